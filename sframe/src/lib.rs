@@ -1,0 +1,3 @@
+//! SFrame stack trace tables.
+#![no_std]
+#![forbid(unsafe_code)]

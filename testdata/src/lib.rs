@@ -1,0 +1,1 @@
+//! Fixtures and builders that tests, fuzz targets and benches share.

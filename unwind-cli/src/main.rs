@@ -1,0 +1,2 @@
+//! The `unwind` command.
+fn main() {}

@@ -1,0 +1,3 @@
+//! Stack walking and deferred unwinding.
+#![no_std]
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! x86-64 and ia32 back ends.
+#![no_std]
+#![forbid(unsafe_code)]
