@@ -105,8 +105,8 @@ pub enum Error {
     CfaWithoutRegister(SectionOffset),
     /// The rows of this ABI cannot be used to unwind.
     UnknownAbi(u8),
-    /// A signal frame without rows: its caller cannot be recovered.
-    NoRowsForSignal(SectionOffset),
+    /// The CFA's offset, in bytes, does not fit 32 bits (s390x scales it).
+    CfaOffsetOverflow(SectionOffset),
 }
 
 const _: () = assert!(size_of::<Error>() <= 24);
@@ -127,7 +127,7 @@ impl Error {
             | Self::ZeroRepSize(at)
             | Self::UnsortedFres(at)
             | Self::CfaWithoutRegister(at)
-            | Self::NoRowsForSignal(at)
+            | Self::CfaOffsetOverflow(at)
             | Self::RowsOutside { at, .. }
             | Self::BadFreType { at, .. }
             | Self::UnknownFdeType { at, .. }
@@ -185,8 +185,8 @@ impl fmt::Display for Error {
                 write!(f, "{at}: the cfa of the row is not computed from a register")
             }
             Self::UnknownAbi(abi) => write!(f, "{at}: no rules to unwind abi {abi} by"),
-            Self::NoRowsForSignal(_) => {
-                write!(f, "{at}: a signal frame without rows has no known caller")
+            Self::CfaOffsetOverflow(_) => {
+                write!(f, "{at}: the offset of the cfa does not fit 32 bits")
             }
         }
     }

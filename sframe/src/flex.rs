@@ -13,6 +13,17 @@ use crate::Fre;
 pub struct Control(pub u32);
 
 impl Control {
+    /// The control word of a value that starts from `register`, or from the
+    /// CFA, and is loaded from memory if `deref`.
+    #[must_use]
+    pub const fn new(register: Option<u32>, deref: bool) -> Self {
+        let bits = match register {
+            Some(register) => register << 3 | 1,
+            None => 0,
+        };
+        Self(if deref { bits | 2 } else { bits })
+    }
+
     /// The DWARF number of the register to start from; `None` starts from the
     /// CFA.
     #[must_use]

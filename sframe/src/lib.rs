@@ -54,6 +54,7 @@ mod flex;
 mod fre;
 mod header;
 mod lookup;
+mod row;
 mod section;
 
 pub use error::{Error, SectionOffset};
