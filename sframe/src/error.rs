@@ -1,6 +1,6 @@
 //! What can be wrong with a section, and where.
 
-use core::fmt;
+use core::{convert::Infallible, fmt};
 
 /// A byte offset from the start of a table's header.
 ///
@@ -193,3 +193,11 @@ impl fmt::Display for Error {
 }
 
 impl core::error::Error for Error {}
+
+impl unwind_core::TableError for Error {}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
