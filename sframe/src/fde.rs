@@ -290,3 +290,113 @@ impl Fde {
         }))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fde(version: Version, abi: Abi, info: u8, rep_size: u8) -> Fde {
+        let dialect =
+            Dialect { version, endian: Endian::Little, abi, fixed_fp: None, fixed_ra: None };
+        Fde {
+            at: SectionOffset(0x1c),
+            index: 0,
+            range: FuncRange { start: 0x1000, size: 0x40 },
+            fre_offset: 0,
+            num_fres: 1,
+            info,
+            info2: 0,
+            rep_size,
+            dialect,
+        }
+    }
+
+    #[test]
+    fn three_row_types_are_defined() {
+        for info in 0..=u8::MAX {
+            let expected = match info & 0xf {
+                0 => Ok(FreType::Addr1),
+                1 => Ok(FreType::Addr2),
+                2 => Ok(FreType::Addr4),
+                _ => Err(Error::BadFreType { at: SectionOffset(0x1c), info }),
+            };
+            assert_eq!(fde(Version::V2, Abi::Amd64Little, info, 0).fre_type(), expected);
+        }
+    }
+
+    #[test]
+    fn blocks_need_a_size() {
+        let mask = |version, abi, rep_size| fde(version, abi, 0x10, rep_size).pc_kind();
+        let of = |bytes| Ok(PcKind::Mask(NonZeroU8::new(bytes).unwrap()));
+        let zero = Err(Error::ZeroRepSize(SectionOffset(0x1c)));
+        assert_eq!(mask(Version::V2, Abi::Amd64Little, 8), of(8));
+        assert_eq!(mask(Version::V2, Abi::Amd64Little, 0), zero);
+        assert_eq!(mask(Version::V3, Abi::S390xBig, 32), of(32));
+        assert_eq!(mask(Version::V3, Abi::S390xBig, 0), zero);
+        // V1 has no field for it; PLT entries of AMD64 are 16 bytes long.
+        assert_eq!(mask(Version::V1, Abi::Amd64Little, 0), of(16));
+        assert_eq!(mask(Version::V1, Abi::Aarch64Little, 0), zero);
+        // A size alone does not make blocks.
+        assert_eq!(fde(Version::V2, Abi::Amd64Little, 0, 16).pc_kind(), Ok(PcKind::Increment));
+    }
+
+    #[test]
+    fn a_pc_counts_from_the_start_of_its_block() {
+        let whole = fde(Version::V2, Abi::Amd64Little, 0, 0);
+        let blocks = fde(Version::V2, Abi::Amd64Little, 0x10, 16);
+        for (pc, offset, in_block) in [
+            (0xfff, None, None),
+            (0x1000, Some(0), Some(0)),
+            (0x100f, Some(15), Some(15)),
+            (0x1010, Some(16), Some(0)),
+            (0x103f, Some(63), Some(15)),
+            (0x1040, None, None),
+        ] {
+            assert_eq!(whole.pc_offset(pc), Ok(offset), "at {pc:#x}");
+            assert_eq!(blocks.pc_offset(pc), Ok(in_block), "at {pc:#x}");
+        }
+    }
+
+    #[test]
+    fn a_range_may_wrap_at_the_end_of_the_address_space() {
+        let range = FuncRange { start: u64::MAX - 1, size: 4 };
+        for (pc, inside) in
+            [(u64::MAX - 2, false), (u64::MAX - 1, true), (u64::MAX, true), (1, true), (2, false)]
+        {
+            assert_eq!(range.contains(pc), inside, "at {pc:#x}");
+        }
+        assert!(!FuncRange { start: 5, size: 0 }.contains(5));
+    }
+
+    #[test]
+    fn only_v3_marks_signal_frames() {
+        for version in [Version::V1, Version::V2, Version::V3] {
+            let marked = fde(version, Abi::Amd64Little, 0x80, 0);
+            assert_eq!(marked.is_signal(), version == Version::V3);
+            assert!(!fde(version, Abi::Amd64Little, 0x7f, 0).is_signal());
+        }
+    }
+
+    #[test]
+    fn only_aarch64_has_keys() {
+        let key = |abi, info| fde(Version::V2, abi, info, 0).pauth_key();
+        assert_eq!(key(Abi::Aarch64Little, 0), Some(PauthKey::A));
+        assert_eq!(key(Abi::Aarch64Big, 0x20), Some(PauthKey::B));
+        assert_eq!(key(Abi::Amd64Little, 0x20), None);
+        assert_eq!(key(Abi::S390xBig, 0), None);
+    }
+
+    #[test]
+    fn a_v3_attribute_follows_its_offset_whole_or_not_at_all() {
+        let v3 = fde(Version::V3, Abi::Amd64Little, 0, 0);
+        // num_fres, info, info2, rep_size
+        let attribute = [0x34, 0x12, 0x92, 0x1f, 7, 0xee];
+        for len in 0..Fde::ATTRIBUTE_SIZE {
+            let error = Error::RowsOutside { at: SectionOffset(0x1c), fre_offset: 0 };
+            assert_eq!(v3.with_attribute(&attribute[..len]), Err(error), "{len} bytes");
+        }
+        let full = v3.with_attribute(&attribute).unwrap();
+        assert_eq!((full.num_fres, full.info, full.rep_size), (0x1234, 0x92, 7));
+        assert_eq!((full.kind(), full.is_signal()), (FdeKind::Unknown(0x1f), true));
+    }
+}

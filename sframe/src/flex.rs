@@ -89,3 +89,87 @@ impl Fre {
         Some(Flex { control, offset })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Endian, FreType, SectionOffset};
+
+    /// A row with these one-byte words.
+    fn row(words: &[u8]) -> Fre {
+        let mut bytes = [0; 17];
+        bytes[1] = u8::try_from(words.len()).unwrap() << 1;
+        bytes[2..][..words.len()].copy_from_slice(words);
+        Fre::decode(&bytes, SectionOffset(0), FreType::Addr1, Endian::Little).unwrap()
+    }
+
+    const fn flex(control: u32, offset: i32) -> Flex {
+        Flex { control: Control(control), offset }
+    }
+
+    #[test]
+    fn pairs_come_in_the_order_cfa_ra_fp() {
+        let cfa = flex(0x33, -8);
+        for (words, ra, fp) in [
+            (&[0x33, 0xf8][..], None, None),
+            (&[0x33, 0xf8, 0x59, 0], Some(flex(0x59, 0)), None),
+            // A zero in place of the RA's pair.
+            (&[0x33, 0xf8, 0, 0x33, 0], None, Some(flex(0x33, 0))),
+            (&[0x33, 0xf8, 0x02, 0xe8, 0x61, 0], Some(flex(0x02, -24)), Some(flex(0x61, 0))),
+        ] {
+            assert_eq!(row(words).flex(), Some(FlexRules { cfa, ra, fp }), "{words:x?}");
+        }
+    }
+
+    #[test]
+    fn other_numbers_of_words_have_no_meaning() {
+        for words in [
+            &[][..],
+            &[0x33],
+            &[0x33, 0, 0x02],
+            &[0x33, 0, 0, 1],          // half a pair behind the zero
+            &[0x33, 0, 0x02, 0, 0x33], // half a pair behind the RA's
+            &[0x33, 0, 0, 0x33, 0, 7], // one word too many
+            &[0x33, 0, 0x02, 0, 0x33, 0, 0],
+        ] {
+            assert_eq!(row(words).flex(), None, "{words:x?}");
+        }
+    }
+
+    #[test]
+    fn control_words_are_unsigned() {
+        // r31, loaded: 0xfb would be negative as a one-byte word.
+        let rules = row(&[0xfb, 0x80]).flex().unwrap();
+        assert_eq!(rules.cfa.control.register(), Some(31));
+        assert!(rules.cfa.control.deref());
+        assert_eq!(rules.cfa.offset, -128);
+    }
+
+    #[test]
+    fn control_words_of_two_and_four_bytes_keep_all_their_bits() {
+        for (info, word, register) in [
+            (0x24, &[0x01, 0xff, 0, 0][..], 0xff01 >> 3),
+            (0x44, &[0x01, 0, 0, 0xff, 0, 0, 0, 0], 0xff00_0001 >> 3),
+        ] {
+            let mut bytes = [0; 10];
+            bytes[1] = info;
+            bytes[2..][..word.len()].copy_from_slice(word);
+            let fre =
+                Fre::decode(&bytes, SectionOffset(0), FreType::Addr1, Endian::Little).unwrap();
+            assert_eq!(fre.flex().unwrap().cfa.control.register(), Some(register));
+        }
+    }
+
+    #[test]
+    fn a_control_word_comes_back_as_it_was_made() {
+        for register in [None, Some(0), Some(6), Some(31)] {
+            for deref in [false, true] {
+                let control = Control::new(register, deref);
+                assert_eq!((control.register(), control.deref()), (register, deref));
+            }
+        }
+        assert_eq!(Control::new(Some(6), true), Control(0x33));
+        assert_eq!(Control::new(None, true), Control(0x02));
+        assert_eq!(Control::new(Some(11), false), Control(0x59));
+    }
+}

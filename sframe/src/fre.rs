@@ -303,3 +303,171 @@ impl Iterator for Fres<'_> {
 }
 
 impl FusedIterator for Fres<'_> {}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+    use alloc::{vec, vec::Vec};
+
+    use super::*;
+
+    // push %rbp; mov %rsp,%rbp; ...; pop %rbp; ret
+    const PROLOGUE: [u8; 15] = [
+        0x00, 0x03, 8, // +0: CFA = SP+8
+        0x01, 0x05, 16, 0xf0, // +1: CFA = SP+16, FP at CFA-16
+        0x04, 0x04, 16, 0xf0, // +4: CFA = FP+16, FP at CFA-16
+        0x20, 0x05, 8, 0xf0, // +32: CFA = SP+8, FP at CFA-16
+    ];
+
+    fn fres(bytes: &[u8], kind: FreType, endian: Endian, rows: u32) -> Fres<'_> {
+        Fres { bytes, at: SectionOffset(0x40), kind, endian, left: rows, least: 0 }
+    }
+
+    fn collect(bytes: &[u8], rows: u32) -> Result<Vec<(u32, Vec<i32>)>, Error> {
+        fres(bytes, FreType::Addr1, Endian::Little, rows)
+            .map(|fre| fre.map(|fre| (fre.start, fre.words().to_vec())))
+            .collect()
+    }
+
+    /// What a search over the whole of `bytes` finds: the place of the row, or
+    /// why it stops.
+    fn scan(bytes: &[u8], rows: u32, target: u32) -> (Stop, Option<usize>) {
+        let mut scan = Scan::new(target, Endian::Little, rows, 0);
+        (scan.advance(bytes, FreType::Addr1), scan.found)
+    }
+
+    #[test]
+    fn rows_follow_each_other_by_their_sizes() {
+        let expected =
+            vec![(0, vec![8]), (1, vec![16, -16]), (4, vec![16, -16]), (32, vec![8, -16])];
+        assert_eq!(collect(&PROLOGUE, 4), Ok(expected));
+    }
+
+    #[test]
+    fn a_search_finds_the_last_row_at_or_before_the_offset() {
+        for (target, at) in [(0, 0), (1, 3), (3, 3), (4, 7), (31, 7), (32, 11), (u32::MAX, 11)] {
+            assert_eq!(scan(&PROLOGUE, 4, target), (Stop::Done, Some(at)), "at {target}");
+        }
+        // A function may begin without a row.
+        assert_eq!(scan(&PROLOGUE[3..], 3, 0), (Stop::Done, None));
+        assert_eq!(scan(&PROLOGUE, 0, 0), (Stop::Done, None));
+    }
+
+    #[test]
+    fn starts_and_words_have_three_widths_and_two_orders() {
+        // Start 1 and words -2, 3, of the width that the row type and the info say.
+        let little: [(FreType, &[u8]); 3] = [
+            (FreType::Addr1, &[1, 0x05, 0xfe, 3]),
+            (FreType::Addr2, &[1, 0, 0x25, 0xfe, 0xff, 3, 0]),
+            (FreType::Addr4, &[1, 0, 0, 0, 0x45, 0xfe, 0xff, 0xff, 0xff, 3, 0, 0, 0]),
+        ];
+        let big: [(FreType, &[u8]); 3] = [
+            (FreType::Addr1, &[1, 0x05, 0xfe, 3]),
+            (FreType::Addr2, &[0, 1, 0x25, 0xff, 0xfe, 0, 3]),
+            (FreType::Addr4, &[0, 0, 0, 1, 0x45, 0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 3]),
+        ];
+        for (endian, rows) in [(Endian::Little, little), (Endian::Big, big)] {
+            for (kind, bytes) in rows {
+                let mut one = fres(bytes, kind, endian, 1);
+                let fre = one.next().unwrap().unwrap();
+                assert_eq!((fre.start, fre.words()), (1, &[-2, 3][..]), "{kind:?} {endian:?}");
+                assert!(one.bytes.is_empty());
+                let mut scan = Scan::new(1, endian, 1, 0);
+                assert_eq!(scan.advance(bytes, kind), Stop::Done);
+                assert_eq!((scan.found, scan.next), (Some(0), bytes.len()));
+            }
+        }
+    }
+
+    #[test]
+    fn every_prefix_is_truncated_at_the_row_it_cuts() {
+        for len in 0..PROLOGUE.len() {
+            let cut = [0, 3, 7, 11].into_iter().rfind(|&at| at <= len).unwrap();
+            let Err(Error::Truncated(at)) = collect(&PROLOGUE[..len], 4) else {
+                panic!("{len} bytes were accepted");
+            };
+            let inside = SectionOffset(0x40).plus(cut)..=SectionOffset(0x40).plus(len);
+            assert!(inside.contains(&at), "{len} bytes: {at}");
+        }
+    }
+
+    #[test]
+    fn the_reserved_word_size_is_refused_with_any_number_of_words() {
+        for count in 0..16 {
+            let info = 0x60 | count << 1;
+            let mut bytes = vec![0, info];
+            bytes.resize(80, 0);
+            let error = Error::BadWordSize { at: SectionOffset(0x40), info };
+            assert_eq!(collect(&bytes, 1), Err(error));
+            assert_eq!(scan(&bytes, 1, 0), (Stop::BadWordSize(info), None));
+        }
+    }
+
+    #[test]
+    fn rows_have_to_ascend_strictly() {
+        for (second, good) in [(4, false), (5, false), (6, true)] {
+            let bytes = [5, 0x03, 8, second, 0x03, 16];
+            let error = Error::UnsortedFres(SectionOffset(0x43));
+            assert_eq!(collect(&bytes, 2).err(), (!good).then_some(error));
+            let stop = if good { Stop::Done } else { Stop::Unsorted };
+            assert_eq!(scan(&bytes, 2, 9).0, stop);
+        }
+        // 2^32-1 is a start like any other.
+        let top = [0xff, 0xff, 0xff, 0xff, 0x03, 8];
+        let twice = [top, top].concat();
+        let mut rows = fres(&twice, FreType::Addr4, Endian::Little, 2);
+        assert_eq!(rows.next().unwrap().unwrap().start, u32::MAX);
+        assert_eq!(rows.next(), Err(Error::UnsortedFres(SectionOffset(0x46))));
+    }
+
+    #[test]
+    fn the_iterator_is_at_its_end_after_an_error() {
+        let bytes = [5, 0x03, 8, 5, 0x03, 16, 6, 0x03, 24];
+        let mut rows = fres(&bytes, FreType::Addr1, Endian::Little, 3);
+        assert!(rows.next().unwrap().is_some());
+        assert!(rows.next().is_err());
+        assert_eq!(rows.next(), Ok(None));
+    }
+
+    #[test]
+    fn words_behind_the_sixth_are_passed_over() {
+        let mut bytes = vec![0, 0x1e];
+        bytes.extend(1..=15);
+        bytes.extend([1, 0x03, 99]);
+        let rows = collect(&bytes, 2).unwrap();
+        assert_eq!(rows, [(0, vec![1, 2, 3, 4, 5, 6]), (1, vec![99])]);
+        assert_eq!(scan(&bytes, 2, 1), (Stop::Done, Some(17)));
+        // Cut off, they are missed.
+        assert_eq!(collect(&bytes[..16], 1), Err(Error::Truncated(SectionOffset(0x40))));
+    }
+
+    #[test]
+    fn the_length_table_agrees_with_the_fields() {
+        for info in 0..=u8::MAX {
+            let fields = FreInfo(info);
+            let len = fields.word_size().map_or(0, |size| 1 + size * fields.word_count());
+            assert_eq!(LEN[usize::from(info & 0x7f)], len, "{info:#x}");
+        }
+    }
+
+    #[test]
+    fn a_search_in_any_windows_finds_what_one_in_all_bytes_does() {
+        for target in 0..40 {
+            let (_, whole) = scan(&PROLOGUE, 4, target);
+            for window in 8..PROLOGUE.len() {
+                let mut scan = Scan::new(target, Endian::Little, 4, 0);
+                let mut from = 0;
+                loop {
+                    let to = PROLOGUE.len().min(from + window);
+                    if scan.advance(&PROLOGUE[from..to], FreType::Addr1) == Stop::Done {
+                        break;
+                    }
+                    let keep = scan.found.unwrap_or(scan.next);
+                    scan.slide(keep);
+                    from += keep;
+                }
+                assert_eq!(scan.found.map(|at| at + from), whole, "{target} by {window}");
+            }
+        }
+    }
+}

@@ -297,3 +297,167 @@ impl Header {
         SectionOffset(28_u64.saturating_add(self.aux_len.into()).saturating_add(offset.into()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    const AMD64_V2: [u8; 28] = [
+        0xe2, 0xde, // magic, little-endian
+        2, 1, // version, flags: sorted
+        3, 0, 0xf8, 4, // AMD64, FP not fixed, RA at CFA-8, 4 bytes of auxiliary header
+        2, 0, 0, 0, // functions
+        5, 0, 0, 0, // rows
+        0x11, 0, 0, 0, // bytes of rows
+        8, 0, 0, 0, // function table, behind the headers
+        0x30, 0, 0, 0, // rows, behind the headers
+    ];
+
+    fn with(changes: &[(usize, u8)]) -> [u8; 28] {
+        let mut bytes = AMD64_V2;
+        for &(at, byte) in changes {
+            bytes[at] = byte;
+        }
+        bytes
+    }
+
+    /// The same header in the other byte order, for `abi`.
+    fn big(abi: u8) -> [u8; 28] {
+        let mut bytes = with(&[(4, abi)]);
+        bytes[..2].reverse();
+        for field in bytes[8..].chunks_mut(4) {
+            field.reverse();
+        }
+        bytes
+    }
+
+    #[test]
+    fn every_field_is_where_the_layout_says() {
+        let header = Header::parse(&AMD64_V2).unwrap();
+        assert_eq!(header.endian, Endian::Little);
+        assert_eq!(header.version, Version::V2);
+        assert!(header.flags.sorted() && !header.flags.pcrel() && !header.flags.frame_pointer());
+        assert_eq!(header.abi, Abi::Amd64Little);
+        assert_eq!((header.fixed_fp_offset, header.fixed_ra_offset), (None, Some(-8)));
+        assert_eq!((header.num_fdes, header.num_fres, header.fre_len), (2, 5, 0x11));
+        // 28 bytes and the auxiliary header come first.
+        assert_eq!(header.fdes_at(), SectionOffset(28 + 4 + 8));
+        assert_eq!(header.fres_at(), SectionOffset(28 + 4 + 0x30));
+        assert_eq!(header.len(), 28 + 4 + 0x30 + 0x11);
+    }
+
+    #[test]
+    fn the_magic_tells_the_byte_order() {
+        let little = Header::parse(&AMD64_V2).unwrap();
+        let swapped = Header::parse(&big(1)).unwrap();
+        assert_eq!(swapped.endian, Endian::Big);
+        assert_eq!(swapped, Header { endian: Endian::Big, abi: Abi::Aarch64Big, ..little });
+    }
+
+    #[test]
+    fn every_prefix_of_a_header_is_truncated() {
+        for len in 0..Header::SIZE {
+            assert_eq!(
+                Header::parse(&AMD64_V2[..len]),
+                Err(Error::Truncated(SectionOffset(0))),
+                "{len} bytes"
+            );
+        }
+    }
+
+    #[test]
+    fn a_wrong_magic_is_refused() {
+        for bytes in [with(&[(0, 0xe3)]), with(&[(1, 0xdf)]), [0; 28]] {
+            let error = Error::BadMagic([bytes[0], bytes[1]]);
+            assert_eq!(Header::parse(&bytes), Err(error));
+        }
+    }
+
+    #[test]
+    fn only_three_versions_are_read() {
+        for version in 0..=u8::MAX {
+            let parsed = Header::parse(&with(&[(2, version)])).map(|header| header.version);
+            match version {
+                1..=3 => assert_eq!(parsed.unwrap().number(), version),
+                _ => assert_eq!(parsed, Err(Error::UnsupportedVersion(version))),
+            }
+        }
+    }
+
+    #[test]
+    fn each_version_has_its_own_flags() {
+        for (version, known) in [(1, 0x3), (2, 0x7), (3, 0x5)] {
+            for flags in 0..=u8::MAX {
+                let parsed = Header::parse(&with(&[(2, version), (3, flags)]));
+                match flags & !known {
+                    0 => assert_eq!(parsed.unwrap().flags.bits(), flags),
+                    _ => assert_eq!(parsed, Err(Error::UnknownFlags(flags)), "v{version}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_byte_order_has_to_be_that_of_the_abi() {
+        for (abi, is_big) in [(1, true), (2, false), (3, false), (4, true)] {
+            let wrong = if is_big { with(&[(4, abi)]) } else { big(abi) };
+            assert_eq!(Header::parse(&wrong), Err(Error::WrongByteOrder { abi }));
+            let right = if is_big { big(abi) } else { with(&[(4, abi)]) };
+            assert_eq!(Header::parse(&right).unwrap().abi.id(), abi);
+        }
+    }
+
+    #[test]
+    fn an_unknown_abi_can_be_opened_in_either_byte_order() {
+        for abi in [0, 5, 0xff] {
+            for bytes in [with(&[(4, abi)]), big(abi)] {
+                assert_eq!(Header::parse(&bytes).unwrap().abi, Abi::Unknown(abi));
+            }
+        }
+        // s390x came with version 2.
+        assert_eq!(Header::parse(&with(&[(2, 1), (4, 4)])).unwrap().abi, Abi::Unknown(4));
+    }
+
+    #[test]
+    fn tables_outside_of_the_bytes_are_refused() {
+        let header = Header::parse(&AMD64_V2).unwrap();
+        // The rows end at 97.
+        assert_eq!(header.check(97), Ok(()));
+        assert_eq!(header.check(96), Err(Error::FresOutside { end: 97, len: 96 }));
+        // The functions end at 80, right where the rows start.
+        assert_eq!(header.check(79), Err(Error::FdesOutside { end: 80, len: 79 }));
+        let closer = Header { fre_offset: 0x2f, ..header };
+        let error = Error::TablesOverlap { fdes_end: 80, fres_start: 79 };
+        assert_eq!(closer.check(200), Err(error));
+    }
+
+    #[test]
+    fn the_largest_numbers_do_not_overflow() {
+        for version in 1..=3 {
+            let mut bytes = with(&[(2, version), (3, 0), (7, 0xff)]);
+            bytes[8..].fill(0xff);
+            let header = Header::parse(&bytes).unwrap();
+            let max = u64::from(u32::MAX);
+            let size = u64::try_from(header.version.fde_size()).unwrap();
+            assert_eq!(header.len(), 28 + 0xff + 2 * max);
+            let end = 28 + 0xff + max + size * max;
+            assert_eq!(
+                header.check(1 << 40).unwrap_err(),
+                Error::TablesOverlap { fdes_end: end, fres_start: 28 + 0xff + max }
+            );
+            assert_eq!(header.check(0), Err(Error::FdesOutside { end, len: 0 }));
+        }
+    }
+
+    #[test]
+    fn each_error_points_at_its_field() {
+        let at: Vec<u64> = [with(&[(0, 0)]), with(&[(2, 9)]), with(&[(3, 0x80)]), with(&[(4, 1)])]
+            .iter()
+            .map(|bytes| Header::parse(bytes).unwrap_err().at().0)
+            .collect();
+        assert_eq!(at, [0, 2, 3, 4]);
+    }
+}
