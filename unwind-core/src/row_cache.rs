@@ -38,7 +38,7 @@ pub struct CacheStats {
     pub unkept: u64,
 }
 
-/// No code can be looked up at the last address: it holds no whole call.
+/// The key of an entry without a row. The last address of all is never kept.
 const EMPTY: u64 = u64::MAX;
 
 /// A row of a frame whose CFA is a register plus an offset, whose return
@@ -143,7 +143,7 @@ impl<const N: usize> RowCache<N> {
     fn get(&self, addr: u64) -> Option<Row> {
         let set = Self::set(addr);
         let keys = self.keys.get(set..)?.first_chunk::<WAYS>()?;
-        let way = keys.iter().position(|&key| key == addr)?;
+        let way = keys.iter().position(|&key| key == addr && key != EMPTY)?;
         self.rows.get(set.wrapping_add(way)).map(|short| short.row())
     }
 

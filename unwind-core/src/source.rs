@@ -19,7 +19,10 @@ pub struct FrameContext<'a, R> {
 }
 
 /// What is wrong with a table.
-pub trait TableError: Copy {
+///
+/// An error comes from [`Infallible`] so that a source that can fail joins
+/// with those that cannot.
+pub trait TableError: Copy + From<Infallible> {
     /// Whether nothing is wrong but that a part of the table is absent from
     /// the target's memory and may be there at another time.
     #[inline]

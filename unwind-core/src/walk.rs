@@ -215,10 +215,10 @@ where
         let mut frames = self.frames(regs, mem);
         for frame in frames.by_ref() {
             if !trace.push(frame.pc, frame.provenance) {
-                break;
+                return trace.finish(End::Full);
             }
         }
-        // There are more frames only if the trace had no room for one.
+        // An iterator without a next frame has a reason for it.
         trace.finish(frames.end().unwrap_or(End::Full));
     }
 }
