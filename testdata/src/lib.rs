@@ -6,5 +6,7 @@
 )]
 
 mod section_builder;
+mod sframe_fixtures;
 
 pub use section_builder::{Function, Row, SectionBuilder};
+pub use sframe_fixtures::{Fixture, addresses, malformed_sections, sections};

@@ -1,5 +1,13 @@
 //! Rules of the walk, on a made-up CPU with a scripted table.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::std_instead_of_alloc,
+    clippy::std_instead_of_core,
+    reason = "tests"
+)]
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
