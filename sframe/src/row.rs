@@ -13,42 +13,53 @@ const S390X_CFA_SCALE: i32 = 8;
 impl Found {
     /// The rules to get to the caller's frame.
     ///
+    /// # Errors
+    ///
+    /// As [`Fde::row`].
+    #[inline]
+    pub fn row(&self) -> Result<Row, Error> {
+        match &self.fre {
+            Some(fre) => self.fde.row(fre),
+            None if self.fde.is_signal() => Ok(Row::signal_context()),
+            None => Ok(Row::outermost()),
+        }
+    }
+}
+
+impl Fde {
+    /// The rules of `fre`, one of this function's rows, to get to the caller's
+    /// frame.
+    ///
     /// On s390x the caller's stack pointer is the CFA less 160, everywhere else
     /// it is the CFA.
     ///
     /// # Errors
     ///
-    /// [`Error`] if the ABI is unknown, the number of words has no meaning, or
-    /// the CFA does not come from a register or is out of range.
+    /// [`Error`] if the ABI or the function's type is unknown, the number of
+    /// words has no meaning, or the CFA does not come from a register or is out
+    /// of range.
     #[inline]
-    pub fn row(&self) -> Result<Row, Error> {
-        let row = match &self.fre {
-            Some(fre) => fre_row(&self.fde, fre)?,
-            None if self.fde.is_signal() => return Ok(Row::signal_context()),
-            None => return Ok(Row::outermost()),
-        };
-        Ok(if self.fde.is_signal() && !row.is_outermost() { row.with_signal() } else { row })
-    }
-}
-
-fn fre_row(fde: &Fde, fre: &Fre) -> Result<Row, Error> {
-    let abi = fde.dialect.abi;
-    if let Abi::Unknown(id) = abi {
-        return Err(Error::UnknownAbi(id));
-    }
-    // V1 has no way to say it.
-    if fre.info.word_count() == 0 && fde.dialect.version != Version::V1 {
-        return Ok(Row::outermost());
-    }
-    let row = match fde.kind() {
-        FdeKind::Default => default_row(fde, fre)?,
-        FdeKind::Flexible => flexible_row(fde, fre)?,
-        FdeKind::Unknown(_) => {
-            return Err(Error::UnknownFdeType { at: fde.at, info2: fde.info2 });
+    pub fn row(&self, fre: &Fre) -> Result<Row, Error> {
+        let abi = self.dialect.abi;
+        if let Abi::Unknown(id) = abi {
+            return Err(Error::UnknownAbi(id));
         }
-    };
-    let signed = fre.info.mangled_ra() && matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little);
-    Ok(if signed { row.with_signed_ra() } else { row })
+        // V1 has no way to say it.
+        if fre.info.word_count() == 0 && self.dialect.version != Version::V1 {
+            return Ok(Row::outermost());
+        }
+        let mut row = match self.kind() {
+            FdeKind::Default => default_row(self, fre)?,
+            FdeKind::Flexible => flexible_row(self, fre)?,
+            FdeKind::Unknown(_) => {
+                return Err(Error::UnknownFdeType { at: self.at, info2: self.info2 });
+            }
+        };
+        if fre.info.mangled_ra() && matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little) {
+            row = row.with_signed_ra();
+        }
+        Ok(if self.is_signal() { row.with_signal() } else { row })
+    }
 }
 
 /// Words: the CFA's offset; the RA's, unless the header fixes it; the FP's.

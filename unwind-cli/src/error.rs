@@ -9,6 +9,7 @@ use nix::errno::Errno;
 
 use crate::elf::ElfError;
 use crate::sample::SampleError;
+use crate::sframe_cmd::SframeError;
 
 /// Why a command failed. The text says what to do next where that is not plain.
 #[derive(Debug, thiserror::Error)]
@@ -123,6 +124,9 @@ pub(crate) enum Error {
         /// The file that the user names.
         program: PathBuf,
     },
+    /// The SFrame tables of a file cannot be shown.
+    #[error(transparent)]
+    Sframe(#[from] SframeError),
     /// A core file in which no thread has registers.
     #[error("{} has no thread in it; it was cut off or is damaged", path.display())]
     NoThreads {
@@ -156,6 +160,7 @@ impl Error {
             | Self::WrongProgram { .. }
             | Self::NoThreads { .. } => 5,
             Self::Ended(_) | Self::EndedEarly { .. } => 6,
+            Self::Sframe(error) => error.exit_code(),
             Self::Sample(SampleError::Differs(_)) => 8,
             Self::Sample(_) => 1,
         }
