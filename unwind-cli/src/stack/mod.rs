@@ -112,8 +112,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     } else if let Some((program, arguments)) = args.command.split_first() {
         let mut command = Started::start(program, arguments)?;
         command.let_run(Duration::from_millis(args.after))?;
-        print(args, Target::of_process(command.id())?)?;
-        command.finish(args.kill)
+        let printed = Target::of_process(command.id()).and_then(|target| print(args, target));
+        // Whatever went wrong with the stack, the command is not left alone.
+        command.finish(args.kill)?;
+        printed
     } else {
         crate::sample::run()
     }

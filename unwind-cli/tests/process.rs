@@ -1,0 +1,253 @@
+//! `unwind stack` of live processes: what it shows, and that they go on.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::fs;
+use std::io::Read as _;
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use support::*;
+
+const ECHO_CHAIN: [&str; 7] =
+    ["receive", "serve", "descend", "descend", "descend", "descend", "main"];
+
+fn send(target: &Target, signal: Signal) {
+    kill(Pid::from_raw(target.id().try_into().unwrap()), signal).unwrap();
+}
+
+#[test]
+fn each_method_that_applies_shows_the_chain_of_calls() {
+    for (flags, methods) in
+        [(FRAME_POINTERS, &["fp", "auto"][..]), (SFRAME, &["sframe", "auto"][..])]
+    {
+        let Some(program) = compile("chain", "echo.c", flags) else { continue };
+        let target = Target::start(&program, &[]);
+        for method in methods {
+            let report = report_of(&target, &["--method", method]);
+            assert_eq!(functions_to_main(&report), ECHO_CHAIN, "{method} {flags:?}");
+        }
+    }
+}
+
+#[test]
+fn a_32_bit_process_is_walked_in_4_byte_slots() {
+    let Some(program) = compile("chain32", "echo.c", FRAME_POINTERS_32) else { return };
+    let target = Target::start(&program, &[]);
+    let report = report_of(&target, &["--method", "fp"]);
+    assert_eq!(functions_to_main(&report), ECHO_CHAIN);
+    assert_eq!(threads(&report)[0]["arch"], "ia32");
+}
+
+#[test]
+fn an_interrupted_system_call_goes_on() {
+    let Some(program) = compile("goes_on", "echo.c", FRAME_POINTERS) else { return };
+    let mut target = Target::start(&program, &[]);
+    for byte in 0..20 {
+        target.wait_for_state("S");
+        report_of(&target, &[]);
+        assert!(target.echoes(byte), "after {byte} stops");
+        assert_eq!(target.status("TracerPid"), "0");
+    }
+    assert_eq!(target.finish(), Some(0));
+}
+
+#[test]
+fn a_stopped_process_is_shown_and_stays_stopped() {
+    let Some(program) = compile("stopped", "echo.c", FRAME_POINTERS) else { return };
+    let mut target = Target::start(&program, &[]);
+    send(&target, Signal::SIGSTOP);
+    target.wait_for_state("T");
+    let report = report_of(&target, &[]);
+    assert_eq!(functions_to_main(&report), ECHO_CHAIN);
+    target.wait_for_state("T");
+    send(&target, Signal::SIGCONT);
+    assert!(target.echoes(b'x'));
+    assert_eq!(target.finish(), Some(0));
+}
+
+#[test]
+fn signals_that_arrive_during_the_stop_are_delivered_each_once() {
+    let Some(program) = compile("signals", "signals.c", FRAME_POINTERS) else { return };
+    let mut target = Target::start(&program, &[]);
+    let id = target.id().to_string();
+    let mut observer = unwind(["stack", "--pid", &id]);
+    let mut sent = 0;
+    for _ in 0..20 {
+        let mut running = observer.stdout(std::process::Stdio::null()).spawn().unwrap();
+        while running.try_wait().unwrap().is_none() {
+            // SIGRTMIN + 3 as the C library counts.
+            let status = Command::new("kill").args(["-37", &id]).status().unwrap();
+            assert!(status.success());
+            sent += 1;
+        }
+        assert!(running.wait().unwrap().success());
+        send(&target, Signal::SIGUSR1);
+    }
+    drop(target.input.take());
+    assert_eq!(target.read_line(), format!("1 {sent}\n"));
+    assert!(sent >= 20);
+}
+
+#[test]
+fn a_process_goes_on_when_the_command_is_killed_half_way() {
+    let Some(program) = compile("killed", "echo.c", FRAME_POINTERS) else { return };
+    // So deep that the walk takes its time.
+    let mut target = Target::start(&program, &["100000"]);
+    let id = target.id().to_string();
+    let mut caught = 0;
+    for byte in 0..10 {
+        let mut observer = unwind(["stack", "--pid", &id, "--max-frames", "1000000"])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_until("the stop", || {
+            target.status("State").starts_with('t') || observer.try_wait().unwrap().is_some()
+        });
+        observer.kill().unwrap();
+        caught += u32::from(observer.wait().unwrap().code().is_none());
+        target.wait_for_state("S");
+        assert_eq!(target.status("TracerPid"), "0");
+        assert!(target.echoes(byte));
+    }
+    assert!(caught > 0, "the command was never killed half way");
+    assert_eq!(target.finish(), Some(0));
+}
+
+#[test]
+fn all_threads_are_shown_each_with_its_own_stack() {
+    let Some(program) = compile("threads", "threads.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &[]);
+    let report = report_of(&target, &[]);
+    let (first, others) = threads(&report).split_first().unwrap();
+    assert_eq!(functions(first)[..2], ["park", "main"]);
+    let mut depths: Vec<_> = others
+        .iter()
+        .map(|thread| {
+            let names = functions(thread);
+            let below = names.iter().position(|&name| name == "work").expect("reaches work");
+            assert_eq!(names[0], "park");
+            assert!(names[1..below].iter().all(|&name| name == "descend"));
+            below - 2
+        })
+        .collect();
+    depths.sort_unstable();
+    assert_eq!(depths, (0..20).collect::<Vec<_>>());
+}
+
+#[test]
+fn threads_that_come_and_go_do_no_harm() {
+    let Some(program) = compile("churn", "churn.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &[]);
+    for _ in 0..30 {
+        let report = report_of(&target, &[]);
+        assert!(threads(&report).len() >= 5, "{report:#}");
+    }
+    assert_eq!(target.status("TracerPid"), "0");
+    assert_eq!(target.finish(), Some(0));
+}
+
+#[test]
+fn the_id_of_a_thread_stands_for_its_process() {
+    let Some(program) = compile("thread_id", "threads.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &[]);
+    let tasks = fs::read_dir(format!("/proc/{}/task", target.id())).unwrap();
+    let names = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
+    let thread = names.max_by_key(|name| name.parse::<u32>().unwrap()).unwrap();
+    let report = report(&["--pid", &thread]);
+    assert_eq!(report["process"], target.id());
+    assert_eq!(threads(&report).len(), 21);
+}
+
+#[test]
+fn a_signal_frame_leads_to_the_exact_pc_that_was_interrupted() {
+    for (test, flags) in [("handler", FRAME_POINTERS), ("handler32", FRAME_POINTERS_32)] {
+        for kind in ["-DPLAIN", "-DWITH_SIGINFO"] {
+            let flags = [flags, &[kind]].concat();
+            let Some(program) = compile(test, "handler.c", &flags) else { continue };
+            let target = Target::start(&program, &[]);
+            let report = report_of(&target, &["--method", "fp"]);
+            let names = functions_to_main(&report);
+            assert_eq!(names[..2], ["park", "handler"], "{flags:?}");
+            assert_eq!(names[3..], ["interrupted", "outer", "main"], "{flags:?}");
+            let frames = threads(&report)[0]["frames"].as_array().unwrap();
+            let exact: Vec<_> = frames.iter().map(|frame| frame["exact"] == true).collect();
+            assert_eq!(exact[..6], [true, false, false, true, false, false], "{flags:?}");
+            assert_eq!(frames[3]["found_by"], "signal");
+        }
+    }
+}
+
+#[test]
+fn a_deleted_or_replaced_executable_is_read_all_the_same() {
+    let Some(program) = compile("deleted", "echo.c", SFRAME) else { return };
+    let target = Target::start(&program, &[]);
+    fs::remove_file(&program).unwrap();
+    assert_eq!(functions_to_main(&report_of(&target, &["--method", "sframe"])), ECHO_CHAIN);
+    fs::copy("/bin/true", &program).unwrap();
+    assert_eq!(functions_to_main(&report_of(&target, &["--method", "sframe"])), ECHO_CHAIN);
+}
+
+#[test]
+fn names_of_cpp_are_demangled() {
+    let Some(program) = compile("names", "names.cpp", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &[]);
+    let report = report_of(&target, &["--method", "fp"]);
+    assert_eq!(functions_to_main(&report), ["shapes::park<int>", "shapes::Circle::area", "main"]);
+    let mangled = &threads(&report)[0]["frames"][1]["mangled"];
+    assert_eq!(mangled, "_ZN6shapes6Circle4areaEi");
+}
+
+#[test]
+fn max_frames_ends_a_stack_that_has_more() {
+    let Some(program) = compile("max_frames", "echo.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &["30"]);
+    let report = report_of(&target, &["--method", "fp", "--max-frames", "7"]);
+    let thread = &threads(&report)[0];
+    assert_eq!(functions(thread).len(), 7);
+    assert_eq!(thread["end"]["reason"], "max-frames");
+    assert_eq!(thread["end"]["complete"], false);
+}
+
+#[test]
+fn a_command_is_started_stopped_once_and_left_to_its_end() {
+    let Some(program) = compile("command", "echo.c", FRAME_POINTERS) else { return };
+    let mut observer = unwind(["stack", "--after", "50", "--method", "fp", "--json", "--"]);
+    let mut observer = observer
+        .arg(&program)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The stacks come while the command waits for its input, then it ends.
+    let mut input = observer.stdin.take().unwrap();
+    let mut stacks = serde_json::Deserializer::from_reader(observer.stdout.take().unwrap())
+        .into_iter::<serde_json::Value>();
+    let report = stacks.next().unwrap().unwrap();
+    assert_eq!(functions_to_main(&report), ECHO_CHAIN);
+    assert_eq!(observer.try_wait().unwrap(), None);
+    std::io::Write::write_all(&mut input, b"x").unwrap();
+    drop(input);
+    assert!(observer.wait().unwrap().success());
+    let mut messages = String::new();
+    observer.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
+    assert_eq!(messages, "ready\nx", "what the command wrote");
+}
+
+#[test]
+fn kill_ends_the_command_once_its_stack_is_taken() {
+    let output = run(["stack", "--kill", "--after", "20", "--", "sleep", "1000"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("(sleep), 1 thread\n"), "{text}");
+}
