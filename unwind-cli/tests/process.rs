@@ -158,6 +158,43 @@ fn threads_that_come_and_go_do_no_harm() {
 }
 
 #[test]
+fn after_its_first_thread_has_ended_a_process_is_shown_by_the_others() {
+    let Some(program) = compile("leader", "leader_exits.c", FRAME_POINTERS) else { return };
+    let target = Target::start_unchecked(&program);
+    target.wait_for_state("Z");
+    let report = report_of(&target, &[]);
+    let [thread] = threads(&report) else { panic!("not one thread: {report:#}") };
+    assert_eq!(functions(thread)[..2], ["park", "survive"]);
+    assert_ne!(thread["thread"], report["process"]);
+}
+
+#[test]
+fn a_process_that_no_signal_wakes_is_given_up_and_goes_on() {
+    let Some(program) = compile("vfork", "vfork.c", FRAME_POINTERS) else { return };
+    let mut target = Target::start_unchecked(&program);
+    target.wait_for_state("D");
+    let text = fails(["stack", "--pid", &target.id().to_string()], 5);
+    assert!(text.contains("cannot be stopped"), "{text}");
+    assert_eq!(target.status("TracerPid"), "0");
+    drop(target.input.take());
+    assert_eq!(target.read_line(), "done\n");
+    assert_eq!(target.finish(), Some(0));
+}
+
+#[test]
+fn code_without_a_file_is_walked_by_frame_pointers() {
+    for flags in [FRAME_POINTERS, SFRAME_AND_FRAME_POINTERS] {
+        let Some(program) = compile("generated", "generated.c", flags) else { continue };
+        let target = Target::start(&program, &[]);
+        let report = report_of(&target, &[]);
+        assert_eq!(functions_to_main(&report), ["park", "?", "main"]);
+        let frames = &threads(&report)[0]["frames"];
+        assert_eq!(frames[1]["object"], "[anonymous]");
+        assert_eq!(frames[2]["found_by"], "fp");
+    }
+}
+
+#[test]
 fn the_id_of_a_thread_stands_for_its_process() {
     let Some(program) = compile("thread_id", "threads.c", FRAME_POINTERS) else { return };
     let target = Target::start(&program, &[]);

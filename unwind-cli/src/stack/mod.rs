@@ -87,7 +87,8 @@ JSON: one object with
       exact             the pc is an interrupted one, not a return address
       found_by          `registers`, `sframe`, `fp`, `code`, `signal` or `other`
       after_failure     the SFrame row of the callee could not be used
-      object            path of the file with the code, or null
+      object            path of the file with the code, `[vdso]`, `[anonymous]`
+                        for code without a file, or null
       object_pc         the pc as linked, hexadecimal text or null
       function          demangled name, or null
       mangled           the name in the file where it was mangled, or null

@@ -2,9 +2,8 @@
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write};
-use std::path::Path;
 
-use crate::stack::report::{FoundBy, FrameReport, Report, ThreadReport};
+use crate::stack::report::{FoundBy, FrameReport, Report, ThreadReport, file_name};
 
 /// Writes a report.
 ///
@@ -73,10 +72,6 @@ impl fmt::Display for Place<'_> {
             (_, None, _) => f.write_str("??"),
         }
     }
-}
-
-fn file_name(path: &str) -> &str {
-    Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path)
 }
 
 /// Text from outside without what a terminal takes as a command.

@@ -29,6 +29,10 @@ pub const FRAME_POINTERS_32: &[&str] =
 pub const SFRAME: &[&str] =
     &["-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-Wa,--gsframe", "-pthread"];
 
+/// Every function keeps a frame pointer, and there are tables.
+pub const SFRAME_AND_FRAME_POINTERS: &[&str] =
+    &["-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-Wa,--gsframe"];
+
 /// A directory of one test's own.
 pub fn scratch(test: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
@@ -57,17 +61,23 @@ pub struct Target {
 impl Target {
     /// Starts a program and waits until it says that it is ready and sleeps.
     pub fn start(program: &Path, arguments: &[&str]) -> Self {
-        Self::start_command(Command::new(program).args(arguments))
+        let target = Self::start_command(Command::new(program).args(arguments));
+        target.wait_for_state("S");
+        target
     }
 
-    pub fn start_command(command: &mut Command) -> Self {
+    /// Starts a program and waits until it says that it is ready.
+    pub fn start_unchecked(program: &Path) -> Self {
+        Self::start_command(&mut Command::new(program))
+    }
+
+    fn start_command(command: &mut Command) -> Self {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut target = Self { child, input, output };
         assert_eq!(target.read_line(), "ready\n");
-        target.wait_for_state("S");
         target
     }
 
