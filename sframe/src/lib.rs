@@ -5,7 +5,8 @@
 //! from a frame to its caller: the CFA, the return address and the frame
 //! pointer, as offsets from registers. [`Sections`] is such a section,
 //! [`Section`] one table of it (linkers that merge leave one), [`Fde`] a
-//! function and [`Fre`] one row.
+//! function and [`Fre`] one row. [`RemoteSection`] is a table in another
+//! program's memory, which may be absent in parts and may change at any time.
 //!
 //! # Units
 //!
@@ -54,6 +55,7 @@ mod flex;
 mod fre;
 mod header;
 mod lookup;
+mod remote;
 mod row;
 mod section;
 
@@ -63,4 +65,5 @@ pub use flex::{Control, Flex, FlexRules};
 pub use fre::{Fre, FreInfo, Fres};
 pub use header::{Abi, Endian, Flags, Header, Version};
 pub use lookup::Found;
+pub use remote::{RemoteError, RemoteSection};
 pub use section::{Fdes, Section, Sections, Tables};
