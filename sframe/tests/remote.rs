@@ -75,7 +75,8 @@ fn open(memory: &mut Pages<'_>) -> RemoteSection {
 fn large(version: u8, flags: u8, count: i64, rows: u32) -> Vec<u8> {
     let mut table = SectionBuilder { flags, ..SectionBuilder::amd64(version) };
     for i in 0..count {
-        let rows = (0..rows).map(|row| Row::sp(row, &[8 + i as i32 % 50, -16])).collect();
+        let row = |row| Row::sp(row, &[8 + i as i32 % 50, -16]);
+        let rows: Vec<Row> = (0..rows).map(row).collect();
         table = table.function(Function::new(0x10_0000 + i * 0x400, rows_size(&rows), rows));
     }
     table.build()
