@@ -89,6 +89,18 @@ fn a_core_of_the_kernel_shows_the_thread_that_crashed() {
 }
 
 #[test]
+fn the_signal_is_shown_in_the_thread_that_got_it() {
+    let Some(program) = compile("crash_thread", "crash_thread.c", FRAME_POINTERS) else { return };
+    let Some(core) = crash(&program) else { return };
+    let report = report_of_core(&core, &["--method", "fp"]);
+    let with_signal = |thread: &&Value| !thread["signal"].is_null();
+    let crashed: Vec<_> = threads(&report).iter().filter(with_signal).collect();
+    let [thread] = crashed[..] else { panic!("not one thread: {report:#}") };
+    assert_eq!(functions(thread)[..2], ["load", "work"]);
+    assert_eq!(threads(&report).len(), 3);
+}
+
+#[test]
 fn a_core_of_gdb_equals_the_process_that_it_was_made_of() {
     for (test, source, flags) in [
         ("gcore_threads", "threads.c", FRAME_POINTERS),

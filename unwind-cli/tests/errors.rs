@@ -12,7 +12,6 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
 use support::*;
@@ -52,9 +51,7 @@ fn a_process_of_another_user_is_not_permitted() {
     }
     let Some(setpriv) = tool("setpriv") else { return };
     // Where that user may execute it.
-    let directory = std::env::temp_dir().join(format!("unwind-errors-{}", std::process::id()));
-    fs::create_dir_all(&directory).unwrap();
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+    let directory = public_directory("errors");
     let copy = directory.join("unwind");
     fs::copy(env!("CARGO_BIN_EXE_unwind"), &copy).unwrap();
     let output = Command::new(setpriv)
@@ -132,6 +129,10 @@ fn a_wrong_command_line() {
         &["stack", "--pid", "1", "--core", "x"],
         &["stack", "--json"],
         &["stack", "--exe", "x"],
+        &["stack", "--after", "5", "--pid", "1"],
+        &["stack", "--kill", "--core", "x"],
+        &["stack", "--exe", "x", "--pid", "1"],
+        &["stack", "--exe", "x", "--", "true"],
         &["stack", "--method", "dwarf", "--pid", "1"],
         &["nonsense"],
     ] {

@@ -13,11 +13,13 @@ mod support;
 
 use std::fs;
 use std::io::Read as _;
+use std::path::Path;
 use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use support::*;
+use testdata::{skip, tool};
 
 const ECHO_CHAIN: [&str; 7] =
     ["receive", "serve", "descend", "descend", "descend", "descend", "main"];
@@ -233,6 +235,50 @@ fn a_deleted_or_replaced_executable_is_read_all_the_same() {
     assert_eq!(functions_to_main(&report_of(&target, &["--method", "sframe"])), ECHO_CHAIN);
     fs::copy("/bin/true", &program).unwrap();
     assert_eq!(functions_to_main(&report_of(&target, &["--method", "sframe"])), ECHO_CHAIN);
+}
+
+#[test]
+fn the_owner_of_a_process_needs_no_privileges() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("only root can take another user's place");
+    }
+    let Some(setpriv) = tool("setpriv") else { return };
+    let Some(program) = compile("owner", "echo.c", SFRAME) else { return };
+    let directory = public_directory("owner");
+    let [public, unwind] = ["program", "unwind"].map(|name| directory.join(name));
+    fs::copy(&program, &public).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_unwind"), &unwind).unwrap();
+    let as_nobody = |program: &Path| {
+        let mut command = Command::new(&setpriv);
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(program);
+        command
+    };
+    let target = Target::start_command(&mut as_nobody(&public));
+    target.wait_for_state("S");
+    // The way by the mapping is closed to users.
+    fs::remove_file(&public).unwrap();
+    let id = target.id().to_string();
+    let arguments = ["stack", "--json", "--method", "sframe", "--pid", &id];
+    let output = as_nobody(&unwind).args(arguments).output().unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(functions_to_main(&report), ECHO_CHAIN);
+}
+
+#[test]
+fn a_process_with_another_root_directory_is_read_all_the_same() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("only root can change the root directory");
+    }
+    let Some(chroot) = tool("chroot") else { return };
+    let flags = [SFRAME, &["-static"]].concat();
+    let Some(program) = compile("chroot", "echo.c", &flags) else { return };
+    let mut command = Command::new(chroot);
+    let target = Target::start_command(command.arg(program.parent().unwrap()).arg("/program"));
+    target.wait_for_state("S");
+    let report = report_of(&target, &["--method", "sframe"]);
+    assert_eq!(functions_to_main(&report), ECHO_CHAIN);
 }
 
 #[test]

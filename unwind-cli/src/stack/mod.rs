@@ -38,15 +38,17 @@ pub(crate) struct Args {
     core: Option<PathBuf>,
 
     /// The program that the core file is from, if it is not where it was
-    #[arg(long, value_name = "FILE", requires = "core")]
+    #[arg(long, value_name = "FILE", requires = "core",
+          conflicts_with_all = ["pid", "command"])]
     exe: Option<PathBuf>,
 
     /// When to stop the command, in milliseconds after its start
-    #[arg(long, value_name = "MS", default_value_t = 100, requires = "command")]
+    #[arg(long, value_name = "MS", default_value_t = 100, requires = "command",
+          conflicts_with_all = ["pid", "core"])]
     after: u64,
 
     /// End the command once its stack is taken, instead of waiting for its end
-    #[arg(long, requires = "command")]
+    #[arg(long, requires = "command", conflicts_with_all = ["pid", "core"])]
     kill: bool,
 
     /// How to find the caller of a frame
@@ -143,10 +145,8 @@ fn print(args: &Args, mut target: Target) -> Result<(), Error> {
     .and_then(|()| out.flush())
     .map_err(Error::Output)?;
     if !args.json {
-        for warning in &report.warnings {
-            // With standard error gone there is nobody left to tell.
-            let _ = writeln!(io::stderr(), "unwind: {warning}");
-        }
+        // With standard error gone there is nobody left to tell.
+        let _ = text::write_warnings(&mut io::stderr().lock(), &report);
     }
     Ok(())
 }

@@ -21,6 +21,15 @@ pub(crate) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
     Ok(())
 }
 
+/// Writes the warnings of a report, a line each.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write_warnings(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    report.warnings.iter().try_for_each(|warning| writeln!(out, "unwind: {}", Plain(warning)))
+}
+
 fn write_thread(out: &mut impl Write, thread: &ThreadReport) -> io::Result<()> {
     write!(out, "thread {}", thread.thread)?;
     if let Some(name) = &thread.name {

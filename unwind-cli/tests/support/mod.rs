@@ -11,6 +11,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::thread::sleep;
@@ -38,6 +39,14 @@ pub fn scratch(test: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
     let _ = fs::remove_dir_all(&path);
     fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// A directory that every user may read.
+pub fn public_directory(test: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("unwind-{test}-{}", std::process::id()));
+    fs::create_dir_all(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     path
 }
 
@@ -71,7 +80,7 @@ impl Target {
         Self::start_command(&mut Command::new(program))
     }
 
-    fn start_command(command: &mut Command) -> Self {
+    pub fn start_command(command: &mut Command) -> Self {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
         let input = child.stdin.take();
