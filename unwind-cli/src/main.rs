@@ -8,11 +8,8 @@
 )]
 
 mod elf;
-#[cfg(test)]
-mod elf_tests;
 mod error;
 mod module;
-mod notes;
 mod sample;
 mod sframe_cmd;
 mod stack;

@@ -10,9 +10,10 @@ use memchr::memchr;
 use object::elf::{self, Machine};
 use unwind_core::{Memory, VirtAddr};
 
+use crate::elf::notes::Note;
 use crate::elf::{ElfFile, Segment};
 use crate::error::Error;
-use crate::notes::Note;
+
 use crate::target::maps::{Backing, MappedFile, Mapping};
 use crate::target::memory::CoreMemory;
 use crate::target::registers::UserRegisters;

@@ -257,6 +257,24 @@ fn a_huge_file_makes_nothing_huge_be_copied() {
 }
 
 #[test]
+fn counts_that_do_not_fit_their_fields_are_in_the_first_section_header() {
+    let mut bytes = program();
+    let mut put = |at: u64, value: &[u8]| {
+        let at = usize::try_from(at).unwrap();
+        bytes[at..at + value.len()].copy_from_slice(value);
+    };
+    put(56, &0xffff_u16.to_le_bytes()); // e_phnum
+    put(60, &0_u16.to_le_bytes()); // e_shnum
+    put(62, &0xffff_u16.to_le_bytes()); // e_shstrndx
+    put(section_field(0, SH_SIZE), &6_u64.to_le_bytes());
+    put(section_field(0, SH_LINK), &5_u32.to_le_bytes());
+    put(section_field(0, SH_LINK + 4), &3_u32.to_le_bytes()); // sh_info
+    let file = ElfFile::from_bytes(bytes).unwrap();
+    assert_eq!(file.segments.len(), 3);
+    assert_eq!(function_at(&file, 0x1010), Ok(Some("alpha".into())));
+}
+
+#[test]
 fn a_zero_byte_sframe_section_is_none() {
     let mut bytes = program();
     for at in [section_field(2, SH_SIZE), SEGMENTS_AT + 2 * 56 + P_FILE_SIZE] {
