@@ -215,3 +215,28 @@ fn a_cut_core_gives_what_it_has_or_an_error() {
     }
     assert!(shown > 0, "the notes are in front, so a stack was to be had");
 }
+
+#[test]
+fn any_part_of_a_core_may_be_wrong() {
+    let Some(program) = compile("core_wrong", "crash.c", FRAME_POINTERS) else { return };
+    let Some(core) = crash(&program) else { return };
+    let bytes = fs::read(&core).unwrap();
+    // Headers and notes, which the kernel puts in front.
+    let front = 0x1800.min(bytes.len());
+    let damaged = core.with_file_name("damaged");
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    for round in 0..200 {
+        let mut bytes = bytes.clone();
+        for _ in 0..=round % 4 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let at = usize::try_from(random >> 16).unwrap() % front;
+            bytes[at] = random.to_le_bytes()[0];
+        }
+        fs::write(&damaged, &bytes).unwrap();
+        let output = unwind(["stack", "--core", damaged.to_str().unwrap()]).output().unwrap();
+        let text = stderr(&output);
+        assert!(matches!(output.status.code(), Some(0 | 5)), "round {round}: {text}");
+    }
+}
