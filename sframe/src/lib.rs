@@ -58,6 +58,7 @@ mod lookup;
 mod remote;
 mod row;
 mod section;
+mod validate;
 
 pub use error::{Error, SectionOffset};
 pub use fde::{Fde, FdeKind, FreType, FuncRange, PauthKey, PcKind};
@@ -67,3 +68,4 @@ pub use header::{Abi, Endian, Flags, Header, Version};
 pub use lookup::Found;
 pub use remote::{RemoteError, RemoteSection};
 pub use section::{Fdes, Section, Sections, Tables};
+pub use validate::{Fault, Finding, Severity, Summary};
