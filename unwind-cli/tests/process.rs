@@ -349,6 +349,19 @@ fn tables_that_cannot_be_used_are_named_and_gone_past() {
 }
 
 #[test]
+fn a_frame_pointer_that_is_none_makes_no_stack_complete() {
+    let Some(program) = compile("zeroes", "zeroes.c", &["-O1", "-fomit-frame-pointer"]) else {
+        return;
+    };
+    let target = Target::start(&program, &[]);
+    let report = report_of(&target, &[]);
+    let thread = &threads(&report)[0];
+    assert_eq!(functions(thread), ["park"]);
+    assert_eq!(thread["end"]["reason"], "zero-return-address");
+    assert_eq!(thread["end"]["complete"], false);
+}
+
+#[test]
 fn max_frames_ends_a_stack_that_has_more() {
     let Some(program) = compile("max_frames", "echo.c", FRAME_POINTERS) else { return };
     let target = Target::start(&program, &["30"]);

@@ -157,9 +157,11 @@ impl ThreadReport {
     /// most walks end early.
     fn add_missing_table(&mut self, modules: &Modules) {
         let Some(last) = self.frames.last() else { return };
-        if self.arch != Some("x86-64")
-            || !matches!(self.end.reason, EndReason::NoRow | EndReason::Step | EndReason::NoCode)
-        {
+        let ends_early = matches!(
+            self.end.reason,
+            EndReason::NoRow | EndReason::Step | EndReason::NoCode | EndReason::ZeroReturnAddress
+        );
+        if self.arch != Some("x86-64") || self.end.complete || !ends_early {
             return;
         }
         let module = modules.find(last.lookup());
