@@ -5,7 +5,7 @@
 
 __attribute__((noinline)) void park(void *zeroes) {
     // pause()
-    __asm__ volatile("push %%rbp\n\tmov %0, %%rbp\n\tmov $34, %%eax\n\tsyscall\n\tpop %%rbp"
+    __asm__ volatile("push %%rbp\n\tmov %0, %%rbp\n\tmov $34, %%eax\n\tsyscall\n\txor %%eax, %%eax\n\tpop %%rbp"
                      : : "r"(zeroes) : "rax", "rcx", "r11", "memory");
 }
 
