@@ -48,6 +48,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "write")]
+extern crate alloc;
+
 mod bytes;
 mod error;
 mod fde;
@@ -59,6 +62,8 @@ mod remote;
 mod row;
 mod section;
 mod validate;
+#[cfg(feature = "write")]
+mod write;
 
 pub use error::{Error, SectionOffset};
 pub use fde::{Fde, FdeKind, FreType, FuncRange, PauthKey, PcKind};
@@ -69,3 +74,5 @@ pub use lookup::Found;
 pub use remote::{RemoteError, RemoteSection};
 pub use section::{Fdes, Section, Sections, Tables};
 pub use validate::{Fault, Finding, Severity, Summary};
+#[cfg(feature = "write")]
+pub use write::{Builder, Format, Function, Lost, LostReason, WriteError};

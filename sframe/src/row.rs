@@ -6,9 +6,9 @@ use crate::{Abi, Error, Fde, FdeKind, Flex, Found, Fre, Version};
 
 /// s390x: the CFA lies this many bytes above the stack pointer at a function's
 /// entry, and words count from there.
-const S390X_CFA_BIAS: i32 = 160;
+pub(crate) const S390X_CFA_BIAS: i32 = 160;
 /// s390x: the unit of the CFA's offset in bytes.
-const S390X_CFA_SCALE: i32 = 8;
+pub(crate) const S390X_CFA_SCALE: i32 = 8;
 
 impl Found {
     /// The rules to get to the caller's frame.

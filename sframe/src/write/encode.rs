@@ -56,7 +56,7 @@ impl Encoder {
 
     /// The row for a function of `kind`.
     #[inline]
-    pub(crate) fn encode(&self, kind: Kind, row: &Row) -> Result<Body, LostReason> {
+    pub(crate) fn encode(self, kind: Kind, row: &Row) -> Result<Body, LostReason> {
         if row.is_outermost() {
             return Ok(Body { bytes: [0; Body::SIZE], len: 1 });
         }
@@ -68,7 +68,7 @@ impl Encoder {
 
     /// Words: the CFA's offset; the RA's, unless the header fixes it; the FP's.
     #[inline]
-    fn default(&self, row: &Row) -> Result<Body, LostReason> {
+    fn default(self, row: &Row) -> Result<Body, LostReason> {
         let CfaRule::Offset(base, offset) = row.cfa() else {
             return Err(LostReason::CfaLoaded);
         };
@@ -99,19 +99,17 @@ impl Encoder {
 
     /// Where a register is saved. V2 on s390x has odd words for registers.
     #[inline]
-    fn slot(&self, rule: RegRule) -> Option<i32> {
+    fn slot(self, rule: RegRule) -> Option<i32> {
         let names_registers = self.abi == Abi::S390xBig && self.version == Version::V2;
         match rule {
             RegRule::AtCfa(offset) if !names_registers || offset & 1 == 0 => Some(offset),
-            RegRule::Reg(base, 0) if names_registers => {
-                Some(i32::from(self.number(base)) << 1 | 1)
-            }
+            RegRule::Reg(base, 0) if names_registers => Some(i32::from(self.number(base)) << 1 | 1),
             _ => None,
         }
     }
 
     /// Pairs of a control word and an offset, V3 only.
-    fn flexible(&self, row: &Row) -> Result<Body, LostReason> {
+    fn flexible(self, row: &Row) -> Result<Body, LostReason> {
         let (base, deref, offset) = match row.cfa() {
             CfaRule::Offset(base, offset) => (base, false, offset),
             CfaRule::Deref(base, offset) => (base, true, offset),
@@ -141,7 +139,7 @@ impl Encoder {
         Ok(words.body(self.endian))
     }
 
-    fn pair(&self, rule: RegRule) -> Option<(Control, i32)> {
+    fn pair(self, rule: RegRule) -> Option<(Control, i32)> {
         match rule {
             RegRule::Same | RegRule::Undefined => None,
             RegRule::AtCfa(offset) => Some((Control::new(None, true), offset)),
@@ -151,12 +149,12 @@ impl Encoder {
         }
     }
 
-    fn control(&self, base: Base, deref: bool) -> Control {
+    fn control(self, base: Base, deref: bool) -> Control {
         Control::new(Some(self.number(base).into()), deref)
     }
 
     #[inline]
-    const fn number(&self, base: Base) -> u8 {
+    const fn number(self, base: Base) -> u8 {
         match base {
             Base::Sp => self.sp,
             Base::Fp => self.fp,
@@ -166,7 +164,7 @@ impl Encoder {
 
     /// The CFA's offset in the ABI's unit.
     #[inline]
-    fn scale(&self, offset: i32) -> Result<i32, LostReason> {
+    fn scale(self, offset: i32) -> Result<i32, LostReason> {
         if self.abi != Abi::S390xBig {
             return Ok(offset);
         }
@@ -179,12 +177,18 @@ impl Encoder {
 
     /// The mark of a signed RA.
     #[inline]
-    const fn mark(&self, row: &Row) -> Result<u8, LostReason> {
-        match (row.is_ra_signed(), self.abi) {
-            (false, _) => Ok(0),
-            (true, Abi::Aarch64Big | Abi::Aarch64Little) => Ok(0x80),
-            (true, _) => Err(LostReason::SignedRa),
+    const fn mark(self, row: &Row) -> Result<u8, LostReason> {
+        match row.is_ra_signed() {
+            false => Ok(0),
+            true if self.is_aarch64() => Ok(0x80),
+            true => Err(LostReason::SignedRa),
         }
+    }
+
+    /// Whether return addresses may be signed.
+    #[inline]
+    pub(crate) const fn is_aarch64(self) -> bool {
+        matches!(self.abi, Abi::Aarch64Big | Abi::Aarch64Little)
     }
 }
 

@@ -50,7 +50,8 @@ pub enum LostReason {
     },
     /// V2 cannot mark a signal trampoline.
     SignalFrame,
-    /// V2 cannot say that only the signal context tells the caller.
+    /// V2, and V3 in a function of blocks, cannot say that only the signal
+    /// context tells the caller.
     SignalContext,
     /// Another function, which starts here, covers the same code.
     Overlap {
@@ -90,9 +91,7 @@ impl fmt::Display for LostReason {
                 write!(f, "the row at +{offset:#x} does not start behind the last one")
             }
             Self::SignalFrame => f.write_str("version 2 has no mark for signal trampolines"),
-            Self::SignalContext => {
-                f.write_str("version 2 cannot leave a frame to the signal context")
-            }
+            Self::SignalContext => f.write_str("only the signal context tells the caller"),
             Self::Overlap { other } => {
                 write!(f, "the function at {other:#x} covers the same code")
             }
