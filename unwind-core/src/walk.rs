@@ -3,11 +3,12 @@
 use core::fmt;
 use core::iter::FusedIterator;
 
+use crate::short_step::step_short;
 use crate::step::{Caller, Step, Stepper};
-use crate::trace::Provenance;
+use crate::trace::{Provenance, TraceFrame};
 use crate::{
-    Arch, FrameContext, FramePc, Memory, NoRows, Origin, Registers, Row, RowSource, StepError,
-    TableError, UnwindCache, VirtAddr,
+    Arch, CacheSlot, FrameContext, FramePc, Memory, NoRows, Origin, Registers, Row, RowSource,
+    StepError, TableError, UnwindCache, VirtAddr,
 };
 
 /// Why a walk has no more frames.
@@ -200,6 +201,8 @@ where
             table_errors: 0,
             end: None,
         };
+        frames.walker.source.begin();
+        frames.walker.fallback.begin();
         frames.start(regs);
         frames
     }
@@ -213,8 +216,10 @@ where
     ) {
         trace.clear();
         let mut frames = self.frames(regs, mem);
-        for frame in frames.by_ref() {
-            if !trace.push(frame.pc, frame.provenance) {
+        loop {
+            frames.run(trace);
+            let Some(frame) = frames.next() else { break };
+            if !trace.push(frame.pc.addr(), frame.provenance) {
                 return trace.finish(End::Full);
             }
         }
@@ -297,6 +302,47 @@ where
     fn finish(&mut self, end: End<S::Error>) {
         self.next = None;
         self.end = Some(end);
+    }
+
+    /// Walks on for as long as rows are at hand in short form and nothing is
+    /// out of the ordinary. What it finds is what [`advance`](Self::advance)
+    /// would; where it stops, that goes on.
+    #[inline(never)]
+    fn run<const N: usize>(&mut self, trace: &mut UnwindCache<N, S::Error>) {
+        let Some(Cursor { pc, mut sp, fp: Some(mut fp), provenance }) = self.next else { return };
+        let mut lookup = pc.lookup_addr();
+        let mut left = self.left.saturating_sub(1);
+        // Within the loop the trace ends with the frame that comes next.
+        if left == 0 || lookup == VirtAddr::new(u64::MAX) || !trace.push(pc.addr(), provenance) {
+            return;
+        }
+        let Walker { arch, source, trampolines, stack_end, .. } = &mut *self.walker;
+        let stack_end = stack_end.unwrap_or(u64::MAX).min(A::WORD.max_value());
+        let mut slot = CacheSlot::NONE;
+        while left != 0
+            && let Some((row, here)) = source.quick(lookup, slot)
+            && let Some(caller) = step_short(arch, row, sp, fp, stack_end, self.mem)
+            && let Some(saved) = arch.code_addr(caller.ra)
+        {
+            let provenance = Provenance::of_return(row.origin_code());
+            if !trace.push(saved, provenance) {
+                break;
+            }
+            left = left.wrapping_sub(1);
+            (lookup, sp, fp) = (FramePc::Return(saved).lookup_addr(), caller.cfa, caller.fp);
+            slot = here;
+            if let Some(real) = trampolines.real_return(saved, Some(caller.ra_slot)) {
+                trace.pop();
+                trace.push(real, provenance.with_trampoline());
+                break;
+            }
+        }
+        let Some(TraceFrame { pc, provenance }) = trace.pop() else { return };
+        if self.next.is_some_and(|next| next.sp != sp) {
+            self.left = left.wrapping_add(1);
+            self.registers = None;
+            self.next = Some(Cursor { pc, sp, fp: Some(fp), provenance });
+        }
     }
 
     /// Finds the frame after `at` and returns the CFA of `at`, if it has one.

@@ -635,7 +635,7 @@ fn h11_trampoline_addresses_are_replaced_in_direct_and_deferred_walks() {
 
     let mut trace = UnwindCache::<8, BadTable>::new();
     walker.trace(regs, &mut stack, &mut trace);
-    assert_eq!(trace.pcs(), [0x1010, 0x2010, 0x3010]);
+    assert!(trace.pcs().map(VirtAddr::get).eq([0x1010, 0x2010, 0x3010]));
     assert!(trace.frames().nth(2).unwrap().provenance.is_behind_trampoline());
 }
 
@@ -656,7 +656,8 @@ fn a_trace_holds_what_the_frames_said_and_forgets_the_walk_before() {
     }
     let mut small = UnwindCache::<2, BadTable>::new();
     walker.trace(regs, &mut stack, &mut small);
-    assert_eq!((small.pcs(), small.end()), (&[0x1010, 0x2010][..], Some(End::Full)));
+    assert!(small.pcs().map(VirtAddr::get).eq([0x1010, 0x2010]));
+    assert_eq!(small.end(), Some(End::Full));
     assert!(!small.is_complete(), "a truncated stack never looks complete");
     let mut exact = UnwindCache::<3, BadTable>::new();
     walker.trace(regs, &mut stack, &mut exact);
