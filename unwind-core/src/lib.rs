@@ -99,4 +99,4 @@ pub use short_row::ShortRow;
 pub use source::{FrameContext, NoRows, Or, RowSource, TableError};
 pub use step::StepError;
 pub use trace::{Provenance, TraceFrame, UnwindCache};
-pub use walk::{End, Frame, Frames, NoTrampolines, Trampolines, Walker};
+pub use walk::{AnyCode, End, Frame, Frames, TargetCode, Walker};

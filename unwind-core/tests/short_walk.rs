@@ -11,7 +11,7 @@ use core::convert::Infallible;
 
 use unwind_core::{
     Arch, Base, Cached, CfaRule, DwarfReg, End, FrameContext, Memory, Origin, RegRule, Registers,
-    Row, RowCache, RowSource, SliceMemory, StepError, Trampolines, UnwindCache, VirtAddr, Walker,
+    Row, RowCache, RowSource, SliceMemory, StepError, TargetCode, UnwindCache, VirtAddr, Walker,
     WordSize,
 };
 
@@ -156,11 +156,15 @@ impl<A: Arch> RowSource<A> for FramePointers {
 #[derive(Clone, Copy)]
 struct Uretprobes;
 
-impl Trampolines for Uretprobes {
+impl TargetCode for Uretprobes {
     fn real_return(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
         let slot = slot?.get();
         // Zero is no good answer, but nothing may come of it.
         (ra.get() % 64 == 5).then(|| VirtAddr::new(if slot % 256 == 0 { 0 } else { slot % 999 }))
+    }
+
+    fn is_code(&mut self, call: VirtAddr) -> bool {
+        call.get() % 64 != 9
     }
 }
 
@@ -208,7 +212,7 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
             let mut memory = SliceMemory::new(VirtAddr::new(stack_at), &stack);
 
             let plain = Walker::new(make(), &table).fallback(FramePointers);
-            let mut plain = plain.trampolines(Uretprobes).max_frames(max).stack_end(stack_end);
+            let mut plain = plain.code(Uretprobes).max_frames(max).stack_end(stack_end);
             let mut walk = plain.frames(regs, &mut memory);
             let mut expected: Vec<_> =
                 walk.by_ref().map(|frame| (frame.pc, frame.provenance)).collect();
@@ -216,7 +220,7 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
 
             let source = Cached::new(&table, &mut cache);
             let fast = Walker::new(make(), source).fallback(FramePointers);
-            let mut fast = fast.trampolines(Uretprobes).max_frames(max).stack_end(stack_end);
+            let mut fast = fast.code(Uretprobes).max_frames(max).stack_end(stack_end);
             let mut trace = UnwindCache::<40, Infallible>::new();
             fast.trace(regs, &mut memory, &mut trace);
             if expected.len() > 40 {
