@@ -162,10 +162,13 @@ fn check_frame_pointers(title: &str, flags: &[&str]) {
     let stops = step(&gdb, &directory, &program, &["fp", "auto"]);
     let mut tally = Tally::default();
     add_steps(&mut tally, title, &program, &stops, &["fp", "auto"], |gdb, _| {
-        match gdb.frames[0].name.as_deref() {
-            Some(name) if name.starts_with("frameless_") => "frameless leaf",
-            Some(name) if name.starts_with("__x86.get_pc_thunk") => "frameless leaf",
-            _ => "own code",
+        let name = gdb.frames[0].name.as_deref().unwrap_or("?");
+        if name.starts_with("frameless_") || name.starts_with("__x86.get_pc_thunk") {
+            "frameless leaf"
+        } else if name == "aligned" && gdb.frames[0].fp == gdb.frames[1].fp {
+            "realigning"
+        } else {
+            "own code"
         }
     });
     show("Stops after random numbers of single steps", &tally);
