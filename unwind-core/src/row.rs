@@ -300,6 +300,13 @@ impl Row {
         self.fp.unpack(self.fp_offset)
     }
 
+    /// Whether the CFA is found from the stack pointer.
+    #[inline]
+    #[must_use]
+    pub const fn is_from_sp(&self) -> bool {
+        matches!(self.cfa.base.get(), Base::Sp)
+    }
+
     /// Whether this is the frame of a signal trampoline.
     #[inline]
     #[must_use]
