@@ -60,6 +60,7 @@ mod header;
 mod lookup;
 mod remote;
 mod row;
+mod search;
 mod section;
 mod validate;
 #[cfg(feature = "write")]

@@ -4,8 +4,7 @@ use core::{fmt, ops::ControlFlow};
 
 use crate::{
     Abi, Error, Fde, FdeKind, Fre, FreInfo, FreType, PcKind, Section, SectionOffset, Version,
-    fre::{WORDS_LEN, split_head},
-    lookup,
+    fde::Entry, fre::split_head, lookup,
 };
 
 /// How bad a finding is.
@@ -463,8 +462,7 @@ impl<V> Validator<'_, '_, V> {
                     break;
                 }
             }
-            let len = WORDS_LEN.get(usize::from(info & 0x7f)).copied().unwrap_or_default();
-            let Some(next) = words.get(usize::from(len)..) else {
+            let Some(next) = words.get(FreInfo(info).words_len()..) else {
                 self.cut(fde.index, Error::Truncated(self.section.offset_of(rest)))?;
                 break;
             };
@@ -472,7 +470,7 @@ impl<V> Validator<'_, '_, V> {
             least = u64::from(start).wrapping_add(1);
             self.summary.rows = self.summary.rows.wrapping_add(1);
         }
-        let attribute = if fde.dialect.version == Version::V3 { Fde::ATTRIBUTE_SIZE } else { 0 };
+        let attribute = if fde.dialect.version == Version::V3 { Entry::ATTRIBUTE_SIZE } else { 0 };
         let used = bytes.len().saturating_sub(rest.len()).saturating_add(attribute);
         self.bytes = self.bytes.saturating_add(u64::try_from(used).unwrap_or(u64::MAX));
         ControlFlow::Continue(())
