@@ -106,10 +106,14 @@ impl<'a> Section<'a> {
     ///
     /// [`Error::RowsOutside`] if its rows are outside the section.
     pub fn fde(&self, index: u32) -> Result<Option<Fde>, Error> {
+        let Some(range) = self.range(index) else { return Ok(None) };
+        self.fde_in(index, range)
+    }
+
+    /// The same by the index and the range that goes with it.
+    pub(crate) fn fde_in(&self, index: u32, range: FuncRange) -> Result<Option<Fde>, Error> {
         let header = &self.header;
-        let (Some(range), Some(bytes)) = (self.range(index), self.entry(index)) else {
-            return Ok(None);
-        };
+        let Some(bytes) = self.entry(index) else { return Ok(None) };
         let mut entry = Entry::decode(bytes, header.version, header.endian);
         let at = lookup::entry_at(header, index);
         let outside = Error::RowsOutside { at, fre_offset: entry.fre_offset };
