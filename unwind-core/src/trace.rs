@@ -4,7 +4,7 @@ use core::fmt;
 
 use arrayvec::ArrayVec;
 
-use crate::{End, FramePc, Origin, TableError, VirtAddr};
+use crate::{Cookie, End, FramePc, Origin, TableError, VirtAddr};
 
 /// How one frame of a walk was found, in a byte.
 ///
@@ -98,6 +98,8 @@ pub struct UnwindCache<const N: usize, E> {
     pcs: ArrayVec<u64, N>,
     provenance: ArrayVec<Provenance, N>,
     end: Option<End<E>>,
+    /// Of which kernel entry the walk is, if a delivery did it.
+    cookie: Option<Cookie>,
 }
 
 const _: () = {
@@ -109,7 +111,12 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     /// A cache without a walk.
     #[must_use]
     pub const fn new() -> Self {
-        Self { pcs: ArrayVec::new_const(), provenance: ArrayVec::new_const(), end: None }
+        Self {
+            pcs: ArrayVec::new_const(),
+            provenance: ArrayVec::new_const(),
+            end: None,
+            cookie: None,
+        }
     }
 
     /// Forgets the walk.
@@ -117,6 +124,7 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
         self.pcs.clear();
         self.provenance.clear();
         self.end = None;
+        self.cookie = None;
     }
 
     /// How many frames there are.
@@ -146,6 +154,13 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
         self.end.is_some_and(|end| end.is_complete())
     }
 
+    /// The kernel entry of which this is the stack, if a delivery had it
+    /// walked.
+    #[must_use]
+    pub const fn cookie(&self) -> Option<Cookie> {
+        self.cookie
+    }
+
     /// The addresses of the frames as the target has them, innermost first.
     #[must_use]
     pub fn pcs(&self) -> &[u64] {
@@ -166,6 +181,10 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     pub(crate) fn push(&mut self, pc: FramePc, provenance: Provenance) -> bool {
         let fits = self.pcs.try_push(pc.addr().get()).is_ok();
         fits && self.provenance.try_push(provenance).is_ok()
+    }
+
+    pub(crate) fn set_cookie(&mut self, cookie: Cookie) {
+        self.cookie = Some(cookie);
     }
 
     pub(crate) fn finish(&mut self, end: End<E>) {

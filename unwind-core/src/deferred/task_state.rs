@@ -1,0 +1,207 @@
+//! What a task carries for deferred unwinding.
+
+use core::fmt;
+
+use super::client::{ClientId, Newest, Slot};
+use super::client_table::ClientTable;
+use super::word::{Entry, Served, Word};
+use crate::sync::{AtomicU64, Ordering, atomics, const_unless_loom};
+
+/// The block of a task, to be embedded by value: a few atomics, always
+/// borrowed shared, nothing to free.
+///
+/// A task that is created, also by fork, starts with
+/// [`TaskState::new`]: nothing is inherited. A kernel that copies the parent's
+/// task structure bytewise overwrites the child's block with it before the
+/// child can run.
+///
+/// # Marks and slots
+///
+/// A mark is a bit of the client's slot, and slots are reused. The block says
+/// up to which registration its marks account for the owners of their slots: a
+/// mark of a slot whose owner registered later is a former owner's and does not
+/// count, and the first request by a later client takes such marks out. So a
+/// cancellation need not visit the tasks, and a host need not be able to list
+/// them.
+///
+/// # Memory ordering
+///
+/// The block may be used by one CPU after the other, as the task migrates, if
+/// the scheduler orders the two as it must for the task's own data. Requests
+/// may also come from other CPUs at the same time.
+#[repr(C, align(8))]
+pub struct TaskState {
+    word: AtomicU64,
+    served: AtomicU64,
+    /// [`Newest`]: the registrations that the marks account for.
+    accounted: AtomicU64,
+    /// What the cookies of this and of the next block of entries are made
+    /// from, or zero; see [`CookieSource`](super::CookieSource).
+    bases: [AtomicU64; 2],
+    /// [`IDLE`], [`DELIVERING`], or the client that the delivery is at.
+    delivery: AtomicU64,
+}
+
+const IDLE: u64 = 0;
+const DELIVERING: u64 = 1;
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<TaskState>() <= 48, "the documented size");
+
+impl TaskState {
+    const_unless_loom! {
+        /// The block of a task about which nobody has asked: 48 bytes.
+        #[must_use]
+        pub fn new() -> Self {
+            Self {
+                word: AtomicU64::new(0),
+                served: AtomicU64::new(0),
+                accounted: AtomicU64::new(0),
+                bases: atomics![AtomicU64::new(0); 2],
+                delivery: AtomicU64::new(IDLE),
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn word(&self) -> Word {
+        Word::from_bits(self.word.load(Ordering::Acquire))
+    }
+
+    /// Replaces the word if it still is `old`.
+    #[inline]
+    pub(crate) fn replace_word(&self, old: Word, new: Word) -> bool {
+        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.word.compare_exchange(old.bits(), new.bits(), done, failed).is_ok()
+    }
+
+    /// Sets flags of the word, whatever it is, and returns what it was.
+    pub(crate) fn set_flags(&self, flags: Word) -> Word {
+        Word::from_bits(self.word.fetch_or(flags.bits(), Ordering::AcqRel))
+    }
+
+    #[inline]
+    pub(crate) fn served(&self) -> Served {
+        Served::from_bits(self.served.load(Ordering::Acquire))
+    }
+
+    fn replace_served(&self, old: Served, new: Served) -> bool {
+        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.served.compare_exchange(old.bits(), new.bits(), done, failed).is_ok()
+    }
+
+    /// Notes that a delivery goes to the client of `slot`.
+    pub(crate) fn serve(&self, slot: Slot) {
+        self.served.fetch_or(Served::mark(slot).bits(), Ordering::AcqRel);
+    }
+
+    /// Notes that the client of `slot` is gone, unless the slot may have a new
+    /// owner's mark since `seen`. Returns whether it did.
+    pub(crate) fn serve_nobody(&self, slot: Slot, seen: Served) -> bool {
+        loop {
+            let served = self.served();
+            if !served.same_purge(seen) {
+                return false;
+            }
+            if self.replace_served(served, served.with(Served::mark(slot))) {
+                return true;
+            }
+        }
+    }
+
+    pub(crate) fn reset_served(&self, entry: Entry) {
+        loop {
+            let served = self.served();
+            if self.replace_served(served, served.reset_for(entry)) {
+                return;
+            }
+        }
+    }
+
+    /// The registrations that the marks account for.
+    #[inline]
+    pub(crate) fn accounted(&self) -> Newest {
+        Newest::from_bits(self.accounted.load(Ordering::Acquire))
+    }
+
+    /// Makes the marks account for all of `clients`, if nothing comes between:
+    /// the caller reads the word again, sees what is so and tries again.
+    /// Returns how many requests of cancelled clients were dropped.
+    ///
+    /// `word` was read before anything else. The order matters:
+    ///
+    /// 1. What the marks accounted for; then the newest registration; then
+    ///    which slots have been taken since. A slot that is taken after
+    ///    `newest` was read may be missed: its marks still do not count.
+    /// 2. Marks of former owners leave the word, which changes in any case. A
+    ///    request of a former owner that has checked its id but not made its
+    ///    mark expects the old word, fails and checks its id again.
+    /// 3. They leave the served marks.
+    /// 4. Only then the marks account for more. Another request may have come
+    ///    as far with a newer registration.
+    pub(crate) fn account(&self, word: Word, clients: &ClientTable) -> u32 {
+        let accounted = self.accounted();
+        let served = self.served();
+        let newest = clients.newest();
+        let taken = clients.taken_after(accounted);
+        if !self.replace_word(word, word.purge(taken)) {
+            return 0;
+        }
+        let former = word.asked().intersection(taken);
+        let dropped = former.difference(served.within(word.entry())).len();
+        if self.replace_served(served, served.purge(taken)) {
+            self.accounted.fetch_max(newest.to_bits(), Ordering::AcqRel);
+        }
+        dropped
+    }
+
+    /// What the cookies of the entry's block are made from, or zero.
+    #[inline]
+    pub(crate) fn base(&self, entry: Entry, log2: u32) -> &AtomicU64 {
+        let [even, odd] = &self.bases;
+        if entry.is_odd_block(log2) { odd } else { even }
+    }
+
+    /// Notes that a delivery starts; `false` if one runs.
+    pub(crate) fn start_delivery(&self) -> bool {
+        // The task itself delivers, so nothing comes between.
+        let idle = self.delivery.load(Ordering::Relaxed) == IDLE;
+        if idle {
+            self.delivery.store(DELIVERING, Ordering::Relaxed);
+        }
+        idle
+    }
+
+    pub(crate) fn end_delivery(&self) {
+        self.delivery.store(IDLE, Ordering::Relaxed);
+    }
+
+    /// Notes that the delivery is at `client`, or at none.
+    pub(crate) fn set_delivering_to(&self, client: Option<ClientId>) {
+        self.delivery.store(client.map_or(DELIVERING, ClientId::to_bits), Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_delivering_to(&self, client: ClientId) -> bool {
+        self.delivery.load(Ordering::Relaxed) == client.to_bits()
+    }
+}
+
+impl Default for TaskState {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for TaskState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = self.word();
+        f.debug_struct("TaskState")
+            .field("entry", &word.entry().number())
+            .field("asked", &format_args!("{:#034b}", word.asked().bits()))
+            .field("served", &format_args!("{:#034b}", self.served().within(word.entry()).bits()))
+            .field("pending", &word.is_pending())
+            .field("used", &word.is_used())
+            .field("closed", &word.is_closed())
+            .finish_non_exhaustive()
+    }
+}
