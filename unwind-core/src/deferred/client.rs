@@ -70,6 +70,9 @@ impl fmt::Debug for ClientId {
 pub(crate) struct Newest(u64);
 
 impl Newest {
+    /// No registration.
+    pub(crate) const NONE: Self = Self(0);
+
     pub(crate) const fn registration(number: u64) -> Self {
         Self((number << ClientId::SLOT_BITS) | ClientId::SLOT_MASK)
     }
@@ -114,6 +117,17 @@ impl Slot {
     }
 
     #[inline]
+    pub(crate) const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The slot's mark in a word.
+    #[inline]
+    pub(crate) const fn bit(self) -> u64 {
+        1_u64.wrapping_shl(self.0)
+    }
+
+    #[inline]
     pub(crate) const fn set(self) -> SlotSet {
         SlotSet(1_u32.wrapping_shl(self.0))
     }
@@ -148,7 +162,7 @@ impl SlotSet {
 
     #[inline]
     pub(crate) const fn contains(self, slot: Slot) -> bool {
-        self.0 & slot.set().0 != 0
+        self.0.wrapping_shr(slot.0) & 1 != 0
     }
 
     #[inline]

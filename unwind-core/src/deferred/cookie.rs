@@ -4,7 +4,6 @@ use core::fmt;
 use core::num::NonZeroU64;
 
 use super::Host;
-use super::word::Entry;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics, const_unless_loom};
 
 /// One kernel entry of one task.
@@ -41,56 +40,49 @@ impl fmt::Debug for Cookie {
     }
 }
 
-/// Where cookies come from.
+/// Where cookies come from: numbers that are fetched for tasks.
 ///
-/// A task keeps one number for a block of [`1 << BLOCK_LOG2`](Self::BLOCK_LOG2)
-/// of its kernel entries; the cookie of an entry is that number, shifted, with
-/// the entry's number within the block below. The first request in a block
-/// fetches a number. Where an NMI or another CPU does it at the same time, one
-/// of the numbers is kept and the others are never used.
+/// The first request of an entry, or of a block of entries, fetches a number.
+/// Where an NMI or another CPU does it at the same time, one of the numbers is
+/// kept and the others are never used.
 pub trait CookieSource {
-    /// The binary logarithm of how many entries of a task share a number: at
-    /// most 15.
-    const BLOCK_LOG2: u32;
+    /// Whether a task keeps a number for 32,768 of its kernel entries.
+    ///
+    /// The low 16 bits of a number are zero then, and the cookie has the
+    /// entry's number there. Otherwise each entry has a number of its own, and
+    /// that is the cookie.
+    const KEPT: bool;
 
-    /// Returns a number that this source has never returned: not zero, and
-    /// unchanged by a shift of [`BLOCK_LOG2`](Self::BLOCK_LOG2) bits to the
-    /// left and back. `None` if there is none for this CPU.
+    /// Returns a number that this source has never returned, not zero; or
+    /// `None` if there is none for this CPU.
     ///
     /// Called in any context, NMI included; so it makes no use of locks and
     /// ends after a bounded number of steps.
     fn fresh<H: Host>(&self, host: &H) -> Option<NonZeroU64>;
 }
 
-/// The cookie of `entry`, in the block that has the number `base`.
-#[inline]
-pub(crate) fn cookie_of<C: CookieSource>(base: NonZeroU64, entry: Entry) -> Cookie {
-    const { assert!(C::BLOCK_LOG2 < Entry::BITS, "two blocks at least, so that they alternate") };
-    let within = entry.number() & !(u64::MAX.wrapping_shl(C::BLOCK_LOG2));
-    let value = base.get().wrapping_shl(C::BLOCK_LOG2) | within;
-    Cookie(NonZeroU64::new(value).unwrap_or(base))
-}
-
-/// Cookies from serial numbers that tasks take once per 32,768 entries: the
+/// Cookies from serial numbers that a task takes once per 32,768 entries: the
 /// default.
 ///
 /// | bits | meaning |
 /// |---|---|
-/// | 0-14 | the entry within the block |
-/// | 15-63 | the serial number |
+/// | 0-15 | the entry, counted by the task |
+/// | 16-63 | the serial number |
 ///
 /// A request touches nothing outside the task's own cache line, but for one
-/// in 32,768. Unique until 2⁴⁹ serial numbers are used up: for eight years at
-/// two million new tasks a second that are all sampled.
+/// in 32,768. Unique until 2⁴⁸ serial numbers are used up: for almost nine
+/// years at a million new tasks a second that are all sampled.
 #[derive(Debug)]
 pub struct SerialCookies(AtomicU64);
 
 impl SerialCookies {
+    const ONE: u64 = 1 << 16;
+
     const_unless_loom! {
         /// A source that has given nothing out.
         #[must_use]
         pub fn new() -> Self {
-            Self(AtomicU64::new(1))
+            Self(AtomicU64::new(Self::ONE))
         }
     }
 }
@@ -102,10 +94,10 @@ impl Default for SerialCookies {
 }
 
 impl CookieSource for SerialCookies {
-    const BLOCK_LOG2: u32 = Entry::BITS - 1;
+    const KEPT: bool = true;
 
     fn fresh<H: Host>(&self, _: &H) -> Option<NonZeroU64> {
-        NonZeroU64::new(self.0.fetch_add(1, Ordering::Relaxed))
+        NonZeroU64::new(self.0.fetch_add(Self::ONE, Ordering::Relaxed))
     }
 }
 
@@ -132,7 +124,7 @@ impl Default for CounterCookies {
 }
 
 impl CookieSource for CounterCookies {
-    const BLOCK_LOG2: u32 = 0;
+    const KEPT: bool = false;
 
     fn fresh<H: Host>(&self, _: &H) -> Option<NonZeroU64> {
         NonZeroU64::new(self.0.fetch_add(1, Ordering::Relaxed))
@@ -176,7 +168,7 @@ impl<const CPUS: usize> Default for PerCpuCookies<CPUS> {
 }
 
 impl<const CPUS: usize> CookieSource for PerCpuCookies<CPUS> {
-    const BLOCK_LOG2: u32 = 0;
+    const KEPT: bool = false;
 
     // A task that moves to another CPU between the two steps counts on the
     // first one's counter, and the pair is still used once only.
@@ -216,7 +208,7 @@ impl Default for ClockCookies {
 }
 
 impl CookieSource for ClockCookies {
-    const BLOCK_LOG2: u32 = 0;
+    const KEPT: bool = false;
 
     // Every value given out is at most the latest, and raising the latest is
     // atomic: whoever raises it to `now`, or steps it by one, is alone.

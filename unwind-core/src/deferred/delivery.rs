@@ -6,7 +6,7 @@ use core::fmt;
 use super::client::{Newest, SlotSet};
 use super::client_table::{ClientTable, Running};
 use super::counters::Counters;
-use super::word::{Served, Word};
+use super::word::Word;
 use super::{ClientId, Cookie, CookieSource, DeferredUnwind, Host, SampleEnd, TaskState};
 use crate::{TableError, UnwindCache};
 
@@ -136,14 +136,12 @@ struct Round {
     /// Who is still to be called.
     todo: SlotSet,
     asked: SlotSet,
-    served: Served,
     accounted: Newest,
 }
 
 impl Round {
     const fn nobody() -> Self {
-        let (todo, asked) = (SlotSet::NONE, SlotSet::NONE);
-        Self { todo, asked, served: Served::from_bits(0), accounted: Newest::from_bits(0) }
+        Self { todo: SlotSet::NONE, asked: SlotSet::NONE, accounted: Newest::NONE }
     }
 }
 
@@ -214,7 +212,7 @@ impl<'a, W, const N: usize, E> Delivery<'a, W, N, E> {
             if let Some(running) = self.clients.enter(slot, self.round.accounted, self.cpu) {
                 return Some(running);
             }
-            if self.round.asked.contains(slot) && self.task.serve_nobody(slot, self.round.served) {
+            if self.task.drop_request(slot, self.round.accounted) {
                 self.counters.cancelled(1);
             }
         }
@@ -232,15 +230,16 @@ impl<'a, W, const N: usize, E> Delivery<'a, W, N, E> {
             }
             // Read between two looks at the same word, so that the marks and
             // what they account for belong together.
-            let (accounted, served) = (self.task.accounted(), self.task.served());
+            let (accounted, served) = (self.task.accounted(), self.task.served().slots());
             if self.task.replace_word(word, word.without_pending()) {
                 let asked = word.asked();
                 let called = match self.audience {
                     Audience::Asked => asked,
                     Audience::Everyone => asked.union(self.clients.owned_within(accounted)),
                 };
-                let todo = called.difference(served.within(word.entry()));
-                return Some(Round { todo, asked, served, accounted });
+                // Without a request a served mark is from an entry before.
+                let todo = called.difference(asked.intersection(served));
+                return Some(Round { todo, asked, accounted });
             }
         }
     }

@@ -2,7 +2,6 @@
 
 use super::word::Word;
 use super::{CookieSource, DeferredUnwind, Host, TaskState};
-use crate::sync::Ordering;
 
 /// Whether a task may go on to user code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -56,13 +55,8 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
             }
             let next = open(word.next_entry());
             if state.replace_word(word, next) {
-                state.reset_served(next.entry());
-                // The next block but one starts without a number. No request
-                // is in this block any more.
-                let old = state.base(word.entry(), C::BLOCK_LOG2);
-                if !core::ptr::eq(old, state.base(next.entry(), C::BLOCK_LOG2)) {
-                    old.store(0, Ordering::Release);
-                }
+                state.forget_served();
+                state.cookie.advance::<C>(word.entry(), next.entry());
                 return UserReturn::Ready;
             }
         }

@@ -4,6 +4,7 @@
 mod client;
 mod client_table;
 mod cookie;
+mod cookie_cell;
 mod counters;
 mod deferred_unwind;
 mod delivery;

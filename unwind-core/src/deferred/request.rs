@@ -1,14 +1,11 @@
 //! Asking for a stack, from any context.
 
 use core::fmt;
-use core::num::NonZeroU64;
 
-use super::cookie::cookie_of;
 use super::word::Entry;
 use super::{
     ClientId, Context, Cookie, CookieSource, DeferredUnwind, Host, SampleEnd, TaskKind, TaskState,
 };
-use crate::sync::Ordering;
 
 /// What came of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,8 +50,10 @@ impl RequestOutcome {
 }
 
 /// Why a request was refused.
+// As wide as a cookie, so that an outcome travels in two registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[repr(u64)]
 pub enum Refusal {
     /// The task has no user code: a kernel thread.
     KernelThread,
@@ -107,10 +106,10 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// safe too; whether its stack is of any use is for the host to know.
     #[inline]
     pub fn request(&self, task: &H::Task, client: ClientId) -> RequestOutcome {
-        self.ask(task, client).unwrap_or_else(|refusal| {
-            self.counters().refused(refusal);
-            RequestOutcome::Refused(refusal)
-        })
+        match self.attempt(task, client) {
+            Some(outcome) => outcome,
+            None => self.request_again(task, client),
+        }
     }
 
     /// Returns the cookie of the kernel entry that the task is in, as
@@ -123,55 +122,82 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         self.find_cookie(task).inspect_err(|&refusal| self.counters().refused(refusal))
     }
 
+    /// Tries once, without repairing anything. `None` if something has to be
+    /// repaired first or came between.
     #[inline]
-    fn ask(&self, task: &H::Task, client: ClientId) -> Result<RequestOutcome, Refusal> {
-        self.check_task(task)?;
+    fn attempt(&self, task: &H::Task, client: ClientId) -> Option<RequestOutcome> {
+        let state = self.host().state(task);
+        let slot = client.slot();
+        // First of all: what is found out below holds if the word is still
+        // the same in the end.
+        let word = state.word();
+        if word.is_closed() {
+            return Some(self.refuse(Refusal::Exiting));
+        }
+        if !self.clients().is_registered(client) {
+            return Some(self.refuse(Refusal::UnknownClient));
+        }
+        if !state.accounted().includes(client) {
+            return None;
+        }
+        if word.has_asked(slot) {
+            let served = state.served().has(slot);
+            let cookie = state.cookie.get_fetched::<C>(word.entry())?;
+            let outcome = if served {
+                RequestOutcome::AlreadyExecuted(cookie)
+            } else {
+                RequestOutcome::AlreadyPending(cookie)
+            };
+            return (state.word() == word).then_some(outcome);
+        }
+        if let Err(refusal) = self.check_task(task) {
+            return Some(self.refuse(refusal));
+        }
+        if state.served().has(slot) {
+            return None;
+        }
+        let cookie = state.cookie.get::<C>(word.entry())?;
+        // Before the mark: if it fails there is nothing to take back, and
+        // nobody else can have relied on it.
+        if !word.is_pending() && self.schedule(task).is_err() {
+            return Some(self.refuse(Refusal::ScheduleFailed));
+        }
+        state.replace_word(word, word.ask(slot)).then_some(RequestOutcome::Queued(cookie))
+    }
+
+    /// Repairs what keeps an attempt from its end, and tries again.
+    #[cold]
+    fn request_again(&self, task: &H::Task, client: ClientId) -> RequestOutcome {
         let state = self.host().state(task);
         loop {
-            // First of all: what is found out below holds if the word is
-            // still the same in the end.
             let word = state.word();
-            if word.is_closed() {
-                return Err(Refusal::Exiting);
-            }
-            if !self.clients().is_registered(client) {
-                return Err(Refusal::UnknownClient);
-            }
             if !state.accounted().includes(client) {
                 self.counters().cancelled(state.account(word, self.clients()));
-                continue;
             }
-            let cookie = self.cookie_in(state, word.entry())?;
-            if word.asked().contains(client.slot()) {
-                let served = state.served().within(word.entry()).contains(client.slot());
-                if state.word().entry() != word.entry() {
-                    continue;
-                }
-                return Ok(if served {
-                    RequestOutcome::AlreadyExecuted(cookie)
-                } else {
-                    RequestOutcome::AlreadyPending(cookie)
-                });
+            state.take_out_served(client.slot());
+            if let Err(refusal) = self.cookie_in(state, word.entry()) {
+                return self.refuse(refusal);
             }
-            // Before the mark: if it fails there is nothing to take back, and
-            // nobody else can have relied on it.
-            if !word.is_pending() {
-                self.schedule(task)?;
-            }
-            if state.replace_word(word, word.ask(client.slot())) {
-                return Ok(RequestOutcome::Queued(cookie));
+            if let Some(outcome) = self.attempt(task, client) {
+                return outcome;
             }
         }
     }
 
+    #[cold]
+    fn refuse(&self, refusal: Refusal) -> RequestOutcome {
+        self.counters().refused(refusal);
+        RequestOutcome::Refused(refusal)
+    }
+
     fn find_cookie(&self, task: &H::Task) -> Result<Cookie, Refusal> {
-        self.check_task(task)?;
         let state = self.host().state(task);
         loop {
             let word = state.word();
             if word.is_closed() {
                 return Err(Refusal::Exiting);
             }
+            self.check_task(task)?;
             let cookie = self.cookie_in(state, word.entry())?;
             // Without the mark the entry would not be reset on the way out,
             // and the next one would have the same cookie. The reset may be
@@ -188,16 +214,15 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     #[inline]
     fn check_task(&self, task: &H::Task) -> Result<(), Refusal> {
         match self.host().task_kind(task) {
-            TaskKind::User => {}
-            TaskKind::KernelThread => return Err(Refusal::KernelThread),
-            TaskKind::UserWorker => return Err(Refusal::UserWorker),
-            TaskKind::Exiting => return Err(Refusal::Exiting),
-            TaskKind::NoUserRegisters => return Err(Refusal::NoUserRegisters),
+            TaskKind::User if !H::NMI_SAFE_COMPARE_EXCHANGE && self.host().in_nmi() => {
+                Err(Refusal::NmiUnsafe)
+            }
+            TaskKind::User => Ok(()),
+            TaskKind::KernelThread => Err(Refusal::KernelThread),
+            TaskKind::UserWorker => Err(Refusal::UserWorker),
+            TaskKind::Exiting => Err(Refusal::Exiting),
+            TaskKind::NoUserRegisters => Err(Refusal::NoUserRegisters),
         }
-        if !H::NMI_SAFE_COMPARE_EXCHANGE && self.host().in_nmi() {
-            return Err(Refusal::NmiUnsafe);
-        }
-        Ok(())
     }
 
     #[inline]
@@ -206,28 +231,13 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         self.host().schedule(task, context).map_err(|_| Refusal::ScheduleFailed)
     }
 
-    /// The cookie of an entry. It is the entry's if the task is still in it
-    /// afterwards.
-    #[inline]
+    /// The cookie of an entry, whose number is fetched if need be. It is the
+    /// entry's if the task is still in it afterwards.
     pub(crate) fn cookie_in(&self, state: &TaskState, entry: Entry) -> Result<Cookie, Refusal> {
-        let base = state.base(entry, C::BLOCK_LOG2).load(Ordering::Acquire);
-        let base = match NonZeroU64::new(base) {
-            Some(base) => base,
-            None => self.fetch_base(state, entry)?,
-        };
-        Ok(cookie_of::<C>(base, entry))
-    }
-
-    /// Fetches the number of a block of entries. Whoever stores it first has
-    /// chosen it for all.
-    #[cold]
-    fn fetch_base(&self, state: &TaskState, entry: Entry) -> Result<NonZeroU64, Refusal> {
-        let fresh = self.cookies().fresh(self.host()).ok_or(Refusal::NoCookie)?;
-        let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
-        let base = state.base(entry, C::BLOCK_LOG2);
-        match base.compare_exchange(0, fresh.get(), stored, failed) {
-            Ok(_) => Ok(fresh),
-            Err(chosen) => Ok(NonZeroU64::new(chosen).unwrap_or(fresh)),
+        if let Some(cookie) = state.cookie.get::<C>(entry) {
+            return Ok(cookie);
         }
+        let fresh = self.cookies().fresh(self.host()).ok_or(Refusal::NoCookie)?;
+        state.cookie.store::<C>(entry, fresh).ok_or(Refusal::NoCookie)
     }
 }

@@ -4,8 +4,9 @@ use core::fmt;
 
 use super::client::{ClientId, Newest, Slot};
 use super::client_table::ClientTable;
-use super::word::{Entry, Served, Word};
-use crate::sync::{AtomicU64, Ordering, atomics, const_unless_loom};
+use super::cookie_cell::CookieCell;
+use super::word::{Served, Word};
+use crate::sync::{AtomicU64, Ordering, const_unless_loom};
 
 /// The block of a task, to be embedded by value: a few atomics, always
 /// borrowed shared, nothing to free.
@@ -35,9 +36,7 @@ pub struct TaskState {
     served: AtomicU64,
     /// [`Newest`]: the registrations that the marks account for.
     accounted: AtomicU64,
-    /// What the cookies of this and of the next block of entries are made
-    /// from, or zero; see [`CookieSource`](super::CookieSource).
-    bases: [AtomicU64; 2],
+    pub(crate) cookie: CookieCell,
     /// [`IDLE`], [`DELIVERING`], or the client that the delivery is at.
     delivery: AtomicU64,
 }
@@ -57,7 +56,7 @@ impl TaskState {
                 word: AtomicU64::new(0),
                 served: AtomicU64::new(0),
                 accounted: AtomicU64::new(0),
-                bases: atomics![AtomicU64::new(0); 2],
+                cookie: CookieCell::new(),
                 delivery: AtomicU64::new(IDLE),
             }
         }
@@ -85,35 +84,41 @@ impl TaskState {
         Served::from_bits(self.served.load(Ordering::Acquire))
     }
 
-    fn replace_served(&self, old: Served, new: Served) -> bool {
-        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        self.served.compare_exchange(old.bits(), new.bits(), done, failed).is_ok()
-    }
-
     /// Notes that a delivery goes to the client of `slot`.
     pub(crate) fn serve(&self, slot: Slot) {
         self.served.fetch_or(Served::mark(slot).bits(), Ordering::AcqRel);
     }
 
-    /// Notes that the client of `slot` is gone, unless the slot may have a new
-    /// owner's mark since `seen`. Returns whether it did.
-    pub(crate) fn serve_nobody(&self, slot: Slot, seen: Served) -> bool {
-        loop {
-            let served = self.served();
-            if !served.same_purge(seen) {
-                return false;
-            }
-            if self.replace_served(served, served.with(Served::mark(slot))) {
-                return true;
-            }
+    /// Takes out the served mark of a client that has not asked in this entry:
+    /// it is from before.
+    #[cold]
+    pub(crate) fn take_out_served(&self, slot: Slot) {
+        let served = self.served();
+        if served.has(slot) && !self.word().has_asked(slot) {
+            let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            let (old, new) = (served.bits(), served.take_out(slot).bits());
+            // If it fails, something was served since, and another attempt
+            // finds out what.
+            _ = self.served.compare_exchange(old, new, done, failed);
         }
     }
 
-    pub(crate) fn reset_served(&self, entry: Entry) {
+    /// Forgets who was served, in a new entry.
+    pub(crate) fn forget_served(&self) {
+        self.served.fetch_and(Served::no_marks().bits(), Ordering::AcqRel);
+    }
+
+    /// Drops the request of a client that is gone, unless its slot may have a
+    /// new owner's mark since the marks accounted for `seen`. Returns whether
+    /// it did.
+    pub(crate) fn drop_request(&self, slot: Slot, seen: Newest) -> bool {
         loop {
-            let served = self.served();
-            if self.replace_served(served, served.reset_for(entry)) {
-                return;
+            let word = self.word();
+            if self.accounted() != seen || !word.has_asked(slot) {
+                return false;
+            }
+            if self.replace_word(word, word.without(slot)) {
+                return true;
             }
         }
     }
@@ -136,30 +141,18 @@ impl TaskState {
     /// 2. Marks of former owners leave the word, which changes in any case. A
     ///    request of a former owner that has checked its id but not made its
     ///    mark expects the old word, fails and checks its id again.
-    /// 3. They leave the served marks.
-    /// 4. Only then the marks account for more. Another request may have come
+    /// 3. Only then the marks account for more. Another request may have come
     ///    as far with a newer registration.
     pub(crate) fn account(&self, word: Word, clients: &ClientTable) -> u32 {
         let accounted = self.accounted();
-        let served = self.served();
         let newest = clients.newest();
         let taken = clients.taken_after(accounted);
+        let served = self.served().slots();
         if !self.replace_word(word, word.purge(taken)) {
             return 0;
         }
-        let former = word.asked().intersection(taken);
-        let dropped = former.difference(served.within(word.entry())).len();
-        if self.replace_served(served, served.purge(taken)) {
-            self.accounted.fetch_max(newest.to_bits(), Ordering::AcqRel);
-        }
-        dropped
-    }
-
-    /// What the cookies of the entry's block are made from, or zero.
-    #[inline]
-    pub(crate) fn base(&self, entry: Entry, log2: u32) -> &AtomicU64 {
-        let [even, odd] = &self.bases;
-        if entry.is_odd_block(log2) { odd } else { even }
+        self.accounted.fetch_max(newest.to_bits(), Ordering::AcqRel);
+        word.asked().intersection(taken).difference(served).len()
     }
 
     /// Notes that a delivery starts; `false` if one runs.
@@ -198,7 +191,7 @@ impl fmt::Debug for TaskState {
         f.debug_struct("TaskState")
             .field("entry", &word.entry().number())
             .field("asked", &format_args!("{:#034b}", word.asked().bits()))
-            .field("served", &format_args!("{:#034b}", self.served().within(word.entry()).bits()))
+            .field("served", &format_args!("{:#034b}", self.served().slots().bits()))
             .field("pending", &word.is_pending())
             .field("used", &word.is_used())
             .field("closed", &word.is_closed())

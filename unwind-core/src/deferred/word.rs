@@ -48,6 +48,11 @@ impl Word {
     }
 
     #[inline]
+    pub(crate) const fn has_asked(self, slot: Slot) -> bool {
+        self.0.wrapping_shr(slot.number()) & 1 != 0
+    }
+
+    #[inline]
     pub(crate) const fn is_pending(self) -> bool {
         self.0 & Self::PENDING.0 != 0
     }
@@ -68,9 +73,9 @@ impl Word {
     }
 
     /// The mark of a client that need not ask any more.
-    #[expect(clippy::as_conversions, reason = "widening, in a const fn")]
+    #[inline]
     pub(crate) const fn answered(slot: Slot) -> Self {
-        Self(slot.set().bits() as u64 | Self::USED.0)
+        Self(slot.bit() | Self::USED.0)
     }
 
     /// With a request of the client in `slot`.
@@ -102,6 +107,11 @@ impl Word {
         Self((self.0 & !Self::PURGES & !(slots.bits() as u64)) | purges)
     }
 
+    /// Without the mark of one client.
+    pub(crate) const fn without(self, slot: Slot) -> Self {
+        Self(self.0 & !slot.bit())
+    }
+
     /// The next entry: nothing asked, nothing used.
     pub(crate) const fn next_entry(self) -> Self {
         let entry = self.0.wrapping_add(Self::ENTRY_ONE) & Self::ENTRY;
@@ -115,39 +125,37 @@ impl Word {
 pub(crate) struct Entry(u64);
 
 impl Entry {
-    /// The bits of the number.
-    pub(crate) const BITS: u32 = 16;
-
     #[inline]
     pub(crate) const fn number(self) -> u64 {
         self.0
     }
 
-    /// Whether this is an odd block of `1 << log2` entries.
+    /// Whether this is of the second half of the numbers.
     #[inline]
-    pub(crate) const fn is_odd_block(self, log2: u32) -> bool {
-        self.0.wrapping_shr(log2) & 1 != 0
+    pub(crate) const fn is_upper(self) -> bool {
+        self.0 & 0x8000 != 0
+    }
+
+    #[inline]
+    pub(crate) const fn is_odd(self) -> bool {
+        self.0 & 1 != 0
     }
 }
 
-/// The clients that a delivery has gone to in this entry.
+/// The clients that a delivery has gone to.
 ///
 /// | bits | meaning |
 /// |---|---|
 /// | 0-31 | the clients, a bit a slot |
-/// | 32-62 | how often marks of former owners were taken out |
-/// | 63 | the lowest bit of the entry's number |
+/// | 32-63 | how often a mark was taken out by a request |
 ///
-/// Between a reset of [`Word`] and that of this word the last bit disagrees
-/// with the new entry, and the marks do not count.
+/// A mark counts only if [`Word`] has the client's: whoever sets that one sees
+/// to it that this one is not left over from before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Served(u64);
 
 impl Served {
     const SLOTS: u64 = 0xffff_ffff;
-    const PURGE_ONE: u64 = 1 << 32;
-    const PURGES: u64 = 0x7fff_ffff << 32;
-    const ODD: u64 = 1 << 63;
 
     #[inline]
     pub(crate) const fn from_bits(bits: u64) -> Self {
@@ -159,44 +167,31 @@ impl Served {
         self.0
     }
 
-    /// The clients served in `entry`.
     #[inline]
     #[expect(clippy::as_conversions, reason = "the low 32 bits, in a const fn")]
-    pub(crate) const fn within(self, entry: Entry) -> SlotSet {
-        if (self.0 & Self::ODD != 0) == entry.is_odd_block(0) {
-            SlotSet::from_bits((self.0 & Self::SLOTS) as u32)
-        } else {
-            SlotSet::from_bits(0)
-        }
+    pub(crate) const fn slots(self) -> SlotSet {
+        SlotSet::from_bits((self.0 & Self::SLOTS) as u32)
+    }
+
+    #[inline]
+    pub(crate) const fn has(self, slot: Slot) -> bool {
+        self.0.wrapping_shr(slot.number()) & 1 != 0
     }
 
     /// The mark of a client.
-    #[expect(clippy::as_conversions, reason = "widening, in a const fn")]
     pub(crate) const fn mark(slot: Slot) -> Self {
-        Self(slot.set().bits() as u64)
+        Self(slot.bit())
     }
 
-    pub(crate) const fn with(self, mark: Self) -> Self {
-        Self(self.0 | mark.0)
+    /// All but the marks.
+    pub(crate) const fn no_marks() -> Self {
+        Self(!Self::SLOTS)
     }
 
-    /// Without the marks of `slots`, which former owners left, and never the
-    /// word it was.
-    #[expect(clippy::as_conversions, reason = "widening, in a const fn")]
-    pub(crate) const fn purge(self, slots: SlotSet) -> Self {
-        let purges = self.0.wrapping_add(Self::PURGE_ONE) & Self::PURGES;
-        Self((self.0 & !Self::PURGES & !(slots.bits() as u64)) | purges)
-    }
-
-    /// Whether the marks have the same owners in both.
-    pub(crate) const fn same_purge(self, other: Self) -> bool {
-        (self.0 ^ other.0) & Self::PURGES == 0
-    }
-
-    /// Nobody served in `entry` yet.
-    pub(crate) const fn reset_for(self, entry: Entry) -> Self {
-        let odd = if entry.is_odd_block(0) { Self::ODD } else { 0 };
-        Self((self.0 & Self::PURGES) | odd)
+    /// Without a mark, and not the word it was, also if it has the mark again
+    /// later.
+    pub(crate) const fn take_out(self, slot: Slot) -> Self {
+        Self((self.0 & !slot.bit()).wrapping_add(1 << 32))
     }
 }
 
@@ -242,30 +237,15 @@ mod tests {
         let again = full.purge(slots(1)).ask(slot(0));
         assert_eq!(again.asked(), full.asked());
         assert_ne!(again, full);
-
-        let full = Served::from_bits(u64::MAX);
-        assert!(!full.purge(slots(0)).same_purge(full));
-        let odd = Word::from_bits(u64::MAX).entry();
-        assert_eq!(full.purge(slots(5)).within(odd), slots(!5));
     }
 
     #[test]
-    fn served_marks_count_in_their_own_entry_only() {
-        let word = Word::from_bits(0);
-        let (even, odd) = (word.entry(), word.next_entry().entry());
-        let served = Served::from_bits(0).with(Served::mark(slot(3)));
-        assert_eq!(served.within(even), slots(8));
-        assert_eq!(served.within(odd), slots(0));
-        let reset = served.reset_for(odd);
-        assert_eq!((reset.within(even), reset.within(odd)), (slots(0), slots(0)));
-        assert_eq!(reset.with(Served::mark(slot(1))).within(odd), slots(2));
-    }
-
-    #[test]
-    fn blocks_of_entries_alternate() {
-        let entry = |number: u64| Word::from_bits(number << Word::ENTRY_SHIFT).entry();
-        assert!(!entry(0x7fff).is_odd_block(15) && entry(0x8000).is_odd_block(15));
-        assert!(entry(0xffff).is_odd_block(15) && !entry(0).is_odd_block(15));
-        assert!(entry(1).is_odd_block(0) && !entry(2).is_odd_block(0));
+    fn taking_a_served_mark_out_and_making_it_again_is_another_word() {
+        let served = Served::from_bits(0b1010);
+        let without = served.take_out(slot(3));
+        assert_eq!(without.slots(), slots(0b0010));
+        let again = Served::from_bits(without.bits() | Served::mark(slot(3)).bits());
+        assert_eq!(again.slots(), served.slots());
+        assert_ne!(again, served);
     }
 }
