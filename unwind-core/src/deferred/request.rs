@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::word::Entry;
+use super::word::{Entry, Word};
 use super::{
     ClientId, Context, Cookie, CookieSource, DeferredUnwind, Host, SampleEnd, TaskKind, TaskState,
 };
@@ -150,7 +150,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
             };
             return (state.word() == word).then_some(outcome);
         }
-        if let Err(refusal) = self.check_task(task) {
+        if let Err(refusal) = self.check_task(task, word) {
             return Some(self.refuse(refusal));
         }
         if state.served().has(slot) {
@@ -171,6 +171,12 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         let state = self.host().state(task);
         loop {
             let word = state.word();
+            if !self.clients().is_registered(client) {
+                return self.refuse(Refusal::UnknownClient);
+            }
+            if let Err(refusal) = self.check_task(task, word) {
+                return self.refuse(refusal);
+            }
             if !state.accounted().includes(client) {
                 self.counters().cancelled(state.account(word, self.clients()));
             }
@@ -194,10 +200,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         let state = self.host().state(task);
         loop {
             let word = state.word();
-            if word.is_closed() {
-                return Err(Refusal::Exiting);
-            }
-            self.check_task(task)?;
+            self.check_task(task, word)?;
             let cookie = self.cookie_in(state, word.entry())?;
             // Without the mark the entry would not be reset on the way out,
             // and the next one would have the same cookie. The reset may be
@@ -212,7 +215,10 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     }
 
     #[inline]
-    fn check_task(&self, task: &H::Task) -> Result<(), Refusal> {
+    fn check_task(&self, task: &H::Task, word: Word) -> Result<(), Refusal> {
+        if word.is_closed() {
+            return Err(Refusal::Exiting);
+        }
         match self.host().task_kind(task) {
             TaskKind::User if !H::NMI_SAFE_COMPARE_EXCHANGE && self.host().in_nmi() => {
                 Err(Refusal::NmiUnsafe)
