@@ -42,7 +42,7 @@ pub(crate) trait Source {
     fn offset(&self, pos: usize) -> SectionOffset;
 
     /// Drops the bytes before `keep` from the window and fetches more behind
-    /// its end; false if there are no more.
+    /// its end; false if the section has no more.
     fn slide(&mut self, keep: usize) -> Result<bool, Self::Error>;
 }
 
@@ -222,19 +222,22 @@ impl<'a, const N: usize> Search<'a, N> {
 fn find_fre<S: Source>(source: &mut S, fde: &Fde, mut scan: Scan) -> Result<Option<Fre>, S::Error> {
     let kind = fde.fre_type()?;
     loop {
-        match scan.advance(source.window(), kind) {
-            Stop::Done => break,
-            Stop::Unsorted => return Err(Error::UnsortedFres(source.offset(scan.next)).into()),
-            Stop::BadWordSize(info) => {
-                return Err(Error::BadWordSize { at: source.offset(scan.next), info }.into());
-            }
-            Stop::Short => {
-                let at = source.offset(scan.next);
+        let stop = scan.advance(source.window(), kind);
+        // The words of the last row that was passed may be cut off, too.
+        let whole = scan.next <= source.window().len();
+        match stop {
+            Stop::Done if whole => break,
+            Stop::Done | Stop::Short => {
                 let keep = scan.found.unwrap_or(scan.next);
+                let at = source.offset(if whole { scan.next } else { keep });
                 if !source.slide(keep)? {
                     return Err(Error::Truncated(at).into());
                 }
                 scan.slide(keep);
+            }
+            Stop::Unsorted => return Err(Error::UnsortedFres(source.offset(scan.next)).into()),
+            Stop::BadWordSize(info) => {
+                return Err(Error::BadWordSize { at: source.offset(scan.next), info }.into());
             }
         }
     }

@@ -244,7 +244,7 @@ fn r1_8_any_walk_will_do_and_a_partial_one_is_told_from_a_whole_one() {
     let serving = delivery.next().unwrap();
     assert_eq!(serving.end(), SampleEnd::Truncated);
     assert_eq!(serving.trace().unwrap().end(), Some(End::NoRow));
-    assert_eq!(serving.trace().unwrap().pcs(), [0x1000]);
+    assert_eq!(sim::pcs_of(serving.trace().unwrap()), [0x1000]);
 }
 
 #[test]
@@ -893,7 +893,7 @@ fn a_hypervisor_is_a_host_whose_tasks_are_vcpus() {
     let mut delivery = vm.deliver(&vcpu, Audience::Asked, Some(&mut cache), walk);
     let serving = delivery.next().unwrap();
     assert_eq!(Some(serving.cookie()), outcome.cookie());
-    assert_eq!(serving.trace().unwrap().pcs(), STACK);
+    assert_eq!(sim::pcs_of(serving.trace().unwrap()), STACK);
     drop(serving);
     drop(delivery);
     assert_eq!(vm.user_return(&vcpu), UserReturn::Ready);

@@ -197,9 +197,14 @@ impl Call {
             client: serving.client(),
             cookie: serving.cookie(),
             end: serving.end(),
-            stack: serving.trace().map(|trace| trace.pcs().to_vec()),
+            stack: serving.trace().map(pcs_of),
         }
     }
+}
+
+/// The addresses of a trace.
+pub fn pcs_of<const N: usize, E: Copy>(trace: &UnwindCache<N, E>) -> Vec<u64> {
+    trace.pcs().map(VirtAddr::get).collect()
 }
 
 pub type Cache = UnwindCache<16, Infallible>;

@@ -204,7 +204,7 @@ impl<C: CookieSource> Machine<C> {
     fn walk(&self, trace: &mut UnwindCache<4, Infallible>) {
         let stack = self.task.stack.get();
         let pc = FramePc::Exact(VirtAddr::new(stack));
-        assert!(trace.push(pc, Provenance::new(Origin::Registers, pc)));
+        assert!(trace.push(pc.addr(), Provenance::new(Origin::Registers, pc)));
         trace.finish(End::Outermost);
         self.log(Event::Walked { stack });
     }
@@ -223,7 +223,7 @@ impl<C: CookieSource> Machine<C> {
             client: serving.client(),
             cookie: serving.cookie(),
             end: serving.end(),
-            stack: serving.trace().and_then(|trace| trace.pcs().first().copied()),
+            stack: serving.trace().and_then(|trace| trace.pcs().next().map(VirtAddr::get)),
         });
     }
 
