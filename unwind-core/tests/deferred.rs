@@ -12,9 +12,9 @@
 #[path = "support/sim.rs"]
 mod sim;
 
+use core::convert::Infallible;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::collections::HashSet;
-use std::convert::Infallible;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
 use sim::{Cache, Call, FramePointers, Kernel, Regs, SimHost, Task, Toy};

@@ -5,7 +5,7 @@
 #[path = "support/loom_host.rs"]
 mod loom_host;
 
-use std::convert::Infallible;
+use core::convert::Infallible;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

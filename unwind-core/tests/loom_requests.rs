@@ -7,7 +7,7 @@
 #[path = "support/loom_host.rs"]
 mod loom_host;
 
-use std::sync::atomic::Ordering;
+use core::sync::atomic::Ordering;
 
 use loom::sync::Arc;
 use loom::thread;

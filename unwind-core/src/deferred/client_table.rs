@@ -119,9 +119,14 @@ impl ClientTable {
         Newest::registration(self.owners.newest.load(Ordering::Acquire))
     }
 
+    /// Whether the slot has a client, which registered no later than `newest`.
+    pub(crate) fn has_owner(&self, slot: Slot, newest: Newest) -> bool {
+        self.owner(slot).is_some_and(|owner| is_within(owner.load(Ordering::Acquire), newest))
+    }
+
     /// The slots whose clients registered no later than `newest`.
     pub(crate) fn owned_within(&self, newest: Newest) -> SlotSet {
-        self.slots_where(|owner| owner > CANCELLING && newest.includes(ClientId::from_bits(owner)))
+        self.slots_where(|owner| is_within(owner, newest))
     }
 
     /// The slots whose clients registered later than `newest`, or are about to
@@ -145,18 +150,22 @@ impl ClientTable {
         count.fetch_add(1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         let owner = self.owner(slot)?.load(Ordering::Acquire);
-        let client = ClientId::from_bits(owner);
-        if owner <= CANCELLING || !newest.includes(client) {
+        if !is_within(owner, newest) {
             count.fetch_sub(1, Ordering::Release);
             return None;
         }
-        Some(Running { count, client })
+        Some(Running { count, client: ClientId::from_bits(owner) })
     }
 
     #[inline]
     fn owner(&self, slot: Slot) -> Option<&AtomicU64> {
         self.owners.slots.get(slot.index())
     }
+}
+
+/// Whether a slot holds a client, which registered no later than `newest`.
+const fn is_within(owner: u64, newest: Newest) -> bool {
+    owner > CANCELLING && newest.includes(ClientId::from_bits(owner))
 }
 
 impl fmt::Debug for ClientTable {

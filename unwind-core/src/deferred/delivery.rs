@@ -188,15 +188,15 @@ where
     pub fn next(&mut self) -> Option<Serving<'_, N, E>> {
         let cookie = self.cookie?;
         let running = self.next_running()?;
-        let (stack, trace) = self.source.stack(cookie);
         let client = running.client();
+        self.task.set_delivering_to(Some(client));
+        let (stack, trace) = self.source.stack(cookie);
         // Those that did not ask: first they count as having asked, so that a
         // request in between is told that it will be served, which is so.
         if !self.round.asked.contains(client.slot()) {
             self.task.set_flags(Word::answered(client.slot()));
         }
         self.task.serve(client.slot());
-        self.task.set_delivering_to(Some(client));
         self.counters.delivered(stack);
         Some(Serving { task: self.task, running, cookie, trace, end: stack.end() })
     }
@@ -212,7 +212,7 @@ impl<'a, W, const N: usize, E> Delivery<'a, W, N, E> {
             if let Some(running) = self.clients.enter(slot, self.round.accounted, self.cpu) {
                 return Some(running);
             }
-            if self.task.drop_request(slot, self.round.accounted) {
+            if self.task.drop_request(slot, self.clients) {
                 self.counters.cancelled(1);
             }
         }

@@ -108,13 +108,12 @@ impl TaskState {
         self.served.fetch_and(Served::no_marks().bits(), Ordering::AcqRel);
     }
 
-    /// Drops the request of a client that is gone, unless its slot may have a
-    /// new owner's mark since the marks accounted for `seen`. Returns whether
-    /// it did.
-    pub(crate) fn drop_request(&self, slot: Slot, seen: Newest) -> bool {
+    /// Drops the request of a client of `slot` that is gone. Returns whether it
+    /// did: the mark may have become that of a new owner, who is not.
+    pub(crate) fn drop_request(&self, slot: Slot, clients: &ClientTable) -> bool {
         loop {
             let word = self.word();
-            if self.accounted() != seen || !word.has_asked(slot) {
+            if !word.has_asked(slot) || clients.has_owner(slot, self.accounted()) {
                 return false;
             }
             if self.replace_word(word, word.without(slot)) {

@@ -2,8 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each model uses a part of it")]
 
-use std::convert::Infallible;
-use std::sync::atomic::{AtomicBool, Ordering};
+use core::convert::Infallible;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use loom::sync::Arc;
 use unwind_core::{

@@ -2,9 +2,9 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
-use std::convert::Infallible;
+use core::convert::Infallible;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use unwind_core::*;
 
