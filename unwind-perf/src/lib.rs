@@ -1,0 +1,10 @@
+//! The `perf_event` side of deferred unwinding.
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "alloc")]
+extern crate alloc;
+
+#[cfg(feature = "alloc")]
+pub mod merge;
+pub mod record;

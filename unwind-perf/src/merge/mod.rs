@@ -1,0 +1,1 @@
+//! Joins samples with the user stacks that arrive later.

@@ -1,0 +1,1 @@
+//! Records in the layouts of the perf ring buffer.
