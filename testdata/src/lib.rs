@@ -1,1 +1,10 @@
 //! Fixtures and builders that tests, fuzz targets and benches share.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::unwrap_used,
+    reason = "a wrong test input shall end the test"
+)]
+
+mod perf_recording;
+
+pub use perf_recording::{PerfRecording, RecordedEvent, perf_file, perf_files, perf_text};

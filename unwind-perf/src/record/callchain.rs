@@ -150,3 +150,13 @@ impl<'a> Callchain<'a> {
         self.without_cookie().map(Entry::from_word).chain(cookie)
     }
 }
+
+/// The words, marks and cookie included.
+impl<'a> IntoIterator for Callchain<'a> {
+    type Item = u64;
+    type IntoIter = Words<'a>;
+
+    fn into_iter(self) -> Words<'a> {
+        self.words
+    }
+}
