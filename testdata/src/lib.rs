@@ -6,5 +6,9 @@
 )]
 
 mod perf_recording;
+mod section_builder;
+mod sframe_fixtures;
 
 pub use perf_recording::{PerfRecording, RecordedEvent, perf_file, perf_files, perf_text};
+pub use section_builder::{Function, Row, SectionBuilder};
+pub use sframe_fixtures::{Fixture, addresses, malformed_sections, sections};
