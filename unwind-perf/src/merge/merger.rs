@@ -8,6 +8,7 @@ use super::counts::{MergeCounts, bump};
 use super::outcome::{Merged, Outcome, Stamp, Unmatched};
 use super::policy::Policy;
 use super::store::{Entry, Key, State, Store, Waiting};
+use super::thread::{Fate, Thread};
 use crate::record::UserPart;
 
 /// Joins samples and stacks by thread and cookie.
@@ -50,26 +51,9 @@ pub struct Merger<S> {
     counts: MergeCounts,
 }
 
-/// What is known of a thread that has entries in the store.
-#[derive(Clone, Debug, Default)]
-struct Thread {
-    /// How many entries it has.
-    entries: usize,
-    /// Those that no newer cookie is known for: mostly one.
-    current: Vec<u64>,
-    fate: Fate,
-}
-
-/// When a thread last called exec, and when it ended.
-#[derive(Clone, Copy, Debug, Default)]
-struct Fate {
-    exec: Option<u64>,
-    exit: Option<u64>,
-}
-
-/// More cookies of a thread than this do not overlap in a stream that a
-/// kernel wrote.
-const MAX_CURRENT: usize = 8;
+/// More threads than this do not share a cookie in a stream that a kernel
+/// wrote.
+const MAX_RENAMED: usize = 8;
 
 impl<S> Merger<S> {
     /// A merger that has seen nothing.
@@ -106,10 +90,10 @@ impl<S> Merger<S> {
             UserPart::Deferred(cookie) => {
                 self.arrivals = self.arrivals.saturating_add(1);
                 let arrival = self.arrivals;
-                let key = self.see(at, cookie);
+                let key = self.see(at, cookie, false);
                 let waiting = Waiting { sample, time: at.time, arrival, bytes };
                 if let Some(late) = self.store.edit(key, |entry| entry.wait(waiting)).flatten() {
-                    self.merge(key, late, Merge { late: true, renamed: false }, done);
+                    self.merge_late(key, late, done);
                 }
             }
         }
@@ -126,7 +110,7 @@ impl<S> Merger<S> {
     ) {
         bump(&mut self.counts.records);
         let ips: Box<[u64]> = ips.into_iter().collect();
-        let key = self.see(at, cookie);
+        let key = self.see(at, cookie, true);
         if let Some(State::Stack { ips: earlier, .. }) = self.store.get(key).map(Entry::state) {
             bump(if *earlier == ips {
                 &mut self.counts.records_repeated
@@ -134,13 +118,7 @@ impl<S> Merger<S> {
                 &mut self.counts.records_conflicting
             });
         } else {
-            let renamed = self.take_renamed(key, at);
-            let samples = self.store.edit(key, |entry| entry.set_stack(ips, at.time));
-            for (waiting, renamed) in
-                samples.into_iter().flatten().map(|waiting| (waiting, false)).chain(renamed)
-            {
-                self.merge(key, waiting, Merge { late: false, renamed }, done);
-            }
+            self.merge_waiting(key, at, ips, done);
         }
         self.advance(at.time, done);
     }
@@ -173,17 +151,7 @@ impl<S> Merger<S> {
 
     /// Takes the time of any other event, and ends what is over by then.
     pub fn advance(&mut self, time: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
-        self.clock = self.clock.max(time);
-        let complete = self.clock.saturating_sub(self.policy.window);
-        while let Some((_, key)) = self.store.first_over().filter(|&(over, _)| over <= complete) {
-            self.close(key, Unmatched::NewerCookie, done);
-        }
-        while let Some(&(exit, tid)) = self.exits.first()
-            && exit.saturating_add(self.policy.exit_lag) <= complete
-        {
-            self.exits.remove(&(exit, tid));
-            self.close_exited(tid, exit, done);
-        }
+        self.end_over(time, done);
         while self.store.bytes() > self.policy.max_bytes
             && let Some(key) = self.store.first_victim()
         {
@@ -191,10 +159,18 @@ impl<S> Merger<S> {
         }
     }
 
-    /// Ends the input: what waits ends unmatched. Returns the final counts.
+    /// Ends the input: what waits ends unmatched, in the order in which it
+    /// came. Returns the final counts.
     pub fn finish(mut self, done: &mut impl FnMut(S, Outcome<'_>)) -> MergeCounts {
+        let mut ends = Vec::new();
         while let Some(key) = self.store.first_victim() {
-            self.close(key, Unmatched::End, done);
+            self.close_with(key, Unmatched::End, |_, waiting, reason| {
+                ends.push((waiting.arrival, key.cookie, waiting.sample, reason));
+            });
+        }
+        ends.sort_unstable_by_key(|&(arrival, ..)| arrival);
+        for (_, cookie, sample, reason) in ends {
+            self.unmatched(sample, Some(cookie), reason, done);
         }
         self.counts
     }
@@ -217,43 +193,87 @@ impl<S> Merger<S> {
         self.store.oldest_waiting()
     }
 
+    /// Ends what is over at `time`.
+    fn end_over(&mut self, time: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
+        self.clock = self.clock.max(time);
+        while let Some((_, key)) = self.store.first_over().filter(|&(over, _)| over <= self.clock) {
+            self.close(key, Unmatched::NewerCookie, done);
+        }
+        while let Some(&(exit, tid)) = self.exits.first()
+            && exit.saturating_add(self.policy.exit_lag) <= self.clock
+        {
+            self.exits.remove(&(exit, tid));
+            self.close_exited(tid, exit, done);
+        }
+    }
+
     /// Finds or makes the entry of a cookie, and learns from the sight of it
-    /// which other cookies of the thread are over.
-    fn see(&mut self, at: Stamp, cookie: u64) -> Key {
+    /// which cookies of the thread are over.
+    fn see(&mut self, at: Stamp, cookie: u64, is_stack: bool) -> Key {
         let key = Key { cookie, tid: at.task.tid };
         let thread = self.threads.entry(key.tid).or_default();
         if self.store.edit(key, |entry| entry.seen(at.time)).is_none() {
             self.store.insert(key, Entry::new(at.task.pid, at.time));
-            thread.entries = thread.entries.saturating_add(1);
-            thread.current.push(cookie);
+            thread.add(cookie, at.time);
         }
-        let Some((first, last)) = self.store.get(key).map(|entry| (entry.first, entry.last)) else {
-            return key;
-        };
-        let mut over = None;
-        thread.current.retain(|&other| {
-            let other = Key { cookie: other, ..key };
-            let Some(entry) = self.store.get(other).filter(|_| other != key) else {
-                return true;
-            };
-            if entry.last <= first {
-                self.store.edit(other, |entry| entry.over = Some(first));
-                return false;
-            }
-            if last <= entry.first {
-                over = over.max(Some(entry.first));
-            }
-            true
+        thread.see(cookie, at.time, is_stack, self.policy, |cookie, over| {
+            self.store.edit(Key { cookie, ..key }, |entry| entry.over_from(over));
         });
-        if thread.current.len() > MAX_CURRENT {
-            let oldest = Key { cookie: thread.current.remove(0), ..key };
-            self.store.edit(oldest, |entry| entry.over = Some(first));
-        }
-        if over.is_some() {
-            thread.current.retain(|&other| other != cookie);
-            self.store.edit(key, |entry| entry.over = entry.over.max(over));
-        }
         key
+    }
+
+    /// Merges a stack into what waits for it, and keeps it for late samples.
+    fn merge_waiting(
+        &mut self,
+        key: Key,
+        at: Stamp,
+        ips: Box<[u64]>,
+        done: &mut impl FnMut(S, Outcome<'_>),
+    ) {
+        let exec = self.exec_of(key);
+        let renamed = self.take_renamed(key, at);
+        let samples = self.store.edit(key, Entry::take_waiting).unwrap_or_default();
+        let used = !(samples.is_empty() && renamed.is_empty());
+        // What the stack shows to be over ends first: it is older.
+        self.end_over(at.time, done);
+        for Waiting { sample, time, .. } in samples {
+            let across_exec = exec.is_some_and(|exec| time < exec && exec <= at.time);
+            self.merged(sample, Merged { stack: &ips, across_exec, late: false }, done);
+        }
+        for Waiting { sample, .. } in renamed {
+            self.merged(sample, Merged { stack: &ips, across_exec: true, late: false }, done);
+        }
+        let kept = self.store.edit(key, |entry| entry.set_stack(ips, at.time, used)).is_some();
+        if !kept && !used {
+            bump(&mut self.counts.records_unused);
+        }
+    }
+
+    /// Merges the stack that is here under `key` into a sample that came after
+    /// it.
+    fn merge_late(&mut self, key: Key, late: Waiting<S>, done: &mut impl FnMut(S, Outcome<'_>)) {
+        let exec = self.exec_of(key);
+        let Some((ips, time)) = self.store.edit(key, Entry::take_stack).flatten() else {
+            return;
+        };
+        let across_exec = exec.is_some_and(|exec| late.time < exec && exec <= time);
+        self.merged(late.sample, Merged { stack: &ips, across_exec, late: true }, done);
+        self.store.edit(key, |entry| entry.set_stack(ips, time, true));
+    }
+
+    fn merged(&mut self, sample: S, merged: Merged<'_>, done: &mut impl FnMut(S, Outcome<'_>)) {
+        bump(&mut self.counts.merged);
+        if merged.late {
+            bump(&mut self.counts.merged_late);
+        }
+        if merged.across_exec {
+            bump(&mut self.counts.merged_across_exec);
+        }
+        done(sample, Outcome::Merged(merged));
+    }
+
+    fn exec_of(&self, key: Key) -> Option<u64> {
+        self.threads.get(&key.tid).and_then(|thread| thread.fate.exec)
     }
 
     /// Takes the samples that wait for the same cookie under another thread id
@@ -261,54 +281,41 @@ impl<S> Merger<S> {
     ///
     /// An exec gives its thread the id of the process. If it was not the first
     /// thread, its earlier samples have another.
-    fn take_renamed(&mut self, key: Key, at: Stamp) -> Vec<(Waiting<S>, bool)> {
+    fn take_renamed(&mut self, key: Key, at: Stamp) -> Vec<Waiting<S>> {
         if at.task.pid != at.task.tid {
             return Vec::new();
         }
         let old: Vec<Key> = self
             .store
             .threads_of(key.cookie)
-            .take(MAX_CURRENT)
+            .take(MAX_RENAMED)
             .filter(|&(other, entry)| other != key && entry.pid == at.task.pid)
             .filter(|(_, entry)| matches!(entry.state(), State::Waiting(_)))
             .map(|(other, _)| other)
             .collect();
-        let states = old.into_iter().filter_map(|old| self.forget(old)).map(|(state, _)| state);
-        let samples = states.flat_map(|state| match state {
-            State::Waiting(samples) => samples,
-            State::Stack { .. } => Vec::new(),
-        });
-        samples.map(|waiting| (waiting, true)).collect()
-    }
-
-    /// Hands out a sample with the stack that is here under `key`.
-    fn merge(
-        &mut self,
-        key: Key,
-        waiting: Waiting<S>,
-        how: Merge,
-        done: &mut impl FnMut(S, Outcome<'_>),
-    ) {
-        self.store.edit(key, Entry::mark_used);
-        let Some(State::Stack { ips, time, .. }) = self.store.get(key).map(Entry::state) else {
-            return;
-        };
-        let exec = self.threads.get(&key.tid).and_then(|thread| thread.fate.exec);
-        let between = exec.is_some_and(|exec| waiting.time < exec && exec <= *time);
-        let across_exec = between || how.renamed;
-        bump(&mut self.counts.merged);
-        if how.late {
-            bump(&mut self.counts.merged_late);
+        let mut renamed = Vec::new();
+        for old in old {
+            if let Some((State::Waiting(samples), _)) = self.forget(old) {
+                renamed.extend(samples);
+            }
         }
-        if across_exec {
-            bump(&mut self.counts.merged_across_exec);
-        }
-        let merged = Merged { stack: ips, across_exec, late: how.late };
-        done(waiting.sample, Outcome::Merged(merged));
+        renamed
     }
 
     /// Ends an entry.
     fn close(&mut self, key: Key, cause: Unmatched, done: &mut impl FnMut(S, Outcome<'_>)) {
+        self.close_with(key, cause, |merger, waiting, reason| {
+            merger.unmatched(waiting.sample, Some(key.cookie), reason, done);
+        });
+    }
+
+    /// Ends an entry; `end` takes its samples, and why they are unmatched.
+    fn close_with(
+        &mut self,
+        key: Key,
+        cause: Unmatched,
+        mut end: impl FnMut(&mut Self, Waiting<S>, Unmatched),
+    ) {
         let Some((state, fate)) = self.forget(key) else {
             return;
         };
@@ -316,7 +323,7 @@ impl<S> Merger<S> {
             State::Waiting(samples) => {
                 for waiting in samples {
                     let reason = self.reason(fate, &waiting, cause);
-                    self.unmatched(waiting.sample, Some(key.cookie), reason, done);
+                    end(self, waiting, reason);
                 }
             }
             State::Stack { used, .. } => {
@@ -332,8 +339,9 @@ impl<S> Merger<S> {
 
     /// Ends what a thread left when it ended at `exit`.
     fn close_exited(&mut self, tid: u32, exit: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
-        let current = self.threads.get(&tid).map(|thread| thread.current.clone());
-        for cookie in current.unwrap_or_default() {
+        let open: Vec<u64> =
+            self.threads.get(&tid).map(|thread| thread.open().collect()).unwrap_or_default();
+        for cookie in open {
             let key = Key { cookie, tid };
             // A later thread may have got the id.
             if self.store.get(key).is_some_and(|entry| entry.first <= exit) {
@@ -346,8 +354,7 @@ impl<S> Merger<S> {
     fn forget(&mut self, key: Key) -> Option<(State<S>, Fate)> {
         let entry = self.store.remove(key)?;
         let thread = self.threads.get_mut(&key.tid)?;
-        thread.current.retain(|&cookie| cookie != key.cookie);
-        thread.entries = thread.entries.saturating_sub(1);
+        thread.remove(key.cookie);
         let fate = thread.fate;
         if thread.entries == 0 {
             self.threads.remove(&key.tid);
@@ -377,11 +384,4 @@ impl<S> Merger<S> {
         bump(self.counts.unmatched_by(reason));
         done(sample, Outcome::Unmatched { cookie, reason });
     }
-}
-
-/// How a stack comes to a sample.
-#[derive(Clone, Copy, Debug)]
-struct Merge {
-    late: bool,
-    renamed: bool,
 }

@@ -38,6 +38,7 @@ mod outcome;
 mod policy;
 mod reorder;
 mod store;
+mod thread;
 
 pub use chain::whole_chain;
 pub use counts::MergeCounts;

@@ -10,8 +10,14 @@ pub struct Policy {
     /// How far out of order the input may be, in nanoseconds: what comes is
     /// not older than the newest that came by more than this.
     ///
-    /// A cookie is over when a newer one of its thread is this old.
+    /// A cookie is over when a stack under a newer cookie of its thread is
+    /// this old.
     pub window: u64,
+    /// How old a sample under a newer cookie has to be for the same, in
+    /// nanoseconds, as long as the stack for it has not come.
+    ///
+    /// It matters where stacks are lost or not recorded at all.
+    pub sample_window: u64,
     /// How long after its thread's exit a record may come, in nanoseconds.
     ///
     /// An event of a CPU still receives the stack of a thread whose exit is
@@ -25,9 +31,14 @@ pub struct Policy {
 }
 
 impl Default for Policy {
-    /// 0.1 s out of order, one second after an exit, 64 MiB.
+    /// 0.1 s out of order, one second after a sample or an exit, 64 MiB.
     fn default() -> Self {
-        Self { window: 100_000_000, exit_lag: 1_000_000_000, max_bytes: 64 << 20 }
+        Self {
+            window: 100_000_000,
+            sample_window: 1_000_000_000,
+            exit_lag: 1_000_000_000,
+            max_bytes: 64 << 20,
+        }
     }
 }
 
@@ -36,6 +47,12 @@ impl Policy {
     #[must_use]
     pub const fn window(self, window: u64) -> Self {
         Self { window, ..self }
+    }
+
+    /// Sets [`sample_window`](Self::sample_window).
+    #[must_use]
+    pub const fn sample_window(self, sample_window: u64) -> Self {
+        Self { sample_window, ..self }
     }
 
     /// Sets [`exit_lag`](Self::exit_lag).

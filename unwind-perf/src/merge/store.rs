@@ -27,8 +27,8 @@ pub(super) struct Entry<S> {
     /// The oldest and the newest time seen.
     pub(super) first: u64,
     pub(super) last: u64,
-    /// The time of a newer cookie of the thread.
-    pub(super) over: Option<u64>,
+    /// When it is over, as a newer cookie of the thread tells.
+    over: Option<u64>,
     state: State<S>,
     /// Bytes of the state.
     held: usize,
@@ -78,6 +78,11 @@ impl<S> Entry<S> {
         self.last = self.last.max(time);
     }
 
+    /// Takes note that it is over at `time` at the latest.
+    pub(super) fn over_from(&mut self, time: u64) {
+        self.over = Some(self.over.map_or(time, |over| over.min(time)));
+    }
+
     /// Takes another sample, unless the stack is here: then the sample comes
     /// back.
     pub(super) fn wait(&mut self, waiting: Waiting<S>) -> Option<Waiting<S>> {
@@ -90,20 +95,30 @@ impl<S> Entry<S> {
         None
     }
 
-    /// Takes the stack and gives out the samples that waited for it.
-    pub(super) fn set_stack(&mut self, ips: Box<[u64]>, time: u64) -> Vec<Waiting<S>> {
-        self.held = size_of_val::<[u64]>(&ips);
-        match core::mem::replace(&mut self.state, State::Stack { ips, time, used: false }) {
-            State::Waiting(samples) => samples,
+    /// Gives out the samples that wait.
+    pub(super) fn take_waiting(&mut self) -> Vec<Waiting<S>> {
+        match &mut self.state {
+            State::Waiting(samples) => {
+                self.held = 0;
+                core::mem::take(samples)
+            }
             State::Stack { .. } => Vec::new(),
         }
     }
 
-    /// Takes note that the stack was merged into a sample.
-    pub(super) const fn mark_used(&mut self) {
-        if let State::Stack { used, .. } = &mut self.state {
-            *used = true;
+    /// Gives out the stack and its time, for a moment.
+    pub(super) fn take_stack(&mut self) -> Option<(Box<[u64]>, u64)> {
+        match &mut self.state {
+            State::Stack { ips, time, .. } => Some((core::mem::take(ips), *time)),
+            State::Waiting(_) => None,
         }
+    }
+
+    /// Takes the stack, with whether a sample was merged with it. No samples
+    /// wait.
+    pub(super) fn set_stack(&mut self, ips: Box<[u64]>, time: u64, used: bool) {
+        self.held = size_of_val::<[u64]>(&ips);
+        self.state = State::Stack { ips, time, used };
     }
 
     const fn bytes(&self) -> usize {
