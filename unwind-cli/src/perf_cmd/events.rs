@@ -120,9 +120,10 @@ impl Events {
         }
     }
 
-    /// Names the event at `index`.
-    pub(crate) fn set_name_at(&mut self, index: usize, name: String) {
-        if let Some(event) = self.events.get_mut(index) {
+    /// Names the event at `index`, if `id` is its first one.
+    pub(crate) fn set_name_at(&mut self, index: usize, id: Option<u64>, name: String) {
+        let event = self.events.get_mut(index);
+        if let Some(event) = event.filter(|event| event.ids.first().copied() == id) {
             event.name = Some(name);
         }
     }

@@ -360,14 +360,15 @@ impl PerfReader {
     }
 }
 
-/// Takes the names in a section: of the events in the same order in the file
-/// form, by id in the pipe form.
+/// Takes the names in a section: by the order of the events in the file form,
+/// by their ids in the pipe form.
 fn name_events(events: &mut Events, section: &[u8], endian: Endian, in_order: bool) {
-    for (index, event) in Descriptions::new(section, endian).enumerate() {
+    let descriptions = Descriptions::new(section, endian).enumerate();
+    for (index, event) in descriptions.filter(|(_, event)| !event.name.is_empty()) {
         match event.id {
-            Some(id) if !in_order => events.set_name(id, text(event.name)),
-            _ if in_order => events.set_name_at(index, text(event.name)),
-            _ => {}
+            id if in_order => events.set_name_at(index, id, text(event.name)),
+            Some(id) => events.set_name(id, text(event.name)),
+            None => {}
         }
     }
 }
