@@ -8,7 +8,7 @@ use crate::perf_cmd::event_name;
 use crate::perf_cmd::{Fault, PerfError};
 
 /// More events than this nobody records at once.
-const MAX_EVENTS: usize = 1 << 16;
+const MAX_EVENTS: usize = 1 << 14;
 
 /// An event.
 #[derive(Clone, Debug)]
@@ -77,6 +77,8 @@ pub(crate) struct Events {
     by_id: HashMap<u64, usize>,
     /// Known from the first record on.
     place: Option<IdPlace>,
+    /// Whether an event receives deferred records.
+    defer_output: bool,
 }
 
 impl Events {
@@ -96,6 +98,7 @@ impl Events {
         self.by_id.extend(ids.iter().map(|&id| (id, index)));
         self.events.push(Event { attr_bytes, attr, ids, name: None });
         self.place = None;
+        self.defer_output |= attr.format.flags.contains(AttrFlags::DEFER_OUTPUT);
         Ok(())
     }
 
@@ -130,7 +133,8 @@ impl Events {
 
     /// The layout of deferred records.
     pub(crate) fn deferred_layout(&self) -> DeferredLayout {
-        DeferredLayout::of(self.events.iter().map(|event| event.attr.format.flags))
+        let flags = if self.defer_output { AttrFlags::DEFER_OUTPUT } else { AttrFlags(0) };
+        DeferredLayout::of([flags])
     }
 
     /// Finds the event that wrote `record`.

@@ -50,9 +50,10 @@ pub(crate) struct ScriptArgs {
 }
 
 const LONG_HELP: &str = "\
-The text is that of `perf script --ns -F …`, except that samples get their stack
-which perf does not find, and that a sample without its stack does not show the
-cookie as an address. Samples come in the order in which they become whole.
+The text is that of `perf script --ns --no-inline -F …`, except that samples get
+their stack which perf does not find, and that a sample without its stack does not
+show the cookie as an address. Samples come in the order in which they become
+whole. The name of a thread is the one that it has then.
 
 JSON, a line each:
   {\"type\": \"recording\", \"schema\": 1, \"file\"}
