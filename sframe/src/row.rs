@@ -6,9 +6,9 @@ use crate::{Abi, Error, Fde, FdeKind, Flex, Found, Fre, Version};
 
 /// s390x: the CFA lies this many bytes above the stack pointer at a function's
 /// entry, and words count from there.
-const S390X_CFA_BIAS: i32 = 160;
+pub(crate) const S390X_CFA_BIAS: i32 = 160;
 /// s390x: the unit of the CFA's offset in bytes.
-const S390X_CFA_SCALE: i32 = 8;
+pub(crate) const S390X_CFA_SCALE: i32 = 8;
 
 impl Found {
     /// The rules to get to the caller's frame.
@@ -78,11 +78,8 @@ fn default_row(fde: &Fde, fre: &Fre) -> Result<Row, Error> {
     };
     let (ra, fp_word) = match dialect.fixed_ra {
         Some(offset) => (RegRule::AtCfa(offset.into()), fre.word(1)),
-        None => {
-            // A zero keeps the FP's place where the RA is not saved.
-            let padding = dialect.abi == Abi::S390xBig;
-            (slot(fre.word(1).filter(|&word| !(padding && word == 0))), fre.word(2))
-        }
+        // A zero keeps the FP's place where the RA is not saved.
+        None => (slot(fre.word(1).filter(|&word| word != 0)), fre.word(2)),
     };
     let fp = match dialect.fixed_fp {
         Some(offset) => RegRule::AtCfa(offset.into()),
@@ -208,6 +205,8 @@ mod tests {
                 (&[32][..], RegRule::Same, RegRule::Same),
                 (&[32, -24], RegRule::AtCfa(-24), RegRule::Same),
                 (&[32, -24, -32], RegRule::AtCfa(-24), RegRule::AtCfa(-32)),
+                // Zero is not a place: it keeps the FP's.
+                (&[32, 0, -32], RegRule::Same, RegRule::AtCfa(-32)),
             ] {
                 let row = default(&aarch64, Words::sp(0, words)).unwrap();
                 assert_eq!(row, Row::new(CfaRule::sp(32), ra, fp), "v{version} {words:?}");

@@ -10,7 +10,6 @@
 mod elf;
 mod error;
 mod module;
-mod notes;
 mod perf_cmd;
 mod sample;
 mod sframe_cmd;

@@ -204,7 +204,8 @@ pub(crate) fn open_of_process(
 }
 
 /// The path may lead elsewhere by now, so what it leads to is compared with what
-/// is mapped; and the process may have another root directory.
+/// is mapped. Of a process with another root directory it may be as seen from
+/// there or from here.
 fn open_mapped_file(
     thread: i32,
     mapping: &Mapping,
@@ -217,9 +218,7 @@ fn open_mapped_file(
     };
     let below_root = mapped.path.strip_prefix("/").unwrap_or(&mapped.path);
     let by_path = File::open(proc.join("root").join(below_root));
-    if let Ok(file) = by_path.as_ref()
-        && is_same(file)
-    {
+    if by_path.as_ref().is_ok_and(is_same) {
         return open_elf(by_path);
     }
     // A mapping leads to its file whatever the file's name, but for root only.
@@ -228,9 +227,11 @@ fn open_mapped_file(
     if by_mapping.is_ok() {
         return open_elf(by_mapping);
     }
-    let as_program = File::open(proc.join("exe"));
-    if as_program.as_ref().is_ok_and(is_same) {
-        return open_elf(as_program);
+    for path in [&proc.join("exe"), &mapped.path] {
+        let file = File::open(path);
+        if file.as_ref().is_ok_and(is_same) {
+            return open_elf(file);
+        }
     }
     // Stacked file systems give a file one device number when asked by its path
     // and another when asked by a mapping, so these say nothing.

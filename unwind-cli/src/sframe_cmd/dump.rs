@@ -181,18 +181,18 @@ fn write_function(
     fde: &Fde,
     range: FuncRange,
 ) -> io::Result<Option<sframe::Error>> {
-    if fde.pauth_key() == Some(PauthKey::B) {
-        write!(out, ", pauth = B key")?;
-    }
     let mut attributes = String::new();
-    if fde.kind() == FdeKind::Flexible {
-        attributes.push('F');
-    }
     if fde.is_signal() {
         attributes.push('S');
     }
+    if fde.kind() == FdeKind::Flexible {
+        attributes.push('F');
+    }
     if !attributes.is_empty() {
         write!(out, ", attr = \"{attributes}\"")?;
+    }
+    if fde.pauth_key() == Some(PauthKey::B) {
+        write!(out, ", pauth = B key")?;
     }
     let (mark, base) = if fde.is_mask() { ("[m]", 0) } else { ("   ", range.start) };
     writeln!(out, "\n    STARTPC{mark}      CFA       FP        RA           ")?;

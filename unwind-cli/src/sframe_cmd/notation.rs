@@ -11,6 +11,11 @@
 //! | `f`       | where the header fixes it                                     |
 //! | `U`       | not said, though what follows it is                           |
 //! | `[s]`     | signed                                                        |
+//!
+//! Where readelf is not followed: releases 2.40 to 2.47 print a negative
+//! offset from a register as `sp+-128`; 2.46 and 2.47 print `=c-16` as `c-16`,
+//! which is another rule; 2.44 prints a row without words, an outermost frame,
+//! as `fp+-1`.
 
 use sframe::{Abi, Error, Fde, FdeKind, Flex, Fre, Header, Version};
 
@@ -52,18 +57,19 @@ fn default(header: &Header, fre: &Fre) -> Result<Cells, Error> {
         Some(_) => (None, fre.word(1)),
         None => (fre.word(1), fre.word(2)),
     };
-    let fixed = if header.version == Version::V1 { "u" } else { "f" };
     Ok(Cells {
         cfa: format!("{base}{:+}", cfa_offset(header, offset)),
         fp: match (header.fixed_fp_offset, fp) {
-            (Some(_), _) => fixed.into(),
+            (Some(offset), _) => format!("c{offset:+}"),
             (None, None) => "u".into(),
             (None, Some(word)) => slot(header, word),
         },
         ra: match (header.fixed_ra_offset, ra) {
-            (Some(_), _) => fixed.into(),
+            // The reader of V1 knew no `f`.
+            (Some(_), _) if header.version == Version::V1 => "u".into(),
+            (Some(_), _) => "f".into(),
             (None, None) => "u".into(),
-            (None, Some(0)) if header.abi == Abi::S390xBig => "U".into(),
+            (None, Some(0)) => "U".into(),
             (None, Some(word)) => slot(header, word),
         },
     })
@@ -129,4 +135,84 @@ fn cfa_offset(header: &Header, word: i32) -> i64 {
 
 fn is_aarch64(abi: Abi) -> bool {
     matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little)
+}
+
+#[cfg(test)]
+mod tests {
+    use sframe::Section;
+    use testdata::{Function, Row, SectionBuilder};
+
+    use super::*;
+
+    /// The columns of one row, of a function with these words.
+    fn cells(builder: &SectionBuilder, row: Row, flexible: bool) -> Result<String, Error> {
+        let function = Function::new(0, 16, vec![row]);
+        let function = if flexible { function.flexible() } else { function };
+        let bytes = builder.clone().function(function).build();
+        let section = Section::parse(&bytes)?;
+        let fde = section.fde(0)?.unwrap();
+        let fre = section.fres(&fde)?.next()?.unwrap();
+        Ok(match Cells::new(section.header(), &fde, &fre)? {
+            Some(Cells { cfa, fp, ra }) => format!("{cfa} {fp} {ra}"),
+            None => "RA undefined".into(),
+        })
+    }
+
+    #[test]
+    fn default_rows_have_the_notation_of_readelf() {
+        let amd64 = SectionBuilder::amd64;
+        let fixed_fp = SectionBuilder { fixed_fp: -16, ..amd64(3) };
+        let aarch64 = SectionBuilder::aarch64(3, false);
+        for (builder, row, expected) in [
+            (&amd64(1), Row::sp(0, &[16, -16]), "sp+16 c-16 u"),
+            (&amd64(2), Row::sp(0, &[8]), "sp+8 u f"),
+            (&amd64(3), Row::fp(0, &[16, -16]), "fp+16 c-16 f"),
+            (&amd64(2), Row::fp(0, &[]), "RA undefined"),
+            (&fixed_fp, Row::sp(0, &[8]), "sp+8 c-16 f"),
+            (&aarch64, Row::sp(0, &[0]), "sp+0 u u"),
+            (&aarch64, Row::new(0, 0x81, &[16, -8, -16]), "sp+16 c-16 c-8[s]"),
+            (&aarch64, Row::new(0, 0x81, &[0]), "sp+0 u u[s]"),
+            (&aarch64, Row::sp(0, &[16, 0, -16]), "sp+16 c-16 U"),
+            (&SectionBuilder::s390x(3), Row::sp(0, &[20, 0, -72]), "sp+320 c-72 U"),
+            (&SectionBuilder::s390x(2), Row::sp(0, &[0, 33, 35]), "sp+160 r17 r16"),
+        ] {
+            assert_eq!(cells(builder, row.clone(), false).as_deref(), Ok(expected), "{row:?}");
+        }
+    }
+
+    #[test]
+    fn flexible_rows_have_the_notation_of_readelf() {
+        let amd64 = SectionBuilder::amd64(3);
+        for (words, expected) in [
+            (&[0x39, 8][..], "sp+8 u f"),
+            (&[0x33, -8, 0, 0x33, 0], "(fp-8) (fp+0) U"),
+            (&[0x51, 0, 0x02, -24], "r10+0 u c-24"),
+            (&[0x39, 16, 0x59, 0, 0x61, 8], "sp+16 r12+8 r11+0"),
+            (&[], "RA undefined"),
+        ] {
+            assert_eq!(cells(&amd64, Row::fp(0, words), true).as_deref(), Ok(expected));
+        }
+        let s390x = SectionBuilder::s390x(3);
+        assert_eq!(cells(&s390x, Row::fp(0, &[0x79, 2]), true).unwrap(), "sp+176 u u");
+    }
+
+    #[test]
+    fn the_faults_of_readelf_are_not_copied() {
+        let amd64 = SectionBuilder::amd64(3);
+        // readelf: sp+-128
+        assert_eq!(cells(&amd64, Row::sp(0, &[-128]), false).unwrap(), "sp-128 u f");
+        // readelf: c+4
+        let words = &[0x39, 16, 0, 0x04, 4];
+        assert_eq!(cells(&amd64, Row::fp(0, words), true).unwrap(), "sp+16 =c+4 U");
+    }
+
+    #[test]
+    fn rows_without_a_meaning_are_errors() {
+        let none = cells(&SectionBuilder::amd64(1), Row::fp(0, &[]), false);
+        assert!(matches!(none, Err(Error::BadWordCount { count: 0, .. })));
+        let odd = cells(&SectionBuilder::amd64(3), Row::fp(0, &[0x39, 8, 2]), true);
+        assert!(matches!(odd, Err(Error::BadWordCount { count: 3, .. })));
+        let no_register = cells(&SectionBuilder::amd64(3), Row::fp(0, &[2, 8]), true);
+        assert!(matches!(no_register, Err(Error::CfaWithoutRegister(_))));
+    }
 }

@@ -24,7 +24,8 @@ pub(crate) use crate::stack::walk::{Method, StackWalker};
 /// alone shows.
 ///
 /// A process is held still by ptrace while its stacks are read, usually for
-/// some milliseconds, and goes on unharmed.
+/// some milliseconds, and goes on unharmed. A command is then waited for until
+/// it ends by itself, or ended by --kill.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct Args {
@@ -38,15 +39,17 @@ pub(crate) struct Args {
     core: Option<PathBuf>,
 
     /// The program that the core file is from, if it is not where it was
-    #[arg(long, value_name = "FILE", requires = "core")]
+    #[arg(long, value_name = "FILE", requires = "core",
+          conflicts_with_all = ["pid", "command"])]
     exe: Option<PathBuf>,
 
     /// When to stop the command, in milliseconds after its start
-    #[arg(long, value_name = "MS", default_value_t = 100, requires = "command")]
+    #[arg(long, value_name = "MS", default_value_t = 100, requires = "command",
+          conflicts_with_all = ["pid", "core"])]
     after: u64,
 
     /// End the command once its stack is taken, instead of waiting for its end
-    #[arg(long, requires = "command")]
+    #[arg(long, requires = "command", conflicts_with_all = ["pid", "core"])]
     kill: bool,
 
     /// How to find the caller of a frame
@@ -87,7 +90,8 @@ JSON: one object with
       exact             the pc is an interrupted one, not a return address
       found_by          `registers`, `sframe`, `fp`, `code`, `signal` or `other`
       after_failure     the SFrame row of the callee could not be used
-      object            path of the file with the code, or null
+      object            path of the file with the code, `[vdso]`, `[anonymous]`
+                        for code without a file, or null
       object_pc         the pc as linked, hexadecimal text or null
       function          demangled name, or null
       mangled           the name in the file where it was mangled, or null
@@ -112,8 +116,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     } else if let Some((program, arguments)) = args.command.split_first() {
         let mut command = Started::start(program, arguments)?;
         command.let_run(Duration::from_millis(args.after))?;
-        print(args, Target::of_process(command.id())?)?;
-        command.finish(args.kill)
+        let printed = Target::of_process(command.id()).and_then(|target| print(args, target));
+        // Whatever went wrong with the stack, the command is not left alone.
+        command.finish(args.kill)?;
+        printed
     } else {
         crate::sample::run()
     }
@@ -140,10 +146,8 @@ fn print(args: &Args, mut target: Target) -> Result<(), Error> {
     .and_then(|()| out.flush())
     .map_err(Error::Output)?;
     if !args.json {
-        for warning in &report.warnings {
-            // With standard error gone there is nobody left to tell.
-            let _ = writeln!(io::stderr(), "unwind: {warning}");
-        }
+        // With standard error gone there is nobody left to tell.
+        let _ = text::write_warnings(&mut io::stderr().lock(), &report);
     }
     Ok(())
 }

@@ -1,12 +1,14 @@
 //! What is shown of a target's stacks: to people as text, to programs as JSON.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde::{Serialize, Serializer};
 use unwind_core::{Frame, Origin};
 
 use crate::module::{Module, Modules};
-use crate::stack::walk::{Method, Stack, StackEnd};
+use crate::stack::walk::{EndReason, Method, Stack, StackEnd};
+use crate::target::maps::{Backing, Mapping};
 use crate::target::registers::CodeMode;
 use crate::target::{Target, Thread};
 
@@ -51,7 +53,8 @@ pub(crate) struct FrameReport {
     pub(crate) found_by: FoundBy,
     /// The row that covers the callee could not be used.
     pub(crate) after_failure: bool,
-    /// The path of the file that the code is from, or `[vdso]`.
+    /// The path of the file that the code is from, or `[vdso]`, or
+    /// `[anonymous]` for code without a file; nothing where there is no code.
     pub(crate) object: Option<String>,
     /// The pc in the object's link-time addresses.
     #[serde(serialize_with = "optional_hex")]
@@ -110,8 +113,12 @@ impl Report {
             .zip(stacks)
             .map(|(thread, stack)| {
                 let frames = stack.frames.iter();
-                let frames = frames.map(|frame| name(frame, &target.modules, &mut troubles));
-                ThreadReport::new(thread, stack.mode, frames.collect(), stack.end)
+                let frames = frames.map(|frame| name(frame, target, &mut troubles)).collect();
+                let mut report = ThreadReport::new(thread, stack.mode, frames, stack.end);
+                if method != Method::Fp {
+                    report.add_missing_table(&target.modules);
+                }
+                report
             })
             .collect();
         warnings.extend(troubles.into_iter().map(|(path, trouble)| format!("{path}: {trouble}")));
@@ -145,11 +152,44 @@ impl ThreadReport {
             end,
         }
     }
+
+    /// Says so if the walk ended in code whose file has no tables, which is why
+    /// most walks end early.
+    fn add_missing_table(&mut self, modules: &Modules) {
+        let Some(last) = self.frames.last() else { return };
+        let ends_early = matches!(
+            self.end.reason,
+            EndReason::NoRow | EndReason::Step | EndReason::NoCode | EndReason::ZeroReturnAddress
+        );
+        if self.arch != Some("x86-64") || self.end.complete || !ends_early {
+            return;
+        }
+        let module = modules.find(last.lookup());
+        let image = module.and_then(|module| module.image.as_ref().ok());
+        if let Some(object) = &last.object
+            && image.is_some_and(|image| image.sframe() == Ok(None))
+        {
+            self.end.text.push_str(&format!("; {} has no .sframe", file_name(object)));
+        }
+    }
+}
+
+impl FrameReport {
+    /// The address to ask a table or the symbols for: a return address may be
+    /// that of the next function already.
+    const fn lookup(&self) -> u64 {
+        if self.exact { self.pc } else { self.pc.wrapping_sub(1) }
+    }
+}
+
+/// The last part of a path.
+pub(crate) fn file_name(path: &str) -> &str {
+    Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path)
 }
 
 /// Names a frame. What is wrong with the files of its code goes to `troubles`,
 /// by path.
-fn name(frame: &Frame, modules: &Modules, troubles: &mut BTreeMap<String, String>) -> FrameReport {
+fn name(frame: &Frame, target: &Target, troubles: &mut BTreeMap<String, String>) -> FrameReport {
     let pc = frame.pc.addr().get();
     let mut report = FrameReport {
         pc,
@@ -163,8 +203,11 @@ fn name(frame: &Frame, modules: &Modules, troubles: &mut BTreeMap<String, String
         mangled: None,
         function_offset: None,
     };
-    let lookup = frame.pc.lookup_addr().get();
-    let Some(module) = modules.find(lookup) else { return report };
+    let lookup = report.lookup();
+    let Some(module) = target.modules.find(lookup) else {
+        report.object = name_of_mapping(&target.mappings, lookup);
+        return report;
+    };
     let path = module.path.display().to_string();
     if let Err(trouble) = name_function(&mut report, lookup, module) {
         troubles.insert(path.clone(), trouble);
@@ -183,6 +226,17 @@ fn name_function(report: &mut FrameReport, lookup: u64, module: &Module) -> Resu
         report.mangled = function.mangled;
     }
     Ok(())
+}
+
+/// What code without a file is called: `[anonymous]` if a just-in-time compiler
+/// made it, or by the kernel's name.
+fn name_of_mapping(mappings: &[Mapping], addr: u64) -> Option<String> {
+    let mut code = mappings.iter().filter(|mapping| mapping.executable);
+    let mapping = code.find(|mapping| mapping.range.contains(&addr))?;
+    Some(match &mapping.backing {
+        Backing::Named(name) => String::from_utf8_lossy(name).into_owned(),
+        _ => "[anonymous]".into(),
+    })
 }
 
 /// As text, since the numbers of many JSON readers end at 53 bits.

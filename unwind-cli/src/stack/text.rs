@@ -2,9 +2,8 @@
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Write};
-use std::path::Path;
 
-use crate::stack::report::{FoundBy, FrameReport, Report, ThreadReport};
+use crate::stack::report::{FoundBy, FrameReport, Report, ThreadReport, file_name};
 
 /// Writes a report.
 ///
@@ -20,6 +19,15 @@ pub(crate) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
         write_thread(out, thread)?;
     }
     Ok(())
+}
+
+/// Writes the warnings of a report, a line each.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write_warnings(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    report.warnings.iter().try_for_each(|warning| writeln!(out, "unwind: {}", Plain(warning)))
 }
 
 fn write_thread(out: &mut impl Write, thread: &ThreadReport) -> io::Result<()> {
@@ -73,10 +81,6 @@ impl fmt::Display for Place<'_> {
             (_, None, _) => f.write_str("??"),
         }
     }
-}
-
-fn file_name(path: &str) -> &str {
-    Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path)
 }
 
 /// Text from outside without what a terminal takes as a command.

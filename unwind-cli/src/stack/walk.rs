@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use unwind_core::{Arch, End, Frame, ModuleMap, RowSource, TableError, VirtAddr, Walker};
+use unwind_core::{
+    Arch, End, Frame, ModuleMap, RowSource, StepError, TableError, TargetCode, VirtAddr, Walker,
+};
 use unwind_x86::{
     FramePointers, Ia32, Ia32Regs, Prologue, SframeModule, SframeSource, SignalTrampolines, X86_64,
     X86_64Regs,
@@ -82,15 +84,11 @@ impl StackEnd {
             End::NoRow => EndReason::NoRow,
             End::Table(_) => EndReason::Table,
             End::NotWalkable => EndReason::NotWalkable,
+            End::Step(StepError::NotCode { .. }) => EndReason::NoCode,
             // Whatever else there is, the last row led no further.
             _ => EndReason::Step,
         };
         Self { complete: end.is_complete(), reason, text: end.to_string() }
-    }
-
-    fn no_code(pc: VirtAddr) -> Self {
-        let text = format!("return address {pc} does not lead to code");
-        Self { complete: false, reason: EndReason::NoCode, text }
     }
 
     fn not_walkable(text: String) -> Self {
@@ -213,7 +211,8 @@ impl<'t> StackWalker<'t> {
             return self.collect(Walker::new(arch, unwind_core::NoRows), regs, memory);
         }
         let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
-        self.collect(Walker::new(arch, source).fallback(FramePointers), regs, memory)
+        let walker = Walker::new(arch, source).fallback(FramePointers);
+        self.collect(walker, regs, memory)
     }
 
     fn collect<A, S, F>(
@@ -229,28 +228,27 @@ impl<'t> StackWalker<'t> {
         F: RowSource<A>,
         F::Error: Into<S::Error>,
     {
-        let mut walker = walker.max_frames(self.max_frames);
+        let mut walker = walker.max_frames(self.max_frames).code(Code(&self.code));
         let mut walked = walker.frames(regs, memory);
-        let mut frames = Vec::new();
-        for frame in walked.by_ref() {
-            // A frame pointer that is none leads anywhere.
-            if !frame.pc.is_exact() && !self.is_code(frame.pc.lookup_addr()) {
-                return (frames, StackEnd::no_code(frame.pc.addr()));
-            }
-            frames.push(frame);
-        }
+        let frames = walked.by_ref().collect();
         // The walk has ended, so it has an end.
         let end = walked
             .end()
             .map_or_else(|| StackEnd::not_walkable("no frames".into()), |end| StackEnd::new(&end));
         (frames, end)
     }
+}
 
-    fn is_code(&self, addr: VirtAddr) -> bool {
-        let addr = addr.get();
-        let behind = self.code.partition_point(|range| range.start <= addr);
-        let range = behind.checked_sub(1).and_then(|at| self.code.get(at));
-        range.is_some_and(|range| range.contains(&addr))
+/// Where the target has code, ascending. A frame pointer that is none leads
+/// anywhere, mostly not there.
+struct Code<'c>(&'c [Range<u64>]);
+
+impl TargetCode for Code<'_> {
+    fn is_code(&mut self, call: VirtAddr) -> bool {
+        let call = call.get();
+        let behind = self.0.partition_point(|range| range.start <= call);
+        let range = behind.checked_sub(1).and_then(|at| self.0.get(at));
+        range.is_some_and(|range| range.contains(&call))
     }
 }
 

@@ -10,9 +10,10 @@ use memchr::memchr;
 use object::elf::{self, Machine};
 use unwind_core::{Memory, VirtAddr};
 
+use crate::elf::notes::Note;
 use crate::elf::{ElfFile, Segment};
 use crate::error::Error;
-use crate::notes::Note;
+
 use crate::target::maps::{Backing, MappedFile, Mapping};
 use crate::target::memory::CoreMemory;
 use crate::target::registers::UserRegisters;
@@ -142,7 +143,16 @@ impl CoreFile {
             return;
         }
         match note.kind {
-            NT_PRSTATUS => self.threads.extend(read_thread(core.machine, layout, note.desc)),
+            NT_PRSTATUS => {
+                let thread = read_thread(core.machine, layout, note.desc);
+                // The kernel writes the signal into the status of each thread;
+                // the one that got it is the first.
+                let is_first = self.threads.is_empty();
+                self.threads.extend(thread.map(|thread| CoreThread {
+                    signal: if is_first { thread.signal } else { 0 },
+                    ..thread
+                }));
+            }
             NT_PRPSINFO => {
                 self.process = read_i32(note.desc, layout.process).unwrap_or(0);
                 let name = note.desc.get(layout.program..).unwrap_or_default();

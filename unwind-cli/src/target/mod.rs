@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use crate::elf::ElfFile;
 use crate::error::Error;
-use crate::module::{self, ModuleError, Modules};
+use crate::module::{self, Modules};
 use crate::target::core_file::CoreFile;
 use crate::target::maps::{Backing, Mapping};
 use crate::target::memory::{CoreMemory, PageCache, ProcessMemory, TargetMemory};
@@ -103,14 +103,11 @@ impl Target {
         if let Some(program) = program {
             let file = open_program(program)?;
             let old_path = notes.replace_program(program, &file);
-            if let Some(id) = old_path.and_then(|path| build_ids.remove(&path)) {
-                build_ids.insert(program.into(), id);
-            }
-            let id = build_ids.get(program);
-            if let Err(ModuleError::Replaced) = module::open_of_core(program, id.map(Vec::as_slice))
-            {
+            let id = old_path.and_then(|path| build_ids.remove(&path));
+            if id.is_some() && file.build_id().is_some() && id != file.build_id() {
                 return Err(Error::WrongProgram { core: path.into(), program: program.into() });
             }
+            build_ids.extend(id.map(|id| (program.into(), id)));
         }
         let modules = Modules::load(&notes.mappings, |mapping| match &mapping.backing {
             Backing::File(file) => {
@@ -125,14 +122,6 @@ impl Target {
                 memory.add_file(mapping.range.clone(), mapping.offset, file);
             }
         }
-        let mut warnings = Vec::new();
-        if notes.missing != 0 {
-            warnings.push(format!(
-                "{} is cut off: {} bytes are missing at its end",
-                path.display(),
-                notes.missing
-            ));
-        }
         Ok(Self {
             process: notes.process,
             program: String::from_utf8_lossy(&notes.program).into_owned(),
@@ -140,7 +129,7 @@ impl Target {
             mappings: notes.mappings,
             modules,
             memory: TargetMemory::Core(PageCache::new(memory)),
-            warnings,
+            warnings: missing_part(path, notes.missing).into_iter().collect(),
             hold: None,
         })
     }
@@ -173,6 +162,11 @@ fn name_of(task: i32) -> Option<String> {
     let name = std::fs::read(format!("/proc/{task}/comm")).ok()?;
     let name = name.strip_suffix(b"\n").unwrap_or(&name);
     Some(String::from_utf8_lossy(name).into_owned())
+}
+
+fn missing_part(path: &Path, bytes: u64) -> Option<String> {
+    let path = path.display();
+    (bytes != 0).then(|| format!("{path} is cut off: {bytes} bytes are missing at its end"))
 }
 
 fn open_program(path: &Path) -> Result<ElfFile, Error> {

@@ -146,8 +146,10 @@ impl StoppedProcess {
         let own = i32::try_from(std::process::id()).ok();
         if own == Some(process) {
             Error::OwnProcess
-        } else if status.tracer != 0 && Some(status.tracer) != own {
-            Error::AlreadyTraced { process, tracer: status.tracer }
+        } else if status.tracer != 0 {
+            // It is a thread that traces.
+            let tracer = Status::read(status.tracer).map_or(status.tracer, |tracer| tracer.process);
+            Error::AlreadyTraced { process, tracer }
         } else if errno == Errno::EPERM {
             Error::NotPermitted { process, owner: status.user, ptrace_scope: ptrace_scope() }
         } else {

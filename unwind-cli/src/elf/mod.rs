@@ -4,162 +4,24 @@
 //! that the file claims is held against the file's length, and against a limit
 //! of this program where bytes are copied, before anything is allocated.
 
-use std::fmt;
+mod error;
+mod image;
+pub(crate) mod notes;
+#[cfg(test)]
+mod tests;
+
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt as _;
 
 use memchr::memchr;
 use object::elf::{self, FileHeader32, FileHeader64, FileType, Machine, ProgramType, SectionType};
 use object::read::elf::{FileHeader, ProgramHeader as _, SectionHeader as _};
 use object::{Endianness, Pod, pod};
 
-use crate::notes::{NOTE_GNU_BUILD_ID, Notes};
+use crate::elf::image::Image;
+use crate::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
 
-/// The most bytes that one read copies. The largest tables known, those of web
-/// browsers, are a tenth of it.
-const COPY_LIMIT: u64 = 256 << 20;
-
-/// What is wrong with an ELF file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub(crate) enum ElfError {
-    /// No ELF magic at its start.
-    #[error("not an ELF file")]
-    NotElf,
-    /// A class, byte order or version that does not exist.
-    #[error("unknown ELF class, byte order or version")]
-    UnknownForm,
-    /// A part reaches past the end of the file.
-    #[error("{part} at {at:#x} is {len:#x} bytes long, but the file ends at {end:#x}")]
-    Truncated {
-        /// What was read.
-        part: Part,
-        /// Where in the file it starts.
-        at: u64,
-        /// How many bytes it has.
-        len: u64,
-        /// The length of the file in bytes.
-        end: u64,
-    },
-    /// A table's entries are of another size than the format's.
-    #[error("{part} has entries of {size} bytes")]
-    EntrySize {
-        /// Which table.
-        part: Part,
-        /// What the file says, in bytes.
-        size: u64,
-    },
-    /// More than [`COPY_LIMIT`].
-    #[error("{part} of {len:#x} bytes is larger than any known")]
-    TooLarge {
-        /// What was to be read.
-        part: Part,
-        /// How many bytes it claims.
-        len: u64,
-    },
-    /// A reference to a section that the file does not have.
-    #[error("{part} is said to be section {index}, which does not exist")]
-    NoSuchSection {
-        /// What was looked for.
-        part: Part,
-        /// The index that the file gives.
-        index: u32,
-    },
-    /// The bytes are compressed.
-    #[error("{0} is compressed")]
-    Compressed(Part),
-    /// The operating system could not read it.
-    #[error("cannot read {part}: {kind}")]
-    Read {
-        /// What was to be read.
-        part: Part,
-        /// Why not.
-        kind: io::ErrorKind,
-    },
-}
-
-/// A part of an ELF file, for errors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
-    Header,
-    ProgramHeaders,
-    SectionHeaders,
-    SectionNames,
-    Notes,
-    Sframe,
-    Symbols,
-    SymbolNames,
-    Memory,
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Header => "the ELF header",
-            Self::ProgramHeaders => "the program header table",
-            Self::SectionHeaders => "the section header table",
-            Self::SectionNames => "the section name table",
-            Self::Notes => "a note segment",
-            Self::Sframe => ".sframe",
-            Self::Symbols => "the symbol table",
-            Self::SymbolNames => "the symbol name table",
-            Self::Memory => "a memory segment",
-        })
-    }
-}
-
-/// The bytes of an ELF file.
-#[derive(Debug)]
-pub(crate) enum Image {
-    /// On a disk, read as needed. `len` is its length when it was opened.
-    File { file: File, len: u64 },
-    /// Copied from a target's memory.
-    Bytes(Vec<u8>),
-}
-
-impl Image {
-    fn len(&self) -> u64 {
-        match self {
-            Self::File { len, .. } => *len,
-            Self::Bytes(bytes) => u64::try_from(bytes.len()).unwrap_or(u64::MAX),
-        }
-    }
-
-    /// Fills `buf` from offset `at`.
-    fn read_into(&self, part: Part, at: u64, buf: &mut [u8]) -> Result<(), ElfError> {
-        let len = u64::try_from(buf.len()).unwrap_or(u64::MAX);
-        let truncated = ElfError::Truncated { part, at, len, end: self.len() };
-        match self {
-            Self::File { file, .. } => file.read_exact_at(buf, at).map_err(|error| {
-                // The file may have been cut since it was opened.
-                match error.kind() {
-                    io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => truncated,
-                    kind => ElfError::Read { part, kind },
-                }
-            }),
-            Self::Bytes(bytes) => {
-                let tail = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
-                let source = tail.and_then(|tail| tail.get(..buf.len())).ok_or(truncated)?;
-                buf.copy_from_slice(source);
-                Ok(())
-            }
-        }
-    }
-
-    /// Copies `len` bytes from offset `at`.
-    fn read(&self, part: Part, at: u64, len: u64) -> Result<Vec<u8>, ElfError> {
-        let end = self.len();
-        if at.checked_add(len).is_none_or(|last| last > end) {
-            return Err(ElfError::Truncated { part, at, len, end });
-        }
-        let too_large = ElfError::TooLarge { part, len };
-        let count = usize::try_from(len).ok().filter(|_| len <= COPY_LIMIT).ok_or(too_large)?;
-        let mut bytes = vec![0; count];
-        self.read_into(part, at, &mut bytes)?;
-        Ok(bytes)
-    }
-}
+pub(crate) use crate::elf::error::{ElfError, Part};
 
 /// A program header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -274,29 +136,7 @@ impl ElfFile {
         let bytes = image.read(Part::Header, 0, size_of_u64::<H>())?;
         let header: H = one(&bytes).ok_or(ElfError::NotElf)?;
 
-        // A count that does not fit its field is in the first section header.
-        let offset: u64 = header.e_shoff(endian).into();
-        let entry_size = header.e_shentsize(endian);
-        let mut count = u32::from(header.e_shnum(endian));
-        let mut names = u32::from(header.e_shstrndx(endian).0);
-        let mut segment_count = u32::from(header.e_phnum(endian));
-        let first = if offset == 0 {
-            None
-        } else {
-            image.read(Part::SectionHeaders, offset, size_of_u64::<H::SectionHeader>()).ok()
-        };
-        if let Some(first) = first.as_deref().and_then(one::<H::SectionHeader>) {
-            if count == 0 {
-                count = u32::try_from(first.sh_size(endian).into()).unwrap_or(u32::MAX);
-            }
-            if names == u32::from(elf::SHN_XINDEX.0) {
-                names = first.sh_link(endian);
-            }
-            if segment_count == u32::from(elf::PN_XNUM) {
-                segment_count = first.sh_info(endian);
-            }
-        }
-
+        let (section_table, segment_count) = read_counts(&image, endian, &header);
         let segments = if segment_count == 0 {
             Vec::new()
         } else {
@@ -310,7 +150,7 @@ impl ElfFile {
             machine: header.e_machine(endian),
             entry: header.e_entry(endian).into(),
             segments,
-            section_table: SectionTable { offset, count, entry_size, names },
+            section_table,
             image,
         })
     }
@@ -496,6 +336,37 @@ impl NoteSegment {
         let note = notes.find(|note| note.name == b"GNU" && note.kind == NOTE_GNU_BUILD_ID)?;
         Some(note.desc.to_vec())
     }
+}
+
+/// Where the section headers are, and how many program headers there are. A
+/// count that does not fit its field is in the first section header.
+fn read_counts<H>(image: &Image, endian: Endianness, header: &H) -> (SectionTable, u32)
+where
+    H: FileHeader<Endian = Endianness>,
+{
+    let mut table = SectionTable {
+        offset: header.e_shoff(endian).into(),
+        count: header.e_shnum(endian).into(),
+        entry_size: header.e_shentsize(endian),
+        names: header.e_shstrndx(endian).0.into(),
+    };
+    let mut segments = u32::from(header.e_phnum(endian));
+    let size = size_of_u64::<H::SectionHeader>();
+    if table.offset != 0
+        && let Ok(first) = image.read(Part::SectionHeaders, table.offset, size)
+        && let Some(first) = one::<H::SectionHeader>(&first)
+    {
+        if table.count == 0 {
+            table.count = u32::try_from(first.sh_size(endian).into()).unwrap_or(u32::MAX);
+        }
+        if table.names == u32::from(elf::SHN_XINDEX.0) {
+            table.names = first.sh_link(endian);
+        }
+        if segments == u32::from(elf::PN_XNUM) {
+            segments = first.sh_info(endian);
+        }
+    }
+    (table, segments)
 }
 
 fn read_segments<H>(
