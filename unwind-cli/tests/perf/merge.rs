@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Cursor;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use linux_perf_data::linux_perf_event_reader::{EventRecord, RecordType as PerfRecordType};
@@ -111,20 +111,16 @@ fn dumped(dump: &str) -> Chains {
 
 #[test]
 fn stock_perf_finds_whole_chains() {
-    let newer = std::env::var("UNWIND_NEWER_PERF").ok();
-    for perf in ["perf"].into_iter().chain(newer.as_deref()) {
-        let Ok(version) = Command::new(perf).arg("--version").output() else {
-            assert!(std::env::var_os("UNWIND_REQUIRE_TOOLS").is_none(), "{perf} is not installed");
-            println!("skipped: {perf} is not installed");
-            continue;
-        };
+    let newer = std::env::var_os("UNWIND_NEWER_PERF").map(PathBuf::from);
+    for perf in testdata::tool("perf").into_iter().chain(newer) {
+        let version = Command::new(&perf).arg("--version").output().unwrap();
         print!("{}", text(&version.stdout));
         for (path, file) in recordings() {
             let merged = merged(&file);
             let pipe = Scratch::new(&Parts::of(&merged.bytes()).to_pipe());
             for file in [&merged, &pipe] {
                 let output =
-                    Command::new(perf).args(["script", "-D", "-i", file.name()]).output().unwrap();
+                    Command::new(&perf).args(["script", "-D", "-i", file.name()]).output().unwrap();
                 let dump = String::from_utf8_lossy(&output.stdout);
                 assert_eq!(dumped(&dump), expected(&path), "{}", path.display());
             }
