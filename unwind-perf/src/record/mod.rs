@@ -8,6 +8,30 @@
 //! The facts are from the Linux header `include/uapi/linux/perf_event.h`.
 //! Constants have names of their own here, with the header's in backticks.
 //!
+//! # Example
+//!
+//! A host writes the stack of a finished walk for one event, where the thread
+//! returns to user mode:
+//!
+//! ```
+//! use unwind_core::UnwindCache;
+//! use unwind_perf::record::{
+//!     CallchainDeferred, EventFormat, Ring, RingWriter, SampleId, WriteError,
+//! };
+//!
+//! fn write<R: Ring, E: Copy>(
+//!     trace: &UnwindCache<510, E>,
+//!     cookie: u64,
+//!     event: (EventFormat, u64),
+//!     now: SampleId,
+//!     writer: &mut RingWriter<R>,
+//! ) -> Result<(), WriteError> {
+//!     let ips = trace.pcs().map(|pc| pc.get());
+//!     let (format, id) = event;
+//!     writer.write(&CallchainDeferred { cookie: Some(cookie), ips, id: now }, format, id, now)
+//! }
+//! ```
+//!
 //! # Untrusted input
 //!
 //! Decoding borrows the bytes, allocates nothing and never panics. A count is
