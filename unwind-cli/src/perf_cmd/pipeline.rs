@@ -87,7 +87,8 @@ impl Held {
             format,
             meaning,
             task: task.unwrap_or_default(),
-            time: time.unwrap_or(0),
+            // All ones is what a recorder writes that knows no time.
+            time: time.filter(|&time| time != u64::MAX).unwrap_or(0),
         })
     }
 

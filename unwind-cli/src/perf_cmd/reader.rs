@@ -35,6 +35,9 @@ pub(super) mod tool_record {
 /// thousand CPUs take a tenth.
 const MAX_SECTION: u64 = 64 << 20;
 
+/// Standard input by name.
+const STDIN: &str = "/dev/stdin";
+
 /// A `perf.data` that is read from the front to the back.
 pub(crate) struct PerfReader {
     input: Input,
@@ -68,10 +71,8 @@ impl Read for Input {
 impl PerfReader {
     /// Opens a file, or standard input for `-`.
     pub(crate) fn open(path: &Path) -> Result<Self, PerfError> {
-        if path == Path::new("-") {
-            return Self::new(Input::Pipe(Box::new(BufReader::new(io::stdin()))));
-        }
-        let file = File::open(path)?;
+        // Standard input can be a file too, which is read in any order.
+        let file = File::open(if path == Path::new("-") { Path::new(STDIN) } else { path })?;
         if file.metadata()?.is_file() {
             Self::new(Input::File(BufReader::with_capacity(1 << 16, file)))
         } else {

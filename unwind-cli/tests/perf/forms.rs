@@ -1,5 +1,8 @@
 //! The forms that a recording can have: file and pipe, either byte order.
 
+use std::fs::File;
+use std::process::Command;
+
 use testdata::{PerfRecording, perf_file, perf_files};
 use unwind_perf::record::{
     Attr, CallchainDeferred, DeferredLayout, Encode as _, Endian, EventFormat, IdPlace, Lost,
@@ -21,6 +24,17 @@ fn the_pipe_form_reads_like_the_file_form() {
         let saved = Scratch::new(&pipe);
         assert_eq!(done(&["script", saved.name()]), expected, "{}", path.display());
     }
+}
+
+#[test]
+fn the_file_form_can_be_standard_input() {
+    let path = perf_files("data").into_iter().next().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_unwind"))
+        .args(["script", "-"])
+        .stdin(File::open(&path).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout), done(&["script", path.to_str().unwrap()]));
 }
 
 #[test]
