@@ -5,10 +5,12 @@
     reason = "a wrong test input shall end the test"
 )]
 
+mod perf_recording;
 mod section_builder;
 mod sframe_fixtures;
 mod tools;
 
+pub use perf_recording::{PerfRecording, RecordedEvent, perf_file, perf_files, perf_text};
 pub use section_builder::{Function, Row, SectionBuilder};
 pub use sframe_fixtures::{Fixture, addresses, malformed_sections, sections};
 pub use tools::{Compiler, skip, tool};

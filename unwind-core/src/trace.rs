@@ -180,7 +180,7 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     }
 
     /// The addresses of the frames as the target has them, innermost first.
-    pub fn pcs(&self) -> impl DoubleEndedIterator<Item = VirtAddr> + ExactSizeIterator {
+    pub fn pcs(&self) -> impl DoubleEndedIterator<Item = VirtAddr> + ExactSizeIterator + Clone {
         self.entries.iter().map(|entry| VirtAddr::new(u64::from_le_bytes(entry.pc)))
     }
 
