@@ -13,7 +13,7 @@ Runs inside gdb. UNWIND_ORACLE_JOB names a file with a JSON object:
     pid      (live) the process to look at
 
 A stop has its phase and number, the threads with their frames as gdb finds them
-(pc, stack and frame pointer, name, object), and the output of `unwind` for each
+(pc, stack pointer, name, object), and the output of `unwind` for each
 method. The object is the path of the mapping with the pc; none where that is not
 a file's.
 """
@@ -81,7 +81,6 @@ def frames(objects):
                     {
                         "pc": frame.pc(),
                         "sp": register(frame, "rsp", "esp"),
-                        "fp": register(frame, "rbp", "ebp"),
                         "name": frame.name(),
                         "object": objects.find(frame.pc()),
                     }

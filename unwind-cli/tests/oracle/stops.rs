@@ -30,7 +30,6 @@ pub struct GdbThread {
 pub struct GdbFrame {
     pub pc: u64,
     pub sp: u64,
-    pub fp: u64,
     pub name: Option<String>,
     /// The file with its code, if it is from one.
     pub object: Option<String>,
