@@ -21,6 +21,12 @@
 //! logarithmic in the number of functions (linear, if the table says that it
 //! is not sorted) and linear in the rows of one function.
 //!
+//! # Features
+//!
+//! Reading needs none. `write` brings `Builder`, which encodes tables and
+//! merges them; it allocates. `cfi` makes tables of `.eh_frame` and
+//! `.debug_frame` (`CfiSection`, `Builder::add_cfi`), with gimli.
+//!
 //! # Example
 //!
 //! ```
@@ -52,6 +58,8 @@
 extern crate alloc;
 
 mod bytes;
+#[cfg(feature = "cfi")]
+mod cfi;
 mod error;
 mod fde;
 mod flex;
@@ -66,6 +74,8 @@ mod validate;
 #[cfg(feature = "write")]
 mod write;
 
+#[cfg(feature = "cfi")]
+pub use cfi::{CfiConverter, CfiLost, CfiReason, CfiReport, CfiSection};
 pub use error::{Error, SectionOffset};
 pub use fde::{Fde, FdeKind, FreType, FuncRange, PauthKey, PcKind};
 pub use flex::{Control, Flex, FlexRules};
