@@ -2,7 +2,7 @@
 
 use core::{fmt, iter::FusedIterator};
 
-use crate::{Endian, Error, Fde, FreType, SectionOffset, bytes::Cursor};
+use crate::{Endian, Error, Fde, FreType, SectionOffset, bytes::Cursor, lookup::Checkpoint};
 
 /// The info byte of a row.
 ///
@@ -191,6 +191,17 @@ impl Scan {
     #[inline]
     pub(crate) const fn new(target: u32, rows: u32, next: usize) -> Self {
         Self { target, left: rows, next, found: None, least: 0 }
+    }
+
+    /// The same search from a row on that is at or before the one looked for.
+    #[inline(always)]
+    pub(crate) fn from(mut self, checkpoint: Option<Checkpoint>) -> Self {
+        if let Some(Checkpoint { passed, at, start }) = checkpoint {
+            self.left = self.left.saturating_sub(passed);
+            self.next = self.next.saturating_add(usize::try_from(at).unwrap_or(usize::MAX));
+            self.least = start;
+        }
+        self
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@ use crate::{
     fde::{Dialect, Entry},
     fre::{Scan, Stop},
     row::DefaultWords,
-    search::{self, Place},
+    search::{self, Ascending, Place},
 };
 
 /// The function that covers a pc, and its row there.
@@ -34,10 +34,19 @@ pub(crate) trait Source {
     /// An entry of the function table, as long as it is in one version.
     type Entry<const N: usize>: Borrow<[u8; N]>;
 
-    /// Fetches entries by their indices, which are below the header's
-    /// `num_fdes`.
-    fn entries<const N: usize>(&mut self)
-    -> impl FnMut(u32) -> Result<Self::Entry<N>, Self::Fault>;
+    /// Fetches entries by their positions, which are below the header's
+    /// `num_fdes`, with their indices in the table. The two differ only where
+    /// the source puts a table in order that is not.
+    fn entries<const N: usize>(
+        &mut self,
+    ) -> impl FnMut(u32) -> Result<(u32, Self::Entry<N>), Self::Fault>;
+
+    /// A place in the rows of the function at `index` from which a search for
+    /// `target` may start, if the source knows one behind the first.
+    #[inline(always)]
+    fn checkpoint(&self, _index: u32, _num_fres: u32, _target: u32) -> Option<Checkpoint> {
+        None
+    }
 
     /// Opens a window at `fre_offset` in the rows. Returns where that is in the
     /// window, `None` if it is not in the section.
@@ -55,17 +64,29 @@ pub(crate) trait Source {
     fn slide(&mut self, keep: usize) -> Result<bool, Self::Fault>;
 }
 
-/// Finds the function that covers `pc` and its row there, in the table at
-/// `section`.
+/// A row behind good rows, at or before which a search ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checkpoint {
+    /// How many rows are before it.
+    pub(crate) passed: u32,
+    /// Where it is, in bytes from the function's first row.
+    pub(crate) at: u32,
+    /// Where it begins to hold.
+    pub(crate) start: u32,
+}
+
+/// Finds the function that covers `pc` among those, and its row there, in the
+/// table at `section`.
 #[inline]
 pub(crate) fn find<S: Source>(
     source: &mut S,
     header: &Header,
+    among: Option<Ascending>,
     section: u64,
     pc: u64,
 ) -> Result<Option<Found>, S::Error> {
     let pc = pc.wrapping_sub(section).cast_signed();
-    let Some(mut place) = search::find(source, header, pc)? else { return Ok(None) };
+    let Some(mut place) = search::find(source, header, among, pc)? else { return Ok(None) };
     let Place { index, start, ref mut entry } = place;
     let at = entry_at(header, index);
     let outside = Error::RowsOutside { at, fre_offset: entry.fre_offset };
@@ -92,7 +113,8 @@ pub(crate) fn find<S: Source>(
         let offset = u32::try_from(pc.wrapping_sub(start)).unwrap_or_default();
         let target = entry.pc_offset(at, header, offset)?;
         let kind = entry.fre_type(at)?;
-        let scan = Scan::new(target, entry.num_fres, first);
+        let checkpoint = source.checkpoint(index, entry.num_fres, target);
+        let scan = Scan::new(target, entry.num_fres, first).from(checkpoint);
         let Some(found) = last_row(source, kind, header.endian, scan)? else { return Ok(None) };
         let bytes = source.window().get(found..).unwrap_or_default();
         Some(Fre::decode(bytes, source.offset(found), kind, header.endian)?)
@@ -101,11 +123,10 @@ pub(crate) fn find<S: Source>(
     Ok(Some(Found { fde: Fde::new(header, at, index, start, *entry), fre }))
 }
 
-/// Whether a table is of the most frequent form: sorted, little-endian, and of a
-/// known ABI.
-pub(crate) fn is_plain(header: &Header) -> bool {
-    let known = !matches!(header.abi, Abi::Unknown(_));
-    known && header.endian == Endian::Little && header.flags.sorted() && header.num_fdes > 0
+/// Whether a table is of the most frequent form: little-endian, and of a known
+/// ABI.
+pub(crate) const fn is_plain(header: &Header) -> bool {
+    !matches!(header.abi, Abi::Unknown(_)) && matches!(header.endian, Endian::Little)
 }
 
 /// Finds the rules at `pc`, in bytes from the section, in a table that
@@ -113,8 +134,13 @@ pub(crate) fn is_plain(header: &Header) -> bool {
 /// or two, with nothing wrong. `None` says nothing but that [`find`] has to be
 /// asked.
 #[inline]
-pub(crate) fn find_plain<S: Source>(source: &mut S, header: &Header, pc: i64) -> Option<Row> {
-    let Place { start, mut entry, .. } = search::find_plain(source, header, pc)?;
+pub(crate) fn find_plain<S: Source>(
+    source: &mut S,
+    header: &Header,
+    among: Ascending,
+    pc: i64,
+) -> Option<Row> {
+    let Place { index, start, mut entry } = search::find_plain(source, header, among, pc)?;
     let mut first = source.open(entry.fre_offset).ok()??;
     if header.version == Version::V3 {
         if !entry.add_attribute(source.window().get(first..)?, Endian::Little) {
@@ -129,7 +155,8 @@ pub(crate) fn find_plain<S: Source>(source: &mut S, header: &Header, pc: i64) ->
     let offset = u32::try_from(pc.wrapping_sub(start)).ok()?;
     let target = entry.pc_offset(at, header, offset).ok()?;
     let kind = entry.fre_type(at).ok()?;
-    let mut scan = Scan::new(target, entry.num_fres, first);
+    let checkpoint = source.checkpoint(index, entry.num_fres, target);
+    let mut scan = Scan::new(target, entry.num_fres, first).from(checkpoint);
     let stop = scan.advance(source.window(), kind, Endian::Little);
     if stop != Stop::Done || scan.next > source.window().len() {
         return None;

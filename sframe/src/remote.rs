@@ -8,6 +8,7 @@ use crate::{
     Error, Header, SectionOffset, Version,
     fde::Entry,
     lookup::{self, Found, Source},
+    search::Ascending,
 };
 
 /// A table that could not be used where it is.
@@ -146,7 +147,8 @@ impl RemoteSection {
             entries: Window::EMPTY,
             rows: Window::EMPTY,
         };
-        lookup::find(&mut source, &self.header, self.addr, pc)
+        let among = Ascending::all(&self.header);
+        lookup::find(&mut source, &self.header, among, self.addr, pc)
     }
 }
 
@@ -262,8 +264,10 @@ impl<M: Memory> Source for MemorySource<'_, M> {
     type Error = RemoteError;
     type Entry<const N: usize> = [u8; N];
 
-    fn entries<const N: usize>(&mut self) -> impl FnMut(u32) -> Result<[u8; N], RemoteError> {
-        |index| self.entry(index)
+    fn entries<const N: usize>(
+        &mut self,
+    ) -> impl FnMut(u32) -> Result<(u32, [u8; N]), RemoteError> {
+        |index| Ok((index, self.entry(index)?))
     }
 
     fn open(&mut self, fre_offset: u32) -> Result<Option<usize>, RemoteError> {

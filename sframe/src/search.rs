@@ -22,20 +22,59 @@ impl Place {
     }
 }
 
-/// Finds the function that covers `pc`, in bytes from the section.
+/// Functions that ascend by start: of those at other positions, the ones before
+/// start at or below any pc that is looked for here, the ones behind above it.
+///
+/// A position is the index of a function in a sorted table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ascending {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+}
+
+impl Ascending {
+    /// All functions, if the table says that they ascend.
+    #[inline]
+    pub(crate) const fn all(header: &Header) -> Option<Self> {
+        match header.flags.sorted() {
+            true => Some(Self { first: 0, count: header.num_fdes }),
+            false => None,
+        }
+    }
+}
+
+/// Finds the function that covers `pc`, in bytes from the section, among those
+/// that ascend, or in all of the table in any order.
 #[inline(always)]
 pub(crate) fn find<S: Source>(
     source: &mut S,
     header: &Header,
+    among: Option<Ascending>,
     pc: i64,
 ) -> Result<Option<Place>, S::Fault> {
     match (header.version, header.endian) {
-        (Version::V1, Endian::Little) => Fdes::<17, false>::find(source, header, pc),
-        (Version::V1, Endian::Big) => Fdes::<17, true>::find(source, header, pc),
-        (Version::V2, Endian::Little) => Fdes::<20, false>::find(source, header, pc),
-        (Version::V2, Endian::Big) => Fdes::<20, true>::find(source, header, pc),
-        (Version::V3, Endian::Little) => Fdes::<16, false>::find(source, header, pc),
-        (Version::V3, Endian::Big) => Fdes::<16, true>::find(source, header, pc),
+        (Version::V1, Endian::Little) => Fdes::<17, false>::find(source, header, among, pc),
+        (Version::V1, Endian::Big) => Fdes::<17, true>::find(source, header, among, pc),
+        (Version::V2, Endian::Little) => Fdes::<20, false>::find(source, header, among, pc),
+        (Version::V2, Endian::Big) => Fdes::<20, true>::find(source, header, among, pc),
+        (Version::V3, Endian::Little) => Fdes::<16, false>::find(source, header, among, pc),
+        (Version::V3, Endian::Big) => Fdes::<16, true>::find(source, header, among, pc),
+    }
+}
+
+/// The same in a table that [`is_plain`](crate::lookup::is_plain), among one
+/// function or more; `None` if it is not as simple as that.
+#[inline(always)]
+pub(crate) fn find_plain<S: Source>(
+    source: &mut S,
+    header: &Header,
+    among: Ascending,
+    pc: i64,
+) -> Option<Place> {
+    match header.version {
+        Version::V1 => Fdes::<17, false>::find_plain(source, header, among, pc),
+        Version::V2 => Fdes::<20, false>::find_plain(source, header, among, pc),
+        Version::V3 => Fdes::<16, false>::find_plain(source, header, among, pc),
     }
 }
 
@@ -46,17 +85,6 @@ struct Fdes<'a, const N: usize, const BIG: bool> {
     anchor: i64,
     /// How much further on that is for the next entry.
     stride: i64,
-}
-
-/// The same in a table that [`is_plain`](crate::lookup::is_plain); `None` if it
-/// is not as simple as that.
-#[inline(always)]
-pub(crate) fn find_plain<S: Source>(source: &mut S, header: &Header, pc: i64) -> Option<Place> {
-    match header.version {
-        Version::V1 => Fdes::<17, false>::find_plain(source, header, pc),
-        Version::V2 => Fdes::<20, false>::find_plain(source, header, pc),
-        Version::V3 => Fdes::<16, false>::find_plain(source, header, pc),
-    }
 }
 
 impl<'a, const N: usize, const BIG: bool> Fdes<'a, N, BIG> {
@@ -80,57 +108,65 @@ impl<'a, const N: usize, const BIG: bool> Fdes<'a, N, BIG> {
     fn find<S: Source>(
         source: &mut S,
         header: &'a Header,
+        among: Option<Ascending>,
         pc: i64,
     ) -> Result<Option<Place>, S::Fault> {
         let fdes = Self::new(header);
-        if !header.flags.sorted() {
-            return fdes.scan(source, pc);
-        }
-        if header.num_fdes == 0 {
+        let Some(among) = among else { return fdes.scan(source, pc) };
+        if among.count == 0 {
             return Ok(None);
         }
-        let index = fdes.last_start(source, pc.saturating_sub(fdes.anchor))?;
-        fdes.step_back(source, index, pc)
+        let position = fdes.last_start(source, among, pc.saturating_sub(fdes.anchor))?;
+        fdes.step_back(source, position, pc)
     }
 
     #[inline(always)]
-    fn find_plain<S: Source>(source: &mut S, header: &'a Header, pc: i64) -> Option<Place> {
+    fn find_plain<S: Source>(
+        source: &mut S,
+        header: &'a Header,
+        among: Ascending,
+        pc: i64,
+    ) -> Option<Place> {
         let fdes = Self::new(header);
-        let index = fdes.last_start(source, pc.checked_sub(fdes.anchor)?).ok()?;
-        fdes.place(source, index).ok().filter(|place| place.covers(pc))
+        let position = fdes.last_start(source, among, pc.checked_sub(fdes.anchor)?).ok()?;
+        fdes.place(source, position).ok().filter(|place| place.covers(pc))
     }
 
-    /// The index of the last function that starts at or before the pc, or of
+    /// The position of the last function that starts at or before the pc, or of
     /// the first one. The pc counts from the anchor.
     #[inline(always)]
-    fn last_start<S: Source>(&self, source: &mut S, pc: i64) -> Result<u32, S::Fault> {
+    fn last_start<S: Source>(
+        &self,
+        source: &mut S,
+        among: Ascending,
+        pc: i64,
+    ) -> Result<u32, S::Fault> {
         match self.stride {
-            0 => Self::bisect::<S, false>(source, self.header.num_fdes, pc),
-            _ => Self::bisect::<S, true>(source, self.header.num_fdes, pc),
+            0 => Self::bisect::<S, false>(source, among, pc),
+            _ => Self::bisect::<S, true>(source, among, pc),
         }
     }
 
-    /// The same by the number of functions. If `PCREL`, a start counts from its
-    /// entry.
+    /// The same. If `PCREL`, a start counts from its entry.
     ///
     /// Never inlined, so that the loop has all registers.
     #[inline(never)]
     fn bisect<S: Source, const PCREL: bool>(
         source: &mut S,
-        count: u32,
+        among: Ascending,
         pc: i64,
     ) -> Result<u32, S::Fault> {
         let stride = if PCREL { i64::try_from(N).unwrap_or_default() } else { 0 };
         let mut entry = source.entries::<N>();
-        let mut first = 0_u32;
-        let mut count = count;
+        let Ascending { mut first, mut count } = among;
         // If any start is at or below the pc, the last such one is among the
         // `count` from `first` on.
         while count > 1 {
             let half = count / 2;
             let middle = first.wrapping_add(half);
-            let value = Self::start_value(entry(middle)?.borrow());
-            let start = value.wrapping_add(i64::from(middle).wrapping_mul(stride));
+            let (index, bytes) = entry(middle)?;
+            let value = Self::start_value(bytes.borrow());
+            let start = value.wrapping_add(i64::from(index).wrapping_mul(stride));
             // Half of all guesses would be wrong.
             first = select_unpredictable(start <= pc, middle, first);
             count = count.wrapping_sub(half);
@@ -138,18 +174,19 @@ impl<'a, const N: usize, const BIG: bool> Fdes<'a, N, BIG> {
         Ok(first)
     }
 
-    /// Goes back from the function at `index`, the last that starts at or before
-    /// the pc, to one that covers it: functions of size zero hide the one before
-    /// them, and functions of equal start are in any order.
+    /// Goes back from the function at `position`, the last that starts at or
+    /// before the pc, to one that covers it: functions of size zero hide the one
+    /// before them, and functions of equal start are in any order.
     fn step_back<S: Source>(
         &self,
         source: &mut S,
-        index: u32,
+        mut position: u32,
         pc: i64,
     ) -> Result<Option<Place>, S::Fault> {
-        let mut last = self.place(source, index)?;
+        let mut last = self.place(source, position)?;
         while !last.covers(pc) {
-            let Some(before) = last.index.checked_sub(1) else { return Ok(None) };
+            let Some(before) = position.checked_sub(1) else { return Ok(None) };
+            position = before;
             let before = self.place(source, before)?;
             if last.entry.size != 0 && before.start != last.start {
                 return Ok(None);
@@ -171,8 +208,8 @@ impl<'a, const N: usize, const BIG: bool> Fdes<'a, N, BIG> {
     }
 
     #[inline(always)]
-    fn place<S: Source>(&self, source: &mut S, index: u32) -> Result<Place, S::Fault> {
-        let bytes = source.entries::<N>()(index)?;
+    fn place<S: Source>(&self, source: &mut S, position: u32) -> Result<Place, S::Fault> {
+        let (index, bytes) = source.entries::<N>()(position)?;
         let value = Self::start_value(bytes.borrow());
         let anchor = self.anchor.wrapping_add(i64::from(index).wrapping_mul(self.stride));
         let entry = Entry::decode(bytes.borrow(), Self::VERSION, Self::ENDIAN);

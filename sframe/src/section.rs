@@ -10,6 +10,7 @@ use crate::{
     fde::Entry,
     header::MAGIC,
     lookup::{self, Found, Source},
+    search::Ascending,
 };
 
 /// One table: a header, functions and their rows.
@@ -52,7 +53,8 @@ impl<'a> Section<'a> {
         let fres = part(header.fres_at().0, header.fre_len.into());
         match (table, fdes, fres) {
             (Some(bytes), Some(fdes), Some(fres)) => {
-                let plain = lookup::is_plain(&header);
+                let sorted = header.flags.sorted() && header.num_fdes > 0;
+                let plain = sorted && lookup::is_plain(&header);
                 Ok(Self { bytes, fdes, fres, header, addr: 0, plain })
             }
             _ => Err(Error::Truncated(SectionOffset(0))),
@@ -156,7 +158,8 @@ impl<'a> Section<'a> {
     /// [`Error`] if the function that covers `pc` is malformed, or one of its
     /// rows up to that of the pc.
     pub fn find(&self, pc: u64) -> Result<Option<Found>, Error> {
-        lookup::find(&mut AtHand(self), &self.header, self.addr, pc)
+        let among = Ascending::all(&self.header);
+        lookup::find(&mut AtHand(self), &self.header, among, self.addr, pc)
     }
 
     /// Finds the rules for `pc`, or `None` if there are none. The same as
@@ -168,8 +171,9 @@ impl<'a> Section<'a> {
     #[inline]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
         if self.plain {
+            let among = Ascending { first: 0, count: self.header.num_fdes };
             let offset = pc.wrapping_sub(self.addr).cast_signed();
-            if let Some(row) = lookup::find_plain(&mut AtHand(self), &self.header, offset) {
+            if let Some(row) = lookup::find_plain(&mut AtHand(self), &self.header, among, offset) {
                 return Ok(Some(row));
             }
         }
@@ -187,6 +191,24 @@ impl<'a> Section<'a> {
         let size = self.header.version.fde_size();
         let at = usize::try_from(index).ok()?.checked_mul(size)?;
         self.fdes.get(at..)?.get(..size)
+    }
+
+    /// All entries of the function table, which are `N` bytes long.
+    #[inline(always)]
+    pub(crate) fn entries<const N: usize>(
+        &self,
+    ) -> impl FnMut(u32) -> Result<(u32, &'a [u8; N]), Missing> + use<'a, N> {
+        let (entries, _) = self.fdes.as_chunks();
+        move |index| {
+            let entry = usize::try_from(index).ok().and_then(|index| entries.get(index));
+            Ok((index, entry.ok_or(Missing)?))
+        }
+    }
+
+    /// The rows of all functions.
+    #[inline(always)]
+    pub(crate) const fn fres_bytes(&self) -> &'a [u8] {
+        self.fres
     }
 
     /// Where the first of `rest` is, bytes that reach to the section's end.
@@ -314,7 +336,7 @@ impl FusedIterator for Tables<'_> {}
 
 /// An entry is not there. As many as the header says are, since the table was
 /// opened.
-struct Missing;
+pub(crate) struct Missing;
 
 impl From<Missing> for Error {
     fn from(_: Missing) -> Self {
@@ -323,7 +345,7 @@ impl From<Missing> for Error {
 }
 
 /// A table at hand: what is fetched is borrowed, and the window is all rows.
-struct AtHand<'s, 'a>(&'s Section<'a>);
+pub(crate) struct AtHand<'s, 'a>(pub(crate) &'s Section<'a>);
 
 impl<'a> Source for AtHand<'_, 'a> {
     type Fault = Missing;
@@ -331,12 +353,10 @@ impl<'a> Source for AtHand<'_, 'a> {
     type Entry<const N: usize> = &'a [u8; N];
 
     #[inline(always)]
-    fn entries<const N: usize>(&mut self) -> impl FnMut(u32) -> Result<&'a [u8; N], Missing> {
-        let (entries, _) = self.0.fdes.as_chunks();
-        move |index| {
-            let entry = usize::try_from(index).ok().and_then(|index| entries.get(index));
-            entry.ok_or(Missing)
-        }
+    fn entries<const N: usize>(
+        &mut self,
+    ) -> impl FnMut(u32) -> Result<(u32, &'a [u8; N]), Missing> {
+        self.0.entries()
     }
 
     #[inline(always)]
@@ -347,7 +367,7 @@ impl<'a> Source for AtHand<'_, 'a> {
 
     #[inline(always)]
     fn window(&self) -> &[u8] {
-        self.0.fres
+        self.0.fres_bytes()
     }
 
     #[inline(always)]
