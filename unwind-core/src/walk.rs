@@ -19,9 +19,8 @@ pub enum End<E> {
     /// caller.
     Outermost,
     /// The last frame's return address is zero, which is how start-up code
-    /// marks the outermost frame. Where a frame pointer led to the zero, that is
-    /// evidence only if it points just at the stack pointer, as start-up code
-    /// leaves it; else see [`StepError::ZeroReturnAddress`].
+    /// marks the outermost frame. A zero that a frame pointer led to is none:
+    /// see [`StepError::ZeroReturnAddress`].
     ZeroReturnAddress,
     /// There are more frames than were asked for, or than there is room for.
     Full,
@@ -447,17 +446,13 @@ where
         is_by_fp: bool,
     ) -> Result<Next<A::Regs>, StepError> {
         let Walker { arch, code, stack_end, .. } = &mut *self.walker;
-        let sp = frame.sp;
         let step = Stepper { arch, frame, stack_end: *stack_end, mem: self.mem }.step(row)?;
         let caller = match step {
             Step::Outermost => return Ok(Next::Outermost),
             Step::Interrupted(regs) => return Ok(Next::Interrupted(regs)),
             Step::ZeroReturnAddress { cfa } => {
-                let is_evidence = match row.origin() {
-                    // As start-up code leaves it: nothing but the pair.
-                    Origin::FramePointer => cfa.wrapping_sub(sp) == A::WORD.bytes().wrapping_mul(2),
-                    _ => !is_by_fp || !row.is_from_sp(),
-                };
+                let is_evidence =
+                    row.origin() != Origin::FramePointer && !(is_by_fp && row.is_from_sp());
                 return match is_evidence {
                     true => Ok(Next::ZeroReturnAddress { cfa }),
                     false => Err(StepError::ZeroReturnAddress { cfa }),

@@ -159,6 +159,11 @@ impl RowSource<Toy> for AlwaysFp {
     }
 }
 
+/// A table that knows the three functions of [`three_frames`].
+fn all_with_frame_pointers() -> Script {
+    Script::new([(0x1000, FP), (0x2000, FP), (0x3000, FP)])
+}
+
 const START: Regs = Regs { pc: 0x1010, sp: 0x8000, fp: 0, r3: 0 };
 
 fn pcs(frames: &[unwind_core::Frame]) -> Vec<u64> {
@@ -569,7 +574,7 @@ fn the_upper_bound_of_the_stack_is_honoured() {
         (0x803f, 2, End::Step(StepError::BeyondStack { cfa: 0x8040 })),
         (0x8000, 1, End::Step(StepError::BeyondStack { cfa: 0x8020 })),
     ] {
-        let mut walker = Walker::new(Toy, AlwaysFp).stack_end(stack_end);
+        let mut walker = Walker::new(Toy, all_with_frame_pointers()).stack_end(stack_end);
         let mut stack = stack.clone();
         let mut frames = walker.frames(regs, &mut stack);
         assert_eq!((frames.by_ref().count(), frames.end()), (count, Some(end)), "{stack_end:#x}");
@@ -586,7 +591,7 @@ fn a_walk_is_full_only_if_there_is_another_frame() {
         (3, 3, End::ZeroReturnAddress),
         (4, 3, End::ZeroReturnAddress),
     ] {
-        let mut walker = Walker::new(Toy, AlwaysFp).max_frames(max);
+        let mut walker = Walker::new(Toy, all_with_frame_pointers()).max_frames(max);
         let mut stack = stack.clone();
         let mut frames = walker.frames(regs, &mut stack);
         assert_eq!((frames.by_ref().count(), frames.end()), (count, Some(end)), "at most {max}");
@@ -698,7 +703,7 @@ fn h11_trampoline_addresses_are_replaced_in_direct_and_deferred_walks() {
 #[test]
 fn a_trace_holds_what_the_frames_said_and_forgets_the_walk_before() {
     let (regs, mut stack) = three_frames();
-    let mut walker = Walker::new(Toy, AlwaysFp);
+    let mut walker = Walker::new(Toy, all_with_frame_pointers());
     let mut trace = UnwindCache::<8, BadTable>::new();
     assert!(trace.end().is_none() && trace.is_empty() && !trace.is_complete());
     for _ in 0..2 {

@@ -18,7 +18,7 @@
 //! # Example
 //!
 //! ```
-//! use unwind_core::{End, SliceMemory, VirtAddr, Walker};
+//! use unwind_core::{End, SliceMemory, StepError, VirtAddr, Walker};
 //! use unwind_x86::{FramePointers, X86_64, X86_64Regs};
 //!
 //! // Two frames: a saved rbp and a return address each, then zeroes.
@@ -31,7 +31,9 @@
 //! let mut frames = walker.frames(regs, &mut memory);
 //! let pcs: Vec<u64> = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
 //! assert_eq!(pcs, [0x40_1000, 0x40_1234]);
-//! assert_eq!(frames.end(), Some(End::ZeroReturnAddress));
+//! // The chain has come to its end, which frame pointers alone cannot prove.
+//! let zero = StepError::ZeroReturnAddress { cfa: 0x7f20 };
+//! assert_eq!(frames.end(), Some(End::Step(zero)));
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]
