@@ -179,6 +179,14 @@ fn the_switches_for_deferral_are_gone_and_the_rest_of_an_attr_stays() {
         let (before, after) = (file.bytes(), merged.bytes());
         let (before, after) = (Parts::of(&before), Parts::of(&after));
         assert_eq!(after.events.len(), before.events.len());
+        assert_eq!(after.event_desc.is_some(), before.event_desc.is_some());
+        if let (Some(before), Some(after)) = (before.event_desc, after.event_desc) {
+            // Count, length, then the attr of the one event that these have.
+            let flags_at = 8 + 40;
+            assert_eq!(word(after, flags_at), word(before, flags_at) & !(3 << 38));
+            let others = |section: &[u8]| [&section[..flags_at], &section[flags_at + 8..]].concat();
+            assert_eq!(others(after), others(before));
+        }
         for ((attr, ids), (merged_attr, merged_ids)) in before.events.iter().zip(&after.events) {
             assert_eq!(merged_ids, ids);
             let flags = word(attr, 40);
