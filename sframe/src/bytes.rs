@@ -40,6 +40,50 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// The fields of an item that was fetched whole, in order. Behind its end there
+/// are zeros, which no caller reads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fields<'a> {
+    bytes: &'a [u8],
+    pos: usize,
+    endian: Endian,
+}
+
+impl<'a> Fields<'a> {
+    #[inline(always)]
+    pub(crate) const fn new(bytes: &'a [u8], endian: Endian) -> Self {
+        Self { bytes, pos: 0, endian }
+    }
+
+    #[inline(always)]
+    fn next<T>(&mut self) -> T
+    where
+        T: TryFromCtx<'a, scroll::Endian, Error = scroll::Error> + Default,
+    {
+        self.bytes.gread_with(&mut self.pos, self.endian.scroll()).unwrap_or_default()
+    }
+
+    #[inline(always)]
+    pub(crate) fn u8(&mut self) -> u8 {
+        self.next()
+    }
+
+    #[inline(always)]
+    pub(crate) fn u16(&mut self) -> u16 {
+        self.next()
+    }
+
+    #[inline(always)]
+    pub(crate) fn u32(&mut self) -> u32 {
+        self.next()
+    }
+
+    #[inline(always)]
+    pub(crate) fn u64(&mut self) -> u64 {
+        self.next()
+    }
+}
+
 impl SectionOffset {
     /// The offset `bytes` further on.
     #[inline]

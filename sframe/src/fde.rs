@@ -2,7 +2,7 @@
 
 use core::num::{NonZeroU8, NonZeroU32};
 
-use crate::{Abi, Endian, Error, Header, SectionOffset, Version, bytes::Cursor};
+use crate::{Abi, Endian, Error, Header, SectionOffset, Version, bytes::Fields};
 
 /// A function's range of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,6 +78,120 @@ pub enum PauthKey {
     B,
 }
 
+/// What an entry of the function table, and in V3 the attribute that goes with
+/// it, hold beside the start.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) size: u32,
+    pub(crate) fre_offset: u32,
+    pub(crate) num_fres: u32,
+    pub(crate) info: u8,
+    pub(crate) info2: u8,
+    pub(crate) rep_size: u8,
+}
+
+impl Entry {
+    const MASK: u8 = 0x10;
+    const PAUTH_KEY_B: u8 = 0x20;
+    const SIGNAL: u8 = 0x80;
+    const KIND: u8 = 0x1f;
+
+    /// The size of a V3 attribute in bytes.
+    pub(crate) const ATTRIBUTE_SIZE: usize = 5;
+
+    /// Decodes an entry, without the attribute that V3 has apart.
+    #[inline(always)]
+    pub(crate) fn decode(bytes: &[u8], version: Version, endian: Endian) -> Self {
+        let mut r = Fields::new(bytes, endian);
+        match version {
+            Version::V1 | Version::V2 => _ = r.u32(),
+            Version::V3 => _ = r.u64(),
+        }
+        let mut entry = Self {
+            size: r.u32(),
+            fre_offset: r.u32(),
+            num_fres: 0,
+            info: 0,
+            info2: 0,
+            rep_size: 0,
+        };
+        if version != Version::V3 {
+            entry.num_fres = r.u32();
+            entry.info = r.u8();
+        }
+        if version == Version::V2 {
+            entry.rep_size = r.u8();
+        }
+        entry
+    }
+
+    /// Adds a V3 function's attribute, the first of the bytes of its rows; false
+    /// if it is cut off.
+    #[inline(always)]
+    pub(crate) fn add_attribute(&mut self, rows: &[u8], endian: Endian) -> bool {
+        let Some(attribute) = rows.first_chunk::<{ Self::ATTRIBUTE_SIZE }>() else { return false };
+        let mut r = Fields::new(attribute, endian);
+        self.num_fres = r.u16().into();
+        self.info = r.u8();
+        self.info2 = r.u8();
+        self.rep_size = r.u8();
+        true
+    }
+
+    #[inline(always)]
+    pub(crate) const fn fre_type(self, at: SectionOffset) -> Result<FreType, Error> {
+        match self.info & 0xf {
+            0 => Ok(FreType::Addr1),
+            1 => Ok(FreType::Addr2),
+            2 => Ok(FreType::Addr4),
+            _ => Err(Error::BadFreType { at, info: self.info }),
+        }
+    }
+
+    #[inline(always)]
+    const fn pc_kind(self, at: SectionOffset, version: Version, abi: Abi) -> Result<PcKind, Error> {
+        if self.info & Self::MASK == 0 {
+            return Ok(PcKind::Increment);
+        }
+        let rep_size = match (version, abi) {
+            (Version::V1, Abi::Amd64Little) => 16,
+            _ => self.rep_size,
+        };
+        match NonZeroU8::new(rep_size) {
+            Some(rep_size) => Ok(PcKind::Mask(rep_size)),
+            None => Err(Error::ZeroRepSize(at)),
+        }
+    }
+
+    /// What row starts are compared by, `offset` bytes into the function.
+    #[inline(always)]
+    pub(crate) fn pc_offset(
+        self,
+        at: SectionOffset,
+        header: &Header,
+        offset: u32,
+    ) -> Result<u32, Error> {
+        Ok(match self.pc_kind(at, header.version, header.abi)? {
+            PcKind::Increment => offset,
+            PcKind::Mask(rep_size) => offset % NonZeroU32::from(rep_size),
+        })
+    }
+
+    #[inline(always)]
+    pub(crate) const fn kind(self) -> FdeKind {
+        match self.info2 & Self::KIND {
+            0 => FdeKind::Default,
+            1 => FdeKind::Flexible,
+            other => FdeKind::Unknown(other),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_signal(self, version: Version) -> bool {
+        version == Version::V3 && self.info & Self::SIGNAL != 0
+    }
+}
+
 /// What all functions of a section share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dialect {
@@ -134,60 +248,35 @@ pub struct Fde {
 }
 
 impl Fde {
-    /// `SFRAME_V1_FUNC_INFO`'s bit for PC-mask.
-    const MASK: u8 = 0x10;
-    const PAUTH_KEY_B: u8 = 0x20;
-    const SIGNAL: u8 = 0x80;
-    const KIND: u8 = 0x1f;
-
-    /// The size of a V3 attribute in bytes.
-    pub(crate) const ATTRIBUTE_SIZE: usize = 5;
-
-    /// Decodes the entry at `at`, without the attribute that V3 has apart.
-    pub(crate) fn decode(
+    pub(crate) fn new(
         header: &Header,
+        at: SectionOffset,
         index: u32,
         start: u64,
-        at: SectionOffset,
-        entry: &[u8],
-    ) -> Result<Self, Error> {
-        let mut r = Cursor::new(entry, at, header.endian);
-        match header.version {
-            Version::V1 | Version::V2 => _ = r.read::<u32>()?,
-            Version::V3 => _ = r.read::<u64>()?,
-        }
-        let mut fde = Self {
+        entry: Entry,
+    ) -> Self {
+        Self {
             at,
             index,
-            range: FuncRange { start, size: r.read()? },
-            fre_offset: r.read()?,
-            num_fres: 0,
-            info: 0,
-            info2: 0,
-            rep_size: 0,
+            range: FuncRange { start, size: entry.size },
+            fre_offset: entry.fre_offset,
+            num_fres: entry.num_fres,
+            info: entry.info,
+            info2: entry.info2,
+            rep_size: entry.rep_size,
             dialect: Dialect::new(header),
-        };
-        if header.version != Version::V3 {
-            fde.num_fres = r.read()?;
-            fde.info = r.read()?;
-            if header.version == Version::V2 {
-                fde.rep_size = r.read()?;
-            }
         }
-        Ok(fde)
     }
 
-    /// Adds a V3 function's attribute, the first of the bytes of its rows.
-    pub(crate) fn with_attribute(mut self, rows: &[u8]) -> Result<Self, Error> {
-        let Some(attribute) = rows.first_chunk::<{ Self::ATTRIBUTE_SIZE }>() else {
-            return Err(self.rows_outside());
-        };
-        let mut r = Cursor::new(attribute, self.at, self.dialect.endian);
-        self.num_fres = r.read::<u16>()?.into();
-        self.info = r.read()?;
-        self.info2 = r.read()?;
-        self.rep_size = r.read()?;
-        Ok(self)
+    const fn entry(&self) -> Entry {
+        Entry {
+            size: self.range.size,
+            fre_offset: self.fre_offset,
+            num_fres: self.num_fres,
+            info: self.info,
+            info2: self.info2,
+            rep_size: self.rep_size,
+        }
     }
 
     pub(crate) const fn rows_outside(&self) -> Error {
@@ -206,12 +295,7 @@ impl Fde {
     ///
     /// [`Error::BadFreType`] if it is a reserved value.
     pub const fn fre_type(&self) -> Result<FreType, Error> {
-        match self.info & 0xf {
-            0 => Ok(FreType::Addr1),
-            1 => Ok(FreType::Addr2),
-            2 => Ok(FreType::Addr4),
-            _ => Err(Error::BadFreType { at: self.at, info: self.info }),
-        }
+        self.entry().fre_type(self.at)
     }
 
     /// How a pc and the starts of this function's rows compare.
@@ -222,54 +306,33 @@ impl Fde {
     /// not known. V1 does not say it; on AMD64 it is the 16 bytes of a PLT
     /// entry.
     pub const fn pc_kind(&self) -> Result<PcKind, Error> {
-        if self.info & Self::MASK == 0 {
-            return Ok(PcKind::Increment);
-        }
-        let rep_size = match (self.dialect.version, self.dialect.abi) {
-            (Version::V1, Abi::Amd64Little) => 16,
-            _ => self.rep_size,
-        };
-        match NonZeroU8::new(rep_size) {
-            Some(rep_size) => Ok(PcKind::Mask(rep_size)),
-            None => Err(Error::ZeroRepSize(self.at)),
-        }
-    }
-
-    pub(crate) const fn check_kind(&self) -> Result<(), Error> {
-        match self.kind() {
-            FdeKind::Default | FdeKind::Flexible => Ok(()),
-            FdeKind::Unknown(_) => Err(Error::UnknownFdeType { at: self.at, info2: self.info2 }),
-        }
+        self.entry().pc_kind(self.at, self.dialect.version, self.dialect.abi)
     }
 
     /// Whether the function is a run of equal blocks.
     #[must_use]
     pub const fn is_mask(&self) -> bool {
-        self.info & Self::MASK != 0
+        self.info & Entry::MASK != 0
     }
 
     /// How the words of this function's rows are meant.
     #[must_use]
     pub const fn kind(&self) -> FdeKind {
-        match self.info2 & Self::KIND {
-            0 => FdeKind::Default,
-            1 => FdeKind::Flexible,
-            other => FdeKind::Unknown(other),
-        }
+        self.entry().kind()
     }
 
     /// Whether this is a signal trampoline: the return address that is found
     /// for its frame is the interrupted instruction itself.
     #[must_use]
     pub fn is_signal(&self) -> bool {
-        self.dialect.version == Version::V3 && self.info & Self::SIGNAL != 0
+        self.entry().is_signal(self.dialect.version)
     }
 
     /// The key that signs this function's return addresses, on AArch64.
     #[must_use]
     pub const fn pauth_key(&self) -> Option<PauthKey> {
         match self.dialect.abi {
-            Abi::Aarch64Big | Abi::Aarch64Little if self.info & Self::PAUTH_KEY_B != 0 => {
+            Abi::Aarch64Big | Abi::Aarch64Little if self.info & Entry::PAUTH_KEY_B != 0 => {
                 Some(PauthKey::B)
             }
             Abi::Aarch64Big | Abi::Aarch64Little => Some(PauthKey::A),
@@ -284,10 +347,8 @@ impl Fde {
     ///
     /// As [`pc_kind`](Self::pc_kind).
     pub fn pc_offset(&self, pc: u64) -> Result<Option<u32>, Error> {
-        let Some(offset) = u32::try_from(pc.wrapping_sub(self.range.start))
-            .ok()
-            .filter(|&offset| offset < self.range.size)
-        else {
+        let offset = u32::try_from(pc.wrapping_sub(self.range.start)).ok();
+        let Some(offset) = offset.filter(|&offset| offset < self.range.size) else {
             return Ok(None);
         };
         Ok(Some(match self.pc_kind()? {
@@ -394,15 +455,18 @@ mod tests {
 
     #[test]
     fn a_v3_attribute_follows_its_offset_whole_or_not_at_all() {
-        let v3 = fde(Version::V3, Abi::Amd64Little, 0, 0);
+        let entry = Entry { size: 9, fre_offset: 0, num_fres: 0, info: 0, info2: 0, rep_size: 0 };
         // num_fres, info, info2, rep_size
         let attribute = [0x34, 0x12, 0x92, 0x1f, 7, 0xee];
-        for len in 0..Fde::ATTRIBUTE_SIZE {
-            let error = Error::RowsOutside { at: SectionOffset(0x1c), fre_offset: 0 };
-            assert_eq!(v3.with_attribute(&attribute[..len]), Err(error), "{len} bytes");
+        for len in 0..Entry::ATTRIBUTE_SIZE {
+            assert!(!entry.clone().add_attribute(&attribute[..len], Endian::Little));
         }
-        let full = v3.with_attribute(&attribute).unwrap();
-        assert_eq!((full.num_fres, full.info, full.rep_size), (0x1234, 0x92, 7));
-        assert_eq!((full.kind(), full.is_signal()), (FdeKind::Unknown(0x1f), true));
+        for (endian, num_fres) in [(Endian::Little, 0x1234), (Endian::Big, 0x3412)] {
+            let mut full = entry;
+            assert!(full.add_attribute(&attribute, endian));
+            assert_eq!((full.num_fres, full.info, full.rep_size), (num_fres, 0x92, 7));
+            assert_eq!(full.kind(), FdeKind::Unknown(0x1f));
+            assert!(full.is_signal(Version::V3) && !full.is_signal(Version::V2));
+        }
     }
 }

@@ -67,26 +67,26 @@ impl Fre {
     /// the FP's pair.
     #[must_use]
     pub fn flex(&self) -> Option<FlexRules> {
-        let cfa = self.pair(0)?;
+        let cfa = self.pair(0, 1)?;
+        let padding = self.word(2) == Some(0);
         Some(match self.info.word_count() {
             2 => FlexRules { cfa, ra: None, fp: None },
-            4 if self.word(2) != Some(0) => FlexRules { cfa, ra: self.pair(2), fp: None },
-            5 if self.word(2) == Some(0) => FlexRules { cfa, ra: None, fp: self.pair(3) },
-            6 if self.word(2) != Some(0) => FlexRules { cfa, ra: self.pair(2), fp: self.pair(4) },
+            4 if !padding => FlexRules { cfa, ra: self.pair(2, 3), fp: None },
+            5 if padding => FlexRules { cfa, ra: None, fp: self.pair(3, 4) },
+            6 if !padding => FlexRules { cfa, ra: self.pair(2, 3), fp: self.pair(4, 5) },
             _ => return None,
         })
     }
 
-    fn pair(&self, index: usize) -> Option<Flex> {
+    fn pair(&self, control: usize, offset: usize) -> Option<Flex> {
         // Control words are unsigned, of the row's word size.
         let mask = match self.info.word_size()? {
             1 => 0xff,
             2 => 0xffff,
             _ => u32::MAX,
         };
-        let control = Control(self.word(index)?.cast_unsigned() & mask);
-        let offset = self.word(index.checked_add(1)?)?;
-        Some(Flex { control, offset })
+        let control = Control(self.word(control)?.cast_unsigned() & mask);
+        Some(Flex { control, offset: self.word(offset)? })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::{fmt, iter::FusedIterator};
 
-use crate::{Endian, Error, Fde, FreType, SectionOffset, bytes::Cursor};
+use crate::{Endian, Error, Fde, FreType, SectionOffset, bytes::Cursor, lookup::Checkpoint};
 
 /// The info byte of a row.
 ///
@@ -37,6 +37,11 @@ impl FreInfo {
             2 => Some(4),
             _ => None,
         }
+    }
+
+    /// The size of the words in bytes, 0 if theirs is the reserved one.
+    pub(crate) fn words_len(self) -> usize {
+        usize::from(self.word_size().unwrap_or(0).wrapping_mul(self.word_count()))
     }
 
     /// Whether the return address is signed.
@@ -130,40 +135,39 @@ impl fmt::Debug for Fre {
 
 /// By the info byte without its highest bit: the size in bytes of the words
 /// behind it, or [`BAD_SIZE`].
-pub(crate) static WORDS_LEN: [u8; 128] = {
+pub(crate) static WORDS_LEN: [u32; 128] = {
     let mut table = [0; 128];
     let mut info: u8 = 0;
     while info < 128 {
-        let len = match FreInfo(info).word_size() {
-            // At most 15 * 4.
-            Some(size) => FreInfo(info).word_count().wrapping_mul(size),
-            None => BAD_SIZE,
-        };
         #[expect(
             clippy::indexing_slicing,
             clippy::as_conversions,
             reason = "below 128, at compile time"
         )]
         {
-            table[info as usize] = len;
+            table[info as usize] = match FreInfo(info).word_size() {
+                // At most 15 * 4.
+                Some(size) => FreInfo(info).word_count().wrapping_mul(size) as u32,
+                None => BAD_SIZE,
+            };
         }
         info = info.wrapping_add(1);
     }
     table
 };
 
-/// Longer than any words: the word size is the reserved one.
-const BAD_SIZE: u8 = 0xff;
+/// The word size is the reserved one. Longer than all rows of a section, so
+/// that no row is found behind such a row.
+pub(crate) const BAD_SIZE: u32 = 1 << 31;
 
 /// A reason to stop a [`Scan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// The row is found, or there is none.
     Done,
-    /// The window ends inside the next row.
+    /// The window ends inside the next row, or the last one has the reserved
+    /// word size.
     Short,
-    /// The next row has the reserved word size.
-    BadWordSize(u8),
     /// The next row does not start behind the one before it.
     Unsorted,
 }
@@ -173,7 +177,6 @@ pub(crate) enum Stop {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scan {
     target: u32,
-    endian: Endian,
     /// Rows not looked at.
     left: u32,
     /// Where in the window the next row starts.
@@ -181,48 +184,67 @@ pub(crate) struct Scan {
     /// Where in the window the last row starts that is not behind the target.
     pub(crate) found: Option<usize>,
     /// The least that the next row may start at.
-    least: u64,
+    least: u32,
 }
 
 impl Scan {
-    pub(crate) const fn new(target: u32, endian: Endian, rows: u32, next: usize) -> Self {
-        Self { target, endian, left: rows, next, found: None, least: 0 }
+    #[inline]
+    pub(crate) const fn new(target: u32, rows: u32, next: usize) -> Self {
+        Self { target, left: rows, next, found: None, least: 0 }
     }
 
-    #[inline]
-    pub(crate) fn advance(&mut self, window: &[u8], kind: FreType) -> Stop {
-        match kind {
-            FreType::Addr1 => self.advance_by::<2>(window),
-            FreType::Addr2 => self.advance_by::<3>(window),
-            FreType::Addr4 => self.advance_by::<5>(window),
+    /// The same search from a row on that is at or before the one looked for.
+    #[inline(always)]
+    pub(crate) fn from(mut self, checkpoint: Option<Checkpoint>) -> Self {
+        if let Some(Checkpoint { passed, at, start }) = checkpoint {
+            self.left = self.left.saturating_sub(passed);
+            self.next = self.next.saturating_add(usize::try_from(at).unwrap_or(usize::MAX));
+            self.least = start;
+        }
+        self
+    }
+
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, window: &[u8], kind: FreType, endian: Endian) -> Stop {
+        match (kind, endian) {
+            (FreType::Addr1, _) => self.advance_by::<2, false>(window),
+            (FreType::Addr2, Endian::Little) => self.advance_by::<3, false>(window),
+            (FreType::Addr2, Endian::Big) => self.advance_by::<3, true>(window),
+            (FreType::Addr4, Endian::Little) => self.advance_by::<5, false>(window),
+            (FreType::Addr4, Endian::Big) => self.advance_by::<5, true>(window),
         }
     }
 
     /// `HEAD` is the size in bytes of a row's start and info byte.
-    #[inline]
-    fn advance_by<const HEAD: usize>(&mut self, window: &[u8]) -> Stop {
-        while self.left > 0 {
-            let Some(head) = window.get(self.next..).and_then(<[u8]>::first_chunk::<HEAD>) else {
-                return Stop::Short;
-            };
-            let (start, info) = split_head(head, self.endian);
-            if start > self.target {
-                return Stop::Done;
+    #[inline(always)]
+    fn advance_by<const HEAD: usize, const BIG: bool>(&mut self, window: &[u8]) -> Stop {
+        let order = if BIG { Endian::Big } else { Endian::Little };
+        // In locals, so that they stay in registers.
+        let Self { target, mut left, mut next, mut found, mut least } = *self;
+        let stop = loop {
+            if left == 0 {
+                break Stop::Done;
             }
-            if u64::from(start) < self.least {
-                return Stop::Unsorted;
+            let Some(head) = window.get(next..).and_then(<[u8]>::first_chunk::<HEAD>) else {
+                break Stop::Short;
+            };
+            let (start, info) = split_head(head, order);
+            if start > target {
+                break Stop::Done;
+            }
+            if start < least {
+                break Stop::Unsorted;
             }
             let len = WORDS_LEN.get(usize::from(info & 0x7f)).copied().unwrap_or(BAD_SIZE);
-            if len == BAD_SIZE {
-                return Stop::BadWordSize(info);
-            }
-            self.least = u64::from(start).wrapping_add(1);
-            self.found = Some(self.next);
-            // The window is shorter than `isize::MAX`, a row than 66 bytes.
-            self.next = self.next.wrapping_add(HEAD).wrapping_add(usize::from(len));
-            self.left = self.left.wrapping_sub(1);
-        }
-        Stop::Done
+            // Neither overflows: a target is below `u32::MAX`, a window shorter
+            // than `isize::MAX`, and no row is found behind a bad one.
+            least = start.wrapping_add(1);
+            found = Some(next);
+            next = next.wrapping_add(HEAD).wrapping_add(usize::try_from(len).unwrap_or(usize::MAX));
+            left = left.wrapping_sub(1);
+        };
+        *self = Self { target, left, next, found, least };
+        stop
     }
 
     /// The window lost its first `bytes` bytes.
@@ -293,9 +315,7 @@ impl<'a> Fres<'a> {
         if u64::from(fre.start) < self.least {
             return Err(Error::UnsortedFres(self.at));
         }
-        let words_len = WORDS_LEN.get(usize::from(fre.info.0 & 0x7f)).copied().unwrap_or_default();
-        // The start, the info byte and the words.
-        let len = usize::from(self.kind.width()).saturating_add(1).saturating_add(words_len.into());
+        let len = fre.info.words_len().saturating_add(self.kind.width().into()).saturating_add(1);
         // Words behind the sixth may be cut off without `decode` noticing.
         self.bytes = self.bytes.get(len..).ok_or(Error::Truncated(self.at))?;
         self.at = self.at.plus(len);
@@ -343,8 +363,8 @@ mod tests {
     /// What a search over the whole of `bytes` finds: the place of the row, or
     /// why it stops.
     fn scan(bytes: &[u8], rows: u32, target: u32) -> (Stop, Option<usize>) {
-        let mut scan = Scan::new(target, Endian::Little, rows, 0);
-        (scan.advance(bytes, FreType::Addr1), scan.found)
+        let mut scan = Scan::new(target, rows, 0);
+        (scan.advance(bytes, FreType::Addr1, Endian::Little), scan.found)
     }
 
     #[test]
@@ -383,8 +403,8 @@ mod tests {
                 let fre = one.next().unwrap().unwrap();
                 assert_eq!((fre.start, fre.words()), (1, &[-2, 3][..]), "{kind:?} {endian:?}");
                 assert!(one.bytes.is_empty());
-                let mut scan = Scan::new(1, endian, 1, 0);
-                assert_eq!(scan.advance(bytes, kind), Stop::Done);
+                let mut scan = Scan::new(1, 1, 0);
+                assert_eq!(scan.advance(bytes, kind, endian), Stop::Done);
                 assert_eq!((scan.found, scan.next), (Some(0), bytes.len()));
             }
         }
@@ -410,7 +430,8 @@ mod tests {
             bytes.resize(80, 0);
             let error = Error::BadWordSize { at: SectionOffset(0x40), info };
             assert_eq!(collect(&bytes, 1), Err(error));
-            assert_eq!(scan(&bytes, 1, 0), (Stop::BadWordSize(info), None));
+            // What is behind it is outside of any section.
+            assert_eq!(scan(&bytes, 2, 9), (Stop::Short, Some(0)));
         }
     }
 
@@ -456,8 +477,8 @@ mod tests {
     fn the_length_table_agrees_with_the_fields() {
         for info in 0..=u8::MAX {
             let fields = FreInfo(info);
-            let len = fields.word_size().map_or(0xff, |size| size * fields.word_count());
-            assert_eq!(WORDS_LEN[usize::from(info & 0x7f)], len, "{info:#x}");
+            let len = fields.word_size().map(|size| u32::from(size * fields.word_count()));
+            assert_eq!(WORDS_LEN[usize::from(info & 0x7f)], len.unwrap_or(BAD_SIZE), "{info:#x}");
         }
     }
 
@@ -466,11 +487,13 @@ mod tests {
         for target in 0..40 {
             let (_, whole) = scan(&PROLOGUE, 4, target);
             for window in 8..PROLOGUE.len() {
-                let mut scan = Scan::new(target, Endian::Little, 4, 0);
+                let mut scan = Scan::new(target, 4, 0);
                 let mut from = 0;
                 loop {
                     let to = PROLOGUE.len().min(from + window);
-                    if scan.advance(&PROLOGUE[from..to], FreType::Addr1) == Stop::Done {
+                    if scan.advance(&PROLOGUE[from..to], FreType::Addr1, Endian::Little)
+                        == Stop::Done
+                    {
                         break;
                     }
                     let keep = scan.found.unwrap_or(scan.next);

@@ -7,6 +7,8 @@
 //! [`Section`] one table of it (linkers that merge leave one), [`Fde`] a
 //! function and [`Fre`] one row. [`RemoteSection`] is a table in another
 //! program's memory, which may be absent in parts and may change at any time.
+//! [`Section::validate`] checks a table against all rules of the format, and
+//! [`Section::index`] makes lookups faster in memory that the caller lends.
 //!
 //! # Units
 //!
@@ -20,6 +22,12 @@
 //! one function does not harm lookups in another. A lookup takes time
 //! logarithmic in the number of functions (linear, if the table says that it
 //! is not sorted) and linear in the rows of one function.
+//!
+//! # Features
+//!
+//! Reading needs none. `write` brings `Builder`, which encodes tables and
+//! merges them; it allocates. `cfi` makes tables of `.eh_frame` and
+//! `.debug_frame` (`CfiSection`, `Builder::add_cfi`), with gimli.
 //!
 //! # Example
 //!
@@ -52,27 +60,35 @@
 extern crate alloc;
 
 mod bytes;
+#[cfg(feature = "cfi")]
+mod cfi;
 mod error;
 mod fde;
+mod finding;
 mod flex;
 mod fre;
 mod header;
+mod index;
 mod lookup;
 mod remote;
 mod row;
+mod search;
 mod section;
 mod validate;
 #[cfg(feature = "write")]
 mod write;
 
+#[cfg(feature = "cfi")]
+pub use cfi::{CfiConverter, CfiLost, CfiReason, CfiReport, CfiSection};
 pub use error::{Error, SectionOffset};
 pub use fde::{Fde, FdeKind, FreType, FuncRange, PauthKey, PcKind};
+pub use finding::{Fault, Finding, Severity, Summary};
 pub use flex::{Control, Flex, FlexRules};
 pub use fre::{Fre, FreInfo, Fres};
 pub use header::{Abi, Endian, Flags, Header, Version};
+pub use index::IndexedSection;
 pub use lookup::Found;
 pub use remote::{RemoteError, RemoteSection};
 pub use section::{Fdes, Section, Sections, Tables};
-pub use validate::{Fault, Finding, Severity, Summary};
 #[cfg(feature = "write")]
 pub use write::{Builder, Format, Function, Lost, LostReason, WriteError};

@@ -1,11 +1,15 @@
-//! The search for the row that covers a pc, wherever the table is.
+//! The lookup of the row that covers a pc, wherever the table is.
 
 use core::borrow::Borrow;
 
+use unwind_core::Row;
+
 use crate::{
-    Endian, Error, Fde, Fre, Header, SectionOffset, Version,
-    bytes::Cursor,
+    Abi, Endian, Error, Fde, FdeKind, Fre, FreInfo, FreType, Header, SectionOffset, Version,
+    fde::{Dialect, Entry},
     fre::{Scan, Stop},
+    row::DefaultWords,
+    search::{self, Ascending, Place},
 };
 
 /// The function that covers a pc, and its row there.
@@ -20,21 +24,35 @@ pub struct Found {
     pub fre: Option<Fre>,
 }
 
-/// Where a search gets its bytes from. Each byte that a search uses is fetched
-/// once.
+/// Where a search gets its bytes from. Each byte that an answer depends on is
+/// fetched once.
 pub(crate) trait Source {
-    /// A table error, or one of the memory that the table is in.
-    type Error: From<Error>;
+    /// Why bytes could not be fetched.
+    type Fault;
+    /// That, or what is wrong with a table.
+    type Error: From<Error> + From<Self::Fault>;
     /// An entry of the function table, as long as it is in one version.
-    type Entry<const N: usize>: Borrow<[u8; N]> + Copy;
+    type Entry<const N: usize>: Borrow<[u8; N]>;
 
-    /// Fetches the entry at `index`, below the header's `num_fdes`.
-    fn entry<const N: usize>(&mut self, index: u32) -> Result<Self::Entry<N>, Self::Error>;
+    /// Fetches entries by their positions, which are below the header's
+    /// `num_fdes`, with their indices in the table. The two differ only where
+    /// the source puts a table in order that is not.
+    fn entries<const N: usize>(
+        &mut self,
+    ) -> impl FnMut(u32) -> Result<(u32, Self::Entry<N>), Self::Fault>;
 
-    /// Opens the window at `fre_offset` in the rows; false if that is outside.
-    fn open(&mut self, fre_offset: u32) -> Result<bool, Self::Error>;
+    /// A place in the rows of the function at `index` from which a search for
+    /// `target` may start, if the source knows one behind the first.
+    #[inline(always)]
+    fn checkpoint(&self, _index: u32, _num_fres: u32, _target: u32) -> Option<Checkpoint> {
+        None
+    }
 
-    /// The bytes in the window: at least a row and the head of the next, if the
+    /// Opens a window at `fre_offset` in the rows. Returns where that is in the
+    /// window, `None` if it is not in the section.
+    fn open(&mut self, fre_offset: u32) -> Result<Option<usize>, Self::Fault>;
+
+    /// The bytes in the window, at least as many as a V3 attribute has, if the
     /// section has them.
     fn window(&self) -> &[u8];
 
@@ -43,218 +61,177 @@ pub(crate) trait Source {
 
     /// Drops the bytes before `keep` from the window and fetches more behind
     /// its end; false if the section has no more.
-    fn slide(&mut self, keep: usize) -> Result<bool, Self::Error>;
+    fn slide(&mut self, keep: usize) -> Result<bool, Self::Fault>;
 }
 
-/// An entry with its start, in bytes from the section.
-#[derive(Clone, Copy)]
-struct Candidate<E> {
-    index: u32,
-    start: i64,
-    entry: E,
+/// A row behind good rows, at or before which a search ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Checkpoint {
+    /// How many rows are before it.
+    pub(crate) passed: u32,
+    /// Where it is, in bytes from the function's first row.
+    pub(crate) at: u32,
+    /// Where it begins to hold.
+    pub(crate) start: u32,
 }
 
-/// Finds the row at `pc`, an offset from the section's start.
-///
-/// Offsets are signed, so that a section may lie before, behind or between the
-/// code it describes, at both ends of the address space.
+/// Finds the function that covers `pc` among those, and its row there, in the
+/// table at `section`.
 #[inline]
 pub(crate) fn find<S: Source>(
     source: &mut S,
     header: &Header,
+    among: Option<Ascending>,
     section: u64,
-    pc: i64,
+    pc: u64,
 ) -> Result<Option<Found>, S::Error> {
-    match header.version {
-        Version::V1 => Search::<17>::new(header, section, pc).run(source),
-        Version::V2 => Search::<20>::new(header, section, pc).run(source),
-        Version::V3 => Search::<16>::new(header, section, pc).run(source),
+    let pc = pc.wrapping_sub(section).cast_signed();
+    let Some(mut place) = search::find(source, header, among, pc)? else { return Ok(None) };
+    let Place { index, start, ref mut entry } = place;
+    let at = entry_at(header, index);
+    let outside = Error::RowsOutside { at, fre_offset: entry.fre_offset };
+    let Some(mut first) = source.open(entry.fre_offset)? else { return Err(outside.into()) };
+    if header.version == Version::V3 {
+        let attribute = source.window().get(first..).unwrap_or_default();
+        if !entry.add_attribute(attribute, header.endian) {
+            return Err(outside.into());
+        }
+        // Inside the window.
+        first = first.wrapping_add(Entry::ATTRIBUTE_SIZE);
     }
+    if let FdeKind::Unknown(_) = entry.kind() {
+        return Err(Error::UnknownFdeType { at, info2: entry.info2 }.into());
+    }
+    let fre = if entry.num_fres == 0 {
+        if header.version != Version::V3 {
+            // It has no meaning there.
+            return Ok(None);
+        }
+        None
+    } else {
+        // Inside the function, so that it is shorter than `u32::MAX`.
+        let offset = u32::try_from(pc.wrapping_sub(start)).unwrap_or_default();
+        let target = entry.pc_offset(at, header, offset)?;
+        let kind = entry.fre_type(at)?;
+        let checkpoint = source.checkpoint(index, entry.num_fres, target);
+        let scan = Scan::new(target, entry.num_fres, first).from(checkpoint);
+        let Some(found) = last_row(source, kind, header.endian, scan)? else { return Ok(None) };
+        let bytes = source.window().get(found..).unwrap_or_default();
+        Some(Fre::decode(bytes, source.offset(found), kind, header.endian)?)
+    };
+    let start = section.wrapping_add_signed(start);
+    Ok(Some(Found { fde: Fde::new(header, at, index, start, *entry), fre }))
 }
 
-/// A search in a table whose entries are `N` bytes long.
-struct Search<'a, const N: usize> {
-    header: &'a Header,
-    section: u64,
-    pc: i64,
-    /// What the start of entry 0 counts from.
-    anchor: i64,
-    /// How much further on that is for the next entry.
-    stride: i64,
+/// Whether a table is of the most frequent form: little-endian, and of a known
+/// ABI.
+pub(crate) const fn is_plain(header: &Header) -> bool {
+    !matches!(header.abi, Abi::Unknown(_)) && matches!(header.endian, Endian::Little)
 }
 
-impl<'a, const N: usize> Search<'a, N> {
-    #[inline]
-    fn new(header: &'a Header, section: u64, pc: i64) -> Self {
-        let (anchor, stride) = match header.flags.pcrel() {
-            // Below 2^33, and 20 at most.
-            true => (header.fdes_at().0.cast_signed(), i64::try_from(N).unwrap_or_default()),
-            false => (0, 0),
-        };
-        Self { header, section, pc, anchor, stride }
-    }
-
-    #[inline]
-    fn run<S: Source>(&self, source: &mut S) -> Result<Option<Found>, S::Error> {
-        let candidate = match self.header.flags.sorted() {
-            true => self.bisect(source)?,
-            false => self.scan(source)?,
-        };
-        let Some(candidate) = candidate else { return Ok(None) };
-        self.row(source, candidate)
-    }
-
-    /// Finds the function that covers the pc in a table that ascends.
-    #[inline]
-    fn bisect<S: Source>(
-        &self,
-        source: &mut S,
-    ) -> Result<Option<Candidate<S::Entry<N>>>, S::Error> {
-        let mut best = None;
-        let mut first = 0_u32;
-        let mut count = self.header.num_fdes;
-        // Starts before `first` are at or below the pc, those from
-        // `first + count` on above it.
-        while count > 0 {
-            let half = count / 2;
-            let middle = self.candidate(source, first.wrapping_add(half))?;
-            if middle.start <= self.pc {
-                best = Some(middle);
-                first = first.wrapping_add(half).wrapping_add(1);
-                count = count.wrapping_sub(half).wrapping_sub(1);
-            } else {
-                count = half;
-            }
-        }
-        let Some(mut last) = best else { return Ok(None) };
-        // Functions of size zero hide the one before them, and functions of
-        // equal start are in any order.
-        loop {
-            let size = self.size(&last)?;
-            if self.covers(last.start, size) {
-                return Ok(Some(last));
-            }
-            let Some(before) = last.index.checked_sub(1) else { return Ok(None) };
-            let before = self.candidate(source, before)?;
-            if size != 0 && before.start != last.start {
-                return Ok(None);
-            }
-            last = before;
-        }
-    }
-
-    /// Finds the function that covers the pc in a table in any order.
-    fn scan<S: Source>(&self, source: &mut S) -> Result<Option<Candidate<S::Entry<N>>>, S::Error> {
-        for index in 0..self.header.num_fdes {
-            let candidate = self.candidate(source, index)?;
-            if self.covers(candidate.start, self.size(&candidate)?) {
-                return Ok(Some(candidate));
-            }
-        }
-        Ok(None)
-    }
-
-    #[inline]
-    fn candidate<S: Source>(
-        &self,
-        source: &mut S,
-        index: u32,
-    ) -> Result<Candidate<S::Entry<N>>, S::Error> {
-        let entry = source.entry::<N>(index)?;
-        let value = start_value(entry.borrow(), self.header.endian)?;
-        let start = value
-            .wrapping_add(self.anchor)
-            .wrapping_add(i64::from(index).wrapping_mul(self.stride));
-        Ok(Candidate { index, start, entry })
-    }
-
-    #[inline]
-    fn covers(&self, start: i64, size: u32) -> bool {
-        self.pc.wrapping_sub(start).cast_unsigned() < u64::from(size)
-    }
-
-    #[inline]
-    fn size<E: Borrow<[u8; N]>>(&self, candidate: &Candidate<E>) -> Result<u32, Error> {
-        let entry: &[u8; N] = candidate.entry.borrow();
-        let start_len = match self.header.version {
-            Version::V1 | Version::V2 => 4,
-            Version::V3 => 8,
-        };
-        let size = entry.get(start_len..).unwrap_or_default();
-        Cursor::new(size, SectionOffset(0), self.header.endian).read()
-    }
-
-    /// Finds the row in the function that covers the pc.
-    #[inline]
-    fn row<S: Source>(
-        &self,
-        source: &mut S,
-        candidate: Candidate<S::Entry<N>>,
-    ) -> Result<Option<Found>, S::Error> {
-        let header = self.header;
-        let start = self.section.wrapping_add_signed(candidate.start);
-        let at = entry_at(header, candidate.index);
-        let entry: &[u8; N] = candidate.entry.borrow();
-        let mut fde = Fde::decode(header, candidate.index, start, at, entry)?;
-        if !source.open(fde.fre_offset)? {
-            return Err(fde.rows_outside().into());
-        }
-        let mut first = 0;
-        if header.version == Version::V3 {
-            fde = fde.with_attribute(source.window())?;
-            first = Fde::ATTRIBUTE_SIZE;
-        }
-        fde.check_kind()?;
-        if fde.num_fres == 0 {
-            // Before V3 this has no meaning.
-            let found = Found { fde, fre: None };
-            return Ok((header.version == Version::V3).then_some(found));
-        }
-        let pc = self.section.wrapping_add_signed(self.pc);
-        let Some(target) = fde.pc_offset(pc)? else { return Ok(None) };
-        let scan = Scan::new(target, header.endian, fde.num_fres, first);
-        Ok(find_fre(source, &fde, scan)?.map(|fre| Found { fde, fre: Some(fre) }))
-    }
-}
-
-/// The rows of `fde`, from the window that `source` has open.
+/// Finds the rules at `pc`, in bytes from the section, in a table that
+/// [`is_plain`], if the row is so, too: a default row whose words take one byte
+/// or two, with nothing wrong. `None` says nothing but that [`find`] has to be
+/// asked.
 #[inline]
-fn find_fre<S: Source>(source: &mut S, fde: &Fde, mut scan: Scan) -> Result<Option<Fre>, S::Error> {
-    let kind = fde.fre_type()?;
-    loop {
-        let stop = scan.advance(source.window(), kind);
-        // The words of the last row that was passed may be cut off, too.
-        let whole = scan.next <= source.window().len();
-        match stop {
-            Stop::Done if whole => break,
-            Stop::Done | Stop::Short => {
-                let keep = scan.found.unwrap_or(scan.next);
-                let at = source.offset(if whole { scan.next } else { keep });
-                if !source.slide(keep)? {
-                    return Err(Error::Truncated(at).into());
-                }
-                scan.slide(keep);
-            }
-            Stop::Unsorted => return Err(Error::UnsortedFres(source.offset(scan.next)).into()),
-            Stop::BadWordSize(info) => {
-                return Err(Error::BadWordSize { at: source.offset(scan.next), info }.into());
-            }
+pub(crate) fn find_plain<S: Source>(
+    source: &mut S,
+    header: &Header,
+    among: Ascending,
+    pc: i64,
+) -> Option<Row> {
+    let Place { index, start, mut entry } = search::find_plain(source, header, among, pc)?;
+    let mut first = source.open(entry.fre_offset).ok()??;
+    if header.version == Version::V3 {
+        if !entry.add_attribute(source.window().get(first..)?, Endian::Little) {
+            return None;
         }
+        first = first.wrapping_add(Entry::ATTRIBUTE_SIZE);
     }
-    let Some(found) = scan.found else { return Ok(None) };
-    let row = source.window().get(found..).unwrap_or_default();
-    Ok(Some(Fre::decode(row, source.offset(found), kind, fde.dialect.endian)?))
+    if entry.kind() != FdeKind::Default {
+        return None;
+    }
+    let at = SectionOffset(0);
+    let offset = u32::try_from(pc.wrapping_sub(start)).ok()?;
+    let target = entry.pc_offset(at, header, offset).ok()?;
+    let kind = entry.fre_type(at).ok()?;
+    let checkpoint = source.checkpoint(index, entry.num_fres, target);
+    let mut scan = Scan::new(target, entry.num_fres, first).from(checkpoint);
+    let stop = scan.advance(source.window(), kind, Endian::Little);
+    if stop != Stop::Done || scan.next > source.window().len() {
+        return None;
+    }
+    let row = source.window().get(scan.found?..)?;
+    let (&info, words) = row.get(usize::from(kind.width())..)?.split_first()?;
+    let info = FreInfo(info);
+    // Nearly every row has others behind it, so that three words can be read.
+    let [cfa, second, third] = match info.word_size()? {
+        1 => words.first_chunk().map(|&[a, b, c]| [a, b, c].map(widen))?,
+        2 => words.first_chunk().map(|&[a, b, c, d, e, f]| {
+            [[a, b], [c, d], [e, f]].map(|word| i16::from_le_bytes(word).into())
+        })?,
+        _ => return None,
+    };
+    let count = info.word_count();
+    let second = (count > 1).then_some(second);
+    let third = (count > 2).then_some(third);
+    let words = (count > 0).then_some(DefaultWords { cfa, second, third })?;
+    words.row(Dialect::new(header), info, entry.is_signal(header.version))
+}
+
+#[inline(always)]
+fn widen(byte: u8) -> i32 {
+    byte.cast_signed().into()
+}
+
+/// Where in the window of `source` the row is that `scan` looks for.
+#[inline(always)]
+fn last_row<S: Source>(
+    source: &mut S,
+    kind: FreType,
+    endian: Endian,
+    mut scan: Scan,
+) -> Result<Option<usize>, S::Error> {
+    loop {
+        let stop = scan.advance(source.window(), kind, endian);
+        // The words of the last row that was passed may be cut off, too.
+        if stop == Stop::Done && scan.next <= source.window().len() {
+            return Ok(scan.found);
+        }
+        scan = more(source, kind, scan, stop)?;
+    }
+}
+
+/// Fetches what is behind the window, if all rows that `scan` passed are good.
+#[cold]
+fn more<S: Source>(
+    source: &mut S,
+    kind: FreType,
+    mut scan: Scan,
+    stop: Stop,
+) -> Result<Scan, S::Error> {
+    if stop == Stop::Unsorted {
+        return Err(Error::UnsortedFres(source.offset(scan.next)).into());
+    }
+    let keep = scan.found.unwrap_or(scan.next);
+    let last = source.window().get(keep..).unwrap_or_default();
+    if let Some(&info) = last.get(usize::from(kind.width()))
+        && FreInfo(info).word_size().is_none()
+    {
+        return Err(Error::BadWordSize { at: source.offset(keep), info }.into());
+    }
+    let cut = if scan.next <= source.window().len() { scan.next } else { keep };
+    let at = source.offset(cut);
+    if !source.slide(keep)? {
+        return Err(Error::Truncated(at).into());
+    }
+    scan.slide(keep);
+    Ok(scan)
 }
 
 /// Where the entry at `index` is in the section.
+#[inline(always)]
 pub(crate) fn entry_at(header: &Header, index: u32) -> SectionOffset {
     let size = u64::try_from(header.version.fde_size()).unwrap_or_default();
     SectionOffset(header.fdes_at().0.wrapping_add(u64::from(index).wrapping_mul(size)))
-}
-
-/// The raw start of an entry: 4 bytes before V3, 8 from there on.
-#[inline]
-pub(crate) fn start_value<const N: usize>(entry: &[u8; N], endian: Endian) -> Result<i64, Error> {
-    let mut r = Cursor::new(entry, SectionOffset(0), endian);
-    if N == Version::V3.fde_size() { r.read() } else { r.read::<i32>().map(i64::from) }
 }

@@ -5,8 +5,10 @@ use core::{convert::Infallible, fmt};
 use unwind_core::{Memory, ReadError, TableError, VirtAddr};
 
 use crate::{
-    Error, Fde, Header, SectionOffset, Version,
+    Error, Header, SectionOffset, Version,
+    fde::Entry,
     lookup::{self, Found, Source},
+    search::Ascending,
 };
 
 /// A table that could not be used where it is.
@@ -76,7 +78,7 @@ impl TableError for RemoteError {
 /// 192 bytes each, none of which touches a page that nothing needed is in. In a
 /// sorted table of `n` functions it takes log2(`n`) + 1 reads to find the
 /// function, and one for each 192 bytes of the function's rows up to the one
-/// that is found. It needs less than 1 KiB of stack, without what the
+/// that is found. It needs less than 1.5 KiB of stack, without what the
 /// [`Memory`] needs, in optimised code.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteSection {
@@ -145,8 +147,8 @@ impl RemoteSection {
             entries: Window::EMPTY,
             rows: Window::EMPTY,
         };
-        let offset = pc.wrapping_sub(self.addr).cast_signed();
-        lookup::find(&mut source, &self.header, self.addr, offset)
+        let among = Ascending::all(&self.header);
+        lookup::find(&mut source, &self.header, among, self.addr, pc)
     }
 }
 
@@ -244,10 +246,7 @@ struct MemorySource<'s, M> {
     rows: Window<ROWS_WINDOW>,
 }
 
-impl<M: Memory> Source for MemorySource<'_, M> {
-    type Error = RemoteError;
-    type Entry<const N: usize> = [u8; N];
-
+impl<M: Memory> MemorySource<'_, M> {
     fn entry<const N: usize>(&mut self, index: u32) -> Result<[u8; N], RemoteError> {
         let at = lookup::entry_at(self.header, index).0;
         if let Some(entry) = self.entries.array_at(at) {
@@ -258,18 +257,30 @@ impl<M: Memory> Source for MemorySource<'_, M> {
         self.reads.extend(&mut self.entries, N, part_end)?;
         self.entries.array_at(at).ok_or(Error::Truncated(SectionOffset(at)).into())
     }
+}
 
-    fn open(&mut self, fre_offset: u32) -> Result<bool, RemoteError> {
+impl<M: Memory> Source for MemorySource<'_, M> {
+    type Fault = RemoteError;
+    type Error = RemoteError;
+    type Entry<const N: usize> = [u8; N];
+
+    fn entries<const N: usize>(
+        &mut self,
+    ) -> impl FnMut(u32) -> Result<(u32, [u8; N]), RemoteError> {
+        |index| Ok((index, self.entry(index)?))
+    }
+
+    fn open(&mut self, fre_offset: u32) -> Result<Option<usize>, RemoteError> {
         if fre_offset > self.header.fre_len {
-            return Ok(false);
+            return Ok(None);
         }
         let need = match self.header.version {
             Version::V1 | Version::V2 => 1,
-            Version::V3 => Fde::ATTRIBUTE_SIZE,
+            Version::V3 => Entry::ATTRIBUTE_SIZE,
         };
         self.rows.restart(self.header.fres_at().0.saturating_add(fre_offset.into()));
         self.reads.extend(&mut self.rows, need, self.header.len())?;
-        Ok(true)
+        Ok(Some(0))
     }
 
     fn window(&self) -> &[u8] {

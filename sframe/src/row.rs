@@ -2,7 +2,7 @@
 
 use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
 
-use crate::{Abi, Error, Fde, FdeKind, Flex, Found, Fre, Version};
+use crate::{Abi, Error, Fde, FdeKind, Flex, Found, Fre, FreInfo, Version, fde::Dialect};
 
 /// s390x: the CFA lies this many bytes above the stack pointer at a function's
 /// entry, and words count from there.
@@ -20,13 +20,17 @@ impl Found {
     pub fn row(&self) -> Result<Row, Error> {
         match &self.fre {
             Some(fre) => self.fde.row(fre),
-            None if self.fde.is_signal() => Ok(Row::signal_context()),
-            None => Ok(Row::outermost()),
+            None => Ok(self.fde.row_of_none()),
         }
     }
 }
 
 impl Fde {
+    /// The rules of a function that has no rows at all.
+    pub(crate) fn row_of_none(&self) -> Row {
+        if self.is_signal() { Row::signal_context() } else { Row::outermost() }
+    }
+
     /// The rules of `fre`, one of this function's rows, to get to the caller's
     /// frame.
     ///
@@ -40,86 +44,102 @@ impl Fde {
     /// of range.
     #[inline]
     pub fn row(&self, fre: &Fre) -> Result<Row, Error> {
-        let abi = self.dialect.abi;
-        if let Abi::Unknown(id) = abi {
+        let dialect = self.dialect;
+        if let Abi::Unknown(id) = dialect.abi {
             return Err(Error::UnknownAbi(id));
         }
-        // V1 has no way to say it.
-        if fre.info.word_count() == 0 && self.dialect.version != Version::V1 {
-            return Ok(Row::outermost());
-        }
-        let mut row = match self.kind() {
-            FdeKind::Default => default_row(self, fre)?,
-            FdeKind::Flexible => flexible_row(self, fre)?,
-            FdeKind::Unknown(_) => {
-                return Err(Error::UnknownFdeType { at: self.at, info2: self.info2 });
+        match (self.kind(), fre.word(0)) {
+            (FdeKind::Unknown(_), _) => {
+                Err(Error::UnknownFdeType { at: self.at, info2: self.info2 })
             }
-        };
-        if fre.info.mangled_ra() && matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little) {
-            row = row.with_signed_ra();
+            // V1 has no way to say that a frame is outermost.
+            (_, None) if dialect.version == Version::V1 => {
+                Err(Error::BadWordCount { at: fre.at, count: 0 })
+            }
+            (_, None) => Ok(Row::outermost()),
+            (FdeKind::Default, Some(cfa)) => {
+                let words = DefaultWords { cfa, second: fre.word(1), third: fre.word(2) };
+                let row = words.row(dialect, fre.info, self.is_signal());
+                row.ok_or(Error::CfaOffsetOverflow(fre.at))
+            }
+            (FdeKind::Flexible, Some(_)) => self.flexible_row(fre),
         }
-        Ok(if self.is_signal() { row.with_signal() } else { row })
+    }
+
+    /// The rules of a row of pairs of a control word and an offset.
+    fn flexible_row(&self, fre: &Fre) -> Result<Row, Error> {
+        let abi = self.dialect.abi;
+        let Some(rules) = fre.flex() else {
+            return Err(Error::BadWordCount { at: fre.at, count: fre.info.word_count() });
+        };
+        let Some(register) = rules.cfa.control.register() else {
+            return Err(Error::CfaWithoutRegister(fre.at));
+        };
+        let offset = scale_cfa(abi, rules.cfa.offset).ok_or(Error::CfaOffsetOverflow(fre.at))?;
+        let cfa = match rules.cfa.control.deref() {
+            true => CfaRule::Deref(base(abi, register), offset),
+            false => CfaRule::Offset(base(abi, register), offset),
+        };
+        let ra = match (rules.ra, self.dialect.fixed_ra) {
+            (Some(flex), _) => flex_rule(abi, flex),
+            (None, Some(offset)) => RegRule::AtCfa(offset.into()),
+            (None, None) => RegRule::Same,
+        };
+        let fp = rules.fp.map_or(RegRule::Same, |flex| flex_rule(abi, flex));
+        let row = Row::new(cfa, ra, fp);
+        Ok(mark(row, self.dialect, fre.info, self.is_signal()))
     }
 }
 
-/// Words: the CFA's offset; the RA's, unless the header fixes it; the FP's.
-#[inline]
-fn default_row(fde: &Fde, fre: &Fre) -> Result<Row, Error> {
-    let dialect = &fde.dialect;
-    let Some(cfa_offset) = fre.word(0) else {
-        return Err(Error::BadWordCount { at: fre.at, count: 0 });
-    };
-    let base = if fre.info.cfa_base_is_sp() { Base::Sp } else { Base::Fp };
-    let cfa = CfaRule::Offset(base, scale_cfa(dialect.abi, fre, cfa_offset)?);
+/// The first words of a default row: the CFA's offset; the RA's, unless the
+/// header fixes it; the FP's.
+#[derive(Clone, Copy)]
+pub(crate) struct DefaultWords {
+    pub(crate) cfa: i32,
+    pub(crate) second: Option<i32>,
+    pub(crate) third: Option<i32>,
+}
 
-    let slot = |word: Option<i32>| match word {
-        None => RegRule::Same,
-        Some(word) => slot_rule(fde, word),
-    };
-    let (ra, fp_word) = match dialect.fixed_ra {
-        Some(offset) => (RegRule::AtCfa(offset.into()), fre.word(1)),
-        // A zero keeps the FP's place where the RA is not saved.
-        None => (slot(fre.word(1).filter(|&word| word != 0)), fre.word(2)),
-    };
-    let fp = match dialect.fixed_fp {
-        Some(offset) => RegRule::AtCfa(offset.into()),
-        None => slot(fp_word),
-    };
-    Ok(Row::new(cfa, ra, fp))
+impl DefaultWords {
+    /// The rules, for a known ABI; `None` if the CFA's offset does not fit.
+    #[inline(always)]
+    pub(crate) fn row(self, dialect: Dialect, info: FreInfo, signal: bool) -> Option<Row> {
+        let base = if info.cfa_base_is_sp() { Base::Sp } else { Base::Fp };
+        let cfa = CfaRule::Offset(base, scale_cfa(dialect.abi, self.cfa)?);
+        let slot = |word| match word {
+            None => RegRule::Same,
+            Some(word) => slot_rule(dialect, word),
+        };
+        let (ra, fp_word) = match dialect.fixed_ra {
+            Some(offset) => (RegRule::AtCfa(offset.into()), self.second),
+            // A zero keeps the FP's place where the RA is not saved.
+            None => (slot(self.second.filter(|&word| word != 0)), self.third),
+        };
+        let fp = match dialect.fixed_fp {
+            Some(offset) => RegRule::AtCfa(offset.into()),
+            None => slot(fp_word),
+        };
+        Some(mark(Row::new(cfa, ra, fp), dialect, info, signal))
+    }
+}
+
+/// Marks a signal frame, and an RA that is signed.
+#[inline(always)]
+fn mark(row: Row, dialect: Dialect, info: FreInfo, signal: bool) -> Row {
+    let aarch64 = matches!(dialect.abi, Abi::Aarch64Big | Abi::Aarch64Little);
+    let row = if info.mangled_ra() && aarch64 { row.with_signed_ra() } else { row };
+    if signal { row.with_signal() } else { row }
 }
 
 /// Where a register is saved: at an offset from the CFA or, in V2 on s390x, in
 /// another register where the word is odd.
-#[inline]
-fn slot_rule(fde: &Fde, word: i32) -> RegRule {
-    let in_register = fde.dialect.abi == Abi::S390xBig && fde.dialect.version == Version::V2;
+#[inline(always)]
+fn slot_rule(dialect: Dialect, word: i32) -> RegRule {
+    let in_register = dialect.abi == Abi::S390xBig && dialect.version == Version::V2;
     if in_register && word & 1 != 0 {
         return RegRule::Reg(base(Abi::S390xBig, (word >> 1).cast_unsigned()), 0);
     }
     RegRule::AtCfa(word)
-}
-
-/// Pairs of a control word and an offset.
-fn flexible_row(fde: &Fde, fre: &Fre) -> Result<Row, Error> {
-    let abi = fde.dialect.abi;
-    let Some(rules) = fre.flex() else {
-        return Err(Error::BadWordCount { at: fre.at, count: fre.info.word_count() });
-    };
-    let Some(register) = rules.cfa.control.register() else {
-        return Err(Error::CfaWithoutRegister(fre.at));
-    };
-    let offset = scale_cfa(abi, fre, rules.cfa.offset)?;
-    let cfa = match rules.cfa.control.deref() {
-        true => CfaRule::Deref(base(abi, register), offset),
-        false => CfaRule::Offset(base(abi, register), offset),
-    };
-    let ra = match (rules.ra, fde.dialect.fixed_ra) {
-        (Some(flex), _) => flex_rule(abi, flex),
-        (None, Some(offset)) => RegRule::AtCfa(offset.into()),
-        (None, None) => RegRule::Same,
-    };
-    let fp = rules.fp.map_or(RegRule::Same, |flex| flex_rule(abi, flex));
-    Ok(Row::new(cfa, ra, fp))
 }
 
 fn flex_rule(abi: Abi, Flex { control, offset }: Flex) -> RegRule {
@@ -131,15 +151,12 @@ fn flex_rule(abi: Abi, Flex { control, offset }: Flex) -> RegRule {
     }
 }
 
-#[inline]
-fn scale_cfa(abi: Abi, fre: &Fre, offset: i32) -> Result<i32, Error> {
-    if abi != Abi::S390xBig {
-        return Ok(offset);
+#[inline(always)]
+fn scale_cfa(abi: Abi, offset: i32) -> Option<i32> {
+    match abi {
+        Abi::S390xBig => offset.checked_mul(S390X_CFA_SCALE)?.checked_add(S390X_CFA_BIAS),
+        _ => Some(offset),
     }
-    offset
-        .checked_mul(S390X_CFA_SCALE)
-        .and_then(|offset| offset.checked_add(S390X_CFA_BIAS))
-        .ok_or(Error::CfaOffsetOverflow(fre.at))
 }
 
 /// A register by its DWARF number, or by its neutral name if it has one.

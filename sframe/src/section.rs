@@ -2,11 +2,15 @@
 
 use core::iter::FusedIterator;
 
+use unwind_core::Row;
+
 use crate::{
     Error, Fde, Fres, FuncRange, Header, SectionOffset, Version,
-    bytes::Cursor,
+    bytes::Fields,
+    fde::Entry,
     header::MAGIC,
     lookup::{self, Found, Source},
+    search::Ascending,
 };
 
 /// One table: a header, functions and their rows.
@@ -25,6 +29,8 @@ pub struct Section<'a> {
     fres: &'a [u8],
     header: Header,
     addr: u64,
+    /// Whether [`find_row`](Self::find_row) may try its shorter way.
+    plain: bool,
 }
 
 impl<'a> Section<'a> {
@@ -47,7 +53,9 @@ impl<'a> Section<'a> {
         let fres = part(header.fres_at().0, header.fre_len.into());
         match (table, fdes, fres) {
             (Some(bytes), Some(fdes), Some(fres)) => {
-                Ok(Self { bytes, fdes, fres, header, addr: 0 })
+                let sorted = header.flags.sorted() && header.num_fdes > 0;
+                let plain = sorted && lookup::is_plain(&header);
+                Ok(Self { bytes, fdes, fres, header, addr: 0, plain })
             }
             _ => Err(Error::Truncated(SectionOffset(0))),
         }
@@ -83,19 +91,15 @@ impl<'a> Section<'a> {
     #[must_use]
     pub fn range(&self, index: u32) -> Option<FuncRange> {
         let header = &self.header;
-        let size = header.version.fde_size();
-        let at = usize::try_from(index).ok()?.checked_mul(size)?;
-        let entry = self.fdes.get(at..)?.get(..size)?;
-        let mut r = Cursor::new(entry, lookup::entry_at(header, index), header.endian);
+        let at = lookup::entry_at(header, index);
+        let mut r = Fields::new(self.entry(index)?, header.endian);
         let start = match header.version {
-            Version::V1 | Version::V2 => r.read::<i32>().ok()?.into(),
-            Version::V3 => r.read::<i64>().ok()?,
+            Version::V1 | Version::V2 => r.u32().cast_signed().into(),
+            Version::V3 => r.u64().cast_signed(),
         };
-        let anchor = if header.flags.pcrel() { lookup::entry_at(header, index).0 } else { 0 };
-        Some(FuncRange {
-            start: self.addr.wrapping_add(anchor).wrapping_add_signed(start),
-            size: r.read().ok()?,
-        })
+        let anchor = if header.flags.pcrel() { at.0 } else { 0 };
+        let start = self.addr.wrapping_add(anchor).wrapping_add_signed(start);
+        Some(FuncRange { start, size: r.u32() })
     }
 
     /// Returns the function at `index`, or `None` if there are not so many.
@@ -105,19 +109,21 @@ impl<'a> Section<'a> {
     /// [`Error::RowsOutside`] if its rows are outside the section.
     pub fn fde(&self, index: u32) -> Result<Option<Fde>, Error> {
         let Some(range) = self.range(index) else { return Ok(None) };
+        self.fde_in(index, range)
+    }
+
+    /// The same by the index and the range that goes with it.
+    pub(crate) fn fde_in(&self, index: u32, range: FuncRange) -> Result<Option<Fde>, Error> {
         let header = &self.header;
-        let size = header.version.fde_size();
-        let entry = usize::try_from(index)
-            .ok()
-            .and_then(|index| self.fdes.get(index.checked_mul(size)?..))
-            .unwrap_or_default();
+        let Some(bytes) = self.entry(index) else { return Ok(None) };
+        let mut entry = Entry::decode(bytes, header.version, header.endian);
         let at = lookup::entry_at(header, index);
-        let fde = Fde::decode(header, index, range.start, at, entry)?;
-        let rows = self.rows(&fde)?;
-        match header.version {
-            Version::V1 | Version::V2 => Ok(Some(fde)),
-            Version::V3 => fde.with_attribute(rows).map(Some),
+        let outside = Error::RowsOutside { at, fre_offset: entry.fre_offset };
+        let rows = self.rows(entry.fre_offset).ok_or(outside)?;
+        if header.version == Version::V3 && !entry.add_attribute(rows, header.endian) {
+            return Err(outside);
         }
+        Ok(Some(Fde::new(header, at, index, range.start, entry)))
     }
 
     /// The functions in the order of the table.
@@ -134,9 +140,10 @@ impl<'a> Section<'a> {
     pub fn fres(&self, fde: &Fde) -> Result<Fres<'a>, Error> {
         let skip = match self.header.version {
             Version::V1 | Version::V2 => 0,
-            Version::V3 => Fde::ATTRIBUTE_SIZE,
+            Version::V3 => Entry::ATTRIBUTE_SIZE,
         };
-        let rows = self.rows(fde)?.get(skip..).ok_or(fde.rows_outside())?;
+        let rows = self.rows(fde.fre_offset).and_then(|rows| rows.get(skip..));
+        let rows = rows.ok_or(fde.rows_outside())?;
         let at = self.header.fres_at().0.saturating_add(fde.fre_offset.into());
         Fres::new(fde, rows, SectionOffset(at).plus(skip))
     }
@@ -151,9 +158,57 @@ impl<'a> Section<'a> {
     /// [`Error`] if the function that covers `pc` is malformed, or one of its
     /// rows up to that of the pc.
     pub fn find(&self, pc: u64) -> Result<Option<Found>, Error> {
-        let mut source = SliceSource { section: self, window: &[] };
-        let offset = pc.wrapping_sub(self.addr).cast_signed();
-        lookup::find(&mut source, &self.header, self.addr, offset)
+        let among = Ascending::all(&self.header);
+        lookup::find(&mut AtHand(self), &self.header, among, self.addr, pc)
+    }
+
+    /// Finds the rules for `pc`, or `None` if there are none. The same as
+    /// [`find`](Self::find) and [`Found::row`], but faster.
+    ///
+    /// # Errors
+    ///
+    /// As [`find`](Self::find) and [`Found::row`].
+    #[inline]
+    pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
+        if self.plain {
+            let among = Ascending { first: 0, count: self.header.num_fdes };
+            let offset = pc.wrapping_sub(self.addr).cast_signed();
+            if let Some(row) = lookup::find_plain(&mut AtHand(self), &self.header, among, offset) {
+                return Ok(Some(row));
+            }
+        }
+        self.find_any_row(pc)
+    }
+
+    /// The same for rows of any form, and to say what is wrong.
+    #[cold]
+    fn find_any_row(&self, pc: u64) -> Result<Option<Row>, Error> {
+        self.find(pc)?.map(|found| found.row()).transpose()
+    }
+
+    /// The bytes of the entry at `index`.
+    fn entry(&self, index: u32) -> Option<&'a [u8]> {
+        let size = self.header.version.fde_size();
+        let at = usize::try_from(index).ok()?.checked_mul(size)?;
+        self.fdes.get(at..)?.get(..size)
+    }
+
+    /// All entries of the function table, which are `N` bytes long.
+    #[inline(always)]
+    pub(crate) fn entries<const N: usize>(
+        &self,
+    ) -> impl FnMut(u32) -> Result<(u32, &'a [u8; N]), Missing> + use<'a, N> {
+        let (entries, _) = self.fdes.as_chunks();
+        move |index| {
+            let entry = usize::try_from(index).ok().and_then(|index| entries.get(index));
+            Ok((index, entry.ok_or(Missing)?))
+        }
+    }
+
+    /// The rows of all functions.
+    #[inline(always)]
+    pub(crate) const fn fres_bytes(&self) -> &'a [u8] {
+        self.fres
     }
 
     /// Where the first of `rest` is, bytes that reach to the section's end.
@@ -163,11 +218,8 @@ impl<'a> Section<'a> {
 
     /// The bytes from a function's rows (V3: its attribute) to the section's
     /// end.
-    fn rows(&self, fde: &Fde) -> Result<&'a [u8], Error> {
-        usize::try_from(fde.fre_offset)
-            .ok()
-            .and_then(|at| self.fres.get(at..))
-            .ok_or(fde.rows_outside())
+    fn rows(&self, fre_offset: u32) -> Option<&'a [u8]> {
+        self.fres.get(usize::try_from(fre_offset).ok()?..)
     }
 }
 
@@ -282,44 +334,49 @@ impl<'a> Iterator for Tables<'a> {
 
 impl FusedIterator for Tables<'_> {}
 
-/// A table at hand: what is fetched is borrowed.
-struct SliceSource<'s, 'a> {
-    section: &'s Section<'a>,
-    window: &'a [u8],
+/// An entry is not there. As many as the header says are, since the table was
+/// opened.
+pub(crate) struct Missing;
+
+impl From<Missing> for Error {
+    fn from(_: Missing) -> Self {
+        Self::Truncated(SectionOffset(0))
+    }
 }
 
-impl<'a> Source for SliceSource<'_, 'a> {
+/// A table at hand: what is fetched is borrowed, and the window is all rows.
+pub(crate) struct AtHand<'s, 'a>(pub(crate) &'s Section<'a>);
+
+impl<'a> Source for AtHand<'_, 'a> {
+    type Fault = Missing;
     type Error = Error;
     type Entry<const N: usize> = &'a [u8; N];
 
-    #[inline]
-    fn entry<const N: usize>(&mut self, index: u32) -> Result<&'a [u8; N], Error> {
-        let (entries, _) = self.section.fdes.as_chunks();
-        usize::try_from(index)
-            .ok()
-            .and_then(|index| entries.get(index))
-            .ok_or(Error::Truncated(self.section.header.fdes_at()))
+    #[inline(always)]
+    fn entries<const N: usize>(
+        &mut self,
+    ) -> impl FnMut(u32) -> Result<(u32, &'a [u8; N]), Missing> {
+        self.0.entries()
     }
 
-    #[inline]
-    fn open(&mut self, fre_offset: u32) -> Result<bool, Error> {
-        let rows = usize::try_from(fre_offset).ok().and_then(|at| self.section.fres.get(at..));
-        self.window = rows.unwrap_or_default();
-        Ok(rows.is_some())
+    #[inline(always)]
+    fn open(&mut self, fre_offset: u32) -> Result<Option<usize>, Missing> {
+        let first = usize::try_from(fre_offset).ok();
+        Ok(first.filter(|&first| first <= self.0.fres.len()))
     }
 
-    #[inline]
+    #[inline(always)]
     fn window(&self) -> &[u8] {
-        self.window
+        self.0.fres_bytes()
     }
 
-    #[inline]
+    #[inline(always)]
     fn offset(&self, pos: usize) -> SectionOffset {
-        self.section.offset_of(self.window).plus(pos)
+        self.0.header.fres_at().plus(pos)
     }
 
-    #[inline]
-    fn slide(&mut self, _keep: usize) -> Result<bool, Error> {
+    #[inline(always)]
+    fn slide(&mut self, _keep: usize) -> Result<bool, Missing> {
         Ok(false)
     }
 }

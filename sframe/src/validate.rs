@@ -1,208 +1,11 @@
 //! Whether a table keeps all rules of its format.
 
-use core::{fmt, ops::ControlFlow};
+use core::ops::ControlFlow;
 
 use crate::{
-    Abi, Error, Fde, FdeKind, Fre, FreInfo, FreType, PcKind, Section, SectionOffset, Version,
-    fre::{WORDS_LEN, split_head},
-    lookup,
+    Abi, Endian, Error, Fault, Fde, FdeKind, Finding, Fre, FreInfo, FreType, FuncRange, PcKind,
+    Section, Severity, Summary, Version, fde::Entry, fre::split_head, lookup,
 };
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Severity {
-    /// Legal, seen in the output of tools, and without harm to lookups.
-    Note,
-    /// Against the format: something cannot be found, or is found wrong.
-    Error,
-}
-
-/// What is unusual about a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Fault {
-    /// A function or row is malformed.
-    Malformed(Error),
-    /// The table says that it is sorted, but the function starts before the one
-    /// before it.
-    UnsortedFde(SectionOffset),
-    /// The function covers code that another one covers, too.
-    Overlap {
-        /// Where the function's entry is.
-        at: SectionOffset,
-        /// The index of the other function.
-        other: u32,
-    },
-    /// The functions' rows are not as many as the header says.
-    FreCount {
-        /// By the header.
-        header: u32,
-        /// By the functions.
-        found: u64,
-    },
-    /// Functions share rows so often that they were not all looked at.
-    TooManyRows(SectionOffset),
-    /// The rows are for an ABI that is not known: nobody can use them.
-    UnknownAbi(u8),
-
-    /// The functions' rows do not fill the bytes that the header says.
-    FreBytes {
-        /// By the header.
-        header: u32,
-        /// By the functions.
-        found: u64,
-    },
-    /// A function of size zero starts where another one starts, or inside it.
-    EmptyNeighbour {
-        /// Where the entry of the function of size zero is.
-        at: SectionOffset,
-        /// The index of the other function.
-        other: u32,
-    },
-    /// The row starts at or behind the end of its function or block: no address
-    /// has it.
-    RowBehindEnd {
-        /// Where the row is.
-        at: SectionOffset,
-        /// Where it starts to hold.
-        start: u32,
-    },
-    /// The first row does not start where its function does.
-    LateFirstRow {
-        /// Where the row is.
-        at: SectionOffset,
-        /// Where it starts to hold.
-        start: u32,
-    },
-    /// The function has no rows, which means nothing before V3.
-    NoRows(SectionOffset),
-    /// The row has more words than its ABI gives a meaning.
-    SurplusWords {
-        /// Where the row is.
-        at: SectionOffset,
-        /// How many words it has.
-        count: u8,
-    },
-    /// The row says that the RA is signed, on a CPU that does not sign.
-    SignedRa(SectionOffset),
-    /// Bits without a meaning are set in an info byte of the function.
-    ReservedBits(SectionOffset),
-}
-
-impl Fault {
-    /// How bad it is.
-    #[must_use]
-    pub const fn severity(self) -> Severity {
-        match self {
-            Self::Malformed(_)
-            | Self::UnsortedFde(_)
-            | Self::Overlap { .. }
-            | Self::FreCount { .. }
-            | Self::TooManyRows(_)
-            | Self::UnknownAbi(_) => Severity::Error,
-            Self::FreBytes { .. }
-            | Self::EmptyNeighbour { .. }
-            | Self::RowBehindEnd { .. }
-            | Self::LateFirstRow { .. }
-            | Self::NoRows(_)
-            | Self::SurplusWords { .. }
-            | Self::SignedRa(_)
-            | Self::ReservedBits(_) => Severity::Note,
-        }
-    }
-
-    /// Where in the section it is.
-    #[must_use]
-    pub const fn at(self) -> SectionOffset {
-        match self {
-            Self::Malformed(error) => error.at(),
-            Self::UnknownAbi(_) => SectionOffset(0x04),
-            Self::FreCount { .. } => SectionOffset(0x0c),
-            Self::FreBytes { .. } => SectionOffset(0x10),
-            Self::UnsortedFde(at)
-            | Self::TooManyRows(at)
-            | Self::NoRows(at)
-            | Self::SignedRa(at)
-            | Self::ReservedBits(at)
-            | Self::Overlap { at, .. }
-            | Self::EmptyNeighbour { at, .. }
-            | Self::RowBehindEnd { at, .. }
-            | Self::LateFirstRow { at, .. }
-            | Self::SurplusWords { at, .. } => at,
-        }
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Self::Malformed(error) = self {
-            return error.fmt(f);
-        }
-        write!(f, "{}: ", self.at())?;
-        match *self {
-            Self::Malformed(_) => Ok(()),
-            Self::UnsortedFde(_) => f.write_str("the function starts before the one before it"),
-            Self::Overlap { other, .. } => write!(f, "the function overlaps function {other}"),
-            Self::FreCount { header, found } => {
-                write!(f, "the functions have {found} rows, not {header}")
-            }
-            Self::TooManyRows(_) => f.write_str("too many functions share rows to look at them"),
-            Self::UnknownAbi(abi) => write!(f, "nobody can use the rows of abi {abi}"),
-            Self::FreBytes { header, found } => {
-                write!(f, "the functions' rows take {found:#x} bytes, not {header:#x}")
-            }
-            Self::EmptyNeighbour { other, .. } => {
-                write!(f, "the function of size zero starts in function {other}")
-            }
-            Self::RowBehindEnd { start, .. } => {
-                write!(f, "the row starts at +{start:#x}, behind all code")
-            }
-            Self::LateFirstRow { start, .. } => write!(f, "the first row starts at +{start:#x}"),
-            Self::NoRows(_) => f.write_str("the function has no rows"),
-            Self::SurplusWords { count, .. } => write!(f, "not all {count} words have a meaning"),
-            Self::SignedRa(_) => f.write_str("the cpu does not sign return addresses"),
-            Self::ReservedBits(_) => f.write_str("reserved bits in the function's info are set"),
-        }
-    }
-}
-
-/// One finding of a validation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Finding {
-    /// What it is.
-    pub fault: Fault,
-    /// The index of the function that it is about; `None` for the whole table.
-    pub function: Option<u32>,
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.function {
-            Some(index) => write!(f, "function {index}: {}", self.fault),
-            None => self.fault.fmt(f),
-        }
-    }
-}
-
-impl core::error::Error for Finding {}
-
-/// What a validation looked at and found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Summary {
-    /// Functions.
-    pub functions: u32,
-    /// Rows, of all functions together.
-    pub rows: u64,
-    /// Findings that are against the format.
-    pub errors: u64,
-    /// Findings that are not.
-    pub notes: u64,
-    /// Whether overlaps of functions were looked for: they are not in a table
-    /// that is not sorted unless the buffer has room for all functions.
-    pub overlaps_checked: bool,
-}
 
 /// The rows of all functions are at most this many for each byte of rows. A
 /// table of functions that share no rows has one for two bytes or more.
@@ -243,7 +46,7 @@ impl Section<'_> {
             section: self,
             visit,
             summary: Summary::default(),
-            slow: slow_infos(self),
+            words_len: words_len(self),
             declared: 0,
             bytes: 0,
             whole: true,
@@ -273,9 +76,9 @@ struct Validator<'s, 'a, V> {
     section: &'s Section<'a>,
     visit: V,
     summary: Summary,
-    /// By info byte of a row of a default function: whether more than its size
-    /// has to be looked at.
-    slow: [bool; 256],
+    /// By info byte of a row of a default function: the size of its words, or
+    /// [`UNUSUAL`].
+    words_len: [u8; 256],
     /// How many rows the functions say that they have.
     declared: u64,
     /// Bytes of the attributes and rows that were looked at.
@@ -295,11 +98,12 @@ impl<V> Validator<'_, '_, V> {
         }
         let mut order = Order::default();
         for index in 0..header.num_fdes {
+            let Some(range) = self.section.range(index) else { break };
             self.summary.functions = self.summary.functions.saturating_add(1);
             if header.flags.sorted() {
-                self.neighbours(&mut order, index)?;
+                self.neighbours(&mut order, index, range)?;
             }
-            self.function(index)?;
+            self.function(index, range)?;
         }
         if header.flags.sorted() {
             self.summary.overlaps_checked = true;
@@ -351,25 +155,30 @@ impl<V> Validator<'_, '_, V> {
             *slot = index;
         }
         let section = self.section;
-        indices.sort_unstable_by_key(|&index| (relative_start(section, index), index));
+        let start = |index| section.range(index).map(|range| relative_start(section, range));
+        indices.sort_unstable_by_key(|&index| (start(index), index));
         let mut order = Order::default();
         for &mut index in indices {
-            self.neighbours(&mut order, index)?;
+            let Some(range) = section.range(index) else { break };
+            self.neighbours(&mut order, index, range)?;
         }
         self.summary.overlaps_checked = true;
         ControlFlow::Continue(())
     }
 
     /// Compares a function with those before it in order.
-    fn neighbours<B>(&mut self, order: &mut Order, index: u32) -> ControlFlow<B>
+    fn neighbours<B>(&mut self, order: &mut Order, index: u32, range: FuncRange) -> ControlFlow<B>
     where
         V: FnMut(Finding) -> ControlFlow<B>,
     {
         let section = self.section;
-        let start = relative_start(section, index);
-        let size = section.range(index).map_or(0, |range| range.size);
-        let at = lookup::entry_at(section.header(), index);
+        let (start, size) = (relative_start(section, range), range.size);
         let before = core::mem::replace(order, order.with(start, size, index));
+        // The usual case.
+        if before.size != 0 && start >= before.end && start != before.start {
+            return ControlFlow::Continue(());
+        }
+        let at = lookup::entry_at(section.header(), index);
         if before.any && start < before.start {
             self.report(Some(index), Fault::UnsortedFde(at))?;
         }
@@ -385,12 +194,12 @@ impl<V> Validator<'_, '_, V> {
         ControlFlow::Continue(())
     }
 
-    fn function<B>(&mut self, index: u32) -> ControlFlow<B>
+    fn function<B>(&mut self, index: u32, range: FuncRange) -> ControlFlow<B>
     where
         V: FnMut(Finding) -> ControlFlow<B>,
     {
         let function = Some(index);
-        let fde = match self.section.fde(index) {
+        let fde = match self.section.fde_in(index, range) {
             Ok(Some(fde)) => fde,
             Ok(None) => return ControlFlow::Continue(()),
             Err(error) => return self.cut(index, error),
@@ -447,54 +256,67 @@ impl<V> Validator<'_, '_, V> {
         V: FnMut(Finding) -> ControlFlow<B>,
     {
         let endian = fde.dialect.endian;
-        let plain = fde.kind() == FdeKind::Default;
         let mut rest = bytes;
-        let mut least = 0;
-        for _ in 0..fde.num_fres {
-            let Some((head, words)) = rest.split_first_chunk::<HEAD>() else {
-                self.cut(fde.index, Error::Truncated(self.section.offset_of(rest)))?;
-                break;
-            };
-            let (start, info) = split_head(head, endian);
-            let slow = self.slow.get(usize::from(info)).copied().unwrap_or(true) || !plain;
-            if slow || start >= end || u64::from(start) < least || (least == 0 && start != 0) {
-                let fre = self.row(fde, kind, rest, least, end)?;
-                if fre.is_none() {
-                    break;
-                }
+        let mut left = fde.num_fres;
+        let mut least = 0_u64;
+        while left > 0 {
+            let before = left;
+            // The first row should start at 0.
+            let late = least == 0
+                && rest.first_chunk().is_some_and(|head| {
+                    let (start, _) = split_head::<HEAD>(head, endian);
+                    start != 0
+                });
+            if let (Ok(least_usual), FdeKind::Default, false) =
+                (u32::try_from(least), fde.kind(), late)
+            {
+                let usual = Usual { rest, left, least: least_usual, end };
+                let usual = match endian {
+                    Endian::Little => usual.pass::<HEAD, false>(&self.words_len),
+                    Endian::Big => usual.pass::<HEAD, true>(&self.words_len),
+                };
+                (rest, left, least) = (usual.rest, usual.left, usual.least.into());
             }
-            let len = WORDS_LEN.get(usize::from(info & 0x7f)).copied().unwrap_or_default();
-            let Some(next) = words.get(usize::from(len)..) else {
-                self.cut(fde.index, Error::Truncated(self.section.offset_of(rest)))?;
-                break;
-            };
-            rest = next;
-            least = u64::from(start).wrapping_add(1);
-            self.summary.rows = self.summary.rows.wrapping_add(1);
+            if left > 0 {
+                let Some((start, next)) = self.row::<B, HEAD>(fde, kind, rest, least, end)? else {
+                    break;
+                };
+                (rest, left, least) =
+                    (next, left.wrapping_sub(1), u64::from(start).wrapping_add(1));
+            }
+            let passed = u64::from(before.wrapping_sub(left));
+            self.summary.rows = self.summary.rows.saturating_add(passed);
         }
-        let attribute = if fde.dialect.version == Version::V3 { Fde::ATTRIBUTE_SIZE } else { 0 };
+        let attribute = if fde.dialect.version == Version::V3 { Entry::ATTRIBUTE_SIZE } else { 0 };
         let used = bytes.len().saturating_sub(rest.len()).saturating_add(attribute);
         self.bytes = self.bytes.saturating_add(u64::try_from(used).unwrap_or(u64::MAX));
         ControlFlow::Continue(())
     }
 
-    /// Looks closer at one row. Without it, nothing is known of those behind it.
-    #[cold]
-    fn row<B>(
+    /// Looks closer at one row. Returns where it starts to hold and what is
+    /// behind it, unless nothing is known of that.
+    fn row<'b, B, const HEAD: usize>(
         &mut self,
         fde: &Fde,
         kind: FreType,
-        bytes: &[u8],
+        bytes: &'b [u8],
         least: u64,
         end: u32,
-    ) -> ControlFlow<B, Option<Fre>>
+    ) -> ControlFlow<B, Option<(u32, &'b [u8])>>
     where
         V: FnMut(Finding) -> ControlFlow<B>,
     {
         let function = Some(fde.index);
         let at = self.section.offset_of(bytes);
-        let fre = match Fre::decode(bytes, at, kind, fde.dialect.endian) {
-            Ok(fre) => fre,
+        let fre = Fre::decode(bytes, at, kind, fde.dialect.endian);
+        let len = |fre: &Fre| fre.info.words_len().saturating_add(HEAD);
+        // Words behind the sixth may be cut off without `decode` noticing.
+        let (fre, next) = match fre.map(|fre| (fre, bytes.get(len(&fre)..))) {
+            Ok((fre, Some(next))) => (fre, next),
+            Ok((_, None)) => {
+                self.cut(fde.index, Error::Truncated(at))?;
+                return ControlFlow::Continue(None);
+            }
             Err(error) => {
                 self.cut(fde.index, error)?;
                 return ControlFlow::Continue(None);
@@ -523,9 +345,49 @@ impl<V> Validator<'_, '_, V> {
         if fre.info.mangled_ra() && !is_aarch64(fde.dialect.abi) && !meaningless {
             self.report(function, Fault::SignedRa(at))?;
         }
-        ControlFlow::Continue(Some(fre))
+        ControlFlow::Continue(Some((start, next)))
     }
 }
+
+/// Rows of a default function, as far as they are usual.
+struct Usual<'a> {
+    rest: &'a [u8],
+    /// Rows that are not passed.
+    left: u32,
+    /// The least that the next row may start at.
+    least: u32,
+    end: u32,
+}
+
+impl Usual<'_> {
+    /// Passes all rows before the first unusual one, or before one that is cut
+    /// off.
+    ///
+    /// Never inlined, so that the loop has all registers.
+    #[inline(never)]
+    fn pass<const HEAD: usize, const BIG: bool>(self, words_len: &[u8; 256]) -> Self {
+        let endian = if BIG { Endian::Big } else { Endian::Little };
+        // In locals, so that they stay in registers.
+        let Self { mut rest, mut left, mut least, end } = self;
+        while left > 0 {
+            let Some((head, words)) = rest.split_first_chunk::<HEAD>() else { break };
+            let (start, info) = split_head(head, endian);
+            let len = words_len.get(usize::from(info)).copied().unwrap_or(UNUSUAL);
+            if len == UNUSUAL || start < least || start >= end {
+                break;
+            }
+            let Some(next) = words.get(usize::from(len)..) else { break };
+            rest = next;
+            // Below the end, so that it does not overflow.
+            least = start.wrapping_add(1);
+            left = left.wrapping_sub(1);
+        }
+        Self { rest, left, least, end }
+    }
+}
+
+/// Longer than any words.
+const UNUSUAL: u8 = 0xff;
 
 /// The functions before one, in order of start.
 #[derive(Clone, Copy, Default)]
@@ -552,29 +414,29 @@ impl Order {
 }
 
 /// The start of a function as the search compares it.
-fn relative_start(section: &Section<'_>, index: u32) -> i64 {
-    let start = section.range(index).map_or(0, |range| range.start);
-    start.wrapping_sub(section.addr()).cast_signed()
+fn relative_start(section: &Section<'_>, range: FuncRange) -> i64 {
+    range.start.wrapping_sub(section.addr()).cast_signed()
 }
 
-/// Which rows of default functions have more to look at than their size.
-fn slow_infos(section: &Section<'_>) -> [bool; 256] {
+/// By info byte of a row of a default function: the size of its words, or
+/// [`UNUSUAL`] if there is more to look at.
+fn words_len(section: &Section<'_>) -> [u8; 256] {
     let abi = section.header().abi;
-    let mut slow = [true; 256];
-    for (slow, info) in slow.iter_mut().zip(0..=u8::MAX) {
+    let mut lens = [UNUSUAL; 256];
+    for (len, info) in lens.iter_mut().zip(0..=u8::MAX) {
         let info = FreInfo(info);
         let count = info.word_count();
         // s390x scales the CFA's offset, so that only wide ones overflow.
         let overflows = abi == Abi::S390xBig && info.word_size() == Some(4);
         let no_words = count == 0 && section.header().version == Version::V1;
         let signed = info.mangled_ra() && !is_aarch64(abi);
-        *slow = info.word_size().is_none()
-            || count > meaningful_words(section)
-            || overflows
-            || no_words
-            || signed;
+        let unusual = overflows || no_words || signed || count > meaningful_words(section);
+        if info.word_size().is_some() && !unusual {
+            // At most 3 words of 4 bytes.
+            *len = u8::try_from(info.words_len()).unwrap_or(UNUSUAL);
+        }
     }
-    slow
+    lens
 }
 
 /// How many words of a default row have a meaning.

@@ -18,6 +18,8 @@ fn function(start: i64, size: u32, mark: i32) -> Function {
 
 /// The first word of the row at `pc`.
 fn word(section: &Section<'_>, pc: u64) -> Option<i32> {
+    let row = section.find(pc).unwrap().map(|found| found.row().unwrap());
+    assert_eq!(section.find_row(pc), Ok(row));
     section.find(pc).unwrap().map(|found| found.fre.unwrap().words()[0])
 }
 

@@ -120,6 +120,8 @@ fn a_search_finds_what_a_plain_scan_finds() {
             assert_eq!(rows.len(), usize::try_from(fde.num_fres).unwrap());
             let expected = rows.into_iter().rfind(|fre| u64::from(fre.start) <= offset);
             let found = section.find(pc).unwrap();
+            let row = found.map(|found| found.row().unwrap());
+            assert_eq!(section.find_row(pc), Ok(row), "{} at {pc:#x}", fixture.name());
             if !relocatable {
                 assert_eq!(found.map(|found| found.fde), expected.map(|_| fde));
             }

@@ -5,11 +5,13 @@
     reason = "a wrong test input shall end the test"
 )]
 
+mod cfi_builder;
 mod perf_recording;
 mod section_builder;
 mod sframe_fixtures;
 mod tools;
 
+pub use cfi_builder::{CfiBuilder, Cie};
 pub use perf_recording::{PerfRecording, RecordedEvent, perf_file, perf_files, perf_text};
 pub use section_builder::{Function, Row, SectionBuilder};
 pub use sframe_fixtures::{Fixture, addresses, malformed_sections, sections};

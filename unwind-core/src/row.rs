@@ -170,6 +170,7 @@ impl PackedBase {
     const SP: Self = Self(0xff);
     const FP: Self = Self(0xfe);
 
+    #[inline]
     const fn new(base: Base) -> Self {
         match base {
             Base::Sp => Self::SP,
@@ -191,10 +192,12 @@ impl PackedBase {
 }
 
 impl Packed {
+    #[inline]
     const fn new(kind: Kind, base: Base) -> Self {
         Self { kind, base: PackedBase::new(base) }
     }
 
+    #[inline]
     const fn pack(rule: RegRule) -> (Self, i32) {
         match rule {
             RegRule::Same => (Self::new(Kind::Same, Base::Sp), 0),
@@ -203,6 +206,14 @@ impl Packed {
             RegRule::Cfa(offset) => (Self::new(Kind::Cfa, Base::Sp), offset),
             RegRule::Reg(base, offset) => (Self::new(Kind::Reg, base), offset),
             RegRule::AtReg(base, offset) => (Self::new(Kind::AtReg, base), offset),
+        }
+    }
+
+    #[inline]
+    const fn pack_cfa(rule: CfaRule) -> (Self, i32) {
+        match rule {
+            CfaRule::Offset(base, offset) => (Self::new(Kind::Reg, base), offset),
+            CfaRule::Deref(base, offset) => (Self::new(Kind::AtReg, base), offset),
         }
     }
 
@@ -226,12 +237,10 @@ impl Row {
 
     /// A row with these rules, for an ordinary frame, found by a
     /// [`Table`](Origin::Table).
+    #[inline]
     #[must_use]
     pub const fn new(cfa: CfaRule, ra: RegRule, fp: RegRule) -> Self {
-        let (cfa, cfa_offset) = match cfa {
-            CfaRule::Offset(base, offset) => (Packed::new(Kind::Reg, base), offset),
-            CfaRule::Deref(base, offset) => (Packed::new(Kind::AtReg, base), offset),
-        };
+        let (cfa, cfa_offset) = Packed::pack_cfa(cfa);
         let (ra, ra_offset) = Packed::pack(ra);
         let (fp, fp_offset) = Packed::pack(fp);
         let origin = Origin::Table;
@@ -239,6 +248,7 @@ impl Row {
     }
 
     /// The row of an outermost frame: there is no caller.
+    #[inline]
     #[must_use]
     pub const fn outermost() -> Self {
         Self::new(CfaRule::sp(0), RegRule::Undefined, RegRule::Undefined)
@@ -253,8 +263,17 @@ impl Row {
         row
     }
 
+    /// The same row with another rule for the CFA.
+    #[inline]
+    #[must_use]
+    pub const fn with_cfa(mut self, rule: CfaRule) -> Self {
+        (self.cfa, self.cfa_offset) = Packed::pack_cfa(rule);
+        self
+    }
+
     /// The same row, of a signal frame: its return address is the interrupted
     /// instruction itself.
+    #[inline]
     #[must_use]
     pub const fn with_signal(mut self) -> Self {
         self.flags |= Self::SIGNAL;
@@ -263,6 +282,7 @@ impl Row {
 
     /// The same row, whose return address carries an authentication code
     /// (AArch64) that has to be stripped.
+    #[inline]
     #[must_use]
     pub const fn with_signed_ra(mut self) -> Self {
         self.flags |= Self::SIGNED_RA;
@@ -270,6 +290,7 @@ impl Row {
     }
 
     /// The same row, found by `origin`.
+    #[inline]
     #[must_use]
     pub const fn with_origin(mut self, origin: Origin) -> Self {
         self.origin = origin;
@@ -298,6 +319,13 @@ impl Row {
     #[must_use]
     pub const fn fp(&self) -> RegRule {
         self.fp.unpack(self.fp_offset)
+    }
+
+    /// Whether the CFA is found from the stack pointer.
+    #[inline]
+    #[must_use]
+    pub const fn is_from_sp(&self) -> bool {
+        matches!(self.cfa.base.get(), Base::Sp)
     }
 
     /// Whether this is the frame of a signal trampoline.
@@ -374,6 +402,7 @@ mod tests {
                         for fp in rules {
                             let row = Row::new(cfa, ra, fp);
                             assert_eq!((row.cfa(), row.ra(), row.fp()), (cfa, ra, fp));
+                            assert_eq!(Row::new(CfaRule::sp(8), ra, fp).with_cfa(cfa), row);
                             assert_eq!(row.is_outermost(), ra == RegRule::Undefined);
                         }
                     }

@@ -50,8 +50,9 @@ pub enum StepError {
         /// The return address.
         pc: VirtAddr,
     },
-    /// The return address is zero, but only a frame pointer led there, and one
-    /// that is none points at zeroes as well as anywhere.
+    /// The return address is zero, but it was found by a frame pointer, in this
+    /// frame or before, and one that is none points at zeroes as well as
+    /// anywhere.
     ZeroReturnAddress {
         /// The CFA that the row gives.
         cfa: u64,
@@ -98,7 +99,7 @@ impl fmt::Display for StepError {
             Self::NonCanonical { pc } => write!(f, "return address {pc:#x} is not canonical"),
             Self::NotCode { pc } => write!(f, "return address {pc} does not lead to code"),
             Self::ZeroReturnAddress { cfa } => {
-                write!(f, "a zero just below {cfa:#x}, which only a frame pointer leads to")
+                write!(f, "a zero just below {cfa:#x}, which a frame pointer led to")
             }
             Self::ZeroFramePointer => f.write_str("the frame pointer is zero"),
             Self::FramePointerBelowStack { fp, sp } => {

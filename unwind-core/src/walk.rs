@@ -19,9 +19,9 @@ pub enum End<E> {
     /// caller.
     Outermost,
     /// The last frame's return address is zero, which is how start-up code
-    /// marks the outermost frame. Where only a frame pointer led to the zero,
-    /// that is evidence only if it points just at the stack's end, as start-up
-    /// code leaves it; else see [`StepError::ZeroReturnAddress`].
+    /// marks the outermost frame. Where a frame pointer led to the zero, that is
+    /// evidence only if it points just at the stack pointer, as start-up code
+    /// leaves it; else see [`StepError::ZeroReturnAddress`].
     ZeroReturnAddress,
     /// There are more frames than were asked for, or than there is room for.
     Full,
@@ -262,6 +262,9 @@ struct Cursor {
     sp: u64,
     fp: Option<u64>,
     provenance: Provenance,
+    /// A frame pointer led to this frame or to one before it: the stack pointer
+    /// is right only if that was one.
+    is_by_fp: bool,
 }
 
 impl<A, S, F, T, M> Frames<'_, A, S, F, T, M>
@@ -302,7 +305,8 @@ where
             Some(pc) => {
                 let pc = FramePc::Exact(pc);
                 let provenance = Provenance::new(origin, pc);
-                self.next = Some(Cursor { pc, sp: regs.sp(), fp: regs.fp(), provenance });
+                let (sp, fp) = (regs.sp(), regs.fp());
+                self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp: false });
                 self.registers = Some(regs);
             }
             None => self.finish(End::Step(StepError::NonCanonical { pc: regs.pc() })),
@@ -319,7 +323,10 @@ where
     /// would; where it stops, that goes on.
     #[inline(never)]
     fn run<const N: usize>(&mut self, trace: &mut UnwindCache<N, S::Error>) {
-        let Some(Cursor { pc, mut sp, fp: Some(mut fp), provenance }) = self.next else { return };
+        let Some(start @ Cursor { pc, mut sp, fp: Some(mut fp), provenance, .. }) = self.next
+        else {
+            return;
+        };
         let mut lookup = pc.lookup_addr();
         let mut left = self.left.saturating_sub(1);
         // Within the loop the trace ends with the frame that comes next.
@@ -349,10 +356,12 @@ where
             }
         }
         let Some(TraceFrame { pc, provenance }) = trace.pop() else { return };
-        if self.next.is_some_and(|next| next.sp != sp) {
+        if sp != start.sp {
             self.left = left.wrapping_add(1);
             self.registers = None;
-            self.next = Some(Cursor { pc, sp, fp: Some(fp), provenance });
+            // Short rows come from one source, so the last is like the others.
+            let is_by_fp = start.is_by_fp || provenance.origin() == Origin::FramePointer;
+            self.next = Some(Cursor { pc, sp, fp: Some(fp), provenance, is_by_fp });
         }
     }
 
@@ -387,7 +396,8 @@ where
                     provenance = provenance.with_trampoline();
                 }
                 self.registers = None;
-                self.next = Some(Cursor { pc, sp: cfa, fp, provenance });
+                let is_by_fp = at.is_by_fp || found.origin == Origin::FramePointer;
+                self.next = Some(Cursor { pc, sp: cfa, fp, provenance, is_by_fp });
                 Some(cfa)
             }
         }
@@ -398,7 +408,7 @@ where
         let registers = self.registers;
         let frame = FrameContext { pc: at.pc, sp: at.sp, fp: at.fp, registers: registers.as_ref() };
         let failure = match self.walker.source.row(&frame, self.mem) {
-            Ok(Some(row)) => match self.step(frame, &row) {
+            Ok(Some(row)) => match self.step(frame, &row, at.is_by_fp) {
                 Ok(next) => {
                     return Ok(Found { next, origin: row.origin(), after_failure: false });
                 }
@@ -416,7 +426,7 @@ where
             Ok(None) => return Err(failure),
             Err(error) => return Err(if covered { failure } else { End::Table(error.into()) }),
         };
-        match self.step(frame, &row) {
+        match self.step(frame, &row, at.is_by_fp) {
             Ok(next) => {
                 if matches!(failure, End::Table(_)) {
                     self.table_errors = self.table_errors.saturating_add(1);
@@ -434,6 +444,7 @@ where
         &mut self,
         frame: FrameContext<'_, A::Regs>,
         row: &Row,
+        is_by_fp: bool,
     ) -> Result<Next<A::Regs>, StepError> {
         let Walker { arch, code, stack_end, .. } = &mut *self.walker;
         let sp = frame.sp;
@@ -442,8 +453,11 @@ where
             Step::Outermost => return Ok(Next::Outermost),
             Step::Interrupted(regs) => return Ok(Next::Interrupted(regs)),
             Step::ZeroReturnAddress { cfa } => {
-                let is_evidence = row.origin() != Origin::FramePointer
-                    || cfa.wrapping_sub(sp) == A::WORD.bytes().wrapping_mul(2);
+                let is_evidence = match row.origin() {
+                    // As start-up code leaves it: nothing but the pair.
+                    Origin::FramePointer => cfa.wrapping_sub(sp) == A::WORD.bytes().wrapping_mul(2),
+                    _ => !is_by_fp || !row.is_from_sp(),
+                };
                 return match is_evidence {
                     true => Ok(Next::ZeroReturnAddress { cfa }),
                     false => Err(StepError::ZeroReturnAddress { cfa }),

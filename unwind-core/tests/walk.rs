@@ -615,6 +615,20 @@ fn a_zero_that_a_stray_frame_pointer_finds_completes_no_stack() {
     assert!(!end.is_complete());
 }
 
+#[test]
+fn a_zero_at_a_stack_pointer_that_a_frame_pointer_gave_completes_no_stack() {
+    let (regs, mut stack) = three_frames();
+    stack.0.extend([(0x8030, Some(0x8048)), (0x8048, Some(0)), (0x8050, Some(0))]);
+    for (row, end) in [
+        (locals(8), End::Step(StepError::ZeroReturnAddress { cfa: 0x8050 })),
+        (FP, End::ZeroReturnAddress),
+    ] {
+        let mut walker = Walker::new(Toy, Script::new([(0x3000, row)])).fallback(AlwaysFp);
+        let mut frames = walker.frames(regs, &mut stack);
+        assert_eq!((frames.by_ref().count(), frames.end()), (3, Some(end)), "{row:?}");
+    }
+}
+
 /// Code ends at 0x3000.
 struct NoCodeAbove;
 

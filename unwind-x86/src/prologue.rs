@@ -7,8 +7,8 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, CfaRule, FrameContext, FramePc, Memory, Origin, RegRule, Row, RowSource, VirtAddr,
-    WordSize,
+    Arch, Base, CfaRule, DwarfReg, FrameContext, FramePc, Memory, Origin, RegRule, Row, RowSource,
+    VirtAddr, WordSize,
 };
 
 use crate::code::Window;
@@ -17,9 +17,9 @@ use crate::{Ia32, X86_64};
 /// A source of rows for a pc at a function's entry or exit, read off the
 /// instructions there. It knows
 ///
-/// * at the entry: `endbr`, `push rbp`, `mov rbp, rsp` and a `sub rsp` that
-///   begins a function;
-/// * at the exit: runs of `pop`, `add rsp`, `lea rsp, [rbp-n]`, `mov rsp, rbp`
+/// * at the entry: `endbr`, `push rbp`, `mov rbp, rsp`, a `sub rsp` that begins
+///   a function, and how a function realigns its stack;
+/// * at the exit: runs of `pop`, `add rsp`, `lea rsp, [reg+n]`, `mov rsp, rbp`
 ///   and `leave` up to a `ret` or a tail call;
 ///
 /// and the 32-bit forms. Everywhere else it has no row, and neither has it for
@@ -57,7 +57,7 @@ impl RowSource<Ia32> for Prologue {
 fn row<M: Memory>(word: WordSize, pc: FramePc, mem: &mut M) -> Option<Row> {
     let FramePc::Exact(pc) = pc else { return None };
     let ahead = Window::<32>::after(pc, mem);
-    let behind = Window::<8>::before(pc, mem);
+    let behind = Window::<16>::before(pc, mem);
     row_of_code(word, pc, ahead.bytes(), behind.bytes())
 }
 
@@ -69,7 +69,8 @@ pub(crate) fn row_of_code(
     behind: &[u8],
 ) -> Option<Row> {
     let code = Code { word, ahead };
-    let row = code.entry(pc, behind).or_else(|| code.exit(behind))?;
+    let row = code.realigning(behind).or_else(|| code.entry(pc, behind));
+    let row = row.or_else(|| code.exit(behind))?;
     Some(row.with_origin(Origin::Instructions))
 }
 
@@ -115,6 +116,131 @@ impl Code<'_> {
             return Some(self.row(1, RegRule::AtCfa(saved)));
         }
         (self.is_sub_sp(rest) && Self::may_start(pc, behind)).then_some(at_entry)
+    }
+
+    /// How functions realign their stack: another register takes the CFA, the
+    /// stack pointer is rounded down, and below it comes a copy of the return
+    /// address before the frame pointer is saved as ever.
+    ///
+    /// ```text
+    ///     lea r10, [rsp+8]; and rsp, -64; push [r10-8]; push rbp; mov rbp, rsp
+    /// ```
+    fn realigning(&self, behind: &[u8]) -> Option<Row> {
+        if let Some((_, after_lea)) = self.lea_of_cfa(self.ahead)
+            && self.is_and_sp(after_lea)
+        {
+            return Some(self.row(0, RegRule::Same));
+        }
+        if self.is_and_sp(self.ahead) {
+            let lea = behind.get(behind.len().checked_sub(self.lea_len())?..)?;
+            return self.lea_of_cfa(lea).map(|_| self.row(0, RegRule::Same));
+        }
+        if let Some(reg) = self.push_of_ra(self.ahead) {
+            return self.ends_with_and_sp(behind).then(|| self.row_from(reg, RegRule::Same));
+        }
+        let len = self.push_len();
+        if self.ahead.first() == Some(&PUSH_FP) {
+            let push = behind.get(behind.len().checked_sub(len)?..)?;
+            return self.push_of_ra(push).map(|reg| self.row_from(reg, RegRule::Same));
+        }
+        if self.is_mov_fp_sp(self.ahead) {
+            let push = behind.strip_suffix(&[PUSH_FP])?;
+            let push = push.get(push.len().checked_sub(len)?..)?;
+            let saved = RegRule::AtReg(Base::Sp, 0);
+            return self.push_of_ra(push).map(|reg| self.row_from(reg, saved));
+        }
+        None
+    }
+
+    /// The CFA is in a register.
+    const fn row_from(&self, reg: DwarfReg, fp: RegRule) -> Row {
+        let cfa = CfaRule::Offset(Base::Reg(reg), 0);
+        Row::new(cfa, RegRule::AtCfa(self.slot().wrapping_neg()), fp)
+    }
+
+    /// `lea reg, [rsp + slot]`: the register, and what follows.
+    fn lea_of_cfa<'b>(&self, code: &'b [u8]) -> Option<(DwarfReg, &'b [u8])> {
+        let (high, code) = self.rex(code)?;
+        match code {
+            [0x8d, modrm, 0x24, n, rest @ ..]
+                if modrm & 0xc7 == 0x44 && i32::from(*n) == self.slot() =>
+            {
+                Some((self.register(high & 4 != 0, modrm >> 3), rest))
+            }
+            _ => None,
+        }
+    }
+
+    /// The length of that `lea`.
+    const fn lea_len(&self) -> usize {
+        match self.word {
+            WordSize::Four => 4,
+            WordSize::Eight => 5,
+        }
+    }
+
+    /// `push [reg - slot]`: the register.
+    fn push_of_ra(&self, code: &[u8]) -> Option<DwarfReg> {
+        let (high, code) = match (self.word, code) {
+            (WordSize::Eight, [0x41, rest @ ..]) => (true, rest),
+            (_, code) => (false, code),
+        };
+        match code {
+            // Neither with the stack pointer, which would be another encoding.
+            [0xff, modrm @ (0x70..=0x73 | 0x75..=0x77), n, ..]
+                if i32::from(n.cast_signed()) == self.slot().wrapping_neg() =>
+            {
+                Some(self.register(high, *modrm))
+            }
+            _ => None,
+        }
+    }
+
+    /// The length of that `push`, with the registers that compilers take.
+    const fn push_len(&self) -> usize {
+        match self.word {
+            WordSize::Four => 3,
+            WordSize::Eight => 4,
+        }
+    }
+
+    /// `and rsp, n`.
+    fn is_and_sp(&self, code: &[u8]) -> bool {
+        matches!(self.wide(code), Some([0x83 | 0x81, 0xe4, ..]))
+    }
+
+    /// Whether `and rsp, n` comes last.
+    fn ends_with_and_sp(&self, code: &[u8]) -> bool {
+        let at = |len: usize| code.len().checked_sub(len).and_then(|at| code.get(at..));
+        let prefix = self.lea_len().wrapping_sub(4);
+        let is = |len: usize, op: u8| {
+            at(len.wrapping_add(prefix))
+                .and_then(|code| self.wide(code))
+                .is_some_and(|code| code.starts_with(&[op, 0xe4]))
+        };
+        is(3, 0x83) || is(6, 0x81)
+    }
+
+    /// The bits of a REX prefix for operands of a whole word, which 32-bit code
+    /// does not have, and what follows.
+    fn rex<'b>(&self, code: &'b [u8]) -> Option<(u8, &'b [u8])> {
+        match (self.word, code) {
+            (WordSize::Four, code) => Some((0, code)),
+            (WordSize::Eight, [rex @ 0x48..=0x4f, rest @ ..]) => Some((*rex, rest)),
+            _ => None,
+        }
+    }
+
+    /// A register by the low three bits of its number in an instruction.
+    fn register(&self, is_high: bool, number: u8) -> DwarfReg {
+        // The DWARF numbers of 64-bit registers come in another order.
+        const LOW: [u8; 8] = [0, 2, 1, 3, 7, 6, 4, 5];
+        let number = number & 7;
+        match self.word {
+            WordSize::Four => DwarfReg(number),
+            WordSize::Eight if is_high => DwarfReg(number | 8),
+            WordSize::Eight => DwarfReg(LOW.get(usize::from(number)).copied().unwrap_or(0)),
+        }
     }
 
     /// Whether a function may start at `pc`: it is aligned as functions are,
@@ -163,7 +289,7 @@ impl Code<'_> {
     /// Follows the instructions to the function's end, if that is all they do.
     fn exit(&self, behind: &[u8]) -> Option<Row> {
         let is_torn_down = matches!(behind.last(), Some(&(POP_FP | LEAVE)));
-        let mut exit = Exit { base: Base::Sp, depth: 0, fp: None };
+        let mut exit = Exit::from(Start::Register(Base::Sp), 0, None);
         let mut code = self.ahead;
         // The window holds at most 32 instructions; each pass takes one.
         loop {
@@ -186,33 +312,34 @@ impl Code<'_> {
     /// Applies one instruction of an exit and returns what follows it.
     fn exit_step<'b>(&self, exit: &mut Exit, code: &'b [u8]) -> Option<&'b [u8]> {
         let slot = self.slot();
-        if self.word == WordSize::Eight
-            && let [0x41, 0x58..=0x5f, rest @ ..] = code
-        {
+        match (self.word, code) {
             // pop r8 to r15.
-            exit.depth = exit.depth.checked_add(slot)?;
-            return Some(rest);
-        }
-        match code {
-            [POP_FP, rest @ ..] => {
-                exit.fp = Some(exit.depth);
+            (WordSize::Eight, [0x41, op @ 0x58..=0x5f, rest @ ..]) => {
+                exit.pop(self.register(true, *op), slot)?;
+                return Some(rest);
+            }
+            (_, [POP_FP, rest @ ..]) => {
+                exit.fp = Some((exit.base()?, exit.depth));
                 exit.depth = exit.depth.checked_add(slot)?;
                 return Some(rest);
             }
             // pop rsp.
-            [0x5c, ..] => return None,
+            (_, [0x5c, ..]) => return None,
             // pop of any other register.
-            [0x58..=0x5f, rest @ ..] => {
-                exit.depth = exit.depth.checked_add(slot)?;
+            (_, [op @ 0x58..=0x5f, rest @ ..]) => {
+                exit.pop(self.register(false, *op), slot)?;
                 return Some(rest);
             }
-            [LEAVE, rest @ ..] => {
-                *exit = Exit { base: exit.frame_base()?, depth: slot, fp: Some(0) };
+            (_, [LEAVE, rest @ ..]) => {
+                *exit = Exit::from(exit.frame()?, slot, Some((Base::Fp, 0)));
                 return Some(rest);
             }
             // nop; vzeroupper.
-            [0x90, rest @ ..] | [0xc5, 0xf8, 0x77, rest @ ..] => return Some(rest),
+            (_, [0x90, rest @ ..] | [0xc5, 0xf8, 0x77, rest @ ..]) => return Some(rest),
             _ => {}
+        }
+        if let Some(rest) = self.exit_lea(exit, code) {
+            return Some(rest);
         }
         match self.wide(code)? {
             // add rsp, n.
@@ -225,59 +352,111 @@ impl Code<'_> {
                 exit.depth = exit.depth.checked_add(n)?;
                 Some(rest)
             }
-            // lea rsp, [rbp + n].
-            [0x8d, 0x65, n, rest @ ..] => {
-                *exit = Exit { base: exit.frame_base()?, depth: n.cast_signed().into(), fp: None };
-                Some(rest)
-            }
-            [0x8d, 0xa5, n0, n1, n2, n3, rest @ ..] => {
-                let n = i32::from_le_bytes([*n0, *n1, *n2, *n3]);
-                *exit = Exit { base: exit.frame_base()?, depth: n, fp: None };
-                Some(rest)
-            }
             // mov rsp, rbp.
             [0x89, 0xec, rest @ ..] | [0x8b, 0xe5, rest @ ..] => {
-                *exit = Exit { base: exit.frame_base()?, depth: 0, fp: None };
+                *exit = Exit::from(exit.frame()?, 0, None);
                 Some(rest)
             }
             _ => None,
         }
+    }
+
+    /// `lea rsp, [reg + n]`, and what follows.
+    fn exit_lea<'b>(&self, exit: &mut Exit, code: &'b [u8]) -> Option<&'b [u8]> {
+        let (rex, code) = self.rex(code)?;
+        let (modrm, n, rest) = match code {
+            // The encodings with the stack pointer's number are longer.
+            [0x8d, modrm @ (0x60..=0x63 | 0x65..=0x67), n, rest @ ..] => {
+                (*modrm, n.cast_signed().into(), rest)
+            }
+            [0x8d, modrm @ (0xa0..=0xa3 | 0xa5..=0xa7), n0, n1, n2, n3, rest @ ..] => {
+                (*modrm, i32::from_le_bytes([*n0, *n1, *n2, *n3]), rest)
+            }
+            _ => return None,
+        };
+        let is_high = rex & 1 != 0;
+        if modrm & 7 == 5 && !is_high {
+            *exit = Exit::from(exit.frame()?, n, None);
+        } else {
+            let start = exit.register(self.register(is_high, modrm))?;
+            *exit = Exit::from(start, n, exit.fp);
+        }
+        Some(rest)
     }
 }
 
 /// How far the instructions of an exit have come.
 #[derive(Clone, Copy)]
 struct Exit {
-    /// What the stack pointer is counted from.
-    base: Base,
-    /// The stack pointer less the base, in bytes.
+    start: Start,
+    /// The stack pointer less the start, in bytes.
     depth: i32,
-    /// Where the caller's frame pointer was popped from, counted likewise.
-    fp: Option<i32>,
+    /// Where the caller's frame pointer was popped from.
+    fp: Option<(Base, i32)>,
+    /// Where each register was popped from, counted from the start.
+    popped: [i32; 16],
+    /// A bit for each register that was.
+    is_popped: u16,
 }
 
-#[derive(Clone, Copy)]
-enum Base {
-    Sp,
-    Fp,
+/// What the stack pointer is counted from.
+#[derive(Clone, Copy, PartialEq)]
+enum Start {
+    /// A register as it is at the pc.
+    Register(Base),
+    /// The word at so many bytes from one.
+    Word(Base, i32),
 }
 
 impl Exit {
-    /// The frame pointer as a base: it is the frame's own until it is popped.
-    const fn frame_base(&self) -> Option<Base> {
-        if self.fp.is_none() { Some(Base::Fp) } else { None }
+    const fn from(start: Start, depth: i32, fp: Option<(Base, i32)>) -> Self {
+        Self { start, depth, fp, popped: [0; 16], is_popped: 0 }
+    }
+
+    /// The register that addresses are counted from, if that is what it is.
+    const fn base(&self) -> Option<Base> {
+        match self.start {
+            Start::Register(base) => Some(base),
+            Start::Word(..) => None,
+        }
+    }
+
+    /// The frame pointer as a start: it is the frame's own until it is popped.
+    const fn frame(&self) -> Option<Start> {
+        if self.fp.is_none() { Some(Start::Register(Base::Fp)) } else { None }
+    }
+
+    /// A register as a start: the word that was popped into it, if one was.
+    fn register(&self, reg: DwarfReg) -> Option<Start> {
+        let bit = 1_u16.unbounded_shl(reg.0.into());
+        if self.is_popped & bit == 0 {
+            return Some(Start::Register(Base::Reg(reg)));
+        }
+        let from = self.popped.get(usize::from(reg.0))?;
+        Some(Start::Word(self.base()?, *from))
+    }
+
+    fn pop(&mut self, reg: DwarfReg, slot: i32) -> Option<()> {
+        *self.popped.get_mut(usize::from(reg.0))? = self.depth;
+        self.is_popped |= 1_u16.unbounded_shl(reg.0.into());
+        self.depth = self.depth.checked_add(slot)?;
+        Some(())
     }
 
     /// The row when the stack pointer is at the return address.
     fn row(self, slot: i32) -> Option<Row> {
-        let cfa = self.depth.checked_add(slot)?;
-        let fp = match self.fp {
-            Some(at) => RegRule::AtCfa(at.checked_sub(cfa)?),
-            None => RegRule::Same,
+        let depth = self.depth.checked_add(slot)?;
+        let cfa = match self.start {
+            Start::Register(base) => CfaRule::Offset(base, depth),
+            Start::Word(base, from) if depth == 0 => CfaRule::Deref(base, from),
+            Start::Word(..) => return None,
         };
-        let cfa = match self.base {
-            Base::Sp => CfaRule::sp(cfa),
-            Base::Fp => CfaRule::fp(cfa),
+        let fp = match self.fp {
+            Some((base, at)) if self.start == Start::Register(base) => {
+                RegRule::AtCfa(at.checked_sub(depth)?)
+            }
+            Some((base, at)) => RegRule::AtReg(base, at),
+            None => RegRule::Same,
         };
         Some(Row::new(cfa, RegRule::AtCfa(slot.checked_neg()?), fp))
     }

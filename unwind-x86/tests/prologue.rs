@@ -9,8 +9,8 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, CfaRule, FrameContext, FramePc, Memory, Origin, ReadError, RegRule, Row, RowSource,
-    VirtAddr,
+    Arch, Base, CfaRule, DwarfReg, FrameContext, FramePc, Memory, Origin, ReadError, RegRule, Row,
+    RowSource, VirtAddr,
 };
 use unwind_x86::{FramePointers, Ia32, Ia32Regs, Prologue, X86_64, X86_64Regs};
 
@@ -184,6 +184,77 @@ fn each_instruction_of_a_32_bit_frame_has_its_row_or_leaves_it_to_the_frame_poin
     let code = [0x55, 0x8b, 0xec, 0x5d, 0xc3];
     assert_eq!(row_32(0x804_9003, &code, 0), sp_32(4, SAME));
     assert_eq!(row_32(0x804_9003, &code, 1), sp_32(8, saved));
+}
+
+#[test]
+fn each_instruction_of_a_64_bit_function_that_realigns_its_stack_has_its_row() {
+    const CODE: &[u8] = &[
+        0x4c, 0x8d, 0x54, 0x24, 0x08, // 0 lea r10, [rsp+8]
+        0x48, 0x83, 0xe4, 0xc0, // 5 and rsp, -64
+        0x41, 0xff, 0x72, 0xf8, // 9 push [r10-8]
+        0x55, // 13 push rbp
+        0x48, 0x89, 0xe5, // 14 mov rbp, rsp
+        0x41, 0x52, // 17 push r10
+        0x48, 0x81, 0xec, 0x88, 0x00, 0x00, 0x00, // 19 sub rsp, 136
+        0x4c, 0x8b, 0x55, 0xf8, // 26 mov r10, [rbp-8]
+        0xc9, // 30 leave
+        0x49, 0x8d, 0x62, 0xf8, // 31 lea rsp, [r10-8]
+        0xc3, // 35 ret
+    ];
+    let r10 = |fp| {
+        let cfa = CfaRule::Offset(Base::Reg(DwarfReg(10)), 0);
+        Some(Row::new(cfa, RegRule::AtCfa(-8), fp).with_origin(Origin::Instructions))
+    };
+    for (at, row) in [
+        (0, sp_64(8, SAME)),
+        (5, sp_64(8, SAME)),
+        (9, r10(SAME)),
+        (13, r10(SAME)),
+        (14, r10(RegRule::AtReg(Base::Sp, 0))),
+        (17, None),
+        (19, None),
+        (26, None),
+        (30, r10(RegRule::AtReg(Base::Fp, 0))),
+        (31, r10(SAME)),
+        (35, sp_64(8, SAME)),
+    ] {
+        assert_eq!(row_64(0x40_1003, CODE, at), row, "at +{at}");
+    }
+}
+
+#[test]
+fn each_instruction_of_a_32_bit_function_that_realigns_its_stack_has_its_row() {
+    const CODE: &[u8] = &[
+        0x8d, 0x4c, 0x24, 0x04, // 0 lea ecx, [esp+4]
+        0x81, 0xe4, 0x00, 0xff, 0xff, 0xff, // 4 and esp, -256
+        0xff, 0x71, 0xfc, // 10 push [ecx-4]
+        0x55, // 13 push ebp
+        0x89, 0xe5, // 14 mov ebp, esp
+        0x51, // 16 push ecx
+        0x8d, 0x65, 0xfc, // 17 lea esp, [ebp-4]
+        0x59, // 20 pop ecx
+        0x5d, // 21 pop ebp
+        0x8d, 0x61, 0xfc, // 22 lea esp, [ecx-4]
+        0xc3, // 25 ret
+    ];
+    let row =
+        |cfa, fp| Some(Row::new(cfa, RegRule::AtCfa(-4), fp).with_origin(Origin::Instructions));
+    let ecx = CfaRule::Offset(Base::Reg(DwarfReg(1)), 0);
+    for (at, row) in [
+        (0, sp_32(4, SAME)),
+        (4, sp_32(4, SAME)),
+        (10, row(ecx, SAME)),
+        (13, row(ecx, SAME)),
+        (14, row(ecx, RegRule::AtReg(Base::Sp, 0))),
+        (16, None),
+        (17, row(CfaRule::Deref(Base::Fp, -4), RegRule::AtReg(Base::Fp, 0))),
+        (20, row(CfaRule::Deref(Base::Sp, 0), RegRule::AtReg(Base::Sp, 4))),
+        (21, row(ecx, RegRule::AtReg(Base::Sp, 0))),
+        (22, row(ecx, SAME)),
+        (25, sp_32(4, SAME)),
+    ] {
+        assert_eq!(row_32(0x804_9003, CODE, at), row, "at +{at}");
+    }
 }
 
 #[test]

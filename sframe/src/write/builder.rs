@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use unwind_core::Row;
 
 use crate::{
-    Abi, Format, FreType, Function, Lost, LostReason, PauthKey, Version, WriteError,
+    Abi, Endian, Format, FreType, Function, Lost, LostReason, PauthKey, Version, WriteError,
     write::encode::{Body, Encoder, Kind, put},
 };
 
@@ -80,11 +80,24 @@ const V3_MAX_ROWS: usize = 0xffff;
 /// The most bytes of one row: start, info byte, six words.
 const MAX_ROW: usize = 4 + 1 + 6 * 4;
 
+/// Rows that were appended.
+#[derive(Clone, Copy)]
+struct Shape {
+    kind: Kind,
+    width: FreType,
+    num_fres: u32,
+}
+
+impl Shape {
+    const NO_ROWS: Self = Self { kind: Kind::Default, width: FreType::Addr1, num_fres: 0 };
+}
+
 /// What becomes of a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
-    Default,
-    Flexible,
+    /// Words for functions of this kind say it, and with
+    /// [`Default`](Kind::Default) those of the other kind do too.
+    Rows(Kind),
     /// No rules: an entry without rows says it.
     SignalContext,
     Lost(LostReason),
@@ -156,6 +169,9 @@ impl Builder {
         let lost = |start, size, reason| Lost::new(function.start, start, size, reason);
         self.check_shape(function, rows)
             .map_err(|reason| lost(function.start, function.size.into(), reason))?;
+        if let Some(reason) = unsorted(rows) {
+            return Err(lost(function.start, function.size.into(), reason));
+        }
         let mut rows = rows.iter().peekable();
         while let Some(&(offset, row)) = rows.next() {
             if let Some(reason) = self.class(&row, function.block_size.is_some()).lost() {
@@ -184,20 +200,21 @@ impl Builder {
         mut lost: impl FnMut(Lost),
     ) -> Result<(), WriteError> {
         let rows = inside(function);
-        let whole = (function.start, function.size.into());
         if let Err(reason) = self.check_shape(function, rows) {
-            lost(Lost::new(function.start, whole.0, whole.1, reason));
-            return Ok(());
-        }
-        if function.block_size.is_some()
-            && let Some(reason) = rows.iter().find_map(|(_, row)| self.class(row, true).lost())
-        {
-            lost(Lost::new(function.start, whole.0, whole.1, reason));
+            lost(Lost::new(function.start, function.start, function.size.into(), reason));
             return Ok(());
         }
         self.reserve(rows.len())?;
         let mark = (self.entries.len(), self.fres.len(), self.sorted);
-        self.add_runs(function, rows, &mut lost).inspect_err(|_| {
+        // Nearly every function is one entry of default rows.
+        let added = match self.put_default(rows) {
+            Some(shape) => self.push(function, (function.start, function.size), shape, mark.1),
+            None => {
+                self.fres.truncate(mark.1);
+                self.add_in_parts(function, rows, &mut lost)
+            }
+        };
+        added.inspect_err(|_| {
             self.entries.truncate(mark.0);
             self.fres.truncate(mark.1);
             self.sorted = mark.2;
@@ -223,13 +240,6 @@ impl Builder {
         if function.signal && self.format.version() != Version::V3 {
             return Err(LostReason::SignalFrame);
         }
-        let mut least = 0;
-        for &(offset, _) in rows {
-            if u64::from(offset) < least {
-                return Err(LostReason::Unsorted { offset });
-            }
-            least = u64::from(offset).saturating_add(1);
-        }
         Ok(())
     }
 
@@ -245,35 +255,97 @@ impl Builder {
         Ok(())
     }
 
-    fn add_runs(
+    /// Appends all rows of a function as default rows of one entry. `None`, if
+    /// they cannot be that or ask for a closer look; some may be appended then.
+    #[inline]
+    fn put_default(&mut self, rows: &[(u32, Row)]) -> Option<Shape> {
+        if self.format.version() == Version::V3 && rows.len() > V3_MAX_ROWS {
+            return None;
+        }
+        let encoder = self.encoder;
+        let width = width_of(rows.last()?.0);
+        let head = u32::from(width.width());
+        let mut num_fres = 0_u32;
+        let (mut least, mut last) = (0, 0);
+        let (mut before_short, mut before) = (0, Body::NONE);
+        for &(offset, ref row) in rows {
+            if u64::from(offset) < least {
+                return None;
+            }
+            least = u64::from(offset).wrapping_add(1);
+            let Some((bits, len)) = encoder.encode_short(row) else {
+                let body = encoder.encode(Kind::Default, row).ok()?;
+                before_short = 0;
+                if body != core::mem::replace(&mut before, body) {
+                    self.put_row(offset, width, &body);
+                    num_fres = num_fres.wrapping_add(1);
+                    last = offset;
+                }
+                continue;
+            };
+            before = Body::NONE;
+            if bits == core::mem::replace(&mut before_short, bits) {
+                continue;
+            }
+            let start = match encoder.endian {
+                Endian::Little => offset,
+                Endian::Big => offset.swap_bytes() >> (32_u32.wrapping_sub(head.wrapping_mul(8))),
+            };
+            // Seven bytes and four at most.
+            let row = u128::from(bits).wrapping_shl(head.wrapping_mul(8)) | u128::from(start);
+            let end = self.fres.len().wrapping_add(usize::try_from(head.wrapping_add(len)).ok()?);
+            self.fres.extend_from_slice(&row.to_le_bytes());
+            self.fres.truncate(end);
+            num_fres = num_fres.wrapping_add(1);
+            last = offset;
+        }
+        // Less than the width said, if the last rows repeat one another.
+        (width == width_of(last)).then_some(Shape { kind: Kind::Default, width, num_fres })
+    }
+
+    /// Adds a function that is not one entry of default rows.
+    #[cold]
+    fn add_in_parts(
         &mut self,
         function: &Function<'_>,
         rows: &[(u32, Row)],
         lost: &mut impl FnMut(Lost),
     ) -> Result<(), WriteError> {
+        let whole =
+            |reason| Lost::new(function.start, function.start, function.size.into(), reason);
+        if let Some(reason) = unsorted(rows) {
+            lost(whole(reason));
+            return Ok(());
+        }
+        if function.block_size.is_some()
+            && let Some(reason) = rows.iter().find_map(|(_, row)| self.class(row, true).lost())
+        {
+            lost(whole(reason));
+            return Ok(());
+        }
         let mut first = 0;
         while let Some(&(offset, _)) = rows.get(first) {
             let run = self.run(rows, first);
             let end = rows.get(run.end).map_or(function.size, |&(next, _)| next);
-            // The entry of the first rows starts where the function does. One
-            // without rows is about all of its bytes.
-            let has_rows = run.class != Class::SignalContext;
-            let base = if first == 0 && has_rows { 0 } else { offset };
-            let start = function.start.wrapping_add(base.into());
-            let size = end.saturating_sub(base);
-            let run_rows = rows.get(first..run.end).unwrap_or_default();
+            let part = rows.get(first..run.end).unwrap_or_default();
+            let at_row = function.start.wrapping_add(offset.into());
+            let behind_row = end.saturating_sub(offset);
+            let rows_at = self.fres.len();
             match run.class {
                 Class::Lost(reason) => {
-                    let start = function.start.wrapping_add(offset.into());
-                    let size = end.saturating_sub(offset);
-                    lost(Lost::new(function.start, start, size.into(), reason));
+                    lost(Lost::new(function.start, at_row, behind_row.into(), reason));
                 }
-                Class::SignalContext => self.push(function, start, size, Kind::Default, &[], 0)?,
-                Class::Default => {
-                    self.push(function, start, size, Kind::Default, run_rows, base)?;
+                Class::SignalContext => {
+                    // Without rows an entry is about all of its bytes.
+                    self.push(function, (at_row, behind_row), Shape::NO_ROWS, rows_at)?;
                 }
-                Class::Flexible => {
-                    self.push(function, start, size, Kind::Flexible, run_rows, base)?;
+                Class::Rows(kind) => {
+                    // The entry of the first rows starts where the function does.
+                    let base = if first == 0 { 0 } else { offset };
+                    let shape = self.put_rows(kind, part, base);
+                    let start = function.start.wrapping_add(base.into());
+                    let size = end.saturating_sub(base);
+                    self.push(function, (start, size), shape, rows_at)?;
                 }
             }
             first = run.end;
@@ -282,24 +354,22 @@ impl Builder {
     }
 
     /// The longest run of rows from `first` on that one entry can hold.
-    #[inline]
     fn run(&self, rows: &[(u32, Row)], first: usize) -> Run {
-        let mut run = Run { end: first, class: Class::Default };
+        let mut run = Run { end: first, class: Class::SignalContext };
         let rest = rows.get(first..).unwrap_or_default();
         let limit = match self.format.version() {
             Version::V3 => V3_MAX_ROWS,
             _ => usize::MAX,
         };
         for (_, row) in rest.iter().take(limit) {
-            let class = self.class(row, false);
-            let joined = match (run.class, class) {
-                _ if run.end == first => class,
-                (Class::Default | Class::Flexible, Class::Flexible)
-                | (Class::Flexible, Class::Default) => Class::Flexible,
+            run.class = match (run.class, self.class(row, false)) {
+                (_, class) if run.end == first => class,
+                (Class::Rows(a), Class::Rows(b)) => {
+                    Class::Rows(if a == b { a } else { Kind::Flexible })
+                }
                 (before, class) if before == class => class,
                 _ => break,
             };
-            run.class = joined;
             run.end = run.end.wrapping_add(1);
         }
         run
@@ -315,29 +385,27 @@ impl Builder {
             };
         }
         match self.encoder.encode(Kind::Default, row) {
-            Ok(_) => Class::Default,
+            Ok(_) => Class::Rows(Kind::Default),
             Err(reason) if !is_v3 => Class::Lost(reason),
             Err(_) => match self.encoder.encode(Kind::Flexible, row) {
-                Ok(_) => Class::Flexible,
+                Ok(_) => Class::Rows(Kind::Flexible),
                 Err(reason) => Class::Lost(reason),
             },
         }
     }
 
-    /// Adds one entry. Its row offsets count from `base`.
+    /// Adds an entry for code at a start, of a size, with the rows from `rows_at`
+    /// on.
+    #[inline]
     fn push(
         &mut self,
         function: &Function<'_>,
-        start: u64,
-        size: u32,
-        kind: Kind,
-        rows: &[(u32, Row)],
-        base: u32,
+        (start, size): (u64, u32),
+        shape: Shape,
+        rows_at: usize,
     ) -> Result<(), WriteError> {
-        let rows_at = self.fres.len();
-        let (width, num_fres) = self.put_rows(kind, rows, base);
         let to_u32 = |len: usize| u32::try_from(len).map_err(|_| WriteError::TooLarge);
-        let mut info = match width {
+        let mut info = match shape.width {
             FreType::Addr1 => 0,
             FreType::Addr2 => 1,
             FreType::Addr4 => 2,
@@ -347,22 +415,37 @@ impl Builder {
         let key_b = self.encoder.is_aarch64() && function.pauth_key == PauthKey::B;
         info |= u8::from(key_b) << 5;
         // A trampoline that only its context tells about is one, too.
-        info |= u8::from(function.signal || rows.is_empty()) << 7;
+        info |= u8::from(function.signal || shape.num_fres == 0) << 7;
         let entry = Entry {
             start,
             size,
             order: to_u32(self.entries.len())?,
             rows_at: to_u32(rows_at)?,
             rows_len: to_u32(self.fres.len().saturating_sub(rows_at))?,
-            num_fres,
+            num_fres: shape.num_fres,
             info,
-            info2: u8::from(kind == Kind::Flexible),
+            info2: u8::from(shape.kind == Kind::Flexible),
             rep_size: blocks,
         };
         self.entries.try_reserve(1)?;
         self.sorted &= self.entries.last().is_none_or(|last| last.start < start);
         self.entries.push(entry);
         Ok(())
+    }
+
+    /// Appends rows, less those that repeat the one before them.
+    fn put_rows(&mut self, kind: Kind, rows: &[(u32, Row)], base: u32) -> Shape {
+        let width = width_of(self.last_start(kind, rows).saturating_sub(base));
+        let mut before = Body::NONE;
+        let mut num_fres = 0_u32;
+        for &(offset, ref row) in rows {
+            let Ok(body) = self.encoder.encode(kind, row) else { continue };
+            if body != core::mem::replace(&mut before, body) {
+                self.put_row(offset.saturating_sub(base), width, &body);
+                num_fres = num_fres.saturating_add(1);
+            }
+        }
+        Shape { kind, width, num_fres }
     }
 
     /// The start of the last row that does not repeat the one before it.
@@ -377,31 +460,17 @@ impl Builder {
         rest.last().map_or(0, |&(offset, _)| offset)
     }
 
-    /// Appends rows, less those that repeat the one before them. Gives the
-    /// width of their starts and their number.
-    fn put_rows(&mut self, kind: Kind, rows: &[(u32, Row)], base: u32) -> (FreType, u32) {
-        let width = width_of(self.last_start(kind, rows).saturating_sub(base));
+    fn put_row(&mut self, start: u32, width: FreType, body: &Body) {
         let head = usize::from(width.width());
-        let mut before = Body::NONE;
-        let mut count = 0_u32;
-        for &(offset, ref row) in rows {
-            let Ok(body) = self.encoder.encode(kind, row) else { continue };
-            if body == before {
-                continue;
-            }
-            before = body;
-            let mut bytes = [0; 4 + Body::SIZE];
-            put(&mut bytes, 0, offset.saturating_sub(base), head, self.encoder.endian);
-            if let Some(tail) = bytes.get_mut(head..).and_then(<[u8]>::first_chunk_mut) {
-                *tail = body.bytes;
-            }
-            // A copy of constant length; what is behind the row is cut off.
-            let len = self.fres.len().saturating_add(head).saturating_add(body.len);
-            self.fres.extend_from_slice(&bytes);
-            self.fres.truncate(len);
-            count = count.saturating_add(1);
+        let mut bytes = [0; 4 + Body::SIZE];
+        put(&mut bytes, 0, start, head, self.encoder.endian);
+        if let Some(tail) = bytes.get_mut(head..).and_then(<[u8]>::first_chunk_mut) {
+            *tail = body.bytes;
         }
-        (width, count)
+        // A copy of constant length; what is behind the row is cut off.
+        let end = self.fres.len().saturating_add(head).saturating_add(body.len);
+        self.fres.extend_from_slice(&bytes);
+        self.fres.truncate(end);
     }
 }
 
@@ -413,6 +482,13 @@ fn inside<'a>(function: &Function<'a>) -> &'a [(u32, Row)] {
     // Rows behind the end are few, and last.
     let behind = rows.iter().rev().take_while(|&&(offset, _)| offset >= end).count();
     rows.get(..rows.len().saturating_sub(behind)).unwrap_or_default()
+}
+
+/// The first row that does not start behind the one before it.
+fn unsorted(rows: &[(u32, Row)]) -> Option<LostReason> {
+    let mut pairs = rows.iter().zip(rows.iter().skip(1));
+    let (_, &(offset, _)) = pairs.find(|((before, _), (offset, _))| before >= offset)?;
+    Some(LostReason::Unsorted { offset })
 }
 
 const fn width_of(last_start: u32) -> FreType {

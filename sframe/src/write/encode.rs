@@ -66,6 +66,61 @@ impl Encoder {
         }
     }
 
+    /// The most common rows, of a function of default rows, in the low bytes of
+    /// a number in the order of the section: the info byte first. With them the
+    /// number of bytes.
+    ///
+    /// `None` is no answer: [`encode`](Self::encode) has one.
+    #[inline]
+    pub(crate) fn encode_short(self, row: &Row) -> Option<(u64, u32)> {
+        let CfaRule::Offset(base, offset) = row.cfa() else { return None };
+        let base = match base {
+            Base::Sp => 1,
+            Base::Fp => 0,
+            Base::Reg(reg) if reg.0 == self.sp => 1,
+            Base::Reg(reg) if reg.0 == self.fp => 0,
+            Base::Reg(_) => return None,
+        };
+        if row.is_ra_signed() || self.abi == Abi::S390xBig {
+            return None;
+        }
+        let (fp, has_fp) = match row.fp() {
+            RegRule::AtCfa(offset) => (offset, 1),
+            RegRule::Same => (0, 0),
+            _ => return None,
+        };
+        let RegRule::AtCfa(ra) = row.ra() else { return None };
+        // The words behind `count` are zero.
+        let (second, third, count) = match self.fixed_ra {
+            Some(fixed) if ra == fixed.into() => (fp, 0, 1_u8.wrapping_add(has_fp)),
+            None if ra != 0 => (ra, fp, 2_u8.wrapping_add(has_fp)),
+            _ => return None,
+        };
+        // Of -128 and 127 bits 0 to 6 stay.
+        let folded = |word: i32| word ^ (word >> 31);
+        let info = u64::from(base | count << 1);
+        let count = u32::from(count);
+        match folded(offset) | folded(second) | folded(third) {
+            0..=0x7f => {
+                let byte = |word: i32| u64::from(word.cast_unsigned() & 0xff);
+                let words = byte(offset) | byte(second) << 8 | byte(third) << 16;
+                Some((info | words << 8, count.wrapping_add(1)))
+            }
+            0x80..=0x7fff => {
+                let half = |word: i32| {
+                    let half = word.cast_unsigned() & 0xffff;
+                    u64::from(match self.endian {
+                        Endian::Little => half,
+                        Endian::Big => half.swap_bytes() >> 16,
+                    })
+                };
+                let words = half(offset) | half(second) << 16 | half(third) << 32;
+                Some((info | 1 << 5 | words << 8, count.wrapping_mul(2).wrapping_add(1)))
+            }
+            _ => None,
+        }
+    }
+
     /// Words: the CFA's offset; the RA's, unless the header fixes it; the FP's.
     #[inline]
     fn default(self, row: &Row) -> Result<Body, LostReason> {

@@ -13,8 +13,9 @@ Runs inside gdb. UNWIND_ORACLE_JOB names a file with a JSON object:
     pid      (live) the process to look at
 
 A stop has its phase and number, the threads with their frames as gdb finds them
-(pc, stack pointer, name, object), and the output of `unwind` for each method. The
-object is the path of the mapping with the pc; none where that is not a file's.
+(pc, stack pointer, name, object), and the output of `unwind` for each
+method. The object is the path of the mapping with the pc; none where that is not
+a file's.
 """
 
 import json

@@ -1,0 +1,447 @@
+//! Entries become functions of a builder.
+
+use alloc::vec::Vec;
+use core::num::NonZeroU8;
+
+use unwind_core::Row;
+
+use super::{
+    CfiLost, CfiReason, CfiSection,
+    entry::{Cie, Entries, Fde},
+    expression::Step,
+    rules::{NoRow, Registers, Rules},
+    run::{Changed, Run},
+};
+use crate::{Builder, Endian, Function, PauthKey, WriteError};
+
+/// What was made of call frame information.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CfiReport {
+    /// FDEs read, bad ones too.
+    pub fdes: u64,
+    /// FDEs of which nothing could be used.
+    pub unusable: u64,
+    /// Bytes of code that the usable ones are about.
+    pub code_bytes: u64,
+    /// Bytes of code among them that were handed to `lost`.
+    pub lost_bytes: u64,
+}
+
+/// Makes functions of call frame information, one entry at a time.
+///
+/// [`Builder::add_cfi`] does all of it at once.
+#[derive(Debug)]
+pub struct CfiConverter<'a> {
+    entries: Entries<'a>,
+    registers: Registers,
+    /// The CIEs met so far, by ascending offset.
+    cies: Vec<Known<'a>>,
+    /// The index in `cies` of the one met last.
+    last: usize,
+    remembered: Vec<Rules>,
+    /// The rows of the function that is being made.
+    rows: Vec<(u32, Row)>,
+    report: CfiReport,
+}
+
+/// A CIE that was met.
+#[derive(Debug)]
+struct Known<'a> {
+    at: u64,
+    /// With the rules that its FDEs start from.
+    cie: Result<(Cie<'a>, Rules), CfiReason>,
+    /// The states that its FDEs may restore. No compiler leaves any.
+    remembered: Vec<Rules>,
+}
+
+impl Builder {
+    /// Adds the functions of `.eh_frame` or `.debug_frame`, one for each FDE.
+    ///
+    /// Ranges that no row, or not the format of this table, can say are handed
+    /// to `lost`, and so are entries that are malformed; everything else is
+    /// added.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::OutOfMemory`] and [`WriteError::TooLarge`]; entries before
+    /// that one have been added then.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use sframe::{Abi, Builder, CfiSection, Format, Section};
+    /// use unwind_core::{CfaRule, RegRule, Row};
+    ///
+    /// let eh_frame = [
+    ///     0x14, 0, 0, 0, 0, 0, 0, 0, // CIE of 20 bytes
+    ///     1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, // code 1, data -8, RA 16, pc-relative
+    ///     0x0c, 7, 8, 0x90, 1, 0, 0, // CFA = rsp+8, RA at CFA-8
+    ///     0x10, 0, 0, 0, 0x1c, 0, 0, 0, // FDE of 16 bytes, CIE 28 bytes back
+    ///     0xe0, 0x0f, 0, 0, 8, 0, 0, 0, // from 0x1000 on, 8 bytes
+    ///     0, 0x44, 0x0e, 16, // 4 bytes on: CFA = rsp+16
+    /// ];
+    /// let mut builder = Builder::new(Format::V3, Abi::Amd64Little)?;
+    /// let report = builder.add_cfi(CfiSection::eh_frame(&eh_frame, 0), |lost| panic!("{lost}"))?;
+    /// assert_eq!(report.code_bytes, 8);
+    /// let bytes = builder.finish(0x2000, |lost| panic!("{lost}"))?;
+    ///
+    /// let found = Section::parse(&bytes)?.at(0x2000).find(0x1004)?.expect("the FDE covers it");
+    /// assert_eq!(found.row()?, Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::Same));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn add_cfi(
+        &mut self,
+        section: CfiSection<'_>,
+        mut lost: impl FnMut(CfiLost),
+    ) -> Result<CfiReport, WriteError> {
+        let mut converter = CfiConverter::new(section, self);
+        while converter.next(self, &mut lost)? {}
+        Ok(converter.report())
+    }
+}
+
+impl<'a> CfiConverter<'a> {
+    /// Starts with the first entry of a section, for tables of the ABI of
+    /// `builder`.
+    #[must_use]
+    pub fn new(section: CfiSection<'a>, builder: &Builder) -> Self {
+        let endian = match builder.abi().endian() {
+            Some(Endian::Big) => gimli::RunTimeEndian::Big,
+            _ => gimli::RunTimeEndian::Little,
+        };
+        Self {
+            entries: Entries::new(section, endian),
+            registers: Registers::new(builder.abi()),
+            cies: Vec::new(),
+            last: 0,
+            remembered: Vec::new(),
+            rows: Vec::new(),
+            report: CfiReport::default(),
+        }
+    }
+
+    /// Adds what the next FDE says to `builder`; false at the end.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::OutOfMemory`] and [`WriteError::TooLarge`].
+    pub fn next(
+        &mut self,
+        builder: &mut Builder,
+        lost: &mut impl FnMut(CfiLost),
+    ) -> Result<bool, WriteError> {
+        let (entry, reason) = match self.entries.next_fde() {
+            Ok(None) => return Ok(false),
+            Ok(Some(fde)) => match self.fde(builder, &fde, lost)? {
+                Ok(()) => return Ok(true),
+                Err(reason) => (fde.at, reason),
+            },
+            Err(fault) => fault,
+        };
+        self.report.fdes = self.report.fdes.saturating_add(1);
+        self.report.unusable = self.report.unusable.saturating_add(1);
+        lost(CfiLost { entry, start: 0, size: 0, reason });
+        Ok(true)
+    }
+
+    /// The offset of the next entry in the section, in bytes.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.entries.position()
+    }
+
+    /// What was made so far.
+    #[must_use]
+    pub const fn report(&self) -> CfiReport {
+        self.report
+    }
+
+    /// The inner error is a reason to leave out the whole entry.
+    fn fde(
+        &mut self,
+        builder: &mut Builder,
+        fde: &Fde<'a>,
+        lost: &mut impl FnMut(CfiLost),
+    ) -> Result<Result<(), CfiReason>, WriteError> {
+        self.find_cie(fde.cie)?;
+        let Some(Known { cie: known, remembered, .. }) = self.cies.get(self.last) else {
+            return Ok(Err(CfiReason::NotCie { at: fde.cie }));
+        };
+        let (cie, initial) = match known {
+            Ok((cie, initial)) => (cie, initial),
+            Err(reason) => return Ok(Err(*reason)),
+        };
+        let body = match self.entries.body(fde, cie) {
+            Ok(body) => body,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let report = &mut self.report;
+        report.fdes = report.fdes.saturating_add(1);
+        let size = u32::try_from(body.len).ok().filter(|&size| size != 0);
+        let Some(size) = size else {
+            let reason = if body.len == 0 { CfiReason::Empty } else { CfiReason::TooLong };
+            report.unusable = report.unusable.saturating_add(1);
+            lost(CfiLost { entry: fde.at, start: body.start, size: body.len, reason });
+            return Ok(Ok(()));
+        };
+        report.code_bytes = report.code_bytes.saturating_add(size.into());
+        let mut lost = |range: CfiLost| {
+            report.lost_bytes = report.lost_bytes.saturating_add(range.size);
+            lost(range);
+        };
+        self.rows.clear();
+        self.remembered.clear();
+        if !remembered.is_empty() {
+            self.remembered.try_reserve(remembered.len())?;
+            self.remembered.extend_from_slice(remembered);
+        }
+        let mut sink = Sink {
+            builder,
+            entry: fde.at,
+            start: body.start,
+            cie,
+            rows: &mut self.rows,
+            open: Open::Run(0),
+            lost: &mut lost,
+        };
+        let mut run = Run {
+            entries: &self.entries,
+            registers: &self.registers,
+            cie,
+            initial: Some(initial),
+            remembered: &mut self.remembered,
+            rules: *initial,
+            changed: Changed::All,
+            instructions: body.instructions,
+            start: body.start,
+            at: 0,
+        };
+        convert(&mut run, &mut sink, size)?;
+        Ok(Ok(()))
+    }
+
+    /// Makes `last` the index of the CIE at an offset.
+    #[inline]
+    fn find_cie(&mut self, at: u64) -> Result<(), WriteError> {
+        if self.cies.get(self.last).is_some_and(|known| known.at == at) {
+            return Ok(());
+        }
+        self.last = match self.cies.binary_search_by_key(&at, |known| known.at) {
+            Ok(index) => index,
+            Err(index) => {
+                let cie = self.read_cie(at)?;
+                self.cies.try_reserve(1)?;
+                let remembered = core::mem::take(&mut self.remembered);
+                self.cies.insert(index, Known { at, cie, remembered });
+                index
+            }
+        };
+        Ok(())
+    }
+
+    fn read_cie(&mut self, at: u64) -> Result<Result<(Cie<'a>, Rules), CfiReason>, WriteError> {
+        self.remembered.clear();
+        let cie = match self.entries.cie(at) {
+            Ok(cie) => cie,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let mut run = Run {
+            entries: &self.entries,
+            registers: &self.registers,
+            cie: &cie,
+            initial: None,
+            remembered: &mut self.remembered,
+            rules: Rules::UNSET,
+            changed: Changed::Nothing,
+            instructions: cie.instructions,
+            start: 0,
+            at: 0,
+        };
+        loop {
+            match run.next() {
+                // Where a CIE's code is has no meaning.
+                Ok(Some(at)) => run.at = at,
+                Ok(None) => return Ok(Ok((cie, run.rules))),
+                Err(stop) => return run.reason(stop).map(Err).ok_or(WriteError::OutOfMemory),
+            }
+        }
+    }
+}
+
+/// Runs an FDE and hands its rules to `sink` wherever they change.
+fn convert(
+    run: &mut Run<'_, '_>,
+    sink: &mut Sink<'_, impl FnMut(CfiLost)>,
+    size: u32,
+) -> Result<(), WriteError> {
+    // Where the rules begin to hold.
+    let mut at = 0;
+    // The row there, if it has rules.
+    let mut last: Option<Row> = None;
+    loop {
+        let next = match run.next() {
+            Ok(next) => next,
+            Err(stop) => {
+                // What holds before the last location that was reached is good.
+                let reason = run.reason(stop).ok_or(WriteError::OutOfMemory)?;
+                sink.no_row(at, NoRow::Lost(reason))?;
+                break;
+            }
+        };
+        let changed = core::mem::replace(&mut run.changed, Changed::Nothing);
+        if changed != Changed::Nothing {
+            let cfa =
+                if changed == Changed::Cfa { run.rules.only_cfa(run.registers) } else { None };
+            let row = match (cfa, last) {
+                (Some(cfa), Some(last)) => Some(last.with_cfa(cfa)),
+                _ => run.rules.row(run.registers, run.cie.ra),
+            };
+            // Of an outermost row no rule means anything.
+            last = row.filter(|row| !row.is_outermost());
+            match row {
+                Some(row) => sink.row(at, row)?,
+                None => sink.no_row(at, run.rules.no_row(run.registers, run.cie.ra))?,
+            }
+        }
+        // LLVM's last location is often the end.
+        let inside = next.and_then(|next| u32::try_from(next).ok()).filter(|&next| next < size);
+        let Some(next) = inside else { break };
+        at = next;
+        run.at = at.into();
+    }
+    sink.end(size)
+}
+
+/// What the rows since the last change of kind are.
+#[derive(Clone, Copy)]
+enum Open {
+    /// Rows that go into one function, from this offset on.
+    Run(u32),
+    /// Blocks from this offset on.
+    Blocks(u32, Row, Row, Step),
+    /// Nothing that can be said, from this offset on.
+    Lost(u32, CfiReason),
+}
+
+/// Collects the rows of one FDE and hands them to a builder.
+struct Sink<'s, L> {
+    builder: &'s mut Builder,
+    entry: u64,
+    start: u64,
+    cie: &'s Cie<'s>,
+    rows: &'s mut Vec<(u32, Row)>,
+    open: Open,
+    lost: &'s mut L,
+}
+
+impl<L: FnMut(CfiLost)> Sink<'_, L> {
+    /// From `at` on this row holds.
+    #[inline]
+    fn row(&mut self, at: u32, row: Row) -> Result<(), WriteError> {
+        let Open::Run(from) = self.open else {
+            self.end(at)?;
+            self.open = Open::Run(at);
+            return self.push(0, row);
+        };
+        self.push(at.saturating_sub(from), row)
+    }
+
+    /// From `at` on this holds.
+    fn no_row(&mut self, at: u32, rules: NoRow) -> Result<(), WriteError> {
+        let is_open = match (self.open, rules) {
+            (Open::Lost(_, open), NoRow::Lost(reason)) => open == reason,
+            (Open::Blocks(_, a, b, step), NoRow::Blocks(c, d, other)) => {
+                (a, b, step) == (c, d, other)
+            }
+            _ => false,
+        };
+        if !is_open {
+            self.end(at)?;
+            self.open = match rules {
+                NoRow::Blocks(before, behind, step) => Open::Blocks(at, before, behind, step),
+                NoRow::Lost(reason) => Open::Lost(at, reason),
+            };
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn push(&mut self, offset: u32, row: Row) -> Result<(), WriteError> {
+        if self.rows.len() == self.rows.capacity() {
+            self.rows.try_reserve(1)?;
+        }
+        self.rows.push((offset, row));
+        Ok(())
+    }
+
+    /// What is open ends at `end`.
+    fn end(&mut self, end: u32) -> Result<(), WriteError> {
+        match self.open {
+            Open::Run(from) => {
+                if from < end && !self.rows.is_empty() {
+                    self.add(from, end, None)?;
+                }
+                self.rows.clear();
+                Ok(())
+            }
+            Open::Blocks(from, before, behind, step) => {
+                self.blocks(from, end, before, behind, step)
+            }
+            Open::Lost(from, reason) => {
+                let start = self.start.wrapping_add(from.into());
+                let size = end.saturating_sub(from).into();
+                (self.lost)(CfiLost { entry: self.entry, start, size, reason });
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds the rows as a function.
+    fn add(&mut self, from: u32, end: u32, blocks: Option<NonZeroU8>) -> Result<(), WriteError> {
+        let start = self.start.wrapping_add(from.into());
+        let mut function = Function::new(start, end.saturating_sub(from), self.rows);
+        function.signal = self.cie.is_signal;
+        function.block_size = blocks;
+        function.pauth_key = if self.cie.key_b { PauthKey::B } else { PauthKey::A };
+        let (entry, lost) = (self.entry, &mut self.lost);
+        self.builder.add(&function, |range| lost(CfiLost::from_table(entry, &range)))
+    }
+
+    /// Adds code in which each block has a row for its first part and another
+    /// for the rest. The code may start inside a block: that part is a function
+    /// of its own, as blocks count from their function's start.
+    fn blocks(
+        &mut self,
+        from: u32,
+        end: u32,
+        before: Row,
+        behind: Row,
+        step: Step,
+    ) -> Result<(), WriteError> {
+        self.rows.try_reserve(2)?;
+        let mask = u64::from(step.mask);
+        let start = self.start.wrapping_add(from.into());
+        let inside = u32::try_from(start & mask).unwrap_or_default();
+        let mut from = from;
+        if inside != 0 {
+            let block = u32::from(step.mask).saturating_add(1);
+            let first = end.min(from.saturating_add(block.saturating_sub(inside)));
+            let at = u32::from(step.at);
+            if inside < at {
+                self.rows.push((0, before));
+            }
+            self.rows.push((at.saturating_sub(inside), behind));
+            self.add(from, first, None)?;
+            self.rows.clear();
+            from = first;
+        }
+        if from < end {
+            self.rows.push((0, before));
+            self.rows.push((step.at.into(), behind));
+            self.add(from, end, NonZeroU8::new(step.mask.saturating_add(1)))?;
+            self.rows.clear();
+        }
+        Ok(())
+    }
+}

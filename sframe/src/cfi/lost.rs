@@ -1,0 +1,175 @@
+//! What call frame information says that a table cannot, and what is wrong
+//! with it.
+
+use core::fmt;
+
+use crate::{Lost, LostReason};
+
+/// A range of code that call frame information is about and the table is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CfiLost {
+    /// Where in the section the entry is, in bytes.
+    pub entry: u64,
+    /// Address of the first byte of code; 0 if the entry could not be read so
+    /// far.
+    pub start: u64,
+    /// Length in bytes; 0 if the entry could not be read so far.
+    pub size: u64,
+    /// Why it is not in the table.
+    pub reason: CfiReason,
+}
+
+impl CfiLost {
+    pub(crate) const fn from_table(entry: u64, lost: &Lost) -> Self {
+        let reason = CfiReason::Table(lost.reason);
+        Self { entry, start: lost.start, size: lost.size, reason }
+    }
+}
+
+impl fmt::Display for CfiLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entry, start, size, reason } = *self;
+        write!(f, "{size} bytes at {start:#x} (entry at {entry:#x}): {reason}")
+    }
+}
+
+impl core::error::Error for CfiLost {}
+
+/// Why code is not in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CfiReason {
+    /// The entry reaches past the end of the section. Nothing behind it is
+    /// read.
+    Truncated,
+    /// The entry ends inside the item at this offset of the section.
+    TruncatedEntry {
+        /// The offset in bytes.
+        at: u64,
+    },
+    /// The CIE that the entry names is none.
+    NotCie {
+        /// The offset in bytes.
+        at: u64,
+    },
+    /// The CIE is of an unknown version.
+    CieVersion(u8),
+    /// The CIE has an augmentation that is not known.
+    Augmentation(u8),
+    /// The CIE is of code whose addresses do not have 8 bytes, or segments.
+    AddressSize(u8),
+    /// An address has an encoding that is unknown, or relative to something
+    /// that was not said.
+    Pointer(u8),
+    /// The entry is about no code.
+    Empty,
+    /// The entry is about 4 GiB of code or more.
+    TooLong,
+    /// The entry is about something that is not code: what a linker leaves of
+    /// functions that it has dropped.
+    NotCode,
+
+    /// An instruction that is not known.
+    Instruction(u8),
+    /// An instruction that may not stand where it does: it changes a part of a
+    /// CFA that has no such part, or restores in a CIE.
+    Context(u8),
+    /// A state is restored that was not remembered.
+    NothingRemembered,
+    /// More states are remembered than memory is lent to a malformed entry.
+    TooManyRemembered,
+    /// The location goes back.
+    LocationBack,
+
+    /// There is no rule for the CFA.
+    NoCfa,
+    /// The CFA is a word of memory and an offset: `*(register + offset) + plus`.
+    CfaLoadPlus {
+        /// The register's DWARF number.
+        register: u16,
+        /// Added to the register to find the word, in bytes.
+        offset: i32,
+        /// Added to the word, in bytes.
+        plus: i32,
+    },
+    /// The CFA is an expression that no rule stands for.
+    CfaExpression {
+        /// The expression's offset in the section, in bytes.
+        at: u64,
+    },
+    /// There is no rule for the return address.
+    NoReturnAddress,
+    /// The return address is an expression that no rule stands for.
+    RaExpression {
+        /// The expression's offset in the section, in bytes.
+        at: u64,
+    },
+    /// The return address is signed together with its address (`PAuth_LR`).
+    RaSignedWithPc,
+    /// Whether the return address is signed has a rule of its own.
+    RaSignState,
+    /// The frame pointer is an expression that no rule stands for.
+    FpExpression {
+        /// The expression's offset in the section, in bytes.
+        at: u64,
+    },
+    /// The frame pointer is lost, but the return address is not.
+    FpUndefined,
+    /// The caller's stack pointer is not what the CFA says it is.
+    StackPointer,
+    /// A register that rows have no room for.
+    Register(u16),
+    /// An offset that does not fit 32 bits.
+    Offset(i64),
+
+    /// The format of the table cannot say it.
+    Table(LostReason),
+}
+
+const _: () = assert!(size_of::<CfiReason>() <= 40);
+
+impl fmt::Display for CfiReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Truncated => f.write_str("the entry reaches past the end of the section"),
+            Self::TruncatedEntry { at } => write!(f, "the entry ends inside the item at {at:#x}"),
+            Self::NotCie { at } => write!(f, "there is no cie at {at:#x}"),
+            Self::CieVersion(version) => write!(f, "unknown cie version {version}"),
+            Self::Augmentation(letter) => {
+                write!(f, "unknown augmentation {:?}", char::from(letter))
+            }
+            Self::AddressSize(size) => write!(f, "addresses of {size} bytes, or segments"),
+            Self::Pointer(encoding) => write!(f, "unusable pointer encoding {encoding:#04x}"),
+            Self::Empty => f.write_str("the entry is about no code"),
+            Self::TooLong => f.write_str("the entry is about 4 GiB of code or more"),
+            Self::NotCode => f.write_str("the entry is about no code of this file"),
+            Self::Instruction(byte) => write!(f, "unknown instruction {byte:#04x}"),
+            Self::Context(byte) => write!(f, "instruction {byte:#04x} in a wrong place"),
+            Self::NothingRemembered => f.write_str("no state is remembered that is restored"),
+            Self::TooManyRemembered => f.write_str("too many states are remembered"),
+            Self::LocationBack => f.write_str("the location goes back"),
+            Self::NoCfa => f.write_str("there is no rule for the cfa"),
+            Self::CfaLoadPlus { register, offset, plus } => {
+                write!(f, "cfa = *(r{register}{offset:+}){plus:+}")
+            }
+            Self::CfaExpression { at } => write!(f, "the cfa is the expression at {at:#x}"),
+            Self::NoReturnAddress => f.write_str("there is no rule for the return address"),
+            Self::RaExpression { at } => {
+                write!(f, "the return address is the expression at {at:#x}")
+            }
+            Self::RaSignedWithPc => f.write_str("the return address is signed with its address"),
+            Self::RaSignState => {
+                f.write_str("whether the return address is signed has a rule of its own")
+            }
+            Self::FpExpression { at } => {
+                write!(f, "the frame pointer is the expression at {at:#x}")
+            }
+            Self::FpUndefined => f.write_str("the frame pointer is lost"),
+            Self::StackPointer => f.write_str("the caller's stack pointer is not the cfa"),
+            Self::Register(number) => write!(f, "register {number} in a rule"),
+            Self::Offset(offset) => write!(f, "offset {offset} in a rule"),
+            Self::Table(reason) => write!(f, "{reason}"),
+        }
+    }
+}

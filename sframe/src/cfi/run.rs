@@ -1,0 +1,343 @@
+//! The instructions of an entry, run.
+
+use alloc::vec::Vec;
+
+use gimli::{DwCfa, Reader as _, constants};
+use unwind_core::RegRule;
+
+use super::{
+    CfiReason, Reader,
+    entry::{Cie, Entries},
+    rules::{Cfa, Reg, Registers, Rules, Signed},
+};
+
+/// The most states that an entry may remember. Compilers nest none.
+const MAX_REMEMBERED: usize = 256;
+
+/// `DW_CFA_AARCH64_negate_ra_state_with_pc`.
+const NEGATE_RA_STATE_WITH_PC: u8 = 0x2c;
+
+/// Why a run ended early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The entry ends inside an instruction.
+    Truncated,
+    /// An instruction that is not known.
+    Instruction(u8),
+    /// An instruction in a wrong place.
+    Context(u8),
+    /// An address that cannot be read.
+    Pointer(u8),
+    LocationBack,
+    NothingRemembered,
+    TooManyRemembered,
+    /// There is no memory for what the entry asks to be remembered.
+    Memory,
+}
+
+const _: () = assert!(size_of::<Result<Option<u64>, Stop>>() <= 16, "returned in registers");
+
+/// What of the rules has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Changed {
+    Nothing,
+    /// The CFA at most, which is by far what changes most.
+    Cfa,
+    All,
+}
+
+/// A run of the instructions of one entry.
+pub(crate) struct Run<'r, 'a> {
+    pub(crate) entries: &'r Entries<'a>,
+    pub(crate) registers: &'r Registers,
+    pub(crate) cie: &'r Cie<'a>,
+    /// The rules that are restored to: `None` in a CIE, which sets them.
+    pub(crate) initial: Option<&'r Rules>,
+    pub(crate) remembered: &'r mut Vec<Rules>,
+    pub(crate) rules: Rules,
+    /// What of `rules` may have changed since the last look at them.
+    pub(crate) changed: Changed,
+    pub(crate) instructions: Reader<'a>,
+    /// The address that the entry's code starts at.
+    pub(crate) start: u64,
+    /// How far behind that the rules begin to hold, in bytes.
+    pub(crate) at: u64,
+}
+
+impl<'a> Run<'_, 'a> {
+    /// Runs up to the next change of the location. `Some` is the location that
+    /// the rules hold up to, in bytes from the start; `None` says up to the end.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Result<Option<u64>, Stop> {
+        while let Ok(byte) = self.instructions.read_u8() {
+            // In the order of how often they come; a jump table is mispredicted
+            // more often than these comparisons.
+            let (high, operand) = (DwCfa(byte & 0xc0), byte & 0x3f);
+            if high == constants::DW_CFA_advance_loc {
+                if let Some(end) = self.advance(operand.into()) {
+                    return Ok(Some(end));
+                }
+            } else if DwCfa(byte) == constants::DW_CFA_def_cfa_offset {
+                let offset = self.uleb()?.cast_signed();
+                self.set_cfa_offset(byte, offset)?;
+            } else if high == constants::DW_CFA_offset {
+                let offset = self.factored()?;
+                self.set(operand.into(), || Reg::at_cfa(offset));
+            } else if high == constants::DW_CFA_restore {
+                self.restore(byte, operand.into())?;
+            } else if let Some(end) = self.extended(byte)? {
+                return Ok(Some(end));
+            }
+        }
+        Ok(None)
+    }
+
+    /// An instruction with its operands behind it.
+    fn extended(&mut self, byte: u8) -> Result<Option<u64>, Stop> {
+        match DwCfa(byte) {
+            constants::DW_CFA_nop => {}
+            constants::DW_CFA_advance_loc1 => {
+                let delta = self.instructions.read_u8().map_err(|_| Stop::Truncated)?;
+                return Ok(self.advance(delta.into()));
+            }
+            constants::DW_CFA_advance_loc2 => {
+                let delta = self.instructions.read_u16().map_err(|_| Stop::Truncated)?;
+                return Ok(self.advance(delta.into()));
+            }
+            constants::DW_CFA_advance_loc4 => {
+                let delta = self.instructions.read_u32().map_err(|_| Stop::Truncated)?;
+                return Ok(self.advance(delta.into()));
+            }
+            constants::DW_CFA_set_loc => return self.set_location(),
+            constants::DW_CFA_def_cfa => {
+                let (register, offset) = (self.uleb()?, self.uleb()?);
+                self.set_cfa(Cfa::register(register, offset.cast_signed()));
+            }
+            constants::DW_CFA_def_cfa_sf => {
+                let (register, offset) = (self.uleb()?, self.factored_signed()?);
+                self.set_cfa(Cfa::register(register, offset));
+            }
+            constants::DW_CFA_def_cfa_register => {
+                let register = self.uleb()?;
+                let Cfa::Register(_, offset) = self.rules.cfa else {
+                    return Err(Stop::Context(byte));
+                };
+                self.set_cfa(Cfa::register(register, offset));
+            }
+            constants::DW_CFA_def_cfa_offset_sf => {
+                let offset = self.factored_signed()?;
+                self.set_cfa_offset(byte, offset)?;
+            }
+            constants::DW_CFA_def_cfa_expression => {
+                let (expression, at) = self.expression()?;
+                self.set_cfa(Cfa::from_expression(expression, at, self.registers));
+            }
+            constants::DW_CFA_remember_state => self.remember()?,
+            constants::DW_CFA_restore_state => {
+                self.rules = self.remembered.pop().ok_or(Stop::NothingRemembered)?;
+                self.changed = Changed::All;
+            }
+            constants::DW_CFA_GNU_args_size => _ = self.uleb()?,
+            constants::DW_CFA_AARCH64_negate_ra_state if self.registers.sign_state.is_some() => {
+                self.negate(byte, Signed::Yes)?;
+            }
+            DwCfa(NEGATE_RA_STATE_WITH_PC) if self.registers.sign_state.is_some() => {
+                self.negate(byte, Signed::WithPc)?;
+            }
+            _ => self.register_rule(byte)?,
+        }
+        Ok(None)
+    }
+
+    /// An instruction whose first operand is a register.
+    fn register_rule(&mut self, byte: u8) -> Result<(), Stop> {
+        let known = matches!(
+            DwCfa(byte),
+            constants::DW_CFA_offset_extended
+                | constants::DW_CFA_offset_extended_sf
+                | constants::DW_CFA_val_offset
+                | constants::DW_CFA_val_offset_sf
+                | constants::DW_CFA_restore_extended
+                | constants::DW_CFA_undefined
+                | constants::DW_CFA_same_value
+                | constants::DW_CFA_register
+                | constants::DW_CFA_expression
+                | constants::DW_CFA_val_expression
+        );
+        if !known {
+            return Err(Stop::Instruction(byte));
+        }
+        let register = self.uleb()?;
+        match DwCfa(byte) {
+            constants::DW_CFA_offset_extended => {
+                let offset = self.factored()?;
+                self.set(register, || Reg::at_cfa(offset));
+            }
+            constants::DW_CFA_offset_extended_sf => {
+                let offset = self.factored_signed()?;
+                self.set(register, || Reg::at_cfa(offset));
+            }
+            constants::DW_CFA_val_offset => {
+                let offset = self.factored()?;
+                self.set(register, || Reg::cfa(offset));
+            }
+            constants::DW_CFA_val_offset_sf => {
+                let offset = self.factored_signed()?;
+                self.set(register, || Reg::cfa(offset));
+            }
+            constants::DW_CFA_restore_extended => self.restore(byte, register)?,
+            constants::DW_CFA_undefined => {
+                self.set(register, || Reg::Rule(RegRule::Undefined));
+            }
+            constants::DW_CFA_same_value => {
+                self.set(register, || Reg::Rule(RegRule::Same));
+            }
+            constants::DW_CFA_register => {
+                let source = self.uleb()?;
+                let registers = self.registers;
+                self.set(register, || Reg::register(source, registers));
+            }
+            _ => {
+                let is_value = DwCfa(byte) == constants::DW_CFA_val_expression;
+                let (expression, at) = self.expression()?;
+                let registers = self.registers;
+                self.set(register, || Reg::from_expression(expression, at, is_value, registers));
+            }
+        }
+        Ok(())
+    }
+
+    /// The new location, if it is another one.
+    #[inline]
+    fn advance(&self, delta: u64) -> Option<u64> {
+        let bytes = delta.saturating_mul(self.cie.code_align);
+        (bytes != 0).then(|| self.at.saturating_add(bytes))
+    }
+
+    fn set_location(&mut self) -> Result<Option<u64>, Stop> {
+        let encoding = self.cie.address_encoding;
+        let address = self.entries.pointer(encoding, &mut self.instructions);
+        let end = address.ok_or(Stop::Pointer(encoding.0))?.wrapping_sub(self.start);
+        if end < self.at {
+            return Err(Stop::LocationBack);
+        }
+        Ok((end != self.at).then_some(end))
+    }
+
+    #[inline]
+    fn set(&mut self, register: u64, rule: impl FnOnce() -> Reg) {
+        let slot = if register == self.registers.fp {
+            &mut self.rules.fp
+        } else if register == self.cie.ra {
+            &mut self.rules.ra
+        } else if register == self.registers.sp {
+            &mut self.rules.sp
+        } else {
+            if Some(register) == self.registers.sign_state {
+                self.rules.signed = Signed::Unknown;
+                self.changed = Changed::All;
+            }
+            return;
+        };
+        *slot = rule();
+        self.changed = Changed::All;
+    }
+
+    #[inline]
+    fn restore(&mut self, byte: u8, register: u64) -> Result<(), Stop> {
+        let initial = self.initial.ok_or(Stop::Context(byte))?;
+        if Some(register) == self.registers.sign_state {
+            self.rules.signed = initial.signed;
+            self.changed = Changed::All;
+        }
+        let slots = [
+            (self.registers.fp, initial.fp),
+            (self.cie.ra, initial.ra),
+            (self.registers.sp, initial.sp),
+        ];
+        if let Some((_, rule)) = slots.into_iter().find(|&(number, _)| number == register) {
+            self.set(register, || rule);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn set_cfa(&mut self, cfa: Cfa) {
+        self.rules.cfa = cfa;
+        self.changed = self.changed.max(Changed::Cfa);
+    }
+
+    #[inline]
+    fn set_cfa_offset(&mut self, byte: u8, offset: i64) -> Result<(), Stop> {
+        let Cfa::Register(register, _) = self.rules.cfa else {
+            return Err(Stop::Context(byte));
+        };
+        self.set_cfa(Cfa::Register(register, offset));
+        Ok(())
+    }
+
+    fn remember(&mut self) -> Result<(), Stop> {
+        if self.remembered.len() >= MAX_REMEMBERED {
+            return Err(Stop::TooManyRemembered);
+        }
+        self.remembered.try_reserve(1).map_err(|_| Stop::Memory)?;
+        self.remembered.push(self.rules);
+        Ok(())
+    }
+
+    fn negate(&mut self, byte: u8, how: Signed) -> Result<(), Stop> {
+        self.rules.signed = match self.rules.signed {
+            Signed::No => how,
+            Signed::Yes | Signed::WithPc => Signed::No,
+            Signed::Unknown => return Err(Stop::Context(byte)),
+        };
+        self.changed = Changed::All;
+        Ok(())
+    }
+
+    /// What is wrong with the entry; `None` if nothing is, and memory is short.
+    pub(crate) fn reason(&self, stop: Stop) -> Option<CfiReason> {
+        Some(match stop {
+            Stop::Truncated => self.entries.truncated(&self.instructions),
+            Stop::Instruction(byte) => CfiReason::Instruction(byte),
+            Stop::Context(byte) => CfiReason::Context(byte),
+            Stop::Pointer(encoding) => CfiReason::Pointer(encoding),
+            Stop::LocationBack => CfiReason::LocationBack,
+            Stop::NothingRemembered => CfiReason::NothingRemembered,
+            Stop::TooManyRemembered => CfiReason::TooManyRemembered,
+            Stop::Memory => return None,
+        })
+    }
+
+    #[inline]
+    fn uleb(&mut self) -> Result<u64, Stop> {
+        // Most numbers have one byte.
+        let mut short = self.instructions;
+        if let Ok(byte @ 0..0x80) = short.read_u8() {
+            self.instructions = short;
+            return Ok(byte.into());
+        }
+        self.instructions.read_uleb128().map_err(|_| Stop::Truncated)
+    }
+
+    /// An unsigned number of the CIE's units, in bytes.
+    #[inline]
+    fn factored(&mut self) -> Result<i64, Stop> {
+        Ok(self.uleb()?.cast_signed().wrapping_mul(self.cie.data_align))
+    }
+
+    /// A signed number of the CIE's units, in bytes.
+    fn factored_signed(&mut self) -> Result<i64, Stop> {
+        let value = self.instructions.read_sleb128().map_err(|_| Stop::Truncated)?;
+        Ok(value.wrapping_mul(self.cie.data_align))
+    }
+
+    /// An expression, and where it is.
+    fn expression(&mut self) -> Result<(Reader<'a>, u64), Stop> {
+        let len = self.uleb()?;
+        let at = self.entries.offset(&self.instructions);
+        let len = usize::try_from(len).map_err(|_| Stop::Truncated)?;
+        let expression = self.instructions.split(len).map_err(|_| Stop::Truncated)?;
+        Ok((expression, at))
+    }
+}

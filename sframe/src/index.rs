@@ -1,0 +1,430 @@
+//! An index over a table, in memory that the caller gives.
+
+use unwind_core::Row;
+
+use crate::{
+    Error, FuncRange, Section, SectionOffset,
+    lookup::{self, Checkpoint, Found, Source},
+    search::Ascending,
+    section::{AtHand, Missing},
+};
+
+/// A table and an index over it, in words that the caller lends.
+///
+/// A lookup gives the same answers as without the index, in fewer steps: code
+/// addresses lead to the few functions around them, a table that is not sorted
+/// is put in order, and the rows of long functions are entered in the middle.
+///
+/// The words hold, in this order, as far as they go:
+///
+/// ```text
+///     order        a word for each function, if the table is not sorted
+///     granules     a word for each 4 KiB of code, or for more if there are too
+///                  few words: the last function that starts at or before it
+///     checkpoints  two words for each 16 rows of functions of 64 rows or more
+/// ```
+///
+/// # Example
+///
+/// ```
+/// # let bytes = [
+/// #     0xe2, 0xde, 2, 1, 3, 0, 0xf8, 0, 1, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 20, 0, 0, 0,
+/// #     0x40, 0xf0, 0xff, 0xff, 0x20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 3, 8,
+/// # ];
+/// let section = sframe::Section::parse(&bytes)?.at(0x2000);
+/// let mut memory = [0; 16];
+/// let indexed = section.index(&mut memory);
+/// assert_eq!(indexed.find(0x1044), section.find(0x1044));
+/// # Ok::<(), sframe::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct IndexedSection<'a, 'i> {
+    section: Section<'a>,
+    /// Positions to indices, where they differ.
+    order: Option<&'i [u32]>,
+    /// The position of the last function that starts at or before a granule.
+    /// None if there is no index.
+    granules: &'i [u32],
+    /// Where the first granule starts, in bytes from the section.
+    base: i64,
+    /// The binary logarithm of a granule's size in bytes.
+    shift: u32,
+    checkpoints: Checkpoints<'i>,
+    plain: bool,
+}
+
+/// The usual size of a granule: 4 KiB.
+const GRANULE_SHIFT: u32 = 12;
+/// A function of fewer rows has no checkpoints.
+const LONG: u32 = 64;
+/// A checkpoint for each so many rows.
+const EVERY: u32 = 16;
+
+impl<'a> Section<'a> {
+    /// How many words [`index`](Self::index) can make use of.
+    #[must_use]
+    pub fn index_len(&self) -> usize {
+        let order = match survey(self) {
+            Some(Survey { ascends: true, .. }) => 0,
+            Some(_) => self.header().num_fdes,
+            None => return 0,
+        };
+        let (base, last) = bounds(self);
+        let granules = (last.wrapping_sub(base).cast_unsigned() >> GRANULE_SHIFT).saturating_add(2);
+        let rows = self.header().fre_len / 2;
+        let points: u64 = self
+            .fdes()
+            .flatten()
+            .filter(|fde| fde.num_fres >= LONG)
+            .map(|fde| {
+                u64::from(fde.num_fres.min(rows) / EVERY).saturating_mul(2).saturating_add(2)
+            })
+            .fold(0, u64::saturating_add);
+        let words = u64::from(order).saturating_add(granules).saturating_add(points);
+        usize::try_from(words).unwrap_or(usize::MAX)
+    }
+
+    /// Builds an index in `memory`, of as much as fits there; of nothing if
+    /// that is too little, if functions of a table that is not sorted overlap,
+    /// or if a table only says that it is sorted.
+    ///
+    /// It takes time linear in the size of the table and the memory; if the
+    /// table is not sorted, that to sort the functions.
+    #[must_use]
+    pub fn index<'i>(&self, memory: &'i mut [u32]) -> IndexedSection<'a, 'i> {
+        let none = IndexedSection {
+            section: *self,
+            order: None,
+            granules: &[],
+            base: 0,
+            shift: 0,
+            checkpoints: Checkpoints { long: &[], points: &[] },
+            plain: lookup::is_plain(self.header()),
+        };
+        let Some(survey) = survey(self) else { return none };
+        let (order, memory) = match survey.ascends {
+            true => (None, memory),
+            false => match sort(self, memory) {
+                Some((order, memory)) => (Some(order), memory),
+                None => return none,
+            },
+        };
+        let section = Positions { section: self, order };
+        let (base, last) = (section.start(0), section.start(section.count().saturating_sub(1)));
+        let span = last.wrapping_sub(base).cast_unsigned();
+        let Some(shift) = granule_shift(span, memory.len()) else { return none };
+        let count = usize::try_from(span >> shift).map_or(0, |last| last.saturating_add(2));
+        let Some((granules, memory)) = memory.split_at_mut_checked(count) else { return none };
+        section.fill(granules, base, shift);
+        let checkpoints = Checkpoints::build(self, memory);
+        IndexedSection { order, granules, base, shift, checkpoints, ..none }
+    }
+}
+
+impl<'a> IndexedSection<'a, '_> {
+    /// The table.
+    #[must_use]
+    pub const fn section(&self) -> &Section<'a> {
+        &self.section
+    }
+
+    /// Whether there is an index. Without it, lookups are those of the table.
+    #[must_use]
+    pub const fn is_indexed(&self) -> bool {
+        !self.granules.is_empty()
+    }
+
+    /// Finds the row that covers `pc`, or `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Section::find`].
+    pub fn find(&self, pc: u64) -> Result<Option<Found>, Error> {
+        if !self.is_indexed() {
+            return self.section.find(pc);
+        }
+        let Some(among) = self.among(pc) else { return Ok(None) };
+        let section = &self.section;
+        lookup::find(&mut Indexed(self), section.header(), Some(among), section.addr(), pc)
+    }
+
+    /// Finds the rules for `pc`, or `None` if there are none. The same as
+    /// [`find`](Self::find) and [`Found::row`], but faster.
+    ///
+    /// # Errors
+    ///
+    /// As [`find`](Self::find) and [`Found::row`].
+    #[inline]
+    pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
+        if self.plain && self.is_indexed() {
+            let Some(among) = self.among(pc) else { return Ok(None) };
+            let offset = pc.wrapping_sub(self.section.addr()).cast_signed();
+            let header = self.section.header();
+            if let Some(row) = lookup::find_plain(&mut Indexed(self), header, among, offset) {
+                return Ok(Some(row));
+            }
+        }
+        self.find_any_row(pc)
+    }
+
+    /// The same for rows of any form, and to say what is wrong.
+    #[cold]
+    fn find_any_row(&self, pc: u64) -> Result<Option<Row>, Error> {
+        self.find(pc)?.map(|found| found.row()).transpose()
+    }
+
+    /// The functions around `pc`; `None` if it is before all.
+    #[inline(always)]
+    fn among(&self, pc: u64) -> Option<Ascending> {
+        let offset = pc.wrapping_sub(self.section.addr()).cast_signed();
+        if offset < self.base {
+            return None;
+        }
+        let granule = offset.wrapping_sub(self.base).cast_unsigned() >> self.shift;
+        let pair =
+            usize::try_from(granule).ok().and_then(|at| self.granules.get(at..)?.first_chunk());
+        let &[first, last] = match pair {
+            Some(pair) => pair,
+            // Behind the start of the last function.
+            None => &[*self.granules.last()?; 2],
+        };
+        Some(Ascending { first, count: last.wrapping_sub(first).wrapping_add(1) })
+    }
+}
+
+/// What has to be known of a table before it is indexed.
+struct Survey {
+    ascends: bool,
+}
+
+/// Looks at all functions; `None` if no index can be built.
+fn survey(section: &Section<'_>) -> Option<Survey> {
+    let positions = Positions { section, order: None };
+    let count = positions.count();
+    let mut ascends = true;
+    let mut apart = true;
+    let mut last = i64::MIN;
+    let mut end = i64::MIN;
+    for at in 0..count {
+        let (start, size) = (positions.start(at), positions.size(at));
+        ascends &= last <= start;
+        apart &= size == 0 || end <= start;
+        last = start;
+        // No order of addresses holds for code that wraps.
+        end = end.max(start.checked_add(size.into())?);
+    }
+    // A search in a table that lies finds what it finds, and a scan the first of
+    // functions that overlap: so shall the index.
+    let same = if section.header().flags.sorted() { ascends } else { !ascends || apart };
+    (count > 0 && same).then_some(Survey { ascends })
+}
+
+/// The lowest and the highest start of a function.
+fn bounds(section: &Section<'_>) -> (i64, i64) {
+    let positions = Positions { section, order: None };
+    let starts = (0..positions.count()).map(|at| positions.start(at));
+    let (least, most) = starts
+        .fold((i64::MAX, i64::MIN), |(least, most), start| (least.min(start), most.max(start)));
+    (least, most)
+}
+
+/// Puts the functions in order, in the first words of `memory`, and returns
+/// those left; `None` if there are too few or functions overlap: then the
+/// first in the table that covers a pc is found, which an order cannot tell.
+fn sort<'i>(section: &Section<'_>, memory: &'i mut [u32]) -> Option<(&'i [u32], &'i mut [u32])> {
+    let count = usize::try_from(section.header().num_fdes).ok()?;
+    let (order, memory) = memory.split_at_mut_checked(count)?;
+    for (slot, index) in order.iter_mut().zip(0..) {
+        *slot = index;
+    }
+    let table = Positions { section, order: None };
+    // By size, too, so that none of equal start hides another.
+    order.sort_unstable_by_key(|&index| (table.start(index), table.size(index), index));
+    let mut end = i64::MIN;
+    for &index in order.iter().filter(|&&index| table.size(index) != 0) {
+        if table.start(index) < end {
+            return None;
+        }
+        end = table.start(index).saturating_add(table.size(index).into());
+    }
+    Some((order, memory))
+}
+
+/// The size of granules, by its logarithm, so that those of `span` bytes fit in
+/// `words`.
+fn granule_shift(span: u64, words: usize) -> Option<u32> {
+    let words = u64::try_from(words).ok()?;
+    (GRANULE_SHIFT..u64::BITS).find(|&shift| (span >> shift).saturating_add(2) <= words)
+}
+
+/// The functions by their positions in ascending order.
+#[derive(Clone, Copy)]
+struct Positions<'s, 'a> {
+    section: &'s Section<'a>,
+    order: Option<&'s [u32]>,
+}
+
+impl Positions<'_, '_> {
+    fn count(&self) -> u32 {
+        self.section.header().num_fdes
+    }
+
+    fn range(&self, position: u32) -> FuncRange {
+        let index = match self.order {
+            None => Some(position),
+            Some(order) => usize::try_from(position).ok().and_then(|at| order.get(at).copied()),
+        };
+        let none = FuncRange { start: 0, size: 0 };
+        index.and_then(|index| self.section.range(index)).unwrap_or(none)
+    }
+
+    /// The start in bytes from the section, as a search compares it.
+    fn start(&self, position: u32) -> i64 {
+        self.range(position).start.wrapping_sub(self.section.addr()).cast_signed()
+    }
+
+    fn size(&self, position: u32) -> u32 {
+        self.range(position).size
+    }
+
+    /// Fills in the last function at or before each granule, the first of which
+    /// starts at `base`.
+    fn fill(&self, granules: &mut [u32], base: i64, shift: u32) {
+        let last = self.count().saturating_sub(1);
+        let mut position = 0;
+        for (number, granule) in (0_u64..).zip(granules) {
+            // Behind the last start it may be beyond all numbers.
+            let start = number
+                .checked_shl(shift)
+                .filter(|&bytes| bytes >> shift == number)
+                .and_then(|bytes| base.checked_add_unsigned(bytes))
+                .unwrap_or(i64::MAX);
+            while position < last && self.start(position.wrapping_add(1)) <= start {
+                position = position.wrapping_add(1);
+            }
+            *granule = position;
+        }
+    }
+}
+
+/// Places to enter the rows of long functions.
+#[derive(Clone, Copy, Debug)]
+struct Checkpoints<'i> {
+    /// By ascending index: a function, and the number of its first point.
+    long: &'i [[u32; 2]],
+    /// Where a row is, in bytes from the function's first, and where it begins
+    /// to hold. The first is the 16th row of the first function, and so on.
+    points: &'i [[u32; 2]],
+}
+
+impl<'i> Checkpoints<'i> {
+    /// Lays out as many as fit in `memory`.
+    fn build(section: &Section<'_>, memory: &'i mut [u32]) -> Self {
+        let (words, _) = memory.as_chunks_mut();
+        let long = section.fdes().flatten().filter(|fde| fde.num_fres >= LONG).count();
+        // A function without a point is of no use.
+        let long = long.min(words.len() / 2);
+        let (long, points) = words.split_at_mut_checked(long).unwrap_or_default();
+        let mut functions = 0_usize;
+        let mut used = 0_usize;
+        for fde in section.fdes().flatten().filter(|fde| fde.num_fres >= LONG) {
+            let Some(slot) = long.get_mut(functions) else { break };
+            let Some(room) = points.get_mut(used..).filter(|room| !room.is_empty()) else { break };
+            *slot = [fde.index, u32::try_from(used).unwrap_or(u32::MAX)];
+            functions = functions.saturating_add(1);
+            used = used.saturating_add(mark(section, &fde, room));
+        }
+        Self {
+            long: long.get(..functions).unwrap_or_default(),
+            points: points.get(..used).unwrap_or_default(),
+        }
+    }
+
+    /// The last point of the function at `index` at or before `target`.
+    #[inline(never)]
+    fn find(&self, index: u32, target: u32) -> Option<Checkpoint> {
+        let at = self.long.binary_search_by_key(&index, |&[function, _]| function).ok()?;
+        let &[_, first] = self.long.get(at)?;
+        let end = self.long.get(at.checked_add(1)?).map(|&[_, first]| first);
+        let points = self.points.get(usize::try_from(first).ok()?..)?;
+        let count = end.and_then(|end| usize::try_from(end.checked_sub(first)?).ok());
+        let points = points.get(..count.unwrap_or(points.len()))?;
+        let passed = points.partition_point(|&[_, start]| start <= target);
+        let &[at, start] = points.get(passed.checked_sub(1)?)?;
+        let passed = u32::try_from(passed).ok()?.checked_mul(EVERY)?;
+        Some(Checkpoint { passed, at, start })
+    }
+}
+
+/// Writes the points of one function, up to a bad row, and returns how many.
+fn mark(section: &Section<'_>, fde: &crate::Fde, points: &mut [[u32; 2]]) -> usize {
+    let Ok(rows) = section.fres(fde) else { return 0 };
+    let mut first = None;
+    let mut count = 0;
+    let mut points = points.iter_mut();
+    for (number, fre) in (0_u32..).zip(rows.map_while(Result::ok)) {
+        let SectionOffset(first) = *first.get_or_insert(fre.at);
+        if number == 0 || number % EVERY != 0 {
+            continue;
+        }
+        let (Some(point), Ok(at)) = (points.next(), u32::try_from(fre.at.0.wrapping_sub(first)))
+        else {
+            break;
+        };
+        *point = [at, fre.start];
+        count = number / EVERY;
+    }
+    usize::try_from(count).unwrap_or(usize::MAX)
+}
+
+/// A table at hand, in the order of its index.
+struct Indexed<'s, 'a, 'i>(&'s IndexedSection<'a, 'i>);
+
+impl<'a> Source for Indexed<'_, 'a, '_> {
+    type Fault = Missing;
+    type Error = Error;
+    type Entry<const N: usize> = &'a [u8; N];
+
+    #[inline(always)]
+    fn entries<const N: usize>(
+        &mut self,
+    ) -> impl FnMut(u32) -> Result<(u32, &'a [u8; N]), Missing> {
+        let order = self.0.order;
+        let mut entries = self.0.section.entries();
+        move |position| {
+            let index = match order {
+                None => position,
+                Some(order) => {
+                    let at = usize::try_from(position).map_err(|_| Missing)?;
+                    *order.get(at).ok_or(Missing)?
+                }
+            };
+            entries(index)
+        }
+    }
+
+    #[inline(always)]
+    fn checkpoint(&self, index: u32, num_fres: u32, target: u32) -> Option<Checkpoint> {
+        if num_fres < LONG { None } else { self.0.checkpoints.find(index, target) }
+    }
+
+    #[inline(always)]
+    fn open(&mut self, fre_offset: u32) -> Result<Option<usize>, Missing> {
+        AtHand(&self.0.section).open(fre_offset)
+    }
+
+    #[inline(always)]
+    fn window(&self) -> &[u8] {
+        self.0.section.fres_bytes()
+    }
+
+    #[inline(always)]
+    fn offset(&self, pos: usize) -> SectionOffset {
+        AtHand(&self.0.section).offset(pos)
+    }
+
+    #[inline(always)]
+    fn slide(&mut self, _keep: usize) -> Result<bool, Missing> {
+        Ok(false)
+    }
+}

@@ -1,0 +1,286 @@
+//! Tables from random call frame information say what gimli's rows say, and
+//! damaged information harms nothing.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::panic,
+    clippy::std_instead_of_alloc,
+    reason = "tests"
+)]
+
+use gimli::{
+    CfaRule as GimliCfa, CieOrFde, RegisterRule, RunTimeEndian, UnwindContextStorage,
+    UnwindSection, UnwindTableRow,
+};
+use proptest::{collection::vec, prelude::*, sample::select};
+use sframe::{Abi, Builder, CfiLost, CfiSection, Format, Section};
+use testdata::{CfiBuilder, Cie};
+use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+
+const ADDR: u64 = 0x10_0000;
+const ABIS: [Abi; 4] = [Abi::Aarch64Big, Abi::Aarch64Little, Abi::Amd64Little, Abi::S390xBig];
+
+/// Room for as many remembered states as the test nests.
+struct Deep;
+
+impl<T: gimli::ReaderOffset> UnwindContextStorage<T> for Deep {
+    type Rules = [(gimli::Register, RegisterRule<T>); 64];
+    type Stack = Box<[UnwindTableRow<T, Self>; 40]>;
+}
+
+type Reader<'a> = gimli::EndianSlice<'a, RunTimeEndian>;
+type GimliRow = UnwindTableRow<usize, Deep>;
+
+/// SP, FP, RA.
+fn registers(abi: Abi) -> (u8, u8, u8) {
+    match abi {
+        Abi::Amd64Little => (7, 6, 16),
+        Abi::S390xBig => (15, 11, 14),
+        _ => (31, 29, 30),
+    }
+}
+
+fn base(abi: Abi, register: gimli::Register) -> Option<Base> {
+    let (sp, fp, _) = registers(abi);
+    let number = u8::try_from(register.0).ok().filter(|&number| number < 0xfe)?;
+    Some(match number {
+        _ if number == sp => Base::Sp,
+        _ if number == fp => Base::Fp,
+        _ => Base::Reg(DwarfReg(number)),
+    })
+}
+
+fn narrow(offset: i64) -> Option<i32> {
+    i32::try_from(offset).ok()
+}
+
+fn rule(abi: Abi, rule: Option<RegisterRule<usize>>) -> Option<RegRule> {
+    Some(match rule {
+        None | Some(RegisterRule::SameValue) => RegRule::Same,
+        Some(RegisterRule::Undefined) => RegRule::Undefined,
+        Some(RegisterRule::Offset(offset)) => RegRule::AtCfa(narrow(offset)?),
+        Some(RegisterRule::ValOffset(offset)) => RegRule::Cfa(narrow(offset)?),
+        Some(RegisterRule::Register(register)) => RegRule::Reg(base(abi, register)?, 0),
+        _ => return None,
+    })
+}
+
+/// What a gimli row says, if a V3 table can say it.
+fn translate(abi: Abi, row: &GimliRow) -> Option<Row> {
+    let (sp, fp, ra) = registers(abi);
+    let of = |number: u8| row.register(gimli::Register(number.into()));
+    let ra = rule(abi, of(ra))?;
+    if ra == RegRule::Undefined {
+        return Some(Row::outermost());
+    }
+    let aarch64 = matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little);
+    let GimliCfa::RegisterAndOffset { register, offset } = *row.cfa() else { return None };
+    let cfa = CfaRule::Offset(base(abi, register)?, narrow(offset)?);
+    let fp = rule(abi, of(fp))?;
+    let sp = rule(abi, of(sp));
+    let s390x = abi == Abi::S390xBig;
+    let sp_is_cfa = match of(registers(abi).0) {
+        None => true,
+        Some(RegisterRule::SameValue) => false,
+        _ => match (sp?, cfa) {
+            (RegRule::AtCfa(_), _) => s390x,
+            (RegRule::Cfa(offset), _) => offset == if s390x { -160 } else { 0 },
+            (RegRule::Reg(base, 0), CfaRule::Offset(cfa, 0)) => base == cfa && !s390x,
+            _ => false,
+        },
+    };
+    let scaled = !s390x || (offset - 160) % 8 == 0 && narrow(offset - 160).is_some();
+    let ra_fits = !matches!((ra, abi), (RegRule::Cfa(_), _) | (RegRule::Same, Abi::Amd64Little));
+    if fp == RegRule::Undefined || !sp_is_cfa || !scaled || !ra_fits {
+        return None;
+    }
+    let row_ = Row::new(cfa, ra, fp);
+    match row.register(gimli::AArch64::RA_SIGN_STATE).filter(|_| aarch64) {
+        None | Some(RegisterRule::Constant(0)) => Some(row_),
+        Some(RegisterRule::Constant(1)) => Some(row_.with_signed_ra()),
+        Some(_) => None,
+    }
+}
+
+fn leb(value: u64) -> Vec<u8> {
+    let mut value = value;
+    let mut bytes = Vec::new();
+    loop {
+        let byte = u8::try_from(value & 0x7f).unwrap();
+        value >>= 7;
+        if value == 0 {
+            bytes.push(byte);
+            return bytes;
+        }
+        bytes.push(byte | 0x80);
+    }
+}
+
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![8 => 0_u64..64, 2 => 0_u64..0x2_0000, 1 => any::<u64>().prop_map(|n| n >> 1)]
+}
+
+fn register(abi: Abi) -> impl Strategy<Value = u64> {
+    let (sp, fp, ra) = registers(abi);
+    let known = [fp, fp, fp, ra, ra, sp].map(u64::from).to_vec();
+    prop_oneof![6 => select(known), 2 => 0_u64..20, 1 => select(vec![34, 253, 254, 511])]
+}
+
+/// One instruction. Signed numbers are small, so that their LEB is simple.
+fn instruction(abi: Abi) -> impl Strategy<Value = Vec<u8>> {
+    let with = |opcode: u8, numbers: &[u64]| {
+        let mut bytes = vec![opcode];
+        bytes.extend(numbers.iter().flat_map(|&number| leb(number)));
+        bytes
+    };
+    let two = move || (register(abi), number());
+    prop_oneof![
+        8 => (0_u8..8).prop_map(|delta| vec![0x40 | delta]),
+        1 => any::<u8>().prop_map(|delta| vec![0x02, delta]),
+        4 => (0_u8..64, number()).prop_map(move |(register, n)| with(0x80 | register, &[n])),
+        3 => two().prop_map(move |(register, n)| with(0x05, &[register, n])),
+        3 => (0_u8..64).prop_map(|register| vec![0xc0 | register]),
+        3 => register(abi).prop_map(move |register| with(0x06, &[register])),
+        1 => register(abi).prop_map(move |register| with(0x07, &[register])),
+        1 => register(abi).prop_map(move |register| with(0x08, &[register])),
+        2 => (register(abi), register(abi)).prop_map(move |(a, b)| with(0x09, &[a, b])),
+        3 => Just(vec![0x0a]),
+        3 => Just(vec![0x0b]),
+        4 => two().prop_map(move |(register, n)| with(0x0c, &[register, n])),
+        3 => register(abi).prop_map(move |register| with(0x0d, &[register])),
+        6 => number().prop_map(move |n| with(0x0e, &[n.wrapping_mul(8)])),
+        1 => (register(abi), 0_u64..64).prop_map(move |(a, n)| with(0x11, &[a, n])),
+        1 => (register(abi), 0_u64..64).prop_map(move |(a, n)| with(0x12, &[a, n])),
+        1 => (0_u64..64).prop_map(move |n| with(0x13, &[n])),
+        2 => two().prop_map(move |(register, n)| with(0x14, &[register, n])),
+        1 => (register(abi), 0_u64..64).prop_map(move |(a, n)| with(0x15, &[a, n])),
+        1 => number().prop_map(move |n| with(0x2e, &[n])),
+        1 => Just(vec![0x2d]),
+        1 => Just(vec![0x00]),
+    ]
+}
+
+#[derive(Clone, Debug)]
+struct Table {
+    abi: Abi,
+    /// Instructions of the CIE and of each FDE.
+    cie: Vec<Vec<u8>>,
+    fdes: Vec<(u64, Vec<Vec<u8>>)>,
+}
+
+fn table() -> impl Strategy<Value = Table> {
+    select(ABIS.to_vec()).prop_flat_map(|abi| {
+        let fde = (1_u64..0x100, vec(instruction(abi), 0..24));
+        let cie = prop_oneof![4 => Just(Vec::new()), 1 => vec(instruction(abi), 0..4)];
+        (cie, vec(fde, 1..5)).prop_map(move |(cie, fdes)| Table { abi, cie, fdes })
+    })
+}
+
+fn build(table: &Table) -> CfiBuilder {
+    let mut cfi = CfiBuilder::eh_frame(ADDR);
+    cfi.big = table.abi.endian() == Some(sframe::Endian::Big);
+    let mut cie = match table.abi {
+        Abi::Amd64Little => Cie::amd64(),
+        Abi::S390xBig => Cie::s390x(),
+        _ => Cie::aarch64(),
+    };
+    cie.instructions.extend(table.cie.concat());
+    let cie = cfi.cie(&cie);
+    for (index, (len, instructions)) in table.fdes.iter().enumerate() {
+        let start = 0x1000 + 0x1000 * u64::try_from(index).unwrap();
+        cfi.fde(cie, start, *len, &instructions.concat());
+    }
+    cfi
+}
+
+fn convert(abi: Abi, bytes: &[u8]) -> (Vec<u8>, Vec<CfiLost>) {
+    let mut builder = Builder::new(Format::V3, abi).unwrap();
+    let mut lost = Vec::new();
+    builder.add_cfi(CfiSection::eh_frame(bytes, ADDR), |range| lost.push(range)).unwrap();
+    (builder.finish(ADDR, |_| {}).unwrap(), lost)
+}
+
+/// Each FDE's range, and its rows as far as gimli can tell.
+type Rows = Vec<(u64, u64, Vec<(u64, u64, Option<Row>)>)>;
+
+fn gimli_rows(abi: Abi, bytes: &[u8]) -> Rows {
+    let endian = match abi.endian() {
+        Some(sframe::Endian::Big) => RunTimeEndian::Big,
+        _ => RunTimeEndian::Little,
+    };
+    let mut section = gimli::EhFrame::from(Reader::new(bytes, endian));
+    if matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little) {
+        section.set_vendor(gimli::Vendor::AArch64);
+    }
+    let bases = gimli::BaseAddresses::default().set_eh_frame(ADDR);
+    let mut context = gimli::UnwindContext::<usize, Deep>::new_in();
+    let mut fdes = Vec::new();
+    let mut entries = section.entries(&bases);
+    while let Ok(Some(entry)) = entries.next() {
+        let CieOrFde::Fde(partial) = entry else { continue };
+        let Ok(fde) = partial.parse(UnwindSection::cie_from_offset) else { continue };
+        let mut rows = Vec::new();
+        if let Ok(mut table) = fde.rows(&section, &bases, &mut context) {
+            while let Ok(Some(row)) = table.next_row() {
+                rows.push((row.start_address(), row.end_address(), translate(abi, row)));
+            }
+        }
+        fdes.push((fde.initial_address(), fde.end_address(), rows));
+    }
+    fdes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_row_is_the_one_that_gimli_finds(table in table()) {
+        let cfi = build(&table);
+        let (bytes, lost) = convert(table.abi, cfi.build());
+        let section = Section::parse(&bytes).unwrap().at(ADDR);
+        let mut compared = 0;
+        for (start, end, rows) in gimli_rows(table.abi, cfi.build()) {
+            for pc in start..end {
+                let expected = rows
+                    .iter()
+                    .find(|&&(from, to, _)| (from..to.min(end)).contains(&pc))
+                    .and_then(|&(.., row)| row);
+                let found = section.find(pc).unwrap().map(|found| found.row().unwrap());
+                prop_assert_eq!(found, expected, "at {:#x}", pc);
+                let is_lost = lost.iter().any(|lost| pc.wrapping_sub(lost.start) < lost.size);
+                prop_assert!(found.is_some() || is_lost || rows.is_empty(), "at {pc:#x}");
+                prop_assert!(found.is_none() || !is_lost, "at {pc:#x}");
+                compared += 1;
+            }
+        }
+        prop_assert!(compared > 0);
+    }
+
+    #[test]
+    fn damaged_information_gives_a_good_table(
+        table in table(),
+        damage in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in any::<Option<prop::sample::Index>>(),
+    ) {
+        let mut bytes = build(&table).build().to_vec();
+        for (at, byte) in damage {
+            let len = bytes.len();
+            bytes[at.index(len)] = byte;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let (built, _) = convert(table.abi, &bytes);
+        let section = Section::parse(&built).unwrap().at(ADDR);
+        let mut end = 0;
+        for fde in section.fdes().map(Result::unwrap) {
+            // Ascending, and none on another: the search relies on it.
+            prop_assert!(fde.range.start >= end);
+            end = fde.range.start.saturating_add(fde.range.size.into());
+            for fre in section.fres(&fde).unwrap() {
+                prop_assert!(fde.row(&fre.unwrap()).is_ok());
+            }
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! CPUs that take tasks from a run queue, and the NMIs that come between.
+
+use core::cell::Cell;
+use core::fmt;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::thread;
+use std::time::Instant;
+
+use unwind_core::{
+    Audience, Context, DeferredUnwind, DropCounts, Host, RequestOutcome, ScheduleError,
+    SerialCookies, TaskKind, TaskState, UserReturn,
+};
+
+use crate::clients::{self, Clients};
+use crate::signals::{self, NmiTimer};
+use crate::tasks::{Cache, Rest, Task};
+
+pub(crate) static UNWIND: DeferredUnwind<Kernel> =
+    DeferredUnwind::new(Kernel, SerialCookies::new());
+
+/// Whether NMIs are raised inside hooks.
+static INJECT: AtomicBool = AtomicBool::new(false);
+
+static NMIS_IN_USER: AtomicU64 = AtomicU64::new(0);
+static NMIS_IN_KERNEL: AtomicU64 = AtomicU64::new(0);
+static REQUESTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+static NO_ROOM: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) struct Options {
+    pub(crate) seconds: u32,
+    pub(crate) tasks: u32,
+    pub(crate) cpus: u32,
+    pub(crate) hertz: u32,
+    pub(crate) inject: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { seconds: 10, tasks: 64, cpus: 4, hertz: 4_000, inject: false }
+    }
+}
+
+/// A small random number generator, for signal handlers too.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    pub(crate) fn below(&mut self, sides: usize) -> usize {
+        (self.next() % sides as u64) as usize
+    }
+}
+
+thread_local! {
+    static CURRENT: Cell<Option<&'static Task>> = const { Cell::new(None) };
+    static IN_NMI: Cell<bool> = const { Cell::new(false) };
+    static CPU: Cell<u32> = const { Cell::new(0) };
+    /// Where the random numbers of this CPU's NMIs stand.
+    static DICE: Cell<u64> = const { Cell::new(1) };
+}
+
+/// The hooks.
+pub(crate) struct Kernel;
+
+impl Host for Kernel {
+    type Task = Task;
+
+    fn state<'t>(&self, task: &'t Task) -> &'t TaskState {
+        &task.unwind
+    }
+
+    fn task_kind(&self, _: &Task) -> TaskKind {
+        inject_nmi();
+        TaskKind::User
+    }
+
+    fn in_nmi(&self) -> bool {
+        inject_nmi();
+        IN_NMI.get()
+    }
+
+    fn cpu(&self) -> u32 {
+        inject_nmi();
+        CPU.get()
+    }
+
+    fn schedule(&self, task: &Task, _: Context) -> Result<(), ScheduleError> {
+        inject_nmi();
+        task.work.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn clock(&self) -> u64 {
+        0
+    }
+
+    fn relax(&self) {
+        thread::yield_now();
+    }
+}
+
+fn roll(sides: usize) -> usize {
+    let mut dice = Random(DICE.get());
+    let side = dice.below(sides);
+    DICE.set(dice.0);
+    side
+}
+
+fn inject_nmi() {
+    if INJECT.load(Ordering::Relaxed) && !IN_NMI.get() && roll(16) == 0 {
+        signals::raise_nmi();
+    }
+}
+
+/// The NMI.
+extern "C" fn nmi(_: libc::c_int) {
+    let Some(task) = CURRENT.get() else { return };
+    let outer = IN_NMI.replace(true);
+    if task.in_user.load(Ordering::Relaxed) {
+        NMIS_IN_USER.fetch_add(1, Ordering::Relaxed);
+    } else {
+        NMIS_IN_KERNEL.fetch_add(1, Ordering::Relaxed);
+        let mut dice = Random(DICE.get());
+        for _ in 0..1 + dice.below(3) {
+            take_sample(task, &mut dice);
+        }
+        DICE.set(dice.0);
+    }
+    IN_NMI.set(outer);
+}
+
+/// Asks for the stack on behalf of some client, and records the cookie.
+fn take_sample(task: &Task, dice: &mut Random) {
+    let Some(client) = clients::any_client(dice) else { return };
+    let outcome = UNWIND.request(task, client);
+    let kind = match outcome {
+        RequestOutcome::Queued(_) => 0,
+        RequestOutcome::AlreadyPending(_) => 1,
+        RequestOutcome::AlreadyExecuted(_) => 2,
+        RequestOutcome::Refused(_) => 3,
+    };
+    REQUESTS[kind].fetch_add(1, Ordering::Relaxed);
+    if let Some(cookie) = outcome.cookie()
+        && !task.record(client, cookie)
+    {
+        NO_ROOM.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Lets user code run from here on, as far as NMIs are concerned; or not.
+fn set_in_user(task: &Task, in_user: bool) {
+    compiler_fence(Ordering::SeqCst);
+    task.in_user.store(in_user, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// One CPU.
+fn run_cpu(
+    number: u32,
+    options: &Options,
+    queue: &Mutex<VecDeque<&'static Task>>,
+    clients: &Clients,
+    stop: &AtomicBool,
+) -> Report {
+    CPU.set(number);
+    DICE.set(Random::new(u64::from(number) + 77).next());
+    let mut random = Random::new(u64::from(number) + 1);
+    let mut report = Report::default();
+    let timer = (!options.inject).then(|| NmiTimer::start(options.hertz));
+    while !stop.load(Ordering::Relaxed) {
+        let Some(task) = queue.lock().expect("not poisoned").pop_front() else { continue };
+        CURRENT.set(Some(task));
+        {
+            let mut rest = task.rest.lock().expect("not poisoned");
+            // Some steps, then another CPU may go on with it.
+            for _ in 0..1 + random.below(4) {
+                step(task, &mut rest, clients, &mut random, &mut report);
+            }
+        }
+        CURRENT.set(None);
+        report.switches += 1;
+        queue.lock().expect("not poisoned").push_back(task);
+    }
+    drop(timer);
+    report
+}
+
+/// Takes a task one step further.
+fn step(
+    task: &'static Task,
+    rest: &mut Rest,
+    clients: &Clients,
+    random: &mut Random,
+    report: &mut Report,
+) {
+    if task.in_user.load(Ordering::Relaxed) {
+        task.run_user_code(rest, random.next());
+        set_in_user(task, false);
+        rest.steps = 1 + random.below(5) as u32;
+        return;
+    }
+    for _ in 0..random.below(3) {
+        take_sample(task, random);
+    }
+    for _ in 0..random.below(500) {
+        core::hint::spin_loop();
+    }
+    // Some work of the kernel delivers early: a system call that is restarted.
+    if random.below(4) == 0 {
+        deliver(task, rest, clients, random, report);
+    }
+    match rest.steps.checked_sub(1) {
+        Some(left) => rest.steps = left,
+        None => exit_to_user(task, rest, clients, random, report),
+    }
+}
+
+fn exit_to_user(
+    task: &'static Task,
+    rest: &mut Rest,
+    clients: &Clients,
+    random: &mut Random,
+    report: &mut Report,
+) {
+    loop {
+        task.work.store(false, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        deliver(task, rest, clients, random, report);
+        if UNWIND.user_return(task) == UserReturn::Pending {
+            continue;
+        }
+        set_in_user(task, true);
+        if !task.work.load(Ordering::Relaxed) {
+            break;
+        }
+        set_in_user(task, false);
+    }
+    report.entries += 1;
+    task.match_samples(rest, clients, report);
+}
+
+fn deliver(
+    task: &Task,
+    rest: &mut Rest,
+    clients: &Clients,
+    random: &mut Random,
+    report: &mut Report,
+) {
+    let stack = rest.stack();
+    let mut cache = core::mem::take(&mut rest.cache);
+    let walk = |trace: &mut Cache| task.walk(&stack, trace);
+    let mut delivery = UNWIND.deliver(task, Audience::Asked, Some(&mut cache), walk);
+    while let Some(serving) = delivery.next() {
+        clients.call(serving.client(), || {
+            let key = (serving.client(), serving.cookie());
+            report.calls += 1;
+            report.twice += u64::from(!rest.keep(key, serving.end(), serving.trace()));
+            if random.below(8) == 0 {
+                // What a client does in its callback may ask again.
+                take_sample(task, random);
+            }
+            if random.below(500) == 0 {
+                thread::yield_now();
+            }
+        });
+    }
+    drop(delivery);
+    rest.cache = cache;
+}
+
+/// Runs it all.
+pub(crate) fn run(options: &Options) -> Report {
+    INJECT.store(options.inject, Ordering::SeqCst);
+    signals::handle_nmis(nmi);
+    let tasks: Vec<&'static Task> =
+        (0..options.tasks).map(|task| &*Box::leak(Box::new(Task::new(u64::from(task))))).collect();
+    let queue = Mutex::new(tasks.iter().copied().collect());
+    let clients = Clients::default();
+    let (stop, stop_clients) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut report = Report::default();
+    let end = Instant::now() + Duration::from_secs(u64::from(options.seconds));
+    thread::scope(|scope| {
+        let churn = [1, 2].map(|seed| {
+            scope.spawn({
+                let (clients, stop) = (&clients, &stop_clients);
+                move || clients.churn(seed, stop)
+            })
+        });
+        let cpus: Vec<_> = (0..options.cpus)
+            .map(|cpu| {
+                let (queue, clients, stop) = (&queue, &clients, &stop);
+                scope.spawn(move || run_cpu(cpu, options, queue, clients, stop))
+            })
+            .collect();
+        while Instant::now() < end {
+            thread::sleep(Duration::from_millis(50));
+        }
+        stop.store(true, Ordering::SeqCst);
+        for cpu in cpus {
+            report.add(&cpu.join().expect("a cpu"));
+        }
+        // What is still in the kernel goes to user mode.
+        let mut random = Random::new(99);
+        for &task in &tasks {
+            let rest = &mut task.rest.lock().expect("not poisoned");
+            if !task.in_user.load(Ordering::Relaxed) {
+                exit_to_user(task, rest, &clients, &mut random, &mut report);
+            }
+        }
+        stop_clients.store(true, Ordering::SeqCst);
+        report.client_changes = churn.map(|thread| thread.join().expect("clients")).iter().sum();
+    });
+    report.drops = UNWIND.drops();
+    report
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) entries: u64,
+    pub(crate) switches: u64,
+    pub(crate) client_changes: u64,
+    pub(crate) calls: u64,
+    pub(crate) matched: u64,
+    /// The client was cancelled before it was called.
+    pub(crate) cancelled: u64,
+    /// A stack that is not the sample's.
+    pub(crate) wrong: u64,
+    /// No stack and no reason.
+    pub(crate) lost: u64,
+    /// A client called twice with one cookie.
+    pub(crate) twice: u64,
+    /// A cookie that an earlier entry of the task had.
+    pub(crate) repeated: u64,
+    pub(crate) drops: DropCounts,
+}
+
+impl Report {
+    fn add(&mut self, other: &Self) {
+        self.entries += other.entries;
+        self.switches += other.switches;
+        self.calls += other.calls;
+        self.matched += other.matched;
+        self.cancelled += other.cancelled;
+        self.wrong += other.wrong;
+        self.lost += other.lost;
+        self.twice += other.twice;
+        self.repeated += other.repeated;
+    }
+
+    pub(crate) fn is_clean(&self) -> bool {
+        self.matched > 0 && self.wrong + self.lost + self.twice + self.repeated == 0
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let [queued, pending, executed, refused] = REQUESTS.each_ref().map(get);
+        writeln!(f, "{} kernel entries, {} task switches", self.entries, self.switches)?;
+        writeln!(
+            f,
+            "{} nmis in the kernel, {} in user code",
+            get(&NMIS_IN_KERNEL),
+            get(&NMIS_IN_USER)
+        )?;
+        writeln!(f, "{} registrations and cancellations", self.client_changes)?;
+        writeln!(
+            f,
+            "requests: {queued} queued, {pending} pending, {executed} executed, {refused} refused"
+        )?;
+        writeln!(f, "{} calls of clients", self.calls)?;
+        writeln!(f, "samples matched           {:>12}", self.matched)?;
+        writeln!(f, "  client was cancelled    {:>12}", self.cancelled)?;
+        writeln!(f, "  no room to record       {:>12}", get(&NO_ROOM))?;
+        writeln!(f, "  matched wrongly         {:>12}", self.wrong)?;
+        writeln!(f, "  lost without a reason   {:>12}", self.lost)?;
+        writeln!(f, "clients called twice      {:>12}", self.twice)?;
+        writeln!(f, "cookies used again        {:>12}", self.repeated)?;
+        let drops = &self.drops;
+        write!(
+            f,
+            "counted by the core: {} requests of cancelled clients dropped, {} refused",
+            drops.client_cancelled, drops.unknown_client
+        )
+    }
+}
