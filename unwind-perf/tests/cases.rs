@@ -290,6 +290,21 @@ fn format() -> EventFormat {
 }
 
 #[test]
+fn stacks_that_the_kernel_cut_at_510_frames_are_merged_whole() {
+    let case = Case::new("deep.raw");
+    let records = case.records();
+    let mut cut = 0;
+    for (located, end) in case.merge().0 {
+        let sample = Sample::decode(&located.record, located.format).unwrap();
+        let (tid, cookie) = (sample.task.unwrap().tid, cookie_of(&located).unwrap());
+        let Some((_, stack)) = stack_of(&records, tid, cookie) else { continue };
+        cut += usize::from(stack.len() == 510);
+        assert_eq!(end, End::Merged { stack, across_exec: false, late: false });
+    }
+    assert!(cut >= 3, "{cut} stacks were cut");
+}
+
+#[test]
 fn a_record_of_510_frames_is_merged_whole() {
     // What one page of cache holds: (4096 - 16) / 8.
     let frames: Vec<u64> = (0..510).map(|frame| 0x40_1000 + 16 * frame).collect();
@@ -338,6 +353,15 @@ fn x5_a_record_that_comes_twice_is_used_once() {
 }
 
 #[test]
+fn x5_records_that_every_event_receives_are_used_once() {
+    let case = Case::new("dup.raw");
+    let (ends, counts) = case.merge();
+    assert!(counts.records_repeated >= 30, "{} records came again", counts.records_repeated);
+    assert_eq!((counts.records_conflicting, counts.samples), (0, 105));
+    assert_eq!(u64::try_from(ends.len()).unwrap(), counts.samples, "each sample ends once");
+}
+
+#[test]
 fn x5_after_a_fork_parent_and_child_keep_to_their_own_stacks() {
     let child = Task { pid: 50, tid: 50 };
     let mut ends = Vec::new();
@@ -353,6 +377,27 @@ fn x5_after_a_fork_parent_and_child_keep_to_their_own_stacks() {
     let merged = |ip| End::Merged { stack: vec![ip], across_exec: false, late: false };
     assert_eq!(ends, [("child", merged(0xc)), ("parent", merged(0xa))]);
     assert_eq!(counts.merged, 2);
+}
+
+#[test]
+fn x5_samples_of_a_thread_that_an_exec_renames_are_merged_across_it() {
+    let case = Case::new("threadexec.raw");
+    let records = case.records();
+    let (ends, _) = case.merge();
+    let mut renamed = 0;
+    for (located, end) in &ends {
+        let sample = Sample::decode(&located.record, located.format).unwrap();
+        let (task, cookie) = (sample.task.unwrap(), cookie_of(located));
+        let Some(cookie) = cookie.filter(|_| task.tid != task.pid) else { continue };
+        // No stack under its own id, one under that of the process.
+        if stack_of(&records, task.tid, cookie).is_none()
+            && let Some((_, stack)) = stack_of(&records, task.pid, cookie)
+        {
+            assert_eq!(*end, End::Merged { stack, across_exec: true, late: false });
+            renamed += 1;
+        }
+    }
+    assert_eq!(renamed, 10);
 }
 
 #[test]

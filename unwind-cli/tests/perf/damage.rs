@@ -2,7 +2,7 @@
 
 use testdata::perf_file;
 
-use crate::files::{Parts, Scratch, done, text, unwind, unwind_with, word};
+use crate::files::{Parts, Scratch, done, perf_data, text, unwind, unwind_with, word};
 use crate::listing::blocks;
 
 /// Runs `script` on `bytes`. Returns what was printed, and the error if there
@@ -189,6 +189,25 @@ fn a_record_that_lies_is_left_out_and_its_neighbours_stay() {
         assert!(error.unwrap().contains(&format!("the record at {start:#x}")), "{end}");
     }
     assert!(left_out > 100);
+}
+
+#[test]
+fn a_record_of_no_known_event_is_left_out() {
+    let path = testdata::perf_files("raw").into_iter().find(|path| path.ends_with("two64.raw"));
+    let file = perf_data(&path.unwrap());
+    let samples = blocks(&script(&file).0).len();
+    let mut at = word(&file, 40);
+    while file[at] != 9 {
+        at += usize::from(u16::from_le_bytes(file[at + 6..at + 8].try_into().unwrap()));
+    }
+    // IDENTIFIER is the first field of a sample.
+    let mut damaged = file.clone();
+    damaged[at + 8..at + 16].copy_from_slice(&4711_u64.to_le_bytes());
+    let (printed, error) = script(&damaged);
+    assert_eq!(blocks(&printed).len(), samples - 1);
+    let error = error.unwrap();
+    assert!(error.contains("no event has the id 4711"), "{error}");
+    assert!(error.contains(&format!("the first at {at:#x}")), "{error}");
 }
 
 #[test]

@@ -59,6 +59,14 @@ pub(crate) fn late(unmerged: &[Block]) -> BTreeSet<(u32, u64)> {
     late
 }
 
+/// The samples that end in a cookie of a stack in a listing of merged records.
+pub(crate) fn with_cookies(merged: &[Block], unmerged: &[Block]) -> BTreeSet<(u32, u64)> {
+    let cookies: BTreeSet<&str> = unmerged.iter().filter_map(Block::cookie).collect();
+    let ends_in_cookie =
+        |block: &&Block| block.ips.last().is_some_and(|ip| cookies.contains(ip.as_str()));
+    merged.iter().filter(ends_in_cookie).map(Block::key).collect()
+}
+
 /// How a sample ends for the independent decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Decoded {

@@ -9,7 +9,7 @@ use unwind_perf::record::{
     Sample, SampleId, SampleType, Task,
 };
 
-const FORMAT: EventFormat = EventFormat {
+pub(crate) const FORMAT: EventFormat = EventFormat {
     sample_type: SampleType(
         SampleType::IP.0 | SampleType::TID.0 | SampleType::TIME.0 | SampleType::CALLCHAIN.0,
     ),
@@ -20,7 +20,7 @@ const FORMAT: EventFormat = EventFormat {
 };
 
 /// The start of a pipe with one event.
-fn pipe_start() -> Vec<u8> {
+pub(crate) fn pipe_start() -> Vec<u8> {
     let mut attr = Vec::new();
     attr.extend(1_u32.to_le_bytes()); // software
     attr.extend(64_u32.to_le_bytes());
@@ -37,17 +37,22 @@ fn pipe_start() -> Vec<u8> {
     pipe
 }
 
-/// A sample, and its stack, of the kernel entry `entry`, `bytes` bytes in all.
+/// A sample, and its stack, of the kernel entry `entry`.
 fn kernel_entry(entry: u64, out: &mut Vec<u8>) {
     let task = Task { pid: 100, tid: 100 + u32::try_from(entry % 50).unwrap() };
-    let cookie = entry << 1 | 1;
+    sample(task, entry << 1 | 1, 1000 * entry + 1, out);
+    stack(task, entry << 1 | 1, 1000 * entry + 500, out);
+}
+
+/// A sample in the kernel.
+pub(crate) fn sample(task: Task, cookie: u64, time: u64, out: &mut Vec<u8>) {
     let chain = [Context::Kernel.word(), u64::MAX << 20, Context::UserDeferred.word(), cookie];
     let sample = Sample {
         misc: Misc::KERNEL,
         identifier: None,
         ip: Some(chain[1]),
         task: Some(task),
-        time: Some(1000 * entry + 1),
+        time: Some(time),
         addr: None,
         id: None,
         stream_id: None,
@@ -56,11 +61,18 @@ fn kernel_entry(entry: u64, out: &mut Vec<u8>) {
         callchain: Some(chain),
     };
     sample.encode(FORMAT, Endian::Little, out).unwrap();
-    let id = SampleId { task: Some(task), time: Some(1000 * entry + 500), ..SampleId::default() };
+}
+
+/// A stack of 30 frames.
+pub(crate) fn stack(task: Task, cookie: u64, time: u64, out: &mut Vec<u8>) {
+    let id = SampleId { task: Some(task), time: Some(time), ..SampleId::default() };
     let ips = (0..30).map(|frame| 0x40_1000 + 16 * frame);
     let stack = CallchainDeferred { cookie: Some(cookie), ips, id };
     stack.encode(FORMAT, Endian::Little, out).unwrap();
 }
+
+/// `PERF_RECORD_FINISHED_ROUND`.
+pub(crate) const ROUND_MARK: [u8; 8] = [68, 0, 0, 0, 0, 0, 8, 0];
 
 /// Feeds `len` bytes to `unwind ARGUMENTS` on a pipe. Returns what its output
 /// counts, and the most memory it had, in bytes.
@@ -92,8 +104,7 @@ fn feed(arguments: &[&str], len: u64, marks: bool) -> (u64, u64) {
             entry += 1;
         }
         if marks {
-            // PERF_RECORD_FINISHED_ROUND
-            chunk.extend([68, 0, 0, 0, 0, 0, 8, 0]);
+            chunk.extend(ROUND_MARK);
         }
         stdin.write_all(&chunk).unwrap();
         sent += u64::try_from(chunk.len()).unwrap();

@@ -8,10 +8,11 @@ use std::process::Command;
 use linux_perf_data::linux_perf_event_reader::{EventRecord, RecordType as PerfRecordType};
 use linux_perf_data::{AttributeDescription, PerfFileReader, PerfFileRecord};
 use testdata::perf_files;
-use unwind_perf::record::{Context, Endian, Records, SampleId};
+use unwind_perf::record::{Context, Endian, Records, Sample, Task};
 
 use crate::files::{Parts, Scratch, done, perf_data, text, unwind, unwind_with, word};
 use crate::listing::{Decoded, blocks, decoded};
+use crate::memory::{FORMAT, ROUND_MARK, pipe_start, sample, stack};
 
 /// Chains by thread and time, in any order where both are equal.
 type Chains = BTreeMap<(u32, u64), Vec<Vec<u64>>>;
@@ -178,6 +179,14 @@ fn the_switches_for_deferral_are_gone_and_the_rest_of_an_attr_stays() {
         let (before, after) = (file.bytes(), merged.bytes());
         let (before, after) = (Parts::of(&before), Parts::of(&after));
         assert_eq!(after.events.len(), before.events.len());
+        assert_eq!(after.event_desc.is_some(), before.event_desc.is_some());
+        if let (Some(before), Some(after)) = (before.event_desc, after.event_desc) {
+            // Count, length, then the attr of the one event that these have.
+            let flags_at = 8 + 40;
+            assert_eq!(word(after, flags_at), word(before, flags_at) & !(3 << 38));
+            let others = |section: &[u8]| [&section[..flags_at], &section[flags_at + 8..]].concat();
+            assert_eq!(others(after), others(before));
+        }
         for ((attr, ids), (merged_attr, merged_ids)) in before.events.iter().zip(&after.events) {
             assert_eq!(merged_ids, ids);
             let flags = word(attr, 40);
@@ -194,54 +203,87 @@ fn the_switches_for_deferral_are_gone_and_the_rest_of_an_attr_stays() {
     }
 }
 
-/// Kernel records, and round marks as `None`, with their time.
-fn rounds(data: &[u8], format: unwind_perf::record::EventFormat) -> Vec<Option<u64>> {
-    Records::new(data, Endian::Little)
-        .filter_map(|record| {
-            let record = record.unwrap();
-            match record.kind().0 {
-                68 => Some(None),
-                9 => {
-                    let sample = unwind_perf::record::Sample::decode(&record, format).unwrap();
-                    Some(sample.time)
-                }
-                0..64 => Some(SampleId::decode(&record, format).unwrap().time),
-                _ => None,
-            }
+/// The times of samples in `data`, and `None` for a round mark.
+fn rounds(data: &[u8]) -> Vec<Option<u64>> {
+    let records = Records::new(data, Endian::Little).map(Result::unwrap);
+    records
+        .filter_map(|record| match record.kind().0 {
+            68 => Some(None),
+            9 => Some(Some(Sample::decode(&record, FORMAT).unwrap().time?)),
+            _ => None,
         })
         .collect()
 }
 
 #[test]
-fn round_marks_of_a_merge_hold() {
-    let mut marks = 0;
-    for (path, file) in recordings() {
-        let merged = merged(&file);
-        let bytes = merged.bytes();
-        let parts = Parts::of(&bytes);
-        let attr = unwind_perf::record::Attr::parse(parts.events[0].0, Endian::Little).unwrap();
-        if parts.events.len() > 1 {
-            continue;
+fn round_marks_of_a_merge_hold_while_a_sample_waits() {
+    // A thread sleeps in the kernel while others make a megabyte of records.
+    let sleeper = Task { pid: 9, tid: 9 };
+    let busy = Task { pid: 9, tid: 10 };
+    let mut pipe = pipe_start();
+    let start = pipe.len();
+    sample(sleeper, 1, 50, &mut pipe);
+    for entry in 1..4000 {
+        let time = 1000 * entry;
+        sample(busy, entry << 1 | 1, time, &mut pipe);
+        stack(busy, entry << 1 | 1, time + 500, &mut pipe);
+        if entry == 2000 {
+            stack(sleeper, 1, time + 600, &mut pipe);
         }
-        // What follows a mark is not older than the newest before the mark
-        // before it.
-        let (mut newest, mut limit, mut next_limit) = (0, 0, 0);
-        for time in rounds(parts.data, attr.format) {
-            match time {
-                None => {
-                    marks += 1;
-                    limit = next_limit;
-                    next_limit = newest;
-                }
-                Some(0) => {}
-                Some(time) => {
-                    assert!(time >= limit, "{}: {time} after {limit}", path.display());
-                    newest = newest.max(time);
-                }
+        if entry % 50 == 0 {
+            pipe.extend(ROUND_MARK);
+        }
+    }
+    let output = unwind_with(&["merge", "-", "-o", "-"], &pipe);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let rounds = rounds(&output.stdout[start..]);
+    // What follows a mark is not older than the newest before the mark before
+    // it.
+    let (mut newest, mut limit, mut next_limit) = (0, 0, 0);
+    for time in &rounds {
+        match *time {
+            None => (limit, next_limit) = (next_limit, newest),
+            Some(time) => {
+                assert!(time >= limit, "{time} after {limit}");
+                newest = newest.max(time);
             }
         }
     }
-    assert!(marks > 0, "there are marks to look at");
+    let marks = |part: &[Option<u64>]| part.iter().filter(|time| time.is_none()).count();
+    let woken = rounds.iter().position(|&time| time == Some(50)).unwrap();
+    assert_eq!(woken, 2000 + marks(&rounds[..woken]), "it comes with its stack");
+    assert!(marks(&rounds[..woken]) <= 1, "and holds the marks up");
+    assert!(marks(&rounds[woken..]) > 5, "marks come again when nothing waits");
+}
+
+#[test]
+fn bytes_behind_a_record_are_stepped_over_and_kept() {
+    let path = perf_files("data").into_iter().next().unwrap();
+    let file = Scratch::new(&perf_data(&path));
+    let pipe = Parts::of(&file.bytes()).to_pipe();
+    let expected = done(&["script", file.name()]);
+    // PERF_RECORD_AUXTRACE: size, offset, reference, index, thread, CPU,
+    // reserved. What is behind it looks like a round mark and nonsense.
+    let mut trace = vec![71, 0, 0, 0, 0, 0, 48, 0];
+    trace.extend([24_u64, 0, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()));
+    trace.extend(ROUND_MARK);
+    trace.extend([0xff; 16]);
+    // PERF_RECORD_HEADER_TRACING_DATA: size, padded to words behind it.
+    let mut formats = vec![66, 0, 0, 0, 0, 0, 12, 0, 5, 0, 0, 0];
+    formats.extend([0xee; 8]);
+    let records = pipe.len() - Parts::of(&file.bytes()).data.len();
+    for extra in [trace, formats] {
+        let with_extra = [&pipe[..records], &extra, &pipe[records..]].concat();
+        let output = unwind_with(&["script", "-"], &with_extra);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        assert_eq!(text(&output.stdout), expected);
+        let output = unwind_with(&["merge", "-", "-o", "-"], &with_extra);
+        let kept = output.stdout.windows(extra.len()).any(|window| window == extra);
+        assert!(output.status.success() && kept);
+        // Cut off inside those bytes.
+        let cut = &with_extra[..records + extra.len() - 1];
+        assert_eq!(unwind_with(&["script", "-"], cut).status.code(), Some(5));
+    }
 }
 
 #[test]
