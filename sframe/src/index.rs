@@ -5,6 +5,7 @@ use unwind_core::Row;
 use crate::{
     Error, FuncRange, Section, SectionOffset,
     lookup::{self, Checkpoint, Found, Source},
+    order,
     search::Ascending,
     section::{AtHand, Missing},
 };
@@ -239,7 +240,8 @@ fn sort<'i>(section: &Section<'_>, memory: &'i mut [u32]) -> Option<(&'i [u32], 
     }
     let table = Positions { section, order: None };
     // By size, too, so that none of equal start hides another.
-    order.sort_unstable_by_key(|&index| (table.start(index), table.size(index), index));
+    let key = |index| (table.start(index), table.size(index), index);
+    order::sort(order, |a, b| key(a) < key(b));
     let mut end = i64::MIN;
     for &index in order.iter().filter(|&&index| table.size(index) != 0) {
         if table.start(index) < end {

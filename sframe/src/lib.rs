@@ -70,6 +70,7 @@ mod fre;
 mod header;
 mod index;
 mod lookup;
+mod order;
 mod remote;
 mod row;
 mod search;

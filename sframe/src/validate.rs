@@ -4,7 +4,7 @@ use core::ops::ControlFlow;
 
 use crate::{
     Abi, Endian, Error, Fault, Fde, FdeKind, Finding, Fre, FreInfo, FreType, FuncRange, PcKind,
-    Section, Severity, Summary, Version, fde::Entry, fre::split_head, lookup,
+    Section, Severity, Summary, Version, fde::Entry, fre::split_head, lookup, order,
 };
 
 /// The rows of all functions are at most this many for each byte of rows. A
@@ -156,7 +156,7 @@ impl<V> Validator<'_, '_, V> {
         }
         let section = self.section;
         let start = |index| section.range(index).map(|range| relative_start(section, range));
-        indices.sort_unstable_by_key(|&index| (start(index), index));
+        order::sort(indices, |a, b| (start(a), a) < (start(b), b));
         let mut order = Order::default();
         for &mut index in indices {
             let Some(range) = section.range(index) else { break };

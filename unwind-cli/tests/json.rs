@@ -112,6 +112,7 @@ fn the_help_describes_each_field_and_each_value() {
         "other",
         "outermost",
         "zero-return-address",
+        "frame-pointer-zero",
         "max-frames",
         "no-row",
         "step",

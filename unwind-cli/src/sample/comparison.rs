@@ -58,8 +58,8 @@ pub(crate) struct Walk {
     pub(crate) method: Method,
     /// Innermost first.
     pub(crate) frames: Vec<WalkedFrame>,
-    /// Whether the last frame is known to be the outermost one.
-    pub(crate) is_complete: bool,
+    /// Whether it came to the stack's end, as far as its method can tell.
+    pub(crate) is_at_end: bool,
     /// Why there are no more frames.
     pub(crate) end: String,
 }
@@ -96,7 +96,7 @@ impl Comparison {
         let equal = self.equal_frames(walk);
         if equal < self.truth.len().max(walk.frames.len()) {
             Verdict::DiffersAt(equal)
-        } else if walk.is_complete {
+        } else if walk.is_at_end {
             Verdict::Equal
         } else {
             Verdict::Incomplete
@@ -133,7 +133,7 @@ mod tests {
     }
 
     fn walk(frames: Vec<WalkedFrame>) -> Walk {
-        Walk { method: Method::Auto, frames, is_complete: true, end: String::new() }
+        Walk { method: Method::Auto, frames, is_at_end: true, end: String::new() }
     }
 
     fn right() -> Vec<WalkedFrame> {
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_walk_that_does_not_know_its_end_fails() {
         let mut comparison = comparison();
-        comparison.walks = vec![walk(right()), Walk { is_complete: false, ..walk(right()) }];
+        comparison.walks = vec![walk(right()), Walk { is_at_end: false, ..walk(right()) }];
         assert_eq!(comparison.verdict(&comparison.walks[1]), Verdict::Incomplete);
         assert_eq!(comparison.failures().count(), 1);
     }

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::sample::chain::Object;
 use crate::sample::child::{ChildError, Message, ParkedThread};
 use crate::sample::comparison::{Comparison, Place, Walk, WalkedFrame};
-use crate::stack::{Method, StackWalker};
+use crate::stack::{EndReason, Method, StackWalker};
 use crate::target::Target;
 
 /// The methods in the order of their columns.
@@ -127,7 +127,7 @@ fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Err
             Walk {
                 method: *method,
                 frames: frames.collect(),
-                is_complete: stack.end.complete,
+                is_at_end: stack.end.complete || stack.end.reason == EndReason::FramePointerZero,
                 end: stack.end.text,
             }
         });

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::stack::report::Report;
 use crate::target::Target;
 
-pub(crate) use crate::stack::walk::{Method, StackWalker};
+pub(crate) use crate::stack::walk::{EndReason, Method, StackWalker};
 
 /// Print the stacks of a process, a core file or a command.
 ///
@@ -78,7 +78,8 @@ How a frame was found, in the third column:
   code       by the instructions at the function's entry or exit
   signal     by the registers that the kernel saved for a signal handler
 
-A stack is complete if its last frame is known to be the outermost one.
+A stack is complete if its last frame is known to be the outermost one. Frame
+pointers alone cannot tell.
 
 JSON: one object with
   schema    1; rises when a field changes its meaning or goes
@@ -97,8 +98,8 @@ JSON: one object with
       mangled           the name in the file where it was mangled, or null
       function_offset   bytes from the function's start to the pc, or null
     end     complete (true or false), text, and reason: `outermost`,
-            `zero-return-address`, `max-frames`, `no-row`, `step`, `table`,
-            `no-code` or `not-walkable`
+            `zero-return-address`, `frame-pointer-zero`, `max-frames`, `no-row`,
+            `step`, `table`, `no-code` or `not-walkable`
   warnings  a list of lines
 
 `unwind --help` lists the exit codes.";

@@ -159,7 +159,7 @@ impl ThreadReport {
         let Some(last) = self.frames.last() else { return };
         let ends_early = matches!(
             self.end.reason,
-            EndReason::NoRow | EndReason::Step | EndReason::NoCode | EndReason::ZeroReturnAddress
+            EndReason::NoRow | EndReason::Step | EndReason::NoCode | EndReason::FramePointerZero
         );
         if self.arch != Some("x86-64") || self.end.complete || !ends_early {
             return;

@@ -69,6 +69,9 @@ pub(crate) enum EndReason {
     Step,
     /// The table of the last frame is malformed.
     Table,
+    /// A chain of frame pointers ends with a zero, as it should, but zeroes are
+    /// also where a frame pointer leads that is none.
+    FramePointerZero,
     /// The return address does not lead to code.
     NoCode,
     /// The thread runs in a mode whose stacks are not walked.
@@ -85,6 +88,9 @@ impl StackEnd {
             End::Table(_) => EndReason::Table,
             End::NotWalkable => EndReason::NotWalkable,
             End::Step(StepError::NotCode { .. }) => EndReason::NoCode,
+            End::Step(StepError::ZeroFramePointer | StepError::ZeroReturnAddress { .. }) => {
+                EndReason::FramePointerZero
+            }
             // Whatever else there is, the last row led no further.
             _ => EndReason::Step,
         };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::stops::{GdbFrame, GdbThread, UnwindFrame, UnwindThread};
+use crate::stops::{GdbThread, UnwindFrame, UnwindThread};
 
 /// How the stack of one thread by `unwind` compares with the one by gdb.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,18 +35,11 @@ pub struct Comparison {
 
 /// Compares pc and stack pointer of the frames up to `last`.
 pub fn compare(gdb: &GdbThread, unwind: &UnwindThread, last: usize) -> Comparison {
-    let expected = &gdb.frames[..=last];
-    let is_found = |(index, (frame, expected)): (usize, (&UnwindFrame, &GdbFrame))| {
-        let callee = index.checked_sub(1).and_then(|index| gdb.frames[index].name.as_deref());
-        let is_realigned = callee.is_some_and(|name| REALIGNED.contains(&name));
-        let is_sp_unknown = is_realigned && frame.found_by != "sframe";
-        is_same(frame, expected) || is_sp_unknown && frame.pc == expected.pc
-    };
-    let pairs = unwind.frames.iter().zip(expected).enumerate();
-    let equal = pairs.take_while(|&pair| is_found(pair)).count();
+    let pairs = unwind.frames.iter().enumerate().take(last + 1);
+    let equal = pairs.take_while(|(index, frame)| is_same(frame, gdb, *index)).count();
     Comparison {
         outcome: outcome(gdb, unwind, equal, last),
-        frames: (equal, expected.len()),
+        frames: (equal, last + 1),
         is_complete: unwind.end.complete,
     }
 }
@@ -76,17 +69,22 @@ fn outcome(gdb: &GdbThread, unwind: &UnwindThread, equal: usize, last: usize) ->
     let text = format!("{first}, but by {by} {name} pc {:#x} sp {:#x}", frame.pc, frame.sp);
     // What is above the last frame to compare is not gdb's to say.
     let top = if last + 1 == all { u64::MAX } else { gdb.frames[last].sp };
-    let mut rest = gdb.frames.iter();
+    let mut rest = 0..all;
     let mut found = unwind.frames.iter().take_while(|frame| frame.sp <= top);
-    if found.all(|frame| rest.any(|expected| is_same(frame, expected))) {
+    if found.all(|frame| rest.any(|index| is_same(frame, gdb, index))) {
         Outcome::Skips(text)
     } else {
         Outcome::Differs(text)
     }
 }
 
-fn is_same(frame: &UnwindFrame, expected: &GdbFrame) -> bool {
-    (frame.pc, frame.sp) == (expected.pc, expected.sp)
+/// Whether a frame is gdb's with this number.
+fn is_same(frame: &UnwindFrame, gdb: &GdbThread, index: usize) -> bool {
+    let Some(expected) = gdb.frames.get(index) else { return false };
+    let callee = index.checked_sub(1).and_then(|index| gdb.frames[index].name.as_deref());
+    let is_realigned = callee.is_some_and(|name| REALIGNED.contains(&name));
+    let is_sp_unknown = is_realigned && frame.found_by != "sframe";
+    frame.pc == expected.pc && (frame.sp == expected.sp || is_sp_unknown)
 }
 
 /// The comparisons of one kind of stop by one method.
