@@ -194,8 +194,8 @@ impl<const CAPACITY: usize> Window<CAPACITY> {
 
     /// Drops the first `count` bytes.
     fn drop_front(&mut self, count: usize) {
-        let count = count.min(self.len);
-        self.bytes.copy_within(count..self.len, 0);
+        let count = count.min(self.len).min(CAPACITY);
+        self.bytes.rotate_left(count);
         self.len = self.len.saturating_sub(count);
         self.start = self.start.saturating_add(to_u64(count));
     }
