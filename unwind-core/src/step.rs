@@ -51,8 +51,9 @@ pub enum StepError {
         pc: VirtAddr,
     },
     /// The return address is zero, but it was found by a frame pointer, in this
-    /// frame or before, and one that is none points at zeroes as well as
-    /// anywhere.
+    /// frame or before, or by a look at the instructions. A frame pointer that
+    /// is none points at zeroes as well as anywhere, and code may look like
+    /// other code.
     ZeroReturnAddress {
         /// The CFA that the row gives.
         cfa: u64,
@@ -99,7 +100,7 @@ impl fmt::Display for StepError {
             Self::NonCanonical { pc } => write!(f, "return address {pc:#x} is not canonical"),
             Self::NotCode { pc } => write!(f, "return address {pc} does not lead to code"),
             Self::ZeroReturnAddress { cfa } => {
-                write!(f, "a zero just below {cfa:#x}, which a frame pointer led to")
+                write!(f, "a zero just below {cfa:#x}, which no table led to")
             }
             Self::ZeroFramePointer => f.write_str("the frame pointer is zero"),
             Self::FramePointerBelowStack { fp, sp } => {

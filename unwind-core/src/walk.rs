@@ -19,8 +19,8 @@ pub enum End<E> {
     /// caller.
     Outermost,
     /// The last frame's return address is zero, which is how start-up code
-    /// marks the outermost frame. A zero that a frame pointer led to is none:
-    /// see [`StepError::ZeroReturnAddress`].
+    /// marks the outermost frame. A zero that a frame pointer led to, or a look
+    /// at the instructions, is none: see [`StepError::ZeroReturnAddress`].
     ZeroReturnAddress,
     /// There are more frames than were asked for, or than there is room for.
     Full,
@@ -451,11 +451,10 @@ where
             Step::Outermost => return Ok(Next::Outermost),
             Step::Interrupted(regs) => return Ok(Next::Interrupted(regs)),
             Step::ZeroReturnAddress { cfa } => {
-                let is_evidence =
-                    row.origin() != Origin::FramePointer && !(is_by_fp && row.is_from_sp());
-                return match is_evidence {
-                    true => Ok(Next::ZeroReturnAddress { cfa }),
-                    false => Err(StepError::ZeroReturnAddress { cfa }),
+                let is_guess = matches!(row.origin(), Origin::FramePointer | Origin::Instructions);
+                return match is_guess || is_by_fp && row.is_from_sp() {
+                    true => Err(StepError::ZeroReturnAddress { cfa }),
+                    false => Ok(Next::ZeroReturnAddress { cfa }),
                 };
             }
             Step::Caller(caller) => caller,

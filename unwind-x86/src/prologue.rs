@@ -288,7 +288,7 @@ impl Code<'_> {
 
     /// Follows the instructions to the function's end, if that is all they do.
     fn exit(&self, behind: &[u8]) -> Option<Row> {
-        let is_torn_down = matches!(behind.last(), Some(&(POP_FP | LEAVE)));
+        let is_torn_down = Self::ends_with_teardown(behind);
         let mut exit = Exit::from(Start::Register(Base::Sp), 0, None);
         let mut code = self.ahead;
         // The window holds at most 32 instructions; each pass takes one.
@@ -296,16 +296,25 @@ impl Code<'_> {
             match *code {
                 // ret; rep ret; bnd ret; ret n.
                 [0xc3 | 0xc2, ..] | [0xf3 | 0xf2, 0xc3, ..] => return exit.row(self.slot()),
-                // A jump out, once the frame is gone: rel8, rel32 or through a
-                // register or memory.
-                [0xeb | 0xe9, ..]
-                | [0xff, 0x20..=0x27 | 0x60..=0x67 | 0xa0..=0xa7 | 0xe0..=0xe7, ..]
+                // A jump out, once the frame is gone: rel32 or through a register
+                // or memory.
+                [0xe9, ..] | [0xff, 0x20..=0x27 | 0x60..=0x67 | 0xa0..=0xa7 | 0xe0..=0xe7, ..]
                     if exit.fp.is_some() || is_torn_down =>
                 {
                     return exit.row(self.slot());
                 }
                 _ => code = self.exit_step(&mut exit, code)?,
             }
+        }
+    }
+
+    /// Whether `pop rbp` or `leave` comes last, and is not the operand byte of a
+    /// move or a bitwise operation, which may be the same.
+    fn ends_with_teardown(behind: &[u8]) -> bool {
+        match behind {
+            [.., 0x28 | 0x29 | 0x31 | 0x33 | 0x57 | 0x85 | 0x89 | 0x8b | 0xef, _] => false,
+            [.., last] => matches!(*last, POP_FP | LEAVE),
+            [] => false,
         }
     }
 

@@ -150,6 +150,11 @@ fn a_tail_call_ends_a_function_only_once_its_frame_is_gone() {
     assert_eq!(row_64(0x40_1001, CODE, 1), sp_64(8, SAME));
     assert_eq!(row_64(0x40_1001, CODE, 7), None);
     assert_eq!(row_64(0x40_1001, CODE, 9), None);
+    // xorpd xmm1, xmm1 has the byte of a leave.
+    let xorpd = [0x66, 0x0f, 0x57, 0xc9, 0xe9, 0, 0, 0, 0];
+    assert_eq!(row_64(0x40_1001, &xorpd, 4), None);
+    let leave = [0xc9, 0xe9, 0, 0, 0, 0];
+    assert_eq!(row_64(0x40_1001, &leave, 1), sp_64(8, SAME));
 }
 
 #[test]
