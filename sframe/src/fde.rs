@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_need_a_size() {
+    fn f17_blocks_need_a_size() {
         let mask = |version, abi, rep_size| fde(version, abi, 0x10, rep_size).pc_kind();
         let of = |bytes| Ok(PcKind::Mask(NonZeroU8::new(bytes).unwrap()));
         let zero = Err(Error::ZeroRepSize(SectionOffset(0x1c)));

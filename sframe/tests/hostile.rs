@@ -40,7 +40,7 @@ fn exercise(bytes: &[u8], pcs: &[u64]) -> usize {
 }
 
 #[test]
-fn every_malformed_section_is_a_typed_error_or_a_bounded_answer() {
+fn f22_every_malformed_section_is_a_typed_error_or_a_bounded_answer() {
     for fixture in malformed_sections() {
         let name = fixture.stem.file_name().unwrap().to_str().unwrap().to_owned();
         let (_, damage) = name.split_once('.').unwrap();

@@ -160,7 +160,7 @@ fn a_function_without_rows_is_found_in_v3_only() {
 }
 
 #[test]
-fn rows_at_or_behind_the_functions_end_do_not_matter() {
+fn f18_rows_at_or_behind_the_functions_end_do_not_matter() {
     let rows = vec![Row::sp(0, &[8]), Row::sp(0x20, &[16]), Row::sp(0x30, &[24])];
     let bytes = SectionBuilder::amd64(3).function(Function::new(0x100, 0x20, rows)).build();
     let section = Section::parse(&bytes).unwrap();
