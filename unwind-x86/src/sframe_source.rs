@@ -45,14 +45,13 @@ impl<'a> SframeModule<'a> {
     /// The row for a lookup address.
     #[inline]
     fn row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        let mut found = self.first.find(pc)?;
+        let mut row = self.first.find_row(pc)?;
         let mut rest = self.rest.clone();
-        while found.is_none()
+        while row.is_none()
             && let Some(table) = rest.next()
         {
-            found = table?.find(pc)?;
+            row = table?.find_row(pc)?;
         }
-        let row = found.map(|found| found.row()).transpose()?;
         Ok(row.map(|row| row.with_origin(self.origin)))
     }
 }
