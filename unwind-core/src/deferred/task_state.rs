@@ -92,6 +92,7 @@ impl TaskState {
     /// Takes out the served mark of a client that has not asked in this entry:
     /// it is from before.
     #[cold]
+    #[inline(never)]
     pub(crate) fn take_out_served(&self, slot: Slot) {
         let served = self.served();
         if served.has(slot) && !self.word().has_asked(slot) {
@@ -142,6 +143,8 @@ impl TaskState {
     ///    mark expects the old word, fails and checks its id again.
     /// 3. Only then the marks account for more. Another request may have come
     ///    as far with a newer registration.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn account(&self, word: Word, clients: &ClientTable) -> u32 {
         let accounted = self.accounted();
         let newest = clients.newest();
