@@ -116,7 +116,7 @@ fn h1_a_request_of_a_cancelled_client_is_none_of_the_slots_new_owner() {
 }
 
 #[test]
-fn a_registration_under_way_does_not_inherit_marks() {
+fn h2_a_registration_under_way_does_not_inherit_marks() {
     loom_host::model(|| {
         let shared = Shared::new();
         let old = shared.unwind.register().unwrap();

@@ -96,6 +96,31 @@ fn a_repeated_request_against_a_reset_names_one_entry() {
 }
 
 #[test]
+fn a_served_mark_outlasts_a_request_that_saw_the_one_before_it() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let [client, other] = [(); 2].map(|()| shared.unwind.register().unwrap());
+        let before = shared.unwind.request(&shared.task, client);
+        let mut called = shared.deliver();
+        // In the new entry, before the reset is through with the served marks,
+        // two requests find the one that is left from before.
+        let threads = [(); 2].map(|()| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || shared.unwind.request(&shared.task, client))
+        });
+        let ready = shared.unwind.user_return(&shared.task) == UserReturn::Ready;
+        called.extend(shared.deliver());
+        let [one, two] = threads.map(|thread| thread.join().unwrap());
+        if ready {
+            // A further round must not serve the client again.
+            let _ = shared.unwind.request(&shared.task, other);
+        }
+        called.extend(shared.return_to_user());
+        check(client, &[before, one, two], &called);
+    });
+}
+
+#[test]
 fn h6_a_schedule_that_fails_takes_no_other_request_along() {
     loom_host::model(|| {
         let shared = Shared::new();

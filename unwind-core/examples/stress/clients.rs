@@ -2,12 +2,16 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::thread;
 
 use unwind_core::{ClientId, MAX_CLIENTS};
 
 use crate::kernel::{Random, UNWIND};
+use crate::machine::SpinLock;
+
+/// How many threads register and cancel. Each has its own places in the table.
+pub(crate) const CHURNERS: usize = 2;
 
 /// The clients that requests choose from: ids, or zero. NMIs read it.
 static TABLE: [AtomicU64; MAX_CLIENTS] = [const { AtomicU64::new(0) }; MAX_CLIENTS];
@@ -21,11 +25,11 @@ pub(crate) struct Client {
 
 /// All clients that ever were.
 #[derive(Default)]
-pub(crate) struct Clients(RwLock<HashMap<ClientId, Arc<Client>>>);
+pub(crate) struct Clients(SpinLock<HashMap<ClientId, Arc<Client>>>);
 
 impl Clients {
     fn get(&self, id: ClientId) -> Arc<Client> {
-        Arc::clone(&self.0.read().expect("not poisoned")[&id])
+        Arc::clone(&self.0.lock()[&id])
     }
 
     /// Whether the client is cancelled, so that its samples may have no stack.
@@ -43,11 +47,13 @@ impl Clients {
     }
 
     /// Registers and cancels until the end.
-    pub(crate) fn churn(&self, seed: u64, stop: &AtomicBool) -> u64 {
-        let mut random = Random::new(seed);
+    pub(crate) fn churn(&self, number: usize, stop: &AtomicBool) -> u64 {
+        let mut random = Random::new(number as u64);
+        let places = || TABLE.iter().skip(number).step_by(CHURNERS);
         let mut changes = 0;
         while !stop.load(Ordering::Relaxed) {
-            let place = &TABLE[random.below(MAX_CLIENTS)];
+            let some = random.below(MAX_CLIENTS / CHURNERS);
+            let place = places().nth(some).expect("as many as that");
             match place.load(Ordering::SeqCst) {
                 0 => self.register(place),
                 // Clients stay longer than it takes to come by here again.
@@ -62,7 +68,7 @@ impl Clients {
                 thread::yield_now();
             }
         }
-        for place in &TABLE {
+        for place in places() {
             match place.load(Ordering::SeqCst) {
                 0 => {}
                 bits => self.cancel(place, ClientId::from_bits(bits)),
@@ -72,7 +78,7 @@ impl Clients {
     }
 
     fn register(&self, place: &AtomicU64) {
-        let mut clients = self.0.write().expect("not poisoned");
+        let mut clients = self.0.lock();
         let id = UNWIND.register().expect("there are as many places as slots");
         let known = clients.insert(id, Arc::default());
         assert!(known.is_none(), "{id:?} was given before");

@@ -5,7 +5,6 @@ use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::thread;
 use std::time::Instant;
 
@@ -15,7 +14,7 @@ use unwind_core::{
 };
 
 use crate::clients::{self, Clients};
-use crate::signals::{self, NmiTimer};
+use crate::machine::{self, NmiTimer, SpinLock};
 use crate::tasks::{Cache, Rest, Task};
 
 pub(crate) static UNWIND: DeferredUnwind<Kernel> =
@@ -120,7 +119,7 @@ fn roll(sides: usize) -> usize {
 
 fn inject_nmi() {
     if INJECT.load(Ordering::Relaxed) && !IN_NMI.get() && roll(16) == 0 {
-        signals::raise_nmi();
+        machine::raise_nmi();
     }
 }
 
@@ -170,7 +169,7 @@ fn set_in_user(task: &Task, in_user: bool) {
 fn run_cpu(
     number: u32,
     options: &Options,
-    queue: &Mutex<VecDeque<&'static Task>>,
+    queue: &SpinLock<VecDeque<&'static Task>>,
     clients: &Clients,
     stop: &AtomicBool,
 ) -> Report {
@@ -180,10 +179,10 @@ fn run_cpu(
     let mut report = Report::default();
     let timer = (!options.inject).then(|| NmiTimer::start(options.hertz));
     while !stop.load(Ordering::Relaxed) {
-        let Some(task) = queue.lock().expect("not poisoned").pop_front() else { continue };
+        let Some(task) = queue.lock().pop_front() else { continue };
         CURRENT.set(Some(task));
         {
-            let mut rest = task.rest.lock().expect("not poisoned");
+            let mut rest = task.rest.lock();
             // Some steps, then another CPU may go on with it.
             for _ in 0..1 + random.below(4) {
                 step(task, &mut rest, clients, &mut random, &mut report);
@@ -191,7 +190,7 @@ fn run_cpu(
         }
         CURRENT.set(None);
         report.switches += 1;
-        queue.lock().expect("not poisoned").push_back(task);
+        queue.lock().push_back(task);
     }
     drop(timer);
     report
@@ -283,19 +282,19 @@ fn deliver(
 /// Runs it all.
 pub(crate) fn run(options: &Options) -> Report {
     INJECT.store(options.inject, Ordering::SeqCst);
-    signals::handle_nmis(nmi);
+    machine::handle_nmis(nmi);
     let tasks: Vec<&'static Task> =
         (0..options.tasks).map(|task| &*Box::leak(Box::new(Task::new(u64::from(task))))).collect();
-    let queue = Mutex::new(tasks.iter().copied().collect());
+    let queue = SpinLock::new(tasks.iter().copied().collect());
     let clients = Clients::default();
     let (stop, stop_clients) = (AtomicBool::new(false), AtomicBool::new(false));
     let mut report = Report::default();
     let end = Instant::now() + Duration::from_secs(u64::from(options.seconds));
     thread::scope(|scope| {
-        let churn = [1, 2].map(|seed| {
+        let churn = core::array::from_fn::<_, { clients::CHURNERS }, _>(|number| {
             scope.spawn({
                 let (clients, stop) = (&clients, &stop_clients);
-                move || clients.churn(seed, stop)
+                move || clients.churn(number, stop)
             })
         });
         let cpus: Vec<_> = (0..options.cpus)
@@ -314,7 +313,7 @@ pub(crate) fn run(options: &Options) -> Report {
         // What is still in the kernel goes to user mode.
         let mut random = Random::new(99);
         for &task in &tasks {
-            let rest = &mut task.rest.lock().expect("not poisoned");
+            let rest = &mut task.rest.lock();
             if !task.in_user.load(Ordering::Relaxed) {
                 exit_to_user(task, rest, &clients, &mut random, &mut report);
             }

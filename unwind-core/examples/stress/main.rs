@@ -29,7 +29,7 @@ mod clients;
 #[cfg(target_os = "linux")]
 mod kernel;
 #[cfg(target_os = "linux")]
-mod signals;
+mod machine;
 #[cfg(target_os = "linux")]
 mod tasks;
 

@@ -3,7 +3,6 @@
 use core::convert::Infallible;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
-use std::sync::Mutex;
 
 use unwind_core::{
     Arch, CfaRule, ClientId, Cookie, DwarfReg, FrameContext, Memory, RegRule, Registers, Row,
@@ -12,6 +11,7 @@ use unwind_core::{
 
 use crate::clients::Clients;
 use crate::kernel::Report;
+use crate::machine::SpinLock;
 
 /// Samples that a task can take in one kernel entry.
 const SAMPLES: usize = 256;
@@ -35,7 +35,7 @@ pub(crate) struct Task {
     samples: Box<[Sample]>,
     taken: AtomicU64,
     /// What a task has that NMIs do not touch.
-    pub(crate) rest: Mutex<Rest>,
+    pub(crate) rest: SpinLock<Rest>,
 }
 
 #[derive(Default)]
@@ -67,9 +67,9 @@ impl Task {
             token: AtomicU64::new(0),
             samples: (0..SAMPLES).map(|_| Sample::default()).collect(),
             taken: AtomicU64::new(0),
-            rest: Mutex::default(),
+            rest: SpinLock::default(),
         };
-        task.run_user_code(&mut task.rest.lock().expect("not poisoned"), token);
+        task.run_user_code(&mut task.rest.lock(), token);
         task
     }
 

@@ -131,10 +131,12 @@ impl ClientTable {
 
     /// The slots whose clients registered later than `newest`, or are about to
     /// get their number.
+    #[inline]
     pub(crate) fn taken_after(&self, newest: Newest) -> SlotSet {
         self.slots_where(|owner| owner == RESERVED || !newest.includes(ClientId::from_bits(owner)))
     }
 
+    #[inline]
     fn slots_where(&self, holds: impl Fn(u64) -> bool) -> SlotSet {
         let slots = Slot::all().zip(&self.owners.slots);
         slots

@@ -102,9 +102,11 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         let (clients, counters, cpu) = (self.clients(), self.counters(), self.host().cpu());
         let task = self.host().state(task);
         let word = task.word();
-        // The request has stored what the cookie is made from.
-        let cookie = self.cookie_in(task, word.entry()).ok().filter(|_| word.is_pending());
-        let cookie = cookie.filter(|_| task.start_delivery());
+        let mut cookie = None;
+        if word.is_pending() && task.start_delivery() {
+            // Whoever asked has had it fetched.
+            cookie = task.cookie.get_fetched::<C>(word.entry());
+        }
         let round = Round::nobody();
         Delivery { clients, counters, cpu, task, audience, source, cookie, round }
     }

@@ -166,6 +166,9 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     }
 
     /// Repairs what keeps an attempt from its end, and tries again.
+    ///
+    /// Stack is short where requests are made: the parts are out of line, so
+    /// that only one of them at a time has a frame.
     #[cold]
     fn request_again(&self, task: &H::Task, client: ClientId) -> RequestOutcome {
         let state = self.host().state(task);
@@ -184,10 +187,15 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
             if let Err(refusal) = self.cookie_in(state, word.entry()) {
                 return self.refuse(refusal);
             }
-            if let Some(outcome) = self.attempt(task, client) {
+            if let Some(outcome) = self.attempt_out_of_line(task, client) {
                 return outcome;
             }
         }
+    }
+
+    #[inline(never)]
+    fn attempt_out_of_line(&self, task: &H::Task, client: ClientId) -> Option<RequestOutcome> {
+        self.attempt(task, client)
     }
 
     #[cold]
@@ -239,10 +247,14 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
 
     /// The cookie of an entry, whose number is fetched if need be. It is the
     /// entry's if the task is still in it afterwards.
+    #[inline]
     pub(crate) fn cookie_in(&self, state: &TaskState, entry: Entry) -> Result<Cookie, Refusal> {
-        if let Some(cookie) = state.cookie.get::<C>(entry) {
-            return Ok(cookie);
-        }
+        state.cookie.get::<C>(entry).map_or_else(|| self.fetch_cookie(state, entry), Ok)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fetch_cookie(&self, state: &TaskState, entry: Entry) -> Result<Cookie, Refusal> {
         let fresh = self.cookies().fresh(self.host()).ok_or(Refusal::NoCookie)?;
         state.cookie.store::<C>(entry, fresh).ok_or(Refusal::NoCookie)
     }

@@ -89,23 +89,32 @@ impl TaskState {
         self.served.fetch_or(Served::mark(slot).bits(), Ordering::AcqRel);
     }
 
+    fn replace_served(&self, old: Served, new: Served) -> bool {
+        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.served.compare_exchange(old.bits(), new.bits(), done, failed).is_ok()
+    }
+
     /// Takes out the served mark of a client that has not asked in this entry:
     /// it is from before.
     #[cold]
+    #[inline(never)]
     pub(crate) fn take_out_served(&self, slot: Slot) {
         let served = self.served();
         if served.has(slot) && !self.word().has_asked(slot) {
-            let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-            let (old, new) = (served.bits(), served.take_out(slot).bits());
-            // If it fails, something was served since, and another attempt
-            // finds out what.
-            _ = self.served.compare_exchange(old, new, done, failed);
+            // If it fails, something was served or taken out since, and
+            // another attempt finds out what.
+            self.replace_served(served, served.take_out(slot.set()));
         }
     }
 
     /// Forgets who was served, in a new entry.
     pub(crate) fn forget_served(&self) {
-        self.served.fetch_and(Served::no_marks().bits(), Ordering::AcqRel);
+        loop {
+            let served = self.served();
+            if self.replace_served(served, served.take_out(served.slots())) {
+                return;
+            }
+        }
     }
 
     /// Drops the request of a client of `slot` that is gone. Returns whether it
@@ -142,6 +151,8 @@ impl TaskState {
     ///    mark expects the old word, fails and checks its id again.
     /// 3. Only then the marks account for more. Another request may have come
     ///    as far with a newer registration.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn account(&self, word: Word, clients: &ClientTable) -> u32 {
         let accounted = self.accounted();
         let newest = clients.newest();

@@ -147,7 +147,7 @@ impl Entry {
 /// | bits | meaning |
 /// |---|---|
 /// | 0-31 | the clients, a bit a slot |
-/// | 32-63 | how often a mark was taken out by a request |
+/// | 32-63 | how often marks were taken out, modulo 2³² |
 ///
 /// A mark counts only if [`Word`] has the client's: whoever sets that one sees
 /// to it that this one is not left over from before.
@@ -183,15 +183,11 @@ impl Served {
         Self(slot.bit())
     }
 
-    /// All but the marks.
-    pub(crate) const fn no_marks() -> Self {
-        Self(!Self::SLOTS)
-    }
-
-    /// Without a mark, and not the word it was, also if it has the mark again
+    /// Without some marks, and not the word it was, also if it has them again
     /// later.
-    pub(crate) const fn take_out(self, slot: Slot) -> Self {
-        Self((self.0 & !slot.bit()).wrapping_add(1 << 32))
+    #[expect(clippy::as_conversions, reason = "widening, in a const fn")]
+    pub(crate) const fn take_out(self, slots: SlotSet) -> Self {
+        Self((self.0 & !(slots.bits() as u64)).wrapping_add(1 << 32))
     }
 }
 
@@ -242,7 +238,7 @@ mod tests {
     #[test]
     fn taking_a_served_mark_out_and_making_it_again_is_another_word() {
         let served = Served::from_bits(0b1010);
-        let without = served.take_out(slot(3));
+        let without = served.take_out(slots(0b1000));
         assert_eq!(without.slots(), slots(0b0010));
         let again = Served::from_bits(without.bits() | Served::mark(slot(3)).bits());
         assert_eq!(again.slots(), served.slots());

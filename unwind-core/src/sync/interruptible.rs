@@ -41,7 +41,6 @@ interruptible! {
     load(order: Ordering) -> u64;
     store(value: u64, order: Ordering) -> ();
     fetch_add(value: u64, order: Ordering) -> u64;
-    fetch_and(value: u64, order: Ordering) -> u64;
     fetch_or(value: u64, order: Ordering) -> u64;
     fetch_max(value: u64, order: Ordering) -> u64;
     compare_exchange(current: u64, new: u64, success: Ordering, failure: Ordering) -> Result<u64, u64>;

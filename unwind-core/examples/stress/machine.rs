@@ -1,7 +1,12 @@
-//! Signals of a thread to itself: the NMIs.
+//! What a kernel has from its machine: NMIs, which are signals of a thread to
+//! itself, and a spin lock.
 
+use core::cell::UnsafeCell;
 use core::mem;
+use core::ops::{Deref, DerefMut};
 use core::ptr;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 /// Has `handler` run for each `SIGPROF`.
 pub(crate) fn handle_nmis(handler: extern "C" fn(libc::c_int)) {
@@ -48,5 +53,53 @@ impl Drop for NmiTimer {
     fn drop(&mut self) {
         // SAFETY: made by `start`, deleted once.
         unsafe { libc::timer_delete(self.0) };
+    }
+}
+
+/// A lock that is compiled with this program, so that `ThreadSanitizer` sees
+/// what it orders.
+#[derive(Default)]
+pub(crate) struct SpinLock<T> {
+    taken: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: one thread at a time gets at the value.
+unsafe impl<T: Send> Sync for SpinLock<T> {}
+
+impl<T> SpinLock<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    pub(crate) fn lock(&self) -> Guard<'_, T> {
+        while self.taken.swap(true, Ordering::Acquire) {
+            thread::yield_now();
+        }
+        Guard(self)
+    }
+}
+
+pub(crate) struct Guard<'a, T>(&'a SpinLock<T>);
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: whoever has the guard has the lock.
+        unsafe { &*self.0.value.get() }
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: whoever has the guard has the lock.
+        unsafe { &mut *self.0.value.get() }
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
     }
 }

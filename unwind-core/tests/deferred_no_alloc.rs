@@ -1,0 +1,105 @@
+//! What the deferred API asks of its context: no memory, little stack.
+#![cfg(not(loom))]
+#![allow(
+    clippy::as_conversions,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test that goes wrong fails"
+)]
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::Cell;
+use core::convert::Infallible;
+use std::alloc::System;
+
+use unwind_core::*;
+
+/// Counts what the calling thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get().saturating_add(1));
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+struct Bare;
+
+struct Task(TaskState);
+
+impl Host for Bare {
+    type Task = Task;
+
+    fn state<'t>(&self, task: &'t Task) -> &'t TaskState {
+        &task.0
+    }
+
+    fn task_kind(&self, _: &Task) -> TaskKind {
+        TaskKind::User
+    }
+
+    fn in_nmi(&self) -> bool {
+        false
+    }
+
+    fn cpu(&self) -> u32 {
+        0
+    }
+
+    fn schedule(&self, _: &Task, _: Context) -> Result<(), ScheduleError> {
+        Ok(())
+    }
+
+    fn clock(&self) -> u64 {
+        0
+    }
+
+    fn relax(&self) {}
+}
+
+#[test]
+fn x1_nothing_allocates_from_registration_to_the_end() {
+    let allocations = ALLOCATIONS.get();
+    let unwind: DeferredUnwind<Bare> = DeferredUnwind::new(Bare, SerialCookies::new());
+    let task = Task(TaskState::new());
+    let clients = [(); MAX_CLIENTS].map(|()| unwind.register().unwrap());
+    let mut cache = UnwindCache::<510, Infallible>::new();
+    for _ in 0..3 {
+        unwind.cookie(&task).unwrap();
+        for client in clients {
+            assert!(unwind.request(&task, client).will_be_called());
+            assert!(unwind.request(&task, client).will_be_called());
+        }
+        let mut delivery = unwind.deliver(&task, Audience::Asked, Some(&mut cache), |_| ());
+        let mut calls = 0_u32;
+        while delivery.next().is_some() {
+            calls = calls.saturating_add(1);
+        }
+        drop(delivery);
+        assert_eq!(calls as usize, MAX_CLIENTS);
+        assert_eq!(unwind.user_return(&task), UserReturn::Ready);
+    }
+    unwind.close(&task);
+    assert_eq!(unwind.reopen(&task), UserReturn::Ready);
+    for client in clients {
+        unwind.cancel(Some(&task), client).unwrap();
+    }
+    assert_eq!(ALLOCATIONS.get(), allocations);
+    drop(Box::new(1));
+    assert!(ALLOCATIONS.get() > allocations, "it does count");
+}
