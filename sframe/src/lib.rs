@@ -1,3 +1,66 @@
-//! SFrame stack trace tables.
+//! SFrame stack trace tables, versions 1, 2 and 3: read in place, without
+//! allocation and without panics.
+//!
+//! A `.sframe` section says, for every address of a program's code, how to get
+//! from a frame to its caller: the CFA, the return address and the frame
+//! pointer, as offsets from registers. [`Sections`] is such a section,
+//! [`Section`] one table of it (linkers that merge leave one), [`Fde`] a
+//! function and [`Fre`] one row.
+//!
+//! # Units
+//!
+//! Offsets, sizes and lengths are bytes. Addresses are those of the target; row
+//! starts count from the function's start.
+//!
+//! # Untrusted input
+//!
+//! Any bytes may be given. Nothing panics, recurses or allocates, no number
+//! read from a table is trusted before it is checked, and what is wrong with
+//! one function does not harm lookups in another. A lookup takes time
+//! logarithmic in the number of functions (linear, if the table says that it
+//! is not sorted) and linear in the rows of one function.
+//!
+//! # Example
+//!
+//! ```
+//! use sframe::Section;
+//!
+//! // The table of one function: `push %rbp; mov %rsp,%rbp; ...` at 0x1040.
+//! let bytes = [
+//!     0xe2, 0xde, 2, 0x01, // magic, version, flags: sorted
+//!     3, 0, 0xf8, 0, // AMD64, FP anywhere, RA at CFA-8, no auxiliary header
+//!     1, 0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 0, // 1 function, 2 rows, 7 bytes of rows
+//!     0, 0, 0, 0, 20, 0, 0, 0, // offsets of functions and rows
+//!     0x40, 0xf0, 0xff, 0xff, // start: section - 0xfc0
+//!     0x20, 0, 0, 0, // size
+//!     0, 0, 0, 0, 2, 0, 0, 0, // rows at 0, two of them
+//!     0, 0, 0, 0, // row starts take 1 byte
+//!     0x00, 0x03, 8, // from +0: CFA = SP+8
+//!     0x01, 0x05, 16, 0xf0, // from +1: CFA = SP+16, FP at CFA-16
+//! ];
+//! let section = Section::parse(&bytes)?.at(0x2000);
+//! let found = section.find(0x1044)?.expect("the function covers it");
+//! assert_eq!(found.fde.range.start, 0x1040);
+//! assert_eq!(found.fre.unwrap().words(), [16, -16]);
+//! # Ok::<(), sframe::Error>(())
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
+
+mod bytes;
+mod error;
+mod fde;
+mod flex;
+mod fre;
+mod header;
+mod lookup;
+mod row;
+mod section;
+
+pub use error::{Error, SectionOffset};
+pub use fde::{Fde, FdeKind, FreType, FuncRange, PauthKey, PcKind};
+pub use flex::{Control, Flex, FlexRules};
+pub use fre::{Fre, FreInfo, Fres};
+pub use header::{Abi, Endian, Flags, Header, Version};
+pub use lookup::Found;
+pub use section::{Fdes, Section, Sections, Tables};

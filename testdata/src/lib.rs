@@ -1,1 +1,12 @@
 //! Fixtures and builders that tests, fuzz targets and benches share.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::unwrap_used,
+    reason = "a wrong test input shall end the test"
+)]
+
+mod section_builder;
+mod sframe_fixtures;
+
+pub use section_builder::{Function, Row, SectionBuilder};
+pub use sframe_fixtures::{Fixture, addresses, malformed_sections, sections};

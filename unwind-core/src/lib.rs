@@ -1,3 +1,96 @@
-//! Stack walking and deferred unwinding.
+//! Walks the stack of a program that someone else owns: a process under a
+//! kernel, a guest under a hypervisor, a core file, a snapshot.
+//!
+//! Three questions, three traits, one small value between them:
+//!
+//! | question | trait |
+//! |---|---|
+//! | which [`Row`] covers this pc? | [`RowSource`] |
+//! | what do the registers become? | [`Arch`] |
+//! | how is the target's memory read? | [`Memory`] |
+//!
+//! A [`Walker`] joins them. It hands out one [`Frame`] at a time and says at
+//! the end why there are no more; [`UnwindCache`] keeps the result of one walk
+//! in a fixed amount of memory.
+//!
+//! # Units
+//!
+//! Addresses and register values are in bytes of the target's address space.
+//! A [`VirtAddr`] is a linear address; a bare `u64` is a register value, which
+//! differs from it on ia32 where a segment has a base.
+//!
+//! # Untrusted input
+//!
+//! Registers, stacks and tables may hold anything. No function of this crate
+//! panics, allocates, locks or loops without a bound; what is wrong ends the
+//! walk with a typed reason, and the frames before it stand.
+//!
+//! # Example
+//!
+//! A made-up machine whose functions all keep a frame pointer, and a stack of
+//! two frames:
+//!
+//! ```
+//! use core::convert::Infallible;
+//! use unwind_core::*;
+//!
+//! #[derive(Clone, Copy, Debug)]
+//! struct Regs { pc: u64, sp: u64, fp: u64 }
+//! impl Registers for Regs {
+//!     fn pc(&self) -> u64 { self.pc }
+//!     fn sp(&self) -> u64 { self.sp }
+//!     fn fp(&self) -> Option<u64> { Some(self.fp) }
+//!     fn get(&self, _: DwarfReg) -> Option<u64> { None }
+//! }
+//!
+//! struct Toy;
+//! impl Arch for Toy {
+//!     type Regs = Regs;
+//!     const WORD: WordSize = WordSize::Eight;
+//! }
+//!
+//! struct FramePointers;
+//! impl RowSource<Toy> for FramePointers {
+//!     type Error = Infallible;
+//!     fn row<M: Memory>(
+//!         &mut self, _: &FrameContext<'_, Regs>, _: &mut M,
+//!     ) -> Result<Option<Row>, Infallible> {
+//!         Ok(Some(Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16))))
+//!     }
+//! }
+//!
+//! // At 0x1000: the caller's frame pointer, then the return address.
+//! let words = [0x1010_u64, 0x40_0123, 0, 0];
+//! let stack: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+//! let mut memory = SliceMemory::new(VirtAddr::new(0x1000), &stack);
+//!
+//! let mut walker = Walker::new(Toy, FramePointers);
+//! let mut frames = walker.frames(Regs { pc: 0x40_0500, sp: 0x1000, fp: 0x1000 }, &mut memory);
+//! let pcs: Vec<u64> = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
+//! assert_eq!(pcs, [0x40_0500, 0x40_0123]);
+//! assert_eq!(frames.end(), Some(End::ZeroReturnAddress));
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
+
+mod addr;
+mod arch;
+mod memory;
+mod module_map;
+mod row;
+mod row_cache;
+mod source;
+mod step;
+mod trace;
+mod walk;
+
+pub use addr::{FramePc, VirtAddr};
+pub use arch::{Arch, DwarfReg, Registers, WordSize};
+pub use memory::{Memory, ReadError, SliceMemory};
+pub use module_map::{MapError, Module, ModuleMap};
+pub use row::{Base, CfaRule, Origin, RegRule, Row};
+pub use row_cache::{CacheStats, Cached, RowCache};
+pub use source::{FrameContext, NoRows, Or, RowSource, TableError};
+pub use step::StepError;
+pub use trace::{Provenance, TraceFrame, UnwindCache};
+pub use walk::{End, Frame, Frames, NoTrampolines, Trampolines, Walker};

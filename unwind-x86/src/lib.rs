@@ -1,3 +1,54 @@
-//! x86-64 and ia32 back ends.
+//! x86-64 and ia32 for [`unwind_core`]: registers, steps and the sources of
+//! rows that know x86 code.
+//!
+//! | type | what |
+//! |---|---|
+//! | [`X86_64`] | 64-bit code, 48- or 57-bit addresses |
+//! | [`Ia32`] | 32-bit code, also with segment bases, under a kernel of any width |
+//! | [`FramePointers`] | the row of code that keeps a frame pointer |
+//! | [`Prologue`] | the sampled frame's row at a function's entry and exit, from its instructions |
+//! | [`SignalTrampolines`] | signal frames, from the trampoline's instructions |
+//! | [`SframeSource`] | rows from the SFrame tables of a [`ModuleMap`](unwind_core::ModuleMap) |
+//!
+//! # Untrusted input
+//!
+//! Registers, stacks, code bytes, tables and segment descriptors may hold
+//! anything: nothing here panics, allocates or loops without a bound.
+//!
+//! # Example
+//!
+//! ```
+//! use unwind_core::{End, SliceMemory, VirtAddr, Walker};
+//! use unwind_x86::{FramePointers, X86_64, X86_64Regs};
+//!
+//! // Two frames: a saved rbp and a return address each, then zeroes.
+//! let words = [0x7f10_u64, 0x40_1234, 0, 0];
+//! let stack: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+//! let mut memory = SliceMemory::new(VirtAddr::new(0x7f00), &stack);
+//!
+//! let mut walker = Walker::new(X86_64::FOUR_LEVEL, FramePointers);
+//! let regs = X86_64Regs::new(0x40_1000, 0x7f00, 0x7f00);
+//! let mut frames = walker.frames(regs, &mut memory);
+//! let pcs: Vec<u64> = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
+//! assert_eq!(pcs, [0x40_1000, 0x40_1234]);
+//! assert_eq!(frames.end(), Some(End::ZeroReturnAddress));
+//! ```
 #![no_std]
 #![forbid(unsafe_code)]
+
+mod code;
+mod frame_pointer;
+mod ia32;
+mod prologue;
+mod segment;
+mod sframe_source;
+mod trampoline;
+mod x86_64;
+
+pub use frame_pointer::FramePointers;
+pub use ia32::{Ia32, Ia32Regs};
+pub use prologue::Prologue;
+pub use segment::{CodeMode, Descriptor, DescriptorTable, DescriptorTables, Selector};
+pub use sframe_source::{SframeModule, SframeSource};
+pub use trampoline::SignalTrampolines;
+pub use x86_64::{X86_64, X86_64Regs};

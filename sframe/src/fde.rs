@@ -1,0 +1,402 @@
+//! Function descriptors: one function's range and where its rows are.
+
+use core::num::{NonZeroU8, NonZeroU32};
+
+use crate::{Abi, Endian, Error, Header, SectionOffset, Version, bytes::Cursor};
+
+/// A function's range of code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FuncRange {
+    /// Address of the first byte.
+    pub start: u64,
+    /// Length in bytes.
+    pub size: u32,
+}
+
+impl FuncRange {
+    /// Whether `pc` is inside.
+    #[must_use]
+    pub const fn contains(self, pc: u64) -> bool {
+        // Widening; `From` is not const.
+        #[expect(clippy::as_conversions, reason = "u32 to u64 in a const fn")]
+        let size = self.size as u64;
+        pc.wrapping_sub(self.start) < size
+    }
+}
+
+/// The width of the row starts of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FreType {
+    /// `SFRAME_FRE_TYPE_ADDR1`: one byte.
+    Addr1,
+    /// `SFRAME_FRE_TYPE_ADDR2`: two bytes.
+    Addr2,
+    /// `SFRAME_FRE_TYPE_ADDR4`: four bytes.
+    Addr4,
+}
+
+impl FreType {
+    /// The width in bytes.
+    #[must_use]
+    pub const fn width(self) -> u8 {
+        match self {
+            Self::Addr1 => 1,
+            Self::Addr2 => 2,
+            Self::Addr4 => 4,
+        }
+    }
+}
+
+/// How a pc and the row starts of its function compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PcKind {
+    /// `PCINC`: rows start at an offset from the function's start.
+    Increment,
+    /// `PCMASK`: the function is a run of equal blocks of this many bytes, as
+    /// PLTs are, and rows start at an offset from the block's start.
+    Mask(NonZeroU8),
+}
+
+/// How the words of a function's rows are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FdeKind {
+    /// `SFRAME_FDE_TYPE_DEFAULT`: offsets from SP, FP and CFA.
+    Default,
+    /// `SFRAME_FDE_TYPE_FLEX`: pairs of a control word and an offset.
+    Flexible,
+    /// A reserved type: the sizes of its rows are known, their meaning is not.
+    Unknown(u8),
+}
+
+/// The key that signs the return addresses of an AArch64 function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PauthKey {
+    /// Key A.
+    A,
+    /// Key B.
+    B,
+}
+
+/// What all functions of a section share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Dialect {
+    pub(crate) version: Version,
+    pub(crate) endian: Endian,
+    pub(crate) abi: Abi,
+    pub(crate) fixed_fp: Option<i8>,
+    pub(crate) fixed_ra: Option<i8>,
+}
+
+impl Dialect {
+    pub(crate) const fn new(header: &Header) -> Self {
+        Self {
+            version: header.version,
+            endian: header.endian,
+            abi: header.abi,
+            fixed_fp: header.fixed_fp_offset,
+            fixed_ra: header.fixed_ra_offset,
+        }
+    }
+}
+
+/// One function of a section.
+///
+/// The info byte:
+///
+/// | bits | meaning                                          |
+/// |------|--------------------------------------------------|
+/// | 0-3  | width of the row starts ([`FreType`])            |
+/// | 4    | 0 PC-inc, 1 PC-mask ([`PcKind`])                 |
+/// | 5    | AArch64: 0 key A, 1 key B ([`PauthKey`])         |
+/// | 7    | V3: frame of a signal trampoline                 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fde {
+    /// Where the entry is in the section.
+    pub at: SectionOffset,
+    /// Index in the function table.
+    pub index: u32,
+    /// The code that the function covers.
+    pub range: FuncRange,
+    /// `…func_start_fre_off`: bytes from the section's first row to the
+    /// function's first row (V3: to its attribute).
+    pub fre_offset: u32,
+    /// `…func_num_fres`: how many rows the function has.
+    pub num_fres: u32,
+    /// `…func_info`.
+    pub info: u8,
+    /// `sfda_func_info2`, zero before V3.
+    pub info2: u8,
+    /// `…func_rep_size`: size of a block in bytes, zero in V1.
+    pub rep_size: u8,
+    pub(crate) dialect: Dialect,
+}
+
+impl Fde {
+    /// `SFRAME_V1_FUNC_INFO`'s bit for PC-mask.
+    const MASK: u8 = 0x10;
+    const PAUTH_KEY_B: u8 = 0x20;
+    const SIGNAL: u8 = 0x80;
+    const KIND: u8 = 0x1f;
+
+    /// The size of a V3 attribute in bytes.
+    pub(crate) const ATTRIBUTE_SIZE: usize = 5;
+
+    /// Decodes the entry at `at`, without the attribute that V3 has apart.
+    pub(crate) fn decode(
+        header: &Header,
+        index: u32,
+        start: u64,
+        at: SectionOffset,
+        entry: &[u8],
+    ) -> Result<Self, Error> {
+        let mut r = Cursor::new(entry, at, header.endian);
+        match header.version {
+            Version::V1 | Version::V2 => _ = r.read::<u32>()?,
+            Version::V3 => _ = r.read::<u64>()?,
+        }
+        let mut fde = Self {
+            at,
+            index,
+            range: FuncRange { start, size: r.read()? },
+            fre_offset: r.read()?,
+            num_fres: 0,
+            info: 0,
+            info2: 0,
+            rep_size: 0,
+            dialect: Dialect::new(header),
+        };
+        if header.version != Version::V3 {
+            fde.num_fres = r.read()?;
+            fde.info = r.read()?;
+            if header.version == Version::V2 {
+                fde.rep_size = r.read()?;
+            }
+        }
+        Ok(fde)
+    }
+
+    /// Adds a V3 function's attribute, the first of the bytes of its rows.
+    pub(crate) fn with_attribute(mut self, rows: &[u8]) -> Result<Self, Error> {
+        let Some(attribute) = rows.first_chunk::<{ Self::ATTRIBUTE_SIZE }>() else {
+            return Err(self.rows_outside());
+        };
+        let mut r = Cursor::new(attribute, self.at, self.dialect.endian);
+        self.num_fres = r.read::<u16>()?.into();
+        self.info = r.read()?;
+        self.info2 = r.read()?;
+        self.rep_size = r.read()?;
+        Ok(self)
+    }
+
+    pub(crate) const fn rows_outside(&self) -> Error {
+        Error::RowsOutside { at: self.at, fre_offset: self.fre_offset }
+    }
+
+    /// The width of the starts of this function's rows.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::BadFreType`] if it is a reserved value.
+    pub const fn fre_type(&self) -> Result<FreType, Error> {
+        match self.info & 0xf {
+            0 => Ok(FreType::Addr1),
+            1 => Ok(FreType::Addr2),
+            2 => Ok(FreType::Addr4),
+            _ => Err(Error::BadFreType { at: self.at, info: self.info }),
+        }
+    }
+
+    /// How a pc and the starts of this function's rows compare.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ZeroRepSize`] if the function is made of blocks whose size is
+    /// not known. V1 does not say it; on AMD64 it is the 16 bytes of a PLT
+    /// entry.
+    pub const fn pc_kind(&self) -> Result<PcKind, Error> {
+        if self.info & Self::MASK == 0 {
+            return Ok(PcKind::Increment);
+        }
+        let rep_size = match (self.dialect.version, self.dialect.abi) {
+            (Version::V1, Abi::Amd64Little) => 16,
+            _ => self.rep_size,
+        };
+        match NonZeroU8::new(rep_size) {
+            Some(rep_size) => Ok(PcKind::Mask(rep_size)),
+            None => Err(Error::ZeroRepSize(self.at)),
+        }
+    }
+
+    pub(crate) const fn check_kind(&self) -> Result<(), Error> {
+        match self.kind() {
+            FdeKind::Default | FdeKind::Flexible => Ok(()),
+            FdeKind::Unknown(_) => Err(Error::UnknownFdeType { at: self.at, info2: self.info2 }),
+        }
+    }
+
+    /// Whether the function is a run of equal blocks.
+    #[must_use]
+    pub const fn is_mask(&self) -> bool {
+        self.info & Self::MASK != 0
+    }
+
+    /// How the words of this function's rows are meant.
+    #[must_use]
+    pub const fn kind(&self) -> FdeKind {
+        match self.info2 & Self::KIND {
+            0 => FdeKind::Default,
+            1 => FdeKind::Flexible,
+            other => FdeKind::Unknown(other),
+        }
+    }
+
+    /// Whether this is a signal trampoline: the return address that is found
+    /// for its frame is the interrupted instruction itself.
+    #[must_use]
+    pub fn is_signal(&self) -> bool {
+        self.dialect.version == Version::V3 && self.info & Self::SIGNAL != 0
+    }
+
+    /// The key that signs this function's return addresses, on AArch64.
+    #[must_use]
+    pub const fn pauth_key(&self) -> Option<PauthKey> {
+        match self.dialect.abi {
+            Abi::Aarch64Big | Abi::Aarch64Little if self.info & Self::PAUTH_KEY_B != 0 => {
+                Some(PauthKey::B)
+            }
+            Abi::Aarch64Big | Abi::Aarch64Little => Some(PauthKey::A),
+            _ => None,
+        }
+    }
+
+    /// The offset that `pc` is compared to row starts by: from the function's
+    /// start, or from the block's. `None` if the function does not cover `pc`.
+    ///
+    /// # Errors
+    ///
+    /// As [`pc_kind`](Self::pc_kind).
+    pub fn pc_offset(&self, pc: u64) -> Result<Option<u32>, Error> {
+        let Some(offset) = u32::try_from(pc.wrapping_sub(self.range.start))
+            .ok()
+            .filter(|&offset| offset < self.range.size)
+        else {
+            return Ok(None);
+        };
+        Ok(Some(match self.pc_kind()? {
+            PcKind::Increment => offset,
+            PcKind::Mask(rep_size) => offset % NonZeroU32::from(rep_size),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fde(version: Version, abi: Abi, info: u8, rep_size: u8) -> Fde {
+        let dialect =
+            Dialect { version, endian: Endian::Little, abi, fixed_fp: None, fixed_ra: None };
+        Fde {
+            at: SectionOffset(0x1c),
+            index: 0,
+            range: FuncRange { start: 0x1000, size: 0x40 },
+            fre_offset: 0,
+            num_fres: 1,
+            info,
+            info2: 0,
+            rep_size,
+            dialect,
+        }
+    }
+
+    #[test]
+    fn three_row_types_are_defined() {
+        for info in 0..=u8::MAX {
+            let expected = match info & 0xf {
+                0 => Ok(FreType::Addr1),
+                1 => Ok(FreType::Addr2),
+                2 => Ok(FreType::Addr4),
+                _ => Err(Error::BadFreType { at: SectionOffset(0x1c), info }),
+            };
+            assert_eq!(fde(Version::V2, Abi::Amd64Little, info, 0).fre_type(), expected);
+        }
+    }
+
+    #[test]
+    fn blocks_need_a_size() {
+        let mask = |version, abi, rep_size| fde(version, abi, 0x10, rep_size).pc_kind();
+        let of = |bytes| Ok(PcKind::Mask(NonZeroU8::new(bytes).unwrap()));
+        let zero = Err(Error::ZeroRepSize(SectionOffset(0x1c)));
+        assert_eq!(mask(Version::V2, Abi::Amd64Little, 8), of(8));
+        assert_eq!(mask(Version::V2, Abi::Amd64Little, 0), zero);
+        assert_eq!(mask(Version::V3, Abi::S390xBig, 32), of(32));
+        assert_eq!(mask(Version::V3, Abi::S390xBig, 0), zero);
+        // V1 has no field for it; PLT entries of AMD64 are 16 bytes long.
+        assert_eq!(mask(Version::V1, Abi::Amd64Little, 0), of(16));
+        assert_eq!(mask(Version::V1, Abi::Aarch64Little, 0), zero);
+        // A size alone does not make blocks.
+        assert_eq!(fde(Version::V2, Abi::Amd64Little, 0, 16).pc_kind(), Ok(PcKind::Increment));
+    }
+
+    #[test]
+    fn a_pc_counts_from_the_start_of_its_block() {
+        let whole = fde(Version::V2, Abi::Amd64Little, 0, 0);
+        let blocks = fde(Version::V2, Abi::Amd64Little, 0x10, 16);
+        for (pc, offset, in_block) in [
+            (0xfff, None, None),
+            (0x1000, Some(0), Some(0)),
+            (0x100f, Some(15), Some(15)),
+            (0x1010, Some(16), Some(0)),
+            (0x103f, Some(63), Some(15)),
+            (0x1040, None, None),
+        ] {
+            assert_eq!(whole.pc_offset(pc), Ok(offset), "at {pc:#x}");
+            assert_eq!(blocks.pc_offset(pc), Ok(in_block), "at {pc:#x}");
+        }
+    }
+
+    #[test]
+    fn a_range_may_wrap_at_the_end_of_the_address_space() {
+        let range = FuncRange { start: u64::MAX - 1, size: 4 };
+        for (pc, inside) in
+            [(u64::MAX - 2, false), (u64::MAX - 1, true), (u64::MAX, true), (1, true), (2, false)]
+        {
+            assert_eq!(range.contains(pc), inside, "at {pc:#x}");
+        }
+        assert!(!FuncRange { start: 5, size: 0 }.contains(5));
+    }
+
+    #[test]
+    fn only_v3_marks_signal_frames() {
+        for version in [Version::V1, Version::V2, Version::V3] {
+            let marked = fde(version, Abi::Amd64Little, 0x80, 0);
+            assert_eq!(marked.is_signal(), version == Version::V3);
+            assert!(!fde(version, Abi::Amd64Little, 0x7f, 0).is_signal());
+        }
+    }
+
+    #[test]
+    fn only_aarch64_has_keys() {
+        let key = |abi, info| fde(Version::V2, abi, info, 0).pauth_key();
+        assert_eq!(key(Abi::Aarch64Little, 0), Some(PauthKey::A));
+        assert_eq!(key(Abi::Aarch64Big, 0x20), Some(PauthKey::B));
+        assert_eq!(key(Abi::Amd64Little, 0x20), None);
+        assert_eq!(key(Abi::S390xBig, 0), None);
+    }
+
+    #[test]
+    fn a_v3_attribute_follows_its_offset_whole_or_not_at_all() {
+        let v3 = fde(Version::V3, Abi::Amd64Little, 0, 0);
+        // num_fres, info, info2, rep_size
+        let attribute = [0x34, 0x12, 0x92, 0x1f, 7, 0xee];
+        for len in 0..Fde::ATTRIBUTE_SIZE {
+            let error = Error::RowsOutside { at: SectionOffset(0x1c), fre_offset: 0 };
+            assert_eq!(v3.with_attribute(&attribute[..len]), Err(error), "{len} bytes");
+        }
+        let full = v3.with_attribute(&attribute).unwrap();
+        assert_eq!((full.num_fres, full.info, full.rep_size), (0x1234, 0x92, 7));
+        assert_eq!((full.kind(), full.is_signal()), (FdeKind::Unknown(0x1f), true));
+    }
+}

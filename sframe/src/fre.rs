@@ -1,0 +1,473 @@
+//! Frame row entries: how to unwind from one range of a function's code.
+
+use core::{fmt, iter::FusedIterator};
+
+use crate::{Endian, Error, Fde, FreType, SectionOffset, bytes::Cursor};
+
+/// The info byte of a row.
+///
+/// | bits | meaning                                                     |
+/// |------|-------------------------------------------------------------|
+/// | 0    | CFA base: 0 FP, 1 SP; without meaning in flexible functions |
+/// | 1-4  | how many words follow                                       |
+/// | 5-6  | their size: 0 one byte, 1 two, 2 four                       |
+/// | 7    | the return address is signed (AArch64)                      |
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FreInfo(pub u8);
+
+impl FreInfo {
+    /// Whether the CFA is an offset from SP, else from FP.
+    #[must_use]
+    pub const fn cfa_base_is_sp(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// How many words follow.
+    #[must_use]
+    pub const fn word_count(self) -> u8 {
+        self.0 >> 1 & 0xf
+    }
+
+    /// The size of a word in bytes, unless it is the reserved one.
+    #[must_use]
+    pub const fn word_size(self) -> Option<u8> {
+        match self.0 >> 5 & 3 {
+            0 => Some(1),
+            1 => Some(2),
+            2 => Some(4),
+            _ => None,
+        }
+    }
+
+    /// Whether the return address is signed.
+    #[must_use]
+    pub const fn mangled_ra(self) -> bool {
+        self.0 & 0x80 != 0
+    }
+}
+
+impl fmt::Debug for FreInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FreInfo({:#04x})", self.0)
+    }
+}
+
+/// One row.
+///
+/// The words are sign-extended. Rows may have up to 15 of them; none has a
+/// meaning behind the first six, so no more are kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fre {
+    /// Where the row is in the section.
+    pub at: SectionOffset,
+    /// Where it begins to hold, in bytes from the start of the function or
+    /// block.
+    pub start: u32,
+    /// Its info byte.
+    pub info: FreInfo,
+    words: [i32; Self::MAX_WORDS],
+}
+
+impl Fre {
+    /// The most words of a row that have a meaning.
+    pub const MAX_WORDS: usize = 6;
+
+    /// The words that have a meaning, at most [`MAX_WORDS`](Self::MAX_WORDS).
+    #[must_use]
+    pub fn words(&self) -> &[i32] {
+        let count = usize::from(self.info.word_count()).min(Self::MAX_WORDS);
+        self.words.get(..count).unwrap_or_default()
+    }
+
+    /// The word at `index`, if the row has it.
+    #[must_use]
+    #[inline]
+    pub fn word(&self, index: usize) -> Option<i32> {
+        self.words().get(index).copied()
+    }
+
+    /// Decodes the row at the start of `bytes`, which holds the whole of it if
+    /// the section does.
+    pub(crate) fn decode(
+        bytes: &[u8],
+        at: SectionOffset,
+        kind: FreType,
+        endian: Endian,
+    ) -> Result<Self, Error> {
+        let mut r = Cursor::new(bytes, at, endian);
+        let start = match kind {
+            FreType::Addr1 => r.read::<u8>()?.into(),
+            FreType::Addr2 => r.read::<u16>()?.into(),
+            FreType::Addr4 => r.read::<u32>()?,
+        };
+        let info = FreInfo(r.read()?);
+        let Some(size) = info.word_size() else {
+            return Err(Error::BadWordSize { at, info: info.0 });
+        };
+        let mut words = [0; Self::MAX_WORDS];
+        for word in words.iter_mut().take(info.word_count().into()) {
+            *word = match size {
+                1 => r.read::<i8>()?.into(),
+                2 => r.read::<i16>()?.into(),
+                _ => r.read::<i32>()?,
+            };
+        }
+        Ok(Self { at, start, info, words })
+    }
+}
+
+impl fmt::Debug for Fre {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fre")
+            .field("at", &self.at)
+            .field("start", &self.start)
+            .field("info", &self.info)
+            .field("words", &self.words())
+            .finish()
+    }
+}
+
+/// By the info byte without its highest bit: the size in bytes of the info byte
+/// and the words, or 0 where the word size is reserved.
+static LEN: [u8; 128] = {
+    let mut table = [0; 128];
+    let mut info: u8 = 0;
+    while info < 128 {
+        if let Some(size) = FreInfo(info).word_size() {
+            // At most 1 + 15 * 4, at an index below 128.
+            #[expect(
+                clippy::indexing_slicing,
+                clippy::as_conversions,
+                reason = "evaluated at compile time"
+            )]
+            {
+                table[info as usize] = 1 + FreInfo(info).word_count() * size;
+            }
+        }
+        info = info.wrapping_add(1);
+    }
+    table
+};
+
+/// A reason to stop a [`Scan`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The row is found, or there is none.
+    Done,
+    /// The window ends inside the next row.
+    Short,
+    /// The next row has the reserved word size.
+    BadWordSize(u8),
+    /// The next row does not start behind the one before it.
+    Unsorted,
+}
+
+/// A search for the last row that starts at or before an offset, through one
+/// window of bytes after another. It looks at starts and lengths only.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scan {
+    target: u32,
+    endian: Endian,
+    /// Rows not looked at.
+    left: u32,
+    /// Where in the window the next row starts.
+    pub(crate) next: usize,
+    /// Where in the window the last row starts that is not behind the target.
+    pub(crate) found: Option<usize>,
+    /// The least that the next row may start at.
+    least: u64,
+}
+
+impl Scan {
+    pub(crate) const fn new(target: u32, endian: Endian, rows: u32, next: usize) -> Self {
+        Self { target, endian, left: rows, next, found: None, least: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn advance(&mut self, window: &[u8], kind: FreType) -> Stop {
+        match kind {
+            FreType::Addr1 => self.advance_by::<2>(window),
+            FreType::Addr2 => self.advance_by::<3>(window),
+            FreType::Addr4 => self.advance_by::<5>(window),
+        }
+    }
+
+    /// `HEAD` is the size in bytes of a row's start and info byte.
+    #[inline]
+    fn advance_by<const HEAD: usize>(&mut self, window: &[u8]) -> Stop {
+        while self.left > 0 {
+            let Some(head) = window.get(self.next..).and_then(<[u8]>::first_chunk::<HEAD>) else {
+                return Stop::Short;
+            };
+            let (start, info) = split_head(head, self.endian);
+            if start > self.target {
+                return Stop::Done;
+            }
+            if u64::from(start) < self.least {
+                return Stop::Unsorted;
+            }
+            let len = LEN.get(usize::from(info & 0x7f)).copied().unwrap_or_default();
+            if len == 0 {
+                return Stop::BadWordSize(info);
+            }
+            self.least = u64::from(start).wrapping_add(1);
+            self.found = Some(self.next);
+            // The window is shorter than `isize::MAX`, a row than 66 bytes.
+            self.next = self.next.wrapping_add(HEAD).wrapping_add(usize::from(len)).wrapping_sub(1);
+            self.left = self.left.wrapping_sub(1);
+        }
+        Stop::Done
+    }
+
+    /// The window lost its first `bytes` bytes.
+    pub(crate) fn slide(&mut self, bytes: usize) {
+        self.next = self.next.saturating_sub(bytes);
+        self.found = self.found.map(|found| found.saturating_sub(bytes));
+    }
+}
+
+/// The start and the info byte of a row.
+#[inline]
+fn split_head<const HEAD: usize>(head: &[u8; HEAD], endian: Endian) -> (u32, u8) {
+    // The length is a constant, so only one arm is left.
+    match (head.as_slice(), endian) {
+        (&[a, info], _) => (a.into(), info),
+        (&[a, b, info], Endian::Little) => (u16::from_le_bytes([a, b]).into(), info),
+        (&[a, b, info], Endian::Big) => (u16::from_be_bytes([a, b]).into(), info),
+        (&[a, b, c, d, info], Endian::Little) => (u32::from_le_bytes([a, b, c, d]), info),
+        (&[a, b, c, d, info], Endian::Big) => (u32::from_be_bytes([a, b, c, d]), info),
+        _ => (0, 0),
+    }
+}
+
+/// The rows of one function, in order of start.
+///
+/// After an error the iterator is at its end.
+#[derive(Clone, Debug)]
+pub struct Fres<'a> {
+    bytes: &'a [u8],
+    /// Section offset of the first of `bytes`.
+    at: SectionOffset,
+    kind: FreType,
+    endian: Endian,
+    left: u32,
+    least: u64,
+}
+
+impl<'a> Fres<'a> {
+    /// `bytes` starts with the function's first row, at `at`.
+    pub(crate) fn new(fde: &Fde, bytes: &'a [u8], at: SectionOffset) -> Result<Self, Error> {
+        Ok(Self {
+            bytes,
+            at,
+            kind: fde.fre_type()?,
+            endian: fde.dialect.endian,
+            left: fde.num_fres,
+            least: 0,
+        })
+    }
+
+    /// Returns the next row.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if the row is truncated, has a reserved word size or does not
+    /// start behind the row before it.
+    pub fn next(&mut self) -> Result<Option<Fre>, Error> {
+        // Fused: `left` stays 0 unless the row is good.
+        let Some(left) = core::mem::take(&mut self.left).checked_sub(1) else {
+            return Ok(None);
+        };
+        let fre = Fre::decode(self.bytes, self.at, self.kind, self.endian)?;
+        if u64::from(fre.start) < self.least {
+            return Err(Error::UnsortedFres(self.at));
+        }
+        let len = usize::from(self.kind.width())
+            .saturating_add(LEN.get(usize::from(fre.info.0 & 0x7f)).copied().unwrap_or(0).into());
+        // Words behind the sixth may be cut off without `decode` noticing.
+        self.bytes = self.bytes.get(len..).ok_or(Error::Truncated(self.at))?;
+        self.at = self.at.plus(len);
+        self.least = u64::from(fre.start).saturating_add(1);
+        self.left = left;
+        Ok(Some(fre))
+    }
+}
+
+impl Iterator for Fres<'_> {
+    type Item = Result<Fre, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Self::next(self).transpose()
+    }
+}
+
+impl FusedIterator for Fres<'_> {}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+    use alloc::{vec, vec::Vec};
+
+    use super::*;
+
+    // push %rbp; mov %rsp,%rbp; ...; pop %rbp; ret
+    const PROLOGUE: [u8; 15] = [
+        0x00, 0x03, 8, // +0: CFA = SP+8
+        0x01, 0x05, 16, 0xf0, // +1: CFA = SP+16, FP at CFA-16
+        0x04, 0x04, 16, 0xf0, // +4: CFA = FP+16, FP at CFA-16
+        0x20, 0x05, 8, 0xf0, // +32: CFA = SP+8, FP at CFA-16
+    ];
+
+    fn fres(bytes: &[u8], kind: FreType, endian: Endian, rows: u32) -> Fres<'_> {
+        Fres { bytes, at: SectionOffset(0x40), kind, endian, left: rows, least: 0 }
+    }
+
+    fn collect(bytes: &[u8], rows: u32) -> Result<Vec<(u32, Vec<i32>)>, Error> {
+        fres(bytes, FreType::Addr1, Endian::Little, rows)
+            .map(|fre| fre.map(|fre| (fre.start, fre.words().to_vec())))
+            .collect()
+    }
+
+    /// What a search over the whole of `bytes` finds: the place of the row, or
+    /// why it stops.
+    fn scan(bytes: &[u8], rows: u32, target: u32) -> (Stop, Option<usize>) {
+        let mut scan = Scan::new(target, Endian::Little, rows, 0);
+        (scan.advance(bytes, FreType::Addr1), scan.found)
+    }
+
+    #[test]
+    fn rows_follow_each_other_by_their_sizes() {
+        let expected =
+            vec![(0, vec![8]), (1, vec![16, -16]), (4, vec![16, -16]), (32, vec![8, -16])];
+        assert_eq!(collect(&PROLOGUE, 4), Ok(expected));
+    }
+
+    #[test]
+    fn a_search_finds_the_last_row_at_or_before_the_offset() {
+        for (target, at) in [(0, 0), (1, 3), (3, 3), (4, 7), (31, 7), (32, 11), (u32::MAX, 11)] {
+            assert_eq!(scan(&PROLOGUE, 4, target), (Stop::Done, Some(at)), "at {target}");
+        }
+        // A function may begin without a row.
+        assert_eq!(scan(&PROLOGUE[3..], 3, 0), (Stop::Done, None));
+        assert_eq!(scan(&PROLOGUE, 0, 0), (Stop::Done, None));
+    }
+
+    #[test]
+    fn starts_and_words_have_three_widths_and_two_orders() {
+        // Start 1 and words -2, 3, of the width that the row type and the info say.
+        let little: [(FreType, &[u8]); 3] = [
+            (FreType::Addr1, &[1, 0x05, 0xfe, 3]),
+            (FreType::Addr2, &[1, 0, 0x25, 0xfe, 0xff, 3, 0]),
+            (FreType::Addr4, &[1, 0, 0, 0, 0x45, 0xfe, 0xff, 0xff, 0xff, 3, 0, 0, 0]),
+        ];
+        let big: [(FreType, &[u8]); 3] = [
+            (FreType::Addr1, &[1, 0x05, 0xfe, 3]),
+            (FreType::Addr2, &[0, 1, 0x25, 0xff, 0xfe, 0, 3]),
+            (FreType::Addr4, &[0, 0, 0, 1, 0x45, 0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 3]),
+        ];
+        for (endian, rows) in [(Endian::Little, little), (Endian::Big, big)] {
+            for (kind, bytes) in rows {
+                let mut one = fres(bytes, kind, endian, 1);
+                let fre = one.next().unwrap().unwrap();
+                assert_eq!((fre.start, fre.words()), (1, &[-2, 3][..]), "{kind:?} {endian:?}");
+                assert!(one.bytes.is_empty());
+                let mut scan = Scan::new(1, endian, 1, 0);
+                assert_eq!(scan.advance(bytes, kind), Stop::Done);
+                assert_eq!((scan.found, scan.next), (Some(0), bytes.len()));
+            }
+        }
+    }
+
+    #[test]
+    fn every_prefix_is_truncated_at_the_row_it_cuts() {
+        for len in 0..PROLOGUE.len() {
+            let cut = [0, 3, 7, 11].into_iter().rfind(|&at| at <= len).unwrap();
+            let Err(Error::Truncated(at)) = collect(&PROLOGUE[..len], 4) else {
+                panic!("{len} bytes were accepted");
+            };
+            let inside = SectionOffset(0x40).plus(cut)..=SectionOffset(0x40).plus(len);
+            assert!(inside.contains(&at), "{len} bytes: {at}");
+        }
+    }
+
+    #[test]
+    fn the_reserved_word_size_is_refused_with_any_number_of_words() {
+        for count in 0..16 {
+            let info = 0x60 | count << 1;
+            let mut bytes = vec![0, info];
+            bytes.resize(80, 0);
+            let error = Error::BadWordSize { at: SectionOffset(0x40), info };
+            assert_eq!(collect(&bytes, 1), Err(error));
+            assert_eq!(scan(&bytes, 1, 0), (Stop::BadWordSize(info), None));
+        }
+    }
+
+    #[test]
+    fn rows_have_to_ascend_strictly() {
+        for (second, good) in [(4, false), (5, false), (6, true)] {
+            let bytes = [5, 0x03, 8, second, 0x03, 16];
+            let error = Error::UnsortedFres(SectionOffset(0x43));
+            assert_eq!(collect(&bytes, 2).err(), (!good).then_some(error));
+            let stop = if good { Stop::Done } else { Stop::Unsorted };
+            assert_eq!(scan(&bytes, 2, 9).0, stop);
+        }
+        // 2^32-1 is a start like any other.
+        let top = [0xff, 0xff, 0xff, 0xff, 0x03, 8];
+        let twice = [top, top].concat();
+        let mut rows = fres(&twice, FreType::Addr4, Endian::Little, 2);
+        assert_eq!(rows.next().unwrap().unwrap().start, u32::MAX);
+        assert_eq!(rows.next(), Err(Error::UnsortedFres(SectionOffset(0x46))));
+    }
+
+    #[test]
+    fn the_iterator_is_at_its_end_after_an_error() {
+        let bytes = [5, 0x03, 8, 5, 0x03, 16, 6, 0x03, 24];
+        let mut rows = fres(&bytes, FreType::Addr1, Endian::Little, 3);
+        assert!(rows.next().unwrap().is_some());
+        assert!(rows.next().is_err());
+        assert_eq!(rows.next(), Ok(None));
+    }
+
+    #[test]
+    fn words_behind_the_sixth_are_passed_over() {
+        let mut bytes = vec![0, 0x1e];
+        bytes.extend(1..=15);
+        bytes.extend([1, 0x03, 99]);
+        let rows = collect(&bytes, 2).unwrap();
+        assert_eq!(rows, [(0, vec![1, 2, 3, 4, 5, 6]), (1, vec![99])]);
+        assert_eq!(scan(&bytes, 2, 1), (Stop::Done, Some(17)));
+        // Cut off, they are missed.
+        assert_eq!(collect(&bytes[..16], 1), Err(Error::Truncated(SectionOffset(0x40))));
+    }
+
+    #[test]
+    fn the_length_table_agrees_with_the_fields() {
+        for info in 0..=u8::MAX {
+            let fields = FreInfo(info);
+            let len = fields.word_size().map_or(0, |size| 1 + size * fields.word_count());
+            assert_eq!(LEN[usize::from(info & 0x7f)], len, "{info:#x}");
+        }
+    }
+
+    #[test]
+    fn a_search_in_any_windows_finds_what_one_in_all_bytes_does() {
+        for target in 0..40 {
+            let (_, whole) = scan(&PROLOGUE, 4, target);
+            for window in 8..PROLOGUE.len() {
+                let mut scan = Scan::new(target, Endian::Little, 4, 0);
+                let mut from = 0;
+                loop {
+                    let to = PROLOGUE.len().min(from + window);
+                    if scan.advance(&PROLOGUE[from..to], FreType::Addr1) == Stop::Done {
+                        break;
+                    }
+                    let keep = scan.found.unwrap_or(scan.next);
+                    scan.slide(keep);
+                    from += keep;
+                }
+                assert_eq!(scan.found.map(|at| at + from), whole, "{target} by {window}");
+            }
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! What a row says, in the neutral terms of a walk.
+
+use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+
+use crate::{Abi, Error, Fde, FdeKind, Flex, Found, Fre, Version};
+
+/// s390x: the CFA lies this many bytes above the stack pointer at a function's
+/// entry, and words count from there.
+const S390X_CFA_BIAS: i32 = 160;
+/// s390x: the unit of the CFA's offset in bytes.
+const S390X_CFA_SCALE: i32 = 8;
+
+impl Found {
+    /// The rules to get to the caller's frame.
+    ///
+    /// On s390x the caller's stack pointer is the CFA less 160, everywhere else
+    /// it is the CFA.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if the ABI is unknown, the number of words has no meaning, or
+    /// the CFA does not come from a register or is out of range.
+    #[inline]
+    pub fn row(&self) -> Result<Row, Error> {
+        let row = match &self.fre {
+            Some(fre) => fre_row(&self.fde, fre)?,
+            None if self.fde.is_signal() => return Ok(Row::signal_context()),
+            None => return Ok(Row::outermost()),
+        };
+        Ok(if self.fde.is_signal() && !row.is_outermost() { row.with_signal() } else { row })
+    }
+}
+
+fn fre_row(fde: &Fde, fre: &Fre) -> Result<Row, Error> {
+    let abi = fde.dialect.abi;
+    if let Abi::Unknown(id) = abi {
+        return Err(Error::UnknownAbi(id));
+    }
+    // V1 has no way to say it.
+    if fre.info.word_count() == 0 && fde.dialect.version != Version::V1 {
+        return Ok(Row::outermost());
+    }
+    let row = match fde.kind() {
+        FdeKind::Default => default_row(fde, fre)?,
+        FdeKind::Flexible => flexible_row(fde, fre)?,
+        FdeKind::Unknown(_) => {
+            return Err(Error::UnknownFdeType { at: fde.at, info2: fde.info2 });
+        }
+    };
+    let signed = fre.info.mangled_ra() && matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little);
+    Ok(if signed { row.with_signed_ra() } else { row })
+}
+
+/// Words: the CFA's offset; the RA's, unless the header fixes it; the FP's.
+#[inline]
+fn default_row(fde: &Fde, fre: &Fre) -> Result<Row, Error> {
+    let dialect = &fde.dialect;
+    let Some(cfa_offset) = fre.word(0) else {
+        return Err(Error::BadWordCount { at: fre.at, count: 0 });
+    };
+    let base = if fre.info.cfa_base_is_sp() { Base::Sp } else { Base::Fp };
+    let cfa = CfaRule::Offset(base, scale_cfa(dialect.abi, fre, cfa_offset)?);
+
+    let slot = |word: Option<i32>| match word {
+        None => RegRule::Same,
+        Some(word) => slot_rule(fde, word),
+    };
+    let (ra, fp_word) = match dialect.fixed_ra {
+        Some(offset) => (RegRule::AtCfa(offset.into()), fre.word(1)),
+        None => {
+            // A zero keeps the FP's place where the RA is not saved.
+            let padding = dialect.abi == Abi::S390xBig;
+            (slot(fre.word(1).filter(|&word| !(padding && word == 0))), fre.word(2))
+        }
+    };
+    let fp = match dialect.fixed_fp {
+        Some(offset) => RegRule::AtCfa(offset.into()),
+        None => slot(fp_word),
+    };
+    Ok(Row::new(cfa, ra, fp))
+}
+
+/// Where a register is saved: at an offset from the CFA or, in V2 on s390x, in
+/// another register where the word is odd.
+#[inline]
+fn slot_rule(fde: &Fde, word: i32) -> RegRule {
+    let in_register = fde.dialect.abi == Abi::S390xBig && fde.dialect.version == Version::V2;
+    if in_register && word & 1 != 0 {
+        return RegRule::Reg(base(Abi::S390xBig, (word >> 1).cast_unsigned()), 0);
+    }
+    RegRule::AtCfa(word)
+}
+
+/// Pairs of a control word and an offset.
+fn flexible_row(fde: &Fde, fre: &Fre) -> Result<Row, Error> {
+    let abi = fde.dialect.abi;
+    let Some(rules) = fre.flex() else {
+        return Err(Error::BadWordCount { at: fre.at, count: fre.info.word_count() });
+    };
+    let Some(register) = rules.cfa.control.register() else {
+        return Err(Error::CfaWithoutRegister(fre.at));
+    };
+    let offset = scale_cfa(abi, fre, rules.cfa.offset)?;
+    let cfa = match rules.cfa.control.deref() {
+        true => CfaRule::Deref(base(abi, register), offset),
+        false => CfaRule::Offset(base(abi, register), offset),
+    };
+    let ra = match (rules.ra, fde.dialect.fixed_ra) {
+        (Some(flex), _) => flex_rule(abi, flex),
+        (None, Some(offset)) => RegRule::AtCfa(offset.into()),
+        (None, None) => RegRule::Same,
+    };
+    let fp = rules.fp.map_or(RegRule::Same, |flex| flex_rule(abi, flex));
+    Ok(Row::new(cfa, ra, fp))
+}
+
+fn flex_rule(abi: Abi, Flex { control, offset }: Flex) -> RegRule {
+    match (control.register(), control.deref()) {
+        (None, false) => RegRule::Cfa(offset),
+        (None, true) => RegRule::AtCfa(offset),
+        (Some(register), false) => RegRule::Reg(base(abi, register), offset),
+        (Some(register), true) => RegRule::AtReg(base(abi, register), offset),
+    }
+}
+
+#[inline]
+fn scale_cfa(abi: Abi, fre: &Fre, offset: i32) -> Result<i32, Error> {
+    if abi != Abi::S390xBig {
+        return Ok(offset);
+    }
+    offset
+        .checked_mul(S390X_CFA_SCALE)
+        .and_then(|offset| offset.checked_add(S390X_CFA_BIAS))
+        .ok_or(Error::CfaOffsetOverflow(fre.at))
+}
+
+/// A register by its DWARF number, or by its neutral name if it has one.
+fn base(abi: Abi, register: u32) -> Base {
+    match (abi, register) {
+        (Abi::Amd64Little, 7) | (Abi::Aarch64Big | Abi::Aarch64Little, 31) => Base::Sp,
+        (Abi::Amd64Little, 6) | (Abi::Aarch64Big | Abi::Aarch64Little, 29) => Base::Fp,
+        (Abi::S390xBig, 15) => Base::Sp,
+        (Abi::S390xBig, 11) => Base::Fp,
+        // No ABI has a register 255: the walk will say that it is not known.
+        _ => Base::Reg(DwarfReg(u8::try_from(register).unwrap_or(u8::MAX))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+    use alloc::format;
+
+    use testdata::{Function, Row as Words, SectionBuilder};
+    use unwind_core::Origin;
+
+    use super::*;
+    use crate::Section;
+
+    const RAX: Base = Base::Reg(DwarfReg(0));
+
+    /// The rules of a function of one row, in a table like `builder`.
+    fn rules(builder: &SectionBuilder, function: Function) -> Result<Row, Error> {
+        let bytes = builder.clone().function(function).build();
+        Section::parse(&bytes)?.find(0x1000)?.unwrap().row()
+    }
+
+    fn default(builder: &SectionBuilder, row: Words) -> Result<Row, Error> {
+        rules(builder, Function::new(0x1000, 16, [row].into()))
+    }
+
+    fn flexible(builder: &SectionBuilder, words: &[i32]) -> Result<Row, Error> {
+        rules(builder, Function::new(0x1000, 16, [Words::fp(0, words)].into()).flexible())
+    }
+
+    #[test]
+    fn amd64_saves_the_ra_where_the_header_says() {
+        for version in [1, 2, 3] {
+            let amd64 = SectionBuilder::amd64(version);
+            let row = default(&amd64, Words::sp(0, &[16])).unwrap();
+            assert_eq!(row, Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::Same));
+            assert_eq!(row.origin(), Origin::Table);
+            let row = default(&amd64, Words::fp(0, &[16, -16])).unwrap();
+            assert_eq!(row, Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16)));
+            // Not by the ABI.
+            let other = SectionBuilder { fixed_ra: -24, ..amd64 };
+            let row = default(&other, Words::sp(0, &[16])).unwrap();
+            assert_eq!(row.ra(), RegRule::AtCfa(-24));
+        }
+    }
+
+    #[test]
+    fn aarch64_saves_the_ra_first_and_the_fp_second() {
+        for (version, big) in [(1, false), (2, true), (3, false), (3, true)] {
+            let aarch64 = SectionBuilder::aarch64(version, big);
+            for (words, ra, fp) in [
+                (&[32][..], RegRule::Same, RegRule::Same),
+                (&[32, -24], RegRule::AtCfa(-24), RegRule::Same),
+                (&[32, -24, -32], RegRule::AtCfa(-24), RegRule::AtCfa(-32)),
+            ] {
+                let row = default(&aarch64, Words::sp(0, words)).unwrap();
+                assert_eq!(row, Row::new(CfaRule::sp(32), ra, fp), "v{version} {words:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_signed_ra_is_marked_on_aarch64_only() {
+        let signed = |builder: &SectionBuilder| {
+            default(builder, Words::new(0, 0x81, &[16])).unwrap().is_ra_signed()
+        };
+        assert!(signed(&SectionBuilder::aarch64(2, false)));
+        assert!(signed(&SectionBuilder::aarch64(3, true)));
+        assert!(!signed(&SectionBuilder::amd64(3)));
+        assert!(!signed(&SectionBuilder::s390x(3)));
+    }
+
+    #[test]
+    fn a_fixed_fp_offset_overrides_the_rows() {
+        let fixed = SectionBuilder { fixed_fp: -16, ..SectionBuilder::amd64(2) };
+        for words in [&[16][..], &[16, -32]] {
+            let row = default(&fixed, Words::sp(0, words)).unwrap();
+            assert_eq!(row.fp(), RegRule::AtCfa(-16));
+        }
+    }
+
+    #[test]
+    fn s390x_scales_the_cfa_and_skips_an_ra_of_zero() {
+        for version in [2, 3] {
+            let s390x = SectionBuilder::s390x(version);
+            let row = default(&s390x, Words::sp(0, &[20, -48, -72])).unwrap();
+            assert_eq!(row, Row::new(CfaRule::sp(320), RegRule::AtCfa(-48), RegRule::AtCfa(-72)));
+            let row = default(&s390x, Words::sp(0, &[0, 0, -72])).unwrap();
+            assert_eq!(row, Row::new(CfaRule::sp(160), RegRule::Same, RegRule::AtCfa(-72)));
+        }
+    }
+
+    #[test]
+    fn s390x_cfa_offsets_beyond_32_bits_are_refused() {
+        let s390x = SectionBuilder::s390x(3);
+        let fits = (i32::MAX - 160) / 8;
+        assert!(default(&s390x, Words::sp(0, &[fits])).is_ok());
+        for offset in [fits + 1, i32::MAX, i32::MIN] {
+            let error = default(&s390x, Words::sp(0, &[offset])).unwrap_err();
+            assert!(matches!(error, Error::CfaOffsetOverflow(_)), "{offset}: {error}");
+        }
+    }
+
+    #[test]
+    fn odd_offsets_name_registers_in_v2_on_s390x_only() {
+        let f0 = RegRule::Reg(Base::Reg(DwarfReg(16)), 0);
+        let f2 = RegRule::Reg(Base::Reg(DwarfReg(17)), 0);
+        let row = default(&SectionBuilder::s390x(2), Words::sp(0, &[0, 33, 35])).unwrap();
+        assert_eq!((row.ra(), row.fp()), (f0, f2));
+        let row = default(&SectionBuilder::s390x(3), Words::sp(0, &[0, 33, 35])).unwrap();
+        assert_eq!((row.ra(), row.fp()), (RegRule::AtCfa(33), RegRule::AtCfa(35)));
+        let row = default(&SectionBuilder::aarch64(2, false), Words::sp(0, &[0, 33])).unwrap();
+        assert_eq!(row.ra(), RegRule::AtCfa(33));
+    }
+
+    #[test]
+    fn flexible_rules_start_from_any_register_or_the_cfa() {
+        let amd64 = SectionBuilder::amd64(3);
+        let saved = RegRule::AtCfa(-8);
+        for (words, expected) in [
+            // CFA = *(rbp-8)
+            (&[0x33, -8][..], Row::new(CfaRule::Deref(Base::Fp, -8), saved, RegRule::Same)),
+            // CFA = r10, FP = *(rbp+0)
+            (
+                &[0x51, 0, 0, 0x33, 0],
+                Row::new(
+                    CfaRule::Offset(Base::Reg(DwarfReg(10)), 0),
+                    saved,
+                    RegRule::AtReg(Base::Fp, 0),
+                ),
+            ),
+            // CFA = rsp+16, RA = *(CFA-24)
+            (&[0x39, 16, 0x02, -24], Row::new(CfaRule::sp(16), RegRule::AtCfa(-24), RegRule::Same)),
+            // RA = r11, FP = r12+8
+            (
+                &[0x39, 16, 0x59, 0, 0x61, 8],
+                Row::new(
+                    CfaRule::sp(16),
+                    RegRule::Reg(Base::Reg(DwarfReg(11)), 0),
+                    RegRule::Reg(Base::Reg(DwarfReg(12)), 8),
+                ),
+            ),
+            // RA = *(rax-4), FP = CFA+4
+            (
+                &[0x39, 16, 0x03, -4, 0x04, 4],
+                Row::new(CfaRule::sp(16), RegRule::AtReg(RAX, -4), RegRule::Cfa(4)),
+            ),
+        ] {
+            assert_eq!(flexible(&amd64, words), Ok(expected), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn flexible_rows_without_an_ra_keep_it_on_cpus_with_a_link_register() {
+        let row = flexible(&SectionBuilder::s390x(3), &[0x79, 20]).unwrap();
+        assert_eq!(row, Row::new(CfaRule::sp(320), RegRule::Same, RegRule::Same));
+    }
+
+    #[test]
+    fn flexible_rows_on_s390x_scale_the_cfa_only() {
+        let row = flexible(&SectionBuilder::s390x(3), &[0x59, 0, 0x02, -48, 0x02, -72]).unwrap();
+        assert_eq!(row, Row::new(CfaRule::fp(160), RegRule::AtCfa(-48), RegRule::AtCfa(-72)));
+    }
+
+    #[test]
+    fn a_flexible_cfa_has_to_come_from_a_register() {
+        for control in [0x00, 0x02, 0x30] {
+            let error = flexible(&SectionBuilder::amd64(3), &[control, 8]).unwrap_err();
+            assert!(matches!(error, Error::CfaWithoutRegister(_)), "{control:#x}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_register_that_no_cpu_has_stays_one() {
+        let unknown = CfaRule::Offset(Base::Reg(DwarfReg(0xff)), 0);
+        let row = flexible(&SectionBuilder::amd64(3), &[0x7ff9, 0]).unwrap();
+        assert_eq!(row, Row::new(unknown, RegRule::AtCfa(-8), RegRule::Same));
+    }
+
+    #[test]
+    fn flexible_rows_of_other_lengths_are_refused() {
+        for (words, count) in [(&[0x39][..], 1), (&[0x39, 8, 0x02], 3), (&[0x39, 8, 0, 1], 4)] {
+            let error = flexible(&SectionBuilder::amd64(3), words).unwrap_err();
+            assert!(
+                matches!(error, Error::BadWordCount { count: found, .. } if found == count),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_words_are_the_outermost_frame_from_v2_on() {
+        for builder in [
+            SectionBuilder::amd64(2),
+            SectionBuilder::amd64(3),
+            SectionBuilder::aarch64(3, true),
+            SectionBuilder::s390x(2),
+        ] {
+            let row = default(&builder, Words::fp(0, &[])).unwrap();
+            assert!(row.is_outermost());
+        }
+        assert!(flexible(&SectionBuilder::amd64(3), &[]).unwrap().is_outermost());
+        let error = default(&SectionBuilder::amd64(1), Words::fp(0, &[])).unwrap_err();
+        assert!(matches!(error, Error::BadWordCount { count: 0, .. }), "{error}");
+    }
+
+    #[test]
+    fn signal_frames_are_marked() {
+        let amd64 = SectionBuilder::amd64(3);
+        let function = Function::new(0x1000, 16, [Words::sp(0, &[16])].into()).signal();
+        let row = rules(&amd64, function).unwrap();
+        assert!(row.is_signal() && !row.is_context_only());
+        assert_eq!(row.cfa(), CfaRule::sp(16));
+    }
+
+    #[test]
+    fn no_rows_at_all_are_the_outermost_frame_or_a_bare_signal_frame() {
+        let amd64 = SectionBuilder::amd64(3);
+        let bare = Function::new(0x1000, 16, [].into());
+        assert_eq!(rules(&amd64, bare.clone()), Ok(Row::outermost()));
+        assert_eq!(rules(&amd64, bare.signal()), Ok(Row::signal_context()));
+    }
+
+    #[test]
+    fn rows_of_an_unknown_abi_are_not_used() {
+        let unknown = SectionBuilder { abi: 9, ..SectionBuilder::amd64(2) };
+        assert_eq!(default(&unknown, Words::sp(0, &[8])), Err(Error::UnknownAbi(9)));
+    }
+
+    #[test]
+    fn surplus_words_are_ignored() {
+        let row = default(&SectionBuilder::amd64(2), Words::sp(0, &[16, -16, 1, 2, 3, 4, 5, 6]));
+        let expected = Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+        assert_eq!(row, Ok(expected));
+    }
+
+    #[test]
+    fn errors_say_where_in_hexadecimal() {
+        let error = Error::CfaWithoutRegister(crate::SectionOffset(0x1c));
+        assert_eq!(
+            format!("{error}"),
+            ".sframe+0x1c: the cfa of the row is not computed from a register"
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! How the target's memory is read.
+
+use core::fmt;
+
+use crate::{VirtAddr, WordSize};
+
+/// Why memory could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReadError {
+    /// Not here and not at this time: the page is absent and could not be
+    /// brought in. The same read may work later, where faulting is allowed.
+    NotResident,
+    /// Never: nothing is mapped there, or it is not the target's to read.
+    Invalid,
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotResident => "memory is not resident",
+            Self::Invalid => "memory is not readable",
+        })
+    }
+}
+
+impl core::error::Error for ReadError {}
+
+/// Read access to the target's memory.
+///
+/// Implementors copy: a reference into memory that the target may be writing
+/// would be unsound. A read is all or nothing. An implementation for a
+/// kernel's user memory must refuse addresses that are not the user's: the
+/// addresses come from the target and may be anything.
+///
+/// Targets are little-endian, as x86 is.
+pub trait Memory {
+    /// Fills `buf` from the bytes at `addr`.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadError`] if any byte could not be read; `buf` is then unspecified.
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError>;
+
+    /// Reads the 32-bit word at `addr`, aligned or not.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    fn read_u32(&mut self, addr: VirtAddr) -> Result<u32, ReadError> {
+        let mut word = [0; 4];
+        self.read(addr, &mut word)?;
+        Ok(u32::from_le_bytes(word))
+    }
+
+    /// Reads the 64-bit word at `addr`, aligned or not.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    fn read_u64(&mut self, addr: VirtAddr) -> Result<u64, ReadError> {
+        let mut word = [0; 8];
+        self.read(addr, &mut word)?;
+        Ok(u64::from_le_bytes(word))
+    }
+
+    /// Reads a word of the given size, zero-extended.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    fn read_word(&mut self, addr: VirtAddr, size: WordSize) -> Result<u64, ReadError> {
+        match size {
+            WordSize::Four => self.read_u32(addr).map(u64::from),
+            WordSize::Eight => self.read_u64(addr),
+        }
+    }
+}
+
+impl<M: Memory + ?Sized> Memory for &mut M {
+    #[inline]
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        (**self).read(addr, buf)
+    }
+
+    #[inline]
+    fn read_u32(&mut self, addr: VirtAddr) -> Result<u32, ReadError> {
+        (**self).read_u32(addr)
+    }
+
+    #[inline]
+    fn read_u64(&mut self, addr: VirtAddr) -> Result<u64, ReadError> {
+        (**self).read_u64(addr)
+    }
+}
+
+/// Bytes that were copied from one range of the target, such as a captured
+/// stack.
+#[derive(Clone, Copy, Debug)]
+pub struct SliceMemory<'a> {
+    start: VirtAddr,
+    bytes: &'a [u8],
+}
+
+impl<'a> SliceMemory<'a> {
+    /// `bytes` as they were at `start`. Anything else is
+    /// [`ReadError::Invalid`].
+    #[must_use]
+    pub const fn new(start: VirtAddr, bytes: &'a [u8]) -> Self {
+        Self { start, bytes }
+    }
+
+    #[inline]
+    fn array<const N: usize>(&self, addr: VirtAddr) -> Result<[u8; N], ReadError> {
+        let at = addr.checked_offset_from(self.start).ok_or(ReadError::Invalid)?;
+        let at = usize::try_from(at).map_err(|_| ReadError::Invalid)?;
+        let tail = self.bytes.get(at..).ok_or(ReadError::Invalid)?;
+        tail.first_chunk().copied().ok_or(ReadError::Invalid)
+    }
+}
+
+impl Memory for SliceMemory<'_> {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        let at = addr.checked_offset_from(self.start).ok_or(ReadError::Invalid)?;
+        let at = usize::try_from(at).map_err(|_| ReadError::Invalid)?;
+        let tail = self.bytes.get(at..).ok_or(ReadError::Invalid)?;
+        buf.copy_from_slice(tail.get(..buf.len()).ok_or(ReadError::Invalid)?);
+        Ok(())
+    }
+
+    #[inline]
+    fn read_u32(&mut self, addr: VirtAddr) -> Result<u32, ReadError> {
+        self.array(addr).map(u32::from_le_bytes)
+    }
+
+    #[inline]
+    fn read_u64(&mut self, addr: VirtAddr) -> Result<u64, ReadError> {
+        self.array(addr).map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_is_all_or_nothing_at_both_ends() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+        let mut memory = SliceMemory::new(VirtAddr::new(0x1000), &bytes);
+        assert_eq!(memory.read_u64(VirtAddr::new(0x1001)), Ok(0x0908_0706_0504_0302));
+        assert_eq!(memory.read_word(VirtAddr::new(0x1000), WordSize::Four), Ok(0x0403_0201));
+        for addr in [0, 0xfff, 0x1002, 0x1009, u64::MAX] {
+            assert_eq!(memory.read_u64(VirtAddr::new(addr)), Err(ReadError::Invalid), "{addr:#x}");
+            let mut buf = [0; 8];
+            assert_eq!(memory.read(VirtAddr::new(addr), &mut buf), Err(ReadError::Invalid));
+        }
+    }
+
+    #[test]
+    fn the_provided_words_agree_with_the_bytes() {
+        struct Bytes;
+        impl Memory for Bytes {
+            fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+                for (byte, value) in buf.iter_mut().zip(addr.get()..) {
+                    *byte = u8::try_from(value & 0xff).unwrap();
+                }
+                Ok(())
+            }
+        }
+        assert_eq!(Bytes.read_u32(VirtAddr::new(0x10)), Ok(0x1312_1110));
+        assert_eq!(
+            Bytes.read_word(VirtAddr::new(0x10), WordSize::Eight),
+            Ok(0x1716_1514_1312_1110)
+        );
+    }
+}

@@ -1,0 +1,288 @@
+//! Which module's table covers an address.
+
+use core::fmt;
+use core::ops::Range;
+
+use arrayvec::ArrayVec;
+
+use crate::VirtAddr;
+
+/// A loaded object: a range of code and what is known of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Module<T> {
+    /// The addresses of its code, the end exclusive.
+    pub text: Range<VirtAddr>,
+    /// How far it is loaded above the addresses that it was linked at, in
+    /// bytes, wrapping.
+    pub bias: u64,
+    /// Its table, or what leads to it.
+    pub table: T,
+}
+
+/// Why a module could not be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MapError {
+    /// The range holds no address.
+    EmptyRange,
+    /// The range shares an address with a module that starts here.
+    Overlap(VirtAddr),
+    /// There is no room for one more.
+    Full,
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EmptyRange => f.write_str("the range of code is empty"),
+            Self::Overlap(start) => write!(f, "the range overlaps the module at {start}"),
+            Self::Full => f.write_str("no room for another module"),
+        }
+    }
+}
+
+impl core::error::Error for MapError {}
+
+/// The modules of one address space, at most `N`, in order of address.
+///
+/// A fork copies the map with [`Clone`]; an exec empties it with
+/// [`clear`](Self::clear). The [`generation`](Self::generation) changes with
+/// every change, so that rows cached from before are not used.
+///
+/// Lookups take the map shared and changes take it exclusively, so a lookup
+/// never sees half a change. A host that must not wait for either keeps the
+/// map behind its own read-copy-update: it clones, changes the clone and
+/// swaps the pointer.
+#[derive(Clone, Debug)]
+pub struct ModuleMap<T, const N: usize> {
+    /// Sorted by start; ranges do not overlap.
+    modules: ArrayVec<Module<T>, N>,
+    generation: u64,
+}
+
+impl<T, const N: usize> ModuleMap<T, N> {
+    /// A map without modules.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { modules: ArrayVec::new_const(), generation: 0 }
+    }
+
+    /// Adds a module.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`], and the map is as it was.
+    pub fn add(&mut self, module: Module<T>) -> Result<(), MapError> {
+        if module.text.is_empty() {
+            return Err(MapError::EmptyRange);
+        }
+        // The first module that ends above the start is the only one that can
+        // be in the way, and the place to insert at if it is not.
+        let at = self.modules.partition_point(|other| other.text.end <= module.text.start);
+        if let Some(other) = self.modules.get(at)
+            && other.text.start < module.text.end
+        {
+            return Err(MapError::Overlap(other.text.start));
+        }
+        self.modules.try_insert(at, module).map_err(|_| MapError::Full)?;
+        self.changed();
+        Ok(())
+    }
+
+    /// Removes and returns the module whose code starts at `text_start`.
+    pub fn remove(&mut self, text_start: VirtAddr) -> Option<Module<T>> {
+        let at = self.modules.partition_point(|module| module.text.start < text_start);
+        if self.modules.get(at)?.text.start != text_start {
+            return None;
+        }
+        let module = self.modules.pop_at(at)?;
+        self.changed();
+        Some(module)
+    }
+
+    /// Keeps the modules for which `keep` says so, such as all but those of a
+    /// table that is being unregistered; returns how many went.
+    pub fn retain(&mut self, mut keep: impl FnMut(&Module<T>) -> bool) -> usize {
+        let before = self.modules.len();
+        self.modules.retain(|module| keep(module));
+        let removed = before.saturating_sub(self.modules.len());
+        if removed != 0 {
+            self.changed();
+        }
+        removed
+    }
+
+    /// Removes all modules.
+    pub fn clear(&mut self) {
+        self.modules.clear();
+        self.changed();
+    }
+
+    /// The module whose code holds `addr`.
+    #[inline]
+    #[must_use]
+    pub fn find(&self, addr: VirtAddr) -> Option<&Module<T>> {
+        let at = self.modules.partition_point(|module| module.text.end <= addr);
+        self.modules.get(at).filter(|module| module.text.start <= addr)
+    }
+
+    /// The modules in order of address.
+    pub fn iter(&self) -> core::slice::Iter<'_, Module<T>> {
+        self.modules.iter()
+    }
+
+    /// How many modules there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.modules.len()
+    }
+
+    /// Whether there are no modules.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.modules.is_empty()
+    }
+
+    /// A number that every change makes another one.
+    #[inline]
+    #[must_use]
+    pub const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    const fn changed(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+    }
+}
+
+impl<T, const N: usize> Default for ModuleMap<T, N> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<'a, T, const N: usize> IntoIterator for &'a ModuleMap<T, N> {
+    type Item = &'a Module<T>;
+    type IntoIter = core::slice::Iter<'a, Module<T>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(start: u64, end: u64) -> Module<u64> {
+        Module { text: VirtAddr::new(start)..VirtAddr::new(end), bias: 0, table: start }
+    }
+
+    fn found(map: &ModuleMap<u64, 4>, addr: u64) -> Option<u64> {
+        map.find(VirtAddr::new(addr)).map(|module| module.table)
+    }
+
+    #[test]
+    fn f16_neighbours_that_touch_are_both_added_and_the_end_is_exclusive() {
+        let mut map = ModuleMap::new();
+        map.add(module(0x2000, 0x3000)).unwrap();
+        map.add(module(0x1000, 0x2000)).unwrap();
+        map.add(module(0x3000, 0x4000)).unwrap();
+        let expected = [
+            (0xfff, None),
+            (0x1000, Some(0x1000)),
+            (0x1fff, Some(0x1000)),
+            (0x2000, Some(0x2000)),
+            (0x3fff, Some(0x3000)),
+            (0x4000, None),
+        ];
+        for (addr, table) in expected {
+            assert_eq!(found(&map, addr), table, "{addr:#x}");
+        }
+    }
+
+    #[test]
+    fn overlaps_are_refused_and_leave_the_map_as_it_was() {
+        let mut map = ModuleMap::<_, 4>::new();
+        map.add(module(0x1000, 0x2000)).unwrap();
+        map.add(module(0x3000, 0x4000)).unwrap();
+        let generation = map.generation();
+        for (start, end, other) in [
+            (0x1000, 0x2000, 0x1000),
+            (0x0fff, 0x1001, 0x1000),
+            (0x1fff, 0x2001, 0x1000),
+            (0x1800, 0x1900, 0x1000),
+            (0x0000, 0x9000, 0x1000),
+            (0x2000, 0x3001, 0x3000),
+        ] {
+            let refused = Err(MapError::Overlap(VirtAddr::new(other)));
+            assert_eq!(map.add(module(start, end)), refused, "{start:#x}..{end:#x}");
+        }
+        assert_eq!(map.add(module(0x5000, 0x5000)), Err(MapError::EmptyRange));
+        assert_eq!(map.add(module(0x6000, 0x5000)), Err(MapError::EmptyRange));
+        assert_eq!((map.len(), map.generation()), (2, generation));
+    }
+
+    #[test]
+    fn a_full_map_refuses_and_works_on() {
+        let mut map = ModuleMap::<_, 2>::new();
+        map.add(module(0x1000, 0x2000)).unwrap();
+        map.add(module(0x2000, 0x3000)).unwrap();
+        assert_eq!(map.add(module(0x3000, 0x4000)), Err(MapError::Full));
+        assert!(map.remove(VirtAddr::new(0x1000)).is_some());
+        assert_eq!(map.add(module(0x3000, 0x4000)), Ok(()));
+    }
+
+    #[test]
+    fn only_the_start_of_a_module_removes_it() {
+        let mut map = ModuleMap::<_, 4>::new();
+        map.add(module(0x1000, 0x2000)).unwrap();
+        for addr in [0, 0x1001, 0x2000] {
+            assert!(map.remove(VirtAddr::new(addr)).is_none(), "{addr:#x}");
+        }
+        assert_eq!(map.remove(VirtAddr::new(0x1000)), Some(module(0x1000, 0x2000)));
+        assert!(map.is_empty());
+    }
+
+    #[test]
+    fn f21_a_fork_has_the_modules_and_goes_its_own_way() {
+        let mut parent = ModuleMap::<_, 4>::new();
+        parent.add(module(0x1000, 0x2000)).unwrap();
+        let mut child = parent.clone();
+        assert_eq!(found(&child, 0x1800), Some(0x1000));
+        child.clear();
+        assert_eq!((found(&child, 0x1800), found(&parent, 0x1800)), (None, Some(0x1000)));
+    }
+
+    #[test]
+    fn every_change_makes_another_generation() {
+        let mut map = ModuleMap::<_, 4>::new();
+        let mut last = map.generation();
+        let mut changed = |map: &ModuleMap<u64, 4>| {
+            let changed = map.generation() != last;
+            last = map.generation();
+            changed
+        };
+        map.add(module(0x1000, 0x2000)).unwrap();
+        assert!(changed(&map));
+        assert_eq!(map.retain(|_| true), 0);
+        assert!(!changed(&map));
+        assert_eq!(map.retain(|_| false), 1);
+        assert!(changed(&map));
+        map.clear();
+        assert!(changed(&map));
+    }
+
+    #[test]
+    fn search_agrees_with_a_scan_at_both_ends_of_the_address_space() {
+        let mut map = ModuleMap::<_, 4>::new();
+        for (start, end) in [(0, 1), (8, 16), (16, 17), (u64::MAX - 1, u64::MAX)] {
+            map.add(module(start, end)).unwrap();
+        }
+        for addr in (0..32).chain(u64::MAX - 4..=u64::MAX) {
+            let addr = VirtAddr::new(addr);
+            let scanned = map.iter().find(|module| module.text.contains(&addr));
+            assert_eq!(map.find(addr), scanned, "{addr}");
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! How to get from a frame to its caller, in any format's terms.
+
+use core::fmt;
+
+use crate::DwarfReg;
+
+/// A register that a rule starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Base {
+    /// The stack pointer.
+    Sp,
+    /// The frame pointer.
+    Fp,
+    /// Any register. Known in the first frame and right below a signal frame
+    /// only.
+    Reg(DwarfReg),
+}
+
+/// How the CFA is found: the value that the stack pointer had in the caller
+/// just before its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CfaRule {
+    /// The register's value plus so many bytes.
+    Offset(Base, i32),
+    /// The word in memory at the register's value plus so many bytes.
+    Deref(Base, i32),
+}
+
+impl CfaRule {
+    /// The stack pointer plus `offset` bytes.
+    #[must_use]
+    pub const fn sp(offset: i32) -> Self {
+        Self::Offset(Base::Sp, offset)
+    }
+
+    /// The frame pointer plus `offset` bytes.
+    #[must_use]
+    pub const fn fp(offset: i32) -> Self {
+        Self::Offset(Base::Fp, offset)
+    }
+}
+
+/// How a register of the caller is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RegRule {
+    /// Unchanged: the caller's value is still in the register. For a return
+    /// address: in the link register, on CPUs that have one.
+    Same,
+    /// Not recoverable. For a return address: this is the outermost frame.
+    Undefined,
+    /// The word in memory at the CFA plus so many bytes.
+    AtCfa(i32),
+    /// The CFA plus so many bytes, itself.
+    Cfa(i32),
+    /// A register's value plus so many bytes.
+    Reg(Base, i32),
+    /// The word in memory at a register's value plus so many bytes.
+    AtReg(Base, i32),
+}
+
+/// Who found a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Origin {
+    /// None: the registers of the sample itself.
+    #[default]
+    Registers,
+    /// A table that came with the code.
+    Table,
+    /// A table that was built from another format.
+    BuiltTable,
+    /// The convention that the code keeps a frame pointer.
+    FramePointer,
+    /// The instructions at the pc.
+    Instructions,
+    /// The registers that the kernel saved for a signal handler.
+    SignalContext,
+    /// The hardware's record of branches.
+    BranchRecord,
+    /// A source of the host's own.
+    Host,
+}
+
+impl Origin {
+    pub(crate) const fn code(self) -> u8 {
+        match self {
+            Self::Registers => 0,
+            Self::Table => 1,
+            Self::BuiltTable => 2,
+            Self::FramePointer => 3,
+            Self::Instructions => 4,
+            Self::SignalContext => 5,
+            Self::BranchRecord => 6,
+            Self::Host => 7,
+        }
+    }
+
+    /// The inverse of [`code`](Self::code), of the low three bits.
+    pub(crate) const fn from_code(code: u8) -> Self {
+        match code & 7 {
+            0 => Self::Registers,
+            1 => Self::Table,
+            2 => Self::BuiltTable,
+            3 => Self::FramePointer,
+            4 => Self::Instructions,
+            5 => Self::SignalContext,
+            6 => Self::BranchRecord,
+            _ => Self::Host,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Registers => "registers",
+            Self::Table => "table",
+            Self::BuiltTable => "built table",
+            Self::FramePointer => "frame pointer",
+            Self::Instructions => "instructions",
+            Self::SignalContext => "signal context",
+            Self::BranchRecord => "branch record",
+            Self::Host => "host",
+        })
+    }
+}
+
+/// The rules for one range of pcs: all that a walk needs to step to the
+/// caller, and all that is ever copied or cached of a table.
+///
+/// Made by a [`RowSource`](crate::RowSource). 20 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Row {
+    cfa_offset: i32,
+    ra_offset: i32,
+    fp_offset: i32,
+    cfa: Packed,
+    ra: Packed,
+    fp: Packed,
+    flags: u8,
+    origin: Origin,
+}
+
+const _: () = assert!(size_of::<Row>() <= 24, "rows are cached and copied");
+
+/// A rule without its offset, in two bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Packed {
+    kind: Kind,
+    base: PackedBase,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Same,
+    Undefined,
+    /// At an address that is computed from the CFA, resp. that address.
+    AtCfa,
+    Cfa,
+    /// At an address that is computed from a register, resp. that address.
+    AtReg,
+    Reg,
+}
+
+/// A register number, with two that no ABI uses for the neutral names.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct PackedBase(u8);
+
+impl PackedBase {
+    const SP: Self = Self(0xff);
+    const FP: Self = Self(0xfe);
+
+    const fn new(base: Base) -> Self {
+        match base {
+            Base::Sp => Self::SP,
+            Base::Fp => Self::FP,
+            // No ABI has so many registers: the walk will say that it is unknown.
+            Base::Reg(DwarfReg(0xfe..)) => Self(0xfd),
+            Base::Reg(DwarfReg(number)) => Self(number),
+        }
+    }
+
+    #[inline]
+    const fn get(self) -> Base {
+        match self {
+            Self::SP => Base::Sp,
+            Self::FP => Base::Fp,
+            Self(number) => Base::Reg(DwarfReg(number)),
+        }
+    }
+}
+
+impl Packed {
+    const fn new(kind: Kind, base: Base) -> Self {
+        Self { kind, base: PackedBase::new(base) }
+    }
+
+    const fn pack(rule: RegRule) -> (Self, i32) {
+        match rule {
+            RegRule::Same => (Self::new(Kind::Same, Base::Sp), 0),
+            RegRule::Undefined => (Self::new(Kind::Undefined, Base::Sp), 0),
+            RegRule::AtCfa(offset) => (Self::new(Kind::AtCfa, Base::Sp), offset),
+            RegRule::Cfa(offset) => (Self::new(Kind::Cfa, Base::Sp), offset),
+            RegRule::Reg(base, offset) => (Self::new(Kind::Reg, base), offset),
+            RegRule::AtReg(base, offset) => (Self::new(Kind::AtReg, base), offset),
+        }
+    }
+
+    #[inline]
+    const fn unpack(self, offset: i32) -> RegRule {
+        match self.kind {
+            Kind::Same => RegRule::Same,
+            Kind::Undefined => RegRule::Undefined,
+            Kind::AtCfa => RegRule::AtCfa(offset),
+            Kind::Cfa => RegRule::Cfa(offset),
+            Kind::AtReg => RegRule::AtReg(self.base.get(), offset),
+            Kind::Reg => RegRule::Reg(self.base.get(), offset),
+        }
+    }
+}
+
+impl Row {
+    const SIGNAL: u8 = 1;
+    const CONTEXT: u8 = 2;
+    const SIGNED_RA: u8 = 4;
+
+    /// A row with these rules, for an ordinary frame, found by a
+    /// [`Table`](Origin::Table).
+    #[must_use]
+    pub const fn new(cfa: CfaRule, ra: RegRule, fp: RegRule) -> Self {
+        let (cfa, cfa_offset) = match cfa {
+            CfaRule::Offset(base, offset) => (Packed::new(Kind::Reg, base), offset),
+            CfaRule::Deref(base, offset) => (Packed::new(Kind::AtReg, base), offset),
+        };
+        let (ra, ra_offset) = Packed::pack(ra);
+        let (fp, fp_offset) = Packed::pack(fp);
+        let origin = Origin::Table;
+        Self { cfa_offset, ra_offset, fp_offset, cfa, ra, fp, flags: 0, origin }
+    }
+
+    /// The row of an outermost frame: there is no caller.
+    #[must_use]
+    pub const fn outermost() -> Self {
+        Self::new(CfaRule::sp(0), RegRule::Undefined, RegRule::Undefined)
+    }
+
+    /// The row of a signal trampoline about which nothing is known but that:
+    /// the caller's registers are in the context that the kernel saved.
+    #[must_use]
+    pub const fn signal_context() -> Self {
+        let mut row = Self::outermost().with_origin(Origin::SignalContext);
+        row.flags = Self::SIGNAL | Self::CONTEXT;
+        row
+    }
+
+    /// The same row, of a signal frame: its return address is the interrupted
+    /// instruction itself.
+    #[must_use]
+    pub const fn with_signal(mut self) -> Self {
+        self.flags |= Self::SIGNAL;
+        self
+    }
+
+    /// The same row, whose return address carries an authentication code
+    /// (AArch64) that has to be stripped.
+    #[must_use]
+    pub const fn with_signed_ra(mut self) -> Self {
+        self.flags |= Self::SIGNED_RA;
+        self
+    }
+
+    /// The same row, found by `origin`.
+    #[must_use]
+    pub const fn with_origin(mut self, origin: Origin) -> Self {
+        self.origin = origin;
+        self
+    }
+
+    /// How the CFA is found.
+    #[inline]
+    #[must_use]
+    pub const fn cfa(&self) -> CfaRule {
+        match self.cfa.kind {
+            Kind::AtReg => CfaRule::Deref(self.cfa.base.get(), self.cfa_offset),
+            _ => CfaRule::Offset(self.cfa.base.get(), self.cfa_offset),
+        }
+    }
+
+    /// How the return address is found.
+    #[inline]
+    #[must_use]
+    pub const fn ra(&self) -> RegRule {
+        self.ra.unpack(self.ra_offset)
+    }
+
+    /// How the caller's frame pointer is found.
+    #[inline]
+    #[must_use]
+    pub const fn fp(&self) -> RegRule {
+        self.fp.unpack(self.fp_offset)
+    }
+
+    /// Whether this is the frame of a signal trampoline.
+    #[inline]
+    #[must_use]
+    pub const fn is_signal(&self) -> bool {
+        self.flags & Self::SIGNAL != 0
+    }
+
+    /// Whether only the signal context, and no rule, tells the caller.
+    #[inline]
+    #[must_use]
+    pub const fn is_context_only(&self) -> bool {
+        self.flags & Self::CONTEXT != 0
+    }
+
+    /// Whether the return address carries an authentication code.
+    #[inline]
+    #[must_use]
+    pub const fn is_ra_signed(&self) -> bool {
+        self.flags & Self::SIGNED_RA != 0
+    }
+
+    /// Whether there is no caller.
+    #[inline]
+    #[must_use]
+    pub const fn is_outermost(&self) -> bool {
+        matches!(self.ra.kind, Kind::Undefined) && !self.is_context_only()
+    }
+
+    /// Who found the row.
+    #[inline]
+    #[must_use]
+    pub const fn origin(&self) -> Origin {
+        self.origin
+    }
+}
+
+impl fmt::Debug for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Row")
+            .field("cfa", &self.cfa())
+            .field("ra", &self.ra())
+            .field("fp", &self.fp())
+            .field("signal", &self.is_signal())
+            .field("context_only", &self.is_context_only())
+            .field("signed_ra", &self.is_ra_signed())
+            .field("origin", &self.origin)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASES: [Base; 4] =
+        [Base::Sp, Base::Fp, Base::Reg(DwarfReg(0)), Base::Reg(DwarfReg(0xfd))];
+
+    #[test]
+    fn every_rule_comes_back_as_it_went_in() {
+        for base in BASES {
+            for offset in [0, 8, -16, i32::MIN, i32::MAX] {
+                let rules = [
+                    RegRule::Same,
+                    RegRule::Undefined,
+                    RegRule::AtCfa(offset),
+                    RegRule::Cfa(offset),
+                    RegRule::Reg(base, offset),
+                    RegRule::AtReg(base, offset),
+                ];
+                for cfa in [CfaRule::Offset(base, offset), CfaRule::Deref(base, offset)] {
+                    for ra in rules {
+                        for fp in rules {
+                            let row = Row::new(cfa, ra, fp);
+                            assert_eq!((row.cfa(), row.ra(), row.fp()), (cfa, ra, fp));
+                            assert_eq!(row.is_outermost(), ra == RegRule::Undefined);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn marks_do_not_disturb_each_other() {
+        let plain = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Same);
+        let marked = plain.with_signal().with_origin(Origin::Host);
+        assert!(marked.is_signal() && !marked.is_ra_signed() && !marked.is_context_only());
+        assert_eq!((marked.cfa(), marked.origin()), (plain.cfa(), Origin::Host));
+        assert!(plain.with_signed_ra().is_ra_signed() && !plain.is_ra_signed());
+    }
+
+    #[test]
+    fn a_signal_trampoline_is_not_the_outermost_frame() {
+        assert!(Row::outermost().is_outermost());
+        assert!(!Row::signal_context().is_outermost());
+        assert!(Row::signal_context().is_signal() && Row::signal_context().is_context_only());
+    }
+
+    #[test]
+    fn origins_survive_three_bits() {
+        for code in 0..8 {
+            assert_eq!(Origin::from_code(code).code(), code);
+        }
+    }
+}

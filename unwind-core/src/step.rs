@@ -1,0 +1,281 @@
+//! One step: a row and a frame's registers become the caller's.
+//!
+//! Every check that keeps a walk honest is here, once, for every source of
+//! rows and every CPU.
+
+use core::fmt;
+
+use crate::{
+    Arch, Base, CfaRule, FrameContext, Memory, ReadError, RegRule, Registers, Row, VirtAddr,
+};
+
+/// Why a row could not be applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StepError {
+    /// A saved register, a return address or a signal context could not be
+    /// read.
+    Unreadable {
+        /// Where it should have been.
+        addr: VirtAddr,
+        /// Why it could not be read.
+        error: ReadError,
+    },
+    /// The CFA does not lie above the stack pointer: the walk would stand
+    /// still or turn back.
+    NoProgress {
+        /// The CFA that the row gives.
+        cfa: u64,
+        /// The stack pointer of the frame.
+        sp: u64,
+    },
+    /// The CFA is not a multiple of the size of a stack slot.
+    Misaligned {
+        /// The CFA that the row gives.
+        cfa: u64,
+    },
+    /// The CFA lies above the end of the stack that the caller named.
+    BeyondStack {
+        /// The CFA that the row gives.
+        cfa: u64,
+    },
+    /// The return address cannot be one: this CPU has no code there.
+    NonCanonical {
+        /// The value that was found.
+        pc: u64,
+    },
+    /// The frame pointer is zero, which is how start-up code marks the end of
+    /// a chain of frame pointers; but any code that uses the register for
+    /// something else may leave a zero too.
+    ZeroFramePointer,
+    /// The frame pointer lies below the stack pointer, so it is none.
+    FramePointerBelowStack {
+        /// The frame pointer.
+        fp: u64,
+        /// The stack pointer.
+        sp: u64,
+    },
+    /// The row needs a register whose value is not known in this frame.
+    UnknownRegister(Base),
+    /// An address that the row computes leaves the address space.
+    Overflow,
+    /// The row has a rule that cannot be right, such as a return address that
+    /// is a stack address.
+    BadRule,
+    /// A signal trampoline that this CPU's kernel does not make.
+    UnknownTrampoline,
+}
+
+impl StepError {
+    /// Whether memory was absent that may be there at another time.
+    #[must_use]
+    pub const fn is_not_resident(&self) -> bool {
+        matches!(self, Self::Unreadable { error: ReadError::NotResident, .. })
+    }
+}
+
+impl fmt::Display for StepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Unreadable { addr, error } => write!(f, "{error} at {addr}"),
+            Self::NoProgress { cfa, sp } => {
+                write!(f, "no progress: cfa {cfa:#x} is not above sp {sp:#x}")
+            }
+            Self::Misaligned { cfa } => write!(f, "cfa {cfa:#x} is misaligned"),
+            Self::BeyondStack { cfa } => write!(f, "cfa {cfa:#x} is beyond the stack"),
+            Self::NonCanonical { pc } => write!(f, "return address {pc:#x} is not canonical"),
+            Self::ZeroFramePointer => f.write_str("the frame pointer is zero"),
+            Self::FramePointerBelowStack { fp, sp } => {
+                write!(f, "frame pointer {fp:#x} is below sp {sp:#x}")
+            }
+            Self::UnknownRegister(base) => match base {
+                Base::Sp => f.write_str("the value of sp is not known"),
+                Base::Fp => f.write_str("the value of fp is not known"),
+                Base::Reg(reg) => write!(f, "the value of {reg} is not known"),
+            },
+            Self::Overflow => f.write_str("an address leaves the address space"),
+            Self::BadRule => f.write_str("the rule cannot be right"),
+            Self::UnknownTrampoline => f.write_str("unknown signal trampoline"),
+        }
+    }
+}
+
+impl core::error::Error for StepError {}
+
+/// What a step found. The frame it started from is unchanged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step<R> {
+    /// The registers of an ordinary caller.
+    Caller(Caller),
+    /// All registers of what a signal interrupted.
+    Interrupted(R),
+    /// There is no caller: the row says so.
+    Outermost,
+    /// There is no caller: the return address is zero.
+    ZeroReturnAddress {
+        /// The frame's CFA.
+        cfa: u64,
+    },
+}
+
+/// What is known of a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Caller {
+    /// The CFA of the frame, which is the stack pointer of its caller.
+    pub(crate) cfa: u64,
+    /// The return address, as it was saved.
+    pub(crate) ra: u64,
+    /// Where it was saved, if in memory.
+    pub(crate) ra_slot: Option<VirtAddr>,
+    /// The caller's frame pointer, if known.
+    pub(crate) fp: Option<u64>,
+}
+
+/// One frame, with what its registers are read through.
+pub(crate) struct Stepper<'a, A: Arch, M> {
+    pub(crate) arch: &'a A,
+    pub(crate) frame: FrameContext<'a, A::Regs>,
+    pub(crate) stack_end: Option<u64>,
+    pub(crate) mem: &'a mut M,
+}
+
+impl<A: Arch, M: Memory> Stepper<'_, A, M> {
+    /// Applies `row`.
+    pub(crate) fn step(&mut self, row: &Row) -> Result<Step<A::Regs>, StepError> {
+        if row.is_signal() {
+            let Self { arch, frame, mem, .. } = self;
+            if let Some(regs) = arch.signal_context(frame.pc.addr(), frame.sp, *mem)? {
+                return Ok(Step::Interrupted(regs));
+            }
+            if row.is_context_only() {
+                return Err(StepError::UnknownTrampoline);
+            }
+        }
+        let ra_rule = row.ra();
+        if ra_rule == RegRule::Undefined {
+            return Ok(Step::Outermost);
+        }
+        let cfa = self.cfa(row.cfa())?;
+        if !row.is_signal() {
+            self.check_progress(cfa)?;
+        }
+        if cfa & A::WORD.bytes().wrapping_sub(1) != 0 {
+            return Err(StepError::Misaligned { cfa });
+        }
+        if self.stack_end.is_some_and(|end| cfa > end) {
+            return Err(StepError::BeyondStack { cfa });
+        }
+        let (ra, ra_slot) = self.return_address(ra_rule, cfa)?;
+        if ra == 0 {
+            return Ok(Step::ZeroReturnAddress { cfa });
+        }
+        let fp = self.caller_fp(row.fp(), cfa)?;
+        Ok(Step::Caller(Caller { cfa, ra, ra_slot, fp }))
+    }
+
+    fn cfa(&mut self, rule: CfaRule) -> Result<u64, StepError> {
+        match rule {
+            CfaRule::Offset(base, offset) => {
+                let value = self.cfa_base(base)?;
+                A::WORD.offset(value, offset).ok_or(StepError::Overflow)
+            }
+            CfaRule::Deref(base, offset) => {
+                let value = self.cfa_base(base)?;
+                self.load(value, offset).map(|(word, _)| word)
+            }
+        }
+    }
+
+    /// The register that the CFA is computed from. A frame pointer points into
+    /// its own frame, so one below the stack pointer is something else.
+    fn cfa_base(&self, base: Base) -> Result<u64, StepError> {
+        let value = self.register(base)?;
+        let sp = self.frame.sp;
+        if base == Base::Fp && value < sp {
+            return Err(match value {
+                0 => StepError::ZeroFramePointer,
+                fp => StepError::FramePointerBelowStack { fp, sp },
+            });
+        }
+        Ok(value)
+    }
+
+    /// The CFA must rise. A frame with all registers known may have left no
+    /// return address on the stack (it is in a register), so there it may also
+    /// stand still, which can happen only once in a row.
+    fn check_progress(&self, cfa: u64) -> Result<(), StepError> {
+        let sp = self.frame.sp;
+        let may_stand_still = self.frame.registers.is_some();
+        if cfa > sp || (may_stand_still && cfa == sp) {
+            Ok(())
+        } else {
+            Err(StepError::NoProgress { cfa, sp })
+        }
+    }
+
+    fn return_address(
+        &mut self,
+        rule: RegRule,
+        cfa: u64,
+    ) -> Result<(u64, Option<VirtAddr>), StepError> {
+        match rule {
+            RegRule::AtCfa(offset) => self.load(cfa, offset).map(|(ra, at)| (ra, Some(at))),
+            RegRule::AtReg(base, offset) => {
+                let value = self.register(base)?;
+                self.load(value, offset).map(|(ra, at)| (ra, Some(at)))
+            }
+            RegRule::Reg(base, offset) => {
+                let value = self.register(base)?;
+                let ra = A::WORD.offset(value, offset).ok_or(StepError::Overflow)?;
+                Ok((ra, None))
+            }
+            RegRule::Same => match A::RA {
+                Some(reg) => Ok((self.register(Base::Reg(reg))?, None)),
+                None => Err(StepError::BadRule),
+            },
+            RegRule::Cfa(_) | RegRule::Undefined => Err(StepError::BadRule),
+        }
+    }
+
+    fn caller_fp(&mut self, rule: RegRule, cfa: u64) -> Result<Option<u64>, StepError> {
+        match rule {
+            RegRule::Same => Ok(self.frame.fp),
+            RegRule::Undefined => Ok(None),
+            RegRule::AtCfa(offset) => self.load(cfa, offset).map(|(fp, _)| Some(fp)),
+            RegRule::AtReg(base, offset) => {
+                let value = self.register(base)?;
+                self.load(value, offset).map(|(fp, _)| Some(fp))
+            }
+            RegRule::Cfa(offset) => {
+                A::WORD.offset(cfa, offset).map(Some).ok_or(StepError::Overflow)
+            }
+            RegRule::Reg(base, offset) => {
+                let value = self.register(base)?;
+                A::WORD.offset(value, offset).map(Some).ok_or(StepError::Overflow)
+            }
+        }
+    }
+
+    /// A register's value in this frame.
+    fn register(&self, base: Base) -> Result<u64, StepError> {
+        let unknown = StepError::UnknownRegister(base);
+        match base {
+            Base::Sp => Ok(self.frame.sp),
+            Base::Fp => self.frame.fp.ok_or(unknown),
+            Base::Reg(reg) if Some(reg) == A::SP => Ok(self.frame.sp),
+            Base::Reg(reg) if Some(reg) == A::FP => self.frame.fp.ok_or(unknown),
+            Base::Reg(reg) => self.frame.registers.and_then(|all| all.get(reg)).ok_or(unknown),
+        }
+    }
+
+    /// The word at `value + offset` in the stack segment, and its linear
+    /// address.
+    fn load(&mut self, value: u64, offset: i32) -> Result<(u64, VirtAddr), StepError> {
+        let at = A::WORD.offset(value, offset).ok_or(StepError::Overflow)?;
+        let addr = self.arch.stack_addr(at);
+        match self.mem.read_word(addr, A::WORD) {
+            Ok(word) => Ok((word, addr)),
+            Err(error) => Err(StepError::Unreadable { addr, error }),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The result of one walk, in a fixed amount of memory.
+
+use core::fmt;
+
+use arrayvec::ArrayVec;
+
+use crate::{End, FramePc, Origin, TableError, VirtAddr};
+
+/// How one frame of a walk was found, in a byte.
+///
+/// | bits | meaning |
+/// |---|---|
+/// | 0-2 | the [`Origin`] of the row that led here |
+/// | 3 | the pc is exact, not a return address |
+/// | 4 | the fallback took over from a row that failed |
+/// | 5 | the return address was a trampoline's |
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Provenance(u8);
+
+impl Provenance {
+    const EXACT: u8 = 1 << 3;
+    const FAILURE: u8 = 1 << 4;
+    const TRAMPOLINE: u8 = 1 << 5;
+
+    #[inline]
+    pub(crate) const fn new(origin: Origin, pc: FramePc) -> Self {
+        let exact = if pc.is_exact() { Self::EXACT } else { 0 };
+        Self(origin.code() | exact)
+    }
+
+    pub(crate) const fn with_failure(self) -> Self {
+        Self(self.0 | Self::FAILURE)
+    }
+
+    pub(crate) const fn with_trampoline(self) -> Self {
+        Self(self.0 | Self::TRAMPOLINE)
+    }
+
+    /// Who found the row that led to this frame.
+    #[inline]
+    #[must_use]
+    pub const fn origin(self) -> Origin {
+        Origin::from_code(self.0)
+    }
+
+    /// Whether the pc is the interrupted one and not a return address.
+    #[inline]
+    #[must_use]
+    pub const fn is_exact(self) -> bool {
+        self.0 & Self::EXACT != 0
+    }
+
+    /// Whether the row that covers the callee's pc was malformed or could not
+    /// be applied, so that the fallback found this frame.
+    #[inline]
+    #[must_use]
+    pub const fn is_after_failure(self) -> bool {
+        self.0 & Self::FAILURE != 0
+    }
+
+    /// Whether the saved return address was a trampoline's and the pc is the
+    /// real one.
+    #[inline]
+    #[must_use]
+    pub const fn is_behind_trampoline(self) -> bool {
+        self.0 & Self::TRAMPOLINE != 0
+    }
+}
+
+impl fmt::Debug for Provenance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Provenance")
+            .field("origin", &self.origin())
+            .field("exact", &self.is_exact())
+            .field("after_failure", &self.is_after_failure())
+            .field("behind_trampoline", &self.is_behind_trampoline())
+            .finish()
+    }
+}
+
+/// One frame of a finished walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TraceFrame {
+    /// Where its execution stands.
+    pub pc: FramePc,
+    /// How it was found.
+    pub provenance: Provenance,
+}
+
+/// The frames of one walk of a task, and why there are no more.
+///
+/// Of each frame it keeps the pc and a byte that says where it comes from: at
+/// most `9 * N + 64` bytes in all. 510 entries, the default, are what Linux
+/// keeps. `E` is the error of the walk's tables.
+#[derive(Clone)]
+pub struct UnwindCache<const N: usize, E> {
+    pcs: ArrayVec<u64, N>,
+    provenance: ArrayVec<Provenance, N>,
+    end: Option<End<E>>,
+}
+
+const _: () = {
+    assert!(size_of::<UnwindCache<510, [u64; 3]>>() <= 9 * 510 + 64, "the documented size");
+    assert!(size_of::<UnwindCache<16, [u64; 3]>>() <= 9 * 16 + 64, "the documented size");
+};
+
+impl<const N: usize, E: Copy> UnwindCache<N, E> {
+    /// A cache without a walk.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { pcs: ArrayVec::new_const(), provenance: ArrayVec::new_const(), end: None }
+    }
+
+    /// Forgets the walk.
+    pub fn clear(&mut self) {
+        self.pcs.clear();
+        self.provenance.clear();
+        self.end = None;
+    }
+
+    /// How many frames there are.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.pcs.len()
+    }
+
+    /// Whether there are no frames: no walk was done, or it found none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.pcs.is_empty()
+    }
+
+    /// Why the walk has no more frames; `None` if none was done.
+    #[must_use]
+    pub const fn end(&self) -> Option<End<E>> {
+        self.end
+    }
+
+    /// Whether the last frame is known to be the outermost one.
+    #[must_use]
+    pub fn is_complete(&self) -> bool
+    where
+        E: TableError,
+    {
+        self.end.is_some_and(|end| end.is_complete())
+    }
+
+    /// The addresses of the frames as the target has them, innermost first.
+    #[must_use]
+    pub fn pcs(&self) -> &[u64] {
+        &self.pcs
+    }
+
+    /// The frames, innermost first.
+    pub fn frames(&self) -> impl DoubleEndedIterator<Item = TraceFrame> + '_ {
+        self.pcs.iter().zip(&self.provenance).map(|(&pc, &provenance)| {
+            let addr = VirtAddr::new(pc);
+            let exact = provenance.is_exact();
+            let pc = if exact { FramePc::Exact(addr) } else { FramePc::Return(addr) };
+            TraceFrame { pc, provenance }
+        })
+    }
+
+    /// Adds a frame; `false` if there is no room.
+    pub(crate) fn push(&mut self, pc: FramePc, provenance: Provenance) -> bool {
+        let fits = self.pcs.try_push(pc.addr().get()).is_ok();
+        fits && self.provenance.try_push(provenance).is_ok()
+    }
+
+    pub(crate) fn finish(&mut self, end: End<E>) {
+        self.end = Some(end);
+    }
+}
+
+impl<const N: usize, E: Copy> Default for UnwindCache<N, E> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize, E: Copy + fmt::Debug> fmt::Debug for UnwindCache<N, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UnwindCache")
+            .field("frames", &fmt::from_fn(|f| f.debug_list().entries(self.frames()).finish()))
+            .field("end", &self.end)
+            .finish()
+    }
+}

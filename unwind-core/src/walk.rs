@@ -1,0 +1,439 @@
+//! The walk: from the registers of a sample to its outermost frame.
+
+use core::fmt;
+use core::iter::FusedIterator;
+
+use crate::step::{Caller, Step, Stepper};
+use crate::trace::Provenance;
+use crate::{
+    Arch, FrameContext, FramePc, Memory, NoRows, Origin, Registers, Row, RowSource, StepError,
+    TableError, UnwindCache, VirtAddr,
+};
+
+/// Why a walk has no more frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum End<E> {
+    /// The last frame is the outermost one: its row says that it has no
+    /// caller.
+    Outermost,
+    /// The last frame's return address is zero, which is how start-up code
+    /// marks the outermost frame.
+    ZeroReturnAddress,
+    /// There are more frames than were asked for, or than there is room for.
+    Full,
+    /// No source covers the last frame's pc.
+    NoRow,
+    /// The last frame's row could not be applied.
+    Step(StepError),
+    /// The table that covers the last frame's pc is malformed.
+    Table(E),
+    /// There is no stack to walk: the target runs in a mode whose stacks this
+    /// CPU's back end does not know, such as VM86.
+    NotWalkable,
+}
+
+impl<E: TableError> End<E> {
+    /// Whether the last frame is known to be the outermost one.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        matches!(self, Self::Outermost | Self::ZeroReturnAddress)
+    }
+
+    /// Whether the same walk may get further at another time or place, where
+    /// absent memory may be brought in.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Step(error) => error.is_not_resident(),
+            Self::Table(error) => error.is_not_resident(),
+            _ => false,
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for End<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Outermost => f.write_str("outermost frame"),
+            Self::ZeroReturnAddress => f.write_str("return address zero"),
+            Self::Full => f.write_str("more frames than room"),
+            Self::NoRow => f.write_str("no source covers this pc"),
+            Self::Step(error) => error.fmt(f),
+            Self::Table(error) => write!(f, "malformed table: {error}"),
+            Self::NotWalkable => f.write_str("no stack that can be walked"),
+        }
+    }
+}
+
+/// One frame of a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Frame {
+    /// Where its execution stands.
+    pub pc: FramePc,
+    /// Its stack pointer at that point, a register value.
+    pub sp: u64,
+    /// Its CFA, a register value: the stack pointer of its caller. `None` if
+    /// the walk ends here without having found it.
+    pub cfa: Option<u64>,
+    /// How the frame was found.
+    pub provenance: Provenance,
+}
+
+/// Maps return addresses that point at a trampoline to the real ones.
+///
+/// A tracer that wants to see a function return (a uretprobe and the like)
+/// replaces its return address by that of a trampoline and remembers the real
+/// one. A walk would show the trampoline in place of the caller.
+pub trait Trampolines {
+    /// Returns the real return address if `ra` is a trampoline's.
+    ///
+    /// `slot` is where it was saved, if it was in memory: it tells apart the
+    /// frames that return to the same trampoline. Calls come in the order of
+    /// the frames, innermost first. The answer is used without further
+    /// checks but that the CPU can have code there.
+    fn real_return(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr>;
+}
+
+/// No trampolines: every return address is what it seems.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoTrampolines;
+
+impl Trampolines for NoTrampolines {
+    #[inline]
+    fn real_return(&mut self, _: VirtAddr, _: Option<VirtAddr>) -> Option<VirtAddr> {
+        None
+    }
+}
+
+/// Walks stacks of one CPU by one set of sources. It keeps nothing of a walk
+/// but what its sources keep.
+#[derive(Clone, Copy, Debug)]
+pub struct Walker<A, S, F = NoRows, T = NoTrampolines> {
+    arch: A,
+    source: S,
+    fallback: F,
+    trampolines: T,
+    max_frames: u32,
+    stack_end: Option<u64>,
+}
+
+impl<A: Arch, S: RowSource<A>> Walker<A, S> {
+    /// How many frames a walk has at most unless
+    /// [`max_frames`](Self::max_frames) says otherwise.
+    pub const DEFAULT_MAX_FRAMES: u32 = 510;
+
+    /// A walker that takes its rows from `source` alone.
+    #[must_use]
+    pub const fn new(arch: A, source: S) -> Self {
+        Self {
+            arch,
+            source,
+            fallback: NoRows,
+            trampolines: NoTrampolines,
+            max_frames: Self::DEFAULT_MAX_FRAMES,
+            stack_end: None,
+        }
+    }
+}
+
+impl<A, S, F, T> Walker<A, S, F, T>
+where
+    A: Arch,
+    S: RowSource<A>,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    T: Trampolines,
+{
+    /// Goes on by `fallback` where the source has no row, has a malformed one,
+    /// or has one that cannot be applied. Frames found so have a
+    /// [`Provenance`] that says it.
+    ///
+    /// Absent memory is the exception: it is not a fault of the row, so the
+    /// walk ends there and can be tried again.
+    #[must_use]
+    pub fn fallback<G>(self, fallback: G) -> Walker<A, S, G, T>
+    where
+        G: RowSource<A>,
+        G::Error: Into<S::Error>,
+    {
+        let Self { arch, source, trampolines, max_frames, stack_end, .. } = self;
+        Walker { arch, source, fallback, trampolines, max_frames, stack_end }
+    }
+
+    /// Asks `trampolines` for the real address of each return address.
+    #[must_use]
+    pub fn trampolines<U: Trampolines>(self, trampolines: U) -> Walker<A, S, F, U> {
+        let Self { arch, source, fallback, max_frames, stack_end, .. } = self;
+        Walker { arch, source, fallback, trampolines, max_frames, stack_end }
+    }
+
+    /// Ends a walk after so many frames, if there are more.
+    #[must_use]
+    pub const fn max_frames(mut self, frames: u32) -> Self {
+        self.max_frames = frames;
+        self
+    }
+
+    /// Ends a walk that would leave the stack: `end` is the value of the stack
+    /// pointer when the stack is empty. With signal handlers on a stack of
+    /// their own it must be the higher of the two.
+    #[must_use]
+    pub const fn stack_end(mut self, end: u64) -> Self {
+        self.stack_end = Some(end);
+        self
+    }
+
+    /// Starts a walk at `regs`.
+    pub fn frames<'w, M: Memory>(
+        &'w mut self,
+        regs: A::Regs,
+        mem: &'w mut M,
+    ) -> Frames<'w, A, S, F, T, M> {
+        let mut frames = Frames {
+            walker: self,
+            mem,
+            next: None,
+            registers: None,
+            left: 0,
+            table_errors: 0,
+            end: None,
+        };
+        frames.start(regs);
+        frames
+    }
+
+    /// Walks the whole stack at `regs` into `trace`, which is emptied first.
+    pub fn trace<const N: usize, M: Memory>(
+        &mut self,
+        regs: A::Regs,
+        mem: &mut M,
+        trace: &mut UnwindCache<N, S::Error>,
+    ) {
+        trace.clear();
+        let mut frames = self.frames(regs, mem);
+        for frame in frames.by_ref() {
+            if !trace.push(frame.pc, frame.provenance) {
+                return trace.finish(End::Full);
+            }
+        }
+        // An iterator without a next frame has a reason for it.
+        trace.finish(frames.end().unwrap_or(End::Full));
+    }
+}
+
+/// The frames of one walk, innermost first.
+///
+/// The iterator is always one step ahead, so each frame comes with its CFA,
+/// and the last one is known to be the last. A frame that was handed out
+/// stands, whatever comes after it.
+pub struct Frames<'w, A: Arch, S: RowSource<A>, F, T, M> {
+    walker: &'w mut Walker<A, S, F, T>,
+    mem: &'w mut M,
+    /// The frame that comes next.
+    next: Option<Cursor>,
+    /// All registers of that frame, where they are known.
+    registers: Option<A::Regs>,
+    left: u32,
+    table_errors: u32,
+    end: Option<End<S::Error>>,
+}
+
+/// Where a walk stands: what is known of every frame.
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    pc: FramePc,
+    sp: u64,
+    fp: Option<u64>,
+    provenance: Provenance,
+}
+
+impl<A, S, F, T, M> Frames<'_, A, S, F, T, M>
+where
+    A: Arch,
+    S: RowSource<A>,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    T: Trampolines,
+    M: Memory,
+{
+    /// Why there are no more frames; `None` while there are.
+    #[must_use]
+    pub fn end(&self) -> Option<End<S::Error>> {
+        if self.next.is_some() { None } else { self.end }
+    }
+
+    /// How many malformed table rows the walk went past by its fallback.
+    #[must_use]
+    pub const fn table_errors(&self) -> u32 {
+        self.table_errors
+    }
+
+    fn start(&mut self, regs: A::Regs) {
+        self.left = self.walker.max_frames;
+        if !self.walker.arch.is_walkable() {
+            self.end = Some(End::NotWalkable);
+        } else if self.left == 0 {
+            self.end = Some(End::Full);
+        } else {
+            self.enter(regs, Origin::Registers);
+        }
+    }
+
+    /// Makes the frame that has `regs` the next one.
+    fn enter(&mut self, regs: A::Regs, origin: Origin) {
+        match self.walker.arch.code_addr(regs.pc()) {
+            Some(pc) => {
+                let pc = FramePc::Exact(pc);
+                let provenance = Provenance::new(origin, pc);
+                self.next = Some(Cursor { pc, sp: regs.sp(), fp: regs.fp(), provenance });
+                self.registers = Some(regs);
+            }
+            None => self.finish(End::Step(StepError::NonCanonical { pc: regs.pc() })),
+        }
+    }
+
+    fn finish(&mut self, end: End<S::Error>) {
+        self.next = None;
+        self.end = Some(end);
+    }
+
+    /// Finds the frame after `at` and returns the CFA of `at`, if it has one.
+    fn advance(&mut self, at: &Cursor) -> Option<u64> {
+        let found = match self.find_caller(at) {
+            Ok(found) => found,
+            Err(end) => {
+                self.finish(end);
+                return None;
+            }
+        };
+        match found.step {
+            Step::Outermost => {
+                self.finish(End::Outermost);
+                None
+            }
+            Step::ZeroReturnAddress { cfa } => {
+                self.finish(End::ZeroReturnAddress);
+                Some(cfa)
+            }
+            Step::Interrupted(regs) => {
+                self.enter(regs, Origin::SignalContext);
+                Some(regs.sp())
+            }
+            Step::Caller(caller) => {
+                self.enter_caller(&caller, &found.row, found.after_failure);
+                Some(caller.cfa)
+            }
+        }
+    }
+
+    /// Makes an ordinary caller the next frame.
+    fn enter_caller(&mut self, caller: &Caller, row: &Row, after_failure: bool) {
+        let Some(saved) = self.walker.arch.code_addr(caller.ra) else {
+            return self.finish(End::Step(StepError::NonCanonical { pc: caller.ra }));
+        };
+        let real = self.walker.trampolines.real_return(saved, caller.ra_slot);
+        let pc = real.unwrap_or(saved);
+        let pc = if row.is_signal() { FramePc::Exact(pc) } else { FramePc::Return(pc) };
+        let mut provenance = Provenance::new(row.origin(), pc);
+        if after_failure {
+            provenance = provenance.with_failure();
+        }
+        if real.is_some() {
+            provenance = provenance.with_trampoline();
+        }
+        self.registers = None;
+        self.next = Some(Cursor { pc, sp: caller.cfa, fp: caller.fp, provenance });
+    }
+
+    /// Steps out of `at` by the source's row or else by the fallback's.
+    fn find_caller(&mut self, at: &Cursor) -> Result<Found<A::Regs>, End<S::Error>> {
+        let registers = self.registers;
+        let frame = FrameContext { pc: at.pc, sp: at.sp, fp: at.fp, registers: registers.as_ref() };
+        let failure = match self.walker.source.row(&frame, self.mem) {
+            Ok(Some(row)) => match self.step(frame, &row) {
+                Ok(step) => return Ok(Found { step, row, after_failure: false }),
+                Err(error) => End::Step(error),
+            },
+            Ok(None) => End::NoRow,
+            Err(error) => End::Table(error),
+        };
+        if failure.is_retryable() {
+            return Err(failure);
+        }
+        let covered = !matches!(failure, End::NoRow);
+        let row = match self.walker.fallback.row(&frame, self.mem) {
+            Ok(Some(row)) => row,
+            Ok(None) => return Err(failure),
+            Err(error) => return Err(if covered { failure } else { End::Table(error.into()) }),
+        };
+        match self.step(frame, &row) {
+            Ok(step) => {
+                if matches!(failure, End::Table(_)) {
+                    self.table_errors = self.table_errors.saturating_add(1);
+                }
+                Ok(Found { step, row, after_failure: covered })
+            }
+            // What is wrong with the row that covers the pc says more.
+            Err(error) if covered && !error.is_not_resident() => Err(failure),
+            Err(error) => Err(End::Step(error)),
+        }
+    }
+
+    fn step(
+        &mut self,
+        frame: FrameContext<'_, A::Regs>,
+        row: &Row,
+    ) -> Result<Step<A::Regs>, StepError> {
+        let Walker { arch, stack_end, .. } = &*self.walker;
+        Stepper { arch, frame, stack_end: *stack_end, mem: self.mem }.step(row)
+    }
+}
+
+/// A step that succeeded, and by which row.
+struct Found<R> {
+    step: Step<R>,
+    row: Row,
+    /// Whether the source had a row or an error, and the fallback took over.
+    after_failure: bool,
+}
+
+impl<A, S, F, T, M> Iterator for Frames<'_, A, S, F, T, M>
+where
+    A: Arch,
+    S: RowSource<A>,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    T: Trampolines,
+    M: Memory,
+{
+    type Item = Frame;
+
+    fn next(&mut self) -> Option<Frame> {
+        let at = self.next.take()?;
+        let cfa = self.advance(&at);
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 && self.next.is_some() {
+            self.finish(End::Full);
+        }
+        Some(Frame { pc: at.pc, sp: at.sp, cfa, provenance: at.provenance })
+    }
+}
+
+impl<A, S, F, T, M> FusedIterator for Frames<'_, A, S, F, T, M>
+where
+    A: Arch,
+    S: RowSource<A>,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    T: Trampolines,
+    M: Memory,
+{
+}
+
+impl<A: Arch, S: RowSource<A>, F, T, M> fmt::Debug for Frames<'_, A, S, F, T, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frames").field("next", &self.next).field("left", &self.left).finish()
+    }
+}

@@ -1,0 +1,202 @@
+//! A cached source gives the rows that the source itself gives.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
+
+use core::convert::Infallible;
+
+use unwind_core::{
+    Arch, Base, Cached, CfaRule, DwarfReg, FrameContext, FramePc, Memory, Origin, RegRule,
+    Registers, Row, RowCache, RowSource, SliceMemory, VirtAddr, WordSize,
+};
+
+#[derive(Clone, Copy, Debug)]
+struct NoRegs;
+
+impl Registers for NoRegs {
+    fn pc(&self) -> u64 {
+        0
+    }
+    fn sp(&self) -> u64 {
+        0
+    }
+    fn fp(&self) -> Option<u64> {
+        None
+    }
+    fn get(&self, _: DwarfReg) -> Option<u64> {
+        None
+    }
+}
+
+struct Toy;
+
+impl Arch for Toy {
+    type Regs = NoRegs;
+    const WORD: WordSize = WordSize::Eight;
+}
+
+/// A row for each address, from all rules there are; the generation takes
+/// part, as another module's table would.
+struct AllRules {
+    generation: u64,
+    asked: u64,
+}
+
+const RULES: [RegRule; 9] = [
+    RegRule::Same,
+    RegRule::Undefined,
+    RegRule::AtCfa(-8),
+    RegRule::AtCfa(-4),
+    RegRule::AtCfa(-16),
+    RegRule::AtCfa(0),
+    RegRule::AtCfa(-540_080),
+    RegRule::Cfa(-8),
+    RegRule::AtReg(Base::Reg(DwarfReg(10)), 8),
+];
+
+const ORIGINS: [Origin; 3] = [Origin::Table, Origin::BuiltTable, Origin::Host];
+
+fn pick<T: Copy>(choices: &[T], from: &mut u64) -> T {
+    let count = u64::try_from(choices.len()).unwrap();
+    let choice = usize::try_from(*from % count).unwrap();
+    *from /= count;
+    choices[choice]
+}
+
+fn row_of(addr: u64, generation: u64) -> Row {
+    let mut n = addr ^ (generation << 20);
+    let base = pick(&[Base::Sp, Base::Fp, Base::Reg(DwarfReg(3))], &mut n);
+    let offset = pick(&[8, -8, 540_080, i32::MAX, i32::MIN], &mut n);
+    let cfa = match n % 4 {
+        0 => CfaRule::Deref(base, offset),
+        _ => CfaRule::Offset(base, offset),
+    };
+    let row = Row::new(cfa, pick(&RULES, &mut n), pick(&RULES, &mut n));
+    let row = row.with_origin(pick(&ORIGINS, &mut n));
+    match n % 3 {
+        0 => row.with_signal(),
+        1 => row.with_signed_ra(),
+        _ => row,
+    }
+}
+
+impl RowSource<Toy> for AllRules {
+    type Error = Infallible;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, NoRegs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        self.asked += 1;
+        let addr = frame.pc.lookup_addr().get();
+        Ok((!addr.is_multiple_of(7)).then(|| row_of(addr, self.generation)))
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
+fn ask<S: RowSource<Toy, Error = Infallible>>(source: &mut S, pc: FramePc) -> Option<Row> {
+    let frame = FrameContext { pc, sp: 0, fp: None, registers: None };
+    source.row(&frame, &mut SliceMemory::new(VirtAddr::new(0), &[])).unwrap()
+}
+
+#[test]
+fn a_cached_row_is_the_row_for_every_rule_and_generation() {
+    let mut cache = RowCache::<64>::new();
+    let mut source = AllRules { generation: 0, asked: 0 };
+    for round in 0..40_u64 {
+        source.generation = round / 3;
+        let generation = source.generation;
+        let mut cached = Cached::new(&mut source, &mut cache);
+        for addr in (0..4000_u64).map(|n| n * 0x1f3) {
+            let expected = (!addr.is_multiple_of(7)).then(|| row_of(addr, generation));
+            // Twice, so that the second answer may come from the cache.
+            for _ in 0..2 {
+                assert_eq!(ask(&mut cached, FramePc::Exact(VirtAddr::new(addr))), expected);
+            }
+        }
+    }
+    let stats = cache.stats();
+    assert_eq!(stats.misses, source.asked);
+    assert!(stats.hits > 0 && stats.unkept > 0, "{stats:?}");
+}
+
+/// One row for all.
+struct Same(Row);
+
+impl RowSource<Toy> for Same {
+    type Error = Infallible;
+    fn row<M: Memory>(
+        &mut self,
+        _: &FrameContext<'_, NoRegs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        Ok(Some(self.0))
+    }
+}
+
+const PUSHED: Row = Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+
+#[test]
+fn a_loop_over_as_many_pcs_as_a_set_holds_misses_once_each() {
+    let mut cache = RowCache::<4>::new();
+    let mut cached = Cached::new(Same(PUSHED), &mut cache);
+    for _ in 0..10 {
+        for pc in 1..=4 {
+            ask(&mut cached, FramePc::Exact(VirtAddr::new(pc)));
+        }
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses, stats.unkept), (36, 4, 0));
+}
+
+#[test]
+fn a_return_address_shares_the_row_of_its_call() {
+    let mut cache = RowCache::<4>::new();
+    let mut cached = Cached::new(Same(PUSHED), &mut cache);
+    ask(&mut cached, FramePc::Return(VirtAddr::new(0x1001)));
+    ask(&mut cached, FramePc::Exact(VirtAddr::new(0x1000)));
+    ask(&mut cached, FramePc::Exact(VirtAddr::new(0x1001)));
+    assert_eq!((cache.stats().hits, cache.stats().misses), (1, 2));
+}
+
+#[test]
+fn a_frame_of_540_080_bytes_is_kept() {
+    let big = Row::new(CfaRule::sp(540_080), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+    let mut cache = RowCache::<4>::new();
+    let mut cached = Cached::new(Same(big), &mut cache);
+    for _ in 0..3 {
+        assert_eq!(ask(&mut cached, FramePc::Exact(VirtAddr::new(0x1000))), Some(big));
+    }
+    assert_eq!((cache.stats().hits, cache.stats().unkept), (2, 0));
+}
+
+#[test]
+fn the_last_address_of_all_is_never_taken_for_an_empty_entry() {
+    let mut cache = RowCache::<4>::new();
+    let mut cached = Cached::new(Same(PUSHED), &mut cache);
+    for _ in 0..3 {
+        assert_eq!(ask(&mut cached, FramePc::Exact(VirtAddr::new(u64::MAX))), Some(PUSHED));
+    }
+    assert_eq!((cache.stats().hits, cache.stats().unkept), (0, 3));
+}
+
+#[test]
+fn clearing_forgets_the_rows() {
+    let mut cache = RowCache::<4>::new();
+    ask(&mut Cached::new(Same(PUSHED), &mut cache), FramePc::Exact(VirtAddr::new(1)));
+    cache.clear();
+    ask(&mut Cached::new(Same(PUSHED), &mut cache), FramePc::Exact(VirtAddr::new(1)));
+    assert_eq!(cache.stats().misses, 2);
+}
+
+#[test]
+fn five_hundred_and_twelve_entries_take_little_more_than_8_kib() {
+    assert!(size_of::<RowCache<512>>() <= 8192 + 64);
+}

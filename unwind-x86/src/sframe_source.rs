@@ -1,0 +1,97 @@
+//! Rows of 64-bit code from its SFrame tables.
+
+use sframe::{Abi, Error, Section, Sections, Tables};
+use unwind_core::{FrameContext, Memory, ModuleMap, Origin, Row, RowSource};
+
+use crate::{X86_64, X86_64Regs};
+
+/// The SFrame tables of one loaded object, borrowed as bytes.
+///
+/// Usually there is one; a linker that only joins its inputs leaves several.
+#[derive(Clone, Debug)]
+pub struct SframeModule<'a> {
+    first: Section<'a>,
+    /// Those behind it.
+    rest: Tables<'a>,
+    origin: Origin,
+}
+
+impl<'a> SframeModule<'a> {
+    /// The tables in `section`, which is loaded at `addr`; `None` if there are
+    /// no bytes, or no table of 64-bit x86 code.
+    ///
+    /// The header of the first table is checked here, all else when it is
+    /// used.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the first table's header.
+    pub fn new(section: &'a [u8], addr: u64) -> Result<Option<Self>, Error> {
+        let mut tables = Sections::new(section).at(addr).tables();
+        let Some(first) = tables.next().transpose()? else { return Ok(None) };
+        if first.header().abi != Abi::Amd64Little {
+            return Ok(None);
+        }
+        Ok(Some(Self { first, rest: tables, origin: Origin::Table }))
+    }
+
+    /// The same tables, known to be built from another format.
+    #[must_use]
+    pub const fn built(mut self) -> Self {
+        self.origin = Origin::BuiltTable;
+        self
+    }
+
+    /// The row for a lookup address.
+    #[inline]
+    fn row(&self, pc: u64) -> Result<Option<Row>, Error> {
+        let mut found = self.first.find(pc)?;
+        let mut rest = self.rest.clone();
+        while found.is_none()
+            && let Some(table) = rest.next()
+        {
+            found = table?.find(pc)?;
+        }
+        let row = found.map(|found| found.row()).transpose()?;
+        Ok(row.map(|row| row.with_origin(self.origin)))
+    }
+}
+
+/// A source of the rows in the tables of all modules of an address space.
+///
+/// Code outside the modules, such as what a JIT compiler made, is not
+/// covered.
+#[derive(Clone, Copy, Debug)]
+pub struct SframeSource<'m, 'a, const N: usize> {
+    modules: &'m ModuleMap<SframeModule<'a>, N>,
+}
+
+impl<'m, 'a, const N: usize> SframeSource<'m, 'a, N> {
+    /// The tables of `modules`.
+    #[must_use]
+    pub const fn new(modules: &'m ModuleMap<SframeModule<'a>, N>) -> Self {
+        Self { modules }
+    }
+}
+
+impl<const N: usize> RowSource<X86_64> for SframeSource<'_, '_, N> {
+    type Error = Error;
+
+    #[inline]
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Error> {
+        let addr = frame.pc.lookup_addr();
+        match self.modules.find(addr) {
+            Some(module) => module.table.row(addr.get()),
+            None => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn generation(&self) -> u64 {
+        self.modules.generation()
+    }
+}

@@ -1,0 +1,209 @@
+//! 64-bit code.
+
+use unwind_core::{Arch, DwarfReg, Memory, ReadError, Registers, StepError, VirtAddr, WordSize};
+
+use crate::trampoline;
+
+/// The registers of 64-bit code, as far as they are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct X86_64Regs {
+    rip: u64,
+    /// By DWARF number.
+    gpr: [u64; 16],
+    /// A bit for each of `gpr` that is known.
+    known: u16,
+}
+
+impl X86_64Regs {
+    /// `rax`.
+    pub const RAX: DwarfReg = DwarfReg(0);
+    /// `rdx`.
+    pub const RDX: DwarfReg = DwarfReg(1);
+    /// `rcx`.
+    pub const RCX: DwarfReg = DwarfReg(2);
+    /// `rbx`.
+    pub const RBX: DwarfReg = DwarfReg(3);
+    /// `rsi`.
+    pub const RSI: DwarfReg = DwarfReg(4);
+    /// `rdi`.
+    pub const RDI: DwarfReg = DwarfReg(5);
+    /// `rbp`, the frame pointer.
+    pub const RBP: DwarfReg = DwarfReg(6);
+    /// `rsp`, the stack pointer.
+    pub const RSP: DwarfReg = DwarfReg(7);
+
+    /// Registers of which only these are known.
+    #[must_use]
+    pub const fn new(rip: u64, rsp: u64, rbp: u64) -> Self {
+        let gpr = [0, 0, 0, 0, 0, 0, rbp, rsp, 0, 0, 0, 0, 0, 0, 0, 0];
+        Self { rip, gpr, known: 1 << 6 | 1 << 7 }
+    }
+
+    /// All registers: `gpr` is in the order of the DWARF numbers, that is
+    /// rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15.
+    #[must_use]
+    pub const fn from_all(rip: u64, gpr: [u64; 16]) -> Self {
+        Self { rip, gpr, known: u16::MAX }
+    }
+
+    /// The same with one register more; a number above 15 changes nothing.
+    #[must_use]
+    pub fn with(mut self, reg: DwarfReg, value: u64) -> Self {
+        if let Some(slot) = self.gpr.get_mut(usize::from(reg.0)) {
+            *slot = value;
+            self.known |= 1_u16.unbounded_shl(reg.0.into());
+        }
+        self
+    }
+}
+
+impl Registers for X86_64Regs {
+    #[inline]
+    fn pc(&self) -> u64 {
+        self.rip
+    }
+
+    #[inline]
+    fn sp(&self) -> u64 {
+        let [_, _, _, _, _, _, _, rsp, ..] = self.gpr;
+        rsp
+    }
+
+    #[inline]
+    fn fp(&self) -> Option<u64> {
+        self.get(Self::RBP)
+    }
+
+    #[inline]
+    fn get(&self, reg: DwarfReg) -> Option<u64> {
+        let is_known = self.known & 1_u16.unbounded_shl(reg.0.into()) != 0;
+        self.gpr.get(usize::from(reg.0)).copied().filter(|_| is_known)
+    }
+}
+
+/// The CPU in 64-bit mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct X86_64 {
+    /// How far to shift an address left so that only its significant bits
+    /// stay.
+    unused_bits: u32,
+}
+
+impl X86_64 {
+    /// 48-bit addresses: four levels of page tables.
+    pub const FOUR_LEVEL: Self = Self { unused_bits: 16 };
+
+    /// 57-bit addresses: five levels of page tables.
+    pub const FIVE_LEVEL: Self = Self { unused_bits: 7 };
+
+    /// Whether an address is one: its unused high bits repeat the highest used
+    /// one.
+    #[inline]
+    #[must_use]
+    pub const fn is_canonical(self, addr: u64) -> bool {
+        // Arithmetic shift right: copies of the highest used bit come in.
+        let extended = addr.wrapping_shl(self.unused_bits).cast_signed();
+        extended.wrapping_shr(self.unused_bits).cast_unsigned() == addr
+    }
+}
+
+impl Default for X86_64 {
+    fn default() -> Self {
+        Self::FOUR_LEVEL
+    }
+}
+
+impl Arch for X86_64 {
+    type Regs = X86_64Regs;
+    const WORD: WordSize = WordSize::Eight;
+    const SP: Option<DwarfReg> = Some(X86_64Regs::RSP);
+    const FP: Option<DwarfReg> = Some(X86_64Regs::RBP);
+
+    #[inline]
+    fn code_addr(&self, pc: u64) -> Option<VirtAddr> {
+        self.is_canonical(pc).then_some(VirtAddr::new(pc))
+    }
+
+    fn signal_context<M: Memory>(
+        &self,
+        pc: VirtAddr,
+        sp: u64,
+        mem: &mut M,
+    ) -> Result<Option<X86_64Regs>, StepError> {
+        if !trampoline::is_rt_sigreturn_64(pc, mem).map_err(|e| unreadable(pc, e))? {
+            return Ok(None);
+        }
+        // The handler's return has popped the trampoline's address: the stack
+        // pointer is at the `ucontext`. See `saved_registers` for its layout.
+        let addr = sp.checked_add(GREGS_AT).ok_or(StepError::Overflow)?;
+        let addr = VirtAddr::new(addr);
+        let mut bytes = [0; GREGS_LEN];
+        mem.read(addr, &mut bytes).map_err(|e| unreadable(addr, e))?;
+        Ok(Some(saved_registers(&bytes)))
+    }
+}
+
+/// Where the registers are in a `ucontext`, in bytes: behind the flags, a link
+/// and the description of the signal stack.
+const GREGS_AT: u64 = 40;
+
+/// How many bytes of registers are read: r8 to rip.
+const GREGS_LEN: usize = 17 * 8;
+
+/// ```text
+///     r8 r9 r10 r11 r12 r13 r14 r15  rdi rsi rbp rbx rdx rax rcx rsp rip
+/// ```
+///
+/// Linux's `struct sigcontext` for 64-bit tasks, 8 bytes each.
+fn saved_registers(bytes: &[u8; GREGS_LEN]) -> X86_64Regs {
+    let (words, _) = bytes.as_chunks::<8>();
+    let mut saved = words.iter().map(|word| u64::from_le_bytes(*word));
+    let mut gpr = [0; 16];
+    // The DWARF numbers in the order of the context.
+    for reg in [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7_usize] {
+        if let (Some(slot), Some(value)) = (gpr.get_mut(reg), saved.next()) {
+            *slot = value;
+        }
+    }
+    X86_64Regs::from_all(saved.next().unwrap_or(0), gpr)
+}
+
+const fn unreadable(addr: VirtAddr, error: ReadError) -> StepError {
+    StepError::Unreadable { addr, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_canonical_width_is_a_parameter() {
+        let cases = [
+            (0, true, true),
+            (0x7fff_ffff_ffff, true, true),
+            (0x8000_0000_0000, false, true),
+            (0x00ff_ffff_ffff_ffff, false, true),
+            (0x0100_0000_0000_0000, false, false),
+            (0xff00_0000_0000_0000, false, true),
+            (0xfeff_ffff_ffff_ffff, false, false),
+            (0xffff_7fff_ffff_ffff, false, true),
+            (0xffff_8000_0000_0000, true, true),
+            (u64::MAX, true, true),
+        ];
+        for (addr, four, five) in cases {
+            assert_eq!(X86_64::FOUR_LEVEL.is_canonical(addr), four, "{addr:#x}");
+            assert_eq!(X86_64::FIVE_LEVEL.is_canonical(addr), five, "{addr:#x}");
+        }
+    }
+
+    #[test]
+    fn only_what_was_given_is_known() {
+        let regs = X86_64Regs::new(1, 2, 3).with(DwarfReg(10), 4).with(DwarfReg(16), 5);
+        assert_eq!((regs.pc(), regs.sp(), regs.fp()), (1, 2, Some(3)));
+        assert_eq!(regs.get(DwarfReg(10)), Some(4));
+        for unknown in [0, 5, 9, 11, 15, 16, 17, 255] {
+            assert_eq!(regs.get(DwarfReg(unknown)), None, "r{unknown}");
+        }
+        assert_eq!(X86_64Regs::from_all(0, [7; 16]).get(DwarfReg(15)), Some(7));
+    }
+}

@@ -1,0 +1,265 @@
+//! The sampled frame at a function's entry and exit.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
+
+use core::convert::Infallible;
+
+use unwind_core::{
+    Arch, CfaRule, FrameContext, FramePc, Memory, Origin, ReadError, RegRule, Row, RowSource,
+    VirtAddr,
+};
+use unwind_x86::{FramePointers, Ia32, Ia32Regs, Prologue, X86_64, X86_64Regs};
+
+/// Code at an address, with `hlt` in the rest of its pages; other pages are
+/// not there.
+struct Code<'a> {
+    start: u64,
+    bytes: &'a [u8],
+}
+
+impl Code<'_> {
+    fn byte(&self, addr: u64) -> Option<u8> {
+        const HLT: u8 = 0xf4;
+        let len = u64::try_from(self.bytes.len()).unwrap();
+        let last = self.start + len.saturating_sub(1);
+        let pages = self.start / 4096..=last / 4096;
+        let at = addr.checked_sub(self.start).and_then(|at| usize::try_from(at).ok());
+        let byte = at.and_then(|at| self.bytes.get(at)).copied().unwrap_or(HLT);
+        (len != 0 && pages.contains(&(addr / 4096))).then_some(byte)
+    }
+}
+
+impl Memory for Code<'_> {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        for (byte, at) in buf.iter_mut().zip(0..) {
+            let at = addr.checked_add(at).ok_or(ReadError::Invalid)?;
+            *byte = self.byte(at.get()).ok_or(ReadError::Invalid)?;
+        }
+        Ok(())
+    }
+}
+
+fn ask<A: Arch>(regs: &A::Regs, pc: FramePc, code: &mut Code<'_>) -> Option<Row>
+where
+    Prologue: RowSource<A, Error = Infallible>,
+{
+    let frame = FrameContext { pc, sp: 0, fp: None, registers: Some(regs) };
+    let row = Prologue.row(&frame, code).unwrap();
+    assert!(row.is_none_or(|row| row.origin() == Origin::Instructions));
+    row
+}
+
+/// The row at each instruction of a function in 64-bit code.
+fn row_64(start: u64, bytes: &[u8], at: usize) -> Option<Row> {
+    let pc = FramePc::Exact(VirtAddr::new(start + u64::try_from(at).unwrap()));
+    ask::<X86_64>(&X86_64Regs::new(0, 0, 0), pc, &mut Code { start, bytes })
+}
+
+fn row_32(start: u64, bytes: &[u8], at: usize) -> Option<Row> {
+    let pc = FramePc::Exact(VirtAddr::new(start + u64::try_from(at).unwrap()));
+    ask::<Ia32>(&Ia32Regs::new(0, 0, 0), pc, &mut Code { start, bytes })
+}
+
+const fn sp_64(cfa: i32, fp: RegRule) -> Option<Row> {
+    Some(Row::new(CfaRule::sp(cfa), RegRule::AtCfa(-8), fp).with_origin(Origin::Instructions))
+}
+
+const fn sp_32(cfa: i32, fp: RegRule) -> Option<Row> {
+    Some(Row::new(CfaRule::sp(cfa), RegRule::AtCfa(-4), fp).with_origin(Origin::Instructions))
+}
+
+const fn fp_64(cfa: i32, fp: RegRule) -> Option<Row> {
+    Some(Row::new(CfaRule::fp(cfa), RegRule::AtCfa(-8), fp).with_origin(Origin::Instructions))
+}
+
+const SAME: RegRule = RegRule::Same;
+
+#[test]
+fn f12_each_instruction_of_a_64_bit_frame_has_its_row_or_leaves_it_to_the_frame_pointer() {
+    const CODE: &[u8] = &[
+        0xf3, 0x0f, 0x1e, 0xfa, // 0 endbr64
+        0x55, // 4 push rbp
+        0x48, 0x89, 0xe5, // 5 mov rbp, rsp
+        0x53, // 8 push rbx
+        0x48, 0x83, 0xec, 0x18, // 9 sub rsp, 24
+        0xe8, 0x00, 0x00, 0x00, 0x00, // 13 call
+        0x48, 0x8b, 0x5d, 0xf8, // 18 mov rbx, [rbp-8]
+        0xc9, // 22 leave
+        0xc3, // 23 ret
+    ];
+    for (at, row) in [
+        (0, sp_64(8, SAME)),
+        (4, sp_64(8, SAME)),
+        (5, sp_64(16, RegRule::AtCfa(-16))),
+        (8, None),
+        (9, None),
+        (13, None),
+        (18, None),
+        (22, fp_64(16, RegRule::AtCfa(-16))),
+        (23, sp_64(8, SAME)),
+    ] {
+        // Wherever the function lies: its start needs no alignment.
+        for start in [0x40_1000, 0x40_1003] {
+            assert_eq!(row_64(start, CODE, at), row, "at {start:#x}+{at}");
+        }
+    }
+}
+
+#[test]
+fn the_other_exits_of_a_64_bit_frame_are_followed_to_the_return() {
+    const POPS: &[u8] = &[
+        0x48, 0x8d, 0x65, 0xe8, // 0 lea rsp, [rbp-24]
+        0x5b, // 4 pop rbx
+        0x41, 0x5c, // 5 pop r12
+        0x41, 0x5d, // 7 pop r13
+        0x5d, // 9 pop rbp
+        0xc3, // 10 ret
+    ];
+    for (at, row) in [
+        (0, fp_64(16, RegRule::AtCfa(-16))),
+        (4, sp_64(40, RegRule::AtCfa(-16))),
+        (5, sp_64(32, RegRule::AtCfa(-16))),
+        (7, sp_64(24, RegRule::AtCfa(-16))),
+        (9, sp_64(16, RegRule::AtCfa(-16))),
+        (10, sp_64(8, SAME)),
+    ] {
+        assert_eq!(row_64(0x40_1000, POPS, at), row, "at +{at}");
+    }
+    let add = [0x48, 0x81, 0xc4, 0x00, 0x01, 0x00, 0x00, 0x5d, 0xf3, 0xc3];
+    assert_eq!(row_64(0x40_1001, &add, 0), sp_64(0x110, RegRule::AtCfa(-16)));
+    let mov = [0x48, 0x89, 0xec, 0x5d, 0xc2, 0x10, 0x00];
+    assert_eq!(row_64(0x40_1001, &mov, 0), fp_64(16, RegRule::AtCfa(-16)));
+    let vector = [0xc5, 0xf8, 0x77, 0x5d, 0xc3];
+    assert_eq!(row_64(0x40_1001, &vector, 0), sp_64(16, RegRule::AtCfa(-16)));
+}
+
+#[test]
+fn a_tail_call_ends_a_function_only_once_its_frame_is_gone() {
+    const CODE: &[u8] = &[
+        0x5d, // 0 pop rbp
+        0xe9, 0x00, 0x00, 0x00, 0x00, // 1 jmp
+        0x90, // 6 nop
+        0xeb, 0xf0, // 7 jmp, the end of a loop
+        0xff, 0x24, 0xc5, 0, 0, 0, 0, // 9 jmp [rax*8], a switch
+    ];
+    assert_eq!(row_64(0x40_1001, CODE, 0), sp_64(16, RegRule::AtCfa(-16)));
+    assert_eq!(row_64(0x40_1001, CODE, 1), sp_64(8, SAME));
+    assert_eq!(row_64(0x40_1001, CODE, 7), None);
+    assert_eq!(row_64(0x40_1001, CODE, 9), None);
+}
+
+#[test]
+fn each_instruction_of_a_32_bit_frame_has_its_row_or_leaves_it_to_the_frame_pointer() {
+    const CODE: &[u8] = &[
+        0xf3, 0x0f, 0x1e, 0xfb, // 0 endbr32
+        0x55, // 4 push ebp
+        0x89, 0xe5, // 5 mov ebp, esp
+        0x53, // 7 push ebx
+        0x83, 0xec, 0x14, // 8 sub esp, 20
+        0x8d, 0x65, 0xfc, // 11 lea esp, [ebp-4]
+        0x5b, // 14 pop ebx
+        0x5d, // 15 pop ebp
+        0xc3, // 16 ret
+    ];
+    let saved = RegRule::AtCfa(-8);
+    let by_fp = Row::new(CfaRule::fp(8), RegRule::AtCfa(-4), saved);
+    for (at, row) in [
+        (0, sp_32(4, SAME)),
+        (4, sp_32(4, SAME)),
+        (5, sp_32(8, saved)),
+        (7, None),
+        (8, None),
+        (11, Some(by_fp.with_origin(Origin::Instructions))),
+        (14, sp_32(12, saved)),
+        (15, sp_32(8, saved)),
+        (16, sp_32(4, SAME)),
+    ] {
+        assert_eq!(row_32(0x804_9003, CODE, at), row, "at +{at}");
+    }
+    // The other encoding of the move.
+    let code = [0x55, 0x8b, 0xec, 0x5d, 0xc3];
+    assert_eq!(row_32(0x804_9003, &code, 0), sp_32(4, SAME));
+    assert_eq!(row_32(0x804_9003, &code, 1), sp_32(8, saved));
+}
+
+#[test]
+fn a_push_that_sets_up_no_frame_is_an_entry_only_where_a_function_may_start() {
+    // push rbp; push rbx; sub rsp, 8.
+    let code = [0xc3, 0x55, 0x53, 0x48, 0x83, 0xec, 0x08];
+    assert_eq!(row_64(0x40_1003, &code, 1), sp_64(8, SAME), "behind a return");
+    assert_eq!(row_64(0x40_100f, &code[1..], 0), None, "in the middle of nothing");
+    assert_eq!(row_64(0x40_1010, &code[1..], 0), sp_64(8, SAME), "aligned");
+    let code = [0x41, 0x54, 0x55, 0x53];
+    assert_eq!(row_64(0x40_1001, &code, 2), None, "behind another push");
+    let code = [0xcc, 0x48, 0x83, 0xec, 0x08];
+    assert_eq!(row_64(0x40_1002, &code, 1), sp_64(8, SAME), "sub rsp behind padding");
+}
+
+#[test]
+fn a_return_address_has_no_row() {
+    let pc = FramePc::Return(VirtAddr::new(0x40_1000));
+    let mut code = Code { start: 0x40_1000, bytes: &[0xc3] };
+    assert_eq!(ask::<X86_64>(&X86_64Regs::new(0, 0, 0), pc, &mut code), None);
+}
+
+#[test]
+fn code_at_the_edge_of_a_mapping_is_read_up_to_the_edge() {
+    // The last byte of a page whose neighbours are not there.
+    let mut page = vec![0x90; 4096];
+    page[4094..].copy_from_slice(&[0xc9, 0xc3]);
+    assert_eq!(row_64(0x40_1000, &page, 4095), sp_64(8, SAME));
+    assert_eq!(row_64(0x40_1000, &page, 4094), fp_64(16, RegRule::AtCfa(-16)));
+    page[..4].copy_from_slice(&[0xf3, 0x0f, 0x1e, 0xfa]);
+    assert_eq!(row_64(0x40_1000, &page, 0), sp_64(8, SAME));
+    // Code cut off in the middle of an instruction.
+    page[4094..].copy_from_slice(&[0x48, 0x83]);
+    assert_eq!(row_64(0x40_1000, &page, 4094), None);
+    assert_eq!(row_64(0x9000, &page, 0x7_0000), None, "no code at all");
+    assert_eq!(row_64(u64::MAX, &[0xc3], 0), sp_64(8, SAME), "the last byte there is");
+    assert_eq!(row_64(0, &[0xc3], 0), sp_64(8, SAME), "the first byte there is");
+}
+
+#[test]
+fn any_bytes_give_an_answer_that_stays_in_bounds() {
+    // A xorshift generator: the same bytes each time.
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut bytes = [0; 64];
+    let mut found = 0;
+    for _ in 0..20_000 {
+        for byte in &mut bytes {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            // Mostly bytes that mean something here.
+            const LIKELY: [u8; 16] = [
+                0x48, 0x55, 0x5d, 0xc9, 0xc3, 0x89, 0xe5, 0x83, 0xc4, 0x5b, 0x41, 0x5c, 0x81, 0x8d,
+                0xa5, 0xff,
+            ];
+            let [pick, other, ..] = state.to_le_bytes();
+            *byte = LIKELY.get(usize::from(pick % 20)).copied().unwrap_or(other);
+        }
+        for at in [0, 8, 63] {
+            found += usize::from(row_64(0x1000, &bytes, at).is_some());
+            found += usize::from(row_32(0x1001, &bytes, at).is_some());
+        }
+    }
+    assert!(found > 1_000, "{found}");
+}
+
+#[test]
+fn the_frame_pointer_row_is_that_of_the_word_size() {
+    let pc = FramePc::Return(VirtAddr::new(0x1000));
+    let mut none = Code { start: 0, bytes: &[] };
+    let frame = FrameContext { pc, sp: 0, fp: None, registers: None };
+    let row: Option<Row> = RowSource::<X86_64>::row(&mut FramePointers, &frame, &mut none).unwrap();
+    let expected = Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+    assert_eq!(row, Some(expected.with_origin(Origin::FramePointer)));
+    let frame = FrameContext { pc, sp: 0, fp: None, registers: None };
+    let row: Option<Row> = RowSource::<Ia32>::row(&mut FramePointers, &frame, &mut none).unwrap();
+    let expected = Row::new(CfaRule::fp(8), RegRule::AtCfa(-4), RegRule::AtCfa(-8));
+    assert_eq!(row, Some(expected.with_origin(Origin::FramePointer)));
+}

@@ -1,0 +1,313 @@
+//! Crafted stacks of 64-bit and 32-bit code.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::std_instead_of_alloc,
+    reason = "tests"
+)]
+
+use core::convert::Infallible;
+use std::collections::BTreeMap;
+
+use unwind_core::{
+    Arch, CfaRule, End, FramePc, Memory, NoRows, Origin, ReadError, RegRule, Registers, Row,
+    RowSource, StepError, VirtAddr, Walker, WordSize,
+};
+use unwind_x86::{FramePointers, Ia32, Ia32Regs, Prologue, SignalTrampolines, X86_64, X86_64Regs};
+
+/// Bytes by address.
+#[derive(Clone, Default)]
+struct Target(BTreeMap<u64, u8>);
+
+impl Target {
+    fn put(mut self, at: u64, bytes: &[u8]) -> Self {
+        self.0.extend((at..).zip(bytes.iter().copied()));
+        self
+    }
+
+    /// Code at the start of a page of `hlt`.
+    fn code(self, at: u64, bytes: &[u8]) -> Self {
+        self.put(at, &[0xf4; 4096]).put(at, bytes)
+    }
+
+    fn words(self, at: u64, words: &[u64]) -> Self {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.put(at, &bytes)
+    }
+
+    fn words_32(self, at: u64, words: &[u32]) -> Self {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.put(at, &bytes)
+    }
+}
+
+impl Memory for Target {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        for (byte, addr) in buf.iter_mut().zip(addr.get()..) {
+            *byte = *self.0.get(&addr).ok_or(ReadError::Invalid)?;
+        }
+        Ok(())
+    }
+}
+
+/// The pcs and the end of a walk by frame pointers, with all the help that
+/// code bytes give.
+fn walk<A: Arch>(arch: A, regs: A::Regs, target: &Target) -> (Vec<u64>, End<Infallible>)
+where
+    Prologue: RowSource<A, Error = Infallible>,
+    SignalTrampolines: RowSource<A, Error = Infallible>,
+{
+    let mut target = target.clone();
+    let source = RowSource::<A>::or(SignalTrampolines, Prologue);
+    let mut walker = Walker::new(arch, source).fallback(FramePointers);
+    let mut frames = walker.frames(regs, &mut target);
+    let pcs = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
+    (pcs, frames.end().unwrap())
+}
+
+const PUSH_RBP: [u8; 4] = [0x55, 0x48, 0x89, 0xe5];
+
+#[test]
+fn f12_the_caller_of_a_function_stopped_at_its_entry_is_not_lost() {
+    // rsp is at the return address, rbp is still the caller's.
+    let target = Target::default()
+        .code(0x40_1000, &PUSH_RBP)
+        .words(0x7000, &[0x40_2010])
+        .words(0x7010, &[0x7030, 0x40_3010])
+        .words(0x7030, &[0, 0]);
+    let regs = X86_64Regs::new(0x40_1000, 0x7000, 0x7010);
+    let (pcs, end) = walk(X86_64::FOUR_LEVEL, regs, &target);
+    assert_eq!((pcs, end), (vec![0x40_1000, 0x40_2010, 0x40_3010], End::ZeroReturnAddress));
+
+    let mut naive = Walker::new(X86_64::FOUR_LEVEL, FramePointers);
+    let mut mem = target.clone();
+    let pcs: Vec<_> = naive.frames(regs, &mut mem).map(|frame| frame.pc.addr().get()).collect();
+    assert_eq!(pcs, [0x40_1000, 0x40_3010], "the frame pointer alone loses the caller");
+}
+
+#[test]
+fn a_return_address_must_be_canonical_for_the_width_in_use() {
+    let high = 0x0080_0000_0000_1000;
+    let target = Target::default().words(0x7000, &[0x7010, high, 0, 0]);
+    let regs = X86_64Regs::new(0x40_1000, 0x7000, 0x7000);
+    let end = End::Step(StepError::NonCanonical { pc: high });
+    assert_eq!(walk(X86_64::FOUR_LEVEL, regs, &target), (vec![0x40_1000], end));
+    let (pcs, end) = walk(X86_64::FIVE_LEVEL, regs, &target);
+    assert_eq!((pcs, end), (vec![0x40_1000, high], End::ZeroReturnAddress));
+}
+
+#[test]
+fn stacks_at_both_ends_of_the_address_space_end_with_a_reason() {
+    let regs = |sp, fp| X86_64Regs::new(0x40_1000, sp, fp);
+    let overflow = End::Step(StepError::Overflow);
+    let none = Target::default();
+    for fp in [u64::MAX - 15, u64::MAX - 7, u64::MAX] {
+        assert_eq!(walk(X86_64::FOUR_LEVEL, regs(0x7000, fp), &none).1, overflow, "{fp:#x}");
+    }
+    // The topmost frame that fits: CFA 2^64 - 8, its slots below.
+    let top = u64::MAX - 23;
+    let target = none.clone().words(top, &[0, 0]);
+    assert_eq!(walk(X86_64::FOUR_LEVEL, regs(top, top), &target).1, End::ZeroReturnAddress);
+    // And the lowest.
+    let target = none.words(0, &[0, 0]);
+    assert_eq!(
+        walk(X86_64::FOUR_LEVEL, regs(0, 0), &target).1,
+        End::ZeroReturnAddress,
+        "a frame pointer of zero is one where the stack pointer is zero too"
+    );
+
+    let regs = |sp, fp| Ia32Regs::new(0x804_9000, sp, fp);
+    for fp in [u32::MAX - 7, u32::MAX - 3, u32::MAX] {
+        assert_eq!(walk(Ia32::FLAT, regs(0x7000, fp), &Target::default()).1, overflow, "{fp:#x}");
+    }
+    let top = u32::MAX - 11;
+    let target = Target::default().words_32(top.into(), &[0, 0]);
+    assert_eq!(walk(Ia32::FLAT, regs(top, top), &target).1, End::ZeroReturnAddress);
+}
+
+#[test]
+fn crossing_frame_pointers_end_a_walk() {
+    // The frame at 0x7000 says its caller's is at 0x7040, that one goes back
+    // between the two.
+    let target = Target::default()
+        .words(0x7000, &[0x7040, 0x40_2010])
+        .words(0x7020, &[0x7060, 0x40_4010])
+        .words(0x7040, &[0x7020, 0x40_3010]);
+    let regs = X86_64Regs::new(0x40_1000, 0x7000, 0x7000);
+    let (pcs, end) = walk(X86_64::FOUR_LEVEL, regs, &target);
+    assert_eq!(pcs, [0x40_1000, 0x40_2010, 0x40_3010]);
+    let crossed = StepError::FramePointerBelowStack { fp: 0x7020, sp: 0x7050 };
+    assert_eq!(end, End::Step(crossed));
+}
+
+#[test]
+fn f11_slots_have_the_size_of_the_code_and_offsets_are_bytes() {
+    let wide = Target::default().words(0x7000, &[0x7010, 0x40_2010, 0, 0]);
+    let regs = X86_64Regs::new(0x40_1000, 0x7000, 0x7000);
+    assert_eq!(walk(X86_64::FOUR_LEVEL, regs, &wide).0, [0x40_1000, 0x40_2010]);
+    let narrow = Target::default().words_32(0x7000, &[0x7008, 0x804_2010, 0, 0]);
+    let regs = Ia32Regs::new(0x804_1000, 0x7000, 0x7000);
+    assert_eq!(walk(Ia32::FLAT, regs, &narrow).0, [0x804_1000, 0x804_2010]);
+    // High halves of registers and slots do not exist in 32-bit code.
+    let regs = Ia32Regs::new(0x804_1000, 0x7000, 0x7002);
+    let (_, end) = walk(Ia32::FLAT, regs, &narrow);
+    assert_eq!(end, End::Step(StepError::Misaligned { cfa: 0x700a }));
+}
+
+#[test]
+fn r3_10_segment_bases_are_added_once_also_where_a_frame_keeps_its_frame_pointer() {
+    // Code at 0x1_0000 and a stack at 0x20_0000, by linear address; the
+    // registers are offsets. At the entry of a function ebp is the caller's,
+    // so the frame keeps it: the base must not be added to it twice.
+    let arch = Ia32::with_bases(0x1_0000, 0x20_0000);
+    let target = Target::default()
+        .code(0x1_1000, &[0x55, 0x89, 0xe5])
+        .words_32(0x20_7000, &[0x2010])
+        .words_32(0x20_7010, &[0x7020, 0x3010])
+        .words_32(0x20_7020, &[0, 0]);
+    let (pcs, end) = walk(arch, Ia32Regs::new(0x1000, 0x7000, 0x7010), &target);
+    assert_eq!((pcs, end), (vec![0x1_1000, 0x1_2010, 0x1_3010], End::ZeroReturnAddress));
+    // Bases wrap at 32 bits.
+    let arch = Ia32::with_bases(0, 0xffff_f000);
+    let target = Target::default().words_32(0x6000, &[0, 0]);
+    let (_, end) = walk(arch, Ia32Regs::new(0x804_9000, 0x7000, 0x7000), &target);
+    assert_eq!(end, End::ZeroReturnAddress);
+}
+
+#[test]
+fn r3_10_vm86_has_no_frames() {
+    let (pcs, end) = walk(Ia32::VM86, Ia32Regs::new(0x1000, 0x7000, 0x7000), &Target::default());
+    assert_eq!((pcs, end), (vec![], End::NotWalkable));
+}
+
+const RT_SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+
+/// A handler that runs on a signal stack at 0x9000 and whose signal
+/// interrupted code that runs on a lower stack.
+fn signal_64() -> (X86_64Regs, Target) {
+    // r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip.
+    let gregs = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 0x7010, 3, 1, 0, 2, 0x7000, 0x40_5000];
+    let target = Target::default()
+        .put(0x6000, &RT_SIGRETURN)
+        .words(0x9000, &[0x9010, 0x6000])
+        .words(0x9010 + 40, &gregs)
+        .words(0x7010, &[0, 0x40_6010]);
+    (X86_64Regs::new(0x40_1000, 0x9000, 0x9000), target)
+}
+
+#[test]
+fn a_signal_frame_in_the_middle_is_known_by_its_bytes() {
+    let (regs, target) = signal_64();
+    let mut mem = target.clone();
+    let source = RowSource::<X86_64>::or(SignalTrampolines, NoRows);
+    let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
+    let frames: Vec<_> = walker.frames(regs, &mut mem).collect();
+    let pcs: Vec<_> = frames.iter().map(|frame| frame.pc.addr().get()).collect();
+    assert_eq!(pcs, [0x40_1000, 0x6000, 0x40_5000, 0x40_6010]);
+    assert_eq!(frames[2].pc, FramePc::Exact(VirtAddr::new(0x40_5000)), "the next pc is exact");
+    assert_eq!((frames[2].sp, frames[2].provenance.origin()), (0x7000, Origin::SignalContext));
+    // Stopped in the trampoline itself, before its system call.
+    for pc in [0x6000, 0x6007] {
+        let regs = X86_64Regs::new(pc, 0x9010, 0);
+        assert_eq!(walk(X86_64::FOUR_LEVEL, regs, &target).0, [pc, 0x40_5000, 0x40_6010]);
+    }
+    // Other code is no trampoline.
+    let (pcs, _) = walk(X86_64::FOUR_LEVEL, regs, &target.put(0x6003, &[0x0e]));
+    assert_eq!(pcs, [0x40_1000, 0x6000]);
+}
+
+#[test]
+fn all_registers_are_known_right_below_a_signal_frame() {
+    let (_, mut target) = signal_64();
+    let arch = X86_64::FOUR_LEVEL;
+    let saved = arch.signal_context(VirtAddr::new(0x6000), 0x9010, &mut target).unwrap().unwrap();
+    let expected = [0, 1, 2, 3, 4, 5, 0x7010, 0x7000, 8, 9, 10, 11, 12, 13, 14, 15];
+    assert_eq!(saved, X86_64Regs::from_all(0x40_5000, expected));
+    let absent = arch.signal_context(VirtAddr::new(0x6000), 0xa000, &mut target);
+    let addr = VirtAddr::new(0xa000 + 40);
+    assert_eq!(absent, Err(StepError::Unreadable { addr, error: ReadError::Invalid }));
+    let overflow = arch.signal_context(VirtAddr::new(0x6000), u64::MAX - 8, &mut target);
+    assert_eq!(overflow, Err(StepError::Overflow));
+}
+
+#[test]
+fn both_trampolines_of_32_bit_code_are_known_by_their_bytes() {
+    let plain = [0x58, 0xb8, 0x77, 0, 0, 0, 0xcd, 0x80];
+    let rt = [0xb8, 0xad, 0, 0, 0, 0xcd, 0x80];
+    // gs fs es ds, edi esi ebp esp ebx edx ecx eax, trapno err, eip.
+    let context = [0, 0, 0, 0, 7, 6, 0x7010, 0x7000, 3, 2, 1, 0, 14, 4, 0x804_5000];
+    let expected = Ia32Regs::from_all(0x804_5000, [0, 1, 2, 3, 0x7000, 0x7010, 6, 7]);
+    let cases: [(&[u8], u64, u64, u64); 6] = [
+        // Code, pc in it, stack pointer, where the context is.
+        (&plain, 0, 0x9000, 0x9004),
+        (&plain, 1, 0x9004, 0x9004),
+        (&plain, 6, 0x9004, 0x9004),
+        (&rt, 0, 0x9000, 0x9000 + 140 + 20),
+        (&rt, 5, 0x9000, 0x9000 + 140 + 20),
+        (&rt, 1, 0x9000, u64::MAX),
+    ];
+    for (code, at, sp, context_at) in cases {
+        let base = Ia32::with_bases(0, 0x10_0000);
+        let mut target = Target::default().put(0x6000, code);
+        if context_at != u64::MAX {
+            target = target.words_32(0x10_0000 + context_at, &context);
+        }
+        let found = base.signal_context(VirtAddr::new(0x6000 + at), sp, &mut target).unwrap();
+        assert_eq!(found, (context_at != u64::MAX).then_some(expected), "{code:x?} +{at}");
+    }
+}
+
+#[test]
+fn a_signal_context_that_is_not_there_is_a_typed_end() {
+    let target = Target::default().put(0x6000, &RT_SIGRETURN).words(0x9000, &[0x9010, 0x6000]);
+    let regs = X86_64Regs::new(0x40_1000, 0x9000, 0x9000);
+    let (pcs, end) = walk(X86_64::FOUR_LEVEL, regs, &target);
+    assert_eq!(pcs, [0x40_1000, 0x6000]);
+    assert!(matches!(end, End::Step(StepError::Unreadable { .. })), "{end:?}");
+}
+
+/// A row for the whole of memory.
+struct Only(Row);
+
+impl RowSource<X86_64> for Only {
+    type Error = Infallible;
+    fn row<M: Memory>(
+        &mut self,
+        _: &unwind_core::FrameContext<'_, X86_64Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        Ok(Some(self.0))
+    }
+}
+
+#[test]
+fn flexible_rows_use_any_general_register_in_the_first_frame_only() {
+    use unwind_core::{Base, DwarfReg};
+    let target = Target::default().words(0x8000 - 8, &[0x40_2010, 0]);
+    for number in 0..16 {
+        let reg = DwarfReg(number);
+        let row = Row::new(CfaRule::Offset(Base::Reg(reg), 0), RegRule::AtCfa(-8), RegRule::Same);
+        let regs = X86_64Regs::from_all(0x40_1000, [0x7000; 16]).with(reg, 0x8000);
+        let mut target = target.clone();
+        let mut walker = Walker::new(X86_64::FOUR_LEVEL, Only(row));
+        let mut frames = walker.frames(regs, &mut target);
+        assert_eq!(frames.next().unwrap().cfa, Some(0x8000), "r{number}");
+        let second = frames.next().unwrap();
+        assert_eq!(second.pc.addr().get(), 0x40_2010);
+        // The stack pointer is known in every frame, and so is the frame
+        // pointer that the first frame kept.
+        let expected = match number {
+            7 => End::Step(StepError::NoProgress { cfa: 0x8000, sp: 0x8000 }),
+            6 => End::Step(StepError::NoProgress { cfa: 0x8000, sp: 0x8000 }),
+            _ => End::Step(StepError::UnknownRegister(Base::Reg(reg))),
+        };
+        assert_eq!(frames.end(), Some(expected), "r{number}");
+    }
+}
+
+#[test]
+fn word_sizes_are_those_of_the_code() {
+    assert_eq!((X86_64::WORD, Ia32::WORD), (WordSize::Eight, WordSize::Four));
+    assert_eq!(X86_64Regs::new(1, 2, 3).pc(), 1);
+}
