@@ -8,3 +8,9 @@ extern crate alloc;
 #[cfg(feature = "alloc")]
 pub mod merge;
 pub mod record;
+
+pub mod aux_trace;
+mod errno;
+mod sync;
+
+pub use errno::Errno;
