@@ -194,6 +194,12 @@ impl Fde {
         Error::RowsOutside { at: self.at, fre_offset: self.fre_offset }
     }
 
+    /// The ABI of the function's section.
+    #[must_use]
+    pub const fn abi(&self) -> Abi {
+        self.dialect.abi
+    }
+
     /// The width of the starts of this function's rows.
     ///
     /// # Errors

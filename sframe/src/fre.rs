@@ -128,27 +128,32 @@ impl fmt::Debug for Fre {
     }
 }
 
-/// By the info byte without its highest bit: the size in bytes of the info byte
-/// and the words, or 0 where the word size is reserved.
-static LEN: [u8; 128] = {
+/// By the info byte without its highest bit: the size in bytes of the words
+/// behind it, or [`BAD_SIZE`].
+pub(crate) static WORDS_LEN: [u8; 128] = {
     let mut table = [0; 128];
     let mut info: u8 = 0;
     while info < 128 {
-        if let Some(size) = FreInfo(info).word_size() {
-            // At most 1 + 15 * 4, at an index below 128.
-            #[expect(
-                clippy::indexing_slicing,
-                clippy::as_conversions,
-                reason = "evaluated at compile time"
-            )]
-            {
-                table[info as usize] = 1 + FreInfo(info).word_count() * size;
-            }
+        let len = match FreInfo(info).word_size() {
+            // At most 15 * 4.
+            Some(size) => FreInfo(info).word_count().wrapping_mul(size),
+            None => BAD_SIZE,
+        };
+        #[expect(
+            clippy::indexing_slicing,
+            clippy::as_conversions,
+            reason = "below 128, at compile time"
+        )]
+        {
+            table[info as usize] = len;
         }
         info = info.wrapping_add(1);
     }
     table
 };
+
+/// Longer than any words: the word size is the reserved one.
+const BAD_SIZE: u8 = 0xff;
 
 /// A reason to stop a [`Scan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,14 +212,14 @@ impl Scan {
             if u64::from(start) < self.least {
                 return Stop::Unsorted;
             }
-            let len = LEN.get(usize::from(info & 0x7f)).copied().unwrap_or_default();
-            if len == 0 {
+            let len = WORDS_LEN.get(usize::from(info & 0x7f)).copied().unwrap_or(BAD_SIZE);
+            if len == BAD_SIZE {
                 return Stop::BadWordSize(info);
             }
             self.least = u64::from(start).wrapping_add(1);
             self.found = Some(self.next);
             // The window is shorter than `isize::MAX`, a row than 66 bytes.
-            self.next = self.next.wrapping_add(HEAD).wrapping_add(usize::from(len)).wrapping_sub(1);
+            self.next = self.next.wrapping_add(HEAD).wrapping_add(usize::from(len));
             self.left = self.left.wrapping_sub(1);
         }
         Stop::Done
@@ -229,7 +234,7 @@ impl Scan {
 
 /// The start and the info byte of a row.
 #[inline]
-fn split_head<const HEAD: usize>(head: &[u8; HEAD], endian: Endian) -> (u32, u8) {
+pub(crate) fn split_head<const HEAD: usize>(head: &[u8; HEAD], endian: Endian) -> (u32, u8) {
     // The length is a constant, so only one arm is left.
     match (head.as_slice(), endian) {
         (&[a, info], _) => (a.into(), info),
@@ -268,6 +273,11 @@ impl<'a> Fres<'a> {
         })
     }
 
+    /// The bytes from the next row to the section's end.
+    pub(crate) const fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// Returns the next row.
     ///
     /// # Errors
@@ -283,8 +293,9 @@ impl<'a> Fres<'a> {
         if u64::from(fre.start) < self.least {
             return Err(Error::UnsortedFres(self.at));
         }
-        let len = usize::from(self.kind.width())
-            .saturating_add(LEN.get(usize::from(fre.info.0 & 0x7f)).copied().unwrap_or(0).into());
+        let words_len = WORDS_LEN.get(usize::from(fre.info.0 & 0x7f)).copied().unwrap_or_default();
+        // The start, the info byte and the words.
+        let len = usize::from(self.kind.width()).saturating_add(1).saturating_add(words_len.into());
         // Words behind the sixth may be cut off without `decode` noticing.
         self.bytes = self.bytes.get(len..).ok_or(Error::Truncated(self.at))?;
         self.at = self.at.plus(len);
@@ -445,8 +456,8 @@ mod tests {
     fn the_length_table_agrees_with_the_fields() {
         for info in 0..=u8::MAX {
             let fields = FreInfo(info);
-            let len = fields.word_size().map_or(0, |size| 1 + size * fields.word_count());
-            assert_eq!(LEN[usize::from(info & 0x7f)], len, "{info:#x}");
+            let len = fields.word_size().map_or(0xff, |size| size * fields.word_count());
+            assert_eq!(WORDS_LEN[usize::from(info & 0x7f)], len, "{info:#x}");
         }
     }
 

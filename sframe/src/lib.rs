@@ -5,7 +5,8 @@
 //! from a frame to its caller: the CFA, the return address and the frame
 //! pointer, as offsets from registers. [`Sections`] is such a section,
 //! [`Section`] one table of it (linkers that merge leave one), [`Fde`] a
-//! function and [`Fre`] one row.
+//! function and [`Fre`] one row. [`RemoteSection`] is a table in another
+//! program's memory, which may be absent in parts and may change at any time.
 //!
 //! # Units
 //!
@@ -47,6 +48,9 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "write")]
+extern crate alloc;
+
 mod bytes;
 mod error;
 mod fde;
@@ -54,8 +58,12 @@ mod flex;
 mod fre;
 mod header;
 mod lookup;
+mod remote;
 mod row;
 mod section;
+mod validate;
+#[cfg(feature = "write")]
+mod write;
 
 pub use error::{Error, SectionOffset};
 pub use fde::{Fde, FdeKind, FreType, FuncRange, PauthKey, PcKind};
@@ -63,4 +71,8 @@ pub use flex::{Control, Flex, FlexRules};
 pub use fre::{Fre, FreInfo, Fres};
 pub use header::{Abi, Endian, Flags, Header, Version};
 pub use lookup::Found;
+pub use remote::{RemoteError, RemoteSection};
 pub use section::{Fdes, Section, Sections, Tables};
+pub use validate::{Fault, Finding, Severity, Summary};
+#[cfg(feature = "write")]
+pub use write::{Builder, Format, Function, Lost, LostReason, WriteError};

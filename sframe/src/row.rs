@@ -6,49 +6,60 @@ use crate::{Abi, Error, Fde, FdeKind, Flex, Found, Fre, Version};
 
 /// s390x: the CFA lies this many bytes above the stack pointer at a function's
 /// entry, and words count from there.
-const S390X_CFA_BIAS: i32 = 160;
+pub(crate) const S390X_CFA_BIAS: i32 = 160;
 /// s390x: the unit of the CFA's offset in bytes.
-const S390X_CFA_SCALE: i32 = 8;
+pub(crate) const S390X_CFA_SCALE: i32 = 8;
 
 impl Found {
     /// The rules to get to the caller's frame.
+    ///
+    /// # Errors
+    ///
+    /// As [`Fde::row`].
+    #[inline]
+    pub fn row(&self) -> Result<Row, Error> {
+        match &self.fre {
+            Some(fre) => self.fde.row(fre),
+            None if self.fde.is_signal() => Ok(Row::signal_context()),
+            None => Ok(Row::outermost()),
+        }
+    }
+}
+
+impl Fde {
+    /// The rules of `fre`, one of this function's rows, to get to the caller's
+    /// frame.
     ///
     /// On s390x the caller's stack pointer is the CFA less 160, everywhere else
     /// it is the CFA.
     ///
     /// # Errors
     ///
-    /// [`Error`] if the ABI is unknown, the number of words has no meaning, or
-    /// the CFA does not come from a register or is out of range.
+    /// [`Error`] if the ABI or the function's type is unknown, the number of
+    /// words has no meaning, or the CFA does not come from a register or is out
+    /// of range.
     #[inline]
-    pub fn row(&self) -> Result<Row, Error> {
-        let row = match &self.fre {
-            Some(fre) => fre_row(&self.fde, fre)?,
-            None if self.fde.is_signal() => return Ok(Row::signal_context()),
-            None => return Ok(Row::outermost()),
-        };
-        Ok(if self.fde.is_signal() && !row.is_outermost() { row.with_signal() } else { row })
-    }
-}
-
-fn fre_row(fde: &Fde, fre: &Fre) -> Result<Row, Error> {
-    let abi = fde.dialect.abi;
-    if let Abi::Unknown(id) = abi {
-        return Err(Error::UnknownAbi(id));
-    }
-    // V1 has no way to say it.
-    if fre.info.word_count() == 0 && fde.dialect.version != Version::V1 {
-        return Ok(Row::outermost());
-    }
-    let row = match fde.kind() {
-        FdeKind::Default => default_row(fde, fre)?,
-        FdeKind::Flexible => flexible_row(fde, fre)?,
-        FdeKind::Unknown(_) => {
-            return Err(Error::UnknownFdeType { at: fde.at, info2: fde.info2 });
+    pub fn row(&self, fre: &Fre) -> Result<Row, Error> {
+        let abi = self.dialect.abi;
+        if let Abi::Unknown(id) = abi {
+            return Err(Error::UnknownAbi(id));
         }
-    };
-    let signed = fre.info.mangled_ra() && matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little);
-    Ok(if signed { row.with_signed_ra() } else { row })
+        // V1 has no way to say it.
+        if fre.info.word_count() == 0 && self.dialect.version != Version::V1 {
+            return Ok(Row::outermost());
+        }
+        let mut row = match self.kind() {
+            FdeKind::Default => default_row(self, fre)?,
+            FdeKind::Flexible => flexible_row(self, fre)?,
+            FdeKind::Unknown(_) => {
+                return Err(Error::UnknownFdeType { at: self.at, info2: self.info2 });
+            }
+        };
+        if fre.info.mangled_ra() && matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little) {
+            row = row.with_signed_ra();
+        }
+        Ok(if self.is_signal() { row.with_signal() } else { row })
+    }
 }
 
 /// Words: the CFA's offset; the RA's, unless the header fixes it; the FP's.
@@ -67,11 +78,8 @@ fn default_row(fde: &Fde, fre: &Fre) -> Result<Row, Error> {
     };
     let (ra, fp_word) = match dialect.fixed_ra {
         Some(offset) => (RegRule::AtCfa(offset.into()), fre.word(1)),
-        None => {
-            // A zero keeps the FP's place where the RA is not saved.
-            let padding = dialect.abi == Abi::S390xBig;
-            (slot(fre.word(1).filter(|&word| !(padding && word == 0))), fre.word(2))
-        }
+        // A zero keeps the FP's place where the RA is not saved.
+        None => (slot(fre.word(1).filter(|&word| word != 0)), fre.word(2)),
     };
     let fp = match dialect.fixed_fp {
         Some(offset) => RegRule::AtCfa(offset.into()),
@@ -197,6 +205,8 @@ mod tests {
                 (&[32][..], RegRule::Same, RegRule::Same),
                 (&[32, -24], RegRule::AtCfa(-24), RegRule::Same),
                 (&[32, -24, -32], RegRule::AtCfa(-24), RegRule::AtCfa(-32)),
+                // Zero is not a place: it keeps the FP's.
+                (&[32, 0, -32], RegRule::Same, RegRule::AtCfa(-32)),
             ] {
                 let row = default(&aarch64, Words::sp(0, words)).unwrap();
                 assert_eq!(row, Row::new(CfaRule::sp(32), ra, fp), "v{version} {words:?}");

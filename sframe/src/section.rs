@@ -156,6 +156,11 @@ impl<'a> Section<'a> {
         lookup::find(&mut source, &self.header, self.addr, offset)
     }
 
+    /// Where the first of `rest` is, bytes that reach to the section's end.
+    pub(crate) fn offset_of(&self, rest: &[u8]) -> SectionOffset {
+        SectionOffset(0).plus(self.bytes.len().saturating_sub(rest.len()))
+    }
+
     /// The bytes from a function's rows (V3: its attribute) to the section's
     /// end.
     fn rows(&self, fde: &Fde) -> Result<&'a [u8], Error> {
@@ -310,9 +315,7 @@ impl<'a> Source for SliceSource<'_, 'a> {
 
     #[inline]
     fn offset(&self, pos: usize) -> SectionOffset {
-        // The window reaches to the end of the table.
-        let start = self.section.bytes.len().saturating_sub(self.window.len());
-        SectionOffset(0).plus(start).plus(pos)
+        self.section.offset_of(self.window).plus(pos)
     }
 
     #[inline]

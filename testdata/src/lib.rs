@@ -7,6 +7,8 @@
 
 mod section_builder;
 mod sframe_fixtures;
+mod tools;
 
 pub use section_builder::{Function, Row, SectionBuilder};
 pub use sframe_fixtures::{Fixture, addresses, malformed_sections, sections};
+pub use tools::{Compiler, skip, tool};

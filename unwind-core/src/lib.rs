@@ -79,8 +79,10 @@ mod memory;
 mod module_map;
 mod row;
 mod row_cache;
+mod shared_module_map;
 mod source;
 mod step;
+mod sync;
 mod trace;
 mod walk;
 
@@ -90,6 +92,7 @@ pub use memory::{Memory, ReadError, SliceMemory};
 pub use module_map::{MapError, Module, ModuleMap};
 pub use row::{Base, CfaRule, Origin, RegRule, Row};
 pub use row_cache::{CacheStats, Cached, RowCache};
+pub use shared_module_map::{Changing, SharedModuleMap, TableLocation};
 pub use source::{FrameContext, NoRows, Or, RowSource, TableError};
 pub use step::StepError;
 pub use trace::{Provenance, TraceFrame, UnwindCache};

@@ -29,6 +29,9 @@ pub enum MapError {
     Overlap(VirtAddr),
     /// There is no room for one more.
     Full,
+    /// Another change is going on; only of a
+    /// [`SharedModuleMap`](crate::SharedModuleMap).
+    Busy,
 }
 
 impl fmt::Display for MapError {
@@ -37,6 +40,7 @@ impl fmt::Display for MapError {
             Self::EmptyRange => f.write_str("the range of code is empty"),
             Self::Overlap(start) => write!(f, "the range overlaps the module at {start}"),
             Self::Full => f.write_str("no room for another module"),
+            Self::Busy => f.write_str("the modules are being changed"),
         }
     }
 }
@@ -50,9 +54,9 @@ impl core::error::Error for MapError {}
 /// every change, so that rows cached from before are not used.
 ///
 /// Lookups take the map shared and changes take it exclusively, so a lookup
-/// never sees half a change. A host that must not wait for either keeps the
-/// map behind its own read-copy-update: it clones, changes the clone and
-/// swaps the pointer.
+/// never sees half a change. Where both happen at once, take a
+/// [`SharedModuleMap`](crate::SharedModuleMap), or keep this one behind the
+/// host's own read-copy-update: clone it, change the clone, swap the pointer.
 #[derive(Clone, Debug)]
 pub struct ModuleMap<T, const N: usize> {
     /// Sorted by start; ranges do not overlap.

@@ -1,0 +1,293 @@
+//! A table in the target's memory.
+
+use core::{convert::Infallible, fmt};
+
+use unwind_core::{Memory, ReadError, TableError, VirtAddr};
+
+use crate::{
+    Error, Fde, Header, SectionOffset, Version,
+    lookup::{self, Found, Source},
+};
+
+/// A table that could not be used where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RemoteError {
+    /// What was read is malformed.
+    Table(Error),
+    /// The memory could not be read.
+    Unreadable {
+        /// What was to be read.
+        at: SectionOffset,
+        /// Why it could not be.
+        error: ReadError,
+    },
+    /// A lookup needed more reads than it may do.
+    TooManyReads {
+        /// How many it may do.
+        limit: u32,
+    },
+}
+
+const _: () = assert!(size_of::<RemoteError>() <= 32);
+
+impl From<Error> for RemoteError {
+    fn from(error: Error) -> Self {
+        Self::Table(error)
+    }
+}
+
+impl From<Infallible> for RemoteError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl fmt::Display for RemoteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Table(error) => error.fmt(f),
+            Self::Unreadable { at, error } => write!(f, "{at}: {error}"),
+            Self::TooManyReads { limit } => {
+                write!(f, "the lookup takes more than {limit} reads of the table")
+            }
+        }
+    }
+}
+
+impl core::error::Error for RemoteError {}
+
+impl TableError for RemoteError {
+    fn is_not_resident(&self) -> bool {
+        matches!(self, Self::Unreadable { error: ReadError::NotResident, .. })
+    }
+}
+
+/// One table in the target's memory, whose pages may be absent, or change at
+/// any time.
+///
+/// The header is read once, when the table is opened. A lookup reads each byte
+/// that it uses once, and checks what it read: whatever the target does to its
+/// table meanwhile, there is an error or an answer in bounded time.
+///
+/// # Bounds
+///
+/// A lookup does at most [`max_reads`](Self::with_max_reads) reads, of at most
+/// 192 bytes each, none of which touches a page that nothing needed is in. In a
+/// sorted table of `n` functions it takes log2(`n`) + 1 reads to find the
+/// function, and one for each 192 bytes of the function's rows up to the one
+/// that is found. It needs less than 1 KiB of stack, without what the
+/// [`Memory`] needs, in optimised code.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteSection {
+    header: Header,
+    addr: u64,
+    max_reads: u32,
+}
+
+impl RemoteSection {
+    /// How many reads a lookup does at most, unless
+    /// [`with_max_reads`](Self::with_max_reads) says otherwise. Enough for a
+    /// function of 65,535 rows of the usual sizes.
+    pub const MAX_READS: u32 = 4096;
+
+    /// Reads the header of the table at `addr`. `len` is how many bytes there
+    /// are at most, such as the size of `PT_GNU_SFRAME`.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoteError`] if the header cannot be read or is not valid, or if it
+    /// says that a table is not inside `len` bytes.
+    pub fn open<M: Memory>(mem: &mut M, addr: u64, len: u64) -> Result<Self, RemoteError> {
+        let start = SectionOffset(0);
+        if len < HEADER_LEN {
+            return Err(Error::Truncated(start).into());
+        }
+        let mut bytes = [0; Header::SIZE];
+        mem.read(VirtAddr::new(addr), &mut bytes)
+            .map_err(|error| RemoteError::Unreadable { at: start, error })?;
+        let header = Header::decode(&bytes)?;
+        header.check(len)?;
+        Ok(Self { header, addr, max_reads: Self::MAX_READS })
+    }
+
+    /// The same table, with another limit on the reads of one lookup.
+    #[must_use]
+    pub const fn with_max_reads(mut self, limit: u32) -> Self {
+        self.max_reads = limit;
+        self
+    }
+
+    /// The header, as it was when the table was opened.
+    #[must_use]
+    pub const fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Where the table is.
+    #[must_use]
+    pub const fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    /// Finds the row that covers `pc`, or `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoteError::Unreadable`] if a part that is needed cannot be read: if
+    /// it is not resident, the same lookup may work where faulting is allowed.
+    /// Otherwise as [`Section::find`](crate::Section::find), or
+    /// [`RemoteError::TooManyReads`].
+    pub fn find<M: Memory>(&self, mem: &mut M, pc: u64) -> Result<Option<Found>, RemoteError> {
+        let mut source = MemorySource {
+            reads: Reads { mem, section: self.addr, left: self.max_reads, limit: self.max_reads },
+            header: &self.header,
+            entries: Window::EMPTY,
+            rows: Window::EMPTY,
+        };
+        let offset = pc.wrapping_sub(self.addr).cast_signed();
+        lookup::find(&mut source, &self.header, self.addr, offset)
+    }
+}
+
+const HEADER_LEN: u64 = 28;
+
+/// A row is 65 bytes long at most, the head of the next one 5.
+const ROWS_WINDOW: usize = 192;
+/// Neighbours of an entry are likely to be asked for next.
+const ENTRIES_WINDOW: usize = 160;
+/// No smaller pages are in use: what is inside one is resident as a whole.
+const PAGE: u64 = 4096;
+
+/// Consecutive bytes of the table that were read once.
+struct Window<const CAPACITY: usize> {
+    bytes: [u8; CAPACITY],
+    len: usize,
+    /// The section offset of the first byte.
+    start: u64,
+}
+
+impl<const CAPACITY: usize> Window<CAPACITY> {
+    const EMPTY: Self = Self { bytes: [0; CAPACITY], len: 0, start: 0 };
+
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    /// The bytes at a section offset, if they are held.
+    fn array_at<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
+        let from = usize::try_from(at.checked_sub(self.start)?).ok()?;
+        self.bytes().get(from..)?.first_chunk().copied()
+    }
+
+    fn end(&self) -> u64 {
+        self.start.saturating_add(to_u64(self.len))
+    }
+
+    /// Drops all bytes: the next one is at `start`.
+    fn restart(&mut self, start: u64) {
+        self.len = 0;
+        self.start = start;
+    }
+
+    /// Drops the first `count` bytes.
+    fn drop_front(&mut self, count: usize) {
+        let count = count.min(self.len);
+        self.bytes.copy_within(count..self.len, 0);
+        self.len = self.len.saturating_sub(count);
+        self.start = self.start.saturating_add(to_u64(count));
+    }
+}
+
+/// The memory, and how often it may still be read.
+struct Reads<'s, M> {
+    mem: &'s mut M,
+    section: u64,
+    left: u32,
+    limit: u32,
+}
+
+impl<M: Memory> Reads<'_, M> {
+    /// Reads on behind the end of `window`: up to the end of the page, of the
+    /// window, or of the part of the table that ends at `part_end`; but `need`
+    /// bytes in any case, if the part has them.
+    fn extend<const CAPACITY: usize>(
+        &mut self,
+        window: &mut Window<CAPACITY>,
+        need: usize,
+        part_end: u64,
+    ) -> Result<(), RemoteError> {
+        let start = window.end();
+        let addr = self.section.wrapping_add(start);
+        let in_page = PAGE.saturating_sub(addr % PAGE).max(to_u64(need));
+        let in_part = part_end.saturating_sub(start);
+        let room = window.bytes.get_mut(window.len..).unwrap_or_default();
+        let want = usize::try_from(in_page.min(in_part)).unwrap_or(usize::MAX).min(room.len());
+        if want == 0 {
+            return Ok(());
+        }
+        let limit = self.limit;
+        self.left = self.left.checked_sub(1).ok_or(RemoteError::TooManyReads { limit })?;
+        let at = SectionOffset(start);
+        self.mem
+            .read(VirtAddr::new(addr), room.get_mut(..want).unwrap_or_default())
+            .map_err(|error| RemoteError::Unreadable { at, error })?;
+        window.len = window.len.saturating_add(want);
+        Ok(())
+    }
+}
+
+struct MemorySource<'s, M> {
+    reads: Reads<'s, M>,
+    header: &'s Header,
+    entries: Window<ENTRIES_WINDOW>,
+    rows: Window<ROWS_WINDOW>,
+}
+
+impl<M: Memory> Source for MemorySource<'_, M> {
+    type Error = RemoteError;
+    type Entry<const N: usize> = [u8; N];
+
+    fn entry<const N: usize>(&mut self, index: u32) -> Result<[u8; N], RemoteError> {
+        let at = lookup::entry_at(self.header, index).0;
+        if let Some(entry) = self.entries.array_at(at) {
+            return Ok(entry);
+        }
+        let part_end = self.header.fdes_at().0.saturating_add(self.header.fdes_len());
+        self.entries.restart(at);
+        self.reads.extend(&mut self.entries, N, part_end)?;
+        self.entries.array_at(at).ok_or(Error::Truncated(SectionOffset(at)).into())
+    }
+
+    fn open(&mut self, fre_offset: u32) -> Result<bool, RemoteError> {
+        if fre_offset > self.header.fre_len {
+            return Ok(false);
+        }
+        let need = match self.header.version {
+            Version::V1 | Version::V2 => 1,
+            Version::V3 => Fde::ATTRIBUTE_SIZE,
+        };
+        self.rows.restart(self.header.fres_at().0.saturating_add(fre_offset.into()));
+        self.reads.extend(&mut self.rows, need, self.header.len())?;
+        Ok(true)
+    }
+
+    fn window(&self) -> &[u8] {
+        self.rows.bytes()
+    }
+
+    fn offset(&self, pos: usize) -> SectionOffset {
+        SectionOffset(self.rows.start).plus(pos)
+    }
+
+    fn slide(&mut self, keep: usize) -> Result<bool, RemoteError> {
+        self.rows.drop_front(keep);
+        let before = self.rows.len;
+        self.reads.extend(&mut self.rows, 1, self.header.len())?;
+        Ok(self.rows.len > before)
+    }
+}
+
+fn to_u64(len: usize) -> u64 {
+    u64::try_from(len).unwrap_or(u64::MAX)
+}

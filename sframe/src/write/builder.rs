@@ -1,0 +1,424 @@
+//! Collects functions, each encoded as it comes.
+
+use alloc::vec::Vec;
+
+use unwind_core::Row;
+
+use crate::{
+    Abi, Format, FreType, Function, Lost, LostReason, PauthKey, Version, WriteError,
+    write::encode::{Body, Encoder, Kind, put},
+};
+
+/// A table that is being written.
+///
+/// Functions go in by [`add`](Self::add) in any order, or from another table by
+/// [`add_section`](Self::add_section), and each is encoded at once in the
+/// smallest form: row starts as wide as its last row needs, words as wide as
+/// their row needs, flexible rows only where a rule needs them, and no row that
+/// repeats the one before it. [`finish`](Self::finish) sorts them and gives the
+/// section.
+///
+/// What the format cannot say is handed to a `lost` function, range by range;
+/// everything else goes in.
+///
+/// Memory is asked for in a way that can fail ([`WriteError::OutOfMemory`]).
+/// After that error the builder holds what it held before the call.
+///
+/// # Example
+///
+/// ```
+/// use sframe::{Abi, Builder, Format, Function, Section};
+/// use unwind_core::{CfaRule, RegRule, Row};
+///
+/// // push %rbp; mov %rsp,%rbp; ...
+/// let saved = RegRule::AtCfa(-8);
+/// let rows = [
+///     (0, Row::new(CfaRule::sp(8), saved, RegRule::Same)),
+///     (1, Row::new(CfaRule::sp(16), saved, RegRule::AtCfa(-16))),
+///     (4, Row::new(CfaRule::fp(16), saved, RegRule::AtCfa(-16))),
+/// ];
+/// let mut builder = Builder::new(Format::V3, Abi::Amd64Little)?;
+/// builder.add(&Function::new(0x1040, 0x20, &rows), |lost| panic!("{lost}"))?;
+/// let bytes = builder.finish(0x2000, |lost| panic!("{lost}"))?;
+///
+/// let section = Section::parse(&bytes)?.at(0x2000);
+/// assert_eq!(section.find(0x1042)?.unwrap().row()?, rows[1].1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Builder {
+    pub(crate) format: Format,
+    pub(crate) encoder: Encoder,
+    /// What becomes an entry of the function table each.
+    pub(crate) entries: Vec<Entry>,
+    /// The rows of all entries.
+    pub(crate) fres: Vec<u8>,
+    /// Rows of the function that is being copied from another table.
+    pub(crate) scratch: Vec<(u32, Row)>,
+    pub(crate) sorted: bool,
+}
+
+/// An entry of the function table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) start: u64,
+    pub(crate) size: u32,
+    /// In what order it was added.
+    pub(crate) order: u32,
+    /// Where its rows are in `fres`, in bytes.
+    pub(crate) rows_at: u32,
+    pub(crate) rows_len: u32,
+    pub(crate) num_fres: u32,
+    pub(crate) info: u8,
+    pub(crate) info2: u8,
+    pub(crate) rep_size: u8,
+}
+
+/// The most rows of one V3 entry.
+const V3_MAX_ROWS: usize = 0xffff;
+
+/// The most bytes of one row: start, info byte, six words.
+const MAX_ROW: usize = 4 + 1 + 6 * 4;
+
+/// What becomes of a row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Default,
+    Flexible,
+    /// No rules: an entry without rows says it.
+    SignalContext,
+    Lost(LostReason),
+}
+
+impl Class {
+    const fn lost(self) -> Option<LostReason> {
+        match self {
+            Self::Lost(reason) => Some(reason),
+            _ => None,
+        }
+    }
+}
+
+/// Consecutive rows that can share an entry.
+struct Run {
+    /// Index behind the last row.
+    end: usize,
+    class: Class,
+}
+
+impl Builder {
+    /// A table without functions.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::UnknownAbi`] if it is not known how rows of `abi` are
+    /// written.
+    pub const fn new(format: Format, abi: Abi) -> Result<Self, WriteError> {
+        let encoder = match Encoder::new(format, abi) {
+            Ok(encoder) => encoder,
+            Err(error) => return Err(error),
+        };
+        Ok(Self {
+            format,
+            encoder,
+            entries: Vec::new(),
+            fres: Vec::new(),
+            scratch: Vec::new(),
+            sorted: true,
+        })
+    }
+
+    /// The form that the table is written in.
+    #[must_use]
+    pub const fn format(&self) -> Format {
+        self.format
+    }
+
+    /// The ABI of the code.
+    #[must_use]
+    pub const fn abi(&self) -> Abi {
+        self.encoder.abi
+    }
+
+    /// Whether the table would have no function.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether the whole of `function` can be written.
+    ///
+    /// # Errors
+    ///
+    /// The first [`Lost`] range.
+    pub fn check(&self, function: &Function<'_>) -> Result<(), Lost> {
+        let rows = inside(function);
+        let lost = |start, size, reason| Lost::new(function.start, start, size, reason);
+        self.check_shape(function, rows)
+            .map_err(|reason| lost(function.start, function.size.into(), reason))?;
+        let mut rows = rows.iter().peekable();
+        while let Some(&(offset, row)) = rows.next() {
+            if let Some(reason) = self.class(&row, function.block_size.is_some()).lost() {
+                let end = rows.peek().map_or(function.size, |&&(next, _)| next);
+                let start = function.start.wrapping_add(offset.into());
+                return Err(lost(start, end.saturating_sub(offset).into(), reason));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a function, as far as the format can say it. Ranges that it cannot
+    /// are handed to `lost` and split the function; one of blocks is lost as a
+    /// whole.
+    ///
+    /// A function of more rows than an entry can have becomes several.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::OutOfMemory`] and [`WriteError::TooLarge`]; nothing is
+    /// added then.
+    #[inline]
+    pub fn add(
+        &mut self,
+        function: &Function<'_>,
+        mut lost: impl FnMut(Lost),
+    ) -> Result<(), WriteError> {
+        let rows = inside(function);
+        let whole = (function.start, function.size.into());
+        if let Err(reason) = self.check_shape(function, rows) {
+            lost(Lost::new(function.start, whole.0, whole.1, reason));
+            return Ok(());
+        }
+        if function.block_size.is_some()
+            && let Some(reason) = rows.iter().find_map(|(_, row)| self.class(row, true).lost())
+        {
+            lost(Lost::new(function.start, whole.0, whole.1, reason));
+            return Ok(());
+        }
+        self.reserve(rows.len())?;
+        let mark = (self.entries.len(), self.fres.len(), self.sorted);
+        self.add_runs(function, rows, &mut lost).inspect_err(|_| {
+            self.entries.truncate(mark.0);
+            self.fres.truncate(mark.1);
+            self.sorted = mark.2;
+        })
+    }
+
+    /// V3 has some bytes of each entry with the entry's rows.
+    pub(crate) const fn attribute_size(&self) -> u32 {
+        match self.format.version() {
+            Version::V3 => 5,
+            _ => 0,
+        }
+    }
+
+    /// What is wrong with the function as such.
+    fn check_shape(&self, function: &Function<'_>, rows: &[(u32, Row)]) -> Result<(), LostReason> {
+        if function.size == 0 {
+            return Err(LostReason::Empty);
+        }
+        if rows.is_empty() {
+            return Err(LostReason::NoRows);
+        }
+        if function.signal && self.format.version() != Version::V3 {
+            return Err(LostReason::SignalFrame);
+        }
+        let mut least = 0;
+        for &(offset, _) in rows {
+            if u64::from(offset) < least {
+                return Err(LostReason::Unsorted { offset });
+            }
+            least = u64::from(offset).saturating_add(1);
+        }
+        Ok(())
+    }
+
+    /// Makes room for that many rows, in as many entries as they may need.
+    #[inline]
+    fn reserve(&mut self, rows: usize) -> Result<(), WriteError> {
+        let bytes = rows.checked_mul(MAX_ROW).and_then(|bytes| bytes.checked_add(Body::SIZE));
+        let bytes = bytes.ok_or(WriteError::TooLarge)?;
+        let total = self.fres.len().checked_add(bytes).ok_or(WriteError::TooLarge)?;
+        u32::try_from(total).map_err(|_| WriteError::TooLarge)?;
+        self.fres.try_reserve(bytes)?;
+        self.entries.try_reserve(1)?;
+        Ok(())
+    }
+
+    fn add_runs(
+        &mut self,
+        function: &Function<'_>,
+        rows: &[(u32, Row)],
+        lost: &mut impl FnMut(Lost),
+    ) -> Result<(), WriteError> {
+        let mut first = 0;
+        while let Some(&(offset, _)) = rows.get(first) {
+            let run = self.run(rows, first);
+            let end = rows.get(run.end).map_or(function.size, |&(next, _)| next);
+            // The entry of the first rows starts where the function does. One
+            // without rows is about all of its bytes.
+            let has_rows = run.class != Class::SignalContext;
+            let base = if first == 0 && has_rows { 0 } else { offset };
+            let start = function.start.wrapping_add(base.into());
+            let size = end.saturating_sub(base);
+            let run_rows = rows.get(first..run.end).unwrap_or_default();
+            match run.class {
+                Class::Lost(reason) => {
+                    let start = function.start.wrapping_add(offset.into());
+                    let size = end.saturating_sub(offset);
+                    lost(Lost::new(function.start, start, size.into(), reason));
+                }
+                Class::SignalContext => self.push(function, start, size, Kind::Default, &[], 0)?,
+                Class::Default => {
+                    self.push(function, start, size, Kind::Default, run_rows, base)?;
+                }
+                Class::Flexible => {
+                    self.push(function, start, size, Kind::Flexible, run_rows, base)?;
+                }
+            }
+            first = run.end;
+        }
+        Ok(())
+    }
+
+    /// The longest run of rows from `first` on that one entry can hold.
+    #[inline]
+    fn run(&self, rows: &[(u32, Row)], first: usize) -> Run {
+        let mut run = Run { end: first, class: Class::Default };
+        let rest = rows.get(first..).unwrap_or_default();
+        let limit = match self.format.version() {
+            Version::V3 => V3_MAX_ROWS,
+            _ => usize::MAX,
+        };
+        for (_, row) in rest.iter().take(limit) {
+            let class = self.class(row, false);
+            let joined = match (run.class, class) {
+                _ if run.end == first => class,
+                (Class::Default | Class::Flexible, Class::Flexible)
+                | (Class::Flexible, Class::Default) => Class::Flexible,
+                (before, class) if before == class => class,
+                _ => break,
+            };
+            run.class = joined;
+            run.end = run.end.wrapping_add(1);
+        }
+        run
+    }
+
+    #[inline]
+    fn class(&self, row: &Row, in_blocks: bool) -> Class {
+        let is_v3 = self.format.version() == Version::V3;
+        if row.is_context_only() {
+            return match is_v3 && !in_blocks {
+                true => Class::SignalContext,
+                false => Class::Lost(LostReason::SignalContext),
+            };
+        }
+        match self.encoder.encode(Kind::Default, row) {
+            Ok(_) => Class::Default,
+            Err(reason) if !is_v3 => Class::Lost(reason),
+            Err(_) => match self.encoder.encode(Kind::Flexible, row) {
+                Ok(_) => Class::Flexible,
+                Err(reason) => Class::Lost(reason),
+            },
+        }
+    }
+
+    /// Adds one entry. Its row offsets count from `base`.
+    fn push(
+        &mut self,
+        function: &Function<'_>,
+        start: u64,
+        size: u32,
+        kind: Kind,
+        rows: &[(u32, Row)],
+        base: u32,
+    ) -> Result<(), WriteError> {
+        let rows_at = self.fres.len();
+        let (width, num_fres) = self.put_rows(kind, rows, base);
+        let to_u32 = |len: usize| u32::try_from(len).map_err(|_| WriteError::TooLarge);
+        let mut info = match width {
+            FreType::Addr1 => 0,
+            FreType::Addr2 => 1,
+            FreType::Addr4 => 2,
+        };
+        let blocks = function.block_size.map_or(0, |size| size.get());
+        info |= u8::from(blocks != 0) << 4;
+        let key_b = self.encoder.is_aarch64() && function.pauth_key == PauthKey::B;
+        info |= u8::from(key_b) << 5;
+        // A trampoline that only its context tells about is one, too.
+        info |= u8::from(function.signal || rows.is_empty()) << 7;
+        let entry = Entry {
+            start,
+            size,
+            order: to_u32(self.entries.len())?,
+            rows_at: to_u32(rows_at)?,
+            rows_len: to_u32(self.fres.len().saturating_sub(rows_at))?,
+            num_fres,
+            info,
+            info2: u8::from(kind == Kind::Flexible),
+            rep_size: blocks,
+        };
+        self.entries.try_reserve(1)?;
+        self.sorted &= self.entries.last().is_none_or(|last| last.start < start);
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// The start of the last row that does not repeat the one before it.
+    fn last_start(&self, kind: Kind, rows: &[(u32, Row)]) -> u32 {
+        let mut rest = rows;
+        while let [head @ .., (_, last)] = rest
+            && let [.., (_, before)] = head
+            && self.encoder.encode(kind, before) == self.encoder.encode(kind, last)
+        {
+            rest = head;
+        }
+        rest.last().map_or(0, |&(offset, _)| offset)
+    }
+
+    /// Appends rows, less those that repeat the one before them. Gives the
+    /// width of their starts and their number.
+    fn put_rows(&mut self, kind: Kind, rows: &[(u32, Row)], base: u32) -> (FreType, u32) {
+        let width = width_of(self.last_start(kind, rows).saturating_sub(base));
+        let head = usize::from(width.width());
+        let mut before = Body::NONE;
+        let mut count = 0_u32;
+        for &(offset, ref row) in rows {
+            let Ok(body) = self.encoder.encode(kind, row) else { continue };
+            if body == before {
+                continue;
+            }
+            before = body;
+            let mut bytes = [0; 4 + Body::SIZE];
+            put(&mut bytes, 0, offset.saturating_sub(base), head, self.encoder.endian);
+            if let Some(tail) = bytes.get_mut(head..).and_then(<[u8]>::first_chunk_mut) {
+                *tail = body.bytes;
+            }
+            // A copy of constant length; what is behind the row is cut off.
+            let len = self.fres.len().saturating_add(head).saturating_add(body.len);
+            self.fres.extend_from_slice(&bytes);
+            self.fres.truncate(len);
+            count = count.saturating_add(1);
+        }
+        (width, count)
+    }
+}
+
+/// The rows of a function that begin inside it, or inside its block.
+fn inside<'a>(function: &Function<'a>) -> &'a [(u32, Row)] {
+    let end =
+        function.block_size.map_or(function.size, |size| function.size.min(size.get().into()));
+    let rows = function.rows;
+    // Rows behind the end are few, and last.
+    let behind = rows.iter().rev().take_while(|&&(offset, _)| offset >= end).count();
+    rows.get(..rows.len().saturating_sub(behind)).unwrap_or_default()
+}
+
+const fn width_of(last_start: u32) -> FreType {
+    match last_start {
+        0..=0xff => FreType::Addr1,
+        0x100..=0xffff => FreType::Addr2,
+        _ => FreType::Addr4,
+    }
+}

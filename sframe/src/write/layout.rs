@@ -1,0 +1,213 @@
+//! The bytes of a section: header, function table, rows.
+
+use alloc::vec::Vec;
+
+use crate::{
+    Builder, Endian, Flags, Header, Lost, LostReason, Version, WriteError,
+    header::MAGIC,
+    write::{builder::Entry, encode::put},
+};
+
+impl Builder {
+    /// The section, for a place at `addr`.
+    ///
+    /// Functions are sorted by address. Of two that overlap the shorter stays,
+    /// of two equally long ones that which was added first; the other is handed
+    /// to `lost` and gone from then on. In V2 a function that is too far from
+    /// the section is handed to it too, and stays: this may be called again for
+    /// another place.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::OutOfMemory`], and [`WriteError::TooLarge`] if there are
+    /// more rows than the header can count.
+    pub fn finish(&mut self, addr: u64, mut lost: impl FnMut(Lost)) -> Result<Vec<u8>, WriteError> {
+        self.sort();
+        self.drop_overlaps(&mut lost);
+        let place = Place { builder: self, addr };
+        let header = place.header(|entry| {
+            let reason = LostReason::TooFar;
+            lost(Lost::new(entry.start, entry.start, entry.size.into(), reason));
+        })?;
+        place.write(&header)
+    }
+
+    fn sort(&mut self) {
+        if !self.sorted {
+            self.entries.sort_unstable_by_key(|entry| (entry.start, entry.order));
+            self.sorted = true;
+        }
+    }
+
+    /// Leaves entries whose ranges do not overlap, which a search by bisection
+    /// relies on.
+    fn drop_overlaps(&mut self, lost: &mut impl FnMut(Lost)) {
+        self.entries.dedup_by(|entry, kept| {
+            if entry.start.wrapping_sub(kept.start) >= kept.size.into() {
+                return false;
+            }
+            let keeps = (kept.size, kept.order) <= (entry.size, entry.order);
+            let (winner, loser) = if keeps { (*kept, *entry) } else { (*entry, *kept) };
+            // What starts later cannot reach back to the entry before `kept`.
+            *kept = winner;
+            let reason = LostReason::Overlap { other: winner.start };
+            lost(Lost::new(loser.start, loser.start, loser.size.into(), reason));
+            true
+        });
+    }
+}
+
+/// A table at an address.
+struct Place<'a> {
+    builder: &'a Builder,
+    addr: u64,
+}
+
+/// The counts of the header.
+struct Counts {
+    fdes: u32,
+    fres: u32,
+    fre_len: u32,
+}
+
+impl Place<'_> {
+    /// Whether the start of `entry` fits its field wherever in the table it
+    /// comes to be.
+    fn is_near(&self, entry: &Entry) -> bool {
+        if self.builder.format.version() == Version::V3 {
+            return true;
+        }
+        let distance = entry.start.wrapping_sub(self.addr).cast_signed();
+        let table = self.builder.entries.len().saturating_mul(Version::V2.fde_size());
+        let table = i64::try_from(table.saturating_add(Header::SIZE)).unwrap_or(i64::MAX);
+        let field = if self.builder.format.is_pcrel() { table } else { 0 };
+        i32::try_from(distance).is_ok() && i32::try_from(distance.saturating_sub(field)).is_ok()
+    }
+
+    fn header(&self, mut too_far: impl FnMut(&Entry)) -> Result<Counts, WriteError> {
+        let mut counts = Counts { fdes: 0, fres: 0, fre_len: 0 };
+        for entry in &self.builder.entries {
+            if !self.is_near(entry) {
+                too_far(entry);
+                continue;
+            }
+            let bytes = entry.rows_len.checked_add(self.builder.attribute_size());
+            counts = Counts {
+                fdes: counts.fdes.checked_add(1).ok_or(WriteError::TooLarge)?,
+                fres: counts.fres.checked_add(entry.num_fres).ok_or(WriteError::TooLarge)?,
+                fre_len: bytes
+                    .and_then(|bytes| counts.fre_len.checked_add(bytes))
+                    .ok_or(WriteError::TooLarge)?,
+            };
+        }
+        Ok(counts)
+    }
+
+    fn write(&self, counts: &Counts) -> Result<Vec<u8>, WriteError> {
+        let builder = self.builder;
+        let version = builder.format.version();
+        let fde_size = u32::try_from(version.fde_size()).unwrap_or_default();
+        let fdes_len = counts.fdes.checked_mul(fde_size).ok_or(WriteError::TooLarge)?;
+        let len = usize::try_from(fdes_len)
+            .ok()
+            .and_then(|len| len.checked_add(usize::try_from(counts.fre_len).ok()?))
+            .and_then(|len| len.checked_add(Header::SIZE))
+            .ok_or(WriteError::TooLarge)?;
+        let mut out = Out { bytes: Vec::new(), builder };
+        out.bytes.try_reserve_exact(len)?;
+        let pcrel = if builder.format.is_pcrel() { Flags::PCREL } else { 0 };
+        out.u16(MAGIC);
+        out.u8(version.number());
+        out.u8(Flags::SORTED | pcrel);
+        out.u8(builder.encoder.abi.id());
+        out.u8(0); // the FP is not at a fixed offset
+        out.u8(builder.encoder.fixed_ra.unwrap_or(0).cast_unsigned());
+        out.u8(0); // no auxiliary header
+        out.u32(counts.fdes);
+        out.u32(counts.fres);
+        out.u32(counts.fre_len);
+        out.u32(0); // the function table is right behind the header
+        out.u32(fdes_len); // and the rows behind that
+        let mut rows_at = 0_u32;
+        for entry in self.entries() {
+            let field = u64::try_from(out.bytes.len()).unwrap_or_default();
+            let field = if builder.format.is_pcrel() { field } else { 0 };
+            let start = entry.start.wrapping_sub(self.addr).wrapping_sub(field);
+            out.entry(entry, start, rows_at);
+            rows_at = rows_at
+                .saturating_add(entry.rows_len)
+                .saturating_add(self.builder.attribute_size());
+        }
+        for entry in self.entries() {
+            out.rows(entry);
+        }
+        Ok(out.bytes)
+    }
+
+    /// The entries that the table has.
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.builder.entries.iter().filter(|entry| self.is_near(entry))
+    }
+}
+
+/// The bytes so far, with room for all.
+struct Out<'a> {
+    bytes: Vec<u8>,
+    builder: &'a Builder,
+}
+
+impl Out<'_> {
+    fn u8(&mut self, value: u8) {
+        self.bytes.push(value);
+    }
+
+    fn u16(&mut self, value: u16) {
+        self.put(value.into(), 2);
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.put(value, 4);
+    }
+
+    fn put(&mut self, value: u32, size: usize) {
+        let mut bytes = [0; 4];
+        put(&mut bytes, 0, value, size, self.builder.encoder.endian);
+        self.bytes.extend_from_slice(bytes.get(..size).unwrap_or_default());
+    }
+
+    /// An entry of the function table. `start` is the value of its field.
+    fn entry(&mut self, entry: &Entry, start: u64, rows_at: u32) {
+        let [low, high] = [start, start >> 32].map(|half| half & u64::from(u32::MAX));
+        let [low, high] = [low, high].map(|half| u32::try_from(half).unwrap_or_default());
+        match (self.builder.format.version(), self.builder.encoder.endian) {
+            (Version::V3, Endian::Little) => [low, high].map(|half| self.u32(half)),
+            (Version::V3, Endian::Big) => [high, low].map(|half| self.u32(half)),
+            _ => [self.u32(low), ()],
+        };
+        self.u32(entry.size);
+        self.u32(rows_at);
+        if self.builder.format.version() != Version::V3 {
+            self.u32(entry.num_fres);
+            self.u8(entry.info);
+            self.u8(entry.rep_size);
+            self.u16(0);
+        }
+    }
+
+    /// An entry's rows, in V3 behind its attribute.
+    fn rows(&mut self, entry: &Entry) {
+        if self.builder.format.version() == Version::V3 {
+            // An entry of more rows was split.
+            self.u16(u16::try_from(entry.num_fres).unwrap_or(u16::MAX));
+            self.u8(entry.info);
+            self.u8(entry.info2);
+            self.u8(entry.rep_size);
+        }
+        let part = |at: u32, len: u32| {
+            let at = usize::try_from(at).ok()?;
+            self.builder.fres.get(at..)?.get(..usize::try_from(len).ok()?)
+        };
+        let rows = part(entry.rows_at, entry.rows_len).unwrap_or_default();
+        self.bytes.extend_from_slice(rows);
+    }
+}

@@ -1,0 +1,107 @@
+//! Tables into one: what a linker does.
+
+use alloc::vec::Vec;
+
+use unwind_core::Row;
+
+use crate::{
+    Builder, Error, Fde, Found, FuncRange, Function, Lost, LostReason, PauthKey, PcKind, Section,
+    Version, WriteError,
+};
+
+impl Builder {
+    /// Copies the functions of another table, of any version, into this one.
+    ///
+    /// `place` gives the address that a function comes to be at, or `None` to
+    /// leave it out; `|fde| Some(fde.range.start)` leaves it where it is. In a
+    /// relocatable object the start in the table means nothing: the address is
+    /// that of the relocation for the entry at [`Fde::at`].
+    ///
+    /// What this format cannot say, and functions that are malformed, are
+    /// handed to `lost`, with addresses as `place` gave them.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError::OtherAbi`] if the table is of another ABI,
+    /// [`WriteError::OutOfMemory`] and [`WriteError::TooLarge`]; functions
+    /// before that one have been added then.
+    pub fn add_section(
+        &mut self,
+        section: &Section<'_>,
+        mut place: impl FnMut(&Fde) -> Option<u64>,
+        mut lost: impl FnMut(Lost),
+    ) -> Result<(), WriteError> {
+        let abi = section.header().abi;
+        if abi != self.abi() {
+            return Err(WriteError::OtherAbi(abi));
+        }
+        for (index, fde) in (0_u32..).zip(section.fdes()) {
+            let fde = match fde {
+                Ok(fde) => fde,
+                Err(error) => {
+                    let range = section.range(index).unwrap_or(FuncRange { start: 0, size: 0 });
+                    let reason = LostReason::Malformed(error);
+                    lost(Lost::new(range.start, range.start, range.size.into(), reason));
+                    continue;
+                }
+            };
+            let Some(start) = place(&fde) else { continue };
+            // The rows are lent to `add`, which needs the whole builder.
+            let mut rows = core::mem::take(&mut self.scratch);
+            let result = copy(section, &fde, &mut rows).map(|shape| {
+                let size = fde.range.size;
+                Function { start, size, rows: &rows, ..shape }
+            });
+            let added = match result {
+                Ok(function) => self.add(&function, &mut lost),
+                Err(Fault::Table(error)) => {
+                    let reason = LostReason::Malformed(error);
+                    lost(Lost::new(start, start, fde.range.size.into(), reason));
+                    Ok(())
+                }
+                Err(Fault::Write(error)) => Err(error),
+            };
+            self.scratch = rows;
+            added?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a function was not copied.
+enum Fault {
+    Table(Error),
+    Write(WriteError),
+}
+
+/// Copies the rows of `fde`. Gives the function's marks, without its place and
+/// rows.
+fn copy(
+    section: &Section<'_>,
+    fde: &Fde,
+    rows: &mut Vec<(u32, Row)>,
+) -> Result<Function<'static>, Fault> {
+    rows.clear();
+    let count = section.fres(fde).map_err(Fault::Table)?;
+    let mut function = Function::new(0, 0, &[]);
+    function.signal = fde.is_signal();
+    function.block_size = match fde.pc_kind().map_err(Fault::Table)? {
+        PcKind::Increment => None,
+        PcKind::Mask(size) => Some(size),
+    };
+    function.pauth_key = fde.pauth_key().unwrap_or(PauthKey::A);
+    for fre in count {
+        let fre = fre.map_err(Fault::Table)?;
+        let row = fde.row(&fre).map_err(Fault::Table)?;
+        rows.try_reserve(1).map_err(|error| Fault::Write(error.into()))?;
+        rows.push((fre.start, row));
+    }
+    if fde.num_fres == 0 && section.header().version == Version::V3 {
+        let row = Found { fde: *fde, fre: None }.row().map_err(Fault::Table)?;
+        rows.try_reserve(1).map_err(|error| Fault::Write(error.into()))?;
+        rows.push((0, row));
+        // It is about all bytes alike.
+        function.block_size = None;
+    }
+    Ok(function)
+}

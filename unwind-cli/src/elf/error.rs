@@ -1,0 +1,93 @@
+//! What can be wrong with an ELF file, and in which part of it.
+
+use std::fmt;
+use std::io;
+
+/// What is wrong with an ELF file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum ElfError {
+    /// No ELF magic at its start.
+    #[error("not an ELF file")]
+    NotElf,
+    /// A class, byte order or version that does not exist.
+    #[error("unknown ELF class, byte order or version")]
+    UnknownForm,
+    /// A part reaches past the end of the file.
+    #[error("{part} at {at:#x} is {len:#x} bytes long, but the file ends at {end:#x}")]
+    Truncated {
+        /// What was read.
+        part: Part,
+        /// Where in the file it starts.
+        at: u64,
+        /// How many bytes it has.
+        len: u64,
+        /// The length of the file in bytes.
+        end: u64,
+    },
+    /// A table's entries are of another size than the format's.
+    #[error("{part} has entries of {size} bytes")]
+    EntrySize {
+        /// Which table.
+        part: Part,
+        /// What the file says, in bytes.
+        size: u64,
+    },
+    /// More than [`COPY_LIMIT`](super::image::COPY_LIMIT).
+    #[error("{part} of {len:#x} bytes is larger than any known")]
+    TooLarge {
+        /// What was to be read.
+        part: Part,
+        /// How many bytes it claims.
+        len: u64,
+    },
+    /// A reference to a section that the file does not have.
+    #[error("{part} is said to be section {index}, which does not exist")]
+    NoSuchSection {
+        /// What was looked for.
+        part: Part,
+        /// The index that the file gives.
+        index: u32,
+    },
+    /// The bytes are compressed.
+    #[error("{0} is compressed")]
+    Compressed(Part),
+    /// The operating system could not read it.
+    #[error("cannot read {part}: {kind}")]
+    Read {
+        /// What was to be read.
+        part: Part,
+        /// Why not.
+        kind: io::ErrorKind,
+    },
+}
+
+/// A part of an ELF file, for errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Header,
+    ProgramHeaders,
+    SectionHeaders,
+    SectionNames,
+    Notes,
+    Sframe,
+    Symbols,
+    SymbolNames,
+    Memory,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Header => "the ELF header",
+            Self::ProgramHeaders => "the program header table",
+            Self::SectionHeaders => "the section header table",
+            Self::SectionNames => "the section name table",
+            Self::Notes => "a note segment",
+            Self::Sframe => ".sframe",
+            Self::Symbols => "the symbol table",
+            Self::SymbolNames => "the symbol name table",
+            Self::Memory => "a memory segment",
+        })
+    }
+}

@@ -1,0 +1,64 @@
+//! The bytes of an ELF file, wherever they are.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+use crate::elf::{ElfError, Part};
+
+/// The most bytes that one read copies. The largest tables known, those of web
+/// browsers, are a tenth of it.
+pub(super) const COPY_LIMIT: u64 = 256 << 20;
+
+/// The bytes of an ELF file.
+#[derive(Debug)]
+pub(crate) enum Image {
+    /// On a disk, read as needed. `len` is its length when it was opened.
+    File { file: File, len: u64 },
+    /// Copied from a target's memory.
+    Bytes(Vec<u8>),
+}
+
+impl Image {
+    /// The length in bytes.
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::File { len, .. } => *len,
+            Self::Bytes(bytes) => u64::try_from(bytes.len()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Fills `buf` from offset `at`.
+    pub(super) fn read_into(&self, part: Part, at: u64, buf: &mut [u8]) -> Result<(), ElfError> {
+        let len = u64::try_from(buf.len()).unwrap_or(u64::MAX);
+        let truncated = ElfError::Truncated { part, at, len, end: self.len() };
+        match self {
+            Self::File { file, .. } => file.read_exact_at(buf, at).map_err(|error| {
+                // The file may have been cut since it was opened.
+                match error.kind() {
+                    io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => truncated,
+                    kind => ElfError::Read { part, kind },
+                }
+            }),
+            Self::Bytes(bytes) => {
+                let tail = usize::try_from(at).ok().and_then(|at| bytes.get(at..));
+                let source = tail.and_then(|tail| tail.get(..buf.len())).ok_or(truncated)?;
+                buf.copy_from_slice(source);
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies `len` bytes from offset `at`.
+    pub(super) fn read(&self, part: Part, at: u64, len: u64) -> Result<Vec<u8>, ElfError> {
+        let end = self.len();
+        if at.checked_add(len).is_none_or(|last| last > end) {
+            return Err(ElfError::Truncated { part, at, len, end });
+        }
+        let too_large = ElfError::TooLarge { part, len };
+        let count = usize::try_from(len).ok().filter(|_| len <= COPY_LIMIT).ok_or(too_large)?;
+        let mut bytes = vec![0; count];
+        self.read_into(part, at, &mut bytes)?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,415 @@
+//! An ELF file: its headers, read once, and its bytes, read on demand.
+//!
+//! Nothing is mapped: a mapped file that shrinks kills the reader. Every size
+//! that the file claims is held against the file's length, and against a limit
+//! of this program where bytes are copied, before anything is allocated.
+
+mod error;
+mod image;
+pub(crate) mod notes;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io;
+
+use memchr::memchr;
+use object::elf::{self, FileHeader32, FileHeader64, FileType, Machine, ProgramType, SectionType};
+use object::read::elf::{FileHeader, ProgramHeader as _, SectionHeader as _};
+use object::{Endianness, Pod, pod};
+
+use crate::elf::image::Image;
+use crate::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
+
+pub(crate) use crate::elf::error::{ElfError, Part};
+
+/// A program header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) kind: ProgramType,
+    pub(crate) executable: bool,
+    pub(crate) offset: u64,
+    pub(crate) addr: u64,
+    pub(crate) file_size: u64,
+    pub(crate) memory_size: u64,
+    align: u64,
+}
+
+/// A section header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Section {
+    pub(crate) name: Vec<u8>,
+    pub(crate) kind: SectionType,
+    pub(crate) addr: u64,
+    pub(crate) offset: u64,
+    pub(crate) size: u64,
+    /// For a symbol table: the index of the section with its names.
+    pub(crate) link: u32,
+    /// The size of one entry of a table in bytes.
+    pub(crate) entry_size: u64,
+    pub(crate) executable: bool,
+    compressed: bool,
+}
+
+/// The bytes of `.sframe` and the link-time address of their start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SframeSection {
+    pub(crate) addr: u64,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// An opened ELF file of any class, byte order and machine.
+#[derive(Debug)]
+pub(crate) struct ElfFile {
+    image: Image,
+    pub(crate) endian: Endianness,
+    pub(crate) is_64: bool,
+    pub(crate) kind: FileType,
+    pub(crate) machine: Machine,
+    /// The link-time address of the first instruction of a program.
+    pub(crate) entry: u64,
+    pub(crate) segments: Vec<Segment>,
+    section_table: SectionTable,
+}
+
+/// Where the section headers are. They are read when something is looked for in
+/// them, so that a damaged table harms nothing else.
+#[derive(Clone, Copy, Debug)]
+struct SectionTable {
+    offset: u64,
+    count: u32,
+    entry_size: u16,
+    /// The index of the section that holds the names.
+    names: u32,
+}
+
+impl ElfFile {
+    /// Reads the headers of a file that is open.
+    ///
+    /// # Errors
+    ///
+    /// [`ElfError`] if it has no ELF header or a damaged program header table.
+    pub(crate) fn from_file(file: File) -> Result<Self, ElfError> {
+        let part = Part::Header;
+        let metadata =
+            file.metadata().map_err(|error| ElfError::Read { part, kind: error.kind() })?;
+        if metadata.is_dir() {
+            return Err(ElfError::Read { part, kind: io::ErrorKind::IsADirectory });
+        }
+        Self::parse(Image::File { file, len: metadata.len() })
+    }
+
+    /// Reads the headers of a file that was copied from memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_file`](Self::from_file).
+    pub(crate) fn from_bytes(bytes: Vec<u8>) -> Result<Self, ElfError> {
+        Self::parse(Image::Bytes(bytes))
+    }
+
+    fn parse(image: Image) -> Result<Self, ElfError> {
+        let mut ident = [0; 16];
+        image.read_into(Part::Header, 0, &mut ident).map_err(|error| match error {
+            ElfError::Truncated { .. } => ElfError::NotElf,
+            other => other,
+        })?;
+        let [0x7f, b'E', b'L', b'F', class, data, version, ..] = ident else {
+            return Err(ElfError::NotElf);
+        };
+        let endian = match elf::DataEncoding(data) {
+            elf::ELFDATA2LSB => Endianness::Little,
+            elf::ELFDATA2MSB => Endianness::Big,
+            _ => return Err(ElfError::UnknownForm),
+        };
+        match (elf::FileClass(class), version) {
+            (elf::ELFCLASS32, 1) => Self::parse_headers::<FileHeader32<_>>(image, endian),
+            (elf::ELFCLASS64, 1) => Self::parse_headers::<FileHeader64<_>>(image, endian),
+            _ => Err(ElfError::UnknownForm),
+        }
+    }
+
+    fn parse_headers<H>(image: Image, endian: Endianness) -> Result<Self, ElfError>
+    where
+        H: FileHeader<Endian = Endianness>,
+    {
+        let bytes = image.read(Part::Header, 0, size_of_u64::<H>())?;
+        let header: H = one(&bytes).ok_or(ElfError::NotElf)?;
+
+        let (section_table, segment_count) = read_counts(&image, endian, &header);
+        let segments = if segment_count == 0 {
+            Vec::new()
+        } else {
+            let size = header.e_phentsize(endian).into();
+            read_segments::<H>(&image, endian, header.e_phoff(endian).into(), segment_count, size)?
+        };
+        Ok(Self {
+            endian,
+            is_64: header.is_type_64(),
+            kind: header.e_type(endian),
+            machine: header.e_machine(endian),
+            entry: header.e_entry(endian).into(),
+            segments,
+            section_table,
+            image,
+        })
+    }
+
+    /// Reads the section headers and their names.
+    ///
+    /// # Errors
+    ///
+    /// [`ElfError`] if the table or the names are damaged. A file without
+    /// section headers has none, which is no error.
+    pub(crate) fn sections(&self) -> Result<Vec<Section>, ElfError> {
+        if self.section_table.offset == 0 || self.section_table.count == 0 {
+            return Ok(Vec::new());
+        }
+        if self.is_64 {
+            self.read_sections::<FileHeader64<Endianness>>()
+        } else {
+            self.read_sections::<FileHeader32<Endianness>>()
+        }
+    }
+
+    fn read_sections<H>(&self) -> Result<Vec<Section>, ElfError>
+    where
+        H: FileHeader<Endian = Endianness>,
+    {
+        let SectionTable { offset, count, entry_size, names } = self.section_table;
+        let part = Part::SectionHeaders;
+        let size = size_of_u64::<H::SectionHeader>();
+        if u64::from(entry_size) != size {
+            return Err(ElfError::EntrySize { part, size: entry_size.into() });
+        }
+        let bytes = self.image.read(part, offset, u64::from(count).saturating_mul(size))?;
+        let headers: &[H::SectionHeader] = pod::slice_from_all_bytes(&bytes).unwrap_or_default();
+
+        let endian = self.endian;
+        let part = Part::SectionNames;
+        let names = if names == 0 {
+            Vec::new()
+        } else {
+            let header = usize::try_from(names).ok().and_then(|index| headers.get(index));
+            let header = header.ok_or(ElfError::NoSuchSection { part, index: names })?;
+            self.image.read(part, header.sh_offset(endian).into(), header.sh_size(endian).into())?
+        };
+        Ok(headers
+            .iter()
+            .map(|header| Section {
+                name: string_at(&names, header.sh_name(endian)).to_vec(),
+                kind: header.sh_type(endian),
+                addr: header.sh_addr(endian).into(),
+                offset: header.sh_offset(endian).into(),
+                size: header.sh_size(endian).into(),
+                link: header.sh_link(endian),
+                entry_size: header.sh_entsize(endian).into(),
+                executable: header.sh_flags(endian).0 & elf::SHF_EXECINSTR.0 != 0,
+                compressed: header.sh_flags(endian).0 & elf::SHF_COMPRESSED.0 != 0,
+            })
+            .collect())
+    }
+
+    /// Copies what a section has in the file.
+    ///
+    /// # Errors
+    ///
+    /// [`ElfError`] if it is compressed or not inside the file.
+    pub(crate) fn section_bytes(&self, part: Part, section: &Section) -> Result<Vec<u8>, ElfError> {
+        if section.compressed {
+            return Err(ElfError::Compressed(part));
+        }
+        if section.kind == elf::SHT_NOBITS {
+            return Ok(Vec::new());
+        }
+        self.image.read(part, section.offset, section.size)
+    }
+
+    /// Copies `len` bytes from offset `at` of the file.
+    ///
+    /// # Errors
+    ///
+    /// [`ElfError`] if they are not inside the file.
+    pub(crate) fn bytes(&self, part: Part, at: u64, len: u64) -> Result<Vec<u8>, ElfError> {
+        self.image.read(part, at, len)
+    }
+
+    /// Fills `buf` from offset `at` of the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`bytes`](Self::bytes).
+    pub(crate) fn read_into(&self, part: Part, at: u64, buf: &mut [u8]) -> Result<(), ElfError> {
+        self.image.read_into(part, at, buf)
+    }
+
+    /// The length of the file in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.image.len()
+    }
+
+    /// Finds `.sframe`: by its section, else by its program header. A section
+    /// of zero bytes, as some start files have, is none.
+    ///
+    /// # Errors
+    ///
+    /// [`ElfError`] if the section headers are damaged and no program header
+    /// leads to it, or if it is not inside the file.
+    pub(crate) fn sframe(&self) -> Result<Option<SframeSection>, ElfError> {
+        let from_sections = self.sframe_section();
+        if let Ok(Some(found)) = from_sections {
+            return Ok(Some(found));
+        }
+        let segment =
+            self.segments.iter().find(|s| s.kind == elf::PT_GNU_SFRAME && s.file_size != 0);
+        match segment {
+            Some(segment) => {
+                let bytes = self.image.read(Part::Sframe, segment.offset, segment.file_size)?;
+                Ok(Some(SframeSection { addr: segment.addr, bytes }))
+            }
+            None => from_sections,
+        }
+    }
+
+    fn sframe_section(&self) -> Result<Option<SframeSection>, ElfError> {
+        let sections = self.sections()?;
+        let Some(section) = sections.iter().find(|section| section.name == b".sframe") else {
+            return Ok(None);
+        };
+        let bytes = self.section_bytes(Part::Sframe, section)?;
+        Ok((!bytes.is_empty()).then_some(SframeSection { addr: section.addr, bytes }))
+    }
+
+    /// The build id that the linker left, which identifies the file's contents.
+    pub(crate) fn build_id(&self) -> Option<Vec<u8>> {
+        self.note_segments().filter_map(Result::ok).find_map(|segment| segment.build_id())
+    }
+
+    /// The note segments, each as far as the file has it: core files are cut off
+    /// at times, and the notes before the cut are good.
+    ///
+    /// # Errors
+    ///
+    /// [`ElfError`] if a segment is too large or the file cannot be read.
+    pub(crate) fn note_segments(&self) -> impl Iterator<Item = Result<NoteSegment, ElfError>> {
+        self.segments.iter().filter(|segment| segment.kind == elf::PT_NOTE).map(|segment| {
+            let left = self.len().saturating_sub(segment.offset);
+            let len = segment.file_size.min(left);
+            let bytes = self.image.read(Part::Notes, segment.offset, len)?;
+            Ok(NoteSegment { bytes, endian: self.endian, align: segment.align })
+        })
+    }
+
+    /// How far the code that is mapped at `start` from `offset` of this file on
+    /// has moved from its link-time addresses, wrapping; `None` if the file has
+    /// no code there.
+    pub(crate) fn bias(&self, start: u64, offset: u64) -> Option<u64> {
+        // The kernel maps whole pages, so a mapping may start below its segment.
+        const IN_PAGE: u64 = 0xfff;
+        let code = self.segments.iter().filter(|s| s.kind == elf::PT_LOAD && s.executable);
+        let mut here = code.filter(|s| {
+            let end = s.offset.saturating_add(s.file_size);
+            s.offset & !IN_PAGE <= offset && offset < end
+        });
+        let segment = here.next()?;
+        let link_time = segment.addr.wrapping_sub(segment.offset).wrapping_add(offset);
+        Some(start.wrapping_sub(link_time))
+    }
+}
+
+/// The bytes of one note segment.
+#[derive(Debug)]
+pub(crate) struct NoteSegment {
+    bytes: Vec<u8>,
+    endian: Endianness,
+    align: u64,
+}
+
+impl NoteSegment {
+    /// The notes, in order.
+    pub(crate) fn notes(&self) -> Notes<'_> {
+        Notes::new(&self.bytes, self.endian, self.align)
+    }
+
+    fn build_id(&self) -> Option<Vec<u8>> {
+        let mut notes = self.notes();
+        let note = notes.find(|note| note.name == b"GNU" && note.kind == NOTE_GNU_BUILD_ID)?;
+        Some(note.desc.to_vec())
+    }
+}
+
+/// Where the section headers are, and how many program headers there are. A
+/// count that does not fit its field is in the first section header.
+fn read_counts<H>(image: &Image, endian: Endianness, header: &H) -> (SectionTable, u32)
+where
+    H: FileHeader<Endian = Endianness>,
+{
+    let mut table = SectionTable {
+        offset: header.e_shoff(endian).into(),
+        count: header.e_shnum(endian).into(),
+        entry_size: header.e_shentsize(endian),
+        names: header.e_shstrndx(endian).0.into(),
+    };
+    let mut segments = u32::from(header.e_phnum(endian));
+    let size = size_of_u64::<H::SectionHeader>();
+    if table.offset != 0
+        && let Ok(first) = image.read(Part::SectionHeaders, table.offset, size)
+        && let Some(first) = one::<H::SectionHeader>(&first)
+    {
+        if table.count == 0 {
+            table.count = u32::try_from(first.sh_size(endian).into()).unwrap_or(u32::MAX);
+        }
+        if table.names == u32::from(elf::SHN_XINDEX.0) {
+            table.names = first.sh_link(endian);
+        }
+        if segments == u32::from(elf::PN_XNUM) {
+            segments = first.sh_info(endian);
+        }
+    }
+    (table, segments)
+}
+
+fn read_segments<H>(
+    image: &Image,
+    endian: Endianness,
+    offset: u64,
+    count: u32,
+    entry_size: u64,
+) -> Result<Vec<Segment>, ElfError>
+where
+    H: FileHeader<Endian = Endianness>,
+{
+    let part = Part::ProgramHeaders;
+    let size = size_of_u64::<H::ProgramHeader>();
+    if entry_size != size {
+        return Err(ElfError::EntrySize { part, size: entry_size });
+    }
+    let bytes = image.read(part, offset, u64::from(count).saturating_mul(size))?;
+    let headers: &[H::ProgramHeader] = pod::slice_from_all_bytes(&bytes).unwrap_or_default();
+    Ok(headers
+        .iter()
+        .map(|header| Segment {
+            kind: header.p_type(endian),
+            executable: header.p_flags(endian).0 & elf::PF_X.0 != 0,
+            offset: header.p_offset(endian).into(),
+            addr: header.p_vaddr(endian).into(),
+            file_size: header.p_filesz(endian).into(),
+            memory_size: header.p_memsz(endian).into(),
+            align: header.p_align(endian).into(),
+        })
+        .collect())
+}
+
+/// The bytes up to the next zero, or none where the offset is outside.
+pub(crate) fn string_at(strings: &[u8], offset: u32) -> &[u8] {
+    let tail = usize::try_from(offset).ok().and_then(|at| strings.get(at..)).unwrap_or_default();
+    memchr(0, tail).and_then(|len| tail.get(..len)).unwrap_or_default()
+}
+
+fn one<T: Pod>(bytes: &[u8]) -> Option<T> {
+    pod::from_bytes::<T>(bytes).ok().map(|(value, _)| *value)
+}
+
+fn size_of_u64<T>() -> u64 {
+    u64::try_from(size_of::<T>()).unwrap_or(u64::MAX)
+}

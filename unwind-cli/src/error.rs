@@ -1,0 +1,189 @@
+//! What can go wrong, in one line each, and the exit code of each.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+use nix::errno::Errno;
+
+use crate::elf::ElfError;
+use crate::sample::SampleError;
+use crate::sframe_cmd::SframeError;
+
+/// Why a command failed. The text says what to do next where that is not plain.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum Error {
+    /// Standard output cannot be written to.
+    #[error("cannot write the output: {0}")]
+    Output(#[source] io::Error),
+    /// A file cannot be opened or read.
+    #[error("cannot read {}: {error}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
+    /// A file is not ELF, or is damaged.
+    #[error("{}: {error}", path.display())]
+    Elf {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        error: ElfError,
+    },
+
+    /// No process has this id.
+    #[error("there is no process {0}; `ps -e` lists those that run")]
+    NoSuchProcess(i32),
+    /// The process has ended before or while it was stopped.
+    #[error("process {0} has ended")]
+    Ended(i32),
+    /// A kernel thread.
+    #[error("process {0} is a kernel thread, which has no user stack")]
+    KernelThread(i32),
+    /// This very process.
+    #[error("a process cannot stop itself; name another one")]
+    OwnProcess,
+    /// Another tracer holds the process.
+    #[error("process {process} is traced by process {tracer} already; end that one first")]
+    AlreadyTraced {
+        /// Whose stack was asked for.
+        process: i32,
+        /// Who traces it.
+        tracer: i32,
+    },
+    /// The kernel refuses.
+    #[error(
+        "not permitted to stop process {process}{}",
+        permission_hint(*owner, *ptrace_scope)
+    )]
+    NotPermitted {
+        /// Whose stack was asked for.
+        process: i32,
+        /// The user id that it runs under.
+        owner: u32,
+        /// `kernel.yama.ptrace_scope`, where the kernel has it.
+        ptrace_scope: Option<u8>,
+    },
+    /// Tracing failed in another way.
+    #[error("cannot stop process {process}: {}", errno.desc())]
+    Trace {
+        /// Whose stack was asked for.
+        process: i32,
+        /// What the kernel says.
+        errno: Errno,
+    },
+    /// All threads sleep where signals do not wake them.
+    #[error("process {0} cannot be stopped: it waits inside the kernel; try again later")]
+    Unstoppable(i32),
+
+    /// A command cannot be started.
+    #[error("cannot start {}: {error}", command.display())]
+    Start {
+        /// Which command.
+        command: OsString,
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
+    /// The command has ended before its stack was to be taken.
+    #[error("{} ended ({status}) before {after_ms} ms were over; give a shorter --after", command.display())]
+    EndedEarly {
+        /// Which command.
+        command: OsString,
+        /// How it ended.
+        status: ExitStatus,
+        /// When its stack was to be taken, in milliseconds.
+        after_ms: u64,
+    },
+
+    /// An ELF file, but no core file.
+    #[error("{} is not a core file; give a program by --exe, or start it by `unwind stack -- PROGRAM`", path.display())]
+    NotACore {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// A core file of a CPU whose stacks this program does not walk.
+    #[error("{} is a core file of another machine ({machine}); only x86-64 and i386 are known", path.display())]
+    CoreMachine {
+        /// Which file.
+        path: PathBuf,
+        /// Its machine, by name or number.
+        machine: String,
+    },
+    /// The program that the user names is not that of the core file.
+    #[error("{} was not made by {}: the build ids differ", core.display(), program.display())]
+    WrongProgram {
+        /// The core file.
+        core: PathBuf,
+        /// The file that the user names.
+        program: PathBuf,
+    },
+    /// The SFrame tables of a file cannot be shown.
+    #[error(transparent)]
+    Sframe(#[from] SframeError),
+    /// A core file in which no thread has registers.
+    #[error("{} has no thread in it; it was cut off or is damaged", path.display())]
+    NoThreads {
+        /// Which file.
+        path: PathBuf,
+    },
+
+    /// The sample failed.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+}
+
+impl Error {
+    /// The exit code, as `--help` documents it.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Output(_) | Self::Trace { .. } => 1,
+            Self::Read { error, .. } | Self::Start { error, .. } => match error.kind() {
+                io::ErrorKind::NotFound => 3,
+                io::ErrorKind::PermissionDenied => 4,
+                _ => 1,
+            },
+            Self::NoSuchProcess(_) => 3,
+            Self::NotPermitted { .. } | Self::AlreadyTraced { .. } | Self::OwnProcess => 4,
+            Self::Elf { error: ElfError::Read { .. }, .. } => 1,
+            Self::Elf { .. }
+            | Self::KernelThread(_)
+            | Self::Unstoppable(_)
+            | Self::NotACore { .. }
+            | Self::CoreMachine { .. }
+            | Self::WrongProgram { .. }
+            | Self::NoThreads { .. } => 5,
+            Self::Ended(_) | Self::EndedEarly { .. } => 6,
+            Self::Sframe(error) => error.exit_code(),
+            Self::Sample(SampleError::Differs(_)) => 8,
+            Self::Sample(_) => 1,
+        }
+    }
+}
+
+/// Why tracing may have been refused, and what helps.
+fn permission_hint(owner: u32, ptrace_scope: Option<u8>) -> String {
+    let own = nix::unistd::geteuid().as_raw();
+    match ptrace_scope {
+        Some(3) => {
+            " (kernel.yama.ptrace_scope is 3, which forbids it to all until a reboot)".into()
+        }
+        Some(2) => " (kernel.yama.ptrace_scope is 2); run unwind as root".into(),
+        Some(1) if own == owner => {
+            " (kernel.yama.ptrace_scope is 1); run unwind as root, or start the program by \
+             `unwind stack -- PROGRAM`"
+                .into()
+        }
+        _ if own != owner => {
+            format!(", which runs under user id {owner}; run unwind as that user or as root")
+        }
+        _ if own == 0 => ", not even as root; a container needs CAP_SYS_PTRACE for it".into(),
+        _ => "; run unwind as root".into(),
+    }
+}

@@ -1,0 +1,274 @@
+//! The files whose code a target executes: what is loaded where.
+
+use std::cell::OnceCell;
+use std::fs::{File, Metadata};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use unwind_core::{Memory, VirtAddr};
+
+use crate::elf::{ElfError, ElfFile, SframeSection};
+use crate::symbols::{Function, Symbols};
+use crate::target::maps::{Backing, FileId, MappedFile, Mapping};
+
+/// The most bytes that are copied as the vDSO; it has a few pages.
+const VDSO_LIMIT: u64 = 1 << 20;
+
+/// Why the file behind a mapping is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum ModuleError {
+    /// It cannot be opened.
+    #[error("cannot open it: {0}")]
+    Open(io::ErrorKind),
+    /// It has no name any more.
+    #[error("it was deleted or replaced, and only root may still read it")]
+    Deleted,
+    /// Another file has taken its place.
+    #[error("it is not the file that was mapped; the build ids differ")]
+    Replaced,
+    /// It is not ELF, or damaged.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// Its program headers have no code where it was mapped.
+    #[error("its program headers have no code at the mapped offset {0:#x}")]
+    NoCodeAt(u64),
+    /// The target's memory cannot be read.
+    #[error("its memory cannot be read")]
+    Memory,
+}
+
+/// One loaded file.
+#[derive(Debug)]
+pub(crate) struct Module {
+    /// How it is called: the path of a file, or `[vdso]`.
+    pub(crate) path: PathBuf,
+    /// Its file, or why there is none.
+    pub(crate) image: Result<LoadedImage, ModuleError>,
+}
+
+/// A file and where it is loaded.
+#[derive(Debug)]
+pub(crate) struct LoadedImage {
+    pub(crate) file: Rc<ElfFile>,
+    /// How far it is above its link-time addresses, wrapping.
+    pub(crate) bias: u64,
+    sframe: OnceCell<Result<Option<SframeSection>, ElfError>>,
+    symbols: OnceCell<Result<Symbols, ElfError>>,
+}
+
+impl LoadedImage {
+    fn new(file: Rc<ElfFile>, bias: u64) -> Self {
+        Self { file, bias, sframe: OnceCell::new(), symbols: OnceCell::new() }
+    }
+
+    /// Its `.sframe`, read at the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`ElfError`] if it is not inside the file.
+    pub(crate) fn sframe(&self) -> Result<Option<&SframeSection>, ElfError> {
+        match self.sframe.get_or_init(|| self.file.sframe()) {
+            Ok(section) => Ok(section.as_ref()),
+            Err(error) => Err(*error),
+        }
+    }
+
+    /// The function that holds an address of the target. Symbols are read at
+    /// the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`ElfError`] if the symbols are damaged.
+    pub(crate) fn function(&self, addr: u64) -> Result<Option<Function>, ElfError> {
+        match self.symbols.get_or_init(|| Symbols::read(&self.file)) {
+            Ok(symbols) => Ok(symbols.find(&self.file, addr.wrapping_sub(self.bias))),
+            Err(error) => Err(*error),
+        }
+    }
+}
+
+/// All loaded files of a target.
+#[derive(Debug, Default)]
+pub(crate) struct Modules {
+    modules: Vec<Module>,
+    /// Ranges of code and the index of the module that each belongs to, sorted.
+    text: Vec<(Range<u64>, usize)>,
+    /// What was opened for which mappings.
+    files: Vec<(Backing, Result<Rc<ElfFile>, ModuleError>)>,
+}
+
+impl Modules {
+    /// Opens what stands behind each executable mapping, by `open`.
+    pub(crate) fn load(
+        mappings: &[Mapping],
+        mut open: impl FnMut(&Mapping) -> Option<Result<ElfFile, ModuleError>>,
+    ) -> Self {
+        let mut modules = Self::default();
+        for mapping in mappings.iter().filter(|mapping| mapping.executable) {
+            // A file is opened once, however many mappings it has.
+            let known = modules.files.iter().find(|(backing, _)| *backing == mapping.backing);
+            let file = match known {
+                Some((_, file)) => file.clone(),
+                None => {
+                    let Some(file) = open(mapping) else { continue };
+                    let file = file.map(Rc::new);
+                    modules.files.push((mapping.backing.clone(), file.clone()));
+                    file
+                }
+            };
+            modules.add(mapping, file);
+        }
+        modules.text.sort_unstable_by_key(|(range, _)| range.start);
+        modules
+    }
+
+    fn add(&mut self, mapping: &Mapping, file: Result<Rc<ElfFile>, ModuleError>) {
+        let path = match &mapping.backing {
+            Backing::File(file) => file.path.clone(),
+            Backing::Vdso => PathBuf::from("[vdso]"),
+            Backing::Anonymous | Backing::Named(_) => return,
+        };
+        let image = file.and_then(|file| {
+            let bias = file
+                .bias(mapping.range.start, mapping.offset)
+                .ok_or(ModuleError::NoCodeAt(mapping.offset))?;
+            Ok(LoadedImage::new(file, bias))
+        });
+        let same = |other: &Module| {
+            other.path == path
+                && match (&other.image, &image) {
+                    (Ok(other), Ok(image)) => {
+                        other.bias == image.bias && Rc::ptr_eq(&other.file, &image.file)
+                    }
+                    (Err(other), Err(error)) => other == error,
+                    _ => false,
+                }
+        };
+        let index = self.modules.iter().position(same).unwrap_or_else(|| {
+            let index = self.modules.len();
+            self.modules.push(Module { path, image });
+            index
+        });
+        self.text.push((mapping.range.clone(), index));
+    }
+
+    /// The module whose code holds an address of the target.
+    pub(crate) fn find(&self, addr: u64) -> Option<&Module> {
+        let behind = self.text.partition_point(|(range, _)| range.start <= addr);
+        let (range, index) = self.text.get(behind.checked_sub(1)?)?;
+        if range.contains(&addr) { self.modules.get(*index) } else { None }
+    }
+
+    /// The file behind the mappings of a kind, if one of them is executable and
+    /// the file could be opened.
+    pub(crate) fn file_of(&self, backing: &Backing) -> Option<Rc<ElfFile>> {
+        let (_, file) = self.files.iter().find(|(known, _)| known == backing)?;
+        file.clone().ok()
+    }
+
+    /// Each range of code with the file that it was loaded from, ascending.
+    pub(crate) fn text(&self) -> impl Iterator<Item = (&Range<u64>, &Module)> {
+        self.text.iter().filter_map(|(range, index)| Some((range, self.modules.get(*index)?)))
+    }
+}
+
+/// Opens a file that was mapped when a core was made. `build_id` is that of the
+/// mapped file, if the core has it.
+///
+/// # Errors
+///
+/// [`ModuleError`] if the file is gone, or is another one by now.
+pub(crate) fn open_of_core(path: &Path, build_id: Option<&[u8]>) -> Result<ElfFile, ModuleError> {
+    let file = open_elf(File::open(path))?;
+    match (build_id, file.build_id()) {
+        (Some(mapped), Some(present)) if mapped != present => Err(ModuleError::Replaced),
+        _ => Ok(file),
+    }
+}
+
+/// Opens the file behind a mapping of a process; `None` if there is none.
+pub(crate) fn open_of_process(
+    thread: i32,
+    mapping: &Mapping,
+    memory: &mut impl Memory,
+) -> Option<Result<ElfFile, ModuleError>> {
+    match &mapping.backing {
+        Backing::File(file) => Some(open_mapped_file(thread, mapping, file)),
+        Backing::Vdso => Some(copy_vdso(&mapping.range, memory)),
+        Backing::Anonymous | Backing::Named(_) => None,
+    }
+}
+
+/// The path may lead elsewhere by now, so what it leads to is compared with what
+/// is mapped. Of a process with another root directory it may be as seen from
+/// there or from here.
+fn open_mapped_file(
+    thread: i32,
+    mapping: &Mapping,
+    mapped: &MappedFile,
+) -> Result<ElfFile, ModuleError> {
+    let proc = PathBuf::from(format!("/proc/{thread}"));
+    let is_same = |file: &File| {
+        let metadata = file.metadata();
+        metadata.is_ok_and(|metadata| mapped.id.is_none_or(|id| same_file(&metadata, id)))
+    };
+    let below_root = mapped.path.strip_prefix("/").unwrap_or(&mapped.path);
+    let by_path = File::open(proc.join("root").join(below_root));
+    if by_path.as_ref().is_ok_and(is_same) {
+        return open_elf(by_path);
+    }
+    // A mapping leads to its file whatever the file's name, but for root only.
+    let Range { start, end } = mapping.range;
+    let by_mapping = File::open(proc.join(format!("map_files/{start:x}-{end:x}")));
+    if by_mapping.is_ok() {
+        return open_elf(by_mapping);
+    }
+    for path in [&proc.join("exe"), &mapped.path] {
+        let file = File::open(path);
+        if file.as_ref().is_ok_and(is_same) {
+            return open_elf(file);
+        }
+    }
+    // Stacked file systems give a file one device number when asked by its path
+    // and another when asked by a mapping, so these say nothing.
+    let is_gone = match &by_path {
+        Ok(file) => mapped.deleted || !same_inode(file, mapped.id),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    if is_gone { Err(ModuleError::Deleted) } else { open_elf(by_path) }
+}
+
+fn open_elf(file: io::Result<File>) -> Result<ElfFile, ModuleError> {
+    let file = file.map_err(|error| ModuleError::Open(error.kind()))?;
+    Ok(ElfFile::from_file(file)?)
+}
+
+fn same_inode(file: &File, id: Option<FileId>) -> bool {
+    file.metadata().is_ok_and(|metadata| id.is_none_or(|id| id.inode == metadata.ino()))
+}
+
+fn same_file(metadata: &Metadata, id: FileId) -> bool {
+    let device = metadata.dev();
+    u64::from(id.major) == u64::from(libc::major(device))
+        && u64::from(id.minor) == u64::from(libc::minor(device))
+        && id.inode == metadata.ino()
+}
+
+/// Copies the code that the kernel lends to the process.
+///
+/// # Errors
+///
+/// [`ModuleError`] if it cannot be read, or is damaged.
+pub(crate) fn copy_vdso(
+    range: &Range<u64>,
+    memory: &mut impl Memory,
+) -> Result<ElfFile, ModuleError> {
+    let len = range.end.saturating_sub(range.start).min(VDSO_LIMIT);
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+    memory.read(VirtAddr::new(range.start), &mut bytes).map_err(|_| ModuleError::Memory)?;
+    Ok(ElfFile::from_bytes(bytes)?)
+}

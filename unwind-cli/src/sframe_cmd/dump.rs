@@ -1,0 +1,222 @@
+//! `unwind sframe dump`: all functions and rows, in the layout of
+//! `readelf --sframe`.
+
+use std::io::{self, Write};
+
+use sframe::{Fde, FdeKind, FuncRange, Header, PauthKey, Section, Version};
+
+use crate::error::Error;
+use crate::sframe_cmd::{
+    SframeError,
+    file::{Input, SframeFile},
+    json,
+    notation::Cells,
+};
+
+/// Print all functions and rows, in the layout of `readelf --sframe`.
+///
+/// A damaged function is shown as far as it can be, with what is wrong with it
+/// in its place, and the exit code tells.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = LONG_HELP)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+
+    /// Print one JSON object instead of text; `--help` describes it
+    #[arg(long)]
+    json: bool,
+}
+
+const LONG_HELP: &str = "\
+The columns say how the CFA (the caller's stack pointer), its frame pointer and
+the return address are found:
+  sp+8    the stack pointer plus 8       (fp-8)  loaded from that address
+  c-16    saved at the CFA less 16       =c-16   that address itself
+  r10+0   register 10 by DWARF           [s]     signed
+  u       unchanged                      f       where the header fixes it
+  U       not said
+Starts of functions of equal blocks, STARTPC[m], count from a block's start. In
+a relocatable object all functions start at 0.
+
+JSON: one object with
+  schema        1; rises when a field changes its meaning or goes
+  file, relocatable
+  tables        a list, each with
+    section, addr       addresses are hexadecimal text
+    version, flags (a list), abi, byte_order
+    fixed_fp_offset, fixed_ra_offset    a number or null
+    num_fdes, num_fres
+    functions   a list, each with
+      index, pc, size, pc_type (`inc`, `mask`), type (`default`, `flex` or a
+      number), signal, pauth_key (`a`, `b` or null), rep_size
+      rows      a list, each with
+        start   bytes from the start of the function or block
+        info, words     as they are in the table
+        cfa, fp, ra     in the notation above; null for an outermost frame
+      error     what is wrong with the function, or null
+    error       why the next table cannot be opened (in an entry of its own)
+
+`unwind --help` lists the exit codes.";
+
+/// Runs `unwind sframe dump`.
+///
+/// # Errors
+///
+/// [`Error`] if the file cannot be read, or something in it not be shown.
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let file = args.input.open()?;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let faults = if args.json { json::write(&mut out, &file) } else { write(&mut out, &file) }
+        .and_then(|faults| out.flush().map(|()| faults))
+        .map_err(Error::Output)?;
+    if file.relocatable && !args.json {
+        // With standard error gone there is nobody left to tell.
+        let _ = writeln!(
+            io::stderr(),
+            "unwind: {} is a relocatable object: where its functions start is not resolved",
+            file.path.display()
+        );
+    }
+    match faults {
+        0 => Ok(()),
+        count => Err(SframeError::Damaged { path: file.path, count }.into()),
+    }
+}
+
+/// Writes all tables. Returns how many functions and tables could not be
+/// written whole.
+pub(crate) fn write(out: &mut impl Write, file: &SframeFile) -> io::Result<u64> {
+    let mut faults = 0_u64;
+    for section in &file.sections {
+        for (index, table) in section.tables().tables().enumerate() {
+            writeln!(out, "Contents of the SFrame section {}{}:", section.name, nth(index))?;
+            let more = match table {
+                Ok(table) => write_table(out, &table, file.relocatable)?,
+                Err(error) => {
+                    writeln!(out, "  error: {error}\n")?;
+                    1
+                }
+            };
+            faults = faults.saturating_add(more);
+        }
+    }
+    Ok(faults)
+}
+
+/// Readers of merged sections expect no number.
+fn nth(index: usize) -> String {
+    match index {
+        0 => String::new(),
+        _ => format!(", table {}", index.saturating_add(1)),
+    }
+}
+
+fn write_table(out: &mut impl Write, table: &Section<'_>, relocatable: bool) -> io::Result<u64> {
+    let header = table.header();
+    write_header(out, header)?;
+    writeln!(out, "  Function Index :\n")?;
+    let mut faults = 0_u64;
+    for (index, fde) in (0..header.num_fdes).zip(table.fdes()) {
+        let Some(mut range) = table.range(index) else { continue };
+        if relocatable {
+            range.start = 0;
+        }
+        write!(
+            out,
+            "    func idx [{index}]: pc = {:#x}, size = {} bytes",
+            range.start, range.size
+        )?;
+        let error = match fde {
+            Ok(fde) => write_function(out, table, &fde, range)?,
+            Err(error) => {
+                writeln!(out)?;
+                Some(error)
+            }
+        };
+        if let Some(error) = error {
+            writeln!(out, "    error: {error}")?;
+            faults = faults.saturating_add(1);
+        }
+        writeln!(out)?;
+    }
+    Ok(faults)
+}
+
+fn write_header(out: &mut impl Write, header: &Header) -> io::Result<()> {
+    writeln!(out, "  Header :\n")?;
+    writeln!(out, "    Version: SFRAME_VERSION_{}", header.version.number())?;
+    let names = flag_names(header);
+    let flags = if names.is_empty() { "NONE".into() } else { names.join(",\n           ") };
+    writeln!(out, "    Flags: {flags}")?;
+    if header.version != Version::V1 {
+        if let Some(offset) = header.fixed_fp_offset {
+            writeln!(out, "    CFA fixed FP offset: {offset}")?;
+        }
+        if let Some(offset) = header.fixed_ra_offset {
+            writeln!(out, "    CFA fixed RA offset: {offset}")?;
+        }
+    }
+    writeln!(out, "    Num FDEs: {}", header.num_fdes)?;
+    writeln!(out, "    Num FREs: {}\n", header.num_fres)
+}
+
+/// The names of the flags that are set.
+pub(crate) fn flag_names(header: &Header) -> Vec<&'static str> {
+    [
+        (header.flags.sorted(), "SFRAME_F_FDE_SORTED"),
+        (header.flags.frame_pointer(), "SFRAME_F_FRAME_POINTER"),
+        (header.flags.pcrel(), "SFRAME_F_FDE_FUNC_START_PCREL"),
+    ]
+    .into_iter()
+    .filter_map(|(set, name)| set.then_some(name))
+    .collect()
+}
+
+/// Ends the function's line and writes its rows. Returns what is wrong with
+/// it.
+fn write_function(
+    out: &mut impl Write,
+    table: &Section<'_>,
+    fde: &Fde,
+    range: FuncRange,
+) -> io::Result<Option<sframe::Error>> {
+    let mut attributes = String::new();
+    if fde.is_signal() {
+        attributes.push('S');
+    }
+    if fde.kind() == FdeKind::Flexible {
+        attributes.push('F');
+    }
+    if !attributes.is_empty() {
+        write!(out, ", attr = \"{attributes}\"")?;
+    }
+    if fde.pauth_key() == Some(PauthKey::B) {
+        write!(out, ", pauth = B key")?;
+    }
+    let (mark, base) = if fde.is_mask() { ("[m]", 0) } else { ("   ", range.start) };
+    writeln!(out, "\n    STARTPC{mark}      CFA       FP        RA           ")?;
+    if let FdeKind::Unknown(_) = fde.kind() {
+        return Ok(Some(sframe::Error::UnknownFdeType { at: fde.at, info2: fde.info2 }));
+    }
+    let rows = match table.fres(fde) {
+        Ok(rows) => rows,
+        Err(error) => return Ok(Some(error)),
+    };
+    for row in rows {
+        let cells =
+            match row.and_then(|fre| Ok((fre.start, Cells::new(table.header(), fde, &fre)?))) {
+                Ok(cells) => cells,
+                Err(error) => return Ok(Some(error)),
+            };
+        let start = base.wrapping_add(cells.0.into());
+        match cells.1 {
+            Some(Cells { cfa, fp, ra }) => {
+                writeln!(out, "    {start:016x}  {cfa:<10}{fp:<10}{ra:<13}")?;
+            }
+            None => writeln!(out, "    {start:016x}  RA undefined")?,
+        }
+    }
+    // Blocks of an unknown size are found by no lookup.
+    Ok(fde.pc_kind().err())
+}

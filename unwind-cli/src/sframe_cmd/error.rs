@@ -1,0 +1,75 @@
+//! What can go wrong with the tables of a file.
+
+use std::path::PathBuf;
+
+/// Why the tables of a file could not be shown.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum SframeError {
+    /// An ELF file without the section.
+    #[error(
+        "{} has no .sframe section; assemble it with `-Wa,--gsframe` to have one",
+        path.display()
+    )]
+    NoSection {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// A section, or a raw file, of no bytes: "no information".
+    #[error("{} has an .sframe section of zero bytes, which tells nothing", path.display())]
+    Empty {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// A raw section that no file can hold.
+    #[error("{} is larger than any section; is it one?", path.display())]
+    TooLarge {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// A table that cannot be opened.
+    #[error("{}: {error}", path.display())]
+    Table {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        error: sframe::Error,
+    },
+    /// Functions or rows that could not be shown.
+    #[error("{} is damaged: {count} functions or tables could not be shown whole", path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// How many.
+        count: u64,
+    },
+    /// Addresses mean nothing in the file.
+    #[error(
+        "{} is a relocatable object: its functions have no addresses before it is linked; \
+         `unwind sframe dump` shows their sizes and rows",
+        path.display()
+    )]
+    Relocatable {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// The answer to a question for an address is that there is none.
+    #[error("{missing} of {asked} addresses have no row")]
+    NoRow {
+        /// How many have none.
+        missing: usize,
+        /// How many were asked for.
+        asked: usize,
+    },
+}
+
+impl SframeError {
+    /// The exit code, as `--help` documents it.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::NoRow { .. } => 7,
+            _ => 5,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Rows as formulas, with the CPU's own names of registers.
+
+use std::fmt;
+
+use sframe::Abi;
+use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+
+/// A row with the ABI that names its registers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    pub(crate) abi: Abi,
+    pub(crate) row: Row,
+}
+
+impl fmt::Display for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.row.is_context_only() {
+            return f.write_str("a signal frame; its caller is not in the table");
+        }
+        if self.row.is_outermost() {
+            return f.write_str("the outermost frame");
+        }
+        let link = Register(self.abi, link_register(self.abi));
+        write!(f, "CFA={} ", Cfa(self.abi, self.row.cfa()))?;
+        match self.row.ra() {
+            RegRule::Same => write!(f, "RA={link}")?,
+            rule => write!(f, "RA={}", Value(self.abi, rule))?,
+        }
+        let fp = Register(self.abi, Base::Fp);
+        match self.row.fp() {
+            RegRule::Same => write!(f, " FP={fp}")?,
+            rule => write!(f, " FP={}", Value(self.abi, rule))?,
+        }
+        if self.row.is_ra_signed() {
+            f.write_str(", RA signed")?;
+        }
+        if self.row.is_signal() {
+            f.write_str(", signal frame")?;
+        }
+        Ok(())
+    }
+}
+
+struct Cfa(Abi, CfaRule);
+
+impl fmt::Display for Cfa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            CfaRule::Offset(base, offset) => write!(f, "{}{offset:+}", Register(self.0, base)),
+            CfaRule::Deref(base, offset) => write!(f, "*({}{offset:+})", Register(self.0, base)),
+        }
+    }
+}
+
+struct Value(Abi, RegRule);
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            RegRule::Same => f.write_str("unchanged"),
+            RegRule::Undefined => f.write_str("undefined"),
+            RegRule::AtCfa(offset) => write!(f, "*(CFA{offset:+})"),
+            RegRule::Cfa(offset) => write!(f, "CFA{offset:+}"),
+            RegRule::Reg(base, 0) => write!(f, "{}", Register(self.0, base)),
+            RegRule::Reg(base, offset) => write!(f, "{}{offset:+}", Register(self.0, base)),
+            RegRule::AtReg(base, offset) => {
+                write!(f, "*({}{offset:+})", Register(self.0, base))
+            }
+        }
+    }
+}
+
+struct Register(Abi, Base);
+
+impl fmt::Display for Register {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const AMD64: [&str; 17] = [
+            "rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11",
+            "r12", "r13", "r14", "r15", "rip",
+        ];
+        let Self(abi, base) = *self;
+        match (abi, base) {
+            (Abi::Amd64Little, Base::Sp) => f.write_str("rsp"),
+            (Abi::Amd64Little, Base::Fp) => f.write_str("rbp"),
+            (Abi::Amd64Little, Base::Reg(DwarfReg(number))) => {
+                match AMD64.get(usize::from(number)) {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, "register {number}"),
+                }
+            }
+            (Abi::Aarch64Big | Abi::Aarch64Little, Base::Fp) => f.write_str("x29"),
+            (Abi::Aarch64Big | Abi::Aarch64Little, Base::Reg(DwarfReg(number @ 0..=30))) => {
+                write!(f, "x{number}")
+            }
+            (Abi::S390xBig, Base::Sp) => f.write_str("r15"),
+            (Abi::S390xBig, Base::Fp) => f.write_str("r11"),
+            (Abi::S390xBig, Base::Reg(DwarfReg(number @ 0..=15))) => write!(f, "r{number}"),
+            (_, Base::Sp) => f.write_str("sp"),
+            (_, Base::Fp) => f.write_str("fp"),
+            (_, Base::Reg(DwarfReg(number))) => write!(f, "register {number}"),
+        }
+    }
+}
+
+/// Where a return address is that was not saved.
+fn link_register(abi: Abi) -> Base {
+    Base::Reg(DwarfReg(match abi {
+        Abi::Aarch64Big | Abi::Aarch64Little => 30,
+        Abi::S390xBig => 14,
+        _ => 16,
+    }))
+}

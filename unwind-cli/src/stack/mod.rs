@@ -1,0 +1,212 @@
+//! `unwind stack`: the stacks of a process, a core file or a command.
+
+mod frame_setup;
+mod report;
+mod text;
+mod walk;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+use crate::stack::report::Report;
+use crate::target::Target;
+
+pub(crate) use crate::stack::walk::{Method, StackWalker};
+
+/// Print the stacks of a process, a core file or a command.
+///
+/// Shows all threads, each frame with how it was found, and why each stack has
+/// no more frames. Without PID, core file or command: the sample that `unwind`
+/// alone shows.
+///
+/// A process is held still by ptrace while its stacks are read, usually for
+/// some milliseconds, and goes on unharmed. A command is then waited for until
+/// it ends by itself, or ended by --kill.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = LONG_HELP)]
+pub(crate) struct Args {
+    /// The process, by its id or by that of one of its threads
+    #[arg(long, value_name = "PID", group = "target",
+          value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+
+    /// A core file of x86-64 or i386
+    #[arg(long, value_name = "FILE", group = "target")]
+    core: Option<PathBuf>,
+
+    /// The program that the core file is from, if it is not where it was
+    #[arg(long, value_name = "FILE", requires = "core",
+          conflicts_with_all = ["pid", "command"])]
+    exe: Option<PathBuf>,
+
+    /// When to stop the command, in milliseconds after its start
+    #[arg(long, value_name = "MS", default_value_t = 100, requires = "command",
+          conflicts_with_all = ["pid", "core"])]
+    after: u64,
+
+    /// End the command once its stack is taken, instead of waiting for its end
+    #[arg(long, requires = "command", conflicts_with_all = ["pid", "core"])]
+    kill: bool,
+
+    /// How to find the caller of a frame
+    #[arg(long, value_enum, default_value_t = Method::Auto, requires = "target")]
+    method: Method,
+
+    /// How many frames of a stack to show at most
+    #[arg(long, value_name = "N", default_value_t = 510, requires = "target")]
+    max_frames: u32,
+
+    /// Print one JSON object instead of text; `--help` describes it
+    #[arg(long, requires = "target")]
+    json: bool,
+
+    /// A command to start and to stop once; what it writes to standard output
+    /// goes to standard error, so that the stacks stand alone
+    #[arg(last = true, value_name = "COMMAND", group = "target")]
+    command: Vec<OsString>,
+}
+
+const LONG_HELP: &str = "\
+How a frame was found, in the third column:
+  registers  it is what the thread executes
+  sframe     by the SFrame table of the code that it called
+  fp         by a frame pointer; `fp!` where the SFrame row could not be used
+  code       by the instructions at the function's entry or exit
+  signal     by the registers that the kernel saved for a signal handler
+
+A stack is complete if its last frame is known to be the outermost one.
+
+JSON: one object with
+  schema    1; rises when a field changes its meaning or goes
+  process, program, method
+  threads   a list, each with
+    thread, name, arch (`x86-64`, `ia32` or null), signal (of a core, or null)
+    frames  innermost first, each with
+      pc, sp            hexadecimal text
+      exact             the pc is an interrupted one, not a return address
+      found_by          `registers`, `sframe`, `fp`, `code`, `signal` or `other`
+      after_failure     the SFrame row of the callee could not be used
+      object            path of the file with the code, `[vdso]`, `[anonymous]`
+                        for code without a file, or null
+      object_pc         the pc as linked, hexadecimal text or null
+      function          demangled name, or null
+      mangled           the name in the file where it was mangled, or null
+      function_offset   bytes from the function's start to the pc, or null
+    end     complete (true or false), text, and reason: `outermost`,
+            `zero-return-address`, `max-frames`, `no-row`, `step`, `table`,
+            `no-code` or `not-walkable`
+  warnings  a list of lines
+
+`unwind --help` lists the exit codes.";
+
+/// Runs `unwind stack`.
+///
+/// # Errors
+///
+/// [`Error`] if the target cannot be read, or the output not be written.
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    if let Some(pid) = args.pid {
+        print(args, Target::of_process(pid)?)
+    } else if let Some(core) = &args.core {
+        print(args, Target::of_core(core, args.exe.as_deref())?)
+    } else if let Some((program, arguments)) = args.command.split_first() {
+        let mut command = Started::start(program, arguments)?;
+        command.let_run(Duration::from_millis(args.after))?;
+        let printed = Target::of_process(command.id()).and_then(|target| print(args, target));
+        // Whatever went wrong with the stack, the command is not left alone.
+        command.finish(args.kill)?;
+        printed
+    } else {
+        crate::sample::run()
+    }
+}
+
+/// Walks all stacks of a target, lets it go, and prints what was found.
+fn print(args: &Args, mut target: Target) -> Result<(), Error> {
+    let walker = StackWalker::new(&target.modules, &target.mappings, args.method, args.max_frames);
+    let threads = target.threads.iter();
+    let stacks = threads.map(|thread| walker.walk(&thread.registers, &mut target.memory)).collect();
+    let mut warnings = walker.into_warnings();
+    target.warnings.append(&mut warnings);
+    target.release();
+
+    let report = Report::new(&target, stacks, args.method);
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if args.json {
+        serde_json::to_writer_pretty(&mut out, &report)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out))
+    } else {
+        text::write(&mut out, &report)
+    }
+    .and_then(|()| out.flush())
+    .map_err(Error::Output)?;
+    if !args.json {
+        // With standard error gone there is nobody left to tell.
+        let _ = text::write_warnings(&mut io::stderr().lock(), &report);
+    }
+    Ok(())
+}
+
+/// A command that was started to look at its stack.
+struct Started<'a> {
+    program: &'a OsString,
+    child: Child,
+}
+
+impl<'a> Started<'a> {
+    fn start(program: &'a OsString, arguments: &[OsString]) -> Result<Self, Error> {
+        let child = Command::new(program)
+            .args(arguments)
+            .stdout(io::stderr())
+            .spawn()
+            .map_err(|error| Error::Start { command: program.clone(), error })?;
+        Ok(Self { program, child })
+    }
+
+    fn id(&self) -> i32 {
+        // Linux has no process ids above 2^22.
+        i32::try_from(self.child.id()).unwrap_or(i32::MAX)
+    }
+}
+
+impl Started<'_> {
+    /// Waits so long, or fails once the command ends.
+    fn let_run(&mut self, after: Duration) -> Result<(), Error> {
+        const LOOK_EVERY: Duration = Duration::from_millis(5);
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().map_err(|error| self.failed(error))? {
+                let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+                return Err(Error::EndedEarly { command: self.program.clone(), status, after_ms });
+            }
+            let left = after.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Ok(());
+            }
+            sleep(left.min(LOOK_EVERY));
+        }
+    }
+
+    /// Waits until the command ends, or ends it.
+    fn finish(mut self, kill: bool) -> Result<(), Error> {
+        if kill {
+            self.child.kill().map_err(|error| self.failed(error))?;
+        }
+        match self.child.wait() {
+            Ok(_) => Ok(()),
+            // It ended while it was traced, and its end was seen there.
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(()),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        Error::Start { command: self.program.clone(), error }
+    }
+}

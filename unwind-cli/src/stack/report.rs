@@ -1,0 +1,253 @@
+//! What is shown of a target's stacks: to people as text, to programs as JSON.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Serialize, Serializer};
+use unwind_core::{Frame, Origin};
+
+use crate::module::{Module, Modules};
+use crate::stack::walk::{EndReason, Method, Stack, StackEnd};
+use crate::target::maps::{Backing, Mapping};
+use crate::target::registers::CodeMode;
+use crate::target::{Target, Thread};
+
+/// Everything that one run found out.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    /// The version of this structure: it rises when a field changes its meaning
+    /// or goes.
+    pub(crate) schema: u32,
+    pub(crate) process: i32,
+    pub(crate) program: String,
+    pub(crate) method: Method,
+    pub(crate) threads: Vec<ThreadReport>,
+    /// What is not as it should be, a line each.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The stack of one thread.
+#[derive(Debug, Serialize)]
+pub(crate) struct ThreadReport {
+    pub(crate) thread: i32,
+    pub(crate) name: Option<String>,
+    /// `x86-64` or `ia32`; nothing where the mode is unknown.
+    pub(crate) arch: Option<&'static str>,
+    /// The signal that ended the program, in the thread that got it.
+    pub(crate) signal: Option<i32>,
+    /// Innermost first.
+    pub(crate) frames: Vec<FrameReport>,
+    pub(crate) end: StackEnd,
+}
+
+/// One frame.
+#[derive(Debug, Serialize)]
+pub(crate) struct FrameReport {
+    #[serde(serialize_with = "hex")]
+    pub(crate) pc: u64,
+    /// The stack pointer in this frame.
+    #[serde(serialize_with = "hex")]
+    pub(crate) sp: u64,
+    /// The pc is that of an interrupted instruction, not a return address.
+    pub(crate) exact: bool,
+    pub(crate) found_by: FoundBy,
+    /// The row that covers the callee could not be used.
+    pub(crate) after_failure: bool,
+    /// The path of the file that the code is from, or `[vdso]`, or
+    /// `[anonymous]` for code without a file; nothing where there is no code.
+    pub(crate) object: Option<String>,
+    /// The pc in the object's link-time addresses.
+    #[serde(serialize_with = "optional_hex")]
+    pub(crate) object_pc: Option<u64>,
+    /// The function, demangled.
+    pub(crate) function: Option<String>,
+    /// The function's name in the object, where it was mangled.
+    pub(crate) mangled: Option<String>,
+    /// Bytes from the function's start to the pc.
+    pub(crate) function_offset: Option<u64>,
+}
+
+/// How a frame was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum FoundBy {
+    /// The thread's registers: the frame that it executes.
+    Registers,
+    /// An SFrame table.
+    Sframe,
+    /// A frame pointer.
+    Fp,
+    /// The instructions at the pc of the callee.
+    Code,
+    /// The registers that the kernel saved for a signal handler.
+    Signal,
+    /// Another way.
+    Other,
+}
+
+impl From<Origin> for FoundBy {
+    fn from(origin: Origin) -> Self {
+        match origin {
+            Origin::Registers => Self::Registers,
+            Origin::Table | Origin::BuiltTable => Self::Sframe,
+            Origin::FramePointer => Self::Fp,
+            Origin::Instructions => Self::Code,
+            Origin::SignalContext => Self::Signal,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl Report {
+    /// The version of the structure.
+    const SCHEMA: u32 = 1;
+
+    /// Finds names for what was walked. `stacks` are those of the target's
+    /// threads, in the same order.
+    pub(crate) fn new(target: &Target, stacks: Vec<Stack>, method: Method) -> Self {
+        let mut warnings = target.warnings.clone();
+        let mut troubles = BTreeMap::new();
+        let threads = target
+            .threads
+            .iter()
+            .zip(stacks)
+            .map(|(thread, stack)| {
+                let frames = stack.frames.iter();
+                let frames = frames.map(|frame| name(frame, target, &mut troubles)).collect();
+                let mut report = ThreadReport::new(thread, stack.mode, frames, stack.end);
+                if method != Method::Fp {
+                    report.add_missing_table(&target.modules);
+                }
+                report
+            })
+            .collect();
+        warnings.extend(troubles.into_iter().map(|(path, trouble)| format!("{path}: {trouble}")));
+        Self {
+            schema: Self::SCHEMA,
+            process: target.process,
+            program: target.program.clone(),
+            method,
+            threads,
+            warnings,
+        }
+    }
+}
+
+impl ThreadReport {
+    fn new(
+        thread: &Thread,
+        mode: Option<CodeMode>,
+        frames: Vec<FrameReport>,
+        end: StackEnd,
+    ) -> Self {
+        Self {
+            thread: thread.id,
+            name: thread.name.clone(),
+            arch: mode.map(|mode| match mode {
+                CodeMode::X86_64 => "x86-64",
+                CodeMode::Ia32 => "ia32",
+            }),
+            signal: thread.signal,
+            frames,
+            end,
+        }
+    }
+
+    /// Says so if the walk ended in code whose file has no tables, which is why
+    /// most walks end early.
+    fn add_missing_table(&mut self, modules: &Modules) {
+        let Some(last) = self.frames.last() else { return };
+        let ends_early = matches!(
+            self.end.reason,
+            EndReason::NoRow | EndReason::Step | EndReason::NoCode | EndReason::ZeroReturnAddress
+        );
+        if self.arch != Some("x86-64") || self.end.complete || !ends_early {
+            return;
+        }
+        let module = modules.find(last.lookup());
+        let image = module.and_then(|module| module.image.as_ref().ok());
+        if let Some(object) = &last.object
+            && image.is_some_and(|image| image.sframe() == Ok(None))
+        {
+            self.end.text.push_str(&format!("; {} has no .sframe", file_name(object)));
+        }
+    }
+}
+
+impl FrameReport {
+    /// The address to ask a table or the symbols for: a return address may be
+    /// that of the next function already.
+    const fn lookup(&self) -> u64 {
+        if self.exact { self.pc } else { self.pc.wrapping_sub(1) }
+    }
+}
+
+/// The last part of a path.
+pub(crate) fn file_name(path: &str) -> &str {
+    Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path)
+}
+
+/// Names a frame. What is wrong with the files of its code goes to `troubles`,
+/// by path.
+fn name(frame: &Frame, target: &Target, troubles: &mut BTreeMap<String, String>) -> FrameReport {
+    let pc = frame.pc.addr().get();
+    let mut report = FrameReport {
+        pc,
+        sp: frame.sp,
+        exact: frame.pc.is_exact(),
+        found_by: frame.provenance.origin().into(),
+        after_failure: frame.provenance.is_after_failure(),
+        object: None,
+        object_pc: None,
+        function: None,
+        mangled: None,
+        function_offset: None,
+    };
+    let lookup = report.lookup();
+    let Some(module) = target.modules.find(lookup) else {
+        report.object = name_of_mapping(&target.mappings, lookup);
+        return report;
+    };
+    let path = module.path.display().to_string();
+    if let Err(trouble) = name_function(&mut report, lookup, module) {
+        troubles.insert(path.clone(), trouble);
+    }
+    report.object = Some(path);
+    report
+}
+
+fn name_function(report: &mut FrameReport, lookup: u64, module: &Module) -> Result<(), String> {
+    let image = module.image.as_ref().map_err(|error| error.to_string())?;
+    let object_pc = report.pc.wrapping_sub(image.bias);
+    report.object_pc = Some(object_pc);
+    if let Some(function) = image.function(lookup).map_err(|error| error.to_string())? {
+        report.function_offset = Some(object_pc.wrapping_sub(function.start));
+        report.function = Some(function.name);
+        report.mangled = function.mangled;
+    }
+    Ok(())
+}
+
+/// What code without a file is called: `[anonymous]` if a just-in-time compiler
+/// made it, or by the kernel's name.
+fn name_of_mapping(mappings: &[Mapping], addr: u64) -> Option<String> {
+    let mut code = mappings.iter().filter(|mapping| mapping.executable);
+    let mapping = code.find(|mapping| mapping.range.contains(&addr))?;
+    Some(match &mapping.backing {
+        Backing::Named(name) => String::from_utf8_lossy(name).into_owned(),
+        _ => "[anonymous]".into(),
+    })
+}
+
+/// As text, since the numbers of many JSON readers end at 53 bits.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn hex<S: Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{value:#x}"))
+}
+
+fn optional_hex<S: Serializer>(value: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => hex(value, serializer),
+        None => serializer.serialize_none(),
+    }
+}

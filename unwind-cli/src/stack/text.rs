@@ -1,0 +1,112 @@
+//! Stacks as text for people.
+
+use std::fmt::{self, Write as _};
+use std::io::{self, Write};
+
+use crate::stack::report::{FoundBy, FrameReport, Report, ThreadReport, file_name};
+
+/// Writes a report.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let count = report.threads.len();
+    let threads = if count == 1 { "thread" } else { "threads" };
+    writeln!(out, "process {} ({}), {count} {threads}", report.process, Plain(&report.program))?;
+    for thread in &report.threads {
+        writeln!(out)?;
+        write_thread(out, thread)?;
+    }
+    Ok(())
+}
+
+/// Writes the warnings of a report, a line each.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write_warnings(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    report.warnings.iter().try_for_each(|warning| writeln!(out, "unwind: {}", Plain(warning)))
+}
+
+fn write_thread(out: &mut impl Write, thread: &ThreadReport) -> io::Result<()> {
+    write!(out, "thread {}", thread.thread)?;
+    if let Some(name) = &thread.name {
+        write!(out, " ({})", Plain(name))?;
+    }
+    if let Some(arch) = thread.arch {
+        write!(out, ", {arch}")?;
+    }
+    if let Some(signal) = thread.signal {
+        write!(out, ", ended by {}", SignalName(signal))?;
+    }
+    writeln!(out)?;
+    let width = if thread.arch == Some("ia32") { 8 } else { 16 };
+    for (number, frame) in thread.frames.iter().enumerate() {
+        let (pc, found_by) = (frame.pc, found_by(frame));
+        writeln!(out, "  #{number:<3} 0x{pc:0width$x}  {found_by:<9}  {}", Place(frame))?;
+    }
+    let completeness = if thread.end.complete { "complete" } else { "incomplete" };
+    writeln!(out, "  {completeness}: {}", Plain(&thread.end.text))
+}
+
+/// How a frame was found, marked where that was the second choice.
+const fn found_by(frame: &FrameReport) -> &'static str {
+    match (frame.found_by, frame.after_failure) {
+        (FoundBy::Registers, _) => "registers",
+        (FoundBy::Sframe, _) => "sframe",
+        (FoundBy::Fp, false) => "fp",
+        (FoundBy::Fp, true) => "fp!",
+        (FoundBy::Code, _) => "code",
+        (FoundBy::Signal, _) => "signal",
+        (FoundBy::Other, _) => "other",
+    }
+}
+
+/// Function, offset and object, as far as they are known.
+struct Place<'a>(&'a FrameReport);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let frame = self.0;
+        let object = frame.object.as_deref().map(file_name);
+        match (&frame.function, object, frame.object_pc) {
+            (Some(function), Some(object), _) => {
+                let offset = frame.function_offset.unwrap_or(0);
+                write!(f, "{}+{offset:#x} ({})", Plain(function), Plain(object))
+            }
+            (_, Some(object), Some(pc)) => write!(f, "?? ({}+{pc:#x})", Plain(object)),
+            (_, Some(object), None) => write!(f, "?? ({})", Plain(object)),
+            (_, None, _) => f.write_str("??"),
+        }
+    }
+}
+
+/// Text from outside without what a terminal takes as a command.
+struct Plain<'a>(&'a str);
+
+impl fmt::Display for Plain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for letter in self.0.chars() {
+            if letter.is_control() {
+                write!(f, "{}", letter.escape_default())?;
+            } else {
+                f.write_char(letter)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A signal by name and number.
+struct SignalName(i32);
+
+impl fmt::Display for SignalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match nix::sys::signal::Signal::try_from(self.0) {
+            Ok(signal) => write!(f, "{signal} (signal {})", self.0),
+            Err(_) => write!(f, "signal {}", self.0),
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Walks the stacks of a target by the method that the user chose.
+
+use std::fmt;
+use std::ops::Range;
+
+use clap::ValueEnum;
+use serde::Serialize;
+use unwind_core::{
+    Arch, End, Frame, FrameContext, ModuleMap, RowSource, TableError, VirtAddr, Walker,
+};
+use unwind_x86::{
+    FramePointers, Ia32, Ia32Regs, Prologue, SframeModule, SframeSource, SignalTrampolines, X86_64,
+    X86_64Regs,
+};
+
+use crate::module::Modules;
+use crate::stack::frame_setup;
+use crate::target::maps::Mapping;
+use crate::target::memory::TargetMemory;
+use crate::target::registers::{CodeMode, UserRegisters};
+
+/// How many loaded files with SFrame tables are used.
+const MAX_TABLES: usize = 1024;
+
+/// How frames are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Method {
+    /// By SFrame tables where there are some, else as `fp` does.
+    Auto,
+    /// By SFrame tables alone.
+    Sframe,
+    /// By frame pointers, by the instructions at a function's entry and exit,
+    /// and by signal frames.
+    Fp,
+}
+
+/// One walked stack.
+#[derive(Clone, Debug)]
+pub(crate) struct Stack {
+    pub(crate) mode: Option<CodeMode>,
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) end: StackEnd,
+}
+
+/// Why a stack has no more frames.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct StackEnd {
+    /// The last frame is known to be the outermost one.
+    pub(crate) complete: bool,
+    /// For programs.
+    pub(crate) reason: EndReason,
+    /// For people.
+    pub(crate) text: String,
+}
+
+/// The kinds of reasons for which a stack has no more frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum EndReason {
+    /// The row of the last frame says that it is the outermost one.
+    Outermost,
+    /// The last frame's return address is zero.
+    ZeroReturnAddress,
+    /// There are more frames than `--max-frames`.
+    MaxFrames,
+    /// No method covers the last frame.
+    NoRow,
+    /// The row of the last frame could not be applied.
+    Step,
+    /// The table of the last frame is malformed.
+    Table,
+    /// The return address does not lead to code.
+    NoCode,
+    /// The thread runs in a mode whose stacks are not walked.
+    NotWalkable,
+}
+
+impl StackEnd {
+    fn new<E: TableError + fmt::Display>(end: &End<E>) -> Self {
+        let reason = match end {
+            End::Outermost => EndReason::Outermost,
+            End::ZeroReturnAddress => EndReason::ZeroReturnAddress,
+            End::Full => EndReason::MaxFrames,
+            End::NoRow => EndReason::NoRow,
+            End::Table(_) => EndReason::Table,
+            End::NotWalkable => EndReason::NotWalkable,
+            // Whatever else there is, the last row led no further.
+            _ => EndReason::Step,
+        };
+        Self { complete: end.is_complete(), reason, text: end.to_string() }
+    }
+
+    fn no_code(pc: VirtAddr) -> Self {
+        let text = format!("return address {pc} does not lead to code");
+        Self { complete: false, reason: EndReason::NoCode, text }
+    }
+
+    fn not_walkable(text: String) -> Self {
+        Self { complete: false, reason: EndReason::NotWalkable, text }
+    }
+}
+
+/// What is needed to walk any stack of one target.
+pub(crate) struct StackWalker<'t> {
+    modules: &'t Modules,
+    method: Method,
+    max_frames: u32,
+    tables: Box<ModuleMap<SframeModule<'t>, MAX_TABLES>>,
+    /// Where the target has code, ascending.
+    code: Vec<Range<u64>>,
+    x86_64: X86_64,
+    warnings: Vec<String>,
+}
+
+impl<'t> StackWalker<'t> {
+    pub(crate) fn new(
+        modules: &'t Modules,
+        mappings: &[Mapping],
+        method: Method,
+        max_frames: u32,
+    ) -> Self {
+        let code = mappings.iter().filter(|mapping| mapping.executable);
+        let mut code: Vec<_> = code.map(|mapping| mapping.range.clone()).collect();
+        code.sort_unstable_by_key(|range| range.start);
+        let mut walker = Self {
+            modules,
+            method,
+            max_frames,
+            tables: Box::default(),
+            code,
+            x86_64: address_width(mappings),
+            warnings: Vec::new(),
+        };
+        if method != Method::Fp {
+            walker.add_tables();
+        }
+        walker
+    }
+
+    /// Opens the tables of each loaded file that has some.
+    fn add_tables(&mut self) {
+        let modules = self.modules;
+        for (text, module) in modules.text() {
+            let Ok(image) = &module.image else { continue };
+            let section = match image.sframe() {
+                Ok(Some(section)) => section,
+                Ok(None) => continue,
+                Err(error) => {
+                    self.warn(&format!("{}: {error}", module.path.display()));
+                    continue;
+                }
+            };
+            let addr = section.addr.wrapping_add(image.bias);
+            match SframeModule::new(&section.bytes, addr) {
+                Ok(Some(table)) => {
+                    let text = VirtAddr::new(text.start)..VirtAddr::new(text.end);
+                    let module = unwind_core::Module { text, bias: image.bias, table };
+                    if let Err(error) = self.tables.add(module) {
+                        self.warn(&format!("not all .sframe sections are used: {error}"));
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    self.warn(&format!("{}: .sframe is not used: {error}", module.path.display()));
+                }
+            }
+        }
+    }
+
+    /// Which tables could not be used, a line each.
+    pub(crate) fn into_warnings(self) -> Vec<String> {
+        self.warnings
+    }
+
+    fn warn(&mut self, text: &str) {
+        // A file has a range of code or more.
+        if !self.warnings.iter().any(|warning| warning == text) {
+            self.warnings.push(text.to_owned());
+        }
+    }
+
+    /// Walks the stack of the thread with these registers.
+    pub(crate) fn walk(&self, regs: &UserRegisters, memory: &mut TargetMemory) -> Stack {
+        let mode = regs.code_mode();
+        let (frames, end) = match mode {
+            Some(CodeMode::X86_64) => self.walk_x86_64(x86_64_registers(regs), memory),
+            Some(CodeMode::Ia32) => self.walk_ia32(regs, memory),
+            None => {
+                let text = format!("code segment {:#x} is the program's own", regs.cs);
+                (Vec::new(), StackEnd::not_walkable(text))
+            }
+        };
+        Stack { mode, frames, end }
+    }
+
+    fn walk_x86_64(&self, regs: X86_64Regs, memory: &mut TargetMemory) -> (Vec<Frame>, StackEnd) {
+        let tables = SframeSource::new(&*self.tables);
+        let (frames, mut end) = match self.method {
+            Method::Auto => {
+                let source = tables.or(SignalTrampolines).or(Prologue);
+                let walker = Walker::new(self.x86_64, source).fallback(FramePointers);
+                self.collect(walker, regs, memory)
+            }
+            Method::Sframe => self.collect(Walker::new(self.x86_64, tables), regs, memory),
+            Method::Fp => {
+                let source = RowSource::<X86_64>::or(SignalTrampolines, Prologue);
+                let walker = Walker::new(self.x86_64, source).fallback(FramePointers);
+                self.collect(walker, regs, memory)
+            }
+        };
+        let is_covered = |frame: &Frame| {
+            let (pc, sp) = (frame.pc, frame.sp);
+            let context = FrameContext { pc, sp, fp: None, registers: None };
+            matches!({ tables }.row(&context, memory), Ok(Some(_)))
+        };
+        if !frames.last().is_some_and(is_covered) {
+            self.doubt_zero(CodeMode::X86_64, &frames, &mut end, memory);
+        }
+        (frames, end)
+    }
+
+    /// No table format covers 32-bit code.
+    fn walk_ia32(&self, regs: &UserRegisters, memory: &mut TargetMemory) -> (Vec<Frame>, StackEnd) {
+        let arch = if regs.eflags & EFLAGS_VM == 0 { Ia32::FLAT } else { Ia32::VM86 };
+        let regs = ia32_registers(regs);
+        if self.method == Method::Sframe {
+            return self.collect(Walker::new(arch, unwind_core::NoRows), regs, memory);
+        }
+        let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
+        let walker = Walker::new(arch, source).fallback(FramePointers);
+        let (frames, mut end) = self.collect(walker, regs, memory);
+        self.doubt_zero(CodeMode::Ia32, &frames, &mut end, memory);
+        (frames, end)
+    }
+
+    /// A return address of zero marks the outermost frame if a table leads to
+    /// it, or a frame pointer that is known to be one. One that is none leads
+    /// to zeroes as often as anywhere.
+    fn doubt_zero(
+        &self,
+        mode: CodeMode,
+        frames: &[Frame],
+        end: &mut StackEnd,
+        memory: &mut TargetMemory,
+    ) {
+        if end.reason != EndReason::ZeroReturnAddress {
+            return;
+        }
+        let has_frame_pointer = frames.last().is_some_and(|frame| {
+            is_at_stack_pointer(mode, frame) || self.sets_up_frame_pointer(mode, frame, memory)
+        });
+        if !has_frame_pointer {
+            end.complete = false;
+            end.text.push_str(", by a frame pointer that may be none");
+        }
+    }
+
+    fn sets_up_frame_pointer(
+        &self,
+        mode: CodeMode,
+        frame: &Frame,
+        memory: &mut TargetMemory,
+    ) -> bool {
+        let pc = frame.pc.lookup_addr().get();
+        let image = self.modules.find(pc).and_then(|module| module.image.as_ref().ok());
+        let start = image.and_then(|image| {
+            let function = image.function(pc).ok()??;
+            Some(function.start.wrapping_add(image.bias))
+        });
+        start.is_some_and(|start| frame_setup::is_done(mode, start, pc, memory))
+    }
+
+    fn collect<A, S, F>(
+        &self,
+        walker: Walker<A, S, F>,
+        regs: A::Regs,
+        memory: &mut TargetMemory,
+    ) -> (Vec<Frame>, StackEnd)
+    where
+        A: Arch,
+        S: RowSource<A>,
+        S::Error: fmt::Display,
+        F: RowSource<A>,
+        F::Error: Into<S::Error>,
+    {
+        let mut walker = walker.max_frames(self.max_frames);
+        let mut walked = walker.frames(regs, memory);
+        let mut frames = Vec::new();
+        for frame in walked.by_ref() {
+            // A frame pointer that is none leads anywhere.
+            if !frame.pc.is_exact() && !self.is_code(frame.pc.lookup_addr()) {
+                return (frames, StackEnd::no_code(frame.pc.addr()));
+            }
+            frames.push(frame);
+        }
+        // The walk has ended, so it has an end.
+        let end = walked
+            .end()
+            .map_or_else(|| StackEnd::not_walkable("no frames".into()), |end| StackEnd::new(&end));
+        (frames, end)
+    }
+
+    fn is_code(&self, addr: VirtAddr) -> bool {
+        let addr = addr.get();
+        let behind = self.code.partition_point(|range| range.start <= addr);
+        let range = behind.checked_sub(1).and_then(|at| self.code.get(at));
+        range.is_some_and(|range| range.contains(&addr))
+    }
+}
+
+/// Whether a frame has nothing on the stack but the pair of frame pointer and
+/// return address, as the frame of start-up code has.
+fn is_at_stack_pointer(mode: CodeMode, frame: &Frame) -> bool {
+    let pair = match mode {
+        CodeMode::X86_64 => 16,
+        CodeMode::Ia32 => 8,
+    };
+    frame.cfa.is_some() && frame.cfa == frame.sp.checked_add(pair)
+}
+
+/// The flag of VM86 mode.
+const EFLAGS_VM: u64 = 1 << 17;
+
+/// A program gets addresses above 47 bits only on a CPU with 57, and only if it
+/// asks for them.
+fn address_width(mappings: &[Mapping]) -> X86_64 {
+    const USER_END_48: u64 = 1 << 47;
+    const USER_END_57: u64 = 1 << 56;
+    let is_wide = |mapping: &Mapping| (USER_END_48..USER_END_57).contains(&mapping.range.start);
+    if mappings.iter().any(is_wide) { X86_64::FIVE_LEVEL } else { X86_64::FOUR_LEVEL }
+}
+
+/// In the order of the DWARF numbers.
+fn x86_64_registers(regs: &UserRegisters) -> X86_64Regs {
+    let r = regs;
+    X86_64Regs::from_all(
+        r.rip,
+        [
+            r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11,
+            r.r12, r.r13, r.r14, r.r15,
+        ],
+    )
+}
+
+/// In the order of the DWARF numbers.
+fn ia32_registers(regs: &UserRegisters) -> Ia32Regs {
+    let r = regs;
+    let gpr = [r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi];
+    Ia32Regs::from_all(low_half(r.rip), gpr.map(low_half))
+}
+
+/// 32-bit code has no more of a register.
+fn low_half(value: u64) -> u32 {
+    let [b0, b1, b2, b3, ..] = value.to_le_bytes();
+    u32::from_le_bytes([b0, b1, b2, b3])
+}

@@ -1,0 +1,435 @@
+//! The function symbols of an ELF file, and their names as a person reads them.
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use memchr::memchr;
+use object::elf::{self, FileHeader32, FileHeader64};
+use object::read::elf::{FileHeader, Sym};
+use object::{Endianness, pod};
+
+use crate::elf::{ElfError, ElfFile, Part, Section};
+
+/// How many bytes of a symbol table are read at once: a multiple of the sizes
+/// of both kinds of entry, 16 and 24.
+const CHUNK: u64 = 48 << 10;
+/// The longest name that is read, in bytes.
+const NAME_LIMIT: u64 = 64 << 10;
+/// The longest name that is shown, in bytes: some short names unfold to
+/// gigabytes.
+const DEMANGLED_LIMIT: usize = 64 << 10;
+/// How many symbols that start before an address are tried. Functions nest a
+/// few deep at most.
+const NESTING_LIMIT: usize = 1 << 12;
+
+/// The functions of one file, by link-time address.
+#[derive(Debug, Default)]
+pub(crate) struct Symbols {
+    /// Sorted by start, and for one start from worst to best.
+    symbols: Vec<Symbol>,
+    /// The file with the names, where it is not the one that was asked for.
+    debug_file: Option<ElfFile>,
+}
+
+/// A function that holds an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Function {
+    /// Its name, demangled where it was mangled.
+    pub(crate) name: String,
+    /// The name in the file, where it was mangled.
+    pub(crate) mangled: Option<String>,
+    /// Its first link-time address.
+    pub(crate) start: u64,
+}
+
+/// One symbol, without its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Symbol {
+    start: u64,
+    /// Past its last byte.
+    end: u64,
+    /// The highest `end` of this symbol and all before it.
+    furthest_end: u64,
+    /// Where the file has the name.
+    name: u64,
+    rank: Rank,
+}
+
+/// How good a name is, from worst to best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// Without a size: often a label inside a function in assembly code.
+    Label,
+    Local,
+    Weak,
+    Global,
+}
+
+impl Symbols {
+    /// Reads the symbols of a file: its own table of all functions, else that
+    /// of the separate debug file with the same build id, else the table of
+    /// exported functions.
+    ///
+    /// # Errors
+    ///
+    /// [`ElfError`] if the file has a table and it is damaged.
+    pub(crate) fn read(file: &ElfFile) -> Result<Self, ElfError> {
+        let sections = file.sections()?;
+        let all = read_table(file, &sections, elf::SHT_SYMTAB)?;
+        if !all.is_empty() {
+            return Ok(Self { symbols: all, debug_file: None });
+        }
+        if let Some(debug_file) = open_debug_file(file) {
+            let sections = debug_file.sections()?;
+            let symbols = read_table(&debug_file, &sections, elf::SHT_SYMTAB)?;
+            if !symbols.is_empty() {
+                return Ok(Self { symbols, debug_file: Some(debug_file) });
+            }
+        }
+        let symbols = read_table(file, &sections, elf::SHT_DYNSYM)?;
+        Ok(Self { symbols, debug_file: None })
+    }
+
+    /// The function that holds a link-time address. `file` is the one that the
+    /// symbols were read from.
+    pub(crate) fn find(&self, file: &ElfFile, addr: u64) -> Option<Function> {
+        let symbol = self.find_symbol(addr)?;
+        let name = read_name(self.debug_file.as_ref().unwrap_or(file), symbol.name)?;
+        let demangled = demangle(&name);
+        let (name, mangled) = match demangled {
+            Some(demangled) => (demangled, Some(name)),
+            None => (name, None),
+        };
+        Some(Function { name, mangled, start: symbol.start })
+    }
+
+    fn find_symbol(&self, addr: u64) -> Option<&Symbol> {
+        let behind = self.symbols.partition_point(|symbol| symbol.start <= addr);
+        let mut label = None;
+        for symbol in self.symbols.get(..behind)?.iter().rev().take(NESTING_LIMIT) {
+            if symbol.furthest_end <= addr {
+                break;
+            }
+            if addr < symbol.end {
+                if symbol.rank != Rank::Label {
+                    return Some(symbol);
+                }
+                label = label.or(Some(symbol));
+            }
+        }
+        label
+    }
+}
+
+/// `/usr/lib/debug/.build-id/ab/cdef….debug`, where distributions put what they
+/// strip off.
+fn open_debug_file(file: &ElfFile) -> Option<ElfFile> {
+    let id = file.build_id()?;
+    let (first, rest) = id.split_first()?;
+    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let path = PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug"));
+    open_with_build_id(&path, &id)
+}
+
+fn open_with_build_id(path: &Path, id: &[u8]) -> Option<ElfFile> {
+    let file = ElfFile::from_file(File::open(path).ok()?).ok()?;
+    (file.build_id().as_deref() == Some(id)).then_some(file)
+}
+
+/// Reads the first symbol table of a kind, sorted for lookups.
+fn read_table(
+    file: &ElfFile,
+    sections: &[Section],
+    kind: elf::SectionType,
+) -> Result<Vec<Symbol>, ElfError> {
+    let Some(table) = sections.iter().find(|section| section.kind == kind) else {
+        return Ok(Vec::new());
+    };
+    let mut symbols = if file.is_64 {
+        read_entries::<FileHeader64<Endianness>>(file, sections, table)?
+    } else {
+        read_entries::<FileHeader32<Endianness>>(file, sections, table)?
+    };
+    symbols.sort_unstable_by_key(|symbol| (symbol.start, symbol.rank, symbol.end, symbol.name));
+    end_labels(&mut symbols);
+    let mut furthest_end = 0;
+    for symbol in &mut symbols {
+        furthest_end = symbol.end.max(furthest_end);
+        symbol.furthest_end = furthest_end;
+    }
+    Ok(symbols)
+}
+
+/// A symbol without a size reaches to the next one; its `end` is the end of its
+/// section until then.
+fn end_labels(symbols: &mut [Symbol]) {
+    let mut next_start = u64::MAX;
+    let mut previous_start = u64::MAX;
+    for symbol in symbols.iter_mut().rev() {
+        if symbol.start != previous_start {
+            next_start = previous_start;
+            previous_start = symbol.start;
+        }
+        if symbol.rank == Rank::Label {
+            symbol.end = symbol.end.min(next_start);
+        }
+    }
+}
+
+fn read_entries<H>(
+    file: &ElfFile,
+    sections: &[Section],
+    table: &Section,
+) -> Result<Vec<Symbol>, ElfError>
+where
+    H: FileHeader<Endian = Endianness>,
+{
+    let entry_size = u64::try_from(size_of::<H::Sym>()).unwrap_or(u64::MAX);
+    if table.entry_size != entry_size {
+        return Err(ElfError::EntrySize { part: Part::Symbols, size: table.entry_size });
+    }
+    let names = usize::try_from(table.link).ok().and_then(|index| sections.get(index));
+    let names =
+        names.ok_or(ElfError::NoSuchSection { part: Part::SymbolNames, index: table.link })?;
+    let code = CodeRanges::new(file, sections);
+
+    let mut symbols = Vec::new();
+    let mut done = 0;
+    while done < table.size {
+        let len = table.size.saturating_sub(done).min(CHUNK);
+        let at = table.offset.saturating_add(done);
+        let bytes = file.bytes(Part::Symbols, at, len)?;
+        let count = bytes.len().checked_div(size_of::<H::Sym>()).unwrap_or(0);
+        let entries: &[H::Sym] = pod::slice_from_bytes(&bytes, count).map_or(&[], |(s, _)| s);
+        symbols.extend(entries.iter().filter_map(|entry| function(file, entry, names, &code)));
+        done = done.saturating_add(len);
+    }
+    Ok(symbols)
+}
+
+/// The symbol of a table's entry, if that is a function or a label in code.
+fn function<S>(file: &ElfFile, entry: &S, names: &Section, code: &CodeRanges) -> Option<Symbol>
+where
+    S: Sym<Endian = Endianness>,
+{
+    let endian = file.endian;
+    let kind = entry.st_type();
+    if !matches!(kind, elf::STT_FUNC | elf::STT_GNU_IFUNC | elf::STT_NOTYPE)
+        || matches!(entry.st_shndx(endian), elf::SHN_UNDEF | elf::SHN_ABS)
+    {
+        return None;
+    }
+    let start: u64 = entry.st_value(endian).into();
+    let size: u64 = entry.st_size(endian).into();
+    let code_end = code.end_of(start)?;
+    let name = u64::from(entry.st_name(endian));
+    if name == 0 || name >= names.size {
+        return None;
+    }
+    let (rank, end) = match entry.st_bind() {
+        _ if size == 0 => (Rank::Label, code_end),
+        elf::STB_GLOBAL => (Rank::Global, start.saturating_add(size)),
+        elf::STB_WEAK => (Rank::Weak, start.saturating_add(size)),
+        _ => (Rank::Local, start.saturating_add(size)),
+    };
+    Some(Symbol { start, end, furthest_end: 0, name: names.offset.checked_add(name)?, rank })
+}
+
+/// Where a file has code: its executable sections, or segments where it has no
+/// such section.
+struct CodeRanges(Vec<(u64, u64)>);
+
+impl CodeRanges {
+    fn new(file: &ElfFile, sections: &[Section]) -> Self {
+        let range = |(addr, size): (u64, u64)| (addr, addr.saturating_add(size));
+        let sections = sections.iter().filter(|section| section.executable);
+        let mut ranges: Vec<_> = sections.map(|s| range((s.addr, s.size))).collect();
+        if ranges.is_empty() {
+            let segments = file.segments.iter().filter(|segment| segment.executable);
+            ranges = segments.map(|s| range((s.addr, s.memory_size))).collect();
+        }
+        ranges.sort_unstable();
+        Self(ranges)
+    }
+
+    /// The end of the range that holds `addr`.
+    fn end_of(&self, addr: u64) -> Option<u64> {
+        let behind = self.0.partition_point(|&(start, _)| start <= addr);
+        let &(_, end) = self.0.get(behind.checked_sub(1)?)?;
+        (addr < end).then_some(end)
+    }
+}
+
+/// Reads the text up to a zero, or to a limit of length.
+fn read_name(file: &ElfFile, at: u64) -> Option<String> {
+    let rest = file.len().checked_sub(at)?;
+    // Nearly all names fit the first read.
+    for len in [256, NAME_LIMIT] {
+        let mut bytes = file.bytes(Part::SymbolNames, at, rest.min(len)).ok()?;
+        let end = memchr(0, &bytes);
+        if end.is_some() || len == NAME_LIMIT {
+            bytes.truncate(end.unwrap_or(bytes.len()));
+            return Some(String::from_utf8_lossy(without_version(&bytes)).into_owned());
+        }
+    }
+    None
+}
+
+/// Full symbol tables have the version of an exported symbol behind its name:
+/// `read@@GLIBC_2.2.5`.
+fn without_version(name: &[u8]) -> &[u8] {
+    let len = memchr(b'@', name).filter(|&at| at != 0).unwrap_or(name.len());
+    name.get(..len).unwrap_or(name)
+}
+
+/// The name as it was in the source, where it is a mangled one of Rust or C++.
+fn demangle(name: &str) -> Option<String> {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return bounded(|out| fmt::Write::write_fmt(out, format_args!("{rust:#}")));
+    }
+    let is_cpp = name.starts_with("_Z") || name.starts_with("_GLOBAL_");
+    let cpp = is_cpp.then(|| cpp_demangle::Symbol::new(name).ok()).flatten()?;
+    // The parameters of templates are long already.
+    let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
+    bounded(|out| cpp.structured_demangle(out, &options))
+}
+
+/// What `write` writes, or `None` if it fails or writes too much.
+fn bounded(write: impl FnOnce(&mut Bounded) -> fmt::Result) -> Option<String> {
+    let mut out = Bounded(String::new());
+    write(&mut out).ok()?;
+    Some(out.0)
+}
+
+/// A string that refuses to grow over [`DEMANGLED_LIMIT`].
+struct Bounded(String);
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len().saturating_add(text.len()) > DEMANGLED_LIMIT {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbols(list: &[(u64, u64, Rank)]) -> Symbols {
+        let mut symbols: Vec<_> = list
+            .iter()
+            .zip(1..)
+            .map(|(&(start, end, rank), name)| Symbol { start, end, furthest_end: 0, name, rank })
+            .collect();
+        symbols.sort_unstable_by_key(|s| (s.start, s.rank, s.end, s.name));
+        end_labels(&mut symbols);
+        let mut furthest_end = 0;
+        for symbol in &mut symbols {
+            furthest_end = symbol.end.max(furthest_end);
+            symbol.furthest_end = furthest_end;
+        }
+        Symbols { symbols, debug_file: None }
+    }
+
+    /// The number, from 1, of the symbol that is found.
+    fn find(symbols: &Symbols, addr: u64) -> Option<u64> {
+        symbols.find_symbol(addr).map(|symbol| symbol.name)
+    }
+
+    #[test]
+    fn a_pc_past_a_sized_symbol_is_not_inside_it() {
+        let two = symbols(&[(0x10, 0x20, Rank::Global), (0x30, 0x40, Rank::Local)]);
+        for (addr, found) in [
+            (0x0f, None),
+            (0x10, Some(1)),
+            (0x1f, Some(1)),
+            (0x20, None),
+            (0x2f, None),
+            (0x30, Some(2)),
+            (0x40, None),
+        ] {
+            assert_eq!(find(&two, addr), found, "{addr:#x}");
+        }
+    }
+
+    #[test]
+    fn a_label_reaches_to_the_next_symbol_but_hides_no_sized_one() {
+        let mixed = symbols(&[
+            (0x10, 0x30, Rank::Global),
+            (0x18, 0x100, Rank::Label),
+            (0x40, 0x100, Rank::Label),
+            (0x50, 0x60, Rank::Local),
+            (0x70, 0x100, Rank::Label),
+        ]);
+        for (addr, found) in
+            [(0x1c, Some(1)), (0x34, Some(2)), (0x4f, Some(3)), (0x60, None), (0xff, Some(5))]
+        {
+            assert_eq!(find(&mixed, addr), found, "{addr:#x}");
+        }
+        assert_eq!(find(&mixed, 0x100), None);
+    }
+
+    #[test]
+    fn the_innermost_of_nested_functions_is_found_and_a_global_name_preferred() {
+        let nested = symbols(&[
+            (0x10, 0x100, Rank::Local),
+            (0x20, 0x30, Rank::Global),
+            (0x40, 0x50, Rank::Weak),
+            (0x40, 0x50, Rank::Global),
+            (0x40, 0x50, Rank::Local),
+        ]);
+        for (addr, found) in [(0x18, 1), (0x20, 2), (0x30, 1), (0x48, 4), (0x50, 1), (0xff, 1)] {
+            assert_eq!(find(&nested, addr), Some(found), "{addr:#x}");
+        }
+    }
+
+    #[test]
+    fn names_of_rust_and_cpp_are_demangled_and_others_are_left() {
+        for (mangled, plain) in [
+            (
+                "_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE",
+                Some("core::fmt::Write::write_fmt"),
+            ),
+            ("_RNvC6_123foo3bar", Some("123foo::bar")),
+            (
+                "_ZNSt6vectorIiSaIiEE9push_backEOi",
+                Some("std::vector<int, std::allocator<int> >::push_back"),
+            ),
+            ("main", None),
+            ("_Znonsense", None),
+            ("", None),
+        ] {
+            assert_eq!(demangle(mangled).as_deref(), plain, "{mangled}");
+        }
+    }
+
+    #[test]
+    fn the_version_of_an_exported_symbol_is_no_part_of_its_name() {
+        for (name, plain) in [
+            (&b"read@@GLIBC_2.2.5"[..], &b"read"[..]),
+            (b"memcpy@GLIBC_2.2.5", b"memcpy"),
+            (b"main", b"main"),
+            (b"@odd", b"@odd"),
+        ] {
+            assert_eq!(without_version(name), plain);
+        }
+    }
+
+    #[test]
+    fn a_name_that_unfolds_without_end_is_given_up() {
+        // Each `S_`-style substitution doubles the one before it.
+        let mut name = String::from("_Z1fP1a");
+        for digit in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ".chars() {
+            name.push_str(&format!("PFS{digit}_S{digit}_E"));
+        }
+        assert!(demangle(&name).is_none_or(|plain| plain.len() <= DEMANGLED_LIMIT));
+        assert_eq!(
+            bounded(|out| fmt::Write::write_str(out, &"x".repeat(DEMANGLED_LIMIT + 1))),
+            None
+        );
+    }
+}

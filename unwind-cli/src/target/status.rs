@@ -1,0 +1,102 @@
+//! What `/proc/PID/status` and `/proc/PID/stat` say about a task.
+
+use std::io;
+
+use memchr::{memchr, memchr_iter, memrchr};
+
+/// The state of one task, as far as it decides whether and how to trace it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status {
+    /// The process that the task is a thread of.
+    pub(crate) process: i32,
+    /// The letter of `proc(5)`: `R`, `S`, `D`, `T`, `t`, `Z`, `X`, `I`.
+    pub(crate) state: u8,
+    /// Who traces the task, or 0.
+    pub(crate) tracer: i32,
+    /// The effective user id.
+    pub(crate) user: u32,
+    /// It runs in the kernel only.
+    pub(crate) is_kernel_thread: bool,
+}
+
+impl Status {
+    /// Reads the state of the task with this id, be it a process or a thread.
+    ///
+    /// # Errors
+    ///
+    /// As reading a file: `NotFound` where there is no such task.
+    pub(crate) fn read(task: i32) -> io::Result<Self> {
+        let status = std::fs::read(format!("/proc/{task}/status"))?;
+        let stat = std::fs::read(format!("/proc/{task}/stat"))?;
+        Self::parse(&status, &stat)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unknown form of status"))
+    }
+
+    /// It has ended, and only its entry in the process table is left.
+    pub(crate) fn is_dead(self) -> bool {
+        matches!(self.state, b'Z' | b'X')
+    }
+
+    fn parse(status: &[u8], stat: &[u8]) -> Option<Self> {
+        let number = |name| std::str::from_utf8(field(status, name)?).ok()?.parse().ok();
+        // Real, effective, saved and file system id.
+        let users = std::str::from_utf8(field(status, "Uid")?).ok()?;
+        Some(Self {
+            process: number("Tgid")?,
+            state: *field(status, "State")?.first()?,
+            tracer: number("TracerPid")?,
+            user: users.split_ascii_whitespace().nth(1)?.parse().ok()?,
+            is_kernel_thread: flags(stat)? & PF_KTHREAD != 0,
+        })
+    }
+}
+
+/// `PF_KTHREAD` of the kernel's task flags.
+const PF_KTHREAD: u32 = 0x0020_0000;
+
+/// The ninth field of `/proc/PID/stat`. The second, the name in parentheses,
+/// may hold anything, so the count starts behind its last parenthesis.
+fn flags(stat: &[u8]) -> Option<u32> {
+    let behind_name = stat.get(memrchr(b')', stat)?.checked_add(1)?..)?;
+    std::str::from_utf8(behind_name).ok()?.split_ascii_whitespace().nth(6)?.parse().ok()
+}
+
+/// The value on the line `Name:\tvalue`.
+fn field<'a>(status: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let line_starts =
+        std::iter::once(0).chain(memchr_iter(b'\n', status).map(|at| at.saturating_add(1)));
+    let rest = line_starts
+        .filter_map(|start| status.get(start..))
+        .find_map(|line| line.strip_prefix(name.as_bytes())?.strip_prefix(b":"))?;
+    let line = rest.get(..memchr(b'\n', rest).unwrap_or(rest.len()))?;
+    Some(line.trim_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_by_its_whole_name() {
+        let status = b"Name:\tx\nTgid:\t12\nNgid:\t0\nTracerPid:\t99";
+        assert_eq!(field(status, "Tgid"), Some(&b"12"[..]));
+        assert_eq!(field(status, "TracerPid"), Some(&b"99"[..]));
+        assert_eq!(field(status, "Tracer"), None);
+        assert_eq!(field(status, "gid"), None);
+    }
+
+    #[test]
+    fn a_name_with_a_parenthesis_and_spaces_does_not_shift_the_flags() {
+        let stat = b"7 (a) S 2 b) S 1 7 7 0 -1 2097216 0 0";
+        assert_eq!(flags(stat), Some(0x0020_0040));
+    }
+
+    #[test]
+    fn this_process_is_alive_untraced_and_no_kernel_thread() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let status = Status::read(pid).unwrap();
+        assert_eq!((status.process, status.tracer), (pid, 0));
+        assert!(!status.is_dead() && !status.is_kernel_thread);
+        assert_eq!(Status::read(i32::MAX).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,242 @@
+//! `unwind stack --core`: cores of the kernel and of a debugger, whole and
+//! damaged.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::fs;
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use support::*;
+use testdata::{skip, tool};
+
+const CRASH_CHAIN: [&str; 3] = ["load", "middle", "main"];
+
+/// Lets a program crash and returns the core file that the kernel wrote.
+fn crash(program: &Path) -> Option<PathBuf> {
+    let directory = program.parent().unwrap();
+    let status = Command::new("sh")
+        .args(["-c", "ulimit -c unlimited && exec \"$0\""])
+        .arg(program)
+        .current_dir(directory)
+        .status()
+        .unwrap();
+    assert!(!status.success(), "the program has to crash");
+    let mut files = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let core = files.find(|path| path.file_name().unwrap().to_string_lossy().starts_with("core"));
+    if core.is_none() {
+        skip("the kernel writes core files elsewhere, see core(5)");
+    }
+    core
+}
+
+/// Makes a core file of a running program by gdb.
+fn gcore(target: &Target, directory: &Path) -> Option<PathBuf> {
+    tool("gdb")?;
+    let gcore = tool("gcore")?;
+    let prefix = directory.join("gcore");
+    let output =
+        Command::new(gcore).arg("-o").arg(&prefix).arg(target.id().to_string()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    Some(format!("{}.{}", prefix.display(), target.id()).into())
+}
+
+fn report_of_core(core: &Path, arguments: &[&str]) -> Value {
+    report(&[&["--core", core.to_str().unwrap()], arguments].concat())
+}
+
+/// What a core and the process that it was made of have to agree on.
+fn comparable(report: &Value) -> Vec<(Value, Value, Value, Value)> {
+    let mut threads: Vec<_> = threads(report)
+        .iter()
+        .map(|thread| {
+            let part = |name: &str| thread[name].clone();
+            (part("thread"), part("arch"), part("frames"), part("end"))
+        })
+        .collect();
+    threads.sort_by_key(|thread| thread.0.as_i64());
+    threads
+}
+
+#[test]
+fn a_core_of_the_kernel_shows_the_thread_that_crashed() {
+    for (test, flags, method, arch) in [
+        ("crash_fp", FRAME_POINTERS, "fp", "x86-64"),
+        ("crash_sframe", SFRAME, "sframe", "x86-64"),
+        ("crash_32", FRAME_POINTERS_32, "fp", "ia32"),
+    ] {
+        let Some(program) = compile(test, "crash.c", flags) else { continue };
+        let Some(core) = crash(&program) else { continue };
+        let report = report_of_core(&core, &["--method", method]);
+        assert_eq!(functions_to_main(&report), CRASH_CHAIN, "{test}");
+        let thread = &threads(&report)[0];
+        assert_eq!((&thread["arch"], &thread["signal"]), (&arch.into(), &11.into()));
+        assert_eq!(report["program"], "program");
+        assert_eq!(report["warnings"].as_array().unwrap().len(), 0, "{report:#}");
+    }
+}
+
+#[test]
+fn the_signal_is_shown_in_the_thread_that_got_it() {
+    let Some(program) = compile("crash_thread", "crash_thread.c", FRAME_POINTERS) else { return };
+    let Some(core) = crash(&program) else { return };
+    let report = report_of_core(&core, &["--method", "fp"]);
+    let with_signal = |thread: &&Value| !thread["signal"].is_null();
+    let crashed: Vec<_> = threads(&report).iter().filter(with_signal).collect();
+    let [thread] = crashed[..] else { panic!("not one thread: {report:#}") };
+    assert_eq!(functions(thread)[..2], ["load", "work"]);
+    assert_eq!(threads(&report).len(), 3);
+}
+
+#[test]
+fn a_core_of_gdb_equals_the_process_that_it_was_made_of() {
+    for (test, source, flags) in [
+        ("gcore_threads", "threads.c", FRAME_POINTERS),
+        ("gcore_sframe", "echo.c", SFRAME),
+        ("gcore_32", "echo.c", FRAME_POINTERS_32),
+    ] {
+        let Some(program) = compile(test, source, flags) else { continue };
+        let target = Target::start(&program, &[]);
+        let Some(core) = gcore(&target, program.parent().unwrap()) else { continue };
+        let (live, dead) = (report_of(&target, &[]), report_of_core(&core, &[]));
+        assert_eq!(comparable(&live), comparable(&dead), "{test}");
+    }
+}
+
+#[test]
+fn code_that_the_core_leaves_out_is_read_from_the_program() {
+    // Signal frames are known by their code, which is in the C library and in
+    // no core.
+    let Some(program) = compile("core_code", "handler.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &[]);
+    let Some(core) = gcore(&target, program.parent().unwrap()) else { return };
+    let report = report_of_core(&core, &["--method", "fp"]);
+    let names = functions_to_main(&report);
+    assert_eq!(names[3..], ["interrupted", "outer", "main"]);
+}
+
+#[test]
+fn exe_names_the_program_where_it_has_moved_and_another_one_is_refused() {
+    let Some(program) = compile("core_exe", "crash.c", SFRAME) else { return };
+    let Some(core) = crash(&program) else { return };
+    let moved = program.with_file_name("moved");
+    fs::rename(&program, &moved).unwrap();
+
+    let without = report_of_core(&core, &["--method", "sframe"]);
+    assert_eq!(functions(&threads(&without)[0]), ["?"]);
+    let warnings = without["warnings"].to_string();
+    assert!(warnings.contains("program"), "{warnings}");
+
+    let exe = moved.to_str().unwrap();
+    let with = report_of_core(&core, &["--method", "sframe", "--exe", exe]);
+    assert_eq!(functions_to_main(&with), CRASH_CHAIN);
+
+    // Without a list of the files that were mapped, which old kernels leave out.
+    hide_note(&core, 0x4649_4c45);
+    let without_list = report_of_core(&core, &["--method", "sframe", "--exe", exe]);
+    assert_eq!(functions_to_main(&without_list), CRASH_CHAIN);
+
+    let Some(other) = compile("core_other", "echo.c", SFRAME) else { return };
+    let Some(core) = crash_again(&moved, &program) else { return };
+    let arguments = ["stack", "--core", core.to_str().unwrap(), "--exe"];
+    let text = fails(arguments.into_iter().chain([other.to_str().unwrap()]), 5);
+    assert!(text.contains("the build ids differ"), "{text}");
+}
+
+fn crash_again(moved: &Path, program: &Path) -> Option<PathBuf> {
+    fs::copy(moved, program).unwrap();
+    for entry in fs::read_dir(program.parent().unwrap()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().unwrap().to_string_lossy().starts_with("core") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    crash(program)
+}
+
+#[test]
+fn a_program_that_was_replaced_since_is_not_used() {
+    let Some(program) = compile("core_replaced", "crash.c", SFRAME) else { return };
+    let Some(core) = crash(&program) else { return };
+    let Some(other) = compile("core_replacement", "echo.c", SFRAME) else { return };
+    fs::copy(&other, &program).unwrap();
+    let report = report_of_core(&core, &[]);
+    assert_eq!(threads(&report)[0]["frames"][0]["function"], Value::Null);
+    let warnings = report["warnings"].to_string();
+    assert!(warnings.contains("the build ids differ"), "{warnings}");
+}
+
+/// Gives all notes of a kind in a 64-bit core another kind.
+fn hide_note(core: &Path, kind: u32) {
+    let bytes = fs::read(core).unwrap();
+    let pattern: Vec<u8> = [kind.to_le_bytes().as_slice(), b"CORE\0"].concat();
+    let at = bytes.windows(pattern.len()).position(|window| window == pattern).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(core).unwrap();
+    file.write_all_at(&[0xff; 4], at.try_into().unwrap()).unwrap();
+}
+
+#[test]
+fn a_cut_core_gives_what_it_has_or_an_error() {
+    let Some(program) = compile("core_cut", "crash.c", FRAME_POINTERS) else { return };
+    let Some(core) = crash(&program) else { return };
+    let bytes = fs::read(&core).unwrap();
+    let cut = core.with_file_name("cut");
+    let mut file = fs::File::create(&cut).unwrap();
+    // Each length inside the headers and the first notes, then some.
+    let lengths = (0..4096).step_by(37).chain((4096..bytes.len()).step_by(20_011));
+    let mut written = 0;
+    let mut shown = 0;
+    for len in lengths {
+        file.seek(SeekFrom::Start(written)).unwrap();
+        file.write_all(&bytes[usize::try_from(written).unwrap()..len]).unwrap();
+        written = len.try_into().unwrap();
+        let output = unwind(["stack", "--core", cut.to_str().unwrap()]).output().unwrap();
+        let text = stderr(&output);
+        match output.status.code() {
+            Some(0) => {
+                assert!(text.contains("is cut off"), "{len}: {text}");
+                shown += 1;
+            }
+            Some(5) => assert_eq!(text.lines().count(), 1, "{len}: {text}"),
+            other => panic!("{len}: {other:?} {text}"),
+        }
+    }
+    assert!(shown > 0, "the notes are in front, so a stack was to be had");
+}
+
+#[test]
+fn any_part_of_a_core_may_be_wrong() {
+    let Some(program) = compile("core_wrong", "crash.c", FRAME_POINTERS) else { return };
+    let Some(core) = crash(&program) else { return };
+    let bytes = fs::read(&core).unwrap();
+    // Headers and notes, which the kernel puts in front.
+    let front = 0x1800.min(bytes.len());
+    let damaged = core.with_file_name("damaged");
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    for round in 0..200 {
+        let mut bytes = bytes.clone();
+        for _ in 0..=round % 4 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let at = usize::try_from(random >> 16).unwrap() % front;
+            bytes[at] = random.to_le_bytes()[0];
+        }
+        fs::write(&damaged, &bytes).unwrap();
+        let output = unwind(["stack", "--core", damaged.to_str().unwrap()]).output().unwrap();
+        let text = stderr(&output);
+        assert!(matches!(output.status.code(), Some(0 | 5)), "round {round}: {text}");
+    }
+}

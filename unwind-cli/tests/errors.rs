@@ -1,0 +1,167 @@
+//! Each failure has its exit code and one clear line.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use support::*;
+use testdata::{skip, tool};
+
+#[test]
+fn no_such_process() {
+    // Above the highest id that Linux gives.
+    let text = fails(["stack", "--pid", "4194305"], 3);
+    assert!(text.contains("no process 4194305"), "{text}");
+}
+
+#[test]
+fn a_kernel_thread_has_no_stack() {
+    // The parent of all kernel threads.
+    if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
+        let text = fails(["stack", "--pid", "2"], 5);
+        assert!(text.contains("kernel thread"), "{text}");
+    } else {
+        skip("kernel threads are not to be seen here");
+    }
+}
+
+#[test]
+fn a_process_that_has_ended_is_said_to_have() {
+    let mut ended = Command::new("true").stdin(Stdio::piped()).spawn().unwrap();
+    wait_until("its end", || status_of(ended.id(), "State").starts_with('Z'));
+    let text = fails(["stack", "--pid", &ended.id().to_string()], 6);
+    assert!(text.contains("has ended"), "{text}");
+    ended.wait().unwrap();
+}
+
+#[test]
+fn a_process_of_another_user_is_not_permitted() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("only root can take another user's place");
+    }
+    let Some(setpriv) = tool("setpriv") else { return };
+    // Where that user may execute it.
+    let directory = public_directory("errors");
+    let copy = directory.join("unwind");
+    fs::copy(env!("CARGO_BIN_EXE_unwind"), &copy).unwrap();
+    let output = Command::new(setpriv)
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+        .arg(&copy)
+        .args(["stack", "--pid", "1"])
+        .output()
+        .unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(4), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("not permitted to stop process 1"), "{text}");
+    assert!(text.contains("user id 0"), "{text}");
+}
+
+#[test]
+fn a_process_that_another_traces_is_left_to_it() {
+    let Some(program) = compile("traced", "echo.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &[]);
+    let pid = nix::unistd::Pid::from_raw(target.id().try_into().unwrap());
+    nix::sys::ptrace::seize(pid, nix::sys::ptrace::Options::empty()).unwrap();
+    let text = fails(["stack", "--pid", &target.id().to_string()], 4);
+    assert!(text.contains(&format!("traced by process {}", std::process::id())), "{text}");
+}
+
+#[test]
+fn no_such_file_or_command() {
+    let text = fails(["stack", "--core", "/nonexistent/core"], 3);
+    assert!(text.contains("/nonexistent/core"), "{text}");
+    let text = fails(["stack", "--", "/nonexistent/command"], 3);
+    assert!(text.contains("/nonexistent/command"), "{text}");
+}
+
+#[test]
+fn files_that_are_no_cores() {
+    let directory = scratch("no_cores");
+    let text = directory.join("text");
+    fs::write(&text, "no ELF at all").unwrap();
+    let message = fails(["stack", "--core", text.to_str().unwrap()], 5);
+    assert!(message.contains("not an ELF file"), "{message}");
+
+    let message = fails(["stack", "--core", env!("CARGO_BIN_EXE_unwind")], 5);
+    assert!(message.contains("not a core file"), "{message}");
+
+    // The header of a core file of AArch64.
+    let mut header = vec![0; 64];
+    header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    header[16..20].copy_from_slice(&[4, 0, 183, 0]);
+    let foreign = directory.join("foreign");
+    fs::write(&foreign, &header).unwrap();
+    let message = fails(["stack", "--core", foreign.to_str().unwrap()], 5);
+    assert!(message.contains("another machine (AArch64)"), "{message}");
+
+    // One of x86-64 without anything in it.
+    header[18] = 62;
+    fs::write(&foreign, &header).unwrap();
+    let message = fails(["stack", "--core", foreign.to_str().unwrap()], 5);
+    assert!(message.contains("no thread"), "{message}");
+
+    let message = fails(["stack", "--core", directory.to_str().unwrap()], 1);
+    assert!(message.contains("directory"), "{message}");
+}
+
+#[test]
+fn a_command_that_ends_too_early() {
+    let text = fails(["stack", "--after", "60000", "--", "sh", "-c", "exit 3"], 6);
+    assert!(text.contains("ended (exit status: 3)"), "{text}");
+}
+
+#[test]
+fn a_wrong_command_line() {
+    for arguments in [
+        &["stack", "--pid", "0"][..],
+        &["stack", "--pid", "1", "--core", "x"],
+        &["stack", "--json"],
+        &["stack", "--exe", "x"],
+        &["stack", "--after", "5", "--pid", "1"],
+        &["stack", "--kill", "--core", "x"],
+        &["stack", "--exe", "x", "--pid", "1"],
+        &["stack", "--exe", "x", "--", "true"],
+        &["stack", "--method", "dwarf", "--pid", "1"],
+        &["nonsense"],
+    ] {
+        let output = unwind(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    for arguments in [&["stack", "--kill", "--after", "0", "--", "sleep", "9"][..], &[]] {
+        let mut command =
+            unwind(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(command.stdout.take());
+        let output = command.wait_with_output().unwrap();
+        assert_eq!(stderr(&output), "");
+        assert!(output.status.success());
+    }
+}
+
+#[test]
+fn every_exit_code_is_in_the_help() {
+    let help = String::from_utf8(run(["--help"]).stdout).unwrap();
+    let codes = help.split("Exit codes:").nth(1).expect("lists them");
+    let listed: Vec<u8> = codes
+        .lines()
+        .filter_map(|line| line.split_ascii_whitespace().next()?.parse().ok())
+        .collect();
+    let count = u8::try_from(listed.len()).unwrap();
+    assert_eq!(listed, (0..count).collect::<Vec<u8>>());
+    assert!(count > 6);
+}

@@ -1,0 +1,406 @@
+//! `unwind stack` of live processes: what it shows, and that they go on.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use support::*;
+use testdata::{skip, tool};
+
+const ECHO_CHAIN: [&str; 7] =
+    ["receive", "serve", "descend", "descend", "descend", "descend", "main"];
+
+fn send(target: &Target, signal: Signal) {
+    kill(Pid::from_raw(target.id().try_into().unwrap()), signal).unwrap();
+}
+
+#[test]
+fn each_method_that_applies_shows_the_chain_of_calls() {
+    for (flags, methods) in
+        [(FRAME_POINTERS, &["fp", "auto"][..]), (SFRAME, &["sframe", "auto"][..])]
+    {
+        let Some(program) = compile("chain", "echo.c", flags) else { continue };
+        let target = Target::start(&program, &[]);
+        for method in methods {
+            let report = report_of(&target, &["--method", method]);
+            assert_eq!(functions_to_main(&report), ECHO_CHAIN, "{method} {flags:?}");
+        }
+    }
+}
+
+#[test]
+fn a_32_bit_process_is_walked_in_4_byte_slots() {
+    let Some(program) = compile("chain32", "echo.c", FRAME_POINTERS_32) else { return };
+    let target = Target::start(&program, &[]);
+    let report = report_of(&target, &["--method", "fp"]);
+    assert_eq!(functions_to_main(&report), ECHO_CHAIN);
+    assert_eq!(threads(&report)[0]["arch"], "ia32");
+}
+
+#[test]
+fn an_interrupted_system_call_goes_on() {
+    let Some(program) = compile("goes_on", "echo.c", FRAME_POINTERS) else { return };
+    let mut target = Target::start(&program, &[]);
+    for byte in 0..20 {
+        target.wait_for_state("S");
+        report_of(&target, &[]);
+        assert!(target.echoes(byte), "after {byte} stops");
+        assert_eq!(target.status("TracerPid"), "0");
+    }
+    assert_eq!(target.finish(), Some(0));
+}
+
+#[test]
+fn a_stopped_process_is_shown_and_stays_stopped() {
+    let Some(program) = compile("stopped", "echo.c", FRAME_POINTERS) else { return };
+    let mut target = Target::start(&program, &[]);
+    send(&target, Signal::SIGSTOP);
+    target.wait_for_state("T");
+    let report = report_of(&target, &[]);
+    assert_eq!(functions_to_main(&report), ECHO_CHAIN);
+    target.wait_for_state("T");
+    send(&target, Signal::SIGCONT);
+    assert!(target.echoes(b'x'));
+    assert_eq!(target.finish(), Some(0));
+}
+
+#[test]
+fn signals_that_arrive_during_the_stop_are_delivered_each_once() {
+    let Some(program) = compile("signals", "signals.c", FRAME_POINTERS) else { return };
+    let mut target = Target::start(&program, &[]);
+    let id = target.id().to_string();
+    let mut observer = unwind(["stack", "--pid", &id]);
+    let mut sent = 0;
+    for _ in 0..20 {
+        let mut running = observer.stdout(std::process::Stdio::null()).spawn().unwrap();
+        while running.try_wait().unwrap().is_none() {
+            // SIGRTMIN + 3 as the C library counts.
+            let status = Command::new("kill").args(["-37", &id]).status().unwrap();
+            assert!(status.success());
+            sent += 1;
+        }
+        assert!(running.wait().unwrap().success());
+        send(&target, Signal::SIGUSR1);
+    }
+    drop(target.input.take());
+    assert_eq!(target.read_line(), format!("1 {sent}\n"));
+    assert!(sent >= 20);
+}
+
+#[test]
+fn a_process_goes_on_when_the_command_is_killed_half_way() {
+    let Some(program) = compile("killed", "echo.c", FRAME_POINTERS) else { return };
+    // So deep that the walk takes its time.
+    let mut target = Target::start(&program, &["100000"]);
+    let id = target.id().to_string();
+    let mut caught = 0;
+    for byte in 0..10 {
+        let mut observer = unwind(["stack", "--pid", &id, "--max-frames", "1000000"])
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_until("the stop", || {
+            target.status("State").starts_with('t') || observer.try_wait().unwrap().is_some()
+        });
+        observer.kill().unwrap();
+        caught += u32::from(observer.wait().unwrap().code().is_none());
+        target.wait_for_state("S");
+        assert_eq!(target.status("TracerPid"), "0");
+        assert!(target.echoes(byte));
+    }
+    assert!(caught > 0, "the command was never killed half way");
+    assert_eq!(target.finish(), Some(0));
+}
+
+#[test]
+fn all_threads_are_shown_each_with_its_own_stack() {
+    let Some(program) = compile("threads", "threads.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &[]);
+    let report = report_of(&target, &[]);
+    let (first, others) = threads(&report).split_first().unwrap();
+    assert_eq!(functions(first)[..2], ["park", "main"]);
+    let mut depths: Vec<_> = others
+        .iter()
+        .map(|thread| {
+            let names = functions(thread);
+            let below = names.iter().position(|&name| name == "work").expect("reaches work");
+            assert_eq!(names[0], "park");
+            assert!(names[1..below].iter().all(|&name| name == "descend"));
+            below - 2
+        })
+        .collect();
+    depths.sort_unstable();
+    assert_eq!(depths, (0..20).collect::<Vec<_>>());
+}
+
+#[test]
+fn threads_that_come_and_go_do_no_harm() {
+    let Some(program) = compile("churn", "churn.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &[]);
+    for _ in 0..30 {
+        let report = report_of(&target, &[]);
+        assert!(threads(&report).len() >= 5, "{report:#}");
+    }
+    assert_eq!(target.status("TracerPid"), "0");
+    assert_eq!(target.finish(), Some(0));
+}
+
+#[test]
+fn after_its_first_thread_has_ended_a_process_is_shown_by_the_others() {
+    let Some(program) = compile("leader", "leader_exits.c", FRAME_POINTERS) else { return };
+    let target = Target::start_unchecked(&program);
+    target.wait_for_state("Z");
+    let report = report_of(&target, &[]);
+    let [thread] = threads(&report) else { panic!("not one thread: {report:#}") };
+    assert_eq!(functions(thread)[..2], ["park", "survive"]);
+    assert_ne!(thread["thread"], report["process"]);
+}
+
+#[test]
+fn a_process_that_no_signal_wakes_is_given_up_and_goes_on() {
+    let Some(program) = compile("vfork", "vfork.c", FRAME_POINTERS) else { return };
+    let mut target = Target::start_unchecked(&program);
+    target.wait_for_state("D");
+    let text = fails(["stack", "--pid", &target.id().to_string()], 5);
+    assert!(text.contains("cannot be stopped"), "{text}");
+    assert_eq!(target.status("TracerPid"), "0");
+    drop(target.input.take());
+    assert_eq!(target.read_line(), "done\n");
+    assert_eq!(target.finish(), Some(0));
+}
+
+#[test]
+fn code_without_a_file_is_walked_by_frame_pointers() {
+    for flags in [FRAME_POINTERS, SFRAME_AND_FRAME_POINTERS] {
+        let Some(program) = compile("generated", "generated.c", flags) else { continue };
+        let target = Target::start(&program, &[]);
+        let report = report_of(&target, &[]);
+        assert_eq!(functions_to_main(&report), ["park", "?", "main"]);
+        let frames = &threads(&report)[0]["frames"];
+        assert_eq!(frames[1]["object"], "[anonymous]");
+        assert_eq!(frames[2]["found_by"], "fp");
+    }
+}
+
+#[test]
+fn the_id_of_a_thread_stands_for_its_process() {
+    let Some(program) = compile("thread_id", "threads.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &[]);
+    let tasks = fs::read_dir(format!("/proc/{}/task", target.id())).unwrap();
+    let names = tasks.map(|task| task.unwrap().file_name().into_string().unwrap());
+    let thread = names.max_by_key(|name| name.parse::<u32>().unwrap()).unwrap();
+    let report = report(&["--pid", &thread]);
+    assert_eq!(report["process"], target.id());
+    assert_eq!(threads(&report).len(), 21);
+}
+
+#[test]
+fn a_signal_frame_leads_to_the_exact_pc_that_was_interrupted() {
+    for (test, flags) in [("handler", FRAME_POINTERS), ("handler32", FRAME_POINTERS_32)] {
+        for kind in ["-DPLAIN", "-DWITH_SIGINFO"] {
+            let flags = [flags, &[kind]].concat();
+            let Some(program) = compile(test, "handler.c", &flags) else { continue };
+            let target = Target::start(&program, &[]);
+            let report = report_of(&target, &["--method", "fp"]);
+            let names = functions_to_main(&report);
+            assert_eq!(names[..2], ["park", "handler"], "{flags:?}");
+            assert_eq!(names[3..], ["interrupted", "outer", "main"], "{flags:?}");
+            let frames = threads(&report)[0]["frames"].as_array().unwrap();
+            let exact: Vec<_> = frames.iter().map(|frame| frame["exact"] == true).collect();
+            assert_eq!(exact[..6], [true, false, false, true, false, false], "{flags:?}");
+            assert_eq!(frames[3]["found_by"], "signal");
+        }
+    }
+}
+
+#[test]
+fn a_deleted_or_replaced_executable_is_read_all_the_same() {
+    let Some(program) = compile("deleted", "echo.c", SFRAME) else { return };
+    let target = Target::start(&program, &[]);
+    fs::remove_file(&program).unwrap();
+    assert_eq!(functions_to_main(&report_of(&target, &["--method", "sframe"])), ECHO_CHAIN);
+    fs::copy("/bin/true", &program).unwrap();
+    assert_eq!(functions_to_main(&report_of(&target, &["--method", "sframe"])), ECHO_CHAIN);
+}
+
+#[test]
+fn the_owner_of_a_process_needs_no_privileges() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("only root can take another user's place");
+    }
+    let Some(setpriv) = tool("setpriv") else { return };
+    let Some(program) = compile("owner", "echo.c", SFRAME) else { return };
+    let directory = public_directory("owner");
+    let [public, unwind] = ["program", "unwind"].map(|name| directory.join(name));
+    fs::copy(&program, &public).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_unwind"), &unwind).unwrap();
+    let as_nobody = |program: &Path| {
+        let mut command = Command::new(&setpriv);
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(program);
+        command
+    };
+    let target = Target::start_command(&mut as_nobody(&public));
+    target.wait_for_state("S");
+    // The way by the mapping is closed to users.
+    fs::remove_file(&public).unwrap();
+    let id = target.id().to_string();
+    let arguments = ["stack", "--json", "--method", "sframe", "--pid", &id];
+    let output = as_nobody(&unwind).args(arguments).output().unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(functions_to_main(&report), ECHO_CHAIN);
+}
+
+#[test]
+fn a_process_with_another_root_directory_is_read_all_the_same() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("only root can change the root directory");
+    }
+    let Some(chroot) = tool("chroot") else { return };
+    let flags = [SFRAME, &["-static"]].concat();
+    let Some(program) = compile("chroot", "echo.c", &flags) else { return };
+    let mut command = Command::new(chroot);
+    let target = Target::start_command(command.arg(program.parent().unwrap()).arg("/program"));
+    target.wait_for_state("S");
+    let report = report_of(&target, &["--method", "sframe"]);
+    assert_eq!(functions_to_main(&report), ECHO_CHAIN);
+}
+
+#[test]
+fn names_of_cpp_are_demangled() {
+    if tool("c++").is_none() {
+        return;
+    }
+    let Some(program) = compile("names", "names.cpp", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &[]);
+    let report = report_of(&target, &["--method", "fp"]);
+    assert_eq!(functions_to_main(&report), ["shapes::park<int>", "shapes::Circle::area", "main"]);
+    let mangled = &threads(&report)[0]["frames"][1]["mangled"];
+    assert_eq!(mangled, "_ZN6shapes6Circle4areaEi");
+}
+
+#[test]
+fn lying_section_headers_cost_the_names_and_not_the_frames() {
+    let Some(program) = compile("lying", "echo.c", SFRAME) else { return };
+    let pcs = |report: &Value| -> Vec<Value> {
+        let frames = threads(report)[0]["frames"].as_array().unwrap().iter();
+        frames.map(|frame| frame["object_pc"].clone()).collect()
+    };
+    let honest = report_of(&Target::start(&program, &[]), &["--method", "sframe"]);
+
+    // e_shoff: where the section headers are. Loading a program needs none.
+    let mut bytes = fs::read(&program).unwrap();
+    bytes[40..48].copy_from_slice(&(u64::MAX - 63).to_le_bytes());
+    fs::write(&program, bytes).unwrap();
+    let target = Target::start(&program, &[]);
+    let lying = report_of(&target, &["--method", "sframe"]);
+    assert_eq!(pcs(&lying), pcs(&honest));
+    let warnings = lying["warnings"].to_string();
+    assert!(warnings.contains("the section header table"), "{warnings}");
+    assert_eq!(functions(&threads(&lying)[0])[..2], ["?", "?"]);
+}
+
+#[test]
+fn tables_that_cannot_be_used_are_named_and_gone_past() {
+    let Some(program) = compile("bad_table", "echo.c", SFRAME_AND_FRAME_POINTERS) else { return };
+    let bytes = fs::read(&program).unwrap();
+    let magic = [0xe2, 0xde];
+    let at = bytes.windows(2).position(|window| window == magic).unwrap();
+
+    // A version that does not exist: the whole section is out of use.
+    let mut damaged = bytes.clone();
+    damaged[at + 2] = 0x63;
+    fs::write(&program, &damaged).unwrap();
+    let report = report_of(&Target::start(&program, &[]), &[]);
+    assert_eq!(functions_to_main(&report), ECHO_CHAIN);
+    let warnings = report["warnings"].to_string();
+    assert!(warnings.contains(".sframe is not used"), "{warnings}");
+    assert_eq!(threads(&report)[0]["frames"][2]["found_by"], "fp");
+
+    // Rows that all start 7 bytes into their function, so they are out of order.
+    let mut damaged = bytes;
+    let word = |at: usize| u32::from_le_bytes(*damaged[at..].first_chunk().unwrap());
+    let (rows_len, rows_at) = (word(at + 16), word(at + 24));
+    let start = at + 28 + usize::try_from(rows_at).unwrap();
+    damaged[start..start + usize::try_from(rows_len).unwrap()].fill(7);
+    fs::write(&program, &damaged).unwrap();
+    let report = report_of(&Target::start(&program, &[]), &[]);
+    assert_eq!(functions_to_main(&report), ECHO_CHAIN);
+    let frame = &threads(&report)[0]["frames"][2];
+    assert_eq!((&frame["found_by"], &frame["after_failure"]), (&"fp".into(), &true.into()));
+    let alone = report_of(&Target::start(&program, &[]), &["--method", "sframe"]);
+    assert_eq!(threads(&alone)[0]["end"]["reason"], "table");
+}
+
+#[test]
+fn a_frame_pointer_that_is_none_makes_no_stack_complete() {
+    let Some(program) = compile("zeroes", "zeroes.c", &["-O1", "-fomit-frame-pointer"]) else {
+        return;
+    };
+    let target = Target::start(&program, &[]);
+    let report = report_of(&target, &[]);
+    let thread = &threads(&report)[0];
+    assert_eq!(functions(thread), ["park"]);
+    assert_eq!(thread["end"]["reason"], "zero-return-address");
+    assert_eq!(thread["end"]["complete"], false);
+}
+
+#[test]
+fn max_frames_ends_a_stack_that_has_more() {
+    let Some(program) = compile("max_frames", "echo.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &["30"]);
+    let report = report_of(&target, &["--method", "fp", "--max-frames", "7"]);
+    let thread = &threads(&report)[0];
+    assert_eq!(functions(thread).len(), 7);
+    assert_eq!(thread["end"]["reason"], "max-frames");
+    assert_eq!(thread["end"]["complete"], false);
+}
+
+#[test]
+fn a_command_is_started_stopped_once_and_left_to_its_end() {
+    let Some(program) = compile("command", "echo.c", FRAME_POINTERS) else { return };
+    let mut observer = unwind(["stack", "--after", "50", "--method", "fp", "--json", "--"]);
+    let mut observer = observer
+        .arg(&program)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The stacks come while the command waits for its input, then it ends.
+    let mut input = observer.stdin.take().unwrap();
+    let mut stacks = serde_json::Deserializer::from_reader(observer.stdout.take().unwrap())
+        .into_iter::<serde_json::Value>();
+    let report = stacks.next().unwrap().unwrap();
+    assert_eq!(functions_to_main(&report), ECHO_CHAIN);
+    assert_eq!(observer.try_wait().unwrap(), None);
+    std::io::Write::write_all(&mut input, b"x").unwrap();
+    drop(input);
+    assert!(observer.wait().unwrap().success());
+    let mut messages = String::new();
+    observer.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
+    assert_eq!(messages, "ready\nx", "what the command wrote");
+}
+
+#[test]
+fn kill_ends_the_command_once_its_stack_is_taken() {
+    let output = run(["stack", "--kill", "--after", "20", "--", "sleep", "1000"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("(sleep), 1 thread\n"), "{text}");
+}

@@ -1,0 +1,207 @@
+//! What the tests of the command share: programs to look at, and the command.
+
+#![allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    missing_debug_implementations,
+    reason = "each test file uses a part"
+)]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testdata::Compiler;
+
+/// Every function keeps a frame pointer, and calls at its end stay calls.
+pub const FRAME_POINTERS: &[&str] =
+    &["-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread"];
+/// Likewise, as a 32-bit program at a fixed address.
+pub const FRAME_POINTERS_32: &[&str] =
+    &["-m32", "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-no-pie"];
+/// No function keeps a frame pointer; the tables are in `.sframe`.
+pub const SFRAME: &[&str] =
+    &["-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-Wa,--gsframe", "-pthread"];
+
+/// Every function keeps a frame pointer, and there are tables.
+pub const SFRAME_AND_FRAME_POINTERS: &[&str] =
+    &["-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-Wa,--gsframe"];
+
+/// A directory of one test's own.
+pub fn scratch(test: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(test);
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// A directory that every user may read.
+pub fn public_directory(test: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("unwind-{test}-{}", std::process::id()));
+    fs::create_dir_all(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// Compiles one of the programs into a test's directory; `None` without a
+/// compiler for it.
+pub fn compile(test: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+    let compiler = Compiler::find(flags)?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
+    let program = scratch(test).join("program");
+    compiler.compile(&source, &program, &[]);
+    Some(program)
+}
+
+/// A running program that is killed when the test ends.
+pub struct Target {
+    child: Child,
+    pub input: Option<ChildStdin>,
+    pub output: BufReader<ChildStdout>,
+}
+
+impl Target {
+    /// Starts a program and waits until it says that it is ready and sleeps.
+    pub fn start(program: &Path, arguments: &[&str]) -> Self {
+        let target = Self::start_command(Command::new(program).args(arguments));
+        target.wait_for_state("S");
+        target
+    }
+
+    /// Starts a program and waits until it says that it is ready.
+    pub fn start_unchecked(program: &Path) -> Self {
+        Self::start_command(&mut Command::new(program))
+    }
+
+    pub fn start_command(command: &mut Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut target = Self { child, input, output };
+        assert_eq!(target.read_line(), "ready\n");
+        target
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn read_line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Sends a byte to a program that sends it back.
+    pub fn echoes(&mut self, byte: u8) -> bool {
+        let mut back = [0];
+        self.input.as_mut().unwrap().write_all(&[byte]).unwrap();
+        self.output.read_exact(&mut back).is_ok() && back == [byte]
+    }
+
+    /// Ends its input and returns its exit code.
+    pub fn finish(mut self) -> Option<i32> {
+        drop(self.input.take());
+        self.child.wait().unwrap().code()
+    }
+
+    /// A line of `/proc/PID/status`, without its name.
+    pub fn status(&self, name: &str) -> String {
+        status_of(self.id(), name)
+    }
+
+    /// Waits until the state of the first thread is one of these letters.
+    pub fn wait_for_state(&self, letters: &str) {
+        wait_until(&format!("state {letters}"), || {
+            self.status("State").starts_with(|letter| letters.contains(letter))
+        });
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn status_of(task: u32, name: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{task}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":"));
+    line.unwrap().trim().to_owned()
+}
+
+pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < Duration::from_secs(20), "waited in vain for {what}");
+        sleep(Duration::from_millis(1));
+    }
+}
+
+/// The command, not yet started.
+pub fn unwind<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unwind"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Runs the command, which has to succeed.
+pub fn run<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
+    let output = unwind(arguments).output().unwrap();
+    assert!(output.status.success(), "{:?}: {}", output.status, stderr(&output));
+    output
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs the command, which has to fail with this code and one line.
+pub fn fails<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>, code: i32) -> String {
+    let output = unwind(arguments).output().unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.starts_with("unwind: "), "{text}");
+    text
+}
+
+/// The JSON of `unwind stack` with these arguments more.
+pub fn report(arguments: &[&str]) -> Value {
+    let output = run(["stack", "--json"].iter().chain(arguments));
+    serde_json::from_slice(&output.stdout).expect("is JSON")
+}
+
+pub fn report_of(target: &Target, arguments: &[&str]) -> Value {
+    let id = target.id().to_string();
+    report(&[&["--pid", &id], arguments].concat())
+}
+
+/// The threads of a report.
+pub fn threads(report: &Value) -> &[Value] {
+    report["threads"].as_array().unwrap()
+}
+
+/// The names of a thread's functions, innermost first; `?` for none.
+pub fn functions(thread: &Value) -> Vec<&str> {
+    let frames = thread["frames"].as_array().unwrap().iter();
+    frames.map(|frame| frame["function"].as_str().unwrap_or("?")).collect()
+}
+
+/// The first functions of the only thread up to `main`.
+pub fn functions_to_main(report: &Value) -> Vec<&str> {
+    let [thread] = threads(report) else { panic!("not one thread: {report:#}") };
+    let mut names = functions(thread);
+    let main = names.iter().position(|&name| name == "main");
+    names.truncate(main.unwrap_or_else(|| panic!("no main: {thread:#}")) + 1);
+    names
+}
