@@ -25,42 +25,41 @@ impl Reach for OneCpu {}
 impl Reach for SeveralCpus {}
 
 mod sealed {
-    use super::{AtomicU32, OneCpu, Ordering, SeveralCpus, compiler_fence, fence};
-
     pub trait Sealed {
-        /// Takes the mark; `false` if someone has it.
-        fn take(mark: &AtomicU32) -> bool;
-
-        /// Orders what was stored before it against what is loaded after it,
-        /// for everyone who can reach the event.
-        fn order();
+        const SEVERAL_CPUS: bool;
     }
 
-    impl Sealed for OneCpu {
-        fn take(mark: &AtomicU32) -> bool {
-            // An NMI between the two takes the mark and gives it back.
-            let free = mark.load(Ordering::Relaxed) == 0;
-            if free {
-                mark.store(1, Ordering::Relaxed);
-                Self::order();
-            }
-            free
-        }
-
-        fn order() {
-            compiler_fence(Ordering::SeqCst);
-        }
+    impl Sealed for super::OneCpu {
+        const SEVERAL_CPUS: bool = false;
     }
 
-    impl Sealed for SeveralCpus {
-        fn take(mark: &AtomicU32) -> bool {
-            mark.swap(1, Ordering::Acquire) == 0
-        }
-
-        fn order() {
-            fence(Ordering::SeqCst);
-        }
+    impl Sealed for super::SeveralCpus {
+        const SEVERAL_CPUS: bool = true;
     }
+}
+
+/// Orders what was stored before it against what is loaded after it, for
+/// everyone who can reach the event.
+fn order<R: Reach>() {
+    if R::SEVERAL_CPUS {
+        fence(Ordering::SeqCst);
+    } else {
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+/// Takes the mark that an action is in progress; `false` if someone has it.
+fn take<R: Reach>(mark: &AtomicU32) -> bool {
+    if R::SEVERAL_CPUS {
+        return mark.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    }
+    // An NMI between the two takes the mark and gives it back.
+    let free = mark.load(Ordering::Relaxed) == 0;
+    if free {
+        mark.store(1, Ordering::Relaxed);
+        order::<R>();
+    }
+    free
 }
 
 /// The block of an AUX event: whether it is started, and whether it is paused.
@@ -138,14 +137,14 @@ impl<R: Reach> AuxGate<R> {
             return;
         }
         flag.set(value);
-        R::order();
+        order::<R>();
         // A second round comes only after a change between the look at the
         // flags and the word to the hardware, which was then out of date.
         let mut told = false;
         while self.is_tracing() != told {
             told = !told;
             trace(told);
-            R::order();
+            order::<R>();
         }
     }
 
@@ -158,7 +157,7 @@ impl<R: Reach> AuxGate<R> {
             return;
         }
         flag.set(value);
-        R::order();
+        order::<R>();
         trace(false);
     }
 }
@@ -172,6 +171,7 @@ impl<R: Reach> fmt::Debug for AuxGate<R> {
     }
 }
 
+/// Ordered against the other flag and the hardware by [`Reach`].
 #[derive(Debug)]
 struct Flag(AtomicU32);
 
@@ -183,11 +183,11 @@ impl Flag {
     }
 
     fn get(&self) -> bool {
-        self.0.load(Ordering::Acquire) != 0
+        self.0.load(Ordering::Relaxed) != 0
     }
 
     fn set(&self, value: bool) {
-        self.0.store(u32::from(value), Ordering::Release);
+        self.0.store(u32::from(value), Ordering::Relaxed);
     }
 }
 
@@ -211,7 +211,7 @@ impl<R: Reach> AuxBuffer<R> {
 
     /// Runs `action` unless one is in progress; `false` if so.
     pub(super) fn exclusively(&self, action: impl FnOnce()) -> bool {
-        let taken = R::take(&self.busy);
+        let taken = take::<R>(&self.busy);
         if taken {
             let _busy = Busy(&self.busy);
             action();
