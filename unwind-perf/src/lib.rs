@@ -12,5 +12,6 @@ pub mod record;
 pub mod aux_trace;
 mod errno;
 mod sync;
+pub mod task_data;
 
 pub use errno::Errno;
