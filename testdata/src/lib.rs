@@ -5,10 +5,12 @@
     reason = "a wrong test input shall end the test"
 )]
 
+mod lbr_hardware;
 mod section_builder;
 mod sframe_fixtures;
 mod tools;
 
+pub use lbr_hardware::{LbrHardware, LbrKind};
 pub use section_builder::{Function, Row, SectionBuilder};
 pub use sframe_fixtures::{Fixture, addresses, malformed_sections, sections};
 pub use tools::{Compiler, skip, tool};
