@@ -281,7 +281,9 @@ fn wrong(shape: Shape, cycles: usize, stamped: bool, stitcher: Stitcher<(), 200>
         }
         while program.stack.len() < high {
             program.call();
-            if program.stack.len() == high || (round % 2 == 0 && program.stack.len() % 16 == 0) {
+            if program.stack.len() == high
+                || (round % 2 == 0 && program.stack.len().is_multiple_of(16))
+            {
                 stitcher.push(&program.sample(), &());
                 let (chain, truth) = (known(&stitcher), program.truth());
                 wrong += usize::from(!truth.starts_with(&chain));
@@ -389,11 +391,12 @@ fn r2_22_without_overlap_there_is_no_stitch() {
     // The last sample's stack was shorter.
     assert_eq!(stitched(&levels(0..3), &levels(4..12)), 0);
     // The oldest entry differs in one field.
-    for change in [
-        (|branch: &mut Branch| branch.from += 1) as fn(&mut Branch),
+    let changes: [fn(&mut Branch); 3] = [
+        |branch| branch.from += 1,
         |branch| branch.to += 1,
         |branch| branch.info = BranchInfo::from_bits(branch.info.bits() | 1 << 63),
-    ] {
+    ];
+    for change in changes {
         let mut branches: Vec<Branch> = (4..12).rev().map(branch).collect();
         change(branches.last_mut().unwrap());
         let second = LbrSample::from_branches(&branches, 8, Some(3)).unwrap();
