@@ -23,12 +23,12 @@ fn ra(n: u64) -> u64 {
     call(n).from + 2 + n % 14
 }
 
-fn calls(range: std::ops::RangeInclusive<u64>) -> Vec<Branch> {
+fn calls(range: core::ops::RangeInclusive<u64>) -> Vec<Branch> {
     range.map(call).collect()
 }
 
 fn walk(range: impl IntoIterator<Item = u64>) -> Vec<u64> {
-    std::iter::once(PC).chain(range.into_iter().map(ra)).collect()
+    core::iter::once(PC).chain(range.into_iter().map(ra)).collect()
 }
 
 /// The frames by number, 0 for the sampled one, checked against where each
@@ -216,7 +216,7 @@ fn a_joined_chain_is_never_wrong_and_as_long_as_the_longer_of_the_two() {
         if missed {
             returns.remove(usize::try_from(random.below(2)).unwrap());
         }
-        let walk: Vec<u64> = std::iter::once(PC).chain(returns.iter().copied()).collect();
+        let walk: Vec<u64> = core::iter::once(PC).chain(returns.iter().copied()).collect();
         let joined = join(&recorded, &walk);
         let chain: Vec<u64> = numbers(&joined).split_off(1);
         // A missed frame cannot be noticed where all calls are alike and the
