@@ -6,11 +6,13 @@
 )]
 
 mod lbr_hardware;
+mod perf_recording;
 mod section_builder;
 mod sframe_fixtures;
 mod tools;
 
 pub use lbr_hardware::{LbrHardware, LbrKind};
+pub use perf_recording::{PerfRecording, RecordedEvent, perf_file, perf_files, perf_text};
 pub use section_builder::{Function, Row, SectionBuilder};
 pub use sframe_fixtures::{Fixture, addresses, malformed_sections, sections};
 pub use tools::{Compiler, skip, tool};

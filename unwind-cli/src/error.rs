@@ -8,6 +8,7 @@ use std::process::ExitStatus;
 use nix::errno::Errno;
 
 use crate::elf::ElfError;
+use crate::perf_cmd::PerfError;
 use crate::sample::SampleError;
 use crate::sframe_cmd::SframeError;
 
@@ -127,6 +128,16 @@ pub(crate) enum Error {
     /// The SFrame tables of a file cannot be shown.
     #[error(transparent)]
     Sframe(#[from] SframeError),
+    /// A recording of perf cannot be read whole, or a merge of it not be
+    /// written.
+    #[error("{}: {error}", path.display())]
+    Perf {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        error: PerfError,
+    },
     /// A core file in which no thread has registers.
     #[error("{} has no thread in it; it was cut off or is damaged", path.display())]
     NoThreads {
@@ -161,6 +172,7 @@ impl Error {
             | Self::NoThreads { .. } => 5,
             Self::Ended(_) | Self::EndedEarly { .. } => 6,
             Self::Sframe(error) => error.exit_code(),
+            Self::Perf { error, .. } => error.exit_code(),
             Self::Sample(SampleError::Differs(_)) => 8,
             Self::Sample(_) => 1,
         }

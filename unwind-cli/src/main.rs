@@ -10,6 +10,7 @@
 mod elf;
 mod error;
 mod module;
+mod perf_cmd;
 mod sample;
 mod sframe_cmd;
 mod stack;
@@ -38,6 +39,8 @@ struct Cli {
 enum Command {
     Stack(stack::Args),
     Sframe(sframe_cmd::Args),
+    Script(perf_cmd::ScriptArgs),
+    Merge(perf_cmd::MergeArgs),
     #[command(hide = true)]
     Sample(sample::Args),
 }
@@ -60,6 +63,8 @@ fn main() -> ExitCode {
         None => sample::run(),
         Some(Command::Stack(args)) => stack::run(&args),
         Some(Command::Sframe(args)) => sframe_cmd::run(&args),
+        Some(Command::Script(args)) => perf_cmd::run_script(&args),
+        Some(Command::Merge(args)) => perf_cmd::run_merge(&args),
         Some(Command::Sample(args)) => sample::run_with(&args),
     };
     match result {

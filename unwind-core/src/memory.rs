@@ -65,6 +65,18 @@ pub trait Memory {
         Ok(u64::from_le_bytes(word))
     }
 
+    /// Reads the two 64-bit words at `addr`, the lower one first.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    fn read_u64_pair(&mut self, addr: VirtAddr) -> Result<[u64; 2], ReadError> {
+        let mut words = [[0; 8]; 2];
+        self.read(addr, words.as_flattened_mut())?;
+        Ok(words.map(u64::from_le_bytes))
+    }
+
     /// Reads a word of the given size, zero-extended.
     ///
     /// # Errors
@@ -94,6 +106,11 @@ impl<M: Memory + ?Sized> Memory for &mut M {
     fn read_u64(&mut self, addr: VirtAddr) -> Result<u64, ReadError> {
         (**self).read_u64(addr)
     }
+
+    #[inline]
+    fn read_u64_pair(&mut self, addr: VirtAddr) -> Result<[u64; 2], ReadError> {
+        (**self).read_u64_pair(addr)
+    }
 }
 
 /// Bytes that were copied from one range of the target, such as a captured
@@ -114,10 +131,12 @@ impl<'a> SliceMemory<'a> {
 
     #[inline]
     fn array<const N: usize>(&self, addr: VirtAddr) -> Result<[u8; N], ReadError> {
-        let at = addr.checked_offset_from(self.start).ok_or(ReadError::Invalid)?;
+        // An address below the start becomes an offset behind any end.
+        let at = addr.get().wrapping_sub(self.start.get());
         let at = usize::try_from(at).map_err(|_| ReadError::Invalid)?;
-        let tail = self.bytes.get(at..).ok_or(ReadError::Invalid)?;
-        tail.first_chunk().copied().ok_or(ReadError::Invalid)
+        // An end that wraps lies below the start, which is no range either.
+        let bytes = self.bytes.get(at..at.wrapping_add(N)).and_then(|bytes| bytes.first_chunk());
+        bytes.copied().ok_or(ReadError::Invalid)
     }
 }
 
@@ -138,6 +157,15 @@ impl Memory for SliceMemory<'_> {
     #[inline]
     fn read_u64(&mut self, addr: VirtAddr) -> Result<u64, ReadError> {
         self.array(addr).map(u64::from_le_bytes)
+    }
+
+    #[inline]
+    fn read_u64_pair(&mut self, addr: VirtAddr) -> Result<[u64; 2], ReadError> {
+        let bytes: [u8; 16] = self.array(addr)?;
+        match bytes.as_chunks().0 {
+            [low, high] => Ok([u64::from_le_bytes(*low), u64::from_le_bytes(*high)]),
+            _ => Err(ReadError::Invalid),
+        }
     }
 }
 

@@ -2,28 +2,45 @@
 
 use core::fmt;
 
-use crate::{Arch, Base, CfaRule, FrameContext, Memory, Origin, RegRule, Row, RowSource};
+use crate::{Arch, FrameContext, Memory, Row, RowSource, ShortRow, VirtAddr, WordSize};
 
 /// How many entries an address may be kept in.
 const WAYS: usize = 4;
 
 /// Rows that were looked up before, at most `N`, 16 bytes each.
 ///
-/// `N` is a power of two and at least 4. Each address may be kept in one of
-/// four entries. The cache holds rows of one address space and one source: it
-/// empties itself when the source's generation changes.
+/// `N` is a power of two and at least 4. An address may be kept in each of the
+/// four entries of one set, which share a cache line. The cache holds rows of
+/// one address space, one CPU and one source; it empties itself when the
+/// source's generation changes.
 ///
-/// A row that has no short form (a rule on another register than the stack or
+/// Each entry remembers which entry the frame's caller had last time. Where
+/// callers repeat, and they mostly do, the next row is then at hand before its
+/// return address has come from memory.
+///
+/// A row that has no [`ShortRow`] (a rule on another register than the stack or
 /// frame pointer, say) is not kept, but counted.
 #[derive(Clone)]
+#[repr(align(64))]
 pub struct RowCache<const N: usize> {
-    /// Lookup addresses; `EMPTY` where there is none.
-    keys: [u64; N],
-    rows: [Short; N],
+    entries: [Entry; N],
     generation: u64,
-    /// Which way of a full set makes room next.
-    victim: usize,
     stats: CacheStats,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    /// The lookup address; `EMPTY` if there is none.
+    key: u64,
+    row: ShortRow,
+}
+
+impl Entry {
+    const NONE: Self = Self { key: EMPTY, row: ShortRow::NONE };
+
+    const fn is_used(&self) -> bool {
+        self.row.tag() & USED != 0
+    }
 }
 
 /// How often a cache could answer.
@@ -38,89 +55,46 @@ pub struct CacheStats {
     pub unkept: u64,
 }
 
-/// The key of an entry without a row. The last address of all is never kept.
+/// The key of an entry without a row. The last address of all is never kept and
+/// never looked for.
 const EMPTY: u64 = u64::MAX;
 
-/// A row of a frame whose CFA is a register plus an offset, whose return
-/// address lies right below the CFA and whose frame pointer is unchanged or
-/// saved near it: nearly all there are.
-#[derive(Clone, Copy)]
-struct Short {
-    cfa_offset: i32,
-    /// In bytes from the CFA; 0, where the return address is, for unchanged.
-    fp_offset: i16,
-    /// Bit 0: the CFA is computed from the frame pointer; bit 1: signal frame;
-    /// bit 2: slots have 4 bytes; bits 4-6: origin.
-    meta: u8,
+/// Where a cache found a row, and where it expects that of the frame's caller.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheSlot {
+    /// The entry of this row; `NOWHERE` if it is in none.
+    here: u16,
+    /// The entry of the caller's row, if it is the one of last time.
+    caller: u16,
 }
 
-impl Short {
-    const NONE: Self = Self { cfa_offset: 0, fp_offset: 0, meta: 0 };
-    const FROM_FP: u8 = 1;
-    const SIGNAL: u8 = 2;
-    const NARROW: u8 = 4;
+impl CacheSlot {
+    const NOWHERE: u16 = u16::MAX;
 
-    fn new(row: &Row) -> Option<Self> {
-        let (from_fp, cfa_offset) = match row.cfa() {
-            CfaRule::Offset(Base::Sp, offset) => (0, offset),
-            CfaRule::Offset(Base::Fp, offset) => (Self::FROM_FP, offset),
-            _ => return None,
-        };
-        let narrow = match row.ra() {
-            RegRule::AtCfa(-8) => 0,
-            RegRule::AtCfa(-4) => Self::NARROW,
-            _ => return None,
-        };
-        let fp_offset = match row.fp() {
-            RegRule::Same => 0,
-            RegRule::AtCfa(0) => return None,
-            RegRule::AtCfa(offset) => i16::try_from(offset).ok()?,
-            _ => return None,
-        };
-        if row.is_ra_signed() {
-            return None;
-        }
-        let signal = if row.is_signal() { Self::SIGNAL } else { 0 };
-        let meta = from_fp | narrow | signal | (row.origin().code() << 4);
-        Some(Self { cfa_offset, fp_offset, meta })
-    }
-
-    fn row(self) -> Row {
-        let cfa = match self.meta & Self::FROM_FP {
-            0 => CfaRule::sp(self.cfa_offset),
-            _ => CfaRule::fp(self.cfa_offset),
-        };
-        let ra = RegRule::AtCfa(if self.meta & Self::NARROW == 0 { -8 } else { -4 });
-        let fp = match self.fp_offset {
-            0 => RegRule::Same,
-            offset => RegRule::AtCfa(offset.into()),
-        };
-        let row = Row::new(cfa, ra, fp).with_origin(Origin::from_code(self.meta >> 4));
-        if self.meta & Self::SIGNAL == 0 { row } else { row.with_signal() }
-    }
+    /// No place: of a row that is in no cache, and before the first one.
+    pub const NONE: Self = Self { here: Self::NOWHERE, caller: 0 };
 }
+
+/// The lowest bit of a row's tag: it was used since others of its set were.
+const USED: u16 = 1;
 
 impl<const N: usize> RowCache<N> {
-    const SETS: usize = {
+    /// The highest index.
+    const MASK: usize = {
         assert!(N.is_power_of_two() && N >= WAYS, "a power of two, at least 4");
-        N / WAYS
+        N.wrapping_sub(1)
     };
 
     /// An empty cache.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            keys: [EMPTY; N],
-            rows: [Short::NONE; N],
-            generation: 0,
-            victim: 0,
-            stats: CacheStats { hits: 0, misses: 0, unkept: 0 },
-        }
+        let stats = CacheStats { hits: 0, misses: 0, unkept: 0 };
+        Self { entries: [Entry::NONE; N], generation: 0, stats }
     }
 
     /// Forgets all rows.
     pub fn clear(&mut self) {
-        self.keys = [EMPTY; N];
+        self.entries = [Entry::NONE; N];
     }
 
     /// How often the cache could answer since it was made.
@@ -129,39 +103,103 @@ impl<const N: usize> RowCache<N> {
         self.stats
     }
 
-    /// Where the set of an address begins.
+    /// Forgets all rows if they are of another generation than this.
+    fn renew(&mut self, generation: u64) {
+        if generation != self.generation {
+            self.clear();
+            self.generation = generation;
+        }
+    }
+
+    /// The first index of the set that an address belongs to.
     #[inline]
-    fn set(addr: u64) -> usize {
+    fn set_of(addr: u64) -> usize {
         // Fibonacci hashing: the high bits of the product depend on all bits.
-        let hash = addr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        // Lossless: the mask leaves less than SETS.
-        let set = usize::try_from(hash).unwrap_or(0) & Self::SETS.wrapping_sub(1);
-        set.wrapping_mul(WAYS)
+        let hash = addr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        usize::try_from(hash).unwrap_or(0) & Self::MASK & !(WAYS.wrapping_sub(1))
+    }
+
+    /// The row of `addr`, which is not `EMPTY`, the caller of the one at
+    /// `after`.
+    #[inline]
+    fn get(&mut self, addr: u64, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+        let guess = usize::from(after.caller) & Self::MASK;
+        match self.entries.get(guess)? {
+            entry if entry.key == addr => self.hit(guess),
+            _ => {
+                let at = self.search(addr, after)?;
+                self.hit(at)
+            }
+        }
     }
 
     #[inline]
-    fn get(&self, addr: u64) -> Option<Row> {
-        let set = Self::set(addr);
-        let keys = self.keys.get(set..)?.first_chunk::<WAYS>()?;
-        let way = keys.iter().position(|&key| key == addr && key != EMPTY)?;
-        self.rows.get(set.wrapping_add(way)).map(|short| short.row())
+    fn hit(&mut self, at: usize) -> Option<(ShortRow, CacheSlot)> {
+        let entry = self.entries.get(at)?;
+        let row = entry.row;
+        if !entry.is_used() {
+            self.touch(at);
+        }
+        self.stats.hits = self.stats.hits.wrapping_add(1);
+        let here = u16::try_from(at).unwrap_or(CacheSlot::NOWHERE);
+        Some((row, CacheSlot { here, caller: row.tag() >> 1 }))
     }
 
-    fn insert(&mut self, addr: u64, row: &Row) {
-        let Some(short) = Short::new(row).filter(|_| addr != EMPTY) else {
+    /// The index of the entry for `addr`, which is remembered as the caller of
+    /// the row at `after`.
+    #[inline]
+    fn search(&mut self, addr: u64, after: CacheSlot) -> Option<usize> {
+        let first = Self::set_of(addr);
+        let set = self.entries.get(first..)?.first_chunk::<WAYS>()?;
+        let way = set.iter().position(|entry| entry.key == addr)?;
+        let at = first.wrapping_add(way);
+        if let Some(callee) = self.entries.get_mut(usize::from(after.here)) {
+            // A tag has room for 2,048 entries. The guesses of a larger cache
+            // are wrong more often, which costs time and nothing else.
+            let caller = u16::try_from(at & 0x7ff).unwrap_or(0);
+            callee.row = callee.row.with_tag(caller << 1 | callee.row.tag() & USED);
+        }
+        Some(at)
+    }
+
+    fn insert(&mut self, addr: u64, row: &Row, word: WordSize) {
+        let Some(row) = ShortRow::new(row, word).filter(|_| addr != EMPTY) else {
             self.stats.unkept = self.stats.unkept.wrapping_add(1);
             return;
         };
-        let set = Self::set(addr);
-        let keys = self.keys.get(set..).and_then(|keys| keys.first_chunk::<WAYS>());
-        let free = keys.and_then(|keys| keys.iter().position(|&key| key == EMPTY));
-        let way = free.unwrap_or_else(|| {
-            self.victim = self.victim.wrapping_add(1);
-            self.victim % WAYS
-        });
-        let at = set.wrapping_add(way);
-        if let (Some(key), Some(slot)) = (self.keys.get_mut(at), self.rows.get_mut(at)) {
-            (*key, *slot) = (addr, short);
+        let first = Self::set_of(addr);
+        let Some(set) = self.entries.get(first..).and_then(|rest| rest.first_chunk::<WAYS>())
+        else {
+            return;
+        };
+        let free = set.iter().position(|entry| entry.key == EMPTY);
+        let unused = || set.iter().position(|entry| !entry.is_used());
+        let at = first.wrapping_add(free.or_else(unused).unwrap_or(0));
+        if let Some(entry) = self.entries.get_mut(at) {
+            *entry = Entry { key: addr, row };
+        }
+        self.touch(at);
+    }
+
+    /// Marks an entry as used. When all of its set are, it is the only one that
+    /// still is.
+    #[cold]
+    fn touch(&mut self, at: usize) {
+        let first = at & !(WAYS.wrapping_sub(1));
+        let Some(set) =
+            self.entries.get_mut(first..).and_then(|rest| rest.first_chunk_mut::<WAYS>())
+        else {
+            return;
+        };
+        let is_it = |way: usize| first.wrapping_add(way) == at;
+        let all_others = (0..).zip(&*set).all(|(way, entry)| is_it(way) || entry.is_used());
+        for (way, entry) in (0..).zip(set) {
+            let tag = entry.row.tag();
+            if is_it(way) {
+                entry.row = entry.row.with_tag(tag | USED);
+            } else if all_others {
+                entry.row = entry.row.with_tag(tag & !USED);
+            }
         }
     }
 }
@@ -174,7 +212,7 @@ impl<const N: usize> Default for RowCache<N> {
 
 impl<const N: usize> fmt::Debug for RowCache<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kept = self.keys.iter().filter(|&&key| key != EMPTY).count();
+        let kept = self.entries.iter().filter(|entry| entry.key != EMPTY).count();
         f.debug_struct("RowCache").field("kept", &kept).field("stats", &self.stats).finish()
     }
 }
@@ -200,28 +238,34 @@ impl<'c, S, const N: usize> Cached<'c, S, N> {
 impl<A: Arch, S: RowSource<A>, const N: usize> RowSource<A> for Cached<'_, S, N> {
     type Error = S::Error;
 
-    #[inline]
     fn row<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, Self::Error> {
-        let generation = self.source.generation();
-        if generation != self.cache.generation {
-            self.cache.clear();
-            self.cache.generation = generation;
-        }
+        self.begin();
         let addr = frame.pc.lookup_addr().get();
-        if let Some(row) = self.cache.get(addr) {
-            self.cache.stats.hits = self.cache.stats.hits.wrapping_add(1);
-            return Ok(Some(row));
+        if addr != EMPTY
+            && let Some((row, _)) = self.cache.get(addr, CacheSlot::NONE)
+        {
+            return Ok(Some(row.row(A::WORD)));
         }
         self.cache.stats.misses = self.cache.stats.misses.wrapping_add(1);
         let row = self.source.row(frame, mem)?;
         if let Some(row) = &row {
-            self.cache.insert(addr, row);
+            self.cache.insert(addr, row, A::WORD);
         }
         Ok(row)
+    }
+
+    fn begin(&mut self) {
+        self.source.begin();
+        self.cache.renew(self.source.generation());
+    }
+
+    #[inline]
+    fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+        self.cache.get(addr.get(), after)
     }
 
     #[inline]

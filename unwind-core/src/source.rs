@@ -2,7 +2,7 @@
 
 use core::convert::Infallible;
 
-use crate::{Arch, FramePc, Memory, Row};
+use crate::{Arch, CacheSlot, FramePc, Memory, Row, ShortRow, VirtAddr};
 
 /// What a source may look at to find the row of one frame.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +53,24 @@ pub trait RowSource<A: Arch> {
         mem: &mut M,
     ) -> Result<Option<Row>, Self::Error>;
 
+    /// Called before the first frame of a walk. A cache looks here whether its
+    /// rows still hold.
+    #[inline]
+    fn begin(&mut self) {}
+
+    /// The row for a lookup address, if it is at hand in its short form and
+    /// depends on the address alone. It is the one that [`row`](Self::row)
+    /// would return; `None` says nothing. The last address of all is not asked
+    /// for: no call ends there.
+    ///
+    /// `after` is what came with the row of the frame's callee, so that a cache
+    /// may expect the same caller as last time.
+    #[inline]
+    fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+        let _ = (addr, after);
+        None
+    }
+
     /// A number that changes whenever an answer given before may no longer be
     /// right: after a module came or went. Caches above ask it each time.
     #[inline]
@@ -87,6 +105,16 @@ impl<A: Arch, S: RowSource<A> + ?Sized> RowSource<A> for &mut S {
     }
 
     #[inline]
+    fn begin(&mut self) {
+        (**self).begin();
+    }
+
+    #[inline]
+    fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+        (**self).quick(addr, after)
+    }
+
+    #[inline]
     fn generation(&self) -> u64 {
         (**self).generation()
     }
@@ -118,6 +146,18 @@ where
             Some(row) => Ok(Some(row)),
             None => self.second.row(frame, mem).map_err(Into::into),
         }
+    }
+
+    #[inline]
+    fn begin(&mut self) {
+        self.first.begin();
+        self.second.begin();
+    }
+
+    #[inline]
+    fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+        // What the first does not have at hand it may have all the same.
+        self.first.quick(addr, after)
     }
 
     #[inline]

@@ -44,6 +44,18 @@ pub enum StepError {
         /// The value that was found.
         pc: u64,
     },
+    /// The target has no code where the return address points; see
+    /// [`TargetCode::is_code`](crate::TargetCode::is_code).
+    NotCode {
+        /// The return address.
+        pc: VirtAddr,
+    },
+    /// The return address is zero, but only a frame pointer led there, and one
+    /// that is none points at zeroes as well as anywhere.
+    ZeroReturnAddress {
+        /// The CFA that the row gives.
+        cfa: u64,
+    },
     /// The frame pointer is zero, which is how start-up code marks the end of
     /// a chain of frame pointers; but any code that uses the register for
     /// something else may leave a zero too.
@@ -84,6 +96,10 @@ impl fmt::Display for StepError {
             Self::Misaligned { cfa } => write!(f, "cfa {cfa:#x} is misaligned"),
             Self::BeyondStack { cfa } => write!(f, "cfa {cfa:#x} is beyond the stack"),
             Self::NonCanonical { pc } => write!(f, "return address {pc:#x} is not canonical"),
+            Self::NotCode { pc } => write!(f, "return address {pc} does not lead to code"),
+            Self::ZeroReturnAddress { cfa } => {
+                write!(f, "a zero just below {cfa:#x}, which only a frame pointer leads to")
+            }
             Self::ZeroFramePointer => f.write_str("the frame pointer is zero"),
             Self::FramePointerBelowStack { fp, sp } => {
                 write!(f, "frame pointer {fp:#x} is below sp {sp:#x}")

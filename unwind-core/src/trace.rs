@@ -18,6 +18,7 @@ use crate::{End, FramePc, Origin, TableError, VirtAddr};
 pub struct Provenance(u8);
 
 impl Provenance {
+    const ORIGIN: u8 = 7;
     const EXACT: u8 = 1 << 3;
     const FAILURE: u8 = 1 << 4;
     const TRAMPOLINE: u8 = 1 << 5;
@@ -26,6 +27,13 @@ impl Provenance {
     pub(crate) const fn new(origin: Origin, pc: FramePc) -> Self {
         let exact = if pc.is_exact() { Self::EXACT } else { 0 };
         Self(origin.code() | exact)
+    }
+
+    /// Of a return address that was found by the origin with this code, whatever
+    /// its higher bits are.
+    #[inline]
+    pub(crate) const fn of_return(origin_code: u8) -> Self {
+        Self(origin_code & Self::ORIGIN)
     }
 
     pub(crate) const fn with_failure(self) -> Self {
@@ -95,9 +103,25 @@ pub struct TraceFrame {
 /// keeps. `E` is the error of the walk's tables.
 #[derive(Clone)]
 pub struct UnwindCache<const N: usize, E> {
-    pcs: ArrayVec<u64, N>,
-    provenance: ArrayVec<Provenance, N>,
+    entries: ArrayVec<Entry, N>,
     end: Option<End<E>>,
+}
+
+/// A frame in nine bytes, at any address.
+#[derive(Clone, Copy)]
+struct Entry {
+    pc: [u8; 8],
+    provenance: Provenance,
+}
+
+impl Entry {
+    fn frame(&self) -> TraceFrame {
+        let provenance = self.provenance;
+        let addr = VirtAddr::new(u64::from_le_bytes(self.pc));
+        let exact = provenance.is_exact();
+        let pc = if exact { FramePc::Exact(addr) } else { FramePc::Return(addr) };
+        TraceFrame { pc, provenance }
+    }
 }
 
 const _: () = {
@@ -109,26 +133,25 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     /// A cache without a walk.
     #[must_use]
     pub const fn new() -> Self {
-        Self { pcs: ArrayVec::new_const(), provenance: ArrayVec::new_const(), end: None }
+        Self { entries: ArrayVec::new_const(), end: None }
     }
 
     /// Forgets the walk.
     pub fn clear(&mut self) {
-        self.pcs.clear();
-        self.provenance.clear();
+        self.entries.clear();
         self.end = None;
     }
 
     /// How many frames there are.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.pcs.len()
+        self.entries.len()
     }
 
     /// Whether there are no frames: no walk was done, or it found none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.pcs.is_empty()
+        self.entries.is_empty()
     }
 
     /// Why the walk has no more frames; `None` if none was done.
@@ -147,25 +170,24 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     }
 
     /// The addresses of the frames as the target has them, innermost first.
-    #[must_use]
-    pub fn pcs(&self) -> &[u64] {
-        &self.pcs
+    pub fn pcs(&self) -> impl DoubleEndedIterator<Item = VirtAddr> + ExactSizeIterator + Clone {
+        self.entries.iter().map(|entry| VirtAddr::new(u64::from_le_bytes(entry.pc)))
     }
 
     /// The frames, innermost first.
-    pub fn frames(&self) -> impl DoubleEndedIterator<Item = TraceFrame> + '_ {
-        self.pcs.iter().zip(&self.provenance).map(|(&pc, &provenance)| {
-            let addr = VirtAddr::new(pc);
-            let exact = provenance.is_exact();
-            let pc = if exact { FramePc::Exact(addr) } else { FramePc::Return(addr) };
-            TraceFrame { pc, provenance }
-        })
+    pub fn frames(&self) -> impl DoubleEndedIterator<Item = TraceFrame> + ExactSizeIterator {
+        self.entries.iter().map(Entry::frame)
     }
 
     /// Adds a frame; `false` if there is no room.
-    pub(crate) fn push(&mut self, pc: FramePc, provenance: Provenance) -> bool {
-        let fits = self.pcs.try_push(pc.addr().get()).is_ok();
-        fits && self.provenance.try_push(provenance).is_ok()
+    #[inline]
+    pub(crate) fn push(&mut self, pc: VirtAddr, provenance: Provenance) -> bool {
+        self.entries.try_push(Entry { pc: pc.get().to_le_bytes(), provenance }).is_ok()
+    }
+
+    /// Takes the last frame back.
+    pub(crate) fn pop(&mut self) -> Option<TraceFrame> {
+        self.entries.pop().map(|entry| entry.frame())
     }
 
     pub(crate) fn finish(&mut self, end: End<E>) {

@@ -3,11 +3,12 @@
 use core::fmt;
 use core::iter::FusedIterator;
 
-use crate::step::{Caller, Step, Stepper};
-use crate::trace::Provenance;
+use crate::short_step::step_short;
+use crate::step::{Step, Stepper};
+use crate::trace::{Provenance, TraceFrame};
 use crate::{
-    Arch, FrameContext, FramePc, Memory, NoRows, Origin, Registers, Row, RowSource, StepError,
-    TableError, UnwindCache, VirtAddr,
+    Arch, CacheSlot, FrameContext, FramePc, Memory, NoRows, Origin, Registers, Row, RowSource,
+    StepError, TableError, UnwindCache, VirtAddr,
 };
 
 /// Why a walk has no more frames.
@@ -18,7 +19,9 @@ pub enum End<E> {
     /// caller.
     Outermost,
     /// The last frame's return address is zero, which is how start-up code
-    /// marks the outermost frame.
+    /// marks the outermost frame. Where only a frame pointer led to the zero,
+    /// that is evidence only if it points just at the stack's end, as start-up
+    /// code leaves it; else see [`StepError::ZeroReturnAddress`].
     ZeroReturnAddress,
     /// There are more frames than were asked for, or than there is room for.
     Full,
@@ -81,40 +84,48 @@ pub struct Frame {
     pub provenance: Provenance,
 }
 
-/// Maps return addresses that point at a trampoline to the real ones.
-///
-/// A tracer that wants to see a function return (a uretprobe and the like)
-/// replaces its return address by that of a trampoline and remembers the real
-/// one. A walk would show the trampoline in place of the caller.
-pub trait Trampolines {
+/// What a host knows of the target's code.
+pub trait TargetCode {
     /// Returns the real return address if `ra` is a trampoline's.
     ///
-    /// `slot` is where it was saved, if it was in memory: it tells apart the
+    /// A tracer that wants to see a function return (a uretprobe and the like)
+    /// replaces its return address by that of a trampoline and remembers the
+    /// real one. A walk would show the trampoline in place of the caller.
+    ///
+    /// `slot` is where `ra` was saved, if it was in memory: it tells apart the
     /// frames that return to the same trampoline. Calls come in the order of
-    /// the frames, innermost first. The answer is used without further
-    /// checks but that the CPU can have code there.
-    fn real_return(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr>;
-}
-
-/// No trampolines: every return address is what it seems.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoTrampolines;
-
-impl Trampolines for NoTrampolines {
+    /// the frames, innermost first. The answer is used without further checks.
     #[inline]
-    fn real_return(&mut self, _: VirtAddr, _: Option<VirtAddr>) -> Option<VirtAddr> {
+    fn real_return(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
+        let _ = (ra, slot);
         None
     }
+
+    /// Whether the target has code at `call`, the last byte of what must have
+    /// been a call. A return address for which it says no is none, and the
+    /// walk ends with [`StepError::NotCode`].
+    #[inline]
+    fn is_code(&mut self, call: VirtAddr) -> bool {
+        let _ = call;
+        true
+    }
 }
+
+/// Nothing is known of the target's code: every return address is what it
+/// seems.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AnyCode;
+
+impl TargetCode for AnyCode {}
 
 /// Walks stacks of one CPU by one set of sources. It keeps nothing of a walk
 /// but what its sources keep.
 #[derive(Clone, Copy, Debug)]
-pub struct Walker<A, S, F = NoRows, T = NoTrampolines> {
+pub struct Walker<A, S, F = NoRows, T = AnyCode> {
     arch: A,
     source: S,
     fallback: F,
-    trampolines: T,
+    code: T,
     max_frames: u32,
     stack_end: Option<u64>,
 }
@@ -131,7 +142,7 @@ impl<A: Arch, S: RowSource<A>> Walker<A, S> {
             arch,
             source,
             fallback: NoRows,
-            trampolines: NoTrampolines,
+            code: AnyCode,
             max_frames: Self::DEFAULT_MAX_FRAMES,
             stack_end: None,
         }
@@ -144,7 +155,7 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: Trampolines,
+    T: TargetCode,
 {
     /// Goes on by `fallback` where the source has no row, has a malformed one,
     /// or has one that cannot be applied. Frames found so have a
@@ -158,15 +169,15 @@ where
         G: RowSource<A>,
         G::Error: Into<S::Error>,
     {
-        let Self { arch, source, trampolines, max_frames, stack_end, .. } = self;
-        Walker { arch, source, fallback, trampolines, max_frames, stack_end }
+        let Self { arch, source, code, max_frames, stack_end, .. } = self;
+        Walker { arch, source, fallback, code, max_frames, stack_end }
     }
 
-    /// Asks `trampolines` for the real address of each return address.
+    /// Asks `code` about each return address.
     #[must_use]
-    pub fn trampolines<U: Trampolines>(self, trampolines: U) -> Walker<A, S, F, U> {
+    pub fn code<U: TargetCode>(self, code: U) -> Walker<A, S, F, U> {
         let Self { arch, source, fallback, max_frames, stack_end, .. } = self;
-        Walker { arch, source, fallback, trampolines, max_frames, stack_end }
+        Walker { arch, source, fallback, code, max_frames, stack_end }
     }
 
     /// Ends a walk after so many frames, if there are more.
@@ -200,6 +211,8 @@ where
             table_errors: 0,
             end: None,
         };
+        frames.walker.source.begin();
+        frames.walker.fallback.begin();
         frames.start(regs);
         frames
     }
@@ -213,8 +226,10 @@ where
     ) {
         trace.clear();
         let mut frames = self.frames(regs, mem);
-        for frame in frames.by_ref() {
-            if !trace.push(frame.pc, frame.provenance) {
+        loop {
+            frames.run(trace);
+            let Some(frame) = frames.next() else { break };
+            if !trace.push(frame.pc.addr(), frame.provenance) {
                 return trace.finish(End::Full);
             }
         }
@@ -255,7 +270,7 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: Trampolines,
+    T: TargetCode,
     M: Memory,
 {
     /// Why there are no more frames; `None` while there are.
@@ -299,6 +314,48 @@ where
         self.end = Some(end);
     }
 
+    /// Walks on for as long as rows are at hand in short form and nothing is
+    /// out of the ordinary. What it finds is what [`advance`](Self::advance)
+    /// would; where it stops, that goes on.
+    #[inline(never)]
+    fn run<const N: usize>(&mut self, trace: &mut UnwindCache<N, S::Error>) {
+        let Some(Cursor { pc, mut sp, fp: Some(mut fp), provenance }) = self.next else { return };
+        let mut lookup = pc.lookup_addr();
+        let mut left = self.left.saturating_sub(1);
+        // Within the loop the trace ends with the frame that comes next.
+        if left == 0 || lookup == VirtAddr::new(u64::MAX) || !trace.push(pc.addr(), provenance) {
+            return;
+        }
+        let Walker { arch, source, code, stack_end, .. } = &mut *self.walker;
+        let stack_end = stack_end.unwrap_or(u64::MAX).min(A::WORD.max_value());
+        let mut slot = CacheSlot::NONE;
+        while left != 0
+            && let Some((row, here)) = source.quick(lookup, slot)
+            && let Some(caller) = step_short(arch, row, sp, fp, stack_end, self.mem)
+            && let Some(saved) = arch.code_addr(caller.ra)
+        {
+            let call = FramePc::Return(saved).lookup_addr();
+            let provenance = Provenance::of_return(row.origin_code());
+            let real = code.real_return(saved, Some(caller.ra_slot));
+            if real.is_none() && !code.is_code(call) || !trace.push(saved, provenance) {
+                break;
+            }
+            left = left.wrapping_sub(1);
+            (lookup, sp, fp, slot) = (call, caller.cfa, caller.fp, here);
+            if let Some(real) = real {
+                trace.pop();
+                trace.push(real, provenance.with_trampoline());
+                break;
+            }
+        }
+        let Some(TraceFrame { pc, provenance }) = trace.pop() else { return };
+        if self.next.is_some_and(|next| next.sp != sp) {
+            self.left = left.wrapping_add(1);
+            self.registers = None;
+            self.next = Some(Cursor { pc, sp, fp: Some(fp), provenance });
+        }
+    }
+
     /// Finds the frame after `at` and returns the CFA of `at`, if it has one.
     fn advance(&mut self, at: &Cursor) -> Option<u64> {
         let found = match self.find_caller(at) {
@@ -308,43 +365,32 @@ where
                 return None;
             }
         };
-        match found.step {
-            Step::Outermost => {
+        match found.next {
+            Next::Outermost => {
                 self.finish(End::Outermost);
                 None
             }
-            Step::ZeroReturnAddress { cfa } => {
+            Next::ZeroReturnAddress { cfa } => {
                 self.finish(End::ZeroReturnAddress);
                 Some(cfa)
             }
-            Step::Interrupted(regs) => {
+            Next::Interrupted(regs) => {
                 self.enter(regs, Origin::SignalContext);
                 Some(regs.sp())
             }
-            Step::Caller(caller) => {
-                self.enter_caller(&caller, &found.row, found.after_failure);
-                Some(caller.cfa)
+            Next::Caller { pc, cfa, fp, is_behind_trampoline } => {
+                let mut provenance = Provenance::new(found.origin, pc);
+                if found.after_failure {
+                    provenance = provenance.with_failure();
+                }
+                if is_behind_trampoline {
+                    provenance = provenance.with_trampoline();
+                }
+                self.registers = None;
+                self.next = Some(Cursor { pc, sp: cfa, fp, provenance });
+                Some(cfa)
             }
         }
-    }
-
-    /// Makes an ordinary caller the next frame.
-    fn enter_caller(&mut self, caller: &Caller, row: &Row, after_failure: bool) {
-        let Some(saved) = self.walker.arch.code_addr(caller.ra) else {
-            return self.finish(End::Step(StepError::NonCanonical { pc: caller.ra }));
-        };
-        let real = self.walker.trampolines.real_return(saved, caller.ra_slot);
-        let pc = real.unwrap_or(saved);
-        let pc = if row.is_signal() { FramePc::Exact(pc) } else { FramePc::Return(pc) };
-        let mut provenance = Provenance::new(row.origin(), pc);
-        if after_failure {
-            provenance = provenance.with_failure();
-        }
-        if real.is_some() {
-            provenance = provenance.with_trampoline();
-        }
-        self.registers = None;
-        self.next = Some(Cursor { pc, sp: caller.cfa, fp: caller.fp, provenance });
     }
 
     /// Steps out of `at` by the source's row or else by the fallback's.
@@ -353,7 +399,9 @@ where
         let frame = FrameContext { pc: at.pc, sp: at.sp, fp: at.fp, registers: registers.as_ref() };
         let failure = match self.walker.source.row(&frame, self.mem) {
             Ok(Some(row)) => match self.step(frame, &row) {
-                Ok(step) => return Ok(Found { step, row, after_failure: false }),
+                Ok(next) => {
+                    return Ok(Found { next, origin: row.origin(), after_failure: false });
+                }
                 Err(error) => End::Step(error),
             },
             Ok(None) => End::NoRow,
@@ -369,11 +417,11 @@ where
             Err(error) => return Err(if covered { failure } else { End::Table(error.into()) }),
         };
         match self.step(frame, &row) {
-            Ok(step) => {
+            Ok(next) => {
                 if matches!(failure, End::Table(_)) {
                     self.table_errors = self.table_errors.saturating_add(1);
                 }
-                Ok(Found { step, row, after_failure: covered })
+                Ok(Found { next, origin: row.origin(), after_failure: covered })
             }
             // What is wrong with the row that covers the pc says more.
             Err(error) if covered && !error.is_not_resident() => Err(failure),
@@ -381,22 +429,69 @@ where
         }
     }
 
+    /// Applies a row and checks what it leads to.
     fn step(
         &mut self,
         frame: FrameContext<'_, A::Regs>,
         row: &Row,
-    ) -> Result<Step<A::Regs>, StepError> {
-        let Walker { arch, stack_end, .. } = &*self.walker;
-        Stepper { arch, frame, stack_end: *stack_end, mem: self.mem }.step(row)
+    ) -> Result<Next<A::Regs>, StepError> {
+        let Walker { arch, code, stack_end, .. } = &mut *self.walker;
+        let sp = frame.sp;
+        let step = Stepper { arch, frame, stack_end: *stack_end, mem: self.mem }.step(row)?;
+        let caller = match step {
+            Step::Outermost => return Ok(Next::Outermost),
+            Step::Interrupted(regs) => return Ok(Next::Interrupted(regs)),
+            Step::ZeroReturnAddress { cfa } => {
+                let is_evidence = row.origin() != Origin::FramePointer
+                    || cfa.wrapping_sub(sp) == A::WORD.bytes().wrapping_mul(2);
+                return match is_evidence {
+                    true => Ok(Next::ZeroReturnAddress { cfa }),
+                    false => Err(StepError::ZeroReturnAddress { cfa }),
+                };
+            }
+            Step::Caller(caller) => caller,
+        };
+        let saved = arch.code_addr(caller.ra).ok_or(StepError::NonCanonical { pc: caller.ra })?;
+        let real = code.real_return(saved, caller.ra_slot);
+        if real.is_none() && !row.is_signal() && !code.is_code(FramePc::Return(saved).lookup_addr())
+        {
+            return Err(StepError::NotCode { pc: saved });
+        }
+        let pc = real.unwrap_or(saved);
+        let pc = if row.is_signal() { FramePc::Exact(pc) } else { FramePc::Return(pc) };
+        let is_behind_trampoline = real.is_some();
+        Ok(Next::Caller { pc, cfa: caller.cfa, fp: caller.fp, is_behind_trampoline })
     }
 }
 
-/// A step that succeeded, and by which row.
+/// A step that succeeded, and by whose row.
 struct Found<R> {
-    step: Step<R>,
-    row: Row,
+    next: Next<R>,
+    origin: Origin,
     /// Whether the source had a row or an error, and the fallback took over.
     after_failure: bool,
+}
+
+/// Where a step led.
+enum Next<R> {
+    /// To an ordinary caller.
+    Caller {
+        pc: FramePc,
+        /// The frame's CFA, the caller's stack pointer.
+        cfa: u64,
+        /// The caller's frame pointer, if known.
+        fp: Option<u64>,
+        is_behind_trampoline: bool,
+    },
+    /// To what a signal interrupted.
+    Interrupted(R),
+    /// Nowhere: the row says that there is no caller.
+    Outermost,
+    /// Nowhere: the return address is zero.
+    ZeroReturnAddress {
+        /// The frame's CFA.
+        cfa: u64,
+    },
 }
 
 impl<A, S, F, T, M> Iterator for Frames<'_, A, S, F, T, M>
@@ -405,7 +500,7 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: Trampolines,
+    T: TargetCode,
     M: Memory,
 {
     type Item = Frame;
@@ -427,7 +522,7 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: Trampolines,
+    T: TargetCode,
     M: Memory,
 {
 }

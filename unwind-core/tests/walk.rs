@@ -14,7 +14,7 @@ use std::convert::Infallible;
 
 use unwind_core::{
     Arch, Base, CfaRule, DwarfReg, End, FrameContext, FramePc, Memory, Origin, ReadError, RegRule,
-    Registers, Row, RowSource, StepError, TableError, Trampolines, UnwindCache, VirtAddr, Walker,
+    Registers, Row, RowSource, StepError, TableError, TargetCode, UnwindCache, VirtAddr, Walker,
     WordSize,
 };
 
@@ -456,10 +456,10 @@ fn three_frames() -> (Regs, Stack) {
     let stack = Stack::new([
         (0x8010, 0x8030),
         (0x8018, 0x2010),
-        (0x8030, 0x8050),
+        (0x8030, 0x8040),
         (0x8038, 0x3010),
-        (0x8050, 0),
-        (0x8058, 0),
+        (0x8040, 0),
+        (0x8048, 0),
     ]);
     (Regs { fp: 0x8010, ..START }, stack)
 }
@@ -564,8 +564,8 @@ fn nothing_is_committed_when_a_step_fails() {
 fn the_upper_bound_of_the_stack_is_honoured() {
     let (regs, stack) = three_frames();
     for (stack_end, count, end) in [
-        (0x8060, 3, End::ZeroReturnAddress),
-        (0x805f, 3, End::Step(StepError::BeyondStack { cfa: 0x8060 })),
+        (0x8050, 3, End::ZeroReturnAddress),
+        (0x804f, 3, End::Step(StepError::BeyondStack { cfa: 0x8050 })),
         (0x803f, 2, End::Step(StepError::BeyondStack { cfa: 0x8040 })),
         (0x8000, 1, End::Step(StepError::BeyondStack { cfa: 0x8020 })),
     ] {
@@ -603,11 +603,53 @@ fn a_crafted_ring_of_signal_frames_ends_with_the_limit() {
     assert_eq!((frames.len(), end), (510, End::Full));
 }
 
+#[test]
+fn a_zero_that_a_stray_frame_pointer_finds_completes_no_stack() {
+    let (regs, mut stack) = three_frames();
+    stack.0.extend([(0x8030, Some(0x9000)), (0x9000, Some(0)), (0x9008, Some(0))]);
+    let mut walker = Walker::new(Toy, AlwaysFp);
+    let mut frames = walker.frames(regs, &mut stack);
+    assert_eq!(frames.by_ref().count(), 3);
+    let end = frames.end().unwrap();
+    assert_eq!(end, End::Step(StepError::ZeroReturnAddress { cfa: 0x9010 }));
+    assert!(!end.is_complete());
+}
+
+/// Code ends at 0x3000.
+struct NoCodeAbove;
+
+impl TargetCode for NoCodeAbove {
+    fn is_code(&mut self, call: VirtAddr) -> bool {
+        call.get() < 0x3000
+    }
+}
+
+#[test]
+fn a_return_address_that_leads_to_no_code_ends_a_walk_or_asks_the_fallback() {
+    let (regs, mut stack) = three_frames();
+    let mut walker = Walker::new(Toy, AlwaysFp).code(NoCodeAbove);
+    let mut frames = walker.frames(regs, &mut stack);
+    assert_eq!(frames.by_ref().count(), 2);
+    let pc = VirtAddr::new(0x3010);
+    assert_eq!(frames.end(), Some(End::Step(StepError::NotCode { pc })));
+    // The last byte of a call counts, not the address behind it.
+    stack.0.insert(0x8038, Some(0x3000));
+    let frames = walker.frames(regs, &mut stack);
+    assert_eq!(frames.map(|frame| frame.pc.addr().get()).last(), Some(0x3000));
+    // A row of the table that leads nowhere leaves it to the fallback.
+    stack.0.insert(0x8000, Some(0x5000));
+    let script = Script::new([(0x1000, locals(0))]);
+    let mut walker = Walker::new(Toy, script).fallback(AlwaysFp).code(NoCodeAbove);
+    let frames: Vec<_> = walker.frames(regs, &mut stack).collect();
+    assert_eq!(pcs(&frames), [0x1010, 0x2010, 0x3000]);
+    assert!(frames[1].provenance.is_after_failure());
+}
+
 /// Two frames return to the tracer's trampoline; the real addresses are known
 /// by the slot.
 struct Uretprobes;
 
-impl Trampolines for Uretprobes {
+impl TargetCode for Uretprobes {
     fn real_return(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
         let real = match (ra.get(), slot?.get()) {
             (0x7000, 0x8018) => 0x2010,
@@ -627,7 +669,7 @@ fn h11_trampoline_addresses_are_replaced_in_direct_and_deferred_walks() {
     let frames: Vec<_> = plain.frames(regs, &mut stack).collect();
     assert_eq!(pcs(&frames), [0x1010, 0x7000, 0x7000]);
 
-    let mut walker = Walker::new(Toy, AlwaysFp).trampolines(Uretprobes);
+    let mut walker = Walker::new(Toy, AlwaysFp).code(Uretprobes);
     let frames: Vec<_> = walker.frames(regs, &mut stack).collect();
     assert_eq!(pcs(&frames), [0x1010, 0x2010, 0x3010]);
     assert!(frames[1].provenance.is_behind_trampoline());
@@ -635,7 +677,7 @@ fn h11_trampoline_addresses_are_replaced_in_direct_and_deferred_walks() {
 
     let mut trace = UnwindCache::<8, BadTable>::new();
     walker.trace(regs, &mut stack, &mut trace);
-    assert_eq!(trace.pcs(), [0x1010, 0x2010, 0x3010]);
+    assert!(trace.pcs().map(VirtAddr::get).eq([0x1010, 0x2010, 0x3010]));
     assert!(trace.frames().nth(2).unwrap().provenance.is_behind_trampoline());
 }
 
@@ -656,7 +698,8 @@ fn a_trace_holds_what_the_frames_said_and_forgets_the_walk_before() {
     }
     let mut small = UnwindCache::<2, BadTable>::new();
     walker.trace(regs, &mut stack, &mut small);
-    assert_eq!((small.pcs(), small.end()), (&[0x1010, 0x2010][..], Some(End::Full)));
+    assert!(small.pcs().map(VirtAddr::get).eq([0x1010, 0x2010]));
+    assert_eq!(small.end(), Some(End::Full));
     assert!(!small.is_complete(), "a truncated stack never looks complete");
     let mut exact = UnwindCache::<3, BadTable>::new();
     walker.trace(regs, &mut stack, &mut exact);

@@ -1,4 +1,8 @@
 //! The `perf_event` side of deferred unwinding.
+//!
+//! [`record`] encodes and decodes what is in a ring buffer and in `perf.data`;
+//! `merge` joins samples with the stacks that come later, and needs the
+//! feature `alloc`.
 #![no_std]
 #![forbid(unsafe_code)]
 

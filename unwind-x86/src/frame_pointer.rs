@@ -2,7 +2,10 @@
 
 use core::convert::Infallible;
 
-use unwind_core::{Arch, CfaRule, FrameContext, Memory, Origin, RegRule, Row, RowSource, WordSize};
+use unwind_core::{
+    Arch, CacheSlot, CfaRule, FrameContext, Memory, Origin, RegRule, Row, RowSource, ShortRow,
+    VirtAddr, WordSize,
+};
 
 /// A source that trusts every function to keep a frame pointer.
 ///
@@ -36,5 +39,11 @@ impl<A: Arch> RowSource<A> for FramePointers {
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
         Ok(Some(Self::row_of(A::WORD)))
+    }
+
+    #[inline]
+    fn quick(&mut self, _: VirtAddr, _: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+        let row = ShortRow::new(&Self::row_of(A::WORD), A::WORD)?;
+        Some((row, CacheSlot::NONE))
     }
 }

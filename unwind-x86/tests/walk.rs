@@ -74,8 +74,8 @@ fn f12_the_caller_of_a_function_stopped_at_its_entry_is_not_lost() {
     let target = Target::default()
         .code(0x40_1000, &PUSH_RBP)
         .words(0x7000, &[0x40_2010])
-        .words(0x7010, &[0x7030, 0x40_3010])
-        .words(0x7030, &[0, 0]);
+        .words(0x7010, &[0x7020, 0x40_3010])
+        .words(0x7020, &[0, 0]);
     let regs = X86_64Regs::new(0x40_1000, 0x7000, 0x7010);
     let (pcs, end) = walk(X86_64::FOUR_LEVEL, regs, &target);
     assert_eq!((pcs, end), (vec![0x40_1000, 0x40_2010, 0x40_3010], End::ZeroReturnAddress));
@@ -164,8 +164,8 @@ fn r3_10_segment_bases_are_added_once_also_where_a_frame_keeps_its_frame_pointer
     let target = Target::default()
         .code(0x1_1000, &[0x55, 0x89, 0xe5])
         .words_32(0x20_7000, &[0x2010])
-        .words_32(0x20_7010, &[0x7020, 0x3010])
-        .words_32(0x20_7020, &[0, 0]);
+        .words_32(0x20_7010, &[0x7018, 0x3010])
+        .words_32(0x20_7018, &[0, 0]);
     let (pcs, end) = walk(arch, Ia32Regs::new(0x1000, 0x7000, 0x7010), &target);
     assert_eq!((pcs, end), (vec![0x1_1000, 0x1_2010, 0x1_3010], End::ZeroReturnAddress));
     // Bases wrap at 32 bits.

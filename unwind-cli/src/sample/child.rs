@@ -74,8 +74,13 @@ pub(crate) fn run(object: Object) -> Result<(), ChildError> {
         for call in &calls {
             let (sender, thread) = mpsc::channel();
             let body = move || call.run(&sender);
-            threads.push(thread::Builder::new().spawn_scoped(scope, body)?);
-            parked.push(call.wait_until_parked(&thread));
+            parked.push(match thread::Builder::new().spawn_scoped(scope, body) {
+                Ok(handle) => {
+                    threads.push(handle);
+                    call.wait_until_parked(&thread)
+                }
+                Err(error) => Err(error.into()),
+            });
         }
         // Said in either case: the threads end only after the parent heard it.
         let parked: Result<_, ChildError> = parked.into_iter().collect();

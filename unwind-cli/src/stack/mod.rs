@@ -1,6 +1,5 @@
 //! `unwind stack`: the stacks of a process, a core file or a command.
 
-mod frame_setup;
 mod report;
 mod text;
 mod walk;

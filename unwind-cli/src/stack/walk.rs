@@ -6,7 +6,7 @@ use std::ops::Range;
 use clap::ValueEnum;
 use serde::Serialize;
 use unwind_core::{
-    Arch, End, Frame, FrameContext, ModuleMap, RowSource, TableError, VirtAddr, Walker,
+    Arch, End, Frame, ModuleMap, RowSource, StepError, TableError, TargetCode, VirtAddr, Walker,
 };
 use unwind_x86::{
     FramePointers, Ia32, Ia32Regs, Prologue, SframeModule, SframeSource, SignalTrampolines, X86_64,
@@ -14,7 +14,6 @@ use unwind_x86::{
 };
 
 use crate::module::Modules;
-use crate::stack::frame_setup;
 use crate::target::maps::Mapping;
 use crate::target::memory::TargetMemory;
 use crate::target::registers::{CodeMode, UserRegisters};
@@ -85,15 +84,11 @@ impl StackEnd {
             End::NoRow => EndReason::NoRow,
             End::Table(_) => EndReason::Table,
             End::NotWalkable => EndReason::NotWalkable,
+            End::Step(StepError::NotCode { .. }) => EndReason::NoCode,
             // Whatever else there is, the last row led no further.
             _ => EndReason::Step,
         };
         Self { complete: end.is_complete(), reason, text: end.to_string() }
-    }
-
-    fn no_code(pc: VirtAddr) -> Self {
-        let text = format!("return address {pc} does not lead to code");
-        Self { complete: false, reason: EndReason::NoCode, text }
     }
 
     fn not_walkable(text: String) -> Self {
@@ -103,7 +98,6 @@ impl StackEnd {
 
 /// What is needed to walk any stack of one target.
 pub(crate) struct StackWalker<'t> {
-    modules: &'t Modules,
     method: Method,
     max_frames: u32,
     tables: Box<ModuleMap<SframeModule<'t>, MAX_TABLES>>,
@@ -124,7 +118,6 @@ impl<'t> StackWalker<'t> {
         let mut code: Vec<_> = code.map(|mapping| mapping.range.clone()).collect();
         code.sort_unstable_by_key(|range| range.start);
         let mut walker = Self {
-            modules,
             method,
             max_frames,
             tables: Box::default(),
@@ -133,14 +126,13 @@ impl<'t> StackWalker<'t> {
             warnings: Vec::new(),
         };
         if method != Method::Fp {
-            walker.add_tables();
+            walker.add_tables(modules);
         }
         walker
     }
 
     /// Opens the tables of each loaded file that has some.
-    fn add_tables(&mut self) {
-        let modules = self.modules;
+    fn add_tables(&mut self, modules: &'t Modules) {
         for (text, module) in modules.text() {
             let Ok(image) = &module.image else { continue };
             let section = match image.sframe() {
@@ -196,7 +188,7 @@ impl<'t> StackWalker<'t> {
 
     fn walk_x86_64(&self, regs: X86_64Regs, memory: &mut TargetMemory) -> (Vec<Frame>, StackEnd) {
         let tables = SframeSource::new(&*self.tables);
-        let (frames, mut end) = match self.method {
+        match self.method {
             Method::Auto => {
                 let source = tables.or(SignalTrampolines).or(Prologue);
                 let walker = Walker::new(self.x86_64, source).fallback(FramePointers);
@@ -208,16 +200,7 @@ impl<'t> StackWalker<'t> {
                 let walker = Walker::new(self.x86_64, source).fallback(FramePointers);
                 self.collect(walker, regs, memory)
             }
-        };
-        let is_covered = |frame: &Frame| {
-            let (pc, sp) = (frame.pc, frame.sp);
-            let context = FrameContext { pc, sp, fp: None, registers: None };
-            matches!({ tables }.row(&context, memory), Ok(Some(_)))
-        };
-        if !frames.last().is_some_and(is_covered) {
-            self.doubt_zero(CodeMode::X86_64, &frames, &mut end, memory);
         }
-        (frames, end)
     }
 
     /// No table format covers 32-bit code.
@@ -229,46 +212,7 @@ impl<'t> StackWalker<'t> {
         }
         let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
         let walker = Walker::new(arch, source).fallback(FramePointers);
-        let (frames, mut end) = self.collect(walker, regs, memory);
-        self.doubt_zero(CodeMode::Ia32, &frames, &mut end, memory);
-        (frames, end)
-    }
-
-    /// A return address of zero marks the outermost frame if a table leads to
-    /// it, or a frame pointer that is known to be one. One that is none leads
-    /// to zeroes as often as anywhere.
-    fn doubt_zero(
-        &self,
-        mode: CodeMode,
-        frames: &[Frame],
-        end: &mut StackEnd,
-        memory: &mut TargetMemory,
-    ) {
-        if end.reason != EndReason::ZeroReturnAddress {
-            return;
-        }
-        let has_frame_pointer = frames.last().is_some_and(|frame| {
-            is_at_stack_pointer(mode, frame) || self.sets_up_frame_pointer(mode, frame, memory)
-        });
-        if !has_frame_pointer {
-            end.complete = false;
-            end.text.push_str(", by a frame pointer that may be none");
-        }
-    }
-
-    fn sets_up_frame_pointer(
-        &self,
-        mode: CodeMode,
-        frame: &Frame,
-        memory: &mut TargetMemory,
-    ) -> bool {
-        let pc = frame.pc.lookup_addr().get();
-        let image = self.modules.find(pc).and_then(|module| module.image.as_ref().ok());
-        let start = image.and_then(|image| {
-            let function = image.function(pc).ok()??;
-            Some(function.start.wrapping_add(image.bias))
-        });
-        start.is_some_and(|start| frame_setup::is_done(mode, start, pc, memory))
+        self.collect(walker, regs, memory)
     }
 
     fn collect<A, S, F>(
@@ -284,39 +228,28 @@ impl<'t> StackWalker<'t> {
         F: RowSource<A>,
         F::Error: Into<S::Error>,
     {
-        let mut walker = walker.max_frames(self.max_frames);
+        let mut walker = walker.max_frames(self.max_frames).code(Code(&self.code));
         let mut walked = walker.frames(regs, memory);
-        let mut frames = Vec::new();
-        for frame in walked.by_ref() {
-            // A frame pointer that is none leads anywhere.
-            if !frame.pc.is_exact() && !self.is_code(frame.pc.lookup_addr()) {
-                return (frames, StackEnd::no_code(frame.pc.addr()));
-            }
-            frames.push(frame);
-        }
+        let frames = walked.by_ref().collect();
         // The walk has ended, so it has an end.
         let end = walked
             .end()
             .map_or_else(|| StackEnd::not_walkable("no frames".into()), |end| StackEnd::new(&end));
         (frames, end)
     }
-
-    fn is_code(&self, addr: VirtAddr) -> bool {
-        let addr = addr.get();
-        let behind = self.code.partition_point(|range| range.start <= addr);
-        let range = behind.checked_sub(1).and_then(|at| self.code.get(at));
-        range.is_some_and(|range| range.contains(&addr))
-    }
 }
 
-/// Whether a frame has nothing on the stack but the pair of frame pointer and
-/// return address, as the frame of start-up code has.
-fn is_at_stack_pointer(mode: CodeMode, frame: &Frame) -> bool {
-    let pair = match mode {
-        CodeMode::X86_64 => 16,
-        CodeMode::Ia32 => 8,
-    };
-    frame.cfa.is_some() && frame.cfa == frame.sp.checked_add(pair)
+/// Where the target has code, ascending. A frame pointer that is none leads
+/// anywhere, mostly not there.
+struct Code<'c>(&'c [Range<u64>]);
+
+impl TargetCode for Code<'_> {
+    fn is_code(&mut self, call: VirtAddr) -> bool {
+        let call = call.get();
+        let behind = self.0.partition_point(|range| range.start <= call);
+        let range = behind.checked_sub(1).and_then(|at| self.0.get(at));
+        range.is_some_and(|range| range.contains(&call))
+    }
 }
 
 /// The flag of VM86 mode.

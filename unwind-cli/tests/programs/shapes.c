@@ -1,36 +1,36 @@
-/* Calls of many shapes for 32-bit code that keeps a frame pointer: arguments on
- * the stack, recursion of several kinds, large, growing and realigned frames,
- * calls by pointer, structures returned in memory, and leaves without a frame. */
+/* Calls of many shapes for code that keeps a frame pointer, of 32 or 64 bits:
+ * arguments on the stack, recursion of several kinds, large, growing and
+ * realigned frames, calls by pointer, structures returned in memory, and leaves
+ * without a frame. */
 #include <stdarg.h>
 
 #define NOINLINE __attribute__((noinline, noclone))
 
 static volatile int sink;
 
-/* The only functions without a frame: a frame pointer still leads from them to
- * their caller's caller. */
+/* The only functions without a frame: the frame pointer leads past their caller. */
 int frameless_add(int a, int b);
 int frameless_push(int a);
+#ifdef __x86_64__
+#define ADD "leal (%rdi,%rsi), %eax\n"
+#define PUSH "pushq %rbx\n.cfi_def_cfa_offset 16\nmovl %edi, %ebx\nleal (%rbx,%rbx,2), %eax\npopq %rbx\n"
+#define POPPED ".cfi_def_cfa_offset 8\n"
+#else
+#define ADD "movl 4(%esp), %eax\naddl 8(%esp), %eax\n"
+#define PUSH \
+    "pushl %ebx\n.cfi_def_cfa_offset 8\nmovl 8(%esp), %ebx\nleal (%ebx,%ebx,2), %eax\npopl %ebx\n"
+#define POPPED ".cfi_def_cfa_offset 4\n"
+#endif
 __asm__(".text\n"
         ".type frameless_add, @function\n"
         "frameless_add:\n"
-        ".cfi_startproc\n"
-        "movl 4(%esp), %eax\n"
-        "addl 8(%esp), %eax\n"
-        "nop\n"
+        ".cfi_startproc\n" ADD "nop\n"
         "ret\n"
         ".cfi_endproc\n"
         ".size frameless_add, . - frameless_add\n"
         ".type frameless_push, @function\n"
         "frameless_push:\n"
-        ".cfi_startproc\n"
-        "pushl %ebx\n"
-        ".cfi_def_cfa_offset 8\n"
-        "movl 8(%esp), %ebx\n"
-        "leal (%ebx,%ebx,2), %eax\n"
-        "popl %ebx\n"
-        ".cfi_def_cfa_offset 4\n"
-        "ret\n"
+        ".cfi_startproc\n" PUSH POPPED "ret\n"
         ".cfi_endproc\n"
         ".size frameless_push, . - frameless_push\n");
 

@@ -1,0 +1,269 @@
+"""Stops a program, and writes down what gdb and unwind say of its stacks.
+
+Runs inside gdb. UNWIND_ORACLE_JOB names a file with a JSON object:
+
+    out      where to write: a line of JSON a stop
+    scratch  a directory for core files
+    unwind   the program `unwind`
+    methods  the methods to ask it for
+    seed     of the random numbers
+    stops    how many stops to make
+    program  (steps) the program to start
+    phases   (steps) for "start-up", "main" and "exit", how many stops of each
+    pid      (live) the process to look at
+
+A stop has its phase and number, the threads with their frames as gdb finds them
+(pc, stack pointer, name, object), and the output of `unwind` for each method. The
+object is the path of the mapping with the pc; none where that is not a file's.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+import gdb
+
+# How far stops before and after `main` are spread: what a small C program takes.
+STARTUP_STEPS = 100_000
+EXIT_STEPS = 1_000
+
+# Functions without a caller. gdb takes what is above some of them for a frame.
+OUTERMOST = ("_start", "clone", "clone3", "__clone", "__clone3")
+
+MAX_FRAMES = 500
+
+
+def command(text):
+    return gdb.execute(text, to_string=True)
+
+
+def register(frame, *names):
+    """The first of the registers that there is."""
+    for name in names:
+        try:
+            return int(frame.read_register(name)) % 2**64
+        except (ValueError, gdb.error):
+            pass
+    raise gdb.GdbError(f"no register {names}")
+
+
+class Objects:
+    """What is mapped where in the process that gdb holds."""
+
+    def __init__(self):
+        self.ranges = []
+        pid = gdb.selected_inferior().pid
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="surrogateescape") as maps:
+            for line in maps:
+                fields = line.rstrip("\n").split(maxsplit=5)
+                start, end = (int(text, 16) for text in fields[0].split("-"))
+                name = fields[5] if len(fields) > 5 else ""
+                if name.startswith("/") or name == "[vdso]":
+                    self.ranges.append((start, end, name))
+
+    def find(self, pc):
+        return next((name for start, end, name in self.ranges if start <= pc < end), None)
+
+
+def frames(objects):
+    """The frames of the selected thread, innermost first, without those that
+    share the machine's frame with their caller."""
+    found = []
+    try:
+        frame = gdb.newest_frame()
+        while frame is not None and len(found) < MAX_FRAMES:
+            if frame.type() not in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME):
+                found.append(
+                    {
+                        "pc": frame.pc(),
+                        "sp": register(frame, "rsp", "esp"),
+                        "name": frame.name(),
+                        "object": objects.find(frame.pc()),
+                    }
+                )
+            if frame.name() in OUTERMOST:
+                break
+            frame = frame.older()
+    except gdb.error:
+        # The stack ends for gdb where it cannot read on.
+        pass
+    return found
+
+
+def threads():
+    """The frames of all threads."""
+    objects = Objects()
+    said = []
+    for thread in sorted(gdb.selected_inferior().threads(), key=lambda t: t.ptid[1]):
+        thread.switch()
+        said.append({"thread": thread.ptid[1], "frames": frames(objects)})
+    return said
+
+
+def unwind(job, target):
+    """The output of `unwind` for each method."""
+    said = {}
+    for method in job["methods"]:
+        done = subprocess.run(
+            [job["unwind"], "stack", *target, "--method", method, "--json"],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode == 0:
+            said[method] = json.loads(done.stdout)
+        else:
+            said[method] = {"failed": f"exit code {done.returncode}: {done.stderr.strip()}"}
+    return said
+
+
+class Stops:
+    """Where the stops are written to."""
+
+    def __init__(self, job):
+        self.job = job
+        self.file = open(job["out"], "w", encoding="utf-8")
+
+    def write(self, phase, number, said_by_gdb, said_by_unwind):
+        stop = {
+            "phase": phase,
+            "number": number,
+            "threads": said_by_gdb,
+            "unwind": said_by_unwind,
+        }
+        self.file.write(json.dumps(stop) + "\n")
+        self.file.flush()
+
+    def by_core(self, phase, number):
+        """Writes down a stop of the process that gdb holds."""
+        core = os.path.join(self.job["scratch"], "core")
+        command(f"gcore {core}")
+        target = ["--core", core, "--exe", self.job["program"]]
+        self.write(phase, number, threads(), unwind(self.job, target))
+        os.unlink(core)
+
+
+def is_alive():
+    return gdb.selected_inferior().pid != 0
+
+
+def step_to_main():
+    command("tbreak *main")
+    command("continue")
+
+
+def count_steps_of_main():
+    """Runs the program once: how many instructions run from the first one of
+    `main` until it has returned, with all that it calls."""
+    command("starti")
+    step_to_main()
+    entry = register(gdb.newest_frame(), "rsp", "esp")
+    steps = 0
+    while is_alive() and register(gdb.newest_frame(), "rsp", "esp") <= entry:
+        command("stepi")
+        steps += 1
+    command("kill")
+    return steps
+
+
+def stop_at(stops, phase, numbers, is_over):
+    """Stops at each of the step numbers, ascending, counted from here on."""
+    done = 0
+    for number in numbers:
+        if number != done:
+            command(f"stepi {number - done}")
+            done = number
+        if not is_alive() or is_over():
+            return
+        stops.by_core(phase, number)
+
+
+def run_steps(job):
+    rng = random.Random(job["seed"])
+    command(f"file {job['program']}")
+    in_main = count_steps_of_main()
+    counts = job["phases"]
+
+    def choose(phase, steps):
+        """Random numbers below `steps`, or all if that is not many more."""
+        if steps <= 2 * counts[phase]:
+            return list(range(steps))
+        return sorted(rng.sample(range(steps), counts[phase]))
+
+    stops = Stops(job)
+    command("starti")
+    command("tbreak *main")
+    main = int(gdb.parse_and_eval("(unsigned long)&main"))
+    numbers = choose("start-up", STARTUP_STEPS)
+    if numbers:
+        stop_at(stops, "start-up", numbers, lambda: gdb.newest_frame().pc() == main)
+    if gdb.newest_frame().pc() != main:
+        command("continue")
+    entry = register(gdb.newest_frame(), "rsp", "esp")
+    has_returned = lambda: register(gdb.newest_frame(), "rsp", "esp") > entry
+    stop_at(stops, "main", choose("main", in_main), has_returned)
+    while not has_returned():
+        command("stepi")
+    stop_at(stops, "exit", choose("exit", EXIT_STEPS), lambda: False)
+    if is_alive():
+        command("kill")
+
+
+def states(pid):
+    """The scheduler states of all threads, as a set of letters."""
+    found = set()
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/stat", encoding="utf-8", errors="replace") as stat:
+            found.add(stat.read().rpartition(")")[2].split()[0])
+    return found
+
+
+def wait_until_stopped(pid):
+    deadline = time.monotonic() + 10
+    while states(pid) - {"T"}:
+        if time.monotonic() > deadline:
+            raise gdb.GdbError(f"process {pid} does not stop: {states(pid)}")
+        time.sleep(0.001)
+
+
+def run_live(job):
+    rng = random.Random(job["seed"])
+    pid = job["pid"]
+    stops = Stops(job)
+    for number in range(job["stops"]):
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(rng.uniform(0.001, 0.05))
+        # A process in SIGSTOP stands still for one tracer after the other.
+        os.kill(pid, signal.SIGSTOP)
+        wait_until_stopped(pid)
+        said_by_unwind = unwind(job, ["--pid", str(pid)])
+        wait_until_stopped(pid)
+        command(f"attach {pid}")
+        said_by_gdb = threads()
+        command("detach")
+        stops.write("live", number, said_by_gdb, said_by_unwind)
+    os.kill(pid, signal.SIGCONT)
+
+
+def main():
+    with open(os.environ["UNWIND_ORACLE_JOB"], encoding="utf-8") as file:
+        job = json.load(file)
+    for setting in (
+        "pagination off",
+        "confirm off",
+        "backtrace past-main on",
+        "backtrace limit unlimited",
+        "print thread-events off",
+        "auto-load off",
+        "debuginfod enabled off",
+    ):
+        command(f"set {setting}")
+    if "program" in job:
+        run_steps(job)
+    else:
+        run_live(job)
+
+
+main()

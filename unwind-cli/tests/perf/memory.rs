@@ -1,0 +1,135 @@
+//! Streams larger than what may be held.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::process::{Command, Stdio};
+
+use unwind_perf::record::{
+    AttrFlags, CallchainDeferred, Context, Encode as _, Endian, EventFormat, Misc, ReadFormat,
+    Sample, SampleId, SampleType, Task,
+};
+
+const FORMAT: EventFormat = EventFormat {
+    sample_type: SampleType(
+        SampleType::IP.0 | SampleType::TID.0 | SampleType::TIME.0 | SampleType::CALLCHAIN.0,
+    ),
+    read_format: ReadFormat(0),
+    flags: AttrFlags(
+        AttrFlags::SAMPLE_ID_ALL.0 | AttrFlags::DEFER_CALLCHAIN.0 | AttrFlags::DEFER_OUTPUT.0,
+    ),
+};
+
+/// The start of a pipe with one event.
+fn pipe_start() -> Vec<u8> {
+    let mut attr = Vec::new();
+    attr.extend(1_u32.to_le_bytes()); // software
+    attr.extend(64_u32.to_le_bytes());
+    for word in [0, 1000, FORMAT.sample_type.0, 0, FORMAT.flags.0, 0, 0] {
+        attr.extend(word.to_le_bytes());
+    }
+    let mut pipe = b"PERFILE2".to_vec();
+    pipe.extend(16_u64.to_le_bytes());
+    pipe.extend(64_u32.to_le_bytes());
+    pipe.extend(0_u16.to_le_bytes());
+    pipe.extend(80_u16.to_le_bytes());
+    pipe.extend(attr);
+    pipe.extend(1_u64.to_le_bytes());
+    pipe
+}
+
+/// A sample, and its stack, of the kernel entry `entry`, `bytes` bytes in all.
+fn kernel_entry(entry: u64, out: &mut Vec<u8>) {
+    let task = Task { pid: 100, tid: 100 + u32::try_from(entry % 50).unwrap() };
+    let cookie = entry << 1 | 1;
+    let chain = [Context::Kernel.word(), u64::MAX << 20, Context::UserDeferred.word(), cookie];
+    let sample = Sample {
+        misc: Misc::KERNEL,
+        identifier: None,
+        ip: Some(chain[1]),
+        task: Some(task),
+        time: Some(1000 * entry + 1),
+        addr: None,
+        id: None,
+        stream_id: None,
+        cpu: None,
+        period: None,
+        callchain: Some(chain),
+    };
+    sample.encode(FORMAT, Endian::Little, out).unwrap();
+    let id = SampleId { task: Some(task), time: Some(1000 * entry + 500), ..SampleId::default() };
+    let ips = (0..30).map(|frame| 0x40_1000 + 16 * frame);
+    let stack = CallchainDeferred { cookie: Some(cookie), ips, id };
+    stack.encode(FORMAT, Endian::Little, out).unwrap();
+}
+
+/// Feeds `len` bytes to `unwind ARGUMENTS` on a pipe. Returns what its output
+/// counts, and the most memory it had, in bytes.
+fn feed(arguments: &[&str], len: u64, marks: bool) -> (u64, u64) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_unwind"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut bytes = 0;
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            match stdout.read(&mut buffer).unwrap() {
+                0 => return bytes,
+                read => bytes += u64::try_from(read).unwrap(),
+            }
+        }
+    });
+    let mut sent = 0;
+    let mut entry = 1;
+    let mut chunk = pipe_start();
+    while sent < len {
+        while chunk.len() < 1 << 16 {
+            kernel_entry(entry, &mut chunk);
+            entry += 1;
+        }
+        if marks {
+            // PERF_RECORD_FINISHED_ROUND
+            chunk.extend([68, 0, 0, 0, 0, 0, 8, 0]);
+        }
+        stdin.write_all(&chunk).unwrap();
+        sent += u64::try_from(chunk.len()).unwrap();
+        chunk.clear();
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+    (reader.join().unwrap(), kib * 1024)
+}
+
+/// How much to feed, in MiB.
+fn size() -> u64 {
+    let mib = std::env::var("PERF_STREAM_MIB").ok();
+    mib.map_or(24, |mib| mib.parse().unwrap()) << 20
+}
+
+#[test]
+fn a_stream_is_read_in_constant_memory_with_and_without_round_marks() {
+    let limit = 4 << 20;
+    // Beside the records: the program itself, its buffers and the names.
+    let allowed = limit + (12 << 20);
+    assert!(size() > allowed, "the stream is larger than what may be held");
+    for command in [&["script", "-"][..], &["merge", "-", "-o", "-"]] {
+        for marks in [true, false] {
+            let arguments = [command, &["--memory", "4"]].concat();
+            let (written, peak) = feed(&arguments, size(), marks);
+            println!(
+                "{arguments:?}, marks {marks}: {} MiB in, peak {} KiB",
+                size() >> 20,
+                peak >> 10
+            );
+            assert!(written > size() / 2, "{written} bytes of output");
+            assert!(peak < allowed, "{peak} bytes of memory");
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! The merge itself.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use super::counts::{MergeCounts, bump};
+use super::outcome::{Merged, Outcome, Stamp, Unmatched};
+use super::policy::Policy;
+use super::store::{Entry, Key, State, Store, Waiting};
+use super::thread::{Fate, Thread};
+use crate::record::UserPart;
+
+/// Joins samples and stacks by thread and cookie.
+///
+/// `S` is what the host keeps of a sample. Each method takes a closure that
+/// receives every sample which ends during the call.
+///
+/// ```
+/// use unwind_perf::merge::{Merger, Outcome, Policy, Stamp};
+/// use unwind_perf::record::{Task, UserPart};
+///
+/// let task = Task { pid: 7, tid: 7 };
+/// let mut merger = Merger::new(Policy::default());
+/// let mut stacks = Vec::new();
+/// let mut done = |sample: &str, outcome: Outcome<'_>| {
+///     if let Outcome::Merged(merged) = outcome {
+///         stacks.push((sample.to_owned(), merged.stack.to_vec()));
+///     }
+/// };
+/// let cookie = 0x3_0000_0001;
+/// merger.sample(Stamp { task, time: 10 }, UserPart::Deferred(cookie), "first", 5, &mut done);
+/// merger.deferred(Stamp { task, time: 20 }, cookie, [0x401136], &mut done);
+/// merger.sample(Stamp { task, time: 21 }, UserPart::Deferred(cookie), "late", 4, &mut done);
+/// assert_eq!(merger.finish(&mut done).merged, 2);
+/// assert_eq!(stacks[1], ("late".to_owned(), vec![0x401136]));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Merger<S> {
+    policy: Policy,
+    store: Store<S>,
+    threads: BTreeMap<u32, Thread>,
+    /// When no more can come from a thread that has ended.
+    exits: BTreeSet<(u64, u32)>,
+    /// The newest time seen.
+    clock: u64,
+    /// Counts samples.
+    arrivals: u64,
+    /// How many samples had come at the last report of a loss.
+    arrivals_at_loss: u64,
+    counts: MergeCounts,
+}
+
+/// More threads than this do not share a cookie in a stream that a kernel
+/// wrote.
+const MAX_RENAMED: usize = 8;
+
+impl<S> Merger<S> {
+    /// A merger that has seen nothing.
+    #[must_use]
+    pub const fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            store: Store::new(),
+            threads: BTreeMap::new(),
+            exits: BTreeSet::new(),
+            clock: 0,
+            arrivals: 0,
+            arrivals_at_loss: 0,
+            counts: MergeCounts::NONE,
+        }
+    }
+
+    /// Takes a sample, of which the host holds `bytes` bytes.
+    pub fn sample(
+        &mut self,
+        at: Stamp,
+        user: UserPart,
+        sample: S,
+        bytes: usize,
+        done: &mut impl FnMut(S, Outcome<'_>),
+    ) {
+        bump(&mut self.counts.samples);
+        match user {
+            UserPart::Inline => {
+                bump(&mut self.counts.inline);
+                done(sample, Outcome::Inline);
+            }
+            UserPart::CookieLost => self.unmatched(sample, None, Unmatched::NoCookie, done),
+            UserPart::Deferred(cookie) => {
+                self.arrivals = self.arrivals.saturating_add(1);
+                let arrival = self.arrivals;
+                let key = self.see(at, cookie, false);
+                let waiting = Waiting { sample, time: at.time, arrival, bytes };
+                if let Some(late) = self.store.edit(key, |entry| entry.wait(waiting)).flatten() {
+                    self.merge_late(key, late, done);
+                }
+            }
+        }
+        self.advance(at.time, done);
+    }
+
+    /// Takes a stack.
+    pub fn deferred(
+        &mut self,
+        at: Stamp,
+        cookie: u64,
+        ips: impl IntoIterator<Item = u64>,
+        done: &mut impl FnMut(S, Outcome<'_>),
+    ) {
+        bump(&mut self.counts.records);
+        let ips: Box<[u64]> = ips.into_iter().collect();
+        let key = self.see(at, cookie, true);
+        if let Some(State::Stack { ips: earlier, .. }) = self.store.get(key).map(Entry::state) {
+            bump(if *earlier == ips {
+                &mut self.counts.records_repeated
+            } else {
+                &mut self.counts.records_conflicting
+            });
+        } else {
+            self.merge_waiting(key, at, ips, done);
+        }
+        self.advance(at.time, done);
+    }
+
+    /// Takes a report of `count` lost records, of any kind.
+    pub const fn lost(&mut self, count: u64) {
+        self.counts.lost = self.counts.lost.saturating_add(count);
+        self.arrivals_at_loss = self.arrivals;
+    }
+
+    /// Takes an exec: the name that a thread has from it.
+    pub fn exec(&mut self, at: Stamp, done: &mut impl FnMut(S, Outcome<'_>)) {
+        if let Some(thread) = self.threads.get_mut(&at.task.tid) {
+            thread.fate.exec = thread.fate.exec.max(Some(at.time));
+        }
+        self.advance(at.time, done);
+    }
+
+    /// Takes the end of a thread.
+    pub fn exit(&mut self, at: Stamp, done: &mut impl FnMut(S, Outcome<'_>)) {
+        if let Some(thread) = self.threads.get_mut(&at.task.tid) {
+            let exit = thread.fate.exit.map_or(at.time, |exit| exit.max(at.time));
+            if let Some(earlier) = thread.fate.exit.replace(exit) {
+                self.exits.remove(&(earlier, at.task.tid));
+            }
+            self.exits.insert((exit, at.task.tid));
+        }
+        self.advance(at.time, done);
+    }
+
+    /// Takes the time of any other event, and ends what is over by then.
+    pub fn advance(&mut self, time: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
+        self.end_over(time, done);
+        while self.store.bytes() > self.policy.max_bytes
+            && let Some(key) = self.store.first_victim()
+        {
+            self.close(key, Unmatched::Evicted, done);
+        }
+    }
+
+    /// Ends the input: what waits ends unmatched, in the order in which it
+    /// came. Returns the final counts.
+    pub fn finish(mut self, done: &mut impl FnMut(S, Outcome<'_>)) -> MergeCounts {
+        let mut ends = Vec::new();
+        while let Some(key) = self.store.first_victim() {
+            self.close_with(key, Unmatched::End, |_, waiting, reason| {
+                ends.push((waiting.arrival, key.cookie, waiting.sample, reason));
+            });
+        }
+        ends.sort_unstable_by_key(|&(arrival, ..)| arrival);
+        for (_, cookie, sample, reason) in ends {
+            self.unmatched(sample, Some(cookie), reason, done);
+        }
+        self.counts
+    }
+
+    /// The counts so far.
+    #[must_use]
+    pub const fn counts(&self) -> &MergeCounts {
+        &self.counts
+    }
+
+    /// About how many bytes are held.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.store.bytes()
+    }
+
+    /// The time of the oldest sample that waits.
+    #[must_use]
+    pub fn oldest_waiting(&self) -> Option<u64> {
+        self.store.oldest_waiting()
+    }
+
+    /// Ends what is over at `time`.
+    fn end_over(&mut self, time: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
+        self.clock = self.clock.max(time);
+        while let Some((_, key)) = self.store.first_over().filter(|&(over, _)| over <= self.clock) {
+            self.close(key, Unmatched::NewerCookie, done);
+        }
+        while let Some(&(exit, tid)) = self.exits.first()
+            && exit.saturating_add(self.policy.exit_lag) <= self.clock
+        {
+            self.exits.remove(&(exit, tid));
+            self.close_exited(tid, exit, done);
+        }
+    }
+
+    /// Finds or makes the entry of a cookie, and learns from the sight of it
+    /// which cookies of the thread are over.
+    fn see(&mut self, at: Stamp, cookie: u64, is_stack: bool) -> Key {
+        let key = Key { cookie, tid: at.task.tid };
+        let thread = self.threads.entry(key.tid).or_default();
+        if self.store.edit(key, |entry| entry.seen(at.time)).is_none() {
+            self.store.insert(key, Entry::new(at.task.pid, at.time));
+            thread.add(cookie, at.time);
+        }
+        thread.see(cookie, at.time, is_stack, self.policy, |cookie, over| {
+            self.store.edit(Key { cookie, ..key }, |entry| entry.over_from(over));
+        });
+        key
+    }
+
+    /// Merges a stack into what waits for it, and keeps it for late samples.
+    fn merge_waiting(
+        &mut self,
+        key: Key,
+        at: Stamp,
+        ips: Box<[u64]>,
+        done: &mut impl FnMut(S, Outcome<'_>),
+    ) {
+        let exec = self.exec_of(key);
+        let renamed = self.take_renamed(key, at);
+        let samples = self.store.edit(key, Entry::take_waiting).unwrap_or_default();
+        let used = !(samples.is_empty() && renamed.is_empty());
+        // What the stack shows to be over ends first: it is older.
+        self.end_over(at.time, done);
+        for Waiting { sample, time, .. } in samples {
+            let across_exec = exec.is_some_and(|exec| time < exec && exec <= at.time);
+            self.merged(sample, Merged { stack: &ips, across_exec, late: false }, done);
+        }
+        for Waiting { sample, .. } in renamed {
+            self.merged(sample, Merged { stack: &ips, across_exec: true, late: false }, done);
+        }
+        let kept = self.store.edit(key, |entry| entry.set_stack(ips, at.time, used)).is_some();
+        if !kept && !used {
+            bump(&mut self.counts.records_unused);
+        }
+    }
+
+    /// Merges the stack that is here under `key` into a sample that came after
+    /// it.
+    fn merge_late(&mut self, key: Key, late: Waiting<S>, done: &mut impl FnMut(S, Outcome<'_>)) {
+        let exec = self.exec_of(key);
+        let Some((ips, time)) = self.store.edit(key, Entry::take_stack).flatten() else {
+            return;
+        };
+        let across_exec = exec.is_some_and(|exec| late.time < exec && exec <= time);
+        self.merged(late.sample, Merged { stack: &ips, across_exec, late: true }, done);
+        self.store.edit(key, |entry| entry.set_stack(ips, time, true));
+    }
+
+    fn merged(&mut self, sample: S, merged: Merged<'_>, done: &mut impl FnMut(S, Outcome<'_>)) {
+        bump(&mut self.counts.merged);
+        if merged.late {
+            bump(&mut self.counts.merged_late);
+        }
+        if merged.across_exec {
+            bump(&mut self.counts.merged_across_exec);
+        }
+        done(sample, Outcome::Merged(merged));
+    }
+
+    fn exec_of(&self, key: Key) -> Option<u64> {
+        self.threads.get(&key.tid).and_then(|thread| thread.fate.exec)
+    }
+
+    /// Takes the samples that wait for the same cookie under another thread id
+    /// of the process.
+    ///
+    /// An exec gives its thread the id of the process. If it was not the first
+    /// thread, its earlier samples have another.
+    fn take_renamed(&mut self, key: Key, at: Stamp) -> Vec<Waiting<S>> {
+        if at.task.pid != at.task.tid {
+            return Vec::new();
+        }
+        let old: Vec<Key> = self
+            .store
+            .threads_of(key.cookie)
+            .take(MAX_RENAMED)
+            .filter(|&(other, entry)| other != key && entry.pid == at.task.pid)
+            .filter(|(_, entry)| matches!(entry.state(), State::Waiting(_)))
+            .map(|(other, _)| other)
+            .collect();
+        let mut renamed = Vec::new();
+        for old in old {
+            if let Some((State::Waiting(samples), _)) = self.forget(old) {
+                renamed.extend(samples);
+            }
+        }
+        renamed
+    }
+
+    /// Ends an entry.
+    fn close(&mut self, key: Key, cause: Unmatched, done: &mut impl FnMut(S, Outcome<'_>)) {
+        self.close_with(key, cause, |merger, waiting, reason| {
+            merger.unmatched(waiting.sample, Some(key.cookie), reason, done);
+        });
+    }
+
+    /// Ends an entry; `end` takes its samples, and why they are unmatched.
+    fn close_with(
+        &mut self,
+        key: Key,
+        cause: Unmatched,
+        mut end: impl FnMut(&mut Self, Waiting<S>, Unmatched),
+    ) {
+        let Some((state, fate)) = self.forget(key) else {
+            return;
+        };
+        match state {
+            State::Waiting(samples) => {
+                for waiting in samples {
+                    let reason = self.reason(fate, &waiting, cause);
+                    end(self, waiting, reason);
+                }
+            }
+            State::Stack { used, .. } => {
+                if !used {
+                    bump(&mut self.counts.records_unused);
+                }
+                if cause == Unmatched::Evicted {
+                    bump(&mut self.counts.records_evicted);
+                }
+            }
+        }
+    }
+
+    /// Ends what a thread left when it ended at `exit`.
+    fn close_exited(&mut self, tid: u32, exit: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
+        let open: Vec<u64> =
+            self.threads.get(&tid).map(|thread| thread.open().collect()).unwrap_or_default();
+        for cookie in open {
+            let key = Key { cookie, tid };
+            // A later thread may have got the id.
+            if self.store.get(key).is_some_and(|entry| entry.first <= exit) {
+                self.close(key, Unmatched::Exit, done);
+            }
+        }
+    }
+
+    /// Removes an entry, and with its last entry the thread.
+    fn forget(&mut self, key: Key) -> Option<(State<S>, Fate)> {
+        let entry = self.store.remove(key)?;
+        let thread = self.threads.get_mut(&key.tid)?;
+        thread.remove(key.cookie);
+        let fate = thread.fate;
+        if thread.entries == 0 {
+            self.threads.remove(&key.tid);
+            fate.exit.map(|exit| self.exits.remove(&(exit, key.tid)));
+        }
+        Some((entry.into_state(), fate))
+    }
+
+    fn reason(&self, fate: Fate, waiting: &Waiting<S>, cause: Unmatched) -> Unmatched {
+        let before = |event: Option<u64>| event.is_some_and(|event| waiting.time <= event);
+        match cause {
+            Unmatched::Evicted => Unmatched::Evicted,
+            _ if before(fate.exit) => Unmatched::Exit,
+            _ if waiting.arrival <= self.arrivals_at_loss => Unmatched::Lost,
+            _ if before(fate.exec) => Unmatched::Exec,
+            cause => cause,
+        }
+    }
+
+    fn unmatched(
+        &mut self,
+        sample: S,
+        cookie: Option<u64>,
+        reason: Unmatched,
+        done: &mut impl FnMut(S, Outcome<'_>),
+    ) {
+        bump(self.counts.unmatched_by(reason));
+        done(sample, Outcome::Unmatched { cookie, reason });
+    }
+}

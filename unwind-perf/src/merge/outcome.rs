@@ -1,0 +1,66 @@
+//! What goes into a merge, and how it ends.
+
+use crate::record::Task;
+#[cfg(doc)]
+use crate::record::UserPart;
+
+/// Whose and when an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// The thread.
+    pub task: Task,
+    /// When, in nanoseconds; 0 in a stream without times, whose order then
+    /// stands for time.
+    pub time: u64,
+}
+
+/// Why a sample ended without its stack.
+///
+/// Several can hold; the first of these that does is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Unmatched {
+    /// The chain has a mark and no cookie ([`UserPart::CookieLost`]).
+    NoCookie,
+    /// It was given up to keep to the memory limit.
+    Evicted,
+    /// Its thread ended. Events of a task are gone before the stack of a
+    /// dying thread is taken.
+    Exit,
+    /// Records were lost while it waited.
+    Lost,
+    /// Its thread called exec.
+    Exec,
+    /// Its thread went on to another cookie.
+    NewerCookie,
+    /// The input ended.
+    End,
+}
+
+/// A stack for a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merged<'s> {
+    /// The user addresses, innermost first, without marks.
+    pub stack: &'s [u64],
+    /// Whether an exec lies between the sample and the record: the stack is
+    /// that of the program *after* it.
+    pub across_exec: bool,
+    /// Whether the record came before the sample.
+    pub late: bool,
+}
+
+/// How a sample ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome<'s> {
+    /// Its chain was whole, or has no user part.
+    Inline,
+    /// Its stack came.
+    Merged(Merged<'s>),
+    /// Its stack did not come, or cannot be told.
+    Unmatched {
+        /// The cookie, unless the chain lacks it.
+        cookie: Option<u64>,
+        /// Why.
+        reason: Unmatched,
+    },
+}

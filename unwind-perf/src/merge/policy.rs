@@ -1,0 +1,69 @@
+//! What a merge may wait for and hold.
+
+#[cfg(doc)]
+use super::Merger;
+
+/// How long a [`Merger`] waits, and how much it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Policy {
+    /// How far out of order the input may be, in nanoseconds: what comes is
+    /// not older than the newest that came by more than this.
+    ///
+    /// A cookie is over when a stack under a newer cookie of its thread is
+    /// this old.
+    pub window: u64,
+    /// How old a sample under a newer cookie has to be for the same, in
+    /// nanoseconds, as long as the stack for it has not come.
+    ///
+    /// It matters where stacks are lost or not recorded at all.
+    pub sample_window: u64,
+    /// How long after its thread's exit a record may come, in nanoseconds.
+    ///
+    /// An event of a CPU still receives the stack of a thread whose exit is
+    /// already recorded.
+    pub exit_lag: u64,
+    /// About how many bytes of samples and stacks may be held.
+    ///
+    /// Past it stacks go first, oldest first: most have been used. Then the
+    /// oldest samples go, unmatched.
+    pub max_bytes: usize,
+}
+
+impl Default for Policy {
+    /// 0.1 s out of order, one second after a sample or an exit, 64 MiB.
+    fn default() -> Self {
+        Self {
+            window: 100_000_000,
+            sample_window: 1_000_000_000,
+            exit_lag: 1_000_000_000,
+            max_bytes: 64 << 20,
+        }
+    }
+}
+
+impl Policy {
+    /// Sets [`window`](Self::window).
+    #[must_use]
+    pub const fn window(self, window: u64) -> Self {
+        Self { window, ..self }
+    }
+
+    /// Sets [`sample_window`](Self::sample_window).
+    #[must_use]
+    pub const fn sample_window(self, sample_window: u64) -> Self {
+        Self { sample_window, ..self }
+    }
+
+    /// Sets [`exit_lag`](Self::exit_lag).
+    #[must_use]
+    pub const fn exit_lag(self, exit_lag: u64) -> Self {
+        Self { exit_lag, ..self }
+    }
+
+    /// Sets [`max_bytes`](Self::max_bytes).
+    #[must_use]
+    pub const fn max_bytes(self, max_bytes: usize) -> Self {
+        Self { max_bytes, ..self }
+    }
+}

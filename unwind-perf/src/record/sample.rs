@@ -1,0 +1,226 @@
+//! `PERF_RECORD_SAMPLE`, up to its call chain.
+
+use core::ops::Range;
+
+use super::bytes::offset;
+use super::encode::{Encode, Encoder, Output};
+use super::header::{Misc, Record, RecordHeader, RecordType};
+use super::sample_id::Task;
+use super::{Callchain, Error, EventFormat, SampleType};
+
+/// The fields that can be written.
+const WRITTEN: SampleType = SampleType(
+    SampleType::IDENTIFIER.0
+        | SampleType::IP.0
+        | SampleType::TID.0
+        | SampleType::TIME.0
+        | SampleType::ADDR.0
+        | SampleType::ID.0
+        | SampleType::STREAM_ID.0
+        | SampleType::CPU.0
+        | SampleType::PERIOD.0
+        | SampleType::CALLCHAIN.0,
+);
+
+/// A sample: what an event recorded when it fired.
+///
+/// A field that the attr does not ask for is `None`. Of the counter values
+/// ([`SampleType::READ`]) only the place is worked out, and what follows the
+/// call chain (registers, stack bytes and the like) is left alone.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<C> {
+    /// Where the CPU was, and flags.
+    pub misc: Misc,
+    /// The event, first of all fields.
+    pub identifier: Option<u64>,
+    /// The interrupted pc.
+    pub ip: Option<u64>,
+    /// The thread.
+    pub task: Option<Task>,
+    /// When, in nanoseconds of the event's clock.
+    pub time: Option<u64>,
+    /// A data address.
+    pub addr: Option<u64>,
+    /// The event.
+    pub id: Option<u64>,
+    /// The inherited copy of the event.
+    pub stream_id: Option<u64>,
+    /// The CPU.
+    pub cpu: Option<u32>,
+    /// How many events the sample stands for.
+    pub period: Option<u64>,
+    /// The call chain: words with marks, and maybe a cookie.
+    pub callchain: Option<C>,
+}
+
+impl<C> Sample<C> {
+    /// Returns which fields have a value.
+    #[must_use]
+    pub fn fields(&self) -> SampleType {
+        let bit = |has: bool, field: SampleType| if has { field } else { SampleType(0) };
+        bit(self.identifier.is_some(), SampleType::IDENTIFIER)
+            | bit(self.ip.is_some(), SampleType::IP)
+            | bit(self.task.is_some(), SampleType::TID)
+            | bit(self.time.is_some(), SampleType::TIME)
+            | bit(self.addr.is_some(), SampleType::ADDR)
+            | bit(self.id.is_some(), SampleType::ID)
+            | bit(self.stream_id.is_some(), SampleType::STREAM_ID)
+            | bit(self.cpu.is_some(), SampleType::CPU)
+            | bit(self.period.is_some(), SampleType::PERIOD)
+            | bit(self.callchain.is_some(), SampleType::CALLCHAIN)
+    }
+}
+
+impl<'a> Sample<Callchain<'a>> {
+    /// Decodes a sample of an event with `format`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongType`], [`Error::Truncated`] or [`Error::BadCount`] if
+    /// the record does not have this layout, and [`Error::Trailing`] if it
+    /// goes on behind the last field that `format` asks for.
+    pub fn decode(record: &Record<'a>, format: EventFormat) -> Result<Self, Error> {
+        Self::decode_with_place(record, format).map(|(sample, _)| sample)
+    }
+
+    /// Also returns where in the record the chain is, its count included.
+    fn decode_with_place(
+        record: &Record<'a>,
+        format: EventFormat,
+    ) -> Result<(Self, Range<u32>), Error> {
+        let mut c = record.body_of(RecordType::SAMPLE)?;
+        let asked = |field| format.sample_type.contains(field);
+        let mut sample = Self {
+            misc: record.header().misc,
+            identifier: c.u64_if(asked(SampleType::IDENTIFIER))?,
+            ip: c.u64_if(asked(SampleType::IP))?,
+            task: c.u32_pair_if(asked(SampleType::TID))?.map(Task::from_pair),
+            time: c.u64_if(asked(SampleType::TIME))?,
+            addr: c.u64_if(asked(SampleType::ADDR))?,
+            id: c.u64_if(asked(SampleType::ID))?,
+            stream_id: c.u64_if(asked(SampleType::STREAM_ID))?,
+            // The other half of the word is reserved.
+            cpu: c.u32_pair_if(asked(SampleType::CPU))?.map(|(cpu, _)| cpu),
+            period: c.u64_if(asked(SampleType::PERIOD))?,
+            callchain: None,
+        };
+        if asked(SampleType::READ) {
+            format.read_format.skip(&mut c)?;
+        }
+        let chain_at = c.at();
+        if asked(SampleType::CALLCHAIN) {
+            sample.callchain = Some(Callchain::new(c.counted_words()?));
+        }
+        let place = chain_at..c.at();
+        if format.sample_type.without(WRITTEN | SampleType::READ) == SampleType(0) {
+            c.finish()?;
+        }
+        Ok((sample, place))
+    }
+}
+
+impl<C: IntoIterator<Item = u64, IntoIter: Clone> + Clone> Encode for Sample<C> {
+    fn kind(&self) -> RecordType {
+        RecordType::SAMPLE
+    }
+
+    fn misc(&self) -> Misc {
+        self.misc
+    }
+
+    /// Writes the fields that `format` asks for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnsupportedFields`] if `format` asks for fields that the type
+    /// does not have, [`Error::MissingFields`] if it asks for fields that are
+    /// `None`.
+    fn encode_body<O: Output>(
+        &self,
+        format: EventFormat,
+        e: &mut Encoder<'_, O>,
+    ) -> Result<(), Error> {
+        let fields = format.sample_type;
+        let unsupported = fields.without(WRITTEN);
+        if unsupported != SampleType(0) {
+            return Err(Error::UnsupportedFields(unsupported.0));
+        }
+        let missing = fields.without(self.fields());
+        if missing != SampleType(0) {
+            return Err(Error::MissingFields(missing.0));
+        }
+        let asked = |field| fields.contains(field);
+        e.u64_if(self.identifier, asked(SampleType::IDENTIFIER));
+        e.u64_if(self.ip, asked(SampleType::IP));
+        e.u32_pair(self.task.map(Task::pair), asked(SampleType::TID));
+        e.u64_if(self.time, asked(SampleType::TIME));
+        e.u64_if(self.addr, asked(SampleType::ADDR));
+        e.u64_if(self.id, asked(SampleType::ID));
+        e.u64_if(self.stream_id, asked(SampleType::STREAM_ID));
+        e.u32_pair(self.cpu.map(|cpu| (cpu, 0)), asked(SampleType::CPU));
+        e.u64_if(self.period, asked(SampleType::PERIOD));
+        if let Some(chain) = self.callchain.clone().filter(|_| asked(SampleType::CALLCHAIN)) {
+            e.counted_words(chain.into_iter());
+        }
+        Ok(())
+    }
+}
+
+/// A recorded sample with another call chain in the place of its own.
+///
+/// All other bytes stay, also of fields that this crate does not read.
+#[derive(Clone, Copy, Debug)]
+pub struct Rechained<'a, I> {
+    misc: Misc,
+    before: &'a [u8],
+    chain: I,
+    after: &'a [u8],
+}
+
+impl<'a, I: Iterator<Item = u64> + Clone> Rechained<'a, I> {
+    /// Puts `chain` in the place of the chain in `record`, a sample under
+    /// `format`.
+    ///
+    /// The result is to be encoded in the byte order of `record`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sample::decode`].
+    pub fn new(record: &Record<'a>, format: EventFormat, chain: I) -> Result<Self, Error> {
+        let (_, place) = Sample::decode_with_place(record, format)?;
+        let part = |range: Range<u32>| {
+            let from = usize::try_from(range.start).ok()?;
+            let to = usize::try_from(range.end).ok()?;
+            record.bytes().get(from..to)
+        };
+        let start = offset(RecordHeader::SIZE);
+        let end = offset(record.bytes().len());
+        Ok(Self {
+            misc: record.header().misc,
+            before: part(start..place.start).unwrap_or_default(),
+            chain,
+            after: part(place.end..end).unwrap_or_default(),
+        })
+    }
+}
+
+impl<I: Iterator<Item = u64> + Clone> Encode for Rechained<'_, I> {
+    fn kind(&self) -> RecordType {
+        RecordType::SAMPLE
+    }
+
+    fn misc(&self) -> Misc {
+        self.misc
+    }
+
+    fn encode_body<O: Output>(
+        &self,
+        _format: EventFormat,
+        e: &mut Encoder<'_, O>,
+    ) -> Result<(), Error> {
+        e.bytes(self.before);
+        e.counted_words(self.chain.clone());
+        e.bytes(self.after);
+        Ok(())
+    }
+}

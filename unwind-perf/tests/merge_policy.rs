@@ -1,0 +1,414 @@
+//! What a merge waits for, what it holds, and what it gives up.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::std_instead_of_alloc,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used,
+    reason = "a wrong test input shall end the test"
+)]
+
+use std::collections::BTreeMap;
+
+use unwind_perf::merge::{Merger, Outcome, Policy, Reorder, Stamp, Unmatched};
+use unwind_perf::record::{Task, UserPart};
+
+fn at(tid: u32, time: u64) -> Stamp {
+    Stamp { task: Task { pid: 1, tid }, time }
+}
+
+/// Collects "name: outcome".
+fn note(notes: &mut Vec<String>) -> impl FnMut(&'static str, Outcome<'_>) {
+    |sample, outcome| {
+        notes.push(match outcome {
+            Outcome::Inline => format!("{sample}: inline"),
+            Outcome::Merged(merged) => format!("{sample}: {:x?}", merged.stack),
+            Outcome::Unmatched { reason, .. } => format!("{sample}: {reason:?}"),
+        });
+    }
+}
+
+const A: UserPart = UserPart::Deferred(0xa);
+const B: UserPart = UserPart::Deferred(0xb);
+
+#[test]
+fn a_stack_under_a_newer_cookie_closes_the_older_one_once_the_window_is_past() {
+    for (window, closed_at) in [(0, 20), (5, 25), (100, 120)] {
+        let mut notes = Vec::new();
+        let mut merger = Merger::new(Policy::default().window(window));
+        merger.sample(at(7, 10), A, "a", 0, &mut note(&mut notes));
+        merger.sample(at(7, 20), B, "b", 0, &mut note(&mut notes));
+        merger.deferred(at(7, 20), 0xb, [1], &mut note(&mut notes));
+        for time in 20..closed_at {
+            merger.advance(time, &mut note(&mut notes));
+            assert_eq!(notes, ["b: [1]"], "window {window}, time {time}");
+        }
+        merger.advance(closed_at, &mut note(&mut notes));
+        notes.sort();
+        assert_eq!(notes, ["a: NewerCookie", "b: [1]"], "window {window}");
+    }
+}
+
+#[test]
+fn what_is_over_ends_before_the_stack_that_shows_it_is_merged() {
+    let mut notes = Vec::new();
+    let mut merger = Merger::new(Policy::default().window(0));
+    merger.sample(at(7, 10), A, "a", 0, &mut note(&mut notes));
+    merger.sample(at(7, 20), B, "b", 0, &mut note(&mut notes));
+    merger.deferred(at(7, 30), 0xb, [1], &mut note(&mut notes));
+    assert_eq!(notes, ["a: NewerCookie", "b: [1]"]);
+}
+
+#[test]
+fn a_sample_under_a_newer_cookie_closes_the_older_one_where_stacks_do_not_come() {
+    for (sample_window, closed_at) in [(0, 20), (5, 25), (100, 120)] {
+        let mut notes = Vec::new();
+        let policy = Policy::default().window(0).sample_window(sample_window);
+        let mut merger = Merger::new(policy);
+        merger.sample(at(7, 10), A, "a", 0, &mut note(&mut notes));
+        merger.sample(at(7, 20), B, "b", 0, &mut note(&mut notes));
+        for time in 20..closed_at {
+            merger.advance(time, &mut note(&mut notes));
+            assert!(notes.is_empty(), "window {sample_window}: closed at {time}");
+        }
+        merger.advance(closed_at, &mut note(&mut notes));
+        assert_eq!(notes, ["a: NewerCookie"], "window {sample_window}");
+    }
+}
+
+#[test]
+fn without_any_stack_a_thread_has_a_bounded_number_of_open_cookies() {
+    let mut merger = Merger::new(Policy::default().sample_window(u64::MAX));
+    let mut ends = 0_u64;
+    for cookie in 1..=1000 {
+        let user = UserPart::Deferred(cookie);
+        merger.sample(at(7, cookie), user, (), 8, &mut |(), _| ends += 1);
+        assert!(cookie - ends <= 64);
+    }
+}
+
+#[test]
+fn the_end_gives_out_what_waits_in_the_order_in_which_it_came() {
+    let mut notes = Vec::new();
+    let mut merger = Merger::new(Policy::default());
+    merger.sample(at(9, 30), A, "first", 0, &mut note(&mut notes));
+    merger.sample(at(7, 10), B, "second", 0, &mut note(&mut notes));
+    merger.sample(at(9, 40), A, "third", 0, &mut note(&mut notes));
+    merger.finish(&mut note(&mut notes));
+    assert_eq!(notes, ["first: End", "second: End", "third: End"]);
+}
+
+#[test]
+fn another_thread_closes_nothing() {
+    let mut notes = Vec::new();
+    let mut merger = Merger::new(Policy::default().window(0));
+    merger.sample(at(7, 10), A, "a", 0, &mut note(&mut notes));
+    merger.deferred(at(8, 20), 0xb, [1], &mut note(&mut notes));
+    merger.advance(u64::MAX, &mut note(&mut notes));
+    assert!(notes.is_empty());
+    // However long the thread slept.
+    merger.deferred(at(7, u64::MAX), 0xa, [2], &mut note(&mut notes));
+    assert_eq!(notes, ["a: [2]"]);
+}
+
+#[test]
+fn a_loss_alone_closes_nothing() {
+    let mut notes = Vec::new();
+    let mut merger = Merger::new(Policy::default().window(0));
+    merger.sample(at(7, 10), A, "a", 0, &mut note(&mut notes));
+    merger.lost(1000);
+    merger.deferred(at(7, 20), 0xa, [2], &mut note(&mut notes));
+    assert_eq!(notes, ["a: [2]"]);
+}
+
+#[test]
+fn a_stack_waits_for_late_samples_until_a_newer_cookie() {
+    let mut notes = Vec::new();
+    let mut merger = Merger::new(Policy::default().window(10));
+    merger.deferred(at(7, 10), 0xa, [1], &mut note(&mut notes));
+    merger.sample(at(7, 500), A, "late", 0, &mut note(&mut notes));
+    merger.deferred(at(7, 600), 0xb, [2], &mut note(&mut notes));
+    // In another ring, within the window.
+    merger.sample(at(7, 595), A, "later", 0, &mut note(&mut notes));
+    merger.advance(610, &mut note(&mut notes));
+    merger.sample(at(7, 596), A, "too late", 0, &mut note(&mut notes));
+    assert_eq!(notes, ["late: [1]", "later: [1]", "too late: NewerCookie"]);
+}
+
+#[test]
+fn input_out_of_order_within_the_window_merges_as_if_it_were_sorted() {
+    // Three kernel entries, four events in each, in any order within 40 ns.
+    let mut events = Vec::new();
+    for (entry, cookie) in [(0, 0xa), (1, 0xb), (2, 0xc)] {
+        let start = 100 + entry * 10;
+        events.push((start, cookie, Some("sample")));
+        events.push((start + 1, cookie, Some("sample")));
+        events.push((start + 5, cookie, None));
+        events.push((start + 6, cookie, Some("late")));
+    }
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    for _ in 0..2000 {
+        for i in (1..events.len()).rev() {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            events.swap(i, usize::try_from(random >> 33).unwrap() % (i + 1));
+        }
+        let mut notes = Vec::new();
+        let mut merger = Merger::new(Policy::default().window(40));
+        for &(time, cookie, sample) in &events {
+            match sample {
+                Some(name) => {
+                    let user = UserPart::Deferred(cookie);
+                    merger.sample(at(7, time), user, name, 0, &mut note(&mut notes));
+                }
+                None => merger.deferred(at(7, time), cookie, [cookie], &mut note(&mut notes)),
+            }
+        }
+        let counts = merger.finish(&mut note(&mut notes));
+        assert_eq!((counts.merged, counts.unmatched()), (9, 0), "{events:?}");
+    }
+}
+
+#[test]
+fn an_exit_gives_the_reason_and_ends_the_wait_after_its_lag() {
+    let mut notes = Vec::new();
+    let mut merger = Merger::new(Policy::default().window(0).exit_lag(50));
+    merger.sample(at(7, 10), A, "a", 0, &mut note(&mut notes));
+    merger.sample(at(8, 10), B, "b", 0, &mut note(&mut notes));
+    merger.exit(at(7, 20), &mut note(&mut notes));
+    merger.exit(at(8, 21), &mut note(&mut notes));
+    // An event of the CPU still receives the stack.
+    merger.deferred(at(7, 60), 0xa, [1], &mut note(&mut notes));
+    merger.advance(70, &mut note(&mut notes));
+    assert_eq!(notes, ["a: [1]"]);
+    merger.advance(71, &mut note(&mut notes));
+    assert_eq!(notes, ["a: [1]", "b: Exit"]);
+}
+
+#[test]
+fn an_exit_does_not_end_the_wait_of_a_later_thread_with_the_same_id() {
+    let mut notes = Vec::new();
+    let mut merger = Merger::new(Policy::default().window(0).exit_lag(50));
+    merger.sample(at(7, 10), A, "old", 0, &mut note(&mut notes));
+    merger.exit(at(7, 20), &mut note(&mut notes));
+    merger.sample(at(7, 40), B, "young", 0, &mut note(&mut notes));
+    merger.advance(1000, &mut note(&mut notes));
+    merger.deferred(at(7, 1001), 0xb, [1], &mut note(&mut notes));
+    assert_eq!(notes, ["old: Exit", "young: [1]"]);
+}
+
+#[test]
+fn a_stream_without_times_goes_by_its_order() {
+    let mut notes = Vec::new();
+    let mut merger = Merger::new(Policy::default().window(0));
+    merger.sample(at(7, 0), A, "a", 0, &mut note(&mut notes));
+    merger.deferred(at(7, 0), 0xa, [1], &mut note(&mut notes));
+    merger.sample(at(7, 0), A, "late", 0, &mut note(&mut notes));
+    merger.sample(at(7, 0), B, "b", 0, &mut note(&mut notes));
+    merger.deferred(at(7, 0), 0xc, [3], &mut note(&mut notes));
+    merger.finish(&mut note(&mut notes));
+    assert_eq!(notes, ["a: [1]", "late: [1]", "b: NewerCookie"]);
+}
+
+#[test]
+fn memory_is_kept_to_by_giving_up_old_stacks_first_and_then_old_samples() {
+    let limit = 20_000;
+    let mut evicted = Vec::new();
+    let mut merger = Merger::new(Policy::default().max_bytes(limit));
+    let mut done = |name: u32, outcome: Outcome<'_>| match outcome {
+        Outcome::Unmatched { reason: Unmatched::Evicted, .. } => evicted.push(name),
+        other => panic!("{name}: {other:?}"),
+    };
+    for tid in 0..1000 {
+        let cookie = u64::from(tid) + 1;
+        merger.deferred(at(5000 + tid, cookie), cookie, [1; 20], &mut done);
+        assert!(merger.bytes() <= limit);
+    }
+    assert!(merger.counts().records_evicted > 900, "{}", merger.counts().records_evicted);
+    for tid in 0..1000 {
+        let cookie = u64::from(tid) + 1;
+        merger.sample(at(tid, 2000 + cookie), UserPart::Deferred(cookie), tid, 100, &mut done);
+        assert!(merger.bytes() <= limit);
+    }
+    // All stacks went before the first sample did.
+    assert_eq!(merger.counts().records_evicted, 1000);
+    assert_eq!(merger.oldest_waiting(), Some(2000 + merger.counts().unmatched_evicted + 1));
+    let given_up = merger.counts().unmatched_evicted;
+    drop(merger);
+    assert!(given_up > 900);
+    assert_eq!(evicted, (0..u32::try_from(given_up).unwrap()).collect::<Vec<_>>(), "oldest first");
+}
+
+#[test]
+fn many_samples_of_one_cookie_are_held_to_the_limit_as_well() {
+    let limit = 20_000;
+    let mut ends = 0_u32;
+    let mut merger = Merger::new(Policy::default().max_bytes(limit));
+    for time in 0..10_000 {
+        merger.sample(at(7, time), A, (), 50, &mut |(), _| ends += 1);
+        assert!(merger.bytes() <= limit);
+    }
+    let counts = merger.finish(&mut |(), _| ends += 1);
+    assert_eq!((u64::from(ends), counts.samples), (10_000, 10_000));
+    assert_eq!(counts.unmatched_evicted + counts.unmatched_end, 10_000);
+}
+
+#[test]
+fn memory_comes_back_when_threads_come_and_go() {
+    // No newer cookie, no sample after the record: only the exit ends them.
+    let mut merger = Merger::new(Policy::default().window(1000).exit_lag(1000));
+    let mut high = 0;
+    for tid in 0..50_000_u32 {
+        let time = u64::from(tid) * 100;
+        let cookie = u64::from(tid) + 1;
+        let user = UserPart::Deferred(cookie);
+        merger.sample(at(tid, time), user, (), 100, &mut |(), _| {});
+        if tid % 2 == 0 {
+            merger.deferred(at(tid, time + 10), cookie, [1; 10], &mut |(), _| {});
+        }
+        merger.exit(at(tid, time + 20), &mut |(), _| {});
+        high = high.max(merger.bytes());
+    }
+    assert!(high < 50_000, "{high} bytes");
+    let counts = merger.finish(&mut |(), _| {});
+    assert_eq!((counts.merged, counts.unmatched_exit), (25_000, 25_000));
+}
+
+#[test]
+fn many_overlapping_cookies_of_one_thread_stay_cheap_and_bounded() {
+    // No kernel writes this: every cookie spans the same time.
+    let mut merger = Merger::new(Policy::default().max_bytes(1 << 20).window(0));
+    let mut ends = 0_u64;
+    for cookie in 1..20_000_u64 {
+        for time in [5, 1_000_000] {
+            let user = UserPart::Deferred(cookie);
+            merger.sample(at(7, time), user, (), 8, &mut |(), _| ends += 1);
+        }
+    }
+    assert!(merger.bytes() <= 1 << 20);
+    merger.finish(&mut |(), _| ends += 1);
+    assert_eq!(ends, 2 * 19_999);
+}
+
+/// Random events, against a model that keeps everything and looks up at the
+/// end.
+#[test]
+fn x5_every_sample_ends_exactly_once_and_never_with_a_strange_stack() {
+    let mut random = 1_u64;
+    let mut next = move |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) % below
+    };
+    for round in 0..300 {
+        let policy = Policy::default()
+            .window([0, 20, 1000, u64::MAX][usize::try_from(next(4)).unwrap()])
+            .exit_lag([next(100), u64::MAX][usize::try_from(next(2)).unwrap()])
+            .max_bytes([2_000, 10_000, usize::MAX][usize::try_from(next(3)).unwrap()]);
+        let mut merger = Merger::new(policy);
+        let mut samples = BTreeMap::new();
+        let mut stacks = BTreeMap::new();
+        let mut ends = BTreeMap::new();
+        for step in 0..500 {
+            let tid = u32::try_from(next(5)).unwrap();
+            let cookie = step / 20 + next(4);
+            let stamp = at(tid, step * 10 + next(60));
+            let mut done = |sample: u64, outcome: Outcome<'_>| {
+                let stack = match outcome {
+                    Outcome::Merged(merged) => Some(merged.stack.to_vec()),
+                    Outcome::Inline | Outcome::Unmatched { .. } => None,
+                };
+                assert_eq!(ends.insert(sample, stack), None, "sample {sample} ended twice");
+            };
+            match next(8) {
+                0..4 => {
+                    samples.insert(step, (tid, cookie));
+                    merger.sample(stamp, UserPart::Deferred(cookie), step, 64, &mut done);
+                }
+                4..6 => {
+                    let stack = vec![u64::from(tid), cookie];
+                    merger.deferred(stamp, cookie, stack.iter().copied(), &mut done);
+                    stacks.insert((tid, cookie), stack);
+                }
+                6 => merger.exec(stamp, &mut done),
+                _ => merger.exit(stamp, &mut done),
+            }
+            assert!(merger.bytes() <= policy.max_bytes);
+        }
+        let counts = merger.finish(&mut |sample, _| {
+            assert_eq!(ends.insert(sample, None), None, "sample {sample} ended twice");
+        });
+        assert_eq!(ends.len(), samples.len(), "round {round}");
+        assert_eq!(counts.samples, counts.inline + counts.merged + counts.unmatched());
+        for (sample, stack) in ends {
+            // All threads have pid 1: thread 1 may take over by exec.
+            let (tid, cookie) = samples[&sample];
+            if let Some(stack) = stack {
+                assert_eq!(stack[1], cookie);
+                assert!(stack[0] == u64::from(tid) || stack[0] == 1, "{stack:?} for {tid}");
+            } else if policy.window == u64::MAX
+                && policy.max_bytes == usize::MAX
+                && policy.exit_lag == u64::MAX
+            {
+                assert_eq!(stacks.get(&(tid, cookie)), None, "sample {sample} missed its stack");
+            }
+        }
+    }
+}
+
+#[test]
+fn reorder_releases_a_round_when_the_next_but_one_ends() {
+    let mut reorder = Reorder::new(usize::MAX);
+    let drain = |reorder: &mut Reorder<u64>| -> Vec<u64> {
+        core::iter::from_fn(|| reorder.pop()).collect()
+    };
+    // Two rings a pass, each in order.
+    for time in [1, 4, 7, 2, 3, 9] {
+        reorder.push(time, 8, time);
+    }
+    reorder.round();
+    assert!(drain(&mut reorder).is_empty(), "the next pass can have older ones");
+    for time in [8, 12, 5, 6, 10] {
+        reorder.push(time, 8, time);
+    }
+    reorder.round();
+    assert_eq!(drain(&mut reorder), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    reorder.finish();
+    assert_eq!(drain(&mut reorder), [10, 12]);
+    assert_eq!(reorder.bytes(), 0);
+    assert_eq!((reorder.counts().early, reorder.counts().disordered), (0, 0));
+}
+
+#[test]
+fn reorder_keeps_the_order_of_equal_times() {
+    let mut reorder = Reorder::new(usize::MAX);
+    for name in ["first", "second", "third"] {
+        reorder.push(5, 8, name);
+    }
+    reorder.finish();
+    let order: Vec<_> = core::iter::from_fn(|| reorder.pop()).collect();
+    assert_eq!(order, ["first", "second", "third"]);
+}
+
+#[test]
+fn reorder_without_rounds_stays_within_its_memory_and_counts_what_that_costs() {
+    let limit = 10_000;
+    let mut reorder = Reorder::new(limit);
+    let mut last = 0;
+    let mut out = 0_u64;
+    for step in 0..100_000_u64 {
+        // Out of order by up to 20.
+        let time = step + 20 - (step * 7) % 21;
+        reorder.push(time, 50, time);
+        while let Some(time) = reorder.pop() {
+            assert!(time >= last, "held long enough to be in order");
+            last = time;
+            out += 1;
+        }
+        assert!(reorder.bytes() <= limit);
+    }
+    assert_eq!(reorder.counts().early, out);
+    assert_eq!(reorder.counts().disordered, 0);
+    // One that is far too late leaves at once.
+    reorder.push(3, 50, 3);
+    assert_eq!(reorder.pop(), Some(3));
+    assert_eq!(reorder.counts().disordered, 1);
+}
