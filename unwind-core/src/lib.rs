@@ -75,6 +75,7 @@
 
 mod addr;
 mod arch;
+mod deferred;
 mod memory;
 mod module_map;
 mod row;
@@ -90,6 +91,12 @@ mod walk;
 
 pub use addr::{FramePc, VirtAddr};
 pub use arch::{Arch, DwarfReg, Registers, WordSize};
+pub use deferred::{
+    Abandonment, Audience, CancelError, ClientId, ClockCookies, Context, Cookie, CookieSource,
+    CounterCookies, DeferredUnwind, Delivery, DropCounts, Host, Lost, MAX_CLIENTS, PerCpuCookies,
+    Refusal, RequestOutcome, SampleEnd, ScheduleError, SerialCookies, Serving, TableFull, TaskKind,
+    TaskState, UserReturn,
+};
 pub use memory::{Memory, ReadError, SliceMemory};
 pub use module_map::{MapError, Module, ModuleMap};
 pub use row::{Base, CfaRule, Origin, RegRule, Row};

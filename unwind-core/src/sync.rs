@@ -4,12 +4,23 @@
 //! |---|---|
 //! | any | those of `core` |
 //! | `cfg(loom)` | loom's, which try every interleaving of threads |
+//! | unit tests | `core`'s, with a hook before each access |
+//!
+//! loom knows threads but not NMIs: a handler that interrupts a function runs
+//! to its end before the function goes on. The hook of the unit tests is for
+//! that: a model runs a handler before the n-th access, for every n.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-#[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(not(any(loom, test)))]
+pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(all(test, not(loom)))]
+pub(crate) use interruptible::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Statistics: no decision depends on them, so no model needs to see them.
+pub(crate) use core::sync::atomic::AtomicU64 as Statistic;
 
 /// Declares a function that is `const` except under loom, whose atomics are
 /// not.
@@ -40,3 +51,8 @@ macro_rules! atomics {
     }};
 }
 pub(crate) use atomics;
+
+#[cfg(all(test, not(loom)))]
+pub(crate) mod interrupt;
+#[cfg(all(test, not(loom)))]
+mod interruptible;

@@ -4,7 +4,7 @@ use core::fmt;
 
 use arrayvec::ArrayVec;
 
-use crate::{End, FramePc, Origin, TableError, VirtAddr};
+use crate::{Cookie, End, FramePc, Origin, TableError, VirtAddr};
 
 /// How one frame of a walk was found, in a byte.
 ///
@@ -105,6 +105,8 @@ pub struct TraceFrame {
 pub struct UnwindCache<const N: usize, E> {
     entries: ArrayVec<Entry, N>,
     end: Option<End<E>>,
+    /// Of which kernel entry the walk is, if a delivery did it.
+    cookie: Option<Cookie>,
 }
 
 /// A frame in nine bytes, at any address.
@@ -133,13 +135,14 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     /// A cache without a walk.
     #[must_use]
     pub const fn new() -> Self {
-        Self { entries: ArrayVec::new_const(), end: None }
+        Self { entries: ArrayVec::new_const(), end: None, cookie: None }
     }
 
     /// Forgets the walk.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.end = None;
+        self.cookie = None;
     }
 
     /// How many frames there are.
@@ -169,6 +172,13 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
         self.end.is_some_and(|end| end.is_complete())
     }
 
+    /// The kernel entry of which this is the stack, if a delivery had it
+    /// walked.
+    #[must_use]
+    pub const fn cookie(&self) -> Option<Cookie> {
+        self.cookie
+    }
+
     /// The addresses of the frames as the target has them, innermost first.
     pub fn pcs(&self) -> impl DoubleEndedIterator<Item = VirtAddr> + ExactSizeIterator + Clone {
         self.entries.iter().map(|entry| VirtAddr::new(u64::from_le_bytes(entry.pc)))
@@ -188,6 +198,10 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     /// Takes the last frame back.
     pub(crate) fn pop(&mut self) -> Option<TraceFrame> {
         self.entries.pop().map(|entry| entry.frame())
+    }
+
+    pub(crate) fn set_cookie(&mut self, cookie: Cookie) {
+        self.cookie = Some(cookie);
     }
 
     pub(crate) fn finish(&mut self, end: End<E>) {

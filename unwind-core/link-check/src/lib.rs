@@ -1,0 +1,175 @@
+//! Every entry point of the deferred API as a kernel would link it.
+//!
+//! The panic handler calls a function that exists nowhere, so the archive
+//! names it if any of the code can still panic; `run` looks for it.
+#![no_std]
+
+use core::convert::Infallible;
+use core::num::NonZeroU64;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use unwind_core::{
+    Audience, ClientId, ClockCookies, Context, CounterCookies, DeferredUnwind, Host, Lost, PerCpuCookies,
+    RequestOutcome, ScheduleError, SerialCookies, TaskKind, TaskState, UnwindCache, UserReturn,
+};
+
+unsafe extern "C" {
+    /// Never defined.
+    fn unwinder_must_not_panic() -> !;
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    // SAFETY: not callable: nothing that names this function links.
+    unsafe { unwinder_must_not_panic() }
+}
+
+/// A task with what the hooks look at.
+#[repr(C)]
+pub struct Task {
+    state: TaskState,
+    flags: AtomicU32,
+    work: AtomicBool,
+}
+
+const KERNEL_THREAD: u32 = 1;
+const USER_WORKER: u32 = 2;
+const EXITING: u32 = 4;
+const NO_USER_REGISTERS: u32 = 8;
+
+/// What a per-CPU block of a kernel would have.
+pub struct Kernel {
+    nmi_depth: AtomicU32,
+    cpu: AtomicU32,
+    time: AtomicU64,
+}
+
+impl Host for Kernel {
+    type Task = Task;
+
+    fn state<'t>(&self, task: &'t Task) -> &'t TaskState {
+        &task.state
+    }
+
+    fn task_kind(&self, task: &Task) -> TaskKind {
+        match task.flags.load(Ordering::Relaxed) {
+            0 => TaskKind::User,
+            flags if flags & KERNEL_THREAD != 0 => TaskKind::KernelThread,
+            flags if flags & USER_WORKER != 0 => TaskKind::UserWorker,
+            flags if flags & EXITING != 0 => TaskKind::Exiting,
+            flags if flags & NO_USER_REGISTERS != 0 => TaskKind::NoUserRegisters,
+            _ => TaskKind::User,
+        }
+    }
+
+    fn in_nmi(&self) -> bool {
+        self.nmi_depth.load(Ordering::Relaxed) != 0
+    }
+
+    fn cpu(&self) -> u32 {
+        self.cpu.load(Ordering::Relaxed)
+    }
+
+    fn schedule(&self, task: &Task, _: Context) -> Result<(), ScheduleError> {
+        task.work.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn clock(&self) -> u64 {
+        self.time.load(Ordering::Relaxed)
+    }
+
+    fn relax(&self) {
+        core::hint::spin_loop();
+    }
+}
+
+static SERIAL: DeferredUnwind<Kernel> = DeferredUnwind::new(KERNEL, SerialCookies::new());
+static PER_CPU: DeferredUnwind<Kernel, PerCpuCookies<64>> = DeferredUnwind::new(KERNEL, PerCpuCookies::new());
+static COUNTER: DeferredUnwind<Kernel, CounterCookies> = DeferredUnwind::new(KERNEL, CounterCookies::new());
+static CLOCK: DeferredUnwind<Kernel, ClockCookies> = DeferredUnwind::new(KERNEL, ClockCookies::new());
+
+#[expect(clippy::declare_interior_mutable_const, reason = "each instance has its own")]
+const KERNEL: Kernel =
+    Kernel { nmi_depth: AtomicU32::new(0), cpu: AtomicU32::new(0), time: AtomicU64::new(0) };
+
+fn code(outcome: RequestOutcome) -> u64 {
+    outcome.cookie().map_or(0, |cookie| cookie.get())
+}
+
+macro_rules! requests {
+    ($($instance:ident: $request:ident $cookie:ident;)*) => {
+        $(
+            /// A request.
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $request(task: &Task, client: NonZeroU64) -> u64 {
+                code($instance.request(task, ClientId::from_bits(client.get())))
+            }
+
+            /// A cookie without a request.
+            #[unsafe(no_mangle)]
+            pub extern "C" fn $cookie(task: &Task) -> u64 {
+                $instance.cookie(task).map_or(0, |cookie| cookie.get())
+            }
+        )*
+    };
+}
+
+requests! {
+    SERIAL: request_serial cookie_serial;
+    PER_CPU: request_per_cpu cookie_per_cpu;
+    COUNTER: request_counter cookie_counter;
+    CLOCK: request_clock cookie_clock;
+}
+
+/// The hook on the way to user code.
+#[unsafe(no_mangle)]
+pub extern "C" fn user_return(task: &Task) -> bool {
+    SERIAL.user_return(task) == UserReturn::Ready
+}
+
+/// Registration.
+#[unsafe(no_mangle)]
+pub extern "C" fn register() -> u64 {
+    SERIAL.register().map_or(0, ClientId::to_bits)
+}
+
+/// Cancellation.
+#[unsafe(no_mangle)]
+pub extern "C" fn cancel(task: &Task, client: u64) -> bool {
+    SERIAL.cancel(Some(task), ClientId::from_bits(client)).is_ok()
+}
+
+/// A delivery with a walk that finds nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn deliver(
+    task: &Task,
+    everyone: bool,
+    cache: Option<&mut UnwindCache<510, Infallible>>,
+    call: extern "C" fn(u64, u64, usize),
+) {
+    let audience = if everyone { Audience::Everyone } else { Audience::Asked };
+    let mut delivery = SERIAL.deliver(task, audience, cache, |_| ());
+    while let Some(serving) = delivery.next() {
+        let frames = serving.trace().map_or(0, |trace| trace.len());
+        call(serving.client().to_bits(), serving.cookie().get(), frames);
+    }
+}
+
+/// Exec: what is pending is lost.
+#[unsafe(no_mangle)]
+pub extern "C" fn exec(task: &Task, call: extern "C" fn(u64, u64, usize)) -> bool {
+    SERIAL.close(task);
+    let mut delivery = SERIAL.abandon(task, Lost::Exec);
+    while let Some(serving) = delivery.next() {
+        call(serving.client().to_bits(), serving.cookie().get(), 0);
+    }
+    drop(delivery);
+    SERIAL.reopen(task) == UserReturn::Ready
+}
+
+/// The sum of all drops.
+#[unsafe(no_mangle)]
+pub extern "C" fn drops() -> u64 {
+    SERIAL.drops().unknown_client
+}

@@ -1,0 +1,235 @@
+//! Who asks for stacks.
+
+use core::fmt;
+
+/// How many clients can be registered at a time: a tracer takes one and
+/// multiplexes inside.
+// Models have two, so that they end.
+pub const MAX_CLIENTS: usize = if cfg!(loom) { 2 } else { 32 };
+
+/// A registered client: the slot it holds, and which registration it is.
+///
+/// Registrations are numbered over the life of an instance, so the id of a
+/// cancelled client never becomes that of another: wherever a copy of it may
+/// be, it is refused.
+///
+/// | bits | meaning |
+/// |---|---|
+/// | 0-4 | slot |
+/// | 5-63 | number of the registration, from 1 |
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct ClientId(u64);
+
+impl ClientId {
+    const SLOT_BITS: u32 = 5;
+    const SLOT_MASK: u64 = (1 << Self::SLOT_BITS) - 1;
+
+    pub(crate) const fn new(slot: Slot, registration: u64) -> Self {
+        // At a registration a nanosecond the number lasts for 18 years.
+        Self((registration << Self::SLOT_BITS) | slot.bits())
+    }
+
+    /// The id whose [`to_bits`](Self::to_bits) these are.
+    ///
+    /// Bits that no registration gave out make an id that is refused.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The id as a number, to be kept in an atomic or passed through C.
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) const fn slot(self) -> Slot {
+        Slot::from_low_bits(self.0)
+    }
+
+    /// Which registration of the instance this is, from 1.
+    #[must_use]
+    pub const fn registration(self) -> u64 {
+        self.0 >> Self::SLOT_BITS
+    }
+}
+
+impl fmt::Debug for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientId({}#{})", self.slot().bits(), self.registration())
+    }
+}
+
+/// The newest registration that some marks account for.
+///
+/// Kept as the largest id that this registration could have, so that an id is
+/// compared as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Newest(u64);
+
+impl Newest {
+    /// No registration.
+    pub(crate) const NONE: Self = Self(0);
+
+    pub(crate) const fn registration(number: u64) -> Self {
+        Self((number << ClientId::SLOT_BITS) | ClientId::SLOT_MASK)
+    }
+
+    #[inline]
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    #[inline]
+    pub(crate) const fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// Whether `client` registered no later than this.
+    #[inline]
+    pub(crate) const fn includes(self, client: ClientId) -> bool {
+        client.0 <= self.0
+    }
+}
+
+/// A place in the client table: less than 32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(u32);
+
+impl Slot {
+    #[inline]
+    #[expect(clippy::as_conversions, reason = "five bits, in a const fn")]
+    const fn from_low_bits(bits: u64) -> Self {
+        Self((bits & ClientId::SLOT_MASK) as u32)
+    }
+
+    #[expect(clippy::as_conversions, reason = "widening, in a const fn")]
+    const fn bits(self) -> u64 {
+        self.0 as u64
+    }
+
+    #[inline]
+    #[expect(clippy::as_conversions, reason = "five bits, in a const fn")]
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    #[inline]
+    pub(crate) const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The slot's mark in a word.
+    #[inline]
+    pub(crate) const fn bit(self) -> u64 {
+        1_u64.wrapping_shl(self.0)
+    }
+
+    #[inline]
+    pub(crate) const fn set(self) -> SlotSet {
+        SlotSet(1_u32.wrapping_shl(self.0))
+    }
+
+    /// All slots of the table.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (0..32).map(Self).take(MAX_CLIENTS)
+    }
+}
+
+/// A set of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotSet(u32);
+
+impl SlotSet {
+    pub(crate) const NONE: Self = Self(0);
+
+    #[inline]
+    pub(crate) const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    #[inline]
+    pub(crate) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline]
+    pub(crate) const fn contains(self, slot: Slot) -> bool {
+        self.0.wrapping_shr(slot.0) & 1 != 0
+    }
+
+    #[inline]
+    pub(crate) const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    #[inline]
+    pub(crate) const fn intersection(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    #[inline]
+    pub(crate) const fn difference(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    pub(crate) const fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// Takes the lowest slot out.
+    pub(crate) const fn pop(&mut self) -> Option<Slot> {
+        if self.is_empty() {
+            return None;
+        }
+        let slot = Slot(self.0.trailing_zeros());
+        *self = self.difference(slot.set());
+        Some(slot)
+    }
+}
+
+impl Iterator for SlotSet {
+    type Item = Slot;
+
+    fn next(&mut self) -> Option<Slot> {
+        self.pop()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_holds_its_slot_and_registration() {
+        for (slot, registration) in [(0, 1), (31, 1), (5, 1 << 40), (31, (1 << 59) - 1)] {
+            let id = ClientId::new(Slot(slot), registration);
+            assert_eq!((id.slot(), id.registration()), (Slot(slot), registration));
+            assert_eq!(ClientId::from_bits(id.to_bits()), id);
+        }
+    }
+
+    #[test]
+    fn newest_includes_every_slot_of_its_registration_and_none_of_the_next() {
+        let newest = Newest::registration(7);
+        for slot in (0..32).map(Slot) {
+            assert!(newest.includes(ClientId::new(slot, 6)));
+            assert!(newest.includes(ClientId::new(slot, 7)));
+            assert!(!newest.includes(ClientId::new(slot, 8)));
+        }
+    }
+
+    #[test]
+    fn h5_the_highest_slot_is_a_slot_like_the_others() {
+        let mut set = Slot(31).set().union(Slot(0).set());
+        assert!(set.contains(Slot(31)) && !set.contains(Slot(30)));
+        assert_eq!((set.pop(), set.pop(), set.pop()), (Some(Slot(0)), Some(Slot(31)), None));
+    }
+}

@@ -1,0 +1,64 @@
+//! The events of a task's life: return to user code, exec, exit.
+
+use super::word::Word;
+use super::{CookieSource, DeferredUnwind, Host, TaskState};
+
+/// Whether a task may go on to user code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a pending task has to deliver first"]
+pub enum UserReturn {
+    /// It may. The entry is over: what is asked from here on belongs to the
+    /// next one.
+    Ready,
+    /// Something was asked for that is not delivered yet. Nothing is changed.
+    Pending,
+}
+
+/// # Life cycle
+impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
+    /// Ends the kernel entry on the task's way to user code, after the
+    /// deliveries: one load and one branch if nothing was asked for.
+    ///
+    /// It calls no hook of the host but [`Host::state`]. An NMI that asks
+    /// before this is done leads to [`UserReturn::Pending`]; one that asks
+    /// afterwards has the cookie of the next entry, and its
+    /// [`schedule`](Host::schedule) sees to a delivery.
+    #[inline]
+    pub fn user_return(&self, task: &H::Task) -> UserReturn {
+        let state = self.host().state(task);
+        if state.word().is_used() { self.end_entry(state, |word| word) } else { UserReturn::Ready }
+    }
+
+    /// Refuses requests from here on: the task's user code is about to go.
+    ///
+    /// What was asked for before stays pending. An exit delivers it while the
+    /// task's memory is there, or abandons it; an exec does so at its point of
+    /// no return, and then [`reopen`](Self::reopen)s the task as its new
+    /// program.
+    pub fn close(&self, task: &H::Task) {
+        self.host().state(task).set_flags(Word::CLOSED);
+    }
+
+    /// Grants requests again after [`close`](Self::close), in a new kernel
+    /// entry: the stack of the new program never goes out under a cookie from
+    /// before.
+    pub fn reopen(&self, task: &H::Task) -> UserReturn {
+        self.end_entry(self.host().state(task), Word::without_closed)
+    }
+
+    #[cold]
+    fn end_entry(&self, state: &TaskState, open: impl Fn(Word) -> Word) -> UserReturn {
+        loop {
+            let word = state.word();
+            if word.is_pending() {
+                return UserReturn::Pending;
+            }
+            let next = open(word.next_entry());
+            if state.replace_word(word, next) {
+                state.forget_served();
+                state.cookie.advance::<C>(word.entry(), next.entry());
+                return UserReturn::Ready;
+            }
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Stacks that are asked for where they cannot be walked, and delivered where
+//! they can.
+
+mod client;
+mod client_table;
+mod cookie;
+mod cookie_cell;
+mod counters;
+mod deferred_unwind;
+mod delivery;
+mod host;
+mod life_cycle;
+#[cfg(all(test, not(loom)))]
+mod nmi_model;
+mod request;
+mod sample_end;
+mod task_state;
+mod word;
+
+pub use client::{ClientId, MAX_CLIENTS};
+pub use cookie::{
+    ClockCookies, Cookie, CookieSource, CounterCookies, PerCpuCookies, SerialCookies,
+};
+pub use counters::DropCounts;
+pub use deferred_unwind::{CancelError, DeferredUnwind, TableFull};
+pub use delivery::{Abandonment, Audience, Delivery, Lost, Serving};
+pub use host::{Context, Host, ScheduleError, TaskKind};
+pub use life_cycle::UserReturn;
+pub use request::{Refusal, RequestOutcome};
+pub use sample_end::SampleEnd;
+pub use task_state::TaskState;

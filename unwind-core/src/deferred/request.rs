@@ -1,0 +1,249 @@
+//! Asking for a stack, from any context.
+
+use core::fmt;
+
+use super::word::{Entry, Word};
+use super::{
+    ClientId, Context, Cookie, CookieSource, DeferredUnwind, Host, SampleEnd, TaskKind, TaskState,
+};
+
+/// What came of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub enum RequestOutcome {
+    /// A delivery to the client will follow.
+    Queued(Cookie),
+    /// The client has asked in this entry before, and the delivery is still to
+    /// come: one for both requests.
+    AlreadyPending(Cookie),
+    /// The delivery to the client has gone out in this entry. It had this
+    /// cookie, so the stack is known; there will be no other.
+    AlreadyExecuted(Cookie),
+    /// There will be no delivery. The sampler may walk the stack at once, as
+    /// far as its context lets it.
+    Refused(Refusal),
+}
+
+impl RequestOutcome {
+    /// The cookie to be recorded with the sample, unless refused.
+    #[must_use]
+    pub const fn cookie(self) -> Option<Cookie> {
+        match self {
+            Self::Queued(cookie) | Self::AlreadyPending(cookie) | Self::AlreadyExecuted(cookie) => {
+                Some(cookie)
+            }
+            Self::Refused(_) => None,
+        }
+    }
+
+    /// Whether a delivery to the client is still to come.
+    #[must_use]
+    pub const fn will_be_called(self) -> bool {
+        matches!(self, Self::Queued(_) | Self::AlreadyPending(_))
+    }
+
+    /// How the sample ends, if that is known at once.
+    #[must_use]
+    pub const fn end(self) -> Option<SampleEnd> {
+        if matches!(self, Self::Refused(_)) { Some(SampleEnd::Inline) } else { None }
+    }
+}
+
+/// Why a request was refused.
+// As wide as a cookie, so that an outcome travels in two registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u64)]
+pub enum Refusal {
+    /// The task has no user code: a kernel thread.
+    KernelThread,
+    /// The task never returns to user code: an I/O worker.
+    UserWorker,
+    /// The task will not return to the user code that was interrupted: it
+    /// exits, or is past the point of no return of an exec.
+    Exiting,
+    /// The task has no saved user registers.
+    NoUserRegisters,
+    /// In an NMI, on a CPU whose compare-exchange is not safe there.
+    NmiUnsafe,
+    /// The client is not registered, or no longer.
+    UnknownClient,
+    /// The host could not schedule a delivery.
+    ScheduleFailed,
+    /// The source of cookies has none for this CPU.
+    NoCookie,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::KernelThread => "the task is a kernel thread",
+            Self::UserWorker => "the task never returns to user code",
+            Self::Exiting => "the task is leaving its user code",
+            Self::NoUserRegisters => "the task has no saved user registers",
+            Self::NmiUnsafe => "no safe compare-exchange in an nmi",
+            Self::UnknownClient => "the client is not registered",
+            Self::ScheduleFailed => "no delivery could be scheduled",
+            Self::NoCookie => "no cookie for this cpu",
+        })
+    }
+}
+
+impl core::error::Error for Refusal {}
+
+/// # Any context
+///
+/// These methods may be called in a task, an interrupt or an NMI, at any
+/// point, also of another of these methods on the same task. They neither
+/// lock, allocate nor fault. They try again if an interrupt or another CPU
+/// changes the task's marks in between, which each client can do once per
+/// entry.
+impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
+    /// Asks for the task's user stack, to be delivered to `client` before the
+    /// task returns to user code.
+    ///
+    /// `task` is the one that runs on this CPU. A request for another one is
+    /// safe too; whether its stack is of any use is for the host to know.
+    #[inline]
+    pub fn request(&self, task: &H::Task, client: ClientId) -> RequestOutcome {
+        match self.attempt(task, client) {
+            Some(outcome) => outcome,
+            None => self.request_again(task, client),
+        }
+    }
+
+    /// Returns the cookie of the kernel entry that the task is in, as
+    /// [`request`](Self::request) would, without asking for a stack.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`], as for a request.
+    pub fn cookie(&self, task: &H::Task) -> Result<Cookie, Refusal> {
+        self.find_cookie(task).inspect_err(|&refusal| self.counters().refused(refusal))
+    }
+
+    /// Tries once, without repairing anything. `None` if something has to be
+    /// repaired first or came between.
+    #[inline]
+    fn attempt(&self, task: &H::Task, client: ClientId) -> Option<RequestOutcome> {
+        let state = self.host().state(task);
+        let slot = client.slot();
+        // First of all: what is found out below holds if the word is still
+        // the same in the end.
+        let word = state.word();
+        if word.is_closed() {
+            return Some(self.refuse(Refusal::Exiting));
+        }
+        if !self.clients().is_registered(client) {
+            return Some(self.refuse(Refusal::UnknownClient));
+        }
+        if !state.accounted().includes(client) {
+            return None;
+        }
+        if word.has_asked(slot) {
+            let served = state.served().has(slot);
+            let cookie = state.cookie.get_fetched::<C>(word.entry())?;
+            let outcome = if served {
+                RequestOutcome::AlreadyExecuted(cookie)
+            } else {
+                RequestOutcome::AlreadyPending(cookie)
+            };
+            return (state.word() == word).then_some(outcome);
+        }
+        if let Err(refusal) = self.check_task(task, word) {
+            return Some(self.refuse(refusal));
+        }
+        if state.served().has(slot) {
+            return None;
+        }
+        let cookie = state.cookie.get::<C>(word.entry())?;
+        // Before the mark: if it fails there is nothing to take back, and
+        // nobody else can have relied on it.
+        if !word.is_pending() && self.schedule(task).is_err() {
+            return Some(self.refuse(Refusal::ScheduleFailed));
+        }
+        state.replace_word(word, word.ask(slot)).then_some(RequestOutcome::Queued(cookie))
+    }
+
+    /// Repairs what keeps an attempt from its end, and tries again.
+    #[cold]
+    fn request_again(&self, task: &H::Task, client: ClientId) -> RequestOutcome {
+        let state = self.host().state(task);
+        loop {
+            let word = state.word();
+            if !self.clients().is_registered(client) {
+                return self.refuse(Refusal::UnknownClient);
+            }
+            if let Err(refusal) = self.check_task(task, word) {
+                return self.refuse(refusal);
+            }
+            if !state.accounted().includes(client) {
+                self.counters().cancelled(state.account(word, self.clients()));
+            }
+            state.take_out_served(client.slot());
+            if let Err(refusal) = self.cookie_in(state, word.entry()) {
+                return self.refuse(refusal);
+            }
+            if let Some(outcome) = self.attempt(task, client) {
+                return outcome;
+            }
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, refusal: Refusal) -> RequestOutcome {
+        self.counters().refused(refusal);
+        RequestOutcome::Refused(refusal)
+    }
+
+    fn find_cookie(&self, task: &H::Task) -> Result<Cookie, Refusal> {
+        let state = self.host().state(task);
+        loop {
+            let word = state.word();
+            self.check_task(task, word)?;
+            let cookie = self.cookie_in(state, word.entry())?;
+            // Without the mark the entry would not be reset on the way out,
+            // and the next one would have the same cookie. The reset may be
+            // over already, so the task has to come by there again.
+            if !word.is_used() {
+                self.schedule(task)?;
+            }
+            if state.replace_word(word, word.used()) {
+                return Ok(cookie);
+            }
+        }
+    }
+
+    #[inline]
+    fn check_task(&self, task: &H::Task, word: Word) -> Result<(), Refusal> {
+        if word.is_closed() {
+            return Err(Refusal::Exiting);
+        }
+        match self.host().task_kind(task) {
+            TaskKind::User if !H::NMI_SAFE_COMPARE_EXCHANGE && self.host().in_nmi() => {
+                Err(Refusal::NmiUnsafe)
+            }
+            TaskKind::User => Ok(()),
+            TaskKind::KernelThread => Err(Refusal::KernelThread),
+            TaskKind::UserWorker => Err(Refusal::UserWorker),
+            TaskKind::Exiting => Err(Refusal::Exiting),
+            TaskKind::NoUserRegisters => Err(Refusal::NoUserRegisters),
+        }
+    }
+
+    #[inline]
+    fn schedule(&self, task: &H::Task) -> Result<(), Refusal> {
+        let context = if self.host().in_nmi() { Context::Nmi } else { Context::Normal };
+        self.host().schedule(task, context).map_err(|_| Refusal::ScheduleFailed)
+    }
+
+    /// The cookie of an entry, whose number is fetched if need be. It is the
+    /// entry's if the task is still in it afterwards.
+    pub(crate) fn cookie_in(&self, state: &TaskState, entry: Entry) -> Result<Cookie, Refusal> {
+        if let Some(cookie) = state.cookie.get::<C>(entry) {
+            return Ok(cookie);
+        }
+        let fresh = self.cookies().fresh(self.host()).ok_or(Refusal::NoCookie)?;
+        state.cookie.store::<C>(entry, fresh).ok_or(Refusal::NoCookie)
+    }
+}

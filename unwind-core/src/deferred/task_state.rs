@@ -1,0 +1,199 @@
+//! What a task carries for deferred unwinding.
+
+use core::fmt;
+
+use super::client::{ClientId, Newest, Slot};
+use super::client_table::ClientTable;
+use super::cookie_cell::CookieCell;
+use super::word::{Served, Word};
+use crate::sync::{AtomicU64, Ordering, const_unless_loom};
+
+/// The block of a task, to be embedded by value: a few atomics, always
+/// borrowed shared, nothing to free.
+///
+/// A task that is created, also by fork, starts with
+/// [`TaskState::new`]: nothing is inherited. A kernel that copies the parent's
+/// task structure bytewise overwrites the child's block with it before the
+/// child can run.
+///
+/// # Marks and slots
+///
+/// A mark is a bit of the client's slot, and slots are reused. The block says
+/// up to which registration its marks account for the owners of their slots: a
+/// mark of a slot whose owner registered later is a former owner's and does not
+/// count, and the first request by a later client takes such marks out. So a
+/// cancellation need not visit the tasks, and a host need not be able to list
+/// them.
+///
+/// # Memory ordering
+///
+/// The block may be used by one CPU after the other, as the task migrates, if
+/// the scheduler orders the two as it must for the task's own data. Requests
+/// may also come from other CPUs at the same time.
+#[repr(C, align(8))]
+pub struct TaskState {
+    word: AtomicU64,
+    served: AtomicU64,
+    /// [`Newest`]: the registrations that the marks account for.
+    accounted: AtomicU64,
+    pub(crate) cookie: CookieCell,
+    /// [`IDLE`], [`DELIVERING`], or the client that the delivery is at.
+    delivery: AtomicU64,
+}
+
+const IDLE: u64 = 0;
+const DELIVERING: u64 = 1;
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<TaskState>() <= 48, "the documented size");
+
+impl TaskState {
+    const_unless_loom! {
+        /// The block of a task about which nobody has asked: 48 bytes.
+        #[must_use]
+        pub fn new() -> Self {
+            Self {
+                word: AtomicU64::new(0),
+                served: AtomicU64::new(0),
+                accounted: AtomicU64::new(0),
+                cookie: CookieCell::new(),
+                delivery: AtomicU64::new(IDLE),
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn word(&self) -> Word {
+        Word::from_bits(self.word.load(Ordering::Acquire))
+    }
+
+    /// Replaces the word if it still is `old`.
+    #[inline]
+    pub(crate) fn replace_word(&self, old: Word, new: Word) -> bool {
+        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.word.compare_exchange(old.bits(), new.bits(), done, failed).is_ok()
+    }
+
+    /// Sets flags of the word, whatever it is, and returns what it was.
+    pub(crate) fn set_flags(&self, flags: Word) -> Word {
+        Word::from_bits(self.word.fetch_or(flags.bits(), Ordering::AcqRel))
+    }
+
+    #[inline]
+    pub(crate) fn served(&self) -> Served {
+        Served::from_bits(self.served.load(Ordering::Acquire))
+    }
+
+    /// Notes that a delivery goes to the client of `slot`.
+    pub(crate) fn serve(&self, slot: Slot) {
+        self.served.fetch_or(Served::mark(slot).bits(), Ordering::AcqRel);
+    }
+
+    /// Takes out the served mark of a client that has not asked in this entry:
+    /// it is from before.
+    #[cold]
+    pub(crate) fn take_out_served(&self, slot: Slot) {
+        let served = self.served();
+        if served.has(slot) && !self.word().has_asked(slot) {
+            let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            let (old, new) = (served.bits(), served.take_out(slot).bits());
+            // If it fails, something was served since, and another attempt
+            // finds out what.
+            _ = self.served.compare_exchange(old, new, done, failed);
+        }
+    }
+
+    /// Forgets who was served, in a new entry.
+    pub(crate) fn forget_served(&self) {
+        self.served.fetch_and(Served::no_marks().bits(), Ordering::AcqRel);
+    }
+
+    /// Drops the request of a client of `slot` that is gone. Returns whether it
+    /// did: the mark may have become that of a new owner, who is not.
+    pub(crate) fn drop_request(&self, slot: Slot, clients: &ClientTable) -> bool {
+        loop {
+            let word = self.word();
+            if !word.has_asked(slot) || clients.has_owner(slot, self.accounted()) {
+                return false;
+            }
+            if self.replace_word(word, word.without(slot)) {
+                return true;
+            }
+        }
+    }
+
+    /// The registrations that the marks account for.
+    #[inline]
+    pub(crate) fn accounted(&self) -> Newest {
+        Newest::from_bits(self.accounted.load(Ordering::Acquire))
+    }
+
+    /// Makes the marks account for all of `clients`, if nothing comes between:
+    /// the caller reads the word again, sees what is so and tries again.
+    /// Returns how many requests of cancelled clients were dropped.
+    ///
+    /// `word` was read before anything else. The order matters:
+    ///
+    /// 1. What the marks accounted for; then the newest registration; then
+    ///    which slots have been taken since. A slot that is taken after
+    ///    `newest` was read may be missed: its marks still do not count.
+    /// 2. Marks of former owners leave the word, which changes in any case. A
+    ///    request of a former owner that has checked its id but not made its
+    ///    mark expects the old word, fails and checks its id again.
+    /// 3. Only then the marks account for more. Another request may have come
+    ///    as far with a newer registration.
+    pub(crate) fn account(&self, word: Word, clients: &ClientTable) -> u32 {
+        let accounted = self.accounted();
+        let newest = clients.newest();
+        let taken = clients.taken_after(accounted);
+        let served = self.served().slots();
+        if !self.replace_word(word, word.purge(taken)) {
+            return 0;
+        }
+        self.accounted.fetch_max(newest.to_bits(), Ordering::AcqRel);
+        word.asked().intersection(taken).difference(served).len()
+    }
+
+    /// Notes that a delivery starts; `false` if one runs.
+    pub(crate) fn start_delivery(&self) -> bool {
+        // The task itself delivers, so nothing comes between.
+        let idle = self.delivery.load(Ordering::Relaxed) == IDLE;
+        if idle {
+            self.delivery.store(DELIVERING, Ordering::Relaxed);
+        }
+        idle
+    }
+
+    pub(crate) fn end_delivery(&self) {
+        self.delivery.store(IDLE, Ordering::Relaxed);
+    }
+
+    /// Notes that the delivery is at `client`, or at none.
+    pub(crate) fn set_delivering_to(&self, client: Option<ClientId>) {
+        self.delivery.store(client.map_or(DELIVERING, ClientId::to_bits), Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_delivering_to(&self, client: ClientId) -> bool {
+        self.delivery.load(Ordering::Relaxed) == client.to_bits()
+    }
+}
+
+impl Default for TaskState {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for TaskState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = self.word();
+        f.debug_struct("TaskState")
+            .field("entry", &word.entry().number())
+            .field("asked", &format_args!("{:#034b}", word.asked().bits()))
+            .field("served", &format_args!("{:#034b}", self.served().slots().bits()))
+            .field("pending", &word.is_pending())
+            .field("used", &word.is_used())
+            .field("closed", &word.is_closed())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,251 @@
+//! The two words of marks that a task carries.
+
+use super::client::{Slot, SlotSet};
+
+/// What was asked of a task in the kernel entry it is in, and which entry that
+/// is: all in one word, so that one access changes or sees all of it.
+///
+/// | bits | meaning |
+/// |---|---|
+/// | 0-31 | the clients that asked in this entry, a bit a slot |
+/// | 32 | pending: a client asked that no delivery has seen |
+/// | 33 | used: a cookie of this entry was given out |
+/// | 34 | closed: requests are refused |
+/// | 35-47 | how often marks of former owners were taken out, modulo 8,192 |
+/// | 48-63 | the entry, modulo 65,536 |
+///
+/// Whoever asks is used too, so a word that is not used has nothing to reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Word(u64);
+
+impl Word {
+    const ASKED: u64 = 0xffff_ffff;
+    /// A client asked that no delivery has seen.
+    pub(crate) const PENDING: Self = Self(1 << 32);
+    const USED: Self = Self(1 << 33);
+    /// Requests are refused.
+    pub(crate) const CLOSED: Self = Self(1 << 34);
+    const PURGE_ONE: u64 = 1 << 35;
+    const PURGES: u64 = 0x1fff << 35;
+    const ENTRY_SHIFT: u32 = 48;
+    const ENTRY_ONE: u64 = 1 << Self::ENTRY_SHIFT;
+    const ENTRY: u64 = 0xffff << Self::ENTRY_SHIFT;
+
+    #[inline]
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    #[inline]
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    #[expect(clippy::as_conversions, reason = "the low 32 bits, in a const fn")]
+    pub(crate) const fn asked(self) -> SlotSet {
+        SlotSet::from_bits((self.0 & Self::ASKED) as u32)
+    }
+
+    #[inline]
+    pub(crate) const fn has_asked(self, slot: Slot) -> bool {
+        self.0.wrapping_shr(slot.number()) & 1 != 0
+    }
+
+    #[inline]
+    pub(crate) const fn is_pending(self) -> bool {
+        self.0 & Self::PENDING.0 != 0
+    }
+
+    #[inline]
+    pub(crate) const fn is_used(self) -> bool {
+        self.0 & Self::USED.0 != 0
+    }
+
+    #[inline]
+    pub(crate) const fn is_closed(self) -> bool {
+        self.0 & Self::CLOSED.0 != 0
+    }
+
+    #[inline]
+    pub(crate) const fn entry(self) -> Entry {
+        Entry(self.0 >> Self::ENTRY_SHIFT)
+    }
+
+    /// The mark of a client that need not ask any more.
+    #[inline]
+    pub(crate) const fn answered(slot: Slot) -> Self {
+        Self(slot.bit() | Self::USED.0)
+    }
+
+    /// With a request of the client in `slot`.
+    #[inline]
+    pub(crate) const fn ask(self, slot: Slot) -> Self {
+        Self(self.0 | Self::answered(slot).0 | Self::PENDING.0)
+    }
+
+    /// With a cookie given out.
+    pub(crate) const fn used(self) -> Self {
+        Self(self.0 | Self::USED.0)
+    }
+
+    pub(crate) const fn without_pending(self) -> Self {
+        Self(self.0 & !Self::PENDING.0)
+    }
+
+    pub(crate) const fn without_closed(self) -> Self {
+        Self(self.0 & !Self::CLOSED.0)
+    }
+
+    /// Without the marks of `slots`, which former owners left.
+    ///
+    /// The word differs from the one before, also if it loses no mark or has
+    /// the mark again later: an access that expects that one fails.
+    #[expect(clippy::as_conversions, reason = "widening, in a const fn")]
+    pub(crate) const fn purge(self, slots: SlotSet) -> Self {
+        let purges = self.0.wrapping_add(Self::PURGE_ONE) & Self::PURGES;
+        Self((self.0 & !Self::PURGES & !(slots.bits() as u64)) | purges)
+    }
+
+    /// Without the mark of one client.
+    pub(crate) const fn without(self, slot: Slot) -> Self {
+        Self(self.0 & !slot.bit())
+    }
+
+    /// The next entry: nothing asked, nothing used.
+    pub(crate) const fn next_entry(self) -> Self {
+        let entry = self.0.wrapping_add(Self::ENTRY_ONE) & Self::ENTRY;
+        Self(entry | (self.0 & (Self::CLOSED.0 | Self::PURGES)))
+    }
+}
+
+/// The number of a kernel entry of a task: it counts those in which a cookie
+/// was given out, modulo 65,536.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry(u64);
+
+impl Entry {
+    #[inline]
+    pub(crate) const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Whether this is of the second half of the numbers.
+    #[inline]
+    pub(crate) const fn is_upper(self) -> bool {
+        self.0 & 0x8000 != 0
+    }
+
+    #[inline]
+    pub(crate) const fn is_odd(self) -> bool {
+        self.0 & 1 != 0
+    }
+}
+
+/// The clients that a delivery has gone to.
+///
+/// | bits | meaning |
+/// |---|---|
+/// | 0-31 | the clients, a bit a slot |
+/// | 32-63 | how often a mark was taken out by a request |
+///
+/// A mark counts only if [`Word`] has the client's: whoever sets that one sees
+/// to it that this one is not left over from before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Served(u64);
+
+impl Served {
+    const SLOTS: u64 = 0xffff_ffff;
+
+    #[inline]
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    #[inline]
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    #[expect(clippy::as_conversions, reason = "the low 32 bits, in a const fn")]
+    pub(crate) const fn slots(self) -> SlotSet {
+        SlotSet::from_bits((self.0 & Self::SLOTS) as u32)
+    }
+
+    #[inline]
+    pub(crate) const fn has(self, slot: Slot) -> bool {
+        self.0.wrapping_shr(slot.number()) & 1 != 0
+    }
+
+    /// The mark of a client.
+    pub(crate) const fn mark(slot: Slot) -> Self {
+        Self(slot.bit())
+    }
+
+    /// All but the marks.
+    pub(crate) const fn no_marks() -> Self {
+        Self(!Self::SLOTS)
+    }
+
+    /// Without a mark, and not the word it was, also if it has the mark again
+    /// later.
+    pub(crate) const fn take_out(self, slot: Slot) -> Self {
+        Self((self.0 & !slot.bit()).wrapping_add(1 << 32))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots(bits: u32) -> SlotSet {
+        SlotSet::from_bits(bits)
+    }
+
+    fn slot(index: u32) -> Slot {
+        let mut set = slots(1 << index);
+        set.pop().unwrap()
+    }
+
+    #[test]
+    fn whoever_asks_is_pending_and_used() {
+        let word = Word::from_bits(0).ask(slot(31));
+        assert_eq!(word.asked(), slots(1 << 31));
+        assert!(word.is_pending() && word.is_used() && !word.is_closed());
+        let seen = word.without_pending();
+        assert!(!seen.is_pending() && seen.is_used());
+        assert_eq!(seen.asked(), word.asked());
+    }
+
+    #[test]
+    fn the_next_entry_keeps_closed_and_forgets_the_rest() {
+        let word = Word::from_bits(u64::MAX);
+        let next = word.next_entry();
+        assert_eq!(next.entry().number(), 0);
+        assert!(next.is_closed() && !next.is_used() && !next.is_pending());
+        assert!(next.asked().is_empty());
+        assert_eq!(next.without_closed().next_entry().entry().number(), 1);
+    }
+
+    #[test]
+    fn a_purge_always_changes_the_word() {
+        let full = Word::from_bits(u64::MAX);
+        assert_eq!(full.purge(slots(0)).entry(), full.entry());
+        assert_ne!(full.purge(slots(0)), full);
+        assert_eq!(full.purge(slots(1)).asked(), slots(!1));
+        let again = full.purge(slots(1)).ask(slot(0));
+        assert_eq!(again.asked(), full.asked());
+        assert_ne!(again, full);
+    }
+
+    #[test]
+    fn taking_a_served_mark_out_and_making_it_again_is_another_word() {
+        let served = Served::from_bits(0b1010);
+        let without = served.take_out(slot(3));
+        assert_eq!(without.slots(), slots(0b0010));
+        let again = Served::from_bits(without.bits() | Served::mark(slot(3)).bits());
+        assert_eq!(again.slots(), served.slots());
+        assert_ne!(again, served);
+    }
+}

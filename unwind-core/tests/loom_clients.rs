@@ -1,0 +1,163 @@
+//! Models of clients that come and go while others ask and deliver.
+#![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a model that goes wrong fails")]
+
+#[path = "support/loom_host.rs"]
+mod loom_host;
+
+use core::convert::Infallible;
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use loom_host::Shared;
+use unwind_core::{Audience, RequestOutcome, UnwindCache};
+
+/// Data of a client that its callback writes, and that its owner frees after
+/// the cancellation. loom reports two accesses that are not ordered.
+struct ClientData(UnsafeCell<u32>);
+
+impl ClientData {
+    fn access(&self) {
+        // SAFETY: none is claimed: loom checks that no other access runs.
+        self.0.with_mut(|data| unsafe { *data += 1 });
+    }
+}
+
+// SAFETY: loom checks every access.
+unsafe impl Send for ClientData {}
+// SAFETY: as above.
+unsafe impl Sync for ClientData {}
+
+#[test]
+fn a_cancellation_ends_after_the_deliveries_that_run_and_before_any_other() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let data = Arc::new(ClientData(UnsafeCell::new(0)));
+        let client = shared.unwind.register().unwrap();
+        assert!(shared.unwind.request(&shared.task, client).will_be_called());
+        let (other, freed) = (Arc::clone(&shared), Arc::clone(&data));
+        let thread = thread::spawn(move || {
+            other.unwind.cancel(None, client).unwrap();
+            freed.access();
+        });
+        let none = None::<&mut UnwindCache<1, Infallible>>;
+        let mut delivery = shared.unwind.deliver(&shared.task, Audience::Asked, none, |_| ());
+        while let Some(serving) = delivery.next() {
+            data.access();
+            drop(serving);
+        }
+        drop(delivery);
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn h1_a_delivery_under_way_does_not_reach_the_slots_new_owner() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let old = shared.unwind.register().unwrap();
+        assert!(shared.unwind.request(&shared.task, old).will_be_called());
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            other.unwind.cancel(None, old).unwrap();
+            other.unwind.register().unwrap()
+        });
+        let called = shared.return_to_user();
+        let new = thread.join().unwrap();
+        assert!(called.iter().all(|call| call.0 != new), "{called:?}");
+        // And the new owner is served in the next entry as any other.
+        assert!(matches!(shared.unwind.request(&shared.task, new), RequestOutcome::Queued(_)));
+        assert_eq!(shared.return_to_user().len(), 1);
+    });
+}
+
+#[test]
+fn h4_the_slots_new_owner_is_served_whatever_the_former_one_left() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let old = shared.unwind.register().unwrap();
+        assert!(shared.unwind.request(&shared.task, old).will_be_called());
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            other.unwind.cancel(None, old).unwrap();
+            let new = other.unwind.register().unwrap();
+            (new, other.unwind.request(&other.task, new))
+        });
+        let mut called = shared.deliver();
+        let (new, outcome) = thread.join().unwrap();
+        called.extend(shared.return_to_user());
+        assert!(matches!(outcome, RequestOutcome::Queued(_)), "{outcome:?}");
+        assert_eq!(called.iter().filter(|call| call.0 == new).count(), 1, "{called:?}");
+        assert!(called.iter().filter(|call| call.0 == old).count() <= 1, "{called:?}");
+    });
+}
+
+#[test]
+fn h1_a_request_of_a_cancelled_client_is_none_of_the_slots_new_owner() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let old = shared.unwind.register().unwrap();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            other.unwind.cancel(None, old).unwrap();
+            // The next but one makes the task's marks account for both.
+            let [new, next] = [(); 2].map(|()| other.unwind.register().unwrap());
+            assert_eq!(new.to_bits() & 31, old.to_bits() & 31, "the slot is reused");
+            (new, next, other.unwind.request(&other.task, next))
+        });
+        let _ = shared.unwind.request(&shared.task, old);
+        let (new, next, outcome) = thread.join().unwrap();
+        let called = shared.return_to_user();
+        assert!(matches!(outcome, RequestOutcome::Queued(_)));
+        assert!(called.iter().all(|call| call.0 != new), "{called:?}");
+        assert_eq!(called.iter().filter(|call| call.0 == next).count(), 1, "{called:?}");
+    });
+}
+
+#[test]
+fn a_registration_under_way_does_not_inherit_marks() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let old = shared.unwind.register().unwrap();
+        assert!(shared.unwind.request(&shared.task, old).will_be_called());
+        shared.unwind.cancel(None, old).unwrap();
+        // One CPU takes the slot while the other one makes the task's marks
+        // account for a newer registration.
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.register().unwrap());
+        let here = shared.unwind.register().unwrap();
+        assert!(matches!(shared.unwind.request(&shared.task, here), RequestOutcome::Queued(_)));
+        let there = thread.join().unwrap();
+        assert_ne!(here, there);
+        let called = shared.return_to_user();
+        assert_eq!(called.len(), 1, "{called:?}");
+        assert_eq!(called[0].0, here);
+    });
+}
+
+#[test]
+fn two_registrations_get_two_slots() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.register().unwrap());
+        let here = shared.unwind.register().unwrap();
+        let there = thread.join().unwrap();
+        assert_ne!(here.to_bits() & 31, there.to_bits() & 31);
+        assert_ne!(here.registration(), there.registration());
+        assert!(shared.unwind.register().is_err(), "models have two slots");
+    });
+}
+
+#[test]
+fn of_two_cancellations_one_succeeds() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let client = shared.unwind.register().unwrap();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.cancel(None, client).is_ok());
+        let here = shared.unwind.cancel(None, client).is_ok();
+        assert!(here ^ thread.join().unwrap());
+    });
+}

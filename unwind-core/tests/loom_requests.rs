@@ -1,0 +1,149 @@
+//! Models of requests on one CPU against deliveries and resets on another.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p unwind-core --test 'loom_*'`
+#![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a model that goes wrong fails")]
+
+#[path = "support/loom_host.rs"]
+mod loom_host;
+
+use core::sync::atomic::Ordering;
+
+use loom::sync::Arc;
+use loom::thread;
+use loom_host::Shared;
+use unwind_core::{ClientId, Cookie, Refusal, RequestOutcome, TaskState, UserReturn};
+
+/// Checks that a client was called once for what it was promised, and not for
+/// anything else.
+fn check(client: ClientId, outcomes: &[RequestOutcome], called: &[(ClientId, Cookie)]) {
+    for cookie in outcomes.iter().filter_map(|outcome| outcome.cookie()) {
+        let calls = called.iter().filter(|&&call| call == (client, cookie)).count();
+        assert_eq!(calls, 1, "{outcomes:?} and then {called:?}");
+    }
+    for &(_, cookie) in called.iter().filter(|call| call.0 == client) {
+        let queued = RequestOutcome::Queued(cookie);
+        assert_eq!(
+            outcomes.iter().filter(|&&it| it == queued).count(),
+            1,
+            "{outcomes:?}, {called:?}"
+        );
+    }
+}
+
+#[test]
+fn no_request_is_lost_and_none_served_twice() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let [asker, own] = [(); 2].map(|()| shared.unwind.register().unwrap());
+        let outcome = shared.unwind.request(&shared.task, own);
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, asker));
+        let mut called = shared.return_to_user();
+        let late = thread.join().unwrap();
+        called.extend(shared.return_to_user());
+        check(own, &[outcome], &called);
+        check(asker, &[late], &called);
+    });
+}
+
+#[test]
+fn two_requests_of_one_client_are_one_delivery() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let client = shared.unwind.register().unwrap();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, client));
+        let here = shared.unwind.request(&shared.task, client);
+        let there = thread.join().unwrap();
+        assert_eq!(here.cookie(), there.cookie());
+        check(client, &[here, there], &shared.return_to_user());
+    });
+}
+
+#[test]
+fn h7_a_request_against_a_reset_has_the_cookie_that_it_is_delivered_with() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let client = shared.unwind.register().unwrap();
+        let before = shared.unwind.cookie(&shared.task).unwrap();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, client));
+        let reset = shared.unwind.user_return(&shared.task);
+        let outcome = thread.join().unwrap();
+        let called = shared.return_to_user();
+        check(client, &[outcome], &called);
+        let after_the_reset = outcome.cookie() != Some(before);
+        assert_eq!(reset == UserReturn::Ready, after_the_reset);
+    });
+}
+
+#[test]
+fn a_repeated_request_against_a_reset_names_one_entry() {
+    loom_host::model(|| {
+        let shared = Shared::with_cookies(unwind_core::CounterCookies::new());
+        let client = shared.unwind.register().unwrap();
+        let first = shared.unwind.request(&shared.task, client);
+        let mut called = shared.deliver();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, client));
+        called.extend(shared.return_to_user());
+        let again = thread.join().unwrap();
+        called.extend(shared.return_to_user());
+        assert!(!matches!(again, RequestOutcome::AlreadyPending(_)), "{again:?}");
+        check(client, &[first, again], &called);
+    });
+}
+
+#[test]
+fn h6_a_schedule_that_fails_takes_no_other_request_along() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let [failing, own] = [(); 2].map(|()| shared.unwind.register().unwrap());
+        shared.task.schedule_fails.store(true, Ordering::Relaxed);
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, failing));
+        let here = shared.unwind.request(&shared.task, own);
+        let there = thread.join().unwrap();
+        let failed = RequestOutcome::Refused(Refusal::ScheduleFailed);
+        assert!((here == failed) ^ (there == failed), "{here:?}, {there:?}");
+        let called = shared.return_to_user();
+        check(own, &[here], &called);
+        check(failing, &[there], &called);
+    });
+}
+
+#[test]
+fn f2_an_exit_delivers_what_was_granted_and_refuses_the_rest() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let client = shared.unwind.register().unwrap();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, client));
+        shared.unwind.close(&shared.task);
+        let called = shared.deliver();
+        let outcome = thread.join().unwrap();
+        if outcome == RequestOutcome::Refused(Refusal::Exiting) {
+            assert!(called.is_empty());
+        } else {
+            check(client, &[outcome], &called);
+        }
+    });
+}
+
+#[test]
+fn a_fork_and_a_request_do_not_see_each_other() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let client = shared.unwind.register().unwrap();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, client));
+        let child = loom_host::Task::default();
+        assert_eq!(shared.unwind.user_return(&child), UserReturn::Ready);
+        let of_child = shared.unwind.cookie(&child).unwrap();
+        let outcome = thread.join().unwrap();
+        assert_ne!(outcome.cookie(), Some(of_child));
+        check(client, &[outcome], &shared.return_to_user());
+        drop(TaskState::new());
+    });
+}

@@ -1,0 +1,103 @@
+//! A host for models of several CPUs.
+
+#![allow(dead_code, unreachable_pub, reason = "each model uses a part of it")]
+
+use core::convert::Infallible;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use loom::sync::Arc;
+use unwind_core::{
+    Audience, ClientId, Context, Cookie, CookieSource, DeferredUnwind, Host, ScheduleError,
+    SerialCookies, TaskKind, TaskState, UnwindCache, UserReturn,
+};
+
+/// Runs a model with every order of accesses in which a thread is preempted at
+/// most so many times: what goes wrong with few threads does so with few
+/// preemptions. `LOOM_MAX_PREEMPTIONS` sets another bound.
+pub fn model(body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = builder.preemption_bound.or(Some(3));
+    builder.check(body);
+}
+
+/// A task, and whether its next request cannot be scheduled.
+///
+/// The flag is no part of what is modelled, so it is not one of loom's.
+#[derive(Default)]
+pub struct Task {
+    state: TaskState,
+    pub schedule_fails: AtomicBool,
+}
+
+/// A host whose CPUs are loom's threads.
+pub struct LoomHost;
+
+impl Host for LoomHost {
+    type Task = Task;
+
+    fn state<'t>(&self, task: &'t Task) -> &'t TaskState {
+        &task.state
+    }
+
+    fn task_kind(&self, _: &Task) -> TaskKind {
+        TaskKind::User
+    }
+
+    fn in_nmi(&self) -> bool {
+        false
+    }
+
+    fn cpu(&self) -> u32 {
+        0
+    }
+
+    fn schedule(&self, task: &Task, _: Context) -> Result<(), ScheduleError> {
+        if task.schedule_fails.swap(false, Ordering::Relaxed) { Err(ScheduleError) } else { Ok(()) }
+    }
+
+    fn clock(&self) -> u64 {
+        7
+    }
+
+    fn relax(&self) {
+        loom::thread::yield_now();
+    }
+}
+
+/// An instance with a task, shared by the threads of a model.
+pub struct Shared<C = SerialCookies> {
+    pub unwind: DeferredUnwind<LoomHost, C>,
+    pub task: Task,
+}
+
+impl Shared {
+    pub fn new() -> Arc<Self> {
+        Self::with_cookies(SerialCookies::new())
+    }
+}
+
+impl<C: CookieSource> Shared<C> {
+    pub fn with_cookies(cookies: C) -> Arc<Self> {
+        Arc::new(Self { unwind: DeferredUnwind::new(LoomHost, cookies), task: Task::default() })
+    }
+
+    /// One delivery, without a cache: who is called, and with which cookie.
+    pub fn deliver(&self) -> Vec<(ClientId, Cookie)> {
+        let none = None::<&mut UnwindCache<1, Infallible>>;
+        let mut delivery = self.unwind.deliver(&self.task, Audience::Asked, none, |_| ());
+        let mut called = Vec::new();
+        while let Some(serving) = delivery.next() {
+            called.push((serving.client(), serving.cookie()));
+        }
+        called
+    }
+
+    /// Delivers until the task may go on to user code.
+    pub fn return_to_user(&self) -> Vec<(ClientId, Cookie)> {
+        let mut called = self.deliver();
+        while self.unwind.user_return(&self.task) == UserReturn::Pending {
+            called.extend(self.deliver());
+        }
+        called
+    }
+}

@@ -1,0 +1,278 @@
+//! A simulated kernel: a host, tasks with user stacks, and the way out.
+
+#![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
+
+use core::convert::Infallible;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::Mutex;
+
+use unwind_core::*;
+
+/// What the hooks of the instance answer.
+#[derive(Default)]
+pub struct SimHost {
+    pub in_nmi: AtomicBool,
+    pub cpu: AtomicU32,
+    pub clock: AtomicU64,
+    pub schedule_fails: AtomicBool,
+    /// How often a cancellation has waited.
+    pub relaxed: AtomicU64,
+    /// Whether a hook that is called is an error.
+    pub silent: AtomicBool,
+}
+
+impl SimHost {
+    fn hook(&self) {
+        assert!(!self.silent.load(Ordering::SeqCst), "a hook was called");
+    }
+
+    /// Runs `handler` as an NMI.
+    pub fn nmi<R>(&self, handler: impl FnOnce() -> R) -> R {
+        let outer = self.in_nmi.swap(true, Ordering::SeqCst);
+        let result = handler();
+        self.in_nmi.store(outer, Ordering::SeqCst);
+        result
+    }
+}
+
+/// A task with a user stack.
+pub struct Task {
+    pub state: TaskState,
+    pub kind: Mutex<TaskKind>,
+    /// How deliveries were scheduled since the exit path last looked.
+    pub scheduled: Mutex<Vec<Context>>,
+    /// The code addresses on the user stack, innermost first.
+    pub stack: Mutex<Vec<u64>>,
+    pub walks: AtomicU32,
+}
+
+impl Task {
+    pub fn new(stack: &[u64]) -> Self {
+        Self {
+            state: TaskState::new(),
+            kind: Mutex::new(TaskKind::User),
+            scheduled: Mutex::default(),
+            stack: Mutex::new(stack.to_vec()),
+            walks: AtomicU32::new(0),
+        }
+    }
+
+    pub fn set_stack(&self, stack: &[u64]) {
+        *self.stack.lock().unwrap() = stack.to_vec();
+    }
+
+    pub fn set_kind(&self, kind: TaskKind) {
+        *self.kind.lock().unwrap() = kind;
+    }
+
+    pub fn walks(&self) -> u32 {
+        self.walks.load(Ordering::SeqCst)
+    }
+
+    /// Walks the user stack by its frame pointers.
+    pub fn walk<const N: usize>(&self, trace: &mut UnwindCache<N, Infallible>) {
+        self.walks.fetch_add(1, Ordering::SeqCst);
+        walk_frames(&self.stack.lock().unwrap(), trace);
+    }
+}
+
+/// Lays a stack out in memory and walks it.
+pub fn walk_frames<const N: usize>(pcs: &[u64], trace: &mut UnwindCache<N, Infallible>) {
+    const BASE: u64 = 0x7000;
+    let Some((&pc, callers)) = pcs.split_first() else { return };
+    // Each frame: the caller's frame pointer, then the return address.
+    let mut words = Vec::new();
+    for (&ra, at) in callers.iter().chain(&[0]).zip(1_u64..) {
+        words.extend([BASE + 16 * at, ra]);
+    }
+    let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+    let mut memory = SliceMemory::new(VirtAddr::new(BASE), &bytes);
+    Walker::new(Toy, FramePointers).trace(Regs { pc, sp: BASE, fp: BASE }, &mut memory, trace);
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Regs {
+    pub pc: u64,
+    pub sp: u64,
+    pub fp: u64,
+}
+
+impl Registers for Regs {
+    fn pc(&self) -> u64 {
+        self.pc
+    }
+
+    fn sp(&self) -> u64 {
+        self.sp
+    }
+
+    fn fp(&self) -> Option<u64> {
+        Some(self.fp)
+    }
+
+    fn get(&self, _: DwarfReg) -> Option<u64> {
+        None
+    }
+}
+
+/// A CPU that keeps frame pointers.
+pub struct Toy;
+
+impl Arch for Toy {
+    type Regs = Regs;
+    const WORD: WordSize = WordSize::Eight;
+}
+
+pub struct FramePointers;
+
+impl<A: Arch> RowSource<A> for FramePointers {
+    type Error = Infallible;
+
+    fn row<M: Memory>(
+        &mut self,
+        _: &FrameContext<'_, A::Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        let word = i32::try_from(A::WORD.bytes()).unwrap();
+        let (ra, fp) = (RegRule::AtCfa(-word), RegRule::AtCfa(-2 * word));
+        Ok(Some(Row::new(CfaRule::fp(2 * word), ra, fp)))
+    }
+}
+
+impl Host for SimHost {
+    type Task = Task;
+
+    fn state<'t>(&self, task: &'t Task) -> &'t TaskState {
+        &task.state
+    }
+
+    fn task_kind(&self, task: &Task) -> TaskKind {
+        self.hook();
+        *task.kind.lock().unwrap()
+    }
+
+    fn in_nmi(&self) -> bool {
+        self.hook();
+        self.in_nmi.load(Ordering::SeqCst)
+    }
+
+    fn cpu(&self) -> u32 {
+        self.hook();
+        self.cpu.load(Ordering::SeqCst)
+    }
+
+    fn schedule(&self, task: &Task, context: Context) -> Result<(), ScheduleError> {
+        self.hook();
+        if self.schedule_fails.load(Ordering::SeqCst) {
+            return Err(ScheduleError);
+        }
+        task.scheduled.lock().unwrap().push(context);
+        Ok(())
+    }
+
+    fn clock(&self) -> u64 {
+        self.hook();
+        self.clock.load(Ordering::SeqCst)
+    }
+
+    fn relax(&self) {
+        self.relaxed.fetch_add(1, Ordering::SeqCst);
+        std::thread::yield_now();
+    }
+}
+
+/// What a client got.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    pub client: ClientId,
+    pub cookie: Cookie,
+    pub end: SampleEnd,
+    /// The frames; `None` if there is no trace.
+    pub stack: Option<Vec<u64>>,
+}
+
+impl Call {
+    pub fn of<const N: usize, E: Copy>(serving: &Serving<'_, N, E>) -> Self {
+        Self {
+            client: serving.client(),
+            cookie: serving.cookie(),
+            end: serving.end(),
+            stack: serving.trace().map(pcs_of),
+        }
+    }
+}
+
+/// The addresses of a trace.
+pub fn pcs_of<const N: usize, E: Copy>(trace: &UnwindCache<N, E>) -> Vec<u64> {
+    trace.pcs().map(VirtAddr::get).collect()
+}
+
+pub type Cache = UnwindCache<16, Infallible>;
+
+/// An instance and the cache that its tasks share.
+pub struct Kernel<C = SerialCookies> {
+    pub unwind: DeferredUnwind<SimHost, C>,
+    pub cache: Mutex<Cache>,
+}
+
+impl Kernel {
+    pub fn new() -> Self {
+        Self::with_cookies(SerialCookies::new())
+    }
+}
+
+impl<C: CookieSource> Kernel<C> {
+    pub fn with_cookies(cookies: C) -> Self {
+        let unwind = DeferredUnwind::new(SimHost::default(), cookies);
+        Self { unwind, cache: Mutex::new(Cache::new()) }
+    }
+
+    pub fn register<const N: usize>(&self) -> [ClientId; N] {
+        [(); N].map(|()| self.unwind.register().unwrap())
+    }
+
+    pub fn request(&self, task: &Task, client: ClientId) -> RequestOutcome {
+        self.unwind.request(task, client)
+    }
+
+    /// A request that is granted.
+    pub fn ask(&self, task: &Task, client: ClientId) -> Cookie {
+        let outcome = self.request(task, client);
+        outcome.cookie().unwrap_or_else(|| panic!("{outcome:?}"))
+    }
+
+    pub fn deliver(&self, task: &Task) -> Vec<Call> {
+        self.deliver_and(task, |_| ())
+    }
+
+    /// Delivers, and runs `callback` while each client is being called.
+    pub fn deliver_and(&self, task: &Task, mut callback: impl FnMut(&Call)) -> Vec<Call> {
+        let mut cache = self.cache.lock().unwrap();
+        let walk = |trace: &mut Cache| task.walk(trace);
+        let mut delivery = self.unwind.deliver(task, Audience::Asked, Some(&mut cache), walk);
+        let mut calls = Vec::new();
+        while let Some(serving) = delivery.next() {
+            let call = Call::of(&serving);
+            callback(&call);
+            calls.push(call);
+        }
+        calls
+    }
+
+    /// The way out of the kernel: deliveries, until the task may go.
+    pub fn return_to_user(&self, task: &Task) -> Vec<Call> {
+        let mut calls = Vec::new();
+        loop {
+            task.scheduled.lock().unwrap().clear();
+            calls.extend(self.deliver(task));
+            let ready = self.unwind.user_return(task) == UserReturn::Ready;
+            if ready && task.scheduled.lock().unwrap().is_empty() {
+                return calls;
+            }
+        }
+    }
+
+    pub fn drops(&self) -> DropCounts {
+        self.unwind.drops()
+    }
+}
