@@ -6,12 +6,14 @@
 )]
 
 mod cfi_builder;
+mod lbr_hardware;
 mod perf_recording;
 mod section_builder;
 mod sframe_fixtures;
 mod tools;
 
 pub use cfi_builder::{CfiBuilder, Cie};
+pub use lbr_hardware::{LbrHardware, LbrKind};
 pub use perf_recording::{PerfRecording, RecordedEvent, perf_file, perf_files, perf_text};
 pub use section_builder::{Function, Row, SectionBuilder};
 pub use sframe_fixtures::{Fixture, addresses, malformed_sections, sections};

@@ -12,3 +12,10 @@ extern crate alloc;
 #[cfg(feature = "alloc")]
 pub mod merge;
 pub mod record;
+
+pub mod aux_trace;
+mod errno;
+mod sync;
+pub mod task_data;
+
+pub use errno::Errno;

@@ -9,6 +9,7 @@
 //! | [`Prologue`] | the sampled frame's row at a function's entry and exit, from its instructions |
 //! | [`SignalTrampolines`] | signal frames, from the trampoline's instructions |
 //! | [`SframeSource`] | rows from the SFrame tables of a [`ModuleMap`](unwind_core::ModuleMap) |
+//! | [`lbr`] | call stacks that the CPU records: saved, restored, stitched, joined with walks |
 //!
 //! # Untrusted input
 //!
@@ -41,6 +42,7 @@
 mod code;
 mod frame_pointer;
 mod ia32;
+pub mod lbr;
 mod prologue;
 mod segment;
 mod sframe_source;

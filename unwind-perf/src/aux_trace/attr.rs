@@ -1,0 +1,247 @@
+//! What an event asks of AUX tracing, and whether it may.
+
+use core::fmt;
+
+use crate::Errno;
+
+/// The field `aux_action` of `perf_event_attr`.
+///
+/// | bit | name | on which event |
+/// |---|---|---|
+/// | 0 | `start_paused` | the AUX event |
+/// | 1 | `pause` | a trigger |
+/// | 2 | `resume` | a trigger |
+/// | 3-31 | reserved, zero | |
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AuxAction(u32);
+
+impl AuxAction {
+    /// Nothing asked.
+    pub const NONE: Self = Self(0);
+    /// The AUX event does not trace until it is resumed.
+    pub const START_PAUSED: Self = Self(1 << 0);
+    /// The trigger pauses the AUX event.
+    pub const PAUSE: Self = Self(1 << 1);
+    /// The trigger resumes the AUX event.
+    pub const RESUME: Self = Self(1 << 2);
+
+    const ALL: u32 = 0b111;
+
+    /// The action with these bits.
+    ///
+    /// # Errors
+    ///
+    /// [`AuxError::ReservedBits`] if any but the lowest three is set.
+    pub const fn from_bits(bits: u32) -> Result<Self, AuxError> {
+        match bits & !Self::ALL {
+            0 => Ok(Self(bits)),
+            reserved => Err(AuxError::ReservedBits(reserved)),
+        }
+    }
+
+    /// The bits as the field has them.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Both actions.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    const fn has(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// What a PMU can do: the bits of Linux's `PERF_PMU_CAP_*`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PmuCapabilities(u32);
+
+impl PmuCapabilities {
+    /// None of those that matter here.
+    pub const NONE: Self = Self(0);
+    /// `PERF_PMU_CAP_AUX_OUTPUT`: its events can write into an AUX buffer.
+    pub const AUX_OUTPUT: Self = Self(0x0080);
+    /// `PERF_PMU_CAP_AUX_PAUSE`: its tracing can be paused and resumed.
+    pub const AUX_PAUSE: Self = Self(0x0200);
+
+    /// The capabilities with these bits; unknown ones are kept.
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    /// The bits.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Both sets of capabilities.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether all of `other` are among these.
+    #[must_use]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// Who opens an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Creator {
+    /// A program, by `perf_event_open`.
+    User,
+    /// The kernel, for a counter of its own.
+    Kernel,
+}
+
+/// The fields of `perf_event_attr` that concern AUX tracing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AuxAttr {
+    /// `aux_action`.
+    pub action: AuxAction,
+    /// `aux_output`: the event writes its records into its leader's AUX
+    /// buffer.
+    pub output: bool,
+    /// `aux_sample_size`: how many bytes of the leader's AUX buffer go into
+    /// each sample.
+    pub sample_size: u32,
+}
+
+impl AuxAttr {
+    /// Checks what an event asks for, when it is opened.
+    ///
+    /// `pmu` is what the event's own PMU can do, `leader` what the PMU of its
+    /// group's leader can do; `None` if the event leads its group.
+    ///
+    /// # Errors
+    ///
+    /// The first of these that applies, each with the [`Errno`] of Linux: a
+    /// kernel's own counter that asks for anything; output that the PMU cannot
+    /// do or that comes with a pause or resume; pause with resume; a paused
+    /// start that the PMU cannot do; a trigger without a leader that can be
+    /// paused.
+    pub fn check(
+        self,
+        pmu: PmuCapabilities,
+        creator: Creator,
+        leader: Option<PmuCapabilities>,
+    ) -> Result<AuxRole, AuxError> {
+        if creator == Creator::Kernel && (self.output || self.action != AuxAction::NONE) {
+            return Err(AuxError::KernelCounter);
+        }
+        if self.output && !pmu.has(PmuCapabilities::AUX_OUTPUT) {
+            return Err(AuxError::OutputNotSupported);
+        }
+        let pause = self.action.has(AuxAction::PAUSE);
+        let resume = self.action.has(AuxAction::RESUME);
+        if self.output && (pause || resume) {
+            return Err(AuxError::OutputWithTrigger);
+        }
+        let trigger = match (pause, resume) {
+            (true, true) => return Err(AuxError::PauseAndResume),
+            (true, false) => Some(TriggerAction::Pause),
+            (false, true) => Some(TriggerAction::Resume),
+            (false, false) => None,
+        };
+        let start_paused = self.action.has(AuxAction::START_PAUSED);
+        if start_paused && !pmu.has(PmuCapabilities::AUX_PAUSE) {
+            return Err(AuxError::StartPausedNotSupported);
+        }
+        let pausable = leader.is_some_and(|leader| leader.has(PmuCapabilities::AUX_PAUSE));
+        if trigger.is_some() && !pausable {
+            return Err(AuxError::NoAuxLeader);
+        }
+        Ok(AuxRole { start_paused, trigger })
+    }
+
+    /// Whether the event's PMU may collect several samples before it
+    /// interrupts (large PEBS).
+    ///
+    /// It may not if a sample has to be handled when it is taken: an action
+    /// would come late, and the AUX buffer would hold something else.
+    #[must_use]
+    pub const fn allows_sample_batching(self) -> bool {
+        let trigger = self.action.has(AuxAction::PAUSE) || self.action.has(AuxAction::RESUME);
+        !trigger && self.sample_size == 0
+    }
+}
+
+/// What an event does in AUX tracing: the outcome of [`AuxAttr::check`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct AuxRole {
+    /// Its own tracing starts paused.
+    pub start_paused: bool,
+    /// What it does to its leader when it overflows.
+    pub trigger: Option<TriggerAction>,
+}
+
+/// What a trigger does to the AUX event of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TriggerAction {
+    /// Pauses it, before the trigger's own sample.
+    Pause,
+    /// Resumes it, after the trigger's own sample.
+    Resume,
+}
+
+/// Why an event cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AuxError {
+    /// These reserved bits of `aux_action` are set.
+    ReservedBits(u32),
+    /// A counter of the kernel's own asks for an AUX action or AUX output.
+    KernelCounter,
+    /// The PMU cannot write into an AUX buffer.
+    OutputNotSupported,
+    /// AUX output together with pause or resume.
+    OutputWithTrigger,
+    /// Pause and resume on one event.
+    PauseAndResume,
+    /// The PMU cannot start paused.
+    StartPausedNotSupported,
+    /// A trigger outside a group whose leader is an AUX event that can be
+    /// paused.
+    NoAuxLeader,
+}
+
+impl AuxError {
+    /// What Linux gives back.
+    #[must_use]
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::OutputNotSupported | Self::OutputWithTrigger | Self::StartPausedNotSupported => {
+                Errno::NotSupported
+            }
+            Self::ReservedBits(_)
+            | Self::KernelCounter
+            | Self::PauseAndResume
+            | Self::NoAuxLeader => Errno::InvalidArgument,
+        }
+    }
+}
+
+impl fmt::Display for AuxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ReservedBits(bits) => write!(f, "reserved bits of aux_action: {bits:#x}"),
+            Self::KernelCounter => f.write_str("AUX action or output on a kernel's own counter"),
+            Self::OutputNotSupported => f.write_str("the PMU has no AUX output"),
+            Self::OutputWithTrigger => f.write_str("AUX output on an event that pauses or resumes"),
+            Self::PauseAndResume => f.write_str("pause and resume on one event"),
+            Self::StartPausedNotSupported => f.write_str("the PMU's tracing cannot be paused"),
+            Self::NoAuxLeader => f.write_str("the group is not led by an AUX event with pause"),
+        }
+    }
+}
+
+impl core::error::Error for AuxError {}

@@ -1,0 +1,105 @@
+//! What an event holds while it uses the data of tasks.
+
+use core::fmt;
+
+use super::DataHandle;
+use crate::Errno;
+
+/// That an event of a task uses its data. To be given back by
+/// [`TaskDataUsers::detach_task`](super::TaskDataUsers::detach_task).
+#[derive(Debug)]
+#[must_use = "the data stays until it is given back"]
+#[expect(missing_copy_implementations, reason = "it is given back once")]
+pub struct TaskAttachment(pub(super) DataHandle);
+
+impl TaskAttachment {
+    /// The flag of Linux's `attach_state` for it.
+    pub const STATE: AttachState = AttachState::TASK_DATA;
+}
+
+/// That a system-wide event uses the data of all tasks. To be given back by
+/// [`TaskDataUsers::detach_all`](super::TaskDataUsers::detach_all).
+#[derive(Debug)]
+#[must_use = "the data stays until it is given back"]
+#[expect(missing_copy_implementations, reason = "it is given back once")]
+pub struct AllAttachment(pub(super) ());
+
+impl AllAttachment {
+    /// The flag of Linux's `attach_state` for it.
+    pub const STATE: AttachState = AttachState::GLOBAL_DATA;
+}
+
+/// Flags of an event's `attach_state`, as Linux numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AttachState(u32);
+
+impl AttachState {
+    /// `PERF_ATTACH_TASK_DATA`: the event holds the data of its task.
+    pub const TASK_DATA: Self = Self(0x0008);
+    /// `PERF_ATTACH_GLOBAL_DATA`: the event holds the data of all tasks.
+    pub const GLOBAL_DATA: Self = Self(0x0010);
+    /// `PERF_ATTACH_ITRACE`: the event traces instructions. It had the value
+    /// that is [`GLOBAL_DATA`](Self::GLOBAL_DATA)'s before that existed.
+    pub const ITRACE: Self = Self(0x0200);
+
+    /// The bits.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// Why an event cannot have the data it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The PMU keeps no data of tasks.
+    NoLayout,
+    /// The host has no memory.
+    NoMemory,
+    /// The task has exited.
+    Exiting,
+    /// More users than can be counted.
+    TooManyUsers,
+}
+
+impl AttachError {
+    /// What Linux gives back.
+    #[must_use]
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::NoLayout | Self::NoMemory => Errno::NoMemory,
+            Self::Exiting => Errno::NoSuchProcess,
+            Self::TooManyUsers => Errno::Busy,
+        }
+    }
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoLayout => "the PMU keeps no data of tasks",
+            Self::NoMemory => "no memory for the data of a task",
+            Self::Exiting => "the task has exited",
+            Self::TooManyUsers => "too many users of the data of a task",
+        })
+    }
+}
+
+impl core::error::Error for AttachError {}
+
+/// An attachment was given back in the wrong place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DetachError {
+    /// It is not an attachment to this task.
+    NotAttached,
+}
+
+impl fmt::Display for DetachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not attached to this task")
+    }
+}
+
+impl core::error::Error for DetachError {}

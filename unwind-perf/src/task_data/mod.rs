@@ -1,0 +1,49 @@
+//! Data that a PMU keeps for each task: the hardware's call stack while the
+//! task does not run.
+//!
+//! Hardware that records calls (LBR) knows nothing of tasks. At a context
+//! switch the record is saved with the task that leaves and restored for the
+//! task that comes; otherwise a system-wide profile has only the calls since
+//! the last switch. The memory for it exists only while someone profiles: an
+//! event of one task brings it for that task, an event of the whole system for
+//! every task there is and will be.
+//!
+//! | type | what |
+//! |---|---|
+//! | [`TaskData`] | the block of a task: one word |
+//! | [`TaskDataUsers`] | who needs the data: attach, detach, fork, exit |
+//! | [`DataHandle`], [`DataLayout`] | the memory itself, which belongs to the host |
+//! | [`SwitchHook`] | when a context switch has to save and restore |
+//!
+//! # One word
+//!
+//! The handle, the number of users, the mark of the system-wide events and
+//! whether the task is exiting are one word, so each change is one
+//! compare-exchange that sees all of it. There is no object without users that
+//! someone could still find, no mark without its reference, and no attachment
+//! to a task that is past its exit.
+//!
+//! # Contexts
+//!
+//! | call | where | waits |
+//! |---|---|---|
+//! | [`TaskData::handle`], [`SwitchHook::switch`] | context switch, NMI | never |
+//! | [`TaskDataUsers::exit`] | exit | never |
+//! | [`TaskDataUsers::fork`] | task context | never; may allocate |
+//! | [`attach_task`](TaskDataUsers::attach_task), [`detach_task`](TaskDataUsers::detach_task) | task context | never; may allocate |
+//! | [`attach_all`](TaskDataUsers::attach_all), [`detach_all`](TaskDataUsers::detach_all) | task context | for another one's walk over the tasks |
+
+mod attachment;
+mod handle;
+mod host;
+mod switch;
+mod system_wide;
+mod task;
+mod users;
+
+pub use attachment::{AllAttachment, AttachError, AttachState, DetachError, TaskAttachment};
+pub use handle::{DataHandle, DataLayout};
+pub use host::DataHost;
+pub use switch::{Switch, SwitchHook};
+pub use task::TaskData;
+pub use users::{DataCounters, TaskDataUsers};

@@ -1,0 +1,184 @@
+//! What a task carries for its PMU data.
+
+use core::fmt;
+
+use super::DataHandle;
+use crate::sync::{AtomicU64, Ordering, const_unless_loom};
+
+/// The block of a task: one word, to be embedded by value.
+///
+/// A task that is created, also by fork, starts with [`TaskData::new`]:
+/// nothing is inherited. The child's data comes by
+/// [`TaskDataUsers::fork`](super::TaskDataUsers::fork) if it is due.
+pub struct TaskData {
+    word: AtomicU64,
+}
+
+impl TaskData {
+    const_unless_loom! {
+        /// The block of a task without data: 8 bytes.
+        #[must_use]
+        pub fn new() -> Self {
+            Self { word: AtomicU64::new(Word::EMPTY.0) }
+        }
+    }
+
+    /// The task's data, if it has any. One load.
+    ///
+    /// The host opens a read section before and closes it when it is done with
+    /// the memory: until then it is not freed. See
+    /// [`DataHost::free_after_readers`](super::DataHost::free_after_readers).
+    #[must_use]
+    pub fn handle(&self) -> Option<DataHandle> {
+        self.word().handle()
+    }
+
+    /// How many references hold the data: one for each event of this task, and
+    /// one for all system-wide events together.
+    #[must_use]
+    pub fn users(&self) -> u32 {
+        self.word().users()
+    }
+
+    /// Whether one of the references is that of the system-wide events.
+    #[must_use]
+    pub fn is_marked(&self) -> bool {
+        self.word().is_marked()
+    }
+
+    /// Whether the task has gone through its exit: it has no data and gets
+    /// none any more.
+    #[must_use]
+    pub fn is_exited(&self) -> bool {
+        self.word().is_exited()
+    }
+
+    pub(super) fn word(&self) -> Word {
+        Word(self.word.load(Ordering::Acquire))
+    }
+
+    /// Replaces the word if it still is `old`; else returns what it is.
+    pub(super) fn replace(&self, old: Word, new: Word) -> Result<(), Word> {
+        let (done, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        match self.word.compare_exchange(old.0, new.0, done, failed) {
+            Ok(_) => Ok(()),
+            Err(found) => Err(Word(found)),
+        }
+    }
+
+    /// Takes everything away and lets nothing come back.
+    pub(super) fn close(&self) -> Word {
+        Word(self.word.swap(Word::EXITED.0, Ordering::AcqRel))
+    }
+}
+
+impl Default for TaskData {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for TaskData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = self.word();
+        f.debug_struct("TaskData")
+            .field("handle", &word.handle())
+            .field("users", &word.users())
+            .field("marked", &word.is_marked())
+            .field("exited", &word.is_exited())
+            .finish()
+    }
+}
+
+/// The state of a task's data.
+///
+/// | bits | meaning |
+/// |---|---|
+/// | 0-39 | the handle, if there are users |
+/// | 40-61 | how many users |
+/// | 62 | one of them is the system-wide events' |
+/// | 63 | the task has exited |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Word(u64);
+
+impl Word {
+    const EMPTY: Self = Self(0);
+    const EXITED: Self = Self(1 << 63);
+    const MARK: u64 = 1 << 62;
+    const USER: u64 = 1 << DataHandle::BITS;
+    const HANDLE: u64 = Self::USER - 1;
+    const USERS: u64 = (Self::MARK - 1) & !Self::HANDLE;
+
+    /// With this data, which is the word's own if it has any.
+    pub(super) const fn with_handle(self, handle: DataHandle) -> Self {
+        Self((self.0 & !Self::HANDLE) | handle.bits())
+    }
+
+    pub(super) fn handle(self) -> Option<DataHandle> {
+        let used = self.0 & Self::USERS != 0;
+        used.then_some(DataHandle::from_bits(self.0 & Self::HANDLE))
+    }
+
+    pub(super) fn users(self) -> u32 {
+        u32::try_from((self.0 & Self::USERS) >> DataHandle::BITS).unwrap_or(u32::MAX)
+    }
+
+    pub(super) const fn is_marked(self) -> bool {
+        self.0 & Self::MARK != 0
+    }
+
+    pub(super) const fn is_exited(self) -> bool {
+        self.0 & Self::EXITED.0 != 0
+    }
+
+    /// With one user more, or `None` if there are as many as can be counted.
+    pub(super) const fn with_user(self) -> Option<Self> {
+        if self.0 & Self::USERS == Self::USERS {
+            return None;
+        }
+        Some(Self(self.0.wrapping_add(Self::USER)))
+    }
+
+    /// With the mark, whose reference the caller has added.
+    pub(super) const fn with_mark(self) -> Self {
+        Self(self.0 | Self::MARK)
+    }
+
+    pub(super) const fn without_mark(self) -> Self {
+        Self(self.0 & !Self::MARK)
+    }
+
+    /// With one user less: with none, there is no data.
+    pub(super) const fn without_user(self) -> Self {
+        let left = self.0.saturating_sub(Self::USER);
+        if left & Self::USERS == 0 { Self::EMPTY } else { Self(left) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_handle_goes_with_the_last_user() {
+        let handle = DataHandle::new(0xff_ffff, 0xffff).unwrap();
+        let one = Word::EMPTY.with_handle(handle).with_user().unwrap();
+        assert_eq!((one.handle(), one.users(), one.is_marked()), (Some(handle), 1, false));
+        let two = one.with_user().unwrap().with_mark();
+        assert_eq!((two.handle(), two.users(), two.is_marked()), (Some(handle), 2, true));
+        let left = two.without_mark().without_user();
+        assert_eq!(left, one);
+        assert_eq!(left.without_user(), Word::EMPTY);
+        assert_eq!(Word::EMPTY.handle(), None);
+        assert!(Word::EXITED.is_exited() && Word::EXITED.handle().is_none());
+    }
+
+    #[test]
+    fn x2_users_are_counted_as_far_as_the_word_goes() {
+        let handle = DataHandle::new(1, 1).unwrap();
+        let full = Word(handle.bits() | Word::USERS);
+        assert_eq!(full.users(), (1 << 22) - 1);
+        assert_eq!(full.with_user(), None);
+        assert_eq!(full.handle(), Some(handle));
+    }
+}

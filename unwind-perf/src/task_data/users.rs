@@ -1,0 +1,364 @@
+//! Who needs the data of tasks: events of one task, and events of all.
+
+use core::convert::Infallible;
+use core::fmt;
+
+use super::system_wide::{Phase, SystemWide};
+use super::task::Word;
+use super::{
+    AllAttachment, AttachError, DataHandle, DataHost, DataLayout, DetachError, TaskAttachment,
+    TaskData,
+};
+use crate::sync::{AtomicU64, Ordering, Statistic, const_unless_loom, fence};
+
+/// The users of one PMU's task data, in a system.
+///
+/// A PMU whose data has another layout has users and blocks of its own.
+pub struct TaskDataUsers {
+    layout: Option<DataLayout>,
+    all: AtomicU64,
+    allocated: Statistic,
+    freed: Statistic,
+    missed_forks: Statistic,
+}
+
+impl TaskDataUsers {
+    const_unless_loom! {
+        /// No users. `layout` is what the PMU needs for each task; a PMU that
+        /// keeps nothing has `None`, and attaching is refused.
+        #[must_use]
+        pub fn new(layout: Option<DataLayout>) -> Self {
+            Self {
+                layout,
+                all: AtomicU64::new(SystemWide::OFF.bits()),
+                allocated: Statistic::new(0),
+                freed: Statistic::new(0),
+                missed_forks: Statistic::new(0),
+            }
+        }
+    }
+
+    /// An event of `task` needs its data: the task has some when this returns.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError`]; opening the event fails with it.
+    pub fn attach_task<H: DataHost>(
+        &self,
+        host: &H,
+        task: &H::Task,
+    ) -> Result<TaskAttachment, AttachError> {
+        self.join(host, host.data(task), Word::with_user).map(TaskAttachment)
+    }
+
+    /// The event is gone. `task` is the one that it was attached to.
+    ///
+    /// The last user takes the data with it. If the task has exited, that is
+    /// already done.
+    ///
+    /// # Errors
+    ///
+    /// [`DetachError`] if `task` is another one; nothing is changed then.
+    pub fn detach_task<H: DataHost>(
+        &self,
+        host: &H,
+        task: &H::Task,
+        attachment: TaskAttachment,
+    ) -> Result<(), DetachError> {
+        let TaskAttachment(handle) = attachment;
+        let data = host.data(task);
+        if data.is_exited() {
+            return Ok(());
+        }
+        let left = self
+            .leave(host, data, |word| (word.handle() == Some(handle)).then(|| word.without_user()));
+        if left || data.is_exited() { Ok(()) } else { Err(DetachError::NotAttached) }
+    }
+
+    /// A system-wide event needs the data of all tasks: each has some when this
+    /// returns, and each that is forked later gets some. Only the first such
+    /// event does anything but count.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError`], after everything is undone.
+    pub fn attach_all<H: DataHost>(&self, host: &H) -> Result<AllAttachment, AttachError> {
+        if self.layout.is_none() {
+            return Err(AttachError::NoLayout);
+        }
+        loop {
+            let all = self.all();
+            let next = match all.phase() {
+                Phase::On => all.with_user().ok_or(AttachError::TooManyUsers)?,
+                Phase::Off => all.next(Phase::Attaching),
+                Phase::Attaching | Phase::Detaching => {
+                    host.relax();
+                    continue;
+                }
+            };
+            if !self.replace_all(all, next) {
+                continue;
+            }
+            if all.phase() == Phase::Off {
+                self.mark_all(host, next)?;
+            }
+            return Ok(AllAttachment(()));
+        }
+    }
+
+    /// The system-wide event is gone. The last one takes the data with it
+    /// where the task's own events do not need it.
+    pub fn detach_all<H: DataHost>(&self, host: &H, attachment: AllAttachment) {
+        let AllAttachment(()) = attachment;
+        let mut all = self.all();
+        // Another phase means that the attachment is that of another PMU.
+        while all.phase() == Phase::On {
+            let next = all.without_user().unwrap_or(all.next(Phase::Detaching));
+            if self.replace_all(all, next) {
+                if next.phase() == Phase::Detaching {
+                    self.unmark_all(host, next);
+                }
+                return;
+            }
+            all = self.all();
+        }
+    }
+
+    /// `child` has been created and can be found by
+    /// [`DataHost::next_task`], but has not run yet: if there are system-wide
+    /// events it gets its data.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError::NoMemory`]: the child goes without, which costs it what
+    /// the hardware recorded before each of its switches. It is counted.
+    pub fn fork<H: DataHost>(&self, host: &H, child: &H::Task) -> Result<(), AttachError> {
+        let data = host.data(child);
+        // A walk publishes what it wants before it starts, and the child could
+        // be found before this: whichever comes second sees the other. If what
+        // is wanted changes in between, the child is made to fit again.
+        let mut all = self.latest();
+        loop {
+            let outcome = if all.is_wanted() {
+                self.mark(host, data)
+            } else {
+                self.unmark(host, data);
+                Ok(())
+            };
+            let latest = self.latest();
+            if latest.is_same_walk(all) {
+                return outcome.inspect_err(|_| {
+                    self.missed_forks.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            all = latest;
+        }
+    }
+
+    /// `task` is exiting: its data goes, whoever uses it, and none comes back.
+    ///
+    /// One exchange and at most one
+    /// [`free_after_readers`](DataHost::free_after_readers): nothing here
+    /// waits for a walk over the tasks or makes one wait.
+    pub fn exit<H: DataHost>(&self, host: &H, task: &H::Task) {
+        if let Some(handle) = host.data(task).close().handle() {
+            self.free(host, handle);
+        }
+    }
+
+    /// How many system-wide events there are.
+    #[must_use]
+    pub fn system_wide(&self) -> u32 {
+        self.all().users()
+    }
+
+    /// What has come and gone.
+    #[must_use]
+    pub fn counters(&self) -> DataCounters {
+        DataCounters {
+            allocated: self.allocated.load(Ordering::Relaxed),
+            freed: self.freed.load(Ordering::Relaxed),
+            missed_forks: self.missed_forks.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Marks every task, or undoes it and says why.
+    fn mark_all<H: DataHost>(&self, host: &H, attaching: SystemWide) -> Result<(), AttachError> {
+        let marked = self.each_task(host, |data| self.mark(host, data));
+        match marked {
+            Ok(()) => self.all.store(attaching.on().bits(), Ordering::Release),
+            Err(_) => {
+                let detaching = attaching.next(Phase::Detaching);
+                self.all.store(detaching.bits(), Ordering::Release);
+                self.unmark_all(host, detaching);
+            }
+        }
+        marked
+    }
+
+    fn unmark_all<H: DataHost>(&self, host: &H, detaching: SystemWide) {
+        let _: Result<(), Infallible> = self.each_task(host, |data| {
+            self.unmark(host, data);
+            Ok(())
+        });
+        self.all.store(detaching.off().bits(), Ordering::Release);
+    }
+
+    /// Walks over the tasks, after what it is for has been published.
+    fn each_task<H: DataHost, E>(
+        &self,
+        host: &H,
+        mut visit: impl FnMut(&TaskData) -> Result<(), E>,
+    ) -> Result<(), E> {
+        fence(Ordering::SeqCst);
+        let mut next = host.next_task(None);
+        while let Some(task) = next {
+            visit(host.data(&task))?;
+            next = host.next_task(Some(&task));
+        }
+        Ok(())
+    }
+
+    /// Gives a task the mark and its reference, unless it has them or is
+    /// exiting.
+    fn mark<H: DataHost>(&self, host: &H, data: &TaskData) -> Result<(), AttachError> {
+        let marked = self.join(host, data, |word| {
+            if word.is_marked() { Some(word) } else { word.with_user().map(Word::with_mark) }
+        });
+        match marked {
+            Ok(_) | Err(AttachError::Exiting) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes the mark and its reference from a task, if it has them.
+    fn unmark<H: DataHost>(&self, host: &H, data: &TaskData) {
+        self.leave(host, data, |word| word.is_marked().then(|| word.without_mark().without_user()));
+    }
+
+    /// Makes the task's word what `join` makes of it, with data allocated if
+    /// there is none.
+    fn join<H: DataHost>(
+        &self,
+        host: &H,
+        data: &TaskData,
+        join: impl Fn(Word) -> Option<Word>,
+    ) -> Result<DataHandle, AttachError> {
+        let layout = self.layout.ok_or(AttachError::NoLayout)?;
+        let mut spare = Spare { users: self, host, handle: None };
+        let mut word = data.word();
+        loop {
+            if word.is_exited() {
+                return Err(AttachError::Exiting);
+            }
+            let handle = match word.handle() {
+                Some(handle) => handle,
+                None => spare.get(layout).ok_or(AttachError::NoMemory)?,
+            };
+            let joined = join(word.with_handle(handle)).ok_or(AttachError::TooManyUsers)?;
+            match data.replace(word, joined) {
+                Ok(()) => {
+                    if word.handle().is_none() {
+                        spare.handle = None;
+                    }
+                    return Ok(handle);
+                }
+                Err(found) => word = found,
+            }
+        }
+    }
+
+    /// Makes the task's word what `leave` makes of it, and frees the data if
+    /// it has no user any more. `false` if there is nothing to leave.
+    fn leave<H: DataHost>(
+        &self,
+        host: &H,
+        data: &TaskData,
+        leave: impl Fn(Word) -> Option<Word>,
+    ) -> bool {
+        let mut word = data.word();
+        loop {
+            let Some(left) = leave(word) else { return false };
+            match data.replace(word, left) {
+                Ok(()) => {
+                    if let (Some(handle), None) = (word.handle(), left.handle()) {
+                        self.free(host, handle);
+                    }
+                    return true;
+                }
+                Err(found) => word = found,
+            }
+        }
+    }
+
+    fn free<H: DataHost>(&self, host: &H, handle: DataHandle) {
+        self.freed.fetch_add(1, Ordering::Relaxed);
+        host.free_after_readers(handle);
+    }
+
+    fn all(&self) -> SystemWide {
+        SystemWide::from_bits(self.all.load(Ordering::Acquire))
+    }
+
+    /// What is wanted after everything that this thread has done.
+    fn latest(&self) -> SystemWide {
+        fence(Ordering::SeqCst);
+        self.all()
+    }
+
+    fn replace_all(&self, old: SystemWide, new: SystemWide) -> bool {
+        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        self.all.compare_exchange(old.bits(), new.bits(), done, failed).is_ok()
+    }
+}
+
+impl fmt::Debug for TaskDataUsers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TaskDataUsers")
+            .field("layout", &self.layout)
+            .field("system_wide", &self.system_wide())
+            .field("counters", &self.counters())
+            .finish()
+    }
+}
+
+/// A piece of memory that is allocated when it is first needed, and freed if
+/// no task took it.
+struct Spare<'a, H: DataHost> {
+    users: &'a TaskDataUsers,
+    host: &'a H,
+    handle: Option<DataHandle>,
+}
+
+impl<H: DataHost> Spare<'_, H> {
+    fn get(&mut self, layout: DataLayout) -> Option<DataHandle> {
+        if self.handle.is_none() {
+            self.handle = self.host.alloc(layout);
+            if self.handle.is_some() {
+                self.users.allocated.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.handle
+    }
+}
+
+impl<H: DataHost> Drop for Spare<'_, H> {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle {
+            self.users.freed.fetch_add(1, Ordering::Relaxed);
+            self.host.free(handle);
+        }
+    }
+}
+
+/// What has come and gone, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DataCounters {
+    /// Pieces of memory that were allocated.
+    pub allocated: u64,
+    /// Pieces of memory that were freed.
+    pub freed: u64,
+    /// Tasks that were forked without data because there was no memory.
+    pub missed_forks: u64,
+}

@@ -1,0 +1,451 @@
+//! Models of task data: every interleaving of the threads in each.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p unwind-perf --release --test loom_task_data`
+//!
+//! Two of the models also run what they prove on a twin that has the fault
+//! which Linux had, and see it there.
+#![cfg(loom)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::std_instead_of_core,
+    clippy::std_instead_of_alloc,
+    reason = "tests"
+)]
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool as Seen, Ordering as Plain};
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::thread;
+use unwind_perf::task_data::*;
+
+/// Two tasks, the second of which appears when it is published, and memory
+/// that knows what is live.
+#[derive(Debug)]
+struct Host {
+    tasks: [TaskData; 2],
+    second_is_listed: AtomicBool,
+    live: Mutex<Vec<bool>>,
+}
+
+impl Host {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            tasks: [TaskData::new(), TaskData::new()],
+            second_is_listed: AtomicBool::new(false),
+            live: Mutex::default(),
+        })
+    }
+
+    fn publish_second(&self) {
+        self.second_is_listed.store(true, Ordering::Release);
+    }
+
+    fn live(&self) -> usize {
+        self.live.lock().unwrap().iter().filter(|&&live| live).count()
+    }
+
+    fn users(&self) -> [u32; 2] {
+        [self.tasks[0].users(), self.tasks[1].users()]
+    }
+}
+
+impl DataHost for Host {
+    type Task = usize;
+
+    fn data<'t>(&'t self, task: &'t usize) -> &'t TaskData {
+        &self.tasks[*task]
+    }
+
+    fn alloc(&self, _: DataLayout) -> Option<DataHandle> {
+        let mut live = self.live.lock().unwrap();
+        live.push(true);
+        DataHandle::new(u32::try_from(live.len() - 1).unwrap(), 1)
+    }
+
+    fn free(&self, handle: DataHandle) {
+        let index = usize::try_from(handle.index()).unwrap();
+        assert!(std::mem::replace(&mut self.live.lock().unwrap()[index], false), "freed twice");
+    }
+
+    fn free_after_readers(&self, handle: DataHandle) {
+        self.free(handle);
+    }
+
+    fn next_task(&self, after: Option<&usize>) -> Option<usize> {
+        match after {
+            None => Some(0),
+            Some(0) => self.second_is_listed.load(Ordering::Acquire).then_some(1),
+            Some(_) => None,
+        }
+    }
+
+    fn relax(&self) {
+        thread::yield_now();
+    }
+}
+
+fn users() -> Arc<TaskDataUsers> {
+    Arc::new(TaskDataUsers::new(Some(DataLayout::of::<u64>())))
+}
+
+/// Runs `body` in a thread of the model.
+fn spawn<T: 'static>(body: impl FnOnce() -> T + 'static) -> thread::JoinHandle<T> {
+    thread::spawn(body)
+}
+
+#[test]
+fn r2_16_attach_against_exit() {
+    loom::model(|| {
+        let (host, users) = (Host::new(), users());
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let exiting = spawn(move || u.exit(&*h, &0));
+        let attached = users.attach_task(&*host, &0);
+        exiting.join().unwrap();
+        assert_eq!((host.live(), host.tasks[0].handle()), (0, None));
+        match attached {
+            Ok(attachment) => users.detach_task(&*host, &0, attachment).unwrap(),
+            Err(error) => assert_eq!(error, AttachError::Exiting),
+        }
+        assert_eq!(host.live(), 0);
+    });
+}
+
+#[test]
+fn r2_16_attach_all_and_detach_all_against_exit() {
+    loom::model(|| {
+        let (host, users) = (Host::new(), users());
+        host.publish_second();
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let exiting = spawn(move || u.exit(&*h, &0));
+        let all = users.attach_all(&*host).unwrap();
+        assert!(host.tasks[1].is_marked());
+        users.detach_all(&*host, all);
+        exiting.join().unwrap();
+        assert!(host.tasks[0].is_exited());
+        assert_eq!((host.live(), host.users()), (0, [0, 0]));
+    });
+}
+
+#[test]
+fn r2_16_detach_against_exit() {
+    loom::model(|| {
+        let (host, users) = (Host::new(), users());
+        let attachment = users.attach_task(&*host, &0).unwrap();
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let exiting = spawn(move || u.exit(&*h, &0));
+        users.detach_task(&*host, &0, attachment).unwrap();
+        exiting.join().unwrap();
+        assert_eq!(host.live(), 0);
+    });
+}
+
+#[test]
+fn r2_17_attach_against_attach_all() {
+    loom::model(|| {
+        let (host, users) = (Host::new(), users());
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let system_wide = spawn(move || u.attach_all(&*h).unwrap());
+        let own = users.attach_task(&*host, &0).unwrap();
+        let all = system_wide.join().unwrap();
+        assert_eq!((host.users(), host.tasks[0].is_marked(), host.live()), ([2, 0], true, 1));
+        users.detach_all(&*host, all);
+        assert_eq!((host.users(), host.live()), ([1, 0], 1));
+        users.detach_task(&*host, &0, own).unwrap();
+        assert_eq!(host.live(), 0);
+    });
+}
+
+#[test]
+fn r2_17_attach_and_detach_against_attach_all() {
+    loom::model(|| {
+        let (host, users) = (Host::new(), users());
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let system_wide = spawn(move || {
+            let all = u.attach_all(&*h).unwrap();
+            u.detach_all(&*h, all);
+        });
+        let own = users.attach_task(&*host, &0).unwrap();
+        users.detach_task(&*host, &0, own).unwrap();
+        system_wide.join().unwrap();
+        assert_eq!((host.users(), host.live()), ([0, 0], 0));
+    });
+}
+
+#[test]
+fn r2_7_attach_against_the_last_detach() {
+    loom::model(|| {
+        let (host, users) = (Host::new(), users());
+        let first = users.attach_task(&*host, &0).unwrap();
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let leaving = spawn(move || u.detach_task(&*h, &0, first).unwrap());
+        let second = users.attach_task(&*host, &0).unwrap();
+        leaving.join().unwrap();
+        assert_eq!((host.users(), host.live()), ([1, 0], 1));
+        users.detach_task(&*host, &0, second).unwrap();
+        assert_eq!(host.live(), 0);
+    });
+}
+
+#[test]
+fn r2_8_two_system_wide_events() {
+    loom::model(|| {
+        let (host, users) = (Host::new(), users());
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let other = spawn(move || {
+            let all = u.attach_all(&*h).unwrap();
+            assert!(h.tasks[0].is_marked());
+            u.detach_all(&*h, all);
+        });
+        let all = users.attach_all(&*host).unwrap();
+        assert!(host.tasks[0].is_marked());
+        other.join().unwrap();
+        assert_eq!(host.users(), [1, 0]);
+        users.detach_all(&*host, all);
+        assert_eq!((host.users(), host.live()), ([0, 0], 0));
+    });
+}
+
+#[test]
+fn r2_9_fork_against_attach_all() {
+    loom::model(|| {
+        let (host, users) = (Host::new(), users());
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let forking = spawn(move || {
+            h.publish_second();
+            u.fork(&*h, &1).unwrap();
+        });
+        let all = users.attach_all(&*host).unwrap();
+        forking.join().unwrap();
+        assert_eq!((host.users(), host.live()), ([1, 1], 2));
+        users.detach_all(&*host, all);
+        assert_eq!((host.users(), host.live()), ([0, 0], 0));
+    });
+}
+
+#[test]
+fn r2_9_fork_against_detach_all() {
+    loom::model(|| {
+        let (host, users) = (Host::new(), users());
+        let all = users.attach_all(&*host).unwrap();
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let forking = spawn(move || {
+            h.publish_second();
+            u.fork(&*h, &1).unwrap();
+        });
+        users.detach_all(&*host, all);
+        forking.join().unwrap();
+        assert_eq!((host.users(), host.live()), ([0, 0], 0));
+    });
+}
+
+#[test]
+fn r2_9_fork_against_detach_all_and_attach_all() {
+    let mut model = loom::model::Builder::new();
+    // Each of the two has few steps, but the walks touch both tasks.
+    model.preemption_bound = Some(4);
+    model.check(|| {
+        let (host, users) = (Host::new(), users());
+        let all = users.attach_all(&*host).unwrap();
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let forking = spawn(move || {
+            h.publish_second();
+            u.fork(&*h, &1).unwrap();
+        });
+        users.detach_all(&*host, all);
+        let all = users.attach_all(&*host).unwrap();
+        forking.join().unwrap();
+        assert_eq!((host.users(), host.live()), ([1, 1], 2));
+        users.detach_all(&*host, all);
+        assert_eq!((host.users(), host.live()), ([0, 0], 0));
+    });
+}
+
+/// A twin of task data with a counter, a mark and an exit flag in words of
+/// their own, as Linux has them. Object 0 is none.
+mod apart {
+    use super::Arc;
+    use loom::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    #[derive(Debug)]
+    pub(crate) struct Object {
+        count: AtomicU32,
+        marked: AtomicU32,
+    }
+
+    #[derive(Debug)]
+    pub(crate) struct Task {
+        object: AtomicU32,
+        exiting: AtomicU32,
+        next: AtomicU32,
+        objects: [Object; 4],
+        /// Whether an attach looks at the exit flag again when it has
+        /// installed its object.
+        looks_again: bool,
+        /// Whether an attach that finds an object sets its mark together with
+        /// the reference.
+        marks_found: bool,
+    }
+
+    impl Task {
+        pub(crate) fn new(looks_again: bool, marks_found: bool) -> Arc<Self> {
+            let object = || Object { count: AtomicU32::new(0), marked: AtomicU32::new(0) };
+            Arc::new(Self {
+                object: AtomicU32::new(0),
+                exiting: AtomicU32::new(0),
+                next: AtomicU32::new(1),
+                objects: [object(), object(), object(), object()],
+                looks_again,
+                marks_found,
+            })
+        }
+
+        fn object(&self, index: u32) -> &Object {
+            &self.objects[usize::try_from(index).unwrap()]
+        }
+
+        /// The number of references that are held on the installed object.
+        pub(crate) fn count(&self) -> u32 {
+            self.object(self.object.load(SeqCst)).count.load(SeqCst)
+        }
+
+        pub(crate) fn attach(&self, mark: bool) {
+            if self.exiting.load(SeqCst) != 0 {
+                return;
+            }
+            let new = self.next.fetch_add(1, SeqCst);
+            self.object(new).count.store(1, SeqCst);
+            self.object(new).marked.store(u32::from(mark), SeqCst);
+            let mut old = 0;
+            loop {
+                match self.object.compare_exchange(old, new, SeqCst, SeqCst) {
+                    Ok(_) => break,
+                    Err(0) => old = 0,
+                    Err(found) => {
+                        if self.reference(found, mark && self.marks_found) {
+                            return;
+                        }
+                        old = found;
+                    }
+                }
+            }
+            if self.looks_again && self.exiting.load(SeqCst) != 0 {
+                let _ = self.object.compare_exchange(new, 0, SeqCst, SeqCst);
+            }
+        }
+
+        /// Takes a reference to an object unless it is dying, and with `mark`
+        /// only if the mark is not there yet.
+        fn reference(&self, index: u32, mark: bool) -> bool {
+            let object = self.object(index);
+            if mark && object.marked.swap(1, SeqCst) != 0 {
+                return true;
+            }
+            let mut count = object.count.load(SeqCst);
+            while count != 0 {
+                match object.count.compare_exchange(count, count + 1, SeqCst, SeqCst) {
+                    Ok(_) => return true,
+                    Err(found) => count = found,
+                }
+            }
+            false
+        }
+
+        /// The walk of the first system-wide event, which starts anew after
+        /// each task for which it had to allocate.
+        pub(crate) fn attach_all(&self) {
+            loop {
+                let found = self.object.load(SeqCst);
+                if found == 0 {
+                    self.attach(true);
+                    continue;
+                }
+                if self.object(found).marked.swap(1, SeqCst) != 0 || self.reference(found, false) {
+                    return;
+                }
+            }
+        }
+
+        pub(crate) fn detach_all(&self) {
+            let found = self.object.load(SeqCst);
+            if found != 0 && self.object(found).marked.swap(0, SeqCst) != 0 {
+                self.detach();
+            }
+        }
+
+        pub(crate) fn detach(&self) {
+            // A read-modify-write even if there is nothing: it orders an exit
+            // against the compare-exchange of an attach.
+            let found = self.object.fetch_or(0, SeqCst);
+            if found != 0 && self.object(found).count.fetch_sub(1, SeqCst) == 1 {
+                let _ = self.object.compare_exchange(found, 0, SeqCst, SeqCst);
+            }
+        }
+
+        pub(crate) fn exit(&self) {
+            self.exiting.store(1, SeqCst);
+            self.detach();
+        }
+
+        /// Whether the task holds an object that nobody will free.
+        pub(crate) fn leaks(&self) -> bool {
+            self.object.load(SeqCst) != 0
+        }
+    }
+}
+
+/// Runs `model`, which returns whether it saw the fault, and returns whether
+/// any interleaving showed it.
+fn is_seen(model: impl Fn() -> bool + Send + Sync + 'static) -> bool {
+    let seen = std::sync::Arc::new(Seen::new(false));
+    let in_model = std::sync::Arc::clone(&seen);
+    loom::model(move || {
+        if model() {
+            in_model.store(true, Plain::Relaxed);
+        }
+    });
+    seen.load(Plain::Relaxed)
+}
+
+/// An event attaches while the first system-wide event does; both leave.
+fn leaks_in_walk(marks_found: bool) -> bool {
+    is_seen(move || {
+        let task = apart::Task::new(true, marks_found);
+        let walked = Arc::clone(&task);
+        let walking = spawn(move || walked.attach_all());
+        task.attach(false);
+        walking.join().unwrap();
+        let expected = task.count() == 2;
+        task.detach_all();
+        task.detach();
+        assert_eq!(task.leaks(), !expected);
+        task.leaks()
+    })
+}
+
+#[test]
+fn r2_17_a_mark_that_is_not_one_with_its_reference_leaks() {
+    assert!(leaks_in_walk(false), "the twin that forgets the mark leaks");
+    assert!(!leaks_in_walk(true), "the twin that sets it does not");
+}
+
+/// A task exits while someone attaches to it.
+fn leaks_at_exit(looks_again: bool) -> bool {
+    is_seen(move || {
+        let task = apart::Task::new(looks_again, true);
+        let exiting = Arc::clone(&task);
+        let exiting = spawn(move || exiting.exit());
+        task.attach(true);
+        exiting.join().unwrap();
+        task.leaks()
+    })
+}
+
+#[test]
+fn r2_16_an_attach_that_does_not_look_again_leaks() {
+    assert!(leaks_at_exit(false), "the twin that looks once leaks");
+    assert!(!leaks_at_exit(true), "the twin that looks again does not");
+}
