@@ -144,8 +144,7 @@ impl RemoteSection {
         let mut source = MemorySource {
             reads: Reads { mem, section: self.addr, left: self.max_reads, limit: self.max_reads },
             header: &self.header,
-            entries: Window::EMPTY,
-            rows: Window::EMPTY,
+            window: Window::EMPTY,
         };
         let among = Ascending::all(&self.header);
         lookup::find(&mut source, &self.header, among, self.addr, pc)
@@ -154,23 +153,22 @@ impl RemoteSection {
 
 const HEADER_LEN: u64 = 28;
 
-/// A row is 65 bytes long at most, the head of the next one 5.
-const ROWS_WINDOW: usize = 192;
-/// Neighbours of an entry are likely to be asked for next.
-const ENTRIES_WINDOW: usize = 160;
+/// A row is 65 bytes long at most, the head of the next one 5. Neighbours of an
+/// entry are likely to be asked for next.
+const WINDOW: usize = 192;
 /// No smaller pages are in use: what is inside one is resident as a whole.
 const PAGE: u64 = 4096;
 
 /// Consecutive bytes of the table that were read once.
-struct Window<const CAPACITY: usize> {
-    bytes: [u8; CAPACITY],
+struct Window {
+    bytes: [u8; WINDOW],
     len: usize,
     /// The section offset of the first byte.
     start: u64,
 }
 
-impl<const CAPACITY: usize> Window<CAPACITY> {
-    const EMPTY: Self = Self { bytes: [0; CAPACITY], len: 0, start: 0 };
+impl Window {
+    const EMPTY: Self = Self { bytes: [0; WINDOW], len: 0, start: 0 };
 
     fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
@@ -194,7 +192,7 @@ impl<const CAPACITY: usize> Window<CAPACITY> {
 
     /// Drops the first `count` bytes.
     fn drop_front(&mut self, count: usize) {
-        let count = count.min(self.len).min(CAPACITY);
+        let count = count.min(self.len).min(WINDOW);
         self.bytes.rotate_left(count);
         self.len = self.len.saturating_sub(count);
         self.start = self.start.saturating_add(to_u64(count));
@@ -213,9 +211,9 @@ impl<M: Memory> Reads<'_, M> {
     /// Reads on behind the end of `window`: up to the end of the page, of the
     /// window, or of the part of the table that ends at `part_end`; but `need`
     /// bytes in any case, if the part has them.
-    fn extend<const CAPACITY: usize>(
+    fn extend(
         &mut self,
-        window: &mut Window<CAPACITY>,
+        window: &mut Window,
         need: usize,
         part_end: u64,
     ) -> Result<(), RemoteError> {
@@ -242,20 +240,20 @@ impl<M: Memory> Reads<'_, M> {
 struct MemorySource<'s, M> {
     reads: Reads<'s, M>,
     header: &'s Header,
-    entries: Window<ENTRIES_WINDOW>,
-    rows: Window<ROWS_WINDOW>,
+    /// Entries until one is found, then its rows.
+    window: Window,
 }
 
 impl<M: Memory> MemorySource<'_, M> {
     fn entry<const N: usize>(&mut self, index: u32) -> Result<[u8; N], RemoteError> {
         let at = lookup::entry_at(self.header, index).0;
-        if let Some(entry) = self.entries.array_at(at) {
+        if let Some(entry) = self.window.array_at(at) {
             return Ok(entry);
         }
         let part_end = self.header.fdes_at().0.saturating_add(self.header.fdes_len());
-        self.entries.restart(at);
-        self.reads.extend(&mut self.entries, N, part_end)?;
-        self.entries.array_at(at).ok_or(Error::Truncated(SectionOffset(at)).into())
+        self.window.restart(at);
+        self.reads.extend(&mut self.window, N, part_end)?;
+        self.window.array_at(at).ok_or(Error::Truncated(SectionOffset(at)).into())
     }
 }
 
@@ -278,24 +276,24 @@ impl<M: Memory> Source for MemorySource<'_, M> {
             Version::V1 | Version::V2 => 1,
             Version::V3 => Entry::ATTRIBUTE_SIZE,
         };
-        self.rows.restart(self.header.fres_at().0.saturating_add(fre_offset.into()));
-        self.reads.extend(&mut self.rows, need, self.header.len())?;
+        self.window.restart(self.header.fres_at().0.saturating_add(fre_offset.into()));
+        self.reads.extend(&mut self.window, need, self.header.len())?;
         Ok(Some(0))
     }
 
     fn window(&self) -> &[u8] {
-        self.rows.bytes()
+        self.window.bytes()
     }
 
     fn offset(&self, pos: usize) -> SectionOffset {
-        SectionOffset(self.rows.start).plus(pos)
+        SectionOffset(self.window.start).plus(pos)
     }
 
     fn slide(&mut self, keep: usize) -> Result<bool, RemoteError> {
-        self.rows.drop_front(keep);
-        let before = self.rows.len;
-        self.reads.extend(&mut self.rows, 1, self.header.len())?;
-        Ok(self.rows.len > before)
+        self.window.drop_front(keep);
+        let before = self.window.len;
+        self.reads.extend(&mut self.window, 1, self.header.len())?;
+        Ok(self.window.len > before)
     }
 }
 

@@ -122,11 +122,9 @@ impl core::error::Error for StepError {}
 
 /// What a step found. The frame it started from is unchanged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step<R> {
+pub(crate) enum Step {
     /// The registers of an ordinary caller.
     Caller(Caller),
-    /// All registers of what a signal interrupted.
-    Interrupted(R),
     /// There is no caller: the row says so.
     Outermost,
     /// There is no caller: the return address is zero.
@@ -158,17 +156,9 @@ pub(crate) struct Stepper<'a, A: Arch, M> {
 }
 
 impl<A: Arch, M: Memory> Stepper<'_, A, M> {
-    /// Applies `row`.
-    pub(crate) fn step(&mut self, row: &Row) -> Result<Step<A::Regs>, StepError> {
-        if row.is_signal() {
-            let Self { arch, frame, mem, .. } = self;
-            if let Some(regs) = arch.signal_context(frame.pc.addr(), frame.sp, *mem)? {
-                return Ok(Step::Interrupted(regs));
-            }
-            if row.is_context_only() {
-                return Err(StepError::UnknownTrampoline);
-            }
-        }
+    /// Applies `row`, of a frame that is no signal frame or whose rules say how
+    /// to leave it.
+    pub(crate) fn step(&mut self, row: &Row) -> Result<Step, StepError> {
         let ra_rule = row.ra();
         if ra_rule == RegRule::Undefined {
             return Ok(Step::Outermost);

@@ -205,14 +205,14 @@ where
             walker: self,
             mem,
             next: None,
-            registers: None,
+            registers: Some(regs),
             left: 0,
             table_errors: 0,
             end: None,
         };
         frames.walker.source.begin();
         frames.walker.fallback.begin();
-        frames.start(regs);
+        frames.start();
         frames
     }
 
@@ -266,6 +266,14 @@ struct Cursor {
     is_by_fp: bool,
 }
 
+impl Cursor {
+    /// What a source may look at.
+    #[inline]
+    const fn context<'r, R>(&self, registers: &'r Option<R>) -> FrameContext<'r, R> {
+        FrameContext { pc: self.pc, sp: self.sp, fp: self.fp, registers: registers.as_ref() }
+    }
+}
+
 impl<A, S, F, T, M> Frames<'_, A, S, F, T, M>
 where
     A: Arch,
@@ -287,28 +295,31 @@ where
         self.table_errors
     }
 
-    fn start(&mut self, regs: A::Regs) {
+    fn start(&mut self) {
         self.left = self.walker.max_frames;
         if !self.walker.arch.is_walkable() {
             self.end = Some(End::NotWalkable);
         } else if self.left == 0 {
             self.end = Some(End::Full);
         } else {
-            self.enter(regs, Origin::Registers);
+            self.enter(Origin::Registers);
         }
     }
 
-    /// Makes the frame that has `regs` the next one.
-    fn enter(&mut self, regs: A::Regs, origin: Origin) {
+    /// Makes the frame of which all registers are known the next one.
+    fn enter(&mut self, origin: Origin) {
+        let Some(regs) = &self.registers else { return };
         match self.walker.arch.code_addr(regs.pc()) {
             Some(pc) => {
                 let pc = FramePc::Exact(pc);
                 let provenance = Provenance::new(origin, pc);
                 let (sp, fp) = (regs.sp(), regs.fp());
                 self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp: false });
-                self.registers = Some(regs);
             }
-            None => self.finish(End::Step(StepError::NonCanonical { pc: regs.pc() })),
+            None => {
+                let pc = regs.pc();
+                self.finish(End::Step(StepError::NonCanonical { pc }));
+            }
         }
     }
 
@@ -382,10 +393,7 @@ where
                 self.finish(End::ZeroReturnAddress);
                 Some(cfa)
             }
-            Next::Interrupted(regs) => {
-                self.enter(regs, Origin::SignalContext);
-                Some(regs.sp())
-            }
+            Next::Interrupted { sp } => Some(sp),
             Next::Caller { pc, cfa, fp, is_behind_trampoline } => {
                 let mut provenance = Provenance::new(found.origin, pc);
                 if found.after_failure {
@@ -403,11 +411,10 @@ where
     }
 
     /// Steps out of `at` by the source's row or else by the fallback's.
-    fn find_caller(&mut self, at: &Cursor) -> Result<Found<A::Regs>, End<S::Error>> {
-        let registers = self.registers;
-        let frame = FrameContext { pc: at.pc, sp: at.sp, fp: at.fp, registers: registers.as_ref() };
-        let failure = match self.walker.source.row(&frame, self.mem) {
-            Ok(Some(row)) => match self.step(frame, &row, at.is_by_fp) {
+    fn find_caller(&mut self, at: &Cursor) -> Result<Found, End<S::Error>> {
+        let row = self.walker.source.row(&at.context(&self.registers), self.mem);
+        let failure = match row {
+            Ok(Some(row)) => match self.step(at, &row) {
                 Ok(next) => {
                     return Ok(Found { next, origin: row.origin(), after_failure: false });
                 }
@@ -420,12 +427,12 @@ where
             return Err(failure);
         }
         let covered = !matches!(failure, End::NoRow);
-        let row = match self.walker.fallback.row(&frame, self.mem) {
+        let row = match self.walker.fallback.row(&at.context(&self.registers), self.mem) {
             Ok(Some(row)) => row,
             Ok(None) => return Err(failure),
             Err(error) => return Err(if covered { failure } else { End::Table(error.into()) }),
         };
-        match self.step(frame, &row, at.is_by_fp) {
+        match self.step(at, &row) {
             Ok(next) => {
                 if matches!(failure, End::Table(_)) {
                     self.table_errors = self.table_errors.saturating_add(1);
@@ -439,20 +446,20 @@ where
     }
 
     /// Applies a row and checks what it leads to.
-    fn step(
-        &mut self,
-        frame: FrameContext<'_, A::Regs>,
-        row: &Row,
-        is_by_fp: bool,
-    ) -> Result<Next<A::Regs>, StepError> {
+    fn step(&mut self, at: &Cursor, row: &Row) -> Result<Next, StepError> {
+        if row.is_signal()
+            && let Some(sp) = self.enter_interrupted(at, row)?
+        {
+            return Ok(Next::Interrupted { sp });
+        }
         let Walker { arch, code, stack_end, .. } = &mut *self.walker;
+        let frame = at.context(&self.registers);
         let step = Stepper { arch, frame, stack_end: *stack_end, mem: self.mem }.step(row)?;
         let caller = match step {
             Step::Outermost => return Ok(Next::Outermost),
-            Step::Interrupted(regs) => return Ok(Next::Interrupted(regs)),
             Step::ZeroReturnAddress { cfa } => {
                 let is_guess = matches!(row.origin(), Origin::FramePointer | Origin::Instructions);
-                return match is_guess || is_by_fp && row.is_from_sp() {
+                return match is_guess || at.is_by_fp && row.is_from_sp() {
                     true => Err(StepError::ZeroReturnAddress { cfa }),
                     false => Ok(Next::ZeroReturnAddress { cfa }),
                 };
@@ -470,18 +477,36 @@ where
         let is_behind_trampoline = real.is_some();
         Ok(Next::Caller { pc, cfa: caller.cfa, fp: caller.fp, is_behind_trampoline })
     }
+
+    /// Makes what a signal interrupted the next frame, and returns its stack
+    /// pointer; `None` if `at` has no context and the row's rules are to be
+    /// applied.
+    // All registers are on the stack only while it runs.
+    #[inline(never)]
+    fn enter_interrupted(&mut self, at: &Cursor, row: &Row) -> Result<Option<u64>, StepError> {
+        match self.walker.arch.signal_context(at.pc.addr(), at.sp, self.mem)? {
+            Some(regs) => {
+                let sp = regs.sp();
+                self.registers = Some(regs);
+                self.enter(Origin::SignalContext);
+                Ok(Some(sp))
+            }
+            None if row.is_context_only() => Err(StepError::UnknownTrampoline),
+            None => Ok(None),
+        }
+    }
 }
 
 /// A step that succeeded, and by whose row.
-struct Found<R> {
-    next: Next<R>,
+struct Found {
+    next: Next,
     origin: Origin,
     /// Whether the source had a row or an error, and the fallback took over.
     after_failure: bool,
 }
 
 /// Where a step led.
-enum Next<R> {
+enum Next {
     /// To an ordinary caller.
     Caller {
         pc: FramePc,
@@ -491,8 +516,11 @@ enum Next<R> {
         fp: Option<u64>,
         is_behind_trampoline: bool,
     },
-    /// To what a signal interrupted.
-    Interrupted(R),
+    /// To what a signal interrupted, which is the next frame already.
+    Interrupted {
+        /// Its stack pointer.
+        sp: u64,
+    },
     /// Nowhere: the row says that there is no caller.
     Outermost,
     /// Nowhere: the return address is zero.
