@@ -185,7 +185,9 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     }
 
     /// The frames, innermost first.
-    pub fn frames(&self) -> impl DoubleEndedIterator<Item = TraceFrame> + ExactSizeIterator {
+    pub fn frames(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = TraceFrame> + ExactSizeIterator + Clone {
         self.entries.iter().map(Entry::frame)
     }
 
