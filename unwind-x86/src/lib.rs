@@ -8,6 +8,8 @@
 //! | [`FramePointers`] | the row of code that keeps a frame pointer |
 //! | [`Prologue`] | the sampled frame's row at a function's entry and exit, from its instructions |
 //! | [`SignalTrampolines`] | signal frames, from the trampoline's instructions |
+//! | [`paging`] | a guest's memory, through its page tables |
+//! | [`SframeMemorySource`] | rows from SFrame tables in the target's own memory |
 //! | [`SframeSource`] | rows from the SFrame tables of a [`ModuleMap`](unwind_core::ModuleMap) |
 //! | [`lbr`] | call stacks that the CPU records: saved, restored, stitched, joined with walks |
 //!
@@ -43,8 +45,10 @@ mod code;
 mod frame_pointer;
 mod ia32;
 pub mod lbr;
+pub mod paging;
 mod prologue;
 mod segment;
+mod sframe_memory_source;
 mod sframe_source;
 mod trampoline;
 mod x86_64;
@@ -53,6 +57,7 @@ pub use frame_pointer::FramePointers;
 pub use ia32::{Ia32, Ia32Regs};
 pub use prologue::Prologue;
 pub use segment::{CodeMode, Descriptor, DescriptorTable, DescriptorTables, Selector};
+pub use sframe_memory_source::{SframeMemoryError, SframeMemorySource};
 pub use sframe_source::{SframeModule, SframeSource};
 pub use trampoline::SignalTrampolines;
 pub use x86_64::{X86_64, X86_64Regs};

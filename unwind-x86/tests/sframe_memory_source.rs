@@ -1,0 +1,173 @@
+//! Walks by SFrame tables that lie in the target's memory.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::std_instead_of_alloc,
+    reason = "tests"
+)]
+
+use std::collections::BTreeMap;
+
+use sframe::{RemoteError, SectionOffset};
+use testdata::{Function, Row as Fre, SectionBuilder};
+use unwind_core::{
+    Cached, End, Memory, Module, Origin, ReadError, RowCache, RowSource, SharedModuleMap,
+    StepError, TableError, TableLocation, VirtAddr, Walker,
+};
+use unwind_x86::{
+    FramePointers, Ia32, Ia32Regs, SframeMemoryError, SframeMemorySource, X86_64, X86_64Regs,
+};
+
+const STACK: u64 = 0x7000;
+const TABLE: u64 = 0x40_0000;
+
+/// Pages by address, and the pages that are absent.
+#[derive(Clone, Default)]
+struct Target {
+    bytes: BTreeMap<u64, u8>,
+    absent: Vec<u64>,
+    reads: u32,
+    /// How many of the reads began where the table does.
+    header_reads: u32,
+}
+
+impl Target {
+    fn put(mut self, at: u64, bytes: &[u8]) -> Self {
+        self.bytes.extend((at..).zip(bytes.iter().copied()));
+        self
+    }
+
+    fn stack(self, words: &[u64]) -> Self {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.put(STACK, &bytes)
+    }
+}
+
+impl Memory for Target {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        self.reads += 1;
+        self.header_reads += u32::from(addr.get() == TABLE);
+        for (byte, addr) in buf.iter_mut().zip(addr.get()..) {
+            if self.absent.contains(&(addr >> 12)) {
+                return Err(ReadError::NotResident);
+            }
+            *byte = *self.bytes.get(&addr).ok_or(ReadError::Invalid)?;
+        }
+        Ok(())
+    }
+}
+
+/// Two functions, at 0x1000 and 0x1100 above the table.
+fn library(version: u8) -> Vec<u8> {
+    SectionBuilder::amd64(version)
+        .function(Function::new(0x1000, 0x80, vec![Fre::sp(0, &[8]), Fre::sp(4, &[24])]))
+        .function(Function::new(0x1100, 0x80, vec![Fre::sp(0, &[16])]))
+        .build()
+}
+
+fn module(len: usize) -> Module<TableLocation> {
+    let table = TableLocation { addr: VirtAddr::new(TABLE), len: u64::try_from(len).unwrap() };
+    Module { text: VirtAddr::new(0x40_1000)..VirtAddr::new(0x40_2000), bias: 0, table }
+}
+
+fn walk<S>(source: S, target: &mut Target) -> (Vec<u64>, End<SframeMemoryError>)
+where
+    S: RowSource<X86_64, Error = SframeMemoryError>,
+{
+    let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
+    let mut frames = walker.frames(X86_64Regs::new(0x40_1010, STACK, 0), target);
+    let pcs = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
+    (pcs, frames.end().unwrap())
+}
+
+/// Behind its 16 bytes of locals, then from the second function.
+const FRAMES: [u64; 5] = [0, 0, 0x40_1110, 0, 0];
+
+#[test]
+fn tables_are_read_where_they_are_and_the_header_once_a_walk() {
+    for version in [1, 2, 3] {
+        let bytes = library(version);
+        let modules = SharedModuleMap::<4>::new();
+        modules.add(&module(bytes.len())).unwrap();
+        let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
+        let (pcs, end) = walk(SframeMemorySource::new(&modules), &mut target);
+        assert_eq!((pcs, end), (vec![0x40_1010, 0x40_1110], End::ZeroReturnAddress), "V{version}");
+        assert_eq!(target.header_reads, 1, "V{version}");
+    }
+}
+
+#[test]
+fn an_absent_table_ends_the_walk_until_it_is_there_and_is_no_reason_to_fall_back() {
+    let bytes = library(3);
+    let modules = SharedModuleMap::<4>::new();
+    modules.add(&module(bytes.len())).unwrap();
+    let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
+    target.absent.push(TABLE >> 12);
+    let (pcs, end) = walk(SframeMemorySource::new(&modules), &mut target);
+    let (at, error) = (SectionOffset(0), ReadError::NotResident);
+    let absent = SframeMemoryError::Table(RemoteError::Unreadable { at, error });
+    assert_eq!((pcs, end), (vec![0x40_1010], End::Table(absent)));
+    assert!(end.is_retryable());
+    assert!(SframeMemoryError::Changing.is_not_resident());
+
+    target.absent.clear();
+    let (pcs, end) = walk(SframeMemorySource::new(&modules), &mut target);
+    assert_eq!((pcs.len(), end), (2, End::ZeroReturnAddress));
+}
+
+#[test]
+fn a_table_that_is_malformed_or_of_another_cpu_leaves_the_walk_to_the_fallback() {
+    let modules = SharedModuleMap::<4>::new();
+    modules.add(&module(4096)).unwrap();
+    let mut zeroes = Target::default().put(TABLE, &[0; 64]).stack(&FRAMES);
+    let (pcs, end) = walk(SframeMemorySource::new(&modules), &mut zeroes);
+    assert_eq!(pcs, [0x40_1010]);
+    assert!(matches!(end, End::Table(SframeMemoryError::Table(RemoteError::Table(_)))), "{end}");
+
+    let foreign = SectionBuilder::aarch64(3, false).build();
+    let mut target = Target::default().put(TABLE, &foreign).stack(&FRAMES);
+    let (_, end) = walk(SframeMemorySource::new(&modules), &mut target);
+    assert_eq!(end, End::Step(StepError::ZeroFramePointer), "by the frame pointer, which is none");
+}
+
+#[test]
+fn f21_rows_of_a_cache_do_not_outlive_their_module() {
+    let bytes = library(3);
+    let modules = SharedModuleMap::<4>::new();
+    modules.add(&module(bytes.len())).unwrap();
+    let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
+    let mut rows = RowCache::<16>::new();
+    for _ in 0..2 {
+        let source = Cached::new(SframeMemorySource::new(&modules), &mut rows);
+        assert_eq!(walk(source, &mut target).0.len(), 2);
+    }
+    assert!(rows.stats().hits > 0);
+    modules.remove_table(VirtAddr::new(TABLE)).unwrap();
+    let source = Cached::new(SframeMemorySource::new(&modules), &mut rows);
+    assert_eq!(walk(source, &mut target).0, [0x40_1010], "nothing but the frame pointer is left");
+}
+
+#[test]
+fn code_of_32_bits_has_no_rows() {
+    let modules = SharedModuleMap::<4>::new();
+    modules.add(&module(64)).unwrap();
+    let mut target = Target::default();
+    let mut walker = Walker::new(Ia32::FLAT, SframeMemorySource::new(&modules));
+    let mut frames = walker.frames(Ia32Regs::new(0x40_1010, 0x7000, 0x7000), &mut target);
+    assert_eq!((frames.by_ref().count(), frames.end()), (1, Some(End::NoRow)));
+    assert_eq!(target.reads, 0);
+}
+
+#[test]
+fn rows_say_that_they_come_from_a_table() {
+    let bytes = library(2);
+    let modules = SharedModuleMap::<4>::new();
+    modules.add(&module(bytes.len())).unwrap();
+    let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
+    let source = SframeMemorySource::new(&modules);
+    let mut walker = Walker::new(X86_64::FOUR_LEVEL, source);
+    let frames = walker.frames(X86_64Regs::new(0x40_1010, STACK, 0), &mut target);
+    let origins: Vec<_> = frames.map(|frame| frame.provenance.origin()).collect();
+    assert_eq!(origins, [Origin::Registers, Origin::Table]);
+}
