@@ -137,6 +137,26 @@ fn h2_a_registration_under_way_does_not_inherit_marks() {
 }
 
 #[test]
+fn h2_a_registration_against_a_purge_does_not_inherit_marks() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let old = shared.unwind.register().unwrap();
+        assert!(shared.unwind.request(&shared.task, old).will_be_called());
+        // Newer than what the task's marks account for, in the other slot.
+        let other_slot = shared.unwind.register().unwrap();
+        shared.unwind.cancel(None, old).unwrap();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.register().unwrap());
+        assert!(shared.unwind.request(&shared.task, other_slot).will_be_called());
+        let new = thread.join().unwrap();
+        assert_eq!(new.to_bits() & 31, old.to_bits() & 31, "the slot is reused");
+        let called = shared.return_to_user();
+        assert_eq!(called.len(), 1, "{called:?}");
+        assert_eq!(called[0].0, other_slot);
+    });
+}
+
+#[test]
 fn two_registrations_get_two_slots() {
     loom_host::model(|| {
         let shared = Shared::new();

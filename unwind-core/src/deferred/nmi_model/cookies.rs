@@ -88,7 +88,7 @@ fn r1_4_the_loser_of_the_race_adopts_the_winners_cookie() {
 
 #[test]
 fn the_number_of_a_block_is_renewed_under_an_nmi_in_any_gap() {
-    let nmi: fn(&Machine) = |machine| machine.nmi(Machine::cookie);
+    let nmi: fn(&Machine) = |machine| machine.nmi(|machine| machine.request(0));
     interrupt_everywhere(
         || {
             // In the last entry of the first block.

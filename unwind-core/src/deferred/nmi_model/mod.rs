@@ -284,6 +284,7 @@ impl<C: CookieSource> Machine<C> {
         }
         assert_eq!(self.unwind.drops().client_cancelled, dropped, "{log:#?}");
         self.check_calls(&log);
+        Self::check_executed(&log);
         Self::check_cookies(&log);
         let state = alloc::format!("{:?}", self.task.state);
         assert!(state.contains("pending: false, used: false"), "{state}");
@@ -296,6 +297,27 @@ impl<C: CookieSource> Machine<C> {
             let before = &log[..at];
             assert_eq!(Self::queued(log, client, cookie), 1, "a stranger: {client:?} in {log:#?}");
             assert!(!before.contains(&Event::Cancelled { client }), "{client:?} in {log:#?}");
+        }
+    }
+
+    /// Whoever is told that the delivery was executed has been called, or is
+    /// the next to be.
+    fn check_executed(log: &[Event]) {
+        for (at, &event) in log.iter().enumerate() {
+            let Event::Asked { client, outcome: RequestOutcome::AlreadyExecuted(cookie), .. } =
+                event
+            else {
+                continue;
+            };
+            let is_call = |event: &Event| {
+                matches!(event, Event::Called { client: c, cookie: k, .. }
+                    if (*c, *k) == (client, cookie))
+            };
+            let next = log[at..]
+                .iter()
+                .find(|event| matches!(event, Event::Called { .. } | Event::Walked { .. }));
+            let called = log[..at].iter().any(is_call) || next.is_some_and(is_call);
+            assert!(called, "{client:?} was not called for {cookie:?} at {at}: {log:#?}");
         }
     }
 

@@ -75,6 +75,26 @@ fn h1_marks_that_were_taken_out_and_made_again_do_not_hide_the_change() {
 }
 
 #[test]
+fn h1_an_nmi_inside_the_purge_of_marks_keeps_none_of_them() {
+    interrupt_everywhere(
+        || {
+            let machine = Machine::new(2);
+            machine.request(0);
+            replace_first(&machine);
+            machine.register();
+            machine
+        },
+        &[|machine: &Machine| machine.nmi(|machine| machine.request(1))],
+        |machine| {
+            // The last client is newer than what the marks account for.
+            machine.request(3);
+            machine.return_to_user();
+        },
+        Machine::check,
+    );
+}
+
+#[test]
 fn h4_the_former_owners_served_mark_does_not_silence_the_new_one() {
     let served = Cell::new(0);
     interrupt_everywhere(
