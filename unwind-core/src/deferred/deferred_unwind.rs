@@ -10,9 +10,65 @@ use crate::sync::const_unless_loom;
 /// Stacks that are asked for where they cannot be walked, and delivered where
 /// they can.
 ///
-/// A kernel has one, in a static. Instances share nothing, so there may be
-/// more: a hypervisor may have one for each VM. The tasks of an instance are
-/// its own: a [`TaskState`](super::TaskState) is used with one instance only.
+/// A sampler calls [`request`](Self::request), in an NMI if need be, and
+/// records the [`Cookie`](super::Cookie) it gets. On its way back to user code
+/// the task [`deliver`](Self::deliver)s: its user stack is walked once, and
+/// each client that asked gets it with the same cookie. Then
+/// [`user_return`](Self::user_return) ends the kernel entry and its cookie.
+///
+/// A kernel has one instance, in a static. Instances share nothing, so there
+/// may be more: a hypervisor may have one for each VM. The tasks of an instance
+/// are its own: a [`TaskState`](super::TaskState) is used with one instance
+/// only. `docs/embedding.md` says which hook of a kernel calls what.
+///
+/// # Example
+///
+/// ```
+/// use core::convert::Infallible;
+/// use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+/// use unwind_core::*;
+///
+/// #[derive(Default)]
+/// struct Task { unwind: TaskState, work: AtomicBool }
+///
+/// struct Kernel;
+/// impl Host for Kernel {
+///     type Task = Task;
+///     fn state<'t>(&self, task: &'t Task) -> &'t TaskState { &task.unwind }
+///     fn task_kind(&self, _: &Task) -> TaskKind { TaskKind::User }
+///     fn in_nmi(&self) -> bool { false }
+///     fn cpu(&self) -> u32 { 0 }
+///     fn schedule(&self, task: &Task, _: Context) -> Result<(), ScheduleError> {
+///         task.work.store(true, Relaxed);
+///         Ok(())
+///     }
+///     fn clock(&self) -> u64 { 0 }
+///     fn relax(&self) {}
+/// }
+///
+/// static UNWIND: DeferredUnwind<Kernel> = DeferredUnwind::new(Kernel, SerialCookies::new());
+///
+/// let tracer = UNWIND.register()?;
+/// let current = Task::default();
+///
+/// // In the NMI: two samples in one kernel entry have one cookie.
+/// let sample = UNWIND.request(&current, tracer);
+/// assert!(sample.will_be_called() && current.work.load(Relaxed));
+/// assert_eq!(UNWIND.request(&current, tracer).cookie(), sample.cookie());
+///
+/// // On the way to user code. The walk, left out here, fills the trace.
+/// let mut cache = UnwindCache::<510, Infallible>::new();
+/// let walk = |trace: &mut UnwindCache<510, Infallible>| trace.clear();
+/// let mut delivery = UNWIND.deliver(&current, Audience::Asked, Some(&mut cache), walk);
+/// while let Some(serving) = delivery.next() {
+///     assert_eq!(serving.client(), tracer);
+///     assert_eq!(Some(serving.cookie()), sample.cookie());
+///     assert_eq!(serving.end(), SampleEnd::StackLost);
+/// }
+/// drop(delivery);
+/// assert_eq!(UNWIND.user_return(&current), UserReturn::Ready);
+/// # Ok::<(), TableFull>(())
+/// ```
 pub struct DeferredUnwind<H, C = SerialCookies> {
     host: H,
     cookies: C,
