@@ -9,8 +9,9 @@ use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use unwind_core::{
-    Audience, ClientId, ClockCookies, Context, CounterCookies, DeferredUnwind, Host, Lost, PerCpuCookies,
-    RequestOutcome, ScheduleError, SerialCookies, TaskKind, TaskState, UnwindCache, UserReturn,
+    Audience, ClientId, ClockCookies, Context, CounterCookies, DeferredUnwind, Host, Lost,
+    PerCpuCookies, RequestOutcome, ScheduleError, SerialCookies, TaskKind, TaskState, UnwindCache,
+    UserReturn,
 };
 
 unsafe extern "C" {
@@ -85,9 +86,12 @@ impl Host for Kernel {
 }
 
 static SERIAL: DeferredUnwind<Kernel> = DeferredUnwind::new(KERNEL, SerialCookies::new());
-static PER_CPU: DeferredUnwind<Kernel, PerCpuCookies<64>> = DeferredUnwind::new(KERNEL, PerCpuCookies::new());
-static COUNTER: DeferredUnwind<Kernel, CounterCookies> = DeferredUnwind::new(KERNEL, CounterCookies::new());
-static CLOCK: DeferredUnwind<Kernel, ClockCookies> = DeferredUnwind::new(KERNEL, ClockCookies::new());
+static PER_CPU: DeferredUnwind<Kernel, PerCpuCookies<64>> =
+    DeferredUnwind::new(KERNEL, PerCpuCookies::new());
+static COUNTER: DeferredUnwind<Kernel, CounterCookies> =
+    DeferredUnwind::new(KERNEL, CounterCookies::new());
+static CLOCK: DeferredUnwind<Kernel, ClockCookies> =
+    DeferredUnwind::new(KERNEL, ClockCookies::new());
 
 #[expect(clippy::declare_interior_mutable_const, reason = "each instance has its own")]
 const KERNEL: Kernel =
@@ -172,4 +176,11 @@ pub extern "C" fn exec(task: &Task, call: extern "C" fn(u64, u64, usize)) -> boo
 #[unsafe(no_mangle)]
 pub extern "C" fn drops() -> u64 {
     SERIAL.drops().unknown_client
+}
+
+/// What must be found.
+#[cfg(feature = "planted")]
+#[unsafe(no_mangle)]
+pub extern "C" fn planted(bytes: &[u8; 4], at: usize) -> u8 {
+    bytes[at]
 }
