@@ -388,11 +388,14 @@ fn x3_a_delivery_that_cancels_its_own_client_is_told_so_and_goes_on() {
     let (task, other) = (Task::new(STACK), Task::new(STACK));
     kernel.ask(&task, client);
     let calls = kernel.deliver_and(&task, |_| {
+        assert!(kernel.unwind.is_delivering(&task, client));
+        assert!(!kernel.unwind.is_delivering(&other, client));
         assert_eq!(kernel.unwind.cancel(Some(&task), client), Err(CancelError::OwnDelivery));
         // It is still registered.
         kernel.ask(&other, client);
     });
     assert_eq!(calls.len(), 1);
+    assert!(!kernel.unwind.is_delivering(&task, client));
     assert_eq!(kernel.unwind.cancel(Some(&task), client), Ok(()));
     assert_eq!(kernel.unwind.cancel(Some(&task), client), Err(CancelError::UnknownClient));
 }

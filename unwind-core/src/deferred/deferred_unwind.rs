@@ -121,7 +121,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     ///
     /// [`CancelError`]; nothing has changed then.
     pub fn cancel(&self, current: Option<&H::Task>, client: ClientId) -> Result<(), CancelError> {
-        let own = current.is_some_and(|task| self.host.state(task).is_delivering_to(client));
+        let own = current.is_some_and(|task| self.is_delivering(task, client));
         if own && self.clients.is_registered(client) {
             return Err(CancelError::OwnDelivery);
         }
@@ -133,6 +133,13 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         }
         self.clients.finish_cancel(client);
         Ok(())
+    }
+
+    /// Whether `current`, the task that calls, is in a delivery to `client`:
+    /// then it cannot wait for the deliveries to that client to end.
+    #[must_use]
+    pub fn is_delivering(&self, current: &H::Task, client: ClientId) -> bool {
+        self.host.state(current).is_delivering_to(client)
     }
 
     #[inline]
