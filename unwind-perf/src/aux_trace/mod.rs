@@ -20,6 +20,8 @@
 
 mod attr;
 mod gate;
+#[cfg(all(test, not(loom)))]
+mod nmi_model;
 mod trigger;
 
 pub use attr::{AuxAction, AuxAttr, AuxError, AuxRole, Creator, PmuCapabilities, TriggerAction};
