@@ -37,6 +37,21 @@ macro_rules! const_unless_loom {
 }
 pub(crate) use const_unless_loom;
 
+/// An array of values that hold atomics.
+macro_rules! atomics {
+    ($each:expr; $count:expr) => {{
+        #[cfg(not(loom))]
+        {
+            [const { $each }; $count]
+        }
+        #[cfg(loom)]
+        {
+            core::array::from_fn::<_, { $count }, _>(|_| $each)
+        }
+    }};
+}
+pub(crate) use atomics;
+
 /// Where the NMI models break in.
 #[cfg(all(test, not(loom)))]
 pub(crate) mod interrupt {
@@ -139,6 +154,6 @@ mod interruptible {
         };
     }
 
-    interruptible!(AtomicU32, u32, fetch_add, fetch_sub);
-    interruptible!(AtomicU64, u64, swap);
+    interruptible!(AtomicU32, u32, fetch_add, fetch_sub, fetch_or, fetch_and);
+    interruptible!(AtomicU64, u64, swap, fetch_sub, fetch_and);
 }

@@ -5,6 +5,7 @@
 //! NMIs on one CPU are modelled in the unit tests of the gate.
 #![cfg(loom)]
 #![allow(
+    clippy::arithmetic_side_effects,
     clippy::unwrap_used,
     clippy::std_instead_of_core,
     clippy::std_instead_of_alloc,

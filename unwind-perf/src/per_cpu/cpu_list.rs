@@ -1,0 +1,115 @@
+//! The events of one CPU.
+
+use unwind_core::ClientId;
+
+use super::place::{Generation, Inside, Occupant, Place};
+use super::{EventKey, TaskKey};
+use crate::sync::{AtomicU64, Ordering, Statistic, atomics, const_unless_loom};
+
+/// The list of one CPU, with room for so many events.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct CpuList<const EVENTS: usize> {
+    places: [Place; EVENTS],
+    /// How many events were ever added.
+    added: AtomicU64,
+    pub(super) no_event: Statistic,
+    pub(super) output_failed: Statistic,
+}
+
+impl<const EVENTS: usize> CpuList<EVENTS> {
+    const_unless_loom! {
+        /// A list without events.
+        #[must_use]
+        pub fn new() -> Self {
+            let (no_event, output_failed) = (Statistic::new(0), Statistic::new(0));
+            let (places, added) = (atomics![Place::new(); EVENTS], AtomicU64::new(0));
+            Self { places, added, no_event, output_failed }
+        }
+    }
+
+    pub(super) fn place(&self, index: usize) -> Option<&Place> {
+        self.places.get(index)
+    }
+
+    /// A place that nobody has, and its index.
+    pub(super) fn free_place(&self) -> Option<(usize, &Place)> {
+        self.places.iter().enumerate().find(|(_, place)| place.word().is_free())
+    }
+
+    /// Whether `client` has a live event here. For whoever keeps events from
+    /// coming and going meanwhile.
+    pub(super) fn has_events_of(&self, client: ClientId) -> bool {
+        self.places.iter().any(|place| place.word().is_live() && place.belongs_to(client))
+    }
+
+    /// Makes an event live in a place that is free. For whoever keeps events
+    /// from coming and going meanwhile.
+    pub(super) fn occupy(&self, place: &Place, event: Occupant) -> Generation {
+        let generation = Generation(self.added.load(Ordering::Relaxed).wrapping_add(1));
+        place.occupy(generation, event);
+        // Whoever sees the number sees the event.
+        self.added.store(generation.0, Ordering::Release);
+        generation
+    }
+
+    /// Starts a delivery to the oldest live event of `client`. `None` only if
+    /// there was a moment at which it had none.
+    ///
+    /// An event that goes away before it is entered is skipped. One that came
+    /// behind the look at its place, while the last of the others went away
+    /// before the look at theirs, is found by a second look: whoever sees that
+    /// an event is gone sees how many had been added before.
+    pub(super) fn enter_first(&self, client: ClientId) -> Option<Inside<'_>> {
+        let mut after = Generation(0);
+        loop {
+            let added = self.added.load(Ordering::Acquire);
+            let oldest = self
+                .places
+                .iter()
+                .map(|place| (place, place.word()))
+                .filter(|(place, word)| {
+                    word.is_live() && word.generation() > after && place.belongs_to(client)
+                })
+                .min_by_key(|(_, word)| word.generation());
+            match oldest {
+                Some((place, word)) => match place.enter(word) {
+                    Some(inside) => return Some(inside),
+                    None => after = word.generation(),
+                },
+                None if added == self.added.load(Ordering::Relaxed) => return None,
+                None => {}
+            }
+        }
+    }
+
+    /// Delivers to each live event of `client` that wants records and is about
+    /// `task`, one after the other.
+    pub(super) fn enter_each(
+        &self,
+        client: ClientId,
+        task: TaskKey,
+        mut deliver: impl FnMut(EventKey),
+    ) {
+        for place in &self.places {
+            let word = place.word();
+            let wanted = word.is_live()
+                && word.wants_records()
+                && place.belongs_to(client)
+                && place.is_about(word, task);
+            if let Some(inside) = wanted.then(|| place.enter(word)).flatten() {
+                deliver(inside.key);
+            }
+        }
+    }
+
+    pub(super) fn count(&self, counter: &Statistic) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<const EVENTS: usize> Default for CpuList<EVENTS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

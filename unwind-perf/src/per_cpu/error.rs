@@ -1,0 +1,115 @@
+//! Why an event is not added, not removed, or gets no stack.
+
+use core::fmt;
+
+use unwind_core::Refusal;
+
+use crate::Errno;
+
+/// Why an event was not added. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AddError {
+    /// The event is not bound to a CPU, and to no task either if it may go
+    /// without a CPU.
+    NoCpu,
+    /// There is no CPU with this number.
+    CpuOutOfRange {
+        /// The number.
+        cpu: u32,
+    },
+    /// All places of the CPU are taken, or there is no memory for them.
+    NoMemory,
+    /// The deferral core has no place for another client.
+    Busy,
+}
+
+impl AddError {
+    /// What Linux gives back.
+    #[must_use]
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::NoCpu | Self::CpuOutOfRange { .. } => Errno::InvalidArgument,
+            Self::NoMemory => Errno::NoMemory,
+            Self::Busy => Errno::Busy,
+        }
+    }
+}
+
+impl fmt::Display for AddError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoCpu => f.write_str("the event has no cpu"),
+            Self::CpuOutOfRange { cpu } => write!(f, "there is no cpu {cpu}"),
+            Self::NoMemory => f.write_str("no room for another event on the cpu"),
+            Self::Busy => f.write_str("no room for another client"),
+        }
+    }
+}
+
+impl core::error::Error for AddError {}
+
+/// Why an event was not removed. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RemoveError {
+    /// It has been removed before.
+    Removed,
+    /// The caller is in a delivery that the removal would have to wait for.
+    OwnDelivery,
+}
+
+impl RemoveError {
+    /// What Linux would give back.
+    #[must_use]
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::Removed => Errno::InvalidArgument,
+            Self::OwnDelivery => Errno::WouldDeadlock,
+        }
+    }
+}
+
+impl fmt::Display for RemoveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Removed => "the event has been removed",
+            Self::OwnDelivery => "an event cannot be removed by its own delivery",
+        })
+    }
+}
+
+impl core::error::Error for RemoveError {}
+
+/// Why a sample gets no stack later. It may be walked at once, as far as its
+/// context lets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The task has no user stack.
+    NotUser,
+    /// The event has been removed.
+    Removed,
+    /// The deferral core has refused.
+    Refused(Refusal),
+}
+
+impl RequestError {
+    /// What Linux gives back.
+    #[must_use]
+    pub const fn errno(self) -> Errno {
+        Errno::InvalidArgument
+    }
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotUser => f.write_str("the task has no user stack"),
+            Self::Removed => f.write_str("the event has been removed"),
+            Self::Refused(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for RequestError {}

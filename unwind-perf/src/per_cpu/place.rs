@@ -1,0 +1,241 @@
+//! A place for one event in the list of a CPU.
+
+use unwind_core::ClientId;
+
+use super::{EventKey, TaskKey};
+use crate::sync::{AtomicU64, Ordering, const_unless_loom};
+
+/// The place: an event that is live here, one that is going away, or none.
+///
+/// What it says of the event is written before the event becomes live and does
+/// not change while a delivery to it runs.
+#[derive(Debug)]
+pub(super) struct Place {
+    word: AtomicU64,
+    client: AtomicU64,
+    key: AtomicU64,
+    task: AtomicU64,
+}
+
+/// What is known of an event that is added.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Occupant {
+    pub(super) client: ClientId,
+    pub(super) key: EventKey,
+    pub(super) task: Option<TaskKey>,
+    pub(super) wants_records: bool,
+}
+
+impl Place {
+    const_unless_loom! {
+        pub(super) fn new() -> Self {
+            Self {
+                word: AtomicU64::new(0),
+                client: AtomicU64::new(0),
+                key: AtomicU64::new(0),
+                task: AtomicU64::new(0),
+            }
+        }
+    }
+
+    pub(super) fn word(&self) -> Word {
+        Word(self.word.load(Ordering::Acquire))
+    }
+
+    /// Makes an event live here. The place is free, and nobody else changes
+    /// what is in it.
+    pub(super) fn occupy(&self, generation: Generation, event: Occupant) {
+        self.client.store(event.client.to_bits(), Ordering::Relaxed);
+        self.key.store(event.key.0, Ordering::Relaxed);
+        self.task.store(event.task.map_or(0, |task| task.0), Ordering::Relaxed);
+        let word = Word::live(generation, event.task.is_some(), event.wants_records);
+        self.word.store(word.0, Ordering::Release);
+    }
+
+    /// Lets nobody choose the event any more; `false` if it is not live here.
+    ///
+    /// This is at once the unlinking from the list and the clearing of the
+    /// event's back pointer. Whoever sees it sees all events that were added
+    /// before.
+    pub(super) fn unlink(&self, generation: Generation) -> bool {
+        let live = self.word().is_live_as(generation);
+        if live {
+            self.word.fetch_and(!Word::LIVE, Ordering::Release);
+        }
+        live
+    }
+
+    /// Whether a delivery to an event that was unlinked still runs.
+    pub(super) fn is_running(&self, generation: Generation) -> bool {
+        let word = self.word();
+        // A place with another event in it was free in between.
+        word.generation() == generation && word.running() != 0
+    }
+
+    /// Whether the live event that `word` is about belongs to `client`, if it
+    /// still is there when it is [entered](Self::enter).
+    pub(super) fn belongs_to(&self, client: ClientId) -> bool {
+        self.client.load(Ordering::Relaxed) == client.to_bits()
+    }
+
+    /// Whether the event is about `task`, if it still is there when it is
+    /// [entered](Self::enter).
+    pub(super) fn is_about(&self, word: Word, task: TaskKey) -> bool {
+        !word.has_task() || self.task.load(Ordering::Relaxed) == task.0
+    }
+
+    /// Starts a delivery to the event that `word` is about. `None` if it is
+    /// not live any more.
+    ///
+    /// One access sees that it is live and counts the delivery, so a removal
+    /// comes before both or after both.
+    pub(super) fn enter(&self, mut word: Word) -> Option<Inside<'_>> {
+        let generation = word.generation();
+        loop {
+            let entered = word.entered()?;
+            let (done, failed) = (Ordering::Acquire, Ordering::Acquire);
+            match self.word.compare_exchange(word.0, entered.0, done, failed) {
+                Ok(_) => {
+                    let key = EventKey(self.key.load(Ordering::Relaxed));
+                    return Some(Inside { place: self, key });
+                }
+                Err(found) if Word(found).is_live_as(generation) => word = Word(found),
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+/// A delivery to an event that runs. Removing the event waits for its end.
+#[derive(Debug)]
+pub(super) struct Inside<'a> {
+    place: &'a Place,
+    pub(super) key: EventKey,
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.place.word.fetch_sub(Word::ONE_RUNNING, Ordering::Release);
+    }
+}
+
+/// Which of all events that were ever added to a list: older ones have smaller numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Generation(pub(super) u64);
+
+/// The state of a place.
+///
+/// | bits | meaning |
+/// |---|---|
+/// | 0-15 | how many deliveries to the event run |
+/// | 16 | the event is live |
+/// | 17 | it wants records |
+/// | 18 | it is about one task only |
+/// | 19-63 | its generation |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Word(u64);
+
+impl Word {
+    const ONE_RUNNING: u64 = 1;
+    const RUNNING: u64 = 0xffff;
+    const LIVE: u64 = 1 << 16;
+    const WANTS_RECORDS: u64 = 1 << 17;
+    const HAS_TASK: u64 = 1 << 18;
+    const GENERATION_SHIFT: u32 = 19;
+
+    const fn live(generation: Generation, has_task: bool, wants_records: bool) -> Self {
+        let task = if has_task { Self::HAS_TASK } else { 0 };
+        let records = if wants_records { Self::WANTS_RECORDS } else { 0 };
+        // At an event a microsecond it lasts for a year.
+        Self(generation.0 << Self::GENERATION_SHIFT | Self::LIVE | task | records)
+    }
+
+    pub(super) const fn is_live(self) -> bool {
+        self.0 & Self::LIVE != 0
+    }
+
+    pub(super) fn is_live_as(self, generation: Generation) -> bool {
+        self.is_live() && self.generation() == generation
+    }
+
+    /// Whether nobody is here.
+    pub(super) const fn is_free(self) -> bool {
+        !self.is_live() && self.running() == 0
+    }
+
+    pub(super) const fn wants_records(self) -> bool {
+        self.0 & Self::WANTS_RECORDS != 0
+    }
+
+    const fn has_task(self) -> bool {
+        self.0 & Self::HAS_TASK != 0
+    }
+
+    pub(super) const fn generation(self) -> Generation {
+        Generation(self.0 >> Self::GENERATION_SHIFT)
+    }
+
+    const fn running(self) -> u64 {
+        self.0 & Self::RUNNING
+    }
+
+    /// With one delivery more, or `None` if the event is not live or there are
+    /// as many as can be counted.
+    const fn entered(self) -> Option<Self> {
+        if !self.is_live() || self.running() == Self::RUNNING {
+            return None;
+        }
+        Some(Self(self.0.wrapping_add(Self::ONE_RUNNING)))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn occupant(key: u64) -> Occupant {
+        let client = ClientId::from_bits(1 << 5);
+        Occupant { client, key: EventKey(key), task: Some(TaskKey(7)), wants_records: true }
+    }
+
+    #[test]
+    fn r0_16_deliveries_are_counted_and_not_flagged() {
+        let place = Place::new();
+        place.occupy(Generation(3), occupant(11));
+        let word = place.word();
+        let (one, two) = (place.enter(word).unwrap(), place.enter(word).unwrap());
+        assert_eq!((one.key, two.key), (EventKey(11), EventKey(11)));
+        assert!(place.unlink(Generation(3)));
+        // A flag would be cleared by the end of the first.
+        drop(one);
+        assert!(place.is_running(Generation(3)) && !place.word().is_free());
+        drop(two);
+        assert!(!place.is_running(Generation(3)) && place.word().is_free());
+    }
+
+    #[test]
+    fn r0_15_what_is_unlinked_cannot_be_entered() {
+        let place = Place::new();
+        place.occupy(Generation(1), occupant(1));
+        let before = place.word();
+        assert!(!place.unlink(Generation(2)), "another event");
+        assert!(place.unlink(Generation(1)));
+        assert!(!place.unlink(Generation(1)), "twice");
+        assert!(place.enter(before).is_none());
+        place.occupy(Generation(2), occupant(2));
+        assert!(place.enter(before).is_none(), "the next event in the place is not meant");
+        assert_eq!(place.enter(place.word()).unwrap().key, EventKey(2));
+    }
+
+    #[test]
+    fn the_word_keeps_its_fields_apart() {
+        let generation = Generation((1 << 45) - 1);
+        let word = Word::live(generation, true, false);
+        assert!(word.is_live_as(generation) && word.has_task() && !word.wants_records());
+        assert_eq!(word.running(), 0);
+        let full = Word(word.0 | Word::RUNNING);
+        assert_eq!(full.entered(), None);
+        assert_eq!(word.entered().unwrap().generation(), generation);
+        assert!(!Word(0).is_live() && Word(0).is_free());
+    }
+}

@@ -1,0 +1,83 @@
+//! By which of the two ways an event gets its stacks.
+
+use unwind_core::Cookie;
+
+use super::{
+    AddError, CpuEvent, CpuList, Deferral, EventSpec, PerCpuRegistry, RemoveError, RequestError,
+    SampledTask, SwitchHold, TaskEvent, TaskWork,
+};
+
+/// How an event that wants user stacks gets them: through the registry if it
+/// is bound to a CPU, by work of its own if it follows a task. Decided once,
+/// when the event is created.
+///
+/// An event with a task *and* a CPU goes to the registry: it is what a
+/// profiler opens for each CPU to follow a task and its children.
+#[derive(Debug)]
+pub enum Receiver {
+    /// It is in the registry.
+    Cpu(CpuEvent),
+    /// It has work of its own.
+    Task(TaskEvent),
+}
+
+impl Receiver {
+    /// Sets an event up, in the one way that it needs.
+    ///
+    /// # Errors
+    ///
+    /// [`AddError`]; [`AddError::NoCpu`] if it has neither a CPU nor a task.
+    pub fn open<D: Deferral, S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize>(
+        registry: &PerCpuRegistry<S, EVENTS>,
+        core: &D,
+        spec: EventSpec,
+    ) -> Result<Self, AddError> {
+        match spec.task {
+            Some(_) if spec.cpu < 0 => Ok(Self::Task(TaskEvent::new())),
+            _ => registry.add(core, spec).map(Self::Cpu),
+        }
+    }
+
+    /// Asks for the user stack of `task`, which is the one that runs on this
+    /// CPU, as `sampled` describes it. Any context, NMI included.
+    ///
+    /// Returns the cookie of the stack, if it comes with one.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`].
+    pub fn request<D: Deferral, S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize>(
+        &self,
+        registry: &PerCpuRegistry<S, EVENTS>,
+        core: &D,
+        sampled: SampledTask,
+        task: &D::Task,
+        own: (&impl TaskWork, &SwitchHold),
+    ) -> Result<Option<Cookie>, RequestError> {
+        if !sampled.has_user_stack() {
+            return Err(RequestError::NotUser);
+        }
+        match self {
+            Self::Cpu(event) => registry.request(core, task, event).map(Some),
+            Self::Task(event) => event.request(own.0, own.1).map(|()| None),
+        }
+    }
+
+    /// Removes the event. Task context; waits for its deliveries.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoveError`]; nothing has changed then.
+    pub fn remove<D: Deferral, S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize>(
+        &self,
+        registry: &PerCpuRegistry<S, EVENTS>,
+        core: &D,
+        current: Option<&D::Task>,
+        own: (&impl TaskWork, &SwitchHold),
+    ) -> Result<(), RemoveError> {
+        match self {
+            Self::Cpu(event) => registry.remove(core, current, *event),
+            Self::Task(event) => event.remove(own.0, own.1),
+        }
+    }
+}

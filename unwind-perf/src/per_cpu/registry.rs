@@ -1,0 +1,384 @@
+//! The events of all CPUs.
+
+#[cfg(feature = "alloc")]
+use alloc::vec::Vec;
+use core::fmt;
+
+use unwind_core::{ClientId, Cookie, RequestOutcome};
+
+use super::owners::Owners;
+use super::place::{Generation, Occupant, Place};
+use super::{AddError, CpuList, Deferral, RemoveError, RequestError};
+#[cfg(not(loom))]
+use crate::sync::atomics;
+use crate::sync::{Ordering, Statistic, const_unless_loom};
+
+/// Who gets a stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// The first live event of the profiler that asked, on the CPU where the
+    /// task returns: several events of one profiler (cycles and instructions,
+    /// say) do not make several records.
+    #[default]
+    FirstLive,
+    /// All live events on the CPU that [want records](EventSpec::wants_records)
+    /// and are about the task. All events share one client.
+    Broadcast,
+}
+
+/// A profiler: the group leader of the task that *creates* an event, not of
+/// the one that is profiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Leader(pub u64);
+
+/// An event, by a number of the host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EventKey(pub u64);
+
+/// A task, by a number of the host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaskKey(pub u64);
+
+/// An event that is to be added.
+#[derive(Clone, Copy, Debug)]
+pub struct EventSpec {
+    /// Who creates it.
+    pub leader: Leader,
+    /// On which CPU it counts; negative if on any.
+    pub cpu: i32,
+    /// The only task that it counts, if it is bound to one.
+    pub task: Option<TaskKey>,
+    /// What the host calls it: deliveries say it.
+    pub key: EventKey,
+    /// Whether it gets records under [`Policy::Broadcast`]: `defer_output`.
+    pub wants_records: bool,
+}
+
+/// An event in the registry.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CpuEvent {
+    generation: Generation,
+    client: ClientId,
+    cpu: u32,
+    index: usize,
+}
+
+impl CpuEvent {
+    /// The client through which it asks for stacks.
+    #[must_use]
+    pub const fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// The CPU on which it counts.
+    #[must_use]
+    pub const fn cpu(&self) -> u32 {
+        self.cpu
+    }
+}
+
+impl fmt::Debug for CpuEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CpuEvent({}.{}#{})", self.cpu, self.index, self.generation.0)
+    }
+}
+
+/// The events of all CPUs, and a client of the deferral core for each profiler
+/// that has some.
+///
+/// `S` is one [`CpuList`] for each CPU *number*, with room for `EVENTS` events
+/// on each: an array, or a vector if the number of CPUs is known only when the
+/// system runs. CPU numbers may have gaps: what counts is the highest one.
+pub struct PerCpuRegistry<S, const EVENTS: usize> {
+    policy: Policy,
+    owners: Owners,
+    lists: S,
+    stale_requests: Statistic,
+    unknown_cpu: Statistic,
+}
+
+/// A registry for CPU numbers below `CPUS`. Nothing is ever allocated.
+pub type FixedRegistry<const CPUS: usize, const EVENTS: usize> =
+    PerCpuRegistry<[CpuList<EVENTS>; CPUS], EVENTS>;
+
+/// A registry whose number of CPUs is known when it is made, and which
+/// allocates then and at no other time.
+#[cfg(feature = "alloc")]
+pub type HeapRegistry<const EVENTS: usize> = PerCpuRegistry<Vec<CpuList<EVENTS>>, EVENTS>;
+
+impl<const CPUS: usize, const EVENTS: usize> FixedRegistry<CPUS, EVENTS> {
+    /// A registry without events.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new(policy: Policy) -> Self {
+        Self::with_lists(policy, atomics![CpuList::new(); CPUS])
+    }
+}
+
+#[cfg(feature = "alloc")]
+impl<const EVENTS: usize> HeapRegistry<EVENTS> {
+    /// A registry for CPU numbers below `cpus`, without events.
+    ///
+    /// # Errors
+    ///
+    /// [`AddError::NoMemory`] if there is no memory for so many.
+    pub fn try_with_cpus(policy: Policy, cpus: usize) -> Result<Self, AddError> {
+        let mut lists = Vec::new();
+        lists.try_reserve_exact(cpus).map_err(|_| AddError::NoMemory)?;
+        lists.resize_with(cpus, CpuList::new);
+        Ok(Self::with_lists(policy, lists))
+    }
+}
+
+impl<S, const EVENTS: usize> PerCpuRegistry<S, EVENTS> {
+    const_unless_loom! {
+        /// A registry without events on these lists.
+        #[must_use]
+        pub fn with_lists(policy: Policy, lists: S) -> Self {
+            Self {
+                policy,
+                owners: Owners::new(),
+                lists,
+                stale_requests: Statistic::new(0),
+                unknown_cpu: Statistic::new(0),
+            }
+        }
+    }
+
+    /// Who gets a stack.
+    #[must_use]
+    pub const fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// Whose descriptor an event of `leader` belongs to.
+    fn owner(&self, leader: Leader) -> Leader {
+        match self.policy {
+            Policy::FirstLive => leader,
+            Policy::Broadcast => Leader(0),
+        }
+    }
+}
+
+impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS> {
+    /// Adds an event. The first one of its profiler registers a client. Task
+    /// context.
+    ///
+    /// # Errors
+    ///
+    /// [`AddError`]; nothing has changed then.
+    pub fn add<D: Deferral>(&self, core: &D, spec: EventSpec) -> Result<CpuEvent, AddError> {
+        let cpu = u32::try_from(spec.cpu).map_err(|_| AddError::NoCpu)?;
+        let list = self.list(cpu).ok_or(AddError::CpuOutOfRange { cpu })?;
+        let leader = self.owner(spec.leader);
+        let owners = self.owners.lock(|| core.relax());
+        // Whatever can fail comes first, so that there is nothing to undo.
+        let (index, place) = list.free_place().ok_or(AddError::NoMemory)?;
+        let client = match owners.find(leader) {
+            Some(client) => {
+                if !list.has_events_of(client) {
+                    owners.occupy(client);
+                }
+                client
+            }
+            None => {
+                let client = core.register().map_err(|_| AddError::Busy)?;
+                if !owners.add(leader, client) {
+                    // A profiler that is on its way out has its place still,
+                    // though its client is gone. This one has asked nothing.
+                    let _: Result<(), _> = core.cancel(None, client);
+                    return Err(AddError::Busy);
+                }
+                client
+            }
+        };
+        let EventSpec { key, task, wants_records, .. } = spec;
+        let generation = list.occupy(place, Occupant { client, key, task, wants_records });
+        Ok(CpuEvent { generation, client, cpu, index })
+    }
+
+    /// Removes an event. When this returns, no delivery to it runs, and since
+    /// it was called none could start; its requests are refused. The last
+    /// event of its profiler cancels the client. Task context.
+    ///
+    /// Waits for deliveries to the event that run, and for those to the client
+    /// if that is cancelled. `current` is the task that calls, if it is one
+    /// that can deliver.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoveError`]; nothing has changed then.
+    pub fn remove<D: Deferral>(
+        &self,
+        core: &D,
+        current: Option<&D::Task>,
+        event: CpuEvent,
+    ) -> Result<(), RemoveError> {
+        let CpuEvent { client, generation, .. } = event;
+        if current.is_some_and(|task| core.is_delivering(task, client)) {
+            return Err(RemoveError::OwnDelivery);
+        }
+        let (list, place) = self.find(event).ok_or(RemoveError::Removed)?;
+        let last = {
+            let owners = self.owners.lock(|| core.relax());
+            if !place.unlink(generation) {
+                return Err(RemoveError::Removed);
+            }
+            !list.has_events_of(client) && owners.vacate(client)
+        };
+        if last {
+            // It is registered, and this task is in no delivery to it.
+            let _: Result<(), _> = core.cancel(current, client);
+        }
+        while place.is_running(generation) {
+            core.relax();
+        }
+        if last {
+            self.owners.free(client);
+        }
+        Ok(())
+    }
+
+    /// Asks for the user stack of `task` on behalf of an event's sample. Any
+    /// context, NMI included: one load and a request to the core.
+    ///
+    /// That the client has asked before in the same kernel entry is no error.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`]; it is counted.
+    #[inline]
+    pub fn request<D: Deferral>(
+        &self,
+        core: &D,
+        task: &D::Task,
+        event: &CpuEvent,
+    ) -> Result<Cookie, RequestError> {
+        let live = self.find(*event).is_some_and(|(_, p)| p.word().is_live_as(event.generation));
+        if !live {
+            self.stale_requests.fetch_add(1, Ordering::Relaxed);
+            return Err(RequestError::Removed);
+        }
+        match core.request(task, event.client) {
+            RequestOutcome::Queued(cookie)
+            | RequestOutcome::AlreadyPending(cookie)
+            | RequestOutcome::AlreadyExecuted(cookie) => Ok(cookie),
+            RequestOutcome::Refused(refusal) => Err(RequestError::Refused(refusal)),
+        }
+    }
+
+    /// Hands out a stack that the core delivers to `client`: calls `output`
+    /// with each event that gets it. Task context, on the CPU where the task
+    /// returns, which may be another than the one that asked.
+    ///
+    /// `output` may sleep. If it fails, the record is lost; that is counted,
+    /// and so is a stack for which there is no event on this CPU.
+    pub fn deliver<E>(
+        &self,
+        client: ClientId,
+        cpu: u32,
+        task: TaskKey,
+        mut output: impl FnMut(EventKey) -> Result<(), E>,
+    ) -> Delivered {
+        let mut delivered = Delivered::default();
+        let Some(list) = self.list(cpu) else {
+            self.unknown_cpu.fetch_add(1, Ordering::Relaxed);
+            return delivered;
+        };
+        let mut write = |key: EventKey| match output(key) {
+            Ok(()) => delivered.written = delivered.written.saturating_add(1),
+            Err(_) => {
+                delivered.failed = delivered.failed.saturating_add(1);
+                list.count(&list.output_failed);
+            }
+        };
+        match self.policy {
+            Policy::FirstLive => {
+                if let Some(inside) = list.enter_first(client) {
+                    write(inside.key);
+                }
+            }
+            Policy::Broadcast => list.enter_each(client, task, &mut write),
+        }
+        if delivered == Delivered::default() {
+            list.count(&list.no_event);
+        }
+        delivered
+    }
+
+    /// Whether deliveries to `client` are for this registry.
+    #[must_use]
+    pub fn owns(&self, client: ClientId) -> bool {
+        self.owners.has(client)
+    }
+
+    /// The client of a profiler that has events.
+    #[must_use]
+    pub fn client_of(&self, leader: Leader) -> Option<ClientId> {
+        self.owners.find(self.owner(leader)).map(|(client, _)| client)
+    }
+
+    /// On how many CPUs a profiler has events.
+    #[must_use]
+    pub fn occupied_cpus(&self, leader: Leader) -> u32 {
+        self.owners.find(self.owner(leader)).map_or(0, |(_, cpus)| cpus)
+    }
+
+    /// What was lost so far.
+    #[must_use]
+    pub fn counters(&self) -> RegistryCounters {
+        let sum = |of: fn(&CpuList<EVENTS>) -> &Statistic| {
+            let each = self.lists.as_ref().iter().map(|list| of(list).load(Ordering::Relaxed));
+            each.fold(0, u64::wrapping_add)
+        };
+        RegistryCounters {
+            no_event: sum(|list| &list.no_event),
+            output_failed: sum(|list| &list.output_failed),
+            unknown_cpu: self.unknown_cpu.load(Ordering::Relaxed),
+            stale_requests: self.stale_requests.load(Ordering::Relaxed),
+        }
+    }
+
+    fn list(&self, cpu: u32) -> Option<&CpuList<EVENTS>> {
+        self.lists.as_ref().get(usize::try_from(cpu).ok()?)
+    }
+
+    fn find(&self, event: CpuEvent) -> Option<(&CpuList<EVENTS>, &Place)> {
+        let list = self.list(event.cpu)?;
+        Some((list, list.place(event.index)?))
+    }
+}
+
+impl<S, const EVENTS: usize> fmt::Debug for PerCpuRegistry<S, EVENTS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerCpuRegistry")
+            .field("policy", &self.policy)
+            .field("owners", &self.owners)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of a stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Delivered {
+    /// How many events wrote it.
+    pub written: u32,
+    /// How many events could not write it.
+    pub failed: u32,
+}
+
+/// What a registry has lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RegistryCounters {
+    /// Stacks for which there was no event on the CPU where the task returned.
+    pub no_event: u64,
+    /// Records that an event could not write.
+    pub output_failed: u64,
+    /// Stacks delivered on a CPU that the registry does not know: a fault of
+    /// the host.
+    pub unknown_cpu: u64,
+    /// Requests for events that were removed.
+    pub stale_requests: u64,
+}

@@ -1,0 +1,235 @@
+//! Events that follow a task over all CPUs, with work of their own on it.
+
+use core::fmt;
+
+use unwind_core::{Refusal, ScheduleError};
+
+use super::{RemoveError, RequestError};
+use crate::sync::{AtomicU32, Ordering, Statistic, const_unless_loom};
+
+/// What an event without a CPU asks of the system around it.
+pub trait TaskWork {
+    /// Has the task run the event's work before it returns to user code, once.
+    /// Any context, NMI included. Called only while it is not queued.
+    ///
+    /// # Errors
+    ///
+    /// [`ScheduleError`] if it cannot be done.
+    fn queue(&self) -> Result<(), ScheduleError>;
+
+    /// Takes the work out of the queue again. Called by the event's own task,
+    /// which cannot wait for itself, while the work is queued and not running.
+    fn unqueue(&self);
+
+    /// Whether the task that calls is the event's.
+    fn is_current(&self) -> bool;
+
+    /// Called again and again while the work of another task is waited for:
+    /// spins, yields or sleeps.
+    fn relax(&self);
+}
+
+/// The block of an event that follows a task.
+///
+/// ```text
+///     idle -- request --> pending -- run --> pending, running -- end --> idle
+///     any  -- remove ---> removed, when nothing is pending any more
+/// ```
+pub struct TaskEvent {
+    state: AtomicU32,
+    output_failed: Statistic,
+    no_stack: Statistic,
+}
+
+const PENDING: u32 = 1 << 0;
+const RUNNING: u32 = 1 << 1;
+const REMOVED: u32 = 1 << 2;
+
+impl TaskEvent {
+    const_unless_loom! {
+        /// The block of an event that has asked nothing.
+        #[must_use]
+        pub fn new() -> Self {
+            let (output_failed, no_stack) = (Statistic::new(0), Statistic::new(0));
+            Self { state: AtomicU32::new(0), output_failed, no_stack }
+        }
+    }
+
+    /// Asks for the task's user stack. Any context, NMI included.
+    ///
+    /// From here to the end of the work the task's events must not change
+    /// hands in a context switch; `hold` counts that.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError`] if the event is removed or its work cannot be queued.
+    pub fn request(&self, work: &impl TaskWork, hold: &SwitchHold) -> Result<(), RequestError> {
+        let (taken, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        match self.state.compare_exchange(0, PENDING, taken, failed) {
+            Err(state) if state & REMOVED != 0 => return Err(RequestError::Removed),
+            Err(_) => return Ok(()),
+            Ok(_) => hold.add(),
+        }
+        work.queue().map_err(|ScheduleError| {
+            self.end(hold);
+            RequestError::Refused(Refusal::ScheduleFailed)
+        })
+    }
+
+    /// Runs the event's work: walks the stack and writes the record. Task
+    /// context, by the task itself.
+    ///
+    /// `output` opens and closes the read section that the host's output needs
+    /// itself. Whatever becomes of the two, nothing is pending afterwards.
+    pub fn run<T, W, E>(
+        &self,
+        hold: &SwitchHold,
+        walk: impl FnOnce() -> Result<T, W>,
+        output: impl FnOnce(T) -> Result<(), E>,
+    ) -> TaskRun {
+        if self.state.load(Ordering::Acquire) & PENDING == 0 {
+            return TaskRun::NotPending;
+        }
+        self.state.fetch_or(RUNNING, Ordering::AcqRel);
+        let _end = End { event: self, hold };
+        let Ok(stack) = walk() else {
+            self.no_stack.fetch_add(1, Ordering::Relaxed);
+            return TaskRun::NoStack;
+        };
+        if output(stack).is_err() {
+            self.output_failed.fetch_add(1, Ordering::Relaxed);
+            return TaskRun::OutputFailed;
+        }
+        TaskRun::Written
+    }
+
+    /// Removes the event. When this returns, its work is neither queued nor
+    /// running and will not be. Task context.
+    ///
+    /// Waits for the work if that is pending on another task.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoveError::OwnDelivery`] if the work itself calls; nothing has
+    /// changed then.
+    pub fn remove(&self, work: &impl TaskWork, hold: &SwitchHold) -> Result<(), RemoveError> {
+        let current = work.is_current();
+        if current && self.state.load(Ordering::Acquire) & RUNNING != 0 {
+            return Err(RemoveError::OwnDelivery);
+        }
+        let before = self.state.fetch_or(REMOVED, Ordering::AcqRel);
+        if current && before & PENDING != 0 {
+            work.unqueue();
+            self.end(hold);
+        }
+        while self.state.load(Ordering::Acquire) & PENDING != 0 {
+            work.relax();
+        }
+        Ok(())
+    }
+
+    /// Whether its work is queued or running.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.state.load(Ordering::Acquire) & PENDING != 0
+    }
+
+    /// How many records the event could not write.
+    #[must_use]
+    pub fn output_failed(&self) -> u64 {
+        self.output_failed.load(Ordering::Relaxed)
+    }
+
+    /// How many walks gave no stack.
+    #[must_use]
+    pub fn no_stack(&self) -> u64 {
+        self.no_stack.load(Ordering::Relaxed)
+    }
+
+    fn end(&self, hold: &SwitchHold) {
+        hold.remove();
+        // Last: whoever waits may free what `hold` is in.
+        self.state.fetch_and(!(PENDING | RUNNING), Ordering::AcqRel);
+    }
+}
+
+impl Default for TaskEvent {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for TaskEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state.load(Ordering::Relaxed);
+        f.debug_struct("TaskEvent")
+            .field("pending", &(state & PENDING != 0))
+            .field("running", &(state & RUNNING != 0))
+            .field("removed", &(state & REMOVED != 0))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Ends the work, however it ends.
+struct End<'a> {
+    event: &'a TaskEvent,
+    hold: &'a SwitchHold,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.event.end(self.hold);
+    }
+}
+
+/// What became of an event's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub enum TaskRun {
+    /// Nothing was asked for, or not any more.
+    NotPending,
+    /// The record was written.
+    Written,
+    /// The walk gave no stack.
+    NoStack,
+    /// The record could not be written.
+    OutputFailed,
+}
+
+/// The block of a task's events: how many of them have work pending.
+///
+/// A scheduler may exchange the events of two tasks that have equal ones
+/// instead of stopping and starting them, but not while work of one of them is
+/// queued on its task.
+#[derive(Debug)]
+pub struct SwitchHold(AtomicU32);
+
+impl SwitchHold {
+    const_unless_loom! {
+        /// The block of events without pending work.
+        #[must_use]
+        pub fn new() -> Self {
+            Self(AtomicU32::new(0))
+        }
+    }
+
+    /// Whether the events may be exchanged for those of another task.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+
+    fn add(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn remove(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Default for SwitchHold {
+    fn default() -> Self {
+        Self::new()
+    }
+}

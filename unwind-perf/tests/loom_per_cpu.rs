@@ -1,0 +1,459 @@
+//! Models of the per-CPU event registry: removal against delivery, request and
+//! add, in every interleaving.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p unwind-perf --release --test loom_per_cpu`
+#![cfg(loom)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::arithmetic_side_effects,
+    clippy::std_instead_of_core,
+    clippy::std_instead_of_alloc,
+    reason = "tests"
+)]
+
+use std::sync::atomic::{AtomicBool as Seen, Ordering as Plain};
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use loom::thread;
+use unwind_core::{
+    CancelError, ClientId, Cookie, Refusal, RequestOutcome, ScheduleError, TableFull,
+};
+use unwind_perf::per_cpu::*;
+
+/// A core with clients that are registered or not. That a cancellation waits
+/// for the client's deliveries is the core's own model.
+#[derive(Debug)]
+struct Core {
+    registered: [AtomicBool; 4],
+    next: AtomicU64,
+    /// Somebody waits.
+    waiting: AtomicBool,
+}
+
+impl Core {
+    fn new() -> Self {
+        Self {
+            registered: core::array::from_fn(|_| AtomicBool::new(false)),
+            next: AtomicU64::new(0),
+            waiting: AtomicBool::new(false),
+        }
+    }
+
+    fn slot(&self, client: ClientId) -> &AtomicBool {
+        &self.registered[usize::try_from(client.registration()).unwrap() - 1]
+    }
+
+    fn live_clients(&self) -> usize {
+        self.registered.iter().filter(|client| client.load(Ordering::Acquire)).count()
+    }
+}
+
+impl Deferral for Core {
+    type Task = ();
+
+    fn register(&self) -> Result<ClientId, TableFull> {
+        let number = self.next.fetch_add(1, Ordering::AcqRel);
+        let client = ClientId::from_bits((number + 1) << 5 | number % 2);
+        self.slot(client).store(true, Ordering::Release);
+        Ok(client)
+    }
+
+    fn cancel(&self, _: Option<&()>, client: ClientId) -> Result<(), CancelError> {
+        let registered = self.slot(client).swap(false, Ordering::AcqRel);
+        assert!(registered, "cancelled twice");
+        Ok(())
+    }
+
+    fn is_delivering(&self, (): &(), _: ClientId) -> bool {
+        false
+    }
+
+    fn request(&self, (): &(), client: ClientId) -> RequestOutcome {
+        if self.slot(client).load(Ordering::Acquire) {
+            RequestOutcome::Queued(Cookie::new(1).unwrap())
+        } else {
+            RequestOutcome::Refused(Refusal::UnknownClient)
+        }
+    }
+
+    fn relax(&self) {
+        self.waiting.store(true, Ordering::Release);
+        thread::yield_now();
+    }
+}
+
+type Registry = PerCpuRegistry<[CpuList<2>; 2], 2>;
+
+/// A registry, its core, and events whose memory is freed when they are
+/// removed.
+#[derive(Debug)]
+struct Machine {
+    core: Core,
+    registry: Registry,
+    freed: [AtomicBool; 3],
+    /// What deliveries have written into an event.
+    written: [AtomicBool; 3],
+}
+
+impl Machine {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            core: Core::new(),
+            registry: Registry::with_lists(Policy::FirstLive, [CpuList::new(), CpuList::new()]),
+            freed: core::array::from_fn(|_| AtomicBool::new(false)),
+            written: core::array::from_fn(|_| AtomicBool::new(false)),
+        })
+    }
+
+    fn add(&self, key: u64) -> CpuEvent {
+        self.add_on(0, key)
+    }
+
+    fn add_on(&self, cpu: i32, key: u64) -> CpuEvent {
+        let leader = Leader(7);
+        let spec = EventSpec { leader, cpu, task: None, key: EventKey(key), wants_records: true };
+        self.registry.add(&self.core, spec).unwrap()
+    }
+
+    /// Removes and frees an event. Returns whether a delivery has written into
+    /// it, as far as can be seen then.
+    fn remove(&self, key: usize, event: CpuEvent) -> bool {
+        self.registry.remove(&self.core, None, event).unwrap();
+        self.freed[key].store(true, Ordering::Relaxed);
+        self.written[key].load(Ordering::Relaxed)
+    }
+
+    /// Delivers, and uses the event that gets the stack: it must not be freed
+    /// while that lasts.
+    fn deliver(&self, client: ClientId) -> Vec<u64> {
+        let mut got = Vec::new();
+        self.registry.deliver(client, 0, TaskKey(1), |event| {
+            let event_of = usize::try_from(event.0).unwrap();
+            let freed = &self.freed[event_of];
+            self.written[event_of].store(true, Ordering::Relaxed);
+            assert!(!freed.load(Ordering::Relaxed), "a freed event is used");
+            thread::yield_now();
+            assert!(!freed.load(Ordering::Relaxed), "an event is freed while it is used");
+            got.push(event.0);
+            Ok::<(), ()>(())
+        });
+        got
+    }
+}
+
+fn spawn<T: 'static>(body: impl FnOnce() -> T + 'static) -> thread::JoinHandle<T> {
+    thread::spawn(body)
+}
+
+#[test]
+fn r0_15_removal_of_the_only_event_against_a_delivery() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let event = machine.add(0);
+        let there = Arc::clone(&machine);
+        let delivery = spawn(move || there.deliver(event.client()));
+        let written = machine.remove(0, event);
+        assert_eq!(machine.deliver(event.client()), [0; 0], "after the removal");
+        let got = delivery.join().unwrap();
+        assert_eq!(written, got == [0], "what a delivery did comes before the end of the removal");
+        let lost = machine.registry.counters().no_event;
+        assert_eq!(got.len() + usize::try_from(lost).unwrap(), 2, "delivered or counted");
+        assert_eq!(machine.core.live_clients(), 0);
+        assert!(!machine.registry.owns(event.client()));
+    });
+}
+
+#[test]
+fn r0_12_removal_of_the_first_event_against_a_delivery() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let (first, second) = (machine.add(0), machine.add(1));
+        let there = Arc::clone(&machine);
+        let delivery = spawn(move || there.deliver(first.client()));
+        machine.remove(0, first);
+        // Whoever is first at that moment gets it: it is never lost, and never
+        // doubled.
+        let got = delivery.join().unwrap();
+        assert!(got == [0] || got == [1], "{got:?}");
+        assert_eq!(machine.deliver(second.client()), [1]);
+        machine.remove(1, second);
+        assert_eq!(machine.core.live_clients(), 0);
+    });
+}
+
+#[test]
+fn r0_12_the_next_event_is_whole_when_it_is_seen() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let elsewhere = machine.add_on(1, 1);
+        let gone = machine.add(0);
+        machine.remove(0, gone);
+        let there = Arc::clone(&machine);
+        let delivery = spawn(move || there.deliver(elsewhere.client()));
+        // Into the place of the one that was freed.
+        machine.add(2);
+        let got = delivery.join().unwrap();
+        assert!(got == [0; 0] || got == [2], "{got:?}");
+    });
+}
+
+#[test]
+fn r0_12_an_event_that_comes_before_the_last_goes_is_found() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let (gone, last) = (machine.add(0), machine.add(1));
+        machine.remove(0, gone);
+        let there = Arc::clone(&machine);
+        let delivery = spawn(move || there.deliver(last.client()));
+        // Into the place that is looked at first.
+        machine.add(2);
+        machine.remove(1, last);
+        let got = delivery.join().unwrap();
+        assert!(got == [1] || got == [2], "{got:?}");
+    });
+}
+
+#[test]
+fn r0_16_removal_against_two_deliveries_on_one_cpu() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let machine = Machine::new();
+        let event = machine.add(0);
+        let deliveries = [Arc::clone(&machine), Arc::clone(&machine)]
+            .map(|machine| spawn(move || machine.deliver(event.client()).len()));
+        machine.remove(0, event);
+        let written: usize = deliveries.into_iter().map(|d| d.join().unwrap()).sum();
+        let lost = machine.registry.counters().no_event;
+        assert_eq!(written + usize::try_from(lost).unwrap(), 2);
+    });
+}
+
+#[test]
+fn r0_15b_what_starts_while_a_removal_waits_does_not_pick_the_event() {
+    let seen = std::sync::Arc::new(Seen::new(false));
+    let in_model = std::sync::Arc::clone(&seen);
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let machine = Machine::new();
+        let (event, _other) = (machine.add(0), machine.add(1));
+        let (there, elsewhere) = (Arc::clone(&machine), Arc::clone(&machine));
+        let first = spawn(move || there.deliver(event.client()));
+        let second = spawn(move || {
+            // Seen before anything starts: the remover waits.
+            let waiting = elsewhere.core.waiting.load(Ordering::Acquire);
+            let asked = elsewhere.registry.request(&elsewhere.core, &(), &event).is_ok();
+            let picked = elsewhere.deliver(event.client()).contains(&0);
+            assert!(!(waiting && (asked || picked)), "a dying event is picked");
+            waiting
+        });
+        machine.remove(0, event);
+        first.join().unwrap();
+        if second.join().unwrap() {
+            in_model.store(true, Plain::Relaxed);
+        }
+    });
+    assert!(seen.load(Plain::Relaxed), "no interleaving has the remover wait");
+}
+
+#[test]
+fn r0_4_the_last_removal_against_an_add_of_the_same_profiler() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let event = machine.add(0);
+        let there = Arc::clone(&machine);
+        let adding = spawn(move || there.add(1));
+        machine.remove(0, event);
+        let added = adding.join().unwrap();
+        // The new event has a client that is registered, whichever came first.
+        assert_eq!(machine.core.live_clients(), 1);
+        assert!(machine.registry.request(&machine.core, &(), &added).is_ok());
+        assert_eq!(machine.deliver(added.client()), [1]);
+        assert_eq!(machine.registry.occupied_cpus(Leader(7)), 1);
+        machine.remove(1, added);
+        assert_eq!(machine.core.live_clients(), 0);
+        assert_eq!(machine.registry.occupied_cpus(Leader(7)), 0);
+    });
+}
+
+#[test]
+fn r0_3_two_removals_of_one_profiler() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let (first, second) = (machine.add(0), machine.add(1));
+        let there = Arc::clone(&machine);
+        let removing = spawn(move || there.remove(0, first));
+        machine.remove(1, second);
+        removing.join().unwrap();
+        assert_eq!(machine.core.live_clients(), 0);
+        assert_eq!(machine.registry.occupied_cpus(Leader(7)), 0);
+    });
+}
+
+#[test]
+fn a_place_is_reused_while_a_delivery_looks_at_it() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let first = machine.add(0);
+        let _keep = machine.add(1);
+        let there = Arc::clone(&machine);
+        let delivery = spawn(move || there.deliver(first.client()));
+        machine.remove(0, first);
+        let _next = machine.add(2);
+        // The oldest one that is live: never the one that came last.
+        let got = delivery.join().unwrap();
+        assert!(got == [0] || got == [1], "{got:?}");
+    });
+}
+
+/// Work of an event on a task that runs elsewhere.
+#[derive(Debug)]
+struct Elsewhere;
+
+impl TaskWork for Elsewhere {
+    fn queue(&self) -> Result<(), ScheduleError> {
+        Ok(())
+    }
+
+    fn unqueue(&self) {
+        panic!("it is not this task's");
+    }
+
+    fn is_current(&self) -> bool {
+        false
+    }
+
+    fn relax(&self) {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn r0_20_removal_against_request_and_run() {
+    loom::model(|| {
+        let event = Arc::new((TaskEvent::new(), SwitchHold::new(), AtomicBool::new(false)));
+        let there = Arc::clone(&event);
+        let task = spawn(move || {
+            let (event, hold, freed) = &*there;
+            // A sample, then the return to user code.
+            let asked = event.request(&Elsewhere, hold).is_ok();
+            let ran = event.run(
+                hold,
+                || {
+                    assert!(!freed.load(Ordering::Relaxed), "a freed event is used");
+                    Ok::<_, ()>(())
+                },
+                |()| Ok::<_, ()>(()),
+            );
+            assert_eq!(ran == TaskRun::Written, asked, "what is asked for is run");
+        });
+        event.0.remove(&Elsewhere, &event.1).unwrap();
+        event.2.store(true, Ordering::Relaxed);
+        assert!(!event.0.is_pending() && event.1.is_free());
+        task.join().unwrap();
+        assert_eq!(event.0.request(&Elsewhere, &event.1), Err(RequestError::Removed));
+        assert!(event.1.is_free());
+    });
+}
+
+/// A twin that has the link, the back pointer and the processing mark in words
+/// of their own, as the first proposal has them.
+#[derive(Debug)]
+struct Apart {
+    linked: AtomicU32,
+    back: AtomicU32,
+    processing: AtomicU32,
+    /// The remover has begun to wait.
+    waiting: AtomicU32,
+    freed: AtomicU32,
+}
+
+/// When the remover clears the back pointer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Clears {
+    BeforeTheWait,
+    AfterTheWait,
+}
+
+impl Apart {
+    fn new() -> Self {
+        Self {
+            linked: AtomicU32::new(1),
+            back: AtomicU32::new(1),
+            processing: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+            freed: AtomicU32::new(0),
+        }
+    }
+
+    fn remove(&self, clears: Clears) {
+        self.linked.store(0, Ordering::Relaxed);
+        if clears == Clears::BeforeTheWait {
+            self.back.store(0, Ordering::Relaxed);
+        }
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        self.waiting.store(1, Ordering::Release);
+        while self.processing.load(Ordering::Acquire) != 0 {
+            thread::yield_now();
+        }
+        if clears == Clears::AfterTheWait {
+            self.back.store(0, Ordering::Relaxed);
+        }
+        self.freed.store(1, Ordering::Relaxed);
+    }
+
+    /// A look at the back pointer. Returns whether it picked an event of which
+    /// it could know that its remover waits.
+    fn picks_dying(&self) -> (bool, bool) {
+        let waiting = self.waiting.load(Ordering::Acquire) != 0;
+        let picked = self.back.load(Ordering::Relaxed) != 0;
+        (picked, picked && waiting)
+    }
+
+    fn deliver(&self) -> bool {
+        self.processing.store(1, Ordering::Relaxed);
+        loom::sync::atomic::fence(Ordering::SeqCst);
+        let mut dying = false;
+        if self.linked.load(Ordering::Relaxed) != 0 {
+            let picked;
+            (picked, dying) = self.picks_dying();
+            assert!(!picked || self.freed.load(Ordering::Relaxed) == 0, "a freed event is used");
+        }
+        self.processing.store(0, Ordering::Release);
+        dying
+    }
+}
+
+/// Whether any interleaving has a delivery, or a request, pick an event while
+/// its remover waits.
+fn picks_dying(clears: Clears, request: bool) -> bool {
+    let seen = std::sync::Arc::new(Seen::new(false));
+    let in_model = std::sync::Arc::clone(&seen);
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(move || {
+        let event = Arc::new(Apart::new());
+        let there = Arc::clone(&event);
+        let delivery = spawn(move || there.deliver());
+        let elsewhere = Arc::clone(&event);
+        let asking = spawn(move || request && elsewhere.picks_dying().1);
+        event.remove(clears);
+        let dying = delivery.join().unwrap() | asking.join().unwrap();
+        if dying {
+            in_model.store(true, Plain::Relaxed);
+        }
+    });
+    seen.load(Plain::Relaxed)
+}
+
+#[test]
+fn r0_15b_both_orders_on_the_twin() {
+    assert!(picks_dying(Clears::AfterTheWait, false), "a delivery picks the dying event");
+    assert!(picks_dying(Clears::AfterTheWait, true), "so does a request");
+    assert!(!picks_dying(Clears::BeforeTheWait, false));
+    assert!(!picks_dying(Clears::BeforeTheWait, true));
+}
