@@ -1,0 +1,165 @@
+//! The CPU's branch unit, simulated: QEMU has none.
+//!
+//! Two things of it: a record of the innermost calls (LBR in call-stack mode),
+//! and a trace of all of them (as Intel PT makes one). Both get their branches
+//! from single-stepping the user code that they watch. All else in the kernel
+//! sees them as it would see hardware: the record by model-specific registers,
+//! the trace by a switch and a buffer.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use unwind_core::{Memory, VirtAddr};
+use unwind_x86::lbr::{Lbr, Msrs};
+use unwind_x86::paging::PagedMemory;
+
+use crate::entry::Frame;
+use crate::exclusive::Exclusive;
+use crate::memory::{DirectMap, user_space_of};
+use crate::task::Task;
+
+/// What the CPU would say it has: 32 entries, with information.
+pub(crate) const LBR: Lbr = Lbr::skylake();
+
+const ENTRIES: usize = 32;
+
+/// The registers, and what the simulation needs.
+pub(crate) struct BranchUnit {
+    top: usize,
+    /// Source, target, information.
+    entries: [[u64; 3]; ENTRIES],
+    /// Where the instruction is that comes next, while it is watched.
+    next_pc: Option<u64>,
+}
+
+/// The unit of the one CPU. NMIs read it too.
+pub(crate) static UNIT: Exclusive<BranchUnit> =
+    Exclusive::new(BranchUnit { top: 0, entries: [[0; 3]; ENTRIES], next_pc: None });
+
+impl Msrs for BranchUnit {
+    fn read(&mut self, msr: u32) -> u64 {
+        match self.register(msr) {
+            Some(register) => *register,
+            None => self.top as u64,
+        }
+    }
+
+    fn write(&mut self, msr: u32, value: u64) {
+        match self.register(msr) {
+            Some(register) => *register = value,
+            None => self.top = value as usize % ENTRIES,
+        }
+    }
+}
+
+impl BranchUnit {
+    /// The register with this number; `None` for that of the top.
+    fn register(&mut self, msr: u32) -> Option<&mut u64> {
+        const TOP: u32 = 0x1c9;
+        let (kind, slot) = match msr {
+            TOP => return None,
+            0x680..0x6a0 => (0, msr - 0x680),
+            0x6c0..0x6e0 => (1, msr - 0x6c0),
+            0xdc0..0xde0 => (2, msr - 0xdc0),
+            _ => panic!("no such register: {msr:#x}"),
+        };
+        Some(&mut self.entries[slot as usize][kind])
+    }
+
+    fn call(&mut self, from: u64, to: u64) {
+        const ONE_CYCLE: u64 = 1;
+        self.top = (self.top + 1) % ENTRIES;
+        self.entries[self.top] = [from, to, ONE_CYCLE];
+    }
+
+    /// The CPU goes on with other code than that which was watched.
+    pub(crate) fn switched(&mut self) {
+        self.next_pc = None;
+    }
+
+    /// Sees the instruction that has led to `pc`, if it has not been seen.
+    ///
+    /// Hardware is up to date when an instruction is done. An NMI may come
+    /// between that and the trap behind the instruction, so it calls this too.
+    pub(crate) fn catch_up(&mut self, task: &Task, pc: u64) {
+        let Some(last) = self.next_pc.filter(|&last| last != pc) else { return };
+        self.next_pc = Some(pc);
+        match Branch::at(task, last) {
+            Branch::Call => self.call(last, pc),
+            Branch::Return => self.ret(),
+            Branch::Other => return,
+        }
+        trace(last);
+    }
+
+    fn ret(&mut self) {
+        self.entries[self.top] = [0; 3];
+        self.top = (self.top + ENTRIES - 1) % ENTRIES;
+    }
+}
+
+/// Before a task goes back to user mode: its code is watched, or not.
+pub(crate) fn set_watching(frame: &mut Frame, on: bool) {
+    const SINGLE_STEP: u64 = 1 << 8;
+    frame.rflags = frame.rflags & !SINGLE_STEP | if on { SINGLE_STEP } else { 0 };
+    UNIT.with(|unit| unit.next_pc = on.then_some(frame.rip));
+}
+
+/// The trap behind each instruction of watched user code.
+pub(crate) fn stepped(task: &Task, frame: &Frame) {
+    UNIT.try_with(|unit| unit.catch_up(task, frame.rip));
+}
+
+/// What an instruction is to the unit.
+enum Branch {
+    Call,
+    Return,
+    Other,
+}
+
+impl Branch {
+    fn at(task: &Task, pc: u64) -> Self {
+        let space = user_space_of(task.root());
+        let mut memory = PagedMemory::<_, 1>::with_tlb(DirectMap, space);
+        let mut code = [0; 2];
+        // It was executed just now, so it is there; unless it is the last byte
+        // of a page, a `ret` at most.
+        if memory.read(VirtAddr::new(pc), &mut code).is_err() {
+            let _ = memory.read(VirtAddr::new(pc), &mut code[..1]);
+        }
+        match code {
+            [0xe8, _] => Self::Call,
+            [0xff, modrm] if modrm >> 3 & 7 == 2 => Self::Call,
+            [0xc2 | 0xc3, _] => Self::Return,
+            _ => Self::Other,
+        }
+    }
+}
+
+static TRACING: AtomicBool = AtomicBool::new(false);
+
+/// How many branches the trace holds.
+pub(crate) static TRACED: AtomicU64 = AtomicU64::new(0);
+/// How many of them lie outside of the code that was to be traced.
+pub(crate) static TRACED_OUTSIDE: AtomicU64 = AtomicU64::new(0);
+/// That code: start and end.
+pub(crate) static TO_BE_TRACED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+/// The switch of the trace.
+pub(crate) fn set_tracing(on: bool) {
+    TRACING.store(on, Ordering::Relaxed);
+}
+
+/// Whether it is on.
+pub(crate) fn is_tracing() -> bool {
+    TRACING.load(Ordering::Relaxed)
+}
+
+fn trace(from: u64) {
+    if is_tracing() {
+        TRACED.fetch_add(1, Ordering::Relaxed);
+        let [start, end] = TO_BE_TRACED.each_ref().map(|bound| bound.load(Ordering::Relaxed));
+        if !(start..end).contains(&from) {
+            TRACED_OUTSIDE.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What the demonstration does: starts programs, makes their pages absent,
+//! carries the records out, and ends the run with an account.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use unwind_perf::task_data::AllAttachment;
+
+use crate::serial::println;
+use crate::task::{self, Program, Task};
+use crate::unwind::{UNWIND, aux_trace, branches, delivery, sampler, stream, tracer};
+use crate::{apic, cpu, descriptors, measure, memory, options, single_step};
+
+/// The programs that run all the time. Those that end are started again.
+const PROGRAMS: [Program; 9] = [
+    Program::Records,
+    Program::FramePointers,
+    Program::Tables,
+    Program::Compat,
+    Program::Nested,
+    Program::Exits,
+    Program::Executes,
+    Program::Forks,
+    Program::Crashes,
+];
+
+/// Bus clocks between two timer ticks: half a millisecond.
+const TICK: u32 = 500_000;
+
+/// Ticks between two evictions.
+const EVICT_EVERY: u64 = 2;
+
+/// Ticks of the phase in which stacks are measured.
+const MEASURE: u64 = 200;
+
+/// Ticks that the tasks get to end.
+const SETTLE: u64 = 100;
+
+static READER_STALLS: AtomicBool = AtomicBool::new(false);
+static EVICTED: AtomicU64 = AtomicU64::new(0);
+
+/// Makes the threads that conduct the run, and starts the clocks.
+pub(crate) fn start() {
+    let threads = [task::spawn_kernel_thread(read, 0), task::spawn_kernel_thread(conduct, 0)];
+    assert!(threads.iter().all(Option::is_some), "no room for the first threads");
+    apic::start_tick(TICK);
+    apic::start_sampling(options::get().hertz as u32);
+}
+
+/// A kernel thread: carries the records out.
+extern "C" fn read(_: u64) -> ! {
+    loop {
+        if !READER_STALLS.load(Ordering::Relaxed) {
+            stream::export();
+        }
+        task::sleep(1);
+    }
+}
+
+/// A kernel thread: conducts the run.
+extern "C" fn conduct(_: u64) -> ! {
+    cpu::enable_interrupts();
+    let wanted = options::get();
+    let mut running = PROGRAMS.map(|program| (program, None::<(&Task, u32)>));
+    // Those that the timer caused.
+    let taken = || {
+        let stepped = single_step::STEPS.load(Ordering::Relaxed);
+        sampler::COUNTS.taken.load(Ordering::Relaxed) - stepped
+    };
+    let mut stalled = 0;
+    let mut record_all = RecordAll::NotYet;
+    while taken() < wanted.samples {
+        for (program, task) in &mut running {
+            if task.is_none_or(|(task, id)| task.has_ended(id)) {
+                *task = start_program(*program);
+            }
+        }
+        if task::ticks().is_multiple_of(EVICT_EVERY) {
+            EVICTED.fetch_add(task::evict_next().into(), Ordering::Relaxed);
+        }
+        record_all.turn(taken(), wanted.samples);
+        let stall = taken() > wanted.samples / 2 && stalled < wanted.stall;
+        READER_STALLS.store(stall, Ordering::Relaxed);
+        stalled += u64::from(stall);
+        task::sleep(1);
+    }
+    finish()
+}
+
+/// Starts a program, and the events that belong to it.
+fn start_program(program: Program) -> Option<(&'static Task, u32)> {
+    let task = task::spawn_program(program)?;
+    if program == Program::Records {
+        task.set_traced();
+        let attached = branches::attach(task);
+        assert!(attached.is_some(), "no memory for a task's record");
+    }
+    Some((task, task.id()))
+}
+
+/// A system-wide event that records the calls of all tasks for a while. It
+/// slows them down: the branch unit is simulated.
+enum RecordAll {
+    NotYet,
+    On(AllAttachment, u64),
+    Over,
+}
+
+impl RecordAll {
+    /// Ticks for which it is on.
+    const TICKS: u64 = 60;
+
+    /// Called each tick.
+    fn turn(&mut self, taken: u64, wanted: u64) {
+        *self = match core::mem::replace(self, Self::Over) {
+            Self::NotYet if taken > wanted / 4 => match branches::attach_all() {
+                Some(attachment) => Self::On(attachment, task::ticks()),
+                None => panic!("no memory for the records of all tasks"),
+            },
+            Self::On(attachment, since) if task::ticks() >= since + Self::TICKS => {
+                branches::detach_all(attachment);
+                Self::Over
+            }
+            other => other,
+        };
+    }
+}
+
+fn finish() -> ! {
+    apic::stop_sampling();
+    measure::set_measuring(true);
+    for _ in 0..MEASURE {
+        // What tasks need to go on is brought in meanwhile.
+        task::sleep(1);
+    }
+    measure::set_measuring(false);
+    // Each task ends on its next way out, and delivers before it does.
+    task::end_all();
+    for _ in 0..SETTLE {
+        task::sleep(1);
+    }
+    assert!(task::user_tasks() == 0, "{} tasks did not end", task::user_tasks());
+    assert!(memory::frames_in_use() == 0, "{} frames are left", memory::frames_in_use());
+    cpu::disable_interrupts();
+    stream::export();
+    account();
+    println!("RESULT ok");
+    cpu::exit_machine(0x10)
+}
+
+/// Prints the counters.
+fn account() {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let samples = &sampler::COUNTS;
+    println!(
+        "samples: {} taken, {} in user code, {} in the kernel, {} in threads",
+        get(&samples.taken),
+        get(&samples.in_user),
+        get(&samples.in_kernel),
+        get(&samples.in_thread),
+    );
+    println!(
+        "samples: {} within the unwinder, {} instructions stepped with an nmi each",
+        get(&samples.in_unwinder),
+        get(&single_step::STEPS),
+    );
+    println!(
+        "requests: {} queued, {} pending, {} executed, {} refused",
+        get(&samples.queued),
+        get(&samples.already_pending),
+        get(&samples.already_executed),
+        get(&samples.refused),
+    );
+    println!(
+        "walks in the nmi: {} of user stacks, {} cut short by absent pages; {} kernel stacks incomplete",
+        get(&samples.compared),
+        get(&samples.would_be_cut),
+        get(&samples.kernel_incomplete),
+    );
+    let traces = &tracer::COUNTS;
+    println!(
+        "traced calls: {} traced, {} queued, {} already, {} refused",
+        get(&traces.traced),
+        get(&traces.queued),
+        get(&traces.already),
+        get(&traces.refused),
+    );
+    let deliveries = &delivery::COUNTS;
+    println!(
+        "deliveries: {} walks, {} matched, {} truncated, {} lost, {} task gone, {} exec",
+        get(&deliveries.walks),
+        get(&deliveries.matched),
+        get(&deliveries.truncated),
+        get(&deliveries.lost),
+        get(&deliveries.task_gone),
+        get(&deliveries.exec),
+    );
+    println!("drops: {:?}", UNWIND.drops());
+    let records = &branches::COUNTS;
+    println!(
+        "lbr: {} compared, {} agree, {} walk missed, {} disagree, {} of signals; {} calls, \
+         {} full, {} busy",
+        get(&records.compared),
+        get(&records.agreed),
+        get(&records.walk_missed),
+        get(&records.disagreed),
+        get(&records.of_signals),
+        get(&records.calls),
+        get(&records.full),
+        get(&records.busy),
+    );
+    let (given, back) = branches::memory();
+    println!("task data: {given} given, {back} back");
+    let (outside, missed) = aux_trace::faults();
+    println!(
+        "aux: {} parts, {} whole, {outside} outside, {missed} missed",
+        get(&aux_trace::COUNTS.parts),
+        get(&aux_trace::COUNTS.whole),
+    );
+    println!("records: {} lost", stream::lost());
+    println!(
+        "stack: {} request, {} walk by tables, {} walk by frame pointers, {} walk of 32-bit code",
+        measure::REQUEST.bytes(),
+        measure::WALK_BY_TABLES.bytes(),
+        measure::WALK_BY_FRAME_POINTERS.bytes(),
+        measure::WALK_OF_COMPAT.bytes(),
+    );
+    println!(
+        "stack: {} nmi in all, {} task in all",
+        descriptors::most_nmi_stack_used(),
+        task::most_stack_used(),
+    );
+    println!(
+        "pages: {} evicted, {} frames left; {} ticks",
+        get(&EVICTED),
+        memory::frames_in_use(),
+        task::ticks(),
+    );
+}

@@ -1,0 +1,65 @@
+//! A small kernel that embeds the unwinder, to be read by those who embed it
+//! into theirs.
+//!
+//! It boots under QEMU, runs user programs of several kinds, samples them by
+//! NMIs, and sends the samples and the stacks that it delivers out of the
+//! machine, where `report` merges and checks them.
+//!
+//! | folder | what |
+//! |---|---|
+//! | `unwind/` | **the unwinder's hooks**: start there |
+//! | `entry.s`, `entry.rs` | ways into the kernel and out of it |
+//! | `task/` | tasks, their turns, their programs and system calls |
+//! | `memory/` | frames, page tables, demand paging, user memory |
+//! | the rest | the hardware |
+//!
+//! The kernel runs on one CPU and does not preempt its own code. What that
+//! makes simpler than it is elsewhere is said where it does.
+#![no_std]
+#![no_main]
+
+mod apic;
+mod branch_unit;
+mod conductor;
+mod cpu;
+mod descriptors;
+mod entry;
+mod exclusive;
+mod measure;
+mod memory;
+mod options;
+mod serial;
+mod single_step;
+mod task;
+mod unwind;
+
+use core::arch::global_asm;
+use core::panic::PanicInfo;
+
+use serial::println;
+
+global_asm!(include_str!("boot.s"), options(att_syntax));
+global_asm!(include_str!("entry.s"), options(att_syntax));
+global_asm!(include_str!("mem.s"), options(att_syntax));
+
+/// Called by boot.s.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_main(start_info: u64) -> ! {
+    options::read(start_info);
+    println!("kernel: long mode, {:?}", options::get());
+    descriptors::load();
+    memory::drop_identity_map();
+    descriptors::paint_nmi_stack();
+    task::paint_stacks();
+    unwind::register();
+    unwind::kernel_stack::open_table();
+    conductor::start();
+    task::start()
+}
+
+#[panic_handler]
+fn panic(info: &PanicInfo<'_>) -> ! {
+    cpu::disable_interrupts();
+    println!("PANIC {info}");
+    cpu::exit_machine(0x7f)
+}

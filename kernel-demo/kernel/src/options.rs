@@ -1,0 +1,62 @@
+//! What the machine was started with: `-append "samples=400"`.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use unwind_x86::paging::{PhysAddr, PhysicalMemory};
+
+use crate::memory::DirectMap;
+
+/// The options of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// How many samples are taken.
+    pub(crate) samples: u64,
+    /// How many a second.
+    pub(crate) hertz: u64,
+    /// For how many ticks, in the middle of the run, nobody reads the rings.
+    pub(crate) stall: u64,
+}
+
+const DEFAULT: Options = Options { samples: 400, hertz: 1000, stall: 0 };
+
+static SAMPLES: AtomicU64 = AtomicU64::new(DEFAULT.samples);
+static HERTZ: AtomicU64 = AtomicU64::new(DEFAULT.hertz);
+static STALL: AtomicU64 = AtomicU64::new(DEFAULT.stall);
+
+/// The options.
+pub(crate) fn get() -> Options {
+    Options {
+        samples: SAMPLES.load(Ordering::Relaxed),
+        hertz: HERTZ.load(Ordering::Relaxed),
+        stall: STALL.load(Ordering::Relaxed),
+    }
+}
+
+/// Reads the command line that the machine's start information leads to.
+/// Unknown words are ignored.
+pub(crate) fn read(start_info: u64) {
+    const COMMAND_LINE_AT: u64 = 24;
+    let mut addr = [0; 8];
+    let mut line = [0; 256];
+    if DirectMap.read(PhysAddr::new(start_info + COMMAND_LINE_AT), &mut addr).is_err() {
+        return;
+    }
+    if DirectMap.read(PhysAddr::new(u64::from_le_bytes(addr)), &mut line).is_err() {
+        return;
+    }
+    let line = line.split(|&byte| byte == 0).next().unwrap_or_default();
+    for word in line.split(|&byte| byte == b' ') {
+        let Some((name, value)) = core::str::from_utf8(word).ok().and_then(|word| {
+            let (name, value) = word.split_once('=')?;
+            Some((name, value.parse().ok()?))
+        }) else {
+            continue;
+        };
+        match name {
+            "samples" => SAMPLES.store(value, Ordering::Relaxed),
+            "hertz" => HERTZ.store(value, Ordering::Relaxed),
+            "stall" => STALL.store(value, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+}

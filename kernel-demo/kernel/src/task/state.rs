@@ -1,0 +1,262 @@
+//! What a task is made of.
+
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use unwind_core::{Cookie, RowCache, SharedModuleMap, TaskKind, TaskState, UnwindCache};
+use unwind_perf::task_data::TaskData;
+use unwind_x86::SframeMemoryError;
+use unwind_x86::lbr::LbrSample;
+
+use crate::exclusive::{Exclusive, Renewed};
+use crate::measure;
+use crate::memory::{Space, kernel_root};
+use crate::task::signal::SignalState;
+
+/// How many tasks there are at most.
+const TASKS: usize = 16;
+
+const STACK_LEN: usize = 16 << 10;
+
+/// How many frames of a user stack are kept.
+pub(crate) const TRACE_LEN: usize = 126;
+
+/// The user stack of one kernel entry.
+pub(crate) type Trace = UnwindCache<TRACE_LEN, SframeMemoryError>;
+
+/// A task. What an NMI may look at is atomic.
+pub(crate) struct Task {
+    /// The unwinder's marks: who asked for this task's stack. Any context.
+    unwind: Renewed<TaskState>,
+    /// What the branch unit's record needs while the task does not run.
+    data: Renewed<TaskData>,
+    /// The record of the last sample.
+    pub(crate) record: Exclusive<Option<(Cookie, LbrSample)>>,
+    /// Whether a part of its program is traced.
+    traced: AtomicBool,
+    /// Whether it has a signal handler.
+    pub(super) has_handler: AtomicBool,
+    /// Where the last delivery's stack is kept. Only the task's own way out
+    /// borrows it.
+    pub(crate) trace: Exclusive<Trace>,
+    /// The modules with SFrame tables of its address space.
+    pub(crate) modules: SharedModuleMap<4>,
+    pub(super) has_tables: AtomicBool,
+    /// The rows that walks of this address space used.
+    pub(crate) rows: Exclusive<RowCache<128>>,
+    /// How often it has gone back to user mode. The unwinder does not know of
+    /// this number: it goes out with every record, so that a reader can tell
+    /// whether a stack really is of the kernel entry of its sample.
+    pub(crate) returns: AtomicU64,
+    /// Whether that number is about to change.
+    pub(crate) returning: AtomicBool,
+    pub(super) id: AtomicU32,
+    kind: AtomicU8,
+    /// The root of its page tables.
+    root: AtomicU64,
+    space: Exclusive<Option<Space>>,
+    pub(super) run_state: AtomicU8,
+    pub(super) wake_at: AtomicU64,
+    /// Where its kernel stack was left when another task took over.
+    pub(super) kernel_sp: AtomicU64,
+    pub(super) parent: AtomicU32,
+    pub(super) signals: Exclusive<SignalState>,
+    pub(super) signal_is_due: AtomicBool,
+}
+
+/// What a task is: see [`TaskKind`].
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    KernelThread,
+    /// It is about to become a user task and has no user registers yet.
+    Starting,
+    User,
+    Exiting,
+}
+
+static TABLE: [Task; TASKS] = [const { Task::new() }; TASKS];
+
+#[repr(C, align(16))]
+struct Stack(core::cell::UnsafeCell<[u8; STACK_LEN]>);
+
+// SAFETY: Rust code does not look into it but by address, as the owner of the
+// stack.
+unsafe impl Sync for Stack {}
+
+static STACKS: [Stack; TASKS] =
+    [const { Stack(core::cell::UnsafeCell::new([0; STACK_LEN])) }; TASKS];
+
+impl Task {
+    const fn new() -> Self {
+        Self {
+            unwind: Renewed::new(TaskState::new()),
+            data: Renewed::new(TaskData::new()),
+            record: Exclusive::new(None),
+            traced: AtomicBool::new(false),
+            has_handler: AtomicBool::new(false),
+            trace: Exclusive::new(UnwindCache::new()),
+            modules: SharedModuleMap::new(),
+            has_tables: AtomicBool::new(false),
+            rows: Exclusive::new(RowCache::new()),
+            returns: AtomicU64::new(0),
+            returning: AtomicBool::new(false),
+            id: AtomicU32::new(0),
+            kind: AtomicU8::new(0),
+            root: AtomicU64::new(0),
+            space: Exclusive::new(None),
+            run_state: AtomicU8::new(0),
+            wake_at: AtomicU64::new(0),
+            kernel_sp: AtomicU64::new(0),
+            parent: AtomicU32::new(0),
+            signals: Exclusive::new(SignalState::NONE),
+            signal_is_due: AtomicBool::new(false),
+        }
+    }
+
+    /// All places for tasks, taken or not.
+    pub(super) fn all() -> &'static [Self] {
+        &TABLE
+    }
+
+    /// The unwinder's block. Any context.
+    pub(crate) fn unwind(&self) -> &TaskState {
+        self.unwind.get()
+    }
+
+    /// The branch unit's block. Any context.
+    pub(crate) fn data(&self) -> &TaskData {
+        self.data.get()
+    }
+
+    /// Makes the blocks those of a task of which nothing is known.
+    ///
+    /// # Safety
+    ///
+    /// The place is free: no task is on it, so nobody looks at its blocks.
+    pub(super) unsafe fn renew_blocks(&self) {
+        // SAFETY: the caller's.
+        unsafe { self.unwind.renew(TaskState::new()) }
+        // SAFETY: the caller's.
+        unsafe { self.data.renew(TaskData::new()) }
+        self.record.with(|record| *record = None);
+        self.has_handler.store(false, Ordering::Relaxed);
+        self.traced.store(false, Ordering::Relaxed);
+    }
+
+    /// Says that a part of its program is traced.
+    pub(crate) fn set_traced(&self) {
+        self.traced.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_traced(&self) -> bool {
+        self.traced.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn has_handler(&self) -> bool {
+        self.has_handler.load(Ordering::Relaxed)
+    }
+
+    /// The number by which records name it.
+    pub(crate) fn id(&self) -> u32 {
+        self.id.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        match self.kind.load(Ordering::Relaxed) {
+            0 => Kind::KernelThread,
+            1 => Kind::Starting,
+            2 => Kind::User,
+            _ => Kind::Exiting,
+        }
+    }
+
+    pub(super) fn set_kind(&self, kind: Kind) {
+        self.kind.store(kind as u8, Ordering::Relaxed);
+    }
+
+    /// Whether its program has SFrame tables.
+    pub(crate) fn has_tables(&self) -> bool {
+        self.has_tables.load(Ordering::Relaxed)
+    }
+
+    /// Whether the task that had this number is no more.
+    pub(crate) fn has_ended(&self, id: u32) -> bool {
+        self.id() != id || self.run_state.load(Ordering::Relaxed) == super::schedule::FREE
+    }
+
+    /// What the unwinder is told about it.
+    pub(crate) fn unwind_kind(&self) -> TaskKind {
+        match self.kind() {
+            Kind::KernelThread => TaskKind::KernelThread,
+            Kind::Starting => TaskKind::NoUserRegisters,
+            Kind::User => TaskKind::User,
+            Kind::Exiting => TaskKind::Exiting,
+        }
+    }
+
+    /// The physical address of the root of its page tables. Any context.
+    pub(crate) fn root(&self) -> u64 {
+        match self.root.load(Ordering::Relaxed) {
+            0 => kernel_root(),
+            root => root,
+        }
+    }
+
+    /// Calls `f` with its address space, if it has one. Does not sleep.
+    pub(crate) fn with_space<R>(&self, f: impl FnOnce(&mut Space) -> R) -> Option<R> {
+        self.space.with(|space| space.as_mut().map(f))
+    }
+
+    /// Exchanges the address space. What was there before must not be selected
+    /// any more when it is freed.
+    pub(super) fn replace_space(&self, new: Option<Space>) -> Option<Space> {
+        self.root.store(new.as_ref().map_or(0, Space::root), Ordering::Relaxed);
+        self.space.with(|space| core::mem::replace(space, new))
+    }
+
+    /// Where its kernel stack begins: the highest address, exclusive.
+    pub(super) fn stack_top(&self) -> u64 {
+        self.stack_start() + STACK_LEN as u64
+    }
+
+    /// Whether a stack pointer is on its kernel stack.
+    pub(super) fn owns_stack(&self, sp: u64) -> bool {
+        // A full stack's pointer is its start, an empty one's its end.
+        (self.stack_start()..=self.stack_top()).contains(&sp)
+    }
+
+    fn stack_start(&self) -> u64 {
+        let number = Self::all().iter().position(|task| core::ptr::eq(task, self));
+        STACKS.as_ptr() as u64 + (number.unwrap_or(0) * STACK_LEN) as u64
+    }
+}
+
+unsafe extern "C" {
+    static boot_stack: u8;
+    static boot_stack_top: u8;
+}
+
+/// Paints all kernel stacks, none of which is in use.
+pub(crate) fn paint_stacks() {
+    let start = STACKS.as_ptr() as u64;
+    // SAFETY: no task has run, and the boot code has a stack of its own.
+    unsafe { measure::paint(start, start + (TASKS * STACK_LEN) as u64) }
+}
+
+/// The most that was used of a kernel stack, in bytes.
+pub(crate) fn most_stack_used() -> u64 {
+    let used = |task: &Task| measure::used(task.stack_start(), task.stack_top());
+    TABLE.iter().map(used).max().unwrap_or(0)
+}
+
+/// The kernel stack that `addr` is in, as start and end.
+pub(crate) fn kernel_stack_of(addr: u64) -> Option<(u64, u64)> {
+    // The idle thread's.
+    let boot = (&raw const boot_stack as u64, &raw const boot_stack_top as u64);
+    if (boot.0..boot.1).contains(&addr) {
+        return Some(boot);
+    }
+    let first = STACKS.as_ptr() as u64;
+    let number = addr.checked_sub(first)? / STACK_LEN as u64;
+    let start = first + number * STACK_LEN as u64;
+    (number < TASKS as u64).then_some((start, start + STACK_LEN as u64))
+}

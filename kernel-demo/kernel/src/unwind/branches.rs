@@ -1,0 +1,256 @@
+//! The hardware's call stacks: whose record it is at a context switch, and how
+//! it compares with the walk that comes later.
+//!
+//! The record is the CPU's, a call chain a task's. So the memory for it hangs
+//! on the tasks ([`TaskData`]) for as long as someone uses it, and a context
+//! switch saves and restores ([`LbrCpu`]).
+//!
+//! [`TaskData`]: unwind_perf::task_data::TaskData
+
+use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+use unwind_core::{Cookie, VirtAddr};
+use unwind_perf::task_data::{
+    AllAttachment, DataHandle, DataHost, DataLayout, Switch, SwitchHook, TaskAttachment, TaskData,
+    TaskDataUsers,
+};
+use unwind_x86::lbr::{LbrCpu, LbrSample, LbrState, Outcome, Tenant, join};
+
+use super::host::Kernel;
+use super::sampler::count;
+use crate::branch_unit::{LBR, UNIT};
+use crate::exclusive::Exclusive;
+use crate::task::{self, Task, Trace};
+
+/// Who needs the records of tasks.
+static USERS: TaskDataUsers = TaskDataUsers::new(Some(DataLayout::of::<LbrState>()));
+/// Whether a switch has to care.
+static HOOK: SwitchHook = SwitchHook::new();
+/// The CPU's record.
+static CPU: Exclusive<LbrCpu> = Exclusive::new(LbrCpu::new(LBR));
+
+/// How the records compare with the walks.
+pub(crate) struct Counts {
+    /// Samples with a record whose stack came.
+    pub(crate) compared: AtomicU64,
+    pub(crate) agreed: AtomicU64,
+    pub(crate) walk_missed: AtomicU64,
+    pub(crate) disagreed: AtomicU64,
+    /// Of stacks with a signal frame, which is no call.
+    pub(crate) of_signals: AtomicU64,
+    /// Calls that record and walk have in common, in all.
+    pub(crate) calls: AtomicU64,
+    /// Records that were full: the walk goes on where they end.
+    pub(crate) full: AtomicU64,
+    /// Samples in which the record was in use.
+    pub(crate) busy: AtomicU64,
+}
+
+pub(crate) static COUNTS: Counts = Counts {
+    compared: AtomicU64::new(0),
+    agreed: AtomicU64::new(0),
+    walk_missed: AtomicU64::new(0),
+    disagreed: AtomicU64::new(0),
+    of_signals: AtomicU64::new(0),
+    calls: AtomicU64::new(0),
+    full: AtomicU64::new(0),
+    busy: AtomicU64::new(0),
+};
+
+/// Memory for the records of tasks, as many as there can be.
+struct Piece {
+    /// Odd while it is given out; counts up with each change.
+    generation: AtomicU16,
+    state: Exclusive<LbrState>,
+}
+
+const PIECES: usize = 16;
+
+static PIECE: [Piece; PIECES] =
+    [const { Piece { generation: AtomicU16::new(0), state: Exclusive::new(LbrState::new()) } };
+        PIECES];
+
+impl DataHost for Kernel {
+    type Task = &'static Task;
+
+    fn data<'t>(&self, task: &'t &'static Task) -> &'t TaskData {
+        task.data()
+    }
+
+    fn alloc(&self, _: DataLayout) -> Option<DataHandle> {
+        let mut pieces = (0..).zip(&PIECE);
+        let (index, piece) = pieces.find(|(_, piece)| {
+            let generation = piece.generation.load(Ordering::Relaxed);
+            generation & 1 == 0
+                && piece
+                    .generation
+                    .compare_exchange(
+                        generation,
+                        generation.wrapping_add(1),
+                        Ordering::Acquire,
+                        Ordering::Relaxed,
+                    )
+                    .is_ok()
+        })?;
+        piece.state.with(|state| *state = LbrState::new());
+        DataHandle::new(index, piece.generation.load(Ordering::Relaxed))
+    }
+
+    fn free(&self, handle: DataHandle) {
+        if let Some(piece) = PIECE.get(handle.index() as usize) {
+            piece.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Readers are a switch, with interrupts off, and an NMI: on the one CPU
+    /// none of them is in the middle of reading when this is called.
+    fn free_after_readers(&self, handle: DataHandle) {
+        self.free(handle);
+    }
+
+    fn next_task(&self, after: Option<&&'static Task>) -> Option<&'static Task> {
+        task::next_task(after.copied())
+    }
+
+    fn relax(&self) {
+        task::sleep(1);
+    }
+}
+
+/// Calls `f` with the record's place of a task, if it has one. Any context.
+fn with_state<R>(handle: DataHandle, f: impl FnOnce(Tenant<'_>) -> R) -> Option<R> {
+    let piece = PIECE.get(handle.index() as usize)?;
+    if piece.generation.load(Ordering::Relaxed) != handle.generation() {
+        return None;
+    }
+    let owner = u64::from(handle.index()) << 16 | u64::from(handle.generation());
+    piece.state.try_with(|state| f(Tenant { owner, state }))
+}
+
+/// An event of one task starts to use its record. The task does not run yet.
+pub(crate) fn attach(task: &'static Task) -> Option<TaskAttachment> {
+    let attachment = USERS.attach_task(&Kernel, &task).ok()?;
+    HOOK.add_user();
+    task.data().handle().and_then(|handle| with_state(handle, |tenant| tenant.state.add_user()));
+    Some(attachment)
+}
+
+/// An event of the whole system starts to use the records of all tasks.
+pub(crate) fn attach_all() -> Option<AllAttachment> {
+    let attachment = USERS.attach_all(&Kernel).ok()?;
+    HOOK.add_user();
+    // The caller is a kernel thread: it has no user code to record.
+    CPU.with(|cpu| UNIT.with(|unit| cpu.start_wide(unit, None)));
+    Some(attachment)
+}
+
+/// The system-wide event has ended.
+pub(crate) fn detach_all(attachment: AllAttachment) {
+    CPU.with(LbrCpu::stop_wide);
+    HOOK.remove_user();
+    USERS.detach_all(&Kernel, attachment);
+}
+
+/// A task was forked, and does not run yet.
+pub(crate) fn forked(child: &'static Task) {
+    // Without memory the child goes without, and it is counted.
+    let _ = USERS.fork(&Kernel, &child);
+}
+
+/// A task exits.
+pub(crate) fn exited(task: &'static Task) {
+    USERS.exit(&Kernel, &task);
+}
+
+/// The context switch, on the way from one task to the other. Interrupts are
+/// off.
+pub(crate) fn switch(from: &Task, to: &Task) {
+    let Some(Switch { from, to, .. }) = HOOK.switch(Some(from.data()), Some(to.data())) else {
+        return;
+    };
+    CPU.with(|cpu| {
+        UNIT.with(|unit| {
+            unit.switched();
+            if let Some(from) = from {
+                with_state(from, |tenant| cpu.switch_out(unit, Some(tenant)));
+            }
+            let came = to.and_then(|to| with_state(to, |tenant| cpu.switch_in(unit, Some(tenant))));
+            if came.is_none() {
+                cpu.switch_in(unit, None);
+            }
+        });
+    });
+}
+
+/// Whether the hardware is to record the task's user code.
+pub(crate) fn is_recorded(task: &Task) -> bool {
+    if HOOK.users() == 0 || task.kind() != task::Kind::User {
+        return false;
+    }
+    CPU.with(|cpu| {
+        let handle = task.data().handle();
+        let own = handle.and_then(|handle| with_state(handle, |t| cpu.is_used(Some(t.state))));
+        own.unwrap_or_else(|| cpu.is_used(None))
+    })
+}
+
+/// Reads the record for a sample of a task whose user code is at `pc`. In NMIs.
+pub(super) fn sample(task: &Task, pc: u64, cookie: Cookie) {
+    // In the middle of a switch the hardware holds the record of either task.
+    // Kernels with a branch unit switch it with the counters stopped.
+    if !core::ptr::eq(task, task::current()) {
+        return count(&COUNTS.busy);
+    }
+    let handle = task.data().handle();
+    let Some(handle) = handle.filter(|_| HOOK.users() != 0) else { return };
+    let read = CPU.try_with(|cpu| {
+        UNIT.try_with(|unit| {
+            with_state(handle, |tenant| {
+                unit.catch_up(task, pc);
+                let used = cpu.is_used(Some(tenant.state));
+                used.then(|| cpu.read_stamped(unit, tenant.state))
+            })
+        })
+    });
+    match read.flatten().flatten() {
+        Some(Some(record)) => {
+            task.record.try_with(|kept| *kept = Some((cookie, record)));
+        }
+        Some(None) => {}
+        None => count(&COUNTS.busy),
+    }
+}
+
+/// Compares the record of a sample with the walk that its cookie brought. Task
+/// context.
+pub(super) fn compare(task: &Task, cookie: Cookie, trace: &Trace) {
+    let kept = task.record.with(Option::take);
+    let Some((_, record)) = kept.filter(|(of, _)| *of == cookie) else { return };
+    let mut pcs = [0; task::TRACE_LEN];
+    let len = trace.len();
+    for (word, pc) in pcs.iter_mut().zip(trace.pcs()) {
+        *word = VirtAddr::get(pc);
+    }
+    compare_with(&record, &pcs[..len], task.has_handler());
+}
+
+fn compare_with(record: &LbrSample, pcs: &[u64], has_signals: bool) {
+    let joined = join(record.branches(), pcs);
+    count(&COUNTS.compared);
+    COUNTS.calls.fetch_add(joined.agreed() as u64, Ordering::Relaxed);
+    if record.is_full() {
+        count(&COUNTS.full);
+    }
+    count(match joined.outcome() {
+        Outcome::Agree => &COUNTS.agreed,
+        _ if has_signals => &COUNTS.of_signals,
+        Outcome::WalkMissed => &COUNTS.walk_missed,
+        Outcome::Disagree => &COUNTS.disagreed,
+    });
+}
+
+/// How many pieces of memory were given out and have come back.
+pub(crate) fn memory() -> (u64, u64) {
+    let counters = USERS.counters();
+    (counters.allocated, counters.freed)
+}

@@ -1,0 +1,129 @@
+//! Deliveries: on the way out of the kernel, at exec and at exit.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use unwind_core::{Audience, Lost, SampleEnd, UserReturn};
+
+use super::sampler::count;
+use super::{Client, UNWIND, branches, stream, user_stack};
+use crate::entry::Frame;
+use crate::measure;
+use crate::memory::UserMemory;
+use crate::task::Task;
+
+/// How the deliveries ended.
+pub(crate) struct Counts {
+    /// User stacks walked.
+    pub(crate) walks: AtomicU64,
+    /// Clients served, by what they got.
+    pub(crate) matched: AtomicU64,
+    pub(crate) truncated: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) task_gone: AtomicU64,
+    pub(crate) exec: AtomicU64,
+}
+
+pub(crate) static COUNTS: Counts = Counts {
+    walks: AtomicU64::new(0),
+    matched: AtomicU64::new(0),
+    truncated: AtomicU64::new(0),
+    lost: AtomicU64::new(0),
+    task_gone: AtomicU64::new(0),
+    exec: AtomicU64::new(0),
+};
+
+static IN_UNWINDER: AtomicBool = AtomicBool::new(false);
+
+/// Whether the bookkeeping of the unwinder was interrupted.
+pub(crate) fn in_unwinder() -> bool {
+    IN_UNWINDER.load(Ordering::Relaxed)
+}
+
+/// Marks `f` as the unwinder's bookkeeping, for the sampler to count. `f` does
+/// not sleep.
+pub(crate) fn within_unwinder<R>(f: impl FnOnce() -> R) -> R {
+    IN_UNWINDER.store(true, Ordering::Relaxed);
+    let result = f();
+    IN_UNWINDER.store(false, Ordering::Relaxed);
+    result
+}
+
+/// Ends the kernel entry of a task that goes back to user mode; `false` if
+/// there is something to deliver first. Interrupts are off.
+#[inline(never)]
+pub(crate) fn entry_ends(task: &Task) -> bool {
+    // An NMI in between cannot know which entry the unwinder is in.
+    task.returning.store(true, Ordering::Relaxed);
+    let ended = within_unwinder(|| UNWIND.user_return(task)) == UserReturn::Ready;
+    if ended {
+        task.returns.fetch_add(1, Ordering::Relaxed);
+    }
+    task.returning.store(false, Ordering::Relaxed);
+    ended
+}
+
+/// Hands out the task's user stack to whoever asked. `frame` has the registers
+/// with which the task goes on, or would have. May sleep: absent pages of the
+/// stack and of the tables are brought in.
+#[inline(never)]
+pub(crate) fn deliver(task: &Task, frame: &Frame) {
+    let delivered = task.trace.try_with(|trace| {
+        let walk = |trace: &mut _| {
+            count(&COUNTS.walks);
+            user_stack::walk(task, frame, &mut UserMemory, trace);
+            measure::walk(task, frame);
+        };
+        let mut delivery = UNWIND.deliver(task, Audience::Asked, Some(trace), walk);
+        while let Some(serving) = delivery.next() {
+            count_end(serving.end());
+            let client = Client::from_id(serving.client());
+            if let (Some(client), Some(trace)) = (client, serving.trace()) {
+                stream::write_stack(task, client, serving.cookie(), trace);
+                if client == Client::Profiler {
+                    branches::compare(task, serving.cookie(), trace);
+                }
+            }
+        }
+    });
+    // Only this task's way out, its exec and its exit come here.
+    assert!(delivered.is_some(), "a delivery in a delivery");
+}
+
+/// Before a task's program is exchanged: whoever asked gets the stack of the
+/// old one, and nobody can ask until [`resume`].
+pub(crate) fn suspend(task: &Task, frame: &Frame) {
+    UNWIND.close(task);
+    deliver(task, frame);
+}
+
+/// After a task's program was exchanged: requests are granted again, with new
+/// cookies.
+pub(crate) fn resume(task: &Task) {
+    task.returning.store(true, Ordering::Relaxed);
+    // Nothing is pending after `suspend`; if something were, it would belong
+    // to a program that is gone.
+    while UNWIND.reopen(task) == UserReturn::Pending {
+        abandon(task, Lost::Exec);
+    }
+    task.returns.fetch_add(1, Ordering::Relaxed);
+    task.returning.store(false, Ordering::Relaxed);
+}
+
+/// A task ends and its memory is gone already: whoever asked is told so.
+pub(crate) fn abandon(task: &Task, lost: Lost) {
+    UNWIND.close(task);
+    let mut abandonment = UNWIND.abandon(task, lost);
+    while let Some(serving) = abandonment.next() {
+        count_end(serving.end());
+    }
+}
+
+fn count_end(end: SampleEnd) {
+    count(match end {
+        SampleEnd::Matched => &COUNTS.matched,
+        SampleEnd::Truncated => &COUNTS.truncated,
+        SampleEnd::TaskGone => &COUNTS.task_gone,
+        SampleEnd::Exec => &COUNTS.exec,
+        _ => &COUNTS.lost,
+    });
+}

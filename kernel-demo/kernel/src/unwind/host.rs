@@ -1,0 +1,50 @@
+//! What the unwinder asks of this kernel.
+
+use unwind_core::{Context, Host, ScheduleError, TaskKind, TaskState};
+
+use crate::task::{self, Task};
+use crate::{apic, cpu, entry};
+
+/// This kernel, as the unwinder sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel;
+
+impl Host for Kernel {
+    type Task = Task;
+
+    fn state<'t>(&self, task: &'t Task) -> &'t TaskState {
+        task.unwind()
+    }
+
+    fn task_kind(&self, task: &Task) -> TaskKind {
+        task.unwind_kind()
+    }
+
+    fn in_nmi(&self) -> bool {
+        entry::in_nmi()
+    }
+
+    fn cpu(&self) -> u32 {
+        0
+    }
+
+    /// Every way out asks [`user_return`](unwind_core::DeferredUnwind) whether
+    /// something is pending, so nothing has to be noted. Only an NMI may come
+    /// after that question: an interrupt leads the task to it again. It is
+    /// taken where interrupts are on, so before the next user instruction at
+    /// the latest.
+    fn schedule(&self, _: &Task, context: Context) -> Result<(), ScheduleError> {
+        if context == Context::Nmi {
+            apic::send_return_work();
+        }
+        Ok(())
+    }
+
+    fn clock(&self) -> u64 {
+        cpu::clock()
+    }
+
+    fn relax(&self) {
+        task::sleep(1);
+    }
+}

@@ -1,0 +1,78 @@
+//! The unwinder, embedded. This folder is what a kernel has to write to have
+//! one; all else in this crate is a small kernel around it.
+//!
+//! | hook | where it is called | file |
+//! |---|---|---|
+//! | what the unwinder asks of the kernel | by the unwinder, in any context | [`host`] |
+//! | a sample is due | the NMI | [`sampler`] |
+//! | a system call begins | [`kernel_entry`] | [`tracer`] |
+//! | a task goes back to user mode | [`leave`], on every way out | [`delivery`] |
+//! | a task starts, forks, executes another program or ends | `task/life.rs` | [`delivery`], [`branches`] |
+//! | the CPU switches tasks | `task/schedule.rs` | [`branches`], [`aux_trace`] |
+//! | kernel frames | the NMI | [`kernel_stack`] |
+//! | user frames | a delivery; an NMI that may not defer | [`user_stack`] |
+//! | records out | the NMI, deliveries, life-cycle events | [`stream`] |
+//!
+//! [`kernel_entry`]: crate::entry
+//! [`leave`]: crate::entry
+
+pub(crate) mod aux_trace;
+pub(crate) mod branches;
+pub(crate) mod delivery;
+mod host;
+pub(crate) mod kernel_stack;
+pub(crate) mod sampler;
+pub(crate) mod stream;
+pub(crate) mod tracer;
+pub(crate) mod user_stack;
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use unwind_core::{ClientId, DeferredUnwind, SerialCookies};
+
+use self::host::Kernel;
+
+/// The kernel's one instance.
+pub(crate) static UNWIND: DeferredUnwind<Kernel, SerialCookies> =
+    DeferredUnwind::new(Kernel, SerialCookies::new());
+
+/// Those who ask for stacks. Each has one registration, and an event of its
+/// own in the records.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Client {
+    /// The NMI.
+    Profiler,
+    /// The system-call tracer.
+    Tracer,
+}
+
+static IDS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+impl Client {
+    const ALL: [Self; 2] = [Self::Profiler, Self::Tracer];
+
+    /// The number of its event in the records.
+    pub(crate) const fn event(self) -> u64 {
+        self as u64 + 1
+    }
+
+    /// Its registration. Before [`register`] it is one that is refused.
+    pub(crate) fn id(self) -> ClientId {
+        ClientId::from_bits(IDS[self as usize].load(Ordering::Relaxed))
+    }
+
+    /// Whose registration `id` is.
+    pub(crate) fn from_id(id: ClientId) -> Option<Self> {
+        Self::ALL.into_iter().find(|client| client.id() == id)
+    }
+}
+
+/// Registers all clients. Once, before anything is sampled.
+pub(crate) fn register() {
+    for client in Client::ALL {
+        match UNWIND.register() {
+            Ok(id) => IDS[client as usize].store(id.to_bits(), Ordering::Relaxed),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

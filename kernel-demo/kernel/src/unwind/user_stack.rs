@@ -1,0 +1,161 @@
+//! Walks of user stacks: 64-bit code by SFrame tables or by frame pointers,
+//! 32-bit code by frame pointers.
+
+use unwind_core::{
+    Arch, Base, CacheSlot, Cached, CfaRule, End, FrameContext, Memory, Origin, Row, RowCache,
+    RowSource, ShortRow, VirtAddr, Walker, WordSize,
+};
+use unwind_x86::paging::PagedMemory;
+use unwind_x86::{
+    FramePointers, Ia32, Ia32Regs, Prologue, Selector, SframeMemoryError, SframeMemorySource,
+    SignalTrampolines, X86_64,
+};
+
+use super::kernel_stack::registers;
+use crate::descriptors;
+use crate::entry::Frame;
+use crate::memory::{DirectMap, user_space_of};
+use crate::task::{Task, Trace, stack_end};
+
+/// The end of a walk.
+pub(crate) type UserEnd = End<SframeMemoryError>;
+
+/// Walks the stack at `frame` into `trace`. Where `mem` may sleep, so may this.
+#[inline(never)]
+pub(crate) fn walk<M: Memory>(task: &Task, frame: &Frame, mem: &mut M, trace: &mut Trace) {
+    let walked = task.rows.try_with(|rows| walk_with(task, frame, mem, rows, trace));
+    // Only deliveries come here, one at a time for each task.
+    assert!(walked.is_some(), "two walks of one task");
+}
+
+/// The same with another cache of rows.
+pub(crate) fn walk_with<M: Memory>(
+    task: &Task,
+    frame: &Frame,
+    mem: &mut M,
+    rows: &mut RowCache<128>,
+    trace: &mut Trace,
+) {
+    if frame.is_compat() {
+        walk_compat(task, frame, mem, trace);
+    } else {
+        walk_64(task, frame, mem, rows, trace);
+    }
+}
+
+// The two are functions of their own, so that each takes the stack that it
+// needs and not that of both.
+#[inline(never)]
+fn walk_64<M: Memory>(
+    task: &Task,
+    frame: &Frame,
+    mem: &mut M,
+    rows: &mut RowCache<128>,
+    trace: &mut Trace,
+) {
+    let mut source = source(Cached::new(SframeMemorySource::new(&task.modules), rows));
+    let walker = Walker::new(X86_64::FOUR_LEVEL, &mut source).fallback(ToStackEnd(FramePointers));
+    walker.stack_end(stack_end(false)).trace(registers(frame), mem, trace);
+}
+
+#[inline(never)]
+fn walk_compat<M: Memory>(task: &Task, frame: &Frame, mem: &mut M, trace: &mut Trace) {
+    let mut source = compat_source(SframeMemorySource::new(&task.modules));
+    let walker = Walker::new(compat_mode(frame), &mut source).fallback(ToStackEnd(FramePointers));
+    walker.stack_end(stack_end(true)).trace(compat_registers(frame), mem, trace);
+}
+
+/// Walks the stack at `frame` as far as it is present. Any context: nothing is
+/// faulted in, nothing is waited for, and no row is remembered.
+pub(crate) fn walk_present(task: &Task, frame: &Frame, found: impl FnMut(u64)) -> Option<UserEnd> {
+    let mut mem = PagedMemory::<_, 4>::with_tlb(DirectMap, user_space_of(task.root()));
+    let tables = SframeMemorySource::new(&task.modules);
+    if frame.is_compat() {
+        let walker = Walker::new(compat_mode(frame), compat_source(tables));
+        each(walker, compat_registers(frame), &mut mem, found)
+    } else {
+        let walker = Walker::new(X86_64::FOUR_LEVEL, source(tables));
+        each(walker, registers(frame), &mut mem, found)
+    }
+}
+
+fn each<A: Arch, S: RowSource<A, Error = SframeMemoryError>, M: Memory>(
+    walker: Walker<A, S>,
+    regs: A::Regs,
+    mem: &mut M,
+    mut found: impl FnMut(u64),
+) -> Option<UserEnd> {
+    let mut walker = walker.fallback(ToStackEnd(FramePointers));
+    let mut frames = walker.frames(regs, mem);
+    for frame in frames.by_ref() {
+        found(frame.pc.addr().get());
+    }
+    frames.end()
+}
+
+/// Where the rows of 64-bit code come from, in order.
+fn source(
+    tables: impl RowSource<X86_64, Error = SframeMemoryError>,
+) -> impl RowSource<X86_64, Error = SframeMemoryError> {
+    ToStackEnd(tables.or(SignalTrampolines).or(Prologue))
+}
+
+/// Where the rows of 32-bit code come from, in order.
+fn compat_source(
+    tables: impl RowSource<Ia32, Error = SframeMemoryError>,
+) -> impl RowSource<Ia32, Error = SframeMemoryError> {
+    ToStackEnd(tables.or(SignalTrampolines).or(Prologue))
+}
+
+/// A source that knows where stacks end: this kernel has put a return address
+/// of zero at the end of each itself. So a frame whose row leads there is the
+/// outermost one. A frame pointer that leads to a zero proves nothing elsewhere.
+struct ToStackEnd<S>(S);
+
+impl<A: Arch, S: RowSource<A>> RowSource<A> for ToStackEnd<S> {
+    type Error = S::Error;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, A::Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, S::Error> {
+        let row = self.0.row(frame, mem)?;
+        let is_last = row.as_ref().is_some_and(|row| {
+            let cfa = match row.cfa() {
+                CfaRule::Offset(Base::Sp, offset) => A::WORD.offset(frame.sp, offset),
+                CfaRule::Offset(Base::Fp, offset) => {
+                    frame.fp.and_then(|fp| A::WORD.offset(fp, offset))
+                }
+                _ => None,
+            };
+            cfa == Some(stack_end(A::WORD == WordSize::Four))
+        });
+        Ok(if is_last { Some(Row::outermost().with_origin(Origin::Host)) } else { row })
+    }
+
+    fn begin(&mut self) {
+        self.0.begin();
+    }
+
+    fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+        self.0.quick(addr, after)
+    }
+
+    fn generation(&self) -> u64 {
+        self.0.generation()
+    }
+}
+
+fn compat_registers(frame: &Frame) -> Ia32Regs {
+    let Frame { rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, .. } = *frame;
+    let low = |register: u64| register as u32;
+    Ia32Regs::from_all(low(frame.rip), [rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi].map(low))
+}
+
+fn compat_mode(frame: &Frame) -> Ia32 {
+    let selector = |word: u64| Selector(word as u16);
+    descriptors::with_tables(|tables| {
+        tables.ia32(selector(frame.cs), selector(frame.ss), frame.rflags as u32)
+    })
+}

@@ -1,0 +1,118 @@
+//! The far end of the demonstration: merges the samples and the stacks that
+//! the kernel recorded, prints the whole chains, and checks every one of them.
+//!
+//! ```text
+//!     demo-report KERNEL PROGRAMS RECORDS CONSOLE
+//!     demo-report sizes FOLDER
+//! ```
+//!
+//! takes the kernel's ELF file, the folder of the user programs, the bytes of
+//! the record stream and what the kernel printed. It ends with status 1 if
+//! anything is not as it must be. With `sizes` it prints how much code the
+//! programs in a folder have.
+
+mod account;
+mod calls;
+mod chain;
+mod check;
+mod image;
+mod known;
+mod sizes;
+mod stream;
+mod tasks;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{env, fs};
+
+use account::Account;
+use check::Checker;
+use image::Images;
+use stream::{Events, Stream};
+
+/// Chains that are printed, the most frequent ones.
+const PRINTED: usize = 60;
+
+fn main() -> ExitCode {
+    let arguments: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();
+    let result = match arguments.as_slice() {
+        [word, folder] if word == Path::new("sizes") => sizes::print(folder).map(|()| 0),
+        [kernel, programs, records, console] => report(kernel, programs, records, console),
+        _ => Err("usage: demo-report KERNEL PROGRAMS RECORDS CONSOLE | sizes FOLDER".into()),
+    };
+    match result {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(faults) => {
+            println!("{faults} faults");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Prints the report, and returns how many faults there are.
+fn report(
+    kernel: &Path,
+    programs: &Path,
+    records: &Path,
+    console: &Path,
+) -> Result<usize, Box<dyn std::error::Error>> {
+    let images = Images::open(kernel, programs)?;
+    let bytes = fs::read(records)?;
+    let stream = Stream::decode(&bytes)?;
+    let account = Account::parse(&fs::read_to_string(console)?)?;
+
+    let mut checker = Checker::new(&images, &stream.tasks);
+    for events in [&stream.profiler, &stream.tracer] {
+        for sample in &events.samples {
+            checker.check(sample, events);
+        }
+    }
+    checker.compare(&stream, &account);
+
+    print_chains("profiler", &checker, &stream.profiler);
+    print_chains("tracer", &checker, &stream.tracer);
+    print_merge("profiler", &stream.profiler);
+    print_merge("tracer", &stream.tracer);
+    println!("checks: {}", checker.summary());
+    for fault in checker.faults.iter().take(20) {
+        println!("FAULT {fault}");
+    }
+    Ok(checker.faults.len())
+}
+
+fn print_chains(name: &str, checker: &Checker<'_>, events: &Events) {
+    let mut folded = BTreeMap::<String, u64>::new();
+    for sample in &events.samples {
+        *folded.entry(checker.folded(sample)).or_default() += 1;
+    }
+    let mut chains: Vec<_> = folded.into_iter().collect();
+    chains.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(&b.0)));
+    println!("{name}: {} samples, {} chains", events.samples.len(), chains.len());
+    for (chain, count) in chains.iter().take(PRINTED) {
+        println!("{count:6} {chain}");
+    }
+}
+
+fn print_merge(name: &str, events: &Events) {
+    let counts = events.counts;
+    println!(
+        "{name}: {} merged ({} before their samples), {} inline, {} unmatched \
+         (exit {}, exec {}, lost {}, newer cookie {}, end {}); {} stacks, {} of no sample",
+        counts.merged,
+        counts.merged_late,
+        counts.inline,
+        counts.unmatched(),
+        counts.unmatched_exit,
+        counts.unmatched_exec,
+        counts.unmatched_lost,
+        counts.unmatched_newer_cookie,
+        counts.unmatched_end,
+        counts.records,
+        counts.records_unused,
+    );
+}

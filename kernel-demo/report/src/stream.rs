@@ -1,0 +1,235 @@
+//! The record stream: into order, and merged.
+
+use std::collections::BTreeMap;
+
+use unwind_perf::merge::whole_chain;
+use unwind_perf::merge::{MergeCounts, Merger, Outcome, Policy, Reorder, Stamp, Unmatched};
+use unwind_perf::record::{
+    AttrFlags, CallchainDeferred, Comm, DeferredLayout, Endian, Error, EventFormat, IdPlace,
+    Lifecycle, Lost, ReadFormat, Record, RecordType, Records, Sample, SampleId, SampleType, Task,
+};
+
+use crate::tasks::Tasks;
+
+/// What the kernel's records hold, as in its `unwind/stream.rs`.
+const FORMAT: EventFormat = EventFormat {
+    sample_type: SampleType(
+        SampleType::IDENTIFIER.0
+            | SampleType::IP.0
+            | SampleType::TID.0
+            | SampleType::TIME.0
+            | SampleType::STREAM_ID.0
+            | SampleType::CPU.0
+            | SampleType::CALLCHAIN.0,
+    ),
+    read_format: ReadFormat(0),
+    flags: AttrFlags(
+        AttrFlags::SAMPLE_ID_ALL.0 | AttrFlags::DEFER_CALLCHAIN.0 | AttrFlags::DEFER_OUTPUT.0,
+    ),
+};
+
+/// `PERF_RECORD_FINISHED_ROUND`: all rings were read once.
+const FINISHED_ROUND: RecordType = RecordType(68);
+
+/// The numbers of the events.
+const PROFILER: u64 = 1;
+const TRACER: u64 = 2;
+
+/// How a sample ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SampleEnd {
+    /// Its user part was there from the start, or there is none.
+    Inline,
+    /// Its user part came.
+    Merged,
+    /// Its user part did not come.
+    Unmatched(Unmatched),
+}
+
+/// A sample with what became of it.
+#[derive(Clone, Debug)]
+pub(crate) struct WholeSample {
+    pub(crate) ip: u64,
+    pub(crate) tid: u32,
+    pub(crate) time: u64,
+    pub(crate) in_user: bool,
+    /// The cookie, if the user part was deferred.
+    pub(crate) cookie: Option<u64>,
+    /// The kernel's second opinion: which entry of the task this is, 0 if it
+    /// cannot be said.
+    pub(crate) entry: u64,
+    /// Marks and addresses.
+    pub(crate) chain: Vec<u64>,
+    pub(crate) end: SampleEnd,
+}
+
+/// The samples of one event.
+#[derive(Debug)]
+pub(crate) struct Events {
+    pub(crate) samples: Vec<WholeSample>,
+    pub(crate) counts: MergeCounts,
+    /// By cookie, the entry that the kernel says the stack is of.
+    pub(crate) entries: BTreeMap<u64, u64>,
+}
+
+/// All there is in a stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) profiler: Events,
+    pub(crate) tracer: Events,
+    pub(crate) tasks: Tasks,
+}
+
+impl Stream {
+    /// Decodes and merges the records in `bytes`.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let place = IdPlace::of([FORMAT])?;
+        let mut sides = [Side::new(PROFILER), Side::new(TRACER)];
+        let mut tasks = Tasks::default();
+        let mut order = Reorder::new(64 << 20);
+        let mut take = |record: Record<'_>| {
+            for side in &mut sides {
+                if place.id_of(&record) == Some(side.event) {
+                    side.take(&record, &mut tasks)?;
+                }
+            }
+            Ok(())
+        };
+        for record in Records::new(bytes, Endian::Little) {
+            let record = record?;
+            if record.kind() == FINISHED_ROUND {
+                order.round();
+            } else {
+                order.push(time_of(&record)?, record.bytes().len(), record);
+            }
+            while let Some(record) = order.pop() {
+                take(record)?;
+            }
+        }
+        order.finish();
+        while let Some(record) = order.pop() {
+            take(record)?;
+        }
+        let [profiler, tracer] = sides.map(Side::finish);
+        Ok(Self { profiler, tracer, tasks })
+    }
+}
+
+fn time_of(record: &Record<'_>) -> Result<u64, Error> {
+    let time = if record.kind() == RecordType::SAMPLE {
+        Sample::decode(record, FORMAT)?.time
+    } else {
+        SampleId::decode(record, FORMAT)?.time
+    };
+    Ok(time.unwrap_or(0))
+}
+
+/// One event's records on their way.
+struct Side {
+    event: u64,
+    merger: Merger<WholeSample>,
+    samples: Vec<WholeSample>,
+    entries: BTreeMap<u64, u64>,
+}
+
+impl Side {
+    fn new(event: u64) -> Self {
+        let merger = Merger::new(Policy::default());
+        Self { event, merger, samples: Vec::new(), entries: BTreeMap::new() }
+    }
+
+    fn take(&mut self, record: &Record<'_>, tasks: &mut Tasks) -> Result<(), Error> {
+        let samples = &mut self.samples;
+        let mut done = |sample, outcome: Outcome<'_>| samples.push(finished(sample, outcome));
+        match record.kind() {
+            RecordType::SAMPLE => {
+                let sample = Sample::decode(record, FORMAT)?;
+                let at = stamp(sample.task, sample.time);
+                let chain = sample.callchain;
+                let user = chain.map(|chain| chain.user_part());
+                let Some(user) = user else { return Ok(()) };
+                let whole = WholeSample::new(&sample);
+                self.merger.sample(at, user, whole, record.bytes().len(), &mut done);
+            }
+            RecordType::CALLCHAIN_DEFERRED => {
+                let stack = CallchainDeferred::decode(record, FORMAT, DeferredLayout::Cookie)?;
+                let at = stamp(stack.id.task, stack.id.time);
+                let cookie = stack.cookie.unwrap_or(0);
+                self.entries.insert(cookie, stack.id.stream_id.unwrap_or(0));
+                self.merger.deferred(at, cookie, stack.ips, &mut done);
+            }
+            RecordType::LOST => {
+                let lost = Lost::decode(record, FORMAT)?;
+                self.merger.lost(lost.count);
+                tasks.loss(lost.id.time.unwrap_or(0));
+            }
+            RecordType::COMM => {
+                let comm = Comm::decode(record, FORMAT)?;
+                let at = stamp(Some(comm.task), comm.id.time);
+                tasks.name(at.task.tid, at.time, &String::from_utf8_lossy(comm.name));
+                if comm.exec {
+                    self.merger.exec(at, &mut done);
+                }
+            }
+            RecordType::FORK | RecordType::EXIT => {
+                let life = Lifecycle::decode(record, FORMAT)?;
+                let at = Stamp { task: life.task, time: life.time };
+                if life.exit {
+                    self.merger.exit(at, &mut done);
+                } else {
+                    tasks.start(life.task.tid, life.parent.tid, life.time);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Events {
+        let Self { merger, mut samples, entries, .. } = self;
+        let counts = merger.finish(&mut |sample, outcome| samples.push(finished(sample, outcome)));
+        samples.sort_by_key(|sample| sample.time);
+        Events { samples, counts, entries }
+    }
+}
+
+impl WholeSample {
+    fn new(sample: &Sample<unwind_perf::record::Callchain<'_>>) -> Self {
+        use unwind_perf::record::{Misc, UserPart};
+        let cookie = match sample.callchain.map(|chain| chain.user_part()) {
+            Some(UserPart::Deferred(cookie)) => Some(cookie),
+            _ => None,
+        };
+        Self {
+            ip: sample.ip.unwrap_or(0),
+            tid: sample.task.unwrap_or_default().tid,
+            time: sample.time.unwrap_or(0),
+            in_user: sample.misc.cpu_mode() == Misc::USER,
+            cookie,
+            entry: sample.stream_id.unwrap_or(0),
+            chain: sample.callchain.map(|chain| chain.words().collect()).unwrap_or_default(),
+            end: SampleEnd::Inline,
+        }
+    }
+}
+
+/// Puts together what a sample and its outcome have.
+fn finished(mut sample: WholeSample, outcome: Outcome<'_>) -> WholeSample {
+    match outcome {
+        Outcome::Inline => sample.end = SampleEnd::Inline,
+        Outcome::Merged(merged) => {
+            let words: Vec<u8> = sample.chain.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let words = unwind_perf::record::Words::new(&words, Endian::Little);
+            let chain = unwind_perf::record::Callchain::new(words);
+            let whole = whole_chain(chain, merged.stack).collect();
+            sample.chain = whole;
+            sample.end = SampleEnd::Merged;
+        }
+        Outcome::Unmatched { reason, .. } => sample.end = SampleEnd::Unmatched(reason),
+    }
+    sample
+}
+
+fn stamp(task: Option<Task>, time: Option<u64>) -> Stamp {
+    Stamp { task: task.unwrap_or_default(), time: time.unwrap_or(0) }
+}
