@@ -129,6 +129,68 @@ pub enum CfiReason {
 
 const _: () = assert!(size_of::<CfiReason>() <= 40);
 
+impl CfiReason {
+    /// A short name, to count reasons by.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Truncated => "truncated",
+            Self::TruncatedEntry { .. } => "truncated-entry",
+            Self::NotCie { .. } => "not-cie",
+            Self::CieVersion(_) => "cie-version",
+            Self::Augmentation(_) => "augmentation",
+            Self::AddressSize(_) => "address-size",
+            Self::Pointer(_) => "pointer",
+            Self::Empty => "empty",
+            Self::TooLong => "too-long",
+            Self::NotCode => "not-code",
+            Self::Instruction(_) => "instruction",
+            Self::Context(_) => "context",
+            Self::NothingRemembered => "nothing-remembered",
+            Self::TooManyRemembered => "too-many-remembered",
+            Self::LocationBack => "location-back",
+            Self::NoCfa => "no-cfa",
+            Self::CfaLoadPlus { .. } => "cfa-load-plus",
+            Self::CfaExpression { .. } => "cfa-expression",
+            Self::NoReturnAddress => "no-return-address",
+            Self::RaExpression { .. } => "ra-expression",
+            Self::RaSignedWithPc => "ra-signed-with-pc",
+            Self::RaSignState => "ra-sign-state",
+            Self::FpExpression { .. } => "fp-expression",
+            Self::FpUndefined => "fp-undefined",
+            Self::StackPointer => "stack-pointer",
+            Self::Register(_) => "register",
+            Self::Offset(_) => "offset",
+            Self::Table(reason) => reason.name(),
+        }
+    }
+
+    /// Whether the entry is malformed, or about nothing. All other reasons are
+    /// rules that are fine and that rows, or the format, cannot say.
+    #[must_use]
+    pub const fn is_fault(self) -> bool {
+        match self {
+            Self::Truncated
+            | Self::TruncatedEntry { .. }
+            | Self::NotCie { .. }
+            | Self::CieVersion(_)
+            | Self::Augmentation(_)
+            | Self::AddressSize(_)
+            | Self::Pointer(_)
+            | Self::Empty
+            | Self::TooLong
+            | Self::NotCode
+            | Self::Instruction(_)
+            | Self::Context(_)
+            | Self::NothingRemembered
+            | Self::TooManyRemembered
+            | Self::LocationBack => true,
+            Self::Table(reason) => matches!(reason, LostReason::Overlap { .. }),
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for CfiReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

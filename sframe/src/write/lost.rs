@@ -82,6 +82,30 @@ pub enum LostReason {
 
 const _: () = assert!(size_of::<LostReason>() <= 32);
 
+impl LostReason {
+    /// A short name, to count reasons by.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::NoRows => "no-rows",
+            Self::Unsorted { .. } => "unsorted",
+            Self::SignalFrame => "signal-frame",
+            Self::SignalContext => "signal-context",
+            Self::Overlap { .. } => "overlap",
+            Self::TooFar => "too-far",
+            Self::CfaRegister(_) => "cfa-register",
+            Self::CfaLoaded => "cfa-loaded",
+            Self::CfaScale(_) => "cfa-scale",
+            Self::Ra(_) => "ra-rule",
+            Self::Fp(_) => "fp-rule",
+            Self::FpWithoutRa => "fp-without-ra",
+            Self::SignedRa => "signed-ra",
+            Self::Malformed(_) => "malformed",
+        }
+    }
+}
+
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
