@@ -17,6 +17,7 @@ use memchr::memchr;
 use object::elf::{self, FileHeader32, FileHeader64, FileType, Machine, ProgramType, SectionType};
 use object::read::elf::{FileHeader, ProgramHeader as _, SectionHeader as _};
 use object::{Endianness, Pod, pod};
+use sframe::Sections;
 
 use crate::elf::image::Image;
 use crate::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
@@ -51,11 +52,25 @@ pub(crate) struct Section {
     compressed: bool,
 }
 
-/// The bytes of `.sframe` and the link-time address of their start.
+/// A section of SFrame tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SframeSection {
+    pub(crate) name: String,
+    /// The link-time address of its first byte.
     pub(crate) addr: u64,
     pub(crate) bytes: Vec<u8>,
+}
+
+impl SframeSection {
+    /// `.sframe`.
+    pub(crate) fn new(addr: u64, bytes: Vec<u8>) -> Self {
+        Self { name: ".sframe".into(), addr, bytes }
+    }
+
+    /// Its tables. Linkers that do not merge them leave many.
+    pub(crate) fn tables(&self) -> Sections<'_> {
+        Sections::new(&self.bytes).at(self.addr)
+    }
 }
 
 /// An opened ELF file of any class, byte order and machine.
@@ -248,36 +263,51 @@ impl ElfFile {
         self.image.len()
     }
 
-    /// Finds `.sframe`: by its section, else by its program header. A section
-    /// of zero bytes, as some start files have, is none.
+    /// Finds the sections of SFrame tables: by name or type, else by the program
+    /// header. A linked file has one, an object may have one a function. Some
+    /// may have no bytes, as those of start files do.
     ///
     /// # Errors
     ///
     /// [`ElfError`] if the section headers are damaged and no program header
-    /// leads to it, or if it is not inside the file.
-    pub(crate) fn sframe(&self) -> Result<Option<SframeSection>, ElfError> {
-        let from_sections = self.sframe_section();
-        if let Ok(Some(found)) = from_sections {
-            return Ok(Some(found));
+    /// leads to a table, or if one is not inside the file.
+    pub(crate) fn sframe_sections(&self) -> Result<Vec<SframeSection>, ElfError> {
+        let by_section = self.sframe_by_section();
+        if let Ok(found) = &by_section
+            && found.iter().any(|section| !section.bytes.is_empty())
+        {
+            return by_section;
         }
-        let segment =
-            self.segments.iter().find(|s| s.kind == elf::PT_GNU_SFRAME && s.file_size != 0);
-        match segment {
-            Some(segment) => {
+        let segments =
+            self.segments.iter().filter(|s| s.kind == elf::PT_GNU_SFRAME && s.file_size != 0);
+        let by_segment: Vec<_> = segments
+            .map(|segment| {
                 let bytes = self.image.read(Part::Sframe, segment.offset, segment.file_size)?;
-                Ok(Some(SframeSection { addr: segment.addr, bytes }))
-            }
-            None => from_sections,
-        }
+                Ok(SframeSection::new(segment.addr, bytes))
+            })
+            .collect::<Result<_, _>>()?;
+        if by_segment.is_empty() { by_section } else { Ok(by_segment) }
     }
 
-    fn sframe_section(&self) -> Result<Option<SframeSection>, ElfError> {
-        let sections = self.sections()?;
-        let Some(section) = sections.iter().find(|section| section.name == b".sframe") else {
-            return Ok(None);
-        };
-        let bytes = self.section_bytes(Part::Sframe, section)?;
-        Ok((!bytes.is_empty()).then_some(SframeSection { addr: section.addr, bytes }))
+    fn sframe_by_section(&self) -> Result<Vec<SframeSection>, ElfError> {
+        let sections = self.sections()?.into_iter();
+        sections
+            .filter(|section| section.name == b".sframe" || section.kind == elf::SHT_GNU_SFRAME)
+            .map(|section| {
+                let bytes = self.section_bytes(Part::Sframe, &section)?;
+                let name = String::from_utf8_lossy(&section.name).into_owned();
+                Ok(SframeSection { name, addr: section.addr, bytes })
+            })
+            .collect()
+    }
+
+    /// The section of SFrame tables of a linked file. One of no bytes is none.
+    ///
+    /// # Errors
+    ///
+    /// As [`sframe_sections`](Self::sframe_sections).
+    pub(crate) fn sframe(&self) -> Result<Option<SframeSection>, ElfError> {
+        Ok(self.sframe_sections()?.into_iter().find(|section| !section.bytes.is_empty()))
     }
 
     /// The build id that the linker left, which identifies the file's contents.

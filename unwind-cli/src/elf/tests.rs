@@ -23,6 +23,7 @@ const LEN: u64 = SECTIONS_AT + 6 * 64;
 const P_OFFSET: u64 = 8;
 const P_FILE_SIZE: u64 = 32;
 const SH_OFFSET: u64 = 24;
+const SH_TYPE: u64 = 4;
 const SH_SIZE: u64 = 32;
 const SH_LINK: u64 = 40;
 const SH_ENTRY_SIZE: u64 = 56;
@@ -123,7 +124,7 @@ fn section_field(section: u64, field: u64) -> u64 {
 }
 
 fn sframe() -> SframeSection {
-    SframeSection { addr: 0x1000 + SFRAME_AT, bytes: vec![1, 2, 3, 4] }
+    SframeSection::new(0x1000 + SFRAME_AT, vec![1, 2, 3, 4])
 }
 
 fn function_at(file: &ElfFile, addr: u64) -> Result<Option<String>, ElfError> {
@@ -282,4 +283,19 @@ fn a_zero_byte_sframe_section_is_none() {
         bytes[at..at + 8].fill(0);
     }
     assert_eq!(ElfFile::from_bytes(bytes).unwrap().sframe(), Ok(None));
+}
+
+#[test]
+fn a_section_of_the_type_is_one_whatever_its_name() {
+    let mut bytes = program();
+    // No program header leads to it.
+    let at = usize::try_from(SEGMENTS_AT + 2 * 56).unwrap();
+    bytes[at..at + 4].fill(0);
+    let at = usize::try_from(NAMES_AT).unwrap();
+    bytes[at + 8] = b'S';
+    assert_eq!(ElfFile::from_bytes(bytes.clone()).unwrap().sframe(), Ok(None));
+    let at = usize::try_from(section_field(2, SH_TYPE)).unwrap();
+    bytes[at..at + 4].copy_from_slice(&0x6fff_fff4_u32.to_le_bytes());
+    let found = ElfFile::from_bytes(bytes).unwrap().sframe();
+    assert_eq!(found, Ok(Some(SframeSection { name: ".Sframe".into(), ..sframe() })));
 }

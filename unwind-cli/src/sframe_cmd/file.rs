@@ -5,9 +5,8 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use object::elf;
-use sframe::Sections;
 
-use crate::elf::{ElfFile, Part};
+use crate::elf::{ElfFile, SframeSection};
 use crate::error::Error;
 use crate::sframe_cmd::SframeError;
 
@@ -34,41 +33,34 @@ pub(crate) struct Input {
 #[derive(Debug)]
 pub(crate) struct SframeFile {
     pub(crate) path: PathBuf,
-    pub(crate) sections: Vec<SectionBytes>,
+    pub(crate) sections: Vec<SframeSection>,
     /// The file is a relocatable object, or looks like the section of one: the
     /// starts of functions are not resolved.
     pub(crate) relocatable: bool,
 }
 
-/// A section of tables.
-#[derive(Debug)]
-pub(crate) struct SectionBytes {
-    pub(crate) name: String,
-    pub(crate) addr: u64,
-    pub(crate) bytes: Vec<u8>,
-}
-
-impl SectionBytes {
-    pub(crate) fn tables(&self) -> Sections<'_> {
-        Sections::new(&self.bytes).at(self.addr)
-    }
-
-    /// Whether all functions start inside the section itself, as they do where
-    /// nobody applied the relocations of their starts.
-    fn is_unlinked(&self) -> bool {
-        let len = u64::try_from(self.bytes.len()).unwrap_or(u64::MAX);
-        let mut starts = self.tables().tables().flatten().flat_map(|table| {
-            (0..table.header().num_fdes).filter_map(move |index| table.range(index))
-        });
-        let mut some = false;
-        starts.all(|range| {
-            some = true;
-            range.start.wrapping_sub(self.addr) < len
-        }) && some
-    }
-}
-
 impl Input {
+    /// Which file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.file
+    }
+
+    /// Whether the file is the section alone.
+    pub(crate) fn is_raw(&self) -> bool {
+        self.raw
+    }
+
+    /// Opens the file as ELF.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if it cannot be read or is not ELF.
+    pub(crate) fn elf(&self) -> Result<ElfFile, Error> {
+        let path = &self.file;
+        let file = File::open(path).map_err(|error| read_error(path, error))?;
+        ElfFile::from_file(file).map_err(|error| Error::Elf { path: path.clone(), error })
+    }
+
     /// Reads the sections of the file.
     ///
     /// # Errors
@@ -76,21 +68,20 @@ impl Input {
     /// [`Error`] if it cannot be read, is not ELF, or has no tables.
     pub(crate) fn open(&self) -> Result<SframeFile, Error> {
         let path = &self.file;
-        let file = File::open(path).map_err(|error| read_error(path, error))?;
-        let (sections, relocatable) = if self.raw {
-            let addr = self.vaddr.unwrap_or(0);
-            (
-                vec![SectionBytes { name: ".sframe".into(), addr, bytes: read_raw(path, file)? }],
-                false,
-            )
+        let (mut sections, relocatable) = if self.raw {
+            let file = File::open(path).map_err(|error| read_error(path, error))?;
+            let section = SframeSection::new(self.vaddr.unwrap_or(0), read_raw(path, file)?);
+            (vec![section], false)
         } else {
-            from_elf(file).map_err(|error| Error::Elf { path: path.clone(), error })?
+            let elf = self.elf()?;
+            let sections =
+                elf.sframe_sections().map_err(|error| Error::Elf { path: path.clone(), error })?;
+            (sections, elf.kind == elf::ET_REL)
         };
         if sections.is_empty() {
             return Err(SframeError::NoSection { path: path.clone() }.into());
         }
-        let sections: Vec<_> =
-            sections.into_iter().filter(|section| !section.bytes.is_empty()).collect();
+        sections.retain(|section| !section.bytes.is_empty());
         if sections.is_empty() {
             return Err(SframeError::Empty { path: path.clone() }.into());
         }
@@ -99,9 +90,24 @@ impl Input {
         {
             return Err(SframeError::Table { path: path.clone(), error }.into());
         }
-        let relocatable = relocatable || sections.iter().all(SectionBytes::is_unlinked);
+        let relocatable = relocatable || sections.iter().all(is_unlinked);
         Ok(SframeFile { path: path.clone(), sections, relocatable })
     }
+}
+
+/// Whether all functions start inside the section itself, as they do where
+/// nobody applied the relocations of their starts.
+fn is_unlinked(section: &SframeSection) -> bool {
+    let len = u64::try_from(section.bytes.len()).unwrap_or(u64::MAX);
+    let mut starts =
+        section.tables().tables().flatten().flat_map(|table| {
+            (0..table.header().num_fdes).filter_map(move |index| table.range(index))
+        });
+    let mut some = false;
+    starts.all(|range| {
+        some = true;
+        range.start.wrapping_sub(section.addr) < len
+    }) && some
 }
 
 fn read_raw(path: &Path, file: File) -> Result<Vec<u8>, Error> {
@@ -112,33 +118,6 @@ fn read_raw(path: &Path, file: File) -> Result<Vec<u8>, Error> {
         Ok(_) => Err(SframeError::TooLarge { path: path.to_path_buf() }.into()),
         Err(error) => Err(read_error(path, error)),
     }
-}
-
-/// The sections by name or type, else the segment, of a file; and whether it is
-/// a relocatable object.
-fn from_elf(file: File) -> Result<(Vec<SectionBytes>, bool), crate::elf::ElfError> {
-    let elf = ElfFile::from_file(file)?;
-    let relocatable = elf.kind == elf::ET_REL;
-    let headers = elf.sections();
-    let mut sections = Vec::new();
-    for header in headers.as_deref().unwrap_or_default() {
-        if header.name == b".sframe" || header.kind == elf::SHT_GNU_SFRAME {
-            let name = String::from_utf8_lossy(&header.name).into_owned();
-            let bytes = elf.section_bytes(Part::Sframe, header)?;
-            sections.push(SectionBytes { name, addr: header.addr, bytes });
-        }
-    }
-    if sections.is_empty() {
-        for segment in elf.segments.iter().filter(|segment| segment.kind == elf::PT_GNU_SFRAME) {
-            let bytes = elf.bytes(Part::Sframe, segment.offset, segment.file_size)?;
-            sections.push(SectionBytes { name: ".sframe".into(), addr: segment.addr, bytes });
-        }
-    }
-    // Bad section headers matter only if nothing else leads to the tables.
-    if sections.is_empty() {
-        headers?;
-    }
-    Ok((sections, relocatable))
 }
 
 fn read_error(path: &Path, error: io::Error) -> Error {

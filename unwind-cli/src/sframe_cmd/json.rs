@@ -6,11 +6,8 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
 use sframe::{Abi, Endian, Fde, FdeKind, Fre, Header, PauthKey, Section};
 
-use crate::sframe_cmd::{
-    dump::flag_names,
-    file::{SectionBytes, SframeFile},
-    notation::Cells,
-};
+use crate::elf::SframeSection;
+use crate::sframe_cmd::{dump::flag_names, file::SframeFile, notation::Cells};
 
 /// The version of the structure: it rises when a field changes its meaning or
 /// goes.
@@ -78,7 +75,7 @@ impl Serialize for Tables<'_> {
 impl<'a> Tables<'a> {
     fn table(
         self,
-        section: &'a SectionBytes,
+        section: &'a SframeSection,
         table: Result<Section<'a>, sframe::Error>,
     ) -> Table<'a> {
         let section = &section.name;
