@@ -7,10 +7,12 @@
     reason = "the lints are for the libraries, which have no std"
 )]
 
+mod call_frames;
 mod elf;
 mod error;
 mod module;
 mod perf_cmd;
+mod progress;
 mod sample;
 mod sframe_cmd;
 mod stack;
@@ -49,7 +51,7 @@ enum Command {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  input or output failed
+  1  input or output failed, or a table is wrong
   2  the command line is wrong
   3  no such process, file or command
   4  not permitted

@@ -1,6 +1,9 @@
 //! What can go wrong with the tables of a file.
 
+use std::io;
 use std::path::PathBuf;
+
+use crate::sframe_cmd::embed::EmbedError;
 
 /// Why the tables of a file could not be shown.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +57,54 @@ pub(crate) enum SframeError {
         /// Which file.
         path: PathBuf,
     },
+    /// A file without call frame information to make a table of.
+    #[error("{} has no call frame information of a CPU that has SFrame tables", path.display())]
+    NoFrames {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// No table could be made.
+    #[error("no table can be made of {}: {error}", path.display())]
+    Write {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        error: sframe::WriteError,
+    },
+    /// The result cannot be written.
+    #[error("cannot write {}: {error}", path.display())]
+    Output {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
+    /// A table that could not be put into its file.
+    #[error(
+        "{} cannot have a segment more: {error}; {} is the section alone",
+        path.display(),
+        output.display()
+    )]
+    NotEmbedded {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        error: EmbedError,
+        /// What was written instead.
+        output: PathBuf,
+    },
+    /// A table is against the format, or says something else than the call frame
+    /// information.
+    #[error("{}: {count} faults in its tables", path.display())]
+    Wrong {
+        /// Which file.
+        path: PathBuf,
+        /// How many.
+        count: u64,
+    },
     /// The answer to a question for an address is that there is none.
     #[error("{missing} of {asked} addresses have no row")]
     NoRow {
@@ -69,6 +120,7 @@ impl SframeError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::NoRow { .. } => 7,
+            Self::Wrong { .. } | Self::Write { .. } | Self::Output { .. } => 1,
             _ => 5,
         }
     }

@@ -1,12 +1,17 @@
 //! `unwind sframe`: the SFrame tables of a file.
 
+mod build;
+mod check;
 mod dump;
+mod embed;
 mod error;
 mod file;
 mod find;
+mod format;
 mod json;
 mod notation;
 mod rules;
+mod stat;
 
 pub(crate) use error::SframeError;
 
@@ -21,8 +26,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Build(build::Args),
+    Check(check::Args),
     Dump(dump::Args),
     Find(find::Args),
+    Stat(stat::Args),
 }
 
 /// Runs `unwind sframe`.
@@ -33,7 +41,10 @@ enum Command {
 /// address has no row.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     match &args.command {
+        Command::Build(args) => build::run(args),
+        Command::Check(args) => check::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Find(args) => find::run(args),
+        Command::Stat(args) => stat::run(args),
     }
 }

@@ -1,0 +1,383 @@
+//! A table held against call frame information, place by place.
+//!
+//! The rows of call frame information are gimli's, so nothing of what makes
+//! tables here is used to judge them.
+
+use std::fmt;
+use std::ops::Range;
+
+use gimli::{
+    BaseAddresses, CieOrFde, EhFrame, FrameDescriptionEntry, RegisterRule, RunTimeEndian,
+    UnwindContext, UnwindContextStorage, UnwindSection, UnwindTableRow,
+};
+use sframe::{Abi, Endian, Fde, PcKind, Section};
+
+use crate::call_frames::CallFrames;
+use crate::progress::Progress;
+use crate::sframe_cmd::check::machine::{Caller, Found, Machine, Reader};
+use crate::sframe_cmd::rules::Rules;
+
+/// What came of a comparison.
+#[derive(Debug, Default)]
+pub(super) struct Comparison {
+    /// Entries of the call frame information.
+    pub(super) fdes: u64,
+    /// Rows of it.
+    pub(super) rows: u64,
+    /// Bytes of code that the rows are about.
+    pub(super) code_bytes: u64,
+    /// Bytes of code that the table has a row for, too.
+    pub(super) covered_bytes: u64,
+    /// Places where both were evaluated: wherever either begins to say
+    /// something else.
+    pub(super) places: u64,
+    pub(super) differences: u64,
+    /// The first of them.
+    pub(super) first_differences: Vec<Difference>,
+    /// Code without a row in the table, ascending where the entries ascend.
+    pub(super) missing: Vec<Range<u64>>,
+    /// Bytes of code that the table leaves to the signal context.
+    pub(super) context_bytes: u64,
+    /// What of the call frame information could not be read, first of all.
+    pub(super) unreadable: Vec<Unreadable>,
+    /// How much there is of that, in entries.
+    pub(super) unreadable_count: u64,
+}
+
+/// A place where a table and call frame information do not say the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Difference {
+    pub(super) addr: u64,
+    /// Which of CFA, RA, FP, SP and the mark of a signed RA.
+    pub(super) what: Vec<&'static str>,
+    pub(super) table: String,
+    pub(super) frames: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { addr, what, table, frames } = self;
+        write!(f, "{addr:#x}: {} differ: table {table}; cfi {frames}", what.join(", "))
+    }
+}
+
+/// Call frame information that could not be read, or not be compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Unreadable {
+    /// Where in the section the entry is.
+    pub(super) entry: u64,
+    pub(super) error: String,
+}
+
+/// How many differences, and unreadable entries, are kept.
+const KEPT: usize = 10_000;
+
+/// Holds `tables` against `frames`.
+pub(super) fn compare(
+    frames: &CallFrames,
+    tables: &[Section<'_>],
+    progress: &Progress,
+) -> Comparison {
+    let endian = match frames.abi.endian() {
+        Some(Endian::Big) => RunTimeEndian::Big,
+        _ => RunTimeEndian::Little,
+    };
+    let reader = Reader::new(&frames.bytes, endian);
+    let vendor = match frames.abi {
+        Abi::Aarch64Big | Abi::Aarch64Little => gimli::Vendor::AArch64,
+        _ => gimli::Vendor::Default,
+    };
+    let mut bases = BaseAddresses::default().set_eh_frame(frames.addr);
+    if let Some(text) = frames.text {
+        bases = bases.set_text(text);
+    }
+    if let Some(got) = frames.got {
+        bases = bases.set_got(got);
+    }
+    let mut comparer = Comparer::new(frames.abi, tables);
+    let progress = |done| progress.set(done, frames.bytes.len());
+    if frames.is_eh {
+        let mut section = EhFrame::from(reader);
+        section.set_address_size(8);
+        section.set_vendor(vendor);
+        comparer.run(&section, &bases, progress);
+    } else {
+        let mut section = gimli::DebugFrame::from(reader);
+        section.set_address_size(8);
+        section.set_vendor(vendor);
+        comparer.run(&section, &bases, progress);
+    }
+    comparer.result
+}
+
+/// Room for what malformed information remembers.
+struct Storage;
+
+impl<T: gimli::ReaderOffset> UnwindContextStorage<T> for Storage {
+    type Rules = [(gimli::Register, RegisterRule<T>); 192];
+    type Stack = Box<[UnwindTableRow<T, Self>; 64]>;
+}
+
+struct Comparer<'t, 'a> {
+    abi: Abi,
+    tables: &'t [Section<'a>],
+    /// Where functions of the tables start, ascending.
+    starts: Vec<u64>,
+    /// The function looked at last, and where its rows start.
+    cached: Option<(usize, Fde, Vec<u32>)>,
+    result: Comparison,
+}
+
+/// One row of gimli's, with what it is evaluated by.
+struct CfiRow<'r, S> {
+    section: &'r S,
+    encoding: gimli::Encoding,
+    ra: gimli::Register,
+    row: &'r UnwindTableRow<usize, Storage>,
+    entry: u64,
+}
+
+impl<'t, 'a> Comparer<'t, 'a> {
+    fn new(abi: Abi, tables: &'t [Section<'a>]) -> Self {
+        let ranges = tables
+            .iter()
+            .flat_map(|table| (0..table.header().num_fdes).filter_map(|i| table.range(i)));
+        let mut starts: Vec<_> = ranges.map(|range| range.start).collect();
+        starts.sort_unstable();
+        Self { abi, tables, starts, cached: None, result: Comparison::default() }
+    }
+
+    fn run<'s, S>(&mut self, section: &S, bases: &BaseAddresses, progress: impl Fn(u64))
+    where
+        S: UnwindSection<Reader<'s>>,
+    {
+        /// Entries between two reports of progress.
+        const STRIDE: u64 = 4096;
+        let mut context = UnwindContext::<usize, Storage>::new_in();
+        let mut entries = section.entries(bases);
+        loop {
+            let partial = match entries.next() {
+                Ok(None) => return,
+                Ok(Some(CieOrFde::Cie(_))) => continue,
+                Ok(Some(CieOrFde::Fde(partial))) => partial,
+                // gimli goes no further.
+                Err(error) => return self.unreadable(u64::MAX, error),
+            };
+            self.result.fdes = self.result.fdes.saturating_add(1);
+            let entry = u64::try_from(partial.offset()).unwrap_or(u64::MAX);
+            if self.result.fdes.is_multiple_of(STRIDE) {
+                progress(entry);
+            }
+            match partial.parse(UnwindSection::cie_from_offset) {
+                Ok(fde) => {
+                    if let Err(error) = self.fde(section, bases, &mut context, &fde) {
+                        self.unreadable(entry, error);
+                    }
+                }
+                Err(error) => self.unreadable(entry, error),
+            }
+        }
+    }
+
+    fn unreadable(&mut self, entry: u64, error: gimli::Error) {
+        self.result.unreadable_count = self.result.unreadable_count.saturating_add(1);
+        if self.result.unreadable.len() < KEPT {
+            self.result.unreadable.push(Unreadable { entry, error: error.to_string() });
+        }
+    }
+
+    fn fde<'s, S>(
+        &mut self,
+        section: &S,
+        bases: &BaseAddresses,
+        context: &mut UnwindContext<usize, Storage>,
+        fde: &FrameDescriptionEntry<Reader<'s>>,
+    ) -> gimli::Result<()>
+    where
+        S: UnwindSection<Reader<'s>>,
+    {
+        let entry = u64::try_from(fde.offset()).unwrap_or(u64::MAX);
+        let cie = fde.cie();
+        let (encoding, ra) = (cie.encoding(), cie.return_address_register());
+        let mut table = fde.rows(section, bases, context)?;
+        while let Some(row) = table.next_row()? {
+            // LLVM's last location is often the end.
+            let end = row.end_address().min(fde.end_address());
+            let range = row.start_address()..end;
+            if !range.is_empty() {
+                let row = CfiRow { section, encoding, ra, row, entry };
+                self.row(&row, range);
+            }
+        }
+        Ok(())
+    }
+
+    fn row<'s, S: UnwindSection<Reader<'s>>>(&mut self, row: &CfiRow<'_, S>, range: Range<u64>) {
+        self.result.rows = self.result.rows.saturating_add(1);
+        let len = range.end.saturating_sub(range.start);
+        self.result.code_bytes = self.result.code_bytes.saturating_add(len);
+        let mut addr = range.start;
+        while addr < range.end {
+            let (found, next) = self.find(addr);
+            let next = next.min(range.end);
+            let bytes = next.saturating_sub(addr);
+            match found {
+                None => self.missing(addr..next),
+                Some(found) => {
+                    self.result.covered_bytes = self.result.covered_bytes.saturating_add(bytes);
+                    self.stretch(row, found, addr..next);
+                }
+            }
+            addr = next;
+        }
+    }
+
+    /// Compares where neither side says something else, at the first address;
+    /// at all of them if a rule asks for the pc.
+    fn stretch<'s, S>(
+        &mut self,
+        row: &CfiRow<'_, S>,
+        found: Result<unwind_core::Row, sframe::Error>,
+        range: Range<u64>,
+    ) where
+        S: UnwindSection<Reader<'s>>,
+    {
+        for addr in range.clone() {
+            self.result.places = self.result.places.saturating_add(1);
+            let machine = Machine::new(self.abi, addr);
+            let expected = machine.gimli_row(row.section, row.encoding, row.row, row.ra);
+            let expected = match expected {
+                Ok(expected) => expected,
+                Err(error) => return self.unreadable(row.entry, error),
+            };
+            match &found {
+                Err(error) => self.differ(addr, vec!["all"], error.to_string(), row),
+                Ok(table_row) => {
+                    let actual = machine.row(table_row);
+                    if actual == Found::Context {
+                        let len = range.end.saturating_sub(addr);
+                        self.result.context_bytes = self.result.context_bytes.saturating_add(len);
+                        return;
+                    }
+                    let what = differing(actual, expected);
+                    if !what.is_empty() {
+                        let rules = Rules { abi: self.abi, row: *table_row };
+                        self.differ(addr, what, rules.to_string(), row);
+                    }
+                }
+            }
+            if !machine.read_pc.get() {
+                return;
+            }
+        }
+    }
+
+    fn differ<S>(
+        &mut self,
+        addr: u64,
+        what: Vec<&'static str>,
+        table: String,
+        row: &CfiRow<'_, S>,
+    ) {
+        self.result.differences = self.result.differences.saturating_add(1);
+        if self.result.first_differences.len() < KEPT {
+            let frames = describe(row.row, row.ra);
+            self.result.first_differences.push(Difference { addr, what, table, frames });
+        }
+    }
+
+    fn missing(&mut self, range: Range<u64>) {
+        if let Some(last) = self.result.missing.last_mut()
+            && last.end == range.start
+        {
+            last.end = range.end;
+            return;
+        }
+        self.result.missing.push(range);
+    }
+
+    /// The row of the tables at an address, and the next address where they may
+    /// have another one.
+    fn find(&mut self, addr: u64) -> (Option<Result<unwind_core::Row, sframe::Error>>, u64) {
+        for (index, table) in self.tables.iter().enumerate() {
+            match table.find(addr) {
+                Ok(None) => {}
+                Ok(Some(found)) => {
+                    let next = self.next_row(index, &found.fde, addr);
+                    return (Some(found.row()), next);
+                }
+                Err(error) => return (Some(Err(error)), addr.saturating_add(1)),
+            }
+        }
+        let behind = self.starts.partition_point(|&start| start <= addr);
+        (None, self.starts.get(behind).copied().unwrap_or(u64::MAX))
+    }
+
+    /// Where the row behind that of `addr` starts in a function of a table.
+    fn next_row(&mut self, index: usize, fde: &Fde, addr: u64) -> u64 {
+        let end = fde.range.start.saturating_add(fde.range.size.into());
+        if self.cached.as_ref().is_none_or(|(table, cached, _)| (*table, cached) != (index, fde)) {
+            let fres = self.tables.get(index).and_then(|table| table.fres(fde).ok());
+            let starts = fres.into_iter().flatten().flatten().map(|fre| fre.start).collect();
+            self.cached = Some((index, *fde, starts));
+        }
+        let Some((.., starts)) = &self.cached else { return end };
+        let offset = addr.wrapping_sub(fde.range.start);
+        let (block, offset, block_end) = match fde.pc_kind() {
+            Ok(PcKind::Mask(size)) => {
+                let inside = offset.checked_rem(size.get().into()).unwrap_or(0);
+                let block = addr.saturating_sub(inside);
+                (block, inside, block.saturating_add(size.get().into()))
+            }
+            _ => (fde.range.start, offset, end),
+        };
+        let behind = starts.partition_point(|&start| u64::from(start) <= offset);
+        let next = starts.get(behind).map(|&start| block.saturating_add(start.into()));
+        next.unwrap_or(block_end).min(block_end).min(end)
+    }
+}
+
+/// What differs. `None` is information that has no return address, which no
+/// row can say.
+fn differing(actual: Found, expected: Option<Found>) -> Vec<&'static str> {
+    let (actual, expected) = match (actual, expected) {
+        (Found::Outermost, Some(Found::Outermost)) => return Vec::new(),
+        (Found::Caller(actual), Some(Found::Caller(expected))) => (actual, expected),
+        _ => return vec!["RA"],
+    };
+    let Caller { cfa, ra, fp, sp, is_ra_signed } = actual;
+    let fields = [
+        ("CFA", cfa == expected.cfa),
+        ("RA", ra == expected.ra),
+        ("FP", fp == expected.fp),
+        ("SP", sp == expected.sp),
+        ("signed RA", is_ra_signed == expected.is_ra_signed),
+    ];
+    fields.into_iter().filter(|(_, same)| !same).map(|(name, _)| name).collect()
+}
+
+/// A row of gimli's as text.
+fn describe(row: &UnwindTableRow<usize, Storage>, ra: gimli::Register) -> String {
+    use fmt::Write as _;
+    let mut text = match *row.cfa() {
+        gimli::CfaRule::RegisterAndOffset { register, offset } => {
+            format!("CFA=r{}{offset:+}", register.0)
+        }
+        gimli::CfaRule::Expression(e) => format!("CFA=expression at {:#x}", e.offset),
+    };
+    for &(register, ref rule) in row.registers() {
+        let name = if register == ra { "RA".into() } else { format!("r{}", register.0) };
+        // Writing to a string does not fail.
+        _ = match *rule {
+            RegisterRule::Undefined => write!(text, " {name}=undefined"),
+            RegisterRule::SameValue => write!(text, " {name}=same"),
+            RegisterRule::Offset(offset) => write!(text, " {name}=*(CFA{offset:+})"),
+            RegisterRule::ValOffset(offset) => write!(text, " {name}=CFA{offset:+}"),
+            RegisterRule::Register(source) => write!(text, " {name}=r{}", source.0),
+            RegisterRule::Expression(e) => write!(text, " {name}=*(expression at {:#x})", e.offset),
+            RegisterRule::ValExpression(e) => write!(text, " {name}=expression at {:#x}", e.offset),
+            _ => write!(text, " {name}=?"),
+        };
+    }
+    text
+}

@@ -1,0 +1,155 @@
+//! `unwind sframe check`: whether tables keep the rules of their format, and say
+//! what the file's call frame information says.
+
+mod compare;
+mod machine;
+mod report;
+
+pub(crate) use report::percent;
+
+use std::io::{self, Write as _};
+use std::ops::ControlFlow;
+
+use sframe::{Section, Severity};
+
+use crate::call_frames::CallFrames;
+use crate::elf::SframeSection;
+use crate::error::Error;
+use crate::progress::Progress;
+use crate::sframe_cmd::SframeError;
+use crate::sframe_cmd::check::report::{Losses, Report, Validation};
+use crate::sframe_cmd::file::Input;
+use crate::sframe_cmd::format::FormatArg;
+
+/// Check the tables of a file.
+///
+/// First whether they keep the rules of the format. Then, where the file has call
+/// frame information, whether they find the same caller: the CFA, the
+/// return address, the frame pointer and the stack pointer, wherever either
+/// begins to say something else.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = LONG_HELP)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    input: Input,
+
+    /// Check a table that is made of the file's call frame information instead
+    #[arg(long, value_name = "FORMAT", conflicts_with = "raw")]
+    built: Option<FormatArg>,
+
+    /// How many differences, findings and missing ranges to print of each kind
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    first: usize,
+
+    /// Print one JSON object instead of text; `--help` describes it
+    #[arg(long)]
+    json: bool,
+}
+
+const LONG_HELP: &str = "\
+Exit code 1 says that a table is against the format or differs from the call
+frame information. Code without a row is no difference: it is counted and, in a
+table made here, named by what its rules are that the table cannot say.
+
+JSON: one object with
+  schema        1; rises when a field changes its meaning or goes
+  file
+  built         the format of the table made here, or null
+  tables        a list, each with version, functions, rows, bytes
+  validation    errors, notes, and the first findings
+  comparison    null, or entries, rows, code_bytes, covered_bytes, places,
+                differences, and the first differences; unreadable counts
+                entries that gimli cannot read, context_bytes is code whose
+                caller only the signal context tells
+  missing       a list of reasons for which code has no row: reason, bytes,
+                ranges, and the first of the ranges (start, size, why); in a
+                table made here, the reason `no-row` is a fault
+  expressible   of the code whose rules the format can say, how much has a row:
+                bytes and covered_bytes; null for a table of the file itself";
+
+/// Runs `unwind sframe check`.
+///
+/// # Errors
+///
+/// [`Error`] if the file cannot be read, or a table is wrong.
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let path = args.input.path();
+    let (frames, len) = if args.input.is_raw() { (None, 0) } else { call_frames(&args.input)? };
+    let progress = Progress::new(path, len);
+    let (sections, losses) = match args.built {
+        None => (args.input.open()?.sections, None),
+        Some(format) => {
+            let frames = frames.as_ref().ok_or(SframeError::NoFrames { path: path.into() })?;
+            let built = frames
+                .build(format.format(), TABLE_ADDR, |done| progress.set(done, frames.bytes.len()))
+                .map_err(|error| SframeError::Write { path: path.into(), error })?;
+            let losses = Losses::new(&built);
+            (vec![SframeSection::new(built.addr, built.bytes)], Some(losses))
+        }
+    };
+    let mut tables = Vec::new();
+    for table in sections.iter().flat_map(|section| section.tables().tables()) {
+        let table = table.map_err(|error| SframeError::Table { path: path.into(), error })?;
+        tables.push(table);
+    }
+    let report = Report {
+        file: path.to_path_buf(),
+        built: args.built,
+        tables: &tables,
+        validation: validate(&tables, args.first),
+        comparison: frames.as_ref().map(|frames| compare::compare(frames, &tables, &progress)),
+        losses,
+        first: args.first,
+    };
+    progress.finish();
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if args.json { report.write_json(&mut out) } else { report.write(&mut out) }
+        .and_then(|()| out.flush())
+        .map_err(Error::Output)?;
+    match report.faults() {
+        0 => Ok(()),
+        count => Err(SframeError::Wrong { path: path.into(), count }.into()),
+    }
+}
+
+/// Where a table that is made here is said to be. Any address does that is
+/// within 2 GiB of the code, which V2 asks for.
+const TABLE_ADDR: u64 = 0;
+
+/// The call frame information of a file, and how long the file is.
+fn call_frames(input: &Input) -> Result<(Option<CallFrames>, u64), Error> {
+    let elf = input.elf()?;
+    if elf.kind == object::elf::ET_REL {
+        // Nobody applied the relocations of the entries.
+        return Ok((None, elf.len()));
+    }
+    let frames = CallFrames::read(&elf);
+    let frames = frames.map_err(|error| Error::Elf { path: input.path().into(), error })?;
+    Ok((frames, elf.len()))
+}
+
+/// Validates each table.
+fn validate(tables: &[Section<'_>], first: usize) -> Validation {
+    let mut validation = Validation::default();
+    for table in tables {
+        let functions = usize::try_from(table.header().num_fdes).unwrap_or(0);
+        // The table's length bounds the number.
+        let mut buffer = vec![0; functions];
+        let summary = table.validate(&mut buffer, |finding| {
+            let findings = match finding.fault.severity() {
+                Severity::Error => &mut validation.first_errors,
+                Severity::Note => &mut validation.first_notes,
+            };
+            if findings.len() < first {
+                findings.push(finding.to_string());
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        if let ControlFlow::Continue(summary) = summary {
+            validation.errors = validation.errors.saturating_add(summary.errors);
+            validation.notes = validation.notes.saturating_add(summary.notes);
+            validation.rows.push(summary.rows);
+        }
+    }
+    validation
+}

@@ -1,0 +1,371 @@
+//! What a check found, as text and as JSON.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use sframe::{CfiReason, Section};
+
+use crate::call_frames::BuiltTable;
+use crate::sframe_cmd::check::compare::{Comparison, Difference, Unreadable};
+use crate::sframe_cmd::format::FormatArg;
+use crate::sframe_cmd::json::hex;
+
+/// What came of a validation of all tables.
+#[derive(Debug, Default)]
+pub(super) struct Validation {
+    pub(super) errors: u64,
+    pub(super) notes: u64,
+    pub(super) first_errors: Vec<String>,
+    pub(super) first_notes: Vec<String>,
+    /// Rows of each table.
+    pub(super) rows: Vec<u64>,
+}
+
+/// What a table that was made here does not have, ascending.
+#[derive(Debug)]
+pub(super) struct Losses(Vec<Loss>);
+
+#[derive(Debug)]
+struct Loss {
+    range: Range<u64>,
+    reason: CfiReason,
+}
+
+impl Losses {
+    pub(super) fn new(built: &BuiltTable) -> Self {
+        let from_cfi = built.lost.iter().map(|lost| (lost.start, lost.size, lost.reason));
+        let from_table = built
+            .overlaps
+            .iter()
+            .map(|lost| (lost.start, lost.size, CfiReason::Table(lost.reason)));
+        let mut losses: Vec<_> = from_cfi
+            .chain(from_table)
+            .map(|(start, size, reason)| Loss { range: start..start.saturating_add(size), reason })
+            .collect();
+        losses.sort_by_key(|loss| loss.range.start);
+        Self(losses)
+    }
+
+    /// Why an address has no row, and where that reason ends; `None` up to the
+    /// next reason.
+    fn at(&self, addr: u64) -> (Option<CfiReason>, u64) {
+        let behind = self.0.partition_point(|loss| loss.range.start <= addr);
+        let before = self.0.get(..behind).unwrap_or_default();
+        // Ranges of malformed entries may be long and cover others.
+        let covering = before.iter().rev().take(64).find(|loss| loss.range.contains(&addr));
+        match covering {
+            Some(loss) => (Some(loss.reason), loss.range.end),
+            None => (None, self.0.get(behind).map_or(u64::MAX, |loss| loss.range.start)),
+        }
+    }
+}
+
+/// Code without a row for one reason.
+#[derive(Debug, Default)]
+struct Missing {
+    bytes: u64,
+    ranges: u64,
+    is_fault: bool,
+    first: Vec<MissingRange>,
+}
+
+#[derive(Debug, Serialize)]
+struct MissingRange {
+    start: String,
+    size: u64,
+    why: String,
+}
+
+/// What a check found.
+#[derive(Debug)]
+pub(super) struct Report<'a> {
+    pub(super) file: PathBuf,
+    pub(super) built: Option<FormatArg>,
+    pub(super) tables: &'a [Section<'a>],
+    pub(super) validation: Validation,
+    pub(super) comparison: Option<Comparison>,
+    pub(super) losses: Option<Losses>,
+    /// How much to show of each kind.
+    pub(super) first: usize,
+}
+
+/// The reason of code that a table says nothing of, for no known reason.
+const NO_REASON: &str = "no-row";
+
+impl Report<'_> {
+    /// How much is wrong.
+    pub(super) fn faults(&self) -> u64 {
+        let differences = self.comparison.as_ref().map_or(0, |comparison| comparison.differences);
+        let unexplained = match self.losses {
+            Some(_) => self.missing().get(NO_REASON).map_or(0, |missing| missing.ranges),
+            None => 0,
+        };
+        self.validation.errors.saturating_add(differences).saturating_add(unexplained)
+    }
+
+    /// Code without a row, by reason.
+    fn missing(&self) -> BTreeMap<&'static str, Missing> {
+        let mut by_reason: BTreeMap<_, Missing> = BTreeMap::new();
+        for range in self.comparison.iter().flat_map(|comparison| &comparison.missing) {
+            let mut addr = range.start;
+            while addr < range.end {
+                let (reason, end) = match &self.losses {
+                    Some(losses) => losses.at(addr),
+                    None => (None, range.end),
+                };
+                let end = end.min(range.end);
+                let size = end.saturating_sub(addr);
+                let missing = by_reason.entry(reason.map_or(NO_REASON, CfiReason::name));
+                let missing = missing.or_default();
+                missing.bytes = missing.bytes.saturating_add(size);
+                missing.ranges = missing.ranges.saturating_add(1);
+                missing.is_fault = reason.is_some_and(CfiReason::is_fault);
+                if missing.first.len() < self.first {
+                    let why = reason
+                        .map_or_else(|| "not in the table".into(), |reason| reason.to_string());
+                    missing.first.push(MissingRange { start: hex(addr), size, why });
+                }
+                addr = end;
+            }
+        }
+        by_reason
+    }
+
+    /// Of the code whose rules the format can say: bytes, and bytes with a row.
+    fn expressible(&self) -> Option<(u64, u64)> {
+        let comparison = self.comparison.as_ref().filter(|_| self.losses.is_some())?;
+        let missing = self.missing();
+        let said = |(name, missing): (&&str, &Missing)| {
+            if **name == *NO_REASON || missing.is_fault { 0 } else { missing.bytes }
+        };
+        let inexpressible = missing.iter().map(said).fold(0, u64::saturating_add);
+        let bytes = comparison.code_bytes.saturating_sub(inexpressible);
+        Some((bytes, comparison.covered_bytes))
+    }
+
+    pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let kind = match self.built {
+            Some(format) => format!("a {format} table made of its call frame information"),
+            None => "its tables".into(),
+        };
+        writeln!(out, "{}: {kind}", self.file.display())?;
+        for (table, rows) in self.tables.iter().zip(&self.validation.rows) {
+            let header = table.header();
+            writeln!(
+                out,
+                "  table         version {}, {} functions, {rows} rows, {} bytes",
+                header.version.number(),
+                header.num_fdes,
+                table.bytes().len()
+            )?;
+        }
+        let Validation { errors, notes, first_errors, first_notes, .. } = &self.validation;
+        writeln!(out, "  validation    {errors} errors, {notes} notes")?;
+        for finding in first_errors.iter().chain(first_notes) {
+            writeln!(out, "    {finding}")?;
+        }
+        match &self.comparison {
+            Some(comparison) => self.write_comparison(out, comparison),
+            None => writeln!(out, "  comparison    none: the file has no call frame information"),
+        }
+    }
+
+    fn write_comparison(&self, out: &mut impl Write, comparison: &Comparison) -> io::Result<()> {
+        let Comparison { fdes, rows, code_bytes, covered_bytes, places, differences, .. } =
+            comparison;
+        writeln!(out, "  compared to   {fdes} entries, {rows} rows, {code_bytes} bytes of code")?;
+        writeln!(out, "  comparison    {places} places, {differences} differences")?;
+        for difference in comparison.first_differences.iter().take(self.first) {
+            writeln!(out, "    {difference}")?;
+        }
+        if comparison.unreadable_count != 0 {
+            writeln!(out, "  unreadable    {} entries", comparison.unreadable_count)?;
+            for Unreadable { entry, error } in comparison.unreadable.iter().take(self.first) {
+                writeln!(out, "    entry at {entry:#x}: {error}")?;
+            }
+        }
+        writeln!(
+            out,
+            "  covered       {covered_bytes} bytes, {}",
+            percent(*covered_bytes, *code_bytes)
+        )?;
+        if comparison.context_bytes != 0 {
+            let bytes = comparison.context_bytes;
+            writeln!(out, "    {bytes} bytes of them leave the caller to the signal context")?;
+        }
+        if let Some((bytes, covered)) = self.expressible() {
+            writeln!(out, "    of what the format can say: {}", percent(covered, bytes))?;
+        }
+        for (name, missing) in self.missing() {
+            let Missing { bytes, ranges, first, .. } = missing;
+            writeln!(out, "  missing       {bytes} bytes in {ranges} ranges: {name}")?;
+            for MissingRange { start, size, why } in first {
+                writeln!(out, "    {start}+{size:#x}: {why}")?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer_pretty(&mut *out, &self.json())?;
+        writeln!(out)
+    }
+
+    fn json(&self) -> Json<'_> {
+        let tables = self.tables.iter().zip(&self.validation.rows);
+        Json {
+            schema: SCHEMA,
+            file: self.file.to_string_lossy().into_owned(),
+            built: self.built,
+            tables: tables
+                .map(|(table, &rows)| JsonTable {
+                    version: table.header().version.number(),
+                    functions: table.header().num_fdes,
+                    rows,
+                    bytes: table.bytes().len(),
+                })
+                .collect(),
+            validation: JsonValidation {
+                errors: self.validation.errors,
+                notes: self.validation.notes,
+                first_errors: &self.validation.first_errors,
+                first_notes: &self.validation.first_notes,
+            },
+            comparison: self.comparison.as_ref().map(|comparison| JsonComparison {
+                entries: comparison.fdes,
+                rows: comparison.rows,
+                code_bytes: comparison.code_bytes,
+                covered_bytes: comparison.covered_bytes,
+                context_bytes: comparison.context_bytes,
+                places: comparison.places,
+                unreadable: comparison.unreadable_count,
+                differences: comparison.differences,
+                first_differences: comparison
+                    .first_differences
+                    .iter()
+                    .take(self.first)
+                    .map(JsonDifference::new)
+                    .collect(),
+            }),
+            missing: self
+                .missing()
+                .into_iter()
+                .map(|(reason, missing)| JsonMissing {
+                    reason,
+                    bytes: missing.bytes,
+                    ranges: missing.ranges,
+                    first: missing.first,
+                })
+                .collect(),
+            expressible: self
+                .expressible()
+                .map(|(bytes, covered_bytes)| JsonExpressible { bytes, covered_bytes }),
+        }
+    }
+}
+
+/// A part of a whole, rounded down so that nothing short of all is 100.
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "-".into();
+    }
+    let scaled = u128::from(part).saturating_mul(1_000_000);
+    let parts = scaled.checked_div(whole.into()).unwrap_or(0);
+    let (before, behind) = (parts.checked_div(10_000), parts.checked_rem(10_000));
+    format!("{}.{:04} %", before.unwrap_or(0), behind.unwrap_or(0))
+}
+
+/// The version of the structure: it rises when a field changes its meaning or
+/// goes.
+const SCHEMA: u32 = 1;
+
+#[derive(Debug, Serialize)]
+struct Json<'a> {
+    schema: u32,
+    file: String,
+    built: Option<FormatArg>,
+    tables: Vec<JsonTable>,
+    validation: JsonValidation<'a>,
+    comparison: Option<JsonComparison<'a>>,
+    missing: Vec<JsonMissing>,
+    expressible: Option<JsonExpressible>,
+}
+
+#[derive(Debug, Serialize)]
+struct JsonTable {
+    version: u8,
+    functions: u32,
+    rows: u64,
+    bytes: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct JsonValidation<'a> {
+    errors: u64,
+    notes: u64,
+    first_errors: &'a [String],
+    first_notes: &'a [String],
+}
+
+#[derive(Debug, Serialize)]
+struct JsonComparison<'a> {
+    entries: u64,
+    rows: u64,
+    code_bytes: u64,
+    covered_bytes: u64,
+    context_bytes: u64,
+    places: u64,
+    unreadable: u64,
+    differences: u64,
+    first_differences: Vec<JsonDifference<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct JsonDifference<'a> {
+    addr: String,
+    what: &'a [&'static str],
+    table: &'a str,
+    cfi: &'a str,
+}
+
+impl<'a> JsonDifference<'a> {
+    fn new(difference: &'a Difference) -> Self {
+        Self {
+            addr: hex(difference.addr),
+            what: &difference.what,
+            table: &difference.table,
+            cfi: &difference.frames,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct JsonMissing {
+    reason: &'static str,
+    bytes: u64,
+    ranges: u64,
+    first: Vec<MissingRange>,
+}
+
+#[derive(Debug, Serialize)]
+struct JsonExpressible {
+    bytes: u64,
+    covered_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_never_rounded_up_to_the_whole() {
+        assert_eq!(percent(1, 1), "100.0000 %");
+        assert_eq!(percent(u64::MAX - 1, u64::MAX), "99.9999 %");
+        assert_eq!(percent(0, 7), "0.0000 %");
+        assert_eq!(percent(0, 0), "-");
+        assert_eq!(percent(1, 3), "33.3333 %");
+    }
+}
