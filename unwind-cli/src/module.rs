@@ -8,9 +8,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use sframe::{Format, WriteError};
 use unwind_core::{Memory, VirtAddr};
 
+use crate::call_frames::{BuiltTable, CallFrames};
 use crate::elf::{ElfError, ElfFile, SframeSection};
+use crate::progress::Progress;
 use crate::symbols::{Function, Symbols};
 use crate::target::maps::{Backing, FileId, MappedFile, Mapping};
 
@@ -41,6 +44,18 @@ pub(crate) enum ModuleError {
     Memory,
 }
 
+/// Why no table is made of a file's call frame information.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum BuildError {
+    /// It is damaged.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// It cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
 /// One loaded file.
 #[derive(Debug)]
 pub(crate) struct Module {
@@ -57,12 +72,19 @@ pub(crate) struct LoadedImage {
     /// How far it is above its link-time addresses, wrapping.
     pub(crate) bias: u64,
     sframe: OnceCell<Result<Option<SframeSection>, ElfError>>,
+    built: OnceCell<Result<Option<BuiltTable>, BuildError>>,
     symbols: OnceCell<Result<Symbols, ElfError>>,
 }
 
 impl LoadedImage {
     fn new(file: Rc<ElfFile>, bias: u64) -> Self {
-        Self { file, bias, sframe: OnceCell::new(), symbols: OnceCell::new() }
+        Self {
+            file,
+            bias,
+            sframe: OnceCell::new(),
+            built: OnceCell::new(),
+            symbols: OnceCell::new(),
+        }
     }
 
     /// Its `.sframe`, read at the first call.
@@ -75,6 +97,37 @@ impl LoadedImage {
             Ok(section) => Ok(section.as_ref()),
             Err(error) => Err(*error),
         }
+    }
+
+    /// A table made of its call frame information at the first call; `None` if
+    /// it has none. `path` is what to call it while that takes long.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] if the information is not inside the file, or memory is
+    /// short.
+    pub(crate) fn built(&self, path: &Path) -> Result<Option<&BuiltTable>, BuildError> {
+        let built = self.built.get_or_init(|| {
+            let Some(frames) = CallFrames::read(&self.file)? else { return Ok(None) };
+            let progress = Progress::new(path, self.file.len());
+            let done = |done| progress.set(done, frames.bytes.len());
+            // Addresses are the file's own until the table is used.
+            let built = frames.build(Format::V3, 0, done);
+            progress.finish();
+            Ok(Some(built?))
+        });
+        match built {
+            Ok(table) => Ok(table.as_ref()),
+            Err(error) => Err(*error),
+        }
+    }
+
+    /// What has come of [`built`](Self::built), if anybody asked.
+    pub(crate) fn built_so_far(&self) -> Option<Result<Option<&BuiltTable>, BuildError>> {
+        self.built.get().map(|built| match built {
+            Ok(table) => Ok(table.as_ref()),
+            Err(error) => Err(*error),
+        })
     }
 
     /// The function that holds an address of the target. Symbols are read at
@@ -168,6 +221,11 @@ impl Modules {
     pub(crate) fn file_of(&self, backing: &Backing) -> Option<Rc<ElfFile>> {
         let (_, file) = self.files.iter().find(|(known, _)| known == backing)?;
         file.clone().ok()
+    }
+
+    /// The loaded files.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Module> {
+        self.modules.iter()
     }
 
     /// Each range of code with the file that it was loaded from, ascending.

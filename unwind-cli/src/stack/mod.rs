@@ -1,5 +1,6 @@
 //! `unwind stack`: the stacks of a process, a core file or a command.
 
+mod built;
 mod report;
 mod text;
 mod walk;
@@ -74,7 +75,8 @@ const LONG_HELP: &str = "\
 How a frame was found, in the third column:
   registers  it is what the thread executes
   sframe     by the SFrame table of the code that it called
-  fp         by a frame pointer; `fp!` where the SFrame row could not be used
+  cfi        by an SFrame table made of that code's .eh_frame
+  fp         by a frame pointer; `fp!` where the row of a table could not be used
   code       by the instructions at the function's entry or exit
   signal     by the registers that the kernel saved for a signal handler
 
@@ -89,8 +91,9 @@ JSON: one object with
     frames  innermost first, each with
       pc, sp            hexadecimal text
       exact             the pc is an interrupted one, not a return address
-      found_by          `registers`, `sframe`, `fp`, `code`, `signal` or `other`
-      after_failure     the SFrame row of the callee could not be used
+      found_by          `registers`, `sframe`, `cfi`, `fp`, `code`, `signal` or
+                        `other`
+      after_failure     the row of the callee in a table could not be used
       object            path of the file with the code, `[vdso]`, `[anonymous]`
                         for code without a file, or null
       object_pc         the pc as linked, hexadecimal text or null

@@ -75,6 +75,8 @@ pub(crate) enum FoundBy {
     Registers,
     /// An SFrame table.
     Sframe,
+    /// An SFrame table that was made of call frame information.
+    Cfi,
     /// A frame pointer.
     Fp,
     /// The instructions at the pc of the callee.
@@ -89,7 +91,8 @@ impl From<Origin> for FoundBy {
     fn from(origin: Origin) -> Self {
         match origin {
             Origin::Registers => Self::Registers,
-            Origin::Table | Origin::BuiltTable => Self::Sframe,
+            Origin::Table => Self::Sframe,
+            Origin::BuiltTable => Self::Cfi,
             Origin::FramePointer => Self::Fp,
             Origin::Instructions => Self::Code,
             Origin::SignalContext => Self::Signal,
@@ -116,7 +119,7 @@ impl Report {
                 let frames = frames.map(|frame| name(frame, target, &mut troubles)).collect();
                 let mut report = ThreadReport::new(thread, stack.mode, frames, stack.end);
                 if method != Method::Fp {
-                    report.add_missing_table(&target.modules);
+                    report.add_missing_table(&target.modules, method);
                 }
                 report
             })
@@ -155,7 +158,7 @@ impl ThreadReport {
 
     /// Says so if the walk ended in code whose file has no tables, which is why
     /// most walks end early.
-    fn add_missing_table(&mut self, modules: &Modules) {
+    fn add_missing_table(&mut self, modules: &Modules, method: Method) {
         let Some(last) = self.frames.last() else { return };
         let ends_early = matches!(
             self.end.reason,
@@ -164,13 +167,27 @@ impl ThreadReport {
         if self.arch != Some("x86-64") || self.end.complete || !ends_early {
             return;
         }
-        let module = modules.find(last.lookup());
+        let lookup = last.lookup();
+        let module = modules.find(lookup);
         let image = module.and_then(|module| module.image.as_ref().ok());
-        if let Some(object) = &last.object
-            && image.is_some_and(|image| image.sframe() == Ok(None))
-        {
-            self.end.text.push_str(&format!("; {} has no .sframe", file_name(object)));
-        }
+        let (Some(object), Some(image)) = (&last.object, image) else { return };
+        let object = file_name(object);
+        let has_section = image.sframe() != Ok(None);
+        let text = match (method, image.built_so_far()) {
+            (Method::Auto | Method::CfiSframe, Some(Ok(Some(table)))) => {
+                let Some(reason) = table.why_missing(lookup.wrapping_sub(image.bias)) else {
+                    return;
+                };
+                format!("; no table can say what the .eh_frame of {object} does: {reason}")
+            }
+            (Method::Auto, Some(Ok(None))) if !has_section => {
+                format!("; {object} has neither .sframe nor .eh_frame")
+            }
+            (Method::CfiSframe, Some(Ok(None))) => format!("; {object} has no .eh_frame"),
+            (Method::Sframe, _) if !has_section => format!("; {object} has no .sframe"),
+            _ => return,
+        };
+        self.end.text.push_str(&text);
     }
 }
 

@@ -56,6 +56,7 @@ const fn found_by(frame: &FrameReport) -> &'static str {
     match (frame.found_by, frame.after_failure) {
         (FoundBy::Registers, _) => "registers",
         (FoundBy::Sframe, _) => "sframe",
+        (FoundBy::Cfi, _) => "cfi",
         (FoundBy::Fp, false) => "fp",
         (FoundBy::Fp, true) => "fp!",
         (FoundBy::Code, _) => "code",

@@ -13,7 +13,8 @@ use unwind_x86::{
     X86_64Regs,
 };
 
-use crate::module::Modules;
+use crate::module::{LoadedImage, Modules};
+use crate::stack::built::BuiltTables;
 use crate::target::maps::Mapping;
 use crate::target::memory::TargetMemory;
 use crate::target::registers::{CodeMode, UserRegisters};
@@ -23,12 +24,15 @@ const MAX_TABLES: usize = 1024;
 
 /// How frames are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Method {
-    /// By SFrame tables where there are some, else as `fp` does.
+    /// By SFrame tables where there are some, else as `cfi-sframe` does, else as
+    /// `fp` does.
     Auto,
     /// By SFrame tables alone.
     Sframe,
+    /// By SFrame tables that are made of the call frame information alone.
+    CfiSframe,
     /// By frame pointers, by the instructions at a function's entry and exit,
     /// and by signal frames.
     Fp,
@@ -106,6 +110,7 @@ impl StackEnd {
 pub(crate) struct StackWalker<'t> {
     method: Method,
     max_frames: u32,
+    modules: &'t Modules,
     tables: Box<ModuleMap<SframeModule<'t>, MAX_TABLES>>,
     /// Where the target has code, ascending.
     code: Vec<Range<u64>>,
@@ -126,12 +131,13 @@ impl<'t> StackWalker<'t> {
         let mut walker = Self {
             method,
             max_frames,
+            modules,
             tables: Box::default(),
             code,
             x86_64: address_width(mappings),
             warnings: Vec::new(),
         };
-        if method != Method::Fp {
+        if matches!(method, Method::Auto | Method::Sframe) {
             walker.add_tables(modules);
         }
         walker
@@ -167,7 +173,14 @@ impl<'t> StackWalker<'t> {
     }
 
     /// Which tables could not be used, a line each.
-    pub(crate) fn into_warnings(self) -> Vec<String> {
+    pub(crate) fn into_warnings(mut self) -> Vec<String> {
+        for module in self.modules.iter() {
+            let built = module.image.as_ref().ok().and_then(LoadedImage::built_so_far);
+            if let Some(Err(error)) = built {
+                let path = module.path.display();
+                self.warn(&format!("{path}: no table is made of .eh_frame: {error}"));
+            }
+        }
         self.warnings
     }
 
@@ -194,13 +207,15 @@ impl<'t> StackWalker<'t> {
 
     fn walk_x86_64(&self, regs: X86_64Regs, memory: &mut TargetMemory) -> (Vec<Frame>, StackEnd) {
         let tables = SframeSource::new(&*self.tables);
+        let built = BuiltTables::new(self.modules);
         match self.method {
             Method::Auto => {
-                let source = tables.or(SignalTrampolines).or(Prologue);
+                let source = tables.or(built).or(SignalTrampolines).or(Prologue);
                 let walker = Walker::new(self.x86_64, source).fallback(FramePointers);
                 self.collect(walker, regs, memory)
             }
             Method::Sframe => self.collect(Walker::new(self.x86_64, tables), regs, memory),
+            Method::CfiSframe => self.collect(Walker::new(self.x86_64, built), regs, memory),
             Method::Fp => {
                 let source = RowSource::<X86_64>::or(SignalTrampolines, Prologue);
                 let walker = Walker::new(self.x86_64, source).fallback(FramePointers);
@@ -213,7 +228,7 @@ impl<'t> StackWalker<'t> {
     fn walk_ia32(&self, regs: &UserRegisters, memory: &mut TargetMemory) -> (Vec<Frame>, StackEnd) {
         let arch = if regs.eflags & EFLAGS_VM == 0 { Ia32::FLAT } else { Ia32::VM86 };
         let regs = ia32_registers(regs);
-        if self.method == Method::Sframe {
+        if matches!(self.method, Method::Sframe | Method::CfiSframe) {
             return self.collect(Walker::new(arch, unwind_core::NoRows), regs, memory);
         }
         let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);

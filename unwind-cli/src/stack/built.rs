@@ -1,0 +1,39 @@
+//! Rows of tables that are made of the call frame information of loaded files,
+//! when a row of one is first asked for.
+
+use sframe::Section;
+use unwind_core::{FrameContext, Memory, Origin, Row, RowSource};
+use unwind_x86::{X86_64, X86_64Regs};
+
+use crate::module::Modules;
+
+/// The tables that the files of a target would have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BuiltTables<'t> {
+    modules: &'t Modules,
+}
+
+impl<'t> BuiltTables<'t> {
+    pub(super) const fn new(modules: &'t Modules) -> Self {
+        Self { modules }
+    }
+}
+
+impl RowSource<X86_64> for BuiltTables<'_> {
+    type Error = sframe::Error;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, sframe::Error> {
+        let addr = frame.pc.lookup_addr().get();
+        let Some(module) = self.modules.find(addr) else { return Ok(None) };
+        let Ok(image) = &module.image else { return Ok(None) };
+        // Why there is none is told once the stacks are walked.
+        let Ok(Some(table)) = image.built(&module.path) else { return Ok(None) };
+        let section = Section::parse(&table.bytes)?.at(table.addr.wrapping_add(image.bias));
+        let row = section.find_row(addr)?;
+        Ok(row.map(|row| row.with_origin(Origin::BuiltTable)))
+    }
+}
