@@ -606,6 +606,40 @@ fn rows_outside_of_a_table_lose_their_function() {
 }
 
 #[test]
+fn functions_on_both_sides_of_the_ends_of_the_address_space_are_found() {
+    let rows = [(0, sp(8))];
+    // By their distance from a section at 1 MiB, the upper ones come first.
+    let starts = [0, 0x200, 0x30_0000, u64::MAX - 0x20_0000, u64::MAX - 0xf];
+    for format in [Format::V2, Format::V2Pcrel, Format::V3] {
+        for addr in [0x10_0000, u64::MAX - 0xf_ffff] {
+            let functions = starts.map(|start| Function::new(start, 16, &rows));
+            let bytes = built(format, Abi::Amd64Little, addr, &functions);
+            let section = Section::parse(&bytes).unwrap().at(addr);
+            section.check().unwrap();
+            for start in starts {
+                let found = section.find(start + 15).unwrap().unwrap();
+                assert_eq!(found.fde.range.start, start, "{format:?} at {addr:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_function_that_goes_past_the_end_of_the_address_space_is_lost() {
+    let rows = [(0, sp(8))];
+    let mut builder = Builder::new(Format::V3, Abi::Amd64Little).unwrap();
+    let mut lost = Vec::new();
+    for size in [0x10, 0x11, u32::MAX] {
+        let function = Function::new(u64::MAX - 0xf, size, &rows);
+        builder.add(&function, |range| lost.push((range.size, range.reason))).unwrap();
+    }
+    assert_eq!(lost, [(0x11, LostReason::Wraps), (u32::MAX.into(), LostReason::Wraps)]);
+    builder.add(&Function::new(0, 8, &rows), none).unwrap();
+    let bytes = builder.finish(0x1000, none).unwrap();
+    assert_eq!(Section::parse(&bytes).unwrap().check().unwrap().functions, 2);
+}
+
+#[test]
 fn losses_are_told_with_addresses_in_hexadecimal() {
     let rows = [(0, Row::new(CfaRule::Offset(reg(10), 0), SAVED, RegRule::Same))];
     let builder = Builder::new(Format::V2, Abi::Amd64Little).unwrap();

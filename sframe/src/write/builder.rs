@@ -234,6 +234,10 @@ impl Builder {
         if function.size == 0 {
             return Err(LostReason::Empty);
         }
+        // Of its last byte: it may end where the address space does.
+        if function.start.checked_add(u64::from(function.size).wrapping_sub(1)).is_none() {
+            return Err(LostReason::Wraps);
+        }
         if rows.is_empty() {
             return Err(LostReason::NoRows);
         }

@@ -11,7 +11,9 @@ use crate::{
 impl Builder {
     /// The section, for a place at `addr`.
     ///
-    /// Functions are sorted by address. Of two that overlap the shorter stays,
+    /// Functions are sorted by their distance from `addr`, as lookups search
+    /// them: those less than 2^63 bytes before it come first, also where the
+    /// address space wraps. Of two that overlap the shorter stays,
     /// of two equally long ones that which was added first; the other is handed
     /// to `lost` and gone from then on. In V2 a function that is too far from
     /// the section is handed to it too, and stays: this may be called again for
@@ -146,9 +148,14 @@ impl Place<'_> {
         Ok(out.bytes)
     }
 
-    /// The entries that the table has.
+    /// The entries that the table has, in its order.
     fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.builder.entries.iter().filter(|entry| self.is_near(entry))
+        // Distances are signed, so the lowest one is half an address space away.
+        let lowest = self.addr.wrapping_add(1 << 63);
+        let entries = self.builder.entries.as_slice();
+        let first = entries.partition_point(|entry| entry.start < lowest);
+        let (behind, before) = entries.split_at_checked(first).unwrap_or((entries, &[]));
+        before.iter().chain(behind).filter(|entry| self.is_near(entry))
     }
 }
 

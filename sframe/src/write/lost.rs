@@ -41,6 +41,8 @@ impl core::error::Error for Lost {}
 pub enum LostReason {
     /// The function has no bytes.
     Empty,
+    /// The function goes on behind the end of the address space.
+    Wraps,
     /// The function has no row inside it.
     NoRows,
     /// A row does not start behind the one before it.
@@ -110,6 +112,7 @@ impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Empty => f.write_str("the function is empty"),
+            Self::Wraps => f.write_str("the function goes past the end of the address space"),
             Self::NoRows => f.write_str("the function has no row"),
             Self::Unsorted { offset } => {
                 write!(f, "the row at +{offset:#x} does not start behind the last one")
