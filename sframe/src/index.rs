@@ -56,13 +56,17 @@ pub struct IndexedSection<'a, 'i> {
 
 /// The usual size of a granule: 4 KiB.
 const GRANULE_SHIFT: u32 = 12;
+/// Functions far apart have granules of more than the usual size, so that the
+/// addresses that a table claims do not say how much memory it takes.
+const GRANULES_PER_FUNCTION: u64 = 15;
 /// A function of fewer rows has no checkpoints.
 const LONG: u32 = 64;
 /// A checkpoint for each so many rows.
 const EVERY: u32 = 16;
 
 impl<'a> Section<'a> {
-    /// How many words [`index`](Self::index) can make use of.
+    /// How many words [`index`](Self::index) can make use of. No more than the
+    /// table has bytes, and two for its address range.
     #[must_use]
     pub fn index_len(&self) -> usize {
         let order = match survey(self) {
@@ -72,6 +76,8 @@ impl<'a> Section<'a> {
         };
         let (base, last) = bounds(self);
         let granules = (last.wrapping_sub(base).cast_unsigned() >> GRANULE_SHIFT).saturating_add(2);
+        let most = u64::from(self.header().num_fdes).saturating_mul(GRANULES_PER_FUNCTION);
+        let granules = granules.min(most.saturating_add(2));
         let rows = self.header().fre_len / 2;
         let points: u64 = self
             .fdes()
@@ -80,7 +86,9 @@ impl<'a> Section<'a> {
             .map(|fde| {
                 u64::from(fde.num_fres.min(rows) / EVERY).saturating_mul(2).saturating_add(2)
             })
-            .fold(0, u64::saturating_add);
+            .fold(0, u64::saturating_add)
+            // Functions may share rows.
+            .min(self.header().fre_len.into());
         let words = u64::from(order).saturating_add(granules).saturating_add(points);
         usize::try_from(words).unwrap_or(usize::MAX)
     }

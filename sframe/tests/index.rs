@@ -172,3 +172,27 @@ fn a_bad_row_is_an_error_for_those_behind_it_only() {
     assert!(compare(&section, &(0..310).collect::<Vec<_>>(), section.index_len()));
     assert!(section.find(199).is_ok() && section.find(200).is_err() && section.find(299).is_err());
 }
+
+#[test]
+fn an_index_asks_for_no_more_words_than_the_table_has_bytes() {
+    let far = |start: i64| Function::new(start, 16, vec![Row::sp(0, &[8])]);
+    let rows: Vec<Row> = (0..400).map(|row| Row::sp(row, &[])).collect();
+    let apart = SectionBuilder::amd64(3).function(far(-1 << 60)).function(far(1 << 60)).build();
+    let mut shared = SectionBuilder { flags: 0, ..SectionBuilder::amd64(2) };
+    for i in 0..400 {
+        let rows = if i == 0 { rows.clone() } else { Vec::new() };
+        shared = shared.function(Function::new(i * 0x1000, 400, rows));
+    }
+    let mut shared = shared.build();
+    for entry in 0..400 {
+        // All functions have the rows of the first.
+        shared[28 + entry * 20 + 8..][..8].copy_from_slice(&[0, 0, 0, 0, 0x90, 1, 0, 0]);
+        shared[28 + entry * 20 + 16] = 1;
+    }
+    for bytes in [apart, shared] {
+        let section = Section::parse(&bytes).unwrap();
+        let full = section.index_len();
+        assert!(full <= bytes.len() + 2, "{full} words for {} bytes", bytes.len());
+        assert!(compare(&section, &pcs(&section)[..100], full));
+    }
+}
