@@ -90,6 +90,7 @@ impl LostReason {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Empty => "empty",
+            Self::Wraps => "wraps",
             Self::NoRows => "no-rows",
             Self::Unsorted { .. } => "unsorted",
             Self::SignalFrame => "signal-frame",
