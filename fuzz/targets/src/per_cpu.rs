@@ -1,0 +1,191 @@
+//! Any sequence of adds, removals, requests and deliveries: each profiler has a
+//! client as long as it has events, and a stack goes to the events that it is
+//! for.
+
+use std::{cell::RefCell, collections::BTreeMap};
+
+use unwind_core::{CancelError, ClientId, Cookie, RequestOutcome, TableFull};
+use unwind_perf::per_cpu::{
+    AddError, CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, Leader, Policy, RemoveError,
+    RequestError, TaskKey,
+};
+
+use crate::input::Input;
+
+const CPUS: usize = 3;
+const EVENTS: usize = 4;
+const CLIENTS: usize = 3;
+
+/// A core with room for few clients.
+#[derive(Default)]
+struct Core {
+    clients: RefCell<Vec<ClientId>>,
+    given: RefCell<u64>,
+}
+
+impl Deferral for Core {
+    type Task = ();
+
+    fn register(&self) -> Result<ClientId, TableFull> {
+        let mut clients = self.clients.borrow_mut();
+        if clients.len() == CLIENTS {
+            return Err(TableFull);
+        }
+        let mut given = self.given.borrow_mut();
+        *given += 1;
+        let client = ClientId::from_bits(*given << 5 | (*given % 32));
+        clients.push(client);
+        Ok(client)
+    }
+
+    fn cancel(&self, _: Option<&()>, client: ClientId) -> Result<(), CancelError> {
+        let mut clients = self.clients.borrow_mut();
+        let before = clients.len();
+        clients.retain(|&other| other != client);
+        assert_eq!(clients.len() + 1, before, "a client is cancelled once");
+        Ok(())
+    }
+
+    fn is_delivering(&self, (): &(), _: ClientId) -> bool {
+        false
+    }
+
+    fn request(&self, (): &(), client: ClientId) -> RequestOutcome {
+        assert!(self.clients.borrow().contains(&client), "only clients that are registered ask");
+        RequestOutcome::Queued(Cookie::new(7).unwrap())
+    }
+
+    fn relax(&self) {
+        panic!("nothing runs that anybody could wait for");
+    }
+}
+
+/// An event that was added.
+struct Known {
+    event: CpuEvent,
+    spec: EventSpec,
+    live: bool,
+}
+
+pub(crate) fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let policy = if input.bool() { Policy::FirstLive } else { Policy::Broadcast };
+    let (core, registry) = (Core::default(), FixedRegistry::<CPUS, EVENTS>::new(policy));
+    let mut events: Vec<Known> = Vec::new();
+    let mut next = 0;
+    while !input.is_empty() {
+        let step = input.u8();
+        match step % 4 {
+            0 | 1 => {
+                next += 1;
+                let spec = EventSpec {
+                    leader: Leader(1 + u64::from(input.u8() % 5)),
+                    cpu: i32::from(input.u8() % 5) - 1,
+                    task: (step & 0x10 != 0).then_some(TaskKey(u64::from(step >> 6))),
+                    key: EventKey(next),
+                    wants_records: step & 0x20 != 0,
+                };
+                add(&core, &registry, &mut events, spec);
+            }
+            2 if !events.is_empty() => {
+                let at = input.below(events.len().min(256));
+                let known = &mut events[at];
+                let expected = if known.live { Ok(()) } else { Err(RemoveError::Removed) };
+                assert_eq!(registry.remove(&core, None, known.event), expected);
+                known.live = false;
+            }
+            3 if step & 0x40 != 0 && !events.is_empty() => {
+                let known = &events[input.below(events.len().min(256))];
+                let asked = registry.request(&core, &(), &known.event);
+                assert_eq!(asked.is_ok(), known.live);
+                assert!(known.live || asked == Err(RequestError::Removed));
+            }
+            _ => deliver(&registry, policy, &events, &mut input),
+        }
+        check(&core, &registry, policy, &events);
+    }
+}
+
+type Registry = FixedRegistry<CPUS, EVENTS>;
+
+/// Whose client an event has.
+fn owner(policy: Policy, spec: &EventSpec) -> u64 {
+    if policy == Policy::FirstLive { spec.leader.0 } else { 0 }
+}
+
+fn add(core: &Core, registry: &Registry, events: &mut Vec<Known>, spec: EventSpec) {
+    let policy = registry.policy();
+    let live = || events.iter().filter(|known| known.live);
+    let has_client = live().any(|known| owner(policy, &known.spec) == owner(policy, &spec));
+    let on_cpu = live().filter(|known| known.spec.cpu == spec.cpu).count();
+    let clients = core.clients.borrow().len();
+    match registry.add(core, spec) {
+        Ok(event) => {
+            assert!((0..CPUS as i32).contains(&spec.cpu) && on_cpu < EVENTS);
+            assert!(has_client || clients < CLIENTS);
+            assert_eq!(event.cpu() as i32, spec.cpu);
+            events.push(Known { event, spec, live: true });
+        }
+        Err(AddError::NoCpu) => assert!(spec.cpu < 0),
+        Err(AddError::CpuOutOfRange { cpu }) => assert!(cpu as usize >= CPUS),
+        Err(AddError::NoMemory) => assert_eq!(on_cpu, EVENTS),
+        Err(AddError::Busy) => assert!(!has_client && clients == CLIENTS),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn deliver(registry: &Registry, policy: Policy, events: &[Known], input: &mut Input<'_>) {
+    let Some(first) = events.get(input.below(events.len().clamp(1, 256))) else { return };
+    let (client, cpu) = (first.event.client(), u32::from(input.u8() % 4));
+    let task = TaskKey(u64::from(input.u8() % 4));
+    let fails = input.bool();
+    let live: Vec<&Known> = events
+        .iter()
+        .filter(|known| known.live && known.event.client() == client && known.event.cpu() == cpu)
+        .collect();
+    let mut got = Vec::new();
+    let delivered = registry.deliver(client, cpu, task, |key| {
+        got.push(key);
+        if fails { Err(()) } else { Ok(()) }
+    });
+    let count = got.len() as u32;
+    let (written, failed) = if fails { (0, count) } else { (count, 0) };
+    assert_eq!((delivered.written, delivered.failed), (written, failed));
+    match policy {
+        Policy::FirstLive => {
+            assert_eq!(got.len(), live.len().min(1));
+            assert!(got.iter().all(|key| live.iter().any(|known| known.spec.key == *key)));
+        }
+        Policy::Broadcast => {
+            got.sort_unstable_by_key(|key| key.0);
+            let expected = live
+                .iter()
+                .filter(|known| known.spec.wants_records)
+                .filter(|known| known.spec.task.is_none_or(|of| of == task))
+                .map(|known| known.spec.key);
+            assert!(got.iter().copied().eq(expected));
+        }
+    }
+}
+
+fn check(core: &Core, registry: &Registry, policy: Policy, events: &[Known]) {
+    let mut owners = BTreeMap::<u64, (ClientId, Vec<u32>)>::new();
+    for known in events.iter().filter(|known| known.live) {
+        let client = known.event.client();
+        let entry = owners.entry(owner(policy, &known.spec)).or_insert((client, Vec::new()));
+        assert_eq!(entry.0, client, "one profiler, one client");
+        entry.1.push(known.event.cpu());
+    }
+    assert_eq!(core.clients.borrow().len(), owners.len());
+    for leader in 0..6 {
+        let expected = owners.get_mut(&if policy == Policy::FirstLive { leader } else { 0 });
+        let expected = expected.map(|(client, cpus)| {
+            cpus.sort_unstable();
+            cpus.dedup();
+            (*client, cpus.len() as u32)
+        });
+        assert_eq!(registry.client_of(Leader(leader)), expected.map(|(client, _)| client));
+        let cpus = expected.map_or(0, |(_, cpus)| cpus);
+        assert_eq!(registry.occupied_cpus(Leader(leader)), cpus);
+    }
+}

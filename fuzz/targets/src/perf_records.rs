@@ -1,0 +1,73 @@
+//! Any bytes as a stream of records: typed errors, chains that stay inside
+//! their records, and what is decoded is encoded again as it was.
+
+use unwind_perf::record::{
+    Attr, AttrFlags, CallchainDeferred, Comm, DeferredLayout, Encode, Endian, EventFormat, IdPlace,
+    Lifecycle, Lost, ReadFormat, Rechained, Record, Records, Sample, SampleId, SampleType,
+};
+
+use crate::input::Input;
+
+pub(crate) fn run(data: &[u8]) {
+    let mut input = Input::new(data);
+    let endian = if input.bool() { Endian::Big } else { Endian::Little };
+    let format = EventFormat {
+        sample_type: SampleType(u64::from(input.u32() & 0x1f_ffff)),
+        read_format: ReadFormat(u64::from(input.u8() & 0x1f)),
+        flags: AttrFlags(u64::from(input.u8()) << 14),
+    };
+    let _ = Attr::parse(input.rest(), endian);
+    let bytes = input.rest();
+    let mut records = Records::new(bytes, endian);
+    let mut end = 0;
+    while let Ok(Some(record)) = records.next() {
+        end += record.bytes().len();
+        assert_eq!(records.offset(), end);
+        decode(&record, format);
+        assert_eq!(record.body().len() + 8, record.bytes().len());
+    }
+    assert!(end <= bytes.len());
+    assert!(records.next().unwrap().is_none(), "at its end after an error");
+}
+
+fn decode(record: &Record<'_>, format: EventFormat) {
+    let endian = record.endian();
+    if let Ok(sample) = Sample::decode(record, format)
+        && let Some(chain) = sample.callchain
+    {
+        assert!(chain.words().as_bytes().len() <= record.body().len());
+        assert_eq!(chain.entries().count(), chain.words().count());
+        let _ = (chain.user_part(), chain.without_cookie().count());
+        rechain(record, format);
+    }
+    for layout in [DeferredLayout::Cookie, DeferredLayout::MarkerFirst] {
+        let Ok(stack) = CallchainDeferred::decode(record, format, layout) else { continue };
+        assert!(stack.ips.as_bytes().len() <= record.body().len());
+        if layout == DeferredLayout::Cookie {
+            let mut bytes = Vec::new();
+            stack.encode(format, endian, &mut bytes).expect("what was decoded has all fields");
+            // Reserved bits are not kept.
+            let again = Record::parse(&bytes, endian).unwrap();
+            let again = CallchainDeferred::decode(&again, format, layout).unwrap();
+            assert_eq!((again.cookie, again.id), (stack.cookie, stack.id));
+            assert!(again.ips.eq(stack.ips));
+        }
+    }
+    let _ = Comm::decode(record, format);
+    let _ = Lifecycle::decode(record, format);
+    let _ = Lost::decode(record, format);
+    let _ = SampleId::decode(record, format);
+    let _ = IdPlace::of([format]).map(|place| place.id_of(record));
+}
+
+/// A sample with its own chain put in is the sample.
+fn rechain(record: &Record<'_>, format: EventFormat) {
+    let sample = Sample::decode(record, format).unwrap();
+    let words: Vec<u64> = sample.callchain.unwrap().words().collect();
+    let Ok(same) = Rechained::new(record, format, words.iter().copied()) else { return };
+    let mut bytes = Vec::new();
+    if same.encode(format, record.endian(), &mut bytes).is_ok() {
+        let again = Record::parse(&bytes, record.endian()).unwrap();
+        assert_eq!(again.body(), record.body());
+    }
+}

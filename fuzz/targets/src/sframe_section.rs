@@ -1,0 +1,92 @@
+//! Any bytes as a section: the reader accepts, finds and refuses what a plain
+//! one does.
+
+use sframe::{Error, Section, Sections};
+
+use crate::plain_table::{self, PlainTable, pcs};
+
+/// Where sections are put: low, in the middle of where programs are, and so
+/// that their functions wrap round the end of the address space.
+const ADDRS: [u64; 3] = [0, 0x40_0000, u64::MAX - 0xfff];
+
+pub(crate) fn run(data: &[u8]) {
+    let addr = ADDRS[data.len() % ADDRS.len()];
+    compare(data, addr);
+    every_table(data, addr);
+}
+
+/// Compares all answers with the plain reader's.
+pub(crate) fn compare(data: &[u8], addr: u64) {
+    let plain = PlainTable::new(data);
+    let section = match (Section::parse(data), &plain) {
+        (Ok(section), Some(_)) => section.at(addr),
+        (Err(error), None) => {
+            assert!(error.at().0 <= data.len() as u64, "{error}");
+            return;
+        }
+        (section, _) => panic!("{section:?}, the plain reader {}", plain.is_some()),
+    };
+    let plain = plain.unwrap();
+    look_at_all(&section);
+    let functions: Vec<_> = plain.functions().collect();
+    let honest = plain.is_honest();
+    for pc in pcs(&section) {
+        let found = section.find(pc);
+        let row = found.and_then(|found| found.map(|found| found.row()).transpose());
+        assert_eq!(section.find_row(pc), row, "at {pc:#x}");
+        if let Ok(Some(found)) = found {
+            assert!(found.fde.range.contains(pc), "at {pc:#x}");
+        }
+        if let Err(error) = row {
+            assert!(error.at().0 <= section.header().len(), "{error}");
+        }
+        // What a table has that lies about its order may be missed.
+        if honest {
+            let expected = plain.find(&functions, pc.wrapping_sub(addr) as i64);
+            let expected = expected.map(|found| found.map(plain_table::PlainFound::shortened));
+            assert_eq!(plain_table::found(found), expected, "at {pc:#x}");
+        }
+    }
+}
+
+/// Decodes every function and every row, as far as they are good.
+fn look_at_all(section: &Section<'_>) {
+    let header = section.header();
+    // Functions may share rows: of a few, all of them.
+    let mut budget = 4096_usize;
+    for (fde, index) in section.fdes().zip(0..) {
+        assert_eq!(section.range(index).is_some(), index < header.num_fdes);
+        let Ok(fde) = fde else { continue };
+        assert_eq!(section.range(index), Some(fde.range));
+        let Ok(rows) = section.fres(&fde) else { continue };
+        let mut least = 0;
+        for row in rows.take(budget) {
+            budget = budget.saturating_sub(1);
+            let Ok(row) = row else { break };
+            assert!(u64::from(row.start) >= least, "rows ascend");
+            least = u64::from(row.start) + 1;
+            assert!(row.at.0 < header.len());
+            let _ = (row.flex(), fde.row(&row), format!("{row:?}").len());
+        }
+    }
+}
+
+/// The tables of a section that linkers put one behind another.
+fn every_table(data: &[u8], addr: u64) {
+    let sections = Sections::new(data).at(addr);
+    let tables: Vec<Result<Section<'_>, Error>> = sections.tables().collect();
+    let mut behind = addr;
+    for table in tables.iter().flatten() {
+        assert_eq!(table.addr(), behind);
+        behind = behind.wrapping_add((table.bytes().len() as u64).next_multiple_of(8));
+    }
+    assert!(tables.len() <= data.len() / 28 + 1);
+    let Some(Ok(last)) = tables.last() else { return };
+    for pc in pcs(last).into_iter().take(16) {
+        let first = tables.iter().find_map(|table| match table {
+            Ok(table) => table.find(pc).transpose(),
+            Err(error) => Some(Err(*error)),
+        });
+        assert_eq!(sections.find(pc), first.transpose(), "at {pc:#x}");
+    }
+}

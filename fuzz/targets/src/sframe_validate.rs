@@ -1,0 +1,63 @@
+//! A table that is valid has no lookup that fails, and every row that it has is
+//! found where it holds. Validation takes bounded work and says what it saw.
+
+use core::ops::ControlFlow;
+
+use sframe::{Abi, PcKind, Section, Severity};
+
+use crate::plain_table::{PlainTable, pcs};
+
+pub(crate) fn run(data: &[u8]) {
+    let Ok(section) = Section::parse(data) else {
+        return;
+    };
+    let count = usize::try_from(section.header().num_fdes).unwrap();
+    let mut findings = [0_u64; 2];
+    let summary = section
+        .validate(&mut vec![0; count], |finding| {
+            findings[usize::from(finding.fault.severity() == Severity::Error)] += 1;
+            assert!(finding.fault.at().0 <= section.header().len(), "{finding}");
+            ControlFlow::<()>::Continue(())
+        })
+        .continue_value()
+        .unwrap();
+    assert_eq!([summary.notes, summary.errors], findings);
+    assert!(summary.overlaps_checked);
+    let bound = 16 * u64::from(section.header().fre_len);
+    assert!(summary.rows <= bound.max(0x1_0000), "{} rows", summary.rows);
+    assert_eq!(summary.functions, section.header().num_fdes);
+    // Without room it is the same, but for overlaps of unsorted tables.
+    let check = section.check();
+    if section.header().flags.sorted() {
+        assert_eq!(check.is_ok(), summary.errors == 0, "{check:?}");
+    }
+    if summary.errors == 0 {
+        holds(&section, data);
+    }
+}
+
+/// Every lookup in a valid table works, and finds all there is.
+fn holds(section: &Section<'_>, data: &[u8]) {
+    assert!(PlainTable::new(data).unwrap().is_honest());
+    assert!(!matches!(section.header().abi, Abi::Unknown(_)));
+    for pc in pcs(section) {
+        if let Some(found) = section.find(pc).expect("the table is valid") {
+            found.row().expect("the table is valid");
+        }
+    }
+    for fde in section.fdes() {
+        let fde = fde.expect("the table is valid");
+        let end = match fde.pc_kind().expect("the table is valid") {
+            PcKind::Increment => fde.range.size,
+            PcKind::Mask(size) => fde.range.size.min(u32::from(size.get())),
+        };
+        for fre in section.fres(&fde).expect("the table is valid").take(64) {
+            let fre = fre.expect("the table is valid");
+            if fre.start < end {
+                let pc = fde.range.start.wrapping_add(fre.start.into());
+                let found = section.find(pc).unwrap().expect("the row holds here");
+                assert_eq!((found.fde, found.fre), (fde, Some(fre)), "at {pc:#x}");
+            }
+        }
+    }
+}
