@@ -11,10 +11,12 @@ Runs inside gdb. UNWIND_ORACLE_JOB names a file with a JSON object:
     program  (steps) the program to start
     phases   (steps) for "start-up", "main" and "exit", how many stops of each
     pid      (live) the process to look at
+    gap      (live) the most seconds to let it run between two stops
+    eu_stack (live) the program `eu-stack`
 
 A stop has its phase and number, the threads with their frames as gdb finds them
-(pc, stack pointer, name, object), and the output of `unwind` for each
-method. The object is the path of the mapping with the pc; none where that is not
+(pc, stack pointer, name, object), the output of `unwind` for each method, and of
+a live process what `eu-stack` finds: by thread, the pcs of its frames. The object is the path of the mapping with the pc; none where that is not
 a file's.
 """
 
@@ -120,6 +122,23 @@ def unwind(job, target):
     return said
 
 
+def eu_stack(job):
+    """The pcs of the frames of each thread as elfutils finds them."""
+    done = subprocess.run(
+        [job["eu_stack"], "-q", "-n", "0", "-p", str(job["pid"])],
+        capture_output=True,
+        text=True,
+    )
+    said = {}
+    for line in done.stdout.splitlines():
+        fields = line.split()
+        if fields[:1] == ["TID"]:
+            frames = said.setdefault(fields[1].rstrip(":"), [])
+        elif line.startswith("#"):
+            frames.append(int(fields[1], 16))
+    return said
+
+
 class Stops:
     """Where the stops are written to."""
 
@@ -127,12 +146,13 @@ class Stops:
         self.job = job
         self.file = open(job["out"], "w", encoding="utf-8")
 
-    def write(self, phase, number, said_by_gdb, said_by_unwind):
+    def write(self, phase, number, said_by_gdb, said_by_unwind, said_by_eu_stack=None):
         stop = {
             "phase": phase,
             "number": number,
             "threads": said_by_gdb,
             "unwind": said_by_unwind,
+            "eu_stack": said_by_eu_stack,
         }
         self.file.write(json.dumps(stop) + "\n")
         self.file.flush()
@@ -235,16 +255,18 @@ def run_live(job):
     stops = Stops(job)
     for number in range(job["stops"]):
         os.kill(pid, signal.SIGCONT)
-        time.sleep(rng.uniform(0.001, 0.05))
+        time.sleep(rng.uniform(0.001, job["gap"]))
         # A process in SIGSTOP stands still for one tracer after the other.
         os.kill(pid, signal.SIGSTOP)
         wait_until_stopped(pid)
         said_by_unwind = unwind(job, ["--pid", str(pid)])
         wait_until_stopped(pid)
+        said_by_eu_stack = eu_stack(job)
+        wait_until_stopped(pid)
         command(f"attach {pid}")
         said_by_gdb = threads()
         command("detach")
-        stops.write("live", number, said_by_gdb, said_by_unwind)
+        stops.write("live", number, said_by_gdb, said_by_unwind, said_by_eu_stack)
     os.kill(pid, signal.SIGCONT)
 
 

@@ -186,78 +186,208 @@ fn stops_between_any_two_instructions_of_32_bit_code_agree_with_gdb() {
     check_frame_pointers("shapes32", FRAME_POINTERS_32);
 }
 
-/// Stops a running program again and again, and compares the stacks of all its
-/// threads from the innermost to the outermost frame. `unwind` may know less of
-/// them than gdb, but nothing else.
-fn check_live(title: &str, command: &mut Command) {
-    let Some(gdb) = testdata::tool("gdb") else { return };
-    let target = Target::start_command(command);
-    let methods = ["auto", "fp"];
-    let job = json!({
-        "pid": target.id(),
-        "methods": methods,
-        "seed": seed(),
-        "stops": stops_wanted().div_ceil(4),
-    });
-    let stops = stops::run(&gdb, &scratch(&format!("oracle-live-{title}")), job);
-    let mut tally = Tally::default();
-    for stop in &stops {
-        for method in methods {
-            add_live(&mut tally, title, stop, method);
+/// A process that runs while it is looked at.
+struct Live<'a> {
+    title: &'a str,
+    /// Seconds that it may run between two stops.
+    gap: f64,
+    /// Code of its files without a symbol was made at run time.
+    generates_code: bool,
+}
+
+impl<'a> Live<'a> {
+    const fn new(title: &'a str) -> Self {
+        Self { title, gap: 0.05, generates_code: false }
+    }
+
+    /// Stops the process again and again, and holds the stacks of all its
+    /// threads against those that gdb and elfutils agree on, from the innermost
+    /// to the outermost frame.
+    fn check(&self, command: &mut Command, methods: &[&str]) {
+        let (Some(gdb), Some(eu_stack)) = (testdata::tool("gdb"), testdata::tool("eu-stack"))
+        else {
+            return;
+        };
+        let title = self.title;
+        let target = Target::start_command(command);
+        let job = json!({
+            "pid": target.id(),
+            "methods": methods,
+            "seed": seed(),
+            "stops": stops_wanted().div_ceil(4),
+            "gap": self.gap,
+            "eu_stack": eu_stack.to_str(),
+        });
+        let stops = stops::run(&gdb, &scratch(&format!("oracle-live-{title}")), job);
+        assert!(!target.status("State").starts_with('Z'), "{title} has ended");
+        let mut tally = Tally::default();
+        for stop in &stops {
+            for method in methods {
+                self.add(&mut tally, stop, method);
+            }
+        }
+        show("Stops of a live process", &tally);
+        for class in [COMPILED, GENERATED, DISPUTED] {
+            tally.assert_not_differing(class);
+        }
+        for method in methods.iter().filter(|method| METHODS_BY_CFI.contains(method)) {
+            tally.assert_mostly_equal(COMPILED, method);
         }
     }
-    show("Stops of a live process", &tally);
-    assert!(!target.status("State").starts_with('Z'), "{title} has ended");
-    tally.assert_not_differing("compiled code");
-    tally.assert_not_differing("generated code");
-}
 
-fn add_live(tally: &mut Tally, title: &str, stop: &Stop, method: &str) {
-    let UnwindReport { threads, warnings, failed } = &stop.unwind[method];
-    assert_eq!(*failed, None, "{title}, stop {}", stop.number);
-    assert_eq!(threads.len(), stop.threads.len(), "{title}, stop {}: {warnings:?}", stop.number);
-    for gdb in &stop.threads {
-        let what = format!("stop {} thread {}", stop.number, gdb.thread);
-        let unwind = threads.iter().find(|unwind| unwind.thread == gdb.thread);
-        let unwind = unwind.unwrap_or_else(|| panic!("{title}, {what} is missing"));
-        // Above code without `.eh_frame` gdb has to guess.
-        let guess = gdb.frames.iter().position(has_no_eh_frame);
-        let class = if guess.is_some() { "generated code" } else { "compiled code" };
-        let last = guess.unwrap_or(gdb.frames.len() - 1);
-        tally.add(title, class, method, &what, &compare(gdb, unwind, last));
+    fn add(&self, tally: &mut Tally, stop: &Stop, method: &str) {
+        let title = self.title;
+        let UnwindReport { threads, warnings, failed } = &stop.unwind[method];
+        assert_eq!(*failed, None, "{title}, stop {}", stop.number);
+        let count = stop.threads.len();
+        assert_eq!(threads.len(), count, "{title}, stop {}: {warnings:?}", stop.number);
+        for gdb in &stop.threads {
+            let what = format!("stop {} thread {}", stop.number, gdb.thread);
+            let unwind = threads.iter().find(|unwind| unwind.thread == gdb.thread);
+            let unwind = unwind.unwrap_or_else(|| panic!("{title}, {what} is missing"));
+            let elfutils = stop.eu_stack.as_ref().and_then(|threads| threads.get(&gdb.thread));
+            let elfutils = elfutils.map_or(&[][..], Vec::as_slice);
+            let agreed = gdb.frames.iter().zip(elfutils).take_while(|(f, pc)| f.pc == **pc).count();
+            // Above code without `.eh_frame` gdb has to guess.
+            let guess = gdb.frames.iter().position(|frame| self.has_no_eh_frame(frame));
+            let (class, last) = match guess {
+                Some(guess) => (GENERATED, guess),
+                None if agreed < gdb.frames.len() => (DISPUTED, agreed.saturating_sub(1)),
+                None => (COMPILED, gdb.frames.len() - 1),
+            };
+            tally.add(title, class, method, &what, &compare(gdb, unwind, last));
+        }
+    }
+
+    /// Code that was generated: gdb knows no function there. Node copies what it
+    /// has of it beforehand from its file to another place.
+    fn has_no_eh_frame(&self, frame: &GdbFrame) -> bool {
+        frame.object.is_none() || self.generates_code && frame.name.is_none()
     }
 }
 
-/// Code that was generated: gdb knows no function there. Node copies what it has
-/// of it beforehand from its file to another place.
-fn has_no_eh_frame(frame: &GdbFrame) -> bool {
-    frame.object.is_none() || frame.name.is_none()
-}
+/// All frames are in compiled code, and gdb and elfutils agree on them.
+const COMPILED: &str = "compiled code";
+/// Some frame is in code that was generated at run time.
+const GENERATED: &str = "generated code";
+/// gdb and elfutils do not agree: held against gdb up to there.
+const DISPUTED: &str = "disputed";
+
+/// Programs that have neither tables nor frame pointers are walked by them.
+const METHODS_BY_CFI: [&str; 2] = ["auto", "cfi-sframe"];
 
 #[test]
-fn a_live_python_has_no_frame_that_gdb_contradicts() {
+fn a_live_python_has_the_stacks_that_gdb_and_elfutils_find() {
     let Some(python) = testdata::tool("python3") else { return };
-    check_live("python3", Command::new(python).arg(program_source("busy.py")));
+    let command = &mut Command::new(python);
+    Live::new("python3").check(command.arg(program_source("busy.py")), &METHODS);
 }
 
 #[test]
-fn a_live_node_has_no_frame_that_gdb_contradicts() {
+fn a_live_node_has_the_stacks_that_gdb_and_elfutils_find() {
     let Some(node) = testdata::tool("node") else { return };
-    check_live("node", Command::new(node).arg(program_source("busy.js")));
+    let live = Live { generates_code: true, ..Live::new("node") };
+    live.check(Command::new(node).arg(program_source("busy.js")), &METHODS);
 }
+
+#[test]
+fn a_live_cc1plus_has_the_stacks_that_gdb_and_elfutils_find() {
+    let Some(compiler) = testdata::tool("g++") else { return };
+    let output = Command::new(compiler).arg("-print-prog-name=cc1plus").output().unwrap();
+    let cc1plus = String::from_utf8(output.stdout).unwrap();
+    let source = scratch("oracle-source-cc1plus").join("source.cc");
+    std::fs::write(&source, long_source(CPLUSPLUS, CPLUSPLUS_PART)).unwrap();
+    let mut command = then_exec(cc1plus.trim());
+    command.args(["-quiet", "-O2", "-o", "/dev/null"]).arg(source);
+    Live { gap: 0.1, ..Live::new("cc1plus") }.check(&mut command, &METHODS);
+}
+
+#[test]
+fn a_live_rustc_has_the_stacks_that_gdb_and_elfutils_find() {
+    let output = Command::new("rustc").args(["--print", "sysroot"]).output().unwrap();
+    let sysroot = String::from_utf8(output.stdout).unwrap();
+    let directory = scratch("oracle-source-rustc");
+    let source = directory.join("source.rs");
+    std::fs::write(&source, long_source(RUST, RUST_PART)).unwrap();
+    let mut command = then_exec(&format!("{}/bin/rustc", sysroot.trim()));
+    command.args(["-O", "-C", "codegen-units=16", "--crate-type", "lib", "--out-dir"]);
+    command.arg(directory).arg(source);
+    Live { gap: 0.2, ..Live::new("rustc") }.check(&mut command, &METHODS);
+}
+
+const METHODS: [&str; 3] = ["auto", "cfi-sframe", "fp"];
+
+/// A shell that says that it is ready and becomes the program.
+fn then_exec(program: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo ready; exec \"$0\" \"$@\"", program]);
+    command
+}
+
+/// A source that takes a compiler a minute: `part` many times over, with a
+/// number for `@`.
+fn long_source(start: &str, part: &str) -> String {
+    let parts = (0..600).map(|number| part.replace('@', &number.to_string()));
+    [start.to_owned()].into_iter().chain(parts).collect()
+}
+
+const CPLUSPLUS: &str = r#"
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+template <int N> struct Item {
+    int words[N % 7 + 1];
+    bool operator<(const Item &other) const { return words[0] < other.words[0]; }
+};
+template <int N> long work(const std::vector<int> &values) {
+    std::map<std::string, std::vector<Item<N>>> groups;
+    for (int value : values) {
+        Item<N> item{};
+        item.words[0] = value * N;
+        groups[std::to_string(value % (N + 2))].push_back(item);
+    }
+    long sum = 0;
+    for (auto &group : groups) {
+        std::sort(group.second.begin(), group.second.end());
+        for (auto &item : group.second) sum += item.words[0] ^ N;
+    }
+    return sum + std::make_shared<Item<N>>()->words[0];
+}
+"#;
+
+const CPLUSPLUS_PART: &str = "template long work<@>(const std::vector<int> &);\n";
+
+const RUST: &str = "use std::collections::{BTreeMap, HashMap};\n";
+
+const RUST_PART: &str = "
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Item@ { Number(u32), Text(String), Node { bytes: Vec<u8>, next: Option<Box<Item@>> } }
+pub fn work@(items: &[Item@]) -> BTreeMap<String, Vec<Item@>> {
+    let mut counts: HashMap<&Item@, usize> = HashMap::new();
+    for item in items { *counts.entry(item).or_insert(@) += 1; }
+    let mut groups: BTreeMap<String, Vec<Item@>> = BTreeMap::new();
+    for (item, count) in counts {
+        groups.entry(format!(\"{item:?}{count}\")).or_default().push(item.clone());
+    }
+    for group in groups.values_mut() { group.sort_by(|a, b| b.cmp(a)); group.dedup(); }
+    groups
+}
+";
 
 #[test]
 fn twenty_threads_with_frame_pointers_have_no_frame_that_gdb_contradicts() {
     let source = "twenty_threads.c";
     let Some(program) = compile("oracle-threads-fp", source, FRAME_POINTERS) else { return };
-    check_live("20 threads, fp", &mut Command::new(program));
+    Live::new("20 threads, fp").check(&mut Command::new(program), &["auto", "fp"]);
 }
 
 #[test]
 fn twenty_threads_with_tables_have_no_frame_that_gdb_contradicts() {
     let source = "twenty_threads.c";
     let Some(program) = compile("oracle-threads-sframe", source, SFRAME) else { return };
-    check_live("20 threads, sframe", &mut Command::new(program));
+    Live::new("20 threads, sframe").check(&mut Command::new(program), &METHODS);
 }
 
 fn program_source(name: &str) -> String {

@@ -17,6 +17,9 @@ pub struct Stop {
     pub threads: Vec<GdbThread>,
     /// By method.
     pub unwind: BTreeMap<String, UnwindReport>,
+    /// Of a live process: the pcs of the frames of each thread, innermost first,
+    /// as elfutils finds them.
+    pub eu_stack: Option<BTreeMap<i64, Vec<u64>>>,
 }
 
 #[derive(Debug, Deserialize)]

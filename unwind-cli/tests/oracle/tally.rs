@@ -175,6 +175,22 @@ impl Tally {
         }
     }
 
+    /// Checks that the comparisons of a kind of stop by a method came out equal,
+    /// but for one in twenty that may be short: some of the C library's code has
+    /// rules that no table can say.
+    ///
+    /// # Panics
+    ///
+    /// If not.
+    pub fn assert_mostly_equal(&self, class: &str, method: &str) {
+        let counts = self.0.iter().filter(|((_, of, m), _)| *of == class && m == method);
+        let counts: Vec<_> = counts.collect();
+        assert!(!counts.is_empty(), "no {class} by {method}");
+        for (key, count) in counts {
+            assert!(count.all() - count.equal <= count.all() / 20, "{key:?}: {count:#?}");
+        }
+    }
+
     /// Checks that all comparisons of a kind of stop by a method came out short.
     ///
     /// # Panics
@@ -192,14 +208,14 @@ impl fmt::Display for Tally {
         let width = self.0.keys().map(|(program, ..)| program.len()).max().unwrap_or(0);
         writeln!(
             f,
-            "{:width$}  stopped in         method  equal  short  skip  differ  complete  frames",
+            "{:width$}  stopped in         method      equal  short  skip  differ  complete  frames",
             "program"
         )?;
         for ((program, class, method), count) in &self.0 {
             let Count { complete, frames, equal, short, skipping, differing } = count;
             writeln!(
                 f,
-                "{program:width$}  {class:17}  {method:6}  {equal:>5}  {:>5}  {:>4}  {:>6}  \
+                "{program:width$}  {class:17}  {method:10}  {equal:>5}  {:>5}  {:>4}  {:>6}  \
                  {complete:>8}  {} of {}",
                 short.count, skipping.count, differing.count, frames.0, frames.1
             )?;
