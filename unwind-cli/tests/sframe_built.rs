@@ -22,7 +22,7 @@ use std::process::{Command, Output};
 use object::{Object as _, ObjectSection as _};
 use serde_json::Value;
 use sframe::Section;
-use support::scratch;
+use support::{c_library, fixture, programs, scratch};
 use testdata::Compiler;
 
 fn unwind(arguments: &[&str]) -> Output {
@@ -47,26 +47,6 @@ fn check_json(code: i32, file: &Path, more: &[&str]) -> Value {
     let mut arguments = vec!["check", "--json", file.to_str().unwrap()];
     arguments.extend(more);
     serde_json::from_str(&ends(code, &arguments)).unwrap()
-}
-
-fn fixture(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/sframe").join(path)
-}
-
-/// The C library that this very test runs with.
-fn libc() -> PathBuf {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let line = maps.lines().find(|line| line.ends_with("/libc.so.6")).unwrap();
-    line.split_whitespace().last().unwrap().into()
-}
-
-/// Programs to make tables of.
-fn programs() -> Vec<PathBuf> {
-    let own = PathBuf::from(env!("CARGO_BIN_EXE_unwind"));
-    let fixtures = ["v1", "v2", "v3"].into_iter().flat_map(|version| {
-        ["drap", "recur"].map(|name| fixture(&format!("{version}/x86_64/{name}.O2-omit.exe")))
-    });
-    [own, libc()].into_iter().chain(fixtures).collect()
 }
 
 #[test]
@@ -251,7 +231,7 @@ fn the_c_library_runs_with_a_table_in_it() {
     let directory = program.with_file_name("lib");
     fs::create_dir(&directory).unwrap();
     let embedded = directory.join("libc.so.6");
-    ends(0, &["build", path(&libc()), "-o", path(&embedded), "--embed"]);
+    ends(0, &["build", path(&c_library()), "-o", path(&embedded), "--embed"]);
     let report = check_json(0, &embedded, &[]);
     assert_eq!(report["comparison"]["differences"], 0);
     let mut command = Command::new(&program);

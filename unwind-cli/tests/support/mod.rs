@@ -50,6 +50,30 @@ pub fn public_directory(test: &str) -> PathBuf {
     path
 }
 
+/// A file of the shared fixtures.
+pub fn fixture(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/sframe").join(path)
+}
+
+/// The C library that this very test runs with.
+pub fn c_library() -> PathBuf {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.ends_with("/libc.so.6")).unwrap();
+    line.split_whitespace().last().unwrap().into()
+}
+
+/// Programs and libraries to make tables of: those that are always there, and
+/// what `UNWIND_PROGRAMS` names, separated by `:`.
+pub fn programs() -> Vec<PathBuf> {
+    let own = PathBuf::from(env!("CARGO_BIN_EXE_unwind"));
+    let fixtures = ["v1", "v2", "v3"].into_iter().flat_map(|version| {
+        ["drap", "recur"].map(|name| fixture(&format!("{version}/x86_64/{name}.O2-omit.exe")))
+    });
+    let named = std::env::var_os("UNWIND_PROGRAMS").unwrap_or_default();
+    let named = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty());
+    [own, c_library()].into_iter().chain(fixtures).chain(named).collect()
+}
+
 /// Compiles one of the programs into a test's directory; `None` without a
 /// compiler for it.
 pub fn compile(test: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
