@@ -43,6 +43,25 @@ fn each_method_that_applies_shows_the_chain_of_calls() {
     }
 }
 
+/// The image of the vDSO is in no file: it is read from the process.
+#[test]
+fn code_of_the_vdso_is_walked_by_a_table_made_of_its_image() {
+    let Some(program) = compile("vdso", "clock.c", &["-O1", "-fomit-frame-pointer"]) else {
+        return;
+    };
+    let target = Target::start_unchecked(&program);
+    for method in ["auto", "cfi-sframe"] {
+        // It is there most of the time.
+        let in_vdso = (0..200)
+            .map(|_| report_of(&target, &["--method", method]))
+            .find(|report| threads(report)[0]["frames"][0]["object"] == "[vdso]");
+        let report = in_vdso.expect("is in the vDSO at some stop");
+        assert!(functions_to_main(&report).ends_with(&["ask", "main"]), "{report:#}");
+        assert_eq!(threads(&report)[0]["frames"][1]["found_by"], "cfi", "{report:#}");
+        assert_eq!(threads(&report)[0]["end"]["complete"], true, "{report:#}");
+    }
+}
+
 #[test]
 fn a_32_bit_process_is_walked_in_4_byte_slots() {
     let Some(program) = compile("chain32", "echo.c", FRAME_POINTERS_32) else { return };
