@@ -77,6 +77,36 @@ fn a_sample_under_a_newer_cookie_closes_the_older_one_where_stacks_do_not_come()
 }
 
 #[test]
+fn a_sample_from_before_a_stack_that_is_here_already_waits_for_the_window_only() {
+    let mut notes = Vec::new();
+    let mut merger = Merger::new(Policy::default().window(10));
+    merger.deferred(at(7, 100), 0xb, [1], &mut note(&mut notes));
+    merger.sample(at(7, 95), A, "a", 0, &mut note(&mut notes));
+    merger.advance(109, &mut note(&mut notes));
+    assert!(notes.is_empty(), "its stack can still come from another ring");
+    merger.advance(110, &mut note(&mut notes));
+    assert_eq!(notes, ["a: NewerCookie"]);
+}
+
+#[test]
+fn a_cookie_reaches_back_to_its_oldest_sample_in_whatever_order_they_come() {
+    for order in [[30, 20], [20, 30]] {
+        let mut notes = Vec::new();
+        let mut merger = Merger::new(Policy::default().window(0));
+        for time in order {
+            merger.sample(at(7, time), B, "b", 0, &mut note(&mut notes));
+        }
+        // Within the time of the other cookie, so neither is newer.
+        merger.sample(at(7, 25), A, "a", 0, &mut note(&mut notes));
+        merger.deferred(at(7, 31), 0xb, [1], &mut note(&mut notes));
+        merger.advance(1000, &mut note(&mut notes));
+        assert_eq!(notes, ["b: [1]", "b: [1]"], "{order:?}");
+        merger.deferred(at(7, 1001), 0xa, [2], &mut note(&mut notes));
+        assert_eq!(notes.last().unwrap(), "a: [2]", "{order:?}");
+    }
+}
+
+#[test]
 fn without_any_stack_a_thread_has_a_bounded_number_of_open_cookies() {
     let mut merger = Merger::new(Policy::default().sample_window(u64::MAX));
     let mut ends = 0_u64;

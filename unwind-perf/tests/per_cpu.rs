@@ -276,6 +276,20 @@ fn r0_7_a_failure_leaves_no_half_made_descriptor_behind() {
 }
 
 #[test]
+fn r0_7_an_add_that_finds_no_descriptor_gives_its_client_back() {
+    // A core with more clients than there are descriptors.
+    let (core, registry) = (Recorder::default(), FixedRegistry::<64, 1>::new(Policy::FirstLive));
+    let profilers = u64::try_from(MAX_CLIENTS).unwrap();
+    for n in 0..profilers {
+        registry.add(&core, spec(100 + n, i32::try_from(n).unwrap(), 0)).unwrap();
+    }
+    assert_eq!((core.registered.get(), core.cancelled.get()), (profilers, 0));
+    assert_eq!(registry.add(&core, spec(99, 63, 0)).unwrap_err(), AddError::Busy);
+    assert_eq!((core.registered.get(), core.cancelled.get()), (profilers + 1, 1));
+    assert_eq!(registry.client_of(Leader(99)), None);
+}
+
+#[test]
 fn r0_8_any_outcome_but_a_refusal_is_success() {
     let (core, registry) = (Recorder::default(), registry());
     let event = registry.add(&core, spec(100, 0, 0)).unwrap();
