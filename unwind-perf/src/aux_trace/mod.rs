@@ -12,6 +12,43 @@
 //! | [`AuxBuffer`] | of an AUX buffer: keeps actions from nesting |
 //! | [`Trigger`] | of an event that pauses or resumes |
 //!
+//! # Example
+//!
+//! A breakpoint in an error path pauses the trace of what led there:
+//!
+//! ```
+//! use std::{cell::Cell, sync::Arc};
+//! use unwind_perf::aux_trace::*;
+//!
+//! struct Tracer { gate: AuxGate<OneCpu>, buffer: Arc<AuxBuffer<OneCpu>>, traces: Cell<bool> }
+//!
+//! impl AuxEvent for Tracer {
+//!     type Reach = OneCpu;
+//!     type Buffer = Arc<AuxBuffer<OneCpu>>;
+//!     type InterruptsOff = ();
+//!     fn gate(&self) -> &AuxGate<OneCpu> { &self.gate }
+//!     fn buffer(&self) -> Option<Self::Buffer> { Some(Arc::clone(&self.buffer)) }
+//!     fn interrupts_off(&self) {}
+//!     fn trace(&self, on: bool) { self.traces.set(on) }
+//! }
+//!
+//! let pt = PmuCapabilities::AUX_PAUSE;
+//! let attr = AuxAttr { action: AuxAction::PAUSE, ..AuxAttr::default() };
+//! let role = attr.check(PmuCapabilities::NONE, Creator::User, Some(pt))?;
+//! let breakpoint = Trigger::new(role.trigger.unwrap());
+//!
+//! let (buffer, traces) = (Arc::default(), Cell::new(false));
+//! let tracer = Tracer { gate: AuxGate::new(false), buffer, traces };
+//! tracer.gate.start(|on| tracer.trace(on));
+//! let at_the_sample = breakpoint.overflow(Some(&tracer), || tracer.traces.get());
+//! assert!(!at_the_sample);
+//! // The scheduler goes on as it likes: the trace stays paused.
+//! tracer.gate.stop(|on| tracer.trace(on));
+//! tracer.gate.start(|on| tracer.trace(on));
+//! assert!(!tracer.traces.get() && tracer.gate.is_paused());
+//! # Ok::<(), AuxError>(())
+//! ```
+//!
 //! # Contexts
 //!
 //! [`Trigger::overflow`] and [`AuxGate::start`] and [`stop`](AuxGate::stop)

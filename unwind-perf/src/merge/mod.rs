@@ -26,6 +26,11 @@
 //! is certain. [`Reorder`] sorts a stream by time within its rounds, for
 //! readers that want events in order.
 //!
+//! Records of the first proposal for Linux have no cookie
+//! ([`DeferredLayout::MarkerFirst`](crate::record::DeferredLayout::MarkerFirst)).
+//! They can be decoded, but not merged: once one is lost, the next would be
+//! taken for the stack of an earlier kernel entry.
+//!
 //! # Memory
 //!
 //! Both types hold at most the bytes that they are given, whatever the input,

@@ -1,8 +1,9 @@
 //! Which events get the stack that a task delivers.
 //!
 //! A sample asks for the user stack of its task through one client of
-//! [`DeferredUnwind`](unwind_core::DeferredUnwind), and the task delivers it on its way to user code,
-//! perhaps on another CPU. There are two ways to say who gets it:
+//! [`DeferredUnwind`](unwind_core::DeferredUnwind), and the task delivers it on
+//! its way to user code, perhaps on another CPU. There are two ways to say who
+//! gets it:
 //!
 //! | [`Policy`] | client | who gets the stack |
 //! |---|---|---|
@@ -25,6 +26,53 @@
 //! somebody is with it cannot disagree: a removal clears one bit, waits until
 //! the count is zero, and is done. What belongs to a profiler, its client and
 //! on how many CPUs it has events, is touched only when events come and go.
+//!
+//! # Example
+//!
+//! One sample on CPU 0, of a task that returns there:
+//!
+//! ```
+//! # use core::convert::Infallible;
+//! # use unwind_core::*;
+//! # struct Kernel;
+//! # impl Host for Kernel {
+//! #     type Task = TaskState;
+//! #     fn state<'t>(&self, task: &'t TaskState) -> &'t TaskState { task }
+//! #     fn task_kind(&self, _: &TaskState) -> TaskKind { TaskKind::User }
+//! #     fn in_nmi(&self) -> bool { false }
+//! #     fn cpu(&self) -> u32 { 0 }
+//! #     fn schedule(&self, _: &TaskState, _: Context) -> Result<(), ScheduleError> { Ok(()) }
+//! #     fn clock(&self) -> u64 { 0 }
+//! #     fn relax(&self) {}
+//! # }
+//! use unwind_perf::per_cpu::{EventKey, EventSpec, FixedRegistry, Leader, Policy, TaskKey};
+//!
+//! static UNWIND: DeferredUnwind<Kernel> = DeferredUnwind::new(Kernel, SerialCookies::new());
+//! static EVENTS: FixedRegistry<8, 4> = FixedRegistry::new(Policy::FirstLive);
+//!
+//! let (profiler, cycles) = (Leader(100), EventKey(7));
+//! let spec =
+//!     EventSpec { leader: profiler, cpu: 0, task: None, key: cycles, wants_records: false };
+//! let event = EVENTS.add(&UNWIND, spec).unwrap();
+//!
+//! // In the NMI.
+//! let task = TaskState::new();
+//! let cookie = EVENTS.request(&UNWIND, &task, &event).unwrap();
+//!
+//! // On the way to user code. The walk, left out here, fills the trace.
+//! let mut cache = UnwindCache::<127, Infallible>::new();
+//! let walk = |trace: &mut UnwindCache<127, Infallible>| trace.clear();
+//! let mut delivery = UNWIND.deliver(&task, Audience::Asked, Some(&mut cache), walk);
+//! while let Some(serving) = delivery.next() {
+//!     assert_eq!(serving.cookie(), cookie);
+//!     let write = |event| if event == cycles { Ok(()) } else { Err("another event's") };
+//!     let delivered = EVENTS.deliver(serving.client(), 0, TaskKey(1), write);
+//!     assert_eq!(delivered.written, 1);
+//! }
+//! # drop(delivery);
+//! # assert_eq!(UNWIND.user_return(&task), UserReturn::Ready);
+//! EVENTS.remove(&UNWIND, Some(&task), event).unwrap();
+//! ```
 //!
 //! # Contexts
 //!

@@ -22,6 +22,20 @@ use super::Branch;
 ///   that are over (`longjmp`), or lack frames that no call made (signals).
 /// * Where one ends the other goes on: the walk beyond what hardware holds,
 ///   the calls beyond where there are no tables.
+///
+/// ```
+/// use unwind_x86::lbr::{Branch, BranchInfo, Outcome, join};
+///
+/// let call = |from, to| Branch { from, to, info: BranchInfo::from_bits(0) };
+/// // Sampled in a prologue: the walk misses the caller. The record has it, and
+/// // ends earlier than the walk.
+/// let calls = [call(0x3010, 0x4000), call(0x2010, 0x3000), call(0x1010, 0x2000)];
+/// let walk = [0x4001, 0x2015, 0x1015, 0x515];
+/// let joined = join(&calls, &walk);
+/// assert_eq!(joined.outcome(), Outcome::WalkMissed);
+/// let frames: Vec<u64> = joined.frames().map(|frame| frame.addr().get()).collect();
+/// assert_eq!(frames, [0x4001, 0x3010, 0x2015, 0x1015, 0x515]);
+/// ```
 #[must_use]
 pub fn join<'a>(calls: &'a [Branch], walk: &'a [u64]) -> Joined<'a> {
     let (pc, returns) = match walk.split_first() {
