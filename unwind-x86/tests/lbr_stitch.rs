@@ -427,6 +427,7 @@ fn r2_22_a_gap_forgets_what_was_known() {
     assert_eq!(stitcher.push(&levels(20..28), &()), 0);
     assert_eq!(stitcher.push(&levels(22..30), &()), 2);
     stitcher.clear();
+    assert_eq!(stitcher.calls().count(), 0);
     assert_eq!(stitcher.push(&levels(22..30), &()), 0, "another program");
 }
 
@@ -457,10 +458,15 @@ fn r2_23_what_is_kept_with_calls_is_freed_with_them() {
     assert_eq!((Rc::strong_count(&old), Rc::strong_count(&new)), (1, 1 + 8));
     stitcher.clear();
     assert_eq!(Rc::strong_count(&new), 1);
+    stitcher.push(&levels(0..8), &old);
+    stitcher.push(&levels(4..12), &new);
+    stitcher.clear();
+    assert_eq!((Rc::strong_count(&old), Rc::strong_count(&new)), (1, 1), "the older ones too");
     // The thread dies with samples in it.
     stitcher.push(&levels(0..8), &old);
+    stitcher.push(&levels(4..12), &new);
     drop(stitcher);
-    assert_eq!(Rc::strong_count(&old), 1);
+    assert_eq!((Rc::strong_count(&old), Rc::strong_count(&new)), (1, 1));
 }
 
 #[test]
