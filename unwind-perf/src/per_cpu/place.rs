@@ -222,6 +222,7 @@ mod tests {
         assert!(place.unlink(Generation(1)));
         assert!(!place.unlink(Generation(1)), "twice");
         assert!(place.enter(before).is_none());
+        assert!(place.enter(place.word()).is_none(), "also by who saw it unlinked");
         place.occupy(Generation(2), occupant(2));
         assert!(place.enter(before).is_none(), "the next event in the place is not meant");
         assert_eq!(place.enter(place.word()).unwrap().key, EventKey(2));
