@@ -1,8 +1,4 @@
-//! Every entry point of the deferred API as a kernel would link it.
-//!
-//! The panic handler calls a function that exists nowhere, so the archive
-//! names it if any of the code can still panic; `run` looks for it.
-#![no_std]
+//! Requests for user stacks and their deliveries.
 
 use core::convert::Infallible;
 use core::num::NonZeroU64;
@@ -13,17 +9,6 @@ use unwind_core::{
     PerCpuCookies, RequestOutcome, ScheduleError, SerialCookies, TaskKind, TaskState, UnwindCache,
     UserReturn,
 };
-
-unsafe extern "C" {
-    /// Never defined.
-    fn unwinder_must_not_panic() -> !;
-}
-
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // SAFETY: not callable: nothing that names this function links.
-    unsafe { unwinder_must_not_panic() }
-}
 
 /// A task with what the hooks look at.
 #[repr(C)]
@@ -106,13 +91,13 @@ macro_rules! requests {
         $(
             /// A request.
             #[unsafe(no_mangle)]
-            pub extern "C" fn $request(task: &Task, client: NonZeroU64) -> u64 {
+            pub fn $request(task: &Task, client: NonZeroU64) -> u64 {
                 code($instance.request(task, ClientId::from_bits(client.get())))
             }
 
             /// A cookie without a request.
             #[unsafe(no_mangle)]
-            pub extern "C" fn $cookie(task: &Task) -> u64 {
+            pub fn $cookie(task: &Task) -> u64 {
                 $instance.cookie(task).map_or(0, |cookie| cookie.get())
             }
         )*
@@ -128,25 +113,25 @@ requests! {
 
 /// The hook on the way to user code.
 #[unsafe(no_mangle)]
-pub extern "C" fn user_return(task: &Task) -> bool {
+pub fn user_return(task: &Task) -> bool {
     SERIAL.user_return(task) == UserReturn::Ready
 }
 
 /// Registration.
 #[unsafe(no_mangle)]
-pub extern "C" fn register() -> u64 {
+pub fn register() -> u64 {
     SERIAL.register().map_or(0, ClientId::to_bits)
 }
 
 /// Cancellation.
 #[unsafe(no_mangle)]
-pub extern "C" fn cancel(task: &Task, client: u64) -> bool {
+pub fn cancel(task: &Task, client: u64) -> bool {
     SERIAL.cancel(Some(task), ClientId::from_bits(client)).is_ok()
 }
 
 /// A delivery with a walk that finds nothing.
 #[unsafe(no_mangle)]
-pub extern "C" fn deliver(
+pub fn deliver(
     task: &Task,
     everyone: bool,
     cache: Option<&mut UnwindCache<510, Infallible>>,
@@ -162,7 +147,7 @@ pub extern "C" fn deliver(
 
 /// Exec: what is pending is lost.
 #[unsafe(no_mangle)]
-pub extern "C" fn exec(task: &Task, call: extern "C" fn(u64, u64, usize)) -> bool {
+pub fn exec(task: &Task, call: extern "C" fn(u64, u64, usize)) -> bool {
     SERIAL.close(task);
     let mut delivery = SERIAL.abandon(task, Lost::Exec);
     while let Some(serving) = delivery.next() {
@@ -172,15 +157,10 @@ pub extern "C" fn exec(task: &Task, call: extern "C" fn(u64, u64, usize)) -> boo
     SERIAL.reopen(task) == UserReturn::Ready
 }
 
-/// The sum of all drops.
+/// The sum of all drops, and what else can be asked.
 #[unsafe(no_mangle)]
-pub extern "C" fn drops() -> u64 {
-    SERIAL.drops().unknown_client
-}
-
-/// What must be found.
-#[cfg(feature = "planted")]
-#[unsafe(no_mangle)]
-pub extern "C" fn planted(bytes: &[u8; 4], at: usize) -> u8 {
-    bytes[at]
+pub fn drops(task: &Task, client: u64) -> u64 {
+    let client = ClientId::from_bits(client);
+    let delivering = SERIAL.is_delivering(task, client);
+    SERIAL.drops().unknown_client ^ client.registration() ^ u64::from(delivering)
 }

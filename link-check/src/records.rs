@@ -1,0 +1,126 @@
+//! Records of a perf stream, and the ring that they go to.
+
+use core::fmt::Write as _;
+
+use unwind_perf::record::{
+    Attr, AttrFlags, CallchainDeferred, ChainBuilder, ChainLimits, Comm, Context, DeferredLayout,
+    Encode, Endian, Error, EventFormat, IdPlace, Lifecycle, Lost, Output, ReadFormat, Rechained,
+    Record, Records, Ring, RingWriter, Sample, SampleId, SampleType,
+};
+
+use crate::{Text, seen};
+
+unsafe extern "C" {
+    /// Makes room in a ring.
+    fn ring_reserve(len: usize) -> bool;
+    /// Copies to a ring.
+    fn ring_put(from: *const u8, len: usize);
+    /// Shows what was copied.
+    fn ring_commit();
+}
+
+/// A ring of the host's.
+#[derive(Debug)]
+pub struct HostRing;
+
+impl Output for HostRing {
+    fn put(&mut self, bytes: &[u8]) {
+        // SAFETY: the bytes are as many as is said.
+        unsafe { ring_put(bytes.as_ptr(), bytes.len()) }
+    }
+}
+
+impl Ring for HostRing {
+    fn reserve(&mut self, len: usize) -> bool {
+        // SAFETY: whoever links this says so.
+        unsafe { ring_reserve(len) }
+    }
+
+    fn commit(&mut self) {
+        // SAFETY: as above.
+        unsafe { ring_commit() }
+    }
+}
+
+fn tell<T>(result: Result<T, Error>) {
+    if let Err(error) = result {
+        let _ = write!(Text(0), "{error}");
+    }
+}
+
+/// Everything that a stream can be decoded as.
+#[unsafe(no_mangle)]
+pub fn records(
+    bytes: &[u8; 4096],
+    len: usize,
+    big: bool,
+    fields: (u64, u64, u64),
+    writer: &mut RingWriter<HostRing>,
+) {
+    let bytes = bytes.get(..len).unwrap_or_default();
+    let endian = if big { Endian::Big } else { Endian::Little };
+    let format = EventFormat {
+        sample_type: SampleType(fields.0),
+        read_format: ReadFormat(fields.1),
+        flags: AttrFlags(fields.2),
+    };
+    tell(Attr::parse(bytes, endian));
+    let layout = DeferredLayout::of([format.flags]);
+    let place = IdPlace::of([format, EventFormat::default()]);
+    let mut records = Records::new(bytes, endian);
+    loop {
+        let record = match records.next() {
+            Ok(Some(record)) => record,
+            Ok(None) => break,
+            Err(error) => return tell::<()>(Err(error)),
+        };
+        sample(&record, format, writer);
+        match CallchainDeferred::decode(&record, format, layout) {
+            Ok(stack) => {
+                let now = SampleId::default();
+                if let Err(error) = writer.write(&stack, format, fields.0, now) {
+                    let _ = write!(Text(0), "{error}");
+                }
+            }
+            Err(error) => tell::<()>(Err(error)),
+        }
+        tell(Comm::decode(&record, format));
+        tell(Lifecycle::decode(&record, format));
+        tell(Lost::decode(&record, format));
+        tell(SampleId::decode(&record, format));
+        seen((place.map(|place| place.id_of(&record)), records.offset()));
+    }
+    seen(writer.lost());
+}
+
+fn sample(record: &Record<'_>, format: EventFormat, writer: &mut RingWriter<HostRing>) {
+    let sample = match Sample::decode(record, format) {
+        Ok(sample) => sample,
+        Err(error) => return tell::<()>(Err(error)),
+    };
+    seen((sample.fields(), sample.encoded_len(format)));
+    if let Some(chain) = sample.callchain {
+        seen((chain.user_part(), chain.without_cookie().get(3)));
+        for entry in chain.entries() {
+            seen(entry);
+        }
+        let chain = chain.words();
+        if let Ok(rechained) = Rechained::new(record, format, chain) {
+            seen(writer.write(&rechained, format, 0, SampleId::default()));
+        }
+    }
+}
+
+/// A chain of a sample that is being taken.
+#[unsafe(no_mangle)]
+pub fn chain(words: &mut [u64; 128], len: usize, limits: (usize, usize), ip: u64) -> usize {
+    let words = words.get_mut(..len).unwrap_or_default();
+    let limits = ChainLimits { max_stack: limits.0, max_contexts: limits.1 };
+    let mut chain = ChainBuilder::new(words, limits);
+    seen(chain.context(Context::Kernel));
+    for ip in 0..ip {
+        seen(chain.ip(ip));
+    }
+    seen((chain.can_defer(), chain.defer(ip), chain.dropped()));
+    chain.words().len()
+}
