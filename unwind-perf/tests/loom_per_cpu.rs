@@ -113,7 +113,10 @@ impl Machine {
     }
 
     fn add_on(&self, cpu: i32, key: u64) -> CpuEvent {
-        let leader = Leader(7);
+        self.add_for(Leader(7), cpu, key)
+    }
+
+    fn add_for(&self, leader: Leader, cpu: i32, key: u64) -> CpuEvent {
         let spec = EventSpec { leader, cpu, task: None, key: EventKey(key), wants_records: true };
         self.registry.add(&self.core, spec).unwrap()
     }
@@ -211,6 +214,24 @@ fn r0_12_an_event_that_comes_before_the_last_goes_is_found() {
         // Into the place that is looked at first.
         machine.add(2);
         machine.remove(1, last);
+        let got = delivery.join().unwrap();
+        assert!(got == [1] || got == [2], "{got:?}");
+    });
+}
+
+#[test]
+fn r0_12_an_event_is_found_though_another_profiler_gets_the_place_of_the_last() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let (gone, last) = (machine.add(0), machine.add(1));
+        machine.remove(0, gone);
+        let there = Arc::clone(&machine);
+        let delivery = spawn(move || there.deliver(last.client()));
+        machine.add(2);
+        machine.remove(1, last);
+        // The delivery may have seen that the last one was live, and now sees
+        // whose the place is.
+        machine.add_for(Leader(8), 0, 0);
         let got = delivery.join().unwrap();
         assert!(got == [1] || got == [2], "{got:?}");
     });

@@ -45,7 +45,7 @@ impl Place {
     /// Makes an event live here. The place is free, and nobody else changes
     /// what is in it.
     pub(super) fn occupy(&self, generation: Generation, event: Occupant) {
-        self.client.store(event.client.to_bits(), Ordering::Relaxed);
+        self.client.store(event.client.to_bits(), Ordering::Release);
         self.key.store(event.key.0, Ordering::Relaxed);
         self.task.store(event.task.map_or(0, |task| task.0), Ordering::Relaxed);
         let word = Word::live(generation, event.task.is_some(), event.wants_records);
@@ -72,10 +72,13 @@ impl Place {
         word.generation() == generation && word.running() != 0
     }
 
-    /// Whether the live event that `word` is about belongs to `client`, if it
+    /// Whether the live event that was seen here belongs to `client`, if it
     /// still is there when it is [entered](Self::enter).
+    ///
+    /// Whoever sees that another profiler has the place sees all events that
+    /// were added before.
     pub(super) fn belongs_to(&self, client: ClientId) -> bool {
-        self.client.load(Ordering::Relaxed) == client.to_bits()
+        self.client.load(Ordering::Acquire) == client.to_bits()
     }
 
     /// Whether the event is about `task`, if it still is there when it is
