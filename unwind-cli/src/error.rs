@@ -8,6 +8,7 @@ use std::process::ExitStatus;
 use nix::errno::Errno;
 
 use crate::elf::ElfError;
+use crate::guest::GuestError;
 use crate::perf_cmd::PerfError;
 use crate::sample::SampleError;
 use crate::sframe_cmd::SframeError;
@@ -138,6 +139,9 @@ pub(crate) enum Error {
         #[source]
         error: PerfError,
     },
+    /// A guest cannot be looked at.
+    #[error(transparent)]
+    Guest(#[from] GuestError),
     /// A core file in which no thread has registers.
     #[error("{} has no thread in it; it was cut off or is damaged", path.display())]
     NoThreads {
@@ -173,6 +177,7 @@ impl Error {
             Self::Ended(_) | Self::EndedEarly { .. } => 6,
             Self::Sframe(error) => error.exit_code(),
             Self::Perf { error, .. } => error.exit_code(),
+            Self::Guest(error) => error.exit_code(),
             Self::Sample(SampleError::Differs(_)) => 8,
             Self::Sample(_) => 1,
         }

@@ -1,4 +1,5 @@
-//! The `unwind` command: stacks of processes and core files, and SFrame tables.
+//! The `unwind` command: stacks of processes, core files and guests, and SFrame
+//! tables.
 
 #![deny(unsafe_code)]
 #![allow(
@@ -10,6 +11,7 @@
 mod call_frames;
 mod elf;
 mod error;
+mod guest;
 mod module;
 mod perf_cmd;
 mod progress;
@@ -26,7 +28,8 @@ use clap::{Parser, Subcommand};
 
 use crate::error::Error;
 
-/// Prints the stacks of running programs and core files, and reads SFrame tables.
+/// Prints the stacks of running programs, core files and virtual machines, and
+/// reads SFrame tables.
 ///
 /// Without a subcommand: a sample, which walks the stack of a small program by
 /// each method and shows the results beside the truth.
@@ -40,6 +43,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Stack(stack::Args),
+    Guest(guest::Args),
     Sframe(sframe_cmd::Args),
     Script(perf_cmd::ScriptArgs),
     Merge(perf_cmd::MergeArgs),
@@ -53,10 +57,10 @@ Exit codes:
   0  done
   1  input or output failed, or a table is wrong
   2  the command line is wrong
-  3  no such process, file or command
+  3  no such process, file, socket or command
   4  not permitted
   5  the file or process is of a kind that cannot be read, or it is damaged
-  6  the program ended before its stack was taken
+  6  the program or guest ended before its stack was taken
   7  an address has no row
   8  a stack of the sample differs from the truth";
 
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         None => sample::run(),
         Some(Command::Stack(args)) => stack::run(&args),
+        Some(Command::Guest(args)) => guest::run(&args),
         Some(Command::Sframe(args)) => sframe_cmd::run(&args),
         Some(Command::Script(args)) => perf_cmd::run_script(&args),
         Some(Command::Merge(args)) => perf_cmd::run_merge(&args),

@@ -9,12 +9,12 @@ use crate::module::Modules;
 
 /// The tables that the files of a target would have.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BuiltTables<'t> {
+pub(crate) struct BuiltTables<'t> {
     modules: &'t Modules,
 }
 
 impl<'t> BuiltTables<'t> {
-    pub(super) const fn new(modules: &'t Modules) -> Self {
+    pub(crate) const fn new(modules: &'t Modules) -> Self {
         Self { modules }
     }
 }

@@ -16,7 +16,14 @@ use crate::error::Error;
 use crate::stack::report::Report;
 use crate::target::Target;
 
-pub(crate) use crate::stack::walk::{EndReason, Method, StackWalker};
+pub(crate) use crate::stack::built::BuiltTables;
+#[cfg(test)]
+pub(crate) use crate::stack::report::FoundBy;
+pub(crate) use crate::stack::report::{FrameReport, file_name};
+pub(crate) use crate::stack::text::write_frames;
+pub(crate) use crate::stack::walk::{
+    EndReason, Method, StackEnd, StackWalker, Tables, ia32_registers, low_half, x86_64_registers,
+};
 
 /// Print the stacks of a process, a core file or a command.
 ///

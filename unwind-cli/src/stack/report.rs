@@ -41,7 +41,7 @@ pub(crate) struct ThreadReport {
 }
 
 /// One frame.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct FrameReport {
     #[serde(serialize_with = "hex")]
     pub(crate) pc: u64,
@@ -192,6 +192,51 @@ impl ThreadReport {
 }
 
 impl FrameReport {
+    /// Names a frame by the module that `find` has at an address. Returns what
+    /// is wrong with the module's file, too.
+    pub(crate) fn new<'m>(
+        frame: &Frame,
+        find: impl Fn(u64) -> Option<&'m Module>,
+    ) -> (Self, Option<String>) {
+        let mut report = Self {
+            pc: frame.pc.addr().get(),
+            sp: frame.sp,
+            exact: frame.pc.is_exact(),
+            found_by: frame.provenance.origin().into(),
+            after_failure: frame.provenance.is_after_failure(),
+            object: None,
+            object_pc: None,
+            function: None,
+            mangled: None,
+            function_offset: None,
+        };
+        // A handler returns to the first byte of its trampoline, which was not
+        // called.
+        let Some(module) = find(report.lookup()).or_else(|| find(report.pc)) else {
+            return (report, None);
+        };
+        report.object = Some(module.path.display().to_string());
+        let trouble = report.name_function(module).err();
+        (report, trouble)
+    }
+
+    fn name_function(&mut self, module: &Module) -> Result<(), String> {
+        let image = module.image.as_ref().map_err(|error| error.to_string())?;
+        let object_pc = self.pc.wrapping_sub(image.bias);
+        self.object_pc = Some(object_pc);
+        let find = |addr| image.function(addr).map_err(|error| error.to_string());
+        let function = match find(self.lookup())? {
+            Some(function) => Some(function),
+            None => find(self.pc)?,
+        };
+        if let Some(function) = function {
+            self.function_offset = Some(object_pc.wrapping_sub(function.start));
+            self.function = Some(function.name);
+            self.mangled = function.mangled;
+        }
+        Ok(())
+    }
+
     /// The address to ask a table or the symbols for: a return address may be
     /// that of the next function already.
     const fn lookup(&self) -> u64 {
@@ -207,42 +252,14 @@ pub(crate) fn file_name(path: &str) -> &str {
 /// Names a frame. What is wrong with the files of its code goes to `troubles`,
 /// by path.
 fn name(frame: &Frame, target: &Target, troubles: &mut BTreeMap<String, String>) -> FrameReport {
-    let pc = frame.pc.addr().get();
-    let mut report = FrameReport {
-        pc,
-        sp: frame.sp,
-        exact: frame.pc.is_exact(),
-        found_by: frame.provenance.origin().into(),
-        after_failure: frame.provenance.is_after_failure(),
-        object: None,
-        object_pc: None,
-        function: None,
-        mangled: None,
-        function_offset: None,
-    };
-    let lookup = report.lookup();
-    let Some(module) = target.modules.find(lookup) else {
-        report.object = name_of_mapping(&target.mappings, lookup);
-        return report;
-    };
-    let path = module.path.display().to_string();
-    if let Err(trouble) = name_function(&mut report, lookup, module) {
+    let (mut report, trouble) = FrameReport::new(frame, |addr| target.modules.find(addr));
+    if let (Some(path), Some(trouble)) = (&report.object, trouble) {
         troubles.insert(path.clone(), trouble);
     }
-    report.object = Some(path);
-    report
-}
-
-fn name_function(report: &mut FrameReport, lookup: u64, module: &Module) -> Result<(), String> {
-    let image = module.image.as_ref().map_err(|error| error.to_string())?;
-    let object_pc = report.pc.wrapping_sub(image.bias);
-    report.object_pc = Some(object_pc);
-    if let Some(function) = image.function(lookup).map_err(|error| error.to_string())? {
-        report.function_offset = Some(object_pc.wrapping_sub(function.start));
-        report.function = Some(function.name);
-        report.mangled = function.mangled;
+    if report.object.is_none() {
+        report.object = name_of_mapping(&target.mappings, report.lookup());
     }
-    Ok(())
+    report
 }
 
 /// What code without a file is called: `[anonymous]` if a just-in-time compiler

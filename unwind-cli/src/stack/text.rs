@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 use std::io::{self, Write};
 
 use crate::stack::report::{FoundBy, FrameReport, Report, ThreadReport, file_name};
+use crate::stack::walk::StackEnd;
 
 /// Writes a report.
 ///
@@ -42,13 +43,27 @@ fn write_thread(out: &mut impl Write, thread: &ThreadReport) -> io::Result<()> {
         write!(out, ", ended by {}", SignalName(signal))?;
     }
     writeln!(out)?;
-    let width = if thread.arch == Some("ia32") { 8 } else { 16 };
-    for (number, frame) in thread.frames.iter().enumerate() {
+    write_frames(out, thread.arch, &thread.frames, &thread.end)
+}
+
+/// Writes the frames of a stack of code for `arch`, and why there are no more.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write_frames(
+    out: &mut impl Write,
+    arch: Option<&str>,
+    frames: &[FrameReport],
+    end: &StackEnd,
+) -> io::Result<()> {
+    let width = if arch == Some("ia32") { 8 } else { 16 };
+    for (number, frame) in frames.iter().enumerate() {
         let (pc, found_by) = (frame.pc, found_by(frame));
         writeln!(out, "  #{number:<3} 0x{pc:0width$x}  {found_by:<9}  {}", Place(frame))?;
     }
-    let completeness = if thread.end.complete { "complete" } else { "incomplete" };
-    writeln!(out, "  {completeness}: {}", Plain(&thread.end.text))
+    let completeness = if end.complete { "complete" } else { "incomplete" };
+    writeln!(out, "  {completeness}: {}", Plain(&end.text))
 }
 
 /// How a frame was found, marked where that was the second choice.

@@ -83,7 +83,7 @@ pub(crate) enum EndReason {
 }
 
 impl StackEnd {
-    fn new<E: TableError + fmt::Display>(end: &End<E>) -> Self {
+    pub(crate) fn new<E: TableError + fmt::Display>(end: &End<E>) -> Self {
         let reason = match end {
             End::Outermost => EndReason::Outermost,
             End::ZeroReturnAddress => EndReason::ZeroReturnAddress,
@@ -101,8 +101,77 @@ impl StackEnd {
         Self { complete: end.is_complete(), reason, text: end.to_string() }
     }
 
-    fn not_walkable(text: String) -> Self {
+    pub(crate) fn not_walkable(text: String) -> Self {
         Self { complete: false, reason: EndReason::NotWalkable, text }
+    }
+}
+
+/// The SFrame tables of loaded files.
+#[derive(Default)]
+pub(crate) struct Tables<'t> {
+    map: Box<ModuleMap<SframeModule<'t>, MAX_TABLES>>,
+    warnings: Vec<String>,
+}
+
+impl<'t> Tables<'t> {
+    /// Opens the tables of each loaded file that has some.
+    pub(crate) fn open(modules: &'t Modules) -> Self {
+        let mut tables = Self::default();
+        for (text, module) in modules.text() {
+            let Ok(image) = &module.image else { continue };
+            let section = match image.sframe() {
+                Ok(Some(section)) => section,
+                Ok(None) => continue,
+                Err(error) => {
+                    tables.warn(&format!("{}: {error}", module.path.display()));
+                    continue;
+                }
+            };
+            let addr = section.addr.wrapping_add(image.bias);
+            match SframeModule::new(&section.bytes, addr) {
+                Ok(Some(table)) => {
+                    let text = VirtAddr::new(text.start)..VirtAddr::new(text.end);
+                    let module = unwind_core::Module { text, bias: image.bias, table };
+                    if let Err(error) = tables.map.add(module) {
+                        tables.warn(&format!("not all .sframe sections are used: {error}"));
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tables
+                        .warn(&format!("{}: .sframe is not used: {error}", module.path.display()));
+                }
+            }
+        }
+        tables
+    }
+
+    /// The tables by the ranges of code that they are for.
+    pub(crate) const fn map(&self) -> &ModuleMap<SframeModule<'t>, MAX_TABLES> {
+        &self.map
+    }
+
+    /// Which tables could not be used, a line each.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Adds which files tables could not be made for.
+    pub(crate) fn add_warnings_of_built(&mut self, modules: &Modules) {
+        for module in modules.iter() {
+            let built = module.image.as_ref().ok().and_then(LoadedImage::built_so_far);
+            if let Some(Err(error)) = built {
+                let path = module.path.display();
+                self.warn(&format!("{path}: no table is made of .eh_frame: {error}"));
+            }
+        }
+    }
+
+    fn warn(&mut self, text: &str) {
+        // A file has a range of code or more.
+        if !self.warnings.iter().any(|warning| warning == text) {
+            self.warnings.push(text.to_owned());
+        }
     }
 }
 
@@ -111,11 +180,10 @@ pub(crate) struct StackWalker<'t> {
     method: Method,
     max_frames: u32,
     modules: &'t Modules,
-    tables: Box<ModuleMap<SframeModule<'t>, MAX_TABLES>>,
+    tables: Tables<'t>,
     /// Where the target has code, ascending.
     code: Vec<Range<u64>>,
     x86_64: X86_64,
-    warnings: Vec<String>,
 }
 
 impl<'t> StackWalker<'t> {
@@ -128,67 +196,18 @@ impl<'t> StackWalker<'t> {
         let code = mappings.iter().filter(|mapping| mapping.executable);
         let mut code: Vec<_> = code.map(|mapping| mapping.range.clone()).collect();
         code.sort_unstable_by_key(|range| range.start);
-        let mut walker = Self {
-            method,
-            max_frames,
-            modules,
-            tables: Box::default(),
-            code,
-            x86_64: address_width(mappings),
-            warnings: Vec::new(),
+        let tables = match method {
+            Method::Auto | Method::Sframe => Tables::open(modules),
+            Method::CfiSframe | Method::Fp => Tables::default(),
         };
-        if matches!(method, Method::Auto | Method::Sframe) {
-            walker.add_tables(modules);
-        }
-        walker
-    }
-
-    /// Opens the tables of each loaded file that has some.
-    fn add_tables(&mut self, modules: &'t Modules) {
-        for (text, module) in modules.text() {
-            let Ok(image) = &module.image else { continue };
-            let section = match image.sframe() {
-                Ok(Some(section)) => section,
-                Ok(None) => continue,
-                Err(error) => {
-                    self.warn(&format!("{}: {error}", module.path.display()));
-                    continue;
-                }
-            };
-            let addr = section.addr.wrapping_add(image.bias);
-            match SframeModule::new(&section.bytes, addr) {
-                Ok(Some(table)) => {
-                    let text = VirtAddr::new(text.start)..VirtAddr::new(text.end);
-                    let module = unwind_core::Module { text, bias: image.bias, table };
-                    if let Err(error) = self.tables.add(module) {
-                        self.warn(&format!("not all .sframe sections are used: {error}"));
-                    }
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    self.warn(&format!("{}: .sframe is not used: {error}", module.path.display()));
-                }
-            }
-        }
+        Self { method, max_frames, modules, tables, code, x86_64: address_width(mappings) }
     }
 
     /// Which tables could not be used, a line each.
-    pub(crate) fn into_warnings(mut self) -> Vec<String> {
-        for module in self.modules.iter() {
-            let built = module.image.as_ref().ok().and_then(LoadedImage::built_so_far);
-            if let Some(Err(error)) = built {
-                let path = module.path.display();
-                self.warn(&format!("{path}: no table is made of .eh_frame: {error}"));
-            }
-        }
-        self.warnings
-    }
-
-    fn warn(&mut self, text: &str) {
-        // A file has a range of code or more.
-        if !self.warnings.iter().any(|warning| warning == text) {
-            self.warnings.push(text.to_owned());
-        }
+    pub(crate) fn into_warnings(self) -> Vec<String> {
+        let mut tables = self.tables;
+        tables.add_warnings_of_built(self.modules);
+        tables.warnings
     }
 
     /// Walks the stack of the thread with these registers.
@@ -206,7 +225,7 @@ impl<'t> StackWalker<'t> {
     }
 
     fn walk_x86_64(&self, regs: X86_64Regs, memory: &mut TargetMemory) -> (Vec<Frame>, StackEnd) {
-        let tables = SframeSource::new(&*self.tables);
+        let tables = SframeSource::new(self.tables.map());
         let built = BuiltTables::new(self.modules);
         match self.method {
             Method::Auto => {
@@ -286,7 +305,7 @@ fn address_width(mappings: &[Mapping]) -> X86_64 {
 }
 
 /// In the order of the DWARF numbers.
-fn x86_64_registers(regs: &UserRegisters) -> X86_64Regs {
+pub(crate) fn x86_64_registers(regs: &UserRegisters) -> X86_64Regs {
     let r = regs;
     X86_64Regs::from_all(
         r.rip,
@@ -298,14 +317,14 @@ fn x86_64_registers(regs: &UserRegisters) -> X86_64Regs {
 }
 
 /// In the order of the DWARF numbers.
-fn ia32_registers(regs: &UserRegisters) -> Ia32Regs {
+pub(crate) fn ia32_registers(regs: &UserRegisters) -> Ia32Regs {
     let r = regs;
     let gpr = [r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi];
     Ia32Regs::from_all(low_half(r.rip), gpr.map(low_half))
 }
 
 /// 32-bit code has no more of a register.
-fn low_half(value: u64) -> u32 {
+pub(crate) fn low_half(value: u64) -> u32 {
     let [b0, b1, b2, b3, ..] = value.to_le_bytes();
     u32::from_le_bytes([b0, b1, b2, b3])
 }

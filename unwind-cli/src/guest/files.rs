@@ -1,0 +1,129 @@
+//! The files whose code a guest executes, as the user names them.
+
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use object::elf;
+
+use crate::elf::ElfFile;
+use crate::guest::error::GuestError;
+use crate::module::{Module, ModuleError, Modules};
+use crate::target::maps::{Backing, MappedFile, Mapping};
+
+/// A file, and where it is loaded if not where it was linked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SymbolFile {
+    path: PathBuf,
+    /// The address of its first segment.
+    addr: Option<u64>,
+}
+
+impl FromStr for SymbolFile {
+    type Err = String;
+
+    /// Reads `FILE` or `FILE@ADDR`, the address in hexadecimal with `0x`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((path, addr)) = text.rsplit_once("@0x") else {
+            return Ok(Self { path: text.into(), addr: None });
+        };
+        let addr = u64::from_str_radix(addr, 16).map_err(|_| {
+            format!("`0x{addr}` is not an address; give FILE@0x…, or FILE as it is linked")
+        })?;
+        Ok(Self { path: path.into(), addr: Some(addr) })
+    }
+}
+
+/// All files that the user names. The same addresses may be 64-bit code in one
+/// process and 32-bit code in another one, so the two are kept apart.
+#[derive(Debug)]
+pub(crate) struct GuestFiles {
+    /// For 64-bit code.
+    pub(crate) wide: Modules,
+    /// For 32-bit code.
+    pub(crate) narrow: Modules,
+}
+
+impl GuestFiles {
+    /// Opens the files.
+    ///
+    /// # Errors
+    ///
+    /// [`GuestError::Symbols`] for the first one that cannot be used.
+    pub(crate) fn open(files: &[SymbolFile]) -> Result<Self, GuestError> {
+        let (mut wide, mut narrow) = (Vec::new(), Vec::new());
+        for file in files {
+            let failed = |error| GuestError::Symbols { path: file.path.clone(), error };
+            let opened = open(file).map_err(failed)?;
+            let mappings = mappings(file, &opened);
+            if mappings.is_empty() {
+                return Err(failed(ModuleError::NoCodeAt(0)));
+            }
+            let side = if opened.is_64 { &mut wide } else { &mut narrow };
+            side.push((opened, mappings));
+        }
+        Ok(Self { wide: load(wide), narrow: load(narrow) })
+    }
+
+    /// The file whose code an address is in.
+    pub(crate) fn find(&self, is_wide: bool, addr: u64) -> Option<&Module> {
+        if is_wide { self.wide.find(addr) } else { self.narrow.find(addr) }
+    }
+}
+
+fn open(file: &SymbolFile) -> Result<ElfFile, ModuleError> {
+    let opened = File::open(&file.path).map_err(|error| ModuleError::Open(error.kind()))?;
+    Ok(ElfFile::from_file(opened)?)
+}
+
+/// Where the code of a file is.
+fn mappings(file: &SymbolFile, opened: &ElfFile) -> Vec<Mapping> {
+    const IN_PAGE: u64 = 0xfff;
+    let loaded = || opened.segments.iter().filter(|segment| segment.kind == elf::PT_LOAD);
+    let first = loaded().map(|segment| segment.addr & !IN_PAGE).min().unwrap_or(0);
+    let bias = file.addr.map_or(0, |addr| addr.wrapping_sub(first));
+    let path = file.path.as_os_str().as_bytes().to_vec();
+    let code = loaded().filter(|segment| segment.executable);
+    code.filter_map(|segment| {
+        let start = segment.addr.wrapping_add(bias);
+        Some(Mapping {
+            range: start..start.checked_add(segment.memory_size)?,
+            executable: true,
+            offset: segment.offset,
+            backing: Backing::File(MappedFile::new(path.clone(), None)),
+        })
+    })
+    .collect()
+}
+
+fn load(files: Vec<(ElfFile, Vec<Mapping>)>) -> Modules {
+    let mut opened = Vec::new();
+    let mut mappings = Vec::new();
+    for (file, of_file) in files {
+        if let Some(first) = of_file.first() {
+            opened.push((first.backing.clone(), file));
+        }
+        mappings.extend(of_file);
+    }
+    Modules::load(&mappings, |mapping| {
+        let at = opened.iter().position(|(backing, _)| *backing == mapping.backing)?;
+        Some(Ok(opened.swap_remove(at).1))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_follows_the_last_at_sign() {
+        let file = |path: &str, addr| Ok(SymbolFile { path: path.into(), addr });
+        assert_eq!("vmlinux".parse(), file("vmlinux", None));
+        assert_eq!("a@b".parse(), file("a@b", None));
+        assert_eq!("a@b@0x10".parse(), file("a@b", Some(16)));
+        assert_eq!("k@0xffffffff81000000".parse(), file("k", Some(0xffff_ffff_8100_0000)));
+        let error = "k@0xzz".parse::<SymbolFile>().unwrap_err();
+        assert!(error.contains("`0xzz` is not an address"), "{error}");
+    }
+}
