@@ -48,11 +48,14 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 fn main() {
     let user = Path::new("user");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
-    for (name, flags) in PROGRAMS {
+    // Each at a place of its own, so that an address says which program it is
+    // of, to whoever looks into the machine from outside.
+    for ((name, flags), start) in PROGRAMS.iter().zip((0x40_0000..).step_by(0x10_0000)) {
         let source = user.join(name).with_extension("c");
         println!("cargo:rerun-if-changed={}", source.display());
         let mut compiler = Command::new("gcc");
-        compiler.args(COMMON).args(*flags).arg(source).arg("-o").arg(out.join(name));
+        compiler.args(COMMON).args(*flags).arg(format!("-Wl,-Ttext-segment={start:#x}"));
+        compiler.arg(source).arg("-o").arg(out.join(name));
         let status = compiler.status().expect("gcc is needed");
         assert!(status.success(), "{name} does not build");
     }

@@ -15,6 +15,7 @@ mod account;
 mod calls;
 mod chain;
 mod check;
+mod guest;
 mod image;
 mod known;
 mod sizes;
@@ -38,8 +39,12 @@ fn main() -> ExitCode {
     let arguments: Vec<PathBuf> = env::args_os().skip(1).map(PathBuf::from).collect();
     let result = match arguments.as_slice() {
         [word, folder] if word == Path::new("sizes") => sizes::print(folder).map(|()| 0),
+        [word, folded] if word == Path::new("guest") => guest::check(folded),
         [kernel, programs, records, console] => report(kernel, programs, records, console),
-        _ => Err("usage: demo-report KERNEL PROGRAMS RECORDS CONSOLE | sizes FOLDER".into()),
+        _ => {
+            Err("usage: demo-report KERNEL PROGRAMS RECORDS CONSOLE | sizes FOLDER | guest FOLDED"
+                .into())
+        }
     };
     match result {
         Ok(0) => ExitCode::SUCCESS,

@@ -48,9 +48,7 @@ extern "C" fn become_user(program: u64) -> ! {
     let loaded = Program::from_number(program).and_then(Program::load);
     let Some(loaded) = loaded else { exit_current() };
     let mut frame = Frame::default();
-    let name = loaded.name;
-    install(task, loaded, &mut frame);
-    stream::write_name(task, name, false);
+    install(task, loaded, &mut frame, false);
     let stack = task.stack_top() - ENTRY_LEN;
     write_entry(stack, &frame, &INITIAL_STATE);
     task.set_kind(Kind::User);
@@ -66,15 +64,14 @@ pub(super) fn exec(task: &Task, frame: &mut Frame, program: Program) -> Option<(
     // The point of no return. Whoever asked for the stack of this program gets
     // it while it is there.
     delivery::suspend(task, frame);
-    let name = loaded.name;
-    install(task, loaded, frame);
-    stream::write_name(task, name, true);
+    install(task, loaded, frame, true);
     delivery::resume(task);
     Some(())
 }
 
-/// Gives the task a program and sets the registers for its start.
-fn install(task: &Task, loaded: Loaded, frame: &mut Frame) {
+/// Gives the task a program and sets the registers for its start. `exec` says
+/// whether it had another one.
+fn install(task: &Task, loaded: Loaded, frame: &mut Frame, exec: bool) {
     // One task at a time changes a task's modules: itself.
     let cleared = task.modules.clear();
     assert!(cleared.is_ok(), "modules are in use");
@@ -84,10 +81,11 @@ fn install(task: &Task, loaded: Loaded, frame: &mut Frame) {
         assert!(added.is_ok(), "a program's modules overlap");
     }
     task.signals.with(|signals| *signals = SignalState::NONE);
-    // In this order: an NMI never sees the registers of one program with the
-    // memory of the other.
+    // Without memory the task has no user stack: an NMI never sees the registers
+    // of one program with the memory or the name of the other.
     drop_space(task);
     *frame = Frame { vector: frame.vector, ..loaded.registers };
+    stream::write_name(task, loaded.name, exec);
     let interrupts = cpu::disable_interrupts();
     task.replace_space(Some(loaded.space));
     schedule::select(task);

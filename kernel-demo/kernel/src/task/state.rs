@@ -201,6 +201,12 @@ impl Task {
         }
     }
 
+    /// Whether it has user memory: not in the middle of exec, nor at its end. Any
+    /// context.
+    pub(crate) fn has_memory(&self) -> bool {
+        self.root.load(Ordering::Relaxed) != 0
+    }
+
     /// Calls `f` with its address space, if it has one. Does not sleep.
     pub(crate) fn with_space<R>(&self, f: impl FnOnce(&mut Space) -> R) -> Option<R> {
         self.space.with(|space| space.as_mut().map(f))

@@ -110,7 +110,7 @@ fn kernel_part(frame: &Frame, chain: &mut ChainBuilder<'_>) -> Option<Frame> {
 
 /// Walks the user's frames as far as they are present.
 fn inline_part(task: &Task, user: &Frame, chain: &mut ChainBuilder<'_>) {
-    if chain.context(Context::User).is_ok() {
+    if task.has_memory() && chain.context(Context::User).is_ok() {
         user_stack::walk_present(task, user, |pc| _ = chain.ip(pc));
     }
 }
