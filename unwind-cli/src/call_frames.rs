@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use gimli::RunTimeEndian;
 use object::{Endianness, elf};
 use sframe::{
-    Abi, Builder, CfiConverter, CfiLost, CfiReason, CfiReport, CfiSection, Format, Lost, WriteError,
+    Abi, Builder, CfiConverter, CfiLost, CfiReason, CfiReport, CfiSection, Endian, Format, Lost,
+    WriteError,
 };
 
 use crate::elf::{ElfError, ElfFile, Part, Section};
@@ -70,6 +72,14 @@ impl CallFrames {
         let code = loaded.map(|s| s.addr..s.addr.saturating_add(s.memory_size)).collect();
         let got = addr_of(b".got").or_else(|| addr_of(b".got.plt"));
         Ok(Some(Self { abi, bytes, addr, is_eh, text: addr_of(b".text"), got, code }))
+    }
+
+    /// The byte order of the section, for gimli.
+    pub(crate) fn endian(&self) -> RunTimeEndian {
+        match self.abi.endian() {
+            Some(Endian::Big) => RunTimeEndian::Big,
+            _ => RunTimeEndian::Little,
+        }
     }
 
     /// The section, for a converter.

@@ -7,10 +7,10 @@ use std::fmt;
 use std::ops::Range;
 
 use gimli::{
-    BaseAddresses, CieOrFde, EhFrame, FrameDescriptionEntry, RegisterRule, RunTimeEndian,
-    UnwindContext, UnwindContextStorage, UnwindSection, UnwindTableRow,
+    BaseAddresses, CieOrFde, EhFrame, FrameDescriptionEntry, RegisterRule, UnwindContext,
+    UnwindContextStorage, UnwindSection, UnwindTableRow,
 };
-use sframe::{Abi, Endian, Fde, PcKind, Section};
+use sframe::{Abi, Fde, PcKind, Section};
 
 use crate::call_frames::CallFrames;
 use crate::progress::Progress;
@@ -78,11 +78,7 @@ pub(super) fn compare(
     tables: &[Section<'_>],
     progress: &Progress,
 ) -> Comparison {
-    let endian = match frames.abi.endian() {
-        Some(Endian::Big) => RunTimeEndian::Big,
-        _ => RunTimeEndian::Little,
-    };
-    let reader = Reader::new(&frames.bytes, endian);
+    let reader = Reader::new(&frames.bytes, frames.endian());
     let vendor = match frames.abi {
         Abi::Aarch64Big | Abi::Aarch64Little => gimli::Vendor::AArch64,
         _ => gimli::Vendor::Default,

@@ -2,6 +2,7 @@
 //! what the file's call frame information says.
 
 mod compare;
+mod expression;
 mod machine;
 mod report;
 
@@ -83,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
             let built = frames
                 .build(format.format(), TABLE_ADDR, |done| progress.set(done, frames.bytes.len()))
                 .map_err(|error| SframeError::Write { path: path.into(), error })?;
-            let losses = Losses::new(&built);
+            let losses = Losses::new(&built, frames);
             (vec![SframeSection::new(built.addr, built.bytes)], Some(losses))
         }
     };

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 use sframe::{CfiReason, Section};
 
-use crate::call_frames::BuiltTable;
+use crate::call_frames::{BuiltTable, CallFrames};
 use crate::sframe_cmd::check::compare::{Comparison, Difference, Unreadable};
+use crate::sframe_cmd::check::expression::infix;
 use crate::sframe_cmd::format::FormatArg;
 use crate::sframe_cmd::json::hex;
 
@@ -26,7 +27,10 @@ pub(super) struct Validation {
 
 /// What a table that was made here does not have, ascending.
 #[derive(Debug)]
-pub(super) struct Losses(Vec<Loss>);
+pub(super) struct Losses<'a> {
+    frames: &'a CallFrames,
+    ranges: Vec<Loss>,
+}
 
 #[derive(Debug)]
 struct Loss {
@@ -34,31 +38,45 @@ struct Loss {
     reason: CfiReason,
 }
 
-impl Losses {
-    pub(super) fn new(built: &BuiltTable) -> Self {
+impl<'a> Losses<'a> {
+    pub(super) fn new(built: &BuiltTable, frames: &'a CallFrames) -> Self {
         let from_cfi = built.lost.iter().map(|lost| (lost.start, lost.size, lost.reason));
         let from_table = built
             .overlaps
             .iter()
             .map(|lost| (lost.start, lost.size, CfiReason::Table(lost.reason)));
-        let mut losses: Vec<_> = from_cfi
+        let mut ranges: Vec<_> = from_cfi
             .chain(from_table)
             .map(|(start, size, reason)| Loss { range: start..start.saturating_add(size), reason })
             .collect();
-        losses.sort_by_key(|loss| loss.range.start);
-        Self(losses)
+        ranges.sort_by_key(|loss| loss.range.start);
+        Self { frames, ranges }
     }
 
     /// Why an address has no row, and where that reason ends; `None` up to the
     /// next reason.
     fn at(&self, addr: u64) -> (Option<CfiReason>, u64) {
-        let behind = self.0.partition_point(|loss| loss.range.start <= addr);
-        let before = self.0.get(..behind).unwrap_or_default();
+        let behind = self.ranges.partition_point(|loss| loss.range.start <= addr);
+        let before = self.ranges.get(..behind).unwrap_or_default();
         // Ranges of malformed entries may be long and cover others.
         let covering = before.iter().rev().take(64).find(|loss| loss.range.contains(&addr));
         match covering {
             Some(loss) => (Some(loss.reason), loss.range.end),
-            None => (None, self.0.get(behind).map_or(u64::MAX, |loss| loss.range.start)),
+            None => (None, self.ranges.get(behind).map_or(u64::MAX, |loss| loss.range.start)),
+        }
+    }
+
+    /// A reason, with the expression that it is about.
+    fn describe(&self, reason: CfiReason) -> String {
+        let (CfiReason::CfaExpression { at }
+        | CfiReason::RaExpression { at }
+        | CfiReason::FpExpression { at }) = reason
+        else {
+            return reason.to_string();
+        };
+        match infix(&self.frames.bytes, at, self.frames.endian()) {
+            Some(text) => format!("{reason}, {text}"),
+            None => reason.to_string(),
         }
     }
 }
@@ -87,7 +105,7 @@ pub(super) struct Report<'a> {
     pub(super) tables: &'a [Section<'a>],
     pub(super) validation: Validation,
     pub(super) comparison: Option<Comparison>,
-    pub(super) losses: Option<Losses>,
+    pub(super) losses: Option<Losses<'a>>,
     /// How much to show of each kind.
     pub(super) first: usize,
 }
@@ -124,8 +142,10 @@ impl Report<'_> {
                 missing.ranges = missing.ranges.saturating_add(1);
                 missing.is_fault = reason.is_some_and(CfiReason::is_fault);
                 if missing.first.len() < self.first {
-                    let why = reason
-                        .map_or_else(|| "not in the table".into(), |reason| reason.to_string());
+                    let why = match (&self.losses, reason) {
+                        (Some(losses), Some(reason)) => losses.describe(reason),
+                        _ => "not in the table".into(),
+                    };
                     missing.first.push(MissingRange { start: hex(addr), size, why });
                 }
                 addr = end;
