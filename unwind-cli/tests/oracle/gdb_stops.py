@@ -36,7 +36,8 @@ EXIT_STEPS = 1_000
 # Functions without a caller. gdb takes what is above some of them for a frame.
 OUTERMOST = ("_start", "clone", "clone3", "__clone", "__clone3")
 
-MAX_FRAMES = 500
+# Compilers recurse deeply.
+MAX_FRAMES = 20_000
 
 
 def command(text):
@@ -111,7 +112,16 @@ def unwind(job, target):
     said = {}
     for method in job["methods"]:
         done = subprocess.run(
-            [job["unwind"], "stack", *target, "--method", method, "--json"],
+            [
+                job["unwind"],
+                "stack",
+                *target,
+                "--method",
+                method,
+                "--max-frames",
+                str(MAX_FRAMES),
+                "--json",
+            ],
             capture_output=True,
             text=True,
         )
