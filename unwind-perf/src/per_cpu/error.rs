@@ -90,6 +90,9 @@ pub enum RequestError {
     NotUser,
     /// The event has been removed.
     Removed,
+    /// The sample has interrupted another one of its event, of which it is not
+    /// known yet whether it gets a stack.
+    Queueing,
     /// The deferral core has refused.
     Refused(Refusal),
 }
@@ -107,6 +110,7 @@ impl fmt::Display for RequestError {
         match self {
             Self::NotUser => f.write_str("the task has no user stack"),
             Self::Removed => f.write_str("the event has been removed"),
+            Self::Queueing => f.write_str("another request of the event is under way"),
             Self::Refused(refusal) => refusal.fmt(f),
         }
     }

@@ -32,8 +32,9 @@ pub trait TaskWork {
 /// The block of an event that follows a task.
 ///
 /// ```text
-///     idle -- request --> pending -- run --> pending, running -- end --> idle
-///     any  -- remove ---> removed, when nothing is pending any more
+///     idle -- request --> pending, queueing -- queued --> pending
+///     pending -- run --> pending, running -- end --> idle
+///     any -- remove --> removed, when nothing is pending any more
 /// ```
 pub struct TaskEvent {
     state: AtomicU32,
@@ -44,6 +45,8 @@ pub struct TaskEvent {
 const PENDING: u32 = 1 << 0;
 const RUNNING: u32 = 1 << 1;
 const REMOVED: u32 = 1 << 2;
+/// Whether the work will be queued is not known yet.
+const QUEUEING: u32 = 1 << 3;
 
 impl TaskEvent {
     const_unless_loom! {
@@ -62,18 +65,27 @@ impl TaskEvent {
     ///
     /// # Errors
     ///
-    /// [`RequestError`] if the event is removed or its work cannot be queued.
+    /// [`RequestError`] if the event is removed, if its work cannot be queued,
+    /// or if this has interrupted another request of the event before that was
+    /// known.
     pub fn request(&self, work: &impl TaskWork, hold: &SwitchHold) -> Result<(), RequestError> {
         let (taken, failed) = (Ordering::AcqRel, Ordering::Acquire);
-        match self.state.compare_exchange(0, PENDING, taken, failed) {
+        match self.state.compare_exchange(0, PENDING | QUEUEING, taken, failed) {
             Err(state) if state & REMOVED != 0 => return Err(RequestError::Removed),
+            Err(state) if state & QUEUEING != 0 => return Err(RequestError::Queueing),
             Err(_) => return Ok(()),
             Ok(_) => hold.add(),
         }
-        work.queue().map_err(|ScheduleError| {
-            self.end(hold);
-            RequestError::Refused(Refusal::ScheduleFailed)
-        })
+        match work.queue() {
+            Ok(()) => {
+                self.state.fetch_and(!QUEUEING, Ordering::AcqRel);
+                Ok(())
+            }
+            Err(ScheduleError) => {
+                self.end(hold);
+                Err(RequestError::Refused(Refusal::ScheduleFailed))
+            }
+        }
     }
 
     /// Runs the event's work: walks the stack and writes the record. Task
@@ -149,7 +161,7 @@ impl TaskEvent {
     fn end(&self, hold: &SwitchHold) {
         hold.remove();
         // Last: whoever waits may free what `hold` is in.
-        self.state.fetch_and(!(PENDING | RUNNING), Ordering::AcqRel);
+        self.state.fetch_and(!(PENDING | QUEUEING | RUNNING), Ordering::AcqRel);
     }
 }
 
@@ -231,5 +243,90 @@ impl SwitchHold {
 impl Default for SwitchHold {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use alloc::rc::Rc;
+    use alloc::vec::Vec;
+    use core::cell::{Cell, RefCell};
+
+    use super::*;
+    use crate::sync::interrupt::{at_each_point, point};
+
+    /// An event of the task that runs, and what its samples were told.
+    #[derive(Default)]
+    struct Sampled {
+        event: TaskEvent,
+        hold: SwitchHold,
+        fails: Cell<bool>,
+        queued: Cell<u32>,
+        told: RefCell<Vec<Result<(), RequestError>>>,
+    }
+
+    impl Sampled {
+        fn sample(&self) {
+            let told = self.event.request(self, &self.hold);
+            self.told.borrow_mut().push(told);
+        }
+
+        /// Whether a record came of it.
+        fn return_to_user(&self) -> bool {
+            let mut written = false;
+            while self.queued.take() != 0 {
+                let ran = self.event.run(&self.hold, || Ok::<_, ()>(()), |()| Ok::<_, ()>(()));
+                written |= ran == TaskRun::Written;
+            }
+            written
+        }
+    }
+
+    impl TaskWork for Sampled {
+        fn queue(&self) -> Result<(), ScheduleError> {
+            point();
+            if self.fails.get() {
+                return Err(ScheduleError);
+            }
+            self.queued.set(self.queued.get().wrapping_add(1));
+            point();
+            Ok(())
+        }
+
+        fn unqueue(&self) {}
+
+        fn is_current(&self) -> bool {
+            true
+        }
+
+        fn relax(&self) {}
+    }
+
+    #[test]
+    fn r0_20_a_sample_that_is_promised_a_record_gets_one_under_an_nmi_in_any_gap() {
+        for fails in [false, true] {
+            for nmi_at in 0.. {
+                let sampled = Rc::new(Sampled::default());
+                sampled.fails.set(fails);
+                let in_nmi = Rc::clone(&sampled);
+                let handler = move |number| {
+                    if number == nmi_at {
+                        in_nmi.sample();
+                    }
+                };
+                let written = Cell::new(false);
+                let points = at_each_point(handler, || {
+                    sampled.sample();
+                    written.set(sampled.return_to_user());
+                });
+                let promised = sampled.told.borrow().iter().any(Result::is_ok);
+                assert_eq!(written.get(), promised, "an NMI at point {nmi_at}");
+                assert_eq!(promised, !fails);
+                assert!(!sampled.event.is_pending() && sampled.hold.is_free());
+                if nmi_at >= points {
+                    break;
+                }
+            }
+        }
     }
 }
