@@ -100,9 +100,13 @@ struct Machine {
 
 impl Machine {
     fn new() -> Arc<Self> {
+        Self::with_policy(Policy::FirstLive)
+    }
+
+    fn with_policy(policy: Policy) -> Arc<Self> {
         Arc::new(Self {
             core: Core::new(),
-            registry: Registry::with_lists(Policy::FirstLive, [CpuList::new(), CpuList::new()]),
+            registry: Registry::with_lists(policy, [CpuList::new(), CpuList::new()]),
             freed: core::array::from_fn(|_| AtomicBool::new(false)),
             written: core::array::from_fn(|_| AtomicBool::new(false)),
         })
@@ -166,6 +170,20 @@ fn r0_15_removal_of_the_only_event_against_a_delivery() {
         assert_eq!(got.len() + usize::try_from(lost).unwrap(), 2, "delivered or counted");
         assert_eq!(machine.core.live_clients(), 0);
         assert!(!machine.registry.owns(event.client()));
+    });
+}
+
+#[test]
+fn r0_15_removal_against_a_broadcast() {
+    loom::model(|| {
+        let machine = Machine::with_policy(Policy::Broadcast);
+        let (gone, stays) = (machine.add(0), machine.add(1));
+        let there = Arc::clone(&machine);
+        let delivery = spawn(move || there.deliver(stays.client()));
+        let written = machine.remove(0, gone);
+        let got = delivery.join().unwrap();
+        assert_eq!(got.contains(&0), written);
+        assert!(got.ends_with(&[1]) && got.len() <= 2, "{got:?}");
     });
 }
 
