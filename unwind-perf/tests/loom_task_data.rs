@@ -29,14 +29,21 @@ struct Host {
     tasks: [TaskData; 2],
     second_is_listed: AtomicBool,
     live: Mutex<Vec<bool>>,
+    /// How many pieces of memory there are at a time.
+    room: usize,
 }
 
 impl Host {
     fn new() -> Arc<Self> {
+        Self::with_room(usize::MAX)
+    }
+
+    fn with_room(room: usize) -> Arc<Self> {
         Arc::new(Self {
             tasks: [TaskData::new(), TaskData::new()],
             second_is_listed: AtomicBool::new(false),
             live: Mutex::default(),
+            room,
         })
     }
 
@@ -61,6 +68,9 @@ impl DataHost for Host {
     }
 
     fn alloc(&self, _: DataLayout) -> Option<DataHandle> {
+        if self.live() == self.room {
+            return None;
+        }
         let mut live = self.live.lock().unwrap();
         live.push(true);
         DataHandle::new(u32::try_from(live.len() - 1).unwrap(), 1)
@@ -205,6 +215,50 @@ fn r2_8_two_system_wide_events() {
         other.join().unwrap();
         assert_eq!(host.users(), [1, 0]);
         users.detach_all(&*host, all);
+        assert_eq!((host.users(), host.live()), ([0, 0], 0));
+    });
+}
+
+#[test]
+fn r2_8_a_walk_that_fails_against_attach() {
+    loom::model(|| {
+        // Memory for one task of the two.
+        let (host, users) = (Host::with_room(1), users());
+        host.publish_second();
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let attaching = spawn(move || u.attach_task(&*h, &1));
+        assert_eq!(users.attach_all(&*host).unwrap_err(), AttachError::NoMemory);
+        let attached = attaching.join().unwrap();
+        let own = u32::from(attached.is_ok());
+        assert_eq!((host.users(), users.system_wide()), ([0, own], 0));
+        assert!(!host.tasks[1].is_marked());
+        if let Ok(attachment) = attached {
+            users.detach_task(&*host, &1, attachment).unwrap();
+        }
+        assert_eq!(host.live(), 0);
+    });
+}
+
+#[test]
+fn r2_8_a_walk_that_fails_against_fork() {
+    loom::model(|| {
+        let (host, users) = (Host::with_room(1), users());
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let forking = spawn(move || {
+            h.publish_second();
+            u.fork(&*h, &1).is_ok()
+        });
+        let attached = users.attach_all(&*host);
+        let forked = forking.join().unwrap();
+        match attached {
+            // The child came behind the walk, and without memory.
+            Ok(all) => {
+                assert!(!forked && users.counters().missed_forks == 1);
+                assert_eq!(host.users(), [1, 0]);
+                users.detach_all(&*host, all);
+            }
+            Err(error) => assert_eq!(error, AttachError::NoMemory),
+        }
         assert_eq!((host.users(), host.live()), ([0, 0], 0));
     });
 }
