@@ -12,7 +12,7 @@
 )]
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use sframe::{Error, Found, RemoteError, RemoteSection, Section, SectionOffset};
 use testdata::{Function, Row, SectionBuilder, addresses, sections};
@@ -274,9 +274,30 @@ fn a_table_that_cannot_be_opened_says_why() {
     assert!(RemoteSection::open(&mut memory, 0x5000, u64::MAX).is_ok());
 }
 
-/// Memory that others write to while it is read.
+/// Bytes at 0x5000 that another thread may write to, or take away in parts.
+struct Target {
+    bytes: Vec<AtomicU8>,
+    absent: Vec<AtomicBool>,
+}
+
+/// How many bytes are taken away at a time.
+const PART: usize = 64;
+
+impl Target {
+    fn new(bytes: &[u8]) -> Self {
+        let absent = (0..bytes.len().div_ceil(PART)).map(|_| AtomicBool::new(false));
+        let bytes = bytes.iter().map(|&byte| AtomicU8::new(byte));
+        Self { bytes: bytes.collect(), absent: absent.collect() }
+    }
+
+    fn set(&self, at: usize, byte: u8) {
+        self.bytes[at].store(byte, Ordering::Relaxed);
+    }
+}
+
+/// What a thread reads of them.
 struct Shared<'a> {
-    bytes: &'a [AtomicU8],
+    target: &'a Target,
     reads: u32,
 }
 
@@ -284,7 +305,12 @@ impl Memory for Shared<'_> {
     fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
         self.reads += 1;
         let at = (addr.get() - 0x5000) as usize;
-        let source = self.bytes.get(at..).and_then(|tail| tail.get(..buf.len()));
+        let source = self.target.bytes.get(at..).and_then(|tail| tail.get(..buf.len()));
+        let parts = at / PART..(at + buf.len()).div_ceil(PART);
+        let mut parts = self.target.absent.get(parts).into_iter().flatten();
+        if parts.any(|absent| absent.load(Ordering::Relaxed)) {
+            return Err(ReadError::NotResident);
+        }
         for (byte, shared) in buf.iter_mut().zip(source.ok_or(ReadError::Invalid)?) {
             *byte = shared.load(Ordering::Relaxed);
         }
@@ -292,30 +318,72 @@ impl Memory for Shared<'_> {
     }
 }
 
-/// Calls `look_up` again and again, while another thread calls `write`.
+/// Calls `look_up` again and again, while another thread calls `change`.
 fn race(
     bytes: &[u8],
-    write: impl Fn(&[AtomicU8], u32) + Sync,
+    change: impl Fn(&Target, u32) + Sync,
     mut look_up: impl FnMut(&RemoteSection, &mut Shared<'_>),
 ) {
-    let shared: Vec<AtomicU8> = bytes.iter().map(|&byte| AtomicU8::new(byte)).collect();
-    let mut memory = Shared { bytes: &shared, reads: 0 };
+    let target = Target::new(bytes);
+    let mut memory = Shared { target: &target, reads: 0 };
     let remote = RemoteSection::open(&mut memory, 0x5000, bytes.len() as u64).unwrap();
+    let rounds = AtomicU32::new(0);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for round in 0.. {
-                write(&shared, round);
+                change(&target, round);
+                rounds.store(round, Ordering::Relaxed);
                 if done.load(Ordering::Relaxed) {
                     break;
                 }
             }
         });
-        for _ in 0..20_000 {
+        // The other thread may be late on a machine that is busy.
+        let mut count = 0;
+        while count < 20_000 || rounds.load(Ordering::Relaxed) < 1000 {
             look_up(&remote, &mut memory);
+            count += 1;
         }
         done.store(true, Ordering::Relaxed);
     });
+}
+
+#[test]
+fn parts_that_vanish_are_named_and_those_that_are_there_are_read() {
+    for version in [1, 2, 3] {
+        let bytes = large(version, 1, 64, 6);
+        let pc = 0x5000 + 0x10_0000 + 33 * 0x400 + 5;
+        let expected = Section::parse(&bytes).unwrap().at(0x5000).find(pc).unwrap();
+        assert!(expected.is_some());
+        let mut answers = [0_u32; 2];
+        race(
+            &bytes,
+            |target, round| {
+                // One is away at any time.
+                let next = round as usize % target.absent.len();
+                target.absent[next].store(true, Ordering::Relaxed);
+                let last = (next + target.absent.len() - 1) % target.absent.len();
+                target.absent[last].store(false, Ordering::Relaxed);
+            },
+            |remote, memory| {
+                memory.reads = 0;
+                match remote.find(memory, pc) {
+                    Ok(found) => {
+                        assert_eq!(found, expected);
+                        answers[0] += 1;
+                    }
+                    Err(RemoteError::Unreadable { at, error: ReadError::NotResident }) => {
+                        assert!((at.0 as usize) < bytes.len());
+                        answers[1] += 1;
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+                assert!(memory.reads < 64 + 8, "{}", memory.reads);
+            },
+        );
+        assert!(answers.iter().all(|&count| count > 0), "{answers:?}");
+    }
 }
 
 #[test]
@@ -329,10 +397,7 @@ fn a_field_that_changes_is_seen_in_one_of_its_states() {
     assert_eq!(bytes[word_at], 48);
     race(
         &bytes,
-        |shared, round| {
-            let word = if round % 2 == 0 { 48 } else { 24 };
-            shared[word_at].store(word, Ordering::Relaxed);
-        },
+        |target, round| target.set(word_at, if round % 2 == 0 { 48 } else { 24 }),
         |remote, memory| {
             let found = remote.find(memory, pc).unwrap().unwrap();
             let word = found.fre.unwrap().words()[0];
@@ -348,15 +413,15 @@ fn bytes_that_change_to_anything_give_an_error_or_a_bounded_answer() {
         let mut answers = [0_u32; 3];
         race(
             &bytes,
-            |shared, round| {
+            |target, round| {
                 // A cheap generator: any byte but those of the header, to
                 // anything, and back.
                 let mut state = round.wrapping_mul(0x9e37_79b9) ^ 0x55aa;
                 for _ in 0..8 {
                     state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                    let at = 28 + (state >> 8) as usize % (shared.len() - 28);
-                    shared[at].store((state >> 3) as u8, Ordering::Relaxed);
-                    shared[at].store(bytes[at], Ordering::Relaxed);
+                    let at = 28 + (state >> 8) as usize % (bytes.len() - 28);
+                    target.set(at, (state >> 3) as u8);
+                    target.set(at, bytes[at]);
                 }
             },
             |remote, memory| {
