@@ -32,7 +32,8 @@ pub(crate) use crate::stack::walk::{
 /// alone shows.
 ///
 /// A process is held still by ptrace while its stacks are read, usually for
-/// some milliseconds, and goes on unharmed. A command is then waited for until
+/// some milliseconds, up to a second where tables of very large files have to be
+/// made, and goes on unharmed. A command is then waited for until
 /// it ends by itself, or ended by --kill.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
