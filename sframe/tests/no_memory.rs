@@ -1,0 +1,174 @@
+//! Memory that runs out at one allocation after another: tables are not
+//! written, and nothing worse.
+#![allow(
+    clippy::unwrap_used,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::panic,
+    clippy::std_instead_of_alloc,
+    reason = "tests"
+)]
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::Cell;
+use std::alloc::System;
+
+use sframe::{Abi, Builder, CfiSection, Format, Function, Section, WriteError};
+use testdata::{CfiBuilder, Cie};
+use unwind_core::{CfaRule, RegRule, Row};
+
+/// Gives the calling thread so many more pieces of memory.
+struct Limited;
+
+thread_local! {
+    static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
+    static REFUSED: Cell<u64> = const { Cell::new(0) };
+}
+
+fn is_granted() -> bool {
+    match LEFT.get() {
+        None => true,
+        Some(0) => {
+            REFUSED.set(REFUSED.get() + 1);
+            false
+        }
+        Some(left) => {
+            LEFT.set(Some(left - 1));
+            true
+        }
+    }
+}
+
+// SAFETY: the system's allocator does the work; null says that there is none.
+unsafe impl GlobalAlloc for Limited {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if !is_granted() {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if !is_granted() {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.realloc(ptr, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is the same.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Limited = Limited;
+
+/// Runs `work` with memory for none, one, two and so on allocations, until it
+/// needs no more. Returns how many it takes.
+fn exhaust<T>(mut work: impl FnMut() -> Result<T, WriteError>) -> (T, u64) {
+    for granted in 0.. {
+        REFUSED.set(0);
+        LEFT.set(Some(granted));
+        let result = work();
+        LEFT.set(None);
+        match result {
+            Ok(done) => {
+                assert_eq!(REFUSED.get(), 0, "a failed allocation went unnoticed");
+                return (done, granted);
+            }
+            Err(error) => {
+                assert_eq!(error, WriteError::OutOfMemory, "after {granted}");
+                assert_eq!(REFUSED.get(), 1, "tried again after {granted}");
+            }
+        }
+    }
+    unreachable!("work that takes no end of memory")
+}
+
+fn rows(count: u32) -> Vec<(u32, Row)> {
+    let row = |offset: i32| Row::new(CfaRule::sp(offset), RegRule::AtCfa(-8), RegRule::Same);
+    (0..count).map(|i| (i, row(8 + 8 * i32::try_from(i).unwrap()))).collect()
+}
+
+fn build(rows: &[(u32, Row)]) -> Result<Vec<u8>, WriteError> {
+    let mut builder = Builder::new(Format::V3, Abi::Amd64Little)?;
+    // The last first, so that they have to be sorted.
+    for i in (0..40).rev() {
+        builder.add(&Function::new(0x1000 + i * 0x100, 0x80, rows), |_| ())?;
+    }
+    builder.finish(0x8000, |_| ())
+}
+
+#[test]
+fn a_builder_without_memory_says_so_at_every_allocation() {
+    let rows = rows(20);
+    let whole = build(&rows).unwrap();
+    let (built, allocations) = exhaust(|| build(&rows));
+    println!("{allocations} allocations");
+    assert!(allocations >= 4);
+    assert_eq!(built, whole);
+}
+
+#[test]
+fn a_function_that_finds_no_memory_is_not_added_and_all_others_are_kept() {
+    let rows = rows(30);
+    let mut builder = Builder::new(Format::V2, Abi::Amd64Little).unwrap();
+    let mut added = 0;
+    for i in 0..200 {
+        let function = Function::new(0x1000 + i * 0x100, 0x80, &rows);
+        LEFT.set((i % 2 == 1).then_some(0));
+        let result = builder.add(&function, |_| ());
+        LEFT.set(None);
+        match result {
+            Ok(()) => added += 1,
+            Err(error) => assert_eq!((error, i % 2), (WriteError::OutOfMemory, 1)),
+        }
+    }
+    assert!((100..200).contains(&added), "{added}");
+    let bytes = builder.finish(0, |lost| panic!("{lost}")).unwrap();
+    let section = Section::parse(&bytes).unwrap();
+    assert_eq!((section.header().num_fdes, section.check().unwrap().errors), (added, 0));
+}
+
+#[test]
+fn copies_of_tables_without_memory_say_so_at_every_allocation() {
+    let bytes = build(&rows(20)).unwrap();
+    let section = Section::parse(&bytes).unwrap().at(0x8000);
+    let (copy, allocations) = exhaust(|| {
+        let mut builder = Builder::new(Format::V3, Abi::Amd64Little)?;
+        builder.add_section(&section, |fde| Some(fde.range.start), |_| ())?;
+        builder.finish(0x8000, |_| ())
+    });
+    println!("{allocations} allocations");
+    assert_eq!(copy, bytes);
+}
+
+#[test]
+fn call_frame_information_without_memory_says_so_at_every_allocation() {
+    let mut cfi = CfiBuilder::eh_frame(0x10_0000);
+    let mut cie_of_all = Cie::amd64();
+    // States that are remembered, in the CIE and in its FDEs.
+    cie_of_all.instructions.extend([0x0a, 0x0a]);
+    for i in 0..6 {
+        let cie = cfi.cie(&cie_of_all);
+        for j in 0..3 {
+            let start = 0x1000 + i * 0x1000 + j * 0x100;
+            cfi.fde(cie, start, 0x40, &[0x44, 0x0a, 0x0e, 16, 0x44, 0x0b, 0x44, 0x0b]);
+        }
+    }
+    let bytes = cfi.build();
+    let convert = || {
+        let mut builder = Builder::new(Format::V3, Abi::Amd64Little)?;
+        builder.add_cfi(CfiSection::eh_frame(bytes, 0x10_0000), |lost| panic!("{lost}"))?;
+        builder.finish(0x10_0000, |_| ())
+    };
+    let whole = convert().unwrap();
+    let (built, allocations) = exhaust(convert);
+    println!("{allocations} allocations");
+    assert!(allocations >= 8);
+    assert_eq!(built, whole);
+    assert_eq!(Section::parse(&built).unwrap().header().num_fdes, 18);
+}
