@@ -193,3 +193,54 @@ fn x6_a_record_that_cannot_be_encoded_counts_as_lost_and_leaves_the_ring_alone()
     let first = Record::parse(&bytes, Endian::Little).unwrap();
     assert_eq!(Lost::decode(&first, FORMAT).unwrap().count, 2);
 }
+
+/// A ring that has no room for one of the reservations.
+struct FullAt {
+    pages: Pages,
+    reservations: u32,
+    full_at: u32,
+    times: u32,
+}
+
+impl Output for FullAt {
+    fn put(&mut self, bytes: &[u8]) {
+        self.pages.put(bytes);
+    }
+}
+
+impl Ring for FullAt {
+    fn reserve(&mut self, len: usize) -> bool {
+        self.reservations += 1;
+        let full = self.full_at..self.full_at + self.times;
+        !full.contains(&self.reservations) && self.pages.reserve(len)
+    }
+
+    fn commit(&mut self) {
+        self.pages.commit();
+    }
+}
+
+#[test]
+fn x6_a_ring_that_is_full_at_any_point_loses_what_came_then_and_says_how_much() {
+    for endian in [Endian::Little, Endian::Big] {
+        for (full_at, times) in (1..=12).flat_map(|at| (1..4).map(move |times| (at, times))) {
+            let pages = Pages::new(1 << 16);
+            let ring = FullAt { pages, reservations: 0, full_at, times };
+            let mut writer = RingWriter::new(ring, endian);
+            let mut expected = VecDeque::new();
+            for cookie in 1..=16_u64 {
+                let frames = usize::try_from(cookie).unwrap();
+                match writer.write(&stack(cookie, frames), FORMAT, 11, id(cookie)) {
+                    Ok(()) => expected.push_back((cookie, frames)),
+                    Err(error) => assert_eq!(error, WriteError::NoRoom),
+                }
+            }
+            let lost = u64::from(times);
+            let written = u64::try_from(expected.len()).unwrap();
+            assert_eq!((writer.lost(), written), (lost, 16 - lost));
+            let mut seen = Seen::default();
+            seen.read(&writer.ring_mut().pages.drain(), endian, &mut expected);
+            assert_eq!((seen.records, seen.told), (written, lost), "full at {full_at}");
+        }
+    }
+}
