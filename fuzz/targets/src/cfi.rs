@@ -117,7 +117,12 @@ fn gimli_fdes(abi: Abi, bytes: &[u8]) -> Vec<Fde> {
                 };
                 let (from, to) = (row.start_address(), row.end_address().min(end));
                 if (start..end).contains(&from) && from < to {
-                    rows.push((from, to, translate(abi, row)));
+                    let is_signal = fde.is_signal_trampoline();
+                    let marked = |row: Row| match is_signal && !row.is_outermost() {
+                        true => row.with_signal(),
+                        false => row,
+                    };
+                    rows.push((from, to, translate(abi, row).map(marked)));
                 }
             }
         }

@@ -3,7 +3,7 @@
 
 use core::fmt::Debug;
 
-use unwind_core::{Arch, End, Frame, FramePc, Origin, RowSource, TableError, UnwindCache, Walker};
+use unwind_core::{Arch, End, Frame, FramePc, RowSource, TableError, UnwindCache, Walker};
 
 use crate::target_memory::TargetMemory;
 
@@ -44,7 +44,8 @@ where
             continue;
         };
         assert_eq!(callee.cfa, Some(frame.sp));
-        if frame.provenance.origin() != Origin::SignalContext {
+        // What a signal interrupted may be on another stack.
+        if matches!(frame.pc, FramePc::Return(_)) {
             assert!(frame.sp >= callee.sp, "{frame:?} after {callee:?}");
             // Once in a row, where all registers are known.
             let stands = frame.sp == callee.sp;
