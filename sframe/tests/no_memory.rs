@@ -5,6 +5,7 @@
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
     clippy::panic,
+    clippy::unreachable,
     clippy::std_instead_of_alloc,
     reason = "tests"
 )]
