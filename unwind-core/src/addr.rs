@@ -52,6 +52,13 @@ impl VirtAddr {
         Self(self.0.wrapping_add(bytes))
     }
 
+    /// The address `bytes` lower, wrapping at zero.
+    #[inline]
+    #[must_use]
+    pub const fn wrapping_sub(self, bytes: u64) -> Self {
+        Self(self.0.wrapping_sub(bytes))
+    }
+
     /// How many bytes this address lies above `base`, or `None` if it lies
     /// below.
     #[inline]

@@ -109,6 +109,15 @@ pub trait Arch {
         Some(VirtAddr::new(pc))
     }
 
+    /// Whether `pc` is not zero and its instruction is at the linear address of
+    /// the same value. No for others, and where more than a glance is needed to
+    /// tell: [`code_addr`](Self::code_addr) is asked then.
+    #[inline]
+    fn is_plain_code_addr(&self, pc: u64) -> bool {
+        let _ = pc;
+        false
+    }
+
     /// The linear address of the stack slot at `sp`.
     #[inline]
     fn stack_addr(&self, sp: u64) -> VirtAddr {

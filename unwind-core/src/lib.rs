@@ -82,7 +82,7 @@ mod row;
 mod row_cache;
 mod shared_module_map;
 mod short_row;
-mod short_step;
+mod short_walk;
 mod source;
 mod step;
 mod sync;

@@ -30,17 +30,14 @@ pub struct RowCache<const N: usize> {
 
 #[derive(Clone, Copy)]
 struct Entry {
-    /// The lookup address; `EMPTY` if there is none.
+    /// The address behind the lookup address, which is the return address of
+    /// a call; `EMPTY` if there is none.
     key: u64,
     row: ShortRow,
 }
 
 impl Entry {
     const NONE: Self = Self { key: EMPTY, row: ShortRow::NONE };
-
-    const fn is_used(&self) -> bool {
-        self.row.tag() & USED != 0
-    }
 }
 
 /// How often a cache could answer.
@@ -55,28 +52,23 @@ pub struct CacheStats {
     pub unkept: u64,
 }
 
-/// The key of an entry without a row. The last address of all is never kept and
-/// never looked for.
-const EMPTY: u64 = u64::MAX;
+/// The key of an entry without a row: the last address of all is never kept. If
+/// it is looked for, an entry without a row is found.
+const EMPTY: u64 = 0;
 
 /// Where a cache found a row, and where it expects that of the frame's caller.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheSlot {
-    /// The entry of this row; `NOWHERE` if it is in none.
-    here: u16,
+    /// The entry of this row.
+    here: usize,
     /// The entry of the caller's row, if it is the one of last time.
     caller: u16,
 }
 
 impl CacheSlot {
-    const NOWHERE: u16 = u16::MAX;
-
     /// No place: of a row that is in no cache, and before the first one.
-    pub const NONE: Self = Self { here: Self::NOWHERE, caller: 0 };
+    pub const NONE: Self = Self { here: 0, caller: 0 };
 }
-
-/// The lowest bit of a row's tag: it was used since others of its set were.
-const USED: u16 = 1;
 
 impl<const N: usize> RowCache<N> {
     /// The highest index.
@@ -84,6 +76,9 @@ impl<const N: usize> RowCache<N> {
         assert!(N.is_power_of_two() && N >= WAYS, "a power of two, at least 4");
         N.wrapping_sub(1)
     };
+
+    /// How many bits of a hash are not used.
+    const HASH_SHIFT: u32 = u32::BITS.saturating_sub(N.ilog2());
 
     /// An empty cache.
     #[must_use]
@@ -111,74 +106,63 @@ impl<const N: usize> RowCache<N> {
         }
     }
 
-    /// The first index of the set that an address belongs to.
+    /// The first index of the set that a key belongs to.
     #[inline]
-    fn set_of(addr: u64) -> usize {
-        // Fibonacci hashing: the high bits of the product depend on all bits.
-        let hash = addr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+    fn set_of(key: u64) -> usize {
+        // Fibonacci hashing: the high bits of the product depend on all bits. Of
+        // an address the lower half tells enough.
+        let low = u32::try_from(key & 0xffff_ffff).unwrap_or(0);
+        let hash = low.wrapping_mul(0x9e37_79b1) >> Self::HASH_SHIFT;
         usize::try_from(hash).unwrap_or(0) & Self::MASK & !(WAYS.wrapping_sub(1))
     }
 
-    /// The row of `addr`, which is not `EMPTY`, the caller of the one at
-    /// `after`.
+    /// The row of `addr`, the caller of the one at `after`.
     #[inline]
     fn get(&mut self, addr: u64, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+        let key = addr.wrapping_add(1);
         let guess = usize::from(after.caller) & Self::MASK;
-        match self.entries.get(guess)? {
-            entry if entry.key == addr => self.hit(guess),
-            _ => {
-                let at = self.search(addr, after)?;
-                self.hit(at)
-            }
-        }
+        let at = match self.entries.get(guess)? {
+            entry if entry.key == key => guess,
+            _ => self.search(key, after)?,
+        };
+        let row = self.entries.get(at)?.row;
+        Some((row, CacheSlot { here: at, caller: row.guess() }))
     }
 
-    #[inline]
-    fn hit(&mut self, at: usize) -> Option<(ShortRow, CacheSlot)> {
-        let entry = self.entries.get(at)?;
-        let row = entry.row;
-        if !entry.is_used() {
-            self.touch(at);
-        }
-        self.stats.hits = self.stats.hits.wrapping_add(1);
-        let here = u16::try_from(at).unwrap_or(CacheSlot::NOWHERE);
-        Some((row, CacheSlot { here, caller: row.tag() >> 1 }))
-    }
-
-    /// The index of the entry for `addr`, which is remembered as the caller of
+    /// The index of the entry for `key`, which is remembered as the caller of
     /// the row at `after`.
     #[inline]
-    fn search(&mut self, addr: u64, after: CacheSlot) -> Option<usize> {
-        let first = Self::set_of(addr);
+    fn search(&mut self, key: u64, after: CacheSlot) -> Option<usize> {
+        let first = Self::set_of(key);
         let set = self.entries.get(first..)?.first_chunk::<WAYS>()?;
-        let way = set.iter().position(|entry| entry.key == addr)?;
+        let way = set.iter().position(|entry| entry.key == key)?;
         let at = first.wrapping_add(way);
-        if let Some(callee) = self.entries.get_mut(usize::from(after.here)) {
-            // A tag has room for 2,048 entries. The guesses of a larger cache
-            // are wrong more often, which costs time and nothing else.
-            let caller = u16::try_from(at & 0x7ff).unwrap_or(0);
-            callee.row = callee.row.with_tag(caller << 1 | callee.row.tag() & USED);
+        // Of the first row it is a guess about another one, which costs time and
+        // nothing else. So are all in a cache of more than 65,536 entries.
+        if let Some(callee) = self.entries.get_mut(after.here & Self::MASK) {
+            callee.row.set_guess(u16::try_from(at & 0xffff).unwrap_or(0));
         }
         Some(at)
     }
 
-    fn insert(&mut self, addr: u64, row: &Row, word: WordSize) {
-        let Some(row) = ShortRow::new(row, word).filter(|_| addr != EMPTY) else {
-            self.stats.unkept = self.stats.unkept.wrapping_add(1);
-            return;
-        };
-        let first = Self::set_of(addr);
-        let Some(set) = self.entries.get(first..).and_then(|rest| rest.first_chunk::<WAYS>())
+    /// Keeps a row; `false` if it has no short form.
+    fn insert(&mut self, addr: u64, row: &Row, word: WordSize) -> bool {
+        let key = addr.wrapping_add(1);
+        let Some(row) = ShortRow::new(row, word).filter(|_| key != EMPTY) else { return false };
+        let first = Self::set_of(key);
+        let Some(set) = self.entries.get_mut(first..).and_then(<[_]>::first_chunk_mut::<WAYS>)
         else {
-            return;
+            return false;
         };
         let free = set.iter().position(|entry| entry.key == EMPTY);
-        let unused = || set.iter().position(|entry| !entry.is_used());
-        let at = first.wrapping_add(free.or_else(unused).unwrap_or(0));
-        if let Some(entry) = self.entries.get_mut(at) {
-            *entry = Entry { key: addr, row };
+        let way = free.or_else(|| set.iter().position(|entry| !entry.row.is_used())).unwrap_or(0);
+        if let Some(entry) = set.get_mut(way) {
+            *entry = Entry { key, row };
         }
-        self.touch(at);
+        if set.iter().all(|entry| entry.row.is_used()) {
+            self.touch(first.wrapping_add(way));
+        }
+        true
     }
 
     /// Marks an entry as used. When all of its set are, it is the only one that
@@ -192,13 +176,12 @@ impl<const N: usize> RowCache<N> {
             return;
         };
         let is_it = |way: usize| first.wrapping_add(way) == at;
-        let all_others = (0..).zip(&*set).all(|(way, entry)| is_it(way) || entry.is_used());
+        let all_others = (0..).zip(&*set).all(|(way, entry)| is_it(way) || entry.row.is_used());
         for (way, entry) in (0..).zip(set) {
-            let tag = entry.row.tag();
             if is_it(way) {
-                entry.row = entry.row.with_tag(tag | USED);
+                entry.row.set_used(true);
             } else if all_others {
-                entry.row = entry.row.with_tag(tag & !USED);
+                entry.row.set_used(false);
             }
         }
     }
@@ -225,13 +208,15 @@ impl<const N: usize> fmt::Debug for RowCache<N> {
 pub struct Cached<'c, S, const N: usize> {
     source: S,
     cache: &'c mut RowCache<N>,
+    /// The next answer is one that was just fetched.
+    is_fetched: bool,
 }
 
 impl<'c, S, const N: usize> Cached<'c, S, N> {
     /// Puts `cache` in front of `source`.
     #[must_use]
     pub const fn new(source: S, cache: &'c mut RowCache<N>) -> Self {
-        Self { source, cache }
+        Self { source, cache, is_fetched: false }
     }
 }
 
@@ -245,17 +230,33 @@ impl<A: Arch, S: RowSource<A>, const N: usize> RowSource<A> for Cached<'_, S, N>
     ) -> Result<Option<Row>, Self::Error> {
         self.begin();
         let addr = frame.pc.lookup_addr().get();
-        if addr != EMPTY
-            && let Some((row, _)) = self.cache.get(addr, CacheSlot::NONE)
+        if let Some((row, here)) = self.cache.get(addr, CacheSlot::NONE)
+            && let Some(row) = row.row(A::WORD)
         {
-            return Ok(Some(row.row(A::WORD)));
+            self.cache.touch(here.here);
+            self.cache.stats.hits = self.cache.stats.hits.wrapping_add(1);
+            return Ok(Some(row));
         }
         self.cache.stats.misses = self.cache.stats.misses.wrapping_add(1);
         let row = self.source.row(frame, mem)?;
-        if let Some(row) = &row {
-            self.cache.insert(addr, row, A::WORD);
+        if let Some(row) = &row
+            && !self.cache.insert(addr, row, A::WORD)
+        {
+            self.cache.stats.unkept = self.cache.stats.unkept.wrapping_add(1);
         }
         Ok(row)
+    }
+
+    fn fetch<M: Memory>(&mut self, frame: &FrameContext<'_, A::Regs>, mem: &mut M) -> bool {
+        let addr = frame.pc.lookup_addr().get();
+        match self.source.row(frame, mem) {
+            Ok(Some(row)) if self.cache.insert(addr, &row, A::WORD) => {
+                self.cache.stats.misses = self.cache.stats.misses.wrapping_add(1);
+                self.is_fetched = true;
+                true
+            }
+            _ => false,
+        }
     }
 
     fn begin(&mut self) {
@@ -266,6 +267,18 @@ impl<A: Arch, S: RowSource<A>, const N: usize> RowSource<A> for Cached<'_, S, N>
     #[inline]
     fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
         self.cache.get(addr.get(), after)
+    }
+
+    #[cold]
+    fn used(&mut self, slot: CacheSlot) {
+        self.cache.touch(slot.here);
+    }
+
+    #[inline]
+    fn answered(&mut self, count: usize) {
+        let fetched = usize::from(core::mem::take(&mut self.is_fetched));
+        let count = u64::try_from(count.saturating_sub(fetched)).unwrap_or(0);
+        self.cache.stats.hits = self.cache.stats.hits.wrapping_add(count);
     }
 
     #[inline]

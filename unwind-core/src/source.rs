@@ -60,8 +60,7 @@ pub trait RowSource<A: Arch> {
 
     /// The row for a lookup address, if it is at hand in its short form and
     /// depends on the address alone. It is the one that [`row`](Self::row)
-    /// would return; `None` says nothing. The last address of all is not asked
-    /// for: no call ends there.
+    /// would return; `None` says nothing.
     ///
     /// `after` is what came with the row of the frame's callee, so that a cache
     /// may expect the same caller as last time.
@@ -69,6 +68,29 @@ pub trait RowSource<A: Arch> {
     fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
         let _ = (addr, after);
         None
+    }
+
+    /// Looks up the row of a frame for which [`quick`](Self::quick) had none, so
+    /// that it has it from now on. `false` says nothing: [`row`](Self::row) is
+    /// asked then.
+    #[inline]
+    fn fetch<M: Memory>(&mut self, frame: &FrameContext<'_, A::Regs>, mem: &mut M) -> bool {
+        let _ = (frame, mem);
+        false
+    }
+
+    /// Called with what came with a row of [`quick`](Self::quick) that asks for
+    /// it: a cache remembers which rows are used.
+    #[inline]
+    fn used(&mut self, slot: CacheSlot) {
+        let _ = slot;
+    }
+
+    /// Called after so many rows of [`quick`](Self::quick) were stepped by, for
+    /// a cache that counts.
+    #[inline]
+    fn answered(&mut self, count: usize) {
+        let _ = count;
     }
 
     /// A number that changes whenever an answer given before may no longer be
@@ -115,6 +137,21 @@ impl<A: Arch, S: RowSource<A> + ?Sized> RowSource<A> for &mut S {
     }
 
     #[inline]
+    fn fetch<M: Memory>(&mut self, frame: &FrameContext<'_, A::Regs>, mem: &mut M) -> bool {
+        (**self).fetch(frame, mem)
+    }
+
+    #[inline]
+    fn used(&mut self, slot: CacheSlot) {
+        (**self).used(slot);
+    }
+
+    #[inline]
+    fn answered(&mut self, count: usize) {
+        (**self).answered(count);
+    }
+
+    #[inline]
     fn generation(&self) -> u64 {
         (**self).generation()
     }
@@ -158,6 +195,21 @@ where
     fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
         // What the first does not have at hand it may have all the same.
         self.first.quick(addr, after)
+    }
+
+    #[inline]
+    fn fetch<M: Memory>(&mut self, frame: &FrameContext<'_, A::Regs>, mem: &mut M) -> bool {
+        self.first.fetch(frame, mem)
+    }
+
+    #[inline]
+    fn used(&mut self, slot: CacheSlot) {
+        self.first.used(slot);
+    }
+
+    #[inline]
+    fn answered(&mut self, count: usize) {
+        self.first.answered(count);
     }
 
     #[inline]

@@ -2,8 +2,6 @@
 
 use core::fmt;
 
-use arrayvec::ArrayVec;
-
 use crate::{Cookie, End, FramePc, Origin, TableError, VirtAddr};
 
 /// How one frame of a walk was found, in a byte.
@@ -18,7 +16,6 @@ use crate::{Cookie, End, FramePc, Origin, TableError, VirtAddr};
 pub struct Provenance(u8);
 
 impl Provenance {
-    const ORIGIN: u8 = 7;
     const EXACT: u8 = 1 << 3;
     const FAILURE: u8 = 1 << 4;
     const TRAMPOLINE: u8 = 1 << 5;
@@ -29,11 +26,10 @@ impl Provenance {
         Self(origin.code() | exact)
     }
 
-    /// Of a return address that was found by the origin with this code, whatever
-    /// its higher bits are.
+    /// Of a return address that was found by the origin with this code.
     #[inline]
     pub(crate) const fn of_return(origin_code: u8) -> Self {
-        Self(origin_code & Self::ORIGIN)
+        Self(origin_code)
     }
 
     pub(crate) const fn with_failure(self) -> Self {
@@ -103,7 +99,9 @@ pub struct TraceFrame {
 /// keeps. `E` is the error of the walk's tables.
 #[derive(Clone)]
 pub struct UnwindCache<const N: usize, E> {
-    entries: ArrayVec<Entry, N>,
+    entries: [Entry; N],
+    /// How many of them are frames.
+    len: usize,
     end: Option<End<E>>,
     /// Of which kernel entry the walk is, if a delivery did it.
     cookie: Option<Cookie>,
@@ -111,12 +109,19 @@ pub struct UnwindCache<const N: usize, E> {
 
 /// A frame in nine bytes, at any address.
 #[derive(Clone, Copy)]
-struct Entry {
+pub(crate) struct Entry {
     pc: [u8; 8],
     provenance: Provenance,
 }
 
 impl Entry {
+    const NONE: Self = Self { pc: [0; 8], provenance: Provenance(0) };
+
+    #[inline]
+    pub(crate) const fn new(pc: VirtAddr, provenance: Provenance) -> Self {
+        Self { pc: pc.get().to_le_bytes(), provenance }
+    }
+
     fn frame(&self) -> TraceFrame {
         let provenance = self.provenance;
         let addr = VirtAddr::new(u64::from_le_bytes(self.pc));
@@ -135,12 +140,12 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     /// A cache without a walk.
     #[must_use]
     pub const fn new() -> Self {
-        Self { entries: ArrayVec::new_const(), end: None, cookie: None }
+        Self { entries: [Entry::NONE; N], len: 0, end: None, cookie: None }
     }
 
     /// Forgets the walk.
     pub fn clear(&mut self) {
-        self.entries.clear();
+        self.len = 0;
         self.end = None;
         self.cookie = None;
     }
@@ -148,13 +153,13 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     /// How many frames there are.
     #[must_use]
     pub const fn len(&self) -> usize {
-        self.entries.len()
+        self.len
     }
 
     /// Whether there are no frames: no walk was done, or it found none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len == 0
     }
 
     /// Why the walk has no more frames; `None` if none was done.
@@ -181,25 +186,50 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
 
     /// The addresses of the frames as the target has them, innermost first.
     pub fn pcs(&self) -> impl DoubleEndedIterator<Item = VirtAddr> + ExactSizeIterator + Clone {
-        self.entries.iter().map(|entry| VirtAddr::new(u64::from_le_bytes(entry.pc)))
+        self.used().iter().map(|entry| VirtAddr::new(u64::from_le_bytes(entry.pc)))
     }
 
     /// The frames, innermost first.
     pub fn frames(
         &self,
     ) -> impl DoubleEndedIterator<Item = TraceFrame> + ExactSizeIterator + Clone {
-        self.entries.iter().map(Entry::frame)
+        self.used().iter().map(Entry::frame)
+    }
+
+    fn used(&self) -> &[Entry] {
+        self.entries.get(..self.len).unwrap_or_default()
     }
 
     /// Adds a frame; `false` if there is no room.
     #[inline]
     pub(crate) fn push(&mut self, pc: VirtAddr, provenance: Provenance) -> bool {
-        self.entries.try_push(Entry { pc: pc.get().to_le_bytes(), provenance }).is_ok()
+        let Some(entry) = self.room(1).first_mut() else { return false };
+        *entry = Entry::new(pc, provenance);
+        self.fill(1);
+        true
+    }
+
+    /// The entries behind the last frame, at most `limit`.
+    #[inline]
+    pub(crate) fn room(&mut self, limit: usize) -> &mut [Entry] {
+        let end = self.len.saturating_add(limit).min(N);
+        self.entries.get_mut(self.len..end).unwrap_or_default()
+    }
+
+    /// Says that the first so many entries of the [`room`](Self::room) are frames.
+    #[inline]
+    pub(crate) fn fill(&mut self, count: usize) {
+        self.len = self.len.wrapping_add(count).min(N);
+    }
+
+    /// The last frame.
+    pub(crate) fn last(&self) -> Option<TraceFrame> {
+        self.used().last().map(Entry::frame)
     }
 
     /// Takes the last frame back.
-    pub(crate) fn pop(&mut self) -> Option<TraceFrame> {
-        self.entries.pop().map(|entry| entry.frame())
+    pub(crate) fn pop(&mut self) {
+        self.len = self.len.saturating_sub(1);
     }
 
     pub(crate) fn set_cookie(&mut self, cookie: Cookie) {

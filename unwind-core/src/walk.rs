@@ -3,12 +3,12 @@
 use core::fmt;
 use core::iter::FusedIterator;
 
-use crate::short_step::step_short;
+use crate::short_walk::{ShortWalk, highest_cfa};
 use crate::step::{Step, Stepper};
 use crate::trace::{Provenance, TraceFrame};
 use crate::{
-    Arch, CacheSlot, FrameContext, FramePc, Memory, NoRows, Origin, Registers, Row, RowSource,
-    StepError, TableError, UnwindCache, VirtAddr,
+    Arch, FrameContext, FramePc, Memory, NoRows, Origin, Registers, Row, RowSource, StepError,
+    TableError, UnwindCache, VirtAddr,
 };
 
 /// Why a walk has no more frames.
@@ -328,49 +328,49 @@ where
         self.end = Some(end);
     }
 
-    /// Walks on for as long as rows are at hand in short form and nothing is
-    /// out of the ordinary. What it finds is what [`advance`](Self::advance)
-    /// would; where it stops, that goes on.
-    #[inline(never)]
+    /// Walks on for as long as rows have a short form and nothing is out of the
+    /// ordinary. What it finds is what [`advance`](Self::advance) would; where it
+    /// stops, that goes on.
     fn run<const N: usize>(&mut self, trace: &mut UnwindCache<N, S::Error>) {
-        let Some(start @ Cursor { pc, mut sp, fp: Some(mut fp), provenance, .. }) = self.next
-        else {
+        let Some(Cursor { pc, sp, fp: Some(fp), provenance, is_by_fp }) = self.next else {
             return;
         };
-        let mut lookup = pc.lookup_addr();
-        let mut left = self.left.saturating_sub(1);
-        // Within the loop the trace ends with the frame that comes next.
-        if left == 0 || lookup == VirtAddr::new(u64::MAX) || !trace.push(pc.addr(), provenance) {
+        let stack_end = highest_cfa(A::WORD, self.walker.stack_end);
+        let is_aligned = sp & A::WORD.bytes().wrapping_sub(1) == 0;
+        // Meanwhile the trace ends with the frame that comes next.
+        if sp > stack_end || !is_aligned || !trace.push(pc.addr(), provenance) {
             return;
         }
-        let Walker { arch, source, code, stack_end, .. } = &mut *self.walker;
-        let stack_end = stack_end.unwrap_or(u64::MAX).min(A::WORD.max_value());
-        let mut slot = CacheSlot::NONE;
-        while left != 0
-            && let Some((row, here)) = source.quick(lookup, slot)
-            && let Some(caller) = step_short(arch, row, sp, fp, stack_end, self.mem)
-            && let Some(saved) = arch.code_addr(caller.ra)
-        {
-            let call = FramePc::Return(saved).lookup_addr();
-            let provenance = Provenance::of_return(row.origin_code());
-            let real = code.real_return(saved, Some(caller.ra_slot));
-            if real.is_none() && !code.is_code(call) || !trace.push(saved, provenance) {
-                break;
+        let left = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_sub(1);
+        let mut at = ShortWalk { sp, fp, is_by_fp, stack_end };
+        let mut last = TraceFrame { pc, provenance };
+        let mut steps = 0_usize;
+        let run = loop {
+            let Walker { arch, source, code, .. } = &mut *self.walker;
+            let room = trace.room(left.saturating_sub(steps));
+            let run = at.run(last.pc, (&*arch, &mut *source, code), self.mem, room);
+            trace.fill(run.steps);
+            steps = steps.saturating_add(run.steps);
+            last = trace.last().unwrap_or(last);
+            let registers = if steps == 0 { self.registers.as_ref() } else { None };
+            let frame = FrameContext { pc: last.pc, sp: at.sp, fp: Some(at.fp), registers };
+            if !run.is_missing || !source.fetch(&frame, self.mem) {
+                break run;
             }
-            left = left.wrapping_sub(1);
-            (lookup, sp, fp, slot) = (call, caller.cfa, caller.fp, here);
-            if let Some(real) = real {
-                trace.pop();
-                trace.push(real, provenance.with_trampoline());
-                break;
-            }
+        };
+        if run.is_outermost {
+            return self.finish(End::Outermost);
         }
-        let Some(TraceFrame { pc, provenance }) = trace.pop() else { return };
-        if sp != start.sp {
-            self.left = left.wrapping_add(1);
+        trace.pop();
+        if steps != 0 {
+            self.left = self.left.saturating_sub(u32::try_from(steps).unwrap_or(u32::MAX));
             self.registers = None;
-            // Short rows come from one source, so the last is like the others.
-            let is_by_fp = start.is_by_fp || provenance.origin() == Origin::FramePointer;
+            let TraceFrame { pc, provenance } = last;
+            let (pc, provenance) = match run.real {
+                Some(real) => (FramePc::Return(real), provenance.with_trampoline()),
+                None => (pc, provenance),
+            };
+            let ShortWalk { sp, fp, is_by_fp, .. } = at;
             self.next = Some(Cursor { pc, sp, fp: Some(fp), provenance, is_by_fp });
         }
     }

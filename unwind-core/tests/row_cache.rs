@@ -57,7 +57,8 @@ const RULES: [RegRule; 9] = [
     RegRule::AtReg(Base::Reg(DwarfReg(10)), 8),
 ];
 
-const ORIGINS: [Origin; 3] = [Origin::Table, Origin::BuiltTable, Origin::Host];
+const ORIGINS: [Origin; 4] =
+    [Origin::Table, Origin::BuiltTable, Origin::Host, Origin::FramePointer];
 
 fn pick<T: Copy>(choices: &[T], from: &mut u64) -> T {
     let count = u64::try_from(choices.len()).unwrap();
@@ -74,7 +75,10 @@ fn row_of(addr: u64, generation: u64) -> Row {
         0 => CfaRule::Deref(base, offset),
         _ => CfaRule::Offset(base, offset),
     };
-    let row = Row::new(cfa, pick(&RULES, &mut n), pick(&RULES, &mut n));
+    let row = match n % 11 {
+        0 => Row::outermost(),
+        _ => Row::new(cfa, pick(&RULES, &mut n), pick(&RULES, &mut n)),
+    };
     let row = row.with_origin(pick(&ORIGINS, &mut n));
     match n % 3 {
         0 => row.with_signal(),
@@ -185,6 +189,17 @@ fn the_last_address_of_all_is_never_taken_for_an_empty_entry() {
         assert_eq!(ask(&mut cached, FramePc::Exact(VirtAddr::new(u64::MAX))), Some(PUSHED));
     }
     assert_eq!((cache.stats().hits, cache.stats().unkept), (0, 3));
+}
+
+#[test]
+fn the_row_of_an_outermost_frame_is_kept() {
+    let outermost = Row::outermost().with_origin(Origin::BuiltTable);
+    let mut cache = RowCache::<4>::new();
+    let mut cached = Cached::new(Same(outermost), &mut cache);
+    for _ in 0..3 {
+        assert_eq!(ask(&mut cached, FramePc::Exact(VirtAddr::new(0x1000))), Some(outermost));
+    }
+    assert_eq!((cache.stats().hits, cache.stats().unkept), (2, 0));
 }
 
 #[test]

@@ -114,8 +114,13 @@ impl Table {
                 10 => random.pick(&[RegRule::AtCfa(8), RegRule::Undefined, RegRule::Cfa(-word)]),
                 _ => random.pick(&[RegRule::AtCfa(-0x1_0000), RegRule::AtCfa(0), RegRule::Same]),
             };
-            let origin = random.pick(&[Origin::Table, Origin::BuiltTable, Origin::Host]);
-            let row = Row::new(cfa, ra, fp).with_origin(origin);
+            let origins = [Origin::Table, Origin::BuiltTable, Origin::Host, Origin::FramePointer];
+            let origin = random.pick(&origins);
+            let row = match random.below(80) {
+                0 => Row::outermost(),
+                _ => Row::new(cfa, ra, fp),
+            };
+            let row = row.with_origin(origin);
             if random.below(50) == 0 { row.with_signal() } else { row }
         };
         Self((0..256).map(|_| (random.below(40) != 0).then(|| row(random))).collect())
@@ -172,6 +177,36 @@ impl TargetCode for Uretprobes {
 const STACK: u64 = 0x10;
 const WORDS: u64 = 1 << 8;
 
+/// Walks plainly and fast, and holds one against the other; returns how many
+/// frames there were.
+fn same<A, S, F, G>(
+    plain: Walker<A, S, G>,
+    fast: Walker<A, F, G>,
+    regs: Regs,
+    memory: &mut SliceMemory<'_>,
+) -> u64
+where
+    A: Arch<Regs = Regs>,
+    S: RowSource<A, Error = Infallible>,
+    F: RowSource<A, Error = Infallible>,
+    G: RowSource<A, Error = Infallible>,
+{
+    let mut plain = plain.code(Uretprobes);
+    let mut walk = plain.frames(regs, memory);
+    let mut expected: Vec<_> = walk.by_ref().map(|frame| (frame.pc, frame.provenance)).collect();
+    let mut end = walk.end();
+
+    let mut trace = UnwindCache::<40, Infallible>::new();
+    fast.code(Uretprobes).trace(regs, memory, &mut trace);
+    if expected.len() > 40 {
+        expected.truncate(40);
+        end = Some(End::Full);
+    }
+    let found: Vec<_> = trace.frames().map(|frame| (frame.pc, frame.provenance)).collect();
+    assert_eq!((&found, trace.end()), (&expected, end), "{regs:x?}");
+    u64::try_from(found.len()).unwrap()
+}
+
 fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64) -> (u64, u64) {
     let random = &mut Random(seed);
     let word = A::WORD.bytes();
@@ -179,6 +214,7 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
     for _ in 0..20 {
         let table = Table::random(random, i32::try_from(word).unwrap());
         let mut cache = RowCache::<256>::new();
+        let mut other_cache = RowCache::<256>::new();
         for _ in 0..250 {
             let stack: Vec<u8> = (0..WORDS)
                 .map(|_| match random.below(64) {
@@ -212,26 +248,20 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
             let mut memory = SliceMemory::new(VirtAddr::new(stack_at), &stack);
 
             let plain = Walker::new(make(), &table).fallback(FramePointers);
-            let mut plain = plain.code(Uretprobes).max_frames(max).stack_end(stack_end);
-            let mut walk = plain.frames(regs, &mut memory);
-            let mut expected: Vec<_> =
-                walk.by_ref().map(|frame| (frame.pc, frame.provenance)).collect();
-            let mut end = walk.end();
-
+            let plain = plain.max_frames(max).stack_end(stack_end);
             let source = Cached::new(&table, &mut cache);
             let fast = Walker::new(make(), source).fallback(FramePointers);
-            let mut fast = fast.code(Uretprobes).max_frames(max).stack_end(stack_end);
-            let mut trace = UnwindCache::<40, Infallible>::new();
-            fast.trace(regs, &mut memory, &mut trace);
-            if expected.len() > 40 {
-                expected.truncate(40);
-                end = Some(End::Full);
-            }
-            let found: Vec<_> = trace.frames().map(|frame| (frame.pc, frame.provenance)).collect();
-            assert_eq!((&found, trace.end()), (&expected, end), "{regs:x?}");
-            frames += u64::try_from(found.len()).unwrap();
+            let fast = fast.max_frames(max).stack_end(stack_end);
+            frames += same(plain, fast, regs, &mut memory);
+
+            // Rows by frame pointers from the cache, too.
+            let source = || RowSource::<A>::or(&table, FramePointers);
+            let plain = Walker::new(make(), source()).max_frames(max).stack_end(stack_end);
+            let source = Cached::new(source(), &mut other_cache);
+            let fast = Walker::new(make(), source).max_frames(max).stack_end(stack_end);
+            frames += same(plain, fast, regs, &mut memory);
         }
-        hits += cache.stats().hits;
+        hits += cache.stats().hits + other_cache.stats().hits;
     }
     (frames, hits)
 }

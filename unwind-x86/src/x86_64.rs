@@ -128,6 +128,12 @@ impl Arch for X86_64 {
         self.is_canonical(pc).then_some(VirtAddr::new(pc))
     }
 
+    /// All of a user's are, whatever the width.
+    #[inline]
+    fn is_plain_code_addr(&self, pc: u64) -> bool {
+        pc.wrapping_sub(1) < (1 << 47) - 1
+    }
+
     fn signal_context<M: Memory>(
         &self,
         pc: VirtAddr,
@@ -197,6 +203,11 @@ mod tests {
         for (addr, four, five) in cases {
             assert_eq!(X86_64::FOUR_LEVEL.is_canonical(addr), four, "{addr:#x}");
             assert_eq!(X86_64::FIVE_LEVEL.is_canonical(addr), five, "{addr:#x}");
+            for arch in [X86_64::FOUR_LEVEL, X86_64::FIVE_LEVEL] {
+                let is_plain = arch.is_plain_code_addr(addr);
+                assert!(!is_plain || arch.code_addr(addr) == Some(VirtAddr::new(addr)));
+                assert_eq!(is_plain, addr != 0 && addr < 1 << 47, "{addr:#x}");
+            }
         }
     }
 
