@@ -79,6 +79,9 @@ pub(crate) enum PerfError {
         /// What is wrong with it.
         fault: Fault,
     },
+    /// A folder, as a recorder with several threads makes it.
+    #[error("a folder; recordings of `perf record --threads` are not supported")]
+    Directory,
     /// Compressed data.
     #[error("compressed from {at:#x} on, which is not supported; record without `-z`")]
     Compressed {

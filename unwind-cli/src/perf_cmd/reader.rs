@@ -73,7 +73,10 @@ impl PerfReader {
     pub(crate) fn open(path: &Path) -> Result<Self, PerfError> {
         // Standard input can be a file too, which is read in any order.
         let file = File::open(if path == Path::new("-") { Path::new(STDIN) } else { path })?;
-        if file.metadata()?.is_file() {
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            Err(PerfError::Directory)
+        } else if metadata.is_file() {
             Self::new(Input::File(BufReader::with_capacity(1 << 16, file)))
         } else {
             Self::new(Input::Pipe(Box::new(BufReader::new(file))))

@@ -15,6 +15,8 @@ use crate::perf_cmd::text::{Field, TextSink};
 /// Samples of `perf record --call-graph fp,defer` leave the user part of their
 /// call chains to later records. The two are put together also where the
 /// record came first, came from another CPU or is older than its sample.
+///
+/// Recordings made with `-z` (compressed) or `--threads` (a folder) are refused.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct ScriptArgs {

@@ -202,4 +202,9 @@ fn what_is_no_perf_data_is_refused() {
     }
     let output = unwind(&["script", "/nonexistent/perf.data"]);
     assert_eq!(output.status.code(), Some(3));
+    for command in [&["script", "/"][..], &["merge", "/", "-o", "/nonexistent"]] {
+        let output = unwind(command);
+        assert_eq!(output.status.code(), Some(5));
+        assert!(text(&output.stderr).contains("a folder"), "{}", text(&output.stderr));
+    }
 }
