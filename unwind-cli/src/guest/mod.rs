@@ -55,7 +55,8 @@ pub(crate) struct Args {
     live: bool,
 
     /// Take so many samples, and print them as folded stacks
-    #[arg(long, value_name = "N", conflicts_with = "json")]
+    #[arg(long, value_name = "N", conflicts_with = "json",
+          value_parser = clap::value_parser!(u64).range(1..))]
     sample: Option<u64>,
 
     /// Samples a second
