@@ -184,6 +184,11 @@ fn after_its_first_thread_has_ended_a_process_is_shown_by_the_others() {
     let Some(program) = compile("leader", "leader_exits.c", FRAME_POINTERS) else { return };
     let target = Target::start_unchecked(&program);
     target.wait_for_state("Z");
+    // The other thread may still be in the call that said so.
+    let tasks = fs::read_dir(format!("/proc/{}/task", target.id())).unwrap();
+    let ids = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse::<u32>().unwrap());
+    let other = ids.into_iter().find(|&id| id != target.id()).unwrap();
+    wait_until("its rest", || status_of(other, "State").starts_with('S'));
     let report = report_of(&target, &[]);
     let [thread] = threads(&report) else { panic!("not one thread: {report:#}") };
     assert_eq!(functions(thread)[..2], ["park", "survive"]);
