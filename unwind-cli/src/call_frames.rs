@@ -23,7 +23,7 @@ pub(crate) struct CallFrames {
     pub(crate) text: Option<u64>,
     pub(crate) got: Option<u64>,
     /// Where the file has code, in link-time addresses.
-    code: Vec<Range<u64>>,
+    pub(crate) code: Vec<Range<u64>>,
 }
 
 /// A table made of call frame information.

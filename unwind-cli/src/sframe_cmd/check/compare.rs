@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use gimli::{
     BaseAddresses, CieOrFde, EhFrame, FrameDescriptionEntry, RegisterRule, UnwindContext,
-    UnwindContextStorage, UnwindSection, UnwindTableRow,
+    UnwindContextStorage, UnwindSection, UnwindTableRow, X86_64,
 };
 use sframe::{Abi, Fde, PcKind, Section};
 
@@ -35,13 +35,21 @@ pub(super) struct Comparison {
     /// The first of them.
     pub(super) first_differences: Vec<Difference>,
     /// Code without a row in the table, ascending where the entries ascend.
-    pub(super) missing: Vec<Range<u64>>,
+    pub(super) missing: Vec<Missing>,
     /// Bytes of code that the table leaves to the signal context.
     pub(super) context_bytes: u64,
     /// What of the call frame information could not be read, first of all.
     pub(super) unreadable: Vec<Unreadable>,
     /// How much there is of that, in entries.
     pub(super) unreadable_count: u64,
+}
+
+/// Code without a row in a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Missing {
+    pub(super) range: Range<u64>,
+    /// gimli's rows of it are such that every format has words for them.
+    pub(super) is_plain: bool,
 }
 
 /// A place where a table and call frame information do not say the same.
@@ -131,6 +139,32 @@ struct CfiRow<'r, S> {
     ra: gimli::Register,
     row: &'r UnwindTableRow<usize, Storage>,
     entry: u64,
+    is_signal: bool,
+}
+
+impl<S> CfiRow<'_, S> {
+    /// Whether the rules are those of nearly all code, for which every format
+    /// has words.
+    fn is_plain(&self, abi: Abi) -> bool {
+        let fits = |offset: i64| i32::try_from(offset).is_ok();
+        let is_cfa_plain = match *self.row.cfa() {
+            gimli::CfaRule::RegisterAndOffset { register, offset } => {
+                matches!(register, X86_64::RSP | X86_64::RBP) && fits(offset)
+            }
+            gimli::CfaRule::Expression(_) => false,
+        };
+        let is_fp_plain = match self.row.register(X86_64::RBP) {
+            None | Some(RegisterRule::SameValue) => true,
+            Some(RegisterRule::Offset(offset)) => fits(offset),
+            Some(_) => false,
+        };
+        abi == Abi::Amd64Little
+            && !self.is_signal
+            && is_cfa_plain
+            && self.row.register(X86_64::RA) == Some(RegisterRule::Offset(-8))
+            && is_fp_plain
+            && self.row.register(X86_64::RSP).is_none()
+    }
 }
 
 impl<'t, 'a> Comparer<'t, 'a> {
@@ -195,13 +229,14 @@ impl<'t, 'a> Comparer<'t, 'a> {
         let entry = u64::try_from(fde.offset()).unwrap_or(u64::MAX);
         let cie = fde.cie();
         let (encoding, ra) = (cie.encoding(), cie.return_address_register());
+        let is_signal = fde.is_signal_trampoline();
         let mut table = fde.rows(section, bases, context)?;
         while let Some(row) = table.next_row()? {
             // LLVM's last location is often the end.
             let end = row.end_address().min(fde.end_address());
             let range = row.start_address()..end;
             if !range.is_empty() {
-                let row = CfiRow { section, encoding, ra, row, entry };
+                let row = CfiRow { section, encoding, ra, row, entry, is_signal };
                 self.row(&row, range);
             }
         }
@@ -218,7 +253,7 @@ impl<'t, 'a> Comparer<'t, 'a> {
             let next = next.min(range.end);
             let bytes = next.saturating_sub(addr);
             match found {
-                None => self.missing(addr..next),
+                None => self.missing(addr..next, row.is_plain(self.abi)),
                 Some(found) => {
                     self.result.covered_bytes = self.result.covered_bytes.saturating_add(bytes);
                     self.stretch(row, found, addr..next);
@@ -282,14 +317,14 @@ impl<'t, 'a> Comparer<'t, 'a> {
         }
     }
 
-    fn missing(&mut self, range: Range<u64>) {
+    fn missing(&mut self, range: Range<u64>, is_plain: bool) {
         if let Some(last) = self.result.missing.last_mut()
-            && last.end == range.start
+            && (last.range.end, last.is_plain) == (range.start, is_plain)
         {
-            last.end = range.end;
+            last.range.end = range.end;
             return;
         }
-        self.result.missing.push(range);
+        self.result.missing.push(Missing { range, is_plain });
     }
 
     /// The row of the tables at an address, and the next address where they may

@@ -9,7 +9,7 @@ use serde::Serialize;
 use sframe::{CfiReason, Section};
 
 use crate::call_frames::{BuiltTable, CallFrames};
-use crate::sframe_cmd::check::compare::{Comparison, Difference, Unreadable};
+use crate::sframe_cmd::check::compare::{self, Comparison, Difference, Unreadable};
 use crate::sframe_cmd::check::expression::infix;
 use crate::sframe_cmd::format::FormatArg;
 use crate::sframe_cmd::json::hex;
@@ -127,13 +127,18 @@ impl Report<'_> {
     /// Code without a row, by reason.
     fn missing(&self) -> BTreeMap<&'static str, Missing> {
         let mut by_reason: BTreeMap<_, Missing> = BTreeMap::new();
-        for range in self.comparison.iter().flat_map(|comparison| &comparison.missing) {
+        let missing = self.comparison.iter().flat_map(|comparison| &comparison.missing);
+        for compare::Missing { range, is_plain } in missing {
             let mut addr = range.start;
             while addr < range.end {
                 let (reason, end) = match &self.losses {
                     Some(losses) => losses.at(addr),
                     None => (None, range.end),
                 };
+                // gimli, which knows nothing of reasons, says that there is none.
+                let is_excuse = |reason: &CfiReason| !is_plain || reason.is_fault();
+                let reason =
+                    reason.filter(|reason| self.built != Some(FormatArg::V3) || is_excuse(reason));
                 let end = end.min(range.end);
                 let size = end.saturating_sub(addr);
                 let missing = by_reason.entry(reason.map_or(NO_REASON, CfiReason::name));
@@ -379,6 +384,47 @@ struct JsonExpressible {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// 8 bytes that a table has lost for a reason, of 24.
+    fn faults_of_losing(is_plain: bool, reason: CfiReason) -> (u64, Option<(u64, u64)>) {
+        let frames = CallFrames {
+            abi: sframe::Abi::Amd64Little,
+            bytes: Vec::new(),
+            addr: 0,
+            is_eh: true,
+            text: None,
+            got: None,
+            code: Vec::new(),
+        };
+        let missing = compare::Missing { range: 0x1000..0x1008, is_plain };
+        let report = Report {
+            file: PathBuf::new(),
+            built: Some(FormatArg::V3),
+            tables: &[],
+            validation: Validation::default(),
+            comparison: Some(Comparison {
+                code_bytes: 24,
+                covered_bytes: 16,
+                missing: vec![missing],
+                ..Comparison::default()
+            }),
+            losses: Some(Losses {
+                frames: &frames,
+                ranges: vec![Loss { range: 0x1000..0x1008, reason }],
+            }),
+            first: 1,
+        };
+        (report.faults(), report.expressible())
+    }
+
+    #[test]
+    fn what_version_3_can_say_and_does_not_is_a_fault_whatever_reason_it_has() {
+        let reason = CfiReason::StackPointer;
+        assert_eq!(faults_of_losing(false, reason), (0, Some((16, 16))));
+        assert_eq!(faults_of_losing(true, reason), (1, Some((24, 16))));
+        // Malformed information is no table's fault.
+        assert_eq!(faults_of_losing(true, CfiReason::NotCode).0, 0);
+    }
 
     #[test]
     fn a_part_is_never_rounded_up_to_the_whole() {
