@@ -20,6 +20,7 @@
 mod aux_gate;
 mod cfi;
 mod deferred;
+mod elf;
 mod input;
 mod lbr_stitch;
 mod merge;
@@ -89,6 +90,7 @@ targets! {
     sframe_validate,
     sframe_round_trip,
     cfi,
+    elf,
     walk_x86_64,
     walk_ia32,
     walk_cached,
