@@ -283,18 +283,7 @@ impl<'i> Checker<'i> {
         let parts = Self::parts(sample).unwrap_or_default();
         let mut line = vec![name.to_owned()];
         let image = self.images.program(name);
-        let label = |image: Option<&Image>, addr: u64, first: bool| {
-            let lookup = if first { addr } else { addr.wrapping_sub(1) };
-            let function =
-                image.and_then(|image| image.function(lookup).or_else(|| image.function(addr)));
-            match function {
-                Some(function) => function.name.clone(),
-                None => format!("{addr:#x}"),
-            }
-        };
-        for (at, &addr) in parts.user.iter().enumerate().rev() {
-            line.push(label(image, addr, at == 0));
-        }
+        line.extend(labels(image, &parts.user));
         match sample.end {
             SampleEnd::Unmatched(reason) => line.push(format!("[no user stack: {reason:?}]")),
             SampleEnd::Inline if parts.has_user => line.push("[walked at once]".to_owned()),
@@ -303,9 +292,7 @@ impl<'i> Checker<'i> {
         if !parts.kernel.is_empty() {
             line.push("|".to_owned());
         }
-        for (at, &addr) in parts.kernel.iter().enumerate().rev() {
-            line.push(label(Some(&self.images.kernel), addr, at == 0));
-        }
+        line.extend(labels(Some(&self.images.kernel), &parts.kernel));
         line.join(" ")
     }
 
@@ -333,19 +320,34 @@ fn unmatched_cookies(events: &Events) -> u64 {
     cookies.len() as u64
 }
 
-/// The functions of a chain: of the sampled pc as it is, of return addresses
-/// one byte back.
+/// The functions of a chain: of the sampled pc and of interrupted ones as they
+/// are, of return addresses one byte back.
 fn functions<'f>(image: &'f Image, chain: &[u64]) -> Result<Vec<&'f Function>, String> {
-    chain
-        .iter()
-        .enumerate()
-        .map(|(at, &addr)| {
-            let lookup = if at == 0 { addr } else { addr.wrapping_sub(1) };
-            // An interrupted pc may be the first of its function.
-            let found = image.function(lookup).or_else(|| image.function(addr));
-            found.ok_or(format!("{addr:#x} is in no function"))
-        })
-        .collect()
+    let found = chain.iter().zip(find_functions(image, chain));
+    found.map(|(addr, found)| found.ok_or(format!("{addr:#x} is in no function"))).collect()
+}
+
+fn find_functions<'f>(image: &'f Image, chain: &[u64]) -> Vec<Option<&'f Function>> {
+    let mut is_exact = true;
+    let find = |&addr: &u64| {
+        let lookup = if is_exact { addr } else { addr.wrapping_sub(1) };
+        // A handler returns to the first byte of its trampoline.
+        let found = image.function(lookup).or_else(|| image.function(addr));
+        is_exact = found.is_some_and(|found| is_entry(found) || found.name == "trampoline");
+        found
+    };
+    chain.iter().map(find).collect()
+}
+
+/// The names of a chain's functions, outermost first; an address for want of
+/// one.
+fn labels(image: Option<&Image>, chain: &[u64]) -> Vec<String> {
+    let found = image.map_or_else(|| vec![None; chain.len()], |image| find_functions(image, chain));
+    let label = |(addr, found): (&u64, Option<&Function>)| match found {
+        Some(function) => function.name.clone(),
+        None => format!("{addr:#x}"),
+    };
+    chain.iter().zip(found).map(label).rev().collect()
 }
 
 /// Code of entry.s through which the kernel is entered.
@@ -374,4 +376,29 @@ fn is_thread(function: &Function) -> bool {
 fn is_frameless(function: &Function) -> bool {
     const FRAMELESS: &[&str] = &["first_run", "start_user", "switch_stacks"];
     FRAMELESS.contains(&function.name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interrupted_pcs_are_looked_up_as_they_are() {
+        let image = Image::of_functions(&[
+            ("before", 0x10, 0x20),
+            ("interrupted", 0x20, 0x30),
+            ("caller", 0x30, 0x40),
+            ("behind", 0x40, 0x50),
+            ("handler", 0x50, 0x60),
+            ("save_rest", 0x60, 0x70),
+        ]);
+        // The interrupted function is at its first byte, its call the last
+        // thing in the caller.
+        let chain = [0x50, 0x65, 0x20, 0x40];
+        let functions = functions(&image, &chain).unwrap();
+        let names: Vec<&str> = functions.iter().map(|function| function.name.as_str()).collect();
+        assert_eq!(names, ["handler", "save_rest", "interrupted", "caller"]);
+        assert_eq!(labels(Some(&image), &chain), ["caller", "interrupted", "save_rest", "handler"]);
+        assert_eq!(labels(None, &[0x20]), ["0x20"]);
+    }
 }

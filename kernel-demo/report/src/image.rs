@@ -70,6 +70,14 @@ impl Image {
         Ok(Self { functions, code, bits })
     }
 
+    /// An image of functions without code: names, starts and ends, ascending.
+    #[cfg(test)]
+    pub(crate) fn of_functions(functions: &[(&str, u64, u64)]) -> Self {
+        let function =
+            |&(name, start, end): &(&str, u64, u64)| Function { start, end, name: name.to_owned() };
+        Self { functions: functions.iter().map(function).collect(), code: Vec::new(), bits: 64 }
+    }
+
     /// A label without a size reaches up to the next one.
     fn close_gaps(functions: &mut [Function], code: &[(u64, Vec<u8>)]) {
         let starts: Vec<u64> = functions.iter().map(|function| function.start).collect();
