@@ -11,6 +11,7 @@ Runs inside gdb. UNWIND_ORACLE_JOB names a file with a JSON object:
     program  (steps) the program to start
     phases   (steps) for "start-up", "main" and "exit", how many stops of each
     pid      (live) the process to look at
+    head     (live) how many seconds of CPU time it runs before the first stop
     gap      (live) the most seconds to let it run between two stops
     eu_stack (live) the program `eu-stack`
 
@@ -259,10 +260,19 @@ def wait_until_stopped(pid):
         time.sleep(0.001)
 
 
+def cpu_time(pid):
+    """How many seconds of CPU time a process has used."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+        fields = stat.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def run_live(job):
     rng = random.Random(job["seed"])
     pid = job["pid"]
     stops = Stops(job)
+    while cpu_time(pid) < job["head"]:
+        time.sleep(0.01)
     for number in range(job["stops"]):
         os.kill(pid, signal.SIGCONT)
         time.sleep(rng.uniform(0.001, job["gap"]))

@@ -189,6 +189,8 @@ fn stops_between_any_two_instructions_of_32_bit_code_agree_with_gdb() {
 /// A process that runs while it is looked at.
 struct Live<'a> {
     title: &'a str,
+    /// Seconds of CPU time before the first stop.
+    head: f64,
     /// Seconds that it may run between two stops.
     gap: f64,
     /// Code of its files without a symbol was made at run time.
@@ -197,7 +199,7 @@ struct Live<'a> {
 
 impl<'a> Live<'a> {
     const fn new(title: &'a str) -> Self {
-        Self { title, gap: 0.05, generates_code: false }
+        Self { title, head: 0.0, gap: 0.05, generates_code: false }
     }
 
     /// Stops the process again and again, and holds the stacks of all its
@@ -215,6 +217,7 @@ impl<'a> Live<'a> {
             "methods": methods,
             "seed": seed(),
             "stops": stops_wanted().div_ceil(4),
+            "head": self.head,
             "gap": self.gap,
             "eu_stack": eu_stack.to_str(),
         });
@@ -296,7 +299,7 @@ fn a_live_cc1plus_has_the_stacks_that_gdb_and_elfutils_find() {
     let output = Command::new(compiler).arg("-print-prog-name=cc1plus").output().unwrap();
     let cc1plus = String::from_utf8(output.stdout).unwrap();
     let source = scratch("oracle-source-cc1plus").join("source.cc");
-    std::fs::write(&source, long_source(CPLUSPLUS, CPLUSPLUS_PART)).unwrap();
+    std::fs::write(&source, long_source(CPLUSPLUS, CPLUSPLUS_PART, 600)).unwrap();
     let mut command = then_exec(cc1plus.trim());
     command.args(["-quiet", "-O2", "-o", "/dev/null"]).arg(source);
     Live { gap: 0.1, ..Live::new("cc1plus") }.check(&mut command, &METHODS);
@@ -304,15 +307,25 @@ fn a_live_cc1plus_has_the_stacks_that_gdb_and_elfutils_find() {
 
 #[test]
 fn a_live_rustc_has_the_stacks_that_gdb_and_elfutils_find() {
+    check_rustc("rustc", 0.0);
+}
+
+#[test]
+fn a_live_llvm_has_the_stacks_that_gdb_and_elfutils_find() {
+    // By then rustc has handed the first parts of the source to LLVM.
+    check_rustc("rustc, LLVM", 4.0);
+}
+
+fn check_rustc(title: &str, head: f64) {
     let output = Command::new("rustc").args(["--print", "sysroot"]).output().unwrap();
     let sysroot = String::from_utf8(output.stdout).unwrap();
-    let directory = scratch("oracle-source-rustc");
+    let directory = scratch(&format!("oracle-source-{title}"));
     let source = directory.join("source.rs");
-    std::fs::write(&source, long_source(RUST, RUST_PART)).unwrap();
+    std::fs::write(&source, long_source(RUST, RUST_PART, 150)).unwrap();
     let mut command = then_exec(&format!("{}/bin/rustc", sysroot.trim()));
     command.args(["-O", "-C", "codegen-units=16", "--crate-type", "lib", "--out-dir"]);
     command.arg(directory).arg(source);
-    Live { gap: 0.2, ..Live::new("rustc") }.check(&mut command, &METHODS);
+    Live { head, gap: 0.1, ..Live::new(title) }.check(&mut command, &METHODS);
 }
 
 const METHODS: [&str; 3] = ["auto", "cfi-sframe", "fp"];
@@ -324,10 +337,10 @@ fn then_exec(program: &str) -> Command {
     command
 }
 
-/// A source that takes a compiler a minute: `part` many times over, with a
-/// number for `@`.
-fn long_source(start: &str, part: &str) -> String {
-    let parts = (0..600).map(|number| part.replace('@', &number.to_string()));
+/// A source that keeps a compiler busy: `part` so many times, with a number for
+/// `@`.
+fn long_source(start: &str, part: &str, count: u32) -> String {
+    let parts = (0..count).map(|number| part.replace('@', &number.to_string()));
     [start.to_owned()].into_iter().chain(parts).collect()
 }
 
@@ -359,21 +372,28 @@ template <int N> long work(const std::vector<int> &values) {
 
 const CPLUSPLUS_PART: &str = "template long work<@>(const std::vector<int> &);\n";
 
-const RUST: &str = "use std::collections::{BTreeMap, HashMap};\n";
-
-const RUST_PART: &str = "
+const RUST: &str = "
+use std::collections::{BTreeMap, HashMap};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Item@ { Number(u32), Text(String), Node { bytes: Vec<u8>, next: Option<Box<Item@>> } }
-pub fn work@(items: &[Item@]) -> BTreeMap<String, Vec<Item@>> {
-    let mut counts: HashMap<&Item@, usize> = HashMap::new();
-    for item in items { *counts.entry(item).or_insert(@) += 1; }
-    let mut groups: BTreeMap<String, Vec<Item@>> = BTreeMap::new();
+pub enum Item<const N: usize> {
+    Words([u32; N]),
+    Text(String),
+    Node { bytes: Vec<u8>, next: Option<Box<Item<N>>> },
+}
+pub fn work<const N: usize>(items: &[Item<N>]) -> BTreeMap<String, Vec<Item<N>>> {
+    let mut counts: HashMap<&Item<N>, usize> = HashMap::new();
+    for item in items { *counts.entry(item).or_insert(N) += 1; }
+    let mut groups: BTreeMap<String, Vec<Item<N>>> = BTreeMap::new();
     for (item, count) in counts {
         groups.entry(format!(\"{item:?}{count}\")).or_default().push(item.clone());
     }
     for group in groups.values_mut() { group.sort_by(|a, b| b.cmp(a)); group.dedup(); }
     groups
 }
+";
+
+const RUST_PART: &str = "
+pub fn work@(items: &[Item<@>]) -> BTreeMap<String, Vec<Item<@>>> { work(items) }
 ";
 
 #[test]
