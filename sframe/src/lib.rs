@@ -20,8 +20,9 @@
 //! Any bytes may be given. Nothing panics, recurses or allocates, no number
 //! read from a table is trusted before it is checked, and what is wrong with
 //! one function does not harm lookups in another. A lookup takes time
-//! logarithmic in the number of functions (linear, if the table says that it
-//! is not sorted) and linear in the rows of one function.
+//! logarithmic in the number of functions and linear in the rows of one. In a
+//! table that says that it is not sorted, or where functions of size zero or of
+//! equal starts follow one another, it may look at all functions once.
 //!
 //! # Features
 //!

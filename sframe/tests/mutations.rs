@@ -112,11 +112,12 @@ fn ask(bytes: &[u8], cost: &mut Cost) -> bool {
 }
 
 fn assert_bounded(cost: Cost) {
-    // A window of 192 bytes for each page and each row that is 65 bytes long,
-    // and what bisection reads.
-    assert!(cost.lookup <= 20.0, "{cost:?}");
+    // A window is read on from where it was left, so most bytes are read once;
+    // those of a bisection may be read again with their neighbours.
+    assert!(cost.lookup <= 4.0, "{cost:?}");
     assert!(cost.rows <= 16.0, "{cost:?}");
-    assert!(cost.findings <= 40.0, "{cost:?}");
+    // Several things may be wrong with one row of two bytes.
+    assert!(cost.findings <= 2.0, "{cost:?}");
     assert!(cost.index <= 1.1, "{cost:?}");
 }
 
@@ -203,6 +204,9 @@ fn f22_random_changes_are_errors_or_answers_in_bounds() {
             bytes.truncate(below(bytes.len() + 1));
         }
         accepted += u64::from(ask(&bytes, &mut cost));
+        if (round + 1) % 500_000 == 0 {
+            println!("{} so far", round + 1);
+        }
     }
     println!("{rounds} sections, {accepted} accepted: {cost:.2?}");
     assert_bounded(cost);
