@@ -1,0 +1,162 @@
+//! What errors say: each something of its own, with where in hexadecimal.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::std_instead_of_alloc,
+    clippy::std_instead_of_core,
+    reason = "tests"
+)]
+
+use std::collections::BTreeSet;
+
+use sframe::{
+    CfiReason, Error, Fault, LostReason, RemoteError, SectionOffset, Severity, WriteError,
+};
+use unwind_core::{Base, DwarfReg, ReadError, RegRule};
+
+/// One line without a full stop, and unlike all others.
+fn check(texts: &[String]) {
+    for (index, text) in texts.iter().enumerate() {
+        assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
+        assert!(!text.ends_with(['.', '!', ' ']), "{text:?}");
+        let first = text.chars().next().unwrap();
+        let word = text.split([' ', '\'']).next().unwrap();
+        let is_name = word.chars().all(|letter| letter.is_uppercase());
+        assert!(!first.is_uppercase() || is_name, "{text:?}");
+        assert!(!texts[..index].contains(text), "{text:?} is said of two things");
+    }
+}
+
+const AT: SectionOffset = SectionOffset(0x1c);
+
+const ERRORS: [Error; 18] = [
+    Error::Truncated(AT),
+    Error::BadMagic([0x12, 0x34]),
+    Error::UnsupportedVersion(9),
+    Error::UnknownFlags(0x80),
+    Error::WrongByteOrder { abi: 1 },
+    Error::FdesOutside { end: 0x40, len: 0x30 },
+    Error::FresOutside { end: 0x40, len: 0x30 },
+    Error::TablesOverlap { fdes_end: 0x40, fres_start: 0x30 },
+    Error::RowsOutside { at: AT, fre_offset: 0x99 },
+    Error::BadFreType { at: AT, info: 0xf },
+    Error::ZeroRepSize(AT),
+    Error::UnknownFdeType { at: AT, info2: 7 },
+    Error::BadWordSize { at: AT, info: 0x60 },
+    Error::UnsortedFres(AT),
+    Error::BadWordCount { at: AT, count: 3 },
+    Error::CfaWithoutRegister(AT),
+    Error::UnknownAbi(9),
+    Error::CfaOffsetOverflow(AT),
+];
+
+const LOST: [LostReason; 20] = [
+    LostReason::Empty,
+    LostReason::Wraps,
+    LostReason::NoRows,
+    LostReason::Unsorted { offset: 0x10 },
+    LostReason::SignalFrame,
+    LostReason::SignalContext,
+    LostReason::Overlap { other: 0x1000 },
+    LostReason::TooFar,
+    LostReason::CfaRegister(Base::Reg(DwarfReg(10))),
+    LostReason::CfaLoaded,
+    LostReason::CfaScale(12),
+    LostReason::Ra(RegRule::Same),
+    LostReason::Ra(RegRule::Undefined),
+    LostReason::Ra(RegRule::Cfa(8)),
+    LostReason::Fp(RegRule::Reg(Base::Sp, 8)),
+    LostReason::Fp(RegRule::AtReg(Base::Fp, -8)),
+    LostReason::Fp(RegRule::AtCfa(-8)),
+    LostReason::FpWithoutRa,
+    LostReason::SignedRa,
+    LostReason::Malformed(Error::Truncated(AT)),
+];
+
+#[test]
+fn every_error_of_a_table_says_something_of_its_own() {
+    let mut texts: Vec<String> = ERRORS.map(|error| error.to_string()).to_vec();
+    let at_row = texts.iter().filter(|text| text.starts_with(".sframe+0x1c: ")).count();
+    assert!(at_row >= 9, "{texts:#?}");
+    let unreadable = |error| RemoteError::Unreadable { at: AT, error };
+    let remote = [
+        unreadable(ReadError::NotResident),
+        unreadable(ReadError::Invalid),
+        RemoteError::TooManyReads { limit: 7 },
+    ];
+    texts.extend(remote.map(|error| error.to_string()));
+    let write = [WriteError::OutOfMemory, WriteError::TooLarge];
+    texts.extend(write.map(|error| error.to_string()));
+    check(&texts);
+    // An error of a table read from memory says what the same error at hand says.
+    assert_eq!(RemoteError::Table(ERRORS[0]).to_string(), texts[0]);
+}
+
+#[test]
+fn every_finding_says_something_of_its_own_and_how_bad_it_is() {
+    let (at, start, other) = (AT, 0x20, 3);
+    let faults = [
+        Fault::UnsortedFde(at),
+        Fault::Overlap { at, other },
+        Fault::FreCount { header: 3, found: 4 },
+        Fault::TooManyRows(at),
+        Fault::UnknownAbi(9),
+        Fault::FreBytes { header: 3, found: 4 },
+        Fault::EmptyNeighbour { at, other },
+        Fault::RowBehindEnd { at, start },
+        Fault::LateFirstRow { at, start },
+        Fault::NoRows(at),
+        Fault::SurplusWords { at, count: 9 },
+        Fault::SignedRa(at),
+        Fault::ReservedBits(at),
+    ];
+    let errors = faults.iter().filter(|fault| fault.severity() == Severity::Error).count();
+    assert_eq!(errors, 5);
+    let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    assert!(texts.iter().all(|text| text.starts_with(".sframe+0x")), "{texts:#?}");
+    check(&texts);
+    assert_eq!(Fault::Malformed(ERRORS[9]).to_string(), ERRORS[9].to_string());
+    assert_eq!(Fault::Malformed(ERRORS[9]).at(), AT);
+}
+
+#[test]
+fn every_reason_of_a_loss_says_something_of_its_own_and_has_a_name() {
+    let texts = LOST.map(|reason| reason.to_string());
+    check(&texts);
+    let names: BTreeSet<&str> = LOST.iter().map(|reason| reason.name()).collect();
+    // Three of the rules above share a name with another one.
+    assert_eq!(names.len(), LOST.len() - 4);
+    let reasons = [
+        CfiReason::Truncated,
+        CfiReason::TruncatedEntry { at: 0x10 },
+        CfiReason::NotCie { at: 0x10 },
+        CfiReason::CieVersion(9),
+        CfiReason::Augmentation(b'x'),
+        CfiReason::AddressSize(4),
+        CfiReason::Pointer(0x7f),
+        CfiReason::Empty,
+        CfiReason::TooLong,
+        CfiReason::NotCode,
+        CfiReason::Instruction(0x3f),
+        CfiReason::Context(0x0d),
+        CfiReason::NothingRemembered,
+        CfiReason::TooManyRemembered,
+        CfiReason::LocationBack,
+        CfiReason::NoCfa,
+        CfiReason::CfaLoadPlus { register: 6, offset: -8, plus: 16 },
+        CfiReason::CfaExpression { at: 0x10 },
+        CfiReason::NoReturnAddress,
+        CfiReason::RaExpression { at: 0x10 },
+        CfiReason::RaSignedWithPc,
+        CfiReason::RaSignState,
+        CfiReason::FpExpression { at: 0x10 },
+        CfiReason::FpUndefined,
+        CfiReason::StackPointer,
+        CfiReason::Register(300),
+        CfiReason::Offset(1 << 40),
+    ];
+    check(&reasons.map(|reason| reason.to_string()));
+    let names: BTreeSet<&str> = reasons.iter().map(|reason| reason.name()).collect();
+    assert!(names.len() + 3 >= reasons.len(), "{names:?}");
+    assert_eq!(CfiReason::Table(LOST[0]).to_string(), texts[0]);
+}

@@ -1,0 +1,145 @@
+//! What errors and ends say: each something of its own.
+#![cfg(not(loom))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::std_instead_of_alloc,
+    clippy::std_instead_of_core,
+    reason = "tests"
+)]
+
+use core::convert::Infallible;
+
+use unwind_core::{
+    Base, CancelError, CfaRule, Changing, ClientId, ClockCookies, Cookie, CounterCookies, DwarfReg,
+    End, MapError, ModuleMap, Origin, PerCpuCookies, ReadError, Refusal, RegRule, Row, RowCache,
+    SampleEnd, ScheduleError, SerialCookies, SharedModuleMap, StepError, TableFull, TaskState,
+    UnwindCache, VirtAddr,
+};
+
+/// One line without a full stop, and unlike all others.
+fn check(texts: &[String]) {
+    for (index, text) in texts.iter().enumerate() {
+        assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
+        assert!(!text.ends_with(['.', '!', ' ']), "{text:?}");
+        let first = text.chars().next().unwrap();
+        let word = text.split([' ', '\'']).next().unwrap();
+        let is_name = word.chars().all(|letter| letter.is_uppercase());
+        assert!(!first.is_uppercase() || is_name, "{text:?}");
+        assert!(!texts[..index].contains(text), "{text:?} is said of two things");
+    }
+}
+
+const ADDR: VirtAddr = VirtAddr::new(0x7000);
+
+#[test]
+fn every_end_of_a_walk_says_something_of_its_own() {
+    let steps = [
+        StepError::Unreadable { addr: ADDR, error: ReadError::NotResident },
+        StepError::Unreadable { addr: ADDR, error: ReadError::Invalid },
+        StepError::NoProgress { cfa: 0x10, sp: 0x20 },
+        StepError::Misaligned { cfa: 0x11 },
+        StepError::BeyondStack { cfa: 0x10 },
+        StepError::NonCanonical { pc: 1 << 60 },
+        StepError::NotCode { pc: ADDR },
+        StepError::ZeroReturnAddress { cfa: 0x10 },
+        StepError::ZeroFramePointer,
+        StepError::FramePointerBelowStack { fp: 8, sp: 16 },
+        StepError::UnknownRegister(Base::Sp),
+        StepError::UnknownRegister(Base::Fp),
+        StepError::UnknownRegister(Base::Reg(DwarfReg(10))),
+        StepError::Overflow,
+        StepError::BadRule,
+        StepError::UnknownTrampoline,
+    ];
+    let ends = [
+        End::<Infallible>::Outermost,
+        End::ZeroReturnAddress,
+        End::Full,
+        End::NoRow,
+        End::NotWalkable,
+    ];
+    let mut texts: Vec<String> = steps.map(|error| error.to_string()).to_vec();
+    assert!(texts[0].contains("0x7000"), "{}", texts[0]);
+    texts.extend(ends.map(|end| end.to_string()));
+    texts.push(End::<ReadError>::Table(ReadError::Invalid).to_string());
+    check(&texts);
+    assert_eq!(End::<Infallible>::Step(steps[3]).to_string(), texts[3]);
+    let complete = ends.iter().filter(|end| end.is_complete()).count();
+    assert_eq!(complete, 2);
+}
+
+#[test]
+fn every_refusal_and_every_other_error_says_something_of_its_own() {
+    let refusals = [
+        Refusal::KernelThread,
+        Refusal::UserWorker,
+        Refusal::Exiting,
+        Refusal::NoUserRegisters,
+        Refusal::NmiUnsafe,
+        Refusal::UnknownClient,
+        Refusal::ScheduleFailed,
+        Refusal::NoCookie,
+    ];
+    let ends = [
+        SampleEnd::Matched,
+        SampleEnd::Truncated,
+        SampleEnd::StackLost,
+        SampleEnd::TaskGone,
+        SampleEnd::Exec,
+        SampleEnd::Inline,
+    ];
+    let maps = [MapError::EmptyRange, MapError::Overlap(ADDR), MapError::Full, MapError::Busy];
+    let mut texts: Vec<String> = refusals.map(|refusal| refusal.to_string()).to_vec();
+    texts.extend(ends.map(|end| end.to_string()));
+    texts.extend(maps.map(|error| error.to_string()));
+    texts.extend([ReadError::NotResident, ReadError::Invalid].map(|error| error.to_string()));
+    texts.push(TableFull.to_string());
+    texts.push(Changing.to_string());
+    texts.push(CancelError::OwnDelivery.to_string());
+    check(&texts);
+    // The same fact has the same words.
+    assert_eq!(ScheduleError.to_string(), Refusal::ScheduleFailed.to_string());
+    check(&[CancelError::UnknownClient.to_string()]);
+}
+
+#[test]
+fn every_origin_of_a_frame_has_a_name_and_values_are_hexadecimal() {
+    let origins = [
+        Origin::Registers,
+        Origin::Table,
+        Origin::BuiltTable,
+        Origin::FramePointer,
+        Origin::Instructions,
+        Origin::SignalContext,
+        Origin::BranchRecord,
+        Origin::Host,
+    ];
+    check(&origins.map(|origin| origin.to_string()));
+    assert_eq!(format!("{ADDR}, {ADDR:?}, {}", DwarfReg(3)), "0x7000, 0x7000, r3");
+    assert_eq!(format!("{:?}", Cookie::new(0x3_0000_0001).unwrap()), "Cookie(0x300000001)");
+}
+
+#[test]
+fn what_a_kernel_prints_for_debugging_is_short_and_starts_with_its_name() {
+    let trace = UnwindCache::<510, Infallible>::default();
+    let texts = [
+        ("RowCache", format!("{:?}", RowCache::<64>::default())),
+        ("UnwindCache", format!("{trace:?}")),
+        ("SharedModuleMap", format!("{:?}", SharedModuleMap::<64>::default())),
+        ("ModuleMap", format!("{:?}", ModuleMap::<u8, 64>::default())),
+        ("TaskState", format!("{:?}", TaskState::default())),
+        ("SerialCookies", format!("{:?}", SerialCookies::default())),
+        ("CounterCookies", format!("{:?}", CounterCookies::default())),
+        ("ClockCookies", format!("{:?}", ClockCookies::default())),
+        ("PerCpuCookies", format!("{:?}", PerCpuCookies::<2>::default())),
+        ("ClientId", format!("{:?}", ClientId::from_bits(1 << 5 | 3))),
+        ("Row", format!("{:?}", Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Same))),
+    ];
+    for (name, text) in texts {
+        assert!(text.starts_with(name), "{text}");
+        assert!(text.len() < 300, "{} bytes of {name}", text.len());
+    }
+    let table = format!("{:?}", Row::outermost().with_origin(Origin::Table));
+    assert!(table.contains("origin: Table"), "{table}");
+}

@@ -1,0 +1,153 @@
+//! What errors say, and what Linux calls them.
+#![cfg(not(loom))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::std_instead_of_alloc,
+    clippy::std_instead_of_core,
+    reason = "tests"
+)]
+
+use unwind_core::Refusal;
+use unwind_perf::Errno;
+use unwind_perf::aux_trace::{AuxBuffer, AuxError, AuxGate, OneCpu, Trigger, TriggerAction};
+use unwind_perf::per_cpu::{
+    AddError, FixedRegistry, Policy, RemoveError, RequestError, SwitchHold, TaskEvent,
+};
+use unwind_perf::record::{ChainFull, ChainLimits, Error, WriteError};
+use unwind_perf::task_data::{
+    AttachError, DataHandle, DataLayout, DetachError, SwitchHook, TaskData, TaskDataUsers,
+};
+
+/// One line without a full stop, and unlike all others.
+fn check(texts: &[String]) {
+    for (index, text) in texts.iter().enumerate() {
+        assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
+        assert!(!text.ends_with(['.', '!', ' ']), "{text:?}");
+        let first = text.chars().next().unwrap();
+        let word = text.split([' ', '\'']).next().unwrap();
+        let is_name = word.chars().all(|letter| letter.is_uppercase());
+        assert!(!first.is_uppercase() || is_name, "{text:?}");
+        assert!(!texts[..index].contains(text), "{text:?} is said of two things");
+    }
+}
+
+#[test]
+fn every_error_of_a_record_says_something_of_its_own() {
+    let errors = [
+        Error::Truncated { at: 8, needed: 4 },
+        Error::BadSize(3),
+        Error::BadCount { at: 8, room: 1, count: 2 },
+        Error::Trailing { at: 8, len: 8 },
+        Error::WrongType { expected: 9, found: 22 },
+        Error::NoUserMarker(7),
+        Error::BadAttrSize(3),
+        Error::UnsupportedFields(0x400),
+        Error::MissingFields(0x2),
+        Error::TooLong { len: 0x1_0000 },
+        Error::NoCommonId,
+    ];
+    let mut texts: Vec<String> = errors.map(|error| error.to_string()).to_vec();
+    texts.push(WriteError::NoRoom.to_string());
+    let full = [ChainFull::Contexts, ChainFull::Stack, ChainFull::Buffer, ChainFull::Closed];
+    texts.extend(full.map(|error| error.to_string()));
+    check(&texts);
+    assert_eq!(WriteError::Encode(errors[1]).to_string(), texts[1]);
+}
+
+#[test]
+fn every_error_of_an_event_says_something_of_its_own_and_which_errno_it_is() {
+    let add = [
+        (AddError::NoCpu, Errno::InvalidArgument),
+        (AddError::CpuOutOfRange { cpu: 9 }, Errno::InvalidArgument),
+        (AddError::NoMemory, Errno::NoMemory),
+        (AddError::Busy, Errno::Busy),
+    ];
+    let attach = [
+        (AttachError::NoLayout, Errno::NoMemory),
+        (AttachError::NoMemory, Errno::NoMemory),
+        (AttachError::Exiting, Errno::NoSuchProcess),
+        (AttachError::TooManyUsers, Errno::Busy),
+    ];
+    let aux = [
+        (AuxError::ReservedBits(0x10), Errno::InvalidArgument),
+        (AuxError::KernelCounter, Errno::InvalidArgument),
+        (AuxError::OutputNotSupported, Errno::NotSupported),
+        (AuxError::OutputWithTrigger, Errno::NotSupported),
+        (AuxError::PauseAndResume, Errno::InvalidArgument),
+        (AuxError::StartPausedNotSupported, Errno::NotSupported),
+        (AuxError::NoAuxLeader, Errno::InvalidArgument),
+    ];
+    let request = [
+        RequestError::NotUser,
+        RequestError::Removed,
+        RequestError::Queueing,
+        RequestError::Refused(Refusal::KernelThread),
+    ];
+    for (found, expected) in add
+        .map(|(error, errno)| (error.errno(), errno))
+        .into_iter()
+        .chain(attach.map(|(error, errno)| (error.errno(), errno)))
+        .chain(aux.map(|(error, errno)| (error.errno(), errno)))
+    {
+        assert_eq!(found, expected);
+    }
+    assert_eq!(RemoveError::OwnDelivery.errno(), Errno::WouldDeadlock);
+    let mut texts: Vec<String> = add.map(|(error, _)| error.to_string()).to_vec();
+    texts.extend(attach.map(|(error, _)| error.to_string()));
+    texts.extend(request.map(|error| error.to_string()));
+    texts.push(RemoveError::OwnDelivery.to_string());
+    texts.push(DetachError::NotAttached.to_string());
+    texts.extend(aux.map(|(error, _)| error.to_string()));
+    check(&texts);
+}
+
+#[test]
+fn errnos_have_linuxs_numbers_and_names() {
+    for (errno, number, name) in [
+        (Errno::NoSuchProcess, libc_number("ESRCH"), "ESRCH"),
+        (Errno::NoMemory, libc_number("ENOMEM"), "ENOMEM"),
+        (Errno::Busy, libc_number("EBUSY"), "EBUSY"),
+        (Errno::InvalidArgument, libc_number("EINVAL"), "EINVAL"),
+        (Errno::WouldDeadlock, libc_number("EDEADLK"), "EDEADLK"),
+        (Errno::NotSupported, libc_number("EOPNOTSUPP"), "EOPNOTSUPP"),
+    ] {
+        assert_eq!((errno.number(), errno.name()), (number, name));
+        assert_eq!(errno.to_string(), name);
+    }
+}
+
+/// By the standard library's table of what the numbers mean.
+fn libc_number(name: &str) -> i32 {
+    let text = match name {
+        "ESRCH" => "No such process",
+        "ENOMEM" => "Cannot allocate memory",
+        "EBUSY" => "Device or resource busy",
+        "EINVAL" => "Invalid argument",
+        "EDEADLK" => "Resource deadlock avoided",
+        _ => "Operation not supported",
+    };
+    let says = |number: &i32| std::io::Error::from_raw_os_error(*number).to_string().contains(text);
+    (1..134).find(says).unwrap()
+}
+
+#[test]
+fn what_a_kernel_prints_for_debugging_is_short_and_starts_with_its_name() {
+    let texts = [
+        ("PerCpuRegistry", format!("{:?}", FixedRegistry::<2, 2>::new(Policy::Broadcast))),
+        ("TaskEvent", format!("{:?}", TaskEvent::default())),
+        ("SwitchHold", format!("{:?}", SwitchHold::default())),
+        ("TaskDataUsers", format!("{:?}", TaskDataUsers::new(DataLayout::new(8, 8)))),
+        ("TaskData", format!("{:?}", TaskData::default())),
+        ("DataHandle(5#2)", format!("{:?}", DataHandle::new(5, 2).unwrap())),
+        ("SwitchHook", format!("{:?}", SwitchHook::default())),
+        ("AuxGate", format!("{:?}", AuxGate::<OneCpu>::new(true))),
+        ("AuxBuffer", format!("{:?}", AuxBuffer::<OneCpu>::default())),
+        ("Trigger", format!("{:?}", Trigger::new(TriggerAction::Pause))),
+        ("ChainLimits", format!("{:?}", ChainLimits::default())),
+    ];
+    for (name, text) in texts {
+        assert!(text.starts_with(name), "{text}");
+        assert!(text.len() < 2000, "{} bytes of {name}", text.len());
+    }
+}

@@ -1,0 +1,79 @@
+//! What faults say: each something of its own, with where.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::std_instead_of_alloc,
+    clippy::std_instead_of_core,
+    reason = "tests"
+)]
+
+use sframe::{Error, RemoteError, SectionOffset};
+use unwind_core::{Changing, ReadError, VirtAddr};
+use unwind_x86::lbr::{Branch, BranchInfo, LbrSample, LbrState, Stitcher};
+use unwind_x86::paging::{Fault, Level, PhysAddr};
+use unwind_x86::{Ia32, SframeMemoryError, X86_64};
+
+/// One line without a full stop, and unlike all others.
+fn check(texts: &[String]) {
+    for (index, text) in texts.iter().enumerate() {
+        assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
+        assert!(!text.ends_with(['.', '!', ' ']), "{text:?}");
+        let first = text.chars().next().unwrap();
+        let word = text.split([' ', '\'']).next().unwrap();
+        let is_name = word.chars().all(|letter| letter.is_uppercase());
+        assert!(!first.is_uppercase() || is_name, "{text:?}");
+        assert!(!texts[..index].contains(text), "{text:?} is said of two things");
+    }
+}
+
+#[test]
+fn every_fault_of_a_page_walk_says_something_of_its_own() {
+    let at = PhysAddr::new(0x4008);
+    let mut faults = vec![
+        Fault::NotLinear(VirtAddr::new(1 << 60)),
+        Fault::Page { at, error: ReadError::Invalid },
+    ];
+    for level in [Level::Pt, Level::Pd, Level::Pdpt, Level::Pml4, Level::Pml5] {
+        faults.extend([
+            Fault::NotPresent { level, at },
+            Fault::Reserved { level, at, bits: 0x80 },
+            Fault::Supervisor { level, at },
+            Fault::Table { level, at, error: ReadError::NotResident },
+        ]);
+    }
+    let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    assert!(texts[1..].iter().all(|text| text.contains("0x4008")), "{texts:#?}");
+    check(&texts);
+    for fault in faults {
+        let may_come = matches!(fault, Fault::NotPresent { .. } | Fault::Table { .. });
+        assert_eq!(fault.read_error() == ReadError::NotResident, may_come, "{fault}");
+    }
+}
+
+#[test]
+fn an_error_of_a_table_in_memory_says_what_the_table_says() {
+    let error = RemoteError::Table(Error::Truncated(SectionOffset(0x1c)));
+    assert_eq!(SframeMemoryError::Table(error).to_string(), error.to_string());
+    assert_eq!(SframeMemoryError::Changing.to_string(), Changing.to_string());
+}
+
+#[test]
+fn what_a_kernel_prints_for_debugging_is_short_and_starts_with_its_name() {
+    let branch = Branch { from: 0x40_1000, to: 0x40_2000, info: BranchInfo::from_bits(7) };
+    let sample = LbrSample::from_branches(&[branch], 8, Some(0)).unwrap();
+    let texts = [
+        ("LbrState", format!("{:?}", LbrState::default())),
+        ("Stitcher", format!("{:?}", Stitcher::<(), 96>::default())),
+        ("LbrSample", format!("{sample:?}")),
+        ("0x401000 -> 0x402000", format!("{branch:?}")),
+        ("X86_64", format!("{:?}", X86_64::default())),
+        ("Ia32", format!("{:?}", Ia32::default())),
+    ];
+    for (name, text) in texts {
+        assert!(text.starts_with(name), "{text}");
+        assert!(text.len() < 300, "{} bytes of {name}", text.len());
+    }
+    assert_eq!(X86_64::default(), X86_64::FOUR_LEVEL);
+    assert_eq!(Ia32::default(), Ia32::FLAT);
+    assert_eq!(format!("{:?}", PhysAddr::new(0x4000)), "0x4000");
+}
