@@ -12,6 +12,7 @@ use crate::guest::GuestError;
 use crate::perf_cmd::PerfError;
 use crate::sample::SampleError;
 use crate::sframe_cmd::SframeError;
+use crate::snapshot_cmd::SnapshotError;
 
 /// Why a command failed. The text says what to do next where that is not plain.
 #[derive(Debug, thiserror::Error)]
@@ -149,6 +150,9 @@ pub(crate) enum Error {
         path: PathBuf,
     },
 
+    /// Snapshots could not be taken.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// The sample failed.
     #[error(transparent)]
     Sample(#[from] SampleError),
@@ -176,6 +180,7 @@ impl Error {
             | Self::NoThreads { .. } => 5,
             Self::Ended(_) | Self::EndedEarly { .. } => 6,
             Self::Sframe(error) => error.exit_code(),
+            Self::Snapshot(error) => error.exit_code(),
             Self::Perf { error, .. } => error.exit_code(),
             Self::Guest(error) => error.exit_code(),
             Self::Sample(SampleError::Differs(_)) => 8,

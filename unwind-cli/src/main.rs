@@ -17,6 +17,7 @@ mod perf_cmd;
 mod progress;
 mod sample;
 mod sframe_cmd;
+mod snapshot_cmd;
 mod stack;
 mod symbols;
 mod target;
@@ -45,6 +46,7 @@ enum Command {
     Stack(stack::Args),
     Guest(guest::Args),
     Sframe(sframe_cmd::Args),
+    Snapshot(snapshot_cmd::Args),
     Script(perf_cmd::ScriptArgs),
     Merge(perf_cmd::MergeArgs),
     #[command(hide = true)]
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
         Some(Command::Stack(args)) => stack::run(&args),
         Some(Command::Guest(args)) => guest::run(&args),
         Some(Command::Sframe(args)) => sframe_cmd::run(&args),
+        Some(Command::Snapshot(args)) => snapshot_cmd::run(&args),
         Some(Command::Script(args)) => perf_cmd::run_script(&args),
         Some(Command::Merge(args)) => perf_cmd::run_merge(&args),
         Some(Command::Sample(args)) => sample::run_with(&args),

@@ -3,7 +3,7 @@
 mod core_file;
 pub(crate) mod maps;
 pub(crate) mod memory;
-mod process;
+pub(crate) mod process;
 pub(crate) mod registers;
 mod status;
 mod tracee;

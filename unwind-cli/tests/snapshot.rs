@@ -1,0 +1,82 @@
+//! `unwind snapshot`: what it captures, and what it says when it cannot.
+
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use unwind_snapshot::Recording;
+
+use crate::support::scratch;
+
+/// A program that is busy until it is ended.
+const BUSY: [&str; 3] = ["sh", "-c", "while :; do :; done"];
+
+fn snapshot(output: &Path, options: &[&str], command: &[&str]) -> Output {
+    let mut unwind = Command::new(env!("CARGO_BIN_EXE_unwind"));
+    unwind.args(["snapshot", "--output"]).arg(output).args(options).arg("--").args(command);
+    unwind.output().unwrap()
+}
+
+/// Captures five stacks of a busy program and looks at what must be right.
+fn capture(test: &str, options: &[&str], whole: bool) {
+    let path = scratch(test).join("stacks.snap");
+    let options = [&["--count", "5", "--kill"], options].concat();
+    let output = snapshot(&path, &options, &BUSY);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("5 snapshots"));
+
+    let bytes = std::fs::read(&path).unwrap();
+    let recording = Recording::parse(&bytes).unwrap();
+    assert_eq!(recording.snapshots.len(), 5);
+    assert!(recording.snapshots.is_sorted_by_key(|snapshot| snapshot.time));
+    for snapshot in &recording.snapshots {
+        assert_eq!((snapshot.stack_start, snapshot.is_whole), (snapshot.rsp(), whole));
+        assert!(snapshot.stack.len() >= 64, "{} bytes of stack", snapshot.stack.len());
+        // The code that it stood in was mapped from a file that is named.
+        let space = recording.space_of(snapshot).unwrap();
+        let mut mappings = space.mappings.iter();
+        let mapping = mappings.find(|mapping| mapping.range.contains(&snapshot.rip)).unwrap();
+        let image = recording.images[usize::try_from(mapping.image).unwrap()];
+        assert!(image.path.starts_with(b"/") && !image.build_id.is_empty(), "{image:?}");
+    }
+}
+
+#[test]
+fn the_kernel_samples_a_command_from_its_first_instruction_on() {
+    capture("snapshot-sampled", &["--rate", "4999", "--stack", "4096"], false);
+}
+
+#[test]
+fn a_command_is_stopped_and_its_stacks_copied_to_their_ends() {
+    capture("snapshot-whole", &["--rate", "500", "--whole"], true);
+}
+
+#[test]
+fn a_program_that_does_nothing_leaves_no_snapshot_and_says_so() {
+    let path = scratch("snapshot-none").join("stacks.snap");
+    let output = snapshot(&path, &["--whole", "--rate", "1"], &["true"]);
+    assert_eq!(output.status.code(), Some(6));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("before a snapshot was taken"));
+}
+
+#[test]
+fn what_cannot_be_started_or_written_is_named() {
+    let path = scratch("snapshot-errors").join("stacks.snap");
+    let output = snapshot(&path, &[], &["/nonexistent"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent"));
+    let output = snapshot(&path.join("below-a-file"), &[], &["true"]);
+    assert!(matches!(output.status.code(), Some(1 | 3)));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("below-a-file"));
+}
