@@ -1,0 +1,99 @@
+//! Walks of captured stacks, beside other unwinders.
+
+#![allow(
+    missing_docs,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used,
+    reason = "criterion makes the functions"
+)]
+
+use std::hint::black_box;
+
+use criterion::measurement::WallTime;
+use criterion::{
+    BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
+};
+use unwind_benches::corpus::Corpus;
+use unwind_benches::{FramePointerLoop, Framehop, Gimli, SimpleFrame, Unwind, Unwinder, compare};
+
+fn unwinders(corpus: &Corpus) -> [(&'static str, Box<dyn Unwinder>); 6] {
+    [
+        ("unwind", Box::new(Unwind::new(corpus))),
+        ("unwind-v2", Box::new(Unwind::v2(corpus))),
+        ("framehop", Box::new(Framehop::new(corpus))),
+        ("gimli-rows", Box::new(Gimli::new(corpus))),
+        ("simple-frame-rs", Box::new(SimpleFrame::new(corpus))),
+        ("frame-pointers", Box::new(FramePointerLoop::new())),
+    ]
+}
+
+/// Fails unless this workspace's frames are the reference's for all snapshots,
+/// and those of the rivals for nearly all: else they did other work. A plain
+/// loop over frame pointers is measured for what it is.
+fn check(corpus: &Corpus) {
+    let mut reference = Gimli::reference(corpus);
+    for (name, mut unwinder) in unwinders(corpus) {
+        let differing = corpus.snapshots.iter().filter(|snapshot| {
+            reference.walk(snapshot);
+            unwinder.walk(snapshot);
+            compare(&reference, &*unwinder).is_some()
+        });
+        let (differing, count) = (differing.count(), corpus.snapshots.len());
+        let allowed = match name {
+            "frame-pointers" => count,
+            "unwind" => 0,
+            _ => count / 20,
+        };
+        assert!(differing <= allowed, "{}: {name}: {differing} of {count} differ", corpus.name);
+    }
+}
+
+/// Takes part with what `pass` does, which is to walk so many frames.
+fn measure(
+    group: &mut BenchmarkGroup<'_, WallTime>,
+    corpus: &Corpus,
+    mut pass: impl FnMut(&mut dyn Unwinder),
+) {
+    for (name, mut unwinder) in unwinders(corpus) {
+        let frames: usize = corpus.snapshots.iter().map(|s| unwinder.walk(s)).sum();
+        group.throughput(Throughput::Elements(frames.try_into().unwrap()));
+        group.bench_function(BenchmarkId::new(name, &corpus.name), |b| {
+            b.iter(|| pass(&mut *unwinder));
+        });
+    }
+}
+
+fn walk(c: &mut Criterion) {
+    const HOT_ROUNDS: usize = 10;
+    for path in Corpus::paths() {
+        let corpus = Corpus::open(&path);
+        check(&corpus);
+        let mut group = c.benchmark_group("walk/hot x10");
+        measure(&mut group, &corpus, |unwinder| {
+            for snapshot in &corpus.snapshots {
+                for _ in 0..HOT_ROUNDS {
+                    black_box(unwinder.walk(black_box(snapshot)));
+                }
+            }
+        });
+        group.finish();
+        let mut group = c.benchmark_group("walk/replay");
+        measure(&mut group, &corpus, |unwinder| {
+            for snapshot in &corpus.snapshots {
+                black_box(unwinder.walk(black_box(snapshot)));
+            }
+        });
+        group.finish();
+        let mut group = c.benchmark_group("walk/cold");
+        measure(&mut group, &corpus, |unwinder| {
+            for snapshot in &corpus.snapshots {
+                unwinder.forget();
+                black_box(unwinder.walk(black_box(snapshot)));
+            }
+        });
+        group.finish();
+    }
+}
+
+criterion_group!(benches, walk);
+criterion_main!(benches);

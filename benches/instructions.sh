@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Counts instructions by callgrind: a frame of each unwinder, hot and in time
+# order, and a lookup.
+#
+#   benches/instructions.sh [FILE...]      (the committed corpora if none is named)
+#
+# Each figure is the difference of two runs, so that what happens once, such as
+# building tables, is not in it.
+set -euo pipefail
+export RUSTUP_DIST_SERVER=http://127.0.0.1:9
+cd "$(dirname "$0")/.."
+[ $# -gt 0 ] || set -- benches/corpus/*.snap
+cargo build --quiet --locked --profile bench --package unwind-benches --bin walk
+walk=${CARGO_TARGET_DIR:-target}/release/walk
+command -v valgrind >/dev/null || { echo "valgrind is not installed" >&2; exit 1; }
+
+run() { # MODE NAME ROUNDS COUNT FILE: instructions and frames
+    valgrind --tool=callgrind --callgrind-out-file=/dev/null "$walk" "$@" 2>&1 |
+        awk '/Collected/ { ir = $NF } /^[0-9]+$/ { frames = $1 } END { print ir, frames }'
+}
+
+figure() { # MODE NAME FEWER MORE COUNT FILE: instructions a frame
+    local ir1 n1 ir2 n2
+    read -r ir1 n1 <<<"$(run "$1" "$2" "$3" "$5" "$6")"
+    read -r ir2 n2 <<<"$(run "$1" "$2" "$4" "$5" "$6")"
+    awk -v ir="$((ir2 - ir1))" -v n="$((n2 - n1))" 'BEGIN { printf " %9.1f", ir / n }'
+}
+
+unwinders=(unwind framehop simple-frame-rs gimli)
+tables=(plain v2 indexed simple-frame-rs gimli)
+printf '%-24s' "instructions a frame"
+printf ' %9.9s' "${unwinders[@]}"
+printf '\n'
+for file in "$@"; do
+    name=$(basename "$file" .snap)
+    for mode in "hot 5 25 20" "replay 1 2 200"; do
+        read -r how fewer more count <<<"$mode"
+        printf '%-24s' "$name, $how"
+        for unwinder in "${unwinders[@]}"; do
+            figure "$how" "$unwinder" "$fewer" "$more" "$count" "$file"
+        done
+        printf '\n'
+    done
+done
+printf '\n%-24s' "instructions a lookup"
+printf ' %9.9s' "${tables[@]}"
+printf '\n'
+for file in "$@"; do
+    printf '%-24s' "$(basename "$file" .snap)"
+    for table in "${tables[@]}"; do
+        figure lookup "$table" 1 2 20000 "$file"
+    done
+    printf '\n'
+done

@@ -1,0 +1,143 @@
+//! Walks a corpus by one unwinder, to count instructions by callgrind and to
+//! compare the frames with the reference's.
+//!
+//! ```text
+//! walk hot|replay|cold UNWINDER ROUNDS SNAPSHOTS FILE
+//! walk lookup plain|v2|indexed|gimli|simple-frame-rs ROUNDS PCS FILE
+//! walk request first|repeated|return ROUNDS 0 0
+//! walk check FILE...
+//! ```
+//!
+//! `hot` walks each snapshot ROUNDS times before the next, `replay` all of them
+//! in time order ROUNDS times, `cold` forgets all before each. The last line
+//! says how many frames that were, resp. lookups that found a row: `lookup` does
+//! those of the walks in one image, without the walks.
+#![allow(
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used,
+    reason = "a measuring program stops at the first surprise"
+)]
+
+use std::hint::black_box;
+use std::path::Path;
+
+use unwind_benches::corpus::Corpus;
+use unwind_benches::deferral::{Deferral, Task};
+use unwind_benches::lookup::{self, Lookups};
+use unwind_benches::{FramePointerLoop, Framehop, Gimli, SimpleFrame, Unwind, Unwinder, compare};
+
+fn unwinder(name: &str, corpus: &Corpus) -> Box<dyn Unwinder> {
+    match name {
+        "unwind" => Box::new(Unwind::new(corpus)),
+        "unwind-v2" => Box::new(Unwind::v2(corpus)),
+        "framehop" => Box::new(Framehop::new(corpus)),
+        "gimli" => Box::new(Gimli::new(corpus)),
+        "reference" => Box::new(Gimli::reference(corpus)),
+        "simple-frame-rs" => Box::new(SimpleFrame::new(corpus)),
+        "frame-pointers" => Box::new(FramePointerLoop::new()),
+        _ => panic!("no unwinder {name}"),
+    }
+}
+
+fn main() {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["check", files @ ..] => {
+            files.iter().for_each(|file| check(&Corpus::open(Path::new(file))))
+        }
+        ["request", what, rounds, ..] => request(what, rounds.parse().unwrap()),
+        [mode, name, rounds, count, file] => {
+            let corpus = Corpus::open(Path::new(file));
+            let (rounds, count) = (rounds.parse().unwrap(), count.parse().unwrap());
+            if *mode == "lookup" {
+                return look_up(name, rounds, count, &Lookups::new(&corpus));
+            }
+            measure(mode, name, rounds, count, &corpus);
+        }
+        _ => panic!("see the source for how it is used"),
+    }
+}
+
+fn measure(mode: &str, name: &str, rounds: usize, count: usize, corpus: &Corpus) {
+    // From the middle: programs start alike.
+    let from = corpus.snapshots.len().saturating_sub(count) / 2;
+    let snapshots = corpus.snapshots.iter().skip(from).take(count).copied().collect::<Vec<_>>();
+    let mut unwinder = unwinder(name, corpus);
+    let mut frames = 0_usize;
+    let mut add = |unwinder: &mut dyn Unwinder, snapshot| {
+        frames = frames.saturating_add(black_box(unwinder.walk(black_box(snapshot))));
+    };
+    match mode {
+        "hot" => snapshots
+            .iter()
+            .for_each(|snapshot| (0..rounds).for_each(|_| add(&mut *unwinder, snapshot))),
+        "replay" => (0..rounds)
+            .for_each(|_| snapshots.iter().for_each(|snapshot| add(&mut *unwinder, snapshot))),
+        "cold" => (0..rounds).for_each(|_| {
+            for snapshot in &snapshots {
+                unwinder.forget();
+                add(&mut *unwinder, snapshot);
+            }
+        }),
+        _ => panic!("no mode {mode}"),
+    }
+    println!("{frames}");
+}
+
+/// Asks for a stack, or whether there is one to deliver, in one entry after
+/// another or in the same.
+fn request(what: &str, rounds: usize) {
+    let deferral = Deferral::new(1);
+    let tasks: Vec<_> = (0..rounds).map(|_| Task::new()).collect();
+    let asked = tasks.iter().map(|task| match what {
+        "first" => deferral.request(black_box(task), 0),
+        "repeated" => deferral.request(black_box(tasks.first().unwrap_or(task)), 0),
+        "return" => deferral.user_return(black_box(task)),
+        _ => panic!("no part {what}"),
+    });
+    println!("{}", asked.filter(|&is_in_order| is_in_order).count());
+}
+
+fn look_up(name: &str, rounds: usize, count: usize, lookups: &Lookups) {
+    let pcs = lookups.pcs.get(..count).unwrap_or(&lookups.pcs);
+    let indexed = lookups.indexed();
+    let found = (0..rounds).map(|_| match name {
+        "plain" => lookup::plain(&lookups.section(), black_box(pcs)),
+        "v2" => lookup::plain(&lookups.section_v2(), black_box(pcs)),
+        "indexed" => lookup::indexed(&indexed, black_box(pcs)),
+        "gimli" => lookup::gimli(lookups.tables, black_box(pcs)),
+        "simple-frame-rs" => lookup::simple_frame(lookups.tables, black_box(pcs)),
+        _ => panic!("no table {name}"),
+    });
+    println!("{}", found.sum::<usize>());
+}
+
+/// Prints of how many snapshots each unwinder's frames are the reference's.
+fn check(corpus: &Corpus) {
+    let mut reference = Gimli::reference(corpus);
+    let names = ["unwind", "unwind-v2", "framehop", "gimli", "simple-frame-rs", "frame-pointers"];
+    let mut unwinders = names.map(|name| (name, unwinder(name, corpus), 0_usize));
+    let (mut frames, mut complete) = (0_usize, 0_usize);
+    for snapshot in &corpus.snapshots {
+        frames = frames.saturating_add(reference.walk(snapshot));
+        complete = complete.saturating_add(usize::from(reference.is_complete() == Some(true)));
+        for (_, unwinder, same) in &mut unwinders {
+            unwinder.walk(snapshot);
+            let agrees = compare(&reference, &**unwinder).is_none();
+            *same = same.saturating_add(usize::from(agrees));
+        }
+    }
+    let count = corpus.snapshots.len();
+    println!("{}: {count} snapshots, {frames} frames, {complete} complete", corpus.name);
+    for (name, _, same) in unwinders {
+        println!("    {name}: {same} of {count} identical");
+    }
+    let mut ours = Unwind::new(corpus);
+    let mut framehop = Framehop::new(corpus);
+    for snapshot in &corpus.snapshots {
+        ours.walk(snapshot);
+        framehop.walk(snapshot);
+    }
+    println!("    from empty caches: unwind {:?}, framehop {}", ours.stats(), framehop.hit_rate());
+}

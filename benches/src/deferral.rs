@@ -1,0 +1,116 @@
+//! A machine that does nothing but ask for stacks.
+
+use std::convert::Infallible;
+
+use unwind_core::{
+    Audience, ClientId, Context, DeferredUnwind, Host, ScheduleError, SerialCookies, TaskKind,
+    TaskState, UnwindCache, UserReturn,
+};
+
+/// A task of the machine.
+#[derive(Debug, Default)]
+pub struct Task(TaskState);
+
+impl Task {
+    /// A task in its first entry.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(TaskState::new())
+    }
+}
+
+/// A host that has nothing to do.
+#[derive(Clone, Copy, Debug)]
+struct Machine;
+
+impl Host for Machine {
+    type Task = Task;
+
+    #[inline]
+    fn state<'t>(&self, task: &'t Task) -> &'t TaskState {
+        &task.0
+    }
+
+    #[inline]
+    fn task_kind(&self, _: &Task) -> TaskKind {
+        TaskKind::User
+    }
+
+    #[inline]
+    fn in_nmi(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn cpu(&self) -> u32 {
+        0
+    }
+
+    #[inline]
+    fn schedule(&self, _: &Task, _: Context) -> Result<(), ScheduleError> {
+        Ok(())
+    }
+
+    #[inline]
+    fn clock(&self) -> u64 {
+        0
+    }
+
+    fn relax(&self) {}
+}
+
+/// Clients of the machine.
+#[derive(Debug)]
+pub struct Deferral {
+    unwind: DeferredUnwind<Machine>,
+    clients: Vec<ClientId>,
+}
+
+impl Deferral {
+    /// So many clients.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room for them.
+    #[must_use]
+    pub fn new(clients: usize) -> Self {
+        let unwind = DeferredUnwind::new(Machine, SerialCookies::new());
+        let clients = (0..clients).map(|_| unwind.register().unwrap()).collect();
+        Self { unwind, clients }
+    }
+
+    /// Whether a client that asks will be called.
+    #[must_use]
+    pub fn request(&self, task: &Task, client: usize) -> bool {
+        self.unwind.request(task, self.clients[client]).will_be_called()
+    }
+
+    /// The cookie of the task's entry.
+    #[must_use]
+    pub fn cookie(&self, task: &Task) -> u64 {
+        self.unwind.cookie(task).unwrap().get()
+    }
+
+    /// Delivers a stack without frames and ends the entry.
+    ///
+    /// # Panics
+    ///
+    /// Unless so many clients are called.
+    pub fn deliver(&self, task: &Task, expected: usize) {
+        let mut trace = UnwindCache::<1, Infallible>::new();
+        let mut delivery = self.unwind.deliver(task, Audience::Asked, Some(&mut trace), |_| ());
+        let mut called = 0;
+        while delivery.next().is_some() {
+            called += 1;
+        }
+        drop(delivery);
+        assert_eq!(called, expected, "as many as asked");
+        assert!(self.user_return(task));
+    }
+
+    /// Whether the task may return to user code.
+    #[must_use]
+    pub fn user_return(&self, task: &Task) -> bool {
+        self.unwind.user_return(task) == UserReturn::Ready
+    }
+}

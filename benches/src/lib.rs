@@ -1,0 +1,61 @@
+//! What the benches and measuring programs share: captured stacks, the tables
+//! that go with them, and unwinders behind one trait.
+//!
+//! A measuring program stops at the first surprise, so it may panic.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    clippy::panic,
+    clippy::std_instead_of_alloc,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used,
+    reason = "a measuring program stops at the first surprise"
+)]
+
+pub mod corpus;
+pub mod cut;
+pub mod deferral;
+pub mod eh_frame;
+pub mod lookup;
+mod rivals;
+mod unwind;
+
+use unwind_snapshot::Snapshot;
+
+pub use rivals::{FramePointerLoop, Framehop, Gimli, SimpleFrame};
+pub use unwind::{Stats, Unwind};
+
+/// No walk has more frames: as many as Linux keeps.
+pub const MAX_FRAMES: usize = 510;
+
+/// An unwinder of captured stacks.
+pub trait Unwinder {
+    /// Walks the stack of a snapshot and keeps the frames; returns how many.
+    fn walk(&mut self, snapshot: &Snapshot<'_>) -> usize;
+
+    /// The addresses of the frames of the last walk, innermost first.
+    fn frames(&self) -> Vec<u64>;
+
+    /// Whether the last walk found the outermost frame, where that is known.
+    fn is_complete(&self) -> Option<bool> {
+        None
+    }
+
+    /// Forgets what was learned from earlier walks.
+    fn forget(&mut self) {}
+}
+
+/// Where the frames of a walk first differ from the reference's, which end
+/// where no call frame information covers the code; `None` if they do not. A
+/// walk may go on there, but not if the reference knows that the stack has
+/// ended.
+#[must_use]
+pub fn compare(reference: &dyn Unwinder, other: &dyn Unwinder) -> Option<usize> {
+    let (expected, found) = (reference.frames(), other.frames());
+    let same = expected.iter().zip(&found).take_while(|(a, b)| a == b).count();
+    let is_over = reference.is_complete() == Some(true);
+    if same == expected.len() && (!is_over || found.len() == same) { None } else { Some(same) }
+}

@@ -1,0 +1,86 @@
+//! The walk of this workspace, as a profiler would set it up.
+
+use std::fmt;
+
+use unwind_core::{
+    Cached, Module, ModuleMap, RowCache, RowSource, SliceMemory, UnwindCache, VirtAddr, Walker,
+};
+use unwind_snapshot::Snapshot;
+use unwind_x86::{FramePointers, SframeModule, SframeSource, X86_64, X86_64Regs};
+
+use crate::corpus::{Corpus, Tables};
+use crate::{MAX_FRAMES, Unwinder};
+
+/// How often the cache of rows could answer.
+pub use unwind_core::CacheStats as Stats;
+
+type Map = ModuleMap<SframeModule<'static>, 256>;
+
+/// A walker over SFrame tables with a cache of 512 rows in front.
+pub struct Unwind {
+    map: Box<Map>,
+    cache: Box<RowCache<512>>,
+    trace: Box<UnwindCache<MAX_FRAMES, sframe::Error>>,
+}
+
+impl fmt::Debug for Unwind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unwind").field("cache", &self.cache).finish_non_exhaustive()
+    }
+}
+
+impl Unwind {
+    /// A walker over tables of version 3.
+    #[must_use]
+    pub fn new(corpus: &Corpus) -> Self {
+        Self::with_tables(corpus, |tables| &tables.sframe)
+    }
+
+    /// A walker over tables of version 2.
+    #[must_use]
+    pub fn v2(corpus: &Corpus) -> Self {
+        Self::with_tables(corpus, |tables| &tables.sframe_v2)
+    }
+
+    fn with_tables(corpus: &Corpus, sframe: impl Fn(&'static Tables) -> &'static [u8]) -> Self {
+        let mut map: Box<Map> = Box::default();
+        for module in corpus.covered() {
+            let addr = module.tables.sframe_addr.wrapping_add(module.bias);
+            let table = SframeModule::new(sframe(module.tables), addr).unwrap().unwrap();
+            let text = VirtAddr::new(module.text.start)..VirtAddr::new(module.text.end);
+            map.add(Module { text, bias: module.bias, table }).unwrap();
+        }
+        Self { map, cache: Box::default(), trace: Box::default() }
+    }
+
+    /// How often the cache could answer.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.cache.stats()
+    }
+}
+
+impl Unwinder for Unwind {
+    fn walk(&mut self, snapshot: &Snapshot<'_>) -> usize {
+        let regs = X86_64Regs::from_all(snapshot.rip, snapshot.gpr);
+        let mut memory = SliceMemory::new(VirtAddr::new(snapshot.stack_start), snapshot.stack);
+        // Code without a table is found by the cache, too.
+        let source = RowSource::<X86_64>::or(SframeSource::new(&self.map), FramePointers);
+        let source = Cached::new(source, &mut self.cache);
+        let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
+        walker.trace(regs, &mut memory, &mut self.trace);
+        self.trace.len()
+    }
+
+    fn frames(&self) -> Vec<u64> {
+        self.trace.pcs().map(VirtAddr::get).collect()
+    }
+
+    fn is_complete(&self) -> Option<bool> {
+        Some(self.trace.is_complete())
+    }
+
+    fn forget(&mut self) {
+        self.cache.clear();
+    }
+}

@@ -1,0 +1,62 @@
+//! The frames of the committed stacks, by each way to them.
+
+#![allow(clippy::indexing_slicing, clippy::std_instead_of_core, reason = "a test")]
+
+use unwind_benches::corpus::Corpus;
+use unwind_benches::{Gimli, Unwind, Unwinder, compare};
+use unwind_snapshot::Snapshot;
+
+fn corpora() -> Vec<Corpus> {
+    Corpus::paths().iter().map(|path| Corpus::open(path)).collect()
+}
+
+#[test]
+fn every_stack_is_that_of_gimlis_rows() {
+    for corpus in corpora() {
+        let mut reference = Gimli::reference(&corpus);
+        let mut complete = 0;
+        for mut unwind in [Unwind::new(&corpus), Unwind::v2(&corpus)] {
+            for (number, snapshot) in corpus.snapshots.iter().enumerate() {
+                reference.walk(snapshot);
+                unwind.walk(snapshot);
+                let differs = compare(&reference, &unwind);
+                assert_eq!(differs, None, "{}, stack {number}", corpus.name);
+                complete += i32::from(reference.is_complete() == Some(true));
+            }
+        }
+        // Stacks that were cut off at 64 KiB have no end.
+        assert!(complete > 0 || corpus.name == "rustc", "{}", corpus.name);
+    }
+}
+
+#[test]
+fn a_cache_changes_no_frame() {
+    for corpus in corpora() {
+        let mut warm = Unwind::new(&corpus);
+        let mut cold = Unwind::new(&corpus);
+        let mut result = |snapshot: &Snapshot<'_>| {
+            cold.forget();
+            assert_eq!(warm.walk(snapshot), cold.walk(snapshot), "{}", corpus.name);
+            assert_eq!(warm.frames(), cold.frames(), "{}", corpus.name);
+            assert_eq!(warm.is_complete(), cold.is_complete(), "{}", corpus.name);
+        };
+        for _ in 0..2 {
+            corpus.snapshots.iter().for_each(&mut result);
+        }
+        assert!(warm.stats().hits > warm.stats().misses, "{}: {:?}", corpus.name, warm.stats());
+    }
+}
+
+#[test]
+fn a_frame_of_half_a_megabyte_is_kept_by_the_cache() {
+    let corpora = corpora();
+    let whole = corpora.iter().find(|corpus| corpus.name == "rustc-whole");
+    let Some(corpus) = whole else { return };
+    let large = corpus.snapshots.iter().filter(|snapshot| snapshot.stack.len() > 512 << 10);
+    assert!(large.clone().count() > 0, "stacks with that frame");
+    let mut unwind = Unwind::new(corpus);
+    for snapshot in large {
+        assert!(unwind.walk(snapshot) > 10);
+    }
+    assert_eq!(unwind.stats().unkept, 0);
+}
