@@ -2,13 +2,12 @@
 
 use core::borrow::Borrow;
 
-use unwind_core::Row;
+use unwind_core::{Base, CfaRule, RegRule, Row};
 
 use crate::{
     Abi, Endian, Error, Fde, FdeKind, Fre, FreInfo, FreType, Header, SectionOffset, Version,
-    fde::{Dialect, Entry},
+    fde::Entry,
     fre::{Scan, Stop},
-    row::DefaultWords,
     search::{self, Ascending, Place},
 };
 
@@ -123,10 +122,15 @@ pub(crate) fn find<S: Source>(
     Ok(Some(Found { fde: Fde::new(header, at, index, start, *entry), fre }))
 }
 
-/// Whether a table is of the most frequent form: little-endian, and of a known
-/// ABI.
+/// Whether a table is of the most frequent form: of 64-bit x86 code, with the
+/// return address of all functions at one place, and no such place for the
+/// frame pointer.
 pub(crate) const fn is_plain(header: &Header) -> bool {
-    !matches!(header.abi, Abi::Unknown(_)) && matches!(header.endian, Endian::Little)
+    let fixed = (header.fixed_ra_offset, header.fixed_fp_offset);
+    matches!(
+        (header.abi, header.endian, fixed),
+        (Abi::Amd64Little, Endian::Little, (Some(_), None))
+    )
 }
 
 /// Finds the rules at `pc`, in bytes from the section, in a table that
@@ -164,24 +168,23 @@ pub(crate) fn find_plain<S: Source>(
     let row = source.window().get(scan.found?..)?;
     let (&info, words) = row.get(usize::from(kind.width())..)?.split_first()?;
     let info = FreInfo(info);
-    // Nearly every row has others behind it, so that three words can be read.
-    let [cfa, second, third] = match info.word_size()? {
-        1 => words.first_chunk().map(|&[a, b, c]| [a, b, c].map(widen))?,
-        2 => words.first_chunk().map(|&[a, b, c, d, e, f]| {
-            [[a, b], [c, d], [e, f]].map(|word| i16::from_le_bytes(word).into())
-        })?,
+    // Nearly every row has others behind it, so that two words can be read.
+    let [cfa, second] = match info.word_size()? {
+        1 => words.first_chunk().map(|&[a, b]| [a, b].map(|byte| byte.cast_signed().into()))?,
+        2 => words
+            .first_chunk()
+            .map(|&[a, b, c, d]| [[a, b], [c, d]].map(|word| i16::from_le_bytes(word).into()))?,
         _ => return None,
     };
-    let count = info.word_count();
-    let second = (count > 1).then_some(second);
-    let third = (count > 2).then_some(third);
-    let words = (count > 0).then_some(DefaultWords { cfa, second, third })?;
-    words.row(Dialect::new(header), info, entry.is_signal(header.version))
-}
-
-#[inline(always)]
-fn widen(byte: u8) -> i32 {
-    byte.cast_signed().into()
+    let fp = match info.word_count() {
+        0 => return None,
+        1 => RegRule::Same,
+        _ => RegRule::AtCfa(second),
+    };
+    let base = if info.cfa_base_is_sp() { Base::Sp } else { Base::Fp };
+    let ra = RegRule::AtCfa(header.fixed_ra_offset?.into());
+    let row = Row::new(CfaRule::Offset(base, cfa), ra, fp);
+    Some(if entry.is_signal(header.version) { row.with_signal() } else { row })
 }
 
 /// Where in the window of `source` the row is that `scan` looks for.
