@@ -21,6 +21,8 @@ use crate::{Ia32, X86_64};
 ///   a function, and how a function realigns its stack;
 /// * at the exit: runs of `pop`, `add rsp`, `lea rsp, [reg+n]`, `mov rsp, rbp`
 ///   and `leave` up to a `ret` or a tail call;
+/// * the entries of a lazy procedure linkage table, for which not every linker
+///   writes call frame information;
 ///
 /// and the 32-bit forms. Everywhere else it has no row, and neither has it for
 /// a return address. Code is only looked at, never run past a branch, so a
@@ -70,7 +72,7 @@ pub(crate) fn row_of_code(
 ) -> Option<Row> {
     let code = Code { word, ahead };
     let row = code.realigning(behind).or_else(|| code.entry(pc, behind));
-    let row = row.or_else(|| code.exit(behind))?;
+    let row = row.or_else(|| code.linkage(behind)).or_else(|| code.exit(behind))?;
     Some(row.with_origin(Origin::Instructions))
 }
 
@@ -116,6 +118,31 @@ impl Code<'_> {
             return Some(self.row(1, RegRule::AtCfa(saved)));
         }
         (self.is_sub_sp(rest) && Self::may_start(pc, behind)).then_some(at_entry)
+    }
+
+    /// An entry of a lazy procedure linkage table, which keeps no frame:
+    ///
+    /// ```text
+    ///     jmp [slot]; push number; jmp resolver
+    /// ```
+    fn linkage(&self, behind: &[u8]) -> Option<Row> {
+        // The slot's address is relative to the pc or absolute (0x25), or
+        // relative to ebx (0xa3).
+        let pushed = match *self.ahead {
+            [0xff, 0x25 | 0xa3, _, _, _, _, 0x68, _, _, _, _, 0xe9, ..] => 0,
+            [0x68, _, _, _, _, 0xe9, ..]
+                if matches!(*behind, [.., 0xff, 0x25 | 0xa3, _, _, _, _]) =>
+            {
+                0
+            }
+            [0xe9, ..]
+                if matches!(*behind, [.., 0xff, 0x25 | 0xa3, _, _, _, _, 0x68, _, _, _, _]) =>
+            {
+                1
+            }
+            _ => return None,
+        };
+        Some(self.row(pushed, RegRule::Same))
     }
 
     /// How functions realign their stack: another register takes the CFA, the

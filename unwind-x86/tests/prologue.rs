@@ -158,6 +158,30 @@ fn a_tail_call_ends_a_function_only_once_its_frame_is_gone() {
 }
 
 #[test]
+fn an_entry_of_a_lazy_linkage_table_has_its_rows() {
+    for slot in [0x25, 0xa3] {
+        let entry = [
+            0xff, slot, 0xda, 0x2f, 0x01, 0x00, // 0 jmp [slot]
+            0x68, 0x07, 0x00, 0x00, 0x00, // 6 push 7
+            0xe9, 0x70, 0xff, 0xff, 0xff, // 11 jmp to the table's start
+        ];
+        for (at, cfa) in [(0, 8), (6, 8), (11, 16)] {
+            assert_eq!(row_64(0x40_1010, &entry, at), sp_64(cfa, SAME), "at +{at}");
+            assert_eq!(row_32(0x40_1010, &entry, at), sp_32(cfa / 2, SAME), "at +{at}");
+        }
+        // Inside an instruction, or with anything else in its place.
+        for at in [1, 2, 5, 7, 12] {
+            assert_eq!(row_64(0x40_1010, &entry, at), None, "at +{at}");
+        }
+        for (wrong, at) in [(0, 6), (0, 11), (1, 0), (6, 0), (6, 11), (11, 0), (11, 6)] {
+            let mut other = entry;
+            other[wrong] = 0x90;
+            assert_eq!(row_64(0x40_1010, &other, at), None, "+{wrong} is another, at +{at}");
+        }
+    }
+}
+
+#[test]
 fn each_instruction_of_a_32_bit_frame_has_its_row_or_leaves_it_to_the_frame_pointer() {
     const CODE: &[u8] = &[
         0xf3, 0x0f, 0x1e, 0xfb, // 0 endbr32
