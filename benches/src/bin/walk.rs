@@ -85,8 +85,9 @@ fn measure(mode: &str, name: &str, rounds: usize, count: usize, corpus: &Corpus)
     println!("{frames}");
 }
 
-/// Asks for a stack, or whether there is one to deliver, in one entry after
-/// another or in the same.
+/// Asks for a stack of one new task after another, which takes in the client's
+/// registration too, or again and again of one; or whether there is one to
+/// deliver.
 fn request(what: &str, rounds: usize) {
     let deferral = Deferral::new(1);
     let tasks: Vec<_> = (0..rounds).map(|_| Task::new()).collect();
