@@ -160,14 +160,8 @@ pub(crate) fn find_plain<S: Source>(
     let target = entry.pc_offset(at, header, offset).ok()?;
     let kind = entry.fre_type(at).ok()?;
     let checkpoint = source.checkpoint(index, entry.num_fres, target);
-    let mut scan = Scan::new(target, entry.num_fres, first).from(checkpoint);
-    let stop = scan.advance(source.window(), kind, Endian::Little);
-    if stop != Stop::Done || scan.next > source.window().len() {
-        return None;
-    }
-    let row = source.window().get(scan.found?..)?;
-    let (&info, words) = row.get(usize::from(kind.width())..)?.split_first()?;
-    let info = FreInfo(info);
+    let scan = Scan::new(target, entry.num_fres, first).from(checkpoint);
+    let (info, words) = scan.row_in(source.window(), kind)?;
     // Nearly every row has others behind it, so that two words can be read.
     let [cfa, second] = match info.word_size()? {
         1 => words.first_chunk().map(|&[a, b]| [a, b].map(|byte| byte.cast_signed().into()))?,
@@ -176,14 +170,15 @@ pub(crate) fn find_plain<S: Source>(
             .map(|&[a, b, c, d]| [[a, b], [c, d]].map(|word| i16::from_le_bytes(word).into()))?,
         _ => return None,
     };
-    let fp = match info.word_count() {
-        0 => return None,
-        1 => RegRule::Same,
-        _ => RegRule::AtCfa(second),
-    };
     let base = if info.cfa_base_is_sp() { Base::Sp } else { Base::Fp };
+    let cfa = CfaRule::Offset(base, cfa);
     let ra = RegRule::AtCfa(header.fixed_ra_offset?.into());
-    let row = Row::new(CfaRule::Offset(base, cfa), ra, fp);
+    // Each rule by itself, so that it is known where it is packed.
+    let row = match info.word_count() {
+        0 => return None,
+        1 => Row::new(cfa, ra, RegRule::Same),
+        _ => Row::new(cfa, ra, RegRule::AtCfa(second)),
+    };
     Some(if entry.is_signal(header.version) { row.with_signal() } else { row })
 }
 
