@@ -9,14 +9,14 @@
     reason = "tests"
 )]
 
-use gimli::{
-    CfaRule as GimliCfa, CieOrFde, RegisterRule, RunTimeEndian, UnwindContextStorage,
-    UnwindSection, UnwindTableRow,
-};
+mod gimli_rows;
+
+use gimli::{CieOrFde, RegisterRule, RunTimeEndian, UnwindContextStorage, UnwindSection};
+use gimli_rows::{registers, translate};
 use proptest::{collection::vec, prelude::*, sample::select};
 use sframe::{Abi, Builder, CfiLost, CfiSection, Format, Section};
 use testdata::{CfiBuilder, Cie};
-use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+use unwind_core::Row;
 
 const ADDR: u64 = 0x10_0000;
 const ABIS: [Abi; 4] = [Abi::Aarch64Big, Abi::Aarch64Little, Abi::Amd64Little, Abi::S390xBig];
@@ -26,82 +26,10 @@ struct Deep;
 
 impl<T: gimli::ReaderOffset> UnwindContextStorage<T> for Deep {
     type Rules = [(gimli::Register, RegisterRule<T>); 64];
-    type Stack = Box<[UnwindTableRow<T, Self>; 40]>;
+    type Stack = Box<[gimli::UnwindTableRow<T, Self>; 40]>;
 }
 
 type Reader<'a> = gimli::EndianSlice<'a, RunTimeEndian>;
-type GimliRow = UnwindTableRow<usize, Deep>;
-
-/// SP, FP, RA.
-fn registers(abi: Abi) -> (u8, u8, u8) {
-    match abi {
-        Abi::Amd64Little => (7, 6, 16),
-        Abi::S390xBig => (15, 11, 14),
-        _ => (31, 29, 30),
-    }
-}
-
-fn base(abi: Abi, register: gimli::Register) -> Option<Base> {
-    let (sp, fp, _) = registers(abi);
-    let number = u8::try_from(register.0).ok().filter(|&number| number < 0xfe)?;
-    Some(match number {
-        _ if number == sp => Base::Sp,
-        _ if number == fp => Base::Fp,
-        _ => Base::Reg(DwarfReg(number)),
-    })
-}
-
-fn narrow(offset: i64) -> Option<i32> {
-    i32::try_from(offset).ok()
-}
-
-fn rule(abi: Abi, rule: Option<RegisterRule<usize>>) -> Option<RegRule> {
-    Some(match rule {
-        None | Some(RegisterRule::SameValue) => RegRule::Same,
-        Some(RegisterRule::Undefined) => RegRule::Undefined,
-        Some(RegisterRule::Offset(offset)) => RegRule::AtCfa(narrow(offset)?),
-        Some(RegisterRule::ValOffset(offset)) => RegRule::Cfa(narrow(offset)?),
-        Some(RegisterRule::Register(register)) => RegRule::Reg(base(abi, register)?, 0),
-        _ => return None,
-    })
-}
-
-/// What a gimli row says, if a V3 table can say it.
-fn translate(abi: Abi, row: &GimliRow) -> Option<Row> {
-    let (sp, fp, ra) = registers(abi);
-    let of = |number: u8| row.register(gimli::Register(number.into()));
-    let ra = rule(abi, of(ra))?;
-    if ra == RegRule::Undefined {
-        return Some(Row::outermost());
-    }
-    let aarch64 = matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little);
-    let GimliCfa::RegisterAndOffset { register, offset } = *row.cfa() else { return None };
-    let cfa = CfaRule::Offset(base(abi, register)?, narrow(offset)?);
-    let fp = rule(abi, of(fp))?;
-    let sp = rule(abi, of(sp));
-    let s390x = abi == Abi::S390xBig;
-    let sp_is_cfa = match of(registers(abi).0) {
-        None => true,
-        Some(RegisterRule::SameValue) => false,
-        _ => match (sp?, cfa) {
-            (RegRule::AtCfa(_), _) => s390x,
-            (RegRule::Cfa(offset), _) => offset == if s390x { -160 } else { 0 },
-            (RegRule::Reg(base, 0), CfaRule::Offset(cfa, 0)) => base == cfa && !s390x,
-            _ => false,
-        },
-    };
-    let scaled = !s390x || (offset - 160) % 8 == 0 && narrow(offset - 160).is_some();
-    let ra_fits = !matches!((ra, abi), (RegRule::Cfa(_), _) | (RegRule::Same, Abi::Amd64Little));
-    if fp == RegRule::Undefined || !sp_is_cfa || !scaled || !ra_fits {
-        return None;
-    }
-    let row_ = Row::new(cfa, ra, fp);
-    match row.register(gimli::AArch64::RA_SIGN_STATE).filter(|_| aarch64) {
-        None | Some(RegisterRule::Constant(0)) => Some(row_),
-        Some(RegisterRule::Constant(1)) => Some(row_.with_signed_ra()),
-        Some(_) => None,
-    }
-}
 
 fn leb(value: u64) -> Vec<u8> {
     let mut value = value;

@@ -1,14 +1,14 @@
 //! Any call frame information becomes a valid table, and wherever gimli finds a
 //! row that a table can say, the table has the same.
 
-use gimli::{
-    CfaRule as GimliCfa, CieOrFde, RegisterRule, RunTimeEndian, UnwindContextStorage,
-    UnwindSection, UnwindTableRow,
-};
+use gimli::{CieOrFde, RegisterRule, RunTimeEndian, UnwindContextStorage, UnwindSection};
 use sframe::{Abi, Builder, CfiSection, Format, Section};
-use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+use unwind_core::Row;
 
-use crate::input::Input;
+use crate::{
+    gimli_rows::{registers, translate},
+    input::Input,
+};
 
 const ADDR: u64 = 0x10_0000;
 const ABIS: [Abi; 4] = [Abi::Amd64Little, Abi::Aarch64Little, Abi::Aarch64Big, Abi::S390xBig];
@@ -59,11 +59,10 @@ struct Deep;
 
 impl<T: gimli::ReaderOffset> UnwindContextStorage<T> for Deep {
     type Rules = [(gimli::Register, RegisterRule<T>); 64];
-    type Stack = Box<[UnwindTableRow<T, Self>; 16]>;
+    type Stack = Box<[gimli::UnwindTableRow<T, Self>; 16]>;
 }
 
 type Reader<'a> = gimli::EndianSlice<'a, RunTimeEndian>;
-type GimliRow = UnwindTableRow<usize, Deep>;
 
 /// An entry that gimli reads to its end.
 struct Fde {
@@ -130,75 +129,5 @@ fn gimli_fdes(abi: Abi, bytes: &[u8]) -> Vec<Fde> {
             rows.clear();
         }
         fdes.push(Fde { start, end, rows });
-    }
-}
-
-/// SP, FP, RA.
-fn registers(abi: Abi) -> (u8, u8, u8) {
-    match abi {
-        Abi::Amd64Little => (7, 6, 16),
-        Abi::S390xBig => (15, 11, 14),
-        _ => (31, 29, 30),
-    }
-}
-
-fn base(abi: Abi, register: gimli::Register) -> Option<Base> {
-    let (sp, fp, _) = registers(abi);
-    let number = u8::try_from(register.0).ok().filter(|&number| number < 0xfe)?;
-    Some(match number {
-        _ if number == sp => Base::Sp,
-        _ if number == fp => Base::Fp,
-        _ => Base::Reg(DwarfReg(number)),
-    })
-}
-
-fn narrow(offset: i64) -> Option<i32> {
-    i32::try_from(offset).ok()
-}
-
-fn rule(abi: Abi, rule: Option<RegisterRule<usize>>) -> Option<RegRule> {
-    Some(match rule {
-        None | Some(RegisterRule::SameValue) => RegRule::Same,
-        Some(RegisterRule::Undefined) => RegRule::Undefined,
-        Some(RegisterRule::Offset(offset)) => RegRule::AtCfa(narrow(offset)?),
-        Some(RegisterRule::ValOffset(offset)) => RegRule::Cfa(narrow(offset)?),
-        Some(RegisterRule::Register(register)) => RegRule::Reg(base(abi, register)?, 0),
-        _ => return None,
-    })
-}
-
-/// What a gimli row says, if a V3 table can say it.
-fn translate(abi: Abi, row: &GimliRow) -> Option<Row> {
-    let (sp, fp, ra) = registers(abi);
-    let of = |number: u8| row.register(gimli::Register(number.into()));
-    let ra = rule(abi, of(ra))?;
-    if ra == RegRule::Undefined {
-        return Some(Row::outermost());
-    }
-    let GimliCfa::RegisterAndOffset { register, offset } = *row.cfa() else { return None };
-    let cfa = CfaRule::Offset(base(abi, register)?, narrow(offset)?);
-    let fp = rule(abi, of(fp))?;
-    let s390x = abi == Abi::S390xBig;
-    let sp_is_cfa = match (of(sp), cfa) {
-        (None, _) => true,
-        (Some(RegisterRule::SameValue), _) => false,
-        (Some(RegisterRule::Offset(_)), _) => s390x,
-        (Some(RegisterRule::ValOffset(offset)), _) => offset == if s390x { -160 } else { 0 },
-        (Some(RegisterRule::Register(register)), CfaRule::Offset(cfa, 0)) => {
-            base(abi, register) == Some(cfa) && !s390x
-        }
-        _ => false,
-    };
-    let scaled = !s390x || (offset - 160) % 8 == 0 && narrow(offset - 160).is_some();
-    let ra_fits = !matches!((ra, abi), (RegRule::Cfa(_), _) | (RegRule::Same, Abi::Amd64Little));
-    if fp == RegRule::Undefined || !sp_is_cfa || !scaled || !ra_fits {
-        return None;
-    }
-    let translated = Row::new(cfa, ra, fp);
-    let aarch64 = matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little);
-    match row.register(gimli::AArch64::RA_SIGN_STATE).filter(|_| aarch64) {
-        None | Some(RegisterRule::Constant(0)) => Some(translated),
-        Some(RegisterRule::Constant(1)) => Some(translated.with_signed_ra()),
-        Some(_) => None,
     }
 }

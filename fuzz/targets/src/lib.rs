@@ -49,6 +49,8 @@ mod walk_x86_64;
 mod arena;
 #[path = "../../../unwind-core/tests/support/deferred_world.rs"]
 mod deferred_world;
+#[path = "../../../sframe/tests/gimli_rows/mod.rs"]
+mod gimli_rows;
 #[path = "../../../unwind-x86/tests/paging_model/mod.rs"]
 mod paging_model;
 #[path = "../../../unwind-core/tests/support/sim.rs"]
