@@ -17,7 +17,7 @@ pub(crate) use error::SframeError;
 
 use crate::error::Error;
 
-/// Show the SFrame tables of a file.
+/// Show, check and build the SFrame tables of a file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
