@@ -52,7 +52,8 @@ pub enum RegRule {
     AtCfa(i32),
     /// The CFA plus so many bytes, itself.
     Cfa(i32),
-    /// A register's value plus so many bytes.
+    /// A register's value plus so many bytes. For a return address: not the
+    /// stack pointer's, and only where all registers are known.
     Reg(Base, i32),
     /// The word in memory at a register's value plus so many bytes.
     AtReg(Base, i32),

@@ -73,8 +73,10 @@ pub enum StepError {
     UnknownRegister(Base),
     /// An address that the row computes leaves the address space.
     Overflow,
-    /// The row has a rule that cannot be right, such as a return address that
-    /// is a stack address.
+    /// The row has a rule that cannot be right: a return address that is
+    /// computed from the CFA or the stack pointer, or is kept in the link
+    /// register of a CPU without one, or in a frame pointer that has been
+    /// through a call.
     BadRule,
     /// A signal trampoline that this CPU's kernel does not make.
     UnknownTrampoline,
@@ -233,6 +235,7 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
                 self.load(value, offset).map(|(ra, at)| (ra, Some(at)))
             }
             RegRule::Reg(base, offset) => {
+                self.check_keeps_return_address(base)?;
                 let value = self.register(base)?;
                 let ra = A::WORD.offset(value, offset).ok_or(StepError::Overflow)?;
                 Ok((ra, None))
@@ -243,6 +246,17 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
             },
             RegRule::Cfa(_) | RegRule::Undefined => Err(StepError::BadRule),
         }
+    }
+
+    /// A call overwrites whatever register keeps a return address, and the stack
+    /// pointer keeps none: a row that says so would make up a pc.
+    fn check_keeps_return_address(&self, base: Base) -> Result<(), StepError> {
+        let is_sp = base == Base::Sp || Some(base) == A::SP.map(Base::Reg);
+        let is_fp = base == Base::Fp || Some(base) == A::FP.map(Base::Reg);
+        if is_sp || is_fp && self.frame.registers.is_none() {
+            return Err(StepError::BadRule);
+        }
+        Ok(())
     }
 
     fn caller_fp(&mut self, rule: RegRule, cfa: u64) -> Result<Option<u64>, StepError> {

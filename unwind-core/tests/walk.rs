@@ -310,6 +310,39 @@ fn a_return_address_cannot_be_a_stack_address() {
 }
 
 #[test]
+fn a_return_address_is_never_computed_from_the_stack_pointer() {
+    // Each names an address that has code.
+    for base in [Base::Sp, Base::Reg(DwarfReg(7))] {
+        let row = Row::new(CfaRule::sp(8), RegRule::Reg(base, 0x1010 - 0x8000), RegRule::Same);
+        let (frames, end) = walk(Script::new([(0x1000, row)]), START, &Stack::default());
+        assert_eq!((frames, end), (vec![0x1010], End::Step(StepError::BadRule)), "{base:?}");
+    }
+}
+
+#[test]
+fn a_return_address_is_in_the_frame_pointer_only_where_all_registers_are_known() {
+    for base in [Base::Fp, Base::Reg(DwarfReg(6))] {
+        let in_fp = Row::new(CfaRule::sp(8), RegRule::Reg(base, 0), RegRule::Same);
+        let script = Script::new([(0x1000, in_fp), (0x2000, in_fp)]);
+        let regs = Regs { fp: 0x2010, ..START };
+        // The first frame's caller still has it, but what it called may not.
+        let (frames, end) = walk(script.clone(), regs, &Stack::default());
+        assert_eq!(
+            (frames, end),
+            (vec![0x1010, 0x2010], End::Step(StepError::BadRule)),
+            "{base:?}"
+        );
+
+        // A trampoline at 0x5160 restores pc, sp, fp and r3.
+        let rows = [(0x1000, locals(0)), (0x2000, in_fp), (0x5100, Row::signal_context())];
+        let saved = [(0x8000, 0x5160), (0x8008, 0x2010), (0x8010, 0x9000), (0x8018, 0x3010)];
+        let stack = Stack::new(saved.into_iter().chain([(0x8020, 0)]));
+        let (frames, end) = walk(Script::new(rows), START, &stack);
+        assert_eq!((frames, end), (vec![0x1010, 0x5160, 0x2010, 0x3010], End::NoRow), "{base:?}");
+    }
+}
+
+#[test]
 fn every_rule_finds_what_it_says() {
     let r3 = Base::Reg(R3);
     let stack = Stack::new([
