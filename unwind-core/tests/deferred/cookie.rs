@@ -1,0 +1,111 @@
+//! Cookies: one an entry, and never one twice.
+
+use core::sync::atomic::Ordering;
+use std::collections::HashSet;
+
+use unwind_core::*;
+
+use crate::{
+    STACK,
+    sim::{Kernel, Task},
+};
+
+fn cookies_are_unique<C: CookieSource>(source: C) {
+    let kernel = Kernel::with_cookies(source);
+    let [client] = kernel.register();
+    let tasks: Vec<Task> = (0..50).map(|_| Task::new(STACK)).collect();
+    let mut seen = HashSet::new();
+    for round in 0..50 {
+        for (task, number) in tasks.iter().zip(0_u32..) {
+            // The clock stands still for a while, and CPUs change.
+            kernel.unwind.host().clock.store(round / 10, Ordering::SeqCst);
+            kernel.unwind.host().cpu.store(number % 4, Ordering::SeqCst);
+            let cookie = kernel.unwind.cookie(task).unwrap();
+            kernel.unwind.host().cpu.store((number + 1) % 4, Ordering::SeqCst);
+            assert_eq!(kernel.ask(task, client), cookie, "one entry");
+            let nmi = kernel.unwind.host().nmi(|| kernel.ask(task, client));
+            assert_eq!(nmi, cookie, "one entry, in an nmi");
+            assert!(seen.insert(cookie), "{cookie:?} was given twice");
+            assert_eq!(kernel.return_to_user(task)[0].cookie, cookie);
+        }
+    }
+}
+
+#[test]
+fn r1_2_cookies_are_unique_over_tasks_and_entries_whatever_their_source() {
+    cookies_are_unique(SerialCookies::new());
+    cookies_are_unique(CounterCookies::new());
+    cookies_are_unique(PerCpuCookies::<4>::new());
+    cookies_are_unique(ClockCookies::new());
+}
+
+#[test]
+fn r1_2_cookies_stay_unique_when_a_tasks_entry_counter_wraps() {
+    let kernel = Kernel::new();
+    let tasks = [Task::new(STACK), Task::new(STACK)];
+    let mut seen = HashSet::new();
+    for _ in 0..200_000 {
+        for task in &tasks {
+            assert!(seen.insert(kernel.unwind.cookie(task).unwrap()));
+            assert_eq!(kernel.unwind.user_return(task), UserReturn::Ready);
+        }
+    }
+}
+
+#[test]
+fn r1_4_a_counter_gives_one_two_three_and_never_zero() {
+    let kernel = Kernel::with_cookies(CounterCookies::new());
+    let tasks = [Task::new(STACK), Task::new(STACK)];
+    let mut cookies = Vec::new();
+    for task in tasks.iter().chain(&tasks) {
+        cookies.push(kernel.unwind.cookie(task).unwrap().get());
+        assert_eq!(kernel.unwind.user_return(task), UserReturn::Ready);
+    }
+    assert_eq!(cookies, [1, 2, 3, 4]);
+}
+
+#[test]
+fn r1_5_a_cookie_ends_with_its_entry_also_if_nobody_asked_for_a_stack() {
+    let kernel = Kernel::new();
+    let [client] = kernel.register();
+    let task = Task::new(STACK);
+    let without = kernel.unwind.cookie(&task).unwrap();
+    assert!(kernel.return_to_user(&task).is_empty());
+    let with = kernel.ask(&task, client);
+    assert_eq!(kernel.return_to_user(&task).len(), 1);
+    let after = kernel.unwind.cookie(&task).unwrap();
+    assert_eq!(HashSet::from([without, with, after]).len(), 3);
+}
+
+#[test]
+fn r3_3_the_cookie_is_the_time_of_the_first_request() {
+    let kernel = Kernel::with_cookies(ClockCookies::new());
+    let [client] = kernel.register();
+    let (task, other) = (Task::new(STACK), Task::new(STACK));
+    let at = |time| kernel.unwind.host().clock.store(time, Ordering::SeqCst);
+    at(1_000);
+    assert_eq!(kernel.ask(&task, client).get(), 1_000);
+    at(2_000);
+    assert_eq!(kernel.ask(&task, client).get(), 1_000, "the first request counts");
+    assert_eq!(kernel.ask(&other, client).get(), 2_000);
+    kernel.return_to_user(&task);
+    assert_eq!(kernel.ask(&task, client).get(), 2_001, "moved on: 2,000 is taken");
+}
+
+#[test]
+fn a_task_that_migrates_keeps_its_cookie_and_the_cpu_it_left_goes_on() {
+    let kernel = Kernel::with_cookies(PerCpuCookies::<8>::new());
+    let [client] = kernel.register();
+    let (task, other) = (Task::new(STACK), Task::new(STACK));
+    let on = |cpu| kernel.unwind.host().cpu.store(cpu, Ordering::SeqCst);
+    on(5);
+    let cookie = kernel.ask(&task, client);
+    assert_eq!(cookie.get(), 3 << 32 | 6, "the counter above, the cpu plus one below");
+    on(2);
+    assert_eq!(kernel.ask(&task, client), cookie);
+    assert_eq!(kernel.return_to_user(&task)[0].cookie, cookie);
+    on(5);
+    assert_eq!(kernel.ask(&other, client).get(), 5 << 32 | 6);
+    on(2);
+    assert_eq!(kernel.ask(&task, client).get(), 3 << 32 | 3);
+}

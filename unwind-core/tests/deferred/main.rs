@@ -1,0 +1,23 @@
+//! The rules of deferred unwinding, one by one.
+#![cfg(not(loom))]
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test that goes wrong fails"
+)]
+
+mod cancellation;
+mod cookie;
+mod delivery;
+mod host;
+mod life_cycle;
+mod request;
+mod sample_end;
+#[path = "../support/sim.rs"]
+mod sim;
+mod walk;
+
+const STACK: &[u64] = &[0x1000, 0x2000, 0x3000];

@@ -1,0 +1,103 @@
+//! Any walk will do: other architectures, other rows, modes that have no stack.
+
+use core::convert::Infallible;
+
+use unwind_core::*;
+
+use crate::{
+    STACK,
+    sim::{self, Cache, Call, FramePointers, Kernel, Regs, Task, Toy},
+};
+
+/// A CPU with words of four bytes.
+struct Small;
+
+impl Arch for Small {
+    type Regs = Regs;
+    const WORD: WordSize = WordSize::Four;
+}
+
+#[test]
+fn r3_1_stacks_of_either_word_size_are_delivered() {
+    let kernel = Kernel::new();
+    let [client] = kernel.register();
+    let task = Task::new(STACK);
+    kernel.ask(&task, client);
+    // The caller's frame pointer, the return address; then the end.
+    let words = [0x108_u32, 0x2000, 0, 0];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut cache = Cache::new();
+    let walk = |trace: &mut Cache| {
+        let mut memory = SliceMemory::new(VirtAddr::new(0x100), &bytes);
+        let regs = Regs { pc: 0x1000, sp: 0x100, fp: 0x100 };
+        Walker::new(Small, FramePointers).trace(regs, &mut memory, trace);
+    };
+    let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
+    let call = Call::of(&delivery.next().unwrap());
+    assert_eq!((call.end, call.stack), (SampleEnd::Matched, Some(vec![0x1000, 0x2000])));
+}
+
+/// A source of rows that knows no address.
+struct NoSource;
+
+impl RowSource<Toy> for NoSource {
+    type Error = Infallible;
+
+    fn row<M: Memory>(
+        &mut self,
+        _: &FrameContext<'_, Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn r1_8_any_walk_will_do_and_a_partial_one_is_told_from_a_whole_one() {
+    let kernel = Kernel::new();
+    let [client] = kernel.register();
+    let task = Task::new(STACK);
+    let regs = Regs { pc: 0x1000, sp: 0x100, fp: 0x100 };
+    kernel.ask(&task, client);
+    let mut cache = Cache::new();
+    let walk = |trace: &mut Cache| {
+        let mut memory = SliceMemory::new(VirtAddr::new(0), &[]);
+        Walker::new(Toy, NoSource).trace(regs, &mut memory, trace);
+    };
+    let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
+    let serving = delivery.next().unwrap();
+    assert_eq!(serving.end(), SampleEnd::Truncated);
+    assert_eq!(serving.trace().unwrap().end(), Some(End::NoRow));
+    assert_eq!(sim::pcs_of(serving.trace().unwrap()), [0x1000]);
+}
+
+/// A CPU in a mode whose stacks cannot be walked.
+struct Vm86;
+
+impl Arch for Vm86 {
+    type Regs = Regs;
+    const WORD: WordSize = WordSize::Four;
+
+    fn is_walkable(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn r3_10_a_task_in_a_mode_that_cannot_be_walked_is_called_back_without_frames() {
+    let kernel = Kernel::new();
+    let [client] = kernel.register();
+    let task = Task::new(STACK);
+    kernel.ask(&task, client);
+    let mut cache = Cache::new();
+    let walk = |trace: &mut Cache| {
+        let mut memory = SliceMemory::new(VirtAddr::new(0), &[]);
+        let regs = Regs { pc: 0x1000, sp: 0x100, fp: 0x100 };
+        Walker::new(Vm86, FramePointers).trace(regs, &mut memory, trace);
+    };
+    let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
+    let serving = delivery.next().unwrap();
+    assert_eq!(serving.end(), SampleEnd::StackLost);
+    assert_eq!(serving.trace().unwrap().end(), Some(End::NotWalkable));
+    assert!(serving.trace().unwrap().is_empty());
+}
