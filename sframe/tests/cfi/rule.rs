@@ -1,0 +1,183 @@
+//! Rules: what a table can say of them, and what is lost of those that it cannot.
+
+use sframe::{CfiReason, Format, LostReason};
+use testdata::Cie;
+use unwind_core::{Base, CfaRule, RegRule, Row};
+
+use crate::{
+    AMD64, One, SAVED,
+    dwarf::{
+        ADVANCE, BREG, DEF_CFA, DEF_CFA_EXPRESSION, DEF_CFA_OFFSET, DEREF, EXPRESSION, LIT, OFFSET,
+        OFFSET_SF, PLUS_CONST, R10, RBP, REGISTER, REMEMBER, RESTORE, RESTORE_STATE, RIP, RSP,
+        SAME_VALUE, UNDEFINED, VAL_EXPRESSION, VAL_OFFSET,
+    },
+    reg, sp,
+};
+
+#[test]
+fn a_state_is_remembered_whole_and_states_nest() {
+    let one = One::amd64(
+        0x20,
+        &[
+            REMEMBER,
+            DEF_CFA_OFFSET,
+            16,
+            OFFSET | RBP,
+            2,
+            ADVANCE | 4,
+            REMEMBER,
+            DEF_CFA,
+            RBP,
+            32,
+            RESTORE | RBP,
+            ADVANCE | 4,
+            RESTORE_STATE,
+            ADVANCE | 4,
+            RESTORE_STATE,
+        ],
+    );
+    let inner = Row::new(CfaRule::sp(16), SAVED, RegRule::AtCfa(-16));
+    one.expect(&[
+        (0x1000, inner),
+        (0x1004, Row::new(CfaRule::fp(32), SAVED, RegRule::Same)),
+        (0x1008, inner),
+        (0x100c, sp(8)),
+    ]);
+}
+
+#[test]
+fn what_holds_before_a_state_that_was_not_remembered_is_kept() {
+    let one = One::amd64(0x20, &[ADVANCE | 4, DEF_CFA_OFFSET, 16, ADVANCE | 4, RESTORE_STATE]);
+    one.expect_lost(0x1008, 0x18, CfiReason::NothingRemembered);
+    assert_eq!((one.row(0x1003), one.row(0x1007)), (Some(sp(8)), Some(sp(16))));
+    let deep = One::amd64(0x20, &[REMEMBER; 300]);
+    deep.expect_lost(0x1000, 0x20, CfiReason::TooManyRemembered);
+}
+
+#[test]
+fn offsets_beyond_16_bits_are_kept() {
+    // sub $540072,%rsp; probes on the way by r11.
+    let one = One::amd64(
+        0x20,
+        &[
+            ADVANCE | 4,
+            DEF_CFA,
+            11,
+            0xb8,
+            0xe0,
+            0x20,
+            ADVANCE | 8,
+            DEF_CFA,
+            RSP,
+            0xb0,
+            0xfb,
+            0x20,
+            OFFSET | RBP,
+            0x80,
+            0x80,
+            0x40,
+        ],
+    );
+    one.expect(&[
+        (0x1004, Row::new(CfaRule::Offset(reg(11), 536_632), SAVED, RegRule::Same)),
+        (0x100c, Row::new(CfaRule::sp(540_080), SAVED, RegRule::AtCfa(-8 * 0x10_0000))),
+    ]);
+}
+
+#[test]
+fn offsets_beyond_32_bits_are_lost() {
+    let huge = [0x80, 0x80, 0x80, 0x80, 0x10];
+    let mut cfa = vec![ADVANCE | 4, DEF_CFA_OFFSET];
+    cfa.extend(huge);
+    cfa.extend([ADVANCE | 4, DEF_CFA_OFFSET, 8]);
+    let one = One::amd64(0x20, &cfa);
+    one.expect_lost(0x1004, 4, CfiReason::Offset(1 << 32));
+    assert_eq!(one.row(0x1008), Some(sp(8)));
+
+    let mut fp = vec![OFFSET | RBP];
+    fp.extend(huge);
+    One::amd64(0x20, &fp).expect_lost(0x1000, 0x20, CfiReason::Offset(-8 << 32));
+}
+
+#[test]
+fn saved_registers_are_found_in_every_way_that_there_is() {
+    let rdi = reg(5);
+    let r12 = reg(12);
+    for (instructions, ra, fp) in [
+        // vfork keeps the return address in rdi, zlib rbp in a slot below others.
+        (&[REGISTER, RIP, 5][..], RegRule::Reg(rdi, 0), RegRule::Same),
+        (&[REGISTER, RBP, 12], SAVED, RegRule::Reg(r12, 0)),
+        (&[OFFSET_SF, RIP, 2], RegRule::AtCfa(-16), RegRule::Same),
+        (&[OFFSET | RBP, 6], SAVED, RegRule::AtCfa(-48)),
+        (&[VAL_OFFSET, RBP, 2], SAVED, RegRule::Cfa(-16)),
+        (&[SAME_VALUE, RBP], SAVED, RegRule::Same),
+        (&[EXPRESSION, RIP, 2, BREG, 8], RegRule::AtReg(reg(0), 8), RegRule::Same),
+        (&[VAL_EXPRESSION, RIP, 2, BREG, 8], RegRule::Reg(reg(0), 8), RegRule::Same),
+        (&[VAL_EXPRESSION, RBP, 3, BREG | RSP, 8, DEREF], SAVED, RegRule::AtReg(Base::Sp, 8)),
+        // The CFA is on the stack when an expression of a register starts.
+        (&[EXPRESSION, RBP, 2, PLUS_CONST, 24], SAVED, RegRule::AtCfa(24)),
+        (&[EXPRESSION, RBP, 2, LIT + 24, 0x1c], SAVED, RegRule::AtCfa(-24)),
+        (&[VAL_EXPRESSION, RBP, 2, LIT + 24, 0x22], SAVED, RegRule::Cfa(24)),
+        (&[VAL_EXPRESSION, RBP, 1, DEREF], SAVED, RegRule::AtCfa(0)),
+    ] {
+        let one = One::amd64(8, instructions);
+        one.expect(&[(0x1000, Row::new(CfaRule::sp(8), ra, fp))]);
+    }
+}
+
+#[test]
+fn a_cfa_may_be_an_expression_that_is_a_rule() {
+    for (expression, cfa) in [
+        (&[BREG | RSP, 16][..], CfaRule::sp(16)),
+        (&[BREG | RSP, 16, PLUS_CONST, 8], CfaRule::sp(24)),
+        (&[LIT | 8, BREG | RSP, 16, 0x22], CfaRule::sp(24)),
+        (&[0x92, 10, 8], CfaRule::Offset(reg(R10), 8)), // bregx
+        (&[BREG | RBP, 0x70, DEREF], CfaRule::Deref(Base::Fp, -16)),
+        (&[BREG | RSP, 8, PLUS_CONST, 8, DEREF, LIT, 0x22], CfaRule::Deref(Base::Sp, 16)),
+    ] {
+        let mut instructions = vec![DEF_CFA_EXPRESSION, u8::try_from(expression.len()).unwrap()];
+        instructions.extend(expression);
+        let one = One::amd64(8, &instructions);
+        one.expect(&[(0x1000, Row::new(cfa, SAVED, RegRule::Same))]);
+    }
+}
+
+#[test]
+fn only_the_range_of_what_cannot_be_said_is_lost() {
+    // OpenSSL: cfa = *(rsp+56)+8.
+    let load_plus = CfiReason::CfaLoadPlus { register: 7, offset: 56, plus: 8 };
+    for (instructions, reason) in [
+        (&[DEF_CFA_EXPRESSION, 5, BREG | RSP, 56, DEREF, PLUS_CONST, 8][..], load_plus),
+        (&[DEF_CFA_EXPRESSION, 1, 0x9c], CfiReason::CfaExpression { at: 43 }),
+        (&[DEF_CFA_EXPRESSION, 3, BREG | RSP, 8, 0x19], CfiReason::CfaExpression { at: 43 }),
+        (&[DEF_CFA_EXPRESSION, 0], CfiReason::CfaExpression { at: 43 }),
+        (&[DEF_CFA, 0x80, 4, 8], CfiReason::Register(512)),
+        (&[UNDEFINED, RBP], CfiReason::FpUndefined),
+        (&[REGISTER, RBP, 0xfe, 1], CfiReason::Register(254)),
+        (&[EXPRESSION, RIP, 3, BREG, 0, 0x19], CfiReason::RaExpression { at: 44 }),
+        (&[EXPRESSION, RBP, 3, BREG, 0, DEREF], CfiReason::FpExpression { at: 44 }),
+        (&[VAL_EXPRESSION, RBP, 2, LIT, LIT], CfiReason::FpExpression { at: 44 }),
+        (&[VAL_OFFSET, RSP, 1], CfiReason::StackPointer),
+        (&[OFFSET | RSP, 2], CfiReason::StackPointer),
+        (&[SAME_VALUE, RIP], CfiReason::NoReturnAddress),
+        (&[VAL_OFFSET, RIP, 1], CfiReason::Table(LostReason::Ra(RegRule::Cfa(-8)))),
+    ] {
+        let mut all = vec![ADVANCE | 4, REMEMBER];
+        all.extend(instructions);
+        all.extend([ADVANCE | 4, RESTORE_STATE]);
+        let one = One::amd64(0x20, &all);
+        one.expect_lost(0x1004, 4, reason);
+        for pc in [0x1000, 0x1003, 0x1008, 0x101f] {
+            assert_eq!(one.row(pc), Some(sp(8)), "at {pc:#x}: {reason}");
+        }
+    }
+}
+
+#[test]
+fn code_without_a_cfa_or_a_return_address_is_lost() {
+    let bare = Cie { instructions: Vec::new(), ..Cie::amd64() };
+    let one = One::new(AMD64, Format::V3, &bare, 8, &[OFFSET | RIP, 1]);
+    one.expect_lost(0x1000, 8, CfiReason::NoCfa);
+    let one = One::new(AMD64, Format::V3, &bare, 8, &[DEF_CFA, RSP, 8]);
+    one.expect_lost(0x1000, 8, CfiReason::NoReturnAddress);
+}
