@@ -1,0 +1,54 @@
+//! The rules of the per-CPU event registry: whose client asks, and which event
+//! gets the stack.
+#![cfg(not(loom))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::std_instead_of_core,
+    clippy::std_instead_of_alloc,
+    unreachable_pub,
+    reason = "tests"
+)]
+
+mod descriptor;
+#[path = "../kernel/mod.rs"]
+mod kernel;
+mod recorder;
+mod removal;
+mod request;
+mod task_event;
+mod work;
+
+use kernel::Core;
+use unwind_core::MAX_CLIENTS;
+use unwind_perf::per_cpu::*;
+
+type Registry = FixedRegistry<4, 4>;
+
+fn registry() -> Registry {
+    Registry::new(Policy::FirstLive)
+}
+
+fn spec(leader: u64, cpu: i32, key: u64) -> EventSpec {
+    EventSpec { leader: Leader(leader), cpu, task: None, key: EventKey(key), wants_records: false }
+}
+
+/// A registry in which nothing is left, over a core in which nobody is
+/// registered.
+fn assert_empty(core: &Core, registry: &Registry, leaders: &[u64]) {
+    for &leader in leaders {
+        assert_eq!(registry.occupied_cpus(Leader(leader)), 0);
+        assert_eq!(registry.client_of(Leader(leader)), None);
+    }
+    // Every slot of the core and every place of the registry can be had.
+    let all: Vec<_> = (0..MAX_CLIENTS).map(|_| core.register().unwrap()).collect();
+    for client in all {
+        core.cancel(None, client).unwrap();
+    }
+    let events: Vec<_> =
+        (0..16).map(|n| registry.add(core, spec(1000, n % 4, 0)).unwrap()).collect();
+    for event in events {
+        registry.remove(core, None, event).unwrap();
+    }
+}

@@ -1,0 +1,58 @@
+//! A core whose answers and calls a test sees.
+
+use std::cell::Cell;
+
+use unwind_core::{CancelError, ClientId, Refusal, RequestOutcome, TableFull};
+use unwind_perf::per_cpu::*;
+
+/// A core that counts, fails when told, and says in which order it is called.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    pub(crate) registered: Cell<u64>,
+    pub(crate) cancelled: Cell<u64>,
+    pub(crate) requested: Cell<u64>,
+    pub(crate) full: Cell<bool>,
+    pub(crate) delivering: Cell<Option<ClientId>>,
+    pub(crate) refusal: Cell<Option<Refusal>>,
+    /// What has happened before each cancel.
+    pub(crate) at_cancel: Cell<Option<fn(&Self)>>,
+}
+
+impl Deferral for Recorder {
+    type Task = ();
+
+    fn register(&self) -> Result<ClientId, TableFull> {
+        if self.full.get() {
+            return Err(TableFull);
+        }
+        self.registered.set(self.registered.get() + 1);
+        Ok(ClientId::from_bits((self.registered.get() << 5) | (self.registered.get() % 32)))
+    }
+
+    fn cancel(&self, _: Option<&()>, _: ClientId) -> Result<(), CancelError> {
+        if let Some(hook) = self.at_cancel.get() {
+            hook(self);
+        }
+        self.cancelled.set(self.cancelled.get() + 1);
+        Ok(())
+    }
+
+    fn is_delivering(&self, (): &(), client: ClientId) -> bool {
+        self.delivering.get() == Some(client)
+    }
+
+    fn request(&self, (): &(), _: ClientId) -> RequestOutcome {
+        self.requested.set(self.requested.get() + 1);
+        let cookie = unwind_core::Cookie::new(7).unwrap();
+        match (self.refusal.get(), self.requested.get()) {
+            (Some(refusal), _) => RequestOutcome::Refused(refusal),
+            (None, 1) => RequestOutcome::Queued(cookie),
+            (None, 2) => RequestOutcome::AlreadyPending(cookie),
+            (None, _) => RequestOutcome::AlreadyExecuted(cookie),
+        }
+    }
+
+    fn relax(&self) {
+        std::thread::yield_now();
+    }
+}

@@ -1,0 +1,170 @@
+//! Events of one task: which way they are served, and the work that they queue.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use unwind_core::{Refusal, ScheduleError};
+use unwind_perf::per_cpu::*;
+
+use crate::{
+    kernel::{Task, USER, core, receivers},
+    recorder::Recorder,
+    registry, spec,
+    work::Work,
+};
+
+#[test]
+fn r0_17_an_event_with_a_task_and_a_cpu_goes_to_the_registry() {
+    let (core, registry) = (core(), registry());
+    let with = |task: Option<u64>, cpu| {
+        let spec = EventSpec { task: task.map(TaskKey), ..spec(100, cpu, 0) };
+        Receiver::open(&registry, &core, spec)
+    };
+    assert!(matches!(with(Some(1), 2), Ok(Receiver::Cpu(_))));
+    assert!(matches!(with(None, 2), Ok(Receiver::Cpu(_))));
+    assert!(matches!(with(Some(1), -1), Ok(Receiver::Task(_))));
+    assert_eq!(with(None, -1).unwrap_err(), AddError::NoCpu);
+    assert_eq!(registry.occupied_cpus(Leader(100)), 1);
+}
+
+#[test]
+fn r0_18_exactly_one_of_the_two_ways_is_set_up() {
+    let (core, registry) = (Recorder::default(), registry());
+    let (work, hold) = (Work::default(), SwitchHold::new());
+    let on_cpu = Receiver::open(&registry, &core, spec(100, 0, 0)).unwrap();
+    let on_task = EventSpec { task: Some(TaskKey(1)), ..spec(100, -1, 0) };
+    let on_task = Receiver::open(&registry, &core, on_task).unwrap();
+    assert_eq!(core.registered.get(), 1);
+
+    let cookie = on_cpu.request(&registry, &core, USER, &(), (&work, &hold)).unwrap();
+    assert!(cookie.is_some() && work.queued.get() == 0 && hold.is_free());
+    let cookie = on_task.request(&registry, &core, USER, &(), (&work, &hold)).unwrap();
+    assert!(cookie.is_none() && core.requested.get() == 1);
+    assert_eq!((work.queued.get(), hold.is_free()), (1, false));
+    work.current.set(true);
+    for receiver in [on_cpu, on_task] {
+        receiver.remove(&registry, &core, Some(&()), (&work, &hold)).unwrap();
+    }
+    assert_eq!((core.cancelled.get(), work.unqueued.get(), hold.is_free()), (1, 1, true));
+}
+
+#[test]
+fn r0_19_several_events_that_asked_for_one_task_make_one_record() {
+    let (core, registry, task) = (core(), registry(), Task::new(1));
+    let events = [1, 2, 3].map(|key| registry.add(&core, spec(100, 0, key)).unwrap());
+    for event in &events {
+        registry.request(&core, &task, event).unwrap();
+    }
+    assert_eq!(receivers(&core, &registry, &task, 0).len(), 1);
+    // An interrupt on the way out asks again: the entry has had its record.
+    for event in &events {
+        registry.request(&core, &task, event).unwrap();
+    }
+    assert_eq!(receivers(&core, &registry, &task, 0).len(), 1, "the next entry");
+}
+
+#[test]
+fn r0_20_the_work_of_an_event_runs_once_per_request_and_always_ends() {
+    let (event, work, hold) = (TaskEvent::new(), Work::default(), SwitchHold::new());
+    let never = || -> Result<u32, ()> { panic!("nothing was asked for") };
+    assert_eq!(event.run(&hold, never, |_| Ok::<(), ()>(())), TaskRun::NotPending);
+    for (walk, output, expected) in [
+        (Ok(5), Ok(()), TaskRun::Written),
+        (Err(()), Ok(()), TaskRun::NoStack),
+        (Ok(5), Err(()), TaskRun::OutputFailed),
+    ] {
+        let before = work.queued.get();
+        event.request(&work, &hold).unwrap();
+        event.request(&work, &hold).unwrap();
+        assert_eq!(work.queued.get(), before + 1, "queued once");
+        assert!(event.is_pending() && !hold.is_free());
+        let written = Cell::new(None);
+        let ran = event.run(
+            &hold,
+            || {
+                // Still pending while it runs: asking again queues nothing.
+                event.request(&work, &hold).unwrap();
+                assert!(!hold.is_free());
+                walk
+            },
+            |stack| {
+                written.set(Some(stack));
+                output
+            },
+        );
+        assert_eq!(ran, expected);
+        assert_eq!(written.get(), walk.ok());
+        assert_eq!(work.queued.get(), before + 1);
+        assert!(!event.is_pending() && hold.is_free());
+    }
+    assert_eq!((event.no_stack(), event.output_failed()), (1, 1));
+    // What cannot be queued is not pending.
+    work.fails.set(true);
+    let error = event.request(&work, &hold).unwrap_err();
+    assert_eq!(error, RequestError::Refused(Refusal::ScheduleFailed));
+    assert!(!event.is_pending() && hold.is_free());
+}
+
+#[test]
+fn r0_20_a_removal_waits_for_pending_work_and_takes_back_its_own() {
+    // By the task itself: it cannot wait for itself.
+    let (event, work, hold) = (TaskEvent::new(), Work::default(), SwitchHold::new());
+    work.current.set(true);
+    event.request(&work, &hold).unwrap();
+    event.remove(&work, &hold).unwrap();
+    assert_eq!((work.unqueued.get(), event.is_pending(), hold.is_free()), (1, false, true));
+    assert_eq!(event.request(&work, &hold).unwrap_err(), RequestError::Removed);
+    assert_eq!(work.queued.get(), 1);
+
+    // From within the work: refused, and nothing is changed.
+    let (event, work, hold) = (TaskEvent::new(), Work::default(), SwitchHold::new());
+    work.current.set(true);
+    event.request(&work, &hold).unwrap();
+    let removed = Cell::new(None);
+    let ran = event.run(
+        &hold,
+        || {
+            removed.set(Some(event.remove(&work, &hold)));
+            Ok::<_, ()>(())
+        },
+        |()| Ok::<_, ()>(()),
+    );
+    assert_eq!(ran, TaskRun::Written);
+    assert_eq!(removed.get(), Some(Err(RemoveError::OwnDelivery)));
+    event.request(&work, &hold).unwrap();
+
+    // By another task: it waits until the work has run.
+    struct Elsewhere;
+    impl TaskWork for Elsewhere {
+        fn queue(&self) -> Result<(), ScheduleError> {
+            Ok(())
+        }
+        fn unqueue(&self) {
+            panic!("it is not this task's");
+        }
+        fn is_current(&self) -> bool {
+            false
+        }
+        fn relax(&self) {
+            std::thread::yield_now();
+        }
+    }
+    let (event, hold) = (Arc::new(TaskEvent::new()), Arc::new(SwitchHold::new()));
+    event.request(&Elsewhere, &hold).unwrap();
+    let remover = {
+        let (event, hold) = (Arc::clone(&event), Arc::clone(&hold));
+        std::thread::spawn(move || {
+            event.remove(&Elsewhere, &hold).unwrap();
+            assert!(!event.is_pending());
+        })
+    };
+    // The removal has begun when requests are refused.
+    while event.request(&Elsewhere, &hold).is_ok() {
+        std::thread::yield_now();
+    }
+    assert!(!remover.is_finished());
+    let ran = event.run(&hold, || Ok::<_, ()>(()), |()| Ok::<_, ()>(()));
+    assert_eq!(ran, TaskRun::Written);
+    remover.join().unwrap();
+    assert_eq!(event.run(&hold, || Ok::<_, ()>(()), |()| Ok::<_, ()>(())), TaskRun::NotPending);
+}
