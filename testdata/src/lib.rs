@@ -6,6 +6,7 @@
 )]
 
 mod cfi_builder;
+mod counting_allocator;
 mod lbr_hardware;
 mod perf_recording;
 mod section_builder;
@@ -13,6 +14,7 @@ mod sframe_fixtures;
 mod tools;
 
 pub use cfi_builder::{CfiBuilder, Cie};
+pub use counting_allocator::CountingAllocator;
 pub use lbr_hardware::{LbrHardware, LbrKind};
 pub use perf_recording::{PerfRecording, RecordedEvent, perf_file, perf_files, perf_text};
 pub use section_builder::{Function, Row, SectionBuilder};

@@ -7,36 +7,13 @@
     reason = "a test that goes wrong fails"
 )]
 
-use core::alloc::{GlobalAlloc, Layout};
-use core::cell::Cell;
 use core::convert::Infallible;
-use std::alloc::System;
 
+use testdata::CountingAllocator;
 use unwind_core::*;
 
-/// Counts what the calling thread allocates.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: the system's allocator does the work.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get().saturating_add(1));
-        // SAFETY: the caller's promise is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the same.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 struct Bare;
 
@@ -74,7 +51,7 @@ impl Host for Bare {
 
 #[test]
 fn x1_nothing_allocates_from_registration_to_the_end() {
-    let allocations = ALLOCATIONS.get();
+    let allocations = CountingAllocator::allocations();
     let unwind: DeferredUnwind<Bare> = DeferredUnwind::new(Bare, SerialCookies::new());
     let task = Task(TaskState::new());
     let clients = [(); MAX_CLIENTS].map(|()| unwind.register().unwrap());
@@ -99,7 +76,7 @@ fn x1_nothing_allocates_from_registration_to_the_end() {
     for client in clients {
         unwind.cancel(Some(&task), client).unwrap();
     }
-    assert_eq!(ALLOCATIONS.get(), allocations);
+    assert_eq!(CountingAllocator::allocations(), allocations);
     drop(Box::new(1));
-    assert!(ALLOCATIONS.get() > allocations, "it does count");
+    assert!(CountingAllocator::allocations() > allocations, "it does count");
 }
