@@ -1,6 +1,5 @@
 //! What errors say: each something of its own, with where in hexadecimal.
 #![allow(
-    clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::std_instead_of_alloc,
     clippy::std_instead_of_core,
@@ -12,20 +11,8 @@ use std::collections::BTreeSet;
 use sframe::{
     CfiReason, Error, Fault, LostReason, RemoteError, SectionOffset, Severity, WriteError,
 };
+use testdata::check_messages;
 use unwind_core::{Base, DwarfReg, ReadError, RegRule};
-
-/// One line without a full stop, and unlike all others.
-fn check(texts: &[String]) {
-    for (index, text) in texts.iter().enumerate() {
-        assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
-        assert!(!text.ends_with(['.', '!', ' ']), "{text:?}");
-        let first = text.chars().next().unwrap();
-        let word = text.split([' ', '\'']).next().unwrap();
-        let is_name = word.chars().all(|letter| letter.is_uppercase());
-        assert!(!first.is_uppercase() || is_name, "{text:?}");
-        assert!(!texts[..index].contains(text), "{text:?} is said of two things");
-    }
-}
 
 const AT: SectionOffset = SectionOffset(0x1c);
 
@@ -87,7 +74,7 @@ fn every_error_of_a_table_says_something_of_its_own() {
     texts.extend(remote.map(|error| error.to_string()));
     let write = [WriteError::OutOfMemory, WriteError::TooLarge];
     texts.extend(write.map(|error| error.to_string()));
-    check(&texts);
+    check_messages(&texts);
     // An error of a table read from memory says what the same error at hand says.
     assert_eq!(RemoteError::Table(ERRORS[0]).to_string(), texts[0]);
 }
@@ -114,7 +101,7 @@ fn every_finding_says_something_of_its_own_and_how_bad_it_is() {
     assert_eq!(errors, 5);
     let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
     assert!(texts.iter().all(|text| text.starts_with(".sframe+0x")), "{texts:#?}");
-    check(&texts);
+    check_messages(&texts);
     assert_eq!(Fault::Malformed(ERRORS[9]).to_string(), ERRORS[9].to_string());
     assert_eq!(Fault::Malformed(ERRORS[9]).at(), AT);
 }
@@ -122,7 +109,7 @@ fn every_finding_says_something_of_its_own_and_how_bad_it_is() {
 #[test]
 fn every_reason_of_a_loss_says_something_of_its_own_and_has_a_name() {
     let texts = LOST.map(|reason| reason.to_string());
-    check(&texts);
+    check_messages(&texts);
     let names: BTreeSet<&str> = LOST.iter().map(|reason| reason.name()).collect();
     // Three of the rules above share a name with another one.
     assert_eq!(names.len(), LOST.len() - 4);
@@ -155,7 +142,7 @@ fn every_reason_of_a_loss_says_something_of_its_own_and_has_a_name() {
         CfiReason::Register(300),
         CfiReason::Offset(1 << 40),
     ];
-    check(&reasons.map(|reason| reason.to_string()));
+    check_messages(&reasons.map(|reason| reason.to_string()));
     let names: BTreeSet<&str> = reasons.iter().map(|reason| reason.name()).collect();
     assert!(names.len() + 3 >= reasons.len(), "{names:?}");
     assert_eq!(CfiReason::Table(LOST[0]).to_string(), texts[0]);

@@ -8,6 +8,7 @@
 mod cfi_builder;
 mod counting_allocator;
 mod lbr_hardware;
+mod messages;
 mod perf_recording;
 mod section_builder;
 mod sframe_fixtures;
@@ -16,6 +17,7 @@ mod tools;
 pub use cfi_builder::{CfiBuilder, Cie};
 pub use counting_allocator::CountingAllocator;
 pub use lbr_hardware::{LbrHardware, LbrKind};
+pub use messages::check_messages;
 pub use perf_recording::{PerfRecording, RecordedEvent, perf_file, perf_files, perf_text};
 pub use section_builder::{Function, Row, SectionBuilder};
 pub use sframe_fixtures::{Fixture, addresses, malformed_sections, sections};

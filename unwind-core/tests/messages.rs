@@ -10,25 +10,13 @@
 
 use core::convert::Infallible;
 
+use testdata::check_messages;
 use unwind_core::{
     Base, CancelError, CfaRule, Changing, ClientId, ClockCookies, Cookie, CounterCookies, DwarfReg,
     End, MapError, ModuleMap, Origin, PerCpuCookies, ReadError, Refusal, RegRule, Row, RowCache,
     SampleEnd, ScheduleError, SerialCookies, SharedModuleMap, StepError, TableFull, TaskState,
     UnwindCache, VirtAddr,
 };
-
-/// One line without a full stop, and unlike all others.
-fn check(texts: &[String]) {
-    for (index, text) in texts.iter().enumerate() {
-        assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
-        assert!(!text.ends_with(['.', '!', ' ']), "{text:?}");
-        let first = text.chars().next().unwrap();
-        let word = text.split([' ', '\'']).next().unwrap();
-        let is_name = word.chars().all(|letter| letter.is_uppercase());
-        assert!(!first.is_uppercase() || is_name, "{text:?}");
-        assert!(!texts[..index].contains(text), "{text:?} is said of two things");
-    }
-}
 
 const ADDR: VirtAddr = VirtAddr::new(0x7000);
 
@@ -63,7 +51,7 @@ fn every_end_of_a_walk_says_something_of_its_own() {
     assert!(texts[0].contains("0x7000"), "{}", texts[0]);
     texts.extend(ends.map(|end| end.to_string()));
     texts.push(End::<ReadError>::Table(ReadError::Invalid).to_string());
-    check(&texts);
+    check_messages(&texts);
     assert_eq!(End::<Infallible>::Step(steps[3]).to_string(), texts[3]);
     let complete = ends.iter().filter(|end| end.is_complete()).count();
     assert_eq!(complete, 2);
@@ -97,10 +85,10 @@ fn every_refusal_and_every_other_error_says_something_of_its_own() {
     texts.push(TableFull.to_string());
     texts.push(Changing.to_string());
     texts.push(CancelError::OwnDelivery.to_string());
-    check(&texts);
+    check_messages(&texts);
     // The same fact has the same words.
     assert_eq!(ScheduleError.to_string(), Refusal::ScheduleFailed.to_string());
-    check(&[CancelError::UnknownClient.to_string()]);
+    check_messages(&[CancelError::UnknownClient.to_string()]);
 }
 
 #[test]
@@ -115,7 +103,7 @@ fn every_origin_of_a_frame_has_a_name_and_values_are_hexadecimal() {
         Origin::BranchRecord,
         Origin::Host,
     ];
-    check(&origins.map(|origin| origin.to_string()));
+    check_messages(&origins.map(|origin| origin.to_string()));
     assert_eq!(format!("{ADDR}, {ADDR:?}, {}", DwarfReg(3)), "0x7000, 0x7000, r3");
     assert_eq!(format!("{:?}", Cookie::new(0x3_0000_0001).unwrap()), "Cookie(0x300000001)");
 }

@@ -8,6 +8,7 @@
     reason = "tests"
 )]
 
+use testdata::check_messages;
 use unwind_core::Refusal;
 use unwind_perf::Errno;
 use unwind_perf::aux_trace::{AuxBuffer, AuxError, AuxGate, OneCpu, Trigger, TriggerAction};
@@ -18,19 +19,6 @@ use unwind_perf::record::{ChainFull, ChainLimits, Error, WriteError};
 use unwind_perf::task_data::{
     AttachError, DataHandle, DataLayout, DetachError, SwitchHook, TaskData, TaskDataUsers,
 };
-
-/// One line without a full stop, and unlike all others.
-fn check(texts: &[String]) {
-    for (index, text) in texts.iter().enumerate() {
-        assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
-        assert!(!text.ends_with(['.', '!', ' ']), "{text:?}");
-        let first = text.chars().next().unwrap();
-        let word = text.split([' ', '\'']).next().unwrap();
-        let is_name = word.chars().all(|letter| letter.is_uppercase());
-        assert!(!first.is_uppercase() || is_name, "{text:?}");
-        assert!(!texts[..index].contains(text), "{text:?} is said of two things");
-    }
-}
 
 #[test]
 fn every_error_of_a_record_says_something_of_its_own() {
@@ -51,7 +39,7 @@ fn every_error_of_a_record_says_something_of_its_own() {
     texts.push(WriteError::NoRoom.to_string());
     let full = [ChainFull::Contexts, ChainFull::Stack, ChainFull::Buffer, ChainFull::Closed];
     texts.extend(full.map(|error| error.to_string()));
-    check(&texts);
+    check_messages(&texts);
     assert_eq!(WriteError::Encode(errors[1]).to_string(), texts[1]);
 }
 
@@ -99,7 +87,7 @@ fn every_error_of_an_event_says_something_of_its_own_and_which_errno_it_is() {
     texts.push(RemoveError::OwnDelivery.to_string());
     texts.push(DetachError::NotAttached.to_string());
     texts.extend(aux.map(|(error, _)| error.to_string()));
-    check(&texts);
+    check_messages(&texts);
 }
 
 #[test]

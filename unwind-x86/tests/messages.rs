@@ -8,23 +8,11 @@
 )]
 
 use sframe::{Error, RemoteError, SectionOffset};
+use testdata::check_messages;
 use unwind_core::{Changing, ReadError, VirtAddr};
 use unwind_x86::lbr::{Branch, BranchInfo, LbrSample, LbrState, Stitcher};
 use unwind_x86::paging::{Fault, Level, PhysAddr};
 use unwind_x86::{Ia32, SframeMemoryError, X86_64};
-
-/// One line without a full stop, and unlike all others.
-fn check(texts: &[String]) {
-    for (index, text) in texts.iter().enumerate() {
-        assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
-        assert!(!text.ends_with(['.', '!', ' ']), "{text:?}");
-        let first = text.chars().next().unwrap();
-        let word = text.split([' ', '\'']).next().unwrap();
-        let is_name = word.chars().all(|letter| letter.is_uppercase());
-        assert!(!first.is_uppercase() || is_name, "{text:?}");
-        assert!(!texts[..index].contains(text), "{text:?} is said of two things");
-    }
-}
 
 #[test]
 fn every_fault_of_a_page_walk_says_something_of_its_own() {
@@ -43,7 +31,7 @@ fn every_fault_of_a_page_walk_says_something_of_its_own() {
     }
     let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
     assert!(texts[1..].iter().all(|text| text.contains("0x4008")), "{texts:#?}");
-    check(&texts);
+    check_messages(&texts);
     for fault in faults {
         let may_come = matches!(fault, Fault::NotPresent { .. } | Fault::Table { .. });
         assert_eq!(fault.read_error() == ReadError::NotResident, may_come, "{fault}");
