@@ -61,17 +61,19 @@ impl Memory for TargetMemory {
             let at = usize::try_from(addr.get().checked_sub(start)?).ok()?;
             bytes.get(at..at.checked_add(buf.len())?).map(|bytes| (at, bytes.to_vec()))
         };
-        if let Some((_, bytes)) = at(self.places.code, &self.code) {
-            buf.copy_from_slice(&bytes);
-            return Ok(());
-        }
-        let (at, bytes) = at(self.places.stack, &self.stack).ok_or(ReadError::Invalid)?;
-        for line in [at, at + buf.len().saturating_sub(1)] {
-            if self.absent >> (line / 64).min(63) & 1 == 1 {
-                self.missed = true;
-                return Err(ReadError::NotResident);
+        // A signal frame can put the stack anywhere, so also into code.
+        let bytes = if let Some((_, bytes)) = at(self.places.code, &self.code) {
+            bytes
+        } else {
+            let (at, bytes) = at(self.places.stack, &self.stack).ok_or(ReadError::Invalid)?;
+            for line in [at, at + buf.len().saturating_sub(1)] {
+                if self.absent >> (line / 64).min(63) & 1 == 1 {
+                    self.missed = true;
+                    return Err(ReadError::NotResident);
+                }
             }
-        }
+            bytes
+        };
         buf.copy_from_slice(&bytes);
         for word in bytes.windows(self.places.slot as usize) {
             let mut wide = [0; 8];
