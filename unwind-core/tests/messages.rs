@@ -14,8 +14,8 @@ use testdata::check_messages;
 use unwind_core::{
     Base, CancelError, CfaRule, Changing, ClientId, ClockCookies, Cookie, CounterCookies, DwarfReg,
     End, MapError, ModuleMap, Origin, PerCpuCookies, ReadError, Refusal, RegRule, Row, RowCache,
-    SampleEnd, ScheduleError, SerialCookies, SharedModuleMap, StepError, TableFull, TaskState,
-    UnwindCache, VirtAddr,
+    SampleEnd, ScheduleError, SerialCookies, SharedModuleMap, ShortRow, StepError, TableFull,
+    TaskState, UnwindCache, VirtAddr, WordSize,
 };
 
 const ADDR: VirtAddr = VirtAddr::new(0x7000);
@@ -111,6 +111,7 @@ fn every_origin_of_a_frame_has_a_name_and_values_are_hexadecimal() {
 #[test]
 fn what_a_kernel_prints_for_debugging_is_short_and_starts_with_its_name() {
     let trace = UnwindCache::<510, Infallible>::default();
+    let row = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Same);
     let texts = [
         ("RowCache", format!("{:?}", RowCache::<64>::default())),
         ("UnwindCache", format!("{trace:?}")),
@@ -122,7 +123,8 @@ fn what_a_kernel_prints_for_debugging_is_short_and_starts_with_its_name() {
         ("ClockCookies", format!("{:?}", ClockCookies::default())),
         ("PerCpuCookies", format!("{:?}", PerCpuCookies::<2>::default())),
         ("ClientId", format!("{:?}", ClientId::from_bits(1 << 5 | 3))),
-        ("Row", format!("{:?}", Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Same))),
+        ("Row", format!("{row:?}")),
+        ("ShortRow", format!("{:?}", ShortRow::new(&row, WordSize::Eight).unwrap())),
     ];
     for (name, text) in texts {
         assert!(text.starts_with(name), "{text}");

@@ -788,3 +788,18 @@ fn a_mode_that_cannot_be_walked_has_no_frames_and_says_so() {
     assert!(frames.next().is_none());
     assert_eq!(frames.end(), Some(End::NotWalkable));
 }
+
+#[test]
+fn the_text_of_a_frame_says_who_found_it_and_how_sure_that_is() {
+    let stack = Stack::new([(0x8000, 0x2010)]);
+    let script = Script::new([(0x1000, locals(0)), (0x2000, Row::outermost())]);
+    let (mut walker, mut stack) = (Walker::new(Toy, script), stack);
+    let texts: Vec<_> =
+        walker.frames(START, &mut stack).map(|frame| format!("{:?}", frame.provenance)).collect();
+    let sure = "after_failure: false, behind_trampoline: false";
+    let expected = [
+        format!("Provenance {{ origin: Registers, exact: true, {sure} }}"),
+        format!("Provenance {{ origin: Table, exact: false, {sure} }}"),
+    ];
+    assert_eq!(texts, expected);
+}

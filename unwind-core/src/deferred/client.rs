@@ -195,14 +195,6 @@ impl SlotSet {
     }
 }
 
-impl Iterator for SlotSet {
-    type Item = Slot;
-
-    fn next(&mut self) -> Option<Slot> {
-        self.pop()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

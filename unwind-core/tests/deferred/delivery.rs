@@ -178,3 +178,23 @@ fn a_delivery_inside_a_delivery_leaves_its_work_to_the_outer_one() {
     });
     assert_eq!(calls.len(), 2);
 }
+
+#[test]
+fn what_is_printed_of_a_delivery_is_whose_it_is_and_not_the_stack() {
+    let kernel = Kernel::new();
+    let [client] = kernel.register();
+    let task = Task::new(STACK);
+    let cookie = kernel.ask(&task, client);
+    let mut cache = Cache::new();
+    let walk = |trace: &mut Cache| task.walk(trace);
+    let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
+    let text = format!("{delivery:?}");
+    assert!(text.starts_with("Delivery") && text.len() < 300, "{text}");
+    assert!(text.contains(&format!("{cookie:?}")), "{text}");
+    let serving = delivery.next().unwrap();
+    let text = format!("{serving:?}");
+    assert!(text.starts_with("Serving") && text.len() < 300, "{text}");
+    assert!(text.contains(&format!("{cookie:?}")), "{text}");
+    assert!(text.contains(&format!("{client:?}")), "{text}");
+    assert!(text.contains("Matched") && !text.contains("2000"), "{text}");
+}
