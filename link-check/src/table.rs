@@ -3,7 +3,7 @@
 use core::fmt::Write as _;
 use core::ops::ControlFlow;
 
-use sframe::{Error, Found, RemoteSection, Section, Sections};
+use sframe::{Error, Found, RemoteSection, RemoteWindow, Section, Sections};
 
 use crate::{Target, Text, seen};
 
@@ -72,6 +72,7 @@ pub fn remote(addr: u64, len: u64, pc: u64, reads: u32) -> usize {
         Ok(section) => section.with_max_reads(reads),
         Err(error) => return seen(write!(Text(0), "{error}")),
     };
+    seen(section.find_row(&mut Target, pc, &mut RemoteWindow::new()));
     match section.find(&mut Target, pc) {
         Ok(Some(found)) => seen(found.row()),
         Ok(None) => 0,

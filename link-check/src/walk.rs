@@ -10,8 +10,8 @@ use unwind_core::{
 };
 use unwind_x86::{
     DescriptorTable, DescriptorTables, FramePointers, Ia32, Ia32Regs, Prologue, Selector,
-    SframeMemoryError, SframeMemorySource, SframeModule, SframeSource, SignalTrampolines, X86_64,
-    X86_64Regs,
+    SframeMemoryError, SframeMemorySource, SframeModule, SframeScratch, SframeSource,
+    SignalTrampolines, X86_64, X86_64Regs,
 };
 
 use crate::{Target, Text, seen};
@@ -78,7 +78,9 @@ pub fn walk_64_remote(
     sp: u64,
     pc: u64,
 ) {
-    let rows = RowSource::<X86_64>::or(SframeMemorySource::new(&SHARED), SignalTrampolines);
+    let mut scratch = SframeScratch::new();
+    let tables = SframeMemorySource::new(&SHARED, &mut scratch);
+    let rows = RowSource::<X86_64>::or(tables, SignalTrampolines);
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, rows).fallback(FramePointers);
     let regs = X86_64Regs::new(pc, sp, sp).with(DwarfReg(stack[0]), pc);
     walker.trace(regs, &mut Target, trace);
@@ -102,7 +104,9 @@ pub fn walk_32(
     let (cs, ss) = (Selector(cs), Selector(ss));
     let arch = tables.ia32(cs, ss, eflags);
     seen((cs.privilege(), tables.get(ss).and_then(|descriptor| descriptor.code_mode())));
-    let rows = RowSource::<Ia32>::or(SframeMemorySource::new(&SHARED), SignalTrampolines);
+    let mut scratch = SframeScratch::new();
+    let tables = SframeMemorySource::new(&SHARED, &mut scratch);
+    let rows = RowSource::<Ia32>::or(tables, SignalTrampolines);
     let rows = RowSource::<Ia32>::or(rows, Prologue);
     let mut walker = Walker::new(arch, rows).fallback(FramePointers);
     walker.trace(Ia32Regs::from_all(eip, *gpr), &mut Target, trace);

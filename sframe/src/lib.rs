@@ -90,7 +90,7 @@ pub use fre::{Fre, FreInfo, Fres};
 pub use header::{Abi, Endian, Flags, Header, Version};
 pub use index::IndexedSection;
 pub use lookup::Found;
-pub use remote::{RemoteError, RemoteSection};
+pub use remote::{RemoteError, RemoteSection, RemoteWindow};
 pub use section::{Fdes, Section, Sections, Tables};
 #[cfg(feature = "write")]
 pub use write::{Builder, Format, Function, Lost, LostReason, WriteError};

@@ -86,7 +86,30 @@ pub(crate) fn find<S: Source>(
 ) -> Result<Option<Found>, S::Error> {
     let pc = pc.wrapping_sub(section).cast_signed();
     let Some(mut place) = search::find(source, header, among, pc)? else { return Ok(None) };
-    let Place { index, start, ref mut entry } = place;
+    let Some(row) = locate(source, header, &mut place, pc)? else { return Ok(None) };
+    let fre = decode(source, header, &place, row)?;
+    Ok(Some(Found { fde: fde(header, section, &place), fre }))
+}
+
+/// Where the row of a function is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RowAt {
+    /// In the window.
+    Window(usize),
+    /// Nowhere: the function has no rows at all, and that means something.
+    Nowhere,
+}
+
+/// Finds the row for `pc`, in bytes from the section, of the function at
+/// `place`, the entry of which it completes.
+#[inline(always)]
+pub(crate) fn locate<S: Source>(
+    source: &mut S,
+    header: &Header,
+    place: &mut Place,
+    pc: i64,
+) -> Result<Option<RowAt>, S::Error> {
+    let Place { index, start, ref mut entry } = *place;
     let at = entry_at(header, index);
     let outside = Error::RowsOutside { at, fre_offset: entry.fre_offset };
     let Some(mut first) = source.open(entry.fre_offset)? else { return Err(outside.into()) };
@@ -101,25 +124,39 @@ pub(crate) fn find<S: Source>(
     if let FdeKind::Unknown(_) = entry.kind() {
         return Err(Error::UnknownFdeType { at, info2: entry.info2 }.into());
     }
-    let fre = if entry.num_fres == 0 {
-        if header.version != Version::V3 {
-            // It has no meaning there.
-            return Ok(None);
-        }
-        None
-    } else {
-        // Inside the function, so that it is shorter than `u32::MAX`.
-        let offset = u32::try_from(pc.wrapping_sub(start)).unwrap_or_default();
-        let target = entry.pc_offset(at, header, offset)?;
-        let kind = entry.fre_type(at)?;
-        let checkpoint = source.checkpoint(index, entry.num_fres, target);
-        let scan = Scan::new(target, entry.num_fres, first).from(checkpoint);
-        let Some(found) = last_row(source, kind, header.endian, scan)? else { return Ok(None) };
-        let bytes = source.window().get(found..).unwrap_or_default();
-        Some(Fre::decode(bytes, source.offset(found), kind, header.endian)?)
-    };
+    if entry.num_fres == 0 {
+        // It has no meaning before.
+        return Ok((header.version == Version::V3).then_some(RowAt::Nowhere));
+    }
+    // Inside the function, so that it is shorter than `u32::MAX`.
+    let offset = u32::try_from(pc.wrapping_sub(start)).unwrap_or_default();
+    let target = entry.pc_offset(at, header, offset)?;
+    let kind = entry.fre_type(at)?;
+    let checkpoint = source.checkpoint(index, entry.num_fres, target);
+    let scan = Scan::new(target, entry.num_fres, first).from(checkpoint);
+    Ok(last_row(source, kind, header.endian, scan)?.map(RowAt::Window))
+}
+
+/// The function at `place` in the table at `section`.
+#[inline(always)]
+pub(crate) fn fde(header: &Header, section: u64, place: &Place) -> Fde {
+    let Place { index, start, entry } = *place;
     let start = section.wrapping_add_signed(start);
-    Ok(Some(Found { fde: Fde::new(header, at, index, start, *entry), fre }))
+    Fde::new(header, entry_at(header, index), index, start, entry)
+}
+
+/// Decodes the row that [`locate`] found, if the function has rows.
+#[inline(always)]
+pub(crate) fn decode<S: Source>(
+    source: &S,
+    header: &Header,
+    place: &Place,
+    row: RowAt,
+) -> Result<Option<Fre>, Error> {
+    let RowAt::Window(found) = row else { return Ok(None) };
+    let kind = place.entry.fre_type(entry_at(header, place.index))?;
+    let bytes = source.window().get(found..).unwrap_or_default();
+    Fre::decode(bytes, source.offset(found), kind, header.endian).map(Some)
 }
 
 /// Whether a table is of the most frequent form: of 64-bit x86 code, with the
@@ -196,7 +233,7 @@ fn last_row<S: Source>(
         if stop == Stop::Done && scan.next <= source.window().len() {
             return Ok(scan.found);
         }
-        scan = more(source, kind, scan, stop)?;
+        more(source, kind, &mut scan, stop)?;
     }
 }
 
@@ -205,9 +242,9 @@ fn last_row<S: Source>(
 fn more<S: Source>(
     source: &mut S,
     kind: FreType,
-    mut scan: Scan,
+    scan: &mut Scan,
     stop: Stop,
-) -> Result<Scan, S::Error> {
+) -> Result<(), S::Error> {
     if stop == Stop::Unsorted {
         return Err(Error::UnsortedFres(source.offset(scan.next)).into());
     }
@@ -224,7 +261,7 @@ fn more<S: Source>(
         return Err(Error::Truncated(at).into());
     }
     scan.slide(keep);
-    Ok(scan)
+    Ok(())
 }
 
 /// Where the entry at `index` is in the section.

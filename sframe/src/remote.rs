@@ -2,13 +2,13 @@
 
 use core::{convert::Infallible, fmt};
 
-use unwind_core::{Memory, ReadError, TableError, VirtAddr};
+use unwind_core::{Memory, ReadError, Row, TableError, VirtAddr};
 
 use crate::{
     Error, Header, SectionOffset, Version,
     fde::Entry,
-    lookup::{self, Found, Source},
-    search::Ascending,
+    lookup::{self, Found, RowAt, Source},
+    search::{self, Ascending, Place},
 };
 
 /// A table that could not be used where it is.
@@ -78,8 +78,9 @@ impl TableError for RemoteError {
 /// 192 bytes each, none of which touches a page that nothing needed is in. In a
 /// sorted table of `n` functions it takes log2(`n`) + 1 reads to find the
 /// function, and one for each 192 bytes of the function's rows up to the one
-/// that is found. It needs less than 1.5 KiB of stack, without what the
-/// [`Memory`] needs, in optimised code.
+/// that is found. In optimised code it needs at most 1,280 bytes of stack, and
+/// [`find_row`](Self::find_row) at most 640, its window and what the [`Memory`]
+/// needs not counted.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteSection {
     header: Header,
@@ -141,13 +142,40 @@ impl RemoteSection {
     /// Otherwise as [`Section::find`](crate::Section::find), or
     /// [`RemoteError::TooManyReads`].
     pub fn find<M: Memory>(&self, mem: &mut M, pc: u64) -> Result<Option<Found>, RemoteError> {
-        let mut source = MemorySource {
-            reads: Reads { mem, section: self.addr, left: self.max_reads, limit: self.max_reads },
-            header: &self.header,
-            window: Window::EMPTY,
-        };
+        let mut window = RemoteWindow::new();
+        let mut source = self.source(mem, &mut window);
         let among = Ascending::all(&self.header);
         lookup::find(&mut source, &self.header, among, self.addr, pc)
+    }
+
+    /// Finds the rules at `pc`, as [`find`](Self::find) and [`Found::row`] do,
+    /// through a window that the caller lends, on less stack.
+    ///
+    /// # Errors
+    ///
+    /// As these two.
+    #[inline]
+    pub fn find_row<M: Memory>(
+        &self,
+        mem: &mut M,
+        pc: u64,
+        window: &mut RemoteWindow,
+    ) -> Result<Option<Row>, RemoteError> {
+        window.restart(0);
+        let mut source = self.source(mem, window);
+        let pc = pc.wrapping_sub(self.addr).cast_signed();
+        let Some(mut place) = source.function(pc)? else { return Ok(None) };
+        let Some(row) = source.row_of(&mut place, pc)? else { return Ok(None) };
+        Ok(Some(source.rules(&place, row)?))
+    }
+
+    const fn source<'s, M>(
+        &'s self,
+        mem: &'s mut M,
+        window: &'s mut RemoteWindow,
+    ) -> MemorySource<'s, M> {
+        let reads = Reads { mem, section: self.addr, left: self.max_reads, limit: self.max_reads };
+        MemorySource { reads, header: &self.header, window }
     }
 }
 
@@ -159,16 +187,22 @@ const WINDOW: usize = 192;
 /// No smaller pages are in use: what is inside one is resident as a whole.
 const PAGE: u64 = 4096;
 
-/// Consecutive bytes of the table that were read once.
-struct Window {
+/// The bytes of a table that a lookup reads at once, in memory that the caller
+/// places. Nothing in it outlives the lookup.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteWindow {
     bytes: [u8; WINDOW],
     len: usize,
     /// The section offset of the first byte.
     start: u64,
 }
 
-impl Window {
-    const EMPTY: Self = Self { bytes: [0; WINDOW], len: 0, start: 0 };
+impl RemoteWindow {
+    /// A window without bytes.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { bytes: [0; WINDOW], len: 0, start: 0 }
+    }
 
     fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
@@ -193,9 +227,21 @@ impl Window {
     /// Drops the first `count` bytes.
     fn drop_front(&mut self, count: usize) {
         let count = count.min(self.len).min(WINDOW);
-        self.bytes.rotate_left(count);
+        // No rotation, which takes 256 bytes of stack.
+        for at in count..self.len.min(WINDOW) {
+            let byte = self.bytes.get(at).copied().unwrap_or_default();
+            if let Some(to) = self.bytes.get_mut(at.wrapping_sub(count)) {
+                *to = byte;
+            }
+        }
         self.len = self.len.saturating_sub(count);
         self.start = self.start.saturating_add(to_u64(count));
+    }
+}
+
+impl Default for RemoteWindow {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -213,7 +259,7 @@ impl<M: Memory> Reads<'_, M> {
     /// bytes in any case, if the part has them.
     fn extend(
         &mut self,
-        window: &mut Window,
+        window: &mut RemoteWindow,
         need: usize,
         part_end: u64,
     ) -> Result<(), RemoteError> {
@@ -241,7 +287,32 @@ struct MemorySource<'s, M> {
     reads: Reads<'s, M>,
     header: &'s Header,
     /// Entries until one is found, then its rows.
-    window: Window,
+    window: &'s mut RemoteWindow,
+}
+
+/// The parts of a lookup, each of which is on the stack only while it runs.
+impl<M: Memory> MemorySource<'_, M> {
+    #[inline(never)]
+    fn function(&mut self, pc: i64) -> Result<Option<Place>, RemoteError> {
+        let header = self.header;
+        search::find(self, header, Ascending::all(header), pc)
+    }
+
+    #[inline(never)]
+    fn row_of(&mut self, place: &mut Place, pc: i64) -> Result<Option<RowAt>, RemoteError> {
+        let header = self.header;
+        lookup::locate(self, header, place, pc)
+    }
+
+    #[inline(never)]
+    fn rules(&self, place: &Place, row: RowAt) -> Result<Row, Error> {
+        let fre = lookup::decode(self, self.header, place, row)?;
+        let fde = lookup::fde(self.header, self.reads.section, place);
+        match &fre {
+            Some(fre) => fde.row(fre),
+            None => Ok(fde.row_of_none()),
+        }
+    }
 }
 
 impl<M: Memory> MemorySource<'_, M> {
@@ -252,7 +323,7 @@ impl<M: Memory> MemorySource<'_, M> {
         }
         let part_end = self.header.fdes_at().0.saturating_add(self.header.fdes_len());
         self.window.restart(at);
-        self.reads.extend(&mut self.window, N, part_end)?;
+        self.reads.extend(self.window, N, part_end)?;
         self.window.array_at(at).ok_or(Error::Truncated(SectionOffset(at)).into())
     }
 }
@@ -277,7 +348,7 @@ impl<M: Memory> Source for MemorySource<'_, M> {
             Version::V3 => Entry::ATTRIBUTE_SIZE,
         };
         self.window.restart(self.header.fres_at().0.saturating_add(fre_offset.into()));
-        self.reads.extend(&mut self.window, need, self.header.len())?;
+        self.reads.extend(self.window, need, self.header.len())?;
         Ok(Some(0))
     }
 
@@ -292,7 +363,7 @@ impl<M: Memory> Source for MemorySource<'_, M> {
     fn slide(&mut self, keep: usize) -> Result<bool, RemoteError> {
         self.window.drop_front(keep);
         let before = self.window.len;
-        self.reads.extend(&mut self.window, 1, self.header.len())?;
+        self.reads.extend(self.window, 1, self.header.len())?;
         Ok(self.window.len > before)
     }
 }

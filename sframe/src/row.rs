@@ -142,6 +142,7 @@ fn slot_rule(dialect: Dialect, word: i32) -> RegRule {
     RegRule::AtCfa(word)
 }
 
+#[inline(always)]
 fn flex_rule(abi: Abi, Flex { control, offset }: Flex) -> RegRule {
     match (control.register(), control.deref()) {
         (None, false) => RegRule::Cfa(offset),

@@ -16,7 +16,7 @@
 
 use std::ops::ControlFlow;
 
-use sframe::{RemoteSection, Section};
+use sframe::{RemoteSection, RemoteWindow, Section};
 use testdata::sections;
 use unwind_core::{Memory, ReadError, VirtAddr};
 
@@ -76,6 +76,7 @@ fn ask(bytes: &[u8], cost: &mut Cost) -> bool {
         return false;
     };
     let remote = remote.unwrap();
+    let mut window = RemoteWindow::new();
     let index_len = section.index_len();
     max(&mut cost.index, u64::try_from(index_len).unwrap());
     let mut words = vec![0; index_len];
@@ -88,6 +89,10 @@ fn ask(bytes: &[u8], cost: &mut Cost) -> bool {
         memory.read = 0;
         let far = remote.find(&mut memory, pc);
         assert_eq!(far.ok(), found.ok(), "at {pc:#x}");
+        max(&mut cost.lookup, u64::try_from(memory.read).unwrap());
+        memory.read = 0;
+        let far = remote.find_row(&mut memory, pc, &mut window);
+        assert_eq!(far.ok(), row.ok(), "at {pc:#x}");
         max(&mut cost.lookup, u64::try_from(memory.read).unwrap());
         if let Err(error) = row {
             assert!(error.at().0 <= len, "{error}");

@@ -145,6 +145,30 @@ impl<const N: usize> RowCache<N> {
         Some(at)
     }
 
+    /// The row of `addr`, if it is here; counted.
+    // With `keep`, not on the stack while the source looks up a row.
+    #[inline(never)]
+    fn kept(&mut self, addr: u64, word: WordSize) -> Option<Row> {
+        let Some((row, at)) = self
+            .get(addr, CacheSlot::NONE)
+            .and_then(|(row, slot)| Some((row.row(word)?, slot.here)))
+        else {
+            self.stats.misses = self.stats.misses.wrapping_add(1);
+            return None;
+        };
+        self.touch(at);
+        self.stats.hits = self.stats.hits.wrapping_add(1);
+        Some(row)
+    }
+
+    /// Keeps a row that was missed, or counts it.
+    #[inline(never)]
+    fn keep(&mut self, addr: u64, row: &Row, word: WordSize) {
+        if !self.insert(addr, row, word) {
+            self.stats.unkept = self.stats.unkept.wrapping_add(1);
+        }
+    }
+
     /// Keeps a row; `false` if it has no short form.
     fn insert(&mut self, addr: u64, row: &Row, word: WordSize) -> bool {
         let key = addr.wrapping_add(1);
@@ -230,21 +254,14 @@ impl<A: Arch, S: RowSource<A>, const N: usize> RowSource<A> for Cached<'_, S, N>
     ) -> Result<Option<Row>, Self::Error> {
         self.begin();
         let addr = frame.pc.lookup_addr().get();
-        if let Some((row, here)) = self.cache.get(addr, CacheSlot::NONE)
-            && let Some(row) = row.row(A::WORD)
-        {
-            self.cache.touch(here.here);
-            self.cache.stats.hits = self.cache.stats.hits.wrapping_add(1);
+        if let Some(row) = self.cache.kept(addr, A::WORD) {
             return Ok(Some(row));
         }
-        self.cache.stats.misses = self.cache.stats.misses.wrapping_add(1);
-        let row = self.source.row(frame, mem)?;
-        if let Some(row) = &row
-            && !self.cache.insert(addr, row, A::WORD)
-        {
-            self.cache.stats.unkept = self.cache.stats.unkept.wrapping_add(1);
+        let found = self.source.row(frame, mem);
+        if let Ok(Some(row)) = &found {
+            self.cache.keep(addr, row, A::WORD);
         }
-        Ok(row)
+        found
     }
 
     fn fetch<M: Memory>(&mut self, frame: &FrameContext<'_, A::Regs>, mem: &mut M) -> bool {

@@ -179,10 +179,12 @@ where
         frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, Self::Error> {
-        match self.first.row(frame, mem)? {
-            Some(row) => Ok(Some(row)),
-            None => self.second.row(frame, mem).map_err(Into::into),
+        // Returned as it is, so that it is not copied on the stack.
+        let found = self.first.row(frame, mem);
+        if !matches!(found, Ok(None)) {
+            return found;
         }
+        self.second.row(frame, mem).map_err(Into::into)
     }
 
     #[inline]

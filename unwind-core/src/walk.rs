@@ -1,5 +1,6 @@
 //! The walk: from the registers of a sample to its outermost frame.
 
+use core::borrow::{Borrow, BorrowMut};
 use core::fmt;
 use core::iter::FusedIterator;
 
@@ -195,17 +196,19 @@ where
         self
     }
 
-    /// Starts a walk at `regs`.
-    pub fn frames<'w, M: Memory>(
+    /// Starts a walk at `regs`: registers, or a reference to some that the caller
+    /// lends. What a signal interrupted overwrites them.
+    pub fn frames<'w, M: Memory, R: BorrowMut<A::Regs>>(
         &'w mut self,
-        regs: A::Regs,
+        regs: R,
         mem: &'w mut M,
-    ) -> Frames<'w, A, S, F, T, M> {
+    ) -> Frames<'w, A, S, F, T, M, R> {
         let mut frames = Frames {
             walker: self,
             mem,
             next: None,
-            registers: Some(regs),
+            registers: regs,
+            are_registers_known: true,
             left: 0,
             table_errors: 0,
             end: None,
@@ -216,10 +219,11 @@ where
         frames
     }
 
-    /// Walks the whole stack at `regs` into `trace`, which is emptied first.
+    /// Walks the whole stack at `regs`, as [`frames`](Self::frames) takes them,
+    /// into `trace`, which is emptied first.
     pub fn trace<const N: usize, M: Memory>(
         &mut self,
-        regs: A::Regs,
+        regs: impl BorrowMut<A::Regs>,
         mem: &mut M,
         trace: &mut UnwindCache<N, S::Error>,
     ) {
@@ -242,13 +246,14 @@ where
 /// The iterator is always one step ahead, so each frame comes with its CFA,
 /// and the last one is known to be the last. A frame that was handed out
 /// stands, whatever comes after it.
-pub struct Frames<'w, A: Arch, S: RowSource<A>, F, T, M> {
+pub struct Frames<'w, A: Arch, S: RowSource<A>, F, T, M, R = <A as Arch>::Regs> {
     walker: &'w mut Walker<A, S, F, T>,
     mem: &'w mut M,
     /// The frame that comes next.
     next: Option<Cursor>,
     /// All registers of that frame, where they are known.
-    registers: Option<A::Regs>,
+    registers: R,
+    are_registers_known: bool,
     left: u32,
     table_errors: u32,
     end: Option<End<S::Error>>,
@@ -269,14 +274,15 @@ struct Cursor {
 impl Cursor {
     /// What a source may look at.
     #[inline]
-    const fn context<'r, R>(&self, registers: &'r Option<R>) -> FrameContext<'r, R> {
-        FrameContext { pc: self.pc, sp: self.sp, fp: self.fp, registers: registers.as_ref() }
+    const fn context<'r, R>(&self, registers: Option<&'r R>) -> FrameContext<'r, R> {
+        FrameContext { pc: self.pc, sp: self.sp, fp: self.fp, registers }
     }
 }
 
-impl<A, S, F, T, M> Frames<'_, A, S, F, T, M>
+impl<A, S, F, T, M, R> Frames<'_, A, S, F, T, M, R>
 where
     A: Arch,
+    R: BorrowMut<A::Regs>,
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
@@ -308,7 +314,7 @@ where
 
     /// Makes the frame of which all registers are known the next one.
     fn enter(&mut self, origin: Origin) {
-        let Some(regs) = &self.registers else { return };
+        let regs: &A::Regs = self.registers.borrow();
         match self.walker.arch.code_addr(regs.pc()) {
             Some(pc) => {
                 let pc = FramePc::Exact(pc);
@@ -331,6 +337,7 @@ where
     /// Walks on for as long as rows have a short form and nothing is out of the
     /// ordinary. What it finds is what [`advance`](Self::advance) would; where it
     /// stops, that goes on.
+    #[inline(never)]
     fn run<const N: usize>(&mut self, trace: &mut UnwindCache<N, S::Error>) {
         let Some(Cursor { pc, sp, fp: Some(fp), provenance, is_by_fp }) = self.next else {
             return;
@@ -352,7 +359,8 @@ where
             trace.fill(run.steps);
             steps = steps.saturating_add(run.steps);
             last = trace.last().unwrap_or(last);
-            let registers = if steps == 0 { self.registers.as_ref() } else { None };
+            let registers =
+                if steps == 0 { known(&self.registers, self.are_registers_known) } else { None };
             let frame = FrameContext { pc: last.pc, sp: at.sp, fp: Some(at.fp), registers };
             if !run.is_missing || !source.fetch(&frame, self.mem) {
                 break run;
@@ -364,7 +372,7 @@ where
         trace.pop();
         if steps != 0 {
             self.left = self.left.saturating_sub(u32::try_from(steps).unwrap_or(u32::MAX));
-            self.registers = None;
+            self.are_registers_known = false;
             let TraceFrame { pc, provenance } = last;
             let (pc, provenance) = match run.real {
                 Some(real) => (FramePc::Return(real), provenance.with_trampoline()),
@@ -375,9 +383,21 @@ where
         }
     }
 
-    /// Finds the frame after `at` and returns the CFA of `at`, if it has one.
-    fn advance(&mut self, at: &Cursor) -> Option<u64> {
-        let found = match self.find_caller(at) {
+    /// Looks up the row of `at` in the source.
+    // A lookup is the deepest that a walk goes: so this, `advance` and `run` are
+    // on the stack one at a time, and the frames alone all the while.
+    #[inline(never)]
+    fn look_up(&mut self, at: &Cursor) -> Result<Option<Row>, S::Error> {
+        self.walker
+            .source
+            .row(&at.context(known(&self.registers, self.are_registers_known)), self.mem)
+    }
+
+    /// Finds the frame after `at`, of which the source has this row, and returns
+    /// the CFA of `at`, if it has one.
+    #[inline(never)]
+    fn advance(&mut self, at: &Cursor, row: &Result<Option<Row>, S::Error>) -> Option<u64> {
+        let found = match self.find_caller(at, row) {
             Ok(found) => found,
             Err(end) => {
                 self.finish(end);
@@ -402,7 +422,7 @@ where
                 if is_behind_trampoline {
                     provenance = provenance.with_trampoline();
                 }
-                self.registers = None;
+                self.are_registers_known = false;
                 let is_by_fp = at.is_by_fp || found.origin == Origin::FramePointer;
                 self.next = Some(Cursor { pc, sp: cfa, fp, provenance, is_by_fp });
                 Some(cfa)
@@ -411,23 +431,30 @@ where
     }
 
     /// Steps out of `at` by the source's row or else by the fallback's.
-    fn find_caller(&mut self, at: &Cursor) -> Result<Found, End<S::Error>> {
-        let row = self.walker.source.row(&at.context(&self.registers), self.mem);
+    fn find_caller(
+        &mut self,
+        at: &Cursor,
+        row: &Result<Option<Row>, S::Error>,
+    ) -> Result<Found, End<S::Error>> {
         let failure = match row {
-            Ok(Some(row)) => match self.step(at, &row) {
+            Ok(Some(row)) => match self.step(at, row) {
                 Ok(next) => {
                     return Ok(Found { next, origin: row.origin(), after_failure: false });
                 }
                 Err(error) => End::Step(error),
             },
             Ok(None) => End::NoRow,
-            Err(error) => End::Table(error),
+            Err(error) => End::Table(*error),
         };
         if failure.is_retryable() {
             return Err(failure);
         }
         let covered = !matches!(failure, End::NoRow);
-        let row = match self.walker.fallback.row(&at.context(&self.registers), self.mem) {
+        let row = match self
+            .walker
+            .fallback
+            .row(&at.context(known(&self.registers, self.are_registers_known)), self.mem)
+        {
             Ok(Some(row)) => row,
             Ok(None) => return Err(failure),
             Err(error) => return Err(if covered { failure } else { End::Table(error.into()) }),
@@ -452,8 +479,15 @@ where
         {
             return Ok(Next::Interrupted { sp });
         }
+        self.step_to_caller(at, row)
+    }
+
+    /// Applies a row that says where the caller is.
+    // Nothing of it is on the stack while a signal's registers are.
+    #[inline(never)]
+    fn step_to_caller(&mut self, at: &Cursor, row: &Row) -> Result<Next, StepError> {
         let Walker { arch, code, stack_end, .. } = &mut *self.walker;
-        let frame = at.context(&self.registers);
+        let frame = at.context(known(&self.registers, self.are_registers_known));
         let step = Stepper { arch, frame, stack_end: *stack_end, mem: self.mem }.step(row)?;
         let caller = match step {
             Step::Outermost => return Ok(Next::Outermost),
@@ -487,7 +521,8 @@ where
         match self.walker.arch.signal_context(at.pc.addr(), at.sp, self.mem)? {
             Some(regs) => {
                 let sp = regs.sp();
-                self.registers = Some(regs);
+                *self.registers.borrow_mut() = regs;
+                self.are_registers_known = true;
                 self.enter(Origin::SignalContext);
                 Ok(Some(sp))
             }
@@ -495,6 +530,13 @@ where
             None => Ok(None),
         }
     }
+}
+
+/// Registers that may be those of an earlier frame, unless they are.
+// A function of its own: the rest of the walk is borrowed meanwhile.
+#[inline]
+fn known<R, B: Borrow<R>>(registers: &B, are_known: bool) -> Option<&R> {
+    are_known.then(|| registers.borrow())
 }
 
 /// A step that succeeded, and by whose row.
@@ -530,9 +572,10 @@ enum Next {
     },
 }
 
-impl<A, S, F, T, M> Iterator for Frames<'_, A, S, F, T, M>
+impl<A, S, F, T, M, R> Iterator for Frames<'_, A, S, F, T, M, R>
 where
     A: Arch,
+    R: BorrowMut<A::Regs>,
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
@@ -543,7 +586,8 @@ where
 
     fn next(&mut self) -> Option<Frame> {
         let at = self.next.take()?;
-        let cfa = self.advance(&at);
+        let row = self.look_up(&at);
+        let cfa = self.advance(&at, &row);
         self.left = self.left.saturating_sub(1);
         if self.left == 0 && self.next.is_some() {
             self.finish(End::Full);
@@ -552,9 +596,10 @@ where
     }
 }
 
-impl<A, S, F, T, M> FusedIterator for Frames<'_, A, S, F, T, M>
+impl<A, S, F, T, M, R> FusedIterator for Frames<'_, A, S, F, T, M, R>
 where
     A: Arch,
+    R: BorrowMut<A::Regs>,
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
@@ -563,7 +608,7 @@ where
 {
 }
 
-impl<A: Arch, S: RowSource<A>, F, T, M> fmt::Debug for Frames<'_, A, S, F, T, M> {
+impl<A: Arch, S: RowSource<A>, F, T, M, R> fmt::Debug for Frames<'_, A, S, F, T, M, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Frames").field("next", &self.next).field("left", &self.left).finish()
     }

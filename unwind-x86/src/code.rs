@@ -15,6 +15,7 @@ const PAGE: u64 = 4096;
 
 impl<const N: usize> Window<N> {
     /// Reads the bytes from `addr` on.
+    #[inline(never)]
     pub(crate) fn after<M: Memory>(addr: VirtAddr, mem: &mut M) -> Self {
         let mut bytes = [0; N];
         if mem.read(addr, &mut bytes).is_ok() {
@@ -25,6 +26,7 @@ impl<const N: usize> Window<N> {
     }
 
     /// Reads the bytes just before `addr`.
+    #[inline(never)]
     pub(crate) fn before<M: Memory>(addr: VirtAddr, mem: &mut M) -> Self {
         let mut bytes = [0; N];
         let wanted = u64::try_from(N).unwrap_or(u64::MAX);

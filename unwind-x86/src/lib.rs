@@ -57,7 +57,7 @@ pub use frame_pointer::FramePointers;
 pub use ia32::{Ia32, Ia32Regs};
 pub use prologue::Prologue;
 pub use segment::{CodeMode, Descriptor, DescriptorTable, DescriptorTables, Selector};
-pub use sframe_memory_source::{SframeMemoryError, SframeMemorySource};
+pub use sframe_memory_source::{SframeMemoryError, SframeMemorySource, SframeScratch};
 pub use sframe_source::{SframeModule, SframeSource};
 pub use trampoline::SignalTrampolines;
 pub use x86_64::{X86_64, X86_64Regs};

@@ -56,6 +56,7 @@ impl RowSource<Ia32> for Prologue {
     }
 }
 
+#[inline(never)]
 fn row<M: Memory>(word: WordSize, pc: FramePc, mem: &mut M) -> Option<Row> {
     let FramePc::Exact(pc) = pc else { return None };
     let ahead = Window::<32>::after(pc, mem);
@@ -103,6 +104,7 @@ impl Code<'_> {
         Row::new(CfaRule::sp(cfa), RegRule::AtCfa(slot.wrapping_neg()), fp)
     }
 
+    #[inline(never)]
     fn entry(&self, pc: VirtAddr, behind: &[u8]) -> Option<Row> {
         let at_entry = self.row(0, RegRule::Same);
         let (endbr, rest) = self.skip_endbr();
@@ -152,6 +154,7 @@ impl Code<'_> {
     /// ```text
     ///     lea r10, [rsp+8]; and rsp, -64; push [r10-8]; push rbp; mov rbp, rsp
     /// ```
+    #[inline(never)]
     fn realigning(&self, behind: &[u8]) -> Option<Row> {
         if let Some((_, after_lea)) = self.lea_of_cfa(self.ahead)
             && self.is_and_sp(after_lea)
@@ -314,6 +317,7 @@ impl Code<'_> {
     }
 
     /// Follows the instructions to the function's end, if that is all they do.
+    #[inline(never)]
     fn exit(&self, behind: &[u8]) -> Option<Row> {
         let is_torn_down = Self::ends_with_teardown(behind);
         let mut exit = Exit::from(Start::Register(Base::Sp), 0, None);
@@ -346,6 +350,7 @@ impl Code<'_> {
     }
 
     /// Applies one instruction of an exit and returns what follows it.
+    #[inline(never)]
     fn exit_step<'b>(&self, exit: &mut Exit, code: &'b [u8]) -> Option<&'b [u8]> {
         let slot = self.slot();
         match (self.word, code) {

@@ -3,10 +3,9 @@
 use core::convert::Infallible;
 use core::fmt;
 
-use sframe::{Abi, RemoteError, RemoteSection};
+use sframe::{Abi, RemoteError, RemoteSection, RemoteWindow};
 use unwind_core::{
-    FrameContext, Memory, Origin, Row, RowSource, SharedModuleMap, TableError, TableLocation,
-    VirtAddr,
+    FrameContext, Memory, Row, RowSource, SharedModuleMap, TableError, TableLocation, VirtAddr,
 };
 
 use crate::{Ia32, Ia32Regs, X86_64, X86_64Regs};
@@ -60,51 +59,81 @@ impl TableError for SframeMemoryError {
 /// One is made for each walk: it keeps the header of the table that it used
 /// last. 32-bit code has no SFrame tables, so for it there are no rows; with
 /// the same error, so that walks of both kinds of code end in one trace type.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct SframeMemorySource<'m, const N: usize> {
     modules: &'m SharedModuleMap<N>,
-    last: Option<(TableLocation, RemoteSection)>,
+    scratch: &'m mut SframeScratch,
 }
 
-impl<'m, const N: usize> SframeMemorySource<'m, N> {
-    /// The tables of `modules`.
+/// What a [`SframeMemorySource`] reads of a table, in memory that the host
+/// places where it is not short: in the task, say, and not on a kernel's stack.
+///
+/// Nothing in it is used after the walk.
+#[derive(Clone, Debug, Default)]
+pub struct SframeScratch {
+    last: Option<(TableLocation, RemoteSection)>,
+    window: RemoteWindow,
+}
+
+impl SframeScratch {
+    /// Memory for the lookups of one walk after another.
     #[must_use]
-    pub const fn new(modules: &'m SharedModuleMap<N>) -> Self {
-        Self { modules, last: None }
+    pub const fn new() -> Self {
+        Self { last: None, window: RemoteWindow::new() }
     }
 
-    /// The table at `location`, its header read unless it is the last one.
-    fn open<M: Memory>(
-        &mut self,
-        location: TableLocation,
-        mem: &mut M,
-    ) -> Result<&RemoteSection, RemoteError> {
-        let last = self.last.take().filter(|(last, _)| *last == location);
-        let (_, table) = match last {
-            Some(last) => self.last.insert(last),
-            None => {
-                let table = RemoteSection::open(mem, location.addr.get(), location.len)?;
-                self.last.insert((location, table))
-            }
-        };
-        Ok(table)
+    /// Opens the table at `location`, unless it is the last one.
+    #[inline(never)]
+    fn open<M: Memory>(&mut self, location: TableLocation, mem: &mut M) -> Result<(), RemoteError> {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != location) {
+            self.last = None;
+            let table = RemoteSection::open(mem, location.addr.get(), location.len)?;
+            self.last = Some((location, table));
+        }
+        Ok(())
     }
 
     /// Looks `addr` up in the table at `location`.
-    // What it reads of the table is on the stack only while it runs.
-    #[inline(never)]
     fn look_up<M: Memory>(
         &mut self,
         location: TableLocation,
         addr: VirtAddr,
         mem: &mut M,
     ) -> Result<Option<Row>, RemoteError> {
-        let table = self.open(location, mem)?;
-        if table.header().abi != Abi::Amd64Little {
-            return Ok(None);
+        self.open(location, mem)?;
+        match &self.last {
+            Some((_, table)) if table.header().abi == Abi::Amd64Little => {
+                table.find_row(mem, addr.get(), &mut self.window)
+            }
+            _ => Ok(None),
         }
-        let found = table.find(mem, addr.get())?;
-        Ok(found.map(|found| found.row()).transpose()?)
+    }
+}
+
+impl<'m, const N: usize> SframeMemorySource<'m, N> {
+    /// The tables of `modules`, read to `scratch`.
+    #[must_use]
+    pub const fn new(modules: &'m SharedModuleMap<N>, scratch: &'m mut SframeScratch) -> Self {
+        scratch.last = None;
+        Self { modules, scratch }
+    }
+
+    #[inline(never)]
+    fn table_of(&self, addr: VirtAddr) -> Result<Option<TableLocation>, SframeMemoryError> {
+        let module = self.modules.find(addr).map_err(|_| SframeMemoryError::Changing)?;
+        Ok(module.map(|module| module.table))
+    }
+
+    /// The row for `addr`. Each part is on the stack only while it runs.
+    #[inline(never)]
+    fn find<M: Memory>(
+        &mut self,
+        addr: VirtAddr,
+        mem: &mut M,
+    ) -> Result<Option<Row>, SframeMemoryError> {
+        let Some(location) = self.table_of(addr)? else { return Ok(None) };
+        // Its origin is a table, as that of all new rows.
+        Ok(self.scratch.look_up(location, addr, mem)?)
     }
 }
 
@@ -116,11 +145,7 @@ impl<const N: usize> RowSource<X86_64> for SframeMemorySource<'_, N> {
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, SframeMemoryError> {
-        let addr = frame.pc.lookup_addr();
-        let module = self.modules.find(addr).map_err(|_| SframeMemoryError::Changing)?;
-        let Some(module) = module else { return Ok(None) };
-        let row = self.look_up(module.table, addr, mem)?;
-        Ok(row.map(|row| row.with_origin(Origin::Table)))
+        self.find(frame.pc.lookup_addr(), mem)
     }
 
     #[inline]

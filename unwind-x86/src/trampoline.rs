@@ -38,6 +38,7 @@ pub(crate) enum Sigreturn32 {
 }
 
 /// Whether `pc` is at an instruction of the 64-bit trampoline.
+#[inline(never)]
 pub(crate) fn is_rt_sigreturn_64<M: Memory>(pc: VirtAddr, mem: &mut M) -> Result<bool, ReadError> {
     Ok(is_code(pc, 0, &RT_SIGRETURN_64, mem)? || is_code(pc, SYSCALL_AT, &RT_SIGRETURN_64, mem)?)
 }

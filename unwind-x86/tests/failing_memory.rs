@@ -21,7 +21,7 @@ use unwind_x86::paging::{
     Access, AddressSpace, FlatMemory, PagedMemory, PagingMode, PhysAddr, PhysicalMemory,
 };
 use unwind_x86::{
-    FramePointers, Ia32, Ia32Regs, Prologue, SframeMemoryError, SframeMemorySource,
+    FramePointers, Ia32, Ia32Regs, Prologue, SframeMemoryError, SframeMemorySource, SframeScratch,
     SignalTrampolines, X86_64, X86_64Regs,
 };
 
@@ -116,7 +116,9 @@ fn modules() -> SharedModuleMap<4> {
 
 fn walk(target: &mut Target, regs: X86_64Regs) -> Trace {
     let modules = modules();
-    let rows = RowSource::<X86_64>::or(SframeMemorySource::new(&modules), SignalTrampolines);
+    let mut scratch = SframeScratch::new();
+    let tables = SframeMemorySource::new(&modules, &mut scratch);
+    let rows = RowSource::<X86_64>::or(tables, SignalTrampolines);
     let rows = RowSource::<X86_64>::or(rows, Prologue);
     let mut trace = Trace::new();
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, rows).fallback(FramePointers);

@@ -16,7 +16,8 @@ use unwind_core::{
     StepError, TableError, TableLocation, VirtAddr, Walker,
 };
 use unwind_x86::{
-    FramePointers, Ia32, Ia32Regs, SframeMemoryError, SframeMemorySource, X86_64, X86_64Regs,
+    FramePointers, Ia32, Ia32Regs, SframeMemoryError, SframeMemorySource, SframeScratch, X86_64,
+    X86_64Regs,
 };
 
 const STACK: u64 = 0x7000;
@@ -91,7 +92,8 @@ fn tables_are_read_where_they_are_and_the_header_once_a_walk() {
         let modules = SharedModuleMap::<4>::new();
         modules.add(&module(bytes.len())).unwrap();
         let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
-        let (pcs, end) = walk(SframeMemorySource::new(&modules), &mut target);
+        let (pcs, end) =
+            walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut target);
         assert_eq!((pcs, end), (vec![0x40_1010, 0x40_1110], End::ZeroReturnAddress), "V{version}");
         assert_eq!(target.header_reads, 1, "V{version}");
     }
@@ -104,7 +106,8 @@ fn an_absent_table_ends_the_walk_until_it_is_there_and_is_no_reason_to_fall_back
     modules.add(&module(bytes.len())).unwrap();
     let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
     target.absent.push(TABLE >> 12);
-    let (pcs, end) = walk(SframeMemorySource::new(&modules), &mut target);
+    let (pcs, end) =
+        walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut target);
     let (at, error) = (SectionOffset(0), ReadError::NotResident);
     let absent = SframeMemoryError::Table(RemoteError::Unreadable { at, error });
     assert_eq!((pcs, end), (vec![0x40_1010], End::Table(absent)));
@@ -112,7 +115,8 @@ fn an_absent_table_ends_the_walk_until_it_is_there_and_is_no_reason_to_fall_back
     assert!(SframeMemoryError::Changing.is_not_resident());
 
     target.absent.clear();
-    let (pcs, end) = walk(SframeMemorySource::new(&modules), &mut target);
+    let (pcs, end) =
+        walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut target);
     assert_eq!((pcs.len(), end), (2, End::ZeroReturnAddress));
 }
 
@@ -121,13 +125,14 @@ fn a_table_that_is_malformed_or_of_another_cpu_leaves_the_walk_to_the_fallback()
     let modules = SharedModuleMap::<4>::new();
     modules.add(&module(4096)).unwrap();
     let mut zeroes = Target::default().put(TABLE, &[0; 64]).stack(&FRAMES);
-    let (pcs, end) = walk(SframeMemorySource::new(&modules), &mut zeroes);
+    let (pcs, end) =
+        walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut zeroes);
     assert_eq!(pcs, [0x40_1010]);
     assert!(matches!(end, End::Table(SframeMemoryError::Table(RemoteError::Table(_)))), "{end}");
 
     let foreign = SectionBuilder::aarch64(3, false).build();
     let mut target = Target::default().put(TABLE, &foreign).stack(&FRAMES);
-    let (_, end) = walk(SframeMemorySource::new(&modules), &mut target);
+    let (_, end) = walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut target);
     assert_eq!(end, End::Step(StepError::ZeroFramePointer), "by the frame pointer, which is none");
 }
 
@@ -139,12 +144,14 @@ fn f21_rows_of_a_cache_do_not_outlive_their_module() {
     let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
     let mut rows = RowCache::<16>::new();
     for _ in 0..2 {
-        let source = Cached::new(SframeMemorySource::new(&modules), &mut rows);
+        let mut scratch = SframeScratch::new();
+        let source = Cached::new(SframeMemorySource::new(&modules, &mut scratch), &mut rows);
         assert_eq!(walk(source, &mut target).0.len(), 2);
     }
     assert!(rows.stats().hits > 0);
     modules.remove_table(VirtAddr::new(TABLE)).unwrap();
-    let source = Cached::new(SframeMemorySource::new(&modules), &mut rows);
+    let mut scratch = SframeScratch::new();
+    let source = Cached::new(SframeMemorySource::new(&modules, &mut scratch), &mut rows);
     assert_eq!(walk(source, &mut target).0, [0x40_1010], "nothing but the frame pointer is left");
 }
 
@@ -153,7 +160,8 @@ fn code_of_32_bits_has_no_rows() {
     let modules = SharedModuleMap::<4>::new();
     modules.add(&module(64)).unwrap();
     let mut target = Target::default();
-    let mut walker = Walker::new(Ia32::FLAT, SframeMemorySource::new(&modules));
+    let mut scratch = SframeScratch::new();
+    let mut walker = Walker::new(Ia32::FLAT, SframeMemorySource::new(&modules, &mut scratch));
     let mut frames = walker.frames(Ia32Regs::new(0x40_1010, 0x7000, 0x7000), &mut target);
     assert_eq!((frames.by_ref().count(), frames.end()), (1, Some(End::NoRow)));
     assert_eq!(target.reads, 0);
@@ -165,7 +173,8 @@ fn rows_say_that_they_come_from_a_table() {
     let modules = SharedModuleMap::<4>::new();
     modules.add(&module(bytes.len())).unwrap();
     let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
-    let source = SframeMemorySource::new(&modules);
+    let mut scratch = SframeScratch::new();
+    let source = SframeMemorySource::new(&modules, &mut scratch);
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, source);
     let frames = walker.frames(X86_64Regs::new(0x40_1010, STACK, 0), &mut target);
     let origins: Vec<_> = frames.map(|frame| frame.provenance.origin()).collect();

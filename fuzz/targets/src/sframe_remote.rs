@@ -2,7 +2,7 @@
 //! or names what it could not read; and whatever changes meanwhile, a lookup is
 //! bounded.
 
-use sframe::{RemoteError, RemoteSection, Section};
+use sframe::{RemoteError, RemoteSection, RemoteWindow, Section};
 use unwind_core::{Memory, ReadError, TableError as _, VirtAddr};
 
 use crate::{input::Input, plain_table::pcs};
@@ -66,6 +66,7 @@ pub(crate) fn run(data: &[u8]) {
         );
     }
     let (Ok(remote), Ok(section)) = (opened, at_hand) else { return };
+    let mut window = RemoteWindow::new();
     for pc in pcs(&section) {
         memory.reads = 0;
         let found = remote.find(&mut memory, pc);
@@ -88,6 +89,8 @@ pub(crate) fn run(data: &[u8]) {
         let absent = core::mem::take(&mut memory.absent);
         let again = remote.find(&mut memory, pc);
         assert_eq!(again, section.find(pc).map_err(RemoteError::Table), "at {pc:#x}");
+        let row = remote.find_row(&mut memory, pc, &mut window);
+        assert_eq!(row, section.find_row(pc).map_err(RemoteError::Table), "at {pc:#x}");
         memory.absent = absent;
     }
 }

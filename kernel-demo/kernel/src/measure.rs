@@ -8,13 +8,13 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use unwind_core::{RowCache, UnwindCache};
+use unwind_core::UnwindCache;
 
 use crate::entry::Frame;
 use crate::exclusive::Exclusive;
 use crate::memory::UserMemory;
 use crate::task::{Task, Trace};
-use crate::unwind::user_stack;
+use crate::unwind::user_stack::{self, Rows};
 use crate::{apic, cpu};
 
 const LEN: usize = 8 << 10;
@@ -79,8 +79,7 @@ pub(crate) fn request<R>(request: impl FnOnce() -> R) -> R {
 /// Walks a stack once more, measured, with nothing cached. Task context.
 pub(crate) fn walk(task: &Task, frame: &Frame) {
     static STACK: MeasuredStack = MeasuredStack::new();
-    static SCRATCH: Exclusive<(Trace, RowCache<128>)> =
-        Exclusive::new((UnwindCache::new(), RowCache::new()));
+    static SCRATCH: Exclusive<(Trace, Rows)> = Exclusive::new((UnwindCache::new(), Rows::new()));
     if !is_measuring() {
         return;
     }
@@ -92,7 +91,7 @@ pub(crate) fn walk(task: &Task, frame: &Frame) {
     };
     SCRATCH.try_with(|(trace, rows)| {
         let mut walk = || {
-            rows.clear();
+            rows.cache.clear();
             user_stack::walk_with(task, frame, &mut UserMemory, rows, trace);
         };
         // Everything that it needs is present afterwards, and stays so for as

@@ -17,7 +17,7 @@ const MAX_REQUEST: u64 = 256;
 /// The most stack that a walk may take whose tables are in user memory, in
 /// bytes: a little more than it takes with the compiler that this was measured
 /// with.
-const MAX_WALK: u64 = 1792;
+const MAX_WALK: u64 = 1024;
 
 /// Checks samples and counts what it finds.
 pub(crate) struct Checker<'i> {

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use unwind_core::{Cookie, RowCache, SharedModuleMap, TaskKind, TaskState, UnwindCache};
+use unwind_core::{Cookie, SharedModuleMap, TaskKind, TaskState, UnwindCache};
 use unwind_perf::task_data::TaskData;
 use unwind_x86::SframeMemoryError;
 use unwind_x86::lbr::LbrSample;
@@ -11,6 +11,7 @@ use crate::exclusive::{Exclusive, Renewed};
 use crate::measure;
 use crate::memory::{Space, kernel_root};
 use crate::task::signal::SignalState;
+use crate::unwind::user_stack::Rows;
 
 /// How many tasks there are at most.
 const TASKS: usize = 16;
@@ -41,8 +42,8 @@ pub(crate) struct Task {
     /// The modules with SFrame tables of its address space.
     pub(crate) modules: SharedModuleMap<4>,
     pub(super) has_tables: AtomicBool,
-    /// The rows that walks of this address space used.
-    pub(crate) rows: Exclusive<RowCache<128>>,
+    /// The rows that walks of this address space used, and where tables are read.
+    pub(crate) rows: Exclusive<Rows>,
     /// How often it has gone back to user mode. The unwinder does not know of
     /// this number: it goes out with every record, so that a reader can tell
     /// whether a stack really is of the kernel entry of its sample.
@@ -96,7 +97,7 @@ impl Task {
             trace: Exclusive::new(UnwindCache::new()),
             modules: SharedModuleMap::new(),
             has_tables: AtomicBool::new(false),
-            rows: Exclusive::new(RowCache::new()),
+            rows: Exclusive::new(Rows::new()),
             returns: AtomicU64::new(0),
             returning: AtomicBool::new(false),
             id: AtomicU32::new(0),

@@ -8,7 +8,7 @@ use unwind_core::{
 use unwind_x86::paging::PagedMemory;
 use unwind_x86::{
     FramePointers, Ia32, Ia32Regs, Prologue, Selector, SframeMemoryError, SframeMemorySource,
-    SignalTrampolines, X86_64,
+    SframeScratch, SignalTrampolines, X86_64, X86_64Regs,
 };
 
 use super::kernel_stack::registers;
@@ -20,6 +20,20 @@ use crate::task::{Task, Trace, stack_end};
 /// The end of a walk.
 pub(crate) type UserEnd = End<SframeMemoryError>;
 
+/// What walks of one address space need beside the stack.
+pub(crate) struct Rows {
+    /// The rows that they used.
+    pub(crate) cache: RowCache<128>,
+    scratch: SframeScratch,
+    registers: Option<X86_64Regs>,
+}
+
+impl Rows {
+    pub(crate) const fn new() -> Self {
+        Self { cache: RowCache::new(), scratch: SframeScratch::new(), registers: None }
+    }
+}
+
 /// Walks the stack at `frame` into `trace`. Where `mem` may sleep, so may this.
 #[inline(never)]
 pub(crate) fn walk<M: Memory>(task: &Task, frame: &Frame, mem: &mut M, trace: &mut Trace) {
@@ -28,16 +42,16 @@ pub(crate) fn walk<M: Memory>(task: &Task, frame: &Frame, mem: &mut M, trace: &m
     assert!(walked.is_some(), "two walks of one task");
 }
 
-/// The same with another cache of rows.
+/// The same with other memory for rows.
 pub(crate) fn walk_with<M: Memory>(
     task: &Task,
     frame: &Frame,
     mem: &mut M,
-    rows: &mut RowCache<128>,
+    rows: &mut Rows,
     trace: &mut Trace,
 ) {
     if frame.is_compat() {
-        walk_compat(task, frame, mem, trace);
+        walk_compat(task, frame, mem, rows, trace);
     } else {
         walk_64(task, frame, mem, rows, trace);
     }
@@ -46,21 +60,23 @@ pub(crate) fn walk_with<M: Memory>(
 // The two are functions of their own, so that each takes the stack that it
 // needs and not that of both.
 #[inline(never)]
-fn walk_64<M: Memory>(
-    task: &Task,
-    frame: &Frame,
-    mem: &mut M,
-    rows: &mut RowCache<128>,
-    trace: &mut Trace,
-) {
-    let mut source = source(Cached::new(SframeMemorySource::new(&task.modules), rows));
+fn walk_64<M: Memory>(task: &Task, frame: &Frame, mem: &mut M, rows: &mut Rows, trace: &mut Trace) {
+    let tables = SframeMemorySource::new(&task.modules, &mut rows.scratch);
+    let mut source = source(Cached::new(tables, &mut rows.cache));
+    let regs = rows.registers.insert(registers(frame));
     let walker = Walker::new(X86_64::FOUR_LEVEL, &mut source).fallback(ToStackEnd(FramePointers));
-    walker.stack_end(stack_end(false)).trace(registers(frame), mem, trace);
+    walker.stack_end(stack_end(false)).trace(regs, mem, trace);
 }
 
 #[inline(never)]
-fn walk_compat<M: Memory>(task: &Task, frame: &Frame, mem: &mut M, trace: &mut Trace) {
-    let mut source = compat_source(SframeMemorySource::new(&task.modules));
+fn walk_compat<M: Memory>(
+    task: &Task,
+    frame: &Frame,
+    mem: &mut M,
+    rows: &mut Rows,
+    trace: &mut Trace,
+) {
+    let mut source = compat_source(SframeMemorySource::new(&task.modules, &mut rows.scratch));
     let walker = Walker::new(compat_mode(frame), &mut source).fallback(ToStackEnd(FramePointers));
     walker.stack_end(stack_end(true)).trace(compat_registers(frame), mem, trace);
 }
@@ -69,7 +85,8 @@ fn walk_compat<M: Memory>(task: &Task, frame: &Frame, mem: &mut M, trace: &mut T
 /// faulted in, nothing is waited for, and no row is remembered.
 pub(crate) fn walk_present(task: &Task, frame: &Frame, found: impl FnMut(u64)) -> Option<UserEnd> {
     let mut mem = PagedMemory::<_, 4>::with_tlb(DirectMap, user_space_of(task.root()));
-    let tables = SframeMemorySource::new(&task.modules);
+    let mut scratch = SframeScratch::new();
+    let tables = SframeMemorySource::new(&task.modules, &mut scratch);
     if frame.is_compat() {
         let walker = Walker::new(compat_mode(frame), compat_source(tables));
         each(walker, compat_registers(frame), &mut mem, found)
@@ -120,8 +137,8 @@ impl<A: Arch, S: RowSource<A>> RowSource<A> for ToStackEnd<S> {
         frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, S::Error> {
-        let row = self.0.row(frame, mem)?;
-        let is_last = row.as_ref().is_some_and(|row| {
+        let mut found = self.0.row(frame, mem);
+        if let Ok(Some(row)) = &mut found {
             let cfa = match row.cfa() {
                 CfaRule::Offset(Base::Sp, offset) => A::WORD.offset(frame.sp, offset),
                 CfaRule::Offset(Base::Fp, offset) => {
@@ -129,9 +146,11 @@ impl<A: Arch, S: RowSource<A>> RowSource<A> for ToStackEnd<S> {
                 }
                 _ => None,
             };
-            cfa == Some(stack_end(A::WORD == WordSize::Four))
-        });
-        Ok(if is_last { Some(Row::outermost().with_origin(Origin::Host)) } else { row })
+            if cfa == Some(stack_end(A::WORD == WordSize::Four)) {
+                *row = Row::outermost().with_origin(Origin::Host);
+            }
+        }
+        found
     }
 
     fn begin(&mut self) {

@@ -8,7 +8,8 @@ use unwind_core::{
     UnwindCache, VirtAddr, Walker,
 };
 use unwind_x86::{
-    FramePointers, Prologue, SframeMemorySource, SignalTrampolines, X86_64, X86_64Regs,
+    FramePointers, Prologue, SframeMemorySource, SframeScratch, SignalTrampolines, X86_64,
+    X86_64Regs,
 };
 
 #[unsafe(no_mangle)]
@@ -24,7 +25,9 @@ extern "C" fn start() -> ! {
         let mut rows = RowCache::<128>::new();
         let modules = SharedModuleMap::<4>::new();
         core::hint::black_box(&modules);
-        let tables = Cached::new(SframeMemorySource::new(&modules), &mut rows);
+        let mut scratch = SframeScratch::new();
+        let tables = SframeMemorySource::new(&modules, &mut scratch);
+        let tables = Cached::new(tables, &mut rows);
         let source = RowSource::<X86_64>::or(tables, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, Prologue);
         let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
