@@ -57,7 +57,7 @@ pub(crate) fn translate<S: UnwindContextStorage<usize>>(
     let sp_is_cfa = match (of(sp), cfa) {
         (None, _) => true,
         (Some(RegisterRule::SameValue), _) => false,
-        (Some(RegisterRule::Offset(_)), _) => s390x,
+        (Some(RegisterRule::Offset(offset)), _) => s390x && narrow(offset).is_some(),
         (Some(RegisterRule::ValOffset(offset)), _) => offset == if s390x { -160 } else { 0 },
         (Some(RegisterRule::Register(register)), CfaRule::Offset(cfa, 0)) => {
             base(abi, register) == Some(cfa) && !s390x
