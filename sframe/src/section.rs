@@ -132,6 +132,13 @@ impl<'a> Section<'a> {
         Fdes { section: *self, next: 0 }
     }
 
+    /// How many rows of all functions are looked at where each is. A table of
+    /// functions that share no rows has one for two bytes or more.
+    pub(crate) fn max_rows(&self) -> u64 {
+        const ROWS_PER_BYTE: u64 = 16;
+        u64::from(self.header().fre_len).saturating_mul(ROWS_PER_BYTE).max(0x1_0000)
+    }
+
     /// The rows of `fde`, a function of this section.
     ///
     /// # Errors

@@ -7,10 +7,6 @@ use crate::{
     Section, Severity, Summary, Version, fde::Entry, fre::split_head, lookup, order,
 };
 
-/// The rows of all functions are at most this many for each byte of rows. A
-/// table of functions that share no rows has one for two bytes or more.
-const ROWS_PER_BYTE: u64 = 16;
-
 impl Section<'_> {
     /// Checks every rule of the format, and hands each finding to `visit`,
     /// which may stop the validation by [`ControlFlow::Break`].
@@ -224,8 +220,7 @@ impl<V> Validator<'_, '_, V> {
         if fde.num_fres == 0 && fde.dialect.version != Version::V3 {
             self.report(function, Fault::NoRows(fde.at))?;
         }
-        let limit = u64::from(self.section.header().fre_len).saturating_mul(ROWS_PER_BYTE);
-        if self.summary.rows.saturating_add(fde.num_fres.into()) > limit.max(0x1_0000) {
+        if self.summary.rows.saturating_add(fde.num_fres.into()) > self.section.max_rows() {
             self.whole = false;
             return self.report(function, Fault::TooManyRows(fde.at));
         }

@@ -37,7 +37,7 @@ const ERRORS: [Error; 18] = [
     Error::CfaOffsetOverflow(AT),
 ];
 
-const LOST: [LostReason; 20] = [
+const LOST: [LostReason; 21] = [
     LostReason::Empty,
     LostReason::Wraps,
     LostReason::NoRows,
@@ -58,6 +58,7 @@ const LOST: [LostReason; 20] = [
     LostReason::FpWithoutRa,
     LostReason::SignedRa,
     LostReason::Malformed(Error::Truncated(AT)),
+    LostReason::SharedRows,
 ];
 
 #[test]

@@ -606,6 +606,35 @@ fn rows_outside_of_a_table_lose_their_function() {
 }
 
 #[test]
+fn a_merge_copies_a_bounded_number_of_shared_rows() {
+    // 250 rows; then 700 functions that claim them too,
+    // and one with a row of its own.
+    let rows = (0..250).map(|n| testdata::Row::sp(n, &[if n % 2 == 0 { 8 } else { 16 }]));
+    let mut table =
+        SectionBuilder::amd64(2).function(testdata::Function::new(0, 250, rows.collect()));
+    for n in 1..=700_i64 {
+        let row = testdata::Row::sp(0, &[8]);
+        table = table.function(testdata::Function::new(n * 0x100, 250, vec![row]));
+    }
+    let own = [testdata::Row::sp(0, &[24])].to_vec();
+    let mut table = table.function(testdata::Function::new(0x10_0000, 8, own)).build();
+    for n in 1..=700 {
+        table[28 + n * 20 + 8..][..8].copy_from_slice(&[0, 0, 0, 0, 250, 0, 0, 0]);
+    }
+    let section = Section::parse(&table).unwrap();
+    let mut builder = Builder::new(Format::V2, Abi::Amd64Little).unwrap();
+    let mut lost = Vec::new();
+    builder.add_section(&section, |fde| Some(fde.range.start), |range| lost.push(range)).unwrap();
+    assert!(lost.iter().all(|lost| lost.reason == LostReason::SharedRows), "{lost:?}");
+    let bytes = builder.finish(0, none).unwrap();
+    let merged = Section::parse(&bytes).unwrap();
+    // 65,536 rows in any case.
+    assert_eq!(lost.len(), 701 - 65_536 / 250);
+    assert_eq!(merged.header().num_fres, 65_536 / 250 * 250 + 1);
+    assert_eq!(merged.find(0x10_0000).unwrap().unwrap().row(), Ok(sp(24)));
+}
+
+#[test]
 fn functions_on_both_sides_of_the_ends_of_the_address_space_are_found() {
     let rows = [(0, sp(8))];
     // By their distance from a section at 1 MiB, the upper ones come first.

@@ -35,9 +35,13 @@ pub struct CfiReport {
 pub struct CfiConverter<'a> {
     entries: Entries<'a>,
     registers: Registers,
-    /// The CIEs met so far, by ascending offset.
-    cies: Vec<Known<'a>>,
-    /// The index in `cies` of the one met last.
+    /// Those behind the ones that were looked through for CIEs.
+    ahead: Entries<'a>,
+    /// The CIEs that were met so, by ascending offset.
+    cies: Vec<Met>,
+    /// Those of them that an FDE has named.
+    known: Vec<Known<'a>>,
+    /// The index in `known` of the one named last.
     last: usize,
     remembered: Vec<Rules>,
     /// The rows of the function that is being made.
@@ -45,7 +49,16 @@ pub struct CfiConverter<'a> {
     report: CfiReport,
 }
 
-/// A CIE that was met.
+/// Where a CIE is. One that lies inside another entry is none: otherwise many
+/// could share their instructions, and each would run them.
+#[derive(Clone, Copy, Debug)]
+struct Met {
+    at: u64,
+    /// Its index among those that are known.
+    known: Option<usize>,
+}
+
+/// A CIE that an FDE has named.
 #[derive(Debug)]
 struct Known<'a> {
     at: u64,
@@ -110,10 +123,13 @@ impl<'a> CfiConverter<'a> {
             Some(Endian::Big) => gimli::RunTimeEndian::Big,
             _ => gimli::RunTimeEndian::Little,
         };
+        let entries = Entries::new(section, endian);
         Self {
-            entries: Entries::new(section, endian),
+            entries,
+            ahead: entries,
             registers: Registers::new(builder.abi()),
             cies: Vec::new(),
+            known: Vec::new(),
             last: 0,
             remembered: Vec::new(),
             rows: Vec::new(),
@@ -164,8 +180,9 @@ impl<'a> CfiConverter<'a> {
         fde: &Fde<'a>,
         lost: &mut impl FnMut(CfiLost),
     ) -> Result<Result<(), CfiReason>, WriteError> {
-        self.find_cie(fde.cie)?;
-        let Some(Known { cie: known, remembered, .. }) = self.cies.get(self.last) else {
+        let found = self.find_cie(fde.cie)?;
+        let Some(Known { cie: known, remembered, .. }) = found.and_then(|at| self.known.get(at))
+        else {
             return Ok(Err(CfiReason::NotCie { at: fde.cie }));
         };
         let (cie, initial) = match known {
@@ -221,23 +238,42 @@ impl<'a> CfiConverter<'a> {
         Ok(Ok(()))
     }
 
-    /// Makes `last` the index of the CIE at an offset.
+    /// The index in `known` of the CIE at an offset; `None` if there is none.
     #[inline]
-    fn find_cie(&mut self, at: u64) -> Result<(), WriteError> {
-        if self.cies.get(self.last).is_some_and(|known| known.at == at) {
-            return Ok(());
+    fn find_cie(&mut self, at: u64) -> Result<Option<usize>, WriteError> {
+        if self.known.get(self.last).is_none_or(|known| known.at != at) {
+            let Some(index) = self.meet_cie(at)? else { return Ok(None) };
+            self.last = index;
         }
-        self.last = match self.cies.binary_search_by_key(&at, |known| known.at) {
-            Ok(index) => index,
-            Err(index) => {
-                let cie = self.read_cie(at)?;
+        Ok(Some(self.last))
+    }
+
+    /// The same, of one that may not be known.
+    fn meet_cie(&mut self, at: u64) -> Result<Option<usize>, WriteError> {
+        let mut next = self.ahead.position();
+        while let Some(is_cie) = self.ahead.pass(at) {
+            if is_cie {
                 self.cies.try_reserve(1)?;
-                let remembered = core::mem::take(&mut self.remembered);
-                self.cies.insert(index, Known { at, cie, remembered });
-                index
+                self.cies.push(Met { at: next, known: None });
             }
+            next = self.ahead.position();
+        }
+        let index = self.cies.binary_search_by_key(&at, |met| met.at);
+        let Some(met) = index.ok().and_then(|index| self.cies.get(index)) else {
+            return Ok(None);
         };
-        Ok(())
+        if met.known.is_some() {
+            return Ok(met.known);
+        }
+        let cie = self.read_cie(at)?;
+        self.known.try_reserve(1)?;
+        let last = self.known.len();
+        let remembered = core::mem::take(&mut self.remembered);
+        self.known.push(Known { at, cie, remembered });
+        if let Some(met) = index.ok().and_then(|index| self.cies.get_mut(index)) {
+            met.known = Some(last);
+        }
+        Ok(Some(last))
     }
 
     fn read_cie(&mut self, at: u64) -> Result<Result<(Cie<'a>, Rules), CfiReason>, WriteError> {

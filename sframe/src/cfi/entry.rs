@@ -158,6 +158,22 @@ impl<'a> Entries<'a> {
         Ok(None)
     }
 
+    /// Goes past the next entry, if it starts at `up_to` or before. `Some` says
+    /// whether it is a CIE.
+    pub(crate) fn pass(&mut self, up_to: u64) -> Option<bool> {
+        if self.rest.is_empty() || self.position() > up_to {
+            return None;
+        }
+        let Some(mut entry) = split_entry(&mut self.rest) else {
+            self.end();
+            return None;
+        };
+        if entry.rest.is_empty() && self.section.is_eh {
+            self.end();
+        }
+        Some(self.id(&mut entry).is_some_and(|id| self.is_cie(id, &entry)))
+    }
+
     /// Leaves no entries.
     fn end(&mut self) {
         let len = self.rest.len();

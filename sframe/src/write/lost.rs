@@ -80,6 +80,9 @@ pub enum LostReason {
 
     /// The table that the function was to be copied from is malformed there.
     Malformed(Error),
+    /// So many functions of that table share rows that copies of them would be
+    /// far larger than it.
+    SharedRows,
 }
 
 const _: () = assert!(size_of::<LostReason>() <= 32);
@@ -105,6 +108,7 @@ impl LostReason {
             Self::FpWithoutRa => "fp-without-ra",
             Self::SignedRa => "signed-ra",
             Self::Malformed(_) => "malformed",
+            Self::SharedRows => "shared-rows",
         }
     }
 }
@@ -138,6 +142,7 @@ impl fmt::Display for LostReason {
             }
             Self::SignedRa => f.write_str("a signed return address on a cpu that signs none"),
             Self::Malformed(error) => write!(f, "{error}"),
+            Self::SharedRows => f.write_str("too many functions share rows to copy them"),
         }
     }
 }

@@ -17,7 +17,8 @@ impl Builder {
     /// relocatable object the start in the table means nothing: the address is
     /// that of the relocation for the entry at [`Fde::at`].
     ///
-    /// What this format cannot say, and functions that are malformed, are
+    /// What this format cannot say, functions that are malformed, and those that
+    /// share more rows than 16 for each byte of rows (and 65,536 in any case), are
     /// handed to `lost`, with addresses as `place` gave them.
     ///
     /// # Errors
@@ -35,6 +36,7 @@ impl Builder {
         if abi != self.abi() {
             return Err(WriteError::OtherAbi(abi));
         }
+        let mut rows_left = section.max_rows();
         for (index, fde) in (0_u32..).zip(section.fdes()) {
             let fde = match fde {
                 Ok(fde) => fde,
@@ -48,14 +50,13 @@ impl Builder {
             let Some(start) = place(&fde) else { continue };
             // The rows are lent to `add`, which needs the whole builder.
             let mut rows = core::mem::take(&mut self.scratch);
-            let result = copy(section, &fde, &mut rows).map(|shape| {
+            let result = copy(section, &fde, &mut rows, &mut rows_left).map(|shape| {
                 let size = fde.range.size;
                 Function { start, size, rows: &rows, ..shape }
             });
             let added = match result {
                 Ok(function) => self.add(&function, &mut lost),
-                Err(Fault::Table(error)) => {
-                    let reason = LostReason::Malformed(error);
+                Err(Fault::Lost(reason)) => {
                     lost(Lost::new(start, start, fde.range.size.into(), reason));
                     Ok(())
                 }
@@ -70,34 +71,45 @@ impl Builder {
 
 /// Why a function was not copied.
 enum Fault {
-    Table(Error),
+    Lost(LostReason),
     Write(WriteError),
 }
 
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Lost(LostReason::Malformed(error))
+    }
+}
+
 /// Copies the rows of `fde`. Gives the function's marks, without its place and
-/// rows.
+/// rows. Takes those off `left`.
 fn copy(
     section: &Section<'_>,
     fde: &Fde,
     rows: &mut Vec<(u32, Row)>,
+    left: &mut u64,
 ) -> Result<Function<'static>, Fault> {
     rows.clear();
-    let count = section.fres(fde).map_err(Fault::Table)?;
+    let fres = section.fres(fde)?;
     let mut function = Function::new(0, 0, &[]);
     function.signal = fde.is_signal();
-    function.block_size = match fde.pc_kind().map_err(Fault::Table)? {
+    function.block_size = match fde.pc_kind()? {
         PcKind::Increment => None,
         PcKind::Mask(size) => Some(size),
     };
     function.pauth_key = fde.pauth_key().unwrap_or(PauthKey::A);
-    for fre in count {
-        let fre = fre.map_err(Fault::Table)?;
-        let row = fde.row(&fre).map_err(Fault::Table)?;
+    // No row is shorter than two bytes.
+    let most = u64::try_from(fres.bytes().len() / 2).unwrap_or(u64::MAX);
+    let most = most.min(fde.num_fres.into());
+    *left = left.checked_sub(most).ok_or(Fault::Lost(LostReason::SharedRows))?;
+    for fre in fres {
+        let fre = fre?;
+        let row = fde.row(&fre)?;
         rows.try_reserve(1).map_err(|error| Fault::Write(error.into()))?;
         rows.push((fre.start, row));
     }
     if fde.num_fres == 0 && section.header().version == Version::V3 {
-        let row = Found { fde: *fde, fre: None }.row().map_err(Fault::Table)?;
+        let row = Found { fde: *fde, fre: None }.row()?;
         rows.try_reserve(1).map_err(|error| Fault::Write(error.into()))?;
         rows.push((0, row));
         // It is about all bytes alike.

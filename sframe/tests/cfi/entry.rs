@@ -7,8 +7,8 @@ use unwind_core::{CfaRule, RegRule, Row};
 use crate::{
     ADDR, AMD64, One,
     dwarf::{
-        ADVANCE, ADVANCE2, BREG, DEF_CFA_EXPRESSION, DEF_CFA_OFFSET, DEF_CFA_REGISTER, DEREF, LIT,
-        NEGATE_RA_STATE, PLUS_CONST, RESTORE, RSP, SET_LOC,
+        ADVANCE, ADVANCE2, BREG, DEF_CFA, DEF_CFA_EXPRESSION, DEF_CFA_OFFSET, DEF_CFA_REGISTER,
+        DEREF, LIT, NEGATE_RA_STATE, PLUS_CONST, RESTORE, RSP, SET_LOC,
     },
     sp,
 };
@@ -116,6 +116,56 @@ fn a_cie_that_cannot_be_used_harms_its_own_entries_only() {
         assert_eq!(lost, [(entry, reason), (wrong, CfiReason::NotCie { at: entry })]);
         assert_eq!((one.report.fdes, one.report.unusable), (4, 2));
         assert_eq!((one.row(0x2000), one.row(0x4000)), (Some(sp(8)), Some(sp(8))));
+    }
+}
+
+#[test]
+fn a_cie_inside_another_entry_is_none() {
+    let mut inner = CfiBuilder::eh_frame(ADDR);
+    inner.cie(&Cie::amd64());
+    let mut outer = Cie { instructions: vec![0x90, 1, DEF_CFA_EXPRESSION, 64], ..Cie::amd64() };
+    let before = outer.instructions.len();
+    outer.instructions.extend(inner.build());
+    outer.instructions.resize(before + 64, 0);
+    let mut cfi = CfiBuilder::eh_frame(ADDR);
+    let outside = cfi.cie(&outer);
+    let end = u64::try_from(cfi.build().len()).unwrap();
+    let inside = end - 64;
+    let entry = cfi.fde(inside, 0x1000, 8, &[]);
+    cfi.fde(outside, 0x2000, 8, &[DEF_CFA, 7, 16]);
+    let one = One::of(AMD64, Format::V3, CfiSection::eh_frame(cfi.build(), ADDR));
+    let lost: Vec<_> = one.lost.iter().map(|lost| (lost.entry, lost.reason)).collect();
+    assert_eq!(lost, [(entry, CfiReason::NotCie { at: inside })]);
+    assert_eq!(one.row(0x2000).map(|row| row.cfa()), Some(CfaRule::sp(16)));
+}
+
+#[test]
+fn cies_are_found_in_any_order_and_number() {
+    // Each has rules of its own. So many take minutes if each costs something
+    // for each other.
+    let mut cfi = CfiBuilder::debug_frame();
+    let cie = |slots: u8| Cie {
+        instructions: vec![DEF_CFA, 7, 8 * slots, 0x90, 1],
+        augmentation: b"",
+        ..Cie::amd64()
+    };
+    let cies: Vec<(u64, u8)> =
+        (1..=13_u8).cycle().take(60_000).map(|slots| (cfi.cie(&cie(slots)), slots)).collect();
+    for (&(at, _), index) in cies.iter().rev().zip(0..) {
+        cfi.fde(at, 0x1000 + 8 * index, 8, &[]);
+    }
+    // In `.debug_frame` an entry may come before its CIE.
+    let here = u64::try_from(cfi.build().len()).unwrap();
+    let mut probe = cfi.clone();
+    probe.fde(0, 0x100, 8, &[]);
+    let behind = u64::try_from(probe.build().len()).unwrap();
+    assert_eq!(cfi.fde(behind, 0x100, 8, &[]), here);
+    assert_eq!(cfi.cie(&cie(14)), behind);
+    let one = One::of(AMD64, Format::V3, CfiSection::debug_frame(cfi.build()));
+    assert_eq!(one.lost, []);
+    assert_eq!(one.row(0x100), Some(sp(8 * 14)));
+    for (&(_, slots), index) in cies.iter().rev().zip(0..) {
+        assert_eq!(one.row(0x1000 + 8 * index), Some(sp(8 * i32::from(slots))));
     }
 }
 
