@@ -12,12 +12,15 @@ use crate::known;
 use crate::stream::{Events, SampleEnd, Stream, WholeSample};
 use crate::tasks::Tasks;
 
-/// The most stack that a request may take, in bytes.
-const MAX_REQUEST: u64 = 256;
-/// The most stack that a walk may take whose tables are in user memory, in
-/// bytes: a little more than it takes with the compiler that this was measured
-/// with.
-const MAX_WALK: u64 = 1024;
+/// The most stack that parts of the unwinder may take, in bytes. A walk is one
+/// with nothing cached; an NMI is all that is on its stack.
+const MAX_STACK: &[(&str, u64)] = &[
+    ("stack: request", 256),
+    ("stack: walk by tables", 1024),
+    ("stack: walk by frame pointers", 1024),
+    ("stack: walk of 32-bit code", 1024),
+    ("stack: nmi in all", 4096),
+];
 
 /// Checks samples and counts what it finds.
 pub(crate) struct Checker<'i> {
@@ -254,7 +257,7 @@ impl<'i> Checker<'i> {
 
     /// The stack budget.
     fn check_stack(&mut self, account: &Account) {
-        for (what, most) in [("stack: request", MAX_REQUEST), ("stack: walk by tables", MAX_WALK)] {
+        for &(what, most) in MAX_STACK {
             let used = account.get(what);
             if used == 0 || used > most {
                 self.faults.push(format!("{what}: {used} bytes, at most {most} are allowed"));

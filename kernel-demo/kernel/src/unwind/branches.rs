@@ -195,6 +195,8 @@ pub(crate) fn is_recorded(task: &Task) -> bool {
 }
 
 /// Reads the record for a sample of a task whose user code is at `pc`. In NMIs.
+// Not inlined, as `compare`: a record is large, and the callers walk stacks too.
+#[inline(never)]
 pub(super) fn sample(task: &Task, pc: u64, cookie: Cookie) {
     // In the middle of a switch the hardware holds the record of either task.
     // Kernels with a branch unit switch it with the counters stopped.
@@ -207,22 +209,23 @@ pub(super) fn sample(task: &Task, pc: u64, cookie: Cookie) {
         UNIT.try_with(|unit| {
             with_state(handle, |tenant| {
                 unit.catch_up(task, pc);
-                let used = cpu.is_used(Some(tenant.state));
-                used.then(|| cpu.read_stamped(unit, tenant.state))
+                if !cpu.is_used(Some(tenant.state)) {
+                    return Some(());
+                }
+                task.record.try_with(|kept| {
+                    *kept = Some((cookie, cpu.read_stamped(unit, tenant.state)));
+                })
             })
         })
     });
-    match read.flatten().flatten() {
-        Some(Some(record)) => {
-            task.record.try_with(|kept| *kept = Some((cookie, record)));
-        }
-        Some(None) => {}
-        None => count(&COUNTS.busy),
+    if read.flatten().flatten().flatten().is_none() {
+        count(&COUNTS.busy);
     }
 }
 
 /// Compares the record of a sample with the walk that its cookie brought. Task
 /// context.
+#[inline(never)]
 pub(super) fn compare(task: &Task, cookie: Cookie, trace: &Trace) {
     let kept = task.record.with(Option::take);
     let Some((_, record)) = kept.filter(|(of, _)| *of == cookie) else { return };

@@ -37,11 +37,16 @@ pub(crate) struct KernelWalk {
 struct KernelTable {
     modules: ModuleMap<SframeModule<'static>, 1>,
     rows: RowCache<256>,
+    /// Those of a walk.
+    registers: Option<X86_64Regs>,
 }
 
 /// Only NMIs walk kernel stacks, so nobody else has it then.
-static TABLE: Exclusive<KernelTable> =
-    Exclusive::new(KernelTable { modules: ModuleMap::new(), rows: RowCache::new() });
+static TABLE: Exclusive<KernelTable> = Exclusive::new(KernelTable {
+    modules: ModuleMap::new(),
+    rows: RowCache::new(),
+    registers: None,
+});
 
 /// Opens the kernel's table. Once, before the first walk.
 pub(crate) fn open_table() {
@@ -59,15 +64,16 @@ pub(crate) fn open_table() {
 }
 
 /// Walks the kernel stack from `frame`, which is of kernel code. In NMIs.
+#[inline(never)]
 pub(crate) fn walk(frame: &Frame, mut found: impl FnMut(u64)) -> KernelWalk {
     let mut user_frame = None;
     let mut memory = StackMemory;
-    let is_complete = TABLE.try_with(|KernelTable { modules, rows }| {
+    let is_complete = TABLE.try_with(|KernelTable { modules, rows, registers: place }| {
         let table = Cached::new(SframeSource::new(modules), rows);
         let functions = table.or(Prologue).or(FramePointers);
         let source = EntryFrames { user_frame: &mut user_frame }.or(OutsideEntry(functions));
         let mut walker = Walker::new(KernelMode, source);
-        let mut frames = walker.frames(registers(frame), &mut memory);
+        let mut frames = walker.frames(place.insert(registers(frame)), &mut memory);
         for frame in frames.by_ref() {
             found(frame.pc.addr().get());
         }

@@ -12,6 +12,7 @@ use unwind_perf::record::{ChainBuilder, ChainLimits, Context, Misc};
 
 use super::{Client, UNWIND, branches, kernel_stack, stream, user_stack};
 use crate::entry::Frame;
+use crate::exclusive::Exclusive;
 use crate::measure;
 use crate::task::{self, Kind, Task};
 
@@ -62,6 +63,9 @@ pub(crate) fn count(counter: &AtomicU64) {
 /// Room for a chain of Linux's default length and all its marks.
 const WORDS: usize = 127 + 8;
 
+/// Where a sample's chain is put together. NMIs do not nest: one for each CPU.
+static CHAIN: Exclusive<[u64; WORDS]> = Exclusive::new([0; WORDS]);
+
 /// Every so many samples, the user stack is walked in the NMI too, to see what
 /// that would have got.
 const COMPARE_EVERY: u64 = 8;
@@ -69,10 +73,14 @@ const COMPARE_EVERY: u64 = 8;
 /// Takes a sample of what the NMI interrupted.
 #[inline(never)]
 pub(crate) fn nmi(frame: &Frame) {
+    let sampled = CHAIN.try_with(|words| sample(frame, words));
+    assert!(sampled.is_some(), "an nmi in an nmi");
+}
+
+fn sample(frame: &Frame, words: &mut [u64]) {
     let task = task::interrupted(frame);
     count_place(frame, task);
-    let mut words = [0; WORDS];
-    let mut chain = ChainBuilder::new(&mut words, ChainLimits::default());
+    let mut chain = ChainBuilder::new(words, ChainLimits::default());
 
     let user = if frame.is_user() { Some(*frame) } else { kernel_part(frame, &mut chain) };
 
@@ -111,14 +119,14 @@ fn kernel_part(frame: &Frame, chain: &mut ChainBuilder<'_>) -> Option<Frame> {
 /// Walks the user's frames as far as they are present.
 fn inline_part(task: &Task, user: &Frame, chain: &mut ChainBuilder<'_>) {
     if task.has_memory() && chain.context(Context::User).is_ok() {
-        user_stack::walk_present(task, user, |pc| _ = chain.ip(pc));
+        user_stack::walk_present(task, user, &mut |pc| _ = chain.ip(pc));
     }
 }
 
 /// Finds out what a walk in the NMI would have got.
 fn compare_with_inline(task: &Task, user: &Frame) {
     count(&COUNTS.compared);
-    let end = user_stack::walk_present(task, user, |_| {});
+    let end = user_stack::walk_present(task, user, &mut |_| {});
     if end.is_some_and(|end: End<_>| end.is_retryable()) {
         count(&COUNTS.would_be_cut);
     }

@@ -1,6 +1,8 @@
 //! Walks of user stacks: 64-bit code by SFrame tables or by frame pointers,
 //! 32-bit code by frame pointers.
 
+use core::borrow::BorrowMut;
+
 use unwind_core::{
     Arch, Base, CacheSlot, Cached, CfaRule, End, FrameContext, Memory, Origin, Row, RowCache,
     RowSource, ShortRow, VirtAddr, Walker, WordSize,
@@ -14,6 +16,7 @@ use unwind_x86::{
 use super::kernel_stack::registers;
 use crate::descriptors;
 use crate::entry::Frame;
+use crate::exclusive::Exclusive;
 use crate::memory::{DirectMap, user_space_of};
 use crate::task::{Task, Trace, stack_end};
 
@@ -24,15 +27,29 @@ pub(crate) type UserEnd = End<SframeMemoryError>;
 pub(crate) struct Rows {
     /// The rows that they used.
     pub(crate) cache: RowCache<128>,
-    scratch: SframeScratch,
-    registers: Option<X86_64Regs>,
+    scratch: Scratch,
 }
 
 impl Rows {
     pub(crate) const fn new() -> Self {
-        Self { cache: RowCache::new(), scratch: SframeScratch::new(), registers: None }
+        Self { cache: RowCache::new(), scratch: Scratch::new() }
     }
 }
+
+/// What one walk needs beside the stack. Nothing in it outlives the walk.
+struct Scratch {
+    tables: SframeScratch,
+    registers: Option<X86_64Regs>,
+}
+
+impl Scratch {
+    const fn new() -> Self {
+        Self { tables: SframeScratch::new(), registers: None }
+    }
+}
+
+/// For walks in NMIs, which do not nest: one for each CPU.
+static NMI_SCRATCH: Exclusive<Scratch> = Exclusive::new(Scratch::new());
 
 /// Walks the stack at `frame` into `trace`. Where `mem` may sleep, so may this.
 #[inline(never)]
@@ -61,9 +78,10 @@ pub(crate) fn walk_with<M: Memory>(
 // needs and not that of both.
 #[inline(never)]
 fn walk_64<M: Memory>(task: &Task, frame: &Frame, mem: &mut M, rows: &mut Rows, trace: &mut Trace) {
-    let tables = SframeMemorySource::new(&task.modules, &mut rows.scratch);
-    let mut source = source(Cached::new(tables, &mut rows.cache));
-    let regs = rows.registers.insert(registers(frame));
+    let Rows { cache, scratch } = rows;
+    let tables = SframeMemorySource::new(&task.modules, &mut scratch.tables);
+    let mut source = source(Cached::new(tables, cache));
+    let regs = scratch.registers.insert(registers(frame));
     let walker = Walker::new(X86_64::FOUR_LEVEL, &mut source).fallback(ToStackEnd(FramePointers));
     walker.stack_end(stack_end(false)).trace(regs, mem, trace);
 }
@@ -76,31 +94,41 @@ fn walk_compat<M: Memory>(
     rows: &mut Rows,
     trace: &mut Trace,
 ) {
-    let mut source = compat_source(SframeMemorySource::new(&task.modules, &mut rows.scratch));
+    let tables = SframeMemorySource::new(&task.modules, &mut rows.scratch.tables);
+    let mut source = compat_source(tables);
     let walker = Walker::new(compat_mode(frame), &mut source).fallback(ToStackEnd(FramePointers));
     walker.stack_end(stack_end(true)).trace(compat_registers(frame), mem, trace);
 }
 
-/// Walks the stack at `frame` as far as it is present. Any context: nothing is
+/// Walks the stack at `frame` as far as it is present. In NMIs: nothing is
 /// faulted in, nothing is waited for, and no row is remembered.
-pub(crate) fn walk_present(task: &Task, frame: &Frame, found: impl FnMut(u64)) -> Option<UserEnd> {
+#[inline(never)]
+pub(crate) fn walk_present(
+    task: &Task,
+    frame: &Frame,
+    found: &mut dyn FnMut(u64),
+) -> Option<UserEnd> {
     let mut mem = PagedMemory::<_, 4>::with_tlb(DirectMap, user_space_of(task.root()));
-    let mut scratch = SframeScratch::new();
-    let tables = SframeMemorySource::new(&task.modules, &mut scratch);
-    if frame.is_compat() {
-        let walker = Walker::new(compat_mode(frame), compat_source(tables));
-        each(walker, compat_registers(frame), &mut mem, found)
-    } else {
-        let walker = Walker::new(X86_64::FOUR_LEVEL, source(tables));
-        each(walker, registers(frame), &mut mem, found)
-    }
+    let walked = NMI_SCRATCH.try_with(|Scratch { tables, registers: place }| {
+        let tables = SframeMemorySource::new(&task.modules, tables);
+        if frame.is_compat() {
+            let walker = Walker::new(compat_mode(frame), compat_source(tables));
+            each(walker, compat_registers(frame), &mut mem, found)
+        } else {
+            let walker = Walker::new(X86_64::FOUR_LEVEL, source(tables));
+            each(walker, place.insert(registers(frame)), &mut mem, found)
+        }
+    });
+    walked.flatten()
 }
 
+// As above: each kind of code takes the stack that it needs.
+#[inline(never)]
 fn each<A: Arch, S: RowSource<A, Error = SframeMemoryError>, M: Memory>(
     walker: Walker<A, S>,
-    regs: A::Regs,
+    regs: impl BorrowMut<A::Regs>,
     mem: &mut M,
-    mut found: impl FnMut(u64),
+    found: &mut dyn FnMut(u64),
 ) -> Option<UserEnd> {
     let mut walker = walker.fallback(ToStackEnd(FramePointers));
     let mut frames = walker.frames(regs, mem);
