@@ -2,20 +2,20 @@
 #![no_std]
 
 use core::arch::global_asm;
+use core::hint::{black_box, spin_loop};
 
 use unwind_core::{
-    Context, DeferredUnwind, Host, Memory, ReadError, ScheduleError, SerialCookies, TaskKind,
-    TaskState, VirtAddr,
+    Audience, ClientId, Context, DeferredUnwind, Host, Memory, ReadError, ScheduleError,
+    SerialCookies, TableError, TaskKind, TaskState, UnwindCache, VirtAddr,
 };
+use unwind_x86::X86_64Regs;
 
 // What the prebuilt core expects of a C library; the same in all programs.
 global_asm!(include_str!("../../kernel/src/mem.s"), options(att_syntax));
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {
-        core::hint::spin_loop();
-    }
+    stop()
 }
 
 /// A host whose hooks are known outside of the program alone.
@@ -29,13 +29,49 @@ unsafe extern "C" {
 global_asm!(".text; .globl outside; outside: ret");
 
 /// A value that the optimiser cannot know.
-pub fn unknown() -> u64 {
+fn unknown() -> u64 {
     outside(0)
 }
 
+/// The end of every program.
+pub fn stop() -> ! {
+    loop {
+        spin_loop();
+    }
+}
+
+static TASK: TaskState = TaskState::new();
+
 /// The one instance.
-pub static UNWIND: DeferredUnwind<Outside, SerialCookies> =
+static UNWIND: DeferredUnwind<Outside, SerialCookies> =
     DeferredUnwind::new(Outside, SerialCookies::new());
+
+/// What every program has: the host's own code.
+#[inline(always)]
+pub fn host() {
+    let _ = Outside.read(VirtAddr::new(unknown()), &mut [0; 8]);
+}
+
+/// A request, and a return to user mode.
+#[inline(always)]
+pub fn request() {
+    let client = ClientId::from_bits(unknown());
+    host();
+    let _ = black_box(UNWIND.request(&TASK, client));
+    let _ = black_box(UNWIND.user_return(&TASK));
+}
+
+/// A delivery of what `walk` finds from the registers that it is given.
+#[inline(always)]
+pub fn deliver<E: TableError>(walk: impl FnOnce(X86_64Regs, &mut UnwindCache<126, E>)) {
+    let mut cache = UnwindCache::new();
+    let mut delivery = UNWIND.deliver(&TASK, Audience::Asked, Some(&mut cache), |cache| {
+        walk(X86_64Regs::new(unknown(), unknown(), unknown()), cache);
+    });
+    while let Some(serving) = delivery.next() {
+        black_box(serving.end());
+    }
+}
 
 impl Host for Outside {
     type Task = TaskState;

@@ -2,30 +2,17 @@
 #![no_std]
 #![no_main]
 
-use demo_sizes::{Outside, UNWIND, unknown};
-use unwind_core::{
-    Audience, ClientId, Memory, RowSource, TaskState, UnwindCache, VirtAddr, Walker,
-};
-use unwind_x86::{FramePointers, Prologue, SignalTrampolines, X86_64, X86_64Regs};
+use demo_sizes::Outside;
+use unwind_core::{RowSource, Walker};
+use unwind_x86::{FramePointers, Prologue, SignalTrampolines, X86_64};
 
 #[unsafe(no_mangle)]
 extern "C" fn start() -> ! {
-    static TASK: TaskState = TaskState::new();
-    let client = ClientId::from_bits(unknown());
-    let _ = Outside.read(VirtAddr::new(unknown()), &mut [0; 8]);
-    let _ = core::hint::black_box(UNWIND.request(&TASK, client));
-    let _ = core::hint::black_box(UNWIND.user_return(&TASK));
-    let mut cache = UnwindCache::<126, _>::new();
-    let mut delivery = UNWIND.deliver(&TASK, Audience::Asked, Some(&mut cache), |cache| {
-        let regs = X86_64Regs::new(unknown(), unknown(), unknown());
+    demo_sizes::request();
+    demo_sizes::deliver(|regs, trace| {
         let source = RowSource::<X86_64>::or(SignalTrampolines, Prologue);
         let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
-        walker.trace(regs, &mut Outside, cache);
+        walker.trace(regs, &mut Outside, trace);
     });
-    while let Some(serving) = delivery.next() {
-        core::hint::black_box(serving.end());
-    }
-    loop {
-        core::hint::spin_loop();
-    }
+    demo_sizes::stop()
 }
