@@ -4,12 +4,14 @@
 //! ```text
 //!     demo-report KERNEL PROGRAMS RECORDS CONSOLE
 //!     demo-report sizes FOLDER
+//!     demo-report guest FOLDED
 //! ```
 //!
-//! takes the kernel's ELF file, the folder of the user programs, the bytes of
-//! the record stream and what the kernel printed. It ends with status 1 if
-//! anything is not as it must be. With `sizes` it prints how much code the
-//! programs in a folder have.
+//! The first takes the kernel's ELF file, the folder of the user programs, the
+//! bytes of the record stream and what the kernel printed. `sizes` prints how
+//! much code the programs in a folder have. `guest` checks what `unwind guest`
+//! found from outside of the machine, as folded stacks. The status is 1 if
+//! anything is not as it must be.
 
 mod account;
 mod calls;

@@ -2,38 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use demo_format::{FINISHED_ROUND, FORMAT, PROFILER, TRACER};
 use unwind_perf::merge::whole_chain;
 use unwind_perf::merge::{MergeCounts, Merger, Outcome, Policy, Reorder, Stamp, Unmatched};
 use unwind_perf::record::{
-    AttrFlags, CallchainDeferred, Comm, DeferredLayout, Endian, Error, EventFormat, IdPlace,
-    Lifecycle, Lost, ReadFormat, Record, RecordType, Records, Sample, SampleId, SampleType, Task,
+    CallchainDeferred, Comm, DeferredLayout, Endian, Error, IdPlace, Lifecycle, Lost, Record,
+    RecordType, Records, Sample, SampleId, Task,
 };
 
 use crate::tasks::Tasks;
-
-/// What the kernel's records hold, as in its `unwind/stream.rs`.
-const FORMAT: EventFormat = EventFormat {
-    sample_type: SampleType(
-        SampleType::IDENTIFIER.0
-            | SampleType::IP.0
-            | SampleType::TID.0
-            | SampleType::TIME.0
-            | SampleType::STREAM_ID.0
-            | SampleType::CPU.0
-            | SampleType::CALLCHAIN.0,
-    ),
-    read_format: ReadFormat(0),
-    flags: AttrFlags(
-        AttrFlags::SAMPLE_ID_ALL.0 | AttrFlags::DEFER_CALLCHAIN.0 | AttrFlags::DEFER_OUTPUT.0,
-    ),
-};
-
-/// `PERF_RECORD_FINISHED_ROUND`: all rings were read once.
-const FINISHED_ROUND: RecordType = RecordType(68);
-
-/// The numbers of the events.
-const PROFILER: u64 = 1;
-const TRACER: u64 = 2;
 
 /// How a sample ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

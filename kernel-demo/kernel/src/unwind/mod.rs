@@ -53,7 +53,10 @@ impl Client {
 
     /// The number of its event in the records.
     pub(crate) const fn event(self) -> u64 {
-        self as u64 + 1
+        match self {
+            Self::Profiler => demo_format::PROFILER,
+            Self::Tracer => demo_format::TRACER,
+        }
     }
 
     /// Its registration. Before [`register`] it is one that is refused.

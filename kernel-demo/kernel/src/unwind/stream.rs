@@ -6,38 +6,17 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use demo_format::{FINISHED_ROUND, FORMAT};
 use unwind_core::{Cookie, VirtAddr};
 use unwind_perf::record::{
-    AttrFlags, CallchainDeferred, Comm, Encode, Endian, EventFormat, Lifecycle, Misc, Output,
-    ReadFormat, Ring, RingWriter, Sample, SampleId, SampleType,
+    CallchainDeferred, Comm, Encode, Endian, Lifecycle, Misc, Output, Ring, RingWriter, Sample,
+    SampleId,
 };
 
 use super::Client;
 use crate::exclusive::Exclusive;
 use crate::task::{Task, Trace};
 use crate::{cpu, serial};
-
-/// What the records hold.
-///
-/// The stream id is not what its name says: it is how often the task had gone
-/// back to user mode, plus one, or zero where that was about to change. It
-/// comes from the kernel's own count, not from the unwinder, so it is a second
-/// opinion on which stack belongs to which sample.
-pub(crate) const FORMAT: EventFormat = EventFormat {
-    sample_type: SampleType(
-        SampleType::IDENTIFIER.0
-            | SampleType::IP.0
-            | SampleType::TID.0
-            | SampleType::TIME.0
-            | SampleType::STREAM_ID.0
-            | SampleType::CPU.0
-            | SampleType::CALLCHAIN.0,
-    ),
-    read_format: ReadFormat(0),
-    flags: AttrFlags(
-        AttrFlags::SAMPLE_ID_ALL.0 | AttrFlags::DEFER_CALLCHAIN.0 | AttrFlags::DEFER_OUTPUT.0,
-    ),
-};
 
 /// Words of a ring: 64 KiB.
 const WORDS: usize = 8 << 10;
@@ -215,19 +194,15 @@ const fn ids(id: u32) -> unwind_perf::record::Task {
     unwind_perf::record::Task { pid: id, tid: id }
 }
 
-/// Sends what is in the rings out of the machine. By one thread.
-///
-/// Behind each round through the rings comes a mark, as the readers of Linux's
-/// rings write it (`PERF_RECORD_FINISHED_ROUND`): what follows a mark is not
-/// older than what came before the one before it.
+/// Sends what is in the rings out of the machine, and a mark behind each round
+/// through them. By one thread.
 pub(crate) fn export() {
-    const FINISHED_ROUND: u32 = 68;
     let mut any = false;
     for buffer in [&NMI_BUFFER, &TASK_BUFFER] {
         any |= buffer.drain(|word| serial::export(&word.to_le_bytes()));
     }
     if any {
-        let header = u64::from(FINISHED_ROUND) | (size_of::<u64>() as u64) << 48;
+        let header = u64::from(FINISHED_ROUND.0) | (size_of::<u64>() as u64) << 48;
         serial::export(&header.to_le_bytes());
     }
 }

@@ -1,0 +1,37 @@
+//! What the kernel's records hold: said once, for the kernel, which writes them,
+//! and for the report, which reads them.
+#![no_std]
+
+use unwind_perf::record::{AttrFlags, EventFormat, ReadFormat, RecordType, SampleType};
+
+/// The fields of all records.
+///
+/// The stream id is not what its name says: it is how often the task had gone
+/// back to user mode, plus one, or zero where that was about to change. It
+/// comes from the kernel's own count, not from the unwinder, so it is a second
+/// opinion on which stack belongs to which sample.
+pub const FORMAT: EventFormat = EventFormat {
+    sample_type: SampleType(
+        SampleType::IDENTIFIER.0
+            | SampleType::IP.0
+            | SampleType::TID.0
+            | SampleType::TIME.0
+            | SampleType::STREAM_ID.0
+            | SampleType::CPU.0
+            | SampleType::CALLCHAIN.0,
+    ),
+    read_format: ReadFormat(0),
+    flags: AttrFlags(
+        AttrFlags::SAMPLE_ID_ALL.0 | AttrFlags::DEFER_CALLCHAIN.0 | AttrFlags::DEFER_OUTPUT.0,
+    ),
+};
+
+/// The event of the profiler, by number.
+pub const PROFILER: u64 = 1;
+/// The event of the system-call tracer.
+pub const TRACER: u64 = 2;
+
+/// A mark behind each round through the rings, as the readers of Linux's rings
+/// write it (`PERF_RECORD_FINISHED_ROUND`): what follows a mark is not older
+/// than what came before the one before it.
+pub const FINISHED_ROUND: RecordType = RecordType(68);
