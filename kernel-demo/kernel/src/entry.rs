@@ -95,7 +95,7 @@ extern "C" fn kernel_entry(frame: &mut Frame) {
             tracer::system_call(frame);
             task::system_call(frame);
         }
-        vector if frame.is_user() => task::kill_current(vector),
+        _ if frame.is_user() => task::kill_current(),
         vector => panic!("trap {vector} in the kernel: {frame:x?}"),
     }
     if frame.is_user() {
@@ -163,7 +163,7 @@ fn page_fault(frame: &mut Frame) {
         (Err(_), Some(failed)) => frame.rip = failed,
         (Err(_), None) => {
             tracer::fatal_fault(frame);
-            task::kill_current(VECTOR_PAGE_FAULT);
+            task::kill_current();
         }
     }
 }

@@ -1,7 +1,6 @@
 //! The known call chains: what the programs' sources say.
 //!
-//! In none of the programs is a function called from two places, so the
-//! innermost function tells the whole chain. A chain is written innermost
+//! All of them: a chain that is not here is wrong. It is written innermost
 //! first; `name*n` is a recursion of exactly `n` frames, `name*1-n` of as many
 //! as there are at that time.
 

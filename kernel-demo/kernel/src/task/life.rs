@@ -146,7 +146,7 @@ pub(crate) fn end(task: &Task, frame: &Frame) -> ! {
 
 /// Ends a task that cannot go on. Its memory goes at once, as when there is
 /// none left, so whoever asked for its stack is told that there will be none.
-pub(crate) fn kill_current(_vector: u64) -> ! {
+pub(crate) fn kill_current() -> ! {
     let task = current();
     drop_space(task);
     delivery::abandon(task, Lost::TaskGone);

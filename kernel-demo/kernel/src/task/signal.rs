@@ -61,7 +61,7 @@ pub(crate) fn deliver(task: &Task, frame: &mut Frame) {
     words[HEAD..].copy_from_slice(&registers(frame));
     let bytes = words.map(u64::to_le_bytes);
     if state.handler == 0 || copy_to_user(at, bytes.as_flattened()).is_err() {
-        kill_current(0);
+        kill_current();
     }
     frame.rip = state.handler;
     frame.rsp = at;
@@ -74,12 +74,12 @@ pub(super) fn finish(frame: &mut Frame) {
     // The return has taken the trampoline's address from the stack.
     let at = VirtAddr::new(frame.rsp.wrapping_add(8 * (HEAD as u64 - 1)));
     if UserMemory.read(at, bytes.as_flattened_mut()).is_err() {
-        kill_current(0);
+        kill_current();
     }
     set_registers(frame, &bytes.map(u64::from_le_bytes));
     // The way out would fault in the kernel.
     if frame.rip >= USER_END {
-        kill_current(0);
+        kill_current();
     }
 }
 
