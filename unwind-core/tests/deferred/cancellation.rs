@@ -7,7 +7,7 @@ use unwind_core::*;
 
 use crate::{
     STACK,
-    sim::{Kernel, Task},
+    sim::{Cache, Kernel, Task},
 };
 
 /// Cancels a client on another thread while its callback sleeps.
@@ -71,6 +71,26 @@ fn x3_a_delivery_that_cancels_its_own_client_is_told_so_and_goes_on() {
     assert!(!kernel.unwind.is_delivering(&task, client));
     assert_eq!(kernel.unwind.cancel(Some(&task), client), Ok(()));
     assert_eq!(kernel.unwind.cancel(Some(&task), client), Err(CancelError::UnknownClient));
+}
+
+#[test]
+fn x3_a_client_whose_callback_has_returned_can_be_cancelled_in_the_same_delivery() {
+    let kernel = Kernel::new();
+    let clients: [ClientId; 2] = kernel.register();
+    let task = Task::new(STACK);
+    for client in clients {
+        kernel.ask(&task, client);
+    }
+    let mut cache = Cache::new();
+    let walk = |trace: &mut Cache| task.walk(trace);
+    let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
+    let serving = delivery.next().unwrap();
+    let first = serving.client();
+    assert_eq!(kernel.unwind.cancel(Some(&task), first), Err(CancelError::OwnDelivery));
+    drop(serving);
+    assert!(!kernel.unwind.is_delivering(&task, first));
+    assert_eq!(kernel.unwind.cancel(Some(&task), first), Ok(()));
+    assert_ne!(delivery.next().unwrap().client(), first);
 }
 
 #[test]
