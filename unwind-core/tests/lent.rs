@@ -162,3 +162,20 @@ fn a_source_without_a_cache_has_nothing_at_hand_and_never_changes() {
     assert!(!Plain.fetch(&FRAME, &mut mem));
     assert_eq!((Plain.generation(), mem.0.len()), (0, 0));
 }
+
+#[test]
+fn a_chain_has_at_hand_what_its_first_source_has_and_begins_with_both() {
+    let (mut first, mut second) = (Noting::default(), Noting::default());
+    let mut mem = Noting::default();
+    let mut chain = RowSource::<Toy>::or(&mut first, &mut second);
+    chain.begin();
+    assert!(chain.quick(ADDR, CacheSlot::NONE).is_some());
+    assert!(chain.fetch(&FRAME, &mut mem));
+    chain.used(CacheSlot::NONE);
+    chain.answered(3);
+    // It changes when either does.
+    assert_eq!(chain.generation(), 14);
+    let asked = first.0.iter().map(|line| line.split(' ').next().unwrap());
+    assert!(asked.eq(["begin", "quick", "fetch", "used", "answered"]), "{:?}", first.0);
+    assert_eq!(second.0, ["begin"]);
+}

@@ -109,3 +109,17 @@ fn a_task_that_migrates_keeps_its_cookie_and_the_cpu_it_left_goes_on() {
     on(2);
     assert_eq!(kernel.ask(&task, client).get(), 3 << 32 | 3);
 }
+
+#[test]
+fn r1_2_a_cookie_has_its_task_come_by_the_way_out_once_an_entry() {
+    let kernel = Kernel::new();
+    let task = Task::new(STACK);
+    // Else the entry would not be reset, and the next one had the same cookie.
+    let cookie = kernel.unwind.cookie(&task).unwrap();
+    assert_eq!(*task.scheduled.lock().unwrap(), [Context::Normal]);
+    kernel.unwind.host().schedule_fails.store(true, Ordering::SeqCst);
+    assert_eq!(kernel.unwind.cookie(&task), Ok(cookie), "it is on its way already");
+    assert_eq!(task.scheduled.lock().unwrap().len(), 1);
+    kernel.return_to_user(&task);
+    assert_eq!(kernel.unwind.cookie(&task), Err(Refusal::ScheduleFailed));
+}
