@@ -82,6 +82,7 @@ mod row;
 mod row_cache;
 mod shared_module_map;
 mod short_row;
+mod short_stack;
 mod short_walk;
 mod source;
 mod step;
@@ -100,7 +101,7 @@ pub use deferred::{
 pub use memory::{Memory, ReadError, SliceMemory};
 pub use module_map::{MapError, Module, ModuleMap};
 pub use row::{Base, CfaRule, Origin, RegRule, Row};
-pub use row_cache::{CacheSlot, CacheStats, Cached, RowCache};
+pub use row_cache::{CacheStats, Cached, KeptRow, RowCache};
 pub use shared_module_map::{Changing, SharedModuleMap, TableLocation};
 pub use short_row::ShortRow;
 pub use source::{FrameContext, NoRows, Or, RowSource, TableError};

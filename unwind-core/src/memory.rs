@@ -65,17 +65,15 @@ pub trait Memory {
         Ok(u64::from_le_bytes(word))
     }
 
-    /// Reads the 64-bit word right below `top`, a return address, and the one
-    /// `slots` words below `top`, a frame pointer, in this order.
+    /// The words that hold the stack around `addr`, and the address of the first
+    /// of them, where they are at hand as a copy that nothing changes: a captured
+    /// stack, say. They are what [`read_u64`](Self::read_u64) would return.
     ///
-    /// # Errors
-    ///
-    /// As [`read`](Self::read).
+    /// A walk then reads them by their number, and asks once. `None` says nothing.
     #[inline]
-    fn read_u64_below(&mut self, top: VirtAddr, slots: u8) -> Result<[u64; 2], ReadError> {
-        let ra = self.read_u64(top.wrapping_sub(8))?;
-        let fp = self.read_u64(top.wrapping_sub(u64::from(slots).wrapping_mul(8)))?;
-        Ok([ra, fp])
+    fn words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[[u8; 8]])> {
+        let _ = addr;
+        None
     }
 
     /// Reads a word of the given size, zero-extended.
@@ -109,8 +107,8 @@ impl<M: Memory + ?Sized> Memory for &mut M {
     }
 
     #[inline]
-    fn read_u64_below(&mut self, top: VirtAddr, slots: u8) -> Result<[u64; 2], ReadError> {
-        (**self).read_u64_below(top, slots)
+    fn words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[[u8; 8]])> {
+        (**self).words(addr)
     }
 }
 
@@ -120,8 +118,6 @@ impl<M: Memory + ?Sized> Memory for &mut M {
 pub struct SliceMemory<'a> {
     start: VirtAddr,
     bytes: &'a [u8],
-    /// The same in words, as far as there are whole ones.
-    words: &'a [[u8; 8]],
 }
 
 impl<'a> SliceMemory<'a> {
@@ -129,17 +125,7 @@ impl<'a> SliceMemory<'a> {
     /// [`ReadError::Invalid`].
     #[must_use]
     pub const fn new(start: VirtAddr, bytes: &'a [u8]) -> Self {
-        let (words, _) = bytes.as_chunks();
-        Self { start, bytes, words }
-    }
-
-    /// The number of the word at `addr`, if there is one: any other address
-    /// becomes a number behind the last word.
-    #[inline]
-    fn word_at(&self, addr: VirtAddr) -> usize {
-        // What is left of the division goes to the highest bits.
-        let at = addr.get().wrapping_sub(self.start.get()).rotate_right(3);
-        usize::try_from(at).unwrap_or(usize::MAX)
+        Self { start, bytes }
     }
 
     #[inline]
@@ -150,22 +136,6 @@ impl<'a> SliceMemory<'a> {
         // An end that wraps lies below the start, which is no range either.
         let bytes = self.bytes.get(at..at.wrapping_add(N)).and_then(|bytes| bytes.first_chunk());
         bytes.copied().ok_or(ReadError::Invalid)
-    }
-}
-
-impl SliceMemory<'_> {
-    /// The same for words that are not a multiple of eight bytes from the
-    /// start.
-    #[cold]
-    fn read_odd_word(&self, addr: VirtAddr) -> Result<u64, ReadError> {
-        self.array(addr).map(u64::from_le_bytes)
-    }
-
-    #[cold]
-    fn read_odd_words_below(&self, top: VirtAddr, slots: u8) -> Result<[u64; 2], ReadError> {
-        let ra = self.read_odd_word(top.wrapping_sub(8))?;
-        let fp = self.read_odd_word(top.wrapping_sub(u64::from(slots).wrapping_mul(8)))?;
-        Ok([ra, fp])
     }
 }
 
@@ -185,20 +155,13 @@ impl Memory for SliceMemory<'_> {
 
     #[inline]
     fn read_u64(&mut self, addr: VirtAddr) -> Result<u64, ReadError> {
-        match self.words.get(self.word_at(addr)) {
-            Some(word) => Ok(u64::from_le_bytes(*word)),
-            None => self.read_odd_word(addr),
-        }
+        self.array(addr).map(u64::from_le_bytes)
     }
 
     #[inline]
-    fn read_u64_below(&mut self, top: VirtAddr, slots: u8) -> Result<[u64; 2], ReadError> {
-        let end = self.word_at(top);
-        let (ra_at, fp_at) = (end.wrapping_sub(1), end.wrapping_sub(slots.into()));
-        match (self.words.get(ra_at), self.words.get(fp_at)) {
-            (Some(ra), Some(fp)) => Ok([u64::from_le_bytes(*ra), u64::from_le_bytes(*fp)]),
-            _ => self.read_odd_words_below(top, slots),
-        }
+    fn words(&mut self, _: VirtAddr) -> Option<(VirtAddr, &[[u8; 8]])> {
+        let (words, _) = self.bytes.as_chunks();
+        Some((self.start, words))
     }
 }
 
@@ -219,30 +182,23 @@ mod tests {
         }
     }
 
-    /// The same memory by its bytes.
-    struct Plain<'a>(SliceMemory<'a>);
-
-    impl Memory for Plain<'_> {
-        fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
-            self.0.read(addr, buf)
-        }
-    }
-
     #[test]
-    fn words_and_pairs_are_the_bytes_wherever_they_lie() {
+    fn words_are_the_bytes_wherever_they_lie() {
         let bytes: [u8; 37] = core::array::from_fn(|at| u8::try_from(at).unwrap());
         for start in [0x1000, 0x1003, 0, u64::MAX - 36] {
             let mut memory = SliceMemory::new(VirtAddr::new(start), &bytes);
             for offset in -40..80_i64 {
                 let addr = VirtAddr::new(start.wrapping_add_signed(offset));
-                for slots in [0, 1, 2, 3, 255] {
-                    let mut plain = Plain(memory);
-                    let expected = plain.read_u64_below(addr, slots);
-                    assert_eq!(memory.read_u64_below(addr, slots), expected, "{addr} {slots}");
-                }
                 let mut word = [0; 8];
                 let expected = memory.read(addr, &mut word).map(|()| u64::from_le_bytes(word));
                 assert_eq!(memory.read_u64(addr), expected, "{start:#x} {offset}");
+            }
+            let mut plain = memory;
+            let (mut addr, words) = memory.words(VirtAddr::new(start)).unwrap();
+            assert_eq!(words.len(), 4);
+            for word in words {
+                assert_eq!(plain.read_u64(addr), Ok(u64::from_le_bytes(*word)), "{addr}");
+                addr = addr.wrapping_add(8);
             }
         }
     }

@@ -23,21 +23,10 @@ const WAYS: usize = 4;
 #[derive(Clone)]
 #[repr(align(64))]
 pub struct RowCache<const N: usize> {
-    entries: [Entry; N],
+    /// As words: the keys of a set, then its rows, then the next set.
+    sets: [[u64; 2]; N],
     generation: u64,
     stats: CacheStats,
-}
-
-#[derive(Clone, Copy)]
-struct Entry {
-    /// The address behind the lookup address, which is the return address of
-    /// a call; `EMPTY` if there is none.
-    key: u64,
-    row: ShortRow,
-}
-
-impl Entry {
-    const NONE: Self = Self { key: EMPTY, row: ShortRow::NONE };
 }
 
 /// How often a cache could answer.
@@ -52,44 +41,59 @@ pub struct CacheStats {
     pub unkept: u64,
 }
 
-/// The key of an entry without a row: the last address of all is never kept. If
-/// it is looked for, an entry without a row is found.
+/// The key of an entry without a row, which is all zeroes: the last address of
+/// all is never kept.
 const EMPTY: u64 = 0;
 
-/// Where a cache found a row, and where it expects that of the frame's caller.
+/// A row at hand, and where the cache that keeps it has it.
 #[derive(Clone, Copy, Debug)]
-pub struct CacheSlot {
-    /// The entry of this row.
-    here: usize,
-    /// The entry of the caller's row, if it is the one of last time.
-    caller: u16,
+pub struct KeptRow {
+    pub(crate) row: ShortRow,
+    /// The place of the row.
+    place: usize,
 }
 
-impl CacheSlot {
-    /// No place: of a row that is in no cache, and before the first one.
-    pub const NONE: Self = Self { here: 0, caller: 0 };
+impl KeptRow {
+    /// No row: what comes before the first one.
+    pub const NONE: Self = Self::new(ShortRow::NONE);
+
+    /// A row that is in no cache.
+    #[must_use]
+    pub const fn new(row: ShortRow) -> Self {
+        Self { row, place: 0 }
+    }
+}
+
+/// A set as it lies in memory, where it is a cache line.
+const SET: usize = 2 * WAYS;
+
+/// The entries of a set.
+struct Set<'a> {
+    keys: &'a mut [u64; WAYS],
+    rows: &'a mut [u64; WAYS],
 }
 
 impl<const N: usize> RowCache<N> {
-    /// The highest index.
-    const MASK: usize = {
+    /// The bits that a place may have, which is the number of the word with the
+    /// key. The row is `WAYS` words behind it.
+    const PLACES: usize = {
         assert!(N.is_power_of_two() && N >= WAYS, "a power of two, at least 4");
-        N.wrapping_sub(1)
+        N.wrapping_mul(2).wrapping_sub(1) & !WAYS
     };
 
     /// How many bits of a hash are not used.
-    const HASH_SHIFT: u32 = u32::BITS.saturating_sub(N.ilog2());
+    const HASH_SHIFT: u32 = u32::BITS.saturating_sub(N.ilog2()).saturating_sub(1);
 
     /// An empty cache.
     #[must_use]
     pub const fn new() -> Self {
         let stats = CacheStats { hits: 0, misses: 0, unkept: 0 };
-        Self { entries: [Entry::NONE; N], generation: 0, stats }
+        Self { sets: [[0; 2]; N], generation: 0, stats }
     }
 
     /// Forgets all rows.
     pub fn clear(&mut self) {
-        self.entries = [Entry::NONE; N];
+        self.sets = [[0; 2]; N];
     }
 
     /// How often the cache could answer since it was made.
@@ -106,52 +110,61 @@ impl<const N: usize> RowCache<N> {
         }
     }
 
-    /// The first index of the set that a key belongs to.
+    /// The first place of the set that a key belongs to.
     #[inline]
     fn set_of(key: u64) -> usize {
         // Fibonacci hashing: the high bits of the product depend on all bits. Of
         // an address the lower half tells enough.
         let low = u32::try_from(key & 0xffff_ffff).unwrap_or(0);
         let hash = low.wrapping_mul(0x9e37_79b1) >> Self::HASH_SHIFT;
-        usize::try_from(hash).unwrap_or(0) & Self::MASK & !(WAYS.wrapping_sub(1))
+        usize::try_from(hash).unwrap_or(0) & Self::PLACES & !(SET.wrapping_sub(1))
     }
 
-    /// The row of `addr`, the caller of the one at `after`.
+    /// The set with these places.
     #[inline]
-    fn get(&mut self, addr: u64, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+    fn set_at(&mut self, place: usize) -> Option<Set<'_>> {
+        let first = place & Self::PLACES & !(SET.wrapping_sub(1));
+        let set = self.sets.as_flattened_mut().get_mut(first..)?.first_chunk_mut::<SET>()?;
+        let (keys, rows) = set.split_first_chunk_mut()?;
+        Some(Set { keys, rows: rows.first_chunk_mut()? })
+    }
+
+    /// The row of `addr`, whose callee's is `after`.
+    #[inline]
+    fn get(&mut self, addr: u64, after: KeptRow) -> Option<KeptRow> {
         let key = addr.wrapping_add(1);
-        let guess = usize::from(after.caller) & Self::MASK;
-        let at = match self.entries.get(guess)? {
-            entry if entry.key == key => guess,
+        let guess = after.row.guess() & Self::PLACES;
+        let place = match self.sets.as_flattened().get(guess)? {
+            found if *found == key => guess,
             _ => self.search(key, after)?,
         };
-        let row = self.entries.get(at)?.row;
-        Some((row, CacheSlot { here: at, caller: row.guess() }))
+        let row = *self.sets.as_flattened().get(place.wrapping_add(WAYS))?;
+        Some(KeptRow { row: ShortRow::from_bits(row), place })
     }
 
-    /// The index of the entry for `key`, which is remembered as the caller of
-    /// the row at `after`.
+    /// The place of `key`, which is remembered at `after`, its callee's row.
     #[inline]
-    fn search(&mut self, key: u64, after: CacheSlot) -> Option<usize> {
+    fn search(&mut self, key: u64, after: KeptRow) -> Option<usize> {
         let first = Self::set_of(key);
-        let set = self.entries.get(first..)?.first_chunk::<WAYS>()?;
-        let way = set.iter().position(|entry| entry.key == key)?;
-        let at = first.wrapping_add(way);
-        // Of the first row it is a guess about another one, which costs time and
-        // nothing else. So are all in a cache of more than 65,536 entries.
-        if let Some(callee) = self.entries.get_mut(after.here & Self::MASK) {
-            callee.row.set_guess(u16::try_from(at & 0xffff).unwrap_or(0));
+        let keys = self.sets.as_flattened().get(first..)?.first_chunk::<WAYS>()?;
+        let way = keys.iter().position(|found| *found == key)?;
+        let place = first.wrapping_add(way);
+        // Of the first row it is a guess about another one, and bits of a place may
+        // be lost: a wrong guess costs time and nothing else.
+        if let Some(callee) =
+            self.sets.as_flattened_mut().get_mut((after.place & Self::PLACES).wrapping_add(WAYS))
+        {
+            *callee = ShortRow::from_bits(*callee).with_guess(place).bits();
         }
-        Some(at)
+        Some(place)
     }
 
     /// The row of `addr`, if it is here; counted.
     // With `keep`, not on the stack while the source looks up a row.
     #[inline(never)]
     fn kept(&mut self, addr: u64, word: WordSize) -> Option<Row> {
-        let Some((row, at)) = self
-            .get(addr, CacheSlot::NONE)
-            .and_then(|(row, slot)| Some((row.row(word)?, slot.here)))
+        let Some((row, at)) =
+            self.get(addr, KeptRow::NONE).and_then(|kept| Some((kept.row.row(word)?, kept.place)))
         else {
             self.stats.misses = self.stats.misses.wrapping_add(1);
             return None;
@@ -174,16 +187,14 @@ impl<const N: usize> RowCache<N> {
         let key = addr.wrapping_add(1);
         let Some(row) = ShortRow::new(row, word).filter(|_| key != EMPTY) else { return false };
         let first = Self::set_of(key);
-        let Some(set) = self.entries.get_mut(first..).and_then(<[_]>::first_chunk_mut::<WAYS>)
-        else {
-            return false;
-        };
-        let free = set.iter().position(|entry| entry.key == EMPTY);
-        let way = free.or_else(|| set.iter().position(|entry| !entry.row.is_used())).unwrap_or(0);
-        if let Some(entry) = set.get_mut(way) {
-            *entry = Entry { key, row };
+        let Some(Set { keys, rows }) = self.set_at(first) else { return false };
+        let is_used = |row: &u64| ShortRow::from_bits(*row).is_used();
+        let free = keys.iter().position(|key| *key == EMPTY);
+        let way = free.or_else(|| rows.iter().position(|row| !is_used(row))).unwrap_or(0);
+        if let (Some(at), Some(to)) = (keys.get_mut(way), rows.get_mut(way)) {
+            (*at, *to) = (key, row.bits());
         }
-        if set.iter().all(|entry| entry.row.is_used()) {
+        if rows.iter().all(is_used) {
             self.touch(first.wrapping_add(way));
         }
         true
@@ -192,20 +203,15 @@ impl<const N: usize> RowCache<N> {
     /// Marks an entry as used. When all of its set are, it is the only one that
     /// still is.
     #[cold]
-    fn touch(&mut self, at: usize) {
-        let first = at & !(WAYS.wrapping_sub(1));
-        let Some(set) =
-            self.entries.get_mut(first..).and_then(|rest| rest.first_chunk_mut::<WAYS>())
-        else {
-            return;
-        };
-        let is_it = |way: usize| first.wrapping_add(way) == at;
-        let all_others = (0..).zip(&*set).all(|(way, entry)| is_it(way) || entry.row.is_used());
-        for (way, entry) in (0..).zip(set) {
-            if is_it(way) {
-                entry.row.set_used(true);
-            } else if all_others {
-                entry.row.set_used(false);
+    fn touch(&mut self, place: usize) {
+        let way = place & WAYS.wrapping_sub(1);
+        let Some(Set { rows, .. }) = self.set_at(place) else { return };
+        let mut rows = rows.each_mut().map(|row| (ShortRow::from_bits(*row), row));
+        let mut others = (0..).zip(&rows).filter(|(at, _)| *at != way);
+        let all_others = others.all(|(_, (row, _))| row.is_used());
+        for (at, (row, to)) in (0..).zip(&mut rows) {
+            if at == way || all_others {
+                **to = row.with_use(at == way).bits();
             }
         }
     }
@@ -219,7 +225,9 @@ impl<const N: usize> Default for RowCache<N> {
 
 impl<const N: usize> fmt::Debug for RowCache<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kept = self.entries.iter().filter(|entry| entry.key != EMPTY).count();
+        let sets = self.sets.as_flattened().chunks(SET);
+        let keys = sets.flat_map(|set| set.iter().take(WAYS));
+        let kept = keys.filter(|key| **key != EMPTY).count();
         f.debug_struct("RowCache").field("kept", &kept).field("stats", &self.stats).finish()
     }
 }
@@ -232,15 +240,15 @@ impl<const N: usize> fmt::Debug for RowCache<N> {
 pub struct Cached<'c, S, const N: usize> {
     source: S,
     cache: &'c mut RowCache<N>,
-    /// The next answer is one that was just fetched.
-    is_fetched: bool,
+    /// How many of the next answers were just fetched.
+    fetched: usize,
 }
 
 impl<'c, S, const N: usize> Cached<'c, S, N> {
     /// Puts `cache` in front of `source`.
     #[must_use]
     pub const fn new(source: S, cache: &'c mut RowCache<N>) -> Self {
-        Self { source, cache, is_fetched: false }
+        Self { source, cache, fetched: 0 }
     }
 }
 
@@ -269,7 +277,7 @@ impl<A: Arch, S: RowSource<A>, const N: usize> RowSource<A> for Cached<'_, S, N>
         match self.source.row(frame, mem) {
             Ok(Some(row)) if self.cache.insert(addr, &row, A::WORD) => {
                 self.cache.stats.misses = self.cache.stats.misses.wrapping_add(1);
-                self.is_fetched = true;
+                self.fetched = self.fetched.wrapping_add(1);
                 true
             }
             _ => false,
@@ -282,18 +290,18 @@ impl<A: Arch, S: RowSource<A>, const N: usize> RowSource<A> for Cached<'_, S, N>
     }
 
     #[inline]
-    fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+    fn quick(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
         self.cache.get(addr.get(), after)
     }
 
     #[cold]
-    fn used(&mut self, slot: CacheSlot) {
-        self.cache.touch(slot.here);
+    fn used(&mut self, row: KeptRow) {
+        self.cache.touch(row.place);
     }
 
     #[inline]
     fn answered(&mut self, count: usize) {
-        let fetched = usize::from(core::mem::take(&mut self.is_fetched));
+        let fetched = core::mem::take(&mut self.fetched);
         let count = u64::try_from(count.saturating_sub(fetched)).unwrap_or(0);
         self.cache.stats.hits = self.cache.stats.hits.wrapping_add(count);
     }

@@ -6,81 +6,78 @@ use crate::{Base, CfaRule, Origin, RegRule, Row, WordSize};
 
 /// A row of an ordinary frame: the CFA lies a stack slot or more above the stack
 /// or frame pointer, the return address just below the CFA, and the frame
-/// pointer is unchanged or saved between that register and the CFA. Or the row
-/// of an outermost frame.
+/// pointer is unchanged or saved between that register and the return address.
+/// Or the row of an outermost frame.
 ///
 /// Caches keep rows so, and a walk steps by them without the detour over a
-/// [`Row`]. The parts are fields of two and four bytes, so that one load each
-/// gets them.
+/// [`Row`].
 #[derive(Clone, Copy)]
-pub struct ShortRow {
-    /// The CFA less the register, in bytes: a multiple of a slot, 0 if there is
-    /// no row.
-    cfa_offset: u32,
+pub struct ShortRow(
     /// | bits | meaning |
     /// |---|---|
-    /// | 0-2 | the code of the [`Origin`] |
-    /// | 3 | the CFA is computed from the frame pointer, not the stack pointer |
-    /// | 4 | there is no caller |
-    /// | 5 | for the cache that keeps the row: it was used since others of its set were |
-    /// | 6 | a frame pointer alone tells the caller |
-    /// | 7 | there is something to do before a step: bit 4 is 1 or bit 5 is 0 |
-    /// | 8-15 | how far below the CFA the frame pointer is saved, in slots; 0 if it is unchanged |
-    rule: u16,
-    /// For the cache that keeps the row: where it expects the caller's.
-    guess: u16,
-}
-
-const _: () = assert!(size_of::<ShortRow>() == 8, "the documented size");
+    /// | 0-7 | the code of the [`Origin`] |
+    /// | 8-15 | how far below the return address the frame pointer is saved, in slots; 0 if it is unchanged |
+    /// | 16-31 | for the cache that keeps the row: where it expects the caller's |
+    /// | 32-58 | the CFA less the register, in slots; 0 if there is no row or no caller |
+    /// | 59 | a frame pointer alone tells the caller; with bit 62 |
+    /// | 60 | for the cache that keeps the row: it was not used since others of its set were |
+    /// | 61 | there is no caller |
+    /// | 62 | the CFA is computed from the frame pointer, not the stack pointer |
+    /// | 63 | it is no plain row: one of bits 60 to 62 is 1, or there is no row |
+    u64,
+);
 
 impl ShortRow {
-    const ORIGIN: u8 = 7;
     const FP_SLOTS_AT: u32 = 8;
-    const FROM_FP: u16 = 1 << 3;
-    const OUTERMOST: u16 = 1 << 4;
-    const USED: u16 = 1 << 5;
-    const BY_FP: u16 = 1 << 6;
-    const SPECIAL: u16 = 1 << 7;
+    const GUESS_AT: u32 = 16;
+    const CFA_SLOTS_AT: u32 = 32;
+    /// Of what is in the bits from there on.
+    const CFA_SLOTS_END: u64 = 1 << 27;
+    const BY_FP: u64 = 1 << 59;
+    const UNUSED: u64 = 1 << 60;
+    const OUTERMOST: u64 = 1 << 61;
+    const FROM_FP: u64 = 1 << 62;
+    const NOT_PLAIN: u64 = 1 << 63;
 
-    /// Of an entry without a row.
-    pub(crate) const NONE: Self = Self { cfa_offset: 0, rule: Self::SPECIAL, guess: 0 };
+    /// No row.
+    pub(crate) const NONE: Self = Self(Self::NOT_PLAIN);
 
     /// The short form of a row, if it has one where stack slots are of this
     /// size.
     #[inline]
     #[must_use]
     pub fn new(row: &Row, word: WordSize) -> Option<Self> {
-        let origin = u16::from(row.origin().code());
+        let origin = u64::from(row.origin().code());
         if row.is_outermost() {
             let is_plain = *row == Row::outermost().with_origin(row.origin());
-            let rule = origin | Self::USED | Self::OUTERMOST | Self::SPECIAL;
-            return is_plain.then_some(Self { rule, ..Self::NONE });
+            return is_plain.then_some(Self(Self::NOT_PLAIN | Self::OUTERMOST | origin));
         }
-        let (from_fp, cfa_offset) = match row.cfa() {
+        let (base, cfa_offset) = match row.cfa() {
             CfaRule::Offset(Base::Sp, offset) => (0, offset),
-            CfaRule::Offset(Base::Fp, offset) => (Self::FROM_FP, offset),
+            CfaRule::Offset(Base::Fp, offset) => (Self::NOT_PLAIN | Self::FROM_FP, offset),
             _ => return None,
         };
-        let cfa_offset = u32::try_from(cfa_offset).ok()?;
-        let fp_below = match row.fp() {
+        let cfa_slots = slots(u32::try_from(cfa_offset).ok()?, word)?;
+        let fp_slots = match row.fp() {
             RegRule::Same => 0,
-            RegRule::AtCfa(offset @ ..0) => offset.unsigned_abs(),
+            // The slot just below the CFA holds the return address.
+            RegRule::AtCfa(offset @ ..0) => match slots(offset.unsigned_abs(), word)? {
+                below @ 2.. if below <= cfa_slots => u8::try_from(below.wrapping_sub(1)).ok()?,
+                _ => return None,
+            },
             _ => return None,
         };
-        let fp_slots = u8::try_from(u64::from(fp_below).checked_div(word.bytes())?).ok()?;
-        let is_aligned = |bytes| u64::from(bytes) & word.bytes().wrapping_sub(1) == 0;
+        let cfa_slots = u64::from(cfa_slots);
         let is_plain = !row.is_signal() && !row.is_ra_signed() && row.ra() == Self::ra(word);
-        let is_inside = u64::from(cfa_offset) >= word.bytes() && fp_below <= cfa_offset;
-        let is_short = is_plain && is_inside && is_aligned(cfa_offset) && is_aligned(fp_below);
-        let by_fp = match row.origin() {
-            // Only rows that start from the frame pointer are looked at for it.
-            Origin::FramePointer if from_fp == 0 => return None,
-            Origin::FramePointer => Self::BY_FP,
-            _ => 0,
+        let base = match (base, row.origin()) {
+            // Only rows from the frame pointer are looked at for who found them.
+            (0, Origin::FramePointer) => return None,
+            (base, Origin::FramePointer) => base | Self::BY_FP,
+            (base, _) => base,
         };
-        let fp_slots = u16::from(fp_slots) << Self::FP_SLOTS_AT;
-        let rule = fp_slots | origin | Self::USED | by_fp | from_fp;
-        is_short.then_some(Self { cfa_offset, rule, guess: 0 })
+        let is_short = is_plain && (1..Self::CFA_SLOTS_END).contains(&cfa_slots);
+        let cfa = base | cfa_slots << Self::CFA_SLOTS_AT;
+        is_short.then_some(Self(cfa | origin | u64::from(fp_slots) << Self::FP_SLOTS_AT))
     }
 
     /// The row in full; `None` of an entry without one.
@@ -94,13 +91,14 @@ impl ShortRow {
             return None;
         }
         // Lossless: it was an i32 when it went in.
-        let offset = i32::try_from(self.cfa_offset).unwrap_or(i32::MAX);
+        let offset = i32::try_from(self.cfa_slots().wrapping_mul(word.bytes()));
+        let offset = offset.unwrap_or(i32::MAX);
         let cfa = if self.is_from_fp() { CfaRule::fp(offset) } else { CfaRule::sp(offset) };
         let fp = match self.fp_slots() {
             0 => RegRule::Same,
             slots => {
                 let slot = if word == WordSize::Four { -4 } else { -8 };
-                RegRule::AtCfa(i32::from(slots).wrapping_mul(slot))
+                RegRule::AtCfa(i32::from(slots).wrapping_add(1).wrapping_mul(slot))
             }
         };
         Some(Row::new(cfa, Self::ra(word), fp).with_origin(origin))
@@ -113,85 +111,120 @@ impl ShortRow {
         })
     }
 
-    /// Whether something is to be done before a step: the row is of an
-    /// outermost frame, or there is none, or the cache is to be told that it
-    /// was used.
+    const fn cfa_slots(self) -> u64 {
+        self.0 >> Self::CFA_SLOTS_AT & Self::CFA_SLOTS_END.wrapping_sub(1)
+    }
+
+    /// The CFA less the stack pointer, in slots, 1 or more, of a row that needs
+    /// nothing else.
     #[inline]
-    pub(crate) const fn is_special(self) -> bool {
-        self.rule & Self::SPECIAL != 0
+    pub(crate) const fn slots_from_sp(self) -> Option<u64> {
+        let high = self.0.cast_signed() >> Self::CFA_SLOTS_AT;
+        if high >= 0 { Some(high.cast_unsigned()) } else { None }
+    }
+
+    /// The same from the frame pointer, of a row that not that alone tells.
+    #[inline]
+    pub(crate) const fn slots_from_fp(self) -> Option<u64> {
+        self.slots_with(Self::NOT_PLAIN | Self::FROM_FP)
+    }
+
+    /// The same, of a row that a frame pointer alone tells.
+    #[inline]
+    pub(crate) const fn slots_by_fp(self) -> Option<u64> {
+        self.slots_with(Self::NOT_PLAIN | Self::FROM_FP | Self::BY_FP)
+    }
+
+    /// The slots if just these of the bits behind them are 1.
+    #[inline]
+    const fn slots_with(self, bits: u64) -> Option<u64> {
+        // As numbers with a sign, so that the bits are a constant to subtract.
+        let high = self.0.cast_signed() >> Self::CFA_SLOTS_AT;
+        let bits = bits.cast_signed() >> Self::CFA_SLOTS_AT;
+        let slots = high.wrapping_sub(bits).cast_unsigned();
+        if slots < Self::CFA_SLOTS_END { Some(slots) } else { None }
     }
 
     /// Whether there is a row.
     #[inline]
     pub(crate) const fn is_some(self) -> bool {
-        self.cfa_offset != 0 || self.is_outermost()
+        self.cfa_slots() != 0 || self.is_outermost()
     }
 
     /// Whether there is no caller.
     #[inline]
     pub(crate) const fn is_outermost(self) -> bool {
-        self.rule & Self::OUTERMOST != 0
+        self.0 & Self::OUTERMOST != 0
     }
 
-    /// Whether the CFA is computed from the frame pointer, else from the stack
-    /// pointer.
-    #[inline]
-    pub(crate) const fn is_from_fp(self) -> bool {
-        self.rule & Self::FROM_FP != 0
+    const fn is_from_fp(self) -> bool {
+        self.0 & Self::FROM_FP != 0
     }
 
-    /// The CFA less the register, in bytes: a stack slot or more, or 0 if there
-    /// is no row.
-    #[inline]
-    pub(crate) fn cfa_offset(self) -> u64 {
-        self.cfa_offset.into()
-    }
-
-    /// How far below the CFA the caller's frame pointer is saved, in slots; 0 if
-    /// it is unchanged.
+    /// How far below the return address the caller's frame pointer is saved, in
+    /// slots; 0 if it is unchanged.
     #[inline]
     pub(crate) const fn fp_slots(self) -> u8 {
-        let [_, slots] = self.rule.to_le_bytes();
+        let [_, slots, ..] = self.0.to_le_bytes();
         slots
     }
 
     /// The code of the origin.
     #[inline]
     pub(crate) const fn origin_code(self) -> u8 {
-        let [low, _] = self.rule.to_le_bytes();
-        low & Self::ORIGIN
-    }
-
-    /// Whether a frame pointer alone tells the caller.
-    #[inline]
-    pub(crate) const fn is_by_fp(self) -> bool {
-        self.rule & Self::BY_FP != 0
+        let [origin, ..] = self.0.to_le_bytes();
+        origin
     }
 
     /// Where the cache expects the caller's row.
     #[inline]
-    pub(crate) const fn guess(self) -> u16 {
-        self.guess
+    pub(crate) fn guess(self) -> usize {
+        usize::try_from(self.0 >> Self::GUESS_AT & 0xffff).unwrap_or(0)
     }
 
-    /// Changes where the cache expects the caller's row.
+    /// The same with another guess, of which 16 bits are kept.
     #[inline]
-    pub(crate) const fn set_guess(&mut self, guess: u16) {
-        self.guess = guess;
+    #[must_use]
+    pub(crate) fn with_guess(self, guess: usize) -> Self {
+        let bits = 0xffff << Self::GUESS_AT;
+        let guess = u64::try_from(guess & 0xffff).unwrap_or(0);
+        Self(self.0 & !bits | guess << Self::GUESS_AT)
     }
 
     /// Whether it was used since others of its set were.
     #[inline]
     pub(crate) const fn is_used(self) -> bool {
-        self.rule & Self::USED != 0
+        self.is_some() && self.0 & Self::UNUSED == 0
     }
 
-    /// Marks it as used or not.
-    pub(crate) const fn set_used(&mut self, is_used: bool) {
-        let special = if self.is_outermost() || !is_used { Self::SPECIAL } else { 0 };
-        let used = if is_used { Self::USED } else { 0 };
-        self.rule = self.rule & !(Self::SPECIAL | Self::USED) | special | used;
+    /// The same, used or not.
+    #[must_use]
+    pub(crate) const fn with_use(self, is_used: bool) -> Self {
+        let row = self.0 & !(Self::NOT_PLAIN | Self::UNUSED);
+        let unused = if is_used { 0 } else { Self::UNUSED };
+        let is_plain = is_used && row >> Self::CFA_SLOTS_AT < Self::CFA_SLOTS_END;
+        Self(row | unused | if is_plain { 0 } else { Self::NOT_PLAIN })
     }
+
+    /// The same, from [`bits`](Self::bits).
+    #[inline]
+    pub(crate) const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// For a cache that keeps it.
+    #[inline]
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+}
+
+/// A number of bytes in stack slots, if it is a multiple.
+#[inline]
+fn slots(bytes: u32, word: WordSize) -> Option<u32> {
+    let shift = word.bytes().trailing_zeros();
+    let slots = bytes >> shift;
+    (slots << shift == bytes).then_some(slots)
 }
 
 impl fmt::Debug for ShortRow {
@@ -199,7 +232,7 @@ impl fmt::Debug for ShortRow {
         f.debug_struct("ShortRow")
             .field("outermost", &self.is_outermost())
             .field("from_fp", &self.is_from_fp())
-            .field("cfa_offset", &self.cfa_offset)
+            .field("cfa_slots", &self.cfa_slots())
             .field("fp_slots", &self.fp_slots())
             .field("origin", &Origin::from_code(self.origin_code()))
             .finish()

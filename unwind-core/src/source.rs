@@ -2,7 +2,7 @@
 
 use core::convert::Infallible;
 
-use crate::{Arch, CacheSlot, FramePc, Memory, Row, ShortRow, VirtAddr};
+use crate::{Arch, FramePc, KeptRow, Memory, Row, VirtAddr};
 
 /// What a source may look at to find the row of one frame.
 #[derive(Clone, Copy, Debug)]
@@ -62,10 +62,10 @@ pub trait RowSource<A: Arch> {
     /// depends on the address alone. It is the one that [`row`](Self::row)
     /// would return; `None` says nothing.
     ///
-    /// `after` is what came with the row of the frame's callee, so that a cache
-    /// may expect the same caller as last time.
+    /// `after` is the row of the frame's callee, so that a cache may expect the
+    /// same caller as last time.
     #[inline]
-    fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+    fn quick(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
         let _ = (addr, after);
         None
     }
@@ -79,11 +79,11 @@ pub trait RowSource<A: Arch> {
         false
     }
 
-    /// Called with what came with a row of [`quick`](Self::quick) that asks for
-    /// it: a cache remembers which rows are used.
+    /// Called with a row of [`quick`](Self::quick) that asks for it: a cache
+    /// remembers which rows are used.
     #[inline]
-    fn used(&mut self, slot: CacheSlot) {
-        let _ = slot;
+    fn used(&mut self, row: KeptRow) {
+        let _ = row;
     }
 
     /// Called after so many rows of [`quick`](Self::quick) were stepped by, for
@@ -132,7 +132,7 @@ impl<A: Arch, S: RowSource<A> + ?Sized> RowSource<A> for &mut S {
     }
 
     #[inline]
-    fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+    fn quick(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
         (**self).quick(addr, after)
     }
 
@@ -142,8 +142,8 @@ impl<A: Arch, S: RowSource<A> + ?Sized> RowSource<A> for &mut S {
     }
 
     #[inline]
-    fn used(&mut self, slot: CacheSlot) {
-        (**self).used(slot);
+    fn used(&mut self, row: KeptRow) {
+        (**self).used(row);
     }
 
     #[inline]
@@ -194,7 +194,7 @@ where
     }
 
     #[inline]
-    fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+    fn quick(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
         // What the first does not have at hand it may have all the same.
         self.first.quick(addr, after)
     }
@@ -205,8 +205,8 @@ where
     }
 
     #[inline]
-    fn used(&mut self, slot: CacheSlot) {
-        self.first.used(slot);
+    fn used(&mut self, row: KeptRow) {
+        self.first.used(row);
     }
 
     #[inline]

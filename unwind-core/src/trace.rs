@@ -203,33 +203,34 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     /// Adds a frame; `false` if there is no room.
     #[inline]
     pub(crate) fn push(&mut self, pc: VirtAddr, provenance: Provenance) -> bool {
-        let Some(entry) = self.room(1).first_mut() else { return false };
+        let Some(entry) = self.entries.get_mut(self.len) else { return false };
         *entry = Entry::new(pc, provenance);
-        self.fill(1);
+        self.len = self.len.wrapping_add(1);
         true
     }
 
-    /// The entries behind the last frame, at most `limit`.
+    /// The entries behind the last frame, up to the one with this index.
     #[inline]
-    pub(crate) fn room(&mut self, limit: usize) -> &mut [Entry] {
-        let end = self.len.saturating_add(limit).min(N);
-        self.entries.get_mut(self.len..end).unwrap_or_default()
+    pub(crate) fn room(&mut self, end: usize) -> &mut [Entry] {
+        self.entries.get_mut(self.len..end.min(N)).unwrap_or_default()
     }
 
-    /// Says that the first so many entries of the [`room`](Self::room) are frames.
+    /// Says that the first so many entries of the [`room`](Self::room) are frames,
+    /// and returns the address of the last of them.
     #[inline]
-    pub(crate) fn fill(&mut self, count: usize) {
-        self.len = self.len.wrapping_add(count).min(N);
+    pub(crate) fn fill(&mut self, count: usize) -> Option<VirtAddr> {
+        let end = self.len.wrapping_add(count).min(N);
+        let last = self.entries.get(self.len..end)?.last()?;
+        self.len = end;
+        Some(VirtAddr::new(u64::from_le_bytes(last.pc)))
     }
 
-    /// The last frame.
-    pub(crate) fn last(&self) -> Option<TraceFrame> {
-        self.used().last().map(Entry::frame)
-    }
-
-    /// Takes the last frame back.
-    pub(crate) fn pop(&mut self) {
-        self.len = self.len.saturating_sub(1);
+    /// Takes the last frame back, and returns how it was found.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<Provenance> {
+        let (last, rest) = self.entries.get(..self.len)?.split_last()?;
+        self.len = rest.len();
+        Some(last.provenance)
     }
 
     pub(crate) fn set_cookie(&mut self, cookie: Cookie) {

@@ -4,12 +4,13 @@ use core::borrow::{Borrow, BorrowMut};
 use core::fmt;
 use core::iter::FusedIterator;
 
-use crate::short_walk::{ShortWalk, highest_cfa};
+use crate::short_stack::{Addresses, Stack as _, Words, highest_cfa};
+use crate::short_walk::{ShortWalk, Stop};
 use crate::step::{Step, Stepper};
-use crate::trace::{Provenance, TraceFrame};
+use crate::trace::{Entry, Provenance};
 use crate::{
-    Arch, FrameContext, FramePc, Memory, NoRows, Origin, Registers, Row, RowSource, StepError,
-    TableError, UnwindCache, VirtAddr,
+    Arch, FrameContext, FramePc, KeptRow, Memory, NoRows, Origin, Registers, Row, RowSource,
+    StepError, TableError, UnwindCache, VirtAddr, WordSize,
 };
 
 /// Why a walk has no more frames.
@@ -342,45 +343,71 @@ where
         let Some(Cursor { pc, sp, fp: Some(fp), provenance, is_by_fp }) = self.next else {
             return;
         };
-        let stack_end = highest_cfa(A::WORD, self.walker.stack_end);
-        let is_aligned = sp & A::WORD.bytes().wrapping_sub(1) == 0;
         // Meanwhile the trace ends with the frame that comes next.
-        if sp > stack_end || !is_aligned || !trace.push(pc.addr(), provenance) {
+        if !trace.push(pc.addr(), provenance) {
             return;
         }
+        let first = trace.len();
         let left = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_sub(1);
-        let mut at = ShortWalk { sp, fp, is_by_fp, stack_end };
-        let mut last = TraceFrame { pc, provenance };
-        let mut steps = 0_usize;
-        let run = loop {
-            let Walker { arch, source, code, .. } = &mut *self.walker;
-            let room = trace.room(left.saturating_sub(steps));
-            let run = at.run(last.pc, (&*arch, &mut *source, code), self.mem, room);
-            trace.fill(run.steps);
-            steps = steps.saturating_add(run.steps);
-            last = trace.last().unwrap_or(last);
-            let registers =
-                if steps == 0 { known(&self.registers, self.are_registers_known) } else { None };
-            let frame = FrameContext { pc: last.pc, sp: at.sp, fp: Some(at.fp), registers };
-            if !run.is_missing || !source.fetch(&frame, self.mem) {
-                break run;
-            }
-        };
-        if run.is_outermost {
+        let end = first.saturating_add(left);
+        let mut at = ShortWalk { at: sp, fp, is_by_fp, stop: Stop::AtRow };
+        let mut last = pc;
+        let mut is_outermost = false;
+        while at.stop == Stop::AtRow {
+            let are_known = self.are_registers_known && trace.len() == first;
+            let registers = known(&self.registers, are_known);
+            let frame = FrameContext { pc: last, sp: at.at, fp: Some(at.fp), registers };
+            let row = at_hand(&mut self.walker.source, &frame, self.mem);
+            is_outermost = row.is_some_and(|row| row.row.is_outermost());
+            let Some(row) = row.filter(|_| !is_outermost) else { break };
+            let found = self.run_short(&mut at, row, trace.room(end));
+            let Some(addr) = trace.fill(found) else { break };
+            last = FramePc::Return(addr);
+        }
+        let steps = trace.len().wrapping_sub(first);
+        self.walker.source.answered(steps.wrapping_add(usize::from(is_outermost)));
+        if is_outermost {
             return self.finish(End::Outermost);
         }
-        trace.pop();
+        let provenance = trace.pop().unwrap_or(provenance);
         if steps != 0 {
             self.left = self.left.saturating_sub(u32::try_from(steps).unwrap_or(u32::MAX));
             self.are_registers_known = false;
-            let TraceFrame { pc, provenance } = last;
-            let (pc, provenance) = match run.real {
-                Some(real) => (FramePc::Return(real), provenance.with_trampoline()),
-                None => (pc, provenance),
+            let (pc, provenance) = match at.stop {
+                Stop::Trampoline(real) => (FramePc::Return(real), provenance.with_trampoline()),
+                _ => (last, provenance),
             };
-            let ShortWalk { sp, fp, is_by_fp, .. } = at;
+            let ShortWalk { at: sp, fp, is_by_fp, .. } = at;
             self.next = Some(Cursor { pc, sp, fp: Some(fp), provenance, is_by_fp });
         }
+    }
+
+    /// Walks on by rows that are at hand, of which `row` is the first, writes the
+    /// frames to `room`, and returns how many they are.
+    #[inline]
+    fn run_short(&mut self, from: &mut ShortWalk<u64>, row: KeptRow, room: &mut [Entry]) -> usize {
+        from.stop = Stop::Other;
+        let Walker { arch, source, code, stack_end, .. } = &mut *self.walker;
+        let stack_end = highest_cfa(A::WORD, *stack_end);
+        let ShortWalk { at: sp, fp, is_by_fp, stop } = *from;
+        if A::WORD == WordSize::Eight
+            && let linear = arch.stack_addr(sp)
+            && let Some((start, words)) = self.mem.words(linear)
+        {
+            // Of the register, which may be an offset in a segment.
+            let start = start.get().wrapping_sub(linear.get()).wrapping_add(sp);
+            let Some((mut stack, at)) = Words::new(start, words, sp, stack_end) else { return 0 };
+            let mut walk = ShortWalk { at, fp, is_by_fp, stop };
+            let steps = walk.run(row, &*arch, source, code, &mut stack, room);
+            let ShortWalk { at, fp, is_by_fp, stop } = walk;
+            *from = ShortWalk { at: stack.sp(at), fp, is_by_fp, stop };
+            return steps;
+        }
+        if sp > stack_end || sp & A::WORD.bytes().wrapping_sub(1) != 0 {
+            return 0;
+        }
+        let mut stack = Addresses { arch, mem: self.mem, stack_end };
+        from.run(row, arch, source, code, &mut stack, room)
     }
 
     /// Looks up the row of `at` in the source.
@@ -530,6 +557,26 @@ where
             None => Ok(None),
         }
     }
+}
+
+/// The row of a frame in its short form, looked up if need be.
+#[inline]
+fn at_hand<A: Arch, S: RowSource<A>, M: Memory>(
+    source: &mut S,
+    frame: &FrameContext<'_, A::Regs>,
+    mem: &mut M,
+) -> Option<KeptRow> {
+    let addr = frame.pc.lookup_addr();
+    let mut kept = source.quick(addr, KeptRow::NONE);
+    if kept.is_none() && source.fetch(frame, mem) {
+        kept = source.quick(addr, KeptRow::NONE);
+    }
+    let mut kept = kept.filter(|kept| kept.row.is_some())?;
+    if !kept.row.is_used() {
+        source.used(kept);
+        kept.row = kept.row.with_use(true);
+    }
+    Some(kept)
 }
 
 /// Registers that may be those of an earlier frame, unless they are.

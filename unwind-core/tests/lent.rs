@@ -6,7 +6,7 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, CacheSlot, CfaRule, DwarfReg, FrameContext, FramePc, Memory, Origin, ReadError, RegRule,
+    Arch, CfaRule, DwarfReg, FrameContext, FramePc, KeptRow, Memory, Origin, ReadError, RegRule,
     Registers, Row, RowSource, ShortRow, VirtAddr, WordSize,
 };
 
@@ -60,9 +60,9 @@ impl RowSource<Toy> for Noting {
         self.0.push("begin".to_owned());
     }
 
-    fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+    fn quick(&mut self, addr: VirtAddr, _: KeptRow) -> Option<KeptRow> {
         self.0.push(format!("quick {addr}"));
-        Some((ShortRow::new(&ROW, WordSize::Eight).unwrap(), after))
+        Some(KeptRow::new(ShortRow::new(&ROW, WordSize::Eight).unwrap()))
     }
 
     fn fetch<M: Memory>(&mut self, frame: &FrameContext<'_, NoRegs>, mem: &mut M) -> bool {
@@ -70,7 +70,7 @@ impl RowSource<Toy> for Noting {
         true
     }
 
-    fn used(&mut self, _: CacheSlot) {
+    fn used(&mut self, _: KeptRow) {
         self.0.push("used".to_owned());
     }
 
@@ -100,9 +100,9 @@ impl Memory for Noting {
         Ok(8)
     }
 
-    fn read_u64_below(&mut self, top: VirtAddr, slots: u8) -> Result<[u64; 2], ReadError> {
-        self.0.push(format!("read_u64_below {top} {slots}"));
-        Ok([8, 9])
+    fn words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[[u8; 8]])> {
+        self.0.push(format!("words {addr}"));
+        Some((addr, &[[8; 8]]))
     }
 }
 
@@ -112,9 +112,9 @@ fn a_source_that_is_lent_is_asked_everything_itself() {
         let mut mem = Noting::default();
         source.begin();
         let row = source.row(&FRAME, &mut mem).unwrap();
-        let quick = source.quick(ADDR, CacheSlot::NONE);
+        let quick = source.quick(ADDR, KeptRow::NONE);
         let fetched = source.fetch(&FRAME, &mut mem);
-        source.used(CacheSlot::NONE);
+        source.used(KeptRow::NONE);
         source.answered(3);
         vec![format!("{row:?} {quick:?} {fetched} {}", source.generation()), format!("{:?}", mem.0)]
     }
@@ -129,8 +129,9 @@ fn a_memory_that_is_lent_is_read_in_its_own_ways() {
     fn read<M: Memory>(mut mem: M) -> String {
         let mut byte = [0];
         mem.read(ADDR, &mut byte).unwrap();
-        let words = (mem.read_u32(ADDR), mem.read_u64(ADDR), mem.read_u64_below(ADDR, 2));
-        format!("{byte:?} {words:?} {:?}", mem.read_word(ADDR, WordSize::Four))
+        let words = (mem.read_u32(ADDR), mem.read_u64(ADDR));
+        let word = mem.read_word(ADDR, WordSize::Four);
+        format!("{byte:?} {words:?} {word:?} {:?}", mem.words(ADDR))
     }
     let mut lent = Noting::default();
     assert_eq!(read(&mut lent), read(Noting::default()));
@@ -138,8 +139,8 @@ fn a_memory_that_is_lent_is_read_in_its_own_ways() {
         "read 1 at 0x1000",
         "read_u32 0x1000",
         "read_u64 0x1000",
-        "read_u64_below 0x1000 2",
         "read_u32 0x1000",
+        "words 0x1000",
     ];
     assert_eq!(lent.0, expected);
 }
@@ -158,24 +159,36 @@ fn a_source_without_a_cache_has_nothing_at_hand_and_never_changes() {
         }
     }
     let mut mem = Noting::default();
-    assert!(Plain.quick(ADDR, CacheSlot::NONE).is_none());
+    assert!(Plain.quick(ADDR, KeptRow::NONE).is_none());
     assert!(!Plain.fetch(&FRAME, &mut mem));
     assert_eq!((Plain.generation(), mem.0.len()), (0, 0));
 }
 
 #[test]
+
 fn a_chain_has_at_hand_what_its_first_source_has_and_begins_with_both() {
     let (mut first, mut second) = (Noting::default(), Noting::default());
     let mut mem = Noting::default();
     let mut chain = RowSource::<Toy>::or(&mut first, &mut second);
     chain.begin();
-    assert!(chain.quick(ADDR, CacheSlot::NONE).is_some());
+    assert!(chain.quick(ADDR, KeptRow::NONE).is_some());
     assert!(chain.fetch(&FRAME, &mut mem));
-    chain.used(CacheSlot::NONE);
+    chain.used(KeptRow::NONE);
     chain.answered(3);
     // It changes when either does.
     assert_eq!(chain.generation(), 14);
     let asked = first.0.iter().map(|line| line.split(' ').next().unwrap());
     assert!(asked.eq(["begin", "quick", "fetch", "used", "answered"]), "{:?}", first.0);
     assert_eq!(second.0, ["begin"]);
+}
+
+#[test]
+fn a_memory_that_only_reads_has_no_words_at_hand() {
+    struct Plain;
+    impl Memory for Plain {
+        fn read(&mut self, _: VirtAddr, _: &mut [u8]) -> Result<(), ReadError> {
+            Ok(())
+        }
+    }
+    assert_eq!(Plain.words(ADDR), None);
 }

@@ -10,9 +10,9 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, Base, Cached, CfaRule, DwarfReg, End, FrameContext, Memory, Origin, RegRule, Registers,
-    Row, RowCache, RowSource, SliceMemory, StepError, TargetCode, UnwindCache, VirtAddr, Walker,
-    WordSize,
+    Arch, Base, Cached, CfaRule, DwarfReg, End, FrameContext, Memory, Origin, ReadError, RegRule,
+    Registers, Row, RowCache, RowSource, SliceMemory, StepError, TargetCode, UnwindCache, VirtAddr,
+    Walker, WordSize,
 };
 
 /// A xorshift generator: the same numbers each time.
@@ -196,15 +196,31 @@ where
     let mut expected: Vec<_> = walk.by_ref().map(|frame| (frame.pc, frame.provenance)).collect();
     let mut end = walk.end();
 
-    let mut trace = UnwindCache::<40, Infallible>::new();
-    fast.code(Uretprobes).trace(regs, memory, &mut trace);
     if expected.len() > 40 {
         expected.truncate(40);
         end = Some(End::Full);
     }
-    let found: Vec<_> = trace.frames().map(|frame| (frame.pc, frame.provenance)).collect();
-    assert_eq!((&found, trace.end()), (&expected, end), "{regs:x?}");
-    u64::try_from(found.len()).unwrap()
+    // The words of the stack are at hand, and have to be read one by one.
+    let mut fast = fast.code(Uretprobes);
+    let mut trace = UnwindCache::<40, Infallible>::new();
+    for is_at_hand in [true, false] {
+        match is_at_hand {
+            true => fast.trace(regs, memory, &mut trace),
+            false => fast.trace(regs, &mut OneByOne(*memory), &mut trace),
+        }
+        let found: Vec<_> = trace.frames().map(|frame| (frame.pc, frame.provenance)).collect();
+        assert_eq!((&found, trace.end()), (&expected, end), "{regs:x?} {is_at_hand}");
+    }
+    u64::try_from(expected.len()).unwrap()
+}
+
+/// The same memory without words at hand.
+struct OneByOne<'a>(SliceMemory<'a>);
+
+impl Memory for OneByOne<'_> {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        self.0.read(addr, buf)
+    }
 }
 
 fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64) -> (u64, u64) {
@@ -218,7 +234,8 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
         for _ in 0..250 {
             let stack: Vec<u8> = (0..WORDS)
                 .map(|_| match random.below(64) {
-                    0..8 => STACK + random.below(WORDS) * word,
+                    0..7 => STACK + random.below(WORDS) * word,
+                    7 => STACK + random.below(WORDS * word),
                     8 => random.pick(&[0, CODE_END, u64::MAX, 1]),
                     // Some pcs again and again, some only once.
                     9..56 => 0x1000 + random.below(200),
@@ -235,6 +252,8 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
                 Some(0),
                 Some(sp + 2 * word),
                 Some(sp + 8 * word),
+                Some(sp - 1),
+                Some(sp + 1),
                 Some(u64::MAX - 7),
             ]);
             let pc = match random.below(20) {
@@ -245,7 +264,10 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
             let max = u32::try_from(random.pick(&[0, 1, 2, 7, 64, 64, 64, 500])).unwrap();
             let stack_end =
                 STACK + random.pick(&[WORDS * word, WORDS * word / 2, u64::MAX / 2, u64::MAX / 2]);
-            let mut memory = SliceMemory::new(VirtAddr::new(stack_at), &stack);
+            // At times without the first bytes, so that they start within a word.
+            let cut = usize::try_from(random.below(20).saturating_sub(16)).unwrap();
+            let stack_at = VirtAddr::new(stack_at + u64::try_from(cut).unwrap());
+            let mut memory = SliceMemory::new(stack_at, &stack[cut..]);
 
             let plain = Walker::new(make(), &table).fallback(FramePointers);
             let plain = plain.max_frames(max).stack_end(stack_end);
@@ -276,4 +298,23 @@ fn a_trace_by_the_cache_is_the_walk_by_the_table_with_slots_of_eight_bytes() {
 fn a_trace_by_the_cache_is_the_walk_by_the_table_with_slots_of_four_bytes() {
     let (frames, hits) = compare(|| Narrow, STACK + 0x10_0000, 0x2545_f491_4f6c_dd1d);
     assert!(frames > 10_000 && hits > frames / 4, "{frames} frames, {hits} hits");
+}
+
+#[test]
+fn each_lookup_of_a_trace_is_counted_once_as_a_hit_or_a_miss() {
+    let step = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Same);
+    let mut rows = vec![Some(step); 256];
+    rows[0x03] = Some(Row::outermost());
+    let table = Table(rows);
+    let stack: Vec<u8> = [0x1002_u64, 0x1003, 0x1004].map(u64::to_le_bytes).concat();
+    let mut cache = RowCache::<256>::new();
+    for round in 0..3 {
+        let mut walker = Walker::new(Wide, Cached::new(&table, &mut cache));
+        let mut trace = UnwindCache::<40, Infallible>::new();
+        let regs = Regs { pc: 0x1001, sp: STACK, fp: Some(0) };
+        walker.trace(regs, &mut SliceMemory::new(VirtAddr::new(STACK), &stack), &mut trace);
+        assert_eq!((trace.len(), trace.end()), (4, Some(End::Outermost)));
+        // The first return address is behind the byte that the walk starts at.
+        assert_eq!((cache.stats().hits, cache.stats().misses), (1 + 4 * round, 3));
+    }
 }

@@ -3,7 +3,7 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, CacheSlot, CfaRule, FrameContext, Memory, Origin, RegRule, Row, RowSource, ShortRow,
+    Arch, CfaRule, FrameContext, KeptRow, Memory, Origin, RegRule, Row, RowSource, ShortRow,
     VirtAddr, WordSize,
 };
 
@@ -42,8 +42,7 @@ impl<A: Arch> RowSource<A> for FramePointers {
     }
 
     #[inline]
-    fn quick(&mut self, _: VirtAddr, _: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
-        let row = ShortRow::new(&Self::row_of(A::WORD), A::WORD)?;
-        Some((row, CacheSlot::NONE))
+    fn quick(&mut self, _: VirtAddr, _: KeptRow) -> Option<KeptRow> {
+        ShortRow::new(&Self::row_of(A::WORD), A::WORD).map(KeptRow::new)
     }
 }

@@ -15,8 +15,8 @@
 //! call. It ends, complete, at the one that came from user mode.
 
 use unwind_core::{
-    Arch, CacheSlot, Cached, DwarfReg, FrameContext, Memory, Module, ModuleMap, ReadError, Row,
-    RowCache, RowSource, ShortRow, StepError, VirtAddr, Walker, WordSize,
+    Arch, Cached, DwarfReg, FrameContext, KeptRow, Memory, Module, ModuleMap, ReadError, Row,
+    RowCache, RowSource, StepError, VirtAddr, Walker, WordSize,
 };
 use unwind_x86::{FramePointers, Prologue, SframeModule, SframeSource, X86_64, X86_64Regs};
 
@@ -158,7 +158,7 @@ impl<S: RowSource<X86_64>> RowSource<KernelMode> for OutsideEntry<S> {
         self.0.begin();
     }
 
-    fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+    fn quick(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
         if is_entry_code(addr.get()) { None } else { self.0.quick(addr, after) }
     }
 

@@ -4,8 +4,8 @@
 use core::borrow::BorrowMut;
 
 use unwind_core::{
-    Arch, Base, CacheSlot, Cached, CfaRule, End, FrameContext, Memory, Origin, Row, RowCache,
-    RowSource, ShortRow, VirtAddr, Walker, WordSize,
+    Arch, Base, Cached, CfaRule, End, FrameContext, KeptRow, Memory, Origin, Row, RowCache,
+    RowSource, VirtAddr, Walker, WordSize,
 };
 use unwind_x86::paging::PagedMemory;
 use unwind_x86::{
@@ -185,7 +185,7 @@ impl<A: Arch, S: RowSource<A>> RowSource<A> for ToStackEnd<S> {
         self.0.begin();
     }
 
-    fn quick(&mut self, addr: VirtAddr, after: CacheSlot) -> Option<(ShortRow, CacheSlot)> {
+    fn quick(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
         self.0.quick(addr, after)
     }
 

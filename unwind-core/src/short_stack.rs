@@ -1,0 +1,165 @@
+//! A stack as the fast walk reads it: in slots, upwards.
+
+use crate::{Arch, Memory, WordSize};
+
+/// What a stack pointer may be, and what is saved above it.
+///
+/// Where anything at all is out of the ordinary, the answer is `None`: the full
+/// step then finds out what, or that it is all right.
+pub(crate) trait Stack {
+    /// A value of the stack pointer: a multiple of a slot, and on the stack.
+    type At: Copy;
+
+    /// The value that is so many slots higher, which may be beyond the stack.
+    fn above(&self, at: Self::At, slots: u64) -> Self::At;
+
+    /// The value of a frame pointer, if it is a multiple of a slot and on the
+    /// stack, at the stack pointer or above.
+    fn at_fp(&self, sp: Self::At, fp: u64) -> Option<Self::At>;
+
+    /// The return address just below a CFA, if that is on the stack.
+    fn return_address(&mut self, cfa: Self::At) -> Option<u64>;
+
+    /// What is saved so many slots below the return address, which was read.
+    fn below_return_address(&mut self, cfa: Self::At, slots: u8) -> Option<u64>;
+
+    /// The stack pointer's value.
+    fn sp(&self, at: Self::At) -> u64;
+}
+
+/// A stack whose words are at hand.
+pub(crate) struct Words<'m> {
+    /// The stack pointer's value at the second word.
+    second: u64,
+    words: &'m [[u8; 8]],
+}
+
+/// The number of the word just below a value of the stack pointer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WordNumber(usize);
+
+impl<'m> Words<'m> {
+    /// The stack up to `stack_end` in words, the first of which is at `start`, and
+    /// where `sp` is on it, if it is.
+    #[inline]
+    pub(crate) fn new(
+        start: u64,
+        words: &'m [[u8; 8]],
+        sp: u64,
+        stack_end: u64,
+    ) -> Option<(Self, WordNumber)> {
+        let end = usize::try_from(stack_end.checked_sub(start)? >> 3).unwrap_or(usize::MAX);
+        let words = words.get(..end.min(words.len()))?;
+        let at = slots_between(start, sp).filter(|at| *at <= words.len())?;
+        Some((Self { second: start.wrapping_add(8), words }, WordNumber(at.wrapping_sub(1))))
+    }
+
+    #[inline]
+    fn get(&self, number: usize) -> Option<u64> {
+        self.words.get(number).map(|word| u64::from_le_bytes(*word))
+    }
+}
+
+impl Stack for Words<'_> {
+    type At = WordNumber;
+
+    #[inline]
+    fn above(&self, WordNumber(at): WordNumber, slots: u64) -> WordNumber {
+        WordNumber(at.wrapping_add(usize::try_from(slots).unwrap_or(usize::MAX)))
+    }
+
+    #[inline]
+    fn at_fp(&self, sp: WordNumber, fp: u64) -> Option<WordNumber> {
+        let slots = slots_between(self.sp(sp), fp).filter(|slots| *slots < self.words.len())?;
+        Some(WordNumber(sp.0.wrapping_add(slots)))
+    }
+
+    #[inline]
+    fn return_address(&mut self, WordNumber(at): WordNumber) -> Option<u64> {
+        self.get(at)
+    }
+
+    #[inline]
+    fn below_return_address(&mut self, WordNumber(at): WordNumber, slots: u8) -> Option<u64> {
+        self.get(at.wrapping_sub(slots.into()))
+    }
+
+    #[inline]
+    fn sp(&self, WordNumber(at): WordNumber) -> u64 {
+        // Lossless, and what wraps is the number just below the first word.
+        self.second.wrapping_add(u64::try_from(at).unwrap_or(u64::MAX).wrapping_shl(3))
+    }
+}
+
+/// How many slots of eight bytes `to` is above `from`. More than any stack has if
+/// it is below, or no multiple apart: what is left of the division goes to the
+/// highest bits.
+#[inline]
+fn slots_between(from: u64, to: u64) -> Option<usize> {
+    usize::try_from(to.wrapping_sub(from).rotate_right(3)).ok()
+}
+
+/// A stack that is read by its addresses.
+pub(crate) struct Addresses<'m, A, M> {
+    pub(crate) arch: &'m A,
+    pub(crate) mem: &'m mut M,
+    /// As [`highest_cfa`] says.
+    pub(crate) stack_end: u64,
+}
+
+impl<A: Arch, M: Memory> Addresses<'_, A, M> {
+    #[inline]
+    fn get(&mut self, sp: u64) -> Option<u64> {
+        self.mem.read_word(self.arch.stack_addr(sp), A::WORD).ok()
+    }
+}
+
+impl<A: Arch, M: Memory> Stack for Addresses<'_, A, M> {
+    type At = u64;
+
+    #[inline]
+    fn above(&self, at: u64, slots: u64) -> u64 {
+        // Both are far below the end of the address space.
+        at.wrapping_add(slots.wrapping_mul(A::WORD.bytes()))
+    }
+
+    #[inline]
+    fn at_fp(&self, sp: u64, fp: u64) -> Option<u64> {
+        // As above.
+        let slots = fp.wrapping_sub(sp).rotate_right(A::WORD.bytes().trailing_zeros());
+        (slots >> MAX_SLOTS_BITS == 0).then_some(fp)
+    }
+
+    #[inline]
+    fn return_address(&mut self, cfa: u64) -> Option<u64> {
+        if cfa > self.stack_end {
+            return None;
+        }
+        // No slot is below the base, so nothing wraps.
+        self.get(cfa.wrapping_sub(A::WORD.bytes()))
+    }
+
+    #[inline]
+    fn below_return_address(&mut self, cfa: u64, slots: u8) -> Option<u64> {
+        let below = u64::from(slots).wrapping_add(1).wrapping_mul(A::WORD.bytes());
+        self.get(cfa.wrapping_sub(below))
+    }
+
+    #[inline]
+    fn sp(&self, at: u64) -> u64 {
+        at
+    }
+}
+
+/// A frame pointer this many slots above the stack pointer is left to the full
+/// step, as a power of two.
+const MAX_SLOTS_BITS: u32 = 32;
+
+/// The highest CFA that is stepped from and to, of those on a stack that ends at
+/// `stack_end`: an offset can be added to it.
+#[inline]
+pub(crate) fn highest_cfa(word: WordSize, stack_end: Option<u64>) -> u64 {
+    // Room for `MAX_SLOTS_BITS` and the offset of a row.
+    let highest = word.max_value().min(u64::MAX << (MAX_SLOTS_BITS + 4));
+    stack_end.map_or(highest, |end| end.min(highest))
+}
