@@ -164,6 +164,10 @@ impl<'i> Checker<'i> {
                 continue;
             }
             let ra = kernel.get(at + 1).copied().unwrap_or(0);
+            // Sampled at the end of the first switch to a task.
+            if is_planted(caller, ra) && callee.name == "switch_stacks" {
+                continue;
+            }
             let call = self.kernel_calls.before(ra);
             let call = call.ok_or(format!("{ra:#x} in {} is not behind a call", caller.name))?;
             let Call::To(target) = call else { continue };
@@ -181,10 +185,9 @@ impl<'i> Checker<'i> {
         }
         self.kernel_chains += 1;
         let outermost = functions.last().ok_or("no function")?;
-        if is_entry(outermost)
-            || is_thread(outermost)
-            || functions.len() == 1 && is_frameless(outermost)
-        {
+        let has_no_frame = functions.len() == 1 && is_frameless(outermost)
+            || kernel.last().is_some_and(|&addr| is_planted(outermost, addr));
+        if is_entry(outermost) || is_thread(outermost) || has_no_frame {
             Ok(())
         } else {
             Err(format!("the kernel stack ends in {}", outermost.name))
@@ -334,8 +337,9 @@ fn find_functions<'f>(image: &'f Image, chain: &[u64]) -> Vec<Option<&'f Functio
     let mut is_exact = true;
     let find = |&addr: &u64| {
         let lookup = if is_exact { addr } else { addr.wrapping_sub(1) };
+        let planted = image.function(addr).filter(|found| is_planted(found, addr));
         // A handler returns to the first byte of its trampoline.
-        let found = image.function(lookup).or_else(|| image.function(addr));
+        let found = planted.or_else(|| image.function(lookup)).or_else(|| image.function(addr));
         is_exact = found.is_some_and(|found| is_entry(found) || found.name == "trampoline");
         found
     };
@@ -375,6 +379,13 @@ fn is_thread(function: &Function) -> bool {
     THREADS.iter().any(|thread| function.name.ends_with(thread))
 }
 
+/// Whether `addr` is the return address that a new task's stack begins with. No
+/// call is before it.
+fn is_planted(function: &Function, addr: u64) -> bool {
+    const PLANTED: &[&str] = &["first_run", "first_return"];
+    PLANTED.contains(&function.name.as_str()) && function.start == addr
+}
+
 /// Code that is sampled before it has a frame, or after.
 fn is_frameless(function: &Function) -> bool {
     const FRAMELESS: &[&str] = &["first_run", "start_user", "switch_stacks"];
@@ -403,5 +414,27 @@ mod tests {
         assert_eq!(names, ["handler", "save_rest", "interrupted", "caller"]);
         assert_eq!(labels(Some(&image), &chain), ["caller", "interrupted", "save_rest", "handler"]);
         assert_eq!(labels(None, &[0x20]), ["0x20"]);
+    }
+
+    #[test]
+    fn a_new_task_returns_to_the_first_byte_of_a_function() {
+        let image = Image::of_functions(&[
+            ("save_rest", 0x10, 0x20),
+            ("first_return", 0x20, 0x30),
+            ("restore_registers", 0x30, 0x40),
+            ("first_run", 0x40, 0x50),
+            ("switch_stacks", 0x50, 0x60),
+            ("other", 0x60, 0x70),
+        ]);
+        let images = Images::of_kernel(image);
+        let tasks = Tasks::default();
+        let mut checker = Checker::new(&images, &tasks);
+        for chain in [[0x58, 0x20], [0x58, 0x40]] {
+            assert_eq!(checker.check_kernel(&chain), Ok(()), "{chain:x?}");
+        }
+        // None of these is behind a call.
+        for chain in [[0x58, 0x21], [0x58, 0x41], [0x58, 0x30], [0x68, 0x40]] {
+            let _ = checker.check_kernel(&chain).unwrap_err();
+        }
     }
 }

@@ -139,6 +139,12 @@ impl Images {
         Ok(images)
     }
 
+    /// A kernel without programs.
+    #[cfg(test)]
+    pub(crate) const fn of_kernel(kernel: Image) -> Self {
+        Self { kernel, programs: BTreeMap::new() }
+    }
+
     pub(crate) fn program(&self, name: &str) -> Option<&Image> {
         self.programs.get(name)
     }
