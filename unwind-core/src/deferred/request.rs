@@ -1,6 +1,7 @@
 //! Asking for a stack, from any context.
 
 use core::fmt;
+use core::hint::cold_path;
 
 use super::word::{Entry, Word};
 use super::{
@@ -141,22 +142,24 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
             return None;
         }
         if word.has_asked(slot) {
-            let served = state.served().has(slot);
             let cookie = state.cookie.get_fetched::<C>(word.entry())?;
-            let outcome = if served {
-                RequestOutcome::AlreadyExecuted(cookie)
-            } else {
-                RequestOutcome::AlreadyPending(cookie)
-            };
-            return (state.word() == word).then_some(outcome);
+            let is_served = state.served().has(slot);
+            if state.word() != word {
+                return None;
+            }
+            if is_served {
+                cold_path();
+                return Some(RequestOutcome::AlreadyExecuted(cookie));
+            }
+            return Some(RequestOutcome::AlreadyPending(cookie));
         }
         if let Err(refusal) = self.check_task(task, word) {
             return Some(self.refuse(refusal));
         }
+        let cookie = state.cookie.get::<C>(word.entry())?;
         if state.served().has(slot) {
             return None;
         }
-        let cookie = state.cookie.get::<C>(word.entry())?;
         // Before the mark: if it fails there is nothing to take back, and
         // nobody else can have relied on it.
         if !word.is_pending() && self.schedule(task).is_err() {
