@@ -1,6 +1,6 @@
 //! The first 28 bytes of a table.
 
-use crate::{Error, SectionOffset, bytes::Cursor};
+use crate::{Error, SectionOffset, bytes::Fields};
 
 /// Version of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,6 +81,16 @@ impl Abi {
             (3, _) => Self::Amd64Little,
             (4, Version::V2 | Version::V3) => Self::S390xBig,
             (id, _) => Self::Unknown(id),
+        }
+    }
+
+    /// The ABI that `id` stands for, in a section of this byte order.
+    #[cold]
+    fn in_order(id: u8, version: Version, endian: Endian) -> Result<Self, Error> {
+        let abi = Self::from_id(id, version);
+        match abi.endian() {
+            Some(expected) if expected != endian => Err(Error::WrongByteOrder { abi: id }),
+            _ => Ok(abi),
         }
     }
 
@@ -209,42 +219,47 @@ impl Header {
         Self::decode(bytes)
     }
 
+    #[inline]
     pub(crate) fn decode(bytes: &[u8; Self::SIZE]) -> Result<Self, Error> {
         let [a, b, ..] = *bytes;
-        let endian = match u16::from_le_bytes([a, b]) {
-            MAGIC => Endian::Little,
-            magic if magic.swap_bytes() == MAGIC => Endian::Big,
-            _ => return Err(Error::BadMagic([a, b])),
-        };
-        let mut r = Cursor::new(bytes, SectionOffset(0), endian);
-        r.read::<u16>()?;
-        let version = match r.read::<u8>()? {
+        match u16::from_le_bytes([a, b]) {
+            MAGIC => Self::decode_in(Endian::Little, bytes),
+            magic if magic.swap_bytes() == MAGIC => Self::decode_in(Endian::Big, bytes),
+            _ => Err(Error::BadMagic([a, b])),
+        }
+    }
+
+    /// Always inlined: where the byte order is known, a field is one load.
+    #[inline(always)]
+    fn decode_in(endian: Endian, bytes: &[u8; Self::SIZE]) -> Result<Self, Error> {
+        let mut fields = Fields::new(bytes, endian);
+        let _magic = fields.u16();
+        let version = match fields.u8() {
             1 => Version::V1,
             2 => Version::V2,
             3 => Version::V3,
             other => return Err(Error::UnsupportedVersion(other)),
         };
-        let header = Self {
+        Ok(Self {
             endian,
             version,
-            flags: match r.read::<u8>()? {
+            flags: match fields.u8() {
                 bits if bits & !version.flags() == 0 => Flags(bits),
                 bits => return Err(Error::UnknownFlags(bits)),
             },
-            abi: Abi::from_id(r.read()?, version),
-            fixed_fp_offset: Some(r.read()?).filter(|&offset| offset != 0),
-            fixed_ra_offset: Some(r.read()?).filter(|&offset| offset != 0),
-            aux_len: r.read()?,
-            num_fdes: r.read()?,
-            num_fres: r.read()?,
-            fre_len: r.read()?,
-            fde_offset: r.read()?,
-            fre_offset: r.read()?,
-        };
-        match header.abi.endian() {
-            Some(abi) if abi != endian => Err(Error::WrongByteOrder { abi: header.abi.id() }),
-            _ => Ok(header),
-        }
+            abi: match (fields.u8(), endian) {
+                (3, Endian::Little) => Abi::Amd64Little,
+                (id, _) => Abi::in_order(id, version, endian)?,
+            },
+            fixed_fp_offset: Some(fields.u8().cast_signed()).filter(|&offset| offset != 0),
+            fixed_ra_offset: Some(fields.u8().cast_signed()).filter(|&offset| offset != 0),
+            aux_len: fields.u8(),
+            num_fdes: fields.u32(),
+            num_fres: fields.u32(),
+            fre_len: fields.u32(),
+            fde_offset: fields.u32(),
+            fre_offset: fields.u32(),
+        })
     }
 
     /// Where the function table starts.
@@ -277,6 +292,7 @@ impl Header {
     }
 
     /// Checks that both tables are inside `len` bytes and apart.
+    #[inline]
     pub(crate) fn check(&self, len: u64) -> Result<(), Error> {
         let fdes_end = self.fdes_at().0.saturating_add(self.fdes_len());
         if fdes_end > len {

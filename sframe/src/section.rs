@@ -33,6 +33,27 @@ pub struct Section<'a> {
     plain: bool,
 }
 
+/// A table and the two tables in it.
+struct Parts<'a> {
+    table: &'a [u8],
+    fdes: &'a [u8],
+    fres: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    /// The parts where the header says they are; `None` where
+    /// [`Header::check`] finds something.
+    #[inline]
+    fn of(bytes: &'a [u8], header: &Header) -> Option<Self> {
+        let at = |offset: SectionOffset| usize::try_from(offset.0).ok();
+        let table = bytes.get(..usize::try_from(header.len()).ok()?)?;
+        let (before, fres) = table.split_at_checked(at(header.fres_at())?)?;
+        let fdes = before.get(at(header.fdes_at())?..)?;
+        let fdes = fdes.get(..usize::try_from(header.fdes_len()).ok()?)?;
+        Some(Self { table, fdes, fres })
+    }
+}
+
 impl<'a> Section<'a> {
     /// Opens the table at the start of `bytes`. What is behind its end is
     /// ignored.
@@ -43,22 +64,13 @@ impl<'a> Section<'a> {
     /// `bytes`.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         let header = Header::parse(bytes)?;
-        header.check(u64::try_from(bytes.len()).unwrap_or(u64::MAX))?;
-        let part = |start: u64, len: u64| {
-            let start = usize::try_from(start).ok()?;
-            bytes.get(start..)?.get(..usize::try_from(len).ok()?)
+        let Some(Parts { table, fdes, fres }) = Parts::of(bytes, &header) else {
+            header.check(u64::try_from(bytes.len()).unwrap_or(u64::MAX))?;
+            return Err(Error::Truncated(SectionOffset(0)));
         };
-        let table = part(0, header.len());
-        let fdes = part(header.fdes_at().0, header.fdes_len());
-        let fres = part(header.fres_at().0, header.fre_len.into());
-        match (table, fdes, fres) {
-            (Some(bytes), Some(fdes), Some(fres)) => {
-                let sorted = header.flags.sorted() && header.num_fdes > 0;
-                let plain = sorted && lookup::is_plain(&header);
-                Ok(Self { bytes, fdes, fres, header, addr: 0, plain })
-            }
-            _ => Err(Error::Truncated(SectionOffset(0))),
-        }
+        let sorted = header.flags.sorted() && header.num_fdes > 0;
+        let plain = sorted && lookup::is_plain(&header);
+        Ok(Self { bytes: table, fdes, fres, header, addr: 0, plain })
     }
 
     /// Says that the section is loaded, or linked, at `addr`.
