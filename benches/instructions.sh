@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Counts instructions by callgrind: a frame of each unwinder, hot and in time
-# order, and a lookup.
+# order, a lookup, a request.
 #
 #   benches/instructions.sh [FILE...]      (the committed corpora if none is named)
 #
@@ -51,4 +51,18 @@ for file in "$@"; do
         figure lookup "$table" 1 2 20000 "$file"
     done
     printf '\n'
+done
+
+request() { # PART FUNCTION ROUNDS: instructions in the function
+    valgrind --tool=callgrind --callgrind-out-file=/dev/null \
+        --toggle-collect="unwind_benches::deferral::$2" "$walk" request "$1" "$3" 0 0 2>&1 |
+        awk '/Collected/ { print $NF }'
+}
+
+printf '\ninstructions of deferred unwinding, its return not counted\n'
+for part in "first:ask" "repeated:ask" "return:go_to_user"; do
+    what=${part%:*} function=${part#*:}
+    fewer=$(request "$what" "$function" 1000)
+    more=$(request "$what" "$function" 2000)
+    printf '%-24s %9.1f\n' "$what" "$(awk -v ir="$((more - fewer))" 'BEGIN { print ir / 1000 - 1 }')"
 done

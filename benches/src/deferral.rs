@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 
 use unwind_core::{
-    Audience, ClientId, Context, DeferredUnwind, Host, ScheduleError, SerialCookies, TaskKind,
-    TaskState, UnwindCache, UserReturn,
+    Audience, ClientId, Context, DeferredUnwind, Host, RequestOutcome, ScheduleError,
+    SerialCookies, TaskKind, TaskState, UnwindCache, UserReturn,
 };
 
 /// A task of the machine.
@@ -79,10 +79,16 @@ impl Deferral {
         Self { unwind, clients }
     }
 
+    /// The id of a client.
+    #[must_use]
+    pub fn client(&self, number: usize) -> ClientId {
+        self.clients[number]
+    }
+
     /// Whether a client that asks will be called.
     #[must_use]
     pub fn request(&self, task: &Task, client: usize) -> bool {
-        self.unwind.request(task, self.clients[client]).will_be_called()
+        ask(&self.unwind, task, self.clients[client]).will_be_called()
     }
 
     /// The cookie of the task's entry.
@@ -111,6 +117,18 @@ impl Deferral {
     /// Whether the task may return to user code.
     #[must_use]
     pub fn user_return(&self, task: &Task) -> bool {
-        self.unwind.user_return(task) == UserReturn::Ready
+        go_to_user(&self.unwind, task) == UserReturn::Ready
     }
+}
+
+/// A request by itself, so that its instructions can be counted.
+#[inline(never)]
+fn ask(unwind: &DeferredUnwind<Machine>, task: &Task, client: ClientId) -> RequestOutcome {
+    unwind.request(task, client)
+}
+
+/// A return to user code by itself.
+#[inline(never)]
+fn go_to_user(unwind: &DeferredUnwind<Machine>, task: &Task) -> UserReturn {
+    unwind.user_return(task)
 }
