@@ -2,7 +2,7 @@
 //! that go with them, and unwinders behind one trait.
 //!
 //! A measuring program stops at the first surprise, so it may panic.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::expect_used,
@@ -19,8 +19,11 @@ pub mod corpus;
 pub mod cut;
 pub mod deferral;
 pub mod eh_frame;
+pub mod in_process;
 pub mod lookup;
+pub mod own_stack;
 mod rivals;
+pub mod timing;
 mod unwind;
 
 use unwind_snapshot::Snapshot;

@@ -50,6 +50,13 @@ impl Lookups {
         found.into_iter().max_by_key(|lookups| lookups.pcs.len()).unwrap()
     }
 
+    /// How many bytes of code of this image are mapped.
+    #[must_use]
+    pub fn text_len(&self, corpus: &Corpus) -> u64 {
+        let of_it = corpus.covered().filter(|module| std::ptr::eq(module.tables, self.tables));
+        of_it.map(|module| module.text.end - module.text.start).sum()
+    }
+
     /// The SFrame table of version 3.
     #[must_use]
     pub fn section(&self) -> Section<'static> {

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use unwind_core::{
-    Cached, Module, ModuleMap, RowCache, RowSource, SliceMemory, UnwindCache, VirtAddr, Walker,
+    Cached, Memory, Module, ModuleMap, RowCache, RowSource, SliceMemory, UnwindCache, VirtAddr,
+    Walker,
 };
 use unwind_snapshot::Snapshot;
 use unwind_x86::{FramePointers, SframeModule, SframeSource, X86_64, X86_64Regs};
@@ -53,6 +54,30 @@ impl Unwind {
         Self { map, cache: Box::default(), trace: Box::default() }
     }
 
+    /// Walks the stack at `regs`; returns how many frames there are.
+    #[inline]
+    pub fn walk_from(&mut self, regs: X86_64Regs, memory: &mut impl Memory) -> usize {
+        // Code without a table is found by the cache, too.
+        let source = RowSource::<X86_64>::or(SframeSource::new(&self.map), FramePointers);
+        let source = Cached::new(source, &mut self.cache);
+        let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
+        walker.trace(regs, memory, &mut self.trace);
+        self.trace.len()
+    }
+
+    /// The frames by the plain walk, frame by frame and without the cache, and
+    /// whether the last one is the outermost.
+    #[must_use]
+    pub fn walk_plainly(&self, snapshot: &Snapshot<'_>) -> (Vec<u64>, bool) {
+        let regs = X86_64Regs::from_all(snapshot.rip, snapshot.gpr);
+        let mut memory = SliceMemory::new(VirtAddr::new(snapshot.stack_start), snapshot.stack);
+        let source = RowSource::<X86_64>::or(SframeSource::new(&self.map), FramePointers);
+        let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
+        let mut walk = walker.frames(regs, &mut memory);
+        let frames = walk.by_ref().map(|frame| frame.pc.addr().get()).collect();
+        (frames, walk.end().is_some_and(|end| end.is_complete()))
+    }
+
     /// How often the cache could answer.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -64,12 +89,7 @@ impl Unwinder for Unwind {
     fn walk(&mut self, snapshot: &Snapshot<'_>) -> usize {
         let regs = X86_64Regs::from_all(snapshot.rip, snapshot.gpr);
         let mut memory = SliceMemory::new(VirtAddr::new(snapshot.stack_start), snapshot.stack);
-        // Code without a table is found by the cache, too.
-        let source = RowSource::<X86_64>::or(SframeSource::new(&self.map), FramePointers);
-        let source = Cached::new(source, &mut self.cache);
-        let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
-        walker.trace(regs, &mut memory, &mut self.trace);
-        self.trace.len()
+        self.walk_from(regs, &mut memory)
     }
 
     fn frames(&self) -> Vec<u64> {

@@ -150,5 +150,9 @@ fn check(corpus: &Corpus) {
         ours.walk(snapshot);
         framehop.walk(snapshot);
     }
-    println!("    from empty caches: unwind {:?}, framehop {}", ours.stats(), framehop.hit_rate());
+    let (hits, misses) = framehop.hits_and_misses();
+    println!(
+        "    from empty caches: unwind {:?}, framehop {hits} hits, {misses} misses",
+        ours.stats()
+    );
 }

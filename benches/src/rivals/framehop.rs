@@ -50,20 +50,24 @@ impl Framehop {
         Self { unwinder, cache: Cache::new_in(), frames, is_complete: false }
     }
 
-    /// How many of 100 lookups its cache answered.
+    /// How many lookups its cache answered, and how many it did not.
     #[must_use]
-    pub fn hit_rate(&self) -> String {
+    pub fn hits_and_misses(&self) -> (u64, u64) {
         let stats = self.cache.stats();
-        format!("{} hits, {} misses", stats.hits(), stats.misses())
+        (stats.hits(), stats.misses())
     }
-}
 
-impl Unwinder for Framehop {
-    fn walk(&mut self, snapshot: &Snapshot<'_>) -> usize {
+    /// Walks the stack at pc, stack and frame pointer; returns how many frames
+    /// there are.
+    #[inline]
+    pub fn walk_from(
+        &mut self,
+        [pc, sp, fp]: [u64; 3],
+        mut read: impl FnMut(u64) -> Result<u64, ()>,
+    ) -> usize {
         self.frames.clear();
-        let mut read = |addr| stack_word(snapshot, addr).ok_or(());
-        let regs = UnwindRegsX86_64::new(snapshot.rip, snapshot.rsp(), snapshot.rbp());
-        let mut frames = self.unwinder.iter_frames(snapshot.rip, regs, &mut self.cache, &mut read);
+        let regs = UnwindRegsX86_64::new(pc, sp, fp);
+        let mut frames = self.unwinder.iter_frames(pc, regs, &mut self.cache, &mut read);
         self.is_complete = false;
         while self.frames.len() < MAX_FRAMES {
             match frames.next() {
@@ -77,6 +81,13 @@ impl Unwinder for Framehop {
             }
         }
         self.frames.len()
+    }
+}
+
+impl Unwinder for Framehop {
+    fn walk(&mut self, snapshot: &Snapshot<'_>) -> usize {
+        let regs = [snapshot.rip, snapshot.rsp(), snapshot.rbp()];
+        self.walk_from(regs, |addr| stack_word(snapshot, addr).ok_or(()))
     }
 
     fn frames(&self) -> Vec<u64> {

@@ -1,0 +1,64 @@
+//! Ratios of times, this workspace's to a rival's: one line each.
+//!
+//! ```text
+//! cargo bench --package unwind-benches --bench ratios [-- walks|tables|process...]
+//! ```
+//!
+//! Times are the shortest of many rounds in which the contestants take turns,
+//! on whatever CPU this runs on: `taskset` names one.
+
+#![allow(
+    missing_docs,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::std_instead_of_alloc,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used,
+    reason = "a measuring program stops at the first surprise"
+)]
+
+mod process;
+mod tables;
+mod walks;
+
+use unwind_benches::corpus::Corpus;
+use unwind_benches::timing::Effort;
+
+fn main() {
+    let effort = Effort::of_arguments();
+    let asked: Vec<_> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
+    let wants = |part: &str| asked.is_empty() || asked.iter().any(|name| name == part);
+    heading();
+    if wants("process") {
+        process::measure(effort);
+    }
+    if wants("walks") || wants("tables") {
+        for path in Corpus::paths() {
+            let corpus = Corpus::open(&path);
+            if wants("walks") {
+                walks::measure(&corpus, effort);
+            }
+            if wants("tables") {
+                tables::measure(&corpus, effort);
+            }
+        }
+    }
+}
+
+fn heading() {
+    println!("{:<34} {:<22} {:>9} {:<34} {:>9} {:>7}", "", "", "ns", "rival", "ns", "ratio");
+}
+
+/// A line: what is measured and of what, the time of this workspace and that of
+/// the rival.
+fn line(what: &str, of: &str, ours: f64, rival: &str, theirs: f64) {
+    let ratio = ours / theirs;
+    println!("{what:<34} {of:<22} {ours:>9.2} {rival:<34} {theirs:>9.2} {ratio:>7.3}");
+}
+
+/// A line without times.
+fn fact(what: &str, of: &str, text: &str) {
+    println!("{what:<34} {of:<22} {text}");
+}

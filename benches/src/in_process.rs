@@ -1,0 +1,136 @@
+//! Unwinders of the stack of the running process.
+
+use std::fs;
+use std::ops::Range;
+use std::path::PathBuf;
+
+use object::{Object as _, ObjectSection as _, ObjectSegment as _};
+use unwind_core::{UnwindCache, Walker};
+use unwind_snapshot::Snapshot;
+use unwind_x86::{FramePointers, X86_64, X86_64Regs};
+
+use crate::corpus::{Corpus, Module, Tables};
+use crate::own_stack::Top;
+use crate::{Framehop, Gimli, MAX_FRAMES, Unwind, Unwinder as _};
+
+/// A range of this process's address space.
+#[derive(Clone, Debug)]
+pub struct Map {
+    /// Its addresses.
+    pub range: Range<u64>,
+    /// Whether there may be code.
+    pub is_code: bool,
+    /// Where in the file it starts.
+    pub offset: u64,
+    /// The file, or a name in brackets, or nothing.
+    pub path: PathBuf,
+}
+
+/// The address space of this process.
+///
+/// # Panics
+///
+/// If Linux does not say it.
+#[must_use]
+pub fn own_maps() -> Vec<Map> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let hex = |digits: &str| u64::from_str_radix(digits, 16).unwrap();
+    let maps = maps.lines().map(|line| {
+        let mut fields = line.split_ascii_whitespace();
+        let (start, end) = fields.next().unwrap().split_once('-').unwrap();
+        let is_code = fields.next().unwrap().contains('x');
+        let offset = hex(fields.next().unwrap());
+        let path = fields.nth(2).unwrap_or_default().into();
+        Map { range: hex(start)..hex(end), is_code, offset, path }
+    });
+    maps.collect()
+}
+
+/// The code of this process, with tables that are made of its `.eh_frame`; no
+/// snapshots.
+///
+/// # Panics
+///
+/// If a file that is mapped cannot be read.
+#[must_use]
+pub fn own_code() -> Corpus {
+    let maps = own_maps();
+    let of_files = maps.into_iter().filter(|map| map.is_code && map.path.is_absolute());
+    let modules = of_files.map(|map| {
+        let (bias, tables) = tables_of(&map);
+        Module { text: map.range, bias, tables: Box::leak(Box::new(tables)) }
+    });
+    Corpus { name: "own".into(), snapshots: Vec::new(), modules: modules.collect() }
+}
+
+/// How far a mapped file is loaded above its link-time addresses, and its
+/// tables.
+fn tables_of(map: &Map) -> (u64, Tables) {
+    let bytes = fs::read(&map.path).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    // The loader maps whole pages.
+    let page_of = |value: u64| value & !0xfff;
+    let mut segments = file.segments();
+    let segment = segments.find(|segment| page_of(segment.file_range().0) == map.offset).unwrap();
+    let bias = map.range.start.wrapping_sub(page_of(segment.address()));
+    let tables = file.section_by_name(".eh_frame").map(|section| {
+        Tables::new(&map.path.display().to_string(), section.address(), section.data().unwrap())
+    });
+    (bias, tables.unwrap_or_default())
+}
+
+/// Walks frame pointers alone, by the walk of this workspace.
+#[derive(Debug, Default)]
+pub struct FramePointerWalk {
+    trace: Box<UnwindCache<MAX_FRAMES, core::convert::Infallible>>,
+}
+
+impl FramePointerWalk {
+    /// Walks; returns how many frames there are.
+    pub fn walk(&mut self, top: &Top<'_>) -> usize {
+        let mut memory = top.stack;
+        Walker::new(X86_64::FOUR_LEVEL, FramePointers).trace(
+            regs(top),
+            &mut memory,
+            &mut self.trace,
+        );
+        self.trace.len()
+    }
+
+    /// The addresses of the frames, innermost first.
+    #[must_use]
+    pub fn frames(&self) -> Vec<u64> {
+        self.trace.pcs().map(unwind_core::VirtAddr::get).collect()
+    }
+}
+
+fn regs(top: &Top<'_>) -> X86_64Regs {
+    X86_64Regs::new(top.start.pc, top.start.sp, top.start.fp)
+}
+
+/// Walks by this workspace's tables; returns how many frames there are.
+pub fn walk(unwind: &mut Unwind, top: &Top<'_>) -> usize {
+    let mut memory = top.stack;
+    unwind.walk_from(regs(top), &mut memory)
+}
+
+/// The same by framehop.
+pub fn walk_by_framehop(framehop: &mut Framehop, top: &Top<'_>) -> usize {
+    let crate::own_stack::Start { pc, sp, fp } = top.start;
+    framehop.walk_from([pc, sp, fp], |addr| top.stack.word(addr).ok_or(()))
+}
+
+/// The frames of a copy of the stack by gimli's rows: the reference.
+#[must_use]
+pub fn reference(code: &Corpus, top: &Top<'_>) -> Vec<u64> {
+    let (stack_start, stack) = top.stack.copy();
+    let mut gpr = [0; 16];
+    (gpr[6], gpr[7]) = (top.start.fp, top.start.sp);
+    let (rip, stack) = (top.start.pc, &*stack);
+    let (space, process, thread, time, is_whole) = (0, 0, 0, 0, true);
+    let snapshot =
+        Snapshot { space, process, thread, time, rip, gpr, is_whole, stack_start, stack };
+    let mut gimli = Gimli::reference(code);
+    gimli.walk(&snapshot);
+    gimli.frames()
+}

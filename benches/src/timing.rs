@@ -1,0 +1,62 @@
+//! Times that can be compared on a machine that does other things too.
+
+use std::time::{Duration, Instant};
+
+/// How long a measurement may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    budget: Duration,
+}
+
+impl Effort {
+    /// Once, as a test.
+    pub const ONCE: Self = Self { budget: Duration::ZERO };
+
+    /// As long as figures need: a second or so each.
+    pub const FULL: Self = Self { budget: Duration::from_millis(1500) };
+
+    /// What the arguments of a bench ask for: `cargo bench` says `--bench`, and
+    /// `cargo test` does not.
+    #[must_use]
+    pub fn of_arguments() -> Self {
+        if std::env::args().any(|argument| argument == "--bench") { Self::FULL } else { Self::ONCE }
+    }
+
+    /// Whether nothing is measured.
+    #[must_use]
+    pub const fn is_test(self) -> bool {
+        self.budget.is_zero()
+    }
+
+    /// The shortest time that each contestant takes, in nanoseconds: all of
+    /// them in turn, again and again, so that what else the machine does
+    /// befalls none more than the others. Of a test, no number.
+    pub fn race(self, contestants: &mut [&mut dyn FnMut()]) -> Vec<f64> {
+        const LEAST_ROUNDS: u32 = 5;
+        let start = Instant::now();
+        let mut shortest = vec![Duration::MAX; contestants.len()];
+        let mut rounds = 0;
+        while rounds == 0
+            || !self.is_test() && (rounds < LEAST_ROUNDS || start.elapsed() < self.budget)
+        {
+            for (contestant, shortest) in contestants.iter_mut().zip(&mut shortest) {
+                let start = Instant::now();
+                contestant();
+                *shortest = start.elapsed().min(*shortest);
+            }
+            rounds += 1;
+        }
+        let nanoseconds = |time: Duration| time.as_secs_f64() * 1e9;
+        let is_test = self.is_test();
+        shortest
+            .into_iter()
+            .map(|time| if is_test { f64::NAN } else { nanoseconds(time) })
+            .collect()
+    }
+
+    /// The same for two of them.
+    pub fn duel(self, mut ours: impl FnMut(), mut theirs: impl FnMut()) -> (f64, f64) {
+        let times = self.race(&mut [&mut ours, &mut theirs]);
+        (times[0], times[1])
+    }
+}
