@@ -11,34 +11,9 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use unwind_benches::merging::merge;
 use unwind_core::{Memory as _, VirtAddr};
-use unwind_perf::merge::{Merger, Outcome, Policy, Stamp};
-use unwind_perf::record::{Task, UserPart};
 use unwind_x86::paging::{AddressSpace, FlatMemory, PagedMemory, PagingMode};
-
-/// Merges samples of 64 threads with stacks that come four samples later;
-/// returns how many were merged.
-fn merge(samples: u64) -> u64 {
-    const THREADS: u64 = 64;
-    const STACK: [u64; 20] = [0x40_1000; 20];
-    let mut merged = 0;
-    let mut merger = Merger::new(Policy::default());
-    let mut done = |_: u64, outcome: Outcome<'_>| {
-        merged += u64::from(matches!(outcome, Outcome::Merged(_)));
-    };
-    for number in 0..samples {
-        let tid = u32::try_from(number % THREADS + 1).unwrap();
-        let stamp = Stamp { task: Task { pid: 1, tid }, time: number * 1000 };
-        let cookie = number / THREADS / 4 + 1;
-        merger.sample(stamp, UserPart::Deferred(cookie), number, 0, &mut done);
-        if number / THREADS % 4 == 3 {
-            merger.deferred(stamp, cookie, STACK, &mut done);
-        }
-        merger.advance(stamp.time, &mut done);
-    }
-    merger.finish(&mut done);
-    merged
-}
 
 fn streams(c: &mut Criterion) {
     let mut group = c.benchmark_group("merge by samples");

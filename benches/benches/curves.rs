@@ -1,0 +1,257 @@
+//! Cost against size: one line each.
+//!
+//! ```text
+//! cargo bench --package unwind-benches --bench curves [-- lookup|walk|merge|request...]
+//! ```
+
+#![allow(
+    missing_docs,
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::std_instead_of_alloc,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used,
+    reason = "a measuring program stops at the first surprise"
+)]
+
+use std::fs;
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Instant;
+
+use sframe::{Abi, Builder, Format, Function, Section};
+use unwind_benches::deferral::{Deferral, Task};
+use unwind_benches::merging::{BYTES_A_SAMPLE, merge};
+use unwind_benches::timing::Effort;
+use unwind_core::{
+    Cached, CfaRule, Module, ModuleMap, RegRule, Row, RowCache, SliceMemory, UnwindCache, VirtAddr,
+    Walker,
+};
+use unwind_x86::{SframeModule, SframeSource, X86_64, X86_64Regs};
+
+fn main() {
+    let effort = Effort::of_arguments();
+    let asked: Vec<_> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
+    let wants = |part: &str| asked.is_empty() || asked.iter().any(|name| name == part);
+    // First, as its memory is that of the process.
+    if wants("merge") {
+        merges(effort);
+    }
+    if wants("lookup") {
+        lookups(effort);
+    }
+    if wants("walk") {
+        walks(effort);
+    }
+    if wants("request") {
+        requests(effort);
+    }
+}
+
+/// The first of the sizes as a test, all of them as a bench.
+fn sizes<T: Copy>(effort: Effort, sizes: &[T]) -> &[T] {
+    if effort.is_test() { &sizes[..sizes.len().min(2)] } else { sizes }
+}
+
+/// A random number after another.
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+const FUNCTION: u32 = 64;
+const TEXT: u64 = 0x10_0000;
+
+/// How far the stack pointer is from the CFA behind the prologue of a function:
+/// as a function of its number, so that a row says which function it is of.
+fn frame_size(function: u64) -> i32 {
+    i32::try_from(16 + 8 * (function % 13)).unwrap()
+}
+
+/// A table of so many functions of 64 bytes with three rows.
+fn table(functions: u64) -> Vec<u8> {
+    let mut builder = Builder::new(Format::V3, Abi::Amd64Little).unwrap();
+    let row = |offset| Row::new(CfaRule::sp(offset), RegRule::AtCfa(-8), RegRule::Same);
+    for number in 0..functions {
+        let start = TEXT + number * u64::from(FUNCTION);
+        let rows = [(0, row(8)), (4, row(frame_size(number))), (60, row(8))];
+        builder.add(&Function::new(start, FUNCTION, &rows), |lost| panic!("{lost}")).unwrap();
+    }
+    builder.finish(TEXT, |lost| panic!("{lost}")).unwrap()
+}
+
+fn lookups(effort: Effort) {
+    println!("lookup of a random address, ns");
+    println!("{:>10} {:>12} {:>12} {:>12}", "functions", "table, KB", "plain", "with index");
+    for &functions in sizes(effort, &[10_u64, 100, 1000, 10_000, 100_000, 1_000_000]) {
+        let bytes = table(functions);
+        let section = Section::parse(&bytes).unwrap().at(TEXT);
+        let mut memory = vec![0; section.index_len()];
+        let indexed = section.index(&mut memory);
+        let mut state = 0x1234_5678_9abc_def1;
+        let pcs: Vec<_> = (0..5000)
+            .map(|_| {
+                let function = next(&mut state) % functions;
+                (function, TEXT + function * u64::from(FUNCTION) + 4 + next(&mut state) % 50)
+            })
+            .collect();
+        for &(function, pc) in &pcs {
+            let expected =
+                Row::new(CfaRule::sp(frame_size(function)), RegRule::AtCfa(-8), RegRule::Same);
+            assert_eq!(section.find_row(pc).unwrap().unwrap().cfa(), expected.cfa());
+            assert_eq!(indexed.find_row(pc), section.find_row(pc));
+        }
+        let (plain, index) = effort.duel(
+            || pcs.iter().for_each(|&(_, pc)| _ = black_box(section.find_row(black_box(pc)))),
+            || pcs.iter().for_each(|&(_, pc)| _ = black_box(indexed.find_row(black_box(pc)))),
+        );
+        let per = |time: f64| time / pcs.len() as f64;
+        let size = bytes.len() / 1000;
+        println!("{functions:>10} {size:>12} {:>12.1} {:>12.1}", per(plain), per(index));
+    }
+}
+
+const DEEPEST: usize = 10_240;
+
+fn walks(effort: Effort) {
+    const FUNCTIONS: u64 = 64;
+    println!("walk of a captured stack, ns a frame");
+    println!("{:>10} {:>12} {:>12}", "frames", "first time", "again");
+    let bytes = table(FUNCTIONS);
+    let table = SframeModule::new(&bytes, TEXT).unwrap().unwrap();
+    let mut map = ModuleMap::<_, 1>::new();
+    let text = VirtAddr::new(TEXT)..VirtAddr::new(TEXT + FUNCTIONS * u64::from(FUNCTION));
+    map.add(Module { text, bias: 0, table }).unwrap();
+    for &depth in sizes(effort, &[1_usize, 10, 100, 1000, 10_000]) {
+        // Each function calls the next one, and the outermost has no caller.
+        let pc_of = |frame: usize| TEXT + (frame as u64 % FUNCTIONS) * u64::from(FUNCTION) + 20;
+        let frames: Vec<_> = (0..depth).map(pc_of).collect();
+        let mut stack = Vec::new();
+        for frame in 0..depth {
+            let words = frame_size(frame as u64 % FUNCTIONS) / 8;
+            stack.resize(stack.len() + usize::try_from(words).unwrap() - 1, 0_u64);
+            stack.push(frames.get(frame + 1).copied().unwrap_or(0));
+        }
+        let stack: Vec<u8> = stack.into_iter().flat_map(u64::to_le_bytes).collect();
+        let start = VirtAddr::new(0x7000_0000);
+        let mut trace = Box::new(UnwindCache::<DEEPEST, sframe::Error>::new());
+        let mut walk = |cache: &mut RowCache<512>| {
+            let mut memory = SliceMemory::new(start, black_box(&stack));
+            let source = Cached::new(SframeSource::new(&map), cache);
+            let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).max_frames(DEEPEST as u32);
+            walker.trace(X86_64Regs::new(frames[0], start.get(), 0), &mut memory, &mut trace);
+            assert_eq!((trace.len(), trace.is_complete()), (depth, true));
+            trace.pcs().next_back()
+        };
+        let mut kept = RowCache::new();
+        assert_eq!(walk(&mut kept).map(VirtAddr::get), frames.last().copied());
+        let mut emptied = RowCache::new();
+        let repeats = 1 + 1000 / depth;
+        let times = [
+            effort.race(&mut [&mut || {
+                emptied.clear();
+                _ = black_box(walk(&mut emptied));
+            }])[0],
+            effort.race(&mut [&mut || {
+                (0..repeats).for_each(|_| _ = black_box(walk(&mut kept)));
+            }])[0]
+                / repeats as f64,
+        ];
+        let [first, again] = times.map(|time| time / depth as f64);
+        println!("{depth:>10} {first:>12.1} {again:>12.1}");
+    }
+}
+
+fn merges(effort: Effort) {
+    println!("merge of samples with later stacks");
+    println!("{:>10} {:>12} {:>12} {:>16}", "MB", "samples", "ns a sample", "peak memory, KB");
+    for &megabytes in sizes(effort, &[1_u64, 10, 100, 1000]) {
+        // Whole kernel entries of all threads.
+        let samples = ((megabytes << 20) / BYTES_A_SAMPLE).next_multiple_of(256);
+        // From here on the peak is counted anew.
+        fs::write("/proc/self/clear_refs", "5").unwrap();
+        let start = Instant::now();
+        assert_eq!(merge(samples), samples, "each has its stack");
+        let time = nanoseconds(start) / samples as f64;
+        let peak = peak_memory_kb();
+        println!("{megabytes:>10} {samples:>12} {time:>12.0} {peak:>16}");
+    }
+}
+
+/// The most memory that this process has had at a time.
+fn peak_memory_kb() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.trim_end_matches("kB").trim().parse().unwrap()
+}
+
+fn requests(effort: Effort) {
+    println!("request, by clients that all ask in an entry: ns");
+    println!("{:>10} {:>12} {:>12} {:>24}", "clients", "first", "repeated", "delivery, a client");
+    let clock = (0..1000).map(|_| nanoseconds(Instant::now())).fold(f64::MAX, f64::min);
+    let clients = [1_usize, 2, 4, 8, 16, 32];
+    for &clients in sizes(effort, &clients) {
+        let (deferral, task) = (Deferral::new(32), Task::new());
+        let [mut first, mut repeated, mut delivery] = [f64::MAX; 3];
+        for _ in 0..if effort.is_test() { 2 } else { 20_000 } {
+            first = first.min(ask(&deferral, &task, clients));
+            repeated = repeated.min(ask(&deferral, &task, clients));
+            let start = Instant::now();
+            deferral.deliver(&task, clients);
+            delivery = delivery.min(nanoseconds(start));
+        }
+        let [first, repeated, delivery] =
+            [first, repeated, delivery].map(|time| (time - clock) / clients as f64);
+        println!("{clients:>10} {first:>12.1} {repeated:>12.1} {delivery:>24.1}");
+    }
+    println!("request, repeated, on CPUs at once, each for its own task: ns");
+    println!("{:>10} {:>12}", "CPUs", "");
+    let cpus = thread::available_parallelism().unwrap().get();
+    for cpus in (0..).map(|power| 1_usize << power).take_while(|&count| count <= cpus) {
+        println!("{cpus:>10} {:>12.1}", on_cpus(cpus, effort));
+    }
+}
+
+/// What has passed, and reading the clock.
+fn nanoseconds(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64() * 1e9
+}
+
+/// The time of a request of each client in turn.
+fn ask(deferral: &Deferral, task: &Task, clients: usize) -> f64 {
+    let start = Instant::now();
+    for client in 0..clients {
+        assert!(deferral.request(black_box(task), client));
+    }
+    nanoseconds(start)
+}
+
+/// The shortest time of a repeated request on so many CPUs that all ask.
+fn on_cpus(cpus: usize, effort: Effort) -> f64 {
+    const REPEATS: usize = 10_000;
+    let (deferral, barrier) = (Deferral::new(1), Barrier::new(cpus));
+    let rounds = if effort.is_test() { 1 } else { 200 };
+    let shortest = |_| {
+        let task = Task::new();
+        assert!(deferral.request(&task, 0));
+        let mut shortest = f64::MAX;
+        for _ in 0..rounds {
+            barrier.wait();
+            let start = Instant::now();
+            for _ in 0..REPEATS {
+                assert!(deferral.request(black_box(&task), 0));
+            }
+            shortest = shortest.min(nanoseconds(start) / REPEATS as f64);
+        }
+        shortest
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..cpus).map(|cpu| scope.spawn(move || shortest(cpu))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).fold(0.0, f64::max)
+    })
+}
