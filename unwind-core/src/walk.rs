@@ -477,7 +477,7 @@ where
             return Err(failure);
         }
         let covered = !matches!(failure, End::NoRow);
-        let row = match self
+        let fallback = match self
             .walker
             .fallback
             .row(&at.context(known(&self.registers, self.are_registers_known)), self.mem)
@@ -486,12 +486,16 @@ where
             Ok(None) => return Err(failure),
             Err(error) => return Err(if covered { failure } else { End::Table(error.into()) }),
         };
-        match self.step(at, &row) {
+        // The same again would fail the same way.
+        if matches!(row, Ok(Some(row)) if *row == fallback) {
+            return Err(failure);
+        }
+        match self.step(at, &fallback) {
             Ok(next) => {
                 if matches!(failure, End::Table(_)) {
                     self.table_errors = self.table_errors.saturating_add(1);
                 }
-                Ok(Found { next, origin: row.origin(), after_failure: covered })
+                Ok(Found { next, origin: fallback.origin(), after_failure: covered })
             }
             // What is wrong with the row that covers the pc says more.
             Err(error) if covered && !error.is_not_resident() => Err(failure),
