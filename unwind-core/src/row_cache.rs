@@ -190,29 +190,25 @@ impl<const N: usize> RowCache<N> {
         let Some(Set { keys, rows }) = self.set_at(first) else { return false };
         let is_used = |row: &u64| ShortRow::from_bits(*row).is_used();
         let free = keys.iter().position(|key| *key == EMPTY);
-        let way = free.or_else(|| rows.iter().position(|row| !is_used(row))).unwrap_or(0);
+        let way = free.or_else(|| rows.iter().position(|row| !is_used(row))).unwrap_or_else(|| {
+            // All were used: what is used from now on stays.
+            for row in rows.iter_mut() {
+                *row = ShortRow::from_bits(*row).with_use(false).bits();
+            }
+            0
+        });
         if let (Some(at), Some(to)) = (keys.get_mut(way), rows.get_mut(way)) {
             (*at, *to) = (key, row.bits());
-        }
-        if rows.iter().all(is_used) {
-            self.touch(first.wrapping_add(way));
         }
         true
     }
 
-    /// Marks an entry as used. When all of its set are, it is the only one that
-    /// still is.
-    #[cold]
+    /// Marks a row as used.
+    #[inline]
     fn touch(&mut self, place: usize) {
-        let way = place & WAYS.wrapping_sub(1);
-        let Some(Set { rows, .. }) = self.set_at(place) else { return };
-        let mut rows = rows.each_mut().map(|row| (ShortRow::from_bits(*row), row));
-        let mut others = (0..).zip(&rows).filter(|(at, _)| *at != way);
-        let all_others = others.all(|(_, (row, _))| row.is_used());
-        for (at, (row, to)) in (0..).zip(&mut rows) {
-            if at == way || all_others {
-                **to = row.with_use(at == way).bits();
-            }
+        let at = (place & Self::PLACES).wrapping_add(WAYS);
+        if let Some(row) = self.sets.as_flattened_mut().get_mut(at) {
+            *row = ShortRow::from_bits(*row).with_use(true).bits();
         }
     }
 }
@@ -294,7 +290,7 @@ impl<A: Arch, S: RowSource<A>, const N: usize> RowSource<A> for Cached<'_, S, N>
         self.cache.get(addr.get(), after)
     }
 
-    #[cold]
+    #[inline]
     fn used(&mut self, row: KeptRow) {
         self.cache.touch(row.place);
     }

@@ -20,7 +20,7 @@ pub struct ShortRow(
     /// | 16-31 | for the cache that keeps the row: where it expects the caller's |
     /// | 32-58 | the CFA less the register, in slots; 0 if there is no row or no caller |
     /// | 59 | a frame pointer alone tells the caller; with bit 62 |
-    /// | 60 | for the cache that keeps the row: it was not used since others of its set were |
+    /// | 60 | for the cache that keeps the row: it was not used since all of its set had been |
     /// | 61 | there is no caller |
     /// | 62 | the CFA is computed from the frame pointer, not the stack pointer |
     /// | 63 | it is no plain row: one of bits 60 to 62 is 1, or there is no row |
@@ -191,13 +191,14 @@ impl ShortRow {
         Self(self.0 & !bits | guess << Self::GUESS_AT)
     }
 
-    /// Whether it was used since others of its set were.
+    /// Whether it was used since all of its set had been.
     #[inline]
     pub(crate) const fn is_used(self) -> bool {
-        self.is_some() && self.0 & Self::UNUSED == 0
+        self.0 & Self::UNUSED == 0
     }
 
     /// The same, used or not.
+    #[inline]
     #[must_use]
     pub(crate) const fn with_use(self, is_used: bool) -> Self {
         let row = self.0 & !(Self::NOT_PLAIN | Self::UNUSED);
