@@ -42,6 +42,19 @@ impl ShortRow {
     /// No row.
     pub(crate) const NONE: Self = Self(Self::NOT_PLAIN);
 
+    /// That of code of which nothing is known but that it keeps a frame pointer:
+    /// the pointer leads to the caller's, above which is the return address. It
+    /// is the same for stack slots of either size.
+    #[expect(clippy::as_conversions, reason = "widening, in a const")]
+    pub const FRAME_POINTER: Self = Self(
+        Self::NOT_PLAIN
+            | Self::FROM_FP
+            | Self::BY_FP
+            | 2 << Self::CFA_SLOTS_AT
+            | 1 << Self::FP_SLOTS_AT
+            | Origin::FramePointer.code() as u64,
+    );
+
     /// The short form of a row, if it has one where stack slots are of this
     /// size.
     #[inline]
@@ -237,5 +250,20 @@ impl fmt::Debug for ShortRow {
             .field("fp_slots", &self.fp_slots())
             .field("origin", &Origin::from_code(self.origin_code()))
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_row_of_a_frame_pointer_is_the_short_form_of_its_row() {
+        for (word, cfa, ra, fp) in [(WordSize::Four, 8, -4, -8), (WordSize::Eight, 16, -8, -16)] {
+            let row = Row::new(CfaRule::fp(cfa), RegRule::AtCfa(ra), RegRule::AtCfa(fp));
+            let row = row.with_origin(Origin::FramePointer);
+            assert_eq!(ShortRow::new(&row, word).unwrap().0, ShortRow::FRAME_POINTER.0);
+            assert_eq!(ShortRow::FRAME_POINTER.row(word), Some(row));
+        }
     }
 }

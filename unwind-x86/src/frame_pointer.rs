@@ -43,6 +43,6 @@ impl<A: Arch> RowSource<A> for FramePointers {
 
     #[inline]
     fn quick(&mut self, _: VirtAddr, _: KeptRow) -> Option<KeptRow> {
-        ShortRow::new(&Self::row_of(A::WORD), A::WORD).map(KeptRow::new)
+        Some(KeptRow::new(ShortRow::FRAME_POINTER))
     }
 }
