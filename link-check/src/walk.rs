@@ -4,9 +4,9 @@ use core::fmt::Write as _;
 
 use sframe::Error;
 use unwind_core::{
-    Arch, Cached, DwarfReg, FramePc, MapError, Module, ModuleMap, Registers as _, RowCache,
-    RowSource, SharedModuleMap, SliceMemory, TableLocation, TargetCode, UnwindCache, VirtAddr,
-    Walker,
+    Arch, Cached, DwarfReg, FramePc, LastTrace, MapError, Module, ModuleMap, Registers as _,
+    RowCache, RowSource, SharedModuleMap, SliceMemory, TableLocation, TargetCode, UnwindCache,
+    VirtAddr, Walker,
 };
 use unwind_x86::{
     DescriptorTable, DescriptorTables, FramePointers, Ia32, Ia32Regs, Prologue, Selector,
@@ -68,6 +68,33 @@ pub fn walk_64(
     if let Some(end) = frames.end() {
         seen((end.is_complete(), end.is_retryable()));
     }
+}
+
+/// A walk of 64-bit code that goes on from the last one, from memory that is read
+/// and from a copy.
+#[unsafe(no_mangle)]
+pub fn walk_64_again(
+    modules: &ModuleMap<SframeModule<'static>, 16>,
+    cache: &mut RowCache<64>,
+    last: &mut LastTrace<64, Error>,
+    trace: &mut UnwindCache<32, Error>,
+    regs: &mut X86_64Regs,
+    stack: &[u8; 4096],
+    sp: u64,
+) {
+    let rows = Cached::new(SframeSource::new(modules), cache);
+    let rows = RowSource::<X86_64>::or(rows, SignalTrampolines).or(Prologue);
+    let mut walker =
+        Walker::new(X86_64::FIVE_LEVEL, rows).fallback(FramePointers).stack_end(sp).max_frames(60);
+    walker.retrace(&mut *regs, &mut Target, last);
+    walker.retrace(regs, &mut SliceMemory::new(VirtAddr::new(sp), stack), last);
+    for frame in last.frames() {
+        seen((frame.pc.lookup_addr(), frame.provenance.origin(), frame.provenance.is_exact()));
+    }
+    seen((last.len(), last.is_empty(), last.is_complete(), last.taken_over(), last.pcs().next()));
+    last.copy_to(trace);
+    last.clear();
+    tell(trace);
 }
 
 /// A walk of 64-bit code by tables in the target's memory, from a copied stack.

@@ -76,6 +76,7 @@
 mod addr;
 mod arch;
 mod deferred;
+mod last_trace;
 mod memory;
 mod module_map;
 mod row;
@@ -98,6 +99,7 @@ pub use deferred::{
     Refusal, RequestOutcome, SampleEnd, ScheduleError, SerialCookies, Serving, TableFull, TaskKind,
     TaskState, UserReturn,
 };
+pub use last_trace::LastTrace;
 pub use memory::{Memory, ReadError, SliceMemory};
 pub use module_map::{MapError, Module, ModuleMap};
 pub use row::{Base, CfaRule, Origin, RegRule, Row};

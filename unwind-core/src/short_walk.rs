@@ -3,8 +3,7 @@
 use core::hint::cold_path;
 
 use crate::short_stack::Stack;
-use crate::trace::{Entry, Provenance};
-use crate::{Arch, FramePc, KeptRow, RowSource, TargetCode, VirtAddr};
+use crate::{Arch, FramePc, KeptRow, RowSource, ShortRow, TargetCode, VirtAddr};
 
 /// Where a walk stands.
 #[derive(Clone, Copy, Debug)]
@@ -27,24 +26,39 @@ pub(crate) enum Stop {
     AtRow,
     /// The last return address is a trampoline's, and this is the real one.
     Trampoline(VirtAddr),
+    /// The log has [enough](Log::is_enough).
+    Enough,
+}
+
+/// What becomes of the callers that a walk finds.
+pub(crate) trait Log {
+    /// What is kept of one.
+    type Entry;
+
+    /// The entry of the caller with this pc, stack and frame pointer to which `row`
+    /// led.
+    fn entry(pc: VirtAddr, sp: u64, fp: u64, row: ShortRow) -> Self::Entry;
+
+    /// Whether the walk stops at this caller.
+    fn is_enough(&mut self, entry: &Self::Entry) -> bool;
 }
 
 impl<At: Copy> ShortWalk<At> {
-    /// Goes on to callers of the frame with this row, as far as that goes, writes
-    /// them to `room`, and returns how many they are. Changes `stop` from `Other`
+    /// Goes on to callers of the frame with this row, as far as that goes or is
+    /// wanted, writes them to `room`, and returns how many they are. Changes `stop` from `Other`
     /// where it is another.
     ///
     /// Never inlined, and without calls: as arguments, the parts are known to lie
     /// apart, so that the loop keeps what it needs of them in registers.
     #[inline(never)]
-    pub(crate) fn run<A: Arch, S: RowSource<A>, T: TargetCode, K: Stack<At = At>>(
+    pub(crate) fn run<A: Arch, S: RowSource<A>, T: TargetCode, K: Stack<At = At>, L: Log>(
         &mut self,
         mut kept: KeptRow,
         arch: &A,
         source: &mut S,
         code: &mut T,
         stack: &mut K,
-        room: &mut [Entry],
+        (room, log): (&mut [L::Entry], &mut L),
     ) -> usize {
         let Self { mut at, mut fp, .. } = *self;
         let size = room.len();
@@ -85,7 +99,7 @@ impl<At: Copy> ShortWalk<At> {
                 }
             }
             let Some(entry) = room.next() else { break };
-            *entry = Entry::new(addr, Provenance::of_return(row.origin_code()));
+            *entry = L::entry(addr, stack.sp(cfa), caller_fp, row);
             let call = FramePc::Return(addr).lookup_addr();
             let ra_slot = arch.stack_addr(stack.sp(cfa).wrapping_sub(A::WORD.bytes()));
             let real = code.real_return(addr, Some(ra_slot));
@@ -96,6 +110,10 @@ impl<At: Copy> ShortWalk<At> {
             (at, fp) = (cfa, caller_fp);
             if let Some(real) = real {
                 self.stop = Stop::Trampoline(real);
+                break;
+            }
+            if log.is_enough(entry) {
+                self.stop = Stop::Enough;
                 break;
             }
             match source.quick(call, kept) {

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use crate::{Cookie, End, FramePc, Origin, TableError, VirtAddr};
+use crate::short_walk::Log;
+use crate::{Cookie, End, FramePc, Origin, ShortRow, TableError, VirtAddr};
 
 /// How one frame of a walk was found, in a byte.
 ///
@@ -128,6 +129,23 @@ impl Entry {
         let exact = provenance.is_exact();
         let pc = if exact { FramePc::Exact(addr) } else { FramePc::Return(addr) };
         TraceFrame { pc, provenance }
+    }
+}
+
+/// A walk into a trace goes on for as long as it can.
+pub(crate) struct AllFrames;
+
+impl Log for AllFrames {
+    type Entry = Entry;
+
+    #[inline]
+    fn entry(pc: VirtAddr, _: u64, _: u64, row: ShortRow) -> Entry {
+        Entry::new(pc, Provenance::of_return(row.origin_code()))
+    }
+
+    #[inline]
+    fn is_enough(&mut self, _: &Entry) -> bool {
+        false
     }
 }
 

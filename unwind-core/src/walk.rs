@@ -1,13 +1,15 @@
 //! The walk: from the registers of a sample to its outermost frame.
 
+mod retrace;
+
 use core::borrow::{Borrow, BorrowMut};
 use core::fmt;
 use core::iter::FusedIterator;
 
 use crate::short_stack::{Addresses, Stack as _, Words, highest_cfa};
-use crate::short_walk::{ShortWalk, Stop};
+use crate::short_walk::{Log, ShortWalk, Stop};
 use crate::step::{Step, Stepper};
-use crate::trace::{Entry, Provenance};
+use crate::trace::{AllFrames, Provenance};
 use crate::{
     Arch, FrameContext, FramePc, KeptRow, Memory, NoRows, Origin, Registers, Row, RowSource,
     StepError, TableError, UnwindCache, VirtAddr, WordSize,
@@ -110,6 +112,15 @@ pub trait TargetCode {
         let _ = call;
         true
     }
+
+    /// A number that changes whenever an answer given before may no longer be
+    /// right. `None` if there is none, as where an answer depends on the calls
+    /// before: each return address of a walk is then asked about, and
+    /// [`Walker::retrace`] takes nothing over.
+    #[inline]
+    fn generation(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Nothing is known of the target's code: every return address is what it
@@ -117,7 +128,12 @@ pub trait TargetCode {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnyCode;
 
-impl TargetCode for AnyCode {}
+impl TargetCode for AnyCode {
+    #[inline]
+    fn generation(&self) -> Option<u64> {
+        Some(0)
+    }
+}
 
 /// Walks stacks of one CPU by one set of sources. It keeps nothing of a walk
 /// but what its sources keep.
@@ -360,7 +376,7 @@ where
             let row = at_hand(&mut self.walker.source, &frame, self.mem);
             is_outermost = row.is_some_and(|row| row.row.is_outermost());
             let Some(row) = row.filter(|_| !is_outermost) else { break };
-            let found = self.run_short(&mut at, row, trace.room(end));
+            let found = self.run_short(&mut at, row, (trace.room(end), &mut AllFrames));
             let Some(addr) = trace.fill(found) else { break };
             last = FramePc::Return(addr);
         }
@@ -385,7 +401,12 @@ where
     /// Walks on by rows that are at hand, of which `row` is the first, writes the
     /// frames to `room`, and returns how many they are.
     #[inline]
-    fn run_short(&mut self, from: &mut ShortWalk<u64>, row: KeptRow, room: &mut [Entry]) -> usize {
+    fn run_short<L: Log>(
+        &mut self,
+        from: &mut ShortWalk<u64>,
+        row: KeptRow,
+        log: (&mut [L::Entry], &mut L),
+    ) -> usize {
         from.stop = Stop::Other;
         let Walker { arch, source, code, stack_end, .. } = &mut *self.walker;
         let stack_end = highest_cfa(A::WORD, *stack_end);
@@ -398,7 +419,7 @@ where
             let start = start.get().wrapping_sub(linear.get()).wrapping_add(sp);
             let Some((mut stack, at)) = Words::new(start, words, sp, stack_end) else { return 0 };
             let mut walk = ShortWalk { at, fp, is_by_fp, stop };
-            let steps = walk.run(row, &*arch, source, code, &mut stack, room);
+            let steps = walk.run(row, &*arch, source, code, &mut stack, log);
             let ShortWalk { at, fp, is_by_fp, stop } = walk;
             *from = ShortWalk { at: stack.sp(at), fp, is_by_fp, stop };
             return steps;
@@ -407,7 +428,7 @@ where
             return 0;
         }
         let mut stack = Addresses { arch, mem: self.mem, stack_end };
-        from.run(row, arch, source, code, &mut stack, room)
+        from.run(row, arch, source, code, &mut stack, log)
     }
 
     /// Looks up the row of `at` in the source.

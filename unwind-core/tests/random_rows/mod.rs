@@ -1,0 +1,183 @@
+//! Random tables of rows, and stacks to walk by them.
+
+use core::convert::Infallible;
+
+use unwind_core::{
+    Arch, Base, CfaRule, DwarfReg, FrameContext, Memory, Origin, RegRule, Registers, Row,
+    RowSource, StepError, TargetCode, VirtAddr, WordSize,
+};
+
+/// A xorshift generator: the same numbers each time.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+
+    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[usize::try_from(self.below(choices.len().try_into().unwrap())).unwrap()]
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Regs {
+    pub(crate) pc: u64,
+    pub(crate) sp: u64,
+    pub(crate) fp: Option<u64>,
+}
+
+impl Registers for Regs {
+    fn pc(&self) -> u64 {
+        self.pc
+    }
+    fn sp(&self) -> u64 {
+        self.sp
+    }
+    fn fp(&self) -> Option<u64> {
+        self.fp
+    }
+    fn get(&self, reg: DwarfReg) -> Option<u64> {
+        (reg == DwarfReg(3)).then_some(self.sp)
+    }
+}
+
+/// Code ends at 2^40; signal contexts are two words at the stack pointer.
+pub(crate) struct Wide;
+pub(crate) struct Narrow;
+
+pub(crate) const CODE_END: u64 = 1 << 40;
+
+impl Arch for Wide {
+    type Regs = Regs;
+    const WORD: WordSize = WordSize::Eight;
+    fn code_addr(&self, pc: u64) -> Option<VirtAddr> {
+        (pc < CODE_END).then_some(VirtAddr::new(pc))
+    }
+    fn signal_context<M: Memory>(
+        &self,
+        _: VirtAddr,
+        sp: u64,
+        mem: &mut M,
+    ) -> Result<Option<Regs>, StepError> {
+        let mut word = |addr| {
+            let addr = VirtAddr::new(addr);
+            mem.read_u64(addr).map_err(|error| StepError::Unreadable { addr, error })
+        };
+        Ok(Some(Regs { pc: word(sp)?, sp: word(sp.wrapping_add(8))?, fp: None }))
+    }
+}
+
+impl Arch for Narrow {
+    type Regs = Regs;
+    const WORD: WordSize = WordSize::Four;
+    fn stack_addr(&self, sp: u64) -> VirtAddr {
+        VirtAddr::new(sp.wrapping_add(0x10_0000))
+    }
+}
+
+/// Rows by the low bits of the pc.
+pub(crate) struct Table {
+    pub(crate) rows: Vec<Option<Row>>,
+    pub(crate) generation: u64,
+}
+
+impl Table {
+    pub(crate) fn random(random: &mut Random, word: i32) -> Self {
+        let row = |random: &mut Random| {
+            let base = if random.below(10) == 0 { Base::Fp } else { Base::Sp };
+            let base = if random.below(90) == 0 { Base::Reg(DwarfReg(3)) } else { base };
+            let offset = random.pick(&[word, 2 * word, 2 * word, 3 * word, 0x40, 0x40]);
+            let odd = random.pick(&[0, -word, 3, word + 3, i32::MAX, i32::MIN, 0x1_0000]);
+            let offset = if random.below(60) == 0 { odd } else { offset };
+            let cfa = match random.below(120) {
+                0 => CfaRule::Deref(base, offset),
+                _ => CfaRule::Offset(base, offset),
+            };
+            let ra = match random.below(120) {
+                0 => RegRule::Undefined,
+                1 => RegRule::AtCfa(-3 * word),
+                _ => RegRule::AtCfa(-word),
+            };
+            let fp = match random.below(12) {
+                0..5 => RegRule::Same,
+                5..9 => RegRule::AtCfa(-2 * word),
+                9 => RegRule::AtCfa(-3 * word),
+                10 => random.pick(&[RegRule::AtCfa(8), RegRule::Undefined, RegRule::Cfa(-word)]),
+                _ => random.pick(&[RegRule::AtCfa(-0x1_0000), RegRule::AtCfa(0), RegRule::Same]),
+            };
+            let origins = [Origin::Table, Origin::BuiltTable, Origin::Host, Origin::FramePointer];
+            let origin = random.pick(&origins);
+            let row = match random.below(80) {
+                0 => Row::outermost(),
+                _ => Row::new(cfa, ra, fp),
+            };
+            let row = row.with_origin(origin);
+            if random.below(50) == 0 { row.with_signal() } else { row }
+        };
+        let rows = (0..256).map(|_| (random.below(40) != 0).then(|| row(random))).collect();
+        Self { rows, generation: 0 }
+    }
+
+    #[allow(dead_code, reason = "the tables of one of the tests stay")]
+    pub(crate) fn with_generation(self, generation: u64) -> Self {
+        Self { generation, ..self }
+    }
+}
+
+impl<A: Arch> RowSource<A> for &Table {
+    type Error = Infallible;
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, A::Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        let at = frame.pc.lookup_addr().get() % 256;
+        Ok(self.rows[usize::try_from(at).unwrap()])
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation
+    }
+}
+
+/// Frames that all keep a frame pointer.
+pub(crate) struct FramePointers;
+
+impl<A: Arch> RowSource<A> for FramePointers {
+    type Error = Infallible;
+    fn row<M: Memory>(
+        &mut self,
+        _: &FrameContext<'_, A::Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        let row = match A::WORD {
+            WordSize::Four => Row::new(CfaRule::fp(8), RegRule::AtCfa(-4), RegRule::AtCfa(-8)),
+            WordSize::Eight => Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16)),
+        };
+        Ok(Some(row.with_origin(Origin::FramePointer)))
+    }
+}
+
+/// Some return addresses are a tracer's.
+#[derive(Clone, Copy)]
+pub(crate) struct Uretprobes;
+
+impl TargetCode for Uretprobes {
+    fn real_return(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
+        let slot = slot?.get();
+        // Zero is no good answer, but nothing may come of it.
+        (ra.get() % 64 == 5).then(|| VirtAddr::new(if slot % 256 == 0 { 0 } else { slot % 999 }))
+    }
+
+    fn is_code(&mut self, call: VirtAddr) -> bool {
+        call.get() % 64 != 9
+    }
+}
+
+/// Near the lowest address, where sums that wrap end up.
+pub(crate) const STACK: u64 = 0x10;
+pub(crate) const WORDS: u64 = 1 << 8;
