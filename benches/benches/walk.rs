@@ -14,11 +14,14 @@ use criterion::{
     BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
 };
 use unwind_benches::corpus::Corpus;
-use unwind_benches::{FramePointerLoop, Framehop, Gimli, SimpleFrame, Unwind, Unwinder, compare};
+use unwind_benches::{
+    FramePointerLoop, Framehop, Gimli, Incremental, SimpleFrame, Unwind, Unwinder, compare,
+};
 
-fn unwinders(corpus: &Corpus) -> [(&'static str, Box<dyn Unwinder>); 6] {
+fn unwinders(corpus: &Corpus) -> [(&'static str, Box<dyn Unwinder>); 7] {
     [
         ("unwind", Box::new(Unwind::new(corpus))),
+        ("unwind-incremental", Box::new(Incremental::new(corpus))),
         ("unwind-v2", Box::new(Unwind::v2(corpus))),
         ("framehop", Box::new(Framehop::new(corpus))),
         ("gimli-rows", Box::new(Gimli::new(corpus))),
@@ -41,7 +44,7 @@ fn check(corpus: &Corpus) {
         let (differing, count) = (differing.count(), corpus.snapshots.len());
         let allowed = match name {
             "frame-pointers" => count,
-            "unwind" => 0,
+            "unwind" | "unwind-incremental" => 0,
             _ => count / 20,
         };
         assert!(differing <= allowed, "{}: {name}: {differing} of {count} differ", corpus.name);

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use unwind_core::{
-    Cached, Memory, Module, ModuleMap, RowCache, RowSource, SliceMemory, UnwindCache, VirtAddr,
-    Walker,
+    Cached, End, LastTrace, Memory, Module, ModuleMap, Or, RowCache, RowSource, SliceMemory,
+    UnwindCache, VirtAddr, Walker,
 };
 use unwind_snapshot::Snapshot;
 use unwind_x86::{FramePointers, SframeModule, SframeSource, X86_64, X86_64Regs};
@@ -16,6 +16,7 @@ use crate::{MAX_FRAMES, Unwinder};
 pub use unwind_core::CacheStats as Stats;
 
 type Map = ModuleMap<SframeModule<'static>, 256>;
+type Rows<'a> = Cached<'a, Or<SframeSource<'a, 'static, 256>, FramePointers>, 512>;
 
 /// A walker over SFrame tables with a cache of 512 rows in front.
 pub struct Unwind {
@@ -57,11 +58,7 @@ impl Unwind {
     /// Walks the stack at `regs`; returns how many frames there are.
     #[inline]
     pub fn walk_from(&mut self, regs: X86_64Regs, memory: &mut impl Memory) -> usize {
-        // Code without a table is found by the cache, too.
-        let source = RowSource::<X86_64>::or(SframeSource::new(&self.map), FramePointers);
-        let source = Cached::new(source, &mut self.cache);
-        let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
-        walker.trace(regs, memory, &mut self.trace);
+        walker(&self.map, &mut self.cache).trace(regs, memory, &mut self.trace);
         self.trace.len()
     }
 
@@ -69,13 +66,18 @@ impl Unwind {
     /// whether the last one is the outermost.
     #[must_use]
     pub fn walk_plainly(&self, snapshot: &Snapshot<'_>) -> (Vec<u64>, bool) {
-        let regs = X86_64Regs::from_all(snapshot.rip, snapshot.gpr);
-        let mut memory = SliceMemory::new(VirtAddr::new(snapshot.stack_start), snapshot.stack);
+        let (regs, mut memory) = sample(snapshot);
         let source = RowSource::<X86_64>::or(SframeSource::new(&self.map), FramePointers);
         let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
         let mut walk = walker.frames(regs, &mut memory);
         let frames = walk.by_ref().map(|frame| frame.pc.addr().get()).collect();
         (frames, walk.end().is_some_and(|end| end.is_complete()))
+    }
+
+    /// Why the last walk has no more frames.
+    #[must_use]
+    pub fn end(&self) -> Option<End<sframe::Error>> {
+        self.trace.end()
     }
 
     /// How often the cache could answer.
@@ -87,8 +89,7 @@ impl Unwind {
 
 impl Unwinder for Unwind {
     fn walk(&mut self, snapshot: &Snapshot<'_>) -> usize {
-        let regs = X86_64Regs::from_all(snapshot.rip, snapshot.gpr);
-        let mut memory = SliceMemory::new(VirtAddr::new(snapshot.stack_start), snapshot.stack);
+        let (regs, mut memory) = sample(snapshot);
         self.walk_from(regs, &mut memory)
     }
 
@@ -102,5 +103,89 @@ impl Unwinder for Unwind {
 
     fn forget(&mut self) {
         self.cache.clear();
+    }
+}
+
+fn walker<'a>(
+    map: &'a Map,
+    cache: &'a mut RowCache<512>,
+) -> Walker<X86_64, Rows<'a>, FramePointers> {
+    // Code without a table is found by the cache, too.
+    let source = RowSource::<X86_64>::or(SframeSource::new(map), FramePointers);
+    Walker::new(X86_64::FOUR_LEVEL, Cached::new(source, cache)).fallback(FramePointers)
+}
+
+fn sample<'a>(snapshot: &Snapshot<'a>) -> (X86_64Regs, SliceMemory<'a>) {
+    let regs = X86_64Regs::from_all(snapshot.rip, snapshot.gpr);
+    (regs, SliceMemory::new(VirtAddr::new(snapshot.stack_start), snapshot.stack))
+}
+
+/// The same walker, which goes on from the last walk of the thread.
+pub struct Incremental {
+    unwind: Unwind,
+    /// By thread.
+    lasts: Vec<(u32, Box<LastTrace<MAX_FRAMES, sframe::Error>>)>,
+    /// The index of the thread that was walked.
+    at: usize,
+    taken_over: usize,
+}
+
+impl fmt::Debug for Incremental {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incremental").field("taken_over", &self.taken_over).finish_non_exhaustive()
+    }
+}
+
+impl Incremental {
+    /// A walker over tables of version 3.
+    #[must_use]
+    pub fn new(corpus: &Corpus) -> Self {
+        Self { unwind: Unwind::new(corpus), lasts: Vec::new(), at: 0, taken_over: 0 }
+    }
+
+    /// How many of the frames of all walks were taken over.
+    #[must_use]
+    pub const fn taken_over(&self) -> usize {
+        self.taken_over
+    }
+
+    /// Why the last walk has no more frames.
+    #[must_use]
+    pub fn end(&self) -> Option<End<sframe::Error>> {
+        self.last().end()
+    }
+
+    fn last(&self) -> &LastTrace<MAX_FRAMES, sframe::Error> {
+        &self.lasts[self.at].1
+    }
+}
+
+impl Unwinder for Incremental {
+    fn walk(&mut self, snapshot: &Snapshot<'_>) -> usize {
+        let thread = snapshot.thread;
+        let at = self.lasts.iter().position(|(of, _)| *of == thread);
+        self.at = at.unwrap_or(self.lasts.len());
+        if at.is_none() {
+            self.lasts.push((thread, Box::default()));
+        }
+        let (_, last) = &mut self.lasts[self.at];
+        let (regs, mut memory) = sample(snapshot);
+        let Unwind { map, cache, .. } = &mut self.unwind;
+        walker(map, cache).retrace(regs, &mut memory, last);
+        self.taken_over += last.taken_over();
+        last.len()
+    }
+
+    fn frames(&self) -> Vec<u64> {
+        self.last().pcs().map(VirtAddr::get).collect()
+    }
+
+    fn is_complete(&self) -> Option<bool> {
+        Some(self.last().is_complete())
+    }
+
+    fn forget(&mut self) {
+        self.unwind.forget();
+        self.lasts.clear();
     }
 }

@@ -3,7 +3,7 @@
 #![allow(clippy::indexing_slicing, clippy::std_instead_of_core, reason = "a test")]
 
 use unwind_benches::corpus::Corpus;
-use unwind_benches::{Gimli, Unwind, Unwinder, compare};
+use unwind_benches::{Gimli, Incremental, Unwind, Unwinder, compare};
 use unwind_snapshot::Snapshot;
 
 fn corpora() -> Vec<Corpus> {
@@ -44,6 +44,25 @@ fn a_cache_changes_no_frame() {
             corpus.snapshots.iter().for_each(&mut result);
         }
         assert!(warm.stats().hits > warm.stats().misses, "{}: {:?}", corpus.name, warm.stats());
+    }
+}
+
+#[test]
+fn going_on_from_the_last_walk_of_the_thread_changes_no_frame() {
+    for corpus in corpora() {
+        let mut whole = Unwind::new(&corpus);
+        let mut incremental = Incremental::new(&corpus);
+        let mut frames = 0;
+        for snapshot in corpus.snapshots.iter().chain(&corpus.snapshots) {
+            for _ in 0..2 {
+                frames += whole.walk(snapshot);
+                incremental.walk(snapshot);
+                assert_eq!(whole.frames(), incremental.frames(), "{}", corpus.name);
+                assert_eq!(whole.end(), incremental.end(), "{}", corpus.name);
+            }
+        }
+        let taken_over = incremental.taken_over();
+        assert!(taken_over > frames / 4, "{}: {taken_over} of {frames}", corpus.name);
     }
 }
 

@@ -25,11 +25,14 @@ use std::path::Path;
 use unwind_benches::corpus::Corpus;
 use unwind_benches::deferral::{Deferral, Task};
 use unwind_benches::lookup::{self, Lookups};
-use unwind_benches::{FramePointerLoop, Framehop, Gimli, SimpleFrame, Unwind, Unwinder, compare};
+use unwind_benches::{
+    FramePointerLoop, Framehop, Gimli, Incremental, SimpleFrame, Unwind, Unwinder, compare,
+};
 
 fn unwinder(name: &str, corpus: &Corpus) -> Box<dyn Unwinder> {
     match name {
         "unwind" => Box::new(Unwind::new(corpus)),
+        "incremental" => Box::new(Incremental::new(corpus)),
         "unwind-v2" => Box::new(Unwind::v2(corpus)),
         "framehop" => Box::new(Framehop::new(corpus)),
         "gimli" => Box::new(Gimli::new(corpus)),
