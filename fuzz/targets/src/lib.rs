@@ -41,6 +41,7 @@ mod task_data;
 mod walk;
 mod walk_cached;
 mod walk_ia32;
+mod walk_incremental;
 mod walk_x86_64;
 
 // Models that the crates' own tests use, too.
@@ -96,6 +97,7 @@ targets! {
     walk_x86_64,
     walk_ia32,
     walk_cached,
+    walk_incremental,
     prologue,
     paging,
     segments,
