@@ -411,6 +411,9 @@ where
         let Walker { arch, source, code, stack_end, .. } = &mut *self.walker;
         let stack_end = highest_cfa(A::WORD, *stack_end);
         let ShortWalk { at: sp, fp, is_by_fp, stop } = *from;
+        if sp & A::WORD.bytes().wrapping_sub(1) != 0 {
+            return 0;
+        }
         if A::WORD == WordSize::Eight
             && let linear = arch.stack_addr(sp)
             && let Some((start, words)) = self.mem.words(linear)
@@ -424,7 +427,7 @@ where
             *from = ShortWalk { at: stack.sp(at), fp, is_by_fp, stop };
             return steps;
         }
-        if sp > stack_end || sp & A::WORD.bytes().wrapping_sub(1) != 0 {
+        if sp > stack_end {
             return 0;
         }
         let mut stack = Addresses { arch, mem: self.mem, stack_end };

@@ -160,3 +160,22 @@ fn each_lookup_of_a_trace_is_counted_once_as_a_hit_or_a_miss() {
         assert_eq!((cache.stats().hits, cache.stats().misses), (1 + 4 * round, 3));
     }
 }
+
+#[test]
+fn a_stack_that_starts_within_a_word_is_walked_by_its_aligned_words_only() {
+    let step = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Same);
+    let table = Table { rows: vec![Some(step); 256], generation: 0 };
+    let stack: Vec<u8> = [0x1002_u64, 0x1003, 0x1004].map(u64::to_le_bytes).concat();
+    let mut cache = RowCache::<256>::new();
+    for offset in 0..8 {
+        let start = STACK + offset;
+        let memory = &mut SliceMemory::new(VirtAddr::new(start), &stack);
+        for _ in 0..2 {
+            let plain = Walker::new(Wide, &table).fallback(FramePointers);
+            let fast = Walker::new(Wide, Cached::new(&table, &mut cache)).fallback(FramePointers);
+            let regs = Regs { pc: 0x1001, sp: start, fp: Some(0) };
+            let frames = same(plain, fast, regs, memory);
+            assert_eq!(frames, if offset == 0 { 4 } else { 1 });
+        }
+    }
+}
