@@ -184,7 +184,7 @@ impl<const N: usize, E: Copy> LastTrace<N, E> {
     }
 
     /// How many of the frames are the walk's before, verified and not found
-    /// again. Where it is less than half of them most of the time,
+    /// again. Where it is less than two thirds of them most of the time,
     /// [`Walker::trace`](crate::Walker::trace) is faster.
     #[must_use]
     pub const fn taken_over(&self) -> usize {
