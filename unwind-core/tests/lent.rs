@@ -3,37 +3,16 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, clippy::std_instead_of_core, reason = "tests")]
 
+#[path = "support/no_regs.rs"]
+mod no_regs;
+
 use core::convert::Infallible;
 
+use no_regs::{NoRegs, Toy};
 use unwind_core::{
-    Arch, CfaRule, DwarfReg, FrameContext, FramePc, KeptRow, Memory, Origin, ReadError, RegRule,
-    Registers, Row, RowSource, ShortRow, VirtAddr, WordSize,
+    CfaRule, FrameContext, FramePc, KeptRow, Memory, Origin, ReadError, RegRule, Row, RowSource,
+    ShortRow, VirtAddr, WordSize,
 };
-
-#[derive(Clone, Copy, Debug)]
-struct NoRegs;
-
-impl Registers for NoRegs {
-    fn pc(&self) -> u64 {
-        0
-    }
-    fn sp(&self) -> u64 {
-        0
-    }
-    fn fp(&self) -> Option<u64> {
-        None
-    }
-    fn get(&self, _: DwarfReg) -> Option<u64> {
-        None
-    }
-}
-
-struct Toy;
-
-impl Arch for Toy {
-    type Regs = NoRegs;
-    const WORD: WordSize = WordSize::Eight;
-}
 
 const ADDR: VirtAddr = VirtAddr::new(0x1000);
 const ROW: Row = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Same);

@@ -6,37 +6,16 @@
     reason = "tests"
 )]
 
+#[path = "support/no_regs.rs"]
+mod no_regs;
+
 use core::convert::Infallible;
 
+use no_regs::{NoRegs, Toy};
 use unwind_core::{
-    Arch, Base, Cached, CfaRule, DwarfReg, FrameContext, FramePc, Memory, Origin, RegRule,
-    Registers, Row, RowCache, RowSource, SliceMemory, VirtAddr, WordSize,
+    Base, Cached, CfaRule, DwarfReg, FrameContext, FramePc, Memory, Origin, RegRule, Row, RowCache,
+    RowSource, SliceMemory, VirtAddr,
 };
-
-#[derive(Clone, Copy, Debug)]
-struct NoRegs;
-
-impl Registers for NoRegs {
-    fn pc(&self) -> u64 {
-        0
-    }
-    fn sp(&self) -> u64 {
-        0
-    }
-    fn fp(&self) -> Option<u64> {
-        None
-    }
-    fn get(&self, _: DwarfReg) -> Option<u64> {
-        None
-    }
-}
-
-struct Toy;
-
-impl Arch for Toy {
-    type Regs = NoRegs;
-    const WORD: WordSize = WordSize::Eight;
-}
 
 /// A row for each address, from all rules there are; the generation takes
 /// part, as another module's table would.
