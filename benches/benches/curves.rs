@@ -25,7 +25,7 @@ use std::time::Instant;
 use sframe::{Abi, Builder, Format, Function, Section};
 use unwind_benches::deferral::{Deferral, Task};
 use unwind_benches::merging::{BYTES_A_SAMPLE, merge};
-use unwind_benches::timing::Effort;
+use unwind_benches::timing::{Effort, wants};
 use unwind_core::{
     Cached, CfaRule, Module, ModuleMap, RegRule, Row, RowCache, SliceMemory, UnwindCache, VirtAddr,
     Walker,
@@ -34,8 +34,6 @@ use unwind_x86::{SframeModule, SframeSource, X86_64, X86_64Regs};
 
 fn main() {
     let effort = Effort::of_arguments();
-    let asked: Vec<_> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
-    let wants = |part: &str| asked.is_empty() || asked.iter().any(|name| name == part);
     // First, as its memory is that of the process.
     if wants("merge") {
         merges(effort);

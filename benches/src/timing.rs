@@ -60,3 +60,10 @@ impl Effort {
         (times[0], times[1])
     }
 }
+
+/// Whether the arguments name this part of a bench, or none.
+#[must_use]
+pub fn wants(part: &str) -> bool {
+    let mut asked = std::env::args().skip(1).filter(|name| !name.starts_with('-')).peekable();
+    asked.peek().is_none() || asked.any(|name| name == part)
+}

@@ -24,12 +24,10 @@ mod tables;
 mod walks;
 
 use unwind_benches::corpus::Corpus;
-use unwind_benches::timing::Effort;
+use unwind_benches::timing::{Effort, wants};
 
 fn main() {
     let effort = Effort::of_arguments();
-    let asked: Vec<_> = std::env::args().skip(1).filter(|name| !name.starts_with('-')).collect();
-    let wants = |part: &str| asked.is_empty() || asked.iter().any(|name| name == part);
     heading();
     if wants("process") {
         process::measure(effort);
