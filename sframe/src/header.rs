@@ -248,6 +248,7 @@ impl Header {
                 bits => return Err(Error::UnknownFlags(bits)),
             },
             abi: match (fields.u8(), endian) {
+                // The one of nearly all tables, without a search.
                 (3, Endian::Little) => Abi::Amd64Little,
                 (id, _) => Abi::in_order(id, version, endian)?,
             },
