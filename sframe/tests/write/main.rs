@@ -1,0 +1,49 @@
+//! What a table builder writes, byte by byte, and what is lost.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::panic,
+    clippy::std_instead_of_alloc,
+    reason = "tests"
+)]
+
+mod addresses;
+mod bytes;
+mod loss;
+mod merge;
+
+use core::num::NonZeroU8;
+
+use sframe::{Abi, Builder, Format, Function, Lost, LostReason};
+use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+
+const SAVED: RegRule = RegRule::AtCfa(-8);
+
+const fn sp(offset: i32) -> Row {
+    Row::new(CfaRule::sp(offset), SAVED, RegRule::Same)
+}
+
+const fn reg(number: u8) -> Base {
+    Base::Reg(DwarfReg(number))
+}
+
+fn none(lost: Lost) {
+    panic!("{lost}");
+}
+
+fn built(format: Format, abi: Abi, addr: u64, functions: &[Function<'_>]) -> Vec<u8> {
+    let mut builder = Builder::new(format, abi).unwrap();
+    for function in functions {
+        builder.add(function, none).unwrap();
+    }
+    builder.finish(addr, none).unwrap()
+}
+
+/// The ranges and reasons that adding `function` loses.
+fn losses(format: Format, abi: Abi, function: &Function<'_>) -> Vec<(u64, u64, LostReason)> {
+    let mut lost = Vec::new();
+    let mut builder = Builder::new(format, abi).unwrap();
+    builder.add(function, |range| lost.push((range.start, range.size, range.reason))).unwrap();
+    lost
+}
