@@ -1,6 +1,5 @@
 //! Tasks and CPUs at random.
 
-
 use crate::machine::*;
 
 /// A deterministic source of numbers.
