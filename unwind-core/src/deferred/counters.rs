@@ -1,7 +1,7 @@
 //! How much was lost, and why.
 
 use super::Refusal;
-use super::delivery::Stack;
+use super::sample_end::Stack;
 use crate::sync::{Ordering, Statistic};
 
 macro_rules! counters {

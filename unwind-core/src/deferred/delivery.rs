@@ -6,6 +6,7 @@ use core::fmt;
 use super::client::{Newest, SlotSet};
 use super::client_table::{ClientTable, Running};
 use super::counters::Counters;
+use super::sample_end::Stack;
 use super::word::Word;
 use super::{ClientId, Cookie, CookieSource, DeferredUnwind, Host, SampleEnd, TaskState};
 use crate::{TableError, UnwindCache};
@@ -30,29 +31,6 @@ pub enum Lost {
     TaskGone,
     /// The task executed another program.
     Exec,
-}
-
-/// What a delivery has to offer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stack {
-    Whole,
-    Partial,
-    NoCache,
-    NoFrames,
-    TaskGone,
-    Exec,
-}
-
-impl Stack {
-    const fn end(self) -> SampleEnd {
-        match self {
-            Self::Whole => SampleEnd::Matched,
-            Self::Partial => SampleEnd::Truncated,
-            Self::NoCache | Self::NoFrames => SampleEnd::StackLost,
-            Self::TaskGone => SampleEnd::TaskGone,
-            Self::Exec => SampleEnd::Exec,
-        }
-    }
 }
 
 /// # Task context

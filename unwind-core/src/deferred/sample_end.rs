@@ -37,3 +37,26 @@ impl fmt::Display for SampleEnd {
         })
     }
 }
+
+/// What a delivery has to offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stack {
+    Whole,
+    Partial,
+    NoCache,
+    NoFrames,
+    TaskGone,
+    Exec,
+}
+
+impl Stack {
+    pub(crate) const fn end(self) -> SampleEnd {
+        match self {
+            Self::Whole => SampleEnd::Matched,
+            Self::Partial => SampleEnd::Truncated,
+            Self::NoCache | Self::NoFrames => SampleEnd::StackLost,
+            Self::TaskGone => SampleEnd::TaskGone,
+            Self::Exec => SampleEnd::Exec,
+        }
+    }
+}
