@@ -40,6 +40,9 @@ pub enum Fault {
     TooManyRows(SectionOffset),
     /// The rows are for an ABI that is not known: nobody can use them.
     UnknownAbi(u8),
+    /// The row has the RA where no call leaves one: computed from SP or the CFA,
+    /// or nowhere on a CPU without a link register. A walk ends there.
+    ImpossibleRa(SectionOffset),
 
     /// The functions' rows do not fill the bytes that the header says.
     FreBytes {
@@ -81,6 +84,9 @@ pub enum Fault {
     },
     /// The row says that the RA is signed, on a CPU that does not sign.
     SignedRa(SectionOffset),
+    /// The row has the RA in FP, where a walk looks for it only in the first
+    /// frame and in one that a signal interrupted.
+    RaInFp(SectionOffset),
     /// Bits without a meaning are set in an info byte of the function.
     ReservedBits(SectionOffset),
 }
@@ -95,7 +101,8 @@ impl Fault {
             | Self::Overlap { .. }
             | Self::FreCount { .. }
             | Self::TooManyRows(_)
-            | Self::UnknownAbi(_) => Severity::Error,
+            | Self::UnknownAbi(_)
+            | Self::ImpossibleRa(_) => Severity::Error,
             Self::FreBytes { .. }
             | Self::EmptyNeighbour { .. }
             | Self::RowBehindEnd { .. }
@@ -103,6 +110,7 @@ impl Fault {
             | Self::NoRows(_)
             | Self::SurplusWords { .. }
             | Self::SignedRa(_)
+            | Self::RaInFp(_)
             | Self::ReservedBits(_) => Severity::Note,
         }
     }
@@ -118,7 +126,9 @@ impl Fault {
             Self::UnsortedFde(at)
             | Self::TooManyRows(at)
             | Self::NoRows(at)
+            | Self::ImpossibleRa(at)
             | Self::SignedRa(at)
+            | Self::RaInFp(at)
             | Self::ReservedBits(at)
             | Self::Overlap { at, .. }
             | Self::EmptyNeighbour { at, .. }
@@ -144,6 +154,7 @@ impl fmt::Display for Fault {
             }
             Self::TooManyRows(_) => f.write_str("too many functions share rows to look at them"),
             Self::UnknownAbi(abi) => write!(f, "nobody can use the rows of abi {abi}"),
+            Self::ImpossibleRa(_) => f.write_str("no call leaves its return address there"),
             Self::FreBytes { header, found } => {
                 write!(f, "the functions' rows take {found:#x} bytes, not {header:#x}")
             }
@@ -157,6 +168,7 @@ impl fmt::Display for Fault {
             Self::NoRows(_) => f.write_str("the function has no rows"),
             Self::SurplusWords { count, .. } => write!(f, "not all {count} words have a meaning"),
             Self::SignedRa(_) => f.write_str("the cpu does not sign return addresses"),
+            Self::RaInFp(_) => f.write_str("the return address is in the frame pointer"),
             Self::ReservedBits(_) => f.write_str("reserved bits in the function's info are set"),
         }
     }

@@ -142,6 +142,17 @@ fn slot_rule(dialect: Dialect, word: i32) -> RegRule {
     RegRule::AtCfa(word)
 }
 
+/// Whether no call leaves its return address where a rule says: a row with it
+/// would make up a pc.
+pub(crate) fn is_impossible_ra(abi: Abi, rule: RegRule) -> bool {
+    match rule {
+        RegRule::Reg(Base::Sp, _) | RegRule::Cfa(_) => true,
+        // Everywhere else calls leave it in a register.
+        RegRule::Same => abi == Abi::Amd64Little,
+        _ => false,
+    }
+}
+
 #[inline(always)]
 fn flex_rule(abi: Abi, Flex { control, offset }: Flex) -> RegRule {
     match (control.register(), control.deref()) {

@@ -2,9 +2,12 @@
 
 use core::ops::ControlFlow;
 
+use unwind_core::{Base, RegRule};
+
 use crate::{
     Abi, Endian, Error, Fault, Fde, FdeKind, Finding, Fre, FreInfo, FreType, FuncRange, PcKind,
     Section, Severity, Summary, Version, fde::Entry, fre::split_head, lookup, order,
+    row::is_impossible_ra,
 };
 
 impl Section<'_> {
@@ -330,8 +333,17 @@ impl<V> Validator<'_, '_, V> {
         // Said once, of the function or the table.
         let meaningless =
             matches!(fde.kind(), FdeKind::Unknown(_)) || matches!(fde.dialect.abi, Abi::Unknown(_));
-        if !meaningless && let Err(error) = fde.row(&fre) {
-            self.report(function, Fault::Malformed(error))?;
+        match fde.row(&fre) {
+            _ if meaningless => {}
+            Err(error) => self.report(function, Fault::Malformed(error))?,
+            Ok(row) if row.is_outermost() => {}
+            Ok(row) if is_impossible_ra(fde.dialect.abi, row.ra()) => {
+                self.report(function, Fault::ImpossibleRa(at))?;
+            }
+            Ok(row) if matches!(row.ra(), RegRule::Reg(Base::Fp, _)) => {
+                self.report(function, Fault::RaInFp(at))?;
+            }
+            Ok(_) => {}
         }
         let count = fre.info.word_count();
         if fde.kind() == FdeKind::Default && count > meaningful_words(self.section) {
@@ -416,16 +428,26 @@ fn relative_start(section: &Section<'_>, range: FuncRange) -> i64 {
 /// By info byte of a row of a default function: the size of its words, or
 /// [`UNUSUAL`] if there is more to look at.
 fn words_len(section: &Section<'_>) -> [u8; 256] {
-    let abi = section.header().abi;
+    let header = section.header();
+    let abi = header.abi;
+    // A word can name a register, or no place at all.
+    let any_ra = match abi {
+        Abi::S390xBig => header.version == Version::V2,
+        _ => abi == Abi::Amd64Little && header.fixed_ra_offset.is_none(),
+    };
     let mut lens = [UNUSUAL; 256];
     for (len, info) in lens.iter_mut().zip(0..=u8::MAX) {
         let info = FreInfo(info);
         let count = info.word_count();
         // s390x scales the CFA's offset, so that only wide ones overflow.
         let overflows = abi == Abi::S390xBig && info.word_size() == Some(4);
-        let no_words = count == 0 && section.header().version == Version::V1;
+        let no_words = count == 0 && header.version == Version::V1;
         let signed = info.mangled_ra() && !is_aarch64(abi);
-        let unusual = overflows || no_words || signed || count > meaningful_words(section);
+        let unusual = overflows
+            || no_words
+            || signed
+            || (any_ra && count != 0)
+            || count > meaningful_words(section);
         if info.word_size().is_some() && !unusual {
             // At most 3 words of 4 bytes.
             *len = u8::try_from(info.words_len()).unwrap_or(UNUSUAL);

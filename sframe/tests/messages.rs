@@ -89,6 +89,7 @@ fn every_finding_says_something_of_its_own_and_how_bad_it_is() {
         Fault::FreCount { header: 3, found: 4 },
         Fault::TooManyRows(at),
         Fault::UnknownAbi(9),
+        Fault::ImpossibleRa(at),
         Fault::FreBytes { header: 3, found: 4 },
         Fault::EmptyNeighbour { at, other },
         Fault::RowBehindEnd { at, start },
@@ -96,10 +97,11 @@ fn every_finding_says_something_of_its_own_and_how_bad_it_is() {
         Fault::NoRows(at),
         Fault::SurplusWords { at, count: 9 },
         Fault::SignedRa(at),
+        Fault::RaInFp(at),
         Fault::ReservedBits(at),
     ];
     let errors = faults.iter().filter(|fault| fault.severity() == Severity::Error).count();
-    assert_eq!(errors, 5);
+    assert_eq!(errors, 6);
     let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
     assert!(texts.iter().all(|text| text.starts_with(".sframe+0x")), "{texts:#?}");
     check_messages(&texts);

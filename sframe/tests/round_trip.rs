@@ -111,17 +111,17 @@ fn is_expressible(format: Format, abi: Abi, row: Row, in_blocks: bool) -> bool {
     let aarch64 = matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little);
     let above = i64::from(cfa_offset) - 160;
     let scales = !s390x || above % 8 == 0 && i32::try_from(above).is_ok();
-    if !scales || signed && !aarch64 || fp == RegRule::Undefined {
+    // No call leaves a return address there.
+    let is_no_ra = match ra {
+        RegRule::Cfa(_) | RegRule::Reg(Base::Sp, _) => true,
+        RegRule::Same => abi == Abi::Amd64Little,
+        _ => false,
+    };
+    if !scales || signed && !aarch64 || fp == RegRule::Undefined || is_no_ra {
         return false;
     }
     if v3 {
-        // Only a return address that is the CFA itself, or that is left where a
-        // call does not leave it.
-        return match ra {
-            RegRule::Cfa(_) => false,
-            RegRule::Same => abi != Abi::Amd64Little,
-            _ => true,
-        };
+        return true;
     }
     let slot = |rule| match rule {
         RegRule::AtCfa(offset) => !s390x || offset % 2 == 0,

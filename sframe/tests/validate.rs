@@ -146,6 +146,63 @@ fn rows_of_v1_and_s390x_have_rules_of_their_own() {
 }
 
 #[test]
+fn a_return_address_where_no_call_leaves_one_is_an_error() {
+    let v3 = SectionBuilder::amd64(3);
+    let at = SectionOffset(28 + 16 + 5);
+    let rsp = |offset| vec![Row::fp(0, &[0x39, 16, 0x39, offset])];
+    for (table, at) in [
+        // RA = rsp, rsp+8, CFA-8
+        (v3.clone().function(bad(rsp(0)).flexible()), at),
+        (v3.clone().function(bad(rsp(8)).flexible()), at),
+        (v3.function(bad(vec![Row::fp(0, &[0x39, 16, 0x04, -8])]).flexible()), at),
+        // Register 31 of AArch64 and 15 of s390x, which V2 has odd words for
+        (
+            SectionBuilder::aarch64(3, true)
+                .function(bad(vec![Row::fp(0, &[0xf9, 16, 0xf9, 0])]).flexible()),
+            at,
+        ),
+        (
+            SectionBuilder::s390x(2).function(bad(vec![Row::sp(0, &[0, 15 << 1 | 1])])),
+            SectionOffset(28 + 20),
+        ),
+        // No register of x86-64 has it when no place is said.
+        (
+            SectionBuilder { fixed_ra: 0, ..SectionBuilder::amd64(2) }
+                .function(bad(vec![Row::sp(0, &[8])])),
+            SectionOffset(28 + 20),
+        ),
+        (
+            SectionBuilder { fixed_ra: 0, ..SectionBuilder::amd64(2) }
+                .function(bad(vec![Row::sp(0, &[8, 0, -16])])),
+            SectionOffset(28 + 20),
+        ),
+    ] {
+        assert_eq!(faults(&table), [(Some(0), Fault::ImpossibleRa(at))], "{table:?}");
+        let bytes = table.build();
+        let first = Section::parse(&bytes).unwrap().check().unwrap_err();
+        assert_eq!(first.fault, Fault::ImpossibleRa(at));
+    }
+}
+
+#[test]
+fn a_return_address_in_a_register_or_said_by_the_row_is_none() {
+    let fixed = SectionBuilder { fixed_ra: 0, ..SectionBuilder::amd64(2) };
+    for table in [
+        // RA = rdi, *(rsp+8), *(CFA-24)
+        SectionBuilder::amd64(3).function(bad(vec![Row::fp(0, &[0x39, 16, 0x29, 0])]).flexible()),
+        SectionBuilder::amd64(3).function(bad(vec![Row::fp(0, &[0x39, 16, 0x3b, 8])]).flexible()),
+        SectionBuilder::amd64(3).function(bad(vec![Row::fp(0, &[0x39, 16, 0x02, -24])]).flexible()),
+        fixed.clone().function(bad(vec![Row::sp(0, &[16, -8])])),
+        fixed.function(bad(vec![Row::sp(0, &[])])),
+        // In the link register; in f0.
+        SectionBuilder::aarch64(2, false).function(bad(vec![Row::sp(0, &[16])])),
+        SectionBuilder::s390x(2).function(bad(vec![Row::sp(0, &[0, 16 << 1 | 1])])),
+    ] {
+        assert_eq!(faults(&table), [], "{table:?}");
+    }
+}
+
+#[test]
 fn truncated_rows_are_found_where_they_are_cut() {
     let table = SectionBuilder::amd64(2).function(bad(vec![Row::sp(0, &[8]), Row::sp(4, &[300])]));
     let whole = table.build();
@@ -280,6 +337,12 @@ fn unusual_rows_are_notes() {
             Fault::SurplusWords { at, count: 4 },
         ),
         (v2.clone().function(bad(vec![Row::new(0, 0x81, &[8])])), Fault::SignedRa(at)),
+        (
+            // RA = rbp
+            SectionBuilder::amd64(3)
+                .function(bad(vec![Row::fp(0, &[0x39, 16, 0x31, 0])]).flexible()),
+            Fault::RaInFp(SectionOffset(28 + 16 + 5)),
+        ),
         (
             v2.clone().function(bad(vec![Row::sp(0, &[8])]).with_info(0x40)),
             Fault::ReservedBits(SectionOffset(28)),

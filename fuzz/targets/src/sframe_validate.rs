@@ -1,9 +1,14 @@
-//! A table that is valid has no lookup that fails, and every row that it has is
-//! found where it holds. Validation takes bounded work and says what it saw.
+//! A table that is valid has no lookup that fails, every row that it has is found
+//! where it holds, and none has a rule that a walk refuses. Validation takes bounded work and says what it saw.
 
-use core::ops::ControlFlow;
+use core::{convert::Infallible, ops::ControlFlow};
 
 use sframe::{Abi, PcKind, Section, Severity};
+use unwind_core::{
+    Base, DwarfReg, End, FrameContext, Memory, ReadError, RegRule, Row, RowSource, StepError,
+    VirtAddr, Walker,
+};
+use unwind_x86::{X86_64, X86_64Regs};
 
 use crate::plain_table::{PlainTable, pcs};
 
@@ -42,7 +47,8 @@ fn holds(section: &Section<'_>, data: &[u8]) {
     assert!(!matches!(section.header().abi, Abi::Unknown(_)));
     for pc in pcs(section) {
         if let Some(found) = section.find(pc).expect("the table is valid") {
-            found.row().expect("the table is valid");
+            let row = found.row().expect("the table is valid");
+            can_be_right(section.header().abi, row);
         }
     }
     for fde in section.fdes() {
@@ -59,5 +65,48 @@ fn holds(section: &Section<'_>, data: &[u8]) {
                 assert_eq!((found.fde, found.fre), (fde, Some(fre)), "at {pc:#x}");
             }
         }
+    }
+}
+
+/// A step by the row does not fail for what the row says.
+fn can_be_right(abi: Abi, row: Row) {
+    if row.is_outermost() {
+        return;
+    }
+    assert!(!matches!(row.ra(), RegRule::Reg(Base::Sp, _) | RegRule::Cfa(_)), "{row:?}");
+    if abi != Abi::Amd64Little {
+        return;
+    }
+    let regs = X86_64Regs::new(0x40_1000, 0x7000, 0x7100);
+    let regs = (0..17).map(DwarfReg).fold(regs, |regs, register| regs.with(register, 0x7200));
+    let mut walker = Walker::new(X86_64::FOUR_LEVEL, First(Some(row)));
+    let mut memory = Full;
+    let mut walk = walker.frames(regs, &mut memory);
+    walk.by_ref().for_each(drop);
+    assert_ne!(walk.end(), Some(End::Step(StepError::BadRule)), "{row:?}");
+}
+
+/// The row of the first frame, and no other.
+struct First(Option<Row>);
+
+impl RowSource<X86_64> for First {
+    type Error = Infallible;
+
+    fn row<M: Memory>(
+        &mut self,
+        _: &FrameContext<'_, X86_64Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        Ok(self.0.take())
+    }
+}
+
+/// Memory that has something everywhere.
+struct Full;
+
+impl Memory for Full {
+    fn read(&mut self, _: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        buf.fill(0x11);
+        Ok(())
     }
 }

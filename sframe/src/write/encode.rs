@@ -4,7 +4,7 @@ use unwind_core::{Base, CfaRule, RegRule, Row};
 
 use crate::{
     Abi, Control, Endian, Format, LostReason, Version, WriteError,
-    row::{S390X_CFA_BIAS, S390X_CFA_SCALE},
+    row::{S390X_CFA_BIAS, S390X_CFA_SCALE, is_impossible_ra},
 };
 
 /// A row without its start: the info byte and the words, zeros behind them.
@@ -59,6 +59,11 @@ impl Encoder {
     pub(crate) fn encode(self, kind: Kind, row: &Row) -> Result<Body, LostReason> {
         if row.is_outermost() {
             return Ok(Body { bytes: [0; Body::SIZE], len: 1 });
+        }
+        let ra = row.ra();
+        let is_sp = matches!(ra, RegRule::Reg(base, _) if self.number(base) == self.sp);
+        if is_sp || is_impossible_ra(self.abi, ra) {
+            return Err(LostReason::Ra(ra));
         }
         match kind {
             Kind::Default => self.default(row),

@@ -69,7 +69,8 @@ pub enum LostReason {
     CfaLoaded,
     /// s390x: the offset of the CFA less 160 is not a multiple of 8.
     CfaScale(i32),
-    /// The return address is found in a way that the format cannot say.
+    /// The return address is found in a way that the format cannot say, or
+    /// where no call leaves one.
     Ra(RegRule),
     /// The frame pointer is found in a way that the format cannot say.
     Fp(RegRule),

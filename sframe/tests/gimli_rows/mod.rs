@@ -65,7 +65,10 @@ pub(crate) fn translate<S: UnwindContextStorage<usize>>(
         _ => false,
     };
     let scaled = !s390x || (offset - 160) % 8 == 0 && narrow(offset - 160).is_some();
-    let ra_fits = !matches!((ra, abi), (RegRule::Cfa(_), _) | (RegRule::Same, Abi::Amd64Little));
+    let ra_fits = !matches!(
+        (ra, abi),
+        (RegRule::Cfa(_) | RegRule::Reg(Base::Sp, _), _) | (RegRule::Same, Abi::Amd64Little)
+    );
     if fp == RegRule::Undefined || !sp_is_cfa || !scaled || !ra_fits {
         return None;
     }

@@ -53,6 +53,24 @@ fn a_row_that_cannot_be_written_is_lost_alone() {
 }
 
 #[test]
+fn a_return_address_where_no_call_leaves_one_is_not_written() {
+    let same = RegRule::Same;
+    for (abi, sp) in [(Abi::Amd64Little, 7), (Abi::Aarch64Little, 31), (Abi::S390xBig, 15)] {
+        let wrong = [Base::Sp, reg(sp)].map(|base| RegRule::Reg(base, 0));
+        for ra in wrong.into_iter().chain([RegRule::Cfa(-8), RegRule::Reg(Base::Sp, 8)]) {
+            let rows = [(0, Row::new(CfaRule::sp(160), ra, same))];
+            for format in [Format::V2, Format::V3] {
+                let lost = losses(format, abi, &Function::new(0, 4, &rows));
+                assert_eq!(lost, [(0, 4, LostReason::Ra(ra))], "{abi:?} {format:?}");
+            }
+        }
+        // In another register it may be.
+        let rows = [(0, Row::new(CfaRule::sp(160), RegRule::Reg(Base::Fp, 0), same))];
+        assert_eq!(losses(Format::V3, abi, &Function::new(0, 4, &rows)), []);
+    }
+}
+
+#[test]
 fn every_rule_that_v2_cannot_say_is_named() {
     let rbx = reg(3);
     let saved_fp = RegRule::AtCfa(-16);
