@@ -144,9 +144,15 @@ impl<'a> Section<'a> {
         Fdes { section: *self, next: 0 }
     }
 
-    /// How many rows of all functions are looked at where each is. A table of
-    /// functions that share no rows has one for two bytes or more.
-    pub(crate) fn max_rows(&self) -> u64 {
+    /// How many rows of all functions are worth looking at: 16 for each byte of
+    /// rows, and 65,536 in any case.
+    ///
+    /// A table of functions that share no rows has one for two bytes or more. But
+    /// nothing keeps every function of a table from having all rows, and then
+    /// they are as many as the square of its bytes. Validation and merging stop
+    /// here, and so should whatever goes through all rows of all functions.
+    #[must_use]
+    pub fn max_rows(&self) -> u64 {
         const ROWS_PER_BYTE: u64 = 16;
         u64::from(self.header().fre_len).saturating_mul(ROWS_PER_BYTE).max(0x1_0000)
     }

@@ -69,7 +69,7 @@ impl CallFrames {
             return Ok(None);
         }
         let loaded = file.segments.iter().filter(|s| s.kind == elf::PT_LOAD && s.executable);
-        let code = loaded.map(|s| s.addr..s.addr.saturating_add(s.memory_size)).collect();
+        let code = joined(loaded.map(|s| s.addr..s.addr.saturating_add(s.memory_size)).collect());
         let got = addr_of(b".got").or_else(|| addr_of(b".got.plt"));
         Ok(Some(Self { abi, bytes, addr, is_eh, text: addr_of(b".text"), got, code }))
     }
@@ -150,6 +150,19 @@ impl BuiltTable {
     }
 }
 
+/// The ranges in ascending order, those that meet in one.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|range, before| {
+        let meets = range.start <= before.end;
+        if meets {
+            before.end = before.end.max(range.end);
+        }
+        meets
+    });
+    ranges
+}
+
 /// The ABI of a file's code, if there are tables for it.
 pub(crate) fn abi(file: &ElfFile) -> Option<Abi> {
     match (file.machine, file.endian, file.is_64) {
@@ -188,5 +201,17 @@ fn by_header(file: &ElfFile) -> Result<Option<(Vec<u8>, u64)>, ElfError> {
     match inside(addr) {
         Some((offset, len)) => Ok(Some((file.bytes(Part::EhFrame, offset, len)?, addr))),
         None => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_meet_are_joined_in_any_order() {
+        let ranges = vec![0x30..0x40, 0x10..0x20, 0x18..0x28, 0x50..0x60, 0x28..0x29, 0x52..0x54];
+        assert_eq!(joined(ranges), [0x10..0x29, 0x30..0x40, 0x50..0x60]);
+        assert_eq!(joined(Vec::new()), []);
     }
 }

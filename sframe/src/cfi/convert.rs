@@ -12,7 +12,7 @@ use super::{
     rules::{NoRow, Registers, Rules},
     run::{Changed, Run},
 };
-use crate::{Builder, Endian, Function, PauthKey, WriteError};
+use crate::{Builder, Endian, Function, PauthKey, WriteError, write::work};
 
 /// What was made of call frame information.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -210,6 +210,7 @@ impl<'a> CfiConverter<'a> {
         self.rows.clear();
         self.remembered.clear();
         if !remembered.is_empty() {
+            work::steps(remembered.len());
             self.remembered.try_reserve(remembered.len())?;
             self.remembered.extend_from_slice(remembered);
         }
@@ -258,7 +259,10 @@ impl<'a> CfiConverter<'a> {
             }
             next = self.ahead.position();
         }
-        let index = self.cies.binary_search_by_key(&at, |met| met.at);
+        let index = self.cies.binary_search_by(|met| {
+            work::steps(1);
+            met.at.cmp(&at)
+        });
         let Some(met) = index.ok().and_then(|index| self.cies.get(index)) else {
             return Ok(None);
         };

@@ -5,6 +5,7 @@ use core::ops::Range;
 use gimli::{DwEhPe, Reader as _, constants};
 
 use super::{CfiReason, Reader};
+use crate::write::work;
 
 /// Call frame information of 64-bit code, and where it is linked.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +49,9 @@ impl<'a> CfiSection<'a> {
     /// Says where code is. Entries about other addresses are left out: linkers
     /// leave such for functions that they drop. Without this, or with no
     /// ranges, every address may be code.
+    ///
+    /// Ranges that ascend and do not overlap are searched by bisection; others
+    /// are looked through for each entry.
     #[must_use]
     pub const fn code(mut self, ranges: &'a [Range<u64>]) -> Self {
         self.code = ranges;
@@ -66,8 +70,10 @@ impl<'a> CfiSection<'a> {
         self.bytes.is_empty()
     }
 
-    fn is_code(&self, addr: u64) -> bool {
-        self.code.is_empty() || self.code.iter().any(|range| range.contains(&addr))
+    /// Whether the ranges of code ascend.
+    fn is_ascending(&self) -> bool {
+        work::steps(self.code.len());
+        self.code.is_sorted_by(|a, b| a.start <= a.end && a.end <= b.start)
     }
 }
 
@@ -108,6 +114,8 @@ pub(crate) struct Body<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entries<'a> {
     pub(crate) section: CfiSection<'a>,
+    /// The ranges of code can be searched by bisection.
+    is_code_ascending: bool,
     whole: Reader<'a>,
     rest: Reader<'a>,
 }
@@ -115,7 +123,27 @@ pub(crate) struct Entries<'a> {
 impl<'a> Entries<'a> {
     pub(crate) fn new(section: CfiSection<'a>, endian: gimli::RunTimeEndian) -> Self {
         let whole = Reader::new(section.bytes, endian);
-        Self { section, whole, rest: whole }
+        Self { section, is_code_ascending: section.is_ascending(), whole, rest: whole }
+    }
+
+    fn is_code(&self, addr: u64) -> bool {
+        let code = self.section.code;
+        let first = match self.is_code_ascending {
+            true => code.partition_point(|range| {
+                work::steps(1);
+                range.end <= addr
+            }),
+            false => 0,
+        };
+        let mut rest = code.iter().skip(first);
+        let found = match self.is_code_ascending {
+            true => rest.next().is_some_and(|range| range.contains(&addr)),
+            false => rest.any(|range| {
+                work::steps(1);
+                range.contains(&addr)
+            }),
+        };
+        code.is_empty() || found
     }
 
     /// The offset of what `reader` reads next.
@@ -256,6 +284,7 @@ impl<'a> Entries<'a> {
         let truncated = |r: &Reader<'_>| self.truncated(r);
         let mut data = None;
         for (index, &letter) in letters.slice().iter().enumerate() {
+            work::steps(1);
             let unknown = CfiReason::Augmentation(letter);
             match letter {
                 b'z' if index == 0 => {
@@ -300,7 +329,7 @@ impl<'a> Entries<'a> {
             let skipped = usize::try_from(data_len).ok().and_then(|len| r.skip(len).ok());
             skipped.ok_or(self.truncated(&r))?;
         }
-        if len != 0 && !self.section.is_code(start) {
+        if len != 0 && !self.is_code(start) {
             return Err(CfiReason::NotCode);
         }
         Ok(Body { start, len, instructions: r })
@@ -346,6 +375,7 @@ struct Entry<'a> {
 }
 
 fn split_entry<'a>(rest: &mut Reader<'a>) -> Option<Entry<'a>> {
+    work::steps(1);
     let (len, format) = rest.read_initial_length().ok()?;
     let entry = rest.split(len).ok()?;
     Some(Entry { is_64: format == gimli::Format::Dwarf64, rest: entry })

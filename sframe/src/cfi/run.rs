@@ -10,6 +10,7 @@ use super::{
     entry::{Cie, Entries},
     rules::{Cfa, Reg, Registers, Rules, Signed},
 };
+use crate::write::work;
 
 /// The most states that an entry may remember. Compilers nest none.
 const MAX_REMEMBERED: usize = 256;
@@ -70,6 +71,7 @@ impl<'a> Run<'_, 'a> {
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<u64>, Stop> {
         while let Ok(byte) = self.instructions.read_u8() {
+            work::steps(1);
             // In the order of how often they come; a jump table is mispredicted
             // more often than these comparisons.
             let (high, operand) = (DwCfa(byte & 0xc0), byte & 0x3f);

@@ -6,7 +6,10 @@ use unwind_core::Row;
 
 use crate::{
     Abi, Endian, Format, FreType, Function, Lost, LostReason, PauthKey, Version, WriteError,
-    write::encode::{Body, Encoder, Kind, put},
+    write::{
+        encode::{Body, Encoder, Kind, put},
+        work,
+    },
 };
 
 /// A table that is being written.
@@ -273,6 +276,7 @@ impl Builder {
         let (mut least, mut last) = (0, 0);
         let (mut before_short, mut before) = (0, Body::NONE);
         for &(offset, ref row) in rows {
+            work::steps(1);
             if u64::from(offset) < least {
                 return None;
             }
@@ -381,6 +385,7 @@ impl Builder {
 
     #[inline]
     fn class(&self, row: &Row, in_blocks: bool) -> Class {
+        work::steps(1);
         let is_v3 = self.format.version() == Version::V3;
         if row.is_context_only() {
             return match is_v3 && !in_blocks {
@@ -443,6 +448,7 @@ impl Builder {
         let mut before = Body::NONE;
         let mut num_fres = 0_u32;
         for &(offset, ref row) in rows {
+            work::steps(1);
             let Ok(body) = self.encoder.encode(kind, row) else { continue };
             if body != core::mem::replace(&mut before, body) {
                 self.put_row(offset.saturating_sub(base), width, &body);
@@ -459,6 +465,7 @@ impl Builder {
             && let [.., (_, before)] = head
             && self.encoder.encode(kind, before) == self.encoder.encode(kind, last)
         {
+            work::steps(1);
             rest = head;
         }
         rest.last().map_or(0, |&(offset, _)| offset)

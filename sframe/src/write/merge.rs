@@ -6,7 +6,7 @@ use unwind_core::Row;
 
 use crate::{
     Builder, Error, Fde, Found, FuncRange, Function, Lost, LostReason, PauthKey, PcKind, Section,
-    Version, WriteError,
+    Version, WriteError, write::work,
 };
 
 impl Builder {
@@ -103,6 +103,7 @@ fn copy(
     let most = most.min(fde.num_fres.into());
     *left = left.checked_sub(most).ok_or(Fault::Lost(LostReason::SharedRows))?;
     for fre in fres {
+        work::steps(1);
         let fre = fre?;
         let row = fde.row(&fre)?;
         rows.try_reserve(1).map_err(|error| Fault::Write(error.into()))?;

@@ -6,6 +6,7 @@ mod function;
 mod layout;
 mod lost;
 mod merge;
+pub(crate) mod work;
 
 pub use builder::Builder;
 pub use function::{Format, Function};

@@ -220,6 +220,28 @@ fn entries_about_no_code_or_too_much_are_counted() {
 }
 
 #[test]
+fn ranges_of_code_may_come_in_any_order() {
+    let mut cfi = CfiBuilder::eh_frame(ADDR);
+    let cie = cfi.cie(&Cie::amd64());
+    for start in (0x1000..0x1400).step_by(0x10) {
+        cfi.fde(cie, start, 8, &[]);
+    }
+    let ascending = [0x1010..0x1020, 0x1020..0x1030, 0x1100..0x1200, 0x1300..0x1301];
+    let [a, b, c, d] = ascending.clone();
+    let mixed = [d, b, c.clone(), a, c];
+    let [ascending, mixed] = [&ascending[..], &mixed[..]].map(|code| {
+        let section = CfiSection::eh_frame(cfi.build(), ADDR).code(code);
+        let one = One::of(AMD64, Format::V3, section);
+        (0x1000..0x1400).step_by(0x10).filter(|&pc| one.row(pc).is_some()).collect::<Vec<u64>>()
+    });
+    let expected: Vec<u64> = (0x1000..0x1400)
+        .step_by(0x10)
+        .filter(|pc| matches!(pc, 0x1010 | 0x1020 | 0x1100..0x1200 | 0x1300))
+        .collect();
+    assert_eq!((&ascending, &mixed), (&expected, &expected));
+}
+
+#[test]
 fn of_two_entries_about_the_same_code_one_is_kept() {
     let mut cfi = CfiBuilder::eh_frame(ADDR);
     let cie = cfi.cie(&Cie::amd64());
