@@ -107,6 +107,43 @@ fn dump_prints_what_readelf_prints() {
 }
 
 #[test]
+fn dump_shows_rows_that_many_functions_share_a_bounded_number_of_times() {
+    // 100 functions, each of all 2,000 rows, of 4 bytes each.
+    let row = |start| Row::sp(start, &[i32::try_from(8 + start % 2 * 8).unwrap()]);
+    let first = Function::new(0, 0x8000, (0..2000).map(row).collect());
+    let table = (1..100).fold(SectionBuilder::amd64(2).function(first), |table, index| {
+        table.function(Function::new(index * 0x1_0000, 0x8000, Vec::new()))
+    });
+    let mut bytes = table.build();
+    for index in 1..100 {
+        let entry = &mut bytes[28 + 20 * index..][..20];
+        entry[8..12].fill(0);
+        entry[12..16].copy_from_slice(&2000_u32.to_le_bytes());
+        entry[16] = 1;
+    }
+    let shown = 16 * 4 * 2000;
+    let path = scratch("shared.sframe.bin", &bytes);
+    let path = path.to_str().unwrap();
+    let why = "too many functions share rows";
+
+    let output = unwind(&["dump", "--raw", path]);
+    assert_eq!(output.status.code(), Some(5));
+    let dump = text(&output.stdout);
+    assert_eq!(dump.lines().filter(|line| line.starts_with("    0000")).count(), shown);
+    // The last functions have none, and say why.
+    assert_eq!(dump.matches("func idx").count(), 100);
+    assert_eq!(dump.matches(why).count(), 100 - shown / 2000);
+
+    let output = unwind(&["dump", "--raw", "--json", path]);
+    assert_eq!(output.status.code(), Some(5));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let functions = json["tables"][0]["functions"].as_array().unwrap();
+    let rows: usize = functions.iter().map(|f| f["rows"].as_array().unwrap().len()).sum();
+    assert_eq!((functions.len(), rows), (100, shown));
+    assert!(functions[99]["error"].as_str().unwrap().contains(why));
+}
+
+#[test]
 fn dump_finds_the_section_of_a_program() {
     for version in ["v1", "v2", "v3"] {
         let fixture = sections()

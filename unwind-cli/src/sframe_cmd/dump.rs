@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 
-use sframe::{Fde, FdeKind, FuncRange, Header, PauthKey, Section, Version};
+use sframe::{Fault, Fde, FdeKind, FuncRange, Header, PauthKey, Section, Version};
 
 use crate::error::Error;
 use crate::sframe_cmd::{
@@ -11,12 +11,15 @@ use crate::sframe_cmd::{
     file::{Input, SframeFile},
     json,
     notation::Cells,
+    shared_rows::RowsLeft,
 };
 
 /// Print all functions and rows, in the layout of `readelf --sframe`.
 ///
 /// A damaged function is shown as far as it can be, with what is wrong with it
-/// in its place, and the exit code tells.
+/// in its place, and the exit code tells. Where so many functions share rows
+/// that there are more than 16 for each byte of rows (and 65,536), the rest are
+/// shown without.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct Args {
@@ -117,6 +120,7 @@ fn write_table(out: &mut impl Write, table: &Section<'_>, relocatable: bool) -> 
     write_header(out, header)?;
     writeln!(out, "  Function Index :\n")?;
     let mut faults = 0_u64;
+    let mut rows_left = RowsLeft::new(table);
     for (index, fde) in (0..header.num_fdes).zip(table.fdes()) {
         let Some(mut range) = table.range(index) else { continue };
         if relocatable {
@@ -128,10 +132,10 @@ fn write_table(out: &mut impl Write, table: &Section<'_>, relocatable: bool) -> 
             range.start, range.size
         )?;
         let error = match fde {
-            Ok(fde) => write_function(out, table, &fde, range)?,
+            Ok(fde) => write_function(out, table, &fde, range, &mut rows_left)?,
             Err(error) => {
                 writeln!(out)?;
-                Some(error)
+                Some(Fault::Malformed(error))
             }
         };
         if let Some(error) = error {
@@ -180,7 +184,8 @@ fn write_function(
     table: &Section<'_>,
     fde: &Fde,
     range: FuncRange,
-) -> io::Result<Option<sframe::Error>> {
+    rows_left: &mut RowsLeft,
+) -> io::Result<Option<Fault>> {
     let mut attributes = String::new();
     if fde.is_signal() {
         attributes.push('S');
@@ -197,18 +202,22 @@ fn write_function(
     let (mark, base) = if fde.is_mask() { ("[m]", 0) } else { ("   ", range.start) };
     writeln!(out, "\n    STARTPC{mark}      CFA       FP        RA           ")?;
     if let FdeKind::Unknown(_) = fde.kind() {
-        return Ok(Some(sframe::Error::UnknownFdeType { at: fde.at, info2: fde.info2 }));
+        let error = sframe::Error::UnknownFdeType { at: fde.at, info2: fde.info2 };
+        return Ok(Some(Fault::Malformed(error)));
     }
-    let rows = match table.fres(fde) {
+    let rows = match rows_left.of(table, fde) {
         Ok(rows) => rows,
-        Err(error) => return Ok(Some(error)),
+        Err(fault) => return Ok(Some(fault)),
     };
     for row in rows {
-        let cells =
-            match row.and_then(|fre| Ok((fre.start, Cells::new(table.header(), fde, &fre)?))) {
-                Ok(cells) => cells,
-                Err(error) => return Ok(Some(error)),
-            };
+        let cells = row.and_then(|fre| {
+            let cells = Cells::new(table.header(), fde, &fre).map_err(Fault::Malformed)?;
+            Ok((fre.start, cells))
+        });
+        let cells = match cells {
+            Ok(cells) => cells,
+            Err(fault) => return Ok(Some(fault)),
+        };
         let start = base.wrapping_add(cells.0.into());
         match cells.1 {
             Some(Cells { cfa, fp, ra }) => {
@@ -218,5 +227,5 @@ fn write_function(
         }
     }
     // Blocks of an unknown size are found by no lookup.
-    Ok(fde.pc_kind().err())
+    Ok(fde.pc_kind().err().map(Fault::Malformed))
 }

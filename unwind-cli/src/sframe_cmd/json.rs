@@ -1,13 +1,15 @@
 //! The tables of a file as JSON, written as they are read.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
-use sframe::{Abi, Endian, Fde, FdeKind, Fre, Header, PauthKey, Section};
+use sframe::{Abi, Endian, Fault, Fde, FdeKind, Fre, Header, PauthKey, Section};
 
 use crate::elf::SframeSection;
-use crate::sframe_cmd::{dump::flag_names, file::SframeFile, notation::Cells};
+use crate::sframe_cmd::{
+    dump::flag_names, file::SframeFile, notation::Cells, shared_rows::RowsLeft,
+};
 
 /// The version of the structure: it rises when a field changes its meaning or
 /// goes.
@@ -131,13 +133,14 @@ impl<'a> Contents<'a> {
             fixed_ra_offset: header.fixed_ra_offset,
             num_fdes: header.num_fdes,
             num_fres: header.num_fres,
-            functions: Functions { table, tables },
+            functions: Functions { table, tables, rows_left: RefCell::new(RowsLeft::new(&table)) },
         }
     }
 }
 
 struct Functions<'a> {
     table: Section<'a>,
+    rows_left: RefCell<RowsLeft>,
     tables: Tables<'a>,
 }
 
@@ -145,7 +148,9 @@ impl Serialize for Functions<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(None)?;
         for (index, fde) in (0..self.table.header().num_fdes).zip(self.table.fdes()) {
-            let function = Function::new(&self.table, index, fde, self.tables.file.relocatable);
+            let relocatable = self.tables.file.relocatable;
+            let rows_left = &mut self.rows_left.borrow_mut();
+            let function = Function::new(&self.table, index, fde, relocatable, rows_left);
             if function.error.is_some() {
                 self.tables.fault();
             }
@@ -191,6 +196,7 @@ impl Function {
         index: u32,
         fde: Result<Fde, sframe::Error>,
         relocatable: bool,
+        rows_left: &mut RowsLeft,
     ) -> Self {
         let range = table.range(index);
         let mut function = Self {
@@ -204,7 +210,7 @@ impl Function {
         match fde {
             Ok(fde) => {
                 function.details = Some(Details::new(&fde));
-                let rows = function.read_rows(table, &fde);
+                let rows = function.read_rows(table, &fde, rows_left);
                 function.error = rows.err().map(|error| error.to_string());
             }
             Err(error) => function.error = Some(error.to_string()),
@@ -212,14 +218,20 @@ impl Function {
         function
     }
 
-    fn read_rows(&mut self, table: &Section<'_>, fde: &Fde) -> Result<(), sframe::Error> {
+    fn read_rows(
+        &mut self,
+        table: &Section<'_>,
+        fde: &Fde,
+        rows_left: &mut RowsLeft,
+    ) -> Result<(), Fault> {
         if let FdeKind::Unknown(_) = fde.kind() {
-            return Err(sframe::Error::UnknownFdeType { at: fde.at, info2: fde.info2 });
+            let error = sframe::Error::UnknownFdeType { at: fde.at, info2: fde.info2 };
+            return Err(Fault::Malformed(error));
         }
-        for fre in table.fres(fde)? {
-            self.rows.push(Row::new(table.header(), fde, &fre?)?);
+        for fre in rows_left.of(table, fde)? {
+            self.rows.push(Row::new(table.header(), fde, &fre?).map_err(Fault::Malformed)?);
         }
-        fde.pc_kind().map(|_| ())
+        fde.pc_kind().map(|_| ()).map_err(Fault::Malformed)
     }
 }
 

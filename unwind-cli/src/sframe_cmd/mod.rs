@@ -11,6 +11,7 @@ mod format;
 mod json;
 mod notation;
 mod rules;
+mod shared_rows;
 mod stat;
 
 pub(crate) use error::SframeError;

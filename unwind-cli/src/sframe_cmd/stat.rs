@@ -17,6 +17,7 @@ use crate::progress::Progress;
 use crate::sframe_cmd::SframeError;
 use crate::sframe_cmd::check::percent;
 use crate::sframe_cmd::format::FormatArg;
+use crate::sframe_cmd::shared_rows::RowsLeft;
 
 /// Show how large tables are, and what is in them.
 ///
@@ -51,7 +52,7 @@ JSON: one object with
     rows, max_rows      of all functions; of the function that has most
     first_frame_rows, outermost_rows, signed_rows
     covered_bytes       bytes of code
-    malformed           functions that cannot be read
+    malformed           functions that cannot be read, or share too many rows
     left_out            a list by reason: reason, ranges, bytes";
 
 /// Runs `unwind sframe stat`.
@@ -252,6 +253,7 @@ impl Table {
         self.version = section.header().version.number();
         let len = u64::try_from(section.bytes().len()).unwrap_or(u64::MAX);
         self.bytes = self.bytes.saturating_add(len);
+        let mut rows_left = RowsLeft::new(section);
         for fde in section.fdes() {
             self.functions = self.functions.saturating_add(1);
             let Ok(fde) = fde else {
@@ -266,18 +268,17 @@ impl Table {
             self.covered_bytes = self.covered_bytes.saturating_add(fde.range.size.into());
             let mut rows = 0_u64;
             let mut malformed = false;
-            for fre in section.fres(&fde).into_iter().flatten() {
-                match fre.and_then(|fre| fde.row(&fre)) {
-                    Ok(row) => {
-                        rows = rows.saturating_add(1);
-                        self.first_frame_rows =
-                            self.first_frame_rows.saturating_add(one(is_for_first_frame(&row)));
-                        self.outermost_rows =
-                            self.outermost_rows.saturating_add(one(row.is_outermost()));
-                        self.signed_rows = self.signed_rows.saturating_add(one(row.is_ra_signed()));
-                    }
-                    Err(_) => malformed = true,
-                }
+            for fre in rows_left.of(section, &fde).into_iter().flatten() {
+                let Ok(row) = fre.and_then(|fre| fde.row(&fre).map_err(sframe::Fault::Malformed))
+                else {
+                    malformed = true;
+                    break;
+                };
+                rows = rows.saturating_add(1);
+                self.first_frame_rows =
+                    self.first_frame_rows.saturating_add(one(is_for_first_frame(&row)));
+                self.outermost_rows = self.outermost_rows.saturating_add(one(row.is_outermost()));
+                self.signed_rows = self.signed_rows.saturating_add(one(row.is_ra_signed()));
             }
             self.malformed = self.malformed.saturating_add(one(malformed));
             self.rows = self.rows.saturating_add(rows);

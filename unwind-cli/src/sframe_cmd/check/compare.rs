@@ -77,6 +77,12 @@ pub(super) struct Unreadable {
     pub(super) error: String,
 }
 
+/// How many places are looked at, for each byte of both sides and in any case.
+/// A rule can ask for the pc, and a table have blocks of a byte, in code of any
+/// length.
+const PLACES_PER_BYTE: u64 = 16;
+const MIN_PLACES: u64 = 1 << 18;
+
 /// How many differences, and unreadable entries, are kept.
 const KEPT: usize = 10_000;
 
@@ -98,7 +104,7 @@ pub(super) fn compare(
     if let Some(got) = frames.got {
         bases = bases.set_got(got);
     }
-    let mut comparer = Comparer::new(frames.abi, tables);
+    let mut comparer = Comparer::new(frames, tables);
     let progress = |done| progress.set(done, frames.bytes.len());
     if frames.is_eh {
         let mut section = EhFrame::from(reader);
@@ -129,6 +135,8 @@ struct Comparer<'t, 'a> {
     starts: Vec<u64>,
     /// The function looked at last, and where its rows start.
     cached: Option<(usize, Fde, Vec<u32>)>,
+    /// How many places are still to be looked at.
+    places_left: u64,
     result: Comparison,
 }
 
@@ -168,13 +176,18 @@ impl<S> CfiRow<'_, S> {
 }
 
 impl<'t, 'a> Comparer<'t, 'a> {
-    fn new(abi: Abi, tables: &'t [Section<'a>]) -> Self {
+    fn new(frames: &CallFrames, tables: &'t [Section<'a>]) -> Self {
+        let bytes = tables.iter().map(|table| table.bytes().len());
+        let bytes = bytes.fold(frames.bytes.len(), usize::saturating_add);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let places_left = bytes.saturating_mul(PLACES_PER_BYTE).max(MIN_PLACES);
         let ranges = tables
             .iter()
             .flat_map(|table| (0..table.header().num_fdes).filter_map(|i| table.range(i)));
         let mut starts: Vec<_> = ranges.map(|range| range.start).collect();
         starts.sort_unstable();
-        Self { abi, tables, starts, cached: None, result: Comparison::default() }
+        let result = Comparison::default();
+        Self { abi: frames.abi, tables, starts, cached: None, places_left, result }
     }
 
     fn run<'s, S>(&mut self, section: &S, bases: &BaseAddresses, progress: impl Fn(u64))
@@ -209,7 +222,7 @@ impl<'t, 'a> Comparer<'t, 'a> {
         }
     }
 
-    fn unreadable(&mut self, entry: u64, error: gimli::Error) {
+    fn unreadable(&mut self, entry: u64, error: impl ToString) {
         self.result.unreadable_count = self.result.unreadable_count.saturating_add(1);
         if self.result.unreadable.len() < KEPT {
             self.result.unreadable.push(Unreadable { entry, error: error.to_string() });
@@ -249,6 +262,9 @@ impl<'t, 'a> Comparer<'t, 'a> {
         self.result.code_bytes = self.result.code_bytes.saturating_add(len);
         let mut addr = range.start;
         while addr < range.end {
+            if !self.takes_place(row.entry) {
+                return;
+            }
             let (found, next) = self.find(addr);
             let next = next.min(range.end);
             let bytes = next.saturating_sub(addr);
@@ -274,6 +290,9 @@ impl<'t, 'a> Comparer<'t, 'a> {
         S: UnwindSection<Reader<'s>>,
     {
         for addr in range.clone() {
+            if addr != range.start && !self.takes_place(row.entry) {
+                return;
+            }
             self.result.places = self.result.places.saturating_add(1);
             let machine = Machine::new(self.abi, addr);
             let expected = machine.gimli_row(row.section, row.encoding, row.row, row.ra);
@@ -301,6 +320,16 @@ impl<'t, 'a> Comparer<'t, 'a> {
                 return;
             }
         }
+    }
+
+    /// Whether one more place may be looked at. Says once if not.
+    fn takes_place(&mut self, entry: u64) -> bool {
+        let Some(left) = self.places_left.checked_sub(1) else { return false };
+        if left == 0 {
+            self.unreadable(entry, "more places than are compared");
+        }
+        self.places_left = left;
+        left != 0
     }
 
     fn differ<S>(
@@ -411,4 +440,41 @@ fn describe(row: &UnwindTableRow<usize, Storage>, ra: gimli::Register) -> String
         };
     }
     text
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::as_conversions, reason = "tests")]
+mod tests {
+    use std::path::Path;
+
+    use sframe::Format;
+    use testdata::{CfiBuilder, Cie};
+
+    use super::*;
+
+    #[test]
+    fn a_rule_that_asks_for_the_pc_is_compared_in_a_bounded_number_of_places() {
+        // CFA = rsp+8, and 8 more in the last five bytes of each block of 16, as in
+        // a PLT, but for 2 GiB.
+        let plt = [0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
+        let mut cfi = CfiBuilder::eh_frame(0x1000);
+        let cie = cfi.cie(&Cie::amd64());
+        cfi.fde(cie, 0x10_0000, 0x7fff_fff0, &plt);
+        let frames = CallFrames {
+            abi: Abi::Amd64Little,
+            bytes: cfi.build().to_vec(),
+            addr: 0x1000,
+            is_eh: true,
+            text: None,
+            got: None,
+            code: Vec::new(),
+        };
+        let built = frames.build(Format::V3, 0x2000, |_| {}).unwrap();
+        let table = Section::parse(&built.bytes).unwrap().at(built.addr);
+        let progress = Progress::new(Path::new("plt"), 0);
+        let result = compare(&frames, &[table], &progress);
+        assert!((MIN_PLACES / 2..=MIN_PLACES).contains(&result.places), "{}", result.places);
+        assert_eq!((result.differences, result.unreadable_count), (0, 1));
+        assert_eq!(result.unreadable.first().unwrap().error, "more places than are compared");
+    }
 }
