@@ -1,6 +1,7 @@
 //! A machine that does nothing but ask for stacks.
 
 use std::convert::Infallible;
+use std::hint::black_box;
 
 use unwind_core::{
     Audience, ClientId, Context, DeferredUnwind, Host, RequestOutcome, ScheduleError,
@@ -88,7 +89,7 @@ impl Deferral {
     /// Whether a client that asks will be called.
     #[must_use]
     pub fn request(&self, task: &Task, client: usize) -> bool {
-        ask(&self.unwind, task, self.clients[client]).will_be_called()
+        black_box(ask(&self.unwind, task, self.clients[client])).will_be_called()
     }
 
     /// The cookie of the task's entry.

@@ -16,17 +16,18 @@ pub const MAX_CLIENTS: usize = if cfg!(loom) { 2 } else { 32 };
 /// | bits | meaning |
 /// |---|---|
 /// | 0-4 | slot |
-/// | 5-63 | number of the registration, from 1 |
+/// | 5 | set |
+/// | 6-63 | number of the registration, from 1 |
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct ClientId(u64);
 
 impl ClientId {
-    const SLOT_BITS: u32 = 5;
+    const SLOT_BITS: u32 = 6;
     const SLOT_MASK: u64 = (1 << Self::SLOT_BITS) - 1;
 
     pub(crate) const fn new(slot: Slot, registration: u64) -> Self {
-        // At a registration a nanosecond the number lasts for 18 years.
+        // At a registration a nanosecond the number lasts for nine years.
         Self((registration << Self::SLOT_BITS) | slot.bits())
     }
 
@@ -58,7 +59,7 @@ impl ClientId {
 
 impl fmt::Debug for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ClientId({}#{})", self.slot().bits(), self.registration())
+        write!(f, "ClientId({}#{})", self.slot().index(), self.registration())
     }
 }
 
@@ -94,13 +95,19 @@ impl Newest {
     }
 }
 
-/// A place in the client table: less than 32.
+/// A place in the client table.
+///
+/// Kept as the bit that the slot's mark is in a [`Word`](super::word::Word), 32
+/// to 63: that bit is tested in each request, and an id has its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
 
 impl Slot {
+    const FIRST: u32 = 32;
+
+    /// Bits that are no slot's make an id that nobody has.
     #[inline]
-    #[expect(clippy::as_conversions, reason = "five bits, in a const fn")]
+    #[expect(clippy::as_conversions, reason = "six bits, in a const fn")]
     const fn from_low_bits(bits: u64) -> Self {
         Self((bits & ClientId::SLOT_MASK) as u32)
     }
@@ -110,21 +117,17 @@ impl Slot {
         self.0 as u64
     }
 
+    /// The bit of the slot's mark in a word.
     #[inline]
-    #[expect(clippy::as_conversions, reason = "five bits, in a const fn")]
-    pub(crate) const fn index(self) -> usize {
-        self.0 as usize
-    }
-
-    #[inline]
-    pub(crate) const fn number(self) -> u32 {
+    pub(crate) const fn mark_at(self) -> u32 {
         self.0
     }
 
-    /// The slot's mark in a word.
+    /// The place, less than 32.
     #[inline]
-    pub(crate) const fn bit(self) -> u64 {
-        1_u64.wrapping_shl(self.0)
+    #[expect(clippy::as_conversions, reason = "five bits, in a const fn")]
+    pub(crate) const fn index(self) -> usize {
+        (self.0 & !Self::FIRST) as usize
     }
 
     #[inline]
@@ -134,7 +137,7 @@ impl Slot {
 
     /// All slots of the table.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        (0..32).map(Self).take(MAX_CLIENTS)
+        (Self::FIRST..64).map(Self).take(MAX_CLIENTS)
     }
 }
 
@@ -189,7 +192,7 @@ impl SlotSet {
         if self.is_empty() {
             return None;
         }
-        let slot = Slot(self.0.trailing_zeros());
+        let slot = Slot(self.0.trailing_zeros() | Slot::FIRST);
         *self = self.difference(slot.set());
         Some(slot)
     }
@@ -197,13 +200,16 @@ impl SlotSet {
 
 #[cfg(test)]
 mod tests {
+    use arrayvec::ArrayVec;
+
     use super::*;
 
     #[test]
     fn an_id_holds_its_slot_and_registration() {
-        for (slot, registration) in [(0, 1), (31, 1), (5, 1 << 40), (31, (1 << 59) - 1)] {
-            let id = ClientId::new(Slot(slot), registration);
-            assert_eq!((id.slot(), id.registration()), (Slot(slot), registration));
+        for (slot, registration) in [(0, 1), (31, 1), (5, 1 << 40), (31, (1 << 58) - 1)] {
+            let slot = Slot::all().nth(slot).unwrap();
+            let id = ClientId::new(slot, registration);
+            assert_eq!((id.slot(), id.registration()), (slot, registration));
             assert_eq!(ClientId::from_bits(id.to_bits()), id);
         }
     }
@@ -211,7 +217,7 @@ mod tests {
     #[test]
     fn newest_includes_every_slot_of_its_registration_and_none_of_the_next() {
         let newest = Newest::registration(7);
-        for slot in (0..32).map(Slot) {
+        for slot in Slot::all() {
             assert!(newest.includes(ClientId::new(slot, 6)));
             assert!(newest.includes(ClientId::new(slot, 7)));
             assert!(!newest.includes(ClientId::new(slot, 8)));
@@ -220,8 +226,11 @@ mod tests {
 
     #[test]
     fn h5_the_highest_slot_is_a_slot_like_the_others() {
-        let mut set = Slot(31).set().union(Slot(0).set());
-        assert!(set.contains(Slot(31)) && !set.contains(Slot(30)));
-        assert_eq!((set.pop(), set.pop(), set.pop()), (Some(Slot(0)), Some(Slot(31)), None));
+        let slots: ArrayVec<Slot, 32> = Slot::all().collect();
+        let [first, .., other, last] = slots.into_inner().unwrap();
+        assert_eq!((first.index(), last.index()), (0, 31));
+        let mut set = last.set().union(first.set());
+        assert!(set.contains(last) && !set.contains(other));
+        assert_eq!((set.pop(), set.pop(), set.pop()), (Some(first), Some(last), None));
     }
 }

@@ -211,7 +211,7 @@ impl<'a, W, const N: usize, E> Delivery<'a, W, N, E> {
             // Read between two looks at the same word, so that the marks and
             // what they account for belong together.
             let (accounted, served) = (self.task.accounted(), self.task.served().slots());
-            if self.task.replace_word(word, word.without_pending()) {
+            if self.task.replace_word(word, word.taken_over()) {
                 let asked = word.asked();
                 let called = match self.audience {
                     Audience::Asked => asked,

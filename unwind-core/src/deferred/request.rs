@@ -1,7 +1,6 @@
 //! Asking for a stack, from any context.
 
 use core::fmt;
-use core::hint::cold_path;
 
 use super::word::{Entry, Word};
 use super::{
@@ -107,10 +106,20 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// safe too; whether its stack is of any use is for the host to know.
     #[inline]
     pub fn request(&self, task: &H::Task, client: ClientId) -> RequestOutcome {
-        match self.attempt(task, client) {
-            Some(outcome) => outcome,
-            None => self.request_again(task, client),
+        let state = self.host().state(task);
+        // First of all: what is found out below holds if the word is still
+        // the same in the end.
+        let word = state.word();
+        if word.is_usual() && self.counts(state, client) {
+            if !word.has_asked(client.slot()) {
+                if let Some(outcome) = self.ask(task, word, client) {
+                    return outcome;
+                }
+            } else if let Some(cookie) = Self::cookie_if_still(state, word) {
+                return RequestOutcome::AlreadyPending(cookie);
+            }
         }
+        self.request_with_care(task, client)
     }
 
     /// Returns the cookie of the kernel entry that the task is in, as
@@ -123,36 +132,26 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         self.find_cookie(task).inspect_err(|&refusal| self.counters().refused(refusal))
     }
 
-    /// Tries once, without repairing anything. `None` if something has to be
-    /// repaired first or came between.
+    /// Whether a mark of the client's slot is the client's.
     #[inline]
-    fn attempt(&self, task: &H::Task, client: ClientId) -> Option<RequestOutcome> {
+    fn counts(&self, state: &TaskState, client: ClientId) -> bool {
+        self.clients().is_registered(client) && state.accounted().includes(client)
+    }
+
+    /// The cookie of an entry in which someone has asked, if it still is as
+    /// `word` says.
+    #[inline]
+    fn cookie_if_still(state: &TaskState, word: Word) -> Option<Cookie> {
+        let cookie = state.cookie.get_fetched::<C>(word.entry())?;
+        (state.word() == word).then_some(cookie)
+    }
+
+    /// The first request of a client in an entry, without repairing anything.
+    /// `None` if something has to be repaired first or came between.
+    #[inline]
+    fn ask(&self, task: &H::Task, word: Word, client: ClientId) -> Option<RequestOutcome> {
         let state = self.host().state(task);
         let slot = client.slot();
-        // First of all: what is found out below holds if the word is still
-        // the same in the end.
-        let word = state.word();
-        if word.is_closed() {
-            return Some(self.refuse(Refusal::Exiting));
-        }
-        if !self.clients().is_registered(client) {
-            return Some(self.refuse(Refusal::UnknownClient));
-        }
-        if !state.accounted().includes(client) {
-            return None;
-        }
-        if word.has_asked(slot) {
-            let cookie = state.cookie.get_fetched::<C>(word.entry())?;
-            let is_served = state.served().has(slot);
-            if state.word() != word {
-                return None;
-            }
-            if is_served {
-                cold_path();
-                return Some(RequestOutcome::AlreadyExecuted(cookie));
-            }
-            return Some(RequestOutcome::AlreadyPending(cookie));
-        }
         if let Err(refusal) = self.check_task(task, word) {
             return Some(self.refuse(refusal));
         }
@@ -168,15 +167,22 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         state.replace_word(word, word.ask(slot)).then_some(RequestOutcome::Queued(cookie))
     }
 
-    /// Repairs what keeps an attempt from its end, and tries again.
+    /// A request in whatever state the task is: tries again, and refuses it or
+    /// repairs what keeps it from its end.
     ///
     /// Stack is short where requests are made: the parts are out of line, so
     /// that only one of them at a time has a frame.
     #[cold]
-    fn request_again(&self, task: &H::Task, client: ClientId) -> RequestOutcome {
+    fn request_with_care(&self, task: &H::Task, client: ClientId) -> RequestOutcome {
         let state = self.host().state(task);
         loop {
+            if let Some(outcome) = self.attempt(task, client) {
+                return outcome;
+            }
             let word = state.word();
+            if word.is_closed() {
+                return self.refuse(Refusal::Exiting);
+            }
             if !self.clients().is_registered(client) {
                 return self.refuse(Refusal::UnknownClient);
             }
@@ -190,15 +196,25 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
             if let Err(refusal) = self.cookie_in(state, word.entry()) {
                 return self.refuse(refusal);
             }
-            if let Some(outcome) = self.attempt_out_of_line(task, client) {
-                return outcome;
-            }
         }
     }
 
+    /// Tries once, as [`ask`](Self::ask) does.
     #[inline(never)]
-    fn attempt_out_of_line(&self, task: &H::Task, client: ClientId) -> Option<RequestOutcome> {
-        self.attempt(task, client)
+    fn attempt(&self, task: &H::Task, client: ClientId) -> Option<RequestOutcome> {
+        let state = self.host().state(task);
+        let word = state.word();
+        if word.is_closed() || !self.counts(state, client) {
+            return None;
+        }
+        if !word.has_asked(client.slot()) {
+            return self.ask(task, word, client);
+        }
+        let is_served = word.is_delivered() && state.served().has(client.slot());
+        Self::cookie_if_still(state, word).map(match is_served {
+            true => RequestOutcome::AlreadyExecuted,
+            false => RequestOutcome::AlreadyPending,
+        })
     }
 
     #[cold]

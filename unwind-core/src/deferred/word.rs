@@ -7,29 +7,29 @@ use super::client::{Slot, SlotSet};
 ///
 /// | bits | meaning |
 /// |---|---|
-/// | 0-31 | the clients that asked in this entry, a bit a slot |
-/// | 32 | pending: a client asked that no delivery has seen |
-/// | 33 | used: a cookie of this entry was given out |
-/// | 34 | closed: requests are refused |
-/// | 35-47 | how often marks of former owners were taken out, modulo 8,192 |
-/// | 48-63 | the entry, modulo 65,536 |
+/// | 0-15 | the entry, modulo 65,536 |
+/// | 16 | pending: a client asked that no delivery has seen |
+/// | 17 | used: a cookie of this entry was given out |
+/// | 18 | closed: requests are refused |
+/// | 19 | delivered: a delivery has started, [`Served`] says who was called |
+/// | 20-31 | how often marks of former owners were taken out, modulo 4,096 |
+/// | 32-63 | the clients that asked in this entry, a bit a slot |
 ///
 /// Whoever asks is used too, so a word that is not used has nothing to reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Word(u64);
 
 impl Word {
-    const ASKED: u64 = 0xffff_ffff;
+    const ENTRY: u64 = 0xffff;
     /// A client asked that no delivery has seen.
-    pub(crate) const PENDING: Self = Self(1 << 32);
-    const USED: Self = Self(1 << 33);
+    pub(crate) const PENDING: Self = Self(1 << 16);
+    const USED: u64 = 1 << 17;
     /// Requests are refused.
-    pub(crate) const CLOSED: Self = Self(1 << 34);
-    const PURGE_ONE: u64 = 1 << 35;
-    const PURGES: u64 = 0x1fff << 35;
-    const ENTRY_SHIFT: u32 = 48;
-    const ENTRY_ONE: u64 = 1 << Self::ENTRY_SHIFT;
-    const ENTRY: u64 = 0xffff << Self::ENTRY_SHIFT;
+    pub(crate) const CLOSED: Self = Self(1 << 18);
+    const DELIVERED: u64 = 1 << 19;
+    const PURGE_ONE: u64 = 1 << 20;
+    const PURGES: u64 = 0xfff << 20;
+    const ASKED_SHIFT: u32 = 32;
 
     #[inline]
     pub(crate) const fn from_bits(bits: u64) -> Self {
@@ -42,14 +42,27 @@ impl Word {
     }
 
     #[inline]
-    #[expect(clippy::as_conversions, reason = "the low 32 bits, in a const fn")]
+    #[expect(clippy::as_conversions, reason = "the high 32 bits, in a const fn")]
     pub(crate) const fn asked(self) -> SlotSet {
-        SlotSet::from_bits((self.0 & Self::ASKED) as u32)
+        SlotSet::from_bits((self.0 >> Self::ASKED_SHIFT) as u32)
     }
 
     #[inline]
     pub(crate) const fn has_asked(self, slot: Slot) -> bool {
-        self.0.wrapping_shr(slot.number()) & 1 != 0
+        self.0.wrapping_shr(slot.mark_at()) & 1 != 0
+    }
+
+    /// Whether a delivery has started in this entry.
+    #[inline]
+    pub(crate) const fn is_delivered(self) -> bool {
+        self.0 & Self::DELIVERED != 0
+    }
+
+    /// Whether this is neither closed nor delivered: whoever has asked is still
+    /// to be called.
+    #[inline]
+    pub(crate) const fn is_usual(self) -> bool {
+        self.0 & (Self::CLOSED.0 | Self::DELIVERED) == 0
     }
 
     #[inline]
@@ -59,7 +72,7 @@ impl Word {
 
     #[inline]
     pub(crate) const fn is_used(self) -> bool {
-        self.0 & Self::USED.0 != 0
+        self.0 & Self::USED != 0
     }
 
     #[inline]
@@ -69,13 +82,19 @@ impl Word {
 
     #[inline]
     pub(crate) const fn entry(self) -> Entry {
-        Entry(self.0 >> Self::ENTRY_SHIFT)
+        Entry(self.0 & Self::ENTRY)
+    }
+
+    #[inline]
+    #[expect(clippy::as_conversions, reason = "widening, in a const fn")]
+    const fn marks(slots: SlotSet) -> u64 {
+        (slots.bits() as u64) << Self::ASKED_SHIFT
     }
 
     /// The mark of a client that need not ask any more.
     #[inline]
     pub(crate) const fn answered(slot: Slot) -> Self {
-        Self(slot.bit() | Self::USED.0)
+        Self(Self::marks(slot.set()) | Self::USED)
     }
 
     /// With a request of the client in `slot`.
@@ -86,11 +105,12 @@ impl Word {
 
     /// With a cookie given out.
     pub(crate) const fn used(self) -> Self {
-        Self(self.0 | Self::USED.0)
+        Self(self.0 | Self::USED)
     }
 
-    pub(crate) const fn without_pending(self) -> Self {
-        Self(self.0 & !Self::PENDING.0)
+    /// With all that is pending taken over by a delivery.
+    pub(crate) const fn taken_over(self) -> Self {
+        Self((self.0 | Self::DELIVERED) & !Self::PENDING.0)
     }
 
     pub(crate) const fn without_closed(self) -> Self {
@@ -101,20 +121,19 @@ impl Word {
     ///
     /// The word differs from the one before, also if it loses no mark or has
     /// the mark again later: an access that expects that one fails.
-    #[expect(clippy::as_conversions, reason = "widening, in a const fn")]
     pub(crate) const fn purge(self, slots: SlotSet) -> Self {
         let purges = self.0.wrapping_add(Self::PURGE_ONE) & Self::PURGES;
-        Self((self.0 & !Self::PURGES & !(slots.bits() as u64)) | purges)
+        Self((self.0 & !Self::PURGES & !Self::marks(slots)) | purges)
     }
 
     /// Without the mark of one client.
     pub(crate) const fn without(self, slot: Slot) -> Self {
-        Self(self.0 & !slot.bit())
+        Self(self.0 & !Self::marks(slot.set()))
     }
 
-    /// The next entry: nothing asked, nothing used.
+    /// The next entry: nothing asked, nothing used, nothing delivered.
     pub(crate) const fn next_entry(self) -> Self {
-        let entry = self.0.wrapping_add(Self::ENTRY_ONE) & Self::ENTRY;
+        let entry = self.0.wrapping_add(1) & Self::ENTRY;
         Self(entry | (self.0 & (Self::CLOSED.0 | Self::PURGES)))
     }
 }
@@ -149,8 +168,8 @@ impl Entry {
 /// | 0-31 | the clients, a bit a slot |
 /// | 32-63 | how often marks were taken out, modulo 2³² |
 ///
-/// A mark counts only if [`Word`] has the client's: whoever sets that one sees
-/// to it that this one is not left over from before.
+/// A mark counts only if [`Word`] is delivered and has the client's: whoever
+/// sets that one sees to it that this one is not left over from before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Served(u64);
 
@@ -175,12 +194,13 @@ impl Served {
 
     #[inline]
     pub(crate) const fn has(self, slot: Slot) -> bool {
-        self.0.wrapping_shr(slot.number()) & 1 != 0
+        self.slots().contains(slot)
     }
 
     /// The mark of a client.
+    #[expect(clippy::as_conversions, reason = "widening, in a const fn")]
     pub(crate) const fn mark(slot: Slot) -> Self {
-        Self(slot.bit())
+        Self(slot.set().bits() as u64)
     }
 
     /// Without some marks, and not the word it was, also if it has them again
@@ -209,9 +229,20 @@ mod tests {
         let word = Word::from_bits(0).ask(slot(31));
         assert_eq!(word.asked(), slots(1 << 31));
         assert!(word.is_pending() && word.is_used() && !word.is_closed());
-        let seen = word.without_pending();
+        let seen = word.taken_over();
         assert!(!seen.is_pending() && seen.is_used());
         assert_eq!(seen.asked(), word.asked());
+    }
+
+    #[test]
+    fn closed_and_delivered_entries_take_a_closer_look() {
+        let word = Word::from_bits(0).ask(slot(31)).ask(slot(0));
+        assert!(word.is_usual());
+        assert!(!word.taken_over().is_usual());
+        // Also with requests that came later.
+        assert!(!word.taken_over().ask(slot(1)).is_usual());
+        assert!(!Word::from_bits(word.bits() | Word::CLOSED.bits()).is_usual());
+        assert!(word.taken_over().next_entry().is_usual());
     }
 
     #[test]
@@ -220,7 +251,7 @@ mod tests {
         let next = word.next_entry();
         assert_eq!(next.entry().number(), 0);
         assert!(next.is_closed() && !next.is_used() && !next.is_pending());
-        assert!(next.asked().is_empty());
+        assert!(next.without_closed().is_usual() && next.asked().is_empty());
         assert_eq!(next.without_closed().next_entry().entry().number(), 1);
     }
 
