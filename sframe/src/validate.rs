@@ -181,12 +181,14 @@ impl<V> Validator<'_, '_, V> {
         if before.any && start < before.start {
             self.report(Some(index), Fault::UnsortedFde(at))?;
         }
-        if before.any && size == 0 && (start < before.end || start == before.start) {
+        // The end may be one that no distance can say.
+        let is_covered = start < before.end || (start == before.start && before.size != 0);
+        if before.any && size == 0 && (is_covered || start == before.start) {
             let other = if start < before.end { before.widest } else { before.index };
             self.report(Some(index), Fault::EmptyNeighbour { at, other })?;
-        } else if before.any && size != 0 && start < before.end {
+        } else if before.any && size != 0 && is_covered {
             self.report(Some(index), Fault::Overlap { at, other: before.widest })?;
-        } else if before.any && before.size == 0 && start == before.start {
+        } else if before.any && start == before.start {
             let at = lookup::entry_at(section.header(), before.index);
             self.report(Some(before.index), Fault::EmptyNeighbour { at, other: index })?;
         }

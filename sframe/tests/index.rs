@@ -15,6 +15,7 @@ use testdata::{Function, Row, SectionBuilder, addresses, malformed_sections, sec
 fn compare(section: &Section<'_>, pcs: &[u64], words: usize) -> bool {
     let mut memory = vec![0xdead_beef; words];
     let indexed = section.index(&mut memory);
+    assert_eq!(indexed.section().addr(), section.addr());
     for &pc in pcs {
         let expected = section.find(pc);
         assert_eq!(indexed.find(pc), expected, "{words} words, {pc:#x}");

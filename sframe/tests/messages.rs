@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 
 use sframe::{
-    CfiReason, Error, Fault, LostReason, RemoteError, SectionOffset, Severity, WriteError,
+    Abi, CfiReason, Error, Fault, LostReason, RemoteError, SectionOffset, Severity, WriteError,
 };
 use testdata::check_messages;
 use unwind_core::{Base, DwarfReg, ReadError, RegRule};
@@ -73,7 +73,14 @@ fn every_error_of_a_table_says_something_of_its_own() {
         RemoteError::TooManyReads { limit: 7 },
     ];
     texts.extend(remote.map(|error| error.to_string()));
-    let write = [WriteError::OutOfMemory, WriteError::TooLarge];
+    let abi = Abi::Unknown(9);
+    assert_eq!(abi.id(), 9);
+    let write = [
+        WriteError::OutOfMemory,
+        WriteError::TooLarge,
+        WriteError::UnknownAbi(abi),
+        WriteError::OtherAbi(abi),
+    ];
     texts.extend(write.map(|error| error.to_string()));
     check_messages(&texts);
     // An error of a table read from memory says what the same error at hand says.
@@ -146,6 +153,11 @@ fn every_reason_of_a_loss_says_something_of_its_own_and_has_a_name() {
         CfiReason::Offset(1 << 40),
     ];
     check_messages(&reasons.map(|reason| reason.to_string()));
+    // The first fifteen are about the entry, the others about rules.
+    assert!(reasons.iter().zip(0..).all(|(reason, at)| reason.is_fault() == (at < 15)));
+    let overlap = CfiReason::Table(LostReason::Overlap { other: 0x1000 });
+    assert!(overlap.is_fault() && overlap.name() == "overlap");
+    assert!(!CfiReason::Table(LostReason::SignalFrame).is_fault());
     let names: BTreeSet<&str> = reasons.iter().map(|reason| reason.name()).collect();
     assert!(names.len() + 3 >= reasons.len(), "{names:?}");
     assert_eq!(CfiReason::Table(LOST[0]).to_string(), texts[0]);

@@ -4,6 +4,7 @@
     clippy::unwrap_used,
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
+    clippy::indexing_slicing,
     clippy::panic,
     clippy::unreachable,
     clippy::std_instead_of_alloc,
@@ -16,7 +17,7 @@ use std::alloc::System;
 
 use sframe::{Abi, Builder, CfiSection, Format, Function, Section, WriteError};
 use testdata::{CfiBuilder, Cie};
-use unwind_core::{CfaRule, RegRule, Row};
+use unwind_core::{Base, CfaRule, RegRule, Row};
 
 /// Gives the calling thread so many more pieces of memory.
 struct Limited;
@@ -132,6 +133,52 @@ fn a_function_that_finds_no_memory_is_not_added_and_all_others_are_kept() {
     let bytes = builder.finish(0, |lost| panic!("{lost}")).unwrap();
     let section = Section::parse(&bytes).unwrap();
     assert_eq!((section.header().num_fdes, section.check().unwrap().errors), (added, 0));
+}
+
+#[test]
+fn a_function_in_parts_is_added_whole_or_not_at_all() {
+    // Every other row is one that the format cannot say: each of the rest is an
+    // entry of its own.
+    let rows: Vec<(u32, Row)> = rows(40)
+        .into_iter()
+        .map(|(at, row)| match at % 2 {
+            0 => (at, row),
+            _ => (at, Row::new(CfaRule::Deref(Base::Fp, 0), RegRule::AtCfa(-8), RegRule::Same)),
+        })
+        .collect();
+    let before = Function::new(0x1000, 0x40, &rows[..1]);
+    let in_parts = Function::new(0x2000, 40, &rows);
+    let build = |functions: &[&Function<'_>]| {
+        let mut builder = Builder::new(Format::V2, Abi::Amd64Little).unwrap();
+        functions.iter().for_each(|function| builder.add(function, |_| ()).unwrap());
+        builder.finish(0, |_| ()).unwrap()
+    };
+    let [without, whole] = [build(&[&before]), build(&[&before, &in_parts])];
+    let (mut granted, mut failures) = (0, 0);
+    loop {
+        LEFT.set(Some(granted));
+        let mut builder = Builder::new(Format::V2, Abi::Amd64Little).unwrap();
+        if builder.add(&before, |_| ()).is_err() {
+            LEFT.set(None);
+            granted += 1;
+            continue;
+        }
+        let added = builder.add(&in_parts, |_| ());
+        LEFT.set(None);
+        let bytes = builder.finish(0, |_| ()).unwrap();
+        granted += 1;
+        match added {
+            Ok(()) => {
+                assert_eq!(bytes, whole);
+                break;
+            }
+            Err(error) => {
+                assert_eq!((error, &bytes), (WriteError::OutOfMemory, &without));
+                failures += 1;
+            }
+        }
+    }
+    assert!(failures >= 3, "{failures}");
 }
 
 #[test]

@@ -269,6 +269,17 @@ fn overlaps_are_found_in_any_order() {
 }
 
 #[test]
+fn functions_at_the_end_of_all_distances_overlap_too() {
+    let last = || Function::new(i64::MAX, 1, vec![Row::sp(0, &[8])]);
+    let table = SectionBuilder { flags: 1, ..SectionBuilder::amd64(3) };
+    // No distance can say where they end.
+    let one = table.function(ok(0)).function(last());
+    assert_eq!(faults(&one), []);
+    let at = SectionOffset(28 + 2 * 16);
+    assert_eq!(faults(&one.function(last())), [(Some(2), Fault::Overlap { at, other: 1 })]);
+}
+
+#[test]
 fn functions_of_size_zero_at_others_are_notes() {
     let empty = |start| Function::new(start, 0, vec![Row::sp(0, &[8])]);
     for functions in [
@@ -484,4 +495,7 @@ fn findings_say_which_function_and_where() {
     let table = around(SectionBuilder::amd64(2), bad(vec![Row::sp(3, &[8])]));
     let (all, _) = findings(&table.build(), 0);
     assert_eq!(all[0].to_string(), "function 1: .sframe+0x5f: the first row starts at +0x3");
+    // What is about the whole table names none.
+    let (all, _) = findings(&SectionBuilder { abi: 9, ..SectionBuilder::amd64(2) }.build(), 0);
+    assert_eq!(all[0].to_string(), ".sframe+0x4: nobody can use the rows of abi 9");
 }

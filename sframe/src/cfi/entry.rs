@@ -237,16 +237,13 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Reads the CIE at an offset.
+    /// Reads the CIE at an offset where [`pass`](Self::pass) met one.
     pub(crate) fn cie(&self, at: u64) -> Result<Cie<'a>, CfiReason> {
         let not_cie = CfiReason::NotCie { at };
         let mut rest = self.whole;
         usize::try_from(at).ok().and_then(|at| rest.skip(at).ok()).ok_or(not_cie)?;
         let mut entry = split_entry(&mut rest).ok_or(not_cie)?;
-        let id = self.id(&mut entry).ok_or(not_cie)?;
-        if !self.is_cie(id, &entry) {
-            return Err(not_cie);
-        }
+        self.id(&mut entry).ok_or(not_cie)?;
         let mut r = entry.rest;
         let truncated = |r: &Reader<'_>| self.truncated(r);
         let version = r.read_u8().map_err(|_| truncated(&r))?;

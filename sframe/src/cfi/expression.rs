@@ -124,17 +124,16 @@ pub(crate) fn evaluate(
 }
 
 fn add(left: Value, right: Value) -> Option<Value> {
-    match (left, right) {
-        (Value::Constant(_), Value::Constant(_)) | (_, Value::Constant(_)) => {}
+    let (left, plus) = match (left, right) {
+        (left, Value::Constant(plus)) => (left, plus),
         // What is not constant goes to the left.
-        (Value::Constant(_), other) => return add(other, left),
+        (Value::Constant(plus), right) => (right, plus),
         (Value::Register(register, offset), Value::PcStep(step))
         | (Value::PcStep(step), Value::Register(register, offset)) => {
             return Some(Value::Blocks(register, offset, step));
         }
         _ => return None,
-    }
-    let Value::Constant(plus) = right else { return None };
+    };
     Some(match left {
         Value::Constant(value) => Value::Constant(value.checked_add(plus)?),
         Value::Register(register, offset) => Value::Register(register, offset.checked_add(plus)?),

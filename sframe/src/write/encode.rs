@@ -183,11 +183,9 @@ impl Encoder {
             None => RegRule::Same,
         };
         if ra != implied {
+            // Not from the CFA, whose control word of zero says that there is no
+            // RA pair.
             let (control, offset) = self.pair(ra).ok_or(LostReason::Ra(ra))?;
-            // A control word of zero would say that there is no RA pair.
-            if control.0 == 0 {
-                return Err(LostReason::Ra(ra));
-            }
             words.pair(control, offset);
         } else if fp != RegRule::Same {
             words.push(0);

@@ -1,6 +1,6 @@
 //! CIEs and FDEs: their forms, and what a malformed one costs.
 
-use sframe::{Abi, Builder, CfiReason, CfiSection, Format, LostReason, Section};
+use sframe::{Abi, Builder, CfiConverter, CfiReason, CfiSection, Format, LostReason, Section};
 use testdata::{CfiBuilder, Cie};
 use unwind_core::{CfaRule, RegRule, Row};
 
@@ -117,6 +117,43 @@ fn a_cie_that_cannot_be_used_harms_its_own_entries_only() {
         assert_eq!((one.report.fdes, one.report.unusable), (4, 2));
         assert_eq!((one.row(0x2000), one.row(0x4000)), (Some(sp(8)), Some(sp(8))));
     }
+}
+
+#[test]
+fn addresses_of_other_sizes_and_segments_are_refused() {
+    let cie = Cie { version: 4, augmentation: b"", ..Cie::amd64() };
+    let mut cfi = CfiBuilder::debug_frame();
+    let at = cfi.cie(&cie);
+    cfi.fde(at, 0x1000, 8, &[]);
+    let convert = |bytes: &[u8]| One::of(AMD64, Format::V3, CfiSection::debug_frame(bytes));
+    let good = convert(cfi.build());
+    assert_eq!((good.lost.as_slice(), good.row(0x1000)), (&[][..], Some(sp(8))));
+    // Behind the length, the mark, the version and the augmentation.
+    for (field, value, size) in [(10, 4, 4), (11, 1, 8)] {
+        let mut bytes = cfi.build().to_vec();
+        bytes[field] = value;
+        let reasons: Vec<_> = convert(&bytes).lost.iter().map(|lost| lost.reason).collect();
+        assert_eq!(reasons, [CfiReason::AddressSize(size)]);
+    }
+}
+
+#[test]
+fn a_converter_says_how_far_it_is() {
+    let mut cfi = CfiBuilder::eh_frame(ADDR);
+    let cie = cfi.cie(&Cie::amd64());
+    let first = cfi.fde(cie, 0x1000, 8, &[]);
+    let second = cfi.fde(cie, 0x2000, 8, &[]);
+    let section = CfiSection::eh_frame(cfi.build(), ADDR);
+    assert!(!section.is_empty() && CfiSection::debug_frame(&[]).is_empty());
+    let mut builder = Builder::new(Format::V2, AMD64).unwrap();
+    assert_eq!(builder.format(), Format::V2);
+    let mut converter = CfiConverter::new(section, &builder);
+    let mut positions = vec![converter.position()];
+    while converter.next(&mut builder, &mut |lost| panic!("{lost}")).unwrap() {
+        positions.push(converter.position());
+    }
+    assert!(first < second);
+    assert_eq!(positions, [0, second, u64::try_from(section.len()).unwrap()]);
 }
 
 #[test]

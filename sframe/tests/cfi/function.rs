@@ -166,6 +166,39 @@ fn a_lazy_plt_is_a_function_and_a_run_of_blocks() {
 }
 
 #[test]
+fn the_step_of_a_plt_may_come_before_the_register() {
+    let [pc @ .., plus] = [0x80, 0, LIT | 15, 0x1a, LIT | 11, 0x2a, LIT | 3, 0x24, 0x22];
+    let mut plt = vec![DEF_CFA_EXPRESSION, 11];
+    plt.extend(pc);
+    plt.extend([BREG | RSP, 8, plus]);
+    let one = One::new(AMD64, Format::V3, &Cie::amd64(), 0x40, &plt);
+    for pc in 0x1000..0x1040 {
+        assert_eq!(one.row(pc), Some(sp(if pc % 16 >= 11 { 16 } else { 8 })), "at {pc:#x}");
+    }
+}
+
+#[test]
+fn steps_that_no_blocks_have_are_lost() {
+    let step = |register: &[u8], block: &[u8], at: u8| {
+        let mut bytes = register.to_vec();
+        bytes.extend([0x80, 0]);
+        bytes.extend(block);
+        bytes.extend([0x1a, LIT | at, 0x2a, LIT | 3, 0x24, 0x22]);
+        bytes.splice(0..0, [DEF_CFA_EXPRESSION, u8::try_from(bytes.len()).unwrap()]);
+        One::new(AMD64, Format::V3, &Cie::amd64(), 0x40, &bytes)
+    };
+    let [lost, block] = [CfiReason::CfaExpression { at: 41 }, CfiReason::Offset(0x7fff_ffff)];
+    assert_eq!(step(&[BREG | RSP, 8], &[LIT | 15], 11).lost, []);
+    // At the start of each block; in blocks of 256 bytes, or of 12.
+    step(&[BREG | RSP, 8], &[LIT | 15], 0).expect_lost(0x1000, 0x40, lost);
+    step(&[BREG | RSP, 8], &[0x08, 0xff], 11).expect_lost(0x1000, 0x40, lost);
+    step(&[BREG | RSP, 8], &[LIT | 11], 8).expect_lost(0x1000, 0x40, lost);
+    // Behind the step the offset is one too far.
+    let far = [BREG | RSP, 0xff, 0xff, 0xff, 0xff, 0x07];
+    step(&far, &[LIT | 15], 11).expect_lost(0x1000, 0x40, block);
+}
+
+#[test]
 fn blocks_count_from_addresses_that_are_multiples_of_their_size() {
     for start in 0x1000..0x1011_u64 {
         for len in 1..40_u64 {

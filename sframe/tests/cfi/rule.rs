@@ -146,7 +146,12 @@ fn a_cfa_may_be_an_expression_that_is_a_rule() {
 fn only_the_range_of_what_cannot_be_said_is_lost() {
     // OpenSSL: cfa = *(rsp+56)+8.
     let load_plus = CfiReason::CfaLoadPlus { register: 7, offset: 56, plus: 8 };
+    let load_twice = CfiReason::CfaLoadPlus { register: 7, offset: 56, plus: 16 };
     for (instructions, reason) in [
+        (
+            &[DEF_CFA_EXPRESSION, 7, BREG | RSP, 56, DEREF, PLUS_CONST, 8, PLUS_CONST, 8][..],
+            load_twice,
+        ),
         (&[DEF_CFA_EXPRESSION, 5, BREG | RSP, 56, DEREF, PLUS_CONST, 8][..], load_plus),
         (&[DEF_CFA_EXPRESSION, 1, 0x9c], CfiReason::CfaExpression { at: 43 }),
         (&[DEF_CFA_EXPRESSION, 3, BREG | RSP, 8, 0x19], CfiReason::CfaExpression { at: 43 }),

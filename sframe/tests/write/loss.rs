@@ -25,6 +25,9 @@ fn rows_have_to_ascend() {
         let function = Function::new(0x10, 4, &rows);
         let reason = LostReason::Unsorted { offset: rows[1].0 };
         assert_eq!(losses(Format::V2, Abi::Amd64Little, &function), [(0x10, 4, reason)]);
+        let builder = Builder::new(Format::V2, Abi::Amd64Little).unwrap();
+        let lost = builder.check(&function).unwrap_err();
+        assert_eq!((lost.start, lost.size, lost.reason), (0x10, 4, reason));
     }
 }
 
