@@ -147,6 +147,7 @@ mod tests {
         let top = VirtAddr::new(u64::MAX);
         assert_eq!(top.checked_add(1), None);
         assert_eq!(top.wrapping_add(1), VirtAddr::new(0));
+        assert_eq!(VirtAddr::new(0).wrapping_sub(1), top);
         assert_eq!(VirtAddr::new(0).checked_sub(1), None);
         assert_eq!(VirtAddr::new(7).checked_offset_from(VirtAddr::new(8)), None);
     }

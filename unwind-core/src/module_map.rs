@@ -288,5 +288,7 @@ mod tests {
             let scanned = map.iter().find(|module| module.text.contains(&addr));
             assert_eq!(map.find(addr), scanned, "{addr}");
         }
+        // Ascending, whatever it is gone through by.
+        assert!((&map).into_iter().is_sorted_by_key(|module| module.text.start));
     }
 }

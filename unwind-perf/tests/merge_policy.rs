@@ -396,6 +396,7 @@ fn reorder_releases_a_round_when_the_next_but_one_ends() {
     }
     reorder.round();
     assert!(drain(&mut reorder).is_empty(), "the next pass can have older ones");
+    assert_eq!(reorder.oldest(), Some(1));
     for time in [8, 12, 5, 6, 10] {
         reorder.push(time, 8, time);
     }
@@ -403,7 +404,7 @@ fn reorder_releases_a_round_when_the_next_but_one_ends() {
     assert_eq!(drain(&mut reorder), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
     reorder.finish();
     assert_eq!(drain(&mut reorder), [10, 12]);
-    assert_eq!(reorder.bytes(), 0);
+    assert_eq!((reorder.bytes(), reorder.oldest()), (0, None));
     assert_eq!((reorder.counts().early, reorder.counts().disordered), (0, 0));
 }
 

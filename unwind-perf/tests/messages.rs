@@ -85,6 +85,7 @@ fn every_error_of_an_event_says_something_of_its_own_and_which_errno_it_is() {
     texts.extend(attach.map(|(error, _)| error.to_string()));
     texts.extend(request.map(|error| error.to_string()));
     texts.push(RemoveError::OwnDelivery.to_string());
+    assert_eq!(RemoveError::Removed.to_string(), RequestError::Removed.to_string());
     texts.push(DetachError::NotAttached.to_string());
     texts.extend(aux.map(|(error, _)| error.to_string()));
     check_messages(&texts);

@@ -10,7 +10,7 @@ use core::convert::Infallible;
 
 use unwind_core::{
     Arch, Base, CfaRule, DwarfReg, FrameContext, FramePc, Memory, Origin, ReadError, RegRule, Row,
-    RowSource, VirtAddr,
+    RowSource, SliceMemory, UnwindCache, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, Ia32, Ia32Regs, Prologue, X86_64, X86_64Regs};
 
@@ -362,4 +362,20 @@ fn the_frame_pointer_row_is_that_of_the_word_size() {
     let row: Option<Row> = RowSource::<Ia32>::row(&mut FramePointers, &frame, &mut none).unwrap();
     let expected = Row::new(CfaRule::fp(8), RegRule::AtCfa(-4), RegRule::AtCfa(-8));
     assert_eq!(row, Some(expected.with_origin(Origin::FramePointer)));
+}
+
+#[test]
+fn frame_pointers_lead_to_the_same_frames_through_words_at_hand() {
+    // Each frame: where the caller's is, and the return address.
+    let words = [0x7010_u64, 0x1111, 0x7020, 0x2222, 0x7030, 0x3333, 0, 0];
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let regs = X86_64Regs::new(0x1000, 0x7000, 0x7000);
+    let mut walker = Walker::new(X86_64::FOUR_LEVEL, FramePointers);
+    let mut lent = UnwindCache::<8, Infallible>::new();
+    let mut at_hand = SliceMemory::new(VirtAddr::new(0x7000), &bytes);
+    walker.trace(regs, &mut at_hand, &mut lent);
+    let mut copied = Code { start: 0x7000, bytes: &bytes };
+    let frames: Vec<_> = walker.frames(regs, &mut copied).map(|frame| frame.pc).collect();
+    assert_eq!(frames.len(), 4);
+    assert!(lent.frames().map(|frame| frame.pc).eq(frames));
 }

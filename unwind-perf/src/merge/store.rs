@@ -173,13 +173,10 @@ impl<S> Store<S> {
         self.entries.range(Key::any_thread(cookie)).map(|(&key, entry)| (key, entry))
     }
 
-    /// Adds an entry that is not there.
+    /// Adds an entry that is not there, and not known to be over.
     pub(super) fn insert(&mut self, key: Key, entry: Entry<S>) {
         self.bytes = self.bytes.saturating_add(entry.bytes());
         self.by_rank.insert((entry.rank(), key));
-        if let Some(over) = entry.over {
-            self.by_over.insert((over, key));
-        }
         self.entries.insert(key, entry);
     }
 

@@ -57,13 +57,12 @@ impl Entry {
         let is_page = self.is_page(space, level);
         let no_execute = if space.no_execute { 0 } else { NO_EXECUTE };
         let must_be_zero = match space.mode {
-            PagingMode::Off => 0,
             PagingMode::TwoLevel if is_page && matches!(level, Level::Pd) => {
                 // Bits 13 to 20 are bits 32 to 39 of the address.
                 let width = if width < 40 { width } else { 40 };
                 bits(width.wrapping_sub(19), 22)
             }
-            PagingMode::TwoLevel => 0,
+            PagingMode::Off | PagingMode::TwoLevel => 0,
             PagingMode::Pae if matches!(level, Level::Pdpt) => {
                 bits(1, 3) | bits(5, 9) | bits(width, 64)
             }

@@ -126,6 +126,7 @@ fn guest_memory_of_rust_vmm_is_read_with_its_holes() {
     guest.write_slice(b"in the guest", GuestAddress(1 << 32 | 0x1ff4)).unwrap();
     let space = AddressSpace::new(FourLevel, CR3);
     let mut memory = PagedMemory::new(VmMemory::new(&*guest), space);
+    assert_eq!(*memory.space(), space);
     let mut buf = [0; 12];
     assert_eq!((memory.read(VirtAddr::new(0xff4), &mut buf), &buf), (Ok(()), b"in the guest"));
     for addr in [0x1000, 0x2000, 0xff8] {
