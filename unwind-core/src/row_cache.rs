@@ -307,3 +307,67 @@ impl<A: Arch, S: RowSource<A>, const N: usize> RowSource<A> for Cached<'_, S, N>
         self.source.generation()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::{CfaRule, RegRule};
+
+    const WORD: WordSize = WordSize::Eight;
+    const ROW: Row = Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::Same);
+
+    fn with_rows<const N: usize>(addrs: impl IntoIterator<Item = u64>) -> RowCache<N> {
+        let mut cache = RowCache::new();
+        for addr in addrs {
+            assert!(cache.insert(addr, &ROW, WORD));
+        }
+        cache
+    }
+
+    #[test]
+    fn neighbours_spread_over_all_sets() {
+        let cache = with_rows::<64>(1..=64);
+        let kept = cache.sets.as_flattened().chunks(SET).map(|set| set[..WAYS].iter());
+        for mut set in kept {
+            assert!(set.any(|key| *key != EMPTY), "{cache:?}");
+        }
+    }
+
+    #[test]
+    fn a_row_remembers_where_its_callers_is() {
+        let mut cache = with_rows::<64>([0x1000, 0x2000]);
+        let callee = cache.get(0x1000, KeptRow::NONE).unwrap();
+        let caller = cache.get(0x2000, callee).unwrap();
+        assert_ne!(caller.place, callee.place);
+        let callee = cache.get(0x1000, KeptRow::NONE).unwrap();
+        assert_eq!(callee.row.guess(), caller.place);
+    }
+
+    #[test]
+    fn the_callers_row_is_first_looked_for_where_the_callee_remembers_it() {
+        let mut cache = with_rows::<64>([0x1000]);
+        // Where no other way leads to it.
+        let place = RowCache::<64>::set_of(0x2001) ^ SET;
+        let words = cache.sets.as_flattened_mut();
+        (words[place], words[place + WAYS]) = (0x2001, ShortRow::new(&ROW, WORD).unwrap().bits());
+        let callee = cache.get(0x1000, KeptRow::NONE).unwrap();
+        assert!(cache.get(0x2000, callee).is_none());
+        // Bits above those of a place say nothing.
+        let callee = KeptRow { row: callee.row.with_guess(place | 0xff00), ..callee };
+        assert_eq!(cache.get(0x2000, callee).unwrap().place, place);
+    }
+
+    #[test]
+    fn in_a_full_set_the_first_that_was_not_used_since_makes_room() {
+        // All were used when they came. The fifth begins again, at the first.
+        let mut cache = with_rows::<4>(1..=5);
+        for (used, addr, gone) in [(2, 6, 3), (6, 7, 4), (2, 8, 5)] {
+            let row = cache.get(used, KeptRow::NONE).unwrap();
+            cache.touch(row.place);
+            assert!(cache.insert(addr, &ROW, WORD));
+            assert!(cache.get(gone, KeptRow::NONE).is_none(), "{gone}");
+            assert!(cache.get(used, KeptRow::NONE).is_some(), "{used}");
+        }
+    }
+}

@@ -266,4 +266,61 @@ mod tests {
             assert_eq!(ShortRow::FRAME_POINTER.row(word), Some(row));
         }
     }
+
+    const SAVED: RegRule = RegRule::AtCfa(-16);
+
+    fn short(cfa: CfaRule, fp: RegRule, origin: Origin) -> ShortRow {
+        let row = Row::new(cfa, RegRule::AtCfa(-8), fp).with_origin(origin);
+        ShortRow::new(&row, WordSize::Eight).unwrap()
+    }
+
+    /// The three ways to read the slots, of which each row has one.
+    fn slots_of(row: ShortRow) -> [Option<u64>; 3] {
+        [row.slots_from_sp(), row.slots_from_fp(), row.slots_by_fp()]
+    }
+
+    #[test]
+    fn each_row_has_its_slots_in_one_way() {
+        for (bytes, slots) in [(16, 2), (0x1000, 0x200), (0x3fff_fff8, 0x07ff_ffff)] {
+            let (sp, fp) = (CfaRule::sp(bytes), CfaRule::fp(bytes));
+            assert_eq!(slots_of(short(sp, SAVED, Origin::Table)), [Some(slots), None, None]);
+            assert_eq!(slots_of(short(fp, SAVED, Origin::Table)), [None, Some(slots), None]);
+            assert_eq!(slots_of(short(fp, SAVED, Origin::FramePointer)), [None, None, Some(slots)]);
+        }
+        let higher = Row::new(CfaRule::sp(0x4000_0000), RegRule::AtCfa(-8), SAVED);
+        assert!(ShortRow::new(&higher, WordSize::Eight).is_none());
+        let outermost = ShortRow::new(&Row::outermost(), WordSize::Eight).unwrap();
+        assert_eq!(slots_of(outermost), [None; 3]);
+        assert_eq!(slots_of(ShortRow::NONE), [None; 3]);
+    }
+
+    #[test]
+    fn a_row_that_is_marked_as_used_again_is_the_row_before() {
+        let (sp, fp) = (CfaRule::sp(16), CfaRule::fp(16));
+        let outermost = ShortRow::new(&Row::outermost(), WordSize::Eight).unwrap();
+        for row in [
+            short(sp, SAVED, Origin::Table),
+            short(sp, RegRule::Same, Origin::BuiltTable),
+            short(fp, SAVED, Origin::Table),
+            ShortRow::FRAME_POINTER,
+            outermost,
+        ] {
+            let unused = row.with_use(false);
+            assert!(row.is_used() && !unused.is_used());
+            // What takes it for a plain row would not mark it.
+            assert_eq!(slots_of(unused), [None; 3]);
+            assert_eq!(unused.row(WordSize::Eight), row.row(WordSize::Eight));
+            assert_eq!(unused.with_use(true).bits(), row.bits());
+            assert_eq!(unused.with_use(false).bits(), unused.bits());
+        }
+    }
+
+    #[test]
+    fn sixteen_bits_of_a_guess_are_kept_and_no_other_bit_changes() {
+        let row = short(CfaRule::sp(16), SAVED, Origin::Table);
+        let guessed = row.with_guess(0x5_a50f);
+        assert_eq!(guessed.guess(), 0xa50f);
+        assert_eq!(guessed.with_guess(0x0f5a).guess(), 0x0f5a);
+        assert_eq!(guessed.with_guess(0).bits(), row.bits());
+    }
 }

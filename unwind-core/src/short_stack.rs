@@ -163,3 +163,56 @@ pub(crate) fn highest_cfa(word: WordSize, stack_end: Option<u64>) -> u64 {
     let highest = word.max_value().min(u64::MAX << (MAX_SLOTS_BITS + 4));
     stack_end.map_or(highest, |end| end.min(highest))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::{DwarfReg, Registers, SliceMemory, VirtAddr};
+
+    struct Toy;
+    #[derive(Clone, Copy, Debug)]
+    struct NoRegs;
+
+    impl Registers for NoRegs {
+        fn pc(&self) -> u64 {
+            0
+        }
+        fn sp(&self) -> u64 {
+            0
+        }
+        fn fp(&self) -> Option<u64> {
+            None
+        }
+        fn get(&self, _: DwarfReg) -> Option<u64> {
+            None
+        }
+    }
+
+    impl Arch for Toy {
+        type Regs = NoRegs;
+        const WORD: WordSize = WordSize::Eight;
+    }
+
+    #[test]
+    fn the_slot_just_below_the_end_of_the_stack_is_read_and_the_one_above_is_not() {
+        let bytes = [1_u64, 2, 3, 4].map(u64::to_le_bytes);
+        let (start, stack_end) = (0x1000, 0x1018);
+        let (mut words, base) = Words::new(start, &bytes, start, stack_end).unwrap();
+        let ends = [2, 3, 4].map(|slots| words.above(base, slots));
+        assert_eq!(ends.map(|end| words.return_address(end)), [Some(2), Some(3), None]);
+
+        let mem = &mut SliceMemory::new(VirtAddr::new(start), bytes.as_flattened());
+        let mut addresses = Addresses { arch: &Toy, mem, stack_end };
+        let ends = [2, 3, 4].map(|slots| addresses.above(start, slots));
+        assert_eq!(ends.map(|end| addresses.return_address(end)), [Some(2), Some(3), None]);
+    }
+
+    #[test]
+    fn steps_end_below_the_stacks_end_and_where_an_offset_can_still_be_added() {
+        assert_eq!(highest_cfa(WordSize::Eight, None), 0xffff_fff0_0000_0000);
+        assert_eq!(highest_cfa(WordSize::Four, None), 0xffff_ffff);
+        assert_eq!(highest_cfa(WordSize::Eight, Some(0x7000)), 0x7000);
+        assert_eq!(highest_cfa(WordSize::Eight, Some(u64::MAX)), 0xffff_fff0_0000_0000);
+    }
+}

@@ -13,8 +13,8 @@ use core::convert::Infallible;
 
 use no_regs::{NoRegs, Toy};
 use unwind_core::{
-    Base, Cached, CfaRule, DwarfReg, FrameContext, FramePc, Memory, Origin, RegRule, Row, RowCache,
-    RowSource, SliceMemory, VirtAddr,
+    Base, Cached, CfaRule, DwarfReg, FrameContext, FramePc, KeptRow, Memory, Origin, RegRule, Row,
+    RowCache, RowSource, SliceMemory, VirtAddr,
 };
 
 /// A row for each address, from all rules there are; the generation takes
@@ -147,6 +147,24 @@ fn a_return_address_shares_the_row_of_its_call() {
     ask(&mut cached, FramePc::Exact(VirtAddr::new(0x1000)));
     ask(&mut cached, FramePc::Exact(VirtAddr::new(0x1001)));
     assert_eq!((cache.stats().hits, cache.stats().misses), (1, 2));
+}
+
+#[test]
+fn a_row_that_a_walk_used_stays_when_room_is_made() {
+    let mut cache = RowCache::<4>::new();
+    let mut cached = Cached::new(Same(PUSHED), &mut cache);
+    // The fifth takes the place of the first, and the others are no longer used.
+    for pc in 1..=5 {
+        ask(&mut cached, FramePc::Exact(VirtAddr::new(pc)));
+    }
+    let mut quick = |pc| RowSource::<Toy>::quick(&mut cached, VirtAddr::new(pc), KeptRow::NONE);
+    let second = quick(2).unwrap();
+    assert!(quick(3).is_some());
+    RowSource::<Toy>::used(&mut cached, second);
+    ask(&mut cached, FramePc::Exact(VirtAddr::new(6)));
+    let mut is_kept =
+        |pc| RowSource::<Toy>::quick(&mut cached, VirtAddr::new(pc), KeptRow::NONE).is_some();
+    assert_eq!([1, 2, 3, 4, 5, 6].map(&mut is_kept), [false, true, false, true, true, true]);
 }
 
 #[test]
