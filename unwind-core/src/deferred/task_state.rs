@@ -208,3 +208,44 @@ impl fmt::Debug for TaskState {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::deferred::client::SlotSet;
+
+    fn slots<const COUNT: usize>() -> [Slot; COUNT] {
+        let mut all = SlotSet::from_bits(u32::MAX);
+        core::array::from_fn(|_| all.pop().unwrap())
+    }
+
+    #[test]
+    fn only_a_served_mark_without_a_request_in_this_entry_is_taken_out() {
+        let [asked, not_asked, never] = slots();
+        let state = TaskState::new();
+        assert!(state.replace_word(state.word(), state.word().ask(asked)));
+        state.serve(asked);
+        state.serve(not_asked);
+        let before = state.served();
+        state.take_out_served(asked);
+        state.take_out_served(never);
+        assert_eq!(state.served(), before);
+        state.take_out_served(not_asked);
+        assert_eq!(state.served().slots(), asked.set());
+    }
+
+    #[test]
+    fn a_new_entry_forgets_all_served_marks_and_a_late_access_to_them_fails() {
+        let [first, second] = slots();
+        let state = TaskState::new();
+        state.serve(first);
+        state.serve(second);
+        let before = state.served();
+        state.forget_served();
+        assert!(state.served().slots().is_empty());
+        state.serve(first);
+        state.serve(second);
+        assert!(!state.replace_served(before, before.take_out(first.set())));
+    }
+}

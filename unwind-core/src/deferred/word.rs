@@ -256,6 +256,22 @@ mod tests {
     }
 
     #[test]
+    fn entries_are_even_or_odd_and_of_one_half() {
+        for (number, is_upper, is_odd) in [
+            (0, false, false),
+            (1, false, true),
+            (0x7fff, false, true),
+            (0x8000, true, false),
+            (0xfffe, true, false),
+            (0xffff, true, true),
+        ] {
+            let entry = Word::from_bits(!Word::ENTRY | number).entry();
+            let found = (entry.number(), entry.is_upper(), entry.is_odd());
+            assert_eq!(found, (number, is_upper, is_odd));
+        }
+    }
+
+    #[test]
     fn a_purge_always_changes_the_word() {
         let full = Word::from_bits(u64::MAX);
         assert_eq!(full.purge(slots(0)).entry(), full.entry());

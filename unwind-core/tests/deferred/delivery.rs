@@ -1,5 +1,7 @@
 //! Deliveries: one walk an entry, rounds, and what a callback may do.
 
+use core::sync::atomic::Ordering;
+
 use unwind_core::*;
 
 use crate::{
@@ -57,6 +59,19 @@ fn r1_7_a_client_may_do_anything_while_it_is_called() {
     assert_eq!(calls.len(), 1);
     assert!(kernel.return_to_user(&other_task).is_empty());
     assert_eq!(kernel.drops().client_cancelled, 2);
+}
+
+#[test]
+fn clients_are_called_on_a_cpu_of_any_number() {
+    let kernel = Kernel::new();
+    let [client] = kernel.register();
+    let task = Task::new(STACK);
+    for cpu in (0..70).chain([u32::MAX - 1, u32::MAX]) {
+        kernel.ask(&task, client);
+        kernel.unwind.host().cpu.store(cpu, Ordering::SeqCst);
+        assert_eq!(kernel.return_to_user(&task).len(), 1, "{cpu}");
+        kernel.unwind.host().cpu.store(0, Ordering::SeqCst);
+    }
 }
 
 #[test]
