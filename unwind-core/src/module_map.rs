@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn f16_neighbours_that_touch_are_both_added_and_the_end_is_exclusive() {
+    fn f16_neighbours_that_touch_are_all_there_in_order_and_the_end_is_exclusive() {
         let mut map = ModuleMap::new();
         map.add(module(0x2000, 0x3000)).unwrap();
         map.add(module(0x1000, 0x2000)).unwrap();
@@ -203,6 +203,11 @@ mod tests {
         for (addr, table) in expected {
             assert_eq!(found(&map, addr), table, "{addr:#x}");
         }
+        let mut tables = [0x1000, 0x2000, 0x3000].into_iter();
+        for module in &map {
+            assert_eq!(Some(module.table), tables.next());
+        }
+        assert_eq!(tables.next(), None);
     }
 
     #[test]
@@ -244,6 +249,7 @@ mod tests {
         for addr in [0, 0x1001, 0x2000] {
             assert!(map.remove(VirtAddr::new(addr)).is_none(), "{addr:#x}");
         }
+        assert!(!map.is_empty());
         assert_eq!(map.remove(VirtAddr::new(0x1000)), Some(module(0x1000, 0x2000)));
         assert!(map.is_empty());
     }

@@ -338,6 +338,7 @@ fn nothing_is_taken_over_when_modules_the_code_or_the_stack_changed() {
     task.stack_end = STACK + 4 * FRAME;
     assert_eq!(task.walk(leaf(PLAIN), &mut stack), 0);
     assert!(matches!(task.last.end(), Some(End::Step(StepError::BeyondStack { .. }))));
+    assert!(!task.last.is_complete() && !task.last.is_empty());
     task.stack_end = u64::MAX / 2;
     assert_eq!(task.walk(leaf(PLAIN), &mut stack), 0);
 
