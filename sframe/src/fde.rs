@@ -411,6 +411,7 @@ mod tests {
     fn a_pc_counts_from_the_start_of_its_block() {
         let whole = fde(Version::V2, Abi::Amd64Little, 0, 0);
         let blocks = fde(Version::V2, Abi::Amd64Little, 0x10, 16);
+        assert!(blocks.is_mask() && !whole.is_mask());
         for (pc, offset, in_block) in [
             (0xfff, None, None),
             (0x1000, Some(0), Some(0)),

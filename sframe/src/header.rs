@@ -410,7 +410,12 @@ mod tests {
             for flags in 0..=u8::MAX {
                 let parsed = Header::parse(&with(&[(2, version), (3, flags)]));
                 match flags & !known {
-                    0 => assert_eq!(parsed.unwrap().flags.bits(), flags),
+                    0 => {
+                        let found = parsed.unwrap().flags;
+                        assert_eq!(found.bits(), flags);
+                        let each = [found.sorted(), found.frame_pointer(), found.pcrel()];
+                        assert_eq!(each, [1, 2, 4].map(|bit| flags & bit != 0));
+                    }
                     _ => assert_eq!(parsed, Err(Error::UnknownFlags(flags)), "v{version}"),
                 }
             }
@@ -476,5 +481,17 @@ mod tests {
             .map(|bytes| Header::parse(bytes).unwrap_err().at().0)
             .collect();
         assert_eq!(at, [0, 2, 3, 4]);
+    }
+
+    #[test]
+    fn tables_may_end_with_the_section_and_meet() {
+        let met = Header::parse(&with(&[(16, 0)])).unwrap();
+        // No rows: the functions are the last of the section.
+        assert_eq!(met.check(met.len()), Ok(()));
+        let len = met.len() - 1;
+        assert_eq!(met.check(len), Err(Error::FdesOutside { end: met.len(), len }));
+        let overlap = Error::TablesOverlap { fdes_end: met.len(), fres_start: len };
+        let before = Header::parse(&with(&[(16, 1), (24, 0x2f)])).unwrap();
+        assert_eq!(before.check(before.len()), Err(overlap));
     }
 }

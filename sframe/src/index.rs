@@ -438,3 +438,92 @@ impl<'a> Source for Indexed<'_, 'a, '_> {
         Ok(false)
     }
 }
+
+#[cfg(test)]
+#[allow(
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+mod tests {
+    extern crate alloc;
+    use alloc::vec;
+
+    use testdata::{Function, Row, SectionBuilder};
+
+    use super::*;
+
+    /// How many of so many words an index makes use of.
+    fn used(section: &Section<'_>, words: usize) -> usize {
+        let mut memory = vec![0; words];
+        let index = section.index(&mut memory);
+        let pairs = index.checkpoints.long.len() + index.checkpoints.points.len();
+        index.order.map_or(0, <[u32]>::len) + index.granules.len() + 2 * pairs
+    }
+
+    /// Functions that touch one another, 0x1800 bytes each.
+    fn table(flags: u8, row_counts: &[u32]) -> SectionBuilder {
+        let rows = |count| (0..count).map(|row| Row::sp(row, &[8])).collect();
+        let functions = (0_i64..).zip(row_counts);
+        SectionBuilder {
+            flags,
+            functions: functions
+                .map(|(at, &count)| Function::new(at * 0x1800 - 0x4000, 0x1800, rows(count)))
+                .collect(),
+            ..SectionBuilder::amd64(2)
+        }
+    }
+
+    #[test]
+    fn the_words_that_an_index_asks_for_are_those_that_it_makes_use_of() {
+        let sorted = table(SectionBuilder::SORTED, &[65, 3, 63, 100, 500, 1]);
+        let mut unsorted = table(0, &[65, 3, 63, 100, 500, 1]);
+        unsorted.functions.reverse();
+        // Starts over 0x7800 bytes; 4, 6 and 31 points.
+        let words = 7 + 2 + 2 * (1 + 4 + 1 + 6 + 1 + 31);
+        for (table, words) in [(sorted, words), (unsorted, words + 6)] {
+            let bytes = table.build();
+            let section = Section::parse(&bytes).unwrap().at(0x40_0000);
+            assert_eq!(section.index_len(), words);
+            assert_eq!([words, 9 * words].map(|len| used(&section, len)), [words; 2]);
+        }
+    }
+
+    #[test]
+    fn as_many_long_functions_as_fit_have_a_checkpoint() {
+        let bytes = table(SectionBuilder::SORTED, &[65, 65, 65]).build();
+        let section = Section::parse(&bytes).unwrap();
+        let granules = 3 + 2;
+        assert_eq!(used(&section, granules + 1), granules);
+        assert_eq!(used(&section, granules + 4), granules + 4);
+        assert_eq!(used(&section, granules + 3 * 2 * 5), granules + 3 * 2 * 5);
+    }
+
+    #[test]
+    fn a_function_of_64_rows_is_entered_at_a_checkpoint() {
+        let bytes = table(SectionBuilder::SORTED, &[64, 63]).build();
+        let section = Section::parse(&bytes).unwrap();
+        let mut memory = vec![0; section.index_len()];
+        let index = section.index(&mut memory);
+        let passed = |function, rows, target| {
+            Indexed(&index).checkpoint(function, rows, target).map(|point| point.passed)
+        };
+        assert_eq!(
+            [15, 16, 47, 48, 900].map(|target| passed(0, 64, target)),
+            [None, Some(16), Some(32), Some(48), Some(48)]
+        );
+        assert_eq!(passed(1, 63, 62), None);
+    }
+
+    #[test]
+    fn rows_that_a_table_has_no_bytes_for_need_no_memory() {
+        let mut bytes = table(SectionBuilder::SORTED, &[100]).build();
+        let rows = Section::parse(&bytes).unwrap().header().fre_len;
+        // The number of rows of the first function.
+        bytes[28 + 12..][..4].copy_from_slice(&u32::MAX.to_le_bytes());
+        let section = Section::parse(&bytes).unwrap();
+        let points = usize::try_from(rows / 2 / EVERY).unwrap();
+        assert_eq!(section.index_len(), 2 + 2 + 2 * points);
+    }
+}

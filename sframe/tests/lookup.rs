@@ -354,3 +354,18 @@ fn no_bytes_are_no_tables() {
     assert_eq!(sections.find(0x1000), Ok(None));
     assert_eq!(Section::parse(&[]).unwrap_err(), Error::Truncated(SectionOffset(0)));
 }
+
+#[test]
+fn functions_come_in_the_order_of_the_table_as_many_as_are_left() {
+    let mut table = SectionBuilder { flags: 0, ..SectionBuilder::amd64(2) };
+    for start in [0x200, 0, 0x100] {
+        table = table.function(Function::new(start, 16, vec![Row::sp(0, &[8])]));
+    }
+    let bytes = table.build();
+    let mut fdes = Section::parse(&bytes).unwrap().fdes();
+    for (left, start) in [(3, 0x200), (2, 0), (1, 0x100)] {
+        assert_eq!(fdes.size_hint(), (left, Some(left)));
+        assert_eq!(fdes.next().unwrap().unwrap().range.start, start);
+    }
+    assert_eq!((fdes.size_hint(), fdes.next()), ((0, Some(0)), None));
+}

@@ -291,6 +291,10 @@ fn a_table_that_cannot_be_opened_says_why() {
     // More bytes than the table has are no matter.
     let remote = RemoteSection::open(&mut memory, 0x5000, u64::MAX).unwrap();
     assert_eq!(remote.addr(), 0x5000);
+    // A table without functions is a header.
+    let none = SectionBuilder::amd64(3).build();
+    assert_eq!(none.len(), 28);
+    assert!(RemoteSection::open(&mut Pages::new(&none, 0x5000), 0x5000, 28).is_ok());
 }
 
 /// Bytes at 0x5000 that another thread may write to, or take away in parts.

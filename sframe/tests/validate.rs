@@ -299,7 +299,21 @@ fn functions_of_size_zero_at_others_are_notes() {
         // Its row is behind its end, of course.
         assert!(all.iter().all(|(_, fault)| fault.severity() == Severity::Note));
     }
-    // Alone it is nothing.
+    // The other is the one that reaches furthest, or the last at the same start.
+    let sized = |start, size| Function::new(start, size, vec![Row::sp(0, &[8])]);
+    for (functions, other) in [
+        (vec![sized(0x100, 0x100), sized(0x110, 8), empty(0x150)], 0),
+        (vec![sized(0x100, 0x20), sized(0x130, 0), empty(0x130)], 1),
+        (vec![sized(0x100, 0x20), sized(0x120, 0), empty(0x120)], 1),
+    ] {
+        let all = faults(&SectionBuilder { functions, ..SectionBuilder::amd64(2) });
+        let at = SectionOffset(28 + 2 * 20);
+        assert!(all.contains(&(Some(2), Fault::EmptyNeighbour { at, other })), "{all:?}");
+    }
+    // At the end of another, or alone, it is nothing.
+    let behind =
+        SectionBuilder::amd64(3).function(ok(0x100)).function(Function::new(0x120, 0, vec![]));
+    assert_eq!(faults(&behind), []);
     let alone =
         SectionBuilder::amd64(2).function(Function::new(0x90, 0, vec![])).function(ok(0x100));
     assert_eq!(faults(&alone), [(Some(0), Fault::NoRows(SectionOffset(28)))]);
@@ -428,6 +442,18 @@ fn functions_that_all_share_many_rows_take_bounded_time() {
     }
     let (_, summary) = findings(&bytes, 0);
     assert!(summary.rows <= 16 * u64::from(fre_len));
+}
+
+#[test]
+fn a_function_may_say_as_many_rows_as_are_looked_at_and_no_more() {
+    let mut bytes = SectionBuilder::amd64(2).function(ok(0)).build();
+    let max_rows = u32::try_from(Section::parse(&bytes).unwrap().max_rows()).unwrap();
+    let too_many = Fault::TooManyRows(SectionOffset(28));
+    for (rows, is_too_many) in [(max_rows, false), (max_rows + 1, true)] {
+        bytes[28 + 12..][..4].copy_from_slice(&rows.to_le_bytes());
+        let (all, _) = findings(&bytes, 0);
+        assert_eq!(all.iter().any(|finding| finding.fault == too_many), is_too_many, "{all:?}");
+    }
 }
 
 #[test]
