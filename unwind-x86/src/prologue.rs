@@ -156,14 +156,14 @@ impl Code<'_> {
     /// ```
     #[inline(never)]
     fn realigning(&self, behind: &[u8]) -> Option<Row> {
-        if let Some((_, after_lea)) = self.lea_of_cfa(self.ahead)
+        if let Some(after_lea) = self.behind_lea_of_cfa(self.ahead)
             && self.is_and_sp(after_lea)
         {
             return Some(self.row(0, RegRule::Same));
         }
         if self.is_and_sp(self.ahead) {
             let lea = behind.get(behind.len().checked_sub(self.lea_len())?..)?;
-            return self.lea_of_cfa(lea).map(|_| self.row(0, RegRule::Same));
+            return self.behind_lea_of_cfa(lea).map(|_| self.row(0, RegRule::Same));
         }
         if let Some(reg) = self.push_of_ra(self.ahead) {
             return self.ends_with_and_sp(behind).then(|| self.row_from(reg, RegRule::Same));
@@ -188,14 +188,14 @@ impl Code<'_> {
         Row::new(cfa, RegRule::AtCfa(self.slot().wrapping_neg()), fp)
     }
 
-    /// `lea reg, [rsp + slot]`: the register, and what follows.
-    fn lea_of_cfa<'b>(&self, code: &'b [u8]) -> Option<(DwarfReg, &'b [u8])> {
-        let (high, code) = self.rex(code)?;
+    /// What follows `lea reg, [rsp + slot]`.
+    fn behind_lea_of_cfa<'b>(&self, code: &'b [u8]) -> Option<&'b [u8]> {
+        let (_, code) = self.rex(code)?;
         match code {
             [0x8d, modrm, 0x24, n, rest @ ..]
                 if modrm & 0xc7 == 0x44 && i32::from(*n) == self.slot() =>
             {
-                Some((self.register(high & 4 != 0, modrm >> 3), rest))
+                Some(rest)
             }
             _ => None,
         }

@@ -9,8 +9,8 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, Base, CfaRule, DwarfReg, FrameContext, FramePc, Memory, Origin, ReadError, RegRule, Row,
-    RowSource, SliceMemory, UnwindCache, VirtAddr, Walker,
+    Arch, Base, CfaRule, DwarfReg, FrameContext, FramePc, KeptRow, Memory, Origin, ReadError,
+    RegRule, Row, RowSource, SliceMemory, UnwindCache, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, Ia32, Ia32Regs, Prologue, X86_64, X86_64Regs};
 
@@ -133,6 +133,12 @@ fn the_other_exits_of_a_64_bit_frame_are_followed_to_the_return() {
     assert_eq!(row_64(0x40_1001, &add, 0), sp_64(0x110, RegRule::AtCfa(-16)));
     let mov = [0x48, 0x89, 0xec, 0x5d, 0xc2, 0x10, 0x00];
     assert_eq!(row_64(0x40_1001, &mov, 0), fp_64(16, RegRule::AtCfa(-16)));
+    let add = [0x48, 0x83, 0xc4, 0x18, 0x5d, 0xc3];
+    assert_eq!(row_64(0x40_1001, &add, 0), sp_64(0x28, RegRule::AtCfa(-16)));
+    let far = [0x48, 0x8d, 0xa5, 0x00, 0xff, 0xff, 0xff, 0x48, 0x81, 0xc4, 0, 1, 0, 0, 0x5d, 0xc3];
+    assert_eq!(row_64(0x40_1001, &far, 0), fp_64(16, RegRule::AtCfa(-16)));
+    // pop rsp.
+    assert_eq!(row_64(0x40_1001, &[0x5c, 0x5d, 0xc3], 0), None);
     let vector = [0xc5, 0xf8, 0x77, 0x5d, 0xc3];
     assert_eq!(row_64(0x40_1001, &vector, 0), sp_64(16, RegRule::AtCfa(-16)));
 }
@@ -287,6 +293,52 @@ fn each_instruction_of_a_32_bit_function_that_realigns_its_stack_has_its_row() {
 }
 
 #[test]
+fn any_register_but_the_stack_pointer_may_keep_the_cfa_while_a_stack_is_realigned() {
+    // In the order of their numbers in instructions: rax, rcx, rdx, rbx.
+    let low = [0, 2, 1, 3].map(|number| (None, number)).into_iter().zip([0, 1, 2, 3]);
+    // rbp, rsi, rdi.
+    let behind_sp = [6, 4, 5].map(|number| (None, number)).into_iter().zip([5, 6, 7]);
+    let high = [8, 11, 15].map(|number| (Some(0x41), number)).into_iter().zip([0, 3, 7]);
+    for ((prefix, number), bits) in low.chain(behind_sp).chain(high) {
+        // and rsp, -64; push [reg-8].
+        let mut code = vec![0x48, 0x83, 0xe4, 0xc0];
+        code.extend(prefix);
+        code.extend([0xff, 0x70 | bits, 0xf8]);
+        let cfa = CfaRule::Offset(Base::Reg(DwarfReg(number)), 0);
+        let row = Row::new(cfa, RegRule::AtCfa(-8), SAME).with_origin(Origin::Instructions);
+        assert_eq!(row_64(0x40_1003, &code, 4), Some(row), "{code:x?}");
+    }
+}
+
+#[test]
+fn what_only_looks_like_a_realigned_stack_has_no_row() {
+    const AND: [u8; 4] = [0x48, 0x83, 0xe4, 0xc0];
+    const PUSH: [u8; 4] = [0x41, 0xff, 0x72, 0xf8];
+    let lea = [0x4c, 0x8d, 0x54, 0x24, 0x08];
+    assert_eq!(row_64(0x40_1003, &[&lea[..], &AND].concat(), 0), sp_64(8, SAME));
+    for (what, lea) in [
+        ("another slot", [0x4c, 0x8d, 0x54, 0x24, 0x10]),
+        ("a long offset", [0x4c, 0x8d, 0x94, 0x24, 0x08]),
+        ("no offset", [0x4c, 0x8d, 0x14, 0x24, 0x08]),
+        ("an index", [0x4c, 0x8d, 0x54, 0x64, 0x08]),
+    ] {
+        let code = [&lea[..], &AND].concat();
+        assert_eq!([0, 5].map(|at| row_64(0x40_1003, &code, at)), [None; 2], "{what}");
+    }
+    for (what, code, at) in [
+        ("no rounding", [&[0x90; 4][..], &PUSH].concat(), 4),
+        ("another slot", [&AND[..], &[0x41, 0xff, 0x72, 0xf0]].concat(), 4),
+        ("another push", [&AND[..], &[0x41, 0xff, 0x72, 0xf0, 0x55]].concat(), 8),
+    ] {
+        assert_eq!(row_64(0x40_1003, &code, at), None, "{what}");
+    }
+    // lea esp, [ebp-4]; pop ecx; pop ebp; lea esp, [ecx-8]; ret: not at the
+    // return address.
+    let exit = [0x8d, 0x65, 0xfc, 0x59, 0x5d, 0x8d, 0x61, 0xf8, 0xc3];
+    assert_eq!(row_32(0x804_9003, &exit, 0), None);
+}
+
+#[test]
 fn a_push_that_sets_up_no_frame_is_an_entry_only_where_a_function_may_start() {
     // push rbp; push rbx; sub rsp, 8.
     let code = [0xc3, 0x55, 0x53, 0x48, 0x83, 0xec, 0x08];
@@ -358,6 +410,8 @@ fn the_frame_pointer_row_is_that_of_the_word_size() {
     let row: Option<Row> = RowSource::<X86_64>::row(&mut FramePointers, &frame, &mut none).unwrap();
     let expected = Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
     assert_eq!(row, Some(expected.with_origin(Origin::FramePointer)));
+    let quick = RowSource::<X86_64>::quick(&mut FramePointers, pc.addr(), KeptRow::NONE);
+    assert!(quick.is_some(), "no lookup is needed");
     let frame = FrameContext { pc, sp: 0, fp: None, registers: None };
     let row: Option<Row> = RowSource::<Ia32>::row(&mut FramePointers, &frame, &mut none).unwrap();
     let expected = Row::new(CfaRule::fp(8), RegRule::AtCfa(-4), RegRule::AtCfa(-8));

@@ -3,6 +3,7 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
+    clippy::panic,
     clippy::std_instead_of_alloc,
     reason = "tests"
 )]
@@ -128,9 +129,13 @@ fn a_table_that_is_malformed_or_of_another_cpu_leaves_the_walk_to_the_fallback()
     let (pcs, end) =
         walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut zeroes);
     assert_eq!(pcs, [0x40_1010]);
-    assert!(matches!(end, End::Table(SframeMemoryError::Table(RemoteError::Table(_)))), "{end}");
+    let End::Table(error @ SframeMemoryError::Table(RemoteError::Table(_))) = end else {
+        panic!("{end}")
+    };
+    assert!(!error.is_not_resident());
 
-    let foreign = SectionBuilder::aarch64(3, false).build();
+    let function = Function::new(0x1000, 0x80, vec![Fre::sp(0, &[16])]);
+    let foreign = SectionBuilder::aarch64(3, false).function(function).build();
     let mut target = Target::default().put(TABLE, &foreign).stack(&FRAMES);
     let (_, end) = walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut target);
     assert_eq!(end, End::Step(StepError::ZeroFramePointer), "by the frame pointer, which is none");

@@ -11,8 +11,8 @@ use core::convert::Infallible;
 use std::collections::BTreeMap;
 
 use unwind_core::{
-    Arch, CfaRule, End, FramePc, Memory, NoRows, Origin, ReadError, RegRule, Registers, Row,
-    RowSource, StepError, VirtAddr, Walker, WordSize,
+    Arch, CfaRule, End, FrameContext, FramePc, Memory, NoRows, Origin, ReadError, RegRule,
+    Registers, Row, RowSource, StepError, VirtAddr, Walker, WordSize,
 };
 use unwind_x86::{FramePointers, Ia32, Ia32Regs, Prologue, SignalTrampolines, X86_64, X86_64Regs};
 
@@ -261,6 +261,10 @@ fn both_trampolines_of_32_bit_code_are_known_by_their_bytes() {
         }
         let found = base.signal_context(VirtAddr::new(0x6000 + at), sp, &mut target).unwrap();
         assert_eq!(found, (context_at != u64::MAX).then_some(expected), "{code:x?} +{at}");
+        let pc = FramePc::Exact(VirtAddr::new(0x6000 + at));
+        let frame = FrameContext { pc, sp, fp: None, registers: None };
+        let row = RowSource::<Ia32>::row(&mut SignalTrampolines, &frame, &mut target).unwrap();
+        assert_eq!(row, found.map(|_| Row::signal_context()), "{code:x?} +{at}");
     }
 }
 
