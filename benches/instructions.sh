@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Counts instructions by callgrind: a frame of each unwinder, hot and in time
-# order, a lookup, a request.
+# order, a lookup, a miss of the cache (with the lookup, the step and keeping the
+# row), a request.
 #
 #   benches/instructions.sh [FILE...]      (the committed corpora if none is named)
 #
@@ -26,7 +27,7 @@ figure() { # MODE NAME FEWER MORE COUNT FILE: instructions a frame
     awk -v ir="$((ir2 - ir1))" -v n="$((n2 - n1))" 'BEGIN { printf " %9.1f", ir / n }'
 }
 
-unwinders=(unwind framehop simple-frame-rs gimli)
+unwinders=(unwind incremental framehop simple-frame-rs gimli)
 tables=(plain v2 indexed simple-frame-rs gimli)
 printf '%-24s' "instructions a frame"
 printf ' %9.9s' "${unwinders[@]}"
@@ -49,6 +50,15 @@ for file in "$@"; do
     printf '%-24s' "$(basename "$file" .snap)"
     for table in "${tables[@]}"; do
         figure lookup "$table" 1 2 20000 "$file"
+    done
+    printf '\n'
+done
+
+printf '\n%-24s %9s %9s\n' "instructions a miss" V3 V2
+for file in "$@"; do
+    printf '%-24s' "$(basename "$file" .snap)"
+    for version in V3 V2; do
+        figure misses "$version" 1 2 200 "$file"
     done
     printf '\n'
 done

@@ -207,11 +207,18 @@ fn requests(effort: Effort) {
             [first, repeated, delivery].map(|time| (time - clock) / clients as f64);
         println!("{clients:>10} {first:>12.1} {repeated:>12.1} {delivery:>24.1}");
     }
-    println!("request, repeated, on CPUs at once, each for its own task: ns");
-    println!("{:>10} {:>12}", "CPUs", "");
+    println!("request, on CPUs at once, each for its own task: ns");
+    println!("{:>10} {:>12} {:>24}", "CPUs", "repeated", "first, and delivery");
     let cpus = thread::available_parallelism().unwrap().get();
     for cpus in (0..).map(|power| 1_usize << power).take_while(|&count| count <= cpus) {
-        println!("{cpus:>10} {:>12.1}", on_cpus(cpus, effort));
+        let repeated = |deferral: &Deferral, task: &Task| assert!(deferral.request(task, 0));
+        let whole = |deferral: &Deferral, task: &Task| {
+            assert!(deferral.request(task, 0));
+            deferral.deliver(task, 1);
+        };
+        let repeated = on_cpus(cpus, effort, Task::asked, repeated);
+        let whole = on_cpus(cpus, effort, |_| Task::new(), whole);
+        println!("{cpus:>10} {repeated:>12.1} {whole:>24.1}");
     }
 }
 
@@ -229,27 +236,32 @@ fn ask(deferral: &Deferral, task: &Task, clients: usize) -> f64 {
     nanoseconds(start)
 }
 
-/// The shortest time of a repeated request on so many CPUs that all ask.
-fn on_cpus(cpus: usize, effort: Effort) -> f64 {
-    const REPEATS: usize = 10_000;
+/// The shortest time of something that so many CPUs do at once, each with its
+/// own task: that of the CPU that takes longest.
+fn on_cpus(
+    cpus: usize,
+    effort: Effort,
+    task: impl Fn(&Deferral) -> Task + Sync,
+    act: impl Fn(&Deferral, &Task) + Sync,
+) -> f64 {
+    const REPEATS: usize = 1000;
     let (deferral, barrier) = (Deferral::new(1), Barrier::new(cpus));
-    let rounds = if effort.is_test() { 1 } else { 200 };
-    let shortest = |_| {
-        let task = Task::new();
-        assert!(deferral.request(&task, 0));
+    let rounds = if effort.is_test() { 1 } else { 2000 };
+    let shortest = || {
+        let task = task(&deferral);
         let mut shortest = f64::MAX;
         for _ in 0..rounds {
             barrier.wait();
             let start = Instant::now();
             for _ in 0..REPEATS {
-                assert!(deferral.request(black_box(&task), 0));
+                act(&deferral, black_box(&task));
             }
             shortest = shortest.min(nanoseconds(start) / REPEATS as f64);
         }
         shortest
     };
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..cpus).map(|cpu| scope.spawn(move || shortest(cpu))).collect();
+        let threads: Vec<_> = (0..cpus).map(|_| scope.spawn(shortest)).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).fold(0.0, f64::max)
     })
 }

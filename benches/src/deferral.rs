@@ -18,6 +18,14 @@ impl Task {
     pub fn new() -> Self {
         Self(TaskState::new())
     }
+
+    /// A task in an entry in which the first client has asked.
+    #[must_use]
+    pub fn asked(deferral: &Deferral) -> Self {
+        let task = Self::new();
+        assert!(deferral.request(&task, 0));
+        task
+    }
 }
 
 /// A host that has nothing to do.

@@ -11,7 +11,7 @@ use unwind_x86::{FramePointers, X86_64, X86_64Regs};
 
 use crate::corpus::{Corpus, Module, Tables};
 use crate::own_stack::Top;
-use crate::{Framehop, Gimli, MAX_FRAMES, Unwind, Unwinder as _};
+use crate::{Framehop, Gimli, Incremental, MAX_FRAMES, Unwind, Unwinder as _};
 
 /// A range of this process's address space.
 #[derive(Clone, Debug)]
@@ -112,6 +112,12 @@ fn regs(top: &Top<'_>) -> X86_64Regs {
 pub fn walk(unwind: &mut Unwind, top: &Top<'_>) -> usize {
     let mut memory = top.stack;
     unwind.walk_from(regs(top), &mut memory)
+}
+
+/// The same, going on from the last walk.
+pub fn walk_again(incremental: &mut Incremental, top: &Top<'_>) -> usize {
+    let mut memory = top.stack;
+    incremental.walk_from(0, regs(top), &mut memory)
 }
 
 /// The same by framehop.

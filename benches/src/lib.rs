@@ -30,7 +30,7 @@ mod unwind;
 use unwind_snapshot::Snapshot;
 
 pub use rivals::{FramePointerLoop, Framehop, Gimli, SimpleFrame};
-pub use unwind::{Incremental, Stats, Unwind};
+pub use unwind::{CachedUnwind, Incremental, MissingUnwind, Stats, Unwind};
 
 /// No walk has more frames: as many as Linux keeps.
 pub const MAX_FRAMES: usize = 510;

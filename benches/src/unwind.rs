@@ -16,22 +16,29 @@ use crate::{MAX_FRAMES, Unwinder};
 pub use unwind_core::CacheStats as Stats;
 
 type Map = ModuleMap<SframeModule<'static>, 256>;
-type Rows<'a> = Cached<'a, Or<SframeSource<'a, 'static, 256>, FramePointers>, 512>;
+type Rows<'a, const ROWS: usize> =
+    Cached<'a, Or<SframeSource<'a, 'static, 256>, FramePointers>, ROWS>;
 
 /// A walker over SFrame tables with a cache of 512 rows in front.
-pub struct Unwind {
+pub type Unwind = CachedUnwind<512>;
+
+/// The same with a cache that hardly ever has a row.
+pub type MissingUnwind = CachedUnwind<4>;
+
+/// A walker over SFrame tables with a cache of so many rows in front.
+pub struct CachedUnwind<const ROWS: usize> {
     map: Box<Map>,
-    cache: Box<RowCache<512>>,
+    cache: Box<RowCache<ROWS>>,
     trace: Box<UnwindCache<MAX_FRAMES, sframe::Error>>,
 }
 
-impl fmt::Debug for Unwind {
+impl<const ROWS: usize> fmt::Debug for CachedUnwind<ROWS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unwind").field("cache", &self.cache).finish_non_exhaustive()
+        f.debug_struct("CachedUnwind").field("cache", &self.cache).finish_non_exhaustive()
     }
 }
 
-impl Unwind {
+impl<const ROWS: usize> CachedUnwind<ROWS> {
     /// A walker over tables of version 3.
     #[must_use]
     pub fn new(corpus: &Corpus) -> Self {
@@ -87,7 +94,7 @@ impl Unwind {
     }
 }
 
-impl Unwinder for Unwind {
+impl<const ROWS: usize> Unwinder for CachedUnwind<ROWS> {
     fn walk(&mut self, snapshot: &Snapshot<'_>) -> usize {
         let (regs, mut memory) = sample(snapshot);
         self.walk_from(regs, &mut memory)
@@ -106,10 +113,10 @@ impl Unwinder for Unwind {
     }
 }
 
-fn walker<'a>(
+fn walker<'a, const ROWS: usize>(
     map: &'a Map,
-    cache: &'a mut RowCache<512>,
-) -> Walker<X86_64, Rows<'a>, FramePointers> {
+    cache: &'a mut RowCache<ROWS>,
+) -> Walker<X86_64, Rows<'a, ROWS>, FramePointers> {
     // Code without a table is found by the cache, too.
     let source = RowSource::<X86_64>::or(SframeSource::new(map), FramePointers);
     Walker::new(X86_64::FOUR_LEVEL, Cached::new(source, cache)).fallback(FramePointers)
@@ -143,6 +150,22 @@ impl Incremental {
         Self { unwind: Unwind::new(corpus), lasts: Vec::new(), at: 0, taken_over: 0 }
     }
 
+    /// Goes on from the last walk of a thread to the stack at `regs`; returns
+    /// how many frames there are.
+    #[inline]
+    pub fn walk_from(&mut self, thread: u32, regs: X86_64Regs, memory: &mut impl Memory) -> usize {
+        let at = self.lasts.iter().position(|(of, _)| *of == thread);
+        self.at = at.unwrap_or(self.lasts.len());
+        if at.is_none() {
+            self.lasts.push((thread, Box::default()));
+        }
+        let (_, last) = &mut self.lasts[self.at];
+        let Unwind { map, cache, .. } = &mut self.unwind;
+        walker(map, cache).retrace(regs, memory, last);
+        self.taken_over += last.taken_over();
+        last.len()
+    }
+
     /// How many of the frames of all walks were taken over.
     #[must_use]
     pub const fn taken_over(&self) -> usize {
@@ -162,18 +185,8 @@ impl Incremental {
 
 impl Unwinder for Incremental {
     fn walk(&mut self, snapshot: &Snapshot<'_>) -> usize {
-        let thread = snapshot.thread;
-        let at = self.lasts.iter().position(|(of, _)| *of == thread);
-        self.at = at.unwrap_or(self.lasts.len());
-        if at.is_none() {
-            self.lasts.push((thread, Box::default()));
-        }
-        let (_, last) = &mut self.lasts[self.at];
         let (regs, mut memory) = sample(snapshot);
-        let Unwind { map, cache, .. } = &mut self.unwind;
-        walker(map, cache).retrace(regs, &mut memory, last);
-        self.taken_over += last.taken_over();
-        last.len()
+        self.walk_from(snapshot.thread, regs, &mut memory)
     }
 
     fn frames(&self) -> Vec<u64> {

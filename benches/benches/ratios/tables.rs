@@ -36,12 +36,16 @@ fn look_up(name: &str, lookups: &Lookups, effort: Effort) {
     let expected = lookup::gimli(tables, pcs);
     assert_eq!(lookup::plain(&section, pcs), expected, "{name}");
     assert_eq!(lookup::simple_frame(tables, pcs), expected, "{name}");
-    let times = effort.race(&mut [
-        &mut || _ = black_box(lookup::plain(&section, black_box(pcs))),
-        &mut || _ = black_box(lookup::indexed(&indexed, black_box(pcs))),
-        &mut || _ = black_box(lookup::gimli(tables, black_box(pcs))),
-        &mut || _ = black_box(lookup::simple_frame(tables, black_box(pcs))),
-    ]);
+    let parts: Vec<_> = pcs.chunks(500).collect();
+    let times = effort.race_in_parts(
+        parts.len(),
+        &mut [
+            &mut |at| _ = black_box(lookup::plain(&section, black_box(parts[at]))),
+            &mut |at| _ = black_box(lookup::indexed(&indexed, black_box(parts[at]))),
+            &mut |at| _ = black_box(lookup::gimli(tables, black_box(parts[at]))),
+            &mut |at| _ = black_box(lookup::simple_frame(tables, black_box(parts[at]))),
+        ],
+    );
     let per: Vec<_> = times.iter().map(|time| time / pcs.len() as f64).collect();
     line("lookup", name, per[0], "gimli", per[2]);
     line("lookup, with an index", name, per[1], "gimli", per[2]);

@@ -4,7 +4,8 @@ use std::hint::black_box;
 
 use unwind_benches::corpus::Corpus;
 use unwind_benches::timing::Effort;
-use unwind_benches::{Framehop, Gimli, Unwind, Unwinder, compare};
+use unwind_benches::{Framehop, Gimli, Incremental, Unwind, Unwinder, compare};
+use unwind_snapshot::Snapshot;
 
 use super::{fact, line};
 
@@ -12,6 +13,7 @@ pub(crate) fn measure(corpus: &Corpus, effort: Effort) {
     frames(corpus);
     rows_at_hand(corpus);
     replay(corpus, effort);
+    replay_incrementally(corpus, effort);
     hot(corpus, effort);
 }
 
@@ -53,10 +55,24 @@ fn rows_at_hand(corpus: &Corpus) {
 /// All snapshots in time order, caches kept.
 fn replay(corpus: &Corpus, effort: Effort) {
     let (mut unwind, mut framehop) = (Unwind::new(corpus), Framehop::new(corpus));
-    let pass = |unwinder: &mut dyn Unwinder| {
-        corpus.snapshots.iter().map(|snapshot| black_box(unwinder.walk(snapshot))).sum()
-    };
-    contest("replay", corpus, [&mut unwind, &mut framehop], pass, effort);
+    let [ours, theirs] = race(&in_time(corpus), [&mut unwind, &mut framehop], effort);
+    line("replay", &corpus.name, ours, "framehop", theirs);
+}
+
+/// The same, where each walk goes on from the last one of its thread.
+fn replay_incrementally(corpus: &Corpus, effort: Effort) {
+    let (mut incremental, mut unwind) = (Incremental::new(corpus), Unwind::new(corpus));
+    let mut frames = 0;
+    for snapshot in &corpus.snapshots {
+        frames += incremental.walk(snapshot);
+        unwind.walk(snapshot);
+        assert_eq!(incremental.frames(), unwind.frames(), "{}", corpus.name);
+        assert_eq!(incremental.end(), unwind.end(), "{}", corpus.name);
+    }
+    let percent = 100.0 * incremental.taken_over() as f64 / frames as f64;
+    fact("frames taken over", &corpus.name, &format!("{percent:.1} %"));
+    let [ours, theirs] = race(&in_time(corpus), [&mut incremental, &mut unwind], effort);
+    line("replay, incremental", &corpus.name, ours, "unwind, whole walks", theirs);
 }
 
 /// One snapshot after another, each again and again.
@@ -64,23 +80,32 @@ fn hot(corpus: &Corpus, effort: Effort) {
     const ROUNDS: usize = 20;
     let (mut unwind, mut framehop) = (Unwind::new(corpus), Framehop::new(corpus));
     let from = corpus.snapshots.len().saturating_sub(20) / 2;
-    let some: Vec<_> = corpus.snapshots.iter().skip(from).take(20).collect();
-    let pass = |unwinder: &mut dyn Unwinder| {
-        let again = some.iter().flat_map(|snapshot| std::iter::repeat_n(snapshot, ROUNDS));
-        again.map(|snapshot| black_box(unwinder.walk(black_box(snapshot)))).sum()
-    };
-    contest("hot", corpus, [&mut unwind, &mut framehop], pass, effort);
+    let some = corpus.snapshots.iter().skip(from).take(20);
+    let parts: Vec<_> = some.map(|snapshot| vec![snapshot; ROUNDS]).collect();
+    let [ours, theirs] = race(&parts, [&mut unwind, &mut framehop], effort);
+    line("hot", &corpus.name, ours, "framehop", theirs);
 }
 
-fn contest(
-    what: &str,
-    corpus: &Corpus,
-    [unwind, framehop]: [&mut dyn Unwinder; 2],
-    pass: impl Fn(&mut dyn Unwinder) -> usize,
+/// All snapshots in time order, in parts that take well below a millisecond.
+fn in_time(corpus: &Corpus) -> Vec<Vec<&Snapshot<'static>>> {
+    corpus.snapshots.chunks(16).map(|part| part.iter().collect()).collect()
+}
+
+/// The time a frame of each of two unwinders, which walk part after part.
+fn race(
+    parts: &[Vec<&Snapshot<'_>>],
+    unwinders: [&mut dyn Unwinder; 2],
     effort: Effort,
-) {
-    let frames: [usize; 2] = [pass(unwind), pass(framehop)];
-    let (ours, theirs) = effort.duel(|| _ = pass(unwind), || _ = pass(framehop));
-    let [ours, theirs] = [ours / frames[0] as f64, theirs / frames[1] as f64];
-    line(what, &corpus.name, ours, "framehop", theirs);
+) -> [f64; 2] {
+    let walk = |unwinder: &mut dyn Unwinder, part: &[&Snapshot<'_>]| {
+        part.iter().map(|snapshot| black_box(unwinder.walk(black_box(snapshot)))).sum::<usize>()
+    };
+    let [first, second] = unwinders;
+    let frames = [&mut *first, &mut *second]
+        .map(|unwinder| parts.iter().map(|part| walk(unwinder, part)).sum::<usize>());
+    let times = effort.race_in_parts(
+        parts.len(),
+        &mut [&mut |at| _ = walk(first, &parts[at]), &mut |at| _ = walk(second, &parts[at])],
+    );
+    [times[0] / frames[0] as f64, times[1] / frames[1] as f64]
 }

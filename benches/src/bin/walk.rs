@@ -4,6 +4,7 @@
 //! ```text
 //! walk hot|replay|cold UNWINDER ROUNDS SNAPSHOTS FILE
 //! walk lookup plain|v2|indexed|gimli|simple-frame-rs ROUNDS PCS FILE
+//! walk misses V3|V2 ROUNDS SNAPSHOTS FILE
 //! walk request first|repeated|return ROUNDS 0 0
 //! walk check FILE...
 //! ```
@@ -11,7 +12,8 @@
 //! `hot` walks each snapshot ROUNDS times before the next, `replay` all of them
 //! in time order ROUNDS times, `cold` forgets all before each. The last line
 //! says how many frames that were, resp. lookups that found a row: `lookup` does
-//! those of the walks in one image, without the walks.
+//! those of the walks in one image, without the walks. `misses` is `replay` with a
+//! cache that is too small, and says how often that had no row.
 #![allow(
     clippy::panic,
     clippy::std_instead_of_core,
@@ -26,8 +28,10 @@ use unwind_benches::corpus::Corpus;
 use unwind_benches::deferral::{Deferral, Task};
 use unwind_benches::lookup::{self, Lookups};
 use unwind_benches::{
-    FramePointerLoop, Framehop, Gimli, Incremental, SimpleFrame, Unwind, Unwinder, compare,
+    FramePointerLoop, Framehop, Gimli, Incremental, MissingUnwind, SimpleFrame, Unwind, Unwinder,
+    compare,
 };
+use unwind_snapshot::Snapshot;
 
 fn unwinder(name: &str, corpus: &Corpus) -> Box<dyn Unwinder> {
     match name {
@@ -53,19 +57,35 @@ fn main() {
         [mode, name, rounds, count, file] => {
             let corpus = Corpus::open(Path::new(file));
             let (rounds, count) = (rounds.parse().unwrap(), count.parse().unwrap());
-            if *mode == "lookup" {
-                return look_up(name, rounds, count, &Lookups::new(&corpus));
+            match *mode {
+                "lookup" => look_up(name, rounds, count, &Lookups::new(&corpus)),
+                "misses" => miss(name, rounds, &middle(&corpus, count), &corpus),
+                _ => measure(mode, name, rounds, &middle(&corpus, count), &corpus),
             }
-            measure(mode, name, rounds, count, &corpus);
         }
         _ => panic!("see the source for how it is used"),
     }
 }
 
-fn measure(mode: &str, name: &str, rounds: usize, count: usize, corpus: &Corpus) {
-    // From the middle: programs start alike.
+/// So many snapshots from the middle: programs start alike.
+fn middle(corpus: &Corpus, count: usize) -> Vec<Snapshot<'static>> {
     let from = corpus.snapshots.len().saturating_sub(count) / 2;
-    let snapshots = corpus.snapshots.iter().skip(from).take(count).copied().collect::<Vec<_>>();
+    corpus.snapshots.iter().skip(from).take(count).copied().collect()
+}
+
+fn miss(version: &str, rounds: usize, snapshots: &[Snapshot<'_>], corpus: &Corpus) {
+    let mut unwind = match version {
+        "V3" => MissingUnwind::new(corpus),
+        "V2" => MissingUnwind::v2(corpus),
+        _ => panic!("no version {version}"),
+    };
+    for snapshot in (0..rounds).flat_map(|_| snapshots) {
+        black_box(unwind.walk(black_box(snapshot)));
+    }
+    println!("{}", unwind.stats().misses);
+}
+
+fn measure(mode: &str, name: &str, rounds: usize, snapshots: &[Snapshot<'_>], corpus: &Corpus) {
     let mut unwinder = unwinder(name, corpus);
     let mut frames = 0_usize;
     let mut add = |unwinder: &mut dyn Unwinder, snapshot| {
@@ -78,7 +98,7 @@ fn measure(mode: &str, name: &str, rounds: usize, count: usize, corpus: &Corpus)
         "replay" => (0..rounds)
             .for_each(|_| snapshots.iter().for_each(|snapshot| add(&mut *unwinder, snapshot))),
         "cold" => (0..rounds).for_each(|_| {
-            for snapshot in &snapshots {
+            for snapshot in snapshots {
                 unwinder.forget();
                 add(&mut *unwinder, snapshot);
             }
