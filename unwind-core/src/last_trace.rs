@@ -516,3 +516,66 @@ fn verify_by_reading<A: Arch, M: Memory>(frames: &[Kept], arch: &A, mem: &mut M)
     };
     frames.iter().take_while(|frame| is_same(frame)).count()
 }
+
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "tests")]
+mod tests {
+    extern crate alloc;
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::SliceMemory;
+    use crate::arch::toy::Toy;
+
+    const START: u64 = 0x1000;
+    /// How many words of the stack a frame takes, the last of which is the
+    /// return address.
+    const WORDS: usize = 4;
+
+    /// Frames to which steps of these kinds led, and their stack.
+    fn stack(kinds: &[u8]) -> (Vec<Kept>, Vec<u64>) {
+        let words: Vec<u64> = (0..kinds.len() * WORDS).map(|word| 0x40 << word).collect();
+        let frame = |(number, &fp_slots): (usize, &u8)| {
+            let ra_at = number * WORDS + WORDS - 1;
+            let fp = words.get(ra_at - usize::from(fp_slots).min(3)).copied().unwrap_or(0);
+            let sp = START + 8 * u64::try_from(ra_at + 1).unwrap_or(0);
+            Kept { pc: words[ra_at], sp, fp, fp_slots, is_fp_known: true, ..Kept::NONE }
+        };
+        (kinds.iter().enumerate().map(frame).collect(), words)
+    }
+
+    /// How many frames are as they were, by either way.
+    fn verified(frames: &[Kept], words: &[u64]) -> (usize, usize) {
+        let words: Vec<[u8; 8]> = words.iter().map(|word| word.to_le_bytes()).collect();
+        let start = VirtAddr::new(START);
+        let at_hand = verify_at_hand(frames, &Toy, start, &words);
+        let mut mem = SliceMemory::new(start, words.as_flattened());
+        (at_hand, verify_by_reading(frames, &Toy, &mut mem))
+    }
+
+    #[test]
+    fn words_at_hand_tell_as_much_as_words_that_are_read() {
+        const KINDS: [u8; 4] = [0, 1, 2, Kept::OTHER];
+        for number in 0..4_usize.pow(5) {
+            let kinds = [0, 2, 4, 6, 8].map(|bit| KINDS[number >> bit & 3]);
+            let (frames, words) = stack(&kinds);
+            let whole = kinds.iter().take_while(|kind| **kind != Kept::OTHER).count();
+            assert_eq!(verified(&frames, &words), (whole, whole), "{kinds:?}");
+            for cut in 0..words.len() {
+                let (at_hand, read) = verified(&frames, &words[..cut]);
+                assert_eq!(at_hand, read, "{kinds:?}, {cut} words");
+            }
+            for one in 0..words.len() {
+                // The same bit in another one, too, or in it alone: nothing makes
+                // up for it.
+                for other in one..words.len() {
+                    let mut words = words.clone();
+                    words[one] |= 1;
+                    words[other] |= 1;
+                    let (at_hand, read) = verified(&frames, &words);
+                    assert_eq!(at_hand, read, "{kinds:?}, {one}, {other}");
+                }
+            }
+        }
+    }
+}

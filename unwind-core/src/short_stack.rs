@@ -168,31 +168,8 @@ pub(crate) fn highest_cfa(word: WordSize, stack_end: Option<u64>) -> u64 {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::{DwarfReg, Registers, SliceMemory, VirtAddr};
-
-    struct Toy;
-    #[derive(Clone, Copy, Debug)]
-    struct NoRegs;
-
-    impl Registers for NoRegs {
-        fn pc(&self) -> u64 {
-            0
-        }
-        fn sp(&self) -> u64 {
-            0
-        }
-        fn fp(&self) -> Option<u64> {
-            None
-        }
-        fn get(&self, _: DwarfReg) -> Option<u64> {
-            None
-        }
-    }
-
-    impl Arch for Toy {
-        type Regs = NoRegs;
-        const WORD: WordSize = WordSize::Eight;
-    }
+    use crate::arch::toy::Toy;
+    use crate::{SliceMemory, VirtAddr};
 
     #[test]
     fn the_slot_just_below_the_end_of_the_stack_is_read_and_the_one_above_is_not() {

@@ -10,9 +10,9 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, Base, Cached, CfaRule, DwarfReg, End, FrameContext, LastTrace, Memory, Origin, ReadError,
-    RegRule, Registers, Row, RowCache, RowSource, StepError, TargetCode, UnwindCache, VirtAddr,
-    Walker, WordSize,
+    AnyCode, Arch, Base, Cached, CfaRule, DwarfReg, End, FrameContext, LastTrace, Memory, Origin,
+    ReadError, RegRule, Registers, Row, RowCache, RowSource, StepError, TargetCode, UnwindCache,
+    VirtAddr, Walker, WordSize,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -355,6 +355,14 @@ fn code_without_a_generation_is_asked_about_each_frame() {
     for _ in 0..3 {
         assert_eq!(task.walk(leaf(PLAIN), &mut stack), 0);
     }
+}
+
+#[test]
+fn code_of_which_nothing_is_known_never_changes_and_other_code_may() {
+    struct Tracee;
+    impl TargetCode for Tracee {}
+    assert_eq!(Tracee.generation(), None);
+    assert!(AnyCode.generation().is_some());
 }
 
 #[test]
