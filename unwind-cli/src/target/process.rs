@@ -8,11 +8,14 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::ptrace;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use crate::error::Error;
@@ -23,6 +26,12 @@ use crate::target::tracee::{self, Report};
 /// How long all threads together may take to stop. One that sleeps where
 /// signals cannot wake it, such as the parent in `vfork`, does not stop at all.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often a thread is tried again that another one takes the place of, which
+/// executes a program.
+const EXEC_TRIES: u32 = 10;
+/// How long a process is left alone whose threads are all gone that were found.
+const EXEC_PAUSE: Duration = Duration::from_millis(1);
 
 /// A process whose threads are stopped for as long as this value lives.
 #[derive(Debug)]
@@ -62,7 +71,18 @@ impl StoppedProcess {
             threads: Vec::new(),
             unstoppable: Vec::new(),
         };
-        stopped.stop_all_threads()?;
+        let deadline = Instant::now().checked_add(STOP_TIMEOUT);
+        loop {
+            stopped.stop_all_threads()?;
+            stopped.drop_ended();
+            let none = stopped.threads.is_empty() && stopped.unstoppable.is_empty();
+            // One that executes another program may have replaced all of them.
+            let again = none && stopped.is_there();
+            if !again || deadline.is_none_or(|deadline| Instant::now() >= deadline) {
+                break;
+            }
+            sleep(EXEC_PAUSE);
+        }
         stopped.threads.sort_unstable_by_key(|thread| thread.id);
         if !stopped.threads.is_empty() {
             return Ok(stopped);
@@ -104,14 +124,49 @@ impl StoppedProcess {
             if fresh.is_empty() {
                 return Ok(());
             }
-            let mut seized = Vec::new();
-            for thread in fresh {
-                if self.seize(thread)? {
-                    seized.push(thread);
-                }
-            }
+            let seized = self.seize_all(&fresh)?;
             self.wait_for_stops(seized, deadline);
         }
+    }
+
+    /// Begins to trace threads; returns those that have not ended.
+    fn seize_all(&self, threads: &[Pid]) -> Result<Vec<Pid>, Error> {
+        let ends = Ends::of(self.threads().collect());
+        std::thread::scope(|scope| {
+            // With one thread there is nothing to wait for.
+            let others = threads.len() > 1 || !self.threads.is_empty();
+            let watch = others.then(|| scope.spawn(|| ends.watch()));
+            let mut seized = Vec::new();
+            let result = threads.iter().try_for_each(|&thread| {
+                if self.seize(thread)? {
+                    seized.push(thread);
+                    ends.add(thread);
+                }
+                Ok(())
+            });
+            ends.stop();
+            if let Some(watch) = watch {
+                watch.thread().unpark();
+            }
+            result.map(|()| seized)
+        })
+    }
+
+    /// Takes out threads that ended behind their stop, as they do at an exec by
+    /// one that did not stop in time. It waits until their ends have been seen.
+    fn drop_ended(&mut self) {
+        self.threads.retain(|thread| {
+            let is_held = Self::registers(thread.id).is_some();
+            is_held || tracee::poll(thread.id) == Ok(None)
+        });
+    }
+
+    /// Whether any thread is alive. One look may find the id of a thread that is
+    /// to have another one, and that one still dead.
+    fn is_there(&self) -> bool {
+        let is_alive =
+            |&thread: &Pid| Status::read(thread.as_raw()).is_ok_and(|status| !status.is_dead());
+        (0..EXEC_TRIES).any(|_| self.list_threads().is_ok_and(|all| all.iter().any(is_alive)))
     }
 
     fn list_threads(&self) -> Result<Vec<Pid>, Error> {
@@ -128,16 +183,27 @@ impl StoppedProcess {
 
     /// Begins to trace a thread and asks it to stop; `false` if it has ended.
     fn seize(&self, thread: Pid) -> Result<bool, Error> {
-        match ptrace::seize(thread, ptrace::Options::empty()) {
-            Ok(()) => Ok(ptrace::interrupt(thread).is_ok()),
-            Err(Errno::ESRCH) => Ok(false),
-            Err(errno) => match Status::read(thread.as_raw()) {
-                Err(_) => Ok(false),
+        for tries_left in (0..EXEC_TRIES).rev() {
+            let errno = match ptrace::seize(thread, ptrace::Options::empty()) {
+                Ok(()) => return Ok(ptrace::interrupt(thread).is_ok()),
+                Err(Errno::ESRCH) => return Ok(false),
+                Err(errno) => errno,
+            };
+            match Status::read(thread.as_raw()) {
+                Err(_) => return Ok(false),
                 // The first thread may end before the others.
-                Ok(status) if status.is_dead() => Ok(false),
-                Ok(status) => Err(self.refusal(status, errno)),
-            },
+                Ok(status) if status.is_dead() => return Ok(false),
+                // It was seized under the id that it had before its exec.
+                Ok(status) if status.tracer == nix::unistd::gettid().as_raw() => {
+                    return Ok(ptrace::interrupt(thread).is_ok());
+                }
+                // An exec by another thread, which the kernel waits for, has taken
+                // the id over: the thread that had it is the one that is refused.
+                Ok(status) if errno == Errno::EPERM && status.tracer == 0 && tries_left > 0 => {}
+                Ok(status) => return Err(self.refusal(status, errno)),
+            }
         }
+        Ok(false)
     }
 
     /// Why the kernel does not let us trace a thread.
@@ -179,6 +245,42 @@ impl StoppedProcess {
             }
             sleep(pause);
             pause = pause.saturating_mul(2).min(Duration::from_millis(2));
+        }
+    }
+}
+
+/// The ends of traced threads, which have to be asked for while another thread
+/// is being seized: an exec in one thread goes on when the ends of all others
+/// have been seen, and until it is done the kernel lets a seizure wait.
+struct Ends {
+    traced: Mutex<Vec<Pid>>,
+    is_over: AtomicBool,
+}
+
+impl Ends {
+    /// How often they are asked for.
+    const PERIOD: Duration = Duration::from_millis(1);
+
+    fn of(traced: Vec<Pid>) -> Self {
+        Self { traced: Mutex::new(traced), is_over: AtomicBool::new(false) }
+    }
+
+    fn add(&self, thread: Pid) {
+        self.traced.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+    }
+
+    fn stop(&self) {
+        self.is_over.store(true, Ordering::Release);
+    }
+
+    fn watch(&self) {
+        // Ends only: a stop is for the thread that traces.
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
+        while !self.is_over.load(Ordering::Acquire) {
+            let mut traced = self.traced.lock().unwrap_or_else(PoisonError::into_inner);
+            traced.retain(|&thread| waitid(Id::Pid(thread), flags) == Ok(WaitStatus::StillAlive));
+            drop(traced);
+            std::thread::park_timeout(Self::PERIOD);
         }
     }
 }

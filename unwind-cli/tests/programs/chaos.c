@@ -44,6 +44,37 @@ static int forks(void) {
     return 0;
 }
 
+static void *nothing(void *depth) {
+    // Some end at once, some while they are looked for, some while they are read.
+    usleep((uintptr_t)depth * (uintptr_t)depth * 20);
+    return 0;
+}
+
+// Has eight more threads at a time, which come and go, half of them detached.
+static int threads(void) {
+    while (!has_input()) {
+        pthread_t some[8];
+        for (uintptr_t i = 0; i < 8; i++)
+            if (pthread_create(&some[i], 0, nothing, (void *)i)) return 1;
+        for (int i = 0; i < 8; i++) i % 2 ? pthread_detach(some[i]) : pthread_join(some[i], 0);
+    }
+    return 0;
+}
+
+static void *execs_behind(void *argv) {
+    execs(argv);
+    exit(0);
+}
+
+// The same as execs, but by a thread that takes the place of the first one.
+static int thread_execs(char **argv) {
+    pthread_t another, third;
+    if (pthread_create(&third, 0, nothing, (void *)100)) return 1;
+    if (pthread_create(&another, 0, execs_behind, argv)) return 1;
+    pthread_join(another, 0);
+    return 1;
+}
+
 // Maps its own file as code and unmaps it.
 static int unmaps(void) {
     int file = open("/proc/self/exe", O_RDONLY);
@@ -130,6 +161,8 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "ends")) return ends(argc > 2 ? atol(argv[2]) : 0);
     if (!strcmp(what, "execs")) return execs(argv);
     if (!strcmp(what, "forks")) return forks();
+    if (!strcmp(what, "threads")) return threads();
+    if (!strcmp(what, "thread-execs")) return thread_execs(argv);
     if (!strcmp(what, "unmaps")) return unmaps();
     return 2;
 }
