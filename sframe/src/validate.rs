@@ -338,7 +338,6 @@ impl<V> Validator<'_, '_, V> {
         match fde.row(&fre) {
             _ if meaningless => {}
             Err(error) => self.report(function, Fault::Malformed(error))?,
-            Ok(row) if row.is_outermost() => {}
             Ok(row) if is_impossible_ra(fde.dialect.abi, row.ra()) => {
                 self.report(function, Fault::ImpossibleRa(at))?;
             }

@@ -352,6 +352,11 @@ fn unusual_rows_are_notes() {
             Fault::RowBehindEnd { at: at_3, start: 16 },
         ),
         (v2.clone().function(bad(vec![Row::sp(3, &[8])])), Fault::LateFirstRow { at, start: 3 }),
+        // Behind the end, which says more than that it is late.
+        (
+            v2.clone().function(bad(vec![Row::sp(0x20, &[8])])),
+            Fault::RowBehindEnd { at, start: 0x20 },
+        ),
         (v2.clone().function(bad(vec![])), Fault::NoRows(SectionOffset(28))),
         (
             v2.clone().function(bad(vec![Row::sp(0, &[8, -16, 0])])),
