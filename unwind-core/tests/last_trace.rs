@@ -560,3 +560,43 @@ fn many_short_runs_of_old_frames_are_as_good_as_one() {
     }
     task.walk(leaf(PLAIN), &mut stack);
 }
+
+/// The same functions, and whether registers were given for each lookup.
+struct Watched<'a>(&'a mut Vec<bool>);
+
+impl RowSource<Toy> for Watched<'_> {
+    type Error = Infallible;
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        self.0.push(frame.registers.is_some());
+        Functions::default().row(frame, mem)
+    }
+}
+
+#[test]
+fn registers_are_given_for_the_lookup_of_the_sampled_frame_alone() {
+    let stack = Stack::of(&[SAVES_FP, PLAIN + 0x100, PLAIN + 0x200, START]);
+    for mut stack in [stack.clone(), stack.lent()] {
+        let (mut traced, mut retraced) = (Vec::new(), Vec::new());
+        let (mut cache, mut other_cache) = (RowCache::<16>::new(), RowCache::<16>::new());
+        let mut trace = UnwindCache::<ROOM, Infallible>::new();
+        let mut last = LastTrace::<ROOM, Infallible>::new();
+        Walker::new(Toy, Cached::new(Watched(&mut traced), &mut cache)).trace(
+            leaf(PLAIN),
+            &mut stack,
+            &mut trace,
+        );
+        Walker::new(Toy, Cached::new(Watched(&mut retraced), &mut other_cache)).retrace(
+            leaf(PLAIN),
+            &mut stack,
+            &mut last,
+        );
+        assert_eq!((trace.len(), last.len()), (5, 5));
+        for given in [traced, retraced] {
+            assert_eq!(given, [true, false, false, false, false]);
+        }
+    }
+}

@@ -251,6 +251,7 @@ mod tests {
         let next = word.next_entry();
         assert_eq!(next.entry().number(), 0);
         assert!(next.is_closed() && !next.is_used() && !next.is_pending());
+        assert!(word.is_delivered() && !next.is_delivered());
         assert!(next.without_closed().is_usual() && next.asked().is_empty());
         assert_eq!(next.without_closed().next_entry().entry().number(), 1);
     }
