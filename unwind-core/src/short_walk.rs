@@ -64,6 +64,8 @@ impl<At: Copy> ShortWalk<At> {
         let size = room.len();
         let mut refused = 0;
         let mut room = room.iter_mut();
+        // How much room there was before the first step by a frame pointer alone.
+        let mut before_by_fp = usize::MAX;
         loop {
             let row = kept.row;
             // A branch, not a select: guessed right, it keeps the load of a saved
@@ -74,7 +76,10 @@ impl<At: Copy> ShortWalk<At> {
                 let slots = if let Some(slots) = row.slots_from_fp() {
                     slots
                 } else if let Some(slots) = row.slots_by_fp() {
-                    self.is_by_fp = true;
+                    if !self.is_by_fp {
+                        self.is_by_fp = true;
+                        before_by_fp = room.len();
+                    }
                     slots
                 } else {
                     self.stop = Stop::AtRow;
@@ -125,7 +130,11 @@ impl<At: Copy> ShortWalk<At> {
             }
         }
         (self.at, self.fp) = (at, fp);
-        // Less the one that was refused.
-        size.wrapping_sub(room.len()).wrapping_sub(refused)
+        // With that of the one that was refused.
+        let room = room.len().wrapping_add(refused);
+        if room == before_by_fp {
+            self.is_by_fp = false;
+        }
+        size.wrapping_sub(room)
     }
 }

@@ -71,6 +71,7 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
     let (mut frames, mut hits) = (0, 0);
     for _ in 0..20 {
         let table = Table::random(random, i32::try_from(word).unwrap());
+        let other_table = Table::random(random, i32::try_from(word).unwrap());
         let mut cache = RowCache::<256>::new();
         let mut other_cache = RowCache::<256>::new();
         for _ in 0..250 {
@@ -118,11 +119,13 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
             let fast = fast.max_frames(max).stack_end(stack_end);
             frames += same(plain, fast, regs, &mut memory);
 
-            // Rows by frame pointers from the cache, too.
+            // Rows by frame pointers from the cache, too, and others if they fail.
             let source = || RowSource::<A>::or(&table, FramePointers);
-            let plain = Walker::new(make(), source()).max_frames(max).stack_end(stack_end);
+            let plain = Walker::new(make(), source()).fallback(&other_table);
+            let plain = plain.max_frames(max).stack_end(stack_end);
             let source = Cached::new(source(), &mut other_cache);
-            let fast = Walker::new(make(), source).max_frames(max).stack_end(stack_end);
+            let fast = Walker::new(make(), source).fallback(&other_table);
+            let fast = fast.max_frames(max).stack_end(stack_end);
             frames += same(plain, fast, regs, &mut memory);
         }
         hits += cache.stats().hits + other_cache.stats().hits;
