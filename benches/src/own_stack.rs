@@ -11,7 +11,7 @@ use std::{env, fs, process, ptr, slice};
 
 use libloading::{Library, Symbol};
 use testdata::Compiler;
-use unwind_core::{Memory, ReadError, VirtAddr};
+use unwind_core::{Memory, ReadError, VirtAddr, WordSize};
 
 use crate::MAX_FRAMES;
 use crate::in_process::own_maps;
@@ -83,6 +83,25 @@ impl Memory for OwnStack<'_> {
     #[inline]
     fn read_u64(&mut self, addr: VirtAddr) -> Result<u64, ReadError> {
         self.word(addr.get()).ok_or(ReadError::Invalid)
+    }
+
+    #[inline]
+    #[expect(clippy::as_conversions, reason = "the benches are for 64-bit machines")]
+    fn read_pair(&mut self, addr: VirtAddr, size: WordSize) -> Result<[u64; 2], ReadError> {
+        let addr = addr.get();
+        let is_here = size == WordSize::Eight
+            && addr.is_multiple_of(8)
+            && addr.wrapping_sub(self.start) < (self.len * 8).saturating_sub(8);
+        if !is_here {
+            return Err(ReadError::Invalid);
+        }
+        let pair = ptr::with_exposed_provenance::<u64>(addr as usize);
+        // By its address, a pair is read as soon as that is known, whatever the checks
+        // take. SAFETY: as in `word_of`.
+        let low = unsafe { pair.read_volatile() };
+        // SAFETY: it is one of the words, too.
+        let high = unsafe { pair.wrapping_add(1).read_volatile() };
+        Ok([low, high])
     }
 
     #[inline]

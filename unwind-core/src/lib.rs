@@ -76,6 +76,7 @@
 mod addr;
 mod arch;
 mod deferred;
+mod fp_chain;
 mod last_trace;
 mod memory;
 mod module_map;

@@ -88,6 +88,19 @@ pub trait Memory {
             WordSize::Eight => self.read_u64(addr),
         }
     }
+
+    /// Reads the word at `addr` and the one above it, as two
+    /// [`read_word`](Self::read_word) would: a frame pointer leads to such a pair.
+    /// One check of the range may do for both.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read), of either.
+    #[inline]
+    fn read_pair(&mut self, addr: VirtAddr, size: WordSize) -> Result<[u64; 2], ReadError> {
+        let above = addr.wrapping_add(size.bytes());
+        Ok([self.read_word(addr, size)?, self.read_word(above, size)?])
+    }
 }
 
 impl<M: Memory + ?Sized> Memory for &mut M {
@@ -109,6 +122,16 @@ impl<M: Memory + ?Sized> Memory for &mut M {
     #[inline]
     fn words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[[u8; 8]])> {
         (**self).words(addr)
+    }
+
+    #[inline]
+    fn read_word(&mut self, addr: VirtAddr, size: WordSize) -> Result<u64, ReadError> {
+        (**self).read_word(addr, size)
+    }
+
+    #[inline]
+    fn read_pair(&mut self, addr: VirtAddr, size: WordSize) -> Result<[u64; 2], ReadError> {
+        (**self).read_pair(addr, size)
     }
 }
 
@@ -163,6 +186,23 @@ impl Memory for SliceMemory<'_> {
         let (words, _) = self.bytes.as_chunks();
         Some((self.start, words))
     }
+
+    #[inline]
+    fn read_pair(&mut self, addr: VirtAddr, size: WordSize) -> Result<[u64; 2], ReadError> {
+        match size {
+            WordSize::Four => {
+                let [a, b, c, d, e, f, g, h] = self.array(addr)?;
+                let pair = [[a, b, c, d], [e, f, g, h]];
+                Ok(pair.map(u32::from_le_bytes).map(u64::from))
+            }
+            WordSize::Eight => {
+                let bytes: [u8; 16] = self.array(addr)?;
+                let (pair, _) = bytes.as_chunks();
+                let [low, high] = pair else { return Err(ReadError::Invalid) };
+                Ok([*low, *high].map(u64::from_le_bytes))
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -183,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_the_bytes_wherever_they_lie() {
+    fn words_and_pairs_of_them_are_the_bytes_wherever_they_lie() {
         let bytes: [u8; 37] = core::array::from_fn(|at| u8::try_from(at).unwrap());
         for start in [0x1000, 0x1003, 0, u64::MAX - 36] {
             let mut memory = SliceMemory::new(VirtAddr::new(start), &bytes);
@@ -192,6 +232,12 @@ mod tests {
                 let mut word = [0; 8];
                 let expected = memory.read(addr, &mut word).map(|()| u64::from_le_bytes(word));
                 assert_eq!(memory.read_u64(addr), expected, "{start:#x} {offset}");
+                for size in [WordSize::Four, WordSize::Eight] {
+                    let above = addr.wrapping_add(size.bytes());
+                    let low = memory.read_word(addr, size);
+                    let pair = low.and_then(|low| Ok([low, memory.read_word(above, size)?]));
+                    assert_eq!(memory.read_pair(addr, size), pair, "{start:#x} {offset}");
+                }
             }
             let mut plain = memory;
             let (mut addr, words) = memory.words(VirtAddr::new(start)).unwrap();
@@ -218,6 +264,10 @@ mod tests {
         assert_eq!(
             Bytes.read_word(VirtAddr::new(0x10), WordSize::Eight),
             Ok(0x1716_1514_1312_1110)
+        );
+        assert_eq!(
+            Bytes.read_pair(VirtAddr::new(0x10), WordSize::Four),
+            Ok([0x1312_1110, 0x1716_1514])
         );
     }
 }

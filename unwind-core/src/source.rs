@@ -41,6 +41,11 @@ pub trait RowSource<A: Arch> {
     /// What is wrong with a malformed table.
     type Error: TableError;
 
+    /// Whether the row of all frames is the one of a frame pointer,
+    /// [`ShortRow::FRAME_POINTER`](crate::ShortRow::FRAME_POINTER): a walk then follows
+    /// the chain without asking.
+    const IS_CHAIN: bool = false;
+
     /// Returns the row for the frame, or `None` if this source does not cover
     /// its pc.
     ///
@@ -116,6 +121,7 @@ pub trait RowSource<A: Arch> {
 
 impl<A: Arch, S: RowSource<A> + ?Sized> RowSource<A> for &mut S {
     type Error = S::Error;
+    const IS_CHAIN: bool = S::IS_CHAIN;
 
     #[inline]
     fn row<M: Memory>(

@@ -414,6 +414,9 @@ where
         if sp & A::WORD.bytes().wrapping_sub(1) != 0 {
             return 0;
         }
+        if S::IS_CHAIN {
+            return from.follow_chain(arch, code, self.mem, stack_end, log);
+        }
         if A::WORD == WordSize::Eight
             && let linear = arch.stack_addr(sp)
             && let Some((start, words)) = self.mem.words(linear)

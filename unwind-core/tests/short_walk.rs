@@ -12,7 +12,7 @@ mod random_rows;
 use core::convert::Infallible;
 
 use random_rows::{
-    CODE_END, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
+    CODE_END, Chain, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
 };
 use unwind_core::{
     Arch, Cached, CfaRule, End, Memory, ReadError, RegRule, Row, RowCache, RowSource, SliceMemory,
@@ -143,6 +143,51 @@ fn a_trace_by_the_cache_is_the_walk_by_the_table_with_slots_of_eight_bytes() {
 fn a_trace_by_the_cache_is_the_walk_by_the_table_with_slots_of_four_bytes() {
     let (frames, hits) = compare(|| Narrow, STACK + 0x10_0000, 0x2545_f491_4f6c_dd1d);
     assert!(frames > 10_000 && hits > frames / 4, "{frames} frames, {hits} hits");
+}
+
+/// Walks by frame pointers, along the chain and by its rows, on stacks that have
+/// far more frame pointers than the others; returns how many frames there were.
+fn compare_chains<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64) -> u64 {
+    let random = &mut Random(seed);
+    let word = A::WORD.bytes();
+    let table = Table::random(random, i32::try_from(word).unwrap());
+    let mut frames = 0;
+    for _ in 0..3000 {
+        let stack: Vec<u8> = (0..WORDS)
+            .map(|at| match random.below(64) {
+                0..2 => STACK + random.below(WORDS) * word,
+                2 => random.pick(&[0, STACK + 1, CODE_END, u64::MAX - 7]),
+                // Return addresses, above the frame pointers.
+                _ if at % 2 == 1 => 0x1000 + random.below(2000),
+                _ => STACK + (at + 2 + random.below(3) * 2) * word,
+            })
+            .flat_map(|value| value.to_le_bytes().into_iter().take(usize::try_from(word).unwrap()))
+            .collect();
+        let sp = STACK + random.below(4) * 2 * word + random.below(40).saturating_sub(38);
+        let fp =
+            random.pick(&[sp, sp, sp, sp, STACK, sp + word, sp - word, sp + 3, 0, u64::MAX - 7]);
+        let regs = Regs { pc: 0x1000, sp, fp: Some(fp) };
+        let max = u32::try_from(random.pick(&[1, 2, 7, 64, 64, 500])).unwrap();
+        let stack_end = [WORDS * word, WORDS * word / 2, word, u64::MAX / 2, u64::MAX / 2];
+        let stack_end = STACK + random.pick(&stack_end);
+        let cut = usize::try_from(random.below(20).saturating_sub(16)).unwrap();
+        let stack_at = VirtAddr::new(stack_at + u64::try_from(cut).unwrap());
+        let mut memory = SliceMemory::new(stack_at, &stack[cut..]);
+        let plain = Walker::new(make(), FramePointers).fallback(&table);
+        let plain = plain.max_frames(max).stack_end(stack_end);
+        let fast = Walker::new(make(), Chain).fallback(&table);
+        let fast = fast.max_frames(max).stack_end(stack_end);
+        frames += same(plain, fast, regs, &mut memory);
+    }
+    frames
+}
+
+#[test]
+fn a_trace_along_frame_pointers_is_the_walk_by_their_rows() {
+    let frames = compare_chains(|| Wide, STACK, 0x9e37_79b9_7f4a_7c15);
+    assert!(frames > 10_000, "{frames} frames");
+    let frames = compare_chains(|| Narrow, STACK + 0x10_0000, 0x2545_f491_4f6c_dd1d);
+    assert!(frames > 10_000, "{frames} frames");
 }
 
 #[test]

@@ -31,6 +31,7 @@ impl FramePointers {
 
 impl<A: Arch> RowSource<A> for FramePointers {
     type Error = Infallible;
+    const IS_CHAIN: bool = true;
 
     #[inline]
     fn row<M: Memory>(

@@ -3,8 +3,8 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, Base, CfaRule, DwarfReg, FrameContext, Memory, Origin, RegRule, Registers, Row,
-    RowSource, StepError, TargetCode, VirtAddr, WordSize,
+    Arch, Base, CfaRule, DwarfReg, FrameContext, KeptRow, Memory, Origin, RegRule, Registers, Row,
+    RowSource, ShortRow, StepError, TargetCode, VirtAddr, WordSize,
 };
 
 /// A xorshift generator: the same numbers each time.
@@ -159,6 +159,25 @@ impl<A: Arch> RowSource<A> for FramePointers {
             WordSize::Eight => Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16)),
         };
         Ok(Some(row.with_origin(Origin::FramePointer)))
+    }
+}
+
+/// The same, of which walks know it.
+#[allow(dead_code, reason = "not all of the tests follow the chain")]
+pub(crate) struct Chain;
+
+impl<A: Arch> RowSource<A> for Chain {
+    type Error = Infallible;
+    const IS_CHAIN: bool = true;
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, A::Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        RowSource::<A>::row(&mut FramePointers, frame, mem)
+    }
+    fn quick(&mut self, _: VirtAddr, _: KeptRow) -> Option<KeptRow> {
+        Some(KeptRow::new(ShortRow::FRAME_POINTER))
     }
 }
 
