@@ -1,6 +1,7 @@
 //! A cache of rows by pc, in memory that the host places.
 
 use core::fmt;
+use core::num::NonZero;
 
 use crate::{Arch, FrameContext, Memory, Row, RowSource, ShortRow, VirtAddr, WordSize};
 
@@ -24,7 +25,7 @@ const WAYS: usize = 4;
 #[repr(align(64))]
 pub struct RowCache<const N: usize> {
     /// As words: the keys of a set, then its rows, then the next set.
-    sets: [[u64; 2]; N],
+    sets: [[Word; 2]; N],
     generation: u64,
     stats: CacheStats,
 }
@@ -41,9 +42,12 @@ pub struct CacheStats {
     pub unkept: u64,
 }
 
+/// A word in bytes, so that a part of it can be read by itself.
+type Word = [u8; 8];
+
 /// The key of an entry without a row, which is all zeroes: the last address of
 /// all is never kept.
-const EMPTY: u64 = 0;
+const EMPTY: Word = [0; 8];
 
 /// A row at hand, and where the cache that keeps it has it.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +55,8 @@ pub struct KeptRow {
     pub(crate) row: ShortRow,
     /// The place of the row.
     place: usize,
+    /// Where the caller's row is expected.
+    guess: usize,
 }
 
 impl KeptRow {
@@ -60,17 +66,20 @@ impl KeptRow {
     /// A row that is in no cache.
     #[must_use]
     pub const fn new(row: ShortRow) -> Self {
-        Self { row, place: 0 }
+        Self { row, place: NO_PLACE, guess: NO_PLACE }
     }
 }
+
+/// The place of a row that is in no cache: no cache has as many.
+const NO_PLACE: usize = usize::MAX >> 1;
 
 /// A set as it lies in memory, where it is a cache line.
 const SET: usize = 2 * WAYS;
 
 /// The entries of a set.
 struct Set<'a> {
-    keys: &'a mut [u64; WAYS],
-    rows: &'a mut [u64; WAYS],
+    keys: &'a mut [Word; WAYS],
+    rows: &'a mut [Word; WAYS],
 }
 
 impl<const N: usize> RowCache<N> {
@@ -88,12 +97,12 @@ impl<const N: usize> RowCache<N> {
     #[must_use]
     pub const fn new() -> Self {
         let stats = CacheStats { hits: 0, misses: 0, unkept: 0 };
-        Self { sets: [[0; 2]; N], generation: 0, stats }
+        Self { sets: [[EMPTY; 2]; N], generation: 0, stats }
     }
 
     /// Forgets all rows.
     pub fn clear(&mut self) {
-        self.sets = [[0; 2]; N];
+        self.sets = [[EMPTY; 2]; N];
     }
 
     /// How often the cache could answer since it was made.
@@ -132,14 +141,23 @@ impl<const N: usize> RowCache<N> {
     /// The row of `addr`, whose callee's is `after`.
     #[inline]
     fn get(&mut self, addr: u64, after: KeptRow) -> Option<KeptRow> {
-        let key = addr.wrapping_add(1);
-        let guess = after.row.guess() & Self::PLACES;
-        let place = match self.sets.as_flattened().get(guess)? {
-            found if *found == key => guess,
+        // A return address is never zero, which shows where a walk asks.
+        let key = NonZero::new(addr.wrapping_add(1))?.get();
+        let place = match self.sets.as_flattened().get(after.guess) {
+            Some(found) if after.guess <= Self::PLACES && u64::from_le_bytes(*found) == key => {
+                after.guess
+            }
             _ => self.search(key, after)?,
         };
-        let row = *self.sets.as_flattened().get(place.wrapping_add(WAYS))?;
-        Some(KeptRow { row: ShortRow::from_bits(row), place })
+        self.row_at(place)
+    }
+
+    /// The row of a place.
+    #[inline]
+    fn row_at(&self, place: usize) -> Option<KeptRow> {
+        let [low, high, row @ ..] = self.sets.as_flattened().get(place.wrapping_add(WAYS))?;
+        let guess = u16::from_le_bytes([*low, *high]).into();
+        Some(KeptRow { row: ShortRow::from_bytes(row), place, guess })
     }
 
     /// The place of `key`, which is remembered at `after`, its callee's row.
@@ -147,14 +165,15 @@ impl<const N: usize> RowCache<N> {
     fn search(&mut self, key: u64, after: KeptRow) -> Option<usize> {
         let first = Self::set_of(key);
         let keys = self.sets.as_flattened().get(first..)?.first_chunk::<WAYS>()?;
-        let way = keys.iter().position(|found| *found == key)?;
+        let way = keys.iter().position(|found| u64::from_le_bytes(*found) == key)?;
         let place = first.wrapping_add(way);
-        // Of the first row it is a guess about another one, and bits of a place may
-        // be lost: a wrong guess costs time and nothing else.
-        if let Some(callee) =
-            self.sets.as_flattened_mut().get_mut((after.place & Self::PLACES).wrapping_add(WAYS))
+        // Bits of a place may be lost: a wrong guess costs time and nothing else.
+        let guess = u16::try_from(place & 0xffff).unwrap_or(0).to_le_bytes();
+        let callee = after.place.wrapping_add(WAYS);
+        if let Some(word) = self.sets.as_flattened_mut().get_mut(callee)
+            && let Some(to) = word.first_chunk_mut()
         {
-            *callee = ShortRow::from_bits(*callee).with_guess(place).bits();
+            *to = guess;
         }
         Some(place)
     }
@@ -185,20 +204,22 @@ impl<const N: usize> RowCache<N> {
     /// Keeps a row; `false` if it has no short form.
     fn insert(&mut self, addr: u64, row: &Row, word: WordSize) -> bool {
         let key = addr.wrapping_add(1);
-        let Some(row) = ShortRow::new(row, word).filter(|_| key != EMPTY) else { return false };
         let first = Self::set_of(key);
+        let key = key.to_le_bytes();
+        let Some(row) = ShortRow::new(row, word).filter(|_| key != EMPTY) else { return false };
         let Some(Set { keys, rows }) = self.set_at(first) else { return false };
-        let is_used = |row: &u64| ShortRow::from_bits(*row).is_used();
+        let is_used = |word: &Word| row_in(word).is_used();
         let free = keys.iter().position(|key| *key == EMPTY);
         let way = free.or_else(|| rows.iter().position(|row| !is_used(row))).unwrap_or_else(|| {
             // All were used: what is used from now on stays.
-            for row in rows.iter_mut() {
-                *row = ShortRow::from_bits(*row).with_use(false).bits();
+            for word in rows.iter_mut() {
+                put(word, row_in(word).with_use(false));
             }
             0
         });
         if let (Some(at), Some(to)) = (keys.get_mut(way), rows.get_mut(way)) {
-            (*at, *to) = (key, row.bits());
+            *at = key;
+            put(to, row);
         }
         true
     }
@@ -206,11 +227,23 @@ impl<const N: usize> RowCache<N> {
     /// Marks a row as used.
     #[inline]
     fn touch(&mut self, place: usize) {
-        let at = (place & Self::PLACES).wrapping_add(WAYS);
-        if let Some(row) = self.sets.as_flattened_mut().get_mut(at) {
-            *row = ShortRow::from_bits(*row).with_use(true).bits();
+        if let Some(word) = self.sets.as_flattened_mut().get_mut(place.wrapping_add(WAYS)) {
+            put(word, row_in(word).with_use(true));
         }
     }
+}
+
+/// The row in a word, behind the guess.
+#[inline]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "each part is read by itself")]
+fn row_in([_, _, row @ ..]: &Word) -> ShortRow {
+    ShortRow::from_bytes(row)
+}
+
+/// Writes a row to its word, and leaves the guess as it is.
+#[inline]
+fn put([_, _, to @ ..]: &mut Word, row: ShortRow) {
+    *to = row.to_bytes();
 }
 
 impl<const N: usize> Default for RowCache<N> {
@@ -341,7 +374,7 @@ mod tests {
         let caller = cache.get(0x2000, callee).unwrap();
         assert_ne!(caller.place, callee.place);
         let callee = cache.get(0x1000, KeptRow::NONE).unwrap();
-        assert_eq!(callee.row.guess(), caller.place);
+        assert_eq!(callee.guess, caller.place);
     }
 
     #[test]
@@ -350,12 +383,16 @@ mod tests {
         // Where no other way leads to it.
         let place = RowCache::<64>::set_of(0x2001) ^ SET;
         let words = cache.sets.as_flattened_mut();
-        (words[place], words[place + WAYS]) = (0x2001, ShortRow::new(&ROW, WORD).unwrap().bits());
+        words[place] = 0x2001_u64.to_le_bytes();
+        put(&mut words[place + WAYS], ShortRow::new(&ROW, WORD).unwrap());
         let callee = cache.get(0x1000, KeptRow::NONE).unwrap();
         assert!(cache.get(0x2000, callee).is_none());
-        // Bits above those of a place say nothing.
-        let callee = KeptRow { row: callee.row.with_guess(place | 0xff00), ..callee };
-        assert_eq!(cache.get(0x2000, callee).unwrap().place, place);
+        let expecting = |guess| KeptRow { guess, ..callee };
+        assert_eq!(cache.get(0x2000, expecting(place)).unwrap().place, place);
+        // Neither a place with a row in place of a key nor one that is not there.
+        for no_place in [place | WAYS, 2 * 64 + place, NO_PLACE] {
+            assert!(cache.get(0x2000, expecting(no_place)).is_none());
+        }
     }
 
     #[test]

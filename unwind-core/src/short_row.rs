@@ -1,4 +1,4 @@
-//! The rows that nearly all frames have, in eight bytes.
+//! The rows that nearly all frames have, in a few bytes.
 
 use core::fmt;
 
@@ -12,58 +12,54 @@ use crate::{Base, CfaRule, Origin, RegRule, Row, WordSize};
 /// Caches keep rows so, and a walk steps by them without the detour over a
 /// [`Row`].
 #[derive(Clone, Copy)]
-pub struct ShortRow(
+pub struct ShortRow {
+    /// | bits | meaning |
+    /// |---|---|
+    /// | 0-25 | the CFA less the register, in slots; 0 if there is no row or no caller |
+    /// | 26 | the frame pointer points to the caller's, above which is the return address; bit 27 is 0 |
+    /// | 27 | a frame pointer alone tells the caller; with bit 30 |
+    /// | 28 | for the cache that keeps the row: it was not used since all of its set had been |
+    /// | 29 | there is no caller |
+    /// | 30 | the CFA is computed from the frame pointer, not the stack pointer |
+    /// | 31 | it is no plain row: one of bits 28 to 30 is 1, or there is no row |
+    shape: u32,
     /// | bits | meaning |
     /// |---|---|
     /// | 0-7 | the code of the [`Origin`] |
     /// | 8-15 | how far below the return address the frame pointer is saved, in slots; 0 if it is unchanged |
-    /// | 16-31 | for the cache that keeps the row: where it expects the caller's |
-    /// | 32-58 | the CFA less the register, in slots; 0 if there is no row or no caller |
-    /// | 59 | a frame pointer alone tells the caller; with bit 62 |
-    /// | 60 | for the cache that keeps the row: it was not used since all of its set had been |
-    /// | 61 | there is no caller |
-    /// | 62 | the CFA is computed from the frame pointer, not the stack pointer |
-    /// | 63 | it is no plain row: one of bits 60 to 62 is 1, or there is no row |
-    u64,
-);
+    rest: u16,
+}
 
 impl ShortRow {
-    const FP_SLOTS_AT: u32 = 8;
-    const GUESS_AT: u32 = 16;
-    const CFA_SLOTS_AT: u32 = 32;
-    /// Of what is in the bits from there on.
-    const CFA_SLOTS_END: u64 = 1 << 27;
-    const BY_FP: u64 = 1 << 59;
-    const UNUSED: u64 = 1 << 60;
-    const OUTERMOST: u64 = 1 << 61;
-    const FROM_FP: u64 = 1 << 62;
-    const NOT_PLAIN: u64 = 1 << 63;
+    /// The slots are in the bits below.
+    const CFA_SLOTS_END: u32 = 1 << 26;
+    const RECORD: u32 = 1 << 26;
+    const BY_FP: u32 = 1 << 27;
+    const UNUSED: u32 = 1 << 28;
+    const OUTERMOST: u32 = 1 << 29;
+    const FROM_FP: u32 = 1 << 30;
+    const NOT_PLAIN: u32 = 1 << 31;
 
     /// No row.
-    pub(crate) const NONE: Self = Self(Self::NOT_PLAIN);
+    pub(crate) const NONE: Self = Self { shape: Self::NOT_PLAIN, rest: 0 };
 
     /// That of code of which nothing is known but that it keeps a frame pointer:
     /// the pointer leads to the caller's, above which is the return address. It
     /// is the same for stack slots of either size.
-    #[expect(clippy::as_conversions, reason = "widening, in a const")]
-    pub const FRAME_POINTER: Self = Self(
-        Self::NOT_PLAIN
-            | Self::FROM_FP
-            | Self::BY_FP
-            | 2 << Self::CFA_SLOTS_AT
-            | 1 << Self::FP_SLOTS_AT
-            | Origin::FramePointer.code() as u64,
-    );
+    pub const FRAME_POINTER: Self = Self {
+        shape: Self::NOT_PLAIN | Self::FROM_FP | Self::BY_FP | 2,
+        rest: Self::rest(1, Origin::FramePointer),
+    };
 
     /// The short form of a row, if it has one where stack slots are of this
     /// size.
     #[inline]
     #[must_use]
     pub fn new(row: &Row, word: WordSize) -> Option<Self> {
-        let origin = u64::from(row.origin().code());
         if row.is_outermost() {
             let is_plain = *row == Row::outermost().with_origin(row.origin());
-            return is_plain.then_some(Self(Self::NOT_PLAIN | Self::OUTERMOST | origin));
+            let shape = Self::NOT_PLAIN | Self::OUTERMOST;
+            return is_plain.then_some(Self { shape, rest: Self::rest(0, row.origin()) });
         }
         let (base, cfa_offset) = match row.cfa() {
             CfaRule::Offset(Base::Sp, offset) => (0, offset),
@@ -80,17 +76,22 @@ impl ShortRow {
             },
             _ => return None,
         };
-        let cfa_slots = u64::from(cfa_slots);
         let is_plain = !row.is_signal() && !row.is_ra_signed() && row.ra() == Self::ra(word);
         let base = match (base, row.origin()) {
             // Only rows from the frame pointer are looked at for who found them.
             (0, Origin::FramePointer) => return None,
+            (0, _) => 0,
             (base, Origin::FramePointer) => base | Self::BY_FP,
+            (base, _) if (cfa_slots, fp_slots) == (2, 1) => base | Self::RECORD,
             (base, _) => base,
         };
         let is_short = is_plain && (1..Self::CFA_SLOTS_END).contains(&cfa_slots);
-        let cfa = base | cfa_slots << Self::CFA_SLOTS_AT;
-        is_short.then_some(Self(cfa | origin | u64::from(fp_slots) << Self::FP_SLOTS_AT))
+        let rest = Self::rest(fp_slots, row.origin());
+        is_short.then_some(Self { shape: base | cfa_slots, rest })
+    }
+
+    const fn rest(fp_slots: u8, origin: Origin) -> u16 {
+        u16::from_le_bytes([origin.code(), fp_slots])
     }
 
     /// The row in full; `None` of an entry without one.
@@ -104,7 +105,7 @@ impl ShortRow {
             return None;
         }
         // Lossless: it was an i32 when it went in.
-        let offset = i32::try_from(self.cfa_slots().wrapping_mul(word.bytes()));
+        let offset = i32::try_from(u64::from(self.cfa_slots()).wrapping_mul(word.bytes()));
         let offset = offset.unwrap_or(i32::MAX);
         let cfa = if self.is_from_fp() { CfaRule::fp(offset) } else { CfaRule::sp(offset) };
         let fp = match self.fp_slots() {
@@ -124,38 +125,42 @@ impl ShortRow {
         })
     }
 
-    const fn cfa_slots(self) -> u64 {
-        self.0 >> Self::CFA_SLOTS_AT & Self::CFA_SLOTS_END.wrapping_sub(1)
+    const fn cfa_slots(self) -> u32 {
+        self.shape & Self::CFA_SLOTS_END.wrapping_sub(1)
     }
 
     /// The CFA less the stack pointer, in slots, 1 or more, of a row that needs
     /// nothing else.
     #[inline]
-    pub(crate) const fn slots_from_sp(self) -> Option<u64> {
-        let high = self.0.cast_signed() >> Self::CFA_SLOTS_AT;
-        if high >= 0 { Some(high.cast_unsigned()) } else { None }
+    pub(crate) fn slots_from_sp(self) -> Option<u64> {
+        u64::try_from(self.shape.cast_signed()).ok()
     }
 
-    /// The same from the frame pointer, of a row that not that alone tells.
+    /// Whether the frame pointer points to the caller's, above which is the return
+    /// address, and not that alone tells.
     #[inline]
-    pub(crate) const fn slots_from_fp(self) -> Option<u64> {
+    pub(crate) const fn is_record(self) -> bool {
+        self.shape == Self::NOT_PLAIN | Self::FROM_FP | Self::RECORD | 2
+    }
+
+    /// As [`slots_from_sp`](Self::slots_from_sp) from the frame pointer, of a row that
+    /// not that alone tells.
+    #[inline]
+    pub(crate) fn slots_from_fp(self) -> Option<u64> {
         self.slots_with(Self::NOT_PLAIN | Self::FROM_FP)
     }
 
     /// The same, of a row that a frame pointer alone tells.
     #[inline]
-    pub(crate) const fn slots_by_fp(self) -> Option<u64> {
+    pub(crate) fn slots_by_fp(self) -> Option<u64> {
         self.slots_with(Self::NOT_PLAIN | Self::FROM_FP | Self::BY_FP)
     }
 
     /// The slots if just these of the bits behind them are 1.
     #[inline]
-    const fn slots_with(self, bits: u64) -> Option<u64> {
-        // As numbers with a sign, so that the bits are a constant to subtract.
-        let high = self.0.cast_signed() >> Self::CFA_SLOTS_AT;
-        let bits = bits.cast_signed() >> Self::CFA_SLOTS_AT;
-        let slots = high.wrapping_sub(bits).cast_unsigned();
-        if slots < Self::CFA_SLOTS_END { Some(slots) } else { None }
+    fn slots_with(self, bits: u32) -> Option<u64> {
+        let slots = self.shape.wrapping_sub(bits);
+        (slots < Self::CFA_SLOTS_END).then_some(slots.into())
     }
 
     /// Whether there is a row.
@@ -167,69 +172,66 @@ impl ShortRow {
     /// Whether there is no caller.
     #[inline]
     pub(crate) const fn is_outermost(self) -> bool {
-        self.0 & Self::OUTERMOST != 0
+        self.shape & Self::OUTERMOST != 0
     }
 
     const fn is_from_fp(self) -> bool {
-        self.0 & Self::FROM_FP != 0
+        self.shape & Self::FROM_FP != 0
     }
 
     /// How far below the return address the caller's frame pointer is saved, in
     /// slots; 0 if it is unchanged.
     #[inline]
     pub(crate) const fn fp_slots(self) -> u8 {
-        let [_, slots, ..] = self.0.to_le_bytes();
+        let [_, slots] = self.rest.to_le_bytes();
         slots
+    }
+
+    /// Whether the caller's frame pointer is unchanged.
+    #[inline]
+    pub(crate) const fn keeps_fp(self) -> bool {
+        self.rest < 1 << 8
     }
 
     /// The code of the origin.
     #[inline]
     pub(crate) const fn origin_code(self) -> u8 {
-        let [origin, ..] = self.0.to_le_bytes();
+        let [origin, _] = self.rest.to_le_bytes();
         origin
-    }
-
-    /// Where the cache expects the caller's row.
-    #[inline]
-    pub(crate) fn guess(self) -> usize {
-        usize::try_from(self.0 >> Self::GUESS_AT & 0xffff).unwrap_or(0)
-    }
-
-    /// The same with another guess, of which 16 bits are kept.
-    #[inline]
-    #[must_use]
-    pub(crate) fn with_guess(self, guess: usize) -> Self {
-        let bits = 0xffff << Self::GUESS_AT;
-        let guess = u64::try_from(guess & 0xffff).unwrap_or(0);
-        Self(self.0 & !bits | guess << Self::GUESS_AT)
     }
 
     /// Whether it was used since all of its set had been.
     #[inline]
     pub(crate) const fn is_used(self) -> bool {
-        self.0 & Self::UNUSED == 0
+        self.shape & Self::UNUSED == 0
     }
 
     /// The same, used or not.
     #[inline]
     #[must_use]
     pub(crate) const fn with_use(self, is_used: bool) -> Self {
-        let row = self.0 & !(Self::NOT_PLAIN | Self::UNUSED);
+        let shape = self.shape & !(Self::NOT_PLAIN | Self::UNUSED);
         let unused = if is_used { 0 } else { Self::UNUSED };
-        let is_plain = is_used && row >> Self::CFA_SLOTS_AT < Self::CFA_SLOTS_END;
-        Self(row | unused | if is_plain { 0 } else { Self::NOT_PLAIN })
+        let is_plain = is_used && shape < Self::CFA_SLOTS_END;
+        let not_plain = if is_plain { 0 } else { Self::NOT_PLAIN };
+        Self { shape: shape | unused | not_plain, ..self }
     }
 
-    /// The same, from [`bits`](Self::bits).
+    /// In six bytes, for a cache that keeps it.
     #[inline]
-    pub(crate) const fn from_bits(bits: u64) -> Self {
-        Self(bits)
+    pub(crate) const fn to_bytes(self) -> [u8; 6] {
+        let ([a, b], [c, d, e, f]) = (self.rest.to_le_bytes(), self.shape.to_le_bytes());
+        [a, b, c, d, e, f]
     }
 
-    /// For a cache that keeps it.
+    /// The same, from [`to_bytes`](Self::to_bytes).
     #[inline]
-    pub(crate) const fn bits(self) -> u64 {
-        self.0
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "each part is read by itself")]
+    pub(crate) fn from_bytes(bytes: &[u8; 6]) -> Self {
+        let ([rest, ..], [_, _, shape @ ..]) = (bytes.as_chunks().0, bytes) else {
+            return Self::NONE;
+        };
+        Self { shape: u32::from_le_bytes(*shape), rest: u16::from_le_bytes(*rest) }
     }
 }
 
@@ -262,7 +264,8 @@ mod tests {
         for (word, cfa, ra, fp) in [(WordSize::Four, 8, -4, -8), (WordSize::Eight, 16, -8, -16)] {
             let row = Row::new(CfaRule::fp(cfa), RegRule::AtCfa(ra), RegRule::AtCfa(fp));
             let row = row.with_origin(Origin::FramePointer);
-            assert_eq!(ShortRow::new(&row, word).unwrap().0, ShortRow::FRAME_POINTER.0);
+            let short = ShortRow::new(&row, word).unwrap();
+            assert_eq!(short.to_bytes(), ShortRow::FRAME_POINTER.to_bytes());
             assert_eq!(ShortRow::FRAME_POINTER.row(word), Some(row));
         }
     }
@@ -274,24 +277,31 @@ mod tests {
         ShortRow::new(&row, WordSize::Eight).unwrap()
     }
 
-    /// The three ways to read the slots, of which each row has one.
-    fn slots_of(row: ShortRow) -> [Option<u64>; 3] {
-        [row.slots_from_sp(), row.slots_from_fp(), row.slots_by_fp()]
+    /// The four ways to read the slots, of which each row has one.
+    fn slots_of(row: ShortRow) -> [Option<u64>; 4] {
+        let record = row.is_record().then_some(2);
+        [row.slots_from_sp(), row.slots_from_fp(), row.slots_by_fp(), record]
     }
 
     #[test]
     fn each_row_has_its_slots_in_one_way() {
-        for (bytes, slots) in [(16, 2), (0x1000, 0x200), (0x3fff_fff8, 0x07ff_ffff)] {
+        for (bytes, slots) in [(24, 3), (0x1000, 0x200), (0x1fff_fff8, 0x03ff_ffff)] {
             let (sp, fp) = (CfaRule::sp(bytes), CfaRule::fp(bytes));
-            assert_eq!(slots_of(short(sp, SAVED, Origin::Table)), [Some(slots), None, None]);
-            assert_eq!(slots_of(short(fp, SAVED, Origin::Table)), [None, Some(slots), None]);
-            assert_eq!(slots_of(short(fp, SAVED, Origin::FramePointer)), [None, None, Some(slots)]);
+            let ways = |row| slots_of(row).map(|found| found.map(|found| found == slots));
+            let (yes, no) = (Some(true), None);
+            assert_eq!(ways(short(sp, SAVED, Origin::Table)), [yes, no, no, no]);
+            assert_eq!(ways(short(fp, SAVED, Origin::Table)), [no, yes, no, no]);
+            assert_eq!(ways(short(fp, SAVED, Origin::FramePointer)), [no, no, yes, no]);
         }
-        let higher = Row::new(CfaRule::sp(0x4000_0000), RegRule::AtCfa(-8), SAVED);
+        let fp = CfaRule::fp(16);
+        assert_eq!(slots_of(short(fp, SAVED, Origin::Table)), [None, None, None, Some(2)]);
+        assert_eq!(slots_of(short(fp, RegRule::Same, Origin::Table)), [None, Some(2), None, None]);
+        assert_eq!(slots_of(ShortRow::FRAME_POINTER), [None, None, Some(2), None]);
+        let higher = Row::new(CfaRule::sp(0x2000_0000), RegRule::AtCfa(-8), SAVED);
         assert!(ShortRow::new(&higher, WordSize::Eight).is_none());
         let outermost = ShortRow::new(&Row::outermost(), WordSize::Eight).unwrap();
-        assert_eq!(slots_of(outermost), [None; 3]);
-        assert_eq!(slots_of(ShortRow::NONE), [None; 3]);
+        assert_eq!(slots_of(outermost), [None; 4]);
+        assert_eq!(slots_of(ShortRow::NONE), [None; 4]);
     }
 
     #[test]
@@ -308,19 +318,11 @@ mod tests {
             let unused = row.with_use(false);
             assert!(row.is_used() && !unused.is_used());
             // What takes it for a plain row would not mark it.
-            assert_eq!(slots_of(unused), [None; 3]);
+            assert_eq!(slots_of(unused), [None; 4]);
             assert_eq!(unused.row(WordSize::Eight), row.row(WordSize::Eight));
-            assert_eq!(unused.with_use(true).bits(), row.bits());
-            assert_eq!(unused.with_use(false).bits(), unused.bits());
+            assert_eq!(unused.with_use(true).to_bytes(), row.to_bytes());
+            assert_eq!(unused.with_use(false).to_bytes(), unused.to_bytes());
+            assert_eq!(ShortRow::from_bytes(&row.to_bytes()).to_bytes(), row.to_bytes());
         }
-    }
-
-    #[test]
-    fn sixteen_bits_of_a_guess_are_kept_and_no_other_bit_changes() {
-        let row = short(CfaRule::sp(16), SAVED, Origin::Table);
-        let guessed = row.with_guess(0x5_a50f);
-        assert_eq!(guessed.guess(), 0xa50f);
-        assert_eq!(guessed.with_guess(0x0f5a).guess(), 0x0f5a);
-        assert_eq!(guessed.with_guess(0).bits(), row.bits());
     }
 }

@@ -8,7 +8,7 @@ use crate::{Arch, Memory, WordSize};
 /// step then finds out what, or that it is all right.
 pub(crate) trait Stack {
     /// A value of the stack pointer: a multiple of a slot, and on the stack.
-    type At: Copy;
+    type At: Copy + PartialEq;
 
     /// The value that is so many slots higher, which may be beyond the stack.
     fn above(&self, at: Self::At, slots: u64) -> Self::At;
@@ -16,6 +16,10 @@ pub(crate) trait Stack {
     /// The value of a frame pointer, if it is a multiple of a slot and on the
     /// stack, at the stack pointer or above.
     fn at_fp(&self, sp: Self::At, fp: u64) -> Option<Self::At>;
+
+    /// The CFA, and the two words below it, of a frame whose frame pointer is where
+    /// [`at_fp`](Self::at_fp) takes it: the caller's, and the return address.
+    fn frame_record(&mut self, sp: Self::At, fp: u64) -> Option<(Self::At, [u64; 2])>;
 
     /// The return address just below a CFA, if that is on the stack.
     fn return_address(&mut self, cfa: Self::At) -> Option<u64>;
@@ -29,13 +33,13 @@ pub(crate) trait Stack {
 
 /// A stack whose words are at hand.
 pub(crate) struct Words<'m> {
-    /// The stack pointer's value at the second word.
-    second: u64,
+    /// The stack pointer's value at the first word.
+    start: u64,
     words: &'m [[u8; 8]],
 }
 
 /// The number of the word just below a value of the stack pointer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct WordNumber(usize);
 
 impl<'m> Words<'m> {
@@ -51,7 +55,7 @@ impl<'m> Words<'m> {
         let end = usize::try_from(stack_end.checked_sub(start)? >> 3).unwrap_or(usize::MAX);
         let words = words.get(..end.min(words.len()))?;
         let at = slots_between(start, sp).filter(|at| *at <= words.len())?;
-        Some((Self { second: start.wrapping_add(8), words }, WordNumber(at.wrapping_sub(1))))
+        Some((Self { start, words }, WordNumber(at.wrapping_sub(1))))
     }
 
     #[inline]
@@ -75,6 +79,15 @@ impl Stack for Words<'_> {
     }
 
     #[inline]
+    fn frame_record(&mut self, sp: WordNumber, fp: u64) -> Option<(WordNumber, [u64; 2])> {
+        let low = slots_between(self.start, fp)?;
+        let cfa = WordNumber(low.wrapping_add(1));
+        let record = [self.get(low)?, self.get(cfa.0)?];
+        // Less the word just below.
+        (low >= sp.0.wrapping_add(1)).then_some((cfa, record))
+    }
+
+    #[inline]
     fn return_address(&mut self, WordNumber(at): WordNumber) -> Option<u64> {
         self.get(at)
     }
@@ -87,7 +100,8 @@ impl Stack for Words<'_> {
     #[inline]
     fn sp(&self, WordNumber(at): WordNumber) -> u64 {
         // Lossless, and what wraps is the number just below the first word.
-        self.second.wrapping_add(u64::try_from(at).unwrap_or(u64::MAX).wrapping_shl(3))
+        let above = u64::try_from(at.wrapping_add(1)).unwrap_or(u64::MAX);
+        self.start.wrapping_add(above.wrapping_shl(3))
     }
 }
 
@@ -128,6 +142,16 @@ impl<A: Arch, M: Memory> Stack for Addresses<'_, A, M> {
         // As above.
         let slots = fp.wrapping_sub(sp).rotate_right(A::WORD.bytes().trailing_zeros());
         (slots >> MAX_SLOTS_BITS == 0).then_some(fp)
+    }
+
+    #[inline]
+    fn frame_record(&mut self, sp: u64, fp: u64) -> Option<(u64, [u64; 2])> {
+        let cfa = self.above(self.at_fp(sp, fp)?, 2);
+        if cfa > self.stack_end {
+            return None;
+        }
+        let record = self.mem.read_pair(self.arch.stack_addr(fp), A::WORD).ok()?;
+        Some((cfa, record))
     }
 
     #[inline]

@@ -22,7 +22,9 @@ pub(crate) struct ShortWalk<At> {
 pub(crate) enum Stop {
     /// The last frame's row could not be applied, or there is no more room.
     Other,
-    /// The last frame's row is not at hand, or is more than a step.
+    /// The last frame's row is not at hand.
+    NoRow,
+    /// The last frame's row says that it has no caller, or asks to be marked as used.
     AtRow,
     /// The last return address is a trampoline's, and this is the real one.
     Trampoline(VirtAddr),
@@ -43,17 +45,17 @@ pub(crate) trait Log {
     fn is_enough(&mut self, entry: &Self::Entry) -> bool;
 }
 
-impl<At: Copy> ShortWalk<At> {
-    /// Goes on to callers of the frame with this row, as far as that goes or is
-    /// wanted, writes them to `room`, and returns how many they are. Changes `stop` from `Other`
-    /// where it is another.
+impl<At: Copy + PartialEq> ShortWalk<At> {
+    /// Goes on to callers of the frame with this lookup address, as far as that goes
+    /// or is wanted, writes them to `room`, and returns how many they are. Changes
+    /// `stop` from `Other` where it is another.
     ///
     /// Never inlined, and without calls: as arguments, the parts are known to lie
     /// apart, so that the loop keeps what it needs of them in registers.
     #[inline(never)]
     pub(crate) fn run<A: Arch, S: RowSource<A>, T: TargetCode, K: Stack<At = At>, L: Log>(
         &mut self,
-        mut kept: KeptRow,
+        mut addr: VirtAddr,
         arch: &A,
         source: &mut S,
         code: &mut T,
@@ -64,21 +66,34 @@ impl<At: Copy> ShortWalk<At> {
         let size = room.len();
         let mut refused = 0;
         let mut room = room.iter_mut();
-        // How much room there was before the first step by a frame pointer alone.
-        let mut before_by_fp = usize::MAX;
+        // Where the first step by a frame pointer alone starts.
+        let mut before_by_fp = None;
+        let mut kept = KeptRow::NONE;
         loop {
+            let Some(found) = source.quick(addr, kept) else {
+                self.stop = Stop::NoRow;
+                break;
+            };
+            kept = found;
             let row = kept.row;
-            // A branch, not a select: guessed right, it keeps the load of a saved
-            // frame pointer out of the chain from frame to frame.
-            let cfa = if let Some(slots) = row.slots_from_sp() {
-                stack.above(at, slots)
+            // Branches, not selects: guessed right, they keep what is loaded and need not
+            // be waited for, a saved frame pointer or the row, out of the chain from
+            // frame to frame.
+            let (cfa, ra, caller_fp) = if let Some(slots) = row.slots_from_sp() {
+                let cfa = stack.above(at, slots);
+                let Some(ra) = stack.return_address(cfa) else { break };
+                let Some(fp) = caller_fp(stack, cfa, row, fp) else { break };
+                (cfa, ra, fp)
+            } else if row.is_record() {
+                let Some((cfa, [caller_fp, ra])) = stack.frame_record(at, fp) else { break };
+                (cfa, ra, caller_fp)
             } else {
                 let slots = if let Some(slots) = row.slots_from_fp() {
                     slots
                 } else if let Some(slots) = row.slots_by_fp() {
                     if !self.is_by_fp {
                         self.is_by_fp = true;
-                        before_by_fp = room.len();
+                        before_by_fp = Some(at);
                     }
                     slots
                 } else {
@@ -86,29 +101,24 @@ impl<At: Copy> ShortWalk<At> {
                     break;
                 };
                 let Some(base) = stack.at_fp(at, fp) else { break };
-                stack.above(base, slots)
+                let cfa = stack.above(base, slots);
+                let Some(ra) = stack.return_address(cfa) else { break };
+                let Some(fp) = caller_fp(stack, cfa, row, fp) else { break };
+                (cfa, ra, fp)
             };
-            let Some(ra) = stack.return_address(cfa) else { break };
-            let caller_fp = match row.fp_slots() {
-                0 => fp,
-                slots => match stack.below_return_address(cfa, slots) {
-                    Some(fp) => fp,
-                    None => break,
-                },
-            };
-            let addr = VirtAddr::new(ra);
+            let pc = VirtAddr::new(ra);
             if !arch.is_plain_code_addr(ra) {
                 cold_path();
-                if ra == 0 || arch.code_addr(ra) != Some(addr) {
+                if ra == 0 || arch.code_addr(ra) != Some(pc) {
                     break;
                 }
             }
             let Some(entry) = room.next() else { break };
-            *entry = L::entry(addr, stack.sp(cfa), caller_fp, row);
-            let call = FramePc::Return(addr).lookup_addr();
+            *entry = L::entry(pc, stack.sp(cfa), caller_fp, row);
+            addr = FramePc::Return(pc).lookup_addr();
             let ra_slot = arch.stack_addr(stack.sp(cfa).wrapping_sub(A::WORD.bytes()));
-            let real = code.real_return(addr, Some(ra_slot));
-            if real.is_none() && !code.is_code(call) {
+            let real = code.real_return(pc, Some(ra_slot));
+            if real.is_none() && !code.is_code(addr) {
                 refused = 1;
                 break;
             }
@@ -121,20 +131,18 @@ impl<At: Copy> ShortWalk<At> {
                 self.stop = Stop::Enough;
                 break;
             }
-            match source.quick(call, kept) {
-                Some(caller) => kept = caller,
-                None => {
-                    self.stop = Stop::AtRow;
-                    break;
-                }
-            }
         }
         (self.at, self.fp) = (at, fp);
-        // With that of the one that was refused.
-        let room = room.len().wrapping_add(refused);
-        if room == before_by_fp {
+        if before_by_fp == Some(at) {
             self.is_by_fp = false;
         }
-        size.wrapping_sub(room)
+        // Less the one that was refused.
+        size.wrapping_sub(room.len()).wrapping_sub(refused)
     }
+}
+
+/// The frame pointer of the caller of a frame with this row, CFA and frame pointer.
+#[inline]
+fn caller_fp<K: Stack>(stack: &mut K, cfa: K::At, row: ShortRow, fp: u64) -> Option<u64> {
+    if row.keeps_fp() { Some(fp) } else { stack.below_return_address(cfa, row.fp_slots()) }
 }

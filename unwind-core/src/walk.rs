@@ -366,20 +366,24 @@ where
         let first = trace.len();
         let left = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_sub(1);
         let end = first.saturating_add(left);
-        let mut at = ShortWalk { at: sp, fp, is_by_fp, stop: Stop::AtRow };
+        let mut at = ShortWalk { at: sp, fp, is_by_fp, stop: Stop::Other };
         let mut last = pc;
-        let mut is_outermost = false;
-        while at.stop == Stop::AtRow {
+        // A row that is at hand now leads on; were it not, once would do.
+        let mut is_ready = false;
+        let is_outermost = loop {
+            let found = self.run_short(&mut at, last, (trace.room(end), &mut AllFrames));
+            if let Some(addr) = trace.fill(found) {
+                last = FramePc::Return(addr);
+                is_ready = false;
+            }
             let are_known = self.are_registers_known && trace.len() == first;
             let registers = known(&self.registers, are_known);
             let frame = FrameContext { pc: last, sp: at.at, fp: Some(at.fp), registers };
-            let row = at_hand(&mut self.walker.source, &frame, self.mem);
-            is_outermost = row.is_some_and(|row| row.row.is_outermost());
-            let Some(row) = row.filter(|_| !is_outermost) else { break };
-            let found = self.run_short(&mut at, row, (trace.room(end), &mut AllFrames));
-            let Some(addr) = trace.fill(found) else { break };
-            last = FramePc::Return(addr);
-        }
+            match ready(at.stop, &mut self.walker.source, &frame, self.mem) {
+                Ready::Yes if !is_ready => is_ready = true,
+                ready => break ready == Ready::Outermost,
+            }
+        };
         let steps = trace.len().wrapping_sub(first);
         self.walker.source.answered(steps.wrapping_add(usize::from(is_outermost)));
         if is_outermost {
@@ -398,16 +402,17 @@ where
         }
     }
 
-    /// Walks on by rows that are at hand, of which `row` is the first, writes the
-    /// frames to `room`, and returns how many they are.
+    /// Walks on from the frame at `pc` by rows that are at hand, writes the frames to
+    /// the room, and returns how many they are.
     #[inline]
     fn run_short<L: Log>(
         &mut self,
         from: &mut ShortWalk<u64>,
-        row: KeptRow,
+        pc: FramePc,
         log: (&mut [L::Entry], &mut L),
     ) -> usize {
         from.stop = Stop::Other;
+        let addr = pc.lookup_addr();
         let Walker { arch, source, code, stack_end, .. } = &mut *self.walker;
         let stack_end = highest_cfa(A::WORD, *stack_end);
         let ShortWalk { at: sp, fp, is_by_fp, stop } = *from;
@@ -425,7 +430,7 @@ where
             let start = start.get().wrapping_sub(linear.get()).wrapping_add(sp);
             let Some((mut stack, at)) = Words::new(start, words, sp, stack_end) else { return 0 };
             let mut walk = ShortWalk { at, fp, is_by_fp, stop };
-            let steps = walk.run(row, &*arch, source, code, &mut stack, log);
+            let steps = walk.run(addr, &*arch, source, code, &mut stack, log);
             let ShortWalk { at, fp, is_by_fp, stop } = walk;
             *from = ShortWalk { at: stack.sp(at), fp, is_by_fp, stop };
             return steps;
@@ -434,7 +439,7 @@ where
             return 0;
         }
         let mut stack = Addresses { arch, mem: self.mem, stack_end };
-        from.run(row, arch, source, code, &mut stack, log)
+        from.run(addr, arch, source, code, &mut stack, log)
     }
 
     /// Looks up the row of `at` in the source.
@@ -590,24 +595,38 @@ where
     }
 }
 
-/// The row of a frame in its short form, looked up if need be.
-#[inline]
-fn at_hand<A: Arch, S: RowSource<A>, M: Memory>(
+/// Whether a walk can go on from where it stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ready {
+    /// The frame's row is at hand, and marked as used.
+    Yes,
+    /// The frame has no caller.
+    Outermost,
+    /// Not by rows in short form.
+    No,
+}
+
+/// Sees to the row of the frame at which a walk stopped: looks it up, or marks it
+/// as used.
+#[inline(never)]
+fn ready<A: Arch, S: RowSource<A>, M: Memory>(
+    stop: Stop,
     source: &mut S,
     frame: &FrameContext<'_, A::Regs>,
     mem: &mut M,
-) -> Option<KeptRow> {
-    let addr = frame.pc.lookup_addr();
-    let mut kept = source.quick(addr, KeptRow::NONE);
-    if kept.is_none() && source.fetch(frame, mem) {
-        kept = source.quick(addr, KeptRow::NONE);
+) -> Ready {
+    match stop {
+        Stop::NoRow if source.fetch(frame, mem) => Ready::Yes,
+        Stop::AtRow => match source.quick(frame.pc.lookup_addr(), KeptRow::NONE) {
+            Some(kept) if kept.row.is_outermost() => Ready::Outermost,
+            Some(kept) if kept.row.is_some() => {
+                source.used(kept);
+                Ready::Yes
+            }
+            _ => Ready::No,
+        },
+        _ => Ready::No,
     }
-    let mut kept = kept.filter(|kept| kept.row.is_some())?;
-    if !kept.row.is_used() {
-        source.used(kept);
-        kept.row = kept.row.with_use(true);
-    }
-    Some(kept)
 }
 
 /// Registers that may be those of an earlier frame, unless they are.

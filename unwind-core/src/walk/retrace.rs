@@ -2,7 +2,7 @@
 
 use core::borrow::BorrowMut;
 
-use super::{Cursor, Frames, TargetCode, Walker, at_hand, known};
+use super::{Cursor, Frames, Ready, TargetCode, Walker, known, ready};
 use crate::last_trace::{Arrival, Conditions, Kept, LastTrace, verify};
 use crate::short_walk::{ShortWalk, Stop};
 use crate::{Arch, End, FrameContext, FramePc, Memory, RowSource, TraceFrame};
@@ -95,8 +95,11 @@ where
         // How many callers there may still be.
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_sub(1);
         let mut left = most;
-        let mut at = ShortWalk { at: sp, fp, is_by_fp, stop: Stop::AtRow };
+        let mut at = ShortWalk { at: sp, fp, is_by_fp, stop: Stop::Other };
         let mut answered = 0_usize;
+        // How many there might still be when the row was last made to be at hand: it
+        // leads on; were it not, once would do.
+        let mut ready_at = None;
         let is_outermost = loop {
             if is_met {
                 let count = verify(last.rest(left), at.at, &self.walker.arch, self.mem);
@@ -106,19 +109,9 @@ where
                     left = left.saturating_sub(count);
                 }
             }
-            let are_known = self.are_registers_known && left == most;
-            let registers = known(&self.registers, are_known);
-            let frame = FrameContext { pc, sp: at.at, fp: Some(at.fp), registers };
-            let Some(row) = at_hand(&mut self.walker.source, &frame, self.mem) else {
-                break false;
-            };
-            if row.row.is_outermost() {
-                answered = answered.wrapping_add(1);
-                break true;
-            }
             let (entries, mut old) = last.room(left);
             let room = entries.len();
-            let steps = self.run_short(&mut at, row, (entries, &mut old));
+            let steps = self.run_short(&mut at, pc, (entries, &mut old));
             let old = old.len();
             is_met = last.fill(steps, old, at.stop == Stop::Enough);
             answered = answered.wrapping_add(steps);
@@ -128,7 +121,16 @@ where
             }
             let goes_on = match at.stop {
                 Stop::Enough => true,
-                Stop::AtRow => steps != 0,
+                Stop::NoRow | Stop::AtRow => {
+                    let are_known = self.are_registers_known && left == most;
+                    let registers = known(&self.registers, are_known);
+                    let frame = FrameContext { pc, sp: at.at, fp: Some(at.fp), registers };
+                    match ready(at.stop, &mut self.walker.source, &frame, self.mem) {
+                        Ready::Yes => ready_at.replace(left) != Some(left),
+                        Ready::Outermost => break true,
+                        Ready::No => false,
+                    }
+                }
                 Stop::Other => steps == room && left != 0 && last.make_room(),
                 Stop::Trampoline(real) => {
                     (pc, provenance) = (FramePc::Return(real), provenance.with_trampoline());
@@ -142,7 +144,7 @@ where
                 break false;
             }
         };
-        self.walker.source.answered(answered);
+        self.walker.source.answered(answered.wrapping_add(usize::from(is_outermost)));
         if is_outermost {
             return self.finish(End::Outermost);
         }
