@@ -47,6 +47,7 @@ pub fn table(bytes: &[u8; 4096], len: usize, addr: u64, pc: u64) -> usize {
 pub fn index(bytes: &[u8; 4096], memory: &mut [u32; 512], words: usize, pc: u64) {
     let Ok(section) = Section::parse(bytes) else { return };
     seen(section.index_len());
+    seen(section.max_rows());
     let indexed = section.index(memory.get_mut(..words).unwrap_or_default());
     found(indexed.find(pc));
     seen((indexed.find_row(pc), indexed.is_indexed()));
