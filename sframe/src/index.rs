@@ -502,7 +502,7 @@ mod tests {
 
     #[test]
     fn a_function_of_64_rows_is_entered_at_a_checkpoint() {
-        let bytes = table(SectionBuilder::SORTED, &[64, 63]).build();
+        let bytes = table(SectionBuilder::SORTED, &[64, 63, 100]).build();
         let section = Section::parse(&bytes).unwrap();
         let mut memory = vec![0; section.index_len()];
         let index = section.index(&mut memory);
@@ -514,6 +514,7 @@ mod tests {
             [None, Some(16), Some(32), Some(48), Some(48)]
         );
         assert_eq!(passed(1, 63, 62), None);
+        assert_eq!(passed(2, 100, 90), Some(80));
     }
 
     #[test]

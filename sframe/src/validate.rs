@@ -476,3 +476,57 @@ fn has_reserved_bits(fde: &Fde) -> bool {
 const fn is_aarch64(abi: Abi) -> bool {
     matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little)
 }
+
+#[cfg(test)]
+#[allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use testdata::{Function, Row, SectionBuilder};
+
+    use super::*;
+
+    #[test]
+    fn rows_with_something_to_say_of_them_are_unusual() {
+        let no_fixed_ra = SectionBuilder { fixed_ra: 0, ..SectionBuilder::amd64(3) };
+        // How many words a usual row has, and whether some have four bytes or a
+        // signed return address.
+        for (table, counts, wide, signed) in [
+            (SectionBuilder::amd64(1), 1..=2, true, false),
+            (SectionBuilder::amd64(2), 0..=2, true, false),
+            (SectionBuilder::amd64(3), 0..=2, true, false),
+            (no_fixed_ra, 0..=0, true, false),
+            (SectionBuilder::aarch64(2, false), 0..=3, true, true),
+            (SectionBuilder::aarch64(3, true), 0..=3, true, true),
+            (SectionBuilder::s390x(2), 0..=0, false, false),
+            (SectionBuilder::s390x(3), 0..=3, false, false),
+        ] {
+            let bytes = table.build();
+            let section = Section::parse(&bytes).unwrap();
+            for (info, len) in (0..=u8::MAX).map(FreInfo).zip(words_len(&section)) {
+                let is_usual = counts.contains(&info.word_count())
+                    && info.word_size().is_some_and(|size| wide || size < 4)
+                    && (signed || !info.mangled_ra());
+                let expected = if is_usual { info.words_len() } else { UNUSUAL.into() };
+                assert_eq!(usize::from(len), expected, "{:?}: {info:?}", section.header());
+            }
+        }
+    }
+
+    #[test]
+    fn usual_rows_are_passed_up_to_the_first_that_is_not() {
+        let rows = |third| [Row::sp(0, &[8]), Row::sp(1, &[16, -16]), third, Row::sp(9, &[8])];
+        for (third, left) in [
+            (Row::sp(5, &[24]), 0),
+            (Row::new(5, 0x81, &[24]), 2),
+            (Row::sp(1, &[24]), 2),
+            (Row::sp(0x20, &[24]), 2),
+        ] {
+            let function = Function::new(0, 0x20, rows(third).into());
+            let bytes = SectionBuilder::amd64(2).function(function).build();
+            let section = Section::parse(&bytes).unwrap();
+            let usual = Usual { rest: section.fres_bytes(), left: 4, least: 0, end: 0x20 };
+            let usual = usual.pass::<2, false>(&words_len(&section));
+            assert_eq!(usual.left, left);
+            assert_eq!(usual.least, if left == 0 { 10 } else { 2 });
+        }
+    }
+}
