@@ -171,7 +171,7 @@ impl PackedBase {
     const SP: Self = Self(0xff);
     const FP: Self = Self(0xfe);
 
-    #[inline]
+    #[inline(always)]
     const fn new(base: Base) -> Self {
         match base {
             Base::Sp => Self::SP,
@@ -193,12 +193,12 @@ impl PackedBase {
 }
 
 impl Packed {
-    #[inline]
+    #[inline(always)]
     const fn new(kind: Kind, base: Base) -> Self {
         Self { kind, base: PackedBase::new(base) }
     }
 
-    #[inline]
+    #[inline(always)]
     const fn pack(rule: RegRule) -> (Self, i32) {
         match rule {
             RegRule::Same => (Self::new(Kind::Same, Base::Sp), 0),
@@ -210,7 +210,7 @@ impl Packed {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     const fn pack_cfa(rule: CfaRule) -> (Self, i32) {
         match rule {
             CfaRule::Offset(base, offset) => (Self::new(Kind::Reg, base), offset),
@@ -238,7 +238,7 @@ impl Row {
 
     /// A row with these rules, for an ordinary frame, found by a
     /// [`Table`](Origin::Table).
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub const fn new(cfa: CfaRule, ra: RegRule, fp: RegRule) -> Self {
         let (cfa, cfa_offset) = Packed::pack_cfa(cfa);
