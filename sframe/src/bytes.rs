@@ -2,7 +2,7 @@
 
 use scroll::{Pread, ctx::TryFromCtx};
 
-use crate::{Endian, Error, SectionOffset};
+use crate::{Endian, SectionOffset};
 
 impl Endian {
     const fn scroll(self) -> scroll::Endian {
@@ -11,32 +11,33 @@ impl Endian {
             Self::Big => scroll::BE,
         }
     }
-}
 
-/// A position in bytes that were fetched once.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor<'a> {
-    bytes: &'a [u8],
-    pos: usize,
-    /// The section offset of the first of `bytes`.
-    base: SectionOffset,
-    endian: Endian,
-}
-
-impl<'a> Cursor<'a> {
     #[inline]
-    pub(crate) const fn new(bytes: &'a [u8], base: SectionOffset, endian: Endian) -> Self {
-        Self { bytes, pos: 0, base, endian }
+    pub(crate) const fn u16(self, bytes: [u8; 2]) -> u16 {
+        match self {
+            Self::Little => u16::from_le_bytes(bytes),
+            Self::Big => u16::from_be_bytes(bytes),
+        }
     }
 
-    /// Reads one scalar and moves past it.
     #[inline]
-    pub(crate) fn read<T>(&mut self) -> Result<T, Error>
-    where
-        T: TryFromCtx<'a, scroll::Endian, Error = scroll::Error>,
-    {
-        let at = self.base.plus(self.pos);
-        self.bytes.gread_with(&mut self.pos, self.endian.scroll()).map_err(|_| Error::Truncated(at))
+    pub(crate) const fn u32(self, bytes: [u8; 4]) -> u32 {
+        match self {
+            Self::Little => u32::from_le_bytes(bytes),
+            Self::Big => u32::from_be_bytes(bytes),
+        }
+    }
+
+    /// A signed number of one byte, two or four.
+    #[inline]
+    pub(crate) const fn signed(self, bytes: &[u8]) -> i32 {
+        // As the highest bytes of a word, so that a shift extends the sign.
+        match *bytes {
+            [a] => self.u32([a; 4]).cast_signed() >> 24,
+            [a, b] => self.u32([a, b, a, b]).cast_signed() >> 16,
+            [a, b, c, d] => self.u32([a, b, c, d]).cast_signed(),
+            _ => 0,
+        }
     }
 }
 
@@ -75,11 +76,6 @@ impl<'a> Fields<'a> {
 
     #[inline(always)]
     pub(crate) fn u32(&mut self) -> u32 {
-        self.next()
-    }
-
-    #[inline(always)]
-    pub(crate) fn u64(&mut self) -> u64 {
         self.next()
     }
 }

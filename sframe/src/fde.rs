@@ -2,7 +2,7 @@
 
 use core::num::{NonZeroU8, NonZeroU32};
 
-use crate::{Abi, Endian, Error, Header, SectionOffset, Version, bytes::Fields};
+use crate::{Abi, Endian, Error, Header, SectionOffset, Version};
 
 /// A function's range of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +45,15 @@ impl FreType {
             Self::Addr4 => 4,
         }
     }
+
+    /// The bits of a start.
+    pub(crate) const fn mask(self) -> u32 {
+        match self {
+            Self::Addr1 => 0xff,
+            Self::Addr2 => 0xffff,
+            Self::Addr4 => u32::MAX,
+        }
+    }
 }
 
 /// How a pc and the row starts of its function compare.
@@ -78,6 +87,10 @@ pub enum PauthKey {
     B,
 }
 
+/// The bytes of an entry of the function table, with zeros behind one that is
+/// shorter than that of V2.
+pub(crate) type EntryBytes = [[u8; 4]; 5];
+
 /// What an entry of the function table, and in V3 the attribute that goes with
 /// it, hold beside the start.
 #[derive(Clone, Copy, Debug)]
@@ -96,45 +109,34 @@ impl Entry {
     const SIGNAL: u8 = 0x80;
     const KIND: u8 = 0x1f;
 
+    /// One without anything.
+    pub(crate) const NONE: Self =
+        Self { size: 0, fre_offset: 0, num_fres: 0, info: 0, info2: 0, rep_size: 0 };
     /// The size of a V3 attribute in bytes.
     pub(crate) const ATTRIBUTE_SIZE: usize = 5;
 
-    /// Decodes an entry, without the attribute that V3 has apart.
-    #[inline(always)]
-    pub(crate) fn decode(bytes: &[u8], version: Version, endian: Endian) -> Self {
-        let mut r = Fields::new(bytes, endian);
-        match version {
-            Version::V1 | Version::V2 => _ = r.u32(),
-            Version::V3 => _ = r.u64(),
+    /// Decodes an entry, without the attribute that V3 has apart: the start as
+    /// the table has it, and the rest.
+    #[inline]
+    pub(crate) fn decode(bytes: &EntryBytes, version: Version, endian: Endian) -> (i64, Self) {
+        let &[a, b, c, d, [info, rep_size, ..]] = bytes;
+        let [a, b, c, d] = [a, b, c, d].map(|word| endian.u32(word));
+        if version == Version::V3 {
+            let [low, high] = if endian == Endian::Big { [b, a] } else { [a, b] };
+            let start = u64::from(high) << u32::BITS | u64::from(low);
+            return (start.cast_signed(), Self { size: c, fre_offset: d, ..Self::NONE });
         }
-        let mut entry = Self {
-            size: r.u32(),
-            fre_offset: r.u32(),
-            num_fres: 0,
-            info: 0,
-            info2: 0,
-            rep_size: 0,
-        };
-        if version != Version::V3 {
-            entry.num_fres = r.u32();
-            entry.info = r.u8();
-        }
-        if version == Version::V2 {
-            entry.rep_size = r.u8();
-        }
-        entry
+        let entry = Self { size: b, fre_offset: c, num_fres: d, info, rep_size, ..Self::NONE };
+        (a.cast_signed().into(), entry)
     }
 
     /// Adds a V3 function's attribute, the first of the bytes of its rows; false
     /// if it is cut off.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn add_attribute(&mut self, rows: &[u8], endian: Endian) -> bool {
-        let Some(attribute) = rows.first_chunk::<{ Self::ATTRIBUTE_SIZE }>() else { return false };
-        let mut r = Fields::new(attribute, endian);
-        self.num_fres = r.u16().into();
-        self.info = r.u8();
-        self.info2 = r.u8();
-        self.rep_size = r.u8();
+        let Some(&[a, b, info, info2, rep_size]) = rows.first_chunk() else { return false };
+        self.num_fres = endian.u16([a, b]).into();
+        (self.info, self.info2, self.rep_size) = (info, info2, rep_size);
         true
     }
 

@@ -2,7 +2,7 @@
 
 use core::{fmt, iter::FusedIterator};
 
-use crate::{Endian, Error, Fde, FreType, SectionOffset, bytes::Cursor, lookup::Checkpoint};
+use crate::{Endian, Error, Fde, FreType, SectionOffset, lookup::Checkpoint};
 
 /// The info byte of a row.
 ///
@@ -32,10 +32,8 @@ impl FreInfo {
     #[must_use]
     pub const fn word_size(self) -> Option<u8> {
         match self.0 >> 5 & 3 {
-            0 => Some(1),
-            1 => Some(2),
-            2 => Some(4),
-            _ => None,
+            3 => None,
+            log => Some(1 << log),
         }
     }
 
@@ -100,24 +98,20 @@ impl Fre {
         kind: FreType,
         endian: Endian,
     ) -> Result<Self, Error> {
-        let mut r = Cursor::new(bytes, at, endian);
-        let start = match kind {
-            FreType::Addr1 => r.read::<u8>()?.into(),
-            FreType::Addr2 => r.read::<u16>()?.into(),
-            FreType::Addr4 => r.read::<u32>()?,
-        };
-        let info = FreInfo(r.read()?);
+        let truncated = Error::Truncated(at);
+        let (start, rest) = bytes.split_at_checked(kind.width().into()).ok_or(truncated)?;
+        let (&info, mut rest) = rest.split_first().ok_or(truncated)?;
+        let info = FreInfo(info);
         let Some(size) = info.word_size() else {
             return Err(Error::BadWordSize { at, info: info.0 });
         };
         let mut words = [0; Self::MAX_WORDS];
         for word in words.iter_mut().take(info.word_count().into()) {
-            *word = match size {
-                1 => r.read::<i8>()?.into(),
-                2 => r.read::<i16>()?.into(),
-                _ => r.read::<i32>()?,
-            };
+            let (first, behind) = rest.split_at_checked(size.into()).ok_or(truncated)?;
+            *word = endian.signed(first);
+            rest = behind;
         }
+        let start = endian.signed(start).cast_unsigned() & kind.mask();
         Ok(Self { at, start, info, words })
     }
 }
@@ -133,39 +127,18 @@ impl fmt::Debug for Fre {
     }
 }
 
-/// By the info byte: the size in bytes of the words behind it, or [`BAD_SIZE`].
-pub(crate) static WORDS_LEN: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut info: u8 = 0;
-    loop {
-        #[expect(
-            clippy::indexing_slicing,
-            clippy::as_conversions,
-            reason = "any byte is an index, at compile time"
-        )]
-        {
-            table[info as usize] = match FreInfo(info).word_size() {
-                // At most 15 * 4.
-                Some(size) => FreInfo(info).word_count().wrapping_mul(size) as u32,
-                None => BAD_SIZE,
-            };
-        }
-        info = match info.checked_add(1) {
-            Some(next) => next,
-            None => break table,
-        };
-    }
-};
-
 /// The size in bytes of the words behind an info byte, or [`BAD_SIZE`].
-#[inline(always)]
-fn words_len(info: u8) -> u32 {
-    WORDS_LEN.get(usize::from(info)).copied().unwrap_or(BAD_SIZE)
+#[inline]
+fn words_len(info: FreInfo) -> usize {
+    match info.word_size() {
+        Some(size) => size.wrapping_mul(info.word_count()).into(),
+        None => BAD_SIZE,
+    }
 }
 
 /// The word size is the reserved one. Longer than all rows of a section, so
 /// that no row is found behind such a row.
-pub(crate) const BAD_SIZE: u32 = 1 << 31;
+const BAD_SIZE: usize = 1 << 31;
 
 /// A reason to stop a [`Scan`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,101 +184,32 @@ impl Scan {
         self
     }
 
-    #[inline(always)]
     pub(crate) fn advance(&mut self, window: &[u8], kind: FreType, endian: Endian) -> Stop {
-        match (kind, endian) {
-            (FreType::Addr1, _) => self.advance_by::<2, false>(window),
-            (FreType::Addr2, Endian::Little) => self.advance_by::<3, false>(window),
-            (FreType::Addr2, Endian::Big) => self.advance_by::<3, true>(window),
-            (FreType::Addr4, Endian::Little) => self.advance_by::<5, false>(window),
-            (FreType::Addr4, Endian::Big) => self.advance_by::<5, true>(window),
-        }
-    }
-
-    /// `HEAD` is the size in bytes of a row's start and info byte.
-    #[inline(always)]
-    fn advance_by<const HEAD: usize, const BIG: bool>(&mut self, window: &[u8]) -> Stop {
-        let order = if BIG { Endian::Big } else { Endian::Little };
+        let width = usize::from(kind.width());
         // In locals, so that they stay in registers.
         let Self { target, mut left, mut next, mut found, mut least } = *self;
         let stop = loop {
             if left == 0 {
                 break Stop::Done;
             }
-            let Some(head) = window.get(next..).and_then(<[u8]>::first_chunk::<HEAD>) else {
-                break Stop::Short;
-            };
-            let (start, info) = split_head(head, order);
+            let head = window.get(next..).and_then(|rest| rest.split_at_checked(width));
+            let Some((start, &[info, ..])) = head else { break Stop::Short };
+            let start = endian.signed(start).cast_unsigned() & kind.mask();
             if start > target {
                 break Stop::Done;
             }
             if start < least {
                 break Stop::Unsorted;
             }
-            let len = words_len(info);
             // Neither overflows: a target is below `u32::MAX`, a window shorter
             // than `isize::MAX`, and no row is found behind a bad one.
             least = start.wrapping_add(1);
             found = Some(next);
-            next = next.wrapping_add(HEAD).wrapping_add(usize::try_from(len).unwrap_or(usize::MAX));
+            next = next.wrapping_add(width).wrapping_add(1).wrapping_add(words_len(FreInfo(info)));
             left = left.wrapping_sub(1);
         };
         *self = Self { target, left, next, found, least };
         stop
-    }
-
-    /// The info byte of the row that is looked for, and the bytes behind it, if
-    /// all rows up to it are good little-endian ones in `rows`, and so is the
-    /// start of the row behind it. `None` says nothing but that
-    /// [`advance`](Self::advance) has to be asked.
-    #[inline(always)]
-    pub(crate) fn row_in(self, rows: &[u8], kind: FreType) -> Option<(FreInfo, &[u8])> {
-        match kind {
-            FreType::Addr1 => self.row_by::<2>(rows),
-            FreType::Addr2 => self.row_by::<3>(rows),
-            FreType::Addr4 => self.row_by::<5>(rows),
-        }
-    }
-
-    /// Positions are of 32 bits, so that one comparison tells that a row's start
-    /// and info byte are in `rows`.
-    #[inline(always)]
-    fn row_by<const HEAD: usize>(self, rows: &[u8]) -> Option<(FreInfo, &[u8])> {
-        let head_at = |at: u32| {
-            let at = usize::try_from(at).ok()?;
-            let head = rows.get(at..at.wrapping_add(HEAD))?.first_chunk::<HEAD>()?;
-            Some(split_head(head, Endian::Little))
-        };
-        // No position wraps, then, not even that behind a row of a bad size.
-        if rows.len() >= usize::try_from(BAD_SIZE).ok()? {
-            return None;
-        }
-        let head_len = u32::try_from(HEAD).ok()?;
-        let mut left = self.left.checked_sub(1)?;
-        let mut at = u32::try_from(self.next).ok()?;
-        let (mut start, mut info) = head_at(at)?;
-        if start > self.target || start < self.least {
-            return None;
-        }
-        loop {
-            let next = at.wrapping_add(words_len(info)).wrapping_add(head_len);
-            if left == 0 {
-                // What is behind the last row may be the section's end.
-                rows.get(usize::try_from(next).ok()?..)?;
-                break;
-            }
-            let (next_start, next_info) = head_at(next)?;
-            if next_start > self.target {
-                break;
-            }
-            if next_start <= start {
-                return None;
-            }
-            (at, start, info) = (next, next_start, next_info);
-            left = left.wrapping_sub(1);
-        }
-        let words = usize::try_from(at).ok()?.wrapping_add(HEAD);
-        Some((FreInfo(info), rows.get(words..)?))
     }
 
     /// The window lost its first `bytes` bytes.
@@ -532,66 +436,6 @@ mod tests {
         assert_eq!(scan(&bytes, 2, 1), (Stop::Done, Some(17)));
         // Cut off, they are missed.
         assert_eq!(collect(&bytes[..16], 1), Err(Error::Truncated(SectionOffset(0x40))));
-    }
-
-    #[test]
-    fn the_length_table_agrees_with_the_fields() {
-        for info in 0..=u8::MAX {
-            let fields = FreInfo(info);
-            let len = fields.word_size().map(|size| u32::from(size * fields.word_count()));
-            assert_eq!(words_len(info), len.unwrap_or(BAD_SIZE), "{info:#x}");
-        }
-    }
-
-    #[test]
-    fn the_short_search_finds_what_the_long_one_does_or_nothing() {
-        let bad_size = [0, 0x03, 8, 2, 0x61, 8, 4, 0x03, 8];
-        let unsorted = [0, 0x03, 8, 4, 0x03, 8, 4, 0x03, 8];
-        let two = [2, 0, 0x23, 8, 0, 7, 1, 0x25, 16, 0, 0xf0, 0xff];
-        let four = [2, 0, 0, 0, 0x43, 8, 0, 0, 0, 7, 1, 0, 0, 0x83, 16];
-        let mut found_any = 0;
-        for (kind, bytes) in [
-            (FreType::Addr1, &PROLOGUE[..]),
-            (FreType::Addr1, &bad_size),
-            (FreType::Addr1, &unsorted),
-            (FreType::Addr2, &two),
-            (FreType::Addr4, &four),
-        ] {
-            // Cut anywhere, with more rows said to be there and with fewer.
-            for (len, rows, target) in (0..=bytes.len())
-                .flat_map(|len| (0..6).flat_map(move |rows| (0..40).map(move |t| (len, rows, t))))
-                .chain([(bytes.len(), 2, 262), (bytes.len(), 2, 263), (bytes.len(), 2, 264)])
-            {
-                let bytes = &bytes[..len];
-                let scan = Scan::new(target, rows, 0);
-                let mut long = scan;
-                let stop = long.advance(bytes, kind, Endian::Little);
-                let whole = stop == Stop::Done && long.next <= len;
-                let Some((info, words)) = scan.row_in(bytes, kind) else {
-                    // It may give up on what the long one has no row for, or
-                    // where the next row's start is cut off.
-                    assert!(!whole || long.found.is_none(), "{kind:?} {len} {rows} {target}");
-                    continue;
-                };
-                found_any += 1;
-                let at = long.found.filter(|_| whole).unwrap();
-                let head = usize::from(kind.width());
-                assert_eq!((info.0, words), (bytes[at + head], &bytes[at + head + 1..]));
-            }
-        }
-        assert!(found_any > 100);
-    }
-
-    #[test]
-    fn the_short_search_starts_at_a_checkpoint_like_the_long_one() {
-        let checkpoint = Checkpoint { passed: 2, at: 7, start: 4 };
-        for target in 4..40 {
-            let mut long = Scan::new(target, 4, 0).from(Some(checkpoint));
-            let short = long.row_in(&PROLOGUE, FreType::Addr1);
-            assert_eq!(long.advance(&PROLOGUE, FreType::Addr1, Endian::Little), Stop::Done);
-            let at = long.found.unwrap();
-            assert_eq!(short, Some((FreInfo(PROLOGUE[at + 1]), &PROLOGUE[at + 2..])), "{target}");
-        }
     }
 
     #[test]

@@ -4,10 +4,11 @@ use unwind_core::Row;
 
 use crate::{
     Error, FuncRange, Section, SectionOffset,
-    lookup::{self, Checkpoint, Found, Source},
+    at_hand::AtHand,
+    lookup::{self, Checkpoint, Found},
     order,
+    plain::{Function, Plain},
     search::Ascending,
-    section::{AtHand, Missing},
 };
 
 /// A table and an index over it, in words that the caller lends.
@@ -51,7 +52,8 @@ pub struct IndexedSection<'a, 'i> {
     /// The binary logarithm of a granule's size in bytes.
     shift: u32,
     checkpoints: Checkpoints<'i>,
-    plain: bool,
+    /// For the shorter way of [`find_row`](Self::find_row), if there is one.
+    plain: Option<Plain>,
 }
 
 /// The usual size of a granule: 4 KiB.
@@ -107,8 +109,8 @@ impl<'a> Section<'a> {
             granules: &[],
             base: 0,
             shift: 0,
-            checkpoints: Checkpoints { long: &[], points: &[] },
-            plain: lookup::is_plain(self.header()),
+            checkpoints: Checkpoints::NONE,
+            plain: None,
         };
         let Some(survey) = survey(self) else { return none };
         let (order, memory) = match survey.ascends {
@@ -126,7 +128,8 @@ impl<'a> Section<'a> {
         let Some((granules, memory)) = memory.split_at_mut_checked(count) else { return none };
         section.fill(granules, base, shift);
         let checkpoints = Checkpoints::build(self, memory);
-        IndexedSection { order, granules, base, shift, checkpoints, ..none }
+        let plain = Plain::new(self.header());
+        IndexedSection { order, granules, base, shift, checkpoints, plain, ..none }
     }
 }
 
@@ -154,7 +157,8 @@ impl<'a> IndexedSection<'a, '_> {
         }
         let Some(among) = self.among(pc) else { return Ok(None) };
         let section = &self.section;
-        lookup::find(&mut Indexed(self), section.header(), Some(among), section.addr(), pc)
+        let mut source = AtHand::new(section).by(self.order, self.checkpoints);
+        lookup::find(&mut source, section.header(), Some(among), section.addr(), pc)
     }
 
     /// Finds the rules for `pc`, or `None` if there are none. The same as
@@ -165,18 +169,15 @@ impl<'a> IndexedSection<'a, '_> {
     /// As [`find`](Self::find) and [`Found::row`].
     #[inline]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        if self.plain && self.is_indexed() {
-            let Some(among) = self.among(pc) else { return Ok(None) };
-            let offset = pc.wrapping_sub(self.section.addr()).cast_signed();
-            let header = self.section.header();
-            if let Some(row) = lookup::find_plain(&mut Indexed(self), header, among, offset) {
-                return Ok(Some(row));
-            }
-        }
-        self.find_any_row(pc)
+        let Some(plain) = &self.plain else { return self.find_any_row(pc) };
+        let Some(among) = self.among(pc) else { return Ok(None) };
+        let checkpoint = |function: &Function| {
+            self.checkpoints.find(function.index(), function.num_fres, function.offset)
+        };
+        plain.find_row::<false>(&self.section, among, pc, checkpoint)
     }
 
-    /// The same for rows of any form, and to say what is wrong.
+    /// The same for tables of any form.
     #[cold]
     fn find_any_row(&self, pc: u64) -> Result<Option<Row>, Error> {
         self.find(pc)?.map(|found| found.row()).transpose()
@@ -319,7 +320,7 @@ impl Positions<'_, '_> {
 
 /// Places to enter the rows of long functions.
 #[derive(Clone, Copy, Debug)]
-struct Checkpoints<'i> {
+pub(crate) struct Checkpoints<'i> {
     /// By ascending index: a function, and the number of its first point.
     long: &'i [[u32; 2]],
     /// Where a row is, in bytes from the function's first, and where it begins
@@ -328,6 +329,8 @@ struct Checkpoints<'i> {
 }
 
 impl<'i> Checkpoints<'i> {
+    pub(crate) const NONE: Self = Self { long: &[], points: &[] };
+
     /// Lays out as many as fit in `memory`.
     fn build(section: &Section<'_>, memory: &'i mut [u32]) -> Self {
         let (words, _) = memory.as_chunks_mut();
@@ -350,9 +353,15 @@ impl<'i> Checkpoints<'i> {
         }
     }
 
-    /// The last point of the function at `index` at or before `target`.
+    /// The last point at or before `target` of the function at `index`, which
+    /// has so many rows.
+    #[inline]
+    pub(crate) fn find(&self, index: u32, num_fres: u32, target: u32) -> Option<Checkpoint> {
+        if num_fres < LONG { None } else { self.find_in_long(index, target) }
+    }
+
     #[inline(never)]
-    fn find(&self, index: u32, target: u32) -> Option<Checkpoint> {
+    fn find_in_long(&self, index: u32, target: u32) -> Option<Checkpoint> {
         let at = self.long.binary_search_by_key(&index, |&[function, _]| function).ok()?;
         let &[_, first] = self.long.get(at)?;
         let end = self.long.get(at.checked_add(1)?).map(|&[_, first]| first);
@@ -386,59 +395,6 @@ fn mark(section: &Section<'_>, fde: &crate::Fde, points: &mut [[u32; 2]]) -> usi
     }
     usize::try_from(count).unwrap_or(usize::MAX)
 }
-
-/// A table at hand, in the order of its index.
-struct Indexed<'s, 'a, 'i>(&'s IndexedSection<'a, 'i>);
-
-impl<'a> Source for Indexed<'_, 'a, '_> {
-    type Fault = Missing;
-    type Error = Error;
-    type Entry<const N: usize> = &'a [u8; N];
-
-    #[inline(always)]
-    fn entries<const N: usize>(
-        &mut self,
-    ) -> impl FnMut(u32) -> Result<(u32, &'a [u8; N]), Missing> {
-        let order = self.0.order;
-        let mut entries = self.0.section.entries();
-        move |position| {
-            let index = match order {
-                None => position,
-                Some(order) => {
-                    let at = usize::try_from(position).map_err(|_| Missing)?;
-                    *order.get(at).ok_or(Missing)?
-                }
-            };
-            entries(index)
-        }
-    }
-
-    #[inline(always)]
-    fn checkpoint(&self, index: u32, num_fres: u32, target: u32) -> Option<Checkpoint> {
-        if num_fres < LONG { None } else { self.0.checkpoints.find(index, target) }
-    }
-
-    #[inline(always)]
-    fn open(&mut self, fre_offset: u32) -> Result<Option<usize>, Missing> {
-        AtHand(&self.0.section).open(fre_offset)
-    }
-
-    #[inline(always)]
-    fn window(&self) -> &[u8] {
-        self.0.section.fres_bytes()
-    }
-
-    #[inline(always)]
-    fn offset(&self, pos: usize) -> SectionOffset {
-        AtHand(&self.0.section).offset(pos)
-    }
-
-    #[inline(always)]
-    fn slide(&mut self, _keep: usize) -> Result<bool, Missing> {
-        Ok(false)
-    }
-}
-
 #[cfg(test)]
 #[allow(
     clippy::arithmetic_side_effects,
@@ -507,7 +463,7 @@ mod tests {
         let mut memory = vec![0; section.index_len()];
         let index = section.index(&mut memory);
         let passed = |function, rows, target| {
-            Indexed(&index).checkpoint(function, rows, target).map(|point| point.passed)
+            index.checkpoints.find(function, rows, target).map(|point| point.passed)
         };
         assert_eq!(
             [15, 16, 47, 48, 900].map(|target| passed(0, 64, target)),

@@ -60,6 +60,7 @@
 #[cfg(feature = "write")]
 extern crate alloc;
 
+mod at_hand;
 mod bytes;
 #[cfg(feature = "cfi")]
 mod cfi;
@@ -72,6 +73,8 @@ mod header;
 mod index;
 mod lookup;
 mod order;
+mod plain;
+mod plain_rows;
 mod remote;
 mod row;
 mod search;

@@ -1,12 +1,8 @@
 //! The lookup of the row that covers a pc, wherever the table is.
 
-use core::borrow::Borrow;
-
-use unwind_core::{Base, CfaRule, RegRule, Row};
-
 use crate::{
-    Abi, Endian, Error, Fde, FdeKind, Fre, FreInfo, FreType, Header, SectionOffset, Version,
-    fde::Entry,
+    Endian, Error, Fde, FdeKind, Fre, FreInfo, FreType, Header, SectionOffset, Version,
+    fde::{Entry, EntryBytes},
     fre::{Scan, Stop},
     search::{self, Ascending, Place},
 };
@@ -30,19 +26,15 @@ pub(crate) trait Source {
     type Fault;
     /// That, or what is wrong with a table.
     type Error: From<Error> + From<Self::Fault>;
-    /// An entry of the function table, as long as it is in one version.
-    type Entry<const N: usize>: Borrow<[u8; N]>;
 
-    /// Fetches entries by their positions, which are below the header's
-    /// `num_fdes`, with their indices in the table. The two differ only where
-    /// the source puts a table in order that is not.
-    fn entries<const N: usize>(
-        &mut self,
-    ) -> impl FnMut(u32) -> Result<(u32, Self::Entry<N>), Self::Fault>;
+    /// Fetches an entry of the function table by its position, which is below
+    /// the header's `num_fdes`, with its index in the table. The two differ only
+    /// where the source puts a table in order that is not.
+    fn entry(&mut self, position: u32) -> Result<(u32, EntryBytes), Self::Fault>;
 
     /// A place in the rows of the function at `index` from which a search for
     /// `target` may start, if the source knows one behind the first.
-    #[inline(always)]
+    #[inline]
     fn checkpoint(&self, _index: u32, _num_fres: u32, _target: u32) -> Option<Checkpoint> {
         None
     }
@@ -76,7 +68,6 @@ pub(crate) struct Checkpoint {
 
 /// Finds the function that covers `pc` among those, and its row there, in the
 /// table at `section`.
-#[inline]
 pub(crate) fn find<S: Source>(
     source: &mut S,
     header: &Header,
@@ -85,7 +76,35 @@ pub(crate) fn find<S: Source>(
     pc: u64,
 ) -> Result<Option<Found>, S::Error> {
     let pc = pc.wrapping_sub(section).cast_signed();
-    let Some(mut place) = search::find(source, header, among, pc)? else { return Ok(None) };
+    let mut place = Place::NONE;
+    let is_found = search::find(source, header, among, pc, &mut place)?;
+    find_in(source, header, is_found.then_some(place), section, pc)
+}
+
+/// The same, if the function at `position` is known to be the last that starts at
+/// or before `pc`, or the first one.
+pub(crate) fn find_from<S: Source>(
+    source: &mut S,
+    header: &Header,
+    position: u32,
+    section: u64,
+    pc: u64,
+) -> Result<Option<Found>, S::Error> {
+    let pc = pc.wrapping_sub(section).cast_signed();
+    let mut place = Place::NONE;
+    let is_found = search::find_from(source, header, position, pc, &mut place)?;
+    find_in(source, header, is_found.then_some(place), section, pc)
+}
+
+/// Finds the row for `pc`, in bytes from the section, of the function at `place`.
+fn find_in<S: Source>(
+    source: &mut S,
+    header: &Header,
+    place: Option<Place>,
+    section: u64,
+    pc: i64,
+) -> Result<Option<Found>, S::Error> {
+    let Some(mut place) = place else { return Ok(None) };
     let Some(row) = locate(source, header, &mut place, pc)? else { return Ok(None) };
     let fre = decode(source, header, &place, row)?;
     Ok(Some(Found { fde: fde(header, section, &place), fre }))
@@ -159,66 +178,6 @@ pub(crate) fn decode<S: Source>(
     Fre::decode(bytes, source.offset(found), kind, header.endian).map(Some)
 }
 
-/// Whether a table is of the most frequent form: of 64-bit x86 code, with the
-/// return address of all functions at one place, and no such place for the
-/// frame pointer.
-pub(crate) const fn is_plain(header: &Header) -> bool {
-    let fixed = (header.fixed_ra_offset, header.fixed_fp_offset);
-    matches!(
-        (header.abi, header.endian, fixed),
-        (Abi::Amd64Little, Endian::Little, (Some(_), None))
-    )
-}
-
-/// Finds the rules at `pc`, in bytes from the section, in a table that
-/// [`is_plain`], if the row is so, too: a default row whose words take one byte
-/// or two, with nothing wrong. `None` says nothing but that [`find`] has to be
-/// asked.
-#[inline]
-pub(crate) fn find_plain<S: Source>(
-    source: &mut S,
-    header: &Header,
-    among: Ascending,
-    pc: i64,
-) -> Option<Row> {
-    let Place { index, start, mut entry } = search::find_plain(source, header, among, pc)?;
-    let mut first = source.open(entry.fre_offset).ok()??;
-    if header.version == Version::V3 {
-        if !entry.add_attribute(source.window().get(first..)?, Endian::Little) {
-            return None;
-        }
-        first = first.wrapping_add(Entry::ATTRIBUTE_SIZE);
-    }
-    if entry.kind() != FdeKind::Default {
-        return None;
-    }
-    let at = SectionOffset(0);
-    let offset = u32::try_from(pc.wrapping_sub(start)).ok()?;
-    let target = entry.pc_offset(at, header, offset).ok()?;
-    let kind = entry.fre_type(at).ok()?;
-    let checkpoint = source.checkpoint(index, entry.num_fres, target);
-    let scan = Scan::new(target, entry.num_fres, first).from(checkpoint);
-    let (info, words) = scan.row_in(source.window(), kind)?;
-    // Nearly every row has others behind it, so that two words can be read.
-    let [cfa, second] = match info.word_size()? {
-        1 => words.first_chunk().map(|&[a, b]| [a, b].map(|byte| byte.cast_signed().into()))?,
-        2 => words
-            .first_chunk()
-            .map(|&[a, b, c, d]| [[a, b], [c, d]].map(|word| i16::from_le_bytes(word).into()))?,
-        _ => return None,
-    };
-    let base = if info.cfa_base_is_sp() { Base::Sp } else { Base::Fp };
-    let cfa = CfaRule::Offset(base, cfa);
-    let ra = RegRule::AtCfa(header.fixed_ra_offset?.into());
-    // Each rule by itself, so that it is known where it is packed.
-    let row = match info.word_count() {
-        0 => return None,
-        1 => Row::new(cfa, ra, RegRule::Same),
-        _ => Row::new(cfa, ra, RegRule::AtCfa(second)),
-    };
-    Some(if entry.is_signal(header.version) { row.with_signal() } else { row })
-}
-
 /// Where in the window of `source` the row is that `scan` looks for.
 #[inline(always)]
 fn last_row<S: Source>(
@@ -239,6 +198,7 @@ fn last_row<S: Source>(
 
 /// Fetches what is behind the window, if all rows that `scan` passed are good.
 #[cold]
+#[inline(never)]
 fn more<S: Source>(
     source: &mut S,
     kind: FreType,
@@ -265,7 +225,7 @@ fn more<S: Source>(
 }
 
 /// Where the entry at `index` is in the section.
-#[inline(always)]
+#[inline]
 pub(crate) fn entry_at(header: &Header, index: u32) -> SectionOffset {
     let size = u64::try_from(header.version.fde_size()).unwrap_or_default();
     SectionOffset(header.fdes_at().0.wrapping_add(u64::from(index).wrapping_mul(size)))

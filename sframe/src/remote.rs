@@ -6,7 +6,7 @@ use unwind_core::{Memory, ReadError, Row, TableError, VirtAddr};
 
 use crate::{
     Error, Header, SectionOffset, Version,
-    fde::Entry,
+    fde::{Entry, EntryBytes},
     lookup::{self, Found, RowAt, Source},
     search::{self, Ascending, Place},
 };
@@ -164,7 +164,10 @@ impl RemoteSection {
         window.restart(0);
         let mut source = self.source(mem, window);
         let pc = pc.wrapping_sub(self.addr).cast_signed();
-        let Some(mut place) = source.function(pc)? else { return Ok(None) };
+        let mut place = Place::NONE;
+        if !source.function(pc, &mut place)? {
+            return Ok(None);
+        }
         let Some(row) = source.row_of(&mut place, pc)? else { return Ok(None) };
         Ok(Some(source.rules(&place, row)?))
     }
@@ -208,10 +211,15 @@ impl RemoteWindow {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// The bytes at a section offset, if they are held.
-    fn array_at<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
+    /// The entry of `size` bytes at a section offset, if it is held.
+    fn entry_at(&self, at: u64, size: usize) -> Option<EntryBytes> {
         let from = usize::try_from(at.checked_sub(self.start)?).ok()?;
-        self.bytes().get(from..)?.first_chunk().copied()
+        let bytes = self.bytes().get(from..)?.get(..size)?;
+        let mut entry = EntryBytes::default();
+        for (to, &from) in entry.as_flattened_mut().iter_mut().zip(bytes) {
+            *to = from;
+        }
+        Some(entry)
     }
 
     fn end(&self) -> u64 {
@@ -293,9 +301,9 @@ struct MemorySource<'s, M> {
 /// The parts of a lookup, each of which is on the stack only while it runs.
 impl<M: Memory> MemorySource<'_, M> {
     #[inline(never)]
-    fn function(&mut self, pc: i64) -> Result<Option<Place>, RemoteError> {
+    fn function(&mut self, pc: i64, place: &mut Place) -> Result<bool, RemoteError> {
         let header = self.header;
-        search::find(self, header, Ascending::all(header), pc)
+        search::find(self, header, Ascending::all(header), pc, place)
     }
 
     #[inline(never)]
@@ -315,28 +323,21 @@ impl<M: Memory> MemorySource<'_, M> {
     }
 }
 
-impl<M: Memory> MemorySource<'_, M> {
-    fn entry<const N: usize>(&mut self, index: u32) -> Result<[u8; N], RemoteError> {
-        let at = lookup::entry_at(self.header, index).0;
-        if let Some(entry) = self.window.array_at(at) {
-            return Ok(entry);
-        }
-        let part_end = self.header.fdes_at().0.saturating_add(self.header.fdes_len());
-        self.window.restart(at);
-        self.reads.extend(self.window, N, part_end)?;
-        self.window.array_at(at).ok_or(Error::Truncated(SectionOffset(at)).into())
-    }
-}
-
 impl<M: Memory> Source for MemorySource<'_, M> {
     type Fault = RemoteError;
     type Error = RemoteError;
-    type Entry<const N: usize> = [u8; N];
 
-    fn entries<const N: usize>(
-        &mut self,
-    ) -> impl FnMut(u32) -> Result<(u32, [u8; N]), RemoteError> {
-        |index| Ok((index, self.entry(index)?))
+    fn entry(&mut self, index: u32) -> Result<(u32, EntryBytes), RemoteError> {
+        let at = lookup::entry_at(self.header, index).0;
+        let size = self.header.version.fde_size();
+        if let Some(entry) = self.window.entry_at(at, size) {
+            return Ok((index, entry));
+        }
+        let part_end = self.header.fdes_at().0.saturating_add(self.header.fdes_len());
+        self.window.restart(at);
+        self.reads.extend(self.window, size, part_end)?;
+        let entry = self.window.entry_at(at, size);
+        Ok((index, entry.ok_or(Error::Truncated(SectionOffset(at)))?))
     }
 
     fn open(&mut self, fre_offset: u32) -> Result<Option<usize>, RemoteError> {

@@ -1,8 +1,12 @@
 //! The search for the function that covers a pc, wherever the table is.
 
-use core::{borrow::Borrow, hint::select_unpredictable};
+use core::hint::select_unpredictable;
 
-use crate::{Endian, Header, Version, bytes::Fields, fde::Entry, lookup::Source};
+use crate::{
+    Header,
+    fde::Entry,
+    lookup::{self, Source},
+};
 
 /// A function that was found.
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +20,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    #[inline(always)]
+    /// None, to be filled in.
+    pub(crate) const NONE: Self = Self { index: 0, start: 0, entry: Entry::NONE };
+
     fn covers(&self, pc: i64) -> bool {
         pc.wrapping_sub(self.start).cast_unsigned() < u64::from(self.entry.size)
     }
@@ -41,188 +47,306 @@ impl Ascending {
             false => None,
         }
     }
+
+    /// The position of the last function that starts at or before a pc, or of
+    /// the first one. `is_reached` says whether the function at a position
+    /// starts there.
+    pub(crate) fn last<E>(
+        self,
+        mut is_reached: impl FnMut(u32) -> Result<bool, E>,
+    ) -> Result<u32, E> {
+        let mut last = self.first;
+        for step in Steps::new(self.count) {
+            let Some(next) = last.checked_add(step) else { continue };
+            if next.wrapping_sub(self.first) < self.count && is_reached(next)? {
+                last = next;
+            }
+        }
+        Ok(last)
+    }
+
+    /// The same for few functions at hand. Positions are multiples of `unit`, by
+    /// which an array is easily indexed.
+    #[inline(always)]
+    pub(crate) fn last_of_few(
+        self,
+        unit: usize,
+        mut is_reached: impl FnMut(usize) -> bool,
+    ) -> usize {
+        let mut last = scaled(self.first, unit);
+        // The highest power of two of which there are more.
+        let Some(log) = self.count.wrapping_sub(1).checked_ilog2() else { return last };
+        let mut step = unit.wrapping_shl(log);
+        // What is left is as many as the steps can tell apart.
+        let mut probe = last.wrapping_add(scaled(self.count, unit)).wrapping_sub(step);
+        loop {
+            // Half of all guesses would be wrong.
+            last = select_unpredictable(is_reached(probe), probe, last);
+            step >>= 1;
+            if step < unit {
+                return last;
+            }
+            probe = last.wrapping_add(step);
+        }
+    }
+
+    /// The same for all functions of a table at hand, by the [`Steps`] of
+    /// [`last`](Self::last). Nothing is reached behind the last function.
+    #[inline(always)]
+    pub(crate) fn last_of_many(
+        self,
+        unit: usize,
+        mut is_reached: impl FnMut(usize) -> bool,
+    ) -> usize {
+        let mut last = scaled(self.first, unit);
+        let mut probe = |step: usize| {
+            let next = last.wrapping_add(step);
+            last = select_unpredictable(is_reached(next), next, last);
+        };
+        let Steps { mut probes, mut count, .. } = Steps::new(self.count);
+        while !probes.is_multiple_of(4) {
+            let half = count >> 1;
+            probe(scaled(half, unit));
+            count = count.wrapping_sub(half);
+            probes = probes.wrapping_sub(1);
+        }
+        // The loop itself costs a third of a probe.
+        while probes != 0 {
+            count = sixteenth(count);
+            let step = scaled(count, unit);
+            probe(step.wrapping_mul(8));
+            probe(step.wrapping_mul(4));
+            probe(step.wrapping_mul(2));
+            probe(step);
+            probes = probes.wrapping_sub(4);
+        }
+        last
+    }
+}
+
+/// How far a bisection looks ahead from the function that it has reached, in
+/// functions: by halves of what is left, then, where four more probes and a
+/// multiple of four are left, by 8, 4, 2 and 1 sixteenths of it.
+///
+/// Not by powers of two: the entries of a large table that are so far apart
+/// share one place of a CPU's cache, and lookups take twice as long.
+#[derive(Clone, Copy, Debug)]
+struct Steps {
+    /// How many probes are left.
+    probes: u32,
+    /// Among so many functions.
+    count: u32,
+    step: u32,
+}
+
+impl Steps {
+    /// As many as can tell `count` functions apart.
+    #[inline(always)]
+    fn new(count: u32) -> Self {
+        let log = count.wrapping_sub(1).checked_ilog2().filter(|_| count != 0);
+        Self { probes: log.map_or(0, |log| log.wrapping_add(1)), count, step: 0 }
+    }
+}
+
+impl Iterator for Steps {
+    type Item = u32;
+
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        let probes = self.probes;
+        self.probes = probes.checked_sub(1)?;
+        if self.step > self.count {
+            self.step >>= 1;
+        } else if probes.is_multiple_of(4) {
+            self.count = sixteenth(self.count);
+            self.step = self.count.wrapping_mul(8);
+        } else {
+            self.step = self.count >> 1;
+            self.count = self.count.wrapping_sub(self.step);
+        }
+        Some(self.step)
+    }
+}
+
+/// A sixteenth of `count`, which is not zero, rounded up.
+#[inline(always)]
+const fn sixteenth(count: u32) -> u32 {
+    (count.wrapping_sub(1) >> 4).wrapping_add(1)
+}
+
+/// A position as an index. A table is shorter than `usize::MAX`, so that nothing
+/// wraps.
+#[inline(always)]
+fn scaled(position: u32, unit: usize) -> usize {
+    usize::try_from(position).unwrap_or(usize::MAX).wrapping_mul(unit)
 }
 
 /// Finds the function that covers `pc`, in bytes from the section, among those
-/// that ascend, or in all of the table in any order.
-#[inline(always)]
+/// that ascend, or in all of the table in any order. If there is one, `place` is
+/// where.
 pub(crate) fn find<S: Source>(
     source: &mut S,
     header: &Header,
     among: Option<Ascending>,
     pc: i64,
-) -> Result<Option<Place>, S::Fault> {
-    match (header.version, header.endian) {
-        (Version::V1, Endian::Little) => Fdes::<17, false>::find(source, header, among, pc),
-        (Version::V1, Endian::Big) => Fdes::<17, true>::find(source, header, among, pc),
-        (Version::V2, Endian::Little) => Fdes::<20, false>::find(source, header, among, pc),
-        (Version::V2, Endian::Big) => Fdes::<20, true>::find(source, header, among, pc),
-        (Version::V3, Endian::Little) => Fdes::<16, false>::find(source, header, among, pc),
-        (Version::V3, Endian::Big) => Fdes::<16, true>::find(source, header, among, pc),
+    place: &mut Place,
+) -> Result<bool, S::Fault> {
+    match among {
+        None => scan(source, header, pc, place),
+        Some(Ascending { count: 0, .. }) => Ok(false),
+        Some(among) => {
+            let last = last_start(source, header, among, pc, place)?;
+            find_from(source, header, last, pc, place)
+        }
     }
 }
 
-/// The same in a table that [`is_plain`](crate::lookup::is_plain), among one
-/// function or more; `None` if it is not as simple as that.
-#[inline(always)]
-pub(crate) fn find_plain<S: Source>(
+/// The position of the last function that starts at or before `pc`, or of the
+/// first one.
+fn last_start<S: Source>(
     source: &mut S,
     header: &Header,
     among: Ascending,
     pc: i64,
-) -> Option<Place> {
-    match header.version {
-        Version::V1 => Fdes::<17, false>::find_plain(source, header, among, pc),
-        Version::V2 => Fdes::<20, false>::find_plain(source, header, among, pc),
-        Version::V3 => Fdes::<16, false>::find_plain(source, header, among, pc),
+    place: &mut Place,
+) -> Result<u32, S::Fault> {
+    // From here no start wraps. Below 2^33.
+    let anchor = if header.flags.pcrel() { header.fdes_at().0.cast_signed() } else { 0 };
+    let pc = pc.saturating_sub(anchor);
+    among.last(|position| {
+        fetch(source, header, position, place)?;
+        Ok(place.start.wrapping_sub(anchor) <= pc)
+    })
+}
+
+/// The same, if the function at `position` is the last that starts at or before
+/// `pc`, or the first one. Functions of size zero hide the one before them, and
+/// functions of equal start are in any order.
+pub(crate) fn find_from<S: Source>(
+    source: &mut S,
+    header: &Header,
+    mut position: u32,
+    pc: i64,
+    place: &mut Place,
+) -> Result<bool, S::Fault> {
+    let mut behind = None;
+    loop {
+        fetch(source, header, position, place)?;
+        if behind.is_some_and(|start| start != place.start) {
+            return Ok(false);
+        }
+        if place.covers(pc) {
+            return Ok(true);
+        }
+        behind = (place.entry.size != 0).then_some(place.start);
+        let Some(before) = position.checked_sub(1) else { return Ok(false) };
+        position = before;
     }
 }
 
-/// A function table in one layout: entries of `N` bytes, in one byte order.
-struct Fdes<'a, const N: usize, const BIG: bool> {
-    header: &'a Header,
-    /// What the start of entry 0 counts from, in bytes from the section.
-    anchor: i64,
-    /// How much further on that is for the next entry.
-    stride: i64,
+/// The same in a table in any order.
+fn scan<S: Source>(
+    source: &mut S,
+    header: &Header,
+    pc: i64,
+    place: &mut Place,
+) -> Result<bool, S::Fault> {
+    for position in 0..header.num_fdes {
+        fetch(source, header, position, place)?;
+        if place.covers(pc) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
-impl<'a, const N: usize, const BIG: bool> Fdes<'a, N, BIG> {
-    const ENDIAN: Endian = if BIG { Endian::Big } else { Endian::Little };
-    const VERSION: Version = match N {
-        17 => Version::V1,
-        20 => Version::V2,
-        _ => Version::V3,
-    };
+/// Fetches the function at `position`.
+// Out of line, as it is used in many places and fast in none.
+#[inline(never)]
+fn fetch<S: Source>(
+    source: &mut S,
+    header: &Header,
+    position: u32,
+    place: &mut Place,
+) -> Result<(), S::Fault> {
+    let (index, bytes) = source.entry(position)?;
+    let (start, entry) = Entry::decode(&bytes, header.version, header.endian);
+    let anchor = if header.flags.pcrel() { lookup::entry_at(header, index).0 } else { 0 };
+    *place = Place { index, start: start.wrapping_add_unsigned(anchor), entry };
+    Ok(())
+}
 
-    #[inline(always)]
-    fn new(header: &'a Header) -> Self {
-        let (anchor, stride) = match header.flags.pcrel() {
-            // Below 2^33, and 20 at most.
-            true => (header.fdes_at().0.cast_signed(), i64::try_from(N).unwrap_or_default()),
-            false => (0, 0),
-        };
-        Self { header, anchor, stride }
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+    use alloc::vec::Vec;
+    use core::convert::Infallible;
+
+    use super::*;
+
+    /// What is found, and by which probes, where `reached` functions start at or
+    /// before the pc.
+    fn last(among: Ascending, reached: u32) -> (u32, Vec<u32>) {
+        let mut probes = Vec::new();
+        let found = among.last(|position| {
+            probes.push(position);
+            Ok::<_, Infallible>(position < reached)
+        });
+        (found.unwrap(), probes)
     }
 
-    fn find<S: Source>(
-        source: &mut S,
-        header: &'a Header,
-        among: Option<Ascending>,
-        pc: i64,
-    ) -> Result<Option<Place>, S::Fault> {
-        let fdes = Self::new(header);
-        let Some(among) = among else { return fdes.scan(source, pc) };
-        if among.count == 0 {
-            return Ok(None);
-        }
-        let position = fdes.last_start(source, among, pc.saturating_sub(fdes.anchor))?;
-        fdes.step_back(source, position, pc)
-    }
-
-    #[inline(always)]
-    fn find_plain<S: Source>(
-        source: &mut S,
-        header: &'a Header,
-        among: Ascending,
-        pc: i64,
-    ) -> Option<Place> {
-        let fdes = Self::new(header);
-        let position = fdes.last_start(source, among, pc.checked_sub(fdes.anchor)?).ok()?;
-        fdes.place(source, position).ok().filter(|place| place.covers(pc))
-    }
-
-    /// The position of the last function that starts at or before the pc, or of
-    /// the first one. The pc counts from the anchor.
-    #[inline(always)]
-    fn last_start<S: Source>(
-        &self,
-        source: &mut S,
-        among: Ascending,
-        pc: i64,
-    ) -> Result<u32, S::Fault> {
-        match self.stride {
-            0 => Self::bisect::<S, false>(source, among, pc),
-            _ => Self::bisect::<S, true>(source, among, pc),
-        }
-    }
-
-    /// The same. If `PCREL`, a start counts from its entry.
-    ///
-    /// Never inlined, so that the loop has all registers.
-    #[inline(never)]
-    fn bisect<S: Source, const PCREL: bool>(
-        source: &mut S,
-        among: Ascending,
-        pc: i64,
-    ) -> Result<u32, S::Fault> {
-        let stride = if PCREL { i64::try_from(N).unwrap_or_default() } else { 0 };
-        let mut entry = source.entries::<N>();
-        let Ascending { mut first, mut count } = among;
-        // If any start is at or below the pc, the last such one is among the
-        // `count` from `first` on.
-        while count > 1 {
-            let half = count / 2;
-            let middle = first.wrapping_add(half);
-            let (index, bytes) = entry(middle)?;
-            let value = Self::start_value(bytes.borrow());
-            let start = value.wrapping_add(i64::from(index).wrapping_mul(stride));
-            // Half of all guesses would be wrong.
-            first = select_unpredictable(start <= pc, middle, first);
-            count = count.wrapping_sub(half);
-        }
-        Ok(first)
-    }
-
-    /// Goes back from the function at `position`, the last that starts at or
-    /// before the pc, to one that covers it: functions of size zero hide the one
-    /// before them, and functions of equal start are in any order.
-    fn step_back<S: Source>(
-        &self,
-        source: &mut S,
-        mut position: u32,
-        pc: i64,
-    ) -> Result<Option<Place>, S::Fault> {
-        let mut last = self.place(source, position)?;
-        while !last.covers(pc) {
-            let Some(before) = position.checked_sub(1) else { return Ok(None) };
-            position = before;
-            let before = self.place(source, before)?;
-            if last.entry.size != 0 && before.start != last.start {
-                return Ok(None);
-            }
-            last = before;
-        }
-        Ok(Some(last))
-    }
-
-    /// Finds the function that covers `pc` in a table in any order.
-    fn scan<S: Source>(&self, source: &mut S, pc: i64) -> Result<Option<Place>, S::Fault> {
-        for index in 0..self.header.num_fdes {
-            let place = self.place(source, index)?;
-            if place.covers(pc) {
-                return Ok(Some(place));
+    #[test]
+    fn all_searches_find_the_last_function_that_is_reached_or_the_first() {
+        for count in (1..300).chain([4095, 4096, 4097, 65_537]) {
+            let among = Ascending { first: 7, count };
+            let end = 7 + count;
+            for reached in (0..end + 2).step_by(1 + usize::try_from(count).unwrap() / 90) {
+                let expected = reached.min(end).saturating_sub(1).max(7);
+                let (found, probes) = last(among, reached.min(end));
+                assert_eq!(found, expected, "{reached} of {count}");
+                assert!(probes.len() <= usize::try_from(count.ilog2()).unwrap() + 1);
+                for unit in [1, 2, 5] {
+                    let is_reached =
+                        |at: usize| at < usize::try_from(reached.min(end)).unwrap() * unit;
+                    let at = usize::try_from(expected).unwrap() * unit;
+                    assert_eq!(among.last_of_few(unit, is_reached), at);
+                    assert_eq!(among.last_of_many(unit, is_reached), at);
+                }
             }
         }
-        Ok(None)
     }
 
-    #[inline(always)]
-    fn place<S: Source>(&self, source: &mut S, position: u32) -> Result<Place, S::Fault> {
-        let (index, bytes) = source.entries::<N>()(position)?;
-        let value = Self::start_value(bytes.borrow());
-        let anchor = self.anchor.wrapping_add(i64::from(index).wrapping_mul(self.stride));
-        let entry = Entry::decode(bytes.borrow(), Self::VERSION, Self::ENDIAN);
-        Ok(Place { index, start: value.wrapping_add(anchor), entry })
+    #[test]
+    fn the_search_at_hand_asks_for_what_the_other_one_does() {
+        // In a table that is not in order it then finds the same, too.
+        for count in 1..2000 {
+            let among = Ascending { first: 0, count };
+            let is_reached = |position: u32| position.wrapping_mul(0x9e37_79b9) % 5 < 3;
+            let mut probes = Vec::new();
+            let found = among.last(|position| {
+                probes.push(position);
+                Ok::<_, Infallible>(is_reached(position))
+            });
+            let mut same = Vec::new();
+            let found_same = among.last_of_many(1, |position| {
+                let position = u32::try_from(position).unwrap();
+                same.extend((position < count).then_some(position));
+                position < count && is_reached(position)
+            });
+            assert_eq!(found.unwrap(), u32::try_from(found_same).unwrap());
+            assert_eq!(probes, same, "{count}");
+        }
     }
 
-    /// The raw start of an entry: 4 bytes before V3, 8 from there on.
-    #[inline(always)]
-    fn start_value(entry: &[u8; N]) -> i64 {
-        let mut r = Fields::new(entry, Self::ENDIAN);
-        match Self::VERSION {
-            Version::V1 | Version::V2 => r.u32().cast_signed().into(),
-            Version::V3 => r.u64().cast_signed(),
+    #[test]
+    fn any_number_of_functions_is_searched_by_as_many_probes_as_it_has_bits() {
+        for count in [0, 1, 2, 3, 1 << 31, u32::MAX - 1, u32::MAX] {
+            let among = Ascending { first: 0, count };
+            for reached in [0, 1, count / 2, count.saturating_sub(1), count] {
+                let (found, probes) = last(among, reached);
+                assert_eq!(found, reached.saturating_sub(1), "{reached} of {count}");
+                assert!(probes.len() <= 32 && probes.iter().all(|&probe| probe < count));
+            }
         }
     }
 }

@@ -5,11 +5,12 @@ use core::iter::FusedIterator;
 use unwind_core::Row;
 
 use crate::{
-    Error, Fde, Fres, FuncRange, Header, SectionOffset, Version,
-    bytes::Fields,
-    fde::Entry,
+    Error, Fde, FdeKind, Fre, Fres, FuncRange, Header, SectionOffset, Version,
+    at_hand::AtHand,
+    fde::{Entry, EntryBytes},
     header::MAGIC,
-    lookup::{self, Found, Source},
+    lookup::{self, Found},
+    plain::Plain,
     search::Ascending,
 };
 
@@ -29,8 +30,8 @@ pub struct Section<'a> {
     fres: &'a [u8],
     header: Header,
     addr: u64,
-    /// Whether [`find_row`](Self::find_row) may try its shorter way.
-    plain: bool,
+    /// For the shorter way of [`find_row`](Self::find_row), if there is one.
+    plain: Option<Plain>,
 }
 
 /// A table and the two tables in it.
@@ -68,8 +69,7 @@ impl<'a> Section<'a> {
             header.check(u64::try_from(bytes.len()).unwrap_or(u64::MAX))?;
             return Err(Error::Truncated(SectionOffset(0)));
         };
-        let sorted = header.flags.sorted() && header.num_fdes > 0;
-        let plain = sorted && lookup::is_plain(&header);
+        let plain = Plain::new(&header);
         Ok(Self { bytes: table, fdes, fres, header, addr: 0, plain })
     }
 
@@ -104,14 +104,10 @@ impl<'a> Section<'a> {
     pub fn range(&self, index: u32) -> Option<FuncRange> {
         let header = &self.header;
         let at = lookup::entry_at(header, index);
-        let mut r = Fields::new(self.entry(index)?, header.endian);
-        let start = match header.version {
-            Version::V1 | Version::V2 => r.u32().cast_signed().into(),
-            Version::V3 => r.u64().cast_signed(),
-        };
+        let (start, entry) = Entry::decode(&self.entry(index)?, header.version, header.endian);
         let anchor = if header.flags.pcrel() { at.0 } else { 0 };
         let start = self.addr.wrapping_add(anchor).wrapping_add_signed(start);
-        Some(FuncRange { start, size: r.u32() })
+        Some(FuncRange { start, size: entry.size })
     }
 
     /// Returns the function at `index`, or `None` if there are not so many.
@@ -128,7 +124,7 @@ impl<'a> Section<'a> {
     pub(crate) fn fde_in(&self, index: u32, range: FuncRange) -> Result<Option<Fde>, Error> {
         let header = &self.header;
         let Some(bytes) = self.entry(index) else { return Ok(None) };
-        let mut entry = Entry::decode(bytes, header.version, header.endian);
+        let (_, mut entry) = Entry::decode(&bytes, header.version, header.endian);
         let at = lookup::entry_at(header, index);
         let outside = Error::RowsOutside { at, fre_offset: entry.fre_offset };
         let rows = self.rows(entry.fre_offset).ok_or(outside)?;
@@ -184,7 +180,7 @@ impl<'a> Section<'a> {
     /// rows up to that of the pc.
     pub fn find(&self, pc: u64) -> Result<Option<Found>, Error> {
         let among = Ascending::all(&self.header);
-        lookup::find(&mut AtHand(self), &self.header, among, self.addr, pc)
+        lookup::find(&mut AtHand::new(self), &self.header, among, self.addr, pc)
     }
 
     /// Finds the rules for `pc`, or `None` if there are none. The same as
@@ -195,39 +191,80 @@ impl<'a> Section<'a> {
     /// As [`find`](Self::find) and [`Found::row`].
     #[inline]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        if self.plain {
-            let among = Ascending { first: 0, count: self.header.num_fdes };
-            let offset = pc.wrapping_sub(self.addr).cast_signed();
-            if let Some(row) = lookup::find_plain(&mut AtHand(self), &self.header, among, offset) {
-                return Ok(Some(row));
-            }
+        let among = Ascending { first: 0, count: self.header.num_fdes };
+        match &self.plain {
+            Some(plain) => plain.find_row::<true>(self, among, pc, |_| None),
+            None => self.find_any_row(None, pc),
         }
-        self.find_any_row(pc)
     }
 
-    /// The same for rows of any form, and to say what is wrong.
+    /// The same for tables of any form, and to say what is wrong. `position` is
+    /// that of the last function that starts at or before `pc`, or of the first
+    /// one, if it is known.
     #[cold]
-    fn find_any_row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        self.find(pc)?.map(|found| found.row()).transpose()
+    pub(crate) fn find_any_row(
+        &self,
+        position: Option<u32>,
+        pc: u64,
+    ) -> Result<Option<Row>, Error> {
+        let found = match position {
+            None => self.find(pc)?,
+            Some(position) if self.is_gap(position, pc) => None,
+            Some(position) => {
+                lookup::find_from(&mut AtHand::new(self), &self.header, position, self.addr, pc)?
+            }
+        };
+        found.map(|found| found.row()).transpose()
     }
 
-    /// The bytes of the entry at `index`.
-    fn entry(&self, index: u32) -> Option<&'a [u8]> {
+    /// Whether no function covers `pc`, if the one at `position` is the last that
+    /// starts at or before it, or the first one; false if that is not certain.
+    fn is_gap(&self, position: u32, pc: u64) -> bool {
+        let range = |position| self.range(position);
+        let Some(last) = range(position) else { return false };
+        let before = position.checked_sub(1).and_then(range);
+        // One of size zero, or of the same start, may hide another.
+        last.size != 0
+            && !last.contains(pc)
+            && before.is_none_or(|before| before.start != last.start)
+    }
+
+    /// The rules of the row at `at`, in bytes from the first of all, of the
+    /// function at `index`.
+    #[cold]
+    pub(crate) fn row_at(&self, index: u32, at: usize) -> Result<Option<Row>, Error> {
+        let Some(fde) = self.fde(index)? else { return Ok(None) };
+        // As a search through the rows of such a function does not begin.
+        if let FdeKind::Unknown(_) = fde.kind() {
+            return Err(Error::UnknownFdeType { at: fde.at, info2: fde.info2 });
+        }
+        let bytes = self.fres.get(at..).unwrap_or_default();
+        let at = self.offset_of(bytes);
+        let fre = Fre::decode(bytes, at, fde.fre_type()?, self.header.endian)?;
+        fde.row(&fre).map(Some)
+    }
+
+    /// The entry at `index`.
+    #[inline]
+    pub(crate) fn entry(&self, index: u32) -> Option<EntryBytes> {
         let size = self.header.version.fde_size();
         let at = usize::try_from(index).ok()?.checked_mul(size)?;
-        self.fdes.get(at..)?.get(..size)
+        let rest = self.fdes.get(at..)?;
+        let mut entry = EntryBytes::default();
+        let bytes = entry.as_flattened_mut();
+        // Of sizes known here, so that nobody is called to copy a few bytes.
+        match self.header.version {
+            Version::V1 => bytes.first_chunk_mut().zip(rest.first_chunk::<17>()).map(copy),
+            Version::V2 => bytes.first_chunk_mut().zip(rest.first_chunk::<20>()).map(copy),
+            Version::V3 => bytes.first_chunk_mut().zip(rest.first_chunk::<16>()).map(copy),
+        }?;
+        Some(entry)
     }
 
-    /// All entries of the function table, which are `N` bytes long.
+    /// All entries.
     #[inline(always)]
-    pub(crate) fn entries<const N: usize>(
-        &self,
-    ) -> impl FnMut(u32) -> Result<(u32, &'a [u8; N]), Missing> + use<'a, N> {
-        let (entries, _) = self.fdes.as_chunks();
-        move |index| {
-            let entry = usize::try_from(index).ok().and_then(|index| entries.get(index));
-            Ok((index, entry.ok_or(Missing)?))
-        }
+    pub(crate) const fn fdes_bytes(&self) -> &'a [u8] {
+        self.fdes
     }
 
     /// The rows of all functions.
@@ -246,6 +283,10 @@ impl<'a> Section<'a> {
     fn rows(&self, fre_offset: u32) -> Option<&'a [u8]> {
         self.fres.get(usize::try_from(fre_offset).ok()?..)
     }
+}
+
+fn copy<const N: usize>((to, from): (&mut [u8; N], &[u8; N])) {
+    *to = *from;
 }
 
 /// The functions of a table, in the order of the table.
@@ -358,50 +399,3 @@ impl<'a> Iterator for Tables<'a> {
 }
 
 impl FusedIterator for Tables<'_> {}
-
-/// An entry is not there. As many as the header says are, since the table was
-/// opened.
-pub(crate) struct Missing;
-
-impl From<Missing> for Error {
-    fn from(_: Missing) -> Self {
-        Self::Truncated(SectionOffset(0))
-    }
-}
-
-/// A table at hand: what is fetched is borrowed, and the window is all rows.
-pub(crate) struct AtHand<'s, 'a>(pub(crate) &'s Section<'a>);
-
-impl<'a> Source for AtHand<'_, 'a> {
-    type Fault = Missing;
-    type Error = Error;
-    type Entry<const N: usize> = &'a [u8; N];
-
-    #[inline(always)]
-    fn entries<const N: usize>(
-        &mut self,
-    ) -> impl FnMut(u32) -> Result<(u32, &'a [u8; N]), Missing> {
-        self.0.entries()
-    }
-
-    #[inline(always)]
-    fn open(&mut self, fre_offset: u32) -> Result<Option<usize>, Missing> {
-        let first = usize::try_from(fre_offset).ok();
-        Ok(first.filter(|&first| first <= self.0.fres.len()))
-    }
-
-    #[inline(always)]
-    fn window(&self) -> &[u8] {
-        self.0.fres_bytes()
-    }
-
-    #[inline(always)]
-    fn offset(&self, pos: usize) -> SectionOffset {
-        self.0.header.fres_at().plus(pos)
-    }
-
-    #[inline(always)]
-    fn slide(&mut self, _keep: usize) -> Result<bool, Missing> {
-        Ok(false)
-    }
-}

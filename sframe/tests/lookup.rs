@@ -171,11 +171,15 @@ fn f18_rows_at_or_behind_the_functions_end_do_not_matter() {
 #[test]
 fn one_bad_function_does_not_harm_its_neighbours() {
     type Damage = fn(&mut Function);
-    let bad: [(&str, Damage); 4] = [
+    let bad: [(&str, Damage); 5] = [
         ("row type", |function| function.info |= 0x0f),
         ("blocks of size zero", |function| function.info |= 0x10),
         ("unknown type", |function| function.info2 = 2),
         ("word size", |function| function.rows[0].info = 0x63),
+        ("unknown type and word size", |function| {
+            function.info2 = 2;
+            function.rows[0].info = 0x63;
+        }),
     ];
     for sorted in [0, SectionBuilder::SORTED] {
         for (what, damage) in bad {
@@ -196,7 +200,10 @@ fn one_bad_function_does_not_harm_its_neighbours() {
             let section = Section::parse(&bytes).unwrap();
             for pc in 0..0x700 {
                 match pc / 0x100 {
-                    3 => assert!(section.find(pc).is_err(), "{what} at {pc:#x}"),
+                    3 => {
+                        assert!(section.find(pc).is_err(), "{what} at {pc:#x}");
+                        assert_eq!(section.find_row(pc).err(), section.find(pc).err());
+                    }
                     i => assert!(word(&section, pc).unwrap() / 2 == i as i32, "{what} {pc:#x}"),
                 }
             }
