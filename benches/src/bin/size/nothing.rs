@@ -1,0 +1,3 @@
+//! Nothing: what the other programs here are compared with.
+
+fn main() {}

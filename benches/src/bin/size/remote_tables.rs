@@ -1,0 +1,34 @@
+//! The same with tables in the target's memory, read through a function that
+//! may fail.
+
+use core::hint::black_box;
+
+use unwind_core::{
+    Cached, Memory, ReadError, RowCache, RowSource, SharedModuleMap, UnwindCache, VirtAddr, Walker,
+};
+use unwind_x86::{FramePointers, SframeMemorySource, SframeScratch, X86_64, X86_64Regs};
+
+/// Memory of which the optimiser knows nothing.
+struct Target;
+
+impl Memory for Target {
+    #[inline(never)]
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        black_box((addr, buf));
+        black_box(Ok(()))
+    }
+}
+
+fn main() {
+    let [pc, sp, fp] = black_box([0; 3]);
+    let modules = SharedModuleMap::<4>::new();
+    black_box(&modules);
+    let mut rows = RowCache::<512>::new();
+    let mut scratch = SframeScratch::new();
+    let mut trace = UnwindCache::<510, _>::new();
+    let source = Cached::new(SframeMemorySource::new(&modules, &mut scratch), &mut rows);
+    let source = RowSource::<X86_64>::or(source, FramePointers);
+    let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
+    walker.trace(X86_64Regs::new(pc, sp, fp), &mut Target, &mut trace);
+    black_box(&trace);
+}

@@ -1,0 +1,27 @@
+//! A walk by SFrame tables at hand with a cache of 512 rows, and by frame pointers
+//! where they have no row.
+
+use core::hint::black_box;
+
+use sframe::Error;
+use unwind_core::{
+    Cached, Module, ModuleMap, RowCache, RowSource, SliceMemory, UnwindCache, VirtAddr, Walker,
+};
+use unwind_x86::{FramePointers, SframeModule, SframeSource, X86_64, X86_64Regs};
+
+fn main() {
+    let [start, end, bias, addr, pc, sp, fp] = black_box([0; 7]).map(VirtAddr::new);
+    let (section, stack): (&[u8], &[u8]) = black_box((&[], &[]));
+    let mut map = ModuleMap::<SframeModule<'_>, 4>::new();
+    if let Ok(Some(table)) = SframeModule::new(section, addr.get()) {
+        let _ = black_box(map.add(Module { text: start..end, bias: bias.get(), table }));
+    }
+    let mut rows = RowCache::<512>::new();
+    let mut trace = UnwindCache::<510, Error>::new();
+    let source = Cached::new(SframeSource::new(&map), &mut rows);
+    let source = RowSource::<X86_64>::or(source, FramePointers);
+    let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
+    let regs = X86_64Regs::new(pc.get(), sp.get(), fp.get());
+    walker.trace(regs, &mut SliceMemory::new(sp, stack), &mut trace);
+    black_box(&trace);
+}
