@@ -59,3 +59,48 @@ impl ShortWalk<u64> {
         steps
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arch::toy::Toy;
+    use crate::{AnyCode, SliceMemory};
+
+    struct Pcs;
+
+    impl Log for Pcs {
+        type Entry = u64;
+        fn entry(pc: VirtAddr, _: u64, _: u64, _: ShortRow) -> u64 {
+            pc.get()
+        }
+        fn is_enough(&mut self, _: &u64) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn a_chain_is_followed_up_to_the_highest_cfa() {
+        let words = [0x1010_u64, 0x11, 0x1020, 0x22, 0, 0x33].map(u64::to_le_bytes);
+        let mem = &mut SliceMemory::new(VirtAddr::new(0x1000), words.as_flattened());
+        for (fp, highest_cfa, steps) in [
+            (0x1000, u64::MAX, 3),
+            (0x1000, 0x1030, 3),
+            (0x1000, 0x102f, 2),
+            (0x1000, 0x1020, 2),
+            (0x1000, 0x100f, 0),
+            (0x1000, 8, 0),
+            (0x1010, u64::MAX, 2),
+            // Below the stack pointer, and between two words.
+            (0xff0, u64::MAX, 0),
+            (0x1004, u64::MAX, 0),
+        ] {
+            let mut walk = ShortWalk { at: 0x1000, fp, is_by_fp: false, stop: Stop::Other };
+            let (mut room, code) = ([0; 8], &mut AnyCode);
+            let found = walk.follow_chain(&Toy, code, mem, highest_cfa, (&mut room, &mut Pcs));
+            assert_eq!((found, walk.is_by_fp), (steps, steps != 0), "{fp:#x}, {highest_cfa:#x}");
+            let pcs = [0x11, 0x22, 0x33];
+            let from = if fp == 0x1010 { 1 } else { 0 };
+            assert!(room.iter().zip(pcs.iter().skip(from)).take(steps).all(|(pc, ra)| pc == ra));
+        }
+    }
+}

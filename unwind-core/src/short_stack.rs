@@ -210,6 +210,26 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_record_is_two_words_on_the_stack_at_the_stack_pointer_or_above() {
+        let bytes = [1_u64, 2, 3, 4].map(u64::to_le_bytes);
+        let (start, stack_end) = (0x1000, 0x1020);
+        let (mut words, base) = Words::new(start, &bytes, start + 8, stack_end).unwrap();
+        let mem = &mut SliceMemory::new(VirtAddr::new(start), bytes.as_flattened());
+        let mut addresses = Addresses { arch: &Toy, mem, stack_end };
+        for (fp, record) in [
+            (0x1000, None),
+            (0x1008, Some((0x1018, [2, 3]))),
+            (0x100c, None),
+            (0x1010, Some((0x1020, [3, 4]))),
+            (0x1018, None),
+        ] {
+            let found = words.frame_record(base, fp).map(|(cfa, record)| (words.sp(cfa), record));
+            assert_eq!(found, record, "{fp:#x}");
+            assert_eq!(addresses.frame_record(start + 8, fp), record, "{fp:#x}");
+        }
+    }
+
+    #[test]
     fn steps_end_below_the_stacks_end_and_where_an_offset_can_still_be_added() {
         assert_eq!(highest_cfa(WordSize::Eight, None), 0xffff_fff0_0000_0000);
         assert_eq!(highest_cfa(WordSize::Four, None), 0xffff_ffff);
