@@ -66,7 +66,6 @@ pub(crate) struct Kept {
     sp: u64,
     fp: u64,
     provenance: Provenance,
-    is_fp_known: bool,
     /// How far below the return address its frame pointer was saved, in slots; 0
     /// if it is its callee's. The return address was just below its stack pointer.
     /// `OTHER` if there was no step, or not such a one.
@@ -76,19 +75,15 @@ pub(crate) struct Kept {
 impl Kept {
     const OTHER: u8 = u8::MAX;
 
-    const NONE: Self = Self {
-        pc: 0,
-        sp: 0,
-        fp: 0,
-        provenance: Provenance::of_return(0),
-        is_fp_known: false,
-        fp_slots: Self::OTHER,
-    };
+    const NONE: Self =
+        Self { pc: 0, sp: 0, fp: 0, provenance: Provenance::of_return(0), fp_slots: Self::OTHER };
 
     /// A frame to which something else than a short step led.
     pub(crate) fn by_other(pc: FramePc, sp: u64, fp: Option<u64>, provenance: Provenance) -> Self {
-        let (pc, is_fp_known, fp) = (pc.addr().get(), fp.is_some(), fp.unwrap_or(0));
-        Self { pc, sp, fp, provenance, is_fp_known, fp_slots: Self::OTHER }
+        // No short step leads on from a frame without a frame pointer, so it may be
+        // taken for one with any.
+        let (pc, fp) = (pc.addr().get(), fp.unwrap_or(0));
+        Self { pc, sp, fp, provenance, fp_slots: Self::OTHER }
     }
 
     pub(crate) fn frame(&self) -> TraceFrame {
@@ -110,8 +105,6 @@ impl Kept {
     fn is_like(&self, other: &Self) -> bool {
         self.pc == other.pc
             && self.fp == other.fp
-            && self.is_fp_known
-            && other.is_fp_known
             && self.provenance.is_exact() == other.provenance.is_exact()
     }
 }
@@ -405,7 +398,7 @@ impl Log for OldFrames<'_> {
     fn entry(pc: VirtAddr, sp: u64, fp: u64, row: ShortRow) -> Kept {
         let provenance = Provenance::of_return(row.origin_code());
         let fp_slots = row.fp_slots();
-        Kept { pc: pc.get(), sp, fp, provenance, is_fp_known: true, fp_slots }
+        Kept { pc: pc.get(), sp, fp, provenance, fp_slots }
     }
 
     /// Whether the walk before was there too; it is then the first frame of the
@@ -539,7 +532,7 @@ mod tests {
             let ra_at = number * WORDS + WORDS - 1;
             let fp = words.get(ra_at - usize::from(fp_slots).min(3)).copied().unwrap_or(0);
             let sp = START + 8 * u64::try_from(ra_at + 1).unwrap_or(0);
-            Kept { pc: words[ra_at], sp, fp, fp_slots, is_fp_known: true, ..Kept::NONE }
+            Kept { pc: words[ra_at], sp, fp, fp_slots, ..Kept::NONE }
         };
         (kinds.iter().enumerate().map(frame).collect(), words)
     }

@@ -5,7 +5,7 @@ use core::borrow::BorrowMut;
 use super::{Cursor, Frames, Ready, TargetCode, Walker, known, ready};
 use crate::last_trace::{Arrival, Conditions, Kept, LastTrace, verify};
 use crate::short_walk::{ShortWalk, Stop};
-use crate::{Arch, End, FrameContext, FramePc, Memory, RowSource, TraceFrame};
+use crate::{Arch, End, FrameContext, FramePc, KeptRow, Memory, RowSource, TraceFrame};
 
 impl<A, S, F, T> Walker<A, S, F, T>
 where
@@ -107,6 +107,11 @@ where
                     (at.at, at.fp) = frame.registers();
                     TraceFrame { pc, provenance } = frame.frame();
                     left = left.saturating_sub(count);
+                    // Mostly that was all.
+                    let row = self.walker.source.quick(pc.lookup_addr(), KeptRow::NONE);
+                    if row.is_some_and(|kept| kept.row.is_outermost()) {
+                        break true;
+                    }
                 }
             }
             let (entries, mut old) = last.room(left);
