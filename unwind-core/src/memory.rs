@@ -215,7 +215,8 @@ mod tests {
         let mut memory = SliceMemory::new(VirtAddr::new(0x1000), &bytes);
         assert_eq!(memory.read_u64(VirtAddr::new(0x1001)), Ok(0x0908_0706_0504_0302));
         assert_eq!(memory.read_word(VirtAddr::new(0x1000), WordSize::Four), Ok(0x0403_0201));
-        let pair = (&mut memory).read_pair(VirtAddr::new(0x1001), WordSize::Four);
+        let mut lent = &mut memory;
+        let pair = Memory::read_pair(&mut lent, VirtAddr::new(0x1001), WordSize::Four);
         assert_eq!(pair, Ok([0x0504_0302, 0x0908_0706]));
         for addr in [0, 0xfff, 0x1002, 0x1009, u64::MAX] {
             assert_eq!(memory.read_u64(VirtAddr::new(addr)), Err(ReadError::Invalid), "{addr:#x}");
