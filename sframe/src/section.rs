@@ -63,6 +63,7 @@ impl<'a> Section<'a> {
     ///
     /// [`Error`] if the header is not valid or says that a table is outside of
     /// `bytes`.
+    #[inline(never)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         let header = Header::parse(bytes)?;
         let Some(Parts { table, fdes, fres }) = Parts::of(bytes, &header) else {
@@ -189,7 +190,7 @@ impl<'a> Section<'a> {
     /// # Errors
     ///
     /// As [`find`](Self::find) and [`Found::row`].
-    #[inline]
+    #[inline(never)]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
         let among = Ascending { first: 0, count: self.header.num_fdes };
         match &self.plain {
