@@ -600,3 +600,9 @@ fn registers_are_given_for_the_lookup_of_the_sampled_frame_alone() {
         }
     }
 }
+
+#[test]
+fn a_trace_that_has_never_been_walked_says_nothing() {
+    let last = LastTrace::<ROOM, Infallible>::default();
+    assert_eq!(format!("{last:?}"), "LastTrace { frames: [], end: None, taken_over: 0 }");
+}

@@ -758,6 +758,25 @@ fn a_trace_holds_what_the_frames_said_and_forgets_the_walk_before() {
     assert_eq!((exact.len(), exact.end()), (3, Some(End::ZeroReturnAddress)));
 }
 
+#[test]
+fn a_fallback_that_fails_is_the_reason_only_where_no_table_had_one() {
+    let broken = Script([(0x1000, Err(BadTable::Malformed))].into());
+    let of = |rows: Script| {
+        let mut walker = Walker::new(Toy, rows).fallback(broken.clone());
+        let mut stack = Stack::default();
+        let mut frames = walker.frames(START, &mut stack);
+        // There are more.
+        assert_eq!(frames.end(), None);
+        assert!(format!("{frames:?}").starts_with("Frames"));
+        assert_eq!(frames.by_ref().count(), 1);
+        frames.end().unwrap()
+    };
+    assert_eq!(of(Script::default()), End::Table(BadTable::Malformed));
+    let backwards = Row::new(CfaRule::sp(-8), RegRule::AtCfa(-8), RegRule::Same);
+    let expected = StepError::NoProgress { cfa: 0x7ff8, sp: 0x8000 };
+    assert_eq!(of(Script::new([(0x1000, backwards)])), End::Step(expected));
+}
+
 /// A mode whose stacks are not walked.
 struct Vm86;
 

@@ -1,5 +1,7 @@
 //! CIEs and FDEs: their forms, and what a malformed one costs.
 
+use core::ops::Range;
+
 use sframe::{Abi, Builder, CfiConverter, CfiReason, CfiSection, Format, LostReason, Section};
 use testdata::{CfiBuilder, Cie};
 use unwind_core::{CfaRule, RegRule, Row};
@@ -265,7 +267,8 @@ fn ranges_of_code_may_come_in_any_order() {
     }
     let ascending = [0x1010..0x1020, 0x1020..0x1030, 0x1100..0x1200, 0x1300..0x1301];
     let [a, b, c, d] = ascending.clone();
-    let mixed = [d, b, c.clone(), a, c];
+    // One that ends before it starts has none.
+    let mixed = [d, b, c.clone(), a, c, Range { start: 0x1280, end: 0x1210 }];
     let [ascending, mixed] = [&ascending[..], &mixed[..]].map(|code| {
         let section = CfiSection::eh_frame(cfi.build(), ADDR).code(code);
         let one = One::of(AMD64, Format::V3, section);

@@ -125,7 +125,10 @@ fn guest_memory_of_rust_vmm_is_read_with_its_holes() {
     }
     guest.write_slice(b"in the guest", GuestAddress(1 << 32 | 0x1ff4)).unwrap();
     let space = AddressSpace::new(FourLevel, CR3);
-    let mut memory = PagedMemory::new(VmMemory::new(&*guest), space);
+    let physical = VmMemory::new(&*guest);
+    assert!(format!("{:?}", physical.clone()).starts_with("VmMemory"));
+    let mut lent = physical;
+    let mut memory = PagedMemory::new(&mut lent, space);
     assert_eq!(*memory.space(), space);
     let mut buf = [0; 12];
     assert_eq!((memory.read(VirtAddr::new(0xff4), &mut buf), &buf), (Ok(()), b"in the guest"));
