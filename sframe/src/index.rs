@@ -128,7 +128,7 @@ impl<'a> Section<'a> {
         let Some((granules, memory)) = memory.split_at_mut_checked(count) else { return none };
         section.fill(granules, base, shift);
         let checkpoints = Checkpoints::build(self, memory);
-        let plain = Plain::new(self.header());
+        let plain = Plain::new(&self.header());
         IndexedSection { order, granules, base, shift, checkpoints, plain, ..none }
     }
 }
@@ -158,7 +158,7 @@ impl<'a> IndexedSection<'a, '_> {
         let Some(among) = self.among(pc) else { return Ok(None) };
         let section = &self.section;
         let mut source = AtHand::new(section).by(self.order, self.checkpoints);
-        lookup::find(&mut source, section.header(), Some(among), section.addr(), pc)
+        lookup::find(&mut source, &section.header(), Some(among), section.addr(), pc)
     }
 
     /// Finds the rules for `pc`, or `None` if there are none. The same as

@@ -73,7 +73,6 @@ impl Plain {
             _ => return None,
         };
         let is_usual = header.flags.sorted()
-            && header.num_fdes > 0
             && header.abi == Abi::Amd64Little
             && header.fixed_fp_offset.is_none();
         let ra_offset = header.fixed_ra_offset.filter(|_| is_usual)?;

@@ -8,7 +8,7 @@ use crate::{
     Error, Fde, FdeKind, Fre, Fres, FuncRange, Header, SectionOffset, Version,
     at_hand::AtHand,
     fde::{Entry, EntryBytes},
-    header::MAGIC,
+    header::{HeaderBytes, MAGIC},
     lookup::{self, Found},
     plain::Plain,
     search::Ascending,
@@ -28,7 +28,7 @@ pub struct Section<'a> {
     bytes: &'a [u8],
     fdes: &'a [u8],
     fres: &'a [u8],
-    header: Header,
+    header: HeaderBytes<'a>,
     addr: u64,
     /// For the shorter way of [`find_row`](Self::find_row), if there is one.
     plain: Option<Plain>,
@@ -65,13 +65,38 @@ impl<'a> Section<'a> {
     /// `bytes`.
     #[inline(never)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
-        let header = Header::parse(bytes)?;
-        let Some(Parts { table, fdes, fres }) = Parts::of(bytes, &header) else {
-            header.check(u64::try_from(bytes.len()).unwrap_or(u64::MAX))?;
-            return Err(Error::Truncated(SectionOffset(0)));
-        };
-        let plain = Plain::new(&header);
-        Ok(Self { bytes: table, fdes, fres, header, addr: 0, plain })
+        // All others are opened out of line.
+        for version in [Version::V2, Version::V3] {
+            if let Some(section) = Self::parse_usual(bytes, version) {
+                return Ok(section);
+            }
+        }
+        Self::parse_any(bytes)
+    }
+
+    #[inline(always)]
+    fn parse_usual(bytes: &'a [u8], version: Version) -> Option<Self> {
+        let head = bytes.first_chunk()?;
+        Self::of(bytes, head, &Header::decode_usual(head, version)?)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn parse_any(bytes: &'a [u8]) -> Result<Self, Error> {
+        let outside = Error::Truncated(SectionOffset(0));
+        let head = bytes.first_chunk().ok_or(outside)?;
+        let header = Header::decode(head)?;
+        header.check(u64::try_from(bytes.len()).unwrap_or(u64::MAX))?;
+        Self::of(bytes, head, &header).ok_or(outside)
+    }
+
+    /// The table with this header; `None` where [`Header::check`] finds something.
+    #[inline(always)]
+    fn of(bytes: &'a [u8], head: &'a [u8; Header::SIZE], header: &Header) -> Option<Self> {
+        let Parts { table, fdes, fres } = Parts::of(bytes, header)?;
+        let plain = Plain::new(header);
+        let header = HeaderBytes::of_valid(head);
+        Some(Self { bytes: table, fdes, fres, header, addr: 0, plain })
     }
 
     /// Says that the section is loaded, or linked, at `addr`.
@@ -89,8 +114,9 @@ impl<'a> Section<'a> {
 
     /// The header.
     #[must_use]
-    pub const fn header(&self) -> &Header {
-        &self.header
+    #[inline]
+    pub fn header(&self) -> Header {
+        self.header.decode()
     }
 
     /// The table's bytes, from the header to the last row.
@@ -103,7 +129,7 @@ impl<'a> Section<'a> {
     /// so many functions. This is known also where [`fde`](Self::fde) fails.
     #[must_use]
     pub fn range(&self, index: u32) -> Option<FuncRange> {
-        let header = &self.header;
+        let header = &self.header();
         let at = lookup::entry_at(header, index);
         let (start, entry) = Entry::decode(&self.entry(index)?, header.version, header.endian);
         let anchor = if header.flags.pcrel() { at.0 } else { 0 };
@@ -123,7 +149,7 @@ impl<'a> Section<'a> {
 
     /// The same by the index and the range that goes with it.
     pub(crate) fn fde_in(&self, index: u32, range: FuncRange) -> Result<Option<Fde>, Error> {
-        let header = &self.header;
+        let header = &self.header();
         let Some(bytes) = self.entry(index) else { return Ok(None) };
         let (_, mut entry) = Entry::decode(&bytes, header.version, header.endian);
         let at = lookup::entry_at(header, index);
@@ -160,13 +186,13 @@ impl<'a> Section<'a> {
     ///
     /// [`Error::RowsOutside`] and [`Error::BadFreType`].
     pub fn fres(&self, fde: &Fde) -> Result<Fres<'a>, Error> {
-        let skip = match self.header.version {
+        let skip = match self.header().version {
             Version::V1 | Version::V2 => 0,
             Version::V3 => Entry::ATTRIBUTE_SIZE,
         };
         let rows = self.rows(fde.fre_offset).and_then(|rows| rows.get(skip..));
         let rows = rows.ok_or(fde.rows_outside())?;
-        let at = self.header.fres_at().0.saturating_add(fde.fre_offset.into());
+        let at = self.header().fres_at().0.saturating_add(fde.fre_offset.into());
         Fres::new(fde, rows, SectionOffset(at).plus(skip))
     }
 
@@ -180,8 +206,8 @@ impl<'a> Section<'a> {
     /// [`Error`] if the function that covers `pc` is malformed, or one of its
     /// rows up to that of the pc.
     pub fn find(&self, pc: u64) -> Result<Option<Found>, Error> {
-        let among = Ascending::all(&self.header);
-        lookup::find(&mut AtHand::new(self), &self.header, among, self.addr, pc)
+        let among = Ascending::all(&self.header());
+        lookup::find(&mut AtHand::new(self), &self.header(), among, self.addr, pc)
     }
 
     /// Finds the rules for `pc`, or `None` if there are none. The same as
@@ -192,7 +218,7 @@ impl<'a> Section<'a> {
     /// As [`find`](Self::find) and [`Found::row`].
     #[inline(never)]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        let among = Ascending { first: 0, count: self.header.num_fdes };
+        let among = Ascending { first: 0, count: self.header().num_fdes };
         match &self.plain {
             Some(plain) => plain.find_row::<true>(self, among, pc, |_| None),
             None => self.find_any_row(None, pc),
@@ -201,7 +227,7 @@ impl<'a> Section<'a> {
 
     /// The same for tables of any form, and to say what is wrong. `position` is
     /// that of the last function that starts at or before `pc`, or of the first
-    /// one, if it is known.
+    /// one, if it is known and there is one.
     #[cold]
     pub(crate) fn find_any_row(
         &self,
@@ -210,9 +236,10 @@ impl<'a> Section<'a> {
     ) -> Result<Option<Row>, Error> {
         let found = match position {
             None => self.find(pc)?,
+            Some(_) if self.header().num_fdes == 0 => None,
             Some(position) if self.is_gap(position, pc) => None,
             Some(position) => {
-                lookup::find_from(&mut AtHand::new(self), &self.header, position, self.addr, pc)?
+                lookup::find_from(&mut AtHand::new(self), &self.header(), position, self.addr, pc)?
             }
         };
         found.map(|found| found.row()).transpose()
@@ -241,20 +268,20 @@ impl<'a> Section<'a> {
         }
         let bytes = self.fres.get(at..).unwrap_or_default();
         let at = self.offset_of(bytes);
-        let fre = Fre::decode(bytes, at, fde.fre_type()?, self.header.endian)?;
+        let fre = Fre::decode(bytes, at, fde.fre_type()?, self.header().endian)?;
         fde.row(&fre).map(Some)
     }
 
     /// The entry at `index`.
     #[inline]
     pub(crate) fn entry(&self, index: u32) -> Option<EntryBytes> {
-        let size = self.header.version.fde_size();
+        let size = self.header().version.fde_size();
         let at = usize::try_from(index).ok()?.checked_mul(size)?;
         let rest = self.fdes.get(at..)?;
         let mut entry = EntryBytes::default();
         let bytes = entry.as_flattened_mut();
         // Of sizes known here, so that nobody is called to copy a few bytes.
-        match self.header.version {
+        match self.header().version {
             Version::V1 => bytes.first_chunk_mut().zip(rest.first_chunk::<17>()).map(copy),
             Version::V2 => bytes.first_chunk_mut().zip(rest.first_chunk::<20>()).map(copy),
             Version::V3 => bytes.first_chunk_mut().zip(rest.first_chunk::<16>()).map(copy),
@@ -309,7 +336,7 @@ impl Iterator for Fdes<'_> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.section.header.num_fdes.saturating_sub(self.next);
+        let left = self.section.header().num_fdes.saturating_sub(self.next);
         usize::try_from(left).map_or((usize::MAX, None), |left| (left, Some(left)))
     }
 }

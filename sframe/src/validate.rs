@@ -91,7 +91,7 @@ impl<V> Validator<'_, '_, V> {
     where
         V: FnMut(Finding) -> ControlFlow<B>,
     {
-        let header = *self.section.header();
+        let header = self.section.header();
         if let Abi::Unknown(id) = header.abi {
             self.report(None, Fault::UnknownAbi(id))?;
         }
@@ -177,7 +177,7 @@ impl<V> Validator<'_, '_, V> {
         if before.size != 0 && start >= before.end && start != before.start {
             return ControlFlow::Continue(());
         }
-        let at = lookup::entry_at(section.header(), index);
+        let at = lookup::entry_at(&section.header(), index);
         if before.any && start < before.start {
             self.report(Some(index), Fault::UnsortedFde(at))?;
         }
@@ -189,7 +189,7 @@ impl<V> Validator<'_, '_, V> {
         } else if before.any && size != 0 && is_covered {
             self.report(Some(index), Fault::Overlap { at, other: before.widest })?;
         } else if before.any && start == before.start {
-            let at = lookup::entry_at(section.header(), before.index);
+            let at = lookup::entry_at(&section.header(), before.index);
             self.report(Some(before.index), Fault::EmptyNeighbour { at, other: index })?;
         }
         ControlFlow::Continue(())

@@ -96,7 +96,7 @@ fn every_address_of_every_tool_has_the_same_row_as_at_hand() {
         let section = Section::parse(&fixture.bytes).unwrap().at(addr);
         let mut memory = Pages::new(&fixture.bytes, addr);
         let remote = open(&mut memory);
-        assert_eq!(remote.header(), section.header());
+        assert_eq!(*remote.header(), section.header());
         let ranges = (0..section.header().num_fdes).filter_map(|index| section.range(index));
         for pc in addresses(ranges.map(|range| (range.start, range.size))) {
             let expected = section.find(pc).unwrap();

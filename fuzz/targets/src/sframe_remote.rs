@@ -62,7 +62,7 @@ pub(crate) fn run(data: &[u8]) {
     if !changes && absent == 0 {
         assert_eq!(
             opened.map(|remote| *remote.header()),
-            at_hand.map(|section| *section.header()).map_err(RemoteError::Table)
+            at_hand.map(|section| section.header()).map_err(RemoteError::Table)
         );
     }
     let (Ok(remote), Ok(section)) = (opened, at_hand) else { return };

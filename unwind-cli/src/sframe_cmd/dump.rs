@@ -117,7 +117,7 @@ fn nth(index: usize) -> String {
 
 fn write_table(out: &mut impl Write, table: &Section<'_>, relocatable: bool) -> io::Result<u64> {
     let header = table.header();
-    write_header(out, header)?;
+    write_header(out, &header)?;
     writeln!(out, "  Function Index :\n")?;
     let mut faults = 0_u64;
     let mut rows_left = RowsLeft::new(table);
@@ -211,7 +211,7 @@ fn write_function(
     };
     for row in rows {
         let cells = row.and_then(|fre| {
-            let cells = Cells::new(table.header(), fde, &fre).map_err(Fault::Malformed)?;
+            let cells = Cells::new(&table.header(), fde, &fre).map_err(Fault::Malformed)?;
             Ok((fre.start, cells))
         });
         let cells = match cells {

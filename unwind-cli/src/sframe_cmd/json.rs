@@ -123,7 +123,7 @@ impl<'a> Contents<'a> {
         Self {
             addr: hex(table.addr()),
             version: header.version.number(),
-            flags: flag_names(header),
+            flags: flag_names(&header),
             abi: abi_name(header.abi),
             byte_order: match header.endian {
                 Endian::Little => "little",
@@ -229,7 +229,7 @@ impl Function {
             return Err(Fault::Malformed(error));
         }
         for fre in rows_left.of(table, fde)? {
-            self.rows.push(Row::new(table.header(), fde, &fre?).map_err(Fault::Malformed)?);
+            self.rows.push(Row::new(&table.header(), fde, &fre?).map_err(Fault::Malformed)?);
         }
         fde.pc_kind().map(|_| ()).map_err(Fault::Malformed)
     }

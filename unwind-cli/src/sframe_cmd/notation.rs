@@ -152,7 +152,7 @@ mod tests {
         let section = Section::parse(&bytes)?;
         let fde = section.fde(0)?.unwrap();
         let fre = section.fres(&fde)?.next()?.unwrap();
-        Ok(match Cells::new(section.header(), &fde, &fre)? {
+        Ok(match Cells::new(&section.header(), &fde, &fre)? {
             Some(Cells { cfa, fp, ra }) => format!("{cfa} {fp} {ra}"),
             None => "RA undefined".into(),
         })
