@@ -21,9 +21,9 @@ use crate::{
 ///
 /// ```text
 ///     order        a word for each function, if the table is not sorted
-///     granules     a word for each 4 KiB of code, or for more if there are too
+///     granules     a word for each 8 KiB of code, or for more if there are too
 ///                  few words: the last function that starts at or before it
-///     checkpoints  two words for each 16 rows of functions of 64 rows or more
+///     checkpoints  two words for each 32 rows of functions of 96 rows or more
 /// ```
 ///
 /// # Example
@@ -56,15 +56,15 @@ pub struct IndexedSection<'a, 'i> {
     plain: Option<Plain>,
 }
 
-/// The usual size of a granule: 4 KiB.
-const GRANULE_SHIFT: u32 = 12;
+/// The usual size of a granule: 8 KiB.
+const GRANULE_SHIFT: u32 = 13;
 /// Functions far apart have granules of more than the usual size, so that the
 /// addresses that a table claims do not say how much memory it takes.
 const GRANULES_PER_FUNCTION: u64 = 15;
 /// A function of fewer rows has no checkpoints.
-const LONG: u32 = 64;
+const LONG: u32 = 96;
 /// A checkpoint for each so many rows.
-const EVERY: u32 = 16;
+const EVERY: u32 = 32;
 
 impl<'a> Section<'a> {
     /// How many words [`index`](Self::index) can make use of. No more than the
@@ -324,7 +324,7 @@ pub(crate) struct Checkpoints<'i> {
     /// By ascending index: a function, and the number of its first point.
     long: &'i [[u32; 2]],
     /// Where a row is, in bytes from the function's first, and where it begins
-    /// to hold. The first is the 16th row of the first function, and so on.
+    /// to hold. The first is the 32nd row of the first function, and so on.
     points: &'i [[u32; 2]],
 }
 
@@ -433,11 +433,11 @@ mod tests {
 
     #[test]
     fn the_words_that_an_index_asks_for_are_those_that_it_makes_use_of() {
-        let sorted = table(SectionBuilder::SORTED, &[65, 3, 63, 100, 500, 1]);
-        let mut unsorted = table(0, &[65, 3, 63, 100, 500, 1]);
+        let sorted = table(SectionBuilder::SORTED, &[97, 3, 95, 150, 500, 1]);
+        let mut unsorted = table(0, &[97, 3, 95, 150, 500, 1]);
         unsorted.functions.reverse();
-        // Starts over 0x7800 bytes; 4, 6 and 31 points.
-        let words = 7 + 2 + 2 * (1 + 4 + 1 + 6 + 1 + 31);
+        // Starts over 0x7800 bytes; 3, 4 and 15 points.
+        let words = 3 + 2 + 2 * (1 + 3 + 1 + 4 + 1 + 15);
         for (table, words) in [(sorted, words), (unsorted, words + 6)] {
             let bytes = table.build();
             let section = Section::parse(&bytes).unwrap().at(0x40_0000);
@@ -448,17 +448,17 @@ mod tests {
 
     #[test]
     fn as_many_long_functions_as_fit_have_a_checkpoint() {
-        let bytes = table(SectionBuilder::SORTED, &[65, 65, 65]).build();
+        let bytes = table(SectionBuilder::SORTED, &[97, 97, 97]).build();
         let section = Section::parse(&bytes).unwrap();
-        let granules = 3 + 2;
+        let granules = 1 + 2;
         assert_eq!(used(&section, granules + 1), granules);
         assert_eq!(used(&section, granules + 4), granules + 4);
-        assert_eq!(used(&section, granules + 3 * 2 * 5), granules + 3 * 2 * 5);
+        assert_eq!(used(&section, granules + 3 * 2 * 4), granules + 3 * 2 * 4);
     }
 
     #[test]
-    fn a_function_of_64_rows_is_entered_at_a_checkpoint() {
-        let bytes = table(SectionBuilder::SORTED, &[64, 63, 100]).build();
+    fn a_function_of_96_rows_is_entered_at_a_checkpoint() {
+        let bytes = table(SectionBuilder::SORTED, &[96, 95, 150]).build();
         let section = Section::parse(&bytes).unwrap();
         let mut memory = vec![0; section.index_len()];
         let index = section.index(&mut memory);
@@ -466,11 +466,11 @@ mod tests {
             index.checkpoints.find(function, rows, target).map(|point| point.passed)
         };
         assert_eq!(
-            [15, 16, 47, 48, 900].map(|target| passed(0, 64, target)),
-            [None, Some(16), Some(32), Some(48), Some(48)]
+            [31, 32, 63, 64, 900].map(|target| passed(0, 96, target)),
+            [None, Some(32), Some(32), Some(64), Some(64)]
         );
-        assert_eq!(passed(1, 63, 62), None);
-        assert_eq!(passed(2, 100, 90), Some(80));
+        assert_eq!(passed(1, 95, 94), None);
+        assert_eq!(passed(2, 150, 140), Some(128));
     }
 
     #[test]
