@@ -2,7 +2,8 @@
 
 use core::borrow::BorrowMut;
 
-use super::{Cursor, Frames, Ready, TargetCode, Walker, known, ready};
+use super::run::{Ready, ready};
+use super::{Cursor, Frames, TargetCode, Walker, known};
 use crate::last_trace::{Arrival, Conditions, Kept, LastTrace, verify};
 use crate::short_walk::{ShortWalk, Stop};
 use crate::{Arch, End, FrameContext, FramePc, KeptRow, Memory, RowSource, TraceFrame};

@@ -1,0 +1,359 @@
+//! The frames of one walk, one after another.
+
+mod retrace;
+mod run;
+
+use core::borrow::{Borrow, BorrowMut};
+use core::fmt;
+use core::iter::FusedIterator;
+
+use super::{End, Frame, TargetCode, Walker};
+use crate::step::{Step, Stepper};
+use crate::{
+    Arch, FrameContext, FramePc, Memory, Origin, Provenance, Registers, Row, RowSource, StepError,
+};
+
+/// The frames of one walk, innermost first.
+///
+/// The iterator is always one step ahead, so each frame comes with its CFA,
+/// and the last one is known to be the last. A frame that was handed out
+/// stands, whatever comes after it.
+pub struct Frames<'w, A: Arch, S: RowSource<A>, F, T, M, R = <A as Arch>::Regs> {
+    walker: &'w mut Walker<A, S, F, T>,
+    mem: &'w mut M,
+    /// The frame that comes next.
+    next: Option<Cursor>,
+    /// All registers of that frame, where they are known.
+    registers: R,
+    are_registers_known: bool,
+    left: u32,
+    table_errors: u32,
+    end: Option<End<S::Error>>,
+}
+
+/// Where a walk stands: what is known of every frame.
+#[derive(Clone, Copy, Debug)]
+struct Cursor {
+    pc: FramePc,
+    sp: u64,
+    fp: Option<u64>,
+    provenance: Provenance,
+    /// A frame pointer led to this frame or to one before it: the stack pointer
+    /// is right only if that was one.
+    is_by_fp: bool,
+}
+
+impl Cursor {
+    /// What a source may look at.
+    #[inline]
+    const fn context<'r, R>(&self, registers: Option<&'r R>) -> FrameContext<'r, R> {
+        FrameContext { pc: self.pc, sp: self.sp, fp: self.fp, registers }
+    }
+}
+
+impl<'w, A, S, F, T, M, R> Frames<'w, A, S, F, T, M, R>
+where
+    A: Arch,
+    R: BorrowMut<A::Regs>,
+    S: RowSource<A>,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    T: TargetCode,
+    M: Memory,
+{
+    /// Why there are no more frames; `None` while there are.
+    #[must_use]
+    pub fn end(&self) -> Option<End<S::Error>> {
+        if self.next.is_some() { None } else { self.end }
+    }
+
+    /// How many malformed table rows the walk went past by its fallback.
+    #[must_use]
+    pub const fn table_errors(&self) -> u32 {
+        self.table_errors
+    }
+
+    pub(super) fn new(walker: &'w mut Walker<A, S, F, T>, registers: R, mem: &'w mut M) -> Self {
+        walker.source.begin();
+        walker.fallback.begin();
+        let mut frames = Self {
+            walker,
+            mem,
+            next: None,
+            registers,
+            are_registers_known: true,
+            left: 0,
+            table_errors: 0,
+            end: None,
+        };
+        frames.start();
+        frames
+    }
+
+    fn start(&mut self) {
+        self.left = self.walker.max_frames;
+        if !self.walker.arch.is_walkable() {
+            self.end = Some(End::NotWalkable);
+        } else if self.left == 0 {
+            self.end = Some(End::Full);
+        } else {
+            self.enter(Origin::Registers);
+        }
+    }
+
+    /// Makes the frame of which all registers are known the next one.
+    fn enter(&mut self, origin: Origin) {
+        let regs: &A::Regs = self.registers.borrow();
+        match self.walker.arch.code_addr(regs.pc()) {
+            Some(pc) => {
+                let pc = FramePc::Exact(pc);
+                let provenance = Provenance::new(origin, pc);
+                let (sp, fp) = (regs.sp(), regs.fp());
+                self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp: false });
+            }
+            None => {
+                let pc = regs.pc();
+                self.finish(End::Step(StepError::NonCanonical { pc }));
+            }
+        }
+    }
+
+    fn finish(&mut self, end: End<S::Error>) {
+        self.next = None;
+        self.end = Some(end);
+    }
+
+    /// Looks up the row of `at` in the source.
+    // A lookup is the deepest that a walk goes: so this, `advance` and `run` are
+    // on the stack one at a time, and the frames alone all the while.
+    #[inline(never)]
+    fn look_up(&mut self, at: &Cursor) -> Result<Option<Row>, S::Error> {
+        self.walker
+            .source
+            .row(&at.context(known(&self.registers, self.are_registers_known)), self.mem)
+    }
+
+    /// Finds the frame after `at`, of which the source has this row, and returns
+    /// the CFA of `at`, if it has one.
+    #[inline(never)]
+    fn advance(&mut self, at: &Cursor, row: &Result<Option<Row>, S::Error>) -> Option<u64> {
+        let found = match self.find_caller(at, row) {
+            Ok(found) => found,
+            Err(end) => {
+                self.finish(end);
+                return None;
+            }
+        };
+        match found.next {
+            Next::Outermost => {
+                self.finish(End::Outermost);
+                None
+            }
+            Next::ZeroReturnAddress { cfa } => {
+                self.finish(End::ZeroReturnAddress);
+                Some(cfa)
+            }
+            Next::Interrupted { sp } => Some(sp),
+            Next::Caller { pc, cfa, fp, is_behind_trampoline } => {
+                let mut provenance = Provenance::new(found.origin, pc);
+                if found.after_failure {
+                    provenance = provenance.with_failure();
+                }
+                if is_behind_trampoline {
+                    provenance = provenance.with_trampoline();
+                }
+                self.are_registers_known = false;
+                let is_by_fp = at.is_by_fp || found.origin == Origin::FramePointer;
+                self.next = Some(Cursor { pc, sp: cfa, fp, provenance, is_by_fp });
+                Some(cfa)
+            }
+        }
+    }
+
+    /// Steps out of `at` by the source's row or else by the fallback's.
+    fn find_caller(
+        &mut self,
+        at: &Cursor,
+        row: &Result<Option<Row>, S::Error>,
+    ) -> Result<Found, End<S::Error>> {
+        let failure = match row {
+            Ok(Some(row)) => match self.step(at, row) {
+                Ok(next) => {
+                    return Ok(Found { next, origin: row.origin(), after_failure: false });
+                }
+                Err(error) => End::Step(error),
+            },
+            Ok(None) => End::NoRow,
+            Err(error) => End::Table(*error),
+        };
+        if failure.is_retryable() {
+            return Err(failure);
+        }
+        let covered = !matches!(failure, End::NoRow);
+        let fallback = match self
+            .walker
+            .fallback
+            .row(&at.context(known(&self.registers, self.are_registers_known)), self.mem)
+        {
+            Ok(Some(row)) => row,
+            Ok(None) => return Err(failure),
+            Err(error) => return Err(if covered { failure } else { End::Table(error.into()) }),
+        };
+        // The same again would fail the same way.
+        if matches!(row, Ok(Some(row)) if *row == fallback) {
+            return Err(failure);
+        }
+        match self.step(at, &fallback) {
+            Ok(next) => {
+                if matches!(failure, End::Table(_)) {
+                    self.table_errors = self.table_errors.saturating_add(1);
+                }
+                Ok(Found { next, origin: fallback.origin(), after_failure: covered })
+            }
+            // What is wrong with the row that covers the pc says more.
+            Err(error) if covered && !error.is_not_resident() => Err(failure),
+            Err(error) => Err(End::Step(error)),
+        }
+    }
+
+    /// Applies a row and checks what it leads to.
+    fn step(&mut self, at: &Cursor, row: &Row) -> Result<Next, StepError> {
+        if row.is_signal()
+            && let Some(sp) = self.enter_interrupted(at, row)?
+        {
+            return Ok(Next::Interrupted { sp });
+        }
+        self.step_to_caller(at, row)
+    }
+
+    /// Applies a row that says where the caller is.
+    // Nothing of it is on the stack while a signal's registers are.
+    #[inline(never)]
+    fn step_to_caller(&mut self, at: &Cursor, row: &Row) -> Result<Next, StepError> {
+        let Walker { arch, code, stack_end, .. } = &mut *self.walker;
+        let frame = at.context(known(&self.registers, self.are_registers_known));
+        let step = Stepper { arch, frame, stack_end: *stack_end, mem: self.mem }.step(row)?;
+        let caller = match step {
+            Step::Outermost => return Ok(Next::Outermost),
+            Step::ZeroReturnAddress { cfa } => {
+                let is_guess = matches!(row.origin(), Origin::FramePointer | Origin::Instructions);
+                return match is_guess || at.is_by_fp && row.is_from_sp() {
+                    true => Err(StepError::ZeroReturnAddress { cfa }),
+                    false => Ok(Next::ZeroReturnAddress { cfa }),
+                };
+            }
+            Step::Caller(caller) => caller,
+        };
+        let saved = arch.code_addr(caller.ra).ok_or(StepError::NonCanonical { pc: caller.ra })?;
+        let real = code.real_return(saved, caller.ra_slot);
+        if real.is_none() && !row.is_signal() && !code.is_code(FramePc::Return(saved).lookup_addr())
+        {
+            return Err(StepError::NotCode { pc: saved });
+        }
+        let pc = real.unwrap_or(saved);
+        let pc = if row.is_signal() { FramePc::Exact(pc) } else { FramePc::Return(pc) };
+        let is_behind_trampoline = real.is_some();
+        Ok(Next::Caller { pc, cfa: caller.cfa, fp: caller.fp, is_behind_trampoline })
+    }
+
+    /// Makes what a signal interrupted the next frame, and returns its stack
+    /// pointer; `None` if `at` has no context and the row's rules are to be
+    /// applied.
+    // All registers are on the stack only while it runs.
+    #[inline(never)]
+    fn enter_interrupted(&mut self, at: &Cursor, row: &Row) -> Result<Option<u64>, StepError> {
+        match self.walker.arch.signal_context(at.pc.addr(), at.sp, self.mem)? {
+            Some(regs) => {
+                let sp = regs.sp();
+                *self.registers.borrow_mut() = regs;
+                self.are_registers_known = true;
+                self.enter(Origin::SignalContext);
+                Ok(Some(sp))
+            }
+            None if row.is_context_only() => Err(StepError::UnknownTrampoline),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Registers that may be those of an earlier frame, unless they are.
+// A function of its own: the rest of the walk is borrowed meanwhile.
+#[inline]
+fn known<R, B: Borrow<R>>(registers: &B, are_known: bool) -> Option<&R> {
+    are_known.then(|| registers.borrow())
+}
+
+/// A step that succeeded, and by whose row.
+struct Found {
+    next: Next,
+    origin: Origin,
+    /// Whether the source had a row or an error, and the fallback took over.
+    after_failure: bool,
+}
+
+/// Where a step led.
+enum Next {
+    /// To an ordinary caller.
+    Caller {
+        pc: FramePc,
+        /// The frame's CFA, the caller's stack pointer.
+        cfa: u64,
+        /// The caller's frame pointer, if known.
+        fp: Option<u64>,
+        is_behind_trampoline: bool,
+    },
+    /// To what a signal interrupted, which is the next frame already.
+    Interrupted {
+        /// Its stack pointer.
+        sp: u64,
+    },
+    /// Nowhere: the row says that there is no caller.
+    Outermost,
+    /// Nowhere: the return address is zero.
+    ZeroReturnAddress {
+        /// The frame's CFA.
+        cfa: u64,
+    },
+}
+
+impl<A, S, F, T, M, R> Iterator for Frames<'_, A, S, F, T, M, R>
+where
+    A: Arch,
+    R: BorrowMut<A::Regs>,
+    S: RowSource<A>,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    T: TargetCode,
+    M: Memory,
+{
+    type Item = Frame;
+
+    fn next(&mut self) -> Option<Frame> {
+        let at = self.next.take()?;
+        let row = self.look_up(&at);
+        let cfa = self.advance(&at, &row);
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 && self.next.is_some() {
+            self.finish(End::Full);
+        }
+        Some(Frame { pc: at.pc, sp: at.sp, cfa, provenance: at.provenance })
+    }
+}
+
+impl<A, S, F, T, M, R> FusedIterator for Frames<'_, A, S, F, T, M, R>
+where
+    A: Arch,
+    R: BorrowMut<A::Regs>,
+    S: RowSource<A>,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    T: TargetCode,
+    M: Memory,
+{
+}
+
+impl<A: Arch, S: RowSource<A>, F, T, M, R> fmt::Debug for Frames<'_, A, S, F, T, M, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frames").field("next", &self.next).field("left", &self.left).finish()
+    }
+}
