@@ -168,6 +168,16 @@ fn all_threads_are_shown_each_with_its_own_stack() {
 }
 
 #[test]
+fn every_look_finds_every_thread() {
+    let Some(program) = compile("threads_again", "threads.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &[]);
+    for look in 0..40 {
+        let report = report_of(&target, &["--method", "fp"]);
+        assert_eq!(threads(&report).len(), 21, "look {look}");
+    }
+}
+
+#[test]
 fn threads_that_come_and_go_do_no_harm() {
     let Some(program) = compile("churn", "churn.c", FRAME_POINTERS) else { return };
     let target = Target::start(&program, &[]);

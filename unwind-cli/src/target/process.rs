@@ -274,11 +274,18 @@ impl Ends {
     }
 
     fn watch(&self) {
-        // Ends only: a stop is for the thread that traces.
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
+        let ask = |thread: Pid, flags| waitid(Id::Pid(thread), flags);
+        // The kernel tells of a tracee's stop whether it was asked for or not. That is
+        // for the thread that traces, so what there is to tell is looked at first.
+        let has_ended = |thread: Pid| match ask(thread, flags | WaitPidFlag::WNOWAIT) {
+            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => ask(thread, flags).is_ok(),
+            Err(errno) => errno == Errno::ECHILD,
+            Ok(_) => false,
+        };
         while !self.is_over.load(Ordering::Acquire) {
             let mut traced = self.traced.lock().unwrap_or_else(PoisonError::into_inner);
-            traced.retain(|&thread| waitid(Id::Pid(thread), flags) == Ok(WaitStatus::StillAlive));
+            traced.retain(|&thread| !has_ended(thread));
             drop(traced);
             std::thread::park_timeout(Self::PERIOD);
         }
