@@ -200,6 +200,14 @@ pub struct Header {
 pub(crate) const MAGIC: u16 = 0xdee2;
 
 impl Header {
+    /// Versions and flags of the tables in use today: as linkers merge them, and
+    /// as assemblers write them.
+    pub(crate) const USUAL: [(Version, u8); 3] = [
+        (Version::V2, Flags::SORTED),
+        (Version::V2, Flags::SORTED | Flags::PCREL),
+        (Version::V3, Flags::SORTED | Flags::PCREL),
+    ];
+
     /// The encoded size in bytes, without the auxiliary header.
     pub const SIZE: usize = 28;
 
@@ -228,24 +236,27 @@ impl Header {
         }
     }
 
-    /// The header of a table as nearly all are: for x86-64 code, in order, starts
-    /// counted from their fields, no fixed place for the frame pointer but one
-    /// for the return address. `None` of any other and of other versions, also
-    /// if something is wrong.
+    /// The header of a table of this version and with these flags, if otherwise it
+    /// is as nearly all are: for x86-64 code, with no fixed place for the frame
+    /// pointer but one for the return address. `None` of any other, also if
+    /// something is wrong.
     ///
     /// Always inlined: most of it is known then.
     #[inline(always)]
-    pub(crate) fn decode_usual(bytes: &[u8; Self::SIZE], version: Version) -> Option<Self> {
-        const FLAGS: u8 = Flags::SORTED | Flags::PCREL;
+    pub(crate) fn decode_usual(
+        bytes: &[u8; Self::SIZE],
+        version: Version,
+        flags: u8,
+    ) -> Option<Self> {
         const ABI: Abi = Abi::Amd64Little;
         const KNOWN: u64 = u64::from_le_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
 
         let [magic, more] = MAGIC.to_le_bytes();
-        let known = [magic, more, version.number(), FLAGS, ABI.id(), 0, 0, 0];
+        let known = [magic, more, version.number(), flags, ABI.id(), 0, 0, 0];
         if u64::from_le_bytes(*bytes.first_chunk()?) & KNOWN != u64::from_le_bytes(known) {
             return None;
         }
-        let header = Self::of_fields(bytes, Endian::Little, version, Flags(FLAGS), ABI);
+        let header = Self::of_fields(bytes, Endian::Little, version, Flags(flags), ABI);
         header.fixed_ra_offset.is_some().then_some(Self { fixed_fp_offset: None, ..header })
     }
 
@@ -542,8 +553,8 @@ mod tests {
                 let mut bytes = bytes;
                 bytes[at] = value;
                 let header = Header::decode(&bytes);
-                for version in [Version::V2, Version::V3] {
-                    if let Some(usual) = Header::decode_usual(&bytes, version) {
+                for (version, flags) in Header::USUAL {
+                    if let Some(usual) = Header::decode_usual(&bytes, version, flags) {
                         assert_eq!(Ok(usual), header, "{value:#x} at {at}");
                         short += 1;
                     }
@@ -554,8 +565,8 @@ mod tests {
                 }
             }
         }
-        // Of the usual two all but the first seven bytes may have any value.
-        assert!(short > 2 * 21 * 256 && valid > 6 * 21 * 256, "{short}, {valid}");
+        // Of the usual three all but the first seven bytes may have any value.
+        assert!(short > 3 * 21 * 256 && valid > 6 * 21 * 256, "{short}, {valid}");
     }
 
     #[test]

@@ -66,8 +66,8 @@ impl<'a> Section<'a> {
     #[inline(never)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         // All others are opened out of line.
-        for version in [Version::V2, Version::V3] {
-            if let Some(section) = Self::parse_usual(bytes, version) {
+        for (version, flags) in Header::USUAL {
+            if let Some(section) = Self::parse_usual(bytes, version, flags) {
                 return Ok(section);
             }
         }
@@ -75,9 +75,9 @@ impl<'a> Section<'a> {
     }
 
     #[inline(always)]
-    fn parse_usual(bytes: &'a [u8], version: Version) -> Option<Self> {
+    fn parse_usual(bytes: &'a [u8], version: Version, flags: u8) -> Option<Self> {
         let head = bytes.first_chunk()?;
-        Self::of(bytes, head, &Header::decode_usual(head, version)?)
+        Self::of(bytes, head, &Header::decode_usual(head, version, flags)?)
     }
 
     #[cold]
