@@ -28,10 +28,11 @@ where
     /// the frames stay where they are.
     ///
     /// It pays for repeated backtraces of deep stacks and at high sampling rates: an
-    /// unchanged stack of 100 frames and more costs about a third of a walk. A frame
-    /// that is found anew costs two to three times one of [`trace`](Self::trace), so
-    /// where less than two thirds of the frames stay, or there are few, that is
-    /// faster. [`LastTrace::taken_over`] tells.
+    /// unchanged stack of 100 frames and more costs about half a walk. A frame that
+    /// is found anew costs two to three times one of [`trace`](Self::trace), so where
+    /// less than two thirds of the frames stay, or there are few, that is faster. So
+    /// it is for code without frame pointers whose functions always have the same
+    /// callers, as the cache guesses these. [`LastTrace::taken_over`] tells.
     ///
     /// # What is taken over
     ///
