@@ -56,7 +56,7 @@ impl Deferral for Core {
 
     fn register(&self) -> Result<ClientId, TableFull> {
         let number = self.next.fetch_add(1, Ordering::AcqRel);
-        let client = ClientId::from_bits((number + 1) << 5 | number % 2);
+        let client = ClientId::from_bits((number + 1) << 6 | 1 << 5 | number % 2);
         self.slot(client).store(true, Ordering::Release);
         Ok(client)
     }

@@ -33,7 +33,7 @@ impl Deferral for Core {
         }
         let mut given = self.given.borrow_mut();
         *given += 1;
-        let client = ClientId::from_bits(*given << 5 | (*given % 32));
+        let client = ClientId::from_bits(*given << 6 | 1 << 5 | (*given % 32));
         clients.push(client);
         Ok(client)
     }

@@ -26,7 +26,8 @@ impl Deferral for Recorder {
             return Err(TableFull);
         }
         self.registered.set(self.registered.get() + 1);
-        Ok(ClientId::from_bits((self.registered.get() << 5) | (self.registered.get() % 32)))
+        let number = self.registered.get();
+        Ok(ClientId::from_bits(number << 6 | 1 << 5 | (number % 32)))
     }
 
     fn cancel(&self, _: Option<&()>, _: ClientId) -> Result<(), CancelError> {
