@@ -63,7 +63,7 @@ impl ShortWalk<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arch::toy::Toy;
+    use crate::no_regs::Toy;
     use crate::{AnyCode, SliceMemory};
 
     struct Pcs;

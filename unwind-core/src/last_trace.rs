@@ -518,7 +518,7 @@ mod tests {
 
     use super::*;
     use crate::SliceMemory;
-    use crate::arch::toy::Toy;
+    use crate::no_regs::Toy;
 
     const START: u64 = 0x1000;
     /// How many words of the stack a frame takes, the last of which is the

@@ -73,6 +73,10 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+// Under the name that integration tests know it by, with which they share a CPU.
+#[cfg(test)]
+extern crate self as unwind_core;
+
 mod addr;
 mod arch;
 mod deferred;
@@ -80,6 +84,9 @@ mod fp_chain;
 mod last_trace;
 mod memory;
 mod module_map;
+#[cfg(test)]
+#[path = "../tests/support/no_regs.rs"]
+mod no_regs;
 mod row;
 mod row_cache;
 mod shared_module_map;

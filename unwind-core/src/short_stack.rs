@@ -192,7 +192,7 @@ pub(crate) fn highest_cfa(word: WordSize, stack_end: Option<u64>) -> u64 {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::arch::toy::Toy;
+    use crate::no_regs::Toy;
     use crate::{SliceMemory, VirtAddr};
 
     #[test]
