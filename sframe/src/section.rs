@@ -186,13 +186,14 @@ impl<'a> Section<'a> {
     ///
     /// [`Error::RowsOutside`] and [`Error::BadFreType`].
     pub fn fres(&self, fde: &Fde) -> Result<Fres<'a>, Error> {
-        let skip = match self.header().version {
+        let header = self.header();
+        let skip = match header.version {
             Version::V1 | Version::V2 => 0,
             Version::V3 => Entry::ATTRIBUTE_SIZE,
         };
         let rows = self.rows(fde.fre_offset).and_then(|rows| rows.get(skip..));
         let rows = rows.ok_or(fde.rows_outside())?;
-        let at = self.header().fres_at().0.saturating_add(fde.fre_offset.into());
+        let at = header.fres_at().0.saturating_add(fde.fre_offset.into());
         Fres::new(fde, rows, SectionOffset(at).plus(skip))
     }
 
@@ -206,8 +207,9 @@ impl<'a> Section<'a> {
     /// [`Error`] if the function that covers `pc` is malformed, or one of its
     /// rows up to that of the pc.
     pub fn find(&self, pc: u64) -> Result<Option<Found>, Error> {
-        let among = Ascending::all(&self.header());
-        lookup::find(&mut AtHand::new(self), &self.header(), among, self.addr, pc)
+        let header = self.header();
+        let among = Ascending::all(&header);
+        lookup::find(&mut AtHand::new(self), &header, among, self.addr, pc)
     }
 
     /// Finds the rules for `pc`, or `None` if there are none. The same as
@@ -275,13 +277,13 @@ impl<'a> Section<'a> {
     /// The entry at `index`.
     #[inline]
     pub(crate) fn entry(&self, index: u32) -> Option<EntryBytes> {
-        let size = self.header().version.fde_size();
-        let at = usize::try_from(index).ok()?.checked_mul(size)?;
+        let version = self.header().version;
+        let at = usize::try_from(index).ok()?.checked_mul(version.fde_size())?;
         let rest = self.fdes.get(at..)?;
         let mut entry = EntryBytes::default();
         let bytes = entry.as_flattened_mut();
         // Of sizes known here, so that nobody is called to copy a few bytes.
-        match self.header().version {
+        match version {
             Version::V1 => bytes.first_chunk_mut().zip(rest.first_chunk::<17>()).map(copy),
             Version::V2 => bytes.first_chunk_mut().zip(rest.first_chunk::<20>()).map(copy),
             Version::V3 => bytes.first_chunk_mut().zip(rest.first_chunk::<16>()).map(copy),
