@@ -1,0 +1,71 @@
+//! What is known of the code that a return address leads to.
+
+use unwind_core::{End, StepError, TargetCode, UnwindCache, VirtAddr, Walker};
+
+use crate::toy::{AlwaysFp, BadTable, Script, Toy, locals, pcs, three_frames};
+
+/// Code ends at 0x3000.
+struct NoCodeAbove;
+
+impl TargetCode for NoCodeAbove {
+    fn is_code(&mut self, call: VirtAddr) -> bool {
+        call.get() < 0x3000
+    }
+}
+
+#[test]
+fn a_return_address_that_leads_to_no_code_ends_a_walk_or_asks_the_fallback() {
+    let (regs, mut stack) = three_frames();
+    let mut walker = Walker::new(Toy, AlwaysFp).code(NoCodeAbove);
+    let mut frames = walker.frames(regs, &mut stack);
+    assert_eq!(frames.by_ref().count(), 2);
+    let pc = VirtAddr::new(0x3010);
+    assert_eq!(frames.end(), Some(End::Step(StepError::NotCode { pc })));
+    // The last byte of a call counts, not the address behind it.
+    stack.0.insert(0x8038, Some(0x3000));
+    let frames = walker.frames(regs, &mut stack);
+    assert_eq!(frames.map(|frame| frame.pc.addr().get()).last(), Some(0x3000));
+    // A row of the table that leads nowhere leaves it to the fallback.
+    stack.0.insert(0x8000, Some(0x5000));
+    let script = Script::new([(0x1000, locals(0))]);
+    let mut walker = Walker::new(Toy, script).fallback(AlwaysFp).code(NoCodeAbove);
+    let frames: Vec<_> = walker.frames(regs, &mut stack).collect();
+    assert_eq!(pcs(&frames), [0x1010, 0x2010, 0x3000]);
+    assert!(frames[1].provenance.is_after_failure());
+}
+
+/// Two frames return to the tracer's trampoline; the real addresses are known
+/// by the slot.
+struct Uretprobes;
+
+impl TargetCode for Uretprobes {
+    fn real_return(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
+        let real = match (ra.get(), slot?.get()) {
+            (0x7000, 0x8018) => 0x2010,
+            (0x7000, 0x8038) => 0x3010,
+            _ => return None,
+        };
+        Some(VirtAddr::new(real))
+    }
+}
+
+#[test]
+fn h11_trampoline_addresses_are_replaced_in_direct_and_deferred_walks() {
+    let (regs, mut stack) = three_frames();
+    stack.0.insert(0x8018, Some(0x7000));
+    stack.0.insert(0x8038, Some(0x7000));
+    let mut plain = Walker::new(Toy, AlwaysFp);
+    let frames: Vec<_> = plain.frames(regs, &mut stack).collect();
+    assert_eq!(pcs(&frames), [0x1010, 0x7000, 0x7000]);
+
+    let mut walker = Walker::new(Toy, AlwaysFp).code(Uretprobes);
+    let frames: Vec<_> = walker.frames(regs, &mut stack).collect();
+    assert_eq!(pcs(&frames), [0x1010, 0x2010, 0x3010]);
+    assert!(frames[1].provenance.is_behind_trampoline());
+    assert!(!frames[0].provenance.is_behind_trampoline());
+
+    let mut trace = UnwindCache::<8, BadTable>::new();
+    walker.trace(regs, &mut stack, &mut trace);
+    assert!(trace.pcs().map(VirtAddr::get).eq([0x1010, 0x2010, 0x3010]));
+    assert!(trace.frames().nth(2).unwrap().provenance.is_behind_trampoline());
+}

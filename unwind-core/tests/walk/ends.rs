@@ -1,0 +1,143 @@
+//! Why walks end.
+
+use unwind_core::{
+    Arch, End, FrameContext, Memory, ReadError, Row, RowSource, StepError, VirtAddr, Walker,
+    WordSize,
+};
+
+use crate::toy::{
+    AlwaysFp, BadTable, FP, Regs, START, Script, Stack, Toy, locals, three_frames, walk,
+};
+
+#[test]
+fn an_outermost_row_ends_a_walk_and_adds_nothing() {
+    let script = Script::new([(0x1000, locals(0)), (0x2000, Row::outermost())]);
+    let stack = Stack::new([(0x8000, 0x2010)]);
+    assert_eq!(walk(script, START, &stack), (vec![0x1010, 0x2010], End::Outermost));
+    assert!(End::<BadTable>::Outermost.is_complete());
+}
+
+#[test]
+fn a_zero_return_address_ends_a_walk_and_is_no_frame() {
+    let script = Script::new([(0x1000, locals(8))]);
+    let stack = Stack::new([(0x8008, 0)]);
+    assert_eq!(walk(script, START, &stack), (vec![0x1010], End::ZeroReturnAddress));
+    assert!(End::<BadTable>::ZeroReturnAddress.is_complete());
+}
+
+#[test]
+fn a_pc_that_no_source_covers_ends_a_walk_and_is_its_last_frame() {
+    let script = Script::new([(0x1000, locals(0))]);
+    let stack = Stack::new([(0x8000, 0x9010)]);
+    assert_eq!(walk(script, START, &stack), (vec![0x1010, 0x9010], End::NoRow));
+}
+
+#[test]
+fn a_malformed_table_ends_a_walk_with_its_own_error() {
+    let mut script = Script::new([(0x1000, locals(0))]);
+    script.0.insert(0x2000, Err(BadTable::Malformed));
+    let stack = Stack::new([(0x8000, 0x2010)]);
+    let end = End::Table(BadTable::Malformed);
+    assert_eq!(walk(script, START, &stack), (vec![0x1010, 0x2010], end));
+}
+
+#[test]
+fn unreadable_memory_ends_a_walk_with_its_address_and_kind() {
+    let script = Script::new([(0x1000, locals(0x10)), (0x2000, locals(0x20))]);
+    let mut stack = Stack::new([(0x8010, 0x2010)]);
+    let addr = VirtAddr::new(0x8038);
+    for error in [ReadError::Invalid, ReadError::NotResident] {
+        let end = End::Step(StepError::Unreadable { addr, error });
+        assert_eq!(walk(script.clone(), START, &stack), (vec![0x1010, 0x2010], end));
+        assert_eq!(end.is_retryable(), error == ReadError::NotResident);
+        assert!(!end.is_complete());
+        stack.0.insert(0x8038, None);
+    }
+}
+
+#[test]
+fn a_return_address_where_no_code_can_be_ends_a_walk() {
+    let script = Script::new([(0x1000, locals(0))]);
+    let stack = Stack::new([(0x8000, 0x12345)]);
+    let end = End::Step(StepError::NonCanonical { pc: 0x12345 });
+    assert_eq!(walk(script.clone(), START, &stack), (vec![0x1010], end));
+    let lost = Regs { pc: 0x12345, ..START };
+    assert_eq!(walk(script, lost, &stack), (vec![], end), "also of the sample itself");
+}
+
+#[test]
+fn a_looped_frame_pointer_ends_a_walk() {
+    let script = Script::new([(0x1000, FP)]);
+    // The frame at 0x8010 points back at the one at 0x8000.
+    let stack =
+        Stack::new([(0x8000, 0x8010), (0x8008, 0x1020), (0x8010, 0x8000), (0x8018, 0x1030)]);
+    let end = End::Step(StepError::FramePointerBelowStack { fp: 0x8000, sp: 0x8020 });
+    let regs = Regs { fp: 0x8000, ..START };
+    assert_eq!(walk(script, regs, &stack), (vec![0x1010, 0x1020, 0x1030], end));
+}
+
+#[test]
+fn a_zero_frame_pointer_is_not_taken_for_a_complete_stack() {
+    let script = Script::new([(0x1000, FP)]);
+    let stack = Stack::new([(0x8000, 0), (0x8008, 0x1020)]);
+    let (frames, end) = walk(script, Regs { fp: 0x8000, ..START }, &stack);
+    assert_eq!((frames, end), (vec![0x1010, 0x1020], End::Step(StepError::ZeroFramePointer)));
+    assert!(!end.is_complete());
+}
+
+#[test]
+fn a_zero_that_a_stray_frame_pointer_finds_completes_no_stack() {
+    let (regs, mut stack) = three_frames();
+    stack.0.extend([(0x8030, Some(0x9000)), (0x9000, Some(0)), (0x9008, Some(0))]);
+    let mut walker = Walker::new(Toy, AlwaysFp);
+    let mut frames = walker.frames(regs, &mut stack);
+    assert_eq!(frames.by_ref().count(), 3);
+    let end = frames.end().unwrap();
+    assert_eq!(end, End::Step(StepError::ZeroReturnAddress { cfa: 0x9010 }));
+    assert!(!end.is_complete());
+}
+
+#[test]
+fn a_zero_at_a_stack_pointer_that_a_frame_pointer_gave_completes_no_stack() {
+    let (regs, mut stack) = three_frames();
+    stack.0.extend([(0x8030, Some(0x8048)), (0x8048, Some(0)), (0x8050, Some(0))]);
+    for (row, end) in [
+        (locals(8), End::Step(StepError::ZeroReturnAddress { cfa: 0x8050 })),
+        (FP, End::ZeroReturnAddress),
+    ] {
+        let mut walker = Walker::new(Toy, Script::new([(0x3000, row)])).fallback(AlwaysFp);
+        let mut frames = walker.frames(regs, &mut stack);
+        assert_eq!((frames.by_ref().count(), frames.end()), (3, Some(end)), "{row:?}");
+    }
+}
+
+/// A mode whose stacks are not walked.
+struct Vm86;
+
+impl Arch for Vm86 {
+    type Regs = Regs;
+    const WORD: WordSize = WordSize::Four;
+    fn is_walkable(&self) -> bool {
+        false
+    }
+}
+
+impl RowSource<Vm86> for AlwaysFp {
+    type Error = BadTable;
+    fn row<M: Memory>(
+        &mut self,
+        _: &FrameContext<'_, Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, BadTable> {
+        panic!("no row is asked for")
+    }
+}
+
+#[test]
+fn a_mode_that_cannot_be_walked_has_no_frames_and_says_so() {
+    let mut walker = Walker::new(Vm86, AlwaysFp);
+    let mut stack = Stack::default();
+    let mut frames = walker.frames(START, &mut stack);
+    assert!(frames.next().is_none());
+    assert_eq!(frames.end(), Some(End::NotWalkable));
+}
