@@ -325,6 +325,17 @@ mod tests {
             .collect()
     }
 
+    #[test]
+    fn a_start_is_as_wide_as_the_head_less_one_byte_and_in_the_tables_order() {
+        for (endian, two, four) in
+            [(Endian::Little, 0xf201, 0xf403_f201), (Endian::Big, 0x01f2, 0x01f2_03f4)]
+        {
+            assert_eq!(split_head(&[0xf1, 7], endian), (0xf1, 7));
+            assert_eq!(split_head(&[0x01, 0xf2, 7], endian), (two, 7));
+            assert_eq!(split_head(&[0x01, 0xf2, 0x03, 0xf4, 7], endian), (four, 7));
+        }
+    }
+
     /// What a search over the whole of `bytes` finds: the place of the row, or
     /// why it stops.
     fn scan(bytes: &[u8], rows: u32, target: u32) -> (Stop, Option<usize>) {

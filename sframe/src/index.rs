@@ -409,6 +409,7 @@ mod tests {
     use testdata::{Function, Row, SectionBuilder};
 
     use super::*;
+    use crate::lookup::Source as _;
 
     /// How many of so many words an index makes use of.
     fn used(section: &Section<'_>, words: usize) -> usize {
@@ -462,8 +463,10 @@ mod tests {
         let section = Section::parse(&bytes).unwrap();
         let mut memory = vec![0; section.index_len()];
         let index = section.index(&mut memory);
+        // As lookups ask for it.
+        let source = AtHand::new(&section).by(index.order, index.checkpoints);
         let passed = |function, rows, target| {
-            index.checkpoints.find(function, rows, target).map(|point| point.passed)
+            source.checkpoint(function, rows, target).map(|point| point.passed)
         };
         assert_eq!(
             [31, 32, 63, 64, 900].map(|target| passed(0, 96, target)),

@@ -105,7 +105,7 @@ impl Plain {
         let found = function.and_then(|function| {
             let rows = PlainRows::new(fres, function.first, function.num_fres, function.offset);
             let rows = rows.from(checkpoint(&function));
-            Some((rows.last(function.info & Function::WIDTH_AND_MASK)?, function))
+            Some((rows.last(function.width())?, function))
         });
         let Some((row, function)) = found else {
             return section.find_any_row(Some(position.index()), pc);
@@ -154,6 +154,12 @@ impl Function {
 
     pub(crate) fn index(&self) -> u32 {
         self.position.index()
+    }
+
+    /// The code of the width of starts; another for a function of blocks.
+    #[inline(always)]
+    const fn width(&self) -> u8 {
+        self.info & Self::WIDTH_AND_MASK
     }
 
     /// The last function that starts at or before `pc`, from the anchor, and what
@@ -258,4 +264,57 @@ fn low(word: i64) -> i32 {
 #[inline(always)]
 fn to_i64(offset: usize) -> i64 {
     u64::try_from(offset).unwrap_or_default().cast_signed()
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+    use alloc::vec;
+
+    use testdata::SectionBuilder;
+
+    use super::*;
+
+    /// The rules at `pc` if they are found here, and not left to others.
+    fn found(section: &Section<'_>, pc: i64) -> Option<Row> {
+        let plain = Plain::new(&section.header())?;
+        let among = Ascending::all(&section.header())?;
+        let (fdes, fres) = (section.fdes_bytes(), section.fres_bytes());
+        let pc = pc.wrapping_sub(plain.anchor);
+        let (_, function) = match plain.layout {
+            Layout::V2 { relative } => Function::find_v2::<true>(fdes, relative, among, pc),
+            Layout::V3 => Function::find_v3::<true>(fdes, fres, among, pc),
+        };
+        let function = function?;
+        let rows = PlainRows::new(fres, function.first, function.num_fres, function.offset);
+        plain.rules(rows.last(function.width())?, &function)
+    }
+
+    #[test]
+    fn default_rows_of_usual_tables_are_found_here() {
+        const SORTED: u8 = SectionBuilder::SORTED;
+        const RELATIVE: u8 = SORTED | SectionBuilder::PCREL;
+        let rows = || vec![testdata::Row::sp(0, &[16]), testdata::Row::fp(4, &[24, -16])];
+        for (version, flags) in [(2, SORTED), (2, RELATIVE), (3, RELATIVE)] {
+            // Of each width of starts.
+            for size in [0x20, 0x200, 0x2_0000] {
+                let function = testdata::Function::new(0x100, size, rows());
+                let table = SectionBuilder { flags, ..SectionBuilder::amd64(version) };
+                let bytes = table.clone().function(function.clone()).build();
+                let section = Section::parse(&bytes).unwrap();
+                let ra = RegRule::AtCfa(-8);
+                let first = Row::new(CfaRule::sp(16), ra, RegRule::Same);
+                let second = Row::new(CfaRule::fp(24), ra, RegRule::AtCfa(-16));
+                let expected = [None, Some(first), Some(second)];
+                assert_eq!([0xff, 0x103, 0x104].map(|pc| found(&section, pc)), expected);
+                // Version 2 has no such flag, and the bit no meaning.
+                let bytes = table.clone().function(function.clone().signal()).build();
+                let first = if version == 3 { first.with_signal() } else { first };
+                assert_eq!(found(&Section::parse(&bytes).unwrap(), 0x100), Some(first));
+                // What is of another form is left to others.
+                let bytes = table.function(function.blocks(16)).build();
+                assert_eq!(found(&Section::parse(&bytes).unwrap(), 0x100), None);
+            }
+        }
+    }
 }

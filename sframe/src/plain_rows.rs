@@ -199,6 +199,7 @@ mod tests {
     fn the_short_search_finds_what_the_long_one_does() {
         let bad_size = [0, 0x03, 8, 2, 0x61, 8, 4, 0x03, 8];
         let unsorted = [0, 0x03, 8, 4, 0x03, 8, 4, 0x03, 8];
+        let falling = [2, 0x03, 8, 0, 0x03, 8, 4, 0x03, 8];
         let two = [2, 0, 0x23, 8, 0, 7, 1, 0x25, 16, 0, 0xf0, 0xff];
         let four = [2, 0, 0, 0, 0x43, 8, 0, 0, 0, 7, 1, 0, 0, 0x83, 16];
         let top = [[0xff; 4].as_slice(), &[0x03, 8]].concat();
@@ -207,6 +208,7 @@ mod tests {
             (FreType::Addr1, &PROLOGUE[..]),
             (FreType::Addr1, &bad_size),
             (FreType::Addr1, &unsorted),
+            (FreType::Addr1, &falling),
             (FreType::Addr2, &two),
             (FreType::Addr4, &four),
             (FreType::Addr4, &top),

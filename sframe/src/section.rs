@@ -238,7 +238,6 @@ impl<'a> Section<'a> {
     ) -> Result<Option<Row>, Error> {
         let found = match position {
             None => self.find(pc)?,
-            Some(_) if self.header().num_fdes == 0 => None,
             Some(position) if self.is_gap(position, pc) => None,
             Some(position) => {
                 lookup::find_from(&mut AtHand::new(self), &self.header(), position, self.addr, pc)?
@@ -251,7 +250,7 @@ impl<'a> Section<'a> {
     /// starts at or before it, or the first one; false if that is not certain.
     fn is_gap(&self, position: u32, pc: u64) -> bool {
         let range = |position| self.range(position);
-        let Some(last) = range(position) else { return false };
+        let Some(last) = range(position) else { return true };
         let before = position.checked_sub(1).and_then(range);
         // One of size zero, or of the same start, may hide another.
         last.size != 0
@@ -429,3 +428,53 @@ impl<'a> Iterator for Tables<'a> {
 }
 
 impl FusedIterator for Tables<'_> {}
+
+#[cfg(test)]
+mod tests {
+    extern crate alloc;
+    use alloc::vec;
+
+    use testdata::{Function, SectionBuilder};
+
+    use super::*;
+
+    fn function(start: i64, size: u32) -> Function {
+        Function::new(start, size, vec![testdata::Row::sp(0, &[8])])
+    }
+
+    #[test]
+    fn usual_tables_are_opened_in_the_short_way() {
+        for (version, flags) in Header::USUAL {
+            let number = if version == Version::V3 { 3 } else { 2 };
+            let table = SectionBuilder { flags, ..SectionBuilder::amd64(number) };
+            let bytes = table.function(function(0x100, 0x20)).build();
+            let section = Section::parse_usual(&bytes, version, flags).unwrap();
+            assert_eq!(section.header(), Section::parse_any(&bytes).unwrap().header());
+            assert_eq!(section.bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn a_gap_is_known_by_the_two_functions_before_it() {
+        let starts = [(0x100, 0x10), (0x200, 0x10), (0x300, 0), (0x400, 0x20), (0x400, 0x10)];
+        let mut table = SectionBuilder::amd64(2);
+        table.functions = starts.map(|(start, size)| function(start, size)).to_vec();
+        let bytes = table.build();
+        let section = Section::parse(&bytes).unwrap();
+        for (position, pc, expected) in [
+            // Before the first function, in it and behind it.
+            (0, 0xff, true),
+            (0, 0x10f, false),
+            (0, 0x110, true),
+            (1, 0x210, true),
+            // One of size zero or of the same start hides others.
+            (2, 0x300, false),
+            (4, 0x410, false),
+            (3, 0x420, true),
+            // There is none.
+            (5, 0x500, true),
+        ] {
+            assert_eq!(section.is_gap(position, pc), expected, "{position} {pc:#x}");
+        }
+    }
+}

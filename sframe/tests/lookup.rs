@@ -123,6 +123,47 @@ fn functions_of_size_zero_do_not_hide_their_neighbours() {
 }
 
 #[test]
+fn functions_of_equal_start_are_found_in_any_order() {
+    // Two halves of code that was taken apart may both be said to start there.
+    let (short, long) = (function(0x100, 8, 10), function(0x100, 0x20, 20));
+    for (pair, short_mark) in [([&short, &long], None), ([&long, &short], Some(10))] {
+        for mut table in
+            tables().into_iter().filter(|table| table.flags & SectionBuilder::SORTED != 0)
+        {
+            table.functions = vec![function(0, 0x10, 50)];
+            table.functions.extend(pair.map(Clone::clone));
+            table.functions.push(function(0x200, 0x10, 70));
+            let bytes = table.build();
+            let section = Section::parse(&bytes).unwrap();
+            // The last of those that cover a pc.
+            for (pc, mark) in [
+                (0xff, None),
+                (0x100, short_mark.or(Some(20))),
+                (0x108, Some(21)),
+                (0x11f, Some(21)),
+                (0x120, None),
+                (0x200, Some(70)),
+            ] {
+                assert_eq!(word(&section, pc), mark, "{table:?} at {pc:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_function_inside_of_another_ends_the_search_for_the_outer_one() {
+    for mut table in tables().into_iter().filter(|table| table.flags & SectionBuilder::SORTED != 0)
+    {
+        table.functions = vec![function(0x100, 0x100, 10), function(0x140, 0x10, 20)];
+        let bytes = table.build();
+        let section = Section::parse(&bytes).unwrap();
+        for (pc, mark) in [(0x13f, Some(11)), (0x14f, Some(21)), (0x150, None), (0x1ff, None)] {
+            assert_eq!(word(&section, pc), mark, "{table:?} at {pc:#x}");
+        }
+    }
+}
+
+#[test]
 fn a_pc_in_a_block_is_looked_up_from_the_blocks_start() {
     for (version, rep_size) in [(1, 0), (2, 16), (3, 16)] {
         let rows = vec![Row::sp(0, &[8]), Row::sp(11, &[16])];
@@ -231,6 +272,25 @@ fn rows_outside_the_section_are_an_error_of_their_function() {
             // What the entry itself says is known.
             assert_eq!(section.range(1).unwrap().size, 0x20);
             assert_eq!(word(&section, 0x100), Some(1));
+        }
+    }
+}
+
+#[test]
+fn a_row_that_is_cut_off_is_an_error_with_its_place() {
+    for version in [1, 2, 3] {
+        let table = SectionBuilder::amd64(version).function(function(0x100, 0x20, 1));
+        let whole = table.build();
+        // The second of two rows of 3 bytes, behind the attribute of V3.
+        let second = whole.len() - 3;
+        let fre_len = u32::from_le_bytes(whole[0x10..][..4].try_into().unwrap());
+        for cut in 1..=3 {
+            let mut bytes = whole.clone();
+            bytes[0x10..][..4].copy_from_slice(&(fre_len - cut).to_le_bytes());
+            let section = Section::parse(&bytes).unwrap();
+            let error = Err(Error::Truncated(SectionOffset(second as u64)));
+            assert_eq!(section.find(0x104), error, "v{version} without {cut} bytes");
+            assert_eq!(section.find_row(0x104).map(|_| None), error);
         }
     }
 }
