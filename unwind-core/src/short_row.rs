@@ -305,6 +305,24 @@ mod tests {
     }
 
     #[test]
+    fn a_row_of_any_origin_keeps_the_frame_pointer_or_says_where_it_is_saved() {
+        for origin in (0..8).map(Origin::from_code) {
+            for (fp, slots) in [(RegRule::Same, 0), (SAVED, 1), (RegRule::AtCfa(-0x800), 0xff)] {
+                let row = short(CfaRule::fp(0x1000), fp, origin);
+                assert_eq!((row.keeps_fp(), row.fp_slots()), (slots == 0, slots), "{origin:?}");
+                assert_eq!(row.origin_code(), origin.code());
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_without_a_row_has_none_in_full_either() {
+        for word in [WordSize::Four, WordSize::Eight] {
+            assert_eq!(ShortRow::NONE.row(word), None);
+        }
+    }
+
+    #[test]
     fn a_row_that_is_marked_as_used_again_is_the_row_before() {
         let (sp, fp) = (CfaRule::sp(16), CfaRule::fp(16));
         let outermost = ShortRow::new(&Row::outermost(), WordSize::Eight).unwrap();

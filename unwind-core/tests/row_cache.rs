@@ -140,6 +140,19 @@ fn a_loop_over_as_many_pcs_as_a_set_holds_misses_once_each() {
 }
 
 #[test]
+fn rows_of_code_at_high_addresses_have_all_of_the_cache() {
+    for base in [0, 0x7000_0000_0000, 0xffff_ffff_8000_0000] {
+        let mut cache = RowCache::<64>::new();
+        let mut cached = Cached::new(Same(PUSHED), &mut cache);
+        for pc in (1..=32).chain(1..=32) {
+            ask(&mut cached, FramePc::Exact(VirtAddr::new(base + 16 * pc)));
+        }
+        let hits = cache.stats().hits;
+        assert!(hits >= 24, "{hits} of 32 at {base:#x}");
+    }
+}
+
+#[test]
 fn a_return_address_shares_the_row_of_its_call() {
     let mut cache = RowCache::<4>::new();
     let mut cached = Cached::new(Same(PUSHED), &mut cache);

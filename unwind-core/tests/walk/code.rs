@@ -1,8 +1,8 @@
 //! What is known of the code that a return address leads to.
 
-use unwind_core::{End, StepError, TargetCode, UnwindCache, VirtAddr, Walker};
+use unwind_core::{End, Row, StepError, TargetCode, UnwindCache, VirtAddr, Walker};
 
-use crate::toy::{AlwaysFp, BadTable, Script, Toy, locals, pcs, three_frames};
+use crate::toy::{AlwaysFp, BadTable, START, Script, Stack, Toy, locals, pcs, three_frames};
 
 /// Code ends at 0x3000.
 struct NoCodeAbove;
@@ -34,6 +34,23 @@ fn a_return_address_that_leads_to_no_code_ends_a_walk_or_asks_the_fallback() {
     assert!(frames[1].provenance.is_after_failure());
 }
 
+#[test]
+fn what_a_signal_interrupted_need_not_be_behind_a_call() {
+    // All code is below 0x3000 but the byte before the interrupted instruction.
+    struct NoCall;
+    impl TargetCode for NoCall {
+        fn is_code(&mut self, call: VirtAddr) -> bool {
+            call.get() < 0x3000 && call.get() & !1 != 0x2000
+        }
+    }
+    let rows = [(0x1000, locals(0).with_signal()), (0x2000, Row::outermost())];
+    let mut stack = Stack::new([(0x8000, 0x2001)]);
+    let mut walker = Walker::new(Toy, Script::new(rows)).code(NoCall);
+    let mut frames = walker.frames(START, &mut stack);
+    assert_eq!(frames.by_ref().map(|frame| frame.pc.addr().get()).last(), Some(0x2001));
+    assert_eq!(frames.end(), Some(End::Outermost));
+}
+
 /// Two frames return to the tracer's trampoline; the real addresses are known
 /// by the slot.
 struct Uretprobes;
@@ -46,6 +63,11 @@ impl TargetCode for Uretprobes {
             _ => return None,
         };
         Some(VirtAddr::new(real))
+    }
+
+    /// The trampoline is none of the target's.
+    fn is_code(&mut self, call: VirtAddr) -> bool {
+        call.get() < 0x5000
     }
 }
 

@@ -9,6 +9,7 @@
     reason = "tests"
 )]
 
+mod at_hand;
 mod code;
 mod ends;
 mod fallback;
