@@ -294,7 +294,10 @@ mod tests {
     fn default_rows_of_usual_tables_are_found_here() {
         const SORTED: u8 = SectionBuilder::SORTED;
         const RELATIVE: u8 = SORTED | SectionBuilder::PCREL;
-        let rows = || vec![testdata::Row::sp(0, &[16]), testdata::Row::fp(4, &[24, -16])];
+        let rows = || {
+            let last = testdata::Row::sp(8, &[]);
+            vec![testdata::Row::sp(0, &[16]), testdata::Row::fp(4, &[24, -16]), last]
+        };
         for (version, flags) in [(2, SORTED), (2, RELATIVE), (3, RELATIVE)] {
             // Of each width of starts.
             for size in [0x20, 0x200, 0x2_0000] {
@@ -305,8 +308,8 @@ mod tests {
                 let ra = RegRule::AtCfa(-8);
                 let first = Row::new(CfaRule::sp(16), ra, RegRule::Same);
                 let second = Row::new(CfaRule::fp(24), ra, RegRule::AtCfa(-16));
-                let expected = [None, Some(first), Some(second)];
-                assert_eq!([0xff, 0x103, 0x104].map(|pc| found(&section, pc)), expected);
+                let expected = [None, Some(first), Some(second), Some(Row::outermost())];
+                assert_eq!([0xff, 0x103, 0x104, 0x108].map(|pc| found(&section, pc)), expected);
                 // Version 2 has no such flag, and the bit no meaning.
                 let bytes = table.clone().function(function.clone().signal()).build();
                 let first = if version == 3 { first.with_signal() } else { first };

@@ -274,3 +274,19 @@ impl<const N: usize, E: Copy + fmt::Debug> fmt::Debug for UnwindCache<N, E> {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_frame_is_not_taken_back_when_it_is_said_again() {
+        let plain = Provenance::new(Origin::Table, FramePc::Return(VirtAddr::new(0x1000)));
+        let failed = plain.with_failure();
+        let both = failed.with_trampoline();
+        assert!(!plain.is_after_failure() && !failed.is_behind_trampoline());
+        assert!(both.is_after_failure() && both.is_behind_trampoline());
+        assert_eq!(both.with_failure().with_trampoline(), both);
+        assert_eq!((both.origin(), both.is_exact()), (Origin::Table, false));
+    }
+}
