@@ -458,6 +458,17 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_usual_tables_are_found_in_the_short_way() {
+        for (flags, is_usual) in [(SectionBuilder::SORTED, true), (0, false)] {
+            let bytes = table(flags, &[3, 1]).build();
+            let section = Section::parse(&bytes).unwrap();
+            let mut memory = vec![0; section.index_len()];
+            let index = section.index(&mut memory);
+            assert_eq!((index.is_indexed(), index.plain.is_some()), (true, is_usual));
+        }
+    }
+
+    #[test]
     fn a_function_of_96_rows_is_entered_at_a_checkpoint() {
         let bytes = table(SectionBuilder::SORTED, &[96, 95, 150]).build();
         let section = Section::parse(&bytes).unwrap();

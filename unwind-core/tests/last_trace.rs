@@ -282,6 +282,30 @@ fn a_word_that_differs_ends_what_is_taken_over_just_there() {
 }
 
 #[test]
+fn two_words_that_change_alike_are_changed_all_the_same() {
+    // Of all pairs of return addresses and of saved frame pointers.
+    for function in [PLAIN, SAVES_FP] {
+        let functions: [u64; 15] =
+            core::array::from_fn(|at| if at == 14 { START } else { function });
+        let word = |number: usize, slot: usize| 4 * number + slot;
+        let read = if function == PLAIN { [3, 3] } else { [1, 3] };
+        let places = (0..14).flat_map(|number| read.map(|slot| word(number, slot)));
+        for first in places.clone() {
+            for second in places.clone().filter(|second| *second > first) {
+                let mut stack = Stack::of(&functions).lent();
+                let mut task = Task::new();
+                task.walk(leaf(function), &mut stack);
+                for place in [first, second] {
+                    stack.words[place][0] ^= 0x40;
+                }
+                let taken_over = task.walk(leaf(function), &mut stack);
+                assert!(taken_over >= first / 4, "{first} {second}: {taken_over}");
+            }
+        }
+    }
+}
+
+#[test]
 fn frames_behind_a_changed_one_are_taken_over_again() {
     let mut stack = Stack::of(&[PLAIN; 12]).lent();
     let mut task = Task::new();
