@@ -150,7 +150,15 @@ fn a_process_goes_on_when_the_command_is_killed_half_way() {
 fn all_threads_are_shown_each_with_its_own_stack() {
     let Some(program) = compile("threads", "threads.c", FRAME_POINTERS) else { return };
     let target = Target::start(&program, &[]);
-    let report = report_of(&target, &[]);
+    // Some may still be on their way.
+    let mut report = report_of(&target, &[]);
+    wait_until("all threads are parked", || {
+        let are_parked = threads(&report).iter().all(|thread| functions(thread)[0] == "park");
+        if !are_parked {
+            report = report_of(&target, &[]);
+        }
+        are_parked
+    });
     let (first, others) = threads(&report).split_first().unwrap();
     assert_eq!(functions(first)[..2], ["park", "main"]);
     let mut depths: Vec<_> = others
