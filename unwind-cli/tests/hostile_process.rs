@@ -105,16 +105,10 @@ fn an_exec_by_another_thread_is_waited_for_and_is_no_refusal() {
     else {
         return;
     };
-    let mut errors = Vec::new();
-    for _ in 0..25 {
-        match look(target.id(), &[]) {
-            Ok(report) => assert!(!threads(&report).is_empty(), "{report:#}"),
-            Err(text) => errors.push(text),
-        }
+    for _ in 0..50 {
+        let report = look(target.id(), &[]).expect("the process is there");
+        assert!(!threads(&report).is_empty(), "{report:#}");
     }
-    println!("{errors:?}");
-    // All threads that were found may have ended, once in some hundred looks.
-    assert!(errors.len() <= 5 && errors.iter().all(|text| text.ends_with("has ended\n")));
     assert_eq!(target.status("TracerPid"), "0");
     assert_eq!(target.finish(), Some(0));
 }

@@ -51,6 +51,24 @@ pub(crate) struct Thread {
     pub(crate) registers: UserRegisters,
 }
 
+/// How often a process is stopped whose threads all end while they are stopped.
+const STOPS: u32 = 10;
+
+/// Stops a process, and reads the registers of its threads, the first one first.
+fn stop(process: i32) -> Result<(StoppedProcess, Vec<Thread>), Error> {
+    for _ in 0..STOPS {
+        let hold = StoppedProcess::stop(process)?;
+        let mut threads: Vec<_> = hold.threads().filter_map(read_thread).collect();
+        threads.sort_by_key(|thread| (thread.id != hold.id(), thread.id));
+        if !threads.is_empty() {
+            return Ok((hold, threads));
+        }
+        // A thread that began to execute another program ends all others, also
+        // those that are held, and goes on in their place.
+    }
+    Err(Error::Ended(process))
+}
+
 impl Target {
     /// Stops a process and looks at it.
     ///
@@ -58,10 +76,7 @@ impl Target {
     ///
     /// [`Error`] if there is none, if it may not be traced, or if it ends.
     pub(crate) fn of_process(process: i32) -> Result<Self, Error> {
-        let hold = StoppedProcess::stop(process)?;
-        let mut threads: Vec<_> = hold.threads().filter_map(read_thread).collect();
-        // The process shows its first thread first.
-        threads.sort_by_key(|thread| (thread.id != hold.id(), thread.id));
+        let (hold, threads) = stop(process)?;
         // After the first thread has ended only the others lead to the memory.
         let id = threads.first().ok_or(Error::Ended(hold.id()))?.id;
         let read = |path: String| {

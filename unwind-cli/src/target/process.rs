@@ -243,6 +243,8 @@ impl StoppedProcess {
                 self.unstoppable.sort_unstable();
                 return;
             }
+            // One that executes a program does not stop before their ends are seen.
+            self.drop_ended();
             sleep(pause);
             pause = pause.saturating_mul(2).min(Duration::from_millis(2));
         }
