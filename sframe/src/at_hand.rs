@@ -48,7 +48,7 @@ impl Source for AtHand<'_, '_> {
                 *order.get(at).ok_or(Missing)?
             }
         };
-        Ok((index, self.section.entry(index).ok_or(Missing)?))
+        Ok((index, self.section.entry_bytes(self.section.header().version, index).ok_or(Missing)?))
     }
 
     fn checkpoint(&self, index: u32, num_fres: u32, target: u32) -> Option<Checkpoint> {

@@ -104,7 +104,10 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    const MASK: u8 = 0x10;
+    /// Of the info byte: the width of row starts.
+    pub(crate) const WIDTH: u8 = 0xf;
+    /// Of the info byte: the function is one of blocks.
+    pub(crate) const MASK: u8 = 0x10;
     const PAUTH_KEY_B: u8 = 0x20;
     const SIGNAL: u8 = 0x80;
     const KIND: u8 = 0x1f;
@@ -113,7 +116,7 @@ impl Entry {
     pub(crate) const NONE: Self =
         Self { size: 0, fre_offset: 0, num_fres: 0, info: 0, info2: 0, rep_size: 0 };
     /// The size of a V3 attribute in bytes.
-    pub(crate) const ATTRIBUTE_SIZE: usize = 5;
+    pub(crate) const ATTRIBUTE_SIZE: usize = Version::V3.attribute_size();
 
     /// Decodes an entry, without the attribute that V3 has apart: the start as
     /// the table has it, and the rest.
@@ -140,9 +143,16 @@ impl Entry {
         true
     }
 
+    /// The bits of the info byte that have no meaning.
+    pub(crate) const fn reserved_info(version: Version, abi: Abi) -> u8 {
+        let signal = if matches!(version, Version::V3) { 0 } else { Self::SIGNAL };
+        let key = if abi.is_aarch64() { 0 } else { Self::PAUTH_KEY_B };
+        0x40 | signal | key
+    }
+
     #[inline(always)]
     pub(crate) const fn fre_type(self, at: SectionOffset) -> Result<FreType, Error> {
-        match self.info & 0xf {
+        match self.info & Self::WIDTH {
             0 => Ok(FreType::Addr1),
             1 => Ok(FreType::Addr2),
             2 => Ok(FreType::Addr4),

@@ -35,6 +35,14 @@ impl Version {
         }
     }
 
+    /// The size in bytes of what a function has before its rows.
+    pub(crate) const fn attribute_size(self) -> usize {
+        match self {
+            Self::V1 | Self::V2 => 0,
+            Self::V3 => 5,
+        }
+    }
+
     /// The flag bits that the version defines.
     const fn flags(self) -> u8 {
         match self {
@@ -103,6 +111,10 @@ impl Abi {
             Self::S390xBig => 4,
             Self::Unknown(id) => id,
         }
+    }
+
+    pub(crate) const fn is_aarch64(self) -> bool {
+        matches!(self, Self::Aarch64Big | Self::Aarch64Little)
     }
 
     /// The byte order of the ABI, if it is known.
@@ -332,6 +344,11 @@ impl Header {
         // Below 2^37.
         u64::from(self.num_fdes)
             .saturating_mul(u64::try_from(self.version.fde_size()).unwrap_or(u64::MAX))
+    }
+
+    /// How many words of a default row have a meaning.
+    pub(crate) const fn meaningful_words(&self) -> u8 {
+        if self.fixed_ra_offset.is_some() { 2 } else { 3 }
     }
 
     /// Checks that both tables are inside `len` bytes and apart.

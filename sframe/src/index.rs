@@ -3,7 +3,7 @@
 use unwind_core::Row;
 
 use crate::{
-    Error, FuncRange, Section, SectionOffset,
+    Error, Header, Section, SectionOffset,
     at_hand::AtHand,
     lookup::{self, Checkpoint, Found},
     order,
@@ -120,7 +120,7 @@ impl<'a> Section<'a> {
                 None => return none,
             },
         };
-        let section = Positions { section: self, order };
+        let section = Positions::new(self, order);
         let (base, last) = (section.start(0), section.start(section.count().saturating_sub(1)));
         let span = last.wrapping_sub(base).cast_unsigned();
         let Some(shift) = granule_shift(span, memory.len()) else { return none };
@@ -209,14 +209,14 @@ struct Survey {
 
 /// Looks at all functions; `None` if no index can be built.
 fn survey(section: &Section<'_>) -> Option<Survey> {
-    let positions = Positions { section, order: None };
+    let positions = Positions::new(section, None);
     let count = positions.count();
     let mut ascends = true;
     let mut apart = true;
     let mut last = i64::MIN;
     let mut end = i64::MIN;
     for at in 0..count {
-        let (start, size) = (positions.start(at), positions.size(at));
+        let (start, size) = positions.range(at);
         ascends &= last <= start;
         apart &= size == 0 || end <= start;
         last = start;
@@ -231,7 +231,7 @@ fn survey(section: &Section<'_>) -> Option<Survey> {
 
 /// The lowest and the highest start of a function.
 fn bounds(section: &Section<'_>) -> (i64, i64) {
-    let positions = Positions { section, order: None };
+    let positions = Positions::new(section, None);
     let starts = (0..positions.count()).map(|at| positions.start(at));
     let (least, most) = starts
         .fold((i64::MAX, i64::MIN), |(least, most), start| (least.min(start), most.max(start)));
@@ -247,16 +247,17 @@ fn sort<'i>(section: &Section<'_>, memory: &'i mut [u32]) -> Option<(&'i [u32], 
     for (slot, index) in order.iter_mut().zip(0..) {
         *slot = index;
     }
-    let table = Positions { section, order: None };
+    let table = Positions::new(section, None);
     // By size, too, so that none of equal start hides another.
-    let key = |index| (table.start(index), table.size(index), index);
+    let key = |index| (table.range(index), index);
     order::sort(order, |a, b| key(a) < key(b));
     let mut end = i64::MIN;
     for &index in order.iter().filter(|&&index| table.size(index) != 0) {
-        if table.start(index) < end {
+        let (start, size) = table.range(index);
+        if start < end {
             return None;
         }
-        end = table.start(index).saturating_add(table.size(index).into());
+        end = start.saturating_add(size.into());
     }
     Some((order, memory))
 }
@@ -272,30 +273,37 @@ fn granule_shift(span: u64, words: usize) -> Option<u32> {
 #[derive(Clone, Copy)]
 struct Positions<'s, 'a> {
     section: &'s Section<'a>,
+    header: Header,
     order: Option<&'s [u32]>,
 }
 
-impl Positions<'_, '_> {
-    fn count(&self) -> u32 {
-        self.section.header().num_fdes
+impl<'s, 'a> Positions<'s, 'a> {
+    fn new(section: &'s Section<'a>, order: Option<&'s [u32]>) -> Self {
+        Self { section, header: section.header(), order }
     }
 
-    fn range(&self, position: u32) -> FuncRange {
+    const fn count(&self) -> u32 {
+        self.header.num_fdes
+    }
+
+    /// The start in bytes from the section, as a search compares it, and the size.
+    fn range(&self, position: u32) -> (i64, u32) {
         let index = match self.order {
             None => Some(position),
             Some(order) => usize::try_from(position).ok().and_then(|at| order.get(at).copied()),
         };
-        let none = FuncRange { start: 0, size: 0 };
-        index.and_then(|index| self.section.range(index)).unwrap_or(none)
+        let found = index.and_then(|index| self.section.entry_in(&self.header, index));
+        found.map_or((0, 0), |(start, entry)| (start, entry.size))
     }
 
-    /// The start in bytes from the section, as a search compares it.
     fn start(&self, position: u32) -> i64 {
-        self.range(position).start.wrapping_sub(self.section.addr()).cast_signed()
+        let (start, _) = self.range(position);
+        start
     }
 
     fn size(&self, position: u32) -> u32 {
-        self.range(position).size
+        let (_, size) = self.range(position);
+        size
     }
 
     /// Fills in the last function at or before each granule, the first of which

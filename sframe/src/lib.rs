@@ -79,6 +79,7 @@ mod remote;
 mod row;
 mod search;
 mod section;
+mod usual;
 mod validate;
 #[cfg(feature = "write")]
 mod write;

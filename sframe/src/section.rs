@@ -129,12 +129,34 @@ impl<'a> Section<'a> {
     /// so many functions. This is known also where [`fde`](Self::fde) fails.
     #[must_use]
     pub fn range(&self, index: u32) -> Option<FuncRange> {
-        let header = &self.header();
-        let at = lookup::entry_at(header, index);
-        let (start, entry) = Entry::decode(&self.entry(index)?, header.version, header.endian);
-        let anchor = if header.flags.pcrel() { at.0 } else { 0 };
-        let start = self.addr.wrapping_add(anchor).wrapping_add_signed(start);
-        Some(FuncRange { start, size: entry.size })
+        self.range_in(&self.header(), index)
+    }
+
+    /// The same by the header, for those who ask for many.
+    pub(crate) fn range_in(&self, header: &Header, index: u32) -> Option<FuncRange> {
+        let (start, entry) = self.entry_in(header, index)?;
+        Some(FuncRange { start: self.addr.wrapping_add_signed(start), size: entry.size })
+    }
+
+    /// The start of the function at `index`, in bytes from the section, and what
+    /// its entry says, in V3 without the attribute.
+    #[inline]
+    pub(crate) fn entry_in(&self, header: &Header, index: u32) -> Option<(i64, Entry)> {
+        let bytes = self.entry_bytes(header.version, index)?;
+        let (start, entry) = Entry::decode(&bytes, header.version, header.endian);
+        let anchor = if header.flags.pcrel() { lookup::entry_at(header, index).0 } else { 0 };
+        Some((start.wrapping_add_unsigned(anchor), entry))
+    }
+
+    /// The bytes from the first row of a function to the section's end; `None` if
+    /// it, or the attribute that completes `entry` in V3, is outside the section.
+    #[inline]
+    pub(crate) fn rows_in(&self, header: &Header, entry: &mut Entry) -> Option<&'a [u8]> {
+        let rows = self.rows(entry.fre_offset)?;
+        if header.version == Version::V3 && !entry.add_attribute(rows, header.endian) {
+            return None;
+        }
+        rows.get(header.version.attribute_size()..)
     }
 
     /// Returns the function at `index`, or `None` if there are not so many.
@@ -143,28 +165,23 @@ impl<'a> Section<'a> {
     ///
     /// [`Error::RowsOutside`] if its rows are outside the section.
     pub fn fde(&self, index: u32) -> Result<Option<Fde>, Error> {
-        let Some(range) = self.range(index) else { return Ok(None) };
-        self.fde_in(index, range)
+        self.fde_in(&self.header(), index)
     }
 
-    /// The same by the index and the range that goes with it.
-    pub(crate) fn fde_in(&self, index: u32, range: FuncRange) -> Result<Option<Fde>, Error> {
-        let header = &self.header();
-        let Some(bytes) = self.entry(index) else { return Ok(None) };
-        let (_, mut entry) = Entry::decode(&bytes, header.version, header.endian);
+    /// The same by the header, for those who ask for many.
+    pub(crate) fn fde_in(&self, header: &Header, index: u32) -> Result<Option<Fde>, Error> {
+        let Some((start, mut entry)) = self.entry_in(header, index) else { return Ok(None) };
         let at = lookup::entry_at(header, index);
         let outside = Error::RowsOutside { at, fre_offset: entry.fre_offset };
-        let rows = self.rows(entry.fre_offset).ok_or(outside)?;
-        if header.version == Version::V3 && !entry.add_attribute(rows, header.endian) {
-            return Err(outside);
-        }
-        Ok(Some(Fde::new(header, at, index, range.start, entry)))
+        self.rows_in(header, &mut entry).ok_or(outside)?;
+        let start = self.addr.wrapping_add_signed(start);
+        Ok(Some(Fde::new(header, at, index, start, entry)))
     }
 
     /// The functions in the order of the table.
     #[must_use]
-    pub const fn fdes(&self) -> Fdes<'a> {
-        Fdes { section: *self, next: 0 }
+    pub fn fdes(&self) -> Fdes<'a> {
+        Fdes { section: *self, header: self.header(), next: 0 }
     }
 
     /// How many rows of all functions are worth looking at: 16 for each byte of
@@ -187,10 +204,7 @@ impl<'a> Section<'a> {
     /// [`Error::RowsOutside`] and [`Error::BadFreType`].
     pub fn fres(&self, fde: &Fde) -> Result<Fres<'a>, Error> {
         let header = self.header();
-        let skip = match header.version {
-            Version::V1 | Version::V2 => 0,
-            Version::V3 => Entry::ATTRIBUTE_SIZE,
-        };
+        let skip = header.version.attribute_size();
         let rows = self.rows(fde.fre_offset).and_then(|rows| rows.get(skip..));
         let rows = rows.ok_or(fde.rows_outside())?;
         let at = header.fres_at().0.saturating_add(fde.fre_offset.into());
@@ -273,10 +287,9 @@ impl<'a> Section<'a> {
         fde.row(&fre).map(Some)
     }
 
-    /// The entry at `index`.
+    /// The entry at `index` of a table of this version, which is its own.
     #[inline]
-    pub(crate) fn entry(&self, index: u32) -> Option<EntryBytes> {
-        let version = self.header().version;
+    pub(crate) fn entry_bytes(&self, version: Version, index: u32) -> Option<EntryBytes> {
         let at = usize::try_from(index).ok()?.checked_mul(version.fde_size())?;
         let rest = self.fdes.get(at..)?;
         let mut entry = EntryBytes::default();
@@ -324,6 +337,7 @@ fn copy<const N: usize>((to, from): (&mut [u8; N], &[u8; N])) {
 #[derive(Clone, Debug)]
 pub struct Fdes<'a> {
     section: Section<'a>,
+    header: Header,
     next: u32,
 }
 
@@ -331,13 +345,13 @@ impl Iterator for Fdes<'_> {
     type Item = Result<Fde, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let fde = self.section.fde(self.next).transpose()?;
+        let fde = self.section.fde_in(&self.header, self.next).transpose()?;
         self.next = self.next.saturating_add(1);
         Some(fde)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.section.header().num_fdes.saturating_sub(self.next);
+        let left = self.header.num_fdes.saturating_sub(self.next);
         usize::try_from(left).map_or((usize::MAX, None), |left| (left, Some(left)))
     }
 }

@@ -5,9 +5,8 @@ use core::ops::ControlFlow;
 use unwind_core::{Base, RegRule};
 
 use crate::{
-    Abi, Endian, Error, Fault, Fde, FdeKind, Finding, Fre, FreInfo, FreType, FuncRange, PcKind,
-    Section, Severity, Summary, Version, fde::Entry, fre::split_head, lookup, order,
-    row::is_impossible_ra,
+    Abi, Error, Fault, Fde, FdeKind, Finding, Fre, FreType, Header, PcKind, Section, Severity,
+    Summary, Version, fde::Entry, lookup, order, row::is_impossible_ra, usual::Usual,
 };
 
 impl Section<'_> {
@@ -41,15 +40,7 @@ impl Section<'_> {
         buffer: &mut [u32],
         visit: impl FnMut(Finding) -> ControlFlow<B>,
     ) -> ControlFlow<B, Summary> {
-        let mut validator = Validator {
-            section: self,
-            visit,
-            summary: Summary::default(),
-            words_len: words_len(self),
-            declared: 0,
-            bytes: 0,
-            whole: true,
-        };
+        let mut validator = Validator::new(self, visit);
         validator.run(buffer)?;
         ControlFlow::Continue(validator.summary)
     }
@@ -73,36 +64,54 @@ impl Section<'_> {
 
 struct Validator<'s, 'a, V> {
     section: &'s Section<'a>,
+    header: Header,
+    usual: Usual,
     visit: V,
     summary: Summary,
-    /// By info byte of a row of a default function: the size of its words, or
-    /// [`UNUSUAL`].
-    words_len: [u8; 256],
     /// How many rows the functions say that they have.
     declared: u64,
     /// Bytes of the attributes and rows that were looked at.
     bytes: u64,
     /// All functions and rows could be looked at.
     whole: bool,
+    /// See [`Section::max_rows`].
+    max_rows: u64,
 }
 
-impl<V> Validator<'_, '_, V> {
+impl<'s, 'a, V> Validator<'s, 'a, V> {
+    fn new(section: &'s Section<'a>, visit: V) -> Self {
+        let header = section.header();
+        Self {
+            section,
+            header,
+            usual: Usual::new(&header),
+            visit,
+            summary: Summary::default(),
+            declared: 0,
+            bytes: 0,
+            whole: true,
+            max_rows: section.max_rows(),
+        }
+    }
+
     fn run<B>(&mut self, buffer: &mut [u32]) -> ControlFlow<B>
     where
         V: FnMut(Finding) -> ControlFlow<B>,
     {
-        let header = self.section.header();
+        let header = self.header;
         if let Abi::Unknown(id) = header.abi {
             self.report(None, Fault::UnknownAbi(id))?;
         }
         let mut order = Order::default();
         for index in 0..header.num_fdes {
-            let Some(range) = self.section.range(index) else { break };
+            let Some((start, entry)) = self.section.entry_in(&header, index) else { break };
             self.summary.functions = self.summary.functions.saturating_add(1);
             if header.flags.sorted() {
-                self.neighbours(&mut order, index, range)?;
+                self.neighbours(&mut order, index, start, entry.size)?;
             }
-            self.function(index, range)?;
+            if !self.pass(entry) {
+                self.function(index)?;
+            }
         }
         if header.flags.sorted() {
             self.summary.overlaps_checked = true;
@@ -119,6 +128,28 @@ impl<V> Validator<'_, '_, V> {
             self.report(None, Fault::FreBytes { header: header.fre_len, found })?;
         }
         ControlFlow::Continue(())
+    }
+
+    /// Counts a function and its rows if there is nothing to say of them; false if
+    /// they have to be looked at one by one.
+    fn pass(&mut self, mut entry: Entry) -> bool {
+        let Some(rows) = self.section.rows_in(&self.header, &mut entry) else { return false };
+        let count = u64::from(entry.num_fres);
+        if self.summary.rows.saturating_add(count) > self.max_rows {
+            return false;
+        }
+        let Some(len) = self.usual.rows_len(&entry, rows) else { return false };
+        self.summary.rows = self.summary.rows.saturating_add(count);
+        self.declared = self.declared.saturating_add(count);
+        self.add_bytes(len);
+        true
+    }
+
+    /// Adds those of a function's rows.
+    fn add_bytes(&mut self, rows_len: usize) {
+        let attribute = self.header.version.attribute_size();
+        let len = u64::try_from(rows_len.saturating_add(attribute)).unwrap_or(u64::MAX);
+        self.bytes = self.bytes.saturating_add(len);
     }
 
     #[cold]
@@ -148,36 +179,40 @@ impl<V> Validator<'_, '_, V> {
     where
         V: FnMut(Finding) -> ControlFlow<B>,
     {
-        let count = usize::try_from(self.section.header().num_fdes).unwrap_or(usize::MAX);
+        let (section, header) = (self.section, self.header);
+        let count = usize::try_from(header.num_fdes).unwrap_or(usize::MAX);
         let Some(indices) = buffer.get_mut(..count) else { return ControlFlow::Continue(()) };
         for (slot, index) in indices.iter_mut().zip(0..) {
             *slot = index;
         }
-        let section = self.section;
-        let start = |index| section.range(index).map(|range| relative_start(section, range));
+        let start = |index| section.entry_in(&header, index).map(|(start, _)| start);
         order::sort(indices, |a, b| (start(a), a) < (start(b), b));
         let mut order = Order::default();
         for &mut index in indices {
-            let Some(range) = section.range(index) else { break };
-            self.neighbours(&mut order, index, range)?;
+            let Some((start, entry)) = section.entry_in(&header, index) else { break };
+            self.neighbours(&mut order, index, start, entry.size)?;
         }
         self.summary.overlaps_checked = true;
         ControlFlow::Continue(())
     }
 
     /// Compares a function with those before it in order.
-    fn neighbours<B>(&mut self, order: &mut Order, index: u32, range: FuncRange) -> ControlFlow<B>
+    fn neighbours<B>(
+        &mut self,
+        order: &mut Order,
+        index: u32,
+        start: i64,
+        size: u32,
+    ) -> ControlFlow<B>
     where
         V: FnMut(Finding) -> ControlFlow<B>,
     {
-        let section = self.section;
-        let (start, size) = (relative_start(section, range), range.size);
         let before = core::mem::replace(order, order.with(start, size, index));
         // The usual case.
         if before.size != 0 && start >= before.end && start != before.start {
             return ControlFlow::Continue(());
         }
-        let at = lookup::entry_at(&section.header(), index);
+        let at = lookup::entry_at(&self.header, index);
         if before.any && start < before.start {
             self.report(Some(index), Fault::UnsortedFde(at))?;
         }
@@ -189,18 +224,20 @@ impl<V> Validator<'_, '_, V> {
         } else if before.any && size != 0 && is_covered {
             self.report(Some(index), Fault::Overlap { at, other: before.widest })?;
         } else if before.any && start == before.start {
-            let at = lookup::entry_at(&section.header(), before.index);
+            let at = lookup::entry_at(&self.header, before.index);
             self.report(Some(before.index), Fault::EmptyNeighbour { at, other: index })?;
         }
         ControlFlow::Continue(())
     }
 
-    fn function<B>(&mut self, index: u32, range: FuncRange) -> ControlFlow<B>
+    /// Looks closer at one function.
+    #[cold]
+    fn function<B>(&mut self, index: u32) -> ControlFlow<B>
     where
         V: FnMut(Finding) -> ControlFlow<B>,
     {
         let function = Some(index);
-        let fde = match self.section.fde_in(index, range) {
+        let fde = match self.section.fde_in(&self.header, index) {
             Ok(Some(fde)) => fde,
             Ok(None) => return ControlFlow::Continue(()),
             Err(error) => return self.cut(index, error),
@@ -225,77 +262,36 @@ impl<V> Validator<'_, '_, V> {
         if fde.num_fres == 0 && fde.dialect.version != Version::V3 {
             self.report(function, Fault::NoRows(fde.at))?;
         }
-        if self.summary.rows.saturating_add(fde.num_fres.into()) > self.section.max_rows() {
+        if self.summary.rows.saturating_add(fde.num_fres.into()) > self.max_rows {
             self.whole = false;
             return self.report(function, Fault::TooManyRows(fde.at));
         }
         match (fde.fre_type(), self.section.fres(&fde)) {
-            (Ok(kind @ FreType::Addr1), Ok(rows)) => {
-                self.rows::<B, 2>(&fde, kind, rows.bytes(), end)
-            }
-            (Ok(kind @ FreType::Addr2), Ok(rows)) => {
-                self.rows::<B, 3>(&fde, kind, rows.bytes(), end)
-            }
-            (Ok(kind @ FreType::Addr4), Ok(rows)) => {
-                self.rows::<B, 5>(&fde, kind, rows.bytes(), end)
-            }
+            (Ok(kind), Ok(rows)) => self.rows(&fde, kind, rows.bytes(), end),
             (Err(error), _) | (_, Err(error)) => self.cut(index, error),
         }
     }
 
     /// Checks the rows at the start of `bytes`, which reaches to the section's
-    /// end. `HEAD` is the size in bytes of a row's start and info byte.
-    fn rows<B, const HEAD: usize>(
-        &mut self,
-        fde: &Fde,
-        kind: FreType,
-        bytes: &[u8],
-        end: u32,
-    ) -> ControlFlow<B>
+    /// end.
+    fn rows<B>(&mut self, fde: &Fde, kind: FreType, bytes: &[u8], end: u32) -> ControlFlow<B>
     where
         V: FnMut(Finding) -> ControlFlow<B>,
     {
-        let endian = fde.dialect.endian;
         let mut rest = bytes;
-        let mut left = fde.num_fres;
         let mut least = 0_u64;
-        while left > 0 {
-            let before = left;
-            // The first row should start at 0.
-            let late = least == 0
-                && rest.first_chunk().is_some_and(|head| {
-                    let (start, _) = split_head::<HEAD>(head, endian);
-                    start != 0
-                });
-            if let (Ok(least_usual), FdeKind::Default, false) =
-                (u32::try_from(least), fde.kind(), late)
-            {
-                let usual = Usual { rest, left, least: least_usual, end };
-                let usual = match endian {
-                    Endian::Little => usual.pass::<HEAD, false>(&self.words_len),
-                    Endian::Big => usual.pass::<HEAD, true>(&self.words_len),
-                };
-                (rest, left, least) = (usual.rest, usual.left, usual.least.into());
-            }
-            if left > 0 {
-                let Some((start, next)) = self.row::<B, HEAD>(fde, kind, rest, least, end)? else {
-                    break;
-                };
-                (rest, left, least) =
-                    (next, left.wrapping_sub(1), u64::from(start).wrapping_add(1));
-            }
-            let passed = u64::from(before.wrapping_sub(left));
-            self.summary.rows = self.summary.rows.saturating_add(passed);
+        for _ in 0..fde.num_fres {
+            let Some((start, next)) = self.row(fde, kind, rest, least, end)? else { break };
+            (rest, least) = (next, u64::from(start).wrapping_add(1));
+            self.summary.rows = self.summary.rows.saturating_add(1);
         }
-        let attribute = if fde.dialect.version == Version::V3 { Entry::ATTRIBUTE_SIZE } else { 0 };
-        let used = bytes.len().saturating_sub(rest.len()).saturating_add(attribute);
-        self.bytes = self.bytes.saturating_add(u64::try_from(used).unwrap_or(u64::MAX));
+        self.add_bytes(bytes.len().saturating_sub(rest.len()));
         ControlFlow::Continue(())
     }
 
     /// Looks closer at one row. Returns where it starts to hold and what is
     /// behind it, unless nothing is known of that.
-    fn row<'b, B, const HEAD: usize>(
+    fn row<'b, B>(
         &mut self,
         fde: &Fde,
         kind: FreType,
@@ -309,7 +305,8 @@ impl<V> Validator<'_, '_, V> {
         let function = Some(fde.index);
         let at = self.section.offset_of(bytes);
         let fre = Fre::decode(bytes, at, kind, fde.dialect.endian);
-        let len = |fre: &Fre| fre.info.words_len().saturating_add(HEAD);
+        let head = usize::from(kind.width()).saturating_add(1);
+        let len = |fre: &Fre| fre.info.words_len().saturating_add(head);
         // Words behind the sixth may be cut off without `decode` noticing.
         let (fre, next) = match fre.map(|fre| (fre, bytes.get(len(&fre)..))) {
             Ok((fre, Some(next))) => (fre, next),
@@ -347,55 +344,15 @@ impl<V> Validator<'_, '_, V> {
             Ok(_) => {}
         }
         let count = fre.info.word_count();
-        if fde.kind() == FdeKind::Default && count > meaningful_words(self.section) {
+        if fde.kind() == FdeKind::Default && count > self.header.meaningful_words() {
             self.report(function, Fault::SurplusWords { at, count })?;
         }
-        if fre.info.mangled_ra() && !is_aarch64(fde.dialect.abi) && !meaningless {
+        if fre.info.mangled_ra() && !fde.dialect.abi.is_aarch64() && !meaningless {
             self.report(function, Fault::SignedRa(at))?;
         }
         ControlFlow::Continue(Some((start, next)))
     }
 }
-
-/// Rows of a default function, as far as they are usual.
-struct Usual<'a> {
-    rest: &'a [u8],
-    /// Rows that are not passed.
-    left: u32,
-    /// The least that the next row may start at.
-    least: u32,
-    end: u32,
-}
-
-impl Usual<'_> {
-    /// Passes all rows before the first unusual one, or before one that is cut
-    /// off.
-    ///
-    /// Never inlined, so that the loop has all registers.
-    #[inline(never)]
-    fn pass<const HEAD: usize, const BIG: bool>(self, words_len: &[u8; 256]) -> Self {
-        let endian = if BIG { Endian::Big } else { Endian::Little };
-        // In locals, so that they stay in registers.
-        let Self { mut rest, mut left, mut least, end } = self;
-        while left > 0 {
-            let Some((head, words)) = rest.split_first_chunk::<HEAD>() else { break };
-            let (start, info) = split_head(head, endian);
-            let len = words_len.get(usize::from(info)).copied().unwrap_or(UNUSUAL);
-            if len == UNUSUAL || start < least || start >= end {
-                break;
-            }
-            let Some(next) = words.get(usize::from(len)..) else { break };
-            rest = next;
-            // Below the end, so that it does not overflow.
-            least = start.wrapping_add(1);
-            left = left.wrapping_sub(1);
-        }
-        Self { rest, left, least, end }
-    }
-}
-
-/// Longer than any words.
-const UNUSUAL: u8 = 0xff;
 
 /// The functions before one, in order of start.
 #[derive(Clone, Copy, Default)]
@@ -421,112 +378,68 @@ impl Order {
     }
 }
 
-/// The start of a function as the search compares it.
-fn relative_start(section: &Section<'_>, range: FuncRange) -> i64 {
-    range.start.wrapping_sub(section.addr()).cast_signed()
-}
-
-/// By info byte of a row of a default function: the size of its words, or
-/// [`UNUSUAL`] if there is more to look at.
-fn words_len(section: &Section<'_>) -> [u8; 256] {
-    let header = section.header();
-    let abi = header.abi;
-    // A word can name a register, or no place at all.
-    let any_ra = match abi {
-        Abi::S390xBig => header.version == Version::V2,
-        _ => abi == Abi::Amd64Little && header.fixed_ra_offset.is_none(),
-    };
-    let mut lens = [UNUSUAL; 256];
-    for (len, info) in lens.iter_mut().zip(0..=u8::MAX) {
-        let info = FreInfo(info);
-        let count = info.word_count();
-        // s390x scales the CFA's offset, so that only wide ones overflow.
-        let overflows = abi == Abi::S390xBig && info.word_size() == Some(4);
-        let no_words = count == 0 && header.version == Version::V1;
-        let signed = info.mangled_ra() && !is_aarch64(abi);
-        let unusual = overflows
-            || no_words
-            || signed
-            || (any_ra && count != 0)
-            || count > meaningful_words(section);
-        if info.word_size().is_some() && !unusual {
-            // At most 3 words of 4 bytes.
-            *len = u8::try_from(info.words_len()).unwrap_or(UNUSUAL);
-        }
-    }
-    lens
-}
-
-/// How many words of a default row have a meaning.
-fn meaningful_words(section: &Section<'_>) -> u8 {
-    if section.header().fixed_ra_offset.is_some() { 2 } else { 3 }
-}
-
 fn has_reserved_bits(fde: &Fde) -> bool {
-    let mut reserved = 0x40;
-    if fde.dialect.version != Version::V3 {
-        reserved |= 0x80;
-    }
-    if !is_aarch64(fde.dialect.abi) {
-        reserved |= 0x20;
-    }
+    let reserved = Entry::reserved_info(fde.dialect.version, fde.dialect.abi);
     fde.info & reserved != 0 || fde.info2 & 0xe0 != 0
-}
-
-const fn is_aarch64(abi: Abi) -> bool {
-    matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little)
 }
 
 #[cfg(test)]
 #[allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "tests")]
 mod tests {
+    extern crate alloc;
+    use alloc::vec::Vec;
+
     use testdata::{Function, Row, SectionBuilder};
 
     use super::*;
 
-    #[test]
-    fn rows_with_something_to_say_of_them_are_unusual() {
-        let no_fixed_ra = SectionBuilder { fixed_ra: 0, ..SectionBuilder::amd64(3) };
-        // How many words a usual row has, and whether some have four bytes or a
-        // signed return address.
-        for (table, counts, wide, signed) in [
-            (SectionBuilder::amd64(1), 1..=2, true, false),
-            (SectionBuilder::amd64(2), 0..=2, true, false),
-            (SectionBuilder::amd64(3), 0..=2, true, false),
-            (no_fixed_ra, 0..=0, true, false),
-            (SectionBuilder::aarch64(2, false), 0..=3, true, true),
-            (SectionBuilder::aarch64(3, true), 0..=3, true, true),
-            (SectionBuilder::s390x(2), 0..=0, false, false),
-            (SectionBuilder::s390x(3), 0..=3, false, false),
-        ] {
-            let bytes = table.build();
-            let section = Section::parse(&bytes).unwrap();
-            for (info, len) in (0..=u8::MAX).map(FreInfo).zip(words_len(&section)) {
-                let is_usual = counts.contains(&info.word_count())
-                    && info.word_size().is_some_and(|size| wide || size < 4)
-                    && (signed || !info.mangled_ra());
-                let expected = if is_usual { info.words_len() } else { UNUSUAL.into() };
-                assert_eq!(usize::from(len), expected, "{:?}: {info:?}", section.header());
-            }
+    /// What is found in a table, and the summary.
+    fn validate(section: &Section<'_>, usual: Option<Usual>) -> (Vec<Finding>, Summary) {
+        let mut found = Vec::new();
+        let mut validator = Validator::new(section, |finding| {
+            found.push(finding);
+            ControlFlow::<()>::Continue(())
+        });
+        if let Some(usual) = usual {
+            validator.usual = usual;
         }
+        assert!(validator.run(&mut [0; 8]).is_continue());
+        let summary = validator.summary;
+        (found, summary)
     }
 
     #[test]
-    fn usual_rows_are_passed_up_to_the_first_that_is_not() {
-        let rows = |third| [Row::sp(0, &[8]), Row::sp(1, &[16, -16]), third, Row::sp(9, &[8])];
-        for (third, left) in [
-            (Row::sp(5, &[24]), 0),
-            (Row::new(5, 0x81, &[24]), 2),
-            (Row::sp(1, &[24]), 2),
-            (Row::sp(0x20, &[24]), 2),
+    fn what_is_passed_as_usual_is_what_a_closer_look_has_nothing_to_say_of() {
+        let rows = || [Row::sp(0, &[8]), Row::sp(1, &[16, -16]), Row::fp(9, &[16, -16])].into();
+        let mut passed = 0;
+        for table in [
+            SectionBuilder::amd64(1),
+            SectionBuilder::amd64(2),
+            SectionBuilder::amd64(3),
+            SectionBuilder { fixed_ra: 0, ..SectionBuilder::amd64(3) },
+            SectionBuilder::aarch64(2, true),
+            SectionBuilder::s390x(2),
+            SectionBuilder::s390x(3),
         ] {
-            let function = Function::new(0, 0x20, rows(third).into());
-            let bytes = SectionBuilder::amd64(2).function(function).build();
-            let section = Section::parse(&bytes).unwrap();
-            let usual = Usual { rest: section.fres_bytes(), left: 4, least: 0, end: 0x20 };
-            let usual = usual.pass::<2, false>(&words_len(&section));
-            assert_eq!(usual.left, left);
-            assert_eq!(usual.least, if left == 0 { 10 } else { 2 });
+            let table = table
+                .function(Function::new(0x1000, 0x20, rows()))
+                .function(Function {
+                    info: 0x10,
+                    rep_size: 16,
+                    ..Function::new(0x1020, 0x20, rows())
+                })
+                .function(Function { info: 1, ..Function::new(0x1040, 0x300, rows()) });
+            let whole = table.build();
+            // All values of all bytes behind the magic number.
+            for (at, value) in (2..whole.len()).flat_map(|at| (0..=u8::MAX).map(move |v| (at, v))) {
+                let mut bytes = whole.clone();
+                bytes[at] = value;
+                let Ok(section) = Section::parse(&bytes) else { continue };
+                let both = validate(&section, None);
+                assert_eq!(both, validate(&section, Some(Usual::NONE)), "{value:#x} at {at}");
+                passed += u32::from(both.0.is_empty());
+            }
         }
+        assert!(passed > 1000, "{passed}");
     }
 }
