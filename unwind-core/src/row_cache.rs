@@ -97,12 +97,12 @@ impl<const N: usize> RowCache<N> {
     #[must_use]
     pub const fn new() -> Self {
         let stats = CacheStats { hits: 0, misses: 0, unkept: 0 };
-        Self { sets: [[EMPTY; 2]; N], generation: 0, stats }
+        Self { sets: const { [[EMPTY; 2]; N] }, generation: 0, stats }
     }
 
     /// Forgets all rows.
     pub fn clear(&mut self) {
-        self.sets = [[EMPTY; 2]; N];
+        self.sets = const { [[EMPTY; 2]; N] };
     }
 
     /// How often the cache could answer since it was made.

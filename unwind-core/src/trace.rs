@@ -158,7 +158,7 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     /// A cache without a walk.
     #[must_use]
     pub const fn new() -> Self {
-        Self { entries: [Entry::NONE; N], len: 0, end: None, cookie: None }
+        Self { entries: const { [Entry::NONE; N] }, len: 0, end: None, cookie: None }
     }
 
     /// Forgets the walk.
