@@ -22,6 +22,7 @@ pub mod eh_frame;
 pub mod in_process;
 pub mod lookup;
 pub mod merging;
+pub mod own_maps;
 pub mod own_stack;
 mod rivals;
 pub mod timing;

@@ -14,7 +14,7 @@ use testdata::Compiler;
 use unwind_core::{Memory, ReadError, VirtAddr, WordSize};
 
 use crate::MAX_FRAMES;
-use crate::in_process::own_maps;
+use crate::own_maps::own_maps;
 
 /// Where a walk starts.
 #[derive(Clone, Copy, Debug)]
