@@ -219,6 +219,14 @@ impl Task {
             .stack_end(*stack_end)
             .retrace(regs, stack, last);
         assert!(last.frames().eq(whole.frames()), "{last:?}\n{whole:?}");
+        assert!(last.frames().rev().eq(whole.frames().rev()), "{last:?}\n{whole:?}");
+        assert!(last.pcs().eq(whole.pcs()), "{last:?}\n{whole:?}");
+        let mut frames = last.frames();
+        for left in (0..last.len()).rev() {
+            let frame = if left % 2 == 0 { frames.next() } else { frames.next_back() };
+            assert!(frame.is_some());
+            assert_eq!((frames.len(), frames.size_hint()), (left, (left, Some(left))));
+        }
         assert_eq!(last.end(), whole.end());
         last.taken_over()
     }

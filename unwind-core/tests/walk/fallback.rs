@@ -86,6 +86,29 @@ fn what_is_wrong_with_the_row_is_the_end_if_the_fallback_fails_too() {
 }
 
 #[test]
+fn absent_memory_that_the_fallback_meets_is_the_end_whatever_the_table_says() {
+    let (regs, mut stack) = three_frames();
+    stack.0.insert(0x8018, None);
+    for rows in [Script::default(), Script([(0x1000, Err(BadTable::Malformed))].into())] {
+        let mut walker = Walker::new(Toy, rows).fallback(AlwaysFp);
+        let mut frames = walker.frames(regs, &mut stack);
+        assert_eq!(frames.by_ref().count(), 1);
+        let end = frames.end().unwrap();
+        assert!(matches!(end, End::Step(_)) && end.is_retryable(), "{end:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_the_fallback_is_the_end_where_the_table_has_no_row() {
+    let mut walker = Walker::new(Toy, Script::default()).fallback(AlwaysFp);
+    let mut stack = Stack::default();
+    let mut frames = walker.frames(START, &mut stack);
+    assert_eq!(frames.by_ref().count(), 1);
+    let end = frames.end().unwrap();
+    assert!(matches!(end, End::Step(_)) && !end.is_retryable(), "{end:?}");
+}
+
+#[test]
 fn nothing_is_committed_when_a_step_fails() {
     // The first rule of the row could be applied, the last one could not.
     let bad = Row::new(CfaRule::sp(0x20), RegRule::AtCfa(-8), RegRule::AtCfa(0x1000));
