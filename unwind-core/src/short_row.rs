@@ -11,7 +11,7 @@ use crate::{Base, CfaRule, Origin, RegRule, Row, WordSize};
 ///
 /// Caches keep rows so, and a walk steps by them without the detour over a
 /// [`Row`].
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ShortRow {
     /// | bits | meaning |
     /// |---|---|
@@ -125,7 +125,8 @@ impl ShortRow {
         })
     }
 
-    const fn cfa_slots(self) -> u32 {
+    /// The CFA less the register that it is computed from, in slots.
+    pub(crate) const fn cfa_slots(self) -> u32 {
         self.shape & Self::CFA_SLOTS_END.wrapping_sub(1)
     }
 
@@ -175,7 +176,8 @@ impl ShortRow {
         self.shape & Self::OUTERMOST != 0
     }
 
-    const fn is_from_fp(self) -> bool {
+    /// Whether that register is the frame pointer.
+    pub(crate) const fn is_from_fp(self) -> bool {
         self.shape & Self::FROM_FP != 0
     }
 

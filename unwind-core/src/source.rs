@@ -46,6 +46,9 @@ pub trait RowSource<A: Arch> {
     /// the chain without asking.
     const IS_CHAIN: bool = false;
 
+    /// Whether it covers no frame: a walk then does without it.
+    const IS_EMPTY: bool = false;
+
     /// Returns the row for the frame, or `None` if this source does not cover
     /// its pc.
     ///
@@ -122,6 +125,7 @@ pub trait RowSource<A: Arch> {
 impl<A: Arch, S: RowSource<A> + ?Sized> RowSource<A> for &mut S {
     type Error = S::Error;
     const IS_CHAIN: bool = S::IS_CHAIN;
+    const IS_EMPTY: bool = S::IS_EMPTY;
 
     #[inline]
     fn row<M: Memory>(
@@ -233,6 +237,7 @@ pub struct NoRows;
 
 impl<A: Arch> RowSource<A> for NoRows {
     type Error = Infallible;
+    const IS_EMPTY: bool = true;
 
     #[inline]
     fn row<M: Memory>(

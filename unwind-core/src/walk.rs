@@ -223,12 +223,12 @@ where
     /// into `trace`, which is emptied first.
     pub fn trace<const N: usize, M: Memory>(
         &mut self,
-        regs: impl BorrowMut<A::Regs>,
+        mut regs: impl BorrowMut<A::Regs>,
         mem: &mut M,
         trace: &mut UnwindCache<N, S::Error>,
     ) {
         trace.clear();
-        let mut frames = self.frames(regs, mem);
+        let mut frames = self.frames(regs.borrow_mut(), mem);
         loop {
             frames.run(trace);
             let Some(frame) = frames.next() else { break };

@@ -1,5 +1,6 @@
 //! The frames of one walk, one after another.
 
+mod failure;
 mod retrace;
 mod run;
 

@@ -45,7 +45,8 @@ impl Registers for Regs {
     }
 }
 
-/// Code ends at 2^40; signal contexts are two words at the stack pointer.
+/// Code ends at 2^40, and none is at zero; signal contexts are two words at the stack
+/// pointer.
 pub(crate) struct Wide;
 pub(crate) struct Narrow;
 
@@ -55,7 +56,7 @@ impl Arch for Wide {
     type Regs = Regs;
     const WORD: WordSize = WordSize::Eight;
     fn code_addr(&self, pc: u64) -> Option<VirtAddr> {
-        (pc < CODE_END).then_some(VirtAddr::new(pc))
+        (1..CODE_END).contains(&pc).then_some(VirtAddr::new(pc))
     }
     fn signal_context<M: Memory>(
         &self,

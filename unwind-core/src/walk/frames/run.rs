@@ -40,24 +40,27 @@ where
         let mut last = pc;
         // A row that is at hand now leads on; were it not, once would do.
         let mut is_ready = false;
-        let is_outermost = loop {
+        let end = loop {
             let found = self.run_short(&mut at, last, (trace.room(end), &mut AllFrames));
             if let Some(addr) = trace.fill(found) {
                 last = FramePc::Return(addr);
                 is_ready = false;
+            }
+            if at.stop == Stop::Other {
+                break self.failure(last, &at).map(End::Step);
             }
             let are_known = self.are_registers_known && trace.len() == first;
             let registers = known(&self.registers, are_known);
             let frame = FrameContext { pc: last, sp: at.at, fp: Some(at.fp), registers };
             match ready(at.stop, &mut self.walker.source, &frame, self.mem) {
                 Ready::Yes if !is_ready => is_ready = true,
-                ready => break ready == Ready::Outermost,
+                ready => break (ready == Ready::Outermost).then_some(End::Outermost),
             }
         };
         let steps = trace.len().wrapping_sub(first);
-        self.walker.source.answered(steps.wrapping_add(usize::from(is_outermost)));
-        if is_outermost {
-            return self.finish(End::Outermost);
+        self.walker.source.answered(steps.wrapping_add(usize::from(end.is_some())));
+        if let Some(end) = end {
+            return self.finish(end);
         }
         let provenance = trace.pop().unwrap_or(provenance);
         if steps != 0 {

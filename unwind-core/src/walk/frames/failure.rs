@@ -1,0 +1,84 @@
+//! Why a walk by rows in short form fails: the fast twin of
+//! [`Frames::find_caller`] where that finds none.
+
+use core::borrow::BorrowMut;
+
+use super::{Frames, TargetCode, Walker};
+use crate::short_walk::ShortWalk;
+use crate::{Arch, FramePc, KeptRow, Memory, RowSource, ShortRow, StepError};
+
+impl<A, S, F, T, M, R> Frames<'_, A, S, F, T, M, R>
+where
+    A: Arch,
+    R: BorrowMut<A::Regs>,
+    S: RowSource<A>,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    T: TargetCode,
+    M: Memory,
+{
+    /// Why the frame at which a walk stands, with this pc, has no caller, neither by the
+    /// row that is at hand nor by the fallback's. `None` says nothing.
+    pub(super) fn failure(&mut self, pc: FramePc, at: &ShortWalk<u64>) -> Option<StepError> {
+        let row = match S::IS_CHAIN {
+            true => ShortRow::FRAME_POINTER,
+            false => self.walker.source.quick(pc.lookup_addr(), KeptRow::NONE)?.row,
+        };
+        if row.cfa_slots() == 0 {
+            return None;
+        }
+        let failure = self.failure_of(row, at)?;
+        let is_same_again = F::IS_CHAIN && row == ShortRow::FRAME_POINTER;
+        if F::IS_EMPTY || is_same_again || failure.is_not_resident() {
+            return Some(failure);
+        }
+        if !F::IS_CHAIN {
+            return None;
+        }
+        let of_fallback = self.failure_of(ShortRow::FRAME_POINTER, at)?;
+        Some(if of_fallback.is_not_resident() { of_fallback } else { failure })
+    }
+
+    /// Why a row leads to no caller. `None` if it leads to one, or to a return address
+    /// at which more than the value has to be looked at.
+    #[inline(never)]
+    fn failure_of(&mut self, row: ShortRow, at: &ShortWalk<u64>) -> Option<StepError> {
+        let ShortWalk { at: sp, fp, .. } = *at;
+        let Walker { arch, stack_end, .. } = &*self.walker;
+        if row.is_from_fp() && fp < sp {
+            return Some(match fp {
+                0 => StepError::ZeroFramePointer,
+                fp => StepError::FramePointerBelowStack { fp, sp },
+            });
+        }
+        let base = if row.is_from_fp() { fp } else { sp };
+        let slot = A::WORD.bytes();
+        let above = u64::from(row.cfa_slots()).wrapping_mul(slot);
+        let cfa = match base.checked_add(above) {
+            Some(cfa) if cfa <= A::WORD.max_value() => cfa,
+            _ => return Some(StepError::Overflow),
+        };
+        if cfa & slot.wrapping_sub(1) != 0 {
+            return Some(StepError::Misaligned { cfa });
+        }
+        if stack_end.is_some_and(|end| cfa > end) {
+            return Some(StepError::BeyondStack { cfa });
+        }
+        // Above the stack pointer, as the step asks, and what is saved is at the base or
+        // above it: so nothing wraps.
+        let addr = arch.stack_addr(cfa.wrapping_sub(slot));
+        let ra = match self.mem.read_word(addr, A::WORD) {
+            Ok(0) => return None,
+            Ok(ra) => ra,
+            Err(error) => return Some(StepError::Unreadable { addr, error }),
+        };
+        if !row.keeps_fp() {
+            let below = u64::from(row.fp_slots()).wrapping_add(1).wrapping_mul(slot);
+            let addr = arch.stack_addr(cfa.wrapping_sub(below));
+            if let Err(error) = self.mem.read_word(addr, A::WORD) {
+                return Some(StepError::Unreadable { addr, error });
+            }
+        }
+        arch.code_addr(ra).is_none().then_some(StepError::NonCanonical { pc: ra })
+    }
+}
