@@ -322,6 +322,15 @@ impl Row {
         self.fp.unpack(self.fp_offset)
     }
 
+    /// The same, less the CFA, if it is in memory there.
+    #[inline]
+    pub(crate) const fn ra_at_cfa(&self) -> Option<i32> {
+        match self.ra.kind {
+            Kind::AtCfa => Some(self.ra_offset),
+            _ => None,
+        }
+    }
+
     /// Whether the CFA is found from the stack pointer.
     #[inline]
     #[must_use]

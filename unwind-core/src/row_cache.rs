@@ -208,9 +208,9 @@ impl<const N: usize> RowCache<N> {
         let key = key.to_le_bytes();
         let Some(row) = ShortRow::new(row, word).filter(|_| key != EMPTY) else { return false };
         let Some(Set { keys, rows }) = self.set_at(first) else { return false };
-        let is_used = |word: &Word| row_in(word).is_used();
-        let free = keys.iter().position(|key| *key == EMPTY);
-        let way = free.or_else(|| rows.iter().position(|row| !is_used(row))).unwrap_or_else(|| {
+        // As long as there are free entries, all others are used.
+        let room = rows.iter().position(|word| row_in(word).makes_room());
+        let way = room.unwrap_or_else(|| {
             // All were used: what is used from now on stays.
             for word in rows.iter_mut() {
                 put(word, row_in(word).with_use(false));
@@ -242,8 +242,9 @@ fn row_in([_, _, row @ ..]: &Word) -> ShortRow {
 
 /// Writes a row to its word, and leaves the guess as it is.
 #[inline]
-fn put([_, _, to @ ..]: &mut Word, row: ShortRow) {
-    *to = row.to_bytes();
+fn put(word: &mut Word, row: ShortRow) {
+    let guess = u64::from_le_bytes(*word) & 0xffff;
+    *word = (row.to_bits() << 16 | guess).to_le_bytes();
 }
 
 impl<const N: usize> Default for RowCache<N> {

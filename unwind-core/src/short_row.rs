@@ -76,7 +76,9 @@ impl ShortRow {
             },
             _ => return None,
         };
-        let is_plain = !row.is_signal() && !row.is_ra_signed() && row.ra() == Self::ra(word);
+        let is_plain = !row.is_signal()
+            && !row.is_ra_signed()
+            && row.ra_at_cfa() == Some(Self::ra_at_cfa(word));
         let base = match (base, row.origin()) {
             // Only rows from the frame pointer are looked at for who found them.
             (0, Origin::FramePointer) => return None,
@@ -115,14 +117,15 @@ impl ShortRow {
                 RegRule::AtCfa(i32::from(slots).wrapping_add(1).wrapping_mul(slot))
             }
         };
-        Some(Row::new(cfa, Self::ra(word), fp).with_origin(origin))
+        let ra = RegRule::AtCfa(Self::ra_at_cfa(word));
+        Some(Row::new(cfa, ra, fp).with_origin(origin))
     }
 
-    const fn ra(word: WordSize) -> RegRule {
-        RegRule::AtCfa(match word {
+    const fn ra_at_cfa(word: WordSize) -> i32 {
+        match word {
             WordSize::Four => -4,
             WordSize::Eight => -8,
-        })
+        }
     }
 
     /// The CFA less the register that it is computed from, in slots.
@@ -208,6 +211,12 @@ impl ShortRow {
         self.shape & Self::UNUSED == 0
     }
 
+    /// Whether a cache may put another row in the place of this one.
+    #[inline]
+    pub(crate) const fn makes_room(self) -> bool {
+        self.shape == 0 || !self.is_used()
+    }
+
     /// The same, used or not.
     #[inline]
     #[must_use]
@@ -219,14 +228,13 @@ impl ShortRow {
         Self { shape: shape | unused | not_plain, ..self }
     }
 
-    /// In six bytes, for a cache that keeps it.
+    /// In the lower 48 bits of a word, for a cache that keeps it.
     #[inline]
-    pub(crate) const fn to_bytes(self) -> [u8; 6] {
-        let ([a, b], [c, d, e, f]) = (self.rest.to_le_bytes(), self.shape.to_le_bytes());
-        [a, b, c, d, e, f]
+    pub(crate) fn to_bits(self) -> u64 {
+        u64::from(self.shape) << 16 | u64::from(self.rest)
     }
 
-    /// The same, from [`to_bytes`](Self::to_bytes).
+    /// The same, from those bits as bytes.
     #[inline]
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "each part is read by itself")]
     pub(crate) fn from_bytes(bytes: &[u8; 6]) -> Self {
@@ -267,7 +275,7 @@ mod tests {
             let row = Row::new(CfaRule::fp(cfa), RegRule::AtCfa(ra), RegRule::AtCfa(fp));
             let row = row.with_origin(Origin::FramePointer);
             let short = ShortRow::new(&row, word).unwrap();
-            assert_eq!(short.to_bytes(), ShortRow::FRAME_POINTER.to_bytes());
+            assert_eq!(short.to_bits(), ShortRow::FRAME_POINTER.to_bits());
             assert_eq!(ShortRow::FRAME_POINTER.row(word), Some(row));
         }
     }
@@ -340,9 +348,12 @@ mod tests {
             // What takes it for a plain row would not mark it.
             assert_eq!(slots_of(unused), [None; 4]);
             assert_eq!(unused.row(WordSize::Eight), row.row(WordSize::Eight));
-            assert_eq!(unused.with_use(true).to_bytes(), row.to_bytes());
-            assert_eq!(unused.with_use(false).to_bytes(), unused.to_bytes());
-            assert_eq!(ShortRow::from_bytes(&row.to_bytes()).to_bytes(), row.to_bytes());
+            assert_eq!(unused.with_use(true).to_bits(), row.to_bits());
+            assert_eq!(unused.with_use(false).to_bits(), unused.to_bits());
+            assert_eq!(
+                ShortRow::from_bytes(row.to_bits().to_le_bytes().first_chunk().unwrap()).to_bits(),
+                row.to_bits()
+            );
         }
     }
 }
