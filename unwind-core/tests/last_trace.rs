@@ -517,6 +517,24 @@ fn limits_hold_whatever_was_there_before() {
 }
 
 #[test]
+fn a_walk_that_begins_elsewhere_has_room_for_as_many_frames() {
+    for function in [PLAIN, SAVES_FP, BY_FP, ALIGNS, FORGETS_FP] {
+        let mut stack = Stack::of(&[function; 24]);
+        for first in [8, 7, 5, 9, 0, 1, 20, 3] {
+            for is_lent in [false, true] {
+                stack.is_lent = is_lent;
+                let mut task = Task::new();
+                for start in [first, first + 1, first, 0, 4] {
+                    let sp = STACK + FRAME * start;
+                    let regs = Regs { pc: function + start, sp, fp: sp + 16 };
+                    task.walk(regs, &mut stack);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_read_that_fails_loses_the_frames_behind_it_and_no_more() {
     for functions in [&MIXED[..], &[PLAIN, SIGNAL, PLAIN, PLAIN, START]] {
         for is_lent in [false, true] {
