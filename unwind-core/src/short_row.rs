@@ -40,16 +40,21 @@ impl ShortRow {
     const FROM_FP: u32 = 1 << 30;
     const NOT_PLAIN: u32 = 1 << 31;
 
+    /// The bits behind the slots, of a row from the frame pointer.
+    const OF_FP: u32 = Self::NOT_PLAIN | Self::FROM_FP;
+    /// The same where that points to the caller's.
+    const OF_RECORD: u32 = Self::OF_FP | Self::RECORD;
+    /// The same where it alone tells the caller.
+    const OF_CHAIN: u32 = Self::OF_FP | Self::BY_FP;
+
     /// No row.
     pub(crate) const NONE: Self = Self { shape: Self::NOT_PLAIN, rest: 0 };
 
     /// That of code of which nothing is known but that it keeps a frame pointer:
     /// the pointer leads to the caller's, above which is the return address. It
     /// is the same for stack slots of either size.
-    pub const FRAME_POINTER: Self = Self {
-        shape: Self::NOT_PLAIN | Self::FROM_FP | Self::BY_FP | 2,
-        rest: Self::rest(1, Origin::FramePointer),
-    };
+    pub const FRAME_POINTER: Self =
+        Self { shape: Self::OF_CHAIN | 2, rest: Self::rest(1, Origin::FramePointer) };
 
     /// The short form of a row, if it has one where stack slots are of this
     /// size.
@@ -63,7 +68,7 @@ impl ShortRow {
         }
         let (base, cfa_offset) = match row.cfa() {
             CfaRule::Offset(Base::Sp, offset) => (0, offset),
-            CfaRule::Offset(Base::Fp, offset) => (Self::NOT_PLAIN | Self::FROM_FP, offset),
+            CfaRule::Offset(Base::Fp, offset) => (Self::OF_FP, offset),
             _ => return None,
         };
         let cfa_slots = slots(u32::try_from(cfa_offset).ok()?, word)?;
@@ -144,20 +149,20 @@ impl ShortRow {
     /// address, and not that alone tells.
     #[inline]
     pub(crate) const fn is_record(self) -> bool {
-        self.shape == Self::NOT_PLAIN | Self::FROM_FP | Self::RECORD | 2
+        self.shape == Self::OF_RECORD | 2
     }
 
     /// As [`slots_from_sp`](Self::slots_from_sp) from the frame pointer, of a row that
     /// not that alone tells.
     #[inline]
     pub(crate) fn slots_from_fp(self) -> Option<u64> {
-        self.slots_with(Self::NOT_PLAIN | Self::FROM_FP)
+        self.slots_with(Self::OF_FP)
     }
 
     /// The same, of a row that a frame pointer alone tells.
     #[inline]
     pub(crate) fn slots_by_fp(self) -> Option<u64> {
-        self.slots_with(Self::NOT_PLAIN | Self::FROM_FP | Self::BY_FP)
+        self.slots_with(Self::OF_CHAIN)
     }
 
     /// The slots if just these of the bits behind them are 1.

@@ -108,7 +108,7 @@ where
             *from = ShortWalk { at: stack.sp(at), fp, is_by_fp, stop };
             return steps;
         }
-        if sp > stack_end {
+        if sp >= stack_end {
             return 0;
         }
         let mut stack = Addresses { arch, mem: self.mem, stack_end };
@@ -140,11 +140,11 @@ pub(super) fn ready<A: Arch, S: RowSource<A>, M: Memory>(
         Stop::NoRow if source.fetch(frame, mem) => Ready::Yes,
         Stop::AtRow => match source.quick(frame.pc.lookup_addr(), KeptRow::NONE) {
             Some(kept) if kept.row.is_outermost() => Ready::Outermost,
-            Some(kept) if kept.row.is_some() => {
+            Some(kept) => {
                 source.used(kept);
                 Ready::Yes
             }
-            _ => Ready::No,
+            None => Ready::No,
         },
         _ => Ready::No,
     }
