@@ -197,4 +197,25 @@ mod tests {
             assert_eq!(is_usual(Function::new(0, 0x20, [].into())), version == 3);
         }
     }
+
+    #[test]
+    fn functions_with_starts_of_any_width_and_byte_order_are_passed() {
+        for table in [
+            SectionBuilder::amd64(2),
+            SectionBuilder::aarch64(3, false),
+            SectionBuilder::aarch64(3, true),
+        ] {
+            for (size, width) in [(0x20, 0), (0x200, 1), (0x2_0000, 2)] {
+                let rows = [Row::sp(0, &[16]), Row::sp(size - 1, &[16, -16])];
+                let function = Function::new(0, size, rows.into());
+                assert_eq!(function.info, width);
+                let bytes = table.clone().function(function).build();
+                let section = Section::parse(&bytes).unwrap();
+                let header = section.header();
+                let (_, mut entry) = section.entry_in(&header, 0).unwrap();
+                let rows = section.rows_in(&header, &mut entry).unwrap();
+                assert_eq!(Usual::new(&header).rows_len(&entry, rows), Some(rows.len()));
+            }
+        }
+    }
 }

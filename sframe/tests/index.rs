@@ -139,6 +139,17 @@ fn what_has_no_order_has_no_index() {
         let section = Section::parse(&bytes).unwrap();
         assert!(!compare(&section, &pcs(&section), 1000), "{what}");
     }
+    // Functions of size zero overlap no others, wherever they are.
+    let zero = vec![
+        function(0x200, 16),
+        function(0x100, 0x40),
+        function(0x120, 0),
+        function(0x100, 0),
+        function(0, 16),
+    ];
+    let bytes = table(0, zero);
+    let section = Section::parse(&bytes).unwrap();
+    assert!(compare(&section, &pcs(&section), 1000));
     // Overlaps in a sorted table are found as they are without an index.
     let sorted = table(1, vec![function(0x100, 0x40), function(0x120, 16), function(0x200, 16)]);
     let section = Section::parse(&sorted).unwrap();
