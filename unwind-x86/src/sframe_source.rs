@@ -45,14 +45,25 @@ impl<'a> SframeModule<'a> {
     /// The row for a lookup address.
     #[inline]
     fn row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        let mut row = self.first.find_row(pc)?;
-        let mut rest = self.rest.clone();
-        while row.is_none()
-            && let Some(table) = rest.next()
-        {
-            row = table?.find_row(pc)?;
+        // Changed and returned where it is, so that it is not copied on the stack.
+        let mut found = self.first.find_row(pc);
+        match &mut found {
+            Ok(Some(row)) => *row = row.with_origin(self.origin),
+            Ok(None) => return self.row_of_rest(pc),
+            Err(_) => {}
         }
-        Ok(row.map(|row| row.with_origin(self.origin)))
+        found
+    }
+
+    /// The row in the tables behind the first one.
+    #[inline(never)]
+    fn row_of_rest(&self, pc: u64) -> Result<Option<Row>, Error> {
+        for table in self.rest.clone() {
+            if let Some(row) = table?.find_row(pc)? {
+                return Ok(Some(row.with_origin(self.origin)));
+            }
+        }
+        Ok(None)
     }
 }
 
