@@ -229,6 +229,14 @@ impl Packed {
             Kind::Reg => RegRule::Reg(self.base.get(), offset),
         }
     }
+
+    #[inline]
+    const fn at_cfa(self, offset: i32) -> Option<i32> {
+        match self.kind {
+            Kind::AtCfa => Some(offset),
+            _ => None,
+        }
+    }
 }
 
 impl Row {
@@ -322,13 +330,22 @@ impl Row {
         self.fp.unpack(self.fp_offset)
     }
 
-    /// The same, less the CFA, if it is in memory there.
+    /// Where it is saved, less the CFA, if it is saved at an offset from that.
     #[inline]
     pub(crate) const fn ra_at_cfa(&self) -> Option<i32> {
-        match self.ra.kind {
-            Kind::AtCfa => Some(self.ra_offset),
-            _ => None,
-        }
+        self.ra.at_cfa(self.ra_offset)
+    }
+
+    /// The same of the caller's frame pointer.
+    #[inline]
+    pub(crate) const fn fp_at_cfa(&self) -> Option<i32> {
+        self.fp.at_cfa(self.fp_offset)
+    }
+
+    /// Whether the caller's frame pointer is the frame's.
+    #[inline]
+    pub(crate) const fn keeps_fp(&self) -> bool {
+        matches!(self.fp.kind, Kind::Same)
     }
 
     /// Whether the CFA is found from the stack pointer.

@@ -208,8 +208,11 @@ impl<const N: usize> RowCache<N> {
         let key = key.to_le_bytes();
         let Some(row) = ShortRow::new(row, word).filter(|_| key != EMPTY) else { return false };
         let Some(Set { keys, rows }) = self.set_at(first) else { return false };
-        // As long as there are free entries, all others are used.
-        let room = rows.iter().position(|word| row_in(word).makes_room());
+        // They are taken in order, so if the last one is, all are.
+        let room = match keys.last() {
+            Some(&EMPTY) => keys.iter().position(|key| *key == EMPTY),
+            _ => rows.iter().position(|word| !row_in(word).is_used()),
+        };
         let way = room.unwrap_or_else(|| {
             // All were used: what is used from now on stays.
             for word in rows.iter_mut() {

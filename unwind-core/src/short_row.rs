@@ -72,13 +72,13 @@ impl ShortRow {
             _ => return None,
         };
         let cfa_slots = slots(u32::try_from(cfa_offset).ok()?, word)?;
-        let fp_slots = match row.fp() {
-            RegRule::Same => 0,
+        let fp_slots = match row.fp_at_cfa() {
             // The slot just below the CFA holds the return address.
-            RegRule::AtCfa(offset @ ..0) => match slots(offset.unsigned_abs(), word)? {
+            Some(offset @ ..0) => match slots(offset.unsigned_abs(), word)? {
                 below @ 2.. if below <= cfa_slots => u8::try_from(below.wrapping_sub(1)).ok()?,
                 _ => return None,
             },
+            None if row.keeps_fp() => 0,
             _ => return None,
         };
         let is_plain = !row.is_signal()
@@ -214,12 +214,6 @@ impl ShortRow {
     #[inline]
     pub(crate) const fn is_used(self) -> bool {
         self.shape & Self::UNUSED == 0
-    }
-
-    /// Whether a cache may put another row in the place of this one.
-    #[inline]
-    pub(crate) const fn makes_room(self) -> bool {
-        self.shape == 0 || !self.is_used()
     }
 
     /// The same, used or not.
