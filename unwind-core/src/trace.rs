@@ -237,8 +237,11 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     /// and returns the address of the last of them.
     #[inline]
     pub(crate) fn fill(&mut self, count: usize) -> Option<VirtAddr> {
-        let end = self.len.wrapping_add(count).min(N);
-        let last = self.entries.get(self.len..end)?.last()?;
+        if count == 0 {
+            return None;
+        }
+        let end = self.len.wrapping_add(count);
+        let last = self.entries.get(end.wrapping_sub(1))?;
         self.len = end;
         Some(VirtAddr::new(u64::from_le_bytes(last.pc)))
     }
