@@ -1,8 +1,8 @@
 //! Rows that are at hand: a walk that is kept asks its source for no others.
 
 use unwind_core::{
-    Cached, End, FrameContext, KeptRow, Memory, Row, RowCache, RowSource, SliceMemory, UnwindCache,
-    VirtAddr, Walker,
+    Cached, CfaRule, End, FrameContext, KeptRow, Memory, RegRule, Row, RowCache, RowSource,
+    SliceMemory, UnwindCache, VirtAddr, Walker,
 };
 
 use crate::toy::{
@@ -96,6 +96,44 @@ fn a_walk_marks_the_rows_that_it_uses_and_asks_for_none_again() {
         let source = Cached::new(script.clone(), &mut cache);
         let expected = (vec![0x200f, 0x3010, 0x4010, 0x5010], [0, 0, used]);
         assert_eq!(trace(source, regs, &mut stack), expected);
+    }
+}
+
+#[test]
+fn why_a_row_at_hand_leads_nowhere_is_said_without_asking_for_it() {
+    let regs = Regs { fp: 0x8010, ..START };
+    let of = |words: &[(u64, u64)]| Stack::new(words.iter().copied());
+    let saved = Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+    for (row, regs, stack, expected) in [
+        (FP, Regs { fp: 0, ..regs }, of(&[]), "no frame pointer"),
+        (FP, Regs { fp: 0x7000, ..regs }, of(&[]), "below the stack"),
+        (FP, regs, of(&[]), "no return address"),
+        (FP, regs, of(&[(0x8018, 0x2010)]), "no saved frame pointer"),
+        // The frame pointer is looked at first.
+        (FP, regs, of(&[(0x8018, 0x2_0000)]), "no saved frame pointer, no code"),
+        (FP, regs, of(&[(0x8010, 0), (0x8018, 0x2_0000)]), "no code"),
+        (saved, START, of(&[(0x8008, 0x2_0000)]), "no saved frame pointer, no code"),
+        (locals(0), START, of(&[(0x8000, 0x2_0000)]), "no code"),
+        // Up to the end of the stack, and beyond it.
+        (locals(0x38), START, of(&[]), "no return address"),
+        (locals(0x40), START, of(&[]), "beyond the stack"),
+    ] {
+        let script = Script::new([(0x1000, row)]);
+        let mut plain = Walker::new(Toy, script.clone()).stack_end(0x8040);
+        let mut stack = stack;
+        let mut frames = plain.frames(regs, &mut stack);
+        assert_eq!(frames.by_ref().count(), 1, "{expected}");
+        let end = frames.end();
+        assert!(matches!(end, Some(End::Step(_))), "{expected}: {end:?}");
+        let mut cache = RowCache::<16>::new();
+        for _ in 0..2 {
+            let mut source = Counting::new(Cached::new(script.clone(), &mut cache));
+            let mut trace = UnwindCache::<8, BadTable>::new();
+            let mut walker = Walker::new(Toy, &mut source).stack_end(0x8040);
+            walker.trace(regs, &mut stack, &mut trace);
+            assert_eq!((trace.len(), trace.end()), (1, end), "{expected}");
+            assert_eq!(source.rows, 0, "{expected}");
+        }
     }
 }
 
