@@ -155,15 +155,21 @@ impl Incremental {
     #[inline]
     pub fn walk_from(&mut self, thread: u32, regs: X86_64Regs, memory: &mut impl Memory) -> usize {
         let at = self.lasts.iter().position(|(of, _)| *of == thread);
-        self.at = at.unwrap_or(self.lasts.len());
-        if at.is_none() {
-            self.lasts.push((thread, Box::default()));
-        }
+        self.at = at.unwrap_or_else(|| self.add(thread));
         let (_, last) = &mut self.lasts[self.at];
         let Unwind { map, cache, .. } = &mut self.unwind;
         walker(map, cache).retrace(regs, memory, last);
         self.taken_over += last.taken_over();
         last.len()
+    }
+
+    /// Makes room for the walks of another thread.
+    // The trace is on the stack before it is in its box: not in each walk.
+    #[cold]
+    #[inline(never)]
+    fn add(&mut self, thread: u32) -> usize {
+        self.lasts.push((thread, Box::default()));
+        self.lasts.len() - 1
     }
 
     /// How many of the frames of all walks were taken over.
