@@ -33,6 +33,18 @@ impl Provenance {
         Self(origin_code)
     }
 
+    /// The byte.
+    #[inline]
+    pub(crate) const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// The inverse of [`bits`](Self::bits).
+    #[inline]
+    pub(crate) const fn from_bits(bits: u8) -> Self {
+        Self(bits)
+    }
+
     pub(crate) const fn with_failure(self) -> Self {
         Self(self.0 | Self::FAILURE)
     }

@@ -216,7 +216,15 @@ where
         regs: R,
         mem: &'w mut M,
     ) -> Frames<'w, A, S, F, T, M, R> {
+        self.begin();
         Frames::new(self, regs, mem)
+    }
+
+    /// Tells the sources that a walk begins.
+    #[inline]
+    fn begin(&mut self) {
+        self.source.begin();
+        self.fallback.begin();
     }
 
     /// Walks the whole stack at `regs`, as [`frames`](Self::frames) takes them,

@@ -75,8 +75,6 @@ where
     }
 
     pub(super) fn new(walker: &'w mut Walker<A, S, F, T>, registers: R, mem: &'w mut M) -> Self {
-        walker.source.begin();
-        walker.fallback.begin();
         let mut frames = Self {
             walker,
             mem,

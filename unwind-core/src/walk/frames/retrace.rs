@@ -4,9 +4,12 @@ use core::borrow::BorrowMut;
 
 use super::run::{Ready, ready};
 use super::{Cursor, Frames, TargetCode, Walker, known};
-use crate::last_trace::{Arrival, Conditions, Kept, LastTrace, verify};
+use crate::last_trace::{Arrival, Conditions, Kept, LastTrace, TakenOver, verify};
 use crate::short_walk::{ShortWalk, Stop};
-use crate::{Arch, End, FrameContext, FramePc, KeptRow, Memory, RowSource, TraceFrame};
+use crate::{
+    Arch, End, FrameContext, FramePc, Memory, Origin, Provenance, Registers as _, RowSource,
+    TraceFrame,
+};
 
 impl<A, S, F, T> Walker<A, S, F, T>
 where
@@ -28,11 +31,10 @@ where
     /// the frames stay where they are.
     ///
     /// It pays for repeated backtraces of deep stacks and at high sampling rates: an
-    /// unchanged stack of 100 frames and more costs about half a walk. A frame that
-    /// is found anew costs two to three times one of [`trace`](Self::trace), so where
-    /// less than two thirds of the frames stay, or there are few, that is faster. So
-    /// it is for code without frame pointers whose functions always have the same
-    /// callers, as the cache guesses these. [`LastTrace::taken_over`] tells.
+    /// unchanged stack of 100 frames and more whose words are at hand costs about a
+    /// third of a walk. A frame that is found anew costs two to three times one of
+    /// [`trace`](Self::trace), so where less than two thirds of the frames stay, or
+    /// there are few, that is faster. [`LastTrace::taken_over`] tells.
     ///
     /// # What is taken over
     ///
@@ -40,7 +42,7 @@ where
     /// [`RowSource::quick`]: those of a row cache, of frame pointers. All other
     /// steps are taken again: of rows with rules on other registers, of signal
     /// frames, by the fallback, behind trampolines. So is the last frame's, and
-    /// with it the reason for the end.
+    /// with it the reason for the end, unless such a row says that it has no caller.
     ///
     /// Nothing is taken over if [`RowSource::generation`] of a source,
     /// [`TargetCode::generation`] or the stack's end has changed.
@@ -50,18 +52,64 @@ where
     /// Each word that a step taken over depends on is read once, in this walk.
     pub fn retrace<const N: usize, M: Memory>(
         &mut self,
-        regs: impl BorrowMut<A::Regs>,
+        mut regs: impl BorrowMut<A::Regs>,
         mem: &mut M,
         last: &mut LastTrace<N, S::Error>,
     ) {
-        let mut frames = self.frames(regs, mem);
-        last.begin(frames.conditions());
+        self.begin();
+        let verified = self.verify_unless_other(regs.borrow(), mem, last);
+        if !verified.is_some_and(|words| last.keep_all(words)) {
+            self.retrace_what_changed(regs.borrow_mut(), mem, last, verified);
+        }
+    }
+
+    /// How many of the words behind the sampled frame are as they were; `None` if
+    /// that frame is another one than in the last walk, or they would say nothing.
+    #[inline]
+    fn verify_unless_other<const N: usize, M: Memory>(
+        &self,
+        regs: &A::Regs,
+        mem: &mut M,
+        last: &LastTrace<N, S::Error>,
+    ) -> Option<usize> {
+        let pc = FramePc::Exact(self.arch.code_addr(regs.pc())?);
+        let (sp, provenance) = (regs.sp(), Provenance::new(Origin::Registers, pc));
+        let frame = Kept::by_other(pc, sp, Some(regs.fp()?), provenance);
+        let rest = last.behind(frame, &self.conditions()?, A::WORD)?;
+        let is_allowed = self.arch.is_walkable()
+            && usize::try_from(self.max_frames).unwrap_or(usize::MAX) >= last.len();
+        is_allowed.then(|| verify(rest, sp, &self.arch, mem))
+    }
+
+    #[inline]
+    fn conditions(&self) -> Option<Conditions> {
+        Some(Conditions {
+            source: self.source.generation(),
+            fallback: self.fallback.generation(),
+            code: self.code.generation()?,
+            stack_end: self.stack_end,
+        })
+    }
+
+    /// Walks, and takes over what is still so. If the sampled frame is that of the
+    /// last walk, `verified` words behind it are as they were.
+    #[inline(never)]
+    fn retrace_what_changed<const N: usize, M: Memory>(
+        &mut self,
+        regs: &mut A::Regs,
+        mem: &mut M,
+        last: &mut LastTrace<N, S::Error>,
+        mut verified: Option<usize>,
+    ) {
+        last.begin(self.conditions());
+        let mut frames = Frames::new(self, regs, mem);
         while let Some(Cursor { pc, sp, fp, provenance, .. }) = frames.next {
-            let arrival = last.arrive(Kept::by_other(pc, sp, fp, provenance));
+            let arrival = last.arrive(Kept::by_other(pc, sp, fp, provenance), A::WORD);
             if arrival == Arrival::NoRoom {
                 return last.finish(End::Full);
             }
-            frames.run_on(last, arrival == Arrival::Met);
+            let is_met = arrival == Arrival::Met;
+            frames.run_on(last, is_met, verified.take().filter(|_| is_met));
             frames.next();
         }
         // An iterator without a next frame has a reason for it.
@@ -79,18 +127,19 @@ where
     T: TargetCode,
     M: Memory,
 {
-    fn conditions(&self) -> Option<Conditions> {
-        let Walker { source, fallback, code, stack_end, .. } = &*self.walker;
-        let generations = [source.generation(), fallback.generation(), code.generation()?];
-        Some(Conditions { generations, stack_end: *stack_end })
-    }
-
     /// Walks on from the next frame, which is the last one of `last`, for as long
     /// as rows have a short form and nothing is out of the ordinary, or the last
     /// walk went the same way. What it finds is what [`advance`](Self::advance)
     /// would; where it stops, that goes on.
+    ///
+    /// If the next frame is met, so many words behind it may be verified already.
     #[inline(never)]
-    fn run_on<const N: usize>(&mut self, last: &mut LastTrace<N, S::Error>, mut is_met: bool) {
+    fn run_on<const N: usize>(
+        &mut self,
+        last: &mut LastTrace<N, S::Error>,
+        mut is_met: bool,
+        mut verified: Option<usize>,
+    ) {
         let Some(Cursor { mut pc, sp, fp: Some(fp), mut provenance, is_by_fp }) = self.next else {
             return;
         };
@@ -102,25 +151,27 @@ where
         // How many there might still be when the row was last made to be at hand: it
         // leads on; were it not, once would do.
         let mut ready_at = None;
-        let is_outermost = loop {
+        // How many rows told that there is no caller, if so.
+        let outermost = loop {
             if is_met {
-                let count = verify(last.rest(left), at.at, &self.walker.arch, self.mem);
-                if let Some(frame) = last.take_over(count) {
-                    (at.at, at.fp) = frame.registers();
-                    TraceFrame { pc, provenance } = frame.frame();
-                    left = left.saturating_sub(count);
-                    // Mostly that was all.
-                    let row = self.walker.source.quick(pc.lookup_addr(), KeptRow::NONE);
-                    if row.is_some_and(|kept| kept.row.is_outermost()) {
-                        break true;
+                let words = verified
+                    .take()
+                    .unwrap_or_else(|| verify(last.rest(left), at.at, &self.walker.arch, self.mem));
+                match last.take_over(words, A::WORD) {
+                    TakenOver::All => break Some(0),
+                    TakenOver::Frames { count, last, sp, fp } => {
+                        (at.at, at.fp) = (sp, fp);
+                        TraceFrame { pc, provenance } = last;
+                        left = left.saturating_sub(count);
                     }
+                    TakenOver::Nothing => {}
                 }
             }
-            let (entries, mut old) = last.room(left);
+            let (entries, mut old) = last.room(left, A::WORD);
             let room = entries.len();
             let steps = self.run_short(&mut at, pc, (entries, &mut old));
-            let old = old.len();
-            is_met = last.fill(steps, old, at.stop == Stop::Enough);
+            let old = old.rest();
+            is_met = last.fill(steps, old, at.stop == Stop::Enough, A::WORD);
             answered = answered.wrapping_add(steps);
             left = left.saturating_sub(steps);
             if let Some(frame) = last.last().filter(|_| steps != 0) {
@@ -134,7 +185,7 @@ where
                     let frame = FrameContext { pc, sp: at.at, fp: Some(at.fp), registers };
                     match ready(at.stop, &mut self.walker.source, &frame, self.mem) {
                         Ready::Yes => ready_at.replace(left) != Some(left),
-                        Ready::Outermost => break true,
+                        Ready::Outermost => break Some(1),
                         Ready::No => false,
                     }
                 }
@@ -143,16 +194,17 @@ where
                     (pc, provenance) = (FramePc::Return(real), provenance.with_trampoline());
                     last.pop();
                     let frame = Kept::by_other(pc, at.at, Some(at.fp), provenance);
-                    is_met = last.arrive(frame) == Arrival::Met;
+                    is_met = last.arrive(frame, A::WORD) == Arrival::Met;
                     true
                 }
             };
             if !goes_on {
-                break false;
+                break None;
             }
         };
-        self.walker.source.answered(answered.wrapping_add(usize::from(is_outermost)));
-        if is_outermost {
+        self.walker.source.answered(answered.wrapping_add(outermost.unwrap_or(0)));
+        if outermost.is_some() {
+            last.mark_end_at_hand();
             return self.finish(End::Outermost);
         }
         if left != most {

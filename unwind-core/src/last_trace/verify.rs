@@ -1,0 +1,164 @@
+//! Whether words of the stack are as they were.
+
+use super::words::{TaggedWords, Word};
+use crate::{Arch, Memory, WordSize};
+
+/// How many words are compared at a time.
+const GROUP: usize = 4;
+
+/// How many of the words, which lie above `sp`, short steps would read again with
+/// the same values. Each is read once.
+#[inline]
+pub(crate) fn verify<A: Arch, M: Memory>(
+    kept: TaggedWords<'_>,
+    sp: u64,
+    arch: &A,
+    mem: &mut M,
+) -> usize {
+    let mut count = 0;
+    let linear = arch.stack_addr(sp);
+    if A::WORD == WordSize::Eight
+        && let Some((start, stack)) = mem.words(linear)
+    {
+        // Of the register, which may be an offset in a segment.
+        let start = start.get().wrapping_sub(linear.get()).wrapping_add(sp);
+        if start & 7 == 0 {
+            count = verify_at_hand(kept.words, start >> 3, stack);
+        }
+    }
+    if count == kept.len() {
+        return count;
+    }
+    // What is not at hand may be there all the same.
+    count.wrapping_add(verify_by_reading(kept.without_first(count), arch, mem))
+}
+
+/// The same by words at hand, from the slot `start` on.
+#[inline(never)]
+fn verify_at_hand(kept: &[Word], start: u64, stack: &[[u8; 8]]) -> usize {
+    // What differs, `None` if the word is not at hand.
+    let differ = |word: &Word| {
+        let at = usize::try_from(word.slot.wrapping_sub(start)).unwrap_or(usize::MAX);
+        Some(u64::from_le_bytes(*stack.get(at)?) ^ word.value)
+    };
+    // The words do not depend on each other, so one branch for a group is enough.
+    let is_same = |[a, b, c, d]: &[Word; GROUP]| {
+        let all = || Some(differ(a)? | differ(b)? | differ(c)? | differ(d)?);
+        all() == Some(0)
+    };
+    let (groups, _) = kept.as_chunks();
+    let count = groups.iter().take_while(|group| is_same(group)).count();
+    let count = count.wrapping_mul(GROUP);
+    let rest = kept.get(count..).unwrap_or_default();
+    count.wrapping_add(rest.iter().take_while(|word| differ(word) == Some(0)).count())
+}
+
+/// The same by reading word by word.
+#[inline(never)]
+fn verify_by_reading<A: Arch, M: Memory>(kept: TaggedWords<'_>, arch: &A, mem: &mut M) -> usize {
+    let mut is_same = |word: &Word| {
+        let addr = arch.stack_addr(word.addr(A::WORD));
+        mem.read_word(addr, A::WORD) == Ok(word.value)
+    };
+    let pairs = kept.words.iter().zip(kept.tags);
+    pairs.take_while(|(word, tag)| !tag.is_other() && is_same(word)).count()
+}
+
+#[cfg(test)]
+#[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "tests")]
+mod tests {
+    extern crate alloc;
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::last_trace::words::{Kept, Tag};
+    use crate::no_regs::Toy;
+    use crate::trace::Provenance;
+    use crate::{SliceMemory, VirtAddr};
+
+    const START: u64 = 0x1000;
+    /// How many words of the stack a frame takes, the last of which is the
+    /// return address.
+    const WORDS: usize = 4;
+    /// In place of where the frame pointer is: another step led to the frame.
+    const OTHER: u8 = 255;
+
+    /// The words of frames to which steps of these kinds led, and their stack.
+    fn stack(kinds: &[u8]) -> (Vec<Word>, Vec<Tag>, Vec<u64>) {
+        let stack: Vec<u64> = (0x40..).step_by(2).take(kinds.len() * WORDS).collect();
+        let (mut kept, mut kept_tags) = (Vec::new(), Vec::new());
+        for (number, &fp_slots) in kinds.iter().enumerate() {
+            let ra_at = number * WORDS + WORDS - 1;
+            let fp = stack[ra_at - usize::from(fp_slots).min(3)];
+            let sp = START + 8 * u64::try_from(ra_at + 1).unwrap_or(0);
+            let provenance = Provenance::of_return(1);
+            let frame = Kept { pc: stack[ra_at], sp, fp, provenance, fp_slots };
+            let (words, tags, len) = match fp_slots {
+                OTHER => {
+                    let (words, tags) = frame.words_given(WordSize::Eight);
+                    (words, tags, 2)
+                }
+                _ => frame.words_read(WordSize::Eight),
+            };
+            kept.extend(&words[..len]);
+            kept_tags.extend(&tags[..len]);
+        }
+        (kept, kept_tags, stack)
+    }
+
+    /// How many words are as they were, by either way.
+    fn verified(kept: &[Word], tags: &[Tag], stack: &[u64]) -> [usize; 2] {
+        let stack: Vec<[u8; 8]> = stack.iter().map(|word| word.to_le_bytes()).collect();
+        let at_hand = verify_at_hand(kept, START >> 3, &stack);
+        let mut mem = SliceMemory::new(VirtAddr::new(START), stack.as_flattened());
+        [at_hand, verify_by_reading(TaggedWords { words: kept, tags }, &Toy, &mut mem)]
+    }
+
+    #[test]
+    fn words_at_hand_tell_as_much_as_words_that_are_read() {
+        const KINDS: [u8; 4] = [0, 1, 2, OTHER];
+        for number in 0..4_usize.pow(5) {
+            let kinds = [0, 2, 4, 6, 8].map(|bit| KINDS[number >> bit & 3]);
+            let (kept, tags, words) = stack(&kinds);
+            let whole = tags.iter().take_while(|tag| !tag.is_other()).count();
+            assert_eq!(verified(&kept, &tags, &words), [whole; 2], "{kinds:?}");
+            // Where each word was read, in words of the stack.
+            let places: Vec<_> =
+                kept.iter().map(|word| word.slot.wrapping_sub(START >> 3)).collect();
+            let before = |is_other: &dyn Fn(usize) -> bool| {
+                let is_same = |place: &u64| usize::try_from(*place).is_ok_and(|at| !is_other(at));
+                places.iter().take(whole).take_while(|place| is_same(place)).count()
+            };
+            for cut in 0..words.len() {
+                let expected = before(&|at| at >= cut);
+                assert_eq!(verified(&kept, &tags, &words[..cut]), [expected; 2], "{kinds:?}");
+            }
+            for one in 0..words.len() {
+                // The same bit in another one, too, or in it alone: nothing makes
+                // up for it.
+                for other in one..words.len() {
+                    let mut words = words.clone();
+                    words[one] |= 1;
+                    words[other] |= 1;
+                    let expected = before(&|at| at == one || at == other);
+                    let found = verified(&kept, &tags, &words);
+                    assert_eq!(found, [expected; 2], "{kinds:?}, {one}, {other}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_stack_at_another_address_is_another() {
+        let (kept, tags, words) = stack(&[0, 1, 2, 0, 1]);
+        let bytes: Vec<[u8; 8]> = words.iter().map(|word| word.to_le_bytes()).collect();
+        let tagged = TaggedWords { words: &kept, tags: &tags };
+        for (start, whole) in [(START, kept.len()), (START + 8, 0), (START - 8, 0), (START + 4, 0)]
+        {
+            let mut mem = SliceMemory::new(VirtAddr::new(start), bytes.as_flattened());
+            assert_eq!(verify(tagged, START, &Toy, &mut mem), whole, "{start:#x}");
+        }
+        assert_eq!(verify_at_hand(&kept, 0, &bytes), 0);
+        assert_eq!(verify_at_hand(&kept, u64::MAX, &bytes), 0);
+    }
+}

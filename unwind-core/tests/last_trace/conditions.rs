@@ -1,0 +1,151 @@
+//! What else than the stack a walk depends on.
+
+use core::convert::Infallible;
+
+use unwind_core::{
+    AnyCode, Cached, End, FrameContext, LastTrace, Memory, Row, RowCache, RowSource, StepError,
+    TargetCode, UnwindCache, Walker,
+};
+
+use crate::task::*;
+
+#[test]
+fn nothing_is_taken_over_when_modules_the_code_or_the_stack_changed() {
+    for end in [PLAIN, START] {
+        let mut stack = Stack::of(&[PLAIN, PLAIN, PLAIN, PLAIN, PLAIN, end]);
+        nothing_is_taken_over_of(&mut stack);
+    }
+}
+
+fn nothing_is_taken_over_of(stack: &mut Stack) {
+    let mut task = Task::new();
+    task.walk(leaf(PLAIN), stack);
+    task.functions.generation = 1;
+    assert_eq!(task.walk(leaf(PLAIN), stack), 0);
+    assert_ne!(task.walk(leaf(PLAIN), stack), 0);
+
+    task.code = Tracer { function: PLAIN, generation: Some(1), asked: 0 };
+    assert_eq!(task.walk(leaf(PLAIN), stack), 0);
+    task.code = Tracer { function: 0, generation: Some(2), asked: 0 };
+    assert_eq!(task.walk(leaf(PLAIN), stack), 0);
+
+    task.stack_end = STACK + 4 * FRAME;
+    assert_eq!(task.walk(leaf(PLAIN), stack), 0);
+    assert!(matches!(task.last.end(), Some(End::Step(StepError::BeyondStack { .. }))));
+    assert!(!task.last.is_complete() && !task.last.is_empty());
+    task.stack_end = u64::MAX / 2;
+    assert_eq!(task.walk(leaf(PLAIN), stack), 0);
+
+    task.last.clear();
+    assert_eq!((task.last.len(), task.last.end(), task.last.is_empty()), (0, None, true));
+    assert_eq!(task.walk(leaf(PLAIN), stack), 0);
+}
+
+#[test]
+fn code_without_a_generation_is_asked_about_each_frame() {
+    let mut stack = Stack::of(&[PLAIN, PLAIN, PLAIN, START]);
+    let mut task = Task::new();
+    task.code.generation = None;
+    for _ in 0..3 {
+        assert_eq!(task.walk(leaf(PLAIN), &mut stack), 0);
+    }
+}
+
+#[test]
+fn code_of_which_nothing_is_known_never_changes_and_other_code_may() {
+    struct Tracee;
+    impl TargetCode for Tracee {}
+    assert_eq!(Tracee.generation(), None);
+    assert!(AnyCode.generation().is_some());
+}
+
+#[test]
+fn limits_hold_whatever_was_there_before() {
+    let mut stack = Stack::of(&[PLAIN; 14]).lent();
+    let mut task = Task::new();
+    for max_frames in [100, 5, 100, 1, 2, 0, 9, 10, 11, 100] {
+        task.max_frames = max_frames;
+        task.walk(leaf(PLAIN), &mut stack);
+    }
+    // Up to all frames there are, the last of which has no caller.
+    let mut stack = Stack::of(&MIXED).lent();
+    let mut task = Task::new();
+    for max_frames in [100, 10, 9, 10, 10, 11, 8, 100] {
+        task.max_frames = max_frames;
+        task.walk(leaf(PLAIN), &mut stack);
+    }
+}
+
+#[test]
+fn more_frames_than_there_is_room_for_are_found_as_by_a_walk() {
+    // Frames of one word, of two, and of either.
+    for functions in [[PLAIN; 4], [SAVES_FP; 4], [PLAIN, SAVES_FP, SAVES_FP, PLAIN]] {
+        let mut stack = Stack::of(functions.repeat(10).as_slice()).lent();
+        stack.set(STACK + 40 * FRAME - 8, START + 5);
+        let mut task = Task::new();
+        for depth in [0, 0, 1, 0, 5, 3, 20, 24, 25, 26, 23, 0, 30, 22, 24, 24, 23, 22, 40, 8] {
+            let sp = STACK + depth * FRAME;
+            for pc in [PLAIN + 0x300 + depth, SAVES_FP + 0x300, SAVES_FP + 0x300] {
+                task.walk(Regs { pc, sp, fp: Some(0) }, &mut stack);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_walk_that_begins_elsewhere_has_room_for_as_many_frames() {
+    for function in [PLAIN, SAVES_FP, BY_FP, ALIGNS, FORGETS_FP] {
+        let mut stack = Stack::of(&[function; 24]);
+        for first in [8, 7, 5, 9, 0, 1, 20, 3] {
+            for is_lent in [false, true] {
+                stack.is_lent = is_lent;
+                let mut task = Task::new();
+                for start in [first, first + 1, first, 0, 4] {
+                    let sp = STACK + FRAME * start;
+                    let regs = Regs { pc: function + start, sp, fp: Some(sp + 16) };
+                    task.walk(regs, &mut stack);
+                }
+            }
+        }
+    }
+}
+
+/// The same functions, and whether registers were given for each lookup.
+struct Watched<'a>(&'a mut Vec<bool>);
+
+impl RowSource<Toy> for Watched<'_> {
+    type Error = Infallible;
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        self.0.push(frame.registers.is_some());
+        Functions::default().row(frame, mem)
+    }
+}
+
+#[test]
+fn registers_are_given_for_the_lookup_of_the_sampled_frame_alone() {
+    let stack = Stack::of(&[SAVES_FP, PLAIN + 0x100, PLAIN + 0x200, START]);
+    for mut stack in [stack.clone(), stack.lent()] {
+        let (mut traced, mut retraced) = (Vec::new(), Vec::new());
+        let (mut cache, mut other_cache) = (RowCache::<16>::new(), RowCache::<16>::new());
+        let mut trace = UnwindCache::<ROOM, Infallible>::new();
+        let mut last = LastTrace::<ROOM, Infallible>::new();
+        Walker::new(Toy, Cached::new(Watched(&mut traced), &mut cache)).trace(
+            leaf(PLAIN),
+            &mut stack,
+            &mut trace,
+        );
+        Walker::new(Toy, Cached::new(Watched(&mut retraced), &mut other_cache)).retrace(
+            leaf(PLAIN),
+            &mut stack,
+            &mut last,
+        );
+        assert_eq!((trace.len(), last.len()), (5, 5));
+        for given in [traced, retraced] {
+            assert_eq!(given, [true, false, false, false, false]);
+        }
+    }
+}
