@@ -32,8 +32,8 @@ where
     ///
     /// It pays for repeated backtraces of deep stacks and at high sampling rates: an
     /// unchanged stack of 100 frames and more whose words are at hand costs about a
-    /// third of a walk. A frame that is found anew costs two to three times one of
-    /// [`trace`](Self::trace), so where less than two thirds of the frames stay, or
+    /// third of a walk. A frame that is found anew costs three to four times one of
+    /// [`trace`](Self::trace), so where less than four fifths of the frames stay, or
     /// there are few, that is faster. [`LastTrace::taken_over`] tells.
     ///
     /// # What is taken over
