@@ -93,6 +93,21 @@ fn more_frames_than_there_is_room_for_are_found_as_by_a_walk() {
 }
 
 #[test]
+fn a_frame_that_was_there_before_is_added_only_if_there_is_room() {
+    let functions: [u64; 24] = core::array::from_fn(|at| if at == 15 { ALIGNS } else { PLAIN });
+    let mut stack = Stack::of(&functions).lent();
+    let mut task = Task::new();
+    task.walk(Regs { sp: STACK + 10 * FRAME, ..leaf(PLAIN) }, &mut stack);
+    // Up to the frame behind the last one that there is room for, all are others.
+    for number in 0..15 {
+        let function = if number == 14 { ALIGNS } else { PLAIN };
+        stack.set(STACK + (number + 1) * FRAME - 8, function + 0x77);
+    }
+    task.walk(leaf(PLAIN + 0x100), &mut stack);
+    assert_eq!((task.last.len(), task.last.end()), (ROOM, Some(End::Full)));
+}
+
+#[test]
 fn a_walk_that_begins_elsewhere_has_room_for_as_many_frames() {
     for function in [PLAIN, SAVES_FP, BY_FP, ALIGNS, FORGETS_FP] {
         let mut stack = Stack::of(&[function; 24]);

@@ -17,6 +17,22 @@ fn an_unchanged_stack_is_taken_over_but_for_the_sampled_frame() {
 }
 
 #[test]
+fn a_cache_is_asked_for_no_row_of_an_unchanged_stack() {
+    for mut stack in [Stack::of(&MIXED), Stack::of(&MIXED).lent()] {
+        let mut task = Task::new();
+        task.walk(leaf(PLAIN), &mut stack);
+        let before = task.cache.stats();
+        for _ in 0..3 {
+            task.walk(leaf(PLAIN), &mut stack);
+            assert_eq!(task.cache.stats(), before);
+        }
+        // For that of another pc it is.
+        task.walk(leaf(PLAIN + 1), &mut stack);
+        assert_ne!(task.cache.stats(), before);
+    }
+}
+
+#[test]
 fn each_word_is_read_once_and_none_that_is_lent() {
     let mut stack = Stack::of(&MIXED);
     let mut task = Task::new();
