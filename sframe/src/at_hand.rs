@@ -5,11 +5,13 @@ use crate::{
     fde::EntryBytes,
     index::Checkpoints,
     lookup::{Checkpoint, Source},
+    search::Ascending,
 };
 
 /// A table at hand, by its index if there is one. The window is all rows.
 pub(crate) struct AtHand<'s, 'a> {
     section: &'s Section<'a>,
+    among: Option<Ascending>,
     /// Positions to indices, where they differ.
     order: Option<&'s [u32]>,
     checkpoints: Checkpoints<'s>,
@@ -26,8 +28,9 @@ impl From<Missing> for Error {
 }
 
 impl<'s, 'a> AtHand<'s, 'a> {
-    pub(crate) const fn new(section: &'s Section<'a>) -> Self {
-        Self { section, order: None, checkpoints: Checkpoints::NONE }
+    /// The functions of the table that ascend, or all of it in any order.
+    pub(crate) const fn new(section: &'s Section<'a>, among: Option<Ascending>) -> Self {
+        Self { section, among, order: None, checkpoints: Checkpoints::NONE }
     }
 
     /// The same with what an index has.
@@ -40,6 +43,10 @@ impl Source for AtHand<'_, '_> {
     type Fault = Missing;
     type Error = Error;
 
+    fn among(&self) -> Option<Ascending> {
+        self.among
+    }
+
     fn entry(&mut self, position: u32) -> Result<(u32, EntryBytes), Missing> {
         let index = match self.order {
             None => position,
@@ -48,7 +55,7 @@ impl Source for AtHand<'_, '_> {
                 *order.get(at).ok_or(Missing)?
             }
         };
-        Ok((index, self.section.entry_bytes(self.section.header().version, index).ok_or(Missing)?))
+        Ok((index, self.section.entry_bytes(self.section.version(), index).ok_or(Missing)?))
     }
 
     fn checkpoint(&self, index: u32, num_fres: u32, target: u32) -> Option<Checkpoint> {
@@ -65,7 +72,7 @@ impl Source for AtHand<'_, '_> {
     }
 
     fn offset(&self, pos: usize) -> SectionOffset {
-        self.section.header().fres_at().plus(pos)
+        self.section.offset_of(self.section.fres_bytes()).plus(pos)
     }
 
     fn slide(&mut self, _keep: usize) -> Result<bool, Missing> {

@@ -280,7 +280,7 @@ impl Fde {
         }
     }
 
-    const fn entry(&self) -> Entry {
+    pub(crate) const fn entry(&self) -> Entry {
         Entry {
             size: self.range.size,
             fre_offset: self.fre_offset,

@@ -67,26 +67,28 @@ impl Fre {
     /// the FP's pair.
     #[must_use]
     pub fn flex(&self) -> Option<FlexRules> {
-        let cfa = self.pair(0, 1)?;
         let padding = self.word(2) == Some(0);
-        Some(match self.info.word_count() {
-            2 => FlexRules { cfa, ra: None, fp: None },
-            4 if !padding => FlexRules { cfa, ra: self.pair(2, 3), fp: None },
-            5 if padding => FlexRules { cfa, ra: None, fp: self.pair(3, 4) },
-            6 if !padding => FlexRules { cfa, ra: self.pair(2, 3), fp: self.pair(4, 5) },
+        let (ra, fp) = match self.info.word_count() {
+            2 => (None, None),
+            4 if !padding => (Some(2), None),
+            5 if padding => (None, Some(3)),
+            6 if !padding => (Some(2), Some(4)),
             _ => return None,
-        })
+        };
+        let pair = |at: Option<usize>| at.and_then(|at| self.pair(at));
+        Some(FlexRules { cfa: self.pair(0)?, ra: pair(ra), fp: pair(fp) })
     }
 
-    fn pair(&self, control: usize, offset: usize) -> Option<Flex> {
+    /// The pair whose control word is at this index.
+    fn pair(&self, at: usize) -> Option<Flex> {
         // Control words are unsigned, of the row's word size.
         let mask = match self.info.word_size()? {
             1 => 0xff,
             2 => 0xffff,
             _ => u32::MAX,
         };
-        let control = Control(self.word(control)?.cast_unsigned() & mask);
-        Some(Flex { control, offset: self.word(offset)? })
+        let &[control, offset, ..] = self.words().get(at..)? else { return None };
+        Some(Flex { control: Control(control.cast_unsigned() & mask), offset })
     }
 }
 

@@ -90,8 +90,14 @@ impl Fre {
         self.words().get(index).copied()
     }
 
+    /// The size in bytes of the row, the start of which is of this width.
+    pub(crate) fn len(&self, kind: FreType) -> usize {
+        self.info.words_len().saturating_add(kind.width().into()).saturating_add(1)
+    }
+
     /// Decodes the row at the start of `bytes`, which holds the whole of it if
     /// the section does.
+    #[inline(never)]
     pub(crate) fn decode(
         bytes: &[u8],
         at: SectionOffset,
@@ -106,9 +112,11 @@ impl Fre {
             return Err(Error::BadWordSize { at, info: info.0 });
         };
         let mut words = [0; Self::MAX_WORDS];
-        for word in words.iter_mut().take(info.word_count().into()) {
+        for index in 0..info.word_count() {
             let (first, behind) = rest.split_at_checked(size.into()).ok_or(truncated)?;
-            *word = endian.signed(first);
+            if let Some(word) = words.get_mut(usize::from(index)) {
+                *word = endian.signed(first);
+            }
             rest = behind;
         }
         let start = endian.signed(start).cast_unsigned() & kind.mask();
@@ -184,8 +192,10 @@ impl Scan {
         self
     }
 
+    // In its place, so that it takes no stack of its own.
+    #[inline(always)]
     pub(crate) fn advance(&mut self, window: &[u8], kind: FreType, endian: Endian) -> Stop {
-        let width = usize::from(kind.width());
+        let (width, mask) = (usize::from(kind.width()), kind.mask());
         // In locals, so that they stay in registers.
         let Self { target, mut left, mut next, mut found, mut least } = *self;
         let stop = loop {
@@ -194,7 +204,7 @@ impl Scan {
             }
             let head = window.get(next..).and_then(|rest| rest.split_at_checked(width));
             let Some((start, &[info, ..])) = head else { break Stop::Short };
-            let start = endian.signed(start).cast_unsigned() & kind.mask();
+            let start = endian.signed(start).cast_unsigned() & mask;
             if start > target {
                 break Stop::Done;
             }
@@ -280,8 +290,7 @@ impl<'a> Fres<'a> {
         if u64::from(fre.start) < self.least {
             return Err(Error::UnsortedFres(self.at));
         }
-        let len = fre.info.words_len().saturating_add(self.kind.width().into()).saturating_add(1);
-        // Words behind the sixth may be cut off without `decode` noticing.
+        let len = fre.len(self.kind);
         self.bytes = self.bytes.get(len..).ok_or(Error::Truncated(self.at))?;
         self.at = self.at.plus(len);
         self.least = u64::from(fre.start).saturating_add(1);

@@ -157,8 +157,8 @@ impl<'a> IndexedSection<'a, '_> {
         }
         let Some(among) = self.among(pc) else { return Ok(None) };
         let section = &self.section;
-        let mut source = AtHand::new(section).by(self.order, self.checkpoints);
-        lookup::find(&mut source, &section.header(), Some(among), section.addr(), pc)
+        let mut source = AtHand::new(section, Some(among)).by(self.order, self.checkpoints);
+        lookup::find(&mut source, &section.header(), section.addr(), pc)
     }
 
     /// Finds the rules for `pc`, or `None` if there are none. The same as
@@ -180,7 +180,14 @@ impl<'a> IndexedSection<'a, '_> {
     /// The same for tables of any form.
     #[cold]
     fn find_any_row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        self.find(pc)?.map(|found| found.row()).transpose()
+        let section = &self.section;
+        let among = match self.is_indexed() {
+            false => return section.find_row(pc),
+            true => self.among(pc),
+        };
+        let Some(among) = among else { return Ok(None) };
+        let mut source = AtHand::new(section, Some(among)).by(self.order, self.checkpoints);
+        lookup::find_row(&mut source, &section.header(), section.addr(), pc)
     }
 
     /// The functions around `pc`; `None` if it is before all.
@@ -483,7 +490,7 @@ mod tests {
         let mut memory = vec![0; section.index_len()];
         let index = section.index(&mut memory);
         // As lookups ask for it.
-        let source = AtHand::new(&section).by(index.order, index.checkpoints);
+        let source = AtHand::new(&section, None).by(index.order, index.checkpoints);
         let passed = |function, rows, target| {
             source.checkpoint(function, rows, target).map(|point| point.passed)
         };

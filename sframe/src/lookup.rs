@@ -1,8 +1,10 @@
 //! The lookup of the row that covers a pc, wherever the table is.
 
+use unwind_core::Row;
+
 use crate::{
     Endian, Error, Fde, FdeKind, Fre, FreInfo, FreType, Header, SectionOffset, Version,
-    fde::{Entry, EntryBytes},
+    fde::{Dialect, EntryBytes},
     fre::{Scan, Stop},
     search::{self, Ascending, Place},
 };
@@ -26,6 +28,9 @@ pub(crate) trait Source {
     type Fault;
     /// That, or what is wrong with a table.
     type Error: From<Error> + From<Self::Fault>;
+
+    /// The functions to search among, if they ascend; else all of the table.
+    fn among(&self) -> Option<Ascending>;
 
     /// Fetches an entry of the function table by its position, which is below
     /// the header's `num_fdes`, with its index in the table. The two differ only
@@ -66,83 +71,104 @@ pub(crate) struct Checkpoint {
     pub(crate) start: u32,
 }
 
-/// Finds the function that covers `pc` among those, and its row there, in the
-/// table at `section`.
+/// Finds the function that covers `pc`, and its row there, in the table at
+/// `section`.
 pub(crate) fn find<S: Source>(
     source: &mut S,
     header: &Header,
-    among: Option<Ascending>,
     section: u64,
     pc: u64,
 ) -> Result<Option<Found>, S::Error> {
     let pc = pc.wrapping_sub(section).cast_signed();
     let mut place = Place::NONE;
-    let is_found = search::find(source, header, among, pc, &mut place)?;
-    find_in(source, header, is_found.then_some(place), section, pc)
-}
-
-/// The same, if the function at `position` is known to be the last that starts at
-/// or before `pc`, or the first one.
-pub(crate) fn find_from<S: Source>(
-    source: &mut S,
-    header: &Header,
-    position: u32,
-    section: u64,
-    pc: u64,
-) -> Result<Option<Found>, S::Error> {
-    let pc = pc.wrapping_sub(section).cast_signed();
-    let mut place = Place::NONE;
-    let is_found = search::find_from(source, header, position, pc, &mut place)?;
-    find_in(source, header, is_found.then_some(place), section, pc)
-}
-
-/// Finds the row for `pc`, in bytes from the section, of the function at `place`.
-fn find_in<S: Source>(
-    source: &mut S,
-    header: &Header,
-    place: Option<Place>,
-    section: u64,
-    pc: i64,
-) -> Result<Option<Found>, S::Error> {
-    let Some(mut place) = place else { return Ok(None) };
+    if !search::find(source, header, pc, &mut place)? {
+        return Ok(None);
+    }
     let Some(row) = locate(source, header, &mut place, pc)? else { return Ok(None) };
-    let fre = decode(source, header, &place, row)?;
+    let fre = match row {
+        RowAt::Window(found) => Some(decode(source, header, &place, found)?),
+        RowAt::Nowhere => None,
+    };
     Ok(Some(Found { fde: fde(header, section, &place), fre }))
+}
+
+/// Finds the rules for `pc`, as [`find`] and [`Found::row`] do, on less stack.
+#[inline(always)]
+pub(crate) fn find_row<S: Source>(
+    source: &mut S,
+    header: &Header,
+    section: u64,
+    pc: u64,
+) -> Result<Option<Row>, S::Error> {
+    let pc = pc.wrapping_sub(section).cast_signed();
+    let mut place = Place::NONE;
+    if !search::find(source, header, pc, &mut place)? {
+        return Ok(None);
+    }
+    let Some(row) = locate(source, header, &mut place, pc)? else { return Ok(None) };
+    Ok(Some(rules(source, header, &place, row)?))
 }
 
 /// Where the row of a function is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum RowAt {
+enum RowAt {
     /// In the window.
     Window(usize),
     /// Nowhere: the function has no rows at all, and that means something.
     Nowhere,
 }
 
-/// Finds the row for `pc`, in bytes from the section, of the function at
-/// `place`, the entry of which it completes.
+/// Completes the entry at `place`, and opens a window at its first row, which is
+/// there in the window.
 #[inline(always)]
-pub(crate) fn locate<S: Source>(
+fn complete<S: Source>(
     source: &mut S,
     header: &Header,
     place: &mut Place,
-    pc: i64,
-) -> Result<Option<RowAt>, S::Error> {
-    let Place { index, start, ref mut entry } = *place;
+) -> Result<usize, S::Error> {
+    let Place { index, ref mut entry, .. } = *place;
     let at = entry_at(header, index);
     let outside = Error::RowsOutside { at, fre_offset: entry.fre_offset };
-    let Some(mut first) = source.open(entry.fre_offset)? else { return Err(outside.into()) };
+    let Some(first) = source.open(entry.fre_offset)? else { return Err(outside.into()) };
     if header.version == Version::V3 {
         let attribute = source.window().get(first..).unwrap_or_default();
         if !entry.add_attribute(attribute, header.endian) {
             return Err(outside.into());
         }
-        // Inside the window.
-        first = first.wrapping_add(Entry::ATTRIBUTE_SIZE);
     }
     if let FdeKind::Unknown(_) = entry.kind() {
         return Err(Error::UnknownFdeType { at, info2: entry.info2 }.into());
     }
+    // Inside the window.
+    Ok(first.wrapping_add(header.version.attribute_size()))
+}
+
+/// The rules of the row that is `at` so many bytes from the first of all, of the
+/// function at `position`, where all rows are in the window.
+pub(crate) fn row_at<S: Source>(
+    source: &mut S,
+    header: &Header,
+    position: u32,
+    at: usize,
+) -> Result<Row, S::Error> {
+    let mut place = Place::NONE;
+    search::fetch(source, header, position, &mut place)?;
+    complete(source, header, &mut place)?;
+    Ok(rules(source, header, &place, RowAt::Window(at))?)
+}
+
+/// Finds the row for `pc`, in bytes from the section, of the function at
+/// `place`, the entry of which it completes.
+#[inline(never)]
+fn locate<S: Source>(
+    source: &mut S,
+    header: &Header,
+    place: &mut Place,
+    pc: i64,
+) -> Result<Option<RowAt>, S::Error> {
+    let first = complete(source, header, place)?;
+    let Place { index, start, entry } = *place;
+    let at = entry_at(header, index);
     if entry.num_fres == 0 {
         // It has no meaning before.
         return Ok((header.version == Version::V3).then_some(RowAt::Nowhere));
@@ -158,24 +184,35 @@ pub(crate) fn locate<S: Source>(
 
 /// The function at `place` in the table at `section`.
 #[inline(always)]
-pub(crate) fn fde(header: &Header, section: u64, place: &Place) -> Fde {
+fn fde(header: &Header, section: u64, place: &Place) -> Fde {
     let Place { index, start, entry } = *place;
     let start = section.wrapping_add_signed(start);
     Fde::new(header, entry_at(header, index), index, start, entry)
 }
 
-/// Decodes the row that [`locate`] found, if the function has rows.
+/// Decodes the row at `found` in the window, one of the function at `place`.
 #[inline(always)]
-pub(crate) fn decode<S: Source>(
+fn decode<S: Source>(
     source: &S,
     header: &Header,
     place: &Place,
-    row: RowAt,
-) -> Result<Option<Fre>, Error> {
-    let RowAt::Window(found) = row else { return Ok(None) };
+    found: usize,
+) -> Result<Fre, Error> {
     let kind = place.entry.fre_type(entry_at(header, place.index))?;
     let bytes = source.window().get(found..).unwrap_or_default();
-    Fre::decode(bytes, source.offset(found), kind, header.endian).map(Some)
+    Fre::decode(bytes, source.offset(found), kind, header.endian)
+}
+
+/// The rules of the row that [`locate`] found.
+#[inline(never)]
+fn rules<S: Source>(source: &S, header: &Header, place: &Place, row: RowAt) -> Result<Row, Error> {
+    let Place { index, ref entry, .. } = *place;
+    let RowAt::Window(found) = row else { return Ok(entry.row_of_none(header.version)) };
+    // By reference: a copy of the row would be on the stack, too.
+    match &decode(source, header, place, found) {
+        Ok(fre) => entry.row(Dialect::new(header), entry_at(header, index), fre),
+        Err(error) => Err(*error),
+    }
 }
 
 /// Where in the window of `source` the row is that `scan` looks for.

@@ -112,7 +112,7 @@ impl Plain {
         };
         match self.rules(row, &function) {
             Some(row) => Ok(Some(row)),
-            None => section.row_at(function.index(), row.at),
+            None => section.row_at(position.index(), row.at),
         }
     }
 

@@ -5,10 +5,10 @@ use core::{convert::Infallible, fmt};
 use unwind_core::{Memory, ReadError, Row, TableError, VirtAddr};
 
 use crate::{
-    Error, Header, SectionOffset, Version,
-    fde::{Entry, EntryBytes},
-    lookup::{self, Found, RowAt, Source},
-    search::{self, Ascending, Place},
+    Error, Header, SectionOffset,
+    fde::EntryBytes,
+    lookup::{self, Found, Source},
+    search::Ascending,
 };
 
 /// A table that could not be used where it is.
@@ -144,8 +144,7 @@ impl RemoteSection {
     pub fn find<M: Memory>(&self, mem: &mut M, pc: u64) -> Result<Option<Found>, RemoteError> {
         let mut window = RemoteWindow::new();
         let mut source = self.source(mem, &mut window);
-        let among = Ascending::all(&self.header);
-        lookup::find(&mut source, &self.header, among, self.addr, pc)
+        lookup::find(&mut source, &self.header, self.addr, pc)
     }
 
     /// Finds the rules at `pc`, as [`find`](Self::find) and [`Found::row`] do,
@@ -163,13 +162,7 @@ impl RemoteSection {
     ) -> Result<Option<Row>, RemoteError> {
         window.restart(0);
         let mut source = self.source(mem, window);
-        let pc = pc.wrapping_sub(self.addr).cast_signed();
-        let mut place = Place::NONE;
-        if !source.function(pc, &mut place)? {
-            return Ok(None);
-        }
-        let Some(row) = source.row_of(&mut place, pc)? else { return Ok(None) };
-        Ok(Some(source.rules(&place, row)?))
+        lookup::find_row(&mut source, &self.header, self.addr, pc)
     }
 
     const fn source<'s, M>(
@@ -298,34 +291,13 @@ struct MemorySource<'s, M> {
     window: &'s mut RemoteWindow,
 }
 
-/// The parts of a lookup, each of which is on the stack only while it runs.
-impl<M: Memory> MemorySource<'_, M> {
-    #[inline(never)]
-    fn function(&mut self, pc: i64, place: &mut Place) -> Result<bool, RemoteError> {
-        let header = self.header;
-        search::find(self, header, Ascending::all(header), pc, place)
-    }
-
-    #[inline(never)]
-    fn row_of(&mut self, place: &mut Place, pc: i64) -> Result<Option<RowAt>, RemoteError> {
-        let header = self.header;
-        lookup::locate(self, header, place, pc)
-    }
-
-    #[inline(never)]
-    fn rules(&self, place: &Place, row: RowAt) -> Result<Row, Error> {
-        let fre = lookup::decode(self, self.header, place, row)?;
-        let fde = lookup::fde(self.header, self.reads.section, place);
-        match &fre {
-            Some(fre) => fde.row(fre),
-            None => Ok(fde.row_of_none()),
-        }
-    }
-}
-
 impl<M: Memory> Source for MemorySource<'_, M> {
     type Fault = RemoteError;
     type Error = RemoteError;
+
+    fn among(&self) -> Option<Ascending> {
+        Ascending::all(self.header)
+    }
 
     fn entry(&mut self, index: u32) -> Result<(u32, EntryBytes), RemoteError> {
         let at = lookup::entry_at(self.header, index).0;
@@ -344,10 +316,7 @@ impl<M: Memory> Source for MemorySource<'_, M> {
         if fre_offset > self.header.fre_len {
             return Ok(None);
         }
-        let need = match self.header.version {
-            Version::V1 | Version::V2 => 1,
-            Version::V3 => Entry::ATTRIBUTE_SIZE,
-        };
+        let need = self.header.version.attribute_size().max(1);
         self.window.restart(self.header.fres_at().0.saturating_add(fre_offset.into()));
         self.reads.extend(self.window, need, self.header.len())?;
         Ok(Some(0))

@@ -2,7 +2,10 @@
 
 use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
 
-use crate::{Abi, Error, Fde, FdeKind, Flex, Found, Fre, FreInfo, Version, fde::Dialect};
+use crate::{
+    Abi, Control, Error, Fde, FdeKind, Flex, FlexRules, Found, Fre, SectionOffset, Version,
+    fde::{Dialect, Entry},
+};
 
 /// s390x: the CFA lies this many bytes above the stack pointer at a function's
 /// entry, and words count from there.
@@ -28,7 +31,7 @@ impl Found {
 impl Fde {
     /// The rules of a function that has no rows at all.
     pub(crate) fn row_of_none(&self) -> Row {
-        if self.is_signal() { Row::signal_context() } else { Row::outermost() }
+        self.entry().row_of_none(self.dialect.version)
     }
 
     /// The rules of `fre`, one of this function's rows, to get to the caller's
@@ -42,104 +45,113 @@ impl Fde {
     /// [`Error`] if the ABI or the function's type is unknown, the number of
     /// words has no meaning, or the CFA does not come from a register or is out
     /// of range.
-    #[inline]
     pub fn row(&self, fre: &Fre) -> Result<Row, Error> {
-        let dialect = self.dialect;
+        self.entry().row(self.dialect, self.at, fre)
+    }
+}
+
+impl Entry {
+    /// The rules of a function that has no rows at all.
+    pub(crate) fn row_of_none(&self, version: Version) -> Row {
+        if self.is_signal(version) { Row::signal_context() } else { Row::outermost() }
+    }
+
+    /// The rules of one of its rows, in a table like this, where the entry is `at`.
+    // Without an `Fde`, and in two parts: it takes less stack.
+    #[inline(always)]
+    pub(crate) fn row(&self, dialect: Dialect, at: SectionOffset, fre: &Fre) -> Result<Row, Error> {
+        match &self.rules(dialect, at, fre) {
+            Ok(Some(rules)) => row_of(rules, dialect, fre)
+                .map(|row| if self.is_signal(dialect.version) { row.with_signal() } else { row }),
+            Ok(None) => Ok(Row::outermost()),
+            Err(error) => Err(*error),
+        }
+    }
+
+    /// The words of a row in the terms of a flexible one; `None` of the outermost
+    /// frame.
+    #[inline(never)]
+    fn rules(
+        &self,
+        dialect: Dialect,
+        at: SectionOffset,
+        fre: &Fre,
+    ) -> Result<Option<FlexRules>, Error> {
         if let Abi::Unknown(id) = dialect.abi {
             return Err(Error::UnknownAbi(id));
         }
-        match (self.kind(), fre.word(0)) {
-            (FdeKind::Unknown(_), _) => {
-                Err(Error::UnknownFdeType { at: self.at, info2: self.info2 })
-            }
+        let count = fre.info.word_count();
+        match self.kind() {
+            FdeKind::Unknown(_) => Err(Error::UnknownFdeType { at, info2: self.info2 }),
             // V1 has no way to say that a frame is outermost.
-            (_, None) if dialect.version == Version::V1 => {
-                Err(Error::BadWordCount { at: fre.at, count: 0 })
+            _ if count == 0 && dialect.version == Version::V1 => {
+                Err(Error::BadWordCount { at: fre.at, count })
             }
-            (_, None) => Ok(Row::outermost()),
-            (FdeKind::Default, Some(cfa)) => {
-                let words = DefaultWords { cfa, second: fre.word(1), third: fre.word(2) };
-                let row = words.row(dialect, fre.info, self.is_signal());
-                row.ok_or(Error::CfaOffsetOverflow(fre.at))
+            _ if count == 0 => Ok(None),
+            FdeKind::Default => Ok(Some(default_rules(dialect, fre))),
+            FdeKind::Flexible => {
+                fre.flex().map(Some).ok_or(Error::BadWordCount { at: fre.at, count })
             }
-            (FdeKind::Flexible, Some(_)) => self.flexible_row(fre),
         }
     }
-
-    /// The rules of a row of pairs of a control word and an offset.
-    fn flexible_row(&self, fre: &Fre) -> Result<Row, Error> {
-        let abi = self.dialect.abi;
-        let Some(rules) = fre.flex() else {
-            return Err(Error::BadWordCount { at: fre.at, count: fre.info.word_count() });
-        };
-        let Some(register) = rules.cfa.control.register() else {
-            return Err(Error::CfaWithoutRegister(fre.at));
-        };
-        let offset = scale_cfa(abi, rules.cfa.offset).ok_or(Error::CfaOffsetOverflow(fre.at))?;
-        let cfa = match rules.cfa.control.deref() {
-            true => CfaRule::Deref(base(abi, register), offset),
-            false => CfaRule::Offset(base(abi, register), offset),
-        };
-        let ra = match (rules.ra, self.dialect.fixed_ra) {
-            (Some(flex), _) => flex_rule(abi, flex),
-            (None, Some(offset)) => RegRule::AtCfa(offset.into()),
-            (None, None) => RegRule::Same,
-        };
-        let fp = rules.fp.map_or(RegRule::Same, |flex| flex_rule(abi, flex));
-        let row = Row::new(cfa, ra, fp);
-        Ok(mark(row, self.dialect, fre.info, self.is_signal()))
-    }
 }
 
-/// The first words of a default row: the CFA's offset; the RA's, unless the
-/// header fixes it; the FP's.
-#[derive(Clone, Copy)]
-pub(crate) struct DefaultWords {
-    pub(crate) cfa: i32,
-    pub(crate) second: Option<i32>,
-    pub(crate) third: Option<i32>,
+/// The rules of a default row, in the terms of a flexible one. Its words are the
+/// CFA's offset; the RA's, unless the header fixes it; the FP's.
+fn default_rules(dialect: Dialect, fre: &Fre) -> FlexRules {
+    let [sp, fp] = pointers(dialect.abi);
+    let register = if fre.info.cfa_base_is_sp() { sp } else { fp };
+    let control = Control::new(Some(register), false);
+    let cfa = Flex { control, offset: fre.word(0).unwrap_or_default() };
+    let (ra, fp) = match dialect.fixed_ra {
+        Some(_) => (None, fre.word(1)),
+        // A zero keeps the FP's place where the RA is not saved.
+        None => (fre.word(1).filter(|&word| word != 0), fre.word(2)),
+    };
+    let fp = match dialect.fixed_fp {
+        Some(offset) => Some(at_cfa(offset.into())),
+        None => fp.map(|word| slot(dialect, word)),
+    };
+    FlexRules { cfa, ra: ra.map(|word| slot(dialect, word)), fp }
 }
 
-impl DefaultWords {
-    /// The rules, for a known ABI; `None` if the CFA's offset does not fit.
-    #[inline(always)]
-    pub(crate) fn row(self, dialect: Dialect, info: FreInfo, signal: bool) -> Option<Row> {
-        let base = if info.cfa_base_is_sp() { Base::Sp } else { Base::Fp };
-        let cfa = CfaRule::Offset(base, scale_cfa(dialect.abi, self.cfa)?);
-        let slot = |word| match word {
-            None => RegRule::Same,
-            Some(word) => slot_rule(dialect, word),
-        };
-        let (ra, fp_word) = match dialect.fixed_ra {
-            Some(offset) => (RegRule::AtCfa(offset.into()), self.second),
-            // A zero keeps the FP's place where the RA is not saved.
-            None => (slot(self.second.filter(|&word| word != 0)), self.third),
-        };
-        let fp = match dialect.fixed_fp {
-            Some(offset) => RegRule::AtCfa(offset.into()),
-            None => slot(fp_word),
-        };
-        Some(mark(Row::new(cfa, ra, fp), dialect, info, signal))
-    }
-}
-
-/// Marks a signal frame, and an RA that is signed.
-#[inline(always)]
-fn mark(row: Row, dialect: Dialect, info: FreInfo, signal: bool) -> Row {
-    let aarch64 = matches!(dialect.abi, Abi::Aarch64Big | Abi::Aarch64Little);
-    let row = if info.mangled_ra() && aarch64 { row.with_signed_ra() } else { row };
-    if signal { row.with_signal() } else { row }
+/// The word in memory at an offset from the CFA.
+const fn at_cfa(offset: i32) -> Flex {
+    Flex { control: Control::new(None, true), offset }
 }
 
 /// Where a register is saved: at an offset from the CFA or, in V2 on s390x, in
 /// another register where the word is odd.
-#[inline(always)]
-fn slot_rule(dialect: Dialect, word: i32) -> RegRule {
+fn slot(dialect: Dialect, word: i32) -> Flex {
     let in_register = dialect.abi == Abi::S390xBig && dialect.version == Version::V2;
     if in_register && word & 1 != 0 {
-        return RegRule::Reg(base(Abi::S390xBig, (word >> 1).cast_unsigned()), 0);
+        // No ABI has a register 255.
+        let register = (word >> 1).cast_unsigned().min(0xff);
+        return Flex { control: Control::new(Some(register), false), offset: 0 };
     }
-    RegRule::AtCfa(word)
+    at_cfa(word)
+}
+
+/// The rules of `fre` as a row, in a table like this.
+#[inline(never)]
+fn row_of(rules: &FlexRules, dialect: Dialect, fre: &Fre) -> Result<Row, Error> {
+    let abi = dialect.abi;
+    let Some(register) = rules.cfa.control.register() else {
+        return Err(Error::CfaWithoutRegister(fre.at));
+    };
+    let offset = scale_cfa(abi, rules.cfa.offset).ok_or(Error::CfaOffsetOverflow(fre.at))?;
+    let cfa = match rules.cfa.control.deref() {
+        true => CfaRule::Deref(base(abi, register), offset),
+        false => CfaRule::Offset(base(abi, register), offset),
+    };
+    let ra = match (rules.ra, dialect.fixed_ra) {
+        (Some(flex), _) => Some(flex),
+        (None, Some(offset)) => Some(at_cfa(offset.into())),
+        (None, None) => None,
+    };
+    let row = Row::new(cfa, reg_rule(abi, ra), reg_rule(abi, rules.fp));
+    let is_signed = fre.info.mangled_ra() && abi.is_aarch64();
+    Ok(if is_signed { row.with_signed_ra() } else { row })
 }
 
 /// Whether no call leaves its return address where a rule says: a row with it
@@ -153,17 +165,19 @@ pub(crate) fn is_impossible_ra(abi: Abi, rule: RegRule) -> bool {
     }
 }
 
-#[inline(always)]
-fn flex_rule(abi: Abi, Flex { control, offset }: Flex) -> RegRule {
-    match (control.register(), control.deref()) {
+/// The rule of a register that is found so, or unchanged.
+// Out of line: it is used often, and fast nowhere.
+#[inline(never)]
+fn reg_rule(abi: Abi, flex: Option<Flex>) -> RegRule {
+    let Some(Flex { control, offset }) = flex else { return RegRule::Same };
+    match (control.register().map(|register| base(abi, register)), control.deref()) {
         (None, false) => RegRule::Cfa(offset),
         (None, true) => RegRule::AtCfa(offset),
-        (Some(register), false) => RegRule::Reg(base(abi, register), offset),
-        (Some(register), true) => RegRule::AtReg(base(abi, register), offset),
+        (Some(base), false) => RegRule::Reg(base, offset),
+        (Some(base), true) => RegRule::AtReg(base, offset),
     }
 }
 
-#[inline(always)]
 fn scale_cfa(abi: Abi, offset: i32) -> Option<i32> {
     match abi {
         Abi::S390xBig => offset.checked_mul(S390X_CFA_SCALE)?.checked_add(S390X_CFA_BIAS),
@@ -171,15 +185,26 @@ fn scale_cfa(abi: Abi, offset: i32) -> Option<i32> {
     }
 }
 
+/// The DWARF numbers of the stack pointer and the frame pointer.
+const fn pointers(abi: Abi) -> [u32; 2] {
+    match abi {
+        Abi::Aarch64Big | Abi::Aarch64Little => [31, 29],
+        Abi::S390xBig => [15, 11],
+        Abi::Amd64Little | Abi::Unknown(_) => [7, 6],
+    }
+}
+
 /// A register by its DWARF number, or by its neutral name if it has one.
+#[inline]
 fn base(abi: Abi, register: u32) -> Base {
-    match (abi, register) {
-        (Abi::Amd64Little, 7) | (Abi::Aarch64Big | Abi::Aarch64Little, 31) => Base::Sp,
-        (Abi::Amd64Little, 6) | (Abi::Aarch64Big | Abi::Aarch64Little, 29) => Base::Fp,
-        (Abi::S390xBig, 15) => Base::Sp,
-        (Abi::S390xBig, 11) => Base::Fp,
+    let [sp, fp] = pointers(abi);
+    if register == sp {
+        Base::Sp
+    } else if register == fp {
+        Base::Fp
+    } else {
         // No ABI has a register 255: the walk will say that it is not known.
-        _ => Base::Reg(DwarfReg(u8::try_from(register).unwrap_or(u8::MAX))),
+        Base::Reg(DwarfReg(u8::try_from(register).unwrap_or(u8::MAX)))
     }
 }
 

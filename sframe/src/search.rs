@@ -181,17 +181,19 @@ fn scaled(position: u32, unit: usize) -> usize {
     usize::try_from(position).unwrap_or(usize::MAX).wrapping_mul(unit)
 }
 
-/// Finds the function that covers `pc`, in bytes from the section, among those
-/// that ascend, or in all of the table in any order. If there is one, `place` is
-/// where.
+/// Finds the function that covers `pc`, in bytes from the section. If there is
+/// one, `place` is where.
+///
+/// Never inlined, like the other parts of a lookup, each of which is on the stack
+/// only while it runs.
+#[inline(never)]
 pub(crate) fn find<S: Source>(
     source: &mut S,
     header: &Header,
-    among: Option<Ascending>,
     pc: i64,
     place: &mut Place,
 ) -> Result<bool, S::Fault> {
-    match among {
+    match source.among() {
         None => scan(source, header, pc, place),
         Some(Ascending { count: 0, .. }) => Ok(false),
         Some(among) => {
@@ -222,7 +224,7 @@ fn last_start<S: Source>(
 /// The same, if the function at `position` is the last that starts at or before
 /// `pc`, or the first one. Functions of size zero hide the one before them, and
 /// functions of equal start are in any order.
-pub(crate) fn find_from<S: Source>(
+fn find_from<S: Source>(
     source: &mut S,
     header: &Header,
     mut position: u32,
@@ -263,7 +265,7 @@ fn scan<S: Source>(
 /// Fetches the function at `position`.
 // Out of line, as it is used in many places and fast in none.
 #[inline(never)]
-fn fetch<S: Source>(
+pub(crate) fn fetch<S: Source>(
     source: &mut S,
     header: &Header,
     position: u32,

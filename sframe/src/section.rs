@@ -5,7 +5,7 @@ use core::iter::FusedIterator;
 use unwind_core::Row;
 
 use crate::{
-    Error, Fde, FdeKind, Fre, Fres, FuncRange, Header, SectionOffset, Version,
+    Error, Fde, Fres, FuncRange, Header, SectionOffset, Version,
     at_hand::AtHand,
     fde::{Entry, EntryBytes},
     header::{HeaderBytes, MAGIC},
@@ -114,7 +114,7 @@ impl<'a> Section<'a> {
 
     /// The header.
     #[must_use]
-    #[inline]
+    #[inline(never)]
     pub fn header(&self) -> Header {
         self.header.decode()
     }
@@ -223,7 +223,7 @@ impl<'a> Section<'a> {
     pub fn find(&self, pc: u64) -> Result<Option<Found>, Error> {
         let header = self.header();
         let among = Ascending::all(&header);
-        lookup::find(&mut AtHand::new(self), &header, among, self.addr, pc)
+        lookup::find(&mut AtHand::new(self, among), &header, self.addr, pc)
     }
 
     /// Finds the rules for `pc`, or `None` if there are none. The same as
@@ -234,7 +234,7 @@ impl<'a> Section<'a> {
     /// As [`find`](Self::find) and [`Found::row`].
     #[inline(never)]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        let among = Ascending { first: 0, count: self.header().num_fdes };
+        let among = Ascending { first: 0, count: self.header.decode().num_fdes };
         match &self.plain {
             Some(plain) => plain.find_row::<true>(self, among, pc, |_| None),
             None => self.find_any_row(None, pc),
@@ -243,48 +243,28 @@ impl<'a> Section<'a> {
 
     /// The same for tables of any form, and to say what is wrong. `position` is
     /// that of the last function that starts at or before `pc`, or of the first
-    /// one, if it is known and there is one.
+    /// one, if it is known.
     #[cold]
+    #[inline(never)]
     pub(crate) fn find_any_row(
         &self,
         position: Option<u32>,
         pc: u64,
     ) -> Result<Option<Row>, Error> {
-        let found = match position {
-            None => self.find(pc)?,
-            Some(position) if self.is_gap(position, pc) => None,
-            Some(position) => {
-                lookup::find_from(&mut AtHand::new(self), &self.header(), position, self.addr, pc)?
-            }
+        let header = self.header();
+        let among = match position {
+            Some(first) => Some(Ascending { first, count: header.num_fdes.min(1) }),
+            None => Ascending::all(&header),
         };
-        found.map(|found| found.row()).transpose()
-    }
-
-    /// Whether no function covers `pc`, if the one at `position` is the last that
-    /// starts at or before it, or the first one; false if that is not certain.
-    fn is_gap(&self, position: u32, pc: u64) -> bool {
-        let range = |position| self.range(position);
-        let Some(last) = range(position) else { return true };
-        let before = position.checked_sub(1).and_then(range);
-        // One of size zero, or of the same start, may hide another.
-        last.size != 0
-            && !last.contains(pc)
-            && before.is_none_or(|before| before.start != last.start)
+        lookup::find_row(&mut AtHand::new(self, among), &header, self.addr, pc)
     }
 
     /// The rules of the row at `at`, in bytes from the first of all, of the
     /// function at `index`.
     #[cold]
+    #[inline(never)]
     pub(crate) fn row_at(&self, index: u32, at: usize) -> Result<Option<Row>, Error> {
-        let Some(fde) = self.fde(index)? else { return Ok(None) };
-        // As a search through the rows of such a function does not begin.
-        if let FdeKind::Unknown(_) = fde.kind() {
-            return Err(Error::UnknownFdeType { at: fde.at, info2: fde.info2 });
-        }
-        let bytes = self.fres.get(at..).unwrap_or_default();
-        let at = self.offset_of(bytes);
-        let fre = Fre::decode(bytes, at, fde.fre_type()?, self.header().endian)?;
-        fde.row(&fre).map(Some)
+        lookup::row_at(&mut AtHand::new(self, None), &self.header(), index, at).map(Some)
     }
 
     /// The entry at `index` of a table of this version, which is its own.
@@ -313,6 +293,11 @@ impl<'a> Section<'a> {
     #[inline(always)]
     pub(crate) const fn fres_bytes(&self) -> &'a [u8] {
         self.fres
+    }
+
+    /// The version of the table.
+    pub(crate) fn version(&self) -> Version {
+        self.header.decode().version
     }
 
     /// Where the first of `rest` is, bytes that reach to the section's end.
@@ -425,6 +410,7 @@ impl Tables<'_> {
 impl<'a> Iterator for Tables<'a> {
     type Item = Result<Section<'a>, Error>;
 
+    #[inline(never)]
     fn next(&mut self) -> Option<Self::Item> {
         let first = core::mem::take(&mut self.first);
         if self.rest.is_empty() || (!first && !self.is_table()) {
@@ -469,30 +455,6 @@ mod tests {
                 .unwrap();
             assert_eq!(section.header(), Section::parse_any(&bytes).unwrap().header());
             assert_eq!(section.bytes(), bytes);
-        }
-    }
-
-    #[test]
-    fn a_gap_is_known_by_the_two_functions_before_it() {
-        let starts = [(0x100, 0x10), (0x200, 0x10), (0x300, 0), (0x400, 0x20), (0x400, 0x10)];
-        let mut table = SectionBuilder::amd64(2);
-        table.functions = starts.map(|(start, size)| function(start, size)).to_vec();
-        let bytes = table.build();
-        let section = Section::parse(&bytes).unwrap();
-        for (position, pc, expected) in [
-            // Before the first function, in it and behind it.
-            (0, 0xff, true),
-            (0, 0x10f, false),
-            (0, 0x110, true),
-            (1, 0x210, true),
-            // One of size zero or of the same start hides others.
-            (2, 0x300, false),
-            (4, 0x410, false),
-            (3, 0x420, true),
-            // There is none.
-            (5, 0x500, true),
-        ] {
-            assert_eq!(section.is_gap(position, pc), expected, "{position} {pc:#x}");
         }
     }
 }

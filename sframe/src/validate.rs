@@ -305,20 +305,14 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
         let function = Some(fde.index);
         let at = self.section.offset_of(bytes);
         let fre = Fre::decode(bytes, at, kind, fde.dialect.endian);
-        let head = usize::from(kind.width()).saturating_add(1);
-        let len = |fre: &Fre| fre.info.words_len().saturating_add(head);
-        // Words behind the sixth may be cut off without `decode` noticing.
-        let (fre, next) = match fre.map(|fre| (fre, bytes.get(len(&fre)..))) {
-            Ok((fre, Some(next))) => (fre, next),
-            Ok((_, None)) => {
-                self.cut(fde.index, Error::Truncated(at))?;
-                return ControlFlow::Continue(None);
-            }
+        let fre = match fre {
+            Ok(fre) => fre,
             Err(error) => {
                 self.cut(fde.index, error)?;
                 return ControlFlow::Continue(None);
             }
         };
+        let next = bytes.get(fre.len(kind)..).unwrap_or_default();
         let start = fre.start;
         if u64::from(start) < least {
             self.report(function, Fault::Malformed(Error::UnsortedFres(at)))?;

@@ -151,6 +151,7 @@ struct Packed {
     base: PackedBase,
 }
 
+/// In the order of [`RegRule`], so that one comes of the other without a jump.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
     Same,
@@ -158,9 +159,9 @@ enum Kind {
     /// At an address that is computed from the CFA, resp. that address.
     AtCfa,
     Cfa,
-    /// At an address that is computed from a register, resp. that address.
-    AtReg,
+    /// What is computed from a register, resp. at that address.
     Reg,
+    AtReg,
 }
 
 /// A register number, with two that no ABI uses for the neutral names.
@@ -200,14 +201,26 @@ impl Packed {
 
     #[inline(always)]
     const fn pack(rule: RegRule) -> (Self, i32) {
-        match rule {
-            RegRule::Same => (Self::new(Kind::Same, Base::Sp), 0),
-            RegRule::Undefined => (Self::new(Kind::Undefined, Base::Sp), 0),
-            RegRule::AtCfa(offset) => (Self::new(Kind::AtCfa, Base::Sp), offset),
-            RegRule::Cfa(offset) => (Self::new(Kind::Cfa, Base::Sp), offset),
-            RegRule::Reg(base, offset) => (Self::new(Kind::Reg, base), offset),
-            RegRule::AtReg(base, offset) => (Self::new(Kind::AtReg, base), offset),
-        }
+        let kind = match rule {
+            RegRule::Same => Kind::Same,
+            RegRule::Undefined => Kind::Undefined,
+            RegRule::AtCfa(_) => Kind::AtCfa,
+            RegRule::Cfa(_) => Kind::Cfa,
+            RegRule::Reg(..) => Kind::Reg,
+            RegRule::AtReg(..) => Kind::AtReg,
+        };
+        let base = match rule {
+            RegRule::Reg(base, _) | RegRule::AtReg(base, _) => base,
+            _ => Base::Sp,
+        };
+        let offset = match rule {
+            RegRule::Same | RegRule::Undefined => 0,
+            RegRule::AtCfa(offset)
+            | RegRule::Cfa(offset)
+            | RegRule::Reg(_, offset)
+            | RegRule::AtReg(_, offset) => offset,
+        };
+        (Self::new(kind, base), offset)
     }
 
     #[inline(always)]
