@@ -151,14 +151,14 @@ where
         // How many there might still be when the row was last made to be at hand: it
         // leads on; were it not, once would do.
         let mut ready_at = None;
-        // How many rows told that there is no caller, if so.
-        let outermost = loop {
+        // Why there is no caller, if rows at hand tell, and how many did.
+        let end = loop {
             if is_met {
                 let words = verified
                     .take()
                     .unwrap_or_else(|| verify(last.rest(left), at.at, &self.walker.arch, self.mem));
                 match last.take_over(words, A::WORD) {
-                    TakenOver::All => break Some(0),
+                    TakenOver::All => break Some((End::Outermost, 0)),
                     TakenOver::Frames { count, last, sp, fp } => {
                         (at.at, at.fp) = (sp, fp);
                         TraceFrame { pc, provenance } = last;
@@ -185,11 +185,14 @@ where
                     let frame = FrameContext { pc, sp: at.at, fp: Some(at.fp), registers };
                     match ready(at.stop, &mut self.walker.source, &frame, self.mem) {
                         Ready::Yes => ready_at.replace(left) != Some(left),
-                        Ready::Outermost => break Some(1),
+                        Ready::Outermost => break Some((End::Outermost, 1)),
                         Ready::No => false,
                     }
                 }
-                Stop::Other => steps == room && left != 0 && last.make_room(),
+                Stop::Other if steps == room && left != 0 && last.make_room() => true,
+                Stop::Other => {
+                    break self.failure(pc, &at).map(|error| (End::Step(error), 1));
+                }
                 Stop::Trampoline(real) => {
                     (pc, provenance) = (FramePc::Return(real), provenance.with_trampoline());
                     last.pop();
@@ -202,10 +205,12 @@ where
                 break None;
             }
         };
-        self.walker.source.answered(answered.wrapping_add(outermost.unwrap_or(0)));
-        if outermost.is_some() {
-            last.mark_end_at_hand();
-            return self.finish(End::Outermost);
+        self.walker.source.answered(answered.wrapping_add(end.map_or(0, |(_, rows)| rows)));
+        if let Some((end, _)) = end {
+            if end.is_complete() {
+                last.mark_end_at_hand();
+            }
+            return self.finish(end);
         }
         if left != most {
             self.left = u32::try_from(left).unwrap_or(self.left).saturating_add(1);
