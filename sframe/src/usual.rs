@@ -46,11 +46,9 @@ impl Usual {
         if entry.info & self.unusual_info != 0 || entry.info2 != 0 {
             return None;
         }
-        if entry.num_fres == 0 {
-            return self.none_is_usual.then_some(0);
-        }
         let (count, end) = (entry.num_fres, entry.size);
         match (entry.info & Entry::WIDTH, self.is_big) {
+            (0..=2, _) if count == 0 => self.none_is_usual.then_some(0),
             (0, _) => self.pass::<2, false>(bytes, count, end),
             (1, false) => self.pass::<3, false>(bytes, count, end),
             (1, true) => self.pass::<3, true>(bytes, count, end),
@@ -194,7 +192,10 @@ mod tests {
             assert!(!is_usual(Function { size: 0, ..function.clone() }));
             let [_, late @ ..] = rows(usual_row.clone());
             assert!(!is_usual(Function::new(0, 0x20, late.into())));
-            assert_eq!(is_usual(Function::new(0, 0x20, [].into())), version == 3);
+            let empty = Function::new(0, 0x20, [].into());
+            assert_eq!(is_usual(empty.clone()), version == 3);
+            // The width of its rows' starts is to be one that there is.
+            assert!(!is_usual(Function { info: 8, ..empty }));
         }
     }
 

@@ -422,7 +422,8 @@ mod tests {
                     rep_size: 16,
                     ..Function::new(0x1020, 0x20, rows())
                 })
-                .function(Function { info: 1, ..Function::new(0x1040, 0x300, rows()) });
+                .function(Function { info: 1, ..Function::new(0x1040, 0x300, rows()) })
+                .function(Function::new(0x1340, 0x10, [].into()));
             let whole = table.build();
             // All values of all bytes behind the magic number.
             for (at, value) in (2..whole.len()).flat_map(|at| (0..=u8::MAX).map(move |v| (at, v))) {
