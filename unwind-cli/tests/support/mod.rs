@@ -10,7 +10,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
@@ -105,8 +105,18 @@ impl Target {
     }
 
     pub fn start_command(command: &mut Command) -> Self {
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        // A child of another test may still have the program open that was written a
+        // moment ago: until it executes its own.
+        let mut child = None;
+        wait_until("the program is no longer written to", || match command.spawn() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => false,
+            started => {
+                child = Some(started.expect("starts"));
+                true
+            }
+        });
+        let mut child = child.unwrap();
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut target = Self { child, input, output };
