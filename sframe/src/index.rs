@@ -172,9 +172,9 @@ impl<'a> IndexedSection<'a, '_> {
         let Some(plain) = &self.plain else { return self.find_any_row(pc) };
         let Some(among) = self.among(pc) else { return Ok(None) };
         let checkpoint = |function: &Function| {
-            self.checkpoints.find(function.index(), function.num_fres, function.offset)
+            self.checkpoints.find(plain.index(function.at), function.num_fres, function.offset)
         };
-        plain.find_row::<false>(&self.section, among, pc, checkpoint)
+        plain.find_row(&self.section, among, pc, checkpoint)
     }
 
     /// The same for tables of any form.

@@ -7,7 +7,7 @@ use crate::{
     fde::Entry,
     lookup::Checkpoint,
     plain_rows::{FoundRow, PlainRows},
-    search::Ascending,
+    search::{All, Search},
 };
 
 /// A table of the most frequent form: in order, of 64-bit x86 code, with the
@@ -21,6 +21,9 @@ use crate::{
 pub(crate) struct Plain {
     layout: Layout,
     ra_offset: i8,
+    // Of `All`, which would take more room.
+    probes: u8,
+    count: u32,
     /// What the start of entry 0 counts from, in bytes from the section.
     anchor: i64,
 }
@@ -36,30 +39,15 @@ enum Layout {
 
 /// What the table says of a function that covers the pc.
 pub(crate) struct Function {
-    position: Position,
+    /// Where its entry is, in units of the array that the table is searched as.
+    pub(crate) at: usize,
     /// How far into the function the pc is, in bytes.
     pub(crate) offset: u32,
     /// Where its first row is among all rows.
     first: usize,
     pub(crate) num_fres: u32,
-    info: u8,
-    /// Whether its rows are default ones.
-    is_default: bool,
-}
-
-/// Where a function is in the table.
-#[derive(Clone, Copy)]
-struct Position {
-    /// In units of the array that the table is searched as.
-    at: usize,
-    /// How many of them an entry is.
-    unit: usize,
-}
-
-impl Position {
-    fn index(self) -> u32 {
-        self.at.checked_div(self.unit).and_then(|at| u32::try_from(at).ok()).unwrap_or(u32::MAX)
-    }
+    /// Its info, and above that its info2.
+    info: u16,
 }
 
 impl Plain {
@@ -77,18 +65,22 @@ impl Plain {
             && header.fixed_fp_offset.is_none();
         let ra_offset = header.fixed_ra_offset.filter(|_| is_usual)?;
         let anchor = if relative { header.fdes_at().0.cast_signed() } else { 0 };
-        Some(Self { layout, ra_offset, anchor })
+        let All { count, probes } = All::of(header.num_fdes);
+        Some(Self { layout, ra_offset, probes, count, anchor })
     }
 
-    /// Finds the rules for `pc` among the functions of `section` that ascend,
-    /// one or more.
-    ///
-    /// `MANY` says that these are all of the table.
+    /// All functions of the table.
     #[inline(always)]
-    pub(crate) fn find_row<const MANY: bool>(
+    pub(crate) const fn all(&self) -> All {
+        All { count: self.count, probes: self.probes }
+    }
+
+    /// Finds the rules for `pc` among these functions of `section`.
+    #[inline(always)]
+    pub(crate) fn find_row(
         &self,
         section: &Section<'_>,
-        among: Ascending,
+        among: impl Search,
         pc: u64,
         checkpoint: impl FnOnce(&Function) -> Option<Checkpoint>,
     ) -> Result<Option<Row>, Error> {
@@ -98,9 +90,9 @@ impl Plain {
             return section.find_any_row(None, pc);
         };
         let (fdes, fres) = (section.fdes_bytes(), section.fres_bytes());
-        let (position, function) = match self.layout {
-            Layout::V2 { relative } => Function::find_v2::<MANY>(fdes, relative, among, offset),
-            Layout::V3 => Function::find_v3::<MANY>(fdes, fres, among, offset),
+        let (at, function) = match self.layout {
+            Layout::V2 { relative } => Function::find_v2(fdes, relative, among, offset),
+            Layout::V3 => Function::find_v3(fdes, fres, among, offset),
         };
         let found = function.and_then(|function| {
             let rows = PlainRows::new(fres, function.first, function.num_fres, function.offset);
@@ -108,29 +100,40 @@ impl Plain {
             Some((rows.last(function.width())?, function))
         });
         let Some((row, function)) = found else {
-            return section.find_any_row(Some(position.index()), pc);
+            return section.find_any_row(Some(self.index(at)), pc);
         };
         match self.rules(row, &function) {
             Some(row) => Ok(Some(row)),
-            None => section.row_at(position.index(), row.at),
+            None => section.row_at(self.index(at), row.at),
         }
+    }
+
+    /// The index of the function that was found there.
+    #[inline]
+    pub(crate) fn index(&self, at: usize) -> u32 {
+        let unit = match self.layout {
+            Layout::V2 { .. } => Function::V2_UNITS,
+            Layout::V3 => Function::V3_UNITS,
+        };
+        at.checked_div(unit).and_then(|at| u32::try_from(at).ok()).unwrap_or(u32::MAX)
     }
 
     /// The rules of a default row.
     #[inline(always)]
     fn rules(&self, row: FoundRow<'_>, function: &Function) -> Option<Row> {
         let FoundRow { info, words, .. } = row;
-        if !function.is_default {
+        if function.info & Function::KIND != 0 {
             return None;
         }
         // Nearly every row has others behind it, so that more can be read.
         let word =
             u64::from_le_bytes(words.first_chunk().copied().unwrap_or_else(|| padded(words)));
-        // As the highest bits of a word, so that a shift extends the sign.
-        let bits = u32::from(info.word_size()?).wrapping_mul(u8::BITS);
-        let unused = u64::BITS.wrapping_sub(bits);
-        let signed = |word: u64| low((word << unused).cast_signed() >> unused);
-        let (cfa, second) = (signed(word), signed(word >> bits));
+        // As the highest bits of a word, so that a shift extends the sign. By so
+        // many bits modulo those of `word`, as two words may be all of it.
+        let unused = u32::from(info.word_size()?).wrapping_mul(u8::BITS).wrapping_neg();
+        let extended = |word: u64| low(word.cast_signed().wrapping_shr(unused));
+        let cfa = extended(word.wrapping_shl(unused));
+        let second = extended(word.wrapping_shl(unused.wrapping_mul(2)));
         let base = if info.cfa_base_is_sp() { Base::Sp } else { Base::Fp };
         let cfa = CfaRule::Offset(base, cfa);
         let ra = RegRule::AtCfa(self.ra_offset.into());
@@ -146,19 +149,19 @@ impl Plain {
 
 impl Function {
     /// Of `info`: a signal trampoline, in V3.
-    const SIGNAL: u8 = 0x80;
+    const SIGNAL: u16 = 0x80;
     /// Of `info`: the width of starts, and that the function is one of blocks.
-    const WIDTH_AND_MASK: u8 = 0x1f;
+    const WIDTH_AND_MASK: u16 = 0x1f;
     /// Of `info2`: how words are meant.
-    const KIND: u8 = 0x1f;
-
-    pub(crate) fn index(&self) -> u32 {
-        self.position.index()
-    }
+    const KIND: u16 = 0x1f00;
+    /// How many words are an entry of V2.
+    const V2_UNITS: usize = 5;
+    /// How many double words are one of V3.
+    const V3_UNITS: usize = 2;
 
     /// The code of the width of starts; another for a function of blocks.
     #[inline(always)]
-    const fn width(&self) -> u8 {
+    const fn width(&self) -> u16 {
         self.info & Self::WIDTH_AND_MASK
     }
 
@@ -166,75 +169,48 @@ impl Function {
     /// the table says of it if it covers that. Starts count from the entries if
     /// they are `relative`.
     #[inline(always)]
-    fn find_v2<const MANY: bool>(
-        fdes: &[u8],
-        relative: bool,
-        among: Ascending,
-        pc: i64,
-    ) -> (Position, Option<Self>) {
-        // In words, five of which are an entry.
+    fn find_v2(fdes: &[u8], relative: bool, among: impl Search, pc: i64) -> (usize, Option<Self>) {
         let (words, _) = fdes.as_chunks::<4>();
         let mask = if relative { usize::MAX } else { 0 };
         let resolve = |at: usize, start: [u8; 4]| {
             i64::from(i32::from_le_bytes(start)).wrapping_add(to_i64(at.wrapping_mul(4) & mask))
         };
         let is_reached = |at| words.get(at).is_some_and(|&word| resolve(at, word) <= pc);
-        let position = search::<MANY>(among, 5, is_reached);
-        let of = |Position { at, .. }| {
+        let at = among.last_at_hand(Self::V2_UNITS, is_reached);
+        let of = || {
             let &[start, size, first, num_fres, [info, ..]] = words.get(at..)?.first_chunk()?;
             Some(Self {
-                position,
+                at,
                 offset: offset_in(resolve(at, start), u32::from_le_bytes(size), pc)?,
                 first: usize::try_from(u32::from_le_bytes(first)).ok()?,
                 num_fres: u32::from_le_bytes(num_fres),
-                info: info & !Self::SIGNAL,
-                is_default: true,
+                info: u16::from(info) & !Self::SIGNAL,
             })
         };
-        (position, of(position))
+        (at, of())
     }
 
     /// The same in version 3.
     #[inline(always)]
-    fn find_v3<const MANY: bool>(
-        fdes: &[u8],
-        fres: &[u8],
-        among: Ascending,
-        pc: i64,
-    ) -> (Position, Option<Self>) {
-        // In double words, two of which are an entry.
+    fn find_v3(fdes: &[u8], fres: &[u8], among: impl Search, pc: i64) -> (usize, Option<Self>) {
         let (words, _) = fdes.as_chunks::<8>();
         let resolve = |at: usize, start: [u8; 8]| {
             i64::from_le_bytes(start).wrapping_add(to_i64(at.wrapping_mul(8)))
         };
         let is_reached = |at| words.get(at).is_some_and(|&word| resolve(at, word) <= pc);
-        let position = search::<MANY>(among, 2, is_reached);
-        let of = |Position { at, .. }| {
+        let at = among.last_at_hand(Self::V3_UNITS, is_reached);
+        let of = || {
             let &[start, [a, b, c, d, rest @ ..]] = words.get(at..)?.first_chunk()?;
             let offset = offset_in(resolve(at, start), u32::from_le_bytes([a, b, c, d]), pc)?;
             let attribute = usize::try_from(u32::from_le_bytes(rest)).ok()?;
-            let &[a, b, info, info2, _] = fres.get(attribute..)?.first_chunk()?;
+            let &[a, b, c, d, _] = fres.get(attribute..)?.first_chunk()?;
             let num_fres = u16::from_le_bytes([a, b]).into();
             let first = attribute.wrapping_add(Entry::ATTRIBUTE_SIZE);
-            let is_default = info2 & Self::KIND == 0;
-            Some(Self { position, offset, first, num_fres, info, is_default })
+            let info = u16::from_le_bytes([c, d]);
+            Some(Self { at, offset, first, num_fres, info })
         };
-        (position, of(position))
+        (at, of())
     }
-}
-
-/// The last function that is reached, by [`Ascending`].
-#[inline(always)]
-fn search<const MANY: bool>(
-    among: Ascending,
-    unit: usize,
-    is_reached: impl FnMut(usize) -> bool,
-) -> Position {
-    let at = match MANY {
-        true => among.last_of_many(unit, is_reached),
-        false => among.last_of_few(unit, is_reached),
-    };
-    Position { at, unit }
 }
 
 /// How far `pc` is into the function of this start and size, if that covers it.
@@ -278,12 +254,12 @@ mod tests {
     /// The rules at `pc` if they are found here, and not left to others.
     fn found(section: &Section<'_>, pc: i64) -> Option<Row> {
         let plain = Plain::new(&section.header())?;
-        let among = Ascending::all(&section.header())?;
+        let among = plain.all();
         let (fdes, fres) = (section.fdes_bytes(), section.fres_bytes());
         let pc = pc.wrapping_sub(plain.anchor);
         let (_, function) = match plain.layout {
-            Layout::V2 { relative } => Function::find_v2::<true>(fdes, relative, among, pc),
-            Layout::V3 => Function::find_v3::<true>(fdes, fres, among, pc),
+            Layout::V2 { relative } => Function::find_v2(fdes, relative, among, pc),
+            Layout::V3 => Function::find_v3(fdes, fres, among, pc),
         };
         let function = function?;
         let rows = PlainRows::new(fres, function.first, function.num_fres, function.offset);

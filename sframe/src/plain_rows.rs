@@ -28,7 +28,7 @@ pub(crate) struct FoundRow<'a> {
     pub(crate) words: &'a [u8],
 }
 
-/// The first bytes of a row.
+/// What the first bytes of a row say.
 #[derive(Clone, Copy)]
 struct Head {
     /// Where the row is.
@@ -36,7 +36,8 @@ struct Head {
     /// Its start less the least that is behind the target, without a sign: so
     /// the rows that are not behind it have the highest numbers.
     start: u32,
-    info: u8,
+    /// Where the row ends.
+    end: usize,
 }
 
 impl<'a> PlainRows<'a> {
@@ -62,7 +63,7 @@ impl<'a> PlainRows<'a> {
     ///
     /// `width` is the code of the width of starts; any other finds nothing.
     #[inline(always)]
-    pub(crate) fn last(self, width: u8) -> Option<FoundRow<'a>> {
+    pub(crate) fn last(self, width: u16) -> Option<FoundRow<'a>> {
         match width {
             0 => self.last_of::<2>(&LEN_2),
             1 => self.last_of::<3>(&LEN_3),
@@ -84,11 +85,8 @@ impl<'a> PlainRows<'a> {
             }
             let bytes = self.bytes.get(at..at.wrapping_add(HEAD))?.first_chunk::<HEAD>()?;
             let (start, info) = split_head(bytes, Endian::Little);
-            Some(Head { at, start: start.wrapping_sub(behind), info })
-        };
-        let end = |head: Head| {
-            let len = len.get(usize::from(head.info)).copied().unwrap_or_default();
-            head.at.wrapping_add(len.into())
+            let len = len.get(usize::from(info)).copied().unwrap_or_default();
+            Some(Head { at, start: start.wrapping_sub(behind), end: at.wrapping_add(len.into()) })
         };
         // Starts at or before the target are not below this.
         let within = behind.wrapping_neg();
@@ -96,35 +94,39 @@ impl<'a> PlainRows<'a> {
         if first.start < self.least.wrapping_sub(behind) || first.start < within {
             return None;
         }
-        let found = |Head { at, info, .. }| {
-            let words = self.bytes.get(at.wrapping_add(HEAD)..)?;
+        // Not by the info byte that was read: of rows that are passed nothing but
+        // the ends is kept.
+        let found = |Head { at, .. }| {
+            let rest = self.bytes.get(at.wrapping_add(HEAD.wrapping_sub(1))..)?;
+            let (&info, words) = rest.split_first()?;
             Some(FoundRow { at, info: FreInfo(info), words })
         };
         // One comparison tells both that a row is not behind the target and that
         // it is behind the one before it. Two rows at a time, so that none has to
         // take the other's place.
         let mut left = self.left.checked_sub(1)?;
-        while let Some(more) = left.checked_sub(2) {
-            let second = head_at(end(first))?;
-            if second.start <= first.start {
-                return if second.start < within { found(first) } else { None };
-            }
-            let third = head_at(end(second))?;
-            if third.start <= second.start {
-                return if third.start < within { found(second) } else { None };
-            }
-            left = more;
-            first = third;
-        }
-        if left != 0 {
-            let second = head_at(end(first))?;
+        if !left.is_multiple_of(2) {
+            let second = head_at(first.end)?;
             if second.start <= first.start {
                 return if second.start < within { found(first) } else { None };
             }
             first = second;
+            left = left.wrapping_sub(1);
+        }
+        while left != 0 {
+            let second = head_at(first.end)?;
+            if second.start <= first.start {
+                return if second.start < within { found(first) } else { None };
+            }
+            let third = head_at(second.end)?;
+            if third.start <= second.start {
+                return if third.start < within { found(second) } else { None };
+            }
+            first = third;
+            left = left.wrapping_sub(2);
         }
         // Nothing was read behind it yet.
-        if end(first) <= self.bytes.len() { found(first) } else { None }
+        if first.end <= self.bytes.len() { found(first) } else { None }
     }
 }
 

@@ -64,15 +64,19 @@ impl Ascending {
         }
         Ok(last)
     }
+}
 
-    /// The same for few functions at hand. Positions are multiples of `unit`, by
-    /// which an array is easily indexed.
+/// A search among functions at hand that ascend, one or more.
+pub(crate) trait Search {
+    /// The same position as [`Ascending::last`]. Positions are multiples of `unit`,
+    /// by which an array is easily indexed.
+    fn last_at_hand(self, unit: usize, is_reached: impl FnMut(usize) -> bool) -> usize;
+}
+
+/// Among few functions.
+impl Search for Ascending {
     #[inline(always)]
-    pub(crate) fn last_of_few(
-        self,
-        unit: usize,
-        mut is_reached: impl FnMut(usize) -> bool,
-    ) -> usize {
+    fn last_at_hand(self, unit: usize, mut is_reached: impl FnMut(usize) -> bool) -> usize {
         let mut last = scaled(self.first, unit);
         // The highest power of two of which there are more.
         let Some(log) = self.count.wrapping_sub(1).checked_ilog2() else { return last };
@@ -89,21 +93,36 @@ impl Ascending {
             probe = last.wrapping_add(step);
         }
     }
+}
 
-    /// The same for all functions of a table at hand, by the [`Steps`] of
-    /// [`last`](Self::last). Nothing is reached behind the last function.
+/// All functions of a table that ascend, and how they are searched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct All {
+    pub(crate) count: u32,
+    /// How many it takes to tell them apart.
+    pub(crate) probes: u8,
+}
+
+impl All {
+    /// So many functions.
+    #[inline]
+    pub(crate) fn of(count: u32) -> Self {
+        let Steps { probes, .. } = Steps::new(count);
+        Self { count, probes: u8::try_from(probes).unwrap_or(u8::MAX) }
+    }
+}
+
+/// By the [`Steps`] of [`Ascending::last`]. Nothing is reached behind the last
+/// function.
+impl Search for All {
     #[inline(always)]
-    pub(crate) fn last_of_many(
-        self,
-        unit: usize,
-        mut is_reached: impl FnMut(usize) -> bool,
-    ) -> usize {
-        let mut last = scaled(self.first, unit);
+    fn last_at_hand(self, unit: usize, mut is_reached: impl FnMut(usize) -> bool) -> usize {
+        let mut last = 0_usize;
         let mut probe = |step: usize| {
             let next = last.wrapping_add(step);
             last = select_unpredictable(is_reached(next), next, last);
         };
-        let Steps { mut probes, mut count, .. } = Steps::new(self.count);
+        let (mut probes, mut count) = (self.probes, self.count);
         while !probes.is_multiple_of(4) {
             let half = count >> 1;
             probe(scaled(half, unit));
@@ -311,8 +330,9 @@ mod tests {
                     let is_reached =
                         |at: usize| at < usize::try_from(reached.min(end)).unwrap() * unit;
                     let at = usize::try_from(expected).unwrap() * unit;
-                    assert_eq!(among.last_of_few(unit, is_reached), at);
-                    assert_eq!(among.last_of_many(unit, is_reached), at);
+                    assert_eq!(among.last_at_hand(unit, is_reached), at);
+                    let is_reached = |at: usize| is_reached(at + 7 * unit);
+                    assert_eq!(All::of(count).last_at_hand(unit, is_reached) + 7 * unit, at);
                 }
             }
         }
@@ -330,7 +350,7 @@ mod tests {
                 Ok::<_, Infallible>(is_reached(position))
             });
             let mut same = Vec::new();
-            let found_same = among.last_of_many(1, |position| {
+            let found_same = All::of(count).last_at_hand(1, |position| {
                 let position = u32::try_from(position).unwrap();
                 same.extend((position < count).then_some(position));
                 position < count && is_reached(position)

@@ -234,9 +234,8 @@ impl<'a> Section<'a> {
     /// As [`find`](Self::find) and [`Found::row`].
     #[inline(never)]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        let among = Ascending { first: 0, count: self.header.decode().num_fdes };
         match &self.plain {
-            Some(plain) => plain.find_row::<true>(self, among, pc, |_| None),
+            Some(plain) => plain.find_row(self, plain.all(), pc, |_| None),
             None => self.find_any_row(None, pc),
         }
     }
