@@ -399,6 +399,13 @@ impl<'a> HeaderBytes<'a> {
         };
         Header::of_fields(self.0, endian, version, Flags(flags), Abi::from_id(abi, version))
     }
+
+    /// How many functions the table has, if it is little-endian.
+    #[inline(always)]
+    pub(crate) const fn num_fdes_if_little(self) -> u32 {
+        let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *self.0;
+        u32::from_le_bytes([a, b, c, d])
+    }
 }
 
 #[cfg(test)]
@@ -577,7 +584,10 @@ mod tests {
                     }
                 }
                 if let Ok(header) = header {
-                    assert_eq!(HeaderBytes::of_valid(&bytes).decode(), header);
+                    let bytes = HeaderBytes::of_valid(&bytes);
+                    assert_eq!(bytes.decode(), header);
+                    let is_little = header.endian == Endian::Little;
+                    assert!(!is_little || bytes.num_fdes_if_little() == header.num_fdes);
                     valid += 1;
                 }
             }

@@ -7,7 +7,7 @@ use crate::{
     fde::Entry,
     lookup::Checkpoint,
     plain_rows::{FoundRow, PlainRows},
-    search::{All, Search},
+    search::Search,
 };
 
 /// A table of the most frequent form: in order, of 64-bit x86 code, with the
@@ -21,9 +21,6 @@ use crate::{
 pub(crate) struct Plain {
     layout: Layout,
     ra_offset: i8,
-    // Of `All`, which would take more room.
-    probes: u8,
-    count: u32,
     /// What the start of entry 0 counts from, in bytes from the section.
     anchor: i64,
 }
@@ -65,14 +62,7 @@ impl Plain {
             && header.fixed_fp_offset.is_none();
         let ra_offset = header.fixed_ra_offset.filter(|_| is_usual)?;
         let anchor = if relative { header.fdes_at().0.cast_signed() } else { 0 };
-        let All { count, probes } = All::of(header.num_fdes);
-        Some(Self { layout, ra_offset, probes, count, anchor })
-    }
-
-    /// All functions of the table.
-    #[inline(always)]
-    pub(crate) const fn all(&self) -> All {
-        All { count: self.count, probes: self.probes }
+        Some(Self { layout, ra_offset, anchor })
     }
 
     /// Finds the rules for `pc` among these functions of `section`.
@@ -250,11 +240,12 @@ mod tests {
     use testdata::SectionBuilder;
 
     use super::*;
+    use crate::search::All;
 
     /// The rules at `pc` if they are found here, and not left to others.
     fn found(section: &Section<'_>, pc: i64) -> Option<Row> {
         let plain = Plain::new(&section.header())?;
-        let among = plain.all();
+        let among = All(section.header().num_fdes);
         let (fdes, fres) = (section.fdes_bytes(), section.fres_bytes());
         let pc = pc.wrapping_sub(plain.anchor);
         let (_, function) = match plain.layout {

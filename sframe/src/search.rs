@@ -95,22 +95,9 @@ impl Search for Ascending {
     }
 }
 
-/// All functions of a table that ascend, and how they are searched.
+/// All functions of a table that ascend: so many.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct All {
-    pub(crate) count: u32,
-    /// How many it takes to tell them apart.
-    pub(crate) probes: u8,
-}
-
-impl All {
-    /// So many functions.
-    #[inline]
-    pub(crate) fn of(count: u32) -> Self {
-        let Steps { probes, .. } = Steps::new(count);
-        Self { count, probes: u8::try_from(probes).unwrap_or(u8::MAX) }
-    }
-}
+pub(crate) struct All(pub(crate) u32);
 
 /// By the [`Steps`] of [`Ascending::last`]. Nothing is reached behind the last
 /// function.
@@ -122,7 +109,7 @@ impl Search for All {
             let next = last.wrapping_add(step);
             last = select_unpredictable(is_reached(next), next, last);
         };
-        let (mut probes, mut count) = (self.probes, self.count);
+        let Steps { mut probes, mut count, .. } = Steps::new(self.0);
         while !probes.is_multiple_of(4) {
             let half = count >> 1;
             probe(scaled(half, unit));
@@ -332,7 +319,7 @@ mod tests {
                     let at = usize::try_from(expected).unwrap() * unit;
                     assert_eq!(among.last_at_hand(unit, is_reached), at);
                     let is_reached = |at: usize| is_reached(at + 7 * unit);
-                    assert_eq!(All::of(count).last_at_hand(unit, is_reached) + 7 * unit, at);
+                    assert_eq!(All(count).last_at_hand(unit, is_reached) + 7 * unit, at);
                 }
             }
         }
@@ -350,7 +337,7 @@ mod tests {
                 Ok::<_, Infallible>(is_reached(position))
             });
             let mut same = Vec::new();
-            let found_same = All::of(count).last_at_hand(1, |position| {
+            let found_same = All(count).last_at_hand(1, |position| {
                 let position = u32::try_from(position).unwrap();
                 same.extend((position < count).then_some(position));
                 position < count && is_reached(position)

@@ -11,7 +11,7 @@ use crate::{
     header::{HeaderBytes, MAGIC},
     lookup::{self, Found},
     plain::Plain,
-    search::Ascending,
+    search::{All, Ascending},
 };
 
 /// One table: a header, functions and their rows.
@@ -235,7 +235,11 @@ impl<'a> Section<'a> {
     #[inline(never)]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
         match &self.plain {
-            Some(plain) => plain.find_row(self, plain.all(), pc, |_| None),
+            // Such a table is little-endian.
+            Some(plain) => {
+                let all = All(self.header.num_fdes_if_little());
+                plain.find_row(self, all, pc, |_| None)
+            }
             None => self.find_any_row(None, pc),
         }
     }
