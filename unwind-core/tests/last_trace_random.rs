@@ -14,7 +14,7 @@ use core::convert::Infallible;
 use core::ops::AddAssign;
 
 use random_rows::{
-    CODE_END, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
+    CODE_END, Chain, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
 };
 use unwind_core::{
     Arch, Cached, End, LastTrace, Memory, ReadError, RowCache, RowSource, SliceMemory, TargetCode,
@@ -248,4 +248,31 @@ fn a_walk_on_from_the_last_one_is_the_walk_with_slots_of_eight_bytes() {
 fn a_walk_on_from_the_last_one_is_the_walk_with_slots_of_four_bytes() {
     let found = compare(|| Narrow, STACK + 0x10_0000, 0x2545_f491_4f6c_dd1d);
     assert!(found.frames > 50_000 && found.taken_over > found.frames / 8, "{found:?}");
+}
+
+#[test]
+fn a_walk_on_along_frame_pointers_is_the_walk_and_meets_the_last_one() {
+    const FRAMES: u64 = 16;
+    let random = &mut Random(0x9e37_79b9_7f4a_7c15);
+    let mut last = LastTrace::new();
+    let mut all = Found::default();
+    let mut ras: Vec<u64> = (0..FRAMES).map(|_| 0x1000 + random.below(200)).collect();
+    for _ in 0..1000 {
+        // Calls come and go below the frame that runs.
+        let runs = random.below(FRAMES);
+        for ra in ras.iter_mut().take(usize::try_from(random.below(runs + 2)).unwrap()) {
+            *ra = 0x1000 + random.below(200);
+        }
+        let fps = (1..FRAMES).map(|number| STACK + 16 * number).chain([0]);
+        let words = fps.zip(&ras).flat_map(|(fp, ra)| [fp, *ra]);
+        let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        let mut stack = Stack::new(STACK, &bytes);
+        stack.lent = random.pick(&[None, Some(20), Some(usize::MAX)]);
+        let sp = STACK + 16 * runs;
+        let regs = Regs { pc: 0x1000 + random.below(4), sp, fp: Some(sp) };
+        let found = same(&mut Walker::new(Wide, Chain), regs, &mut stack, &mut last);
+        assert_eq!(found.frames, usize::try_from(FRAMES - runs).unwrap() + 1);
+        all += found;
+    }
+    assert!(all.taken_over > all.frames / 3, "{all:?}");
 }
