@@ -10,5 +10,7 @@
 mod changes;
 mod conditions;
 mod frames;
+#[path = "../support/regs.rs"]
+mod regs;
 mod task;
 mod unchanged;

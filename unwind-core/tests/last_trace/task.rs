@@ -3,34 +3,11 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, Base, Cached, CfaRule, DwarfReg, FrameContext, LastTrace, Memory, Origin, ReadError,
-    RegRule, Registers, Row, RowCache, RowSource, StepError, TargetCode, UnwindCache, VirtAddr,
-    Walker, WordSize,
+    Arch, Base, Cached, CfaRule, FrameContext, LastTrace, Memory, Origin, ReadError, RegRule, Row,
+    RowCache, RowSource, StepError, TargetCode, UnwindCache, VirtAddr, Walker, WordSize,
 };
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Regs {
-    pub(crate) pc: u64,
-    pub(crate) sp: u64,
-    pub(crate) fp: Option<u64>,
-}
-
-impl Registers for Regs {
-    fn pc(&self) -> u64 {
-        self.pc
-    }
-    fn sp(&self) -> u64 {
-        self.sp
-    }
-    fn fp(&self) -> Option<u64> {
-        self.fp
-    }
-    fn get(&self, reg: DwarfReg) -> Option<u64> {
-        (reg == DRAP).then_some(self.sp + 16)
-    }
-}
-
-pub(crate) const DRAP: DwarfReg = DwarfReg(10);
+pub(crate) use crate::regs::Regs;
 
 /// A signal's context is three words at the stack pointer.
 pub(crate) struct Toy;

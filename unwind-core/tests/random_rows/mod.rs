@@ -1,11 +1,17 @@
 //! Random tables of rows, and stacks to walk by them.
 
+#[path = "../support/regs.rs"]
+mod regs;
+
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, Base, CfaRule, DwarfReg, FrameContext, KeptRow, Memory, Origin, RegRule, Registers, Row,
-    RowSource, ShortRow, StepError, TargetCode, VirtAddr, WordSize,
+    Arch, Base, CfaRule, FrameContext, KeptRow, Memory, Origin, RegRule, Row, RowSource, ShortRow,
+    StepError, TargetCode, VirtAddr, WordSize,
 };
+
+use regs::R3;
+pub(crate) use regs::Regs;
 
 /// A xorshift generator: the same numbers each time.
 pub(crate) struct Random(pub(crate) u64);
@@ -20,28 +26,6 @@ impl Random {
 
     pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::try_from(self.below(choices.len().try_into().unwrap())).unwrap()]
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Regs {
-    pub(crate) pc: u64,
-    pub(crate) sp: u64,
-    pub(crate) fp: Option<u64>,
-}
-
-impl Registers for Regs {
-    fn pc(&self) -> u64 {
-        self.pc
-    }
-    fn sp(&self) -> u64 {
-        self.sp
-    }
-    fn fp(&self) -> Option<u64> {
-        self.fp
-    }
-    fn get(&self, reg: DwarfReg) -> Option<u64> {
-        (reg == DwarfReg(3)).then_some(self.sp)
     }
 }
 
@@ -90,7 +74,7 @@ impl Table {
     pub(crate) fn random(random: &mut Random, word: i32) -> Self {
         let row = |random: &mut Random| {
             let base = if random.below(10) == 0 { Base::Fp } else { Base::Sp };
-            let base = if random.below(90) == 0 { Base::Reg(DwarfReg(3)) } else { base };
+            let base = if random.below(90) == 0 { Base::Reg(R3) } else { base };
             let offset = random.pick(&[word, 2 * word, 2 * word, 3 * word, 0x40, 0x40]);
             let odd = random.pick(&[0, -word, 3, word + 3, i32::MAX, i32::MIN, 0x1_0000]);
             let offset = if random.below(60) == 0 { odd } else { offset };

@@ -137,10 +137,16 @@ fn why_a_row_at_hand_leads_nowhere_is_said_without_asking_for_it() {
     }
 }
 
-/// Says that it has fetched a row, and never has one at hand.
-struct Promising(Script);
+/// A script that says at once what is not so.
+struct Untrue {
+    script: Script,
+    /// Whether it says that it has fetched any row.
+    fetches: bool,
+    /// What it has at hand for any address.
+    at_hand: Option<KeptRow>,
+}
 
-impl RowSource<Toy> for Promising {
+impl RowSource<Toy> for Untrue {
     type Error = BadTable;
 
     fn row<M: Memory>(
@@ -148,11 +154,15 @@ impl RowSource<Toy> for Promising {
         frame: &FrameContext<'_, Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, BadTable> {
-        self.0.row(frame, mem)
+        self.script.row(frame, mem)
+    }
+
+    fn quick(&mut self, _: VirtAddr, _: KeptRow) -> Option<KeptRow> {
+        self.at_hand
     }
 
     fn fetch<M: Memory>(&mut self, _: &FrameContext<'_, Regs>, _: &mut M) -> bool {
-        true
+        self.fetches
     }
 }
 
@@ -160,35 +170,19 @@ impl RowSource<Toy> for Promising {
 fn a_source_that_only_says_that_it_has_a_row_is_asked_for_it() {
     let (regs, mut stack) = three_frames();
     let script = Script::new([(0x1000, FP), (0x2000, FP), (0x3000, Row::outermost())]);
-    let (pcs, [rows, fetched, _]) = trace(Promising(script), regs, &mut stack);
+    let source = Untrue { script, fetches: true, at_hand: None };
+    let (pcs, [rows, fetched, _]) = trace(source, regs, &mut stack);
     assert_eq!((pcs, rows), (vec![0x1010, 0x2010, 0x3010], 3));
     assert!(fetched <= 2 * rows, "{fetched}");
-}
-
-/// Has rows at hand that are none.
-struct Empty(Script);
-
-impl RowSource<Toy> for Empty {
-    type Error = BadTable;
-
-    fn row<M: Memory>(
-        &mut self,
-        frame: &FrameContext<'_, Regs>,
-        mem: &mut M,
-    ) -> Result<Option<Row>, BadTable> {
-        self.0.row(frame, mem)
-    }
-
-    fn quick(&mut self, _: VirtAddr, _: KeptRow) -> Option<KeptRow> {
-        Some(KeptRow::NONE)
-    }
 }
 
 #[test]
 fn a_row_at_hand_that_is_none_is_asked_for() {
     let (regs, mut stack) = three_frames();
     let mut trace = UnwindCache::<8, BadTable>::new();
-    let mut walker = Walker::new(Toy, Empty(all_with_frame_pointers()));
+    let script = all_with_frame_pointers();
+    let source = Untrue { script, fetches: false, at_hand: Some(KeptRow::NONE) };
+    let mut walker = Walker::new(Toy, source);
     walker.trace(regs, &mut stack, &mut trace);
     assert!(trace.pcs().map(VirtAddr::get).eq([0x1010, 0x2010, 0x3010]));
     assert_eq!(trace.end(), Some(End::ZeroReturnAddress));
