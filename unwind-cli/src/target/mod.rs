@@ -54,14 +54,15 @@ pub(crate) struct Thread {
 /// How often a process is stopped whose threads all end while they are stopped.
 const STOPS: u32 = 10;
 
-/// Stops a process, and reads the registers of its threads, the first one first.
-fn stop(process: i32) -> Result<(StoppedProcess, Vec<Thread>), Error> {
+/// Stops a process, and reads the registers of its threads, the first one first;
+/// returns also the id of one of them.
+fn stop(process: i32) -> Result<(StoppedProcess, Vec<Thread>, i32), Error> {
     for _ in 0..STOPS {
         let hold = StoppedProcess::stop(process)?;
         let mut threads: Vec<_> = hold.threads().filter_map(read_thread).collect();
         threads.sort_by_key(|thread| (thread.id != hold.id(), thread.id));
-        if !threads.is_empty() {
-            return Ok((hold, threads));
+        if let Some(&Thread { id, .. }) = threads.first() {
+            return Ok((hold, threads, id));
         }
         // A thread that began to execute another program ends all others, also
         // those that are held, and goes on in their place.
@@ -76,9 +77,8 @@ impl Target {
     ///
     /// [`Error`] if there is none, if it may not be traced, or if it ends.
     pub(crate) fn of_process(process: i32) -> Result<Self, Error> {
-        let (hold, threads) = stop(process)?;
         // After the first thread has ended only the others lead to the memory.
-        let id = threads.first().ok_or(Error::Ended(hold.id()))?.id;
+        let (hold, threads, id) = stop(process)?;
         let read = |path: String| {
             std::fs::read(&path).map_err(|error| Error::Read { path: path.into(), error })
         };
