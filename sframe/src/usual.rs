@@ -127,7 +127,7 @@ fn words_len(header: &Header) -> [u8; 256] {
 }
 
 #[cfg(test)]
-#[allow(clippy::indexing_slicing, clippy::unwrap_used, reason = "tests")]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use testdata::{Function, Row, SectionBuilder};
 
