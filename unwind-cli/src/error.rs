@@ -13,6 +13,7 @@ use crate::perf_cmd::PerfError;
 use crate::sample::SampleError;
 use crate::sframe_cmd::SframeError;
 use crate::snapshot_cmd::SnapshotError;
+use crate::untrusted::escaped;
 
 /// Why a command failed. The text says what to do next where that is not plain.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +23,7 @@ pub(crate) enum Error {
     #[error("cannot write the output: {0}")]
     Output(#[source] io::Error),
     /// A file cannot be opened or read.
-    #[error("cannot read {}: {error}", path.display())]
+    #[error("cannot read {}: {error}", escaped(path))]
     Read {
         /// Which file.
         path: PathBuf,
@@ -31,7 +32,7 @@ pub(crate) enum Error {
         error: io::Error,
     },
     /// A file is not ELF, or is damaged.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}", escaped(path))]
     Elf {
         /// Which file.
         path: PathBuf,
@@ -86,7 +87,7 @@ pub(crate) enum Error {
     Unstoppable(i32),
 
     /// A command cannot be started.
-    #[error("cannot start {}: {error}", command.display())]
+    #[error("cannot start {}: {error}", escaped(command))]
     Start {
         /// Which command.
         command: OsString,
@@ -95,7 +96,10 @@ pub(crate) enum Error {
         error: io::Error,
     },
     /// The command has ended before its stack was to be taken.
-    #[error("{} ended ({status}) before {after_ms} ms were over; give a shorter --after", command.display())]
+    #[error(
+        "{} ended ({status}) before {after_ms} ms were over; give a shorter --after",
+        escaped(command)
+    )]
     EndedEarly {
         /// Which command.
         command: OsString,
@@ -106,13 +110,19 @@ pub(crate) enum Error {
     },
 
     /// An ELF file, but no core file.
-    #[error("{} is not a core file; give a program by --exe, or start it by `unwind stack -- PROGRAM`", path.display())]
+    #[error(
+        "{} is not a core file; give a program by --exe, or start it by `unwind stack -- PROGRAM`",
+        escaped(path)
+    )]
     NotACore {
         /// Which file.
         path: PathBuf,
     },
     /// A core file of a CPU whose stacks this program does not walk.
-    #[error("{} is a core file of another machine ({machine}); only x86-64 and i386 are known", path.display())]
+    #[error(
+        "{} is a core file of another machine ({machine}); only x86-64 and i386 are known",
+        escaped(path)
+    )]
     CoreMachine {
         /// Which file.
         path: PathBuf,
@@ -120,7 +130,7 @@ pub(crate) enum Error {
         machine: String,
     },
     /// The program that the user names is not that of the core file.
-    #[error("{} was not made by {}: the build ids differ", core.display(), program.display())]
+    #[error("{} was not made by {}: the build ids differ", escaped(core), escaped(program))]
     WrongProgram {
         /// The core file.
         core: PathBuf,
@@ -132,7 +142,7 @@ pub(crate) enum Error {
     Sframe(#[from] SframeError),
     /// A recording of perf cannot be read whole, or a merge of it not be
     /// written.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}", escaped(path))]
     Perf {
         /// Which file.
         path: PathBuf,
@@ -144,7 +154,7 @@ pub(crate) enum Error {
     #[error(transparent)]
     Guest(#[from] GuestError),
     /// A core file in which no thread has registers.
-    #[error("{} has no thread in it; it was cut off or is damaged", path.display())]
+    #[error("{} has no thread in it; it was cut off or is damaged", escaped(path))]
     NoThreads {
         /// Which file.
         path: PathBuf,

@@ -13,6 +13,7 @@
 mod call_frames;
 mod elf;
 mod symbols;
+mod untrusted;
 
 use crate::call_frames::CallFrames;
 use crate::elf::ElfFile;
@@ -44,7 +45,7 @@ pub fn read_elf(bytes: &[u8]) -> Option<(usize, usize)> {
     if let Ok(symbols) = Symbols::read(&file) {
         for at in [file.entry, 0, u64::MAX, 0x1000] {
             let function = symbols.find(&file, at);
-            took(function.map_or(0, |function| function.name.len()));
+            took(function.map_or(0, |function| function.name.as_bytes().len()));
         }
     }
     let built = match CallFrames::read(&file) {

@@ -21,6 +21,7 @@ mod snapshot_cmd;
 mod stack;
 mod symbols;
 mod target;
+mod untrusted;
 
 use std::io::Write as _;
 use std::process::ExitCode;

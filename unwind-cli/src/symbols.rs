@@ -10,6 +10,7 @@ use object::read::elf::{FileHeader, Sym};
 use object::{Endianness, pod};
 
 use crate::elf::{ElfError, ElfFile, Part, Section};
+use crate::untrusted::Untrusted;
 
 /// How many bytes of a symbol table are read at once: a multiple of the sizes
 /// of both kinds of entry, 16 and 24.
@@ -36,9 +37,9 @@ pub(crate) struct Symbols {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
     /// Its name, demangled where it was mangled.
-    pub(crate) name: String,
+    pub(crate) name: Untrusted,
     /// The name in the file, where it was mangled.
-    pub(crate) mangled: Option<String>,
+    pub(crate) mangled: Option<Untrusted>,
     /// Its first link-time address.
     pub(crate) start: u64,
 }
@@ -96,9 +97,10 @@ impl Symbols {
     pub(crate) fn find(&self, file: &ElfFile, addr: u64) -> Option<Function> {
         let symbol = self.find_symbol(addr)?;
         let name = read_name(self.debug_file.as_ref().unwrap_or(file), symbol.name)?;
-        let demangled = demangle(&name);
+        let demangled = std::str::from_utf8(&name).ok().and_then(demangle);
+        let name = Untrusted::from(name);
         let (name, mangled) = match demangled {
-            Some(demangled) => (demangled, Some(name)),
+            Some(demangled) => (demangled.into(), Some(name)),
             None => (name, None),
         };
         Some(Function { name, mangled, start: symbol.start })
@@ -262,7 +264,7 @@ impl CodeRanges {
 }
 
 /// Reads the text up to a zero, or to a limit of length.
-fn read_name(file: &ElfFile, at: u64) -> Option<String> {
+fn read_name(file: &ElfFile, at: u64) -> Option<Vec<u8>> {
     let rest = file.len().checked_sub(at)?;
     // Nearly all names fit the first read.
     for len in [256, NAME_LIMIT] {
@@ -270,7 +272,7 @@ fn read_name(file: &ElfFile, at: u64) -> Option<String> {
         let end = memchr(0, &bytes);
         if end.is_some() || len == NAME_LIMIT {
             bytes.truncate(end.unwrap_or(bytes.len()));
-            return Some(String::from_utf8_lossy(without_version(&bytes)).into_owned());
+            return Some(without_version(&bytes).to_owned());
         }
     }
     None

@@ -128,7 +128,7 @@ fn sframe() -> SframeSection {
 }
 
 fn function_at(file: &ElfFile, addr: u64) -> Result<Option<String>, ElfError> {
-    Ok(Symbols::read(file)?.find(file, addr).map(|function| function.name))
+    Ok(Symbols::read(file)?.find(file, addr).map(|function| function.name.to_string()))
 }
 
 /// Asks for everything that a file may have.

@@ -5,13 +5,14 @@ use std::path::PathBuf;
 
 use crate::guest::registers::MissingRegister;
 use crate::module::ModuleError;
+use crate::untrusted::escaped;
 
 /// Why a guest's stacks cannot be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum GuestError {
     /// The socket cannot be connected to.
-    #[error("cannot connect to {}: {error}", path.display())]
+    #[error("cannot connect to {}: {error}", escaped(path))]
     Connect {
         /// Which socket.
         path: PathBuf,
@@ -61,7 +62,7 @@ pub(crate) enum GuestError {
     #[error(
         "{} has {len:#x} bytes, but the guest's memory goes to {end:#x}; is it the mem-path of \
          this guest?",
-        path.display()
+        escaped(path)
     )]
     MemoryFile {
         /// Which file.
@@ -72,7 +73,7 @@ pub(crate) enum GuestError {
         end: u64,
     },
     /// A file of symbols cannot be used.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}", escaped(path))]
     Symbols {
         /// Which file.
         path: PathBuf,

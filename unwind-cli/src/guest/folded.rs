@@ -49,23 +49,19 @@ fn line(vcpu: &VcpuReport) -> String {
 /// The function; without one the file and the place in it, or the address.
 fn push_name(line: &mut String, frame: &FrameReport) {
     let name = match (&frame.function, &frame.object, frame.object_pc) {
-        (Some(function), ..) => function.clone(),
+        (Some(function), ..) => function.to_string(),
         (_, Some(object), Some(pc)) => format!("{}+{pc:#x}", file_name(object)),
         _ => format!("{:#x}", frame.pc),
     };
-    // These end a frame, and a line.
-    let plain = |letter: char| match letter {
-        ';' => ':',
-        letter if letter.is_control() => '?',
-        letter => letter,
-    };
-    line.extend(name.chars().map(plain));
+    // A semicolon ends a frame.
+    line.push_str(&name.replace(';', ":"));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::stack::{EndReason, FoundBy, StackEnd};
+    use crate::untrusted::Untrusted;
 
     fn frame(pc: u64, function: Option<&str>, object: Option<&str>) -> FrameReport {
         FrameReport {
@@ -74,9 +70,9 @@ mod tests {
             exact: false,
             found_by: FoundBy::Fp,
             after_failure: false,
-            object: object.map(str::to_owned),
+            object: object.map(Untrusted::from),
             object_pc: object.map(|_| pc & 0xfff),
-            function: function.map(str::to_owned),
+            function: function.map(Untrusted::from),
             mangled: None,
             function_offset: None,
         }
@@ -106,7 +102,7 @@ mod tests {
     #[test]
     fn a_name_cannot_end_its_frame_or_line() {
         let odd = frame(1, Some("<[u8; 4] as T>::f\n x"), None);
-        assert_eq!(line(&vcpu(vec![odd], true)), "[user];<[u8: 4] as T>::f? x");
+        assert_eq!(line(&vcpu(vec![odd], true)), "[user];<[u8: 4] as T>::f\\n x");
     }
 
     #[test]

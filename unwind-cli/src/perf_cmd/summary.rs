@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::error::Error;
 use crate::perf_cmd::pipeline::Summary;
+use crate::untrusted::escaped;
 
 /// How much may be held.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -65,7 +66,7 @@ pub(crate) fn report(summary: Summary, path: &Path) -> Result<(), Error> {
     ];
     for (count, what) in warnings.iter().filter(|(count, _)| *count > 0) {
         // With standard error gone there is nobody left to tell.
-        let _ = writeln!(io::stderr(), "unwind: {}: {count} {what}", path.display());
+        let _ = writeln!(io::stderr(), "unwind: {}: {count} {what}", escaped(path));
     }
     summary.end.map_err(|error| Error::Perf { path: path.to_owned(), error })
 }

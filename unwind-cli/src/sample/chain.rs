@@ -10,6 +10,8 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::untrusted::escaped;
+
 use libloading::{Library, Symbol};
 use serde::{Deserialize, Serialize};
 
@@ -155,7 +157,7 @@ impl Object {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChainError {
     /// Its file could not be written.
-    #[error("cannot write {}: {error}; set TMPDIR to another directory", path.display())]
+    #[error("cannot write {}: {error}; set TMPDIR to another directory", escaped(path))]
     Write {
         /// Where to.
         path: PathBuf,

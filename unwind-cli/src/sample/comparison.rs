@@ -7,11 +7,12 @@ use unwind_core::FramePc;
 use crate::module::Modules;
 use crate::sample::chain::{Kind, TrueFrame};
 use crate::stack::Method;
+use crate::untrusted::Untrusted;
 
 /// A place in the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    pub(crate) function: String,
+    pub(crate) function: Untrusted,
     /// Bytes from the function's start.
     pub(crate) offset: u64,
 }
@@ -45,8 +46,8 @@ impl WalkedFrame {
     /// The pc of the innermost frame is not walked to, so the chain does not
     /// note it: there the function has to be the right one.
     fn is(&self, truth: &TrueFrame) -> bool {
-        let function = self.place.as_ref().map(|place| place.function.as_str());
-        function == Some(truth.function.as_str())
+        let function = self.place.as_ref().map(|place| place.function.as_bytes());
+        function == Some(truth.function.as_bytes())
             && truth.pc.is_none_or(|pc| pc == self.pc)
             && truth.cfa.is_none_or(|cfa| Some(cfa) == self.cfa)
     }
@@ -177,7 +178,7 @@ mod tests {
             (0, |frame| frame.cfa = Some(0x118)),
             (1, |frame| frame.cfa = None),
             (0, |frame| frame.place = None),
-            (2, |frame| frame.place.as_mut().unwrap().function.push('2')),
+            (2, |frame| frame.place.as_mut().unwrap().function = "f2".into()),
         ];
         for (index, change) in wrong {
             let mut frames = right();

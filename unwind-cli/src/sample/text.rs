@@ -106,7 +106,7 @@ fn column(comparison: &Comparison, walk: &Walk) -> Column {
 
 fn truth_column(comparison: &Comparison) -> Column {
     let cells = comparison.truth.iter().map(|(frame, place)| match place {
-        Some(place) if place.function == frame.function => place.to_string(),
+        Some(place) if place.function.as_bytes() == frame.function.as_bytes() => place.to_string(),
         _ => frame.function.clone(),
     });
     let verdict = format!("{} frames", comparison.truth.len());

@@ -15,6 +15,7 @@ use crate::sframe_cmd::SframeError;
 use crate::sframe_cmd::embed::Embedder;
 use crate::sframe_cmd::file::parse_addr;
 use crate::sframe_cmd::format::FormatArg;
+use crate::untrusted::escaped;
 
 /// Make an SFrame table of a file's call frame information.
 #[derive(Debug, clap::Args)]
@@ -107,7 +108,7 @@ fn print(args: &Args, built: &BuiltTable) -> io::Result<()> {
     writeln!(
         out,
         "{}: {} bytes for {} of {} bytes of code, at {:#x}",
-        args.output.display(),
+        escaped(&args.output),
         built.bytes.len(),
         report.code_bytes.saturating_sub(lost),
         report.code_bytes,

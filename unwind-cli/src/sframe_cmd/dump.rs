@@ -13,6 +13,7 @@ use crate::sframe_cmd::{
     notation::Cells,
     shared_rows::RowsLeft,
 };
+use crate::untrusted::escaped;
 
 /// Print all functions and rows, in the layout of `readelf --sframe`.
 ///
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         let _ = writeln!(
             io::stderr(),
             "unwind: {} is a relocatable object: where its functions start is not resolved",
-            file.path.display()
+            escaped(&file.path)
         );
     }
     match faults {

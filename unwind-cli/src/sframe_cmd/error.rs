@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::sframe_cmd::embed::EmbedError;
+use crate::untrusted::escaped;
 
 /// Why the tables of a file could not be shown.
 #[derive(Debug, thiserror::Error)]
@@ -12,26 +13,26 @@ pub(crate) enum SframeError {
     /// An ELF file without the section.
     #[error(
         "{} has no .sframe section; assemble it with `-Wa,--gsframe` to have one",
-        path.display()
+        escaped(path)
     )]
     NoSection {
         /// Which file.
         path: PathBuf,
     },
     /// A section, or a raw file, of no bytes: "no information".
-    #[error("{} has an .sframe section of zero bytes, which tells nothing", path.display())]
+    #[error("{} has an .sframe section of zero bytes, which tells nothing", escaped(path))]
     Empty {
         /// Which file.
         path: PathBuf,
     },
     /// A raw section that no file can hold.
-    #[error("{} is larger than any section; is it one?", path.display())]
+    #[error("{} is larger than any section; is it one?", escaped(path))]
     TooLarge {
         /// Which file.
         path: PathBuf,
     },
     /// A table that cannot be opened.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}", escaped(path))]
     Table {
         /// Which file.
         path: PathBuf,
@@ -40,7 +41,7 @@ pub(crate) enum SframeError {
         error: sframe::Error,
     },
     /// Functions or rows that could not be shown.
-    #[error("{} is damaged: {count} functions or tables could not be shown whole", path.display())]
+    #[error("{} is damaged: {count} functions or tables could not be shown whole", escaped(path))]
     Damaged {
         /// Which file.
         path: PathBuf,
@@ -51,20 +52,20 @@ pub(crate) enum SframeError {
     #[error(
         "{} is a relocatable object: its functions have no addresses before it is linked; \
          `unwind sframe dump` shows their sizes and rows",
-        path.display()
+        escaped(path)
     )]
     Relocatable {
         /// Which file.
         path: PathBuf,
     },
     /// A file without call frame information to make a table of.
-    #[error("{} has no call frame information of a CPU that has SFrame tables", path.display())]
+    #[error("{} has no call frame information of a CPU that has SFrame tables", escaped(path))]
     NoFrames {
         /// Which file.
         path: PathBuf,
     },
     /// No table could be made.
-    #[error("no table can be made of {}: {error}", path.display())]
+    #[error("no table can be made of {}: {error}", escaped(path))]
     Write {
         /// Which file.
         path: PathBuf,
@@ -73,7 +74,7 @@ pub(crate) enum SframeError {
         error: sframe::WriteError,
     },
     /// The result cannot be written.
-    #[error("cannot write {}: {error}", path.display())]
+    #[error("cannot write {}: {error}", escaped(path))]
     Output {
         /// Which file.
         path: PathBuf,
@@ -84,8 +85,8 @@ pub(crate) enum SframeError {
     /// A table that could not be put into its file.
     #[error(
         "{} cannot have a segment more: {error}; {} is the section alone",
-        path.display(),
-        output.display()
+        escaped(path),
+        escaped(output)
     )]
     NotEmbedded {
         /// Which file.
@@ -98,7 +99,7 @@ pub(crate) enum SframeError {
     },
     /// A table is against the format, or says something else than the call frame
     /// information.
-    #[error("{}: {count} faults in its tables", path.display())]
+    #[error("{}: {count} faults in its tables", escaped(path))]
     Wrong {
         /// Which file.
         path: PathBuf,

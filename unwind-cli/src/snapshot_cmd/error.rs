@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::untrusted::escaped;
+
 /// Why snapshots could not be taken or kept.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -14,7 +16,7 @@ pub(crate) enum SnapshotError {
     #[error("cannot map the buffer of samples: {0}")]
     Map(#[source] io::Error),
     /// The file cannot be written.
-    #[error("cannot write {}: {error}", path.display())]
+    #[error("cannot write {}: {error}", escaped(path))]
     Write {
         /// Which file.
         path: PathBuf,

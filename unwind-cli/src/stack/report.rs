@@ -1,6 +1,8 @@
 //! What is shown of a target's stacks: to people as text, to programs as JSON.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use serde::{Serialize, Serializer};
@@ -11,6 +13,7 @@ use crate::stack::walk::{EndReason, Method, Stack, StackEnd};
 use crate::target::maps::{Backing, Mapping};
 use crate::target::registers::CodeMode;
 use crate::target::{Target, Thread};
+use crate::untrusted::{Escaped, Untrusted, escaped};
 
 /// Everything that one run found out.
 #[derive(Debug, Serialize)]
@@ -19,7 +22,7 @@ pub(crate) struct Report {
     /// or goes.
     pub(crate) schema: u32,
     pub(crate) process: i32,
-    pub(crate) program: String,
+    pub(crate) program: Untrusted,
     pub(crate) method: Method,
     pub(crate) threads: Vec<ThreadReport>,
     /// What is not as it should be, a line each.
@@ -30,7 +33,7 @@ pub(crate) struct Report {
 #[derive(Debug, Serialize)]
 pub(crate) struct ThreadReport {
     pub(crate) thread: i32,
-    pub(crate) name: Option<String>,
+    pub(crate) name: Option<Untrusted>,
     /// `x86-64` or `ia32`; nothing where the mode is unknown.
     pub(crate) arch: Option<&'static str>,
     /// The signal that ended the program, in the thread that got it.
@@ -55,14 +58,14 @@ pub(crate) struct FrameReport {
     pub(crate) after_failure: bool,
     /// The path of the file that the code is from, or `[vdso]`, or
     /// `[anonymous]` for code without a file; nothing where there is no code.
-    pub(crate) object: Option<String>,
+    pub(crate) object: Option<Untrusted>,
     /// The pc in the object's link-time addresses.
     #[serde(serialize_with = "optional_hex")]
     pub(crate) object_pc: Option<u64>,
     /// The function, demangled.
-    pub(crate) function: Option<String>,
+    pub(crate) function: Option<Untrusted>,
     /// The function's name in the object, where it was mangled.
-    pub(crate) mangled: Option<String>,
+    pub(crate) mangled: Option<Untrusted>,
     /// Bytes from the function's start to the pc.
     pub(crate) function_offset: Option<u64>,
 }
@@ -215,7 +218,7 @@ impl FrameReport {
         let Some(module) = find(report.lookup()).or_else(|| find(report.pc)) else {
             return (report, None);
         };
-        report.object = Some(module.path.display().to_string());
+        report.object = Some(module.path.as_path().into());
         let trouble = report.name_function(module).err();
         (report, trouble)
     }
@@ -245,13 +248,14 @@ impl FrameReport {
 }
 
 /// The last part of a path.
-pub(crate) fn file_name(path: &str) -> &str {
-    Path::new(path).file_name().and_then(|name| name.to_str()).unwrap_or(path)
+pub(crate) fn file_name(path: &Untrusted) -> Escaped<'_> {
+    let name = Path::new(OsStr::from_bytes(path.as_bytes())).file_name();
+    name.map_or(path.escaped(), escaped)
 }
 
 /// Names a frame. What is wrong with the files of its code goes to `troubles`,
 /// by path.
-fn name(frame: &Frame, target: &Target, troubles: &mut BTreeMap<String, String>) -> FrameReport {
+fn name(frame: &Frame, target: &Target, troubles: &mut BTreeMap<Untrusted, String>) -> FrameReport {
     let (mut report, trouble) = FrameReport::new(frame, |addr| target.modules.find(addr));
     if let (Some(path), Some(trouble)) = (&report.object, trouble) {
         troubles.insert(path.clone(), trouble);
@@ -264,11 +268,11 @@ fn name(frame: &Frame, target: &Target, troubles: &mut BTreeMap<String, String>)
 
 /// What code without a file is called: `[anonymous]` if a just-in-time compiler
 /// made it, or by the kernel's name.
-fn name_of_mapping(mappings: &[Mapping], addr: u64) -> Option<String> {
+fn name_of_mapping(mappings: &[Mapping], addr: u64) -> Option<Untrusted> {
     let mut code = mappings.iter().filter(|mapping| mapping.executable);
     let mapping = code.find(|mapping| mapping.range.contains(&addr))?;
     Some(match &mapping.backing {
-        Backing::Named(name) => String::from_utf8_lossy(name).into_owned(),
+        Backing::Named(name) => name.as_slice().into(),
         _ => "[anonymous]".into(),
     })
 }

@@ -1,6 +1,6 @@
 //! Stacks as text for people.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::{self, Write};
 
 use crate::stack::report::{FoundBy, FrameReport, Report, ThreadReport, file_name};
@@ -14,7 +14,7 @@ use crate::stack::walk::StackEnd;
 pub(crate) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let count = report.threads.len();
     let threads = if count == 1 { "thread" } else { "threads" };
-    writeln!(out, "process {} ({}), {count} {threads}", report.process, Plain(&report.program))?;
+    writeln!(out, "process {} ({}), {count} {threads}", report.process, report.program)?;
     for thread in &report.threads {
         writeln!(out)?;
         write_thread(out, thread)?;
@@ -28,13 +28,13 @@ pub(crate) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
 ///
 /// As writing to `out`.
 pub(crate) fn write_warnings(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    report.warnings.iter().try_for_each(|warning| writeln!(out, "unwind: {}", Plain(warning)))
+    report.warnings.iter().try_for_each(|warning| writeln!(out, "unwind: {}", warning))
 }
 
 fn write_thread(out: &mut impl Write, thread: &ThreadReport) -> io::Result<()> {
     write!(out, "thread {}", thread.thread)?;
     if let Some(name) = &thread.name {
-        write!(out, " ({})", Plain(name))?;
+        write!(out, " ({})", name)?;
     }
     if let Some(arch) = thread.arch {
         write!(out, ", {arch}")?;
@@ -63,7 +63,7 @@ pub(crate) fn write_frames(
         writeln!(out, "  #{number:<3} 0x{pc:0width$x}  {found_by:<9}  {}", Place(frame))?;
     }
     let completeness = if end.complete { "complete" } else { "incomplete" };
-    writeln!(out, "  {completeness}: {}", Plain(&end.text))
+    writeln!(out, "  {completeness}: {}", end.text)
 }
 
 /// How a frame was found, marked where that was the second choice.
@@ -86,32 +86,16 @@ struct Place<'a>(&'a FrameReport);
 impl fmt::Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let frame = self.0;
-        let object = frame.object.as_deref().map(file_name);
+        let object = frame.object.as_ref().map(file_name);
         match (&frame.function, object, frame.object_pc) {
             (Some(function), Some(object), _) => {
                 let offset = frame.function_offset.unwrap_or(0);
-                write!(f, "{}+{offset:#x} ({})", Plain(function), Plain(object))
+                write!(f, "{function}+{offset:#x} ({object})")
             }
-            (_, Some(object), Some(pc)) => write!(f, "?? ({}+{pc:#x})", Plain(object)),
-            (_, Some(object), None) => write!(f, "?? ({})", Plain(object)),
+            (_, Some(object), Some(pc)) => write!(f, "?? ({object}+{pc:#x})"),
+            (_, Some(object), None) => write!(f, "?? ({object})"),
             (_, None, _) => f.write_str("??"),
         }
-    }
-}
-
-/// Text from outside without what a terminal takes as a command.
-struct Plain<'a>(&'a str);
-
-impl fmt::Display for Plain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for letter in self.0.chars() {
-            if letter.is_control() {
-                write!(f, "{}", letter.escape_default())?;
-            } else {
-                f.write_char(letter)?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -18,6 +18,7 @@ use crate::stack::built::BuiltTables;
 use crate::target::maps::Mapping;
 use crate::target::memory::TargetMemory;
 use crate::target::registers::{CodeMode, UserRegisters};
+use crate::untrusted::escaped;
 
 /// How many loaded files with SFrame tables are used.
 const MAX_TABLES: usize = 1024;
@@ -123,7 +124,7 @@ impl<'t> Tables<'t> {
                 Ok(Some(section)) => section,
                 Ok(None) => continue,
                 Err(error) => {
-                    tables.warn(&format!("{}: {error}", module.path.display()));
+                    tables.warn(&format!("{}: {error}", escaped(&module.path)));
                     continue;
                 }
             };
@@ -139,7 +140,7 @@ impl<'t> Tables<'t> {
                 Ok(None) => {}
                 Err(error) => {
                     tables
-                        .warn(&format!("{}: .sframe is not used: {error}", module.path.display()));
+                        .warn(&format!("{}: .sframe is not used: {error}", escaped(&module.path)));
                 }
             }
         }
@@ -161,7 +162,7 @@ impl<'t> Tables<'t> {
         for module in modules.iter() {
             let built = module.image.as_ref().ok().and_then(LoadedImage::built_so_far);
             if let Some(Err(error)) = built {
-                let path = module.path.display();
+                let path = escaped(&module.path);
                 self.warn(&format!("{path}: no table is made of .eh_frame: {error}"));
             }
         }

@@ -20,6 +20,7 @@ use crate::target::maps::{Backing, Mapping};
 use crate::target::memory::{CoreMemory, PageCache, ProcessMemory, TargetMemory};
 use crate::target::process::StoppedProcess;
 use crate::target::registers::UserRegisters;
+use crate::untrusted::{Untrusted, escaped};
 
 /// The threads, memory and loaded files of a program at one point of time.
 ///
@@ -30,7 +31,7 @@ pub(crate) struct Target {
     /// The id of the process; 0 where a core file does not say it.
     pub(crate) process: i32,
     /// What the program calls itself.
-    pub(crate) program: String,
+    pub(crate) program: Untrusted,
     pub(crate) threads: Vec<Thread>,
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) modules: Modules,
@@ -45,7 +46,7 @@ pub(crate) struct Target {
 pub(crate) struct Thread {
     pub(crate) id: i32,
     /// What it calls itself, where that is known.
-    pub(crate) name: Option<String>,
+    pub(crate) name: Option<Untrusted>,
     /// The signal that ended the program, in the thread that got it.
     pub(crate) signal: Option<i32>,
     pub(crate) registers: UserRegisters,
@@ -139,7 +140,7 @@ impl Target {
         }
         Ok(Self {
             process: notes.process,
-            program: String::from_utf8_lossy(&notes.program).into_owned(),
+            program: Untrusted::from(&notes.program),
             threads: notes.threads.iter().map(Thread::from).collect(),
             mappings: notes.mappings,
             modules,
@@ -173,14 +174,14 @@ fn read_thread(thread: nix::unistd::Pid) -> Option<Thread> {
 }
 
 /// The name of a task, without the newline behind it.
-fn name_of(task: i32) -> Option<String> {
+fn name_of(task: i32) -> Option<Untrusted> {
     let name = std::fs::read(format!("/proc/{task}/comm")).ok()?;
     let name = name.strip_suffix(b"\n").unwrap_or(&name);
-    Some(String::from_utf8_lossy(name).into_owned())
+    Some(Untrusted::from(name))
 }
 
 fn missing_part(path: &Path, bytes: u64) -> Option<String> {
-    let path = path.display();
+    let path = escaped(path);
     (bytes != 0).then(|| format!("{path} is cut off: {bytes} bytes are missing at its end"))
 }
 

@@ -13,6 +13,7 @@ use crate::sframe_cmd::check::compare::{self, Comparison, Difference, Unreadable
 use crate::sframe_cmd::check::expression::infix;
 use crate::sframe_cmd::format::FormatArg;
 use crate::sframe_cmd::json::hex;
+use crate::untrusted::escaped;
 
 /// What came of a validation of all tables.
 #[derive(Debug, Default)]
@@ -176,7 +177,7 @@ impl Report<'_> {
             Some(format) => format!("a {format} table made of its call frame information"),
             None => "its tables".into(),
         };
-        writeln!(out, "{}: {kind}", self.file.display())?;
+        writeln!(out, "{}: {kind}", escaped(&self.file))?;
         for (table, rows) in self.tables.iter().zip(&self.validation.rows) {
             let header = table.header();
             writeln!(
