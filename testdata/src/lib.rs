@@ -7,6 +7,7 @@
 
 mod cfi_builder;
 mod counting_allocator;
+mod elf_builder;
 mod lbr_hardware;
 mod messages;
 mod perf_recording;
@@ -16,6 +17,7 @@ mod tools;
 
 pub use cfi_builder::{CfiBuilder, Cie};
 pub use counting_allocator::CountingAllocator;
+pub use elf_builder::{ElfBuilder, ElfSection, ElfSegment, note};
 pub use lbr_hardware::{LbrHardware, LbrKind};
 pub use messages::check_messages;
 pub use perf_recording::{PerfRecording, RecordedEvent, perf_file, perf_files, perf_text};

@@ -8,6 +8,8 @@
     reason = "each test file uses a part"
 )]
 
+pub mod resources;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};

@@ -1,0 +1,20 @@
+//! Each reader of the command over constructions that are meant to make it
+//! slow, large or talkative, at one, two and four times some size.
+//!
+//! `cargo test --package unwind-cli --test resources -- --nocapture` prints the
+//! table.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::std_instead_of_alloc,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod elf;
