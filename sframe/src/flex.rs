@@ -64,19 +64,35 @@ impl Fre {
     /// number has no meaning, which for no words at all is the outermost frame.
     ///
     /// In order: the CFA's pair; the RA's pair, or a single zero in its place;
-    /// the FP's pair.
+    /// the FP's pair, or a single zero in its place. A zero may be left out where
+    /// nothing follows it.
     #[must_use]
     pub fn flex(&self) -> Option<FlexRules> {
-        let padding = self.word(2) == Some(0);
+        let is_zero = |at| self.word(at) == Some(0);
         let (ra, fp) = match self.info.word_count() {
             2 => (None, None),
-            4 if !padding => (Some(2), None),
-            5 if padding => (None, Some(3)),
-            6 if !padding => (Some(2), Some(4)),
+            3 if is_zero(2) => (None, None),
+            4 if !is_zero(2) => (Some(2), None),
+            4 if is_zero(3) => (None, None),
+            5 if is_zero(2) => (None, Some(3)),
+            5 if is_zero(4) => (Some(2), None),
+            6 if !is_zero(2) => (Some(2), Some(4)),
             _ => return None,
         };
         let pair = |at: Option<usize>| at.and_then(|at| self.pair(at));
         Some(FlexRules { cfa: self.pair(0)?, ra: pair(ra), fp: pair(fp) })
+    }
+
+    /// Whether the last word of a flexible function's row is a zero in place of a
+    /// pair, which says no more than its absence.
+    pub(crate) fn ends_in_padding(&self) -> bool {
+        let at = match self.info.word_count() {
+            3 => 2,
+            4 if self.word(2) == Some(0) => 3,
+            5 if self.word(2) != Some(0) => 4,
+            _ => return false,
+        };
+        self.word(at) == Some(0)
     }
 
     /// The pair whose control word is at this index.
@@ -118,8 +134,35 @@ mod tests {
             // A zero in place of the RA's pair.
             (&[0x33, 0xf8, 0, 0x33, 0], None, Some(flex(0x33, 0))),
             (&[0x33, 0xf8, 0x02, 0xe8, 0x61, 0], Some(flex(0x02, -24)), Some(flex(0x61, 0))),
+            // A pair behind the zero, however small its numbers are.
+            (&[0x33, 0xf8, 0, 0, 0], None, Some(flex(0, 0))),
         ] {
             assert_eq!(row(words).flex(), Some(FlexRules { cfa, ra, fp }), "{words:x?}");
+        }
+    }
+
+    #[test]
+    fn d3_a_zero_in_place_of_a_pair_may_be_the_last_word() {
+        let cfa = flex(0x39, 40);
+        for (words, ra) in [
+            (&[0x39, 40, 0][..], None),
+            // As libsframe's own writer is given it: zeros for the RA and the FP.
+            (&[0x39, 40, 0, 0], None),
+            (&[0x39, 40, 0x59, 0, 0], Some(flex(0x59, 0))),
+        ] {
+            assert_eq!(row(words).flex(), Some(FlexRules { cfa, ra, fp: None }), "{words:x?}");
+            assert!(row(words).ends_in_padding(), "{words:x?}");
+        }
+        for words in [
+            &[0x39, 40][..],
+            &[0x39, 40, 1],
+            &[0x39, 40, 0x02, 0],
+            &[0x39, 40, 0, 1],
+            &[0x39, 40, 0, 0x33, 0],
+            &[0x39, 40, 0x02, 0, 1],
+            &[0x39, 40, 0x02, 0, 0x33, 0],
+        ] {
+            assert!(!row(words).ends_in_padding(), "{words:x?}");
         }
     }
 

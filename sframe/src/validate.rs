@@ -338,7 +338,12 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
             Ok(_) => {}
         }
         let count = fre.info.word_count();
-        if fde.kind() == FdeKind::Default && count > self.header.meaningful_words() {
+        let is_surplus = match fde.kind() {
+            FdeKind::Default => count > self.header.meaningful_words(),
+            FdeKind::Flexible => fre.ends_in_padding(),
+            FdeKind::Unknown(_) => false,
+        };
+        if is_surplus {
             self.report(function, Fault::SurplusWords { at, count })?;
         }
         if fre.info.mangled_ra() && !fde.dialect.abi.is_aarch64() && !meaningless {

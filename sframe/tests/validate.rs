@@ -366,6 +366,11 @@ fn unusual_rows_are_notes() {
             aarch64.clone().function(bad(vec![Row::sp(0, &[8, -8, -16, 0])])),
             Fault::SurplusWords { at, count: 4 },
         ),
+        (
+            // Zeros in place of the RA's and the FP's rule.
+            SectionBuilder::amd64(3).function(bad(vec![Row::fp(0, &[0x39, 16, 0, 0])]).flexible()),
+            Fault::SurplusWords { at: SectionOffset(28 + 16 + 5), count: 4 },
+        ),
         (v2.clone().function(bad(vec![Row::new(0, 0x81, &[8])])), Fault::SignedRa(at)),
         (
             // RA = rbp

@@ -188,6 +188,10 @@ mod tests {
             (&[0x33, -8, 0, 0x33, 0], "(fp-8) (fp+0) U"),
             (&[0x51, 0, 0x02, -24], "r10+0 u c-24"),
             (&[0x39, 16, 0x59, 0, 0x61, 8], "sp+16 r12+8 r11+0"),
+            // Zeros in place of the RA's and the FP's rule.
+            (&[0x39, 16, 0], "sp+16 u U"),
+            (&[0x39, 40, 0, 0], "sp+40 u U"),
+            (&[0x39, 40, 0x59, 0, 0], "sp+40 u r11+0"),
             (&[], "RA undefined"),
         ] {
             assert_eq!(cells(&amd64, Row::fp(0, words), true).as_deref(), Ok(expected));
