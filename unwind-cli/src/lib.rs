@@ -5,6 +5,7 @@
 //! has what fuzz targets call, and nothing for others.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![allow(
     clippy::std_instead_of_alloc,
     clippy::std_instead_of_core,

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::untrusted::escaped;
+
 /// Smaller files are done at once.
 const LARGE: u64 = 100 << 20;
 
@@ -20,8 +22,8 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{msg} {bar:30} {percent} %")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-        Self(bar.with_style(style).with_message(name))
+        let name = path.file_name().unwrap_or(path.as_os_str());
+        Self(bar.with_style(style).with_message(escaped(name).to_string()))
     }
 
     /// So much of the work is done.

@@ -10,7 +10,7 @@ use object::read::elf::{FileHeader, Sym};
 use object::{Endianness, pod};
 
 use crate::elf::{ElfError, ElfFile, Part, Section};
-use crate::untrusted::Untrusted;
+use crate::untrusted::{Untrusted, plain};
 
 /// How many bytes of a symbol table are read at once: a multiple of the sizes
 /// of both kinds of entry, 16 and 24.
@@ -97,7 +97,8 @@ impl Symbols {
     pub(crate) fn find(&self, file: &ElfFile, addr: u64) -> Option<Function> {
         let symbol = self.find_symbol(addr)?;
         let name = read_name(self.debug_file.as_ref().unwrap_or(file), symbol.name)?;
-        let demangled = std::str::from_utf8(&name).ok().and_then(demangle);
+        // Mangled names are ASCII.
+        let demangled = plain(&name).and_then(demangle);
         let name = Untrusted::from(name);
         let (name, mangled) = match demangled {
             Some(demangled) => (demangled.into(), Some(name)),

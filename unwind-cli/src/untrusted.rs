@@ -129,6 +129,13 @@ impl Bytes for PathBuf {
     }
 }
 
+/// Text of visible ASCII characters and spaces, without a backslash: what needs no escape,
+/// such as numbers and mangled names. `None` if there is anything else in it.
+#[expect(clippy::disallowed_methods, reason = "what it returns is the same when escaped")]
+pub(crate) fn plain(bytes: &[u8]) -> Option<&str> {
+    str::from_utf8(bytes).ok().filter(|text| text.bytes().all(is_plain_ascii))
+}
+
 /// How text from outside is shown that is not kept: a path, an argument.
 pub(crate) fn escaped<T: Bytes + ?Sized>(text: &T) -> Escaped<'_> {
     Escaped { bytes: text.bytes(), limit: usize::MAX }

@@ -21,6 +21,7 @@ use sframe::Sections;
 
 use crate::elf::image::Image;
 use crate::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
+use crate::untrusted::Untrusted;
 
 pub(crate) use crate::elf::error::{ElfError, Part};
 
@@ -55,7 +56,7 @@ pub(crate) struct Section {
 /// A section of SFrame tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SframeSection {
-    pub(crate) name: String,
+    pub(crate) name: Untrusted,
     /// The link-time address of its first byte.
     pub(crate) addr: u64,
     pub(crate) bytes: Vec<u8>,
@@ -295,7 +296,7 @@ impl ElfFile {
             .filter(|section| section.name == b".sframe" || section.kind == elf::SHT_GNU_SFRAME)
             .map(|section| {
                 let bytes = self.section_bytes(Part::Sframe, &section)?;
-                let name = String::from_utf8_lossy(&section.name).into_owned();
+                let name = Untrusted::from(section.name.as_slice());
                 Ok(SframeSection { name, addr: section.addr, bytes })
             })
             .collect()

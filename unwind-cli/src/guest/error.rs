@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::guest::registers::MissingRegister;
 use crate::module::ModuleError;
-use crate::untrusted::escaped;
+use crate::untrusted::{Untrusted, escaped};
 
 /// Why a guest's stacks cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ pub(crate) enum GuestError {
         /// Which command.
         command: String,
         /// What QEMU says.
-        text: String,
+        text: Untrusted,
     },
     /// The registers of a vCPU cannot be made out.
     #[error("vCPU {vcpu}: {missing}")]

@@ -63,8 +63,11 @@ impl Qmp {
                 return Ok(value.take());
             }
             if let Some(error) = answer.get("error") {
-                let text = error.get("desc").and_then(Value::as_str).unwrap_or("no reason given");
-                return Err(GuestError::Refused { command: command.into(), text: text.into() });
+                let text = match error.get("desc") {
+                    Some(Value::String(text)) => text.as_str().into(),
+                    _ => "no reason given".into(),
+                };
+                return Err(GuestError::Refused { command: command.into(), text });
             }
             // An event, which nobody waits for.
         }

@@ -13,6 +13,7 @@ use crate::perf_cmd::events::{Event, Events};
 use crate::perf_cmd::pipeline::{Held, Meaning, Sink, Summary};
 use crate::perf_cmd::reader::PerfReader;
 use crate::perf_cmd::threads::Threads;
+use crate::untrusted::escaped;
 
 /// The version of the structure: it rises when a field changes its meaning or
 /// goes.
@@ -106,7 +107,7 @@ pub(crate) struct JsonSink<W> {
 impl<W: Write> JsonSink<W> {
     pub(crate) fn new(out: W, file: &Path) -> io::Result<Self> {
         let mut sink = Self { out, threads: Threads::default() };
-        let file = file.to_string_lossy().into_owned();
+        let file = escaped(file).to_string();
         write_line(&mut sink.out, &Line::Recording { schema: SCHEMA, file })?;
         Ok(sink)
     }

@@ -10,6 +10,7 @@ use crate::perf_cmd::event_desc::Descriptions;
 use crate::perf_cmd::events::Events;
 use crate::perf_cmd::header::{Feature, FileHeader, Section, Start};
 use crate::perf_cmd::{Fault, PerfError};
+use crate::untrusted::escaped;
 
 /// Records that a tool writes.
 pub(super) mod tool_record {
@@ -385,7 +386,7 @@ fn words(bytes: &[u8], endian: Endian) -> Vec<u64> {
 /// The text in front of the first zero.
 fn text(bytes: &[u8]) -> String {
     let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
-    String::from_utf8_lossy(text).into()
+    escaped(text).to_string()
 }
 
 /// Fills `buf`. Returns whether the input has that much.

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use unwind_perf::record::{Comm, Lifecycle, RecordType, Task};
 
 use crate::perf_cmd::pipeline::Held;
+use crate::untrusted::escaped;
 
 /// Names are kept for this many threads; more do not live at once.
 const MAX_THREADS: usize = 1 << 20;
@@ -29,7 +30,7 @@ impl Threads {
             RecordType::COMM => {
                 if let Ok(comm) = Comm::decode(&record, held.format) {
                     let name = comm.name.get(..MAX_NAME).unwrap_or(comm.name);
-                    self.set(comm.task.tid, String::from_utf8_lossy(name).into());
+                    self.set(comm.task.tid, escaped(name).to_string().into());
                 }
             }
             RecordType::FORK | RecordType::EXIT => {

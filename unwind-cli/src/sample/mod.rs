@@ -171,12 +171,12 @@ impl SampleChild {
 
     /// Waits until the threads are parked.
     fn parked(&mut self) -> Result<Vec<ParkedThread>, Error> {
-        let mut line = String::new();
+        let mut line = Vec::new();
         if let Some(stdout) = self.child.stdout.as_mut() {
-            let result = BufReader::new(stdout).read_line(&mut line);
+            let result = BufReader::new(stdout).read_until(b'\n', &mut line);
             result.map_err(|error| SampleError::Io { error })?;
         }
-        match serde_json::from_str::<Message>(&line) {
+        match serde_json::from_slice::<Message>(&line) {
             Ok(Ok(parked)) => Ok(parked),
             Ok(Err(text)) => Err(SampleError::NotParked(text).into()),
             Err(_) => Err(SampleError::ChildStart { status: self.end()? }.into()),

@@ -13,6 +13,7 @@ use crate::sframe_cmd::{
     json::hex,
     rules::Rules,
 };
+use crate::untrusted::escaped;
 
 /// Print the row that covers each address, or why there is none.
 ///
@@ -88,7 +89,7 @@ fn write_json(out: &mut impl Write, file: &SframeFile, answers: &[Answer]) -> io
         file: String,
         addresses: &'a [Answer],
     }
-    let file = file.path.to_string_lossy().into_owned();
+    let file = escaped(&file.path).to_string();
     let answers = Answers { schema: SCHEMA, file, addresses: answers };
     serde_json::to_writer_pretty(&mut *out, &answers)?;
     writeln!(out)

@@ -10,6 +10,8 @@ use crate::elf::SframeSection;
 use crate::sframe_cmd::{
     dump::flag_names, file::SframeFile, notation::Cells, shared_rows::RowsLeft,
 };
+use crate::untrusted::Untrusted;
+use crate::untrusted::escaped;
 
 /// The version of the structure: it rises when a field changes its meaning or
 /// goes.
@@ -21,7 +23,7 @@ pub(crate) fn write(out: &mut impl Write, file: &SframeFile) -> io::Result<u64> 
     let faults = Cell::new(0);
     let json = File {
         schema: SCHEMA,
-        file: file.path.to_string_lossy().into_owned(),
+        file: escaped(&file.path).to_string(),
         relocatable: file.relocatable,
         tables: Tables { file, faults: &faults },
     };
@@ -97,7 +99,7 @@ impl<'a> Tables<'a> {
 
 #[derive(Serialize)]
 struct Table<'a> {
-    section: &'a str,
+    section: &'a Untrusted,
     #[serde(flatten)]
     contents: Option<Contents<'a>>,
     error: Option<String>,

@@ -18,6 +18,7 @@ use crate::sframe_cmd::SframeError;
 use crate::sframe_cmd::check::percent;
 use crate::sframe_cmd::format::FormatArg;
 use crate::sframe_cmd::shared_rows::RowsLeft;
+use crate::untrusted::escaped;
 
 /// Show how large tables are, and what is in them.
 ///
@@ -147,7 +148,7 @@ impl Statistics {
         let path = &args.file;
         let mut statistics = Self {
             schema: SCHEMA,
-            file: path.to_string_lossy().into_owned(),
+            file: escaped(path).to_string(),
             sections: sizes(file)?,
             entries: 0,
             code_bytes: 0,

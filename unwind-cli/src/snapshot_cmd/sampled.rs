@@ -1,6 +1,7 @@
 //! Snapshots by the kernel's sampling of programs that run on.
 
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt as _;
 use std::thread::sleep;
 
 use unwind_snapshot::{Snapshot, Writer};
@@ -12,6 +13,7 @@ use crate::snapshot_cmd::sample::{self, What};
 use crate::snapshot_cmd::spaces::Spaces;
 use crate::snapshot_cmd::{Args, LOOK_EVERY, SnapshotError, failed};
 use crate::target::maps::{self, Backing};
+use crate::untrusted::plain;
 
 /// Samples the program and writes what came; returns how many snapshots.
 ///
@@ -59,7 +61,7 @@ fn open(attr: &Attr, pid: Option<i32>) -> Result<Vec<event::Event>, SnapshotErro
             let names = list
                 .into_iter()
                 .flatten()
-                .filter_map(|entry| entry.ok()?.file_name().into_string().ok()?.parse().ok());
+                .filter_map(|entry| plain(entry.ok()?.file_name().as_bytes())?.parse().ok());
             names.collect()
         }
     };

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use memchr::{memchr, memmem};
 
+use crate::untrusted::plain;
+
 /// One range of the target's address space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mapping {
@@ -85,7 +87,7 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
     let id = FileId {
         major: u32::try_from(hex(major)?).ok()?,
         minor: u32::try_from(hex(minor)?).ok()?,
-        inode: std::str::from_utf8(inode).ok()?.parse().ok()?,
+        inode: plain(inode)?.parse().ok()?,
     };
     let start_of_name = name.iter().position(|&byte| byte != b' ').unwrap_or(name.len());
     Some(Mapping {
@@ -128,7 +130,7 @@ fn split_at_byte(text: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
 }
 
 fn hex(digits: &[u8]) -> Option<u64> {
-    u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()
+    u64::from_str_radix(plain(digits)?, 16).ok()
 }
 
 #[cfg(test)]

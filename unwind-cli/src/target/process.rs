@@ -7,7 +7,9 @@
 //! when the process is let go.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
@@ -22,6 +24,7 @@ use crate::error::Error;
 use crate::target::registers::UserRegisters;
 use crate::target::status::Status;
 use crate::target::tracee::{self, Report};
+use crate::untrusted::plain;
 
 /// How long all threads together may take to stop. One that sleeps where
 /// signals cannot wake it, such as the parent in `vfork`, does not stop at all.
@@ -177,8 +180,9 @@ impl StoppedProcess {
             Err(error) => return Err(Error::Read { path: path.into(), error }),
         };
         // An entry that cannot be read is a thread that has ended.
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        Ok(names.filter_map(|name| name.parse().ok().map(Pid::from_raw)).collect())
+        let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+        let id = |name: OsString| plain(name.as_bytes())?.parse().ok();
+        Ok(names.filter_map(id).map(Pid::from_raw).collect())
     }
 
     /// Begins to trace a thread and asks it to stop; `false` if it has ended.
@@ -306,6 +310,6 @@ impl Drop for StoppedProcess {
 
 /// The value of `kernel.yama.ptrace_scope`, where the kernel has it.
 fn ptrace_scope() -> Option<u8> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?;
-    text.trim().parse().ok()
+    let text = std::fs::read("/proc/sys/kernel/yama/ptrace_scope").ok()?;
+    plain(text.trim_ascii())?.parse().ok()
 }

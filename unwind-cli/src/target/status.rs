@@ -4,6 +4,8 @@ use std::io;
 
 use memchr::{memchr, memchr_iter, memrchr};
 
+use crate::untrusted::plain;
+
 /// The state of one task, as far as it decides whether and how to trace it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Status {
@@ -38,14 +40,14 @@ impl Status {
     }
 
     fn parse(status: &[u8], stat: &[u8]) -> Option<Self> {
-        let number = |name| std::str::from_utf8(field(status, name)?).ok()?.parse().ok();
+        let number = |name| plain(field(status, name)?)?.parse().ok();
         // Real, effective, saved and file system id.
-        let users = std::str::from_utf8(field(status, "Uid")?).ok()?;
+        let mut users = field(status, "Uid")?.split(u8::is_ascii_whitespace);
         Some(Self {
             process: number("Tgid")?,
             state: *field(status, "State")?.first()?,
             tracer: number("TracerPid")?,
-            user: users.split_ascii_whitespace().nth(1)?.parse().ok()?,
+            user: plain(users.nth(1)?)?.parse().ok()?,
             is_kernel_thread: flags(stat)? & PF_KTHREAD != 0,
         })
     }
@@ -58,7 +60,7 @@ const PF_KTHREAD: u32 = 0x0020_0000;
 /// may hold anything, so the count starts behind its last parenthesis.
 fn flags(stat: &[u8]) -> Option<u32> {
     let behind_name = stat.get(memrchr(b')', stat)?.checked_add(1)?..)?;
-    std::str::from_utf8(behind_name).ok()?.split_ascii_whitespace().nth(6)?.parse().ok()
+    plain(behind_name.trim_ascii())?.split(' ').nth(6)?.parse().ok()
 }
 
 /// The value on the line `Name:\tvalue`.

@@ -244,7 +244,7 @@ impl Report<'_> {
         let tables = self.tables.iter().zip(&self.validation.rows);
         Json {
             schema: SCHEMA,
-            file: self.file.to_string_lossy().into_owned(),
+            file: escaped(&self.file).to_string(),
             built: self.built,
             tables: tables
                 .map(|(table, &rows)| JsonTable {
