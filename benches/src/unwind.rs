@@ -78,7 +78,7 @@ impl<const ROWS: usize> CachedUnwind<ROWS> {
         let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
         let mut walk = walker.frames(regs, &mut memory);
         let frames = walk.by_ref().map(|frame| frame.pc.addr().get()).collect();
-        (frames, walk.end().is_some_and(|end| end.is_complete()))
+        (frames, walk.is_complete())
     }
 
     /// Why the last walk has no more frames.

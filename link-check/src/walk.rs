@@ -66,7 +66,7 @@ pub fn walk_64(
         seen((frame.cfa, frame.sp, frames.table_errors()));
     }
     if let Some(end) = frames.end() {
-        seen((end.is_complete(), end.is_retryable()));
+        seen((end.is_outermost(), end.is_retryable()));
     }
 }
 

@@ -52,8 +52,10 @@ fn every_field_is_there_and_of_its_kind() {
             keys(frame),
             [
                 "after_failure",
+                "after_gap",
                 "exact",
                 "found_by",
+                "fp_assumed",
                 "function",
                 "function_offset",
                 "mangled",
@@ -64,7 +66,9 @@ fn every_field_is_there_and_of_its_kind() {
             ]
         );
         assert_eq!(frame["exact"], number == 0);
-        assert_eq!(frame["after_failure"], false);
+        for mark in ["after_failure", "after_gap", "fp_assumed"] {
+            assert_eq!(frame[mark], false);
+        }
         assert!(hex(&frame["sp"]) > last_sp, "{frame:#}");
         last_sp = hex(&frame["sp"]);
         assert_eq!(hex(&frame["pc"]) & 0xfff, hex(&frame["object_pc"]) & 0xfff);
@@ -95,6 +99,8 @@ fn the_help_describes_each_field_and_each_value() {
         "exact",
         "found_by",
         "after_failure",
+        "after_gap",
+        "fp_assumed",
         "object",
         "object_pc",
         "function",

@@ -124,6 +124,17 @@ pub trait Arch {
         VirtAddr::new(sp)
     }
 
+    /// How many bytes below the stack pointer code may keep its own data, which
+    /// nothing that interrupts it overwrites: the ABI's red zone, 128 for the user code
+    /// of x86-64. None by default, as for code that interrupts share a stack with.
+    ///
+    /// A row of the sampled frame may say that a register was saved there; a walk
+    /// believes the slot only if it lies in this zone.
+    #[inline]
+    fn red_zone(&self) -> u64 {
+        0
+    }
+
     /// The registers that a signal interrupted, read from the context that the
     /// kernel left for the trampoline at `pc` with this `sp`; `None` if there
     /// is no such trampoline.

@@ -1,5 +1,5 @@
 //! A walk along a chain of frame pointers: the fast twin of [`crate::step`] where
-//! the row of all frames is [`ShortRow::FRAME_POINTER`].
+//! the row of all frames is that of a frame pointer.
 
 use core::hint::cold_path;
 
@@ -7,15 +7,15 @@ use crate::short_walk::{Log, ShortWalk, Stop};
 use crate::{Arch, FramePc, Memory, ShortRow, TargetCode, VirtAddr};
 
 impl ShortWalk<u64> {
-    /// Goes on to callers along the chain, to CFAs up to `highest_cfa`, as
-    /// [`run`](Self::run) does.
+    /// Follows the chain to callers, to CFAs up to `highest_cfa`, as
+    /// [`run`](Self::run) does. `row` is the one of all frames.
     #[inline(never)]
     pub(crate) fn follow_chain<A: Arch, T: TargetCode, M: Memory, L: Log>(
         &mut self,
         arch: &A,
         code: &mut T,
         mem: &mut M,
-        highest_cfa: u64,
+        (row, highest_cfa): (ShortRow, u64),
         (room, log): (&mut [L::Entry], &mut L),
     ) -> usize {
         let slot = A::WORD.bytes();
@@ -37,7 +37,7 @@ impl ShortWalk<u64> {
             }
             // Not above the highest, so nothing wraps.
             let cfa = fp.wrapping_add(pair);
-            *entry = L::entry(addr, cfa, caller_fp, ShortRow::FRAME_POINTER);
+            *entry = L::entry(addr, cfa, caller_fp, row);
             let ra_slot = arch.stack_addr(fp.wrapping_add(slot));
             let real = code.real_return(addr, Some(ra_slot));
             if real.is_none() && !code.is_code(FramePc::Return(addr).lookup_addr()) {
@@ -96,7 +96,13 @@ mod tests {
         ] {
             let mut walk = ShortWalk { at: 0x1000, fp, is_by_fp: false, stop: Stop::Other };
             let (mut room, code) = ([0; 8], &mut AnyCode);
-            let found = walk.follow_chain(&Toy, code, mem, highest_cfa, (&mut room, &mut Pcs));
+            let found = walk.follow_chain(
+                &Toy,
+                code,
+                mem,
+                (ShortRow::FRAME_POINTER, highest_cfa),
+                (&mut room, &mut Pcs),
+            );
             assert_eq!((found, walk.is_by_fp), (steps, steps != 0), "{fp:#x}, {highest_cfa:#x}");
             let pcs = [0x11, 0x22, 0x33];
             let from = if fp == 0x1010 { 1 } else { 0 };

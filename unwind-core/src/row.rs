@@ -256,6 +256,7 @@ impl Row {
     const SIGNAL: u8 = 1;
     const CONTEXT: u8 = 2;
     const SIGNED_RA: u8 = 4;
+    const GUESS: u8 = 8;
 
     /// A row with these rules, for an ordinary frame, found by a
     /// [`Table`](Origin::Table).
@@ -308,6 +309,16 @@ impl Row {
     #[must_use]
     pub const fn with_signed_ra(mut self) -> Self {
         self.flags |= Self::SIGNED_RA;
+        self
+    }
+
+    /// The same row, which may lead past callers: neither a table nor the instructions
+    /// prove that it is the frame's own. A walk marks the frame that such a row leads
+    /// to, and the stack does not count as complete.
+    #[inline]
+    #[must_use]
+    pub const fn with_guess(mut self) -> Self {
+        self.flags |= Self::GUESS;
         self
     }
 
@@ -389,6 +400,13 @@ impl Row {
         self.flags & Self::SIGNED_RA != 0
     }
 
+    /// Whether the row may lead past callers.
+    #[inline]
+    #[must_use]
+    pub const fn is_guess(&self) -> bool {
+        self.flags & Self::GUESS != 0
+    }
+
     /// Whether there is no caller.
     #[inline]
     #[must_use]
@@ -413,6 +431,7 @@ impl fmt::Debug for Row {
             .field("signal", &self.is_signal())
             .field("context_only", &self.is_context_only())
             .field("signed_ra", &self.is_ra_signed())
+            .field("guess", &self.is_guess())
             .field("origin", &self.origin)
             .finish()
     }
@@ -458,6 +477,9 @@ mod tests {
         assert!(marked.is_signal() && !marked.is_ra_signed() && !marked.is_context_only());
         assert_eq!((marked.cfa(), marked.origin()), (plain.cfa(), Origin::Host));
         assert!(plain.with_signed_ra().is_ra_signed() && !plain.is_ra_signed());
+        let guess = marked.with_guess();
+        assert!(guess.is_guess() && guess.is_signal() && !marked.is_guess());
+        assert_eq!((guess.cfa(), guess.origin()), (plain.cfa(), Origin::Host));
     }
 
     #[test]

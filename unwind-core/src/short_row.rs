@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Base, CfaRule, Origin, RegRule, Row, WordSize};
+use crate::{Base, CfaRule, Origin, Provenance, RegRule, Row, WordSize};
 
 /// A row of an ordinary frame: the CFA lies a stack slot or more above the stack
 /// or frame pointer, the return address just below the CFA, and the frame
@@ -25,7 +25,7 @@ pub struct ShortRow {
     shape: u32,
     /// | bits | meaning |
     /// |---|---|
-    /// | 0-7 | the code of the [`Origin`] |
+    /// | 0-7 | how the caller is found, as [`Provenance`] has it: the code of the [`Origin`], and whether callers may be missing |
     /// | 8-15 | how far below the return address the frame pointer is saved, in slots; 0 if it is unchanged |
     rest: u16,
 }
@@ -50,11 +50,15 @@ impl ShortRow {
     /// No row.
     pub(crate) const NONE: Self = Self { shape: Self::NOT_PLAIN, rest: 0 };
 
-    /// That of code of which nothing is known but that it keeps a frame pointer:
-    /// the pointer leads to the caller's, above which is the return address. It
-    /// is the same for stack slots of either size.
+    /// That of code which is only supposed to keep a frame pointer: the pointer leads
+    /// to the caller's, above which is the return address. It is a
+    /// [guess](Row::is_guess), and the same for stack slots of either size.
     pub const FRAME_POINTER: Self =
-        Self { shape: Self::OF_CHAIN | 2, rest: Self::rest(1, Origin::FramePointer) };
+        Self { shape: Self::OF_CHAIN | 2, rest: Self::rest(1, Origin::FramePointer, true) };
+
+    /// The same of code that is known to keep a frame pointer.
+    pub const TRUSTED_FRAME_POINTER: Self =
+        Self { shape: Self::OF_CHAIN | 2, rest: Self::rest(1, Origin::FramePointer, false) };
 
     /// The short form of a row, if it has one where stack slots are of this
     /// size.
@@ -64,7 +68,7 @@ impl ShortRow {
         if row.is_outermost() {
             let is_plain = *row == Row::outermost().with_origin(row.origin());
             let shape = Self::NOT_PLAIN | Self::OUTERMOST;
-            return is_plain.then_some(Self { shape, rest: Self::rest(0, row.origin()) });
+            return is_plain.then_some(Self { shape, rest: Self::rest(0, row.origin(), false) });
         }
         let (base, cfa_offset) = match row.cfa() {
             CfaRule::Offset(Base::Sp, offset) => (0, offset),
@@ -93,18 +97,18 @@ impl ShortRow {
             (base, _) => base,
         };
         let is_short = is_plain && (1..Self::CFA_SLOTS_END).contains(&cfa_slots);
-        let rest = Self::rest(fp_slots, row.origin());
+        let rest = Self::rest(fp_slots, row.origin(), row.is_guess());
         is_short.then_some(Self { shape: base | cfa_slots, rest })
     }
 
-    const fn rest(fp_slots: u8, origin: Origin) -> u16 {
-        u16::from_le_bytes([origin.code(), fp_slots])
+    const fn rest(fp_slots: u8, origin: Origin, is_guess: bool) -> u16 {
+        u16::from_le_bytes([Provenance::of_row(origin, is_guess).bits(), fp_slots])
     }
 
     /// The row in full; `None` of an entry without one.
     #[must_use]
     pub(crate) fn row(self, word: WordSize) -> Option<Row> {
-        let origin = Origin::from_code(self.origin_code());
+        let origin = self.provenance().origin();
         if self.is_outermost() {
             return Some(Row::outermost().with_origin(origin));
         }
@@ -123,7 +127,8 @@ impl ShortRow {
             }
         };
         let ra = RegRule::AtCfa(Self::ra_at_cfa(word));
-        Some(Row::new(cfa, ra, fp).with_origin(origin))
+        let row = Row::new(cfa, ra, fp).with_origin(origin);
+        Some(if self.provenance().is_after_gap() { row.with_guess() } else { row })
     }
 
     const fn ra_at_cfa(word: WordSize) -> i32 {
@@ -203,11 +208,11 @@ impl ShortRow {
         self.rest < 1 << 8
     }
 
-    /// The code of the origin.
+    /// How a caller that it leads to is found.
     #[inline]
-    pub(crate) const fn origin_code(self) -> u8 {
-        let [origin, _] = self.rest.to_le_bytes();
-        origin
+    pub(crate) const fn provenance(self) -> Provenance {
+        let [bits, _] = self.rest.to_le_bytes();
+        Provenance::from_bits(bits)
     }
 
     /// Whether it was used since all of its set had been.
@@ -259,7 +264,8 @@ impl fmt::Debug for ShortRow {
             .field("from_fp", &self.is_from_fp())
             .field("cfa_slots", &self.cfa_slots())
             .field("fp_slots", &self.fp_slots())
-            .field("origin", &Origin::from_code(self.origin_code()))
+            .field("origin", &self.provenance().origin())
+            .field("guess", &self.provenance().is_after_gap())
             .finish()
     }
 }
@@ -273,9 +279,14 @@ mod tests {
         for (word, cfa, ra, fp) in [(WordSize::Four, 8, -4, -8), (WordSize::Eight, 16, -8, -16)] {
             let row = Row::new(CfaRule::fp(cfa), RegRule::AtCfa(ra), RegRule::AtCfa(fp));
             let row = row.with_origin(Origin::FramePointer);
-            let short = ShortRow::new(&row, word).unwrap();
-            assert_eq!(short.to_bits(), ShortRow::FRAME_POINTER.to_bits());
-            assert_eq!(ShortRow::FRAME_POINTER.row(word), Some(row));
+            for (row, expected) in [
+                (row.with_guess(), ShortRow::FRAME_POINTER),
+                (row, ShortRow::TRUSTED_FRAME_POINTER),
+            ] {
+                let short = ShortRow::new(&row, word).unwrap();
+                assert_eq!(short.to_bits(), expected.to_bits());
+                assert_eq!(expected.row(word), Some(row));
+            }
         }
     }
 
@@ -319,7 +330,7 @@ mod tests {
             for (fp, slots) in [(RegRule::Same, 0), (SAVED, 1), (RegRule::AtCfa(-0x800), 0xff)] {
                 let row = short(CfaRule::fp(0x1000), fp, origin);
                 assert_eq!((row.keeps_fp(), row.fp_slots()), (slots == 0, slots), "{origin:?}");
-                assert_eq!(row.origin_code(), origin.code());
+                assert_eq!(row.provenance(), Provenance::of_row(origin, false));
             }
         }
     }

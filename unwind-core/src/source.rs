@@ -2,7 +2,7 @@
 
 use core::convert::Infallible;
 
-use crate::{Arch, FramePc, KeptRow, Memory, Row, VirtAddr};
+use crate::{Arch, FramePc, KeptRow, Memory, Row, ShortRow, VirtAddr};
 
 /// What a source may look at to find the row of one frame.
 #[derive(Clone, Copy, Debug)]
@@ -41,10 +41,10 @@ pub trait RowSource<A: Arch> {
     /// What is wrong with a malformed table.
     type Error: TableError;
 
-    /// Whether the row of all frames is the one of a frame pointer,
-    /// [`ShortRow::FRAME_POINTER`](crate::ShortRow::FRAME_POINTER): a walk then follows
-    /// the chain without asking.
-    const IS_CHAIN: bool = false;
+    /// The row of all frames where that is one of a frame pointer,
+    /// [`ShortRow::FRAME_POINTER`] or [`ShortRow::TRUSTED_FRAME_POINTER`]: a walk then
+    /// follows the chain without asking.
+    const CHAIN: Option<ShortRow> = None;
 
     /// Whether it covers no frame: a walk then does without it.
     const IS_EMPTY: bool = false;
@@ -124,7 +124,7 @@ pub trait RowSource<A: Arch> {
 
 impl<A: Arch, S: RowSource<A> + ?Sized> RowSource<A> for &mut S {
     type Error = S::Error;
-    const IS_CHAIN: bool = S::IS_CHAIN;
+    const CHAIN: Option<ShortRow> = S::CHAIN;
     const IS_EMPTY: bool = S::IS_EMPTY;
 
     #[inline]

@@ -69,7 +69,10 @@ pub enum StepError {
         /// The stack pointer.
         sp: u64,
     },
-    /// The row needs a register whose value is not known in this frame.
+    /// The row needs a register whose value is not known in this frame. A frame
+    /// pointer is unknown where an earlier row says that it cannot be recovered; one
+    /// whose save slot could not be read ends the walk with
+    /// [`Unreadable`](Self::Unreadable) of that slot.
     UnknownRegister(Base),
     /// An address that the row computes leaves the address space.
     Overflow,
@@ -145,14 +148,80 @@ pub(crate) struct Caller {
     pub(crate) ra: u64,
     /// Where it was saved, if in memory.
     pub(crate) ra_slot: Option<VirtAddr>,
-    /// The caller's frame pointer, if known.
-    pub(crate) fp: Option<u64>,
+    /// The caller's frame pointer.
+    pub(crate) fp: FramePointer,
+    /// The row says that the frame pointer was saved below the stack pointer. It could
+    /// not be read there, and was taken as unchanged.
+    pub(crate) is_fp_assumed: bool,
+}
+
+/// The frame pointer of a frame, or why it is not known. A step can do without it, so
+/// the reason is kept until a row needs the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FramePointer {
+    Known(u64),
+    /// A row says that it cannot be recovered, or the sample does not have it.
+    Undefined,
+    /// It was saved here, which can never be read.
+    Invalid(VirtAddr),
+    /// It was saved here, which may be readable at another time.
+    NotResident(VirtAddr),
+    /// Its rule needs this register, whose value is not known.
+    NeedsRegister(Base),
+    /// Its rule leaves the address space.
+    Overflow,
+}
+
+const _: () = assert!(size_of::<FramePointer>() == size_of::<Option<u64>>(), "kept in a walk");
+
+impl FramePointer {
+    /// Of registers that may not have it.
+    #[inline]
+    pub(crate) const fn new(value: Option<u64>) -> Self {
+        match value {
+            Some(value) => Self::Known(value),
+            None => Self::Undefined,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn value(self) -> Option<u64> {
+        match self {
+            Self::Known(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The value, or why a row that needs it as `base` cannot be applied.
+    fn get(self, base: Base) -> Result<u64, StepError> {
+        Err(match self {
+            Self::Known(value) => return Ok(value),
+            Self::Undefined => StepError::UnknownRegister(base),
+            Self::Invalid(addr) => StepError::Unreadable { addr, error: ReadError::Invalid },
+            Self::NotResident(addr) => {
+                StepError::Unreadable { addr, error: ReadError::NotResident }
+            }
+            Self::NeedsRegister(base) => StepError::UnknownRegister(base),
+            Self::Overflow => StepError::Overflow,
+        })
+    }
+
+    /// What was saved at `addr`.
+    const fn saved(addr: VirtAddr, word: Result<u64, ReadError>) -> Self {
+        match word {
+            Ok(value) => Self::Known(value),
+            Err(ReadError::Invalid) => Self::Invalid(addr),
+            Err(ReadError::NotResident) => Self::NotResident(addr),
+        }
+    }
 }
 
 /// One frame, with what its registers are read through.
 pub(crate) struct Stepper<'a, A: Arch, M> {
     pub(crate) arch: &'a A,
     pub(crate) frame: FrameContext<'a, A::Regs>,
+    /// The frame pointer, with the reason if it is not known.
+    pub(crate) fp: FramePointer,
     pub(crate) stack_end: Option<u64>,
     pub(crate) mem: &'a mut M,
 }
@@ -179,8 +248,10 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         if ra == 0 {
             return Ok(Step::ZeroReturnAddress { cfa });
         }
-        let fp = self.caller_fp(row.fp(), cfa)?;
-        Ok(Step::Caller(Caller { cfa, ra, ra_slot, fp }))
+        // The CFA and the return address are the caller: it does not take its frame
+        // pointer to go there.
+        let (fp, is_fp_assumed) = self.caller_fp(row.fp(), cfa);
+        Ok(Step::Caller(Caller { cfa, ra, ra_slot, fp, is_fp_assumed }))
     }
 
     fn cfa(&mut self, rule: CfaRule) -> Result<u64, StepError> {
@@ -252,30 +323,63 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
     /// pointer keeps none: a row that says so would make up a pc.
     fn check_keeps_return_address(&self, base: Base) -> Result<(), StepError> {
         let is_sp = base == Base::Sp || Some(base) == A::SP.map(Base::Reg);
-        let is_fp = base == Base::Fp || Some(base) == A::FP.map(Base::Reg);
-        if is_sp || is_fp && self.frame.registers.is_none() {
+        if is_sp || self.is_fp(base) && self.frame.registers.is_none() {
             return Err(StepError::BadRule);
         }
         Ok(())
     }
 
-    fn caller_fp(&mut self, rule: RegRule, cfa: u64) -> Result<Option<u64>, StepError> {
-        match rule {
-            RegRule::Same => Ok(self.frame.fp),
-            RegRule::Undefined => Ok(None),
-            RegRule::AtCfa(offset) => self.load(cfa, offset).map(|(fp, _)| Some(fp)),
-            RegRule::AtReg(base, offset) => {
-                let value = self.register(base)?;
-                self.load(value, offset).map(|(fp, _)| Some(fp))
+    /// The caller's frame pointer, and whether it was taken as unchanged against the
+    /// rule.
+    fn caller_fp(&mut self, rule: RegRule, cfa: u64) -> (FramePointer, bool) {
+        let (value, offset, is_saved) = match rule {
+            RegRule::Same => return (self.fp, false),
+            RegRule::Undefined => return (FramePointer::Undefined, false),
+            RegRule::AtCfa(offset) => (cfa, offset, true),
+            RegRule::Cfa(offset) => (cfa, offset, false),
+            RegRule::AtReg(base, offset) | RegRule::Reg(base, offset) => {
+                let is_saved = matches!(rule, RegRule::AtReg(..));
+                match self.register(base) {
+                    Ok(value) => (value, offset, is_saved),
+                    Err(_) if self.is_fp(base) => return (self.fp, false),
+                    Err(_) => return (FramePointer::NeedsRegister(base), false),
+                }
             }
-            RegRule::Cfa(offset) => {
-                A::WORD.offset(cfa, offset).map(Some).ok_or(StepError::Overflow)
-            }
-            RegRule::Reg(base, offset) => {
-                let value = self.register(base)?;
-                A::WORD.offset(value, offset).map(Some).ok_or(StepError::Overflow)
-            }
+        };
+        match A::WORD.offset(value, offset) {
+            None => (FramePointer::Overflow, false),
+            Some(value) if !is_saved => (FramePointer::Known(value), false),
+            Some(at) => self.saved_fp(at),
         }
+    }
+
+    /// The frame pointer that the row says was saved at `at`, a stack pointer's value.
+    ///
+    /// Compilers do not say that a register was restored, only that its slot is still
+    /// where it was. After `pop rbp` that slot lies below the stack pointer: the
+    /// register has the caller's value again, and the slot too until something else is
+    /// written there. A function that calls none may also save it below the stack
+    /// pointer and change it; so the slot is read where nothing overwrites it, in the
+    /// red zone.
+    fn saved_fp(&mut self, at: u64) -> (FramePointer, bool) {
+        let addr = self.arch.stack_addr(at);
+        let below = self.frame.sp.checked_sub(at).filter(|below| *below != 0);
+        match below {
+            // Only registers that are all known can have been restored.
+            Some(below) if self.frame.registers.is_some() => {
+                let is_kept = below <= self.arch.red_zone();
+                match is_kept.then(|| self.mem.read_word(addr, A::WORD)) {
+                    Some(Ok(value)) => (FramePointer::Known(value), false),
+                    _ => (self.fp, true),
+                }
+            }
+            _ => (FramePointer::saved(addr, self.mem.read_word(addr, A::WORD)), false),
+        }
+    }
+
+    /// Whether a register is the frame pointer.
+    fn is_fp(&self, base: Base) -> bool {
+        base == Base::Fp || Some(base) == A::FP.map(Base::Reg)
     }
 
     /// A register's value in this frame.
@@ -283,9 +387,9 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         let unknown = StepError::UnknownRegister(base);
         match base {
             Base::Sp => Ok(self.frame.sp),
-            Base::Fp => self.frame.fp.ok_or(unknown),
+            Base::Fp => self.fp.get(base),
             Base::Reg(reg) if Some(reg) == A::SP => Ok(self.frame.sp),
-            Base::Reg(reg) if Some(reg) == A::FP => self.frame.fp.ok_or(unknown),
+            Base::Reg(reg) if Some(reg) == A::FP => self.fp.get(base),
             Base::Reg(reg) => self.frame.registers.and_then(|all| all.get(reg)).ok_or(unknown),
         }
     }

@@ -13,6 +13,8 @@ use crate::{Cookie, End, FramePc, Origin, ShortRow, TableError, VirtAddr};
 /// | 3 | the pc is exact, not a return address |
 /// | 4 | the fallback took over from a row that failed |
 /// | 5 | the return address was a trampoline's |
+/// | 6 | callers may be missing before this frame |
+/// | 7 | the frame pointer was taken as unchanged against the row |
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Provenance(u8);
 
@@ -20,6 +22,8 @@ impl Provenance {
     const EXACT: u8 = 1 << 3;
     const FAILURE: u8 = 1 << 4;
     const TRAMPOLINE: u8 = 1 << 5;
+    const GAP: u8 = 1 << 6;
+    const ASSUMED_FP: u8 = 1 << 7;
 
     #[inline]
     pub(crate) const fn new(origin: Origin, pc: FramePc) -> Self {
@@ -27,10 +31,11 @@ impl Provenance {
         Self(origin.code() | exact)
     }
 
-    /// Of a return address that was found by the origin with this code.
+    /// Of a return address to which a row of this origin led.
     #[inline]
-    pub(crate) const fn of_return(origin_code: u8) -> Self {
-        Self(origin_code)
+    pub(crate) const fn of_row(origin: Origin, is_guess: bool) -> Self {
+        let found = Self(origin.code());
+        if is_guess { found.with_gap() } else { found }
     }
 
     /// The byte.
@@ -51,6 +56,14 @@ impl Provenance {
 
     pub(crate) const fn with_trampoline(self) -> Self {
         Self(self.0 | Self::TRAMPOLINE)
+    }
+
+    pub(crate) const fn with_gap(self) -> Self {
+        Self(self.0 | Self::GAP)
+    }
+
+    pub(crate) const fn with_assumed_fp(self) -> Self {
+        Self(self.0 | Self::ASSUMED_FP)
     }
 
     /// Who found the row that led to this frame.
@@ -82,6 +95,25 @@ impl Provenance {
     pub const fn is_behind_trampoline(self) -> bool {
         self.0 & Self::TRAMPOLINE != 0
     }
+
+    /// Whether callers may be missing between the frame before (its callee, as far as
+    /// the walk can tell) and this one: a [guess](crate::Row::is_guess) led here, or the
+    /// fallback after a failure. A stack with such a frame does not count as complete.
+    #[inline]
+    #[must_use]
+    pub const fn is_after_gap(self) -> bool {
+        self.0 & Self::GAP != 0
+    }
+
+    /// Whether the frame pointer was taken as unchanged although the row says that it
+    /// was saved: the slot lies below the stack pointer, where it could not be read or
+    /// is not preserved. It is right after the register was restored, and wrong in the
+    /// rare function that saves it there and changes it.
+    #[inline]
+    #[must_use]
+    pub const fn is_fp_assumed(self) -> bool {
+        self.0 & Self::ASSUMED_FP != 0
+    }
 }
 
 impl fmt::Debug for Provenance {
@@ -91,6 +123,8 @@ impl fmt::Debug for Provenance {
             .field("exact", &self.is_exact())
             .field("after_failure", &self.is_after_failure())
             .field("behind_trampoline", &self.is_behind_trampoline())
+            .field("after_gap", &self.is_after_gap())
+            .field("fp_assumed", &self.is_fp_assumed())
             .finish()
     }
 }
@@ -152,7 +186,7 @@ impl Log for AllFrames {
 
     #[inline]
     fn entry(pc: VirtAddr, _: u64, _: u64, row: ShortRow) -> Entry {
-        Entry::new(pc, Provenance::of_return(row.origin_code()))
+        Entry::new(pc, row.provenance())
     }
 
     #[inline]
@@ -198,13 +232,16 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
         self.end
     }
 
-    /// Whether the last frame is known to be the outermost one.
+    /// Whether these are all frames of the stack: the last one is known to be the
+    /// outermost one, and none comes [after a gap](Provenance::is_after_gap). It looks
+    /// at each frame.
     #[must_use]
     pub fn is_complete(&self) -> bool
     where
         E: TableError,
     {
-        self.end.is_some_and(|end| end.is_complete())
+        self.end.is_some_and(|end| end.is_outermost())
+            && !self.used().iter().any(|entry| entry.provenance.is_after_gap())
     }
 
     /// The kernel entry of which this is the stack, if a delivery had it

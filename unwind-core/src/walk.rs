@@ -36,9 +36,12 @@ pub enum End<E> {
 }
 
 impl<E: TableError> End<E> {
-    /// Whether the last frame is known to be the outermost one.
+    /// Whether the last frame is known to be the outermost one. That alone does not
+    /// make a stack complete: callers may be missing before a frame that comes
+    /// [after a gap](Provenance::is_after_gap). [`UnwindCache::is_complete`] and
+    /// [`Frames::is_complete`] look at both.
     #[must_use]
-    pub const fn is_complete(&self) -> bool {
+    pub const fn is_outermost(&self) -> bool {
         matches!(self, Self::Outermost | Self::ZeroReturnAddress)
     }
 
@@ -170,9 +173,10 @@ where
     F::Error: Into<S::Error>,
     T: TargetCode,
 {
-    /// Goes on by `fallback` where the source has no row, has a malformed one,
+    /// Continues by `fallback` where the source has no row, has a malformed one,
     /// or has one that cannot be applied. Frames found so have a
-    /// [`Provenance`] that says it.
+    /// [`Provenance`] that says it. After a failure of the source's row they come
+    /// [after a gap](Provenance::is_after_gap), whatever the fallback is.
     ///
     /// Absent memory is the exception: it is not a fault of the row, so the
     /// walk ends there and can be tried again.

@@ -53,7 +53,7 @@ fn every_end_of_a_walk_says_something_of_its_own() {
     texts.push(End::<ReadError>::Table(ReadError::Invalid).to_string());
     check_messages(&texts);
     assert_eq!(End::<Infallible>::Step(steps[3]).to_string(), texts[3]);
-    let complete = ends.iter().filter(|end| end.is_complete()).count();
+    let complete = ends.iter().filter(|end| end.is_outermost()).count();
     assert_eq!(complete, 2);
 }
 

@@ -5,7 +5,8 @@
 //! |---|---|
 //! | [`X86_64`] | 64-bit code, 48- or 57-bit addresses |
 //! | [`Ia32`] | 32-bit code, also with segment bases, under a kernel of any width |
-//! | [`FramePointers`] | the row of code that keeps a frame pointer |
+//! | [`FramePointers`] | the row of code that is supposed to keep a frame pointer |
+//! | [`TrustedFramePointers`] | the row of code that is known to keep one |
 //! | [`Prologue`] | the sampled frame's row at a function's entry and exit, from its instructions |
 //! | [`SignalTrampolines`] | signal frames, from the trampoline's instructions |
 //! | [`paging`] | a guest's memory, through its page tables |
@@ -53,7 +54,7 @@ mod sframe_source;
 mod trampoline;
 mod x86_64;
 
-pub use frame_pointer::FramePointers;
+pub use frame_pointer::{FramePointers, TrustedFramePointers};
 pub use ia32::{Ia32, Ia32Regs};
 pub use prologue::Prologue;
 pub use segment::{CodeMode, Descriptor, DescriptorTable, DescriptorTables, Selector};

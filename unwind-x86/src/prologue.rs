@@ -27,6 +27,11 @@ use crate::{Ia32, X86_64};
 /// and the 32-bit forms. Everywhere else it has no row, and neither has it for
 /// a return address. Code is only looked at, never run past a branch, so a
 /// row costs two small reads and a bounded number of steps.
+///
+/// Instructions that lead to a `ret` prove their row, and so do a whole `push rbp; mov
+/// rbp, rsp` where a function may start, a realignment and a linkage table's entry. The
+/// other forms stand at an entry or an exit nearly always, but may stand elsewhere:
+/// their rows are a [guess](Row::is_guess).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Prologue;
 
@@ -107,19 +112,30 @@ impl Code<'_> {
     #[inline(never)]
     fn entry(&self, pc: VirtAddr, behind: &[u8]) -> Option<Row> {
         let at_entry = self.row(0, RegRule::Same);
+        let may_start = Self::may_start(pc, behind);
         let (endbr, rest) = self.skip_endbr();
         if endbr {
-            return Some(at_entry);
+            // Where jumps land inside a function there is one too, but not in front of
+            // the jump of a linkage table: `jmp [slot]` or `bnd jmp [slot]`.
+            let is_linkage = matches!(*rest, [0xff, 0x25, ..] | [0xf2, 0xff, 0x25, ..]);
+            return Some(if is_linkage { at_entry } else { at_entry.with_guess() });
         }
         if let Some(after_push) = rest.strip_prefix(&[PUSH_FP]) {
             let is_frame = self.is_mov_fp_sp(after_push);
-            return (is_frame || Self::may_start(pc, behind)).then_some(at_entry);
+            if is_frame && may_start {
+                return Some(at_entry);
+            }
+            return (is_frame || may_start).then_some(at_entry.with_guess());
         }
         if self.is_mov_fp_sp(rest) {
             let saved = self.slot().wrapping_mul(-2);
-            return Some(self.row(1, RegRule::AtCfa(saved)));
+            let row = self.row(1, RegRule::AtCfa(saved));
+            let is_entry = behind.strip_suffix(&[PUSH_FP]).is_some_and(|before| {
+                Self::may_start(VirtAddr::new(pc.get().wrapping_sub(1)), before)
+            });
+            return Some(if is_entry { row } else { row.with_guess() });
         }
-        (self.is_sub_sp(rest) && Self::may_start(pc, behind)).then_some(at_entry)
+        (self.is_sub_sp(rest) && may_start).then_some(at_entry.with_guess())
     }
 
     /// An entry of a lazy procedure linkage table, which keeps no frame:
@@ -332,7 +348,7 @@ impl Code<'_> {
                 [0xe9, ..] | [0xff, 0x20..=0x27 | 0x60..=0x67 | 0xa0..=0xa7 | 0xe0..=0xe7, ..]
                     if exit.fp.is_some() || is_torn_down =>
                 {
-                    return exit.row(self.slot());
+                    return exit.row(self.slot()).map(Row::with_guess);
                 }
                 _ => code = self.exit_step(&mut exit, code)?,
             }

@@ -87,14 +87,23 @@ pub struct X86_64 {
     /// How far to shift an address left so that only its significant bits
     /// stay.
     unused_bits: u32,
+    /// In bytes.
+    red_zone: u8,
 }
 
 impl X86_64 {
     /// 48-bit addresses: four levels of page tables.
-    pub const FOUR_LEVEL: Self = Self { unused_bits: 16 };
+    pub const FOUR_LEVEL: Self = Self { unused_bits: 16, red_zone: 128 };
 
     /// 57-bit addresses: five levels of page tables.
-    pub const FIVE_LEVEL: Self = Self { unused_bits: 7 };
+    pub const FIVE_LEVEL: Self = Self { unused_bits: 7, red_zone: 128 };
+
+    /// The same for code without a red zone, as a kernel's, whose stack interrupts
+    /// write to just below the stack pointer. User code has the ABI's of 128 bytes.
+    #[must_use]
+    pub const fn without_red_zone(self) -> Self {
+        Self { red_zone: 0, ..self }
+    }
 
     /// Whether an address is one: its unused high bits repeat the highest used
     /// one.
@@ -132,6 +141,11 @@ impl Arch for X86_64 {
     #[inline]
     fn is_plain_code_addr(&self, pc: u64) -> bool {
         pc.wrapping_sub(1) < (1 << 47) - 1
+    }
+
+    #[inline]
+    fn red_zone(&self) -> u64 {
+        self.red_zone.into()
     }
 
     fn signal_context<M: Memory>(

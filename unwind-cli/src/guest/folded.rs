@@ -70,6 +70,8 @@ mod tests {
             exact: false,
             found_by: FoundBy::Fp,
             after_failure: false,
+            after_gap: false,
+            fp_assumed: false,
             object: object.map(Untrusted::from),
             object_pc: object.map(|_| pc & 0xfff),
             function: function.map(Untrusted::from),

@@ -25,6 +25,7 @@ use crate::guest::ram::{GuestRam, MemoryMap};
 use crate::guest::registers::VcpuRegisters;
 use crate::guest::report::{GuestReport, VcpuReport};
 use crate::guest::walk::GuestWalker;
+use crate::stack::FramePointerRows;
 
 pub(crate) use crate::guest::error::GuestError;
 
@@ -64,6 +65,11 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u32).range(1..=10_000))]
     hz: u32,
 
+    /// Declare that all code without a table keeps frame pointers, so that a frame
+    /// found by one is no guess
+    #[arg(long)]
+    trust_fp: bool,
+
     /// How many frames of a stack to show at most
     #[arg(long, value_name = "N", default_value_t = 510)]
     max_frames: u32,
@@ -95,7 +101,8 @@ with none of them gives few frames.
 
 Folded stacks: frames from the outermost one on, joined by `;`, and a count.
 The first word is `[user]`, `[user 32-bit]`, `[kernel]`, or `[idle]` for a vCPU
-that waits; `[incomplete]` follows where the outermost frame was not found.
+that waits; `[incomplete]` follows where the outermost frame was not found, or
+callers may be missing before it.
 
 JSON: one object with
   schema    1; rises when a field changes its meaning or goes
@@ -121,7 +128,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let guest = Guest {
         vcpus: qmp.vcpus()?,
         ram: GuestRam::open(&args.mem, map)?,
-        walker: GuestWalker::new(&files, args.max_frames),
+        walker: GuestWalker::new(
+            &files,
+            FramePointerRows { is_trusted: args.trust_fp },
+            args.max_frames,
+        ),
         files: &files,
         live: args.live,
         qmp,

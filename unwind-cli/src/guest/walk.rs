@@ -4,12 +4,14 @@ use std::fmt;
 
 use unwind_core::{Arch, Frame, RowSource, TargetCode, VirtAddr, Walker};
 use unwind_x86::paging::{Access, AddressSpace, PagedMemory, PagingMode};
-use unwind_x86::{FramePointers, Ia32, Prologue, SframeSource, SignalTrampolines, X86_64};
+use unwind_x86::{Ia32, Prologue, SframeSource, SignalTrampolines, X86_64};
 
 use crate::guest::files::GuestFiles;
 use crate::guest::ram::GuestRam;
 use crate::guest::registers::{Mode, VcpuRegisters};
-use crate::stack::{BuiltTables, StackEnd, Tables, ia32_registers, x86_64_registers};
+use crate::stack::{
+    BuiltTables, FramePointerRows, StackEnd, Tables, ia32_registers, x86_64_registers,
+};
 
 /// How many pages are remembered while one stack is walked: more than the
 /// usual stack has.
@@ -19,12 +21,17 @@ const PAGES: usize = 64;
 pub(crate) struct GuestWalker<'f> {
     files: &'f GuestFiles,
     tables: Tables<'f>,
+    frame_pointers: FramePointerRows,
     max_frames: u32,
 }
 
 impl<'f> GuestWalker<'f> {
-    pub(crate) fn new(files: &'f GuestFiles, max_frames: u32) -> Self {
-        Self { files, tables: Tables::open(&files.wide), max_frames }
+    pub(crate) fn new(
+        files: &'f GuestFiles,
+        frame_pointers: FramePointerRows,
+        max_frames: u32,
+    ) -> Self {
+        Self { files, tables: Tables::open(&files.wide), frame_pointers, max_frames }
     }
 
     /// Which tables could not be used so far, a line each.
@@ -44,17 +51,19 @@ impl<'f> GuestWalker<'f> {
                     PagingMode::FiveLevel => X86_64::FIVE_LEVEL,
                     _ => X86_64::FOUR_LEVEL,
                 };
+                // Interrupts write to a kernel's stack below the stack pointer.
+                let arch = if vcpu.is_user { arch } else { arch.without_red_zone() };
                 let tables = SframeSource::new(self.tables.map());
                 let tables = tables.or(BuiltTables::new(&self.files.wide));
                 let source = tables.or(SignalTrampolines).or(Prologue);
-                let walker = Walker::new(arch, source).fallback(FramePointers);
+                let walker = Walker::new(arch, source).fallback(self.frame_pointers);
                 let walker = walker.code(Half { is_user: vcpu.is_user });
                 self.collect(walker, x86_64_registers(&vcpu.general), &mut memory)
             }
             Mode::Protected { code_base, stack_base } => {
                 let arch = Ia32::with_bases(code_base, stack_base);
                 let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
-                let walker = Walker::new(arch, source).fallback(FramePointers);
+                let walker = Walker::new(arch, source).fallback(self.frame_pointers);
                 self.collect(walker, ia32_registers(&vcpu.general), &mut memory)
             }
             Mode::Sixteen => {
@@ -82,8 +91,10 @@ impl<'f> GuestWalker<'f> {
         let mut walked = walker.frames(regs, &mut *memory);
         let frames: Vec<_> = walked.by_ref().collect();
         let end = walked.end();
-        let mut end = end
-            .map_or_else(|| StackEnd::not_walkable("no frames".into()), |end| StackEnd::new(&end));
+        let mut end = end.map_or_else(
+            || StackEnd::not_walkable("no frames".into()),
+            |end| StackEnd::new(&end, &frames),
+        );
         // Why memory was absent, if it was that.
         if let Some((addr, fault)) = memory.last_fault()
             && !end.complete

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::sample::chain::Object;
 use crate::sample::child::{ChildError, Message, ParkedThread};
 use crate::sample::comparison::{Comparison, Place, Walk, WalkedFrame};
-use crate::stack::{EndReason, Method, StackWalker};
+use crate::stack::{FramePointerRows, Method, StackWalker};
 use crate::target::Target;
 
 /// The methods in the order of their columns.
@@ -111,8 +111,10 @@ pub(crate) fn run_with(args: &Args) -> Result<(), Error> {
 fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Error> {
     let mut target = Target::of_process(process)?;
     let Target { modules, mappings, threads, memory, .. } = &mut target;
-    let walkers =
-        METHODS.map(|method| (method, StackWalker::new(modules, mappings, method, MAX_FRAMES)));
+    let walkers = METHODS.map(|method| {
+        let frame_pointers = FramePointerRows { is_trusted: false };
+        (method, StackWalker::new(modules, mappings, method, frame_pointers, MAX_FRAMES))
+    });
     let mut comparisons = Vec::new();
     for ParkedThread { kind, thread, truth } in parked {
         let registers = threads.iter().find(|found| found.id == *thread);
@@ -127,7 +129,7 @@ fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Err
             Walk {
                 method: *method,
                 frames: frames.collect(),
-                is_at_end: stack.end.complete || stack.end.reason == EndReason::FramePointerZero,
+                is_at_end: stack.end.reason.is_outermost(),
                 end: stack.end.text,
             }
         });

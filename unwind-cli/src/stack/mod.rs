@@ -1,6 +1,7 @@
 //! `unwind stack`: the stacks of a process, a core file or a command.
 
 mod built;
+mod frame_pointers;
 mod report;
 mod text;
 mod walk;
@@ -17,13 +18,14 @@ use crate::stack::report::Report;
 use crate::target::Target;
 
 pub(crate) use crate::stack::built::BuiltTables;
-#[cfg(test)]
-pub(crate) use crate::stack::report::FoundBy;
+pub(crate) use crate::stack::frame_pointers::FramePointerRows;
 pub(crate) use crate::stack::report::{FrameReport, file_name};
 pub(crate) use crate::stack::text::write_frames;
 pub(crate) use crate::stack::walk::{
-    EndReason, Method, StackEnd, StackWalker, Tables, ia32_registers, low_half, x86_64_registers,
+    Method, StackEnd, StackWalker, Tables, ia32_registers, low_half, x86_64_registers,
 };
+#[cfg(test)]
+pub(crate) use crate::stack::{report::FoundBy, walk::EndReason};
 
 /// Print the stacks of a process, a core file or a command.
 ///
@@ -65,6 +67,11 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Method::Auto, requires = "target")]
     method: Method,
 
+    /// Declare that all code without a table keeps frame pointers, so that a frame
+    /// found by one is no guess
+    #[arg(long, requires = "target")]
+    trust_fp: bool,
+
     /// How many frames of a stack to show at most
     #[arg(long, value_name = "N", default_value_t = 510, requires = "target")]
     max_frames: u32,
@@ -84,12 +91,20 @@ How a frame was found, in the third column:
   registers  it is what the thread executes
   sframe     by the SFrame table of the code that it called
   cfi        by an SFrame table made of that code's .eh_frame
-  fp         by a frame pointer; `fp!` where the row of a table could not be used
+  fp         by a frame pointer
   code       by the instructions at the function's entry or exit
   signal     by the registers that the kernel saved for a signal handler
+A `!` after it: the table of the code that it called has a row which could not be
+used. A `~`: that row says where the frame pointer was saved, which is below the
+stack pointer and could not be read, so the register was taken as unchanged.
 
-A stack is complete if its last frame is known to be the outermost one. Frame
-pointers alone cannot tell.
+`callers may be missing here` stands between two frames where the step from one
+to the other was a guess. Code without a table that keeps no frame pointer has
+its caller's in the register, and a step by that leads past the caller.
+With --trust-fp such a step counts as right.
+
+A stack is complete if its last frame is known to be the outermost one and no
+callers may be missing. Frame pointers alone cannot tell.
 
 JSON: one object with
   schema    1; rises when a field changes its meaning or goes
@@ -102,6 +117,8 @@ JSON: one object with
       found_by          `registers`, `sframe`, `cfi`, `fp`, `code`, `signal` or
                         `other`
       after_failure     the row of the callee in a table could not be used
+      after_gap         callers may be missing between the frame before and this
+      fp_assumed        the frame pointer was taken as unchanged
       object            path of the file with the code, `[vdso]`, `[anonymous]`
                         for code without a file, or null
       object_pc         the pc as linked, hexadecimal text or null
@@ -139,7 +156,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 
 /// Walks all stacks of a target, lets it go, and prints what was found.
 fn print(args: &Args, mut target: Target) -> Result<(), Error> {
-    let walker = StackWalker::new(&target.modules, &target.mappings, args.method, args.max_frames);
+    let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
+    let walker = StackWalker::new(
+        &target.modules,
+        &target.mappings,
+        args.method,
+        frame_pointers,
+        args.max_frames,
+    );
     let threads = target.threads.iter();
     let stacks = threads.map(|thread| walker.walk(&thread.registers, &mut target.memory)).collect();
     let mut warnings = walker.into_warnings();

@@ -56,6 +56,11 @@ pub(crate) struct FrameReport {
     pub(crate) found_by: FoundBy,
     /// The row that covers the callee could not be used.
     pub(crate) after_failure: bool,
+    /// Callers may be missing between the frame before and this one.
+    pub(crate) after_gap: bool,
+    /// The frame pointer was taken as unchanged although the row says that it was
+    /// saved.
+    pub(crate) fp_assumed: bool,
     /// The path of the file that the code is from, or `[vdso]`, or
     /// `[anonymous]` for code without a file; nothing where there is no code.
     pub(crate) object: Option<Untrusted>,
@@ -207,6 +212,8 @@ impl FrameReport {
             exact: frame.pc.is_exact(),
             found_by: frame.provenance.origin().into(),
             after_failure: frame.provenance.is_after_failure(),
+            after_gap: frame.provenance.is_after_gap(),
+            fp_assumed: frame.provenance.is_fp_assumed(),
             object: None,
             object_pc: None,
             function: None,

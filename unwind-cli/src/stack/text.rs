@@ -59,6 +59,9 @@ pub(crate) fn write_frames(
 ) -> io::Result<()> {
     let width = if arch == Some("ia32") { 8 } else { 16 };
     for (number, frame) in frames.iter().enumerate() {
+        if frame.after_gap {
+            writeln!(out, "       callers may be missing here")?;
+        }
         let (pc, found_by) = (frame.pc, found_by(frame));
         writeln!(out, "  #{number:<3} 0x{pc:0width$x}  {found_by:<9}  {}", Place(frame))?;
     }
@@ -66,18 +69,21 @@ pub(crate) fn write_frames(
     writeln!(out, "  {completeness}: {}", end.text)
 }
 
-/// How a frame was found, marked where that was the second choice.
-const fn found_by(frame: &FrameReport) -> &'static str {
-    match (frame.found_by, frame.after_failure) {
-        (FoundBy::Registers, _) => "registers",
-        (FoundBy::Sframe, _) => "sframe",
-        (FoundBy::Cfi, _) => "cfi",
-        (FoundBy::Fp, false) => "fp",
-        (FoundBy::Fp, true) => "fp!",
-        (FoundBy::Code, _) => "code",
-        (FoundBy::Signal, _) => "signal",
-        (FoundBy::Other, _) => "other",
-    }
+/// How a frame was found, marked where that was the second choice or took the frame
+/// pointer as unchanged.
+fn found_by(frame: &FrameReport) -> String {
+    let found_by = match frame.found_by {
+        FoundBy::Registers => "registers",
+        FoundBy::Sframe => "sframe",
+        FoundBy::Cfi => "cfi",
+        FoundBy::Fp => "fp",
+        FoundBy::Code => "code",
+        FoundBy::Signal => "signal",
+        FoundBy::Other => "other",
+    };
+    let failure = if frame.after_failure { "!" } else { "" };
+    let assumed = if frame.fp_assumed { "~" } else { "" };
+    format!("{found_by}{failure}{assumed}")
 }
 
 /// Function, offset and object, as far as they are known.

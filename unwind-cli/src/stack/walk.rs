@@ -9,12 +9,12 @@ use unwind_core::{
     Arch, End, Frame, ModuleMap, RowSource, StepError, TableError, TargetCode, VirtAddr, Walker,
 };
 use unwind_x86::{
-    FramePointers, Ia32, Ia32Regs, Prologue, SframeModule, SframeSource, SignalTrampolines, X86_64,
-    X86_64Regs,
+    Ia32, Ia32Regs, Prologue, SframeModule, SframeSource, SignalTrampolines, X86_64, X86_64Regs,
 };
 
 use crate::module::{LoadedImage, Modules};
 use crate::stack::built::BuiltTables;
+use crate::stack::frame_pointers::FramePointerRows;
 use crate::target::maps::Mapping;
 use crate::target::memory::TargetMemory;
 use crate::target::registers::{CodeMode, UserRegisters};
@@ -50,7 +50,8 @@ pub(crate) struct Stack {
 /// Why a stack has no more frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct StackEnd {
-    /// The last frame is known to be the outermost one.
+    /// The last frame is known to be the outermost one, and no callers are missing
+    /// before it.
     pub(crate) complete: bool,
     /// For programs.
     pub(crate) reason: EndReason,
@@ -83,8 +84,16 @@ pub(crate) enum EndReason {
     NotWalkable,
 }
 
+impl EndReason {
+    /// Whether the last frame is where start-up code ends a stack, or seems to be.
+    pub(crate) const fn is_outermost(self) -> bool {
+        matches!(self, Self::Outermost | Self::ZeroReturnAddress | Self::FramePointerZero)
+    }
+}
+
 impl StackEnd {
-    pub(crate) fn new<E: TableError + fmt::Display>(end: &End<E>) -> Self {
+    /// Of a walk with these frames.
+    pub(crate) fn new<E: TableError + fmt::Display>(end: &End<E>, frames: &[Frame]) -> Self {
         let reason = match end {
             End::Outermost => EndReason::Outermost,
             End::ZeroReturnAddress => EndReason::ZeroReturnAddress,
@@ -99,7 +108,13 @@ impl StackEnd {
             // Whatever else there is, the last row led no further.
             _ => EndReason::Step,
         };
-        Self { complete: end.is_complete(), reason, text: end.to_string() }
+        let gaps = frames.iter().filter(|frame| frame.provenance.is_after_gap()).count();
+        let mut text = end.to_string();
+        if end.is_outermost() && gaps != 0 {
+            let places = if gaps == 1 { "place" } else { "places" };
+            text.push_str(&format!(", but callers may be missing at {gaps} {places}"));
+        }
+        Self { complete: end.is_outermost() && gaps == 0, reason, text }
     }
 
     pub(crate) fn not_walkable(text: String) -> Self {
@@ -179,6 +194,7 @@ impl<'t> Tables<'t> {
 /// What is needed to walk any stack of one target.
 pub(crate) struct StackWalker<'t> {
     method: Method,
+    frame_pointers: FramePointerRows,
     max_frames: u32,
     modules: &'t Modules,
     tables: Tables<'t>,
@@ -192,6 +208,7 @@ impl<'t> StackWalker<'t> {
         modules: &'t Modules,
         mappings: &[Mapping],
         method: Method,
+        frame_pointers: FramePointerRows,
         max_frames: u32,
     ) -> Self {
         let code = mappings.iter().filter(|mapping| mapping.executable);
@@ -201,7 +218,8 @@ impl<'t> StackWalker<'t> {
             Method::Auto | Method::Sframe => Tables::open(modules),
             Method::CfiSframe | Method::Fp => Tables::default(),
         };
-        Self { method, max_frames, modules, tables, code, x86_64: address_width(mappings) }
+        let x86_64 = address_width(mappings);
+        Self { method, frame_pointers, max_frames, modules, tables, code, x86_64 }
     }
 
     /// Which tables could not be used, a line each.
@@ -231,14 +249,14 @@ impl<'t> StackWalker<'t> {
         match self.method {
             Method::Auto => {
                 let source = tables.or(built).or(SignalTrampolines).or(Prologue);
-                let walker = Walker::new(self.x86_64, source).fallback(FramePointers);
+                let walker = Walker::new(self.x86_64, source).fallback(self.frame_pointers);
                 self.collect(walker, regs, memory)
             }
             Method::Sframe => self.collect(Walker::new(self.x86_64, tables), regs, memory),
             Method::CfiSframe => self.collect(Walker::new(self.x86_64, built), regs, memory),
             Method::Fp => {
                 let source = RowSource::<X86_64>::or(SignalTrampolines, Prologue);
-                let walker = Walker::new(self.x86_64, source).fallback(FramePointers);
+                let walker = Walker::new(self.x86_64, source).fallback(self.frame_pointers);
                 self.collect(walker, regs, memory)
             }
         }
@@ -252,7 +270,7 @@ impl<'t> StackWalker<'t> {
             return self.collect(Walker::new(arch, unwind_core::NoRows), regs, memory);
         }
         let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
-        let walker = Walker::new(arch, source).fallback(FramePointers);
+        let walker = Walker::new(arch, source).fallback(self.frame_pointers);
         self.collect(walker, regs, memory)
     }
 
@@ -271,11 +289,12 @@ impl<'t> StackWalker<'t> {
     {
         let mut walker = walker.max_frames(self.max_frames).code(Code(&self.code));
         let mut walked = walker.frames(regs, memory);
-        let frames = walked.by_ref().collect();
+        let frames: Vec<_> = walked.by_ref().collect();
         // The walk has ended, so it has an end.
-        let end = walked
-            .end()
-            .map_or_else(|| StackEnd::not_walkable("no frames".into()), |end| StackEnd::new(&end));
+        let end = walked.end().map_or_else(
+            || StackEnd::not_walkable("no frames".into()),
+            |end| StackEnd::new(&end, &frames),
+        );
         (frames, end)
     }
 }

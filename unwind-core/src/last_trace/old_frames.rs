@@ -2,7 +2,6 @@
 
 use super::words::{Kept, TaggedWords, Word};
 use crate::short_walk::Log;
-use crate::trace::Provenance;
 use crate::{ShortRow, VirtAddr, WordSize};
 
 /// The frames of the walk before that may still be met, innermost first.
@@ -88,7 +87,7 @@ impl Log for OldFrames<'_> {
 
     #[inline]
     fn entry(pc: VirtAddr, sp: u64, fp: u64, row: ShortRow) -> [Word; 2] {
-        let provenance = Provenance::of_return(row.origin_code());
+        let provenance = row.provenance();
         Kept { pc: pc.get(), sp, fp, provenance, fp_slots: row.fp_slots() }.to_entry()
     }
 

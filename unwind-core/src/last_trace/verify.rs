@@ -74,7 +74,7 @@ mod tests {
     use crate::last_trace::words::{Kept, Tag};
     use crate::no_regs::Toy;
     use crate::trace::Provenance;
-    use crate::{SliceMemory, VirtAddr};
+    use crate::{Origin, SliceMemory, VirtAddr};
 
     const START: u64 = 0x1000;
     /// How many words of the stack a frame takes, the last of which is the
@@ -91,7 +91,7 @@ mod tests {
             let ra_at = number * WORDS + WORDS - 1;
             let fp = stack[ra_at - usize::from(fp_slots).min(3)];
             let sp = START + 8 * u64::try_from(ra_at + 1).unwrap_or(0);
-            let provenance = Provenance::of_return(1);
+            let provenance = Provenance::of_row(Origin::Table, false);
             let frame = Kept { pc: stack[ra_at], sp, fp, provenance, fp_slots };
             let (words, tags, len) = match fp_slots {
                 OTHER => {

@@ -32,15 +32,15 @@ impl Word {
 ///
 /// | bits | meaning |
 /// |---|---|
-/// | 0-5 | of a return address, the [`Provenance`] of its frame |
-/// | 6 | it is the frame pointer of the frame whose return address is next |
-/// | 7 | no short step led to the frame, so it was not read from the stack |
+/// | 0-7 | of a return address, the [`Provenance`] of its frame |
+/// | 8 | it is the frame pointer of the frame whose return address is next |
+/// | 9 | no short step led to the frame, so it was not read from the stack |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag(u8);
+pub(crate) struct Tag(u16);
 
 impl Tag {
-    const FP: u8 = 1 << 6;
-    const OTHER: u8 = 1 << 7;
+    const FP: u16 = 1 << 8;
+    const OTHER: u16 = 1 << 9;
 
     pub(super) const NONE: Self = Self(0);
 
@@ -58,7 +58,8 @@ impl Tag {
 
     #[inline]
     pub(super) const fn provenance(self) -> Provenance {
-        Provenance::from_bits(self.0 & !(Self::FP | Self::OTHER))
+        let [bits, _] = self.0.to_le_bytes();
+        Provenance::from_bits(bits)
     }
 }
 
@@ -106,7 +107,7 @@ impl Kept {
     pub(super) fn words_read(self, word: WordSize) -> ([Word; 2], [Tag; 2], usize) {
         let Self { pc, sp, fp, provenance, fp_slots } = self;
         let slot = Self::slot_below(sp, word);
-        let (ra, tag) = (Word { value: pc, slot }, Tag(provenance.bits()));
+        let (ra, tag) = (Word { value: pc, slot }, Tag(provenance.bits().into()));
         if fp_slots == 0 {
             return ([ra; 2], [tag; 2], 1);
         }
@@ -123,7 +124,7 @@ impl Kept {
         let ra = Word { value: pc, slot };
         let is_aligned = ra.addr(word).wrapping_add(word.bytes()) == sp;
         let ra = if is_aligned { ra } else { Word { slot: Word::NOWHERE, ..ra } };
-        let tags = [Tag::FP | Tag::OTHER, provenance.bits() | Tag::OTHER];
+        let tags = [Tag::FP | Tag::OTHER, u16::from(provenance.bits()) | Tag::OTHER];
         ([Word { value: fp, slot: Word::NOWHERE }, ra], tags.map(Tag))
     }
 
@@ -273,7 +274,7 @@ mod tests {
 
     fn kept(number: u64, fp_slots: u8) -> Kept {
         let (pc, sp, fp) = (0x1000 + number, 0x8000 + 64 * number, 0x9000 + number);
-        Kept { pc, sp, fp, provenance: Provenance::of_return(Origin::Table.code()), fp_slots }
+        Kept { pc, sp, fp, provenance: Provenance::of_row(Origin::Table, false), fp_slots }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use core::fmt;
 use core::iter::FusedIterator;
 
 use super::{End, Frame, TargetCode, Walker};
-use crate::step::{Step, Stepper};
+use crate::step::{Caller, FramePointer, Step, Stepper};
 use crate::{
     Arch, FrameContext, FramePc, Memory, Origin, Provenance, Registers, Row, RowSource, StepError,
 };
@@ -27,6 +27,8 @@ pub struct Frames<'w, A: Arch, S: RowSource<A>, F, T, M, R = <A as Arch>::Regs> 
     /// All registers of that frame, where they are known.
     registers: R,
     are_registers_known: bool,
+    /// A frame comes after a gap.
+    has_gap: bool,
     left: u32,
     table_errors: u32,
     end: Option<End<S::Error>>,
@@ -37,7 +39,7 @@ pub struct Frames<'w, A: Arch, S: RowSource<A>, F, T, M, R = <A as Arch>::Regs> 
 struct Cursor {
     pc: FramePc,
     sp: u64,
-    fp: Option<u64>,
+    fp: FramePointer,
     provenance: Provenance,
     /// A frame pointer led to this frame or to one before it: the stack pointer
     /// is right only if that was one.
@@ -48,7 +50,7 @@ impl Cursor {
     /// What a source may look at.
     #[inline]
     const fn context<'r, R>(&self, registers: Option<&'r R>) -> FrameContext<'r, R> {
-        FrameContext { pc: self.pc, sp: self.sp, fp: self.fp, registers }
+        FrameContext { pc: self.pc, sp: self.sp, fp: self.fp.value(), registers }
     }
 }
 
@@ -68,6 +70,14 @@ where
         if self.next.is_some() { None } else { self.end }
     }
 
+    /// Whether the frames are all frames of the stack: the walk is over, its last frame
+    /// is known to be the outermost one, and none came
+    /// [after a gap](Provenance::is_after_gap).
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        !self.has_gap && self.end().is_some_and(|end| end.is_outermost())
+    }
+
     /// How many malformed table rows the walk went past by its fallback.
     #[must_use]
     pub const fn table_errors(&self) -> u32 {
@@ -81,6 +91,7 @@ where
             next: None,
             registers,
             are_registers_known: true,
+            has_gap: false,
             left: 0,
             table_errors: 0,
             end: None,
@@ -107,7 +118,7 @@ where
             Some(pc) => {
                 let pc = FramePc::Exact(pc);
                 let provenance = Provenance::new(origin, pc);
-                let (sp, fp) = (regs.sp(), regs.fp());
+                let (sp, fp) = (regs.sp(), FramePointer::new(regs.fp()));
                 self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp: false });
             }
             None => {
@@ -152,11 +163,26 @@ where
                 self.finish(End::ZeroReturnAddress);
                 Some(cfa)
             }
-            Next::Interrupted { sp } => Some(sp),
-            Next::Caller { pc, cfa, fp, is_behind_trampoline } => {
+            Next::Interrupted { sp } => {
+                if found.may_skip()
+                    && let Some(next) = &mut self.next
+                {
+                    next.provenance = next.provenance.with_gap();
+                    self.has_gap = true;
+                }
+                Some(sp)
+            }
+            Next::Caller { pc, cfa, fp, is_fp_assumed, is_behind_trampoline } => {
                 let mut provenance = Provenance::new(found.origin, pc);
                 if found.after_failure {
                     provenance = provenance.with_failure();
+                }
+                if found.may_skip() {
+                    provenance = provenance.with_gap();
+                    self.has_gap = true;
+                }
+                if is_fp_assumed {
+                    provenance = provenance.with_assumed_fp();
                 }
                 if is_behind_trampoline {
                     provenance = provenance.with_trampoline();
@@ -178,7 +204,7 @@ where
         let failure = match row {
             Ok(Some(row)) => match self.step(at, row) {
                 Ok(next) => {
-                    return Ok(Found { next, origin: row.origin(), after_failure: false });
+                    return Ok(Found::new(next, row, false));
                 }
                 Err(error) => End::Step(error),
             },
@@ -207,7 +233,7 @@ where
                 if matches!(failure, End::Table(_)) {
                     self.table_errors = self.table_errors.saturating_add(1);
                 }
-                Ok(Found { next, origin: fallback.origin(), after_failure: covered })
+                Ok(Found::new(next, &fallback, covered))
             }
             // What is wrong with the row that covers the pc says more.
             Err(error) if covered && !error.is_not_resident() => Err(failure),
@@ -231,7 +257,8 @@ where
     fn step_to_caller(&mut self, at: &Cursor, row: &Row) -> Result<Next, StepError> {
         let Walker { arch, code, stack_end, .. } = &mut *self.walker;
         let frame = at.context(known(&self.registers, self.are_registers_known));
-        let step = Stepper { arch, frame, stack_end: *stack_end, mem: self.mem }.step(row)?;
+        let step =
+            Stepper { arch, frame, fp: at.fp, stack_end: *stack_end, mem: self.mem }.step(row)?;
         let caller = match step {
             Step::Outermost => return Ok(Next::Outermost),
             Step::ZeroReturnAddress { cfa } => {
@@ -252,7 +279,8 @@ where
         let pc = real.unwrap_or(saved);
         let pc = if row.is_signal() { FramePc::Exact(pc) } else { FramePc::Return(pc) };
         let is_behind_trampoline = real.is_some();
-        Ok(Next::Caller { pc, cfa: caller.cfa, fp: caller.fp, is_behind_trampoline })
+        let Caller { cfa, fp, is_fp_assumed, .. } = caller;
+        Ok(Next::Caller { pc, cfa, fp, is_fp_assumed, is_behind_trampoline })
     }
 
     /// Makes what a signal interrupted the next frame, and returns its stack
@@ -286,8 +314,21 @@ fn known<R, B: Borrow<R>>(registers: &B, are_known: bool) -> Option<&R> {
 struct Found {
     next: Next,
     origin: Origin,
+    /// The row may lead past callers.
+    is_guess: bool,
     /// Whether the source had a row or an error, and the fallback took over.
     after_failure: bool,
+}
+
+impl Found {
+    const fn new(next: Next, row: &Row, after_failure: bool) -> Self {
+        Self { next, origin: row.origin(), is_guess: row.is_guess(), after_failure }
+    }
+
+    /// Whether callers may be missing before the next frame.
+    const fn may_skip(&self) -> bool {
+        self.is_guess || self.after_failure
+    }
 }
 
 /// Where a step led.
@@ -297,8 +338,9 @@ enum Next {
         pc: FramePc,
         /// The frame's CFA, the caller's stack pointer.
         cfa: u64,
-        /// The caller's frame pointer, if known.
-        fp: Option<u64>,
+        /// The caller's frame pointer.
+        fp: FramePointer,
+        is_fp_assumed: bool,
         is_behind_trampoline: bool,
     },
     /// To what a signal interrupted, which is the next frame already.

@@ -101,6 +101,8 @@ impl Table {
                 _ => Row::new(cfa, ra, fp),
             };
             let row = row.with_origin(origin);
+            let is_guess = origin == Origin::FramePointer && !row.is_outermost();
+            let row = if is_guess && random.below(2) == 0 { row.with_guess() } else { row };
             if random.below(50) == 0 { row.with_signal() } else { row }
         };
         let rows = (0..256).map(|_| (random.below(40) != 0).then(|| row(random))).collect();
@@ -143,7 +145,7 @@ impl<A: Arch> RowSource<A> for FramePointers {
             WordSize::Four => Row::new(CfaRule::fp(8), RegRule::AtCfa(-4), RegRule::AtCfa(-8)),
             WordSize::Eight => Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16)),
         };
-        Ok(Some(row.with_origin(Origin::FramePointer)))
+        Ok(Some(row.with_origin(Origin::FramePointer).with_guess()))
     }
 }
 
@@ -153,7 +155,7 @@ pub(crate) struct Chain;
 
 impl<A: Arch> RowSource<A> for Chain {
     type Error = Infallible;
-    const IS_CHAIN: bool = true;
+    const CHAIN: Option<ShortRow> = Some(ShortRow::FRAME_POINTER);
     fn row<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, A::Regs>,

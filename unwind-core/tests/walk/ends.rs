@@ -14,7 +14,7 @@ fn an_outermost_row_ends_a_walk_and_adds_nothing() {
     let script = Script::new([(0x1000, locals(0)), (0x2000, Row::outermost())]);
     let stack = Stack::new([(0x8000, 0x2010)]);
     assert_eq!(walk(script, START, &stack), (vec![0x1010, 0x2010], End::Outermost));
-    assert!(End::<BadTable>::Outermost.is_complete());
+    assert!(End::<BadTable>::Outermost.is_outermost());
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn a_zero_return_address_ends_a_walk_and_is_no_frame() {
     let script = Script::new([(0x1000, locals(8))]);
     let stack = Stack::new([(0x8008, 0)]);
     assert_eq!(walk(script, START, &stack), (vec![0x1010], End::ZeroReturnAddress));
-    assert!(End::<BadTable>::ZeroReturnAddress.is_complete());
+    assert!(End::<BadTable>::ZeroReturnAddress.is_outermost());
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn unreadable_memory_ends_a_walk_with_its_address_and_kind() {
         let end = End::Step(StepError::Unreadable { addr, error });
         assert_eq!(walk(script.clone(), START, &stack), (vec![0x1010, 0x2010], end));
         assert_eq!(end.is_retryable(), error == ReadError::NotResident);
-        assert!(!end.is_complete());
+        assert!(!end.is_outermost());
         stack.0.insert(0x8038, None);
     }
 }
@@ -82,7 +82,7 @@ fn a_zero_frame_pointer_is_not_taken_for_a_complete_stack() {
     let stack = Stack::new([(0x8000, 0), (0x8008, 0x1020)]);
     let (frames, end) = walk(script, Regs { fp: 0x8000, ..START }, &stack);
     assert_eq!((frames, end), (vec![0x1010, 0x1020], End::Step(StepError::ZeroFramePointer)));
-    assert!(!end.is_complete());
+    assert!(!end.is_outermost());
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_zero_that_a_stray_frame_pointer_finds_completes_no_stack() {
     assert_eq!(frames.by_ref().count(), 3);
     let end = frames.end().unwrap();
     assert_eq!(end, End::Step(StepError::ZeroReturnAddress { cfa: 0x9010 }));
-    assert!(!end.is_complete());
+    assert!(!end.is_outermost());
 }
 
 #[test]

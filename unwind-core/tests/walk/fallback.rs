@@ -110,8 +110,8 @@ fn what_is_wrong_with_the_fallback_is_the_end_where_the_table_has_no_row() {
 
 #[test]
 fn nothing_is_committed_when_a_step_fails() {
-    // The first rule of the row could be applied, the last one could not.
-    let bad = Row::new(CfaRule::sp(0x20), RegRule::AtCfa(-8), RegRule::AtCfa(0x1000));
+    // The first rule of the row can be applied, the last one that a step needs cannot.
+    let bad = Row::new(CfaRule::sp(0x20), RegRule::AtCfa(0x1000), RegRule::Same);
     let (regs, stack) = three_frames();
     let stack = Stack(stack.0.into_iter().chain([(0x8020 - 8, Some(0x2010))]).collect());
     let mut walker = Walker::new(Toy, Script::new([(0x1000, bad)])).fallback(AlwaysFp);

@@ -33,7 +33,8 @@ impl Registers for Regs {
 
 pub(crate) const R3: DwarfReg = DwarfReg(3);
 
-/// Code lies below 0x10000; a trampoline at 0x5160 keeps what it interrupted
+/// Code lies below 0x10000, and keeps data of its own in 32 bytes below the stack
+/// pointer; a trampoline at 0x5160 keeps what it interrupted
 /// in four words at the stack pointer.
 pub(crate) struct Toy;
 
@@ -45,6 +46,10 @@ impl Arch for Toy {
 
     fn code_addr(&self, pc: u64) -> Option<VirtAddr> {
         (pc < 0x10000).then_some(VirtAddr::new(pc))
+    }
+
+    fn red_zone(&self) -> u64 {
+        32
     }
 
     fn signal_context<M: Memory>(

@@ -18,7 +18,7 @@ use unwind_core::{
     Arch, Cached, DwarfReg, FrameContext, KeptRow, Memory, Module, ModuleMap, ReadError, Row,
     RowCache, RowSource, StepError, VirtAddr, Walker, WordSize,
 };
-use unwind_x86::{FramePointers, Prologue, SframeModule, SframeSource, X86_64, X86_64Regs};
+use unwind_x86::{Prologue, SframeModule, SframeSource, TrustedFramePointers, X86_64, X86_64Regs};
 
 use crate::descriptors::interrupt_stack_of;
 use crate::entry::Frame;
@@ -70,14 +70,14 @@ pub(crate) fn walk(frame: &Frame, mut found: impl FnMut(u64)) -> KernelWalk {
     let mut memory = StackMemory;
     let is_complete = TABLE.try_with(|KernelTable { modules, rows, registers: place }| {
         let table = Cached::new(SframeSource::new(modules), rows);
-        let functions = table.or(Prologue).or(FramePointers);
+        let functions = table.or(Prologue).or(TrustedFramePointers);
         let source = EntryFrames { user_frame: &mut user_frame }.or(OutsideEntry(functions));
         let mut walker = Walker::new(KernelMode, source);
         let mut frames = walker.frames(place.insert(registers(frame)), &mut memory);
         for frame in frames.by_ref() {
             found(frame.pc.addr().get());
         }
-        frames.end().is_some_and(|end| end.is_complete())
+        frames.is_complete()
     });
     let user = user_frame.and_then(|at| read_frame(&mut memory, at));
     KernelWalk { is_complete: is_complete.unwrap_or(false), user }

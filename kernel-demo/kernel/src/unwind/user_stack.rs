@@ -9,8 +9,8 @@ use unwind_core::{
 };
 use unwind_x86::paging::PagedMemory;
 use unwind_x86::{
-    FramePointers, Ia32, Ia32Regs, Prologue, Selector, SframeMemoryError, SframeMemorySource,
-    SframeScratch, SignalTrampolines, X86_64, X86_64Regs,
+    Ia32, Ia32Regs, Prologue, Selector, SframeMemoryError, SframeMemorySource, SframeScratch,
+    SignalTrampolines, TrustedFramePointers, X86_64, X86_64Regs,
 };
 
 use super::kernel_stack::registers;
@@ -82,7 +82,8 @@ fn walk_64<M: Memory>(task: &Task, frame: &Frame, mem: &mut M, rows: &mut Rows, 
     let tables = SframeMemorySource::new(&task.modules, &mut scratch.tables);
     let mut source = source(Cached::new(tables, cache));
     let regs = scratch.registers.insert(registers(frame));
-    let walker = Walker::new(X86_64::FOUR_LEVEL, &mut source).fallback(ToStackEnd(FramePointers));
+    let walker =
+        Walker::new(X86_64::FOUR_LEVEL, &mut source).fallback(ToStackEnd(TrustedFramePointers));
     walker.stack_end(stack_end(false)).trace(regs, mem, trace);
 }
 
@@ -96,7 +97,8 @@ fn walk_compat<M: Memory>(
 ) {
     let tables = SframeMemorySource::new(&task.modules, &mut rows.scratch.tables);
     let mut source = compat_source(tables);
-    let walker = Walker::new(compat_mode(frame), &mut source).fallback(ToStackEnd(FramePointers));
+    let walker =
+        Walker::new(compat_mode(frame), &mut source).fallback(ToStackEnd(TrustedFramePointers));
     walker.stack_end(stack_end(true)).trace(compat_registers(frame), mem, trace);
 }
 
@@ -130,7 +132,7 @@ fn each<A: Arch, S: RowSource<A, Error = SframeMemoryError>, M: Memory>(
     mem: &mut M,
     found: &mut dyn FnMut(u64),
 ) -> Option<UserEnd> {
-    let mut walker = walker.fallback(ToStackEnd(FramePointers));
+    let mut walker = walker.fallback(ToStackEnd(TrustedFramePointers));
     let mut frames = walker.frames(regs, mem);
     for frame in frames.by_ref() {
         found(frame.pc.addr().get());

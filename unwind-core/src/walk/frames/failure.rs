@@ -20,22 +20,19 @@ where
     /// Why the frame at which a walk stands, with this pc, has no caller, neither by the
     /// row that is at hand nor by the fallback's. `None` says nothing.
     pub(super) fn failure(&mut self, pc: FramePc, at: &ShortWalk<u64>) -> Option<StepError> {
-        let row = match S::IS_CHAIN {
-            true => ShortRow::FRAME_POINTER,
-            false => self.walker.source.quick(pc.lookup_addr(), KeptRow::NONE)?.row,
+        let row = match S::CHAIN {
+            Some(row) => row,
+            None => self.walker.source.quick(pc.lookup_addr(), KeptRow::NONE)?.row,
         };
         if row.cfa_slots() == 0 {
             return None;
         }
         let failure = self.failure_of(row, at)?;
-        let is_same_again = F::IS_CHAIN && row == ShortRow::FRAME_POINTER;
+        let is_same_again = F::CHAIN == Some(row);
         if F::IS_EMPTY || is_same_again || failure.is_not_resident() {
             return Some(failure);
         }
-        if !F::IS_CHAIN {
-            return None;
-        }
-        let of_fallback = self.failure_of(ShortRow::FRAME_POINTER, at)?;
+        let of_fallback = self.failure_of(F::CHAIN?, at)?;
         Some(if of_fallback.is_not_resident() { of_fallback } else { failure })
     }
 
@@ -72,13 +69,6 @@ where
             Ok(ra) => ra,
             Err(error) => return Some(StepError::Unreadable { addr, error }),
         };
-        if !row.keeps_fp() {
-            let below = u64::from(row.fp_slots()).wrapping_add(1).wrapping_mul(slot);
-            let addr = arch.stack_addr(cfa.wrapping_sub(below));
-            if let Err(error) = self.mem.read_word(addr, A::WORD) {
-                return Some(StepError::Unreadable { addr, error });
-            }
-        }
         arch.code_addr(ra).is_none().then_some(StepError::NonCanonical { pc: ra })
     }
 }

@@ -6,6 +6,7 @@ use super::run::{Ready, ready};
 use super::{Cursor, Frames, TargetCode, Walker, known};
 use crate::last_trace::{Arrival, Conditions, Kept, LastTrace, TakenOver, verify};
 use crate::short_walk::{ShortWalk, Stop};
+use crate::step::FramePointer;
 use crate::{
     Arch, End, FrameContext, FramePc, Memory, Origin, Provenance, Registers as _, RowSource,
     TraceFrame,
@@ -104,7 +105,7 @@ where
         last.begin(self.conditions());
         let mut frames = Frames::new(self, regs, mem);
         while let Some(Cursor { pc, sp, fp, provenance, .. }) = frames.next {
-            let arrival = last.arrive(Kept::by_other(pc, sp, fp, provenance), A::WORD);
+            let arrival = last.arrive(Kept::by_other(pc, sp, fp.value(), provenance), A::WORD);
             if arrival == Arrival::NoRoom {
                 return last.finish(End::Full);
             }
@@ -140,7 +141,9 @@ where
         mut is_met: bool,
         mut verified: Option<usize>,
     ) {
-        let Some(Cursor { mut pc, sp, fp: Some(fp), mut provenance, is_by_fp }) = self.next else {
+        let Some(cursor) = self.next else { return };
+        let Cursor { mut pc, sp, fp: FramePointer::Known(fp), mut provenance, is_by_fp } = cursor
+        else {
             return;
         };
         // How many callers there may still be.
@@ -207,7 +210,7 @@ where
         };
         self.walker.source.answered(answered.wrapping_add(end.map_or(0, |(_, rows)| rows)));
         if let Some((end, _)) = end {
-            if end.is_complete() {
+            if end.is_outermost() {
                 last.mark_end_at_hand();
             }
             return self.finish(end);
@@ -215,7 +218,7 @@ where
         if left != most {
             self.left = u32::try_from(left).unwrap_or(self.left).saturating_add(1);
             self.are_registers_known = false;
-            let (sp, fp) = (at.at, Some(at.fp));
+            let (sp, fp) = (at.at, FramePointer::Known(at.fp));
             let is_by_fp = is_by_fp || last.is_by_fp(most.saturating_sub(left));
             self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp });
         }

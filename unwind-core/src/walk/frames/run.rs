@@ -5,6 +5,7 @@ use core::borrow::BorrowMut;
 use super::{Cursor, Frames, known};
 use crate::short_stack::{Addresses, Stack as _, Words, highest_cfa};
 use crate::short_walk::{Log, ShortWalk, Stop};
+use crate::step::FramePointer;
 use crate::trace::AllFrames;
 use crate::{
     Arch, End, FrameContext, FramePc, KeptRow, Memory, RowSource, TargetCode, UnwindCache, Walker,
@@ -26,7 +27,8 @@ where
     /// stops, that goes on.
     #[inline(never)]
     pub(in crate::walk) fn run<const N: usize>(&mut self, trace: &mut UnwindCache<N, S::Error>) {
-        let Some(Cursor { pc, sp, fp: Some(fp), provenance, is_by_fp }) = self.next else {
+        let Some(Cursor { pc, sp, fp: FramePointer::Known(fp), provenance, is_by_fp }) = self.next
+        else {
             return;
         };
         // Meanwhile the trace ends with the frame that comes next.
@@ -71,7 +73,8 @@ where
                 _ => (last, provenance),
             };
             let ShortWalk { at: sp, fp, is_by_fp, .. } = at;
-            self.next = Some(Cursor { pc, sp, fp: Some(fp), provenance, is_by_fp });
+            let fp = FramePointer::Known(fp);
+            self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp });
         }
     }
 
@@ -92,8 +95,8 @@ where
         if sp & A::WORD.bytes().wrapping_sub(1) != 0 {
             return 0;
         }
-        if S::IS_CHAIN {
-            return from.follow_chain(arch, code, self.mem, stack_end, log);
+        if let Some(row) = S::CHAIN {
+            return from.follow_chain(arch, code, self.mem, (row, stack_end), log);
         }
         if A::WORD == WordSize::Eight
             && let linear = arch.stack_addr(sp)

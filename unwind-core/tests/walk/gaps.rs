@@ -1,0 +1,137 @@
+//! Marks where callers may be missing.
+
+use unwind_core::{
+    Cached, End, Frame, LastTrace, Origin, Row, RowCache, RowSource, UnwindCache, Walker,
+};
+
+use crate::toy::{
+    AlwaysFp, BadTable, FP, Regs, START, Script, Stack, Toy, all_with_frame_pointers, locals,
+    three_frames,
+};
+
+/// The row of a frame pointer that may not be the frame's own.
+const GUESS: Row = FP.with_origin(Origin::FramePointer).with_guess();
+
+/// Which frames come after a gap, and whether the stack is complete, by all ways of
+/// walking.
+fn gaps<F>(script: &Script, fallback: F, regs: Regs, stack: &Stack) -> (Vec<bool>, bool)
+where
+    F: RowSource<Toy, Error = BadTable> + Clone,
+{
+    let stack = &mut stack.clone();
+    let mut walker = Walker::new(Toy, script.clone()).fallback(fallback.clone());
+    let mut walked = walker.frames(regs, stack);
+    let frames: Vec<_> = walked.by_ref().collect();
+    let is_complete = walked.is_complete();
+    let found = |frame: &Frame| frame.provenance.is_after_gap();
+    let gaps: Vec<_> = frames.iter().map(found).collect();
+
+    let mut cache = RowCache::<16>::new();
+    let mut last = LastTrace::<8, BadTable>::new();
+    for _ in 0..3 {
+        let cached = Cached::new(script.clone(), &mut cache);
+        let mut walker = Walker::new(Toy, cached).fallback(fallback.clone());
+        let mut trace = UnwindCache::<8, BadTable>::new();
+        walker.trace(regs, stack, &mut trace);
+        assert!(trace.frames().map(|frame| frame.provenance.is_after_gap()).eq(gaps.clone()));
+        assert_eq!(trace.is_complete(), is_complete);
+        walker.retrace(regs, stack, &mut last);
+        assert!(last.frames().map(|frame| frame.provenance.is_after_gap()).eq(gaps.clone()));
+        assert_eq!(last.is_complete(), is_complete);
+        last.copy_to(&mut trace);
+        assert_eq!(trace.is_complete(), is_complete);
+    }
+    (gaps, is_complete)
+}
+
+fn with_last(script: Script, start: u64, row: Row) -> Script {
+    Script(script.0.into_iter().chain([(start, Ok(row))]).collect())
+}
+
+#[test]
+fn a3_a_guess_leaves_a_mark_and_no_stack_with_one_is_complete() {
+    let (regs, stack) = three_frames();
+    let whole = with_last(all_with_frame_pointers(), 0x3000, Row::outermost());
+    assert_eq!(gaps(&whole, NoRow, regs, &stack), (vec![false; 3], true));
+    for (start, marks) in [(0x1000, [false, true, false]), (0x2000, [false, false, true])] {
+        let script = with_last(whole.clone(), start, GUESS);
+        assert_eq!(gaps(&script, NoRow, regs, &stack), (marks.to_vec(), false));
+        // The same row of a frame pointer that the host vouches for.
+        let script = with_last(whole.clone(), start, FP.with_origin(Origin::FramePointer));
+        assert_eq!(gaps(&script, NoRow, regs, &stack), (vec![false; 3], true));
+    }
+}
+
+#[test]
+fn a3_a_fallback_that_guesses_leaves_a_mark() {
+    let (regs, stack) = three_frames();
+    let script = Script::new([(0x1000, FP), (0x3000, Row::outermost())]);
+    let marks = vec![false, false, true];
+    assert_eq!(gaps(&script, Fallback(GUESS), regs, &stack), (marks, false));
+    let trusted = Fallback(FP.with_origin(Origin::FramePointer));
+    assert_eq!(gaps(&script, trusted, regs, &stack), (vec![false; 3], true));
+}
+
+#[test]
+fn a3_a_fallback_after_a_failure_leaves_a_mark_whatever_it_is() {
+    let (regs, stack) = three_frames();
+    let rows = [(0x1000, FP), (0x2000, locals(3)), (0x3000, Row::outermost())];
+    let marks = (vec![false, false, true], false);
+    let script = Script::new(rows);
+    assert_eq!(gaps(&script, Fallback(FP), regs, &stack), marks);
+    let mut malformed = script;
+    malformed.0.insert(0x2000, Err(BadTable::Malformed));
+    assert_eq!(gaps(&malformed, Fallback(FP), regs, &stack), marks);
+}
+
+#[test]
+fn a3_what_a_signal_interrupted_is_marked_where_the_fallback_found_it_after_a_failure() {
+    let stack = Stack::new([(0x8000, 0x2010), (0x8008, 0x9000), (0x8010, 0), (0x8018, 0)]);
+    let script = Script::new([(0x5100, locals(3)), (0x2000, Row::outermost())]);
+    let regs = Regs { pc: 0x5160, ..START };
+    let signal = Fallback(Row::signal_context());
+    assert_eq!(gaps(&script, signal, regs, &stack), (vec![false, true], false));
+    let script = Script::new([(0x2000, Row::outermost())]);
+    assert_eq!(gaps(&script, signal, regs, &stack), (vec![false, false], true));
+}
+
+#[test]
+fn a3_an_end_alone_does_not_say_that_a_stack_is_complete() {
+    let (regs, mut stack) = three_frames();
+    let script = Script::new([(0x1000, GUESS), (0x2000, FP), (0x3000, Row::outermost())]);
+    let mut walker = Walker::new(Toy, script).fallback(AlwaysFp);
+    let mut frames = walker.frames(regs, &mut stack);
+    assert!(!frames.is_complete(), "it is under way");
+    assert_eq!(frames.by_ref().count(), 3);
+    assert_eq!(frames.end(), Some(End::Outermost));
+    assert!(!frames.is_complete());
+}
+
+/// A row for all code, if any.
+#[derive(Clone, Copy)]
+struct Fallback(Row);
+
+#[derive(Clone, Copy)]
+struct NoRow;
+
+impl RowSource<Toy> for Fallback {
+    type Error = BadTable;
+    fn row<M: unwind_core::Memory>(
+        &mut self,
+        _: &unwind_core::FrameContext<'_, Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, BadTable> {
+        Ok(Some(self.0))
+    }
+}
+
+impl RowSource<Toy> for NoRow {
+    type Error = BadTable;
+    fn row<M: unwind_core::Memory>(
+        &mut self,
+        _: &unwind_core::FrameContext<'_, Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, BadTable> {
+        Ok(None)
+    }
+}
