@@ -41,6 +41,9 @@ pub(crate) enum Error {
         error: ElfError,
     },
 
+    /// Nothing is named whose stack could be shown.
+    #[error("name a process, a core file or a command")]
+    NoTarget,
     /// No process has this id.
     #[error("there is no process {0}; `ps -e` lists those that run")]
     NoSuchProcess(i32),
@@ -173,6 +176,7 @@ impl Error {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Output(_) | Self::Trace { .. } => 1,
+            Self::NoTarget => 2,
             Self::Read { error, .. } | Self::Start { error, .. } => match error.kind() {
                 io::ErrorKind::NotFound => 3,
                 io::ErrorKind::PermissionDenied => 4,

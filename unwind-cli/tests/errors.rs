@@ -87,6 +87,72 @@ fn no_such_file_or_command() {
 }
 
 #[test]
+fn d12_stack_alone_is_a_wrong_command_line() {
+    for arguments in [&["stack"][..], &["stack", "--json"], &["stack", "--"]] {
+        let output = unwind(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        let text = stderr(&output);
+        for form in ["--pid <PID>", "--core <FILE>", "-- <COMMAND>..."] {
+            assert!(text.contains(form), "{arguments:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn d10_the_version_is_that_of_the_command_by_its_name() {
+    let output = run(["-V"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text, format!("unwind {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn c11_output_that_cannot_be_written_is_an_error_of_every_command() {
+    let own = env!("CARGO_BIN_EXE_unwind");
+    let table = fixture("v3/x86_64/drap.O2-omit.exe");
+    let table = table.to_str().unwrap();
+    let recording = perf_fixture("pfork.data");
+    let recording = recording.to_str().unwrap();
+    let mut sleeper = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = sleeper.id().to_string();
+    for arguments in [
+        &["help"][..],
+        &["--help"],
+        &["-h"],
+        &["-V"],
+        &["--version"],
+        &["help", "stack"],
+        &["stack", "--help"],
+        &["stack", "-h"],
+        &["sframe", "help"],
+        &["sframe", "help", "dump"],
+        &["sframe", "dump", "--help"],
+        &[],
+        &["stack", "--pid", &pid],
+        &["stack", "--json", "--pid", &pid],
+        &["sframe", "dump", table],
+        &["sframe", "dump", "--json", table],
+        &["sframe", "check", table],
+        &["sframe", "check", "--json", table],
+        &["sframe", "stat", table],
+        &["sframe", "stat", "--json", table],
+        &["sframe", "find", table, "0x1000"],
+        &["sframe", "find", "--json", table, "0x1000"],
+        &["sframe", "build", own, "-o", "/dev/stdout"],
+        &["script", recording],
+        &["script", "--json", recording],
+    ] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = unwind(arguments).stdout(full).output().unwrap();
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {text}");
+        assert!(text.contains("No space left on device"), "{arguments:?}: {text}");
+    }
+    sleeper.kill().unwrap();
+    sleeper.wait().unwrap();
+}
+
+#[test]
 fn files_that_are_no_cores() {
     let directory = scratch("no_cores");
     let text = directory.join("text");

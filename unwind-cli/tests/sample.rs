@@ -44,7 +44,7 @@ impl Run {
 
 #[test]
 fn each_method_that_applies_finds_the_truth_in_either_object() {
-    for arguments in [&[][..], &["stack"], &["sample"], &["sample", "--prebuilt"]] {
+    for arguments in [&[][..], &["sample"], &["sample", "--prebuilt"]] {
         let run = run("truth", arguments);
         let text = run.stdout();
         assert!(run.output.status.success(), "{arguments:?}: {text}{}", run.stderr());

@@ -30,15 +30,15 @@ pub(crate) use crate::stack::{report::FoundBy, walk::EndReason};
 /// Print the stacks of a process, a core file or a command.
 ///
 /// Shows all threads, each frame with how it was found, and why each stack has
-/// no more frames. Without PID, core file or command: the sample that `unwind`
-/// alone shows.
+/// no more frames.
 ///
 /// A process is held still by ptrace while its stacks are read, usually for
 /// some milliseconds, up to a second where tables of very large files have to be
 /// made, and goes on unharmed. A command is then waited for until
 /// it ends by itself, or ended by --kill.
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = LONG_HELP)]
+#[command(after_long_help = LONG_HELP, override_usage = USAGE)]
+#[command(group(clap::ArgGroup::new("target").required(true)))]
 pub(crate) struct Args {
     /// The process, by its id or by that of one of its threads
     #[arg(long, value_name = "PID", group = "target",
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     kill: bool,
 
     /// How to find the caller of a frame
-    #[arg(long, value_enum, default_value_t = Method::Auto, requires = "target")]
+    #[arg(long, value_enum, default_value_t = Method::Auto)]
     method: Method,
 
     /// Declare that all code without a table keeps frame pointers, so that a frame
@@ -73,11 +73,11 @@ pub(crate) struct Args {
     trust_fp: bool,
 
     /// How many frames of a stack to show at most
-    #[arg(long, value_name = "N", default_value_t = 510, requires = "target")]
+    #[arg(long, value_name = "N", default_value_t = 510)]
     max_frames: u32,
 
     /// Print one JSON object instead of text; `--help` describes it
-    #[arg(long, requires = "target")]
+    #[arg(long)]
     json: bool,
 
     /// A command to start and to stop once; what it writes to standard output
@@ -85,6 +85,11 @@ pub(crate) struct Args {
     #[arg(last = true, value_name = "COMMAND", group = "target")]
     command: Vec<OsString>,
 }
+
+const USAGE: &str = "\
+unwind stack [OPTIONS] --pid <PID>
+       unwind stack [OPTIONS] --core <FILE>
+       unwind stack [OPTIONS] -- <COMMAND>...";
 
 const LONG_HELP: &str = "\
 How a frame was found, in the third column:
@@ -142,15 +147,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         print(args, Target::of_process(pid)?)
     } else if let Some(core) = &args.core {
         print(args, Target::of_core(core, args.exe.as_deref())?)
-    } else if let Some((program, arguments)) = args.command.split_first() {
+    } else {
+        let (program, arguments) = args.command.split_first().ok_or(Error::NoTarget)?;
         let mut command = Started::start(program, arguments)?;
         command.let_run(Duration::from_millis(args.after))?;
         let printed = Target::of_process(command.id()).and_then(|target| print(args, target));
         // Whatever went wrong with the stack, the command is not left alone.
         command.finish(args.kill)?;
         printed
-    } else {
-        crate::sample::run()
     }
 }
 

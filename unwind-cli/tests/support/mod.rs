@@ -57,6 +57,11 @@ pub fn fixture(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/sframe").join(path)
 }
 
+/// A recording of the shared fixtures.
+pub fn perf_fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/perf").join(name)
+}
+
 /// The C library that this very test runs with.
 pub fn c_library() -> PathBuf {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
@@ -170,7 +175,9 @@ impl Drop for Target {
 }
 
 pub fn status_of(task: u32, name: &str) -> String {
-    let status = fs::read_to_string(format!("/proc/{task}/status")).unwrap();
+    // Its name may be anything.
+    let status = fs::read(format!("/proc/{task}/status")).unwrap();
+    let status = String::from_utf8_lossy(&status);
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":"));
     line.unwrap().trim().to_owned()
 }

@@ -1,0 +1,111 @@
+//! The command line: what may be given, what is run, and how it ends.
+
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+use crate::error::Error;
+use crate::untrusted::escaped;
+use crate::{guest, perf_cmd, sample, sframe_cmd, snapshot_cmd, stack};
+
+/// Prints the stacks of running programs, core files and virtual machines, and
+/// reads SFrame tables.
+///
+/// Without a subcommand: a sample, which walks the stack of a small program by
+/// each method and shows the results beside the truth.
+#[derive(Debug, Parser)]
+#[command(name = "unwind", version, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Stack(stack::Args),
+    Guest(guest::Args),
+    Sframe(sframe_cmd::Args),
+    Snapshot(snapshot_cmd::Args),
+    Script(perf_cmd::ScriptArgs),
+    Merge(perf_cmd::MergeArgs),
+    #[command(hide = true)]
+    Sample(sample::Args),
+}
+
+/// How the exit codes of [`Error::exit_code`] are documented to the user, and the escapes
+/// of [`escaped`].
+const AFTER_HELP: &str = "\
+Names:
+  Names of files, sections, functions, threads and events, and whatever else
+  comes from outside, are shown without what a terminal would obey or hide:
+  newline, carriage return and tab as `\\n`, `\\r` and `\\t`, a backslash as `\\\\`,
+  and each byte of control and format characters, of spaces but the plain one, of
+  characters without a glyph, and of what is not UTF-8 as `\\xNN`. JSON has the
+  same text.
+
+Exit codes:
+  0  done
+  1  input or output failed, or a table is wrong
+  2  the command line is wrong
+  3  no such process, file, socket or command
+  4  not permitted
+  5  the file or process is of a kind that cannot be read, or it is damaged
+  6  the program or guest ended before its stack was taken
+  7  an address has no row
+  8  a stack of the sample differs from the truth";
+
+/// Runs the command with the arguments of this process.
+///
+/// Returns its exit code, which `--help` documents.
+#[must_use]
+pub fn main() -> ExitCode {
+    let result = match Cli::try_parse() {
+        Ok(cli) => cli.run(),
+        Err(error) if error.use_stderr() => return refuse(&error),
+        // The help, or the version.
+        Err(text) => text.print().and_then(|()| io::stdout().flush()).map_err(Error::Output),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader has seen enough: `unwind … | head`.
+        Err(Error::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            // With standard error gone there is nobody left to tell.
+            let _ = writeln!(io::stderr(), "unwind: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+impl Cli {
+    fn run(&self) -> Result<(), Error> {
+        match &self.command {
+            None => sample::run(),
+            Some(Command::Stack(args)) => stack::run(args),
+            Some(Command::Guest(args)) => guest::run(args),
+            Some(Command::Sframe(args)) => sframe_cmd::run(args),
+            Some(Command::Snapshot(args)) => snapshot_cmd::run(args),
+            Some(Command::Script(args)) => perf_cmd::run_script(args),
+            Some(Command::Merge(args)) => perf_cmd::run_merge(args),
+            Some(Command::Sample(args)) => sample::run_with(args),
+        }
+    }
+}
+
+/// Says what is wrong with the command line.
+fn refuse(error: &clap::Error) -> ExitCode {
+    /// That of a wrong command line.
+    const CODE: u8 = 2;
+    // Clap shows arguments as they are. So it gets them as they may be shown.
+    let shown = |argument: OsString| OsString::from(escaped(&argument).to_string());
+    let error_shown = Cli::try_parse_from(std::env::args_os().map(shown)).err();
+    // With standard error gone there is nobody left to tell.
+    let _ = match error_shown.filter(clap::Error::use_stderr) {
+        Some(error) => error.print(),
+        // Escaped, it would do: a text that is not UTF-8 where text is wanted.
+        None => Cli::command().error(error.kind(), "an argument is not UTF-8").print(),
+    };
+    ExitCode::from(CODE)
+}

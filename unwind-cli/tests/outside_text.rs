@@ -1,0 +1,347 @@
+//! Names of files, sections, symbols, threads and events and the words of a peer reach a
+//! terminal escaped, whichever command shows them.
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::std_instead_of_core,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod support;
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+use serde_json::json;
+use testdata::{ElfBuilder, ElfSection, perf_file};
+
+use support::*;
+
+/// A title for the window, a second line, ESC [ in one character, what turns the order of
+/// letters round, what is not seen, and a byte that is not UTF-8.
+const NAME: &[u8] = b"\x1b]0;x\x07\nFORGED\xc2\x9b\xe2\x80\xae\xe2\x80\x8b\x7f\xff";
+/// How it is shown.
+const SHOWN: &str = r"\x1b]0;x\x07\nFORGED\xc2\x9b\xe2\x80\xae\xe2\x80\x8b\x7f\xff";
+
+/// A directory of that name.
+fn hostile_directory(test: &str) -> PathBuf {
+    let path = scratch(test).join(OsStr::from_bytes(NAME));
+    fs::create_dir(&path).unwrap();
+    path
+}
+
+/// Runs the command. Returns what it printed to either output, which must hold nothing
+/// that is not to be shown.
+fn printed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let mut text = String::new();
+    for bytes in [output.stdout, output.stderr] {
+        let bytes = String::from_utf8(bytes)
+            .unwrap_or_else(|error| panic!("{command:?}: {}", error.as_bytes().escape_ascii()));
+        let bad = |letter: char| {
+            let is_control = letter.is_control() && !matches!(letter, '\n' | '\t');
+            is_control || matches!(letter, '\u{202e}' | '\u{200b}' | '\u{fffd}')
+        };
+        assert!(!bytes.contains(bad), "{command:?}: {}", bytes.escape_debug());
+        let is_forged = |line: &str| line.trim_start().starts_with("FORGED");
+        assert!(!bytes.lines().any(is_forged), "{command:?}: {bytes}");
+        text.push_str(&bytes);
+    }
+    text
+}
+
+/// As [`printed`]; the name has to be in it.
+fn names<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> String {
+    let mut command = unwind(arguments);
+    let text = printed(&mut command);
+    let json = SHOWN.replace('\\', r"\\");
+    assert!(text.contains(SHOWN) || text.contains(&json), "{command:?}: {text}");
+    text
+}
+
+fn os(text: &str) -> OsString {
+    text.into()
+}
+
+#[test]
+fn c9_a_file_that_is_not_there_is_named_escaped() {
+    let path = Path::new("/nonexistent").join(OsStr::from_bytes(NAME));
+    for before in [
+        &["stack", "--core"][..],
+        &["stack", "--core", env!("CARGO_BIN_EXE_unwind"), "--exe"],
+        &["stack", "--"],
+        &["guest", "--mem", "m", "--qmp"],
+        &["sframe", "dump"],
+        &["sframe", "check"],
+        &["sframe", "stat"],
+        &["sframe", "build", "-o", "/dev/null"],
+        &["sframe", "build", env!("CARGO_BIN_EXE_unwind"), "-o"],
+        &["script"],
+        &["merge", "-o", "/dev/null"],
+        &["snapshot", "--"],
+    ] {
+        let path = path.clone().into_os_string();
+        let more: &[_] = if before[0] == "snapshot" { &["-o", "/dev/null"] } else { &[] };
+        let before = before[..1].iter().chain(more).chain(&before[1..]).map(|text| os(text));
+        let arguments: Vec<_> = before.chain([path]).collect();
+        if arguments.contains(&os("--exe")) {
+            // A core is looked at first.
+            printed(&mut unwind(arguments));
+        } else {
+            names(arguments);
+        }
+    }
+    names([os("sframe"), os("find"), path.clone().into(), os("0x1000")]);
+    names([os("snapshot"), os("-o"), path.into(), os("--"), os("true")]);
+}
+
+#[test]
+fn c9_a_file_that_is_not_what_was_asked_for_is_named_escaped() {
+    let file = hostile_directory("c9_no_elf").join("file");
+    fs::write(&file, "no ELF").unwrap();
+    for before in [
+        &["stack", "--core"][..],
+        &["sframe", "dump"],
+        &["sframe", "dump", "--json"],
+        &["sframe", "check"],
+        &["sframe", "stat"],
+        &["sframe", "build", "-o", "/dev/null"],
+        &["script"],
+        &["script", "--json"],
+        &["merge", "-o", "/dev/null"],
+        &["guest", "--mem", "m", "--qmp"],
+    ] {
+        names(before.iter().map(|text| os(text)).chain([file.clone().into()]));
+    }
+    let library = file.with_file_name("library");
+    fs::copy(c_library(), &library).unwrap();
+    names([os("stack"), os("--core"), library.into()]);
+}
+
+#[test]
+fn c9_a_wrong_command_line_is_shown_escaped() {
+    let name = OsString::from_vec(NAME.into());
+    // Clap does not show what is not UTF-8.
+    let text = OsString::from_vec(NAME[..NAME.len() - 1].into());
+    for before in [
+        &[][..],
+        &["stack", "--pid"],
+        &["stack", "--method"],
+        &["stack", "--core", "c", "--max-frames"],
+        &["stack"],
+        &["help"],
+        &["sframe"],
+        &["sframe", "find", "FILE"],
+        &["script", "FILE", "-F"],
+        &["guest", "--qmp", "q", "--mem", "m", "--hz"],
+        &["guest", "--qmp", "q", "--mem", "m", "--symbols"],
+        &["snapshot", "-o", "f", "--rate"],
+    ] {
+        for last in [&name, &text] {
+            let option = [OsStr::new("--"), last].concat_os();
+            for last in [last, &option] {
+                let arguments = before.iter().map(|text| os(text)).chain([last.clone()]);
+                let mut command = unwind(arguments);
+                let shown = printed(&mut command);
+                assert!(!shown.is_empty());
+                assert_ne!(command.output().unwrap().status.code(), Some(0), "{shown}");
+            }
+        }
+    }
+    let shown = printed(&mut unwind([os("stack"), os("--method"), text]));
+    assert!(shown.contains(SHOWN.trim_end_matches(r"\xff")), "{shown}");
+}
+
+/// Pieces of an argument put together.
+trait ConcatOs {
+    fn concat_os(self) -> OsString;
+}
+
+impl ConcatOs for [&OsStr; 2] {
+    fn concat_os(self) -> OsString {
+        let mut whole = self[0].to_owned();
+        whole.push(self[1]);
+        whole
+    }
+}
+
+/// Puts `new` in the place of each `old` in a file.
+fn patch(file: &Path, old: &[u8], new: &[u8]) {
+    assert_eq!(old.len(), new.len());
+    let mut bytes = fs::read(file).unwrap();
+    let places: Vec<_> =
+        (0..bytes.len() - old.len()).filter(|&at| bytes[at..].starts_with(old)).collect();
+    assert!(!places.is_empty());
+    for at in places {
+        bytes[at..at + new.len()].copy_from_slice(new);
+    }
+    fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn c9_names_of_a_process_its_threads_files_and_functions_are_shown_escaped() {
+    let Some(program) = compile("c9_process", "echo.c", FRAME_POINTERS) else { return };
+    // A function of seven letters.
+    patch(&program, b"\0descend\0", b"\0\x1b]0;x\x07\n\0");
+    patch(&program, b"\0receive\0", b"\0_Zr\x9b\xff\x0b\x7f\0");
+    let directory = hostile_directory("c9_process_directory");
+    // The name of the thread is its start.
+    let copy = directory.join(OsStr::from_bytes(b"\x1b]0;x\x07\nab\x9b\xe2\x80\xae\xff"));
+    fs::copy(&program, &copy).unwrap();
+    let target = Target::start(&copy, &[]);
+    let id = target.id().to_string();
+    let text = printed(&mut unwind(["stack", "--pid", &id]));
+    assert!(
+        text.contains(&format!("process {id} (\\x1b]0;x\\x07\\nab\\x9b\\xe2\\x80\\xae\\xff), ")),
+        "{text}"
+    );
+    assert!(text.contains(r"  \x1b]0;x\x07\n+0x"), "{text}");
+    assert!(text.contains(r"  _Zr\x9b\xff\x0b\x7f+0x"), "{text}");
+    names(["stack", "--pid", &id, "--json"]);
+    // Now its file has another name: what is said of it names it, too.
+    fs::remove_file(&copy).unwrap();
+    names(["stack", "--pid", &id, "--json"]);
+
+    let report: serde_json::Value = {
+        let output = run(["stack", "--json", "--pid", &id]);
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let object = threads(&report)[0]["frames"][0]["object"].as_str().unwrap();
+    assert!(object.contains(SHOWN), "{object}");
+
+    fs::copy(&program, &copy).unwrap();
+    let mut ended = vec![os("stack"), os("--after"), os("5000"), os("--")];
+    ended.push(copy.into());
+    // Its input is at its end, so it ends.
+    let text = names(ended);
+    assert!(text.contains("before 5000 ms were over"), "{text}");
+}
+
+#[test]
+fn c9_names_of_sections_are_shown_escaped() {
+    let table = fs::read(fixture("v3/x86_64/drap.O2-omit.exe.sframe.bin")).unwrap();
+    let mut elf = ElfBuilder::new(ElfBuilder::EXECUTABLE);
+    let offset = elf.put(&table);
+    let names_of_sections = [&b"\0"[..], NAME, b"\0"].concat();
+    let names_at = elf.put(&names_of_sections);
+    let sframe = ElfSection {
+        name: 1,
+        // SHT_GNU_SFRAME
+        kind: 0x6fff_fff4,
+        addr: 0x40_0000,
+        offset,
+        size: table.len().try_into().unwrap(),
+        ..ElfSection::default()
+    };
+    elf.section(sframe);
+    let strings = ElfSection {
+        kind: 3,
+        offset: names_at,
+        size: names_of_sections.len().try_into().unwrap(),
+        ..ElfSection::default()
+    };
+    elf.names = elf.section(strings);
+    let directory = hostile_directory("c9_sections");
+    let file = directory.join("file");
+    fs::write(&file, elf.finish()).unwrap();
+    for arguments in [
+        &["sframe", "dump"][..],
+        &["sframe", "dump", "--json"],
+        &["sframe", "check"],
+        &["sframe", "check", "--json"],
+        &["sframe", "stat"],
+        &["sframe", "stat", "--json"],
+    ] {
+        names(arguments.iter().map(|text| os(text)).chain([file.clone().into()]));
+    }
+    let plain = scratch("c9_sections_plain").join("file");
+    fs::copy(&file, &plain).unwrap();
+    names([os("sframe"), os("dump"), plain.clone().into()]);
+    names([os("sframe"), os("dump"), os("--json"), plain.into()]);
+}
+
+#[test]
+fn c9_names_of_threads_and_events_of_a_recording_are_shown_escaped() {
+    let recording = perf_file("pfork.data");
+    let directory = hostile_directory("c9_recording");
+    for (number, (thread, shown)) in [
+        (b"\x1b\n\x07", r"\x1b\n\x07"),
+        (b"\xe2\x80\xae", r"\xe2\x80\xae"),
+        (b"\xc2\x9b\xff", r"\xc2\x9b\xff"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let file = directory.join(format!("{number}.perf.data"));
+        fs::write(&file, &recording).unwrap();
+        patch(&file, b"cpu-clock", b"\x1b]0;x\x07\nF\xff");
+        patch(&file, b"t64\0", &[&thread[..], b"\0"].concat());
+        let event = r"\x1b]0;x\x07\nF\xff";
+        let text = printed(&mut unwind([os("script"), file.clone().into()]));
+        assert!(text.contains(shown) && text.contains(event), "{}", &text[..1000]);
+        for more in [&["--json"][..], &["-F", "comm,event"], &["--stats"], &["--deferred"]] {
+            let more = more.iter().map(|text| os(text));
+            printed(&mut unwind([os("script"), file.clone().into()].into_iter().chain(more)));
+        }
+        let merged = directory.join("merged");
+        let arguments = [os("merge"), file.into(), os("-o"), merged.clone().into(), os("--stats")];
+        printed(&mut unwind(arguments));
+        printed(&mut unwind([os("script"), merged.into()]));
+    }
+}
+
+#[test]
+fn c9_what_a_qmp_peer_says_is_shown_escaped() {
+    let directory = scratch("c9_qmp");
+    // Paths of sockets have a limit.
+    let socket = std::env::temp_dir().join(format!("unwind-c9-{}", std::process::id()));
+    let _ = fs::remove_file(&socket);
+    let listener = UnixListener::bind(&socket).unwrap();
+    let mut forged = String::from_utf8(NAME[..NAME.len() - 1].into()).unwrap();
+    forged.push('\u{2066}');
+    let refusal = json!({ "error": { "class": &forged, "desc": &forged } });
+    let peer = thread::spawn(move || {
+        for refuses_at in 0..4 {
+            let mut stream = listener.accept().unwrap().0;
+            writeln!(stream, "{}", json!({ "QMP": { "version": &forged } })).unwrap();
+            for (number, line) in BufReader::new(stream.try_clone().unwrap()).lines().enumerate() {
+                if line.is_err() {
+                    break;
+                }
+                let answer = match number {
+                    number if number == refuses_at => refusal.clone(),
+                    2 => json!({ "return": [{ "cpu-index": 0 }] }),
+                    _ => {
+                        json!({ "return": format!("{forged}{}", "FlatView #0\n Root memory region: system\n  0000000000000000-000000000000ffff (prio 0, ram): m\n") })
+                    }
+                };
+                if writeln!(stream, "{answer}").is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    let memory = directory.join("memory");
+    fs::write(&memory, [0; 0x1_0000]).unwrap();
+    let mut refusals = 0;
+    for _ in 0..4 {
+        let arguments =
+            [os("guest"), os("--qmp"), socket.clone().into(), os("--mem"), memory.clone().into()];
+        let text = printed(&mut unwind(arguments));
+        refusals += usize::from(
+            text.contains("QEMU refuses") && text.contains(SHOWN.trim_end_matches(r"\xff")),
+        );
+    }
+    peer.join().unwrap();
+    fs::remove_file(&socket).unwrap();
+    assert!(refusals >= 2, "{refusals}");
+}
