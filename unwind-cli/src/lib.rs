@@ -20,6 +20,7 @@ mod guest;
 mod module;
 mod perf_cmd;
 mod progress;
+mod same_file;
 mod sample;
 mod sframe_cmd;
 mod snapshot_cmd;

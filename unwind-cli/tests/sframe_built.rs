@@ -266,7 +266,8 @@ fn a_section_alone_can_be_dumped_at_its_address() {
         let mut arguments = vec!["build", path(&file), "-o", "/dev/stdout"];
         arguments.extend(["--format", format, "--vaddr", vaddr]);
         let piped = unwind(&arguments);
-        assert!(piped.stdout.starts_with(&fs::read(&output).unwrap()), "{format}");
+        assert_eq!(piped.stdout, fs::read(&output).unwrap(), "{format}");
+        assert!(text(&piped.stderr).starts_with("/dev/stdout: "), "{format}");
     }
 }
 
@@ -328,6 +329,38 @@ fn where_no_segment_can_be_added_the_section_is_written_alone() {
     ends(0, &["build", path(&input), "-o", path(&output), "--embed"]);
     // Nothing is left behind.
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
+}
+
+#[test]
+fn c11_a_file_is_not_replaced_by_the_table_that_is_made_of_it() {
+    let directory = scratch("c11_a_file_is_not_replaced");
+    let file = directory.join("file");
+    fs::copy(fixture("v3/x86_64/drap.O2-omit.exe"), &file).unwrap();
+    let before = fs::read(&file).unwrap();
+    let [link, symbolic, dangling] =
+        ["link", "symbolic", "dangling"].map(|name| directory.join(name));
+    fs::hard_link(&file, &link).unwrap();
+    std::os::unix::fs::symlink("file", &symbolic).unwrap();
+    std::os::unix::fs::symlink("nothing", &dangling).unwrap();
+    let detour = directory.join("../c11_a_file_is_not_replaced/file");
+    for input in [&file, &link, &symbolic] {
+        for output in [&file, &link, &symbolic, &detour] {
+            for more in [None, Some("--embed")] {
+                let arguments = ["build", path(input), "-o", path(output)].into_iter().chain(more);
+                let arguments: Vec<_> = arguments.collect();
+                ends(2, &arguments);
+                let error = text(&unwind(&arguments).stderr);
+                assert!(error.contains("is the input, too"), "{arguments:?}: {error}");
+            }
+        }
+    }
+    assert_eq!(fs::read(&file).unwrap(), before);
+    assert!(symbolic.is_symlink());
+    // A copy is another file.
+    let copy = directory.join("copy");
+    fs::copy(&file, &copy).unwrap();
+    ends(0, &["build", path(&file), "-o", path(&copy)]);
+    ends(0, &["build", path(&file), "-o", path(&dangling)]);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
@@ -14,6 +13,7 @@ use crate::perf_cmd::merged_records::MergedRecords;
 use crate::perf_cmd::pipeline::{self, Options, Summary};
 use crate::perf_cmd::reader::PerfReader;
 use crate::perf_cmd::summary::{Memory, report, stats_lines};
+use crate::same_file::is_same_file;
 
 /// Write a perf.data file whose call chains are whole.
 ///
@@ -48,6 +48,7 @@ pub(crate) fn run(args: &MergeArgs) -> Result<(), Error> {
     let input_error = |error| Error::Perf { path: args.file.clone(), error };
     let output_error =
         |error: io::Error| Error::Perf { path: args.output.clone(), error: error.into() };
+    // It would be emptied before it is read.
     if is_same_file(&args.file, &args.output) {
         return Err(input_error(PerfError::SameFile));
     }
@@ -77,13 +78,6 @@ pub(crate) fn run(args: &MergeArgs) -> Result<(), Error> {
         let _ = writeln!(io::stderr(), "{line}");
     }
     report(summary, &args.file)
-}
-
-/// Whether both names are of one file, which would be emptied before it is
-/// read.
-fn is_same_file(input: &Path, output: &Path) -> bool {
-    let id = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino())).ok();
-    id(input).is_some() && id(input) == id(output)
 }
 
 /// Writes pipe form. Returns also how many chains were cut.

@@ -1,7 +1,7 @@
 //! `unwind sframe build`: a table made of a file's call frame information.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use object::elf;
@@ -11,6 +11,7 @@ use crate::call_frames::{BuiltTable, CallFrames};
 use crate::elf::ElfFile;
 use crate::error::Error;
 use crate::progress::Progress;
+use crate::same_file::{is_same_file, is_standard_output};
 use crate::sframe_cmd::SframeError;
 use crate::sframe_cmd::embed::Embedder;
 use crate::sframe_cmd::file::parse_addr;
@@ -67,6 +68,9 @@ check --built` names each range.";
 /// [`Error`] if the file cannot be read, or the result not be written.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let path = &args.file;
+    if is_same_file(path, &args.output) {
+        return Err(SframeError::SameFile { path: path.clone() }.into());
+    }
     let file = File::open(path).map_err(|error| Error::Read { path: path.clone(), error })?;
     let elf_error = |error| Error::Elf { path: path.clone(), error };
     let elf = ElfFile::from_file(file).map_err(elf_error)?;
@@ -90,7 +94,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         _ => replace(&args.output, |file| file.write_all(&built.bytes)),
     };
     written.map_err(|error| SframeError::Output { path: args.output.clone(), error })?;
-    print(args, &built).map_err(Error::Output)?;
+    if is_standard_output(&args.output) {
+        // With standard error gone there is nobody left to tell.
+        let _ = print(&mut io::stderr().lock(), args, &built);
+    } else {
+        print(&mut io::stdout().lock(), args, &built).map_err(Error::Output)?;
+    }
     match embedder {
         Some(Err(error)) => {
             Err(SframeError::NotEmbedded { path: path.clone(), error, output: args.output.clone() }
@@ -101,8 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 }
 
 /// Says what was made.
-fn print(args: &Args, built: &BuiltTable) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+fn print(out: &mut impl Write, args: &Args, built: &BuiltTable) -> io::Result<()> {
     let report = built.report;
     let lost = report.lost_bytes.saturating_add(built.overlaps.iter().map(|lost| lost.size).sum());
     writeln!(

@@ -97,6 +97,12 @@ pub(crate) enum SframeError {
         /// What was written instead.
         output: PathBuf,
     },
+    /// Input and output are one file, which would be replaced.
+    #[error("{} is the input, too; name another file by -o", escaped(path))]
+    SameFile {
+        /// Which file.
+        path: PathBuf,
+    },
     /// A table is against the format, or says something else than the call frame
     /// information.
     #[error("{}: {count} faults in its tables", escaped(path))]
@@ -120,6 +126,7 @@ impl SframeError {
     /// The exit code, as `--help` documents it.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
+            Self::SameFile { .. } => 2,
             Self::NoRow { .. } => 7,
             Self::Wrong { .. } | Self::Write { .. } | Self::Output { .. } => 1,
             _ => 5,
