@@ -120,13 +120,16 @@ impl<const N: usize> Copy<N> {
 
     /// Takes over modules in order of address. Only the one who may write the
     /// copy calls this, with no more than `N` modules.
-    fn write(&self, modules: impl Iterator<Item = Module<TableLocation>>) {
-        let mut len = 0_u64;
+    /// Returns how many there were.
+    fn write(&self, modules: impl Iterator<Item = Module<TableLocation>>) -> usize {
+        let (mut len, mut count) = (0_u64, 0_usize);
         for (entry, module) in self.entries.iter().zip(modules) {
             entry.store(&module);
             len = len.wrapping_add(1);
+            count = count.wrapping_add(1);
         }
         self.len.store(len, Ordering::Relaxed);
+        count
     }
 }
 
@@ -184,17 +187,22 @@ impl<const N: usize> SharedModuleMap<N> {
     }
 
     /// Keeps the modules for which `keep` says so, as when code is unmapped;
-    /// returns how many went.
+    /// returns how many went. `keep` is called once for each module, in order of
+    /// address; changes of this map are refused meanwhile.
     ///
     /// # Errors
     ///
     /// [`MapError::Busy`] if another change is going on.
-    pub fn retain(&self, keep: impl Fn(&Module<TableLocation>) -> bool) -> Result<usize, MapError> {
+    pub fn retain(
+        &self,
+        mut keep: impl FnMut(&Module<TableLocation>) -> bool,
+    ) -> Result<usize, MapError> {
         let change = Change::begin(self)?;
-        let modules = change.now.entries().iter().map(Entry::load);
-        let gone = modules.clone().filter(|module| !keep(module)).count();
+        let modules = change.now.entries();
+        let kept = change.write(modules.iter().map(Entry::load).filter(|module| keep(module)));
+        let gone = modules.len().saturating_sub(kept);
         if gone != 0 {
-            change.commit(modules.filter(|module| keep(module)));
+            change.turn();
         }
         Ok(gone)
     }
@@ -285,12 +293,25 @@ impl<'m, const N: usize> Change<'m, N> {
 
     /// Writes the copy that is not in use and turns the two round.
     fn commit(self, modules: impl Iterator<Item = Module<TableLocation>>) {
-        let next = self.generation.wrapping_add(1);
+        self.write(modules);
+        self.turn();
+    }
+
+    /// Writes the copy that is not in use; returns how many modules there were.
+    fn write(&self, modules: impl Iterator<Item = Module<TableLocation>>) -> usize {
         // A lookup that is still in this copy came before the last change. It
         // must not see our words without seeing that change's generation.
         fence(Ordering::Release);
-        self.map.copy(next).write(modules);
-        self.map.generation.store(next, Ordering::Release);
+        self.map.copy(self.next()).write(modules)
+    }
+
+    /// Turns the two copies round.
+    fn turn(self) {
+        self.map.generation.store(self.next(), Ordering::Release);
+    }
+
+    const fn next(&self) -> u64 {
+        self.generation.wrapping_add(1)
     }
 }
 

@@ -2,9 +2,10 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, reason = "tests")]
 
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use unwind_core::{Module, SharedModuleMap, TableLocation, VirtAddr};
+use unwind_core::{MapError, Module, SharedModuleMap, TableLocation, VirtAddr};
 
 /// A module around address 0x10 whose words all tell which one it is.
 fn module(which: u64) -> Module<TableLocation> {
@@ -53,5 +54,106 @@ fn f23_a_lookup_that_two_changes_overtake_never_mixes_their_words() {
         map.clear().unwrap();
         map.add(&module(2)).unwrap();
         reader.join().unwrap();
+    });
+}
+
+/// A map of two modules and data beside it: what a host keeps for those who
+/// change the map, and what it makes before it adds a module. loom reports two
+/// accesses that are not ordered.
+struct Shared {
+    map: SharedModuleMap<2>,
+    of_changes: UnsafeCell<u32>,
+    of_module: UnsafeCell<u32>,
+}
+
+// SAFETY: loom checks every access.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        let (of_changes, of_module) = (UnsafeCell::new(0), UnsafeCell::new(0));
+        Arc::new(Self { map: SharedModuleMap::new(), of_changes, of_module })
+    }
+
+    fn write(data: &UnsafeCell<u32>) {
+        // SAFETY: none is claimed: loom checks that no other access runs.
+        data.with_mut(|data| unsafe { *data += 1 });
+    }
+}
+
+/// Tries a change until no other one is going on.
+fn change<T>(mut change: impl FnMut() -> Result<T, MapError>) -> T {
+    loop {
+        match change() {
+            Err(MapError::Busy) => thread::yield_now(),
+            result => return result.unwrap(),
+        }
+    }
+}
+
+fn module_at(start: u64) -> Module<TableLocation> {
+    let table = TableLocation { addr: VirtAddr::new(start), len: start };
+    Module { text: VirtAddr::new(start)..VirtAddr::new(start + 8), bias: start, table }
+}
+
+fn bounded(body: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(body);
+}
+
+#[test]
+fn two_that_add_a_module_at_the_same_time_both_have_it_in() {
+    bounded(|| {
+        let shared = Shared::new();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || change(|| other.map.add(&module_at(0x10))));
+        change(|| shared.map.add(&module_at(0x20)));
+        thread.join().unwrap();
+        for start in [0x10, 0x20] {
+            let found = shared.map.find(VirtAddr::new(start)).unwrap();
+            assert_eq!(found, Some(module_at(start)));
+        }
+        assert_eq!(shared.map.generation(), 2);
+    });
+}
+
+#[test]
+fn a_change_sees_all_that_those_before_it_did() {
+    bounded(|| {
+        let shared = Shared::new();
+        change(|| shared.map.add(&module_at(0x10)));
+        let other = Arc::clone(&shared);
+        let work = |shared: &Shared, keeps: bool| {
+            change(|| {
+                shared.map.retain(|_| {
+                    Shared::write(&shared.of_changes);
+                    keeps
+                })
+            })
+        };
+        let thread = thread::spawn(move || work(&other, true));
+        let gone = work(&shared, false);
+        assert_eq!((gone, thread.join().unwrap()), (1, 0));
+    });
+}
+
+#[test]
+fn whoever_finds_a_module_sees_what_was_made_before_it_was_added() {
+    bounded(|| {
+        let shared = Shared::new();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            Shared::write(&other.of_module);
+            change(|| other.map.add(&module_at(0x10)));
+        });
+        if let Ok(Some(_)) = shared.map.find(VirtAddr::new(0x10)) {
+            // SAFETY: as above.
+            let seen = shared.of_module.with(|data| unsafe { *data });
+            assert_eq!(seen, 1);
+        }
+        thread.join().unwrap();
     });
 }

@@ -143,3 +143,28 @@ fn changes_from_two_sides_are_done_one_at_a_time_or_refused() {
         );
     }
 }
+
+#[test]
+fn b11_retain_asks_once_about_each_module_in_order_of_address() {
+    let map = SharedModuleMap::<8>::new();
+    for start in [0x4000, 0x1000, 0x3000, 0x2000] {
+        map.add(&module(start, start + 0x1000)).unwrap();
+    }
+    let generation = map.generation();
+    let mut seen = Vec::new();
+    // Every other module, by a count of the calls.
+    let gone = map.retain(|module| {
+        seen.push(module.text.start.get());
+        seen.len() % 2 == 1
+    });
+    assert_eq!(gone, Ok(2));
+    assert_eq!(seen, [0x1000, 0x2000, 0x3000, 0x4000]);
+    assert_ne!(map.generation(), generation);
+    for (addr, is_left) in [(0x1000, true), (0x2000, false), (0x3000, true), (0x4000, false)] {
+        assert_eq!(map.find(VirtAddr::new(addr)).unwrap().is_some(), is_left, "{addr:#x}");
+    }
+    let generation = map.generation();
+    assert_eq!(map.retain(|_| true), Ok(0));
+    assert_eq!(map.generation(), generation, "nothing has changed");
+    assert!(map.find(VirtAddr::new(0x3000)).unwrap().is_some());
+}
