@@ -14,7 +14,6 @@
 
 mod call_frames;
 mod cli;
-mod counted;
 mod elf;
 mod error;
 mod guest;
@@ -27,7 +26,6 @@ mod sframe_cmd;
 mod snapshot_cmd;
 mod stack;
 mod symbols;
-mod system_error;
 mod target;
 mod untrusted;
 

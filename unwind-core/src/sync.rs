@@ -20,7 +20,10 @@ pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use interruptible::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Statistics: no decision depends on them, so no model needs to see them.
+#[cfg(any(loom, not(test)))]
 pub(crate) use core::sync::atomic::AtomicU64 as Statistic;
+#[cfg(all(test, not(loom)))]
+pub(crate) use interruptible::Statistic;
 
 /// Declares a function that is `const` except under loom, whose atomics are
 /// not.

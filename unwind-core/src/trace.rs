@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::deferred::Series;
 use crate::short_walk::Log;
 use crate::{Cookie, End, FramePc, Origin, ShortRow, TableError, VirtAddr};
 
@@ -151,7 +152,21 @@ pub struct UnwindCache<const N: usize, E> {
     len: usize,
     end: Option<End<E>>,
     /// Of which kernel entry the walk is, if a delivery did it.
-    cookie: Option<Cookie>,
+    stack_of: Option<StackOf>,
+}
+
+/// A kernel entry of a task of any instance: cookies are unique within an
+/// instance only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StackOf {
+    series: Series,
+    cookie: Cookie,
+}
+
+impl StackOf {
+    pub(crate) const fn new(series: Series, cookie: Cookie) -> Self {
+        Self { series, cookie }
+    }
 }
 
 /// A frame in nine bytes, at any address.
@@ -204,14 +219,14 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     /// A cache without a walk.
     #[must_use]
     pub const fn new() -> Self {
-        Self { entries: const { [Entry::NONE; N] }, len: 0, end: None, cookie: None }
+        Self { entries: const { [Entry::NONE; N] }, len: 0, end: None, stack_of: None }
     }
 
     /// Forgets the walk.
     pub fn clear(&mut self) {
         self.len = 0;
         self.end = None;
-        self.cookie = None;
+        self.stack_of = None;
     }
 
     /// How many frames there are.
@@ -248,7 +263,15 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     /// walked.
     #[must_use]
     pub const fn cookie(&self) -> Option<Cookie> {
-        self.cookie
+        match self.stack_of {
+            Some(stack_of) => Some(stack_of.cookie),
+            None => None,
+        }
+    }
+
+    /// Whether a delivery had this walked in that entry.
+    pub(crate) fn is_stack_of(&self, stack_of: StackOf) -> bool {
+        self.stack_of == Some(stack_of)
     }
 
     /// The addresses of the frames as the target has them, innermost first.
@@ -303,8 +326,8 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
         Some(last.provenance)
     }
 
-    pub(crate) fn set_cookie(&mut self, cookie: Cookie) {
-        self.cookie = Some(cookie);
+    pub(crate) fn set_stack_of(&mut self, stack_of: StackOf) {
+        self.stack_of = Some(stack_of);
     }
 
     pub(crate) fn finish(&mut self, end: End<E>) {

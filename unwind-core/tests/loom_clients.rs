@@ -53,6 +53,84 @@ fn a_cancellation_ends_after_the_deliveries_that_run_and_before_any_other() {
 }
 
 #[test]
+fn r1_3_a_delivery_to_everyone_is_seen_by_a_client_that_comes_and_goes_or_sees_it() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let data = Arc::new(ClientData(UnsafeCell::new(0)));
+        let asker = shared.unwind.register().unwrap();
+        assert!(shared.unwind.request(&shared.task, asker).will_be_called());
+        let (other, its) = (Arc::clone(&shared), Arc::clone(&data));
+        let thread = thread::spawn(move || {
+            // Nobody is handed the id: a delivery finds it in the table.
+            its.access();
+            let newcomer = other.unwind.register().unwrap();
+            other.unwind.cancel(None, newcomer).unwrap();
+            its.access();
+        });
+        let none = None::<&mut UnwindCache<1, Infallible>>;
+        let mut delivery = shared.unwind.deliver(&shared.task, Audience::Everyone, none, |_| ());
+        let mut calls = [0; 2];
+        while let Some(serving) = delivery.next() {
+            let is_newcomer = serving.client() != asker;
+            if is_newcomer {
+                data.access();
+            }
+            calls[usize::from(is_newcomer)] += 1;
+        }
+        assert!(calls[0] == 1 && calls[1] <= 1, "{calls:?}");
+        drop(delivery);
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn r1_3_everyone_is_called_once_whoever_asks_meanwhile() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let asker = shared.unwind.register().unwrap();
+        assert!(shared.unwind.request(&shared.task, asker).will_be_called());
+        // Newer than what the task's marks account for.
+        let newcomer = shared.unwind.register().unwrap();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, newcomer));
+        let none = None::<&mut UnwindCache<1, Infallible>>;
+        let mut delivery = shared.unwind.deliver(&shared.task, Audience::Everyone, none, |_| ());
+        let mut called = Vec::new();
+        while let Some(serving) = delivery.next() {
+            called.push((serving.client(), serving.cookie()));
+        }
+        drop(delivery);
+        assert_eq!(called.len(), 2, "{called:?}");
+        let outcome = thread.join().unwrap();
+        called.extend(shared.return_to_user());
+        // It asked before it was called, or was told that it had been.
+        assert_eq!(called.len(), 2, "{outcome:?} and {called:?}");
+        assert!(called.contains(&(newcomer, outcome.cookie().unwrap())), "{called:?}");
+    });
+}
+
+#[test]
+fn h2_marks_that_another_request_accounts_for_are_seen_without_those_of_former_owners() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let old = shared.unwind.register().unwrap();
+        assert!(shared.unwind.request(&shared.task, old).will_be_called());
+        shared.unwind.cancel(None, old).unwrap();
+        let [new, newest] = [(); 2].map(|()| shared.unwind.register().unwrap());
+        assert_eq!(new.to_bits() & 31, old.to_bits() & 31, "the slot is reused");
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, newest));
+        let here = shared.unwind.request(&shared.task, new);
+        let there = thread.join().unwrap();
+        assert!(matches!(here, RequestOutcome::Queued(_)), "{here:?}");
+        assert!(matches!(there, RequestOutcome::Queued(_)), "{there:?}");
+        let mut called = shared.return_to_user();
+        called.sort();
+        assert_eq!(called.iter().map(|call| call.0).collect::<Vec<_>>(), [new, newest]);
+    });
+}
+
+#[test]
 fn h1_a_delivery_under_way_does_not_reach_the_slots_new_owner() {
     loom_host::model(|| {
         let shared = Shared::new();

@@ -1,8 +1,7 @@
 //! What can be wrong with an ELF file, and in which part of it.
 
 use std::fmt;
-
-use crate::system_error::SystemError;
+use std::io;
 
 /// What is wrong with an ELF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,12 +53,12 @@ pub(crate) enum ElfError {
     #[error("{0} is compressed")]
     Compressed(Part),
     /// The operating system could not read it.
-    #[error("cannot read {part}: {error}")]
+    #[error("cannot read {part}: {kind}")]
     Read {
         /// What was to be read.
         part: Part,
         /// Why not.
-        error: SystemError,
+        kind: io::ErrorKind,
     },
 }
 

@@ -16,7 +16,6 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::counted::counted;
 use crate::error::Error;
 use crate::guest::files::{GuestFiles, SymbolFile};
 use crate::guest::folded::Folded;
@@ -210,8 +209,7 @@ fn sample(mut guest: Guest<'_>, samples: u64, hz: u32) -> Result<(), Error> {
             Ok(vcpus) => vcpus.iter().for_each(|vcpu| folded.add(vcpu)),
             // What there is of a guest that has ended is not thrown away.
             Err(GuestError::Closed) if taken > 0 => {
-                let taken = counted(taken, "sample", "samples");
-                end = Some(format!("the guest has ended after {taken}"));
+                end = Some(format!("the guest has ended after {taken} samples"));
                 break;
             }
             Err(error) => return Err(error.into()),

@@ -3,7 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::counted::counted;
 use crate::sframe_cmd::embed::EmbedError;
 use crate::untrusted::escaped;
 
@@ -42,11 +41,7 @@ pub(crate) enum SframeError {
         error: sframe::Error,
     },
     /// Functions or rows that could not be shown.
-    #[error(
-        "{} is damaged: {} could not be shown whole",
-        escaped(path),
-        counted(*count, "function or table", "functions or tables")
-    )]
+    #[error("{} is damaged: {count} functions or tables could not be shown whole", escaped(path))]
     Damaged {
         /// Which file.
         path: PathBuf,
@@ -110,7 +105,7 @@ pub(crate) enum SframeError {
     },
     /// A table is against the format, or says something else than the call frame
     /// information.
-    #[error("{}: {} in its tables", escaped(path), counted(*count, "fault", "faults"))]
+    #[error("{}: {count} faults in its tables", escaped(path))]
     Wrong {
         /// Which file.
         path: PathBuf,
@@ -118,11 +113,7 @@ pub(crate) enum SframeError {
         count: u64,
     },
     /// The answer to a question for an address is that there is none.
-    #[error(
-        "{missing} of {} {} no row",
-        counted(u64::try_from(*asked).unwrap_or(u64::MAX), "address", "addresses"),
-        if *missing == 1 { "has" } else { "have" }
-    )]
+    #[error("{missing} of {asked} addresses have no row")]
     NoRow {
         /// How many have none.
         missing: usize,

@@ -9,34 +9,42 @@ pub const MAX_CLIENTS: usize = if cfg!(loom) { 2 } else { 32 };
 
 /// A registered client: the slot it holds, and which registration it is.
 ///
-/// Registrations are numbered over the life of an instance, so the id of a
-/// cancelled client never becomes that of another: wherever a copy of it may
-/// be, it is refused.
+/// Registrations have numbers that no other one has, of this instance or of
+/// another, so the id of a cancelled client never becomes that of another:
+/// wherever a copy of it may be, it is refused, and so it is by other
+/// instances.
 ///
 /// | bits | meaning |
 /// |---|---|
 /// | 0-4 | slot |
 /// | 5 | set |
-/// | 6-63 | number of the registration, from 1 |
+/// | 6-63 | number of the registration, from 1,024 |
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct ClientId(u64);
 
 impl ClientId {
+    /// The id that no instance gives out: it is refused everywhere. What C
+    /// leaves in a field is this one.
+    pub const NONE: Self = Self(0);
+
     const SLOT_BITS: u32 = 6;
     const SLOT_MASK: u64 = (1 << Self::SLOT_BITS) - 1;
+    /// Set in each id that was given out, so that a slot can hold other values
+    /// that are equal to none.
+    pub(crate) const GRANTED: u64 = 1 << 5;
 
     pub(crate) const fn new(slot: Slot, registration: u64) -> Self {
-        // At a registration a nanosecond the number lasts for nine years.
         Self((registration << Self::SLOT_BITS) | slot.bits())
     }
 
     /// The id whose [`to_bits`](Self::to_bits) these are.
     ///
-    /// Bits that no registration gave out make an id that is refused.
+    /// Bits that no registration gave out make an id that is refused: those
+    /// that cannot be one make [`NONE`](Self::NONE).
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
-        Self(bits)
+        if bits & Self::GRANTED == 0 { Self::NONE } else { Self(bits) }
     }
 
     /// The id as a number, to be kept in an atomic or passed through C.
@@ -50,7 +58,8 @@ impl ClientId {
         Slot::from_low_bits(self.0)
     }
 
-    /// Which registration of the instance this is, from 1.
+    /// The number of the registration: no other one of any instance has it,
+    /// and a later one of this instance has a higher one.
     #[must_use]
     pub const fn registration(self) -> u64 {
         self.0 >> Self::SLOT_BITS
@@ -59,6 +68,9 @@ impl ClientId {
 
 impl fmt::Debug for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::NONE {
+            return f.write_str("ClientId(none)");
+        }
         write!(f, "ClientId({}#{})", self.slot().index(), self.registration())
     }
 }
@@ -112,8 +124,16 @@ impl Slot {
         Self((bits & ClientId::SLOT_MASK) as u32)
     }
 
+    /// The slot in the low six bits of a word, if there is one.
+    #[expect(clippy::as_conversions, reason = "six bits, in a const fn")]
+    pub(crate) const fn from_word(bits: u64) -> Option<Self> {
+        let bits = (bits & ClientId::SLOT_MASK) as u32;
+        if bits & Self::FIRST == 0 { None } else { Some(Self(bits)) }
+    }
+
+    /// The slot in six bits, which are not all zero.
     #[expect(clippy::as_conversions, reason = "widening, in a const fn")]
-    const fn bits(self) -> u64 {
+    pub(crate) const fn bits(self) -> u64 {
         self.0 as u64
     }
 
@@ -187,14 +207,12 @@ impl SlotSet {
         self.0.count_ones()
     }
 
-    /// Takes the lowest slot out.
-    pub(crate) const fn pop(&mut self) -> Option<Slot> {
+    /// The lowest slot.
+    pub(crate) const fn first(self) -> Option<Slot> {
         if self.is_empty() {
             return None;
         }
-        let slot = Slot(self.0.trailing_zeros() | Slot::FIRST);
-        *self = self.difference(slot.set());
-        Some(slot)
+        Some(Slot(self.0.trailing_zeros() | Slot::FIRST))
     }
 }
 
@@ -215,6 +233,16 @@ mod tests {
     }
 
     #[test]
+    fn b1_bits_that_cannot_be_an_id_are_none_and_an_id_never_is() {
+        for bits in [0, 1, 2, 31, 64, 1 << 63, !ClientId::GRANTED] {
+            assert_eq!(ClientId::from_bits(bits), ClientId::NONE, "{bits:#x}");
+        }
+        for slot in Slot::all() {
+            assert_ne!(ClientId::new(slot, 0), ClientId::NONE);
+        }
+    }
+
+    #[test]
     fn newest_includes_every_slot_of_its_registration_and_none_of_the_next() {
         let newest = Newest::registration(7);
         for slot in Slot::all() {
@@ -231,6 +259,9 @@ mod tests {
         assert_eq!((first.index(), last.index()), (0, 31));
         let mut set = last.set().union(first.set());
         assert!(set.contains(last) && !set.contains(other));
-        assert_eq!((set.pop(), set.pop(), set.pop()), (Some(first), Some(last), None));
+        assert_eq!(set.first(), Some(first));
+        set = set.difference(first.set());
+        assert_eq!(set.first(), Some(last));
+        assert_eq!(set.difference(last.set()).first(), None);
     }
 }

@@ -3,29 +3,17 @@
 use core::fmt;
 
 use super::client::{ClientId, MAX_CLIENTS, Newest, Slot, SlotSet};
+use super::registration::{Registrations, Series};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics, const_unless_loom, fence};
 
 /// Deliveries are counted by CPU, so that they share no cache line up to so
 /// many CPUs.
 const LANES: usize = if cfg!(loom) { 1 } else { 16 };
 
-/// What a slot holds: the id of a registered client, or one of the three
-/// smaller numbers.
-///
-/// ```text
-///     FREE -> RESERVED -> id -> CANCELLING -> FREE
-///       register              cancel
-/// ```
-const FREE: u64 = 0;
-/// Registration has taken the slot but has no number yet.
-const RESERVED: u64 = 1;
-/// No delivery to the last client starts any more; some may still run.
-const CANCELLING: u64 = 2;
-
 /// The registered clients, and how many deliveries run to each.
 ///
-/// Requests, on all CPUs, only read `owners` and `newest`, which change when a
-/// client comes or goes. What deliveries write is in lines of its own.
+/// Requests, on all CPUs, only read `owners` and `registrations`, which change
+/// when a client comes or goes. What deliveries write is in lines of its own.
 pub(crate) struct ClientTable {
     owners: Owners,
     lanes: [Lane; LANES],
@@ -34,8 +22,50 @@ pub(crate) struct ClientTable {
 #[repr(align(64))]
 struct Owners {
     slots: [AtomicU64; MAX_CLIENTS],
-    /// How many registrations there have been.
-    newest: AtomicU64,
+    registrations: Registrations,
+}
+
+/// What a slot holds. Only a client's id has [`ClientId::GRANTED`], so no id that
+/// is asked about, [`ClientId::NONE`] included, equals another value.
+///
+/// ```text
+///     FREE -> RESERVED -> id -> id without GRANTED -> FREE
+///       register              cancel
+/// ```
+///
+/// All accesses to a slot may be relaxed: each decides by the value of this one
+/// slot, and what has to be seen besides is ordered by the number of the
+/// registration or by the task's word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Owner(u64);
+
+impl Owner {
+    /// Nobody.
+    const FREE: Self = Self(1);
+    /// Registration has taken the slot but has no number yet.
+    const RESERVED: Self = Self(2);
+
+    #[inline]
+    const fn registered(client: ClientId) -> Self {
+        Self(client.to_bits())
+    }
+
+    /// No delivery to the client starts any more; some may still run.
+    const fn cancelling(client: ClientId) -> Self {
+        Self(client.to_bits() & !ClientId::GRANTED)
+    }
+
+    /// The client, if it is registered and registered no later than `newest`.
+    fn within(self, newest: Newest) -> Option<ClientId> {
+        let client = ClientId::from_bits(self.0);
+        (client != ClientId::NONE && newest.includes(client)).then_some(client)
+    }
+
+    /// Whether this is a client that registered later than `newest`, or one
+    /// that is about to get its number.
+    const fn is_after(self, newest: Newest) -> bool {
+        self.0 == Self::RESERVED.0 || !newest.includes(ClientId::from_bits(self.0))
+    }
 }
 
 /// How many deliveries run to the client of each slot, of those that started
@@ -51,11 +81,19 @@ impl Lane {
     }
 }
 
+/// A delivery to the client of a slot that runs, and where it is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Running {
+    pub(crate) slot: Slot,
+    /// Less than 16.
+    pub(crate) lane: u32,
+}
+
 impl ClientTable {
     const_unless_loom! {
         pub(crate) fn new() -> Self {
-            let slots = atomics![AtomicU64::new(FREE); MAX_CLIENTS];
-            let owners = Owners { slots, newest: AtomicU64::new(0) };
+            let slots = atomics![AtomicU64::new(Owner::FREE.0); MAX_CLIENTS];
+            let owners = Owners { slots, registrations: Registrations::new() };
             Self { owners, lanes: atomics![Lane::new(); LANES] }
         }
     }
@@ -63,16 +101,16 @@ impl ClientTable {
     /// Takes a slot, or `None` if all are taken.
     ///
     /// The slot is taken before the registration has its number: whoever sees
-    /// the number in `newest` sees that the slot's last owner is gone. The id
+    /// the number as the newest sees that the slot's last owner is gone. The id
     /// is published last.
     pub(crate) fn register(&self) -> Option<ClientId> {
         for (slot, owner) in Slot::all().zip(&self.owners.slots) {
-            let (taken, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-            if owner.compare_exchange(FREE, RESERVED, taken, failed).is_ok() {
-                let earlier = self.owners.newest.fetch_add(1, Ordering::AcqRel);
-                let client = ClientId::new(slot, earlier.wrapping_add(1));
-                owner.store(client.to_bits(), Ordering::Release);
-                return Some(client);
+            if Self::replace(owner, Owner::FREE, Owner::RESERVED) {
+                let number = self.owners.registrations.next();
+                let client = number.map(|number| ClientId::new(slot, number));
+                let now = client.map_or(Owner::FREE, Owner::registered);
+                owner.store(now.0, Ordering::Relaxed);
+                return client;
             }
         }
         None
@@ -81,17 +119,25 @@ impl ClientTable {
     /// Lets no delivery to `client` start any more; `false` if it is not
     /// registered.
     pub(crate) fn start_cancel(&self, client: ClientId) -> bool {
-        let (taken, failed) = (Ordering::AcqRel, Ordering::Relaxed);
-        self.owner(client.slot()).is_some_and(|owner| {
-            owner.compare_exchange(client.to_bits(), CANCELLING, taken, failed).is_ok()
-        })
+        // `is_running` begins with a fence.
+        let (registered, cancelling) = (Owner::registered(client), Owner::cancelling(client));
+        self.owner(client.slot()).is_some_and(|owner| Self::replace(owner, registered, cancelling))
     }
 
     /// Frees the slot of a client whose cancellation has started and to which
     /// no delivery runs any more.
     pub(crate) fn finish_cancel(&self, client: ClientId) {
-        if let Some(owner) = self.owner(client.slot()) {
-            owner.store(FREE, Ordering::Release);
+        self.set_cancelling(client, Owner::FREE);
+    }
+
+    /// Takes back that the cancellation of a client has started.
+    pub(crate) fn undo_cancel(&self, client: ClientId) {
+        self.set_cancelling(client, Owner::registered(client));
+    }
+
+    fn set_cancelling(&self, client: ClientId, owner: Owner) {
+        if let Some(slot) = self.owner(client.slot()) {
+            slot.store(owner.0, Ordering::Relaxed);
         }
     }
 
@@ -110,90 +156,105 @@ impl ClientTable {
 
     #[inline]
     pub(crate) fn is_registered(&self, client: ClientId) -> bool {
-        self.owner(client.slot())
-            .is_some_and(|owner| owner.load(Ordering::Acquire) == client.to_bits())
+        self.holds(client.slot(), Owner::registered(client))
+    }
+
+    /// Whether a slot to which a delivery runs is that of `client`, which may be
+    /// cancelled meanwhile.
+    pub(crate) fn runs_to(&self, client: ClientId) -> bool {
+        self.is_registered(client) || self.holds(client.slot(), Owner::cancelling(client))
     }
 
     /// The newest registration that has its number.
     pub(crate) fn newest(&self) -> Newest {
-        Newest::registration(self.owners.newest.load(Ordering::Acquire))
+        Newest::registration(self.owners.registrations.newest())
+    }
+
+    /// Tells this instance from all others.
+    pub(crate) fn series(&self) -> Series {
+        self.owners.registrations.series()
     }
 
     /// Whether the slot has a client, which registered no later than `newest`.
     pub(crate) fn has_owner(&self, slot: Slot, newest: Newest) -> bool {
-        self.owner(slot).is_some_and(|owner| is_within(owner.load(Ordering::Acquire), newest))
+        self.owner(slot).is_some_and(|owner| Self::load(owner).within(newest).is_some())
     }
 
     /// The slots whose clients registered no later than `newest`.
     pub(crate) fn owned_within(&self, newest: Newest) -> SlotSet {
-        self.slots_where(|owner| is_within(owner, newest))
+        self.slots_where(|owner| owner.within(newest).is_some())
     }
 
     /// The slots whose clients registered later than `newest`, or are about to
     /// get their number.
     #[inline]
     pub(crate) fn taken_after(&self, newest: Newest) -> SlotSet {
-        self.slots_where(|owner| owner == RESERVED || !newest.includes(ClientId::from_bits(owner)))
+        self.slots_where(|owner| owner.is_after(newest))
     }
 
     #[inline]
-    fn slots_where(&self, holds: impl Fn(u64) -> bool) -> SlotSet {
+    fn slots_where(&self, holds: impl Fn(Owner) -> bool) -> SlotSet {
         let slots = Slot::all().zip(&self.owners.slots);
         slots
-            .filter(|(_, owner)| holds(owner.load(Ordering::Acquire)))
+            .filter(|(_, owner)| holds(Self::load(owner)))
             .fold(SlotSet::NONE, |set, (slot, _)| set.union(slot.set()))
     }
 
     /// Starts a delivery to the client of `slot`, if it registered no later
     /// than `newest` and is not cancelled.
-    pub(crate) fn enter(&self, slot: Slot, newest: Newest, cpu: u32) -> Option<Running<'_>> {
-        let lane = usize::try_from(cpu).unwrap_or(0) & (LANES - 1);
-        let count = self.lanes.get(lane)?.0.get(slot.index())?;
-        count.fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn enter(
+        &self,
+        slot: Slot,
+        newest: Newest,
+        cpu: u32,
+    ) -> Option<(ClientId, Running)> {
+        let lanes = u32::try_from(LANES).unwrap_or(1);
+        let running = Running { slot, lane: cpu & lanes.wrapping_sub(1) };
+        // The fence orders this with what follows.
+        self.count(running)?.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let owner = self.owner(slot)?.load(Ordering::Acquire);
-        if !is_within(owner, newest) {
-            count.fetch_sub(1, Ordering::Release);
-            return None;
+        let client = Self::load(self.owner(slot)?).within(newest);
+        if client.is_none() {
+            self.leave(running);
         }
-        Some(Running { count, client: ClientId::from_bits(owner) })
+        Some((client?, running))
+    }
+
+    /// Ends a delivery. What it did is seen by whoever sees that it has ended.
+    pub(crate) fn leave(&self, running: Running) {
+        if let Some(count) = self.count(running) {
+            count.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    fn count(&self, running: Running) -> Option<&AtomicU32> {
+        let lane = self.lanes.get(usize::try_from(running.lane).unwrap_or(0))?;
+        lane.0.get(running.slot.index())
     }
 
     #[inline]
     fn owner(&self, slot: Slot) -> Option<&AtomicU64> {
         self.owners.slots.get(slot.index())
     }
-}
 
-/// Whether a slot holds a client, which registered no later than `newest`.
-const fn is_within(owner: u64, newest: Newest) -> bool {
-    owner > CANCELLING && newest.includes(ClientId::from_bits(owner))
+    #[inline]
+    fn load(owner: &AtomicU64) -> Owner {
+        Owner(owner.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    fn holds(&self, slot: Slot, expected: Owner) -> bool {
+        self.owner(slot).is_some_and(|owner| Self::load(owner) == expected)
+    }
+
+    fn replace(owner: &AtomicU64, old: Owner, new: Owner) -> bool {
+        owner.compare_exchange(old.0, new.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
 }
 
 impl fmt::Debug for ClientTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let owners = self.owners.slots.iter().map(|owner| owner.load(Ordering::Relaxed));
-        f.debug_set()
-            .entries(owners.filter(|&owner| owner > CANCELLING).map(ClientId::from_bits))
-            .finish()
-    }
-}
-
-/// A delivery to one client that runs. Cancelling the client waits for it.
-#[derive(Debug)]
-pub(crate) struct Running<'a> {
-    count: &'a AtomicU32,
-    client: ClientId,
-}
-
-impl Running<'_> {
-    pub(crate) const fn client(&self) -> ClientId {
-        self.client
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.count.fetch_sub(1, Ordering::Release);
+        let owners = self.owners.slots.iter().map(|owner| ClientId::from_bits(Self::load(owner).0));
+        f.debug_set().entries(owners.filter(|&owner| owner != ClientId::NONE)).finish()
     }
 }

@@ -46,11 +46,11 @@ impl fmt::Debug for Cookie {
 /// Where an NMI or another CPU does it at the same time, one of the numbers is
 /// kept and the others are never used.
 pub trait CookieSource {
-    /// Whether a task keeps a number for 32,768 of its kernel entries.
+    /// Whether a task keeps a number for 65,536 of its kernel entries.
     ///
-    /// The low 16 bits of a number are zero then, and the cookie has the
-    /// entry's number there. Otherwise each entry has a number of its own, and
-    /// that is the cookie.
+    /// The low 16 bits of a number are zero then, and the task counts its
+    /// entries there: those in which a cookie was given out. Otherwise each of
+    /// these entries has a number of its own, and that is the cookie.
     const KEPT: bool;
 
     /// Returns a number that this source has never returned, not zero; or
@@ -61,7 +61,7 @@ pub trait CookieSource {
     fn fresh<H: Host>(&self, host: &H) -> Option<NonZeroU64>;
 }
 
-/// Cookies from serial numbers that a task takes once per 32,768 entries: the
+/// Cookies from serial numbers that a task takes once per 65,536 entries: the
 /// default.
 ///
 /// | bits | meaning |
@@ -70,7 +70,7 @@ pub trait CookieSource {
 /// | 16-63 | the serial number |
 ///
 /// A request touches nothing outside the task's own cache line, but for one
-/// in 32,768. Unique until 2⁴⁸ serial numbers are used up: for almost nine
+/// in 65,536. Unique until 2⁴⁸ serial numbers are used up: for almost nine
 /// years at a million new tasks a second that are all sampled.
 #[derive(Debug)]
 pub struct SerialCookies(AtomicU64);
@@ -103,7 +103,8 @@ impl CookieSource for SerialCookies {
 
 /// Cookies from one counter for all tasks: 1, 2, 3 and so on.
 ///
-/// The first request in each entry writes to a cache line that all CPUs share.
+/// Unique for 584,000 years at a million entries a second. The first request in
+/// each entry writes to a cache line that all CPUs share.
 #[derive(Debug)]
 pub struct CounterCookies(AtomicU64);
 
@@ -138,7 +139,8 @@ impl CookieSource for CounterCookies {
 /// | 0-31 | the CPU on which the entry's first request was made, plus one |
 /// | 32-63 | that CPU's counter: 3, 5, 7 and so on, always odd |
 ///
-/// Unique until a CPU's counter wraps after 2³¹ entries. There are counters
+/// Unique until a CPU's counter wraps after 2³¹ entries: after 36 minutes at a
+/// million a second. There are counters
 /// for the CPUs 0 to `CPUS` - 1; on others there are no cookies, and requests
 /// are refused.
 #[derive(Debug)]

@@ -2,17 +2,23 @@
 
 use core::num::NonZeroU64;
 
-use super::word::Entry;
+use super::word::Version;
 use super::{Cookie, CookieSource};
 use crate::sync::{AtomicU64, Ordering, atomics, const_unless_loom};
 
-/// The number that was fetched for the block of entries that a task is in, or
-/// zero.
+/// The bits of a cookie in which a task counts the entries that have the same
+/// number.
+const ENTRIES: u64 = 0xffff;
+
+/// The cookie of the entry that a task is in, or zero if its number is still to
+/// be fetched.
 ///
-/// Blocks use the two cells in turn. A block begins with an empty cell: it is
-/// emptied when the block before is entered, whose own cell is the other one.
-/// Someone who still looks for the number of an earlier block finds an empty
-/// cell and may fill it; then the next block but one has that number.
+/// Entries use the two cells in turn. Before an entry begins its cell gets the
+/// cookie that follows the last one, or zero; from then on zero is the only
+/// value that is replaced. Someone who still looks for the number of the entry
+/// before the last one may find zero there and fill it; then this entry has
+/// that number, which is nobody else's either. A time may be too early then, by
+/// as much as that request was held up.
 #[derive(Debug)]
 pub(crate) struct CookieCell([AtomicU64; 2]);
 
@@ -23,48 +29,41 @@ impl CookieCell {
         }
     }
 
-    /// The cookie of `entry`, if its number was fetched.
+    /// The cookie of the entry, if its number was fetched. Right if the task
+    /// still is in the entry afterwards.
     #[inline]
-    pub(crate) fn get<C: CookieSource>(&self, entry: Entry) -> Option<Cookie> {
-        let number = NonZeroU64::new(self.of::<C>(entry).load(Ordering::Acquire))?;
-        Self::cookie::<C>(number.get(), entry)
+    pub(crate) fn get(&self, entry: Version) -> Option<Cookie> {
+        Cookie::new(self.of(entry).load(Ordering::Acquire))
     }
 
-    /// The cookie of `entry`, in which someone has asked, so that its number
-    /// was fetched. Right if the task still is in it afterwards.
-    #[inline]
-    pub(crate) fn get_fetched<C: CookieSource>(&self, entry: Entry) -> Option<Cookie> {
-        Self::cookie::<C>(self.of::<C>(entry).load(Ordering::Acquire), entry)
-    }
-
-    /// The cookie of `entry`, with the number `fresh` unless someone else has
+    /// The cookie of the entry, with the number `fresh` unless someone else has
     /// stored one first.
-    pub(crate) fn store<C: CookieSource>(&self, entry: Entry, fresh: NonZeroU64) -> Option<Cookie> {
+    #[inline]
+    pub(crate) fn store(&self, entry: Version, fresh: NonZeroU64) -> Option<Cookie> {
         let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
-        let cell = self.of::<C>(entry);
-        match cell.compare_exchange(0, fresh.get(), stored, failed) {
-            Ok(_) => Self::cookie::<C>(fresh.get(), entry),
-            Err(chosen) => Self::cookie::<C>(chosen, entry),
+        match self.of(entry).compare_exchange(0, fresh.get(), stored, failed) {
+            Ok(_) => Cookie::new(fresh.get()),
+            Err(chosen) => Cookie::new(chosen),
         }
     }
 
-    /// Goes from one entry to the next.
-    pub(crate) fn advance<C: CookieSource>(&self, entry: Entry, next: Entry) {
-        let old = self.of::<C>(entry);
-        if !core::ptr::eq(old, self.of::<C>(next)) {
-            old.store(0, Ordering::Release);
-        }
+    /// Makes the cell of the entry that comes next ready, before it begins.
+    pub(crate) fn prepare<C: CookieSource>(&self, entry: Version, next: Version) {
+        let cookie = self.get(entry);
+        self.of(next).store(cookie.map_or(0, Self::after::<C>), Ordering::Release);
+    }
+
+    /// The cookie that follows in the next entry, or zero if a number has to be
+    /// fetched.
+    const fn after<C: CookieSource>(cookie: Cookie) -> u64 {
+        let next = cookie.get().wrapping_add(1);
+        let same_number = next & ENTRIES != 0;
+        if C::KEPT && same_number { next } else { 0 }
     }
 
     #[inline]
-    fn of<C: CookieSource>(&self, entry: Entry) -> &AtomicU64 {
-        let [first, second] = &self.0;
-        let use_second = if C::KEPT { entry.is_upper() } else { entry.is_odd() };
-        if use_second { second } else { first }
-    }
-
-    #[inline]
-    fn cookie<C: CookieSource>(number: u64, entry: Entry) -> Option<Cookie> {
-        Cookie::new(if C::KEPT { number | entry.number() } else { number })
+    fn of(&self, entry: Version) -> &AtomicU64 {
+        let [even, odd] = &self.0;
+        if entry.is_odd() { odd } else { even }
     }
 }

@@ -2,13 +2,16 @@
 
 use core::convert::Infallible;
 use core::fmt;
+use core::marker::PhantomData;
 
 use super::client::{Newest, SlotSet};
 use super::client_table::{ClientTable, Running};
 use super::counters::Counters;
+use super::delivery_state::DeliveryNumber;
 use super::sample_end::Stack;
 use super::word::Word;
 use super::{ClientId, Cookie, CookieSource, DeferredUnwind, Host, SampleEnd, TaskState};
+use crate::trace::StackOf;
 use crate::{TableError, UnwindCache};
 
 /// To whom a delivery goes.
@@ -49,7 +52,8 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// is being called, is delivered too. Nobody is served twice in one entry,
     /// so a client whose own work leads to requests does not keep this from
     /// ending. A delivery that is started within another one of the same task
-    /// yields nothing and leaves its work to the outer one.
+    /// yields nothing and leaves its work to the outer one. A delivery that has
+    /// yielded `None` is over, also while it is in scope.
     #[must_use = "nothing is delivered until the delivery is asked for the next client"]
     pub fn deliver<'a, W, const N: usize, E>(
         &'a self,
@@ -77,16 +81,15 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         audience: Audience,
         source: Source<'a, W, N, E>,
     ) -> Delivery<'a, W, N, E> {
-        let (clients, counters, cpu) = (self.clients(), self.counters(), self.host().cpu());
+        let cpu = self.host().cpu();
         let task = self.host().state(task);
         let word = task.word();
-        let mut cookie = None;
-        if word.is_pending() && task.start_delivery() {
-            // Whoever asked has had it fetched.
-            cookie = task.cookie.get_fetched::<C>(word.entry());
-        }
-        let round = Round::nobody();
-        Delivery { clients, counters, cpu, task, audience, source, cookie, round }
+        let number = if word.is_pending() { task.delivery.start() } else { None };
+        // Whoever asked has had it fetched.
+        let cookie = number.and_then(|_| task.cookie.get(word.version()));
+        let place = Place { clients: self.clients(), counters: self.counters(), task, cpu };
+        let of = number.zip(cookie).map(|(number, cookie)| Of { number, cookie });
+        Delivery { place, audience, source, of, round: Round::nobody(), own: PhantomData }
     }
 }
 
@@ -96,18 +99,36 @@ pub type Abandonment<'a> = Delivery<'a, fn(&mut UnwindCache<0, Infallible>), 0, 
 /// The clients to be called, one after the other.
 ///
 /// If it is dropped before it has yielded `None`, those who were not called
-/// stay pending.
+/// stay pending. If it is not at its end when the task goes on, by
+/// [`user_return`](DeferredUnwind::user_return) or
+/// [`close`](DeferredUnwind::close), it ends there and yields nothing more.
+///
+/// It is the task's own: it cannot be sent to another thread.
 #[must_use]
 pub struct Delivery<'a, W, const N: usize, E> {
-    clients: &'a ClientTable,
-    counters: &'a Counters,
-    cpu: u32,
-    task: &'a TaskState,
+    place: Place<'a>,
     audience: Audience,
     source: Source<'a, W, N, E>,
-    /// `None` if there was nothing to deliver.
-    cookie: Option<Cookie>,
+    /// `None` if there was nothing to deliver, or it is over.
+    of: Option<Of>,
     round: Round,
+    own: PhantomData<*const ()>,
+}
+
+/// Where a delivery is made.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    clients: &'a ClientTable,
+    counters: &'a Counters,
+    task: &'a TaskState,
+    cpu: u32,
+}
+
+/// Which delivery it is, and of which entry.
+#[derive(Clone, Copy)]
+struct Of {
+    number: DeliveryNumber,
+    cookie: Cookie,
 }
 
 /// One look at the task's marks.
@@ -135,20 +156,20 @@ where
     W: FnOnce(&mut UnwindCache<N, E>),
     E: TableError,
 {
-    /// The stack of the entry that has `cookie`, walked if it is not yet.
-    fn stack(&mut self, cookie: Cookie) -> (Stack, Option<&UnwindCache<N, E>>) {
+    /// The stack of an entry, walked if it is not yet.
+    fn stack(&mut self, of: StackOf) -> (Stack, Option<&UnwindCache<N, E>>) {
         let (cache, walk) = match self {
             Self::Walk { cache, walk } => (cache, walk),
             Self::Lost(Lost::TaskGone) => return (Stack::TaskGone, None),
             Self::Lost(Lost::Exec) => return (Stack::Exec, None),
         };
         let Some(cache) = cache else { return (Stack::NoCache, None) };
-        if cache.cookie() != Some(cookie) {
+        if !cache.is_stack_of(of) {
             cache.clear();
             if let Some(walk) = walk.take() {
                 walk(cache);
             }
-            cache.set_cookie(cookie);
+            cache.set_stack_of(of);
         }
         let stack = match cache.len() {
             0 => Stack::NoFrames,
@@ -164,36 +185,52 @@ where
     W: FnOnce(&mut UnwindCache<N, E>),
     E: TableError,
 {
-    /// Returns the next client to be called, or `None` if all were.
+    /// Returns the next client to be called, or `None` if all were: then the
+    /// delivery is over, and what is asked for from here on is another one's.
     pub fn next(&mut self) -> Option<Serving<'_, N, E>> {
-        let cookie = self.cookie?;
-        let running = self.next_running()?;
-        let client = running.client();
-        self.task.set_delivering_to(Some(client));
-        let (stack, trace) = self.source.stack(cookie);
+        let Of { number, cookie } = self.of?;
+        let Place { clients, counters, task, .. } = self.place;
+        if task.delivery.end_call(number, clients) {
+            counters.leaked_call();
+        }
+        let called = if task.delivery.is_at(number) { self.enter_next() } else { None };
+        let Some((client, running)) = called else {
+            self.of = None;
+            task.delivery.end(number, clients);
+            return None;
+        };
+        task.delivery.call(number, running);
+        // If the walk panics, the client is still to be called.
+        let (stack, trace) = self.source.stack(StackOf::new(clients.series(), cookie));
+        self.round.todo = self.round.todo.difference(running.slot.set());
         // Those that did not ask: first they count as having asked, so that a
         // request in between is told that it will be served, which is so.
-        if !self.round.asked.contains(client.slot()) {
-            self.task.set_flags(Word::answered(client.slot()));
+        if !self.round.asked.contains(running.slot) {
+            task.set_flags(Word::answered(running.slot));
         }
-        self.task.serve(client.slot());
-        self.counters.delivered(stack);
-        Some(Serving { task: self.task, running, cookie, trace, end: stack.end() })
+        task.serve(running.slot);
+        counters.delivered(stack);
+        let end = stack.end();
+        Some(Serving { clients, task, number, client, cookie, trace, end, own: PhantomData })
     }
 }
 
-impl<'a, W, const N: usize, E> Delivery<'a, W, N, E> {
-    fn next_running(&mut self) -> Option<Running<'a>> {
+impl<W, const N: usize, E> Delivery<'_, W, N, E> {
+    /// Starts to call the next client. It stays in the round until it is called.
+    fn enter_next(&mut self) -> Option<(ClientId, Running)> {
+        let Place { clients, counters, task, cpu } = self.place;
         loop {
-            let Some(slot) = self.round.todo.pop() else {
+            let Some(slot) = self.round.todo.first() else {
                 self.round = self.take_round()?;
                 continue;
             };
-            if let Some(running) = self.clients.enter(slot, self.round.accounted, self.cpu) {
-                return Some(running);
+            let called = clients.enter(slot, self.round.accounted, cpu);
+            if called.is_some() {
+                return called;
             }
-            if self.task.drop_request(slot, self.clients) {
-                self.counters.cancelled(1);
+            self.round.todo = self.round.todo.difference(slot.set());
+            if task.drop_request(slot, clients) {
+                counters.cancelled(1);
             }
         }
     }
@@ -203,19 +240,20 @@ impl<'a, W, const N: usize, E> Delivery<'a, W, N, E> {
         if self.audience == Audience::Everyone {
             self.account_for_everyone();
         }
+        let Place { clients, task, .. } = self.place;
         loop {
-            let word = self.task.word();
+            let word = task.word();
             if !word.is_pending() {
                 return None;
             }
             // Read between two looks at the same word, so that the marks and
             // what they account for belong together.
-            let (accounted, served) = (self.task.accounted(), self.task.served().slots());
-            if self.task.replace_word(word, word.taken_over()) {
+            let (accounted, served) = (task.accounted(), task.served().slots());
+            if task.replace_word(word, word.taken_over()) {
                 let asked = word.asked();
                 let called = match self.audience {
                     Audience::Asked => asked,
-                    Audience::Everyone => asked.union(self.clients.owned_within(accounted)),
+                    Audience::Everyone => asked.union(clients.owned_within(accounted)),
                 };
                 // Without a request a served mark is from an entry before.
                 let todo = called.difference(asked.intersection(served));
@@ -226,53 +264,66 @@ impl<'a, W, const N: usize, E> Delivery<'a, W, N, E> {
 
     /// Makes the marks account for all clients that are registered by now.
     fn account_for_everyone(&self) {
-        let newest = self.clients.newest();
+        let Place { clients, counters, task, .. } = self.place;
+        let newest = clients.newest();
         loop {
-            let word = self.task.word();
-            if self.task.accounted() >= newest {
+            let word = task.word();
+            if task.accounted() >= newest {
                 return;
             }
-            self.counters.cancelled(self.task.account(word, self.clients));
+            counters.cancelled(task.account(word, clients));
         }
     }
 }
 
 impl<W, const N: usize, E> Drop for Delivery<'_, W, N, E> {
     fn drop(&mut self) {
-        if self.cookie.is_none() {
+        let Place { clients, counters, task, .. } = self.place;
+        let Some(Of { number, .. }) = self.of.filter(|of| task.delivery.is_at(of.number)) else {
             return;
-        }
+        };
+        // Only the task itself delivers and returns to user code, so it does not
+        // matter which of the two comes first.
         if !self.round.todo.is_empty() {
-            self.task.set_flags(Word::PENDING);
+            task.set_flags(Word::PENDING);
         }
-        self.task.end_delivery();
+        if task.delivery.end(number, clients) {
+            counters.leaked_call();
+        }
     }
 }
 
 impl<W, const N: usize, E> fmt::Debug for Delivery<'_, W, N, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")
-            .field("cookie", &self.cookie)
-            .field("task", &self.task)
+            .field("cookie", &self.of.map(|of| of.cookie))
+            .field("task", &self.place.task)
             .finish_non_exhaustive()
     }
 }
 
 /// A client that is being called. Cancelling it waits until this is dropped.
+///
+/// One that is leaked ends with its delivery, or where the task goes on, and is
+/// [counted](super::DropCounts::leaked_calls). As its delivery, it cannot be
+/// sent to another thread.
 #[must_use = "the client counts as served"]
 pub struct Serving<'d, const N: usize, E> {
+    clients: &'d ClientTable,
     task: &'d TaskState,
-    running: Running<'d>,
+    number: DeliveryNumber,
+    client: ClientId,
     cookie: Cookie,
     trace: Option<&'d UnwindCache<N, E>>,
     end: SampleEnd,
+    own: PhantomData<*const ()>,
 }
 
 impl<'d, const N: usize, E> Serving<'d, N, E> {
     /// Who is to be called.
     #[must_use]
     pub const fn client(&self) -> ClientId {
-        self.running.client()
+        self.client
     }
 
     /// The cookie of the samples that this stack belongs to.
@@ -296,14 +347,14 @@ impl<'d, const N: usize, E> Serving<'d, N, E> {
 
 impl<const N: usize, E> Drop for Serving<'_, N, E> {
     fn drop(&mut self) {
-        self.task.set_delivering_to(None);
+        self.task.delivery.end_call(self.number, self.clients);
     }
 }
 
 impl<const N: usize, E> fmt::Debug for Serving<'_, N, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Serving")
-            .field("client", &self.running.client())
+            .field("client", &self.client)
             .field("cookie", &self.cookie)
             .field("end", &self.end)
             .finish_non_exhaustive()

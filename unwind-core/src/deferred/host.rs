@@ -16,6 +16,13 @@ pub trait Host {
     /// make one itself. Where it may not, requests in NMIs are refused.
     const NMI_SAFE_COMPARE_EXCHANGE: bool = true;
 
+    /// How often a cancellation calls [`relax`](Self::relax) before it gives up
+    /// with [`StillRunning`](super::CancelError::StillRunning). A client whose
+    /// callback runs for longer is not cancelled, so choose this by what `relax`
+    /// does: 2²⁸, the default, is some ten seconds of spinning, or three days of
+    /// sleeps of a millisecond.
+    const MAX_RELAXES: u64 = 1 << 28;
+
     /// The task's block. Any context.
     fn state<'t>(&self, task: &'t Self::Task) -> &'t TaskState;
 

@@ -10,7 +10,7 @@ pub enum UserReturn {
     /// It may. The entry is over: what is asked from here on belongs to the
     /// next one.
     Ready,
-    /// Something was asked for that is not delivered yet. Nothing is changed.
+    /// Something was asked for that is not delivered yet. The entry goes on.
     Pending,
 }
 
@@ -23,6 +23,11 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// before this is done leads to [`UserReturn::Pending`]; one that asks
     /// afterwards has the cookie of the next entry, and its
     /// [`schedule`](Host::schedule) sees to a delivery.
+    ///
+    /// A delivery that is not at its end, as its guard was leaked or is still in
+    /// scope, ends here and is [counted](super::DropCounts::unfinished). If it
+    /// has left someone out this is [`UserReturn::Pending`], and the next
+    /// delivery calls them.
     #[inline]
     pub fn user_return(&self, task: &H::Task) -> UserReturn {
         let state = self.host().state(task);
@@ -34,9 +39,12 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// What was asked for before stays pending. An exit delivers it while the
     /// task's memory is there, or abandons it; an exec does so at its point of
     /// no return, and then [`reopen`](Self::reopen)s the task as its new
-    /// program.
+    /// program. A delivery that is not at its end, as that of a task that died in
+    /// it, ends here as in [`user_return`](Self::user_return).
     pub fn close(&self, task: &H::Task) {
-        self.host().state(task).set_flags(Word::CLOSED);
+        let state = self.host().state(task);
+        state.set_flags(Word::CLOSED);
+        self.end_unfinished(state);
     }
 
     /// Grants requests again after [`close`](Self::close), in a new kernel
@@ -48,17 +56,32 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
 
     #[cold]
     fn end_entry(&self, state: &TaskState, open: impl Fn(Word) -> Word) -> UserReturn {
+        self.end_unfinished(state);
         loop {
             let word = state.word();
             if word.is_pending() {
                 return UserReturn::Pending;
             }
             let next = open(word.next_entry());
+            state.cookie.prepare::<C>(word.version(), next.version());
             if state.replace_word(word, next) {
                 state.forget_served();
-                state.cookie.advance::<C>(word.entry(), next.entry());
                 return UserReturn::Ready;
             }
+        }
+    }
+
+    /// Ends a delivery that runs though its task goes on. Whoever asked and was
+    /// not called is pending again.
+    fn end_unfinished(&self, state: &TaskState) {
+        let Some(called) = state.delivery.end_any(self.clients()) else { return };
+        self.counters().unfinished();
+        if called.is_some() {
+            self.counters().leaked_call();
+        }
+        // Served marks are of this entry where the request's is there.
+        if !state.word().asked().difference(state.served().slots()).is_empty() {
+            state.set_flags(Word::PENDING);
         }
     }
 }

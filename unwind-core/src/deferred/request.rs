@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::word::{Entry, Word};
+use super::word::{Version, Word};
 use super::{
     ClientId, Context, Cookie, CookieSource, DeferredUnwind, Host, SampleEnd, TaskKind, TaskState,
 };
@@ -129,7 +129,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     ///
     /// [`Refusal`], as for a request.
     pub fn cookie(&self, task: &H::Task) -> Result<Cookie, Refusal> {
-        self.find_cookie(task).inspect_err(|&refusal| self.counters().refused(refusal))
+        self.find_cookie(task).inspect_err(|&refusal| self.count_refusal(refusal))
     }
 
     /// Whether a mark of the client's slot is the client's.
@@ -142,7 +142,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// `word` says.
     #[inline]
     fn cookie_if_still(state: &TaskState, word: Word) -> Option<Cookie> {
-        let cookie = state.cookie.get_fetched::<C>(word.entry())?;
+        let cookie = state.cookie.get(word.version())?;
         (state.word() == word).then_some(cookie)
     }
 
@@ -155,7 +155,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         if let Err(refusal) = self.check_task(task, word) {
             return Some(self.refuse(refusal));
         }
-        let cookie = state.cookie.get::<C>(word.entry())?;
+        let cookie = state.cookie.get(word.version())?;
         if state.served().has(slot) {
             return None;
         }
@@ -174,29 +174,54 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// that only one of them at a time has a frame.
     #[cold]
     fn request_with_care(&self, task: &H::Task, client: ClientId) -> RequestOutcome {
-        let state = self.host().state(task);
         loop {
             if let Some(outcome) = self.attempt(task, client) {
                 return outcome;
             }
-            let word = state.word();
-            if word.is_closed() {
-                return self.refuse(Refusal::Exiting);
-            }
-            if !self.clients().is_registered(client) {
-                return self.refuse(Refusal::UnknownClient);
-            }
-            if let Err(refusal) = self.check_task(task, word) {
-                return self.refuse(refusal);
-            }
-            if !state.accounted().includes(client) {
-                self.counters().cancelled(state.account(word, self.clients()));
-            }
-            state.take_out_served(client.slot());
-            if let Err(refusal) = self.cookie_in(state, word.entry()) {
-                return self.refuse(refusal);
+            if let Some(outcome) = self.repair(task, client) {
+                return outcome;
             }
         }
+    }
+
+    /// Refuses a request, or takes one thing out of the way that keeps it from
+    /// its end. `None` if it is to be tried again.
+    #[inline(never)]
+    fn repair(&self, task: &H::Task, client: ClientId) -> Option<RequestOutcome> {
+        let state = self.host().state(task);
+        let word = state.word();
+        if let Err(refusal) = self.check(task, word, client) {
+            return Some(self.refuse(refusal));
+        }
+        if !state.accounted().includes(client) {
+            self.counters().cancelled(state.account(word, self.clients()));
+            return None;
+        }
+        if state.take_out_served(client.slot()) || state.cookie.get(word.version()).is_some() {
+            return None;
+        }
+        // In this order: if nothing can be scheduled, no number is left for a
+        // later entry.
+        match self.schedule(task).and_then(|()| self.fetch_cookie(state, word.version())) {
+            Ok(cookie) => state
+                .replace_word(word, word.ask(client.slot()))
+                .then_some(RequestOutcome::Queued(cookie)),
+            Err(refusal) => Some(self.refuse(refusal)),
+        }
+    }
+
+    /// Whether the request of a client has to be refused.
+    fn check(&self, task: &H::Task, word: Word, client: ClientId) -> Result<(), Refusal> {
+        if self.is_unsafe_nmi() {
+            return Err(Refusal::NmiUnsafe);
+        }
+        if word.is_closed() {
+            return Err(Refusal::Exiting);
+        }
+        if !self.clients().is_registered(client) {
+            return Err(Refusal::UnknownClient);
+        }
+        self.check_task(task, word)
     }
 
     /// Tries once, as [`ask`](Self::ask) does.
@@ -210,7 +235,9 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         if !word.has_asked(client.slot()) {
             return self.ask(task, word, client);
         }
-        let is_served = word.is_delivered() && state.served().has(client.slot());
+        // Whoever made the request's mark saw that there was none of an earlier
+        // entry, so this one is of the delivery to come or under way.
+        let is_served = state.served().has(client.slot());
         Self::cookie_if_still(state, word).map(match is_served {
             true => RequestOutcome::AlreadyExecuted,
             false => RequestOutcome::AlreadyPending,
@@ -219,8 +246,12 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
 
     #[cold]
     fn refuse(&self, refusal: Refusal) -> RequestOutcome {
-        self.counters().refused(refusal);
+        self.count_refusal(refusal);
         RequestOutcome::Refused(refusal)
+    }
+
+    fn count_refusal(&self, refusal: Refusal) {
+        self.counters().refused(refusal, self.host().cpu());
     }
 
     fn find_cookie(&self, task: &H::Task) -> Result<Cookie, Refusal> {
@@ -228,13 +259,17 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         loop {
             let word = state.word();
             self.check_task(task, word)?;
-            let cookie = self.cookie_in(state, word.entry())?;
             // Without the mark the entry would not be reset on the way out,
             // and the next one would have the same cookie. The reset may be
-            // over already, so the task has to come by there again.
+            // over already, so the task has to come by there again. That is
+            // arranged first: whoever sees the mark relies on it.
             if !word.is_used() {
                 self.schedule(task)?;
             }
+            let cookie = match state.cookie.get(word.version()) {
+                Some(cookie) => cookie,
+                None => self.fetch_cookie(state, word.version())?,
+            };
             if state.replace_word(word, word.used()) {
                 return Ok(cookie);
             }
@@ -243,13 +278,13 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
 
     #[inline]
     fn check_task(&self, task: &H::Task, word: Word) -> Result<(), Refusal> {
+        if self.is_unsafe_nmi() {
+            return Err(Refusal::NmiUnsafe);
+        }
         if word.is_closed() {
             return Err(Refusal::Exiting);
         }
         match self.host().task_kind(task) {
-            TaskKind::User if !H::NMI_SAFE_COMPARE_EXCHANGE && self.host().in_nmi() => {
-                Err(Refusal::NmiUnsafe)
-            }
             TaskKind::User => Ok(()),
             TaskKind::KernelThread => Err(Refusal::KernelThread),
             TaskKind::UserWorker => Err(Refusal::UserWorker),
@@ -264,17 +299,19 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         self.host().schedule(task, context).map_err(|_| Refusal::ScheduleFailed)
     }
 
-    /// The cookie of an entry, whose number is fetched if need be. It is the
-    /// entry's if the task is still in it afterwards.
+    /// Whether this is an NMI in which nothing can be exchanged.
     #[inline]
-    pub(crate) fn cookie_in(&self, state: &TaskState, entry: Entry) -> Result<Cookie, Refusal> {
-        state.cookie.get::<C>(entry).map_or_else(|| self.fetch_cookie(state, entry), Ok)
+    fn is_unsafe_nmi(&self) -> bool {
+        !H::NMI_SAFE_COMPARE_EXCHANGE && self.host().in_nmi()
     }
 
+    /// Fetches the number of an entry that has none, after a delivery was
+    /// scheduled. The cookie is the entry's if the task is still in it
+    /// afterwards.
     #[cold]
     #[inline(never)]
-    fn fetch_cookie(&self, state: &TaskState, entry: Entry) -> Result<Cookie, Refusal> {
+    fn fetch_cookie(&self, state: &TaskState, entry: Version) -> Result<Cookie, Refusal> {
         let fresh = self.cookies().fresh(self.host()).ok_or(Refusal::NoCookie)?;
-        state.cookie.store::<C>(entry, fresh).ok_or(Refusal::NoCookie)
+        state.cookie.store(entry, fresh).ok_or(Refusal::NoCookie)
     }
 }

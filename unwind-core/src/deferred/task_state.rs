@@ -2,9 +2,10 @@
 
 use core::fmt;
 
-use super::client::{ClientId, Newest, Slot};
+use super::client::{Newest, Slot};
 use super::client_table::ClientTable;
 use super::cookie_cell::CookieCell;
+use super::delivery_state::DeliveryState;
 use super::word::{Served, Word};
 use crate::sync::{AtomicU64, Ordering, const_unless_loom};
 
@@ -37,12 +38,8 @@ pub struct TaskState {
     /// [`Newest`]: the registrations that the marks account for.
     accounted: AtomicU64,
     pub(crate) cookie: CookieCell,
-    /// [`IDLE`], [`DELIVERING`], or the client that the delivery is at.
-    delivery: AtomicU64,
+    pub(crate) delivery: DeliveryState,
 }
-
-const IDLE: u64 = 0;
-const DELIVERING: u64 = 1;
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<TaskState>() <= 48, "the documented size");
@@ -57,7 +54,7 @@ impl TaskState {
                 served: AtomicU64::new(0),
                 accounted: AtomicU64::new(0),
                 cookie: CookieCell::new(),
-                delivery: AtomicU64::new(IDLE),
+                delivery: DeliveryState::new(),
             }
         }
     }
@@ -95,16 +92,17 @@ impl TaskState {
     }
 
     /// Takes out the served mark of a client that has not asked in this entry:
-    /// it is from before.
+    /// it is from before. Returns whether there was a mark.
     #[cold]
     #[inline(never)]
-    pub(crate) fn take_out_served(&self, slot: Slot) {
+    pub(crate) fn take_out_served(&self, slot: Slot) -> bool {
         let served = self.served();
         if served.has(slot) && !self.word().has_asked(slot) {
             // If it fails, something was served or taken out since, and
             // another attempt finds out what.
             self.replace_served(served, served.take_out(slot.set()));
         }
+        served.has(slot)
     }
 
     /// Forgets who was served, in a new entry.
@@ -164,29 +162,6 @@ impl TaskState {
         self.accounted.fetch_max(newest.to_bits(), Ordering::AcqRel);
         word.asked().intersection(taken).difference(served).len()
     }
-
-    /// Notes that a delivery starts; `false` if one runs.
-    pub(crate) fn start_delivery(&self) -> bool {
-        // The task itself delivers, so nothing comes between.
-        let idle = self.delivery.load(Ordering::Relaxed) == IDLE;
-        if idle {
-            self.delivery.store(DELIVERING, Ordering::Relaxed);
-        }
-        idle
-    }
-
-    pub(crate) fn end_delivery(&self) {
-        self.delivery.store(IDLE, Ordering::Relaxed);
-    }
-
-    /// Notes that the delivery is at `client`, or at none.
-    pub(crate) fn set_delivering_to(&self, client: Option<ClientId>) {
-        self.delivery.store(client.map_or(DELIVERING, ClientId::to_bits), Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_delivering_to(&self, client: ClientId) -> bool {
-        self.delivery.load(Ordering::Relaxed) == client.to_bits()
-    }
 }
 
 impl Default for TaskState {
@@ -199,7 +174,7 @@ impl fmt::Debug for TaskState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = self.word();
         f.debug_struct("TaskState")
-            .field("entry", &word.entry().number())
+            .field("entry", &word.version().number())
             .field("asked", &format_args!("{:#034b}", word.asked().bits()))
             .field("served", &format_args!("{:#034b}", self.served().slots().bits()))
             .field("pending", &word.is_pending())
@@ -213,11 +188,10 @@ impl fmt::Debug for TaskState {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::deferred::client::SlotSet;
 
     fn slots<const COUNT: usize>() -> [Slot; COUNT] {
-        let mut all = SlotSet::from_bits(u32::MAX);
-        core::array::from_fn(|_| all.pop().unwrap())
+        let mut all = Slot::all();
+        core::array::from_fn(|_| all.next().unwrap())
     }
 
     #[test]

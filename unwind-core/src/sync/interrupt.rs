@@ -19,6 +19,7 @@ type Handler = Rc<dyn Fn(u64)>;
 
 thread_local! {
     static POINTS: Cell<u64> = const { Cell::new(0) };
+    static EXCHANGES: Cell<u64> = const { Cell::new(0) };
     static HANDLER: RefCell<Option<Handler>> = const { RefCell::new(None) };
 }
 
@@ -42,6 +43,18 @@ pub(crate) fn count_accesses(body: impl FnOnce()) -> u64 {
     POINTS.set(0);
     body();
     POINTS.get()
+}
+
+/// Called at each access that reads and writes in one, statistics included.
+pub(crate) fn count_exchange() {
+    EXCHANGES.set(EXCHANGES.get() + 1);
+}
+
+/// How many atomic accesses of `body` read and write in one.
+pub(crate) fn count_exchanges(body: impl FnOnce()) -> u64 {
+    EXCHANGES.set(0);
+    body();
+    EXCHANGES.get()
 }
 
 /// Removes the handler, also when a model fails.

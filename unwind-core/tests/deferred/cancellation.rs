@@ -1,13 +1,14 @@
 //! Cancellations wait for what runs, and leave nothing behind.
 
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Barrier;
 use std::thread;
 
 use unwind_core::*;
 
 use crate::{
     STACK,
-    sim::{Cache, Kernel, Task},
+    sim::{Cache, Kernel, SpecialHost, Task},
 };
 
 /// Cancels a client on another thread while its callback sleeps.
@@ -134,4 +135,104 @@ fn f7_requests_of_a_cancelled_client_are_refused_whoever_has_its_slot() {
         assert_eq!(kernel.request(&task, forged), refused, "{forged:?}");
         assert_eq!(kernel.unwind.cancel(Some(&task), forged), Err(CancelError::UnknownClient));
     }
+}
+
+#[test]
+fn b13_a_cancelled_clients_request_that_stalls_over_any_number_of_purges_calls_nobody() {
+    for purges in [1, 2, 0xfff, 0x1000, 0x1001, 0x4000] {
+        let kernel: &Kernel = Box::leak(Box::new(Kernel::new()));
+        let [client] = kernel.register();
+        let task: &Task = Box::leak(Box::new(Task::new(STACK)));
+        // Else the request has to fetch a number, and looks again afterwards.
+        kernel.unwind.cookie(task).unwrap();
+        assert_eq!(kernel.unwind.user_return(task), UserReturn::Ready);
+        kernel.ask(task, client);
+        kernel.return_to_user(task);
+        let outcome = kernel.stalled_request(task, client, move || {
+            kernel.unwind.cancel(None, client).unwrap();
+            let _owner_of_the_slot = kernel.unwind.register().unwrap();
+            let fails = &kernel.unwind.host().schedule_fails;
+            fails.store(true, Ordering::SeqCst);
+            for _ in 0..purges {
+                // Its marks account for this one, who leaves none.
+                let newcomer = kernel.unwind.register().unwrap();
+                let failed = RequestOutcome::Refused(Refusal::ScheduleFailed);
+                assert_eq!(kernel.request(task, newcomer), failed);
+                kernel.unwind.cancel(None, newcomer).unwrap();
+            }
+            fails.store(false, Ordering::SeqCst);
+        });
+        let calls = kernel.return_to_user(task);
+        let refused = RequestOutcome::Refused(Refusal::UnknownClient);
+        assert_eq!((outcome, calls.len()), (refused, 0), "behind {purges} purges");
+    }
+}
+
+/// A host that does not wait for long.
+type Impatient = SpecialHost<true, 100>;
+
+fn asked() -> (DeferredUnwind<Impatient>, Task, ClientId) {
+    let unwind = DeferredUnwind::new(Impatient::default(), SerialCookies::new());
+    let task = Task::new(STACK);
+    let client = unwind.register().unwrap();
+    assert!(unwind.request(&task, client).will_be_called());
+    (unwind, task, client)
+}
+
+#[test]
+fn b6_a_cancellation_by_an_own_delivery_without_its_task_is_told_so_and_ends() {
+    let (unwind, task, client) = asked();
+    let mut abandonment = unwind.abandon(&task, Lost::TaskGone);
+    let serving = abandonment.next().unwrap();
+    assert_eq!(unwind.cancel(None, client), Err(CancelError::StillRunning));
+    assert_eq!(unwind.host().0.relaxed.load(Ordering::SeqCst), 100);
+    // As before: it is registered, and waits as long again.
+    let other = Task::new(STACK);
+    assert!(matches!(unwind.request(&other, client), RequestOutcome::Queued(_)));
+    assert_eq!(unwind.cancel(None, client), Err(CancelError::StillRunning));
+    assert_eq!(unwind.host().0.relaxed.load(Ordering::SeqCst), 200);
+    drop(serving);
+    assert_eq!(unwind.cancel(None, client), Ok(()));
+    assert_eq!(unwind.cancel(None, client), Err(CancelError::UnknownClient));
+}
+
+#[test]
+fn b6_two_deliveries_that_cancel_each_others_client_are_told_so_and_end() {
+    let (unwind, task, client) = asked();
+    let (other_task, other) = (Task::new(STACK), unwind.register().unwrap());
+    assert!(unwind.request(&other_task, other).will_be_called());
+    let both_are_called = Barrier::new(2);
+    let cancelled = thread::scope(|scope| {
+        [(&task, other), (&other_task, client)]
+            .map(|(task, client)| {
+                let (unwind, both_are_called) = (&unwind, &both_are_called);
+                scope.spawn(move || {
+                    let mut abandonment = unwind.abandon(task, Lost::TaskGone);
+                    let serving = abandonment.next().unwrap();
+                    both_are_called.wait();
+                    let result = unwind.cancel(Some(task), client);
+                    drop(serving);
+                    result
+                })
+            })
+            .map(|thread| thread.join().unwrap())
+    });
+    // Where the first gives up, the second need not.
+    assert!(cancelled.contains(&Err(CancelError::StillRunning)), "{cancelled:?}");
+    assert!(cancelled.iter().all(|it| matches!(it, Ok(()) | Err(CancelError::StillRunning))));
+}
+
+#[test]
+fn b6_a_cancellation_does_not_wait_for_a_leaked_delivery_of_a_task_that_never_goes_on() {
+    let (unwind, task, client) = asked();
+    let mut abandonment = unwind.abandon(&task, Lost::TaskGone);
+    core::mem::forget(abandonment.next());
+    core::mem::forget(abandonment);
+    let other = Task::new(STACK);
+    assert_eq!(unwind.cancel(Some(&other), client), Err(CancelError::StillRunning));
+    // Its own task knows at once, and where that ends the client is free.
+    assert_eq!(unwind.cancel(Some(&task), client), Err(CancelError::OwnDelivery));
+    unwind.close(&task);
+    assert_eq!((unwind.drops().unfinished, unwind.drops().leaked_calls), (1, 1));
+    assert_eq!(unwind.cancel(Some(&other), client), Ok(()));
 }

@@ -123,3 +123,52 @@ fn r1_2_a_cookie_has_its_task_come_by_the_way_out_once_an_entry() {
     kernel.return_to_user(&task);
     assert_eq!(kernel.unwind.cookie(&task), Err(Refusal::ScheduleFailed));
 }
+
+#[test]
+fn b3_a_request_that_stalls_over_any_number_of_entries_has_the_cookie_of_its_stack() {
+    for entries in [1, 2, 0x7fff, 0x8000, 0xffff, 0x1_0000, 0x1_0001, 0x2_0000, 0x10_0000] {
+        let kernel: &Kernel = Box::leak(Box::new(Kernel::new()));
+        let [client] = kernel.register();
+        let task: &Task = Box::leak(Box::new(Task::new(STACK)));
+        // Else the request has to fetch a number, and looks again afterwards.
+        kernel.unwind.cookie(task).unwrap();
+        assert_eq!(kernel.unwind.user_return(task), UserReturn::Ready);
+        let outcome = kernel.stalled_request(task, client, move || {
+            for _ in 0..entries {
+                kernel.unwind.cookie(task).unwrap();
+                assert_eq!(kernel.unwind.user_return(task), UserReturn::Ready);
+            }
+        });
+        let calls = kernel.return_to_user(task);
+        assert_eq!(calls.len(), 1);
+        assert_eq!(outcome.cookie(), Some(calls[0].cookie), "behind {entries} entries");
+    }
+}
+
+#[test]
+fn b12_a_request_that_could_not_be_scheduled_leaves_no_time_for_a_later_entry() {
+    type Ask = fn(&Kernel<ClockCookies>, &Task, ClientId) -> Option<Refusal>;
+    let ways: [Ask; 2] = [
+        |kernel, task, client| match kernel.request(task, client) {
+            RequestOutcome::Refused(refusal) => Some(refusal),
+            _ => None,
+        },
+        |kernel, task, _| kernel.unwind.cookie(task).err(),
+    ];
+    for way in ways {
+        let kernel = Kernel::with_cookies(ClockCookies::new());
+        let [client] = kernel.register();
+        let task = Task::new(STACK);
+        let at = |time| kernel.unwind.host().clock.store(time, Ordering::SeqCst);
+        at(1_000);
+        kernel.unwind.host().schedule_fails.store(true, Ordering::SeqCst);
+        assert_eq!(way(&kernel, &task, client), Some(Refusal::ScheduleFailed));
+        kernel.unwind.host().schedule_fails.store(false, Ordering::SeqCst);
+        // In this entry and in a later one.
+        at(2_000);
+        assert_eq!(kernel.ask(&task, client).get(), 2_000);
+        kernel.return_to_user(&task);
+        at(3_000);
+        assert_eq!(kernel.ask(&task, client).get(), 3_000);
+    }
+}

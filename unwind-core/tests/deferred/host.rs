@@ -6,7 +6,7 @@ use unwind_core::*;
 
 use crate::{
     STACK,
-    sim::{self, Cache, Kernel, SimHost, Task},
+    sim::{self, Cache, Kernel, SpecialHost, Task},
 };
 
 #[test]
@@ -142,41 +142,7 @@ fn a_hypervisor_is_a_host_whose_tasks_are_vcpus() {
 }
 
 /// A host whose compare-exchange an NMI must not interrupt.
-#[derive(Default)]
-struct OldCpu(SimHost);
-
-impl Host for OldCpu {
-    type Task = Task;
-    const NMI_SAFE_COMPARE_EXCHANGE: bool = false;
-
-    fn state<'t>(&self, task: &'t Task) -> &'t TaskState {
-        self.0.state(task)
-    }
-
-    fn task_kind(&self, task: &Task) -> TaskKind {
-        self.0.task_kind(task)
-    }
-
-    fn in_nmi(&self) -> bool {
-        self.0.in_nmi()
-    }
-
-    fn cpu(&self) -> u32 {
-        self.0.cpu()
-    }
-
-    fn schedule(&self, task: &Task, context: Context) -> Result<(), ScheduleError> {
-        self.0.schedule(task, context)
-    }
-
-    fn clock(&self) -> u64 {
-        self.0.clock()
-    }
-
-    fn relax(&self) {
-        self.0.relax();
-    }
-}
+type OldCpu = SpecialHost<false, { 1 << 28 }>;
 
 #[test]
 fn r3_8_where_a_compare_exchange_is_not_safe_in_an_nmi_such_requests_are_refused() {

@@ -13,7 +13,9 @@ mod cancellation;
 mod cookie;
 mod delivery;
 mod host;
+mod ids;
 mod life_cycle;
+mod lost;
 mod request;
 mod sample_end;
 #[path = "../support/sim.rs"]

@@ -19,6 +19,8 @@ pub struct SimHost {
     pub relaxed: AtomicU64,
     /// Whether a hook that is called is an error.
     pub silent: AtomicBool,
+    /// What happens while the next delivery is being scheduled.
+    pub in_schedule: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl SimHost {
@@ -163,6 +165,10 @@ impl Host for SimHost {
 
     fn schedule(&self, task: &Task, context: Context) -> Result<(), ScheduleError> {
         self.hook();
+        let action = self.in_schedule.lock().unwrap().take();
+        if let Some(action) = action {
+            action();
+        }
         if self.schedule_fails.load(Ordering::SeqCst) {
             return Err(ScheduleError);
         }
@@ -178,6 +184,44 @@ impl Host for SimHost {
     fn relax(&self) {
         self.relaxed.fetch_add(1, Ordering::SeqCst);
         std::thread::yield_now();
+    }
+}
+
+/// A host with other constants than the usual ones.
+#[derive(Default)]
+pub struct SpecialHost<const NMI_SAFE: bool, const MAX_RELAXES: u64>(pub SimHost);
+
+impl<const NMI_SAFE: bool, const MAX_RELAXES: u64> Host for SpecialHost<NMI_SAFE, MAX_RELAXES> {
+    type Task = Task;
+    const NMI_SAFE_COMPARE_EXCHANGE: bool = NMI_SAFE;
+    const MAX_RELAXES: u64 = MAX_RELAXES;
+
+    fn state<'t>(&self, task: &'t Task) -> &'t TaskState {
+        self.0.state(task)
+    }
+
+    fn task_kind(&self, task: &Task) -> TaskKind {
+        self.0.task_kind(task)
+    }
+
+    fn in_nmi(&self) -> bool {
+        self.0.in_nmi()
+    }
+
+    fn cpu(&self) -> u32 {
+        self.0.cpu()
+    }
+
+    fn schedule(&self, task: &Task, context: Context) -> Result<(), ScheduleError> {
+        self.0.schedule(task, context)
+    }
+
+    fn clock(&self) -> u64 {
+        self.0.clock()
+    }
+
+    fn relax(&self) {
+        self.0.relax();
     }
 }
 
@@ -233,6 +277,18 @@ impl<C: CookieSource> Kernel<C> {
 
     pub fn request(&self, task: &Task, client: ClientId) -> RequestOutcome {
         self.unwind.request(task, client)
+    }
+
+    /// A request that stalls, after it has looked at the task and before it
+    /// makes its mark, while something else happens.
+    pub fn stalled_request(
+        &self,
+        task: &Task,
+        client: ClientId,
+        meanwhile: impl FnOnce() + Send + 'static,
+    ) -> RequestOutcome {
+        *self.unwind.host().in_schedule.lock().unwrap() = Some(Box::new(meanwhile));
+        self.request(task, client)
     }
 
     /// A request that is granted.

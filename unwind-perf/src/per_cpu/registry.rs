@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use unwind_core::{ClientId, Cookie, RequestOutcome};
+use unwind_core::{CancelError, ClientId, Cookie, RequestOutcome};
 
 use super::owners::Owners;
 use super::place::{Generation, Occupant, Place};
@@ -227,8 +227,9 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
             !list.has_events_of(client) && owners.vacate(client)
         };
         if last {
-            // It is registered, and this task is in no delivery to it.
-            let _: Result<(), _> = core.cancel(current, client);
+            // It is registered, and this task is in no delivery to it; one of
+            // another task may take longer than the core waits.
+            while core.cancel(current, client) == Err(CancelError::StillRunning) {}
         }
         while place.is_running(generation) {
             core.relax();

@@ -93,9 +93,10 @@ fn the_number_of_a_block_is_renewed_under_an_nmi_in_any_gap() {
         || {
             // In the last entry of the first block.
             let machine = Machine::new(1);
-            let word = machine.task.state.word();
-            let last = (1..0x8000).fold(word, |word, _| word.next_entry());
-            assert!(machine.task.state.replace_word(word, last));
+            let state = &machine.task.state;
+            let number = machine.unwind.cookies().fresh(machine.unwind.host()).unwrap();
+            let last = state.cookie.store(state.word().version(), number | 0xffff);
+            assert_eq!(last.map(Cookie::get), Some(0x1_ffff));
             machine
         },
         &[nmi],
@@ -113,4 +114,15 @@ fn the_number_of_a_block_is_renewed_under_an_nmi_in_any_gap() {
             assert!(serials.first() < serials.last(), "{:#?}", machine.events());
         },
     );
+}
+
+#[test]
+fn r1_2_who_gets_a_cookie_finds_its_task_scheduled_under_an_nmi_in_any_gap() {
+    let nmi: fn(&Machine) = |machine| {
+        machine.nmi(|machine| {
+            assert!(machine.unwind.cookie(&machine.task).is_ok());
+            assert!(machine.unwind.host().scheduled.get(), "it might run user code");
+        });
+    };
+    interrupt_everywhere(|| Machine::new(0), &[nmi, nmi], Machine::cookie, Machine::check);
 }

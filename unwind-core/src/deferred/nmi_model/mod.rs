@@ -27,6 +27,7 @@ use crate::{End, FramePc, Origin, UnwindCache, VirtAddr};
 
 mod cookies;
 mod life;
+mod old_cpu;
 mod requests;
 mod returns;
 mod slots;
@@ -54,6 +55,18 @@ impl ModelTask {
     pub(super) fn new(stack: u64) -> Self {
         let kind = Cell::new(TaskKind::User);
         Self { state: TaskState::new(), kind, stack: Cell::new(stack) }
+    }
+}
+
+impl ModelHost {
+    fn new() -> Self {
+        Self {
+            in_nmi: Cell::new(false),
+            scheduled: Cell::new(false),
+            schedule_fails: Cell::new(0),
+            cpu: Cell::new(5),
+            clock: Cell::new(0),
+        }
     }
 }
 
@@ -136,15 +149,8 @@ pub(super) struct Machine<C = SerialCookies> {
 
 impl<C: CookieSource> Machine<C> {
     pub(super) fn with_cookies(cookies: C, clients: usize) -> Self {
-        let host = ModelHost {
-            in_nmi: Cell::new(false),
-            scheduled: Cell::new(false),
-            schedule_fails: Cell::new(0),
-            cpu: Cell::new(5),
-            clock: Cell::new(0),
-        };
         let machine = Self {
-            unwind: DeferredUnwind::new(host, cookies),
+            unwind: DeferredUnwind::new(ModelHost::new(), cookies),
             task: ModelTask::new(1),
             cache: RefCell::new(UnwindCache::new()),
             clients: RefCell::new(Vec::new()),

@@ -133,3 +133,23 @@ fn r1_3_everyone_is_called_once_under_an_nmi_in_any_gap() {
         },
     );
 }
+
+#[test]
+fn r1_3_everyone_includes_a_newcomer_under_an_nmi_in_any_gap() {
+    interrupt_everywhere(
+        || {
+            let machine = Machine::new(2);
+            machine.request(0);
+            // Newer than what the task's marks account for.
+            machine.register();
+            machine
+        },
+        &[nmi_of_other],
+        |machine| machine.deliver_to(Audience::Everyone),
+        |machine| {
+            let mut called = machine.called_events();
+            called.dedup();
+            assert_eq!(called.len(), 3, "{:#?}", machine.events());
+        },
+    );
+}

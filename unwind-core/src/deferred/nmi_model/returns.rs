@@ -67,4 +67,8 @@ fn a_repeated_request_makes_loads_only_and_a_first_one_a_single_exchange() {
     assert_eq!(count_accesses(|| machine.request(0)), 5);
     // The same and the served marks, with an exchange of the word in the end.
     assert_eq!(count_accesses(|| machine.request(1)), 6);
+    // Nor is anything left of an entry in which it was served.
+    machine.return_to_user();
+    machine.run_user_code();
+    assert_eq!(count_accesses(|| machine.request(1)), 6);
 }
