@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
 
 use crate::elf::ElfError;
 use crate::guest::GuestError;
@@ -47,6 +49,9 @@ pub(crate) enum Error {
     /// No process has this id.
     #[error("there is no process {0}; `ps -e` lists those that run")]
     NoSuchProcess(i32),
+    /// A process has this id, but `/proc` tells nothing of it.
+    #[error("process {0} is there, but /proc does not show it: it is not mounted, or with hidepid")]
+    NotShown(i32),
     /// The process has ended before or while it was stopped.
     #[error("process {0} has ended")]
     Ended(i32),
@@ -172,6 +177,15 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// What it means that `/proc` has nothing of a process.
+    pub(crate) fn not_in_proc(process: i32) -> Self {
+        // Signal 0 is never sent: the kernel says whether there is somebody to get it.
+        match kill(Pid::from_raw(process), None) {
+            Err(Errno::ESRCH) => Self::NoSuchProcess(process),
+            _ => Self::NotShown(process),
+        }
+    }
+
     /// The exit code, as `--help` documents it.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
@@ -183,6 +197,7 @@ impl Error {
                 _ => 1,
             },
             Self::NoSuchProcess(_) => 3,
+            Self::NotShown(_) => 1,
             Self::NotPermitted { .. } | Self::AlreadyTraced { .. } | Self::OwnProcess => 4,
             Self::Elf { error: ElfError::Read { .. }, .. } => 1,
             Self::Elf { .. }

@@ -14,6 +14,7 @@
 
 mod call_frames;
 mod cli;
+mod counted;
 mod elf;
 mod error;
 mod guest;
@@ -26,6 +27,7 @@ mod sframe_cmd;
 mod snapshot_cmd;
 mod stack;
 mod symbols;
+mod system_error;
 mod target;
 mod untrusted;
 

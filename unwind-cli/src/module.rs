@@ -15,6 +15,7 @@ use crate::call_frames::{BuiltTable, CallFrames};
 use crate::elf::{ElfError, ElfFile, SframeSection};
 use crate::progress::Progress;
 use crate::symbols::{Function, Symbols};
+use crate::system_error::SystemError;
 use crate::target::maps::{Backing, FileId, MappedFile, Mapping};
 
 /// The most bytes that are copied as the vDSO; it has a few pages.
@@ -26,7 +27,7 @@ const VDSO_LIMIT: u64 = 1 << 20;
 pub(crate) enum ModuleError {
     /// It cannot be opened.
     #[error("cannot open it: {0}")]
-    Open(io::ErrorKind),
+    Open(SystemError),
     /// It has no name any more.
     #[error("it was deleted or replaced, and only root may still read it")]
     Deleted,
@@ -301,7 +302,7 @@ fn open_mapped_file(
 }
 
 fn open_elf(file: io::Result<File>) -> Result<ElfFile, ModuleError> {
-    let file = file.map_err(|error| ModuleError::Open(error.kind()))?;
+    let file = file.map_err(|error| ModuleError::Open(error.into()))?;
     Ok(ElfFile::from_file(file)?)
 }
 

@@ -87,6 +87,79 @@ fn no_such_file_or_command() {
 }
 
 #[test]
+fn d9_what_cannot_be_opened_or_read_is_said_in_the_systems_words_with_its_path() {
+    let directory = scratch("d9_words");
+    let path = directory.to_str().unwrap();
+    let file = directory.join("file");
+    fs::copy(env!("CARGO_BIN_EXE_unwind"), &file).unwrap();
+    let file = file.to_str().unwrap();
+    let guest = ["guest", "--qmp", "q", "--mem", "m", "--symbols"];
+    // A file that no offset can be read of.
+    let unreadable = "/proc/self/mem";
+    for (before, path, code, words) in [
+        (&["stack", "--core"][..], path, 1, "Is a directory (os error 21)"),
+        (&["stack", "--core", file, "--exe"], path, 5, ""),
+        (&["sframe", "dump"], path, 1, "Is a directory (os error 21)"),
+        (&["sframe", "dump", "--raw"], path, 1, "Is a directory (os error 21)"),
+        (&["sframe", "check"], path, 1, "Is a directory (os error 21)"),
+        (&["sframe", "stat"], path, 1, "Is a directory (os error 21)"),
+        (&["sframe", "build", "-o", "/dev/null"], path, 1, "Is a directory (os error 21)"),
+        (&["sframe", "build", file, "-o"], path, 1, "Is a directory (os error 21)"),
+        (&guest, path, 1, "Is a directory (os error 21)"),
+        (&guest, "/nonexistent/x", 3, "No such file or directory (os error 2)"),
+        (&["stack", "--core"], unreadable, 1, "Input/output error (os error 5)"),
+        (&["sframe", "dump"], unreadable, 1, "Input/output error (os error 5)"),
+        (&guest, unreadable, 1, "Input/output error (os error 5)"),
+    ] {
+        let text = fails(before.iter().chain([&path]), code);
+        let named = if code == 5 { file } else { path };
+        assert!(text.contains(named) && text.contains(words), "{before:?} {path}: {text}");
+    }
+}
+
+#[test]
+fn d9_a_process_that_proc_does_not_show_is_not_said_to_be_none() {
+    let hidden = |commands: &str| {
+        let script = format!("mount -t tmpfs none /proc && {commands}");
+        let output = Command::new("unshare").args(["-m", "sh", "-c", &script]).output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    if hidden("true").0 != Some(0) {
+        return skip("mounts cannot be changed here");
+    }
+    let unwind = env!("CARGO_BIN_EXE_unwind");
+    for command in ["stack --pid", "snapshot -o /dev/null --pid"] {
+        let (code, text) = hidden(&format!("{unwind} {command} $$"));
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("but /proc does not show it"), "{text}");
+        let (code, text) = hidden(&format!("{unwind} {command} 4194305"));
+        assert_eq!(code, Some(3), "{text}");
+        assert!(text.contains("there is no process 4194305"), "{text}");
+    }
+}
+
+#[test]
+fn d9_a_stack_that_is_cut_names_the_option_that_shows_more() {
+    let Some(program) = compile("d9_cut", "echo.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &["20"]);
+    let id = target.id().to_string();
+    let output = run(["stack", "--pid", &id, "--max-frames", "5"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("  incomplete: there are more frames than --max-frames\n"), "{text}");
+}
+
+#[test]
+fn d9_one_fault_is_not_called_faults() {
+    let file = scratch("d9_one_fault").join("table");
+    let mut table = fs::read(fixture("v3/x86_64/drap.O2-omit.exe.sframe.bin")).unwrap();
+    // An unknown ABI.
+    table[4] = 99;
+    fs::write(&file, table).unwrap();
+    let text = fails(["sframe", "check", "--raw", file.to_str().unwrap()], 1);
+    assert!(text.ends_with(": 1 fault in its tables\n"), "{text}");
+}
+
+#[test]
 fn d12_stack_alone_is_a_wrong_command_line() {
     for arguments in [&["stack"][..], &["stack", "--json"], &["stack", "--"]] {
         let output = unwind(arguments).output().unwrap();

@@ -1,7 +1,8 @@
 //! What can be wrong with an ELF file, and in which part of it.
 
 use std::fmt;
-use std::io;
+
+use crate::system_error::SystemError;
 
 /// What is wrong with an ELF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,12 +54,12 @@ pub(crate) enum ElfError {
     #[error("{0} is compressed")]
     Compressed(Part),
     /// The operating system could not read it.
-    #[error("cannot read {part}: {kind}")]
+    #[error("cannot read {part}: {error}")]
     Read {
         /// What was to be read.
         part: Part,
         /// Why not.
-        kind: io::ErrorKind,
+        error: SystemError,
     },
 }
 

@@ -37,7 +37,7 @@ impl Image {
                 // The file may have been cut since it was opened.
                 match error.kind() {
                     io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput => truncated,
-                    kind => ElfError::Read { part, kind },
+                    _ => ElfError::Read { part, error: error.into() },
                 }
             }),
             Self::Bytes(bytes) => {

@@ -11,9 +11,9 @@ pub(crate) mod notes;
 mod tests;
 
 use std::fs::File;
-use std::io;
 
 use memchr::memchr;
+use nix::errno::Errno;
 use object::elf::{self, FileHeader32, FileHeader64, FileType, Machine, ProgramType, SectionType};
 use object::read::elf::{FileHeader, ProgramHeader as _, SectionHeader as _};
 use object::{Endianness, Pod, pod};
@@ -108,9 +108,9 @@ impl ElfFile {
     pub(crate) fn from_file(file: File) -> Result<Self, ElfError> {
         let part = Part::Header;
         let metadata =
-            file.metadata().map_err(|error| ElfError::Read { part, kind: error.kind() })?;
+            file.metadata().map_err(|error| ElfError::Read { part, error: error.into() })?;
         if metadata.is_dir() {
-            return Err(ElfError::Read { part, kind: io::ErrorKind::IsADirectory });
+            return Err(ElfError::Read { part, error: Errno::EISDIR.into() });
         }
         Self::parse(Image::File { file, len: metadata.len() })
     }

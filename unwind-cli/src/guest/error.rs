@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::elf::ElfError;
 use crate::guest::registers::MissingRegister;
 use crate::module::ModuleError;
 use crate::untrusted::{Untrusted, escaped};
@@ -92,7 +93,8 @@ impl GuestError {
                 io::ErrorKind::PermissionDenied => 4,
                 _ => 1,
             },
-            Self::Symbols { error: ModuleError::Open(kind), .. } => match kind {
+            Self::Symbols { error: ModuleError::Elf(ElfError::Read { .. }), .. } => 1,
+            Self::Symbols { error: ModuleError::Open(error), .. } => match error.kind() {
                 io::ErrorKind::NotFound => 3,
                 io::ErrorKind::PermissionDenied => 4,
                 _ => 1,

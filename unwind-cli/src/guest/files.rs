@@ -73,7 +73,7 @@ impl GuestFiles {
 }
 
 fn open(file: &SymbolFile) -> Result<ElfFile, ModuleError> {
-    let opened = File::open(&file.path).map_err(|error| ModuleError::Open(error.kind()))?;
+    let opened = File::open(&file.path).map_err(|error| ModuleError::Open(error.into()))?;
     Ok(ElfFile::from_file(opened)?)
 }
 

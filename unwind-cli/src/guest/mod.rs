@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::counted::counted;
 use crate::error::Error;
 use crate::guest::files::{GuestFiles, SymbolFile};
 use crate::guest::folded::Folded;
@@ -209,7 +210,8 @@ fn sample(mut guest: Guest<'_>, samples: u64, hz: u32) -> Result<(), Error> {
             Ok(vcpus) => vcpus.iter().for_each(|vcpu| folded.add(vcpu)),
             // What there is of a guest that has ended is not thrown away.
             Err(GuestError::Closed) if taken > 0 => {
-                end = Some(format!("the guest has ended after {taken} samples"));
+                let taken = counted(taken, "sample", "samples");
+                end = Some(format!("the guest has ended after {taken}"));
                 break;
             }
             Err(error) => return Err(error.into()),

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::counted::counted;
 use crate::sframe_cmd::embed::EmbedError;
 use crate::untrusted::escaped;
 
@@ -41,7 +42,11 @@ pub(crate) enum SframeError {
         error: sframe::Error,
     },
     /// Functions or rows that could not be shown.
-    #[error("{} is damaged: {count} functions or tables could not be shown whole", escaped(path))]
+    #[error(
+        "{} is damaged: {} could not be shown whole",
+        escaped(path),
+        counted(*count, "function or table", "functions or tables")
+    )]
     Damaged {
         /// Which file.
         path: PathBuf,
@@ -105,7 +110,7 @@ pub(crate) enum SframeError {
     },
     /// A table is against the format, or says something else than the call frame
     /// information.
-    #[error("{}: {count} faults in its tables", escaped(path))]
+    #[error("{}: {} in its tables", escaped(path), counted(*count, "fault", "faults"))]
     Wrong {
         /// Which file.
         path: PathBuf,
@@ -113,7 +118,11 @@ pub(crate) enum SframeError {
         count: u64,
     },
     /// The answer to a question for an address is that there is none.
-    #[error("{missing} of {asked} addresses have no row")]
+    #[error(
+        "{missing} of {} {} no row",
+        counted(u64::try_from(*asked).unwrap_or(u64::MAX), "address", "addresses"),
+        if *missing == 1 { "has" } else { "have" }
+    )]
     NoRow {
         /// How many have none.
         missing: usize,

@@ -21,12 +21,12 @@ impl Subject {
     ///
     /// # Errors
     ///
-    /// [`Error::Start`], and [`Error::NoSuchProcess`].
+    /// [`Error::Start`], [`Error::NoSuchProcess`] and [`Error::NotShown`].
     pub(crate) fn new(pid: Option<i32>, command: &[OsString]) -> Result<Self, Error> {
         match (pid, command.split_first()) {
             (Some(pid), _) => {
                 let subject = Self::Running(pid);
-                if subject.is_there() { Ok(subject) } else { Err(Error::NoSuchProcess(pid)) }
+                if subject.is_there() { Ok(subject) } else { Err(Error::not_in_proc(pid)) }
             }
             (None, Some((program, arguments))) => {
                 let child = Command::new(program).args(arguments).stdout(io::stderr()).spawn();
@@ -35,7 +35,7 @@ impl Subject {
                 Ok(Self::Started(program.clone(), child))
             }
             // The command line asks for one of them.
-            (None, None) => Err(Error::NoSuchProcess(0)),
+            (None, None) => Err(Error::NoTarget),
         }
     }
 

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use unwind_snapshot::Writer;
 
+use crate::counted::counted;
 use crate::error::Error;
 use crate::snapshot_cmd::command::Subject;
 
@@ -102,7 +103,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     };
     writer.finish().map_err(|error| failed(path, error))?;
     // With standard error gone there is nobody left to tell.
-    let _ = writeln!(io::stderr(), "{taken} snapshots");
+    let count = u64::try_from(taken).unwrap_or(u64::MAX);
+    let _ = writeln!(io::stderr(), "{}", counted(count, "snapshot", "snapshots"));
     if taken == 0 { Err(SnapshotError::None.into()) } else { Ok(()) }
 }
 

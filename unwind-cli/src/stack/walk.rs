@@ -109,7 +109,10 @@ impl StackEnd {
             _ => EndReason::Step,
         };
         let gaps = frames.iter().filter(|frame| frame.provenance.is_after_gap()).count();
-        let mut text = end.to_string();
+        let mut text = match end {
+            End::Full => "there are more frames than --max-frames".into(),
+            _ => end.to_string(),
+        };
         if end.is_outermost() && gaps != 0 {
             let places = if gaps == 1 { "place" } else { "places" };
             text.push_str(&format!(", but callers may be missing at {gaps} {places}"));

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
 
+use crate::counted::counted;
 use crate::elf::ElfFile;
 use crate::error::Error;
 use crate::module::{self, Modules};
@@ -182,7 +183,8 @@ fn name_of(task: i32) -> Option<Untrusted> {
 
 fn missing_part(path: &Path, bytes: u64) -> Option<String> {
     let path = escaped(path);
-    (bytes != 0).then(|| format!("{path} is cut off: {bytes} bytes are missing at its end"))
+    let missing = counted(bytes, "byte is", "bytes are");
+    (bytes != 0).then(|| format!("{path} is cut off: {missing} missing at its end"))
 }
 
 fn open_program(path: &Path) -> Result<ElfFile, Error> {

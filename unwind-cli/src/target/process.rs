@@ -63,7 +63,7 @@ impl StoppedProcess {
     /// none of its threads could be stopped.
     pub(crate) fn stop(task: i32) -> Result<Self, Error> {
         let status = Status::read(task).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Error::NoSuchProcess(task),
+            io::ErrorKind::NotFound => Error::not_in_proc(task),
             _ => Error::Read { path: format!("/proc/{task}/status").into(), error },
         })?;
         if status.is_kernel_thread {
