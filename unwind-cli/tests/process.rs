@@ -13,7 +13,7 @@ mod support;
 
 use std::fs;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sys::signal::{Signal, kill};
@@ -69,6 +69,46 @@ fn a_32_bit_process_is_walked_in_4_byte_slots() {
     let report = report_of(&target, &["--method", "fp"]);
     assert_eq!(functions_to_main(&report), ECHO_CHAIN);
     assert_eq!(threads(&report)[0]["arch"], "ia32");
+}
+
+/// Whether a thread waits, and is not stopped.
+fn sleeps(task: &Path) -> bool {
+    let status = fs::read(task.join("status")).unwrap_or_default();
+    String::from_utf8_lossy(&status).contains("\nState:\tS")
+}
+
+#[test]
+fn d8_the_help_names_the_system_calls_that_a_look_ends() {
+    let Some(program) = compile("d8_waits", "waits.c", &["-O1", "-pthread"]) else { return };
+    let mut target = Target::start(&program, &[]);
+    let tasks = PathBuf::from(format!("/proc/{}/task", target.id()));
+    let tasks: Vec<_> = fs::read_dir(tasks).unwrap().map(|task| task.unwrap().path()).collect();
+    assert_eq!(tasks.len(), 14);
+    let all_sleep = || tasks.iter().all(|task| sleeps(task));
+    wait_until("all threads wait", all_sleep);
+    report_of(&target, &[]);
+    wait_until("all threads wait again", all_sleep);
+    drop(target.input.take());
+    let mut ended = Vec::new();
+    loop {
+        let line = target.read_line();
+        match line.trim_end().split_once(": ") {
+            Some((call, how)) => {
+                assert_eq!(how, "EINTR", "{call}");
+                ended.push(call.to_owned());
+            }
+            None => break,
+        }
+    }
+    ended.sort_unstable();
+    let calls = ["epoll_wait", "recv with a time limit", "semop", "semtimedop", "sigtimedwait"];
+    assert_eq!(ended, [&calls[..], &["sigwaitinfo"]].concat());
+    let help = String::from_utf8(run(["stack", "--help"]).stdout).unwrap();
+    for call in ended {
+        let name = if call.contains(' ') { "SO_RCVTIMEO" } else { &call };
+        assert!(help.contains(name), "{name}: {help}");
+    }
+    assert!(help.contains("EINTR"), "{help}");
 }
 
 #[test]

@@ -34,8 +34,8 @@ pub(crate) use crate::stack::{report::FoundBy, walk::EndReason};
 ///
 /// A process is held still by ptrace while its stacks are read, usually for
 /// some milliseconds, up to a second where tables of very large files have to be
-/// made, and goes on unharmed. A command is then waited for until
-/// it ends by itself, or ended by --kill.
+/// made, and then continues, also if this program dies. A command is then waited for
+/// until it ends by itself, or ended by --kill.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP, override_usage = USAGE)]
 #[command(group(clap::ArgGroup::new("target").required(true)))]
@@ -92,6 +92,12 @@ unwind stack [OPTIONS] --pid <PID>
        unwind stack [OPTIONS] -- <COMMAND>...";
 
 const LONG_HELP: &str = "\
+A process does not notice that it was held, but by the time, and where it waits
+in a system call that Linux does not continue after a stop: epoll_wait, semop,
+semtimedop, sigwaitinfo and sigtimedwait, and calls on sockets with a time limit
+(SO_RCVTIMEO, SO_SNDTIMEO), fail once with EINTR, as under any debugger; see
+signal(7). All others are continued.
+
 How a frame was found, in the third column:
   registers  it is what the thread executes
   sframe     by the SFrame table of the code that it called
