@@ -54,7 +54,8 @@ Exit codes:
   5  the file or process is of a kind that cannot be read, or it is damaged
   6  the program or guest ended before its stack was taken
   7  an address has no row
-  8  a stack of the sample differs from the truth";
+  8  a stack of the sample differs from the truth
+  9  a stack is incomplete, and --fail-incomplete is given";
 
 /// Runs the command with the arguments of this process.
 ///

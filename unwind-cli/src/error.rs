@@ -9,12 +9,14 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
+use crate::counted::counted;
 use crate::elf::ElfError;
 use crate::guest::GuestError;
 use crate::perf_cmd::PerfError;
 use crate::sample::SampleError;
 use crate::sframe_cmd::SframeError;
 use crate::snapshot_cmd::SnapshotError;
+use crate::stack::StackEnd;
 use crate::untrusted::escaped;
 
 /// Why a command failed. The text says what to do next where that is not plain.
@@ -168,6 +170,18 @@ pub(crate) enum Error {
         path: PathBuf,
     },
 
+    /// Stacks are incomplete, which the user wants to be a failure.
+    #[error(
+        "{incomplete} of {} {} incomplete",
+        counted(*stacks, "stack", "stacks"),
+        if *incomplete == 1 { "is" } else { "are" }
+    )]
+    Incomplete {
+        /// How many are.
+        incomplete: u64,
+        /// How many were taken.
+        stacks: u64,
+    },
     /// Snapshots could not be taken.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
@@ -177,6 +191,22 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    /// Whether stacks with these ends are all complete.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Incomplete`] if one is not.
+    pub(crate) fn check_complete<'e>(
+        ends: impl IntoIterator<Item = &'e StackEnd>,
+    ) -> Result<(), Self> {
+        let (mut stacks, mut incomplete) = (0_u64, 0_u64);
+        for end in ends {
+            stacks = stacks.saturating_add(1);
+            incomplete = incomplete.saturating_add(u64::from(!end.complete));
+        }
+        if incomplete == 0 { Ok(()) } else { Err(Self::Incomplete { incomplete, stacks }) }
+    }
+
     /// What it means that `/proc` has nothing of a process.
     pub(crate) fn not_in_proc(process: i32) -> Self {
         // Signal 0 is never sent: the kernel says whether there is somebody to get it.
@@ -213,6 +243,7 @@ impl Error {
             Self::Perf { error, .. } => error.exit_code(),
             Self::Guest(error) => error.exit_code(),
             Self::Sample(SampleError::Differs(_)) => 8,
+            Self::Incomplete { .. } => 9,
             Self::Sample(_) => 1,
         }
     }

@@ -269,6 +269,17 @@ fn a_page_that_is_absent_ends_the_stack_and_is_named() {
 }
 
 #[test]
+fn d10_an_incomplete_stack_is_a_failure_where_the_user_wants_it() {
+    let played = Machine::long(4).start("incomplete");
+    let arguments = [played.arguments(), vec!["--fail-incomplete".into()]].concat();
+    let output = unwind(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(9), "{}", stderr(&output));
+    assert_eq!(stderr(&output), "unwind: 1 of 1 stack is incomplete\n");
+    assert!(String::from_utf8(output.stdout).unwrap().contains("0x0000000000402222"));
+    played.commands();
+}
+
+#[test]
 fn samples_are_folded_and_counted() {
     let played = Machine::long(4).start("folded");
     let text = played.run(&["--sample", "5", "--hz", "1000"]);

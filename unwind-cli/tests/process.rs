@@ -112,6 +112,23 @@ fn d8_the_help_names_the_system_calls_that_a_look_ends() {
 }
 
 #[test]
+fn d10_an_incomplete_stack_is_a_failure_where_the_user_wants_it() {
+    let Some(program) = compile("d10_incomplete", "echo.c", SFRAME) else { return };
+    let target = Target::start(&program, &[]);
+    let id = target.id().to_string();
+    let complete = run(["stack", "--fail-incomplete", "--pid", &id]);
+    assert!(String::from_utf8(complete.stdout).unwrap().contains("\n  complete: "));
+    for more in [&["--max-frames", "2"][..], &["--max-frames", "2", "--json"]] {
+        let arguments = [&["stack", "--pid", &id], more].concat();
+        run(&arguments);
+        let output = unwind([&arguments[..], &["--fail-incomplete"]].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(9), "{more:?}: {}", stderr(&output));
+        assert_eq!(stderr(&output), "unwind: 1 of 1 stack is incomplete\n");
+        assert!(String::from_utf8(output.stdout).unwrap().contains("receive"));
+    }
+}
+
+#[test]
 fn an_interrupted_system_call_goes_on() {
     let Some(program) = compile("goes_on", "echo.c", FRAME_POINTERS) else { return };
     let mut target = Target::start(&program, &[]);

@@ -71,6 +71,10 @@ pub(crate) struct Args {
     #[arg(long)]
     trust_fp: bool,
 
+    /// End with exit code 9 if a stack is incomplete; it is printed all the same
+    #[arg(long, conflicts_with = "sample")]
+    fail_incomplete: bool,
+
     /// How many frames of a stack to show at most
     #[arg(long, value_name = "N", default_value_t = 510)]
     max_frames: u32,
@@ -141,7 +145,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     };
     match args.sample {
         Some(samples) => sample(guest, samples, args.hz),
-        None => show(guest, args.json),
+        None => show(guest, args),
     }
 }
 
@@ -178,21 +182,25 @@ impl Guest<'_> {
 }
 
 /// Prints the stacks of one point of time.
-fn show(mut guest: Guest<'_>, json: bool) -> Result<(), Error> {
+fn show(mut guest: Guest<'_>, args: &Args) -> Result<(), Error> {
     let vcpus = guest.look()?;
     let report = GuestReport::new(vcpus, guest.walker.warnings(), &guest.troubles);
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let written = if json {
+    let written = if args.json {
         let written = serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from);
         written.and_then(|()| writeln!(out))
     } else {
         report.write(&mut out)
     };
     written.and_then(|()| out.flush()).map_err(Error::Output)?;
-    if !json {
+    if !args.json {
         warn(&report.warnings);
     }
-    Ok(())
+    if args.fail_incomplete {
+        Error::check_complete(report.vcpus.iter().map(|vcpu| &vcpu.end))
+    } else {
+        Ok(())
+    }
 }
 
 /// Prints a profile.

@@ -80,6 +80,10 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
+    /// End with exit code 9 if a stack is incomplete; it is printed all the same
+    #[arg(long)]
+    fail_incomplete: bool,
+
     /// A command to start and to stop once; what it writes to standard output
     /// goes to standard error, so that the stacks stand alone
     #[arg(last = true, value_name = "COMMAND", group = "target")]
@@ -195,7 +199,7 @@ fn print(args: &Args, mut target: Target) -> Result<(), Error> {
         // With standard error gone there is nobody left to tell.
         let _ = text::write_warnings(&mut io::stderr().lock(), &report);
     }
-    Ok(())
+    if args.fail_incomplete { report.check_complete() } else { Ok(()) }
 }
 
 /// A command that was started to look at its stack.

@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::{Serialize, Serializer};
 use unwind_core::{Frame, Origin};
 
+use crate::error::Error;
 use crate::module::{Module, Modules};
 use crate::stack::walk::{EndReason, Method, Stack, StackEnd};
 use crate::target::maps::{Backing, Mapping};
@@ -141,6 +142,17 @@ impl Report {
             threads,
             warnings,
         }
+    }
+}
+
+impl Report {
+    /// Whether every stack is known to be complete.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Incomplete`] if one is not.
+    pub(crate) fn check_complete(&self) -> Result<(), Error> {
+        Error::check_complete(self.threads.iter().map(|thread| &thread.end))
     }
 }
 
