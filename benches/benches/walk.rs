@@ -14,8 +14,9 @@ use criterion::{
     BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
 };
 use unwind_benches::corpus::Corpus;
+use unwind_benches::known::KNOWN;
 use unwind_benches::{
-    FramePointerLoop, Framehop, Gimli, Incremental, SimpleFrame, Unwind, Unwinder, compare,
+    FramePointerLoop, Framehop, Gimli, Incremental, Report, SimpleFrame, Unwind, Unwinder,
 };
 
 fn unwinders(corpus: &Corpus) -> [(&'static str, Box<dyn Unwinder>); 7] {
@@ -30,24 +31,15 @@ fn unwinders(corpus: &Corpus) -> [(&'static str, Box<dyn Unwinder>); 7] {
     ]
 }
 
-/// Fails unless this workspace's frames are the reference's for all snapshots,
-/// and those of the rivals for nearly all: else they did other work. A plain
-/// loop over frame pointers is measured for what it is.
+/// Fails unless this workspace's frames are the reference's for all snapshots, and
+/// those of the rivals for nearly all: else they did other work. A plain loop over
+/// frame pointers is measured for what it is.
 fn check(corpus: &Corpus) {
-    let mut reference = Gimli::reference(corpus);
-    for (name, mut unwinder) in unwinders(corpus) {
-        let differing = corpus.snapshots.iter().filter(|snapshot| {
-            reference.walk(snapshot);
-            unwinder.walk(snapshot);
-            compare(&reference, &*unwinder).is_some()
-        });
-        let (differing, count) = (differing.count(), corpus.snapshots.len());
-        let allowed = match name {
-            "frame-pointers" => count,
-            "unwind" | "unwind-incremental" => 0,
-            _ => count / 20,
-        };
-        assert!(differing <= allowed, "{}: {name}: {differing} of {count} differ", corpus.name);
+    let report = Report::new(corpus);
+    report.assert_known(KNOWN);
+    for (name, count) in &report.counts {
+        let wrong = report.stacks.saturating_sub(count.not_wrong());
+        assert!(wrong <= report.stacks / 20, "{name}: {report}");
     }
 }
 

@@ -6,12 +6,13 @@ use unwind_snapshot::{Cfi, Image, Mapping, Snapshot, Space, Writer};
 
 use crate::corpus::{self, Corpus};
 use crate::eh_frame;
-use crate::rivals::Gimli;
+use crate::reference::Reference;
 use crate::{MAX_FRAMES, Unwinder as _};
 
-/// Keeps about `count` snapshots of the corpus at `path`, evenly, of each the
-/// bytes up to the outermost frame that the reference finds, without text, and
-/// of the tables the functions that occur.
+/// Keeps about `count` snapshots of the corpus at `path`, evenly, one in eight of
+/// them from epilogues that had taken registers from the stack; of each the bytes
+/// up to the outermost frame that the reference finds, without text, and of the
+/// tables the functions that occur.
 ///
 /// # Panics
 ///
@@ -20,11 +21,10 @@ use crate::{MAX_FRAMES, Unwinder as _};
 pub fn cut(path: &Path, count: usize) -> Vec<u8> {
     let recording = corpus::read(path);
     let corpus = Corpus::open(path);
-    let mut reference = Gimli::reference(&corpus);
-    let step = corpus.snapshots.len().div_ceil(count).max(1);
+    let mut reference = Reference::new(&corpus);
     let mut pcs = Vec::new();
     let mut snapshots = Vec::new();
-    for snapshot in corpus.snapshots.iter().step_by(step) {
+    for snapshot in chosen(&corpus.snapshots, count, &mut reference) {
         reference.walk(snapshot);
         let expected = reference.frames();
         // Exact, then the last byte of each call.
@@ -82,6 +82,27 @@ pub fn cut(path: &Path, count: usize) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
+/// Some `count` snapshots in order of time, one in eight from an epilogue if there
+/// are that many.
+fn chosen<'s, 'a>(
+    all: &'s [Snapshot<'a>],
+    count: usize,
+    reference: &mut Reference,
+) -> Vec<&'s Snapshot<'a>> {
+    let (popped, others): (Vec<_>, Vec<_>) = all.iter().partition(|snapshot| {
+        reference.walk(snapshot);
+        reference.has_popped()
+    });
+    let evenly = |from: &[&'s Snapshot<'a>], count: usize| {
+        let step = from.len().div_ceil(count.max(1)).max(1);
+        from.iter().copied().step_by(step).collect::<Vec<_>>()
+    };
+    let mut chosen = evenly(&popped, count.div_ceil(8));
+    chosen.extend(evenly(&others, count - chosen.len()));
+    chosen.sort_by_key(|snapshot| snapshot.time);
+    chosen
+}
+
 /// Stack bytes with zeros for words of text, which is the business of those who
 /// use the machine.
 fn without_text(stack: &[u8]) -> Vec<u8> {
@@ -94,15 +115,15 @@ fn without_text(stack: &[u8]) -> Vec<u8> {
 }
 
 /// The stack bytes without which the walk would be another: found by trying.
-fn needed<'s>(snapshot: &Snapshot<'s>, reference: &mut Gimli) -> &'s [u8] {
+fn needed<'s>(snapshot: &Snapshot<'s>, reference: &mut Reference) -> &'s [u8] {
     reference.walk(snapshot);
-    let (frames, complete) = (reference.frames(), reference.is_complete());
+    let (frames, end) = (reference.frames(), reference.end());
     let (mut low, mut high) = (0, snapshot.stack.len().div_ceil(16));
     while low < high {
         let middle = usize::midpoint(low, high);
         let stack = snapshot.stack.get(..middle * 16).unwrap_or(snapshot.stack);
         reference.walk(&Snapshot { stack, ..*snapshot });
-        if (reference.frames(), reference.is_complete()) == (frames.clone(), complete) {
+        if (reference.frames(), reference.end()) == (frames.clone(), end) {
             high = middle;
         } else {
             low = middle + 1;

@@ -10,7 +10,7 @@ use unwind_x86::{FramePointers, X86_64, X86_64Regs};
 use crate::corpus::{Corpus, Module, Tables};
 use crate::own_maps::{Map, own_maps};
 use crate::own_stack::Top;
-use crate::{Framehop, Gimli, Incremental, MAX_FRAMES, Unwind, Unwinder as _};
+use crate::{Framehop, Incremental, MAX_FRAMES, Reference, Unwind, Unwinder as _};
 
 /// The code of this process, with tables that are made of its `.eh_frame`; no
 /// snapshots.
@@ -92,17 +92,18 @@ pub fn walk_by_framehop(framehop: &mut Framehop, top: &Top<'_>) -> usize {
     framehop.walk_from([pc, sp, fp], |addr| top.stack.word(addr).ok_or(()))
 }
 
-/// The frames of a copy of the stack by gimli's rows: the reference.
+/// The frames of a copy of the stack by the reference.
 #[must_use]
 pub fn reference(code: &Corpus, top: &Top<'_>) -> Vec<u64> {
     let (stack_start, stack) = top.stack.copy();
-    let mut gpr = [0; 16];
-    (gpr[6], gpr[7]) = (top.start.fp, top.start.sp);
+    let gpr = [0; 16];
     let (rip, stack) = (top.start.pc, &*stack);
     let (space, process, thread, time, is_whole) = (0, 0, 0, 0, true);
     let snapshot =
         Snapshot { space, process, thread, time, rip, gpr, is_whole, stack_start, stack };
-    let mut gimli = Gimli::reference(code);
-    gimli.walk(&snapshot);
-    gimli.frames()
+    let mut registers = [None; 16];
+    (registers[6], registers[7]) = (Some(top.start.fp), Some(top.start.sp));
+    let mut reference = Reference::new(code);
+    reference.walk_from(&snapshot, registers);
+    reference.frames()
 }

@@ -20,16 +20,22 @@ pub mod cut;
 pub mod deferral;
 pub mod eh_frame;
 pub mod in_process;
+pub mod known;
 pub mod lookup;
 pub mod merging;
 pub mod own_maps;
 pub mod own_stack;
+pub mod reference;
+pub mod report;
 mod rivals;
 pub mod timing;
 mod unwind;
+pub mod verdict;
 
 use unwind_snapshot::Snapshot;
 
+pub use reference::Reference;
+pub use report::Report;
 pub use rivals::{FramePointerLoop, Framehop, Gimli, SimpleFrame};
 pub use unwind::{CachedUnwind, Incremental, MissingUnwind, Stats, Unwind};
 
@@ -51,16 +57,4 @@ pub trait Unwinder {
 
     /// Forgets what was learned from earlier walks.
     fn forget(&mut self) {}
-}
-
-/// Where the frames of a walk first differ from the reference's, which end
-/// where no call frame information covers the code; `None` if they do not. A
-/// walk may go on there, but not if the reference knows that the stack has
-/// ended.
-#[must_use]
-pub fn compare(reference: &dyn Unwinder, other: &dyn Unwinder) -> Option<usize> {
-    let (expected, found) = (reference.frames(), other.frames());
-    let same = expected.iter().zip(&found).take_while(|(a, b)| a == b).count();
-    let is_over = reference.is_complete() == Some(true);
-    if same == expected.len() && (!is_over || found.len() == same) { None } else { Some(same) }
 }

@@ -13,7 +13,8 @@
 //! in time order ROUNDS times, `cold` forgets all before each. The last line
 //! says how many frames that were, resp. lookups that found a row: `lookup` does
 //! those of the walks in one image, without the walks. `misses` is `replay` with a
-//! cache that is too small, and says how often that had no row.
+//! cache that is too small, and says how often that had no row. `check` fails
+//! where a finding has no reason in `known.rs`.
 #![allow(
     clippy::panic,
     clippy::std_instead_of_core,
@@ -26,10 +27,11 @@ use std::path::Path;
 
 use unwind_benches::corpus::Corpus;
 use unwind_benches::deferral::{Deferral, Task};
+use unwind_benches::known::KNOWN;
 use unwind_benches::lookup::{self, Lookups};
 use unwind_benches::{
-    FramePointerLoop, Framehop, Gimli, Incremental, MissingUnwind, SimpleFrame, Unwind, Unwinder,
-    compare,
+    FramePointerLoop, Framehop, Gimli, Incremental, MissingUnwind, Reference, Report, SimpleFrame,
+    Unwind, Unwinder,
 };
 use unwind_snapshot::Snapshot;
 
@@ -40,7 +42,7 @@ fn unwinder(name: &str, corpus: &Corpus) -> Box<dyn Unwinder> {
         "unwind-v2" => Box::new(Unwind::v2(corpus)),
         "framehop" => Box::new(Framehop::new(corpus)),
         "gimli" => Box::new(Gimli::new(corpus)),
-        "reference" => Box::new(Gimli::reference(corpus)),
+        "reference" => Box::new(Reference::new(corpus)),
         "simple-frame-rs" => Box::new(SimpleFrame::new(corpus)),
         "frame-pointers" => Box::new(FramePointerLoop::new()),
         _ => panic!("no unwinder {name}"),
@@ -51,7 +53,9 @@ fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["check", files @ ..] => {
-            files.iter().for_each(|file| check(&Corpus::open(Path::new(file))))
+            let unknown = files.iter().filter(|file| !check(&Corpus::open(Path::new(file))));
+            let unknown = unknown.count();
+            assert_eq!(unknown, 0, "corpora with findings without a reason");
         }
         ["request", what, rounds, ..] => request(what, rounds.parse().unwrap()),
         [mode, name, rounds, count, file] => {
@@ -147,25 +151,14 @@ fn look_up(name: &str, rounds: usize, count: usize, lookups: &Lookups) {
     println!("{}", found.sum::<usize>());
 }
 
-/// Prints of how many snapshots each unwinder's frames are the reference's.
-fn check(corpus: &Corpus) {
-    let mut reference = Gimli::reference(corpus);
-    let names = ["unwind", "unwind-v2", "framehop", "gimli", "simple-frame-rs", "frame-pointers"];
-    let mut unwinders = names.map(|name| (name, unwinder(name, corpus), 0_usize));
-    let (mut frames, mut complete) = (0_usize, 0_usize);
-    for snapshot in &corpus.snapshots {
-        frames = frames.saturating_add(reference.walk(snapshot));
-        complete = complete.saturating_add(usize::from(reference.is_complete() == Some(true)));
-        for (_, unwinder, same) in &mut unwinders {
-            unwinder.walk(snapshot);
-            let agrees = compare(&reference, &**unwinder).is_none();
-            *same = same.saturating_add(usize::from(agrees));
-        }
-    }
-    let count = corpus.snapshots.len();
-    println!("{}: {count} snapshots, {frames} frames, {complete} complete", corpus.name);
-    for (name, _, same) in unwinders {
-        println!("    {name}: {same} of {count} identical");
+/// Prints how the stacks of each unwinder compare with the reference's, and which
+/// findings have no reason in the list.
+fn check(corpus: &Corpus) -> bool {
+    let report = Report::new(corpus);
+    print!("{report}");
+    let unknown = report.unknown(KNOWN);
+    for (finding, count, first) in &unknown {
+        println!("    NOT KNOWN: {count} {finding:?}, first: {first}");
     }
     let mut ours = Unwind::new(corpus);
     let mut framehop = Framehop::new(corpus);
@@ -178,4 +171,5 @@ fn check(corpus: &Corpus) {
         "    from empty caches: unwind {:?}, framehop {hits} hits, {misses} misses",
         ours.stats()
     );
+    unknown.is_empty()
 }

@@ -1,4 +1,5 @@
-//! gimli's rows, applied one after another: the reference for what is right.
+//! gimli's rows, applied one after another with the registers that return
+//! addresses are mostly found by.
 
 use std::fmt;
 
@@ -20,15 +21,11 @@ const RA: Register = Register(16);
 
 /// rbp, rsp and the return address.
 const THREE: &[u16] = &[6, 7, 16];
-/// All of them.
-const ALL: &[u16] = &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
 
 /// gimli's rows, found by the search table of `.eh_frame_hdr`.
 pub struct Gimli {
     modules: Vec<Module>,
     context: UnwindContext<usize>,
-    /// The registers that are kept.
-    registers: &'static [u16],
     frames: Vec<u64>,
     end: End,
 }
@@ -54,25 +51,14 @@ enum End {
 
 impl fmt::Debug for Gimli {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gimli").field("registers", &self.registers).finish_non_exhaustive()
+        f.debug_struct("Gimli").field("end", &self.end).finish_non_exhaustive()
     }
 }
 
 impl Gimli {
-    /// An unwinder that keeps the registers that return addresses are mostly
-    /// found by.
+    /// An unwinder with the modules of a corpus.
     #[must_use]
     pub fn new(corpus: &Corpus) -> Self {
-        Self::with_registers(corpus, THREE)
-    }
-
-    /// An unwinder that keeps all registers.
-    #[must_use]
-    pub fn reference(corpus: &Corpus) -> Self {
-        Self::with_registers(corpus, ALL)
-    }
-
-    fn with_registers(corpus: &Corpus, registers: &'static [u16]) -> Self {
         let modules = corpus.covered().map(|module| {
             let tables = module.tables;
             let bases = BaseAddresses::default()
@@ -85,7 +71,6 @@ impl Gimli {
         Self {
             modules: modules.collect(),
             context: UnwindContext::new(),
-            registers,
             frames: Vec::with_capacity(MAX_FRAMES),
             end: End::Failed,
         }
@@ -122,7 +107,7 @@ impl Gimli {
             }
         };
         let mut caller = [None; 17];
-        for &number in self.registers {
+        for &number in THREE {
             let found = match row.register(Register(number)) {
                 None if Register(number) == RSP => Some(cfa),
                 // The ABI's: kept by the callee, or lost.
