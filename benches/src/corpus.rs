@@ -104,6 +104,16 @@ pub fn read_eh_frame(path: &Path, build_id: &[u8]) -> Option<(u64, Vec<u8>)> {
     let file = object::File::parse(&*bytes).unwrap();
     let found = file.build_id().unwrap().unwrap_or_default();
     assert_eq!(found, build_id, "{} was replaced: capture again", path.display());
+    eh_frame_of(&file)
+}
+
+/// The `.eh_frame` of an ELF file and where it is linked.
+///
+/// # Panics
+///
+/// If it lies outside the file.
+#[must_use]
+pub fn eh_frame_of(file: &object::File<'_>) -> Option<(u64, Vec<u8>)> {
     let section = file.section_by_name(".eh_frame")?;
     Some((section.address(), section.data().unwrap().to_vec()))
 }

@@ -25,6 +25,7 @@ pub mod lookup;
 pub mod merging;
 pub mod own_maps;
 pub mod own_stack;
+pub mod perf_file;
 pub mod reference;
 pub mod report;
 mod rivals;

@@ -1,7 +1,8 @@
 //! The address space of the running process.
 
-use std::fs;
+use std::fs::{self, File};
 use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 /// A range of this process's address space.
@@ -15,6 +16,15 @@ pub struct Map {
     pub offset: u64,
     /// The file, or a name in brackets, or nothing.
     pub path: PathBuf,
+}
+
+/// The bytes of a range of this process's address space, if they can be read.
+#[must_use]
+pub fn own_bytes(map: &Map) -> Option<Vec<u8>> {
+    let len = usize::try_from(map.range.end - map.range.start).ok()?;
+    let mut bytes = vec![0; len];
+    File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, map.range.start).ok()?;
+    Some(bytes)
 }
 
 /// The address space of this process.
