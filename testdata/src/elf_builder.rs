@@ -56,6 +56,8 @@ pub struct ElfSection {
     pub size: u64,
     /// `sh_link`.
     pub link: u32,
+    /// `sh_info`.
+    pub info: u32,
     /// `sh_entsize`.
     pub entry_size: u64,
 }
@@ -141,24 +143,26 @@ impl ElfBuilder {
             }
         }
         if has_sections {
-            let first = ElfSection { size: long(count), link: self.names, ..ElfSection::default() };
-            put_section(&mut file, &first, u32::try_from(self.segments.len()).unwrap());
+            let info = u32::try_from(self.segments.len()).unwrap();
+            let first =
+                ElfSection { size: long(count), link: self.names, info, ..ElfSection::default() };
+            put_section(&mut file, &first);
         }
         for section in &self.sections {
-            put_section(&mut file, section, 0);
+            put_section(&mut file, section);
         }
         file
     }
 }
 
-fn put_section(file: &mut Vec<u8>, section: &ElfSection, info: u32) {
+fn put_section(file: &mut Vec<u8>, section: &ElfSection) {
     file.extend(section.name.to_le_bytes());
     file.extend(section.kind.to_le_bytes());
     for value in [section.flags, section.addr, section.offset, section.size] {
         file.extend(value.to_le_bytes());
     }
     file.extend(section.link.to_le_bytes());
-    file.extend(info.to_le_bytes());
+    file.extend(section.info.to_le_bytes());
     for value in [1, section.entry_size] {
         file.extend(value.to_le_bytes());
     }
