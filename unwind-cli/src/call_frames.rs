@@ -49,17 +49,16 @@ impl CallFrames {
     pub(crate) fn read(file: &ElfFile) -> Result<Option<Self>, ElfError> {
         let Some(abi) = abi(file) else { return Ok(None) };
         let sections = file.sections();
-        let find = |name: &[u8]| {
-            let sections = sections.as_deref().unwrap_or_default();
-            sections.iter().find(|section| section.name == name && section.size != 0)
-        };
+        let all = sections.as_deref().unwrap_or_default();
+        let find =
+            |name: &[u8]| all.iter().find(|section| section.name == name && section.size != 0);
         let addr_of = |name| find(name).map(|section: &Section| section.addr);
         let (bytes, addr, is_eh) = if let Some(section) = find(b".eh_frame") {
-            (file.section_bytes(Part::EhFrame, section)?, section.addr, true)
+            (file.relocated_bytes(Part::EhFrame, section, all)?, section.addr, true)
         } else if let Some((bytes, addr)) = by_header(file)? {
             (bytes, addr, true)
         } else if let Some(section) = find(b".debug_frame") {
-            (file.section_bytes(Part::DebugFrame, section)?, 0, false)
+            (file.relocated_bytes(Part::DebugFrame, section, all)?, 0, false)
         } else {
             // Bad section headers matter only if nothing else leads to it.
             sections?;
@@ -68,8 +67,15 @@ impl CallFrames {
         if bytes.is_empty() {
             return Ok(None);
         }
-        let loaded = file.segments.iter().filter(|s| s.kind == elf::PT_LOAD && s.executable);
-        let code = joined(loaded.map(|s| s.addr..s.addr.saturating_add(s.memory_size)).collect());
+        let range = |(addr, size): (u64, u64)| addr..addr.saturating_add(size);
+        let code = if file.kind == elf::ET_REL {
+            let loaded = all.iter().filter(|section| section.allocated && section.executable);
+            loaded.map(|section| range((section.addr, section.size))).collect()
+        } else {
+            let loaded = file.segments.iter().filter(|s| s.kind == elf::PT_LOAD && s.executable);
+            loaded.map(|s| range((s.addr, s.memory_size))).collect()
+        };
+        let code = joined(code);
         let got = addr_of(b".got").or_else(|| addr_of(b".got.plt"));
         Ok(Some(Self { abi, bytes, addr, is_eh, text: addr_of(b".text"), got, code }))
     }

@@ -15,11 +15,9 @@ use crate::untrusted::{Untrusted, plain};
 /// How many bytes of a symbol table are read at once: a multiple of the sizes
 /// of both kinds of entry, 16 and 24.
 const CHUNK: u64 = 48 << 10;
-/// The longest name that is read, in bytes.
+/// The longest name that is read, in bytes, and that is shown: some short names
+/// unfold to gigabytes.
 const NAME_LIMIT: u64 = 64 << 10;
-/// The longest name that is shown, in bytes: some short names unfold to
-/// gigabytes.
-const DEMANGLED_LIMIT: usize = 64 << 10;
 /// How many symbols that start before an address are tried. Functions nest a
 /// few deep at most.
 const NESTING_LIMIT: usize = 1 << 12;
@@ -95,10 +93,51 @@ impl Symbols {
     /// The function that holds a link-time address. `file` is the one that the
     /// symbols were read from.
     pub(crate) fn find(&self, file: &ElfFile, addr: u64) -> Option<Function> {
-        let symbol = self.find_symbol(addr)?;
-        let name = read_name(self.debug_file.as_ref().unwrap_or(file), symbol.name)?;
+        self.find_within(file, addr, NAME_LIMIT)
+    }
+
+    /// The same, of whose name no more than `limit` bytes are read. A longer one is
+    /// cut, and not demangled.
+    pub(crate) fn find_within(&self, file: &ElfFile, addr: u64, limit: u64) -> Option<Function> {
+        self.function(file, self.find_symbol(addr)?, limit)
+    }
+
+    /// The functions of a name as the file has it; if there is none, those of whose
+    /// names it is the demangled form. Ascending by start.
+    pub(crate) fn named(&self, file: &ElfFile, name: &[u8], limit: u64) -> Vec<Function> {
+        let names = self.debug_file.as_ref().unwrap_or(file);
+        let len = u64::try_from(name.len()).unwrap_or(u64::MAX).saturating_add(2);
+        let is_named = |symbol: &&Symbol| {
+            let found = read_name(names, symbol.name, len);
+            found.is_some_and(|found| found == name)
+        };
+        let mut found: Vec<_> = self
+            .symbols
+            .iter()
+            .filter(is_named)
+            .filter_map(|symbol| self.function(file, symbol, limit))
+            .collect();
+        if found.is_empty() {
+            let functions =
+                self.symbols.iter().filter_map(|symbol| self.function(file, symbol, limit));
+            let is_plain = |function: &Function| {
+                function.mangled.is_some() && function.name.as_bytes() == name
+            };
+            found = functions.filter(is_plain).collect();
+        }
+        // Several names of one function are one function.
+        found.dedup_by_key(|function| function.start);
+        found
+    }
+
+    fn function(&self, file: &ElfFile, symbol: &Symbol, limit: u64) -> Option<Function> {
+        let name = read_name(self.debug_file.as_ref().unwrap_or(file), symbol.name, limit)?;
+        let is_whole = u64::try_from(name.len()).is_ok_and(|len| len < limit);
+        // Names of a few bytes may unfold to as much as is let.
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         // Mangled names are ASCII.
-        let demangled = plain(&name).and_then(demangle);
+        let text = plain(&name).filter(|_| is_whole);
+        let demangled = text.and_then(|text| demangle(text, limit));
         let name = Untrusted::from(name);
         let (name, mangled) = match demangled {
             Some(demangled) => (demangled.into(), Some(name)),
@@ -205,14 +244,26 @@ where
         let bytes = file.bytes(Part::Symbols, at, len)?;
         let count = bytes.len().checked_div(size_of::<H::Sym>()).unwrap_or(0);
         let entries: &[H::Sym] = pod::slice_from_bytes(&bytes, count).map_or(&[], |(s, _)| s);
-        symbols.extend(entries.iter().filter_map(|entry| function(file, entry, names, &code)));
+        let functions = entries.iter().filter_map(|entry| {
+            let index = usize::from(entry.st_shndx(file.endian).0);
+            let base = sections.get(index).filter(|_| file.kind == elf::ET_REL);
+            function(file, entry, names, &code, base.map_or(0, |section| section.addr))
+        });
+        symbols.extend(functions);
         done = done.saturating_add(len);
     }
     Ok(symbols)
 }
 
-/// The symbol of a table's entry, if that is a function or a label in code.
-fn function<S>(file: &ElfFile, entry: &S, names: &Section, code: &CodeRanges) -> Option<Symbol>
+/// The symbol of a table's entry, if that is a function or a label in code. Its
+/// value counts from `base`.
+fn function<S>(
+    file: &ElfFile,
+    entry: &S,
+    names: &Section,
+    code: &CodeRanges,
+    base: u64,
+) -> Option<Symbol>
 where
     S: Sym<Endian = Endianness>,
 {
@@ -223,7 +274,7 @@ where
     {
         return None;
     }
-    let start: u64 = entry.st_value(endian).into();
+    let start = base.wrapping_add(entry.st_value(endian).into());
     let size: u64 = entry.st_size(endian).into();
     let code_end = code.end_of(start)?;
     let name = u64::from(entry.st_name(endian));
@@ -265,13 +316,13 @@ impl CodeRanges {
 }
 
 /// Reads the text up to a zero, or to a limit of length.
-fn read_name(file: &ElfFile, at: u64) -> Option<Vec<u8>> {
+fn read_name(file: &ElfFile, at: u64, limit: u64) -> Option<Vec<u8>> {
     let rest = file.len().checked_sub(at)?;
     // Nearly all names fit the first read.
-    for len in [256, NAME_LIMIT] {
+    for len in [limit.min(256), limit] {
         let mut bytes = file.bytes(Part::SymbolNames, at, rest.min(len)).ok()?;
         let end = memchr(0, &bytes);
-        if end.is_some() || len == NAME_LIMIT {
+        if end.is_some() || len == limit {
             bytes.truncate(end.unwrap_or(bytes.len()));
             return Some(without_version(&bytes).to_owned());
         }
@@ -287,33 +338,36 @@ fn without_version(name: &[u8]) -> &[u8] {
 }
 
 /// The name as it was in the source, where it is a mangled one of Rust or C++.
-fn demangle(name: &str) -> Option<String> {
+fn demangle(name: &str, limit: usize) -> Option<String> {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        return bounded(|out| fmt::Write::write_fmt(out, format_args!("{rust:#}")));
+        return bounded(limit, |out| fmt::Write::write_fmt(out, format_args!("{rust:#}")));
     }
     let is_cpp = name.starts_with("_Z") || name.starts_with("_GLOBAL_");
     let cpp = is_cpp.then(|| cpp_demangle::Symbol::new(name).ok()).flatten()?;
     // The parameters of templates are long already.
     let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
-    bounded(|out| cpp.structured_demangle(out, &options))
+    bounded(limit, |out| cpp.structured_demangle(out, &options))
 }
 
 /// What `write` writes, or `None` if it fails or writes too much.
-fn bounded(write: impl FnOnce(&mut Bounded) -> fmt::Result) -> Option<String> {
-    let mut out = Bounded(String::new());
+fn bounded(limit: usize, write: impl FnOnce(&mut Bounded) -> fmt::Result) -> Option<String> {
+    let mut out = Bounded { text: String::new(), limit };
     write(&mut out).ok()?;
-    Some(out.0)
+    Some(out.text)
 }
 
-/// A string that refuses to grow over [`DEMANGLED_LIMIT`].
-struct Bounded(String);
+/// A string that refuses to grow over a limit, in bytes.
+struct Bounded {
+    text: String,
+    limit: usize,
+}
 
 impl fmt::Write for Bounded {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len().saturating_add(text.len()) > DEMANGLED_LIMIT {
+        if self.text.len().saturating_add(text.len()) > self.limit {
             return Err(fmt::Error);
         }
-        self.0.push_str(text);
+        self.text.push_str(text);
         Ok(())
     }
 }
@@ -321,6 +375,8 @@ impl fmt::Write for Bounded {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LIMIT: usize = 64 << 10;
 
     fn symbols(list: &[(u64, u64, Rank)]) -> Symbols {
         let mut symbols: Vec<_> = list
@@ -406,7 +462,7 @@ mod tests {
             ("_Znonsense", None),
             ("", None),
         ] {
-            assert_eq!(demangle(mangled).as_deref(), plain, "{mangled}");
+            assert_eq!(demangle(mangled, LIMIT).as_deref(), plain, "{mangled}");
         }
     }
 
@@ -429,10 +485,7 @@ mod tests {
         for digit in "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ".chars() {
             name.push_str(&format!("PFS{digit}_S{digit}_E"));
         }
-        assert!(demangle(&name).is_none_or(|plain| plain.len() <= DEMANGLED_LIMIT));
-        assert_eq!(
-            bounded(|out| fmt::Write::write_str(out, &"x".repeat(DEMANGLED_LIMIT + 1))),
-            None
-        );
+        assert!(demangle(&name, LIMIT).is_none_or(|plain| plain.len() <= LIMIT));
+        assert_eq!(bounded(LIMIT, |out| fmt::Write::write_str(out, &"x".repeat(LIMIT + 1))), None);
     }
 }

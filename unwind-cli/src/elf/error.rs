@@ -50,6 +50,9 @@ pub(crate) enum ElfError {
         /// The index that the file gives.
         index: u32,
     },
+    /// Sections of relocations or symbols that share bytes with others.
+    #[error("{0} shares bytes with other parts of the file")]
+    Shared(Part),
     /// The bytes are compressed.
     #[error("{0} is compressed")]
     Compressed(Part),
@@ -74,6 +77,7 @@ pub(crate) enum Part {
     Sframe,
     EhFrame,
     DebugFrame,
+    Relocations,
     Symbols,
     SymbolNames,
     Memory,
@@ -90,6 +94,7 @@ impl fmt::Display for Part {
             Self::Sframe => ".sframe",
             Self::EhFrame => ".eh_frame",
             Self::DebugFrame => ".debug_frame",
+            Self::Relocations => "a relocation section",
             Self::Symbols => "the symbol table",
             Self::SymbolNames => "the symbol name table",
             Self::Memory => "a memory segment",

@@ -7,6 +7,7 @@
 mod error;
 mod image;
 pub(crate) mod notes;
+pub(crate) mod relocations;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use sframe::Sections;
 
 use crate::elf::image::Image;
 use crate::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
+use crate::elf::relocations::{Relocations, Unresolved};
 use crate::untrusted::Untrusted;
 
 pub(crate) use crate::elf::error::{ElfError, Part};
@@ -45,11 +47,16 @@ pub(crate) struct Section {
     pub(crate) addr: u64,
     pub(crate) offset: u64,
     pub(crate) size: u64,
-    /// For a symbol table: the index of the section with its names.
+    /// For a symbol table: the index of the section with its names; for
+    /// relocations: that of the symbol table.
     pub(crate) link: u32,
+    /// For relocations: the index of the section that they are applied to.
+    info: u32,
     /// The size of one entry of a table in bytes.
     pub(crate) entry_size: u64,
     pub(crate) executable: bool,
+    /// It has an address in a running program.
+    pub(crate) allocated: bool,
     compressed: bool,
 }
 
@@ -60,12 +67,14 @@ pub(crate) struct SframeSection {
     /// The link-time address of its first byte.
     pub(crate) addr: u64,
     pub(crate) bytes: Vec<u8>,
+    /// In a relocatable object: the relocations that could not be applied.
+    pub(crate) unresolved: Vec<Unresolved>,
 }
 
 impl SframeSection {
     /// `.sframe`.
     pub(crate) fn new(addr: u64, bytes: Vec<u8>) -> Self {
-        Self { name: ".sframe".into(), addr, bytes }
+        Self { name: Untrusted::from(b".sframe"), addr, bytes, unresolved: Vec::new() }
     }
 
     /// Its tables. Linkers that do not merge them leave many.
@@ -171,7 +180,8 @@ impl ElfFile {
         })
     }
 
-    /// Reads the section headers and their names.
+    /// Reads the section headers and their names. In a relocatable object, loaded
+    /// sections are given addresses of their own: see [`relocations`].
     ///
     /// # Errors
     ///
@@ -210,20 +220,24 @@ impl ElfFile {
             let header = header.ok_or(ElfError::NoSuchSection { part, index: names })?;
             self.image.read(part, header.sh_offset(endian).into(), header.sh_size(endian).into())?
         };
-        Ok(headers
-            .iter()
-            .map(|header| Section {
-                name: string_at(&names, header.sh_name(endian)).to_vec(),
-                kind: header.sh_type(endian),
-                addr: header.sh_addr(endian).into(),
-                offset: header.sh_offset(endian).into(),
-                size: header.sh_size(endian).into(),
-                link: header.sh_link(endian),
-                entry_size: header.sh_entsize(endian).into(),
-                executable: header.sh_flags(endian).0 & elf::SHF_EXECINSTR.0 != 0,
-                compressed: header.sh_flags(endian).0 & elf::SHF_COMPRESSED.0 != 0,
-            })
-            .collect())
+        let sections = headers.iter().map(|header| Section {
+            name: string_at(&names, header.sh_name(endian)).to_vec(),
+            kind: header.sh_type(endian),
+            addr: header.sh_addr(endian).into(),
+            offset: header.sh_offset(endian).into(),
+            size: header.sh_size(endian).into(),
+            link: header.sh_link(endian),
+            info: header.sh_info(endian),
+            entry_size: header.sh_entsize(endian).into(),
+            executable: header.sh_flags(endian).0 & elf::SHF_EXECINSTR.0 != 0,
+            allocated: header.sh_flags(endian).0 & elf::SHF_ALLOC.0 != 0,
+            compressed: header.sh_flags(endian).0 & elf::SHF_COMPRESSED.0 != 0,
+        });
+        let mut sections: Vec<_> = sections.collect();
+        if self.kind == elf::ET_REL {
+            relocations::place(&mut sections);
+        }
+        Ok(sections)
     }
 
     /// Copies what a section has in the file.
@@ -291,13 +305,17 @@ impl ElfFile {
     }
 
     fn sframe_by_section(&self) -> Result<Vec<SframeSection>, ElfError> {
-        let sections = self.sections()?.into_iter();
-        sections
-            .filter(|section| section.name == b".sframe" || section.kind == elf::SHT_GNU_SFRAME)
-            .map(|section| {
-                let bytes = self.section_bytes(Part::Sframe, &section)?;
-                let name = Untrusted::from(section.name.as_slice());
-                Ok(SframeSection { name, addr: section.addr, bytes })
+        let sections = self.sections()?;
+        let mut relocations = Relocations::new(self, &sections);
+        let tables = sections.iter().enumerate().filter(|(_, section)| {
+            section.name == b".sframe" || section.kind == elf::SHT_GNU_SFRAME
+        });
+        tables
+            .map(|(index, section)| {
+                let mut bytes = self.section_bytes(Part::Sframe, section)?;
+                let unresolved = relocations.apply_to_sframe(index, &mut bytes)?;
+                let name = Untrusted::from(&section.name);
+                Ok(SframeSection { name, addr: section.addr, bytes, unresolved })
             })
             .collect()
     }

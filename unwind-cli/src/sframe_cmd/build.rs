@@ -14,8 +14,8 @@ use crate::progress::Progress;
 use crate::same_file::{is_same_file, is_standard_output};
 use crate::sframe_cmd::SframeError;
 use crate::sframe_cmd::embed::Embedder;
-use crate::sframe_cmd::file::parse_addr;
 use crate::sframe_cmd::format::FormatArg;
+use crate::sframe_cmd::input::parse_addr;
 use crate::untrusted::escaped;
 
 /// Make an SFrame table of a file's call frame information.

@@ -1,19 +1,25 @@
 //! `unwind sframe dump`: all functions and rows, in the layout of
 //! `readelf --sframe`.
 
+use std::fmt;
 use std::io::{self, Write};
+use std::path::PathBuf;
 
 use sframe::{Fault, Fde, FdeKind, FuncRange, Header, PauthKey, Section, Version};
 
+use crate::elf::SframeSection;
 use crate::error::Error;
 use crate::sframe_cmd::{
     SframeError,
-    file::{Input, SframeFile},
+    code::SHOWN_NAME,
+    file::{SframeFile, Starts, unresolved_start},
+    input::{Form, Image, each_image},
     json,
+    names::{Name, Names},
     notation::Cells,
     shared_rows::RowsLeft,
 };
-use crate::untrusted::escaped;
+use crate::untrusted::{Untrusted, escaped};
 
 /// Print all functions and rows, in the layout of `readelf --sframe`.
 ///
@@ -24,10 +30,18 @@ use crate::untrusted::escaped;
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct Args {
-    #[command(flatten)]
-    input: Input,
+    /// ELF files: programs, libraries, objects, archives; `-` is standard input
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
 
-    /// Print one JSON object instead of text; `--help` describes it
+    #[command(flatten)]
+    form: Form,
+
+    /// Print no names of functions: the very text of readelf
+    #[arg(long)]
+    no_names: bool,
+
+    /// Print one JSON object for each file instead of text; `--help` describes it
     #[arg(long)]
     json: bool,
 }
@@ -41,7 +55,11 @@ the return address are found:
   u       unchanged                      f       where the header fixes it
   U       not said
 Starts of functions of equal blocks, STARTPC[m], count from a block's start. In
-a relocatable object all functions start at 0.
+a relocatable object, functions start at offsets in their sections, of which the
+names are shown where there are several.
+
+A name is that of the symbol at a function's start, or of the one around it with
+an offset, at most 256 characters.
 
 JSON: one object with
   schema        1; rises when a field changes its meaning or goes
@@ -52,7 +70,8 @@ JSON: one object with
     fixed_fp_offset, fixed_ra_offset    a number or null
     num_fdes, num_fres
     functions   a list, each with
-      index, pc, size, pc_type (`inc`, `mask`), type (`default`, `flex` or a
+      index, name (or null), section (of code, in a relocatable object, or
+      null), pc, size, pc_type (`inc`, `mask`), type (`default`, `flex` or a
       number), signal, pauth_key (`a`, `b` or null), rep_size
       rows      a list, each with
         start   bytes from the start of the function or block
@@ -69,16 +88,30 @@ JSON: one object with
 ///
 /// [`Error`] if the file cannot be read, or something in it not be shown.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let file = args.input.open()?;
+    each_image(&args.files, args.form, |image| dump(args, image))
+}
+
+fn dump(args: &Args, image: &Image) -> Result<(), Error> {
+    let file = SframeFile::open(image)?;
+    let names = if args.no_names { Names::NONE } else { file.names() };
+    if let Some(error) = names.error {
+        let path = escaped(&file.path);
+        // With standard error gone there is nobody left to tell.
+        let _ = writeln!(io::stderr(), "unwind: {path}: no names of functions: {error}");
+    }
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let faults = if args.json { json::write(&mut out, &file) } else { write(&mut out, &file) }
-        .and_then(|faults| out.flush().map(|()| faults))
-        .map_err(Error::Output)?;
-    if file.relocatable && !args.json {
+    let faults = match args.json {
+        true => json::write(&mut out, &file, &names),
+        false => image.write_heading(&mut out).and_then(|()| write(&mut out, &file, &names)),
+    }
+    .and_then(|faults| out.flush().map(|()| faults))
+    .map_err(Error::Output)?;
+    if file.starts == Starts::Unknown && !args.json {
         // With standard error gone there is nobody left to tell.
         let _ = writeln!(
             io::stderr(),
-            "unwind: {} is a relocatable object: where its functions start is not resolved",
+            "unwind: {} is the section of a relocatable object: where its functions start is \
+             not resolved",
             escaped(&file.path)
         );
     }
@@ -90,13 +123,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 
 /// Writes all tables. Returns how many functions and tables could not be
 /// written whole.
-pub(crate) fn write(out: &mut impl Write, file: &SframeFile) -> io::Result<u64> {
+fn write(out: &mut impl Write, file: &SframeFile<'_>, names: &Names<'_>) -> io::Result<u64> {
     let mut faults = 0_u64;
     for section in &file.sections {
         for (index, table) in section.tables().tables().enumerate() {
             writeln!(out, "Contents of the SFrame section {}{}:", section.name, nth(index))?;
             let more = match table {
-                Ok(table) => write_table(out, &table, file.relocatable)?,
+                Ok(table) => write_table(out, file, section, &table, names)?,
                 Err(error) => {
                     writeln!(out, "  error: {error}\n")?;
                     1
@@ -116,7 +149,13 @@ fn nth(index: usize) -> String {
     }
 }
 
-fn write_table(out: &mut impl Write, table: &Section<'_>, relocatable: bool) -> io::Result<u64> {
+fn write_table(
+    out: &mut impl Write,
+    file: &SframeFile<'_>,
+    section: &SframeSection,
+    table: &Section<'_>,
+    names: &Names<'_>,
+) -> io::Result<u64> {
     let header = table.header();
     write_header(out, &header)?;
     writeln!(out, "  Function Index :\n")?;
@@ -124,12 +163,15 @@ fn write_table(out: &mut impl Write, table: &Section<'_>, relocatable: bool) -> 
     let mut rows_left = RowsLeft::new(table);
     for (index, fde) in (0..header.num_fdes).zip(table.fdes()) {
         let Some(mut range) = table.range(index) else { continue };
-        if relocatable {
-            range.start = 0;
-        }
+        let unresolved = unresolved_start(section, table, index);
+        let label = match unresolved {
+            None => Label::of(file, names, range.start),
+            Some(_) => Label { name: None, section: None },
+        };
+        range.start = file.shown_start(range.start);
         write!(
             out,
-            "    func idx [{index}]: pc = {:#x}, size = {} bytes",
+            "    func idx [{index}]: pc = {:#x}, size = {} bytes{label}",
             range.start, range.size
         )?;
         let error = match fde {
@@ -139,13 +181,44 @@ fn write_table(out: &mut impl Write, table: &Section<'_>, relocatable: bool) -> 
                 Some(Fault::Malformed(error))
             }
         };
-        if let Some(error) = error {
+        if let Some(unresolved) = unresolved {
+            writeln!(out, "    error: {unresolved}")?;
+        }
+        if let Some(error) = &error {
             writeln!(out, "    error: {error}")?;
+        }
+        if error.is_some() || unresolved.is_some() {
             faults = faults.saturating_add(1);
         }
         writeln!(out)?;
     }
     Ok(faults)
+}
+
+/// What a function is called, and in an object of several code sections in which of
+/// them it is.
+struct Label<'a> {
+    name: Option<Name>,
+    section: Option<&'a Untrusted>,
+}
+
+impl<'a> Label<'a> {
+    fn of(file: &'a SframeFile<'_>, names: &Names<'_>, start: u64) -> Self {
+        let section = file.code_section(start).filter(|_| file.code.part_count() > 1);
+        Self { name: names.at(start), section: section.filter(|_| names.are_shown()) }
+    }
+}
+
+impl fmt::Display for Label<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let section = self.section.map(|section| section.escaped().at_most(SHOWN_NAME));
+        match (&self.name, section) {
+            (Some(name), Some(section)) => write!(f, " <{name} in {section}>"),
+            (Some(name), None) => write!(f, " <{name}>"),
+            (None, Some(section)) => write!(f, " <in {section}>"),
+            (None, None) => Ok(()),
+        }
+    }
 }
 
 fn write_header(out: &mut impl Write, header: &Header) -> io::Result<()> {

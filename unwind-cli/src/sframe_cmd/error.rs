@@ -12,13 +12,48 @@ use crate::untrusted::escaped;
 #[non_exhaustive]
 pub(crate) enum SframeError {
     /// An ELF file without the section.
-    #[error(
-        "{} has no .sframe section; assemble it with `-Wa,--gsframe` to have one",
-        escaped(path)
-    )]
+    #[error("{} has no .sframe section; {}", escaped(path), instead_of_section(*has_frames))]
     NoSection {
         /// Which file.
         path: PathBuf,
+        /// It has call frame information that a table can be made of.
+        has_frames: bool,
+    },
+    /// An archive in which no member has tables.
+    #[error("no member of {} has an .sframe section", escaped(path))]
+    NoMember {
+        /// Which archive.
+        path: PathBuf,
+    },
+    /// An archive that names files and does not hold them.
+    #[error("{} is a thin archive, which holds no objects; name the objects", escaped(path))]
+    ThinArchive {
+        /// Which archive.
+        path: PathBuf,
+    },
+    /// An archive of another system.
+    #[error("{} is an archive of a kind that is not read", escaped(path))]
+    UnknownArchive {
+        /// Which archive.
+        path: PathBuf,
+    },
+    /// An archive that cannot be read to its end.
+    #[error("{} is a damaged archive: {error}", escaped(path))]
+    Archive {
+        /// Which archive.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// Several files, not all of them good.
+    #[error("{failed} of {images} files failed")]
+    Several {
+        /// How many files and members of archives there are.
+        images: u64,
+        /// How many of them failed.
+        failed: u64,
+        /// The exit code of the first that failed.
+        exit_code: u8,
     },
     /// A section, or a raw file, of no bytes: "no information".
     #[error("{} has an .sframe section of zero bytes, which tells nothing", escaped(path))]
@@ -55,8 +90,8 @@ pub(crate) enum SframeError {
     },
     /// Addresses mean nothing in the file.
     #[error(
-        "{} is a relocatable object: its functions have no addresses before it is linked; \
-         `unwind sframe dump` shows their sizes and rows",
+        "{} is a relocatable object, or a section of one: its functions have no addresses \
+         before it is linked; `unwind sframe dump` shows their sizes and rows",
         escaped(path)
     )]
     Relocatable {
@@ -138,7 +173,19 @@ impl SframeError {
             Self::SameFile { .. } => 2,
             Self::NoRow { .. } => 7,
             Self::Wrong { .. } | Self::Write { .. } | Self::Output { .. } => 1,
+            Self::Several { exit_code, .. } => *exit_code,
             _ => 5,
         }
+    }
+}
+
+/// What can be done where there is no section.
+fn instead_of_section(has_frames: bool) -> &'static str {
+    match has_frames {
+        true => {
+            "of its call frame information `unwind sframe build` makes one, which `unwind \
+             sframe check --built v3` checks"
+        }
+        false => "assemble it with `-Wa,--gsframe` to have one",
     }
 }

@@ -1,135 +1,135 @@
-//! Where the tables are in a file.
+//! The tables of an image, and the code that they are about.
 
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use object::elf;
+use sframe::Section;
 
+use crate::call_frames::CallFrames;
+use crate::elf::relocations::Unresolved;
 use crate::elf::{ElfFile, SframeSection};
 use crate::error::Error;
 use crate::sframe_cmd::SframeError;
+use crate::sframe_cmd::code::Code;
+use crate::sframe_cmd::input::{Content, Image};
+use crate::sframe_cmd::names::Names;
+use crate::untrusted::Untrusted;
 
-/// The most bytes that a raw section may have. No table of 32-bit offsets is
-/// larger.
-const RAW_LIMIT: u64 = 1 << 33;
-
-/// The file to read.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Input {
-    /// An ELF file: a program, a library or an object
-    file: PathBuf,
-
-    /// The file is not ELF, but the bytes of the section alone
-    #[arg(long)]
-    raw: bool,
-
-    /// Where the raw section is loaded
-    #[arg(long, value_name = "ADDR", requires = "raw", value_parser = parse_addr)]
-    vaddr: Option<u64>,
-}
-
-/// The sections of a file that hold tables, none of them empty.
+/// The sections of an image that hold tables, none of them empty.
 #[derive(Debug)]
-pub(crate) struct SframeFile {
+pub(crate) struct SframeFile<'a> {
     pub(crate) path: PathBuf,
     pub(crate) sections: Vec<SframeSection>,
-    /// The file is a relocatable object, or looks like the section of one: the
-    /// starts of functions are not resolved.
-    pub(crate) relocatable: bool,
+    pub(crate) starts: Starts,
+    pub(crate) code: Code,
+    elf: Option<&'a ElfFile>,
 }
 
-impl Input {
-    /// Which file.
-    pub(crate) fn path(&self) -> &Path {
-        &self.file
-    }
+/// What is known of where functions start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Starts {
+    /// Their addresses in a linked file, or in a section as it is loaded.
+    Linked,
+    /// Their offsets in the code sections of a relocatable object.
+    Object,
+    /// Nothing: these are the bytes of a relocatable object's section alone, and its
+    /// relocations are not in them.
+    Unknown,
+}
 
-    /// Whether the file is the section alone.
-    pub(crate) fn is_raw(&self) -> bool {
-        self.raw
-    }
-
-    /// Opens the file as ELF.
+impl<'a> SframeFile<'a> {
+    /// Reads the sections of an image.
     ///
     /// # Errors
     ///
-    /// [`Error`] if it cannot be read or is not ELF.
-    pub(crate) fn elf(&self) -> Result<ElfFile, Error> {
-        let path = &self.file;
-        let file = File::open(path).map_err(|error| read_error(path, error))?;
-        ElfFile::from_file(file).map_err(|error| Error::Elf { path: path.clone(), error })
-    }
-
-    /// Reads the sections of the file.
-    ///
-    /// # Errors
-    ///
-    /// [`Error`] if it cannot be read, is not ELF, or has no tables.
-    pub(crate) fn open(&self) -> Result<SframeFile, Error> {
-        let path = &self.file;
-        let (mut sections, relocatable) = if self.raw {
-            let file = File::open(path).map_err(|error| read_error(path, error))?;
-            let section = SframeSection::new(self.vaddr.unwrap_or(0), read_raw(path, file)?);
-            (vec![section], false)
-        } else {
-            let elf = self.elf()?;
-            let sections =
-                elf.sframe_sections().map_err(|error| Error::Elf { path: path.clone(), error })?;
-            (sections, elf.kind == elf::ET_REL)
+    /// [`Error`] if it cannot be read or has no tables.
+    pub(crate) fn open(image: &'a Image) -> Result<Self, Error> {
+        let path = image.path.clone();
+        let elf_error = |error| Error::Elf { path: image.path.clone(), error };
+        let (mut sections, elf) = match &image.content {
+            Content::Raw(bytes, addr) => {
+                (vec![SframeSection::new(addr.unwrap_or(0), bytes.clone())], None)
+            }
+            Content::Elf(elf) => (elf.sframe_sections().map_err(elf_error)?, Some(elf)),
         };
         if sections.is_empty() {
-            return Err(SframeError::NoSection { path: path.clone() }.into());
+            let has_frames = elf.is_some_and(|elf| matches!(CallFrames::read(elf), Ok(Some(_))));
+            return Err(SframeError::NoSection { path, has_frames }.into());
         }
         sections.retain(|section| !section.bytes.is_empty());
         if sections.is_empty() {
-            return Err(SframeError::Empty { path: path.clone() }.into());
+            return Err(SframeError::Empty { path }.into());
         }
         if let [only] = sections.as_slice()
             && let Some(Err(error)) = only.tables().tables().next()
         {
-            return Err(SframeError::Table { path: path.clone(), error }.into());
+            return Err(SframeError::Table { path, error }.into());
         }
-        let relocatable = relocatable || sections.iter().all(is_unlinked);
-        Ok(SframeFile { path: path.clone(), sections, relocatable })
+        let starts = match &image.content {
+            Content::Elf(elf) if elf.kind == elf::ET_REL => Starts::Object,
+            Content::Raw(_, None) if sections.iter().all(has_no_starts) => Starts::Unknown,
+            _ => Starts::Linked,
+        };
+        let code = elf.map_or(Ok(Code::default()), Code::of).map_err(elf_error)?;
+        Ok(Self { path, sections, starts, code, elf })
+    }
+
+    /// Where a function is said to start, as readelf says it: in an object, its
+    /// offset in its section.
+    pub(crate) fn shown_start(&self, start: u64) -> u64 {
+        match self.starts {
+            Starts::Linked => start,
+            Starts::Object => self.code.offset(start),
+            Starts::Unknown => 0,
+        }
+    }
+
+    /// The code section of an object that holds a function.
+    pub(crate) fn code_section(&self, start: u64) -> Option<&Untrusted> {
+        self.code.section_of(start).map(|(name, _)| name)
+    }
+
+    /// The names of the functions, or why there are none.
+    pub(crate) fn names(&self) -> Names<'a> {
+        self.elf.map_or(Names::NONE, Names::read)
     }
 }
 
-/// Whether all functions start inside the section itself, as they do where
-/// nobody applied the relocations of their starts.
-fn is_unlinked(section: &SframeSection) -> bool {
-    let len = u64::try_from(section.bytes.len()).unwrap_or(u64::MAX);
-    let mut starts =
-        section.tables().tables().flatten().flat_map(|table| {
-            (0..table.header().num_fdes).filter_map(move |index| table.range(index))
-        });
+/// The relocation of the start of a function, the entry of which is `index` in a
+/// table of a section, where that could not be applied.
+pub(crate) fn unresolved_start(
+    section: &SframeSection,
+    table: &Section<'_>,
+    index: u32,
+) -> Option<Unresolved> {
+    if section.unresolved.is_empty() {
+        return None;
+    }
+    let at = table.addr().wrapping_sub(section.addr).wrapping_add(entry_at(table, index));
+    let found = section.unresolved.binary_search_by_key(&at, |unresolved| unresolved.offset);
+    section.unresolved.get(found.ok()?).copied()
+}
+
+/// Where the entry of a function is in its table.
+fn entry_at(table: &Section<'_>, index: u32) -> u64 {
+    let header = table.header();
+    let size = u64::try_from(header.version.fde_size()).unwrap_or(u64::MAX);
+    header.fdes_at().0.saturating_add(u64::from(index).saturating_mul(size))
+}
+
+/// Whether the field of each start is zero, as it is where a relocation is to be
+/// applied. No linked function starts at the field that says so, nor with the table.
+fn has_no_starts(section: &SframeSection) -> bool {
+    let mut starts = section.tables().tables().flatten().flat_map(|table| {
+        let is_relative = table.header().flags.pcrel();
+        (0..table.header().num_fdes).filter_map(move |index| {
+            let anchor = if is_relative { entry_at(&table, index) } else { 0 };
+            Some((table.range(index)?.start, table.addr().wrapping_add(anchor)))
+        })
+    });
     let mut some = false;
-    starts.all(|range| {
+    starts.all(|(start, anchor)| {
         some = true;
-        range.start.wrapping_sub(section.addr) < len
+        start == anchor
     }) && some
-}
-
-fn read_raw(path: &Path, file: File) -> Result<Vec<u8>, Error> {
-    let mut bytes = Vec::new();
-    let read = file.take(RAW_LIMIT).read_to_end(&mut bytes);
-    match read.map(u64::try_from) {
-        Ok(Ok(len)) if len < RAW_LIMIT => Ok(bytes),
-        Ok(_) => Err(SframeError::TooLarge { path: path.to_path_buf() }.into()),
-        Err(error) => Err(read_error(path, error)),
-    }
-}
-
-fn read_error(path: &Path, error: io::Error) -> Error {
-    Error::Read { path: path.to_path_buf(), error }
-}
-
-/// An address: hexadecimal behind `0x`, else decimal.
-pub(crate) fn parse_addr(text: &str) -> Result<u64, String> {
-    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
-    let parsed = match digits {
-        Some(digits) => u64::from_str_radix(digits, 16),
-        None => text.parse(),
-    };
-    parsed.map_err(|_| "an address is 0x and hexadecimal digits, or a decimal number".into())
 }

@@ -8,10 +8,13 @@ use sframe::{Abi, Endian, Fault, Fde, FdeKind, Fre, Header, PauthKey, Section};
 
 use crate::elf::SframeSection;
 use crate::sframe_cmd::{
-    dump::flag_names, file::SframeFile, notation::Cells, shared_rows::RowsLeft,
+    dump::flag_names,
+    file::{SframeFile, Starts, unresolved_start},
+    names::Names,
+    notation::Cells,
+    shared_rows::RowsLeft,
 };
 use crate::untrusted::Untrusted;
-use crate::untrusted::escaped;
 
 /// The version of the structure: it rises when a field changes its meaning or
 /// goes.
@@ -19,13 +22,17 @@ const SCHEMA: u32 = 1;
 
 /// Writes all tables. Returns how many functions and tables could not be
 /// written whole.
-pub(crate) fn write(out: &mut impl Write, file: &SframeFile) -> io::Result<u64> {
+pub(crate) fn write(
+    out: &mut impl Write,
+    file: &SframeFile<'_>,
+    names: &Names<'_>,
+) -> io::Result<u64> {
     let faults = Cell::new(0);
     let json = File {
         schema: SCHEMA,
-        file: escaped(&file.path).to_string(),
-        relocatable: file.relocatable,
-        tables: Tables { file, faults: &faults },
+        file: Untrusted::from(&file.path),
+        relocatable: file.starts != Starts::Linked,
+        tables: Tables { file, names, faults: &faults },
     };
     serde_json::to_writer_pretty(&mut *out, &json)?;
     writeln!(out)?;
@@ -51,7 +58,7 @@ pub(crate) fn abi_name(abi: Abi) -> String {
 #[derive(Serialize)]
 struct File<'a> {
     schema: u32,
-    file: String,
+    file: Untrusted,
     relocatable: bool,
     tables: Tables<'a>,
 }
@@ -60,7 +67,8 @@ struct File<'a> {
 /// by.
 #[derive(Clone, Copy)]
 struct Tables<'a> {
-    file: &'a SframeFile,
+    file: &'a SframeFile<'a>,
+    names: &'a Names<'a>,
     faults: &'a Cell<u64>,
 }
 
@@ -82,12 +90,15 @@ impl<'a> Tables<'a> {
         section: &'a SframeSection,
         table: Result<Section<'a>, sframe::Error>,
     ) -> Table<'a> {
-        let section = &section.name;
+        let name = &section.name;
         match table {
-            Ok(table) => Table { section, contents: Some(Contents::new(table, self)), error: None },
+            Ok(table) => {
+                let contents = Some(Contents::new(section, table, self));
+                Table { section: name, contents, error: None }
+            }
             Err(error) => {
                 self.fault();
-                Table { section, contents: None, error: Some(error.to_string()) }
+                Table { section: name, contents: None, error: Some(error.to_string()) }
             }
         }
     }
@@ -120,7 +131,7 @@ struct Contents<'a> {
 }
 
 impl<'a> Contents<'a> {
-    fn new(table: Section<'a>, tables: Tables<'a>) -> Self {
+    fn new(section: &'a SframeSection, table: Section<'a>, tables: Tables<'a>) -> Self {
         let header = table.header();
         Self {
             addr: hex(table.addr()),
@@ -135,12 +146,18 @@ impl<'a> Contents<'a> {
             fixed_ra_offset: header.fixed_ra_offset,
             num_fdes: header.num_fdes,
             num_fres: header.num_fres,
-            functions: Functions { table, tables, rows_left: RefCell::new(RowsLeft::new(&table)) },
+            functions: Functions {
+                section,
+                table,
+                tables,
+                rows_left: RefCell::new(RowsLeft::new(&table)),
+            },
         }
     }
 }
 
 struct Functions<'a> {
+    section: &'a SframeSection,
     table: Section<'a>,
     rows_left: RefCell<RowsLeft>,
     tables: Tables<'a>,
@@ -150,9 +167,8 @@ impl Serialize for Functions<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(None)?;
         for (index, fde) in (0..self.table.header().num_fdes).zip(self.table.fdes()) {
-            let relocatable = self.tables.file.relocatable;
             let rows_left = &mut self.rows_left.borrow_mut();
-            let function = Function::new(&self.table, index, fde, relocatable, rows_left);
+            let function = Function::new(self, index, fde, rows_left);
             if function.error.is_some() {
                 self.tables.fault();
             }
@@ -163,8 +179,10 @@ impl Serialize for Functions<'_> {
 }
 
 #[derive(Serialize)]
-struct Function {
+struct Function<'a> {
     index: u32,
+    name: Option<String>,
+    section: Option<&'a Untrusted>,
     pc: String,
     size: u32,
     #[serde(flatten)]
@@ -192,18 +210,21 @@ struct Row {
     ra: Option<String>,
 }
 
-impl Function {
+impl<'a> Function<'a> {
     fn new(
-        table: &Section<'_>,
+        of: &Functions<'a>,
         index: u32,
         fde: Result<Fde, sframe::Error>,
-        relocatable: bool,
         rows_left: &mut RowsLeft,
     ) -> Self {
+        let Functions { section, table, tables: Tables { file, names, .. }, .. } = of;
         let range = table.range(index);
+        let start = range.map_or(0, |range| range.start);
         let mut function = Self {
             index,
-            pc: hex(range.filter(|_| !relocatable).map_or(0, |range| range.start)),
+            name: names.at(start).map(|name| name.to_string()),
+            section: file.code_section(start),
+            pc: hex(file.shown_start(start)),
             size: range.map_or(0, |range| range.size),
             details: None,
             rows: Vec::new(),
@@ -216,6 +237,9 @@ impl Function {
                 function.error = rows.err().map(|error| error.to_string());
             }
             Err(error) => function.error = Some(error.to_string()),
+        }
+        if let Some(unresolved) = unresolved_start(section, table, index) {
+            function.error = Some(unresolved.to_string());
         }
         function
     }

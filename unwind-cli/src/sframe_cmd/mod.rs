@@ -1,14 +1,17 @@
-//! `unwind sframe`: the SFrame tables of a file.
+//! `unwind sframe`: the SFrame tables of files.
 
 mod build;
 mod check;
+mod code;
 mod dump;
 mod embed;
 mod error;
 mod file;
 mod find;
 mod format;
+mod input;
 mod json;
+mod names;
 mod notation;
 mod rules;
 mod shared_rows;
@@ -18,7 +21,10 @@ pub(crate) use error::SframeError;
 
 use crate::error::Error;
 
-/// Show, check and build the SFrame tables of a file.
+/// Show, check, compare and build the SFrame tables of files.
+///
+/// Files are programs, libraries, objects and archives of objects; `-` is standard
+/// input.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

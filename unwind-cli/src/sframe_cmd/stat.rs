@@ -1,11 +1,9 @@
 //! `unwind sframe stat`: how large tables are, and what is in them.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use object::elf;
 use serde::Serialize;
 use sframe::{FdeKind, Section};
 use unwind_core::{Base, CfaRule, RegRule, Row};
@@ -17,8 +15,9 @@ use crate::progress::Progress;
 use crate::sframe_cmd::SframeError;
 use crate::sframe_cmd::check::percent;
 use crate::sframe_cmd::format::FormatArg;
+use crate::sframe_cmd::input::{Content, Form, each_image};
 use crate::sframe_cmd::shared_rows::RowsLeft;
-use crate::untrusted::escaped;
+use crate::untrusted::Untrusted;
 
 /// Show how large tables are, and what is in them.
 ///
@@ -27,10 +26,11 @@ use crate::untrusted::escaped;
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct Args {
-    /// An ELF file: a program or a library
-    file: PathBuf,
+    /// ELF files: programs, libraries, objects, archives; `-` is standard input
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
 
-    /// Print one JSON object instead of text; `--help` describes it
+    /// Print one JSON object for each file instead of text; `--help` describes it
     #[arg(long)]
     json: bool,
 }
@@ -62,11 +62,15 @@ JSON: one object with
 ///
 /// [`Error`] if the file cannot be read, or has nothing to show.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let path = &args.file;
-    let file = File::open(path).map_err(|error| Error::Read { path: path.clone(), error })?;
-    let elf_error = |error| Error::Elf { path: path.clone(), error };
-    let elf = ElfFile::from_file(file).map_err(elf_error)?;
-    let statistics = Statistics::of(args, &elf).map_err(|fault| match fault {
+    each_image(&args.files, Form::ELF, |image| match &image.content {
+        Content::Elf(elf) => stat(args, &image.path, elf),
+        Content::Raw(..) => Ok(()),
+    })
+}
+
+fn stat(args: &Args, path: &Path, elf: &ElfFile) -> Result<(), Error> {
+    let elf_error = |error| Error::Elf { path: path.to_path_buf(), error };
+    let statistics = Statistics::of(path, elf).map_err(|fault| match fault {
         Fault::Elf(error) => elf_error(error),
         Fault::Sframe(error) => error.into(),
     })?;
@@ -107,7 +111,7 @@ const SCHEMA: u32 = 1;
 #[derive(Debug, Serialize)]
 struct Statistics {
     schema: u32,
-    file: String,
+    file: Untrusted,
     sections: BTreeMap<&'static str, u64>,
     entries: u64,
     code_bytes: u64,
@@ -144,11 +148,10 @@ struct LeftOut {
 }
 
 impl Statistics {
-    fn of(args: &Args, file: &ElfFile) -> Result<Self, Fault> {
-        let path = &args.file;
+    fn of(path: &Path, file: &ElfFile) -> Result<Self, Fault> {
         let mut statistics = Self {
             schema: SCHEMA,
-            file: escaped(path).to_string(),
+            file: Untrusted::from(path),
             sections: sizes(file)?,
             entries: 0,
             code_bytes: 0,
@@ -159,22 +162,17 @@ impl Statistics {
             let mut all = Table { source: "file".into(), ..Table::default() };
             for table in sections.iter().flat_map(|section| section.tables().tables()) {
                 let table =
-                    table.map_err(|error| SframeError::Table { path: path.clone(), error })?;
+                    table.map_err(|error| SframeError::Table { path: path.into(), error })?;
                 all.add(&table);
             }
             statistics.tables.push(all);
         }
-        let frames = match file.kind {
-            // Nobody applied the relocations of its entries.
-            elf::ET_REL => None,
-            _ => CallFrames::read(file)?,
-        };
-        if let Some(frames) = frames {
+        if let Some(frames) = CallFrames::read(file)? {
             let progress = Progress::new(path, file.len());
             for format in [FormatArg::V2, FormatArg::V3] {
                 let built = frames
                     .build(format.format(), 0, |done| progress.set(done, frames.bytes.len()))
-                    .map_err(|error| SframeError::Write { path: path.clone(), error })?;
+                    .map_err(|error| SframeError::Write { path: path.into(), error })?;
                 statistics.entries = built.report.fdes;
                 statistics.code_bytes = built.report.code_bytes;
                 statistics.tables.push(Table::built(format, &built));
@@ -182,7 +180,7 @@ impl Statistics {
             progress.finish();
         }
         match statistics.tables.is_empty() {
-            true => Err(SframeError::NoFrames { path: path.clone() }.into()),
+            true => Err(SframeError::NoFrames { path: path.into() }.into()),
             false => Ok(statistics),
         }
     }

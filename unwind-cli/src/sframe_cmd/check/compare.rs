@@ -64,8 +64,8 @@ pub(super) struct Difference {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { addr, what, table, frames } = self;
-        write!(f, "{addr:#x}: {} differ: table {table}; cfi {frames}", what.join(", "))
+        let Self { what, table, frames, .. } = self;
+        write!(f, "{} differ: table {table}; cfi {frames}", what.join(", "))
     }
 }
 

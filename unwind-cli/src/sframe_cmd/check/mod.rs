@@ -10,6 +10,7 @@ pub(crate) use report::percent;
 
 use std::io::{self, Write as _};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use sframe::{Section, Severity};
 
@@ -19,20 +20,26 @@ use crate::error::Error;
 use crate::progress::Progress;
 use crate::sframe_cmd::SframeError;
 use crate::sframe_cmd::check::report::{Losses, Report, Validation};
-use crate::sframe_cmd::file::Input;
+use crate::sframe_cmd::code::Code;
+use crate::sframe_cmd::file::{SframeFile, unresolved_start};
 use crate::sframe_cmd::format::FormatArg;
+use crate::sframe_cmd::input::{Content, Form, Image, each_image};
 
-/// Check the tables of a file.
+/// Check the tables of files.
 ///
-/// First whether they keep the rules of the format. Then, where the file has call
+/// First whether they keep the rules of the format, and are about code. Then, where the file has call
 /// frame information, whether they find the same caller: the CFA, the
 /// return address, the frame pointer and the stack pointer, wherever either
 /// begins to say something else.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct Args {
+    /// ELF files: programs, libraries, objects, archives; `-` is standard input
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
     #[command(flatten)]
-    input: Input,
+    form: Form,
 
     /// Check a table that is made of the file's call frame information instead
     #[arg(long, value_name = "FORMAT", conflicts_with = "raw")]
@@ -42,15 +49,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", default_value_t = 10)]
     first: usize,
 
-    /// Print one JSON object instead of text; `--help` describes it
+    /// Print one JSON object for each file instead of text; `--help` describes it
     #[arg(long)]
     json: bool,
 }
 
 const LONG_HELP: &str = "\
-Exit code 1 says that a table is against the format or differs from the call
-frame information. Code without a row is no difference: it is counted and, in a
+Exit code 1 says that a table is against the format, differs from the call frame
+information, or has a function that is not all code. Code without a row is no difference: it is counted and, in a
 table made here, named by what its rules are that the table cannot say.
+
+In a relocatable object, places are offsets in sections: `.text+0x10`.
 
 JSON: one object with
   schema        1; rises when a field changes its meaning or goes
@@ -74,32 +83,50 @@ JSON: one object with
 ///
 /// [`Error`] if the file cannot be read, or a table is wrong.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let path = args.input.path();
-    let (frames, len) = if args.input.is_raw() { (None, 0) } else { call_frames(&args.input)? };
+    each_image(&args.files, args.form, |image| check(args, image))
+}
+
+fn check(args: &Args, image: &Image) -> Result<(), Error> {
+    let path = image.path.as_path();
+    let elf_error = |error| Error::Elf { path: path.into(), error };
+    let (frames, len) = match &image.content {
+        Content::Raw(..) => (None, 0),
+        Content::Elf(elf) => (CallFrames::read(elf).map_err(elf_error)?, elf.len()),
+    };
     let progress = Progress::new(path, len);
-    let (sections, losses) = match args.built {
-        None => (args.input.open()?.sections, None),
-        Some(format) => {
+    let (sections, losses, code) = match (args.built, &image.content) {
+        (Some(format), Content::Elf(elf)) => {
             let frames = frames.as_ref().ok_or(SframeError::NoFrames { path: path.into() })?;
             let built = frames
                 .build(format.format(), TABLE_ADDR, |done| progress.set(done, frames.bytes.len()))
                 .map_err(|error| SframeError::Write { path: path.into(), error })?;
             let losses = Losses::new(&built, frames);
-            (vec![SframeSection::new(built.addr, built.bytes)], Some(losses))
+            let code = Code::of(elf).map_err(elf_error)?;
+            (vec![SframeSection::new(built.addr, built.bytes)], Some(losses), code)
+        }
+        _ => {
+            let file = SframeFile::open(image)?;
+            (file.sections, None, file.code)
         }
     };
     let mut tables = Vec::new();
-    for table in sections.iter().flat_map(|section| section.tables().tables()) {
-        let table = table.map_err(|error| SframeError::Table { path: path.into(), error })?;
-        tables.push(table);
+    let mut validation = Validation::default();
+    for section in &sections {
+        for table in section.tables().tables() {
+            let table = table.map_err(|error| SframeError::Table { path: path.into(), error })?;
+            validate(&table, args.first, &mut validation);
+            look_at_code(section, &table, &code, args.first, &mut validation);
+            tables.push(table);
+        }
     }
     let report = Report {
         file: path.to_path_buf(),
         built: args.built,
         tables: &tables,
-        validation: validate(&tables, args.first),
+        validation,
         comparison: frames.as_ref().map(|frames| compare::compare(frames, &tables, &progress)),
         losses,
+        code: &code,
         first: args.first,
     };
     progress.finish();
@@ -117,40 +144,49 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 /// within 2 GiB of the code, which V2 asks for.
 const TABLE_ADDR: u64 = 0;
 
-/// The call frame information of a file, and how long the file is.
-fn call_frames(input: &Input) -> Result<(Option<CallFrames>, u64), Error> {
-    let elf = input.elf()?;
-    if elf.kind == object::elf::ET_REL {
-        // Nobody applied the relocations of the entries.
-        return Ok((None, elf.len()));
+/// Validates a table.
+fn validate(table: &Section<'_>, first: usize, validation: &mut Validation) {
+    let functions = usize::try_from(table.header().num_fdes).unwrap_or(0);
+    // The table's length bounds the number.
+    let mut buffer = vec![0; functions];
+    let summary = table.validate(&mut buffer, |finding| {
+        let findings = match finding.fault.severity() {
+            Severity::Error => &mut validation.first_errors,
+            Severity::Note => &mut validation.first_notes,
+        };
+        if findings.len() < first {
+            findings.push(finding.to_string());
+        }
+        ControlFlow::<()>::Continue(())
+    });
+    if let ControlFlow::Continue(summary) = summary {
+        validation.errors = validation.errors.saturating_add(summary.errors);
+        validation.notes = validation.notes.saturating_add(summary.notes);
+        validation.rows.push(summary.rows);
     }
-    let frames = CallFrames::read(&elf);
-    let frames = frames.map_err(|error| Error::Elf { path: input.path().into(), error })?;
-    Ok((frames, elf.len()))
 }
 
-/// Validates each table.
-fn validate(tables: &[Section<'_>], first: usize) -> Validation {
-    let mut validation = Validation::default();
-    for table in tables {
-        let functions = usize::try_from(table.header().num_fdes).unwrap_or(0);
-        // The table's length bounds the number.
-        let mut buffer = vec![0; functions];
-        let summary = table.validate(&mut buffer, |finding| {
-            let findings = match finding.fault.severity() {
-                Severity::Error => &mut validation.first_errors,
-                Severity::Note => &mut validation.first_notes,
-            };
-            if findings.len() < first {
-                findings.push(finding.to_string());
+/// Looks whether the functions of a table are where the file has code, and whether
+/// that is known.
+fn look_at_code(
+    section: &SframeSection,
+    table: &Section<'_>,
+    code: &Code,
+    first: usize,
+    validation: &mut Validation,
+) {
+    for index in 0..table.header().num_fdes {
+        let Some(range) = table.range(index) else { continue };
+        let fault = match unresolved_start(section, table, index) {
+            Some(unresolved) => unresolved.to_string(),
+            None if code.is_unknown() || code.holds(range) => continue,
+            None => {
+                format!("{}+{:#x} is not all code", code.place(range.start), range.size)
             }
-            ControlFlow::<()>::Continue(())
-        });
-        if let ControlFlow::Continue(summary) = summary {
-            validation.errors = validation.errors.saturating_add(summary.errors);
-            validation.notes = validation.notes.saturating_add(summary.notes);
-            validation.rows.push(summary.rows);
+        };
+        validation.errors = validation.errors.saturating_add(1);
+        if validation.first_errors.len() < first {
+            validation.first_errors.push(format!("function {index}: {fault}"));
         }
     }
-    validation
 }

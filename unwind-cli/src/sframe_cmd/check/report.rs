@@ -11,9 +11,9 @@ use sframe::{CfiReason, Section};
 use crate::call_frames::{BuiltTable, CallFrames};
 use crate::sframe_cmd::check::compare::{self, Comparison, Difference, Unreadable};
 use crate::sframe_cmd::check::expression::infix;
+use crate::sframe_cmd::code::Code;
 use crate::sframe_cmd::format::FormatArg;
-use crate::sframe_cmd::json::hex;
-use crate::untrusted::escaped;
+use crate::untrusted::{Untrusted, escaped};
 
 /// What came of a validation of all tables.
 #[derive(Debug, Default)]
@@ -107,6 +107,7 @@ pub(super) struct Report<'a> {
     pub(super) validation: Validation,
     pub(super) comparison: Option<Comparison>,
     pub(super) losses: Option<Losses<'a>>,
+    pub(super) code: &'a Code,
     /// How much to show of each kind.
     pub(super) first: usize,
 }
@@ -152,7 +153,8 @@ impl Report<'_> {
                         (Some(losses), Some(reason)) => losses.describe(reason),
                         _ => "not in the table".into(),
                     };
-                    missing.first.push(MissingRange { start: hex(addr), size, why });
+                    let start = self.code.place(addr).to_string();
+                    missing.first.push(MissingRange { start, size, why });
                 }
                 addr = end;
             }
@@ -205,7 +207,7 @@ impl Report<'_> {
         writeln!(out, "  compared to   {fdes} entries, {rows} rows, {code_bytes} bytes of code")?;
         writeln!(out, "  comparison    {places} places, {differences} differences")?;
         for difference in comparison.first_differences.iter().take(self.first) {
-            writeln!(out, "    {difference}")?;
+            writeln!(out, "    {}: {difference}", self.code.place(difference.addr))?;
         }
         if comparison.unreadable_count != 0 {
             writeln!(out, "  unreadable    {} entries", comparison.unreadable_count)?;
@@ -244,7 +246,7 @@ impl Report<'_> {
         let tables = self.tables.iter().zip(&self.validation.rows);
         Json {
             schema: SCHEMA,
-            file: escaped(&self.file).to_string(),
+            file: Untrusted::from(&self.file),
             built: self.built,
             tables: tables
                 .map(|(table, &rows)| JsonTable {
@@ -273,7 +275,7 @@ impl Report<'_> {
                     .first_differences
                     .iter()
                     .take(self.first)
-                    .map(JsonDifference::new)
+                    .map(|difference| JsonDifference::new(difference, self.code))
                     .collect(),
             }),
             missing: self
@@ -311,7 +313,7 @@ const SCHEMA: u32 = 1;
 #[derive(Debug, Serialize)]
 struct Json<'a> {
     schema: u32,
-    file: String,
+    file: Untrusted,
     built: Option<FormatArg>,
     tables: Vec<JsonTable>,
     validation: JsonValidation<'a>,
@@ -358,9 +360,9 @@ struct JsonDifference<'a> {
 }
 
 impl<'a> JsonDifference<'a> {
-    fn new(difference: &'a Difference) -> Self {
+    fn new(difference: &'a Difference, code: &Code) -> Self {
         Self {
-            addr: hex(difference.addr),
+            addr: code.place(difference.addr).to_string(),
             what: &difference.what,
             table: &difference.table,
             cfi: &difference.frames,
@@ -413,6 +415,7 @@ mod tests {
                 frames: &frames,
                 ranges: vec![Loss { range: 0x1000..0x1008, reason }],
             }),
+            code: &Code::default(),
             first: 1,
         };
         (report.faults(), report.expressible())
