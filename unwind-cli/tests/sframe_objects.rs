@@ -16,14 +16,14 @@ mod support;
 
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use object::{Object as _, ObjectSection as _};
 use serde_json::Value;
 use testdata::{ElfBuilder, ElfSection, ElfSegment, Function, Row, SectionBuilder};
 
-use support::{fails, fixture, run, stderr, unwind};
+use support::{fails, fixture, run, scratch, stderr, unwind};
 
 /// The objects, without their endings.
 const OBJECTS: [&str; 8] = [
@@ -226,6 +226,8 @@ fn d1_a_relocation_that_cannot_be_applied_is_an_error_of_its_function_alone() {
         let output = sframe(&["check", &path]);
         assert_eq!(output.status.code(), Some(1), "{what}");
         assert!(text(&output.stdout).contains(why), "{}", text(&output.stdout));
+        let output = sframe(&["diff", &path, &object("recur.v3")]);
+        assert_eq!(output.status.code(), Some(5), "{what}");
     }
     // A field behind the section's end is that of no function.
     let mut damaged = bytes;
@@ -471,6 +473,8 @@ fn d4_standard_input_is_a_file_a_pipe_or_an_archive() {
     assert!(checked.starts_with("-: its tables\n"), "{checked}");
     let found = with_stdin(&["find", "-", "ack"], Stdio::piped(), &bytes);
     assert!(found.contains("<ack>"), "{found}");
+    let diff = with_stdin(&["diff", "-", &path], Stdio::piped(), &bytes);
+    assert_eq!(diff, "0 functions changed, 0 added, 0 removed, 6 equal\n");
 }
 
 #[test]
@@ -529,6 +533,89 @@ fn d4_who_has_call_frame_information_is_told_what_it_is_good_for() {
 }
 
 #[test]
+fn d4_tables_that_say_the_same_are_equal_whatever_their_form() {
+    for (old, new) in [("recur.v1", "recur.v3"), ("recur.v2", "recur.v2e1_llvm")] {
+        // The flags differ, the code is the same; V1 has no outermost frame either.
+        let diff = done(&["diff", &object(old), &object(new)]);
+        assert_eq!(diff, "0 functions changed, 0 added, 0 removed, 6 equal\n", "{old} {new}");
+    }
+    let directory = scratch("diff_built");
+    let libc = support::c_library();
+    let [v2, v3] = ["v2-pcrel", "v3"].map(|format| {
+        let path: PathBuf = directory.join(format);
+        let path = path.to_str().unwrap().to_owned();
+        run(["sframe", "build", "--format", format, libc.to_str().unwrap(), "-o", &path]);
+        path
+    });
+    let same = done(&["diff", "--raw", &v3, &v3]);
+    assert!(same.starts_with("0 functions changed, 0 added, 0 removed, "), "{same}");
+    // What only V3 can say.
+    let output = sframe(&["diff", "--raw", "--json", &v2, &v3]);
+    assert_eq!(output.status.code(), Some(1));
+    let diff: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(diff["by"], "address");
+    assert!(diff["equal"].as_u64().unwrap() > 1000, "{}", diff["equal"]);
+    let functions = diff["functions"].as_array().unwrap();
+    let count = |change: &str| functions.iter().filter(|f| f["change"] == change).count();
+    for change in ["added", "removed", "changed"] {
+        assert_eq!(diff[change], count(change), "{change}");
+    }
+    assert!(count("added") > 0 && count("added") + count("changed") < 200);
+}
+
+#[test]
+fn d4_a_diff_says_which_functions_and_rows_differ() {
+    type Rows = &'static [(u32, i32)];
+    let table = |functions: &[(i64, u32, Rows)]| {
+        functions.iter().fold(SectionBuilder::amd64(2), |table, &(start, size, rows)| {
+            let rows = rows.iter().map(|&(start, cfa)| Row::sp(start, &[cfa])).collect();
+            table.function(Function::new(start, size, rows))
+        })
+    };
+    let old = table(&[
+        (0x1000, 0x20, &[(0, 8), (4, 16)]),
+        (0x2000, 0x10, &[(0, 8)]),
+        (0x3000, 0x10, &[(0, 8), (2, 16), (8, 24)]),
+        (0x4000, 0x10, &[(0, 8), (5, 8)]),
+    ]);
+    let new = table(&[
+        (0x1000, 0x24, &[(0, 8), (4, 24)]),
+        (0x3000, 0x10, &[(0, 8), (4, 16), (8, 24)]),
+        (0x4000, 0x10, &[(0, 8)]),
+        (0x5000, 0x8, &[(0, 8)]),
+    ]);
+    let [old, new] = [("old", old), ("new", new)].map(|(name, t)| file("rows", name, &t.build()));
+    let output = sframe(&["diff", "--raw", &old, &new]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        text(&output.stdout),
+        "changed  0x1000: 0x1000+0x20, now 0x1000+0x24\n  \
+           - +0x4..+0x20       CFA=rsp+16 RA=*(CFA-8) FP=rbp\n  \
+           + +0x4..+0x20       CFA=rsp+24 RA=*(CFA-8) FP=rbp\n  \
+           - +0x20..+0x24      no row\n  \
+           + +0x20..+0x24      CFA=rsp+24 RA=*(CFA-8) FP=rbp\n\
+         removed  0x2000: 0x2000+0x10, 1 rows\n\
+         changed  0x3000: 0x3000+0x10, now 0x3000+0x10\n  \
+           - +0x2..+0x4        CFA=rsp+16 RA=*(CFA-8) FP=rbp\n  \
+           + +0x2..+0x4        CFA=rsp+8 RA=*(CFA-8) FP=rbp\n\
+         added    0x5000: 0x5000+0x8, 1 rows\n\
+         2 functions changed, 1 added, 1 removed, 1 equal\n"
+    );
+    assert!(stderr(&output).ends_with("differ in 4 functions\n"), "{}", stderr(&output));
+}
+
+#[test]
+fn d4_functions_that_only_moved_are_equal_by_name() {
+    let [old, new] = ["recur.v2", "recur.v2e1_llvm"].map(object);
+    let by_name = sframe(&["diff", "--by", "name", &old, &new]);
+    assert_eq!(by_name.status.code(), Some(0));
+    let by_address = sframe(&["diff", "--by", "address", &old, &new]);
+    assert_eq!(by_address.status.code(), Some(1));
+    let text = text(&by_address.stdout);
+    assert!(text.contains("removed  .text+0x30: .text+0x30+0x34, "), "{text}");
+}
+
+#[test]
 fn c9_names_of_sections_and_functions_cannot_steer_a_terminal() {
     let evil = "\u{1b}]0;x\u{7}\n\u{202e}\u{9b}";
     let function = Function::new(-0x7000, 0x10, vec![Row::sp(0, &[8])]);
@@ -570,6 +657,7 @@ fn c9_names_of_sections_and_functions_cannot_steer_a_terminal() {
             &["check", "--json", path],
             &["find", path, "0x0", evil],
             &["find", "--json", path, "0x0", evil],
+            &["diff", path, support::c_library().to_str().unwrap()],
             &["stat", path],
         ] {
             let output = sframe(arguments);

@@ -55,6 +55,16 @@ pub(crate) enum SframeError {
         /// The exit code of the first that failed.
         exit_code: u8,
     },
+    /// Two tables do not say the same.
+    #[error("{} and {} differ in {count} functions", escaped(old), escaped(new))]
+    Differ {
+        /// The first file.
+        old: PathBuf,
+        /// The second one.
+        new: PathBuf,
+        /// How many functions.
+        count: u64,
+    },
     /// A section, or a raw file, of no bytes: "no information".
     #[error("{} has an .sframe section of zero bytes, which tells nothing", escaped(path))]
     Empty {
@@ -172,7 +182,9 @@ impl SframeError {
         match self {
             Self::SameFile { .. } => 2,
             Self::NoRow { .. } => 7,
-            Self::Wrong { .. } | Self::Write { .. } | Self::Output { .. } => 1,
+            Self::Wrong { .. } | Self::Differ { .. } | Self::Write { .. } | Self::Output { .. } => {
+                1
+            }
             Self::Several { exit_code, .. } => *exit_code,
             _ => 5,
         }

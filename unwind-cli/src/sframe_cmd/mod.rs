@@ -3,6 +3,7 @@
 mod build;
 mod check;
 mod code;
+mod diff;
 mod dump;
 mod embed;
 mod error;
@@ -35,6 +36,7 @@ pub(crate) struct Args {
 enum Command {
     Build(build::Args),
     Check(check::Args),
+    Diff(diff::Args),
     Dump(dump::Args),
     Find(find::Args),
     Stat(stat::Args),
@@ -50,6 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     match &args.command {
         Command::Build(args) => build::run(args),
         Command::Check(args) => check::run(args),
+        Command::Diff(args) => diff::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Find(args) => find::run(args),
         Command::Stat(args) => stat::run(args),
