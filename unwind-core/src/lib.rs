@@ -99,6 +99,10 @@ mod sync;
 mod trace;
 mod walk;
 
+#[cfg(loom)]
+#[doc(hidden)]
+pub use sync::faulty;
+
 pub use addr::{FramePc, VirtAddr};
 pub use arch::{Arch, DwarfReg, Registers, WordSize};
 pub use deferred::{

@@ -3,7 +3,7 @@
 //! | build | atomics |
 //! |---|---|
 //! | any | those of `core` |
-//! | `cfg(loom)` | loom's, which try every interleaving of threads |
+//! | `cfg(loom)` | loom's, which try every interleaving of threads, at one place with a fault if [`faulty`] is told so |
 //! | unit tests | `core`'s, with a hook before each access |
 //!
 //! loom knows threads but not NMIs: a handler that interrupts a function runs
@@ -11,7 +11,7 @@
 //! that: a model runs a handler before the n-th access, for every n.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use faulty::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(not(any(loom, test)))]
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -55,6 +55,8 @@ macro_rules! atomics {
 }
 pub(crate) use atomics;
 
+#[cfg(loom)]
+pub mod faulty;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod interrupt;
 #[cfg(all(test, not(loom)))]
