@@ -71,7 +71,7 @@ pub fn task_data(task: &'static Task, attachment: &mut Option<TaskAttachment>) {
         }
     }
     if let Ok(all) = USERS.attach_all(&Host) {
-        USERS.detach_all(&Host, all);
+        seen(USERS.detach_all(&Host, all));
     }
     seen(USERS.fork(&Host, &task));
     seen(HOOK.switch(Some(&task.data), Some(&task.data)));

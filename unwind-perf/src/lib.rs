@@ -32,6 +32,7 @@ extern crate alloc;
 
 pub mod aux_trace;
 mod errno;
+mod instance;
 #[cfg(feature = "alloc")]
 pub mod merge;
 pub mod per_cpu;

@@ -3,7 +3,7 @@
 //! | build | atomics |
 //! |---|---|
 //! | any | those of `core` |
-//! | `cfg(loom)` | loom's, which try every interleaving of threads |
+//! | `cfg(loom)` | loom's, which try every interleaving of threads, as `unwind-core` wraps them |
 //! | unit tests | `core`'s, with a hook before each access ([`interrupt`]) |
 //!
 //! loom knows threads but not NMIs: a handler that interrupts a function runs
@@ -11,7 +11,7 @@
 //! that: a model runs a handler before the n-th access, for every n.
 
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use unwind_core::faulty::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(not(any(loom, test)))]
 pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -19,8 +19,24 @@ pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(all(test, not(loom)))]
 pub(crate) use interruptible::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Statistics: no decision depends on them, so no model needs to see them.
-pub(crate) use core::sync::atomic::AtomicU64 as Statistic;
+/// A count that no decision depends on, so no model needs to see it.
+#[derive(Debug)]
+pub(crate) struct Statistic(core::sync::atomic::AtomicU64);
+
+impl Statistic {
+    pub(crate) const fn new() -> Self {
+        Self(core::sync::atomic::AtomicU64::new(0))
+    }
+
+    /// Counts one more.
+    pub(crate) fn count(&self) {
+        self.0.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(core::sync::atomic::Ordering::Relaxed)
+    }
+}
 
 /// Declares a function that is `const` except under loom, whose atomics are
 /// not.
@@ -36,6 +52,22 @@ macro_rules! const_unless_loom {
     };
 }
 pub(crate) use const_unless_loom;
+
+/// A count of the whole program.
+macro_rules! counter {
+    ($(#[$attr:meta])* static $name:ident = $first:expr;) => {
+        #[cfg(not(loom))]
+        $(#[$attr])*
+        static $name: $crate::sync::AtomicU64 = $crate::sync::AtomicU64::new($first);
+
+        #[cfg(loom)]
+        loom::lazy_static! {
+            $(#[$attr])*
+            static ref $name: $crate::sync::AtomicU64 = $crate::sync::AtomicU64::new($first);
+        }
+    };
+}
+pub(crate) use counter;
 
 /// An array of values that hold atomics.
 macro_rules! atomics {
@@ -155,5 +187,5 @@ mod interruptible {
     }
 
     interruptible!(AtomicU32, u32, fetch_add, fetch_sub, fetch_or, fetch_and);
-    interruptible!(AtomicU64, u64, swap, fetch_sub, fetch_and);
+    interruptible!(AtomicU64, u64, fetch_add, fetch_sub, fetch_or, fetch_and);
 }

@@ -9,7 +9,7 @@
 )]
 
 use testdata::check_messages;
-use unwind_core::Refusal;
+use unwind_core::{CancelError, Refusal};
 use unwind_perf::Errno;
 use unwind_perf::aux_trace::{AuxBuffer, AuxError, AuxGate, OneCpu, Trigger, TriggerAction};
 use unwind_perf::per_cpu::{
@@ -17,7 +17,8 @@ use unwind_perf::per_cpu::{
 };
 use unwind_perf::record::{ChainFull, ChainLimits, Error, WriteError};
 use unwind_perf::task_data::{
-    AttachError, DataHandle, DataLayout, DetachError, SwitchHook, TaskData, TaskDataUsers,
+    AttachError, DataHandle, DataLayout, DetachError, DetachReason, SwitchHook, TaskData,
+    TaskDataUsers, UserCount,
 };
 
 #[test]
@@ -50,6 +51,7 @@ fn every_error_of_an_event_says_something_of_its_own_and_which_errno_it_is() {
         (AddError::CpuOutOfRange { cpu: 9 }, Errno::InvalidArgument),
         (AddError::NoMemory, Errno::NoMemory),
         (AddError::Busy, Errno::Busy),
+        (AddError::Exhausted, Errno::Busy),
     ];
     let attach = [
         (AttachError::NoLayout, Errno::NoMemory),
@@ -86,7 +88,13 @@ fn every_error_of_an_event_says_something_of_its_own_and_which_errno_it_is() {
     texts.extend(request.map(|error| error.to_string()));
     texts.push(RemoveError::OwnDelivery.to_string());
     assert_eq!(RemoveError::Removed.to_string(), RequestError::Removed.to_string());
-    texts.push(DetachError::NotAttached.to_string());
+    texts.push(RemoveError::NotCancelled(CancelError::UnknownClient).to_string());
+    for reason in [DetachReason::OtherTask, DetachReason::OtherUsers] {
+        let text = DetachError { reason, attachment: () }.to_string();
+        assert_eq!(text, reason.to_string());
+        texts.push(text);
+    }
+    texts.extend([UserCount::TooMany, UserCount::None].map(|error| error.to_string()));
     texts.extend(aux.map(|(error, _)| error.to_string()));
     check_messages(&texts);
 }

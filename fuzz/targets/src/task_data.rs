@@ -50,7 +50,7 @@ pub(crate) fn run(data: &[u8]) {
             },
             5 => {
                 if let Some(attachment) = all.pop() {
-                    users.detach_all(&host, attachment);
+                    users.detach_all(&host, attachment).unwrap();
                 }
             }
             6 if tasks.len() < 8 => {
@@ -90,7 +90,7 @@ pub(crate) fn run(data: &[u8]) {
             users.detach_task(&host, &known.task, attachment).unwrap();
         }
     }
-    all.into_iter().for_each(|attachment| users.detach_all(&host, attachment));
+    all.into_iter().for_each(|attachment| users.detach_all(&host, attachment).unwrap());
     let counters = users.counters();
     assert_eq!((host.live(), counters.missed_forks), (0, missed));
     assert_eq!((counters.allocated, counters.freed), (host.allocations(), host.allocations()));

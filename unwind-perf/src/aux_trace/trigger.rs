@@ -4,7 +4,7 @@ use core::borrow::Borrow;
 use core::fmt;
 
 use super::{AuxBuffer, AuxGate, Reach, TriggerAction};
-use crate::sync::{Ordering, Statistic};
+use crate::sync::Statistic;
 
 /// An AUX event, as its triggers see it.
 ///
@@ -49,7 +49,7 @@ impl Trigger {
     #[must_use]
     pub const fn new(action: TriggerAction) -> Self {
         let (missed, unbound, without_buffer) =
-            (Statistic::new(0), Statistic::new(0), Statistic::new(0));
+            (Statistic::new(), Statistic::new(), Statistic::new());
         Self { action, missed, unbound, without_buffer }
     }
 
@@ -82,11 +82,11 @@ impl Trigger {
 
     fn act<A: AuxEvent>(&self, aux: Option<&A>) {
         let Some(aux) = aux else {
-            self.unbound.fetch_add(1, Ordering::Relaxed);
+            self.unbound.count();
             return;
         };
         let Some(buffer) = aux.buffer() else {
-            self.without_buffer.fetch_add(1, Ordering::Relaxed);
+            self.without_buffer.count();
             return;
         };
         let _off = aux.interrupts_off();
@@ -95,7 +95,7 @@ impl Trigger {
             TriggerAction::Resume => aux.gate().resume(|on| aux.trace(on)),
         });
         if !acted {
-            self.missed.fetch_add(1, Ordering::Relaxed);
+            self.missed.count();
         }
     }
 
@@ -103,9 +103,9 @@ impl Trigger {
     #[must_use]
     pub fn counters(&self) -> TriggerCounters {
         TriggerCounters {
-            missed: self.missed.load(Ordering::Relaxed),
-            unbound: self.unbound.load(Ordering::Relaxed),
-            without_buffer: self.without_buffer.load(Ordering::Relaxed),
+            missed: self.missed.get(),
+            unbound: self.unbound.get(),
+            without_buffer: self.without_buffer.get(),
         }
     }
 }

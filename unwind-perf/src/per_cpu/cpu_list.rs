@@ -11,10 +11,11 @@ use crate::sync::{AtomicU64, Ordering, Statistic, atomics, const_unless_loom};
 #[repr(align(64))]
 pub struct CpuList<const EVENTS: usize> {
     places: [Place; EVENTS],
-    /// How many events were ever added.
+    /// The generation of the event that was added last.
     added: AtomicU64,
     pub(super) no_event: Statistic,
     pub(super) output_failed: Statistic,
+    pub(super) stale_requests: Statistic,
 }
 
 impl<const EVENTS: usize> CpuList<EVENTS> {
@@ -22,9 +23,13 @@ impl<const EVENTS: usize> CpuList<EVENTS> {
         /// A list without events.
         #[must_use]
         pub fn new() -> Self {
-            let (no_event, output_failed) = (Statistic::new(0), Statistic::new(0));
-            let (places, added) = (atomics![Place::new(); EVENTS], AtomicU64::new(0));
-            Self { places, added, no_event, output_failed }
+            Self {
+                places: atomics![Place::new(); EVENTS],
+                added: AtomicU64::new(Generation::NONE.0),
+                no_event: Statistic::new(),
+                output_failed: Statistic::new(),
+                stale_requests: Statistic::new(),
+            }
         }
     }
 
@@ -45,12 +50,10 @@ impl<const EVENTS: usize> CpuList<EVENTS> {
 
     /// Makes an event live in a place that is free. For whoever keeps events
     /// from coming and going meanwhile.
-    pub(super) fn occupy(&self, place: &Place, event: Occupant) -> Generation {
-        let generation = Generation(self.added.load(Ordering::Relaxed).wrapping_add(1));
+    pub(super) fn occupy(&self, place: &Place, generation: Generation, event: Occupant) {
         place.occupy(generation, event);
         // Whoever sees the number sees the event.
         self.added.store(generation.0, Ordering::Release);
-        generation
     }
 
     /// Starts a delivery to the oldest live event of `client`. `None` only if
@@ -59,9 +62,9 @@ impl<const EVENTS: usize> CpuList<EVENTS> {
     /// An event that goes away before it is entered is skipped. One that came
     /// behind the look at its place, while the last of the others went away
     /// before the look at theirs, is found by a second look: whoever sees that
-    /// an event is gone sees how many had been added before.
+    /// an event is gone sees which one had been added last.
     pub(super) fn enter_first(&self, client: ClientId) -> Option<Inside<'_>> {
-        let mut after = Generation(0);
+        let mut after = Generation::NONE;
         loop {
             let added = self.added.load(Ordering::Acquire);
             let oldest = self
@@ -101,10 +104,6 @@ impl<const EVENTS: usize> CpuList<EVENTS> {
                 deliver(inside.key);
             }
         }
-    }
-
-    pub(super) fn count(&self, counter: &Statistic) {
-        counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -12,7 +12,8 @@ pub trait Deferral {
     /// A task.
     type Task: ?Sized;
 
-    /// See [`DeferredUnwind::register`].
+    /// See [`DeferredUnwind::register`]. Does not wait: a registry calls it with
+    /// its lock taken.
     ///
     /// # Errors
     ///

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use unwind_core::Refusal;
+use unwind_core::{CancelError, Refusal};
 
 use crate::Errno;
 
@@ -22,6 +22,8 @@ pub enum AddError {
     NoMemory,
     /// The deferral core has no place for another client.
     Busy,
+    /// There are no numbers for events any more: 2⁴⁵ were added since the start.
+    Exhausted,
 }
 
 impl AddError {
@@ -31,7 +33,7 @@ impl AddError {
         match self {
             Self::NoCpu | Self::CpuOutOfRange { .. } => Errno::InvalidArgument,
             Self::NoMemory => Errno::NoMemory,
-            Self::Busy => Errno::Busy,
+            Self::Busy | Self::Exhausted => Errno::Busy,
         }
     }
 }
@@ -43,20 +45,26 @@ impl fmt::Display for AddError {
             Self::CpuOutOfRange { cpu } => write!(f, "there is no cpu {cpu}"),
             Self::NoMemory => f.write_str("no room for another event on the cpu"),
             Self::Busy => f.write_str("no room for another client"),
+            Self::Exhausted => f.write_str("the numbers for events are used up"),
         }
     }
 }
 
 impl core::error::Error for AddError {}
 
-/// Why an event was not removed. Nothing has changed.
+/// Why an event was not removed. Nothing has changed, but for
+/// [`NotCancelled`](Self::NotCancelled).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RemoveError {
-    /// It has been removed before.
+    /// It has been removed before, or is another registry's.
     Removed,
     /// The caller is in a delivery that the removal would have to wait for.
     OwnDelivery,
+    /// The event is removed, it was the last one of its profiler, and the core
+    /// has not cancelled the [client](super::CpuEvent::client): it is not the
+    /// core that the event was added with, or somebody else has cancelled it.
+    NotCancelled(CancelError),
 }
 
 impl RemoveError {
@@ -64,7 +72,7 @@ impl RemoveError {
     #[must_use]
     pub const fn errno(self) -> Errno {
         match self {
-            Self::Removed => Errno::InvalidArgument,
+            Self::Removed | Self::NotCancelled(_) => Errno::InvalidArgument,
             Self::OwnDelivery => Errno::WouldDeadlock,
         }
     }
@@ -72,10 +80,11 @@ impl RemoveError {
 
 impl fmt::Display for RemoveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Removed => "the event has been removed",
-            Self::OwnDelivery => "an event cannot be removed by its own delivery",
-        })
+        match self {
+            Self::Removed => f.write_str("the event has been removed"),
+            Self::OwnDelivery => f.write_str("an event cannot be removed by its own delivery"),
+            Self::NotCancelled(error) => write!(f, "the event is removed, but {error}"),
+        }
     }
 }
 

@@ -47,17 +47,19 @@ impl Owners {
     }
 
     /// Gives up a profiler that has no events, when its client is cancelled.
+    ///
+    /// This needs no lock and releases nothing: whoever takes the place next
+    /// has seen that it is free, and nobody sees it taken before.
     pub(super) fn free(&self, client: ClientId) {
         if let Some(owner) = self.owners.iter().find(|owner| owner.is(client)) {
-            owner.client.store(0, Ordering::Release);
+            owner.client.store(0, Ordering::Relaxed);
         }
     }
 
-    /// On how many CPUs a profiler has events, and its client.
+    /// The client of a profiler that has events, and on how many CPUs it has
+    /// some. Also without the lock: then it was so at some moment.
     pub(super) fn find(&self, leader: Leader) -> Option<(ClientId, u32)> {
-        let owner = self.owners.iter().find(|owner| owner.is_led_by(leader))?;
-        let client = ClientId::from_bits(owner.client.load(Ordering::Acquire));
-        Some((client, owner.occupied.load(Ordering::Relaxed)))
+        self.owners.iter().find_map(|owner| owner.read_if_led_by(leader))
     }
 }
 
@@ -70,17 +72,27 @@ impl Owner {
     }
 
     fn is_free(&self) -> bool {
-        self.client.load(Ordering::Acquire) == 0
+        self.client.load(Ordering::Relaxed) == 0
     }
 
     fn is(&self, client: ClientId) -> bool {
-        self.client.load(Ordering::Acquire) == client.to_bits()
+        // Zero is nobody's: it says that the place is free.
+        client.to_bits() != 0 && self.client.load(Ordering::Relaxed) == client.to_bits()
     }
 
-    fn is_led_by(&self, leader: Leader) -> bool {
-        !self.is_free()
-            && self.occupied.load(Ordering::Relaxed) != 0
-            && self.leader.load(Ordering::Relaxed) == leader.0
+    /// The client and the number of CPUs, if there are some and they are
+    /// those of `leader`.
+    ///
+    /// The place may change hands between the loads. Whoever sees something of
+    /// the next profiler sees then that the client is not the same any more,
+    /// and no client ever comes back.
+    fn read_if_led_by(&self, leader: Leader) -> Option<(ClientId, u32)> {
+        let client = self.client.load(Ordering::Acquire);
+        let is_led = self.leader.load(Ordering::Acquire) == leader.0;
+        let cpus = self.occupied.load(Ordering::Acquire);
+        let is_same = self.client.load(Ordering::Relaxed) == client;
+        let found = client != 0 && is_led && cpus != 0 && is_same;
+        found.then_some((ClientId::from_bits(client), cpus))
     }
 }
 
@@ -94,13 +106,9 @@ impl Locked<'_> {
         self.0.find(leader).map(|(client, _)| client)
     }
 
-    /// Adds a profiler, with events on one CPU. `false` if there is no room.
-    pub(super) fn add(&self, leader: Leader, client: ClientId) -> bool {
-        let Some(owner) = self.0.owners.iter().find(|owner| owner.is_free()) else { return false };
-        owner.leader.store(leader.0, Ordering::Relaxed);
-        owner.occupied.store(1, Ordering::Relaxed);
-        owner.client.store(client.to_bits(), Ordering::Release);
-        true
+    /// A place for a profiler that is to be added, if there is one.
+    pub(super) fn vacancy(&self) -> Option<Vacancy<'_>> {
+        self.0.owners.iter().find(|owner| owner.is_free()).map(Vacancy)
     }
 
     /// The profiler has events on one CPU more.
@@ -117,8 +125,23 @@ impl Locked<'_> {
     fn update(&self, client: ClientId, change: impl Fn(u32) -> u32) -> u32 {
         let Some(owner) = self.0.owners.iter().find(|owner| owner.is(client)) else { return 0 };
         let cpus = change(owner.occupied.load(Ordering::Relaxed));
-        owner.occupied.store(cpus, Ordering::Relaxed);
+        owner.occupied.store(cpus, Ordering::Release);
         cpus
+    }
+}
+
+/// A place that no profiler has.
+#[derive(Debug)]
+pub(super) struct Vacancy<'a>(&'a Owner);
+
+impl Vacancy<'_> {
+    /// Adds a profiler, with events on one CPU.
+    pub(super) fn fill(self, leader: Leader, client: ClientId) {
+        let Self(owner) = self;
+        owner.leader.store(leader.0, Ordering::Release);
+        // Relaxed: the last profiler had events on one CPU once, too.
+        owner.occupied.store(1, Ordering::Relaxed);
+        owner.client.store(client.to_bits(), Ordering::Release);
     }
 }
 

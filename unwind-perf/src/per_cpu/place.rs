@@ -3,7 +3,7 @@
 use unwind_core::ClientId;
 
 use super::{EventKey, TaskKey};
-use crate::sync::{AtomicU64, Ordering, const_unless_loom};
+use crate::sync::{AtomicU64, Ordering, const_unless_loom, counter};
 
 /// The place: an event that is live here, one that is going away, or none.
 ///
@@ -91,12 +91,14 @@ impl Place {
     /// not live any more.
     ///
     /// One access sees that it is live and counts the delivery, so a removal
-    /// comes before both or after both.
+    /// comes before both or after both. That access acquires nothing: what was
+    /// written before the event became live came with `word`, which is of the
+    /// same generation.
     pub(super) fn enter(&self, mut word: Word) -> Option<Inside<'_>> {
         let generation = word.generation();
         loop {
             let entered = word.entered()?;
-            let (done, failed) = (Ordering::Acquire, Ordering::Acquire);
+            let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
             match self.word.compare_exchange(word.0, entered.0, done, failed) {
                 Ok(_) => {
                     let key = EventKey(self.key.load(Ordering::Relaxed));
@@ -122,9 +124,28 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// Which of all events that were ever added to a list: older ones have smaller numbers.
+/// Which of all events that were ever added to a registry, to any one: of two
+/// events in a list the older one has the smaller number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Generation(pub(super) u64);
+
+counter! {
+    /// The generation of the next event.
+    static NEXT = 1;
+}
+
+impl Generation {
+    /// Before all events.
+    pub(super) const NONE: Self = Self(0);
+    const LAST: u64 = u64::MAX >> Word::GENERATION_SHIFT;
+
+    /// A number that no other event has, of this registry or another, or
+    /// `None` if they are used up: after 407 days at a million a second.
+    pub(super) fn fresh() -> Option<Self> {
+        let generation = NEXT.fetch_add(1, Ordering::Relaxed);
+        (generation <= Self::LAST).then_some(Self(generation))
+    }
+}
 
 /// The state of a place.
 ///
@@ -149,7 +170,6 @@ impl Word {
     const fn live(generation: Generation, has_task: bool, wants_records: bool) -> Self {
         let task = if has_task { Self::HAS_TASK } else { 0 };
         let records = if wants_records { Self::WANTS_RECORDS } else { 0 };
-        // At an event a microsecond it lasts for a year.
         Self(generation.0 << Self::GENERATION_SHIFT | Self::LIVE | task | records)
     }
 
@@ -232,8 +252,27 @@ mod tests {
     }
 
     #[test]
+    fn r0_15_a_removal_does_not_wait_for_the_next_event_in_its_place() {
+        let place = Place::new();
+        place.occupy(Generation(1), occupant(1));
+        let of_first = place.enter(place.word()).unwrap();
+        assert!(place.unlink(Generation(1)));
+        drop(of_first);
+        place.occupy(Generation(2), occupant(2));
+        let _of_next = place.enter(place.word()).unwrap();
+        assert!(!place.is_running(Generation(1)) && place.is_running(Generation(2)));
+    }
+
+    #[test]
+    fn b10_no_two_events_have_one_generation_and_later_ones_have_higher_ones() {
+        let (first, second) = (Generation::fresh().unwrap(), Generation::fresh().unwrap());
+        assert!(Generation::NONE < first && first < second);
+        assert!(second.0 <= Generation::LAST && Generation::LAST == (1 << 45) - 1);
+    }
+
+    #[test]
     fn the_word_keeps_its_fields_apart() {
-        let generation = Generation((1 << 45) - 1);
+        let generation = Generation(Generation::LAST);
         let word = Word::live(generation, true, false);
         assert!(word.is_live_as(generation) && word.has_task() && !word.wants_records());
         assert_eq!(word.running(), 0);

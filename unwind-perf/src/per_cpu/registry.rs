@@ -4,14 +4,14 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use unwind_core::{CancelError, ClientId, Cookie, RequestOutcome};
+use unwind_core::{ClientId, Cookie, RequestOutcome};
 
 use super::owners::Owners;
 use super::place::{Generation, Occupant, Place};
 use super::{AddError, CpuList, Deferral, RemoveError, RequestError};
 #[cfg(not(loom))]
 use crate::sync::atomics;
-use crate::sync::{Ordering, Statistic, const_unless_loom};
+use crate::sync::{Statistic, const_unless_loom};
 
 /// Who gets a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -54,7 +54,7 @@ pub struct EventSpec {
     pub wants_records: bool,
 }
 
-/// An event in the registry.
+/// An event in a registry: that one knows it, and no other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CpuEvent {
     generation: Generation,
@@ -93,6 +93,7 @@ pub struct PerCpuRegistry<S, const EVENTS: usize> {
     policy: Policy,
     owners: Owners,
     lists: S,
+    /// For events of a CPU that is in another registry only.
     stale_requests: Statistic,
     unknown_cpu: Statistic,
 }
@@ -139,8 +140,8 @@ impl<S, const EVENTS: usize> PerCpuRegistry<S, EVENTS> {
                 policy,
                 owners: Owners::new(),
                 lists,
-                stale_requests: Statistic::new(0),
-                unknown_cpu: Statistic::new(0),
+                stale_requests: Statistic::new(),
+                unknown_cpu: Statistic::new(),
             }
         }
     }
@@ -174,6 +175,7 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         let owners = self.owners.lock(|| core.relax());
         // Whatever can fail comes first, so that there is nothing to undo.
         let (index, place) = list.free_place().ok_or(AddError::NoMemory)?;
+        let generation = Generation::fresh().ok_or(AddError::Exhausted)?;
         let client = match owners.find(leader) {
             Some(client) => {
                 if !list.has_events_of(client) {
@@ -182,18 +184,16 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
                 client
             }
             None => {
+                // A profiler that is on its way out has its place still, though
+                // its client is gone.
+                let vacancy = owners.vacancy().ok_or(AddError::Busy)?;
                 let client = core.register().map_err(|_| AddError::Busy)?;
-                if !owners.add(leader, client) {
-                    // A profiler that is on its way out has its place still,
-                    // though its client is gone. This one has asked nothing.
-                    let _: Result<(), _> = core.cancel(None, client);
-                    return Err(AddError::Busy);
-                }
+                vacancy.fill(leader, client);
                 client
             }
         };
         let EventSpec { key, task, wants_records, .. } = spec;
-        let generation = list.occupy(place, Occupant { client, key, task, wants_records });
+        list.occupy(place, generation, Occupant { client, key, task, wants_records });
         Ok(CpuEvent { generation, client, cpu, index })
     }
 
@@ -203,11 +203,14 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
     ///
     /// Waits for deliveries to the event that run, and for those to the client
     /// if that is cancelled. `current` is the task that calls, if it is one
-    /// that can deliver.
+    /// that can deliver. `core` is the one that the event was added with.
     ///
     /// # Errors
     ///
-    /// [`RemoveError`]; nothing has changed then.
+    /// [`RemoveError`]; nothing has changed then, unless it is
+    /// [`NotCancelled`](RemoveError::NotCancelled). An event of another
+    /// registry is [`Removed`](RemoveError::Removed), as far as this one is
+    /// concerned.
     pub fn remove<D: Deferral>(
         &self,
         core: &D,
@@ -215,10 +218,13 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         event: CpuEvent,
     ) -> Result<(), RemoveError> {
         let CpuEvent { client, generation, .. } = event;
+        let (list, place) = self.find(event).ok_or(RemoveError::Removed)?;
+        if !place.word().is_live_as(generation) {
+            return Err(RemoveError::Removed);
+        }
         if current.is_some_and(|task| core.is_delivering(task, client)) {
             return Err(RemoveError::OwnDelivery);
         }
-        let (list, place) = self.find(event).ok_or(RemoveError::Removed)?;
         let last = {
             let owners = self.owners.lock(|| core.relax());
             if !place.unlink(generation) {
@@ -226,18 +232,14 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
             }
             !list.has_events_of(client) && owners.vacate(client)
         };
-        if last {
-            // It is registered, and this task is in no delivery to it; one of
-            // another task may take longer than the core waits.
-            while core.cancel(current, client) == Err(CancelError::StillRunning) {}
-        }
+        let cancelled = if last { core.cancel(current, client) } else { Ok(()) };
         while place.is_running(generation) {
             core.relax();
         }
         if last {
             self.owners.free(client);
         }
-        Ok(())
+        cancelled.map_err(RemoveError::NotCancelled)
     }
 
     /// Asks for the user stack of `task` on behalf of an event's sample. Any
@@ -257,7 +259,7 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
     ) -> Result<Cookie, RequestError> {
         let live = self.find(*event).is_some_and(|(_, p)| p.word().is_live_as(event.generation));
         if !live {
-            self.stale_requests.fetch_add(1, Ordering::Relaxed);
+            self.count_stale(*event);
             return Err(RequestError::Removed);
         }
         match core.request(task, event.client) {
@@ -283,14 +285,14 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
     ) -> Delivered {
         let mut delivered = Delivered::default();
         let Some(list) = self.list(cpu) else {
-            self.unknown_cpu.fetch_add(1, Ordering::Relaxed);
+            self.unknown_cpu.count();
             return delivered;
         };
         let mut write = |key: EventKey| match output(key) {
             Ok(()) => delivered.written = delivered.written.saturating_add(1),
             Err(_) => {
                 delivered.failed = delivered.failed.saturating_add(1);
-                list.count(&list.output_failed);
+                list.output_failed.count();
             }
         };
         match self.policy {
@@ -302,7 +304,7 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
             Policy::Broadcast => list.enter_each(client, task, &mut write),
         }
         if delivered == Delivered::default() {
-            list.count(&list.no_event);
+            list.no_event.count();
         }
         delivered
     }
@@ -329,15 +331,23 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
     #[must_use]
     pub fn counters(&self) -> RegistryCounters {
         let sum = |of: fn(&CpuList<EVENTS>) -> &Statistic| {
-            let each = self.lists.as_ref().iter().map(|list| of(list).load(Ordering::Relaxed));
+            let each = self.lists.as_ref().iter().map(|list| of(list).get());
             each.fold(0, u64::wrapping_add)
         };
         RegistryCounters {
             no_event: sum(|list| &list.no_event),
             output_failed: sum(|list| &list.output_failed),
-            unknown_cpu: self.unknown_cpu.load(Ordering::Relaxed),
-            stale_requests: self.stale_requests.load(Ordering::Relaxed),
+            unknown_cpu: self.unknown_cpu.get(),
+            stale_requests: sum(|list| &list.stale_requests)
+                .wrapping_add(self.stale_requests.get()),
         }
+    }
+
+    /// Counts a request for an event that is not here, at the CPU that makes
+    /// it: many that refuse at once share no cache line.
+    #[cold]
+    fn count_stale(&self, event: CpuEvent) {
+        self.list(event.cpu).map_or(&self.stale_requests, |list| &list.stale_requests).count();
     }
 
     fn list(&self, cpu: u32) -> Option<&CpuList<EVENTS>> {
@@ -380,6 +390,6 @@ pub struct RegistryCounters {
     /// Stacks delivered on a CPU that the registry does not know: a fault of
     /// the host.
     pub unknown_cpu: u64,
-    /// Requests for events that were removed.
+    /// Requests for events that were removed, or are another registry's.
     pub stale_requests: u64,
 }

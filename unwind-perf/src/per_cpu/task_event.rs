@@ -12,6 +12,9 @@ pub trait TaskWork {
     /// Has the task run the event's work before it returns to user code, once.
     /// Any context, NMI included. Called only while it is not queued.
     ///
+    /// What came before this call comes before the work, as it does with any
+    /// queue: the event adds nothing to that.
+    ///
     /// # Errors
     ///
     /// [`ScheduleError`] if it cannot be done.
@@ -24,8 +27,9 @@ pub trait TaskWork {
     /// Whether the task that calls is the event's.
     fn is_current(&self) -> bool;
 
-    /// Called again and again while the work of another task is waited for:
-    /// spins, yields or sleeps.
+    /// Called again and again while the work of another task is waited for, or
+    /// a request on another CPU that is about to queue it: spins, yields or
+    /// sleeps.
     fn relax(&self);
 }
 
@@ -53,7 +57,7 @@ impl TaskEvent {
         /// The block of an event that has asked nothing.
         #[must_use]
         pub fn new() -> Self {
-            let (output_failed, no_stack) = (Statistic::new(0), Statistic::new(0));
+            let (output_failed, no_stack) = (Statistic::new(), Statistic::new());
             Self { state: AtomicU32::new(0), output_failed, no_stack }
         }
     }
@@ -69,7 +73,8 @@ impl TaskEvent {
     /// or if this has interrupted another request of the event before that was
     /// known.
     pub fn request(&self, work: &impl TaskWork, hold: &SwitchHold) -> Result<(), RequestError> {
-        let (taken, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        // Whoever takes an idle event comes after the end of its last work.
+        let (taken, failed) = (Ordering::Acquire, Ordering::Relaxed);
         match self.state.compare_exchange(0, PENDING | QUEUEING, taken, failed) {
             Err(state) if state & REMOVED != 0 => return Err(RequestError::Removed),
             Err(state) if state & QUEUEING != 0 => return Err(RequestError::Queueing),
@@ -78,7 +83,8 @@ impl TaskEvent {
         }
         match work.queue() {
             Ok(()) => {
-                self.state.fetch_and(!QUEUEING, Ordering::AcqRel);
+                // The task's own removal may take the work out again now.
+                self.state.fetch_and(!QUEUEING, Ordering::Release);
                 Ok(())
             }
             Err(ScheduleError) => {
@@ -99,17 +105,19 @@ impl TaskEvent {
         walk: impl FnOnce() -> Result<T, W>,
         output: impl FnOnce(T) -> Result<(), E>,
     ) -> TaskRun {
-        if self.state.load(Ordering::Acquire) & PENDING == 0 {
+        // Relaxed: the queue has ordered this after the request, and only the
+        // task itself looks whether its work runs.
+        if self.state.load(Ordering::Relaxed) & PENDING == 0 {
             return TaskRun::NotPending;
         }
-        self.state.fetch_or(RUNNING, Ordering::AcqRel);
+        self.state.fetch_or(RUNNING, Ordering::Relaxed);
         let _end = End { event: self, hold };
         let Ok(stack) = walk() else {
-            self.no_stack.fetch_add(1, Ordering::Relaxed);
+            self.no_stack.count();
             return TaskRun::NoStack;
         };
         if output(stack).is_err() {
-            self.output_failed.fetch_add(1, Ordering::Relaxed);
+            self.output_failed.count();
             return TaskRun::OutputFailed;
         }
         TaskRun::Written
@@ -126,18 +134,23 @@ impl TaskEvent {
     /// changed then.
     pub fn remove(&self, work: &impl TaskWork, hold: &SwitchHold) -> Result<(), RemoveError> {
         let current = work.is_current();
-        if current && self.state.load(Ordering::Acquire) & RUNNING != 0 {
+        if current && self.state.load(Ordering::Relaxed) & RUNNING != 0 {
             return Err(RemoveError::OwnDelivery);
         }
-        let before = self.state.fetch_or(REMOVED, Ordering::AcqRel);
-        if current && before & PENDING != 0 {
-            work.unqueue();
-            self.end(hold);
-        }
-        while self.state.load(Ordering::Acquire) & PENDING != 0 {
+        self.state.fetch_or(REMOVED, Ordering::Relaxed);
+        loop {
+            let state = self.state.load(Ordering::Acquire);
+            if state & PENDING == 0 {
+                return Ok(());
+            }
+            // A request on another CPU may still be about to queue the work.
+            if current && state & QUEUEING == 0 {
+                work.unqueue();
+                self.end(hold);
+                return Ok(());
+            }
             work.relax();
         }
-        Ok(())
     }
 
     /// Whether its work is queued or running.
@@ -149,19 +162,19 @@ impl TaskEvent {
     /// How many records the event could not write.
     #[must_use]
     pub fn output_failed(&self) -> u64 {
-        self.output_failed.load(Ordering::Relaxed)
+        self.output_failed.get()
     }
 
     /// How many walks gave no stack.
     #[must_use]
     pub fn no_stack(&self) -> u64 {
-        self.no_stack.load(Ordering::Relaxed)
+        self.no_stack.get()
     }
 
     fn end(&self, hold: &SwitchHold) {
         hold.remove();
         // Last: whoever waits may free what `hold` is in.
-        self.state.fetch_and(!(PENDING | QUEUEING | RUNNING), Ordering::AcqRel);
+        self.state.fetch_and(!(PENDING | QUEUEING | RUNNING), Ordering::Release);
     }
 }
 
@@ -225,18 +238,20 @@ impl SwitchHold {
         }
     }
 
-    /// Whether the events may be exchanged for those of another task.
+    /// Whether the events may be exchanged for those of another task. If so,
+    /// what their work did comes before.
     #[must_use]
     pub fn is_free(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
 
     fn add(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
+        // Relaxed: the work is queued after this, and counts from then on.
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 
     fn remove(&self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.0.fetch_sub(1, Ordering::Release);
     }
 }
 

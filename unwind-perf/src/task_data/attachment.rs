@@ -4,13 +4,18 @@ use core::fmt;
 
 use super::DataHandle;
 use crate::Errno;
+use crate::instance::InstanceNumber;
 
 /// That an event of a task uses its data. To be given back by
-/// [`TaskDataUsers::detach_task`](super::TaskDataUsers::detach_task).
-#[derive(Debug)]
+/// [`TaskDataUsers::detach_task`](super::TaskDataUsers::detach_task) of the
+/// users that it is from, with the task that it is to.
+#[derive(Debug, PartialEq, Eq)]
 #[must_use = "the data stays until it is given back"]
 #[expect(missing_copy_implementations, reason = "it is given back once")]
-pub struct TaskAttachment(pub(super) DataHandle);
+pub struct TaskAttachment {
+    pub(super) users: InstanceNumber,
+    pub(super) handle: DataHandle,
+}
 
 impl TaskAttachment {
     /// The flag of Linux's `attach_state` for it.
@@ -18,11 +23,14 @@ impl TaskAttachment {
 }
 
 /// That a system-wide event uses the data of all tasks. To be given back by
-/// [`TaskDataUsers::detach_all`](super::TaskDataUsers::detach_all).
-#[derive(Debug)]
+/// [`TaskDataUsers::detach_all`](super::TaskDataUsers::detach_all) of the users
+/// that it is from.
+#[derive(Debug, PartialEq, Eq)]
 #[must_use = "the data stays until it is given back"]
 #[expect(missing_copy_implementations, reason = "it is given back once")]
-pub struct AllAttachment(pub(super) ());
+pub struct AllAttachment {
+    pub(super) users: InstanceNumber,
+}
 
 impl AllAttachment {
     /// The flag of Linux's `attach_state` for it.
@@ -88,18 +96,39 @@ impl fmt::Display for AttachError {
 
 impl core::error::Error for AttachError {}
 
-/// An attachment was given back in the wrong place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum DetachError {
-    /// It is not an attachment to this task.
-    NotAttached,
+/// An attachment was given back in the wrong place. Nothing has changed: here
+/// it is again.
+#[derive(Debug, PartialEq, Eq)]
+pub struct DetachError<A> {
+    /// What is wrong.
+    pub reason: DetachReason,
+    /// A [`TaskAttachment`] or an [`AllAttachment`].
+    pub attachment: A,
 }
 
-impl fmt::Display for DetachError {
+/// Why an attachment cannot be given back here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DetachReason {
+    /// It is not an attachment to this task.
+    OtherTask,
+    /// It is an attachment of other [users](super::TaskDataUsers).
+    OtherUsers,
+}
+
+impl fmt::Display for DetachReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not attached to this task")
+        f.write_str(match self {
+            Self::OtherTask => "not attached to this task",
+            Self::OtherUsers => "an attachment of other users of task data",
+        })
     }
 }
 
-impl core::error::Error for DetachError {}
+impl<A> fmt::Display for DetachError<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(f)
+    }
+}
+
+impl<A: fmt::Debug> core::error::Error for DetachError<A> {}

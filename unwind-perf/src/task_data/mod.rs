@@ -41,9 +41,11 @@ mod system_wide;
 mod task;
 mod users;
 
-pub use attachment::{AllAttachment, AttachError, AttachState, DetachError, TaskAttachment};
+pub use attachment::{
+    AllAttachment, AttachError, AttachState, DetachError, DetachReason, TaskAttachment,
+};
 pub use handle::{DataHandle, DataLayout};
 pub use host::DataHost;
-pub use switch::{Switch, SwitchHook};
+pub use switch::{Switch, SwitchHook, UserCount};
 pub use task::TaskData;
 pub use users::{DataCounters, TaskDataUsers};

@@ -1,5 +1,7 @@
 //! When a context switch has to save and restore.
 
+use core::fmt;
+
 use super::{DataHandle, TaskData};
 use crate::sync::{AtomicU32, Ordering, const_unless_loom};
 
@@ -25,20 +27,44 @@ impl SwitchHook {
 
     /// An event starts to use the hardware on this CPU. Returns whether it is
     /// the first: what the hardware holds is then of no use to anyone.
-    pub fn add_user(&self) -> bool {
-        self.users.fetch_add(1, Ordering::AcqRel) == 0
+    ///
+    /// # Errors
+    ///
+    /// [`UserCount::TooMany`]; it does not count then.
+    pub fn add_user(&self) -> Result<bool, UserCount> {
+        let before = self.change(|users| users.checked_add(1).ok_or(UserCount::TooMany))?;
+        Ok(before == 0)
     }
 
     /// An event that was [added](Self::add_user) has stopped using it. Returns
     /// whether it was the last.
-    pub fn remove_user(&self) -> bool {
-        self.users.fetch_sub(1, Ordering::AcqRel) == 1
+    ///
+    /// # Errors
+    ///
+    /// [`UserCount::None`] if there is no such event; nothing has changed then.
+    pub fn remove_user(&self) -> Result<bool, UserCount> {
+        let before = self.change(|users| users.checked_sub(1).ok_or(UserCount::None))?;
+        Ok(before == 1)
     }
 
     /// How many events use the hardware on this CPU.
     #[must_use]
     pub fn users(&self) -> u32 {
-        self.users.load(Ordering::Acquire)
+        self.users.load(Ordering::Relaxed)
+    }
+
+    /// Changes the number of users, and returns what it was. The number is all
+    /// that a switch learns of them, so there is nothing to order.
+    fn change(&self, change: impl Fn(u32) -> Result<u32, UserCount>) -> Result<u32, UserCount> {
+        let mut users = self.users();
+        loop {
+            let changed = change(users)?;
+            let (done, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+            match self.users.compare_exchange(users, changed, done, failed) {
+                Ok(before) => return Ok(before),
+                Err(found) => users = found,
+            }
+        }
     }
 
     /// What the switch from one task to another has to do, or `None` if
@@ -60,6 +86,27 @@ impl Default for SwitchHook {
         Self::new()
     }
 }
+
+/// Users of the hardware that cannot be counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum UserCount {
+    /// As many as can be counted are there.
+    TooMany,
+    /// One went that had not come.
+    None,
+}
+
+impl fmt::Display for UserCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooMany => "too many users of the hardware of a cpu",
+            Self::None => "the hardware of the cpu has no user to remove",
+        })
+    }
+}
+
+impl core::error::Error for UserCount {}
 
 /// A context switch that concerns the hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

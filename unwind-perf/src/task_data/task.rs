@@ -58,17 +58,23 @@ impl TaskData {
     }
 
     /// Replaces the word if it still is `old`; else returns what it is.
+    ///
+    /// Only who replaces the word uses its data: a failure acquires nothing.
     pub(super) fn replace(&self, old: Word, new: Word) -> Result<(), Word> {
-        let (done, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         match self.word.compare_exchange(old.0, new.0, done, failed) {
             Ok(_) => Ok(()),
             Err(found) => Err(Word(found)),
         }
     }
 
-    /// Takes everything away and lets nothing come back.
+    /// Takes everything away and lets nothing come back. Returns what there
+    /// was.
+    ///
+    /// Whoever used the data has released it by [`replace`](Self::replace);
+    /// nobody gets anything from the word any more.
     pub(super) fn close(&self) -> Word {
-        Word(self.word.swap(Word::EXITED.0, Ordering::AcqRel))
+        Word(self.word.fetch_or(Word::EXITED, Ordering::Acquire))
     }
 }
 
@@ -97,13 +103,13 @@ impl fmt::Debug for TaskData {
 /// | 0-39 | the handle, if there are users |
 /// | 40-61 | how many users |
 /// | 62 | one of them is the system-wide events' |
-/// | 63 | the task has exited |
+/// | 63 | the task has exited: the rest is as it was then, and counts no more |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Word(u64);
 
 impl Word {
     const EMPTY: Self = Self(0);
-    const EXITED: Self = Self(1 << 63);
+    const EXITED: u64 = 1 << 63;
     const MARK: u64 = 1 << 62;
     const USER: u64 = 1 << DataHandle::BITS;
     const HANDLE: u64 = Self::USER - 1;
@@ -115,20 +121,28 @@ impl Word {
     }
 
     pub(super) fn handle(self) -> Option<DataHandle> {
+        if self.is_exited() { None } else { self.last_handle() }
+    }
+
+    /// The handle, also if the task has exited with it.
+    pub(super) fn last_handle(self) -> Option<DataHandle> {
         let used = self.0 & Self::USERS != 0;
         used.then_some(DataHandle::from_bits(self.0 & Self::HANDLE))
     }
 
     pub(super) fn users(self) -> u32 {
+        if self.is_exited() {
+            return 0;
+        }
         u32::try_from((self.0 & Self::USERS) >> DataHandle::BITS).unwrap_or(u32::MAX)
     }
 
     pub(super) const fn is_marked(self) -> bool {
-        self.0 & Self::MARK != 0
+        self.0 & Self::MARK != 0 && !self.is_exited()
     }
 
     pub(super) const fn is_exited(self) -> bool {
-        self.0 & Self::EXITED.0 != 0
+        self.0 & Self::EXITED != 0
     }
 
     /// With one user more, or `None` if there are as many as can be counted.
@@ -170,7 +184,17 @@ mod tests {
         assert_eq!(left, one);
         assert_eq!(left.without_user(), Word::EMPTY);
         assert_eq!(Word::EMPTY.handle(), None);
-        assert!(Word::EXITED.is_exited() && Word::EXITED.handle().is_none());
+    }
+
+    #[test]
+    fn p3_an_exited_task_has_nothing_but_tells_what_it_had() {
+        let handle = DataHandle::new(3, 9).unwrap();
+        let before = Word::EMPTY.with_handle(handle).with_user().unwrap().with_mark();
+        for (before, last) in [(before, Some(handle)), (Word::EMPTY, None)] {
+            let after = Word(before.0 | Word::EXITED);
+            assert!(after.is_exited() && !after.is_marked());
+            assert_eq!((after.handle(), after.users(), after.last_handle()), (None, 0, last));
+        }
     }
 
     #[test]

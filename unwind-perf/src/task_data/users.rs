@@ -6,15 +6,17 @@ use core::fmt;
 use super::system_wide::{Phase, SystemWide};
 use super::task::Word;
 use super::{
-    AllAttachment, AttachError, DataHandle, DataHost, DataLayout, DetachError, TaskAttachment,
-    TaskData,
+    AllAttachment, AttachError, DataHandle, DataHost, DataLayout, DetachError, DetachReason,
+    TaskAttachment, TaskData,
 };
+use crate::instance::Instance;
 use crate::sync::{AtomicU64, Ordering, Statistic, const_unless_loom, fence};
 
 /// The users of one PMU's task data, in a system.
 ///
 /// A PMU whose data has another layout has users and blocks of its own.
 pub struct TaskDataUsers {
+    instance: Instance,
     layout: Option<DataLayout>,
     all: AtomicU64,
     allocated: Statistic,
@@ -29,11 +31,12 @@ impl TaskDataUsers {
         #[must_use]
         pub fn new(layout: Option<DataLayout>) -> Self {
             Self {
+                instance: Instance::new(),
                 layout,
                 all: AtomicU64::new(SystemWide::OFF.bits()),
-                allocated: Statistic::new(0),
-                freed: Statistic::new(0),
-                missed_forks: Statistic::new(0),
+                allocated: Statistic::new(),
+                freed: Statistic::new(),
+                missed_forks: Statistic::new(),
             }
         }
     }
@@ -48,7 +51,8 @@ impl TaskDataUsers {
         host: &H,
         task: &H::Task,
     ) -> Result<TaskAttachment, AttachError> {
-        self.join(host, host.data(task), Word::with_user).map(TaskAttachment)
+        let handle = self.join(host, host.data(task), Word::with_user)?;
+        Ok(TaskAttachment { users: self.instance.number(), handle })
     }
 
     /// The event is gone. `task` is the one that it was attached to.
@@ -58,21 +62,27 @@ impl TaskDataUsers {
     ///
     /// # Errors
     ///
-    /// [`DetachError`] if `task` is another one; nothing is changed then.
+    /// [`DetachError`] with the attachment if `task` is another one, or if
+    /// these are not the users that it is from; nothing is changed then.
     pub fn detach_task<H: DataHost>(
         &self,
         host: &H,
         task: &H::Task,
         attachment: TaskAttachment,
-    ) -> Result<(), DetachError> {
-        let TaskAttachment(handle) = attachment;
-        let data = host.data(task);
-        if data.is_exited() {
+    ) -> Result<(), DetachError<TaskAttachment>> {
+        if attachment.users != self.instance.number() {
+            return Err(DetachError { reason: DetachReason::OtherUsers, attachment });
+        }
+        let (data, handle) = (host.data(task), Some(attachment.handle));
+        let left =
+            self.leave(host, data, |word| (word.handle() == handle).then(|| word.without_user()));
+        // An exit has taken the data away, and left the handle to tell by.
+        let word = data.word();
+        let went_before = word.is_exited() && word.last_handle() == handle;
+        if left || went_before {
             return Ok(());
         }
-        let left = self
-            .leave(host, data, |word| (word.handle() == Some(handle)).then(|| word.without_user()));
-        if left || data.is_exited() { Ok(()) } else { Err(DetachError::NotAttached) }
+        Err(DetachError { reason: DetachReason::OtherTask, attachment })
     }
 
     /// A system-wide event needs the data of all tasks: each has some when this
@@ -102,26 +112,35 @@ impl TaskDataUsers {
             if all.phase() == Phase::Off {
                 self.mark_all(host, next)?;
             }
-            return Ok(AllAttachment(()));
+            return Ok(AllAttachment { users: self.instance.number() });
         }
     }
 
     /// The system-wide event is gone. The last one takes the data with it
     /// where the task's own events do not need it.
-    pub fn detach_all<H: DataHost>(&self, host: &H, attachment: AllAttachment) {
-        let AllAttachment(()) = attachment;
+    ///
+    /// # Errors
+    ///
+    /// [`DetachError`] with the attachment if these are not the users that it
+    /// is from; nothing is changed then.
+    pub fn detach_all<H: DataHost>(
+        &self,
+        host: &H,
+        attachment: AllAttachment,
+    ) -> Result<(), DetachError<AllAttachment>> {
         let mut all = self.all();
-        // Another phase means that the attachment is that of another PMU.
-        while all.phase() == Phase::On {
+        // While there is an attachment of these users they are on.
+        while attachment.users == self.instance.number() && all.phase() == Phase::On {
             let next = all.without_user().unwrap_or(all.next(Phase::Detaching));
             if self.replace_all(all, next) {
                 if next.phase() == Phase::Detaching {
                     self.unmark_all(host, next);
                 }
-                return;
+                return Ok(());
             }
             all = self.all();
         }
+        Err(DetachError { reason: DetachReason::OtherUsers, attachment })
     }
 
     /// `child` has been created and can be found by
@@ -147,9 +166,7 @@ impl TaskDataUsers {
             };
             let latest = self.latest();
             if latest.is_same_walk(all) {
-                return outcome.inspect_err(|_| {
-                    self.missed_forks.fetch_add(1, Ordering::Relaxed);
-                });
+                return outcome.inspect_err(|_| self.missed_forks.count());
             }
             all = latest;
         }
@@ -176,9 +193,9 @@ impl TaskDataUsers {
     #[must_use]
     pub fn counters(&self) -> DataCounters {
         DataCounters {
-            allocated: self.allocated.load(Ordering::Relaxed),
-            freed: self.freed.load(Ordering::Relaxed),
-            missed_forks: self.missed_forks.load(Ordering::Relaxed),
+            allocated: self.allocated.get(),
+            freed: self.freed.get(),
+            missed_forks: self.missed_forks.get(),
         }
     }
 
@@ -189,7 +206,8 @@ impl TaskDataUsers {
             Ok(()) => self.all.store(attaching.on().bits(), Ordering::Release),
             Err(_) => {
                 let detaching = attaching.next(Phase::Detaching);
-                self.all.store(detaching.bits(), Ordering::Release);
+                // Relaxed: the walk that follows begins with a fence.
+                self.all.store(detaching.bits(), Ordering::Relaxed);
                 self.unmark_all(host, detaching);
             }
         }
@@ -201,7 +219,9 @@ impl TaskDataUsers {
             self.unmark(host, data);
             Ok(())
         });
-        self.all.store(detaching.off().bits(), Ordering::Release);
+        // Relaxed: whoever attaches next replaces the word of each task, and so
+        // finds what is in it by then.
+        self.all.store(detaching.off().bits(), Ordering::Relaxed);
     }
 
     /// Walks over the tasks, after what it is for has been published.
@@ -292,12 +312,13 @@ impl TaskDataUsers {
     }
 
     fn free<H: DataHost>(&self, host: &H, handle: DataHandle) {
-        self.freed.fetch_add(1, Ordering::Relaxed);
+        self.freed.count();
         host.free_after_readers(handle);
     }
 
+    /// Relaxed: whoever goes by what it says about the tasks replaces it.
     fn all(&self) -> SystemWide {
-        SystemWide::from_bits(self.all.load(Ordering::Acquire))
+        SystemWide::from_bits(self.all.load(Ordering::Relaxed))
     }
 
     /// What is wanted after everything that this thread has done.
@@ -335,7 +356,7 @@ impl<H: DataHost> Spare<'_, H> {
         if self.handle.is_none() {
             self.handle = self.host.alloc(layout);
             if self.handle.is_some() {
-                self.users.allocated.fetch_add(1, Ordering::Relaxed);
+                self.users.allocated.count();
             }
         }
         self.handle
@@ -345,7 +366,7 @@ impl<H: DataHost> Spare<'_, H> {
 impl<H: DataHost> Drop for Spare<'_, H> {
     fn drop(&mut self) {
         if let Some(handle) = self.handle {
-            self.users.freed.fetch_add(1, Ordering::Relaxed);
+            self.users.freed.count();
             self.host.free(handle);
         }
     }

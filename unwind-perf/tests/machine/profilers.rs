@@ -221,7 +221,7 @@ impl Machine {
         }
         self.group(0).everyone = Some(everyone);
         for cpu in 0..CPUS {
-            self.cpus[cpu].hook.add_user();
+            self.cpus[cpu].hook.add_user().unwrap();
             self.cpus[cpu].start(&self.system, true);
         }
         self.add_events(0, None, 2)
@@ -332,9 +332,9 @@ impl Machine {
         if let Some(everyone) = group.everyone {
             for cpu in 0..CPUS {
                 self.cpus[cpu].lbr.stop_wide();
-                self.cpus[cpu].hook.remove_user();
+                self.cpus[cpu].hook.remove_user().unwrap();
             }
-            self.users.detach_all(&*self.system, everyone);
+            self.users.detach_all(&*self.system, everyone).unwrap();
             for task in self.system.tasks.borrow().values() {
                 task.unmarked.set(false);
             }

@@ -1,12 +1,12 @@
 //! Descriptors: one for each leader and CPU, one client for all of them.
 
-use unwind_core::{MAX_CLIENTS, Refusal, RequestOutcome};
+use unwind_core::{CancelError, ClientId, MAX_CLIENTS, Refusal, RequestOutcome};
 use unwind_perf::Errno;
 use unwind_perf::per_cpu::*;
 
 use crate::{
     assert_empty,
-    kernel::{Task, core, receivers},
+    kernel::{self, Task, core, receivers},
     recorder::Recorder,
     registry, spec,
 };
@@ -179,7 +179,7 @@ fn r0_7_a_failure_leaves_no_half_made_descriptor_behind() {
 }
 
 #[test]
-fn r0_7_an_add_that_finds_no_descriptor_gives_its_client_back() {
+fn r0_7_an_add_that_finds_no_descriptor_registers_no_client() {
     // A core with more clients than there are descriptors.
     let (core, registry) = (Recorder::default(), FixedRegistry::<64, 1>::new(Policy::FirstLive));
     let profilers = u64::try_from(MAX_CLIENTS).unwrap();
@@ -188,7 +188,9 @@ fn r0_7_an_add_that_finds_no_descriptor_gives_its_client_back() {
     }
     assert_eq!((core.registered.get(), core.cancelled.get()), (profilers, 0));
     assert_eq!(registry.add(&core, spec(99, 63, 0)).unwrap_err(), AddError::Busy);
-    assert_eq!((core.registered.get(), core.cancelled.get()), (profilers + 1, 1));
+    // There is nothing to cancel, which could wait for a delivery to all clients
+    // while the registry is locked.
+    assert_eq!((core.registered.get(), core.cancelled.get()), (profilers, 0));
     assert_eq!(registry.client_of(Leader(99)), None);
 }
 
@@ -202,6 +204,48 @@ fn x4_a_stale_event_removes_nobody_elses() {
     assert_eq!(registry.occupied_cpus(Leader(100)), 1);
     registry.remove(&core, None, next).unwrap();
     assert_empty(&core, &registry, &[100]);
+}
+
+#[test]
+fn b10_the_events_of_another_registry_are_none_of_this_ones() {
+    let (core, registry, other) = (core(), registry(), registry());
+    let (of_core, task) = (kernel::core(), Task::new(1));
+    // The same profiler, CPU and place, and each the first event of its
+    // registry and the first client of its core.
+    let own = registry.add(&core, spec(100, 0, 1)).unwrap();
+    let stranger = other.add(&of_core, spec(100, 0, 2)).unwrap();
+    let error = registry.request(&core, &task, &stranger).unwrap_err();
+    assert_eq!((error, registry.counters().stale_requests), (RequestError::Removed, 1));
+    assert_eq!(registry.remove(&core, None, stranger).unwrap_err(), RemoveError::Removed);
+    assert_eq!((registry.occupied_cpus(Leader(100)), other.occupied_cpus(Leader(100))), (1, 1));
+    registry.request(&core, &task, &own).unwrap();
+    assert_eq!(receivers(&core, &registry, &task, 0), [1]);
+    registry.remove(&core, None, own).unwrap();
+    other.remove(&of_core, None, stranger).unwrap();
+    assert_empty(&core, &registry, &[100]);
+}
+
+#[test]
+fn b10_a_client_that_the_core_does_not_cancel_is_an_error_and_the_event_is_gone() {
+    let (core, other_core, registry) = (Recorder::default(), Recorder::default(), registry());
+    let event = registry.add(&core, spec(100, 0, 1)).unwrap();
+    let error = registry.remove(&other_core, None, event).unwrap_err();
+    assert_eq!(error, RemoveError::NotCancelled(CancelError::UnknownClient));
+    assert_eq!(error.errno(), Errno::InvalidArgument);
+    assert_eq!((core.cancelled.get(), other_core.cancelled.get()), (0, 0));
+    assert_eq!((registry.occupied_cpus(Leader(100)), registry.owns(event.client())), (0, false));
+    assert_eq!(registry.remove(&core, None, event).unwrap_err(), RemoveError::Removed);
+}
+
+#[test]
+fn b1_an_id_that_was_never_granted_is_no_profilers() {
+    let (core, registry) = (core(), registry());
+    for bits in 0..64 {
+        assert!(!registry.owns(ClientId::from_bits(bits)), "{bits}");
+    }
+    let event = registry.add(&core, spec(100, 0, 1)).unwrap();
+    assert!(registry.owns(event.client()));
+    assert!(!registry.owns(ClientId::from_bits(0)));
 }
 
 #[test]

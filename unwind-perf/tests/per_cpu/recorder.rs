@@ -30,7 +30,10 @@ impl Deferral for Recorder {
         Ok(ClientId::from_bits(number << 6 | 1 << 5 | (number % 32)))
     }
 
-    fn cancel(&self, _: Option<&()>, _: ClientId) -> Result<(), CancelError> {
+    fn cancel(&self, _: Option<&()>, client: ClientId) -> Result<(), CancelError> {
+        if client.registration() > self.registered.get() {
+            return Err(CancelError::UnknownClient);
+        }
         if let Some(hook) = self.at_cancel.get() {
             hook(self);
         }

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use unwind_core::{Refusal, ScheduleError};
 use unwind_perf::per_cpu::*;
@@ -102,6 +103,69 @@ fn r0_20_the_work_of_an_event_runs_once_per_request_and_always_ends() {
     work.fails.set(true);
     let error = event.request(&work, &hold).unwrap_err();
     assert_eq!(error, RequestError::Refused(Refusal::ScheduleFailed));
+    assert!(!event.is_pending() && hold.is_free());
+}
+
+#[test]
+fn r0_20_the_events_do_not_change_hands_from_before_the_work_is_queued() {
+    struct Looks<'a>(&'a SwitchHold, Cell<Option<bool>>);
+    impl TaskWork for Looks<'_> {
+        fn queue(&self) -> Result<(), ScheduleError> {
+            self.1.set(Some(self.0.is_free()));
+            Ok(())
+        }
+        fn unqueue(&self) {}
+        fn is_current(&self) -> bool {
+            true
+        }
+        fn relax(&self) {}
+    }
+    let (event, hold) = (TaskEvent::new(), SwitchHold::new());
+    let work = Looks(&hold, Cell::new(None));
+    event.request(&work, &hold).unwrap();
+    assert_eq!(work.1.get(), Some(false));
+}
+
+#[test]
+fn b_a_removal_by_the_task_takes_work_back_only_when_it_is_queued() {
+    /// Another CPU asks: it is about to queue the work until the removal waits.
+    #[derive(Default)]
+    struct Asked {
+        queueing: AtomicBool,
+        removing: AtomicBool,
+        queued: AtomicBool,
+    }
+    impl TaskWork for Asked {
+        fn queue(&self) -> Result<(), ScheduleError> {
+            self.queueing.store(true, SeqCst);
+            while !self.removing.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            self.queued.store(true, SeqCst);
+            Ok(())
+        }
+        fn unqueue(&self) {
+            self.removing.store(true, SeqCst);
+            assert!(self.queued.swap(false, SeqCst), "it is not queued yet");
+        }
+        fn is_current(&self) -> bool {
+            true
+        }
+        fn relax(&self) {
+            self.removing.store(true, SeqCst);
+            std::thread::yield_now();
+        }
+    }
+    let (event, hold, work) = (TaskEvent::new(), SwitchHold::new(), Asked::default());
+    std::thread::scope(|threads| {
+        threads.spawn(|| event.request(&work, &hold).unwrap());
+        while !work.queueing.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        event.remove(&work, &hold).unwrap();
+        assert!(!event.is_pending() && hold.is_free());
+    });
+    assert!(!work.queued.load(SeqCst), "nothing is queued after the removal");
     assert!(!event.is_pending() && hold.is_free());
 }
 

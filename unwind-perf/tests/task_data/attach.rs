@@ -76,11 +76,64 @@ fn r2_10_the_last_detach_frees_and_no_other() {
     let other = host.task(1);
     let of_other = users.attach_task(&host, &other).unwrap();
     let error = users.detach_task(&host, &other, of_first).unwrap_err();
-    assert_eq!(error, DetachError::NotAttached);
+    assert_eq!(error.reason, DetachReason::OtherTask);
     assert_eq!((task.data.users(), other.data.users()), (1, 1));
     users.detach_task(&host, &other, of_other).unwrap();
     users.exit(&host, &task);
     assert_nothing_left(&host, &users);
+}
+
+#[test]
+fn p3_an_attachment_that_is_refused_comes_back_and_can_be_given_back_where_it_belongs() {
+    let host = Host::with_tasks(3);
+    let (users, task) = (users(), host.task(0));
+    let (without_data, with_data, exited) = (host.spawn(7), host.task(1), host.task(2));
+    let of_other = users.attach_task(&host, &with_data).unwrap();
+    let of_exited = users.attach_task(&host, &exited).unwrap();
+    users.exit(&host, &exited);
+    let exited_without = host.spawn(8);
+    users.exit(&host, &exited_without);
+
+    let mut attachment = users.attach_task(&host, &task).unwrap();
+    for wrong in [&without_data, &with_data, &exited, &exited_without] {
+        let error = users.detach_task(&host, wrong, attachment).unwrap_err();
+        assert_eq!(error.reason, DetachReason::OtherTask, "{wrong:?}");
+        assert_eq!((task.data.users(), with_data.data.users()), (1, 1));
+        attachment = error.attachment;
+    }
+    users.detach_task(&host, &task, attachment).unwrap();
+    users.detach_task(&host, &with_data, of_other).unwrap();
+    users.detach_task(&host, &exited, of_exited).unwrap();
+    assert_nothing_left(&host, &users);
+}
+
+#[test]
+fn b10_attachments_of_other_users_are_refused_and_come_back() {
+    // Two PMUs, each with memory and blocks of its own: the handles are equal.
+    let (host, other_host) = (Host::with_tasks(1), Host::with_tasks(1));
+    let (users, other_users) = (users(), users());
+    let (task, other_task) = (host.task(0), other_host.task(0));
+    let own = users.attach_task(&host, &task).unwrap();
+    let stranger = other_users.attach_task(&other_host, &other_task).unwrap();
+    assert_eq!(task.data.handle(), other_task.data.handle());
+
+    let error = users.detach_task(&host, &task, stranger).unwrap_err();
+    assert_eq!((error.reason, task.data.users()), (DetachReason::OtherUsers, 1));
+    other_users.detach_task(&other_host, &other_task, error.attachment).unwrap();
+    users.detach_task(&host, &task, own).unwrap();
+
+    // Of all tasks: while those users are on and while they are off.
+    let stranger = other_users.attach_all(&other_host).unwrap();
+    let error = users.detach_all(&host, stranger).unwrap_err();
+    assert_eq!((error.reason, users.system_wide()), (DetachReason::OtherUsers, 0));
+    let own = users.attach_all(&host).unwrap();
+    let error = users.detach_all(&host, error.attachment).unwrap_err();
+    assert_eq!((error.reason, users.system_wide()), (DetachReason::OtherUsers, 1));
+    assert!(task.data.is_marked());
+    users.detach_all(&host, own).unwrap();
+    other_users.detach_all(&other_host, error.attachment).unwrap();
+    assert_nothing_left(&host, &users);
+    assert_nothing_left(&other_host, &other_users);
 }
 
 #[test]
@@ -92,7 +145,7 @@ fn r2_12_each_event_of_a_task_counts_and_all_system_wide_ones_together_count_onc
     assert_eq!((task.data.users(), users.system_wide()), (3, 7));
     for attachment in all {
         assert_eq!(task.data.users(), 3);
-        users.detach_all(&host, attachment);
+        users.detach_all(&host, attachment).unwrap();
     }
     assert_eq!(task.data.users(), 2);
     for attachment in own {

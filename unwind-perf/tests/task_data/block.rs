@@ -37,7 +37,7 @@ fn r2_2_size_and_alignment_are_the_pmus() {
             assert_eq!(placed.layout, layout);
             assert_eq!(placed.addr % align, 0);
         }
-        users.detach_all(&host, all);
+        users.detach_all(&host, all).unwrap();
         assert_eq!(host.live(), 0);
     }
 }
@@ -50,9 +50,9 @@ fn r2_3_memory_is_there_only_while_someone_monitors() {
     let first = users.attach_all(&host).unwrap();
     assert_eq!(host.live_bytes(), 7_880_000, "about 8 MB for 10,000 threads");
     let second = users.attach_all(&host).unwrap();
-    users.detach_all(&host, first);
+    users.detach_all(&host, first).unwrap();
     assert_eq!(host.live_bytes(), 7_880_000, "the last user takes it away");
-    users.detach_all(&host, second);
+    users.detach_all(&host, second).unwrap();
     assert_nothing_left(&host, &users);
 }
 
@@ -115,6 +115,18 @@ fn r2_15_the_flags_have_linuxs_values() {
 }
 
 #[test]
+fn p5_a_user_that_was_not_added_cannot_be_removed() {
+    let hook = SwitchHook::new();
+    assert_eq!((hook.remove_user(), hook.users()), (Err(UserCount::None), 0));
+    assert_eq!(hook.add_user(), Ok(true));
+    assert_eq!(hook.remove_user(), Ok(true));
+    assert_eq!((hook.remove_user(), hook.users()), (Err(UserCount::None), 0));
+    let data = TaskData::new();
+    assert_eq!(hook.switch(Some(&data), None), None, "nobody profiles");
+    assert_eq!(hook.add_user(), Ok(true), "the next one is the first");
+}
+
+#[test]
 fn r2_18_the_hook_runs_for_cpu_wide_events_and_copes_with_tasks_without_data() {
     let host = Host::with_tasks(2);
     let (users, task, other) = (users(), host.task(0), host.task(1));
@@ -122,12 +134,12 @@ fn r2_18_the_hook_runs_for_cpu_wide_events_and_copes_with_tasks_without_data() {
     assert_eq!(hook.switch(None, Some(&task.data)), None, "nobody profiles");
 
     // A CPU-wide event: no task has data, and the hardware is to be cleared.
-    assert!(hook.add_user());
-    assert!(!hook.add_user());
+    assert_eq!(hook.add_user(), Ok(true));
+    assert_eq!(hook.add_user(), Ok(false));
     let switch = hook.switch(Some(&task.data), None).unwrap();
     assert_eq!((switch.from, switch.to), (None, None));
-    assert!(!hook.remove_user());
-    assert!(hook.remove_user());
+    assert_eq!(hook.remove_user(), Ok(false));
+    assert_eq!(hook.remove_user(), Ok(true));
     assert_eq!(hook.switch(Some(&task.data), Some(&other.data)), None);
 
     // Data counts without users: it goes out of date.

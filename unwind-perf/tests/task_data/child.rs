@@ -19,7 +19,7 @@ fn r2_9_a_child_gets_data_while_there_are_system_wide_events() {
     assert_eq!(host.access(child.data.handle().unwrap()).layout, of_parent.layout);
     users.fork(&host, &child).unwrap();
     assert_eq!(child.data.users(), 1, "the mark comes with one reference, once");
-    users.detach_all(&host, all);
+    users.detach_all(&host, all).unwrap();
     assert_nothing_left(&host, &users);
 }
 
@@ -33,7 +33,7 @@ fn r2_9_a_child_with_an_event_of_its_own_gets_the_mark_and_its_reference_once() 
     users.fork(&host, &child).unwrap();
     users.fork(&host, &child).unwrap();
     assert_eq!((child.data.users(), child.data.is_marked()), (2, true));
-    users.detach_all(&host, all);
+    users.detach_all(&host, all).unwrap();
     assert_eq!((child.data.users(), child.data.is_marked()), (1, false));
     users.detach_task(&host, &child, inherited).unwrap();
     assert_nothing_left(&host, &users);
@@ -46,7 +46,9 @@ fn r2_9_a_child_goes_without_if_the_last_system_wide_event_leaves_meanwhile() {
     let all = users.attach_all(&host).unwrap();
     let child = host.spawn(1);
     let (u, all) = (Arc::clone(&users), std::sync::Mutex::new(Some(all)));
-    host.at_next_alloc(move |host| u.detach_all(host, all.lock().unwrap().take().unwrap()));
+    host.at_next_alloc(move |host| {
+        u.detach_all(host, all.lock().unwrap().take().unwrap()).unwrap()
+    });
     users.fork(&host, &child).unwrap();
     assert_eq!(child.data.handle(), None);
     assert_nothing_left(&host, &users);
@@ -61,12 +63,12 @@ fn r2_9_a_child_is_right_when_the_events_leave_and_come_back_meanwhile() {
     let back = Arc::new(std::sync::Mutex::new(None));
     let (u, b, all) = (Arc::clone(&users), Arc::clone(&back), std::sync::Mutex::new(Some(all)));
     host.at_next_alloc(move |host| {
-        u.detach_all(host, all.lock().unwrap().take().unwrap());
+        u.detach_all(host, all.lock().unwrap().take().unwrap()).unwrap();
         *b.lock().unwrap() = Some(u.attach_all(host).unwrap());
     });
     users.fork(&host, &child).unwrap();
     assert_eq!((child.data.users(), child.data.is_marked()), (1, true));
-    users.detach_all(&host, back.lock().unwrap().take().unwrap());
+    users.detach_all(&host, back.lock().unwrap().take().unwrap()).unwrap();
     assert_nothing_left(&host, &users);
 }
 
@@ -79,6 +81,6 @@ fn x2_a_child_without_memory_goes_without_and_is_counted() {
     host.fail_after(0);
     assert_eq!(users.fork(&host, &child), Err(AttachError::NoMemory));
     assert_eq!((child.data.handle(), users.counters().missed_forks), (None, 1));
-    users.detach_all(&host, all);
+    users.detach_all(&host, all).unwrap();
     assert_nothing_left(&host, &users);
 }

@@ -21,7 +21,7 @@ fn r2_16_an_exit_within_the_walk_waits_for_nothing_and_leaves_nothing() {
         assert!(gone.data.is_exited());
         assert_eq!((gone.data.handle(), gone.data.users()), (None, 0));
         assert_eq!(host.live(), 2);
-        users.detach_all(&host, all);
+        users.detach_all(&host, all).unwrap();
         assert_nothing_left(&host, &users);
     }
 }
@@ -40,7 +40,7 @@ fn r2_16_an_exited_task_gets_no_data_and_its_events_detach_in_peace() {
     assert_eq!((error, error.errno()), (AttachError::Exiting, Errno::NoSuchProcess));
     users.detach_task(&host, &task, first).unwrap();
     users.exit(&host, &task);
-    users.detach_all(&host, all);
+    users.detach_all(&host, all).unwrap();
     users.detach_task(&host, &task, second).unwrap();
     assert_nothing_left(&host, &users);
 }
@@ -61,7 +61,7 @@ fn r2_17_an_attach_within_the_walk_leaks_no_reference() {
     let all = users.attach_all(&host).unwrap();
     let task = host.task(0);
     assert_eq!((task.data.users(), task.data.is_marked()), (2, true));
-    users.detach_all(&host, all);
+    users.detach_all(&host, all).unwrap();
     assert_eq!((task.data.users(), task.data.is_marked()), (1, false));
     users.detach_task(&host, &task, own.lock().unwrap().take().unwrap()).unwrap();
     assert_nothing_left(&host, &users);

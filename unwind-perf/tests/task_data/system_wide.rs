@@ -20,9 +20,9 @@ fn r2_8_the_first_system_wide_event_brings_data_to_every_task_and_others_count()
         let expected = if task.number == 7 { 2 } else { 1 };
         assert_eq!((task.data.users(), task.data.is_marked()), (expected, true));
     }
-    users.detach_all(&host, first);
+    users.detach_all(&host, first).unwrap();
     assert_eq!(host.walks(), 1);
-    users.detach_all(&host, second);
+    users.detach_all(&host, second).unwrap();
     assert_eq!(host.walks(), 2);
     users.detach_task(&host, &with_event, own).unwrap();
     assert_nothing_left(&host, &users);
@@ -39,7 +39,7 @@ fn r2_8_a_failure_at_any_task_undoes_everything() {
         if succeeding == tasks - 1 {
             // One of them has data already.
             let all = users.attach_all(&host).unwrap();
-            users.detach_all(&host, all);
+            users.detach_all(&host, all).unwrap();
         } else {
             let error = users.attach_all(&host).unwrap_err();
             assert_eq!((error, error.errno()), (AttachError::NoMemory, Errno::NoMemory));
@@ -51,7 +51,7 @@ fn r2_8_a_failure_at_any_task_undoes_everything() {
         assert_eq!((host.live(), users.system_wide()), (1, 0));
         host.fail_no_more();
         let all = users.attach_all(&host).unwrap();
-        users.detach_all(&host, all);
+        users.detach_all(&host, all).unwrap();
         users.detach_task(&host, &with_event, own).unwrap();
         assert_nothing_left(&host, &users);
     }
@@ -86,7 +86,7 @@ fn r2_8_a_second_system_wide_event_waits_for_the_walk_of_the_first() {
     for attaching in [first, second] {
         let (all, missing) = attaching.join().unwrap();
         assert_eq!(missing, 0);
-        users.detach_all(&*host, all);
+        users.detach_all(&*host, all).unwrap();
     }
     assert_nothing_left(&host, &users);
 }
@@ -98,7 +98,7 @@ fn r2_11_the_last_system_wide_event_takes_one_reference_from_each_task() {
     let all = users.attach_all(&host).unwrap();
     let own: Vec<_> = (0..3).map(|_| users.attach_task(&host, &busy).unwrap()).collect();
     assert_eq!(busy.data.users(), 4);
-    users.detach_all(&host, all);
+    users.detach_all(&host, all).unwrap();
     assert_eq!((busy.data.users(), busy.data.is_marked()), (3, false));
     assert_eq!(host.live(), 1);
     for attachment in own {

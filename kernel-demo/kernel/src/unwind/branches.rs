@@ -129,16 +129,22 @@ fn with_state<R>(handle: DataHandle, f: impl FnOnce(Tenant<'_>) -> R) -> Option<
 
 /// An event of one task starts to use its record. The task does not run yet.
 pub(crate) fn attach(task: &'static Task) -> Option<TaskAttachment> {
-    let attachment = USERS.attach_task(&Kernel, &task).ok()?;
-    HOOK.add_user();
+    HOOK.add_user().ok()?;
+    let Ok(attachment) = USERS.attach_task(&Kernel, &task) else {
+        assert!(HOOK.remove_user().is_ok(), "it was added");
+        return None;
+    };
     task.data().handle().and_then(|handle| with_state(handle, |tenant| tenant.state.add_user()));
     Some(attachment)
 }
 
 /// An event of the whole system starts to use the records of all tasks.
 pub(crate) fn attach_all() -> Option<AllAttachment> {
-    let attachment = USERS.attach_all(&Kernel).ok()?;
-    HOOK.add_user();
+    HOOK.add_user().ok()?;
+    let Ok(attachment) = USERS.attach_all(&Kernel) else {
+        assert!(HOOK.remove_user().is_ok(), "it was added");
+        return None;
+    };
     // The caller is a kernel thread: it has no user code to record.
     CPU.with(|cpu| UNIT.with(|unit| cpu.start_wide(unit, None)));
     Some(attachment)
@@ -147,8 +153,8 @@ pub(crate) fn attach_all() -> Option<AllAttachment> {
 /// The system-wide event has ended.
 pub(crate) fn detach_all(attachment: AllAttachment) {
     CPU.with(LbrCpu::stop_wide);
-    HOOK.remove_user();
-    USERS.detach_all(&Kernel, attachment);
+    assert!(HOOK.remove_user().is_ok(), "it was added");
+    assert!(USERS.detach_all(&Kernel, attachment).is_ok(), "it is from these users");
 }
 
 /// A task was forked, and does not run yet.
