@@ -12,6 +12,10 @@
     reason = "tests"
 )]
 
+#[path = "guarded/mod.rs"]
+mod guarded;
+
+use guarded::Guarded;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
@@ -23,8 +27,8 @@ struct Tracer {
     buffer: Arc<AuxBuffer<SeveralCpus>>,
     /// The register that switches the hardware on and off.
     traces: AtomicBool,
-    /// An action is at the hardware.
-    acting: AtomicBool,
+    /// What only actions touch, one at a time.
+    registers: Guarded,
     pause: Trigger,
     resume: Trigger,
 }
@@ -35,7 +39,7 @@ impl Tracer {
             gate: AuxGate::new(paused),
             buffer: Arc::new(AuxBuffer::new()),
             traces: AtomicBool::new(false),
-            acting: AtomicBool::new(false),
+            registers: Guarded::new(),
             pause: Trigger::new(TriggerAction::Pause),
             resume: Trigger::new(TriggerAction::Resume),
         };
@@ -64,7 +68,9 @@ impl AuxEvent for Tracer {
     type Buffer = Arc<AuxBuffer<SeveralCpus>>;
     type InterruptsOff = ();
 
+    /// What an action begins with, when it has the buffer's mark.
     fn gate(&self) -> &AuxGate<SeveralCpus> {
+        self.registers.write();
         &self.gate
     }
 
@@ -75,9 +81,8 @@ impl AuxEvent for Tracer {
     fn interrupts_off(&self) {}
 
     fn trace(&self, on: bool) {
-        assert!(!self.acting.swap(true, Ordering::AcqRel), "two actions overlap");
+        self.registers.write();
         self.traces.store(on, Ordering::Relaxed);
-        self.acting.store(false, Ordering::Release);
     }
 }
 

@@ -13,18 +13,21 @@
     reason = "tests"
 )]
 
+#[path = "guarded/mod.rs"]
+mod guarded;
+
 use std::sync::atomic::{AtomicBool as Seen, Ordering as Plain};
 
+use guarded::Guarded;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use loom::thread;
-use unwind_core::{
-    CancelError, ClientId, Cookie, Refusal, RequestOutcome, ScheduleError, TableFull,
-};
+use unwind_core::{CancelError, ClientId, Cookie, Refusal, RequestOutcome, TableFull};
 use unwind_perf::per_cpu::*;
 
-/// A core with clients that are registered or not. That a cancellation waits
-/// for the client's deliveries is the core's own model.
+/// A core with clients that are registered or not, and which orders nothing.
+/// That a cancellation waits for the client's deliveries is the core's own
+/// model.
 #[derive(Debug)]
 struct Core {
     registered: [AtomicBool; 4],
@@ -47,7 +50,7 @@ impl Core {
     }
 
     fn live_clients(&self) -> usize {
-        self.registered.iter().filter(|client| client.load(Ordering::Acquire)).count()
+        self.registered.iter().filter(|client| client.load(Ordering::Relaxed)).count()
     }
 }
 
@@ -55,14 +58,14 @@ impl Deferral for Core {
     type Task = ();
 
     fn register(&self) -> Result<ClientId, TableFull> {
-        let number = self.next.fetch_add(1, Ordering::AcqRel);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
         let client = ClientId::from_bits((number + 1) << 6 | 1 << 5 | number % 2);
-        self.slot(client).store(true, Ordering::Release);
+        self.slot(client).store(true, Ordering::Relaxed);
         Ok(client)
     }
 
     fn cancel(&self, _: Option<&()>, client: ClientId) -> Result<(), CancelError> {
-        let registered = self.slot(client).swap(false, Ordering::AcqRel);
+        let registered = self.slot(client).swap(false, Ordering::Relaxed);
         assert!(registered, "cancelled twice");
         Ok(())
     }
@@ -72,7 +75,7 @@ impl Deferral for Core {
     }
 
     fn request(&self, (): &(), client: ClientId) -> RequestOutcome {
-        if self.slot(client).load(Ordering::Acquire) {
+        if self.slot(client).load(Ordering::Relaxed) {
             RequestOutcome::Queued(Cookie::new(1).unwrap())
         } else {
             RequestOutcome::Refused(Refusal::UnknownClient)
@@ -93,7 +96,8 @@ type Registry = PerCpuRegistry<[CpuList<2>; 2], 2>;
 struct Machine {
     core: Core,
     registry: Registry,
-    freed: [AtomicBool; 3],
+    /// The events: written when they are made and when they are freed.
+    events: [Guarded; 3],
     /// What deliveries have written into an event.
     written: [AtomicBool; 3],
 }
@@ -107,7 +111,7 @@ impl Machine {
         Arc::new(Self {
             core: Core::new(),
             registry: Registry::with_lists(policy, [CpuList::new(), CpuList::new()]),
-            freed: core::array::from_fn(|_| AtomicBool::new(false)),
+            events: core::array::from_fn(|_| Guarded::new()),
             written: core::array::from_fn(|_| AtomicBool::new(false)),
         })
     }
@@ -121,15 +125,20 @@ impl Machine {
     }
 
     fn add_for(&self, leader: Leader, cpu: i32, key: u64) -> CpuEvent {
+        self.event(key).write();
         let spec = EventSpec { leader, cpu, task: None, key: EventKey(key), wants_records: true };
         self.registry.add(&self.core, spec).unwrap()
+    }
+
+    fn event(&self, key: u64) -> &Guarded {
+        &self.events[usize::try_from(key).unwrap()]
     }
 
     /// Removes and frees an event. Returns whether a delivery has written into
     /// it, as far as can be seen then.
     fn remove(&self, key: usize, event: CpuEvent) -> bool {
         self.registry.remove(&self.core, None, event).unwrap();
-        self.freed[key].store(true, Ordering::Relaxed);
+        self.events[key].write();
         self.written[key].load(Ordering::Relaxed)
     }
 
@@ -138,12 +147,8 @@ impl Machine {
     fn deliver(&self, client: ClientId) -> Vec<u64> {
         let mut got = Vec::new();
         self.registry.deliver(client, 0, TaskKey(1), |event| {
-            let event_of = usize::try_from(event.0).unwrap();
-            let freed = &self.freed[event_of];
-            self.written[event_of].store(true, Ordering::Relaxed);
-            assert!(!freed.load(Ordering::Relaxed), "a freed event is used");
-            thread::yield_now();
-            assert!(!freed.load(Ordering::Relaxed), "an event is freed while it is used");
+            self.written[usize::try_from(event.0).unwrap()].store(true, Ordering::Relaxed);
+            self.event(event.0).read_slowly();
             got.push(event.0);
             Ok::<(), ()>(())
         });
@@ -349,53 +354,59 @@ fn a_place_is_reused_while_a_delivery_looks_at_it() {
     });
 }
 
-/// Work of an event on a task that runs elsewhere.
-#[derive(Debug)]
-struct Elsewhere;
+#[test]
+fn b10_events_that_two_registries_add_at_once_are_told_apart() {
+    loom::model(|| {
+        let (one, other) = (Machine::new(), Machine::new());
+        let there = Arc::clone(&other);
+        let adding = spawn(move || there.add(0));
+        let own = one.add(0);
+        let stranger = adding.join().unwrap();
+        for (machine, event) in [(&one, stranger), (&other, own)] {
+            let removed = machine.registry.remove(&machine.core, None, event);
+            assert_eq!(removed, Err(RemoveError::Removed));
+        }
+        assert_eq!((one.remove(0, own), other.remove(0, stranger)), (false, false));
+    });
+}
 
-impl TaskWork for Elsewhere {
-    fn queue(&self) -> Result<(), ScheduleError> {
-        Ok(())
-    }
-
-    fn unqueue(&self) {
-        panic!("it is not this task's");
-    }
-
-    fn is_current(&self) -> bool {
-        false
-    }
-
-    fn relax(&self) {
-        thread::yield_now();
-    }
+/// What a look at the profilers finds while the place of `Leader(7)`, with an
+/// event on one CPU, becomes that of `Leader(8)`, with events on two.
+fn look_while_a_place_changes_hands(
+    look: impl Fn(&Registry, ClientId) + Copy + Send + Sync + 'static,
+) {
+    loom::model(move || {
+        let machine = Machine::new();
+        let event = machine.add(0);
+        let there = Arc::clone(&machine);
+        let looking = spawn(move || look(&there.registry, event.client()));
+        machine.remove(0, event);
+        machine.add_for(Leader(8), 0, 1);
+        machine.add_for(Leader(8), 1, 2);
+        looking.join().unwrap();
+    });
 }
 
 #[test]
-fn r0_20_removal_against_request_and_run() {
-    loom::model(|| {
-        let event = Arc::new((TaskEvent::new(), SwitchHold::new(), AtomicBool::new(false)));
-        let there = Arc::clone(&event);
-        let task = spawn(move || {
-            let (event, hold, freed) = &*there;
-            // A sample, then the return to user code.
-            let asked = event.request(&Elsewhere, hold).is_ok();
-            let ran = event.run(
-                hold,
-                || {
-                    assert!(!freed.load(Ordering::Relaxed), "a freed event is used");
-                    Ok::<_, ()>(())
-                },
-                |()| Ok::<_, ()>(()),
-            );
-            assert_eq!(ran == TaskRun::Written, asked, "what is asked for is run");
-        });
-        event.0.remove(&Elsewhere, &event.1).unwrap();
-        event.2.store(true, Ordering::Relaxed);
-        assert!(!event.0.is_pending() && event.1.is_free());
-        task.join().unwrap();
-        assert_eq!(event.0.request(&Elsewhere, &event.1), Err(RequestError::Removed));
-        assert!(event.1.is_free());
+fn b_a_profiler_is_never_given_the_client_of_the_next_one_in_its_place() {
+    look_while_a_place_changes_hands(|registry, client| {
+        let found = registry.client_of(Leader(7));
+        assert!(found.is_none() || found == Some(client), "{found:?}");
+    });
+}
+
+#[test]
+fn b_a_profiler_is_never_given_the_client_of_the_last_one_in_its_place() {
+    look_while_a_place_changes_hands(|registry, client| {
+        let found = registry.client_of(Leader(8));
+        assert!(found.is_none_or(|found| found != client && found.to_bits() != 0), "{found:?}");
+    });
+}
+
+#[test]
+fn b_a_profiler_never_has_the_cpus_of_the_next_one_in_its_place() {
+    look_while_a_place_changes_hands(|registry, _| {
+        assert!(registry.occupied_cpus(Leader(7)) <= 1);
     });
 }
 

@@ -14,21 +14,27 @@
     reason = "tests"
 )]
 
+#[path = "guarded/mod.rs"]
+mod guarded;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool as Seen, Ordering as Plain};
 
+use guarded::Guarded;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 use unwind_perf::task_data::*;
 
 /// Two tasks, the second of which appears when it is published, and memory
-/// that knows what is live.
+/// that knows what is live. Allocating and freeing write the memory, and order
+/// nothing.
 #[derive(Debug)]
 struct Host {
     tasks: [TaskData; 2],
     second_is_listed: AtomicBool,
     live: Mutex<Vec<bool>>,
+    memory: [Guarded; 8],
     /// How many pieces of memory there are at a time.
     room: usize,
 }
@@ -43,6 +49,7 @@ impl Host {
             tasks: [TaskData::new(), TaskData::new()],
             second_is_listed: AtomicBool::new(false),
             live: Mutex::default(),
+            memory: core::array::from_fn(|_| Guarded::new()),
             room,
         })
     }
@@ -57,6 +64,15 @@ impl Host {
 
     fn users(&self) -> [u32; 2] {
         [self.tasks[0].users(), self.tasks[1].users()]
+    }
+
+    fn memory(&self, handle: DataHandle) -> &Guarded {
+        &self.memory[usize::try_from(handle.index()).unwrap()]
+    }
+
+    /// Uses the data of a task, which has some.
+    fn access(&self, task: usize) {
+        self.memory(self.tasks[task].handle().unwrap()).read();
     }
 }
 
@@ -73,12 +89,15 @@ impl DataHost for Host {
         }
         let mut live = self.live.lock().unwrap();
         live.push(true);
-        DataHandle::new(u32::try_from(live.len() - 1).unwrap(), 1)
+        let handle = DataHandle::new(u32::try_from(live.len() - 1).unwrap(), 1)?;
+        self.memory(handle).write();
+        Some(handle)
     }
 
     fn free(&self, handle: DataHandle) {
         let index = usize::try_from(handle.index()).unwrap();
         assert!(std::mem::replace(&mut self.live.lock().unwrap()[index], false), "freed twice");
+        self.memory(handle).write();
     }
 
     fn free_after_readers(&self, handle: DataHandle) {
@@ -133,7 +152,7 @@ fn r2_16_attach_all_and_detach_all_against_exit() {
         let exiting = spawn(move || u.exit(&*h, &0));
         let all = users.attach_all(&*host).unwrap();
         assert!(host.tasks[1].is_marked());
-        users.detach_all(&*host, all);
+        users.detach_all(&*host, all).unwrap();
         exiting.join().unwrap();
         assert!(host.tasks[0].is_exited());
         assert_eq!((host.live(), host.users()), (0, [0, 0]));
@@ -162,7 +181,7 @@ fn r2_17_attach_against_attach_all() {
         let own = users.attach_task(&*host, &0).unwrap();
         let all = system_wide.join().unwrap();
         assert_eq!((host.users(), host.tasks[0].is_marked(), host.live()), ([2, 0], true, 1));
-        users.detach_all(&*host, all);
+        users.detach_all(&*host, all).unwrap();
         assert_eq!((host.users(), host.live()), ([1, 0], 1));
         users.detach_task(&*host, &0, own).unwrap();
         assert_eq!(host.live(), 0);
@@ -176,7 +195,7 @@ fn r2_17_attach_and_detach_against_attach_all() {
         let (h, u) = (Arc::clone(&host), Arc::clone(&users));
         let system_wide = spawn(move || {
             let all = u.attach_all(&*h).unwrap();
-            u.detach_all(&*h, all);
+            u.detach_all(&*h, all).unwrap();
         });
         let own = users.attach_task(&*host, &0).unwrap();
         users.detach_task(&*host, &0, own).unwrap();
@@ -201,6 +220,109 @@ fn r2_7_attach_against_the_last_detach() {
 }
 
 #[test]
+fn r2_4_a_switch_reads_memory_that_is_whole() {
+    loom::model(|| {
+        let (host, users) = (Host::new(), users());
+        let h = Arc::clone(&host);
+        let switching = spawn(move || {
+            if let Some(switch) = SwitchHook::new().switch(Some(&h.tasks[0]), None) {
+                h.memory(switch.from.unwrap()).read();
+            }
+        });
+        let attachment = users.attach_task(&*host, &0).unwrap();
+        switching.join().unwrap();
+        users.detach_task(&*host, &0, attachment).unwrap();
+        assert_eq!(host.live(), 0);
+    });
+}
+
+#[test]
+fn r2_7_memory_is_whole_when_it_is_attached_and_freed_after_its_last_use() {
+    loom::model(|| {
+        let (host, users) = (Host::new(), users());
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let other = spawn(move || {
+            let attachment = u.attach_task(&*h, &0).unwrap();
+            h.access(0);
+            u.detach_task(&*h, &0, attachment).unwrap();
+        });
+        let attachment = users.attach_task(&*host, &0).unwrap();
+        host.access(0);
+        users.detach_task(&*host, &0, attachment).unwrap();
+        other.join().unwrap();
+        assert_eq!((host.users(), host.live()), ([0, 0], 0));
+    });
+}
+
+#[test]
+fn r2_8_memory_is_freed_after_the_last_use_by_any_system_wide_event() {
+    loom::model(|| {
+        let (host, users) = (Host::new(), users());
+        let first = users.attach_all(&*host).unwrap();
+        let second = users.attach_all(&*host).unwrap();
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let other = spawn(move || {
+            h.access(0);
+            u.detach_all(&*h, first).unwrap();
+        });
+        host.access(0);
+        users.detach_all(&*host, second).unwrap();
+        other.join().unwrap();
+        assert_eq!((host.users(), host.live()), ([0, 0], 0));
+    });
+}
+
+#[test]
+fn r2_8_memory_is_whole_for_a_system_wide_event_that_did_not_walk() {
+    loom::model(|| {
+        let (host, users) = (Host::new(), users());
+        let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+        let other = spawn(move || {
+            let all = u.attach_all(&*h).unwrap();
+            h.access(0);
+            u.detach_all(&*h, all).unwrap();
+        });
+        let all = users.attach_all(&*host).unwrap();
+        host.access(0);
+        users.detach_all(&*host, all).unwrap();
+        other.join().unwrap();
+        assert_eq!((host.users(), host.live()), ([0, 0], 0));
+    });
+}
+
+#[test]
+fn b10_two_users_that_attach_at_once_have_numbers_of_their_own() {
+    loom::model(|| {
+        let (host, one, other) = (Host::new(), users(), users());
+        let (h, o) = (Arc::clone(&host), Arc::clone(&other));
+        let attaching = spawn(move || o.attach_task(&*h, &1).unwrap());
+        let own = one.attach_task(&*host, &0).unwrap();
+        let stranger = attaching.join().unwrap();
+        let error = one.detach_task(&*host, &1, stranger).unwrap_err();
+        assert_eq!(error.reason, DetachReason::OtherUsers);
+        other.detach_task(&*host, &1, error.attachment).unwrap();
+        one.detach_task(&*host, &0, own).unwrap();
+    });
+}
+
+#[test]
+fn p5_of_users_that_come_at_once_one_is_the_first_and_of_those_that_go_one_the_last() {
+    loom::model(|| {
+        let hook = Arc::new(SwitchHook::new());
+        let there = Arc::clone(&hook);
+        let other = spawn(move || there.add_user().unwrap());
+        let first = hook.add_user().unwrap();
+        assert!(first ^ other.join().unwrap());
+        assert_eq!(hook.users(), 2);
+        let there = Arc::clone(&hook);
+        let other = spawn(move || there.remove_user().unwrap());
+        let last = hook.remove_user().unwrap();
+        assert!(last ^ other.join().unwrap());
+        assert_eq!(hook.remove_user(), Err(UserCount::None));
+    });
+}
+
+#[test]
 fn r2_8_two_system_wide_events() {
     loom::model(|| {
         let (host, users) = (Host::new(), users());
@@ -208,13 +330,13 @@ fn r2_8_two_system_wide_events() {
         let other = spawn(move || {
             let all = u.attach_all(&*h).unwrap();
             assert!(h.tasks[0].is_marked());
-            u.detach_all(&*h, all);
+            u.detach_all(&*h, all).unwrap();
         });
         let all = users.attach_all(&*host).unwrap();
         assert!(host.tasks[0].is_marked());
         other.join().unwrap();
         assert_eq!(host.users(), [1, 0]);
-        users.detach_all(&*host, all);
+        users.detach_all(&*host, all).unwrap();
         assert_eq!((host.users(), host.live()), ([0, 0], 0));
     });
 }
@@ -255,7 +377,7 @@ fn r2_8_a_walk_that_fails_against_fork() {
             Ok(all) => {
                 assert!(!forked && users.counters().missed_forks == 1);
                 assert_eq!(host.users(), [1, 0]);
-                users.detach_all(&*host, all);
+                users.detach_all(&*host, all).unwrap();
             }
             Err(error) => assert_eq!(error, AttachError::NoMemory),
         }
@@ -275,7 +397,7 @@ fn r2_9_fork_against_attach_all() {
         let all = users.attach_all(&*host).unwrap();
         forking.join().unwrap();
         assert_eq!((host.users(), host.live()), ([1, 1], 2));
-        users.detach_all(&*host, all);
+        users.detach_all(&*host, all).unwrap();
         assert_eq!((host.users(), host.live()), ([0, 0], 0));
     });
 }
@@ -290,7 +412,7 @@ fn r2_9_fork_against_detach_all() {
             h.publish_second();
             u.fork(&*h, &1).unwrap();
         });
-        users.detach_all(&*host, all);
+        users.detach_all(&*host, all).unwrap();
         forking.join().unwrap();
         assert_eq!((host.users(), host.live()), ([0, 0], 0));
     });
@@ -309,11 +431,11 @@ fn r2_9_fork_against_detach_all_and_attach_all() {
             h.publish_second();
             u.fork(&*h, &1).unwrap();
         });
-        users.detach_all(&*host, all);
+        users.detach_all(&*host, all).unwrap();
         let all = users.attach_all(&*host).unwrap();
         forking.join().unwrap();
         assert_eq!((host.users(), host.live()), ([1, 1], 2));
-        users.detach_all(&*host, all);
+        users.detach_all(&*host, all).unwrap();
         assert_eq!((host.users(), host.live()), ([0, 0], 0));
     });
 }
