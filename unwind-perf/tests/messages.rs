@@ -88,6 +88,8 @@ fn every_error_of_an_event_says_something_of_its_own_and_which_errno_it_is() {
     texts.extend(request.map(|error| error.to_string()));
     texts.push(RemoveError::OwnDelivery.to_string());
     assert_eq!(RemoveError::Removed.to_string(), RequestError::Removed.to_string());
+    assert_eq!(RemoveError::StillRunning { client: None }.errno(), Errno::Busy);
+    texts.push(RemoveError::StillRunning { client: None }.to_string());
     texts.push(RemoveError::NotCancelled(CancelError::UnknownClient).to_string());
     for reason in [DetachReason::OtherTask, DetachReason::OtherUsers] {
         let text = DetachError { reason, attachment: () }.to_string();

@@ -12,6 +12,11 @@ pub trait Deferral {
     /// A task.
     type Task: ?Sized;
 
+    /// How often a removal calls [`relax`](Self::relax) before it gives up with
+    /// [`StillRunning`](super::RemoveError::StillRunning): see
+    /// [`Host::MAX_RELAXES`].
+    const MAX_RELAXES: u64 = 1 << 28;
+
     /// See [`DeferredUnwind::register`]. Does not wait: a registry calls it with
     /// its lock taken.
     ///
@@ -40,6 +45,8 @@ pub trait Deferral {
 
 impl<H: Host, C: CookieSource> Deferral for DeferredUnwind<H, C> {
     type Task = H::Task;
+
+    const MAX_RELAXES: u64 = H::MAX_RELAXES;
 
     fn register(&self) -> Result<ClientId, TableFull> {
         self.register()

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use unwind_core::{CancelError, Refusal};
+use unwind_core::{CancelError, ClientId, Refusal};
 
 use crate::Errno;
 
@@ -52,18 +52,31 @@ impl fmt::Display for AddError {
 
 impl core::error::Error for AddError {}
 
-/// Why an event was not removed. Nothing has changed, but for
-/// [`NotCancelled`](Self::NotCancelled).
+/// Why an event was not removed, or not as it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RemoveError {
-    /// It has been removed before, or is another registry's.
+    /// It has been removed before, or is another registry's. Nothing has
+    /// changed.
     Removed,
     /// The caller is in a delivery that the removal would have to wait for.
+    /// Nothing has changed.
     OwnDelivery,
+    /// A delivery to the event, or its work, does not end. Requests are
+    /// refused and no delivery starts any more, but the event is still in use.
+    ///
+    /// An event of a CPU may be freed when the registry's
+    /// [`is_running`](super::PerCpuRegistry::is_running) is false. For an event
+    /// that follows a task, remove it again to go on waiting.
+    StillRunning {
+        /// The client that is still to be cancelled, by the core, if the event
+        /// was the last one of its profiler.
+        client: Option<ClientId>,
+    },
     /// The event is removed, it was the last one of its profiler, and the core
     /// has not cancelled the [client](super::CpuEvent::client): it is not the
-    /// core that the event was added with, or somebody else has cancelled it.
+    /// core that the event was added with, or somebody else has cancelled it,
+    /// or a delivery to it does not end: then it is still to be cancelled.
     NotCancelled(CancelError),
 }
 
@@ -74,6 +87,7 @@ impl RemoveError {
         match self {
             Self::Removed | Self::NotCancelled(_) => Errno::InvalidArgument,
             Self::OwnDelivery => Errno::WouldDeadlock,
+            Self::StillRunning { .. } => Errno::Busy,
         }
     }
 }
@@ -83,6 +97,7 @@ impl fmt::Display for RemoveError {
         match self {
             Self::Removed => f.write_str("the event has been removed"),
             Self::OwnDelivery => f.write_str("an event cannot be removed by its own delivery"),
+            Self::StillRunning { .. } => f.write_str("a delivery to the event does not end"),
             Self::NotCancelled(error) => write!(f, "the event is removed, but {error}"),
         }
     }

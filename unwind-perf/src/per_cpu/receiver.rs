@@ -67,7 +67,7 @@ impl Receiver {
     ///
     /// # Errors
     ///
-    /// [`RemoveError`]; nothing has changed then.
+    /// [`RemoveError`], which says what has changed.
     pub fn remove<D: Deferral, S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize>(
         &self,
         registry: &PerCpuRegistry<S, EVENTS>,

@@ -202,13 +202,14 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
     /// event of its profiler cancels the client. Task context.
     ///
     /// Waits for deliveries to the event that run, and for those to the client
-    /// if that is cancelled. `current` is the task that calls, if it is one
-    /// that can deliver. `core` is the one that the event was added with.
+    /// if that is cancelled, but for [`Deferral::MAX_RELAXES`] calls of `relax`
+    /// at most: one may never end, as where a delivery calls this without its
+    /// task. `current` is the task that calls, if it is one that can deliver.
+    /// `core` is the one that the event was added with.
     ///
     /// # Errors
     ///
-    /// [`RemoveError`]; nothing has changed then, unless it is
-    /// [`NotCancelled`](RemoveError::NotCancelled). An event of another
+    /// [`RemoveError`], which says what has changed. An event of another
     /// registry is [`Removed`](RemoveError::Removed), as far as this one is
     /// concerned.
     pub fn remove<D: Deferral>(
@@ -233,13 +234,36 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
             !list.has_events_of(client) && owners.vacate(client)
         };
         let cancelled = if last { core.cancel(current, client) } else { Ok(()) };
-        while place.is_running(generation) {
-            core.relax();
-        }
+        let ended = Self::wait(core, || place.is_running(generation));
         if last {
             self.owners.free(client);
         }
+        if !ended {
+            let client = cancelled.is_err().then_some(client);
+            return Err(RemoveError::StillRunning { client });
+        }
         cancelled.map_err(RemoveError::NotCancelled)
+    }
+
+    /// Whether a delivery to the event runs. For who was told that one
+    /// [still runs](RemoveError::StillRunning): none starts any more, and when
+    /// this is false the event may be freed.
+    #[must_use]
+    pub fn is_running(&self, event: &CpuEvent) -> bool {
+        self.find(*event).is_some_and(|(_, place)| place.is_running(event.generation))
+    }
+
+    /// Waits while something runs, which may never end. Returns whether it has.
+    fn wait<D: Deferral>(core: &D, is_running: impl Fn() -> bool) -> bool {
+        let mut waited = 0_u64;
+        while is_running() {
+            if waited >= D::MAX_RELAXES {
+                return false;
+            }
+            core.relax();
+            waited = waited.wrapping_add(1);
+        }
+        true
     }
 
     /// Asks for the user stack of `task` on behalf of an event's sample. Any

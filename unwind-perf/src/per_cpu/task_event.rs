@@ -9,6 +9,11 @@ use crate::sync::{AtomicU32, Ordering, Statistic, const_unless_loom};
 
 /// What an event without a CPU asks of the system around it.
 pub trait TaskWork {
+    /// How often a removal calls [`relax`](Self::relax) before it gives up with
+    /// [`StillRunning`](RemoveError::StillRunning): see
+    /// [`Host::MAX_RELAXES`](unwind_core::Host::MAX_RELAXES).
+    const MAX_RELAXES: u64 = 1 << 28;
+
     /// Has the task run the event's work before it returns to user code, once.
     /// Any context, NMI included. Called only while it is not queued.
     ///
@@ -126,18 +131,22 @@ impl TaskEvent {
     /// Removes the event. When this returns, its work is neither queued nor
     /// running and will not be. Task context.
     ///
-    /// Waits for the work if that is pending on another task.
+    /// Waits for the work if that is pending on another task, but for
+    /// [`TaskWork::MAX_RELAXES`] calls of `relax` at most: that task may never
+    /// get there.
     ///
     /// # Errors
     ///
     /// [`RemoveError::OwnDelivery`] if the work itself calls; nothing has
-    /// changed then.
-    pub fn remove(&self, work: &impl TaskWork, hold: &SwitchHold) -> Result<(), RemoveError> {
+    /// changed then. [`RemoveError::StillRunning`] if the work does not end:
+    /// call again to go on waiting.
+    pub fn remove<W: TaskWork>(&self, work: &W, hold: &SwitchHold) -> Result<(), RemoveError> {
         let current = work.is_current();
         if current && self.state.load(Ordering::Relaxed) & RUNNING != 0 {
             return Err(RemoveError::OwnDelivery);
         }
         self.state.fetch_or(REMOVED, Ordering::Relaxed);
+        let mut waited = 0_u64;
         loop {
             let state = self.state.load(Ordering::Acquire);
             if state & PENDING == 0 {
@@ -149,7 +158,11 @@ impl TaskEvent {
                 self.end(hold);
                 return Ok(());
             }
+            if waited >= W::MAX_RELAXES {
+                return Err(RemoveError::StillRunning { client: None });
+            }
             work.relax();
+            waited = waited.wrapping_add(1);
         }
     }
 

@@ -12,6 +12,7 @@ pub(crate) struct Recorder {
     pub(crate) cancelled: Cell<u64>,
     pub(crate) requested: Cell<u64>,
     pub(crate) full: Cell<bool>,
+    pub(crate) cannot_cancel: Cell<Option<CancelError>>,
     pub(crate) delivering: Cell<Option<ClientId>>,
     pub(crate) refusal: Cell<Option<Refusal>>,
     /// What has happened before each cancel.
@@ -20,6 +21,8 @@ pub(crate) struct Recorder {
 
 impl Deferral for Recorder {
     type Task = ();
+
+    const MAX_RELAXES: u64 = 100;
 
     fn register(&self) -> Result<ClientId, TableFull> {
         if self.full.get() {
@@ -33,6 +36,9 @@ impl Deferral for Recorder {
     fn cancel(&self, _: Option<&()>, client: ClientId) -> Result<(), CancelError> {
         if client.registration() > self.registered.get() {
             return Err(CancelError::UnknownClient);
+        }
+        if let Some(error) = self.cannot_cancel.get() {
+            return Err(error);
         }
         if let Some(hook) = self.at_cancel.get() {
             hook(self);

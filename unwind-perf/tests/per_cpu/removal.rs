@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 
+use unwind_core::CancelError;
 use unwind_perf::Errno;
 use unwind_perf::per_cpu::*;
 
@@ -174,6 +175,50 @@ fn r0_16_a_removal_waits_for_every_delivery_that_runs_at_once() {
     }
     assert_eq!(remover.join().unwrap(), 0);
     registry.remove(core, None, keep).unwrap();
+}
+
+#[test]
+fn b_a_removal_that_waits_for_what_does_not_end_gives_up_and_says_what_is_left() {
+    for (with_other, client_ends) in [(false, false), (false, true), (true, true)] {
+        let (core, registry) = (Recorder::default(), registry());
+        let event = registry.add(&core, spec(100, 0, 1)).unwrap();
+        let other = with_other.then(|| registry.add(&core, spec(100, 0, 2)).unwrap());
+        core.cannot_cancel.set((!client_ends).then_some(CancelError::StillRunning));
+        registry.deliver(event.client(), 0, TaskKey(1), |_| {
+            // It does not say that it is the task that delivers, and so waits
+            // for itself.
+            let error = registry.remove(&core, None, event).unwrap_err();
+            let left = (!client_ends).then_some(event.client());
+            assert_eq!(
+                (error, error.errno()),
+                (RemoveError::StillRunning { client: left }, Errno::Busy)
+            );
+            assert!(registry.is_running(&event));
+            assert_eq!(registry.request(&core, &(), &event), Err(RequestError::Removed));
+            Ok::<(), ()>(())
+        });
+        assert!(!registry.is_running(&event));
+        assert_eq!(registry.remove(&core, None, event), Err(RemoveError::Removed));
+        let left = u32::from(with_other);
+        assert_eq!(
+            (registry.occupied_cpus(Leader(100)), registry.owns(event.client())),
+            (left, with_other)
+        );
+        if let Some(other) = other {
+            registry.remove(&core, None, other).unwrap();
+        }
+    }
+}
+
+#[test]
+fn b_a_client_that_does_not_come_to_its_end_is_left_to_be_cancelled() {
+    let (core, registry) = (Recorder::default(), registry());
+    let event = registry.add(&core, spec(100, 0, 1)).unwrap();
+    core.cannot_cancel.set(Some(CancelError::StillRunning));
+    let error = registry.remove(&core, None, event).unwrap_err();
+    assert_eq!(error, RemoveError::NotCancelled(CancelError::StillRunning));
+    assert!(!registry.is_running(&event) && !registry.owns(event.client()));
+    assert_eq!(registry.remove(&core, None, event), Err(RemoveError::Removed));
 }
 
 #[test]

@@ -170,6 +170,31 @@ fn b_a_removal_by_the_task_takes_work_back_only_when_it_is_queued() {
 }
 
 #[test]
+fn b_a_removal_of_work_that_does_not_run_gives_up_and_can_go_on() {
+    struct Stopped;
+    impl TaskWork for Stopped {
+        const MAX_RELAXES: u64 = 10;
+        fn queue(&self) -> Result<(), ScheduleError> {
+            Ok(())
+        }
+        fn unqueue(&self) {}
+        fn is_current(&self) -> bool {
+            false
+        }
+        fn relax(&self) {}
+    }
+    let (event, hold) = (TaskEvent::new(), SwitchHold::new());
+    event.request(&Stopped, &hold).unwrap();
+    for _ in 0..2 {
+        let error = event.remove(&Stopped, &hold).unwrap_err();
+        assert_eq!(error, RemoveError::StillRunning { client: None });
+        assert_eq!(event.request(&Stopped, &hold), Err(RequestError::Removed));
+    }
+    let ran = event.run(&hold, || Ok::<_, ()>(()), |()| Ok::<_, ()>(()));
+    assert_eq!((ran, event.remove(&Stopped, &hold)), (TaskRun::Written, Ok(())));
+}
+
+#[test]
 fn r0_20_a_removal_waits_for_pending_work_and_takes_back_its_own() {
     // By the task itself: it cannot wait for itself.
     let (event, work, hold) = (TaskEvent::new(), Work::default(), SwitchHold::new());
