@@ -16,7 +16,8 @@ use crate::{guest, perf_cmd, sample, sframe_cmd, snapshot_cmd, stack};
 /// Without a subcommand: a sample, which walks the stack of a small program by
 /// each method and shows the results beside the truth.
 #[derive(Debug, Parser)]
-#[command(name = "unwind", version, after_help = AFTER_HELP)]
+#[command(name = "unwind", version)]
+#[command(after_help = EXIT_CODES, after_long_help = format!("{NAMES}\n\n{EXIT_CODES}"))]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -34,17 +35,18 @@ enum Command {
     Sample(sample::Args),
 }
 
-/// How the exit codes of [`Error::exit_code`] are documented to the user, and the escapes
-/// of [`escaped`].
-const AFTER_HELP: &str = "\
+/// How the escapes of [`escaped`] are documented to the user.
+const NAMES: &str = "\
 Names:
   Names of files, sections, functions, threads and events, and whatever else
   comes from outside, are shown without what a terminal would obey or hide:
   newline, carriage return and tab as `\\n`, `\\r` and `\\t`, a backslash as `\\\\`,
   and each byte of control and format characters, of spaces but the plain one, of
   characters without a glyph, and of what is not UTF-8 as `\\xNN`. JSON has the
-  same text.
+  same text.";
 
+/// How the exit codes of [`Error::exit_code`] are documented to the user.
+const EXIT_CODES: &str = "\
 Exit codes:
   0  done
   1  input or output failed, or a table is wrong

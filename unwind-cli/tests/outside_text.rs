@@ -80,6 +80,7 @@ fn c9_a_file_that_is_not_there_is_named_escaped() {
         &["stack", "--core", env!("CARGO_BIN_EXE_unwind"), "--exe"],
         &["stack", "--"],
         &["guest", "--mem", "m", "--qmp"],
+        &["guest", "--mem", "m", "--qmp", "q", "--symbols"],
         &["sframe", "dump"],
         &["sframe", "check"],
         &["sframe", "stat"],

@@ -1,16 +1,18 @@
 //! The files whose code a guest executes, as the user names them.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
-use std::str::FromStr;
 
+use memchr::memmem;
 use object::elf;
 
 use crate::elf::ElfFile;
 use crate::guest::error::GuestError;
 use crate::module::{Module, ModuleError, Modules};
 use crate::target::maps::{Backing, MappedFile, Mapping};
+use crate::untrusted::{escaped, plain};
 
 /// A file, and where it is loaded if not where it was linked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,18 +22,27 @@ pub(crate) struct SymbolFile {
     addr: Option<u64>,
 }
 
-impl FromStr for SymbolFile {
-    type Err = String;
-
+impl SymbolFile {
     /// Reads `FILE` or `FILE@ADDR`, the address in hexadecimal with `0x`.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let Some((path, addr)) = text.rsplit_once("@0x") else {
-            return Ok(Self { path: text.into(), addr: None });
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the address.
+    pub(crate) fn parse<T: AsRef<OsStr>>(argument: T) -> Result<Self, String> {
+        const MARK: &[u8] = b"@0x";
+        let argument = argument.as_ref().as_bytes();
+        let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
+        let Some(at) = memmem::rfind(argument, MARK) else {
+            return Ok(Self { path: path(argument), addr: None });
         };
-        let addr = u64::from_str_radix(addr, 16).map_err(|_| {
-            format!("`0x{addr}` is not an address; give FILE@0x…, or FILE as it is linked")
+        let (name, rest) = argument.split_at_checked(at).unwrap_or((argument, &[]));
+        let digits = rest.strip_prefix(MARK).unwrap_or_default();
+        let addr = plain(digits).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let addr = addr.ok_or_else(|| {
+            let digits = escaped(digits);
+            format!("`0x{digits}` is not an address; give FILE@0x…, or FILE as it is linked")
         })?;
-        Ok(Self { path: path.into(), addr: Some(addr) })
+        Ok(Self { path: path(name), addr: Some(addr) })
     }
 }
 
@@ -119,11 +130,20 @@ mod tests {
     #[test]
     fn the_address_follows_the_last_at_sign() {
         let file = |path: &str, addr| Ok(SymbolFile { path: path.into(), addr });
-        assert_eq!("vmlinux".parse(), file("vmlinux", None));
-        assert_eq!("a@b".parse(), file("a@b", None));
-        assert_eq!("a@b@0x10".parse(), file("a@b", Some(16)));
-        assert_eq!("k@0xffffffff81000000".parse(), file("k", Some(0xffff_ffff_8100_0000)));
-        let error = "k@0xzz".parse::<SymbolFile>().unwrap_err();
+        let parse = SymbolFile::parse::<&str>;
+        assert_eq!(parse("vmlinux"), file("vmlinux", None));
+        assert_eq!(parse("a@b"), file("a@b", None));
+        assert_eq!(parse("a@b@0x10"), file("a@b", Some(16)));
+        assert_eq!(parse("k@0xffffffff81000000"), file("k", Some(0xffff_ffff_8100_0000)));
+        let error = parse("k@0xzz").unwrap_err();
         assert!(error.contains("`0xzz` is not an address"), "{error}");
+    }
+
+    #[test]
+    fn d10_a_file_whose_name_is_not_utf8_can_be_named() {
+        let file = SymbolFile::parse(OsStr::from_bytes(b"k\xff@0x10")).unwrap();
+        assert_eq!((file.path.as_os_str().as_bytes(), file.addr), (&b"k\xff"[..], Some(16)));
+        let error = SymbolFile::parse(OsStr::from_bytes(b"k@0x\xff\x1b")).unwrap_err();
+        assert!(error.contains(r"`0x\xff\x1b` is not an address"), "{error}");
     }
 }

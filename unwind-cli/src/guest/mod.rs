@@ -11,10 +11,13 @@ mod report;
 mod walk;
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
 use crate::counted::counted;
 use crate::error::Error;
@@ -49,7 +52,8 @@ pub(crate) struct Args {
     /// An ELF file whose code the guest executes, kernel or program, for names
     /// and SFrame tables; may be given several times. ADDR is where its first
     /// segment is loaded, hexadecimal with 0x, if not where it was linked for
-    #[arg(long, value_name = "FILE[@ADDR]")]
+    #[arg(long, value_name = "FILE[@ADDR]",
+          value_parser = OsStringValueParser::new().try_map(SymbolFile::parse::<OsString>))]
     symbols: Vec<SymbolFile>,
 
     /// Let the guest run while it is looked at: stacks may change meanwhile

@@ -96,11 +96,11 @@ unwind stack [OPTIONS] --pid <PID>
        unwind stack [OPTIONS] -- <COMMAND>...";
 
 const LONG_HELP: &str = "\
-A process does not notice that it was held, but by the time, and where it waits
-in a system call that Linux does not continue after a stop: epoll_wait, semop,
+A process that was held continues where it was. System calls in which it waits do
+so, too, but for those that Linux ends after any stop: epoll_wait, semop,
 semtimedop, sigwaitinfo and sigtimedwait, and calls on sockets with a time limit
 (SO_RCVTIMEO, SO_SNDTIMEO), fail once with EINTR, as under any debugger; see
-signal(7). All others are continued.
+signal(7).
 
 How a frame was found, in the third column:
   registers  it is what the thread executes
@@ -121,7 +121,7 @@ With --trust-fp such a step counts as right.
 A stack is complete if its last frame is known to be the outermost one and no
 callers may be missing. Frame pointers alone cannot tell.
 
-JSON: one object with
+JSON, with names escaped as `unwind --help` says: one object with
   schema    1; rises when a field changes its meaning or goes
   process, program, method
   threads   a list, each with
