@@ -5,9 +5,7 @@
 
 use core::fmt;
 
-use crate::{
-    Arch, Base, CfaRule, FrameContext, Memory, ReadError, RegRule, Registers, Row, VirtAddr,
-};
+use crate::{Arch, Base, CfaRule, Memory, ReadError, RegRule, Registers, Row, VirtAddr};
 
 /// Why a row could not be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -150,9 +148,6 @@ pub(crate) struct Caller {
     pub(crate) ra_slot: Option<VirtAddr>,
     /// The caller's frame pointer.
     pub(crate) fp: FramePointer,
-    /// The row says that the frame pointer was saved below the stack pointer. It could
-    /// not be read there, and was taken as unchanged.
-    pub(crate) is_fp_assumed: bool,
 }
 
 /// The frame pointer of a frame, or why it is not known. A step can do without it, so
@@ -160,6 +155,9 @@ pub(crate) struct Caller {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FramePointer {
     Known(u64),
+    /// The callee's: a row says that it was saved below the stack pointer, where it could
+    /// not be read.
+    Assumed(u64),
     /// A row says that it cannot be recovered, or the sample does not have it.
     Undefined,
     /// It was saved here, which can never be read.
@@ -187,15 +185,23 @@ impl FramePointer {
     #[inline]
     pub(crate) const fn value(self) -> Option<u64> {
         match self {
-            Self::Known(value) => Some(value),
+            Self::Known(value) | Self::Assumed(value) => Some(value),
             _ => None,
+        }
+    }
+
+    /// The same, taken as unchanged against the row.
+    const fn assumed(self) -> Self {
+        match self {
+            Self::Known(value) => Self::Assumed(value),
+            unknown => unknown,
         }
     }
 
     /// The value, or why a row that needs it as `base` cannot be applied.
     fn get(self, base: Base) -> Result<u64, StepError> {
         Err(match self {
-            Self::Known(value) => return Ok(value),
+            Self::Known(value) | Self::Assumed(value) => return Ok(value),
             Self::Undefined => StepError::UnknownRegister(base),
             Self::Invalid(addr) => StepError::Unreadable { addr, error: ReadError::Invalid },
             Self::NotResident(addr) => {
@@ -219,9 +225,10 @@ impl FramePointer {
 /// One frame, with what its registers are read through.
 pub(crate) struct Stepper<'a, A: Arch, M> {
     pub(crate) arch: &'a A,
-    pub(crate) frame: FrameContext<'a, A::Regs>,
-    /// The frame pointer, with the reason if it is not known.
-    pub(crate) fp: FramePointer,
+    pub(crate) sp: u64,
+    pub(crate) fp: &'a FramePointer,
+    /// All registers, where they are known.
+    pub(crate) registers: Option<&'a A::Regs>,
     pub(crate) stack_end: Option<u64>,
     pub(crate) mem: &'a mut M,
 }
@@ -250,8 +257,8 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         }
         // The CFA and the return address are the caller: it does not take its frame
         // pointer to go there.
-        let (fp, is_fp_assumed) = self.caller_fp(row.fp(), cfa);
-        Ok(Step::Caller(Caller { cfa, ra, ra_slot, fp, is_fp_assumed }))
+        let fp = self.caller_fp(row.fp(), cfa);
+        Ok(Step::Caller(Caller { cfa, ra, ra_slot, fp }))
     }
 
     fn cfa(&mut self, rule: CfaRule) -> Result<u64, StepError> {
@@ -271,7 +278,7 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
     /// its own frame, so one below the stack pointer is something else.
     fn cfa_base(&self, base: Base) -> Result<u64, StepError> {
         let value = self.register(base)?;
-        let sp = self.frame.sp;
+        let sp = self.sp;
         if base == Base::Fp && value < sp {
             return Err(match value {
                 0 => StepError::ZeroFramePointer,
@@ -285,8 +292,8 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
     /// return address on the stack (it is in a register), so there it may also
     /// stand still, which can happen only once in a row.
     fn check_progress(&self, cfa: u64) -> Result<(), StepError> {
-        let sp = self.frame.sp;
-        let may_stand_still = self.frame.registers.is_some();
+        let sp = self.sp;
+        let may_stand_still = self.registers.is_some();
         if cfa > sp || (may_stand_still && cfa == sp) {
             Ok(())
         } else {
@@ -323,32 +330,30 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
     /// pointer keeps none: a row that says so would make up a pc.
     fn check_keeps_return_address(&self, base: Base) -> Result<(), StepError> {
         let is_sp = base == Base::Sp || Some(base) == A::SP.map(Base::Reg);
-        if is_sp || self.is_fp(base) && self.frame.registers.is_none() {
+        if is_sp || self.is_fp(base) && self.registers.is_none() {
             return Err(StepError::BadRule);
         }
         Ok(())
     }
 
-    /// The caller's frame pointer, and whether it was taken as unchanged against the
-    /// rule.
-    fn caller_fp(&mut self, rule: RegRule, cfa: u64) -> (FramePointer, bool) {
+    fn caller_fp(&mut self, rule: RegRule, cfa: u64) -> FramePointer {
         let (value, offset, is_saved) = match rule {
-            RegRule::Same => return (self.fp, false),
-            RegRule::Undefined => return (FramePointer::Undefined, false),
+            RegRule::Same => return *self.fp,
+            RegRule::Undefined => return FramePointer::Undefined,
             RegRule::AtCfa(offset) => (cfa, offset, true),
             RegRule::Cfa(offset) => (cfa, offset, false),
             RegRule::AtReg(base, offset) | RegRule::Reg(base, offset) => {
                 let is_saved = matches!(rule, RegRule::AtReg(..));
                 match self.register(base) {
                     Ok(value) => (value, offset, is_saved),
-                    Err(_) if self.is_fp(base) => return (self.fp, false),
-                    Err(_) => return (FramePointer::NeedsRegister(base), false),
+                    Err(_) if self.is_fp(base) => return *self.fp,
+                    Err(_) => return FramePointer::NeedsRegister(base),
                 }
             }
         };
         match A::WORD.offset(value, offset) {
-            None => (FramePointer::Overflow, false),
-            Some(value) if !is_saved => (FramePointer::Known(value), false),
+            None => FramePointer::Overflow,
+            Some(value) if !is_saved => FramePointer::Known(value),
             Some(at) => self.saved_fp(at),
         }
     }
@@ -361,19 +366,19 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
     /// written there. A function that calls none may also save it below the stack
     /// pointer and change it; so the slot is read where nothing overwrites it, in the
     /// red zone.
-    fn saved_fp(&mut self, at: u64) -> (FramePointer, bool) {
+    fn saved_fp(&mut self, at: u64) -> FramePointer {
         let addr = self.arch.stack_addr(at);
-        let below = self.frame.sp.checked_sub(at).filter(|below| *below != 0);
+        let below = self.sp.checked_sub(at).filter(|below| *below != 0);
         match below {
             // Only registers that are all known can have been restored.
-            Some(below) if self.frame.registers.is_some() => {
+            Some(below) if self.registers.is_some() => {
                 let is_kept = below <= self.arch.red_zone();
                 match is_kept.then(|| self.mem.read_word(addr, A::WORD)) {
-                    Some(Ok(value)) => (FramePointer::Known(value), false),
-                    _ => (self.fp, true),
+                    Some(Ok(value)) => FramePointer::Known(value),
+                    _ => self.fp.assumed(),
                 }
             }
-            _ => (FramePointer::saved(addr, self.mem.read_word(addr, A::WORD)), false),
+            _ => FramePointer::saved(addr, self.mem.read_word(addr, A::WORD)),
         }
     }
 
@@ -386,11 +391,11 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
     fn register(&self, base: Base) -> Result<u64, StepError> {
         let unknown = StepError::UnknownRegister(base);
         match base {
-            Base::Sp => Ok(self.frame.sp),
+            Base::Sp => Ok(self.sp),
             Base::Fp => self.fp.get(base),
-            Base::Reg(reg) if Some(reg) == A::SP => Ok(self.frame.sp),
+            Base::Reg(reg) if Some(reg) == A::SP => Ok(self.sp),
             Base::Reg(reg) if Some(reg) == A::FP => self.fp.get(base),
-            Base::Reg(reg) => self.frame.registers.and_then(|all| all.get(reg)).ok_or(unknown),
+            Base::Reg(reg) => self.registers.and_then(|all| all.get(reg)).ok_or(unknown),
         }
     }
 

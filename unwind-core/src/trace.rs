@@ -51,8 +51,15 @@ impl Provenance {
         Self(bits)
     }
 
+    /// The same of a frame with this pc.
+    #[inline]
+    pub(crate) const fn at(self, pc: FramePc) -> Self {
+        if pc.is_exact() { Self(self.0 | Self::EXACT) } else { self }
+    }
+
+    /// By the fallback after a failure, which may lead past callers.
     pub(crate) const fn with_failure(self) -> Self {
-        Self(self.0 | Self::FAILURE)
+        Self(self.0 | Self::FAILURE | Self::GAP)
     }
 
     pub(crate) const fn with_trampoline(self) -> Self {

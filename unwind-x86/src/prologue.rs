@@ -348,7 +348,8 @@ impl Code<'_> {
                 [0xe9, ..] | [0xff, 0x20..=0x27 | 0x60..=0x67 | 0xa0..=0xa7 | 0xe0..=0xe7, ..]
                     if exit.fp.is_some() || is_torn_down =>
                 {
-                    return exit.row(self.slot()).map(Row::with_guess);
+                    exit.is_guess = true;
+                    return exit.row(self.slot());
                 }
                 _ => code = self.exit_step(&mut exit, code)?,
             }
@@ -454,6 +455,8 @@ struct Exit {
     popped: [i32; 16],
     /// A bit for each register that was.
     is_popped: u16,
+    /// It ends with a jump, which may be one inside the function.
+    is_guess: bool,
 }
 
 /// What the stack pointer is counted from.
@@ -467,7 +470,7 @@ enum Start {
 
 impl Exit {
     const fn from(start: Start, depth: i32, fp: Option<(Base, i32)>) -> Self {
-        Self { start, depth, fp, popped: [0; 16], is_popped: 0 }
+        Self { start, depth, fp, popped: [0; 16], is_popped: 0, is_guess: false }
     }
 
     /// The register that addresses are counted from, if that is what it is.
@@ -515,6 +518,7 @@ impl Exit {
             Some((base, at)) => RegRule::AtReg(base, at),
             None => RegRule::Same,
         };
-        Some(Row::new(cfa, RegRule::AtCfa(slot.checked_neg()?), fp))
+        let row = Row::new(cfa, RegRule::AtCfa(slot.checked_neg()?), fp);
+        Some(if self.is_guess { row.with_guess() } else { row })
     }
 }

@@ -9,7 +9,7 @@ use core::fmt;
 use core::iter::FusedIterator;
 
 use super::{End, Frame, TargetCode, Walker};
-use crate::step::{Caller, FramePointer, Step, Stepper};
+use crate::step::{FramePointer, Step, Stepper};
 use crate::{
     Arch, FrameContext, FramePc, Memory, Origin, Provenance, Registers, Row, RowSource, StepError,
 };
@@ -164,7 +164,7 @@ where
                 Some(cfa)
             }
             Next::Interrupted { sp } => {
-                if found.may_skip()
+                if found.provenance.is_after_gap()
                     && let Some(next) = &mut self.next
                 {
                     next.provenance = next.provenance.with_gap();
@@ -172,23 +172,19 @@ where
                 }
                 Some(sp)
             }
-            Next::Caller { pc, cfa, fp, is_fp_assumed, is_behind_trampoline } => {
-                let mut provenance = Provenance::new(found.origin, pc);
-                if found.after_failure {
-                    provenance = provenance.with_failure();
-                }
-                if found.may_skip() {
-                    provenance = provenance.with_gap();
-                    self.has_gap = true;
-                }
-                if is_fp_assumed {
+            Next::Caller { pc, cfa, mut fp, is_behind_trampoline } => {
+                let mut provenance = found.provenance.at(pc);
+                self.has_gap |= provenance.is_after_gap();
+                if let FramePointer::Assumed(value) = fp {
+                    // The caller has it as it would have any other.
+                    fp = FramePointer::Known(value);
                     provenance = provenance.with_assumed_fp();
                 }
                 if is_behind_trampoline {
                     provenance = provenance.with_trampoline();
                 }
                 self.are_registers_known = false;
-                let is_by_fp = at.is_by_fp || found.origin == Origin::FramePointer;
+                let is_by_fp = at.is_by_fp || provenance.origin() == Origin::FramePointer;
                 self.next = Some(Cursor { pc, sp: cfa, fp, provenance, is_by_fp });
                 Some(cfa)
             }
@@ -204,7 +200,8 @@ where
         let failure = match row {
             Ok(Some(row)) => match self.step(at, row) {
                 Ok(next) => {
-                    return Ok(Found::new(next, row, false));
+                    let provenance = Provenance::of_row(row.origin(), row.is_guess());
+                    return Ok(Found { next, provenance });
                 }
                 Err(error) => End::Step(error),
             },
@@ -233,7 +230,9 @@ where
                 if matches!(failure, End::Table(_)) {
                     self.table_errors = self.table_errors.saturating_add(1);
                 }
-                Ok(Found::new(next, &fallback, covered))
+                let found = Provenance::of_row(fallback.origin(), fallback.is_guess());
+                let provenance = if covered { found.with_failure() } else { found };
+                Ok(Found { next, provenance })
             }
             // What is wrong with the row that covers the pc says more.
             Err(error) if covered && !error.is_not_resident() => Err(failure),
@@ -256,9 +255,9 @@ where
     #[inline(never)]
     fn step_to_caller(&mut self, at: &Cursor, row: &Row) -> Result<Next, StepError> {
         let Walker { arch, code, stack_end, .. } = &mut *self.walker;
-        let frame = at.context(known(&self.registers, self.are_registers_known));
-        let step =
-            Stepper { arch, frame, fp: at.fp, stack_end: *stack_end, mem: self.mem }.step(row)?;
+        let registers = known(&self.registers, self.are_registers_known);
+        let (sp, fp, stack_end) = (at.sp, &at.fp, *stack_end);
+        let step = Stepper { arch, sp, fp, registers, stack_end, mem: self.mem }.step(row)?;
         let caller = match step {
             Step::Outermost => return Ok(Next::Outermost),
             Step::ZeroReturnAddress { cfa } => {
@@ -279,8 +278,7 @@ where
         let pc = real.unwrap_or(saved);
         let pc = if row.is_signal() { FramePc::Exact(pc) } else { FramePc::Return(pc) };
         let is_behind_trampoline = real.is_some();
-        let Caller { cfa, fp, is_fp_assumed, .. } = caller;
-        Ok(Next::Caller { pc, cfa, fp, is_fp_assumed, is_behind_trampoline })
+        Ok(Next::Caller { pc, cfa: caller.cfa, fp: caller.fp, is_behind_trampoline })
     }
 
     /// Makes what a signal interrupted the next frame, and returns its stack
@@ -310,25 +308,12 @@ fn known<R, B: Borrow<R>>(registers: &B, are_known: bool) -> Option<&R> {
     are_known.then(|| registers.borrow())
 }
 
-/// A step that succeeded, and by whose row.
+/// A step that succeeded.
 struct Found {
     next: Next,
-    origin: Origin,
-    /// The row may lead past callers.
-    is_guess: bool,
-    /// Whether the source had a row or an error, and the fallback took over.
-    after_failure: bool,
-}
-
-impl Found {
-    const fn new(next: Next, row: &Row, after_failure: bool) -> Self {
-        Self { next, origin: row.origin(), is_guess: row.is_guess(), after_failure }
-    }
-
-    /// Whether callers may be missing before the next frame.
-    const fn may_skip(&self) -> bool {
-        self.is_guess || self.after_failure
-    }
+    /// Who found the row, whether it may lead past callers, and whether it is the
+    /// fallback's after a failure.
+    provenance: Provenance,
 }
 
 /// Where a step led.
@@ -340,7 +325,6 @@ enum Next {
         cfa: u64,
         /// The caller's frame pointer.
         fp: FramePointer,
-        is_fp_assumed: bool,
         is_behind_trampoline: bool,
     },
     /// To what a signal interrupted, which is the next frame already.
