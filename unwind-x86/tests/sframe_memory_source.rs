@@ -185,3 +185,23 @@ fn rows_say_that_they_come_from_a_table() {
     let origins: Vec<_> = frames.map(|frame| frame.provenance.origin()).collect();
     assert_eq!(origins, [Origin::Registers, Origin::Table]);
 }
+
+#[test]
+fn a1_a_table_in_memory_leads_past_the_pop_of_a_frame_pointer_too() {
+    // The first function at its `ret`: the slot that the row names is below the stack
+    // pointer, where nothing was captured.
+    let bytes = SectionBuilder::amd64(2)
+        .function(Function::new(0x1000, 0x80, vec![Fre::sp(0, &[8, -16])]))
+        .function(Function::new(0x1100, 0x80, vec![Fre::sp(0, &[16])]))
+        .build();
+    let modules = SharedModuleMap::<4>::new();
+    modules.add(&module(bytes.len())).unwrap();
+    let mut target = Target::default().put(TABLE, &bytes).stack(&[0x40_1110, 0, 0]);
+    let mut scratch = SframeScratch::new();
+    let source = SframeMemorySource::new(&modules, &mut scratch);
+    let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
+    let mut frames = walker.frames(X86_64Regs::new(0x40_1010, STACK, 0), &mut target);
+    let found: Vec<_> = frames.by_ref().collect();
+    assert_eq!((found.len(), frames.end()), (2, Some(End::ZeroReturnAddress)));
+    assert!(found[1].provenance.is_fp_assumed() && frames.is_complete());
+}

@@ -321,3 +321,51 @@ fn word_sizes_are_those_of_the_code() {
     assert_eq!((X86_64::WORD, Ia32::WORD), (WordSize::Eight, WordSize::Four));
     assert_eq!(X86_64Regs::new(1, 2, 3).pc(), 1);
 }
+
+/// One row for all code but the outermost function at the given page.
+struct OneRow(Row, u64);
+
+impl<A: Arch> RowSource<A> for OneRow {
+    type Error = Infallible;
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, A::Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        let is_outermost = frame.pc.lookup_addr().get() & !0xfff == self.1;
+        Ok(Some(if is_outermost { Row::outermost() } else { self.0 }))
+    }
+}
+
+/// Whether a walk from the `ret` after `pop rbp`, whose row is `row`, took the register
+/// as unchanged.
+fn takes_register<A: Arch>(arch: A, regs: A::Regs, row: Row, target: &Target) -> bool {
+    let mut target = target.clone();
+    let mut walker = Walker::new(arch, OneRow(row, 0x40_1000));
+    let mut frames = walker.frames(regs, &mut target);
+    let found: Vec<_> = frames.by_ref().collect();
+    assert_eq!((found.len(), frames.end()), (2, Some(End::Outermost)));
+    found[1].provenance.is_fp_assumed()
+}
+
+#[test]
+fn a1_memory_below_the_stack_pointer_is_believed_in_64_bit_user_code_alone() {
+    let wide = Target::default().words(0x7ff8, &[0xdead, 0x40_1010]);
+    let row = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+    let regs = X86_64Regs::new(0x40_0000, 0x8000, 0x9000);
+    for arch in [X86_64::FOUR_LEVEL, X86_64::FIVE_LEVEL] {
+        assert!(!takes_register(arch, regs, row, &wide));
+        assert!(takes_register(arch.without_red_zone(), regs, row, &wide), "a kernel's");
+    }
+    // 128 bytes, and no more.
+    for (slot, is_kept) in [(-0x88, false), (-0x90, true)] {
+        let row = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::AtCfa(slot));
+        let at = 0x8008_u64.checked_add_signed(slot.into()).unwrap();
+        let wide = wide.clone().words(at, &[0x9000]);
+        assert_eq!(takes_register(X86_64::FOUR_LEVEL, regs, row, &wide), is_kept, "{slot}");
+    }
+    let narrow = Target::default().words_32(0x7ffc, &[0xdead, 0x40_1010]);
+    let row = Row::new(CfaRule::sp(4), RegRule::AtCfa(-4), RegRule::AtCfa(-8));
+    let regs = Ia32Regs::new(0x40_0000, 0x8000, 0x9000);
+    assert!(takes_register(Ia32::FLAT, regs, row, &narrow), "i386 has no red zone");
+}
