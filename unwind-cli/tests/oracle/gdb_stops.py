@@ -13,12 +13,12 @@ Runs inside gdb. UNWIND_ORACLE_JOB names a file with a JSON object:
     pid      (live) the process to look at
     head     (live) how many seconds of CPU time it runs before the first stop
     gap      (live) the most seconds to let it run between two stops
-    eu_stack (live) the program `eu-stack`
+    eu_stack the program `eu-stack`
 
 A stop has its phase and number, the threads with their frames as gdb finds them
-(pc, stack pointer, name, object), the output of `unwind` for each method, and of
-a live process what `eu-stack` finds: by thread, the pcs of its frames. The object is the path of the mapping with the pc; none where that is not
-a file's.
+(pc, stack pointer, name, object), the output of `unwind` for each method, and
+what `eu-stack` finds: by thread, the pcs of its frames. The object is the path of
+the mapping with the pc; none where that is not a file's.
 """
 
 import json
@@ -133,10 +133,10 @@ def unwind(job, target):
     return said
 
 
-def eu_stack(job):
+def eu_stack(job, target):
     """The pcs of the frames of each thread as elfutils finds them."""
     done = subprocess.run(
-        [job["eu_stack"], "-q", "-n", "0", "-p", str(job["pid"])],
+        [job["eu_stack"], "-q", "-n", "0", *target],
         capture_output=True,
         text=True,
     )
@@ -157,7 +157,7 @@ class Stops:
         self.job = job
         self.file = open(job["out"], "w", encoding="utf-8")
 
-    def write(self, phase, number, said_by_gdb, said_by_unwind, said_by_eu_stack=None):
+    def write(self, phase, number, said_by_gdb, said_by_unwind, said_by_eu_stack):
         stop = {
             "phase": phase,
             "number": number,
@@ -173,7 +173,8 @@ class Stops:
         core = os.path.join(self.job["scratch"], "core")
         command(f"gcore {core}")
         target = ["--core", core, "--exe", self.job["program"]]
-        self.write(phase, number, threads(), unwind(self.job, target))
+        said_by_eu_stack = eu_stack(self.job, ["--core", core, "-e", self.job["program"]])
+        self.write(phase, number, threads(), unwind(self.job, target), said_by_eu_stack)
         os.unlink(core)
 
 
@@ -281,7 +282,7 @@ def run_live(job):
         wait_until_stopped(pid)
         said_by_unwind = unwind(job, ["--pid", str(pid)])
         wait_until_stopped(pid)
-        said_by_eu_stack = eu_stack(job)
+        said_by_eu_stack = eu_stack(job, ["-p", str(pid)])
         wait_until_stopped(pid)
         command(f"attach {pid}")
         said_by_gdb = threads()

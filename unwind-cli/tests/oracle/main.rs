@@ -18,6 +18,8 @@
     reason = "tests"
 )]
 
+mod claims;
+mod sources;
 mod stops;
 #[path = "../support/mod.rs"]
 mod support;
@@ -25,10 +27,12 @@ mod tally;
 
 use std::env;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use claims::Claims;
 use serde_json::json;
+use sources::{CPLUSPLUS, CPLUSPLUS_PART, RUST, RUST_PART, long_source};
 use stops::{GdbFrame, GdbThread, Stop, UnwindReport};
 use support::{FRAME_POINTERS, FRAME_POINTERS_32, SFRAME, Target, compile, scratch};
 use tally::{Comparison, Tally, compare};
@@ -53,7 +57,7 @@ fn show(title: &str, tally: &Tally) {
 }
 
 /// Stops a program after random numbers of single steps.
-fn step(gdb: &Path, scratch: &Path, program: &Path, methods: &[&str]) -> Vec<Stop> {
+fn step(witnesses: &Witnesses, scratch: &Path, program: &Path, methods: &[&str]) -> Vec<Stop> {
     let stops = stops_wanted();
     // Start-up is many thousand steps, too many for each test run.
     let startup = if stops < 100 { 0 } else { stops / 10 };
@@ -62,8 +66,21 @@ fn step(gdb: &Path, scratch: &Path, program: &Path, methods: &[&str]) -> Vec<Sto
         "methods": methods,
         "seed": seed(),
         "phases": { "start-up": startup, "main": stops, "exit": stops / 10 },
+        "eu_stack": witnesses.eu_stack.to_str(),
     });
-    stops::run(gdb, scratch, job)
+    stops::run(&witnesses.gdb, scratch, job)
+}
+
+/// The programs that `unwind` is held against.
+struct Witnesses {
+    gdb: PathBuf,
+    eu_stack: PathBuf,
+}
+
+impl Witnesses {
+    fn find() -> Option<Self> {
+        Some(Self { gdb: testdata::tool("gdb")?, eu_stack: testdata::tool("eu-stack")? })
+    }
 }
 
 /// Compares what was found of a stop with one thread.
@@ -85,8 +102,8 @@ fn main_frame(gdb: &GdbThread) -> Option<usize> {
 /// own code has to be right from the innermost frame to `main`.
 #[test]
 fn stops_between_any_two_instructions_of_a_program_with_tables_agree_with_gdb() {
-    let Some(gdb) = testdata::tool("gdb") else { return };
-    let mut tally = Tally::default();
+    let Some(witnesses) = Witnesses::find() else { return };
+    let (mut tally, mut claims) = (Tally::default(), Claims::default());
     for version in ["v1", "v2", "v3"] {
         for name in ["drap", "recur"] {
             let program = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -100,8 +117,9 @@ fn stops_between_any_two_instructions_of_a_program_with_tables_agree_with_gdb() 
                 continue;
             }
             let scratch = scratch(&format!("oracle-{name}-{version}"));
-            let stops = step(&gdb, &scratch, &program, &["sframe", "auto"]);
+            let stops = step(&witnesses, &scratch, &program, &["sframe", "auto"]);
             let methods = ["sframe", "auto"];
+            add_claims(&mut claims, &title, &stops);
             add_steps(&mut tally, &title, &program, &stops, &methods, |gdb, main| {
                 let names = gdb.frames[..main].iter().filter_map(|frame| frame.name.as_deref());
                 if version != "v3" && names.into_iter().any(|name| name == LEFT_OUT) {
@@ -117,6 +135,34 @@ fn stops_between_any_two_instructions_of_a_program_with_tables_agree_with_gdb() 
     tally.assert_equal("own code", stops_wanted() * 3 / 4);
     tally.assert_short("left-out function", "sframe");
     tally.assert_not_differing("left-out function");
+    check_claims(&claims);
+}
+
+/// Counts what is claimed of each stack.
+fn add_claims(claims: &mut Claims, title: &str, stops: &[Stop]) {
+    for stop in stops {
+        for (method, report) in &stop.unwind {
+            for unwind in &report.threads {
+                let is_it = |gdb: &&GdbThread| gdb.thread == unwind.thread || is_only(stop, report);
+                let Some(gdb) = stop.threads.iter().find(is_it) else { continue };
+                let what = format!("{} {} thread {}", stop.phase, stop.number, unwind.thread);
+                let elfutils = stop.elfutils(gdb.thread);
+                claims.add(title, method, &what, unwind, gdb, elfutils);
+            }
+        }
+    }
+}
+
+/// Whether both see one thread: in a core file it may have another number.
+fn is_only(stop: &Stop, report: &UnwindReport) -> bool {
+    stop.threads.len() == 1 && report.threads.len() == 1
+}
+
+/// Shows what is claimed, and checks that it is so.
+fn check_claims(claims: &Claims) {
+    let text = format!("\nStacks that say that they are complete, seed {}:\n{claims}\n", seed());
+    std::io::stderr().write_all(text.as_bytes()).unwrap();
+    claims.assert_true();
 }
 
 /// Counts stops of a program with one thread. `class` sorts those in its own
@@ -157,11 +203,12 @@ const LEFT_OUT: &str = "align128_alloca";
 /// Code that keeps a frame pointer: every stop outside of the leaves that have
 /// no frame has to be right from the innermost frame to `main`.
 fn check_frame_pointers(title: &str, flags: &[&str]) {
-    let Some(gdb) = testdata::tool("gdb") else { return };
+    let Some(witnesses) = Witnesses::find() else { return };
     let Some(program) = compile(&format!("oracle-{title}"), "shapes.c", flags) else { return };
     let directory = scratch(&format!("oracle-{title}-steps"));
-    let stops = step(&gdb, &directory, &program, &["fp", "auto"]);
-    let mut tally = Tally::default();
+    let stops = step(&witnesses, &directory, &program, &["fp", "auto"]);
+    let (mut tally, mut claims) = (Tally::default(), Claims::default());
+    add_claims(&mut claims, title, &stops);
     add_steps(&mut tally, title, &program, &stops, &["fp", "auto"], |gdb, _| {
         let name = gdb.frames[0].name.as_deref().unwrap_or("?");
         if name.starts_with("frameless_") || name.starts_with("__x86.get_pc_thunk") {
@@ -173,6 +220,66 @@ fn check_frame_pointers(title: &str, flags: &[&str]) {
     show("Stops after random numbers of single steps", &tally);
     // Some are in a frameless leaf.
     tally.assert_equal("own code", stops_wanted() * 3 / 4);
+    check_claims(&claims);
+}
+
+/// Code that is mostly entries and exits: every stop in it has to be right where
+/// there is call frame information, and no stack may say that it is complete and
+/// lack a frame.
+fn check_epilogues(title: &str, compiler: &[&str], has_tables: bool) {
+    let Some(witnesses) = Witnesses::find() else { return };
+    let name = format!("oracle-{title}");
+    let source = program_source("epilogues.c");
+    let program = match compiler {
+        ["musl-gcc", flags @ ..] => {
+            let Some(musl) = testdata::tool("musl-gcc") else { return };
+            let program = scratch(&name).join("program");
+            let done = Command::new(musl).args(flags).arg(source).arg("-o").arg(&program).status();
+            assert!(done.unwrap().success(), "{title}");
+            program
+        }
+        flags => match compile(&name, "epilogues.c", flags) {
+            Some(program) => program,
+            None => return,
+        },
+    };
+    let directory = scratch(&format!("{name}-steps"));
+    let stops = step(&witnesses, &directory, &program, &["auto", "fp"]);
+    let (mut tally, mut claims) = (Tally::default(), Claims::default());
+    add_claims(&mut claims, title, &stops);
+    let class = if has_tables { "own code" } else { "without tables" };
+    add_steps(&mut tally, title, &program, &stops, &["auto"], |_, _| class);
+    show("Stops after random numbers of single steps", &tally);
+    check_claims(&claims);
+    if has_tables {
+        tally.assert_equal(class, stops_wanted() / 2);
+    }
+}
+
+#[test]
+fn stops_in_entries_and_exits_agree_with_gdb() {
+    check_epilogues("epilogues64", &["-O2", "-fomit-frame-pointer"], true);
+}
+
+#[test]
+fn stops_in_entries_and_exits_of_code_with_frame_pointers_agree_with_gdb() {
+    check_epilogues("epilogues64-fp", &["-O2", "-fno-omit-frame-pointer"], true);
+}
+
+#[test]
+fn stops_in_32_bit_code_without_frame_pointers_claim_no_more_than_they_found() {
+    check_epilogues("epilogues32", &["-m32", "-O2", "-fomit-frame-pointer"], false);
+}
+
+#[test]
+fn stops_in_32_bit_code_with_frame_pointers_claim_no_more_than_they_found() {
+    check_epilogues("epilogues32-fp", &["-m32", "-O2", "-fno-omit-frame-pointer"], false);
+}
+
+#[test]
+fn stops_in_code_of_another_c_library_claim_no_more_than_they_found() {
+    check_epilogues("epilogues-musl", &["musl-gcc", "-O2", "-static"], false);
+    check_epilogues("epilogues-musl-fp", &["musl-gcc", "-O2", "-fno-omit-frame-pointer"], false);
 }
 
 #[test]
@@ -195,21 +302,20 @@ struct Live<'a> {
     gap: f64,
     /// Code of its files without a symbol was made at run time.
     generates_code: bool,
+    /// Without tables: all that is asked for is that no more is claimed than found.
+    claims_only: bool,
 }
 
 impl<'a> Live<'a> {
     const fn new(title: &'a str) -> Self {
-        Self { title, head: 0.0, gap: 0.05, generates_code: false }
+        Self { title, head: 0.0, gap: 0.05, generates_code: false, claims_only: false }
     }
 
     /// Stops the process again and again, and holds the stacks of all its
     /// threads against those that gdb and elfutils agree on, from the innermost
     /// to the outermost frame.
     fn check(&self, command: &mut Command, methods: &[&str]) {
-        let (Some(gdb), Some(eu_stack)) = (testdata::tool("gdb"), testdata::tool("eu-stack"))
-        else {
-            return;
-        };
+        let Some(witnesses) = Witnesses::find() else { return };
         let title = self.title;
         let target = Target::start_command(command);
         let job = json!({
@@ -219,17 +325,22 @@ impl<'a> Live<'a> {
             "stops": stops_wanted().div_ceil(4),
             "head": self.head,
             "gap": self.gap,
-            "eu_stack": eu_stack.to_str(),
+            "eu_stack": witnesses.eu_stack.to_str(),
         });
-        let stops = stops::run(&gdb, &scratch(&format!("oracle-live-{title}")), job);
+        let stops = stops::run(&witnesses.gdb, &scratch(&format!("oracle-live-{title}")), job);
         assert!(!target.status("State").starts_with('Z'), "{title} has ended");
-        let mut tally = Tally::default();
+        let (mut tally, mut claims) = (Tally::default(), Claims::default());
+        add_claims(&mut claims, title, &stops);
         for stop in &stops {
             for method in methods {
                 self.add(&mut tally, stop, method);
             }
         }
         show("Stops of a live process", &tally);
+        check_claims(&claims);
+        if self.claims_only {
+            return;
+        }
         for class in [COMPILED, GENERATED, DISPUTED] {
             tally.assert_not_differing(class);
         }
@@ -248,8 +359,7 @@ impl<'a> Live<'a> {
             let what = format!("stop {} thread {}", stop.number, gdb.thread);
             let unwind = threads.iter().find(|unwind| unwind.thread == gdb.thread);
             let unwind = unwind.unwrap_or_else(|| panic!("{title}, {what} is missing"));
-            let elfutils = stop.eu_stack.as_ref().and_then(|threads| threads.get(&gdb.thread));
-            let elfutils = elfutils.map_or(&[][..], Vec::as_slice);
+            let elfutils = stop.elfutils(gdb.thread);
             let agreed = gdb.frames.iter().zip(elfutils).take_while(|(f, pc)| f.pc == **pc).count();
             // Above code without `.eh_frame` gdb has to guess.
             let guess = gdb.frames.iter().position(|frame| self.has_no_eh_frame(frame));
@@ -337,65 +447,6 @@ fn then_exec(program: &str) -> Command {
     command
 }
 
-/// A source that keeps a compiler busy: `part` so many times, with a number for
-/// `@`.
-fn long_source(start: &str, part: &str, count: u32) -> String {
-    let parts = (0..count).map(|number| part.replace('@', &number.to_string()));
-    [start.to_owned()].into_iter().chain(parts).collect()
-}
-
-const CPLUSPLUS: &str = r#"
-#include <algorithm>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-template <int N> struct Item {
-    int words[N % 7 + 1];
-    bool operator<(const Item &other) const { return words[0] < other.words[0]; }
-};
-template <int N> long work(const std::vector<int> &values) {
-    std::map<std::string, std::vector<Item<N>>> groups;
-    for (int value : values) {
-        Item<N> item{};
-        item.words[0] = value * N;
-        groups[std::to_string(value % (N + 2))].push_back(item);
-    }
-    long sum = 0;
-    for (auto &group : groups) {
-        std::sort(group.second.begin(), group.second.end());
-        for (auto &item : group.second) sum += item.words[0] ^ N;
-    }
-    return sum + std::make_shared<Item<N>>()->words[0];
-}
-"#;
-
-const CPLUSPLUS_PART: &str = "template long work<@>(const std::vector<int> &);\n";
-
-const RUST: &str = "
-use std::collections::{BTreeMap, HashMap};
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Item<const N: usize> {
-    Words([u32; N]),
-    Text(String),
-    Node { bytes: Vec<u8>, next: Option<Box<Item<N>>> },
-}
-pub fn work<const N: usize>(items: &[Item<N>]) -> BTreeMap<String, Vec<Item<N>>> {
-    let mut counts: HashMap<&Item<N>, usize> = HashMap::new();
-    for item in items { *counts.entry(item).or_insert(N) += 1; }
-    let mut groups: BTreeMap<String, Vec<Item<N>>> = BTreeMap::new();
-    for (item, count) in counts {
-        groups.entry(format!(\"{item:?}{count}\")).or_default().push(item.clone());
-    }
-    for group in groups.values_mut() { group.sort_by(|a, b| b.cmp(a)); group.dedup(); }
-    groups
-}
-";
-
-const RUST_PART: &str = "
-pub fn work@(items: &[Item<@>]) -> BTreeMap<String, Vec<Item<@>>> { work(items) }
-";
-
 #[test]
 fn twenty_threads_with_frame_pointers_have_no_frame_that_gdb_contradicts() {
     let source = "twenty_threads.c";
@@ -408,6 +459,41 @@ fn twenty_threads_with_tables_have_no_frame_that_gdb_contradicts() {
     let source = "twenty_threads.c";
     let Some(program) = compile("oracle-threads-sframe", source, SFRAME) else { return };
     Live::new("20 threads, sframe").check(&mut Command::new(program), &METHODS_BY_CFI);
+}
+
+/// A program of epilogues that runs while it is looked at.
+fn check_live_epilogues(title: &str, flags: &[&str], claims_only: bool) {
+    let name = format!("oracle-program-{title}");
+    let Some(program) = compile(&name, "epilogues.c", flags) else { return };
+    let live = Live { claims_only, ..Live::new(title) };
+    live.check(Command::new(program).arg("for-ever"), &["auto"]);
+}
+
+#[test]
+fn a_live_program_of_entries_and_exits_has_the_stacks_that_gdb_and_elfutils_find() {
+    check_live_epilogues("epilogues64", &["-O2", "-fomit-frame-pointer"], false);
+}
+
+#[test]
+fn a_live_32_bit_program_claims_no_more_than_it_found() {
+    check_live_epilogues("epilogues32", &["-m32", "-O2", "-fomit-frame-pointer"], true);
+}
+
+#[test]
+fn a_live_go_program_claims_no_more_than_it_found() {
+    let Some(go) = testdata::tool("go") else { return };
+    let directory = scratch("oracle-source-go");
+    let program = directory.join("program");
+    let done = Command::new(go)
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg(program_source("busy.go"))
+        .env("GOCACHE", directory.join("cache"))
+        .env("GO111MODULE", "off")
+        .status();
+    assert!(done.unwrap().success(), "go build");
+    let live = Live { claims_only: true, ..Live::new("go") };
+    live.check(&mut Command::new(program), &["auto", "fp"]);
 }
 
 fn program_source(name: &str) -> String {

@@ -17,9 +17,16 @@ pub struct Stop {
     pub threads: Vec<GdbThread>,
     /// By method.
     pub unwind: BTreeMap<String, UnwindReport>,
-    /// Of a live process: the pcs of the frames of each thread, innermost first,
-    /// as elfutils finds them.
-    pub eu_stack: Option<BTreeMap<i64, Vec<u64>>>,
+    /// The pcs of the frames of each thread, innermost first, as elfutils finds
+    /// them.
+    pub eu_stack: BTreeMap<i64, Vec<u64>>,
+}
+
+impl Stop {
+    /// What elfutils finds of a thread; nothing if it does not find the thread.
+    pub fn elfutils(&self, thread: i64) -> &[u64] {
+        self.eu_stack.get(&thread).map_or(&[], Vec::as_slice)
+    }
 }
 
 #[derive(Debug, Deserialize)]

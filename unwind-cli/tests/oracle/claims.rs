@@ -1,0 +1,103 @@
+//! Stacks that `unwind` says are complete, held against each witness alone.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::stops::{GdbThread, UnwindThread};
+
+/// What the walks of one program by one method claimed.
+#[derive(Clone, Debug, Default)]
+struct Count {
+    stacks: u32,
+    complete: u32,
+    /// Complete by their own word, though gdb, eu-stack or both have a frame that
+    /// they lack: what and where first.
+    lacking: BTreeMap<&'static str, (u32, String)>,
+}
+
+/// By program and method.
+#[derive(Clone, Debug, Default)]
+pub struct Claims(BTreeMap<(String, String), Count>);
+
+impl Claims {
+    /// Counts one stack. `elfutils` is empty where eu-stack has nothing to say.
+    pub fn add(
+        &mut self,
+        title: &str,
+        method: &str,
+        what: &str,
+        unwind: &UnwindThread,
+        gdb: &GdbThread,
+        elfutils: &[u64],
+    ) {
+        let count = self.0.entry((title.to_owned(), method.to_owned())).or_default();
+        count.stacks += 1;
+        if !unwind.end.complete {
+            return;
+        }
+        count.complete += 1;
+        let ours: Vec<u64> = unwind.frames.iter().map(|frame| frame.pc).collect();
+        let gdbs: Vec<u64> = gdb.frames.iter().map(|frame| frame.pc).collect();
+        let missing = |of: &[u64]| first_missing(of, &ours);
+        let (who, at, theirs) = match (missing(&gdbs), missing(elfutils)) {
+            (None, None) => return,
+            (Some(at), None) => ("gdb", at, &*gdbs),
+            (None, Some(at)) => ("eu-stack", at, elfutils),
+            (Some(at), Some(_)) => ("gdb and eu-stack", at, &*gdbs),
+        };
+        let text = || {
+            let name = gdb.frames.get(at).and_then(|frame| frame.name.as_deref()).unwrap_or("?");
+            format!(
+                "{what}: #{at} is {:#x} {name}; {ours:x?} where there are {theirs:x?}",
+                theirs[at]
+            )
+        };
+        count.lacking.entry(who).or_insert_with(|| (0, text())).0 += 1;
+    }
+
+    /// Checks that no stack says that it is complete and lacks a frame.
+    ///
+    /// # Panics
+    ///
+    /// If one does, or there is none.
+    pub fn assert_true(&self) {
+        assert!(self.0.values().any(|count| count.stacks > 0), "no stack was looked at");
+        for (key, Count { lacking, .. }) in &self.0 {
+            assert!(lacking.is_empty(), "{key:?}: {lacking:#?}");
+        }
+    }
+}
+
+/// The number of the first frame of `theirs` that is not among `ours`, in the same
+/// order.
+fn first_missing(theirs: &[u64], ours: &[u64]) -> Option<usize> {
+    let mut rest = ours.iter();
+    theirs.iter().position(|pc| !rest.any(|our| our == pc))
+}
+
+impl fmt::Display for Claims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for ((title, method), Count { stacks, complete, lacking }) in &self.0 {
+            let lack: u32 = lacking.values().map(|(count, _)| count).sum();
+            writeln!(
+                f,
+                "{title}, {method}: {stacks} stacks, {complete} say complete, {lack} of them lack \
+                 a frame"
+            )?;
+            for (who, (count, first)) in lacking {
+                writeln!(f, "    {count} that {who} has, first: {first}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_frame_that_a_witness_has_is_missed_wherever_it_is() {
+    assert_eq!(first_missing(&[1, 2, 2, 3], &[1, 2, 2, 3]), None);
+    assert_eq!(first_missing(&[1, 2, 2, 3], &[1, 2, 3]), Some(2));
+    assert_eq!(first_missing(&[1, 2, 3], &[1, 2]), Some(2));
+    assert_eq!(first_missing(&[1, 3], &[1, 2, 3, 4]), None);
+    assert_eq!(first_missing(&[], &[1]), None);
+    assert_eq!(first_missing(&[2, 1], &[1, 2]), Some(1));
+}
