@@ -96,15 +96,11 @@ impl Code {
         self.section_of(addr).map_or(addr, |(_, start)| addr.wrapping_sub(start))
     }
 
-    /// The addresses that an offset may mean: in an object, one in each section that
-    /// has it.
-    pub(crate) fn addresses(&self, offset: u64) -> Vec<u64> {
-        if !self.is_object {
-            return vec![offset];
-        }
+    /// The address of an offset in the first section of an object that is so long.
+    pub(crate) fn address(&self, offset: u64) -> Option<u64> {
         let len = |part: &Part| part.range.end.saturating_sub(part.range.start);
-        let parts = self.parts.iter().filter(|part| offset < len(part));
-        parts.map(|part| part.range.start.saturating_add(offset)).collect()
+        let part = self.parts.iter().find(|part| offset < len(part))?;
+        Some(part.range.start.saturating_add(offset))
     }
 
     /// Where the section of an object with this name starts.

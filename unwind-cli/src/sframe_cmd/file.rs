@@ -84,6 +84,22 @@ impl<'a> SframeFile<'a> {
         }
     }
 
+    /// Where the functions of an object are that have the code at an offset in their
+    /// sections.
+    pub(crate) fn addresses_of(&self, offset: u64) -> Vec<u64> {
+        let tables = self.sections.iter().flat_map(|section| section.tables().tables().flatten());
+        let ranges = tables
+            .flat_map(|table| (0..table.header().num_fdes).filter_map(move |i| table.range(i)));
+        let addresses = ranges.filter_map(|range| {
+            let addr = range.start.wrapping_sub(self.code.offset(range.start)).wrapping_add(offset);
+            range.contains(addr).then_some(addr)
+        });
+        let mut addresses: Vec<_> = addresses.collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses
+    }
+
     /// The code section of an object that holds a function.
     pub(crate) fn code_section(&self, start: u64) -> Option<&Untrusted> {
         self.code.section_of(start).map(|(name, _)| name)

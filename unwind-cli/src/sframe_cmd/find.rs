@@ -47,7 +47,7 @@ A line has the address, the function that covers it (name, start and size), the
 row (where it begins in the function) and what the row says: how the caller's
 stack pointer (CFA), return address (RA) and frame pointer (FP) are found;
 `*(...)` is loaded from memory. A name may be that of several functions, of which
-each has a line. Of an archive, members are shown that have an answer.
+each has a line, the first 64. Of an archive, members are shown that have an answer.
 
 JSON: one object, of an archive one for each member with an answer, with
   schema        1; rises when a field changes its meaning or goes
@@ -68,6 +68,10 @@ JSON: one object, of an archive one for each member with an answer, with
 /// goes.
 const SCHEMA: u32 = 1;
 
+/// The most answers to a question. Each is a search through a table that may not be
+/// sorted.
+const MAX_ANSWERS: usize = 64;
+
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Question {
@@ -83,10 +87,18 @@ impl Question {
         Ok(Self::Symbol(text.into()))
     }
 
-    /// The addresses that are meant.
+    /// The addresses that are meant. An offset in an object is meant in each function
+    /// that has it.
     fn addresses(&self, file: &SframeFile<'_>, names: &Names<'_>) -> Vec<u64> {
         let symbol = match self {
-            Self::Addr(addr) => return file.code.addresses(*addr),
+            Self::Addr(offset) if file.starts == Starts::Object => {
+                let mut found = file.addresses_of(*offset);
+                if found.is_empty() {
+                    found.extend(file.code.address(*offset));
+                }
+                return found;
+            }
+            Self::Addr(addr) => return vec![*addr],
             Self::Symbol(symbol) => symbol.as_bytes(),
         };
         let named = |name: &[u8]| {
@@ -167,17 +179,16 @@ fn find(
     let names = file.names();
     let mut answers = Vec::new();
     for (question, is_answered) in args.questions.iter().zip(answered) {
-        let addresses = question.addresses(&file, &names);
+        let mut addresses = question.addresses(&file, &names);
+        if let Some(more) = addresses.len().checked_sub(MAX_ANSWERS).filter(|&more| more != 0) {
+            // With standard error gone there is no one left to tell.
+            let _ = writeln!(io::stderr(), "unwind: {question}: {more} more are not shown");
+            addresses.truncate(MAX_ANSWERS);
+        }
         let mut all: Vec<_> =
             addresses.iter().map(|&addr| Answer::new(&file, &names, question, addr)).collect();
-        // An offset in an object, or a member of an archive, is of one of them.
-        if (all.len() > 1 && matches!(question, Question::Addr(_))) || image.is_one_of_many {
-            let some = all.iter().any(|answer| answer.function.is_some());
-            if some || image.is_one_of_many {
-                all.retain(|answer| answer.function.is_some());
-            } else {
-                all.truncate(1);
-            }
+        if image.is_one_of_many {
+            all.retain(|answer| answer.function.is_some());
         }
         if all.is_empty() && !image.is_one_of_many {
             all.push(Answer::absent(&file, question));

@@ -18,3 +18,4 @@
 mod support;
 
 mod elf;
+mod sframe;
