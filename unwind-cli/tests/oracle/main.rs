@@ -252,7 +252,8 @@ fn check_epilogues(title: &str, compiler: &[&str], has_tables: bool) {
     show("Stops after random numbers of single steps", &tally);
     check_claims(&claims);
     if has_tables {
-        tally.assert_equal(class, stops_wanted() / 2);
+        // The others are in the C library, most of them in its sort.
+        tally.assert_equal(class, stops_wanted() / 4);
     }
 }
 
