@@ -22,7 +22,7 @@ use std::process::Command;
 use std::thread;
 
 use serde_json::json;
-use testdata::{ElfBuilder, ElfSection, perf_file};
+use testdata::{ElfBuilder, ElfSection, perf_file, tool};
 
 use support::*;
 
@@ -268,6 +268,54 @@ fn c9_names_of_sections_are_shown_escaped() {
     fs::copy(&file, &plain).unwrap();
     names([os("sframe"), os("dump"), plain.clone().into()]);
     names([os("sframe"), os("dump"), os("--json"), plain.into()]);
+}
+
+#[test]
+fn c9_names_of_functions_and_archive_members_are_shown_escaped_beside_tables() {
+    let Some(program) = compile("c9_functions", "echo.c", SFRAME) else { return };
+    let hostile = program.with_file_name("hostile");
+    fs::copy(&program, &hostile).unwrap();
+    patch(&hostile, b"\0descend\0", b"\0\x1b]0;x\x07\n\0");
+    patch(&hostile, b"\0receive\0", b"\0_Zr\x9b\xff\x0b\x7f\0");
+    let [first, second] = [r"\x1b]0;x\x07\n", r"_Zr\x9b\xff\x0b\x7f"];
+    let symbol = |name: &[u8]| OsString::from_vec(name.into());
+    let mut commands = vec![
+        vec![os("sframe"), os("dump"), hostile.clone().into()],
+        vec![os("sframe"), os("dump"), os("--json"), hostile.clone().into()],
+        vec![os("sframe"), os("diff"), program.clone().into(), hostile.clone().into()],
+        vec![os("sframe"), os("diff"), os("--json"), program.into(), hostile.clone().into()],
+    ];
+    for more in [None, Some("--json")] {
+        let names = [symbol(b"\x1b]0;x\x07\n"), symbol(b"_Zr\x9b\xff\x0b\x7f")];
+        let start = ["sframe", "find"].into_iter().chain(more).map(os);
+        commands.push(start.chain([hostile.clone().into()]).chain(names).collect());
+    }
+    for command in commands {
+        let text = printed(&mut unwind(&command)).replace(r"\\", r"\");
+        assert!(text.contains(first) && text.contains(second), "{command:?}: {text}");
+    }
+    let absent = [os("sframe"), os("find"), hostile.clone().into(), symbol(b"\x1b[m")];
+    assert!(printed(&mut unwind(absent)).contains(r"\x1b[m"));
+
+    let Some(ar) = tool("ar") else { return };
+    // A newline ends the name of a member.
+    let member = hostile.with_file_name(OsStr::from_bytes(b"m\x1b]0;x\x07\xe2\x80\xae\xff.o"));
+    fs::copy(&hostile, &member).unwrap();
+    let archive = hostile.with_file_name("archive.a");
+    assert!(Command::new(ar).arg("rc").arg(&archive).arg(&member).status().unwrap().success());
+    for before in [
+        &["dump"][..],
+        &["dump", "--json"],
+        &["check"],
+        &["check", "--json"],
+        &["stat"],
+        &["stat", "--json"],
+    ] {
+        let arguments = [os("sframe")].into_iter().chain(before.iter().map(|text| os(text)));
+        let text = printed(&mut unwind(arguments.chain([archive.clone().into()])));
+        let text = text.replace(r"\\", r"\");
+        assert!(text.contains(r"m\x1b]0;x\x07\xe2\x80\xae\xff.o"), "{before:?}: {text}");
+    }
 }
 
 #[test]

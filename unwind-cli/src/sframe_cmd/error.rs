@@ -56,7 +56,12 @@ pub(crate) enum SframeError {
         exit_code: u8,
     },
     /// Two tables do not say the same.
-    #[error("{} and {} differ in {count} functions", escaped(old), escaped(new))]
+    #[error(
+        "{} and {} differ in {}",
+        escaped(old),
+        escaped(new),
+        counted(*count, "function", "functions")
+    )]
     Differ {
         /// The first file.
         old: PathBuf,
@@ -199,5 +204,18 @@ fn instead_of_section(has_frames: bool) -> &'static str {
              sframe check --built v3` checks"
         }
         false => "assemble it with `-Wa,--gsframe` to have one",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d9_one_function_is_not_called_functions() {
+        let differ =
+            |count| SframeError::Differ { old: "a".into(), new: "b".into(), count }.to_string();
+        assert_eq!(differ(1), "a and b differ in 1 function");
+        assert_eq!(differ(2), "a and b differ in 2 functions");
     }
 }

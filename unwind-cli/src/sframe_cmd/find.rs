@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use serde::Serialize;
 use sframe::{FuncRange, Sections};
 
@@ -34,7 +35,8 @@ pub(crate) struct Args {
 
     /// Addresses, hexadecimal behind 0x or decimal; or names: of a function, or of an
     /// object's code section, with an offset or not: `main`, `main+0x10`, `.text+16`
-    #[arg(value_name = "ADDR|SYMBOL", required = true, value_parser = Question::parse)]
+    #[arg(value_name = "ADDR|SYMBOL", required = true, 
+          value_parser = OsStringValueParser::new().try_map(Question::parse::<OsString>))]
     questions: Vec<Question>,
 
     /// Print one JSON object instead of text; `--help` describes it
@@ -80,11 +82,13 @@ enum Question {
 }
 
 impl Question {
-    fn parse(text: &str) -> Result<Self, String> {
-        if text.starts_with(|first: char| first.is_ascii_digit()) {
-            return parse_addr(text).map(Self::Addr);
+    fn parse<T: AsRef<OsStr>>(argument: T) -> Result<Self, String> {
+        let argument = argument.as_ref();
+        let bytes = argument.as_bytes();
+        if bytes.first().is_some_and(u8::is_ascii_digit) {
+            return parse_addr(plain(bytes).unwrap_or_default()).map(Self::Addr);
         }
-        Ok(Self::Symbol(text.into()))
+        Ok(Self::Symbol(argument.into()))
     }
 
     /// The addresses that are meant. An offset in an object is meant in each function
