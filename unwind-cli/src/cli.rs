@@ -49,7 +49,7 @@ Names:
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
-  1  input or output failed, or a table is wrong
+  1  input or output failed, a table is wrong, or two tables differ
   2  the command line is wrong
   3  no such process, file, socket or command
   4  not permitted
