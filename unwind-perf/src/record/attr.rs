@@ -30,6 +30,14 @@ impl SampleType {
     pub const PERIOD: Self = Self(1 << 8);
     /// The id of the inherited copy of the event.
     pub const STREAM_ID: Self = Self(1 << 9);
+    /// Raw data, as tracepoints have.
+    pub const RAW: Self = Self(1 << 10);
+    /// Branches that the CPU recorded.
+    pub const BRANCH_STACK: Self = Self(1 << 11);
+    /// The user registers.
+    pub const REGS_USER: Self = Self(1 << 12);
+    /// A copy of the user stack.
+    pub const STACK_USER: Self = Self(1 << 13);
     /// The id of the event, at a place that no other field moves.
     pub const IDENTIFIER: Self = Self(1 << 16);
 
@@ -84,6 +92,10 @@ impl AttrFlags {
     pub const EXCLUDE_HOST: Self = Self(1 << 19);
     /// Guests are left out.
     pub const EXCLUDE_GUEST: Self = Self(1 << 20);
+    /// Call chains have no kernel part.
+    pub const EXCLUDE_CALLCHAIN_KERNEL: Self = Self(1 << 21);
+    /// Call chains have no user part.
+    pub const EXCLUDE_CALLCHAIN_USER: Self = Self(1 << 22);
     /// Call chains leave the user part to a later record.
     pub const DEFER_CALLCHAIN: Self = Self(1 << 38);
     /// The event receives the later records.
@@ -188,6 +200,10 @@ pub struct Attr {
     pub sample_period: u64,
     /// The layout of the event's records.
     pub format: EventFormat,
+    /// What is recorded of branches, as bits (`branch_sample_type`).
+    pub branch_sample_type: u64,
+    /// Which user registers samples have, as bits (`sample_regs_user`).
+    pub user_registers: u64,
 }
 
 impl Attr {
@@ -196,6 +212,13 @@ impl Attr {
 
     /// Where the switches are in an attr, in bytes.
     pub const FLAGS_AT: usize = 40;
+
+    /// Where the fields of a sample are in an attr, in bytes.
+    pub const SAMPLE_TYPE_AT: usize = 24;
+
+    /// Where an attr has which user registers samples have, and how much of the
+    /// stack behind it (`sample_stack_user`, 32 bits), in bytes.
+    pub const USER_REGISTERS_AT: usize = 80;
 
     /// Parses the attr at the start of `bytes`.
     ///
@@ -211,7 +234,12 @@ impl Attr {
             return Err(Error::BadAttrSize(size));
         }
         let size_in_bytes = usize::try_from(size).unwrap_or(usize::MAX);
-        Cursor::new(bytes, 0, endian).take(size_in_bytes)?;
+        let whole = Cursor::new(bytes, 0, endian).take(size_in_bytes)?;
+        // Fields that a shorter attr does not have are zero.
+        let word_at = |at| {
+            let word = whole.get(at..).and_then(<[u8]>::first_chunk);
+            word.map_or(0, |&word| endian.u64(word))
+        };
         Ok(Self {
             kind,
             size,
@@ -222,6 +250,8 @@ impl Attr {
                 read_format: ReadFormat(c.u64()?),
                 flags: flags_from_word(c.u64()?, endian),
             },
+            branch_sample_type: word_at(Self::USER_REGISTERS_AT.saturating_sub(8)),
+            user_registers: word_at(Self::USER_REGISTERS_AT),
         })
     }
 

@@ -49,6 +49,13 @@ impl Misc {
     pub const KERNEL: Self = Self(1);
     /// The CPU was in user mode (`PERF_RECORD_MISC_USER`).
     pub const USER: Self = Self(2);
+    /// The addresses are a hypervisor's (`PERF_RECORD_MISC_HYPERVISOR`).
+    pub const HYPERVISOR: Self = Self(3);
+    /// An MMAP of what is no code (`PERF_RECORD_MISC_MMAP_DATA`).
+    pub const MMAP_DATA: Self = Self(1 << 13);
+    /// An MMAP2 with a build id in the place of an inode
+    /// (`PERF_RECORD_MISC_MMAP_BUILD_ID`).
+    pub const MMAP_BUILD_ID: Self = Self(1 << 14);
     /// A COMM that comes from an exec (`PERF_RECORD_MISC_COMM_EXEC`).
     pub const COMM_EXEC: Self = Self(1 << 13);
 

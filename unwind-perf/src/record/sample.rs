@@ -6,7 +6,7 @@ use super::bytes::offset;
 use super::encode::{Encode, Encoder, Output};
 use super::header::{Misc, Record, RecordHeader, RecordType};
 use super::sample_id::Task;
-use super::{Callchain, Error, EventFormat, SampleType};
+use super::{Attr, Callchain, Error, EventFormat, SampleType, UserState};
 
 /// The fields that can be written.
 const WRITTEN: SampleType = SampleType(
@@ -166,6 +166,11 @@ impl<C: IntoIterator<Item = u64, IntoIter: Clone> + Clone> Encode for Sample<C> 
     }
 }
 
+/// Where in a sample the call chain is, its count included.
+pub(super) fn chain_place(record: &Record<'_>, format: EventFormat) -> Result<Range<u32>, Error> {
+    Sample::decode_with_place(record, format).map(|(_, place)| place)
+}
+
 /// A recorded sample with another call chain in the place of its own.
 ///
 /// All other bytes stay, also of fields that this crate does not read.
@@ -174,7 +179,7 @@ pub struct Rechained<'a, I> {
     misc: Misc,
     before: &'a [u8],
     chain: I,
-    after: &'a [u8],
+    after: [&'a [u8]; 2],
 }
 
 impl<'a, I: Iterator<Item = u64> + Clone> Rechained<'a, I> {
@@ -187,7 +192,25 @@ impl<'a, I: Iterator<Item = u64> + Clone> Rechained<'a, I> {
     ///
     /// As [`Sample::decode`].
     pub fn new(record: &Record<'a>, format: EventFormat, chain: I) -> Result<Self, Error> {
-        let (_, place) = Sample::decode_with_place(record, format)?;
+        let place = chain_place(record, format)?;
+        Ok(Self::of_parts(record, &place, place.end..place.end, chain))
+    }
+
+    /// The same, without the user registers and the stack bytes
+    /// ([`UserState`]) that `chain` was walked from.
+    ///
+    /// It is a sample of an event that does not ask for them.
+    ///
+    /// # Errors
+    ///
+    /// As [`UserState::decode`].
+    pub fn without_user_state(record: &Record<'a>, attr: &Attr, chain: I) -> Result<Self, Error> {
+        let place = chain_place(record, attr.format)?;
+        let (_, left_out) = UserState::decode_with_place(record, attr)?;
+        Ok(Self::of_parts(record, &place, left_out, chain))
+    }
+
+    fn of_parts(record: &Record<'a>, place: &Range<u32>, left_out: Range<u32>, chain: I) -> Self {
         let part = |range: Range<u32>| {
             let from = usize::try_from(range.start).ok()?;
             let to = usize::try_from(range.end).ok()?;
@@ -195,12 +218,13 @@ impl<'a, I: Iterator<Item = u64> + Clone> Rechained<'a, I> {
         };
         let start = offset(RecordHeader::SIZE);
         let end = offset(record.bytes().len());
-        Ok(Self {
+        Self {
             misc: record.header().misc,
             before: part(start..place.start).unwrap_or_default(),
             chain,
-            after: part(place.end..end).unwrap_or_default(),
-        })
+            after: [place.end..left_out.start, left_out.end..end]
+                .map(|range| part(range).unwrap_or_default()),
+        }
     }
 }
 
@@ -220,7 +244,7 @@ impl<I: Iterator<Item = u64> + Clone> Encode for Rechained<'_, I> {
     ) -> Result<(), Error> {
         e.bytes(self.before);
         e.counted_words(self.chain.clone());
-        e.bytes(self.after);
+        self.after.into_iter().for_each(|part| e.bytes(part));
         Ok(())
     }
 }

@@ -1,0 +1,152 @@
+//! Mappings: what code is where in a process.
+
+use super::header::{Misc, Record, RecordType};
+use super::sample_id::{SampleId, Task, split_trailer};
+use super::{Error, EventFormat};
+
+/// What tells whether a file is the one that was mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MappedId<'a> {
+    /// Nothing: the old record.
+    Unknown,
+    /// Where the file is.
+    Inode {
+        /// Of the device.
+        major: u32,
+        /// Of the device.
+        minor: u32,
+        /// On the device; 0 for memory without a file.
+        inode: u64,
+        /// A number that the inode gets when it is used again.
+        generation: u64,
+    },
+    /// The build id of the file.
+    BuildId(&'a [u8]),
+}
+
+/// A range of addresses became a copy of a file
+/// (`PERF_RECORD_MMAP`, `PERF_RECORD_MMAP2`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Mapping<'a> {
+    /// The thread that mapped it. The process is `u32::MAX` for the kernel's own.
+    pub task: Task,
+    /// Its first address.
+    pub addr: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// Where in the file it starts, in bytes.
+    pub offset: u64,
+    /// Whose content it has: a path, or `[vdso]`, `//anon` and the like, as the
+    /// bytes in front of the first zero.
+    pub name: &'a [u8],
+    /// Which file that was.
+    pub id: MappedId<'a>,
+    /// Whether code can run there.
+    pub executable: bool,
+    /// When and where.
+    pub sample_id: SampleId,
+}
+
+impl<'a> Mapping<'a> {
+    /// Decodes a record of either type that an event with `format` received.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::WrongType`] or [`Error::Truncated`] if the record does not
+    /// have this layout.
+    pub fn decode(record: &Record<'a>, format: EventFormat) -> Result<Self, Error> {
+        const PROT_EXEC: u32 = 4;
+        let is_second = record.kind() == RecordType::MMAP2;
+        let kind = if is_second { RecordType::MMAP2 } else { RecordType::MMAP };
+        let (mut c, sample_id) = split_trailer(record.body_of(kind)?, format)?;
+        let misc = record.header().misc;
+        let task = Task { pid: c.u32()?, tid: c.u32()? };
+        let (addr, len, offset) = (c.u64()?, c.u64()?, c.u64()?);
+        let mut id = MappedId::Unknown;
+        let mut executable = !misc.contains(Misc::MMAP_DATA);
+        if is_second {
+            id = if misc.contains(Misc::MMAP_BUILD_ID) {
+                let place = c.take(24)?;
+                let (head, bytes) = place.split_at_checked(4).unwrap_or_default();
+                let size = head.first().copied().map_or(0, usize::from);
+                MappedId::BuildId(bytes.get(..size).unwrap_or(bytes))
+            } else {
+                let (major, minor) = (c.u32()?, c.u32()?);
+                MappedId::Inode { major, minor, inode: c.u64()?, generation: c.u64()? }
+            };
+            let (protection, _flags) = (c.u32()?, c.u32()?);
+            executable = protection & PROT_EXEC != 0;
+        }
+        let name = c.left().split(|&byte| byte == 0).next().unwrap_or_default();
+        Ok(Self { task, addr, len, offset, name, id, executable, sample_id })
+    }
+}
+
+#[cfg(all(test, feature = "alloc"))]
+#[expect(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "tests")]
+mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::record::{Endian, ReadFormat, SampleType};
+
+    fn record(kind: RecordType, misc: u16, body: &[u8]) -> Vec<u8> {
+        let mut bytes = kind.0.to_le_bytes().to_vec();
+        bytes.extend(misc.to_le_bytes());
+        bytes.extend(u16::try_from(8 + body.len()).unwrap().to_le_bytes());
+        bytes.extend(body);
+        bytes
+    }
+
+    fn words(words: &[u64]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    const FORMAT: EventFormat = EventFormat {
+        sample_type: SampleType::TIME,
+        read_format: ReadFormat(0),
+        flags: crate::record::AttrFlags::SAMPLE_ID_ALL,
+    };
+
+    #[test]
+    fn a7_a_mapping_says_which_file_by_inode_or_by_build_id() {
+        let head = words(&[7 | 8 << 32, 0x40_0000, 0x2000, 0x1000]);
+        let tail = [words(&[5]), b"/bin/a\0\0".to_vec(), words(&[0x99])].concat();
+        let inode = words(&[8 | 1 << 32, 4711, 3]);
+        let bytes = record(RecordType::MMAP2, 2, &[&head[..], &inode, &tail].concat());
+        let parsed = Record::parse(&bytes, Endian::Little).unwrap();
+        let mapping = Mapping::decode(&parsed, FORMAT).unwrap();
+        assert_eq!(mapping.task, Task { pid: 7, tid: 8 });
+        assert_eq!((mapping.addr, mapping.len, mapping.offset), (0x40_0000, 0x2000, 0x1000));
+        assert_eq!((mapping.name, mapping.executable), (&b"/bin/a"[..], true));
+        let id = MappedId::Inode { major: 8, minor: 1, inode: 4711, generation: 3 };
+        assert_eq!((mapping.id, mapping.sample_id.time), (id, Some(0x99)));
+
+        let mut build_id = vec![20, 0, 0, 0];
+        build_id.extend(1..=20);
+        let bytes = record(RecordType::MMAP2, 2 | 1 << 14, &[&head[..], &build_id, &tail].concat());
+        let parsed = Record::parse(&bytes, Endian::Little).unwrap();
+        let mapping = Mapping::decode(&parsed, FORMAT).unwrap();
+        assert_eq!(mapping.id, MappedId::BuildId(&build_id[4..]));
+        for len in 0..bytes.len() - 16 {
+            let cut = record(RecordType::MMAP2, 2, &bytes[8..8 + len / 8 * 8]);
+            let parsed = Record::parse(&cut, Endian::Little).unwrap();
+            assert!(Mapping::decode(&parsed, FORMAT).is_err() || len >= 72, "{len}");
+        }
+    }
+
+    #[test]
+    fn a7_the_old_record_says_by_a_flag_whether_it_is_code() {
+        let body = [words(&[7 | 8 << 32, 1, 2, 3]), b"[vdso]\0\0".to_vec(), words(&[0])].concat();
+        for (misc, executable) in [(2, true), (2 | 1 << 13, false)] {
+            let bytes = record(RecordType::MMAP, misc, &body);
+            let parsed = Record::parse(&bytes, Endian::Little).unwrap();
+            let mapping = Mapping::decode(&parsed, FORMAT).unwrap();
+            assert_eq!((mapping.name, mapping.id), (&b"[vdso]"[..], MappedId::Unknown));
+            assert_eq!(mapping.executable, executable);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The registers and stack bytes of a sample: a user stack that is not walked yet.
+
+use core::ops::Range;
+
+use super::bytes::{Cursor, offset};
+use super::header::Record;
+use super::sample::chain_place;
+use super::{Attr, Error, SampleType, Words};
+
+/// The kind of user code that a sample interrupted (`PERF_SAMPLE_REGS_ABI_…`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UserAbi {
+    /// 32-bit code, also under a 64-bit kernel.
+    Bits32,
+    /// 64-bit code.
+    Bits64,
+}
+
+/// What `perf record --call-graph dwarf` asks for: the user registers of a
+/// sample, and a copy of the stack from the stack pointer up.
+#[derive(Clone, Copy, Debug)]
+pub struct UserState<'a> {
+    /// The kind of code.
+    pub abi: UserAbi,
+    /// Which registers there are, as bits.
+    mask: u64,
+    registers: Words<'a>,
+    /// The bytes of the stack, the one at the stack pointer first.
+    pub stack: &'a [u8],
+}
+
+impl<'a> UserState<'a> {
+    /// Decodes what a sample of an event with `attr` has of its user stack:
+    /// `None` if the event does not ask for both, or the thread had no user
+    /// registers, as those of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sample::decode`](super::Sample::decode).
+    pub fn decode(record: &Record<'a>, attr: &Attr) -> Result<Option<Self>, Error> {
+        let asked = SampleType::REGS_USER | SampleType::STACK_USER;
+        if !attr.format.sample_type.contains(asked) {
+            return Ok(None);
+        }
+        Self::decode_with_place(record, attr).map(|(state, _)| state)
+    }
+
+    /// Also returns where in the record it is.
+    pub(super) fn decode_with_place(
+        record: &Record<'a>,
+        attr: &Attr,
+    ) -> Result<(Option<Self>, Range<u32>), Error> {
+        let start = chain_place(record, attr.format)?.end;
+        let rest = usize::try_from(start).ok().and_then(|start| record.bytes().get(start..));
+        let mut c = Cursor::new(rest.unwrap_or_default(), start, record.endian());
+        let asked = |field| attr.format.sample_type.contains(field);
+        if asked(SampleType::RAW) {
+            let len = usize::try_from(c.u32()?).unwrap_or(usize::MAX);
+            c.take(len)?;
+        }
+        if asked(SampleType::BRANCH_STACK) {
+            skip_branches(&mut c, attr.branch_sample_type)?;
+        }
+        let start = c.at();
+        let mut abi = None;
+        let mut registers = Words::new(&[], record.endian());
+        if asked(SampleType::REGS_USER) {
+            abi = match c.u64()? {
+                0 => None,
+                1 => Some(UserAbi::Bits32),
+                _ => Some(UserAbi::Bits64),
+            };
+            if abi.is_some() {
+                let count = usize::try_from(attr.user_registers.count_ones()).unwrap_or(0);
+                registers = Words::new(c.take(count.saturating_mul(8))?, record.endian());
+            }
+        }
+        let stack = if asked(SampleType::STACK_USER) { take_stack(&mut c)? } else { &[] };
+        let state = abi.map(|abi| Self { abi, mask: attr.user_registers, registers, stack });
+        Ok((state, start..c.at()))
+    }
+
+    /// The value of a register, by its number in the attr's mask
+    /// (`PERF_REG_X86_…`); `None` if the event does not ask for it.
+    #[must_use]
+    pub fn register(&self, number: u32) -> Option<u64> {
+        let bit = 1_u64.checked_shl(number).filter(|bit| self.mask & bit != 0)?;
+        let before = self.mask & bit.wrapping_sub(1);
+        self.registers.get(usize::try_from(before.count_ones()).ok()?)
+    }
+}
+
+/// Bytes that were asked for, the bytes, and how many of them are the stack's.
+fn take_stack<'a>(c: &mut Cursor<'a>) -> Result<&'a [u8], Error> {
+    let at = c.at();
+    let count = c.u64()?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    let len = usize::try_from(count).ok().filter(|&len| len <= c.left().len());
+    let len = len.ok_or(Error::BadCount { at, room: offset(c.left().len()), count })?;
+    let stack = c.take(len)?;
+    let at = c.at();
+    let count = c.u64()?;
+    let filled = usize::try_from(count).ok().and_then(|len| stack.get(..len));
+    filled.ok_or(Error::BadCount { at, room: offset(len), count })
+}
+
+/// Steps over the branches of a sample.
+fn skip_branches(c: &mut Cursor<'_>, branch_sample_type: u64) -> Result<(), Error> {
+    /// A word with the index of the newest entry follows the count.
+    const HW_INDEX: u64 = 1 << 17;
+    /// A word with counts follows the entries, for each of them.
+    const COUNTERS: u64 = 1 << 19;
+    let at = c.at();
+    let count = c.u64()?;
+    if branch_sample_type & HW_INDEX != 0 {
+        c.u64()?;
+    }
+    let words = if branch_sample_type & COUNTERS == 0 { 3_usize } else { 4 };
+    let bytes = words.saturating_mul(8);
+    let room = c.left().len().checked_div(bytes).unwrap_or(0);
+    let len = usize::try_from(count).ok().filter(|&count| count <= room);
+    match len.and_then(|count| count.checked_mul(bytes)) {
+        Some(len) => c.take(len).map(drop),
+        None => Err(Error::BadCount { at, room: offset(room), count }),
+    }
+}
+
+#[cfg(all(test, feature = "alloc"))]
+#[expect(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "tests")]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::record::{AttrFlags, Endian, EventFormat, ReadFormat, Rechained, RecordType};
+
+    fn attr(sample_type: SampleType, user_registers: u64) -> Attr {
+        let format =
+            EventFormat { sample_type, read_format: ReadFormat(0), flags: AttrFlags::default() };
+        Attr {
+            kind: 1,
+            size: 120,
+            config: 0,
+            sample_period: 1,
+            format,
+            branch_sample_type: 0,
+            user_registers,
+        }
+    }
+
+    fn record(body: &[u64]) -> Vec<u8> {
+        let len = u16::try_from(8 * body.len() + 8).unwrap();
+        let mut bytes = RecordType::SAMPLE.0.to_le_bytes().to_vec();
+        bytes.extend([2, 0]);
+        bytes.extend(len.to_le_bytes());
+        bytes.extend(body.iter().flat_map(|word| word.to_le_bytes()));
+        bytes
+    }
+
+    const DWARF: SampleType = SampleType(
+        SampleType::IP.0
+            | SampleType::CALLCHAIN.0
+            | SampleType::REGS_USER.0
+            | SampleType::STACK_USER.0,
+    );
+
+    #[test]
+    fn a7_registers_are_found_by_their_number_and_the_stack_has_what_was_copied() {
+        // IP, one address, 64-bit, BP and SP and IP, 24 bytes of which 16 are filled.
+        let body = [0x40, 1, 0x41, 2, 0xb, 0x5, 0x1, 24, 0x11, 0x22, 0x33, 16];
+        let bytes = record(&body);
+        let record = Record::parse(&bytes, Endian::Little).unwrap();
+        let attr = attr(DWARF, 1 << 6 | 1 << 7 | 1 << 8);
+        let state = UserState::decode(&record, &attr).unwrap().unwrap();
+        assert_eq!(state.abi, UserAbi::Bits64);
+        let registers = [5, 6, 7, 8, 9, 64].map(|number| state.register(number));
+        assert_eq!(registers, [None, Some(0xb), Some(0x5), Some(0x1), None, None]);
+        let stack: Vec<u64> = Words::new(state.stack, Endian::Little).collect();
+        assert_eq!(stack, [0x11, 0x22]);
+    }
+
+    #[test]
+    fn a7_a_kernel_thread_has_no_user_state_and_counts_that_lie_are_refused() {
+        let parse = |body: &[u64], attr: &Attr| {
+            let bytes = record(body);
+            let record = Record::parse(&bytes, Endian::Little).unwrap();
+            UserState::decode(&record, attr).map(|state| state.is_some())
+        };
+        let attr_of = |fields| attr(fields, 1 << 7);
+        assert_eq!(parse(&[0x40, 0, 0, 0], &attr_of(DWARF)), Ok(false));
+        assert_eq!(parse(&[0x40, 0, 1, 5, 0], &attr_of(DWARF)), Ok(true));
+        let no_stack = SampleType(DWARF.0 & !SampleType::STACK_USER.0);
+        assert_eq!(parse(&[0x40, 0, 1, 5], &attr_of(no_stack)), Ok(false), "not asked for");
+        for body in [
+            &[0x40, 0, 1, 5, 16, 1, 2][..],
+            &[0x40, 0, 1, 5, u64::MAX, 1, 2, 16],
+            &[0x40, 0, 1, 5, 16, 1, 2, 17],
+            &[0x40, 0, 1],
+            &[0x40, 0],
+        ] {
+            assert!(parse(body, &attr_of(DWARF)).is_err(), "{body:x?}");
+        }
+        let branches = SampleType(DWARF.0 | SampleType::BRANCH_STACK.0);
+        assert_eq!(parse(&[0x40, 0, 1, 7, 8, 9, 1, 5, 0], &attr_of(branches)), Ok(true));
+        assert!(parse(&[0x40, 0, u64::MAX / 8, 7, 8, 9, 1, 5, 0], &attr_of(branches)).is_err());
+    }
+
+    #[test]
+    fn a7_a_walked_sample_has_its_chain_and_neither_registers_nor_stack() {
+        let weighted = SampleType(DWARF.0 | 1 << 14);
+        let bytes = record(&[0x40, 1, 0x41, 2, 0xb, 8, 0x11, 8, 0x77]);
+        let sample = Record::parse(&bytes, Endian::Little).unwrap();
+        let attr = attr(weighted, 1 << 7);
+        let walked = Rechained::without_user_state(&sample, &attr, [7, 8, 9].into_iter()).unwrap();
+        let mut out = Vec::new();
+        super::super::Encode::encode(&walked, attr.format, Endian::Little, &mut out).unwrap();
+        assert_eq!(out, record(&[0x40, 3, 7, 8, 9, 0x77]));
+    }
+}
