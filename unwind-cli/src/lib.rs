@@ -72,3 +72,13 @@ pub fn read_elf(bytes: &[u8]) -> Option<(usize, usize)> {
     };
     Some((copied, built.map_or(0, |table| table.bytes.len())))
 }
+
+/// Reads a recording of perf as `unwind script` and `unwind merge` do, with little memory.
+/// Returns the lengths of the text, the JSON and the merged recording in bytes, or `None`
+/// if it is no recording.
+#[must_use]
+pub fn read_perf_data(bytes: &[u8]) -> Option<[usize; 3]> {
+    let (text, json) = perf_cmd::printed_len(bytes)?;
+    let merged = perf_cmd::merged_len(bytes.to_vec())?;
+    Some([text, json, merged])
+}

@@ -42,6 +42,16 @@ pub(crate) struct Function {
     pub(crate) start: u64,
 }
 
+/// One of the names that a function has in its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Alias {
+    /// As it is in the file, with a version if it has one.
+    pub(crate) name: Vec<u8>,
+    /// Past the last byte that it names.
+    pub(crate) end: u64,
+    pub(crate) rank: Rank,
+}
+
 /// One symbol, without its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Symbol {
@@ -57,7 +67,7 @@ struct Symbol {
 
 /// How good a name is, from worst to best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
+pub(crate) enum Rank {
     /// Without a size: often a label inside a function in assembly code.
     Label,
     Local,
@@ -144,6 +154,25 @@ impl Symbols {
             None => (name, None),
         };
         Some(Function { name, mangled, start: symbol.start })
+    }
+
+    /// The start of the function that holds a link-time address, and its names: at most
+    /// `limit`. `file` is the one that the symbols were read from.
+    pub(crate) fn aliases(
+        &self,
+        file: &ElfFile,
+        addr: u64,
+        limit: usize,
+    ) -> Option<(u64, Vec<Alias>)> {
+        let start = self.find_symbol(addr)?.start;
+        let first = self.symbols.partition_point(|symbol| symbol.start < start);
+        let same = self.symbols.get(first..)?.iter().take_while(|symbol| symbol.start == start);
+        let file = self.debug_file.as_ref().unwrap_or(file);
+        let aliases = same.take(limit).filter_map(|symbol| {
+            let name = read_whole_name(file, symbol.name, NAME_LIMIT)?;
+            Some(Alias { name, end: symbol.end, rank: symbol.rank })
+        });
+        Some((start, aliases.collect()))
     }
 
     fn find_symbol(&self, addr: u64) -> Option<&Symbol> {
@@ -315,8 +344,15 @@ impl CodeRanges {
     }
 }
 
-/// Reads the text up to a zero, or to a limit of length.
+/// Reads a name, without its version.
 fn read_name(file: &ElfFile, at: u64, limit: u64) -> Option<Vec<u8>> {
+    let mut name = read_whole_name(file, at, limit)?;
+    name.truncate(without_version(&name).len());
+    Some(name)
+}
+
+/// Reads the text up to a zero, or to a limit of length.
+fn read_whole_name(file: &ElfFile, at: u64, limit: u64) -> Option<Vec<u8>> {
     let rest = file.len().checked_sub(at)?;
     // Nearly all names fit the first read.
     for len in [limit.min(256), limit] {
@@ -324,7 +360,7 @@ fn read_name(file: &ElfFile, at: u64, limit: u64) -> Option<Vec<u8>> {
         let end = memchr(0, &bytes);
         if end.is_some() || len == limit {
             bytes.truncate(end.unwrap_or(bytes.len()));
-            return Some(without_version(&bytes).to_owned());
+            return Some(bytes);
         }
     }
     None
@@ -339,13 +375,29 @@ fn without_version(name: &[u8]) -> &[u8] {
 
 /// The name as it was in the source, where it is a mangled one of Rust or C++.
 fn demangle(name: &str, limit: usize) -> Option<String> {
+    demangle_with(name, limit, Parameters::LeftOut)
+}
+
+/// Whether the names of C++ functions have their parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Parameters {
+    Shown,
+    LeftOut,
+}
+
+/// As [`demangle`], with parameters or without.
+pub(crate) fn demangle_with(name: &str, limit: usize, parameters: Parameters) -> Option<String> {
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return bounded(limit, |out| fmt::Write::write_fmt(out, format_args!("{rust:#}")));
     }
     let is_cpp = name.starts_with("_Z") || name.starts_with("_GLOBAL_");
     let cpp = is_cpp.then(|| cpp_demangle::Symbol::new(name).ok()).flatten()?;
-    // The parameters of templates are long already.
-    let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
+    let options = cpp_demangle::DemangleOptions::new();
+    let options = match parameters {
+        Parameters::Shown => options,
+        // Those of templates are long already.
+        Parameters::LeftOut => options.no_params().no_return_type(),
+    };
     bounded(limit, |out| cpp.structured_demangle(out, &options))
 }
 

@@ -33,6 +33,28 @@ pub(crate) enum PerfError {
         /// How long it is said to be.
         len: u64,
     },
+    /// Lists of event ids that overlap.
+    #[error(
+        "damaged: its lists of event ids share bytes: that of {len} bytes at {at:#x} makes them \
+         longer than the file"
+    )]
+    SharedIds {
+        /// Where the first list is that does not fit.
+        at: u64,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// Feature sections that overlap.
+    #[error(
+        "damaged: its feature sections share bytes: that of {len} bytes at {at:#x} makes them \
+         longer than the file"
+    )]
+    SharedSections {
+        /// Where the first section is that does not fit.
+        at: u64,
+        /// Its length in bytes.
+        len: u64,
+    },
     /// A description of an event cannot be read.
     #[error("damaged: event {index}: {error}")]
     BadEvent {

@@ -2,7 +2,7 @@
 
 use unwind_perf::record::Endian;
 
-use crate::perf_cmd::events::clear_deferral;
+use crate::perf_cmd::events::make_whole;
 
 /// A description of an event: where its attr is in the section, its ids and
 /// its name.
@@ -72,13 +72,13 @@ impl<'a> Iterator for Descriptions<'a> {
     }
 }
 
-/// Takes the switches for deferral out of all attrs in a section.
-pub(super) fn clear_deferrals(section: &mut [u8], endian: Endian) {
+/// Makes all attrs in a section those of events with whole call chains.
+pub(super) fn make_all_whole(section: &mut [u8], endian: Endian) {
     let attrs: Vec<(usize, usize)> =
         Descriptions::new(section, endian).map(|event| (event.attr_at, event.attr_len)).collect();
     for (at, len) in attrs {
         if let Some(attr) = at.checked_add(len).and_then(|end| section.get_mut(at..end)) {
-            clear_deferral(attr, endian);
+            make_whole(attr, endian);
         }
     }
 }

@@ -1,11 +1,15 @@
 //! The events of a recording, and whose record is whose.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use unwind_perf::record::{Attr, AttrFlags, DeferredLayout, Endian, EventFormat, IdPlace, Record};
+use unwind_perf::record::{
+    self, Attr, AttrFlags, DeferredLayout, Endian, EventFormat, IdPlace, Record, SampleType,
+};
 
 use crate::perf_cmd::event_name;
+use crate::perf_cmd::shown::is_to_walk;
 use crate::perf_cmd::{Fault, PerfError};
+use crate::untrusted::Untrusted;
 
 /// More events than this nobody records at once.
 const MAX_EVENTS: usize = 1 << 14;
@@ -18,19 +22,15 @@ pub(crate) struct Event {
     pub(crate) attr: Attr,
     /// The ids of its copies, one a CPU or thread.
     pub(crate) ids: Vec<u64>,
-    name: Option<String>,
+    /// As the user gave it or else made up from the attr.
+    pub(crate) name: Untrusted,
 }
 
 impl Event {
-    /// Its name, as the user gave it or else made up from the attr.
-    pub(crate) fn name(&self) -> String {
-        self.name.clone().unwrap_or_else(|| event_name::of(&self.attr))
-    }
-
     /// The attr of the same event with whole call chains, `len` bytes long.
     pub(crate) fn merged_attr(&self, endian: Endian, len: u32) -> Vec<u8> {
         let mut bytes = self.attr_bytes.clone();
-        clear_deferral(&mut bytes, endian);
+        make_whole(&mut bytes, endian);
         bytes.resize(usize::try_from(len).unwrap_or(bytes.len()), 0);
         if let Some(place) = bytes.get_mut(SIZE_AT..).and_then(<[u8]>::first_chunk_mut) {
             *place = endian.bytes_of_u32(len);
@@ -44,7 +44,7 @@ impl Event {
     /// that mean nothing are better left out.
     pub(crate) fn least_attr_len(&self, endian: Endian) -> u32 {
         let mut bytes = self.attr_bytes.clone();
-        clear_deferral(&mut bytes, endian);
+        make_whole(&mut bytes, endian);
         let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |at| at.saturating_add(1));
         let used = u32::try_from(used).unwrap_or(u32::MAX);
         ATTR_SIZES.into_iter().find(|&size| size >= used).unwrap_or(self.attr.size)
@@ -57,17 +57,28 @@ const SIZE_AT: usize = 4;
 /// The lengths that attrs have had, from the first with `sample_max_stack` on.
 const ATTR_SIZES: [u32; 5] = [112, 120, 128, 136, 144];
 
-/// Takes the switches for deferral out of an attr.
-pub(crate) fn clear_deferral(attr_bytes: &mut [u8], endian: Endian) {
+/// Makes an attr one of an event whose samples have whole call chains: without the switches
+/// for deferral, and without registers and stacks to walk.
+pub(crate) fn make_whole(attr_bytes: &mut [u8], endian: Endian) {
     let Ok(attr) = Attr::parse(attr_bytes, endian) else {
         return;
     };
-    let deferral = AttrFlags::DEFER_CALLCHAIN | AttrFlags::DEFER_OUTPUT;
-    let flags = attr.format.flags.without(deferral);
-    let word = endian.bytes_of_u64(Attr::flags_word(flags, endian));
-    if let Some(place) = attr_bytes.get_mut(Attr::FLAGS_AT..).and_then(<[u8]>::first_chunk_mut) {
-        *place = word;
+    let mut cleared = AttrFlags::DEFER_CALLCHAIN | AttrFlags::DEFER_OUTPUT;
+    let mut put = |at: usize, bytes: &[u8]| {
+        let place = attr_bytes.get_mut(at..).and_then(|rest| rest.get_mut(..bytes.len()));
+        if let Some(place) = place {
+            place.copy_from_slice(bytes);
+        }
+    };
+    if is_to_walk(&attr) {
+        cleared = cleared | AttrFlags::EXCLUDE_CALLCHAIN_USER;
+        let user = SampleType::REGS_USER | SampleType::STACK_USER;
+        let fields = attr.format.sample_type.without(user);
+        put(Attr::SAMPLE_TYPE_AT, &endian.bytes_of_u64(fields.0));
+        put(Attr::USER_REGISTERS_AT, &[0; 12]);
     }
+    let flags = attr.format.flags.without(cleared);
+    put(Attr::FLAGS_AT, &endian.bytes_of_u64(Attr::flags_word(flags, endian)));
 }
 
 /// All events of a recording.
@@ -75,10 +86,12 @@ pub(crate) fn clear_deferral(attr_bytes: &mut [u8], endian: Endian) {
 pub(crate) struct Events {
     events: Vec<Event>,
     by_id: HashMap<u64, usize>,
-    /// Known from the first record on.
-    place: Option<IdPlace>,
+    /// Where records have the id of their event, if all events so far agree.
+    place: Option<Result<IdPlace, record::Error>>,
     /// Whether an event receives deferred records.
     defer_output: bool,
+    /// How many events have names of each width.
+    widths: BTreeMap<usize, usize>,
 }
 
 impl Events {
@@ -96,8 +109,14 @@ impl Events {
         let attr = Attr::parse(&attr_bytes, endian)
             .map_err(|error| PerfError::BadEvent { index, error })?;
         self.by_id.extend(ids.iter().map(|&id| (id, index)));
-        self.events.push(Event { attr_bytes, attr, ids, name: None });
-        self.place = None;
+        // All agree that agree with the first one.
+        let first = self.events.first().map_or(attr.format, |first| first.attr.format);
+        if !matches!(self.place, Some(Err(_))) {
+            self.place = Some(IdPlace::of([first, attr.format]));
+        }
+        let name = Untrusted::from(event_name::of(&attr));
+        count_width(&mut self.widths, &name);
+        self.events.push(Event { attr_bytes, attr, ids, name });
         self.defer_output |= attr.format.flags.contains(AttrFlags::DEFER_OUTPUT);
         Ok(())
     }
@@ -115,20 +134,38 @@ impl Events {
         self.get(index).map(|event| event.attr.format).unwrap_or_default()
     }
 
+    /// How many characters the longest name has.
+    pub(crate) fn name_width(&self) -> usize {
+        self.widths.last_key_value().map_or(0, |(&width, _)| width)
+    }
+
     /// Names the event that has this id.
-    pub(crate) fn set_name(&mut self, id: u64, name: String) {
-        let index = self.by_id.get(&id).copied();
-        if let Some(event) = index.and_then(|index| self.events.get_mut(index)) {
-            event.name = Some(name);
+    pub(crate) fn set_name(&mut self, id: u64, name: Untrusted) {
+        if let Some(&index) = self.by_id.get(&id) {
+            self.rename(index, name);
         }
     }
 
     /// Names the event at `index`, if `id` is its first one.
-    pub(crate) fn set_name_at(&mut self, index: usize, id: Option<u64>, name: String) {
-        let event = self.events.get_mut(index);
-        if let Some(event) = event.filter(|event| event.ids.first().copied() == id) {
-            event.name = Some(name);
+    pub(crate) fn set_name_at(&mut self, index: usize, id: Option<u64>, name: Untrusted) {
+        if self.get(index).is_some_and(|event| event.ids.first().copied() == id) {
+            self.rename(index, name);
         }
+    }
+
+    fn rename(&mut self, index: usize, name: Untrusted) {
+        let Some(event) = self.events.get_mut(index) else {
+            return;
+        };
+        let width = event.name.escaped().width();
+        if let Some(count) = self.widths.get_mut(&width) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                self.widths.remove(&width);
+            }
+        }
+        count_width(&mut self.widths, &name);
+        event.name = name;
     }
 
     /// The layout of deferred records.
@@ -142,18 +179,8 @@ impl Events {
     /// # Errors
     ///
     /// The outer one ends the reading: no record can be told from another.
-    pub(crate) fn event_of(
-        &mut self,
-        record: &Record<'_>,
-    ) -> Result<Result<usize, Fault>, PerfError> {
-        let place = match self.place {
-            Some(place) => place,
-            None if self.events.is_empty() => return Err(PerfError::NoEvents),
-            None => {
-                let formats = self.events.iter().map(|event| event.attr.format);
-                *self.place.insert(IdPlace::of(formats).map_err(PerfError::MixedEvents)?)
-            }
-        };
+    pub(crate) fn event_of(&self, record: &Record<'_>) -> Result<Result<usize, Fault>, PerfError> {
+        let place = self.place.ok_or(PerfError::NoEvents)?.map_err(PerfError::MixedEvents)?;
         // Records that a tool wrote in the kernel's name have the id 0.
         Ok(match place.id_of(record) {
             None | Some(0) => Ok(0),
@@ -162,4 +189,9 @@ impl Events {
             Some(id) => self.by_id.get(&id).copied().ok_or(Fault::UnknownEvent(id)),
         })
     }
+}
+
+fn count_width(widths: &mut BTreeMap<usize, usize>, name: &Untrusted) {
+    let count = widths.entry(name.escaped().width()).or_default();
+    *count = count.saturating_add(1);
 }

@@ -118,6 +118,8 @@ impl FileHeader {
 pub(crate) struct Feature(pub(crate) u8);
 
 impl Feature {
+    /// The build ids of files.
+    pub(crate) const BUILD_ID: Self = Self(2);
     /// The attrs again, with names.
     pub(crate) const EVENT_DESC: Self = Self(12);
     /// Where in the file trace data are.

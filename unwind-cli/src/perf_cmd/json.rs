@@ -5,15 +5,15 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
-use unwind_perf::merge::{MergeCounts, Outcome, Unmatched, whole_chain};
-use unwind_perf::record::{Context, Entry, UserPart};
+use unwind_perf::merge::{MergeCounts, Unmatched};
+use unwind_perf::record::{Context, Entry};
 
-use crate::perf_cmd::PerfError;
-use crate::perf_cmd::events::{Event, Events};
-use crate::perf_cmd::pipeline::{Held, Meaning, Sink, Summary};
-use crate::perf_cmd::reader::PerfReader;
-use crate::perf_cmd::threads::Threads;
-use crate::untrusted::escaped;
+use crate::perf_cmd::allowance::Allowance;
+use crate::perf_cmd::events::Events;
+use crate::perf_cmd::pipeline::Summary;
+use crate::perf_cmd::shown::{ChainEnd, Printer, Shown};
+use crate::perf_cmd::walk::WalkedStack;
+use crate::untrusted::{Escaped, escaped};
 
 /// The version of the structure: it rises when a field changes its meaning or
 /// goes.
@@ -24,12 +24,12 @@ const SCHEMA: u32 = 1;
 enum Line<'a> {
     Recording {
         schema: u32,
-        file: String,
+        file: Escaped<'a>,
     },
     Sample {
         #[serde(flatten)]
         who: Who<'a>,
-        event: Option<String>,
+        event: Option<Escaped<'a>>,
         ip: Option<String>,
         end: &'static str,
         cookie: Option<String>,
@@ -37,12 +37,15 @@ enum Line<'a> {
         across_exec: bool,
         late: bool,
         chain: Vec<Part>,
+        left_out: usize,
+        walk: Option<Walk<'a>>,
     },
     Stack {
         #[serde(flatten)]
         who: Who<'a>,
         cookie: String,
         ips: Vec<String>,
+        left_out: usize,
     },
     End {
         counts: Counts,
@@ -52,7 +55,7 @@ enum Line<'a> {
 
 #[derive(Serialize)]
 struct Who<'a> {
-    comm: std::borrow::Cow<'a, str>,
+    comm: Escaped<'a>,
     pid: i32,
     tid: i32,
     time: Option<u64>,
@@ -63,6 +66,27 @@ struct Who<'a> {
 struct Part {
     context: Option<&'static str>,
     ips: Vec<String>,
+}
+
+/// What a walk of a copied stack came to.
+#[derive(Serialize)]
+struct Walk<'a> {
+    complete: bool,
+    /// Why there are no more frames.
+    incomplete: Option<Escaped<'a>>,
+    /// The frames before which callers may be missing, by their places in the user part.
+    gaps: Vec<usize>,
+}
+
+impl<'a> From<&'a WalkedStack> for Walk<'a> {
+    fn from(walked: &'a WalkedStack) -> Self {
+        let frames = walked.frames.iter().enumerate();
+        Self {
+            complete: walked.is_complete(),
+            incomplete: walked.cut.as_ref().map(|reason| escaped(reason)),
+            gaps: frames.filter(|(_, frame)| frame.after_gap).map(|(index, _)| index).collect(),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -99,17 +123,19 @@ impl From<&MergeCounts> for Counts {
 }
 
 /// Writes samples as JSON.
-pub(crate) struct JsonSink<W> {
-    out: W,
-    threads: Threads,
+#[derive(Debug)]
+pub(crate) struct JsonPrinter<W> {
+    out: Allowance<W>,
+    /// How many addresses each part of a stack has at most.
+    max_stack: usize,
 }
 
-impl<W: Write> JsonSink<W> {
-    pub(crate) fn new(out: W, file: &Path) -> io::Result<Self> {
-        let mut sink = Self { out, threads: Threads::default() };
-        let file = escaped(file).to_string();
-        write_line(&mut sink.out, &Line::Recording { schema: SCHEMA, file })?;
-        Ok(sink)
+impl<W: Write> JsonPrinter<W> {
+    pub(crate) fn new(out: W, file: &Path, max_stack: usize) -> io::Result<Self> {
+        let mut printer = Self { out: Allowance::new(out), max_stack };
+        let line = Line::Recording { schema: SCHEMA, file: escaped(file) };
+        write_line(&mut printer.out, &line)?;
+        Ok(printer)
     }
 
     /// Writes the last line.
@@ -119,51 +145,58 @@ impl<W: Write> JsonSink<W> {
     }
 }
 
-impl<W: Write> Sink for JsonSink<W> {
-    fn sample(&mut self, events: &Events, held: &Held, outcome: Outcome<'_>) -> io::Result<()> {
-        let (end, reason, merged) = match outcome {
-            Outcome::Inline => ("inline", None, None),
-            Outcome::Merged(merged) => ("merged", None, Some(merged)),
-            Outcome::Unmatched { reason, .. } => ("unmatched", Some(reason_name(reason)), None),
+impl<W: Write> Printer for JsonPrinter<W> {
+    fn print(
+        &mut self,
+        events: &Events,
+        shown: &Shown,
+        walked: Option<&WalkedStack>,
+    ) -> io::Result<()> {
+        let limit = self.out.name_limit();
+        let Shown { held, chain, .. } = shown;
+        let who = Who {
+            comm: shown.comm.escaped().at_most(limit),
+            pid: held.task.pid.cast_signed(),
+            tid: held.task.tid.cast_signed(),
+            time: Some(held.time).filter(|&time| time != 0),
         };
-        let cookie = match held.meaning {
-            Meaning::Sample(UserPart::Deferred(cookie)) => Some(hex(cookie)),
-            _ => None,
+        let mut stack = Stack { parts: Vec::new(), left_out: 0, max: self.max_stack };
+        chain.iter().flatten().for_each(|&word| stack.add(Entry::from_word(word)));
+        if let Some(walked) = walked {
+            stack.add(Entry::Context(Context::User));
+            walked.frames.iter().for_each(|frame| stack.add(Entry::Ip(frame.pc)));
+        }
+        let (end, reason, across_exec, late) = match shown.end {
+            ChainEnd::Stack(cookie) => {
+                let ips = stack.parts.pop().map_or_else(Vec::new, |part| part.ips);
+                let left_out = stack.left_out;
+                let line = Line::Stack { who, cookie: hex(cookie), ips, left_out };
+                return write_line(&mut self.out, &line);
+            }
+            ChainEnd::Inline if walked.is_some() => ("walked", None, false, false),
+            ChainEnd::Inline => ("inline", None, false, false),
+            ChainEnd::Merged { across_exec, late } => ("merged", None, across_exec, late),
+            ChainEnd::Unmatched(reason) => ("unmatched", Some(reason_name(reason)), false, false),
         };
-        let chain = held.callchain().map_or_else(Vec::new, |chain| match merged {
-            Some(merged) => parts(whole_chain(chain, merged.stack)),
-            None => parts(chain.without_cookie()),
-        });
+        let event = events.get(held.event).map(|event| event.name.escaped().at_most(limit));
         let line = Line::Sample {
-            who: who(&self.threads, held),
-            event: events.get(held.event).map(Event::name),
+            who,
+            event,
             ip: held.ip().map(hex),
             end,
-            cookie,
+            cookie: shown.cookie().map(hex),
             reason,
-            across_exec: merged.is_some_and(|merged| merged.across_exec),
-            late: merged.is_some_and(|merged| merged.late),
-            chain,
+            across_exec,
+            late,
+            chain: stack.parts,
+            left_out: stack.left_out,
+            walk: walked.map(Walk::from),
         };
         write_line(&mut self.out, &line)
     }
 
-    fn record(&mut self, _events: &Events, held: &Held) -> io::Result<()> {
-        let Meaning::Stack(cookie) = held.meaning else {
-            self.threads.take(held);
-            return Ok(());
-        };
-        let ips = held.ips().map(hex).collect();
-        let line = Line::Stack { who: who(&self.threads, held), cookie: hex(cookie), ips };
-        write_line(&mut self.out, &line)
-    }
-
-    fn tool_record(&mut self, _reader: &mut PerfReader) -> Result<(), PerfError> {
-        Ok(())
-    }
-
-    fn settled(&mut self, _time: u64) -> io::Result<()> {
-        Ok(())
+    fn read(&mut self, len: usize) {
+        self.out.read(len);
     }
 }
 
@@ -177,31 +210,33 @@ fn hex(word: impl LowerHex) -> String {
     format!("{word:#x}")
 }
 
-fn who<'a>(threads: &'a Threads, held: &Held) -> Who<'a> {
-    Who {
-        comm: threads.name(held.task),
-        pid: held.task.pid.cast_signed(),
-        tid: held.task.tid.cast_signed(),
-        time: Some(held.time).filter(|&time| time != 0),
-    }
+/// The parts of a chain, split at its marks.
+struct Stack {
+    parts: Vec<Part>,
+    left_out: usize,
+    /// How many addresses a part has at most.
+    max: usize,
 }
 
-/// Splits a chain at its marks.
-fn parts(words: impl Iterator<Item = u64>) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
-    for word in words {
-        match Entry::from_word(word) {
-            Entry::Context(context) => {
-                parts.push(Part { context: context_name(context), ips: Vec::new() });
-            }
-            Entry::UnknownContext(_) => parts.push(Part { context: None, ips: Vec::new() }),
-            Entry::Ip(ip) | Entry::Cookie(ip) => match parts.last_mut() {
-                Some(part) => part.ips.push(hex(ip)),
-                None => parts.push(Part { context: None, ips: vec![hex(ip)] }),
-            },
+impl Stack {
+    fn add(&mut self, entry: Entry) {
+        let ip = match entry {
+            Entry::Context(context) => return self.start(context_name(context)),
+            Entry::UnknownContext(_) => return self.start(None),
+            Entry::Ip(ip) | Entry::Cookie(ip) => ip,
+        };
+        if self.parts.is_empty() {
+            self.start(None);
+        }
+        match self.parts.last_mut() {
+            Some(part) if part.ips.len() < self.max => part.ips.push(hex(ip)),
+            _ => self.left_out = self.left_out.saturating_add(1),
         }
     }
-    parts
+
+    fn start(&mut self, context: Option<&'static str>) {
+        self.parts.push(Part { context, ips: Vec::new() });
+    }
 }
 
 fn context_name(context: Context) -> Option<&'static str> {

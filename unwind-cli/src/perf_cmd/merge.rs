@@ -1,25 +1,32 @@
 //! `unwind merge`: a `perf.data` whose call chains are whole.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write};
+use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::thread::scope;
 
 use crate::error::Error;
 use crate::perf_cmd::PerfError;
-use crate::perf_cmd::event_desc::clear_deferrals;
+use crate::perf_cmd::event_desc::make_all_whole;
 use crate::perf_cmd::events::Events;
+use crate::perf_cmd::files::RecordedFiles;
 use crate::perf_cmd::header::{Feature, FileHeader, Section, Start};
-use crate::perf_cmd::merged_records::MergedRecords;
+use crate::perf_cmd::merged_records::{MergedRecords, WalkCounts};
 use crate::perf_cmd::pipeline::{self, Options, Summary};
 use crate::perf_cmd::reader::PerfReader;
+use crate::perf_cmd::spaces::Spaces;
 use crate::perf_cmd::summary::{Memory, report, stats_lines};
 use crate::same_file::is_same_file;
+use crate::stack::FramePointerRows;
 
 /// Write a perf.data file whose call chains are whole.
 ///
 /// Every perf reads the result, also one that knows no deferred call chains:
 /// the stacks are in the samples, their records are gone, and so are the
 /// switches for them. The form stays: a file from a file, a pipe from a pipe.
+///
+/// Samples with registers and a copy of the stack (`perf record --call-graph dwarf`)
+/// are walked as `unwind script` does, and have their stack in place of both.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MergeArgs {
     /// The recording, in file or pipe form; `-` is standard input
@@ -29,6 +36,11 @@ pub(crate) struct MergeArgs {
     /// Where to write; `-` is standard output, for pipe form
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
+
+    /// Declare that all code without a table keeps frame pointers, so that in a stack that
+    /// is walked a frame found by one is no guess
+    #[arg(long)]
+    trust_fp: bool,
 
     /// Say on standard error what became of the samples
     #[arg(long)]
@@ -53,9 +65,14 @@ pub(crate) fn run(args: &MergeArgs) -> Result<(), Error> {
         return Err(input_error(PerfError::SameFile));
     }
     let mut reader = PerfReader::open(&args.file).map_err(input_error)?;
-    let options = Options { merge: true, memory: args.memory.bytes() };
+    let options = Options {
+        merge: true,
+        memory: args.memory.bytes(),
+        frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
+    };
     let to_stdout = args.output == Path::new("-");
-    let (summary, cut) = match reader.header().copied() {
+    reader.show_progress(&args.file);
+    let (summary, notes) = match reader.header().copied() {
         Some(_) if to_stdout => return Err(input_error(PerfError::FileFormToPipe)),
         Some(header) => {
             let out = File::create(&args.output).map_err(output_error)?;
@@ -70,9 +87,7 @@ pub(crate) fn run(args: &MergeArgs) -> Result<(), Error> {
         }
     };
     let mut lines = if args.stats { stats_lines(&summary) } else { Vec::new() };
-    if cut > 0 {
-        lines.push(format!("{cut} call chains were cut to fit a record"));
-    }
+    lines.extend(notes.lines());
     for line in lines {
         // With standard error gone there is nobody left to tell.
         let _ = writeln!(io::stderr(), "{line}");
@@ -80,45 +95,95 @@ pub(crate) fn run(args: &MergeArgs) -> Result<(), Error> {
     report(summary, &args.file)
 }
 
-/// Writes pipe form. Returns also how many chains were cut.
+/// What became of call chains besides the merge.
+#[derive(Clone, Copy, Debug)]
+struct Notes {
+    /// How many were cut: to fit a record, or since many samples share a stack.
+    cut: u64,
+    walked: WalkCounts,
+}
+
+impl Notes {
+    fn lines(self) -> impl Iterator<Item = String> {
+        let Self { cut, walked } = self;
+        let lines = [
+            (cut, "call chains were cut: they do not fit a record, or make the file too long"),
+            (walked.walked, "stacks were walked"),
+            (walked.incomplete, "of these are not complete; `unwind script` says why"),
+            (walked.damaged, "samples were left out: their fields cannot be told apart"),
+        ];
+        lines
+            .into_iter()
+            .filter(|&(count, _)| count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+    }
+}
+
+/// Reads all records and writes them to `out`. Returns also how many bytes that were.
+fn write_records(
+    reader: &mut PerfReader,
+    options: Options,
+    out: impl Write,
+) -> io::Result<(Summary, Notes, u64)> {
+    let spaces = Spaces::new(RecordedFiles::new(reader.build_ids()));
+    scope(|scope| {
+        let mut records =
+            MergedRecords::new(out, reader.endian(), spaces, scope, options.frame_pointers);
+        let summary = pipeline::run(reader, options, &mut records)?;
+        records.finish()?;
+        let notes = Notes { cut: records.cut(), walked: records.walked() };
+        Ok((summary, notes, records.bytes()))
+    })
+}
+
+/// Writes pipe form.
 fn write_pipe(
     reader: &mut PerfReader,
     options: Options,
     out: impl Write,
-) -> io::Result<(Summary, u64)> {
+) -> io::Result<(Summary, Notes)> {
     let mut out = BufWriter::with_capacity(1 << 16, out);
     out.write_all(&Start { endian: reader.endian(), size: Start::PIPE }.bytes())?;
-    let mut records = MergedRecords::new(&mut out, reader.endian());
-    let summary = pipeline::run(reader, options, &mut records)?;
-    let cut = records.cut();
+    let (summary, notes, _) = write_records(reader, options, &mut out)?;
     out.flush()?;
-    Ok((summary, cut))
+    Ok((summary, notes))
 }
 
-/// Writes file form. Returns also how many chains were cut.
+/// Writes file form.
 fn write_file(
     reader: &mut PerfReader,
     header: FileHeader,
     options: Options,
-    file: &File,
-) -> io::Result<(Summary, u64)> {
+    out: impl Write + io::Seek,
+) -> io::Result<(Summary, Notes)> {
     let endian = reader.endian();
-    let mut out = BufWriter::with_capacity(1 << 16, file);
+    let mut out = BufWriter::with_capacity(1 << 16, out);
     let mut merged = FileHeader { event_types: Section::default(), features: [0; 4], ..header };
     let before_data = events_section(reader, &mut merged);
     out.write_all(&merged.bytes(endian))?;
     out.write_all(&before_data)?;
-    let mut records = MergedRecords::new(&mut out, endian);
-    let mut summary = pipeline::run(reader, options, &mut records)?;
-    merged.data.len = records.bytes();
-    let cut = records.cut();
+    let (mut summary, notes, bytes) = write_records(reader, options, &mut out)?;
+    merged.data.len = bytes;
     // The features are copied even if the data were damaged.
     let features = copy_features(reader, &header, &mut merged, &mut out)?;
     summary.end = summary.end.and(features);
     out.seek(SeekFrom::Start(0))?;
     out.write_all(&merged.bytes(endian))?;
     out.flush()?;
-    Ok((summary, cut))
+    Ok((summary, notes))
+}
+
+/// Merges a recording that is in memory. Returns the length of the result in bytes.
+pub(crate) fn merged_len(bytes: Vec<u8>) -> Option<usize> {
+    let mut reader = PerfReader::from_bytes(bytes).ok()?;
+    let frame_pointers = FramePointerRows { is_trusted: false };
+    let options = Options { merge: true, memory: 1 << 20, frame_pointers };
+    let mut out = io::Cursor::new(Vec::new());
+    let result = match reader.header().copied() {
+        Some(header) => write_file(&mut reader, header, options, &mut out),
+        None => write_pipe(&mut reader, options, &mut out),
+    };
+    result.is_ok().then_some(out.into_inner().len())
 }
 
 /// Returns the ids and attrs, which stand between the header and the data, and
@@ -171,12 +236,19 @@ fn copy_features(
         Ok(places) => places,
         Err(error) => return Ok(Err(error)),
     };
+    // Sections that share bytes would be copied once each.
+    let mut left = reader.file_len().unwrap_or(0);
+    let mut check = |Section { at, len }| {
+        reader.check_place("feature section", Section { at, len })?;
+        left = left.checked_sub(len).ok_or(PerfError::SharedSections { at, len })?;
+        Ok(())
+    };
     // Trace data are elsewhere after the merge. Without the list of their
     // places perf finds them by reading.
     let places: Vec<_> = places
         .into_iter()
         .filter(|&(feature, _)| feature != Feature::AUXTRACE)
-        .filter(|&(_, place)| match reader.check_place("feature section", place) {
+        .filter(|&(_, place)| match check(place) {
             Ok(()) => true,
             Err(error) => {
                 end = Err(error);
@@ -210,18 +282,12 @@ fn copy_feature(
     if feature == Feature::EVENT_DESC {
         return match reader.section("list of event names", place) {
             Ok(mut section) => {
-                clear_deferrals(&mut section, endian);
+                make_all_whole(&mut section, endian);
                 out.write_all(&section)?;
                 Ok(Ok(()))
             }
             Err(error) => Ok(Err(error)),
         };
     }
-    let file = match reader.file() {
-        Ok(file) => file,
-        Err(error) => return Ok(Err(error)),
-    };
-    file.seek(SeekFrom::Start(place.at))?;
-    io::copy(&mut file.take(place.len), out)?;
-    Ok(Ok(()))
+    reader.copy_section(place, out)
 }

@@ -1,24 +1,61 @@
 //! The records of a recording after the merge.
 
 use std::io::{self, Write};
+use std::sync::Arc;
+use std::thread::Scope;
 
 use unwind_perf::merge::{Outcome, whole_chain};
-use unwind_perf::record::{self, Encode as _, Endian, Rechained, Record, RecordHeader};
+use unwind_perf::record::{
+    self, Attr, Context, Encode as _, Endian, Rechained, Record, RecordHeader,
+};
 
 use crate::perf_cmd::PerfError;
 use crate::perf_cmd::events::Events;
 use crate::perf_cmd::pipeline::{Held, Sink};
 use crate::perf_cmd::reader::{PerfReader, tool_record};
+use crate::perf_cmd::shown::is_to_walk;
+use crate::perf_cmd::spaces::Spaces;
+use crate::perf_cmd::walk::{WalkedFrame, WalkedStack};
+use crate::perf_cmd::walks::{Job, Walks};
+use crate::stack::FramePointerRows;
+
+/// How many times as long as the recording the result is, and how much longer, before the
+/// stacks that samples share are cut to as many frames as perf records.
+const PER_BYTE: u64 = 64;
+const START: u64 = 1 << 20;
+const SHORT_STACK: usize = 127;
 
 /// Writes records, samples with whole chains among them.
-pub(crate) struct MergedRecords<W> {
+pub(crate) struct MergedRecords<'scope, 'env, W> {
     out: W,
     endian: Endian,
     bytes: u64,
     rounds: Rounds,
     cut: u64,
+    /// How many bytes may be written until shared stacks are cut.
+    allowed: u64,
     /// The sample being made.
     sample: Vec<u8>,
+    spaces: Spaces,
+    walks: Walks<'scope, 'env, Waiting>,
+    walked: WalkCounts,
+}
+
+/// How many stacks were walked here, and what of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WalkCounts {
+    pub(crate) walked: u64,
+    /// Of these, those of which frames are missing.
+    pub(crate) incomplete: u64,
+    /// Samples that were left out since their fields cannot be told apart.
+    pub(crate) damaged: u64,
+}
+
+/// A record that waits for its stack, or for its turn.
+#[derive(Debug)]
+enum Waiting {
+    ToWalk(Arc<Held>, Attr, Vec<u64>),
+    Record(Vec<u8>, u64),
 }
 
 /// Round marks that hold for the order in which samples become whole.
@@ -44,9 +81,148 @@ impl Rounds {
     }
 }
 
-impl<W: Write> MergedRecords<W> {
-    pub(crate) fn new(out: W, endian: Endian) -> Self {
-        Self { out, endian, bytes: 0, rounds: Rounds::default(), cut: 0, sample: Vec::new() }
+impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
+    /// Stacks are walked by threads of `scope`.
+    pub(crate) fn new(
+        out: W,
+        endian: Endian,
+        spaces: Spaces,
+        scope: &'scope Scope<'scope, 'env>,
+        frame_pointers: FramePointerRows,
+    ) -> Self {
+        Self {
+            out,
+            endian,
+            bytes: 0,
+            rounds: Rounds::default(),
+            cut: 0,
+            allowed: START,
+            sample: Vec::new(),
+            spaces,
+            walks: Walks::new(scope, frame_pointers),
+            walked: WalkCounts::default(),
+        }
+    }
+
+    /// What became of samples with a stack to walk.
+    pub(crate) const fn walked(&self) -> WalkCounts {
+        self.walked
+    }
+
+    /// Writes what waits.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        while let Some((waiting, walked)) = self.walks.pop_all() {
+            self.write_waiting(&waiting, walked.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Writes a record when those in front of it are written.
+    fn hand_on(&mut self, bytes: &[u8], time: u64) -> io::Result<()> {
+        if self.walks.is_empty() {
+            self.rounds.newest = self.rounds.newest.max(time);
+            return self.write(bytes);
+        }
+        self.push(Waiting::Record(bytes.to_vec(), time), None)
+    }
+
+    fn push(&mut self, waiting: Waiting, job: Option<Job>) -> io::Result<()> {
+        self.walks.push(waiting, job);
+        while let Some((waiting, walked)) = self.walks.pop() {
+            self.write_waiting(&waiting, walked.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of a record of so many bytes.
+    fn read(&mut self, len: usize) {
+        let len = u64::try_from(len).unwrap_or(u64::MAX);
+        self.allowed = self.allowed.saturating_add(len.saturating_mul(PER_BYTE));
+    }
+
+    /// A stack that samples share, cut once the result is far longer than the recording.
+    fn bounded<'s>(&mut self, stack: &'s [u64]) -> &'s [u64] {
+        match stack.get(..SHORT_STACK).filter(|_| self.bytes > self.allowed) {
+            Some(start) => {
+                self.cut = self.cut.saturating_add(1);
+                start
+            }
+            None => stack,
+        }
+    }
+
+    fn sample_to_walk(&mut self, held: Held, attr: Attr, outcome: Outcome<'_>) -> io::Result<()> {
+        let chain: Vec<u64> = match (held.callchain(), outcome) {
+            (None, _) => Vec::new(),
+            (Some(chain), Outcome::Inline) => chain.words().collect(),
+            (Some(chain), Outcome::Merged(merged)) => whole_chain(chain, merged.stack).collect(),
+            (Some(chain), Outcome::Unmatched { .. }) => chain.without_cookie().collect(),
+        };
+        let held = Arc::new(held);
+        let job = matches!(outcome, Outcome::Inline).then(|| Job {
+            held: Arc::clone(&held),
+            attr,
+            space: self.spaces.of(held.task),
+        });
+        self.push(Waiting::ToWalk(held, attr, chain), job)
+    }
+
+    fn write_waiting(&mut self, waiting: &Waiting, walked: Option<&WalkedStack>) -> io::Result<()> {
+        let (held, attr, chain) = match waiting {
+            Waiting::Record(bytes, time) => {
+                self.rounds.newest = self.rounds.newest.max(*time);
+                return self.write(bytes);
+            }
+            Waiting::ToWalk(held, attr, chain) => (held, attr, chain),
+        };
+        if let Some(walked) = walked {
+            self.walked.walked = self.walked.walked.saturating_add(1);
+            if !walked.is_complete() {
+                self.walked.incomplete = self.walked.incomplete.saturating_add(1);
+            }
+        }
+        self.sample.clear();
+        if self.rewalk(held, attr, chain, walked).is_err() {
+            // As it is it would be read as a sample of the new event.
+            self.walked.damaged = self.walked.damaged.saturating_add(1);
+            return Ok(());
+        }
+        let sample = core::mem::take(&mut self.sample);
+        self.rounds.newest = self.rounds.newest.max(held.time);
+        self.write(&sample)?;
+        self.sample = sample;
+        Ok(())
+    }
+
+    /// Makes `self.sample` of a sample and the stack that was walked of it.
+    fn rewalk(
+        &mut self,
+        held: &Held,
+        attr: &Attr,
+        chain: &[u64],
+        walked: Option<&WalkedStack>,
+    ) -> Result<(), record::Error> {
+        let Some(record) = held.record() else {
+            return Ok(());
+        };
+        let frames = walked.map(|walked| walked.frames.as_slice()).unwrap_or_default();
+        let mark = walked.filter(|_| !frames.is_empty()).map(|_| Context::User.word());
+        let mut encode = |frames: &[WalkedFrame]| {
+            let words = chain.iter().copied().chain(mark);
+            let words = words.chain(frames.iter().map(|frame| frame.pc));
+            Rechained::without_user_state(&record, attr, words)?.encode(
+                held.format,
+                self.endian,
+                &mut self.sample,
+            )
+        };
+        match encode(frames) {
+            Err(record::Error::TooLong { len }) => {
+                self.cut = self.cut.saturating_add(1);
+                encode(frames.get(..frames.len().saturating_sub(excess(len))).unwrap_or_default())
+            }
+            result => result,
+        }
     }
 
     /// Bytes written.
@@ -54,7 +230,7 @@ impl<W: Write> MergedRecords<W> {
         self.bytes
     }
 
-    /// How many chains were cut to fit a record.
+    /// How many chains were cut: to fit a record, or since many samples share a stack.
     pub(crate) const fn cut(&self) -> u64 {
         self.cut
     }
@@ -86,41 +262,46 @@ impl<W: Write> MergedRecords<W> {
         match encode(stack) {
             Err(record::Error::TooLong { len }) => {
                 // The innermost frames stay.
-                let excess = len.saturating_sub(u32::from(u16::MAX)).div_ceil(8).saturating_add(1);
-                let excess = usize::try_from(excess).unwrap_or(usize::MAX);
                 self.cut = self.cut.saturating_add(1);
-                encode(stack.get(..stack.len().saturating_sub(excess)).unwrap_or_default())
+                encode(stack.get(..stack.len().saturating_sub(excess(len))).unwrap_or_default())
             }
             result => result,
         }
     }
 }
 
-impl<W: Write> Sink for MergedRecords<W> {
-    fn sample(&mut self, events: &Events, held: &Held, outcome: Outcome<'_>) -> io::Result<()> {
+impl<W: Write> Sink for MergedRecords<'_, '_, W> {
+    fn sample(&mut self, events: &Events, held: Held, outcome: Outcome<'_>) -> io::Result<()> {
+        let attr = events.get(held.event).map(|event| event.attr).filter(is_to_walk);
+        if let Some(attr) = attr {
+            return self.sample_to_walk(held, attr, outcome);
+        }
         let stack = match outcome {
             Outcome::Inline => return self.record(events, held),
-            Outcome::Merged(merged) => merged.stack,
+            Outcome::Merged(merged) => {
+                self.read(held.len());
+                self.bounded(merged.stack)
+            }
             Outcome::Unmatched { .. } => &[],
         };
-        if self.rechain(held, stack).is_err() {
+        if self.rechain(&held, stack).is_err() {
             // No shorter chain fits either: the sample stays as it was.
             return self.record(events, held);
         }
         let sample = core::mem::take(&mut self.sample);
-        self.write(&sample)?;
+        self.hand_on(&sample, held.time)?;
         self.sample = sample;
-        self.rounds.newest = self.rounds.newest.max(held.time);
         Ok(())
     }
 
-    fn record(&mut self, _events: &Events, held: &Held) -> io::Result<()> {
-        self.write(held.record().map_or(&[], |record| record.bytes()))?;
-        self.rounds.newest = self.rounds.newest.max(held.time);
-        Ok(())
+    fn record(&mut self, _events: &Events, held: Held) -> io::Result<()> {
+        self.read(held.len());
+        self.spaces.take(&held);
+        self.hand_on(held.record().map_or(&[], |record| record.bytes()), held.time)
     }
 
     fn tool_record(&mut self, reader: &mut PerfReader) -> Result<(), PerfError> {
+        self.finish()?;
         let Some(record) = reader.record() else {
             return Ok(());
         };
@@ -143,6 +324,7 @@ impl<W: Write> Sink for MergedRecords<W> {
 
     fn settled(&mut self, time: u64) -> io::Result<()> {
         if self.rounds.is_due(time) {
+            self.finish()?;
             self.rounds.newest_at_mark = self.rounds.newest;
             let kind = self.endian.bytes_of_u32(tool_record::FINISHED_ROUND.0);
             let size = u16::try_from(RecordHeader::SIZE).unwrap_or_default();
@@ -153,6 +335,12 @@ impl<W: Write> Sink for MergedRecords<W> {
         }
         Ok(())
     }
+}
+
+/// By how many words a record of `len` bytes is too long.
+fn excess(len: u32) -> usize {
+    let words = len.saturating_sub(u32::from(u16::MAX)).div_ceil(8).saturating_add(1);
+    usize::try_from(words).unwrap_or(usize::MAX)
 }
 
 /// A record like `record` with another body.

@@ -5,21 +5,31 @@
 //! round marks it holds the whole file, and it takes sizes from the file for
 //! allocations. It reads what is written here as a check.
 
+mod allowance;
+mod build_ids;
 mod error;
 mod event_desc;
 mod event_name;
 mod events;
+mod fields;
+mod files;
 mod header;
 mod json;
+mod kernel;
 mod merge;
 mod merged_records;
+mod names;
 mod pipeline;
 mod reader;
 mod script;
+mod shown;
+mod spaces;
 mod summary;
 mod text;
 mod threads;
+mod walk;
+mod walks;
 
 pub(crate) use error::{Fault, PerfError};
-pub(crate) use merge::{MergeArgs, run as run_merge};
-pub(crate) use script::{ScriptArgs, run as run_script};
+pub(crate) use merge::{MergeArgs, merged_len, run as run_merge};
+pub(crate) use script::{ScriptArgs, printed_len, run as run_script};

@@ -11,6 +11,7 @@ use unwind_perf::record::{
 use crate::perf_cmd::events::Events;
 use crate::perf_cmd::reader::{PerfReader, tool_record};
 use crate::perf_cmd::{Fault, PerfError};
+use crate::stack::FramePointerRows;
 
 /// A record of the kernel, held until its turn.
 #[derive(Debug)]
@@ -111,6 +112,16 @@ impl Held {
         Sample::decode(&self.record()?, self.format).ok()
     }
 
+    /// Bytes of the record.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether samples of the event have a time.
+    pub(crate) fn has_time(&self) -> bool {
+        self.format.sample_type.contains(SampleType::TIME)
+    }
+
     /// Whether samples of the event have call chains.
     pub(crate) fn has_callchain(&self) -> bool {
         self.format.sample_type.contains(SampleType::CALLCHAIN)
@@ -125,15 +136,28 @@ impl Held {
     pub(crate) fn ip(&self) -> Option<u64> {
         self.sample()?.ip
     }
+
+    /// How many events a sample stands for, if the event records that.
+    pub(crate) fn period(&self) -> Option<u64> {
+        self.sample()?.period
+    }
+
+    /// The CPU of a sample or a stack.
+    pub(crate) fn cpu(&self) -> Option<u32> {
+        match self.meaning {
+            Meaning::Sample(_) => self.sample()?.cpu,
+            _ => SampleId::decode(&self.record()?, self.format).ok()?.cpu,
+        }
+    }
 }
 
 /// What receives records and samples.
 pub(crate) trait Sink {
     /// Takes a sample, once it is known how it ends.
-    fn sample(&mut self, events: &Events, held: &Held, outcome: Outcome<'_>) -> io::Result<()>;
+    fn sample(&mut self, events: &Events, held: Held, outcome: Outcome<'_>) -> io::Result<()>;
 
     /// Takes any other record of the kernel, in order of time.
-    fn record(&mut self, events: &Events, held: &Held) -> io::Result<()>;
+    fn record(&mut self, events: &Events, held: Held) -> io::Result<()>;
 
     /// Takes a record of a tool, with the bytes behind it if it has some, when
     /// it is read.
@@ -152,6 +176,8 @@ pub(crate) struct Options {
     /// About how many bytes may be held, half of them to sort and half to
     /// merge.
     pub(crate) memory: usize,
+    /// How far frame pointers are believed where a stack is walked.
+    pub(crate) frame_pointers: FramePointerRows,
 }
 
 /// What was read, and how it ended.
@@ -277,14 +303,14 @@ impl<S: Sink> Pipeline<'_, S> {
         let time = held.time;
         let Some(merger) = &mut self.merger else {
             return match held.meaning {
-                Meaning::Sample(_) => self.sink.sample(events, &held, Outcome::Inline),
-                _ => self.sink.record(events, &held),
+                Meaning::Sample(_) => self.sink.sample(events, held, Outcome::Inline),
+                _ => self.sink.record(events, held),
             };
         };
         let mut result = Ok(());
         let mut done = |held: Held, outcome: Outcome<'_>| {
             if result.is_ok() {
-                result = self.sink.sample(events, &held, outcome);
+                result = self.sink.sample(events, held, outcome);
             }
         };
         let at = Stamp { task: held.task, time };
@@ -307,7 +333,7 @@ impl<S: Sink> Pipeline<'_, S> {
                 }
                 merger.advance(time, &mut done);
                 result?;
-                self.sink.record(events, &held)?;
+                self.sink.record(events, held)?;
             }
         }
         self.sink.settled(merger.oldest_waiting().map_or(time, |waiting| waiting.min(time)))
@@ -320,7 +346,7 @@ impl<S: Sink> Pipeline<'_, S> {
         let mut result = Ok(());
         let mut done = |held: Held, outcome: Outcome<'_>| {
             if result.is_ok() {
-                result = self.sink.sample(events, &held, outcome);
+                result = self.sink.sample(events, held, outcome);
             }
         };
         let merge = self.merger.map(|merger| merger.finish(&mut done)).unwrap_or_default();

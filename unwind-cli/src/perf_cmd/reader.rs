@@ -1,16 +1,20 @@
 //! Reading a `perf.data`, record by record, in either form.
 
+use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
+use std::io::{self, BufReader, Cursor, Read, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use unwind_perf::record::{Attr, Endian, Record, RecordHeader, RecordType};
 
+use crate::perf_cmd::build_ids;
 use crate::perf_cmd::event_desc::Descriptions;
 use crate::perf_cmd::events::Events;
 use crate::perf_cmd::header::{Feature, FileHeader, Section, Start};
 use crate::perf_cmd::{Fault, PerfError};
-use crate::untrusted::escaped;
+use crate::progress::Progress;
+use crate::untrusted::Untrusted;
 
 /// Records that a tool writes.
 pub(super) mod tool_record {
@@ -53,17 +57,49 @@ pub(crate) struct PerfReader {
     record: Vec<u8>,
     /// Bytes behind it that belong to it.
     payload: u64,
+    progress: Option<Progress>,
+    /// Where the progress was shown last.
+    shown_at: u64,
 }
 
 enum Input {
-    File(BufReader<File>),
+    /// With its length when it was opened.
+    File(BufReader<File>, u64),
+    /// The bytes of a file.
+    Bytes(Cursor<Vec<u8>>),
     Pipe(Box<dyn Read>),
+}
+
+impl Input {
+    /// Fills `buf` from offset `at`.
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), PerfError> {
+        let end = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        match self {
+            Self::File(file, _) => file.get_ref().read_exact_at(buf, at)?,
+            Self::Bytes(bytes) => {
+                let tail = usize::try_from(at).ok().and_then(|at| bytes.get_ref().get(at..));
+                buf.copy_from_slice(tail.and_then(|tail| tail.get(..buf.len())).ok_or_else(end)?);
+            }
+            Self::Pipe(_) => return Err(PerfError::FileFormOnPipe),
+        }
+        Ok(())
+    }
+
+    fn seek(&mut self, at: u64) -> Result<(), PerfError> {
+        match self {
+            Self::File(file, _) => file.seek(SeekFrom::Start(at))?,
+            Self::Bytes(bytes) => bytes.seek(SeekFrom::Start(at))?,
+            Self::Pipe(_) => return Err(PerfError::FileFormOnPipe),
+        };
+        Ok(())
+    }
 }
 
 impl Read for Input {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::File(file) => file.read(buf),
+            Self::File(file, _) => file.read(buf),
+            Self::Bytes(bytes) => bytes.read(buf),
             Self::Pipe(pipe) => pipe.read(buf),
         }
     }
@@ -78,10 +114,15 @@ impl PerfReader {
         if metadata.is_dir() {
             Err(PerfError::Directory)
         } else if metadata.is_file() {
-            Self::new(Input::File(BufReader::with_capacity(1 << 16, file)))
+            Self::new(Input::File(BufReader::with_capacity(1 << 16, file), metadata.len()))
         } else {
             Self::new(Input::Pipe(Box::new(BufReader::new(file))))
         }
+    }
+
+    /// Reads a recording of either form that is in memory.
+    pub(crate) fn from_bytes(bytes: Vec<u8>) -> Result<Self, PerfError> {
+        Self::new(Input::Bytes(Cursor::new(bytes)))
     }
 
     fn new(mut input: Input) -> Result<Self, PerfError> {
@@ -97,6 +138,8 @@ impl PerfReader {
             end: None,
             record: Vec::new(),
             payload: 0,
+            progress: None,
+            shown_at: 0,
         };
         match start.size {
             Start::PIPE => Ok(reader),
@@ -107,6 +150,31 @@ impl PerfReader {
 
     pub(crate) fn endian(&self) -> Endian {
         self.start.endian
+    }
+
+    /// Shows from now on how far the reading of the file at `path` is, if it is a long one.
+    pub(crate) fn show_progress(&mut self, path: &Path) {
+        if let Ok(len) = self.file_len() {
+            self.progress = Some(Progress::new(path, len));
+        }
+    }
+
+    /// Says how far the reading is, now and then.
+    fn tell_progress(&mut self) {
+        const STRIDE: u64 = 1 << 20;
+        if let (Some(progress), Some(end)) = (&self.progress, self.end)
+            && self.at.saturating_sub(self.shown_at) >= STRIDE
+        {
+            self.shown_at = self.at;
+            progress.set(self.at, usize::try_from(end).unwrap_or(usize::MAX));
+        }
+    }
+
+    /// Ends the progress, since the reading is at its end.
+    fn finish_progress(&mut self) {
+        if let Some(progress) = self.progress.take() {
+            progress.finish();
+        }
     }
 
     /// The header of the file form.
@@ -123,7 +191,7 @@ impl PerfReader {
     /// # Errors
     ///
     /// As [`Events::event_of`].
-    pub(crate) fn event_of_record(&mut self) -> Result<Result<usize, Fault>, PerfError> {
+    pub(crate) fn event_of_record(&self) -> Result<Result<usize, Fault>, PerfError> {
         match Record::parse(&self.record, self.start.endian) {
             Ok(record) => self.events.event_of(&record),
             Err(error) => Ok(Err(error.into())),
@@ -148,6 +216,15 @@ impl PerfReader {
     /// [`PerfError`] where the file ends inside a record or its size cannot
     /// be. There is nothing to read after that.
     pub(crate) fn read(&mut self) -> Result<bool, PerfError> {
+        let read = self.read_record();
+        match read {
+            Ok(true) => self.tell_progress(),
+            _ => self.finish_progress(),
+        }
+        read
+    }
+
+    fn read_record(&mut self) -> Result<bool, PerfError> {
         self.skip_payload()?;
         let at = self.at;
         self.record.clear();
@@ -256,18 +333,24 @@ impl PerfReader {
         }
         let header = FileHeader::parse(&rest, endian);
         self.header = Some(header);
-        let file_len = self.file()?.get_ref().metadata()?.len();
+        let file_len = self.file_len()?;
         let FileHeader { attr_len, attrs, data, .. } = header;
         let bytes = self.section("list of events", attrs)?;
         // An attr, and the place of its ids behind it.
         let entry = usize::try_from(attr_len).ok().filter(|&len| len > 16);
         let bad = PerfError::BadSection { part: "list of events", at: attrs.at, len: attrs.len };
         let entry = entry.filter(|&len| bytes.len().is_multiple_of(len)).ok_or(bad)?;
+        // Each event has a list of its own. Lists that share bytes could be as many times
+        // as long as the file as there are events.
+        let mut ids_left = file_len;
         for event in bytes.chunks_exact(entry) {
             let (attr, place) =
                 event.split_at_checked(entry.saturating_sub(16)).unwrap_or_default();
             let &[at, len] = words(place, endian).as_slice() else { continue };
-            let ids = self.section("list of event ids", Section { at, len })?;
+            let place = Section { at, len };
+            self.check_place("list of event ids", place)?;
+            ids_left = ids_left.checked_sub(len).ok_or(PerfError::SharedIds { at, len })?;
+            let ids = self.section("list of event ids", place)?;
             self.events.add(attr.to_vec(), words(&ids, endian), endian)?;
         }
         if self.events.all().is_empty() {
@@ -278,7 +361,7 @@ impl PerfReader {
         let bad = PerfError::BadSection { part: "data", at: data.at, len: data.len };
         self.end = Some(if data.len == 0 { file_len } else { end.ok_or(bad)? });
         self.at = data.at;
-        self.file()?.seek(SeekFrom::Start(data.at))?;
+        self.input.seek(data.at)?;
         Ok(self)
     }
 
@@ -292,6 +375,17 @@ impl PerfReader {
             name_events(&mut self.events, &section, self.start.endian, true);
         }
         Ok(())
+    }
+
+    /// The build ids that the recorder found in files when it was done, by the files'
+    /// names. A damaged section has those in front of the damage.
+    pub(crate) fn build_ids(&mut self) -> HashMap<Box<[u8]>, Box<[u8]>> {
+        let Some(header) = self.header else {
+            return HashMap::new();
+        };
+        let place = self.feature_place(&header, Feature::BUILD_ID).ok().flatten();
+        let section = place.and_then(|place| self.section("list of build ids", place).ok());
+        build_ids::parse(&section.unwrap_or_default(), self.endian())
     }
 
     /// Finds a feature section.
@@ -330,7 +424,7 @@ impl PerfReader {
         part: &'static str,
         place: Section,
     ) -> Result<(), PerfError> {
-        let file_len = self.file()?.get_ref().metadata()?.len();
+        let file_len = self.file_len()?;
         if place.at.checked_add(place.len).is_none_or(|end| end > file_len) {
             return Err(PerfError::BadSection { part, at: place.at, len: place.len });
         }
@@ -349,17 +443,33 @@ impl PerfReader {
         if place.len > MAX_SECTION {
             return Err(PerfError::BadSection { part, at: place.at, len: place.len });
         }
-        let file = self.file()?;
-        file.seek(SeekFrom::Start(place.at))?;
-        let mut bytes = Vec::new();
-        file.take(place.len).read_to_end(&mut bytes)?;
-        Ok(bytes)
+        let mut bytes = vec![0; usize::try_from(place.len).unwrap_or(0)];
+        match self.input.read_exact_at(&mut bytes, place.at) {
+            // It was cut since it was opened.
+            Err(PerfError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(PerfError::BadSection { part, at: place.at, len: place.len })
+            }
+            result => result.map(|()| bytes),
+        }
     }
 
-    /// The input, if it can be read out of order.
-    pub(crate) fn file(&mut self) -> Result<&mut BufReader<File>, PerfError> {
-        match &mut self.input {
-            Input::File(file) => Ok(file),
+    /// Copies a part of the file to `out`. What is wrong with `out` is the outer error.
+    pub(crate) fn copy_section(
+        &mut self,
+        place: Section,
+        out: &mut impl io::Write,
+    ) -> io::Result<Result<(), PerfError>> {
+        if let Err(error) = self.input.seek(place.at) {
+            return Ok(Err(error));
+        }
+        io::copy(&mut self.input.by_ref().take(place.len), out).map(|_| Ok(()))
+    }
+
+    /// The length of the file in bytes, if it is one.
+    pub(crate) fn file_len(&self) -> Result<u64, PerfError> {
+        match &self.input {
+            Input::File(_, len) => Ok(*len),
+            Input::Bytes(bytes) => Ok(u64::try_from(bytes.get_ref().len()).unwrap_or(u64::MAX)),
             Input::Pipe(_) => Err(PerfError::FileFormOnPipe),
         }
     }
@@ -384,9 +494,8 @@ fn words(bytes: &[u8], endian: Endian) -> Vec<u64> {
 }
 
 /// The text in front of the first zero.
-fn text(bytes: &[u8]) -> String {
-    let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
-    escaped(text).to_string()
+fn text(bytes: &[u8]) -> Untrusted {
+    Untrusted::from(bytes.split(|&byte| byte == 0).next().unwrap_or_default())
 }
 
 /// Fills `buf`. Returns whether the input has that much.

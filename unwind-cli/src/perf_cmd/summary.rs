@@ -18,6 +18,10 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    pub(crate) const fn of_mib(memory: u32) -> Self {
+        Self { memory }
+    }
+
     pub(crate) fn bytes(self) -> usize {
         usize::try_from(self.memory).unwrap_or(usize::MAX).saturating_mul(1 << 20)
     }

@@ -2,99 +2,180 @@
 
 use std::io::{self, Write};
 
-use unwind_perf::merge::{Outcome, whole_chain};
-use unwind_perf::record::{Context, Task};
+use unwind_perf::record::Task;
 
-use crate::perf_cmd::PerfError;
-use crate::perf_cmd::events::{Event, Events};
-use crate::perf_cmd::pipeline::{Held, Meaning, Sink};
-use crate::perf_cmd::reader::PerfReader;
-use crate::perf_cmd::threads::Threads;
+use crate::perf_cmd::allowance::Allowance;
+use crate::perf_cmd::events::Events;
+use crate::perf_cmd::fields::{Field, Fields, Layout};
+use crate::perf_cmd::names::{Mode, Names, Place};
+use crate::perf_cmd::shown::{ChainEnd, Link, Printer, Shown};
+use crate::perf_cmd::walk::WalkedStack;
+use crate::untrusted::{Untrusted, escaped};
 
-/// A part of a sample's text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Field {
-    /// The name of the thread
-    Comm,
-    /// The process
-    Pid,
-    /// The thread
-    Tid,
-    /// When, in seconds with nine digits
-    Time,
-    /// The event
-    Event,
-    /// The call chain, or the address if there is none
-    Ip,
+/// How samples are written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    pub(crate) fields: Fields,
+    pub(crate) layout: Layout,
+    /// Nine digits of a second instead of six.
+    pub(crate) nanoseconds: bool,
+    /// How many frames each part of a stack has at most.
+    pub(crate) max_stack: usize,
 }
 
 /// Writes samples as text.
-pub(crate) struct TextSink<'a, W> {
-    out: W,
-    fields: &'a [Field],
-    threads: Threads,
-    /// The names of the events, and the width of their column.
-    names: Vec<String>,
-    name_width: usize,
+#[derive(Debug)]
+pub(crate) struct TextPrinter<W> {
+    out: Allowance<W>,
+    style: Style,
+    names: Names,
 }
 
-impl<'a, W: Write> TextSink<'a, W> {
-    pub(crate) fn new(out: W, fields: &'a [Field]) -> Self {
-        Self { out, fields, threads: Threads::default(), names: Vec::new(), name_width: 0 }
+impl<W: Write> TextPrinter<W> {
+    pub(crate) const fn new(out: W, style: Style, names: Names) -> Self {
+        Self { out: Allowance::new(out), style, names }
     }
 
-    fn has(&self, field: Field) -> bool {
-        self.fields.contains(&field)
+    const fn has(&self, field: Field) -> bool {
+        self.style.fields.has(field)
     }
 
     /// Writes who and when.
-    fn start(&mut self, held: &Held) -> io::Result<()> {
-        let Task { pid, tid } = held.task;
+    fn start(&mut self, shown: &Shown) -> io::Result<()> {
+        let Task { pid, tid } = shown.held.task;
         let (pid, tid) = (pid.cast_signed(), tid.cast_signed());
         if self.has(Field::Comm) {
-            let name = self.threads.name(held.task);
-            if self.has(Field::Ip) && held.has_callchain() {
+            let name = shown.comm.escaped().at_most(self.out.name_limit());
+            if self.has(Field::Ip) && shown.held.has_callchain() {
                 write!(self.out, "{name} ")?;
             } else {
-                write!(self.out, "{name:>16} ")?;
+                write!(self.out, "{} ", name.right(16))?;
             }
         }
+        let width = match self.style.layout {
+            Layout::Perf7_2 => 7,
+            Layout::Perf6_1 => 5,
+        };
         match (self.has(Field::Pid), self.has(Field::Tid)) {
-            (true, true) => write!(self.out, "{pid:>7}/{tid:<7} ")?,
-            (true, false) => write!(self.out, "{pid:>7} ")?,
-            (false, true) => write!(self.out, "{tid:>7} ")?,
+            (true, true) => write!(self.out, "{pid:>width$}/{tid:<width$} ")?,
+            (true, false) => write!(self.out, "{pid:>width$} ")?,
+            (false, true) => write!(self.out, "{tid:>width$} ")?,
             (false, false) => {}
         }
-        if self.has(Field::Time) {
-            let (seconds, rest) = (held.time / 1_000_000_000, held.time % 1_000_000_000);
-            write!(self.out, "{seconds:>5}.{rest:09}: ")?;
+        if self.has(Field::Cpu)
+            && let Some(cpu) = shown.held.cpu()
+        {
+            write!(self.out, "[{cpu:03}] ")?;
+        }
+        if self.has(Field::Time) && shown.held.has_time() {
+            let (seconds, rest) =
+                (shown.held.time / 1_000_000_000, shown.held.time % 1_000_000_000);
+            if self.style.nanoseconds {
+                write!(self.out, "{seconds:>5}.{rest:09}: ")?;
+            } else {
+                write!(self.out, "{seconds:>5}.{:06}: ", rest / 1000)?;
+            }
         }
         Ok(())
     }
 
-    fn event_name(&mut self, events: &Events, held: &Held) -> io::Result<()> {
-        if !self.has(Field::Event) {
-            return Ok(());
+    fn event(&mut self, events: &Events, shown: &Shown) -> io::Result<()> {
+        if self.has(Field::Period) {
+            let fixed = || events.get(shown.held.event).map(|event| event.attr.sample_period);
+            let period = shown.held.period().or_else(fixed).unwrap_or(0);
+            write!(self.out, "{period:>10} ")?;
         }
-        if self.names.len() != events.all().len() {
-            self.names = events.all().iter().map(Event::name).collect();
-            self.name_width = self.names.iter().map(String::len).max().unwrap_or(0);
+        if self.has(Field::Event) {
+            let limit = self.out.name_limit();
+            let width = events.name_width().min(limit);
+            let name = events.get(shown.held.event).map(|event| &event.name);
+            let none = Untrusted::default();
+            let name = name.unwrap_or(&none).escaped().at_most(limit);
+            write!(self.out, "{}: ", name.right(width))?;
         }
-        let name = self.names.get(held.event).map_or("", String::as_str);
-        write!(self.out, "{name:>0$}: ", self.name_width)
+        Ok(())
     }
 
-    /// Writes addresses, a line each. Marks have none.
-    fn chain(&mut self, words: impl Iterator<Item = u64>) -> io::Result<()> {
+    /// Writes that so many frames are left out.
+    fn left_out(&mut self, count: usize) -> io::Result<()> {
+        match count {
+            0 => Ok(()),
+            count => writeln!(self.out, "{MARK}({count} more frames; see --max-stack)"),
+        }
+    }
+
+    fn frame(&mut self, shown: &Shown, ip: u64, mode: Mode) -> io::Result<()> {
+        let is_plain = !self.has(Field::Sym) && !self.has(Field::Dso);
+        if is_plain && self.style.layout == Layout::Perf7_2 {
+            return self.out.write_all(&ip_line(ip));
+        }
+        let place = self.names.place(ip, mode, &shown.space, &shown.kernel);
+        let addr = match self.style.layout {
+            Layout::Perf7_2 => ip,
+            Layout::Perf6_1 => place.in_file,
+        };
+        write!(self.out, "\t{addr:>16x}")?;
+        self.place(&place)?;
+        writeln!(self.out)
+    }
+
+    /// Writes the names of an address.
+    fn place(&mut self, place: &Place) -> io::Result<()> {
+        let limit = self.out.name_limit();
+        if self.has(Field::Sym) {
+            match &place.function {
+                Some((name, offset)) => {
+                    write!(self.out, " {}", name.escaped().at_most(limit))?;
+                    if self.has(Field::Symoff) {
+                        write!(self.out, "+{offset:#x}")?;
+                    }
+                }
+                None => write!(self.out, " [unknown]")?,
+            }
+        }
+        if self.has(Field::Dso) {
+            match &place.file {
+                Some(name) => write!(self.out, " ({})", name.escaped().at_most(limit))?,
+                None => write!(self.out, " ([unknown])")?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the user part of a stack that was walked here.
+    fn walked(&mut self, shown: &Shown, walked: &WalkedStack) -> io::Result<()> {
+        for frame in walked.frames.iter().take(self.style.max_stack) {
+            if frame.after_gap {
+                writeln!(self.out, "{MARK}(callers may be missing here)")?;
+            }
+            self.frame(shown, frame.call, Mode::User)?;
+        }
+        self.left_out(walked.frames.len().saturating_sub(self.style.max_stack))?;
+        match &walked.cut {
+            Some(reason) => {
+                writeln!(self.out, "{MARK}(incomplete: {})", escaped(reason).at_most(400))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn stack(&mut self, shown: &Shown, walked: Option<&WalkedStack>) -> io::Result<()> {
         writeln!(self.out)?;
-        for ip in words.filter(|&word| word < Context::FIRST_WORD) {
-            self.out.write_all(&ip_line(ip))?;
+        for link in shown.links().take(self.style.max_stack) {
+            match link {
+                Link::Ip(ip, mode) => self.frame(shown, ip, mode)?,
+                Link::NoAddress(word) => writeln!(self.out, "{MARK}({word:x} is no address)")?,
+            }
         }
-        Ok(())
+        self.left_out(shown.links().count().saturating_sub(self.style.max_stack))?;
+        walked.map_or(Ok(()), |walked| self.walked(shown, walked))
     }
 }
 
-/// `"\t{ip:>16x}\n"`. Most of the output is such lines, and the formatter
+/// What a line that is no frame starts with.
+const MARK: &str = "\t                 ";
+
+/// `"\t{ip:>16x}\n"`. Without names most of the output is such lines, and the formatter
 /// takes more time than all the rest.
 fn ip_line(ip: u64) -> [u8; 18] {
     let mut line = *b"\t               0\n";
@@ -110,42 +191,40 @@ fn ip_line(ip: u64) -> [u8; 18] {
     line
 }
 
-impl<W: Write> Sink for TextSink<'_, W> {
-    fn sample(&mut self, events: &Events, held: &Held, outcome: Outcome<'_>) -> io::Result<()> {
-        self.start(held)?;
-        self.event_name(events, held)?;
+impl<W: Write> Printer for TextPrinter<W> {
+    fn print(
+        &mut self,
+        events: &Events,
+        shown: &Shown,
+        walked: Option<&WalkedStack>,
+    ) -> io::Result<()> {
+        self.start(shown)?;
+        if let ChainEnd::Stack(cookie) = shown.end {
+            write!(self.out, "DEFERRED CALLCHAIN [cookie: {cookie:x}]")?;
+            if self.has(Field::Ip) {
+                self.stack(shown, None)?;
+            }
+            return writeln!(self.out);
+        }
+        self.event(events, shown)?;
         if self.has(Field::Ip) {
-            match held.callchain() {
-                Some(chain) => match outcome {
-                    Outcome::Inline => self.chain(chain.words())?,
-                    Outcome::Merged(merged) => self.chain(whole_chain(chain, merged.stack))?,
-                    Outcome::Unmatched { .. } => self.chain(chain.without_cookie())?,
-                },
-                None => write!(self.out, " {:>16x}", held.ip().unwrap_or(0))?,
+            if shown.chain.is_some() {
+                self.stack(shown, walked)?;
+            } else {
+                let ip = shown.held.ip().unwrap_or(0);
+                write!(self.out, " {ip:>16x}")?;
+                if self.has(Field::Sym) || self.has(Field::Dso) {
+                    let mode = Mode::of_sample(shown.misc());
+                    let place = self.names.place(ip, mode, &shown.space, &shown.kernel);
+                    self.place(&place)?;
+                }
             }
         }
         writeln!(self.out)
     }
 
-    fn record(&mut self, _events: &Events, held: &Held) -> io::Result<()> {
-        if let Meaning::Stack(cookie) = held.meaning {
-            self.start(held)?;
-            write!(self.out, "DEFERRED CALLCHAIN [cookie: {cookie:x}]")?;
-            if self.has(Field::Ip) {
-                self.chain(held.ips())?;
-            }
-            return writeln!(self.out);
-        }
-        self.threads.take(held);
-        Ok(())
-    }
-
-    fn tool_record(&mut self, _reader: &mut PerfReader) -> Result<(), PerfError> {
-        Ok(())
-    }
-
-    fn settled(&mut self, _time: u64) -> io::Result<()> {
-        Ok(())
+    fn read(&mut self, len: usize) {
+        self.out.read(len);
     }
 }
 

@@ -2,14 +2,14 @@
 
 use testdata::perf_file;
 
-use crate::files::{Parts, Scratch, done, perf_data, text, unwind, unwind_with, word};
+use crate::files::{Parts, Scratch, done, perf_data, plain, text, unwind, unwind_with, word};
 use crate::listing::blocks;
 
 /// Runs `script` on `bytes`. Returns what was printed, and the error if there
 /// is one.
 fn script(bytes: &[u8]) -> (String, Option<String>) {
     let file = Scratch::new(bytes);
-    let output = unwind(&["script", file.name()]);
+    let output = unwind(&plain(&[file.name()]));
     let error = text(&output.stderr);
     match output.status.code() {
         Some(0) => assert_eq!(error, ""),
@@ -81,9 +81,9 @@ fn a_file_cut_anywhere_gives_what_is_whole_and_says_where_it_ends() {
 #[test]
 fn a_pipe_cut_inside_a_record_says_so_and_at_a_boundary_ends() {
     let pipe = Parts::of(&whole(7000)).to_pipe();
-    let output = unwind_with(&["script", "-"], &pipe);
+    let output = unwind_with(&plain(&["-"]), &pipe);
     assert!(output.status.success());
-    let output = unwind_with(&["script", "-"], &pipe[..pipe.len() - 1]);
+    let output = unwind_with(&plain(&["-"]), &pipe[..pipe.len() - 1]);
     assert_eq!(output.status.code(), Some(5));
     assert!(text(&output.stderr).contains("cut off"), "{}", text(&output.stderr));
     assert!(!output.stdout.is_empty());
@@ -250,7 +250,7 @@ fn a_merge_of_a_damaged_file_has_what_could_be_read() {
     assert_eq!(output.status.code(), Some(5));
     assert!(text(&output.stderr).contains("cut off"), "{}", text(&output.stderr));
     let (printed, _) = script(&file[..file.len() - 4]);
-    assert_eq!(blocks(&done(&["script", merged.name()])).len(), blocks(&printed).len());
+    assert_eq!(blocks(&done(&plain(&[merged.name()]))).len(), blocks(&printed).len());
 }
 
 #[test]

@@ -11,13 +11,26 @@ use testdata::PerfRecording;
 /// The fields that the listings of `perf script` have.
 pub(crate) const FIELDS: &str = "comm,pid,tid,time,event,ip";
 
+/// `unwind script` with the fields and the depth of those listings.
+pub(crate) fn plain<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
+    let fields = ["script", "--ns", "--max-stack", "1024", "-F", FIELDS];
+    [&fields[..], arguments].concat()
+}
+
+/// The command, which finds no copies of files that a perf of this user has kept.
+fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unwind"));
+    command.env("HOME", "/nonexistent");
+    command
+}
+
 pub(crate) fn unwind(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_unwind")).args(arguments).output().unwrap()
+    command().args(arguments).output().unwrap()
 }
 
 /// As [`unwind`], with `input` on standard input.
 pub(crate) fn unwind_with(arguments: &[&str], input: &[u8]) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_unwind"))
+    let mut child = command()
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -9,20 +9,20 @@ use unwind_perf::record::{
     Record, RecordType, Records, Sample, SampleId, SampleType,
 };
 
-use crate::files::{Parts, Scratch, done, perf_data, text, unwind, unwind_with};
+use crate::files::{Parts, Scratch, done, perf_data, plain, text, unwind, unwind_with};
 
 #[test]
 fn the_pipe_form_reads_like_the_file_form() {
     for path in perf_files("data").into_iter().chain(perf_files("raw")) {
         let file = Scratch::new(&perf_data(&path));
-        let expected = done(&["script", file.name()]);
+        let expected = done(&plain(&[file.name()]));
         let pipe = Parts::of(&file.bytes()).to_pipe();
-        let output = unwind_with(&["script", "-"], &pipe);
+        let output = unwind_with(&plain(&["-"]), &pipe);
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert_eq!(text(&output.stdout), expected, "{}", path.display());
         // A pipe that was saved is a file.
         let saved = Scratch::new(&pipe);
-        assert_eq!(done(&["script", saved.name()]), expected, "{}", path.display());
+        assert_eq!(done(&plain(&[saved.name()])), expected, "{}", path.display());
     }
 }
 
@@ -30,16 +30,16 @@ fn the_pipe_form_reads_like_the_file_form() {
 fn the_file_form_can_be_standard_input() {
     let path = perf_files("data").into_iter().next().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_unwind"))
-        .args(["script", "-"])
+        .args(plain(&["-"]))
         .stdin(File::open(&path).unwrap())
         .output()
         .unwrap();
-    assert_eq!(text(&output.stdout), done(&["script", path.to_str().unwrap()]));
+    assert_eq!(text(&output.stdout), done(&plain(&[path.to_str().unwrap()])));
 }
 
 #[test]
 fn the_file_form_cannot_come_through_a_pipe() {
-    let output = unwind_with(&["script", "-"], &perf_file("pfork.data"));
+    let output = unwind_with(&plain(&["-"]), &perf_file("pfork.data"));
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("name the file"), "{}", text(&output.stderr));
     assert!(output.stdout.is_empty());
@@ -173,8 +173,8 @@ fn a_recording_of_a_big_endian_machine_reads_alike() {
         let recording = PerfRecording::parse(&std::fs::read(&path).unwrap());
         let big = Scratch::new(&BigEndian::convert(&recording));
         let little = Scratch::new(&recording.to_perf_data());
-        for arguments in [&["script"][..], &["script", "--no-merge-callchains"]] {
-            let script = |file: &Scratch| done(&[arguments, &[file.name()]].concat());
+        for arguments in [&[][..], &["--no-merge-callchains"]] {
+            let script = |file: &Scratch| done(&plain(&[arguments, &[file.name()]].concat()));
             assert_eq!(script(&big), script(&little), "{}", path.display());
         }
         // A merge keeps the byte order.
@@ -186,7 +186,7 @@ fn a_recording_of_a_big_endian_machine_reads_alike() {
             blocks.sort();
             blocks
         };
-        let fields = ["script", "-F", "tid,time,event,ip"];
+        let fields = ["script", "--ns", "--max-stack", "1024", "-F", "tid,time,event,ip"];
         let script = |file: &Scratch| sorted(done(&[&fields, &[file.name()][..]].concat()));
         assert_eq!(script(&merged), script(&little), "{}", path.display());
     }
@@ -196,7 +196,7 @@ fn a_recording_of_a_big_endian_machine_reads_alike() {
 fn what_is_no_perf_data_is_refused() {
     for bytes in [&b""[..], b"PERFILE2", b"PERFFILEaaaaaaaabbbbbbbb", b"\x7fELF............"] {
         let file = Scratch::new(bytes);
-        let output = unwind(&["script", file.name()]);
+        let output = unwind(&plain(&[file.name()]));
         assert_eq!(output.status.code(), Some(5));
         assert!(text(&output.stderr).contains("not a perf.data file"), "{}", text(&output.stderr));
     }

@@ -13,7 +13,9 @@
 mod damage;
 mod files;
 mod forms;
+mod hostile_names;
 mod listing;
 mod memory;
 mod merge;
 mod script;
+mod walk;

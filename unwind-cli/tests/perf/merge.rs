@@ -10,7 +10,7 @@ use linux_perf_data::{AttributeDescription, PerfFileReader, PerfFileRecord};
 use testdata::perf_files;
 use unwind_perf::record::{Context, Endian, Records, Sample, Task};
 
-use crate::files::{Parts, Scratch, done, perf_data, text, unwind, unwind_with, word};
+use crate::files::{Parts, Scratch, done, perf_data, plain, text, unwind, unwind_with, word};
 use crate::listing::{Decoded, blocks, decoded};
 use crate::memory::{FORMAT, ROUND_MARK, pipe_start, sample, stack};
 
@@ -133,7 +133,7 @@ fn stock_perf_finds_whole_chains() {
 fn script_of_a_merge_is_the_script_of_the_recording_in_order_of_time() {
     for (path, file) in recordings() {
         let merged = merged(&file);
-        let fields = ["script", "-F", "comm,pid,tid,time,event,ip"];
+        let fields = plain(&[]);
         let without_comm = |file: &Scratch| {
             let listing = done(&[&fields, &[file.name()][..]].concat());
             let mut blocks = blocks(&listing);
@@ -167,7 +167,7 @@ fn a_pipe_is_merged_into_a_pipe() {
         assert_eq!(output.stdout[8..16], 16_u64.to_le_bytes(), "pipe form");
         let merged_pipe = Scratch::new(&output.stdout);
         let merged_file = merged(&file);
-        let script = |file: &Scratch| done(&["script", file.name()]);
+        let script = |file: &Scratch| done(&plain(&[file.name()]));
         assert_eq!(script(&merged_pipe), script(&merged_file), "{}", path.display());
     }
 }
@@ -261,7 +261,7 @@ fn bytes_behind_a_record_are_stepped_over_and_kept() {
     let path = perf_files("data").into_iter().next().unwrap();
     let file = Scratch::new(&perf_data(&path));
     let pipe = Parts::of(&file.bytes()).to_pipe();
-    let expected = done(&["script", file.name()]);
+    let expected = done(&plain(&[file.name()]));
     // PERF_RECORD_AUXTRACE: size, offset, reference, index, thread, CPU,
     // reserved. What is behind it looks like a round mark and nonsense.
     let mut trace = vec![71, 0, 0, 0, 0, 0, 48, 0];
@@ -274,7 +274,7 @@ fn bytes_behind_a_record_are_stepped_over_and_kept() {
     let records = pipe.len() - Parts::of(&file.bytes()).data.len();
     for extra in [trace, formats] {
         let with_extra = [&pipe[..records], &extra, &pipe[records..]].concat();
-        let output = unwind_with(&["script", "-"], &with_extra);
+        let output = unwind_with(&plain(&["-"]), &with_extra);
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert_eq!(text(&output.stdout), expected);
         let output = unwind_with(&["merge", "-", "-o", "-"], &with_extra);
@@ -282,7 +282,7 @@ fn bytes_behind_a_record_are_stepped_over_and_kept() {
         assert!(output.status.success() && kept);
         // Cut off inside those bytes.
         let cut = &with_extra[..records + extra.len() - 1];
-        assert_eq!(unwind_with(&["script", "-"], cut).status.code(), Some(5));
+        assert_eq!(unwind_with(&plain(&["-"]), cut).status.code(), Some(5));
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 use testdata::{perf_files, perf_text};
 
-use crate::files::{FIELDS, Scratch, done, perf_data, text, unwind};
+use crate::files::{FIELDS, Scratch, done, perf_data, plain, text, unwind};
 use crate::listing::{Block, blocks, decoded, late, with_cookies};
 
 /// The recordings that `perf` made.
@@ -19,7 +19,7 @@ fn perf_recordings() -> Vec<PathBuf> {
 fn unmerged_text_is_that_of_perf_script() {
     for path in perf_recordings() {
         let name = path.to_str().unwrap();
-        let found = done(&["script", "--no-merge-callchains", "-F", FIELDS, name]);
+        let found = done(&plain(&["--no-merge-callchains", name]));
         assert_eq!(found, perf_text(&path, "script-nomerge.txt"), "{name}");
     }
 }
@@ -35,7 +35,7 @@ fn merged_text_is_that_of_perf_script_but_for_samples_that_perf_cannot_merge() {
             !late.contains(&key) && truth[&key].iter().all(|sample| sample.end != "unmatched")
         };
         let expected = blocks(&perf_text(&path, "script-merge.txt"));
-        let found = blocks(&done(&["script", name]));
+        let found = blocks(&done(&plain(&[name])));
         assert_eq!(found.len(), expected.len(), "{name}");
         // The same text in the same order.
         let exact = |blocks: &[Block]| -> Vec<Block> {
@@ -68,7 +68,7 @@ fn text_is_that_of_a_perf_at_hand() {
             text(&Command::new(&perf).args(arguments).output().unwrap().stdout)
         };
         let unmerged = listing("--no-merge-callchains");
-        let found = done(&["script", "--no-merge-callchains", file.name()]);
+        let found = done(&plain(&["--no-merge-callchains", file.name()]));
         assert_eq!(found, unmerged, "{}", path.display());
         let truth = decoded(&path);
         let is_unmatched =
@@ -87,7 +87,7 @@ fn text_is_that_of_a_perf_at_hand() {
         for block in expected.iter_mut().filter(|block| is_unmatched(block)) {
             block.ips.pop();
         }
-        let found = exact(blocks(&done(&["script", file.name()])));
+        let found = exact(blocks(&done(&plain(&[file.name()]))));
         assert_eq!(found.len(), expected.len(), "{}", path.display());
         for (found, expected) in found.iter().zip(&expected) {
             assert_eq!(found, expected, "{}", path.display());
@@ -103,7 +103,7 @@ fn every_sample_has_the_chain_that_the_independent_decoder_finds() {
             .into_iter()
             .map(|(key, samples)| (key, samples.iter().map(|sample| sample.ips()).collect()))
             .collect();
-        for block in blocks(&done(&["script", file.name()])) {
+        for block in blocks(&done(&plain(&[file.name()]))) {
             let samples = truth.get_mut(&block.key()).unwrap();
             let same = samples.iter().position(|ips| *ips == block.ips);
             samples.remove(same.unwrap_or_else(|| panic!("{}: {block:?}", path.display())));
@@ -116,7 +116,7 @@ fn every_sample_has_the_chain_that_the_independent_decoder_finds() {
 #[test]
 fn a_forked_child_keeps_to_its_own_stacks_and_gets_its_name() {
     let path = perf_recordings().into_iter().find(|path| path.ends_with("pfork.data")).unwrap();
-    let found = blocks(&done(&["script", path.to_str().unwrap()]));
+    let found = blocks(&done(&plain(&[path.to_str().unwrap()])));
     let expected = blocks(&perf_text(&path, "script-merge.txt"));
     let tids = |blocks: &[Block]| -> BTreeMap<u32, usize> {
         let mut tids = BTreeMap::new();
@@ -142,7 +142,7 @@ fn fields_are_chosen_as_in_perf_script() {
     let path = perf_recordings().into_iter().find(|path| path.ends_with("pfork.data")).unwrap();
     let script = |fields: &str| {
         let name = path.to_str().unwrap();
-        done(&["script", "--no-merge-callchains", "-F", fields, name])
+        done(&["script", "--no-merge-callchains", "--ns", "-F", fields, name])
     };
     let first = |fields: &str, lines: usize| -> String {
         script(fields).split_inclusive('\n').take(lines).collect()
@@ -162,14 +162,17 @@ fn fields_are_chosen_as_in_perf_script() {
     assert_eq!(stack("comm,ip"), "t64 DEFERRED CALLCHAIN [cookie: 2f700000001]");
     let with_time = "             t64   143.959809688: DEFERRED CALLCHAIN [cookie: 2f700000001]";
     assert_eq!(stack("comm,time"), with_time);
-    assert_eq!(unwind(&["script", "-F", "sym", path.to_str().unwrap()]).status.code(), Some(2));
+    let refused = unwind(&["script", "-F", "comm,brstack", path.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(2));
+    let error = text(&refused.stderr);
+    assert!(error.contains("comm,tid,pid,time,cpu,event,period,ip,sym,symoff,dso"), "{error}");
 }
 
 #[test]
 fn json_has_every_sample_with_its_end_and_parts() {
     for path in perf_files("raw") {
         let file = Scratch::new(&perf_data(&path));
-        let json = done(&["script", "--json", file.name()]);
+        let json = done(&["script", "--json", "--max-stack", "1024", file.name()]);
         let lines: Vec<Value> =
             json.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!((&lines[0]["type"], &lines[0]["schema"]), (&"recording".into(), &1.into()));

@@ -1,0 +1,209 @@
+//! The files whose code a recording has samples of: are they still here, and what is in
+//! them.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use sframe::Format;
+use unwind_perf::record::{MappedId, Mapping};
+
+use crate::call_frames::{BuiltTable, CallFrames};
+use crate::elf::{ElfError, ElfFile, SframeSection};
+use crate::module::{BuildError, ModuleError, copy_vdso};
+use crate::symbols::{Alias, Symbols};
+use crate::target::maps::{self, Backing};
+use crate::target::memory::ProcessMemory;
+use crate::untrusted::Untrusted;
+
+/// The most names of a function that are looked at.
+const MAX_ALIASES: usize = 64;
+
+/// A file that was mapped, opened when something is asked of it first.
+#[derive(Debug, Default)]
+pub(crate) struct RecordedFile {
+    /// As the recording calls it: a path, `[vdso]`, `//anon` and the like.
+    pub(crate) name: Untrusted,
+    id: FileId,
+    elf: OnceLock<Result<ElfFile, FileError>>,
+    sframe: OnceLock<Result<Option<SframeSection>, ElfError>>,
+    built: OnceLock<Result<Option<BuiltTable>, BuildError>>,
+    symbols: OnceLock<Result<Symbols, ElfError>>,
+}
+
+/// What tells whether a file is the one that was mapped.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+enum FileId {
+    #[default]
+    Unknown,
+    /// The inode; devices have other numbers where file systems are stacked.
+    Inode(u64, u64),
+    BuildId(Box<[u8]>),
+}
+
+/// Why a mapped file is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum FileError {
+    /// There is no code in a file.
+    #[error("it is not in a file")]
+    NoFile,
+    /// A file that cannot be opened, or is another one.
+    #[error(transparent)]
+    Module(#[from] ModuleError),
+    /// Pipes, devices and folders.
+    #[error("it is not a regular file")]
+    NotRegular,
+}
+
+impl RecordedFile {
+    /// A file without a name, of which nothing is known.
+    #[cfg(test)]
+    pub(crate) fn nameless() -> Self {
+        Self::default()
+    }
+
+    /// The file, if it is still the one that was mapped.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`] if it is gone or another one.
+    pub(crate) fn elf(&self) -> Result<&ElfFile, FileError> {
+        self.elf.get_or_init(|| self.open()).as_ref().map_err(|error| *error)
+    }
+
+    fn open(&self) -> Result<ElfFile, FileError> {
+        let name = self.name.as_bytes();
+        if name == b"[vdso]" {
+            return self.checked(own_vdso().ok_or(FileError::NoFile)?);
+        }
+        if !name.starts_with(b"/") || name.starts_with(b"//") || name.starts_with(b"/memfd:") {
+            return Err(FileError::NoFile);
+        }
+        let path = Path::new(OsStr::from_bytes(name));
+        let by_path = self.open_path(path);
+        // perf keeps copies of the files that it has seen, by their build ids.
+        let copy = match (&by_path, &self.id) {
+            (Err(_), FileId::BuildId(id)) => kept_copy(id),
+            _ => None,
+        };
+        match copy.and_then(|path| open_regular(&path).ok()) {
+            Some(file) => self.checked(ElfFile::from_file(file).map_err(ModuleError::from)?),
+            None => by_path,
+        }
+    }
+
+    fn open_path(&self, path: &Path) -> Result<ElfFile, FileError> {
+        let file = open_regular(path)?;
+        if let FileId::Inode(inode, _) = self.id {
+            let metadata = file.metadata().map_err(|error| ModuleError::Open(error.into()))?;
+            if inode != 0 && metadata.ino() != inode {
+                return Err(ModuleError::Deleted.into());
+            }
+        }
+        self.checked(ElfFile::from_file(file).map_err(ModuleError::from)?)
+    }
+
+    fn checked(&self, file: ElfFile) -> Result<ElfFile, FileError> {
+        match &self.id {
+            FileId::BuildId(id) if file.build_id().as_deref() != Some(id) => {
+                Err(ModuleError::Replaced.into())
+            }
+            _ => Ok(file),
+        }
+    }
+
+    /// Its `.sframe`.
+    pub(crate) fn sframe(&self) -> Option<&SframeSection> {
+        let file = self.elf().ok()?;
+        self.sframe.get_or_init(|| file.sframe()).as_ref().ok()?.as_ref()
+    }
+
+    /// A table made of its call frame information.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] if the information is not inside the file, or memory is short.
+    pub(crate) fn built(&self) -> Result<Option<&BuiltTable>, BuildError> {
+        let Ok(file) = self.elf() else { return Ok(None) };
+        let built = self.built.get_or_init(|| {
+            let Some(frames) = CallFrames::read(file)? else { return Ok(None) };
+            // Addresses are the file's own until the table is used.
+            Ok(Some(frames.build(Format::V3, 0, |_| ())?))
+        });
+        match built {
+            Ok(table) => Ok(table.as_ref()),
+            Err(error) => Err(*error),
+        }
+    }
+
+    /// The start of the function that holds a link-time address, and its names.
+    pub(crate) fn function(&self, addr: u64) -> Option<(u64, Vec<Alias>)> {
+        let file = self.elf().ok()?;
+        let symbols = self.symbols.get_or_init(|| Symbols::read(file)).as_ref().ok()?;
+        symbols.aliases(file, addr, MAX_ALIASES)
+    }
+}
+
+/// Opens a file that a recording names. Nothing of that name can hold the command up, and
+/// none but a regular file is read.
+fn open_regular(path: &Path) -> Result<File, FileError> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(|error| ModuleError::Open(error.into()))?;
+    let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
+    if is_regular { Ok(file) } else { Err(FileError::NotRegular) }
+}
+
+/// Where perf keeps its copy of a file.
+fn kept_copy(build_id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) = build_id.split_first()?;
+    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let home = std::env::var_os("HOME")?;
+    Some(Path::new(&home).join(format!(".debug/.build-id/{first:02x}/{rest}/elf")))
+}
+
+/// The code that the kernel lends to this very process: the same as to all others while it
+/// runs.
+fn own_vdso() -> Option<ElfFile> {
+    let mappings = maps::parse(&std::fs::read("/proc/self/maps").ok()?);
+    let vdso = mappings.iter().find(|mapping| mapping.backing == Backing::Vdso)?;
+    let id = i32::try_from(std::process::id()).ok()?;
+    let mut memory = ProcessMemory::open(id).ok()?;
+    copy_vdso(&vdso.range, &mut memory).ok()
+}
+
+/// All files of a recording, each once.
+#[derive(Debug, Default)]
+pub(crate) struct RecordedFiles {
+    files: HashMap<(Untrusted, FileId), Arc<RecordedFile>>,
+    /// What the recorder found in the files when it was done.
+    build_ids: HashMap<Box<[u8]>, Box<[u8]>>,
+}
+
+impl RecordedFiles {
+    /// The files of a recording that knows these build ids, by the names of files.
+    pub(crate) fn new(build_ids: HashMap<Box<[u8]>, Box<[u8]>>) -> Self {
+        Self { files: HashMap::new(), build_ids }
+    }
+
+    /// The file of a mapping.
+    pub(crate) fn file(&mut self, mapping: &Mapping<'_>) -> Arc<RecordedFile> {
+        let id = match (mapping.id, self.build_ids.get(mapping.name)) {
+            (MappedId::BuildId(id), _) => FileId::BuildId(id.into()),
+            (_, Some(id)) => FileId::BuildId(id.clone()),
+            (MappedId::Inode { inode, generation, .. }, None) => FileId::Inode(inode, generation),
+            _ => FileId::Unknown,
+        };
+        let name = Untrusted::from(mapping.name);
+        let new = || RecordedFile { name: name.clone(), id: id.clone(), ..Default::default() };
+        let place = self.files.entry((name.clone(), id.clone()));
+        Arc::clone(place.or_insert_with(|| Arc::new(new())))
+    }
+}
