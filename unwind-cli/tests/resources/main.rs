@@ -18,4 +18,5 @@
 mod support;
 
 mod elf;
+mod perf;
 mod sframe;
