@@ -26,6 +26,7 @@ mod lbr_stitch;
 mod merge;
 mod paging;
 mod per_cpu;
+mod perf_data;
 mod perf_records;
 mod plain_table;
 mod prologue;
@@ -101,6 +102,7 @@ targets! {
     prologue,
     paging,
     segments,
+    perf_data,
     perf_records,
     merge,
     deferred,
