@@ -249,7 +249,8 @@ impl<const N: usize> SharedModuleMap<N> {
         Err(Changing)
     }
 
-    /// A number that every change makes another one.
+    /// A number that every change makes another one. Whoever sees it sees what
+    /// was done before that change.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)

@@ -61,25 +61,25 @@ fn r1_3_a_delivery_to_everyone_is_seen_by_a_client_that_comes_and_goes_or_sees_i
         assert!(shared.unwind.request(&shared.task, asker).will_be_called());
         let (other, its) = (Arc::clone(&shared), Arc::clone(&data));
         let thread = thread::spawn(move || {
-            // Nobody is handed the id: a delivery finds it in the table.
-            its.access();
-            let newcomer = other.unwind.register().unwrap();
-            other.unwind.cancel(None, newcomer).unwrap();
-            its.access();
-        });
-        let none = None::<&mut UnwindCache<1, Infallible>>;
-        let mut delivery = shared.unwind.deliver(&shared.task, Audience::Everyone, none, |_| ());
-        let mut calls = [0; 2];
-        while let Some(serving) = delivery.next() {
-            let is_newcomer = serving.client() != asker;
-            if is_newcomer {
-                data.access();
+            let none = None::<&mut UnwindCache<1, Infallible>>;
+            let mut delivery = other.unwind.deliver(&other.task, Audience::Everyone, none, |_| ());
+            let mut calls = [0; 2];
+            while let Some(serving) = delivery.next() {
+                let is_newcomer = serving.client() != asker;
+                if is_newcomer {
+                    its.access();
+                }
+                calls[usize::from(is_newcomer)] += 1;
             }
-            calls[usize::from(is_newcomer)] += 1;
-        }
+            calls
+        });
+        // Nobody is handed the id: a delivery finds it in the table.
+        data.access();
+        let newcomer = shared.unwind.register().unwrap();
+        shared.unwind.cancel(None, newcomer).unwrap();
+        data.access();
+        let calls = thread.join().unwrap();
         assert!(calls[0] == 1 && calls[1] <= 1, "{calls:?}");
-        drop(delivery);
-        thread.join().unwrap();
     });
 }
 
@@ -119,8 +119,8 @@ fn h2_marks_that_another_request_accounts_for_are_seen_without_those_of_former_o
         let [new, newest] = [(); 2].map(|()| shared.unwind.register().unwrap());
         assert_eq!(new.to_bits() & 31, old.to_bits() & 31, "the slot is reused");
         let other = Arc::clone(&shared);
-        let thread = thread::spawn(move || other.unwind.request(&other.task, newest));
-        let here = shared.unwind.request(&shared.task, new);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, new));
+        let here = shared.unwind.request(&shared.task, newest);
         let there = thread.join().unwrap();
         assert!(matches!(here, RequestOutcome::Queued(_)), "{here:?}");
         assert!(matches!(there, RequestOutcome::Queued(_)), "{there:?}");

@@ -96,6 +96,25 @@ fn a_repeated_request_against_a_reset_names_one_entry() {
 }
 
 #[test]
+fn a_repeated_request_against_two_resets_names_no_later_entry() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let client = shared.unwind.register().unwrap();
+        let first = shared.unwind.request(&shared.task, client);
+        let mut called = shared.deliver();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, client));
+        // The cell of the first entry gets the cookie of the third one.
+        called.extend(shared.return_to_user());
+        shared.unwind.cookie(&shared.task).unwrap();
+        called.extend(shared.return_to_user());
+        let again = thread.join().unwrap();
+        called.extend(shared.return_to_user());
+        check(client, &[first, again], &called);
+    });
+}
+
+#[test]
 fn a_served_mark_outlasts_a_request_that_saw_the_one_before_it() {
     loom_host::model(|| {
         let shared = Shared::new();

@@ -142,18 +142,28 @@ fn a_change_sees_all_that_those_before_it_did() {
 
 #[test]
 fn whoever_finds_a_module_sees_what_was_made_before_it_was_added() {
-    bounded(|| {
+    sees_what_was_made(|map| map.find(VirtAddr::new(0x10)).is_ok_and(|found| found.is_some()));
+}
+
+#[test]
+fn whoever_sees_another_generation_sees_what_was_made_before_the_change() {
+    sees_what_was_made(|map| map.generation() != 0);
+}
+
+/// Makes something, then adds a module, while another looks whether it is there.
+fn sees_what_was_made(is_there: fn(&SharedModuleMap<2>) -> bool) {
+    bounded(move || {
         let shared = Shared::new();
         let other = Arc::clone(&shared);
         let thread = thread::spawn(move || {
-            Shared::write(&other.of_module);
-            change(|| other.map.add(&module_at(0x10)));
+            if is_there(&other.map) {
+                // SAFETY: as above.
+                let seen = other.of_module.with(|data| unsafe { *data });
+                assert_eq!(seen, 1);
+            }
         });
-        if let Ok(Some(_)) = shared.map.find(VirtAddr::new(0x10)) {
-            // SAFETY: as above.
-            let seen = shared.of_module.with(|data| unsafe { *data });
-            assert_eq!(seen, 1);
-        }
+        Shared::write(&shared.of_module);
+        change(|| shared.map.add(&module_at(0x10)));
         thread.join().unwrap();
     });
 }

@@ -37,10 +37,11 @@ impl CookieCell {
     }
 
     /// The cookie of the entry, with the number `fresh` unless someone else has
-    /// stored one first.
+    /// stored one first. Whoever gets it goes on to exchange the task's word,
+    /// which orders this, and fails if the entry is over.
     #[inline]
     pub(crate) fn store(&self, entry: Version, fresh: NonZeroU64) -> Option<Cookie> {
-        let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        let (stored, failed) = (Ordering::Relaxed, Ordering::Relaxed);
         match self.of(entry).compare_exchange(0, fresh.get(), stored, failed) {
             Ok(_) => Cookie::new(fresh.get()),
             Err(chosen) => Cookie::new(chosen),
@@ -50,6 +51,8 @@ impl CookieCell {
     /// Makes the cell of the entry that comes next ready, before it begins.
     pub(crate) fn prepare<C: CookieSource>(&self, entry: Version, next: Version) {
         let cookie = self.get(entry);
+        // Whoever still looks for the cookie of the entry before, in the same
+        // cell, and finds this one, sees that that entry is over.
         self.of(next).store(cookie.map_or(0, Self::after::<C>), Ordering::Release);
     }
 

@@ -64,16 +64,19 @@ impl TaskState {
         Word::from_bits(self.word.load(Ordering::Acquire))
     }
 
-    /// Replaces the word if it still is `old`.
+    /// Replaces the word if it still is `old`, which was read by
+    /// [`word`](Self::word).
     #[inline]
     pub(crate) fn replace_word(&self, old: Word, new: Word) -> bool {
-        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        let (done, failed) = (Ordering::Release, Ordering::Relaxed);
         self.word.compare_exchange(old.bits(), new.bits(), done, failed).is_ok()
     }
 
-    /// Sets flags of the word, whatever it is, and returns what it was.
-    pub(crate) fn set_flags(&self, flags: Word) -> Word {
-        Word::from_bits(self.word.fetch_or(flags.bits(), Ordering::AcqRel))
+    /// Sets flags of the word, whatever it is. They say nothing of what was done
+    /// before, and what requests have done before is ordered as it was: this is
+    /// one more exchange in their row.
+    pub(crate) fn set_flags(&self, flags: Word) {
+        self.word.fetch_or(flags.bits(), Ordering::Relaxed);
     }
 
     #[inline]
@@ -81,13 +84,16 @@ impl TaskState {
         Served::from_bits(self.served.load(Ordering::Acquire))
     }
 
-    /// Notes that a delivery goes to the client of `slot`.
+    /// Notes that a delivery goes to the client of `slot`. Whoever sees the mark
+    /// sees the request that it answers.
     pub(crate) fn serve(&self, slot: Slot) {
-        self.served.fetch_or(Served::mark(slot).bits(), Ordering::AcqRel);
+        self.served.fetch_or(Served::mark(slot).bits(), Ordering::Release);
     }
 
+    /// Takes marks out if nothing has changed. Whoever finds no mark any more
+    /// sees that its entry is over.
     fn replace_served(&self, old: Served, new: Served) -> bool {
-        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        let (done, failed) = (Ordering::Release, Ordering::Relaxed);
         self.served.compare_exchange(old.bits(), new.bits(), done, failed).is_ok()
     }
 
@@ -159,7 +165,7 @@ impl TaskState {
         if !self.replace_word(word, word.purge(taken)) {
             return 0;
         }
-        self.accounted.fetch_max(newest.to_bits(), Ordering::AcqRel);
+        self.accounted.fetch_max(newest.to_bits(), Ordering::Release);
         word.asked().intersection(taken).difference(served).len()
     }
 }

@@ -76,10 +76,14 @@ fn b5_a_delivery_that_has_yielded_none_is_over_also_while_it_is_in_scope() {
     let (kernel, task, [client, other]) = asked();
     let mut delivery = begin(&kernel, &task);
     while delivery.next().is_some() {}
-    let [late] = kernel.register();
+    let [late, later] = kernel.register();
     kernel.unwind.host().nmi(|| kernel.ask(&task, late));
+    let calls = kernel.deliver(&task);
+    assert_eq!(calls.iter().map(|call| call.client).collect::<Vec<_>>(), [late]);
+    kernel.unwind.host().nmi(|| kernel.ask(&task, later));
     assert_eq!(kernel.unwind.user_return(&task), UserReturn::Pending);
-    assert_eq!(way_out(&kernel, &task).unwrap(), [late]);
+    assert_eq!(way_out(&kernel, &task).unwrap(), [later]);
+    assert_eq!(kernel.drops().unfinished, 0, "it was at its end");
     assert!(delivery.next().is_none());
     // The next entry is not the old delivery's affair either.
     kernel.ask(&task, client);
