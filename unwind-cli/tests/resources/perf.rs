@@ -175,7 +175,7 @@ fn c6_mappings_of_a_process_and_of_its_many_children() {
             body.extend(words(&[pid | pid << 32]));
             record(1, 2, &body, out);
         };
-        let count = 4000 * u64::try_from(times).unwrap();
+        let count = 1000 * u64::try_from(times).unwrap();
         for at in 0..count {
             map(7, 0x1000 * at, 0x1000, &mut out);
         }
@@ -196,7 +196,7 @@ fn c8_samples_that_wait_to_be_put_in_order() {
     all_stay_linear("c8_order", "samples in no order", |times| {
         let mut out = pipe();
         event(&attr(TIME, 1 << 18), &[1], &mut out);
-        let count = 40_000 * u64::try_from(times).unwrap();
+        let count = 10_000 * u64::try_from(times).unwrap();
         for at in 0..count {
             record(9, 2, &words(&[1 + at * 7919 % count]), &mut out);
         }
