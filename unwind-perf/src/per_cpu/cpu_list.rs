@@ -112,3 +112,26 @@ impl<const EVENTS: usize> Default for CpuList<EVENTS> {
         Self::new()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::*;
+
+    #[test]
+    fn an_event_with_as_many_deliveries_as_can_be_counted_is_passed_over() {
+        let (list, client) = (CpuList::<2>::new(), ClientId::from_bits(1 << 6 | 1 << 5));
+        let add = |key, generation| {
+            let occupant = Occupant { client, key: EventKey(key), task: None, wants_records: true };
+            list.occupy(list.free_place().unwrap().1, Generation(generation), occupant);
+        };
+        add(1, 1);
+        let inside: Vec<_> = (0..0xffff).map(|_| list.enter_first(client).unwrap()).collect();
+        assert!(list.enter_first(client).is_none());
+        add(2, 2);
+        assert_eq!(list.enter_first(client).unwrap().key, EventKey(2));
+        drop(inside);
+        assert_eq!(list.enter_first(client).unwrap().key, EventKey(1));
+    }
+}

@@ -226,12 +226,16 @@ fn x3_a_delivery_that_removes_its_own_event_is_told_so() {
     let (core, registry, task) = (core(), registry(), Task::new(1));
     let event = registry.add(&core, spec(100, 0, 1)).unwrap();
     let sibling = registry.add(&core, spec(100, 1, 2)).unwrap();
+    let gone = registry.add(&core, spec(100, 0, 3)).unwrap();
+    registry.remove(&core, None, gone).unwrap();
     registry.request(&core, &task, &event).unwrap();
     return_to_user(&core, &registry, &task, 0, |_| {
         for event in [event, sibling] {
             let error = registry.remove(&core, Some(&task), event).unwrap_err();
             assert_eq!((error, error.errno()), (RemoveError::OwnDelivery, Errno::WouldDeadlock));
         }
+        // What is not there is not waited for.
+        assert_eq!(registry.remove(&core, Some(&task), gone), Err(RemoveError::Removed));
         Ok(())
     });
     assert_eq!(registry.occupied_cpus(Leader(100)), 2, "nothing has changed");
