@@ -77,10 +77,19 @@ const JSON: &[&str] = &["script", "--json", "FILE"];
 const MERGE: &[&str] = &["merge", "FILE", "-o", "/dev/null"];
 
 /// Runs the text, the JSON and the merge on what `build` makes.
-fn all_stay_linear(test: &str, construction: &str, mut build: impl FnMut(usize) -> Vec<u8>) {
+fn all_stay_linear(test: &str, construction: &str, build: impl FnMut(usize) -> Vec<u8>) {
+    all_stay_within(PERF, test, construction, build);
+}
+
+fn all_stay_within(
+    bounds: Bounds,
+    test: &str,
+    construction: &str,
+    mut build: impl FnMut(usize) -> Vec<u8>,
+) {
     let path = input_file(test);
     for (reader, arguments) in [("script", SCRIPT), ("script --json", JSON), ("merge", MERGE)] {
-        stays_linear(reader, construction, PERF, |times| {
+        stays_linear(reader, construction, bounds, |times| {
             Run::of_file(&path, &build(times), arguments)
         });
     }
@@ -125,8 +134,8 @@ fn c8_samples_of_an_event_with_a_long_name() {
     all_stay_linear("c8_name", "samples with a long name", |times| {
         let mut out = pipe();
         event(&attr(TID, 1 << 18), &[1], &mut out);
-        name_event(1, &[0xff; 60_000], &mut out);
-        small_samples(4000 * times, &mut out);
+        name_event(1, &[0xff; 10_000], &mut out);
+        small_samples(5000 * times, &mut out);
         out
     });
 }
@@ -206,16 +215,18 @@ fn c8_samples_that_wait_to_be_put_in_order() {
 
 #[test]
 fn c8_samples_that_share_a_long_stack() {
-    all_stay_linear("c8_stack", "samples that share a stack", |times| {
+    // Each has 127 lines.
+    let bounds = Bounds { output: 200, ..PERF };
+    all_stay_within(bounds, "c8_stack", "samples that share a stack", |times| {
         let mut out = pipe();
         let fields = IP | TID | TIME | CALLCHAIN;
         event(&attr(fields, 1 << 18 | 1 << 38 | 1 << 39), &[1], &mut out);
         let deferred = 640_u64.wrapping_neg();
-        for at in 0..300 * u64::try_from(times).unwrap() {
+        for at in 0..700 * u64::try_from(times).unwrap() {
             record(9, 1, &words(&[5, 7 | 7 << 32, at + 1, 2, deferred, 77]), &mut out);
         }
-        let stack: Vec<u64> = (0..8000).map(|frame| 0x40_0000 + frame).collect();
-        let body = [vec![77, 8000], stack, vec![7 | 7 << 32, 1 << 40]].concat();
+        let stack: Vec<u64> = (0..1000).map(|frame| 0x40_0000 + frame).collect();
+        let body = [vec![77, 1000], stack, vec![7 | 7 << 32, 1 << 40]].concat();
         record(22, 2, &words(&body), &mut out);
         out
     });
