@@ -88,6 +88,7 @@ except that
   - samples get their stack which perf does not find, and a sample without its stack does
     not show the cookie as an address;
   - of names, what is not a visible character is escaped, and a backslash doubled;
+  - code of linkage tables has no name, where perf makes up `function@plt`;
   - lines in parentheses say where a stack is cut by --max-stack, where it is not complete
     and why, and where callers may be missing;
   - names are cut to 24 characters while the text is over 64 times as long as what was
