@@ -37,6 +37,12 @@ use crate::symbols::Symbols;
 
 pub use crate::cli::main;
 
+/// Reads lines as the answers of a QEMU. Returns how many bytes they come to.
+#[must_use]
+pub fn read_qmp(text: &[u8]) -> usize {
+    guest::read_answers(text)
+}
+
 /// Reads everything that the command may read of an ELF file that someone else
 /// made. Returns how many bytes were copied out of it, and how many of tables
 /// were made of it.

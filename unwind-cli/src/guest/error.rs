@@ -39,6 +39,12 @@ pub(crate) enum GuestError {
     /// What came is not QMP.
     #[error("what came from the socket is not QMP")]
     NotQmp,
+    /// What came before the end of an answer is longer than any.
+    #[error("what came from the socket is longer than any answer of QEMU's")]
+    TooLong,
+    /// No machine has so many.
+    #[error("QEMU says that the guest has {0} vCPUs, more than any has")]
+    TooManyVcpus(usize),
     /// QEMU refuses a command.
     #[error("QEMU refuses `{command}`: {text}")]
     Refused {
@@ -102,6 +108,8 @@ impl GuestError {
             Self::Silent { .. } | Self::Broken(_) => 1,
             Self::Closed => 6,
             Self::NotQmp
+            | Self::TooLong
+            | Self::TooManyVcpus(_)
             | Self::Refused { .. }
             | Self::Registers { .. }
             | Self::NoMemoryMap

@@ -1,9 +1,15 @@
 //! Holds a guest still while it is looked at.
 
+use std::time::{Duration, Instant};
+
 use nix::sys::signal::{SigSet, SigmaskHow};
+use serde::de::IgnoredAny;
 
 use crate::guest::error::GuestError;
 use crate::guest::qmp::Qmp;
+
+/// How long a guest may stand, whatever its QEMU has to answer meanwhile.
+const HOLD_LIMIT: Duration = Duration::from_secs(30);
 
 /// A guest that does not run as long as this lives, or one that was to go on.
 ///
@@ -30,7 +36,8 @@ impl<'q> Hold<'q> {
             hold.signals = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
             // Should the answer get lost, the guest may stand.
             hold.stopped = true;
-            hold.qmp.execute("stop", None)?;
+            hold.qmp.set_deadline(Instant::now().checked_add(HOLD_LIMIT));
+            hold.qmp.execute::<IgnoredAny>("stop", None)?;
         }
         Ok(hold)
     }
@@ -50,8 +57,9 @@ impl<'q> Hold<'q> {
     }
 
     fn resume(&mut self) -> Result<(), GuestError> {
+        self.qmp.set_deadline(None);
         let resumed = if core::mem::take(&mut self.stopped) {
-            self.qmp.execute("cont", None).map(drop)
+            self.qmp.execute::<IgnoredAny>("cont", None).map(drop)
         } else {
             Ok(())
         };

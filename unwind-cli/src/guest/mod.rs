@@ -32,6 +32,7 @@ use crate::guest::walk::GuestWalker;
 use crate::stack::FramePointerRows;
 
 pub(crate) use crate::guest::error::GuestError;
+pub(crate) use crate::guest::qmp::read_answers;
 
 /// Print the stacks of what runs in a QEMU guest.
 ///
