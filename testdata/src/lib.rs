@@ -6,6 +6,7 @@
 )]
 
 mod cfi_builder;
+mod core_notes;
 mod counting_allocator;
 mod elf_builder;
 mod lbr_hardware;
@@ -17,6 +18,7 @@ mod sframe_fixtures;
 mod tools;
 
 pub use cfi_builder::{CfiBuilder, Cie};
+pub use core_notes::{files_note, thread_note};
 pub use counting_allocator::CountingAllocator;
 pub use elf_builder::{ElfBuilder, ElfSection, ElfSegment, note};
 pub use lbr_hardware::{LbrHardware, LbrKind};

@@ -30,6 +30,8 @@ pub(crate) struct CallFrames {
 #[derive(Clone, Debug)]
 pub(crate) struct BuiltTable {
     pub(crate) bytes: Vec<u8>,
+    /// What it was made of: `.eh_frame` or `.debug_frame`.
+    pub(crate) section: Part,
     /// Where the table has to be.
     pub(crate) addr: u64,
     pub(crate) report: CfiReport,
@@ -130,7 +132,8 @@ impl CallFrames {
         let report = converter.report();
         let mut overlaps = Vec::new();
         let bytes = builder.finish(addr, |range| overlaps.push(range))?;
-        Ok(BuiltTable { bytes, addr, report, lost, overlaps })
+        let section = if self.is_eh { Part::EhFrame } else { Part::DebugFrame };
+        Ok(BuiltTable { bytes, section, addr, report, lost, overlaps })
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::system_error::SystemError;
 
 /// What is wrong with an ELF file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ElfError {
     /// No ELF magic at its start.
@@ -53,9 +53,38 @@ pub(crate) enum ElfError {
     /// Sections of relocations or symbols that share bytes with others.
     #[error("{0} shares bytes with other parts of the file")]
     Shared(Part),
-    /// The bytes are compressed.
-    #[error("{0} is compressed")]
-    Compressed(Part),
+    /// Two parts that a file has beside each other have the same bytes.
+    #[error("{part} at {at:#x} has bytes that another one has before it")]
+    SameBytes {
+        /// What was to be read.
+        part: Part,
+        /// Where in the file it starts.
+        at: u64,
+    },
+    /// The bytes are compressed in a way that is not known.
+    #[error("{part} is compressed in an unknown way ({kind})")]
+    UnknownCompression {
+        /// What was to be read.
+        part: Part,
+        /// `ch_type`, as the file has it.
+        kind: u32,
+    },
+    /// The bytes are said to be compressed, and are not those of what they claim.
+    #[error("{part} is compressed, and damaged")]
+    Compression {
+        /// What was to be read.
+        part: Part,
+    },
+    /// Decompressed it would be larger than any of its compressed size.
+    #[error("{part} is said to have {len:#x} bytes, compressed to {compressed:#x}")]
+    Expansion {
+        /// What was to be read.
+        part: Part,
+        /// How many bytes it claims to have.
+        len: u64,
+        /// How many bytes the file has of it.
+        compressed: u64,
+    },
     /// The operating system could not read it.
     #[error("cannot read {part}: {error}")]
     Read {
@@ -67,7 +96,7 @@ pub(crate) enum ElfError {
 }
 
 /// A part of an ELF file, for errors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Part {
     Header,
     ProgramHeaders,

@@ -4,6 +4,8 @@
 //! that the file claims is held against the file's length, and against a limit
 //! of this program where bytes are copied, before anything is allocated.
 
+mod code;
+mod compressed;
 mod error;
 mod image;
 pub(crate) mod notes;
@@ -20,6 +22,7 @@ use object::read::elf::{FileHeader, ProgramHeader as _, SectionHeader as _};
 use object::{Endianness, Pod, pod};
 use sframe::Sections;
 
+use crate::elf::code::CodeSegments;
 use crate::elf::image::Image;
 use crate::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
 use crate::elf::relocations::{Relocations, Unresolved};
@@ -39,9 +42,13 @@ pub(crate) struct Segment {
     align: u64,
 }
 
+/// The longest name of a section that is read, in bytes. Many may share one.
+const NAME_LIMIT: usize = 255;
+
 /// A section header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Section {
+    /// If it is longer than [`NAME_LIMIT`], its start and `…`.
     pub(crate) name: Vec<u8>,
     pub(crate) kind: SectionType,
     pub(crate) addr: u64,
@@ -94,6 +101,7 @@ pub(crate) struct ElfFile {
     /// The link-time address of the first instruction of a program.
     pub(crate) entry: u64,
     pub(crate) segments: Vec<Segment>,
+    code: CodeSegments,
     section_table: SectionTable,
 }
 
@@ -174,6 +182,7 @@ impl ElfFile {
             kind: header.e_type(endian),
             machine: header.e_machine(endian),
             entry: header.e_entry(endian).into(),
+            code: CodeSegments::new(&segments),
             segments,
             section_table,
             image,
@@ -221,7 +230,7 @@ impl ElfFile {
             self.image.read(part, header.sh_offset(endian).into(), header.sh_size(endian).into())?
         };
         let sections = headers.iter().map(|header| Section {
-            name: string_at(&names, header.sh_name(endian)).to_vec(),
+            name: section_name(&names, header.sh_name(endian)),
             kind: header.sh_type(endian),
             addr: header.sh_addr(endian).into(),
             offset: header.sh_offset(endian).into(),
@@ -240,19 +249,21 @@ impl ElfFile {
         Ok(sections)
     }
 
-    /// Copies what a section has in the file.
+    /// Copies what a section has in the file, decompressed.
     ///
     /// # Errors
     ///
-    /// [`ElfError`] if it is compressed or not inside the file.
+    /// [`ElfError`] if it is not inside the file, or compressed and damaged.
     pub(crate) fn section_bytes(&self, part: Part, section: &Section) -> Result<Vec<u8>, ElfError> {
-        if section.compressed {
-            return Err(ElfError::Compressed(part));
-        }
         if section.kind == elf::SHT_NOBITS {
             return Ok(Vec::new());
         }
-        self.image.read(part, section.offset, section.size)
+        let bytes = self.image.read(part, section.offset, section.size)?;
+        if section.compressed {
+            compressed::decompress(part, self.is_64, self.endian, &bytes)
+        } else {
+            Ok(bytes)
+        }
     }
 
     /// Copies `len` bytes from offset `at` of the file.
@@ -285,48 +296,61 @@ impl ElfFile {
     /// # Errors
     ///
     /// [`ElfError`] if the section headers are damaged and no program header
-    /// leads to a table, or if one is not inside the file.
+    /// leads to a table, if one is not inside the file, or if two have the same
+    /// bytes.
     pub(crate) fn sframe_sections(&self) -> Result<Vec<SframeSection>, ElfError> {
-        let by_section = self.sframe_by_section();
-        if let Ok(found) = &by_section
-            && found.iter().any(|section| !section.bytes.is_empty())
-        {
-            return by_section;
-        }
-        let segments =
-            self.segments.iter().filter(|s| s.kind == elf::PT_GNU_SFRAME && s.file_size != 0);
-        let by_segment: Vec<_> = segments
-            .map(|segment| {
-                let bytes = self.image.read(Part::Sframe, segment.offset, segment.file_size)?;
-                Ok(SframeSection::new(segment.addr, bytes))
-            })
-            .collect::<Result<_, _>>()?;
-        if by_segment.is_empty() { by_section } else { Ok(by_segment) }
-    }
-
-    fn sframe_by_section(&self) -> Result<Vec<SframeSection>, ElfError> {
-        let sections = self.sections()?;
-        let mut relocations = Relocations::new(self, &sections);
-        let tables = sections.iter().enumerate().filter(|(_, section)| {
-            section.name == b".sframe" || section.kind == elf::SHT_GNU_SFRAME
-        });
-        tables
-            .map(|(index, section)| {
-                let mut bytes = self.section_bytes(Part::Sframe, section)?;
-                let unresolved = relocations.apply_to_sframe(index, &mut bytes)?;
-                let name = Untrusted::from(&section.name);
-                Ok(SframeSection { name, addr: section.addr, bytes, unresolved })
-            })
-            .collect()
+        self.read_sframe(usize::MAX)
     }
 
     /// The section of SFrame tables of a linked file. One of no bytes is none.
     ///
     /// # Errors
     ///
-    /// As [`sframe_sections`](Self::sframe_sections).
+    /// As [`sframe_sections`](Self::sframe_sections), but that only the first one
+    /// is looked at.
     pub(crate) fn sframe(&self) -> Result<Option<SframeSection>, ElfError> {
-        Ok(self.sframe_sections()?.into_iter().find(|section| !section.bytes.is_empty()))
+        Ok(self.read_sframe(1)?.pop().filter(|section| !section.bytes.is_empty()))
+    }
+
+    /// The first `count` sections of tables, those that have bytes before others if
+    /// not all of them are wanted.
+    fn read_sframe(&self, count: usize) -> Result<Vec<SframeSection>, ElfError> {
+        let listed = self.sections();
+        let sections = listed.as_deref().unwrap_or_default();
+        let is_sframe = |section: &Section| {
+            section.name == b".sframe" || section.kind == elf::SHT_GNU_SFRAME
+        };
+        let places = || sections.iter().enumerate().filter(|(_, section)| is_sframe(section));
+        let has_bytes = |section: &Section| section.size != 0 && section.kind != elf::SHT_NOBITS;
+        if places().any(|(_, section)| has_bytes(section)) {
+            let mut places: Vec<_> = places().collect();
+            if places.len() > count {
+                places.retain(|(_, section)| has_bytes(section));
+                places.truncate(count);
+            }
+            refuse_shared(places.iter().map(|(_, section)| (section.offset, section.size)))?;
+            let mut relocations = Relocations::new(self, sections);
+            let read = |&(index, section): &(usize, &Section)| {
+                let mut bytes = self.section_bytes(Part::Sframe, section)?;
+                let unresolved = relocations.apply_to_sframe(index, &mut bytes)?;
+                let name = Untrusted::from(&section.name);
+                Ok(SframeSection { name, addr: section.addr, bytes, unresolved })
+            };
+            return places.iter().map(read).collect();
+        }
+        let segments = self.segments.iter().filter(|s| s.kind == elf::PT_GNU_SFRAME);
+        let segments: Vec<_> = segments.filter(|s| s.file_size != 0).take(count).collect();
+        if segments.is_empty() {
+            let empty = places().map(|(_, section)| (section.addr, Vec::new()));
+            let empty = empty.map(|(addr, bytes)| SframeSection::new(addr, bytes)).collect();
+            return listed.as_ref().map(|_| empty).map_err(|error| *error);
+        }
+        refuse_shared(segments.iter().map(|segment| (segment.offset, segment.file_size)))?;
+        let read = |segment: &&Segment| {
+            let bytes = self.image.read(Part::Sframe, segment.offset, segment.file_size)?;
+            Ok(SframeSection::new(segment.addr, bytes))
+        };
+        segments.iter().map(read).collect()
     }
 
     /// The build id that the linker left, which identifies the file's contents.
@@ -339,9 +363,15 @@ impl ElfFile {
     ///
     /// # Errors
     ///
-    /// [`ElfError`] if a segment is too large or the file cannot be read.
+    /// [`ElfError`] if a segment is too large, if the file cannot be read, or if
+    /// another segment has some of the notes, too.
     pub(crate) fn note_segments(&self) -> impl Iterator<Item = Result<NoteSegment, ElfError>> {
-        self.segments.iter().filter(|segment| segment.kind == elf::PT_NOTE).map(|segment| {
+        let segments = || self.segments.iter().filter(|segment| segment.kind == elf::PT_NOTE);
+        let shared = shared(segments().map(|segment| (segment.offset, segment.file_size)));
+        segments().zip(shared).map(|(segment, shared)| {
+            if shared {
+                return Err(ElfError::SameBytes { part: Part::Notes, at: segment.offset });
+            }
             let left = self.len().saturating_sub(segment.offset);
             let len = segment.file_size.min(left);
             let bytes = self.image.read(Part::Notes, segment.offset, len)?;
@@ -353,16 +383,7 @@ impl ElfFile {
     /// has moved from its link-time addresses, wrapping; `None` if the file has
     /// no code there.
     pub(crate) fn bias(&self, start: u64, offset: u64) -> Option<u64> {
-        // The kernel maps whole pages, so a mapping may start below its segment.
-        const IN_PAGE: u64 = 0xfff;
-        let code = self.segments.iter().filter(|s| s.kind == elf::PT_LOAD && s.executable);
-        let mut here = code.filter(|s| {
-            let end = s.offset.saturating_add(s.file_size);
-            s.offset & !IN_PAGE <= offset && offset < end
-        });
-        let segment = here.next()?;
-        let link_time = segment.addr.wrapping_sub(segment.offset).wrapping_add(offset);
-        Some(start.wrapping_sub(link_time))
+        Some(start.wrapping_sub(self.code.addr_of(offset)?))
     }
 }
 
@@ -447,6 +468,49 @@ where
             align: header.p_align(endian).into(),
         })
         .collect())
+}
+
+/// The name of a section, up to [`NAME_LIMIT`] bytes of it.
+fn section_name(names: &[u8], offset: u32) -> Vec<u8> {
+    let tail = usize::try_from(offset).ok().and_then(|at| names.get(at..)).unwrap_or_default();
+    match tail.get(..=NAME_LIMIT) {
+        Some(start) if memchr(0, start).is_none() => {
+            [start.get(..NAME_LIMIT).unwrap_or_default(), "…".as_bytes()].concat()
+        }
+        start => string_at(start.unwrap_or(tail), 0).to_vec(),
+    }
+}
+
+/// Of ranges by offset and length: for each, whether it has bytes that one has
+/// that begins before it, or that begins with it and comes before it in the list.
+/// Files have every part once; where it seems otherwise, one part of a small file
+/// can stand for many large ones.
+fn shared(ranges: impl Iterator<Item = (u64, u64)>) -> Vec<bool> {
+    let ranges: Vec<_> = ranges.collect();
+    let mut order: Vec<_> = ranges.iter().enumerate().collect();
+    order.sort_by_key(|&(_, &(offset, _))| offset);
+    let mut shared = vec![false; ranges.len()];
+    let mut taken_up_to = 0;
+    for (index, &(offset, len)) in order {
+        if len == 0 {
+            continue;
+        }
+        if offset < taken_up_to
+            && let Some(shared) = shared.get_mut(index)
+        {
+            *shared = true;
+        }
+        taken_up_to = taken_up_to.max(offset.saturating_add(len));
+    }
+    shared
+}
+
+/// Says where the first section of tables is that shares bytes with another one.
+fn refuse_shared(ranges: impl Iterator<Item = (u64, u64)> + Clone) -> Result<(), ElfError> {
+    match ranges.clone().zip(shared(ranges)).find(|&(_, shared)| shared) {
+        Some(((at, _), _)) => Err(ElfError::SameBytes { part: Part::Sframe, at }),
+        None => Ok(()),
+    }
 }
 
 /// The bytes up to the next zero, or none where the offset is outside.

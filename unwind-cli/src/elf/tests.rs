@@ -6,7 +6,7 @@ use std::io::Write as _;
 
 use object::elf;
 
-use crate::elf::{ElfError, ElfFile, Part, SframeSection};
+use crate::elf::{ElfError, ElfFile, Part, SframeSection, section_name, shared};
 use crate::symbols::Symbols;
 
 const HEADER_LEN: u64 = 64;
@@ -298,4 +298,26 @@ fn a_section_of_the_type_is_one_whatever_its_name() {
     bytes[at..at + 4].copy_from_slice(&0x6fff_fff4_u32.to_le_bytes());
     let found = ElfFile::from_bytes(bytes).unwrap().sframe();
     assert_eq!(found, Ok(Some(SframeSection { name: ".Sframe".into(), ..sframe() })));
+}
+
+#[test]
+fn c3_a_name_of_a_section_is_read_up_to_a_limit() {
+    let names =
+        [b"\0", "x".repeat(300).as_bytes(), b"\0", "y".repeat(255).as_bytes(), b"\0"].concat();
+    let long = section_name(&names, 1);
+    assert_eq!(long, ["x".repeat(255), "…".into()].concat().into_bytes());
+    assert_eq!(section_name(&names, 302), "y".repeat(255).into_bytes());
+    assert_eq!(section_name(&names, 0), b"");
+    assert_eq!(section_name(b"\0unfinished", 1), b"");
+    assert_eq!(section_name(b"\0", 7), b"");
+}
+
+#[test]
+fn c4_ranges_that_share_bytes_are_found_in_any_order() {
+    let found = |ranges: &[(u64, u64)]| shared(ranges.iter().copied());
+    assert_eq!(found(&[(10, 10), (20, 5), (0, 10)]), [false, false, false]);
+    assert_eq!(found(&[(10, 10), (19, 5), (0, 11)]), [true, true, false]);
+    assert_eq!(found(&[(10, 10), (10, 10), (12, 0)]), [false, true, false]);
+    assert_eq!(found(&[(0, u64::MAX), (5, 1), (u64::MAX, 9)]), [false, true, false]);
+    assert_eq!(found(&[]), [false; 0]);
 }
