@@ -74,6 +74,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // The reader has seen enough: `unwind … | head`.
         Err(Error::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error @ Error::Told(_)) => ExitCode::from(error.exit_code()),
         Err(error) => {
             // With standard error gone there is nobody left to tell.
             let _ = writeln!(io::stderr(), "unwind: {error}");

@@ -57,6 +57,24 @@ pub(crate) enum Error {
     /// The process has ended before or while it was stopped.
     #[error("process {0} has ended")]
     Ended(i32),
+    /// The process was held for as long as it may be.
+    #[error(
+        "process {process} was let go after {seconds} s, before its stacks were read; --hold-limit \
+         says how long it may be held"
+    )]
+    LetGo {
+        /// Which process.
+        process: i32,
+        /// For how long it was held.
+        seconds: u64,
+    },
+    /// No thread can be started, to hold a process by.
+    #[error("cannot start a thread: {0}")]
+    NoThread(#[source] io::Error),
+    /// Of a command that was started; it was told when it came, since the command
+    /// was then waited for.
+    #[error(transparent)]
+    Told(Box<Error>),
     /// A kernel thread.
     #[error("process {0} is a kernel thread, which has no user stack")]
     KernelThread(i32),
@@ -219,7 +237,8 @@ impl Error {
     /// The exit code, as `--help` documents it.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Output(_) | Self::Trace { .. } => 1,
+            Self::Output(_) | Self::Trace { .. } | Self::LetGo { .. } | Self::NoThread(_) => 1,
+            Self::Told(error) => error.exit_code(),
             Self::NoTarget => 2,
             Self::Read { error, .. } | Self::Start { error, .. } => match error.kind() {
                 io::ErrorKind::NotFound => 3,

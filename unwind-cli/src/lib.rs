@@ -21,6 +21,7 @@ mod guest;
 mod module;
 mod perf_cmd;
 mod progress;
+mod regular_file;
 mod same_file;
 mod sample;
 mod sframe_cmd;

@@ -1,6 +1,8 @@
 //! The files whose code a target executes: what is loaded where.
 
 use std::cell::OnceCell;
+use std::collections::HashMap;
+use std::fmt;
 use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
@@ -14,6 +16,7 @@ use unwind_core::{Memory, VirtAddr};
 use crate::call_frames::{BuiltTable, CallFrames};
 use crate::elf::{ElfError, ElfFile, SframeSection};
 use crate::progress::Progress;
+use crate::regular_file::{self, NotRegular};
 use crate::symbols::{Function, Symbols};
 use crate::system_error::SystemError;
 use crate::target::maps::{Backing, FileId, MappedFile, Mapping};
@@ -22,18 +25,31 @@ use crate::target::maps::{Backing, FileId, MappedFile, Mapping};
 const VDSO_LIMIT: u64 = 1 << 20;
 
 /// Why the file behind a mapping is not used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ModuleError {
     /// It cannot be opened.
     #[error("cannot open it: {0}")]
     Open(SystemError),
+    /// It is a directory, a pipe, a device or a socket.
+    #[error("it is not a regular file")]
+    NotRegular,
     /// It has no name any more.
     #[error("it was deleted or replaced, and only root may still read it")]
     Deleted,
     /// Another file has taken its place.
-    #[error("it is not the file that was mapped; the build ids differ")]
-    Replaced,
+    #[error("it is not the file that was mapped: the build ids differ, its own is {0}")]
+    Replaced(BuildId),
+    /// A file that a core file was made with cannot be used.
+    #[error("{error}{}", hint(wanted.as_ref(), *is_program))]
+    OfCore {
+        /// Why not.
+        error: Box<ModuleError>,
+        /// The build id of the file that was mapped.
+        wanted: Option<BuildId>,
+        /// It is the program, not a library.
+        is_program: bool,
+    },
     /// It is not ELF, or damaged.
     #[error(transparent)]
     Elf(#[from] ElfError),
@@ -43,6 +59,45 @@ pub(crate) enum ModuleError {
     /// The target's memory cannot be read.
     #[error("its memory cannot be read")]
     Memory,
+}
+
+/// What helps where a file that a core was made with cannot be used.
+fn hint(wanted: Option<&BuildId>, is_program: bool) -> String {
+    match (wanted, is_program) {
+        (Some(id), true) => {
+            format!(
+                "; give the program that has build id {id}, which the core was made of, by --exe"
+            )
+        }
+        (None, true) => "; give the program that the core was made of by --exe".into(),
+        (Some(id), false) => format!("; the one that was mapped has build id {id}"),
+        (None, false) => String::new(),
+    }
+}
+
+/// What identifies the contents of a file, as the linker left it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BuildId(Vec<u8>);
+
+impl BuildId {
+    /// How many bytes are shown; the usual ones have 20.
+    const SHOWN: usize = 32;
+}
+
+impl From<&[u8]> for BuildId {
+    fn from(id: &[u8]) -> Self {
+        Self(id.into())
+    }
+}
+
+impl fmt::Display for BuildId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        self.0.iter().take(Self::SHOWN).try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        f.write_str(if self.0.len() > Self::SHOWN { "…" } else { "" })
+    }
 }
 
 /// Why no table is made of a file's call frame information.
@@ -66,35 +121,38 @@ pub(crate) struct Module {
     pub(crate) image: Result<LoadedImage, ModuleError>,
 }
 
-/// A file and where it is loaded.
+/// A file and where it is loaded. It may be loaded in many places.
 #[derive(Debug)]
 pub(crate) struct LoadedImage {
-    pub(crate) file: Rc<ElfFile>,
+    file: Rc<LoadedFile>,
     /// How far it is above its link-time addresses, wrapping.
     pub(crate) bias: u64,
+}
+
+/// A file, and what was read of it so far: once, wherever it is loaded.
+#[derive(Debug)]
+pub(crate) struct LoadedFile {
+    pub(crate) elf: ElfFile,
     sframe: OnceCell<Result<Option<SframeSection>, ElfError>>,
     built: OnceCell<Result<Option<BuiltTable>, BuildError>>,
     symbols: OnceCell<Result<Symbols, ElfError>>,
 }
 
-impl LoadedImage {
-    fn new(file: Rc<ElfFile>, bias: u64) -> Self {
-        Self {
-            file,
-            bias,
-            sframe: OnceCell::new(),
-            built: OnceCell::new(),
-            symbols: OnceCell::new(),
-        }
+impl From<ElfFile> for LoadedFile {
+    fn from(elf: ElfFile) -> Self {
+        let (sframe, built, symbols) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Self { elf, sframe, built, symbols }
     }
+}
 
+impl LoadedImage {
     /// Its `.sframe`, read at the first call.
     ///
     /// # Errors
     ///
     /// [`ElfError`] if it is not inside the file.
     pub(crate) fn sframe(&self) -> Result<Option<&SframeSection>, ElfError> {
-        match self.sframe.get_or_init(|| self.file.sframe()) {
+        match self.file.sframe.get_or_init(|| self.file.elf.sframe()) {
             Ok(section) => Ok(section.as_ref()),
             Err(error) => Err(*error),
         }
@@ -108,9 +166,10 @@ impl LoadedImage {
     /// [`BuildError`] if the information is not inside the file, or memory is
     /// short.
     pub(crate) fn built(&self, path: &Path) -> Result<Option<&BuiltTable>, BuildError> {
-        let built = self.built.get_or_init(|| {
-            let Some(frames) = CallFrames::read(&self.file)? else { return Ok(None) };
-            let progress = Progress::new(path, self.file.len());
+        let elf = &self.file.elf;
+        let built = self.file.built.get_or_init(|| {
+            let Some(frames) = CallFrames::read(elf)? else { return Ok(None) };
+            let progress = Progress::new(path, elf.len());
             let done = |done| progress.set(done, frames.bytes.len());
             // Addresses are the file's own until the table is used.
             let built = frames.build(Format::V3, 0, done);
@@ -125,7 +184,7 @@ impl LoadedImage {
 
     /// What has come of [`built`](Self::built), if anybody asked.
     pub(crate) fn built_so_far(&self) -> Option<Result<Option<&BuiltTable>, BuildError>> {
-        self.built.get().map(|built| match built {
+        self.file.built.get().map(|built| match built {
             Ok(table) => Ok(table.as_ref()),
             Err(error) => Err(*error),
         })
@@ -138,8 +197,9 @@ impl LoadedImage {
     ///
     /// [`ElfError`] if the symbols are damaged.
     pub(crate) fn function(&self, addr: u64) -> Result<Option<Function>, ElfError> {
-        match self.symbols.get_or_init(|| Symbols::read(&self.file)) {
-            Ok(symbols) => Ok(symbols.find(&self.file, addr.wrapping_sub(self.bias))),
+        let elf = &self.file.elf;
+        match self.file.symbols.get_or_init(|| Symbols::read(elf)) {
+            Ok(symbols) => Ok(symbols.find(elf, addr.wrapping_sub(self.bias))),
             Err(error) => Err(*error),
         }
     }
@@ -152,7 +212,7 @@ pub(crate) struct Modules {
     /// Ranges of code and the index of the module that each belongs to, sorted.
     text: Vec<(Range<u64>, usize)>,
     /// What was opened for which mappings.
-    files: Vec<(Backing, Result<Rc<ElfFile>, ModuleError>)>,
+    files: HashMap<Backing, Result<Rc<LoadedFile>, ModuleError>>,
 }
 
 impl Modules {
@@ -162,25 +222,33 @@ impl Modules {
         mut open: impl FnMut(&Mapping) -> Option<Result<ElfFile, ModuleError>>,
     ) -> Self {
         let mut modules = Self::default();
+        // Programs may map their files in many thousand pieces.
+        let mut known = HashMap::new();
         for mapping in mappings.iter().filter(|mapping| mapping.executable) {
             // A file is opened once, however many mappings it has.
-            let known = modules.files.iter().find(|(backing, _)| *backing == mapping.backing);
-            let file = match known {
-                Some((_, file)) => file.clone(),
+            let file = match modules.files.get(&mapping.backing) {
+                Some(file) => file.clone(),
                 None => {
                     let Some(file) = open(mapping) else { continue };
-                    let file = file.map(Rc::new);
-                    modules.files.push((mapping.backing.clone(), file.clone()));
+                    let file = file.map(|elf| Rc::new(elf.into()));
+                    modules.files.insert(mapping.backing.clone(), file.clone());
                     file
                 }
             };
-            modules.add(mapping, file);
+            modules.add(mapping, file, &mut known);
         }
         modules.text.sort_unstable_by_key(|(range, _)| range.start);
         modules
     }
 
-    fn add(&mut self, mapping: &Mapping, file: Result<Rc<ElfFile>, ModuleError>) {
+    /// Adds a range of code. `known` has which module each file is, by where it is
+    /// loaded or why it is not.
+    fn add<'m>(
+        &mut self,
+        mapping: &'m Mapping,
+        file: Result<Rc<LoadedFile>, ModuleError>,
+        known: &mut HashMap<(&'m Backing, Result<u64, ModuleError>), usize>,
+    ) {
         let path = match &mapping.backing {
             Backing::File(file) => file.path.clone(),
             Backing::Vdso => PathBuf::from("[vdso]"),
@@ -188,24 +256,15 @@ impl Modules {
         };
         let image = file.and_then(|file| {
             let bias = file
+                .elf
                 .bias(mapping.range.start, mapping.offset)
                 .ok_or(ModuleError::NoCodeAt(mapping.offset))?;
-            Ok(LoadedImage::new(file, bias))
+            Ok(LoadedImage { file, bias })
         });
-        let same = |other: &Module| {
-            other.path == path
-                && match (&other.image, &image) {
-                    (Ok(other), Ok(image)) => {
-                        other.bias == image.bias && Rc::ptr_eq(&other.file, &image.file)
-                    }
-                    (Err(other), Err(error)) => other == error,
-                    _ => false,
-                }
-        };
-        let index = self.modules.iter().position(same).unwrap_or_else(|| {
-            let index = self.modules.len();
+        let place = image.as_ref().map(|image| image.bias).map_err(Clone::clone);
+        let index = *known.entry((&mapping.backing, place)).or_insert_with(|| {
             self.modules.push(Module { path, image });
-            index
+            self.modules.len().saturating_sub(1)
         });
         self.text.push((mapping.range.clone(), index));
     }
@@ -219,9 +278,8 @@ impl Modules {
 
     /// The file behind the mappings of a kind, if one of them is executable and
     /// the file could be opened.
-    pub(crate) fn file_of(&self, backing: &Backing) -> Option<Rc<ElfFile>> {
-        let (_, file) = self.files.iter().find(|(known, _)| known == backing)?;
-        file.clone().ok()
+    pub(crate) fn file_of(&self, backing: &Backing) -> Option<Rc<LoadedFile>> {
+        self.files.get(backing)?.clone().ok()
     }
 
     /// The loaded files.
@@ -242,9 +300,11 @@ impl Modules {
 ///
 /// [`ModuleError`] if the file is gone, or is another one by now.
 pub(crate) fn open_of_core(path: &Path, build_id: Option<&[u8]>) -> Result<ElfFile, ModuleError> {
-    let file = open_elf(File::open(path))?;
+    let file = open_elf(regular_file::open(path))?;
     match (build_id, file.build_id()) {
-        (Some(mapped), Some(present)) if mapped != present => Err(ModuleError::Replaced),
+        (Some(mapped), Some(present)) if mapped != present => {
+            Err(ModuleError::Replaced(present.as_slice().into()))
+        }
         _ => Ok(file),
     }
 }
@@ -276,18 +336,18 @@ fn open_mapped_file(
         metadata.is_ok_and(|metadata| mapped.id.is_none_or(|id| same_file(&metadata, id)))
     };
     let below_root = mapped.path.strip_prefix("/").unwrap_or(&mapped.path);
-    let by_path = File::open(proc.join("root").join(below_root));
+    let by_path = regular_file::open(&proc.join("root").join(below_root));
     if by_path.as_ref().is_ok_and(is_same) {
         return open_elf(by_path);
     }
     // A mapping leads to its file whatever the file's name, but for root only.
     let Range { start, end } = mapping.range;
-    let by_mapping = File::open(proc.join(format!("map_files/{start:x}-{end:x}")));
+    let by_mapping = regular_file::open(&proc.join(format!("map_files/{start:x}-{end:x}")));
     if by_mapping.is_ok() {
         return open_elf(by_mapping);
     }
     for path in [&proc.join("exe"), &mapped.path] {
-        let file = File::open(path);
+        let file = regular_file::open(path);
         if file.as_ref().is_ok_and(is_same) {
             return open_elf(file);
         }
@@ -296,13 +356,16 @@ fn open_mapped_file(
     // and another when asked by a mapping, so these say nothing.
     let is_gone = match &by_path {
         Ok(file) => mapped.deleted || !same_inode(file, mapped.id),
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
+        Err(error) => error.kind() == io::ErrorKind::NotFound || NotRegular::is_why(error),
     };
     if is_gone { Err(ModuleError::Deleted) } else { open_elf(by_path) }
 }
 
 fn open_elf(file: io::Result<File>) -> Result<ElfFile, ModuleError> {
-    let file = file.map_err(|error| ModuleError::Open(error.into()))?;
+    let file = file.map_err(|error| match NotRegular::is_why(&error) {
+        true => ModuleError::NotRegular,
+        false => ModuleError::Open(error.into()),
+    })?;
     Ok(ElfFile::from_file(file)?)
 }
 

@@ -1,7 +1,6 @@
 //! The function symbols of an ELF file, and their names as a person reads them.
 
 use std::fmt;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use memchr::memchr;
@@ -10,6 +9,7 @@ use object::read::elf::{FileHeader, Sym};
 use object::{Endianness, pod};
 
 use crate::elf::{ElfError, ElfFile, Part, Section};
+use crate::regular_file;
 use crate::untrusted::{Untrusted, plain};
 
 /// How many bytes of a symbol table are read at once: a multiple of the sizes
@@ -204,7 +204,7 @@ fn open_debug_file(file: &ElfFile) -> Option<ElfFile> {
 }
 
 fn open_with_build_id(path: &Path, id: &[u8]) -> Option<ElfFile> {
-    let file = ElfFile::from_file(File::open(path).ok()?).ok()?;
+    let file = ElfFile::from_file(regular_file::open(path).ok()?).ok()?;
     (file.build_id().as_deref() == Some(id)).then_some(file)
 }
 

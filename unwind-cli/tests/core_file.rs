@@ -17,10 +17,12 @@ use std::io::{Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
+use support::resources::Run;
 use support::*;
-use testdata::{skip, tool};
+use testdata::{ElfBuilder, ElfSegment, files_note, skip, thread_note, tool};
 
 const CRASH_CHAIN: [&str; 3] = ["load", "middle", "main"];
 
@@ -238,5 +240,25 @@ fn any_part_of_a_core_may_be_wrong() {
         let output = unwind(["stack", "--core", damaged.to_str().unwrap()]).output().unwrap();
         let text = stderr(&output);
         assert!(matches!(output.status.code(), Some(0 | 5)), "round {round}: {text}");
+    }
+}
+
+#[test]
+fn c2_what_a_core_names_is_never_waited_for() {
+    let directory = scratch("c2_core");
+    let fifo = directory.join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for name in [fifo.to_str().unwrap(), "/dev/ptmx", "/dev/zero", "/"] {
+        let mut core = ElfBuilder::new(ElfBuilder::CORE);
+        let files = files_note(&[(0x40_0000, 0x40_1000, 0, name.as_bytes())]);
+        let notes = [thread_note(7, 0x40_0000, 0, 0), files].concat();
+        let (offset, file_size) = (core.put(&notes), notes.len().try_into().unwrap());
+        core.segments.push(ElfSegment { kind: 4, offset, file_size, ..ElfSegment::default() });
+        let path = directory.join("core");
+        let cost = Run::of_file(&path, &core.finish(), &["stack", "--core", "FILE"])
+            .measure_within(Duration::from_secs(10));
+        assert_eq!(cost.status.code(), Some(0), "{name}: {cost:?}");
+        let said = format!("{name}: it is not a regular file");
+        assert!(cost.stderr.contains(&said), "{}", cost.stderr);
     }
 }

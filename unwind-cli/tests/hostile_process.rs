@@ -12,10 +12,15 @@
 
 mod support;
 
-use std::process::{Command, Stdio};
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use serde_json::Value;
 use support::*;
@@ -132,4 +137,102 @@ fn a_stack_that_is_rewritten_meanwhile_has_an_end_and_no_more_frames_than_asked_
         assert_eq!(target.status("TracerPid"), "0");
         assert_eq!(target.finish(), Some(0));
     }
+}
+
+/// Starts `hostile.c` with these arguments.
+fn hostile(program: &Path, arguments: &[&str]) -> Target {
+    Target::start_command(Command::new(program).args(arguments))
+}
+
+/// What a mapping names is opened without waiting, and read if it is a regular
+/// file.
+#[test]
+fn c2_what_has_taken_the_place_of_a_mapped_file_is_never_waited_for() {
+    let Some(program) = compile("c2_replaced", "hostile.c", FRAME_POINTERS) else { return };
+    for what in ["fifo", "terminal", "directory"] {
+        let mapped = program.with_file_name(format!("mapped_{what}"));
+        fs::copy(&program, &mapped).unwrap();
+        let target = hostile(&program, &["replaces", mapped.to_str().unwrap(), what]);
+        let report = look(target.id(), &[]).expect("the process is there");
+        assert!(!threads(&report).is_empty(), "{report:#}");
+        assert_eq!(target.status("TracerPid"), "0");
+        assert_eq!(target.finish(), Some(0));
+    }
+}
+
+/// Runs until the process is held, and stands then.
+fn stands_while_it_holds(target: &Target, delay: Duration) -> Option<Child> {
+    let id = target.id().to_string();
+    let mut child = unwind(["stack", "--pid", &id])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let command = Pid::from_raw(child.id().try_into().unwrap());
+    wait_until("it holds the process", || {
+        target.status("TracerPid") != "0" || child.try_wait().unwrap().is_some()
+    });
+    sleep(delay);
+    kill(command, Signal::SIGSTOP).ok()?;
+    wait_until("it stands", || status_of(child.id(), "State").starts_with(['T', 'Z']));
+    if target.status("TracerPid") != "0" {
+        return Some(child);
+    }
+    // It was too quick.
+    kill(command, Signal::SIGCONT).unwrap();
+    child.wait().unwrap();
+    None
+}
+
+#[test]
+fn c11_a_process_that_is_killed_while_it_is_held_has_ended_which_is_exit_code_6() {
+    let Some(program) = compile("c11_killed", "twenty_threads.c", FRAME_POINTERS) else { return };
+    let mut tries = 0;
+    for round in 0..200 {
+        let target = Target::start_unchecked(&program);
+        // From the first thread's stop to the walks.
+        let delay = Duration::from_millis(3 * (round % 10));
+        let Some(child) = stands_while_it_holds(&target, delay) else { continue };
+        let (command, process) = (child.id(), target.id());
+        kill(Pid::from_raw(process.try_into().unwrap()), Signal::SIGKILL).unwrap();
+        kill(Pid::from_raw(command.try_into().unwrap()), Signal::SIGCONT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(6), "{text}");
+        assert_eq!(text, format!("unwind: process {process} has ended\n"));
+        tries += 1;
+        if tries == 20 {
+            return;
+        }
+    }
+    panic!("it was held {tries} times only");
+}
+
+/// A page that only the process itself can bring in, which is held.
+#[test]
+fn c2_a_page_that_only_the_process_can_bring_in_is_not_waited_for() {
+    let Some(program) = compile("c2_page", "hostile.c", FRAME_POINTERS) else { return };
+    let target = hostile(&program, &["page-never-comes"]);
+    target.wait_for_state("S");
+    let report = look(target.id(), &["--method", "fp"]).expect("the process is there");
+    assert_eq!(threads(&report).len(), 1, "{report:#}");
+    assert_eq!(target.status("TracerPid"), "0");
+    assert_eq!(target.finish(), Some(0));
+}
+
+#[test]
+fn c2_a_process_whose_stacks_take_too_long_is_let_go_after_the_stated_time() {
+    let Some(program) = compile("c2_chain", "hostile.c", FRAME_POINTERS) else { return };
+    // 256 MiB of frames.
+    let target = hostile(&program, &["chain", "16777216"]);
+    target.wait_for_state("S");
+    let id = target.id().to_string();
+    let started = Instant::now();
+    let arguments = ["stack", "--method", "fp", "--max-frames", "4000000000", "--hold-limit", "1"];
+    let text = fails(arguments.into_iter().chain(["--pid", &id]), 1);
+    assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
+    let said = format!("process {id} was let go after 1 s");
+    assert!(text.contains(&said), "{text}");
+    assert_eq!(target.status("TracerPid"), "0");
+    assert_eq!(target.finish(), Some(0));
 }

@@ -46,7 +46,7 @@ enum FileId {
 }
 
 /// Why a mapped file is not used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum FileError {
     /// There is no code in a file.
@@ -73,7 +73,7 @@ impl RecordedFile {
     ///
     /// [`FileError`] if it is gone or another one.
     pub(crate) fn elf(&self) -> Result<&ElfFile, FileError> {
-        self.elf.get_or_init(|| self.open()).as_ref().map_err(|error| *error)
+        self.elf.get_or_init(|| self.open()).as_ref().map_err(Clone::clone)
     }
 
     fn open(&self) -> Result<ElfFile, FileError> {
@@ -111,7 +111,8 @@ impl RecordedFile {
     fn checked(&self, file: ElfFile) -> Result<ElfFile, FileError> {
         match &self.id {
             FileId::BuildId(id) if file.build_id().as_deref() != Some(id) => {
-                Err(ModuleError::Replaced.into())
+                let own = file.build_id().unwrap_or_default();
+                Err(ModuleError::Replaced(own.as_slice().into()).into())
             }
             _ => Ok(file),
         }

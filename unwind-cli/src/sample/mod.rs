@@ -9,6 +9,7 @@ mod text;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use unwind_core::{FramePc, VirtAddr};
 
@@ -24,6 +25,9 @@ const METHODS: [Method; 3] = [Method::Sframe, Method::Fp, Method::Auto];
 
 /// A frame more than the chain has, or a few, would be seen.
 const MAX_FRAMES: u32 = 32;
+
+/// How long the child is held at most.
+const HOLD_LIMIT: Duration = Duration::from_secs(30);
 
 /// The sample, with what its tests and its own child need.
 #[derive(Debug, clap::Args)]
@@ -109,7 +113,7 @@ pub(crate) fn run_with(args: &Args) -> Result<(), Error> {
 
 /// Stops the child and walks the stacks of its parked threads by each method.
 fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Error> {
-    let mut target = Target::of_process(process)?;
+    let mut target = Target::of_process(process, HOLD_LIMIT)?;
     let Target { modules, mappings, threads, memory, .. } = &mut target;
     let walkers = METHODS.map(|method| {
         let frame_pointers = FramePointerRows { is_trusted: false };

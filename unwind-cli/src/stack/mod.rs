@@ -45,7 +45,8 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
 
-    /// A core file of x86-64 or i386
+    /// A core file of x86-64 or i386; `-` reads it from standard input. From a pipe
+    /// it is copied to a file without a name in the directory for temporary files
     #[arg(long, value_name = "FILE", group = "target")]
     core: Option<PathBuf>,
 
@@ -62,6 +63,13 @@ pub(crate) struct Args {
     /// End the command once its stack is taken, instead of waiting for its end
     #[arg(long, requires = "command", conflicts_with_all = ["pid", "core"])]
     kill: bool,
+
+    /// How long the process may be held still, in seconds. If its stacks are not
+    /// read then, for whatever reason, it is let go and the command fails
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(1..),
+          requires = "target", conflicts_with = "core")]
+    hold_limit: u64,
 
     /// How to find the caller of a frame
     #[arg(long, value_enum, default_value_t = Method::Auto)]
@@ -94,6 +102,12 @@ const USAGE: &str = "\
 unwind stack [OPTIONS] --pid <PID>
        unwind stack [OPTIONS] --core <FILE>
        unwind stack [OPTIONS] -- <COMMAND>...";
+
+impl Args {
+    fn hold_limit(&self) -> Duration {
+        Duration::from_secs(self.hold_limit)
+    }
+}
 
 const LONG_HELP: &str = "\
 A process that was held continues where it was. System calls in which it waits do
@@ -154,14 +168,23 @@ JSON, with names escaped as `unwind --help` says: one object with
 /// [`Error`] if the target cannot be read, or the output not be written.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if let Some(pid) = args.pid {
-        print(args, Target::of_process(pid)?)
+        print(args, Target::of_process(pid, args.hold_limit())?)
     } else if let Some(core) = &args.core {
         print(args, Target::of_core(core, args.exe.as_deref())?)
     } else {
         let (program, arguments) = args.command.split_first().ok_or(Error::NoTarget)?;
         let mut command = Started::start(program, arguments)?;
         command.let_run(Duration::from_millis(args.after))?;
-        let printed = Target::of_process(command.id()).and_then(|target| print(args, target));
+        let target = Target::of_process(command.id(), args.hold_limit());
+        let printed = target.and_then(|target| print(args, target)).map_err(|error| match error {
+            // It is not known yet whether that is one.
+            Error::Output(_) => error,
+            error => {
+                // The command may run for long, or wait for something.
+                let _ = writeln!(io::stderr(), "unwind: {error}");
+                Error::Told(error.into())
+            }
+        });
         // Whatever went wrong with the stack, the command is not left alone.
         command.finish(args.kill)?;
         printed
@@ -171,18 +194,28 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 /// Walks all stacks of a target, lets it go, and prints what was found.
 fn print(args: &Args, mut target: Target) -> Result<(), Error> {
     let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
-    let walker = StackWalker::new(
+    let mut walker = StackWalker::new(
         &target.modules,
         &target.mappings,
         args.method,
         frame_pointers,
         args.max_frames,
     );
-    let threads = target.threads.iter();
-    let stacks = threads.map(|thread| walker.walk(&thread.registers, &mut target.memory)).collect();
+    let mut left = target.room.frames;
+    let mut stacks = Vec::new();
+    for thread in &target.threads {
+        walker.max_frames(u32::try_from(left.max(1)).unwrap_or(u32::MAX).min(args.max_frames));
+        let stack = walker.walk(&thread.registers, &mut target.memory);
+        left = left.saturating_sub(u64::try_from(stack.frames.len()).unwrap_or(u64::MAX));
+        stacks.push(stack);
+    }
     let mut warnings = walker.into_warnings();
     target.warnings.append(&mut warnings);
-    target.release();
+    if left == 0 {
+        let warning = "threads have the same stack: there are no more frames than it has room for";
+        target.warnings.push(warning.into());
+    }
+    target.release()?;
 
     let report = Report::new(&target, stacks, args.method);
     let mut out = io::BufWriter::new(io::stdout().lock());

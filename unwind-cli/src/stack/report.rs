@@ -119,13 +119,15 @@ impl Report {
     pub(crate) fn new(target: &Target, stacks: Vec<Stack>, method: Method) -> Self {
         let mut warnings = target.warnings.clone();
         let mut troubles = BTreeMap::new();
+        let mut room = NameRoom { left: target.room.names, cut: false };
         let threads = target
             .threads
             .iter()
             .zip(stacks)
             .map(|(thread, stack)| {
                 let frames = stack.frames.iter();
-                let frames = frames.map(|frame| name(frame, target, &mut troubles)).collect();
+                let frames =
+                    frames.map(|frame| name(frame, target, &mut troubles, &mut room)).collect();
                 let mut report = ThreadReport::new(thread, stack.mode, frames, stack.end);
                 if method != Method::Fp {
                     report.add_missing_table(&target.modules, method);
@@ -133,6 +135,9 @@ impl Report {
                 report
             })
             .collect();
+        if room.cut {
+            warnings.push("names are cut: frames have the same names, and all are too long".into());
+        }
         warnings.extend(troubles.into_iter().map(|(path, trouble)| format!("{path}: {trouble}")));
         Self {
             schema: Self::SCHEMA,
@@ -198,12 +203,15 @@ impl ThreadReport {
                 let Some(reason) = table.why_missing(lookup.wrapping_sub(image.bias)) else {
                     return;
                 };
-                format!("; no table can say what the .eh_frame of {object} does: {reason}")
+                let section = table.section;
+                format!("; no table can say what the {section} of {object} does: {reason}")
             }
             (Method::Auto, Some(Ok(None))) if !has_section => {
-                format!("; {object} has neither .sframe nor .eh_frame")
+                format!("; {object} has neither .sframe nor .eh_frame or .debug_frame")
             }
-            (Method::CfiSframe, Some(Ok(None))) => format!("; {object} has no .eh_frame"),
+            (Method::CfiSframe, Some(Ok(None))) => {
+                format!("; {object} has no .eh_frame or .debug_frame")
+            }
             (Method::Sframe, _) if !has_section => format!("; {object} has no .sframe"),
             _ => return,
         };
@@ -274,7 +282,12 @@ pub(crate) fn file_name(path: &Untrusted) -> Escaped<'_> {
 
 /// Names a frame. What is wrong with the files of its code goes to `troubles`,
 /// by path.
-fn name(frame: &Frame, target: &Target, troubles: &mut BTreeMap<Untrusted, String>) -> FrameReport {
+fn name(
+    frame: &Frame,
+    target: &Target,
+    troubles: &mut BTreeMap<Untrusted, String>,
+    room: &mut NameRoom,
+) -> FrameReport {
     let (mut report, trouble) = FrameReport::new(frame, |addr| target.modules.find(addr));
     if let (Some(path), Some(trouble)) = (&report.object, trouble) {
         troubles.insert(path.clone(), trouble);
@@ -282,7 +295,38 @@ fn name(frame: &Frame, target: &Target, troubles: &mut BTreeMap<Untrusted, Strin
     if report.object.is_none() {
         report.object = name_of_mapping(&target.mappings, report.lookup());
     }
+    room.fit(&mut report);
     report
+}
+
+/// How many bytes the names of frames may have from here on. Many frames may be of
+/// one file or function, whose name is as long as its owner likes.
+struct NameRoom {
+    left: usize,
+    /// Some were cut.
+    cut: bool,
+}
+
+impl NameRoom {
+    /// What a name may have when no room is left.
+    const SHORT: usize = 64;
+
+    /// Cuts the names of a frame if there is no room for them any more.
+    fn fit(&mut self, frame: &mut FrameReport) {
+        let names = [&mut frame.object, &mut frame.function, &mut frame.mangled];
+        let len = |name: &Option<Untrusted>| name.as_ref().map_or(0, |name| name.as_bytes().len());
+        let all = names.iter().fold(0_usize, |sum, name| sum.saturating_add(len(name)));
+        if let Some(left) = self.left.checked_sub(all) {
+            self.left = left;
+            return;
+        }
+        for name in names.into_iter().flatten() {
+            if let Some(short) = name.as_bytes().get(..Self::SHORT) {
+                *name = Untrusted::from(&[short, "…".as_bytes()].concat());
+                self.cut = true;
+            }
+        }
+    }
 }
 
 /// What code without a file is called: `[anonymous]` if a just-in-time compiler

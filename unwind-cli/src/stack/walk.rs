@@ -1,5 +1,6 @@
 //! Walks the stacks of a target by the method that the user chose.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -130,6 +131,7 @@ impl StackEnd {
 pub(crate) struct Tables<'t> {
     map: Box<ModuleMap<SframeModule<'t>, MAX_TABLES>>,
     warnings: Vec<String>,
+    warned: HashSet<String>,
 }
 
 impl<'t> Tables<'t> {
@@ -181,14 +183,16 @@ impl<'t> Tables<'t> {
             let built = module.image.as_ref().ok().and_then(LoadedImage::built_so_far);
             if let Some(Err(error)) = built {
                 let path = escaped(&module.path);
-                self.warn(&format!("{path}: no table is made of .eh_frame: {error}"));
+                self.warn(&format!(
+                    "{path}: no table is made of its call frame information: {error}"
+                ));
             }
         }
     }
 
     fn warn(&mut self, text: &str) {
         // A file has a range of code or more.
-        if !self.warnings.iter().any(|warning| warning == text) {
+        if self.warned.insert(text.to_owned()) {
             self.warnings.push(text.to_owned());
         }
     }
@@ -223,6 +227,11 @@ impl<'t> StackWalker<'t> {
         };
         let x86_64 = address_width(mappings);
         Self { method, frame_pointers, max_frames, modules, tables, code, x86_64 }
+    }
+
+    /// Shows that many frames of the stacks that are walked from now on, at most.
+    pub(crate) fn max_frames(&mut self, max_frames: u32) {
+        self.max_frames = max_frames;
     }
 
     /// Which tables could not be used, a line each.

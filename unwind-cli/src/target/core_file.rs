@@ -3,7 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use std::io;
 use std::ops::Range;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use memchr::memchr;
@@ -11,7 +14,7 @@ use object::elf::{self, Machine};
 use unwind_core::{Memory, VirtAddr};
 
 use crate::elf::notes::Note;
-use crate::elf::{ElfFile, Segment};
+use crate::elf::{ElfError, ElfFile, Segment};
 use crate::error::Error;
 
 use crate::target::maps::{Backing, MappedFile, Mapping};
@@ -30,6 +33,8 @@ pub(crate) struct CoreFile {
     pub(crate) mappings: Vec<Mapping>,
     /// How many bytes the file lacks at its end.
     pub(crate) missing: u64,
+    /// What is wrong with the first of the note segments that were left out.
+    pub(crate) damage: Option<ElfError>,
     /// The address of the program's first instruction, where it is known.
     entry: Option<u64>,
     vdso: Option<u64>,
@@ -82,13 +87,31 @@ const AT_SYSINFO_EHDR: u64 = 33;
 ///
 /// [`Error`] if it cannot be read, is no core file or one of another machine.
 pub(crate) fn open(path: &Path) -> Result<ElfFile, Error> {
-    let file = File::open(path).map_err(|error| Error::Read { path: path.into(), error })?;
+    let file = open_file(path).map_err(|error| Error::Read { path: path.into(), error })?;
     let file = ElfFile::from_file(file).map_err(|error| Error::Elf { path: path.into(), error })?;
     if file.kind != elf::ET_CORE {
         return Err(Error::NotACore { path: path.into() });
     }
     if layout(&file).is_none() {
         return Err(Error::CoreMachine { path: path.into(), machine: machine_name(&file) });
+    }
+    Ok(file)
+}
+
+/// Opens a file, or for `-` standard input. What has no places to read from, as a
+/// pipe has none, is copied into a file without a name, which is gone with the
+/// command.
+fn open_file(path: &Path) -> io::Result<File> {
+    let mut file = if path.as_os_str() == "-" {
+        File::from(io::stdin().as_fd().try_clone_to_owned()?)
+    } else {
+        File::open(path)?
+    };
+    let kind = file.metadata()?.file_type();
+    if kind.is_fifo() || kind.is_socket() || kind.is_char_device() {
+        let mut copy = tempfile::tempfile()?;
+        io::copy(&mut file, &mut copy)?;
+        file = copy;
     }
     Ok(file)
 }
@@ -125,20 +148,27 @@ impl CoreFile {
         let Some(layout) = layout(core) else {
             return Err(Error::CoreMachine { path: path.into(), machine: machine_name(core) });
         };
+        let code = CodeByStart::new(core);
         for segment in core.note_segments() {
-            let segment = segment.map_err(|error| Error::Elf { path: path.into(), error })?;
-            for note in segment.notes() {
-                found.read_note(core, &layout, &note);
+            match segment {
+                Ok(segment) => {
+                    segment.notes().for_each(|note| found.read_note(core, &layout, &code, &note))
+                }
+                Err(error) => found.damage = found.damage.or(Some(error)),
             }
         }
         if found.threads.is_empty() {
-            return Err(Error::NoThreads { path: path.into() });
+            let path = path.into();
+            return Err(match found.damage {
+                Some(error) => Error::Elf { path, error },
+                None => Error::NoThreads { path },
+            });
         }
         found.add_unnamed_mappings(core);
         Ok(found)
     }
 
-    fn read_note(&mut self, core: &ElfFile, layout: &Layout, note: &Note<'_>) {
+    fn read_note(&mut self, core: &ElfFile, layout: &Layout, code: &CodeByStart, note: &Note<'_>) {
         if note.name != b"CORE" {
             return;
         }
@@ -162,7 +192,7 @@ impl CoreFile {
             }
             NT_AUXV => self.read_auxv(layout, note.desc),
             NT_FILE => {
-                self.mappings.extend(read_files(core, layout, note.desc).unwrap_or_default())
+                self.mappings.extend(read_files(code, layout, note.desc).unwrap_or_default())
             }
             _ => {}
         }
@@ -219,12 +249,27 @@ impl CoreFile {
         None
     }
 
+    /// What stands behind the code of the program, if that is known.
+    pub(crate) fn program(&self) -> Option<&Backing> {
+        let entry = self.entry?;
+        let mapping = self.mappings.iter().find(|mapping| mapping.range.contains(&entry))?;
+        Some(&mapping.backing)
+    }
+
     /// The build ids of the mapped files, by path, as far as the core has the
     /// first page of a file, where the id is.
     pub(crate) fn build_ids(&self, memory: &mut CoreMemory) -> HashMap<PathBuf, Vec<u8>> {
+        /// How often a file may be mapped from its start for the id to be found.
+        const TRIES: u32 = 4;
         let mut ids = HashMap::new();
+        let mut tries = HashMap::<_, u32>::new();
         for mapping in self.mappings.iter().filter(|mapping| mapping.offset == 0) {
             let Backing::File(file) = &mapping.backing else { continue };
+            let tries = tries.entry(&file.path).or_default();
+            *tries = tries.saturating_add(1);
+            if *tries > TRIES || ids.contains_key(&file.path) {
+                continue;
+            }
             let mut page = vec![0; 4096];
             let start = VirtAddr::new(mapping.range.start);
             if memory.read(start, &mut page).is_ok()
@@ -235,6 +280,20 @@ impl CoreFile {
             }
         }
         ids
+    }
+}
+
+/// Whether the segments of a core are code, by the address where they start.
+struct CodeByStart(HashMap<u64, bool>);
+
+impl CodeByStart {
+    fn new(core: &ElfFile) -> Self {
+        let mut code = HashMap::new();
+        for segment in loads(core) {
+            // The first one counts.
+            code.entry(segment.addr).or_insert(segment.executable);
+        }
+        Self(code)
     }
 }
 
@@ -270,7 +329,7 @@ fn read_thread(machine: Machine, layout: &Layout, desc: &[u8]) -> Option<CoreThr
 ///     3 words    of each: start, end, offset
 ///     then the path of each, with a zero behind it
 /// ```
-fn read_files(core: &ElfFile, layout: &Layout, desc: &[u8]) -> Option<Vec<Mapping>> {
+fn read_files(code: &CodeByStart, layout: &Layout, desc: &[u8]) -> Option<Vec<Mapping>> {
     let mut words = Words { rest: desc, size: layout.word };
     let count = usize::try_from(words.next()?).ok()?;
     let unit = words.next()?;
@@ -282,11 +341,10 @@ fn read_files(core: &ElfFile, layout: &Layout, desc: &[u8]) -> Option<Vec<Mappin
         let len = memchr(0, paths)?;
         let (path, rest) = paths.split_at_checked(len)?;
         paths = rest.get(1..)?;
-        // Debuggers leave out of the core what is unchanged in the file.
-        let segment = loads(core).find(|segment| segment.addr == start);
         mappings.push(Mapping {
             range: start..end,
-            executable: segment.is_none_or(|segment| segment.executable),
+            // Debuggers leave out of the core what is unchanged in the file.
+            executable: code.0.get(&start).copied().unwrap_or(true),
             offset: offset.checked_mul(unit)?,
             backing: Backing::File(MappedFile::new(path.to_vec(), None)),
         });

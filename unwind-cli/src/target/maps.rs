@@ -21,7 +21,7 @@ pub(crate) struct Mapping {
 }
 
 /// What stands behind a mapping.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Backing {
     /// Memory without a name.
     Anonymous,
@@ -35,7 +35,7 @@ pub(crate) enum Backing {
 }
 
 /// A file as a mapping names it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MappedFile {
     pub(crate) path: PathBuf,
     /// Device and inode number, where they are known: not from a core file.

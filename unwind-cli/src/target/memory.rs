@@ -10,6 +10,7 @@ use std::rc::Rc;
 use unwind_core::{Memory, ReadError, VirtAddr};
 
 use crate::elf::{ElfFile, Part};
+use crate::module::LoadedFile;
 
 /// How many bytes are read at once.
 const PAGE: usize = 4096;
@@ -157,7 +158,7 @@ struct CoreSegment {
 struct MappedPart {
     range: Range<u64>,
     offset: u64,
-    file: Rc<ElfFile>,
+    file: Rc<LoadedFile>,
 }
 
 impl CoreMemory {
@@ -174,10 +175,14 @@ impl CoreMemory {
         Self { core, segments, files: Vec::new() }
     }
 
-    /// Adds that `range` was mapped from `offset` on of `file`.
-    pub(crate) fn add_file(&mut self, range: Range<u64>, offset: u64, file: Rc<ElfFile>) {
-        let at = self.files.partition_point(|part| part.range.start < range.start);
-        self.files.insert(at, MappedPart { range, offset, file });
+    /// Adds which ranges were mapped from which offset on of which file.
+    pub(crate) fn add_files(
+        &mut self,
+        files: impl IntoIterator<Item = (Range<u64>, u64, Rc<LoadedFile>)>,
+    ) {
+        let parts = files.into_iter();
+        self.files.extend(parts.map(|(range, offset, file)| MappedPart { range, offset, file }));
+        self.files.sort_by_key(|part| part.range.start);
     }
 
     /// Reads from what the core has itself at `addr`, and returns how many
@@ -197,7 +202,7 @@ impl CoreMemory {
         if let Some(part) = containing(&self.files, addr, |part| &part.range) {
             let at = addr.wrapping_sub(part.range.start).saturating_add(part.offset);
             let piece = clip(buf, part.range.end.saturating_sub(addr));
-            if part.file.read_into(Part::Memory, at, piece).is_ok() {
+            if part.file.elf.read_into(Part::Memory, at, piece).is_ok() {
                 return Ok(piece.len());
             }
         }

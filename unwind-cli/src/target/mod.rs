@@ -1,6 +1,7 @@
 //! What a stack is read from: a process that is held still, or a core file.
 
 mod core_file;
+mod hold;
 pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod process;
@@ -11,15 +12,19 @@ mod tracee;
 use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::counted::counted;
 use crate::elf::ElfFile;
 use crate::error::Error;
-use crate::module::{self, Modules};
+use crate::module::{self, BuildId, ModuleError, Modules};
 use crate::target::core_file::CoreFile;
+use crate::target::hold::{Held, Hold, STOPS};
 use crate::target::maps::{Backing, Mapping};
 use crate::target::memory::{CoreMemory, PageCache, ProcessMemory, TargetMemory};
-use crate::target::process::StoppedProcess;
+use crate::target::process::Fate;
 use crate::target::registers::UserRegisters;
 use crate::untrusted::{Untrusted, escaped};
 
@@ -39,7 +44,31 @@ pub(crate) struct Target {
     pub(crate) memory: TargetMemory,
     /// What is not as it should be, a line each.
     pub(crate) warnings: Vec<String>,
-    hold: Option<StoppedProcess>,
+    /// How much there can be to show of it.
+    pub(crate) room: Room,
+    hold: Option<Hold>,
+}
+
+/// How much there can be to show of a target, where that is known. Threads may
+/// have one stack, and frames one file; what they share is shown for each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    /// Frames of all threads.
+    pub(crate) frames: u64,
+    /// Bytes of names of all frames.
+    pub(crate) names: usize,
+}
+
+impl Room {
+    /// Of a process, whose memory is not known.
+    const UNKNOWN: Self = Self { frames: u64::MAX, names: 256 << 20 };
+
+    /// Of a core file of so many bytes. A frame takes a word of the stack at least.
+    fn of_core(core: &ElfFile) -> Self {
+        let frames = if core.is_64 { core.len() >> 3 } else { core.len() >> 2 };
+        let names = usize::try_from(core.len().saturating_mul(4)).unwrap_or(usize::MAX);
+        Self { frames, names: names.saturating_add(1 << 20) }
+    }
 }
 
 /// One thread.
@@ -53,34 +82,34 @@ pub(crate) struct Thread {
     pub(crate) registers: UserRegisters,
 }
 
-/// How often a process is stopped whose threads all end while they are stopped.
-const STOPS: u32 = 10;
-
-/// Stops a process, and reads the registers of its threads, the first one first;
-/// returns also the id of one of them.
-fn stop(process: i32) -> Result<(StoppedProcess, Vec<Thread>, i32), Error> {
-    for _ in 0..STOPS {
-        let hold = StoppedProcess::stop(process)?;
-        let mut threads: Vec<_> = hold.threads().filter_map(read_thread).collect();
-        threads.sort_by_key(|thread| (thread.id != hold.id(), thread.id));
-        if let Some(&Thread { id, .. }) = threads.first() {
-            return Ok((hold, threads, id));
-        }
-        // A thread that began to execute another program ends all others, also
-        // those that are held, and goes on in their place.
-    }
-    Err(Error::Ended(process))
-}
-
 impl Target {
-    /// Stops a process and looks at it.
+    /// Stops a process, for `limit` at most, and looks at it.
     ///
     /// # Errors
     ///
     /// [`Error`] if there is none, if it may not be traced, or if it ends.
-    pub(crate) fn of_process(process: i32) -> Result<Self, Error> {
+    pub(crate) fn of_process(process: i32, limit: Duration) -> Result<Self, Error> {
+        // Files that a process maps may be many, and each is kept open.
+        allow_all_files();
+        for _ in 0..STOPS {
+            let (hold, held) = Hold::stop(process, limit)?;
+            let error = match Self::of_held(held) {
+                Ok(target) => return Ok(Self { hold: Some(hold), ..target }),
+                Err(error) => error,
+            };
+            match hold.release() {
+                Fate::Held => return Err(error),
+                Fate::Ended => break,
+                Fate::Replaced => {}
+            }
+        }
+        Err(Error::Ended(process))
+    }
+
+    /// Looks at a process that is held.
+    fn of_held(held: Held) -> Result<Self, Error> {
         // After the first thread has ended only the others lead to the memory.
-        let (hold, threads, id) = stop(process)?;
+        let id = held.some_thread;
         let read = |path: String| {
             std::fs::read(&path).map_err(|error| Error::Read { path: path.into(), error })
         };
@@ -90,18 +119,25 @@ impl Target {
         let mut memory = PageCache::new(memory);
         let modules =
             Modules::load(&mappings, |mapping| module::open_of_process(id, mapping, &mut memory));
-        let warnings = hold.unstoppable().iter().map(|thread| {
+        let warnings = held.unstoppable.iter().map(|thread| {
             format!("thread {thread} cannot be stopped: it waits inside the kernel; it is left out")
         });
+        let threads = held.threads.iter().map(|&(id, registers)| Thread {
+            id,
+            name: name_of(id),
+            signal: None,
+            registers,
+        });
         Ok(Self {
-            process: hold.id(),
-            program: name_of(hold.id()).unwrap_or_default(),
-            threads,
+            process: held.process,
+            program: name_of(held.process).unwrap_or_default(),
+            threads: threads.collect(),
             mappings,
             modules,
             memory: TargetMemory::Process(memory),
             warnings: warnings.collect(),
-            hold: Some(hold),
+            room: Room::UNKNOWN,
+            hold: None,
         })
     }
 
@@ -113,8 +149,10 @@ impl Target {
     /// [`Error`] if the file is no core file of x86, has no thread, or is not
     /// one of `program`.
     pub(crate) fn of_core(path: &Path, program: Option<&Path>) -> Result<Self, Error> {
+        allow_all_files();
         let core = Rc::new(core_file::open(path)?);
         let mut notes = CoreFile::parse(&core, path)?;
+        let damage = notes.damage.map(|error| format!("{}: {error}", escaped(path)));
         let mut memory = CoreMemory::new(Rc::clone(&core));
         let mut build_ids = notes.build_ids(&mut memory);
         if let Some(program) = program {
@@ -126,19 +164,24 @@ impl Target {
             }
             build_ids.extend(id.map(|id| (program.into(), id)));
         }
+        let of_program = notes.program();
         let modules = Modules::load(&notes.mappings, |mapping| match &mapping.backing {
             Backing::File(file) => {
                 let id = build_ids.get(&file.path);
-                Some(module::open_of_core(&file.path, id.map(Vec::as_slice)))
+                let opened = module::open_of_core(&file.path, id.map(Vec::as_slice));
+                Some(opened.map_err(|error| ModuleError::OfCore {
+                    error: error.into(),
+                    wanted: id.map(|id| BuildId::from(id.as_slice())),
+                    is_program: of_program == Some(&mapping.backing),
+                }))
             }
             Backing::Vdso => Some(module::copy_vdso(&mapping.range, &mut memory)),
             Backing::Anonymous | Backing::Named(_) => None,
         });
-        for mapping in &notes.mappings {
-            if let Some(file) = modules.file_of(&mapping.backing) {
-                memory.add_file(mapping.range.clone(), mapping.offset, file);
-            }
-        }
+        memory.add_files(notes.mappings.iter().filter_map(|mapping| {
+            let file = modules.file_of(&mapping.backing)?;
+            Some((mapping.range.clone(), mapping.offset, file))
+        }));
         Ok(Self {
             process: notes.process,
             program: Untrusted::from(&notes.program),
@@ -146,14 +189,22 @@ impl Target {
             mappings: notes.mappings,
             modules,
             memory: TargetMemory::Core(PageCache::new(memory)),
-            warnings: missing_part(path, notes.missing).into_iter().collect(),
+            warnings: missing_part(path, notes.missing).into_iter().chain(damage).collect(),
+            room: Room::of_core(&core),
             hold: None,
         })
     }
 
     /// Lets the process go on. What was read of it stays.
-    pub(crate) fn release(&mut self) {
-        self.hold = None;
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ended`] if it was killed meanwhile.
+    pub(crate) fn release(&mut self) -> Result<(), Error> {
+        match self.hold.take().map(Hold::release) {
+            Some(Fate::Ended) => Err(Error::Ended(self.process)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -168,10 +219,12 @@ impl From<&core_file::CoreThread> for Thread {
     }
 }
 
-fn read_thread(thread: nix::unistd::Pid) -> Option<Thread> {
-    let registers = StoppedProcess::registers(thread)?;
-    let id = thread.as_raw();
-    Some(Thread { id, name: name_of(id), signal: None, registers })
+/// Lets this process have as many files open as it may.
+fn allow_all_files() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // With fewer, files that are opened last are said to be so many too many.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
 }
 
 /// The name of a task, without the newline behind it.

@@ -45,6 +45,18 @@ pub(crate) struct StoppedProcess {
     unstoppable: Vec<i32>,
 }
 
+/// What has become of a process while it was held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It stands.
+    Held,
+    /// All threads that were held have ended, and another one has taken their place:
+    /// one that could not be stopped in time has executed a program.
+    Replaced,
+    /// It has ended.
+    Ended,
+}
+
 /// One thread of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoppedThread {
@@ -109,6 +121,17 @@ impl StoppedProcess {
     /// The ids of the threads that run on because they could not be stopped.
     pub(crate) fn unstoppable(&self) -> &[i32] {
         &self.unstoppable
+    }
+
+    /// What has become of it while it was held.
+    pub(crate) fn fate(&self) -> Fate {
+        if self.threads.iter().any(|thread| Self::registers(thread.id).is_some()) {
+            Fate::Held
+        } else if self.is_there() {
+            Fate::Replaced
+        } else {
+            Fate::Ended
+        }
     }
 
     /// The registers of a stopped thread; `None` if it was killed meanwhile.

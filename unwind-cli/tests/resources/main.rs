@@ -17,6 +17,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod core_file;
 mod elf;
 mod perf;
+mod process;
 mod sframe;

@@ -1,0 +1,72 @@
+//! Opens files that someone else names: a process by its mappings, a core file, a
+//! recording.
+//!
+//! Such a name may lead to a pipe that nothing is ever written to, to a device that
+//! does something when it is opened, to a lease that its holder gives back late. So
+//! the file is looked at first, by a handle that opens nothing, and then opened
+//! without waiting, if it is a regular one; between the two it cannot change.
+//! What a user names on the command line may be anything.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+/// Opens a regular file to read it.
+///
+/// # Errors
+///
+/// As opening a file; [`NotRegular`] as the inner error of one that is none.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let handle = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    if !handle.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, NotRegular));
+    }
+    let same = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(same)
+}
+
+/// What a name leads to is a directory, a pipe, a device or a socket.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("it is not a regular file")]
+pub(crate) struct NotRegular;
+
+impl NotRegular {
+    /// Whether this is why a file was not opened.
+    pub(crate) fn is_why(error: &io::Error) -> bool {
+        error.get_ref().is_some_and(|inner| inner.is::<Self>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_opened_and_none_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let fifo = directory.path().join("fifo");
+        nix::unistd::mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&fifo, &link).unwrap();
+        let started = Instant::now();
+        for path in [&fifo, &link, directory.path(), Path::new("/dev/zero"), Path::new("/dev/ptmx")]
+        {
+            let error = open(path).unwrap_err();
+            assert!(NotRegular::is_why(&error), "{}: {error}", path.display());
+        }
+        assert!(started.elapsed() < Duration::from_secs(10));
+
+        let file = directory.path().join("file");
+        std::fs::write(&file, b"bytes").unwrap();
+        assert_eq!(io::read_to_string(open(&file).unwrap()).unwrap(), "bytes");
+        let error = open(&directory.path().join("none")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(!NotRegular::is_why(&error));
+    }
+}

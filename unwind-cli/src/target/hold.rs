@@ -1,0 +1,128 @@
+//! Holds a process still while it is looked at, and lets it go in time.
+//!
+//! Only the thread that began to trace may stop to, so a thread of its own does
+//! both. Whatever the rest of the command waits for meanwhile, be it a page of the
+//! process that only the process itself can bring in, a file system that it serves,
+//! or a table that takes long: this thread waits for nothing but the order to let
+//! go, and when the time is over it lets go without.
+
+use std::io::Write as _;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::target::process::{Fate, StoppedProcess};
+use crate::target::registers::UserRegisters;
+
+/// How often a process is stopped whose threads all end while they are stopped.
+pub(crate) const STOPS: u32 = 10;
+
+/// A process that is held as long as this lives, but no longer than its limit: then
+/// the command ends.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    /// Closed, it is the order to let go.
+    order: Option<SyncSender<()>>,
+    /// Gives what has become of the process meanwhile.
+    holder: Option<JoinHandle<Fate>>,
+}
+
+/// What was found when a process was stopped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// The id of the process.
+    pub(crate) process: i32,
+    /// Its threads: the first one first, then ascending. At least one.
+    pub(crate) threads: Vec<(i32, UserRegisters)>,
+    /// The id of one of them.
+    pub(crate) some_thread: i32,
+    /// Those that run on because they could not be stopped.
+    pub(crate) unstoppable: Vec<i32>,
+}
+
+impl Hold {
+    /// Stops the process that has `task` as its id or as that of one of its
+    /// threads, for `limit` at most.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if there is none, if it may not be traced, or if it ends.
+    pub(crate) fn stop(task: i32, limit: Duration) -> Result<(Self, Held), Error> {
+        let (order, orders) = sync_channel(0);
+        let (found, finds) = sync_channel(1);
+        let holder = thread::Builder::new()
+            .name("holder".into())
+            .spawn(move || hold(task, limit, &found, &orders))
+            .map_err(Error::NoThread)?;
+        let late = || Error::LetGo { process: task, seconds: limit.as_secs() };
+        // To stop it may take as long as it may be held.
+        let held = finds.recv_timeout(limit).map_err(|_| late())??;
+        let (order, holder) = (Some(order), Some(holder));
+        Ok((Self { order, holder }, held))
+    }
+
+    /// Lets the process go, and says what has become of it.
+    pub(crate) fn release(mut self) -> Fate {
+        self.let_go()
+    }
+
+    fn let_go(&mut self) -> Fate {
+        drop(self.order.take());
+        // A holder that panicked has let go as it unwound.
+        self.holder.take().and_then(|holder| holder.join().ok()).unwrap_or(Fate::Held)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+/// What the holding thread does.
+fn hold(
+    task: i32,
+    limit: Duration,
+    found: &SyncSender<Result<Held, Error>>,
+    orders: &Receiver<()>,
+) -> Fate {
+    let (process, held) = match stop(task) {
+        Ok(stopped) => stopped,
+        Err(error) => {
+            // Whoever has not waited for it has given the process up.
+            let _ = found.send(Err(error));
+            return Fate::Ended;
+        }
+    };
+    let _ = found.send(Ok(held));
+    if orders.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+        let error = Error::LetGo { process: process.id(), seconds: limit.as_secs() };
+        drop(process);
+        // With standard error gone there is nobody left to tell.
+        let _ = writeln!(std::io::stderr(), "unwind: {error}");
+        // What the rest of the command waits for may never come.
+        std::process::exit(error.exit_code().into());
+    }
+    process.fate()
+}
+
+/// Stops a process, and reads the registers of its threads.
+fn stop(task: i32) -> Result<(StoppedProcess, Held), Error> {
+    for _ in 0..STOPS {
+        let stopped = StoppedProcess::stop(task)?;
+        let process = stopped.id();
+        let with_registers = |thread| {
+            StoppedProcess::registers(thread).map(|registers| (thread.as_raw(), registers))
+        };
+        let mut threads: Vec<_> = stopped.threads().filter_map(with_registers).collect();
+        threads.sort_by_key(|&(id, _)| (id != process, id));
+        if let Some(&(some_thread, _)) = threads.first() {
+            let unstoppable = stopped.unstoppable().to_vec();
+            return Ok((stopped, Held { process, threads, some_thread, unstoppable }));
+        }
+        // A thread that began to execute another program ends all others, also
+        // those that are held, and goes on in their place.
+    }
+    Err(Error::Ended(task))
+}
