@@ -32,13 +32,63 @@ mod system_error;
 mod target;
 mod untrusted;
 
+use std::io::{self, Write};
+
 use crate::call_frames::CallFrames;
 use crate::elf::ElfFile;
+use crate::module::{ModuleError, Modules};
 use crate::symbols::Symbols;
+use crate::target::Target;
 
 pub use crate::cli::main;
 
-/// Reads lines as the answers of a QEMU. Returns how many bytes they come to.
+/// How many bytes were written.
+#[derive(Debug, Default)]
+struct Written(usize);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.saturating_add(bytes.len());
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads bytes as a core file, all mapped files of which are `file`, and writes its
+/// stacks as text and as JSON. Returns how many bytes that were; `None` if it is no
+/// core file.
+#[must_use]
+pub fn read_core(core: &[u8], file: &[u8]) -> Option<usize> {
+    let open = || Ok(ElfFile::from_bytes(file.to_vec())?);
+    let target = Target::of_copied_core(core, open).ok()?;
+    let mut out = Written::default();
+    stack::write_stacks(&mut out, target).ok()?;
+    Some(out.0)
+}
+
+/// Reads bytes as the texts that `/proc` has of a process: its mappings, its status,
+/// and what `stat` says. Returns how many bytes of names there are in the first.
+#[must_use]
+pub fn read_proc(maps: &[u8], status: &[u8], stat: &[u8]) -> usize {
+    let _ = target::has_status(status, stat);
+    let mappings = target::maps::parse(maps);
+    let modules = Modules::load(&mappings, |_| Some(Err(ModuleError::Memory)));
+    let found = mappings.iter().filter_map(|mapping| modules.find(mapping.range.start));
+    found.map(|module| module.path.as_os_str().len()).fold(0, usize::saturating_add)
+}
+
+/// Reads bytes as a compressed section of a file of either class. Returns how many
+/// bytes it has, if it is one.
+#[must_use]
+pub fn read_compressed(is_64: bool, bytes: &[u8]) -> Option<usize> {
+    elf::decompress(is_64, bytes).ok().map(|bytes| bytes.len())
+}
+
+/// Reads lines as the answers of a QEMU, and their text as that of its monitor.
+/// Returns how many bytes the answers come to.
 #[must_use]
 pub fn read_qmp(text: &[u8]) -> usize {
     guest::read_answers(text)

@@ -19,6 +19,8 @@
 
 mod aux_gate;
 mod cfi;
+mod compressed;
+mod core_file;
 mod deferred;
 mod elf;
 mod input;
@@ -29,7 +31,9 @@ mod per_cpu;
 mod perf_data;
 mod perf_records;
 mod plain_table;
+mod proc_texts;
 mod prologue;
+mod qmp;
 mod segments;
 mod sframe_index;
 mod sframe_remote;
@@ -57,6 +61,12 @@ mod gimli_rows;
 mod paging_model;
 #[path = "../../../unwind-core/tests/support/sim.rs"]
 mod sim;
+
+use testdata::CountingAllocator;
+
+/// Targets that read for the command have a limit of memory.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// A fuzz target.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +105,10 @@ targets! {
     sframe_round_trip,
     cfi,
     elf,
+    compressed,
+    core_file,
+    proc_texts,
+    qmp,
     walk_x86_64,
     walk_ia32,
     walk_cached,

@@ -317,9 +317,8 @@ impl ElfFile {
     fn read_sframe(&self, count: usize) -> Result<Vec<SframeSection>, ElfError> {
         let listed = self.sections();
         let sections = listed.as_deref().unwrap_or_default();
-        let is_sframe = |section: &Section| {
-            section.name == b".sframe" || section.kind == elf::SHT_GNU_SFRAME
-        };
+        let is_sframe =
+            |section: &Section| section.name == b".sframe" || section.kind == elf::SHT_GNU_SFRAME;
         let places = || sections.iter().enumerate().filter(|(_, section)| is_sframe(section));
         let has_bytes = |section: &Section| section.size != 0 && section.kind != elf::SHT_NOBITS;
         if places().any(|(_, section)| has_bytes(section)) {
@@ -468,6 +467,15 @@ where
             align: header.p_align(endian).into(),
         })
         .collect())
+}
+
+/// What a compressed section stands for, for a fuzz target.
+///
+/// # Errors
+///
+/// As [`ElfFile::section_bytes`].
+pub(crate) fn decompress(is_64: bool, bytes: &[u8]) -> Result<Vec<u8>, ElfError> {
+    compressed::decompress(Part::DebugFrame, is_64, Endianness::Little, bytes)
 }
 
 /// The name of a section, up to [`NAME_LIMIT`] bytes of it.

@@ -12,6 +12,8 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::guest::error::GuestError;
+use crate::guest::ram::MemoryMap;
+use crate::guest::registers::VcpuRegisters;
 use crate::untrusted::Untrusted;
 
 /// How long an answer may take, with all events before it.
@@ -241,14 +243,16 @@ fn parse<'m, T: Deserialize<'m>>(text: &'m [u8]) -> Result<T, GuestError> {
     serde_json::from_slice(text).map_err(|_| GuestError::NotQmp)
 }
 
-/// What the lines of a QMP connection come to, for a fuzz target: how many bytes
-/// of answers there are.
+/// Reads lines as answers, and text in them as that of the monitor, for a fuzz
+/// target. Returns how many bytes and numbers there are in them.
 pub(crate) fn read_answers(text: &[u8]) -> usize {
     let read = |line: &[u8]| {
-        let text = answer::<String>("x", line).ok().flatten().map_or(0, |text| text.len());
-        let vcpus = answer::<Vec<Vcpu>>("x", line).ok().flatten().map_or(0, |vcpus| vcpus.len());
-        let status = answer::<Status>("x", line).ok().flatten().map_or(0, |s| s.running.into());
-        text.saturating_add(vcpus).saturating_add(status)
+        let text = answer::<String>("x", line).ok().flatten().unwrap_or_default();
+        let _ = VcpuRegisters::parse(&text);
+        let _ = MemoryMap::parse(&text);
+        let vcpus = answer::<Vec<Vcpu>>("x", line).ok().flatten().unwrap_or_default();
+        let running = answer::<Status>("x", line).ok().flatten().map(|status| status.running);
+        text.len().saturating_add(vcpus.len()).saturating_add(usize::from(running.is_some()))
     };
     text.split(|&byte| byte == b'\n').map(read).fold(0, usize::saturating_add)
 }

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::stack::report::Report;
+use crate::stack::walk::Stack;
 use crate::target::Target;
 
 pub(crate) use crate::stack::built::BuiltTables;
@@ -194,17 +195,42 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 /// Walks all stacks of a target, lets it go, and prints what was found.
 fn print(args: &Args, mut target: Target) -> Result<(), Error> {
     let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
-    let mut walker = StackWalker::new(
-        &target.modules,
-        &target.mappings,
-        args.method,
-        frame_pointers,
-        args.max_frames,
-    );
+    let stacks = walk(&mut target, args.method, frame_pointers, args.max_frames);
+    target.release()?;
+
+    let report = Report::new(&target, stacks, args.method);
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    write_report(&mut out, &report, args.json).and_then(|()| out.flush()).map_err(Error::Output)?;
+    if !args.json {
+        // With standard error gone there is nobody left to tell.
+        let _ = text::write_warnings(&mut io::stderr().lock(), &report);
+    }
+    if args.fail_incomplete { report.check_complete() } else { Ok(()) }
+}
+
+fn write_report(out: &mut impl Write, report: &Report, json: bool) -> io::Result<()> {
+    if json {
+        serde_json::to_writer_pretty(&mut *out, report)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out))
+    } else {
+        text::write(out, report)
+    }
+}
+
+/// Walks the stacks of all threads of a target.
+fn walk(
+    target: &mut Target,
+    method: Method,
+    frame_pointers: FramePointerRows,
+    max_frames: u32,
+) -> Vec<Stack> {
+    let mut walker =
+        StackWalker::new(&target.modules, &target.mappings, method, frame_pointers, max_frames);
     let mut left = target.room.frames;
     let mut stacks = Vec::new();
     for thread in &target.threads {
-        walker.max_frames(u32::try_from(left.max(1)).unwrap_or(u32::MAX).min(args.max_frames));
+        walker.max_frames(u32::try_from(left.max(1)).unwrap_or(u32::MAX).min(max_frames));
         let stack = walker.walk(&thread.registers, &mut target.memory);
         left = left.saturating_sub(u64::try_from(stack.frames.len()).unwrap_or(u64::MAX));
         stacks.push(stack);
@@ -215,24 +241,21 @@ fn print(args: &Args, mut target: Target) -> Result<(), Error> {
         let warning = "threads have the same stack: there are no more frames than it has room for";
         target.warnings.push(warning.into());
     }
-    target.release()?;
+    stacks
+}
 
-    let report = Report::new(&target, stacks, args.method);
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    if args.json {
-        serde_json::to_writer_pretty(&mut out, &report)
-            .map_err(io::Error::from)
-            .and_then(|()| writeln!(out))
-    } else {
-        text::write(&mut out, &report)
-    }
-    .and_then(|()| out.flush())
-    .map_err(Error::Output)?;
-    if !args.json {
-        // With standard error gone there is nobody left to tell.
-        let _ = text::write_warnings(&mut io::stderr().lock(), &report);
-    }
-    if args.fail_incomplete { report.check_complete() } else { Ok(()) }
+/// Writes the stacks of a target that a fuzz target made up, as text and as JSON.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write_stacks(out: &mut impl Write, mut target: Target) -> io::Result<()> {
+    let frame_pointers = FramePointerRows { is_trusted: false };
+    let stacks = walk(&mut target, Method::Auto, frame_pointers, 510);
+    let report = Report::new(&target, stacks, Method::Auto);
+    write_report(out, &report, false)?;
+    text::write_warnings(out, &report)?;
+    write_report(out, &report, true)
 }
 
 /// A command that was started to look at its stack.

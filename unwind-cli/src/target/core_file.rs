@@ -89,6 +89,15 @@ const AT_SYSINFO_EHDR: u64 = 33;
 pub(crate) fn open(path: &Path) -> Result<ElfFile, Error> {
     let file = open_file(path).map_err(|error| Error::Read { path: path.into(), error })?;
     let file = ElfFile::from_file(file).map_err(|error| Error::Elf { path: path.into(), error })?;
+    accept(file, path)
+}
+
+/// Whether a file is a core file that can be read.
+///
+/// # Errors
+///
+/// [`Error`] if it is none, or one of another machine.
+pub(crate) fn accept(file: ElfFile, path: &Path) -> Result<ElfFile, Error> {
     if file.kind != elf::ET_CORE {
         return Err(Error::NotACore { path: path.into() });
     }

@@ -26,6 +26,7 @@ use crate::target::maps::{Backing, Mapping};
 use crate::target::memory::{CoreMemory, PageCache, ProcessMemory, TargetMemory};
 use crate::target::process::Fate;
 use crate::target::registers::UserRegisters;
+use crate::target::status::Status;
 use crate::untrusted::{Untrusted, escaped};
 
 /// The threads, memory and loaded files of a program at one point of time.
@@ -150,7 +151,34 @@ impl Target {
     /// one of `program`.
     pub(crate) fn of_core(path: &Path, program: Option<&Path>) -> Result<Self, Error> {
         allow_all_files();
-        let core = Rc::new(core_file::open(path)?);
+        Self::of_open_core(core_file::open(path)?, path, program, module::open_of_core)
+    }
+
+    /// Looks at a core file that was copied, for a fuzz target; `open` stands for
+    /// the files that it names.
+    ///
+    /// # Errors
+    ///
+    /// As [`of_core`](Self::of_core).
+    pub(crate) fn of_copied_core(
+        bytes: &[u8],
+        mut open: impl FnMut() -> Result<ElfFile, ModuleError>,
+    ) -> Result<Self, Error> {
+        let path = Path::new("core");
+        let file = ElfFile::from_bytes(bytes.into());
+        let file = file.map_err(|error| Error::Elf { path: path.into(), error })?;
+        Self::of_open_core(core_file::accept(file, path)?, path, None, |_, _| open())
+    }
+
+    /// Looks at a core file that is open. `open` opens what it names, and is told
+    /// the build id of that where the core has it.
+    fn of_open_core(
+        core: ElfFile,
+        path: &Path,
+        program: Option<&Path>,
+        mut open: impl FnMut(&Path, Option<&[u8]>) -> Result<ElfFile, ModuleError>,
+    ) -> Result<Self, Error> {
+        let core = Rc::new(core);
         let mut notes = CoreFile::parse(&core, path)?;
         let damage = notes.damage.map(|error| format!("{}: {error}", escaped(path)));
         let mut memory = CoreMemory::new(Rc::clone(&core));
@@ -168,7 +196,7 @@ impl Target {
         let modules = Modules::load(&notes.mappings, |mapping| match &mapping.backing {
             Backing::File(file) => {
                 let id = build_ids.get(&file.path);
-                let opened = module::open_of_core(&file.path, id.map(Vec::as_slice));
+                let opened = open(&file.path, id.map(Vec::as_slice));
                 Some(opened.map_err(|error| ModuleError::OfCore {
                     error: error.into(),
                     wanted: id.map(|id| BuildId::from(id.as_slice())),
@@ -217,6 +245,11 @@ impl From<&core_file::CoreThread> for Thread {
             registers: thread.registers,
         }
     }
+}
+
+/// Whether texts are those of a task's `status` and `stat`, for a fuzz target.
+pub(crate) fn has_status(status: &[u8], stat: &[u8]) -> bool {
+    Status::parse(status, stat).is_some()
 }
 
 /// Lets this process have as many files open as it may.

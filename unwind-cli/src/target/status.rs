@@ -39,7 +39,8 @@ impl Status {
         matches!(self.state, b'Z' | b'X')
     }
 
-    fn parse(status: &[u8], stat: &[u8]) -> Option<Self> {
+    /// Reads the text of `status` and `stat`.
+    pub(super) fn parse(status: &[u8], stat: &[u8]) -> Option<Self> {
         let number = |name| plain(field(status, name)?)?.parse().ok();
         // Real, effective, saved and file system id.
         let mut users = field(status, "Uid")?.split(u8::is_ascii_whitespace);

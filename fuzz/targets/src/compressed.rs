@@ -1,0 +1,20 @@
+//! A class, and any bytes as a compressed section: no more memory than what it may
+//! stand for.
+
+use testdata::CountingAllocator;
+
+/// What a decoder of zstd or zlib has for itself: windows, tables, a block.
+const OWN: u64 = 20 << 20;
+
+pub(crate) fn run(data: &[u8]) {
+    let Some((&class, bytes)) = data.split_first() else { return };
+    let len = u64::try_from(bytes.len()).unwrap();
+    let (read, peak) =
+        CountingAllocator::peak_of(|| unwind_cli::read_compressed(class & 1 == 0, bytes));
+    // A vector that grows has up to three times its bytes for a moment.
+    let allowed = (64 * len).max(64 << 10);
+    assert!(peak <= 3 * allowed + OWN, "{peak} bytes of memory for {len}");
+    if let Some(read) = read {
+        assert!(u64::try_from(read).unwrap() <= allowed, "{read} bytes out of {len}");
+    }
+}

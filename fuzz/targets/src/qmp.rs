@@ -1,0 +1,10 @@
+//! What comes from the socket of a QEMU: messages, and texts of its monitor in them.
+
+use testdata::CountingAllocator;
+
+pub(crate) fn run(data: &[u8]) {
+    let len = u64::try_from(data.len()).unwrap();
+    let (read, peak) = CountingAllocator::peak_of(|| unwind_cli::read_qmp(data));
+    assert!(read <= data.len(), "{read} of {len}");
+    assert!(peak <= 64 * len + (64 << 10), "{peak} bytes of memory for {len}");
+}
