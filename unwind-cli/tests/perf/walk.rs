@@ -161,7 +161,7 @@ fn a7_a_sample_whose_file_is_gone_or_replaced_says_so_and_is_not_complete() {
     other[id] ^= 1;
     for (bytes, reason) in [
         (None, "/tmp/unwind-walk-fixture/walk: cannot open it"),
-        (Some(&other[..]), "it is not the file that was mapped; the build ids differ"),
+        (Some(&other[..]), "it is not the file that was mapped: the build ids differ"),
         (Some(b"text"), "not an ELF file"),
     ] {
         let _placed = Placed::new(bytes);

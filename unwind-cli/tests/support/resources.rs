@@ -98,8 +98,8 @@ pub struct Cost {
     pub cpu: Duration,
     /// By the clock.
     pub wall: Duration,
-    /// The most memory that was resident, in bytes; at least what the test itself
-    /// had when it started the command, which the kernel counts, too.
+    /// The most memory that was resident, in bytes. Where it is less than the test itself
+    /// had, it is what was seen in looks a millisecond apart.
     pub peak: u64,
     /// How many bytes it wrote to standard output and standard error.
     pub output: u64,
@@ -132,9 +132,6 @@ fn megabytes(bytes: u64) -> f64 {
 fn measure(run: Run, limit: Duration) -> Cost {
     let Run { mut command, stdin, input, _held } = run;
     let input_end = if stdin.is_some() { Stdio::piped() } else { Stdio::null() };
-    // The kernel takes over the most memory that the starting process ever had: make that
-    // what it has now. Where it cannot be written, figures of memory are too high.
-    let _ = fs::write("/proc/self/clear_refs", "5");
     let started = Instant::now();
     let mut child =
         command.stdin(input_end).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -144,11 +141,14 @@ fn measure(run: Run, limit: Duration) -> Cost {
         // A command that has seen enough closes the pipe.
         thread::spawn(move || drop(pipe.write_all(&bytes)));
     }
-    let (status, usage, too_long) = wait(&mut child, started, limit);
+    let (status, usage, seen, too_long) = wait(&mut child, started, limit);
     let wall = started.elapsed();
     let (stdout_len, stdout) = stdout.join().unwrap();
     let (stderr_len, stderr) = stderr.join().unwrap();
-    let kib = u64::try_from(usage.ru_maxrss).unwrap();
+    // The kernel counts the most memory that the starting process ever had, too: if that is
+    // more than the command had, what was seen of the command while it ran has to do.
+    let whole = u64::try_from(usage.ru_maxrss).unwrap();
+    let kib = if whole > most_memory("self").unwrap_or(0) { whole } else { seen };
     let cpu = duration(usage.ru_utime) + duration(usage.ru_stime);
     let (peak, output) = (kib << 10, stdout_len + stderr_len);
     Cost { input, cpu, wall, peak, output, status, too_long, stdout, stderr }
@@ -177,11 +177,24 @@ fn duration(time: libc::timeval) -> Duration {
         + Duration::from_micros(u64::try_from(time.tv_usec).unwrap())
 }
 
-/// Waits for the end of a command, or makes it end.
-fn wait(child: &mut Child, started: Instant, limit: Duration) -> (ExitStatus, libc::rusage, bool) {
+/// The most memory that a running process has had resident, in KiB.
+fn most_memory(process: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
+}
+
+/// Waits for the end of a command, or makes it end. Returns also the most memory that it
+/// was seen to have, in KiB.
+fn wait(
+    child: &mut Child,
+    started: Instant,
+    limit: Duration,
+) -> (ExitStatus, libc::rusage, u64, bool) {
     let id = libc::pid_t::try_from(child.id()).unwrap();
-    let mut too_long = false;
+    let (mut too_long, mut seen) = (false, 0);
     loop {
+        seen = most_memory(&id.to_string()).unwrap_or(0).max(seen);
         let mut status = 0;
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: both places are valid for writes of their types during the call.
@@ -189,7 +202,7 @@ fn wait(child: &mut Child, started: Instant, limit: Duration) -> (ExitStatus, li
         assert!(waited >= 0, "{}", std::io::Error::last_os_error());
         if waited == id {
             // SAFETY: it is numbers, all zero before the call, and the call has filled them in.
-            return (ExitStatus::from_raw(status), unsafe { usage.assume_init() }, too_long);
+            return (ExitStatus::from_raw(status), unsafe { usage.assume_init() }, seen, too_long);
         }
         if started.elapsed() > limit && !too_long {
             too_long = true;
