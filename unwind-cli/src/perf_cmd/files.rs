@@ -61,6 +61,14 @@ pub(crate) enum FileError {
 }
 
 impl RecordedFile {
+    /// The build id that the recording has of it.
+    pub(crate) fn build_id(&self) -> Option<&[u8]> {
+        match &self.id {
+            FileId::BuildId(id) => Some(id),
+            _ => None,
+        }
+    }
+
     /// A file without a name, of which nothing is known.
     #[cfg(test)]
     pub(crate) fn nameless() -> Self {

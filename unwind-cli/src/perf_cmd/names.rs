@@ -89,6 +89,11 @@ impl Names {
         }
     }
 
+    /// Without the functions of the running kernel, which are no part of a recording.
+    pub(crate) fn without_kernel(self) -> Self {
+        Self { kernel: OnceLock::from(KernelSymbols::default()), ..self }
+    }
+
     /// The place of an address, in a process with these mappings.
     pub(crate) fn place(&mut self, addr: u64, mode: Mode, user: &Space, kernel: &Space) -> Place {
         let (range, is_kernel) = match mode {
@@ -100,7 +105,7 @@ impl Names {
             return Place { function: None, file: None, in_file: addr };
         };
         if is_kernel {
-            return self.kernel_place(addr, range);
+            return self.kernel_place(addr, range, kernel);
         }
         let name = range.file.name.as_bytes();
         let file = if name == b"//anon" { None } else { Some(range.file.name.clone()) };
@@ -129,7 +134,7 @@ impl Names {
         found
     }
 
-    fn kernel_place(&mut self, addr: u64, range: &Range) -> Place {
+    fn kernel_place(&mut self, addr: u64, range: &Range, kernel: &Space) -> Place {
         let name = range.file.name.as_bytes();
         let is_core = name.starts_with(KERNEL);
         let module = if is_core { None } else { module_name(name) };
@@ -138,8 +143,11 @@ impl Names {
             None if is_core => Untrusted::from(KERNEL),
             None => range.file.name.clone(),
         };
-        let kernel_id = self.kernel_id.as_deref();
-        let symbols = self.kernel.get_or_init(|| KernelSymbols::of_running(kernel_id));
+        let symbols = self.kernel.get_or_init(|| {
+            let is_core = |range: &Range| range.file.name.as_bytes().starts_with(KERNEL);
+            let mapped = kernel.find_range(&is_core).and_then(|range| range.file.build_id());
+            KernelSymbols::of_running(mapped.or(self.kernel_id.as_deref()))
+        });
         let function = symbols.find(addr, module.as_deref()).and_then(|symbols| {
             let best = best_of(symbols.iter(), |symbol| (symbol.name.as_bytes(), symbol.rank))?;
             Some((Rc::new(Untrusted::from(&*best.name)), addr.wrapping_sub(best.addr)))

@@ -140,7 +140,7 @@ pub(crate) fn run(args: &ScriptArgs) -> Result<(), Error> {
         reader.show_progress(&args.file);
     }
     let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    let summary = args.print(&mut reader, &args.file, out).map_err(Error::Output)?;
+    let summary = args.print(&mut reader, &args.file, true, out).map_err(Error::Output)?;
     if args.stats {
         for line in stats_lines(&summary) {
             // With standard error gone there is nobody left to tell.
@@ -151,11 +151,13 @@ pub(crate) fn run(args: &ScriptArgs) -> Result<(), Error> {
 }
 
 impl ScriptArgs {
-    /// Prints what `reader` has of the file at `path`.
+    /// Prints what `reader` has of the file at `path`, with the functions of the running
+    /// kernel or without.
     fn print(
         &self,
         reader: &mut PerfReader,
         path: &Path,
+        knows_kernel: bool,
         mut out: impl Write,
     ) -> io::Result<Summary> {
         let options = Options {
@@ -170,6 +172,7 @@ impl ScriptArgs {
         };
         let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
         let names = Names::new(kernel_id, parameters);
+        let names = if knows_kernel { names } else { names.without_kernel() };
         let spaces = Spaces::new(RecordedFiles::new(build_ids));
         let summary = scope(|scope| -> io::Result<Summary> {
             let walks = Walks::new(scope, options.frame_pointers);
@@ -217,7 +220,7 @@ pub(crate) fn printed_len(bytes: &[u8]) -> Option<(usize, usize)> {
             memory: Memory::of_mib(1),
         };
         let mut out = Vec::new();
-        args.print(&mut reader, Path::new("-"), &mut out).ok()?;
+        args.print(&mut reader, Path::new("-"), false, &mut out).ok()?;
         Some(out.len())
     };
     print(false, Layout::Perf6_1)?;

@@ -152,6 +152,15 @@ impl Space {
         found.filter(|range| addr < range.end)
     }
 
+    /// The first range that `is_wanted`.
+    pub(crate) fn find_range(&self, is_wanted: &impl Fn(&Range) -> bool) -> Option<&Range> {
+        let node = self.0.as_ref()?;
+        if is_wanted(&node.range) {
+            return Some(&node.range);
+        }
+        node.below.find_range(is_wanted).or_else(|| node.above.find_range(is_wanted))
+    }
+
     /// The same ranges, but for those that `range` takes the place of.
     fn with(&self, range: Range, priority: u64) -> Self {
         let (mut below, rest) = self.split(range.start);

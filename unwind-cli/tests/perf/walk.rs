@@ -251,3 +251,17 @@ fn d5_a_stack_that_is_cut_by_max_stack_says_how_many_frames_are_left_out() {
         assert!(ips == 2 && sample["left_out"].as_u64().unwrap() > 2, "{sample}");
     }
 }
+
+#[test]
+fn d5_a_kernel_of_another_build_id_has_no_names() {
+    // Only the record of its mapping has the id in pipe form.
+    let pipe = Scratch::new(&crate::files::Parts::of(&testdata::perf_file("pfork.data")).to_pipe());
+    for form in [pipe.name(), testdata::perf_files("data")[0].to_str().unwrap()] {
+        let text = done(&["script", form]);
+        let kernel: Vec<&str> = text.lines().filter(|line| line.contains("\tffffffff")).collect();
+        assert!(kernel.len() > 100, "{}", kernel.len());
+        for line in kernel {
+            assert!(line.ends_with(" [unknown] ([kernel.kallsyms])"), "{line}");
+        }
+    }
+}
