@@ -37,7 +37,11 @@ impl Claims {
         }
         count.complete += 1;
         let ours: Vec<u64> = unwind.frames.iter().map(|frame| frame.pc).collect();
-        let gdbs: Vec<u64> = gdb.frames.iter().map(|frame| frame.pc).collect();
+        // No program has code in the lowest 64 KiB. gdb may show a return address of zero,
+        // which ends a stack, as one frame more, and small numbers where it has lost the
+        // stack: both in Go, at the end of its threads and behind its signal handlers.
+        let gdbs = gdb.frames.iter().map(|frame| frame.pc);
+        let gdbs: Vec<u64> = gdbs.take_while(|pc| *pc >= 1 << 16).collect();
         let missing = |of: &[u64]| first_missing(of, &ours);
         let (who, at, theirs) = match (missing(&gdbs), missing(elfutils)) {
             (None, None) => return,
