@@ -1,13 +1,20 @@
 //! Any bytes as a recording of perf: the command's reader with its text, its JSON and its
-//! merge writes no more than the recording is worth.
+//! merge writes no more than the recording is worth, and takes no more memory.
+
+use testdata::CountingAllocator;
 
 /// Bytes of output for each byte of input, and for any input.
-const PER_BYTE: usize = 80;
+const PER_BYTE: usize = 200;
 const FIXED: usize = 2 << 20;
 
+/// Bytes of memory that any input may take: the buffers, and the output, which is kept.
+const OWN_MEMORY: u64 = 16 << 20;
+
 pub(crate) fn run(data: &[u8]) {
-    let Some(written) = unwind_cli::read_perf_data(data) else { return };
-    for len in written {
-        assert!(len <= PER_BYTE * data.len() + FIXED, "{written:?} of {}", data.len());
+    let len = data.len();
+    let (written, peak) = CountingAllocator::peak_of(|| unwind_cli::read_perf_data(data));
+    assert!(peak <= 256 * len as u64 + OWN_MEMORY, "{peak} bytes of memory for {len}");
+    for output in written.into_iter().flatten() {
+        assert!(output <= PER_BYTE * len + FIXED, "{output} bytes of output for {len}");
     }
 }
