@@ -15,6 +15,9 @@ const COMMON: &[&str] = &[
     "-no-pie",
     "-fno-stack-protector",
     "-fcf-protection=none",
+    // As optimised code has them: where a function may start, its first instructions prove
+    // that it does.
+    "-falign-functions=16",
     "-fno-asynchronous-unwind-tables",
     "-fno-optimize-sibling-calls",
     "-mgeneral-regs-only",

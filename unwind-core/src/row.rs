@@ -322,15 +322,6 @@ impl Row {
         self
     }
 
-    /// The same row, which the host knows to be the frame's own: a [guess](Self::with_guess)
-    /// no longer.
-    #[inline]
-    #[must_use]
-    pub const fn vouched(mut self) -> Self {
-        self.flags &= !Self::GUESS;
-        self
-    }
-
     /// The same row, found by `origin`.
     #[inline]
     #[must_use]
@@ -489,7 +480,6 @@ mod tests {
         let guess = marked.with_guess();
         assert!(guess.is_guess() && guess.is_signal() && !marked.is_guess());
         assert_eq!((guess.cfa(), guess.origin()), (plain.cfa(), Origin::Host));
-        assert_eq!(guess.vouched(), marked);
     }
 
     #[test]

@@ -57,9 +57,8 @@ impl Provenance {
         if pc.is_exact() { Self(self.0 | Self::EXACT) } else { self }
     }
 
-    /// By the fallback after a failure, which may lead past callers.
     pub(crate) const fn with_failure(self) -> Self {
-        Self(self.0 | Self::FAILURE | Self::GAP)
+        Self(self.0 | Self::FAILURE)
     }
 
     pub(crate) const fn with_trampoline(self) -> Self {
@@ -106,7 +105,7 @@ impl Provenance {
 
     /// Whether callers may be missing between the frame before (its callee, as far as
     /// the walk can tell) and this one: a [guess](crate::Row::is_guess) led here, or the
-    /// fallback after a failure. A stack with such a frame does not count as complete.
+    /// fallback after a failure of a row that is none. A stack with such a frame does not count as complete.
     #[inline]
     #[must_use]
     pub const fn is_after_gap(self) -> bool {

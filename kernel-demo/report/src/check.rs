@@ -234,13 +234,8 @@ impl<'i> Checker<'i> {
         equal("parts traced, and traced whole", get("aux: parts"), get("aux: whole"));
         equal("branches traced outside of the parts", get("aux: outside"), 0);
         equal("stacks lost", get("deliveries: lost"), 0);
+        equal("stacks truncated", get("deliveries: truncated"), 0);
         equal("frames of memory left", get("pages: frames left"), 0);
-        // A stack after whose failed row the fallback took over does not count as whole,
-        // though its chain is checked to be: few samples stand where a row fails.
-        let truncated = get("deliveries: truncated");
-        if truncated > get("deliveries: matched") / 200 {
-            self.faults.push(format!("{truncated} stacks truncated"));
-        }
         let mut above_zero = |what: &str| {
             if get(what) == 0 {
                 self.faults.push(format!("{what}: none"));

@@ -231,7 +231,12 @@ where
                     self.table_errors = self.table_errors.saturating_add(1);
                 }
                 let found = Provenance::of_row(fallback.origin(), fallback.is_guess());
-                let provenance = if covered { found.with_failure() } else { found };
+                // A guess that fails says nothing against the fallback, a table's row does.
+                let provenance = match row {
+                    Ok(None) => found,
+                    Ok(Some(row)) if row.is_guess() => found.with_failure(),
+                    _ => found.with_failure().with_gap(),
+                };
                 Ok(Found { next, provenance })
             }
             // What is wrong with the row that covers the pc says more.

@@ -85,6 +85,16 @@ fn a3_a_fallback_after_a_failure_leaves_a_mark_whatever_it_is() {
 }
 
 #[test]
+fn a3_a_guess_that_fails_says_nothing_against_a_fallback_that_the_host_vouches_for() {
+    let (regs, stack) = three_frames();
+    let rows = [(0x1000, FP), (0x2000, locals(3).with_guess()), (0x3000, Row::outermost())];
+    let script = Script::new(rows);
+    assert_eq!(gaps(&script, Fallback(FP), regs, &stack), (vec![false; 3], true));
+    let marks = (vec![false, false, true], false);
+    assert_eq!(gaps(&script, Fallback(GUESS), regs, &stack), marks);
+}
+
+#[test]
 fn a3_what_a_signal_interrupted_is_marked_where_the_fallback_found_it_after_a_failure() {
     let stack = Stack::new([(0x8000, 0x2010), (0x8008, 0x9000), (0x8010, 0), (0x8018, 0)]);
     let script = Script::new([(0x5100, locals(3)), (0x2000, Row::outermost())]);

@@ -169,9 +169,6 @@ impl<A: Arch, S: RowSource<A>> RowSource<A> for ToStackEnd<S> {
     ) -> Result<Option<Row>, S::Error> {
         let mut found = self.0.row(frame, mem);
         if let Ok(Some(row)) = &mut found {
-            // It has made the programs, whose functions begin and end as `Prologue` takes
-            // it.
-            *row = row.vouched();
             let cfa = match row.cfa() {
                 CfaRule::Offset(Base::Sp, offset) => A::WORD.offset(frame.sp, offset),
                 CfaRule::Offset(Base::Fp, offset) => {
