@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::deferred::Series;
+use crate::deferred::InstanceId;
 use crate::short_walk::Log;
 use crate::{Cookie, End, FramePc, Origin, ShortRow, TableError, VirtAddr};
 
@@ -165,13 +165,13 @@ pub struct UnwindCache<const N: usize, E> {
 /// instance only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StackOf {
-    series: Series,
+    instance: InstanceId,
     cookie: Cookie,
 }
 
 impl StackOf {
-    pub(crate) const fn new(series: Series, cookie: Cookie) -> Self {
-        Self { series, cookie }
+    pub(crate) const fn new(instance: InstanceId, cookie: Cookie) -> Self {
+        Self { instance, cookie }
     }
 }
 

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::client::{ClientId, MAX_CLIENTS, Newest, Slot, SlotSet};
-use super::registration::{Registrations, Series};
+use super::registration::{InstanceId, Registrations};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics, const_unless_loom, fence};
 
 /// Deliveries are counted by CPU, so that they share no cache line up to so
@@ -171,8 +171,8 @@ impl ClientTable {
     }
 
     /// Tells this instance from all others.
-    pub(crate) fn series(&self) -> Series {
-        self.owners.registrations.series()
+    pub(crate) fn instance(&self) -> InstanceId {
+        self.owners.registrations.instance()
     }
 
     /// Whether the slot has a client, which registered no later than `newest`.

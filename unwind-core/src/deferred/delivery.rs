@@ -201,7 +201,7 @@ where
         };
         task.delivery.call(number, running);
         // If the walk panics, the client is still to be called.
-        let (stack, trace) = self.source.stack(StackOf::new(clients.series(), cookie));
+        let (stack, trace) = self.source.stack(StackOf::new(clients.instance(), cookie));
         self.round.todo = self.round.todo.difference(running.slot.set());
         // Those that did not ask: first they count as having asked, so that a
         // request in between is told that it will be served, which is so.

@@ -28,7 +28,7 @@ pub use deferred_unwind::{CancelError, DeferredUnwind, TableFull};
 pub use delivery::{Abandonment, Audience, Delivery, Lost, Serving};
 pub use host::{Context, Host, ScheduleError, TaskKind};
 pub use life_cycle::UserReturn;
-pub(crate) use registration::Series;
+pub(crate) use registration::InstanceId;
 pub use request::{Refusal, RequestOutcome};
 pub use sample_end::SampleEnd;
 pub use task_state::TaskState;

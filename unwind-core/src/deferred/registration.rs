@@ -18,12 +18,16 @@ static SERIES: Statistic = Statistic::new(0);
 /// An instance takes a series of 1,024 numbers with its first registration, and
 /// another one when that is used up. There are 2⁴⁸ series: enough for nine years
 /// of a million new instances a second.
-pub(crate) struct Registrations(AtomicU64);
+pub(crate) struct Registrations {
+    newest: AtomicU64,
+    /// The first series, or zero before the first registration.
+    instance: AtomicU64,
+}
 
 impl Registrations {
     const_unless_loom! {
         pub(crate) fn new() -> Self {
-            Self(AtomicU64::new(0))
+            Self { newest: AtomicU64::new(0), instance: AtomicU64::new(0) }
         }
     }
 
@@ -31,11 +35,11 @@ impl Registrations {
     /// [`newest`](Self::newest) sees what was done before.
     pub(crate) fn next(&self) -> Option<u64> {
         let mut series = None;
-        let mut newest = self.0.load(Ordering::Relaxed);
+        let mut newest = self.newest.load(Ordering::Relaxed);
         loop {
             let number = match newest.wrapping_add(1) {
                 next if newest != 0 && next >> SERIES_BITS == newest >> SERIES_BITS => next,
-                _ => *series.get_or_insert_with(take_series),
+                _ => *series.get_or_insert_with(|| self.take_series()),
             };
             if number >= END {
                 return None;
@@ -43,7 +47,7 @@ impl Registrations {
             // An exchange, so that whoever sees a later number sees this one's
             // past, too.
             let (taken, failed) = (Ordering::Release, Ordering::Relaxed);
-            match self.0.compare_exchange(newest, number, taken, failed) {
+            match self.newest.compare_exchange(newest, number, taken, failed) {
                 Ok(_) => return Some(number),
                 Err(now) => newest = now,
             }
@@ -53,25 +57,31 @@ impl Registrations {
     /// The newest number, or zero if there is none.
     #[inline]
     pub(crate) fn newest(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+        self.newest.load(Ordering::Acquire)
     }
 
-    /// Tells the instance from others: the series that it is at. It gets
-    /// another one after 1,024 registrations, which no instance had before.
-    pub(crate) fn series(&self) -> Series {
-        Series(self.0.load(Ordering::Relaxed) >> SERIES_BITS)
+    /// Tells the instance from others, from its first registration on: the
+    /// first series that it took. Later series do not change it, so that the
+    /// stack of an entry stays that entry's while clients register.
+    pub(crate) fn instance(&self) -> InstanceId {
+        InstanceId(self.instance.load(Ordering::Relaxed))
+    }
+
+    /// The first number of a series that no instance has.
+    ///
+    /// The exchange that publishes a number of the series also publishes which
+    /// instance this is.
+    fn take_series(&self) -> u64 {
+        let series = SERIES.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        // Of two registrations that are the first, one names the instance.
+        let _ = self.instance.compare_exchange(0, series, Ordering::Relaxed, Ordering::Relaxed);
+        series.checked_mul(1 << SERIES_BITS).unwrap_or(END)
     }
 }
 
-/// The first number of a series that nobody has.
-fn take_series() -> u64 {
-    let taken = SERIES.fetch_add(1, Ordering::Relaxed);
-    taken.saturating_add(1).checked_mul(1 << SERIES_BITS).unwrap_or(END)
-}
-
-/// A series of numbers, of one instance.
+/// One of all instances that have had a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Series(u64);
+pub(crate) struct InstanceId(u64);
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -81,20 +91,25 @@ mod tests {
     fn b2_b10_the_numbers_of_two_instances_rise_and_are_never_the_same() {
         let instances = [Registrations::new(), Registrations::new()];
         let mut last = [0; 2];
-        for _ in 0..5_000 {
+        let mut names = [InstanceId(0); 2];
+        for turn in 0..5_000 {
             for (instance, last) in instances.iter().zip(&mut last) {
                 let number = instance.next().unwrap();
                 assert!(number > *last && instance.newest() == number);
                 *last = number;
             }
-            let [one, other] = &instances;
-            assert_ne!(one.series(), other.series());
+            if turn == 0 {
+                names = instances.each_ref().map(Registrations::instance);
+                assert_ne!(names[0], names[1]);
+            }
+            assert_eq!(instances.each_ref().map(Registrations::instance), names);
         }
     }
 
     #[test]
     fn an_instance_that_would_need_a_number_twice_gets_none() {
-        let instance = Registrations(AtomicU64::new(END - 2));
+        let instance = Registrations::new();
+        instance.newest.store(END - 2, Ordering::Relaxed);
         assert_eq!(instance.next(), Some(END - 1));
         // The last series is used up; there are lower ones, but none above.
         assert_ne!(instance.next(), Some(END));

@@ -119,3 +119,31 @@ fn b2_a_pooled_trace_of_one_instance_is_not_the_stack_of_another() {
         assert_eq!(task.walks(), 1, "the stack of this entry was there");
     }
 }
+
+#[test]
+fn b2_the_stack_of_an_entry_stays_while_thousands_of_clients_register() {
+    let kernel = Kernel::new();
+    let clients: [ClientId; 2] = kernel.register();
+    let task = Task::new(STACK);
+    let mut cache = Cache::new();
+    for client in clients {
+        kernel.ask(&task, client);
+    }
+    for _ in 0..2 {
+        let walk = |trace: &mut Cache| task.walk(trace);
+        let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
+        while let Some(serving) = delivery.next() {
+            assert_eq!(serving.end(), SampleEnd::Matched);
+            assert_eq!(sim::pcs_of(serving.trace().unwrap()), STACK);
+            drop(serving);
+            for _ in 0..3_000 {
+                let [short_lived] = kernel.register();
+                kernel.unwind.cancel(None, short_lived).unwrap();
+            }
+        }
+        drop(delivery);
+        let [late] = kernel.register();
+        kernel.ask(&task, late);
+    }
+    assert_eq!(task.walks(), 1, "the stack of this entry was there");
+}
