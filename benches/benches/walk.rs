@@ -32,14 +32,17 @@ fn unwinders(corpus: &Corpus) -> [(&'static str, Box<dyn Unwinder>); 7] {
 }
 
 /// Fails unless this workspace's frames are the reference's for all snapshots, and
-/// those of the rivals for nearly all: else they did other work. A plain loop over
-/// frame pointers is measured for what it is.
+/// those of the rivals for nearly all: else they did other work. What is measured is
+/// the frames walked, so a rival may end one walk in five early: rows alone do not
+/// lead out of a PLT or of code without a table. A plain loop over frame pointers is
+/// measured for what it is.
 fn check(corpus: &Corpus) {
     let report = Report::new(corpus);
     report.assert_known(KNOWN);
     for (name, count) in &report.counts {
-        let wrong = report.stacks.saturating_sub(count.not_wrong());
-        assert!(wrong <= report.stacks / 20, "{name}: {report}");
+        let other = count.differing + count.falsely_complete;
+        assert!(other <= report.stacks / 20, "{name}: {report}");
+        assert!(count.short <= (report.stacks / 5).max(1), "{name}: {report}");
     }
 }
 
