@@ -9,6 +9,14 @@ use core::{convert::Infallible, fmt};
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SectionOffset(pub u64);
 
+impl SectionOffset {
+    /// The offset `bytes` further on.
+    #[inline]
+    pub(crate) fn plus(self, bytes: usize) -> Self {
+        Self(self.0.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX)))
+    }
+}
+
 impl fmt::Debug for SectionOffset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

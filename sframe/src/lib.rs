@@ -60,41 +60,41 @@
 #[cfg(feature = "write")]
 extern crate alloc;
 
-mod at_hand;
-mod bytes;
 #[cfg(feature = "cfi")]
 mod cfi;
 mod error;
-mod fde;
-mod finding;
-mod flex;
-mod fre;
-mod header;
-mod index;
-mod lookup;
-mod order;
-mod plain;
-mod plain_rows;
-mod remote;
-mod row;
-mod search;
-mod section;
-mod usual;
+mod format;
+mod read;
+mod sort;
 mod validate;
 #[cfg(feature = "write")]
 mod write;
 
 #[cfg(feature = "cfi")]
-pub use cfi::{CfiConverter, CfiLost, CfiReason, CfiReport, CfiSection};
+pub use cfi::{
+    convert::{CfiConverter, CfiReport},
+    entry::CfiSection,
+    lost::{CfiLost, CfiReason},
+};
 pub use error::{Error, SectionOffset};
-pub use fde::{Fde, FdeKind, FreType, FuncRange, PauthKey, PcKind};
-pub use finding::{Fault, Finding, Severity, Summary};
-pub use flex::{Control, Flex, FlexRules};
-pub use fre::{Fre, FreInfo, Fres};
-pub use header::{Abi, Endian, Flags, Header, Version};
-pub use index::IndexedSection;
-pub use lookup::Found;
-pub use remote::{RemoteError, RemoteSection, RemoteWindow};
-pub use section::{Fdes, Section, Sections, Tables};
+pub use format::{
+    bytes::Endian,
+    fde::{Fde, FdeKind, FreType, FuncRange, PauthKey, PcKind},
+    flex::{Control, Flex, FlexRules},
+    fre::{Fre, FreInfo, Fres},
+    header::{Abi, Flags, Header, Version},
+};
+pub use read::{
+    index::IndexedSection,
+    lookup::Found,
+    remote::{RemoteError, RemoteSection, RemoteWindow},
+    section::{Sections, Tables},
+    table::{Fdes, Section},
+};
+pub use validate::diagnostic::{Fault, Finding, Severity, Summary};
 #[cfg(feature = "write")]
-pub use write::{Builder, Format, Function, Lost, LostReason, WriteError};
+pub use write::{
+    builder::Builder,
+    function::{Format, Function},
+    lost::{Lost, LostReason, WriteError},
+};

@@ -6,13 +6,16 @@ use core::num::NonZeroU8;
 use unwind_core::Row;
 
 use super::{
-    CfiLost, CfiReason, CfiSection,
-    entry::{Cie, Entries, Fde},
+    entry::{CfiSection, Cie, Entries, Fde},
+    execute::{Changed, Run},
     expression::Step,
+    lost::{CfiLost, CfiReason},
     rules::{NoRow, Registers, Rules},
-    run::{Changed, Run},
 };
-use crate::{Builder, Endian, Function, PauthKey, WriteError, write::work};
+use crate::{
+    format::{bytes::Endian, fde::PauthKey},
+    write::{builder::Builder, function::Function, lost::WriteError, work_counter},
+};
 
 /// What was made of call frame information.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -210,7 +213,7 @@ impl<'a> CfiConverter<'a> {
         self.rows.clear();
         self.remembered.clear();
         if !remembered.is_empty() {
-            work::steps(remembered.len());
+            work_counter::steps(remembered.len());
             self.remembered.try_reserve(remembered.len())?;
             self.remembered.extend_from_slice(remembered);
         }
@@ -260,7 +263,7 @@ impl<'a> CfiConverter<'a> {
             next = self.ahead.position();
         }
         let index = self.cies.binary_search_by(|met| {
-            work::steps(1);
+            work_counter::steps(1);
             met.at.cmp(&at)
         });
         let Some(met) = index.ok().and_then(|index| self.cies.get(index)) else {

@@ -4,8 +4,8 @@ use core::ops::Range;
 
 use gimli::{DwEhPe, Reader as _, constants};
 
-use super::{CfiReason, Reader};
-use crate::write::work;
+use super::{lost::CfiReason, reader::Reader};
+use crate::write::work_counter;
 
 /// Call frame information of 64-bit code, and where it is linked.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,7 @@ impl<'a> CfiSection<'a> {
 
     /// Whether the ranges of code ascend.
     fn is_ascending(&self) -> bool {
-        work::steps(self.code.len());
+        work_counter::steps(self.code.len());
         self.code.is_sorted_by(|a, b| a.start <= a.end && a.end <= b.start)
     }
 }
@@ -130,7 +130,7 @@ impl<'a> Entries<'a> {
         let code = self.section.code;
         let first = match self.is_code_ascending {
             true => code.partition_point(|range| {
-                work::steps(1);
+                work_counter::steps(1);
                 range.end <= addr
             }),
             false => 0,
@@ -139,7 +139,7 @@ impl<'a> Entries<'a> {
         let found = match self.is_code_ascending {
             true => rest.next().is_some_and(|range| range.contains(&addr)),
             false => rest.any(|range| {
-                work::steps(1);
+                work_counter::steps(1);
                 range.contains(&addr)
             }),
         };
@@ -281,7 +281,7 @@ impl<'a> Entries<'a> {
         let truncated = |r: &Reader<'_>| self.truncated(r);
         let mut data = None;
         for (index, &letter) in letters.slice().iter().enumerate() {
-            work::steps(1);
+            work_counter::steps(1);
             let unknown = CfiReason::Augmentation(letter);
             match letter {
                 b'z' if index == 0 => {
@@ -372,7 +372,7 @@ struct Entry<'a> {
 }
 
 fn split_entry<'a>(rest: &mut Reader<'a>) -> Option<Entry<'a>> {
-    work::steps(1);
+    work_counter::steps(1);
     let (len, format) = rest.read_initial_length().ok()?;
     let entry = rest.split(len).ok()?;
     Some(Entry { is_64: format == gimli::Format::Dwarf64, rest: entry })

@@ -6,8 +6,8 @@
 
 use gimli::{Encoding, Operation, Reader as _};
 
-use super::Reader;
-use crate::write::work;
+use super::reader::Reader;
+use crate::write::work_counter;
 
 /// What an expression comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub(crate) fn evaluate(
     }
     let encoding = Encoding { format: gimli::Format::Dwarf32, version: 5, address_size: 8 };
     while !expression.is_empty() {
-        work::steps(1);
+        work_counter::steps(1);
         let operation = Operation::parse(&mut expression, encoding).ok()?;
         let value = match operation {
             Operation::Nop => continue,

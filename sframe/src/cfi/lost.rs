@@ -3,7 +3,7 @@
 
 use core::fmt;
 
-use crate::{Lost, LostReason};
+use crate::write::lost::{Lost, LostReason};
 
 /// A range of code that call frame information is about and the table is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

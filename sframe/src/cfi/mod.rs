@@ -5,16 +5,10 @@
 //! rows hold three matter, one bad entry must not end the section, and CIEs
 //! that name the key of signed return addresses have to be understood.
 
-mod convert;
-mod entry;
+pub(crate) mod convert;
+pub(crate) mod entry;
+mod execute;
 mod expression;
-mod lost;
+pub(crate) mod lost;
+mod reader;
 mod rules;
-mod run;
-
-pub use convert::{CfiConverter, CfiReport};
-pub use entry::CfiSection;
-pub use lost::{CfiLost, CfiReason};
-
-/// Bytes of a section, in the byte order of its ABI.
-type Reader<'a> = gimli::EndianSlice<'a, gimli::RunTimeEndian>;

@@ -2,11 +2,12 @@
 
 use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
 
-use crate::Abi;
+use crate::format::header::Abi;
 
 use super::{
-    CfiReason, Reader,
     expression::{self, Step, Value},
+    lost::CfiReason,
+    reader::Reader,
 };
 
 /// The registers of an ABI by their DWARF numbers.

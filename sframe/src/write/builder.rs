@@ -5,10 +5,16 @@ use alloc::vec::Vec;
 use unwind_core::Row;
 
 use crate::{
-    Abi, Endian, Format, FreType, Function, Lost, LostReason, PauthKey, Version, WriteError,
+    format::{
+        bytes::Endian,
+        fde::{FreType, PauthKey},
+        header::{Abi, Version},
+    },
     write::{
         encode::{Body, Encoder, Kind, put},
-        work,
+        function::{Format, Function},
+        lost::{Lost, LostReason, WriteError},
+        work_counter,
     },
 };
 
@@ -276,7 +282,7 @@ impl Builder {
         let (mut least, mut last) = (0, 0);
         let (mut before_short, mut before) = (0, Body::NONE);
         for &(offset, ref row) in rows {
-            work::steps(1);
+            work_counter::steps(1);
             if u64::from(offset) < least {
                 return None;
             }
@@ -385,7 +391,7 @@ impl Builder {
 
     #[inline]
     fn class(&self, row: &Row, in_blocks: bool) -> Class {
-        work::steps(1);
+        work_counter::steps(1);
         let is_v3 = self.format.version() == Version::V3;
         if row.is_context_only() {
             return match is_v3 && !in_blocks {
@@ -448,7 +454,7 @@ impl Builder {
         let mut before = Body::NONE;
         let mut num_fres = 0_u32;
         for &(offset, ref row) in rows {
-            work::steps(1);
+            work_counter::steps(1);
             let Ok(body) = self.encoder.encode(kind, row) else { continue };
             if body != core::mem::replace(&mut before, body) {
                 self.put_row(offset.saturating_sub(base), width, &body);
@@ -465,7 +471,7 @@ impl Builder {
             && let [.., (_, before)] = head
             && self.encoder.encode(kind, before) == self.encoder.encode(kind, last)
         {
-            work::steps(1);
+            work_counter::steps(1);
             rest = head;
         }
         rest.last().map_or(0, |&(offset, _)| offset)

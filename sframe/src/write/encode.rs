@@ -1,10 +1,18 @@
-//! Rules as the words of a row: the inverse of `row.rs`.
+//! Rules as the words of a row: the inverse of `read/rules.rs`.
 
 use unwind_core::{Base, CfaRule, RegRule, Row};
 
 use crate::{
-    Abi, Control, Endian, Format, LostReason, Version, WriteError,
-    row::{S390X_CFA_BIAS, S390X_CFA_SCALE, is_impossible_ra},
+    format::{
+        bytes::Endian,
+        flex::Control,
+        header::{Abi, Version},
+    },
+    read::rules::{S390X_CFA_BIAS, S390X_CFA_SCALE, is_impossible_ra},
+    write::{
+        function::Format,
+        lost::{LostReason, WriteError},
+    },
 };
 
 /// A row without its start: the info byte and the words, zeros behind them.

@@ -4,7 +4,7 @@ use core::num::NonZeroU8;
 
 use unwind_core::Row;
 
-use crate::{PauthKey, Version};
+use crate::format::{fde::PauthKey, header::Version};
 
 /// A form that tables are written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

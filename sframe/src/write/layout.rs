@@ -3,9 +3,15 @@
 use alloc::vec::Vec;
 
 use crate::{
-    Builder, Endian, Flags, Header, Lost, LostReason, Version, WriteError,
-    header::MAGIC,
-    write::{builder::Entry, encode::put},
+    format::{
+        bytes::Endian,
+        header::{Flags, Header, MAGIC, Version},
+    },
+    write::{
+        builder::{Builder, Entry},
+        encode::put,
+        lost::{Lost, LostReason, WriteError},
+    },
 };
 
 impl Builder {

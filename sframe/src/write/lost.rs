@@ -4,7 +4,7 @@ use core::fmt;
 
 use unwind_core::{Base, RegRule};
 
-use crate::{Abi, Error};
+use crate::{error::Error, format::header::Abi};
 
 /// A range of code that is not in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

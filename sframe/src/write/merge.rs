@@ -5,8 +5,18 @@ use alloc::vec::Vec;
 use unwind_core::Row;
 
 use crate::{
-    Builder, Error, Fde, Found, FuncRange, Function, Lost, LostReason, PauthKey, PcKind, Section,
-    Version, WriteError, write::work,
+    error::Error,
+    format::{
+        fde::{Fde, FuncRange, PauthKey, PcKind},
+        header::Version,
+    },
+    read::{lookup::Found, table::Section},
+    write::{
+        builder::Builder,
+        function::Function,
+        lost::{Lost, LostReason, WriteError},
+        work_counter,
+    },
 };
 
 impl Builder {
@@ -103,7 +113,7 @@ fn copy(
     let most = most.min(fde.num_fres.into());
     *left = left.checked_sub(most).ok_or(Fault::Lost(LostReason::SharedRows))?;
     for fre in fres {
-        work::steps(1);
+        work_counter::steps(1);
         let fre = fre?;
         let row = fde.row(&fre)?;
         rows.try_reserve(1).map_err(|error| Fault::Write(error.into()))?;

@@ -1,13 +1,9 @@
 //! Writing tables: functions and their rows become the bytes of a section.
 
-mod builder;
+pub(crate) mod builder;
 mod encode;
-mod function;
+pub(crate) mod function;
 mod layout;
-mod lost;
+pub(crate) mod lost;
 mod merge;
-pub(crate) mod work;
-
-pub use builder::Builder;
-pub use function::{Format, Function};
-pub use lost::{Lost, LostReason, WriteError};
+pub(crate) mod work_counter;

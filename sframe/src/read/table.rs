@@ -2,16 +2,14 @@
 
 use core::iter::FusedIterator;
 
-use unwind_core::Row;
-
 use crate::{
-    Error, Fde, Fres, FuncRange, Header, SectionOffset, Version,
-    at_hand::AtHand,
-    fde::{Entry, EntryBytes},
-    header::{HeaderBytes, MAGIC},
-    lookup::{self, Found},
-    plain::Plain,
-    search::{All, Ascending},
+    error::{Error, SectionOffset},
+    format::{
+        fde::{Entry, EntryBytes, Fde, FuncRange},
+        fre::Fres,
+        header::{Header, HeaderBytes, Version},
+    },
+    read::{amd64::table::Plain, source::entry_at},
 };
 
 /// One table: a header, functions and their rows.
@@ -28,10 +26,10 @@ pub struct Section<'a> {
     bytes: &'a [u8],
     fdes: &'a [u8],
     fres: &'a [u8],
-    header: HeaderBytes<'a>,
-    addr: u64,
+    pub(super) header: HeaderBytes<'a>,
+    pub(super) addr: u64,
     /// For the shorter way of [`find_row`](Self::find_row), if there is one.
-    plain: Option<Plain>,
+    pub(super) plain: Option<Plain>,
 }
 
 /// A table and the two tables in it.
@@ -144,7 +142,7 @@ impl<'a> Section<'a> {
     pub(crate) fn entry_in(&self, header: &Header, index: u32) -> Option<(i64, Entry)> {
         let bytes = self.entry_bytes(header.version, index)?;
         let (start, entry) = Entry::decode(&bytes, header.version, header.endian);
-        let anchor = if header.flags.pcrel() { lookup::entry_at(header, index).0 } else { 0 };
+        let anchor = if header.flags.pcrel() { entry_at(header, index).0 } else { 0 };
         Some((start.wrapping_add_unsigned(anchor), entry))
     }
 
@@ -171,7 +169,7 @@ impl<'a> Section<'a> {
     /// The same by the header, for those who ask for many.
     pub(crate) fn fde_in(&self, header: &Header, index: u32) -> Result<Option<Fde>, Error> {
         let Some((start, mut entry)) = self.entry_in(header, index) else { return Ok(None) };
-        let at = lookup::entry_at(header, index);
+        let at = entry_at(header, index);
         let outside = Error::RowsOutside { at, fre_offset: entry.fre_offset };
         self.rows_in(header, &mut entry).ok_or(outside)?;
         let start = self.addr.wrapping_add_signed(start);
@@ -209,65 +207,6 @@ impl<'a> Section<'a> {
         let rows = rows.ok_or(fde.rows_outside())?;
         let at = header.fres_at().0.saturating_add(fde.fre_offset.into());
         Fres::new(fde, rows, SectionOffset(at).plus(skip))
-    }
-
-    /// Finds the row that covers `pc`, or `None` if there is none.
-    ///
-    /// A table that is sorted is searched by bisection, any other from its
-    /// start. One bad function does not harm lookups in another.
-    ///
-    /// # Errors
-    ///
-    /// [`Error`] if the function that covers `pc` is malformed, or one of its
-    /// rows up to that of the pc.
-    pub fn find(&self, pc: u64) -> Result<Option<Found>, Error> {
-        let header = self.header();
-        let among = Ascending::all(&header);
-        lookup::find(&mut AtHand::new(self, among), &header, self.addr, pc)
-    }
-
-    /// Finds the rules for `pc`, or `None` if there are none. The same as
-    /// [`find`](Self::find) and [`Found::row`], but faster.
-    ///
-    /// # Errors
-    ///
-    /// As [`find`](Self::find) and [`Found::row`].
-    #[inline(never)]
-    pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        match &self.plain {
-            // Such a table is little-endian.
-            Some(plain) => {
-                let all = All(self.header.num_fdes_if_little());
-                plain.find_row(self, all, pc, |_| None)
-            }
-            None => self.find_any_row(None, pc),
-        }
-    }
-
-    /// The same for tables of any form, and to say what is wrong. `position` is
-    /// that of the last function that starts at or before `pc`, or of the first
-    /// one, if it is known.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn find_any_row(
-        &self,
-        position: Option<u32>,
-        pc: u64,
-    ) -> Result<Option<Row>, Error> {
-        let header = self.header();
-        let among = match position {
-            Some(first) => Some(Ascending { first, count: header.num_fdes.min(1) }),
-            None => Ascending::all(&header),
-        };
-        lookup::find_row(&mut AtHand::new(self, among), &header, self.addr, pc)
-    }
-
-    /// The rules of the row at `at`, in bytes from the first of all, of the
-    /// function at `index`.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn row_at(&self, index: u32, at: usize) -> Result<Option<Row>, Error> {
-        lookup::row_at(&mut AtHand::new(self, None), &self.header(), index, at).map(Some)
     }
 
     /// The entry at `index` of a table of this version, which is its own.
@@ -345,92 +284,6 @@ impl Iterator for Fdes<'_> {
 }
 
 impl FusedIterator for Fdes<'_> {}
-
-/// A section as linkers leave it: one table, none, or several one after
-/// another, each at a multiple of 8 bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Sections<'a> {
-    bytes: &'a [u8],
-    addr: u64,
-}
-
-impl<'a> Sections<'a> {
-    /// The section in `bytes`. Nothing is looked at. No bytes are no tables.
-    #[must_use]
-    pub const fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, addr: 0 }
-    }
-
-    /// Says that the section is loaded, or linked, at `addr`.
-    #[must_use]
-    pub const fn at(mut self, addr: u64) -> Self {
-        self.addr = addr;
-        self
-    }
-
-    /// The tables in order.
-    #[must_use]
-    pub const fn tables(&self) -> Tables<'a> {
-        Tables { rest: self.bytes, addr: self.addr, first: true }
-    }
-
-    /// Finds the row that covers `pc` in any of the tables.
-    ///
-    /// # Errors
-    ///
-    /// As [`Section::find`] and [`Section::parse`]; a malformed table is an
-    /// error only if no table before it covers `pc`.
-    pub fn find(&self, pc: u64) -> Result<Option<Found>, Error> {
-        for table in self.tables() {
-            if let Some(found) = table?.find(pc)? {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// The tables of a [`Sections`], in order.
-///
-/// After an error the iterator is at its end: where the next table would be is
-/// not known.
-#[derive(Clone, Debug)]
-pub struct Tables<'a> {
-    rest: &'a [u8],
-    addr: u64,
-    first: bool,
-}
-
-impl Tables<'_> {
-    /// What is behind a table is another one only if it looks like that.
-    fn is_table(&self) -> bool {
-        self.rest
-            .first_chunk()
-            .is_some_and(|&magic| [MAGIC, MAGIC.swap_bytes()].contains(&u16::from_le_bytes(magic)))
-    }
-}
-
-impl<'a> Iterator for Tables<'a> {
-    type Item = Result<Section<'a>, Error>;
-
-    #[inline(never)]
-    fn next(&mut self) -> Option<Self::Item> {
-        let first = core::mem::take(&mut self.first);
-        if self.rest.is_empty() || (!first && !self.is_table()) {
-            return None;
-        }
-        let bytes = core::mem::take(&mut self.rest);
-        Some(Section::parse(bytes).map(|section| {
-            let section = section.at(self.addr);
-            let next = section.bytes.len().next_multiple_of(8);
-            self.rest = bytes.get(next..).unwrap_or_default();
-            self.addr = self.addr.wrapping_add(u64::try_from(next).unwrap_or_default());
-            section
-        }))
-    }
-}
-
-impl FusedIterator for Tables<'_> {}
 
 #[cfg(test)]
 mod tests {

@@ -5,10 +5,13 @@ use core::{convert::Infallible, fmt};
 use unwind_core::{Memory, ReadError, Row, TableError, VirtAddr};
 
 use crate::{
-    Error, Header, SectionOffset,
-    fde::EntryBytes,
-    lookup::{self, Found, Source},
-    search::Ascending,
+    error::{Error, SectionOffset},
+    format::{fde::EntryBytes, header::Header},
+    read::{
+        bisect::Ascending,
+        lookup::{self, Found},
+        source::{Source, entry_at},
+    },
 };
 
 /// A table that could not be used where it is.
@@ -300,7 +303,7 @@ impl<M: Memory> Source for MemorySource<'_, M> {
     }
 
     fn entry(&mut self, index: u32) -> Result<(u32, EntryBytes), RemoteError> {
-        let at = lookup::entry_at(self.header, index).0;
+        let at = entry_at(self.header, index).0;
         let size = self.header.version.fde_size();
         if let Some(entry) = self.window.entry_at(at, size) {
             return Ok((index, entry));

@@ -6,11 +6,12 @@ use gimli::{DwCfa, Reader as _, constants};
 use unwind_core::RegRule;
 
 use super::{
-    CfiReason, Reader,
     entry::{Cie, Entries},
+    lost::CfiReason,
+    reader::Reader,
     rules::{Cfa, Reg, Registers, Rules, Signed},
 };
-use crate::write::work;
+use crate::write::work_counter;
 
 /// The most states that an entry may remember. Compilers nest none.
 const MAX_REMEMBERED: usize = 256;
@@ -71,7 +72,7 @@ impl<'a> Run<'_, 'a> {
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<u64>, Stop> {
         while let Ok(byte) = self.instructions.read_u8() {
-            work::steps(1);
+            work_counter::steps(1);
             // In the order of how often they come; a jump table is mispredicted
             // more often than these comparisons.
             let (high, operand) = (DwCfa(byte & 0xc0), byte & 0x3f);

@@ -1,6 +1,11 @@
 //! Functions with nothing to say of them.
 
-use crate::{Abi, Endian, FreInfo, Header, Version, fde::Entry, fre::split_head};
+use crate::format::{
+    bytes::Endian,
+    fde::Entry,
+    fre::{FreInfo, split_head},
+    header::{Abi, Header, Version},
+};
 
 /// What is usual in a table: functions in which a validation finds nothing, known
 /// by few comparisons. Nearly all are. Those that are not may be good, too.
@@ -132,7 +137,7 @@ mod tests {
     use testdata::{Function, Row, SectionBuilder};
 
     use super::*;
-    use crate::Section;
+    use crate::read::table::Section;
 
     #[test]
     fn rows_with_something_to_say_of_them_are_unusual() {

@@ -2,7 +2,13 @@
 
 use core::{fmt, iter::FusedIterator};
 
-use crate::{Endian, Error, Fde, FreType, SectionOffset, lookup::Checkpoint};
+use crate::{
+    error::{Error, SectionOffset},
+    format::{
+        bytes::Endian,
+        fde::{Fde, FreType},
+    },
+};
 
 /// The info byte of a row.
 ///
@@ -135,100 +141,6 @@ impl fmt::Debug for Fre {
     }
 }
 
-/// The size in bytes of the words behind an info byte, or [`BAD_SIZE`].
-#[inline]
-fn words_len(info: FreInfo) -> usize {
-    match info.word_size() {
-        Some(size) => size.wrapping_mul(info.word_count()).into(),
-        None => BAD_SIZE,
-    }
-}
-
-/// The word size is the reserved one. Longer than all rows of a section, so
-/// that no row is found behind such a row.
-const BAD_SIZE: usize = 1 << 31;
-
-/// A reason to stop a [`Scan`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// The row is found, or there is none.
-    Done,
-    /// The window ends inside the next row, or the last one has the reserved
-    /// word size.
-    Short,
-    /// The next row does not start behind the one before it.
-    Unsorted,
-}
-
-/// A search for the last row that starts at or before an offset, through one
-/// window of bytes after another. It looks at starts and lengths only.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Scan {
-    target: u32,
-    /// Rows not looked at.
-    left: u32,
-    /// Where in the window the next row starts.
-    pub(crate) next: usize,
-    /// Where in the window the last row starts that is not behind the target.
-    pub(crate) found: Option<usize>,
-    /// The least that the next row may start at.
-    least: u32,
-}
-
-impl Scan {
-    #[inline]
-    pub(crate) const fn new(target: u32, rows: u32, next: usize) -> Self {
-        Self { target, left: rows, next, found: None, least: 0 }
-    }
-
-    /// The same search from a row on that is at or before the one looked for.
-    #[inline(always)]
-    pub(crate) fn from(mut self, checkpoint: Option<Checkpoint>) -> Self {
-        if let Some(Checkpoint { passed, at, start }) = checkpoint {
-            self.left = self.left.saturating_sub(passed);
-            self.next = self.next.saturating_add(usize::try_from(at).unwrap_or(usize::MAX));
-            self.least = start;
-        }
-        self
-    }
-
-    // In its place, so that it takes no stack of its own.
-    #[inline(always)]
-    pub(crate) fn advance(&mut self, window: &[u8], kind: FreType, endian: Endian) -> Stop {
-        let (width, mask) = (usize::from(kind.width()), kind.mask());
-        // In locals, so that they stay in registers.
-        let Self { target, mut left, mut next, mut found, mut least } = *self;
-        let stop = loop {
-            if left == 0 {
-                break Stop::Done;
-            }
-            let head = window.get(next..).and_then(|rest| rest.split_at_checked(width));
-            let Some((start, &[info, ..])) = head else { break Stop::Short };
-            let start = endian.signed(start).cast_unsigned() & mask;
-            if start > target {
-                break Stop::Done;
-            }
-            if start < least {
-                break Stop::Unsorted;
-            }
-            // Neither overflows: a target is below `u32::MAX`, a window shorter
-            // than `isize::MAX`, and no row is found behind a bad one.
-            least = start.wrapping_add(1);
-            found = Some(next);
-            next = next.wrapping_add(width).wrapping_add(1).wrapping_add(words_len(FreInfo(info)));
-            left = left.wrapping_sub(1);
-        };
-        *self = Self { target, left, next, found, least };
-        stop
-    }
-
-    /// The window lost its first `bytes` bytes.
-    pub(crate) fn slide(&mut self, bytes: usize) {
-        self.next = self.next.saturating_sub(bytes);
-        self.found = self.found.map(|found| found.saturating_sub(bytes));
-    }
-}
-
 /// The start and the info byte of a row.
 #[inline]
 pub(crate) fn split_head<const HEAD: usize>(head: &[u8; HEAD], endian: Endian) -> (u32, u8) {
@@ -309,20 +221,21 @@ impl Iterator for Fres<'_> {
 
 impl FusedIterator for Fres<'_> {}
 
+/// The rows of a function, for tests: `push %rbp; mov %rsp,%rbp; ...; pop %rbp; ret`.
+#[cfg(test)]
+pub(crate) const PROLOGUE: [u8; 15] = [
+    0x00, 0x03, 8, // +0: CFA = SP+8
+    0x01, 0x05, 16, 0xf0, // +1: CFA = SP+16, FP at CFA-16
+    0x04, 0x04, 16, 0xf0, // +4: CFA = FP+16, FP at CFA-16
+    0x20, 0x05, 8, 0xf0, // +32: CFA = SP+8, FP at CFA-16
+];
+
 #[cfg(test)]
 mod tests {
     extern crate alloc;
     use alloc::{vec, vec::Vec};
 
     use super::*;
-
-    // push %rbp; mov %rsp,%rbp; ...; pop %rbp; ret
-    const PROLOGUE: [u8; 15] = [
-        0x00, 0x03, 8, // +0: CFA = SP+8
-        0x01, 0x05, 16, 0xf0, // +1: CFA = SP+16, FP at CFA-16
-        0x04, 0x04, 16, 0xf0, // +4: CFA = FP+16, FP at CFA-16
-        0x20, 0x05, 8, 0xf0, // +32: CFA = SP+8, FP at CFA-16
-    ];
 
     fn fres(bytes: &[u8], kind: FreType, endian: Endian, rows: u32) -> Fres<'_> {
         Fres { bytes, at: SectionOffset(0x40), kind, endian, left: rows, least: 0 }
@@ -345,28 +258,11 @@ mod tests {
         }
     }
 
-    /// What a search over the whole of `bytes` finds: the place of the row, or
-    /// why it stops.
-    fn scan(bytes: &[u8], rows: u32, target: u32) -> (Stop, Option<usize>) {
-        let mut scan = Scan::new(target, rows, 0);
-        (scan.advance(bytes, FreType::Addr1, Endian::Little), scan.found)
-    }
-
     #[test]
     fn rows_follow_each_other_by_their_sizes() {
         let expected =
             vec![(0, vec![8]), (1, vec![16, -16]), (4, vec![16, -16]), (32, vec![8, -16])];
         assert_eq!(collect(&PROLOGUE, 4), Ok(expected));
-    }
-
-    #[test]
-    fn a_search_finds_the_last_row_at_or_before_the_offset() {
-        for (target, at) in [(0, 0), (1, 3), (3, 3), (4, 7), (31, 7), (32, 11), (u32::MAX, 11)] {
-            assert_eq!(scan(&PROLOGUE, 4, target), (Stop::Done, Some(at)), "at {target}");
-        }
-        // A function may begin without a row.
-        assert_eq!(scan(&PROLOGUE[3..], 3, 0), (Stop::Done, None));
-        assert_eq!(scan(&PROLOGUE, 0, 0), (Stop::Done, None));
     }
 
     #[test]
@@ -388,9 +284,6 @@ mod tests {
                 let fre = one.next().unwrap().unwrap();
                 assert_eq!((fre.start, fre.words()), (1, &[-2, 3][..]), "{kind:?} {endian:?}");
                 assert!(one.bytes.is_empty());
-                let mut scan = Scan::new(1, 1, 0);
-                assert_eq!(scan.advance(bytes, kind, endian), Stop::Done);
-                assert_eq!((scan.found, scan.next), (Some(0), bytes.len()));
             }
         }
     }
@@ -415,8 +308,6 @@ mod tests {
             bytes.resize(80, 0);
             let error = Error::BadWordSize { at: SectionOffset(0x40), info };
             assert_eq!(collect(&bytes, 1), Err(error));
-            // What is behind it is outside of any section.
-            assert_eq!(scan(&bytes, 2, 9), (Stop::Short, Some(0)));
         }
     }
 
@@ -426,8 +317,6 @@ mod tests {
             let bytes = [5, 0x03, 8, second, 0x03, 16];
             let error = Error::UnsortedFres(SectionOffset(0x43));
             assert_eq!(collect(&bytes, 2).err(), (!good).then_some(error));
-            let stop = if good { Stop::Done } else { Stop::Unsorted };
-            assert_eq!(scan(&bytes, 2, 9).0, stop);
         }
         // 2^32-1 is a start like any other.
         let top = [0xff, 0xff, 0xff, 0xff, 0x03, 8];
@@ -453,31 +342,7 @@ mod tests {
         bytes.extend([1, 0x03, 99]);
         let rows = collect(&bytes, 2).unwrap();
         assert_eq!(rows, [(0, vec![1, 2, 3, 4, 5, 6]), (1, vec![99])]);
-        assert_eq!(scan(&bytes, 2, 1), (Stop::Done, Some(17)));
         // Cut off, they are missed.
         assert_eq!(collect(&bytes[..16], 1), Err(Error::Truncated(SectionOffset(0x40))));
-    }
-
-    #[test]
-    fn a_search_in_any_windows_finds_what_one_in_all_bytes_does() {
-        for target in 0..40 {
-            let (_, whole) = scan(&PROLOGUE, 4, target);
-            for window in 8..PROLOGUE.len() {
-                let mut scan = Scan::new(target, 4, 0);
-                let mut from = 0;
-                loop {
-                    let to = PROLOGUE.len().min(from + window);
-                    if scan.advance(&PROLOGUE[from..to], FreType::Addr1, Endian::Little)
-                        == Stop::Done
-                    {
-                        break;
-                    }
-                    let keep = scan.found.unwrap_or(scan.next);
-                    scan.slide(keep);
-                    from += keep;
-                }
-                assert_eq!(scan.found.map(|at| at + from), whole, "{target} by {window}");
-            }
-        }
     }
 }

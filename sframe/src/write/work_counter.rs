@@ -24,7 +24,12 @@ mod tests {
 
     use testdata::{Function, Row, SectionBuilder};
 
-    use crate::{Abi, Builder, CfiSection, Format, Section};
+    use crate::{
+        cfi::entry::CfiSection,
+        format::header::Abi,
+        read::table::Section,
+        write::{builder::Builder, function::Format},
+    };
 
     std::thread_local! {
         static STEPS: Cell<usize> = const { Cell::new(0) };

@@ -3,10 +3,18 @@
 use unwind_core::Row;
 
 use crate::{
-    Endian, Error, Fde, FdeKind, Fre, FreInfo, FreType, Header, SectionOffset, Version,
-    fde::{Dialect, EntryBytes},
-    fre::{Scan, Stop},
-    search::{self, Ascending, Place},
+    error::Error,
+    format::{
+        bytes::Endian,
+        fde::{Dialect, Entry, Fde, FdeKind, FreType},
+        fre::{Fre, FreInfo},
+        header::{Header, Version},
+    },
+    read::{
+        bisect::Ascending,
+        scan::{Scan, Stop},
+        source::{Source, entry_at},
+    },
 };
 
 /// The function that covers a pc, and its row there.
@@ -21,54 +29,39 @@ pub struct Found {
     pub fre: Option<Fre>,
 }
 
-/// Where a search gets its bytes from. Each byte that an answer depends on is
-/// fetched once.
-pub(crate) trait Source {
-    /// Why bytes could not be fetched.
-    type Fault;
-    /// That, or what is wrong with a table.
-    type Error: From<Error> + From<Self::Fault>;
-
-    /// The functions to search among, if they ascend; else all of the table.
-    fn among(&self) -> Option<Ascending>;
-
-    /// Fetches an entry of the function table by its position, which is below
-    /// the header's `num_fdes`, with its index in the table. The two differ only
-    /// where the source puts a table in order that is not.
-    fn entry(&mut self, position: u32) -> Result<(u32, EntryBytes), Self::Fault>;
-
-    /// A place in the rows of the function at `index` from which a search for
-    /// `target` may start, if the source knows one behind the first.
+impl Found {
+    /// The rules to get to the caller's frame.
+    ///
+    /// # Errors
+    ///
+    /// As [`Fde::row`].
     #[inline]
-    fn checkpoint(&self, _index: u32, _num_fres: u32, _target: u32) -> Option<Checkpoint> {
-        None
+    pub fn row(&self) -> Result<Row, Error> {
+        match &self.fre {
+            Some(fre) => self.fde.row(fre),
+            None => Ok(self.fde.row_of_none()),
+        }
     }
-
-    /// Opens a window at `fre_offset` in the rows. Returns where that is in the
-    /// window, `None` if it is not in the section.
-    fn open(&mut self, fre_offset: u32) -> Result<Option<usize>, Self::Fault>;
-
-    /// The bytes in the window, at least as many as a V3 attribute has, if the
-    /// section has them.
-    fn window(&self) -> &[u8];
-
-    /// Where in the section the byte at `pos` of the window is.
-    fn offset(&self, pos: usize) -> SectionOffset;
-
-    /// Drops the bytes before `keep` from the window and fetches more behind
-    /// its end; false if the section has no more.
-    fn slide(&mut self, keep: usize) -> Result<bool, Self::Fault>;
 }
 
-/// A row behind good rows, at or before which a search ends.
+/// A function that was found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Checkpoint {
-    /// How many rows are before it.
-    pub(crate) passed: u32,
-    /// Where it is, in bytes from the function's first row.
-    pub(crate) at: u32,
-    /// Where it begins to hold.
-    pub(crate) start: u32,
+struct Place {
+    index: u32,
+    /// In bytes from the section. Signed, so that a section may lie before,
+    /// behind or between the code it describes, at both ends of the address
+    /// space.
+    start: i64,
+    entry: Entry,
+}
+
+impl Place {
+    /// None, to be filled in.
+    const NONE: Self = Self { index: 0, start: 0, entry: Entry::NONE };
+
+    fn covers(&self, pc: i64) -> bool {
+        pc.wrapping_sub(self.start).cast_unsigned() < u64::from(self.entry.size)
+    }
 }
 
 /// Finds the function that covers `pc`, and its row there, in the table at
@@ -81,7 +74,7 @@ pub(crate) fn find<S: Source>(
 ) -> Result<Option<Found>, S::Error> {
     let pc = pc.wrapping_sub(section).cast_signed();
     let mut place = Place::NONE;
-    if !search::find(source, header, pc, &mut place)? {
+    if !find_function(source, header, pc, &mut place)? {
         return Ok(None);
     }
     let Some(row) = locate(source, header, &mut place, pc)? else { return Ok(None) };
@@ -102,7 +95,7 @@ pub(crate) fn find_row<S: Source>(
 ) -> Result<Option<Row>, S::Error> {
     let pc = pc.wrapping_sub(section).cast_signed();
     let mut place = Place::NONE;
-    if !search::find(source, header, pc, &mut place)? {
+    if !find_function(source, header, pc, &mut place)? {
         return Ok(None);
     }
     let Some(row) = locate(source, header, &mut place, pc)? else { return Ok(None) };
@@ -152,7 +145,7 @@ pub(crate) fn row_at<S: Source>(
     at: usize,
 ) -> Result<Row, S::Error> {
     let mut place = Place::NONE;
-    search::fetch(source, header, position, &mut place)?;
+    fetch(source, header, position, &mut place)?;
     complete(source, header, &mut place)?;
     Ok(rules(source, header, &place, RowAt::Window(at))?)
 }
@@ -261,9 +254,99 @@ fn more<S: Source>(
     Ok(())
 }
 
-/// Where the entry at `index` is in the section.
-#[inline]
-pub(crate) fn entry_at(header: &Header, index: u32) -> SectionOffset {
-    let size = u64::try_from(header.version.fde_size()).unwrap_or_default();
-    SectionOffset(header.fdes_at().0.wrapping_add(u64::from(index).wrapping_mul(size)))
+/// Finds the function that covers `pc`, in bytes from the section. If there is
+/// one, `place` is where.
+///
+/// Never inlined, like the other parts of a lookup, each of which is on the stack
+/// only while it runs.
+#[inline(never)]
+fn find_function<S: Source>(
+    source: &mut S,
+    header: &Header,
+    pc: i64,
+    place: &mut Place,
+) -> Result<bool, S::Fault> {
+    match source.among() {
+        None => scan(source, header, pc, place),
+        Some(Ascending { count: 0, .. }) => Ok(false),
+        Some(among) => {
+            let last = last_start(source, header, among, pc, place)?;
+            find_from(source, header, last, pc, place)
+        }
+    }
+}
+
+/// The position of the last function that starts at or before `pc`, or of the
+/// first one.
+fn last_start<S: Source>(
+    source: &mut S,
+    header: &Header,
+    among: Ascending,
+    pc: i64,
+    place: &mut Place,
+) -> Result<u32, S::Fault> {
+    // From here no start wraps. Below 2^33.
+    let anchor = if header.flags.pcrel() { header.fdes_at().0.cast_signed() } else { 0 };
+    let pc = pc.saturating_sub(anchor);
+    among.last(|position| {
+        fetch(source, header, position, place)?;
+        Ok(place.start.wrapping_sub(anchor) <= pc)
+    })
+}
+
+/// The same, if the function at `position` is the last that starts at or before
+/// `pc`, or the first one. Functions of size zero hide the one before them, and
+/// functions of equal start are in any order.
+fn find_from<S: Source>(
+    source: &mut S,
+    header: &Header,
+    mut position: u32,
+    pc: i64,
+    place: &mut Place,
+) -> Result<bool, S::Fault> {
+    let mut behind = None;
+    loop {
+        fetch(source, header, position, place)?;
+        if behind.is_some_and(|start| start != place.start) {
+            return Ok(false);
+        }
+        if place.covers(pc) {
+            return Ok(true);
+        }
+        behind = (place.entry.size != 0).then_some(place.start);
+        let Some(before) = position.checked_sub(1) else { return Ok(false) };
+        position = before;
+    }
+}
+
+/// The same in a table in any order.
+fn scan<S: Source>(
+    source: &mut S,
+    header: &Header,
+    pc: i64,
+    place: &mut Place,
+) -> Result<bool, S::Fault> {
+    for position in 0..header.num_fdes {
+        fetch(source, header, position, place)?;
+        if place.covers(pc) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Fetches the function at `position`.
+// Out of line, as it is used in many places and fast in none.
+#[inline(never)]
+fn fetch<S: Source>(
+    source: &mut S,
+    header: &Header,
+    position: u32,
+    place: &mut Place,
+) -> Result<(), S::Fault> {
+    let (index, bytes) = source.entry(position)?;
+    let (start, entry) = Entry::decode(&bytes, header.version, header.endian);
+    let anchor = if header.flags.pcrel() { entry_at(header, index).0 } else { 0 };
+    *place = Place { index, start: start.wrapping_add_unsigned(anchor), entry };
+    Ok(())
 }

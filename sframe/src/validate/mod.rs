@@ -1,12 +1,25 @@
 //! Whether a table keeps all rules of its format.
 
+pub(crate) mod diagnostic;
+mod fast;
+
 use core::ops::ControlFlow;
 
 use unwind_core::{Base, RegRule};
 
 use crate::{
-    Abi, Error, Fault, Fde, FdeKind, Finding, Fre, FreType, Header, PcKind, Section, Severity,
-    Summary, Version, fde::Entry, lookup, order, row::is_impossible_ra, usual::Usual,
+    error::Error,
+    format::{
+        fde::{Entry, Fde, FdeKind, FreType, PcKind},
+        fre::Fre,
+        header::{Abi, Header, Version},
+    },
+    read::{rules::is_impossible_ra, source::entry_at, table::Section},
+    sort,
+    validate::{
+        diagnostic::{Fault, Finding, Severity, Summary},
+        fast::Usual,
+    },
 };
 
 impl Section<'_> {
@@ -186,7 +199,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
             *slot = index;
         }
         let start = |index| section.entry_in(&header, index).map(|(start, _)| start);
-        order::sort(indices, |a, b| (start(a), a) < (start(b), b));
+        sort::sort(indices, |a, b| (start(a), a) < (start(b), b));
         let mut order = Order::default();
         for &mut index in indices {
             let Some((start, entry)) = section.entry_in(&header, index) else { break };
@@ -212,7 +225,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
         if before.size != 0 && start >= before.end && start != before.start {
             return ControlFlow::Continue(());
         }
-        let at = lookup::entry_at(&self.header, index);
+        let at = entry_at(&self.header, index);
         if before.any && start < before.start {
             self.report(Some(index), Fault::UnsortedFde(at))?;
         }
@@ -224,7 +237,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
         } else if before.any && size != 0 && is_covered {
             self.report(Some(index), Fault::Overlap { at, other: before.widest })?;
         } else if before.any && start == before.start {
-            let at = lookup::entry_at(&self.header, before.index);
+            let at = entry_at(&self.header, before.index);
             self.report(Some(before.index), Fault::EmptyNeighbour { at, other: index })?;
         }
         ControlFlow::Continue(())

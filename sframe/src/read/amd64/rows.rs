@@ -1,9 +1,15 @@
 //! The search for a row among those of one function, all of them at hand.
 
-use crate::{Endian, FreInfo, fre::split_head, lookup::Checkpoint};
+use crate::{
+    format::{
+        bytes::Endian,
+        fre::{FreInfo, split_head},
+    },
+    read::source::Checkpoint,
+};
 
 /// The rows of a function, and a search for the last one that starts at or before
-/// an offset: as [`fre::Scan`](crate::fre::Scan), but through all rows at once.
+/// an offset: as [`scan::Scan`](crate::scan::Scan), but through all rows at once.
 #[derive(Clone, Copy)]
 pub(crate) struct PlainRows<'a> {
     /// The rows of all functions.
@@ -162,15 +168,10 @@ mod tests {
     extern crate alloc;
 
     use super::*;
-    use crate::{FreType, fre, fre::Stop};
-
-    // push %rbp; mov %rsp,%rbp; ...; pop %rbp; ret
-    const PROLOGUE: [u8; 15] = [
-        0x00, 0x03, 8, // +0: CFA = SP+8
-        0x01, 0x05, 16, 0xf0, // +1: CFA = SP+16, FP at CFA-16
-        0x04, 0x04, 16, 0xf0, // +4: CFA = FP+16, FP at CFA-16
-        0x20, 0x05, 8, 0xf0, // +32: CFA = SP+8, FP at CFA-16
-    ];
+    use crate::{
+        format::{fde::FreType, fre::PROLOGUE},
+        read::scan::{Scan, Stop},
+    };
 
     fn last(rows: PlainRows<'_>, kind: FreType) -> Option<FoundRow<'_>> {
         rows.last(match kind {
@@ -226,7 +227,7 @@ mod tests {
                     .chain([262, 263, 264, u32::MAX - 1].map(|t| (bytes.len(), 2, t)))
                 {
                     let bytes = &bytes[..len];
-                    let mut long = fre::Scan::new(target, rows, 0);
+                    let mut long = Scan::new(target, rows, 0);
                     let stop = long.advance(bytes, kind, Endian::Little);
                     let scan = PlainRows::new(bytes, 0, rows, target);
                     let expected = long.found.filter(|_| stop == Stop::Done && long.next <= len);
@@ -253,7 +254,7 @@ mod tests {
         for target in 4..40 {
             let scan = PlainRows::new(&rows, 0, 4, target);
             let short = last(scan.from(Some(checkpoint)), FreType::Addr1);
-            let mut long = fre::Scan::new(target, 4, 0).from(Some(checkpoint));
+            let mut long = Scan::new(target, 4, 0).from(Some(checkpoint));
             assert_eq!(long.advance(&rows, FreType::Addr1, Endian::Little), Stop::Done);
             let at = long.found.unwrap();
             assert_eq!(short, Some(row_at(&rows, at, FreType::Addr1)), "{target}");

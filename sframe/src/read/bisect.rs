@@ -1,32 +1,8 @@
-//! The search for the function that covers a pc, wherever the table is.
+//! Bisections among functions that ascend.
 
 use core::hint::select_unpredictable;
 
-use crate::{
-    Header,
-    fde::Entry,
-    lookup::{self, Source},
-};
-
-/// A function that was found.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(crate) index: u32,
-    /// In bytes from the section. Signed, so that a section may lie before,
-    /// behind or between the code it describes, at both ends of the address
-    /// space.
-    pub(crate) start: i64,
-    pub(crate) entry: Entry,
-}
-
-impl Place {
-    /// None, to be filled in.
-    pub(crate) const NONE: Self = Self { index: 0, start: 0, entry: Entry::NONE };
-
-    fn covers(&self, pc: i64) -> bool {
-        pc.wrapping_sub(self.start).cast_unsigned() < u64::from(self.entry.size)
-    }
-}
+use crate::format::header::Header;
 
 /// Functions that ascend by start: of those at other positions, the ones before
 /// start at or below any pc that is looked for here, the ones behind above it.
@@ -185,103 +161,6 @@ const fn sixteenth(count: u32) -> u32 {
 #[inline(always)]
 fn scaled(position: u32, unit: usize) -> usize {
     usize::try_from(position).unwrap_or(usize::MAX).wrapping_mul(unit)
-}
-
-/// Finds the function that covers `pc`, in bytes from the section. If there is
-/// one, `place` is where.
-///
-/// Never inlined, like the other parts of a lookup, each of which is on the stack
-/// only while it runs.
-#[inline(never)]
-pub(crate) fn find<S: Source>(
-    source: &mut S,
-    header: &Header,
-    pc: i64,
-    place: &mut Place,
-) -> Result<bool, S::Fault> {
-    match source.among() {
-        None => scan(source, header, pc, place),
-        Some(Ascending { count: 0, .. }) => Ok(false),
-        Some(among) => {
-            let last = last_start(source, header, among, pc, place)?;
-            find_from(source, header, last, pc, place)
-        }
-    }
-}
-
-/// The position of the last function that starts at or before `pc`, or of the
-/// first one.
-fn last_start<S: Source>(
-    source: &mut S,
-    header: &Header,
-    among: Ascending,
-    pc: i64,
-    place: &mut Place,
-) -> Result<u32, S::Fault> {
-    // From here no start wraps. Below 2^33.
-    let anchor = if header.flags.pcrel() { header.fdes_at().0.cast_signed() } else { 0 };
-    let pc = pc.saturating_sub(anchor);
-    among.last(|position| {
-        fetch(source, header, position, place)?;
-        Ok(place.start.wrapping_sub(anchor) <= pc)
-    })
-}
-
-/// The same, if the function at `position` is the last that starts at or before
-/// `pc`, or the first one. Functions of size zero hide the one before them, and
-/// functions of equal start are in any order.
-fn find_from<S: Source>(
-    source: &mut S,
-    header: &Header,
-    mut position: u32,
-    pc: i64,
-    place: &mut Place,
-) -> Result<bool, S::Fault> {
-    let mut behind = None;
-    loop {
-        fetch(source, header, position, place)?;
-        if behind.is_some_and(|start| start != place.start) {
-            return Ok(false);
-        }
-        if place.covers(pc) {
-            return Ok(true);
-        }
-        behind = (place.entry.size != 0).then_some(place.start);
-        let Some(before) = position.checked_sub(1) else { return Ok(false) };
-        position = before;
-    }
-}
-
-/// The same in a table in any order.
-fn scan<S: Source>(
-    source: &mut S,
-    header: &Header,
-    pc: i64,
-    place: &mut Place,
-) -> Result<bool, S::Fault> {
-    for position in 0..header.num_fdes {
-        fetch(source, header, position, place)?;
-        if place.covers(pc) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// Fetches the function at `position`.
-// Out of line, as it is used in many places and fast in none.
-#[inline(never)]
-pub(crate) fn fetch<S: Source>(
-    source: &mut S,
-    header: &Header,
-    position: u32,
-    place: &mut Place,
-) -> Result<(), S::Fault> {
-    let (index, bytes) = source.entry(position)?;
-    let (start, entry) = Entry::decode(&bytes, header.version, header.endian);
-    let anchor = if header.flags.pcrel() { lookup::entry_at(header, index).0 } else { 0 };
-    *place = Place { index, start: start.wrapping_add_unsigned(anchor), entry };
-    Ok(())
 }
 
 #[cfg(test)]

@@ -3,8 +3,13 @@
 use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
 
 use crate::{
-    Abi, Control, Error, Fde, FdeKind, Flex, FlexRules, Found, Fre, SectionOffset, Version,
-    fde::{Dialect, Entry},
+    error::{Error, SectionOffset},
+    format::{
+        fde::{Dialect, Entry, Fde, FdeKind},
+        flex::{Control, Flex, FlexRules},
+        fre::Fre,
+        header::{Abi, Version},
+    },
 };
 
 /// s390x: the CFA lies this many bytes above the stack pointer at a function's
@@ -12,21 +17,6 @@ use crate::{
 pub(crate) const S390X_CFA_BIAS: i32 = 160;
 /// s390x: the unit of the CFA's offset in bytes.
 pub(crate) const S390X_CFA_SCALE: i32 = 8;
-
-impl Found {
-    /// The rules to get to the caller's frame.
-    ///
-    /// # Errors
-    ///
-    /// As [`Fde::row`].
-    #[inline]
-    pub fn row(&self) -> Result<Row, Error> {
-        match &self.fre {
-            Some(fre) => self.fde.row(fre),
-            None => Ok(self.fde.row_of_none()),
-        }
-    }
-}
 
 impl Fde {
     /// The rules of a function that has no rows at all.
@@ -217,7 +207,7 @@ mod tests {
     use unwind_core::Origin;
 
     use super::*;
-    use crate::Section;
+    use crate::read::table::Section;
 
     const RAX: Base = Base::Reg(DwarfReg(0));
 

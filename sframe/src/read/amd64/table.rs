@@ -3,11 +3,17 @@
 use unwind_core::{Base, CfaRule, RegRule, Row};
 
 use crate::{
-    Abi, Error, Header, Section, Version,
-    fde::Entry,
-    lookup::Checkpoint,
-    plain_rows::{FoundRow, PlainRows},
-    search::Search,
+    error::Error,
+    format::{
+        fde::Entry,
+        header::{Abi, Header, Version},
+    },
+    read::{
+        amd64::rows::{FoundRow, PlainRows},
+        bisect::Search,
+        source::Checkpoint,
+        table::Section,
+    },
 };
 
 /// A table of the most frequent form: in order, of 64-bit x86 code, with the
@@ -240,7 +246,7 @@ mod tests {
     use testdata::SectionBuilder;
 
     use super::*;
-    use crate::search::All;
+    use crate::read::bisect::All;
 
     /// The rules at `pc` if they are found here, and not left to others.
     fn found(section: &Section<'_>, pc: i64) -> Option<Row> {

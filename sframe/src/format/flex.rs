@@ -1,6 +1,6 @@
 //! Control words of flexible rows (V3).
 
-use crate::Fre;
+use crate::format::fre::Fre;
 
 /// A control word: what a value is computed from.
 ///
@@ -111,7 +111,10 @@ impl Fre {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Endian, FreType, SectionOffset};
+    use crate::{
+        error::SectionOffset,
+        format::{bytes::Endian, fde::FreType},
+    };
 
     /// A row with these one-byte words.
     fn row(words: &[u8]) -> Fre {

@@ -2,7 +2,13 @@
 
 use core::num::{NonZeroU8, NonZeroU32};
 
-use crate::{Abi, Endian, Error, Header, SectionOffset, Version};
+use crate::{
+    error::{Error, SectionOffset},
+    format::{
+        bytes::Endian,
+        header::{Abi, Header, Version},
+    },
+};
 
 /// A function's range of code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,7 +2,14 @@
 
 use scroll::{Pread, ctx::TryFromCtx};
 
-use crate::{Endian, SectionOffset};
+/// Byte order of a section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Endian {
+    /// Least significant byte first.
+    Little,
+    /// Most significant byte first.
+    Big,
+}
 
 impl Endian {
     const fn scroll(self) -> scroll::Endian {
@@ -77,13 +84,5 @@ impl<'a> Fields<'a> {
     #[inline(always)]
     pub(crate) fn u32(&mut self) -> u32 {
         self.next()
-    }
-}
-
-impl SectionOffset {
-    /// The offset `bytes` further on.
-    #[inline]
-    pub(crate) fn plus(self, bytes: usize) -> Self {
-        Self(self.0.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX)))
     }
 }

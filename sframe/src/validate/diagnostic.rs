@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Error, SectionOffset};
+use crate::error::{Error, SectionOffset};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

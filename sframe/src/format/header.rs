@@ -1,6 +1,9 @@
 //! The first 28 bytes of a table.
 
-use crate::{Error, SectionOffset, bytes::Fields};
+use crate::{
+    error::{Error, SectionOffset},
+    format::bytes::{Endian, Fields},
+};
 
 /// Version of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,15 +54,6 @@ impl Version {
             Self::V3 => Flags::SORTED | Flags::PCREL,
         }
     }
-}
-
-/// Byte order of a section.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Endian {
-    /// Least significant byte first.
-    Little,
-    /// Most significant byte first.
-    Big,
 }
 
 /// ABI and architecture of the code that a section describes.

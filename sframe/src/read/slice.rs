@@ -1,0 +1,148 @@
+//! A table at hand, as lookups see it.
+
+use unwind_core::Row;
+
+use crate::{
+    error::{Error, SectionOffset},
+    format::fde::EntryBytes,
+    read::{
+        bisect::{All, Ascending},
+        checkpoint::Checkpoints,
+        lookup::{self, Found},
+        source::{Checkpoint, Source},
+        table::Section,
+    },
+};
+
+/// A table at hand, by its index if there is one. The window is all rows.
+pub(crate) struct AtHand<'s, 'a> {
+    section: &'s Section<'a>,
+    among: Option<Ascending>,
+    /// Positions to indices, where they differ.
+    order: Option<&'s [u32]>,
+    checkpoints: Checkpoints<'s>,
+}
+
+/// An entry is not there. As many as the header says are, since the table was
+/// opened.
+pub(crate) struct Missing;
+
+impl From<Missing> for Error {
+    fn from(_: Missing) -> Self {
+        Self::Truncated(SectionOffset(0))
+    }
+}
+
+impl<'s, 'a> AtHand<'s, 'a> {
+    /// The functions of the table that ascend, or all of it in any order.
+    pub(crate) const fn new(section: &'s Section<'a>, among: Option<Ascending>) -> Self {
+        Self { section, among, order: None, checkpoints: Checkpoints::NONE }
+    }
+
+    /// The same with what an index has.
+    pub(crate) const fn by(self, order: Option<&'s [u32]>, checkpoints: Checkpoints<'s>) -> Self {
+        Self { order, checkpoints, ..self }
+    }
+}
+
+impl Source for AtHand<'_, '_> {
+    type Fault = Missing;
+    type Error = Error;
+
+    fn among(&self) -> Option<Ascending> {
+        self.among
+    }
+
+    fn entry(&mut self, position: u32) -> Result<(u32, EntryBytes), Missing> {
+        let index = match self.order {
+            None => position,
+            Some(order) => {
+                let at = usize::try_from(position).map_err(|_| Missing)?;
+                *order.get(at).ok_or(Missing)?
+            }
+        };
+        Ok((index, self.section.entry_bytes(self.section.version(), index).ok_or(Missing)?))
+    }
+
+    fn checkpoint(&self, index: u32, num_fres: u32, target: u32) -> Option<Checkpoint> {
+        self.checkpoints.find(index, num_fres, target)
+    }
+
+    fn open(&mut self, fre_offset: u32) -> Result<Option<usize>, Missing> {
+        let first = usize::try_from(fre_offset).ok();
+        Ok(first.filter(|&first| first <= self.section.fres_bytes().len()))
+    }
+
+    fn window(&self) -> &[u8] {
+        self.section.fres_bytes()
+    }
+
+    fn offset(&self, pos: usize) -> SectionOffset {
+        self.section.offset_of(self.section.fres_bytes()).plus(pos)
+    }
+
+    fn slide(&mut self, _keep: usize) -> Result<bool, Missing> {
+        Ok(false)
+    }
+}
+
+impl Section<'_> {
+    /// Finds the row that covers `pc`, or `None` if there is none.
+    ///
+    /// A table that is sorted is searched by bisection, any other from its
+    /// start. One bad function does not harm lookups in another.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if the function that covers `pc` is malformed, or one of its
+    /// rows up to that of the pc.
+    pub fn find(&self, pc: u64) -> Result<Option<Found>, Error> {
+        let header = self.header();
+        let among = Ascending::all(&header);
+        lookup::find(&mut AtHand::new(self, among), &header, self.addr, pc)
+    }
+
+    /// Finds the rules for `pc`, or `None` if there are none. The same as
+    /// [`find`](Self::find) and [`Found::row`], but faster.
+    ///
+    /// # Errors
+    ///
+    /// As [`find`](Self::find) and [`Found::row`].
+    #[inline(never)]
+    pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
+        match &self.plain {
+            // Such a table is little-endian.
+            Some(plain) => {
+                let all = All(self.header.num_fdes_if_little());
+                plain.find_row(self, all, pc, |_| None)
+            }
+            None => self.find_any_row(None, pc),
+        }
+    }
+
+    /// The same for tables of any form, and to say what is wrong. `position` is
+    /// that of the last function that starts at or before `pc`, or of the first
+    /// one, if it is known.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn find_any_row(
+        &self,
+        position: Option<u32>,
+        pc: u64,
+    ) -> Result<Option<Row>, Error> {
+        let header = self.header();
+        let among = match position {
+            Some(first) => Some(Ascending { first, count: header.num_fdes.min(1) }),
+            None => Ascending::all(&header),
+        };
+        lookup::find_row(&mut AtHand::new(self, among), &header, self.addr, pc)
+    }
+
+    /// The rules of the row at `at`, in bytes from the first of all, of the
+    /// function at `index`.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn row_at(&self, index: u32, at: usize) -> Result<Option<Row>, Error> {
+        lookup::row_at(&mut AtHand::new(self, None), &self.header(), index, at).map(Some)
+    }
+}
