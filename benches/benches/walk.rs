@@ -40,7 +40,7 @@ fn check(corpus: &Corpus) {
     let report = Report::new(corpus);
     report.assert_known(KNOWN);
     for (name, count) in &report.counts {
-        let other = count.differing + count.falsely_complete;
+        let other = count.differing.saturating_add(count.falsely_complete);
         assert!(other <= report.stacks / 20, "{name}: {report}");
         assert!(count.short <= (report.stacks / 5).max(1), "{name}: {report}");
     }
