@@ -22,7 +22,7 @@ use std::time::Duration;
 use serde_json::Value;
 use support::resources::Run;
 use support::*;
-use testdata::{ElfBuilder, ElfSegment, files_note, skip, thread_note, tool};
+use testdata::{Compiler, ElfBuilder, ElfSegment, files_note, skip, thread_note, tool};
 
 const CRASH_CHAIN: [&str; 3] = ["load", "middle", "main"];
 
@@ -260,5 +260,137 @@ fn c2_what_a_core_names_is_never_waited_for() {
         assert_eq!(cost.status.code(), Some(0), "{name}: {cost:?}");
         let said = format!("{name}: it is not a regular file");
         assert!(cost.stderr.contains(&said), "{}", cost.stderr);
+    }
+}
+
+/// Why a file that is not there cannot be used.
+const MISSING: &str = "cannot open it: No such file or directory (os error 2)";
+
+/// The file's build id in hexadecimal digits, as binutils know it.
+fn build_id(file: &Path) -> String {
+    let readelf = tool("readelf").expect("binutils come with the compiler");
+    let output = Command::new(readelf).arg("--notes").arg(file).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let id = text.lines().find_map(|line| line.trim().strip_prefix("Build ID: "));
+    id.expect("it has a build id").into()
+}
+
+/// The only line about a file on standard error of `unwind stack --core`, which is no
+/// failure.
+fn said_of(core: &Path, file: &Path) -> String {
+    let output = run(["stack".as_ref(), "--core".as_ref(), core.as_os_str()]);
+    let text = stderr(&output);
+    let start = format!("unwind: {}: ", file.display());
+    let lines: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(&start)).collect();
+    let [line] = lines[..] else { panic!("not one line of {}: {text}", file.display()) };
+    line.into()
+}
+
+#[test]
+fn a6_a_program_that_is_missing_is_named_with_its_build_id_and_the_option_for_it() {
+    let flags = [SFRAME, &["-Wl,--build-id=sha1"]].concat();
+    let Some(program) = compile("a6_missing", "crash.c", &flags) else { return };
+    let id = build_id(&program);
+    let Some(core) = crash(&program) else { return };
+    let moved = program.with_file_name("moved");
+    fs::rename(&program, &moved).unwrap();
+    let hint = format!("; give the program that has build id {id}, which the core was made of");
+    assert_eq!(said_of(&core, &program), format!("{MISSING}{hint}, by --exe"));
+    // As it says.
+    let report = report_of_core(&core, &["--exe", moved.to_str().unwrap()]);
+    assert_eq!(functions_to_main(&report), CRASH_CHAIN);
+    assert_eq!(report["warnings"].as_array().unwrap().len(), 0, "{report:#}");
+}
+
+#[test]
+fn a6_a_program_that_is_another_one_by_now_is_named_with_both_build_ids() {
+    let flags = [SFRAME, &["-Wl,--build-id=sha1"]].concat();
+    let Some(program) = compile("a6_replaced", "crash.c", &flags) else { return };
+    let Some(other) = compile("a6_replacement", "echo.c", &flags) else { return };
+    let (id, id_of_other) = (build_id(&program), build_id(&other));
+    let Some(core) = crash(&program) else { return };
+    fs::remove_file(&program).unwrap();
+    fs::copy(&other, &program).unwrap();
+    let said = said_of(&core, &program);
+    let why = "it is not the file that was mapped: the build ids differ, its own is";
+    let hint = "give the program that has build id";
+    let by = "which the core was made of, by --exe";
+    assert_eq!(said, format!("{why} {id_of_other}; {hint} {id}, {by}"));
+}
+
+#[test]
+fn a6_a_program_without_a_build_id_is_asked_for_without_one() {
+    let flags = [SFRAME, &["-Wl,--build-id=none"]].concat();
+    let Some(program) = compile("a6_no_id", "crash.c", &flags) else { return };
+    let Some(core) = crash(&program) else { return };
+    fs::remove_file(&program).unwrap();
+    let hint = "give the program that the core was made of by --exe";
+    assert_eq!(said_of(&core, &program), format!("{MISSING}; {hint}"));
+}
+
+#[test]
+fn a6_a_library_that_is_missing_is_named_with_its_build_id_and_no_option() {
+    let Some(compiler) = Compiler::find(SFRAME) else { return };
+    let directory = scratch("a6_library");
+    let (library, program) = (directory.join("libcrash.so"), directory.join("program"));
+    let source = directory.join("library.c");
+    fs::write(&source, "int load(int *from) { return *from; }\n").unwrap();
+    compiler.compile(&source, &library, &["-shared", "-fPIC", "-Wl,--build-id=sha1"]);
+    let source = directory.join("program.c");
+    fs::write(&source, "int load(int *);\nint main(void) { return load(0) + 1; }\n").unwrap();
+    compiler.compile(&source, &program, &["-Wl,--no-as-needed", library.to_str().unwrap()]);
+    let Some(core) = crash(&program) else { return };
+    let id = build_id(&library);
+    fs::remove_file(&library).unwrap();
+    let said = said_of(&core, &library);
+    assert_eq!(said, format!("{MISSING}; the one that was mapped has build id {id}"));
+}
+
+#[test]
+fn a6_a_core_from_standard_input_is_read_as_from_its_file() {
+    let Some(program) = compile("a6_stdin", "crash.c", SFRAME) else { return };
+    let Some(core) = crash(&program) else { return };
+    let by_name = run(["stack".as_ref(), "--core".as_ref(), core.as_os_str()]);
+    assert!(String::from_utf8_lossy(&by_name.stdout).contains("main"));
+
+    // A file has places to read from, a pipe has none.
+    let file = fs::File::open(&core).unwrap();
+    let from_file = unwind(["stack", "--core", "-"]).stdin(file).output().unwrap();
+    let bytes = fs::read(&core).unwrap();
+    let from_pipe = Run::new(["stack", "--core", "-"], bytes.len()).stdin(bytes.clone()).measure();
+    assert!(from_file.status.success(), "{}", stderr(&from_file));
+    assert!(from_pipe.status.success(), "{}", from_pipe.stderr);
+    assert_eq!(from_file.stdout, by_name.stdout);
+    assert_eq!(from_pipe.stdout.as_bytes(), by_name.stdout);
+
+    // A pipe that has a name is an argument like any other.
+    let fifo = core.with_file_name("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let (named, to) = (core.clone(), fifo.clone());
+    let writer = std::thread::spawn(move || fs::copy(named, to).unwrap());
+    let from_fifo = run(["stack".as_ref(), "--core".as_ref(), fifo.as_os_str()]);
+    writer.join().unwrap();
+    assert_eq!(from_fifo.stdout, by_name.stdout);
+}
+
+#[test]
+fn a6_standard_input_without_a_whole_core_is_said_so() {
+    let Some(program) = compile("a6_stdin_cut", "crash.c", SFRAME) else { return };
+    let Some(core) = crash(&program) else { return };
+    let mut bytes = fs::read(&core).unwrap();
+    bytes.truncate(bytes.len() - 4096);
+    let cut = Run::new(["stack", "--core", "-"], bytes.len()).stdin(bytes).measure();
+    assert_eq!(cut.status.code(), Some(0), "{}", cut.stderr);
+    assert!(cut.stderr.contains("unwind: -: ") || cut.stderr.contains("- is cut off"), "{cut:?}");
+
+    for (input, said) in [
+        (Vec::new(), "unwind: -: "),
+        (b"not a core".to_vec(), "unwind: -: not an ELF file"),
+        (fs::read(&program).unwrap(), "unwind: - is not a core file"),
+    ] {
+        let run = Run::new(["stack", "--core", "-"], input.len()).stdin(input).measure();
+        assert_eq!(run.status.code(), Some(5), "{}", run.stderr);
+        assert!(run.stderr.starts_with(said), "{}", run.stderr);
+        assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     }
 }
