@@ -12,12 +12,17 @@
 
 mod support;
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::thread::{self, sleep};
+use std::time::Duration;
 
+use nix::sys::stat::Mode;
 use unwind_snapshot::Recording;
 
-use crate::support::scratch;
+use crate::support::resources::Run;
+use crate::support::{FRAME_POINTERS, Target, compile, scratch};
 
 /// A program that is busy until it is ended.
 const BUSY: [&str; 3] = ["sh", "-c", "while :; do :; done"];
@@ -79,4 +84,59 @@ fn what_cannot_be_started_or_written_is_named() {
     let output = snapshot(&path.join("below-a-file"), &[], &["true"]);
     assert!(matches!(output.status.code(), Some(1 | 3)));
     assert!(String::from_utf8_lossy(&output.stderr).contains("below-a-file"));
+}
+
+/// Far longer than a snapshot takes, also on a machine that is busy.
+const SOON: Duration = Duration::from_secs(20);
+
+#[test]
+fn c2_a_process_whose_snapshots_cannot_be_written_is_let_go_after_the_stated_time() {
+    let directory = scratch("c2_snapshot_pipe");
+    let pipe = directory.join("stacks.snap");
+    nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    // Somebody has the pipe open, and never reads.
+    let _reader = fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo ready; while :; do :; done"]);
+    let target = Target::start_command(&mut command);
+    let id = target.id().to_string();
+    let output = pipe.to_str().unwrap();
+    let options = ["--whole", "--hold-limit", "1", "--rate", "50000", "--count", "100000"];
+    let arguments = ["snapshot", "--output", output, "--pid", &id];
+    let cost = Run::new(arguments.into_iter().chain(options), 0).measure_within(SOON);
+    assert_eq!(cost.status.code(), Some(1), "{cost:?}");
+    let said = format!("unwind: process {id} was let go after 1 s");
+    assert!(cost.stderr.starts_with(&said), "{}", cost.stderr);
+    assert_eq!(cost.stderr.lines().count(), 1, "{}", cost.stderr);
+    assert_eq!(target.status("TracerPid"), "0");
+    target.wait_for_state("R");
+}
+
+#[test]
+fn c2_a_snapshot_does_not_wait_for_what_has_taken_the_place_of_a_mapped_file() {
+    let Some(program) = compile("c2_snapshot", "hostile.c", FRAME_POINTERS) else { return };
+    for options in [&["--whole", "--count", "1"][..], &["--rate", "997"]] {
+        let mapped = program.with_file_name("mapped");
+        let _ = fs::remove_file(&mapped);
+        fs::copy(&program, &mapped).unwrap();
+        let arguments = ["replaces", mapped.to_str().unwrap(), "fifo"];
+        let target = Target::start_command(Command::new(&program).args(arguments));
+        let path = program.with_file_name("stacks.snap");
+        let id = target.id().to_string();
+        let snapshot = ["snapshot", "--output", path.to_str().unwrap(), "--pid", &id];
+        // The kernel samples until the process ends.
+        let ending = thread::spawn(move || {
+            sleep(Duration::from_millis(500));
+            let tracer = target.status("TracerPid");
+            (tracer, target.finish())
+        });
+        let cost = Run::new(snapshot.iter().chain(options), 0).measure_within(SOON);
+        assert_eq!(ending.join().unwrap(), ("0".into(), Some(0)), "{options:?}");
+        let said = "the program ended, or slept, before a snapshot was taken";
+        match cost.status.code() {
+            Some(0) => assert!(fs::metadata(&path).unwrap().len() > 0),
+            Some(6) => assert!(cost.stderr.contains(said), "{}", cost.stderr),
+            _ => panic!("{options:?}: {cost:?}"),
+        }
+    }
 }

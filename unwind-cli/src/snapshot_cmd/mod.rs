@@ -72,9 +72,22 @@ pub(crate) struct Args {
     #[arg(long, requires = "command", conflicts_with = "pid")]
     kill: bool,
 
+    /// With --whole: how long the process may be held still for each snapshot, in
+    /// seconds. If its stacks are not written then, for whatever reason, it is let go
+    /// and the command fails
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(1..), requires = "whole")]
+    hold_limit: u64,
+
     /// A command to start
     #[arg(last = true, value_name = "COMMAND", group = "subject", required_unless_present = "pid")]
     command: Vec<OsString>,
+}
+
+impl Args {
+    fn hold_limit(&self) -> Duration {
+        Duration::from_secs(self.hold_limit)
+    }
 }
 
 const LONG_HELP: &str = "\

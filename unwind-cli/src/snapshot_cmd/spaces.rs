@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
@@ -11,6 +10,7 @@ use std::path::Path;
 use unwind_snapshot::{Image, Mapping, Space, Writer};
 
 use crate::elf::ElfFile;
+use crate::regular_file;
 
 /// The address spaces of all processes, and what of them is in the file.
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ impl Spaces {
     ) -> io::Result<Option<&Known>> {
         if !self.images.contains_key(path) {
             // Code without a file: of a JIT compiler, or the kernel's own.
-            let file = File::open(Path::new(OsStr::from_bytes(path))).ok();
+            let file = regular_file::open(Path::new(OsStr::from_bytes(path))).ok();
             let Some(file) = file.and_then(|file| ElfFile::from_file(file).ok()) else {
                 return Ok(None);
             };
@@ -163,7 +163,9 @@ mod tests {
         let mut spaces = Spaces::default();
         let exe = std::env::current_exe().unwrap();
         let exe = exe.as_os_str().as_bytes();
-        let file = ElfFile::from_file(File::open(OsStr::from_bytes(exe)).unwrap()).unwrap();
+        let file =
+            ElfFile::from_file(regular_file::open(Path::new(OsStr::from_bytes(exe))).unwrap())
+                .unwrap();
         let code = file.segments.iter().find(|segment| segment.executable).unwrap();
         let mut index = |spaces: &mut Spaces, process| spaces.index(process, &mut writer).unwrap();
         let empty = index(&mut spaces, 1);

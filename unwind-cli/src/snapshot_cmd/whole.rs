@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use nix::unistd::Pid;
 use unwind_core::{Memory as _, VirtAddr};
 use unwind_snapshot::{Snapshot, Writer};
 
@@ -13,9 +12,9 @@ use crate::error::Error;
 use crate::snapshot_cmd::command::Subject;
 use crate::snapshot_cmd::spaces::Spaces;
 use crate::snapshot_cmd::{Args, failed};
+use crate::target::hold::{Held, Hold};
 use crate::target::maps::{self, Backing, Mapping};
 use crate::target::memory::ProcessMemory;
-use crate::target::process::StoppedProcess;
 use crate::target::registers::{CodeMode, UserRegisters};
 
 /// The most of a stack that is copied.
@@ -44,8 +43,8 @@ pub(crate) fn capture<W: Write>(
         if is_left_out {
             continue;
         }
-        let process = match StoppedProcess::stop(subject.id()) {
-            Ok(process) => process,
+        let (hold, held) = match Hold::stop(subject.id(), args.hold_limit()) {
+            Ok(stopped) => stopped,
             Err(Error::NoSuchProcess(_) | Error::Ended(_)) => break,
             Err(error) => {
                 subject.finish(args.kill);
@@ -54,8 +53,13 @@ pub(crate) fn capture<W: Write>(
         };
         let time = u64::try_from(begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let left = args.count.saturating_sub(taken);
-        let copied = copy(&process, time, left, (&mut last, &mut spaces), writer);
-        taken = taken.saturating_add(copied.map_err(|error| failed(&args.output, error))?);
+        let copied = Stopped::read(held).and_then(|mut stopped| {
+            stopped
+                .write(time, left, (&mut last, &mut spaces), writer)
+                .map_err(|error| failed(&args.output, error))
+        });
+        drop(hold);
+        taken = taken.saturating_add(copied?);
     }
     subject.finish(args.kill);
     Ok(taken)
@@ -63,41 +67,57 @@ pub(crate) fn capture<W: Write>(
 
 /// Where each thread stood last. One that sleeps is not captured again and
 /// again.
-type Last = HashMap<Pid, UserRegisters>;
+type Last = HashMap<i32, UserRegisters>;
 
-/// Writes the stacks of at most `limit` threads of a process that stands still.
-fn copy<W: Write>(
-    stopped: &StoppedProcess,
-    time: u64,
-    limit: usize,
-    (last, spaces): (&mut Last, &mut Spaces),
-    writer: &mut Writer<W>,
-) -> io::Result<usize> {
-    let id = stopped.id();
-    let process = u32::try_from(id).unwrap_or_default();
-    let mappings = maps::parse(&std::fs::read(format!("/proc/{id}/maps"))?);
-    let mut memory = ProcessMemory::open(id)?;
-    spaces.exec(process);
-    for mapping in mappings.iter().filter(|mapping| mapping.executable) {
-        if let Backing::File(file) = &mapping.backing {
-            let path = file.path.as_os_str().as_encoded_bytes();
-            spaces.map(process, mapping.range.clone(), mapping.offset, path, writer)?;
-        }
+/// A process that stands still.
+struct Stopped {
+    held: Held,
+    mappings: Vec<Mapping>,
+    memory: ProcessMemory,
+}
+
+impl Stopped {
+    fn read(held: Held) -> Result<Self, Error> {
+        // After the first thread has ended only the others lead to the memory.
+        let id = held.some_thread;
+        let failed = |path: String| move |error| Error::Read { path: path.into(), error };
+        let path = format!("/proc/{id}/maps");
+        let mappings = maps::parse(&std::fs::read(&path).map_err(failed(path))?);
+        let memory = ProcessMemory::open(id).map_err(failed(format!("/proc/{id}/mem")))?;
+        Ok(Self { held, mappings, memory })
     }
-    let mut taken = 0_usize;
-    for thread in stopped.threads() {
-        let Some(registers) = StoppedProcess::registers(thread) else { continue };
-        let has_moved = last.insert(thread, registers) != Some(registers);
-        let is_64 = registers.code_mode() == Some(CodeMode::X86_64);
-        if taken == limit || !is_64 || !has_moved {
-            continue;
+
+    /// Writes the stacks of at most `limit` of its threads.
+    fn write<W: Write>(
+        &mut self,
+        time: u64,
+        limit: usize,
+        (last, spaces): (&mut Last, &mut Spaces),
+        writer: &mut Writer<W>,
+    ) -> io::Result<usize> {
+        let process = u32::try_from(self.held.process).unwrap_or_default();
+        spaces.exec(process);
+        for mapping in self.mappings.iter().filter(|mapping| mapping.executable) {
+            if let Backing::File(file) = &mapping.backing {
+                let path = file.path.as_os_str().as_encoded_bytes();
+                spaces.map(process, mapping.range.clone(), mapping.offset, path, writer)?;
+            }
         }
-        let Some(stack) = stack_of(&registers, &mappings, &mut memory) else { continue };
-        let space = spaces.index(process, writer)?;
-        writer.snapshot(&snapshot(thread, process, space, time, &registers, &stack))?;
-        taken = taken.saturating_add(1);
+        let mut taken = 0_usize;
+        for &(thread, registers) in &self.held.threads {
+            let has_moved = last.insert(thread, registers) != Some(registers);
+            let is_64 = registers.code_mode() == Some(CodeMode::X86_64);
+            if taken == limit || !is_64 || !has_moved {
+                continue;
+            }
+            let stack = stack_of(&registers, &self.mappings, &mut self.memory);
+            let Some(stack) = stack else { continue };
+            let space = spaces.index(process, writer)?;
+            writer.snapshot(&snapshot(thread, process, space, time, &registers, &stack))?;
+            taken = taken.saturating_add(1);
+        }
+        Ok(taken)
     }
-    Ok(taken)
 }
 
 /// The bytes from the stack pointer to the end of what is mapped there.
@@ -114,7 +134,7 @@ fn stack_of(
 }
 
 fn snapshot<'s>(
-    thread: Pid,
+    thread: i32,
     process: u32,
     space: u32,
     time: u64,
@@ -126,7 +146,7 @@ fn snapshot<'s>(
         regs.rax, regs.rdx, regs.rcx, regs.rbx, regs.rsi, regs.rdi, regs.rbp, regs.rsp,
         regs.r8, regs.r9, regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15,
     ];
-    let thread = u32::try_from(thread.as_raw()).unwrap_or_default();
+    let thread = u32::try_from(thread).unwrap_or_default();
     let (rip, stack_start) = (regs.rip, regs.rsp);
     Snapshot { space, process, thread, time, rip, gpr, is_whole: true, stack_start, stack }
 }

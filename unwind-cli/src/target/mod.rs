@@ -1,7 +1,7 @@
 //! What a stack is read from: a process that is held still, or a core file.
 
 mod core_file;
-mod hold;
+pub(crate) mod hold;
 pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod process;
