@@ -19,9 +19,11 @@ pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(all(test, not(loom)))]
 pub(crate) use interruptible::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Statistics: no decision depends on them, so no model needs to see them.
-#[cfg(any(loom, not(test)))]
+/// Statistics: no decision depends on them, so no handler has to come between.
+#[cfg(not(any(loom, test)))]
 pub(crate) use core::sync::atomic::AtomicU64 as Statistic;
+#[cfg(loom)]
+pub(crate) use faulty::AtomicU64 as Statistic;
 #[cfg(all(test, not(loom)))]
 pub(crate) use interruptible::Statistic;
 

@@ -7,33 +7,16 @@ mod loom_host;
 
 use core::convert::Infallible;
 
-use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use loom_host::Shared;
+use loom_host::{Guarded, Shared};
 use unwind_core::{Audience, RequestOutcome, UnwindCache};
-
-/// Data of a client that its callback writes, and that its owner frees after
-/// the cancellation. loom reports two accesses that are not ordered.
-struct ClientData(UnsafeCell<u32>);
-
-impl ClientData {
-    fn access(&self) {
-        // SAFETY: none is claimed: loom checks that no other access runs.
-        self.0.with_mut(|data| unsafe { *data += 1 });
-    }
-}
-
-// SAFETY: loom checks every access.
-unsafe impl Send for ClientData {}
-// SAFETY: as above.
-unsafe impl Sync for ClientData {}
 
 #[test]
 fn a_cancellation_ends_after_the_deliveries_that_run_and_before_any_other() {
     loom_host::model(|| {
         let shared = Shared::new();
-        let data = Arc::new(ClientData(UnsafeCell::new(0)));
+        let data = Arc::new(Guarded::default());
         let client = shared.unwind.register().unwrap();
         assert!(shared.unwind.request(&shared.task, client).will_be_called());
         let (other, freed) = (Arc::clone(&shared), Arc::clone(&data));
@@ -56,7 +39,7 @@ fn a_cancellation_ends_after_the_deliveries_that_run_and_before_any_other() {
 fn r1_3_a_delivery_to_everyone_is_seen_by_a_client_that_comes_and_goes_or_sees_it() {
     loom_host::model(|| {
         let shared = Shared::new();
-        let data = Arc::new(ClientData(UnsafeCell::new(0)));
+        let data = Arc::new(Guarded::default());
         let asker = shared.unwind.register().unwrap();
         assert!(shared.unwind.request(&shared.task, asker).will_be_called());
         let (other, its) = (Arc::clone(&shared), Arc::clone(&data));
@@ -102,6 +85,8 @@ fn r1_3_everyone_is_called_once_whoever_asks_meanwhile() {
         drop(delivery);
         assert_eq!(called.len(), 2, "{called:?}");
         let outcome = thread.join().unwrap();
+        let again = shared.unwind.request(&shared.task, newcomer);
+        assert!(matches!(again, RequestOutcome::AlreadyExecuted(_)), "{outcome:?}, {again:?}");
         called.extend(shared.return_to_user());
         // It asked before it was called, or was told that it had been.
         assert_eq!(called.len(), 2, "{outcome:?} and {called:?}");
@@ -245,6 +230,81 @@ fn two_registrations_get_two_slots() {
         assert_ne!(here.to_bits() & 31, there.to_bits() & 31);
         assert_ne!(here.registration(), there.registration());
         assert!(shared.unwind.register().is_err(), "models have two slots");
+    });
+}
+
+#[test]
+fn two_registrations_after_another_one_get_two_numbers_above_it() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let before = shared.unwind.register().unwrap();
+        shared.unwind.cancel(None, before).unwrap();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.register().unwrap());
+        let here = shared.unwind.register().unwrap();
+        let there = thread.join().unwrap();
+        assert_ne!(here.registration(), there.registration());
+        assert!([here, there].iter().all(|it| it.registration() > before.registration()));
+    });
+}
+
+#[test]
+fn b2_the_stack_of_an_entry_stays_while_two_first_clients_register() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.register().unwrap());
+        let mut cache = UnwindCache::<1, Infallible>::new();
+        let mut walks = 0;
+        let mut deliver_to = |client| {
+            assert!(shared.unwind.request(&shared.task, client).will_be_called());
+            let walk = |_: &mut UnwindCache<1, Infallible>| walks += 1;
+            let cache = Some(&mut cache);
+            let mut delivery = shared.unwind.deliver(&shared.task, Audience::Asked, cache, walk);
+            assert_eq!(delivery.next().map(|serving| serving.client()), Some(client));
+        };
+        deliver_to(shared.unwind.register().unwrap());
+        deliver_to(thread.join().unwrap());
+        assert_eq!(walks, 1);
+    });
+}
+
+#[test]
+fn h2_marks_account_for_the_newest_of_two_clients_that_ask_at_the_same_time() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let old = shared.unwind.register().unwrap();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, old));
+        let new = shared.unwind.register().unwrap();
+        let here = shared.unwind.request(&shared.task, new);
+        let there = thread.join().unwrap();
+        assert!(here.will_be_called() && there.will_be_called(), "{here:?}, {there:?}");
+        let mut called = shared.return_to_user();
+        called.sort();
+        assert_eq!(called.iter().map(|call| call.0).collect::<Vec<_>>(), [old, new]);
+    });
+}
+
+#[test]
+fn h4_a_former_owners_served_mark_does_not_return_while_another_client_is_called() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let [asker, old] = [(); 2].map(|()| shared.unwind.register().unwrap());
+        assert!(shared.unwind.request(&shared.task, old).will_be_called());
+        assert_eq!(shared.deliver().len(), 1);
+        shared.unwind.cancel(None, old).unwrap();
+        let new = shared.unwind.register().unwrap();
+        assert_eq!(new.to_bits() & 31, old.to_bits() & 31, "the slot is reused");
+        assert!(shared.unwind.request(&shared.task, asker).will_be_called());
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, new));
+        let mut called = shared.deliver();
+        let outcome = thread.join().unwrap();
+        called.extend(shared.return_to_user());
+        called.sort();
+        assert!(matches!(outcome, RequestOutcome::Queued(_)), "{outcome:?}");
+        assert_eq!(called.iter().map(|call| call.0).collect::<Vec<_>>(), [asker, new]);
     });
 }
 

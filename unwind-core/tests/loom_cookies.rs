@@ -46,3 +46,16 @@ fn counter_cookies_agree_within_an_entry_and_differ_between_tasks() {
 fn clock_cookies_differ_between_tasks_also_at_the_same_time() {
     model(ClockCookies::new);
 }
+
+#[test]
+fn clock_cookies_of_a_time_that_was_given_out_differ_between_two_cpus() {
+    loom_host::model(|| {
+        let shared = Shared::with_cookies(ClockCookies::new());
+        let first = shared.unwind.cookie(&Task::default()).unwrap();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.cookie(&other.task).unwrap());
+        let here = shared.unwind.cookie(&Task::default()).unwrap();
+        let there = thread.join().unwrap();
+        assert!(first < here && first < there && here != there, "{first:?} {here:?} {there:?}");
+    });
+}

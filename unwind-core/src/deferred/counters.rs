@@ -2,11 +2,11 @@
 
 use super::Refusal;
 use super::sample_end::Stack;
-use crate::sync::{Ordering, Statistic};
+use crate::sync::{Ordering, Statistic, atomics, const_unless_loom};
 
 /// Refusals are counted by CPU, so that they share no cache line up to so many
 /// CPUs.
-const LANES: usize = 8;
+const LANES: usize = if cfg!(loom) { 1 } else { 8 };
 
 /// Defines [`DropCounts`] and what is behind it: a counter of each kind by CPU
 /// for refusals, and one for the rest.
@@ -33,8 +33,10 @@ macro_rules! counters {
         }
 
         impl Refusals {
-            const fn new() -> Self {
-                Self { $($refused: Statistic::new(0),)* }
+            const_unless_loom! {
+                fn new() -> Self {
+                    Self { $($refused: Statistic::new(0),)* }
+                }
             }
         }
 
@@ -46,9 +48,11 @@ macro_rules! counters {
         }
 
         impl Counters {
-            pub(crate) const fn new() -> Self {
-                let lanes = [const { Refusals::new() }; LANES];
-                Self { lanes, $($name: Statistic::new(0),)* }
+            const_unless_loom! {
+                pub(crate) fn new() -> Self {
+                    let lanes = atomics![Refusals::new(); LANES];
+                    Self { lanes, $($name: Statistic::new(0),)* }
+                }
             }
 
             pub(crate) fn read(&self) -> DropCounts {

@@ -1,7 +1,6 @@
 //! The numbers of registrations.
 
-use crate::sync::Statistic;
-use crate::sync::{AtomicU64, Ordering, const_unless_loom};
+use crate::sync::{AtomicU64, Ordering, Statistic, const_unless_loom};
 
 /// How many numbers an instance takes at a time.
 const SERIES_BITS: u32 = 10;
@@ -10,7 +9,12 @@ const END: u64 = 1 << 58;
 
 /// How many series were taken, by all instances: the one thing that they
 /// share. It only tells numbers apart, and nothing is ordered by it.
+#[cfg(not(loom))]
 static SERIES: Statistic = Statistic::new(0);
+#[cfg(loom)]
+loom::lazy_static! {
+    static ref SERIES: Statistic = Statistic::new(0);
+}
 
 /// The numbers that an instance gives to registrations: they rise, and no other
 /// instance has one of them.
@@ -27,6 +31,9 @@ pub(crate) struct Registrations {
 impl Registrations {
     const_unless_loom! {
         pub(crate) fn new() -> Self {
+            // Whoever is the first to use it orders all others after itself.
+            #[cfg(loom)]
+            let _ = &*SERIES;
             Self { newest: AtomicU64::new(0), instance: AtomicU64::new(0) }
         }
     }

@@ -5,10 +5,11 @@
 use core::convert::Infallible;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use unwind_core::{
-    Audience, ClientId, Context, Cookie, CookieSource, DeferredUnwind, Host, ScheduleError,
-    SerialCookies, TaskKind, TaskState, UnwindCache, UserReturn,
+    Audience, ClientId, Context, Cookie, CookieSource, DeferredUnwind, Delivery, Host,
+    ScheduleError, SerialCookies, TaskKind, TaskState, UnwindCache, UserReturn,
 };
 
 /// Runs a model with every order of accesses in which a thread is preempted at
@@ -28,6 +29,23 @@ pub struct Task {
     state: TaskState,
     pub schedule_fails: AtomicBool,
 }
+
+/// Data that only one CPU at a time may use. loom reports two accesses that are
+/// not ordered.
+#[derive(Default)]
+pub struct Guarded(UnsafeCell<u32>);
+
+impl Guarded {
+    pub fn access(&self) {
+        // SAFETY: none is claimed: loom checks that no other access runs.
+        self.0.with_mut(|data| unsafe { *data += 1 });
+    }
+}
+
+// SAFETY: loom checks every access.
+unsafe impl Send for Guarded {}
+// SAFETY: as above.
+unsafe impl Sync for Guarded {}
 
 /// A host whose CPUs are loom's threads.
 pub struct LoomHost;
@@ -64,6 +82,9 @@ impl Host for LoomHost {
     }
 }
 
+/// A delivery without a cache.
+pub type LoomDelivery<'a> = Delivery<'a, fn(&mut UnwindCache<1, Infallible>), 1, Infallible>;
+
 /// An instance with a task, shared by the threads of a model.
 pub struct Shared<C = SerialCookies> {
     pub unwind: DeferredUnwind<LoomHost, C>,
@@ -83,13 +104,17 @@ impl<C: CookieSource> Shared<C> {
 
     /// One delivery, without a cache: who is called, and with which cookie.
     pub fn deliver(&self) -> Vec<(ClientId, Cookie)> {
-        let none = None::<&mut UnwindCache<1, Infallible>>;
-        let mut delivery = self.unwind.deliver(&self.task, Audience::Asked, none, |_| ());
         let mut called = Vec::new();
+        let mut delivery = self.begin(&self.task);
         while let Some(serving) = delivery.next() {
             called.push((serving.client(), serving.cookie()));
         }
         called
+    }
+
+    /// Begins a delivery without a cache.
+    pub fn begin<'a>(&'a self, task: &'a Task) -> LoomDelivery<'a> {
+        self.unwind.deliver(task, Audience::Asked, None, |_| ())
     }
 
     /// Delivers until the task may go on to user code.
