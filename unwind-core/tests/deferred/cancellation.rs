@@ -12,7 +12,12 @@ use crate::{
 };
 
 /// Cancels a client on another thread while its callback sleeps.
-fn cancel_during_callback(kernel: &Kernel, cancelled: &AtomicBool, after: impl FnOnce() + Send) {
+fn cancel_during_callback(
+    kernel: &Kernel,
+    cancelled: &AtomicBool,
+    during: impl Fn(&Task, ClientId),
+    after: impl FnOnce() + Send,
+) {
     let [client, other] = kernel.register();
     let task = Task::new(STACK);
     let other_task = Task::new(STACK);
@@ -32,6 +37,7 @@ fn cancel_during_callback(kernel: &Kernel, cancelled: &AtomicBool, after: impl F
             assert_eq!(kernel.request(&other_task, client), refused);
             // Others are not held up.
             kernel.ask(&other_task, other);
+            during(&task, client);
         });
         assert_eq!(calls.len(), 1);
         after();
@@ -42,17 +48,30 @@ fn cancel_during_callback(kernel: &Kernel, cancelled: &AtomicBool, after: impl F
 
 #[test]
 fn f10_r3_7_a_callback_may_sleep_and_a_cancellation_waits_for_it_alone() {
-    cancel_during_callback(&Kernel::new(), &AtomicBool::new(false), || ());
+    cancel_during_callback(&Kernel::new(), &AtomicBool::new(false), |_, _| (), || ());
 }
 
 #[test]
 fn x3_a_cancellation_ends_when_the_callback_does() {
     let cancelled = AtomicBool::new(false);
-    cancel_during_callback(&Kernel::new(), &cancelled, || {
+    let after = || {
         while !cancelled.load(Ordering::SeqCst) {
             thread::yield_now();
         }
-    });
+    };
+    cancel_during_callback(&Kernel::new(), &cancelled, |_, _| (), after);
+}
+
+#[test]
+fn x3_a_task_is_in_the_delivery_to_a_client_also_while_another_thread_cancels_it() {
+    let kernel = Kernel::new();
+    let during = |task: &Task, client| {
+        assert!(kernel.unwind.is_delivering(task, client));
+        // The other cancellation has the client.
+        let unknown = Err(CancelError::UnknownClient);
+        assert_eq!(kernel.unwind.cancel(Some(task), client), unknown);
+    };
+    cancel_during_callback(&kernel, &AtomicBool::new(false), during, || ());
 }
 
 #[test]

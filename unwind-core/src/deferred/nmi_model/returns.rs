@@ -72,3 +72,46 @@ fn a_repeated_request_makes_loads_only_and_a_first_one_a_single_exchange() {
     machine.run_user_code();
     assert_eq!(count_accesses(|| machine.request(1)), 6);
 }
+
+#[test]
+fn a_served_mark_of_the_entry_before_that_cannot_be_taken_out_at_once_answers_nobody() {
+    // Between the reset and the end of the served marks an interrupt asks twice.
+    // An NMI into the first request takes another mark out, but does not come so
+    // far as to fetch the cookie of the entry; one into the second request has
+    // it look at the served marks.
+    let interrupt: fn(&Machine<CounterCookies>) = |machine| {
+        machine.request(0);
+        machine.request(0);
+    };
+    let failing_nmi: fn(&Machine<CounterCookies>) = |machine| {
+        machine.nmi(|machine| {
+            let fails = &machine.unwind.host().schedule_fails;
+            fails.set(1);
+            machine.request(1);
+            fails.set(0);
+        });
+    };
+    let nmi: fn(&Machine<CounterCookies>) = |machine| machine.nmi(|machine| machine.request(1));
+    let pending = Cell::new(0);
+    interrupt_everywhere(
+        || {
+            let machine = Machine::with_cookies(CounterCookies::new(), 2);
+            machine.request(0);
+            machine.request(1);
+            machine.deliver();
+            machine
+        },
+        &[interrupt, failing_nmi, nmi],
+        |machine| {
+            let _ = machine.unwind.user_return(&machine.task);
+        },
+        |machine| {
+            let second = RequestOutcome::AlreadyPending(Cookie::new(2).unwrap());
+            let is_second =
+                |event: &Event| matches!(event, Event::Asked { outcome, .. } if *outcome == second);
+            pending.set(pending.get() + machine.events().iter().filter(|it| is_second(it)).count());
+            machine.check();
+        },
+    );
+    assert!(pending.get() > 0, "nobody asked behind the reset");
+}
