@@ -121,7 +121,8 @@ fn dump_shows_rows_that_many_functions_share_a_bounded_number_of_times() {
         entry[12..16].copy_from_slice(&2000_u32.to_le_bytes());
         entry[16] = 1;
     }
-    let shown = 16 * 4 * 2000;
+    // More than one for each byte.
+    let shown = 65_536;
     let path = scratch("shared.sframe.bin", &bytes);
     let path = path.to_str().unwrap();
     let why = "too many functions share rows";

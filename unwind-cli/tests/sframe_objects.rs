@@ -190,7 +190,7 @@ fn d1_a_difference_in_an_object_is_named_by_section_and_offset() {
     let output = sframe(&["check", &path]);
     assert_eq!(output.status.code(), Some(1));
     let report = text(&output.stdout);
-    assert!(report.contains("1 differences\n    .text"), "{report}");
+    assert!(report.contains("1 difference\n    .text"), "{report}");
     assert!(report.contains(": CFA, RA, SP differ: table CFA=rsp+24"), "{report}");
 }
 
@@ -594,14 +594,46 @@ fn d4_a_diff_says_which_functions_and_rows_differ() {
            + +0x4..+0x20       CFA=rsp+24 RA=*(CFA-8) FP=rbp\n  \
            - +0x20..+0x24      no row\n  \
            + +0x20..+0x24      CFA=rsp+24 RA=*(CFA-8) FP=rbp\n\
-         removed  0x2000: 0x2000+0x10, 1 rows\n\
+         removed  0x2000: 0x2000+0x10, 1 row\n\
          changed  0x3000: 0x3000+0x10, now 0x3000+0x10\n  \
            - +0x2..+0x4        CFA=rsp+16 RA=*(CFA-8) FP=rbp\n  \
            + +0x2..+0x4        CFA=rsp+8 RA=*(CFA-8) FP=rbp\n\
-         added    0x5000: 0x5000+0x8, 1 rows\n\
+         added    0x5000: 0x5000+0x8, 1 row\n\
          2 functions changed, 1 added, 1 removed, 1 equal\n"
     );
     assert!(stderr(&output).ends_with("differ in 4 functions\n"), "{}", stderr(&output));
+}
+
+/// What no comparison has looked at is not equal, though both files say the same.
+#[test]
+fn d4_a_diff_says_which_functions_are_unread_in_both_files() {
+    let row = |start| Row::sp(start, &[8]);
+    let functions = 0x1_0000 / 2000 + 2;
+    let first = Function::new(0, 0x8000, (0..2000).map(row).collect());
+    let table = (1..functions).fold(SectionBuilder::amd64(2).function(first), |table, index| {
+        table.function(Function::new(index * 0x1_0000, 0x8000, Vec::new()))
+    });
+    let mut bytes = table.build();
+    for index in 1..usize::try_from(functions).unwrap() {
+        let entry = &mut bytes[28 + 20 * index..][..20];
+        entry[8..12].fill(0);
+        entry[12..16].copy_from_slice(&2000_u32.to_le_bytes());
+        entry[16] = 1;
+    }
+    let path = file("unread", "o", &bytes);
+    let output = sframe(&["diff", "--raw", &path, &path]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = text(&output.stdout);
+    // The last one in the order of their names, which are places.
+    let last = "unread   0xf0000: 0xf0000+0x8000, now 0xf0000+0x8000\n    .sframe+0x148: too many";
+    assert!(said.contains(last), "{said}");
+    assert!(said.ends_with(&format!("{} equal, 2 unread\n", functions - 2)), "{said}");
+
+    let output = sframe(&["diff", "--raw", "--json", &path, &path]);
+    assert_eq!(output.status.code(), Some(1));
+    let diff: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&diff["unread"], &diff["equal"]), (&2.into(), &(functions - 2).into()));
+    assert_eq!(diff["functions"][0]["change"], "unread");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer, ser::SerializeSeq as _};
 use sframe::{Abi, Fde, Section};
 use unwind_core::Row;
 
+use crate::counted::counted;
 use crate::elf::SframeSection;
 use crate::error::Error;
 use crate::sframe_cmd::{
@@ -49,7 +50,9 @@ pub(crate) struct Args {
 }
 
 const LONG_HELP: &str = "\
-Exit code 1 says that the tables differ. A function that only moved is equal where
+Exit code 1 says that the tables differ, or that a function could not be read in
+both files: it is damaged in both, or one of so many that share rows that there are
+more than one for each byte of rows (and 65,536). A function that only moved is equal where
 functions are matched by name; one without a name is matched by address. Of each
 stretch of a function that is not the same, `-` is what the first file says, `+`
 what the second one does.
@@ -59,13 +62,13 @@ JSON: one object with
   old, new      the files
   by            what functions are matched by: `name` or `address`
   functions     those that differ, a list, each with
-    change      `added`, `removed` or `changed`
+    change      `added`, `removed`, `changed` or `unread`
     name        its name, or its address
     old, new    start, size and number of rows in the files, or null
     entry       what differs in the function as a whole, if something does
     rows        a list, each with start and end (bytes from the start of the
                 function or block), old and new: what is said there, or null
-  added, removed, changed, equal    how many functions
+  added, removed, changed, equal, unread    how many functions
 
 `unwind --help` lists the exit codes.";
 
@@ -125,7 +128,7 @@ struct Side {
     path: PathBuf,
     sections: Vec<SframeSection>,
     functions: Vec<Function>,
-    /// How many functions and tables cannot be compared.
+    /// How many functions and tables are left out of the comparison.
     damaged: u64,
 }
 
@@ -226,7 +229,7 @@ impl Side {
     fn contents(&self) -> Contents<'_> {
         let tables: Vec<_> =
             self.sections.iter().flat_map(|section| section.tables().tables().flatten()).collect();
-        let rows_left = tables.iter().map(RowsLeft::new).collect();
+        let rows_left = tables.iter().map(RowsLeft::printed).collect();
         Contents { tables, rows_left: RefCell::new(rows_left) }
     }
 }
@@ -246,7 +249,7 @@ struct Said {
     /// Where what is said changes: bytes from the start, ascending.
     rows: Vec<(u32, Result<Row, String>)>,
     /// How many rows there are, with those that repeat others.
-    row_count: usize,
+    row_count: u64,
 }
 
 impl Contents<'_> {
@@ -332,11 +335,16 @@ struct Totals {
     removed: Cell<u64>,
     changed: Cell<u64>,
     equal: Cell<u64>,
+    /// As far as either file could be read they are equal.
+    unread: Cell<u64>,
 }
 
 impl Totals {
+    /// How many are not known to be equal.
     fn differing(&self) -> u64 {
-        self.added.get().saturating_add(self.removed.get()).saturating_add(self.changed.get())
+        let Self { added, removed, changed, equal: _, unread } = self;
+        let counts = [added, removed, changed, unread].map(Cell::get);
+        counts.into_iter().fold(0, u64::saturating_add)
     }
 }
 
@@ -357,7 +365,7 @@ struct Change {
 struct Place {
     start: String,
     size: u32,
-    rows: usize,
+    rows: u64,
 }
 
 #[derive(Serialize)]
@@ -381,6 +389,7 @@ impl Comparison<'_> {
                 None => &self.totals.equal,
                 Some("added") => &self.totals.added,
                 Some("removed") => &self.totals.removed,
+                Some("unread") => &self.totals.unread,
                 Some(_) => &self.totals.changed,
             };
             total.set(total.get().saturating_add(1));
@@ -413,11 +422,15 @@ impl Comparison<'_> {
         }
         match (&old, &new) {
             (Some((_, old)), Some((_, new))) => {
-                if (old.size, &old.kind, &old.rows) == (new.size, &new.kind, &new.rows) {
-                    return None;
-                }
-                if old.kind != new.kind {
-                    change.entry = Some(entries(old, new));
+                let is_same = (old.size, &old.kind, &old.rows) == (new.size, &new.kind, &new.rows);
+                match &old.kind {
+                    Ok(_) if is_same => return None,
+                    Err(error) if is_same => {
+                        change.change = "unread";
+                        change.entry = Some(error.clone());
+                    }
+                    kind if *kind != new.kind => change.entry = Some(entries(old, new)),
+                    _ => {}
                 }
                 change.rows = row_changes(old, new);
             }
@@ -445,7 +458,7 @@ fn entries(old: &Said, new: &Said) -> String {
                 text.push_str(", signal frame");
             }
             if block != 0 {
-                text.push_str(&format!(", blocks of {block} bytes"));
+                text.push_str(&format!(", blocks of {}", counted(block, "byte", "bytes")));
             }
             if key == Some(sframe::PauthKey::B) {
                 text.push_str(", key B");
@@ -478,16 +491,18 @@ fn row_changes(old: &Said, new: &Said) -> Vec<RowChange> {
 fn write(out: &mut impl Write, comparison: &Comparison<'_>) -> io::Result<()> {
     for change in comparison.changes() {
         let place = |place: &Place| format!("{}+{:#x}", place.start, place.size);
+        let rows = |place: &Place| counted(place.rows, "row", "rows").to_string();
         let name = &change.name;
         match (&change.old, &change.new) {
             (Some(old), Some(new)) => {
-                writeln!(out, "changed  {name}: {}, now {}", place(old), place(new))?;
+                let kind = change.change;
+                writeln!(out, "{kind:<7}  {name}: {}, now {}", place(old), place(new))?;
             }
             (Some(old), None) => {
-                writeln!(out, "removed  {name}: {}, {} rows", place(old), old.rows)?;
+                writeln!(out, "removed  {name}: {}, {}", place(old), rows(old))?;
             }
             (None, Some(new)) => {
-                writeln!(out, "added    {name}: {}, {} rows", place(new), new.rows)?;
+                writeln!(out, "added    {name}: {}, {}", place(new), rows(new))?;
             }
             (None, None) => {}
         }
@@ -502,15 +517,19 @@ fn write(out: &mut impl Write, comparison: &Comparison<'_>) -> io::Result<()> {
             }
         }
     }
-    let Totals { added, removed, changed, equal } = &comparison.totals;
-    writeln!(
+    let Totals { added, removed, changed, equal, unread } = &comparison.totals;
+    write!(
         out,
-        "{} functions changed, {} added, {} removed, {} equal",
-        changed.get(),
+        "{} changed, {} added, {} removed, {} equal",
+        counted(changed.get(), "function", "functions"),
         added.get(),
         removed.get(),
         equal.get()
-    )
+    )?;
+    match unread.get() {
+        0 => writeln!(out),
+        unread => writeln!(out, ", {unread} unread"),
+    }
 }
 
 fn write_json(
@@ -531,8 +550,9 @@ fn write_json(
         removed: &'a Cell<u64>,
         changed: &'a Cell<u64>,
         equal: &'a Cell<u64>,
+        unread: &'a Cell<u64>,
     }
-    let Totals { added, removed, changed, equal } = &comparison.totals;
+    let Totals { added, removed, changed, equal, unread } = &comparison.totals;
     let json = Json {
         schema: SCHEMA,
         old: Untrusted::from(&args.old),
@@ -543,6 +563,7 @@ fn write_json(
         removed,
         changed,
         equal,
+        unread,
     };
     serde_json::to_writer_pretty(&mut *out, &json)?;
     writeln!(out)

@@ -25,7 +25,7 @@ use crate::untrusted::{Untrusted, escaped};
 ///
 /// A damaged function is shown as far as it can be, with what is wrong with it
 /// in its place, and the exit code tells. Where so many functions share rows
-/// that there are more than 16 for each byte of rows (and 65,536), the rest are
+/// that there are more than one for each byte of rows (and 65,536), the rest are
 /// shown without.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
@@ -160,7 +160,7 @@ fn write_table(
     write_header(out, &header)?;
     writeln!(out, "  Function Index :\n")?;
     let mut faults = 0_u64;
-    let mut rows_left = RowsLeft::new(table);
+    let mut rows_left = RowsLeft::printed(table);
     for (index, fde) in (0..header.num_fdes).zip(table.fdes()) {
         let Some(mut range) = table.range(index) else { continue };
         let unresolved = unresolved_start(section, table, index);

@@ -150,7 +150,7 @@ impl<'a> Contents<'a> {
                 section,
                 table,
                 tables,
-                rows_left: RefCell::new(RowsLeft::new(&table)),
+                rows_left: RefCell::new(RowsLeft::printed(&table)),
             },
         }
     }

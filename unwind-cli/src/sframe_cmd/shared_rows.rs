@@ -1,15 +1,22 @@
-//! Rows that functions share, which are shown a bounded number of times.
+//! Rows that functions share, which are read a bounded number of times.
 
 use sframe::{Fault, Fde, Fre, Section};
 
-/// How many rows of a table are still to be shown.
+/// How many rows of a table are still to be read.
 #[derive(Debug)]
 pub(crate) struct RowsLeft(u64);
 
 impl RowsLeft {
-    /// For all functions of a table.
-    pub(crate) fn new(table: &Section<'_>) -> Self {
+    /// Of all functions of a table, to be counted.
+    pub(crate) fn counted(table: &Section<'_>) -> Self {
         Self(table.max_rows())
+    }
+
+    /// Of all functions of a table, to be printed: one for each byte of rows, and
+    /// 65,536 in any case. Where functions share no rows there are half as many at
+    /// most.
+    pub(crate) fn printed(table: &Section<'_>) -> Self {
+        Self(u64::from(table.header().fre_len).max(0x1_0000))
     }
 
     /// The rows of a function. Where none are left the last item says so.

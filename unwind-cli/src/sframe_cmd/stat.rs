@@ -9,6 +9,7 @@ use sframe::{FdeKind, Section};
 use unwind_core::{Base, CfaRule, RegRule, Row};
 
 use crate::call_frames::{BuiltTable, CallFrames};
+use crate::counted::bytes_in_ranges;
 use crate::elf::{ElfError, ElfFile};
 use crate::error::Error;
 use crate::progress::Progress;
@@ -224,8 +225,9 @@ impl Statistics {
             for LeftOut { reason, ranges, bytes } in &table.left_out {
                 writeln!(
                     out,
-                    "left out of {}: {bytes} bytes in {ranges} ranges: {reason}",
-                    table.source
+                    "left out of {}: {}: {reason}",
+                    table.source,
+                    bytes_in_ranges(*bytes, *ranges)
                 )?;
             }
         }
@@ -252,7 +254,7 @@ impl Table {
         self.version = section.header().version.number();
         let len = u64::try_from(section.bytes().len()).unwrap_or(u64::MAX);
         self.bytes = self.bytes.saturating_add(len);
-        let mut rows_left = RowsLeft::new(section);
+        let mut rows_left = RowsLeft::counted(section);
         for fde in section.fdes() {
             self.functions = self.functions.saturating_add(1);
             let Ok(fde) = fde else {

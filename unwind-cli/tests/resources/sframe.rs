@@ -1,6 +1,7 @@
 //! The commands of SFrame tables: functions that share rows and names, relocations,
 //! archives.
 
+use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -142,15 +143,20 @@ fn code_sections_of_an_object() {
 #[test]
 fn functions_that_share_rows() {
     let path = input_file("shared_rows");
-    // Of rows, 16 for each of their bytes are shown, in lines of 60.
-    let bounds = Bounds { output: 16 * 64, time: Duration::from_secs(60), memory: 64 };
-    for command in [
-        &["dump", "--raw", "FILE"][..],
-        &["diff", "--raw", "FILE", "FILE"],
-        &["check", "--raw", "FILE"],
+    let none = path.with_file_name("none");
+    fs::write(&none, SectionBuilder::amd64(2).build()).unwrap();
+    let none = none.to_str().unwrap();
+    // Of rows, one for each of their bytes is printed, in lines of 60, in JSON of 200.
+    let json = Bounds { output: 256, ..LISTING };
+    for (reader, command, bounds) in [
+        ("sframe dump", &["dump", "--raw", "FILE"][..], LISTING),
+        ("sframe dump --json", &["dump", "--raw", "--json", "FILE"], json),
+        ("sframe diff of itself", &["diff", "--raw", "FILE", "FILE"], LISTING),
+        ("sframe diff of another", &["diff", "--raw", "FILE", none], LISTING),
+        ("sframe check", &["check", "--raw", "FILE"], LISTING),
     ] {
-        stays_linear(&format!("sframe {}", command[0]), "functions share rows", bounds, |times| {
-            let rows = 2_000 * times;
+        stays_linear(reader, "functions share rows", bounds, |times| {
+            let rows = 8_000 * times;
             let row = |start| Row::sp(u32::try_from(start).unwrap(), &[8]);
             let first =
                 Function { info: 1, ..Function::new(0, 0xffff, (0..rows).map(row).collect()) };
