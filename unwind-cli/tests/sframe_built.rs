@@ -156,7 +156,7 @@ fn a_table_against_the_format_is_found() {
     assert_eq!(report["validation"]["errors"], 1);
     assert_eq!(report["comparison"]["differences"], 0);
     let text = ends(1, &["check", path.to_str().unwrap()]);
-    assert!(text.contains("1 errors"), "{text}");
+    assert!(text.contains("1 error,"), "{text}");
 }
 
 /// Compiles a program that prints its arguments' number and uses its heap.

@@ -4,6 +4,8 @@ use std::io;
 
 use unwind_perf::record;
 
+use crate::counted::counted;
+
 /// Why a `perf.data` could not be read whole, or its merge not be written.
 ///
 /// What was read before the fault has been shown or written.
@@ -24,7 +26,7 @@ pub(crate) enum PerfError {
     FileFormToPipe,
     /// A part of the header points outside the file, or is too large to be
     /// true.
-    #[error("damaged: its {part} ({len} bytes at {at:#x}) cannot be")]
+    #[error("damaged: its {part} ({} at {at:#x}) cannot be", counted(*len, "byte", "bytes"))]
     BadSection {
         /// What it holds.
         part: &'static str,
@@ -35,8 +37,9 @@ pub(crate) enum PerfError {
     },
     /// Lists of event ids that overlap.
     #[error(
-        "damaged: its lists of event ids share bytes: that of {len} bytes at {at:#x} makes them \
-         longer than the file"
+        "damaged: its lists of event ids share bytes: that of {} at {at:#x} makes them longer than \
+         the file",
+        counted(*len, "byte", "bytes")
     )]
     SharedIds {
         /// Where the first list is that does not fit.
@@ -46,8 +49,9 @@ pub(crate) enum PerfError {
     },
     /// Feature sections that overlap.
     #[error(
-        "damaged: its feature sections share bytes: that of {len} bytes at {at:#x} makes them \
-         longer than the file"
+        "damaged: its feature sections share bytes: that of {} at {at:#x} makes them longer than \
+         the file",
+        counted(*len, "byte", "bytes")
     )]
     SharedSections {
         /// Where the first section is that does not fit.
@@ -92,7 +96,10 @@ pub(crate) enum PerfError {
         error: record::Error,
     },
     /// Records that were left out; the others were read.
-    #[error("damaged: {count} records were left out, the first at {at:#x} ({fault})")]
+    #[error(
+        "damaged: {} left out, the first at {at:#x} ({fault})",
+        counted(*count, "record was", "records were")
+    )]
     BadRecords {
         /// How many.
         count: u64,

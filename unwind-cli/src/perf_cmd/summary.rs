@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use crate::counted::counted;
 use crate::error::Error;
 use crate::perf_cmd::pipeline::Summary;
 use crate::untrusted::escaped;
@@ -32,30 +33,40 @@ pub(crate) fn stats_lines(summary: &Summary) -> Vec<String> {
     let merge = &summary.merge;
     let mut lines = vec![
         format!(
-            "{} samples: {} merged, {} unmatched, {} not deferred",
-            merge.samples,
+            "{}: {} merged, {} unmatched, {} not deferred",
+            counted(merge.samples, "sample", "samples"),
             merge.merged,
             merge.unmatched(),
             merge.inline
         ),
         format!(
-            "{} stacks: {} repeated, {} of no sample",
-            merge.records, merge.records_repeated, merge.records_unused
+            "{}: {} repeated, {} of no sample",
+            counted(merge.records, "stack", "stacks"),
+            merge.records_repeated,
+            merge.records_unused
         ),
     ];
+    let unmatched = |count, why| (count, why, why);
     let details = [
-        (merge.merged_late, "samples came after their stack"),
-        (merge.merged_across_exec, "samples from before an exec have the stack after it"),
-        (merge.unmatched_exit, "unmatched: the thread ended first"),
-        (merge.unmatched_lost, "unmatched: records were lost"),
-        (merge.unmatched_exec, "unmatched: the thread vanished in an exec"),
-        (merge.unmatched_no_cookie, "unmatched: the call chain had no room for the cookie"),
-        (merge.unmatched_newer_cookie, "unmatched: the thread went on without a stack"),
-        (merge.unmatched_end, "unmatched: the recording ended"),
-        (merge.lost, "records lost by the recorder"),
+        (merge.merged_late, "sample came after its stack", "samples came after their stack"),
+        (
+            merge.merged_across_exec,
+            "sample from before an exec has the stack after it",
+            "samples from before an exec have the stack after it",
+        ),
+        unmatched(merge.unmatched_exit, "unmatched: the thread ended first"),
+        unmatched(merge.unmatched_lost, "unmatched: records were lost"),
+        unmatched(merge.unmatched_exec, "unmatched: the thread vanished in an exec"),
+        unmatched(
+            merge.unmatched_no_cookie,
+            "unmatched: the call chain had no room for the cookie",
+        ),
+        unmatched(merge.unmatched_newer_cookie, "unmatched: the thread went on without a stack"),
+        unmatched(merge.unmatched_end, "unmatched: the recording ended"),
+        (merge.lost, "record lost by the recorder", "records lost by the recorder"),
     ];
-    let details = details.iter().filter(|(count, _)| *count > 0);
-    lines.extend(details.map(|(count, what)| format!("{count} {what}")));
+    let details = details.iter().filter(|&&(count, ..)| count > 0);
+    lines.extend(details.map(|&(count, one, several)| counted(count, one, several).to_string()));
     lines
 }
 

@@ -10,6 +10,7 @@ use unwind_core::{
 use unwind_perf::record::{UserAbi, UserState};
 use unwind_x86::{Ia32, Ia32Regs, Prologue, SignalTrampolines, X86_64, X86_64Regs};
 
+use crate::counted::counted;
 use crate::elf::Part;
 use crate::perf_cmd::spaces::{Range, Space};
 use crate::stack::{FramePointerRows, low_half};
@@ -154,7 +155,8 @@ fn why_cut<E: fmt::Display>(
         && addr.get().wrapping_sub(sp) >= copied
         && space.find(addr.get()).is_none()
     {
-        return format!("{end}; the sample has {copied} bytes of the stack from {sp:#x} on");
+        let copied = counted(copied, "byte", "bytes");
+        return format!("{end}; the sample has {copied} of the stack from {sp:#x} on");
     }
     match space.find(call) {
         None => format!("{end}; no file is mapped at {call:#x}"),

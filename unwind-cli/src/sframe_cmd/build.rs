@@ -8,6 +8,7 @@ use object::elf;
 use sframe::Format;
 
 use crate::call_frames::{BuiltTable, CallFrames};
+use crate::counted::{bytes_in_ranges, counted};
 use crate::elf::ElfFile;
 use crate::error::Error;
 use crate::progress::Progress;
@@ -115,15 +116,15 @@ fn print(out: &mut impl Write, args: &Args, built: &BuiltTable) -> io::Result<()
     let lost = report.lost_bytes.saturating_add(built.overlaps.iter().map(|lost| lost.size).sum());
     writeln!(
         out,
-        "{}: {} bytes for {} of {} bytes of code, at {:#x}",
+        "{}: {} for {} of {} of code, at {:#x}",
         escaped(&args.output),
-        built.bytes.len(),
+        counted(built.bytes.len(), "byte", "bytes"),
         report.code_bytes.saturating_sub(lost),
-        report.code_bytes,
+        counted(report.code_bytes, "byte", "bytes"),
         built.addr
     )?;
     for (name, (ranges, bytes)) in built.lost_by_reason() {
-        writeln!(out, "  left out: {bytes} bytes in {ranges} ranges: {name}")?;
+        writeln!(out, "  left out: {}: {name}", bytes_in_ranges(bytes, ranges))?;
     }
     out.flush()
 }

@@ -46,7 +46,7 @@ pub(crate) enum SframeError {
         error: String,
     },
     /// Several files, not all of them good.
-    #[error("{failed} of {images} files failed")]
+    #[error("{failed} of {} failed", counted(*images, "file", "files"))]
     Several {
         /// How many files and members of archives there are.
         images: u64,

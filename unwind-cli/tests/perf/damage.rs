@@ -166,7 +166,7 @@ fn a_record_that_lies_is_left_out_and_its_neighbours_stay() {
             damaged[count_at..count_at + 8].copy_from_slice(&count.to_le_bytes());
             let (printed, error) = script(&damaged);
             let error = error.unwrap();
-            assert!(error.contains("1 records were left out"), "{error}");
+            assert!(error.contains("1 record was left out"), "{error}");
             assert!(error.contains(&format!("{start:#x}")), "{error}");
             let found = blocks(&printed);
             if kind == 9 {

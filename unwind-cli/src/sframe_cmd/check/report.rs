@@ -9,6 +9,7 @@ use serde::Serialize;
 use sframe::{CfiReason, Section};
 
 use crate::call_frames::{BuiltTable, CallFrames};
+use crate::counted::{bytes_in_ranges, counted};
 use crate::sframe_cmd::check::compare::{self, Comparison, Difference, Unreadable};
 use crate::sframe_cmd::check::expression::infix;
 use crate::sframe_cmd::code::Code;
@@ -184,14 +185,17 @@ impl Report<'_> {
             let header = table.header();
             writeln!(
                 out,
-                "  table         version {}, {} functions, {rows} rows, {} bytes",
+                "  table         version {}, {}, {}, {}",
                 header.version.number(),
-                header.num_fdes,
-                table.bytes().len()
+                counted(header.num_fdes, "function", "functions"),
+                counted(*rows, "row", "rows"),
+                counted(table.bytes().len(), "byte", "bytes")
             )?;
         }
         let Validation { errors, notes, first_errors, first_notes, .. } = &self.validation;
-        writeln!(out, "  validation    {errors} errors, {notes} notes")?;
+        let (errors, notes) =
+            (counted(*errors, "error", "errors"), counted(*notes, "note", "notes"));
+        writeln!(out, "  validation    {errors}, {notes}")?;
         for finding in first_errors.iter().chain(first_notes) {
             writeln!(out, "    {finding}")?;
         }
@@ -204,32 +208,45 @@ impl Report<'_> {
     fn write_comparison(&self, out: &mut impl Write, comparison: &Comparison) -> io::Result<()> {
         let Comparison { fdes, rows, code_bytes, covered_bytes, places, differences, .. } =
             comparison;
-        writeln!(out, "  compared to   {fdes} entries, {rows} rows, {code_bytes} bytes of code")?;
-        writeln!(out, "  comparison    {places} places, {differences} differences")?;
+        writeln!(
+            out,
+            "  compared to   {}, {}, {} of code",
+            counted(*fdes, "entry", "entries"),
+            counted(*rows, "row", "rows"),
+            counted(*code_bytes, "byte", "bytes")
+        )?;
+        writeln!(
+            out,
+            "  comparison    {}, {}",
+            counted(*places, "place", "places"),
+            counted(*differences, "difference", "differences")
+        )?;
         for difference in comparison.first_differences.iter().take(self.first) {
             writeln!(out, "    {}: {difference}", self.code.place(difference.addr))?;
         }
         if comparison.unreadable_count != 0 {
-            writeln!(out, "  unreadable    {} entries", comparison.unreadable_count)?;
+            let entries = counted(comparison.unreadable_count, "entry", "entries");
+            writeln!(out, "  unreadable    {entries}")?;
             for Unreadable { entry, error } in comparison.unreadable.iter().take(self.first) {
                 writeln!(out, "    entry at {entry:#x}: {error}")?;
             }
         }
         writeln!(
             out,
-            "  covered       {covered_bytes} bytes, {}",
+            "  covered       {}, {}",
+            counted(*covered_bytes, "byte", "bytes"),
             percent(*covered_bytes, *code_bytes)
         )?;
         if comparison.context_bytes != 0 {
-            let bytes = comparison.context_bytes;
-            writeln!(out, "    {bytes} bytes of them leave the caller to the signal context")?;
+            let bytes = counted(comparison.context_bytes, "byte", "bytes");
+            writeln!(out, "    {bytes} of them where the caller is left to the signal context")?;
         }
         if let Some((bytes, covered)) = self.expressible() {
             writeln!(out, "    of what the format can say: {}", percent(covered, bytes))?;
         }
         for (name, missing) in self.missing() {
             let Missing { bytes, ranges, first, .. } = missing;
-            writeln!(out, "  missing       {bytes} bytes in {ranges} ranges: {name}")?;
+            writeln!(out, "  missing       {}: {name}", bytes_in_ranges(bytes, ranges))?;
             for MissingRange { start, size, why } in first {
                 writeln!(out, "    {start}+{size:#x}: {why}")?;
             }
