@@ -74,7 +74,7 @@ fn frame_size(function: u64) -> i32 {
 /// A table of so many functions of 64 bytes with three rows.
 fn table(functions: u64) -> Vec<u8> {
     let mut builder = Builder::new(Format::V3, Abi::Amd64Little).unwrap();
-    let row = |offset| Row::new(CfaRule::sp(offset), RegRule::AtCfa(-8), RegRule::Same);
+    let row = |offset| Row::new(CfaRule::sp(offset), RegRule::Offset(-8), RegRule::SameValue);
     for number in 0..functions {
         let start = TEXT + number * u64::from(FUNCTION);
         let rows = [(0, row(8)), (4, row(frame_size(number))), (60, row(8))];
@@ -99,8 +99,11 @@ fn lookups(effort: Effort) {
             })
             .collect();
         for &(function, pc) in &pcs {
-            let expected =
-                Row::new(CfaRule::sp(frame_size(function)), RegRule::AtCfa(-8), RegRule::Same);
+            let expected = Row::new(
+                CfaRule::sp(frame_size(function)),
+                RegRule::Offset(-8),
+                RegRule::SameValue,
+            );
             assert_eq!(section.find_row(pc).unwrap().unwrap().cfa(), expected.cfa());
             assert_eq!(indexed.find_row(pc), section.find_row(pc));
         }

@@ -12,7 +12,7 @@ use sframe::{
     Abi, CfiReason, Error, Fault, LostReason, RemoteError, SectionOffset, Severity, WriteError,
 };
 use testdata::check_messages;
-use unwind_core::{Base, DwarfReg, ReadError, RegRule};
+use unwind_core::{BaseReg, DwarfReg, ReadError, RegRule};
 
 const AT: SectionOffset = SectionOffset(0x1c);
 
@@ -46,15 +46,15 @@ const LOST: [LostReason; 21] = [
     LostReason::SignalContext,
     LostReason::Overlap { other: 0x1000 },
     LostReason::TooFar,
-    LostReason::CfaRegister(Base::Reg(DwarfReg(10))),
+    LostReason::CfaRegister(BaseReg::Reg(DwarfReg(10))),
     LostReason::CfaLoaded,
     LostReason::CfaScale(12),
-    LostReason::Ra(RegRule::Same),
+    LostReason::Ra(RegRule::SameValue),
     LostReason::Ra(RegRule::Undefined),
-    LostReason::Ra(RegRule::Cfa(8)),
-    LostReason::Fp(RegRule::Reg(Base::Sp, 8)),
-    LostReason::Fp(RegRule::AtReg(Base::Fp, -8)),
-    LostReason::Fp(RegRule::AtCfa(-8)),
+    LostReason::Ra(RegRule::ValOffset(8)),
+    LostReason::Fp(RegRule::Register(BaseReg::Sp, 8)),
+    LostReason::Fp(RegRule::AtRegister(BaseReg::Fp, -8)),
+    LostReason::Fp(RegRule::Offset(-8)),
     LostReason::FpWithoutRa,
     LostReason::SignedRa,
     LostReason::Malformed(Error::Truncated(AT)),

@@ -17,7 +17,7 @@ use std::alloc::System;
 
 use sframe::{Abi, Builder, CfiSection, Format, Function, Section, WriteError};
 use testdata::{CfiBuilder, Cie};
-use unwind_core::{Base, CfaRule, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 /// Gives the calling thread so many more pieces of memory.
 struct Limited;
@@ -91,7 +91,7 @@ fn exhaust<T>(mut work: impl FnMut() -> Result<T, WriteError>) -> (T, u64) {
 }
 
 fn rows(count: u32) -> Vec<(u32, Row)> {
-    let row = |offset: i32| Row::new(CfaRule::sp(offset), RegRule::AtCfa(-8), RegRule::Same);
+    let row = |offset: i32| Row::new(CfaRule::sp(offset), RegRule::Offset(-8), RegRule::SameValue);
     (0..count).map(|i| (i, row(8 + 8 * i32::try_from(i).unwrap()))).collect()
 }
 
@@ -143,7 +143,14 @@ fn a_function_in_parts_is_added_whole_or_not_at_all() {
         .into_iter()
         .map(|(at, row)| match at % 2 {
             0 => (at, row),
-            _ => (at, Row::new(CfaRule::Deref(Base::Fp, 0), RegRule::AtCfa(-8), RegRule::Same)),
+            _ => (
+                at,
+                Row::new(
+                    CfaRule::AtRegister(BaseReg::Fp, 0),
+                    RegRule::Offset(-8),
+                    RegRule::SameValue,
+                ),
+            ),
         })
         .collect();
     let before = Function::new(0x1000, 0x40, &rows[..1]);

@@ -17,7 +17,7 @@ use sframe::{
     Abi, Builder, Fde, Format, Fre, Function, Lost, LostReason, PauthKey, Section, Version,
 };
 use testdata::{Fixture, sections};
-use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
 
 const FORMATS: [Format; 3] = [Format::V2, Format::V2Pcrel, Format::V3];
 const ABIS: [Abi; 4] = [Abi::Aarch64Big, Abi::Aarch64Little, Abi::Amd64Little, Abi::S390xBig];
@@ -62,19 +62,19 @@ fn registers(abi: Abi) -> (u8, u8, u8) {
 }
 
 /// A register by its neutral name, if it has one.
-fn neutral(abi: Abi, base: Base) -> Base {
+fn neutral(abi: Abi, base: BaseReg) -> BaseReg {
     let (sp, fp, _) = registers(abi);
     match base {
-        Base::Reg(DwarfReg(number)) if number == sp => Base::Sp,
-        Base::Reg(DwarfReg(number)) if number == fp => Base::Fp,
+        BaseReg::Reg(DwarfReg(number)) if number == sp => BaseReg::Sp,
+        BaseReg::Reg(DwarfReg(number)) if number == fp => BaseReg::Fp,
         base => base,
     }
 }
 
 fn neutral_rule(abi: Abi, rule: RegRule) -> RegRule {
     match rule {
-        RegRule::Reg(base, offset) => RegRule::Reg(neutral(abi, base), offset),
-        RegRule::AtReg(base, offset) => RegRule::AtReg(neutral(abi, base), offset),
+        RegRule::Register(base, offset) => RegRule::Register(neutral(abi, base), offset),
+        RegRule::AtRegister(base, offset) => RegRule::AtRegister(neutral(abi, base), offset),
         other => other,
     }
 }
@@ -88,8 +88,8 @@ fn rules(abi: Abi, row: Row) -> (bool, CfaRule, RegRule, RegRule, bool) {
         return (false, CfaRule::sp(0), RegRule::Undefined, RegRule::Undefined, false);
     }
     let cfa = match row.cfa() {
-        CfaRule::Offset(base, offset) => CfaRule::Offset(neutral(abi, base), offset),
-        CfaRule::Deref(base, offset) => CfaRule::Deref(neutral(abi, base), offset),
+        CfaRule::Register(base, offset) => CfaRule::Register(neutral(abi, base), offset),
+        CfaRule::AtRegister(base, offset) => CfaRule::AtRegister(neutral(abi, base), offset),
     };
     let [ra, fp] = [row.ra(), row.fp()].map(|rule| neutral_rule(abi, rule));
     (false, cfa, ra, fp, row.is_ra_signed())
@@ -106,15 +106,15 @@ fn is_expressible(format: Format, abi: Abi, row: Row, in_blocks: bool) -> bool {
         return true;
     }
     let (_, cfa, ra, fp, signed) = rules(abi, row);
-    let (CfaRule::Offset(_, cfa_offset) | CfaRule::Deref(_, cfa_offset)) = cfa;
+    let (CfaRule::Register(_, cfa_offset) | CfaRule::AtRegister(_, cfa_offset)) = cfa;
     let s390x = abi == Abi::S390xBig;
     let aarch64 = matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little);
     let above = i64::from(cfa_offset) - 160;
     let scales = !s390x || above % 8 == 0 && i32::try_from(above).is_ok();
     // No call leaves a return address there.
     let is_no_ra = match ra {
-        RegRule::Cfa(_) | RegRule::Reg(Base::Sp, _) => true,
-        RegRule::Same => abi == Abi::Amd64Little,
+        RegRule::ValOffset(_) | RegRule::Register(BaseReg::Sp, _) => true,
+        RegRule::SameValue => abi == Abi::Amd64Little,
         _ => false,
     };
     if !scales || signed && !aarch64 || fp == RegRule::Undefined || is_no_ra {
@@ -124,18 +124,18 @@ fn is_expressible(format: Format, abi: Abi, row: Row, in_blocks: bool) -> bool {
         return true;
     }
     let slot = |rule| match rule {
-        RegRule::AtCfa(offset) => !s390x || offset % 2 == 0,
-        RegRule::Reg(_, 0) => s390x,
+        RegRule::Offset(offset) => !s390x || offset % 2 == 0,
+        RegRule::Register(_, 0) => s390x,
         _ => false,
     };
-    let cfa_fits = matches!(cfa, CfaRule::Offset(Base::Sp | Base::Fp, _));
+    let cfa_fits = matches!(cfa, CfaRule::Register(BaseReg::Sp | BaseReg::Fp, _));
     let ra_fits = match (abi, ra) {
-        (Abi::Amd64Little, ra) => ra == RegRule::AtCfa(-8),
-        (_, RegRule::Same) => fp == RegRule::Same || s390x,
-        (_, RegRule::AtCfa(0)) => false,
+        (Abi::Amd64Little, ra) => ra == RegRule::Offset(-8),
+        (_, RegRule::SameValue) => fp == RegRule::SameValue || s390x,
+        (_, RegRule::Offset(0)) => false,
         (_, ra) => slot(ra),
     };
-    cfa_fits && ra_fits && (fp == RegRule::Same || slot(fp))
+    cfa_fits && ra_fits && (fp == RegRule::SameValue || slot(fp))
 }
 
 fn offset() -> impl Strategy<Value = i32> {
@@ -146,13 +146,13 @@ fn offset() -> impl Strategy<Value = i32> {
     ]
 }
 
-fn base(abi: Abi) -> impl Strategy<Value = Base> {
+fn base(abi: Abi) -> impl Strategy<Value = BaseReg> {
     let (sp, fp, ra) = registers(abi);
     prop_oneof![
-        Just(Base::Sp),
-        Just(Base::Fp),
+        Just(BaseReg::Sp),
+        Just(BaseReg::Fp),
         select(vec![0, 10, 31, 32, 0xfd, sp, fp, ra])
-            .prop_map(|number| Base::Reg(DwarfReg(number))),
+            .prop_map(|number| BaseReg::Reg(DwarfReg(number))),
     ]
 }
 
@@ -162,26 +162,26 @@ fn cfa(abi: Abi) -> impl Strategy<Value = CfaRule> {
         1 => offset(),
     ];
     prop_oneof![
-        6 => (select(vec![Base::Sp, Base::Fp]), scaled).prop_map(|(b, o)| CfaRule::Offset(b, o)),
-        1 => (base(abi), offset()).prop_map(|(b, o)| CfaRule::Offset(b, o)),
-        1 => (base(abi), offset()).prop_map(|(b, o)| CfaRule::Deref(b, o)),
+        6 => (select(vec![BaseReg::Sp, BaseReg::Fp]), scaled).prop_map(|(b, o)| CfaRule::Register(b, o)),
+        1 => (base(abi), offset()).prop_map(|(b, o)| CfaRule::Register(b, o)),
+        1 => (base(abi), offset()).prop_map(|(b, o)| CfaRule::AtRegister(b, o)),
     ]
 }
 
 fn rule(abi: Abi, usual: RegRule) -> impl Strategy<Value = RegRule> {
     prop_oneof![
         6 => Just(usual),
-        3 => Just(RegRule::Same),
-        2 => offset().prop_map(RegRule::AtCfa),
-        1 => offset().prop_map(RegRule::Cfa),
-        1 => base(abi).prop_map(|b| RegRule::Reg(b, 0)),
-        1 => (base(abi), offset()).prop_map(|(b, o)| RegRule::Reg(b, o)),
-        1 => (base(abi), offset()).prop_map(|(b, o)| RegRule::AtReg(b, o)),
+        3 => Just(RegRule::SameValue),
+        2 => offset().prop_map(RegRule::Offset),
+        1 => offset().prop_map(RegRule::ValOffset),
+        1 => base(abi).prop_map(|b| RegRule::Register(b, 0)),
+        1 => (base(abi), offset()).prop_map(|(b, o)| RegRule::Register(b, o)),
+        1 => (base(abi), offset()).prop_map(|(b, o)| RegRule::AtRegister(b, o)),
     ]
 }
 
 fn row(abi: Abi) -> impl Strategy<Value = Row> {
-    let rules = (cfa(abi), rule(abi, RegRule::AtCfa(-8)), rule(abi, RegRule::AtCfa(-16)));
+    let rules = (cfa(abi), rule(abi, RegRule::Offset(-8)), rule(abi, RegRule::Offset(-16)));
     let plain = (rules, prop::bool::weighted(0.1)).prop_map(|((cfa, ra, fp), signed)| {
         let row = Row::new(cfa, ra, fp);
         if signed { row.with_signed_ra() } else { row }
@@ -190,7 +190,7 @@ fn row(abi: Abi) -> impl Strategy<Value = Row> {
         20 => plain,
         1 => Just(Row::outermost()),
         1 => Just(Row::signal_context()),
-        1 => Just(Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Undefined)),
+        1 => Just(Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::Undefined)),
     ]
 }
 

@@ -55,7 +55,7 @@
 //!     fn row<M: Memory>(
 //!         &mut self, _: &FrameContext<'_, Regs>, _: &mut M,
 //!     ) -> Result<Option<Row>, Infallible> {
-//!         Ok(Some(Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16))))
+//!         Ok(Some(Row::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16))))
 //!     }
 //! }
 //!
@@ -114,7 +114,7 @@ pub use deferred::{
 pub use last_trace::LastTrace;
 pub use memory::{Memory, ReadError, SliceMemory};
 pub use module_map::{MapError, Module, ModuleMap};
-pub use row::{Base, CfaRule, Origin, RegRule, Row};
+pub use row::{BaseReg, CfaRule, Origin, RegRule, Row};
 pub use row_cache::{CacheStats, Cached, KeptRow, RowCache};
 pub use shared_module_map::{Changing, SharedModuleMap, TableLocation};
 pub use short_row::ShortRow;

@@ -6,7 +6,7 @@ use crate::DwarfReg;
 
 /// A register that a rule starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Base {
+pub enum BaseReg {
     /// The stack pointer.
     Sp,
     /// The frame pointer.
@@ -20,43 +20,46 @@ pub enum Base {
 /// just before its call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CfaRule {
-    /// The register's value plus so many bytes.
-    Offset(Base, i32),
-    /// The word in memory at the register's value plus so many bytes.
-    Deref(Base, i32),
+    /// The register's value plus an offset in bytes.
+    Register(BaseReg, i32),
+    /// The word in memory at the register's value plus an offset in bytes.
+    AtRegister(BaseReg, i32),
 }
 
 impl CfaRule {
     /// The stack pointer plus `offset` bytes.
     #[must_use]
     pub const fn sp(offset: i32) -> Self {
-        Self::Offset(Base::Sp, offset)
+        Self::Register(BaseReg::Sp, offset)
     }
 
     /// The frame pointer plus `offset` bytes.
     #[must_use]
     pub const fn fp(offset: i32) -> Self {
-        Self::Offset(Base::Fp, offset)
+        Self::Register(BaseReg::Fp, offset)
     }
 }
 
 /// How a register of the caller is found.
+///
+/// The names are those of DWARF's register rules (DWARF 5, section 6.4.1), with an
+/// offset also where a rule starts from a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RegRule {
-    /// Unchanged: the caller's value is still in the register. For a return
-    /// address: in the link register, on CPUs that have one.
-    Same,
+    /// Unchanged: the register still has the caller's value. For a return
+    /// address: the link register has it, on CPUs with one.
+    SameValue,
     /// Not recoverable. For a return address: this is the outermost frame.
     Undefined,
-    /// The word in memory at the CFA plus so many bytes.
-    AtCfa(i32),
-    /// The CFA plus so many bytes, itself.
-    Cfa(i32),
-    /// A register's value plus so many bytes. For a return address: not the
+    /// The word in memory at the CFA plus an offset in bytes.
+    Offset(i32),
+    /// The CFA plus an offset in bytes.
+    ValOffset(i32),
+    /// A register's value plus an offset in bytes. For a return address: not the
     /// stack pointer's, and only where all registers are known.
-    Reg(Base, i32),
-    /// The word in memory at a register's value plus so many bytes.
-    AtReg(Base, i32),
+    Register(BaseReg, i32),
+    /// The word in memory at a register's value plus an offset in bytes.
+    AtRegister(BaseReg, i32),
 }
 
 /// Who found a row.
@@ -154,14 +157,14 @@ struct Packed {
 /// In the order of [`RegRule`], so that one comes of the other without a jump.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
-    Same,
+    SameValue,
     Undefined,
     /// At an address that is computed from the CFA, resp. that address.
-    AtCfa,
-    Cfa,
+    Offset,
+    ValOffset,
     /// What is computed from a register, resp. at that address.
-    Reg,
-    AtReg,
+    Register,
+    AtRegister,
 }
 
 /// A register number, with two that no ABI uses for the neutral names.
@@ -173,52 +176,52 @@ impl PackedBase {
     const FP: Self = Self(0xfe);
 
     #[inline(always)]
-    const fn new(base: Base) -> Self {
+    const fn new(base: BaseReg) -> Self {
         match base {
-            Base::Sp => Self::SP,
-            Base::Fp => Self::FP,
+            BaseReg::Sp => Self::SP,
+            BaseReg::Fp => Self::FP,
             // No ABI has so many registers: the walk will say that it is unknown.
-            Base::Reg(DwarfReg(0xfe..)) => Self(0xfd),
-            Base::Reg(DwarfReg(number)) => Self(number),
+            BaseReg::Reg(DwarfReg(0xfe..)) => Self(0xfd),
+            BaseReg::Reg(DwarfReg(number)) => Self(number),
         }
     }
 
     #[inline]
-    const fn get(self) -> Base {
+    const fn get(self) -> BaseReg {
         match self {
-            Self::SP => Base::Sp,
-            Self::FP => Base::Fp,
-            Self(number) => Base::Reg(DwarfReg(number)),
+            Self::SP => BaseReg::Sp,
+            Self::FP => BaseReg::Fp,
+            Self(number) => BaseReg::Reg(DwarfReg(number)),
         }
     }
 }
 
 impl Packed {
     #[inline(always)]
-    const fn new(kind: Kind, base: Base) -> Self {
+    const fn new(kind: Kind, base: BaseReg) -> Self {
         Self { kind, base: PackedBase::new(base) }
     }
 
     #[inline(always)]
     const fn pack(rule: RegRule) -> (Self, i32) {
         let kind = match rule {
-            RegRule::Same => Kind::Same,
+            RegRule::SameValue => Kind::SameValue,
             RegRule::Undefined => Kind::Undefined,
-            RegRule::AtCfa(_) => Kind::AtCfa,
-            RegRule::Cfa(_) => Kind::Cfa,
-            RegRule::Reg(..) => Kind::Reg,
-            RegRule::AtReg(..) => Kind::AtReg,
+            RegRule::Offset(_) => Kind::Offset,
+            RegRule::ValOffset(_) => Kind::ValOffset,
+            RegRule::Register(..) => Kind::Register,
+            RegRule::AtRegister(..) => Kind::AtRegister,
         };
         let base = match rule {
-            RegRule::Reg(base, _) | RegRule::AtReg(base, _) => base,
-            _ => Base::Sp,
+            RegRule::Register(base, _) | RegRule::AtRegister(base, _) => base,
+            _ => BaseReg::Sp,
         };
         let offset = match rule {
-            RegRule::Same | RegRule::Undefined => 0,
-            RegRule::AtCfa(offset)
-            | RegRule::Cfa(offset)
-            | RegRule::Reg(_, offset)
-            | RegRule::AtReg(_, offset) => offset,
+            RegRule::SameValue | RegRule::Undefined => 0,
+            RegRule::Offset(offset)
+            | RegRule::ValOffset(offset)
+            | RegRule::Register(_, offset)
+            | RegRule::AtRegister(_, offset) => offset,
         };
         (Self::new(kind, base), offset)
     }
@@ -226,27 +229,27 @@ impl Packed {
     #[inline(always)]
     const fn pack_cfa(rule: CfaRule) -> (Self, i32) {
         match rule {
-            CfaRule::Offset(base, offset) => (Self::new(Kind::Reg, base), offset),
-            CfaRule::Deref(base, offset) => (Self::new(Kind::AtReg, base), offset),
+            CfaRule::Register(base, offset) => (Self::new(Kind::Register, base), offset),
+            CfaRule::AtRegister(base, offset) => (Self::new(Kind::AtRegister, base), offset),
         }
     }
 
     #[inline]
     const fn unpack(self, offset: i32) -> RegRule {
         match self.kind {
-            Kind::Same => RegRule::Same,
+            Kind::SameValue => RegRule::SameValue,
             Kind::Undefined => RegRule::Undefined,
-            Kind::AtCfa => RegRule::AtCfa(offset),
-            Kind::Cfa => RegRule::Cfa(offset),
-            Kind::AtReg => RegRule::AtReg(self.base.get(), offset),
-            Kind::Reg => RegRule::Reg(self.base.get(), offset),
+            Kind::Offset => RegRule::Offset(offset),
+            Kind::ValOffset => RegRule::ValOffset(offset),
+            Kind::AtRegister => RegRule::AtRegister(self.base.get(), offset),
+            Kind::Register => RegRule::Register(self.base.get(), offset),
         }
     }
 
     #[inline]
     const fn at_cfa(self, offset: i32) -> Option<i32> {
         match self.kind {
-            Kind::AtCfa => Some(offset),
+            Kind::Offset => Some(offset),
             _ => None,
         }
     }
@@ -335,8 +338,8 @@ impl Row {
     #[must_use]
     pub const fn cfa(&self) -> CfaRule {
         match self.cfa.kind {
-            Kind::AtReg => CfaRule::Deref(self.cfa.base.get(), self.cfa_offset),
-            _ => CfaRule::Offset(self.cfa.base.get(), self.cfa_offset),
+            Kind::AtRegister => CfaRule::AtRegister(self.cfa.base.get(), self.cfa_offset),
+            _ => CfaRule::Register(self.cfa.base.get(), self.cfa_offset),
         }
     }
 
@@ -369,14 +372,14 @@ impl Row {
     /// Whether the caller's frame pointer is the frame's.
     #[inline]
     pub(crate) const fn keeps_fp(&self) -> bool {
-        matches!(self.fp.kind, Kind::Same)
+        matches!(self.fp.kind, Kind::SameValue)
     }
 
     /// Whether the CFA is found from the stack pointer.
     #[inline]
     #[must_use]
     pub const fn is_from_sp(&self) -> bool {
-        matches!(self.cfa.base.get(), Base::Sp)
+        matches!(self.cfa.base.get(), BaseReg::Sp)
     }
 
     /// Whether this is the frame of a signal trampoline.
@@ -441,22 +444,22 @@ impl fmt::Debug for Row {
 mod tests {
     use super::*;
 
-    const BASES: [Base; 4] =
-        [Base::Sp, Base::Fp, Base::Reg(DwarfReg(0)), Base::Reg(DwarfReg(0xfd))];
+    const BASES: [BaseReg; 4] =
+        [BaseReg::Sp, BaseReg::Fp, BaseReg::Reg(DwarfReg(0)), BaseReg::Reg(DwarfReg(0xfd))];
 
     #[test]
     fn every_rule_comes_back_as_it_went_in() {
         for base in BASES {
             for offset in [0, 8, -16, i32::MIN, i32::MAX] {
                 let rules = [
-                    RegRule::Same,
+                    RegRule::SameValue,
                     RegRule::Undefined,
-                    RegRule::AtCfa(offset),
-                    RegRule::Cfa(offset),
-                    RegRule::Reg(base, offset),
-                    RegRule::AtReg(base, offset),
+                    RegRule::Offset(offset),
+                    RegRule::ValOffset(offset),
+                    RegRule::Register(base, offset),
+                    RegRule::AtRegister(base, offset),
                 ];
-                for cfa in [CfaRule::Offset(base, offset), CfaRule::Deref(base, offset)] {
+                for cfa in [CfaRule::Register(base, offset), CfaRule::AtRegister(base, offset)] {
                     for ra in rules {
                         for fp in rules {
                             let row = Row::new(cfa, ra, fp);
@@ -472,7 +475,7 @@ mod tests {
 
     #[test]
     fn marks_do_not_disturb_each_other() {
-        let plain = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Same);
+        let plain = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::SameValue);
         let marked = plain.with_signal().with_origin(Origin::Host);
         assert!(marked.is_signal() && !marked.is_ra_signed() && !marked.is_context_only());
         assert_eq!((marked.cfa(), marked.origin()), (plain.cfa(), Origin::Host));

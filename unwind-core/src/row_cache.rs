@@ -352,7 +352,7 @@ mod tests {
     use crate::{CfaRule, RegRule};
 
     const WORD: WordSize = WordSize::Eight;
-    const ROW: Row = Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::Same);
+    const ROW: Row = Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::SameValue);
 
     fn with_rows<const N: usize>(addrs: impl IntoIterator<Item = u64>) -> RowCache<N> {
         let mut cache = RowCache::new();

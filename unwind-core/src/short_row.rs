@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{Base, CfaRule, Origin, Provenance, RegRule, Row, WordSize};
+use crate::{BaseReg, CfaRule, Origin, Provenance, RegRule, Row, WordSize};
 
 /// A row of an ordinary frame: the CFA lies a stack slot or more above the stack
 /// or frame pointer, the return address just below the CFA, and the frame
@@ -71,8 +71,8 @@ impl ShortRow {
             return is_plain.then_some(Self { shape, rest: Self::rest(0, row.origin(), false) });
         }
         let (base, cfa_offset) = match row.cfa() {
-            CfaRule::Offset(Base::Sp, offset) => (0, offset),
-            CfaRule::Offset(Base::Fp, offset) => (Self::OF_FP, offset),
+            CfaRule::Register(BaseReg::Sp, offset) => (0, offset),
+            CfaRule::Register(BaseReg::Fp, offset) => (Self::OF_FP, offset),
             _ => return None,
         };
         let cfa_slots = slots(u32::try_from(cfa_offset).ok()?, word)?;
@@ -120,13 +120,13 @@ impl ShortRow {
         let offset = offset.unwrap_or(i32::MAX);
         let cfa = if self.is_from_fp() { CfaRule::fp(offset) } else { CfaRule::sp(offset) };
         let fp = match self.fp_slots() {
-            0 => RegRule::Same,
+            0 => RegRule::SameValue,
             slots => {
                 let slot = if word == WordSize::Four { -4 } else { -8 };
-                RegRule::AtCfa(i32::from(slots).wrapping_add(1).wrapping_mul(slot))
+                RegRule::Offset(i32::from(slots).wrapping_add(1).wrapping_mul(slot))
             }
         };
-        let ra = RegRule::AtCfa(Self::ra_at_cfa(word));
+        let ra = RegRule::Offset(Self::ra_at_cfa(word));
         let row = Row::new(cfa, ra, fp).with_origin(origin);
         Some(if self.provenance().is_after_gap() { row.with_guess() } else { row })
     }
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn the_row_of_a_frame_pointer_is_the_short_form_of_its_row() {
         for (word, cfa, ra, fp) in [(WordSize::Four, 8, -4, -8), (WordSize::Eight, 16, -8, -16)] {
-            let row = Row::new(CfaRule::fp(cfa), RegRule::AtCfa(ra), RegRule::AtCfa(fp));
+            let row = Row::new(CfaRule::fp(cfa), RegRule::Offset(ra), RegRule::Offset(fp));
             let row = row.with_origin(Origin::FramePointer);
             for (row, expected) in [
                 (row.with_guess(), ShortRow::FRAME_POINTER),
@@ -290,10 +290,10 @@ mod tests {
         }
     }
 
-    const SAVED: RegRule = RegRule::AtCfa(-16);
+    const SAVED: RegRule = RegRule::Offset(-16);
 
     fn short(cfa: CfaRule, fp: RegRule, origin: Origin) -> ShortRow {
-        let row = Row::new(cfa, RegRule::AtCfa(-8), fp).with_origin(origin);
+        let row = Row::new(cfa, RegRule::Offset(-8), fp).with_origin(origin);
         ShortRow::new(&row, WordSize::Eight).unwrap()
     }
 
@@ -315,9 +315,12 @@ mod tests {
         }
         let fp = CfaRule::fp(16);
         assert_eq!(slots_of(short(fp, SAVED, Origin::Table)), [None, None, None, Some(2)]);
-        assert_eq!(slots_of(short(fp, RegRule::Same, Origin::Table)), [None, Some(2), None, None]);
+        assert_eq!(
+            slots_of(short(fp, RegRule::SameValue, Origin::Table)),
+            [None, Some(2), None, None]
+        );
         assert_eq!(slots_of(ShortRow::FRAME_POINTER), [None, None, Some(2), None]);
-        let higher = Row::new(CfaRule::sp(0x2000_0000), RegRule::AtCfa(-8), SAVED);
+        let higher = Row::new(CfaRule::sp(0x2000_0000), RegRule::Offset(-8), SAVED);
         assert!(ShortRow::new(&higher, WordSize::Eight).is_none());
         let outermost = ShortRow::new(&Row::outermost(), WordSize::Eight).unwrap();
         assert_eq!(slots_of(outermost), [None; 4]);
@@ -327,7 +330,9 @@ mod tests {
     #[test]
     fn a_row_of_any_origin_keeps_the_frame_pointer_or_says_where_it_is_saved() {
         for origin in (0..8).map(Origin::from_code) {
-            for (fp, slots) in [(RegRule::Same, 0), (SAVED, 1), (RegRule::AtCfa(-0x800), 0xff)] {
+            for (fp, slots) in
+                [(RegRule::SameValue, 0), (SAVED, 1), (RegRule::Offset(-0x800), 0xff)]
+            {
                 let row = short(CfaRule::fp(0x1000), fp, origin);
                 assert_eq!((row.keeps_fp(), row.fp_slots()), (slots == 0, slots), "{origin:?}");
                 assert_eq!(row.provenance(), Provenance::of_row(origin, false));
@@ -348,7 +353,7 @@ mod tests {
         let outermost = ShortRow::new(&Row::outermost(), WordSize::Eight).unwrap();
         for row in [
             short(sp, SAVED, Origin::Table),
-            short(sp, RegRule::Same, Origin::BuiltTable),
+            short(sp, RegRule::SameValue, Origin::BuiltTable),
             short(fp, SAVED, Origin::Table),
             ShortRow::FRAME_POINTER,
             outermost,

@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use crate::{Arch, Base, CfaRule, Memory, ReadError, RegRule, Registers, Row, VirtAddr};
+use crate::{Arch, BaseReg, CfaRule, Memory, ReadError, RegRule, Registers, Row, VirtAddr};
 
 /// Why a row could not be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,7 +71,7 @@ pub enum StepError {
     /// pointer is unknown where an earlier row says that it cannot be recovered; one
     /// whose save slot could not be read ends the walk with
     /// [`Unreadable`](Self::Unreadable) of that slot.
-    UnknownRegister(Base),
+    UnknownRegister(BaseReg),
     /// An address that the row computes leaves the address space.
     Overflow,
     /// The row has a rule that cannot be right: a return address that is
@@ -110,9 +110,9 @@ impl fmt::Display for StepError {
                 write!(f, "frame pointer {fp:#x} is below sp {sp:#x}")
             }
             Self::UnknownRegister(base) => match base {
-                Base::Sp => f.write_str("the value of sp is not known"),
-                Base::Fp => f.write_str("the value of fp is not known"),
-                Base::Reg(reg) => write!(f, "the value of {reg} is not known"),
+                BaseReg::Sp => f.write_str("the value of sp is not known"),
+                BaseReg::Fp => f.write_str("the value of fp is not known"),
+                BaseReg::Reg(reg) => write!(f, "the value of {reg} is not known"),
             },
             Self::Overflow => f.write_str("an address leaves the address space"),
             Self::BadRule => f.write_str("the rule cannot be right"),
@@ -165,7 +165,7 @@ pub(crate) enum FramePointer {
     /// It was saved here, which may be readable at another time.
     NotResident(VirtAddr),
     /// Its rule needs this register, whose value is not known.
-    NeedsRegister(Base),
+    NeedsRegister(BaseReg),
     /// Its rule leaves the address space.
     Overflow,
 }
@@ -199,7 +199,7 @@ impl FramePointer {
     }
 
     /// The value, or why a row that needs it as `base` cannot be applied.
-    fn get(self, base: Base) -> Result<u64, StepError> {
+    fn get(self, base: BaseReg) -> Result<u64, StepError> {
         Err(match self {
             Self::Known(value) | Self::Assumed(value) => return Ok(value),
             Self::Undefined => StepError::UnknownRegister(base),
@@ -263,11 +263,11 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
 
     fn cfa(&mut self, rule: CfaRule) -> Result<u64, StepError> {
         match rule {
-            CfaRule::Offset(base, offset) => {
+            CfaRule::Register(base, offset) => {
                 let value = self.cfa_base(base)?;
                 A::WORD.offset(value, offset).ok_or(StepError::Overflow)
             }
-            CfaRule::Deref(base, offset) => {
+            CfaRule::AtRegister(base, offset) => {
                 let value = self.cfa_base(base)?;
                 self.load(value, offset).map(|(word, _)| word)
             }
@@ -276,10 +276,10 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
 
     /// The register that the CFA is computed from. A frame pointer points into
     /// its own frame, so one below the stack pointer is something else.
-    fn cfa_base(&self, base: Base) -> Result<u64, StepError> {
+    fn cfa_base(&self, base: BaseReg) -> Result<u64, StepError> {
         let value = self.register(base)?;
         let sp = self.sp;
-        if base == Base::Fp && value < sp {
+        if base == BaseReg::Fp && value < sp {
             return Err(match value {
                 0 => StepError::ZeroFramePointer,
                 fp => StepError::FramePointerBelowStack { fp, sp },
@@ -307,29 +307,29 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         cfa: u64,
     ) -> Result<(u64, Option<VirtAddr>), StepError> {
         match rule {
-            RegRule::AtCfa(offset) => self.load(cfa, offset).map(|(ra, at)| (ra, Some(at))),
-            RegRule::AtReg(base, offset) => {
+            RegRule::Offset(offset) => self.load(cfa, offset).map(|(ra, at)| (ra, Some(at))),
+            RegRule::AtRegister(base, offset) => {
                 let value = self.register(base)?;
                 self.load(value, offset).map(|(ra, at)| (ra, Some(at)))
             }
-            RegRule::Reg(base, offset) => {
+            RegRule::Register(base, offset) => {
                 self.check_keeps_return_address(base)?;
                 let value = self.register(base)?;
                 let ra = A::WORD.offset(value, offset).ok_or(StepError::Overflow)?;
                 Ok((ra, None))
             }
-            RegRule::Same => match A::RA {
-                Some(reg) => Ok((self.register(Base::Reg(reg))?, None)),
+            RegRule::SameValue => match A::RA {
+                Some(reg) => Ok((self.register(BaseReg::Reg(reg))?, None)),
                 None => Err(StepError::BadRule),
             },
-            RegRule::Cfa(_) | RegRule::Undefined => Err(StepError::BadRule),
+            RegRule::ValOffset(_) | RegRule::Undefined => Err(StepError::BadRule),
         }
     }
 
     /// A call overwrites whatever register keeps a return address, and the stack
     /// pointer keeps none: a row that says so would make up a pc.
-    fn check_keeps_return_address(&self, base: Base) -> Result<(), StepError> {
-        let is_sp = base == Base::Sp || Some(base) == A::SP.map(Base::Reg);
+    fn check_keeps_return_address(&self, base: BaseReg) -> Result<(), StepError> {
+        let is_sp = base == BaseReg::Sp || Some(base) == A::SP.map(BaseReg::Reg);
         if is_sp || self.is_fp(base) && self.registers.is_none() {
             return Err(StepError::BadRule);
         }
@@ -338,12 +338,12 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
 
     fn caller_fp(&mut self, rule: RegRule, cfa: u64) -> FramePointer {
         let (value, offset, is_saved) = match rule {
-            RegRule::Same => return *self.fp,
+            RegRule::SameValue => return *self.fp,
             RegRule::Undefined => return FramePointer::Undefined,
-            RegRule::AtCfa(offset) => (cfa, offset, true),
-            RegRule::Cfa(offset) => (cfa, offset, false),
-            RegRule::AtReg(base, offset) | RegRule::Reg(base, offset) => {
-                let is_saved = matches!(rule, RegRule::AtReg(..));
+            RegRule::Offset(offset) => (cfa, offset, true),
+            RegRule::ValOffset(offset) => (cfa, offset, false),
+            RegRule::AtRegister(base, offset) | RegRule::Register(base, offset) => {
+                let is_saved = matches!(rule, RegRule::AtRegister(..));
                 match self.register(base) {
                     Ok(value) => (value, offset, is_saved),
                     Err(_) if self.is_fp(base) => return *self.fp,
@@ -383,19 +383,19 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
     }
 
     /// Whether a register is the frame pointer.
-    fn is_fp(&self, base: Base) -> bool {
-        base == Base::Fp || Some(base) == A::FP.map(Base::Reg)
+    fn is_fp(&self, base: BaseReg) -> bool {
+        base == BaseReg::Fp || Some(base) == A::FP.map(BaseReg::Reg)
     }
 
     /// A register's value in this frame.
-    fn register(&self, base: Base) -> Result<u64, StepError> {
+    fn register(&self, base: BaseReg) -> Result<u64, StepError> {
         let unknown = StepError::UnknownRegister(base);
         match base {
-            Base::Sp => Ok(self.sp),
-            Base::Fp => self.fp.get(base),
-            Base::Reg(reg) if Some(reg) == A::SP => Ok(self.sp),
-            Base::Reg(reg) if Some(reg) == A::FP => self.fp.get(base),
-            Base::Reg(reg) => self.registers.and_then(|all| all.get(reg)).ok_or(unknown),
+            BaseReg::Sp => Ok(self.sp),
+            BaseReg::Fp => self.fp.get(base),
+            BaseReg::Reg(reg) if Some(reg) == A::SP => Ok(self.sp),
+            BaseReg::Reg(reg) if Some(reg) == A::FP => self.fp.get(base),
+            BaseReg::Reg(reg) => self.registers.and_then(|all| all.get(reg)).ok_or(unknown),
         }
     }
 

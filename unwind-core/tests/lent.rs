@@ -15,7 +15,7 @@ use unwind_core::{
 };
 
 const ADDR: VirtAddr = VirtAddr::new(0x1000);
-const ROW: Row = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Same);
+const ROW: Row = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::SameValue);
 const FRAME: FrameContext<'_, NoRegs> =
     FrameContext { pc: FramePc::Exact(ADDR), sp: 0x20, fp: None, registers: None };
 

@@ -5,8 +5,8 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, Base, CfaRule, DwarfReg, End, FrameContext, Memory, ReadError, RegRule, Registers, Row,
-    RowSource, StepError, VirtAddr, Walker, WordSize,
+    Arch, BaseReg, CfaRule, DwarfReg, End, FrameContext, Memory, ReadError, RegRule, Registers,
+    Row, RowSource, StepError, VirtAddr, Walker, WordSize,
 };
 
 const LINK: DwarfReg = DwarfReg(30);
@@ -54,7 +54,7 @@ impl RowSource<Linked> for Leaf {
         _: &FrameContext<'_, Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        Ok(Some(Row::new(CfaRule::sp(16), RegRule::Same, RegRule::Same)))
+        Ok(Some(Row::new(CfaRule::sp(16), RegRule::SameValue, RegRule::SameValue)))
     }
 }
 
@@ -74,5 +74,5 @@ fn a_leaf_returns_to_where_the_link_register_says() {
     let pcs: Vec<u64> = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
     assert_eq!(pcs, [0x1000, 0x2004]);
     // A call has overwritten it since.
-    assert_eq!(frames.end(), Some(End::Step(StepError::UnknownRegister(Base::Reg(LINK)))));
+    assert_eq!(frames.end(), Some(End::Step(StepError::UnknownRegister(BaseReg::Reg(LINK)))));
 }

@@ -12,10 +12,10 @@ use core::convert::Infallible;
 
 use testdata::check_messages;
 use unwind_core::{
-    Base, CancelError, CfaRule, Changing, ClientId, ClockCookies, Cookie, CounterCookies, DwarfReg,
-    End, MapError, ModuleMap, Origin, PerCpuCookies, ReadError, Refusal, RegRule, Row, RowCache,
-    SampleEnd, ScheduleError, SerialCookies, SharedModuleMap, ShortRow, StepError, TableFull,
-    TaskState, UnwindCache, VirtAddr, WordSize,
+    BaseReg, CancelError, CfaRule, Changing, ClientId, ClockCookies, Cookie, CounterCookies,
+    DwarfReg, End, MapError, ModuleMap, Origin, PerCpuCookies, ReadError, Refusal, RegRule, Row,
+    RowCache, SampleEnd, ScheduleError, SerialCookies, SharedModuleMap, ShortRow, StepError,
+    TableFull, TaskState, UnwindCache, VirtAddr, WordSize,
 };
 
 const ADDR: VirtAddr = VirtAddr::new(0x7000);
@@ -33,9 +33,9 @@ fn every_end_of_a_walk_says_something_of_its_own() {
         StepError::ZeroReturnAddress { cfa: 0x10 },
         StepError::ZeroFramePointer,
         StepError::FramePointerBelowStack { fp: 8, sp: 16 },
-        StepError::UnknownRegister(Base::Sp),
-        StepError::UnknownRegister(Base::Fp),
-        StepError::UnknownRegister(Base::Reg(DwarfReg(10))),
+        StepError::UnknownRegister(BaseReg::Sp),
+        StepError::UnknownRegister(BaseReg::Fp),
+        StepError::UnknownRegister(BaseReg::Reg(DwarfReg(10))),
         StepError::Overflow,
         StepError::BadRule,
         StepError::UnknownTrampoline,
@@ -111,7 +111,7 @@ fn every_origin_of_a_frame_has_a_name_and_values_are_hexadecimal() {
 #[test]
 fn what_a_kernel_prints_for_debugging_is_short_and_starts_with_its_name() {
     let trace = UnwindCache::<510, Infallible>::default();
-    let row = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Same);
+    let row = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::SameValue);
     let texts = [
         ("RowCache", format!("{:?}", RowCache::<64>::default())),
         ("UnwindCache", format!("{trace:?}")),

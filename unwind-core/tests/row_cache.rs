@@ -13,8 +13,8 @@ use core::convert::Infallible;
 
 use no_regs::{NoRegs, Toy};
 use unwind_core::{
-    Base, Cached, CfaRule, DwarfReg, FrameContext, FramePc, KeptRow, Memory, Origin, RegRule, Row,
-    RowCache, RowSource, SliceMemory, VirtAddr,
+    BaseReg, Cached, CfaRule, DwarfReg, FrameContext, FramePc, KeptRow, Memory, Origin, RegRule,
+    Row, RowCache, RowSource, SliceMemory, VirtAddr,
 };
 
 /// A row for each address, from all rules there are; the generation takes
@@ -25,15 +25,15 @@ struct AllRules {
 }
 
 const RULES: [RegRule; 9] = [
-    RegRule::Same,
+    RegRule::SameValue,
     RegRule::Undefined,
-    RegRule::AtCfa(-8),
-    RegRule::AtCfa(-4),
-    RegRule::AtCfa(-16),
-    RegRule::AtCfa(0),
-    RegRule::AtCfa(-540_080),
-    RegRule::Cfa(-8),
-    RegRule::AtReg(Base::Reg(DwarfReg(10)), 8),
+    RegRule::Offset(-8),
+    RegRule::Offset(-4),
+    RegRule::Offset(-16),
+    RegRule::Offset(0),
+    RegRule::Offset(-540_080),
+    RegRule::ValOffset(-8),
+    RegRule::AtRegister(BaseReg::Reg(DwarfReg(10)), 8),
 ];
 
 const ORIGINS: [Origin; 4] =
@@ -48,11 +48,11 @@ fn pick<T: Copy>(choices: &[T], from: &mut u64) -> T {
 
 fn row_of(addr: u64, generation: u64) -> Row {
     let mut n = addr ^ (generation << 20);
-    let base = pick(&[Base::Sp, Base::Fp, Base::Reg(DwarfReg(3))], &mut n);
+    let base = pick(&[BaseReg::Sp, BaseReg::Fp, BaseReg::Reg(DwarfReg(3))], &mut n);
     let offset = pick(&[8, -8, 540_080, i32::MAX, i32::MIN], &mut n);
     let cfa = match n % 4 {
-        0 => CfaRule::Deref(base, offset),
-        _ => CfaRule::Offset(base, offset),
+        0 => CfaRule::AtRegister(base, offset),
+        _ => CfaRule::Register(base, offset),
     };
     let row = match n % 11 {
         0 => Row::outermost(),
@@ -124,7 +124,7 @@ impl RowSource<Toy> for Same {
     }
 }
 
-const PUSHED: Row = Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+const PUSHED: Row = Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::Offset(-16));
 
 #[test]
 fn a_loop_over_as_many_pcs_as_a_set_holds_misses_once_each() {
@@ -182,7 +182,7 @@ fn a_row_that_a_walk_used_stays_when_room_is_made() {
 
 #[test]
 fn a_frame_of_540_080_bytes_is_kept() {
-    let big = Row::new(CfaRule::sp(540_080), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+    let big = Row::new(CfaRule::sp(540_080), RegRule::Offset(-8), RegRule::Offset(-16));
     let mut cache = RowCache::<4>::new();
     let mut cached = Cached::new(Same(big), &mut cache);
     for _ in 0..3 {

@@ -239,7 +239,7 @@ fn a_trace_along_frame_pointers_is_the_walk_by_their_rows() {
 
 #[test]
 fn each_lookup_of_a_trace_is_counted_once_as_a_hit_or_a_miss() {
-    let step = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Same);
+    let step = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::SameValue);
     let mut rows = vec![Some(step); 256];
     rows[0x03] = Some(Row::outermost());
     let table = Table { rows, generation: 0 };
@@ -258,7 +258,7 @@ fn each_lookup_of_a_trace_is_counted_once_as_a_hit_or_a_miss() {
 
 #[test]
 fn a_stack_that_starts_within_a_word_is_walked_by_its_aligned_words_only() {
-    let step = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Same);
+    let step = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::SameValue);
     let table = Table { rows: vec![Some(step); 256], generation: 0 };
     let stack: Vec<u8> = [0x1002_u64, 0x1003, 0x1004].map(u64::to_le_bytes).concat();
     let mut cache = RowCache::<256>::new();

@@ -43,8 +43,8 @@ impl TrustedFramePointers {
     #[must_use]
     pub const fn row_of(word: WordSize) -> Row {
         let row = match word {
-            WordSize::Four => Row::new(CfaRule::fp(8), RegRule::AtCfa(-4), RegRule::AtCfa(-8)),
-            WordSize::Eight => Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16)),
+            WordSize::Four => Row::new(CfaRule::fp(8), RegRule::Offset(-4), RegRule::Offset(-8)),
+            WordSize::Eight => Row::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16)),
         };
         row.with_origin(Origin::FramePointer)
     }

@@ -7,8 +7,8 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, Base, CfaRule, DwarfReg, FrameContext, FramePc, Memory, Origin, RegRule, Row, RowSource,
-    VirtAddr, WordSize,
+    Arch, BaseReg, CfaRule, DwarfReg, FrameContext, FramePc, Memory, Origin, RegRule, Row,
+    RowSource, VirtAddr, WordSize,
 };
 
 use crate::code::Window;
@@ -106,12 +106,12 @@ impl Code<'_> {
     const fn row(&self, pushed: i32, fp: RegRule) -> Row {
         let slot = self.slot();
         let cfa = slot.wrapping_mul(pushed.wrapping_add(1));
-        Row::new(CfaRule::sp(cfa), RegRule::AtCfa(slot.wrapping_neg()), fp)
+        Row::new(CfaRule::sp(cfa), RegRule::Offset(slot.wrapping_neg()), fp)
     }
 
     #[inline(never)]
     fn entry(&self, pc: VirtAddr, behind: &[u8]) -> Option<Row> {
-        let at_entry = self.row(0, RegRule::Same);
+        let at_entry = self.row(0, RegRule::SameValue);
         let may_start = Self::may_start(pc, behind);
         let (endbr, rest) = self.skip_endbr();
         if endbr {
@@ -129,7 +129,7 @@ impl Code<'_> {
         }
         if self.is_mov_fp_sp(rest) {
             let saved = self.slot().wrapping_mul(-2);
-            let row = self.row(1, RegRule::AtCfa(saved));
+            let row = self.row(1, RegRule::Offset(saved));
             let is_entry = behind.strip_suffix(&[PUSH_FP]).is_some_and(|before| {
                 Self::may_start(VirtAddr::new(pc.get().wrapping_sub(1)), before)
             });
@@ -160,7 +160,7 @@ impl Code<'_> {
             }
             _ => return None,
         };
-        Some(self.row(pushed, RegRule::Same))
+        Some(self.row(pushed, RegRule::SameValue))
     }
 
     /// How functions realign their stack: another register takes the CFA, the
@@ -175,24 +175,24 @@ impl Code<'_> {
         if let Some(after_lea) = self.behind_lea_of_cfa(self.ahead)
             && self.is_and_sp(after_lea)
         {
-            return Some(self.row(0, RegRule::Same));
+            return Some(self.row(0, RegRule::SameValue));
         }
         if self.is_and_sp(self.ahead) {
             let lea = behind.get(behind.len().checked_sub(self.lea_len())?..)?;
-            return self.behind_lea_of_cfa(lea).map(|_| self.row(0, RegRule::Same));
+            return self.behind_lea_of_cfa(lea).map(|_| self.row(0, RegRule::SameValue));
         }
         if let Some(reg) = self.push_of_ra(self.ahead) {
-            return self.ends_with_and_sp(behind).then(|| self.row_from(reg, RegRule::Same));
+            return self.ends_with_and_sp(behind).then(|| self.row_from(reg, RegRule::SameValue));
         }
         let len = self.push_len();
         if self.ahead.first() == Some(&PUSH_FP) {
             let push = behind.get(behind.len().checked_sub(len)?..)?;
-            return self.push_of_ra(push).map(|reg| self.row_from(reg, RegRule::Same));
+            return self.push_of_ra(push).map(|reg| self.row_from(reg, RegRule::SameValue));
         }
         if self.is_mov_fp_sp(self.ahead) {
             let push = behind.strip_suffix(&[PUSH_FP])?;
             let push = push.get(push.len().checked_sub(len)?..)?;
-            let saved = RegRule::AtReg(Base::Sp, 0);
+            let saved = RegRule::AtRegister(BaseReg::Sp, 0);
             return self.push_of_ra(push).map(|reg| self.row_from(reg, saved));
         }
         None
@@ -200,8 +200,8 @@ impl Code<'_> {
 
     /// The CFA is in a register.
     const fn row_from(&self, reg: DwarfReg, fp: RegRule) -> Row {
-        let cfa = CfaRule::Offset(Base::Reg(reg), 0);
-        Row::new(cfa, RegRule::AtCfa(self.slot().wrapping_neg()), fp)
+        let cfa = CfaRule::Register(BaseReg::Reg(reg), 0);
+        Row::new(cfa, RegRule::Offset(self.slot().wrapping_neg()), fp)
     }
 
     /// What follows `lea reg, [rsp + slot]`.
@@ -336,7 +336,7 @@ impl Code<'_> {
     #[inline(never)]
     fn exit(&self, behind: &[u8]) -> Option<Row> {
         let is_torn_down = Self::ends_with_teardown(behind);
-        let mut exit = Exit::from(Start::Register(Base::Sp), 0, None);
+        let mut exit = Exit::from(Start::Register(BaseReg::Sp), 0, None);
         let mut code = self.ahead;
         // The window holds at most 32 instructions; each pass takes one.
         loop {
@@ -389,7 +389,7 @@ impl Code<'_> {
                 return Some(rest);
             }
             (_, [LEAVE, rest @ ..]) => {
-                *exit = Exit::from(exit.frame()?, slot, Some((Base::Fp, 0)));
+                *exit = Exit::from(exit.frame()?, slot, Some((BaseReg::Fp, 0)));
                 return Some(rest);
             }
             // nop; vzeroupper.
@@ -450,7 +450,7 @@ struct Exit {
     /// The stack pointer less the start, in bytes.
     depth: i32,
     /// Where the caller's frame pointer was popped from.
-    fp: Option<(Base, i32)>,
+    fp: Option<(BaseReg, i32)>,
     /// Where each register was popped from, counted from the start.
     popped: [i32; 16],
     /// A bit for each register that was.
@@ -463,18 +463,18 @@ struct Exit {
 #[derive(Clone, Copy, PartialEq)]
 enum Start {
     /// A register as it is at the pc.
-    Register(Base),
+    Register(BaseReg),
     /// The word at so many bytes from one.
-    Word(Base, i32),
+    Word(BaseReg, i32),
 }
 
 impl Exit {
-    const fn from(start: Start, depth: i32, fp: Option<(Base, i32)>) -> Self {
+    const fn from(start: Start, depth: i32, fp: Option<(BaseReg, i32)>) -> Self {
         Self { start, depth, fp, popped: [0; 16], is_popped: 0, is_guess: false }
     }
 
     /// The register that addresses are counted from, if that is what it is.
-    const fn base(&self) -> Option<Base> {
+    const fn base(&self) -> Option<BaseReg> {
         match self.start {
             Start::Register(base) => Some(base),
             Start::Word(..) => None,
@@ -483,14 +483,14 @@ impl Exit {
 
     /// The frame pointer as a start: it is the frame's own until it is popped.
     const fn frame(&self) -> Option<Start> {
-        if self.fp.is_none() { Some(Start::Register(Base::Fp)) } else { None }
+        if self.fp.is_none() { Some(Start::Register(BaseReg::Fp)) } else { None }
     }
 
     /// A register as a start: the word that was popped into it, if one was.
     fn register(&self, reg: DwarfReg) -> Option<Start> {
         let bit = 1_u16.unbounded_shl(reg.0.into());
         if self.is_popped & bit == 0 {
-            return Some(Start::Register(Base::Reg(reg)));
+            return Some(Start::Register(BaseReg::Reg(reg)));
         }
         let from = self.popped.get(usize::from(reg.0))?;
         Some(Start::Word(self.base()?, *from))
@@ -507,18 +507,18 @@ impl Exit {
     fn row(self, slot: i32) -> Option<Row> {
         let depth = self.depth.checked_add(slot)?;
         let cfa = match self.start {
-            Start::Register(base) => CfaRule::Offset(base, depth),
-            Start::Word(base, from) if depth == 0 => CfaRule::Deref(base, from),
+            Start::Register(base) => CfaRule::Register(base, depth),
+            Start::Word(base, from) if depth == 0 => CfaRule::AtRegister(base, from),
             Start::Word(..) => return None,
         };
         let fp = match self.fp {
             Some((base, at)) if self.start == Start::Register(base) => {
-                RegRule::AtCfa(at.checked_sub(depth)?)
+                RegRule::Offset(at.checked_sub(depth)?)
             }
-            Some((base, at)) => RegRule::AtReg(base, at),
-            None => RegRule::Same,
+            Some((base, at)) => RegRule::AtRegister(base, at),
+            None => RegRule::SameValue,
         };
-        let row = Row::new(cfa, RegRule::AtCfa(slot.checked_neg()?), fp);
+        let row = Row::new(cfa, RegRule::Offset(slot.checked_neg()?), fp);
         Some(if self.is_guess { row.with_guess() } else { row })
     }
 }

@@ -9,7 +9,7 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, Base, CfaRule, DwarfReg, FrameContext, FramePc, KeptRow, Memory, Origin, ReadError,
+    Arch, BaseReg, CfaRule, DwarfReg, FrameContext, FramePc, KeptRow, Memory, Origin, ReadError,
     RegRule, Row, RowSource, SliceMemory, UnwindCache, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, Ia32, Ia32Regs, Prologue, X86_64, X86_64Regs};
@@ -65,15 +65,15 @@ fn row_32(start: u64, bytes: &[u8], at: usize) -> Option<Row> {
 }
 
 const fn sp_64(cfa: i32, fp: RegRule) -> Option<Row> {
-    Some(Row::new(CfaRule::sp(cfa), RegRule::AtCfa(-8), fp).with_origin(Origin::Instructions))
+    Some(Row::new(CfaRule::sp(cfa), RegRule::Offset(-8), fp).with_origin(Origin::Instructions))
 }
 
 const fn sp_32(cfa: i32, fp: RegRule) -> Option<Row> {
-    Some(Row::new(CfaRule::sp(cfa), RegRule::AtCfa(-4), fp).with_origin(Origin::Instructions))
+    Some(Row::new(CfaRule::sp(cfa), RegRule::Offset(-4), fp).with_origin(Origin::Instructions))
 }
 
 const fn fp_64(cfa: i32, fp: RegRule) -> Option<Row> {
-    Some(Row::new(CfaRule::fp(cfa), RegRule::AtCfa(-8), fp).with_origin(Origin::Instructions))
+    Some(Row::new(CfaRule::fp(cfa), RegRule::Offset(-8), fp).with_origin(Origin::Instructions))
 }
 
 /// The same row of code that may stand elsewhere too.
@@ -81,7 +81,7 @@ fn guess(row: Option<Row>) -> Option<Row> {
     row.map(Row::with_guess)
 }
 
-const SAME: RegRule = RegRule::Same;
+const SAME: RegRule = RegRule::SameValue;
 
 #[test]
 fn f12_each_instruction_of_a_64_bit_frame_has_its_row_or_leaves_it_to_the_frame_pointer() {
@@ -99,12 +99,12 @@ fn f12_each_instruction_of_a_64_bit_frame_has_its_row_or_leaves_it_to_the_frame_
     for (at, row) in [
         (0, guess(sp_64(8, SAME))),
         (4, sp_64(8, SAME)),
-        (5, sp_64(16, RegRule::AtCfa(-16))),
+        (5, sp_64(16, RegRule::Offset(-16))),
         (8, None),
         (9, None),
         (13, None),
         (18, None),
-        (22, fp_64(16, RegRule::AtCfa(-16))),
+        (22, fp_64(16, RegRule::Offset(-16))),
         (23, sp_64(8, SAME)),
     ] {
         // Wherever the function lies: its start needs no alignment.
@@ -125,27 +125,27 @@ fn the_other_exits_of_a_64_bit_frame_are_followed_to_the_return() {
         0xc3, // 10 ret
     ];
     for (at, row) in [
-        (0, fp_64(16, RegRule::AtCfa(-16))),
-        (4, sp_64(40, RegRule::AtCfa(-16))),
-        (5, sp_64(32, RegRule::AtCfa(-16))),
-        (7, sp_64(24, RegRule::AtCfa(-16))),
-        (9, sp_64(16, RegRule::AtCfa(-16))),
+        (0, fp_64(16, RegRule::Offset(-16))),
+        (4, sp_64(40, RegRule::Offset(-16))),
+        (5, sp_64(32, RegRule::Offset(-16))),
+        (7, sp_64(24, RegRule::Offset(-16))),
+        (9, sp_64(16, RegRule::Offset(-16))),
         (10, sp_64(8, SAME)),
     ] {
         assert_eq!(row_64(0x40_1000, POPS, at), row, "at +{at}");
     }
     let add = [0x48, 0x81, 0xc4, 0x00, 0x01, 0x00, 0x00, 0x5d, 0xf3, 0xc3];
-    assert_eq!(row_64(0x40_1001, &add, 0), sp_64(0x110, RegRule::AtCfa(-16)));
+    assert_eq!(row_64(0x40_1001, &add, 0), sp_64(0x110, RegRule::Offset(-16)));
     let mov = [0x48, 0x89, 0xec, 0x5d, 0xc2, 0x10, 0x00];
-    assert_eq!(row_64(0x40_1001, &mov, 0), fp_64(16, RegRule::AtCfa(-16)));
+    assert_eq!(row_64(0x40_1001, &mov, 0), fp_64(16, RegRule::Offset(-16)));
     let add = [0x48, 0x83, 0xc4, 0x18, 0x5d, 0xc3];
-    assert_eq!(row_64(0x40_1001, &add, 0), sp_64(0x28, RegRule::AtCfa(-16)));
+    assert_eq!(row_64(0x40_1001, &add, 0), sp_64(0x28, RegRule::Offset(-16)));
     let far = [0x48, 0x8d, 0xa5, 0x00, 0xff, 0xff, 0xff, 0x48, 0x81, 0xc4, 0, 1, 0, 0, 0x5d, 0xc3];
-    assert_eq!(row_64(0x40_1001, &far, 0), fp_64(16, RegRule::AtCfa(-16)));
+    assert_eq!(row_64(0x40_1001, &far, 0), fp_64(16, RegRule::Offset(-16)));
     // pop rsp.
     assert_eq!(row_64(0x40_1001, &[0x5c, 0x5d, 0xc3], 0), None);
     let vector = [0xc5, 0xf8, 0x77, 0x5d, 0xc3];
-    assert_eq!(row_64(0x40_1001, &vector, 0), sp_64(16, RegRule::AtCfa(-16)));
+    assert_eq!(row_64(0x40_1001, &vector, 0), sp_64(16, RegRule::Offset(-16)));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_tail_call_ends_a_function_only_once_its_frame_is_gone() {
         0xeb, 0xf0, // 7 jmp, the end of a loop
         0xff, 0x24, 0xc5, 0, 0, 0, 0, // 9 jmp [rax*8], a switch
     ];
-    assert_eq!(row_64(0x40_1001, CODE, 0), guess(sp_64(16, RegRule::AtCfa(-16))));
+    assert_eq!(row_64(0x40_1001, CODE, 0), guess(sp_64(16, RegRule::Offset(-16))));
     assert_eq!(row_64(0x40_1001, CODE, 1), guess(sp_64(8, SAME)));
     assert_eq!(row_64(0x40_1001, CODE, 7), None);
     assert_eq!(row_64(0x40_1001, CODE, 9), None);
@@ -205,8 +205,8 @@ fn each_instruction_of_a_32_bit_frame_has_its_row_or_leaves_it_to_the_frame_poin
         0x5d, // 15 pop ebp
         0xc3, // 16 ret
     ];
-    let saved = RegRule::AtCfa(-8);
-    let by_fp = Row::new(CfaRule::fp(8), RegRule::AtCfa(-4), saved);
+    let saved = RegRule::Offset(-8);
+    let by_fp = Row::new(CfaRule::fp(8), RegRule::Offset(-4), saved);
     for (at, row) in [
         (0, guess(sp_32(4, SAME))),
         (4, sp_32(4, SAME)),
@@ -243,19 +243,19 @@ fn each_instruction_of_a_64_bit_function_that_realigns_its_stack_has_its_row() {
         0xc3, // 35 ret
     ];
     let r10 = |fp| {
-        let cfa = CfaRule::Offset(Base::Reg(DwarfReg(10)), 0);
-        Some(Row::new(cfa, RegRule::AtCfa(-8), fp).with_origin(Origin::Instructions))
+        let cfa = CfaRule::Register(BaseReg::Reg(DwarfReg(10)), 0);
+        Some(Row::new(cfa, RegRule::Offset(-8), fp).with_origin(Origin::Instructions))
     };
     for (at, row) in [
         (0, sp_64(8, SAME)),
         (5, sp_64(8, SAME)),
         (9, r10(SAME)),
         (13, r10(SAME)),
-        (14, r10(RegRule::AtReg(Base::Sp, 0))),
+        (14, r10(RegRule::AtRegister(BaseReg::Sp, 0))),
         (17, None),
         (19, None),
         (26, None),
-        (30, r10(RegRule::AtReg(Base::Fp, 0))),
+        (30, r10(RegRule::AtRegister(BaseReg::Fp, 0))),
         (31, r10(SAME)),
         (35, sp_64(8, SAME)),
     ] {
@@ -279,18 +279,18 @@ fn each_instruction_of_a_32_bit_function_that_realigns_its_stack_has_its_row() {
         0xc3, // 25 ret
     ];
     let row =
-        |cfa, fp| Some(Row::new(cfa, RegRule::AtCfa(-4), fp).with_origin(Origin::Instructions));
-    let ecx = CfaRule::Offset(Base::Reg(DwarfReg(1)), 0);
+        |cfa, fp| Some(Row::new(cfa, RegRule::Offset(-4), fp).with_origin(Origin::Instructions));
+    let ecx = CfaRule::Register(BaseReg::Reg(DwarfReg(1)), 0);
     for (at, row) in [
         (0, sp_32(4, SAME)),
         (4, sp_32(4, SAME)),
         (10, row(ecx, SAME)),
         (13, row(ecx, SAME)),
-        (14, row(ecx, RegRule::AtReg(Base::Sp, 0))),
+        (14, row(ecx, RegRule::AtRegister(BaseReg::Sp, 0))),
         (16, None),
-        (17, row(CfaRule::Deref(Base::Fp, -4), RegRule::AtReg(Base::Fp, 0))),
-        (20, row(CfaRule::Deref(Base::Sp, 0), RegRule::AtReg(Base::Sp, 4))),
-        (21, row(ecx, RegRule::AtReg(Base::Sp, 0))),
+        (17, row(CfaRule::AtRegister(BaseReg::Fp, -4), RegRule::AtRegister(BaseReg::Fp, 0))),
+        (20, row(CfaRule::AtRegister(BaseReg::Sp, 0), RegRule::AtRegister(BaseReg::Sp, 4))),
+        (21, row(ecx, RegRule::AtRegister(BaseReg::Sp, 0))),
         (22, row(ecx, SAME)),
         (25, sp_32(4, SAME)),
     ] {
@@ -310,8 +310,8 @@ fn any_register_but_the_stack_pointer_may_keep_the_cfa_while_a_stack_is_realigne
         let mut code = vec![0x48, 0x83, 0xe4, 0xc0];
         code.extend(prefix);
         code.extend([0xff, 0x70 | bits, 0xf8]);
-        let cfa = CfaRule::Offset(Base::Reg(DwarfReg(number)), 0);
-        let row = Row::new(cfa, RegRule::AtCfa(-8), SAME).with_origin(Origin::Instructions);
+        let cfa = CfaRule::Register(BaseReg::Reg(DwarfReg(number)), 0);
+        let row = Row::new(cfa, RegRule::Offset(-8), SAME).with_origin(Origin::Instructions);
         assert_eq!(row_64(0x40_1003, &code, 4), Some(row), "{code:x?}");
     }
 }
@@ -374,7 +374,7 @@ fn code_at_the_edge_of_a_mapping_is_read_up_to_the_edge() {
     let mut page = vec![0x90; 4096];
     page[4094..].copy_from_slice(&[0xc9, 0xc3]);
     assert_eq!(row_64(0x40_1000, &page, 4095), sp_64(8, SAME));
-    assert_eq!(row_64(0x40_1000, &page, 4094), fp_64(16, RegRule::AtCfa(-16)));
+    assert_eq!(row_64(0x40_1000, &page, 4094), fp_64(16, RegRule::Offset(-16)));
     page[..4].copy_from_slice(&[0xf3, 0x0f, 0x1e, 0xfa]);
     assert_eq!(row_64(0x40_1000, &page, 0), guess(sp_64(8, SAME)));
     // Code cut off in the middle of an instruction.
@@ -418,13 +418,13 @@ fn the_frame_pointer_row_is_that_of_the_word_size() {
     let mut none = Code { start: 0, bytes: &[] };
     let frame = FrameContext { pc, sp: 0, fp: None, registers: None };
     let row: Option<Row> = RowSource::<X86_64>::row(&mut FramePointers, &frame, &mut none).unwrap();
-    let expected = Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+    let expected = Row::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16));
     assert_eq!(row, Some(expected.with_origin(Origin::FramePointer).with_guess()));
     let quick = RowSource::<X86_64>::quick(&mut FramePointers, pc.addr(), KeptRow::NONE);
     assert!(quick.is_some(), "no lookup is needed");
     let frame = FrameContext { pc, sp: 0, fp: None, registers: None };
     let row: Option<Row> = RowSource::<Ia32>::row(&mut FramePointers, &frame, &mut none).unwrap();
-    let expected = Row::new(CfaRule::fp(8), RegRule::AtCfa(-4), RegRule::AtCfa(-8));
+    let expected = Row::new(CfaRule::fp(8), RegRule::Offset(-4), RegRule::Offset(-8));
     assert_eq!(row, Some(expected.with_origin(Origin::FramePointer).with_guess()));
 }
 

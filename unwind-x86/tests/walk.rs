@@ -293,11 +293,15 @@ impl RowSource<X86_64> for Only {
 
 #[test]
 fn flexible_rows_use_any_general_register_in_the_first_frame_only() {
-    use unwind_core::{Base, DwarfReg};
+    use unwind_core::{BaseReg, DwarfReg};
     let target = Target::default().words(0x8000 - 8, &[0x40_2010, 0]);
     for number in 0..16 {
         let reg = DwarfReg(number);
-        let row = Row::new(CfaRule::Offset(Base::Reg(reg), 0), RegRule::AtCfa(-8), RegRule::Same);
+        let row = Row::new(
+            CfaRule::Register(BaseReg::Reg(reg), 0),
+            RegRule::Offset(-8),
+            RegRule::SameValue,
+        );
         let regs = X86_64Regs::from_all(0x40_1000, [0x7000; 16]).with(reg, 0x8000);
         let mut target = target.clone();
         let mut walker = Walker::new(X86_64::FOUR_LEVEL, Only(row));
@@ -310,7 +314,7 @@ fn flexible_rows_use_any_general_register_in_the_first_frame_only() {
         let expected = match number {
             7 => End::Step(StepError::NoProgress { cfa: 0x8000, sp: 0x8000 }),
             6 => End::Step(StepError::NoProgress { cfa: 0x8000, sp: 0x8000 }),
-            _ => End::Step(StepError::UnknownRegister(Base::Reg(reg))),
+            _ => End::Step(StepError::UnknownRegister(BaseReg::Reg(reg))),
         };
         assert_eq!(frames.end(), Some(expected), "r{number}");
     }
@@ -351,7 +355,7 @@ fn takes_register<A: Arch>(arch: A, regs: A::Regs, row: Row, target: &Target) ->
 #[test]
 fn a1_memory_below_the_stack_pointer_is_believed_in_64_bit_user_code_alone() {
     let wide = Target::default().words(0x7ff8, &[0xdead, 0x40_1010]);
-    let row = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+    let row = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::Offset(-16));
     let regs = X86_64Regs::new(0x40_0000, 0x8000, 0x9000);
     for arch in [X86_64::FOUR_LEVEL, X86_64::FIVE_LEVEL] {
         assert!(!takes_register(arch, regs, row, &wide));
@@ -359,13 +363,13 @@ fn a1_memory_below_the_stack_pointer_is_believed_in_64_bit_user_code_alone() {
     }
     // 128 bytes, and no more.
     for (slot, is_kept) in [(-0x88, false), (-0x90, true)] {
-        let row = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::AtCfa(slot));
+        let row = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::Offset(slot));
         let at = 0x8008_u64.checked_add_signed(slot.into()).unwrap();
         let wide = wide.clone().words(at, &[0x9000]);
         assert_eq!(takes_register(X86_64::FOUR_LEVEL, regs, row, &wide), is_kept, "{slot}");
     }
     let narrow = Target::default().words_32(0x7ffc, &[0xdead, 0x40_1010]);
-    let row = Row::new(CfaRule::sp(4), RegRule::AtCfa(-4), RegRule::AtCfa(-8));
+    let row = Row::new(CfaRule::sp(4), RegRule::Offset(-4), RegRule::Offset(-8));
     let regs = Ia32Regs::new(0x40_0000, 0x8000, 0x9000);
     assert!(takes_register(Ia32::FLAT, regs, row, &narrow), "i386 has no red zone");
 }

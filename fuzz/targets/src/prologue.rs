@@ -2,8 +2,8 @@
 //! where it runs straight to its return, the one that running it comes to.
 
 use unwind_core::{
-    Arch, Base, CfaRule, FrameContext, FramePc, Memory, Origin, ReadError, RegRule, Row, RowSource,
-    VirtAddr,
+    Arch, BaseReg, CfaRule, FrameContext, FramePc, Memory, Origin, ReadError, RegRule, Row,
+    RowSource, VirtAddr,
 };
 use unwind_x86::{Ia32, Ia32Regs, Prologue, X86_64, X86_64Regs};
 
@@ -46,7 +46,7 @@ pub(crate) fn run(data: &[u8]) {
     assert_eq!(row.origin(), Origin::Instructions);
     assert!(!row.is_signal() && !row.is_outermost() && !row.is_context_only());
     if let Some(expected) = returns(ahead, word) {
-        assert_eq!((row.cfa(), row.ra()), (expected, RegRule::AtCfa(-word)), "{ahead:02x?}");
+        assert_eq!((row.cfa(), row.ra()), (expected, RegRule::Offset(-word)), "{ahead:02x?}");
     }
 }
 
@@ -70,11 +70,11 @@ where
 /// stack pointer and a return.
 fn returns(mut code: &[u8], word: i32) -> Option<CfaRule> {
     let wide = word == 8;
-    let (mut base, mut offset) = (Base::Sp, 0_i32);
+    let (mut base, mut offset) = (BaseReg::Sp, 0_i32);
     loop {
         let rest = code.strip_prefix(&[0x48]).filter(|_| wide);
         code = match (code, rest) {
-            ([0xc3, ..], _) => return Some(CfaRule::Offset(base, offset.checked_add(word)?)),
+            ([0xc3, ..], _) => return Some(CfaRule::Register(base, offset.checked_add(word)?)),
             // pop rax to rdi, but rsp; rbp only as the last before the return.
             ([0x58..=0x5b | 0x5e..=0x5f, rest @ ..], _) => {
                 offset = offset.checked_add(word)?;
@@ -89,7 +89,7 @@ fn returns(mut code: &[u8], word: i32) -> Option<CfaRule> {
                 rest
             }
             ([0xc9, 0xc3, ..], _) => {
-                (base, offset) = (Base::Fp, word);
+                (base, offset) = (BaseReg::Fp, word);
                 &code[1..]
             }
             (_, Some([0x83, 0xc4, n, rest @ ..])) => {

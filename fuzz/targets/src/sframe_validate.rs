@@ -5,7 +5,7 @@ use core::{convert::Infallible, ops::ControlFlow};
 
 use sframe::{Abi, PcKind, Section, Severity};
 use unwind_core::{
-    Base, DwarfReg, End, FrameContext, Memory, ReadError, RegRule, Row, RowSource, StepError,
+    BaseReg, DwarfReg, End, FrameContext, Memory, ReadError, RegRule, Row, RowSource, StepError,
     VirtAddr, Walker,
 };
 use unwind_x86::{X86_64, X86_64Regs};
@@ -73,7 +73,10 @@ fn can_be_right(abi: Abi, row: Row) {
     if row.is_outermost() {
         return;
     }
-    assert!(!matches!(row.ra(), RegRule::Reg(Base::Sp, _) | RegRule::Cfa(_)), "{row:?}");
+    assert!(
+        !matches!(row.ra(), RegRule::Register(BaseReg::Sp, _) | RegRule::ValOffset(_)),
+        "{row:?}"
+    );
     if abi != Abi::Amd64Little {
         return;
     }

@@ -4,8 +4,8 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Base, Cached, CfaRule, DwarfReg, FrameContext, LastTrace, Memory, Origin, ReadError, RegRule,
-    Row, RowCache, RowSource, TargetCode, TraceFrame, UnwindCache, VirtAddr, Walker,
+    BaseReg, Cached, CfaRule, DwarfReg, FrameContext, LastTrace, Memory, Origin, ReadError,
+    RegRule, Row, RowCache, RowSource, TargetCode, TraceFrame, UnwindCache, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, SignalTrampolines, X86_64, X86_64Regs};
 
@@ -48,18 +48,18 @@ impl Functions {
         let cfa = match kind & 15 {
             0 => return None,
             1 => return Some(Row::outermost()),
-            2 => CfaRule::Deref(Base::Sp, offset - 8),
-            3 => CfaRule::Offset(Base::Reg(DwarfReg(3)), offset),
+            2 => CfaRule::AtRegister(BaseReg::Sp, offset - 8),
+            3 => CfaRule::Register(BaseReg::Reg(DwarfReg(3)), offset),
             4..8 => CfaRule::fp(offset),
             _ => CfaRule::sp(offset),
         };
-        let ra = if size >> 4 == 15 { RegRule::AtCfa(-16) } else { RegRule::AtCfa(-8) };
+        let ra = if size >> 4 == 15 { RegRule::Offset(-16) } else { RegRule::Offset(-8) };
         let fp = match kind >> 4 & 7 {
-            0..3 => RegRule::Same,
-            3..5 => RegRule::AtCfa(-16),
-            5 => RegRule::AtCfa(-8 * i32::from(size >> 4)),
+            0..3 => RegRule::SameValue,
+            3..5 => RegRule::Offset(-16),
+            5 => RegRule::Offset(-8 * i32::from(size >> 4)),
             6 => RegRule::Undefined,
-            _ => RegRule::Cfa(-8),
+            _ => RegRule::ValOffset(-8),
         };
         let origin = if kind & 0x80 == 0 { Origin::Table } else { Origin::FramePointer };
         let row = Row::new(cfa, ra, fp).with_origin(origin);

@@ -103,7 +103,7 @@ impl Builder {
     /// let bytes = builder.finish(0x2000, |lost| panic!("{lost}"))?;
     ///
     /// let found = Section::parse(&bytes)?.at(0x2000).find(0x1004)?.expect("the FDE covers it");
-    /// assert_eq!(found.row()?, Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::Same));
+    /// assert_eq!(found.row()?, Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::SameValue));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn add_cfi(

@@ -193,7 +193,7 @@ impl<'a> Run<'_, 'a> {
                 self.set(register, || Reg::Rule(RegRule::Undefined));
             }
             constants::DW_CFA_same_value => {
-                self.set(register, || Reg::Rule(RegRule::Same));
+                self.set(register, || Reg::Rule(RegRule::SameValue));
             }
             constants::DW_CFA_register => {
                 let source = self.uleb()?;

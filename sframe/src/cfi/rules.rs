@@ -1,6 +1,6 @@
 //! The state of the three registers that a table follows.
 
-use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
 
 use crate::format::header::Abi;
 
@@ -49,23 +49,23 @@ impl Registers {
     #[inline]
     fn unsaved(&self, column: u64) -> Option<RegRule> {
         if Some(column) == self.link {
-            return Some(RegRule::Same);
+            return Some(RegRule::SameValue);
         }
         let register = u16::try_from(column).ok().filter(|&register| Some(register) != self.pc)?;
-        Some(RegRule::Reg(self.base(register).ok()?, 0))
+        Some(RegRule::Register(self.base(register).ok()?, 0))
     }
 
     #[inline]
-    fn base(&self, register: u16) -> Result<Base, NoRule> {
+    fn base(&self, register: u16) -> Result<BaseReg, NoRule> {
         if u64::from(register) == self.sp {
-            return Ok(Base::Sp);
+            return Ok(BaseReg::Sp);
         }
         if u64::from(register) == self.fp {
-            return Ok(Base::Fp);
+            return Ok(BaseReg::Fp);
         }
         match u8::try_from(register) {
             // Rows have no room for the last two.
-            Ok(number @ 0..=0xfd) => Ok(Base::Reg(DwarfReg(number))),
+            Ok(number @ 0..=0xfd) => Ok(BaseReg::Reg(DwarfReg(number))),
             _ => Err(NoRule::Register(register)),
         }
     }
@@ -111,7 +111,7 @@ pub(crate) enum Cfa {
     /// What an expression comes to.
     Rule(CfaRule),
     /// One offset in the first part of each block of code, another behind it.
-    Blocks(Base, i32, Step),
+    Blocks(BaseReg, i32, Step),
     None(NoRule),
 }
 
@@ -125,10 +125,10 @@ impl Cfa {
         let value = expression::evaluate(expression, None, registers.pc);
         let rule = || match value {
             Some(Value::Register(register, offset)) => {
-                Ok(Self::Rule(CfaRule::Offset(registers.base(register)?, narrow(offset)?)))
+                Ok(Self::Rule(CfaRule::Register(registers.base(register)?, narrow(offset)?)))
             }
             Some(Value::Load(register, offset)) => {
-                Ok(Self::Rule(CfaRule::Deref(registers.base(register)?, narrow(offset)?)))
+                Ok(Self::Rule(CfaRule::AtRegister(registers.base(register)?, narrow(offset)?)))
             }
             Some(Value::LoadPlus(register, offset, plus)) => {
                 Err(NoRule::LoadPlus(register, narrow(offset)?, narrow(plus)?))
@@ -147,7 +147,7 @@ impl Cfa {
         match *self {
             Self::Register(register, offset) => {
                 let offset = i32::try_from(offset).ok()?;
-                Some(CfaRule::Offset(registers.base(register).ok()?, offset))
+                Some(CfaRule::Register(registers.base(register).ok()?, offset))
             }
             Self::Rule(rule) => Some(rule),
             _ => None,
@@ -179,16 +179,18 @@ pub(crate) enum Reg {
 impl Reg {
     #[inline]
     pub(crate) fn at_cfa(offset: i64) -> Self {
-        narrow(offset).map_or_else(Self::None, |offset| Self::Rule(RegRule::AtCfa(offset)))
+        narrow(offset).map_or_else(Self::None, |offset| Self::Rule(RegRule::Offset(offset)))
     }
 
     pub(crate) fn cfa(offset: i64) -> Self {
-        narrow(offset).map_or_else(Self::None, |offset| Self::Rule(RegRule::Cfa(offset)))
+        narrow(offset).map_or_else(Self::None, |offset| Self::Rule(RegRule::ValOffset(offset)))
     }
 
     pub(crate) fn register(number: u64, registers: &Registers) -> Self {
         let number = u16::try_from(number).unwrap_or(u16::MAX);
-        registers.base(number).map_or_else(Self::None, |base| Self::Rule(RegRule::Reg(base, 0)))
+        registers
+            .base(number)
+            .map_or_else(Self::None, |base| Self::Rule(RegRule::Register(base, 0)))
     }
 
     /// An expression whose value is the register's, or where that is.
@@ -203,15 +205,15 @@ impl Reg {
             Ok(match (value, is_value) {
                 (Some(Value::Register(register, offset)), false)
                 | (Some(Value::Load(register, offset)), true) => {
-                    RegRule::AtReg(registers.base(register)?, narrow(offset)?)
+                    RegRule::AtRegister(registers.base(register)?, narrow(offset)?)
                 }
                 (Some(Value::Register(register, offset)), true) => {
-                    RegRule::Reg(registers.base(register)?, narrow(offset)?)
+                    RegRule::Register(registers.base(register)?, narrow(offset)?)
                 }
                 (Some(Value::Cfa(offset)), false) | (Some(Value::LoadCfa(offset)), true) => {
-                    RegRule::AtCfa(narrow(offset)?)
+                    RegRule::Offset(narrow(offset)?)
                 }
-                (Some(Value::Cfa(offset)), true) => RegRule::Cfa(narrow(offset)?),
+                (Some(Value::Cfa(offset)), true) => RegRule::ValOffset(narrow(offset)?),
                 _ => return Err(NoRule::Expression(at)),
             })
         };
@@ -263,12 +265,12 @@ impl Rules {
     pub(crate) fn row(&self, registers: &Registers, column: u64) -> Option<Row> {
         let ra = match self.ra {
             Reg::Rule(RegRule::Undefined) => return Some(Row::outermost()),
-            Reg::Rule(rule) if rule != RegRule::Same => rule,
+            Reg::Rule(rule) if rule != RegRule::SameValue => rule,
             Reg::None(_) => return None,
             _ => registers.unsaved(column)?,
         };
         let fp = match self.fp {
-            Reg::Unset => RegRule::Same,
+            Reg::Unset => RegRule::SameValue,
             Reg::Rule(rule) if rule != RegRule::Undefined => rule,
             _ => return None,
         };
@@ -300,7 +302,7 @@ impl Rules {
             return NoRow::Lost(CfiReason::Offset(offset.into()));
         };
         let [before, behind] = [offset, behind].map(|offset| {
-            let cfa = Cfa::Rule(CfaRule::Offset(base, offset));
+            let cfa = Cfa::Rule(CfaRule::Register(base, offset));
             Self { cfa, ..*self }.row(registers, column)
         });
         match (before, behind) {
@@ -313,7 +315,7 @@ impl Rules {
     fn reason(&self, registers: &Registers, column: u64) -> CfiReason {
         match self.ra {
             Reg::None(none) => return none.reason(|at| CfiReason::RaExpression { at }),
-            Reg::Unset | Reg::Rule(RegRule::Same) if registers.unsaved(column).is_none() => {
+            Reg::Unset | Reg::Rule(RegRule::SameValue) if registers.unsaved(column).is_none() => {
                 return CfiReason::NoReturnAddress;
             }
             _ => {}
@@ -340,10 +342,10 @@ impl Rules {
         let below_cfa = if registers.saves_sp { -160 } else { 0 };
         match (self.sp, cfa) {
             (Reg::Unset, _) => true,
-            (Reg::Rule(RegRule::AtCfa(_)), _) => registers.saves_sp,
-            (Reg::Rule(RegRule::Cfa(offset)), _) => offset == below_cfa,
-            (Reg::Rule(RegRule::Reg(base, offset)), Some(CfaRule::Offset(cfa, at)))
-            | (Reg::Rule(RegRule::AtReg(base, offset)), Some(CfaRule::Deref(cfa, at))) => {
+            (Reg::Rule(RegRule::Offset(_)), _) => registers.saves_sp,
+            (Reg::Rule(RegRule::ValOffset(offset)), _) => offset == below_cfa,
+            (Reg::Rule(RegRule::Register(base, offset)), Some(CfaRule::Register(cfa, at)))
+            | (Reg::Rule(RegRule::AtRegister(base, offset)), Some(CfaRule::AtRegister(cfa, at))) => {
                 (base, offset) == (cfa, at) && !registers.saves_sp
             }
             _ => false,

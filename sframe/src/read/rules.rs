@@ -1,6 +1,6 @@
 //! What a row says, in the neutral terms of a walk.
 
-use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
 
 use crate::{
     error::{Error, SectionOffset},
@@ -131,8 +131,8 @@ fn row_of(rules: &FlexRules, dialect: Dialect, fre: &Fre) -> Result<Row, Error> 
     };
     let offset = scale_cfa(abi, rules.cfa.offset).ok_or(Error::CfaOffsetOverflow(fre.at))?;
     let cfa = match rules.cfa.control.deref() {
-        true => CfaRule::Deref(base(abi, register), offset),
-        false => CfaRule::Offset(base(abi, register), offset),
+        true => CfaRule::AtRegister(base(abi, register), offset),
+        false => CfaRule::Register(base(abi, register), offset),
     };
     let ra = match (rules.ra, dialect.fixed_ra) {
         (Some(flex), _) => Some(flex),
@@ -148,9 +148,9 @@ fn row_of(rules: &FlexRules, dialect: Dialect, fre: &Fre) -> Result<Row, Error> 
 /// would make up a pc.
 pub(crate) fn is_impossible_ra(abi: Abi, rule: RegRule) -> bool {
     match rule {
-        RegRule::Reg(Base::Sp, _) | RegRule::Cfa(_) => true,
+        RegRule::Register(BaseReg::Sp, _) | RegRule::ValOffset(_) => true,
         // Everywhere else calls leave it in a register.
-        RegRule::Same => abi == Abi::Amd64Little,
+        RegRule::SameValue => abi == Abi::Amd64Little,
         _ => false,
     }
 }
@@ -159,12 +159,12 @@ pub(crate) fn is_impossible_ra(abi: Abi, rule: RegRule) -> bool {
 // Out of line: it is used often, and fast nowhere.
 #[inline(never)]
 fn reg_rule(abi: Abi, flex: Option<Flex>) -> RegRule {
-    let Some(Flex { control, offset }) = flex else { return RegRule::Same };
+    let Some(Flex { control, offset }) = flex else { return RegRule::SameValue };
     match (control.register().map(|register| base(abi, register)), control.deref()) {
-        (None, false) => RegRule::Cfa(offset),
-        (None, true) => RegRule::AtCfa(offset),
-        (Some(base), false) => RegRule::Reg(base, offset),
-        (Some(base), true) => RegRule::AtReg(base, offset),
+        (None, false) => RegRule::ValOffset(offset),
+        (None, true) => RegRule::Offset(offset),
+        (Some(base), false) => RegRule::Register(base, offset),
+        (Some(base), true) => RegRule::AtRegister(base, offset),
     }
 }
 
@@ -186,15 +186,15 @@ const fn pointers(abi: Abi) -> [u32; 2] {
 
 /// A register by its DWARF number, or by its neutral name if it has one.
 #[inline]
-fn base(abi: Abi, register: u32) -> Base {
+fn base(abi: Abi, register: u32) -> BaseReg {
     let [sp, fp] = pointers(abi);
     if register == sp {
-        Base::Sp
+        BaseReg::Sp
     } else if register == fp {
-        Base::Fp
+        BaseReg::Fp
     } else {
         // No ABI has a register 255: the walk will say that it is not known.
-        Base::Reg(DwarfReg(u8::try_from(register).unwrap_or(u8::MAX)))
+        BaseReg::Reg(DwarfReg(u8::try_from(register).unwrap_or(u8::MAX)))
     }
 }
 
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use crate::read::table::Section;
 
-    const RAX: Base = Base::Reg(DwarfReg(0));
+    const RAX: BaseReg = BaseReg::Reg(DwarfReg(0));
 
     /// The rules of a function of one row, in a table like `builder`.
     fn rules(builder: &SectionBuilder, function: Function) -> Result<Row, Error> {
@@ -230,14 +230,14 @@ mod tests {
         for version in [1, 2, 3] {
             let amd64 = SectionBuilder::amd64(version);
             let row = default(&amd64, Words::sp(0, &[16])).unwrap();
-            assert_eq!(row, Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::Same));
+            assert_eq!(row, Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::SameValue));
             assert_eq!(row.origin(), Origin::Table);
             let row = default(&amd64, Words::fp(0, &[16, -16])).unwrap();
-            assert_eq!(row, Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16)));
+            assert_eq!(row, Row::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16)));
             // Not by the ABI.
             let other = SectionBuilder { fixed_ra: -24, ..amd64 };
             let row = default(&other, Words::sp(0, &[16])).unwrap();
-            assert_eq!(row.ra(), RegRule::AtCfa(-24));
+            assert_eq!(row.ra(), RegRule::Offset(-24));
         }
     }
 
@@ -246,11 +246,11 @@ mod tests {
         for (version, big) in [(1, false), (2, true), (3, false), (3, true)] {
             let aarch64 = SectionBuilder::aarch64(version, big);
             for (words, ra, fp) in [
-                (&[32][..], RegRule::Same, RegRule::Same),
-                (&[32, -24], RegRule::AtCfa(-24), RegRule::Same),
-                (&[32, -24, -32], RegRule::AtCfa(-24), RegRule::AtCfa(-32)),
+                (&[32][..], RegRule::SameValue, RegRule::SameValue),
+                (&[32, -24], RegRule::Offset(-24), RegRule::SameValue),
+                (&[32, -24, -32], RegRule::Offset(-24), RegRule::Offset(-32)),
                 // Zero is not a place: it keeps the FP's.
-                (&[32, 0, -32], RegRule::Same, RegRule::AtCfa(-32)),
+                (&[32, 0, -32], RegRule::SameValue, RegRule::Offset(-32)),
             ] {
                 let row = default(&aarch64, Words::sp(0, words)).unwrap();
                 assert_eq!(row, Row::new(CfaRule::sp(32), ra, fp), "v{version} {words:?}");
@@ -274,7 +274,7 @@ mod tests {
         let fixed = SectionBuilder { fixed_fp: -16, ..SectionBuilder::amd64(2) };
         for words in [&[16][..], &[16, -32]] {
             let row = default(&fixed, Words::sp(0, words)).unwrap();
-            assert_eq!(row.fp(), RegRule::AtCfa(-16));
+            assert_eq!(row.fp(), RegRule::Offset(-16));
         }
     }
 
@@ -283,9 +283,9 @@ mod tests {
         for version in [2, 3] {
             let s390x = SectionBuilder::s390x(version);
             let row = default(&s390x, Words::sp(0, &[20, -48, -72])).unwrap();
-            assert_eq!(row, Row::new(CfaRule::sp(320), RegRule::AtCfa(-48), RegRule::AtCfa(-72)));
+            assert_eq!(row, Row::new(CfaRule::sp(320), RegRule::Offset(-48), RegRule::Offset(-72)));
             let row = default(&s390x, Words::sp(0, &[0, 0, -72])).unwrap();
-            assert_eq!(row, Row::new(CfaRule::sp(160), RegRule::Same, RegRule::AtCfa(-72)));
+            assert_eq!(row, Row::new(CfaRule::sp(160), RegRule::SameValue, RegRule::Offset(-72)));
         }
     }
 
@@ -302,47 +302,53 @@ mod tests {
 
     #[test]
     fn odd_offsets_name_registers_in_v2_on_s390x_only() {
-        let f0 = RegRule::Reg(Base::Reg(DwarfReg(16)), 0);
-        let f2 = RegRule::Reg(Base::Reg(DwarfReg(17)), 0);
+        let f0 = RegRule::Register(BaseReg::Reg(DwarfReg(16)), 0);
+        let f2 = RegRule::Register(BaseReg::Reg(DwarfReg(17)), 0);
         let row = default(&SectionBuilder::s390x(2), Words::sp(0, &[0, 33, 35])).unwrap();
         assert_eq!((row.ra(), row.fp()), (f0, f2));
         let row = default(&SectionBuilder::s390x(3), Words::sp(0, &[0, 33, 35])).unwrap();
-        assert_eq!((row.ra(), row.fp()), (RegRule::AtCfa(33), RegRule::AtCfa(35)));
+        assert_eq!((row.ra(), row.fp()), (RegRule::Offset(33), RegRule::Offset(35)));
         let row = default(&SectionBuilder::aarch64(2, false), Words::sp(0, &[0, 33])).unwrap();
-        assert_eq!(row.ra(), RegRule::AtCfa(33));
+        assert_eq!(row.ra(), RegRule::Offset(33));
     }
 
     #[test]
     fn flexible_rules_start_from_any_register_or_the_cfa() {
         let amd64 = SectionBuilder::amd64(3);
-        let saved = RegRule::AtCfa(-8);
+        let saved = RegRule::Offset(-8);
         for (words, expected) in [
             // CFA = *(rbp-8)
-            (&[0x33, -8][..], Row::new(CfaRule::Deref(Base::Fp, -8), saved, RegRule::Same)),
+            (
+                &[0x33, -8][..],
+                Row::new(CfaRule::AtRegister(BaseReg::Fp, -8), saved, RegRule::SameValue),
+            ),
             // CFA = r10, FP = *(rbp+0)
             (
                 &[0x51, 0, 0, 0x33, 0],
                 Row::new(
-                    CfaRule::Offset(Base::Reg(DwarfReg(10)), 0),
+                    CfaRule::Register(BaseReg::Reg(DwarfReg(10)), 0),
                     saved,
-                    RegRule::AtReg(Base::Fp, 0),
+                    RegRule::AtRegister(BaseReg::Fp, 0),
                 ),
             ),
             // CFA = rsp+16, RA = *(CFA-24)
-            (&[0x39, 16, 0x02, -24], Row::new(CfaRule::sp(16), RegRule::AtCfa(-24), RegRule::Same)),
+            (
+                &[0x39, 16, 0x02, -24],
+                Row::new(CfaRule::sp(16), RegRule::Offset(-24), RegRule::SameValue),
+            ),
             // RA = r11, FP = r12+8
             (
                 &[0x39, 16, 0x59, 0, 0x61, 8],
                 Row::new(
                     CfaRule::sp(16),
-                    RegRule::Reg(Base::Reg(DwarfReg(11)), 0),
-                    RegRule::Reg(Base::Reg(DwarfReg(12)), 8),
+                    RegRule::Register(BaseReg::Reg(DwarfReg(11)), 0),
+                    RegRule::Register(BaseReg::Reg(DwarfReg(12)), 8),
                 ),
             ),
             // RA = *(rax-4), FP = CFA+4
             (
                 &[0x39, 16, 0x03, -4, 0x04, 4],
-                Row::new(CfaRule::sp(16), RegRule::AtReg(RAX, -4), RegRule::Cfa(4)),
+                Row::new(CfaRule::sp(16), RegRule::AtRegister(RAX, -4), RegRule::ValOffset(4)),
             ),
         ] {
             assert_eq!(flexible(&amd64, words), Ok(expected), "{words:?}");
@@ -352,13 +358,13 @@ mod tests {
     #[test]
     fn flexible_rows_without_an_ra_keep_it_on_cpus_with_a_link_register() {
         let row = flexible(&SectionBuilder::s390x(3), &[0x79, 20]).unwrap();
-        assert_eq!(row, Row::new(CfaRule::sp(320), RegRule::Same, RegRule::Same));
+        assert_eq!(row, Row::new(CfaRule::sp(320), RegRule::SameValue, RegRule::SameValue));
     }
 
     #[test]
     fn flexible_rows_on_s390x_scale_the_cfa_only() {
         let row = flexible(&SectionBuilder::s390x(3), &[0x59, 0, 0x02, -48, 0x02, -72]).unwrap();
-        assert_eq!(row, Row::new(CfaRule::fp(160), RegRule::AtCfa(-48), RegRule::AtCfa(-72)));
+        assert_eq!(row, Row::new(CfaRule::fp(160), RegRule::Offset(-48), RegRule::Offset(-72)));
     }
 
     #[test]
@@ -371,9 +377,9 @@ mod tests {
 
     #[test]
     fn a_register_that_no_cpu_has_stays_one() {
-        let unknown = CfaRule::Offset(Base::Reg(DwarfReg(0xff)), 0);
+        let unknown = CfaRule::Register(BaseReg::Reg(DwarfReg(0xff)), 0);
         let row = flexible(&SectionBuilder::amd64(3), &[0x7ff9, 0]).unwrap();
-        assert_eq!(row, Row::new(unknown, RegRule::AtCfa(-8), RegRule::Same));
+        assert_eq!(row, Row::new(unknown, RegRule::Offset(-8), RegRule::SameValue));
     }
 
     #[test]
@@ -429,7 +435,7 @@ mod tests {
     #[test]
     fn surplus_words_are_ignored() {
         let row = default(&SectionBuilder::amd64(2), Words::sp(0, &[16, -16, 1, 2, 3, 4, 5, 6]));
-        let expected = Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+        let expected = Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::Offset(-16));
         assert_eq!(row, Ok(expected));
     }
 

@@ -5,7 +5,7 @@ mod fast;
 
 use core::ops::ControlFlow;
 
-use unwind_core::{Base, RegRule};
+use unwind_core::{BaseReg, RegRule};
 
 use crate::{
     error::Error,
@@ -345,7 +345,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
             Ok(row) if is_impossible_ra(fde.dialect.abi, row.ra()) => {
                 self.report(function, Fault::ImpossibleRa(at))?;
             }
-            Ok(row) if matches!(row.ra(), RegRule::Reg(Base::Fp, _)) => {
+            Ok(row) if matches!(row.ra(), RegRule::Register(BaseReg::Fp, _)) => {
                 self.report(function, Fault::RaInFp(at))?;
             }
             Ok(_) => {}

@@ -40,11 +40,11 @@ use crate::{
 /// use unwind_core::{CfaRule, RegRule, Row};
 ///
 /// // push %rbp; mov %rsp,%rbp; ...
-/// let saved = RegRule::AtCfa(-8);
+/// let saved = RegRule::Offset(-8);
 /// let rows = [
-///     (0, Row::new(CfaRule::sp(8), saved, RegRule::Same)),
-///     (1, Row::new(CfaRule::sp(16), saved, RegRule::AtCfa(-16))),
-///     (4, Row::new(CfaRule::fp(16), saved, RegRule::AtCfa(-16))),
+///     (0, Row::new(CfaRule::sp(8), saved, RegRule::SameValue)),
+///     (1, Row::new(CfaRule::sp(16), saved, RegRule::Offset(-16))),
+///     (4, Row::new(CfaRule::fp(16), saved, RegRule::Offset(-16))),
 /// ];
 /// let mut builder = Builder::new(Format::V3, Abi::Amd64Little)?;
 /// builder.add(&Function::new(0x1040, 0x20, &rows), |lost| panic!("{lost}"))?;

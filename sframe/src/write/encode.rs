@@ -1,6 +1,6 @@
 //! Rules as the words of a row: the inverse of `read/rules.rs`.
 
-use unwind_core::{Base, CfaRule, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::{
     format::{
@@ -69,7 +69,7 @@ impl Encoder {
             return Ok(Body { bytes: [0; Body::SIZE], len: 1 });
         }
         let ra = row.ra();
-        let is_sp = matches!(ra, RegRule::Reg(base, _) if self.number(base) == self.sp);
+        let is_sp = matches!(ra, RegRule::Register(base, _) if self.number(base) == self.sp);
         if is_sp || is_impossible_ra(self.abi, ra) {
             return Err(LostReason::Ra(ra));
         }
@@ -86,23 +86,23 @@ impl Encoder {
     /// `None` is no answer: [`encode`](Self::encode) has one.
     #[inline]
     pub(crate) fn encode_short(self, row: &Row) -> Option<(u64, u32)> {
-        let CfaRule::Offset(base, offset) = row.cfa() else { return None };
+        let CfaRule::Register(base, offset) = row.cfa() else { return None };
         let base = match base {
-            Base::Sp => 1,
-            Base::Fp => 0,
-            Base::Reg(reg) if reg.0 == self.sp => 1,
-            Base::Reg(reg) if reg.0 == self.fp => 0,
-            Base::Reg(_) => return None,
+            BaseReg::Sp => 1,
+            BaseReg::Fp => 0,
+            BaseReg::Reg(reg) if reg.0 == self.sp => 1,
+            BaseReg::Reg(reg) if reg.0 == self.fp => 0,
+            BaseReg::Reg(_) => return None,
         };
         if row.is_ra_signed() || self.abi == Abi::S390xBig {
             return None;
         }
         let (fp, has_fp) = match row.fp() {
-            RegRule::AtCfa(offset) => (offset, 1),
-            RegRule::Same => (0, 0),
+            RegRule::Offset(offset) => (offset, 1),
+            RegRule::SameValue => (0, 0),
             _ => return None,
         };
-        let RegRule::AtCfa(ra) = row.ra() else { return None };
+        let RegRule::Offset(ra) = row.ra() else { return None };
         // The words behind `count` are zero.
         let (second, third, count) = match self.fixed_ra {
             Some(fixed) if ra == fixed.into() => (fp, 0, 1_u8.wrapping_add(has_fp)),
@@ -137,7 +137,7 @@ impl Encoder {
     /// Words: the CFA's offset; the RA's, unless the header fixes it; the FP's.
     #[inline]
     fn default(self, row: &Row) -> Result<Body, LostReason> {
-        let CfaRule::Offset(base, offset) = row.cfa() else {
+        let CfaRule::Register(base, offset) = row.cfa() else {
             return Err(LostReason::CfaLoaded);
         };
         let register = self.number(base);
@@ -148,18 +148,18 @@ impl Encoder {
         words.push(self.scale(offset)?);
         let (ra, fp) = (row.ra(), row.fp());
         match self.fixed_ra {
-            Some(fixed) if ra == RegRule::AtCfa(fixed.into()) => {}
+            Some(fixed) if ra == RegRule::Offset(fixed.into()) => {}
             Some(_) => return Err(LostReason::Ra(ra)),
             None => match (ra, fp) {
-                (RegRule::Same, RegRule::Same) => {}
-                (RegRule::Same, _) if self.abi == Abi::S390xBig => words.push(0),
-                (RegRule::Same, _) => return Err(LostReason::FpWithoutRa),
+                (RegRule::SameValue, RegRule::SameValue) => {}
+                (RegRule::SameValue, _) if self.abi == Abi::S390xBig => words.push(0),
+                (RegRule::SameValue, _) => return Err(LostReason::FpWithoutRa),
                 // A zero would say that the RA is not saved.
-                (RegRule::AtCfa(0), _) => return Err(LostReason::Ra(ra)),
+                (RegRule::Offset(0), _) => return Err(LostReason::Ra(ra)),
                 _ => words.push(self.slot(ra).ok_or(LostReason::Ra(ra))?),
             },
         }
-        if fp != RegRule::Same {
+        if fp != RegRule::SameValue {
             words.push(self.slot(fp).ok_or(LostReason::Fp(fp))?);
         }
         Ok(words.body(self.endian))
@@ -170,8 +170,10 @@ impl Encoder {
     fn slot(self, rule: RegRule) -> Option<i32> {
         let names_registers = self.abi == Abi::S390xBig && self.version == Version::V2;
         match rule {
-            RegRule::AtCfa(offset) if !names_registers || offset & 1 == 0 => Some(offset),
-            RegRule::Reg(base, 0) if names_registers => Some(i32::from(self.number(base)) << 1 | 1),
+            RegRule::Offset(offset) if !names_registers || offset & 1 == 0 => Some(offset),
+            RegRule::Register(base, 0) if names_registers => {
+                Some(i32::from(self.number(base)) << 1 | 1)
+            }
             _ => None,
         }
     }
@@ -179,26 +181,26 @@ impl Encoder {
     /// Pairs of a control word and an offset, V3 only.
     fn flexible(self, row: &Row) -> Result<Body, LostReason> {
         let (base, deref, offset) = match row.cfa() {
-            CfaRule::Offset(base, offset) => (base, false, offset),
-            CfaRule::Deref(base, offset) => (base, true, offset),
+            CfaRule::Register(base, offset) => (base, false, offset),
+            CfaRule::AtRegister(base, offset) => (base, true, offset),
         };
         let (ra, fp) = (row.ra(), row.fp());
         // As gas: the bit that means SP elsewhere stays clear.
         let mut words = Words::new(self.mark(row)?);
         words.pair(self.control(base, deref), self.scale(offset)?);
         let implied = match self.fixed_ra {
-            Some(fixed) => RegRule::AtCfa(fixed.into()),
-            None => RegRule::Same,
+            Some(fixed) => RegRule::Offset(fixed.into()),
+            None => RegRule::SameValue,
         };
         if ra != implied {
             // Not from the CFA, whose control word of zero says that there is no
             // RA pair.
             let (control, offset) = self.pair(ra).ok_or(LostReason::Ra(ra))?;
             words.pair(control, offset);
-        } else if fp != RegRule::Same {
+        } else if fp != RegRule::SameValue {
             words.push(0);
         }
-        if fp != RegRule::Same {
+        if fp != RegRule::SameValue {
             let (control, offset) = self.pair(fp).ok_or(LostReason::Fp(fp))?;
             words.pair(control, offset);
         }
@@ -207,24 +209,24 @@ impl Encoder {
 
     fn pair(self, rule: RegRule) -> Option<(Control, i32)> {
         match rule {
-            RegRule::Same | RegRule::Undefined => None,
-            RegRule::AtCfa(offset) => Some((Control::new(None, true), offset)),
-            RegRule::Cfa(offset) => Some((Control::new(None, false), offset)),
-            RegRule::Reg(base, offset) => Some((self.control(base, false), offset)),
-            RegRule::AtReg(base, offset) => Some((self.control(base, true), offset)),
+            RegRule::SameValue | RegRule::Undefined => None,
+            RegRule::Offset(offset) => Some((Control::new(None, true), offset)),
+            RegRule::ValOffset(offset) => Some((Control::new(None, false), offset)),
+            RegRule::Register(base, offset) => Some((self.control(base, false), offset)),
+            RegRule::AtRegister(base, offset) => Some((self.control(base, true), offset)),
         }
     }
 
-    fn control(self, base: Base, deref: bool) -> Control {
+    fn control(self, base: BaseReg, deref: bool) -> Control {
         Control::new(Some(self.number(base).into()), deref)
     }
 
     #[inline]
-    const fn number(self, base: Base) -> u8 {
+    const fn number(self, base: BaseReg) -> u8 {
         match base {
-            Base::Sp => self.sp,
-            Base::Fp => self.fp,
-            Base::Reg(reg) => reg.0,
+            BaseReg::Sp => self.sp,
+            BaseReg::Fp => self.fp,
+            BaseReg::Reg(reg) => reg.0,
         }
     }
 

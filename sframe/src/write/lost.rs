@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use unwind_core::{Base, RegRule};
+use unwind_core::{BaseReg, RegRule};
 
 use crate::{error::Error, format::header::Abi};
 
@@ -64,7 +64,7 @@ pub enum LostReason {
     TooFar,
 
     /// V2: the CFA is computed from a register that is neither SP nor FP.
-    CfaRegister(Base),
+    CfaRegister(BaseReg),
     /// V2: the CFA is loaded from memory.
     CfaLoaded,
     /// s390x: the offset of the CFA less 160 is not a multiple of 8.
@@ -149,14 +149,14 @@ impl fmt::Display for LostReason {
 }
 
 /// A register, for text.
-pub(crate) struct Register(pub(crate) Base);
+pub(crate) struct Register(pub(crate) BaseReg);
 
 impl fmt::Display for Register {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Base::Sp => f.write_str("sp"),
-            Base::Fp => f.write_str("fp"),
-            Base::Reg(reg) => write!(f, "{reg}"),
+            BaseReg::Sp => f.write_str("sp"),
+            BaseReg::Fp => f.write_str("fp"),
+            BaseReg::Reg(reg) => write!(f, "{reg}"),
         }
     }
 }
@@ -167,12 +167,12 @@ struct Rule(RegRule);
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            RegRule::Same => f.write_str("unchanged"),
+            RegRule::SameValue => f.write_str("unchanged"),
             RegRule::Undefined => f.write_str("undefined"),
-            RegRule::AtCfa(offset) => write!(f, "at cfa{offset:+}"),
-            RegRule::Cfa(offset) => write!(f, "cfa{offset:+}"),
-            RegRule::Reg(base, offset) => write!(f, "{}{offset:+}", Register(base)),
-            RegRule::AtReg(base, offset) => write!(f, "at {}{offset:+}", Register(base)),
+            RegRule::Offset(offset) => write!(f, "at cfa{offset:+}"),
+            RegRule::ValOffset(offset) => write!(f, "cfa{offset:+}"),
+            RegRule::Register(base, offset) => write!(f, "{}{offset:+}", Register(base)),
+            RegRule::AtRegister(base, offset) => write!(f, "at {}{offset:+}", Register(base)),
         }
     }
 }

@@ -42,8 +42,8 @@ fn aarch64_keeps_the_return_address_in_its_register() {
                 0,
             ],
         );
-        let (ra, fp) = (RegRule::AtCfa(-24), RegRule::AtCfa(-32));
-        let leaf = Row::new(CfaRule::sp(0), RegRule::Same, RegRule::Same);
+        let (ra, fp) = (RegRule::Offset(-24), RegRule::Offset(-32));
+        let leaf = Row::new(CfaRule::sp(0), RegRule::SameValue, RegRule::SameValue);
         one.expect(&[
             (0x1000, leaf),
             (0x1004, Row::new(CfaRule::sp(32), ra, fp)),
@@ -70,7 +70,7 @@ fn aarch64_says_where_return_addresses_are_signed_and_by_which_key() {
         34,
     ];
     let one = One::new(Abi::Aarch64Little, Format::V2, &cie, 0x20, &instructions);
-    let leaf = Row::new(CfaRule::sp(0), RegRule::Same, RegRule::Same);
+    let leaf = Row::new(CfaRule::sp(0), RegRule::SameValue, RegRule::SameValue);
     one.expect(&[
         (0x1000, leaf),
         (0x1004, leaf.with_signed_ra()),
@@ -89,7 +89,7 @@ fn aarch64_says_where_return_addresses_are_signed_and_by_which_key() {
 #[test]
 fn aarch64_may_save_the_frame_pointer_alone() {
     let instructions = [DEF_CFA_OFFSET, 16, OFFSET | 29, 2];
-    let row = Row::new(CfaRule::sp(16), RegRule::Same, RegRule::AtCfa(-16));
+    let row = Row::new(CfaRule::sp(16), RegRule::SameValue, RegRule::Offset(-16));
     let one = One::new(Abi::Aarch64Little, Format::V3, &Cie::aarch64(), 8, &instructions);
     one.expect(&[(0x1000, row)]);
     let one = One::new(Abi::Aarch64Little, Format::V2, &Cie::aarch64(), 8, &instructions);
@@ -129,10 +129,10 @@ fn s390x_saves_its_stack_pointer_and_keeps_registers_in_others() {
                 17,
             ],
         );
-        let (ra, fp) = (RegRule::AtCfa(-48), RegRule::AtCfa(-72));
-        let in_registers = [RegRule::Reg(reg(17), 0), RegRule::Reg(reg(16), 0)];
+        let (ra, fp) = (RegRule::Offset(-48), RegRule::Offset(-72));
+        let in_registers = [RegRule::Register(reg(17), 0), RegRule::Register(reg(16), 0)];
         one.expect(&[
-            (0x1000, Row::new(CfaRule::sp(160), RegRule::Same, RegRule::Same)),
+            (0x1000, Row::new(CfaRule::sp(160), RegRule::SameValue, RegRule::SameValue)),
             (0x1006, Row::new(CfaRule::sp(160), ra, fp)),
             (0x100c, Row::new(CfaRule::sp(480), ra, fp)),
             (0x1012, Row::new(CfaRule::fp(480), ra, fp)),

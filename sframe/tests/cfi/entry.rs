@@ -36,7 +36,7 @@ fn debug_frame_is_read_in_both_widths_and_all_versions() {
         cfi.raw(&[0; 4]);
         cfi.fde(at, 0x2000, 0x10, &[]);
         let one = One::of(abi, Format::V3, CfiSection::debug_frame(cfi.build()));
-        let leaf = |offset| Row::new(CfaRule::sp(offset), RegRule::Same, RegRule::Same);
+        let leaf = |offset| Row::new(CfaRule::sp(offset), RegRule::SameValue, RegRule::SameValue);
         one.expect(&[(0x1000, leaf(0)), (0x1008, leaf(16)), (0x200f, leaf(0))]);
     }
 }

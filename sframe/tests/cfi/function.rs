@@ -4,7 +4,7 @@ use core::num::NonZeroU8;
 
 use sframe::{CfiReason, CfiSection, Format, LostReason, PcKind};
 use testdata::{CfiBuilder, Cie};
-use unwind_core::{Base, CfaRule, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::{
     ADDR, AMD64, One, SAVED,
@@ -35,7 +35,7 @@ fn a_function_with_a_frame_pointer_has_three_rows_and_an_epilogue() {
             8, // leave
         ],
     );
-    let saved_fp = RegRule::AtCfa(-16);
+    let saved_fp = RegRule::Offset(-16);
     one.expect(&[
         (0x1000, sp(8)),
         (0x1001, Row::new(CfaRule::sp(16), SAVED, saved_fp)),
@@ -79,13 +79,13 @@ fn a_realigned_frame_finds_its_cfa_in_r10_and_in_memory() {
             8,
         ],
     );
-    let fp = RegRule::AtReg(Base::Fp, 0);
+    let fp = RegRule::AtRegister(BaseReg::Fp, 0);
     one.expect(&[
         (0x1000, sp(8)),
-        (0x1005, Row::new(CfaRule::Offset(reg(R10), 0), SAVED, RegRule::Same)),
-        (0x100e, Row::new(CfaRule::Offset(reg(R10), 0), SAVED, fp)),
-        (0x1013, Row::new(CfaRule::Deref(Base::Fp, -8), SAVED, fp)),
-        (0x1027, Row::new(CfaRule::Offset(reg(R10), 0), SAVED, fp)),
+        (0x1005, Row::new(CfaRule::Register(reg(R10), 0), SAVED, RegRule::SameValue)),
+        (0x100e, Row::new(CfaRule::Register(reg(R10), 0), SAVED, fp)),
+        (0x1013, Row::new(CfaRule::AtRegister(BaseReg::Fp, -8), SAVED, fp)),
+        (0x1027, Row::new(CfaRule::Register(reg(R10), 0), SAVED, fp)),
         (0x102c, Row::new(CfaRule::sp(8), SAVED, fp)),
     ]);
 }
@@ -229,8 +229,8 @@ fn a_signal_trampoline_reads_the_registers_that_the_kernel_saved() {
     instructions.extend(at_rsp(RSP, 0xa0, 1)); // 160, which is what the CFA is
     instructions.extend(at_rsp(RIP, 0xa8, 1)); // 168
     let one = One::new(AMD64, Format::V3, &cie, 10, &instructions);
-    let at = |offset| RegRule::AtReg(Base::Sp, offset);
-    let row = Row::new(CfaRule::Deref(Base::Sp, 160), at(168), at(120)).with_signal();
+    let at = |offset| RegRule::AtRegister(BaseReg::Sp, offset);
+    let row = Row::new(CfaRule::AtRegister(BaseReg::Sp, 160), at(168), at(120)).with_signal();
     one.expect(&[(0x1000, row), (0x1009, row)]);
     assert!(one.section().find(0x1000).unwrap().unwrap().fde.is_signal());
 
@@ -290,7 +290,7 @@ fn a_return_address_may_have_a_column_of_its_own() {
     let cie = Cie { ra: 5, instructions: vec![DEF_CFA, RSP, 8], ..Cie::amd64() };
     let one = One::new(AMD64, Format::V3, &cie, 8, &[ADVANCE | 4, OFFSET | 5, 1]);
     one.expect(&[
-        (0x1000, Row::new(CfaRule::sp(8), RegRule::Reg(reg(5), 0), RegRule::Same)),
+        (0x1000, Row::new(CfaRule::sp(8), RegRule::Register(reg(5), 0), RegRule::SameValue)),
         (0x1004, sp(8)),
     ]);
 }

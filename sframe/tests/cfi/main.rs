@@ -17,19 +17,19 @@ mod rule;
 
 use sframe::{Abi, Builder, CfiLost, CfiReason, CfiReport, CfiSection, Format, Section};
 use testdata::{CfiBuilder, Cie};
-use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
 
 const AMD64: Abi = Abi::Amd64Little;
-const SAVED: RegRule = RegRule::AtCfa(-8);
+const SAVED: RegRule = RegRule::Offset(-8);
 /// Where the sections and the tables are.
 const ADDR: u64 = 0x10_0000;
 
 const fn sp(offset: i32) -> Row {
-    Row::new(CfaRule::sp(offset), SAVED, RegRule::Same)
+    Row::new(CfaRule::sp(offset), SAVED, RegRule::SameValue)
 }
 
-const fn reg(number: u8) -> Base {
-    Base::Reg(DwarfReg(number))
+const fn reg(number: u8) -> BaseReg {
+    BaseReg::Reg(DwarfReg(number))
 }
 
 /// A table from one FDE, which starts at 0x1000.

@@ -2,7 +2,7 @@
 
 use sframe::{CfiReason, Format, LostReason};
 use testdata::Cie;
-use unwind_core::{Base, CfaRule, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::{
     AMD64, One, SAVED,
@@ -36,10 +36,10 @@ fn a_state_is_remembered_whole_and_states_nest() {
             RESTORE_STATE,
         ],
     );
-    let inner = Row::new(CfaRule::sp(16), SAVED, RegRule::AtCfa(-16));
+    let inner = Row::new(CfaRule::sp(16), SAVED, RegRule::Offset(-16));
     one.expect(&[
         (0x1000, inner),
-        (0x1004, Row::new(CfaRule::fp(32), SAVED, RegRule::Same)),
+        (0x1004, Row::new(CfaRule::fp(32), SAVED, RegRule::SameValue)),
         (0x1008, inner),
         (0x100c, sp(8)),
     ]);
@@ -79,8 +79,8 @@ fn offsets_beyond_16_bits_are_kept() {
         ],
     );
     one.expect(&[
-        (0x1004, Row::new(CfaRule::Offset(reg(11), 536_632), SAVED, RegRule::Same)),
-        (0x100c, Row::new(CfaRule::sp(540_080), SAVED, RegRule::AtCfa(-8 * 0x10_0000))),
+        (0x1004, Row::new(CfaRule::Register(reg(11), 536_632), SAVED, RegRule::SameValue)),
+        (0x100c, Row::new(CfaRule::sp(540_080), SAVED, RegRule::Offset(-8 * 0x10_0000))),
     ]);
 }
 
@@ -105,20 +105,24 @@ fn saved_registers_are_found_in_every_way_that_there_is() {
     let r12 = reg(12);
     for (instructions, ra, fp) in [
         // vfork keeps the return address in rdi, zlib rbp in a slot below others.
-        (&[REGISTER, RIP, 5][..], RegRule::Reg(rdi, 0), RegRule::Same),
-        (&[REGISTER, RBP, 12], SAVED, RegRule::Reg(r12, 0)),
-        (&[OFFSET_SF, RIP, 2], RegRule::AtCfa(-16), RegRule::Same),
-        (&[OFFSET | RBP, 6], SAVED, RegRule::AtCfa(-48)),
-        (&[VAL_OFFSET, RBP, 2], SAVED, RegRule::Cfa(-16)),
-        (&[SAME_VALUE, RBP], SAVED, RegRule::Same),
-        (&[EXPRESSION, RIP, 2, BREG, 8], RegRule::AtReg(reg(0), 8), RegRule::Same),
-        (&[VAL_EXPRESSION, RIP, 2, BREG, 8], RegRule::Reg(reg(0), 8), RegRule::Same),
-        (&[VAL_EXPRESSION, RBP, 3, BREG | RSP, 8, DEREF], SAVED, RegRule::AtReg(Base::Sp, 8)),
+        (&[REGISTER, RIP, 5][..], RegRule::Register(rdi, 0), RegRule::SameValue),
+        (&[REGISTER, RBP, 12], SAVED, RegRule::Register(r12, 0)),
+        (&[OFFSET_SF, RIP, 2], RegRule::Offset(-16), RegRule::SameValue),
+        (&[OFFSET | RBP, 6], SAVED, RegRule::Offset(-48)),
+        (&[VAL_OFFSET, RBP, 2], SAVED, RegRule::ValOffset(-16)),
+        (&[SAME_VALUE, RBP], SAVED, RegRule::SameValue),
+        (&[EXPRESSION, RIP, 2, BREG, 8], RegRule::AtRegister(reg(0), 8), RegRule::SameValue),
+        (&[VAL_EXPRESSION, RIP, 2, BREG, 8], RegRule::Register(reg(0), 8), RegRule::SameValue),
+        (
+            &[VAL_EXPRESSION, RBP, 3, BREG | RSP, 8, DEREF],
+            SAVED,
+            RegRule::AtRegister(BaseReg::Sp, 8),
+        ),
         // The CFA is on the stack when an expression of a register starts.
-        (&[EXPRESSION, RBP, 2, PLUS_CONST, 24], SAVED, RegRule::AtCfa(24)),
-        (&[EXPRESSION, RBP, 2, LIT + 24, 0x1c], SAVED, RegRule::AtCfa(-24)),
-        (&[VAL_EXPRESSION, RBP, 2, LIT + 24, 0x22], SAVED, RegRule::Cfa(24)),
-        (&[VAL_EXPRESSION, RBP, 1, DEREF], SAVED, RegRule::AtCfa(0)),
+        (&[EXPRESSION, RBP, 2, PLUS_CONST, 24], SAVED, RegRule::Offset(24)),
+        (&[EXPRESSION, RBP, 2, LIT + 24, 0x1c], SAVED, RegRule::Offset(-24)),
+        (&[VAL_EXPRESSION, RBP, 2, LIT + 24, 0x22], SAVED, RegRule::ValOffset(24)),
+        (&[VAL_EXPRESSION, RBP, 1, DEREF], SAVED, RegRule::Offset(0)),
     ] {
         let one = One::amd64(8, instructions);
         one.expect(&[(0x1000, Row::new(CfaRule::sp(8), ra, fp))]);
@@ -131,14 +135,14 @@ fn a_cfa_may_be_an_expression_that_is_a_rule() {
         (&[BREG | RSP, 16][..], CfaRule::sp(16)),
         (&[BREG | RSP, 16, PLUS_CONST, 8], CfaRule::sp(24)),
         (&[LIT | 8, BREG | RSP, 16, 0x22], CfaRule::sp(24)),
-        (&[0x92, 10, 8], CfaRule::Offset(reg(R10), 8)), // bregx
-        (&[BREG | RBP, 0x70, DEREF], CfaRule::Deref(Base::Fp, -16)),
-        (&[BREG | RSP, 8, PLUS_CONST, 8, DEREF, LIT, 0x22], CfaRule::Deref(Base::Sp, 16)),
+        (&[0x92, 10, 8], CfaRule::Register(reg(R10), 8)), // bregx
+        (&[BREG | RBP, 0x70, DEREF], CfaRule::AtRegister(BaseReg::Fp, -16)),
+        (&[BREG | RSP, 8, PLUS_CONST, 8, DEREF, LIT, 0x22], CfaRule::AtRegister(BaseReg::Sp, 16)),
     ] {
         let mut instructions = vec![DEF_CFA_EXPRESSION, u8::try_from(expression.len()).unwrap()];
         instructions.extend(expression);
         let one = One::amd64(8, &instructions);
-        one.expect(&[(0x1000, Row::new(cfa, SAVED, RegRule::Same))]);
+        one.expect(&[(0x1000, Row::new(cfa, SAVED, RegRule::SameValue))]);
     }
 }
 
@@ -165,7 +169,7 @@ fn only_the_range_of_what_cannot_be_said_is_lost() {
         (&[VAL_OFFSET, RSP, 1], CfiReason::StackPointer),
         (&[OFFSET | RSP, 2], CfiReason::StackPointer),
         (&[SAME_VALUE, RIP], CfiReason::NoReturnAddress),
-        (&[VAL_OFFSET, RIP, 1], CfiReason::Table(LostReason::Ra(RegRule::Cfa(-8)))),
+        (&[VAL_OFFSET, RIP, 1], CfiReason::Table(LostReason::Ra(RegRule::ValOffset(-8)))),
     ] {
         let mut all = vec![ADVANCE | 4, REMEMBER];
         all.extend(instructions);

@@ -3,7 +3,7 @@
 
 use gimli::{CfaRule as GimliCfa, RegisterRule, UnwindContextStorage, UnwindTableRow};
 use sframe::Abi;
-use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
 
 /// SP, FP, RA.
 pub(crate) fn registers(abi: Abi) -> (u8, u8, u8) {
@@ -14,13 +14,13 @@ pub(crate) fn registers(abi: Abi) -> (u8, u8, u8) {
     }
 }
 
-fn base(abi: Abi, register: gimli::Register) -> Option<Base> {
+fn base(abi: Abi, register: gimli::Register) -> Option<BaseReg> {
     let (sp, fp, _) = registers(abi);
     let number = u8::try_from(register.0).ok().filter(|&number| number < 0xfe)?;
     Some(match number {
-        _ if number == sp => Base::Sp,
-        _ if number == fp => Base::Fp,
-        _ => Base::Reg(DwarfReg(number)),
+        _ if number == sp => BaseReg::Sp,
+        _ if number == fp => BaseReg::Fp,
+        _ => BaseReg::Reg(DwarfReg(number)),
     })
 }
 
@@ -30,11 +30,11 @@ fn narrow(offset: i64) -> Option<i32> {
 
 fn rule(abi: Abi, rule: Option<RegisterRule<usize>>) -> Option<RegRule> {
     Some(match rule {
-        None | Some(RegisterRule::SameValue) => RegRule::Same,
+        None | Some(RegisterRule::SameValue) => RegRule::SameValue,
         Some(RegisterRule::Undefined) => RegRule::Undefined,
-        Some(RegisterRule::Offset(offset)) => RegRule::AtCfa(narrow(offset)?),
-        Some(RegisterRule::ValOffset(offset)) => RegRule::Cfa(narrow(offset)?),
-        Some(RegisterRule::Register(register)) => RegRule::Reg(base(abi, register)?, 0),
+        Some(RegisterRule::Offset(offset)) => RegRule::Offset(narrow(offset)?),
+        Some(RegisterRule::ValOffset(offset)) => RegRule::ValOffset(narrow(offset)?),
+        Some(RegisterRule::Register(register)) => RegRule::Register(base(abi, register)?, 0),
         _ => return None,
     })
 }
@@ -51,7 +51,7 @@ pub(crate) fn translate<S: UnwindContextStorage<usize>>(
         return Some(Row::outermost());
     }
     let GimliCfa::RegisterAndOffset { register, offset } = *row.cfa() else { return None };
-    let cfa = CfaRule::Offset(base(abi, register)?, narrow(offset)?);
+    let cfa = CfaRule::Register(base(abi, register)?, narrow(offset)?);
     let fp = rule(abi, of(fp))?;
     let s390x = abi == Abi::S390xBig;
     let sp_is_cfa = match (of(sp), cfa) {
@@ -59,7 +59,7 @@ pub(crate) fn translate<S: UnwindContextStorage<usize>>(
         (Some(RegisterRule::SameValue), _) => false,
         (Some(RegisterRule::Offset(offset)), _) => s390x && narrow(offset).is_some(),
         (Some(RegisterRule::ValOffset(offset)), _) => offset == if s390x { -160 } else { 0 },
-        (Some(RegisterRule::Register(register)), CfaRule::Offset(cfa, 0)) => {
+        (Some(RegisterRule::Register(register)), CfaRule::Register(cfa, 0)) => {
             base(abi, register) == Some(cfa) && !s390x
         }
         _ => false,
@@ -67,7 +67,8 @@ pub(crate) fn translate<S: UnwindContextStorage<usize>>(
     let scaled = !s390x || (offset - 160) % 8 == 0 && narrow(offset - 160).is_some();
     let ra_fits = !matches!(
         (ra, abi),
-        (RegRule::Cfa(_) | RegRule::Reg(Base::Sp, _), _) | (RegRule::Same, Abi::Amd64Little)
+        (RegRule::ValOffset(_) | RegRule::Register(BaseReg::Sp, _), _)
+            | (RegRule::SameValue, Abi::Amd64Little)
     );
     if fp == RegRule::Undefined || !sp_is_cfa || !scaled || !ra_fits {
         return None;

@@ -2,7 +2,7 @@
 
 use sframe::{Abi, Builder, FdeKind, Format, FreType, Function, PauthKey, Section, WriteError};
 use testdata::SectionBuilder;
-use unwind_core::{Base, CfaRule, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::*;
 
@@ -10,8 +10,8 @@ use crate::*;
 fn v2_starts_count_from_the_section() {
     let rows = [
         (0, sp(8)),
-        (1, Row::new(CfaRule::sp(16), SAVED, RegRule::AtCfa(-16))),
-        (4, Row::new(CfaRule::fp(16), SAVED, RegRule::AtCfa(-16))),
+        (1, Row::new(CfaRule::sp(16), SAVED, RegRule::Offset(-16))),
+        (4, Row::new(CfaRule::fp(16), SAVED, RegRule::Offset(-16))),
         (0x1f, Row::outermost()),
     ];
     let function = Function::new(0x1040, 0x20, &rows);
@@ -71,9 +71,9 @@ fn v2_with_errata_1_and_v3_starts_count_from_their_field() {
 
 #[test]
 fn big_endian_sections_have_every_field_the_other_way_round() {
-    let saved = Row::new(CfaRule::sp(0x1230), RegRule::AtCfa(-0x1228), RegRule::AtCfa(-0x1230));
+    let saved = Row::new(CfaRule::sp(0x1230), RegRule::Offset(-0x1228), RegRule::Offset(-0x1230));
     let rows = [
-        (0, Row::new(CfaRule::sp(0), RegRule::Same, RegRule::Same)),
+        (0, Row::new(CfaRule::sp(0), RegRule::SameValue, RegRule::SameValue)),
         (0x104, saved.with_signed_ra()),
     ];
     let function = Function::new(0x4_1000, 0x200, &rows).pauth_key(PauthKey::B);
@@ -99,10 +99,10 @@ fn big_endian_sections_have_every_field_the_other_way_round() {
 fn s390x_words_are_scaled_and_v2_names_registers_by_odd_ones() {
     let (f0, f2) = (reg(16), reg(17));
     let rows = [
-        (0, Row::new(CfaRule::sp(160), RegRule::Same, RegRule::Same)),
-        (6, Row::new(CfaRule::sp(320), RegRule::AtCfa(-48), RegRule::AtCfa(-72))),
-        (8, Row::new(CfaRule::fp(160), RegRule::Same, RegRule::AtCfa(-72))),
-        (10, Row::new(CfaRule::sp(160), RegRule::Reg(f0, 0), RegRule::Reg(f2, 0))),
+        (0, Row::new(CfaRule::sp(160), RegRule::SameValue, RegRule::SameValue)),
+        (6, Row::new(CfaRule::sp(320), RegRule::Offset(-48), RegRule::Offset(-72))),
+        (8, Row::new(CfaRule::fp(160), RegRule::SameValue, RegRule::Offset(-72))),
+        (10, Row::new(CfaRule::sp(160), RegRule::Register(f0, 0), RegRule::Register(f2, 0))),
     ];
     let function = Function::new(0x100, 16, &rows);
     let v2 = built(Format::V2, Abi::S390xBig, 0, &[function]);
@@ -131,8 +131,15 @@ fn s390x_words_are_scaled_and_v2_names_registers_by_odd_ones() {
 fn only_functions_that_need_them_have_flexible_rows() {
     let drap = [
         (0, sp(8)),
-        (5, Row::new(CfaRule::Offset(reg(10), 0), SAVED, RegRule::Same)),
-        (0x10, Row::new(CfaRule::Deref(Base::Fp, -8), SAVED, RegRule::AtReg(Base::Fp, 0))),
+        (5, Row::new(CfaRule::Register(reg(10), 0), SAVED, RegRule::SameValue)),
+        (
+            0x10,
+            Row::new(
+                CfaRule::AtRegister(BaseReg::Fp, -8),
+                SAVED,
+                RegRule::AtRegister(BaseReg::Fp, 0),
+            ),
+        ),
     ];
     let plain = [(0, sp(8)), (4, sp(16))];
     let functions = [Function::new(0x1000, 0x40, &drap), Function::new(0x1040, 0x10, &plain)];
@@ -199,7 +206,7 @@ fn words_are_as_wide_as_their_row_needs() {
     }
     // A control word has no sign.
     for (register, size) in [(31, 1), (32, 2)] {
-        let rows = [(0, Row::new(CfaRule::Offset(reg(register), 0), SAVED, RegRule::Same))];
+        let rows = [(0, Row::new(CfaRule::Register(reg(register), 0), SAVED, RegRule::SameValue))];
         let bytes = built(Format::V3, Abi::Amd64Little, 0, &[Function::new(0, 16, &rows)]);
         let found = Section::parse(&bytes).unwrap().find(0).unwrap().unwrap();
         assert_eq!(found.fre.unwrap().info.word_size(), Some(size));
@@ -214,7 +221,7 @@ fn rows_that_repeat_the_one_before_are_left_out() {
         (0, sp(8)),
         (4, again),
         (5, sp(16)),
-        (9, Row::new(CfaRule::Offset(reg(7), 16), SAVED, RegRule::Same)),
+        (9, Row::new(CfaRule::Register(reg(7), 16), SAVED, RegRule::SameValue)),
         (0x1000, sp(16)),
     ];
     // Neither where another wide row starts, nor how a register is named, nor

@@ -3,7 +3,7 @@
 use core::num::NonZeroU8;
 
 use sframe::{Abi, Builder, Format, FreType, Function, LostReason, Section};
-use unwind_core::{Base, CfaRule, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::*;
 
@@ -33,7 +33,7 @@ fn rows_have_to_ascend() {
 
 #[test]
 fn a_row_that_cannot_be_written_is_lost_alone() {
-    let loaded = Row::new(CfaRule::Deref(Base::Fp, -8), SAVED, RegRule::Same);
+    let loaded = Row::new(CfaRule::AtRegister(BaseReg::Fp, -8), SAVED, RegRule::SameValue);
     let rows = [(0, sp(8)), (4, loaded), (6, loaded), (0x100, sp(16)), (0x104, sp(8))];
     let function = Function::new(0x1000, 0x110, &rows);
     let mut lost = Vec::new();
@@ -57,10 +57,12 @@ fn a_row_that_cannot_be_written_is_lost_alone() {
 
 #[test]
 fn a_return_address_where_no_call_leaves_one_is_not_written() {
-    let same = RegRule::Same;
+    let same = RegRule::SameValue;
     for (abi, sp) in [(Abi::Amd64Little, 7), (Abi::Aarch64Little, 31), (Abi::S390xBig, 15)] {
-        let wrong = [Base::Sp, reg(sp)].map(|base| RegRule::Reg(base, 0));
-        for ra in wrong.into_iter().chain([RegRule::Cfa(-8), RegRule::Reg(Base::Sp, 8)]) {
+        let wrong = [BaseReg::Sp, reg(sp)].map(|base| RegRule::Register(base, 0));
+        for ra in
+            wrong.into_iter().chain([RegRule::ValOffset(-8), RegRule::Register(BaseReg::Sp, 8)])
+        {
             let rows = [(0, Row::new(CfaRule::sp(160), ra, same))];
             for format in [Format::V2, Format::V3] {
                 let lost = losses(format, abi, &Function::new(0, 4, &rows));
@@ -68,7 +70,7 @@ fn a_return_address_where_no_call_leaves_one_is_not_written() {
             }
         }
         // In another register it may be.
-        let rows = [(0, Row::new(CfaRule::sp(160), RegRule::Reg(Base::Fp, 0), same))];
+        let rows = [(0, Row::new(CfaRule::sp(160), RegRule::Register(BaseReg::Fp, 0), same))];
         assert_eq!(losses(Format::V3, abi, &Function::new(0, 4, &rows)), []);
     }
 }
@@ -76,17 +78,23 @@ fn a_return_address_where_no_call_leaves_one_is_not_written() {
 #[test]
 fn every_rule_that_v2_cannot_say_is_named() {
     let rbx = reg(3);
-    let saved_fp = RegRule::AtCfa(-16);
+    let saved_fp = RegRule::Offset(-16);
     for (row, reason) in [
-        (Row::new(CfaRule::Offset(rbx, 8), SAVED, RegRule::Same), LostReason::CfaRegister(rbx)),
-        (Row::new(CfaRule::Deref(Base::Sp, 8), SAVED, RegRule::Same), LostReason::CfaLoaded),
         (
-            Row::new(CfaRule::sp(8), RegRule::Reg(rbx, 0), saved_fp),
-            LostReason::Ra(RegRule::Reg(rbx, 0)),
+            Row::new(CfaRule::Register(rbx, 8), SAVED, RegRule::SameValue),
+            LostReason::CfaRegister(rbx),
         ),
         (
-            Row::new(CfaRule::sp(8), SAVED, RegRule::AtReg(rbx, 8)),
-            LostReason::Fp(RegRule::AtReg(rbx, 8)),
+            Row::new(CfaRule::AtRegister(BaseReg::Sp, 8), SAVED, RegRule::SameValue),
+            LostReason::CfaLoaded,
+        ),
+        (
+            Row::new(CfaRule::sp(8), RegRule::Register(rbx, 0), saved_fp),
+            LostReason::Ra(RegRule::Register(rbx, 0)),
+        ),
+        (
+            Row::new(CfaRule::sp(8), SAVED, RegRule::AtRegister(rbx, 8)),
+            LostReason::Fp(RegRule::AtRegister(rbx, 8)),
         ),
         (Row::signal_context(), LostReason::SignalContext),
         (sp(8).with_signed_ra(), LostReason::SignedRa),
@@ -97,7 +105,7 @@ fn every_rule_that_v2_cannot_say_is_named() {
         let in_v3 = losses(Format::V3, Abi::Amd64Little, &function);
         assert_eq!(in_v3.is_empty(), reason != LostReason::SignedRa, "{reason}");
     }
-    let rows = [(0, Row::new(CfaRule::sp(16), RegRule::Same, saved_fp))];
+    let rows = [(0, Row::new(CfaRule::sp(16), RegRule::SameValue, saved_fp))];
     let function = Function::new(0, 4, &rows);
     let aarch64 = losses(Format::V2, Abi::Aarch64Little, &function);
     assert_eq!(aarch64, [(0, 4, LostReason::FpWithoutRa)]);
@@ -113,13 +121,13 @@ fn every_rule_that_v3_cannot_say_is_named() {
     for (abi, row, reason) in [
         (
             amd64,
-            Row::new(CfaRule::sp(8), RegRule::Same, RegRule::Same),
-            LostReason::Ra(RegRule::Same),
+            Row::new(CfaRule::sp(8), RegRule::SameValue, RegRule::SameValue),
+            LostReason::Ra(RegRule::SameValue),
         ),
         (
             amd64,
-            Row::new(CfaRule::sp(8), RegRule::Cfa(-8), RegRule::Same),
-            LostReason::Ra(RegRule::Cfa(-8)),
+            Row::new(CfaRule::sp(8), RegRule::ValOffset(-8), RegRule::SameValue),
+            LostReason::Ra(RegRule::ValOffset(-8)),
         ),
         (
             amd64,
@@ -128,12 +136,12 @@ fn every_rule_that_v3_cannot_say_is_named() {
         ),
         (
             Abi::S390xBig,
-            Row::new(CfaRule::sp(164), RegRule::Same, RegRule::Same),
+            Row::new(CfaRule::sp(164), RegRule::SameValue, RegRule::SameValue),
             LostReason::CfaScale(164),
         ),
         (
             Abi::S390xBig,
-            Row::new(CfaRule::sp(i32::MIN), RegRule::Same, RegRule::Same),
+            Row::new(CfaRule::sp(i32::MIN), RegRule::SameValue, RegRule::SameValue),
             LostReason::CfaScale(i32::MIN),
         ),
     ] {
@@ -175,13 +183,13 @@ fn a_function_of_too_many_rows_for_v3_becomes_several() {
 
 #[test]
 fn losses_are_told_with_addresses_in_hexadecimal() {
-    let rows = [(0, Row::new(CfaRule::Offset(reg(10), 0), SAVED, RegRule::Same))];
+    let rows = [(0, Row::new(CfaRule::Register(reg(10), 0), SAVED, RegRule::SameValue))];
     let builder = Builder::new(Format::V2, Abi::Amd64Little).unwrap();
     let lost = builder.check(&Function::new(0x1040, 8, &rows)).unwrap_err();
     assert_eq!(
         lost.to_string(),
         "8 bytes at 0x1040 of the function at 0x1040: the cfa comes from r10"
     );
-    let rule = LostReason::Fp(RegRule::AtReg(Base::Sp, 8));
+    let rule = LostReason::Fp(RegRule::AtRegister(BaseReg::Sp, 8));
     assert_eq!(rule.to_string(), "the frame pointer is at sp+8");
 }

@@ -16,16 +16,16 @@ mod merge;
 use core::num::NonZeroU8;
 
 use sframe::{Abi, Builder, Format, Function, Lost, LostReason};
-use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
 
-const SAVED: RegRule = RegRule::AtCfa(-8);
+const SAVED: RegRule = RegRule::Offset(-8);
 
 const fn sp(offset: i32) -> Row {
-    Row::new(CfaRule::sp(offset), SAVED, RegRule::Same)
+    Row::new(CfaRule::sp(offset), SAVED, RegRule::SameValue)
 }
 
-const fn reg(number: u8) -> Base {
-    Base::Reg(DwarfReg(number))
+const fn reg(number: u8) -> BaseReg {
+    BaseReg::Reg(DwarfReg(number))
 }
 
 fn none(lost: Lost) {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use sframe::Abi;
-use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
 
 /// A row with the ABI that names its registers.
 #[derive(Clone, Copy, Debug)]
@@ -23,12 +23,12 @@ impl fmt::Display for Rules {
         let link = Register(self.abi, link_register(self.abi));
         write!(f, "CFA={} ", Cfa(self.abi, self.row.cfa()))?;
         match self.row.ra() {
-            RegRule::Same => write!(f, "RA={link}")?,
+            RegRule::SameValue => write!(f, "RA={link}")?,
             rule => write!(f, "RA={}", Value(self.abi, rule))?,
         }
-        let fp = Register(self.abi, Base::Fp);
+        let fp = Register(self.abi, BaseReg::Fp);
         match self.row.fp() {
-            RegRule::Same => write!(f, " FP={fp}")?,
+            RegRule::SameValue => write!(f, " FP={fp}")?,
             rule => write!(f, " FP={}", Value(self.abi, rule))?,
         }
         if self.row.is_ra_signed() {
@@ -46,8 +46,10 @@ struct Cfa(Abi, CfaRule);
 impl fmt::Display for Cfa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.1 {
-            CfaRule::Offset(base, offset) => write!(f, "{}{offset:+}", Register(self.0, base)),
-            CfaRule::Deref(base, offset) => write!(f, "*({}{offset:+})", Register(self.0, base)),
+            CfaRule::Register(base, offset) => write!(f, "{}{offset:+}", Register(self.0, base)),
+            CfaRule::AtRegister(base, offset) => {
+                write!(f, "*({}{offset:+})", Register(self.0, base))
+            }
         }
     }
 }
@@ -57,20 +59,20 @@ struct Value(Abi, RegRule);
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.1 {
-            RegRule::Same => f.write_str("unchanged"),
+            RegRule::SameValue => f.write_str("unchanged"),
             RegRule::Undefined => f.write_str("undefined"),
-            RegRule::AtCfa(offset) => write!(f, "*(CFA{offset:+})"),
-            RegRule::Cfa(offset) => write!(f, "CFA{offset:+}"),
-            RegRule::Reg(base, 0) => write!(f, "{}", Register(self.0, base)),
-            RegRule::Reg(base, offset) => write!(f, "{}{offset:+}", Register(self.0, base)),
-            RegRule::AtReg(base, offset) => {
+            RegRule::Offset(offset) => write!(f, "*(CFA{offset:+})"),
+            RegRule::ValOffset(offset) => write!(f, "CFA{offset:+}"),
+            RegRule::Register(base, 0) => write!(f, "{}", Register(self.0, base)),
+            RegRule::Register(base, offset) => write!(f, "{}{offset:+}", Register(self.0, base)),
+            RegRule::AtRegister(base, offset) => {
                 write!(f, "*({}{offset:+})", Register(self.0, base))
             }
         }
     }
 }
 
-struct Register(Abi, Base);
+struct Register(Abi, BaseReg);
 
 impl fmt::Display for Register {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -80,31 +82,31 @@ impl fmt::Display for Register {
         ];
         let Self(abi, base) = *self;
         match (abi, base) {
-            (Abi::Amd64Little, Base::Sp) => f.write_str("rsp"),
-            (Abi::Amd64Little, Base::Fp) => f.write_str("rbp"),
-            (Abi::Amd64Little, Base::Reg(DwarfReg(number))) => {
+            (Abi::Amd64Little, BaseReg::Sp) => f.write_str("rsp"),
+            (Abi::Amd64Little, BaseReg::Fp) => f.write_str("rbp"),
+            (Abi::Amd64Little, BaseReg::Reg(DwarfReg(number))) => {
                 match AMD64.get(usize::from(number)) {
                     Some(name) => f.write_str(name),
                     None => write!(f, "register {number}"),
                 }
             }
-            (Abi::Aarch64Big | Abi::Aarch64Little, Base::Fp) => f.write_str("x29"),
-            (Abi::Aarch64Big | Abi::Aarch64Little, Base::Reg(DwarfReg(number @ 0..=30))) => {
+            (Abi::Aarch64Big | Abi::Aarch64Little, BaseReg::Fp) => f.write_str("x29"),
+            (Abi::Aarch64Big | Abi::Aarch64Little, BaseReg::Reg(DwarfReg(number @ 0..=30))) => {
                 write!(f, "x{number}")
             }
-            (Abi::S390xBig, Base::Sp) => f.write_str("r15"),
-            (Abi::S390xBig, Base::Fp) => f.write_str("r11"),
-            (Abi::S390xBig, Base::Reg(DwarfReg(number @ 0..=15))) => write!(f, "r{number}"),
-            (_, Base::Sp) => f.write_str("sp"),
-            (_, Base::Fp) => f.write_str("fp"),
-            (_, Base::Reg(DwarfReg(number))) => write!(f, "register {number}"),
+            (Abi::S390xBig, BaseReg::Sp) => f.write_str("r15"),
+            (Abi::S390xBig, BaseReg::Fp) => f.write_str("r11"),
+            (Abi::S390xBig, BaseReg::Reg(DwarfReg(number @ 0..=15))) => write!(f, "r{number}"),
+            (_, BaseReg::Sp) => f.write_str("sp"),
+            (_, BaseReg::Fp) => f.write_str("fp"),
+            (_, BaseReg::Reg(DwarfReg(number))) => write!(f, "register {number}"),
         }
     }
 }
 
 /// Where a return address is that was not saved.
-fn link_register(abi: Abi) -> Base {
-    Base::Reg(DwarfReg(match abi {
+fn link_register(abi: Abi) -> BaseReg {
+    BaseReg::Reg(DwarfReg(match abi {
         Abi::Aarch64Big | Abi::Aarch64Little => 30,
         Abi::S390xBig => 14,
         _ => 16,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use sframe::{FdeKind, Section};
-use unwind_core::{Base, CfaRule, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::call_frames::{BuiltTable, CallFrames};
 use crate::counted::bytes_in_ranges;
@@ -290,12 +290,14 @@ impl Table {
 
 /// Whether a rule of the row needs a register that only the first frame has.
 fn is_for_first_frame(row: &Row) -> bool {
-    let (CfaRule::Offset(base, _) | CfaRule::Deref(base, _)) = row.cfa();
+    let (CfaRule::Register(base, _) | CfaRule::AtRegister(base, _)) = row.cfa();
     let of = |rule| match rule {
-        RegRule::Reg(base, _) | RegRule::AtReg(base, _) => matches!(base, Base::Reg(_)),
+        RegRule::Register(base, _) | RegRule::AtRegister(base, _) => {
+            matches!(base, BaseReg::Reg(_))
+        }
         _ => false,
     };
-    !row.is_outermost() && (matches!(base, Base::Reg(_)) || of(row.ra()) || of(row.fp()))
+    !row.is_outermost() && (matches!(base, BaseReg::Reg(_)) || of(row.ra()) || of(row.fp()))
 }
 
 /// The sizes of the sections that tables are compared to.
@@ -325,15 +327,20 @@ mod tests {
 
     #[test]
     fn only_registers_other_than_sp_and_fp_are_for_the_first_frame() {
-        let r10 = Base::Reg(unwind_core::DwarfReg(10));
-        let saved = RegRule::AtCfa(-8);
+        let r10 = BaseReg::Reg(unwind_core::DwarfReg(10));
+        let saved = RegRule::Offset(-8);
         for (cfa, ra, fp, first) in [
-            (CfaRule::sp(8), saved, RegRule::Same, false),
-            (CfaRule::Deref(Base::Fp, -8), saved, RegRule::AtReg(Base::Fp, 0), false),
-            (CfaRule::Offset(r10, 0), saved, RegRule::Same, true),
-            (CfaRule::Deref(r10, 0), saved, RegRule::Same, true),
-            (CfaRule::sp(8), RegRule::Reg(r10, 0), RegRule::Same, true),
-            (CfaRule::sp(8), saved, RegRule::AtReg(r10, 8), true),
+            (CfaRule::sp(8), saved, RegRule::SameValue, false),
+            (
+                CfaRule::AtRegister(BaseReg::Fp, -8),
+                saved,
+                RegRule::AtRegister(BaseReg::Fp, 0),
+                false,
+            ),
+            (CfaRule::Register(r10, 0), saved, RegRule::SameValue, true),
+            (CfaRule::AtRegister(r10, 0), saved, RegRule::SameValue, true),
+            (CfaRule::sp(8), RegRule::Register(r10, 0), RegRule::SameValue, true),
+            (CfaRule::sp(8), saved, RegRule::AtRegister(r10, 8), true),
         ] {
             let row = Row::new(cfa, ra, fp);
             assert_eq!(is_for_first_frame(&row), first, "{row:?}");

@@ -207,6 +207,6 @@ impl RowSource<Toy> for FramePointers {
         _: &FrameContext<'_, Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        Ok(Some(Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16))))
+        Ok(Some(Row::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16))))
     }
 }

@@ -1,6 +1,6 @@
 //! Which frames are the same, and which are asked for again.
 
-use unwind_core::{Base, End, StepError};
+use unwind_core::{BaseReg, End, StepError};
 
 use crate::task::*;
 
@@ -34,7 +34,7 @@ fn a_frame_pointer_that_is_not_known_is_none() {
     let mut task = Task::new();
     for _ in 0..3 {
         task.walk(leaf(PLAIN), &mut stack);
-        assert_eq!(task.last.end(), Some(End::Step(StepError::UnknownRegister(Base::Fp))));
+        assert_eq!(task.last.end(), Some(End::Step(StepError::UnknownRegister(BaseReg::Fp))));
     }
     // The same frame, with a frame pointer of zero.
     let inner = Regs { pc: PLAIN + 5, sp: STACK + 3 * FRAME, fp: Some(0) };
@@ -139,7 +139,7 @@ fn a_frame_pointer_of_the_sample_that_is_not_known_is_not_zero() {
         }
         task.last.end()
     });
-    assert_eq!(ends[0], Some(End::Step(StepError::UnknownRegister(Base::Fp))));
+    assert_eq!(ends[0], Some(End::Step(StepError::UnknownRegister(BaseReg::Fp))));
     assert_ne!(ends[1], ends[0]);
     // Where the frame pointer leads nowhere, nothing depends on it but what is kept.
     let mut stack = Stack::of(&[PLAIN, PLAIN, START]).lent();

@@ -3,8 +3,8 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, Base, Cached, CfaRule, FrameContext, LastTrace, Memory, Origin, ReadError, RegRule, Row,
-    RowCache, RowSource, StepError, TargetCode, UnwindCache, VirtAddr, Walker, WordSize,
+    Arch, BaseReg, Cached, CfaRule, FrameContext, LastTrace, Memory, Origin, ReadError, RegRule,
+    Row, RowCache, RowSource, StepError, TargetCode, UnwindCache, VirtAddr, Walker, WordSize,
 };
 
 pub(crate) use crate::regs::Regs;
@@ -53,16 +53,15 @@ impl RowSource<Toy> for Functions {
         frame: &FrameContext<'_, Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        let ra = RegRule::AtCfa(-8);
+        let ra = RegRule::Offset(-8);
         let plain = if self.generation == 0 { 32 } else { 64 };
         Ok(Some(match frame.pc.lookup_addr().get() & 0xf000 {
-            PLAIN => Row::new(CfaRule::sp(plain), ra, RegRule::Same),
-            SAVES_FP => Row::new(CfaRule::sp(32), ra, RegRule::AtCfa(-24)),
-            BY_FP => {
-                Row::new(CfaRule::fp(16), ra, RegRule::AtCfa(-16)).with_origin(Origin::FramePointer)
-            }
+            PLAIN => Row::new(CfaRule::sp(plain), ra, RegRule::SameValue),
+            SAVES_FP => Row::new(CfaRule::sp(32), ra, RegRule::Offset(-24)),
+            BY_FP => Row::new(CfaRule::fp(16), ra, RegRule::Offset(-16))
+                .with_origin(Origin::FramePointer),
             SIGNAL => Row::signal_context(),
-            ALIGNS => Row::new(CfaRule::Deref(Base::Sp, 0), ra, RegRule::Same),
+            ALIGNS => Row::new(CfaRule::AtRegister(BaseReg::Sp, 0), ra, RegRule::SameValue),
             START => Row::outermost(),
             FORGETS_FP => Row::new(CfaRule::sp(32), ra, RegRule::Undefined),
             _ => return Ok(None),

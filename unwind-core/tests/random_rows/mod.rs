@@ -6,8 +6,8 @@ mod regs;
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, Base, CfaRule, FrameContext, KeptRow, Memory, Origin, RegRule, Row, RowSource, ShortRow,
-    StepError, TargetCode, VirtAddr, WordSize,
+    Arch, BaseReg, CfaRule, FrameContext, KeptRow, Memory, Origin, RegRule, Row, RowSource,
+    ShortRow, StepError, TargetCode, VirtAddr, WordSize,
 };
 
 use regs::R3;
@@ -73,26 +73,34 @@ pub(crate) struct Table {
 impl Table {
     pub(crate) fn random(random: &mut Random, word: i32) -> Self {
         let row = |random: &mut Random| {
-            let base = if random.below(10) == 0 { Base::Fp } else { Base::Sp };
-            let base = if random.below(90) == 0 { Base::Reg(R3) } else { base };
+            let base = if random.below(10) == 0 { BaseReg::Fp } else { BaseReg::Sp };
+            let base = if random.below(90) == 0 { BaseReg::Reg(R3) } else { base };
             let offset = random.pick(&[word, 2 * word, 2 * word, 3 * word, 0x40, 0x40]);
             let odd = random.pick(&[0, -word, 3, word + 3, i32::MAX, i32::MIN, 0x1_0000]);
             let offset = if random.below(60) == 0 { odd } else { offset };
             let cfa = match random.below(120) {
-                0 => CfaRule::Deref(base, offset),
-                _ => CfaRule::Offset(base, offset),
+                0 => CfaRule::AtRegister(base, offset),
+                _ => CfaRule::Register(base, offset),
             };
             let ra = match random.below(120) {
                 0 => RegRule::Undefined,
-                1 => RegRule::AtCfa(-3 * word),
-                _ => RegRule::AtCfa(-word),
+                1 => RegRule::Offset(-3 * word),
+                _ => RegRule::Offset(-word),
             };
             let fp = match random.below(12) {
-                0..5 => RegRule::Same,
-                5..9 => RegRule::AtCfa(-2 * word),
-                9 => RegRule::AtCfa(-3 * word),
-                10 => random.pick(&[RegRule::AtCfa(8), RegRule::Undefined, RegRule::Cfa(-word)]),
-                _ => random.pick(&[RegRule::AtCfa(-0x1_0000), RegRule::AtCfa(0), RegRule::Same]),
+                0..5 => RegRule::SameValue,
+                5..9 => RegRule::Offset(-2 * word),
+                9 => RegRule::Offset(-3 * word),
+                10 => random.pick(&[
+                    RegRule::Offset(8),
+                    RegRule::Undefined,
+                    RegRule::ValOffset(-word),
+                ]),
+                _ => random.pick(&[
+                    RegRule::Offset(-0x1_0000),
+                    RegRule::Offset(0),
+                    RegRule::SameValue,
+                ]),
             };
             let origins = [Origin::Table, Origin::BuiltTable, Origin::Host, Origin::FramePointer];
             let origin = random.pick(&origins);
@@ -142,8 +150,8 @@ impl<A: Arch> RowSource<A> for FramePointers {
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
         let row = match A::WORD {
-            WordSize::Four => Row::new(CfaRule::fp(8), RegRule::AtCfa(-4), RegRule::AtCfa(-8)),
-            WordSize::Eight => Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16)),
+            WordSize::Four => Row::new(CfaRule::fp(8), RegRule::Offset(-4), RegRule::Offset(-8)),
+            WordSize::Eight => Row::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16)),
         };
         Ok(Some(row.with_origin(Origin::FramePointer).with_guess()))
     }

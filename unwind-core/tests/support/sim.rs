@@ -136,7 +136,7 @@ impl<A: Arch> RowSource<A> for FramePointers {
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
         let word = i32::try_from(A::WORD.bytes()).unwrap();
-        let (ra, fp) = (RegRule::AtCfa(-word), RegRule::AtCfa(-2 * word));
+        let (ra, fp) = (RegRule::Offset(-word), RegRule::Offset(-2 * word));
         Ok(Some(Row::new(CfaRule::fp(2 * word), ra, fp)))
     }
 }

@@ -103,7 +103,7 @@ fn a_walk_marks_the_rows_that_it_uses_and_asks_for_none_again() {
 fn why_a_row_at_hand_leads_nowhere_is_said_without_asking_for_it() {
     let regs = Regs { fp: 0x8010, ..START };
     let of = |words: &[(u64, u64)]| Stack::new(words.iter().copied());
-    let saved = Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+    let saved = Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::Offset(-16));
     // A frame pointer that cannot be read is no reason: see `a1_*`.
     for (row, regs, stack, expected) in [
         (FP, Regs { fp: 0, ..regs }, of(&[]), "no frame pointer"),

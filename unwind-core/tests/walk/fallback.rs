@@ -111,7 +111,7 @@ fn what_is_wrong_with_the_fallback_is_the_end_where_the_table_has_no_row() {
 #[test]
 fn nothing_is_committed_when_a_step_fails() {
     // The first rule of the row can be applied, the last one that a step needs cannot.
-    let bad = Row::new(CfaRule::sp(0x20), RegRule::AtCfa(0x1000), RegRule::Same);
+    let bad = Row::new(CfaRule::sp(0x20), RegRule::Offset(0x1000), RegRule::SameValue);
     let (regs, stack) = three_frames();
     let stack = Stack(stack.0.into_iter().chain([(0x8020 - 8, Some(0x2010))]).collect());
     let mut walker = Walker::new(Toy, Script::new([(0x1000, bad)])).fallback(AlwaysFp);
@@ -139,7 +139,7 @@ fn a_fallback_that_fails_is_the_reason_only_where_no_table_had_one() {
         frames.end().unwrap()
     };
     assert_eq!(of(Script::default()), End::Table(BadTable::Malformed));
-    let backwards = Row::new(CfaRule::sp(-8), RegRule::AtCfa(-8), RegRule::Same);
+    let backwards = Row::new(CfaRule::sp(-8), RegRule::Offset(-8), RegRule::SameValue);
     let expected = StepError::NoProgress { cfa: 0x7ff8, sp: 0x8000 };
     assert_eq!(of(Script::new([(0x1000, backwards)])), End::Step(expected));
 }

@@ -1,7 +1,7 @@
 //! What rows say about the caller of a frame.
 
 use unwind_core::{
-    Base, CfaRule, DwarfReg, End, FramePc, ReadError, RegRule, Row, StepError, VirtAddr, Walker,
+    BaseReg, CfaRule, DwarfReg, End, FramePc, ReadError, RegRule, Row, StepError, VirtAddr, Walker,
 };
 
 use crate::toy::{R3, Regs, START, Script, Stack, Toy, locals, walk};
@@ -27,8 +27,9 @@ fn a_cfa_that_does_not_rise_ends_a_walk() {
 fn the_cfa_may_stand_still_only_where_all_registers_are_known() {
     // The return address is in a register, as in a leaf of a CPU that does
     // not push it.
-    let in_r3 = Row::new(CfaRule::sp(0), RegRule::Reg(Base::Reg(R3), 0), RegRule::Same);
-    let still = Row::new(CfaRule::sp(0), RegRule::AtCfa(0), RegRule::Same);
+    let in_r3 =
+        Row::new(CfaRule::sp(0), RegRule::Register(BaseReg::Reg(R3), 0), RegRule::SameValue);
+    let still = Row::new(CfaRule::sp(0), RegRule::Offset(0), RegRule::SameValue);
     let script = Script::new([(0x1000, in_r3), (0x2000, still)]);
     let stack = Stack::new([(0x8000, 0x2010)]);
     let regs = Regs { r3: 0x2020, ..START };
@@ -38,10 +39,10 @@ fn the_cfa_may_stand_still_only_where_all_registers_are_known() {
 
 #[test]
 fn rules_that_leave_the_address_space_end_a_walk_at_both_ends_of_it() {
-    let at_cfa = |offset| Row::new(CfaRule::sp(8), RegRule::AtCfa(offset), RegRule::Same);
+    let at_cfa = |offset| Row::new(CfaRule::sp(8), RegRule::Offset(offset), RegRule::SameValue);
     for (sp, row) in [
         (u64::MAX - 7, locals(0)),
-        (0, Row::new(CfaRule::sp(-8), RegRule::AtCfa(-8), RegRule::Same)),
+        (0, Row::new(CfaRule::sp(-8), RegRule::Offset(-8), RegRule::SameValue)),
         (0, at_cfa(-16)),
         (u64::MAX - 0xf, at_cfa(8)),
     ] {
@@ -53,10 +54,10 @@ fn rules_that_leave_the_address_space_end_a_walk_at_both_ends_of_it() {
 
 #[test]
 fn a_return_address_cannot_be_a_stack_address() {
-    let row = Row::new(CfaRule::sp(8), RegRule::Cfa(-8), RegRule::Same);
+    let row = Row::new(CfaRule::sp(8), RegRule::ValOffset(-8), RegRule::SameValue);
     let (_, end) = walk(Script::new([(0x1000, row)]), START, &Stack::default());
     assert_eq!(end, End::Step(StepError::BadRule));
-    let row = Row::new(CfaRule::sp(8), RegRule::Same, RegRule::Same);
+    let row = Row::new(CfaRule::sp(8), RegRule::SameValue, RegRule::SameValue);
     let (_, end) = walk(Script::new([(0x1000, row)]), START, &Stack::default());
     assert_eq!(end, End::Step(StepError::BadRule), "and this CPU has no link register");
 }
@@ -64,8 +65,9 @@ fn a_return_address_cannot_be_a_stack_address() {
 #[test]
 fn a_return_address_is_never_computed_from_the_stack_pointer() {
     // Each names an address that has code.
-    for base in [Base::Sp, Base::Reg(DwarfReg(7))] {
-        let row = Row::new(CfaRule::sp(8), RegRule::Reg(base, 0x1010 - 0x8000), RegRule::Same);
+    for base in [BaseReg::Sp, BaseReg::Reg(DwarfReg(7))] {
+        let row =
+            Row::new(CfaRule::sp(8), RegRule::Register(base, 0x1010 - 0x8000), RegRule::SameValue);
         let (frames, end) = walk(Script::new([(0x1000, row)]), START, &Stack::default());
         assert_eq!((frames, end), (vec![0x1010], End::Step(StepError::BadRule)), "{base:?}");
     }
@@ -73,8 +75,8 @@ fn a_return_address_is_never_computed_from_the_stack_pointer() {
 
 #[test]
 fn a_return_address_is_in_the_frame_pointer_only_where_all_registers_are_known() {
-    for base in [Base::Fp, Base::Reg(DwarfReg(6))] {
-        let in_fp = Row::new(CfaRule::sp(8), RegRule::Reg(base, 0), RegRule::Same);
+    for base in [BaseReg::Fp, BaseReg::Reg(DwarfReg(6))] {
+        let in_fp = Row::new(CfaRule::sp(8), RegRule::Register(base, 0), RegRule::SameValue);
         let script = Script::new([(0x1000, in_fp), (0x2000, in_fp)]);
         let regs = Regs { fp: 0x2010, ..START };
         // The first frame's caller still has it, but what it called may not.
@@ -96,7 +98,7 @@ fn a_return_address_is_in_the_frame_pointer_only_where_all_registers_are_known()
 
 #[test]
 fn every_rule_finds_what_it_says() {
-    let r3 = Base::Reg(R3);
+    let r3 = BaseReg::Reg(R3);
     let stack = Stack::new([
         (0x8000, 0x2010),
         (0x8008, 0x9990),
@@ -107,34 +109,55 @@ fn every_rule_finds_what_it_says() {
     let regs = Regs { pc: 0x1010, sp: 0x8000, fp: 0xa000, r3: 0x9000 };
     let cases = [
         // CFA, RA, FP: the caller's pc, sp and fp.
-        (CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Same, 0x2010, 0x8008, Some(0xa000)),
-        (CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Undefined, 0x2010, 0x8008, None),
-        (CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::AtCfa(0), 0x2010, 0x8008, Some(0x9990)),
-        (CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Cfa(-8), 0x2010, 0x8008, Some(0x8000)),
-        (CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::Reg(r3, 4), 0x2010, 0x8008, Some(0x9004)),
-        (CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::AtReg(r3, 8), 0x2010, 0x8008, Some(0x9998)),
+        (CfaRule::sp(8), RegRule::Offset(-8), RegRule::SameValue, 0x2010, 0x8008, Some(0xa000)),
+        (CfaRule::sp(8), RegRule::Offset(-8), RegRule::Undefined, 0x2010, 0x8008, None),
+        (CfaRule::sp(8), RegRule::Offset(-8), RegRule::Offset(0), 0x2010, 0x8008, Some(0x9990)),
+        (CfaRule::sp(8), RegRule::Offset(-8), RegRule::ValOffset(-8), 0x2010, 0x8008, Some(0x8000)),
         (
-            CfaRule::Offset(r3, 0),
-            RegRule::AtReg(r3, 0),
-            RegRule::Same,
+            CfaRule::sp(8),
+            RegRule::Offset(-8),
+            RegRule::Register(r3, 4),
+            0x2010,
+            0x8008,
+            Some(0x9004),
+        ),
+        (
+            CfaRule::sp(8),
+            RegRule::Offset(-8),
+            RegRule::AtRegister(r3, 8),
+            0x2010,
+            0x8008,
+            Some(0x9998),
+        ),
+        (
+            CfaRule::Register(r3, 0),
+            RegRule::AtRegister(r3, 0),
+            RegRule::SameValue,
             0x2020,
             0x9000,
             Some(0xa000),
         ),
         (
-            CfaRule::Deref(Base::Fp, 0),
-            RegRule::AtCfa(-8),
-            RegRule::Same,
+            CfaRule::AtRegister(BaseReg::Fp, 0),
+            RegRule::Offset(-8),
+            RegRule::SameValue,
             0x2010,
             0x8008,
             Some(0xa000),
         ),
-        (CfaRule::sp(8), RegRule::Reg(r3, -0x8000), RegRule::Same, 0x1000, 0x8008, Some(0xa000)),
+        (
+            CfaRule::sp(8),
+            RegRule::Register(r3, -0x8000),
+            RegRule::SameValue,
+            0x1000,
+            0x8008,
+            Some(0xa000),
+        ),
         // The stack and frame pointer by their DWARF numbers.
         (
-            CfaRule::Offset(Base::Reg(DwarfReg(7)), 8),
-            RegRule::AtCfa(-8),
-            RegRule::AtReg(Base::Reg(DwarfReg(6)), 0),
+            CfaRule::Register(BaseReg::Reg(DwarfReg(7)), 8),
+            RegRule::Offset(-8),
+            RegRule::AtRegister(BaseReg::Reg(DwarfReg(6)), 0),
             0x2010,
             0x8008,
             Some(0x8008),
@@ -142,7 +165,7 @@ fn every_rule_finds_what_it_says() {
     ];
     for (cfa, ra, fp, pc, sp, caller_fp) in cases {
         // The caller's frame pointer shows in its own CFA.
-        let probe = Row::new(CfaRule::fp(0x100), RegRule::AtCfa(0), RegRule::Same);
+        let probe = Row::new(CfaRule::fp(0x100), RegRule::Offset(0), RegRule::SameValue);
         let row = Row::new(cfa, ra, fp);
         let script = Script([(0x1000, Ok(row)), (0x2000, Ok(probe))].into_iter().collect());
         let mut walker = Walker::new(Toy, script);
@@ -157,7 +180,7 @@ fn every_rule_finds_what_it_says() {
         }
         let end = frames.end().unwrap();
         match caller_fp {
-            None => assert_eq!(end, End::Step(StepError::UnknownRegister(Base::Fp)), "{row:?}"),
+            None => assert_eq!(end, End::Step(StepError::UnknownRegister(BaseReg::Fp)), "{row:?}"),
             Some(fp) if fp < sp => {
                 assert_eq!(end, End::Step(StepError::FramePointerBelowStack { fp, sp }), "{row:?}");
             }
@@ -175,10 +198,11 @@ fn every_rule_finds_what_it_says() {
 
 #[test]
 fn a_rule_on_a_register_that_is_not_known_is_a_typed_end() {
-    let on_r3 = Row::new(CfaRule::Offset(Base::Reg(R3), 8), RegRule::AtCfa(-8), RegRule::Same);
+    let on_r3 =
+        Row::new(CfaRule::Register(BaseReg::Reg(R3), 8), RegRule::Offset(-8), RegRule::SameValue);
     let script = Script::new([(0x1000, on_r3), (0x2000, on_r3)]);
     let stack = Stack::new([(0x9000, 0x2010), (0x9008, 0x2020)]);
-    let end = End::Step(StepError::UnknownRegister(Base::Reg(R3)));
+    let end = End::Step(StepError::UnknownRegister(BaseReg::Reg(R3)));
     let regs = Regs { r3: 0x9000, ..START };
     assert_eq!(walk(script, regs, &stack), (vec![0x1010, 0x2010], end));
 }

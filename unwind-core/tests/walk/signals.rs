@@ -1,12 +1,15 @@
 //! Frames that a signal interrupted.
 
-use unwind_core::{Base, CfaRule, End, FramePc, Origin, RegRule, Row, StepError, VirtAddr, Walker};
+use unwind_core::{
+    BaseReg, CfaRule, End, FramePc, Origin, RegRule, Row, StepError, VirtAddr, Walker,
+};
 
 use crate::toy::{R3, Regs, START, Script, Stack, Toy, locals, pcs, walk};
 
 #[test]
 fn a_signal_frame_gives_back_all_registers_and_an_exact_pc() {
-    let on_r3 = Row::new(CfaRule::Offset(Base::Reg(R3), 8), RegRule::AtCfa(-8), RegRule::Same);
+    let on_r3 =
+        Row::new(CfaRule::Register(BaseReg::Reg(R3), 8), RegRule::Offset(-8), RegRule::SameValue);
     // The handler runs on a stack of its own, above the interrupted one.
     let stack = Stack::new([
         (0x8000, 0x5160),

@@ -133,11 +133,11 @@ impl RowSource<Toy> for Script {
 }
 
 /// The row of a function that keeps a frame pointer.
-pub(crate) const FP: Row = Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+pub(crate) const FP: Row = Row::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16));
 
 /// The row of a function with `n` bytes of locals.
 pub(crate) const fn locals(n: i32) -> Row {
-    Row::new(CfaRule::sp(n + 8), RegRule::AtCfa(-8), RegRule::Same)
+    Row::new(CfaRule::sp(n + 8), RegRule::Offset(-8), RegRule::SameValue)
 }
 
 pub(crate) struct AlwaysFp;

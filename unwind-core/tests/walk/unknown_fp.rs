@@ -1,7 +1,7 @@
 //! Frame pointers that a walk cannot recover: it goes without, until a row needs one.
 
 use unwind_core::{
-    Base, Cached, CfaRule, DwarfReg, End, Frame, LastTrace, ReadError, RegRule, Row, RowCache,
+    BaseReg, Cached, CfaRule, DwarfReg, End, Frame, LastTrace, ReadError, RegRule, Row, RowCache,
     StepError, UnwindCache, VirtAddr, Walker,
 };
 
@@ -37,7 +37,7 @@ fn walk(script: &Script, regs: Regs, stack: &Stack) -> (Vec<Frame>, End<BadTable
 /// The first function saves its frame pointer 0x1000 bytes above its frame, where the
 /// stack that was captured has ended.
 fn far_saved() -> Row {
-    Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::AtCfa(0x1000))
+    Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::Offset(0x1000))
 }
 
 const FAR: u64 = 0x9010;
@@ -83,13 +83,19 @@ fn a1_a_frame_pointer_whose_rule_cannot_be_followed_ends_no_walk_that_does_not_n
     // After a signal frame, and in the sampled one, register 3 is known; register 4 never.
     let unknown = DwarfReg(4);
     for (rule, reason) in [
-        (RegRule::Undefined, StepError::UnknownRegister(Base::Fp)),
-        (RegRule::Reg(Base::Reg(unknown), 0), StepError::UnknownRegister(Base::Reg(unknown))),
-        (RegRule::AtReg(Base::Reg(unknown), 0), StepError::UnknownRegister(Base::Reg(unknown))),
-        (RegRule::Cfa(i32::MIN), StepError::Overflow),
-        (RegRule::AtReg(Base::Reg(R3), -8), StepError::Overflow),
+        (RegRule::Undefined, StepError::UnknownRegister(BaseReg::Fp)),
+        (
+            RegRule::Register(BaseReg::Reg(unknown), 0),
+            StepError::UnknownRegister(BaseReg::Reg(unknown)),
+        ),
+        (
+            RegRule::AtRegister(BaseReg::Reg(unknown), 0),
+            StepError::UnknownRegister(BaseReg::Reg(unknown)),
+        ),
+        (RegRule::ValOffset(i32::MIN), StepError::Overflow),
+        (RegRule::AtRegister(BaseReg::Reg(R3), -8), StepError::Overflow),
     ] {
-        let first = Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), rule);
+        let first = Row::new(CfaRule::sp(16), RegRule::Offset(-8), rule);
         let rows = |last| Script::new([(0x1000, first), (0x2000, locals(8)), (0x3000, last)]);
         let (frames, end) = walk(&rows(Row::outermost()), START, &two_frames());
         assert_eq!((frames.len(), end), (3, End::Outermost), "{rule:?}");
@@ -103,7 +109,7 @@ fn a1_a_frame_pointer_that_is_saved_again_is_known_again() {
     // The second function saves what it got and sets up a frame of its own.
     let script = Script::new([
         (0x1000, far_saved()),
-        (0x2000, Row::new(CfaRule::sp(16), RegRule::AtCfa(-8), RegRule::Cfa(0x10))),
+        (0x2000, Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::ValOffset(0x10))),
         (0x3000, FP),
         (0x4000, Row::outermost()),
     ]);
@@ -114,7 +120,7 @@ fn a1_a_frame_pointer_that_is_saved_again_is_known_again() {
 
 /// The row that compilers leave at the `ret` after `pop rbp`: the slot of the frame
 /// pointer lies below the stack pointer. The caller keeps a frame pointer.
-const AFTER_POP: Row = Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::AtCfa(-16));
+const AFTER_POP: Row = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::Offset(-16));
 
 fn at_return() -> (Script, Regs, Stack) {
     let script = Script::new([(0x1000, AFTER_POP), (0x2000, FP), (0x3000, Row::outermost())]);
@@ -143,7 +149,7 @@ fn a1_a_slot_below_the_stack_pointer_is_read_within_the_red_zone_and_not_deeper(
     let regs = Regs { fp: 0xdead, ..regs };
     for (depth, is_read) in [(8_u8, true), (32, true), (40, false)] {
         let row =
-            Row::new(CfaRule::sp(8), RegRule::AtCfa(-8), RegRule::AtCfa(-8 - i32::from(depth)));
+            Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::Offset(-8 - i32::from(depth)));
         script.0.insert(0x1000, Ok(row));
         let slot = 0x8000 - u64::from(depth);
         let stack = Stack(stack.0.clone().into_iter().chain([(slot, Some(0x8020))]).collect());

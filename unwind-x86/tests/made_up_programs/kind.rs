@@ -129,16 +129,16 @@ impl Kind {
 
     /// The row of its table.
     pub(crate) fn row(self) -> Option<Row> {
-        let saved = RegRule::AtCfa(-16);
-        let sp = |offset, fp| Some(Row::new(CfaRule::sp(offset), RegRule::AtCfa(-8), fp));
+        let saved = RegRule::Offset(-16);
+        let sp = |offset, fp| Some(Row::new(CfaRule::sp(offset), RegRule::Offset(-8), fp));
         match self {
-            Self::Frame => Some(Row::new(CfaRule::fp(16), RegRule::AtCfa(-8), saved)),
-            Self::Frameless => sp(32, RegRule::Same),
+            Self::Frame => Some(Row::new(CfaRule::fp(16), RegRule::Offset(-8), saved)),
+            Self::Frameless => sp(32, RegRule::SameValue),
             Self::Clobbers => sp(32, saved),
             Self::Leaf | Self::AtReturn => sp(8, saved),
-            Self::AtEntry | Self::Linkage => sp(8, RegRule::Same),
+            Self::AtEntry | Self::Linkage => sp(8, RegRule::SameValue),
             Self::AfterPush => sp(16, saved),
-            Self::LinkagePushed => sp(16, RegRule::Same),
+            Self::LinkagePushed => sp(16, RegRule::SameValue),
             _ => None,
         }
     }

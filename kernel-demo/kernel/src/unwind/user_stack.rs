@@ -4,7 +4,7 @@
 use core::borrow::BorrowMut;
 
 use unwind_core::{
-    Arch, Base, Cached, CfaRule, End, FrameContext, KeptRow, Memory, Origin, Row, RowCache,
+    Arch, BaseReg, Cached, CfaRule, End, FrameContext, KeptRow, Memory, Origin, Row, RowCache,
     RowSource, VirtAddr, Walker, WordSize,
 };
 use unwind_x86::paging::PagedMemory;
@@ -170,8 +170,8 @@ impl<A: Arch, S: RowSource<A>> RowSource<A> for ToStackEnd<S> {
         let mut found = self.0.row(frame, mem);
         if let Ok(Some(row)) = &mut found {
             let cfa = match row.cfa() {
-                CfaRule::Offset(Base::Sp, offset) => A::WORD.offset(frame.sp, offset),
-                CfaRule::Offset(Base::Fp, offset) => {
+                CfaRule::Register(BaseReg::Sp, offset) => A::WORD.offset(frame.sp, offset),
+                CfaRule::Register(BaseReg::Fp, offset) => {
                     frame.fp.and_then(|fp| A::WORD.offset(fp, offset))
                 }
                 _ => None,

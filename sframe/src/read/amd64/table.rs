@@ -1,6 +1,6 @@
 //! Lookups in tables of the most frequent form.
 
-use unwind_core::{Base, CfaRule, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::{
     error::Error,
@@ -130,14 +130,14 @@ impl Plain {
         let extended = |word: u64| low(word.cast_signed().wrapping_shr(unused));
         let cfa = extended(word.wrapping_shl(unused));
         let second = extended(word.wrapping_shl(unused.wrapping_mul(2)));
-        let base = if info.cfa_base_is_sp() { Base::Sp } else { Base::Fp };
-        let cfa = CfaRule::Offset(base, cfa);
-        let ra = RegRule::AtCfa(self.ra_offset.into());
+        let base = if info.cfa_base_is_sp() { BaseReg::Sp } else { BaseReg::Fp };
+        let cfa = CfaRule::Register(base, cfa);
+        let ra = RegRule::Offset(self.ra_offset.into());
         // Each rule by itself, so that it is known where it is packed.
         let row = match info.word_count() {
             0 => return Some(Row::outermost()),
-            1 => Row::new(cfa, ra, RegRule::Same),
-            _ => Row::new(cfa, ra, RegRule::AtCfa(second)),
+            1 => Row::new(cfa, ra, RegRule::SameValue),
+            _ => Row::new(cfa, ra, RegRule::Offset(second)),
         };
         Some(if function.info & Function::SIGNAL != 0 { row.with_signal() } else { row })
     }
@@ -278,9 +278,9 @@ mod tests {
                 let table = SectionBuilder { flags, ..SectionBuilder::amd64(version) };
                 let bytes = table.clone().function(function.clone()).build();
                 let section = Section::parse(&bytes).unwrap();
-                let ra = RegRule::AtCfa(-8);
-                let first = Row::new(CfaRule::sp(16), ra, RegRule::Same);
-                let second = Row::new(CfaRule::fp(24), ra, RegRule::AtCfa(-16));
+                let ra = RegRule::Offset(-8);
+                let first = Row::new(CfaRule::sp(16), ra, RegRule::SameValue);
+                let second = Row::new(CfaRule::fp(24), ra, RegRule::Offset(-16));
                 let expected = [None, Some(first), Some(second), Some(Row::outermost())];
                 assert_eq!([0xff, 0x103, 0x104, 0x108].map(|pc| found(&section, pc)), expected);
                 // Version 2 has no such flag, and the bit no meaning.

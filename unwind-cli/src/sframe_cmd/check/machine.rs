@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use gimli::{EvaluationResult, RegisterRule, RunTimeEndian, UnwindSection, Value};
 use sframe::Abi;
-use unwind_core::{Base, CfaRule, DwarfReg, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
 
 /// Bytes of call frame information.
 pub(super) type Reader<'a> = gimli::EndianSlice<'a, RunTimeEndian>;
@@ -94,12 +94,12 @@ impl Machine {
         scatter(addr ^ 0x5555_5555_5555_5555)
     }
 
-    fn base(&self, base: Base) -> u64 {
+    fn base(&self, base: BaseReg) -> u64 {
         let names = names(self.abi);
         match base {
-            Base::Sp => self.register(names.sp),
-            Base::Fp => self.register(names.fp),
-            Base::Reg(DwarfReg(number)) => self.register(number.into()),
+            BaseReg::Sp => self.register(names.sp),
+            BaseReg::Fp => self.register(names.fp),
+            BaseReg::Reg(DwarfReg(number)) => self.register(number.into()),
         }
     }
 
@@ -114,16 +114,16 @@ impl Machine {
         let names = names(self.abi);
         let plus = |value: u64, offset: i32| value.wrapping_add_signed(offset.into());
         let cfa = match row.cfa() {
-            CfaRule::Offset(base, offset) => plus(self.base(base), offset),
-            CfaRule::Deref(base, offset) => Self::load(plus(self.base(base), offset)),
+            CfaRule::Register(base, offset) => plus(self.base(base), offset),
+            CfaRule::AtRegister(base, offset) => Self::load(plus(self.base(base), offset)),
         };
         let value = |rule, same: u64| match rule {
-            RegRule::Same => Some(same),
+            RegRule::SameValue => Some(same),
             RegRule::Undefined => None,
-            RegRule::AtCfa(offset) => Some(Self::load(plus(cfa, offset))),
-            RegRule::Cfa(offset) => Some(plus(cfa, offset)),
-            RegRule::Reg(base, offset) => Some(plus(self.base(base), offset)),
-            RegRule::AtReg(base, offset) => Some(Self::load(plus(self.base(base), offset))),
+            RegRule::Offset(offset) => Some(Self::load(plus(cfa, offset))),
+            RegRule::ValOffset(offset) => Some(plus(cfa, offset)),
+            RegRule::Register(base, offset) => Some(plus(self.base(base), offset)),
+            RegRule::AtRegister(base, offset) => Some(Self::load(plus(self.base(base), offset))),
         };
         let link = self.register(names.link.unwrap_or(u16::MAX));
         Found::Caller(Caller {
@@ -242,7 +242,7 @@ impl Machine {
 mod tests {
     use super::*;
 
-    const SAVED: RegRule = RegRule::AtCfa(-8);
+    const SAVED: RegRule = RegRule::Offset(-8);
 
     fn row(cfa: CfaRule, ra: RegRule, fp: RegRule) -> Found {
         Machine::new(Abi::Amd64Little, 0x1000).row(&Row::new(cfa, ra, fp))
@@ -250,11 +250,11 @@ mod tests {
 
     #[test]
     fn rules_that_say_the_same_come_to_the_same() {
-        let by_cfa = row(CfaRule::sp(16), SAVED, RegRule::AtCfa(-16));
+        let by_cfa = row(CfaRule::sp(16), SAVED, RegRule::Offset(-16));
         let by_register = row(
-            CfaRule::Offset(Base::Reg(DwarfReg(7)), 16),
-            RegRule::AtReg(Base::Sp, 8),
-            RegRule::AtReg(Base::Sp, 0),
+            CfaRule::Register(BaseReg::Reg(DwarfReg(7)), 16),
+            RegRule::AtRegister(BaseReg::Sp, 8),
+            RegRule::AtRegister(BaseReg::Sp, 0),
         );
         assert_eq!(by_cfa, by_register);
     }
@@ -262,14 +262,15 @@ mod tests {
     #[test]
     fn rules_that_differ_come_to_something_else() {
         let mut all = vec![Found::Outermost, Found::Context];
-        let bases = [Base::Sp, Base::Fp, Base::Reg(DwarfReg(0)), Base::Reg(DwarfReg(10))];
+        let bases =
+            [BaseReg::Sp, BaseReg::Fp, BaseReg::Reg(DwarfReg(0)), BaseReg::Reg(DwarfReg(10))];
         for base in bases {
             for offset in [0, 8, 16, -8] {
-                for cfa in [CfaRule::Offset(base, offset), CfaRule::Deref(base, offset)] {
-                    all.push(row(cfa, SAVED, RegRule::Same));
-                    all.push(row(cfa, RegRule::AtCfa(-16), RegRule::Same));
-                    all.push(row(cfa, SAVED, RegRule::AtCfa(-16)));
-                    all.push(row(cfa, SAVED, RegRule::Reg(Base::Sp, 0)));
+                for cfa in [CfaRule::Register(base, offset), CfaRule::AtRegister(base, offset)] {
+                    all.push(row(cfa, SAVED, RegRule::SameValue));
+                    all.push(row(cfa, RegRule::Offset(-16), RegRule::SameValue));
+                    all.push(row(cfa, SAVED, RegRule::Offset(-16)));
+                    all.push(row(cfa, SAVED, RegRule::Register(BaseReg::Sp, 0)));
                     all.push(row(cfa, SAVED, RegRule::Undefined));
                 }
             }
