@@ -74,7 +74,6 @@ fn file(entries: &[(Vec<u8>, u64, u64)], lists: &[u8], data: &[u8]) -> Vec<u8> {
 
 const SCRIPT: &[&str] = &["script", "FILE"];
 const JSON: &[&str] = &["script", "--json", "FILE"];
-const MERGE: &[&str] = &["merge", "FILE", "-o", "/dev/null"];
 
 /// Runs the text, the JSON and the merge on what `build` makes.
 fn all_stay_linear(test: &str, construction: &str, build: impl FnMut(usize) -> Vec<u8>) {
@@ -88,11 +87,12 @@ fn all_stay_within(
     mut build: impl FnMut(usize) -> Vec<u8>,
 ) {
     let path = input_file(test);
-    for (reader, arguments) in [("script", SCRIPT), ("script --json", JSON), ("merge", MERGE)] {
+    for (reader, arguments) in [("script", SCRIPT), ("script --json", JSON)] {
         stays_linear(reader, construction, bounds, |times| {
             Run::of_file(&path, &build(times), arguments)
         });
     }
+    stays_linear("merge", construction, bounds, |times| merge(&path, &build(times)));
 }
 
 /// An address of a user in each sample, and a name of the thread.
@@ -248,13 +248,13 @@ fn c8_feature_sections_that_share_bytes() {
         for _ in 0..255 {
             file.extend(words(&[0, len]));
         }
-        merged_to(&path, &file)
+        merge(&path, &file)
     });
 }
 
-/// Writes a file and merges it into another, whose length is no output.
-fn merged_to(path: &Path, file: &[u8]) -> Run {
+/// Writes a file and merges it into another.
+fn merge(path: &Path, file: &[u8]) -> Run {
     let out = path.with_extension("merged");
     let arguments = ["merge", "FILE", "-o", out.to_str().unwrap()];
-    Run::of_file(path, file, &arguments)
+    Run::of_file(path, file, &arguments).writing(out)
 }

@@ -37,6 +37,8 @@ pub struct Run {
     stdin: Option<Vec<u8>>,
     /// How many bytes it is given to read, by whatever way.
     input: u64,
+    /// The file that it writes, which counts as output.
+    written: Option<PathBuf>,
     /// What has to live meanwhile: a process that is looked at, a socket.
     _held: Option<Box<dyn Any>>,
 }
@@ -46,7 +48,8 @@ impl Run {
     pub fn new<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>, input: usize) -> Self {
         let mut command = limited();
         command.args(arguments);
-        Self { command, stdin: None, input: u64::try_from(input).unwrap(), _held: None }
+        let input = u64::try_from(input).unwrap();
+        Self { command, stdin: None, input, written: None, _held: None }
     }
 
     /// Writes `bytes` to `path` and runs the command with `arguments`, in which
@@ -61,6 +64,13 @@ impl Run {
     /// Writes these bytes to its standard input.
     pub fn stdin(mut self, bytes: Vec<u8>) -> Self {
         self.stdin = Some(bytes);
+        self
+    }
+
+    /// Counts what it writes to a file as output.
+    pub fn writing(mut self, file: PathBuf) -> Self {
+        let _ = fs::remove_file(&file);
+        self.written = Some(file);
         self
     }
 
@@ -101,7 +111,7 @@ pub struct Cost {
     /// The most memory that was resident, in bytes. Where it is less than the test itself
     /// had, it is what was seen in looks a millisecond apart.
     pub peak: u64,
-    /// How many bytes it wrote to standard output and standard error.
+    /// How many bytes it wrote to standard output, standard error and a file.
     pub output: u64,
     pub status: ExitStatus,
     /// It was killed since it took too long.
@@ -130,7 +140,7 @@ fn megabytes(bytes: u64) -> f64 {
 }
 
 fn measure(run: Run, limit: Duration) -> Cost {
-    let Run { mut command, stdin, input, _held } = run;
+    let Run { mut command, stdin, input, written, _held } = run;
     let input_end = if stdin.is_some() { Stdio::piped() } else { Stdio::null() };
     let started = Instant::now();
     let mut child =
@@ -150,7 +160,8 @@ fn measure(run: Run, limit: Duration) -> Cost {
     let whole = u64::try_from(usage.ru_maxrss).unwrap();
     let kib = if whole > most_memory("self").unwrap_or(0) { whole } else { seen };
     let cpu = duration(usage.ru_utime) + duration(usage.ru_stime);
-    let (peak, output) = (kib << 10, stdout_len + stderr_len);
+    let written = written.map_or(0, |file| fs::metadata(file).map_or(0, |file| file.len()));
+    let (peak, output) = (kib << 10, stdout_len + stderr_len + written);
     Cost { input, cpu, wall, peak, output, status, too_long, stdout, stderr }
 }
 
