@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,6 +60,23 @@ static int maps_nothing(long count) {
     return 0;
 }
 
+static void *waits(void *none) {
+    pause();
+    return none;
+}
+
+// Has so many threads, whose names are as long as they may be.
+static int has_threads(long count) {
+    pthread_attr_t attr;
+    if (pthread_attr_init(&attr) || pthread_attr_setstacksize(&attr, 64 << 10)) return 1;
+    for (long i = 0; i < count; i++) {
+        pthread_t thread;
+        if (pthread_create(&thread, &attr, waits, 0)) return 1;
+        pthread_setname_np(thread, "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff");
+    }
+    return 0;
+}
+
 // Waits for a byte with its frame pointer there, and its stack pointer a little
 // below.
 static int waits_with_frame_pointer(char *frame) {
@@ -108,6 +126,7 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "maps-a-file")) failed = maps_a_file(path, count);
     if (!strcmp(what, "maps-files")) failed = maps_files(path, count);
     if (!strcmp(what, "maps-nothing")) failed = maps_nothing(count);
+    if (!strcmp(what, "threads")) failed = has_threads(atol(path));
     if (!strcmp(what, "chain")) return has_a_chain(atol(path));
     if (!strcmp(what, "page-never-comes")) return has_a_page_that_never_comes();
     if (failed || write(1, "ready\n", 6) != 6) return 1;

@@ -17,8 +17,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod compressed;
 mod core_file;
 mod elf;
 mod perf;
 mod process;
+mod qmp;
 mod sframe;

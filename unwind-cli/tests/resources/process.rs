@@ -82,3 +82,34 @@ fn c3_a_process_that_maps_a_file_of_shared_names_costs_no_more_than_another() {
         look_at(&program, &["maps-a-file", path.to_str().unwrap(), "1"], file.len())
     });
 }
+
+/// The list of mappings has the path once for each, a directory's name of newlines as
+/// four letters each.
+#[test]
+fn c6_mappings_of_a_file_with_a_long_path_cost_in_proportion() {
+    let Some(program) = compile("c6_long_path", "hostile.c", FRAME_POINTERS) else { return };
+    for (construction, letter) in [("a long path", "p"), ("a long path of newlines", "\n")] {
+        let directory = program.with_file_name(letter.repeat(250));
+        fs::create_dir_all(&directory).unwrap();
+        let path = directory.join(letter.repeat(250));
+        let file = library(1 << 10);
+        fs::write(&path, &file).unwrap();
+        stays_linear("stack --pid", construction, Bounds::USUAL, |times| {
+            let count = (2000 * times).to_string();
+            look_at(&program, &["maps-a-file", path.to_str().unwrap(), &count], file.len())
+        });
+    }
+}
+
+/// Of each thread there is a name, a status, registers and a stack.
+#[test]
+fn c6_threads_cost_in_proportion() {
+    let Some(program) = compile("c6_threads", "hostile.c", FRAME_POINTERS) else { return };
+    let texts = ["status", "stat", "comm"];
+    let own = texts.iter().map(|name| fs::read(format!("/proc/self/{name}")).unwrap().len());
+    let own: usize = own.sum();
+    stays_linear("stack --pid", "threads", Bounds::USUAL, |times| {
+        let count = 100 * times;
+        look_at(&program, &["threads", &count.to_string()], count * own)
+    });
+}
