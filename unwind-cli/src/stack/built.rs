@@ -1,7 +1,7 @@
 //! Rows of tables that are made of the call frame information of loaded files,
 //! when a row of one is first asked for.
 
-use sframe::Section;
+use sframe::Table;
 use unwind_core::{FrameContext, Memory, Origin, Row, RowSource};
 use unwind_x86::{X86_64, X86_64Regs};
 
@@ -32,7 +32,7 @@ impl RowSource<X86_64> for BuiltTables<'_> {
         let Ok(image) = &module.image else { return Ok(None) };
         // Why there is none is told once the stacks are walked.
         let Ok(Some(table)) = image.built(&module.path) else { return Ok(None) };
-        let section = Section::parse(&table.bytes)?.at(table.addr.wrapping_add(image.bias));
+        let section = Table::parse(&table.bytes)?.at(table.addr.wrapping_add(image.bias));
         let row = section.find_row(addr)?;
         Ok(row.map(|row| row.with_origin(Origin::BuiltTable)))
     }
