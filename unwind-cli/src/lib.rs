@@ -18,6 +18,7 @@ mod counted;
 mod elf;
 mod error;
 mod guest;
+mod linkage;
 mod module;
 mod perf_cmd;
 mod progress;

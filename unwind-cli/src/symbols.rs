@@ -17,7 +17,7 @@ use crate::untrusted::{Untrusted, plain};
 const CHUNK: u64 = 48 << 10;
 /// The longest name that is read, in bytes, and that is shown: some short names
 /// unfold to gigabytes.
-const NAME_LIMIT: u64 = 64 << 10;
+pub(crate) const NAME_LIMIT: u64 = 64 << 10;
 /// How many symbols that start before an address are tried. Functions nest a
 /// few deep at most.
 const NESTING_LIMIT: usize = 1 << 12;
@@ -352,7 +352,7 @@ fn read_name(file: &ElfFile, at: u64, limit: u64) -> Option<Vec<u8>> {
 }
 
 /// Reads the text up to a zero, or to a limit of length.
-fn read_whole_name(file: &ElfFile, at: u64, limit: u64) -> Option<Vec<u8>> {
+pub(crate) fn read_whole_name(file: &ElfFile, at: u64, limit: u64) -> Option<Vec<u8>> {
     let rest = file.len().checked_sub(at)?;
     // Nearly all names fit the first read.
     for len in [limit.min(256), limit] {

@@ -14,8 +14,9 @@ use unwind_perf::record::{MappedId, Mapping};
 
 use crate::call_frames::{BuiltTable, CallFrames};
 use crate::elf::{ElfError, ElfFile, SframeSection};
+use crate::linkage::{LinkageEntry, LinkageTables};
 use crate::module::{BuildError, ModuleError, copy_vdso};
-use crate::symbols::{Alias, Symbols};
+use crate::symbols::{Alias, NAME_LIMIT, Symbols, read_whole_name};
 use crate::target::maps::{self, Backing};
 use crate::target::memory::ProcessMemory;
 use crate::untrusted::Untrusted;
@@ -33,6 +34,7 @@ pub(crate) struct RecordedFile {
     sframe: OnceLock<Result<Option<SframeSection>, ElfError>>,
     built: OnceLock<Result<Option<BuiltTable>, BuildError>>,
     symbols: OnceLock<Result<Symbols, ElfError>>,
+    linkage: OnceLock<Result<LinkageTables, ElfError>>,
 }
 
 /// What tells whether a file is the one that was mapped.
@@ -155,6 +157,17 @@ impl RecordedFile {
         let file = self.elf().ok()?;
         let symbols = self.symbols.get_or_init(|| Symbols::read(file)).as_ref().ok()?;
         symbols.aliases(file, addr, MAX_ALIASES)
+    }
+
+    /// The entry of a linkage table that holds a link-time address.
+    pub(crate) fn linkage(&self, addr: u64) -> Option<&LinkageEntry> {
+        let file = self.elf().ok()?;
+        self.linkage.get_or_init(|| LinkageTables::read(file)).as_ref().ok()?.find(addr)
+    }
+
+    /// The name at an offset in the file.
+    pub(crate) fn name_at(&self, offset: u64) -> Option<Vec<u8>> {
+        read_whole_name(self.elf().ok()?, offset, NAME_LIMIT)
     }
 }
 

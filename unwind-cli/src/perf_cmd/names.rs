@@ -7,10 +7,12 @@ use std::sync::{Arc, OnceLock};
 
 use unwind_perf::record::{Context, Misc};
 
+use crate::linkage::Callee;
+use crate::perf_cmd::fields::Layout;
 use crate::perf_cmd::files::RecordedFile;
 use crate::perf_cmd::kernel::KernelSymbols;
 use crate::perf_cmd::spaces::{Range, Space};
-use crate::symbols::{Parameters, Rank, demangle_with};
+use crate::symbols::{Alias, Parameters, Rank, demangle_with};
 use crate::untrusted::{Untrusted, plain};
 
 /// How many names are kept, so that they need not be read and unfolded again.
@@ -74,18 +76,19 @@ pub(crate) struct Names {
     files: HashMap<usize, Arc<RecordedFile>>,
     kernel: OnceLock<KernelSymbols>,
     kernel_id: Option<Box<[u8]>>,
-    parameters: Parameters,
+    version: Layout,
 }
 
 impl Names {
-    /// `kernel_id` is the build id of the recorded kernel, if that is known.
-    pub(crate) fn new(kernel_id: Option<Box<[u8]>>, parameters: Parameters) -> Self {
+    /// The names that a version of perf gives. `kernel_id` is the build id of the
+    /// recorded kernel, if that is known.
+    pub(crate) fn new(kernel_id: Option<Box<[u8]>>, version: Layout) -> Self {
         Self {
             kept: HashMap::new(),
             files: HashMap::new(),
             kernel: OnceLock::new(),
             kernel_id,
-            parameters,
+            version,
         }
     }
 
@@ -118,13 +121,12 @@ impl Names {
         if let Some(kept) = self.kept.get(&(file, addr)) {
             return kept.clone();
         }
-        let found = range.file.function(addr).and_then(|(start, aliases)| {
-            let named = aliases.iter().filter(|alias| !alias.name.is_empty());
-            let named = named.map(|alias| (shown(&alias.name, self.parameters), alias.rank));
-            let named: Vec<_> = named.collect();
-            let (best, _) = best_of(named.iter(), |(name, rank)| (name.as_bytes(), *rank))?;
-            Some((Rc::new(best.clone()), addr.wrapping_sub(start)))
-        });
+        let named = |addr| {
+            let (start, aliases) = range.file.function(addr)?;
+            Some((start, self.best_alias(&aliases)?))
+        };
+        let found = self.linkage_entry(&range.file, addr).or_else(|| named(addr));
+        let found = found.map(|(start, name)| (Rc::new(name), addr.wrapping_sub(start)));
         if self.kept.len() >= MAX_KEPT {
             self.kept.clear();
             self.files.clear();
@@ -132,6 +134,32 @@ impl Names {
         self.kept.insert((file, addr), found.clone());
         self.files.entry(file).or_insert_with(|| Arc::clone(&range.file));
         found
+    }
+
+    /// The best name of a function, as it is shown.
+    fn best_alias(&self, aliases: &[Alias]) -> Option<Untrusted> {
+        let named = aliases.iter().filter(|alias| !alias.name.is_empty());
+        let named = named.map(|alias| (shown(&alias.name, self.version), alias.rank));
+        let named: Vec<_> = named.collect();
+        let (best, _) = best_of(named.iter(), |(name, rank)| (name.as_bytes(), *rank))?;
+        Some(best.clone())
+    }
+
+    /// The start of the entry of a linkage table that holds a link-time address, and
+    /// what perf calls it.
+    fn linkage_entry(&self, file: &RecordedFile, addr: u64) -> Option<(u64, Untrusted)> {
+        let entry = file.linkage(addr)?;
+        let callee = match (self.version, entry.callee) {
+            (Layout::Perf6_1, _) if !entry.is_in_plt => return None,
+            (version, Callee::Named(at)) => shown(&file.name_at(at)?, version),
+            (Layout::Perf6_1, Callee::Chosen(_)) => Untrusted::default(),
+            (Layout::Perf7_2, Callee::Chosen(at)) => {
+                let there = file.function(at).filter(|&(start, _)| start == at);
+                let name = there.and_then(|(_, aliases)| self.best_alias(&aliases));
+                name.unwrap_or_else(|| Untrusted::from(format!("offset_{at:#x}")))
+            }
+        };
+        Some((entry.start, Untrusted::from([callee.as_bytes(), b"@plt"].concat())))
     }
 
     fn kernel_place(&mut self, addr: u64, range: &Range, kernel: &Space) -> Place {
@@ -184,7 +212,11 @@ fn best_of<'a, T: 'a>(
 }
 
 /// The name of a function, as it was in the source where it is a mangled one.
-fn shown(name: &[u8], parameters: Parameters) -> Untrusted {
+fn shown(name: &[u8], version: Layout) -> Untrusted {
+    let parameters = match version {
+        Layout::Perf7_2 => Parameters::Shown,
+        Layout::Perf6_1 => Parameters::LeftOut,
+    };
     let demangled = plain(name).and_then(|name| demangle_with(name, MAX_NAME, parameters));
     demangled.map_or_else(|| Untrusted::from(name), Untrusted::from)
 }

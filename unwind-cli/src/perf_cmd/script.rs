@@ -17,7 +17,6 @@ use crate::perf_cmd::summary::{Memory, report, stats_lines};
 use crate::perf_cmd::text::{Style, TextPrinter};
 use crate::perf_cmd::walks::Walks;
 use crate::stack::FramePointerRows;
-use crate::symbols::Parameters;
 
 /// Print the samples of a perf.data file, their call chains made whole.
 ///
@@ -88,9 +87,12 @@ except that
   - samples get their stack which perf does not find, and a sample without its stack does
     not show the cookie as an address;
   - of names, what is not a visible character is escaped, and a backslash doubled;
-  - code of linkage tables has no name, where perf makes up `function@plt`;
+  - code of linkage tables is called `function@plt` also where perf 6.1 takes it for a
+    part of `_init`, as in programs with few entries, or for another one's, as in 32-bit
+    files;
   - lines in parentheses say where a stack is cut by --max-stack, where it is not complete
-    and why, and where callers may be missing;
+    and why, where callers may be missing, and which word of a chain is no address, for
+    which the chain is left out (JSON has it);
   - names are cut to 24 characters while the text is over 64 times as long as what was
     read, and a MiB.
 Samples come in the order in which they become whole. Functions are those of the mapped
@@ -166,12 +168,8 @@ impl ScriptArgs {
             frame_pointers: FramePointerRows { is_trusted: self.trust_fp },
         };
         let build_ids = reader.build_ids();
-        let parameters = match self.layout {
-            Layout::Perf7_2 => Parameters::Shown,
-            Layout::Perf6_1 => Parameters::LeftOut,
-        };
         let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
-        let names = Names::new(kernel_id, parameters);
+        let names = Names::new(kernel_id, self.layout);
         let names = if knows_kernel { names } else { names.without_kernel() };
         let spaces = Spaces::new(RecordedFiles::new(build_ids));
         let summary = scope(|scope| -> io::Result<Summary> {

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use unwind_perf::record::Task;
 
+use crate::counted::counted;
 use crate::perf_cmd::allowance::Allowance;
 use crate::perf_cmd::events::Events;
 use crate::perf_cmd::fields::{Field, Fields, Layout};
@@ -100,7 +101,10 @@ impl<W: Write> TextPrinter<W> {
     fn left_out(&mut self, count: usize) -> io::Result<()> {
         match count {
             0 => Ok(()),
-            count => writeln!(self.out, "{MARK}({count} more frames; see --max-stack)"),
+            count => {
+                let frames = counted(count, "more frame", "more frames");
+                writeln!(self.out, "{MARK}({frames}; see --max-stack)")
+            }
         }
     }
 
@@ -161,13 +165,24 @@ impl<W: Write> TextPrinter<W> {
 
     fn stack(&mut self, shown: &Shown, walked: Option<&WalkedStack>) -> io::Result<()> {
         writeln!(self.out)?;
-        for link in shown.links().take(self.style.max_stack) {
-            match link {
-                Link::Ip(ip, mode) => self.frame(shown, ip, mode)?,
-                Link::NoAddress(word) => writeln!(self.out, "{MARK}({word:x} is no address)")?,
+        let links: Vec<Link> = shown.links().take(self.style.max_stack).collect();
+        // perf throws a chain away in which it meets such a word.
+        let garbage = links.iter().find_map(|link| match link {
+            Link::NoAddress(word) => Some(word),
+            Link::Ip(..) => None,
+        });
+        let count = shown.links().count();
+        if let Some(word) = garbage {
+            let chain = counted(count, "word", "words");
+            writeln!(self.out, "{MARK}(a chain of {chain} is left out: {word:x} is no address)")?;
+        } else {
+            for link in &links {
+                if let &Link::Ip(ip, mode) = link {
+                    self.frame(shown, ip, mode)?;
+                }
             }
+            self.left_out(count.saturating_sub(links.len()))?;
         }
-        self.left_out(shown.links().count().saturating_sub(self.style.max_stack))?;
         walked.map_or(Ok(()), |walked| self.walked(shown, walked))
     }
 }

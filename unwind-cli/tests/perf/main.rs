@@ -13,6 +13,7 @@
 mod damage;
 mod files;
 mod forms;
+mod here;
 mod hostile_names;
 mod listing;
 mod memory;

@@ -114,9 +114,9 @@ fn d5_text_of_programs_recorded_here_is_that_of_perf_script() {
         assert_eq!(found.len(), expected.len(), "{graph:?}");
         let mut equal = 0;
         for (found, expected) in found.iter().zip(&expected) {
-            // Parentheses at the start of a line: this stack is marked. perf makes up names
-            // for the code of linkage tables.
-            if found.contains("\t                 (") || expected.contains("@plt") {
+            // Parentheses at the start of a line: this stack is marked. perf 6.1 takes `_init`
+            // for longer than it is.
+            if found.contains("\t                 (") || expected.contains(" _init+") {
                 continue;
             }
             assert_eq!(found, expected, "{graph:?}");
@@ -240,7 +240,8 @@ fn d5_a_stack_that_is_cut_by_max_stack_says_how_many_frames_are_left_out() {
                 0..=2 => assert_eq!(whole, cut),
                 len => {
                     assert_eq!(cut[..2], whole[..2]);
-                    let mark = format!("({} more frames; see --max-stack)", len - 2);
+                    let frames = if len == 3 { "frame" } else { "frames" };
+                    let mark = format!("({} more {frames}; see --max-stack)", len - 2);
                     assert_eq!((cut.len(), cut[2].trim()), (3, &*mark));
                 }
             }
