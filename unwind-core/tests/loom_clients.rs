@@ -209,9 +209,11 @@ fn h2_a_registration_against_a_purge_does_not_inherit_marks() {
         let other_slot = shared.unwind.register().unwrap();
         shared.unwind.cancel(None, old).unwrap();
         let other = Arc::clone(&shared);
-        let thread = thread::spawn(move || other.unwind.register().unwrap());
-        assert!(shared.unwind.request(&shared.task, other_slot).will_be_called());
-        let new = thread.join().unwrap();
+        // The thread that runs first registers: `mutations/README.md` says what loom
+        // does not see otherwise.
+        let thread = thread::spawn(move || other.unwind.request(&other.task, other_slot));
+        let new = shared.unwind.register().unwrap();
+        assert!(thread.join().unwrap().will_be_called());
         assert_eq!(new.to_bits() & 31, old.to_bits() & 31, "the slot is reused");
         let called = shared.return_to_user();
         assert_eq!(called.len(), 1, "{called:?}");

@@ -22,6 +22,7 @@ use core::cell::{Cell, RefCell};
 use core::convert::Infallible;
 
 use super::*;
+use crate::sync::interrupt::point;
 use crate::trace::Provenance;
 use crate::{End, FramePc, Origin, UnwindCache, VirtAddr};
 
@@ -90,6 +91,8 @@ impl Host for ModelHost {
     }
 
     fn schedule(&self, _: &ModelTask, _: Context) -> Result<(), ScheduleError> {
+        // It may be interrupted as anything else.
+        point();
         if let Some(left) = self.schedule_fails.get().checked_sub(1) {
             self.schedule_fails.set(left);
             return Err(ScheduleError);

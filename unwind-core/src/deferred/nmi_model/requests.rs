@@ -78,10 +78,20 @@ fn r3_5_the_answer_executed_is_given_only_when_the_delivery_is_on_its_way() {
 
 #[test]
 fn h6_a_failed_schedule_leaves_nothing_and_breaks_no_promise_to_an_nmi() {
-    for nmi in [nmi_of_same, nmi_of_other] {
+    // With a number to be fetched and with one of an entry before.
+    let first: fn() -> Machine = || Machine::new(2);
+    let second: fn() -> Machine = || {
+        let machine = Machine::new(2);
+        request_and_return(&machine);
+        machine.return_to_user();
+        machine.run_user_code();
+        machine
+    };
+    let nmis: [fn(&Machine); 2] = [nmi_of_same, nmi_of_other];
+    for (world, nmi) in [first, second].into_iter().flat_map(|it| nmis.map(|nmi| (it, nmi))) {
         interrupt_everywhere(
             || {
-                let machine = Machine::new(2);
+                let machine = world();
                 machine.unwind.host().schedule_fails.set(1);
                 machine
             },
