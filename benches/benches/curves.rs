@@ -22,13 +22,12 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-use sframe::{Abi, Builder, Format, Function, Table};
+use sframe::{Abi, Builder, Format, Function, Section};
 use unwind_benches::deferral::{Deferral, Task};
 use unwind_benches::merging::{BYTES_A_SAMPLE, merge};
 use unwind_benches::timing::{Effort, wants};
 use unwind_core::{
-    Cached, CfaRule, Module, ModuleMap, RegRule, Row, RowCache, SliceMemory, UnwindCache, VirtAddr,
-    Walker,
+    CfaRule, Module, ModuleMap, RegRule, Row, RowCache, SliceMemory, UnwindCache, VirtAddr, Walker,
 };
 use unwind_x86::{SframeModule, SframeSource, X86_64, X86_64Regs};
 
@@ -88,9 +87,9 @@ fn lookups(effort: Effort) {
     println!("{:>10} {:>12} {:>12} {:>12}", "functions", "table, KB", "plain", "with index");
     for &functions in sizes(effort, &[10_u64, 100, 1000, 10_000, 100_000, 1_000_000]) {
         let bytes = table(functions);
-        let table = Table::parse(&bytes).unwrap().at(TEXT);
-        let mut memory = vec![0; table.index_len()];
-        let indexed = table.index(&mut memory);
+        let section = Section::parse(&bytes).unwrap().at(TEXT);
+        let mut memory = vec![0; section.index_len()];
+        let indexed = section.index(&mut memory);
         let mut state = 0x1234_5678_9abc_def1;
         let pcs: Vec<_> = (0..5000)
             .map(|_| {
@@ -104,11 +103,11 @@ fn lookups(effort: Effort) {
                 RegRule::Offset(-8),
                 RegRule::SameValue,
             );
-            assert_eq!(table.find_row(pc).unwrap().unwrap().cfa(), expected.cfa());
-            assert_eq!(indexed.find_row(pc), table.find_row(pc));
+            assert_eq!(section.find_row(pc).unwrap().unwrap().cfa(), expected.cfa());
+            assert_eq!(indexed.find_row(pc), section.find_row(pc));
         }
         let (plain, index) = effort.duel(
-            || pcs.iter().for_each(|&(_, pc)| _ = black_box(table.find_row(black_box(pc)))),
+            || pcs.iter().for_each(|&(_, pc)| _ = black_box(section.find_row(black_box(pc)))),
             || pcs.iter().for_each(|&(_, pc)| _ = black_box(indexed.find_row(black_box(pc)))),
         );
         let per = |time: f64| time / pcs.len() as f64;
@@ -143,8 +142,8 @@ fn walks(effort: Effort) {
         let mut trace = Box::new(UnwindCache::<DEEPEST, sframe::Error>::new());
         let mut walk = |cache: &mut RowCache<512>| {
             let mut memory = SliceMemory::new(start, black_box(&stack));
-            let source = Cached::new(SframeSource::new(&map), cache);
-            let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).max_frames(DEEPEST as u32);
+            let walker = Walker::new(X86_64::FOUR_LEVEL, SframeSource::new(&map)).cache(cache);
+            let mut walker = walker.max_frames(DEEPEST as u32);
             walker.trace(X86_64Regs::new(frames[0], start.get(), 0), &mut memory, &mut trace);
             assert_eq!((trace.len(), trace.is_complete()), (depth, true));
             trace.pcs().next_back()

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use unwind_core::{
-    Cached, End, LastTrace, Memory, Module, ModuleMap, Or, RowCache, RowSource, SliceMemory,
+    AnyCode, End, LastTrace, Memory, Module, ModuleMap, Or, RowCache, RowSource, SliceMemory,
     UnwindCache, VirtAddr, Walker,
 };
 use unwind_snapshot::Snapshot;
@@ -16,8 +16,7 @@ use crate::{MAX_FRAMES, Unwinder};
 pub use unwind_core::CacheStats as Stats;
 
 type Map = ModuleMap<SframeModule<'static>, 256>;
-type Rows<'a, const ROWS: usize> =
-    Cached<'a, Or<SframeSource<'a, 'static, 256>, FramePointers>, ROWS>;
+type Rows<'a> = Or<SframeSource<'a, 'static, 256>, FramePointers>;
 
 /// A walker over SFrame tables with a cache of 512 rows in front.
 pub type Unwind = CachedUnwind<512>;
@@ -116,10 +115,10 @@ impl<const ROWS: usize> Unwinder for CachedUnwind<ROWS> {
 fn walker<'a, const ROWS: usize>(
     map: &'a Map,
     cache: &'a mut RowCache<ROWS>,
-) -> Walker<X86_64, Rows<'a, ROWS>, FramePointers> {
+) -> Walker<X86_64, Rows<'a>, FramePointers, AnyCode, &'a mut RowCache<ROWS>> {
     // Code without a table is found by the cache, too.
     let source = RowSource::<X86_64>::or(SframeSource::new(map), FramePointers);
-    Walker::new(X86_64::FOUR_LEVEL, Cached::new(source, cache)).fallback(FramePointers)
+    Walker::new(X86_64::FOUR_LEVEL, source).cache(cache).fallback(FramePointers)
 }
 
 fn sample<'a>(snapshot: &Snapshot<'a>) -> (X86_64Regs, SliceMemory<'a>) {

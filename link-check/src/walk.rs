@@ -4,7 +4,7 @@ use core::fmt::Write as _;
 
 use sframe::Error;
 use unwind_core::{
-    Arch, Cached, DwarfReg, FramePc, LastTrace, MapError, Module, ModuleMap, Registers as _,
+    Arch, DwarfReg, FramePc, LastTrace, MapError, Module, ModuleMap, Registers as _,
     RowCache, RowSource, SharedModuleMap, SliceMemory, TableLocation, TargetCode, UnwindCache,
     VirtAddr, Walker,
 };
@@ -51,9 +51,9 @@ pub fn walk_64(
     stack_end: u64,
 ) {
     let regs = X86_64Regs::from_all(rip, *gpr);
-    let rows = Cached::new(SframeSource::new(modules), cache);
-    let rows = RowSource::<X86_64>::or(rows, SignalTrampolines).or(Prologue);
+    let rows = SframeSource::new(modules).or(SignalTrampolines).or(Prologue);
     let mut walker = Walker::new(X86_64::FIVE_LEVEL, rows)
+        .cache(cache)
         .fallback(FramePointers)
         .code(Known(stack_end))
         .stack_end(stack_end)
@@ -82,10 +82,9 @@ pub fn walk_64_again(
     stack: &[u8; 4096],
     sp: u64,
 ) {
-    let rows = Cached::new(SframeSource::new(modules), cache);
-    let rows = RowSource::<X86_64>::or(rows, SignalTrampolines).or(Prologue);
-    let mut walker =
-        Walker::new(X86_64::FIVE_LEVEL, rows).fallback(FramePointers).stack_end(sp).max_frames(60);
+    let rows = SframeSource::new(modules).or(SignalTrampolines).or(Prologue);
+    let walker = Walker::new(X86_64::FIVE_LEVEL, rows).cache(cache).fallback(FramePointers);
+    let mut walker = walker.stack_end(sp).max_frames(60);
     walker.retrace(&mut *regs, &mut Target, last);
     walker.retrace(regs, &mut SliceMemory::new(VirtAddr::new(sp), stack), last);
     for frame in last.frames() {

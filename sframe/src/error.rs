@@ -2,12 +2,14 @@
 
 use core::{convert::Infallible, fmt};
 
-/// A byte offset from the start of a table's header, also where a
-/// [`Section`](crate::Section) has several tables.
+/// A byte offset from the start of a table's header.
+///
+/// In a section of several tables ([`Sections`](crate::Sections)) it counts
+/// from the table that it belongs to.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TableOffset(pub u64);
+pub struct SectionOffset(pub u64);
 
-impl TableOffset {
+impl SectionOffset {
     /// The offset `bytes` further on.
     #[inline]
     pub(crate) fn plus(self, bytes: usize) -> Self {
@@ -15,13 +17,13 @@ impl TableOffset {
     }
 }
 
-impl fmt::Debug for TableOffset {
+impl fmt::Debug for SectionOffset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl fmt::Display for TableOffset {
+impl fmt::Display for SectionOffset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, ".sframe+{:#x}", self.0)
     }
@@ -35,7 +37,7 @@ impl fmt::Display for TableOffset {
 #[non_exhaustive]
 pub enum Error {
     /// The bytes end inside the item that starts here.
-    Truncated(TableOffset),
+    Truncated(SectionOffset),
     /// The first two bytes are not the magic number in either byte order.
     BadMagic([u8; 2]),
     /// A version that this crate does not read.
@@ -71,48 +73,48 @@ pub enum Error {
     /// A function's rows start outside the rows of the section.
     RowsOutside {
         /// Where the function's entry is.
-        at: TableOffset,
+        at: SectionOffset,
         /// Where its rows start, counted from the first row of the section.
         fre_offset: u32,
     },
     /// A function has a reserved width of its rows' starts.
     BadFreType {
         /// Where the function's entry is.
-        at: TableOffset,
+        at: SectionOffset,
         /// Its info byte.
         info: u8,
     },
     /// A function made of equal blocks has none or an unknown block size.
-    ZeroRepSize(TableOffset),
+    ZeroRepSize(SectionOffset),
     /// A function of a type whose rows cannot be interpreted.
     UnknownFdeType {
         /// Where the function's entry is.
-        at: TableOffset,
+        at: SectionOffset,
         /// Its second info byte.
         info2: u8,
     },
     /// A row has a reserved size of its words.
     BadWordSize {
         /// Where the row is.
-        at: TableOffset,
+        at: SectionOffset,
         /// Its info byte.
         info: u8,
     },
     /// A row does not start behind the row before it.
-    UnsortedFres(TableOffset),
+    UnsortedFres(SectionOffset),
     /// A row of a flexible function has a number of words that has no meaning.
     BadWordCount {
         /// Where the row is.
-        at: TableOffset,
+        at: SectionOffset,
         /// How many words it has.
         count: u8,
     },
     /// The CFA of a flexible row is not computed from a register.
-    CfaWithoutRegister(TableOffset),
+    CfaWithoutRegister(SectionOffset),
     /// The rows of this ABI cannot be used to unwind.
     UnknownAbi(u8),
     /// The CFA's offset, in bytes, does not fit 32 bits (s390x scales it).
-    CfaOffsetOverflow(TableOffset),
+    CfaOffsetOverflow(SectionOffset),
 }
 
 const _: () = assert!(size_of::<Error>() <= 24);
@@ -120,15 +122,15 @@ const _: () = assert!(size_of::<Error>() <= 24);
 impl Error {
     /// Where in the section the fault is.
     #[must_use]
-    pub const fn at(self) -> TableOffset {
+    pub const fn at(self) -> SectionOffset {
         match self {
-            Self::BadMagic(_) => TableOffset(0),
-            Self::UnsupportedVersion(_) => TableOffset(2),
-            Self::UnknownFlags(_) => TableOffset(3),
-            Self::WrongByteOrder { .. } | Self::UnknownAbi(_) => TableOffset(4),
-            Self::FdesOutside { .. } => TableOffset(0x08),
-            Self::FresOutside { .. } => TableOffset(0x10),
-            Self::TablesOverlap { .. } => TableOffset(0x18),
+            Self::BadMagic(_) => SectionOffset(0),
+            Self::UnsupportedVersion(_) => SectionOffset(2),
+            Self::UnknownFlags(_) => SectionOffset(3),
+            Self::WrongByteOrder { .. } | Self::UnknownAbi(_) => SectionOffset(4),
+            Self::FdesOutside { .. } => SectionOffset(0x08),
+            Self::FresOutside { .. } => SectionOffset(0x10),
+            Self::TablesOverlap { .. } => SectionOffset(0x18),
             Self::Truncated(at)
             | Self::ZeroRepSize(at)
             | Self::UnsortedFres(at)

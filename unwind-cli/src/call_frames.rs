@@ -6,8 +6,8 @@ use std::ops::Range;
 use gimli::RunTimeEndian;
 use object::{Endianness, elf};
 use sframe::{
-    Abi, Builder, CfiConverter, CfiOmission, CfiOmissionReason, CfiReport, CfiSection, Endian,
-    Format, Omission, WriteError,
+    Abi, Builder, CfiConverter, CfiLost, CfiReason, CfiReport, CfiSection, Endian, Format, Lost,
+    WriteError,
 };
 
 use crate::elf::{ElfError, ElfFile, Part, Section};
@@ -36,9 +36,9 @@ pub(crate) struct BuiltTable {
     pub(crate) addr: u64,
     pub(crate) report: CfiReport,
     /// What the table does not have of the code.
-    pub(crate) lost: Vec<CfiOmission>,
+    pub(crate) lost: Vec<CfiLost>,
     /// Parts of entries that are about the same code as others.
-    pub(crate) overlaps: Vec<Omission>,
+    pub(crate) overlaps: Vec<Lost>,
 }
 
 impl CallFrames {
@@ -139,7 +139,7 @@ impl CallFrames {
 
 impl BuiltTable {
     /// Why the table has nothing of an address, if that is known.
-    pub(crate) fn why_missing(&self, addr: u64) -> Option<CfiOmissionReason> {
+    pub(crate) fn why_missing(&self, addr: u64) -> Option<CfiReason> {
         let mut lost = self.lost.iter();
         let at = lost.find(|lost| addr.wrapping_sub(lost.start) < lost.size)?;
         Some(at.reason)

@@ -3,8 +3,9 @@
 
 use core::hint::cold_path;
 
+use crate::short_row::ShortRow;
 use crate::short_walk::{Log, ShortWalk, Stop};
-use crate::{Arch, FramePc, Memory, ShortRow, TargetCode, VirtAddr};
+use crate::{Arch, FramePc, Memory, TargetCode, VirtAddr};
 
 impl ShortWalk<u64> {
     /// Follows the chain to callers, to CFAs up to `highest_cfa`, as
@@ -64,7 +65,7 @@ impl ShortWalk<u64> {
 mod tests {
     use super::*;
     use crate::no_regs::Toy;
-    use crate::{AnyCode, SliceMemory};
+    use crate::{AnyCode, Coverage, SliceMemory};
 
     struct Pcs;
 
@@ -100,7 +101,7 @@ mod tests {
                 &Toy,
                 code,
                 mem,
-                (ShortRow::FRAME_POINTER, highest_cfa),
+                (ShortRow::of_all(Coverage::FramePointer { is_guess: true }).unwrap(), highest_cfa),
                 (&mut room, &mut Pcs),
             );
             assert_eq!((found, walk.is_by_fp), (steps, steps != 0), "{fp:#x}, {highest_cfa:#x}");

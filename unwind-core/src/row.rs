@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::DwarfReg;
+use crate::arch::{DwarfReg, WordSize};
 
 /// A register that a rule starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -271,6 +271,19 @@ impl Row {
         let (fp, fp_offset) = Packed::pack(fp);
         let origin = Origin::Table;
         Self { cfa_offset, ra_offset, fp_offset, cfa, ra, fp, flags: 0, origin }
+    }
+
+    /// The row of code that keeps a frame pointer: it points to the caller's, above which
+    /// is the return address, in stack slots of this size.
+    #[must_use]
+    pub const fn frame_pointer(word: WordSize) -> Self {
+        let row = match word {
+            WordSize::Four => Self::new(CfaRule::fp(8), RegRule::Offset(-4), RegRule::Offset(-8)),
+            WordSize::Eight => {
+                Self::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16))
+            }
+        };
+        row.with_origin(Origin::FramePointer)
     }
 
     /// The row of an outermost frame: there is no caller.

@@ -3,12 +3,16 @@
 use core::fmt;
 use core::num::NonZero;
 
-use crate::{Arch, FrameContext, Memory, Row, RowSource, ShortRow, VirtAddr, WordSize};
+use crate::addr::VirtAddr;
+use crate::arch::WordSize;
+use crate::row::Row;
+use crate::short_row::ShortRow;
 
 /// How many entries an address may be kept in.
 const WAYS: usize = 4;
 
-/// Rows that were looked up before, at most `N`, 16 bytes each.
+/// Rows that were looked up before, at most `N`, 16 bytes each, for a walker to
+/// [borrow](crate::Walker::cache).
 ///
 /// `N` is a power of two and at least 4. An address may be kept in each of the
 /// four entries of one set, which share a cache line. The cache holds rows of
@@ -16,11 +20,12 @@ const WAYS: usize = 4;
 /// source's generation changes.
 ///
 /// Each entry remembers which entry the frame's caller had last time. Where
-/// callers repeat, and they mostly do, the next row is then at hand before its
+/// callers repeat, and they mostly do, the next row is then in a register before its
 /// return address has come from memory.
 ///
-/// A row that has no [`ShortRow`] (a rule on another register than the stack or
-/// frame pointer, say) is not kept, but counted.
+/// A row that has no compact form (a rule on another register than the stack or
+/// frame pointer, say), or that took more than its
+/// [lookup address](crate::FrameContext::lookup_addr) to find, is not kept, but counted.
 #[derive(Clone)]
 #[repr(align(64))]
 pub struct RowCache<const N: usize> {
@@ -38,7 +43,7 @@ pub struct CacheStats {
     pub hits: u64,
     /// Lookups that went to the source.
     pub misses: u64,
-    /// Of these, how many found a row that has no short form.
+    /// Of these, how many found a row that could not be kept.
     pub unkept: u64,
 }
 
@@ -49,7 +54,137 @@ type Word = [u8; 8];
 /// all is never kept.
 const EMPTY: Word = [0; 8];
 
-/// A row at hand, and where the cache that keeps it has it.
+/// What a walker keeps rows in: [`NoCache`], or a [`RowCache`] that it borrows.
+pub trait RowStore: Store {}
+
+impl RowStore for NoCache {}
+impl<const N: usize> RowStore for &mut RowCache<N> {}
+
+/// A walker without a cache: it asks its sources for the row of each frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoCache;
+
+/// What a walk does with a store. Public in name only.
+pub trait Store {
+    /// Whether it can keep a row.
+    const KEEPS: bool;
+
+    /// Forgets all rows if they are of another generation than this.
+    fn renew(&mut self, generation: u64);
+
+    /// The row for a lookup address, if it is kept. `after` is the row of the frame's
+    /// callee, so that the same caller as last time is found at once.
+    fn get(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow>;
+
+    /// Keeps a row; `false` if it cannot.
+    fn insert(&mut self, addr: VirtAddr, row: &Row, word: WordSize) -> bool;
+
+    /// Remembers that a row is used.
+    fn touch(&mut self, row: KeptRow);
+
+    /// The row for a lookup address in full, if it is kept; counted, and remembered as
+    /// used.
+    fn find(&mut self, addr: VirtAddr, word: WordSize) -> Option<Row>;
+
+    /// Counts rows that the store had, and some that it had not.
+    fn count(&mut self, counted: Counted);
+}
+
+/// How often a store was asked, and what for.
+#[derive(Clone, Copy, Debug)]
+pub enum Counted {
+    /// The row was kept.
+    Hits(usize),
+    /// A row was looked up, and is kept from now on.
+    Miss,
+    /// The same of a row by which the next step is taken, where it counts as a hit.
+    Fetched,
+    /// A row was looked up, and cannot be kept.
+    Unkept,
+    /// The source has no row.
+    NoRow,
+}
+
+impl Store for NoCache {
+    const KEEPS: bool = false;
+
+    #[inline]
+    fn renew(&mut self, _: u64) {}
+
+    #[inline]
+    fn get(&mut self, _: VirtAddr, _: KeptRow) -> Option<KeptRow> {
+        None
+    }
+
+    #[inline]
+    fn insert(&mut self, _: VirtAddr, _: &Row, _: WordSize) -> bool {
+        false
+    }
+
+    #[inline]
+    fn touch(&mut self, _: KeptRow) {}
+
+    #[inline]
+    fn find(&mut self, _: VirtAddr, _: WordSize) -> Option<Row> {
+        None
+    }
+
+    #[inline]
+    fn count(&mut self, _: Counted) {}
+}
+
+impl<const N: usize> Store for &mut RowCache<N> {
+    const KEEPS: bool = true;
+
+    #[inline(never)]
+    fn renew(&mut self, generation: u64) {
+        if generation != self.generation {
+            self.clear();
+            self.generation = generation;
+        }
+    }
+
+    #[inline]
+    fn get(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
+        RowCache::get(self, addr.get(), after)
+    }
+
+    #[inline(never)]
+    fn insert(&mut self, addr: VirtAddr, row: &Row, word: WordSize) -> bool {
+        RowCache::insert(self, addr.get(), row, word)
+    }
+
+    #[inline]
+    fn touch(&mut self, row: KeptRow) {
+        RowCache::touch(self, row.place);
+    }
+
+    // Not on the stack while the source looks up a row.
+    #[inline(never)]
+    fn find(&mut self, addr: VirtAddr, word: WordSize) -> Option<Row> {
+        let kept = RowCache::get(self, addr.get(), KeptRow::NONE)?;
+        let row = kept.row.row(word)?;
+        RowCache::touch(self, kept.place);
+        self.count(Counted::Hits(1));
+        Some(row)
+    }
+
+    #[inline]
+    fn count(&mut self, counted: Counted) {
+        let stats = &mut self.stats;
+        let (hits, misses, unkept) = match counted {
+            Counted::Hits(count) => (u64::try_from(count).unwrap_or(0), 0, 0),
+            Counted::Miss | Counted::NoRow => (0, 1, 0),
+            Counted::Fetched => (0_u64.wrapping_sub(1), 1, 0),
+            Counted::Unkept => (0, 1, 1),
+        };
+        stats.hits = stats.hits.wrapping_add(hits);
+        stats.misses = stats.misses.wrapping_add(misses);
+        stats.unkept = stats.unkept.wrapping_add(unkept);
+    }
+}
+
+/// A row that a walk has, and where the cache that keeps it has it.
 #[derive(Clone, Copy, Debug)]
 pub struct KeptRow {
     pub(crate) row: ShortRow,
@@ -61,13 +196,7 @@ pub struct KeptRow {
 
 impl KeptRow {
     /// No row: what comes before the first one.
-    pub const NONE: Self = Self::new(ShortRow::NONE);
-
-    /// A row that is in no cache.
-    #[must_use]
-    pub const fn new(row: ShortRow) -> Self {
-        Self { row, place: NO_PLACE, guess: NO_PLACE }
-    }
+    pub(crate) const NONE: Self = Self { row: ShortRow::NONE, place: NO_PLACE, guess: NO_PLACE };
 }
 
 /// The place of a row that is in no cache: no cache has as many.
@@ -109,14 +238,6 @@ impl<const N: usize> RowCache<N> {
     #[must_use]
     pub const fn stats(&self) -> CacheStats {
         self.stats
-    }
-
-    /// Forgets all rows if they are of another generation than this.
-    fn renew(&mut self, generation: u64) {
-        if generation != self.generation {
-            self.clear();
-            self.generation = generation;
-        }
     }
 
     /// The first place of the set that a key belongs to.
@@ -176,29 +297,6 @@ impl<const N: usize> RowCache<N> {
             *to = guess;
         }
         Some(place)
-    }
-
-    /// The row of `addr`, if it is here; counted.
-    // With `keep`, not on the stack while the source looks up a row.
-    #[inline(never)]
-    fn kept(&mut self, addr: u64, word: WordSize) -> Option<Row> {
-        let Some((row, at)) =
-            self.get(addr, KeptRow::NONE).and_then(|kept| Some((kept.row.row(word)?, kept.place)))
-        else {
-            self.stats.misses = self.stats.misses.wrapping_add(1);
-            return None;
-        };
-        self.touch(at);
-        self.stats.hits = self.stats.hits.wrapping_add(1);
-        Some(row)
-    }
-
-    /// Keeps a row that was missed, or counts it.
-    #[inline(never)]
-    fn keep(&mut self, addr: u64, row: &Row, word: WordSize) {
-        if !self.insert(addr, row, word) {
-            self.stats.unkept = self.stats.unkept.wrapping_add(1);
-        }
     }
 
     /// Keeps a row; `false` if it has no short form.
@@ -262,86 +360,6 @@ impl<const N: usize> fmt::Debug for RowCache<N> {
         let keys = sets.flat_map(|set| set.iter().take(WAYS));
         let kept = keys.filter(|key| **key != EMPTY).count();
         f.debug_struct("RowCache").field("kept", &kept).field("stats", &self.stats).finish()
-    }
-}
-
-/// A source that remembers the rows of another in a [`RowCache`].
-///
-/// The other source's rows must depend on the pc alone: tables do, the
-/// instructions at the pc of a sample may change.
-#[derive(Debug)]
-pub struct Cached<'c, S, const N: usize> {
-    source: S,
-    cache: &'c mut RowCache<N>,
-    /// How many of the next answers were just fetched.
-    fetched: usize,
-}
-
-impl<'c, S, const N: usize> Cached<'c, S, N> {
-    /// Puts `cache` in front of `source`.
-    #[must_use]
-    pub const fn new(source: S, cache: &'c mut RowCache<N>) -> Self {
-        Self { source, cache, fetched: 0 }
-    }
-}
-
-impl<A: Arch, S: RowSource<A>, const N: usize> RowSource<A> for Cached<'_, S, N> {
-    type Error = S::Error;
-
-    fn row<M: Memory>(
-        &mut self,
-        frame: &FrameContext<'_, A::Regs>,
-        mem: &mut M,
-    ) -> Result<Option<Row>, Self::Error> {
-        self.begin();
-        let addr = frame.pc.lookup_addr().get();
-        if let Some(row) = self.cache.kept(addr, A::WORD) {
-            return Ok(Some(row));
-        }
-        let found = self.source.row(frame, mem);
-        if let Ok(Some(row)) = &found {
-            self.cache.keep(addr, row, A::WORD);
-        }
-        found
-    }
-
-    fn fetch<M: Memory>(&mut self, frame: &FrameContext<'_, A::Regs>, mem: &mut M) -> bool {
-        let addr = frame.pc.lookup_addr().get();
-        match self.source.row(frame, mem) {
-            Ok(Some(row)) if self.cache.insert(addr, &row, A::WORD) => {
-                self.cache.stats.misses = self.cache.stats.misses.wrapping_add(1);
-                self.fetched = self.fetched.wrapping_add(1);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    fn begin(&mut self) {
-        self.source.begin();
-        self.cache.renew(self.source.generation());
-    }
-
-    #[inline]
-    fn quick(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
-        self.cache.get(addr.get(), after)
-    }
-
-    #[inline]
-    fn used(&mut self, row: KeptRow) {
-        self.cache.touch(row.place);
-    }
-
-    #[inline]
-    fn answered(&mut self, count: usize) {
-        let fetched = core::mem::take(&mut self.fetched);
-        let count = u64::try_from(count.saturating_sub(fetched)).unwrap_or(0);
-        self.cache.stats.hits = self.cache.stats.hits.wrapping_add(count);
-    }
-
-    #[inline]
-    fn generation(&self) -> u64 {
-        self.source.generation()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{BaseReg, CfaRule, Origin, Provenance, RegRule, Row, WordSize};
+use crate::{BaseReg, CfaRule, Coverage, Origin, Provenance, RegRule, Row, WordSize};
 
 /// A row of an ordinary frame: the CFA lies a stack slot or more above the stack
 /// or frame pointer, the return address just below the CFA, and the frame
@@ -12,7 +12,7 @@ use crate::{BaseReg, CfaRule, Origin, Provenance, RegRule, Row, WordSize};
 /// Caches keep rows so, and a walk steps by them without the detour over a
 /// [`Row`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct ShortRow {
+pub(crate) struct ShortRow {
     /// | bits | meaning |
     /// |---|---|
     /// | 0-25 | the CFA less the register, in slots; 0 if there is no row or no caller |
@@ -50,21 +50,25 @@ impl ShortRow {
     /// No row.
     pub(crate) const NONE: Self = Self { shape: Self::NOT_PLAIN, rest: 0 };
 
-    /// That of code which is only supposed to keep a frame pointer: the pointer leads
-    /// to the caller's, above which is the return address. It is a
-    /// [guess](Row::is_guess), and the same for stack slots of either size.
-    pub const FRAME_POINTER: Self =
-        Self { shape: Self::OF_CHAIN | 2, rest: Self::rest(1, Origin::FramePointer, true) };
+    /// The [row of a frame pointer](Row::frame_pointer), for stack slots of either size.
+    const fn frame_pointer(is_guess: bool) -> Self {
+        Self { shape: Self::OF_CHAIN | 2, rest: Self::rest(1, Origin::FramePointer, is_guess) }
+    }
 
-    /// The same of code that is known to keep a frame pointer.
-    pub const TRUSTED_FRAME_POINTER: Self =
-        Self { shape: Self::OF_CHAIN | 2, rest: Self::rest(1, Origin::FramePointer, false) };
+    /// The row of all frames, if a source has the same one for each.
+    #[inline]
+    pub(crate) const fn of_all(coverage: Coverage) -> Option<Self> {
+        match coverage {
+            Coverage::FramePointer { is_guess } => Some(Self::frame_pointer(is_guess)),
+            _ => None,
+        }
+    }
 
     /// The short form of a row, if it has one where stack slots are of this
     /// size.
     #[inline]
     #[must_use]
-    pub fn new(row: &Row, word: WordSize) -> Option<Self> {
+    pub(crate) fn new(row: &Row, word: WordSize) -> Option<Self> {
         if row.is_outermost() {
             let is_plain = *row == Row::outermost().with_origin(row.origin());
             let shape = Self::NOT_PLAIN | Self::OUTERMOST;
@@ -276,12 +280,11 @@ mod tests {
 
     #[test]
     fn the_row_of_a_frame_pointer_is_the_short_form_of_its_row() {
-        for (word, cfa, ra, fp) in [(WordSize::Four, 8, -4, -8), (WordSize::Eight, 16, -8, -16)] {
-            let row = Row::new(CfaRule::fp(cfa), RegRule::Offset(ra), RegRule::Offset(fp));
-            let row = row.with_origin(Origin::FramePointer);
+        for word in [WordSize::Four, WordSize::Eight] {
+            let row = Row::frame_pointer(word);
             for (row, expected) in [
-                (row.with_guess(), ShortRow::FRAME_POINTER),
-                (row, ShortRow::TRUSTED_FRAME_POINTER),
+                (row.with_guess(), ShortRow::frame_pointer(true)),
+                (row, ShortRow::frame_pointer(false)),
             ] {
                 let short = ShortRow::new(&row, word).unwrap();
                 assert_eq!(short.to_bits(), expected.to_bits());
@@ -319,7 +322,7 @@ mod tests {
             slots_of(short(fp, RegRule::SameValue, Origin::Table)),
             [None, Some(2), None, None]
         );
-        assert_eq!(slots_of(ShortRow::FRAME_POINTER), [None, None, Some(2), None]);
+        assert_eq!(slots_of(ShortRow::frame_pointer(true)), [None, None, Some(2), None]);
         let higher = Row::new(CfaRule::sp(0x2000_0000), RegRule::Offset(-8), SAVED);
         assert!(ShortRow::new(&higher, WordSize::Eight).is_none());
         let outermost = ShortRow::new(&Row::outermost(), WordSize::Eight).unwrap();
@@ -355,7 +358,7 @@ mod tests {
             short(sp, SAVED, Origin::Table),
             short(sp, RegRule::SameValue, Origin::BuiltTable),
             short(fp, SAVED, Origin::Table),
-            ShortRow::FRAME_POINTER,
+            ShortRow::frame_pointer(true),
             outermost,
         ] {
             let unused = row.with_use(false);

@@ -2,8 +2,10 @@
 
 use core::hint::cold_path;
 
+use crate::row_cache::{KeptRow, RowStore};
+use crate::short_row::ShortRow;
 use crate::short_stack::Stack;
-use crate::{Arch, FramePc, KeptRow, RowSource, ShortRow, TargetCode, VirtAddr};
+use crate::{Arch, FramePc, TargetCode, VirtAddr};
 
 /// Where a walk stands.
 #[derive(Clone, Copy, Debug)]
@@ -53,11 +55,11 @@ impl<At: Copy + PartialEq> ShortWalk<At> {
     /// Never inlined, and without calls: as arguments, the parts are known to lie
     /// apart, so that the loop keeps what it needs of them in registers.
     #[inline(never)]
-    pub(crate) fn run<A: Arch, S: RowSource<A>, T: TargetCode, K: Stack<At = At>, L: Log>(
+    pub(crate) fn run<A: Arch, C: RowStore, T: TargetCode, K: Stack<At = At>, L: Log>(
         &mut self,
         mut addr: VirtAddr,
         arch: &A,
-        source: &mut S,
+        cache: &mut C,
         code: &mut T,
         stack: &mut K,
         (room, log): (&mut [L::Entry], &mut L),
@@ -70,7 +72,7 @@ impl<At: Copy + PartialEq> ShortWalk<At> {
         let mut before_by_fp = None;
         let mut kept = KeptRow::NONE;
         loop {
-            let Some(found) = source.quick(addr, kept) else {
+            let Some(found) = cache.get(addr, kept) else {
                 self.stop = Stop::NoRow;
                 break;
             };

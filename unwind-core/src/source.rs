@@ -1,21 +1,83 @@
-//! Who knows the row of a pc, and how several such sources are joined.
+//! Who knows the row of a pc, and how two such sources are joined.
 
+use core::cell::Cell;
 use core::convert::Infallible;
 
-use crate::{Arch, FramePc, KeptRow, Memory, Row, ShortRow, VirtAddr};
+use crate::addr::{FramePc, VirtAddr};
+use crate::arch::Arch;
+use crate::memory::Memory;
+use crate::row::Row;
 
 /// What a source may look at to find the row of one frame.
-#[derive(Clone, Copy, Debug)]
+///
+/// It notes whether more than the [lookup address](Self::lookup_addr) was looked at.
+/// Only a row that was found without may be kept for other frames with that address,
+/// so a walk keeps no other, whichever sources were asked on the way.
+#[derive(Debug)]
 pub struct FrameContext<'a, R> {
-    /// Where the frame's execution stands.
-    pub pc: FramePc,
+    pc: FramePc,
+    sp: u64,
+    fp: Option<u64>,
+    registers: Option<&'a R>,
+    needs_more_than_addr: Cell<bool>,
+}
+
+impl<'a, R> FrameContext<'a, R> {
+    /// A frame whose execution stands at `pc`, with this stack pointer, and frame pointer
+    /// if that is known. `registers` are all registers, where they are known.
+    #[inline]
+    #[must_use]
+    pub const fn new(pc: FramePc, sp: u64, fp: Option<u64>, registers: Option<&'a R>) -> Self {
+        Self { pc, sp, fp, registers, needs_more_than_addr: Cell::new(false) }
+    }
+
+    /// The address that tables are searched for: the pc, or the last byte of the call
+    /// before a return address.
+    #[inline]
+    #[must_use]
+    pub const fn lookup_addr(&self) -> VirtAddr {
+        self.pc.lookup_addr()
+    }
+
+    /// Where the frame's execution stands. Who needs to know whether the pc is exact, or
+    /// what is in memory there, asks for it by this.
+    #[inline]
+    #[must_use]
+    pub fn pc(&self) -> FramePc {
+        self.needs_more_than_addr.set(true);
+        self.pc
+    }
+
     /// The stack pointer there.
-    pub sp: u64,
+    #[inline]
+    #[must_use]
+    pub fn sp(&self) -> u64 {
+        self.needs_more_than_addr.set(true);
+        self.sp
+    }
+
     /// The frame pointer there, if known.
-    pub fp: Option<u64>,
-    /// All registers: of the first frame and of one that a signal interrupted.
-    /// Of other frames only the pc, stack and frame pointer are known.
-    pub registers: Option<&'a R>,
+    #[inline]
+    #[must_use]
+    pub fn fp(&self) -> Option<u64> {
+        self.needs_more_than_addr.set(true);
+        self.fp
+    }
+
+    /// All registers: of the first frame and of one that a signal interrupted. Of
+    /// other frames only the pc, stack and frame pointer are known.
+    #[inline]
+    #[must_use]
+    pub fn registers(&self) -> Option<&'a R> {
+        self.needs_more_than_addr.set(true);
+        self.registers
+    }
+
+    /// Whether an answer may be another one for another frame with this lookup address.
+    #[inline]
+    pub(crate) fn needs_more_than_addr(&self) -> bool {
+        self.needs_more_than_addr.get()
+    }
 }
 
 /// What is wrong with a table.
@@ -33,24 +95,41 @@ pub trait TableError: Copy + From<Infallible> {
 
 impl TableError for Infallible {}
 
+/// What is known of all rows of a source at once, so that a walk need not ask for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Coverage {
+    /// Nothing: the source is asked for each frame.
+    #[default]
+    Unknown,
+    /// It has no rows at all.
+    Nothing,
+    /// All frames have the [row of a frame pointer](Row::frame_pointer).
+    FramePointer {
+        /// Whether that is a [guess](Row::is_guess).
+        is_guess: bool,
+    },
+}
+
 /// Finds the row that covers a pc.
 ///
 /// It gets the target's memory too, since tables may live there, and the
-/// instructions do. `&mut self` lets a cache be a source.
+/// instructions do. `&mut self` lets a source keep what it reads.
 pub trait RowSource<A: Arch> {
     /// What is wrong with a malformed table.
     type Error: TableError;
 
-    /// The row of all frames where that is one of a frame pointer,
-    /// [`ShortRow::FRAME_POINTER`] or [`ShortRow::TRUSTED_FRAME_POINTER`]: a walk then
-    /// follows the chain without asking.
-    const CHAIN: Option<ShortRow> = None;
-
-    /// Whether it covers no frame: a walk then does without it.
-    const IS_EMPTY: bool = false;
+    /// What is known of all its rows. A source that asks another one and changes
+    /// answers, or leaves some out, has no reason to pass this on.
+    const COVERAGE: Coverage = Coverage::Unknown;
 
     /// Returns the row for the frame, or `None` if this source does not cover
     /// its pc.
+    ///
+    /// What it needs of the frame it asks `frame` for: an answer that took nothing but
+    /// the [lookup address](FrameContext::lookup_addr) is kept by a walk that has a
+    /// [cache](crate::Walker::cache), for all frames with that address, until the
+    /// [generation](Self::generation) changes.
     ///
     /// # Errors
     ///
@@ -61,48 +140,8 @@ pub trait RowSource<A: Arch> {
         mem: &mut M,
     ) -> Result<Option<Row>, Self::Error>;
 
-    /// Called before the first frame of a walk. A cache looks here whether its
-    /// rows still hold.
-    #[inline]
-    fn begin(&mut self) {}
-
-    /// The row for a lookup address, if it is at hand in its short form and
-    /// depends on the address alone. It is the one that [`row`](Self::row)
-    /// would return; `None` says nothing.
-    ///
-    /// `after` is the row of the frame's callee, so that a cache may expect the
-    /// same caller as last time.
-    #[inline]
-    fn quick(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
-        let _ = (addr, after);
-        None
-    }
-
-    /// Looks up the row of a frame for which [`quick`](Self::quick) had none, so
-    /// that it has it from now on. `false` says nothing: [`row`](Self::row) is
-    /// asked then.
-    #[inline]
-    fn fetch<M: Memory>(&mut self, frame: &FrameContext<'_, A::Regs>, mem: &mut M) -> bool {
-        let _ = (frame, mem);
-        false
-    }
-
-    /// Called with a row of [`quick`](Self::quick) that asks for it: a cache
-    /// remembers which rows are used.
-    #[inline]
-    fn used(&mut self, row: KeptRow) {
-        let _ = row;
-    }
-
-    /// Called after so many rows of [`quick`](Self::quick) were stepped by, for
-    /// a cache that counts.
-    #[inline]
-    fn answered(&mut self, count: usize) {
-        let _ = count;
-    }
-
     /// A number that changes whenever an answer given before may no longer be
-    /// right: after a module came or went. Caches above ask it each time.
+    /// right: after a module came or went. A walk asks for it once, when it begins.
     #[inline]
     fn generation(&self) -> u64 {
         0
@@ -124,8 +163,7 @@ pub trait RowSource<A: Arch> {
 
 impl<A: Arch, S: RowSource<A> + ?Sized> RowSource<A> for &mut S {
     type Error = S::Error;
-    const CHAIN: Option<ShortRow> = S::CHAIN;
-    const IS_EMPTY: bool = S::IS_EMPTY;
+    const COVERAGE: Coverage = S::COVERAGE;
 
     #[inline]
     fn row<M: Memory>(
@@ -134,31 +172,6 @@ impl<A: Arch, S: RowSource<A> + ?Sized> RowSource<A> for &mut S {
         mem: &mut M,
     ) -> Result<Option<Row>, Self::Error> {
         (**self).row(frame, mem)
-    }
-
-    #[inline]
-    fn begin(&mut self) {
-        (**self).begin();
-    }
-
-    #[inline]
-    fn quick(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
-        (**self).quick(addr, after)
-    }
-
-    #[inline]
-    fn fetch<M: Memory>(&mut self, frame: &FrameContext<'_, A::Regs>, mem: &mut M) -> bool {
-        (**self).fetch(frame, mem)
-    }
-
-    #[inline]
-    fn used(&mut self, row: KeptRow) {
-        (**self).used(row);
-    }
-
-    #[inline]
-    fn answered(&mut self, count: usize) {
-        (**self).answered(count);
     }
 
     #[inline]
@@ -198,33 +211,6 @@ where
     }
 
     #[inline]
-    fn begin(&mut self) {
-        self.first.begin();
-        self.second.begin();
-    }
-
-    #[inline]
-    fn quick(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
-        // What the first does not have at hand it may have all the same.
-        self.first.quick(addr, after)
-    }
-
-    #[inline]
-    fn fetch<M: Memory>(&mut self, frame: &FrameContext<'_, A::Regs>, mem: &mut M) -> bool {
-        self.first.fetch(frame, mem)
-    }
-
-    #[inline]
-    fn used(&mut self, row: KeptRow) {
-        self.first.used(row);
-    }
-
-    #[inline]
-    fn answered(&mut self, count: usize) {
-        self.first.answered(count);
-    }
-
-    #[inline]
     fn generation(&self) -> u64 {
         // Each counts upwards, so the sum changes when either does.
         self.first.generation().wrapping_add(self.second.generation())
@@ -237,7 +223,7 @@ pub struct NoRows;
 
 impl<A: Arch> RowSource<A> for NoRows {
     type Error = Infallible;
-    const IS_EMPTY: bool = true;
+    const COVERAGE: Coverage = Coverage::Nothing;
 
     #[inline]
     fn row<M: Memory>(

@@ -3,8 +3,9 @@
 use core::fmt;
 
 use crate::deferred::InstanceId;
+use crate::short_row::ShortRow;
 use crate::short_walk::Log;
-use crate::{Cookie, End, FramePc, Origin, ShortRow, TableError, VirtAddr};
+use crate::{Cookie, End, FramePc, Origin, TableError, VirtAddr};
 
 /// How one frame of a walk was found, in a byte.
 ///

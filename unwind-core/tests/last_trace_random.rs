@@ -17,8 +17,8 @@ use random_rows::{
     CODE_END, Chain, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
 };
 use unwind_core::{
-    Arch, Cached, End, LastTrace, Memory, ReadError, RowCache, RowSource, SliceMemory, TargetCode,
-    TraceFrame, UnwindCache, VirtAddr, Walker,
+    Arch, End, LastTrace, Memory, ReadError, RowCache, RowSource, RowStore, SliceMemory,
+    TargetCode, TraceFrame, UnwindCache, VirtAddr, Walker,
 };
 
 /// The walks have at most so many frames.
@@ -74,8 +74,8 @@ impl AddAssign for Found {
 
 /// Walks by `walker` from the beginning and on from `last`, and holds one against
 /// the other.
-fn same<A, S, G, T, M>(
-    walker: &mut Walker<A, S, G, T>,
+fn same<A, S, G, T, C, M>(
+    walker: &mut Walker<A, S, G, T, C>,
     regs: Regs,
     memory: &mut M,
     last: &mut LastTrace<ROOM, Infallible>,
@@ -85,6 +85,7 @@ where
     S: RowSource<A, Error = Infallible>,
     G: RowSource<A, Error = Infallible>,
     T: TargetCode,
+    C: RowStore,
     M: Memory,
 {
     let mut walk = walker.frames(regs, memory);
@@ -220,15 +221,15 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
             let [cache, other] = &mut caches;
             let [first, second, third] = &mut lasts;
 
-            let source = Cached::new(&table, cache);
-            let walker = Walker::new(make(), source).max_frames(max_frames).stack_end(stack_end);
+            let walker = Walker::new(make(), &table).cache(cache).max_frames(max_frames);
+            let walker = walker.stack_end(stack_end);
             let mut walker = walker.fallback(FramePointers).code(tracer);
             all += same(&mut walker, regs, &mut stack, first);
 
             // Rows by frame pointers from the cache, too.
-            let source = Cached::new(RowSource::<A>::or(&table, FramePointers), other);
-            let walker = Walker::new(make(), source).max_frames(max_frames).stack_end(stack_end);
-            let mut walker = walker.code(tracer);
+            let source = RowSource::<A>::or(&table, FramePointers);
+            let walker = Walker::new(make(), source).cache(other).max_frames(max_frames);
+            let mut walker = walker.stack_end(stack_end).code(tracer);
             all += same(&mut walker, regs, &mut stack, second);
             let mut walker = walker.code(Tracer { generation: None, ..tracer });
             let found = same(&mut walker, regs, &mut stack, third);

@@ -14,8 +14,8 @@ use testdata::check_messages;
 use unwind_core::{
     BaseReg, CancelError, CfaRule, Changing, ClientId, ClockCookies, Cookie, CounterCookies,
     DwarfReg, End, MapError, ModuleMap, Origin, PerCpuCookies, ReadError, Refusal, RegRule, Row,
-    RowCache, SampleEnd, ScheduleError, SerialCookies, SharedModuleMap, ShortRow, StepError,
-    TableFull, TaskState, UnwindCache, VirtAddr, WordSize,
+    RowCache, SampleEnd, ScheduleError, SerialCookies, SharedModuleMap, StepError, TableFull,
+    TaskState, UnwindCache, VirtAddr,
 };
 
 const ADDR: VirtAddr = VirtAddr::new(0x7000);
@@ -124,7 +124,6 @@ fn what_a_kernel_prints_for_debugging_is_short_and_starts_with_its_name() {
         ("PerCpuCookies", format!("{:?}", PerCpuCookies::<2>::default())),
         ("ClientId", format!("{:?}", ClientId::from_bits(1 << 5 | 3))),
         ("Row", format!("{row:?}")),
-        ("ShortRow", format!("{:?}", ShortRow::new(&row, WordSize::Eight).unwrap())),
     ];
     for (name, text) in texts {
         assert!(text.starts_with(name), "{text}");

@@ -18,8 +18,8 @@ use random_rows::{
     CODE_END, Chain, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
 };
 use unwind_core::{
-    Arch, Cached, CfaRule, End, Memory, ReadError, RegRule, Row, RowCache, RowSource, SliceMemory,
-    UnwindCache, VirtAddr, Walker,
+    AnyCode, Arch, CfaRule, End, Memory, ReadError, RegRule, Row, RowCache, RowSource, RowStore,
+    SliceMemory, UnwindCache, VirtAddr, Walker,
 };
 
 /// What there was in the walks of a test.
@@ -43,9 +43,9 @@ const FAILURES: [&str; 8] = [
 ];
 
 /// Walks plainly and fast, and holds one against the other.
-fn same<A, S, F, G, H>(
+fn same<A, S, F, G, H, C>(
     plain: Walker<A, S, G>,
-    fast: Walker<A, F, H>,
+    fast: Walker<A, F, H, AnyCode, C>,
     regs: Regs,
     memory: SliceMemory<'_>,
     seen: &mut Seen,
@@ -56,6 +56,7 @@ where
     F: RowSource<A, Error = Infallible>,
     G: RowSource<A, Error = Infallible>,
     H: RowSource<A, Error = Infallible>,
+    C: RowStore,
 {
     let mut plain = plain.code(Uretprobes);
     let mut at_hand = Patchy { memory, is_at_hand: true };
@@ -155,8 +156,8 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
             let memory = SliceMemory::new(stack_at, &stack[cut..]);
 
             let plain = Walker::new(make(), &table).max_frames(max).stack_end(stack_end);
-            let source = Cached::new(&table, &mut cache);
-            let fast = Walker::new(make(), source).max_frames(max).stack_end(stack_end);
+            let fast = Walker::new(make(), &table).cache(&mut cache);
+            let fast = fast.max_frames(max).stack_end(stack_end);
             if random.below(2) == 0 {
                 same(plain, fast, regs, memory, &mut seen);
             } else {
@@ -168,9 +169,8 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
             let source = || RowSource::<A>::or(&table, FramePointers);
             let plain = Walker::new(make(), source()).fallback(&other_table);
             let plain = plain.max_frames(max).stack_end(stack_end);
-            let source = Cached::new(source(), &mut other_cache);
-            let fast = Walker::new(make(), source).fallback(&other_table);
-            let fast = fast.max_frames(max).stack_end(stack_end);
+            let fast = Walker::new(make(), source()).cache(&mut other_cache);
+            let fast = fast.fallback(&other_table).max_frames(max).stack_end(stack_end);
             same(plain, fast, regs, memory, &mut seen);
         }
         hits += cache.stats().hits + other_cache.stats().hits;
@@ -246,7 +246,7 @@ fn each_lookup_of_a_trace_is_counted_once_as_a_hit_or_a_miss() {
     let stack: Vec<u8> = [0x1002_u64, 0x1003, 0x1004].map(u64::to_le_bytes).concat();
     let mut cache = RowCache::<256>::new();
     for round in 0..3 {
-        let mut walker = Walker::new(Wide, Cached::new(&table, &mut cache));
+        let mut walker = Walker::new(Wide, &table).cache(&mut cache);
         let mut trace = UnwindCache::<40, Infallible>::new();
         let regs = Regs { pc: 0x1001, sp: STACK, fp: Some(0) };
         walker.trace(regs, &mut SliceMemory::new(VirtAddr::new(STACK), &stack), &mut trace);
@@ -267,7 +267,7 @@ fn a_stack_that_starts_within_a_word_is_walked_by_its_aligned_words_only() {
         let memory = SliceMemory::new(VirtAddr::new(start), &stack);
         for _ in 0..2 {
             let plain = Walker::new(Wide, &table).fallback(FramePointers);
-            let fast = Walker::new(Wide, Cached::new(&table, &mut cache)).fallback(FramePointers);
+            let fast = Walker::new(Wide, &table).cache(&mut cache).fallback(FramePointers);
             let regs = Regs { pc: 0x1001, sp: start, fp: Some(0) };
             let frames = same(plain, fast, regs, memory, &mut Seen::default());
             assert_eq!(frames, if offset == 0 { 4 } else { 1 });

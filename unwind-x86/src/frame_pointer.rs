@@ -2,10 +2,7 @@
 
 use core::convert::Infallible;
 
-use unwind_core::{
-    Arch, CfaRule, FrameContext, KeptRow, Memory, Origin, RegRule, Row, RowSource, ShortRow,
-    VirtAddr, WordSize,
-};
+use unwind_core::{Arch, Coverage, FrameContext, Memory, Row, RowSource};
 
 /// A source that supposes that every function keeps a frame pointer.
 ///
@@ -22,14 +19,6 @@ use unwind_core::{
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FramePointers;
 
-impl FramePointers {
-    /// The one row there is, for stack slots of this size.
-    #[must_use]
-    pub const fn row_of(word: WordSize) -> Row {
-        TrustedFramePointers::row_of(word).with_guess()
-    }
-}
-
 /// A source that trusts every function to keep a frame pointer: the host declares that
 /// the code was compiled so. Its rows are those of [`FramePointers`], and no guess.
 ///
@@ -38,21 +27,9 @@ impl FramePointers {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TrustedFramePointers;
 
-impl TrustedFramePointers {
-    /// The one row there is, for stack slots of this size.
-    #[must_use]
-    pub const fn row_of(word: WordSize) -> Row {
-        let row = match word {
-            WordSize::Four => Row::new(CfaRule::fp(8), RegRule::Offset(-4), RegRule::Offset(-8)),
-            WordSize::Eight => Row::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16)),
-        };
-        row.with_origin(Origin::FramePointer)
-    }
-}
-
 impl<A: Arch> RowSource<A> for FramePointers {
     type Error = Infallible;
-    const CHAIN: Option<ShortRow> = Some(ShortRow::FRAME_POINTER);
+    const COVERAGE: Coverage = Coverage::FramePointer { is_guess: true };
 
     #[inline]
     fn row<M: Memory>(
@@ -60,18 +37,13 @@ impl<A: Arch> RowSource<A> for FramePointers {
         _: &FrameContext<'_, A::Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        Ok(Some(Self::row_of(A::WORD)))
-    }
-
-    #[inline]
-    fn quick(&mut self, _: VirtAddr, _: KeptRow) -> Option<KeptRow> {
-        Some(KeptRow::new(ShortRow::FRAME_POINTER))
+        Ok(Some(Row::frame_pointer(A::WORD).with_guess()))
     }
 }
 
 impl<A: Arch> RowSource<A> for TrustedFramePointers {
     type Error = Infallible;
-    const CHAIN: Option<ShortRow> = Some(ShortRow::TRUSTED_FRAME_POINTER);
+    const COVERAGE: Coverage = Coverage::FramePointer { is_guess: false };
 
     #[inline]
     fn row<M: Memory>(
@@ -79,11 +51,6 @@ impl<A: Arch> RowSource<A> for TrustedFramePointers {
         _: &FrameContext<'_, A::Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        Ok(Some(Self::row_of(A::WORD)))
-    }
-
-    #[inline]
-    fn quick(&mut self, _: VirtAddr, _: KeptRow) -> Option<KeptRow> {
-        Some(KeptRow::new(ShortRow::TRUSTED_FRAME_POINTER))
+        Ok(Some(Row::frame_pointer(A::WORD)))
     }
 }

@@ -44,7 +44,7 @@ impl RowSource<X86_64> for Prologue {
         frame: &FrameContext<'_, <X86_64 as Arch>::Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        Ok(row(WordSize::Eight, frame.pc, mem))
+        Ok(row(WordSize::Eight, frame.pc(), mem))
     }
 }
 
@@ -57,7 +57,7 @@ impl RowSource<Ia32> for Prologue {
         frame: &FrameContext<'_, <Ia32 as Arch>::Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        Ok(row(WordSize::Four, frame.pc, mem))
+        Ok(row(WordSize::Four, frame.pc(), mem))
     }
 }
 

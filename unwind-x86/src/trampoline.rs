@@ -93,7 +93,7 @@ impl RowSource<X86_64> for SignalTrampolines {
     ) -> Result<Option<Row>, Infallible> {
         // Absent code reads like other code: the walk has to go on by what it
         // has, and a walk by frame pointers needs no code at all.
-        let is_signal = is_rt_sigreturn_64(frame.pc.addr(), mem).unwrap_or(false);
+        let is_signal = is_rt_sigreturn_64(frame.pc().addr(), mem).unwrap_or(false);
         Ok(is_signal.then_some(Row::signal_context()))
     }
 }
@@ -106,7 +106,7 @@ impl RowSource<Ia32> for SignalTrampolines {
         frame: &FrameContext<'_, Ia32Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        let is_signal = matches!(find_sigreturn_32(frame.pc.addr(), mem), Ok(Some(_)));
+        let is_signal = matches!(find_sigreturn_32(frame.pc().addr(), mem), Ok(Some(_)));
         Ok(is_signal.then_some(Row::signal_context()))
     }
 }

@@ -9,7 +9,7 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, BaseReg, CfaRule, DwarfReg, FrameContext, FramePc, KeptRow, Memory, Origin, ReadError,
+    Arch, BaseReg, CfaRule, Coverage, DwarfReg, FrameContext, FramePc, Memory, Origin, ReadError,
     RegRule, Row, RowSource, SliceMemory, UnwindCache, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, Ia32, Ia32Regs, Prologue, X86_64, X86_64Regs};
@@ -47,7 +47,7 @@ fn ask<A: Arch>(regs: &A::Regs, pc: FramePc, code: &mut Code<'_>) -> Option<Row>
 where
     Prologue: RowSource<A, Error = Infallible>,
 {
-    let frame = FrameContext { pc, sp: 0, fp: None, registers: Some(regs) };
+    let frame = FrameContext::new(pc, 0, None, Some(regs));
     let row = Prologue.row(&frame, code).unwrap();
     assert!(row.is_none_or(|row| row.origin() == Origin::Instructions));
     row
@@ -416,13 +416,13 @@ fn any_bytes_give_an_answer_that_stays_in_bounds() {
 fn the_frame_pointer_row_is_that_of_the_word_size() {
     let pc = FramePc::Return(VirtAddr::new(0x1000));
     let mut none = Code { start: 0, bytes: &[] };
-    let frame = FrameContext { pc, sp: 0, fp: None, registers: None };
+    let frame = FrameContext::new(pc, 0, None, None);
     let row: Option<Row> = RowSource::<X86_64>::row(&mut FramePointers, &frame, &mut none).unwrap();
     let expected = Row::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16));
     assert_eq!(row, Some(expected.with_origin(Origin::FramePointer).with_guess()));
-    let quick = RowSource::<X86_64>::quick(&mut FramePointers, pc.addr(), KeptRow::NONE);
-    assert!(quick.is_some(), "no lookup is needed");
-    let frame = FrameContext { pc, sp: 0, fp: None, registers: None };
+    let coverage = <FramePointers as RowSource<X86_64>>::COVERAGE;
+    assert_eq!(coverage, Coverage::FramePointer { is_guess: true }, "no lookup is needed");
+    let frame = FrameContext::new(pc, 0, None, None);
     let row: Option<Row> = RowSource::<Ia32>::row(&mut FramePointers, &frame, &mut none).unwrap();
     let expected = Row::new(CfaRule::fp(8), RegRule::Offset(-4), RegRule::Offset(-8));
     assert_eq!(row, Some(expected.with_origin(Origin::FramePointer).with_guess()));

@@ -10,11 +10,11 @@
 
 use std::collections::BTreeMap;
 
-use sframe::{RemoteError, TableOffset};
-use testdata::{Function, Row as Fre, TableBuilder};
+use sframe::{RemoteError, SectionOffset};
+use testdata::{Function, Row as Fre, SectionBuilder};
 use unwind_core::{
-    Cached, End, Memory, Module, Origin, ReadError, RowCache, RowSource, SharedModuleMap,
-    StepError, TableError, TableLocation, VirtAddr, Walker,
+    AnyCode, End, Memory, Module, NoRows, Origin, ReadError, RowCache, RowSource, RowStore,
+    SharedModuleMap, StepError, TableError, TableLocation, VirtAddr, Walker,
 };
 use unwind_x86::{
     FramePointers, Ia32, Ia32Regs, SframeMemoryError, SframeMemorySource, SframeScratch, X86_64,
@@ -62,7 +62,7 @@ impl Memory for Target {
 
 /// Two functions, at 0x1000 and 0x1100 above the table.
 fn library(version: u8) -> Vec<u8> {
-    TableBuilder::amd64(version)
+    SectionBuilder::amd64(version)
         .function(Function::new(0x1000, 0x80, vec![Fre::sp(0, &[8]), Fre::sp(4, &[24])]))
         .function(Function::new(0x1100, 0x80, vec![Fre::sp(0, &[16])]))
         .build()
@@ -77,7 +77,18 @@ fn walk<S>(source: S, target: &mut Target) -> (Vec<u64>, End<SframeMemoryError>)
 where
     S: RowSource<X86_64, Error = SframeMemoryError>,
 {
-    let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
+    walk_by(Walker::new(X86_64::FOUR_LEVEL, source), target)
+}
+
+fn walk_by<S, C>(
+    walker: Walker<X86_64, S, NoRows, AnyCode, C>,
+    target: &mut Target,
+) -> (Vec<u64>, End<SframeMemoryError>)
+where
+    S: RowSource<X86_64, Error = SframeMemoryError>,
+    C: RowStore,
+{
+    let mut walker = walker.fallback(FramePointers);
     let mut frames = walker.frames(X86_64Regs::new(0x40_1010, STACK, 0), target);
     let pcs = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
     (pcs, frames.end().unwrap())
@@ -109,7 +120,7 @@ fn an_absent_table_ends_the_walk_until_it_is_there_and_is_no_reason_to_fall_back
     target.absent.push(TABLE >> 12);
     let (pcs, end) =
         walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut target);
-    let (at, error) = (TableOffset(0), ReadError::NotResident);
+    let (at, error) = (SectionOffset(0), ReadError::NotResident);
     let absent = SframeMemoryError::Table(RemoteError::Unreadable { at, error });
     assert_eq!((pcs, end), (vec![0x40_1010], End::Table(absent)));
     assert!(end.is_retryable());
@@ -135,7 +146,7 @@ fn a_table_that_is_malformed_or_of_another_cpu_leaves_the_walk_to_the_fallback()
     assert!(!error.is_not_resident());
 
     let function = Function::new(0x1000, 0x80, vec![Fre::sp(0, &[16])]);
-    let foreign = TableBuilder::aarch64(3, false).function(function).build();
+    let foreign = SectionBuilder::aarch64(3, false).function(function).build();
     let mut target = Target::default().put(TABLE, &foreign).stack(&FRAMES);
     let (_, end) = walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut target);
     assert_eq!(end, End::Step(StepError::ZeroFramePointer), "by the frame pointer, which is none");
@@ -150,14 +161,17 @@ fn f21_rows_of_a_cache_do_not_outlive_their_module() {
     let mut rows = RowCache::<16>::new();
     for _ in 0..2 {
         let mut scratch = SframeScratch::new();
-        let source = Cached::new(SframeMemorySource::new(&modules, &mut scratch), &mut rows);
-        assert_eq!(walk(source, &mut target).0.len(), 2);
+        let source = SframeMemorySource::new(&modules, &mut scratch);
+        let walker = Walker::new(X86_64::FOUR_LEVEL, source).cache(&mut rows);
+        assert_eq!(walk_by(walker, &mut target).0.len(), 2);
     }
     assert!(rows.stats().hits > 0);
     modules.remove_table(VirtAddr::new(TABLE)).unwrap();
     let mut scratch = SframeScratch::new();
-    let source = Cached::new(SframeMemorySource::new(&modules, &mut scratch), &mut rows);
-    assert_eq!(walk(source, &mut target).0, [0x40_1010], "nothing but the frame pointer is left");
+    let source = SframeMemorySource::new(&modules, &mut scratch);
+    let walker = Walker::new(X86_64::FOUR_LEVEL, source).cache(&mut rows);
+    let (pcs, _) = walk_by(walker, &mut target);
+    assert_eq!(pcs, [0x40_1010], "nothing but the frame pointer is left");
 }
 
 #[test]
@@ -190,7 +204,7 @@ fn rows_say_that_they_come_from_a_table() {
 fn a1_a_table_in_memory_leads_past_the_pop_of_a_frame_pointer_too() {
     // The first function at its `ret`: the slot that the row names is below the stack
     // pointer, where nothing was captured.
-    let bytes = TableBuilder::amd64(2)
+    let bytes = SectionBuilder::amd64(2)
         .function(Function::new(0x1000, 0x80, vec![Fre::sp(0, &[8, -16])]))
         .function(Function::new(0x1100, 0x80, vec![Fre::sp(0, &[16])]))
         .build();

@@ -262,7 +262,7 @@ fn both_trampolines_of_32_bit_code_are_known_by_their_bytes() {
         let found = base.signal_context(VirtAddr::new(0x6000 + at), sp, &mut target).unwrap();
         assert_eq!(found, (context_at != u64::MAX).then_some(expected), "{code:x?} +{at}");
         let pc = FramePc::Exact(VirtAddr::new(0x6000 + at));
-        let frame = FrameContext { pc, sp, fp: None, registers: None };
+        let frame = FrameContext::new(pc, sp, None, None);
         let row = RowSource::<Ia32>::row(&mut SignalTrampolines, &frame, &mut target).unwrap();
         assert_eq!(row, found.map(|_| Row::signal_context()), "{code:x?} +{at}");
     }
@@ -336,7 +336,7 @@ impl<A: Arch> RowSource<A> for OneRow {
         frame: &FrameContext<'_, A::Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        let is_outermost = frame.pc.lookup_addr().get() & !0xfff == self.1;
+        let is_outermost = frame.lookup_addr().get() & !0xfff == self.1;
         Ok(Some(if is_outermost { Row::outermost() } else { self.0 }))
     }
 }

@@ -57,7 +57,7 @@ where
     let addr = VirtAddr::new(pc);
     let mut code = Code { bytes, pc, reads: 0 };
     let mut row = |pc| {
-        let frame = FrameContext { pc, sp: 0, fp: None, registers: Some(regs) };
+        let frame = FrameContext::new(pc, 0, None, Some(regs));
         Prologue.row(&frame, &mut code).unwrap()
     };
     assert_eq!(row(FramePc::Return(addr)), None);

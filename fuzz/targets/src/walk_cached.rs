@@ -2,7 +2,7 @@
 //! of walks without one.
 
 use unwind_core::{
-    Cached, Frame, Module, ModuleMap, RowCache, RowSource as _, UnwindCache, VirtAddr, Walker,
+    Frame, Module, ModuleMap, RowCache, RowSource as _, UnwindCache, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, SframeModule, SframeSource, SignalTrampolines, X86_64};
 
@@ -37,10 +37,12 @@ pub(crate) fn run(data: &[u8]) {
             Walker::new(X86_64::FOUR_LEVEL, rows).max_frames(max_frames).fallback(FramePointers);
         let (frames, end) = check(&mut plain, regs, &memory, max_frames, 0);
 
-        // Trampolines are told by their bytes, which a cache does not keep.
-        let rows = Cached::new(SframeSource::new(&modules), &mut cache).or(SignalTrampolines);
-        let mut cached =
-            Walker::new(X86_64::FOUR_LEVEL, rows).max_frames(max_frames).fallback(FramePointers);
+        // Trampolines are told by their bytes, so a cache does not keep their rows.
+        let rows = SframeSource::new(&modules).or(SignalTrampolines);
+        let mut cached = Walker::new(X86_64::FOUR_LEVEL, rows)
+            .cache(&mut cache)
+            .max_frames(max_frames)
+            .fallback(FramePointers);
         for _ in 0..2 {
             let mut mem = memory.clone();
             let mut walk = cached.frames(regs, &mut mem);

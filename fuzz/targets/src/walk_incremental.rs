@@ -4,8 +4,8 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    BaseReg, Cached, CfaRule, DwarfReg, FrameContext, LastTrace, Memory, Origin, ReadError,
-    RegRule, Row, RowCache, RowSource, TargetCode, TraceFrame, UnwindCache, VirtAddr, Walker,
+    BaseReg, CfaRule, DwarfReg, FrameContext, LastTrace, Memory, Origin, ReadError, RegRule, Row,
+    RowCache, RowSource, RowStore, TargetCode, TraceFrame, UnwindCache, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, SignalTrampolines, X86_64, X86_64Regs};
 
@@ -74,7 +74,7 @@ impl RowSource<X86_64> for &Functions {
         frame: &FrameContext<'_, X86_64Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        let addr = frame.pc.lookup_addr().get();
+        let addr = frame.lookup_addr().get();
         Ok(if addr < CODE + 16 { None } else { self.rows[(addr >> 6 & 15) as usize] })
     }
 
@@ -178,13 +178,13 @@ pub(crate) fn run(data: &[u8]) {
         }
         let [cache, other] = &mut caches;
         let [last, by_frame_pointers] = &mut lasts;
-        let rows = Cached::new(&functions, cache).or(SignalTrampolines);
-        let walker = Walker::new(X86_64::FOUR_LEVEL, rows).fallback(FramePointers);
+        let rows = RowSource::or(&functions, SignalTrampolines);
+        let walker = Walker::new(X86_64::FOUR_LEVEL, rows).cache(cache).fallback(FramePointers);
         let mut walker = walker.code(tracer).max_frames(max_frames).stack_end(stack_end);
         same(&mut walker, regs, &mut stack, last);
 
-        let rows = Cached::new(RowSource::or(&functions, FramePointers), other);
-        let walker = Walker::new(X86_64::FOUR_LEVEL, rows).code(tracer);
+        let rows = RowSource::or(&functions, FramePointers);
+        let walker = Walker::new(X86_64::FOUR_LEVEL, rows).cache(other).code(tracer);
         let mut walker = walker.max_frames(max_frames).stack_end(stack_end);
         same(&mut walker, regs, &mut stack, by_frame_pointers);
         if input.is_empty() {
@@ -194,14 +194,15 @@ pub(crate) fn run(data: &[u8]) {
 }
 
 /// Holds the walk that goes on from `last` against one from the beginning.
-fn same<S, F>(
-    walker: &mut Walker<X86_64, S, F, Tracer>,
+fn same<S, F, C>(
+    walker: &mut Walker<X86_64, S, F, Tracer, C>,
     regs: X86_64Regs,
     stack: &mut Stack,
     last: &mut LastTrace<FRAMES, Infallible>,
 ) where
     S: RowSource<X86_64, Error = Infallible>,
     F: RowSource<X86_64, Error = Infallible>,
+    C: RowStore,
 {
     let mut whole = UnwindCache::<FRAMES, Infallible>::new();
     walker.trace(regs, stack, &mut whole);

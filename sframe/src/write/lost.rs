@@ -9,7 +9,7 @@ use crate::{error::Error, format::header::Abi};
 /// A range of code that is not in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Omission {
+pub struct Lost {
     /// The start of the function that it belongs to.
     pub function: u64,
     /// Address of its first byte.
@@ -17,28 +17,28 @@ pub struct Omission {
     /// Its length in bytes.
     pub size: u64,
     /// What the table cannot say of it.
-    pub reason: OmissionReason,
+    pub reason: LostReason,
 }
 
-impl Omission {
-    pub(crate) const fn new(function: u64, start: u64, size: u64, reason: OmissionReason) -> Self {
+impl Lost {
+    pub(crate) const fn new(function: u64, start: u64, size: u64, reason: LostReason) -> Self {
         Self { function, start, size, reason }
     }
 }
 
-impl fmt::Display for Omission {
+impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { function, start, size, reason } = *self;
         write!(f, "{size} bytes at {start:#x} of the function at {function:#x}: {reason}")
     }
 }
 
-impl core::error::Error for Omission {}
+impl core::error::Error for Lost {}
 
 /// Why code is not in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum OmissionReason {
+pub enum LostReason {
     /// The function has no bytes.
     Empty,
     /// The function goes on behind the end of the address space.
@@ -86,9 +86,9 @@ pub enum OmissionReason {
     SharedRows,
 }
 
-const _: () = assert!(size_of::<OmissionReason>() <= 32);
+const _: () = assert!(size_of::<LostReason>() <= 32);
 
-impl OmissionReason {
+impl LostReason {
     /// A short name, to count reasons by.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -114,7 +114,7 @@ impl OmissionReason {
     }
 }
 
-impl fmt::Display for OmissionReason {
+impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Empty => f.write_str("the function is empty"),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use sframe::Table;
+use sframe::Section;
 use unwind_core::{
     Arch, End, Frame, FrameContext, Memory, Origin, ReadError, Row, RowSource, StepError,
     TableError, TargetCode, VirtAddr, Walker,
@@ -197,7 +197,7 @@ impl RowSource<X86_64> for RecordedTables<'_> {
         frame: &FrameContext<'_, X86_64Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, sframe::Error> {
-        let addr = frame.pc.lookup_addr().get();
+        let addr = frame.lookup_addr().get();
         let Some(range) = self.space.find(addr) else { return Ok(None) };
         let Some(bias) = range.bias() else { return Ok(None) };
         if let Some(row) = row_of_section(range, bias, addr)? {
@@ -205,7 +205,7 @@ impl RowSource<X86_64> for RecordedTables<'_> {
         }
         // Why there is none is told at the end of the walk.
         let Ok(Some(table)) = range.file.built() else { return Ok(None) };
-        let section = Table::parse(&table.bytes)?.at(table.addr.wrapping_add(bias));
+        let section = Section::parse(&table.bytes)?.at(table.addr.wrapping_add(bias));
         let row = section.find_row(addr)?;
         Ok(row.map(|row| row.with_origin(Origin::BuiltTable)))
     }

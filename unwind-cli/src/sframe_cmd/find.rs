@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use serde::Serialize;
-use sframe::{FuncRange, Section};
+use sframe::{FuncRange, Sections};
 
 use crate::error::Error;
 use crate::sframe_cmd::{
@@ -302,7 +302,7 @@ impl Answer {
         &mut self,
         file: &SframeFile<'_>,
         names: &Names<'_>,
-        tables: Section<'_>,
+        tables: Sections<'_>,
         addr: u64,
     ) -> Result<(), sframe::Error> {
         let Some(found) = tables.find(addr)? else { return Ok(()) };

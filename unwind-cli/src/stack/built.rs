@@ -1,7 +1,7 @@
 //! Rows of tables that are made of the call frame information of loaded files,
 //! when a row of one is first asked for.
 
-use sframe::Table;
+use sframe::Section;
 use unwind_core::{FrameContext, Memory, Origin, Row, RowSource};
 use unwind_x86::{X86_64, X86_64Regs};
 
@@ -27,12 +27,12 @@ impl RowSource<X86_64> for BuiltTables<'_> {
         frame: &FrameContext<'_, X86_64Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, sframe::Error> {
-        let addr = frame.pc.lookup_addr().get();
+        let addr = frame.lookup_addr().get();
         let Some(module) = self.modules.find(addr) else { return Ok(None) };
         let Ok(image) = &module.image else { return Ok(None) };
         // Why there is none is told once the stacks are walked.
         let Ok(Some(table)) = image.built(&module.path) else { return Ok(None) };
-        let section = Table::parse(&table.bytes)?.at(table.addr.wrapping_add(image.bias));
+        let section = Section::parse(&table.bytes)?.at(table.addr.wrapping_add(image.bias));
         let row = section.find_row(addr)?;
         Ok(row.map(|row| row.with_origin(Origin::BuiltTable)))
     }

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 
 use unwind_core::{Arch, FrameContext, Memory, Row, RowSource};
-use unwind_x86::{FramePointers, TrustedFramePointers};
 
 /// A source of frame-pointer rows, which are a guess unless the user declares that all
 /// code keeps frame pointers.
@@ -21,9 +20,7 @@ impl<A: Arch> RowSource<A> for FramePointerRows {
         _: &FrameContext<'_, A::Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        Ok(Some(match self.is_trusted {
-            true => TrustedFramePointers::row_of(A::WORD),
-            false => FramePointers::row_of(A::WORD),
-        }))
+        let row = Row::frame_pointer(A::WORD);
+        Ok(Some(if self.is_trusted { row } else { row.with_guess() }))
     }
 }

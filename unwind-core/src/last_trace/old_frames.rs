@@ -1,8 +1,9 @@
 //! The frames of the walk before, which a walk may meet.
 
 use super::words::{Kept, TaggedWords, Word};
+use crate::short_row::ShortRow;
 use crate::short_walk::Log;
-use crate::{ShortRow, VirtAddr, WordSize};
+use crate::{VirtAddr, WordSize};
 
 /// The frames of the walk before that may still be met, innermost first.
 pub(crate) struct OldFrames<'a> {

@@ -9,6 +9,7 @@ use core::fmt;
 use core::iter::FusedIterator;
 
 use super::{End, Frame, TargetCode, Walker};
+use crate::row_cache::RowStore;
 use crate::step::{FramePointer, Step, Stepper};
 use crate::{
     Arch, FrameContext, FramePc, Memory, Origin, Provenance, Registers, Row, RowSource, StepError,
@@ -19,8 +20,8 @@ use crate::{
 /// The iterator is always one step ahead, so each frame comes with its CFA,
 /// and the last one is known to be the last. A frame that was handed out
 /// stands, whatever comes after it.
-pub struct Frames<'w, A: Arch, S: RowSource<A>, F, T, M, R = <A as Arch>::Regs> {
-    walker: &'w mut Walker<A, S, F, T>,
+pub struct Frames<'w, A: Arch, S: RowSource<A>, F, T, C, M, R = <A as Arch>::Regs> {
+    walker: &'w mut Walker<A, S, F, T, C>,
     mem: &'w mut M,
     /// The frame that comes next.
     next: Option<Cursor>,
@@ -50,11 +51,11 @@ impl Cursor {
     /// What a source may look at.
     #[inline]
     const fn context<'r, R>(&self, registers: Option<&'r R>) -> FrameContext<'r, R> {
-        FrameContext { pc: self.pc, sp: self.sp, fp: self.fp.value(), registers }
+        FrameContext::new(self.pc, self.sp, self.fp.value(), registers)
     }
 }
 
-impl<'w, A, S, F, T, M, R> Frames<'w, A, S, F, T, M, R>
+impl<'w, A, S, F, T, C, M, R> Frames<'w, A, S, F, T, C, M, R>
 where
     A: Arch,
     R: BorrowMut<A::Regs>,
@@ -62,6 +63,7 @@ where
     F: RowSource<A>,
     F::Error: Into<S::Error>,
     T: TargetCode,
+    C: RowStore,
     M: Memory,
 {
     /// Why there are no more frames; `None` while there are.
@@ -84,7 +86,7 @@ where
         self.table_errors
     }
 
-    pub(super) fn new(walker: &'w mut Walker<A, S, F, T>, registers: R, mem: &'w mut M) -> Self {
+    pub(super) fn new(walker: &'w mut Walker<A, S, F, T, C>, registers: R, mem: &'w mut M) -> Self {
         let mut frames = Self {
             walker,
             mem,
@@ -133,14 +135,13 @@ where
         self.end = Some(end);
     }
 
-    /// Looks up the row of `at` in the source.
+    /// Finds the row of `at` in the cache or the source.
     // A lookup is the deepest that a walk goes: so this, `advance` and `run` are
     // on the stack one at a time, and the frames alone all the while.
     #[inline(never)]
     fn look_up(&mut self, at: &Cursor) -> Result<Option<Row>, S::Error> {
-        self.walker
-            .source
-            .row(&at.context(known(&self.registers, self.are_registers_known)), self.mem)
+        let frame = at.context(known(&self.registers, self.are_registers_known));
+        self.walker.row(&frame, self.mem)
     }
 
     /// Finds the frame after `at`, of which the source has this row, and returns
@@ -266,6 +267,10 @@ where
         let caller = match step {
             Step::Outermost => return Ok(Next::Outermost),
             Step::ZeroReturnAddress { cfa } => {
+                // The last slot of the stack is no zero like any other.
+                if stack_end == Some(cfa) && !row.is_guess() {
+                    return Ok(Next::ZeroReturnAddress { cfa });
+                }
                 let is_guess = matches!(row.origin(), Origin::FramePointer | Origin::Instructions);
                 return match is_guess || at.is_by_fp && row.is_from_sp() {
                     true => Err(StepError::ZeroReturnAddress { cfa }),
@@ -346,7 +351,7 @@ enum Next {
     },
 }
 
-impl<A, S, F, T, M, R> Iterator for Frames<'_, A, S, F, T, M, R>
+impl<A, S, F, T, C, M, R> Iterator for Frames<'_, A, S, F, T, C, M, R>
 where
     A: Arch,
     R: BorrowMut<A::Regs>,
@@ -354,6 +359,7 @@ where
     F: RowSource<A>,
     F::Error: Into<S::Error>,
     T: TargetCode,
+    C: RowStore,
     M: Memory,
 {
     type Item = Frame;
@@ -370,7 +376,7 @@ where
     }
 }
 
-impl<A, S, F, T, M, R> FusedIterator for Frames<'_, A, S, F, T, M, R>
+impl<A, S, F, T, C, M, R> FusedIterator for Frames<'_, A, S, F, T, C, M, R>
 where
     A: Arch,
     R: BorrowMut<A::Regs>,
@@ -378,11 +384,12 @@ where
     F: RowSource<A>,
     F::Error: Into<S::Error>,
     T: TargetCode,
+    C: RowStore,
     M: Memory,
 {
 }
 
-impl<A: Arch, S: RowSource<A>, F, T, M, R> fmt::Debug for Frames<'_, A, S, F, T, M, R> {
+impl<A: Arch, S: RowSource<A>, F, T, C, M, R> fmt::Debug for Frames<'_, A, S, F, T, C, M, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Frames").field("next", &self.next).field("left", &self.left).finish()
     }

@@ -1,6 +1,6 @@
 //! A stack of which some words are others, or cannot be read.
 
-use unwind_core::{Cached, Walker};
+use unwind_core::Walker;
 
 use crate::task::*;
 
@@ -125,11 +125,7 @@ fn a_read_that_fails_loses_the_frames_behind_it_and_no_more() {
                 stack.fails = Some(word);
                 stack.reads.clear();
                 let Task { functions, cache, last, .. } = &mut task;
-                Walker::new(Toy, Cached::new(*functions, cache)).retrace(
-                    leaf(PLAIN),
-                    &mut stack,
-                    last,
-                );
+                Walker::new(Toy, *functions).cache(cache).retrace(leaf(PLAIN), &mut stack, last);
                 (stack.fails, stack.is_lent) = (None, is_lent);
                 assert!(whole.last.frames().zip(last.frames()).all(|(a, b)| a == b), "{last:?}");
                 assert!(

@@ -3,8 +3,8 @@
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, BaseReg, Cached, CfaRule, FrameContext, LastTrace, Memory, Origin, ReadError, RegRule,
-    Row, RowCache, RowSource, StepError, TargetCode, UnwindCache, VirtAddr, Walker, WordSize,
+    Arch, BaseReg, CfaRule, FrameContext, LastTrace, Memory, Origin, ReadError, RegRule, Row,
+    RowCache, RowSource, StepError, TargetCode, UnwindCache, VirtAddr, Walker, WordSize,
 };
 
 pub(crate) use crate::regs::Regs;
@@ -55,7 +55,7 @@ impl RowSource<Toy> for Functions {
     ) -> Result<Option<Row>, Infallible> {
         let ra = RegRule::Offset(-8);
         let plain = if self.generation == 0 { 32 } else { 64 };
-        Ok(Some(match frame.pc.lookup_addr().get() & 0xf000 {
+        Ok(Some(match frame.lookup_addr().get() & 0xf000 {
             PLAIN => Row::new(CfaRule::sp(plain), ra, RegRule::SameValue),
             SAVES_FP => Row::new(CfaRule::sp(32), ra, RegRule::Offset(-24)),
             BY_FP => Row::new(CfaRule::fp(16), ra, RegRule::Offset(-16))
@@ -176,13 +176,15 @@ impl Task {
         let Self { functions, code, max_frames, stack_end, cache, last } = self;
         let mut whole = UnwindCache::<ROOM, Infallible>::new();
         let mut copy = stack.clone();
-        Walker::new(Toy, Cached::new(*functions, &mut RowCache::<4>::new()))
+        Walker::new(Toy, *functions)
+            .cache(&mut RowCache::<4>::new())
             .code(*code)
             .max_frames(*max_frames)
             .stack_end(*stack_end)
             .trace(regs, &mut copy, &mut whole);
         stack.reads.clear();
-        Walker::new(Toy, Cached::new(*functions, cache))
+        Walker::new(Toy, *functions)
+            .cache(cache)
             .code(*code)
             .max_frames(*max_frames)
             .stack_end(*stack_end)

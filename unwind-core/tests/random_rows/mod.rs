@@ -6,8 +6,8 @@ mod regs;
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, BaseReg, CfaRule, FrameContext, KeptRow, Memory, Origin, RegRule, Row, RowSource,
-    ShortRow, StepError, TargetCode, VirtAddr, WordSize,
+    Arch, BaseReg, CfaRule, Coverage, FrameContext, Memory, Origin, RegRule, Row, RowSource,
+    StepError, TargetCode, VirtAddr, WordSize,
 };
 
 use regs::R3;
@@ -130,7 +130,7 @@ impl<A: Arch> RowSource<A> for &Table {
         frame: &FrameContext<'_, A::Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        let at = frame.pc.lookup_addr().get() % 256;
+        let at = frame.lookup_addr().get() % 256;
         Ok(self.rows[usize::try_from(at).unwrap()])
     }
 
@@ -149,11 +149,7 @@ impl<A: Arch> RowSource<A> for FramePointers {
         _: &FrameContext<'_, A::Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        let row = match A::WORD {
-            WordSize::Four => Row::new(CfaRule::fp(8), RegRule::Offset(-4), RegRule::Offset(-8)),
-            WordSize::Eight => Row::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16)),
-        };
-        Ok(Some(row.with_origin(Origin::FramePointer).with_guess()))
+        Ok(Some(Row::frame_pointer(A::WORD).with_guess()))
     }
 }
 
@@ -163,16 +159,13 @@ pub(crate) struct Chain;
 
 impl<A: Arch> RowSource<A> for Chain {
     type Error = Infallible;
-    const CHAIN: Option<ShortRow> = Some(ShortRow::FRAME_POINTER);
+    const COVERAGE: Coverage = Coverage::FramePointer { is_guess: true };
     fn row<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, Infallible> {
         RowSource::<A>::row(&mut FramePointers, frame, mem)
-    }
-    fn quick(&mut self, _: VirtAddr, _: KeptRow) -> Option<KeptRow> {
-        Some(KeptRow::new(ShortRow::FRAME_POINTER))
     }
 }
 

@@ -1,8 +1,8 @@
 //! Why walks end.
 
 use unwind_core::{
-    Arch, End, FrameContext, Memory, ReadError, Row, RowSource, StepError, VirtAddr, Walker,
-    WordSize,
+    Arch, End, FrameContext, Memory, Origin, ReadError, Row, RowCache, RowSource, StepError,
+    UnwindCache, VirtAddr, Walker, WordSize,
 };
 
 use crate::toy::{
@@ -108,6 +108,31 @@ fn a_zero_at_a_stack_pointer_that_a_frame_pointer_gave_completes_no_stack() {
         let mut walker = Walker::new(Toy, Script::new([(0x3000, row)])).fallback(AlwaysFp);
         let mut frames = walker.frames(regs, &mut stack);
         assert_eq!((frames.by_ref().count(), frames.end()), (3, Some(end)), "{row:?}");
+    }
+}
+
+#[test]
+fn a_zero_in_the_last_slot_of_a_stack_completes_it_where_no_guess_led_there() {
+    let (regs, mut stack) = three_frames();
+    stack.0.extend([(0x8030, Some(0x9000)), (0x9000, Some(0)), (0x9008, Some(0))]);
+    let by_fp = FP.with_origin(Origin::FramePointer);
+    let elsewhere = End::Step(StepError::ZeroReturnAddress { cfa: 0x9010 });
+    for (row, stack_end, end) in [
+        (by_fp, 0x9010, End::ZeroReturnAddress),
+        (by_fp, 0x9018, elsewhere),
+        (by_fp.with_guess(), 0x9010, elsewhere),
+    ] {
+        let script = Script::new([(0x1000, FP), (0x2000, FP), (0x3000, row)]);
+        let mut cache = RowCache::<16>::new();
+        for _ in 0..2 {
+            let mut walker = Walker::new(Toy, script.clone()).cache(&mut cache);
+            walker = walker.stack_end(stack_end);
+            let mut frames = walker.frames(regs, &mut stack);
+            assert_eq!((frames.by_ref().count(), frames.end()), (3, Some(end)), "{row:?}");
+            let mut trace = UnwindCache::<8, BadTable>::new();
+            walker.trace(regs, &mut stack, &mut trace);
+            assert_eq!((trace.len(), trace.end()), (3, Some(end)), "{row:?}");
+        }
     }
 }
 

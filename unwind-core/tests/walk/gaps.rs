@@ -1,8 +1,6 @@
 //! Marks where callers may be missing.
 
-use unwind_core::{
-    Cached, End, Frame, LastTrace, Origin, Row, RowCache, RowSource, UnwindCache, Walker,
-};
+use unwind_core::{End, Frame, LastTrace, Origin, Row, RowCache, RowSource, UnwindCache, Walker};
 
 use crate::toy::{
     AlwaysFp, BadTable, FP, Regs, START, Script, Stack, Toy, all_with_frame_pointers, locals,
@@ -29,8 +27,8 @@ where
     let mut cache = RowCache::<16>::new();
     let mut last = LastTrace::<8, BadTable>::new();
     for _ in 0..3 {
-        let cached = Cached::new(script.clone(), &mut cache);
-        let mut walker = Walker::new(Toy, cached).fallback(fallback.clone());
+        let walker = Walker::new(Toy, script.clone()).cache(&mut cache);
+        let mut walker = walker.fallback(fallback.clone());
         let mut trace = UnwindCache::<8, BadTable>::new();
         walker.trace(regs, stack, &mut trace);
         assert!(trace.frames().map(|frame| frame.provenance.is_after_gap()).eq(gaps.clone()));

@@ -9,7 +9,7 @@
     reason = "tests"
 )]
 
-mod at_hand;
+mod cached;
 mod code;
 mod ends;
 mod fallback;

@@ -128,7 +128,7 @@ impl RowSource<Toy> for Script {
         frame: &FrameContext<'_, Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, BadTable> {
-        self.0.get(&(frame.pc.lookup_addr().get() & !0xff)).copied().transpose()
+        self.0.get(&(frame.lookup_addr().get() & !0xff)).copied().transpose()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Frame pointers that a walk cannot recover: it goes without, until a row needs one.
 
 use unwind_core::{
-    BaseReg, Cached, CfaRule, DwarfReg, End, Frame, LastTrace, ReadError, RegRule, Row, RowCache,
+    BaseReg, CfaRule, DwarfReg, End, Frame, LastTrace, ReadError, RegRule, Row, RowCache,
     StepError, UnwindCache, VirtAddr, Walker,
 };
 
@@ -19,8 +19,8 @@ fn walk(script: &Script, regs: Regs, stack: &Stack) -> (Vec<Frame>, End<BadTable
     let mut last = LastTrace::<8, BadTable>::new();
     let found = |frame: &Frame| (frame.pc, frame.provenance);
     for _ in 0..3 {
-        let cached = Cached::new(script.clone(), &mut cache);
-        let mut walker = Walker::new(Toy, cached).fallback(AlwaysFp);
+        let walker = Walker::new(Toy, script.clone()).cache(&mut cache);
+        let mut walker = walker.fallback(AlwaysFp);
         let mut trace = UnwindCache::<8, BadTable>::new();
         walker.trace(regs, stack, &mut trace);
         let traced = trace.frames().map(|frame| (frame.pc, frame.provenance));

@@ -12,7 +12,7 @@
 mod kind;
 mod program;
 
-use unwind_core::{Cached, LastTrace, Memory, RowCache, RowSource, UnwindCache, VirtAddr, Walker};
+use unwind_core::{LastTrace, Memory, RowCache, RowSource, UnwindCache, VirtAddr, Walker};
 use unwind_x86::{FramePointers, Prologue, SignalTrampolines, TrustedFramePointers, X86_64};
 
 use kind::{CALLERS, Kind, STOPPED};
@@ -58,10 +58,9 @@ where
     let memory = &mut program.memory(what);
     let (tables, regs) = (Tables(program), program.registers());
     let mut cache = RowCache::<64>::new();
-    let cached = Cached::new(tables, &mut cache);
-    let rows = RowSource::<X86_64>::or(cached, SignalTrampolines);
-    let rows = RowSource::<X86_64>::or(rows, Prologue);
-    let mut walker = Walker::new(X86_64::FOUR_LEVEL, rows).fallback(fallback);
+    let rows = tables.or(SignalTrampolines).or(Prologue);
+    let walker = Walker::new(X86_64::FOUR_LEVEL, rows).cache(&mut cache);
+    let mut walker = walker.fallback(fallback);
     let mut trace = UnwindCache::<32, core::convert::Infallible>::new();
     let mut last = LastTrace::<32, core::convert::Infallible>::new();
     for _ in 0..2 {

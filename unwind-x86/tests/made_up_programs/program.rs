@@ -181,7 +181,7 @@ impl RowSource<X86_64> for Tables<'_> {
         frame: &FrameContext<'_, X86_64Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        let at = frame.pc.lookup_addr().get().wrapping_sub(CODE);
+        let at = frame.lookup_addr().get().wrapping_sub(CODE);
         let kind = usize::try_from(at / PAGE).ok().and_then(|page| self.0.kinds.get(page));
         Ok(match kind {
             Some(None) => Some(Row::outermost()),

@@ -4,7 +4,7 @@
 use core::hint::black_box;
 
 use unwind_core::{
-    Cached, Memory, ReadError, RowCache, RowSource, SharedModuleMap, UnwindCache, VirtAddr, Walker,
+    Memory, ReadError, RowCache, RowSource, SharedModuleMap, UnwindCache, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, SframeMemorySource, SframeScratch, X86_64, X86_64Regs};
 
@@ -26,9 +26,10 @@ fn main() {
     let mut rows = RowCache::<512>::new();
     let mut scratch = SframeScratch::new();
     let mut trace = UnwindCache::<510, _>::new();
-    let source = Cached::new(SframeMemorySource::new(&modules, &mut scratch), &mut rows);
+    let source = SframeMemorySource::new(&modules, &mut scratch);
     let source = RowSource::<X86_64>::or(source, FramePointers);
-    let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
+    let walker = Walker::new(X86_64::FOUR_LEVEL, source).cache(&mut rows);
+    let mut walker = walker.fallback(FramePointers);
     walker.trace(X86_64Regs::new(pc, sp, fp), &mut Target, &mut trace);
     black_box(&trace);
 }

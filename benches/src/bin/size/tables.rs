@@ -5,7 +5,7 @@ use core::hint::black_box;
 
 use sframe::Error;
 use unwind_core::{
-    Cached, Module, ModuleMap, RowCache, RowSource, SliceMemory, UnwindCache, VirtAddr, Walker,
+    Module, ModuleMap, RowCache, RowSource, SliceMemory, UnwindCache, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, SframeModule, SframeSource, X86_64, X86_64Regs};
 
@@ -18,9 +18,9 @@ fn main() {
     }
     let mut rows = RowCache::<512>::new();
     let mut trace = UnwindCache::<510, Error>::new();
-    let source = Cached::new(SframeSource::new(&map), &mut rows);
-    let source = RowSource::<X86_64>::or(source, FramePointers);
-    let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
+    let source = SframeSource::new(&map).or(FramePointers);
+    let walker = Walker::new(X86_64::FOUR_LEVEL, source).cache(&mut rows);
+    let mut walker = walker.fallback(FramePointers);
     let regs = X86_64Regs::new(pc.get(), sp.get(), fp.get());
     walker.trace(regs, &mut SliceMemory::new(sp, stack), &mut trace);
     black_box(&trace);

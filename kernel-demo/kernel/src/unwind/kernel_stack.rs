@@ -15,8 +15,8 @@
 //! call. It ends, complete, at the one that came from user mode.
 
 use unwind_core::{
-    Arch, Cached, DwarfReg, FrameContext, KeptRow, Memory, Module, ModuleMap, ReadError, Row,
-    RowCache, RowSource, StepError, VirtAddr, Walker, WordSize,
+    Arch, DwarfReg, FrameContext, Memory, Module, ModuleMap, ReadError, Row, RowCache, RowSource,
+    StepError, VirtAddr, Walker, WordSize,
 };
 use unwind_x86::{Prologue, SframeModule, SframeSource, TrustedFramePointers, X86_64, X86_64Regs};
 
@@ -69,10 +69,10 @@ pub(crate) fn walk(frame: &Frame, mut found: impl FnMut(u64)) -> KernelWalk {
     let mut user_frame = None;
     let mut memory = StackMemory;
     let is_complete = TABLE.try_with(|KernelTable { modules, rows, registers: place }| {
-        let table = Cached::new(SframeSource::new(modules), rows);
+        let table = SframeSource::new(modules);
         let functions = table.or(Prologue).or(TrustedFramePointers);
         let source = EntryFrames { user_frame: &mut user_frame }.or(OutsideEntry(functions));
-        let mut walker = Walker::new(KernelMode, source);
+        let mut walker = Walker::new(KernelMode, source).cache(rows);
         let mut frames = walker.frames(place.insert(registers(frame)), &mut memory);
         for frame in frames.by_ref() {
             found(frame.pc.addr().get());
@@ -123,10 +123,10 @@ impl RowSource<KernelMode> for EntryFrames<'_> {
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, sframe::Error> {
-        if !has_whole_frame(frame.pc.addr().get()) {
+        if !has_whole_frame(frame.lookup_addr().get()) {
             return Ok(None);
         }
-        let at = frame.sp.wrapping_add(Frame::EXTENDED_STATE);
+        let at = frame.sp().wrapping_add(Frame::EXTENDED_STATE);
         Ok(read_frame(mem, at).map(|saved| {
             if saved.is_user() {
                 *self.user_frame = Some(at);
@@ -151,15 +151,7 @@ impl<S: RowSource<X86_64>> RowSource<KernelMode> for OutsideEntry<S> {
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, S::Error> {
-        if is_entry_code(frame.pc.addr().get()) { Ok(None) } else { self.0.row(frame, mem) }
-    }
-
-    fn begin(&mut self) {
-        self.0.begin();
-    }
-
-    fn quick(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
-        if is_entry_code(addr.get()) { None } else { self.0.quick(addr, after) }
+        if is_entry_code(frame.lookup_addr().get()) { Ok(None) } else { self.0.row(frame, mem) }
     }
 
     fn generation(&self) -> u64 {

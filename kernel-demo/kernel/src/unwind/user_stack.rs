@@ -3,10 +3,7 @@
 
 use core::borrow::BorrowMut;
 
-use unwind_core::{
-    Arch, BaseReg, Cached, CfaRule, End, FrameContext, KeptRow, Memory, Origin, Row, RowCache,
-    RowSource, VirtAddr, Walker, WordSize,
-};
+use unwind_core::{Arch, End, Memory, RowCache, RowSource, Walker};
 use unwind_x86::paging::PagedMemory;
 use unwind_x86::{
     Ia32, Ia32Regs, Prologue, Selector, SframeMemoryError, SframeMemorySource, SframeScratch,
@@ -80,10 +77,9 @@ pub(crate) fn walk_with<M: Memory>(
 fn walk_64<M: Memory>(task: &Task, frame: &Frame, mem: &mut M, rows: &mut Rows, trace: &mut Trace) {
     let Rows { cache, scratch } = rows;
     let tables = SframeMemorySource::new(&task.modules, &mut scratch.tables);
-    let mut source = source(Cached::new(tables, cache));
     let regs = scratch.registers.insert(registers(frame));
-    let walker =
-        Walker::new(X86_64::FOUR_LEVEL, &mut source).fallback(ToStackEnd(TrustedFramePointers));
+    let walker = Walker::new(X86_64::FOUR_LEVEL, source(tables)).cache(cache);
+    let walker = walker.fallback(TrustedFramePointers);
     walker.stack_end(stack_end(false)).trace(regs, mem, trace);
 }
 
@@ -96,9 +92,8 @@ fn walk_compat<M: Memory>(
     trace: &mut Trace,
 ) {
     let tables = SframeMemorySource::new(&task.modules, &mut rows.scratch.tables);
-    let mut source = compat_source(tables);
-    let walker =
-        Walker::new(compat_mode(frame), &mut source).fallback(ToStackEnd(TrustedFramePointers));
+    let walker = Walker::new(compat_mode(frame), compat_source(tables));
+    let walker = walker.fallback(TrustedFramePointers);
     walker.stack_end(stack_end(true)).trace(compat_registers(frame), mem, trace);
 }
 
@@ -132,7 +127,7 @@ fn each<A: Arch, S: RowSource<A, Error = SframeMemoryError>, M: Memory>(
     mem: &mut M,
     found: &mut dyn FnMut(u64),
 ) -> Option<UserEnd> {
-    let mut walker = walker.fallback(ToStackEnd(TrustedFramePointers));
+    let mut walker = walker.fallback(TrustedFramePointers);
     let mut frames = walker.frames(regs, mem);
     for frame in frames.by_ref() {
         found(frame.pc.addr().get());
@@ -144,56 +139,14 @@ fn each<A: Arch, S: RowSource<A, Error = SframeMemoryError>, M: Memory>(
 fn source(
     tables: impl RowSource<X86_64, Error = SframeMemoryError>,
 ) -> impl RowSource<X86_64, Error = SframeMemoryError> {
-    ToStackEnd(tables.or(SignalTrampolines).or(Prologue))
+    tables.or(SignalTrampolines).or(Prologue)
 }
 
 /// Where the rows of 32-bit code come from, in order.
 fn compat_source(
     tables: impl RowSource<Ia32, Error = SframeMemoryError>,
 ) -> impl RowSource<Ia32, Error = SframeMemoryError> {
-    ToStackEnd(tables.or(SignalTrampolines).or(Prologue))
-}
-
-/// A source that knows where stacks end: this kernel has put a return address
-/// of zero at the end of each itself. So a frame whose row leads there is the
-/// outermost one. A frame pointer that leads to a zero proves nothing elsewhere.
-struct ToStackEnd<S>(S);
-
-impl<A: Arch, S: RowSource<A>> RowSource<A> for ToStackEnd<S> {
-    type Error = S::Error;
-
-    fn row<M: Memory>(
-        &mut self,
-        frame: &FrameContext<'_, A::Regs>,
-        mem: &mut M,
-    ) -> Result<Option<Row>, S::Error> {
-        let mut found = self.0.row(frame, mem);
-        if let Ok(Some(row)) = &mut found {
-            let cfa = match row.cfa() {
-                CfaRule::Register(BaseReg::Sp, offset) => A::WORD.offset(frame.sp, offset),
-                CfaRule::Register(BaseReg::Fp, offset) => {
-                    frame.fp.and_then(|fp| A::WORD.offset(fp, offset))
-                }
-                _ => None,
-            };
-            if cfa == Some(stack_end(A::WORD == WordSize::Four)) {
-                *row = Row::outermost().with_origin(Origin::Host);
-            }
-        }
-        found
-    }
-
-    fn begin(&mut self) {
-        self.0.begin();
-    }
-
-    fn quick(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
-        self.0.quick(addr, after)
-    }
-
-    fn generation(&self) -> u64 {
-        self.0.generation()
-    }
+    tables.or(SignalTrampolines).or(Prologue)
 }
 
 fn compat_registers(frame: &Frame) -> Ia32Regs {

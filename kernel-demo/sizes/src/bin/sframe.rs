@@ -3,7 +3,7 @@
 #![no_main]
 
 use demo_sizes::Outside;
-use unwind_core::{Cached, RowCache, RowSource, SharedModuleMap, Walker};
+use unwind_core::{RowCache, RowSource, SharedModuleMap, Walker};
 use unwind_x86::{
     FramePointers, Prologue, SframeMemorySource, SframeScratch, SignalTrampolines, X86_64,
 };
@@ -17,10 +17,10 @@ extern "C" fn start() -> ! {
         core::hint::black_box(&modules);
         let mut scratch = SframeScratch::new();
         let tables = SframeMemorySource::new(&modules, &mut scratch);
-        let tables = Cached::new(tables, &mut rows);
         let source = RowSource::<X86_64>::or(tables, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, Prologue);
-        let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
+        let walker = Walker::new(X86_64::FOUR_LEVEL, source).cache(&mut rows);
+        let mut walker = walker.fallback(FramePointers);
         walker.trace(regs, &mut Outside, trace);
     });
     demo_sizes::stop()

@@ -4,10 +4,12 @@
 use core::borrow::BorrowMut;
 
 use super::{Frames, TargetCode, Walker};
+use crate::row_cache::{KeptRow, RowStore};
+use crate::short_row::ShortRow;
 use crate::short_walk::ShortWalk;
-use crate::{Arch, FramePc, KeptRow, Memory, RowSource, ShortRow, StepError};
+use crate::{Arch, Coverage, FramePc, Memory, RowSource, StepError};
 
-impl<A, S, F, T, M, R> Frames<'_, A, S, F, T, M, R>
+impl<A, S, F, T, C, M, R> Frames<'_, A, S, F, T, C, M, R>
 where
     A: Arch,
     R: BorrowMut<A::Regs>,
@@ -15,24 +17,26 @@ where
     F: RowSource<A>,
     F::Error: Into<S::Error>,
     T: TargetCode,
+    C: RowStore,
     M: Memory,
 {
     /// Why the frame at which a walk stands, with this pc, has no caller, neither by the
     /// row that is at hand nor by the fallback's. `None` says nothing.
     pub(super) fn failure(&mut self, pc: FramePc, at: &ShortWalk<u64>) -> Option<StepError> {
-        let row = match S::CHAIN {
+        let row = match const { ShortRow::of_all(S::COVERAGE) } {
             Some(row) => row,
-            None => self.walker.source.quick(pc.lookup_addr(), KeptRow::NONE)?.row,
+            None => self.walker.cache.get(pc.lookup_addr(), KeptRow::NONE)?.row,
         };
         if row.cfa_slots() == 0 {
             return None;
         }
         let failure = self.failure_of(row, at)?;
-        let is_same_again = F::CHAIN == Some(row);
-        if F::IS_EMPTY || is_same_again || failure.is_not_resident() {
+        let fallback = const { ShortRow::of_all(F::COVERAGE) };
+        let is_same_again = fallback == Some(row);
+        if matches!(F::COVERAGE, Coverage::Nothing) || is_same_again || failure.is_not_resident() {
             return Some(failure);
         }
-        let of_fallback = self.failure_of(F::CHAIN?, at)?;
+        let of_fallback = self.failure_of(fallback?, at)?;
         Some(if of_fallback.is_not_resident() { of_fallback } else { failure })
     }
 

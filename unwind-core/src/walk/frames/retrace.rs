@@ -2,9 +2,10 @@
 
 use core::borrow::BorrowMut;
 
-use super::run::{Ready, ready};
+use super::run::Touched;
 use super::{Cursor, Frames, TargetCode, Walker, known};
 use crate::last_trace::{Arrival, Conditions, Kept, LastTrace, TakenOver, verify};
+use crate::row_cache::{Counted, RowStore};
 use crate::short_walk::{ShortWalk, Stop};
 use crate::step::FramePointer;
 use crate::{
@@ -12,13 +13,14 @@ use crate::{
     TraceFrame,
 };
 
-impl<A, S, F, T> Walker<A, S, F, T>
+impl<A, S, F, T, C> Walker<A, S, F, T, C>
 where
     A: Arch,
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
     T: TargetCode,
+    C: RowStore,
 {
     /// Walks the whole stack at `regs`, as [`frames`](Self::frames) takes them, and
     /// takes over from `last`, the walk of the same task before, what is still so.
@@ -39,8 +41,7 @@ where
     ///
     /// # What is taken over
     ///
-    /// Steps by rows that depend on the pc alone and are at hand,
-    /// [`RowSource::quick`]: those of a row cache, of frame pointers. All other
+    /// Steps by rows in the [cache](Self::cache), and by frame pointers alone. All other
     /// steps are taken again: of rows with rules on other registers, of signal
     /// frames, by the fallback, behind trampolines. So is the last frame's, and
     /// with it the reason for the end, unless such a row says that it has no caller.
@@ -118,7 +119,7 @@ where
     }
 }
 
-impl<A, S, F, T, M, R> Frames<'_, A, S, F, T, M, R>
+impl<A, S, F, T, C, M, R> Frames<'_, A, S, F, T, C, M, R>
 where
     A: Arch,
     R: BorrowMut<A::Regs>,
@@ -126,12 +127,13 @@ where
     F: RowSource<A>,
     F::Error: Into<S::Error>,
     T: TargetCode,
+    C: RowStore,
     M: Memory,
 {
     /// Walks on from the next frame, which is the last one of `last`, for as long
     /// as rows have a short form and nothing is out of the ordinary, or the last
     /// walk went the same way. What it finds is what [`advance`](Self::advance)
-    /// would; where it stops, that goes on.
+    /// would; where it stops, that continues.
     ///
     /// If the next frame is met, so many words behind it may be verified already.
     #[inline(never)]
@@ -151,8 +153,8 @@ where
         let mut left = most;
         let mut at = ShortWalk { at: sp, fp, is_by_fp, stop: Stop::Other };
         let mut answered = 0_usize;
-        // How many there might still be when the row was last made to be at hand: it
-        // leads on; were it not, once would do.
+        // How many there might still be when a row was last looked up: a second miss at
+        // the same frame means that the row cannot be kept.
         let mut ready_at = None;
         // Why there is no caller, if rows at hand tell, and how many did.
         let end = loop {
@@ -182,15 +184,16 @@ where
             }
             let goes_on = match at.stop {
                 Stop::Enough => true,
-                Stop::NoRow | Stop::AtRow => {
+                Stop::AtRow => match self.walker.touch(pc.lookup_addr()) {
+                    Touched::Outermost => break Some((End::Outermost, 1)),
+                    Touched::Yes => ready_at.replace(left) != Some(left),
+                    Touched::No => false,
+                },
+                Stop::NoRow => {
                     let are_known = self.are_registers_known && left == most;
                     let registers = known(&self.registers, are_known);
-                    let frame = FrameContext { pc, sp: at.at, fp: Some(at.fp), registers };
-                    match ready(at.stop, &mut self.walker.source, &frame, self.mem) {
-                        Ready::Yes => ready_at.replace(left) != Some(left),
-                        Ready::Outermost => break Some((End::Outermost, 1)),
-                        Ready::No => false,
-                    }
+                    let frame = FrameContext::new(pc, at.at, Some(at.fp), registers);
+                    self.walker.fetch(&frame, self.mem) && ready_at.replace(left) != Some(left)
                 }
                 Stop::Other if steps == room && left != 0 && last.make_room() => true,
                 Stop::Other => {
@@ -208,7 +211,8 @@ where
                 break None;
             }
         };
-        self.walker.source.answered(answered.wrapping_add(end.map_or(0, |(_, rows)| rows)));
+        let answered = answered.wrapping_add(end.map_or(0, |(_, rows)| rows));
+        self.walker.cache.count(Counted::Hits(answered));
         if let Some((end, _)) = end {
             if end.is_outermost() {
                 last.mark_end_at_hand();

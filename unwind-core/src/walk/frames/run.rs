@@ -3,16 +3,17 @@
 use core::borrow::BorrowMut;
 
 use super::{Cursor, Frames, known};
+use crate::row_cache::{Counted, KeptRow, RowStore};
+use crate::short_row::ShortRow;
 use crate::short_stack::{Addresses, Stack as _, Words, highest_cfa};
 use crate::short_walk::{Log, ShortWalk, Stop};
 use crate::step::FramePointer;
 use crate::trace::AllFrames;
 use crate::{
-    Arch, End, FrameContext, FramePc, KeptRow, Memory, RowSource, TargetCode, UnwindCache, Walker,
-    WordSize,
+    Arch, End, FramePc, Memory, RowSource, TargetCode, UnwindCache, VirtAddr, Walker, WordSize,
 };
 
-impl<A, S, F, T, M, R> Frames<'_, A, S, F, T, M, R>
+impl<A, S, F, T, C, M, R> Frames<'_, A, S, F, T, C, M, R>
 where
     A: Arch,
     R: BorrowMut<A::Regs>,
@@ -20,49 +21,57 @@ where
     F: RowSource<A>,
     F::Error: Into<S::Error>,
     T: TargetCode,
+    C: RowStore,
     M: Memory,
 {
-    /// Walks on for as long as rows have a short form and nothing is out of the
+    /// Walks for as long as the rows are in the cache and nothing is out of the
     /// ordinary. What it finds is what [`advance`](Self::advance) would; where it
-    /// stops, that goes on.
+    /// stops, that continues. Returns whether it stopped for want of a row.
     #[inline(never)]
-    pub(in crate::walk) fn run<const N: usize>(&mut self, trace: &mut UnwindCache<N, S::Error>) {
+    pub(in crate::walk) fn run<const N: usize>(
+        &mut self,
+        trace: &mut UnwindCache<N, S::Error>,
+    ) -> bool {
+        if !C::KEEPS && const { ShortRow::of_all(S::COVERAGE) }.is_none() {
+            return false;
+        }
         let Some(Cursor { pc, sp, fp: FramePointer::Known(fp), provenance, is_by_fp }) = self.next
         else {
-            return;
+            return false;
         };
         // Meanwhile the trace ends with the frame that comes next.
         if !trace.push(pc.addr(), provenance) {
-            return;
+            return false;
         }
         let first = trace.len();
         let left = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_sub(1);
         let end = first.saturating_add(left);
         let mut at = ShortWalk { at: sp, fp, is_by_fp, stop: Stop::Other };
         let mut last = pc;
-        // A row that is at hand now leads on; were it not, once would do.
-        let mut is_ready = false;
+        // A row that was marked as used leads on; if it does not, once will do.
+        let mut is_touched = false;
         let end = loop {
             let found = self.run_short(&mut at, last, (trace.room(end), &mut AllFrames));
             if let Some(addr) = trace.fill(found) {
                 last = FramePc::Return(addr);
-                is_ready = false;
+                is_touched = false;
             }
-            if at.stop == Stop::Other {
-                break self.failure(last, &at).map(End::Step);
-            }
-            let are_known = self.are_registers_known && trace.len() == first;
-            let registers = known(&self.registers, are_known);
-            let frame = FrameContext { pc: last, sp: at.at, fp: Some(at.fp), registers };
-            match ready(at.stop, &mut self.walker.source, &frame, self.mem) {
-                Ready::Yes if !is_ready => is_ready = true,
-                ready => break (ready == Ready::Outermost).then_some(End::Outermost),
+            match at.stop {
+                Stop::Other => break self.failure(last, &at).map(End::Step),
+                Stop::AtRow => match self.walker.touch(last.lookup_addr()) {
+                    Touched::Outermost => break Some(End::Outermost),
+                    Touched::Yes if !is_touched => is_touched = true,
+                    _ => break None,
+                },
+                _ => break None,
             }
         };
         let steps = trace.len().wrapping_sub(first);
-        self.walker.source.answered(steps.wrapping_add(usize::from(end.is_some())));
+        let answered = steps.wrapping_add(usize::from(end.is_some()));
+        self.walker.cache.count(Counted::Hits(answered));
         if let Some(end) = end {
-            return self.finish(end);
+            self.finish(end);
+            return false;
         }
         let provenance = trace.pop().unwrap_or(provenance);
         if steps != 0 {
@@ -76,6 +85,16 @@ where
             let fp = FramePointer::Known(fp);
             self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp });
         }
+        at.stop == Stop::NoRow
+    }
+
+    /// Looks up the row of the next frame so that the cache has it; `false` if it cannot
+    /// be kept, or there is none.
+    #[inline(never)]
+    pub(in crate::walk) fn fetch(&mut self) -> bool {
+        let Some(at) = &self.next else { return false };
+        let frame = at.context(known(&self.registers, self.are_registers_known));
+        self.walker.fetch(&frame, self.mem)
     }
 
     /// Walks on from the frame at `pc` by rows that are at hand, writes the frames to
@@ -89,13 +108,13 @@ where
     ) -> usize {
         from.stop = Stop::Other;
         let addr = pc.lookup_addr();
-        let Walker { arch, source, code, stack_end, .. } = &mut *self.walker;
+        let Walker { arch, cache, code, stack_end, .. } = &mut *self.walker;
         let stack_end = highest_cfa(A::WORD, *stack_end);
         let ShortWalk { at: sp, fp, is_by_fp, stop } = *from;
         if sp & A::WORD.bytes().wrapping_sub(1) != 0 {
             return 0;
         }
-        if let Some(row) = S::CHAIN {
+        if let Some(row) = const { ShortRow::of_all(S::COVERAGE) } {
             return from.follow_chain(arch, code, self.mem, (row, stack_end), log);
         }
         if A::WORD == WordSize::Eight
@@ -106,7 +125,7 @@ where
             let start = start.get().wrapping_sub(linear.get()).wrapping_add(sp);
             let Some((mut stack, at)) = Words::new(start, words, sp, stack_end) else { return 0 };
             let mut walk = ShortWalk { at, fp, is_by_fp, stop };
-            let steps = walk.run(addr, &*arch, source, code, &mut stack, log);
+            let steps = walk.run(addr, &*arch, cache, code, &mut stack, log);
             let ShortWalk { at, fp, is_by_fp, stop } = walk;
             *from = ShortWalk { at: stack.sp(at), fp, is_by_fp, stop };
             return steps;
@@ -115,40 +134,40 @@ where
             return 0;
         }
         let mut stack = Addresses { arch, mem: self.mem, stack_end };
-        from.run(addr, arch, source, code, &mut stack, log)
+        from.run(addr, arch, cache, code, &mut stack, log)
     }
 }
 
-/// Whether a walk can go on from where it stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ready {
-    /// The frame's row is at hand, and marked as used.
-    Yes,
-    /// The frame has no caller.
-    Outermost,
-    /// Not by rows in short form.
-    No,
-}
-
-/// Sees to the row of the frame at which a walk stopped: looks it up, or marks it
-/// as used.
-#[inline(never)]
-pub(super) fn ready<A: Arch, S: RowSource<A>, M: Memory>(
-    stop: Stop,
-    source: &mut S,
-    frame: &FrameContext<'_, A::Regs>,
-    mem: &mut M,
-) -> Ready {
-    match stop {
-        Stop::NoRow if source.fetch(frame, mem) => Ready::Yes,
-        Stop::AtRow => match source.quick(frame.pc.lookup_addr(), KeptRow::NONE) {
-            Some(kept) if kept.row.is_outermost() => Ready::Outermost,
+impl<A, S, F, T, C> Walker<A, S, F, T, C>
+where
+    A: Arch,
+    S: RowSource<A>,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    T: TargetCode,
+    C: RowStore,
+{
+    /// Marks the row for a lookup address as used.
+    #[inline(never)]
+    pub(super) fn touch(&mut self, addr: VirtAddr) -> Touched {
+        match self.cache.get(addr, KeptRow::NONE) {
+            Some(kept) if kept.row.is_outermost() => Touched::Outermost,
             Some(kept) => {
-                source.used(kept);
-                Ready::Yes
+                self.cache.touch(kept);
+                Touched::Yes
             }
-            None => Ready::No,
-        },
-        _ => Ready::No,
+            None => Touched::No,
+        }
     }
+}
+
+/// A row of the cache that a fast walk stopped at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Touched {
+    /// It is marked as used.
+    Yes,
+    /// It says that the frame has no caller.
+    Outermost,
+    /// It is not in the cache.
+    No,
 }

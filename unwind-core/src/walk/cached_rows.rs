@@ -1,4 +1,5 @@
-//! A cached source gives the rows that the source itself gives.
+//! The rows that a walker has from its cache are those of its source.
+
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -6,15 +7,15 @@
     reason = "tests"
 )]
 
-#[path = "support/no_regs.rs"]
-mod no_regs;
-
 use core::convert::Infallible;
 
-use no_regs::{NoRegs, Toy};
-use unwind_core::{
-    BaseReg, Cached, CfaRule, DwarfReg, FrameContext, FramePc, KeptRow, Memory, Origin, RegRule,
-    Row, RowCache, RowSource, SliceMemory, VirtAddr,
+use super::Walker;
+use crate::no_regs::{NoRegs, Toy};
+use crate::row_cache::{RowCache, RowStore};
+use crate::walk::AnyCode;
+use crate::{
+    BaseReg, CfaRule, DwarfReg, FrameContext, FramePc, Memory, NoRows, Origin, RegRule, Row,
+    RowSource, SliceMemory, VirtAddr,
 };
 
 /// A row for each address, from all rules there are; the generation takes
@@ -75,7 +76,7 @@ impl RowSource<Toy> for AllRules {
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
         self.asked += 1;
-        let addr = frame.pc.lookup_addr().get();
+        let addr = frame.lookup_addr().get();
         Ok((!addr.is_multiple_of(7)).then(|| row_of(addr, self.generation)))
     }
 
@@ -84,9 +85,24 @@ impl RowSource<Toy> for AllRules {
     }
 }
 
-fn ask<S: RowSource<Toy, Error = Infallible>>(source: &mut S, pc: FramePc) -> Option<Row> {
-    let frame = FrameContext { pc, sp: 0, fp: None, registers: None };
-    source.row(&frame, &mut SliceMemory::new(VirtAddr::new(0), &[])).unwrap()
+type Cached<'c, S, const N: usize> = Walker<Toy, S, NoRows, AnyCode, &'c mut RowCache<N>>;
+
+fn cached<S, const N: usize>(source: S, cache: &mut RowCache<N>) -> Cached<'_, S, N>
+where
+    S: RowSource<Toy, Error = Infallible>,
+{
+    let mut walker: Cached<'_, S, N> = Walker::new(Toy, source).cache(cache);
+    walker.begin();
+    walker
+}
+
+fn ask<S, C>(walker: &mut Walker<Toy, S, NoRows, AnyCode, C>, pc: FramePc) -> Option<Row>
+where
+    S: RowSource<Toy, Error = Infallible>,
+    C: RowStore,
+{
+    let frame = FrameContext::new(pc, 0, None, None);
+    walker.row(&frame, &mut SliceMemory::new(VirtAddr::new(0), &[])).unwrap()
 }
 
 #[test]
@@ -96,12 +112,12 @@ fn a_cached_row_is_the_row_for_every_rule_and_generation() {
     for round in 0..40_u64 {
         source.generation = round / 3;
         let generation = source.generation;
-        let mut cached = Cached::new(&mut source, &mut cache);
+        let mut walker = cached(&mut source, &mut cache);
         for addr in (0..4000_u64).map(|n| n * 0x1f3) {
             let expected = (!addr.is_multiple_of(7)).then(|| row_of(addr, generation));
             // Twice, so that the second answer may come from the cache.
             for _ in 0..2 {
-                assert_eq!(ask(&mut cached, FramePc::Exact(VirtAddr::new(addr))), expected);
+                assert_eq!(ask(&mut walker, FramePc::Exact(VirtAddr::new(addr))), expected);
             }
         }
     }
@@ -129,10 +145,10 @@ const PUSHED: Row = Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::Offs
 #[test]
 fn a_loop_over_as_many_pcs_as_a_set_holds_misses_once_each() {
     let mut cache = RowCache::<4>::new();
-    let mut cached = Cached::new(Same(PUSHED), &mut cache);
+    let mut walker = cached(Same(PUSHED), &mut cache);
     for _ in 0..10 {
         for pc in 1..=4 {
-            ask(&mut cached, FramePc::Exact(VirtAddr::new(pc)));
+            ask(&mut walker, FramePc::Exact(VirtAddr::new(pc)));
         }
     }
     let stats = cache.stats();
@@ -143,9 +159,9 @@ fn a_loop_over_as_many_pcs_as_a_set_holds_misses_once_each() {
 fn rows_of_code_at_high_addresses_have_all_of_the_cache() {
     for base in [0, 0x7000_0000_0000, 0xffff_ffff_8000_0000] {
         let mut cache = RowCache::<64>::new();
-        let mut cached = Cached::new(Same(PUSHED), &mut cache);
+        let mut walker = cached(Same(PUSHED), &mut cache);
         for pc in (1..=32).chain(1..=32) {
-            ask(&mut cached, FramePc::Exact(VirtAddr::new(base + 16 * pc)));
+            ask(&mut walker, FramePc::Exact(VirtAddr::new(base + 16 * pc)));
         }
         let hits = cache.stats().hits;
         assert!(hits >= 24, "{hits} of 32 at {base:#x}");
@@ -155,38 +171,20 @@ fn rows_of_code_at_high_addresses_have_all_of_the_cache() {
 #[test]
 fn a_return_address_shares_the_row_of_its_call() {
     let mut cache = RowCache::<4>::new();
-    let mut cached = Cached::new(Same(PUSHED), &mut cache);
-    ask(&mut cached, FramePc::Return(VirtAddr::new(0x1001)));
-    ask(&mut cached, FramePc::Exact(VirtAddr::new(0x1000)));
-    ask(&mut cached, FramePc::Exact(VirtAddr::new(0x1001)));
+    let mut walker = cached(Same(PUSHED), &mut cache);
+    ask(&mut walker, FramePc::Return(VirtAddr::new(0x1001)));
+    ask(&mut walker, FramePc::Exact(VirtAddr::new(0x1000)));
+    ask(&mut walker, FramePc::Exact(VirtAddr::new(0x1001)));
     assert_eq!((cache.stats().hits, cache.stats().misses), (1, 2));
-}
-
-#[test]
-fn a_row_that_a_walk_used_stays_when_room_is_made() {
-    let mut cache = RowCache::<4>::new();
-    let mut cached = Cached::new(Same(PUSHED), &mut cache);
-    // The fifth takes the place of the first, and the others are no longer used.
-    for pc in 1..=5 {
-        ask(&mut cached, FramePc::Exact(VirtAddr::new(pc)));
-    }
-    let mut quick = |pc| RowSource::<Toy>::quick(&mut cached, VirtAddr::new(pc), KeptRow::NONE);
-    let second = quick(2).unwrap();
-    assert!(quick(3).is_some());
-    RowSource::<Toy>::used(&mut cached, second);
-    ask(&mut cached, FramePc::Exact(VirtAddr::new(6)));
-    let mut is_kept =
-        |pc| RowSource::<Toy>::quick(&mut cached, VirtAddr::new(pc), KeptRow::NONE).is_some();
-    assert_eq!([1, 2, 3, 4, 5, 6].map(&mut is_kept), [false, true, false, true, true, true]);
 }
 
 #[test]
 fn a_frame_of_540_080_bytes_is_kept() {
     let big = Row::new(CfaRule::sp(540_080), RegRule::Offset(-8), RegRule::Offset(-16));
     let mut cache = RowCache::<4>::new();
-    let mut cached = Cached::new(Same(big), &mut cache);
+    let mut walker = cached(Same(big), &mut cache);
     for _ in 0..3 {
-        assert_eq!(ask(&mut cached, FramePc::Exact(VirtAddr::new(0x1000))), Some(big));
+        assert_eq!(ask(&mut walker, FramePc::Exact(VirtAddr::new(0x1000))), Some(big));
     }
     assert_eq!((cache.stats().hits, cache.stats().unkept), (2, 0));
 }
@@ -194,9 +192,9 @@ fn a_frame_of_540_080_bytes_is_kept() {
 #[test]
 fn the_last_address_of_all_is_never_taken_for_an_empty_entry() {
     let mut cache = RowCache::<4>::new();
-    let mut cached = Cached::new(Same(PUSHED), &mut cache);
+    let mut walker = cached(Same(PUSHED), &mut cache);
     for _ in 0..3 {
-        assert_eq!(ask(&mut cached, FramePc::Exact(VirtAddr::new(u64::MAX))), Some(PUSHED));
+        assert_eq!(ask(&mut walker, FramePc::Exact(VirtAddr::new(u64::MAX))), Some(PUSHED));
     }
     assert_eq!((cache.stats().hits, cache.stats().unkept), (0, 3));
 }
@@ -205,9 +203,9 @@ fn the_last_address_of_all_is_never_taken_for_an_empty_entry() {
 fn the_row_of_an_outermost_frame_is_kept() {
     let outermost = Row::outermost().with_origin(Origin::BuiltTable);
     let mut cache = RowCache::<4>::new();
-    let mut cached = Cached::new(Same(outermost), &mut cache);
+    let mut walker = cached(Same(outermost), &mut cache);
     for _ in 0..3 {
-        assert_eq!(ask(&mut cached, FramePc::Exact(VirtAddr::new(0x1000))), Some(outermost));
+        assert_eq!(ask(&mut walker, FramePc::Exact(VirtAddr::new(0x1000))), Some(outermost));
     }
     assert_eq!((cache.stats().hits, cache.stats().unkept), (2, 0));
 }
@@ -215,9 +213,9 @@ fn the_row_of_an_outermost_frame_is_kept() {
 #[test]
 fn clearing_forgets_the_rows() {
     let mut cache = RowCache::<4>::new();
-    ask(&mut Cached::new(Same(PUSHED), &mut cache), FramePc::Exact(VirtAddr::new(1)));
+    ask(&mut cached(Same(PUSHED), &mut cache), FramePc::Exact(VirtAddr::new(1)));
     cache.clear();
-    ask(&mut Cached::new(Same(PUSHED), &mut cache), FramePc::Exact(VirtAddr::new(1)));
+    ask(&mut cached(Same(PUSHED), &mut cache), FramePc::Exact(VirtAddr::new(1)));
     assert_eq!(cache.stats().misses, 2);
 }
 

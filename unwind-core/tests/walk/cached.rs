@@ -1,0 +1,191 @@
+//! Walks with a cache: which rows they look up, and which they keep.
+
+use unwind_core::{
+    CfaRule, End, FrameContext, Memory, RegRule, Row, RowCache, RowSource, SliceMemory,
+    UnwindCache, VirtAddr, Walker,
+};
+
+use crate::toy::{BadTable, FP, Regs, START, Script, Stack, Toy, locals, three_frames};
+
+/// What a source looks at besides the lookup address.
+type Look = fn(&FrameContext<'_, Regs>);
+
+/// A source that notes for which addresses it was asked.
+struct Noting {
+    script: Script,
+    asked: Vec<u64>,
+    look: Look,
+}
+
+impl Noting {
+    fn new(script: Script) -> Self {
+        Self { script, asked: Vec::new(), look: |_| {} }
+    }
+}
+
+impl RowSource<Toy> for Noting {
+    type Error = BadTable;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, BadTable> {
+        self.asked.push(frame.lookup_addr().get());
+        assert!(self.asked.len() < 100, "a walk asks again and again");
+        (self.look)(frame);
+        self.script.row(frame, mem)
+    }
+}
+
+/// The pcs of a trace from `regs`.
+fn trace<S, const N: usize>(
+    source: S,
+    cache: &mut RowCache<N>,
+    regs: Regs,
+    stack: &mut Stack,
+) -> Vec<u64>
+where
+    S: RowSource<Toy, Error = BadTable>,
+{
+    let mut trace = UnwindCache::<8, BadTable>::new();
+    Walker::new(Toy, source).cache(cache).trace(regs, stack, &mut trace);
+    assert_eq!(trace.end(), Some(End::Outermost));
+    trace.pcs().map(VirtAddr::get).collect()
+}
+
+#[test]
+fn a_walk_looks_up_each_row_once_and_no_row_that_a_cache_has() {
+    let (regs, mut stack) = three_frames();
+    let script = Script::new([(0x1000, FP), (0x2000, FP), (0x3000, Row::outermost())]);
+    let mut cache = RowCache::<16>::new();
+    for asked in [&[0x1010, 0x200f, 0x300f][..], &[], &[]] {
+        let mut source = Noting::new(script.clone());
+        let pcs = trace(&mut source, &mut cache, regs, &mut stack);
+        assert_eq!((pcs, &source.asked[..]), (vec![0x1010, 0x2010, 0x3010], asked));
+    }
+}
+
+#[test]
+fn a_row_that_a_walk_used_stays_when_room_is_made() {
+    let rows = (1..5).map(|at| (0x1000 * at, locals(0)));
+    let script = Script::new(rows.chain([(0x5000, Row::outermost()), (0x6000, Row::outermost())]));
+    let mut stack = Stack::new((0..4).map(|at| (0x8000 + 8 * at, 0x2010 + 0x1000 * at)));
+    let mut cache = RowCache::<4>::new();
+    let mut asked_at = |pcs: &[u64]| {
+        let mut source = Noting::new(script.clone());
+        let mut trace = UnwindCache::<8, BadTable>::new();
+        for &pc in pcs {
+            let walker = Walker::new(Toy, &mut source).cache(&mut cache);
+            let frames = if pc == 0x1010 { 8 } else { 1 };
+            let sp = 0x8000 + 8 * ((pc >> 12) - 1);
+            let regs = Regs { pc, sp, ..START };
+            walker.max_frames(frames).trace(regs, &mut stack, &mut trace);
+        }
+        source.asked
+    };
+    // The fifth row takes the place of the first, and no other counts as used.
+    assert_eq!(asked_at(&[0x1010]), [0x1010, 0x200f, 0x300f, 0x400f, 0x500f]);
+    // The second is used again, so the sixth takes the place of the third.
+    assert_eq!(asked_at(&[0x200f, 0x6010]), [0x6010]);
+    assert_eq!(asked_at(&[0x200f]), []);
+    assert_eq!(asked_at(&[0x300f]), [0x300f]);
+}
+
+#[test]
+fn a_row_that_took_more_than_the_address_is_looked_up_for_each_frame() {
+    let looks: [Look; 4] = [
+        |frame| _ = frame.pc(),
+        |frame| _ = frame.sp(),
+        |frame| _ = frame.fp(),
+        |frame| _ = frame.registers(),
+    ];
+    let (regs, stack) = three_frames();
+    let script = Script::new([(0x1000, FP), (0x2000, FP), (0x3000, Row::outermost())]);
+    for look in looks {
+        // Of its own, of the source before, and of one that has no row.
+        for (own, before) in [(look, None), (|_: &_| {}, Some(look))] {
+            let mut cache = RowCache::<16>::new();
+            for _ in 0..3 {
+                let mut source = Noting { look: own, ..Noting::new(script.clone()) };
+                let nothing = Script::new([]);
+                let mut first = before.map(|look| Noting { look, ..Noting::new(nothing) });
+                let mut stack = stack.clone();
+                let pcs = match &mut first {
+                    Some(first) => trace(
+                        RowSource::<Toy>::or(first, &mut source),
+                        &mut cache,
+                        regs,
+                        &mut stack,
+                    ),
+                    None => trace(&mut source, &mut cache, regs, &mut stack),
+                };
+                assert_eq!(pcs, [0x1010, 0x2010, 0x3010]);
+                source.asked.dedup();
+                assert_eq!(source.asked, [0x1010, 0x200f, 0x300f]);
+            }
+            assert_eq!(cache.stats().hits, 0);
+            assert_eq!(cache.stats().unkept, 9);
+        }
+    }
+}
+
+#[test]
+fn why_a_cached_row_leads_nowhere_is_said_without_asking_for_it() {
+    let regs = Regs { fp: 0x8010, ..START };
+    let of = |words: &[(u64, u64)]| Stack::new(words.iter().copied());
+    let saved = Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::Offset(-16));
+    // A frame pointer that cannot be read is no reason: see `a1_*`.
+    for (row, regs, stack, expected) in [
+        (FP, Regs { fp: 0, ..regs }, of(&[]), "no frame pointer"),
+        (FP, Regs { fp: 0x7000, ..regs }, of(&[]), "below the stack"),
+        (FP, regs, of(&[]), "no return address"),
+        (FP, regs, of(&[(0x8018, 0x2_0000)]), "no saved frame pointer, no code"),
+        (FP, regs, of(&[(0x8010, 0), (0x8018, 0x2_0000)]), "no code"),
+        (saved, START, of(&[(0x8008, 0x2_0000)]), "no saved frame pointer, no code"),
+        (locals(0), START, of(&[(0x8000, 0x2_0000)]), "no code"),
+        // Up to the end of the stack, and beyond it.
+        (locals(0x38), START, of(&[]), "no return address"),
+        (locals(0x40), START, of(&[]), "beyond the stack"),
+    ] {
+        let script = Script::new([(0x1000, row)]);
+        let mut plain = Walker::new(Toy, script.clone()).stack_end(0x8040);
+        let mut stack = stack;
+        let mut frames = plain.frames(regs, &mut stack);
+        assert_eq!(frames.by_ref().count(), 1, "{expected}");
+        let end = frames.end();
+        assert!(matches!(end, Some(End::Step(_))), "{expected}: {end:?}");
+        let mut cache = RowCache::<16>::new();
+        for asked in [1, 0] {
+            let mut source = Noting::new(script.clone());
+            let mut trace = UnwindCache::<8, BadTable>::new();
+            let walker = Walker::new(Toy, &mut source).cache(&mut cache).stack_end(0x8040);
+            { walker }.trace(regs, &mut stack, &mut trace);
+            assert_eq!((trace.len(), trace.end()), (1, end), "{expected}");
+            assert_eq!(source.asked.len(), asked, "{expected}");
+        }
+    }
+}
+
+#[test]
+fn a_stack_pointer_beyond_the_stack_leads_to_no_word_at_the_lowest_addresses() {
+    // Two slots above it are the words at 0 and 8.
+    let regs = Regs { sp: u64::MAX - 7, ..START };
+    let words = [0x2010_u64, 0x2010].map(u64::to_le_bytes).concat();
+    let mut at_hand = SliceMemory::new(VirtAddr::new(0), &words);
+    let mut by_address = Stack::new([(0, 0x2010), (8, 0x2010)]);
+    for row in [locals(0), locals(8)] {
+        let mut cache = RowCache::<16>::new();
+        let script = Script::new([(0x1000, row), (0x2000, Row::outermost())]);
+        for _ in 0..2 {
+            let mut walker = Walker::new(Toy, script.clone()).cache(&mut cache);
+            let expected = walker.frames(regs, &mut by_address).count();
+            assert_eq!(expected, 1);
+            let mut trace = UnwindCache::<8, BadTable>::new();
+            walker.trace(regs, &mut by_address, &mut trace);
+            assert_eq!(trace.len(), expected);
+            walker.trace(regs, &mut at_hand, &mut trace);
+            assert_eq!(trace.len(), expected);
+        }
+    }
+}
