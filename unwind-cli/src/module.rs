@@ -361,7 +361,12 @@ fn open_mapped_file(
     if is_gone { Err(ModuleError::Deleted) } else { open_elf(by_path) }
 }
 
-fn open_elf(file: io::Result<File>) -> Result<ElfFile, ModuleError> {
+/// Reads the headers of a file that was opened, or says why it was not.
+///
+/// # Errors
+///
+/// [`ModuleError`] if it was not opened, or is no ELF file.
+pub(crate) fn open_elf(file: io::Result<File>) -> Result<ElfFile, ModuleError> {
     let file = file.map_err(|error| match NotRegular::is_why(&error) {
         true => ModuleError::NotRegular,
         false => ModuleError::Open(error.into()),

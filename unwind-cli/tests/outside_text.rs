@@ -22,7 +22,9 @@ use std::process::Command;
 use std::thread;
 
 use serde_json::json;
-use testdata::{ElfBuilder, ElfSection, perf_file, tool};
+use testdata::{
+    ElfBuilder, ElfSection, ElfSegment, files_note, perf_file, skip, thread_note, tool,
+};
 
 use support::*;
 
@@ -345,6 +347,71 @@ fn c9_names_of_threads_and_events_of_a_recording_are_shown_escaped() {
         let arguments = [os("merge"), file.into(), os("-o"), merged.clone().into(), os("--stats")];
         printed(&mut unwind(arguments));
         printed(&mut unwind([os("script"), merged.into()]));
+    }
+}
+
+#[test]
+fn c9_names_of_mapped_files_and_their_functions_are_shown_escaped_once_in_a_script() {
+    let Some(perf) = tool("perf") else { return };
+    let Some(program) = compile("c9_script", "clock.c", FRAME_POINTERS) else { return };
+    let directory = scratch("c9_script_directory").join(OsStr::from_bytes(b"\x1b]0;x\\y\xff"));
+    fs::create_dir(&directory).unwrap();
+    let copy = directory.join(OsStr::from_bytes(b"\xe2\x80\xaez"));
+    fs::copy(&program, &copy).unwrap();
+    patch(&copy, b"\0ask\0", b"\0\x1b\x07\\\0");
+    let shown = r"/\x1b]0;x\\y\xff/\xe2\x80\xaez";
+    let data = directory.with_file_name("perf.data");
+    let mut record = Command::new(&perf);
+    record.args(["record", "-q", "-e", "cpu-clock:u", "-F", "1999", "--call-graph", "dwarf,4096"]);
+    let recorded = record.arg("-o").arg(&data).arg("timeout").arg("1").arg(&copy).output().unwrap();
+    if !data.exists() {
+        return skip(&format!("perf cannot record here: {}", stderr(&recorded)));
+    }
+    let script = |more: &[&str]| {
+        let more = more.iter().map(|text| os(text));
+        let mut command = unwind([os("script"), data.clone().into()].into_iter().chain(more));
+        // Where perf keeps copies of files.
+        printed(command.env("HOME", "/nonexistent"))
+    };
+    let text = script(&[]);
+    assert!(text.contains(&format!("{shown})\n")), "{text:.2000}");
+    assert!(text.contains(r" \x1b\x07\\+0x"), "{text:.2000}");
+    script(&["--json"]);
+    // Now the file is not there, which each stack says.
+    fs::remove_file(&copy).unwrap();
+    let text = script(&[]);
+    assert!(text.contains(&format!("{shown}: cannot open it")), "{text:.2000}");
+    let json = script(&["--json"]);
+    let reasons = json.lines().filter_map(|line| {
+        let sample: serde_json::Value = serde_json::from_str(line).unwrap();
+        sample["walk"]["incomplete"].as_str().map(str::to_owned)
+    });
+    assert!(reasons.into_iter().any(|reason| reason.contains(&format!("{shown}: cannot"))));
+}
+
+#[test]
+fn c9_names_in_the_notes_of_a_core_are_shown_escaped() {
+    let directory = scratch("c9_core");
+    let name = [b"/", NAME].concat();
+    let mut core = ElfBuilder::new(ElfBuilder::CORE);
+    // `NT_PRPSINFO`: the id of the process at 24, its name at 40.
+    let mut process = vec![0; 136];
+    process[40..54].copy_from_slice(b"\x1b]0;x\x07\nab\x9b\xe2\x80\xae\xff");
+    let mut notes = thread_note(7, 0x40_0010, 0, 0);
+    notes.extend([5_u32, 136, 3].into_iter().flat_map(u32::to_le_bytes));
+    notes.extend(b"CORE\0\0\0\0");
+    notes.extend(process);
+    notes.extend(files_note(&[(0x40_0000, 0x40_1000, 0, &name)]));
+    let (offset, file_size) = (core.put(&notes), notes.len().try_into().unwrap());
+    core.segments.push(ElfSegment { kind: 4, offset, file_size, ..ElfSegment::default() });
+    let path = directory.join("core");
+    fs::write(&path, core.finish()).unwrap();
+    for more in [&[][..], &[os("--json")]] {
+        let arguments = [os("stack"), os("--core"), path.clone().into()];
+        let text = names(arguments.into_iter().chain(more.iter().cloned()));
+        let program = r"\x1b]0;x\x07\nab\x9b\xe2\x80\xae\xff";
+        let json = program.replace('\\', r"\\");
+        assert!(text.contains(program) || text.contains(&json), "{text}");
     }
 }
 

@@ -3,9 +3,8 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -15,7 +14,8 @@ use unwind_perf::record::{MappedId, Mapping};
 use crate::call_frames::{BuiltTable, CallFrames};
 use crate::elf::{ElfError, ElfFile, SframeSection};
 use crate::linkage::{LinkageEntry, LinkageTables};
-use crate::module::{BuildError, ModuleError, copy_vdso};
+use crate::module::{self, BuildError, ModuleError, copy_vdso};
+use crate::regular_file;
 use crate::symbols::{Alias, NAME_LIMIT, Symbols, read_whole_name};
 use crate::target::maps::{self, Backing};
 use crate::target::memory::ProcessMemory;
@@ -57,9 +57,6 @@ pub(crate) enum FileError {
     /// A file that cannot be opened, or is another one.
     #[error(transparent)]
     Module(#[from] ModuleError),
-    /// Pipes, devices and folders.
-    #[error("it is not a regular file")]
-    NotRegular,
 }
 
 impl RecordedFile {
@@ -101,21 +98,21 @@ impl RecordedFile {
             (Err(_), FileId::BuildId(id)) => kept_copy(id),
             _ => None,
         };
-        match copy.and_then(|path| open_regular(&path).ok()) {
-            Some(file) => self.checked(ElfFile::from_file(file).map_err(ModuleError::from)?),
+        match copy.and_then(|path| regular_file::open(&path).ok()) {
+            Some(file) => self.checked(module::open_elf(Ok(file))?),
             None => by_path,
         }
     }
 
     fn open_path(&self, path: &Path) -> Result<ElfFile, FileError> {
-        let file = open_regular(path)?;
-        if let FileId::Inode(inode, _) = self.id {
+        let file = regular_file::open(path);
+        if let (FileId::Inode(inode, _), Ok(file)) = (&self.id, &file) {
             let metadata = file.metadata().map_err(|error| ModuleError::Open(error.into()))?;
-            if inode != 0 && metadata.ino() != inode {
+            if *inode != 0 && metadata.ino() != *inode {
                 return Err(ModuleError::Deleted.into());
             }
         }
-        self.checked(ElfFile::from_file(file).map_err(ModuleError::from)?)
+        self.checked(module::open_elf(file)?)
     }
 
     fn checked(&self, file: ElfFile) -> Result<ElfFile, FileError> {
@@ -169,18 +166,6 @@ impl RecordedFile {
     pub(crate) fn name_at(&self, offset: u64) -> Option<Vec<u8>> {
         read_whole_name(self.elf().ok()?, offset, NAME_LIMIT)
     }
-}
-
-/// Opens a file that a recording names. Nothing of that name can hold the command up, and
-/// none but a regular file is read.
-fn open_regular(path: &Path) -> Result<File, FileError> {
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
-        .map_err(|error| ModuleError::Open(error.into()))?;
-    let is_regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
-    if is_regular { Ok(file) } else { Err(FileError::NotRegular) }
 }
 
 /// Where perf keeps its copy of a file.

@@ -73,7 +73,7 @@ struct Part {
 struct Walk<'a> {
     complete: bool,
     /// Why there are no more frames.
-    incomplete: Option<Escaped<'a>>,
+    incomplete: Option<&'a str>,
     /// The frames before which callers may be missing, by their places in the user part.
     gaps: Vec<usize>,
 }
@@ -83,7 +83,7 @@ impl<'a> From<&'a WalkedStack> for Walk<'a> {
         let frames = walked.frames.iter().enumerate();
         Self {
             complete: walked.is_complete(),
-            incomplete: walked.cut.as_ref().map(|reason| escaped(reason)),
+            incomplete: walked.cut.as_deref(),
             gaps: frames.filter(|(_, frame)| frame.after_gap).map(|(index, _)| index).collect(),
         }
     }

@@ -11,7 +11,7 @@ use crate::perf_cmd::fields::{Field, Fields, Layout};
 use crate::perf_cmd::names::{Mode, Names, Place};
 use crate::perf_cmd::shown::{ChainEnd, Link, Printer, Shown};
 use crate::perf_cmd::walk::WalkedStack;
-use crate::untrusted::{Untrusted, escaped};
+use crate::untrusted::Untrusted;
 
 /// How samples are written.
 #[derive(Clone, Copy, Debug)]
@@ -157,7 +157,11 @@ impl<W: Write> TextPrinter<W> {
         self.left_out(walked.frames.len().saturating_sub(self.style.max_stack))?;
         match &walked.cut {
             Some(reason) => {
-                writeln!(self.out, "{MARK}(incomplete: {})", escaped(reason).at_most(400))
+                // It names a file, whose name may be long.
+                let end = reason.char_indices().nth(MAX_REASON).map_or(reason.len(), |(at, _)| at);
+                let cut = if end < reason.len() { "…" } else { "" };
+                let reason = reason.get(..end).unwrap_or(reason);
+                writeln!(self.out, "{MARK}(incomplete: {reason}{cut})")
             }
             None => Ok(()),
         }
@@ -186,6 +190,9 @@ impl<W: Write> TextPrinter<W> {
         walked.map_or(Ok(()), |walked| self.walked(shown, walked))
     }
 }
+
+/// How many characters of the reason are shown why a stack is not complete.
+const MAX_REASON: usize = 400;
 
 /// What a line that is no frame starts with.
 const MARK: &str = "\t                 ";

@@ -23,7 +23,8 @@ const MAX_FRAMES: u32 = 8192;
 pub(crate) struct WalkedStack {
     /// Innermost first.
     pub(crate) frames: Vec<WalkedFrame>,
-    /// Why there are no more frames, if the last one is not known to be the outermost.
+    /// Why there are no more frames, if the last one is not known to be the outermost. To be
+    /// shown as it is: the names in it are escaped.
     pub(crate) cut: Option<String>,
 }
 
