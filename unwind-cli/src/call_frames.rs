@@ -9,6 +9,7 @@ use sframe::{
     Abi, Builder, CfiConverter, CfiLost, CfiReason, CfiReport, CfiSection, Endian, Format, Lost,
     WriteError,
 };
+use unwind_core::{Origin, Row};
 
 use crate::elf::{ElfError, ElfFile, Part, Section};
 
@@ -138,6 +139,18 @@ impl CallFrames {
 }
 
 impl BuiltTable {
+    /// The row for an address of a process that has the file loaded so far above its
+    /// link-time addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`sframe::Error`] if the function that holds the address is damaged.
+    pub(crate) fn row(&self, addr: u64, bias: u64) -> Result<Option<Row>, sframe::Error> {
+        // To open it is to look at its header.
+        let table = sframe::Section::parse(&self.bytes)?.at(self.addr.wrapping_add(bias));
+        Ok(table.find_row(addr)?.map(|row| row.with_origin(Origin::BuiltTable)))
+    }
+
     /// Why the table has nothing of an address, if that is known.
     pub(crate) fn why_missing(&self, addr: u64) -> Option<CfiReason> {
         let mut lost = self.lost.iter();

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use sframe::Section;
 use unwind_core::{
     Arch, End, Frame, FrameContext, Memory, Origin, ReadError, Row, RowSource, StepError,
     TableError, TargetCode, VirtAddr, Walker,
@@ -206,9 +205,7 @@ impl RowSource<X86_64> for RecordedTables<'_> {
         }
         // Why there is none is told at the end of the walk.
         let Ok(Some(table)) = range.file.built() else { return Ok(None) };
-        let section = Section::parse(&table.bytes)?.at(table.addr.wrapping_add(bias));
-        let row = section.find_row(addr)?;
-        Ok(row.map(|row| row.with_origin(Origin::BuiltTable)))
+        table.row(addr, bias)
     }
 }
 

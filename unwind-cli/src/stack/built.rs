@@ -1,8 +1,7 @@
 //! Rows of tables that are made of the call frame information of loaded files,
 //! when a row of one is first asked for.
 
-use sframe::Section;
-use unwind_core::{FrameContext, Memory, Origin, Row, RowSource};
+use unwind_core::{FrameContext, Memory, Row, RowSource};
 use unwind_x86::{X86_64, X86_64Regs};
 
 use crate::module::Modules;
@@ -32,8 +31,6 @@ impl RowSource<X86_64> for BuiltTables<'_> {
         let Ok(image) = &module.image else { return Ok(None) };
         // Why there is none is told once the stacks are walked.
         let Ok(Some(table)) = image.built(&module.path) else { return Ok(None) };
-        let section = Section::parse(&table.bytes)?.at(table.addr.wrapping_add(image.bias));
-        let row = section.find_row(addr)?;
-        Ok(row.map(|row| row.with_origin(Origin::BuiltTable)))
+        table.row(addr, image.bias)
     }
 }
