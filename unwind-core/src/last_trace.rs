@@ -19,7 +19,7 @@ use crate::{End, Origin, TableError, TraceFrame, UnwindCache, VirtAddr, WordSize
 /// new.
 ///
 /// Of each frame it keeps the one or two words of the stack that the step that led
-/// there read, and where: at most 36 bytes, `36 * N + 192` in all. `E` is the error
+/// there read, and where: at most 34 bytes, `34 * N + 192` in all. `E` is the error
 /// of the walk's tables.
 ///
 /// It holds the stack of one task in one address space, walked by one set of
@@ -56,8 +56,8 @@ pub struct LastTrace<const N: usize, E> {
 }
 
 const _: () = {
-    assert!(size_of::<LastTrace<510, [u64; 3]>>() <= 36 * 510 + 192, "the documented size");
-    assert!(size_of::<LastTrace<16, [u64; 3]>>() <= 36 * 16 + 192, "the documented size");
+    assert!(size_of::<LastTrace<510, [u64; 3]>>() <= 34 * 510 + 192, "the documented size");
+    assert!(size_of::<LastTrace<16, [u64; 3]>>() <= 34 * 16 + 192, "the documented size");
 };
 
 /// What a step depends on besides the frame it starts from and the words it

@@ -27,16 +27,25 @@ impl Provenance {
     const GAP: u8 = 1 << 6;
     const ASSUMED_FP: u8 = 1 << 7;
 
+    /// Bits that no frame's provenance has, of those of the mask: a failure of a row, but
+    /// the registers of the sample, and no exact pc.
+    pub(crate) const NO_FRAMES: u8 = Self::FAILURE;
+    pub(crate) const NO_FRAMES_MASK: u8 = 0x7 | Self::EXACT | Self::FAILURE;
+
     #[inline]
     pub(crate) const fn new(origin: Origin, pc: FramePc) -> Self {
         let exact = if pc.is_exact() { Self::EXACT } else { 0 };
         Self(origin.code() | exact)
     }
 
-    /// Of a return address to which a row of this origin led.
+    /// Of a return address to which a row of this origin led. A row that says that it is
+    /// the sample's registers is the host's.
     #[inline]
     pub(crate) const fn of_row(origin: Origin, is_guess: bool) -> Self {
-        let found = Self(origin.code());
+        let found = match origin {
+            Origin::Registers => Self(Origin::Host.code()),
+            _ => Self(origin.code()),
+        };
         if is_guess { found.with_gap() } else { found }
     }
 

@@ -28,38 +28,36 @@ impl Word {
     }
 }
 
-/// What a [`Word`] is.
-///
-/// | bits | meaning |
-/// |---|---|
-/// | 0-7 | of a return address, the [`Provenance`] of its frame |
-/// | 8 | it is the frame pointer of the frame whose return address is next |
-/// | 9 | no short step led to the frame, so it was not read from the stack |
+/// What a [`Word`] is: of a return address the [`Provenance`] of its frame, of a frame
+/// pointer one of two values that no frame's provenance has. A frame with the registers of
+/// the sample has an exact pc, and no row that failed led there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag(u16);
+pub(crate) struct Tag(u8);
 
 impl Tag {
-    const FP: u16 = 1 << 8;
-    const OTHER: u16 = 1 << 9;
+    /// The frame pointer of the frame whose return address is next.
+    const FP: Self = Self(Provenance::NO_FRAMES);
+    /// The same of a frame to which no short step led: neither of its two words was read
+    /// from the stack.
+    const OTHER_FP: Self = Self(Provenance::NO_FRAMES | 1 << 7);
 
     pub(super) const NONE: Self = Self(0);
 
     /// Whether it is the last word of a frame: the return address.
     #[inline]
     pub(super) const fn is_frame(self) -> bool {
-        self.0 & Self::FP == 0
+        self.0 & Provenance::NO_FRAMES_MASK != Provenance::NO_FRAMES
     }
 
-    /// Whether no short step led to the frame.
+    /// Whether it is the first word of a frame to which no short step led.
     #[inline]
     pub(super) const fn is_other(self) -> bool {
-        self.0 & Self::OTHER != 0
+        self.0 == Self::OTHER_FP.0
     }
 
     #[inline]
     pub(super) const fn provenance(self) -> Provenance {
-        let [bits, _] = self.0.to_le_bytes();
-        Provenance::from_bits(bits)
+        Provenance::from_bits(self.0)
     }
 }
 
@@ -107,12 +105,12 @@ impl Kept {
     pub(super) fn words_read(self, word: WordSize) -> ([Word; 2], [Tag; 2], usize) {
         let Self { pc, sp, fp, provenance, fp_slots } = self;
         let slot = Self::slot_below(sp, word);
-        let (ra, tag) = (Word { value: pc, slot }, Tag(provenance.bits().into()));
+        let (ra, tag) = (Word { value: pc, slot }, Tag(provenance.bits()));
         if fp_slots == 0 {
             return ([ra; 2], [tag; 2], 1);
         }
         let fp = Word { value: fp, slot: slot.wrapping_sub(fp_slots.into()) };
-        ([fp, ra], [Tag(Tag::FP), tag], 2)
+        ([fp, ra], [Tag::FP, tag], 2)
     }
 
     /// The words that stand for it where something else than a short step led to it.
@@ -124,8 +122,8 @@ impl Kept {
         let ra = Word { value: pc, slot };
         let is_aligned = ra.addr(word).wrapping_add(word.bytes()) == sp;
         let ra = if is_aligned { ra } else { Word { slot: Word::NOWHERE, ..ra } };
-        let tags = [Tag::FP | Tag::OTHER, u16::from(provenance.bits()) | Tag::OTHER];
-        ([Word { value: fp, slot: Word::NOWHERE }, ra], tags.map(Tag))
+        let tags = [Tag::OTHER_FP, Tag(provenance.bits())];
+        ([Word { value: fp, slot: Word::NOWHERE }, ra], tags)
     }
 
     /// The slot just below a stack pointer.
@@ -286,6 +284,25 @@ mod tests {
     }
 
     #[test]
+    fn a_tag_of_a_return_address_is_never_one_of_a_frame_pointer() {
+        let pcs = [FramePc::Exact, FramePc::Return].map(|pc| pc(VirtAddr::new(0x1000)));
+        for origin in (0..8).map(Origin::from_code) {
+            for (pc, is_guess) in pcs.into_iter().flat_map(|pc| [(pc, false), (pc, true)]) {
+                let found = Provenance::of_row(origin, is_guess).at(pc);
+                let assumed = [found, found.with_assumed_fp()];
+                let failed = assumed.into_iter().flat_map(|it| [it, it.with_failure()]);
+                let all = failed.flat_map(|it| [it, it.with_trampoline(), it.with_gap()]);
+                for provenance in all.chain([Provenance::new(origin, pcs[0])]) {
+                    let (_, [fp, ra]) =
+                        Kept { provenance, ..kept(0, 0) }.words_given(WordSize::Eight);
+                    assert!(ra.is_frame() && !ra.is_other() && ra.provenance() == provenance);
+                    assert!(!fp.is_frame() && fp.is_other() && !Tag::FP.is_other());
+                }
+            }
+        }
+    }
+
+    #[test]
     fn words_are_where_the_step_read_them() {
         for (size, slot) in [(WordSize::Eight, 8), (WordSize::Four, 4)] {
             let (words, tags, len) = kept(0, 0).words_read(size);
@@ -300,7 +317,7 @@ mod tests {
             assert_eq!((words[0].slot, words[1].addr(size)), (Word::NOWHERE, 0x8000 - slot));
             assert_eq!(
                 tags.map(|tag| (tag.is_frame(), tag.is_other())),
-                [(false, true), (true, true)]
+                [(false, true), (true, false)]
             );
             let between = Kept { sp: 0x8002, ..kept(0, 0) };
             assert_eq!(between.words_given(size).0.map(|word| word.slot), [Word::NOWHERE; 2]);
