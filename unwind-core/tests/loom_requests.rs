@@ -115,6 +115,23 @@ fn a_repeated_request_against_two_resets_names_no_later_entry() {
 }
 
 #[test]
+fn a_cookie_against_two_resets_is_of_an_entry_that_ends_before_the_next_one() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        shared.unwind.cookie(&shared.task).unwrap();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.cookie(&other.task).unwrap());
+        // The cell of the first entry gets the cookie of the third one.
+        assert_eq!(shared.unwind.user_return(&shared.task), UserReturn::Ready);
+        shared.unwind.cookie(&shared.task).unwrap();
+        assert_eq!(shared.unwind.user_return(&shared.task), UserReturn::Ready);
+        let there = thread.join().unwrap();
+        assert_eq!(shared.unwind.user_return(&shared.task), UserReturn::Ready);
+        assert_ne!(shared.unwind.cookie(&shared.task), Ok(there), "it is a later entry's");
+    });
+}
+
+#[test]
 fn a_served_mark_outlasts_a_request_that_saw_the_one_before_it() {
     loom_host::model(|| {
         let shared = Shared::new();

@@ -121,6 +121,24 @@ fn two_that_add_a_module_at_the_same_time_both_have_it_in() {
 }
 
 #[test]
+fn f23_a_module_that_stays_is_found_wherever_two_changes_move_it() {
+    bounded(|| {
+        let shared = Shared::new();
+        change(|| shared.map.add(&module_at(0x20)));
+        change(|| shared.map.add(&module_at(0x10)));
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || {
+            if let Ok(found) = other.map.find(VirtAddr::new(0x20)) {
+                assert_eq!(found, Some(module_at(0x20)));
+            }
+        });
+        change(|| shared.map.remove_table(VirtAddr::new(0x10)));
+        change(|| shared.map.add(&module_at(0x30)));
+        thread.join().unwrap();
+    });
+}
+
+#[test]
 fn a_change_sees_all_that_those_before_it_did() {
     bounded(|| {
         let shared = Shared::new();

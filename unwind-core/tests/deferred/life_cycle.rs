@@ -48,6 +48,18 @@ fn h10_an_exec_delivers_the_old_stack_at_its_point_of_no_return() {
 }
 
 #[test]
+fn h10_an_exec_in_an_entry_without_a_cookie_gives_none_out_twice() {
+    let kernel = Kernel::new();
+    let task = Task::new(STACK);
+    let before = kernel.unwind.cookie(&task).unwrap();
+    assert_eq!(kernel.unwind.user_return(&task), UserReturn::Ready);
+    kernel.unwind.close(&task);
+    assert_eq!(kernel.unwind.reopen(&task), UserReturn::Ready);
+    let after = kernel.unwind.cookie(&task).unwrap();
+    assert_ne!(before, after);
+}
+
+#[test]
 fn h10_a_task_with_something_pending_is_not_reopened() {
     let kernel = Kernel::new();
     let [client] = kernel.register();

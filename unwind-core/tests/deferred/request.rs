@@ -42,6 +42,32 @@ fn r1_3_everyone_is_called_and_tells_strangers_by_the_cookie() {
 }
 
 #[test]
+fn r1_3_everyone_includes_the_new_owner_of_a_slot_that_was_served_in_this_entry() {
+    let kernel = Kernel::new();
+    let [asker, old] = kernel.register();
+    let task = Task::new(STACK);
+    kernel.ask(&task, asker);
+    let deliver = || {
+        let mut delivery =
+            kernel.unwind.deliver(&task, Audience::Everyone, None::<&mut Cache>, |_| ());
+        let mut called = Vec::new();
+        while let Some(serving) = delivery.next() {
+            called.push(serving.client());
+        }
+        called
+    };
+    assert_eq!(deliver(), [asker, old]);
+    assert_eq!(kernel.unwind.user_return(&task), UserReturn::Ready);
+    kernel.ask(&task, old);
+    assert_eq!(kernel.deliver(&task).len(), 1);
+    kernel.unwind.cancel(None, old).unwrap();
+    let [new] = kernel.register();
+    assert_eq!(new.to_bits() & 31, old.to_bits() & 31, "the slot is reused");
+    kernel.ask(&task, asker);
+    assert_eq!(deliver(), [asker, new]);
+}
+
+#[test]
 fn r1_3_nobody_is_called_if_nobody_asked() {
     let kernel = Kernel::new();
     let [_] = kernel.register();
