@@ -22,7 +22,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-use sframe::{Abi, Builder, Format, Function, Section};
+use sframe::{Abi, Builder, Format, Function, Table};
 use unwind_benches::deferral::{Deferral, Task};
 use unwind_benches::merging::{BYTES_A_SAMPLE, merge};
 use unwind_benches::timing::{Effort, wants};
@@ -87,9 +87,9 @@ fn lookups(effort: Effort) {
     println!("{:>10} {:>12} {:>12} {:>12}", "functions", "table, KB", "plain", "with index");
     for &functions in sizes(effort, &[10_u64, 100, 1000, 10_000, 100_000, 1_000_000]) {
         let bytes = table(functions);
-        let section = Section::parse(&bytes).unwrap().at(TEXT);
-        let mut memory = vec![0; section.index_len()];
-        let indexed = section.index(&mut memory);
+        let table = Table::parse(&bytes).unwrap().at(TEXT);
+        let mut memory = vec![0; table.index_len()];
+        let indexed = table.index(&mut memory);
         let mut state = 0x1234_5678_9abc_def1;
         let pcs: Vec<_> = (0..5000)
             .map(|_| {
@@ -103,11 +103,11 @@ fn lookups(effort: Effort) {
                 RegRule::Offset(-8),
                 RegRule::SameValue,
             );
-            assert_eq!(section.find_row(pc).unwrap().unwrap().cfa(), expected.cfa());
-            assert_eq!(indexed.find_row(pc), section.find_row(pc));
+            assert_eq!(table.find_row(pc).unwrap().unwrap().cfa(), expected.cfa());
+            assert_eq!(indexed.find_row(pc), table.find_row(pc));
         }
         let (plain, index) = effort.duel(
-            || pcs.iter().for_each(|&(_, pc)| _ = black_box(section.find_row(black_box(pc)))),
+            || pcs.iter().for_each(|&(_, pc)| _ = black_box(table.find_row(black_box(pc)))),
             || pcs.iter().for_each(|&(_, pc)| _ = black_box(indexed.find_row(black_box(pc)))),
         );
         let per = |time: f64| time / pcs.len() as f64;

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::ops::ControlFlow;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use sframe::{Format, Section};
+use sframe::{Format, Table};
 use simple_frame_rs::SFrameSection;
 use unwind_benches::corpus::{Corpus, build_sframe};
 use unwind_benches::lookup::{self, Lookups};
@@ -31,22 +31,21 @@ fn elements(count: usize) -> Throughput {
 fn lookup(c: &mut Criterion) {
     for (name, lookups) in all() {
         let Lookups { tables, pcs } = &lookups;
-        let (section, section_v2, indexed) =
-            (lookups.section(), lookups.section_v2(), lookups.indexed());
+        let (table, table_v2, indexed) = (lookups.table(), lookups.table_v2(), lookups.indexed());
         // The same rows, with an index or without.
         for &pc in pcs {
-            assert_eq!(indexed.find_row(pc), section.find_row(pc));
+            assert_eq!(indexed.find_row(pc), table.find_row(pc));
         }
         let expected = lookup::gimli(tables, pcs);
-        assert_eq!(lookup::plain(&section, pcs), expected, "{name}");
-        assert_eq!(lookup::plain(&section_v2, pcs), expected, "{name}");
+        assert_eq!(lookup::plain(&table, pcs), expected, "{name}");
+        assert_eq!(lookup::plain(&table_v2, pcs), expected, "{name}");
         assert_eq!(lookup::simple_frame(tables, pcs), expected, "{name}");
         let mut group = c.benchmark_group("lookup");
         group.throughput(elements(pcs.len()));
         let id = |what| BenchmarkId::new(what, &name);
-        group.bench_function(id("unwind"), |b| b.iter(|| lookup::plain(&section, black_box(pcs))));
+        group.bench_function(id("unwind"), |b| b.iter(|| lookup::plain(&table, black_box(pcs))));
         group.bench_function(id("unwind-v2"), |b| {
-            b.iter(|| lookup::plain(&section_v2, black_box(pcs)));
+            b.iter(|| lookup::plain(&table_v2, black_box(pcs)));
         });
         group.bench_function(id("unwind-indexed"), |b| {
             b.iter(|| lookup::indexed(&indexed, black_box(pcs)));
@@ -66,7 +65,7 @@ fn whole_tables(c: &mut Criterion) {
 
         let mut group = c.benchmark_group("open");
         group.bench_function(id("unwind"), |b| {
-            b.iter(|| Section::parse(black_box(&tables.sframe)).unwrap());
+            b.iter(|| Table::parse(black_box(&tables.sframe)).unwrap());
         });
         group.bench_function(id("simple-frame-rs"), |b| {
             let bytes = &tables.sframe_v2;
@@ -74,15 +73,15 @@ fn whole_tables(c: &mut Criterion) {
         });
         group.finish();
 
-        let section = lookups.section_v2();
-        let rows = section.header().num_fres;
+        let table = lookups.table_v2();
+        let rows = table.header().num_fres;
         let mut group = c.benchmark_group("validate");
         group.throughput(elements(rows.try_into().unwrap()));
         let validate = |buffer: &mut [u32]| {
             let go_on = |_| ControlFlow::<()>::Continue(());
-            section.validate(buffer, go_on).continue_value().unwrap()
+            table.validate(buffer, go_on).continue_value().unwrap()
         };
-        let mut buffer = vec![0; section.header().num_fdes.try_into().unwrap()];
+        let mut buffer = vec![0; table.header().num_fdes.try_into().unwrap()];
         assert_eq!(validate(&mut buffer).errors, 0, "{name}");
         assert_eq!(lookup::simple_frame_rows(tables), usize::try_from(rows).unwrap());
         group.bench_function(id("unwind, all rules"), |b| b.iter(|| validate(&mut buffer)));
@@ -92,10 +91,10 @@ fn whole_tables(c: &mut Criterion) {
         group.finish();
 
         let mut group = c.benchmark_group("index");
-        let section = lookups.section();
-        let mut memory = vec![0; section.index_len()];
+        let table = lookups.table();
+        let mut memory = vec![0; table.index_len()];
         group.bench_function(id("unwind"), |b| {
-            b.iter(|| section.index(black_box(&mut memory)).is_indexed());
+            b.iter(|| table.index(black_box(&mut memory)).is_indexed());
         });
         group.finish();
 

@@ -4,7 +4,7 @@ use gimli::{
     BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, UnwindContext,
     UnwindSection as _,
 };
-use sframe::{IndexedSection, Section};
+use sframe::{IndexedTable, Table};
 use simple_frame_rs::SFrameSection;
 
 use crate::corpus::{Corpus, Tables};
@@ -59,34 +59,34 @@ impl Lookups {
 
     /// The SFrame table of version 3.
     #[must_use]
-    pub fn section(&self) -> Section<'static> {
-        Section::parse(&self.tables.sframe).unwrap().at(self.tables.sframe_addr)
+    pub fn table(&self) -> Table<'static> {
+        Table::parse(&self.tables.sframe).unwrap().at(self.tables.sframe_addr)
     }
 
     /// The SFrame table of version 2.
     #[must_use]
-    pub fn section_v2(&self) -> Section<'static> {
-        Section::parse(&self.tables.sframe_v2).unwrap().at(self.tables.sframe_addr)
+    pub fn table_v2(&self) -> Table<'static> {
+        Table::parse(&self.tables.sframe_v2).unwrap().at(self.tables.sframe_addr)
     }
 
     /// The same with an index.
     #[must_use]
-    pub fn indexed(&self) -> IndexedSection<'static, 'static> {
-        let section = self.section();
-        section.index(vec![0; section.index_len()].leak())
+    pub fn indexed(&self) -> IndexedTable<'static, 'static> {
+        let table = self.table();
+        table.index(vec![0; table.index_len()].leak())
     }
 }
 
 /// How many of the addresses have a row.
 #[must_use]
-pub fn plain(section: &Section<'_>, pcs: &[u64]) -> usize {
-    pcs.iter().filter(|&&pc| section.find_row(pc).unwrap().is_some()).count()
+pub fn plain(table: &Table<'_>, pcs: &[u64]) -> usize {
+    pcs.iter().filter(|&&pc| table.find_row(pc).unwrap().is_some()).count()
 }
 
 /// The same by an index.
 #[must_use]
-pub fn indexed(section: &IndexedSection<'_, '_>, pcs: &[u64]) -> usize {
-    pcs.iter().filter(|&&pc| section.find_row(pc).unwrap().is_some()).count()
+pub fn indexed(table: &IndexedTable<'_, '_>, pcs: &[u64]) -> usize {
+    pcs.iter().filter(|&&pc| table.find_row(pc).unwrap().is_some()).count()
 }
 
 /// The same by simple-frame-rs.
@@ -96,8 +96,8 @@ pub fn indexed(section: &IndexedSection<'_, '_>, pcs: &[u64]) -> usize {
 /// If it does not know the table.
 #[must_use]
 pub fn simple_frame(tables: &Tables, pcs: &[u64]) -> usize {
-    let section = SFrameSection::from(&tables.sframe_v2, tables.sframe_addr).unwrap();
-    let find = |pc: u64| section.find_fde(pc).ok()??.find_fre(&section, pc).ok()?;
+    let table = SFrameSection::from(&tables.sframe_v2, tables.sframe_addr).unwrap();
+    let find = |pc: u64| table.find_fde(pc).ok()??.find_fre(&table, pc).ok()?;
     pcs.iter().filter(|&&pc| find(pc).is_some()).count()
 }
 
@@ -154,12 +154,12 @@ pub fn gimli_rows(tables: &Tables) -> usize {
 #[must_use]
 pub fn simple_frame_rows(tables: &Tables) -> usize {
     use fallible_iterator::FallibleIterator as _;
-    let section =
+    let table =
         simple_frame_rs::v2::SFrameSection::from(&tables.sframe_v2, tables.sframe_addr).unwrap();
-    let mut fdes = section.iter_fde();
+    let mut fdes = table.iter_fde();
     let mut rows = 0;
     while let Some(fde) = fdes.next().unwrap() {
-        rows += fde.iter_fre(&section).count().unwrap();
+        rows += fde.iter_fre(&table).count().unwrap();
     }
     rows
 }

@@ -3,11 +3,11 @@
 use core::fmt::Write as _;
 use core::ops::ControlFlow;
 
-use sframe::{Error, Found, RemoteSection, RemoteWindow, Section, Sections};
+use sframe::{Error, Lookup, RemoteBuffer, RemoteTable, Section, Table};
 
 use crate::{Target, Text, seen};
 
-fn found(found: Result<Option<Found>, Error>) -> usize {
+fn found(found: Result<Option<Lookup>, Error>) -> usize {
     match found {
         Ok(Some(found)) => {
             seen((found.row(), found.fde.pauth_key(), found.fde.is_mask(), found.fde.abi()))
@@ -21,34 +21,34 @@ fn found(found: Result<Option<Found>, Error>) -> usize {
 #[unsafe(no_mangle)]
 pub fn table(bytes: &[u8; 4096], len: usize, addr: u64, pc: u64) -> usize {
     let Some(bytes) = bytes.get(..len) else { return 0 };
-    found(Sections::new(bytes).at(addr).find(pc));
-    let section = match Section::parse(bytes) {
-        Ok(section) => section.at(addr),
+    found(Section::new(bytes).at(addr).find(pc));
+    let table = match Table::parse(bytes) {
+        Ok(table) => table.at(addr),
         Err(error) => return seen(error),
     };
-    found(section.find(pc));
-    seen(section.find_row(pc));
-    let header = section.header();
+    found(table.find(pc));
+    seen(table.find_row(pc));
+    let header = table.header();
     seen((header.len(), header.fdes_at(), header.fres_at(), header.version.number()));
-    for fde in section.fdes() {
+    for fde in table.fdes() {
         let Ok(fde) = fde else { continue };
-        seen((fde.fre_type(), fde.pc_kind(), fde.kind(), fde.pc_offset(pc)));
-        let Ok(rows) = section.fres(&fde) else { continue };
+        seen((fde.fre_type(), fde.pc_type(), fde.fde_type(), fde.pc_offset(pc)));
+        let Ok(rows) = table.fres(&fde) else { continue };
         for row in rows {
             let Ok(row) = row else { break };
             seen((fde.row(&row), row.flex(), row.word(2), row.words().len()));
         }
     }
-    seen((section.range(0), section.fde(1), section.addr(), section.bytes().len()))
+    seen((table.range(0), table.fde(1), table.addr(), table.bytes().len()))
 }
 
 /// An index in memory that is lent.
 #[unsafe(no_mangle)]
 pub fn index(bytes: &[u8; 4096], memory: &mut [u32; 512], words: usize, pc: u64) {
-    let Ok(section) = Section::parse(bytes) else { return };
-    seen(section.index_len());
-    seen(section.max_rows());
-    let indexed = section.index(memory.get_mut(..words).unwrap_or_default());
+    let Ok(table) = Table::parse(bytes) else { return };
+    seen(table.index_len());
+    seen(table.max_rows());
+    let indexed = table.index(memory.get_mut(..words).unwrap_or_default());
     found(indexed.find(pc));
     seen((indexed.find_row(pc), indexed.is_indexed()));
 }
@@ -56,25 +56,25 @@ pub fn index(bytes: &[u8; 4096], memory: &mut [u32; 512], words: usize, pc: u64)
 /// Validation.
 #[unsafe(no_mangle)]
 pub fn validate(bytes: &[u8; 4096], memory: &mut [u32; 512], words: usize) {
-    let Ok(section) = Section::parse(bytes) else { return };
+    let Ok(table) = Table::parse(bytes) else { return };
     let buffer = memory.get_mut(..words).unwrap_or_default();
-    let summary = section.validate(buffer, |finding| {
+    let summary = table.validate(buffer, |finding| {
         seen((finding.fault.severity(), finding.fault.at()));
         let _ = write!(Text(0), "{finding}");
         ControlFlow::<()>::Continue(())
     });
-    seen((summary, section.check()));
+    seen((summary, table.check()));
 }
 
 /// A table in the target's memory.
 #[unsafe(no_mangle)]
 pub fn remote(addr: u64, len: u64, pc: u64, reads: u32) -> usize {
-    let section = match RemoteSection::open(&mut Target, addr, len) {
-        Ok(section) => section.with_max_reads(reads),
+    let table = match RemoteTable::open(&mut Target, addr, len) {
+        Ok(table) => table.with_max_reads(reads),
         Err(error) => return seen(write!(Text(0), "{error}")),
     };
-    seen(section.find_row(&mut Target, pc, &mut RemoteWindow::new()));
-    match section.find(&mut Target, pc) {
+    seen(table.find_row(&mut Target, pc, &mut RemoteBuffer::new()));
+    match table.find(&mut Target, pc) {
         Ok(Some(found)) => seen(found.row()),
         Ok(None) => 0,
         Err(error) => seen(write!(Text(0), "{error}")),

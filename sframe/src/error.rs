@@ -2,14 +2,12 @@
 
 use core::{convert::Infallible, fmt};
 
-/// A byte offset from the start of a table's header.
-///
-/// In a section of several tables ([`Sections`](crate::Sections)) it counts
-/// from the table that it belongs to.
+/// A byte offset from the start of a table's header, also where a
+/// [`Section`](crate::Section) has several tables.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SectionOffset(pub u64);
+pub struct TableOffset(pub u64);
 
-impl SectionOffset {
+impl TableOffset {
     /// The offset `bytes` further on.
     #[inline]
     pub(crate) fn plus(self, bytes: usize) -> Self {
@@ -17,13 +15,13 @@ impl SectionOffset {
     }
 }
 
-impl fmt::Debug for SectionOffset {
+impl fmt::Debug for TableOffset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-impl fmt::Display for SectionOffset {
+impl fmt::Display for TableOffset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, ".sframe+{:#x}", self.0)
     }
@@ -37,7 +35,7 @@ impl fmt::Display for SectionOffset {
 #[non_exhaustive]
 pub enum Error {
     /// The bytes end inside the item that starts here.
-    Truncated(SectionOffset),
+    Truncated(TableOffset),
     /// The first two bytes are not the magic number in either byte order.
     BadMagic([u8; 2]),
     /// A version that this crate does not read.
@@ -73,48 +71,48 @@ pub enum Error {
     /// A function's rows start outside the rows of the section.
     RowsOutside {
         /// Where the function's entry is.
-        at: SectionOffset,
+        at: TableOffset,
         /// Where its rows start, counted from the first row of the section.
         fre_offset: u32,
     },
     /// A function has a reserved width of its rows' starts.
     BadFreType {
         /// Where the function's entry is.
-        at: SectionOffset,
+        at: TableOffset,
         /// Its info byte.
         info: u8,
     },
     /// A function made of equal blocks has none or an unknown block size.
-    ZeroRepSize(SectionOffset),
+    ZeroRepSize(TableOffset),
     /// A function of a type whose rows cannot be interpreted.
     UnknownFdeType {
         /// Where the function's entry is.
-        at: SectionOffset,
+        at: TableOffset,
         /// Its second info byte.
         info2: u8,
     },
     /// A row has a reserved size of its words.
     BadWordSize {
         /// Where the row is.
-        at: SectionOffset,
+        at: TableOffset,
         /// Its info byte.
         info: u8,
     },
     /// A row does not start behind the row before it.
-    UnsortedFres(SectionOffset),
+    UnsortedFres(TableOffset),
     /// A row of a flexible function has a number of words that has no meaning.
     BadWordCount {
         /// Where the row is.
-        at: SectionOffset,
+        at: TableOffset,
         /// How many words it has.
         count: u8,
     },
     /// The CFA of a flexible row is not computed from a register.
-    CfaWithoutRegister(SectionOffset),
+    CfaWithoutRegister(TableOffset),
     /// The rows of this ABI cannot be used to unwind.
     UnknownAbi(u8),
     /// The CFA's offset, in bytes, does not fit 32 bits (s390x scales it).
-    CfaOffsetOverflow(SectionOffset),
+    CfaOffsetOverflow(TableOffset),
 }
 
 const _: () = assert!(size_of::<Error>() <= 24);
@@ -122,15 +120,15 @@ const _: () = assert!(size_of::<Error>() <= 24);
 impl Error {
     /// Where in the section the fault is.
     #[must_use]
-    pub const fn at(self) -> SectionOffset {
+    pub const fn at(self) -> TableOffset {
         match self {
-            Self::BadMagic(_) => SectionOffset(0),
-            Self::UnsupportedVersion(_) => SectionOffset(2),
-            Self::UnknownFlags(_) => SectionOffset(3),
-            Self::WrongByteOrder { .. } | Self::UnknownAbi(_) => SectionOffset(4),
-            Self::FdesOutside { .. } => SectionOffset(0x08),
-            Self::FresOutside { .. } => SectionOffset(0x10),
-            Self::TablesOverlap { .. } => SectionOffset(0x18),
+            Self::BadMagic(_) => TableOffset(0),
+            Self::UnsupportedVersion(_) => TableOffset(2),
+            Self::UnknownFlags(_) => TableOffset(3),
+            Self::WrongByteOrder { .. } | Self::UnknownAbi(_) => TableOffset(4),
+            Self::FdesOutside { .. } => TableOffset(0x08),
+            Self::FresOutside { .. } => TableOffset(0x10),
+            Self::TablesOverlap { .. } => TableOffset(0x18),
             Self::Truncated(at)
             | Self::ZeroRepSize(at)
             | Self::UnsortedFres(at)

@@ -3,12 +3,12 @@
 //!
 //! A `.sframe` section says, for every address of a program's code, how to get
 //! from a frame to its caller: the CFA, the return address and the frame
-//! pointer, as offsets from registers. [`Sections`] is such a section,
-//! [`Section`] one table of it (linkers that merge leave one), [`Fde`] a
-//! function and [`Fre`] one row. [`RemoteSection`] is a table in another
+//! pointer, as offsets from registers. [`Section`] is such a section,
+//! [`Table`] one table of it (linkers that merge leave one), [`Fde`] a
+//! function and [`Fre`] one row. [`RemoteTable`] is a table in another
 //! program's memory, which may be absent in parts and may change at any time.
-//! [`Section::validate`] checks a table against all rules of the format, and
-//! [`Section::index`] makes lookups faster in memory that the caller lends.
+//! [`Table::validate`] checks a table against all rules of the format, and
+//! [`Table::index`] makes lookups faster in memory that the caller lends.
 //!
 //! # Units
 //!
@@ -33,7 +33,7 @@
 //! # Example
 //!
 //! ```
-//! use sframe::Section;
+//! use sframe::Table;
 //!
 //! // The table of one function: `push %rbp; mov %rsp,%rbp; ...` at 0x1040.
 //! let bytes = [
@@ -48,8 +48,8 @@
 //!     0x00, 0x03, 8, // from +0: CFA = SP+8
 //!     0x01, 0x05, 16, 0xf0, // from +1: CFA = SP+16, FP at CFA-16
 //! ];
-//! let section = Section::parse(&bytes)?.at(0x2000);
-//! let found = section.find(0x1044)?.expect("the function covers it");
+//! let table = Table::parse(&bytes)?.at(0x2000);
+//! let found = table.find(0x1044)?.expect("the function covers it");
 //! assert_eq!(found.fde.range.start, 0x1040);
 //! assert_eq!(found.fre.unwrap().words(), [16, -16]);
 //! # Ok::<(), sframe::Error>(())
@@ -74,27 +74,27 @@ mod write;
 pub use cfi::{
     convert::{CfiConverter, CfiReport},
     entry::CfiSection,
-    lost::{CfiLost, CfiReason},
+    lost::{CfiOmission, CfiOmissionReason},
 };
-pub use error::{Error, SectionOffset};
+pub use error::{Error, TableOffset};
 pub use format::{
     bytes::Endian,
-    fde::{Fde, FdeKind, FreType, FuncRange, PauthKey, PcKind},
+    fde::{Fde, FdeType, FreType, FuncRange, PauthKey, PcType},
     flex::{Control, Flex, FlexRules},
     fre::{Fre, FreInfo, Fres},
     header::{Abi, Flags, Header, Version},
 };
 pub use read::{
-    index::IndexedSection,
-    lookup::Found,
-    remote::{RemoteError, RemoteSection, RemoteWindow},
-    section::{Sections, Tables},
-    table::{Fdes, Section},
+    index::IndexedTable,
+    lookup::Lookup,
+    remote::{RemoteBuffer, RemoteError, RemoteTable},
+    section::{Section, Tables},
+    table::{Fdes, Table},
 };
-pub use validate::diagnostic::{Fault, Finding, Severity, Summary};
+pub use validate::diagnostic::{Diagnostic, Severity, Summary, Violation};
 #[cfg(feature = "write")]
 pub use write::{
     builder::Builder,
     function::{Format, Function},
-    lost::{Lost, LostReason, WriteError},
+    lost::{Omission, OmissionReason, WriteError},
 };

@@ -14,7 +14,7 @@ mod gimli_rows;
 use gimli::{CieOrFde, RegisterRule, RunTimeEndian, UnwindContextStorage, UnwindSection};
 use gimli_rows::{registers, translate};
 use proptest::{collection::vec, prelude::*, sample::select};
-use sframe::{Abi, Builder, CfiLost, CfiSection, Format, Section};
+use sframe::{Abi, Builder, CfiOmission, CfiSection, Format, Table};
 use testdata::{CfiBuilder, Cie};
 use unwind_core::Row;
 
@@ -90,22 +90,22 @@ fn instruction(abi: Abi) -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[derive(Clone, Debug)]
-struct Table {
+struct Cfi {
     abi: Abi,
     /// Instructions of the CIE and of each FDE.
     cie: Vec<Vec<u8>>,
     fdes: Vec<(u64, Vec<Vec<u8>>)>,
 }
 
-fn table() -> impl Strategy<Value = Table> {
+fn table() -> impl Strategy<Value = Cfi> {
     select(ABIS.to_vec()).prop_flat_map(|abi| {
         let fde = (1_u64..0x100, vec(instruction(abi), 0..24));
         let cie = prop_oneof![4 => Just(Vec::new()), 1 => vec(instruction(abi), 0..4)];
-        (cie, vec(fde, 1..5)).prop_map(move |(cie, fdes)| Table { abi, cie, fdes })
+        (cie, vec(fde, 1..5)).prop_map(move |(cie, fdes)| Cfi { abi, cie, fdes })
     })
 }
 
-fn build(table: &Table) -> CfiBuilder {
+fn build(table: &Cfi) -> CfiBuilder {
     let mut cfi = CfiBuilder::eh_frame(ADDR);
     cfi.big = table.abi.endian() == Some(sframe::Endian::Big);
     let mut cie = match table.abi {
@@ -122,7 +122,7 @@ fn build(table: &Table) -> CfiBuilder {
     cfi
 }
 
-fn convert(abi: Abi, bytes: &[u8]) -> (Vec<u8>, Vec<CfiLost>) {
+fn convert(abi: Abi, bytes: &[u8]) -> (Vec<u8>, Vec<CfiOmission>) {
     let mut builder = Builder::new(Format::V3, abi).unwrap();
     let mut lost = Vec::new();
     builder.add_cfi(CfiSection::eh_frame(bytes, ADDR), |range| lost.push(range)).unwrap();
@@ -166,7 +166,7 @@ proptest! {
     fn every_row_is_the_one_that_gimli_finds(table in table()) {
         let cfi = build(&table);
         let (bytes, lost) = convert(table.abi, cfi.build());
-        let section = Section::parse(&bytes).unwrap().at(ADDR);
+        let section = Table::parse(&bytes).unwrap().at(ADDR);
         let mut compared = 0;
         for (start, end, rows) in gimli_rows(table.abi, cfi.build()) {
             for pc in start..end {
@@ -200,7 +200,7 @@ proptest! {
             bytes.truncate(cut.index(bytes.len()));
         }
         let (built, _) = convert(table.abi, &bytes);
-        let section = Section::parse(&built).unwrap().at(ADDR);
+        let section = Table::parse(&built).unwrap().at(ADDR);
         let mut end = i64::MIN;
         for fde in section.fdes().map(Result::unwrap) {
             // Ascending by distance, and none on another: the search relies on

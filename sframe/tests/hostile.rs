@@ -7,32 +7,32 @@
     reason = "tests"
 )]
 
-use sframe::{Error, Section, SectionOffset};
+use sframe::{Error, Table, TableOffset};
 use testdata::{malformed_sections, sections};
 
 /// Asks for everything there is, and counts what was looked at.
 fn exercise(bytes: &[u8], pcs: &[u64]) -> usize {
-    let Ok(section) = Section::parse(bytes) else { return 0 };
+    let Ok(table) = Table::parse(bytes) else { return 0 };
     let mut work = 0;
-    for fde in section.fdes().flatten() {
-        for fre in section.fres(&fde).into_iter().flatten() {
+    for fde in table.fdes().flatten() {
+        for fre in table.fres(&fde).into_iter().flatten() {
             work += 1;
             let Ok(fre) = fre else { break };
-            assert!(fre.at.0 < section.header().len());
+            assert!(fre.at.0 < table.header().len());
         }
     }
     for &pc in pcs {
-        let row = section.find(pc).and_then(|found| found.map(|found| found.row()).transpose());
-        assert_eq!(section.find_row(pc), row, "at {pc:#x}");
-        match section.find(pc) {
+        let row = table.find(pc).and_then(|found| found.map(|found| found.row()).transpose());
+        assert_eq!(table.find_row(pc), row, "at {pc:#x}");
+        match table.find(pc) {
             Ok(Some(found)) => {
                 assert!(found.fde.range.contains(pc));
                 if let Err(error) = found.row() {
-                    assert!(error.at().0 <= section.header().len(), "{error}");
+                    assert!(error.at().0 <= table.header().len(), "{error}");
                 }
             }
             Ok(None) => {}
-            Err(error) => assert!(error.at().0 <= section.header().len(), "{error}"),
+            Err(error) => assert!(error.at().0 <= table.header().len(), "{error}"),
         }
         work += 1;
     }
@@ -46,10 +46,10 @@ fn f22_every_malformed_section_is_a_typed_error_or_a_bounded_answer() {
         let (_, damage) = name.split_once('.').unwrap();
         let bytes = &fixture.bytes;
         let len = u64::try_from(bytes.len()).unwrap();
-        let opened = Section::parse(bytes);
+        let opened = Table::parse(bytes);
         match damage {
             "empty" | "trunc_hdr" => {
-                assert_eq!(opened.unwrap_err(), Error::Truncated(SectionOffset(0)));
+                assert_eq!(opened.unwrap_err(), Error::Truncated(TableOffset(0)));
             }
             "bad_magic" => assert_eq!(opened.unwrap_err(), Error::BadMagic([0x34, 0x12])),
             "ver255" => assert_eq!(opened.unwrap_err(), Error::UnsupportedVersion(255)),
@@ -67,11 +67,9 @@ fn f22_every_malformed_section_is_a_typed_error_or_a_bounded_answer() {
             }
             "abi0" => {
                 // The table can be listed, but not unwound by.
-                let section = opened.unwrap();
-                let found = addresses(&section)
-                    .into_iter()
-                    .find_map(|pc| section.find(pc).unwrap())
-                    .unwrap();
+                let table = opened.unwrap();
+                let found =
+                    addresses(&table).into_iter().find_map(|pc| table.find(pc).unwrap()).unwrap();
                 assert_eq!(found.row(), Err(Error::UnknownAbi(0)));
             }
             "fretype_15" | "mask_rep0" | "numfres_huge" | "numfres_65535" => {
@@ -79,36 +77,36 @@ fn f22_every_malformed_section_is_a_typed_error_or_a_bounded_answer() {
             }
             other => panic!("no expectation for {other}"),
         }
-        if let Ok(section) = opened {
-            exercise(bytes, &addresses(&section));
+        if let Ok(table) = opened {
+            exercise(bytes, &addresses(&table));
         }
     }
 }
 
 /// The function whose rows come first is damaged, the others are found.
-fn one_function_only(section: &Section<'_>, name: &str) {
-    let bad = section.fdes().map(Result::unwrap).find(|fde| fde.fre_offset == 0).unwrap();
+fn one_function_only(table: &Table<'_>, name: &str) {
+    let bad = table.fdes().map(Result::unwrap).find(|fde| fde.fre_offset == 0).unwrap();
     let start = bad.range.start;
     if name.contains("numfres") {
         // The rows run on into those of the next function.
-        let rows = section.fres(&bad).unwrap().find_map(Result::err);
+        let rows = table.fres(&bad).unwrap().find_map(Result::err);
         assert!(matches!(rows, Some(Error::UnsortedFres(_))), "{name}: {rows:?}");
-        assert!(section.find(start).unwrap().is_some());
-        let last = section.find(start + u64::from(bad.range.size) - 1);
+        assert!(table.find(start).unwrap().is_some());
+        let last = table.find(start + u64::from(bad.range.size) - 1);
         assert!(matches!(last, Err(Error::UnsortedFres(_))), "{name}: {last:?}");
     } else {
-        let error = section.find(start).unwrap_err();
+        let error = table.find(start).unwrap_err();
         let expected = match name.contains("mask") {
             true => Error::ZeroRepSize(bad.at),
             false => Error::BadFreType { at: bad.at, info: 15 },
         };
         assert_eq!(error, expected, "{name}");
     }
-    for fde in section.fdes().map(Result::unwrap).filter(|fde| fde.index != bad.index) {
-        assert!(section.fres(&fde).unwrap().all(|fre| fre.is_ok()), "{name}");
+    for fde in table.fdes().map(Result::unwrap).filter(|fde| fde.index != bad.index) {
+        assert!(table.fres(&fde).unwrap().all(|fre| fre.is_ok()), "{name}");
         // Starts mean something in linked sections only.
-        if section.header().flags.sorted() && fde.range.start != start {
-            let found = section.find(fde.range.start).unwrap();
+        if table.header().flags.sorted() && fde.range.start != start {
+            let found = table.find(fde.range.start).unwrap();
             assert!(found.is_some(), "{name} {:#x}", fde.range.start);
         }
     }
@@ -117,9 +115,9 @@ fn one_function_only(section: &Section<'_>, name: &str) {
 #[test]
 fn every_truncation_is_an_error_with_a_place_inside() {
     for fixture in sections().into_iter().filter(|fixture| fixture.bytes.len() < 700) {
-        let whole = Section::parse(&fixture.bytes).unwrap().header().len();
+        let whole = Table::parse(&fixture.bytes).unwrap().header().len();
         for len in 0..usize::try_from(whole).unwrap() {
-            let error = Section::parse(&fixture.bytes[..len]).unwrap_err();
+            let error = Table::parse(&fixture.bytes[..len]).unwrap_err();
             assert!(error.at().0 < 28, "{}: {error}", fixture.name());
         }
     }
@@ -129,8 +127,8 @@ fn every_truncation_is_an_error_with_a_place_inside() {
 fn a_changed_byte_anywhere_gives_an_answer_or_an_error() {
     let mut changed = 0;
     for fixture in sections().into_iter().filter(|fixture| fixture.bytes.len() < 260) {
-        let section = Section::parse(&fixture.bytes).unwrap();
-        let all = addresses(&section);
+        let table = Table::parse(&fixture.bytes).unwrap();
+        let all = addresses(&table);
         let pcs: Vec<u64> = all.iter().step_by(all.len().div_ceil(16)).copied().collect();
         let mut bytes = fixture.bytes.clone();
         for at in 0..bytes.len() {
@@ -155,19 +153,19 @@ fn a_changed_byte_anywhere_gives_an_answer_or_an_error() {
 #[test]
 fn the_bytes_behind_the_end_do_not_matter() {
     for fixture in sections() {
-        let section = Section::parse(&fixture.bytes).unwrap();
+        let table = Table::parse(&fixture.bytes).unwrap();
         let mut longer = fixture.bytes.clone();
         longer.extend([0xa5; 59]);
-        let other = Section::parse(&longer).unwrap();
-        assert_eq!(section.bytes(), other.bytes());
-        for pc in addresses(&section).into_iter().step_by(7) {
-            assert_eq!(section.find(pc), other.find(pc));
+        let other = Table::parse(&longer).unwrap();
+        assert_eq!(table.bytes(), other.bytes());
+        for pc in addresses(&table).into_iter().step_by(7) {
+            assert_eq!(table.find(pc), other.find(pc));
         }
     }
 }
 
 /// Every address that a function covers, and some beside them.
-fn addresses(section: &Section<'_>) -> Vec<u64> {
-    let ranges = (0..section.header().num_fdes).filter_map(|index| section.range(index));
+fn addresses(table: &Table<'_>) -> Vec<u64> {
+    let ranges = (0..table.header().num_fdes).filter_map(|index| table.range(index));
     testdata::addresses(ranges.map(|range| (range.start, range.size)))
 }

@@ -7,17 +7,17 @@
     reason = "tests"
 )]
 
-use sframe::Section;
-use testdata::{Function, Row, SectionBuilder, addresses, malformed_sections, sections};
+use sframe::Table;
+use testdata::{Function, Row, TableBuilder, addresses, malformed_sections, sections};
 
 /// Compares all answers at `pcs`, with an index of `words` words. Returns
 /// whether there is one.
-fn compare(section: &Section<'_>, pcs: &[u64], words: usize) -> bool {
+fn compare(table: &Table<'_>, pcs: &[u64], words: usize) -> bool {
     let mut memory = vec![0xdead_beef; words];
-    let indexed = section.index(&mut memory);
-    assert_eq!(indexed.section().addr(), section.addr());
+    let indexed = table.index(&mut memory);
+    assert_eq!(indexed.table().addr(), table.addr());
     for &pc in pcs {
-        let expected = section.find(pc);
+        let expected = table.find(pc);
         assert_eq!(indexed.find(pc), expected, "{words} words, {pc:#x}");
         let row = expected.and_then(|found| found.map(|found| found.row()).transpose());
         assert_eq!(indexed.find_row(pc), row, "{words} words, {pc:#x}");
@@ -26,10 +26,10 @@ fn compare(section: &Section<'_>, pcs: &[u64], words: usize) -> bool {
 }
 
 /// Addresses in and around functions, and far from them.
-fn pcs(section: &Section<'_>) -> Vec<u64> {
-    let ranges = (0..section.header().num_fdes).filter_map(|index| section.range(index));
+fn pcs(table: &Table<'_>) -> Vec<u64> {
+    let ranges = (0..table.header().num_fdes).filter_map(|index| table.range(index));
     let mut pcs = addresses(ranges.map(|range| (range.start, range.size)));
-    pcs.extend([0, 1, u64::MAX, 1 << 63, (1 << 63) - 1, section.addr()]);
+    pcs.extend([0, 1, u64::MAX, 1 << 63, (1 << 63) - 1, table.addr()]);
     pcs
 }
 
@@ -37,11 +37,11 @@ fn pcs(section: &Section<'_>) -> Vec<u64> {
 fn every_section_has_the_same_answers_in_any_memory() {
     let mut indexed = 0;
     for fixture in sections() {
-        let section = Section::parse(&fixture.bytes).unwrap().at(fixture.addr);
-        let pcs: Vec<u64> = pcs(&section).into_iter().step_by(3).collect();
-        let full = section.index_len();
+        let table = Table::parse(&fixture.bytes).unwrap().at(fixture.addr);
+        let pcs: Vec<u64> = pcs(&table).into_iter().step_by(3).collect();
+        let full = table.index_len();
         for words in [0, 1, 2, 5, full, full + 100] {
-            indexed += u32::from(compare(&section, &pcs, words));
+            indexed += u32::from(compare(&table, &pcs, words));
         }
     }
     assert!(indexed > 50, "only {indexed}");
@@ -55,22 +55,22 @@ fn damaged_sections_have_the_same_answers_or_errors() {
             let original = bytes[at];
             for change in [1, 0x80] {
                 bytes[at] = original ^ change;
-                let section = Section::parse(&bytes).unwrap();
-                let pcs: Vec<u64> = pcs(&section).into_iter().step_by(17).collect();
-                compare(&section, &pcs, section.index_len().min(1000));
+                let table = Table::parse(&bytes).unwrap();
+                let pcs: Vec<u64> = pcs(&table).into_iter().step_by(17).collect();
+                compare(&table, &pcs, table.index_len().min(1000));
             }
             bytes[at] = original;
         }
     }
     for fixture in malformed_sections() {
-        let Ok(section) = Section::parse(&fixture.bytes) else { continue };
-        compare(&section, &pcs(&section), section.index_len().min(1000));
+        let Ok(table) = Table::parse(&fixture.bytes) else { continue };
+        compare(&table, &pcs(&table), table.index_len().min(1000));
     }
 }
 
 /// A table of functions of many sizes, some with very many rows.
-fn large(version: u8, flags: u8) -> SectionBuilder {
-    let mut table = SectionBuilder { flags, ..SectionBuilder::amd64(version) };
+fn large(version: u8, flags: u8) -> TableBuilder {
+    let mut table = TableBuilder { flags, ..TableBuilder::amd64(version) };
     let mut start = -0x20_0000_i64;
     for i in 0..400_i64 {
         let rows = match i % 40 {
@@ -98,46 +98,46 @@ fn large(version: u8, flags: u8) -> SectionBuilder {
 fn large_tables_have_the_same_answers_with_granules_and_checkpoints() {
     for (version, flags) in [(1, 1), (2, 5), (3, 5)] {
         let bytes = large(version, flags).build();
-        let section = Section::parse(&bytes).unwrap().at(0x40_0000);
-        let pcs: Vec<u64> = pcs(&section).into_iter().step_by(7).collect();
-        let full = section.index_len();
+        let table = Table::parse(&bytes).unwrap().at(0x40_0000);
+        let pcs: Vec<u64> = pcs(&table).into_iter().step_by(7).collect();
+        let full = table.index_len();
         for words in [2, 20, full / 2, full] {
-            assert!(compare(&section, &pcs, words), "{words} words");
+            assert!(compare(&table, &pcs, words), "{words} words");
         }
-        assert!(!compare(&section, &pcs, 1));
+        assert!(!compare(&table, &pcs, 1));
     }
 }
 
 #[test]
 fn a_table_that_is_not_sorted_is_put_in_order() {
     for version in [1, 2, 3] {
-        let mut table = large(version, 0);
-        table.functions.reverse();
-        table.functions.rotate_left(123);
-        let bytes = table.build();
-        let section = Section::parse(&bytes).unwrap();
-        let pcs: Vec<u64> = pcs(&section).into_iter().step_by(41).collect();
-        let functions = table.functions.len();
+        let mut builder = large(version, 0);
+        builder.functions.reverse();
+        builder.functions.rotate_left(123);
+        let bytes = builder.build();
+        let table = Table::parse(&bytes).unwrap();
+        let pcs: Vec<u64> = pcs(&table).into_iter().step_by(41).collect();
+        let functions = builder.functions.len();
         // A word for each function, and granules.
-        assert!(!compare(&section, &pcs, functions + 1));
-        assert!(compare(&section, &pcs, functions + 2));
-        assert!(compare(&section, &pcs, section.index_len()));
+        assert!(!compare(&table, &pcs, functions + 1));
+        assert!(compare(&table, &pcs, functions + 2));
+        assert!(compare(&table, &pcs, table.index_len()));
     }
 }
 
 #[test]
 fn what_has_no_order_has_no_index() {
     let function = |start, size| Function::new(start, size, vec![Row::sp(0, &[start as i32 & 63])]);
-    let table =
-        |flags, functions| SectionBuilder { flags, functions, ..SectionBuilder::amd64(3) }.build();
+    let build =
+        |flags, functions| TableBuilder { flags, functions, ..TableBuilder::amd64(3) }.build();
     for (what, bytes) in [
-        ("lies", table(1, vec![function(0x100, 16), function(0x40, 16), function(0x200, 16)])),
-        ("overlaps", table(0, vec![function(0x100, 0x40), function(0x120, 16), function(0, 16)])),
-        ("wraps", table(4, vec![function(i64::MAX - 7, 16), function(0, 16)])),
-        ("is empty", table(1, vec![])),
+        ("lies", build(1, vec![function(0x100, 16), function(0x40, 16), function(0x200, 16)])),
+        ("overlaps", build(0, vec![function(0x100, 0x40), function(0x120, 16), function(0, 16)])),
+        ("wraps", build(4, vec![function(i64::MAX - 7, 16), function(0, 16)])),
+        ("is empty", build(1, vec![])),
     ] {
-        let section = Section::parse(&bytes).unwrap();
-        assert!(!compare(&section, &pcs(&section), 1000), "{what}");
+        let table = Table::parse(&bytes).unwrap();
+        assert!(!compare(&table, &pcs(&table), 1000), "{what}");
     }
     // Functions of size zero overlap no others, wherever they are.
     let zero = vec![
@@ -147,28 +147,28 @@ fn what_has_no_order_has_no_index() {
         function(0x100, 0),
         function(0, 16),
     ];
-    let bytes = table(0, zero);
-    let section = Section::parse(&bytes).unwrap();
-    assert!(compare(&section, &pcs(&section), 1000));
+    let bytes = build(0, zero);
+    let table = Table::parse(&bytes).unwrap();
+    assert!(compare(&table, &pcs(&table), 1000));
     // Overlaps in a sorted table are found as they are without an index.
-    let sorted = table(1, vec![function(0x100, 0x40), function(0x120, 16), function(0x200, 16)]);
-    let section = Section::parse(&sorted).unwrap();
-    assert!(compare(&section, &pcs(&section), 1000));
+    let sorted = build(1, vec![function(0x100, 0x40), function(0x120, 16), function(0x200, 16)]);
+    let table = Table::parse(&sorted).unwrap();
+    assert!(compare(&table, &pcs(&table), 1000));
 }
 
 #[test]
 fn functions_far_apart_fit_in_few_granules() {
     let function = |start: i64| Function::new(start, 16, vec![Row::sp(0, &[8])]);
-    let table = SectionBuilder::amd64(3)
+    let table = TableBuilder::amd64(3)
         .function(function(-0x4000_0000_0000_0000))
         .function(function(-0x1000))
         .function(function(0x7000_0000_0000));
     let bytes = table.build();
-    let section = Section::parse(&bytes).unwrap();
-    let mut pcs = pcs(&section);
+    let table = Table::parse(&bytes).unwrap();
+    let mut pcs = pcs(&table);
     pcs.extend([0xc000_0000_0000_0008, 0x7000_0000_0000, 0x6fff_ffff_ffff]);
     for words in [2, 3, 4, 100, 4096] {
-        assert!(compare(&section, &pcs, words));
+        assert!(compare(&table, &pcs, words));
     }
 }
 
@@ -179,18 +179,18 @@ fn a_bad_row_is_an_error_for_those_behind_it_only() {
     rows[200].words.clear();
     let mut function = Function::new(0, 300, rows);
     function.info = 2;
-    let bytes = SectionBuilder::amd64(2).function(function).build();
-    let section = Section::parse(&bytes).unwrap();
-    assert!(compare(&section, &(0..310).collect::<Vec<_>>(), section.index_len()));
-    assert!(section.find(199).is_ok() && section.find(200).is_err() && section.find(299).is_err());
+    let bytes = TableBuilder::amd64(2).function(function).build();
+    let table = Table::parse(&bytes).unwrap();
+    assert!(compare(&table, &(0..310).collect::<Vec<_>>(), table.index_len()));
+    assert!(table.find(199).is_ok() && table.find(200).is_err() && table.find(299).is_err());
 }
 
 #[test]
 fn an_index_asks_for_no_more_words_than_the_table_has_bytes() {
     let far = |start: i64| Function::new(start, 16, vec![Row::sp(0, &[8])]);
     let rows: Vec<Row> = (0..400).map(|row| Row::sp(row, &[])).collect();
-    let apart = SectionBuilder::amd64(3).function(far(-1 << 60)).function(far(1 << 60)).build();
-    let mut shared = SectionBuilder { flags: 0, ..SectionBuilder::amd64(2) };
+    let apart = TableBuilder::amd64(3).function(far(-1 << 60)).function(far(1 << 60)).build();
+    let mut shared = TableBuilder { flags: 0, ..TableBuilder::amd64(2) };
     for i in 0..400 {
         let rows = if i == 0 { rows.clone() } else { Vec::new() };
         shared = shared.function(Function::new(i * 0x1000, 400, rows));
@@ -202,9 +202,9 @@ fn an_index_asks_for_no_more_words_than_the_table_has_bytes() {
         shared[28 + entry * 20 + 16] = 1;
     }
     for bytes in [apart, shared] {
-        let section = Section::parse(&bytes).unwrap();
-        let full = section.index_len();
+        let table = Table::parse(&bytes).unwrap();
+        let full = table.index_len();
         assert!(full <= bytes.len() + 2, "{full} words for {} bytes", bytes.len());
-        assert!(compare(&section, &pcs(&section)[..100], full));
+        assert!(compare(&table, &pcs(&table)[..100], full));
     }
 }

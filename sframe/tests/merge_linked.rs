@@ -23,7 +23,7 @@ use std::process::Command;
 
 use object::read::elf::{ElfFile64, FileHeader as _, SectionHeader as _};
 use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, RelocationTarget};
-use sframe::{Abi, Builder, CfiSection, Fde, Format, Section};
+use sframe::{Abi, Builder, CfiSection, Fde, Format, Table};
 use unwind_core::Row;
 
 const FORMATS: [Format; 3] = [Format::V2, Format::V2Pcrel, Format::V3];
@@ -192,16 +192,16 @@ fn merge(format: Format, objects: &[PathBuf], library: &object::File<'_>, addr: 
         let bytes = fs::read(path).unwrap();
         let object = object::File::parse(&*bytes).unwrap();
         let (table, _) = section(&object, ".sframe").unwrap();
-        let table = Section::parse(table).unwrap();
+        let table = Table::parse(table).unwrap();
         let places = places(&object, library);
         let place = |fde: &Fde| Some(places[&fde.at.0]);
-        builder.add_section(&table, place, |lost| assert!(format != Format::V3, "{lost}")).unwrap();
+        builder.add_table(&table, place, |lost| assert!(format != Format::V3, "{lost}")).unwrap();
     }
     builder.finish(addr, |lost| panic!("{lost}")).unwrap()
 }
 
 /// The row of every address that the functions of a table cover.
-fn rows(table: &Section<'_>) -> BTreeMap<u64, Row> {
+fn rows(table: &Table<'_>) -> BTreeMap<u64, Row> {
     let functions = table.fdes().map(Result::unwrap);
     let addresses = functions.flat_map(|fde| {
         let start = fde.range.start;
@@ -212,12 +212,12 @@ fn rows(table: &Section<'_>) -> BTreeMap<u64, Row> {
 
 /// Merges objects in every format, and compares with the table of the library
 /// that they were linked to. Returns how many addresses were compared.
-fn check(objects: &[PathBuf], library: &[u8], expected: &Section<'_>) -> usize {
+fn check(objects: &[PathBuf], library: &[u8], expected: &Table<'_>) -> usize {
     let library = object::File::parse(library).unwrap();
     let expected = rows(expected);
     for format in FORMATS {
         let bytes = merge(format, objects, &library, 0x40_0000);
-        let merged = Section::parse(&bytes).unwrap().at(0x40_0000);
+        let merged = Table::parse(&bytes).unwrap().at(0x40_0000);
         let merged = rows(&merged);
         for (addr, row) in &expected {
             let of_format = merged.get(addr);
@@ -247,7 +247,7 @@ fn gnu_objects_find_what_their_linker_finds() {
         let library = link(tools.as_deref(), &objects, &directory).unwrap();
         let file = object::File::parse(&*library).unwrap();
         let (table, addr) = section(&file, ".sframe").unwrap();
-        let table = Section::parse(table).unwrap().at(addr);
+        let table = Table::parse(table).unwrap().at(addr);
         let version = table.header().version;
         let count = check(&objects, &library, &table);
         println!("{count} addresses of {version:?} by {tools:?}");
@@ -290,7 +290,7 @@ fn llvm_objects_find_what_gnu_ld_finds() {
         let library = link(Some(&tools), &[as_gnu_2_44(&object)], &directory).unwrap();
         let file = object::File::parse(&*library).unwrap();
         let (table, addr) = section(&file, ".sframe").unwrap();
-        let table = Section::parse(table).unwrap().at(addr);
+        let table = Table::parse(table).unwrap().at(addr);
         let count = check(&[object], &library, &table);
         println!("{count} addresses of LLVM's object by {version}");
         assert!(count > 100, "{count}");
@@ -310,9 +310,9 @@ fn objects_of_several_versions_find_what_their_eh_frame_says() {
     let mut builder = Builder::new(Format::V3, Abi::Amd64Little).unwrap();
     builder.add_cfi(CfiSection::eh_frame(frames, addr), |lost| panic!("{lost:?}")).unwrap();
     let table = builder.finish(0x40_0000, |lost| panic!("{lost}")).unwrap();
-    let expected = rows(&Section::parse(&table).unwrap().at(0x40_0000));
+    let expected = rows(&Table::parse(&table).unwrap().at(0x40_0000));
     let merged = merge(Format::V3, &objects, &file, 0x40_0000);
-    let merged = rows(&Section::parse(&merged).unwrap().at(0x40_0000));
+    let merged = rows(&Table::parse(&merged).unwrap().at(0x40_0000));
     assert!(merged.len() > 600, "{}", merged.len());
     for (addr, row) in &merged {
         assert_eq!(expected.get(addr), Some(row), "{addr:#x}");

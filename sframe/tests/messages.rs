@@ -9,12 +9,13 @@
 use std::collections::BTreeSet;
 
 use sframe::{
-    Abi, CfiReason, Error, Fault, LostReason, RemoteError, SectionOffset, Severity, WriteError,
+    Abi, CfiOmissionReason, Error, OmissionReason, RemoteError, Severity, TableOffset, Violation,
+    WriteError,
 };
 use testdata::check_messages;
 use unwind_core::{BaseReg, DwarfReg, ReadError, RegRule};
 
-const AT: SectionOffset = SectionOffset(0x1c);
+const AT: TableOffset = TableOffset(0x1c);
 
 const ERRORS: [Error; 18] = [
     Error::Truncated(AT),
@@ -37,28 +38,28 @@ const ERRORS: [Error; 18] = [
     Error::CfaOffsetOverflow(AT),
 ];
 
-const LOST: [LostReason; 21] = [
-    LostReason::Empty,
-    LostReason::Wraps,
-    LostReason::NoRows,
-    LostReason::Unsorted { offset: 0x10 },
-    LostReason::SignalFrame,
-    LostReason::SignalContext,
-    LostReason::Overlap { other: 0x1000 },
-    LostReason::TooFar,
-    LostReason::CfaRegister(BaseReg::Reg(DwarfReg(10))),
-    LostReason::CfaLoaded,
-    LostReason::CfaScale(12),
-    LostReason::Ra(RegRule::SameValue),
-    LostReason::Ra(RegRule::Undefined),
-    LostReason::Ra(RegRule::ValOffset(8)),
-    LostReason::Fp(RegRule::Register(BaseReg::Sp, 8)),
-    LostReason::Fp(RegRule::AtRegister(BaseReg::Fp, -8)),
-    LostReason::Fp(RegRule::Offset(-8)),
-    LostReason::FpWithoutRa,
-    LostReason::SignedRa,
-    LostReason::Malformed(Error::Truncated(AT)),
-    LostReason::SharedRows,
+const LOST: [OmissionReason; 21] = [
+    OmissionReason::Empty,
+    OmissionReason::Wraps,
+    OmissionReason::NoRows,
+    OmissionReason::Unsorted { offset: 0x10 },
+    OmissionReason::SignalFrame,
+    OmissionReason::SignalContext,
+    OmissionReason::Overlap { other: 0x1000 },
+    OmissionReason::TooFar,
+    OmissionReason::CfaRegister(BaseReg::Reg(DwarfReg(10))),
+    OmissionReason::CfaLoaded,
+    OmissionReason::CfaScale(12),
+    OmissionReason::Ra(RegRule::SameValue),
+    OmissionReason::Ra(RegRule::Undefined),
+    OmissionReason::Ra(RegRule::ValOffset(8)),
+    OmissionReason::Fp(RegRule::Register(BaseReg::Sp, 8)),
+    OmissionReason::Fp(RegRule::AtRegister(BaseReg::Fp, -8)),
+    OmissionReason::Fp(RegRule::Offset(-8)),
+    OmissionReason::FpWithoutRa,
+    OmissionReason::SignedRa,
+    OmissionReason::Malformed(Error::Truncated(AT)),
+    OmissionReason::SharedRows,
 ];
 
 #[test]
@@ -91,29 +92,29 @@ fn every_error_of_a_table_says_something_of_its_own() {
 fn every_finding_says_something_of_its_own_and_how_bad_it_is() {
     let (at, start, other) = (AT, 0x20, 3);
     let faults = [
-        Fault::UnsortedFde(at),
-        Fault::Overlap { at, other },
-        Fault::FreCount { header: 3, found: 4 },
-        Fault::TooManyRows(at),
-        Fault::UnknownAbi(9),
-        Fault::ImpossibleRa(at),
-        Fault::FreBytes { header: 3, found: 4 },
-        Fault::EmptyNeighbour { at, other },
-        Fault::RowBehindEnd { at, start },
-        Fault::LateFirstRow { at, start },
-        Fault::NoRows(at),
-        Fault::SurplusWords { at, count: 9 },
-        Fault::SignedRa(at),
-        Fault::RaInFp(at),
-        Fault::ReservedBits(at),
+        Violation::UnsortedFde(at),
+        Violation::Overlap { at, other },
+        Violation::FreCount { header: 3, found: 4 },
+        Violation::TooManyRows(at),
+        Violation::UnknownAbi(9),
+        Violation::ImpossibleRa(at),
+        Violation::FreBytes { header: 3, found: 4 },
+        Violation::EmptyNeighbour { at, other },
+        Violation::RowPastEnd { at, start },
+        Violation::LateFirstRow { at, start },
+        Violation::NoRows(at),
+        Violation::SurplusWords { at, count: 9 },
+        Violation::SignedRa(at),
+        Violation::RaInFp(at),
+        Violation::ReservedBits(at),
     ];
     let errors = faults.iter().filter(|fault| fault.severity() == Severity::Error).count();
     assert_eq!(errors, 6);
     let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
     assert!(texts.iter().all(|text| text.starts_with(".sframe+0x")), "{texts:#?}");
     check_messages(&texts);
-    assert_eq!(Fault::Malformed(ERRORS[9]).to_string(), ERRORS[9].to_string());
-    assert_eq!(Fault::Malformed(ERRORS[9]).at(), AT);
+    assert_eq!(Violation::Malformed(ERRORS[9]).to_string(), ERRORS[9].to_string());
+    assert_eq!(Violation::Malformed(ERRORS[9]).at(), AT);
 }
 
 #[test]
@@ -124,41 +125,41 @@ fn every_reason_of_a_loss_says_something_of_its_own_and_has_a_name() {
     // Three of the rules above share a name with another one.
     assert_eq!(names.len(), LOST.len() - 4);
     let reasons = [
-        CfiReason::Truncated,
-        CfiReason::TruncatedEntry { at: 0x10 },
-        CfiReason::NotCie { at: 0x10 },
-        CfiReason::CieVersion(9),
-        CfiReason::Augmentation(b'x'),
-        CfiReason::AddressSize(4),
-        CfiReason::Pointer(0x7f),
-        CfiReason::Empty,
-        CfiReason::TooLong,
-        CfiReason::NotCode,
-        CfiReason::Instruction(0x3f),
-        CfiReason::Context(0x0d),
-        CfiReason::NothingRemembered,
-        CfiReason::TooManyRemembered,
-        CfiReason::LocationBack,
-        CfiReason::NoCfa,
-        CfiReason::CfaLoadPlus { register: 6, offset: -8, plus: 16 },
-        CfiReason::CfaExpression { at: 0x10 },
-        CfiReason::NoReturnAddress,
-        CfiReason::RaExpression { at: 0x10 },
-        CfiReason::RaSignedWithPc,
-        CfiReason::RaSignState,
-        CfiReason::FpExpression { at: 0x10 },
-        CfiReason::FpUndefined,
-        CfiReason::StackPointer,
-        CfiReason::Register(300),
-        CfiReason::Offset(1 << 40),
+        CfiOmissionReason::Truncated,
+        CfiOmissionReason::TruncatedEntry { at: 0x10 },
+        CfiOmissionReason::NotCie { at: 0x10 },
+        CfiOmissionReason::CieVersion(9),
+        CfiOmissionReason::Augmentation(b'x'),
+        CfiOmissionReason::AddressSize(4),
+        CfiOmissionReason::Pointer(0x7f),
+        CfiOmissionReason::Empty,
+        CfiOmissionReason::TooLong,
+        CfiOmissionReason::NotCode,
+        CfiOmissionReason::Instruction(0x3f),
+        CfiOmissionReason::Context(0x0d),
+        CfiOmissionReason::NothingRemembered,
+        CfiOmissionReason::TooManyRemembered,
+        CfiOmissionReason::LocationBack,
+        CfiOmissionReason::NoCfa,
+        CfiOmissionReason::CfaLoadPlus { register: 6, offset: -8, plus: 16 },
+        CfiOmissionReason::CfaExpression { at: 0x10 },
+        CfiOmissionReason::NoReturnAddress,
+        CfiOmissionReason::RaExpression { at: 0x10 },
+        CfiOmissionReason::RaSignedWithPc,
+        CfiOmissionReason::RaSignState,
+        CfiOmissionReason::FpExpression { at: 0x10 },
+        CfiOmissionReason::FpUndefined,
+        CfiOmissionReason::StackPointer,
+        CfiOmissionReason::Register(300),
+        CfiOmissionReason::Offset(1 << 40),
     ];
     check_messages(&reasons.map(|reason| reason.to_string()));
     // The first fifteen are about the entry, the others about rules.
     assert!(reasons.iter().zip(0..).all(|(reason, at)| reason.is_fault() == (at < 15)));
-    let overlap = CfiReason::Table(LostReason::Overlap { other: 0x1000 });
+    let overlap = CfiOmissionReason::Table(OmissionReason::Overlap { other: 0x1000 });
     assert!(overlap.is_fault() && overlap.name() == "overlap");
-    assert!(!CfiReason::Table(LostReason::SignalFrame).is_fault());
+    assert!(!CfiOmissionReason::Table(OmissionReason::SignalFrame).is_fault());
     let names: BTreeSet<&str> = reasons.iter().map(|reason| reason.name()).collect();
     assert!(names.len() + 3 >= reasons.len(), "{names:?}");
-    assert_eq!(CfiReason::Table(LOST[0]).to_string(), texts[0]);
+    assert_eq!(CfiOmissionReason::Table(LOST[0]).to_string(), texts[0]);
 }

@@ -16,7 +16,7 @@
 
 use std::ops::ControlFlow;
 
-use sframe::{RemoteSection, RemoteWindow, Section};
+use sframe::{RemoteBuffer, RemoteTable, Table};
 use testdata::sections;
 use unwind_core::{Memory, ReadError, VirtAddr};
 
@@ -54,8 +54,8 @@ struct Cost {
 }
 
 /// Where answers may change: the bounds of some functions.
-fn pcs(section: &Section<'_>) -> impl Iterator<Item = u64> {
-    let ranges = (0..section.header().num_fdes.min(8)).filter_map(|index| section.range(index));
+fn pcs(table: &Table<'_>) -> impl Iterator<Item = u64> {
+    let ranges = (0..table.header().num_fdes.min(8)).filter_map(|index| table.range(index));
     let ends = ranges.flat_map(|range| {
         let size = u64::from(range.size);
         [0, 1, size / 2, size.wrapping_sub(1), size].map(|offset| range.start.wrapping_add(offset))
@@ -70,21 +70,21 @@ fn ask(bytes: &[u8], cost: &mut Cost) -> bool {
     let max = |old: &mut f64, new: u64| *old = old.max(each(new));
     let mut memory = Counting { bytes, read: 0 };
     let len = u64::try_from(bytes.len()).unwrap();
-    let remote = RemoteSection::open(&mut memory, 0, len);
-    let Ok(section) = Section::parse(bytes) else {
+    let remote = RemoteTable::open(&mut memory, 0, len);
+    let Ok(table) = Table::parse(bytes) else {
         assert!(remote.is_err());
         return false;
     };
     let remote = remote.unwrap();
-    let mut window = RemoteWindow::new();
-    let index_len = section.index_len();
+    let mut window = RemoteBuffer::new();
+    let index_len = table.index_len();
     max(&mut cost.index, u64::try_from(index_len).unwrap());
     let mut words = vec![0; index_len];
-    let index = section.index(&mut words);
-    for pc in pcs(&section) {
-        let found = section.find(pc);
+    let index = table.index(&mut words);
+    for pc in pcs(&table) {
+        let found = table.find(pc);
         let row = found.and_then(|found| found.map(|found| found.row()).transpose());
-        assert_eq!(section.find_row(pc), row, "at {pc:#x}");
+        assert_eq!(table.find_row(pc), row, "at {pc:#x}");
         assert_eq!(index.find(pc), found, "at {pc:#x}");
         memory.read = 0;
         let far = remote.find(&mut memory, pc);
@@ -99,8 +99,8 @@ fn ask(bytes: &[u8], cost: &mut Cost) -> bool {
         }
     }
     let mut findings = 0;
-    let mut buffer = vec![0; usize::try_from(section.header().num_fdes).unwrap()];
-    let summary = section.validate(&mut buffer, |_| {
+    let mut buffer = vec![0; usize::try_from(table.header().num_fdes).unwrap()];
+    let summary = table.validate(&mut buffer, |_| {
         findings += 1;
         ControlFlow::<()>::Continue(())
     });
@@ -109,8 +109,8 @@ fn ask(bytes: &[u8], cost: &mut Cost) -> bool {
     // Small sections may have so many rows in any case.
     max(&mut cost.rows, summary.rows.saturating_sub(0x1_0000));
     if summary.errors == 0 {
-        for pc in pcs(&section) {
-            section.find(pc).unwrap().map(|found| found.row().unwrap());
+        for pc in pcs(&table) {
+            table.find(pc).unwrap().map(|found| found.row().unwrap());
         }
     }
     true

@@ -15,7 +15,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
 use std::alloc::System;
 
-use sframe::{Abi, Builder, CfiSection, Format, Function, Section, WriteError};
+use sframe::{Abi, Builder, CfiSection, Format, Function, Table, WriteError};
 use testdata::{CfiBuilder, Cie};
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
@@ -131,8 +131,8 @@ fn a_function_that_finds_no_memory_is_not_added_and_all_others_are_kept() {
     }
     assert!((100..200).contains(&added), "{added}");
     let bytes = builder.finish(0, |lost| panic!("{lost}")).unwrap();
-    let section = Section::parse(&bytes).unwrap();
-    assert_eq!((section.header().num_fdes, section.check().unwrap().errors), (added, 0));
+    let table = Table::parse(&bytes).unwrap();
+    assert_eq!((table.header().num_fdes, table.check().unwrap().errors), (added, 0));
 }
 
 #[test]
@@ -191,10 +191,10 @@ fn a_function_in_parts_is_added_whole_or_not_at_all() {
 #[test]
 fn copies_of_tables_without_memory_say_so_at_every_allocation() {
     let bytes = build(&rows(20)).unwrap();
-    let section = Section::parse(&bytes).unwrap().at(0x8000);
+    let table = Table::parse(&bytes).unwrap().at(0x8000);
     let (copy, allocations) = exhaust(|| {
         let mut builder = Builder::new(Format::V3, Abi::Amd64Little)?;
-        builder.add_section(&section, |fde| Some(fde.range.start), |_| ())?;
+        builder.add_table(&table, |fde| Some(fde.range.start), |_| ())?;
         builder.finish(0x8000, |_| ())
     });
     println!("{allocations} allocations");
@@ -225,5 +225,5 @@ fn call_frame_information_without_memory_says_so_at_every_allocation() {
     println!("{allocations} allocations");
     assert!(allocations >= 8);
     assert_eq!(built, whole);
-    assert_eq!(Section::parse(&built).unwrap().header().num_fdes, 18);
+    assert_eq!(Table::parse(&built).unwrap().header().num_fdes, 18);
 }

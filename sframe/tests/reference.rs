@@ -12,7 +12,7 @@
 use core::fmt::Write;
 use std::collections::BTreeMap;
 
-use sframe::{Fre, PcKind, Section, Version};
+use sframe::{Fre, PcType, Table, Version};
 use testdata::{Fixture, sections};
 
 /// A row as the `.lookup.txt` files print it.
@@ -42,10 +42,10 @@ fn lookups(fixture: &Fixture) -> Option<Vec<(u64, u64, String)>> {
 }
 
 /// Why the reader that made the `.lookup.txt` is known to be wrong at `pc`.
-fn known_fault(section: &Section<'_>, pc: u64) -> Option<&'static str> {
-    let before = section.fdes().flatten().filter(|fde| fde.range.start <= pc);
+fn known_fault(table: &Table<'_>, pc: u64) -> Option<&'static str> {
+    let before = table.fdes().flatten().filter(|fde| fde.range.start <= pc);
     let last = before.max_by_key(|fde| (fde.range.start, fde.range.size))?;
-    let version = section.header().version;
+    let version = table.header().version;
     match (version, last.is_mask(), last.range.contains(pc)) {
         (Version::V1, true, true) => Some("libsframe 2.40 takes blocks for 256 bytes long"),
         (Version::V2, true, true) => {
@@ -55,7 +55,7 @@ fn known_fault(section: &Section<'_>, pc: u64) -> Option<&'static str> {
             Some("libsframe 2.44 finds rows behind the end of a function of blocks")
         }
         (_, false, true) => {
-            let hidden = section
+            let hidden = table
                 .fdes()
                 .flatten()
                 .any(|other| other.range.size == 0 && other.range.start == last.range.start);
@@ -71,16 +71,16 @@ fn every_lookup_finds_the_row_that_libsframe_finds() {
     let mut faults = BTreeMap::<_, u32>::new();
     for fixture in sections() {
         let Some(lookups) = lookups(&fixture) else { continue };
-        let section = Section::parse(&fixture.bytes).unwrap().at(fixture.addr);
+        let table = Table::parse(&fixture.bytes).unwrap().at(fixture.addr);
         for (start, end, expected) in lookups {
             for pc in start..end {
-                let found = section.find(pc).unwrap();
+                let found = table.find(pc).unwrap();
                 let row = print(found.and_then(|found| found.fre).as_ref());
                 compared += 1;
                 if row == expected {
                     continue;
                 }
-                let fault = known_fault(&section, pc);
+                let fault = known_fault(&table, pc);
                 let name = fixture.name();
                 let fault = fault.unwrap_or_else(|| {
                     panic!("{name} at {pc:#x}: {row}, but libsframe finds {expected}")
@@ -100,28 +100,28 @@ fn every_lookup_finds_the_row_that_libsframe_finds() {
 #[test]
 fn a_search_finds_what_a_plain_scan_finds() {
     for fixture in sections() {
-        let section = Section::parse(&fixture.bytes).unwrap().at(fixture.addr);
+        let table = Table::parse(&fixture.bytes).unwrap().at(fixture.addr);
         // In a relocatable object all functions start at the same place.
         let relocatable = fixture.name().ends_with(".o");
-        let pcs = addresses(&section);
+        let pcs = addresses(&table);
         assert!(!pcs.is_empty());
         for pc in pcs {
             let mut covering =
-                section.fdes().map(Result::unwrap).filter(|fde| fde.range.contains(pc));
+                table.fdes().map(Result::unwrap).filter(|fde| fde.range.contains(pc));
             let Some(fde) = covering.next() else {
-                assert_eq!(section.find(pc), Ok(None), "{} at {pc:#x}", fixture.name());
+                assert_eq!(table.find(pc), Ok(None), "{} at {pc:#x}", fixture.name());
                 continue;
             };
             let mut offset = pc - fde.range.start;
-            if let PcKind::Mask(rep_size) = fde.pc_kind().unwrap() {
+            if let PcType::Mask(rep_size) = fde.pc_type().unwrap() {
                 offset %= u64::from(rep_size.get());
             }
-            let rows: Vec<Fre> = section.fres(&fde).unwrap().map(Result::unwrap).collect();
+            let rows: Vec<Fre> = table.fres(&fde).unwrap().map(Result::unwrap).collect();
             assert_eq!(rows.len(), usize::try_from(fde.num_fres).unwrap());
             let expected = rows.into_iter().rfind(|fre| u64::from(fre.start) <= offset);
-            let found = section.find(pc).unwrap();
+            let found = table.find(pc).unwrap();
             let row = found.map(|found| found.row().unwrap());
-            assert_eq!(section.find_row(pc), Ok(row), "{} at {pc:#x}", fixture.name());
+            assert_eq!(table.find_row(pc), Ok(row), "{} at {pc:#x}", fixture.name());
             if !relocatable {
                 assert_eq!(found.map(|found| found.fde), expected.map(|_| fde));
             }
@@ -134,18 +134,18 @@ fn a_search_finds_what_a_plain_scan_finds() {
 fn every_row_of_every_tool_has_a_meaning() {
     let mut rows = 0;
     for fixture in sections() {
-        let section = Section::parse(&fixture.bytes).unwrap().at(fixture.addr);
+        let table = Table::parse(&fixture.bytes).unwrap().at(fixture.addr);
         let mut count = 0;
-        for fde in section.fdes().map(Result::unwrap) {
-            for fre in section.fres(&fde).unwrap().map(Result::unwrap) {
+        for fde in table.fdes().map(Result::unwrap) {
+            for fre in table.fres(&fde).unwrap().map(Result::unwrap) {
                 count += 1;
                 if fre.start < fde.range.size {
                     let pc = fde.range.start + u64::from(fre.start);
-                    assert!(section.find(pc).unwrap().unwrap().row().is_ok());
+                    assert!(table.find(pc).unwrap().unwrap().row().is_ok());
                 }
             }
         }
-        assert_eq!(section.header().num_fres, count, "{}", fixture.name());
+        assert_eq!(table.header().num_fres, count, "{}", fixture.name());
         rows += count;
     }
     assert!(rows > 500, "only {rows} rows");
@@ -159,11 +159,11 @@ fn starts_relative_to_their_field_find_the_same_as_those_relative_to_the_section
         let twin = pcrel.name().replace("v2e1_derived", "v2");
         let Some(plain) = all.iter().find(|fixture| fixture.name() == twin) else { continue };
         pairs += 1;
-        let pcrel = Section::parse(&pcrel.bytes).unwrap().at(pcrel.addr);
-        let plain = Section::parse(&plain.bytes).unwrap().at(plain.addr);
+        let pcrel = Table::parse(&pcrel.bytes).unwrap().at(pcrel.addr);
+        let plain = Table::parse(&plain.bytes).unwrap().at(plain.addr);
         assert!(pcrel.header().flags.pcrel() && !plain.header().flags.pcrel());
         for pc in addresses(&plain) {
-            let [a, b] = [&pcrel, &plain].map(|section| section.find(pc).unwrap());
+            let [a, b] = [&pcrel, &plain].map(|table| table.find(pc).unwrap());
             let [range_a, range_b] = [a, b].map(|found| found.map(|found| found.fde.range));
             assert_eq!(range_a, range_b, "{twin} at {pc:#x}");
             let [fre_a, fre_b] =
@@ -175,7 +175,7 @@ fn starts_relative_to_their_field_find_the_same_as_those_relative_to_the_section
 }
 
 /// Every address that a function covers, and some beside them.
-fn addresses(section: &Section<'_>) -> Vec<u64> {
-    let ranges = (0..section.header().num_fdes).filter_map(|index| section.range(index));
+fn addresses(table: &Table<'_>) -> Vec<u64> {
+    let ranges = (0..table.header().num_fdes).filter_map(|index| table.range(index));
     testdata::addresses(ranges.map(|range| (range.start, range.size)))
 }

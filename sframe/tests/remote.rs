@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use sframe::{Error, Found, RemoteError, RemoteSection, RemoteWindow, Section, SectionOffset};
-use testdata::{Function, Row, SectionBuilder, addresses, sections};
+use sframe::{Error, Lookup, RemoteBuffer, RemoteError, RemoteTable, Table, TableOffset};
+use testdata::{Function, Row, TableBuilder, addresses, sections};
 use unwind_core::{Memory, ReadError, TableError, VirtAddr};
 
 const PAGE: u64 = 4096;
@@ -67,14 +67,14 @@ fn stack_pointer() -> usize {
     std::hint::black_box(core::ptr::from_ref(&here).addr())
 }
 
-fn open(memory: &mut Pages<'_>) -> RemoteSection {
+fn open(memory: &mut Pages<'_>) -> RemoteTable {
     let (addr, len) = (memory.addr, memory.bytes.len() as u64);
-    RemoteSection::open(memory, addr, len).unwrap()
+    RemoteTable::open(memory, addr, len).unwrap()
 }
 
 /// A table of `count` functions of 16 bytes, each with `rows` rows.
 fn large(version: u8, flags: u8, count: i64, rows: u32) -> Vec<u8> {
-    let mut table = SectionBuilder { flags, ..SectionBuilder::amd64(version) };
+    let mut table = TableBuilder { flags, ..TableBuilder::amd64(version) };
     for i in 0..count {
         let row = |row| Row::sp(row, &[8 + i as i32 % 50, -16]);
         let rows: Vec<Row> = (0..rows).map(row).collect();
@@ -93,13 +93,13 @@ fn every_address_of_every_tool_has_the_same_row_as_at_hand() {
     for fixture in sections() {
         // At each place in a page, so that items straddle its end.
         let addr = fixture.addr.max(PAGE) / PAGE * PAGE + fixture.bytes.len() as u64 % 97;
-        let section = Section::parse(&fixture.bytes).unwrap().at(addr);
+        let table = Table::parse(&fixture.bytes).unwrap().at(addr);
         let mut memory = Pages::new(&fixture.bytes, addr);
         let remote = open(&mut memory);
-        assert_eq!(*remote.header(), section.header());
-        let ranges = (0..section.header().num_fdes).filter_map(|index| section.range(index));
+        assert_eq!(*remote.header(), table.header());
+        let ranges = (0..table.header().num_fdes).filter_map(|index| table.range(index));
         for pc in addresses(ranges.map(|range| (range.start, range.size))) {
-            let expected = section.find(pc).unwrap();
+            let expected = table.find(pc).unwrap();
             assert_eq!(remote.find(&mut memory, pc), Ok(expected), "{} {pc:#x}", fixture.name());
             compared += 1;
         }
@@ -116,19 +116,19 @@ fn damaged_tables_give_the_same_errors_as_at_hand() {
             for change in [0x01, 0x10, 0x60, 0x80, 0xff] {
                 bytes[at] = original ^ change;
                 let mut memory = Pages::new(&bytes, 0x5000);
-                let opened = RemoteSection::open(&mut memory, 0x5000, bytes.len() as u64);
-                let section = Section::parse(&bytes).map(|section| section.at(0x5000));
-                let (remote, section) = match (opened, section) {
-                    (Ok(remote), Ok(section)) => (remote, section),
-                    (remote, section) => {
-                        assert_eq!(remote.unwrap_err(), RemoteError::Table(section.unwrap_err()));
+                let opened = RemoteTable::open(&mut memory, 0x5000, bytes.len() as u64);
+                let table = Table::parse(&bytes).map(|table| table.at(0x5000));
+                let (remote, table) = match (opened, table) {
+                    (Ok(remote), Ok(table)) => (remote, table),
+                    (remote, table) => {
+                        assert_eq!(remote.unwrap_err(), RemoteError::Table(table.unwrap_err()));
                         continue;
                     }
                 };
-                let starts = (0..section.header().num_fdes).map(|index| section.range(index));
+                let starts = (0..table.header().num_fdes).map(|index| table.range(index));
                 for pc in starts.map(|range| range.unwrap().start) {
                     for pc in [pc, pc.wrapping_add(9)] {
-                        let expected = section.find(pc).map_err(RemoteError::Table);
+                        let expected = table.find(pc).map_err(RemoteError::Table);
                         assert_eq!(remote.find(&mut memory, pc), expected, "{at:#x} ^ {change:#x}");
                     }
                 }
@@ -143,7 +143,7 @@ fn an_absent_page_is_named_and_the_lookup_works_once_it_is_there() {
     for (version, flags) in [(1, 1), (2, 5), (3, 5), (3, 4)] {
         let bytes = large(version, flags, 1000, 12);
         let addr = 0x7000_0000 + 0xf3;
-        let section = Section::parse(&bytes).unwrap().at(addr);
+        let table = Table::parse(&bytes).unwrap().at(addr);
         let mut memory = Pages::new(&bytes, addr);
         let remote = open(&mut memory);
         let first = addr / PAGE;
@@ -168,7 +168,7 @@ fn an_absent_page_is_named_and_the_lookup_works_once_it_is_there() {
                     }
                 }
             };
-            assert_eq!(Ok(found), section.find(pc));
+            assert_eq!(Ok(found), table.find(pc));
             fewest = fewest.min(faults);
         }
         // Pages that nothing needed stay absent.
@@ -182,8 +182,8 @@ fn an_absent_page_is_named_and_the_lookup_works_once_it_is_there() {
 fn no_read_touches_a_page_behind_the_one_that_is_needed() {
     let bytes = large(2, 5, 200, 3);
     // The rows of the first function end right at the end of a page.
-    let section = Section::parse(&bytes).unwrap();
-    let rows_at = section.header().fres_at().0;
+    let table = Table::parse(&bytes).unwrap();
+    let rows_at = table.header().fres_at().0;
     let addr = 0x1_0000 - rows_at - 12;
     let mut memory = Pages::new(&bytes, addr);
     let remote = open(&mut memory);
@@ -236,13 +236,13 @@ fn the_limit_of_reads_is_kept() {
 
 /// Not inlined, so that all that a lookup needs lies below its caller.
 #[inline(never)]
-fn look_up(remote: &RemoteSection, memory: &mut Pages<'_>, pc: u64) {
+fn look_up(remote: &RemoteTable, memory: &mut Pages<'_>, pc: u64) {
     remote.find(memory, pc).unwrap().unwrap();
 }
 
 /// The same through a window that is not on the stack.
 #[inline(never)]
-fn look_up_row(remote: &RemoteSection, memory: &mut Pages<'_>, pc: u64, window: &mut RemoteWindow) {
+fn look_up_row(remote: &RemoteTable, memory: &mut Pages<'_>, pc: u64, window: &mut RemoteBuffer) {
     remote.find_row(memory, pc, window).unwrap().unwrap();
 }
 
@@ -262,7 +262,7 @@ fn a_lookup_takes_a_bounded_part_of_the_stack() {
     let bound = if cfg!(debug_assertions) { 0x4000 } else { 1280 };
     assert!(used <= bound, "{used} bytes of stack");
 
-    let mut window = RemoteWindow::default();
+    let mut window = RemoteBuffer::default();
     memory.lowest = usize::MAX;
     let top = stack_pointer();
     for i in 0..500 {
@@ -280,21 +280,21 @@ fn a_table_that_cannot_be_opened_says_why() {
     let len = bytes.len() as u64;
     let mut memory = Pages::new(&bytes, 0x5000);
     for short in 0..28 {
-        let error = RemoteSection::open(&mut memory, 0x5000, short).unwrap_err();
-        assert_eq!(error, RemoteError::Table(Error::Truncated(SectionOffset(0))));
+        let error = RemoteTable::open(&mut memory, 0x5000, short).unwrap_err();
+        assert_eq!(error, RemoteError::Table(Error::Truncated(TableOffset(0))));
     }
-    let error = RemoteSection::open(&mut memory, 0x5000, len - 1).unwrap_err();
+    let error = RemoteTable::open(&mut memory, 0x5000, len - 1).unwrap_err();
     assert_eq!(error, RemoteError::Table(Error::FresOutside { end: len, len: len - 1 }));
-    let error = RemoteSection::open(&mut memory, 0x4000, len).unwrap_err();
-    let invalid = RemoteError::Unreadable { at: SectionOffset(0), error: ReadError::Invalid };
+    let error = RemoteTable::open(&mut memory, 0x4000, len).unwrap_err();
+    let invalid = RemoteError::Unreadable { at: TableOffset(0), error: ReadError::Invalid };
     assert_eq!(error, invalid);
     // More bytes than the table has are no matter.
-    let remote = RemoteSection::open(&mut memory, 0x5000, u64::MAX).unwrap();
+    let remote = RemoteTable::open(&mut memory, 0x5000, u64::MAX).unwrap();
     assert_eq!(remote.addr(), 0x5000);
     // A table without functions is a header.
-    let none = SectionBuilder::amd64(3).build();
+    let none = TableBuilder::amd64(3).build();
     assert_eq!(none.len(), 28);
-    assert!(RemoteSection::open(&mut Pages::new(&none, 0x5000), 0x5000, 28).is_ok());
+    assert!(RemoteTable::open(&mut Pages::new(&none, 0x5000), 0x5000, 28).is_ok());
 }
 
 /// Bytes at 0x5000 that another thread may write to, or take away in parts.
@@ -349,11 +349,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn race(
     bytes: &[u8],
     change: impl Fn(&Target, u32) + Sync,
-    mut look_up: impl FnMut(&RemoteSection, &mut Shared<'_>) -> bool,
+    mut look_up: impl FnMut(&RemoteTable, &mut Shared<'_>) -> bool,
 ) {
     let target = Target::new(bytes);
     let mut memory = Shared { target: &target, reads: 0 };
-    let remote = RemoteSection::open(&mut memory, 0x5000, bytes.len() as u64).unwrap();
+    let remote = RemoteTable::open(&mut memory, 0x5000, bytes.len() as u64).unwrap();
     let rounds = AtomicU32::new(0);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -389,7 +389,7 @@ fn parts_that_vanish_are_named_and_those_that_are_there_are_read() {
     for version in [1, 2, 3] {
         let bytes = large(version, 1, 64, 6);
         let pc = 0x5000 + 0x10_0000 + 33 * 0x400 + 5;
-        let expected = Section::parse(&bytes).unwrap().at(0x5000).find(pc).unwrap();
+        let expected = Table::parse(&bytes).unwrap().at(0x5000).find(pc).unwrap();
         assert!(expected.is_some());
         let mut answers = [0_u32; 2];
         race(
@@ -425,9 +425,9 @@ fn parts_that_vanish_are_named_and_those_that_are_there_are_read() {
 #[test]
 fn a_field_that_changes_is_seen_in_one_of_its_states() {
     let bytes = large(2, 1, 64, 2);
-    let section = Section::parse(&bytes).unwrap().at(0x5000);
+    let table = Table::parse(&bytes).unwrap().at(0x5000);
     let pc = 0x5000 + 0x10_0000 + 40 * 0x400;
-    let fre = section.find(pc).unwrap().unwrap().fre.unwrap();
+    let fre = table.find(pc).unwrap().unwrap().fre.unwrap();
     // Behind the row's start and info byte: the CFA's offset, 48 or 24.
     let word_at = fre.at.0 as usize + 2;
     assert_eq!(bytes[word_at], 48);
@@ -468,7 +468,7 @@ fn bytes_that_change_to_anything_give_an_error_or_a_bounded_answer() {
                 let pc = 0x5000 + 0x10_0000 + 33 * 0x400 + 5;
                 memory.reads = 0;
                 match remote.find(memory, pc) {
-                    Ok(Some(Found { fde, .. })) => {
+                    Ok(Some(Lookup { fde, .. })) => {
                         assert!(fde.range.contains(pc));
                         answers[0] += 1;
                     }

@@ -14,7 +14,7 @@ use core::num::NonZeroU8;
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use sframe::{
-    Abi, Builder, Fde, Format, Fre, Function, Lost, LostReason, PauthKey, Section, Version,
+    Abi, Builder, Fde, Format, Fre, Function, Omission, OmissionReason, PauthKey, Table, Version,
 };
 use testdata::{Fixture, sections};
 use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
@@ -239,7 +239,7 @@ fn table() -> impl Strategy<Value = (Format, Abi, u64, Vec<Func>)> {
 }
 
 /// Adds the functions, the last first.
-fn write(format: Format, abi: Abi, addr: u64, functions: &[Func]) -> (Vec<u8>, Vec<Lost>) {
+fn write(format: Format, abi: Abi, addr: u64, functions: &[Func]) -> (Vec<u8>, Vec<Omission>) {
     let mut lost = Vec::new();
     let mut builder = Builder::new(format, abi).unwrap();
     for function in functions.iter().rev() {
@@ -274,7 +274,7 @@ proptest! {
     #[test]
     fn every_address_is_found_as_it_was_given_or_is_lost((format, abi, addr, functions) in table()) {
         let (bytes, lost) = write(format, abi, addr, &functions);
-        let section = Section::parse(&bytes).unwrap().at(addr);
+        let table = Table::parse(&bytes).unwrap().at(addr);
         for function in &functions {
             let whole_is_lost = function.signal && format != Format::V3
                 || function.blocks.is_some() && function.rows.iter().any(|&(offset, row)| {
@@ -283,7 +283,7 @@ proptest! {
                         && !is_expressible(format, abi, row, true)
                 });
             for pc in interesting(function) {
-                let found = section.find(pc).unwrap();
+                let found = table.find(pc).unwrap();
                 let is_lost = lost.iter().any(|lost| pc.wrapping_sub(lost.start) < lost.size);
                 let expected = function.row(pc).filter(|&row| {
                     !whole_is_lost && is_expressible(format, abi, row, function.blocks.is_some())
@@ -327,17 +327,17 @@ proptest! {
         functions.retain(|function| !function.rows.is_empty());
         let (bytes, lost) = write(format, abi, addr, &functions);
         prop_assert_eq!(lost, []);
-        let section = Section::parse(&bytes).unwrap().at(addr);
-        let header = section.header();
+        let table = Table::parse(&bytes).unwrap().at(addr);
+        let header = table.header();
         prop_assert_eq!((header.version, header.abi), (format.version(), abi));
         prop_assert_eq!(header.flags.sorted() && header.flags.pcrel() == format.is_pcrel(), true);
         prop_assert_eq!(header.len(), u64::try_from(bytes.len()).unwrap());
-        prop_assert_eq!(section.fdes().count(), functions.len());
+        prop_assert_eq!(table.fdes().count(), functions.len());
         let mut rows_in_all = 0;
-        for (fde, function) in section.fdes().map(Result::unwrap).zip(&functions) {
+        for (fde, function) in table.fdes().map(Result::unwrap).zip(&functions) {
             prop_assert_eq!((fde.range.start, fde.range.size), (function.start, function.size));
             prop_assert_eq!(fde.is_signal(), function.signal);
-            let fres = section.fres(&fde).unwrap().map(Result::unwrap);
+            let fres = table.fres(&fde).unwrap().map(Result::unwrap);
             let rows: Vec<_> =
                 fres.map(|fre| (fre.start, rules(abi, fde.row(&fre).unwrap()))).collect();
             let expected: Vec<_> =
@@ -348,7 +348,7 @@ proptest! {
         prop_assert_eq!(usize::try_from(header.num_fres).unwrap(), rows_in_all);
         // And once more from what was read.
         let mut again = Builder::new(format, abi).unwrap();
-        again.add_section(&section, |fde| Some(fde.range.start), |lost| panic!("{lost}")).unwrap();
+        again.add_table(&table, |fde| Some(fde.range.start), |lost| panic!("{lost}")).unwrap();
         prop_assert_eq!(again.finish(addr, |lost| panic!("{lost}")).unwrap(), bytes);
     }
 }
@@ -362,9 +362,9 @@ fn spread(fde: &Fde, next: &mut u64) -> u64 {
 }
 
 /// The rules at an offset in a function, by the plainest search of its rows.
-fn row_at(section: &Section<'_>, fde: &Fde, fres: &[Fre], offset: u64) -> Option<Row> {
+fn row_at(table: &Table<'_>, fde: &Fde, fres: &[Fre], offset: u64) -> Option<Row> {
     let offset = fde.pc_offset(fde.range.start.wrapping_add(offset)).unwrap()?;
-    if fres.is_empty() && section.header().version == Version::V3 {
+    if fres.is_empty() && table.header().version == Version::V3 {
         return Some(if fde.is_signal() { Row::signal_context() } else { Row::outermost() });
     }
     fres.iter().rfind(|fre| fre.start <= offset).map(|fre| fde.row(fre).unwrap())
@@ -372,8 +372,8 @@ fn row_at(section: &Section<'_>, fde: &Fde, fres: &[Fre], offset: u64) -> Option
 
 fn check_copy(fixture: &Fixture, format: Format) -> (u64, u64) {
     let name = fixture.name();
-    let section = Section::parse(&fixture.bytes).unwrap().at(fixture.addr);
-    let abi = section.header().abi;
+    let table = Table::parse(&fixture.bytes).unwrap().at(fixture.addr);
+    let abi = table.header().abi;
     let mut builder = Builder::new(format, abi).unwrap();
     let mut next = 0x10_0000;
     let mut places = Vec::new();
@@ -383,22 +383,22 @@ fn check_copy(fixture: &Fixture, format: Format) -> (u64, u64) {
         places.push((*fde, start));
         Some(start)
     };
-    builder.add_section(&section, place, |range| lost.push(range)).unwrap();
+    builder.add_table(&table, place, |range| lost.push(range)).unwrap();
     let addr = 0x8000;
     let bytes = builder.finish(addr, |range| lost.push(range)).unwrap();
-    let copy = Section::parse(&bytes).unwrap().at(addr);
+    let copy = Table::parse(&bytes).unwrap().at(addr);
     let (mut same, mut gone) = (0, 0);
     for (fde, start) in places {
-        let fres: Vec<Fre> = section.fres(&fde).unwrap().map(Result::unwrap).collect();
+        let fres: Vec<Fre> = table.fres(&fde).unwrap().map(Result::unwrap).collect();
         for offset in 0..u64::from(fde.range.size) + 8 {
             let pc = start + offset;
-            let expected = row_at(&section, &fde, &fres, offset);
+            let expected = row_at(&table, &fde, &fres, offset);
             let found = copy.find(pc).unwrap().map(|found| found.row().unwrap());
             let is_lost = lost.iter().any(|range| {
-                range.reason != LostReason::NoRows && pc.wrapping_sub(range.start) < range.size
+                range.reason != OmissionReason::NoRows && pc.wrapping_sub(range.start) < range.size
             });
             if is_lost {
-                assert!(format.version() < section.header().version, "{name}: {lost:?}");
+                assert!(format.version() < table.header().version, "{name}: {lost:?}");
                 assert_eq!(found, None, "{name} at {pc:#x}");
                 gone += 1;
                 continue;
@@ -430,16 +430,16 @@ fn copies_of_all_tables_find_the_same_at_every_address() {
 fn copies_in_place_find_the_same_at_every_address() {
     let mut compared = 0;
     for fixture in sections().into_iter().filter(|fixture| fixture.addr != 0) {
-        let section = Section::parse(&fixture.bytes).unwrap().at(fixture.addr);
-        let mut builder = Builder::new(Format::V3, section.header().abi).unwrap();
-        let lost = |lost: Lost| assert_eq!(lost.reason, LostReason::Empty, "{lost}");
-        builder.add_section(&section, |fde| Some(fde.range.start), lost).unwrap();
+        let table = Table::parse(&fixture.bytes).unwrap().at(fixture.addr);
+        let mut builder = Builder::new(Format::V3, table.header().abi).unwrap();
+        let lost = |lost: Omission| assert_eq!(lost.reason, OmissionReason::Empty, "{lost}");
+        builder.add_table(&table, |fde| Some(fde.range.start), lost).unwrap();
         let bytes = builder.finish(fixture.addr, |lost| panic!("{lost}")).unwrap();
-        let copy = Section::parse(&bytes).unwrap().at(fixture.addr);
-        let ranges = (0..section.header().num_fdes).filter_map(|index| section.range(index));
+        let copy = Table::parse(&bytes).unwrap().at(fixture.addr);
+        let ranges = (0..table.header().num_fdes).filter_map(|index| table.range(index));
         for pc in testdata::addresses(ranges.map(|range| (range.start, range.size))) {
-            let [before, after] = [&section, &copy]
-                .map(|section| section.find(pc).unwrap().map(|found| found.row().unwrap()));
+            let [before, after] = [&table, &copy]
+                .map(|table| table.find(pc).unwrap().map(|found| found.row().unwrap()));
             assert_eq!(before, after, "{} at {pc:#x}", fixture.name());
             compared += 1;
         }

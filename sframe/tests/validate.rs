@@ -13,14 +13,14 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use sframe::{Error, Fault, Finding, Section, SectionOffset, Severity, Summary};
-use testdata::{Function, Row, SectionBuilder, malformed_sections, sections};
+use sframe::{Diagnostic, Error, Severity, Summary, Table, TableOffset, Violation};
+use testdata::{Function, Row, TableBuilder, malformed_sections, sections};
 
 /// All findings, with room to sort `room` functions.
-fn findings(bytes: &[u8], room: usize) -> (Vec<Finding>, Summary) {
-    let section = Section::parse(bytes).unwrap();
+fn findings(bytes: &[u8], room: usize) -> (Vec<Diagnostic>, Summary) {
+    let table = Table::parse(bytes).unwrap();
     let mut all = Vec::new();
-    let summary = section.validate(&mut vec![0; room], |finding| {
+    let summary = table.validate(&mut vec![0; room], |finding| {
         all.push(finding);
         ControlFlow::<()>::Continue(())
     });
@@ -33,7 +33,7 @@ fn findings(bytes: &[u8], room: usize) -> (Vec<Finding>, Summary) {
     (all, summary)
 }
 
-fn faults(table: &SectionBuilder) -> Vec<(Option<u32>, Fault)> {
+fn faults(table: &TableBuilder) -> Vec<(Option<u32>, Violation)> {
     let (all, _) = findings(&table.build(), 64);
     all.into_iter().map(|finding| (finding.function, finding.fault)).collect()
 }
@@ -43,7 +43,7 @@ fn ok(start: i64) -> Function {
 }
 
 /// A table of good functions with `bad` in the middle, which has index 1.
-fn around(table: SectionBuilder, bad: Function) -> SectionBuilder {
+fn around(table: TableBuilder, bad: Function) -> TableBuilder {
     table.function(ok(0)).function(bad).function(ok(0x200))
 }
 
@@ -52,13 +52,13 @@ fn bad(rows: Vec<Row>) -> Function {
 }
 
 /// Where the entry of function 1 is in V2 and V3.
-const FDE_V2: SectionOffset = SectionOffset(28 + 20);
-const FDE_V3: SectionOffset = SectionOffset(28 + 16);
+const FDE_V2: TableOffset = TableOffset(28 + 20);
+const FDE_V3: TableOffset = TableOffset(28 + 16);
 /// Where the first row of function 1 is in V2: behind 3 functions and the rows
 /// of one.
-const ROW_V2: SectionOffset = SectionOffset(28 + 60 + 7);
+const ROW_V2: TableOffset = TableOffset(28 + 60 + 7);
 /// The same in V3, with two attributes.
-const ROW_V3: SectionOffset = SectionOffset(28 + 48 + 5 + 7 + 5);
+const ROW_V3: TableOffset = TableOffset(28 + 48 + 5 + 7 + 5);
 
 #[test]
 fn what_tools_write_has_no_errors() {
@@ -66,11 +66,11 @@ fn what_tools_write_has_no_errors() {
     let mut notes = BTreeMap::<_, u32>::new();
     for fixture in sections() {
         let (all, summary) = findings(&fixture.bytes, 1000);
-        for Finding { fault, .. } in all {
+        for Diagnostic { fault, .. } in all {
             // In an object all functions start at the same place.
             let unlinked = fixture.name().ends_with(".o");
             let known = fault.severity() == Severity::Note
-                || (unlinked && matches!(fault, Fault::Overlap { .. }));
+                || (unlinked && matches!(fault, Violation::Overlap { .. }));
             assert!(known, "{}: {fault}", fixture.name());
             *notes
                 .entry(format!("{fault:?}").split(' ').next().unwrap().to_owned())
@@ -87,21 +87,21 @@ fn what_tools_write_has_no_errors() {
 fn good_tables_have_no_findings() {
     for version in [1, 2, 3] {
         for flags in [0, 1] {
-            let table = SectionBuilder { flags, ..SectionBuilder::amd64(version) };
+            let table = TableBuilder { flags, ..TableBuilder::amd64(version) };
             let table = around(table, bad(vec![Row::sp(0, &[8])]));
             let (all, summary) = findings(&table.build(), 3);
             assert!(all.is_empty(), "{all:?}");
             assert_eq!((summary.functions, summary.rows), (3, 5));
             assert!(summary.overlaps_checked);
-            assert_eq!(Section::parse(&table.build()).unwrap().check().unwrap().rows, 5);
+            assert_eq!(Table::parse(&table.build()).unwrap().check().unwrap().rows, 5);
         }
     }
 }
 
 #[test]
 fn each_malformed_function_is_one_finding() {
-    let v2 = SectionBuilder::amd64(2);
-    let v3 = SectionBuilder::amd64(3);
+    let v2 = TableBuilder::amd64(2);
+    let v3 = TableBuilder::amd64(3);
     let good = || bad(vec![Row::sp(0, &[8])]);
     let mut unknown = good();
     unknown.info2 = 2;
@@ -116,7 +116,7 @@ fn each_malformed_function_is_one_finding() {
         (
             around(v2, bad(vec![Row::sp(4, &[8]), Row::sp(4, &[8])])),
             // Behind one row of 3 bytes.
-            Error::UnsortedFres(SectionOffset(ROW_V2.0 + 3)),
+            Error::UnsortedFres(TableOffset(ROW_V2.0 + 3)),
         ),
         (
             around(v3.clone(), bad(vec![Row::fp(0, &[0x39, 8, 2])]).flexible()),
@@ -127,28 +127,28 @@ fn each_malformed_function_is_one_finding() {
         let all = faults(&table);
         let errors: Vec<_> =
             all.iter().filter(|(_, fault)| fault.severity() == Severity::Error).collect();
-        assert_eq!(errors, [&(Some(1), Fault::Malformed(expected))], "{all:?}");
+        assert_eq!(errors, [&(Some(1), Violation::Malformed(expected))], "{all:?}");
         let bytes = table.build();
-        let first = Section::parse(&bytes).unwrap().check().unwrap_err();
-        assert_eq!(first.fault, Fault::Malformed(expected));
+        let first = Table::parse(&bytes).unwrap().check().unwrap_err();
+        assert_eq!(first.fault, Violation::Malformed(expected));
     }
 }
 
 #[test]
 fn rows_of_v1_and_s390x_have_rules_of_their_own() {
-    let table = SectionBuilder::amd64(1).function(bad(vec![Row::fp(0, &[])]));
-    let at = SectionOffset(28 + 17);
+    let table = TableBuilder::amd64(1).function(bad(vec![Row::fp(0, &[])]));
+    let at = TableOffset(28 + 17);
     let error = Error::BadWordCount { at, count: 0 };
-    assert_eq!(faults(&table), [(Some(0), Fault::Malformed(error))]);
-    let table = SectionBuilder::s390x(2).function(bad(vec![Row::sp(0, &[i32::MAX])]));
-    let at = SectionOffset(28 + 20);
-    assert_eq!(faults(&table), [(Some(0), Fault::Malformed(Error::CfaOffsetOverflow(at)))]);
+    assert_eq!(faults(&table), [(Some(0), Violation::Malformed(error))]);
+    let table = TableBuilder::s390x(2).function(bad(vec![Row::sp(0, &[i32::MAX])]));
+    let at = TableOffset(28 + 20);
+    assert_eq!(faults(&table), [(Some(0), Violation::Malformed(Error::CfaOffsetOverflow(at)))]);
 }
 
 #[test]
 fn a_return_address_where_no_call_leaves_one_is_an_error() {
-    let v3 = SectionBuilder::amd64(3);
-    let at = SectionOffset(28 + 16 + 5);
+    let v3 = TableBuilder::amd64(3);
+    let at = TableOffset(28 + 16 + 5);
     let rsp = |offset| vec![Row::fp(0, &[0x39, 16, 0x39, offset])];
     for (table, at) in [
         // RA = rsp, rsp+8, CFA-8
@@ -157,46 +157,46 @@ fn a_return_address_where_no_call_leaves_one_is_an_error() {
         (v3.function(bad(vec![Row::fp(0, &[0x39, 16, 0x04, -8])]).flexible()), at),
         // Register 31 of AArch64 and 15 of s390x, which V2 has odd words for
         (
-            SectionBuilder::aarch64(3, true)
+            TableBuilder::aarch64(3, true)
                 .function(bad(vec![Row::fp(0, &[0xf9, 16, 0xf9, 0])]).flexible()),
             at,
         ),
         (
-            SectionBuilder::s390x(2).function(bad(vec![Row::sp(0, &[0, 15 << 1 | 1])])),
-            SectionOffset(28 + 20),
+            TableBuilder::s390x(2).function(bad(vec![Row::sp(0, &[0, 15 << 1 | 1])])),
+            TableOffset(28 + 20),
         ),
         // No register of x86-64 has it when no place is said.
         (
-            SectionBuilder { fixed_ra: 0, ..SectionBuilder::amd64(2) }
+            TableBuilder { fixed_ra: 0, ..TableBuilder::amd64(2) }
                 .function(bad(vec![Row::sp(0, &[8])])),
-            SectionOffset(28 + 20),
+            TableOffset(28 + 20),
         ),
         (
-            SectionBuilder { fixed_ra: 0, ..SectionBuilder::amd64(2) }
+            TableBuilder { fixed_ra: 0, ..TableBuilder::amd64(2) }
                 .function(bad(vec![Row::sp(0, &[8, 0, -16])])),
-            SectionOffset(28 + 20),
+            TableOffset(28 + 20),
         ),
     ] {
-        assert_eq!(faults(&table), [(Some(0), Fault::ImpossibleRa(at))], "{table:?}");
+        assert_eq!(faults(&table), [(Some(0), Violation::ImpossibleRa(at))], "{table:?}");
         let bytes = table.build();
-        let first = Section::parse(&bytes).unwrap().check().unwrap_err();
-        assert_eq!(first.fault, Fault::ImpossibleRa(at));
+        let first = Table::parse(&bytes).unwrap().check().unwrap_err();
+        assert_eq!(first.fault, Violation::ImpossibleRa(at));
     }
 }
 
 #[test]
 fn a_return_address_in_a_register_or_said_by_the_row_is_none() {
-    let fixed = SectionBuilder { fixed_ra: 0, ..SectionBuilder::amd64(2) };
+    let fixed = TableBuilder { fixed_ra: 0, ..TableBuilder::amd64(2) };
     for table in [
         // RA = rdi, *(rsp+8), *(CFA-24)
-        SectionBuilder::amd64(3).function(bad(vec![Row::fp(0, &[0x39, 16, 0x29, 0])]).flexible()),
-        SectionBuilder::amd64(3).function(bad(vec![Row::fp(0, &[0x39, 16, 0x3b, 8])]).flexible()),
-        SectionBuilder::amd64(3).function(bad(vec![Row::fp(0, &[0x39, 16, 0x02, -24])]).flexible()),
+        TableBuilder::amd64(3).function(bad(vec![Row::fp(0, &[0x39, 16, 0x29, 0])]).flexible()),
+        TableBuilder::amd64(3).function(bad(vec![Row::fp(0, &[0x39, 16, 0x3b, 8])]).flexible()),
+        TableBuilder::amd64(3).function(bad(vec![Row::fp(0, &[0x39, 16, 0x02, -24])]).flexible()),
         fixed.clone().function(bad(vec![Row::sp(0, &[16, -8])])),
         fixed.function(bad(vec![Row::sp(0, &[])])),
         // In the link register; in f0.
-        SectionBuilder::aarch64(2, false).function(bad(vec![Row::sp(0, &[16])])),
-        SectionBuilder::s390x(2).function(bad(vec![Row::sp(0, &[0, 16 << 1 | 1])])),
+        TableBuilder::aarch64(2, false).function(bad(vec![Row::sp(0, &[16])])),
+        TableBuilder::s390x(2).function(bad(vec![Row::sp(0, &[0, 16 << 1 | 1])])),
     ] {
         assert_eq!(faults(&table), [], "{table:?}");
     }
@@ -204,7 +204,7 @@ fn a_return_address_in_a_register_or_said_by_the_row_is_none() {
 
 #[test]
 fn truncated_rows_are_found_where_they_are_cut() {
-    let table = SectionBuilder::amd64(2).function(bad(vec![Row::sp(0, &[8]), Row::sp(4, &[300])]));
+    let table = TableBuilder::amd64(2).function(bad(vec![Row::sp(0, &[8]), Row::sp(4, &[300])]));
     let whole = table.build();
     // 3 and 4 bytes of rows.
     for (cut, at) in [(1, 3), (2, 3), (3, 3), (4, 0), (5, 0), (6, 0), (7, 0)] {
@@ -212,7 +212,8 @@ fn truncated_rows_are_found_where_they_are_cut() {
         bytes.truncate(whole.len() - cut);
         bytes[0x10] -= u8::try_from(cut).unwrap();
         let (all, _) = findings(&bytes, 0);
-        let [Finding { fault: Fault::Malformed(Error::Truncated(found)), .. }] = all[..] else {
+        let [Diagnostic { fault: Violation::Malformed(Error::Truncated(found)), .. }] = all[..]
+        else {
             panic!("{cut}: {all:?}");
         };
         let row = 28 + 20 + at;
@@ -223,23 +224,23 @@ fn truncated_rows_are_found_where_they_are_cut() {
 #[test]
 fn rows_outside_the_section_are_found() {
     for (version, field) in [(1, 8), (2, 8), (3, 12)] {
-        let table = SectionBuilder::amd64(version).function(ok(0)).function(ok(0x100));
+        let table = TableBuilder::amd64(version).function(ok(0)).function(ok(0x100));
         let mut bytes = table.build();
         let entry = 28 + table.fde_size();
         bytes[entry + field..][..4].fill(0xff);
-        let at = SectionOffset(u64::try_from(entry).unwrap());
+        let at = TableOffset(u64::try_from(entry).unwrap());
         let error = Error::RowsOutside { at, fre_offset: u32::MAX };
         let (all, _) = findings(&bytes, 0);
         assert_eq!(all.len(), 1, "{all:?}");
-        assert_eq!(all[0].fault, Fault::Malformed(error));
+        assert_eq!(all[0].fault, Violation::Malformed(error));
     }
 }
 
 #[test]
 fn functions_of_a_sorted_table_have_to_ascend() {
-    let table = SectionBuilder::amd64(2).function(ok(0x100)).function(ok(0x40)).function(ok(0x200));
-    assert_eq!(faults(&table)[0], (Some(1), Fault::UnsortedFde(FDE_V2)));
-    let unsorted = SectionBuilder { flags: 0, ..table };
+    let table = TableBuilder::amd64(2).function(ok(0x100)).function(ok(0x40)).function(ok(0x200));
+    assert_eq!(faults(&table)[0], (Some(1), Violation::UnsortedFde(FDE_V2)));
+    let unsorted = TableBuilder { flags: 0, ..table };
     assert_eq!(faults(&unsorted), []);
 }
 
@@ -248,14 +249,14 @@ fn overlaps_are_found_in_any_order() {
     let starts = [(0x100, 0x40), (0x140, 0x10), (0x148, 0x100), (0x160, 8), (0x200, 0x20)];
     let functions: Vec<Function> =
         starts.map(|(start, size)| Function::new(start, size, vec![Row::sp(0, &[8])])).into();
-    let sorted = SectionBuilder { functions: functions.clone(), ..SectionBuilder::amd64(2) };
+    let sorted = TableBuilder { functions: functions.clone(), ..TableBuilder::amd64(2) };
     let overlap = |index: u32, other| {
-        let at = SectionOffset(28 + 20 * u64::from(index));
-        (Some(index), Fault::Overlap { at, other })
+        let at = TableOffset(28 + 20 * u64::from(index));
+        (Some(index), Violation::Overlap { at, other })
     };
     assert_eq!(faults(&sorted), [overlap(2, 1), overlap(3, 2), overlap(4, 2)]);
 
-    let mut unsorted = SectionBuilder { flags: 0, ..sorted };
+    let mut unsorted = TableBuilder { flags: 0, ..sorted };
     unsorted.functions.rotate_left(2);
     let rotated = |index: u32| (index + 3) % 5;
     let expected =
@@ -271,12 +272,12 @@ fn overlaps_are_found_in_any_order() {
 #[test]
 fn functions_at_the_end_of_all_distances_overlap_too() {
     let last = || Function::new(i64::MAX, 1, vec![Row::sp(0, &[8])]);
-    let table = SectionBuilder { flags: 1, ..SectionBuilder::amd64(3) };
+    let table = TableBuilder { flags: 1, ..TableBuilder::amd64(3) };
     // No distance can say where they end.
     let one = table.function(ok(0)).function(last());
     assert_eq!(faults(&one), []);
-    let at = SectionOffset(28 + 2 * 16);
-    assert_eq!(faults(&one.function(last())), [(Some(2), Fault::Overlap { at, other: 1 })]);
+    let at = TableOffset(28 + 2 * 16);
+    assert_eq!(faults(&one.function(last())), [(Some(2), Violation::Overlap { at, other: 1 })]);
 }
 
 #[test]
@@ -289,11 +290,11 @@ fn functions_of_size_zero_at_others_are_notes() {
     ] {
         let zero = functions.iter().position(|function| function.size == 0).unwrap();
         let zero = u32::try_from(zero).unwrap();
-        let table = SectionBuilder { functions, ..SectionBuilder::amd64(2) };
-        let at = SectionOffset(28 + 20 * u64::from(zero));
+        let table = TableBuilder { functions, ..TableBuilder::amd64(2) };
+        let at = TableOffset(28 + 20 * u64::from(zero));
         let all = faults(&table);
         assert!(
-            all.contains(&(Some(zero), Fault::EmptyNeighbour { at, other: 1 - zero })),
+            all.contains(&(Some(zero), Violation::EmptyNeighbour { at, other: 1 - zero })),
             "{all:?}"
         );
         // Its row is behind its end, of course.
@@ -306,117 +307,118 @@ fn functions_of_size_zero_at_others_are_notes() {
         (vec![sized(0x100, 0x20), sized(0x130, 0), empty(0x130)], 1),
         (vec![sized(0x100, 0x20), sized(0x120, 0), empty(0x120)], 1),
     ] {
-        let all = faults(&SectionBuilder { functions, ..SectionBuilder::amd64(2) });
-        let at = SectionOffset(28 + 2 * 20);
-        assert!(all.contains(&(Some(2), Fault::EmptyNeighbour { at, other })), "{all:?}");
+        let all = faults(&TableBuilder { functions, ..TableBuilder::amd64(2) });
+        let at = TableOffset(28 + 2 * 20);
+        assert!(all.contains(&(Some(2), Violation::EmptyNeighbour { at, other })), "{all:?}");
     }
     // At the end of another, or alone, it is nothing.
     let behind =
-        SectionBuilder::amd64(3).function(ok(0x100)).function(Function::new(0x120, 0, vec![]));
+        TableBuilder::amd64(3).function(ok(0x100)).function(Function::new(0x120, 0, vec![]));
     assert_eq!(faults(&behind), []);
-    let alone =
-        SectionBuilder::amd64(2).function(Function::new(0x90, 0, vec![])).function(ok(0x100));
-    assert_eq!(faults(&alone), [(Some(0), Fault::NoRows(SectionOffset(28)))]);
+    let alone = TableBuilder::amd64(2).function(Function::new(0x90, 0, vec![])).function(ok(0x100));
+    assert_eq!(faults(&alone), [(Some(0), Violation::NoRows(TableOffset(28)))]);
 }
 
 #[test]
 fn totals_are_compared_with_the_header() {
-    let table = SectionBuilder::amd64(2).function(ok(0)).function(ok(0x100));
+    let table = TableBuilder::amd64(2).function(ok(0)).function(ok(0x100));
     let mut bytes = table.build();
     bytes[0x0c] = 5;
     let (all, _) = findings(&bytes, 0);
     assert_eq!(all.len(), 1);
-    assert_eq!(all[0].fault, Fault::FreCount { header: 5, found: 4 });
+    assert_eq!(all[0].fault, Violation::FreCount { header: 5, found: 4 });
     let mut bytes = table.build();
     bytes.extend([0; 3]);
     bytes[0x10] += 3;
     let (all, _) = findings(&bytes, 0);
     assert_eq!(all.len(), 1);
-    assert_eq!(all[0].fault, Fault::FreBytes { header: 17, found: 14 });
+    assert_eq!(all[0].fault, Violation::FreBytes { header: 17, found: 14 });
     assert_eq!(all[0].fault.severity(), Severity::Note);
 }
 
 #[test]
 fn unusual_rows_are_notes() {
-    let v2 = SectionBuilder::amd64(2);
-    let aarch64 = SectionBuilder::aarch64(2, false);
-    let at = SectionOffset(28 + 20);
-    let at_3 = SectionOffset(at.0 + 3);
+    let v2 = TableBuilder::amd64(2);
+    let aarch64 = TableBuilder::aarch64(2, false);
+    let at = TableOffset(28 + 20);
+    let at_3 = TableOffset(at.0 + 3);
     for (table, expected) in [
         (
             v2.clone().function(bad(vec![Row::sp(0, &[8]), Row::sp(0x20, &[16])])),
-            Fault::RowBehindEnd { at: at_3, start: 0x20 },
+            Violation::RowPastEnd { at: at_3, start: 0x20 },
         ),
         (
             v2.clone().function(bad(vec![Row::sp(0, &[8]), Row::sp(16, &[16])]).blocks(16)),
-            Fault::RowBehindEnd { at: at_3, start: 16 },
+            Violation::RowPastEnd { at: at_3, start: 16 },
         ),
-        (v2.clone().function(bad(vec![Row::sp(3, &[8])])), Fault::LateFirstRow { at, start: 3 }),
+        (
+            v2.clone().function(bad(vec![Row::sp(3, &[8])])),
+            Violation::LateFirstRow { at, start: 3 },
+        ),
         // Behind the end, which says more than that it is late.
         (
             v2.clone().function(bad(vec![Row::sp(0x20, &[8])])),
-            Fault::RowBehindEnd { at, start: 0x20 },
+            Violation::RowPastEnd { at, start: 0x20 },
         ),
-        (v2.clone().function(bad(vec![])), Fault::NoRows(SectionOffset(28))),
+        (v2.clone().function(bad(vec![])), Violation::NoRows(TableOffset(28))),
         (
             v2.clone().function(bad(vec![Row::sp(0, &[8, -16, 0])])),
-            Fault::SurplusWords { at, count: 3 },
+            Violation::SurplusWords { at, count: 3 },
         ),
         (
             aarch64.clone().function(bad(vec![Row::sp(0, &[8, -8, -16, 0])])),
-            Fault::SurplusWords { at, count: 4 },
+            Violation::SurplusWords { at, count: 4 },
         ),
         (
             // Zeros in place of the RA's and the FP's rule.
-            SectionBuilder::amd64(3).function(bad(vec![Row::fp(0, &[0x39, 16, 0, 0])]).flexible()),
-            Fault::SurplusWords { at: SectionOffset(28 + 16 + 5), count: 4 },
+            TableBuilder::amd64(3).function(bad(vec![Row::fp(0, &[0x39, 16, 0, 0])]).flexible()),
+            Violation::SurplusWords { at: TableOffset(28 + 16 + 5), count: 4 },
         ),
-        (v2.clone().function(bad(vec![Row::new(0, 0x81, &[8])])), Fault::SignedRa(at)),
+        (v2.clone().function(bad(vec![Row::new(0, 0x81, &[8])])), Violation::SignedRa(at)),
         (
             // RA = rbp
-            SectionBuilder::amd64(3)
-                .function(bad(vec![Row::fp(0, &[0x39, 16, 0x31, 0])]).flexible()),
-            Fault::RaInFp(SectionOffset(28 + 16 + 5)),
+            TableBuilder::amd64(3).function(bad(vec![Row::fp(0, &[0x39, 16, 0x31, 0])]).flexible()),
+            Violation::RaInFp(TableOffset(28 + 16 + 5)),
         ),
         (
             v2.clone().function(bad(vec![Row::sp(0, &[8])]).with_info(0x40)),
-            Fault::ReservedBits(SectionOffset(28)),
+            Violation::ReservedBits(TableOffset(28)),
         ),
         (
             v2.clone().function(bad(vec![Row::sp(0, &[8])]).with_info(0x80)),
-            Fault::ReservedBits(SectionOffset(28)),
+            Violation::ReservedBits(TableOffset(28)),
         ),
         (
             v2.function(bad(vec![Row::sp(0, &[8])]).with_info(0x20)),
-            Fault::ReservedBits(SectionOffset(28)),
+            Violation::ReservedBits(TableOffset(28)),
         ),
     ] {
         assert_eq!(faults(&table), [(Some(0), expected)], "{table:?}");
         assert_eq!(expected.severity(), Severity::Note);
-        assert!(Section::parse(&table.build()).unwrap().check().is_ok());
+        assert!(Table::parse(&table.build()).unwrap().check().is_ok());
     }
     // What is unusual on one CPU is not on another.
     let signed = bad(vec![Row::new(0, 0x81, &[8, -8, -16])]).with_info(0x20);
     assert_eq!(faults(&aarch64.function(signed)), []);
-    let signal = SectionBuilder::amd64(3).function(bad(vec![]).signal());
+    let signal = TableBuilder::amd64(3).function(bad(vec![]).signal());
     assert_eq!(faults(&signal), []);
 }
 
 #[test]
 fn rows_of_an_unknown_abi_are_checked_but_for_their_meaning() {
-    let table = SectionBuilder { abi: 7, ..SectionBuilder::amd64(2) }.function(ok(0));
-    assert_eq!(faults(&table), [(None, Fault::UnknownAbi(7))]);
+    let table = TableBuilder { abi: 7, ..TableBuilder::amd64(2) }.function(ok(0));
+    assert_eq!(faults(&table), [(None, Violation::UnknownAbi(7))]);
 }
 
 #[test]
 fn the_visitor_can_stop_at_any_finding() {
     let late = || Function::new(0, 8, vec![Row::sp(1, &[8])]);
-    let table = SectionBuilder { flags: 0, ..SectionBuilder::amd64(2) };
+    let table = TableBuilder { flags: 0, ..TableBuilder::amd64(2) };
     let bytes = table.function(late()).function(late()).function(late()).build();
-    let section = Section::parse(&bytes).unwrap();
+    let table = Table::parse(&bytes).unwrap();
     for stop in 1..=3 {
         let mut seen = 0;
-        let result = section.validate(&mut [], |finding| {
+        let result = table.validate(&mut [], |finding| {
             seen += 1;
             if seen == stop { ControlFlow::Break(finding) } else { ControlFlow::Continue(()) }
         });
@@ -430,7 +432,7 @@ fn functions_that_all_share_many_rows_take_bounded_time() {
     // 40 functions, each of all rows: were each looked at, it would be 40
     // times all rows.
     let rows: Vec<Row> = (0..20_000).map(|start| Row::sp(start, &[8])).collect();
-    let mut table = SectionBuilder::amd64(2);
+    let mut table = TableBuilder::amd64(2);
     for i in 0..40 {
         table = table.function(Function::new(i * 0x1_0000, 0x8000, rows.clone()));
     }
@@ -456,9 +458,9 @@ fn functions_that_all_share_many_rows_take_bounded_time() {
 
 #[test]
 fn a_function_may_say_as_many_rows_as_are_looked_at_and_no_more() {
-    let mut bytes = SectionBuilder::amd64(2).function(ok(0)).build();
-    let max_rows = u32::try_from(Section::parse(&bytes).unwrap().max_rows()).unwrap();
-    let too_many = Fault::TooManyRows(SectionOffset(28));
+    let mut bytes = TableBuilder::amd64(2).function(ok(0)).build();
+    let max_rows = u32::try_from(Table::parse(&bytes).unwrap().max_rows()).unwrap();
+    let too_many = Violation::TooManyRows(TableOffset(28));
     for (rows, is_too_many) in [(max_rows, false), (max_rows + 1, true)] {
         bytes[28 + 12..][..4].copy_from_slice(&rows.to_le_bytes());
         let (all, _) = findings(&bytes, 0);
@@ -470,10 +472,10 @@ fn a_function_may_say_as_many_rows_as_are_looked_at_and_no_more() {
 fn every_malformed_section_has_an_error() {
     let mut opened = 0;
     for fixture in malformed_sections() {
-        let Ok(section) = Section::parse(&fixture.bytes) else { continue };
+        let Ok(table) = Table::parse(&fixture.bytes) else { continue };
         opened += 1;
-        let finding = section.check().unwrap_err();
-        assert!(finding.fault.at().0 < section.header().len(), "{}", fixture.name());
+        let finding = table.check().unwrap_err();
+        assert!(finding.fault.at().0 < table.header().len(), "{}", fixture.name());
     }
     assert!(opened >= 12, "only {opened} could be opened");
 }
@@ -488,7 +490,7 @@ fn in_a_valid_table_no_lookup_fails() {
             let original = bytes[at];
             for change in [0x01, 0x10, 0x60, 0x80] {
                 bytes[at] = original ^ change;
-                let section = Section::parse(&bytes).unwrap();
+                let table = Table::parse(&bytes).unwrap();
                 let (all, _) = findings(&bytes, 0);
                 let blamed = |index| {
                     all.iter().any(|finding| {
@@ -496,24 +498,24 @@ fn in_a_valid_table_no_lookup_fails() {
                             && finding.fault.severity() == Severity::Error
                     })
                 };
-                match section.check() {
+                match table.check() {
                     Ok(_) => valid += 1,
                     Err(_) => invalid += 1,
                 }
-                for index in 0..section.header().num_fdes {
-                    let range = section.range(index).unwrap();
+                for index in 0..table.header().num_fdes {
+                    let range = table.range(index).unwrap();
                     for offset in
                         [0, 5, u64::from(range.size / 2), u64::from(range.size).saturating_sub(1)]
                     {
                         let pc = range.start.wrapping_add(offset);
-                        let row = section.find(pc).and_then(|found| {
+                        let row = table.find(pc).and_then(|found| {
                             let found = found.map(|found| (found.fde.index, found.row()));
                             found.map(|(index, row)| row.map(|_| index)).transpose()
                         });
                         if row.is_err() {
                             // Whichever function it is, it is one of those here.
-                            let here = (0..section.header().num_fdes)
-                                .filter(|&other| section.range(other).unwrap().contains(pc));
+                            let here = (0..table.header().num_fdes)
+                                .filter(|&other| table.range(other).unwrap().contains(pc));
                             assert!(here.into_iter().any(blamed), "{row:?} {all:?}");
                         }
                     }
@@ -528,10 +530,10 @@ fn in_a_valid_table_no_lookup_fails() {
 
 #[test]
 fn findings_say_which_function_and_where() {
-    let table = around(SectionBuilder::amd64(2), bad(vec![Row::sp(3, &[8])]));
+    let table = around(TableBuilder::amd64(2), bad(vec![Row::sp(3, &[8])]));
     let (all, _) = findings(&table.build(), 0);
     assert_eq!(all[0].to_string(), "function 1: .sframe+0x5f: the first row starts at +0x3");
     // What is about the whole table names none.
-    let (all, _) = findings(&SectionBuilder { abi: 9, ..SectionBuilder::amd64(2) }.build(), 0);
+    let (all, _) = findings(&TableBuilder { abi: 9, ..TableBuilder::amd64(2) }.build(), 0);
     assert_eq!(all[0].to_string(), ".sframe+0x4: nobody can use the rows of abi 9");
 }

@@ -12,8 +12,8 @@ mod elf_builder;
 mod lbr_hardware;
 mod messages;
 mod perf_recording;
-mod section_builder;
 mod sframe_fixtures;
+mod table_builder;
 mod tools;
 
 pub use cfi_builder::{CfiBuilder, Cie};
@@ -23,6 +23,6 @@ pub use elf_builder::{ElfBuilder, ElfSection, ElfSegment, note};
 pub use lbr_hardware::{LbrHardware, LbrKind};
 pub use messages::check_messages;
 pub use perf_recording::{PerfRecording, RecordedEvent, perf_file, perf_files, perf_text};
-pub use section_builder::{Function, Row, SectionBuilder};
 pub use sframe_fixtures::{Fixture, addresses, malformed_sections, sections};
+pub use table_builder::{Function, Row, TableBuilder};
 pub use tools::{Compiler, skip, tool};

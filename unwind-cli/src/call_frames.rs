@@ -6,8 +6,8 @@ use std::ops::Range;
 use gimli::RunTimeEndian;
 use object::{Endianness, elf};
 use sframe::{
-    Abi, Builder, CfiConverter, CfiLost, CfiReason, CfiReport, CfiSection, Endian, Format, Lost,
-    WriteError,
+    Abi, Builder, CfiConverter, CfiOmission, CfiOmissionReason, CfiReport, CfiSection, Endian,
+    Format, Omission, WriteError,
 };
 use unwind_core::{Origin, Row};
 
@@ -37,9 +37,9 @@ pub(crate) struct BuiltTable {
     pub(crate) addr: u64,
     pub(crate) report: CfiReport,
     /// What the table does not have of the code.
-    pub(crate) lost: Vec<CfiLost>,
+    pub(crate) lost: Vec<CfiOmission>,
     /// Parts of entries that are about the same code as others.
-    pub(crate) overlaps: Vec<Lost>,
+    pub(crate) overlaps: Vec<Omission>,
 }
 
 impl CallFrames {
@@ -147,12 +147,12 @@ impl BuiltTable {
     /// [`sframe::Error`] if the function that holds the address is damaged.
     pub(crate) fn row(&self, addr: u64, bias: u64) -> Result<Option<Row>, sframe::Error> {
         // To open it is to look at its header.
-        let table = sframe::Section::parse(&self.bytes)?.at(self.addr.wrapping_add(bias));
+        let table = sframe::Table::parse(&self.bytes)?.at(self.addr.wrapping_add(bias));
         Ok(table.find_row(addr)?.map(|row| row.with_origin(Origin::BuiltTable)))
     }
 
     /// Why the table has nothing of an address, if that is known.
-    pub(crate) fn why_missing(&self, addr: u64) -> Option<CfiReason> {
+    pub(crate) fn why_missing(&self, addr: u64) -> Option<CfiOmissionReason> {
         let mut lost = self.lost.iter();
         let at = lost.find(|lost| addr.wrapping_sub(lost.start) < lost.size)?;
         Some(at.reason)

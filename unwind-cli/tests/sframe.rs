@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use testdata::{Fixture, Function, Row, SectionBuilder, malformed_sections, sections};
+use testdata::{Fixture, Function, Row, TableBuilder, malformed_sections, sections};
 
 fn unwind(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_unwind")).arg("sframe").args(arguments).output().unwrap()
@@ -111,7 +111,7 @@ fn dump_shows_rows_that_many_functions_share_a_bounded_number_of_times() {
     // 100 functions, each of all 2,000 rows, of 4 bytes each.
     let row = |start| Row::sp(start, &[i32::try_from(8 + start % 2 * 8).unwrap()]);
     let first = Function::new(0, 0x8000, (0..2000).map(row).collect());
-    let table = (1..100).fold(SectionBuilder::amd64(2).function(first), |table, index| {
+    let table = (1..100).fold(TableBuilder::amd64(2).function(first), |table, index| {
         table.function(Function::new(index * 0x1_0000, 0x8000, Vec::new()))
     });
     let mut bytes = table.build();
@@ -352,8 +352,8 @@ fn an_object_has_no_addresses() {
 fn tables_one_after_another_are_all_shown() {
     let table = |mark| {
         let rows = vec![Row::sp(0, &[mark])];
-        let flags = SectionBuilder::PCREL;
-        let table = SectionBuilder { flags, ..SectionBuilder::amd64(2) };
+        let flags = TableBuilder::PCREL;
+        let table = TableBuilder { flags, ..TableBuilder::amd64(2) };
         table.function(Function::new(-0x1000, 0x10, rows)).build()
     };
     let mut bytes = table(8);
@@ -428,8 +428,8 @@ const GNU_SFRAME: u32 = 0x6fff_fff4;
 
 #[test]
 fn elf_files_of_every_class_and_byte_order_are_read() {
-    let little = SectionBuilder::aarch64(2, false);
-    let big = SectionBuilder::s390x(3);
+    let little = TableBuilder::aarch64(2, false);
+    let big = TableBuilder::s390x(3);
     for is_64 in [false, true] {
         for (builder, is_big) in [(&little, false), (&big, true)] {
             let function = Function::new(-0x1000, 0x20, vec![Row::sp(0, &[16])]);
@@ -448,7 +448,7 @@ fn elf_files_of_every_class_and_byte_order_are_read() {
 
 #[test]
 fn an_elf_file_that_lies_about_its_section_is_an_error() {
-    let section = SectionBuilder::amd64(2)
+    let section = TableBuilder::amd64(2)
         .function(Function::new(-0x1000, 0x20, vec![Row::sp(0, &[8])]))
         .build();
     let good = elf(true, false, ".sframe", GNU_SFRAME, &section);
@@ -473,7 +473,7 @@ fn an_elf_file_that_lies_about_its_section_is_an_error() {
 
 #[test]
 fn a_file_cut_at_any_length_is_an_error() {
-    let section = SectionBuilder::amd64(3)
+    let section = TableBuilder::amd64(3)
         .function(Function::new(-0x1000, 0x20, vec![Row::sp(0, &[8])]))
         .build();
     let good = elf(true, false, ".sframe", GNU_SFRAME, &section);

@@ -21,7 +21,7 @@ use std::process::{Command, Output};
 
 use object::{Object as _, ObjectSection as _};
 use serde_json::Value;
-use sframe::Section;
+use sframe::Table;
 use support::{c_library, fixture, programs, scratch};
 use testdata::Compiler;
 
@@ -119,7 +119,7 @@ fn section_of(file: &[u8], name: &str) -> (usize, usize, u64) {
 fn a_wrong_word_anywhere_is_a_difference() {
     let program = fs::read(fixture("v1/x86_64/drap.O2-omit.exe")).unwrap();
     let (at, len, addr) = section_of(&program, ".sframe");
-    let section = Section::parse(&program[at..at + len]).unwrap().at(addr);
+    let section = Table::parse(&program[at..at + len]).unwrap().at(addr);
     let directory = scratch("a_wrong_word_anywhere_is_a_difference");
     let mut tried = 0;
     for fde in section.fdes().map(Result::unwrap).filter(|fde| !fde.is_mask()) {
@@ -319,7 +319,7 @@ fn where_no_segment_can_be_added_the_section_is_written_alone() {
         assert!(error.contains(reason), "{why}: {error}");
         assert!(error.contains("is the section alone"), "{why}: {error}");
         let section = fs::read(&output).unwrap();
-        assert!(Section::parse(&section).unwrap().find(0x1030).unwrap().is_some(), "{why}");
+        assert!(Table::parse(&section).unwrap().find(0x1030).unwrap().is_some(), "{why}");
         assert!(fs::metadata(&output).unwrap().permissions().mode() & 0o111 == 0, "{why}");
     }
     // What is changed only to be like that is fine else.
@@ -416,7 +416,7 @@ fn statistics_are_those_of_the_tables() {
     let json: Value = serde_json::from_str(&ends(0, &["stat", "--json", path(&file)])).unwrap();
     let bytes = fs::read(&file).unwrap();
     let (at, len, _) = section_of(&bytes, ".sframe");
-    let section = Section::parse(&bytes[at..at + len]).unwrap();
+    let section = Table::parse(&bytes[at..at + len]).unwrap();
     let table = &json["tables"][0];
     assert_eq!(table["source"], "file");
     assert_eq!(table["bytes"], section.bytes().len());

@@ -21,7 +21,7 @@ use std::process::{Output, Stdio};
 
 use object::{Object as _, ObjectSection as _};
 use serde_json::Value;
-use testdata::{ElfBuilder, ElfSection, ElfSegment, Function, Row, SectionBuilder};
+use testdata::{ElfBuilder, ElfSection, ElfSegment, Function, Row, TableBuilder};
 
 use support::{fails, fixture, run, scratch, stderr, unwind};
 
@@ -295,7 +295,7 @@ fn d2_a_linked_file_is_one_wherever_its_functions_start() {
     // Functions of a few bytes where the table itself is, one of them empty.
     let rows = || vec![Row::sp(0, &[8])];
     for (start, size) in [(0, 0), (28, 0), (8, 16)] {
-        let table = SectionBuilder::amd64(2).function(Function::new(start, size, rows())).build();
+        let table = TableBuilder::amd64(2).function(Function::new(start, size, rows())).build();
         let path = file("d2", "linked", &linked(0x1800, &table));
         let pc = format!("pc = {:#x}, size = {size} bytes", 0x1800 + start);
         for arguments in [&["dump", &path][..], &["check", &path]] {
@@ -490,7 +490,7 @@ fn d4_a_function_outside_all_code_is_an_error() {
         (0x2001, 0, false),
     ] {
         let function = Function::new(start - 0x8000, size, rows());
-        let table = SectionBuilder::amd64(2).function(function).build();
+        let table = TableBuilder::amd64(2).function(function).build();
         let whole = linked(0x8000, &table);
         // Sections say where code is; without them, segments do.
         let mut without = whole.clone();
@@ -567,7 +567,7 @@ fn d4_tables_that_say_the_same_are_equal_whatever_their_form() {
 fn d4_a_diff_says_which_functions_and_rows_differ() {
     type Rows = &'static [(u32, i32)];
     let table = |functions: &[(i64, u32, Rows)]| {
-        functions.iter().fold(SectionBuilder::amd64(2), |table, &(start, size, rows)| {
+        functions.iter().fold(TableBuilder::amd64(2), |table, &(start, size, rows)| {
             let rows = rows.iter().map(|&(start, cfa)| Row::sp(start, &[cfa])).collect();
             table.function(Function::new(start, size, rows))
         })
@@ -610,7 +610,7 @@ fn d4_a_diff_says_which_functions_are_unread_in_both_files() {
     let row = |start| Row::sp(start, &[8]);
     let functions = 0x1_0000 / 2000 + 2;
     let first = Function::new(0, 0x8000, (0..2000).map(row).collect());
-    let table = (1..functions).fold(SectionBuilder::amd64(2).function(first), |table, index| {
+    let table = (1..functions).fold(TableBuilder::amd64(2).function(first), |table, index| {
         table.function(Function::new(index * 0x1_0000, 0x8000, Vec::new()))
     });
     let mut bytes = table.build();
@@ -651,7 +651,7 @@ fn d4_functions_that_only_moved_are_equal_by_name() {
 fn c9_names_of_sections_and_functions_cannot_steer_a_terminal() {
     let evil = "\u{1b}]0;x\u{7}\n\u{202e}\u{9b}";
     let function = Function::new(-0x7000, 0x10, vec![Row::sp(0, &[8])]);
-    let table = SectionBuilder::amd64(2).function(function).build();
+    let table = TableBuilder::amd64(2).function(function).build();
     let mut elf = ElfBuilder::new(ElfBuilder::RELOCATABLE);
     let names = format!("\0{evil}\0");
     let (offset, size) = (elf.put(&table), u64::try_from(table.len()).unwrap());

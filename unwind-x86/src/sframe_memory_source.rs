@@ -3,7 +3,7 @@
 use core::convert::Infallible;
 use core::fmt;
 
-use sframe::{Abi, RemoteError, RemoteSection, RemoteWindow};
+use sframe::{Abi, RemoteBuffer, RemoteError, RemoteTable};
 use unwind_core::{
     FrameContext, Memory, Row, RowSource, SharedModuleMap, TableError, TableLocation, VirtAddr,
 };
@@ -71,15 +71,15 @@ pub struct SframeMemorySource<'m, const N: usize> {
 /// Nothing in it is used after the walk.
 #[derive(Clone, Debug, Default)]
 pub struct SframeScratch {
-    last: Option<(TableLocation, RemoteSection)>,
-    window: RemoteWindow,
+    last: Option<(TableLocation, RemoteTable)>,
+    window: RemoteBuffer,
 }
 
 impl SframeScratch {
     /// Memory for the lookups of one walk after another.
     #[must_use]
     pub const fn new() -> Self {
-        Self { last: None, window: RemoteWindow::new() }
+        Self { last: None, window: RemoteBuffer::new() }
     }
 
     /// Opens the table at `location`, unless it is the last one.
@@ -87,7 +87,7 @@ impl SframeScratch {
     fn open<M: Memory>(&mut self, location: TableLocation, mem: &mut M) -> Result<(), RemoteError> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != location) {
             self.last = None;
-            let table = RemoteSection::open(mem, location.addr.get(), location.len)?;
+            let table = RemoteTable::open(mem, location.addr.get(), location.len)?;
             self.last = Some((location, table));
         }
         Ok(())

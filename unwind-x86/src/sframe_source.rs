@@ -1,6 +1,6 @@
 //! Rows of 64-bit code from its SFrame tables.
 
-use sframe::{Abi, Error, Section, Sections, Tables};
+use sframe::{Abi, Error, Section, Table, Tables};
 use unwind_core::{FrameContext, Memory, ModuleMap, Origin, Row, RowSource};
 
 use crate::{X86_64, X86_64Regs};
@@ -10,7 +10,7 @@ use crate::{X86_64, X86_64Regs};
 /// Usually there is one; a linker that only joins its inputs leaves several.
 #[derive(Clone, Debug)]
 pub struct SframeModule<'a> {
-    first: Section<'a>,
+    first: Table<'a>,
     /// Those behind it.
     rest: Tables<'a>,
     origin: Origin,
@@ -27,7 +27,7 @@ impl<'a> SframeModule<'a> {
     ///
     /// What is wrong with the first table's header.
     pub fn new(section: &'a [u8], addr: u64) -> Result<Option<Self>, Error> {
-        let mut tables = Sections::new(section).at(addr).tables();
+        let mut tables = Section::new(section).at(addr).tables();
         let Some(first) = tables.next().transpose()? else { return Ok(None) };
         if first.header().abi != Abi::Amd64Little {
             return Ok(None);

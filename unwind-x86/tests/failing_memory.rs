@@ -11,8 +11,8 @@
 
 use std::collections::BTreeMap;
 
-use sframe::{RemoteError, RemoteSection};
-use testdata::{Function, Row as Fre, SectionBuilder};
+use sframe::{RemoteError, RemoteTable};
+use testdata::{Function, Row as Fre, TableBuilder};
 use unwind_core::{
     End, Memory, Module, ReadError, RowSource, SharedModuleMap, TableError as _, TableLocation,
     UnwindCache, VirtAddr, Walker,
@@ -83,7 +83,7 @@ const TRAMPOLINE: u64 = 0x60_0000;
 fn target() -> (X86_64Regs, Target) {
     let mut outermost = Function::new(0x1200, 0x100, vec![Fre::sp(0, &[])]);
     outermost.rows[0].info = 0;
-    let table = SectionBuilder::amd64(3)
+    let table = TableBuilder::amd64(3)
         .function(Function::new(0x1000, 0x80, vec![Fre::sp(0, &[8]), Fre::sp(4, &[24])]))
         .function(Function::new(0x1100, 0x80, vec![Fre::sp(0, &[16])]))
         .function(outermost)
@@ -200,7 +200,7 @@ fn each_read_of_a_32_bit_walk_may_fail() {
 
 #[test]
 fn each_read_of_a_lookup_may_fail_and_is_named() {
-    let mut table = SectionBuilder::amd64(2);
+    let mut table = TableBuilder::amd64(2);
     for i in 0..40 {
         let rows = (0..60).map(|row| Fre::sp(row, &[8, -16])).collect();
         table = table.function(Function::new(0x1000 + i * 0x100, 60, rows));
@@ -209,7 +209,7 @@ fn each_read_of_a_lookup_may_fail_and_is_named() {
     let len = u64::try_from(bytes.len()).unwrap();
     let whole = Target::default().put(TABLE, &bytes);
     let find = |target: &mut Target| {
-        RemoteSection::open(target, TABLE, len)?.find(target, TABLE + 0x1000 + 39 * 0x100 + 59)
+        RemoteTable::open(target, TABLE, len)?.find(target, TABLE + 0x1000 + 39 * 0x100 + 59)
     };
     let mut target = whole.clone();
     let found = find(&mut target).unwrap().unwrap();

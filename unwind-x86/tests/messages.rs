@@ -7,7 +7,7 @@
     reason = "tests"
 )]
 
-use sframe::{Error, RemoteError, SectionOffset};
+use sframe::{Error, RemoteError, TableOffset};
 use testdata::check_messages;
 use unwind_core::{Changing, ReadError, VirtAddr};
 use unwind_x86::lbr::{Branch, BranchInfo, LbrSample, LbrState, Stitcher};
@@ -40,7 +40,7 @@ fn every_fault_of_a_page_walk_says_something_of_its_own() {
 
 #[test]
 fn an_error_of_a_table_in_memory_says_what_the_table_says() {
-    let error = RemoteError::Table(Error::Truncated(SectionOffset(0x1c)));
+    let error = RemoteError::Table(Error::Truncated(TableOffset(0x1c)));
     assert_eq!(SframeMemoryError::Table(error).to_string(), error.to_string());
     assert_eq!(SframeMemoryError::Changing.to_string(), Changing.to_string());
 }

@@ -10,8 +10,8 @@
 
 use std::collections::BTreeMap;
 
-use sframe::{RemoteError, SectionOffset};
-use testdata::{Function, Row as Fre, SectionBuilder};
+use sframe::{RemoteError, TableOffset};
+use testdata::{Function, Row as Fre, TableBuilder};
 use unwind_core::{
     AnyCode, End, Memory, Module, NoRows, Origin, ReadError, RowCache, RowSource, RowStore,
     SharedModuleMap, StepError, TableError, TableLocation, VirtAddr, Walker,
@@ -62,7 +62,7 @@ impl Memory for Target {
 
 /// Two functions, at 0x1000 and 0x1100 above the table.
 fn library(version: u8) -> Vec<u8> {
-    SectionBuilder::amd64(version)
+    TableBuilder::amd64(version)
         .function(Function::new(0x1000, 0x80, vec![Fre::sp(0, &[8]), Fre::sp(4, &[24])]))
         .function(Function::new(0x1100, 0x80, vec![Fre::sp(0, &[16])]))
         .build()
@@ -120,7 +120,7 @@ fn an_absent_table_ends_the_walk_until_it_is_there_and_is_no_reason_to_fall_back
     target.absent.push(TABLE >> 12);
     let (pcs, end) =
         walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut target);
-    let (at, error) = (SectionOffset(0), ReadError::NotResident);
+    let (at, error) = (TableOffset(0), ReadError::NotResident);
     let absent = SframeMemoryError::Table(RemoteError::Unreadable { at, error });
     assert_eq!((pcs, end), (vec![0x40_1010], End::Table(absent)));
     assert!(end.is_retryable());
@@ -146,7 +146,7 @@ fn a_table_that_is_malformed_or_of_another_cpu_leaves_the_walk_to_the_fallback()
     assert!(!error.is_not_resident());
 
     let function = Function::new(0x1000, 0x80, vec![Fre::sp(0, &[16])]);
-    let foreign = SectionBuilder::aarch64(3, false).function(function).build();
+    let foreign = TableBuilder::aarch64(3, false).function(function).build();
     let mut target = Target::default().put(TABLE, &foreign).stack(&FRAMES);
     let (_, end) = walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut target);
     assert_eq!(end, End::Step(StepError::ZeroFramePointer), "by the frame pointer, which is none");
@@ -204,7 +204,7 @@ fn rows_say_that_they_come_from_a_table() {
 fn a1_a_table_in_memory_leads_past_the_pop_of_a_frame_pointer_too() {
     // The first function at its `ret`: the slot that the row names is below the stack
     // pointer, where nothing was captured.
-    let bytes = SectionBuilder::amd64(2)
+    let bytes = TableBuilder::amd64(2)
         .function(Function::new(0x1000, 0x80, vec![Fre::sp(0, &[8, -16])]))
         .function(Function::new(0x1100, 0x80, vec![Fre::sp(0, &[16])]))
         .build();

@@ -7,19 +7,19 @@
     reason = "tests"
 )]
 
-use testdata::{Function, Row as Fre, SectionBuilder};
+use testdata::{Function, Row as Fre, TableBuilder};
 use unwind_core::{
     End, Frame, Module, ModuleMap, Origin, RowCache, RowSource, SliceMemory, StepError, VirtAddr,
     Walker,
 };
 use unwind_x86::{FramePointers, SframeModule, SframeSource, X86_64, X86_64Regs};
 
-const SORTED: u8 = SectionBuilder::SORTED;
+const SORTED: u8 = TableBuilder::SORTED;
 
 /// A table of two functions at 0x1000 and 0x1100 above the section: one with
 /// 16 bytes of locals, one whose caller is not known (V3 and V2).
 fn library(version: u8) -> Vec<u8> {
-    let mut section = SectionBuilder::amd64(version)
+    let mut section = TableBuilder::amd64(version)
         .function(Function::new(0x1000, 0x80, vec![Fre::sp(0, &[8]), Fre::sp(4, &[24])]))
         .function(Function::new(0x1100, 0x80, vec![Fre::new(0, 0, &[])]));
     section.flags = SORTED;
@@ -97,7 +97,7 @@ fn f24_code_outside_all_modules_and_functions_falls_to_the_frame_pointer_alone()
 #[test]
 fn one_bad_function_does_not_harm_its_neighbours() {
     // The first function is made of blocks of no size.
-    let mut section = SectionBuilder::amd64(3)
+    let mut section = TableBuilder::amd64(3)
         .function(Function::new(0x1000, 0x80, vec![Fre::sp(0, &[8])]).blocks(0))
         .function(Function::new(0x1100, 0x80, vec![Fre::sp(0, &[24])]));
     section.flags = SORTED;
@@ -124,7 +124,7 @@ fn tables_joined_one_after_another_are_all_searched() {
     bytes.resize(bytes.len().next_multiple_of(8), 0);
     let second_at = i64::try_from(bytes.len()).unwrap();
     // Starts count from their own table.
-    let mut second = SectionBuilder::amd64(2).function(Function::new(
+    let mut second = TableBuilder::amd64(2).function(Function::new(
         0x1200 - second_at,
         0x80,
         vec![Fre::sp(0, &[8])],
@@ -141,7 +141,7 @@ fn tables_joined_one_after_another_are_all_searched() {
 #[test]
 fn no_bytes_and_tables_of_other_cpus_are_no_tables() {
     assert!(SframeModule::new(&[], 0).unwrap().is_none());
-    let foreign = SectionBuilder::aarch64(3, false).build();
+    let foreign = TableBuilder::aarch64(3, false).build();
     assert!(SframeModule::new(&foreign, 0).unwrap().is_none());
     assert_eq!(SframeModule::new(&[0xe2], 0).err(), SframeModule::new(&[0xe2], 9).err());
     assert!(SframeModule::new(&[0xe2], 0).is_err());
@@ -162,7 +162,7 @@ fn a_built_table_says_so_in_every_frame_that_it_finds() {
 fn flexible_rows_of_a_realigned_frame_are_walked_from_the_first_frame() {
     // CFA = *(rbp - 8), the caller's rbp at *(rbp + 0): DRAP code.
     let rules = [0x33, -8, 0, 0x33, 0];
-    let mut section = SectionBuilder::amd64(3)
+    let mut section = TableBuilder::amd64(3)
         .function(Function::new(0x1000, 0x80, vec![Fre::new(0, 0, &rules)]).flexible());
     section.flags = SORTED;
     let bytes = section.build();
@@ -183,7 +183,7 @@ fn flexible_rows_of_a_realigned_frame_are_walked_from_the_first_frame() {
 fn a_cache_in_front_changes_no_frame_and_sees_modules_come_and_go() {
     let (bytes, other) = (library(3), {
         let rows = vec![Fre::sp(0, &[16])];
-        let mut section = SectionBuilder::amd64(3).function(Function::new(0x1000, 0x800, rows));
+        let mut section = TableBuilder::amd64(3).function(Function::new(0x1000, 0x800, rows));
         section.flags = SORTED;
         section.build()
     });

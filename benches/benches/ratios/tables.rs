@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use sframe::{Format, Section};
+use sframe::{Format, Table};
 use simple_frame_rs::SFrameSection;
 use unwind_benches::corpus::{Corpus, build_sframe};
 use unwind_benches::lookup::{self, Lookups};
@@ -28,19 +28,19 @@ pub(crate) fn measure(corpus: &Corpus, effort: Effort) {
 fn look_up(name: &str, lookups: &Lookups, effort: Effort) {
     let tables = lookups.tables;
     let pcs = lookups.pcs.get(..20_000).unwrap_or(&lookups.pcs);
-    let (section, indexed) = (lookups.section(), lookups.indexed());
+    let (table, indexed) = (lookups.table(), lookups.indexed());
     // The same rows, with an index or without, and for the same addresses.
     for &pc in pcs {
-        assert_eq!(indexed.find_row(pc), section.find_row(pc), "{name}");
+        assert_eq!(indexed.find_row(pc), table.find_row(pc), "{name}");
     }
     let expected = lookup::gimli(tables, pcs);
-    assert_eq!(lookup::plain(&section, pcs), expected, "{name}");
+    assert_eq!(lookup::plain(&table, pcs), expected, "{name}");
     assert_eq!(lookup::simple_frame(tables, pcs), expected, "{name}");
     let parts: Vec<_> = pcs.chunks(500).collect();
     let times = effort.race_in_parts(
         parts.len(),
         &mut [
-            &mut |at| _ = black_box(lookup::plain(&section, black_box(parts[at]))),
+            &mut |at| _ = black_box(lookup::plain(&table, black_box(parts[at]))),
             &mut |at| _ = black_box(lookup::indexed(&indexed, black_box(parts[at]))),
             &mut |at| _ = black_box(lookup::gimli(tables, black_box(parts[at]))),
             &mut |at| _ = black_box(lookup::simple_frame(tables, black_box(parts[at]))),
@@ -53,7 +53,7 @@ fn look_up(name: &str, lookups: &Lookups, effort: Effort) {
 }
 
 fn index(name: &str, lookups: &Lookups, corpus: &Corpus) {
-    let (index, text) = (lookups.section().index_len() * 4, lookups.text_len(corpus));
+    let (index, text) = (lookups.table().index_len() * 4, lookups.text_len(corpus));
     let percent = 100.0 * index as f64 / text as f64;
     fact("index", name, &format!("{index} bytes, {percent:.3} % of {text} bytes of code"));
 }
@@ -64,7 +64,7 @@ fn open(name: &str, lookups: &Lookups, effort: Effort) {
     let (ours, theirs) = effort.duel(
         || {
             for _ in 0..REPEATS {
-                let opened = Section::parse(black_box(&tables.sframe_v2));
+                let opened = Table::parse(black_box(&tables.sframe_v2));
                 assert!(black_box(&opened).is_ok());
             }
         },
@@ -81,12 +81,12 @@ fn open(name: &str, lookups: &Lookups, effort: Effort) {
 
 /// All rules, beside decoding alone, of the same table.
 fn validate(name: &str, lookups: &Lookups, effort: Effort) {
-    let section = lookups.section_v2();
-    let rows = usize::try_from(section.header().num_fres).unwrap();
-    let mut buffer = vec![0; section.header().num_fdes.try_into().unwrap()];
+    let table = lookups.table_v2();
+    let rows = usize::try_from(table.header().num_fres).unwrap();
+    let mut buffer = vec![0; table.header().num_fdes.try_into().unwrap()];
     let mut validate = || {
         let go_on = |_| ControlFlow::<()>::Continue(());
-        black_box(&section).validate(&mut buffer, go_on).continue_value().unwrap()
+        black_box(&table).validate(&mut buffer, go_on).continue_value().unwrap()
     };
     assert_eq!(validate().errors, 0, "{name}");
     assert_eq!(lookup::simple_frame_rows(lookups.tables), rows, "{name}");

@@ -141,8 +141,8 @@ fn look_up(name: &str, rounds: usize, count: usize, lookups: &Lookups) {
     let pcs = lookups.pcs.get(..count).unwrap_or(&lookups.pcs);
     let indexed = lookups.indexed();
     let found = (0..rounds).map(|_| match name {
-        "plain" => lookup::plain(&lookups.section(), black_box(pcs)),
-        "v2" => lookup::plain(&lookups.section_v2(), black_box(pcs)),
+        "plain" => lookup::plain(&lookups.table(), black_box(pcs)),
+        "v2" => lookup::plain(&lookups.table_v2(), black_box(pcs)),
         "indexed" => lookup::indexed(&indexed, black_box(pcs)),
         "gimli" => lookup::gimli(lookups.tables, black_box(pcs)),
         "simple-frame-rs" => lookup::simple_frame(lookups.tables, black_box(pcs)),

@@ -2,7 +2,7 @@
 //! row that a table can say, the table has the same.
 
 use gimli::{CieOrFde, RegisterRule, RunTimeEndian, UnwindContextStorage, UnwindSection};
-use sframe::{Abi, Builder, CfiSection, Format, Section};
+use sframe::{Abi, Builder, CfiSection, Format, Table};
 use unwind_core::Row;
 
 use crate::{
@@ -27,7 +27,7 @@ pub(crate) fn run(data: &[u8]) {
         .expect("there is memory");
     assert!(report.unusable <= report.fdes && report.fdes <= bytes.len() as u64 / 4 + 1);
     let table = builder.finish(ADDR, |range| lost.push((range.start, range.size))).unwrap();
-    let section = Section::parse(&table).expect("what is written is valid").at(ADDR);
+    let section = Table::parse(&table).expect("what is written is valid").at(ADDR);
     section.check().expect("what is written is valid");
 
     let fdes = gimli_fdes(abi, bytes);

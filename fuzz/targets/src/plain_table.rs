@@ -1,7 +1,7 @@
 //! A second reader of SFrame tables, as plain as can be: everything is decoded
 //! one byte at a time, in 128 bits, and every search goes over all of it.
 
-use sframe::{Error, Found, Section};
+use sframe::{Error, Lookup, Table};
 
 /// A table whose header is valid.
 pub(crate) struct PlainTable<'a> {
@@ -252,7 +252,7 @@ impl<'a> PlainTable<'a> {
 }
 
 /// The answer of the reader under test in the terms of this one.
-pub(crate) fn found(found: Result<Option<Found>, Error>) -> Result<Option<PlainFound>, Malformed> {
+pub(crate) fn found(found: Result<Option<Lookup>, Error>) -> Result<Option<PlainFound>, Malformed> {
     let Some(found) = found.map_err(|_| Malformed)? else { return Ok(None) };
     let row = found.fre.map(|fre| PlainRow {
         at: fre.at.0.into(),
@@ -275,9 +275,9 @@ impl PlainFound {
 
 /// Addresses where the answer may change: of some functions, both ends and a
 /// few inside, and the ends of the address space.
-pub(crate) fn pcs(section: &Section<'_>) -> Vec<u64> {
-    let mut pcs = vec![0, u64::MAX, section.addr(), section.addr().wrapping_add(1 << 63)];
-    for range in (0..section.header().num_fdes.min(24)).filter_map(|index| section.range(index)) {
+pub(crate) fn pcs(table: &Table<'_>) -> Vec<u64> {
+    let mut pcs = vec![0, u64::MAX, table.addr(), table.addr().wrapping_add(1 << 63)];
+    for range in (0..table.header().num_fdes.min(24)).filter_map(|index| table.range(index)) {
         let size = u64::from(range.size);
         for offset in [0, 1, 2, 4, 5, 9, 16, 17, size / 2, size.wrapping_sub(1), size] {
             pcs.push(range.start.wrapping_add(offset));

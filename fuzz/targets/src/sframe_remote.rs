@@ -2,7 +2,7 @@
 //! or names what it could not read; and whatever changes meanwhile, a lookup is
 //! bounded.
 
-use sframe::{RemoteError, RemoteSection, RemoteWindow, Section};
+use sframe::{RemoteBuffer, RemoteError, RemoteTable, Table};
 use unwind_core::{Memory, ReadError, TableError as _, VirtAddr};
 
 use crate::{input::Input, plain_table::pcs};
@@ -57,17 +57,17 @@ pub(crate) fn run(data: &[u8]) {
     let bytes = input.rest();
     let changes = !writes.is_empty();
     let mut memory = Target { bytes: bytes.to_vec(), addr, absent, writes, reads: 0 };
-    let opened = RemoteSection::open(&mut memory, addr, bytes.len() as u64);
-    let at_hand = Section::parse(bytes).map(|section| section.at(addr));
+    let opened = RemoteTable::open(&mut memory, addr, bytes.len() as u64);
+    let at_hand = Table::parse(bytes).map(|table| table.at(addr));
     if !changes && absent == 0 {
         assert_eq!(
             opened.map(|remote| *remote.header()),
-            at_hand.map(|section| section.header()).map_err(RemoteError::Table)
+            at_hand.map(|table| table.header()).map_err(RemoteError::Table)
         );
     }
-    let (Ok(remote), Ok(section)) = (opened, at_hand) else { return };
-    let mut window = RemoteWindow::new();
-    for pc in pcs(&section) {
+    let (Ok(remote), Ok(table)) = (opened, at_hand) else { return };
+    let mut window = RemoteBuffer::new();
+    for pc in pcs(&table) {
         memory.reads = 0;
         let found = remote.find(&mut memory, pc);
         // Each entry is read once, and the rows once; an end of a page adds one.
@@ -83,14 +83,14 @@ pub(crate) fn run(data: &[u8]) {
         }
         match found {
             Err(error) if error.is_not_resident() => {}
-            _ => assert_eq!(found, section.find(pc).map_err(RemoteError::Table), "at {pc:#x}"),
+            _ => assert_eq!(found, table.find(pc).map_err(RemoteError::Table), "at {pc:#x}"),
         }
         // As a kernel does where it may fault.
         let absent = core::mem::take(&mut memory.absent);
         let again = remote.find(&mut memory, pc);
-        assert_eq!(again, section.find(pc).map_err(RemoteError::Table), "at {pc:#x}");
+        assert_eq!(again, table.find(pc).map_err(RemoteError::Table), "at {pc:#x}");
         let row = remote.find_row(&mut memory, pc, &mut window);
-        assert_eq!(row, section.find_row(pc).map_err(RemoteError::Table), "at {pc:#x}");
+        assert_eq!(row, table.find_row(pc).map_err(RemoteError::Table), "at {pc:#x}");
         memory.absent = absent;
     }
 }

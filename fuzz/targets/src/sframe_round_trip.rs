@@ -1,7 +1,7 @@
 //! A table copied into another one, of any version, finds the same rows, or
 //! says what it lost; and a copy of the copy is the same.
 
-use sframe::{Builder, Format, Lost, Section, Version, WriteError};
+use sframe::{Builder, Format, Omission, Table, Version, WriteError};
 use unwind_core::Row;
 
 use crate::{input::Input, plain_table::pcs};
@@ -11,13 +11,13 @@ const FORMATS: [Format; 3] = [Format::V2, Format::V2Pcrel, Format::V3];
 pub(crate) fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let (format, addr) = (FORMATS[input.below(3)], 0x10_0000);
-    let Ok(section) = Section::parse(input.rest()) else { return };
-    let section = section.at(addr);
-    let Ok((bytes, lost)) = copy(&section, format) else { return };
-    let copied = Section::parse(&bytes).expect("what is written is valid").at(addr);
+    let Ok(table) = Table::parse(input.rest()) else { return };
+    let table = table.at(addr);
+    let Ok((bytes, lost)) = copy(&table, format) else { return };
+    let copied = Table::parse(&bytes).expect("what is written is valid").at(addr);
     copied.check().expect("what is written is valid");
-    for pc in pcs(&section).into_iter().chain(pcs(&copied)) {
-        let rows = rows_at(&section, pc);
+    for pc in pcs(&table).into_iter().chain(pcs(&copied)) {
+        let rows = rows_at(&table, pc);
         let found = copied.find(pc).expect("what is written is valid");
         match found {
             Some(found) => {
@@ -34,21 +34,21 @@ pub(crate) fn run(data: &[u8]) {
     assert_eq!((again, lost), (bytes, Vec::new()));
 }
 
-fn copy(section: &Section<'_>, format: Format) -> Result<(Vec<u8>, Vec<Lost>), WriteError> {
-    let mut builder = Builder::new(format, section.header().abi)?;
+fn copy(table: &Table<'_>, format: Format) -> Result<(Vec<u8>, Vec<Omission>), WriteError> {
+    let mut builder = Builder::new(format, table.header().abi)?;
     let mut lost = Vec::new();
-    builder.add_section(section, |fde| Some(fde.range.start), |range| lost.push(range))?;
-    let bytes = builder.finish(section.addr(), |range| lost.push(range))?;
+    builder.add_table(table, |fde| Some(fde.range.start), |range| lost.push(range))?;
+    let bytes = builder.finish(table.addr(), |range| lost.push(range))?;
     Ok((bytes, lost))
 }
 
 /// The rows that functions of a table have at a pc.
-fn rows_at(section: &Section<'_>, pc: u64) -> Vec<Row> {
+fn rows_at(table: &Table<'_>, pc: u64) -> Vec<Row> {
     let mut rows = Vec::new();
-    for fde in section.fdes().flatten().filter(|fde| fde.range.contains(pc)) {
+    for fde in table.fdes().flatten().filter(|fde| fde.range.contains(pc)) {
         let Ok(Some(offset)) = fde.pc_offset(pc) else { continue };
-        let Ok(fres) = section.fres(&fde) else { continue };
-        if fde.num_fres == 0 && section.header().version == Version::V3 {
+        let Ok(fres) = table.fres(&fde) else { continue };
+        if fde.num_fres == 0 && table.header().version == Version::V3 {
             rows.push(if fde.is_signal() { Row::signal_context() } else { Row::outermost() });
         }
         let mut before = None;

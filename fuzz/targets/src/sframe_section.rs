@@ -1,7 +1,7 @@
 //! Any bytes as a section: the reader accepts, finds and refuses what a plain
 //! one does.
 
-use sframe::{Error, Section, Sections};
+use sframe::{Error, Section, Table};
 
 use crate::plain_table::{self, PlainTable, pcs};
 
@@ -18,27 +18,27 @@ pub(crate) fn run(data: &[u8]) {
 /// Compares all answers with the plain reader's.
 pub(crate) fn compare(data: &[u8], addr: u64) {
     let plain = PlainTable::new(data);
-    let section = match (Section::parse(data), &plain) {
-        (Ok(section), Some(_)) => section.at(addr),
+    let table = match (Table::parse(data), &plain) {
+        (Ok(table), Some(_)) => table.at(addr),
         (Err(error), None) => {
             assert!(error.at().0 <= data.len() as u64, "{error}");
             return;
         }
-        (section, _) => panic!("{section:?}, the plain reader {}", plain.is_some()),
+        (table, _) => panic!("{table:?}, the plain reader {}", plain.is_some()),
     };
     let plain = plain.unwrap();
-    look_at_all(&section);
+    look_at_all(&table);
     let functions: Vec<_> = plain.functions().collect();
     let honest = plain.is_honest();
-    for pc in pcs(&section) {
-        let found = section.find(pc);
+    for pc in pcs(&table) {
+        let found = table.find(pc);
         let row = found.and_then(|found| found.map(|found| found.row()).transpose());
-        assert_eq!(section.find_row(pc), row, "at {pc:#x}");
+        assert_eq!(table.find_row(pc), row, "at {pc:#x}");
         if let Ok(Some(found)) = found {
             assert!(found.fde.range.contains(pc), "at {pc:#x}");
         }
         if let Err(error) = row {
-            assert!(error.at().0 <= section.header().len(), "{error}");
+            assert!(error.at().0 <= table.header().len(), "{error}");
         }
         // What a table has that lies about its order may be missed.
         if honest {
@@ -50,15 +50,15 @@ pub(crate) fn compare(data: &[u8], addr: u64) {
 }
 
 /// Decodes every function and every row, as far as they are good.
-fn look_at_all(section: &Section<'_>) {
-    let header = section.header();
+fn look_at_all(table: &Table<'_>) {
+    let header = table.header();
     // Functions may share rows: of a few, all of them.
     let mut budget = 4096_usize;
-    for (fde, index) in section.fdes().zip(0..) {
-        assert_eq!(section.range(index).is_some(), index < header.num_fdes);
+    for (fde, index) in table.fdes().zip(0..) {
+        assert_eq!(table.range(index).is_some(), index < header.num_fdes);
         let Ok(fde) = fde else { continue };
-        assert_eq!(section.range(index), Some(fde.range));
-        let Ok(rows) = section.fres(&fde) else { continue };
+        assert_eq!(table.range(index), Some(fde.range));
+        let Ok(rows) = table.fres(&fde) else { continue };
         let mut least = 0;
         for row in rows.take(budget) {
             budget = budget.saturating_sub(1);
@@ -73,8 +73,8 @@ fn look_at_all(section: &Section<'_>) {
 
 /// The tables of a section that linkers put one behind another.
 fn every_table(data: &[u8], addr: u64) {
-    let sections = Sections::new(data).at(addr);
-    let tables: Vec<Result<Section<'_>, Error>> = sections.tables().collect();
+    let sections = Section::new(data).at(addr);
+    let tables: Vec<Result<Table<'_>, Error>> = sections.tables().collect();
     let mut behind = addr;
     for table in tables.iter().flatten() {
         assert_eq!(table.addr(), behind);

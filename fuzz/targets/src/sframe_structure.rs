@@ -1,7 +1,7 @@
 //! A table whose header is valid and whose functions and rows are any.
 
 use arbitrary::{Arbitrary, Unstructured};
-use testdata::{Function, Row, SectionBuilder};
+use testdata::{Function, Row, TableBuilder};
 
 use crate::sframe_section;
 
@@ -32,11 +32,11 @@ impl Table {
     pub(crate) fn build(&self) -> Vec<u8> {
         let version = 1 + self.form % 3;
         let mut table = match self.form / 3 % 8 {
-            0 => SectionBuilder::aarch64(version, false),
-            1 => SectionBuilder::aarch64(version, true),
-            2 => SectionBuilder::s390x(version),
-            3 => SectionBuilder { abi: 0, ..SectionBuilder::amd64(version) },
-            _ => SectionBuilder::amd64(version),
+            0 => TableBuilder::aarch64(version, false),
+            1 => TableBuilder::aarch64(version, true),
+            2 => TableBuilder::s390x(version),
+            3 => TableBuilder { abi: 0, ..TableBuilder::amd64(version) },
+            _ => TableBuilder::amd64(version),
         };
         let known = [3, 7, 5][usize::from(version) - 1];
         table.flags = self.flags & known;

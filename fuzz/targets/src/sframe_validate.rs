@@ -3,7 +3,7 @@
 
 use core::{convert::Infallible, ops::ControlFlow};
 
-use sframe::{Abi, PcKind, Section, Severity};
+use sframe::{Abi, PcType, Severity, Table};
 use unwind_core::{
     BaseReg, DwarfReg, End, FrameContext, Memory, ReadError, RegRule, Row, RowSource, StepError,
     VirtAddr, Walker,
@@ -13,55 +13,55 @@ use unwind_x86::{X86_64, X86_64Regs};
 use crate::plain_table::{PlainTable, pcs};
 
 pub(crate) fn run(data: &[u8]) {
-    let Ok(section) = Section::parse(data) else {
+    let Ok(table) = Table::parse(data) else {
         return;
     };
-    let count = usize::try_from(section.header().num_fdes).unwrap();
+    let count = usize::try_from(table.header().num_fdes).unwrap();
     let mut findings = [0_u64; 2];
-    let summary = section
+    let summary = table
         .validate(&mut vec![0; count], |finding| {
             findings[usize::from(finding.fault.severity() == Severity::Error)] += 1;
-            assert!(finding.fault.at().0 <= section.header().len(), "{finding}");
+            assert!(finding.fault.at().0 <= table.header().len(), "{finding}");
             ControlFlow::<()>::Continue(())
         })
         .continue_value()
         .unwrap();
     assert_eq!([summary.notes, summary.errors], findings);
     assert!(summary.overlaps_checked);
-    let bound = 16 * u64::from(section.header().fre_len);
+    let bound = 16 * u64::from(table.header().fre_len);
     assert!(summary.rows <= bound.max(0x1_0000), "{} rows", summary.rows);
-    assert_eq!(summary.functions, section.header().num_fdes);
+    assert_eq!(summary.functions, table.header().num_fdes);
     // Without room it is the same, but for overlaps of unsorted tables.
-    let check = section.check();
-    if section.header().flags.sorted() {
+    let check = table.check();
+    if table.header().flags.sorted() {
         assert_eq!(check.is_ok(), summary.errors == 0, "{check:?}");
     }
     if summary.errors == 0 {
-        holds(&section, data);
+        holds(&table, data);
     }
 }
 
 /// Every lookup in a valid table works, and finds all there is.
-fn holds(section: &Section<'_>, data: &[u8]) {
+fn holds(table: &Table<'_>, data: &[u8]) {
     assert!(PlainTable::new(data).unwrap().is_honest());
-    assert!(!matches!(section.header().abi, Abi::Unknown(_)));
-    for pc in pcs(section) {
-        if let Some(found) = section.find(pc).expect("the table is valid") {
+    assert!(!matches!(table.header().abi, Abi::Unknown(_)));
+    for pc in pcs(table) {
+        if let Some(found) = table.find(pc).expect("the table is valid") {
             let row = found.row().expect("the table is valid");
-            can_be_right(section.header().abi, row);
+            can_be_right(table.header().abi, row);
         }
     }
-    for fde in section.fdes() {
+    for fde in table.fdes() {
         let fde = fde.expect("the table is valid");
-        let end = match fde.pc_kind().expect("the table is valid") {
-            PcKind::Increment => fde.range.size,
-            PcKind::Mask(size) => fde.range.size.min(u32::from(size.get())),
+        let end = match fde.pc_type().expect("the table is valid") {
+            PcType::Increment => fde.range.size,
+            PcType::Mask(size) => fde.range.size.min(u32::from(size.get())),
         };
-        for fre in section.fres(&fde).expect("the table is valid").take(64) {
+        for fre in table.fres(&fde).expect("the table is valid").take(64) {
             let fre = fre.expect("the table is valid");
             if fre.start < end {
                 let pc = fde.range.start.wrapping_add(fre.start.into());
-                let found = section.find(pc).unwrap().expect("the row holds here");
+                let found = table.find(pc).unwrap().expect("the row holds here");
                 assert_eq!((found.fde, found.fre), (fde, Some(fre)), "at {pc:#x}");
             }
         }

@@ -9,7 +9,7 @@ use super::{
     entry::{CfiSection, Cie, Entries, Fde},
     execute::{Changed, Run},
     expression::Step,
-    lost::{CfiLost, CfiReason},
+    lost::{CfiOmission, CfiOmissionReason},
     rules::{NoRow, Registers, Rules},
 };
 use crate::{
@@ -41,7 +41,7 @@ pub struct CfiConverter<'a> {
     /// Those behind the ones that were looked through for CIEs.
     ahead: Entries<'a>,
     /// The CIEs that were met so, by ascending offset.
-    cies: Vec<Met>,
+    cies: Vec<CieSlot>,
     /// Those of them that an FDE has named.
     known: Vec<Known<'a>>,
     /// The index in `known` of the one named last.
@@ -55,7 +55,7 @@ pub struct CfiConverter<'a> {
 /// Where a CIE is. One that lies inside another entry is none: otherwise many
 /// could share their instructions, and each would run them.
 #[derive(Clone, Copy, Debug)]
-struct Met {
+struct CieSlot {
     at: u64,
     /// Its index among those that are known.
     known: Option<usize>,
@@ -66,7 +66,7 @@ struct Met {
 struct Known<'a> {
     at: u64,
     /// With the rules that its FDEs start from.
-    cie: Result<(Cie<'a>, Rules), CfiReason>,
+    cie: Result<(Cie<'a>, Rules), CfiOmissionReason>,
     /// The states that its FDEs may restore. No compiler leaves any.
     remembered: Vec<Rules>,
 }
@@ -86,7 +86,7 @@ impl Builder {
     /// # Example
     ///
     /// ```
-    /// use sframe::{Abi, Builder, CfiSection, Format, Section};
+    /// use sframe::{Abi, Builder, CfiSection, Format, Table};
     /// use unwind_core::{CfaRule, RegRule, Row};
     ///
     /// let eh_frame = [
@@ -102,14 +102,14 @@ impl Builder {
     /// assert_eq!(report.code_bytes, 8);
     /// let bytes = builder.finish(0x2000, |lost| panic!("{lost}"))?;
     ///
-    /// let found = Section::parse(&bytes)?.at(0x2000).find(0x1004)?.expect("the FDE covers it");
+    /// let found = Table::parse(&bytes)?.at(0x2000).find(0x1004)?.expect("the FDE covers it");
     /// assert_eq!(found.row()?, Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::SameValue));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn add_cfi(
         &mut self,
         section: CfiSection<'_>,
-        mut lost: impl FnMut(CfiLost),
+        mut lost: impl FnMut(CfiOmission),
     ) -> Result<CfiReport, WriteError> {
         let mut converter = CfiConverter::new(section, self);
         while converter.next(self, &mut lost)? {}
@@ -148,7 +148,7 @@ impl<'a> CfiConverter<'a> {
     pub fn next(
         &mut self,
         builder: &mut Builder,
-        lost: &mut impl FnMut(CfiLost),
+        lost: &mut impl FnMut(CfiOmission),
     ) -> Result<bool, WriteError> {
         let (entry, reason) = match self.entries.next_fde() {
             Ok(None) => return Ok(false),
@@ -160,7 +160,7 @@ impl<'a> CfiConverter<'a> {
         };
         self.report.fdes = self.report.fdes.saturating_add(1);
         self.report.unusable = self.report.unusable.saturating_add(1);
-        lost(CfiLost { entry, start: 0, size: 0, reason });
+        lost(CfiOmission { entry, start: 0, size: 0, reason });
         Ok(true)
     }
 
@@ -181,12 +181,12 @@ impl<'a> CfiConverter<'a> {
         &mut self,
         builder: &mut Builder,
         fde: &Fde<'a>,
-        lost: &mut impl FnMut(CfiLost),
-    ) -> Result<Result<(), CfiReason>, WriteError> {
+        lost: &mut impl FnMut(CfiOmission),
+    ) -> Result<Result<(), CfiOmissionReason>, WriteError> {
         let found = self.find_cie(fde.cie)?;
         let Some(Known { cie: known, remembered, .. }) = found.and_then(|at| self.known.get(at))
         else {
-            return Ok(Err(CfiReason::NotCie { at: fde.cie }));
+            return Ok(Err(CfiOmissionReason::NotCie { at: fde.cie }));
         };
         let (cie, initial) = match known {
             Ok((cie, initial)) => (cie, initial),
@@ -200,13 +200,14 @@ impl<'a> CfiConverter<'a> {
         report.fdes = report.fdes.saturating_add(1);
         let size = u32::try_from(body.len).ok().filter(|&size| size != 0);
         let Some(size) = size else {
-            let reason = if body.len == 0 { CfiReason::Empty } else { CfiReason::TooLong };
+            let reason =
+                if body.len == 0 { CfiOmissionReason::Empty } else { CfiOmissionReason::TooLong };
             report.unusable = report.unusable.saturating_add(1);
-            lost(CfiLost { entry: fde.at, start: body.start, size: body.len, reason });
+            lost(CfiOmission { entry: fde.at, start: body.start, size: body.len, reason });
             return Ok(Ok(()));
         };
         report.code_bytes = report.code_bytes.saturating_add(size.into());
-        let mut lost = |range: CfiLost| {
+        let mut lost = |range: CfiOmission| {
             report.lost_bytes = report.lost_bytes.saturating_add(range.size);
             lost(range);
         };
@@ -258,7 +259,7 @@ impl<'a> CfiConverter<'a> {
         while let Some(is_cie) = self.ahead.pass(at) {
             if is_cie {
                 self.cies.try_reserve(1)?;
-                self.cies.push(Met { at: next, known: None });
+                self.cies.push(CieSlot { at: next, known: None });
             }
             next = self.ahead.position();
         }
@@ -283,7 +284,10 @@ impl<'a> CfiConverter<'a> {
         Ok(Some(last))
     }
 
-    fn read_cie(&mut self, at: u64) -> Result<Result<(Cie<'a>, Rules), CfiReason>, WriteError> {
+    fn read_cie(
+        &mut self,
+        at: u64,
+    ) -> Result<Result<(Cie<'a>, Rules), CfiOmissionReason>, WriteError> {
         self.remembered.clear();
         let cie = match self.entries.cie(at) {
             Ok(cie) => cie,
@@ -315,7 +319,7 @@ impl<'a> CfiConverter<'a> {
 /// Runs an FDE and hands its rules to `sink` wherever they change.
 fn convert(
     run: &mut Run<'_, '_>,
-    sink: &mut Sink<'_, impl FnMut(CfiLost)>,
+    sink: &mut Sink<'_, impl FnMut(CfiOmission)>,
     size: u32,
 ) -> Result<(), WriteError> {
     // Where the rules begin to hold.
@@ -328,7 +332,7 @@ fn convert(
             Err(stop) => {
                 // What holds before the last location that was reached is good.
                 let reason = run.reason(stop).ok_or(WriteError::OutOfMemory)?;
-                sink.no_row(at, NoRow::Lost(reason))?;
+                sink.no_row(at, NoRow::Omission(reason))?;
                 break;
             }
         };
@@ -364,7 +368,7 @@ enum Open {
     /// Blocks from this offset on.
     Blocks(u32, Row, Row, Step),
     /// Nothing that can be said, from this offset on.
-    Lost(u32, CfiReason),
+    Omission(u32, CfiOmissionReason),
 }
 
 /// Collects the rows of one FDE and hands them to a builder.
@@ -378,7 +382,7 @@ struct Sink<'s, L> {
     lost: &'s mut L,
 }
 
-impl<L: FnMut(CfiLost)> Sink<'_, L> {
+impl<L: FnMut(CfiOmission)> Sink<'_, L> {
     /// From `at` on this row holds.
     #[inline]
     fn row(&mut self, at: u32, row: Row) -> Result<(), WriteError> {
@@ -393,7 +397,7 @@ impl<L: FnMut(CfiLost)> Sink<'_, L> {
     /// From `at` on this holds.
     fn no_row(&mut self, at: u32, rules: NoRow) -> Result<(), WriteError> {
         let is_open = match (self.open, rules) {
-            (Open::Lost(_, open), NoRow::Lost(reason)) => open == reason,
+            (Open::Omission(_, open), NoRow::Omission(reason)) => open == reason,
             (Open::Blocks(_, a, b, step), NoRow::Blocks(c, d, other)) => {
                 (a, b, step) == (c, d, other)
             }
@@ -403,7 +407,7 @@ impl<L: FnMut(CfiLost)> Sink<'_, L> {
             self.end(at)?;
             self.open = match rules {
                 NoRow::Blocks(before, behind, step) => Open::Blocks(at, before, behind, step),
-                NoRow::Lost(reason) => Open::Lost(at, reason),
+                NoRow::Omission(reason) => Open::Omission(at, reason),
             };
         }
         Ok(())
@@ -431,10 +435,10 @@ impl<L: FnMut(CfiLost)> Sink<'_, L> {
             Open::Blocks(from, before, behind, step) => {
                 self.blocks(from, end, before, behind, step)
             }
-            Open::Lost(from, reason) => {
+            Open::Omission(from, reason) => {
                 let start = self.start.wrapping_add(from.into());
                 let size = end.saturating_sub(from).into();
-                (self.lost)(CfiLost { entry: self.entry, start, size, reason });
+                (self.lost)(CfiOmission { entry: self.entry, start, size, reason });
                 Ok(())
             }
         }
@@ -448,7 +452,7 @@ impl<L: FnMut(CfiLost)> Sink<'_, L> {
         function.block_size = blocks;
         function.pauth_key = if self.cie.key_b { PauthKey::B } else { PauthKey::A };
         let (entry, lost) = (self.entry, &mut self.lost);
-        self.builder.add(&function, |range| lost(CfiLost::from_table(entry, &range)))
+        self.builder.add(&function, |range| lost(CfiOmission::from_table(entry, &range)))
     }
 
     /// Adds code in which each block has a row for its first part and another

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use gimli::{DwEhPe, Reader as _, constants};
 
-use super::{lost::CfiReason, reader::Reader};
+use super::{lost::CfiOmissionReason, reader::Reader};
 use crate::write::work_counter;
 
 /// Call frame information of 64-bit code, and where it is linked.
@@ -157,18 +157,18 @@ impl<'a> Entries<'a> {
     }
 
     /// The reason for a reader that ended.
-    pub(crate) fn truncated(&self, reader: &Reader<'_>) -> CfiReason {
-        CfiReason::TruncatedEntry { at: self.offset(reader) }
+    pub(crate) fn truncated(&self, reader: &Reader<'_>) -> CfiOmissionReason {
+        CfiOmissionReason::TruncatedEntry { at: self.offset(reader) }
     }
 
     /// The next FDE; `None` at the end. An error is about the entry that starts
     /// at the offset with it, and those behind it follow.
-    pub(crate) fn next_fde(&mut self) -> Result<Option<Fde<'a>>, (u64, CfiReason)> {
+    pub(crate) fn next_fde(&mut self) -> Result<Option<Fde<'a>>, (u64, CfiOmissionReason)> {
         while !self.rest.is_empty() {
             let at = self.position();
             let Some(entry) = split_entry(&mut self.rest) else {
                 self.end();
-                return Err((at, CfiReason::Truncated));
+                return Err((at, CfiOmissionReason::Truncated));
             };
             if entry.rest.is_empty() {
                 // A terminator, but in `.debug_frame` an assembler's mistake.
@@ -210,7 +210,7 @@ impl<'a> Entries<'a> {
     }
 
     /// The entry as an FDE, unless it is a CIE.
-    fn fde(&self, at: u64, mut entry: Entry<'a>) -> Result<Option<Fde<'a>>, CfiReason> {
+    fn fde(&self, at: u64, mut entry: Entry<'a>) -> Result<Option<Fde<'a>>, CfiOmissionReason> {
         let base = self.offset(&entry.rest);
         let id = self.id(&mut entry).ok_or(self.truncated(&entry.rest))?;
         if self.is_cie(id, &entry) {
@@ -238,8 +238,8 @@ impl<'a> Entries<'a> {
     }
 
     /// Reads the CIE at an offset where [`pass`](Self::pass) met one.
-    pub(crate) fn cie(&self, at: u64) -> Result<Cie<'a>, CfiReason> {
-        let not_cie = CfiReason::NotCie { at };
+    pub(crate) fn cie(&self, at: u64) -> Result<Cie<'a>, CfiOmissionReason> {
+        let not_cie = CfiOmissionReason::NotCie { at };
         let mut rest = self.whole;
         usize::try_from(at).ok().and_then(|at| rest.skip(at).ok()).ok_or(not_cie)?;
         let mut entry = split_entry(&mut rest).ok_or(not_cie)?;
@@ -248,13 +248,13 @@ impl<'a> Entries<'a> {
         let truncated = |r: &Reader<'_>| self.truncated(r);
         let version = r.read_u8().map_err(|_| truncated(&r))?;
         if !matches!(version, 1 | 3 | 4) {
-            return Err(CfiReason::CieVersion(version));
+            return Err(CfiOmissionReason::CieVersion(version));
         }
         let augmentation = r.read_null_terminated_slice().map_err(|_| truncated(&r))?;
         if version == 4 && !self.section.is_eh {
             let [size, segment] = [(); 2].map(|()| r.read_u8().unwrap_or(0));
             if (size, segment) != (8, 0) {
-                return Err(CfiReason::AddressSize(size));
+                return Err(CfiOmissionReason::AddressSize(size));
             }
         }
         let code_align = r.read_uleb128().map_err(|_| truncated(&r))?;
@@ -277,12 +277,12 @@ impl<'a> Entries<'a> {
 
     /// Reads what the letters of an augmentation say, from where a CIE's
     /// instructions would otherwise start.
-    fn augment(&self, cie: &mut Cie<'a>, letters: Reader<'a>) -> Result<(), CfiReason> {
+    fn augment(&self, cie: &mut Cie<'a>, letters: Reader<'a>) -> Result<(), CfiOmissionReason> {
         let truncated = |r: &Reader<'_>| self.truncated(r);
         let mut data = None;
         for (index, &letter) in letters.slice().iter().enumerate() {
             work_counter::steps(1);
-            let unknown = CfiReason::Augmentation(letter);
+            let unknown = CfiOmissionReason::Augmentation(letter);
             match letter {
                 b'z' if index == 0 => {
                     let r = &mut cie.instructions;
@@ -303,7 +303,7 @@ impl<'a> Entries<'a> {
                         b'P' => {
                             let aligned = encoding.application() == constants::DW_EH_PE_aligned;
                             let personality = if aligned { None } else { self.value(encoding, r) };
-                            personality.ok_or(CfiReason::Pointer(encoding.0))?;
+                            personality.ok_or(CfiOmissionReason::Pointer(encoding.0))?;
                         }
                         _ => {}
                     }
@@ -315,10 +315,10 @@ impl<'a> Entries<'a> {
     }
 
     /// Reads the part of an FDE that its CIE explains.
-    pub(crate) fn body(&self, fde: &Fde<'a>, cie: &Cie<'a>) -> Result<Body<'a>, CfiReason> {
+    pub(crate) fn body(&self, fde: &Fde<'a>, cie: &Cie<'a>) -> Result<Body<'a>, CfiOmissionReason> {
         let mut r = fde.rest;
         let encoding = cie.address_encoding;
-        let pointer = CfiReason::Pointer(encoding.0);
+        let pointer = CfiOmissionReason::Pointer(encoding.0);
         let start = self.pointer(encoding, &mut r).ok_or(pointer)?;
         let len = self.value(encoding, &mut r).ok_or(pointer)?;
         if cie.has_data {
@@ -327,7 +327,7 @@ impl<'a> Entries<'a> {
             skipped.ok_or(self.truncated(&r))?;
         }
         if len != 0 && !self.is_code(start) {
-            return Err(CfiReason::NotCode);
+            return Err(CfiOmissionReason::NotCode);
         }
         Ok(Body { start, len, instructions: r })
     }

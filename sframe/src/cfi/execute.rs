@@ -7,7 +7,7 @@ use unwind_core::RegRule;
 
 use super::{
     entry::{Cie, Entries},
-    lost::CfiReason,
+    lost::CfiOmissionReason,
     reader::Reader,
     rules::{Cfa, Reg, Registers, Rules, Signed},
 };
@@ -299,15 +299,15 @@ impl<'a> Run<'_, 'a> {
     }
 
     /// What is wrong with the entry; `None` if nothing is, and memory is short.
-    pub(crate) fn reason(&self, stop: Stop) -> Option<CfiReason> {
+    pub(crate) fn reason(&self, stop: Stop) -> Option<CfiOmissionReason> {
         Some(match stop {
             Stop::Truncated => self.entries.truncated(&self.instructions),
-            Stop::Instruction(byte) => CfiReason::Instruction(byte),
-            Stop::Context(byte) => CfiReason::Context(byte),
-            Stop::Pointer(encoding) => CfiReason::Pointer(encoding),
-            Stop::LocationBack => CfiReason::LocationBack,
-            Stop::NothingRemembered => CfiReason::NothingRemembered,
-            Stop::TooManyRemembered => CfiReason::TooManyRemembered,
+            Stop::Instruction(byte) => CfiOmissionReason::Instruction(byte),
+            Stop::Context(byte) => CfiOmissionReason::Context(byte),
+            Stop::Pointer(encoding) => CfiOmissionReason::Pointer(encoding),
+            Stop::LocationBack => CfiOmissionReason::LocationBack,
+            Stop::NothingRemembered => CfiOmissionReason::NothingRemembered,
+            Stop::TooManyRemembered => CfiOmissionReason::TooManyRemembered,
             Stop::Memory => return None,
         })
     }

@@ -3,12 +3,12 @@
 
 use core::fmt;
 
-use crate::write::lost::{Lost, LostReason};
+use crate::write::lost::{Omission, OmissionReason};
 
 /// A range of code that call frame information is about and the table is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct CfiLost {
+pub struct CfiOmission {
     /// Where in the section the entry is, in bytes.
     pub entry: u64,
     /// Address of the first byte of code; 0 if the entry could not be read so
@@ -17,29 +17,29 @@ pub struct CfiLost {
     /// Length in bytes; 0 if the entry could not be read so far.
     pub size: u64,
     /// Why it is not in the table.
-    pub reason: CfiReason,
+    pub reason: CfiOmissionReason,
 }
 
-impl CfiLost {
-    pub(crate) const fn from_table(entry: u64, lost: &Lost) -> Self {
-        let reason = CfiReason::Table(lost.reason);
+impl CfiOmission {
+    pub(crate) const fn from_table(entry: u64, lost: &Omission) -> Self {
+        let reason = CfiOmissionReason::Table(lost.reason);
         Self { entry, start: lost.start, size: lost.size, reason }
     }
 }
 
-impl fmt::Display for CfiLost {
+impl fmt::Display for CfiOmission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { entry, start, size, reason } = *self;
         write!(f, "{size} bytes at {start:#x} (entry at {entry:#x}): {reason}")
     }
 }
 
-impl core::error::Error for CfiLost {}
+impl core::error::Error for CfiOmission {}
 
 /// Why code is not in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum CfiReason {
+pub enum CfiOmissionReason {
     /// The entry reaches past the end of the section. Nothing behind it is
     /// read.
     Truncated,
@@ -124,12 +124,12 @@ pub enum CfiReason {
     Offset(i64),
 
     /// The format of the table cannot say it.
-    Table(LostReason),
+    Table(OmissionReason),
 }
 
-const _: () = assert!(size_of::<CfiReason>() <= 40);
+const _: () = assert!(size_of::<CfiOmissionReason>() <= 40);
 
-impl CfiReason {
+impl CfiOmissionReason {
     /// A short name, to count reasons by.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -185,13 +185,13 @@ impl CfiReason {
             | Self::NothingRemembered
             | Self::TooManyRemembered
             | Self::LocationBack => true,
-            Self::Table(reason) => matches!(reason, LostReason::Overlap { .. }),
+            Self::Table(reason) => matches!(reason, OmissionReason::Overlap { .. }),
             _ => false,
         }
     }
 }
 
-impl fmt::Display for CfiReason {
+impl fmt::Display for CfiOmissionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Truncated => f.write_str("the entry reaches past the end of the section"),

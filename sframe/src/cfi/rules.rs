@@ -6,7 +6,7 @@ use crate::format::header::Abi;
 
 use super::{
     expression::{self, Step, Value},
-    lost::CfiReason,
+    lost::CfiOmissionReason,
     reader::Reader,
 };
 
@@ -85,14 +85,14 @@ pub(crate) enum NoRule {
 
 impl NoRule {
     /// The reason, if an expression is `otherwise`.
-    fn reason(self, otherwise: impl FnOnce(u64) -> CfiReason) -> CfiReason {
+    fn reason(self, otherwise: impl FnOnce(u64) -> CfiOmissionReason) -> CfiOmissionReason {
         match self {
             Self::Expression(at) => otherwise(at),
             Self::LoadPlus(register, offset, plus) => {
-                CfiReason::CfaLoadPlus { register, offset, plus }
+                CfiOmissionReason::CfaLoadPlus { register, offset, plus }
             }
-            Self::Register(register) => CfiReason::Register(register),
-            Self::Offset(offset) => CfiReason::Offset(offset),
+            Self::Register(register) => CfiOmissionReason::Register(register),
+            Self::Offset(offset) => CfiOmissionReason::Offset(offset),
         }
     }
 }
@@ -155,16 +155,16 @@ impl Cfa {
     }
 
     /// Why there is no rule.
-    fn reason(&self, registers: &Registers) -> CfiReason {
+    fn reason(&self, registers: &Registers) -> CfiOmissionReason {
         let none = match *self {
             Self::Register(register, offset) => {
                 let fault = registers.base(register).and_then(|_| narrow(offset));
                 fault.err().unwrap_or(NoRule::Offset(offset))
             }
             Self::None(none) => none,
-            _ => return CfiReason::NoCfa,
+            _ => return CfiOmissionReason::NoCfa,
         };
-        none.reason(|at| CfiReason::CfaExpression { at })
+        none.reason(|at| CfiOmissionReason::CfaExpression { at })
     }
 }
 
@@ -247,7 +247,7 @@ pub(crate) enum NoRow {
     /// One row for the first part of each block of code, another for the rest.
     Blocks(Row, Row, Step),
     /// Nothing that can be said.
-    Lost(CfiReason),
+    Omission(CfiOmissionReason),
 }
 
 impl Rules {
@@ -295,11 +295,11 @@ impl Rules {
     /// What the rules come to where [`row`](Self::row) finds no row.
     pub(crate) fn no_row(&self, registers: &Registers, column: u64) -> NoRow {
         let Cfa::Blocks(base, offset, step) = self.cfa else {
-            return NoRow::Lost(self.reason(registers, column));
+            return NoRow::Omission(self.reason(registers, column));
         };
         let height = i32::try_from(step.height).unwrap_or(i32::MAX);
         let Some(behind) = offset.checked_add(height) else {
-            return NoRow::Lost(CfiReason::Offset(offset.into()));
+            return NoRow::Omission(CfiOmissionReason::Offset(offset.into()));
         };
         let [before, behind] = [offset, behind].map(|offset| {
             let cfa = Cfa::Rule(CfaRule::Register(base, offset));
@@ -307,22 +307,22 @@ impl Rules {
         });
         match (before, behind) {
             (Some(before), Some(behind)) => NoRow::Blocks(before, behind, step),
-            _ => NoRow::Lost(self.reason(registers, column)),
+            _ => NoRow::Omission(self.reason(registers, column)),
         }
     }
 
     /// Why there is no row.
-    fn reason(&self, registers: &Registers, column: u64) -> CfiReason {
+    fn reason(&self, registers: &Registers, column: u64) -> CfiOmissionReason {
         match self.ra {
-            Reg::None(none) => return none.reason(|at| CfiReason::RaExpression { at }),
+            Reg::None(none) => return none.reason(|at| CfiOmissionReason::RaExpression { at }),
             Reg::Unset | Reg::Rule(RegRule::SameValue) if registers.unsaved(column).is_none() => {
-                return CfiReason::NoReturnAddress;
+                return CfiOmissionReason::NoReturnAddress;
             }
             _ => {}
         }
         match self.fp {
-            Reg::None(none) => return none.reason(|at| CfiReason::FpExpression { at }),
-            Reg::Rule(RegRule::Undefined) => return CfiReason::FpUndefined,
+            Reg::None(none) => return none.reason(|at| CfiOmissionReason::FpExpression { at }),
+            Reg::Rule(RegRule::Undefined) => return CfiOmissionReason::FpUndefined,
             _ => {}
         }
         let cfa = self.cfa.rule(registers);
@@ -330,9 +330,9 @@ impl Rules {
             return self.cfa.reason(registers);
         }
         match (self.sp_is_cfa(cfa, registers), self.signed) {
-            (false, _) => CfiReason::StackPointer,
-            (true, Signed::WithPc) => CfiReason::RaSignedWithPc,
-            (true, _) => CfiReason::RaSignState,
+            (false, _) => CfiOmissionReason::StackPointer,
+            (true, Signed::WithPc) => CfiOmissionReason::RaSignedWithPc,
+            (true, _) => CfiOmissionReason::RaSignState,
         }
     }
 

@@ -3,7 +3,7 @@
 use core::num::{NonZeroU8, NonZeroU32};
 
 use crate::{
-    error::{Error, SectionOffset},
+    error::{Error, TableOffset},
     format::{
         bytes::Endian,
         header::{Abi, Header, Version},
@@ -64,7 +64,7 @@ impl FreType {
 
 /// How a pc and the row starts of its function compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PcKind {
+pub enum PcType {
     /// `PCINC`: rows start at an offset from the function's start.
     Increment,
     /// `PCMASK`: the function is a run of equal blocks of this many bytes, as
@@ -75,7 +75,7 @@ pub enum PcKind {
 /// How the words of a function's rows are meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum FdeKind {
+pub enum FdeType {
     /// `SFRAME_FDE_TYPE_DEFAULT`: offsets from SP, FP and CFA.
     Default,
     /// `SFRAME_FDE_TYPE_FLEX`: pairs of a control word and an offset.
@@ -157,7 +157,7 @@ impl Entry {
     }
 
     #[inline(always)]
-    pub(crate) const fn fre_type(self, at: SectionOffset) -> Result<FreType, Error> {
+    pub(crate) const fn fre_type(self, at: TableOffset) -> Result<FreType, Error> {
         match self.info & Self::WIDTH {
             0 => Ok(FreType::Addr1),
             1 => Ok(FreType::Addr2),
@@ -167,16 +167,16 @@ impl Entry {
     }
 
     #[inline(always)]
-    const fn pc_kind(self, at: SectionOffset, version: Version, abi: Abi) -> Result<PcKind, Error> {
+    const fn pc_type(self, at: TableOffset, version: Version, abi: Abi) -> Result<PcType, Error> {
         if self.info & Self::MASK == 0 {
-            return Ok(PcKind::Increment);
+            return Ok(PcType::Increment);
         }
         let rep_size = match (version, abi) {
             (Version::V1, Abi::Amd64Little) => 16,
             _ => self.rep_size,
         };
         match NonZeroU8::new(rep_size) {
-            Some(rep_size) => Ok(PcKind::Mask(rep_size)),
+            Some(rep_size) => Ok(PcType::Mask(rep_size)),
             None => Err(Error::ZeroRepSize(at)),
         }
     }
@@ -185,22 +185,22 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn pc_offset(
         self,
-        at: SectionOffset,
+        at: TableOffset,
         header: &Header,
         offset: u32,
     ) -> Result<u32, Error> {
-        Ok(match self.pc_kind(at, header.version, header.abi)? {
-            PcKind::Increment => offset,
-            PcKind::Mask(rep_size) => offset % NonZeroU32::from(rep_size),
+        Ok(match self.pc_type(at, header.version, header.abi)? {
+            PcType::Increment => offset,
+            PcType::Mask(rep_size) => offset % NonZeroU32::from(rep_size),
         })
     }
 
     #[inline(always)]
-    pub(crate) const fn kind(self) -> FdeKind {
+    pub(crate) const fn fde_type(self) -> FdeType {
         match self.info2 & Self::KIND {
-            0 => FdeKind::Default,
-            1 => FdeKind::Flexible,
-            other => FdeKind::Unknown(other),
+            0 => FdeType::Default,
+            1 => FdeType::Flexible,
+            other => FdeType::Unknown(other),
         }
     }
 
@@ -239,14 +239,14 @@ impl Dialect {
 /// | bits | meaning                                          |
 /// |------|--------------------------------------------------|
 /// | 0-3  | width of the row starts ([`FreType`])            |
-/// | 4    | 0 PC-inc, 1 PC-mask ([`PcKind`])                 |
+/// | 4    | 0 PC-inc, 1 PC-mask ([`PcType`])                 |
 /// | 5    | AArch64: 0 key A, 1 key B ([`PauthKey`])         |
 /// | 7    | V3: frame of a signal trampoline                 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fde {
     /// Where the entry is in the section.
-    pub at: SectionOffset,
+    pub at: TableOffset,
     /// Index in the function table.
     pub index: u32,
     /// The code that the function covers.
@@ -268,7 +268,7 @@ pub struct Fde {
 impl Fde {
     pub(crate) fn new(
         header: &Header,
-        at: SectionOffset,
+        at: TableOffset,
         index: u32,
         start: u64,
         entry: Entry,
@@ -323,8 +323,8 @@ impl Fde {
     /// [`Error::ZeroRepSize`] if the function is made of blocks whose size is
     /// not known. V1 does not say it; on AMD64 it is the 16 bytes of a PLT
     /// entry.
-    pub const fn pc_kind(&self) -> Result<PcKind, Error> {
-        self.entry().pc_kind(self.at, self.dialect.version, self.dialect.abi)
+    pub const fn pc_type(&self) -> Result<PcType, Error> {
+        self.entry().pc_type(self.at, self.dialect.version, self.dialect.abi)
     }
 
     /// Whether the function is a run of equal blocks.
@@ -335,8 +335,8 @@ impl Fde {
 
     /// How the words of this function's rows are meant.
     #[must_use]
-    pub const fn kind(&self) -> FdeKind {
-        self.entry().kind()
+    pub const fn fde_type(&self) -> FdeType {
+        self.entry().fde_type()
     }
 
     /// Whether this is a signal trampoline: the return address that is found
@@ -363,15 +363,15 @@ impl Fde {
     ///
     /// # Errors
     ///
-    /// As [`pc_kind`](Self::pc_kind).
+    /// As [`pc_type`](Self::pc_type).
     pub fn pc_offset(&self, pc: u64) -> Result<Option<u32>, Error> {
         let offset = u32::try_from(pc.wrapping_sub(self.range.start)).ok();
         let Some(offset) = offset.filter(|&offset| offset < self.range.size) else {
             return Ok(None);
         };
-        Ok(Some(match self.pc_kind()? {
-            PcKind::Increment => offset,
-            PcKind::Mask(rep_size) => offset % NonZeroU32::from(rep_size),
+        Ok(Some(match self.pc_type()? {
+            PcType::Increment => offset,
+            PcType::Mask(rep_size) => offset % NonZeroU32::from(rep_size),
         }))
     }
 }
@@ -384,7 +384,7 @@ mod tests {
         let dialect =
             Dialect { version, endian: Endian::Little, abi, fixed_fp: None, fixed_ra: None };
         Fde {
-            at: SectionOffset(0x1c),
+            at: TableOffset(0x1c),
             index: 0,
             range: FuncRange { start: 0x1000, size: 0x40 },
             fre_offset: 0,
@@ -403,7 +403,7 @@ mod tests {
                 0 => Ok(FreType::Addr1),
                 1 => Ok(FreType::Addr2),
                 2 => Ok(FreType::Addr4),
-                _ => Err(Error::BadFreType { at: SectionOffset(0x1c), info }),
+                _ => Err(Error::BadFreType { at: TableOffset(0x1c), info }),
             };
             assert_eq!(fde(Version::V2, Abi::Amd64Little, info, 0).fre_type(), expected);
         }
@@ -411,9 +411,9 @@ mod tests {
 
     #[test]
     fn f17_blocks_need_a_size() {
-        let mask = |version, abi, rep_size| fde(version, abi, 0x10, rep_size).pc_kind();
-        let of = |bytes| Ok(PcKind::Mask(NonZeroU8::new(bytes).unwrap()));
-        let zero = Err(Error::ZeroRepSize(SectionOffset(0x1c)));
+        let mask = |version, abi, rep_size| fde(version, abi, 0x10, rep_size).pc_type();
+        let of = |bytes| Ok(PcType::Mask(NonZeroU8::new(bytes).unwrap()));
+        let zero = Err(Error::ZeroRepSize(TableOffset(0x1c)));
         assert_eq!(mask(Version::V2, Abi::Amd64Little, 8), of(8));
         assert_eq!(mask(Version::V2, Abi::Amd64Little, 0), zero);
         assert_eq!(mask(Version::V3, Abi::S390xBig, 32), of(32));
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(mask(Version::V1, Abi::Amd64Little, 0), of(16));
         assert_eq!(mask(Version::V1, Abi::Aarch64Little, 0), zero);
         // A size alone does not make blocks.
-        assert_eq!(fde(Version::V2, Abi::Amd64Little, 0, 16).pc_kind(), Ok(PcKind::Increment));
+        assert_eq!(fde(Version::V2, Abi::Amd64Little, 0, 16).pc_type(), Ok(PcType::Increment));
     }
 
     #[test]
@@ -484,7 +484,7 @@ mod tests {
             let mut full = entry;
             assert!(full.add_attribute(&attribute, endian));
             assert_eq!((full.num_fres, full.info, full.rep_size), (num_fres, 0x92, 7));
-            assert_eq!(full.kind(), FdeKind::Unknown(0x1f));
+            assert_eq!(full.fde_type(), FdeType::Unknown(0x1f));
             assert!(full.is_signal(Version::V3) && !full.is_signal(Version::V2));
         }
     }

@@ -112,7 +112,7 @@ impl Fre {
 mod tests {
     use super::*;
     use crate::{
-        error::SectionOffset,
+        error::TableOffset,
         format::{bytes::Endian, fde::FreType},
     };
 
@@ -121,7 +121,7 @@ mod tests {
         let mut bytes = [0; 17];
         bytes[1] = u8::try_from(words.len()).unwrap() << 1;
         bytes[2..][..words.len()].copy_from_slice(words);
-        Fre::decode(&bytes, SectionOffset(0), FreType::Addr1, Endian::Little).unwrap()
+        Fre::decode(&bytes, TableOffset(0), FreType::Addr1, Endian::Little).unwrap()
     }
 
     const fn flex(control: u32, offset: i32) -> Flex {
@@ -202,8 +202,7 @@ mod tests {
             let mut bytes = [0; 10];
             bytes[1] = info;
             bytes[2..][..word.len()].copy_from_slice(word);
-            let fre =
-                Fre::decode(&bytes, SectionOffset(0), FreType::Addr1, Endian::Little).unwrap();
+            let fre = Fre::decode(&bytes, TableOffset(0), FreType::Addr1, Endian::Little).unwrap();
             assert_eq!(fre.flex().unwrap().cfa.control.register(), Some(register));
         }
     }

@@ -3,7 +3,7 @@
 use core::{fmt, iter::FusedIterator};
 
 use crate::{
-    error::{Error, SectionOffset},
+    error::{Error, TableOffset},
     format::{
         bytes::Endian,
         fde::{Fde, FreType},
@@ -69,7 +69,7 @@ impl fmt::Debug for FreInfo {
 #[non_exhaustive]
 pub struct Fre {
     /// Where the row is in the section.
-    pub at: SectionOffset,
+    pub at: TableOffset,
     /// Where it begins to hold, in bytes from the start of the function or
     /// block.
     pub start: u32,
@@ -106,7 +106,7 @@ impl Fre {
     #[inline(never)]
     pub(crate) fn decode(
         bytes: &[u8],
-        at: SectionOffset,
+        at: TableOffset,
         kind: FreType,
         endian: Endian,
     ) -> Result<Self, Error> {
@@ -161,8 +161,8 @@ pub(crate) fn split_head<const HEAD: usize>(head: &[u8; HEAD], endian: Endian) -
 #[derive(Clone, Debug)]
 pub struct Fres<'a> {
     bytes: &'a [u8],
-    /// Section offset of the first of `bytes`.
-    at: SectionOffset,
+    /// Table offset of the first of `bytes`.
+    at: TableOffset,
     kind: FreType,
     endian: Endian,
     left: u32,
@@ -171,7 +171,7 @@ pub struct Fres<'a> {
 
 impl<'a> Fres<'a> {
     /// `bytes` starts with the function's first row, at `at`.
-    pub(crate) fn new(fde: &Fde, bytes: &'a [u8], at: SectionOffset) -> Result<Self, Error> {
+    pub(crate) fn new(fde: &Fde, bytes: &'a [u8], at: TableOffset) -> Result<Self, Error> {
         Ok(Self {
             bytes,
             at,
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     fn fres(bytes: &[u8], kind: FreType, endian: Endian, rows: u32) -> Fres<'_> {
-        Fres { bytes, at: SectionOffset(0x40), kind, endian, left: rows, least: 0 }
+        Fres { bytes, at: TableOffset(0x40), kind, endian, left: rows, least: 0 }
     }
 
     fn collect(bytes: &[u8], rows: u32) -> Result<Vec<(u32, Vec<i32>)>, Error> {
@@ -295,7 +295,7 @@ mod tests {
             let Err(Error::Truncated(at)) = collect(&PROLOGUE[..len], 4) else {
                 panic!("{len} bytes were accepted");
             };
-            let inside = SectionOffset(0x40).plus(cut)..=SectionOffset(0x40).plus(len);
+            let inside = TableOffset(0x40).plus(cut)..=TableOffset(0x40).plus(len);
             assert!(inside.contains(&at), "{len} bytes: {at}");
         }
     }
@@ -306,7 +306,7 @@ mod tests {
             let info = 0x60 | count << 1;
             let mut bytes = vec![0, info];
             bytes.resize(80, 0);
-            let error = Error::BadWordSize { at: SectionOffset(0x40), info };
+            let error = Error::BadWordSize { at: TableOffset(0x40), info };
             assert_eq!(collect(&bytes, 1), Err(error));
         }
     }
@@ -315,7 +315,7 @@ mod tests {
     fn rows_have_to_ascend_strictly() {
         for (second, good) in [(4, false), (5, false), (6, true)] {
             let bytes = [5, 0x03, 8, second, 0x03, 16];
-            let error = Error::UnsortedFres(SectionOffset(0x43));
+            let error = Error::UnsortedFres(TableOffset(0x43));
             assert_eq!(collect(&bytes, 2).err(), (!good).then_some(error));
         }
         // 2^32-1 is a start like any other.
@@ -323,7 +323,7 @@ mod tests {
         let twice = [top, top].concat();
         let mut rows = fres(&twice, FreType::Addr4, Endian::Little, 2);
         assert_eq!(rows.next().unwrap().unwrap().start, u32::MAX);
-        assert_eq!(rows.next(), Err(Error::UnsortedFres(SectionOffset(0x46))));
+        assert_eq!(rows.next(), Err(Error::UnsortedFres(TableOffset(0x46))));
     }
 
     #[test]
@@ -343,6 +343,6 @@ mod tests {
         let rows = collect(&bytes, 2).unwrap();
         assert_eq!(rows, [(0, vec![1, 2, 3, 4, 5, 6]), (1, vec![99])]);
         // Cut off, they are missed.
-        assert_eq!(collect(&bytes[..16], 1), Err(Error::Truncated(SectionOffset(0x40))));
+        assert_eq!(collect(&bytes[..16], 1), Err(Error::Truncated(TableOffset(0x40))));
     }
 }

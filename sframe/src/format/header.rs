@@ -1,7 +1,7 @@
 //! The first 28 bytes of a table.
 
 use crate::{
-    error::{Error, SectionOffset},
+    error::{Error, TableOffset},
     format::bytes::{Endian, Fields},
 };
 
@@ -227,7 +227,7 @@ impl Header {
     #[inline]
     pub fn parse(section: &[u8]) -> Result<Self, Error> {
         let Some(bytes) = section.first_chunk::<{ Self::SIZE }>() else {
-            return Err(Error::Truncated(SectionOffset(0)));
+            return Err(Error::Truncated(TableOffset(0)));
         };
         Self::decode(bytes)
     }
@@ -313,13 +313,13 @@ impl Header {
 
     /// Where the function table starts.
     #[must_use]
-    pub fn fdes_at(&self) -> SectionOffset {
+    pub fn fdes_at(&self) -> TableOffset {
         self.behind_header(self.fde_offset)
     }
 
     /// Where the rows of all functions start.
     #[must_use]
-    pub fn fres_at(&self) -> SectionOffset {
+    pub fn fres_at(&self) -> TableOffset {
         self.behind_header(self.fre_offset)
     }
 
@@ -363,8 +363,8 @@ impl Header {
     }
 
     /// Sums of two `u32` and a `u8`: no overflow is possible.
-    fn behind_header(&self, offset: u32) -> SectionOffset {
-        SectionOffset(28_u64.saturating_add(self.aux_len.into()).saturating_add(offset.into()))
+    fn behind_header(&self, offset: u32) -> TableOffset {
+        TableOffset(28_u64.saturating_add(self.aux_len.into()).saturating_add(offset.into()))
     }
 }
 
@@ -448,8 +448,8 @@ mod tests {
         assert_eq!((header.fixed_fp_offset, header.fixed_ra_offset), (None, Some(-8)));
         assert_eq!((header.num_fdes, header.num_fres, header.fre_len), (2, 5, 0x11));
         // 28 bytes and the auxiliary header come first.
-        assert_eq!(header.fdes_at(), SectionOffset(28 + 4 + 8));
-        assert_eq!(header.fres_at(), SectionOffset(28 + 4 + 0x30));
+        assert_eq!(header.fdes_at(), TableOffset(28 + 4 + 8));
+        assert_eq!(header.fres_at(), TableOffset(28 + 4 + 0x30));
         assert_eq!(header.len(), 28 + 4 + 0x30 + 0x11);
     }
 
@@ -466,7 +466,7 @@ mod tests {
         for len in 0..Header::SIZE {
             assert_eq!(
                 Header::parse(&AMD64_V2[..len]),
-                Err(Error::Truncated(SectionOffset(0))),
+                Err(Error::Truncated(TableOffset(0))),
                 "{len} bytes"
             );
         }

@@ -1,9 +1,9 @@
 //! Places to enter the rows of long functions, in memory that the caller gives.
 
 use crate::{
-    error::SectionOffset,
+    error::TableOffset,
     format::fde::Fde,
-    read::{source::Checkpoint, table::Section},
+    read::{source::Checkpoint, table::Table},
 };
 
 /// A function of fewer rows has no checkpoints.
@@ -25,20 +25,20 @@ impl<'i> Checkpoints<'i> {
     pub(crate) const NONE: Self = Self { long: &[], points: &[] };
 
     /// Lays out as many as fit in `memory`.
-    pub(crate) fn build(section: &Section<'_>, memory: &'i mut [u32]) -> Self {
+    pub(crate) fn build(table: &Table<'_>, memory: &'i mut [u32]) -> Self {
         let (words, _) = memory.as_chunks_mut();
-        let long = section.fdes().flatten().filter(|fde| fde.num_fres >= LONG).count();
+        let long = table.fdes().flatten().filter(|fde| fde.num_fres >= LONG).count();
         // A function without a point is of no use.
         let long = long.min(words.len() / 2);
         let (long, points) = words.split_at_mut_checked(long).unwrap_or_default();
         let mut functions = 0_usize;
         let mut used = 0_usize;
-        for fde in section.fdes().flatten().filter(|fde| fde.num_fres >= LONG) {
+        for fde in table.fdes().flatten().filter(|fde| fde.num_fres >= LONG) {
             let Some(slot) = long.get_mut(functions) else { break };
             let Some(room) = points.get_mut(used..).filter(|room| !room.is_empty()) else { break };
             *slot = [fde.index, u32::try_from(used).unwrap_or(u32::MAX)];
             functions = functions.saturating_add(1);
-            used = used.saturating_add(mark(section, &fde, room));
+            used = used.saturating_add(mark(table, &fde, room));
         }
         Self {
             long: long.get(..functions).unwrap_or_default(),
@@ -69,13 +69,13 @@ impl<'i> Checkpoints<'i> {
 }
 
 /// Writes the points of one function, up to a bad row, and returns how many.
-fn mark(section: &Section<'_>, fde: &Fde, points: &mut [[u32; 2]]) -> usize {
-    let Ok(rows) = section.fres(fde) else { return 0 };
+fn mark(table: &Table<'_>, fde: &Fde, points: &mut [[u32; 2]]) -> usize {
+    let Ok(rows) = table.fres(fde) else { return 0 };
     let mut first = None;
     let mut count = 0;
     let mut points = points.iter_mut();
     for (number, fre) in (0_u32..).zip(rows.map_while(Result::ok)) {
-        let SectionOffset(first) = *first.get_or_insert(fre.at);
+        let TableOffset(first) = *first.get_or_insert(fre.at);
         if number == 0 || number % EVERY != 0 {
             continue;
         }

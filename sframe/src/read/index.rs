@@ -9,9 +9,9 @@ use crate::{
         amd64::table::{Function, Plain},
         bisect::Ascending,
         checkpoint::{Checkpoints, EVERY, LONG},
-        lookup::{self, Found},
-        slice::AtHand,
-        table::Section,
+        lookup::{self, Lookup},
+        slice::SliceSource,
+        table::Table,
     },
     sort,
 };
@@ -38,15 +38,15 @@ use crate::{
 /// #     0xe2, 0xde, 2, 1, 3, 0, 0xf8, 0, 1, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 20, 0, 0, 0,
 /// #     0x40, 0xf0, 0xff, 0xff, 0x20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 3, 8,
 /// # ];
-/// let section = sframe::Section::parse(&bytes)?.at(0x2000);
+/// let table = sframe::Table::parse(&bytes)?.at(0x2000);
 /// let mut memory = [0; 16];
-/// let indexed = section.index(&mut memory);
-/// assert_eq!(indexed.find(0x1044), section.find(0x1044));
+/// let indexed = table.index(&mut memory);
+/// assert_eq!(indexed.find(0x1044), table.find(0x1044));
 /// # Ok::<(), sframe::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct IndexedSection<'a, 'i> {
-    section: Section<'a>,
+pub struct IndexedTable<'a, 'i> {
+    table: Table<'a>,
     /// Positions to indices, where they differ.
     order: Option<&'i [u32]>,
     /// The position of the last function that starts at or before a granule.
@@ -66,7 +66,7 @@ const GRANULE_SHIFT: u32 = 13;
 /// Functions far apart have granules of more than the usual size, so that the
 /// addresses that a table claims do not say how much memory it takes.
 const GRANULES_PER_FUNCTION: u64 = 15;
-impl<'a> Section<'a> {
+impl<'a> Table<'a> {
     /// How many words [`index`](Self::index) can make use of. No more than the
     /// table has bytes, and two for its address range.
     #[must_use]
@@ -102,9 +102,9 @@ impl<'a> Section<'a> {
     /// It takes time linear in the size of the table and the memory; if the
     /// table is not sorted, that to sort the functions.
     #[must_use]
-    pub fn index<'i>(&self, memory: &'i mut [u32]) -> IndexedSection<'a, 'i> {
-        let none = IndexedSection {
-            section: *self,
+    pub fn index<'i>(&self, memory: &'i mut [u32]) -> IndexedTable<'a, 'i> {
+        let none = IndexedTable {
+            table: *self,
             order: None,
             granules: &[],
             base: 0,
@@ -120,24 +120,24 @@ impl<'a> Section<'a> {
                 None => return none,
             },
         };
-        let section = Positions::new(self, order);
-        let (base, last) = (section.start(0), section.start(section.count().saturating_sub(1)));
+        let table = Positions::new(self, order);
+        let (base, last) = (table.start(0), table.start(table.count().saturating_sub(1)));
         let span = last.wrapping_sub(base).cast_unsigned();
         let Some(shift) = granule_shift(span, memory.len()) else { return none };
         let count = usize::try_from(span >> shift).map_or(0, |last| last.saturating_add(2));
         let Some((granules, memory)) = memory.split_at_mut_checked(count) else { return none };
-        section.fill(granules, base, shift);
+        table.fill(granules, base, shift);
         let checkpoints = Checkpoints::build(self, memory);
         let plain = Plain::new(&self.header());
-        IndexedSection { order, granules, base, shift, checkpoints, plain, ..none }
+        IndexedTable { order, granules, base, shift, checkpoints, plain, ..none }
     }
 }
 
-impl<'a> IndexedSection<'a, '_> {
+impl<'a> IndexedTable<'a, '_> {
     /// The table.
     #[must_use]
-    pub const fn section(&self) -> &Section<'a> {
-        &self.section
+    pub const fn table(&self) -> &Table<'a> {
+        &self.table
     }
 
     /// Whether there is an index. Without it, lookups are those of the table.
@@ -150,23 +150,23 @@ impl<'a> IndexedSection<'a, '_> {
     ///
     /// # Errors
     ///
-    /// As [`Section::find`].
-    pub fn find(&self, pc: u64) -> Result<Option<Found>, Error> {
+    /// As [`Table::find`].
+    pub fn find(&self, pc: u64) -> Result<Option<Lookup>, Error> {
         if !self.is_indexed() {
-            return self.section.find(pc);
+            return self.table.find(pc);
         }
         let Some(among) = self.among(pc) else { return Ok(None) };
-        let section = &self.section;
-        let mut source = AtHand::new(section, Some(among)).by(self.order, self.checkpoints);
-        lookup::find(&mut source, &section.header(), section.addr(), pc)
+        let table = &self.table;
+        let mut source = SliceSource::new(table, Some(among)).by(self.order, self.checkpoints);
+        lookup::find(&mut source, &table.header(), table.addr(), pc)
     }
 
     /// Finds the rules for `pc`, or `None` if there are none. The same as
-    /// [`find`](Self::find) and [`Found::row`], but faster.
+    /// [`find`](Self::find) and [`Lookup::row`], but faster.
     ///
     /// # Errors
     ///
-    /// As [`find`](Self::find) and [`Found::row`].
+    /// As [`find`](Self::find) and [`Lookup::row`].
     #[inline]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
         let Some(plain) = &self.plain else { return self.find_any_row(pc) };
@@ -174,26 +174,26 @@ impl<'a> IndexedSection<'a, '_> {
         let checkpoint = |function: &Function| {
             self.checkpoints.find(plain.index(function.at), function.num_fres, function.offset)
         };
-        plain.find_row(&self.section, among, pc, checkpoint)
+        plain.find_row(&self.table, among, pc, checkpoint)
     }
 
     /// The same for tables of any form.
     #[cold]
     fn find_any_row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        let section = &self.section;
+        let table = &self.table;
         let among = match self.is_indexed() {
-            false => return section.find_row(pc),
+            false => return table.find_row(pc),
             true => self.among(pc),
         };
         let Some(among) = among else { return Ok(None) };
-        let mut source = AtHand::new(section, Some(among)).by(self.order, self.checkpoints);
-        lookup::find_row(&mut source, &section.header(), section.addr(), pc)
+        let mut source = SliceSource::new(table, Some(among)).by(self.order, self.checkpoints);
+        lookup::find_row(&mut source, &table.header(), table.addr(), pc)
     }
 
     /// The functions around `pc`; `None` if it is before all.
     #[inline(always)]
     fn among(&self, pc: u64) -> Option<Ascending> {
-        let offset = pc.wrapping_sub(self.section.addr()).cast_signed();
+        let offset = pc.wrapping_sub(self.table.addr()).cast_signed();
         if offset < self.base {
             return None;
         }
@@ -215,8 +215,8 @@ struct Survey {
 }
 
 /// Looks at all functions; `None` if no index can be built.
-fn survey(section: &Section<'_>) -> Option<Survey> {
-    let positions = Positions::new(section, None);
+fn survey(table: &Table<'_>) -> Option<Survey> {
+    let positions = Positions::new(table, None);
     let count = positions.count();
     let mut ascends = true;
     let mut apart = true;
@@ -232,13 +232,13 @@ fn survey(section: &Section<'_>) -> Option<Survey> {
     }
     // A search in a table that lies finds what it finds, and a scan the first of
     // functions that overlap: so shall the index.
-    let same = if section.header().flags.sorted() { ascends } else { !ascends || apart };
+    let same = if table.header().flags.sorted() { ascends } else { !ascends || apart };
     (count > 0 && same).then_some(Survey { ascends })
 }
 
 /// The lowest and the highest start of a function.
-fn bounds(section: &Section<'_>) -> (i64, i64) {
-    let positions = Positions::new(section, None);
+fn bounds(table: &Table<'_>) -> (i64, i64) {
+    let positions = Positions::new(table, None);
     let starts = (0..positions.count()).map(|at| positions.start(at));
     let (least, most) = starts
         .fold((i64::MAX, i64::MIN), |(least, most), start| (least.min(start), most.max(start)));
@@ -248,13 +248,13 @@ fn bounds(section: &Section<'_>) -> (i64, i64) {
 /// Puts the functions in order, in the first words of `memory`, and returns
 /// those left; `None` if there are too few or functions overlap: then the
 /// first in the table that covers a pc is found, which an order cannot tell.
-fn sort<'i>(section: &Section<'_>, memory: &'i mut [u32]) -> Option<(&'i [u32], &'i mut [u32])> {
-    let count = usize::try_from(section.header().num_fdes).ok()?;
+fn sort<'i>(table: &Table<'_>, memory: &'i mut [u32]) -> Option<(&'i [u32], &'i mut [u32])> {
+    let count = usize::try_from(table.header().num_fdes).ok()?;
     let (order, memory) = memory.split_at_mut_checked(count)?;
     for (slot, index) in order.iter_mut().zip(0..) {
         *slot = index;
     }
-    let table = Positions::new(section, None);
+    let table = Positions::new(table, None);
     // By size, too, so that none of equal start hides another.
     let key = |index| (table.range(index), index);
     sort::sort(order, |a, b| key(a) < key(b));
@@ -279,14 +279,14 @@ fn granule_shift(span: u64, words: usize) -> Option<u32> {
 /// The functions by their positions in ascending order.
 #[derive(Clone, Copy)]
 struct Positions<'s, 'a> {
-    section: &'s Section<'a>,
+    table: &'s Table<'a>,
     header: Header,
     order: Option<&'s [u32]>,
 }
 
 impl<'s, 'a> Positions<'s, 'a> {
-    fn new(section: &'s Section<'a>, order: Option<&'s [u32]>) -> Self {
-        Self { section, header: section.header(), order }
+    fn new(table: &'s Table<'a>, order: Option<&'s [u32]>) -> Self {
+        Self { table, header: table.header(), order }
     }
 
     const fn count(&self) -> u32 {
@@ -299,7 +299,7 @@ impl<'s, 'a> Positions<'s, 'a> {
             None => Some(position),
             Some(order) => usize::try_from(position).ok().and_then(|at| order.get(at).copied()),
         };
-        let found = index.and_then(|index| self.section.entry_in(&self.header, index));
+        let found = index.and_then(|index| self.table.entry_in(&self.header, index));
         found.map_or((0, 0), |(start, entry)| (start, entry.size))
     }
 
@@ -344,76 +344,76 @@ mod tests {
     extern crate alloc;
     use alloc::vec;
 
-    use testdata::{Function, Row, SectionBuilder};
+    use testdata::{Function, Row, TableBuilder};
 
     use super::*;
     use crate::read::source::Source as _;
 
     /// How many of so many words an index makes use of.
-    fn used(section: &Section<'_>, words: usize) -> usize {
+    fn used(table: &Table<'_>, words: usize) -> usize {
         let mut memory = vec![0; words];
-        let index = section.index(&mut memory);
+        let index = table.index(&mut memory);
         let pairs = index.checkpoints.long.len() + index.checkpoints.points.len();
         index.order.map_or(0, <[u32]>::len) + index.granules.len() + 2 * pairs
     }
 
     /// Functions that touch one another, 0x1800 bytes each.
-    fn table(flags: u8, row_counts: &[u32]) -> SectionBuilder {
+    fn table(flags: u8, row_counts: &[u32]) -> TableBuilder {
         let rows = |count| (0..count).map(|row| Row::sp(row, &[8])).collect();
         let functions = (0_i64..).zip(row_counts);
-        SectionBuilder {
+        TableBuilder {
             flags,
             functions: functions
                 .map(|(at, &count)| Function::new(at * 0x1800 - 0x4000, 0x1800, rows(count)))
                 .collect(),
-            ..SectionBuilder::amd64(2)
+            ..TableBuilder::amd64(2)
         }
     }
 
     #[test]
     fn the_words_that_an_index_asks_for_are_those_that_it_makes_use_of() {
-        let sorted = table(SectionBuilder::SORTED, &[97, 3, 95, 150, 500, 1]);
+        let sorted = table(TableBuilder::SORTED, &[97, 3, 95, 150, 500, 1]);
         let mut unsorted = table(0, &[97, 3, 95, 150, 500, 1]);
         unsorted.functions.reverse();
         // Starts over 0x7800 bytes; 3, 4 and 15 points.
         let words = 3 + 2 + 2 * (1 + 3 + 1 + 4 + 1 + 15);
         for (table, words) in [(sorted, words), (unsorted, words + 6)] {
             let bytes = table.build();
-            let section = Section::parse(&bytes).unwrap().at(0x40_0000);
-            assert_eq!(section.index_len(), words);
-            assert_eq!([words, 9 * words].map(|len| used(&section, len)), [words; 2]);
+            let table = Table::parse(&bytes).unwrap().at(0x40_0000);
+            assert_eq!(table.index_len(), words);
+            assert_eq!([words, 9 * words].map(|len| used(&table, len)), [words; 2]);
         }
     }
 
     #[test]
     fn as_many_long_functions_as_fit_have_a_checkpoint() {
-        let bytes = table(SectionBuilder::SORTED, &[97, 97, 97]).build();
-        let section = Section::parse(&bytes).unwrap();
+        let bytes = table(TableBuilder::SORTED, &[97, 97, 97]).build();
+        let table = Table::parse(&bytes).unwrap();
         let granules = 1 + 2;
-        assert_eq!(used(&section, granules + 1), granules);
-        assert_eq!(used(&section, granules + 4), granules + 4);
-        assert_eq!(used(&section, granules + 3 * 2 * 4), granules + 3 * 2 * 4);
+        assert_eq!(used(&table, granules + 1), granules);
+        assert_eq!(used(&table, granules + 4), granules + 4);
+        assert_eq!(used(&table, granules + 3 * 2 * 4), granules + 3 * 2 * 4);
     }
 
     #[test]
     fn rows_of_usual_tables_are_found_in_the_short_way() {
-        for (flags, is_usual) in [(SectionBuilder::SORTED, true), (0, false)] {
+        for (flags, is_usual) in [(TableBuilder::SORTED, true), (0, false)] {
             let bytes = table(flags, &[3, 1]).build();
-            let section = Section::parse(&bytes).unwrap();
-            let mut memory = vec![0; section.index_len()];
-            let index = section.index(&mut memory);
+            let table = Table::parse(&bytes).unwrap();
+            let mut memory = vec![0; table.index_len()];
+            let index = table.index(&mut memory);
             assert_eq!((index.is_indexed(), index.plain.is_some()), (true, is_usual));
         }
     }
 
     #[test]
     fn a_function_of_96_rows_is_entered_at_a_checkpoint() {
-        let bytes = table(SectionBuilder::SORTED, &[96, 95, 150]).build();
-        let section = Section::parse(&bytes).unwrap();
-        let mut memory = vec![0; section.index_len()];
-        let index = section.index(&mut memory);
+        let bytes = table(TableBuilder::SORTED, &[96, 95, 150]).build();
+        let table = Table::parse(&bytes).unwrap();
+        let mut memory = vec![0; table.index_len()];
+        let index = table.index(&mut memory);
         // As lookups ask for it.
-        let source = AtHand::new(&section, None).by(index.order, index.checkpoints);
+        let source = SliceSource::new(&table, None).by(index.order, index.checkpoints);
         let passed = |function, rows, target| {
             source.checkpoint(function, rows, target).map(|point| point.passed)
         };
@@ -427,12 +427,12 @@ mod tests {
 
     #[test]
     fn rows_that_a_table_has_no_bytes_for_need_no_memory() {
-        let mut bytes = table(SectionBuilder::SORTED, &[100]).build();
-        let rows = Section::parse(&bytes).unwrap().header().fre_len;
+        let mut bytes = table(TableBuilder::SORTED, &[100]).build();
+        let rows = Table::parse(&bytes).unwrap().header().fre_len;
         // The number of rows of the first function.
         bytes[28 + 12..][..4].copy_from_slice(&u32::MAX.to_le_bytes());
-        let section = Section::parse(&bytes).unwrap();
+        let table = Table::parse(&bytes).unwrap();
         let points = usize::try_from(rows / 2 / EVERY).unwrap();
-        assert_eq!(section.index_len(), 2 + 2 + 2 * points);
+        assert_eq!(table.index_len(), 2 + 2 + 2 * points);
     }
 }

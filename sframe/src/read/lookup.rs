@@ -6,7 +6,7 @@ use crate::{
     error::Error,
     format::{
         bytes::Endian,
-        fde::{Dialect, Entry, Fde, FdeKind, FreType},
+        fde::{Dialect, Entry, Fde, FdeType, FreType},
         fre::{Fre, FreInfo},
         header::{Header, Version},
     },
@@ -20,7 +20,7 @@ use crate::{
 /// The function that covers a pc, and its row there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Found {
+pub struct Lookup {
     /// The function.
     pub fde: Fde,
     /// The row. `None` if the function has no rows at all, which only V3 gives
@@ -29,7 +29,7 @@ pub struct Found {
     pub fre: Option<Fre>,
 }
 
-impl Found {
+impl Lookup {
     /// The rules to get to the caller's frame.
     ///
     /// # Errors
@@ -69,10 +69,10 @@ impl Place {
 pub(crate) fn find<S: Source>(
     source: &mut S,
     header: &Header,
-    section: u64,
+    table: u64,
     pc: u64,
-) -> Result<Option<Found>, S::Error> {
-    let pc = pc.wrapping_sub(section).cast_signed();
+) -> Result<Option<Lookup>, S::Error> {
+    let pc = pc.wrapping_sub(table).cast_signed();
     let mut place = Place::NONE;
     if !find_function(source, header, pc, &mut place)? {
         return Ok(None);
@@ -82,18 +82,18 @@ pub(crate) fn find<S: Source>(
         RowAt::Window(found) => Some(decode(source, header, &place, found)?),
         RowAt::Nowhere => None,
     };
-    Ok(Some(Found { fde: fde(header, section, &place), fre }))
+    Ok(Some(Lookup { fde: fde(header, table, &place), fre }))
 }
 
-/// Finds the rules for `pc`, as [`find`] and [`Found::row`] do, on less stack.
+/// Finds the rules for `pc`, as [`find`] and [`Lookup::row`] do, on less stack.
 #[inline(always)]
 pub(crate) fn find_row<S: Source>(
     source: &mut S,
     header: &Header,
-    section: u64,
+    table: u64,
     pc: u64,
 ) -> Result<Option<Row>, S::Error> {
-    let pc = pc.wrapping_sub(section).cast_signed();
+    let pc = pc.wrapping_sub(table).cast_signed();
     let mut place = Place::NONE;
     if !find_function(source, header, pc, &mut place)? {
         return Ok(None);
@@ -129,7 +129,7 @@ fn complete<S: Source>(
             return Err(outside.into());
         }
     }
-    if let FdeKind::Unknown(_) = entry.kind() {
+    if let FdeType::Unknown(_) = entry.fde_type() {
         return Err(Error::UnknownFdeType { at, info2: entry.info2 }.into());
     }
     // Inside the window.
@@ -177,9 +177,9 @@ fn locate<S: Source>(
 
 /// The function at `place` in the table at `section`.
 #[inline(always)]
-fn fde(header: &Header, section: u64, place: &Place) -> Fde {
+fn fde(header: &Header, table: u64, place: &Place) -> Fde {
     let Place { index, start, entry } = *place;
-    let start = section.wrapping_add_signed(start);
+    let start = table.wrapping_add_signed(start);
     Fde::new(header, entry_at(header, index), index, start, entry)
 }
 

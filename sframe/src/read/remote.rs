@@ -5,11 +5,11 @@ use core::{convert::Infallible, fmt};
 use unwind_core::{Memory, ReadError, Row, TableError, VirtAddr};
 
 use crate::{
-    error::{Error, SectionOffset},
+    error::{Error, TableOffset},
     format::{fde::EntryBytes, header::Header},
     read::{
         bisect::Ascending,
-        lookup::{self, Found},
+        lookup::{self, Lookup},
         source::{Source, entry_at},
     },
 };
@@ -23,7 +23,7 @@ pub enum RemoteError {
     /// The memory could not be read.
     Unreadable {
         /// What was to be read.
-        at: SectionOffset,
+        at: TableOffset,
         /// Why it could not be.
         error: ReadError,
     },
@@ -85,13 +85,13 @@ impl TableError for RemoteError {
 /// [`find_row`](Self::find_row) at most 640, its window and what the [`Memory`]
 /// needs not counted.
 #[derive(Clone, Copy, Debug)]
-pub struct RemoteSection {
+pub struct RemoteTable {
     header: Header,
     addr: u64,
     max_reads: u32,
 }
 
-impl RemoteSection {
+impl RemoteTable {
     /// How many reads a lookup does at most, unless
     /// [`with_max_reads`](Self::with_max_reads) says otherwise. Enough for a
     /// function of 65,535 rows of the usual sizes.
@@ -105,7 +105,7 @@ impl RemoteSection {
     /// [`RemoteError`] if the header cannot be read or is not valid, or if it
     /// says that a table is not inside `len` bytes.
     pub fn open<M: Memory>(mem: &mut M, addr: u64, len: u64) -> Result<Self, RemoteError> {
-        let start = SectionOffset(0);
+        let start = TableOffset(0);
         if len < HEADER_LEN {
             return Err(Error::Truncated(start).into());
         }
@@ -142,15 +142,15 @@ impl RemoteSection {
     ///
     /// [`RemoteError::Unreadable`] if a part that is needed cannot be read: if
     /// it is not resident, the same lookup may work where faulting is allowed.
-    /// Otherwise as [`Section::find`](crate::Section::find), or
+    /// Otherwise as [`Table::find`](crate::Table::find), or
     /// [`RemoteError::TooManyReads`].
-    pub fn find<M: Memory>(&self, mem: &mut M, pc: u64) -> Result<Option<Found>, RemoteError> {
-        let mut window = RemoteWindow::new();
+    pub fn find<M: Memory>(&self, mem: &mut M, pc: u64) -> Result<Option<Lookup>, RemoteError> {
+        let mut window = RemoteBuffer::new();
         let mut source = self.source(mem, &mut window);
         lookup::find(&mut source, &self.header, self.addr, pc)
     }
 
-    /// Finds the rules at `pc`, as [`find`](Self::find) and [`Found::row`] do,
+    /// Finds the rules at `pc`, as [`find`](Self::find) and [`Lookup::row`] do,
     /// through a window that the caller lends, on less stack.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl RemoteSection {
         &self,
         mem: &mut M,
         pc: u64,
-        window: &mut RemoteWindow,
+        window: &mut RemoteBuffer,
     ) -> Result<Option<Row>, RemoteError> {
         window.restart(0);
         let mut source = self.source(mem, window);
@@ -171,9 +171,9 @@ impl RemoteSection {
     const fn source<'s, M>(
         &'s self,
         mem: &'s mut M,
-        window: &'s mut RemoteWindow,
+        window: &'s mut RemoteBuffer,
     ) -> MemorySource<'s, M> {
-        let reads = Reads { mem, section: self.addr, left: self.max_reads, limit: self.max_reads };
+        let reads = Reads { mem, table: self.addr, left: self.max_reads, limit: self.max_reads };
         MemorySource { reads, header: &self.header, window }
     }
 }
@@ -189,14 +189,14 @@ const PAGE: u64 = 4096;
 /// The bytes of a table that a lookup reads at once, in memory that the caller
 /// places. Nothing in it outlives the lookup.
 #[derive(Clone, Copy, Debug)]
-pub struct RemoteWindow {
+pub struct RemoteBuffer {
     bytes: [u8; WINDOW],
     len: usize,
     /// The section offset of the first byte.
     start: u64,
 }
 
-impl RemoteWindow {
+impl RemoteBuffer {
     /// A window without bytes.
     #[must_use]
     pub const fn new() -> Self {
@@ -243,7 +243,7 @@ impl RemoteWindow {
     }
 }
 
-impl Default for RemoteWindow {
+impl Default for RemoteBuffer {
     fn default() -> Self {
         Self::new()
     }
@@ -252,7 +252,7 @@ impl Default for RemoteWindow {
 /// The memory, and how often it may still be read.
 struct Reads<'s, M> {
     mem: &'s mut M,
-    section: u64,
+    table: u64,
     left: u32,
     limit: u32,
 }
@@ -263,12 +263,12 @@ impl<M: Memory> Reads<'_, M> {
     /// bytes in any case, if the part has them.
     fn extend(
         &mut self,
-        window: &mut RemoteWindow,
+        window: &mut RemoteBuffer,
         need: usize,
         part_end: u64,
     ) -> Result<(), RemoteError> {
         let start = window.end();
-        let addr = self.section.wrapping_add(start);
+        let addr = self.table.wrapping_add(start);
         let in_page = PAGE.saturating_sub(addr % PAGE).max(to_u64(need));
         let in_part = part_end.saturating_sub(start);
         let room = window.bytes.get_mut(window.len..).unwrap_or_default();
@@ -278,7 +278,7 @@ impl<M: Memory> Reads<'_, M> {
         }
         let limit = self.limit;
         self.left = self.left.checked_sub(1).ok_or(RemoteError::TooManyReads { limit })?;
-        let at = SectionOffset(start);
+        let at = TableOffset(start);
         self.mem
             .read(VirtAddr::new(addr), room.get_mut(..want).unwrap_or_default())
             .map_err(|error| RemoteError::Unreadable { at, error })?;
@@ -291,7 +291,7 @@ struct MemorySource<'s, M> {
     reads: Reads<'s, M>,
     header: &'s Header,
     /// Entries until one is found, then its rows.
-    window: &'s mut RemoteWindow,
+    window: &'s mut RemoteBuffer,
 }
 
 impl<M: Memory> Source for MemorySource<'_, M> {
@@ -312,7 +312,7 @@ impl<M: Memory> Source for MemorySource<'_, M> {
         self.window.restart(at);
         self.reads.extend(self.window, size, part_end)?;
         let entry = self.window.entry_at(at, size);
-        Ok((index, entry.ok_or(Error::Truncated(SectionOffset(at)))?))
+        Ok((index, entry.ok_or(Error::Truncated(TableOffset(at)))?))
     }
 
     fn open(&mut self, fre_offset: u32) -> Result<Option<usize>, RemoteError> {
@@ -329,8 +329,8 @@ impl<M: Memory> Source for MemorySource<'_, M> {
         self.window.bytes()
     }
 
-    fn offset(&self, pos: usize) -> SectionOffset {
-        SectionOffset(self.window.start).plus(pos)
+    fn offset(&self, pos: usize) -> TableOffset {
+        TableOffset(self.window.start).plus(pos)
     }
 
     fn slide(&mut self, keep: usize) -> Result<bool, RemoteError> {

@@ -3,9 +3,9 @@
 use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
 
 use crate::{
-    error::{Error, SectionOffset},
+    error::{Error, TableOffset},
     format::{
-        fde::{Dialect, Entry, Fde, FdeKind},
+        fde::{Dialect, Entry, Fde, FdeType},
         flex::{Control, Flex, FlexRules},
         fre::Fre,
         header::{Abi, Version},
@@ -49,7 +49,7 @@ impl Entry {
     /// The rules of one of its rows, in a table like this, where the entry is `at`.
     // Without an `Fde`, and in two parts: it takes less stack.
     #[inline(always)]
-    pub(crate) fn row(&self, dialect: Dialect, at: SectionOffset, fre: &Fre) -> Result<Row, Error> {
+    pub(crate) fn row(&self, dialect: Dialect, at: TableOffset, fre: &Fre) -> Result<Row, Error> {
         match &self.rules(dialect, at, fre) {
             Ok(Some(rules)) => row_of(rules, dialect, fre)
                 .map(|row| if self.is_signal(dialect.version) { row.with_signal() } else { row }),
@@ -64,22 +64,22 @@ impl Entry {
     fn rules(
         &self,
         dialect: Dialect,
-        at: SectionOffset,
+        at: TableOffset,
         fre: &Fre,
     ) -> Result<Option<FlexRules>, Error> {
         if let Abi::Unknown(id) = dialect.abi {
             return Err(Error::UnknownAbi(id));
         }
         let count = fre.info.word_count();
-        match self.kind() {
-            FdeKind::Unknown(_) => Err(Error::UnknownFdeType { at, info2: self.info2 }),
+        match self.fde_type() {
+            FdeType::Unknown(_) => Err(Error::UnknownFdeType { at, info2: self.info2 }),
             // V1 has no way to say that a frame is outermost.
             _ if count == 0 && dialect.version == Version::V1 => {
                 Err(Error::BadWordCount { at: fre.at, count })
             }
             _ if count == 0 => Ok(None),
-            FdeKind::Default => Ok(Some(default_rules(dialect, fre))),
-            FdeKind::Flexible => {
+            FdeType::Default => Ok(Some(default_rules(dialect, fre))),
+            FdeType::Flexible => {
                 fre.flex().map(Some).ok_or(Error::BadWordCount { at: fre.at, count })
             }
         }
@@ -203,39 +203,39 @@ mod tests {
     extern crate alloc;
     use alloc::format;
 
-    use testdata::{Function, Row as Words, SectionBuilder};
+    use testdata::{Function, Row as Words, TableBuilder};
     use unwind_core::Origin;
 
     use super::*;
-    use crate::read::table::Section;
+    use crate::read::table::Table;
 
     const RAX: BaseReg = BaseReg::Reg(DwarfReg(0));
 
     /// The rules of a function of one row, in a table like `builder`.
-    fn rules(builder: &SectionBuilder, function: Function) -> Result<Row, Error> {
+    fn rules(builder: &TableBuilder, function: Function) -> Result<Row, Error> {
         let bytes = builder.clone().function(function).build();
-        Section::parse(&bytes)?.find(0x1000)?.unwrap().row()
+        Table::parse(&bytes)?.find(0x1000)?.unwrap().row()
     }
 
-    fn default(builder: &SectionBuilder, row: Words) -> Result<Row, Error> {
+    fn default(builder: &TableBuilder, row: Words) -> Result<Row, Error> {
         rules(builder, Function::new(0x1000, 16, [row].into()))
     }
 
-    fn flexible(builder: &SectionBuilder, words: &[i32]) -> Result<Row, Error> {
+    fn flexible(builder: &TableBuilder, words: &[i32]) -> Result<Row, Error> {
         rules(builder, Function::new(0x1000, 16, [Words::fp(0, words)].into()).flexible())
     }
 
     #[test]
     fn amd64_saves_the_ra_where_the_header_says() {
         for version in [1, 2, 3] {
-            let amd64 = SectionBuilder::amd64(version);
+            let amd64 = TableBuilder::amd64(version);
             let row = default(&amd64, Words::sp(0, &[16])).unwrap();
             assert_eq!(row, Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::SameValue));
             assert_eq!(row.origin(), Origin::Table);
             let row = default(&amd64, Words::fp(0, &[16, -16])).unwrap();
             assert_eq!(row, Row::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16)));
             // Not by the ABI.
-            let other = SectionBuilder { fixed_ra: -24, ..amd64 };
+            let other = TableBuilder { fixed_ra: -24, ..amd64 };
             let row = default(&other, Words::sp(0, &[16])).unwrap();
             assert_eq!(row.ra(), RegRule::Offset(-24));
         }
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn aarch64_saves_the_ra_first_and_the_fp_second() {
         for (version, big) in [(1, false), (2, true), (3, false), (3, true)] {
-            let aarch64 = SectionBuilder::aarch64(version, big);
+            let aarch64 = TableBuilder::aarch64(version, big);
             for (words, ra, fp) in [
                 (&[32][..], RegRule::SameValue, RegRule::SameValue),
                 (&[32, -24], RegRule::Offset(-24), RegRule::SameValue),
@@ -260,18 +260,18 @@ mod tests {
 
     #[test]
     fn a_signed_ra_is_marked_on_aarch64_only() {
-        let signed = |builder: &SectionBuilder| {
+        let signed = |builder: &TableBuilder| {
             default(builder, Words::new(0, 0x81, &[16])).unwrap().is_ra_signed()
         };
-        assert!(signed(&SectionBuilder::aarch64(2, false)));
-        assert!(signed(&SectionBuilder::aarch64(3, true)));
-        assert!(!signed(&SectionBuilder::amd64(3)));
-        assert!(!signed(&SectionBuilder::s390x(3)));
+        assert!(signed(&TableBuilder::aarch64(2, false)));
+        assert!(signed(&TableBuilder::aarch64(3, true)));
+        assert!(!signed(&TableBuilder::amd64(3)));
+        assert!(!signed(&TableBuilder::s390x(3)));
     }
 
     #[test]
     fn a_fixed_fp_offset_overrides_the_rows() {
-        let fixed = SectionBuilder { fixed_fp: -16, ..SectionBuilder::amd64(2) };
+        let fixed = TableBuilder { fixed_fp: -16, ..TableBuilder::amd64(2) };
         for words in [&[16][..], &[16, -32]] {
             let row = default(&fixed, Words::sp(0, words)).unwrap();
             assert_eq!(row.fp(), RegRule::Offset(-16));
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn s390x_scales_the_cfa_and_skips_an_ra_of_zero() {
         for version in [2, 3] {
-            let s390x = SectionBuilder::s390x(version);
+            let s390x = TableBuilder::s390x(version);
             let row = default(&s390x, Words::sp(0, &[20, -48, -72])).unwrap();
             assert_eq!(row, Row::new(CfaRule::sp(320), RegRule::Offset(-48), RegRule::Offset(-72)));
             let row = default(&s390x, Words::sp(0, &[0, 0, -72])).unwrap();
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn s390x_cfa_offsets_beyond_32_bits_are_refused() {
-        let s390x = SectionBuilder::s390x(3);
+        let s390x = TableBuilder::s390x(3);
         let fits = (i32::MAX - 160) / 8;
         assert!(default(&s390x, Words::sp(0, &[fits])).is_ok());
         for offset in [fits + 1, i32::MAX, i32::MIN] {
@@ -304,17 +304,17 @@ mod tests {
     fn odd_offsets_name_registers_in_v2_on_s390x_only() {
         let f0 = RegRule::Register(BaseReg::Reg(DwarfReg(16)), 0);
         let f2 = RegRule::Register(BaseReg::Reg(DwarfReg(17)), 0);
-        let row = default(&SectionBuilder::s390x(2), Words::sp(0, &[0, 33, 35])).unwrap();
+        let row = default(&TableBuilder::s390x(2), Words::sp(0, &[0, 33, 35])).unwrap();
         assert_eq!((row.ra(), row.fp()), (f0, f2));
-        let row = default(&SectionBuilder::s390x(3), Words::sp(0, &[0, 33, 35])).unwrap();
+        let row = default(&TableBuilder::s390x(3), Words::sp(0, &[0, 33, 35])).unwrap();
         assert_eq!((row.ra(), row.fp()), (RegRule::Offset(33), RegRule::Offset(35)));
-        let row = default(&SectionBuilder::aarch64(2, false), Words::sp(0, &[0, 33])).unwrap();
+        let row = default(&TableBuilder::aarch64(2, false), Words::sp(0, &[0, 33])).unwrap();
         assert_eq!(row.ra(), RegRule::Offset(33));
     }
 
     #[test]
     fn flexible_rules_start_from_any_register_or_the_cfa() {
-        let amd64 = SectionBuilder::amd64(3);
+        let amd64 = TableBuilder::amd64(3);
         let saved = RegRule::Offset(-8);
         for (words, expected) in [
             // CFA = *(rbp-8)
@@ -357,20 +357,20 @@ mod tests {
 
     #[test]
     fn flexible_rows_without_an_ra_keep_it_on_cpus_with_a_link_register() {
-        let row = flexible(&SectionBuilder::s390x(3), &[0x79, 20]).unwrap();
+        let row = flexible(&TableBuilder::s390x(3), &[0x79, 20]).unwrap();
         assert_eq!(row, Row::new(CfaRule::sp(320), RegRule::SameValue, RegRule::SameValue));
     }
 
     #[test]
     fn flexible_rows_on_s390x_scale_the_cfa_only() {
-        let row = flexible(&SectionBuilder::s390x(3), &[0x59, 0, 0x02, -48, 0x02, -72]).unwrap();
+        let row = flexible(&TableBuilder::s390x(3), &[0x59, 0, 0x02, -48, 0x02, -72]).unwrap();
         assert_eq!(row, Row::new(CfaRule::fp(160), RegRule::Offset(-48), RegRule::Offset(-72)));
     }
 
     #[test]
     fn a_flexible_cfa_has_to_come_from_a_register() {
         for control in [0x00, 0x02, 0x30] {
-            let error = flexible(&SectionBuilder::amd64(3), &[control, 8]).unwrap_err();
+            let error = flexible(&TableBuilder::amd64(3), &[control, 8]).unwrap_err();
             assert!(matches!(error, Error::CfaWithoutRegister(_)), "{control:#x}: {error}");
         }
     }
@@ -378,14 +378,14 @@ mod tests {
     #[test]
     fn a_register_that_no_cpu_has_stays_one() {
         let unknown = CfaRule::Register(BaseReg::Reg(DwarfReg(0xff)), 0);
-        let row = flexible(&SectionBuilder::amd64(3), &[0x7ff9, 0]).unwrap();
+        let row = flexible(&TableBuilder::amd64(3), &[0x7ff9, 0]).unwrap();
         assert_eq!(row, Row::new(unknown, RegRule::Offset(-8), RegRule::SameValue));
     }
 
     #[test]
     fn flexible_rows_of_other_lengths_are_refused() {
         for (words, count) in [(&[0x39][..], 1), (&[0x39, 8, 0x02], 3), (&[0x39, 8, 0, 1], 4)] {
-            let error = flexible(&SectionBuilder::amd64(3), words).unwrap_err();
+            let error = flexible(&TableBuilder::amd64(3), words).unwrap_err();
             assert!(
                 matches!(error, Error::BadWordCount { count: found, .. } if found == count),
                 "{error}"
@@ -396,22 +396,22 @@ mod tests {
     #[test]
     fn no_words_are_the_outermost_frame_from_v2_on() {
         for builder in [
-            SectionBuilder::amd64(2),
-            SectionBuilder::amd64(3),
-            SectionBuilder::aarch64(3, true),
-            SectionBuilder::s390x(2),
+            TableBuilder::amd64(2),
+            TableBuilder::amd64(3),
+            TableBuilder::aarch64(3, true),
+            TableBuilder::s390x(2),
         ] {
             let row = default(&builder, Words::fp(0, &[])).unwrap();
             assert!(row.is_outermost());
         }
-        assert!(flexible(&SectionBuilder::amd64(3), &[]).unwrap().is_outermost());
-        let error = default(&SectionBuilder::amd64(1), Words::fp(0, &[])).unwrap_err();
+        assert!(flexible(&TableBuilder::amd64(3), &[]).unwrap().is_outermost());
+        let error = default(&TableBuilder::amd64(1), Words::fp(0, &[])).unwrap_err();
         assert!(matches!(error, Error::BadWordCount { count: 0, .. }), "{error}");
     }
 
     #[test]
     fn signal_frames_are_marked() {
-        let amd64 = SectionBuilder::amd64(3);
+        let amd64 = TableBuilder::amd64(3);
         let function = Function::new(0x1000, 16, [Words::sp(0, &[16])].into()).signal();
         let row = rules(&amd64, function).unwrap();
         assert!(row.is_signal() && !row.is_context_only());
@@ -420,7 +420,7 @@ mod tests {
 
     #[test]
     fn no_rows_at_all_are_the_outermost_frame_or_a_bare_signal_frame() {
-        let amd64 = SectionBuilder::amd64(3);
+        let amd64 = TableBuilder::amd64(3);
         let bare = Function::new(0x1000, 16, [].into());
         assert_eq!(rules(&amd64, bare.clone()), Ok(Row::outermost()));
         assert_eq!(rules(&amd64, bare.signal()), Ok(Row::signal_context()));
@@ -428,20 +428,20 @@ mod tests {
 
     #[test]
     fn rows_of_an_unknown_abi_are_not_used() {
-        let unknown = SectionBuilder { abi: 9, ..SectionBuilder::amd64(2) };
+        let unknown = TableBuilder { abi: 9, ..TableBuilder::amd64(2) };
         assert_eq!(default(&unknown, Words::sp(0, &[8])), Err(Error::UnknownAbi(9)));
     }
 
     #[test]
     fn surplus_words_are_ignored() {
-        let row = default(&SectionBuilder::amd64(2), Words::sp(0, &[16, -16, 1, 2, 3, 4, 5, 6]));
+        let row = default(&TableBuilder::amd64(2), Words::sp(0, &[16, -16, 1, 2, 3, 4, 5, 6]));
         let expected = Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::Offset(-16));
         assert_eq!(row, Ok(expected));
     }
 
     #[test]
     fn errors_say_where_in_hexadecimal() {
-        let error = Error::CfaWithoutRegister(crate::SectionOffset(0x1c));
+        let error = Error::CfaWithoutRegister(crate::TableOffset(0x1c));
         assert_eq!(
             format!("{error}"),
             ".sframe+0x1c: the cfa of the row is not computed from a register"

@@ -5,18 +5,18 @@ use core::iter::FusedIterator;
 use crate::{
     error::Error,
     format::header::MAGIC,
-    read::{lookup::Found, table::Section},
+    read::{lookup::Lookup, table::Table},
 };
 
 /// A section as linkers leave it: one table, none, or several one after
 /// another, each at a multiple of 8 bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Sections<'a> {
+pub struct Section<'a> {
     bytes: &'a [u8],
     addr: u64,
 }
 
-impl<'a> Sections<'a> {
+impl<'a> Section<'a> {
     /// The section in `bytes`. Nothing is looked at. No bytes are no tables.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
@@ -40,9 +40,9 @@ impl<'a> Sections<'a> {
     ///
     /// # Errors
     ///
-    /// As [`Section::find`] and [`Section::parse`]; a malformed table is an
+    /// As [`Table::find`] and [`Table::parse`]; a malformed table is an
     /// error only if no table before it covers `pc`.
-    pub fn find(&self, pc: u64) -> Result<Option<Found>, Error> {
+    pub fn find(&self, pc: u64) -> Result<Option<Lookup>, Error> {
         for table in self.tables() {
             if let Some(found) = table?.find(pc)? {
                 return Ok(Some(found));
@@ -52,7 +52,7 @@ impl<'a> Sections<'a> {
     }
 }
 
-/// The tables of a [`Sections`], in order.
+/// The tables of a [`Section`], in order.
 ///
 /// After an error the iterator is at its end: where the next table would be is
 /// not known.
@@ -73,7 +73,7 @@ impl Tables<'_> {
 }
 
 impl<'a> Iterator for Tables<'a> {
-    type Item = Result<Section<'a>, Error>;
+    type Item = Result<Table<'a>, Error>;
 
     #[inline(never)]
     fn next(&mut self) -> Option<Self::Item> {
@@ -82,7 +82,7 @@ impl<'a> Iterator for Tables<'a> {
             return None;
         }
         let bytes = core::mem::take(&mut self.rest);
-        Some(Section::parse(bytes).map(|section| {
+        Some(Table::parse(bytes).map(|section| {
             let section = section.at(self.addr);
             let next = section.bytes().len().next_multiple_of(8);
             self.rest = bytes.get(next..).unwrap_or_default();

@@ -3,20 +3,20 @@
 use unwind_core::Row;
 
 use crate::{
-    error::{Error, SectionOffset},
+    error::{Error, TableOffset},
     format::fde::EntryBytes,
     read::{
         bisect::{All, Ascending},
         checkpoint::Checkpoints,
-        lookup::{self, Found},
+        lookup::{self, Lookup},
         source::{Checkpoint, Source},
-        table::Section,
+        table::Table,
     },
 };
 
 /// A table at hand, by its index if there is one. The window is all rows.
-pub(crate) struct AtHand<'s, 'a> {
-    section: &'s Section<'a>,
+pub(crate) struct SliceSource<'s, 'a> {
+    table: &'s Table<'a>,
     among: Option<Ascending>,
     /// Positions to indices, where they differ.
     order: Option<&'s [u32]>,
@@ -29,14 +29,14 @@ pub(crate) struct Missing;
 
 impl From<Missing> for Error {
     fn from(_: Missing) -> Self {
-        Self::Truncated(SectionOffset(0))
+        Self::Truncated(TableOffset(0))
     }
 }
 
-impl<'s, 'a> AtHand<'s, 'a> {
+impl<'s, 'a> SliceSource<'s, 'a> {
     /// The functions of the table that ascend, or all of it in any order.
-    pub(crate) const fn new(section: &'s Section<'a>, among: Option<Ascending>) -> Self {
-        Self { section, among, order: None, checkpoints: Checkpoints::NONE }
+    pub(crate) const fn new(table: &'s Table<'a>, among: Option<Ascending>) -> Self {
+        Self { table, among, order: None, checkpoints: Checkpoints::NONE }
     }
 
     /// The same with what an index has.
@@ -45,7 +45,7 @@ impl<'s, 'a> AtHand<'s, 'a> {
     }
 }
 
-impl Source for AtHand<'_, '_> {
+impl Source for SliceSource<'_, '_> {
     type Fault = Missing;
     type Error = Error;
 
@@ -61,7 +61,7 @@ impl Source for AtHand<'_, '_> {
                 *order.get(at).ok_or(Missing)?
             }
         };
-        Ok((index, self.section.entry_bytes(self.section.version(), index).ok_or(Missing)?))
+        Ok((index, self.table.entry_bytes(self.table.version(), index).ok_or(Missing)?))
     }
 
     fn checkpoint(&self, index: u32, num_fres: u32, target: u32) -> Option<Checkpoint> {
@@ -70,15 +70,15 @@ impl Source for AtHand<'_, '_> {
 
     fn open(&mut self, fre_offset: u32) -> Result<Option<usize>, Missing> {
         let first = usize::try_from(fre_offset).ok();
-        Ok(first.filter(|&first| first <= self.section.fres_bytes().len()))
+        Ok(first.filter(|&first| first <= self.table.fres_bytes().len()))
     }
 
     fn window(&self) -> &[u8] {
-        self.section.fres_bytes()
+        self.table.fres_bytes()
     }
 
-    fn offset(&self, pos: usize) -> SectionOffset {
-        self.section.offset_of(self.section.fres_bytes()).plus(pos)
+    fn offset(&self, pos: usize) -> TableOffset {
+        self.table.offset_of(self.table.fres_bytes()).plus(pos)
     }
 
     fn slide(&mut self, _keep: usize) -> Result<bool, Missing> {
@@ -86,7 +86,7 @@ impl Source for AtHand<'_, '_> {
     }
 }
 
-impl Section<'_> {
+impl Table<'_> {
     /// Finds the row that covers `pc`, or `None` if there is none.
     ///
     /// A table that is sorted is searched by bisection, any other from its
@@ -96,18 +96,18 @@ impl Section<'_> {
     ///
     /// [`Error`] if the function that covers `pc` is malformed, or one of its
     /// rows up to that of the pc.
-    pub fn find(&self, pc: u64) -> Result<Option<Found>, Error> {
+    pub fn find(&self, pc: u64) -> Result<Option<Lookup>, Error> {
         let header = self.header();
         let among = Ascending::all(&header);
-        lookup::find(&mut AtHand::new(self, among), &header, self.addr, pc)
+        lookup::find(&mut SliceSource::new(self, among), &header, self.addr, pc)
     }
 
     /// Finds the rules for `pc`, or `None` if there are none. The same as
-    /// [`find`](Self::find) and [`Found::row`], but faster.
+    /// [`find`](Self::find) and [`Lookup::row`], but faster.
     ///
     /// # Errors
     ///
-    /// As [`find`](Self::find) and [`Found::row`].
+    /// As [`find`](Self::find) and [`Lookup::row`].
     #[inline(never)]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
         match &self.plain {
@@ -135,7 +135,7 @@ impl Section<'_> {
             Some(first) => Some(Ascending { first, count: header.num_fdes.min(1) }),
             None => Ascending::all(&header),
         };
-        lookup::find_row(&mut AtHand::new(self, among), &header, self.addr, pc)
+        lookup::find_row(&mut SliceSource::new(self, among), &header, self.addr, pc)
     }
 
     /// The rules of the row at `at`, in bytes from the first of all, of the
@@ -143,6 +143,6 @@ impl Section<'_> {
     #[cold]
     #[inline(never)]
     pub(crate) fn row_at(&self, index: u32, at: usize) -> Result<Option<Row>, Error> {
-        lookup::row_at(&mut AtHand::new(self, None), &self.header(), index, at).map(Some)
+        lookup::row_at(&mut SliceSource::new(self, None), &self.header(), index, at).map(Some)
     }
 }

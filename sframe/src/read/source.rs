@@ -1,7 +1,7 @@
 //! Where lookups get the bytes of a table from.
 
 use crate::{
-    error::{Error, SectionOffset},
+    error::{Error, TableOffset},
     format::{fde::EntryBytes, header::Header},
     read::bisect::Ascending,
 };
@@ -38,7 +38,7 @@ pub(crate) trait Source {
     fn window(&self) -> &[u8];
 
     /// Where in the section the byte at `pos` of the window is.
-    fn offset(&self, pos: usize) -> SectionOffset;
+    fn offset(&self, pos: usize) -> TableOffset;
 
     /// Drops the bytes before `keep` from the window and fetches more behind
     /// its end; false if the section has no more.
@@ -58,7 +58,7 @@ pub(crate) struct Checkpoint {
 
 /// Where the entry at `index` is in the section.
 #[inline]
-pub(crate) fn entry_at(header: &Header, index: u32) -> SectionOffset {
+pub(crate) fn entry_at(header: &Header, index: u32) -> TableOffset {
     let size = u64::try_from(header.version.fde_size()).unwrap_or_default();
-    SectionOffset(header.fdes_at().0.wrapping_add(u64::from(index).wrapping_mul(size)))
+    TableOffset(header.fdes_at().0.wrapping_add(u64::from(index).wrapping_mul(size)))
 }

@@ -3,7 +3,7 @@
 use core::iter::FusedIterator;
 
 use crate::{
-    error::{Error, SectionOffset},
+    error::{Error, TableOffset},
     format::{
         fde::{Entry, EntryBytes, Fde, FuncRange},
         fre::Fres,
@@ -22,7 +22,7 @@ use crate::{
 /// starts of functions are not resolved: only their sizes and rows mean
 /// something.
 #[derive(Clone, Copy, Debug)]
-pub struct Section<'a> {
+pub struct Table<'a> {
     bytes: &'a [u8],
     fdes: &'a [u8],
     fres: &'a [u8],
@@ -44,7 +44,7 @@ impl<'a> Parts<'a> {
     /// [`Header::check`] finds something.
     #[inline]
     fn of(bytes: &'a [u8], header: &Header) -> Option<Self> {
-        let at = |offset: SectionOffset| usize::try_from(offset.0).ok();
+        let at = |offset: TableOffset| usize::try_from(offset.0).ok();
         let table = bytes.get(..usize::try_from(header.len()).ok()?)?;
         let (before, fres) = table.split_at_checked(at(header.fres_at())?)?;
         let fdes = before.get(at(header.fdes_at())?..)?;
@@ -53,7 +53,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl<'a> Section<'a> {
+impl<'a> Table<'a> {
     /// Opens the table at the start of `bytes`. What is behind its end is
     /// ignored.
     ///
@@ -65,8 +65,8 @@ impl<'a> Section<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
         // All others are opened out of line.
         for (version, flags) in Header::USUAL {
-            if let Some(section) = Self::parse_usual(bytes, version, flags) {
-                return Ok(section);
+            if let Some(table) = Self::parse_usual(bytes, version, flags) {
+                return Ok(table);
             }
         }
         Self::parse_any(bytes)
@@ -81,7 +81,7 @@ impl<'a> Section<'a> {
     #[cold]
     #[inline(never)]
     fn parse_any(bytes: &'a [u8]) -> Result<Self, Error> {
-        let outside = Error::Truncated(SectionOffset(0));
+        let outside = Error::Truncated(TableOffset(0));
         let head = bytes.first_chunk().ok_or(outside)?;
         let header = Header::decode(head)?;
         header.check(u64::try_from(bytes.len()).unwrap_or(u64::MAX))?;
@@ -179,7 +179,7 @@ impl<'a> Section<'a> {
     /// The functions in the order of the table.
     #[must_use]
     pub fn fdes(&self) -> Fdes<'a> {
-        Fdes { section: *self, header: self.header(), next: 0 }
+        Fdes { table: *self, header: self.header(), next: 0 }
     }
 
     /// How many rows of all functions are worth looking at: 16 for each byte of
@@ -206,7 +206,7 @@ impl<'a> Section<'a> {
         let rows = self.rows(fde.fre_offset).and_then(|rows| rows.get(skip..));
         let rows = rows.ok_or(fde.rows_outside())?;
         let at = header.fres_at().0.saturating_add(fde.fre_offset.into());
-        Fres::new(fde, rows, SectionOffset(at).plus(skip))
+        Fres::new(fde, rows, TableOffset(at).plus(skip))
     }
 
     /// The entry at `index` of a table of this version, which is its own.
@@ -243,8 +243,8 @@ impl<'a> Section<'a> {
     }
 
     /// Where the first of `rest` is, bytes that reach to the section's end.
-    pub(crate) fn offset_of(&self, rest: &[u8]) -> SectionOffset {
-        SectionOffset(0).plus(self.bytes.len().saturating_sub(rest.len()))
+    pub(crate) fn offset_of(&self, rest: &[u8]) -> TableOffset {
+        TableOffset(0).plus(self.bytes.len().saturating_sub(rest.len()))
     }
 
     /// The bytes from a function's rows (V3: its attribute) to the section's
@@ -263,7 +263,7 @@ fn copy<const N: usize>((to, from): (&mut [u8; N], &[u8; N])) {
 /// A malformed function is an error in its place; those behind it follow.
 #[derive(Clone, Debug)]
 pub struct Fdes<'a> {
-    section: Section<'a>,
+    table: Table<'a>,
     header: Header,
     next: u32,
 }
@@ -272,7 +272,7 @@ impl Iterator for Fdes<'_> {
     type Item = Result<Fde, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let fde = self.section.fde_in(&self.header, self.next).transpose()?;
+        let fde = self.table.fde_in(&self.header, self.next).transpose()?;
         self.next = self.next.saturating_add(1);
         Some(fde)
     }
@@ -290,7 +290,7 @@ mod tests {
     extern crate alloc;
     use alloc::vec;
 
-    use testdata::{Function, SectionBuilder};
+    use testdata::{Function, TableBuilder};
 
     use super::*;
 
@@ -300,17 +300,17 @@ mod tests {
 
     #[test]
     fn usual_tables_are_opened_in_the_short_way() {
-        const SORTED: u8 = SectionBuilder::SORTED;
-        const RELATIVE: u8 = SORTED | SectionBuilder::PCREL;
+        const SORTED: u8 = TableBuilder::SORTED;
+        const RELATIVE: u8 = SORTED | TableBuilder::PCREL;
         for (version, flags) in [(2, SORTED), (2, RELATIVE), (3, RELATIVE)] {
-            let table = SectionBuilder { flags, ..SectionBuilder::amd64(version) };
+            let table = TableBuilder { flags, ..TableBuilder::amd64(version) };
             let bytes = table.function(function(0x100, 0x20)).build();
-            let section = Header::USUAL
+            let table = Header::USUAL
                 .into_iter()
-                .find_map(|(version, flags)| Section::parse_usual(&bytes, version, flags))
+                .find_map(|(version, flags)| Table::parse_usual(&bytes, version, flags))
                 .unwrap();
-            assert_eq!(section.header(), Section::parse_any(&bytes).unwrap().header());
-            assert_eq!(section.bytes(), bytes);
+            assert_eq!(table.header(), Table::parse_any(&bytes).unwrap().header());
+            assert_eq!(table.bytes(), bytes);
         }
     }
 }

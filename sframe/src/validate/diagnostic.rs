@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::error::{Error, SectionOffset};
+use crate::error::{Error, TableOffset};
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,16 +16,16 @@ pub enum Severity {
 /// What is unusual about a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Fault {
+pub enum Violation {
     /// A function or row is malformed.
     Malformed(Error),
     /// The table says that it is sorted, but the function starts before the one
     /// before it.
-    UnsortedFde(SectionOffset),
+    UnsortedFde(TableOffset),
     /// The function covers code that another one covers, too.
     Overlap {
         /// Where the function's entry is.
-        at: SectionOffset,
+        at: TableOffset,
         /// The index of the other function.
         other: u32,
     },
@@ -37,12 +37,12 @@ pub enum Fault {
         found: u64,
     },
     /// Functions share rows so often that they were not all looked at.
-    TooManyRows(SectionOffset),
+    TooManyRows(TableOffset),
     /// The rows are for an ABI that is not known: nobody can use them.
     UnknownAbi(u8),
     /// The row has the RA where no call leaves one: computed from SP or the CFA,
     /// or nowhere on a CPU without a link register. A walk ends there.
-    ImpossibleRa(SectionOffset),
+    ImpossibleRa(TableOffset),
 
     /// The functions' rows do not fill the bytes that the header says.
     FreBytes {
@@ -54,44 +54,44 @@ pub enum Fault {
     /// A function of size zero starts where another one starts, or inside it.
     EmptyNeighbour {
         /// Where the entry of the function of size zero is.
-        at: SectionOffset,
+        at: TableOffset,
         /// The index of the other function.
         other: u32,
     },
     /// The row starts at or behind the end of its function or block: no address
     /// has it.
-    RowBehindEnd {
+    RowPastEnd {
         /// Where the row is.
-        at: SectionOffset,
+        at: TableOffset,
         /// Where it starts to hold.
         start: u32,
     },
     /// The first row does not start where its function does.
     LateFirstRow {
         /// Where the row is.
-        at: SectionOffset,
+        at: TableOffset,
         /// Where it starts to hold.
         start: u32,
     },
     /// The function has no rows, which means nothing before V3.
-    NoRows(SectionOffset),
+    NoRows(TableOffset),
     /// The row has more words than its ABI gives a meaning.
     SurplusWords {
         /// Where the row is.
-        at: SectionOffset,
+        at: TableOffset,
         /// How many words it has.
         count: u8,
     },
     /// The row says that the RA is signed, on a CPU that does not sign.
-    SignedRa(SectionOffset),
+    SignedRa(TableOffset),
     /// The row has the RA in FP, where a walk looks for it only in the first
     /// frame and in one that a signal interrupted.
-    RaInFp(SectionOffset),
+    RaInFp(TableOffset),
     /// Bits without a meaning are set in an info byte of the function.
-    ReservedBits(SectionOffset),
+    ReservedBits(TableOffset),
 }
 
-impl Fault {
+impl Violation {
     /// How bad it is.
     #[must_use]
     pub const fn severity(self) -> Severity {
@@ -105,7 +105,7 @@ impl Fault {
             | Self::ImpossibleRa(_) => Severity::Error,
             Self::FreBytes { .. }
             | Self::EmptyNeighbour { .. }
-            | Self::RowBehindEnd { .. }
+            | Self::RowPastEnd { .. }
             | Self::LateFirstRow { .. }
             | Self::NoRows(_)
             | Self::SurplusWords { .. }
@@ -117,12 +117,12 @@ impl Fault {
 
     /// Where in the section it is.
     #[must_use]
-    pub const fn at(self) -> SectionOffset {
+    pub const fn at(self) -> TableOffset {
         match self {
             Self::Malformed(error) => error.at(),
-            Self::UnknownAbi(_) => SectionOffset(0x04),
-            Self::FreCount { .. } => SectionOffset(0x0c),
-            Self::FreBytes { .. } => SectionOffset(0x10),
+            Self::UnknownAbi(_) => TableOffset(0x04),
+            Self::FreCount { .. } => TableOffset(0x0c),
+            Self::FreBytes { .. } => TableOffset(0x10),
             Self::UnsortedFde(at)
             | Self::TooManyRows(at)
             | Self::NoRows(at)
@@ -132,14 +132,14 @@ impl Fault {
             | Self::ReservedBits(at)
             | Self::Overlap { at, .. }
             | Self::EmptyNeighbour { at, .. }
-            | Self::RowBehindEnd { at, .. }
+            | Self::RowPastEnd { at, .. }
             | Self::LateFirstRow { at, .. }
             | Self::SurplusWords { at, .. } => at,
         }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Self::Malformed(error) = self {
             return error.fmt(f);
@@ -161,7 +161,7 @@ impl fmt::Display for Fault {
             Self::EmptyNeighbour { other, .. } => {
                 write!(f, "the function of size zero starts in function {other}")
             }
-            Self::RowBehindEnd { start, .. } => {
+            Self::RowPastEnd { start, .. } => {
                 write!(f, "the row starts at +{start:#x}, behind all code")
             }
             Self::LateFirstRow { start, .. } => write!(f, "the first row starts at +{start:#x}"),
@@ -177,14 +177,14 @@ impl fmt::Display for Fault {
 /// One finding of a validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Finding {
+pub struct Diagnostic {
     /// What it is.
-    pub fault: Fault,
+    pub fault: Violation,
     /// The index of the function that it is about; `None` for the whole table.
     pub function: Option<u32>,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.function {
             Some(index) => write!(f, "function {index}: {}", self.fault),
@@ -193,7 +193,7 @@ impl fmt::Display for Finding {
     }
 }
 
-impl core::error::Error for Finding {}
+impl core::error::Error for Diagnostic {}
 
 /// What a validation looked at and found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -134,34 +134,34 @@ fn words_len(header: &Header) -> [u8; 256] {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use testdata::{Function, Row, SectionBuilder};
+    use testdata::{Function, Row, TableBuilder};
 
     use super::*;
-    use crate::read::table::Section;
+    use crate::read::table::Table;
 
     #[test]
     fn rows_with_something_to_say_of_them_are_unusual() {
-        let no_fixed_ra = SectionBuilder { fixed_ra: 0, ..SectionBuilder::amd64(3) };
+        let no_fixed_ra = TableBuilder { fixed_ra: 0, ..TableBuilder::amd64(3) };
         // How many words a usual row has, and whether some have four bytes or a
         // signed return address.
         for (table, counts, wide, signed) in [
-            (SectionBuilder::amd64(1), 1..=2, true, false),
-            (SectionBuilder::amd64(2), 0..=2, true, false),
-            (SectionBuilder::amd64(3), 0..=2, true, false),
+            (TableBuilder::amd64(1), 1..=2, true, false),
+            (TableBuilder::amd64(2), 0..=2, true, false),
+            (TableBuilder::amd64(3), 0..=2, true, false),
             (no_fixed_ra, 0..=0, true, false),
-            (SectionBuilder::aarch64(2, false), 0..=3, true, true),
-            (SectionBuilder::aarch64(3, true), 0..=3, true, true),
-            (SectionBuilder::s390x(2), 0..=0, false, false),
-            (SectionBuilder::s390x(3), 0..=3, false, false),
+            (TableBuilder::aarch64(2, false), 0..=3, true, true),
+            (TableBuilder::aarch64(3, true), 0..=3, true, true),
+            (TableBuilder::s390x(2), 0..=0, false, false),
+            (TableBuilder::s390x(3), 0..=3, false, false),
         ] {
             let bytes = table.build();
-            let section = Section::parse(&bytes).unwrap();
-            for (info, len) in (0..=u8::MAX).map(FreInfo).zip(words_len(&section.header())) {
+            let table = Table::parse(&bytes).unwrap();
+            for (info, len) in (0..=u8::MAX).map(FreInfo).zip(words_len(&table.header())) {
                 let is_usual = counts.contains(&info.word_count())
                     && info.word_size().is_some_and(|size| wide || size < 4)
                     && (signed || !info.mangled_ra());
                 let expected = if is_usual { info.words_len() } else { UNUSUAL.into() };
-                assert_eq!(usize::from(len), expected, "{:?}: {info:?}", section.header());
+                assert_eq!(usize::from(len), expected, "{:?}: {info:?}", table.header());
             }
         }
     }
@@ -171,11 +171,11 @@ mod tests {
         let rows = |third| [Row::sp(0, &[8]), Row::sp(1, &[16, -16]), third, Row::sp(9, &[8])];
         let usual_row = Row::sp(5, &[24]);
         let is_passed = |version, function| {
-            let bytes = SectionBuilder::amd64(version).function(function).build();
-            let section = Section::parse(&bytes).unwrap();
-            let header = section.header();
-            let (_, mut entry) = section.entry_in(&header, 0).unwrap();
-            let rows = section.rows_in(&header, &mut entry).unwrap();
+            let bytes = TableBuilder::amd64(version).function(function).build();
+            let table = Table::parse(&bytes).unwrap();
+            let header = table.header();
+            let (_, mut entry) = table.entry_in(&header, 0).unwrap();
+            let rows = table.rows_in(&header, &mut entry).unwrap();
             let len = Usual::new(&header).rows_len(&entry, rows);
             assert!(len.is_none_or(|len| len == rows.len()));
             len.is_some()
@@ -207,19 +207,19 @@ mod tests {
     #[test]
     fn functions_with_starts_of_any_width_and_byte_order_are_passed() {
         for table in [
-            SectionBuilder::amd64(2),
-            SectionBuilder::aarch64(3, false),
-            SectionBuilder::aarch64(3, true),
+            TableBuilder::amd64(2),
+            TableBuilder::aarch64(3, false),
+            TableBuilder::aarch64(3, true),
         ] {
             for (size, width) in [(0x20, 0), (0x200, 1), (0x2_0000, 2)] {
                 let rows = [Row::sp(0, &[16]), Row::sp(size - 1, &[16, -16])];
                 let function = Function::new(0, size, rows.into());
                 assert_eq!(function.info, width);
                 let bytes = table.clone().function(function).build();
-                let section = Section::parse(&bytes).unwrap();
-                let header = section.header();
-                let (_, mut entry) = section.entry_in(&header, 0).unwrap();
-                let rows = section.rows_in(&header, &mut entry).unwrap();
+                let table = Table::parse(&bytes).unwrap();
+                let header = table.header();
+                let (_, mut entry) = table.entry_in(&header, 0).unwrap();
+                let rows = table.rows_in(&header, &mut entry).unwrap();
                 assert_eq!(Usual::new(&header).rows_len(&entry, rows), Some(rows.len()));
             }
         }

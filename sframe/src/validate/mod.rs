@@ -10,19 +10,19 @@ use unwind_core::{BaseReg, RegRule};
 use crate::{
     error::Error,
     format::{
-        fde::{Entry, Fde, FdeKind, FreType, PcKind},
+        fde::{Entry, Fde, FdeType, FreType, PcType},
         fre::Fre,
         header::{Abi, Header, Version},
     },
-    read::{rules::is_impossible_ra, source::entry_at, table::Section},
+    read::{rules::is_impossible_ra, source::entry_at, table::Table},
     sort,
     validate::{
-        diagnostic::{Fault, Finding, Severity, Summary},
+        diagnostic::{Diagnostic, Severity, Summary, Violation},
         fast::Usual,
     },
 };
 
-impl Section<'_> {
+impl Table<'_> {
     /// Checks every rule of the format, and hands each finding to `visit`,
     /// which may stop the validation by [`ControlFlow::Break`].
     ///
@@ -40,8 +40,8 @@ impl Section<'_> {
     /// # let bytes = [
     /// #     0xe2, 0xde, 2, 1, 3, 0, 0xf8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     /// # ];
-    /// let section = sframe::Section::parse(&bytes)?;
-    /// let summary = section.validate(&mut [], |finding| {
+    /// let table = sframe::Table::parse(&bytes)?;
+    /// let summary = table.validate(&mut [], |finding| {
     ///     println!("{finding}");
     ///     ControlFlow::<()>::Continue(())
     /// });
@@ -51,7 +51,7 @@ impl Section<'_> {
     pub fn validate<B>(
         &self,
         buffer: &mut [u32],
-        visit: impl FnMut(Finding) -> ControlFlow<B>,
+        visit: impl FnMut(Diagnostic) -> ControlFlow<B>,
     ) -> ControlFlow<B, Summary> {
         let mut validator = Validator::new(self, visit);
         validator.run(buffer)?;
@@ -63,7 +63,7 @@ impl Section<'_> {
     /// # Errors
     ///
     /// The first finding that is against the format.
-    pub fn check(&self) -> Result<Summary, Finding> {
+    pub fn check(&self) -> Result<Summary, Diagnostic> {
         let checked = self.validate(&mut [], |finding| match finding.fault.severity() {
             Severity::Error => ControlFlow::Break(finding),
             Severity::Note => ControlFlow::Continue(()),
@@ -76,7 +76,7 @@ impl Section<'_> {
 }
 
 struct Validator<'s, 'a, V> {
-    section: &'s Section<'a>,
+    table: &'s Table<'a>,
     header: Header,
     usual: Usual,
     visit: V,
@@ -87,15 +87,15 @@ struct Validator<'s, 'a, V> {
     bytes: u64,
     /// All functions and rows could be looked at.
     whole: bool,
-    /// See [`Section::max_rows`].
+    /// See [`Table::max_rows`].
     max_rows: u64,
 }
 
 impl<'s, 'a, V> Validator<'s, 'a, V> {
-    fn new(section: &'s Section<'a>, visit: V) -> Self {
-        let header = section.header();
+    fn new(table: &'s Table<'a>, visit: V) -> Self {
+        let header = table.header();
         Self {
-            section,
+            table,
             header,
             usual: Usual::new(&header),
             visit,
@@ -103,21 +103,21 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
             declared: 0,
             bytes: 0,
             whole: true,
-            max_rows: section.max_rows(),
+            max_rows: table.max_rows(),
         }
     }
 
     fn run<B>(&mut self, buffer: &mut [u32]) -> ControlFlow<B>
     where
-        V: FnMut(Finding) -> ControlFlow<B>,
+        V: FnMut(Diagnostic) -> ControlFlow<B>,
     {
         let header = self.header;
         if let Abi::Unknown(id) = header.abi {
-            self.report(None, Fault::UnknownAbi(id))?;
+            self.report(None, Violation::UnknownAbi(id))?;
         }
         let mut order = Order::default();
         for index in 0..header.num_fdes {
-            let Some((start, entry)) = self.section.entry_in(&header, index) else { break };
+            let Some((start, entry)) = self.table.entry_in(&header, index) else { break };
             self.summary.functions = self.summary.functions.saturating_add(1);
             if header.flags.sorted() {
                 self.neighbours(&mut order, index, start, entry.size)?;
@@ -134,11 +134,11 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
         // Of a malformed function the numbers are not known.
         if self.whole && self.declared != u64::from(header.num_fres) {
             let found = self.declared;
-            self.report(None, Fault::FreCount { header: header.num_fres, found })?;
+            self.report(None, Violation::FreCount { header: header.num_fres, found })?;
         }
         if self.whole && self.bytes != u64::from(header.fre_len) {
             let found = self.bytes;
-            self.report(None, Fault::FreBytes { header: header.fre_len, found })?;
+            self.report(None, Violation::FreBytes { header: header.fre_len, found })?;
         }
         ControlFlow::Continue(())
     }
@@ -146,7 +146,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
     /// Counts a function and its rows if there is nothing to say of them; false if
     /// they have to be looked at one by one.
     fn pass(&mut self, mut entry: Entry) -> bool {
-        let Some(rows) = self.section.rows_in(&self.header, &mut entry) else { return false };
+        let Some(rows) = self.table.rows_in(&self.header, &mut entry) else { return false };
         let count = u64::from(entry.num_fres);
         if self.summary.rows.saturating_add(count) > self.max_rows {
             return false;
@@ -166,43 +166,43 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
     }
 
     #[cold]
-    fn report<B>(&mut self, function: Option<u32>, fault: Fault) -> ControlFlow<B>
+    fn report<B>(&mut self, function: Option<u32>, fault: Violation) -> ControlFlow<B>
     where
-        V: FnMut(Finding) -> ControlFlow<B>,
+        V: FnMut(Diagnostic) -> ControlFlow<B>,
     {
         let count = match fault.severity() {
             Severity::Error => &mut self.summary.errors,
             Severity::Note => &mut self.summary.notes,
         };
         *count = count.saturating_add(1);
-        (self.visit)(Finding { fault, function })
+        (self.visit)(Diagnostic { fault, function })
     }
 
     /// Reports an error behind which nothing more of a function is known.
     fn cut<B>(&mut self, function: u32, error: Error) -> ControlFlow<B>
     where
-        V: FnMut(Finding) -> ControlFlow<B>,
+        V: FnMut(Diagnostic) -> ControlFlow<B>,
     {
         self.whole = false;
-        self.report(Some(function), Fault::Malformed(error))
+        self.report(Some(function), Violation::Malformed(error))
     }
 
     /// Looks for overlaps of functions that are not in order.
     fn overlaps<B>(&mut self, buffer: &mut [u32]) -> ControlFlow<B>
     where
-        V: FnMut(Finding) -> ControlFlow<B>,
+        V: FnMut(Diagnostic) -> ControlFlow<B>,
     {
-        let (section, header) = (self.section, self.header);
+        let (table, header) = (self.table, self.header);
         let count = usize::try_from(header.num_fdes).unwrap_or(usize::MAX);
         let Some(indices) = buffer.get_mut(..count) else { return ControlFlow::Continue(()) };
         for (slot, index) in indices.iter_mut().zip(0..) {
             *slot = index;
         }
-        let start = |index| section.entry_in(&header, index).map(|(start, _)| start);
+        let start = |index| table.entry_in(&header, index).map(|(start, _)| start);
         sort::sort(indices, |a, b| (start(a), a) < (start(b), b));
         let mut order = Order::default();
         for &mut index in indices {
-            let Some((start, entry)) = section.entry_in(&header, index) else { break };
+            let Some((start, entry)) = table.entry_in(&header, index) else { break };
             self.neighbours(&mut order, index, start, entry.size)?;
         }
         self.summary.overlaps_checked = true;
@@ -218,7 +218,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
         size: u32,
     ) -> ControlFlow<B>
     where
-        V: FnMut(Finding) -> ControlFlow<B>,
+        V: FnMut(Diagnostic) -> ControlFlow<B>,
     {
         let before = core::mem::replace(order, order.with(start, size, index));
         // The usual case.
@@ -227,18 +227,18 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
         }
         let at = entry_at(&self.header, index);
         if before.any && start < before.start {
-            self.report(Some(index), Fault::UnsortedFde(at))?;
+            self.report(Some(index), Violation::UnsortedFde(at))?;
         }
         // The end may be one that no distance can say.
         let is_covered = start < before.end || (start == before.start && before.size != 0);
         if before.any && size == 0 && (is_covered || start == before.start) {
             let other = if start < before.end { before.widest } else { before.index };
-            self.report(Some(index), Fault::EmptyNeighbour { at, other })?;
+            self.report(Some(index), Violation::EmptyNeighbour { at, other })?;
         } else if before.any && size != 0 && is_covered {
-            self.report(Some(index), Fault::Overlap { at, other: before.widest })?;
+            self.report(Some(index), Violation::Overlap { at, other: before.widest })?;
         } else if before.any && start == before.start {
             let at = entry_at(&self.header, before.index);
-            self.report(Some(before.index), Fault::EmptyNeighbour { at, other: index })?;
+            self.report(Some(before.index), Violation::EmptyNeighbour { at, other: index })?;
         }
         ControlFlow::Continue(())
     }
@@ -247,39 +247,39 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
     #[cold]
     fn function<B>(&mut self, index: u32) -> ControlFlow<B>
     where
-        V: FnMut(Finding) -> ControlFlow<B>,
+        V: FnMut(Diagnostic) -> ControlFlow<B>,
     {
         let function = Some(index);
-        let fde = match self.section.fde_in(&self.header, index) {
+        let fde = match self.table.fde_in(&self.header, index) {
             Ok(Some(fde)) => fde,
             Ok(None) => return ControlFlow::Continue(()),
             Err(error) => return self.cut(index, error),
         };
         self.declared = self.declared.saturating_add(fde.num_fres.into());
         if has_reserved_bits(&fde) {
-            self.report(function, Fault::ReservedBits(fde.at))?;
+            self.report(function, Violation::ReservedBits(fde.at))?;
         }
-        if let FdeKind::Unknown(_) = fde.kind() {
+        if let FdeType::Unknown(_) = fde.fde_type() {
             let error = Error::UnknownFdeType { at: fde.at, info2: fde.info2 };
-            self.report(function, Fault::Malformed(error))?;
+            self.report(function, Violation::Malformed(error))?;
         }
         // The length of what row starts count in.
-        let end = match fde.pc_kind() {
-            Ok(PcKind::Increment) => fde.range.size,
-            Ok(PcKind::Mask(rep_size)) => u32::from(rep_size.get()).min(fde.range.size),
+        let end = match fde.pc_type() {
+            Ok(PcType::Increment) => fde.range.size,
+            Ok(PcType::Mask(rep_size)) => u32::from(rep_size.get()).min(fde.range.size),
             Err(error) => {
-                self.report(function, Fault::Malformed(error))?;
+                self.report(function, Violation::Malformed(error))?;
                 fde.range.size
             }
         };
         if fde.num_fres == 0 && fde.dialect.version != Version::V3 {
-            self.report(function, Fault::NoRows(fde.at))?;
+            self.report(function, Violation::NoRows(fde.at))?;
         }
         if self.summary.rows.saturating_add(fde.num_fres.into()) > self.max_rows {
             self.whole = false;
-            return self.report(function, Fault::TooManyRows(fde.at));
+            return self.report(function, Violation::TooManyRows(fde.at));
         }
-        match (fde.fre_type(), self.section.fres(&fde)) {
+        match (fde.fre_type(), self.table.fres(&fde)) {
             (Ok(kind), Ok(rows)) => self.rows(&fde, kind, rows.bytes(), end),
             (Err(error), _) | (_, Err(error)) => self.cut(index, error),
         }
@@ -289,7 +289,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
     /// end.
     fn rows<B>(&mut self, fde: &Fde, kind: FreType, bytes: &[u8], end: u32) -> ControlFlow<B>
     where
-        V: FnMut(Finding) -> ControlFlow<B>,
+        V: FnMut(Diagnostic) -> ControlFlow<B>,
     {
         let mut rest = bytes;
         let mut least = 0_u64;
@@ -313,10 +313,10 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
         end: u32,
     ) -> ControlFlow<B, Option<(u32, &'b [u8])>>
     where
-        V: FnMut(Finding) -> ControlFlow<B>,
+        V: FnMut(Diagnostic) -> ControlFlow<B>,
     {
         let function = Some(fde.index);
-        let at = self.section.offset_of(bytes);
+        let at = self.table.offset_of(bytes);
         let fre = Fre::decode(bytes, at, kind, fde.dialect.endian);
         let fre = match fre {
             Ok(fre) => fre,
@@ -328,39 +328,39 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
         let next = bytes.get(fre.len(kind)..).unwrap_or_default();
         let start = fre.start;
         if u64::from(start) < least {
-            self.report(function, Fault::Malformed(Error::UnsortedFres(at)))?;
+            self.report(function, Violation::Malformed(Error::UnsortedFres(at)))?;
         }
         if start >= end {
-            self.report(function, Fault::RowBehindEnd { at, start })?;
+            self.report(function, Violation::RowPastEnd { at, start })?;
         }
         if least == 0 && start != 0 && start < end {
-            self.report(function, Fault::LateFirstRow { at, start })?;
+            self.report(function, Violation::LateFirstRow { at, start })?;
         }
         // Said once, of the function or the table.
-        let meaningless =
-            matches!(fde.kind(), FdeKind::Unknown(_)) || matches!(fde.dialect.abi, Abi::Unknown(_));
+        let meaningless = matches!(fde.fde_type(), FdeType::Unknown(_))
+            || matches!(fde.dialect.abi, Abi::Unknown(_));
         match fde.row(&fre) {
             _ if meaningless => {}
-            Err(error) => self.report(function, Fault::Malformed(error))?,
+            Err(error) => self.report(function, Violation::Malformed(error))?,
             Ok(row) if is_impossible_ra(fde.dialect.abi, row.ra()) => {
-                self.report(function, Fault::ImpossibleRa(at))?;
+                self.report(function, Violation::ImpossibleRa(at))?;
             }
             Ok(row) if matches!(row.ra(), RegRule::Register(BaseReg::Fp, _)) => {
-                self.report(function, Fault::RaInFp(at))?;
+                self.report(function, Violation::RaInFp(at))?;
             }
             Ok(_) => {}
         }
         let count = fre.info.word_count();
-        let is_surplus = match fde.kind() {
-            FdeKind::Default => count > self.header.meaningful_words(),
-            FdeKind::Flexible => fre.ends_in_padding(),
-            FdeKind::Unknown(_) => false,
+        let is_surplus = match fde.fde_type() {
+            FdeType::Default => count > self.header.meaningful_words(),
+            FdeType::Flexible => fre.ends_in_padding(),
+            FdeType::Unknown(_) => false,
         };
         if is_surplus {
-            self.report(function, Fault::SurplusWords { at, count })?;
+            self.report(function, Violation::SurplusWords { at, count })?;
         }
         if fre.info.mangled_ra() && !fde.dialect.abi.is_aarch64() && !meaningless {
-            self.report(function, Fault::SignedRa(at))?;
+            self.report(function, Violation::SignedRa(at))?;
         }
         ControlFlow::Continue(Some((start, next)))
     }
@@ -401,14 +401,14 @@ mod tests {
     extern crate alloc;
     use alloc::vec::Vec;
 
-    use testdata::{Function, Row, SectionBuilder};
+    use testdata::{Function, Row, TableBuilder};
 
     use super::*;
 
     /// What is found in a table, and the summary.
-    fn validate(section: &Section<'_>, usual: Option<Usual>) -> (Vec<Finding>, Summary) {
+    fn validate(table: &Table<'_>, usual: Option<Usual>) -> (Vec<Diagnostic>, Summary) {
         let mut found = Vec::new();
-        let mut validator = Validator::new(section, |finding| {
+        let mut validator = Validator::new(table, |finding| {
             found.push(finding);
             ControlFlow::<()>::Continue(())
         });
@@ -425,13 +425,13 @@ mod tests {
         let rows = || [Row::sp(0, &[8]), Row::sp(1, &[16, -16]), Row::fp(9, &[16, -16])].into();
         let mut passed = 0;
         for table in [
-            SectionBuilder::amd64(1),
-            SectionBuilder::amd64(2),
-            SectionBuilder::amd64(3),
-            SectionBuilder { fixed_ra: 0, ..SectionBuilder::amd64(3) },
-            SectionBuilder::aarch64(2, true),
-            SectionBuilder::s390x(2),
-            SectionBuilder::s390x(3),
+            TableBuilder::amd64(1),
+            TableBuilder::amd64(2),
+            TableBuilder::amd64(3),
+            TableBuilder { fixed_ra: 0, ..TableBuilder::amd64(3) },
+            TableBuilder::aarch64(2, true),
+            TableBuilder::s390x(2),
+            TableBuilder::s390x(3),
         ] {
             let table = table
                 .function(Function::new(0x1000, 0x20, rows()))
@@ -447,9 +447,9 @@ mod tests {
             for (at, value) in (2..whole.len()).flat_map(|at| (0..=u8::MAX).map(move |v| (at, v))) {
                 let mut bytes = whole.clone();
                 bytes[at] = value;
-                let Ok(section) = Section::parse(&bytes) else { continue };
-                let both = validate(&section, None);
-                assert_eq!(both, validate(&section, Some(Usual::NONE)), "{value:#x} at {at}");
+                let Ok(table) = Table::parse(&bytes) else { continue };
+                let both = validate(&table, None);
+                assert_eq!(both, validate(&table, Some(Usual::NONE)), "{value:#x} at {at}");
                 passed += u32::from(both.0.is_empty());
             }
         }

@@ -13,7 +13,7 @@ use crate::{
     write::{
         encode::{Body, Encoder, Kind, put},
         function::{Format, Function},
-        lost::{Lost, LostReason, WriteError},
+        lost::{Omission, OmissionReason, WriteError},
         work_counter,
     },
 };
@@ -21,7 +21,7 @@ use crate::{
 /// A table that is being written.
 ///
 /// Functions go in by [`add`](Self::add) in any order, or from another table by
-/// [`add_section`](Self::add_section), and each is encoded at once in the
+/// [`add_table`](Self::add_table), and each is encoded at once in the
 /// smallest form: row starts as wide as its last row needs, words as wide as
 /// their row needs, flexible rows only where a rule needs them, and no row that
 /// repeats the one before it. [`finish`](Self::finish) sorts them and gives the
@@ -36,7 +36,7 @@ use crate::{
 /// # Example
 ///
 /// ```
-/// use sframe::{Abi, Builder, Format, Function, Section};
+/// use sframe::{Abi, Builder, Format, Function, Table};
 /// use unwind_core::{CfaRule, RegRule, Row};
 ///
 /// // push %rbp; mov %rsp,%rbp; ...
@@ -50,7 +50,7 @@ use crate::{
 /// builder.add(&Function::new(0x1040, 0x20, &rows), |lost| panic!("{lost}"))?;
 /// let bytes = builder.finish(0x2000, |lost| panic!("{lost}"))?;
 ///
-/// let section = Section::parse(&bytes)?.at(0x2000);
+/// let section = Table::parse(&bytes)?.at(0x2000);
 /// assert_eq!(section.find(0x1042)?.unwrap().row()?, rows[1].1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -109,13 +109,13 @@ enum Class {
     Rows(Kind),
     /// No rules: an entry without rows says it.
     SignalContext,
-    Lost(LostReason),
+    Omission(OmissionReason),
 }
 
 impl Class {
-    const fn lost(self) -> Option<LostReason> {
+    const fn lost(self) -> Option<OmissionReason> {
         match self {
-            Self::Lost(reason) => Some(reason),
+            Self::Omission(reason) => Some(reason),
             _ => None,
         }
     }
@@ -172,10 +172,10 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// The first [`Lost`] range.
-    pub fn check(&self, function: &Function<'_>) -> Result<(), Lost> {
+    /// The first [`Omission`] range.
+    pub fn check(&self, function: &Function<'_>) -> Result<(), Omission> {
         let rows = inside(function);
-        let lost = |start, size, reason| Lost::new(function.start, start, size, reason);
+        let lost = |start, size, reason| Omission::new(function.start, start, size, reason);
         self.check_shape(function, rows)
             .map_err(|reason| lost(function.start, function.size.into(), reason))?;
         if let Some(reason) = unsorted(rows) {
@@ -206,11 +206,11 @@ impl Builder {
     pub fn add(
         &mut self,
         function: &Function<'_>,
-        mut lost: impl FnMut(Lost),
+        mut lost: impl FnMut(Omission),
     ) -> Result<(), WriteError> {
         let rows = inside(function);
         if let Err(reason) = self.check_shape(function, rows) {
-            lost(Lost::new(function.start, function.start, function.size.into(), reason));
+            lost(Omission::new(function.start, function.start, function.size.into(), reason));
             return Ok(());
         }
         self.reserve(rows.len())?;
@@ -239,19 +239,23 @@ impl Builder {
     }
 
     /// What is wrong with the function as such.
-    fn check_shape(&self, function: &Function<'_>, rows: &[(u32, Row)]) -> Result<(), LostReason> {
+    fn check_shape(
+        &self,
+        function: &Function<'_>,
+        rows: &[(u32, Row)],
+    ) -> Result<(), OmissionReason> {
         if function.size == 0 {
-            return Err(LostReason::Empty);
+            return Err(OmissionReason::Empty);
         }
         // Of its last byte: it may end where the address space does.
         if function.start.checked_add(u64::from(function.size).wrapping_sub(1)).is_none() {
-            return Err(LostReason::Wraps);
+            return Err(OmissionReason::Wraps);
         }
         if rows.is_empty() {
-            return Err(LostReason::NoRows);
+            return Err(OmissionReason::NoRows);
         }
         if function.signal && self.format.version() != Version::V3 {
-            return Err(LostReason::SignalFrame);
+            return Err(OmissionReason::SignalFrame);
         }
         Ok(())
     }
@@ -323,10 +327,10 @@ impl Builder {
         &mut self,
         function: &Function<'_>,
         rows: &[(u32, Row)],
-        lost: &mut impl FnMut(Lost),
+        lost: &mut impl FnMut(Omission),
     ) -> Result<(), WriteError> {
         let whole =
-            |reason| Lost::new(function.start, function.start, function.size.into(), reason);
+            |reason| Omission::new(function.start, function.start, function.size.into(), reason);
         if let Some(reason) = unsorted(rows) {
             lost(whole(reason));
             return Ok(());
@@ -346,8 +350,8 @@ impl Builder {
             let behind_row = end.saturating_sub(offset);
             let rows_at = self.fres.len();
             match run.class {
-                Class::Lost(reason) => {
-                    lost(Lost::new(function.start, at_row, behind_row.into(), reason));
+                Class::Omission(reason) => {
+                    lost(Omission::new(function.start, at_row, behind_row.into(), reason));
                 }
                 Class::SignalContext => {
                     // Without rows an entry is about all of its bytes.
@@ -396,15 +400,15 @@ impl Builder {
         if row.is_context_only() {
             return match is_v3 && !in_blocks {
                 true => Class::SignalContext,
-                false => Class::Lost(LostReason::SignalContext),
+                false => Class::Omission(OmissionReason::SignalContext),
             };
         }
         match self.encoder.encode(Kind::Default, row) {
             Ok(_) => Class::Rows(Kind::Default),
-            Err(reason) if !is_v3 => Class::Lost(reason),
+            Err(reason) if !is_v3 => Class::Omission(reason),
             Err(_) => match self.encoder.encode(Kind::Flexible, row) {
                 Ok(_) => Class::Rows(Kind::Flexible),
-                Err(reason) => Class::Lost(reason),
+                Err(reason) => Class::Omission(reason),
             },
         }
     }
@@ -502,10 +506,10 @@ fn inside<'a>(function: &Function<'a>) -> &'a [(u32, Row)] {
 }
 
 /// The first row that does not start behind the one before it.
-fn unsorted(rows: &[(u32, Row)]) -> Option<LostReason> {
+fn unsorted(rows: &[(u32, Row)]) -> Option<OmissionReason> {
     let mut pairs = rows.iter().zip(rows.iter().skip(1));
     let (_, &(offset, _)) = pairs.find(|((before, _), (offset, _))| before >= offset)?;
-    Some(LostReason::Unsorted { offset })
+    Some(OmissionReason::Unsorted { offset })
 }
 
 const fn width_of(last_start: u32) -> FreType {

@@ -11,7 +11,7 @@ use crate::{
     read::rules::{S390X_CFA_BIAS, S390X_CFA_SCALE, is_impossible_ra},
     write::{
         function::Format,
-        lost::{LostReason, WriteError},
+        lost::{OmissionReason, WriteError},
     },
 };
 
@@ -64,14 +64,14 @@ impl Encoder {
 
     /// The row for a function of `kind`.
     #[inline]
-    pub(crate) fn encode(self, kind: Kind, row: &Row) -> Result<Body, LostReason> {
+    pub(crate) fn encode(self, kind: Kind, row: &Row) -> Result<Body, OmissionReason> {
         if row.is_outermost() {
             return Ok(Body { bytes: [0; Body::SIZE], len: 1 });
         }
         let ra = row.ra();
         let is_sp = matches!(ra, RegRule::Register(base, _) if self.number(base) == self.sp);
         if is_sp || is_impossible_ra(self.abi, ra) {
-            return Err(LostReason::Ra(ra));
+            return Err(OmissionReason::Ra(ra));
         }
         match kind {
             Kind::Default => self.default(row),
@@ -136,31 +136,31 @@ impl Encoder {
 
     /// Words: the CFA's offset; the RA's, unless the header fixes it; the FP's.
     #[inline]
-    fn default(self, row: &Row) -> Result<Body, LostReason> {
+    fn default(self, row: &Row) -> Result<Body, OmissionReason> {
         let CfaRule::Register(base, offset) = row.cfa() else {
-            return Err(LostReason::CfaLoaded);
+            return Err(OmissionReason::CfaLoaded);
         };
         let register = self.number(base);
         if register != self.sp && register != self.fp {
-            return Err(LostReason::CfaRegister(base));
+            return Err(OmissionReason::CfaRegister(base));
         }
         let mut words = Words::new(u8::from(register == self.sp) | self.mark(row)?);
         words.push(self.scale(offset)?);
         let (ra, fp) = (row.ra(), row.fp());
         match self.fixed_ra {
             Some(fixed) if ra == RegRule::Offset(fixed.into()) => {}
-            Some(_) => return Err(LostReason::Ra(ra)),
+            Some(_) => return Err(OmissionReason::Ra(ra)),
             None => match (ra, fp) {
                 (RegRule::SameValue, RegRule::SameValue) => {}
                 (RegRule::SameValue, _) if self.abi == Abi::S390xBig => words.push(0),
-                (RegRule::SameValue, _) => return Err(LostReason::FpWithoutRa),
+                (RegRule::SameValue, _) => return Err(OmissionReason::FpWithoutRa),
                 // A zero would say that the RA is not saved.
-                (RegRule::Offset(0), _) => return Err(LostReason::Ra(ra)),
-                _ => words.push(self.slot(ra).ok_or(LostReason::Ra(ra))?),
+                (RegRule::Offset(0), _) => return Err(OmissionReason::Ra(ra)),
+                _ => words.push(self.slot(ra).ok_or(OmissionReason::Ra(ra))?),
             },
         }
         if fp != RegRule::SameValue {
-            words.push(self.slot(fp).ok_or(LostReason::Fp(fp))?);
+            words.push(self.slot(fp).ok_or(OmissionReason::Fp(fp))?);
         }
         Ok(words.body(self.endian))
     }
@@ -179,7 +179,7 @@ impl Encoder {
     }
 
     /// Pairs of a control word and an offset, V3 only.
-    fn flexible(self, row: &Row) -> Result<Body, LostReason> {
+    fn flexible(self, row: &Row) -> Result<Body, OmissionReason> {
         let (base, deref, offset) = match row.cfa() {
             CfaRule::Register(base, offset) => (base, false, offset),
             CfaRule::AtRegister(base, offset) => (base, true, offset),
@@ -195,13 +195,13 @@ impl Encoder {
         if ra != implied {
             // Not from the CFA, whose control word of zero says that there is no
             // RA pair.
-            let (control, offset) = self.pair(ra).ok_or(LostReason::Ra(ra))?;
+            let (control, offset) = self.pair(ra).ok_or(OmissionReason::Ra(ra))?;
             words.pair(control, offset);
         } else if fp != RegRule::SameValue {
             words.push(0);
         }
         if fp != RegRule::SameValue {
-            let (control, offset) = self.pair(fp).ok_or(LostReason::Fp(fp))?;
+            let (control, offset) = self.pair(fp).ok_or(OmissionReason::Fp(fp))?;
             words.pair(control, offset);
         }
         Ok(words.body(self.endian))
@@ -232,24 +232,24 @@ impl Encoder {
 
     /// The CFA's offset in the ABI's unit.
     #[inline]
-    fn scale(self, offset: i32) -> Result<i32, LostReason> {
+    fn scale(self, offset: i32) -> Result<i32, OmissionReason> {
         if self.abi != Abi::S390xBig {
             return Ok(offset);
         }
-        let above = offset.checked_sub(S390X_CFA_BIAS).ok_or(LostReason::CfaScale(offset))?;
+        let above = offset.checked_sub(S390X_CFA_BIAS).ok_or(OmissionReason::CfaScale(offset))?;
         match (above.checked_div(S390X_CFA_SCALE), above.checked_rem(S390X_CFA_SCALE)) {
             (Some(scaled), Some(0)) => Ok(scaled),
-            _ => Err(LostReason::CfaScale(offset)),
+            _ => Err(OmissionReason::CfaScale(offset)),
         }
     }
 
     /// The mark of a signed RA.
     #[inline]
-    const fn mark(self, row: &Row) -> Result<u8, LostReason> {
+    const fn mark(self, row: &Row) -> Result<u8, OmissionReason> {
         match row.is_ra_signed() {
             false => Ok(0),
             true if self.is_aarch64() => Ok(0x80),
-            true => Err(LostReason::SignedRa),
+            true => Err(OmissionReason::SignedRa),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::{
     write::{
         builder::{Builder, Entry},
         encode::put,
-        lost::{Lost, LostReason, WriteError},
+        lost::{Omission, OmissionReason, WriteError},
     },
 };
 
@@ -29,13 +29,17 @@ impl Builder {
     ///
     /// [`WriteError::OutOfMemory`], and [`WriteError::TooLarge`] if there are
     /// more rows than the header can count.
-    pub fn finish(&mut self, addr: u64, mut lost: impl FnMut(Lost)) -> Result<Vec<u8>, WriteError> {
+    pub fn finish(
+        &mut self,
+        addr: u64,
+        mut lost: impl FnMut(Omission),
+    ) -> Result<Vec<u8>, WriteError> {
         self.sort();
         self.drop_overlaps(&mut lost);
         let place = Place { builder: self, addr };
         let header = place.header(|entry| {
-            let reason = LostReason::TooFar;
-            lost(Lost::new(entry.start, entry.start, entry.size.into(), reason));
+            let reason = OmissionReason::TooFar;
+            lost(Omission::new(entry.start, entry.start, entry.size.into(), reason));
         })?;
         place.write(&header)
     }
@@ -51,7 +55,7 @@ impl Builder {
 
     /// Leaves entries whose ranges do not overlap, which a search by bisection
     /// relies on.
-    fn drop_overlaps(&mut self, lost: &mut impl FnMut(Lost)) {
+    fn drop_overlaps(&mut self, lost: &mut impl FnMut(Omission)) {
         self.entries.dedup_by(|entry, kept| {
             if entry.start.wrapping_sub(kept.start) >= kept.size.into() {
                 return false;
@@ -60,8 +64,8 @@ impl Builder {
             let (winner, loser) = if keeps { (*kept, *entry) } else { (*entry, *kept) };
             // What starts later cannot reach back to the entry before `kept`.
             *kept = winner;
-            let reason = LostReason::Overlap { other: winner.start };
-            lost(Lost::new(loser.start, loser.start, loser.size.into(), reason));
+            let reason = OmissionReason::Overlap { other: winner.start };
+            lost(Omission::new(loser.start, loser.start, loser.size.into(), reason));
             true
         });
     }

@@ -9,7 +9,7 @@ use crate::{error::Error, format::header::Abi};
 /// A range of code that is not in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Lost {
+pub struct Omission {
     /// The start of the function that it belongs to.
     pub function: u64,
     /// Address of its first byte.
@@ -17,28 +17,28 @@ pub struct Lost {
     /// Its length in bytes.
     pub size: u64,
     /// What the table cannot say of it.
-    pub reason: LostReason,
+    pub reason: OmissionReason,
 }
 
-impl Lost {
-    pub(crate) const fn new(function: u64, start: u64, size: u64, reason: LostReason) -> Self {
+impl Omission {
+    pub(crate) const fn new(function: u64, start: u64, size: u64, reason: OmissionReason) -> Self {
         Self { function, start, size, reason }
     }
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for Omission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { function, start, size, reason } = *self;
         write!(f, "{size} bytes at {start:#x} of the function at {function:#x}: {reason}")
     }
 }
 
-impl core::error::Error for Lost {}
+impl core::error::Error for Omission {}
 
 /// Why code is not in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum LostReason {
+pub enum OmissionReason {
     /// The function has no bytes.
     Empty,
     /// The function goes on behind the end of the address space.
@@ -86,9 +86,9 @@ pub enum LostReason {
     SharedRows,
 }
 
-const _: () = assert!(size_of::<LostReason>() <= 32);
+const _: () = assert!(size_of::<OmissionReason>() <= 32);
 
-impl LostReason {
+impl OmissionReason {
     /// A short name, to count reasons by.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -114,7 +114,7 @@ impl LostReason {
     }
 }
 
-impl fmt::Display for LostReason {
+impl fmt::Display for OmissionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Empty => f.write_str("the function is empty"),

@@ -7,14 +7,14 @@ use unwind_core::Row;
 use crate::{
     error::Error,
     format::{
-        fde::{Fde, FuncRange, PauthKey, PcKind},
+        fde::{Fde, FuncRange, PauthKey, PcType},
         header::Version,
     },
-    read::{lookup::Found, table::Section},
+    read::{lookup::Lookup, table::Table},
     write::{
         builder::Builder,
         function::Function,
-        lost::{Lost, LostReason, WriteError},
+        lost::{Omission, OmissionReason, WriteError},
         work_counter,
     },
 };
@@ -36,41 +36,41 @@ impl Builder {
     /// [`WriteError::OtherAbi`] if the table is of another ABI,
     /// [`WriteError::OutOfMemory`] and [`WriteError::TooLarge`]; functions
     /// before that one have been added then.
-    pub fn add_section(
+    pub fn add_table(
         &mut self,
-        section: &Section<'_>,
+        table: &Table<'_>,
         mut place: impl FnMut(&Fde) -> Option<u64>,
-        mut lost: impl FnMut(Lost),
+        mut lost: impl FnMut(Omission),
     ) -> Result<(), WriteError> {
-        let abi = section.header().abi;
+        let abi = table.header().abi;
         if abi != self.abi() {
             return Err(WriteError::OtherAbi(abi));
         }
-        let mut rows_left = section.max_rows();
-        for (index, fde) in (0_u32..).zip(section.fdes()) {
+        let mut rows_left = table.max_rows();
+        for (index, fde) in (0_u32..).zip(table.fdes()) {
             let fde = match fde {
                 Ok(fde) => fde,
                 Err(error) => {
-                    let range = section.range(index).unwrap_or(FuncRange { start: 0, size: 0 });
-                    let reason = LostReason::Malformed(error);
-                    lost(Lost::new(range.start, range.start, range.size.into(), reason));
+                    let range = table.range(index).unwrap_or(FuncRange { start: 0, size: 0 });
+                    let reason = OmissionReason::Malformed(error);
+                    lost(Omission::new(range.start, range.start, range.size.into(), reason));
                     continue;
                 }
             };
             let Some(start) = place(&fde) else { continue };
             // The rows are lent to `add`, which needs the whole builder.
             let mut rows = core::mem::take(&mut self.scratch);
-            let result = copy(section, &fde, &mut rows, &mut rows_left).map(|shape| {
+            let result = copy(table, &fde, &mut rows, &mut rows_left).map(|shape| {
                 let size = fde.range.size;
                 Function { start, size, rows: &rows, ..shape }
             });
             let added = match result {
                 Ok(function) => self.add(&function, &mut lost),
-                Err(Fault::Lost(reason)) => {
-                    lost(Lost::new(start, start, fde.range.size.into(), reason));
+                Err(Violation::Omission(reason)) => {
+                    lost(Omission::new(start, start, fde.range.size.into(), reason));
                     Ok(())
                 }
-                Err(Fault::Write(error)) => Err(error),
+                Err(Violation::Write(error)) => Err(error),
             };
             self.scratch = rows;
             added?;
@@ -80,48 +80,48 @@ impl Builder {
 }
 
 /// Why a function was not copied.
-enum Fault {
-    Lost(LostReason),
+enum Violation {
+    Omission(OmissionReason),
     Write(WriteError),
 }
 
-impl From<Error> for Fault {
+impl From<Error> for Violation {
     fn from(error: Error) -> Self {
-        Self::Lost(LostReason::Malformed(error))
+        Self::Omission(OmissionReason::Malformed(error))
     }
 }
 
 /// Copies the rows of `fde`. Gives the function's marks, without its place and
 /// rows. Takes those off `left`.
 fn copy(
-    section: &Section<'_>,
+    table: &Table<'_>,
     fde: &Fde,
     rows: &mut Vec<(u32, Row)>,
     left: &mut u64,
-) -> Result<Function<'static>, Fault> {
+) -> Result<Function<'static>, Violation> {
     rows.clear();
-    let fres = section.fres(fde)?;
+    let fres = table.fres(fde)?;
     let mut function = Function::new(0, 0, &[]);
     function.signal = fde.is_signal();
-    function.block_size = match fde.pc_kind()? {
-        PcKind::Increment => None,
-        PcKind::Mask(size) => Some(size),
+    function.block_size = match fde.pc_type()? {
+        PcType::Increment => None,
+        PcType::Mask(size) => Some(size),
     };
     function.pauth_key = fde.pauth_key().unwrap_or(PauthKey::A);
     // No row is shorter than two bytes.
     let most = u64::try_from(fres.bytes().len() / 2).unwrap_or(u64::MAX);
     let most = most.min(fde.num_fres.into());
-    *left = left.checked_sub(most).ok_or(Fault::Lost(LostReason::SharedRows))?;
+    *left = left.checked_sub(most).ok_or(Violation::Omission(OmissionReason::SharedRows))?;
     for fre in fres {
         work_counter::steps(1);
         let fre = fre?;
         let row = fde.row(&fre)?;
-        rows.try_reserve(1).map_err(|error| Fault::Write(error.into()))?;
+        rows.try_reserve(1).map_err(|error| Violation::Write(error.into()))?;
         rows.push((fre.start, row));
     }
-    if fde.num_fres == 0 && section.header().version == Version::V3 {
-        let row = Found { fde: *fde, fre: None }.row()?;
-        rows.try_reserve(1).map_err(|error| Fault::Write(error.into()))?;
+    if fde.num_fres == 0 && table.header().version == Version::V3 {
+        let row = Lookup { fde: *fde, fre: None }.row()?;
+        rows.try_reserve(1).map_err(|error| Violation::Write(error.into()))?;
         rows.push((0, row));
         // It is about all bytes alike.
         function.block_size = None;

@@ -22,12 +22,12 @@ mod tests {
     use alloc::vec::Vec;
     use core::{cell::Cell, ops::Range};
 
-    use testdata::{Function, Row, SectionBuilder};
+    use testdata::{Function, Row, TableBuilder};
 
     use crate::{
         cfi::entry::CfiSection,
         format::header::Abi,
-        read::table::Section,
+        read::table::Table,
         write::{builder::Builder, function::Format},
     };
 
@@ -57,7 +57,7 @@ mod tests {
         if version == 3 {
             first = first.flexible();
         }
-        let mut table = SectionBuilder::amd64(version).function(first);
+        let mut table = TableBuilder::amd64(version).function(first);
         for index in 1..i64::from(functions) {
             table = table.function(Function::new(index * 0x1_0000, 0x8000, Vec::new()));
         }
@@ -81,10 +81,10 @@ mod tests {
         for (functions, rows) in [(1, 4000), (100, 4000), (1000, 4000), (2000, 400), (4000, 8000)] {
             for version in [2, 3] {
                 let bytes = shared(version, functions, rows);
-                let section = Section::parse(&bytes).unwrap();
+                let table = Table::parse(&bytes).unwrap();
                 let mut builder = Builder::new(Format::V3, Abi::Amd64Little).unwrap();
                 let steps = count(|| {
-                    builder.add_section(&section, |fde| Some(fde.range.start), |_| {}).unwrap();
+                    builder.add_table(&table, |fde| Some(fde.range.start), |_| {}).unwrap();
                 });
                 assert!(steps >= usize::try_from(rows).unwrap(), "{steps} of {rows} rows");
                 // Of a small table 65,536 rows may be looked at in any case.
@@ -148,15 +148,15 @@ mod tests {
 
     /// The steps of a conversion for 100 bytes, of the ranges of code as well, and
     /// how many functions there were.
-    fn cost(section: CfiSection<'_>, ranges: usize) -> (usize, u64) {
+    fn cost(table: CfiSection<'_>, ranges: usize) -> (usize, u64) {
         let mut builder = Builder::new(Format::V3, Abi::Amd64Little).unwrap();
         let mut fdes = 0;
         let steps = count(|| {
-            let report = builder.add_cfi(section, |_| {}).unwrap();
+            let report = builder.add_cfi(table, |_| {}).unwrap();
             fdes = report.fdes - report.unusable;
             builder.finish(0, |_| {}).unwrap();
         });
-        (steps * 100 / (section.len() + 16 * ranges), fdes)
+        (steps * 100 / (table.len() + 16 * ranges), fdes)
     }
 
     #[test]
@@ -187,8 +187,8 @@ mod tests {
     fn ranges_of_code_are_searched_where_they_ascend() {
         let bytes = one_cie(20_000, &[], &[]);
         let ranges: Vec<Range<u64>> = (0..20_000).map(|at| at * 4..at * 4 + 3).collect();
-        let section = CfiSection::eh_frame(&bytes, 0).code(&ranges);
-        let (most, fdes) = cost(section, ranges.len());
+        let table = CfiSection::eh_frame(&bytes, 0).code(&ranges);
+        let (most, fdes) = cost(table, ranges.len());
         assert!((10..=3200).contains(&most) && fdes == 20_000, "{most}, {fdes} entries");
     }
 }

@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU8;
 
-use sframe::{CfiReason, CfiSection, Format, LostReason, PcKind};
+use sframe::{CfiOmissionReason, CfiSection, Format, OmissionReason, PcType};
 use testdata::{CfiBuilder, Cie};
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
@@ -110,12 +110,12 @@ fn a_realigned_frame_loses_only_its_middle_in_v2() {
     ];
     let one = One::new(AMD64, Format::V2, &Cie::amd64(), 0x20, &instructions);
     let lost: Vec<_> = one.lost.iter().map(|lost| (lost.start, lost.size, lost.reason)).collect();
-    let table = CfiReason::Table;
+    let table = CfiOmissionReason::Table;
     assert_eq!(
         lost,
         [
-            (0x1005, 9, table(LostReason::CfaRegister(reg(R10)))),
-            (0x100e, 5, table(LostReason::CfaLoaded)),
+            (0x1005, 9, table(OmissionReason::CfaRegister(reg(R10)))),
+            (0x100e, 5, table(OmissionReason::CfaLoaded)),
         ]
     );
     assert_eq!((one.row(0x1004), one.row(0x1013)), (Some(sp(8)), Some(sp(8))));
@@ -159,8 +159,8 @@ fn a_lazy_plt_is_a_function_and_a_run_of_blocks() {
         }
         assert_eq!(one.row(0x1048), None);
         let section = one.section();
-        let kinds: Vec<_> = section.fdes().map(|fde| fde.unwrap().pc_kind().unwrap()).collect();
-        assert_eq!(kinds, [PcKind::Increment, PcKind::Mask(NonZeroU8::new(16).unwrap())]);
+        let kinds: Vec<_> = section.fdes().map(|fde| fde.unwrap().pc_type().unwrap()).collect();
+        assert_eq!(kinds, [PcType::Increment, PcType::Mask(NonZeroU8::new(16).unwrap())]);
         assert_eq!(section.header().num_fres, 4);
     }
 }
@@ -187,7 +187,8 @@ fn steps_that_no_blocks_have_are_lost() {
         bytes.splice(0..0, [DEF_CFA_EXPRESSION, u8::try_from(bytes.len()).unwrap()]);
         One::new(AMD64, Format::V3, &Cie::amd64(), 0x40, &bytes)
     };
-    let [lost, block] = [CfiReason::CfaExpression { at: 41 }, CfiReason::Offset(0x7fff_ffff)];
+    let [lost, block] =
+        [CfiOmissionReason::CfaExpression { at: 41 }, CfiOmissionReason::Offset(0x7fff_ffff)];
     assert_eq!(step(&[BREG | RSP, 8], &[LIT | 15], 11).lost, []);
     // At the start of each block; in blocks of 256 bytes, or of 12.
     step(&[BREG | RSP, 8], &[LIT | 15], 0).expect_lost(0x1000, 0x40, lost);
@@ -235,7 +236,7 @@ fn a_signal_trampoline_reads_the_registers_that_the_kernel_saved() {
     assert!(one.section().find(0x1000).unwrap().unwrap().fde.is_signal());
 
     let v2 = One::new(AMD64, Format::V2, &cie, 10, &instructions);
-    v2.expect_lost(0x1000, 10, CfiReason::Table(LostReason::SignalFrame));
+    v2.expect_lost(0x1000, 10, CfiOmissionReason::Table(OmissionReason::SignalFrame));
 }
 
 #[test]

@@ -15,7 +15,7 @@ mod entry;
 mod function;
 mod rule;
 
-use sframe::{Abi, Builder, CfiLost, CfiReason, CfiReport, CfiSection, Format, Section};
+use sframe::{Abi, Builder, CfiOmission, CfiOmissionReason, CfiReport, CfiSection, Format, Table};
 use testdata::{CfiBuilder, Cie};
 use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
 
@@ -35,7 +35,7 @@ const fn reg(number: u8) -> BaseReg {
 /// A table from one FDE, which starts at 0x1000.
 struct One {
     bytes: Vec<u8>,
-    lost: Vec<CfiLost>,
+    lost: Vec<CfiOmission>,
     report: CfiReport,
 }
 
@@ -60,8 +60,8 @@ impl One {
         Self { bytes, lost, report }
     }
 
-    fn section(&self) -> Section<'_> {
-        Section::parse(&self.bytes).unwrap().at(ADDR)
+    fn section(&self) -> Table<'_> {
+        Table::parse(&self.bytes).unwrap().at(ADDR)
     }
 
     fn row(&self, pc: u64) -> Option<Row> {
@@ -79,7 +79,7 @@ impl One {
 
     /// The one range that is lost.
     #[track_caller]
-    fn expect_lost(&self, start: u64, size: u64, reason: CfiReason) {
+    fn expect_lost(&self, start: u64, size: u64, reason: CfiOmissionReason) {
         let [lost] = self.lost[..] else { panic!("{:?}", self.lost) };
         assert_eq!((lost.start, lost.size, lost.reason), (start, size, reason));
         assert_eq!(self.report.lost_bytes, size);

@@ -1,6 +1,6 @@
 //! Where functions may be.
 
-use sframe::{Abi, Builder, Format, Function, LostReason, Section};
+use sframe::{Abi, Builder, Format, Function, OmissionReason, Table};
 
 use crate::*;
 
@@ -30,13 +30,13 @@ fn of_functions_that_overlap_the_shorter_stays() {
         let mut lost = Vec::new();
         let bytes = builder
             .finish(0, |range| match range.reason {
-                LostReason::Overlap { other } => lost.push((range.start, range.size, other)),
+                OmissionReason::Overlap { other } => lost.push((range.start, range.size, other)),
                 other => panic!("{other}"),
             })
             .unwrap();
-        let section = Section::parse(&bytes).unwrap();
+        let table = Table::parse(&bytes).unwrap();
         let ranges: Vec<_> =
-            section.fdes().map(|fde| fde.unwrap().range).map(|r| (r.start, r.size)).collect();
+            table.fdes().map(|fde| fde.unwrap().range).map(|r| (r.start, r.size)).collect();
         assert_eq!((&ranges[..], &lost[..]), (stay, gone));
         // It is reported once.
         assert_eq!(builder.finish(0, none).unwrap(), bytes);
@@ -54,20 +54,20 @@ fn v2_functions_too_far_from_the_section_are_lost() {
         }
         let mut lost = Vec::new();
         let bytes = builder.finish(addr, |range| lost.push((range.start, range.reason))).unwrap();
-        let section = Section::parse(&bytes).unwrap().at(addr);
-        assert!(section.find(addr - 0x1000).unwrap().is_some());
-        assert!(section.find(addr + 0x1007).unwrap().is_some());
+        let table = Table::parse(&bytes).unwrap().at(addr);
+        assert!(table.find(addr - 0x1000).unwrap().is_some());
+        assert!(table.find(addr + 0x1007).unwrap().is_some());
         if format == Format::V3 {
             assert_eq!(lost, []);
-            assert!(section.find(addr + 0x8000_0000).unwrap().is_some());
+            assert!(table.find(addr + 0x8000_0000).unwrap().is_some());
             continue;
         }
         let far = [addr - 0x1_0000_0000, addr + 0x8000_0000];
-        assert_eq!(lost, far.map(|start| (start, LostReason::TooFar)));
-        assert_eq!(section.header().num_fdes, 2);
+        assert_eq!(lost, far.map(|start| (start, OmissionReason::TooFar)));
+        assert_eq!(table.header().num_fdes, 2);
         // From elsewhere it is near.
         let near = builder.finish(addr + 0x7000_0000, |range| assert_eq!(range.start, far[0]));
-        assert_eq!(Section::parse(&near.unwrap()).unwrap().header().num_fdes, 3);
+        assert_eq!(Table::parse(&near.unwrap()).unwrap().header().num_fdes, 3);
     }
 }
 
@@ -78,8 +78,8 @@ fn a_section_may_be_put_at_any_address() {
     builder.add(&Function::new(0x1000, 8, &rows), none).unwrap();
     for addr in [0, 0x1000, u64::MAX - 0xfff, 0xffff_8000_0000_0000] {
         let bytes = builder.finish(addr, none).unwrap();
-        let section = Section::parse(&bytes).unwrap().at(addr);
-        assert_eq!(section.find(0x1007).unwrap().unwrap().row(), Ok(sp(8)), "{addr:#x}");
+        let table = Table::parse(&bytes).unwrap().at(addr);
+        assert_eq!(table.find(0x1007).unwrap().unwrap().row(), Ok(sp(8)), "{addr:#x}");
     }
 }
 
@@ -92,10 +92,10 @@ fn functions_on_both_sides_of_the_ends_of_the_address_space_are_found() {
         for addr in [0x10_0000, u64::MAX - 0xf_ffff] {
             let functions = starts.map(|start| Function::new(start, 16, &rows));
             let bytes = built(format, Abi::Amd64Little, addr, &functions);
-            let section = Section::parse(&bytes).unwrap().at(addr);
-            section.check().unwrap();
+            let table = Table::parse(&bytes).unwrap().at(addr);
+            table.check().unwrap();
             for start in starts {
-                let found = section.find(start + 15).unwrap().unwrap();
+                let found = table.find(start + 15).unwrap().unwrap();
                 assert_eq!(found.fde.range.start, start, "{format:?} at {addr:#x}");
             }
         }
@@ -111,8 +111,8 @@ fn a_function_that_goes_past_the_end_of_the_address_space_is_lost() {
         let function = Function::new(u64::MAX - 0xf, size, &rows);
         builder.add(&function, |range| lost.push((range.size, range.reason))).unwrap();
     }
-    assert_eq!(lost, [(0x11, LostReason::Wraps), (u32::MAX.into(), LostReason::Wraps)]);
+    assert_eq!(lost, [(0x11, OmissionReason::Wraps), (u32::MAX.into(), OmissionReason::Wraps)]);
     builder.add(&Function::new(0, 8, &rows), none).unwrap();
     let bytes = builder.finish(0x1000, none).unwrap();
-    assert_eq!(Section::parse(&bytes).unwrap().check().unwrap().functions, 2);
+    assert_eq!(Table::parse(&bytes).unwrap().check().unwrap().functions, 2);
 }

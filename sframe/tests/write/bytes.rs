@@ -1,7 +1,7 @@
 //! What each field of a section is.
 
-use sframe::{Abi, Builder, FdeKind, Format, FreType, Function, PauthKey, Section, WriteError};
-use testdata::SectionBuilder;
+use sframe::{Abi, Builder, FdeType, Format, FreType, Function, PauthKey, Table, WriteError};
+use testdata::TableBuilder;
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::*;
@@ -144,10 +144,10 @@ fn only_functions_that_need_them_have_flexible_rows() {
     let plain = [(0, sp(8)), (4, sp(16))];
     let functions = [Function::new(0x1000, 0x40, &drap), Function::new(0x1040, 0x10, &plain)];
     let bytes = built(Format::V3, Abi::Amd64Little, 0, &functions);
-    let section = Section::parse(&bytes).unwrap();
-    let fdes: Vec<_> = section.fdes().map(Result::unwrap).collect();
-    assert_eq!(fdes[0].kind(), FdeKind::Flexible);
-    assert_eq!(fdes[1].kind(), FdeKind::Default);
+    let table = Table::parse(&bytes).unwrap();
+    let fdes: Vec<_> = table.fdes().map(Result::unwrap).collect();
+    assert_eq!(fdes[0].fde_type(), FdeType::Flexible);
+    assert_eq!(fdes[1].fde_type(), FdeType::Default);
     #[rustfmt::skip]
     let expected = [
         3, 0, 0x00, 1, 0,
@@ -173,10 +173,10 @@ fn row_starts_are_as_wide_as_the_last_row_needs() {
     ] {
         let rows = [(0, sp(8)), (last, sp(16))];
         let bytes = built(Format::V3, Abi::Amd64Little, 0, &[Function::new(0, size, &rows)]);
-        let section = Section::parse(&bytes).unwrap();
-        let fde = section.fde(0).unwrap().unwrap();
+        let table = Table::parse(&bytes).unwrap();
+        let fde = table.fde(0).unwrap().unwrap();
         assert_eq!(fde.fre_type(), Ok(width), "{last:#x}");
-        let row = section.find(u64::from(last)).unwrap().unwrap().row().unwrap();
+        let row = table.find(u64::from(last)).unwrap().unwrap().row().unwrap();
         assert_eq!(row, sp(16), "{last:#x}");
     }
 }
@@ -198,9 +198,9 @@ fn words_are_as_wide_as_their_row_needs() {
     ] {
         let rows = [(0, sp(8)), (1, sp(offset))];
         let bytes = built(Format::V2, Abi::Amd64Little, 0, &[Function::new(0, 16, &rows)]);
-        let section = Section::parse(&bytes).unwrap();
-        let fde = section.fde(0).unwrap().unwrap();
-        let fres: Vec<_> = section.fres(&fde).unwrap().map(Result::unwrap).collect();
+        let table = Table::parse(&bytes).unwrap();
+        let fde = table.fde(0).unwrap().unwrap();
+        let fres: Vec<_> = table.fres(&fde).unwrap().map(Result::unwrap).collect();
         assert_eq!(fres[0].info.word_size(), Some(1));
         assert_eq!((fres[1].info.word_size(), fres[1].words()), (Some(size), &[offset][..]));
     }
@@ -208,7 +208,7 @@ fn words_are_as_wide_as_their_row_needs() {
     for (register, size) in [(31, 1), (32, 2)] {
         let rows = [(0, Row::new(CfaRule::Register(reg(register), 0), SAVED, RegRule::SameValue))];
         let bytes = built(Format::V3, Abi::Amd64Little, 0, &[Function::new(0, 16, &rows)]);
-        let found = Section::parse(&bytes).unwrap().find(0).unwrap().unwrap();
+        let found = Table::parse(&bytes).unwrap().find(0).unwrap().unwrap();
         assert_eq!(found.fre.unwrap().info.word_size(), Some(size));
         assert_eq!(found.row(), Ok(rows[0].1));
     }
@@ -244,7 +244,7 @@ fn rows_behind_the_end_are_left_out() {
         (Function::new(0, 7, &rows).blocks(NonZeroU8::new(16).unwrap()), 1),
     ] {
         let bytes = built(Format::V3, Abi::Amd64Little, 0, &[function]);
-        assert_eq!(Section::parse(&bytes).unwrap().header().num_fres, count);
+        assert_eq!(Table::parse(&bytes).unwrap().header().num_fres, count);
     }
 }
 
@@ -255,7 +255,7 @@ fn a_table_without_functions_is_a_header() {
         assert!(builder.is_empty());
         let bytes = builder.finish(0x1000, none).unwrap();
         assert_eq!(bytes.len(), 28);
-        assert_eq!(Section::parse(&bytes).unwrap().header().num_fdes, 0);
+        assert_eq!(Table::parse(&bytes).unwrap().header().num_fdes, 0);
     }
 }
 
@@ -263,9 +263,9 @@ fn a_table_without_functions_is_a_header() {
 fn tables_are_written_for_known_abis_only() {
     let abi = Abi::Unknown(9);
     assert_eq!(Builder::new(Format::V3, abi).unwrap_err(), WriteError::UnknownAbi(abi));
-    let other = SectionBuilder::aarch64(3, false).build();
+    let other = TableBuilder::aarch64(3, false).build();
     let mut builder = Builder::new(Format::V3, Abi::Amd64Little).unwrap();
-    let section = Section::parse(&other).unwrap();
-    let merged = builder.add_section(&section, |fde| Some(fde.range.start), none);
+    let table = Table::parse(&other).unwrap();
+    let merged = builder.add_table(&table, |fde| Some(fde.range.start), none);
     assert_eq!(merged, Err(WriteError::OtherAbi(Abi::Aarch64Little)));
 }

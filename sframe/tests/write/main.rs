@@ -15,7 +15,7 @@ mod merge;
 
 use core::num::NonZeroU8;
 
-use sframe::{Abi, Builder, Format, Function, Lost, LostReason};
+use sframe::{Abi, Builder, Format, Function, Omission, OmissionReason};
 use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
 
 const SAVED: RegRule = RegRule::Offset(-8);
@@ -28,7 +28,7 @@ const fn reg(number: u8) -> BaseReg {
     BaseReg::Reg(DwarfReg(number))
 }
 
-fn none(lost: Lost) {
+fn none(lost: Omission) {
     panic!("{lost}");
 }
 
@@ -41,7 +41,7 @@ fn built(format: Format, abi: Abi, addr: u64, functions: &[Function<'_>]) -> Vec
 }
 
 /// The ranges and reasons that adding `function` loses.
-fn losses(format: Format, abi: Abi, function: &Function<'_>) -> Vec<(u64, u64, LostReason)> {
+fn losses(format: Format, abi: Abi, function: &Function<'_>) -> Vec<(u64, u64, OmissionReason)> {
     let mut lost = Vec::new();
     let mut builder = Builder::new(format, abi).unwrap();
     builder.add(function, |range| lost.push((range.start, range.size, range.reason))).unwrap();

@@ -20,7 +20,6 @@ use nix::errno::Errno;
 use object::elf::{self, FileHeader32, FileHeader64, FileType, Machine, ProgramType, SectionType};
 use object::read::elf::{FileHeader, ProgramHeader as _, SectionHeader as _};
 use object::{Endianness, Pod, pod};
-use sframe::Sections;
 
 use crate::elf::code::CodeSegments;
 use crate::elf::image::Image;
@@ -85,8 +84,8 @@ impl SframeSection {
     }
 
     /// Its tables. Linkers that do not merge them leave many.
-    pub(crate) fn tables(&self) -> Sections<'_> {
-        Sections::new(&self.bytes).at(self.addr)
+    pub(crate) fn tables(&self) -> sframe::Section<'_> {
+        sframe::Section::new(&self.bytes).at(self.addr)
     }
 }
 

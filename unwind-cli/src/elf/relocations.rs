@@ -11,7 +11,6 @@ use std::fmt;
 use object::elf::{self, FileHeader64, Machine};
 use object::read::elf::{FileHeader, Rel as _, Rela as _, Sym as _};
 use object::{Endianness, pod};
-use sframe::Sections;
 
 use crate::elf::{ElfError, ElfFile, Part, Section};
 
@@ -181,7 +180,7 @@ impl<'f> Relocations<'f> {
         let Applied { relative, unresolved } = self.apply(index, bytes)?;
         // Where a start is, and how far it is from its table's first byte.
         let mut starts = Vec::new();
-        for table in Sections::new(bytes).tables().flatten() {
+        for table in sframe::Section::new(bytes).tables().flatten() {
             let header = table.header();
             if header.flags.pcrel() {
                 continue;

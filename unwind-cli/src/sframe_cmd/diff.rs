@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
-use sframe::{Abi, Fde, Section};
+use sframe::{Abi, Fde, Table};
 use unwind_core::Row;
 
 use crate::counted::counted;
@@ -236,7 +236,7 @@ impl Side {
 
 /// The tables of a side.
 struct Contents<'a> {
-    tables: Vec<Section<'a>>,
+    tables: Vec<Table<'a>>,
     rows_left: RefCell<Vec<RowsLeft>>,
 }
 
@@ -280,7 +280,7 @@ impl Contents<'_> {
 impl Said {
     fn add_rows(
         &mut self,
-        table: &Section<'_>,
+        table: &Table<'_>,
         fde: &Fde,
         rows_left: &mut RowsLeft,
     ) -> Result<(), String> {

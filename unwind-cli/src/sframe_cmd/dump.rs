@@ -5,7 +5,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use sframe::{Fault, Fde, FdeKind, FuncRange, Header, PauthKey, Section, Version};
+use sframe::{Fde, FdeType, FuncRange, Header, PauthKey, Table, Version, Violation};
 
 use crate::elf::SframeSection;
 use crate::error::Error;
@@ -153,7 +153,7 @@ fn write_table(
     out: &mut impl Write,
     file: &SframeFile<'_>,
     section: &SframeSection,
-    table: &Section<'_>,
+    table: &Table<'_>,
     names: &Names<'_>,
 ) -> io::Result<u64> {
     let header = table.header();
@@ -178,7 +178,7 @@ fn write_table(
             Ok(fde) => write_function(out, table, &fde, range, &mut rows_left)?,
             Err(error) => {
                 writeln!(out)?;
-                Some(Fault::Malformed(error))
+                Some(Violation::Malformed(error))
             }
         };
         if let Some(unresolved) = unresolved {
@@ -255,16 +255,16 @@ pub(crate) fn flag_names(header: &Header) -> Vec<&'static str> {
 /// it.
 fn write_function(
     out: &mut impl Write,
-    table: &Section<'_>,
+    table: &Table<'_>,
     fde: &Fde,
     range: FuncRange,
     rows_left: &mut RowsLeft,
-) -> io::Result<Option<Fault>> {
+) -> io::Result<Option<Violation>> {
     let mut attributes = String::new();
     if fde.is_signal() {
         attributes.push('S');
     }
-    if fde.kind() == FdeKind::Flexible {
+    if fde.fde_type() == FdeType::Flexible {
         attributes.push('F');
     }
     if !attributes.is_empty() {
@@ -275,9 +275,9 @@ fn write_function(
     }
     let (mark, base) = if fde.is_mask() { ("[m]", 0) } else { ("   ", range.start) };
     writeln!(out, "\n    STARTPC{mark}      CFA       FP        RA           ")?;
-    if let FdeKind::Unknown(_) = fde.kind() {
+    if let FdeType::Unknown(_) = fde.fde_type() {
         let error = sframe::Error::UnknownFdeType { at: fde.at, info2: fde.info2 };
-        return Ok(Some(Fault::Malformed(error)));
+        return Ok(Some(Violation::Malformed(error)));
     }
     let rows = match rows_left.of(table, fde) {
         Ok(rows) => rows,
@@ -285,7 +285,7 @@ fn write_function(
     };
     for row in rows {
         let cells = row.and_then(|fre| {
-            let cells = Cells::new(&table.header(), fde, &fre).map_err(Fault::Malformed)?;
+            let cells = Cells::new(&table.header(), fde, &fre).map_err(Violation::Malformed)?;
             Ok((fre.start, cells))
         });
         let cells = match cells {
@@ -301,5 +301,5 @@ fn write_function(
         }
     }
     // Blocks of an unknown size are found by no lookup.
-    Ok(fde.pc_kind().err().map(Fault::Malformed))
+    Ok(fde.pc_type().err().map(Violation::Malformed))
 }

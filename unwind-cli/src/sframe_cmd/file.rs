@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use object::elf;
-use sframe::Section;
+use sframe::Table;
 
 use crate::call_frames::CallFrames;
 use crate::elf::relocations::Unresolved;
@@ -115,7 +115,7 @@ impl<'a> SframeFile<'a> {
 /// table of a section, where that could not be applied.
 pub(crate) fn unresolved_start(
     section: &SframeSection,
-    table: &Section<'_>,
+    table: &Table<'_>,
     index: u32,
 ) -> Option<Unresolved> {
     if section.unresolved.is_empty() {
@@ -127,7 +127,7 @@ pub(crate) fn unresolved_start(
 }
 
 /// Where the entry of a function is in its table.
-fn entry_at(table: &Section<'_>, index: u32) -> u64 {
+fn entry_at(table: &Table<'_>, index: u32) -> u64 {
     let header = table.header();
     let size = u64::try_from(header.version.fde_size()).unwrap_or(u64::MAX);
     header.fdes_at().0.saturating_add(u64::from(index).saturating_mul(size))

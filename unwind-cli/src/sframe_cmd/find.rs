@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use serde::Serialize;
-use sframe::{FuncRange, Sections};
+use sframe::{FuncRange, Section};
 
 use crate::error::Error;
 use crate::sframe_cmd::{
@@ -302,7 +302,7 @@ impl Answer {
         &mut self,
         file: &SframeFile<'_>,
         names: &Names<'_>,
-        tables: Sections<'_>,
+        tables: Section<'_>,
         addr: u64,
     ) -> Result<(), sframe::Error> {
         let Some(found) = tables.find(addr)? else { return Ok(()) };

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::io::{self, Write};
 
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
-use sframe::{Abi, Endian, Fault, Fde, FdeKind, Fre, Header, PauthKey, Section};
+use sframe::{Abi, Endian, Fde, FdeType, Fre, Header, PauthKey, Violation};
 
 use crate::elf::SframeSection;
 use crate::sframe_cmd::{
@@ -88,7 +88,7 @@ impl<'a> Tables<'a> {
     fn table(
         self,
         section: &'a SframeSection,
-        table: Result<Section<'a>, sframe::Error>,
+        table: Result<sframe::Table<'a>, sframe::Error>,
     ) -> Table<'a> {
         let name = &section.name;
         match table {
@@ -131,7 +131,7 @@ struct Contents<'a> {
 }
 
 impl<'a> Contents<'a> {
-    fn new(section: &'a SframeSection, table: Section<'a>, tables: Tables<'a>) -> Self {
+    fn new(section: &'a SframeSection, table: sframe::Table<'a>, tables: Tables<'a>) -> Self {
         let header = table.header();
         Self {
             addr: hex(table.addr()),
@@ -158,7 +158,7 @@ impl<'a> Contents<'a> {
 
 struct Functions<'a> {
     section: &'a SframeSection,
-    table: Section<'a>,
+    table: sframe::Table<'a>,
     rows_left: RefCell<RowsLeft>,
     tables: Tables<'a>,
 }
@@ -246,18 +246,18 @@ impl<'a> Function<'a> {
 
     fn read_rows(
         &mut self,
-        table: &Section<'_>,
+        table: &sframe::Table<'_>,
         fde: &Fde,
         rows_left: &mut RowsLeft,
-    ) -> Result<(), Fault> {
-        if let FdeKind::Unknown(_) = fde.kind() {
+    ) -> Result<(), Violation> {
+        if let FdeType::Unknown(_) = fde.fde_type() {
             let error = sframe::Error::UnknownFdeType { at: fde.at, info2: fde.info2 };
-            return Err(Fault::Malformed(error));
+            return Err(Violation::Malformed(error));
         }
         for fre in rows_left.of(table, fde)? {
-            self.rows.push(Row::new(&table.header(), fde, &fre?).map_err(Fault::Malformed)?);
+            self.rows.push(Row::new(&table.header(), fde, &fre?).map_err(Violation::Malformed)?);
         }
-        fde.pc_kind().map(|_| ()).map_err(Fault::Malformed)
+        fde.pc_type().map(|_| ()).map_err(Violation::Malformed)
     }
 }
 
@@ -265,10 +265,10 @@ impl Details {
     fn new(fde: &Fde) -> Self {
         Self {
             pc_type: if fde.is_mask() { "mask" } else { "inc" },
-            r#type: match fde.kind() {
-                FdeKind::Default => "default".into(),
-                FdeKind::Flexible => "flex".into(),
-                FdeKind::Unknown(number) => number.to_string(),
+            r#type: match fde.fde_type() {
+                FdeType::Default => "default".into(),
+                FdeType::Flexible => "flex".into(),
+                FdeType::Unknown(number) => number.to_string(),
                 _ => "unknown".into(),
             },
             signal: fde.is_signal(),

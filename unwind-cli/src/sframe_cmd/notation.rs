@@ -17,7 +17,7 @@
 //! which is another rule; 2.44 prints a row without words, an outermost frame,
 //! as `fp+-1`.
 
-use sframe::{Abi, Error, Fde, FdeKind, Flex, Fre, Header, Version};
+use sframe::{Abi, Error, Fde, FdeType, Flex, Fre, Header, Version};
 
 /// The columns of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,8 +37,8 @@ impl Cells {
         if fre.info.word_count() == 0 && header.version != Version::V1 {
             return Ok(None);
         }
-        let mut cells = match fde.kind() {
-            FdeKind::Flexible => flexible(header, fre)?,
+        let mut cells = match fde.fde_type() {
+            FdeType::Flexible => flexible(header, fre)?,
             _ => default(header, fre)?,
         };
         if fre.info.mangled_ra() && is_aarch64(header.abi) {
@@ -139,20 +139,20 @@ fn is_aarch64(abi: Abi) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use sframe::Section;
-    use testdata::{Function, Row, SectionBuilder};
+    use sframe::Table;
+    use testdata::{Function, Row, TableBuilder};
 
     use super::*;
 
     /// The columns of one row, of a function with these words.
-    fn cells(builder: &SectionBuilder, row: Row, flexible: bool) -> Result<String, Error> {
+    fn cells(builder: &TableBuilder, row: Row, flexible: bool) -> Result<String, Error> {
         let function = Function::new(0, 16, vec![row]);
         let function = if flexible { function.flexible() } else { function };
         let bytes = builder.clone().function(function).build();
-        let section = Section::parse(&bytes)?;
-        let fde = section.fde(0)?.unwrap();
-        let fre = section.fres(&fde)?.next()?.unwrap();
-        Ok(match Cells::new(&section.header(), &fde, &fre)? {
+        let table = Table::parse(&bytes)?;
+        let fde = table.fde(0)?.unwrap();
+        let fre = table.fres(&fde)?.next()?.unwrap();
+        Ok(match Cells::new(&table.header(), &fde, &fre)? {
             Some(Cells { cfa, fp, ra }) => format!("{cfa} {fp} {ra}"),
             None => "RA undefined".into(),
         })
@@ -160,9 +160,9 @@ mod tests {
 
     #[test]
     fn default_rows_have_the_notation_of_readelf() {
-        let amd64 = SectionBuilder::amd64;
-        let fixed_fp = SectionBuilder { fixed_fp: -16, ..amd64(3) };
-        let aarch64 = SectionBuilder::aarch64(3, false);
+        let amd64 = TableBuilder::amd64;
+        let fixed_fp = TableBuilder { fixed_fp: -16, ..amd64(3) };
+        let aarch64 = TableBuilder::aarch64(3, false);
         for (builder, row, expected) in [
             (&amd64(1), Row::sp(0, &[16, -16]), "sp+16 c-16 u"),
             (&amd64(2), Row::sp(0, &[8]), "sp+8 u f"),
@@ -173,8 +173,8 @@ mod tests {
             (&aarch64, Row::new(0, 0x81, &[16, -8, -16]), "sp+16 c-16 c-8[s]"),
             (&aarch64, Row::new(0, 0x81, &[0]), "sp+0 u u[s]"),
             (&aarch64, Row::sp(0, &[16, 0, -16]), "sp+16 c-16 U"),
-            (&SectionBuilder::s390x(3), Row::sp(0, &[20, 0, -72]), "sp+320 c-72 U"),
-            (&SectionBuilder::s390x(2), Row::sp(0, &[0, 33, 35]), "sp+160 r17 r16"),
+            (&TableBuilder::s390x(3), Row::sp(0, &[20, 0, -72]), "sp+320 c-72 U"),
+            (&TableBuilder::s390x(2), Row::sp(0, &[0, 33, 35]), "sp+160 r17 r16"),
         ] {
             assert_eq!(cells(builder, row.clone(), false).as_deref(), Ok(expected), "{row:?}");
         }
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn flexible_rows_have_the_notation_of_readelf() {
-        let amd64 = SectionBuilder::amd64(3);
+        let amd64 = TableBuilder::amd64(3);
         for (words, expected) in [
             (&[0x39, 8][..], "sp+8 u f"),
             (&[0x33, -8, 0, 0x33, 0], "(fp-8) (fp+0) U"),
@@ -196,13 +196,13 @@ mod tests {
         ] {
             assert_eq!(cells(&amd64, Row::fp(0, words), true).as_deref(), Ok(expected));
         }
-        let s390x = SectionBuilder::s390x(3);
+        let s390x = TableBuilder::s390x(3);
         assert_eq!(cells(&s390x, Row::fp(0, &[0x79, 2]), true).unwrap(), "sp+176 u u");
     }
 
     #[test]
     fn the_faults_of_readelf_are_not_copied() {
-        let amd64 = SectionBuilder::amd64(3);
+        let amd64 = TableBuilder::amd64(3);
         // readelf: sp+-128
         assert_eq!(cells(&amd64, Row::sp(0, &[-128]), false).unwrap(), "sp-128 u f");
         // readelf: c+4
@@ -212,11 +212,11 @@ mod tests {
 
     #[test]
     fn rows_without_a_meaning_are_errors() {
-        let none = cells(&SectionBuilder::amd64(1), Row::fp(0, &[]), false);
+        let none = cells(&TableBuilder::amd64(1), Row::fp(0, &[]), false);
         assert!(matches!(none, Err(Error::BadWordCount { count: 0, .. })));
-        let odd = cells(&SectionBuilder::amd64(3), Row::fp(0, &[0x39, 8, 2]), true);
+        let odd = cells(&TableBuilder::amd64(3), Row::fp(0, &[0x39, 8, 2]), true);
         assert!(matches!(odd, Err(Error::BadWordCount { count: 3, .. })));
-        let no_register = cells(&SectionBuilder::amd64(3), Row::fp(0, &[2, 8]), true);
+        let no_register = cells(&TableBuilder::amd64(3), Row::fp(0, &[2, 8]), true);
         assert!(matches!(no_register, Err(Error::CfaWithoutRegister(_))));
     }
 }

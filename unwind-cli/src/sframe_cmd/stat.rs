@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use sframe::{FdeKind, Section};
+use sframe::FdeType;
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::call_frames::{BuiltTable, CallFrames};
@@ -238,7 +238,7 @@ impl Statistics {
 impl Table {
     fn built(format: FormatArg, built: &BuiltTable) -> Self {
         let mut table = Self { source: format.to_string(), ..Self::default() };
-        if let Ok(section) = Section::parse(&built.bytes) {
+        if let Ok(section) = sframe::Table::parse(&built.bytes) {
             table.add(&section.at(built.addr));
         }
         table.left_out = built
@@ -250,7 +250,7 @@ impl Table {
     }
 
     /// Counts what is in a table of a section.
-    fn add(&mut self, section: &Section<'_>) {
+    fn add(&mut self, section: &sframe::Table<'_>) {
         self.version = section.header().version.number();
         let len = u64::try_from(section.bytes().len()).unwrap_or(u64::MAX);
         self.bytes = self.bytes.saturating_add(len);
@@ -262,7 +262,7 @@ impl Table {
                 continue;
             };
             let one = |is| u64::from(u8::from(is));
-            self.flexible = self.flexible.saturating_add(one(fde.kind() == FdeKind::Flexible));
+            self.flexible = self.flexible.saturating_add(one(fde.fde_type() == FdeType::Flexible));
             self.blocks = self.blocks.saturating_add(one(fde.is_mask()));
             self.signal = self.signal.saturating_add(one(fde.is_signal()));
             self.rowless = self.rowless.saturating_add(one(fde.num_fres == 0));
@@ -270,7 +270,8 @@ impl Table {
             let mut rows = 0_u64;
             let mut malformed = false;
             for fre in rows_left.of(section, &fde).into_iter().flatten() {
-                let Ok(row) = fre.and_then(|fre| fde.row(&fre).map_err(sframe::Fault::Malformed))
+                let Ok(row) =
+                    fre.and_then(|fre| fde.row(&fre).map_err(sframe::Violation::Malformed))
                 else {
                     malformed = true;
                     break;

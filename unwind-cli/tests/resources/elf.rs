@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use testdata::{ElfBuilder, ElfSection, Function, SectionBuilder};
+use testdata::{ElfBuilder, ElfSection, Function, TableBuilder};
 
 use crate::support::resources::{Bounds, Run, input_file, stays_linear};
 
@@ -27,7 +27,7 @@ fn add_names(file: &mut ElfBuilder, names: &[u8]) {
 
 /// A section of one table with functions for so many bytes.
 pub(crate) fn table_of(bytes: usize) -> Vec<u8> {
-    let mut table = SectionBuilder::amd64(3);
+    let mut table = TableBuilder::amd64(3);
     for (_, start) in (0..bytes / 16).zip((0x10_0000..).step_by(64)) {
         let (size, rows) = (32, Vec::new());
         table.functions.push(Function { start, size, info: 0, info2: 0, rep_size: 0, rows });

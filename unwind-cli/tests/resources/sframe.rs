@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use testdata::{ElfBuilder, ElfSection, Function, Row, SectionBuilder};
+use testdata::{ElfBuilder, ElfSection, Function, Row, TableBuilder};
 
 use crate::support::resources::{Bounds, Run, input_file, stays_linear};
 
@@ -37,7 +37,7 @@ impl Object {
     fn build(&self) -> Vec<u8> {
         let mut elf = ElfBuilder::new(ElfBuilder::RELOCATABLE);
         let table = (0..self.functions).fold(
-            SectionBuilder { flags: SectionBuilder::PCREL, ..SectionBuilder::amd64(3) },
+            TableBuilder { flags: TableBuilder::PCREL, ..TableBuilder::amd64(3) },
             |table, index| {
                 let field = 28 + 16 * i64::try_from(index).unwrap();
                 table.function(Function::new(field, 16, vec![Row::sp(0, &[8])]))
@@ -144,7 +144,7 @@ fn code_sections_of_an_object() {
 fn functions_that_share_rows() {
     let path = input_file("shared_rows");
     let none = path.with_file_name("none");
-    fs::write(&none, SectionBuilder::amd64(2).build()).unwrap();
+    fs::write(&none, TableBuilder::amd64(2).build()).unwrap();
     let none = none.to_str().unwrap();
     // Of rows, one for each of their bytes is printed, in lines of 60, in JSON of 200.
     let json = Bounds { output: 256, ..LISTING };
@@ -160,7 +160,7 @@ fn functions_that_share_rows() {
             let row = |start| Row::sp(u32::try_from(start).unwrap(), &[8]);
             let first =
                 Function { info: 1, ..Function::new(0, 0xffff, (0..rows).map(row).collect()) };
-            let table = SectionBuilder::amd64(2).function(first);
+            let table = TableBuilder::amd64(2).function(first);
             let table = (1..rows).fold(table, |table, index| {
                 let start = i64::try_from(index).unwrap() * 0x1_0000;
                 table.function(Function::new(start, 0xffff, Vec::new()))

@@ -12,7 +12,7 @@ use crate::{
         amd64::rows::{FoundRow, PlainRows},
         bisect::Search,
         source::Checkpoint,
-        table::Section,
+        table::Table,
     },
 };
 
@@ -22,7 +22,7 @@ use crate::{
 ///
 /// Here nothing is settled at a lookup that can be settled before. A function
 /// or row of another form, or with something wrong, is left to
-/// [`Section::find_any_row`].
+/// [`Table::find_any_row`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plain {
     layout: Layout,
@@ -75,17 +75,17 @@ impl Plain {
     #[inline(always)]
     pub(crate) fn find_row(
         &self,
-        section: &Section<'_>,
+        table: &Table<'_>,
         among: impl Search,
         pc: u64,
         checkpoint: impl FnOnce(&Function) -> Option<Checkpoint>,
     ) -> Result<Option<Row>, Error> {
         // From the anchor, where no start wraps.
-        let offset = pc.wrapping_sub(section.addr()).cast_signed();
+        let offset = pc.wrapping_sub(table.addr()).cast_signed();
         let Some(offset) = offset.checked_sub(self.anchor) else {
-            return section.find_any_row(None, pc);
+            return table.find_any_row(None, pc);
         };
-        let (fdes, fres) = (section.fdes_bytes(), section.fres_bytes());
+        let (fdes, fres) = (table.fdes_bytes(), table.fres_bytes());
         let (at, function) = match self.layout {
             Layout::V2 { relative } => Function::find_v2(fdes, relative, among, offset),
             Layout::V3 => Function::find_v3(fdes, fres, among, offset),
@@ -96,11 +96,11 @@ impl Plain {
             Some((rows.last(function.width())?, function))
         });
         let Some((row, function)) = found else {
-            return section.find_any_row(Some(self.index(at)), pc);
+            return table.find_any_row(Some(self.index(at)), pc);
         };
         match self.rules(row, &function) {
             Some(row) => Ok(Some(row)),
-            None => section.row_at(self.index(at), row.at),
+            None => table.row_at(self.index(at), row.at),
         }
     }
 
@@ -243,16 +243,16 @@ mod tests {
     extern crate alloc;
     use alloc::vec;
 
-    use testdata::SectionBuilder;
+    use testdata::TableBuilder;
 
     use super::*;
     use crate::read::bisect::All;
 
     /// The rules at `pc` if they are found here, and not left to others.
-    fn found(section: &Section<'_>, pc: i64) -> Option<Row> {
-        let plain = Plain::new(&section.header())?;
-        let among = All(section.header().num_fdes);
-        let (fdes, fres) = (section.fdes_bytes(), section.fres_bytes());
+    fn found(table: &Table<'_>, pc: i64) -> Option<Row> {
+        let plain = Plain::new(&table.header())?;
+        let among = All(table.header().num_fdes);
+        let (fdes, fres) = (table.fdes_bytes(), table.fres_bytes());
         let pc = pc.wrapping_sub(plain.anchor);
         let (_, function) = match plain.layout {
             Layout::V2 { relative } => Function::find_v2(fdes, relative, among, pc),
@@ -265,8 +265,8 @@ mod tests {
 
     #[test]
     fn default_rows_of_usual_tables_are_found_here() {
-        const SORTED: u8 = SectionBuilder::SORTED;
-        const RELATIVE: u8 = SORTED | SectionBuilder::PCREL;
+        const SORTED: u8 = TableBuilder::SORTED;
+        const RELATIVE: u8 = SORTED | TableBuilder::PCREL;
         let rows = || {
             let last = testdata::Row::sp(8, &[]);
             vec![testdata::Row::sp(0, &[16]), testdata::Row::fp(4, &[24, -16]), last]
@@ -275,21 +275,21 @@ mod tests {
             // Of each width of starts.
             for size in [0x20, 0x200, 0x2_0000] {
                 let function = testdata::Function::new(0x100, size, rows());
-                let table = SectionBuilder { flags, ..SectionBuilder::amd64(version) };
-                let bytes = table.clone().function(function.clone()).build();
-                let section = Section::parse(&bytes).unwrap();
+                let builder = TableBuilder { flags, ..TableBuilder::amd64(version) };
+                let bytes = builder.clone().function(function.clone()).build();
+                let table = Table::parse(&bytes).unwrap();
                 let ra = RegRule::Offset(-8);
                 let first = Row::new(CfaRule::sp(16), ra, RegRule::SameValue);
                 let second = Row::new(CfaRule::fp(24), ra, RegRule::Offset(-16));
                 let expected = [None, Some(first), Some(second), Some(Row::outermost())];
-                assert_eq!([0xff, 0x103, 0x104, 0x108].map(|pc| found(&section, pc)), expected);
+                assert_eq!([0xff, 0x103, 0x104, 0x108].map(|pc| found(&table, pc)), expected);
                 // Version 2 has no such flag, and the bit no meaning.
-                let bytes = table.clone().function(function.clone().signal()).build();
+                let bytes = builder.clone().function(function.clone().signal()).build();
                 let first = if version == 3 { first.with_signal() } else { first };
-                assert_eq!(found(&Section::parse(&bytes).unwrap(), 0x100), Some(first));
+                assert_eq!(found(&Table::parse(&bytes).unwrap(), 0x100), Some(first));
                 // What is of another form is left to others.
-                let bytes = table.function(function.blocks(16)).build();
-                assert_eq!(found(&Section::parse(&bytes).unwrap(), 0x100), None);
+                let bytes = builder.function(function.blocks(16)).build();
+                assert_eq!(found(&Table::parse(&bytes).unwrap(), 0x100), None);
             }
         }
     }

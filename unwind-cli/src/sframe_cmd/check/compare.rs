@@ -10,7 +10,7 @@ use gimli::{
     BaseAddresses, CieOrFde, EhFrame, FrameDescriptionEntry, RegisterRule, UnwindContext,
     UnwindContextStorage, UnwindSection, UnwindTableRow, X86_64,
 };
-use sframe::{Abi, Fde, PcKind, Section};
+use sframe::{Abi, Fde, PcType, Table};
 
 use crate::call_frames::CallFrames;
 use crate::progress::Progress;
@@ -89,7 +89,7 @@ const KEPT: usize = 10_000;
 /// Holds `tables` against `frames`.
 pub(super) fn compare(
     frames: &CallFrames,
-    tables: &[Section<'_>],
+    tables: &[Table<'_>],
     progress: &Progress,
 ) -> Comparison {
     let reader = Reader::new(&frames.bytes, frames.endian());
@@ -130,7 +130,7 @@ impl<T: gimli::ReaderOffset> UnwindContextStorage<T> for Storage {
 
 struct Comparer<'t, 'a> {
     abi: Abi,
-    tables: &'t [Section<'a>],
+    tables: &'t [Table<'a>],
     /// Where functions of the tables start, ascending.
     starts: Vec<u64>,
     /// The function looked at last, and where its rows start.
@@ -176,7 +176,7 @@ impl<S> CfiRow<'_, S> {
 }
 
 impl<'t, 'a> Comparer<'t, 'a> {
-    fn new(frames: &CallFrames, tables: &'t [Section<'a>]) -> Self {
+    fn new(frames: &CallFrames, tables: &'t [Table<'a>]) -> Self {
         let bytes = tables.iter().map(|table| table.bytes().len());
         let bytes = bytes.fold(frames.bytes.len(), usize::saturating_add);
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -383,8 +383,8 @@ impl<'t, 'a> Comparer<'t, 'a> {
         }
         let Some((.., starts)) = &self.cached else { return end };
         let offset = addr.wrapping_sub(fde.range.start);
-        let (block, offset, block_end) = match fde.pc_kind() {
-            Ok(PcKind::Mask(size)) => {
+        let (block, offset, block_end) = match fde.pc_type() {
+            Ok(PcType::Mask(size)) => {
                 let inside = offset.checked_rem(size.get().into()).unwrap_or(0);
                 let block = addr.saturating_sub(inside);
                 (block, inside, block.saturating_add(size.get().into()))
@@ -470,7 +470,7 @@ mod tests {
             code: Vec::new(),
         };
         let built = frames.build(Format::V3, 0x2000, |_| {}).unwrap();
-        let table = Section::parse(&built.bytes).unwrap().at(built.addr);
+        let table = Table::parse(&built.bytes).unwrap().at(built.addr);
         let progress = Progress::new(Path::new("plt"), 0);
         let result = compare(&frames, &[table], &progress);
         assert!((MIN_PLACES / 2..=MIN_PLACES).contains(&result.places), "{}", result.places);

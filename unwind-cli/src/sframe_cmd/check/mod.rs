@@ -12,7 +12,7 @@ use std::io::{self, Write as _};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use sframe::{Section, Severity};
+use sframe::{Severity, Table};
 
 use crate::call_frames::CallFrames;
 use crate::elf::SframeSection;
@@ -145,7 +145,7 @@ fn check(args: &Args, image: &Image) -> Result<(), Error> {
 const TABLE_ADDR: u64 = 0;
 
 /// Validates a table.
-fn validate(table: &Section<'_>, first: usize, validation: &mut Validation) {
+fn validate(table: &Table<'_>, first: usize, validation: &mut Validation) {
     let functions = usize::try_from(table.header().num_fdes).unwrap_or(0);
     // The table's length bounds the number.
     let mut buffer = vec![0; functions];
@@ -170,7 +170,7 @@ fn validate(table: &Section<'_>, first: usize, validation: &mut Validation) {
 /// that is known.
 fn look_at_code(
     section: &SframeSection,
-    table: &Section<'_>,
+    table: &Table<'_>,
     code: &Code,
     first: usize,
     validation: &mut Validation,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use sframe::{CfiReason, Section};
+use sframe::{CfiOmissionReason, Table};
 
 use crate::call_frames::{BuiltTable, CallFrames};
 use crate::counted::{bytes_in_ranges, counted};
@@ -37,7 +37,7 @@ pub(super) struct Losses<'a> {
 #[derive(Debug)]
 struct Loss {
     range: Range<u64>,
-    reason: CfiReason,
+    reason: CfiOmissionReason,
 }
 
 impl<'a> Losses<'a> {
@@ -46,7 +46,7 @@ impl<'a> Losses<'a> {
         let from_table = built
             .overlaps
             .iter()
-            .map(|lost| (lost.start, lost.size, CfiReason::Table(lost.reason)));
+            .map(|lost| (lost.start, lost.size, CfiOmissionReason::Table(lost.reason)));
         let mut ranges: Vec<_> = from_cfi
             .chain(from_table)
             .map(|(start, size, reason)| Loss { range: start..start.saturating_add(size), reason })
@@ -57,7 +57,7 @@ impl<'a> Losses<'a> {
 
     /// Why an address has no row, and where that reason ends; `None` up to the
     /// next reason.
-    fn at(&self, addr: u64) -> (Option<CfiReason>, u64) {
+    fn at(&self, addr: u64) -> (Option<CfiOmissionReason>, u64) {
         let behind = self.ranges.partition_point(|loss| loss.range.start <= addr);
         let before = self.ranges.get(..behind).unwrap_or_default();
         // Ranges of malformed entries may be long and cover others.
@@ -69,10 +69,10 @@ impl<'a> Losses<'a> {
     }
 
     /// A reason, with the expression that it is about.
-    fn describe(&self, reason: CfiReason) -> String {
-        let (CfiReason::CfaExpression { at }
-        | CfiReason::RaExpression { at }
-        | CfiReason::FpExpression { at }) = reason
+    fn describe(&self, reason: CfiOmissionReason) -> String {
+        let (CfiOmissionReason::CfaExpression { at }
+        | CfiOmissionReason::RaExpression { at }
+        | CfiOmissionReason::FpExpression { at }) = reason
         else {
             return reason.to_string();
         };
@@ -104,7 +104,7 @@ struct MissingRange {
 pub(super) struct Report<'a> {
     pub(super) file: PathBuf,
     pub(super) built: Option<FormatArg>,
-    pub(super) tables: &'a [Section<'a>],
+    pub(super) tables: &'a [Table<'a>],
     pub(super) validation: Validation,
     pub(super) comparison: Option<Comparison>,
     pub(super) losses: Option<Losses<'a>>,
@@ -139,16 +139,16 @@ impl Report<'_> {
                     None => (None, range.end),
                 };
                 // gimli, which knows nothing of reasons, says that there is none.
-                let is_excuse = |reason: &CfiReason| !is_plain || reason.is_fault();
+                let is_excuse = |reason: &CfiOmissionReason| !is_plain || reason.is_fault();
                 let reason =
                     reason.filter(|reason| self.built != Some(FormatArg::V3) || is_excuse(reason));
                 let end = end.min(range.end);
                 let size = end.saturating_sub(addr);
-                let missing = by_reason.entry(reason.map_or(NO_REASON, CfiReason::name));
+                let missing = by_reason.entry(reason.map_or(NO_REASON, CfiOmissionReason::name));
                 let missing = missing.or_default();
                 missing.bytes = missing.bytes.saturating_add(size);
                 missing.ranges = missing.ranges.saturating_add(1);
-                missing.is_fault = reason.is_some_and(CfiReason::is_fault);
+                missing.is_fault = reason.is_some_and(CfiOmissionReason::is_fault);
                 if missing.first.len() < self.first {
                     let why = match (&self.losses, reason) {
                         (Some(losses), Some(reason)) => losses.describe(reason),
@@ -406,7 +406,7 @@ mod tests {
     use super::*;
 
     /// 8 bytes that a table has lost for a reason, of 24.
-    fn faults_of_losing(is_plain: bool, reason: CfiReason) -> (u64, Option<(u64, u64)>) {
+    fn faults_of_losing(is_plain: bool, reason: CfiOmissionReason) -> (u64, Option<(u64, u64)>) {
         let frames = CallFrames {
             abi: sframe::Abi::Amd64Little,
             bytes: Vec::new(),
@@ -440,11 +440,11 @@ mod tests {
 
     #[test]
     fn what_version_3_can_say_and_does_not_is_a_fault_whatever_reason_it_has() {
-        let reason = CfiReason::StackPointer;
+        let reason = CfiOmissionReason::StackPointer;
         assert_eq!(faults_of_losing(false, reason), (0, Some((16, 16))));
         assert_eq!(faults_of_losing(true, reason), (1, Some((24, 16))));
         // Malformed information is no table's fault.
-        assert_eq!(faults_of_losing(true, CfiReason::NotCode).0, 0);
+        assert_eq!(faults_of_losing(true, CfiOmissionReason::NotCode).0, 0);
     }
 
     #[test]

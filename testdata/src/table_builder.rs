@@ -5,7 +5,7 @@
 
 /// A table to be.
 #[derive(Clone, Debug)]
-pub struct SectionBuilder {
+pub struct TableBuilder {
     /// `sfp_version`: 1, 2 or 3.
     pub version: u8,
     /// Big-endian, else little-endian.
@@ -55,7 +55,7 @@ pub struct Row {
     pub words: Vec<i32>,
 }
 
-impl SectionBuilder {
+impl TableBuilder {
     /// `SFRAME_F_FDE_SORTED`.
     pub const SORTED: u8 = 1;
     /// `SFRAME_F_FDE_FUNC_START_PCREL`.
