@@ -3,12 +3,21 @@
 //!
 //! A `.sframe` section says, for every address of a program's code, how to get
 //! from a frame to its caller: the CFA, the return address and the frame
-//! pointer, as offsets from registers. [`Section`] is such a section,
-//! [`Table`] one table of it (linkers that merge leave one), [`Fde`] a
-//! function and [`Fre`] one row. [`RemoteTable`] is a table in another
-//! program's memory, which may be absent in parts and may change at any time.
-//! [`Table::validate`] checks a table against all rules of the format, and
-//! [`Table::index`] makes lookups faster in memory that the caller lends.
+//! pointer, as offsets from registers.
+//!
+//! | what | type |
+//! |---|---|
+//! | the section: one table, or several where a linker joins its inputs | [`Section`] |
+//! | a table: a header, functions, rows | [`Table`], [`Header`] |
+//! | a function, and one of its rows | [`Fde`], [`Fre`] |
+//! | the function and the row that cover a pc | [`Lookup`] |
+//! | the rules of a row | [`Row`], [`CfaRule`], [`RegRule`] |
+//! | what is malformed, and where | [`Error`] |
+//!
+//! [`RemoteTable`] is a table in another program's memory, which may be absent in
+//! parts and may change at any time. [`Table::validate`] checks a table against all
+//! rules of the format. [`Table::index`] makes lookups faster, in memory that the
+//! caller lends.
 //!
 //! # Units
 //!
@@ -17,12 +26,12 @@
 //!
 //! # Untrusted input
 //!
-//! Any bytes may be given. Nothing panics, recurses or allocates, no number
-//! read from a table is trusted before it is checked, and what is wrong with
-//! one function does not harm lookups in another. A lookup takes time
-//! logarithmic in the number of functions and linear in the rows of one. In a
-//! table that says that it is not sorted, or where functions of size zero or of
-//! equal starts follow one another, it may look at all functions once.
+//! Any bytes may be given. No function panics, recurses or allocates, each number
+//! from a table is checked before it is used, and one malformed function does not
+//! harm lookups in another. A lookup takes time logarithmic in the number of
+//! functions and linear in the rows of one. In a table that is not sorted, or where
+//! functions of size zero or of equal starts follow one another, it may look at all
+//! functions once.
 //!
 //! # Features
 //!
@@ -33,9 +42,9 @@
 //! # Example
 //!
 //! ```
-//! use sframe::Table;
+//! use sframe::{CfaRule, RegRule, Section};
 //!
-//! // The table of one function: `push %rbp; mov %rsp,%rbp; ...` at 0x1040.
+//! // A section with one table, of one function: `push %rbp; mov %rsp,%rbp; ...`.
 //! let bytes = [
 //!     0xe2, 0xde, 2, 0x01, // magic, version, flags: sorted
 //!     3, 0, 0xf8, 0, // AMD64, FP anywhere, RA at CFA-8, no auxiliary header
@@ -48,10 +57,26 @@
 //!     0x00, 0x03, 8, // from +0: CFA = SP+8
 //!     0x01, 0x05, 16, 0xf0, // from +1: CFA = SP+16, FP at CFA-16
 //! ];
-//! let table = Table::parse(&bytes)?.at(0x2000);
-//! let found = table.find(0x1044)?.expect("the function covers it");
+//! let section = Section::new(&bytes).at(0x2000);
+//!
+//! // From a pc to its rules.
+//! let found = section.find(0x1044)?.expect("the function covers it");
 //! assert_eq!(found.fde.range.start, 0x1040);
-//! assert_eq!(found.fre.unwrap().words(), [16, -16]);
+//! let row = found.row()?;
+//! assert_eq!(row.cfa(), CfaRule::sp(16));
+//! assert_eq!((row.ra(), row.fp()), (RegRule::Offset(-8), RegRule::Offset(-16)));
+//!
+//! // All functions and rows, in the order of the tables.
+//! for table in section.tables() {
+//!     let table = table?;
+//!     for fde in table.fdes() {
+//!         let fde = fde?;
+//!         for fre in table.fres(&fde)? {
+//!             let fre = fre?;
+//!             println!("{:#x}+{}: {:?}", fde.range.start, fre.start, fde.row(&fre)?);
+//!         }
+//!     }
+//! }
 //! # Ok::<(), sframe::Error>(())
 //! ```
 #![no_std]
@@ -92,6 +117,8 @@ pub use read::{
     table::{Fdes, Table},
 };
 pub use validate::diagnostic::{Diagnostic, Severity, Summary, Violation};
+// A user who only reads tables needs no other crate.
+pub use unwind_core::{BaseReg, CfaRule, DwarfReg, Memory, ReadError, RegRule, Row, VirtAddr};
 #[cfg(feature = "write")]
 pub use write::{
     builder::Builder,
