@@ -6,7 +6,7 @@ use crate::{
     error::Error,
     format::header::Header,
     read::{
-        amd64::table::{Function, Plain},
+        amd64::table::{FastReader, Function},
         bisect::Ascending,
         checkpoint::{Checkpoints, EVERY, LONG},
         lookup::{self, Lookup},
@@ -58,7 +58,7 @@ pub struct IndexedTable<'a, 'i> {
     shift: u32,
     checkpoints: Checkpoints<'i>,
     /// For the shorter way of [`find_row`](Self::find_row), if there is one.
-    plain: Option<Plain>,
+    fast: Option<FastReader>,
 }
 
 /// The usual size of a granule: 8 KiB.
@@ -110,7 +110,7 @@ impl<'a> Table<'a> {
             base: 0,
             shift: 0,
             checkpoints: Checkpoints::NONE,
-            plain: None,
+            fast: None,
         };
         let Some(survey) = survey(self) else { return none };
         let (order, memory) = match survey.ascends {
@@ -128,8 +128,8 @@ impl<'a> Table<'a> {
         let Some((granules, memory)) = memory.split_at_mut_checked(count) else { return none };
         table.fill(granules, base, shift);
         let checkpoints = Checkpoints::build(self, memory);
-        let plain = Plain::new(&self.header());
-        IndexedTable { order, granules, base, shift, checkpoints, plain, ..none }
+        let fast = FastReader::new(&self.header());
+        IndexedTable { order, granules, base, shift, checkpoints, fast, ..none }
     }
 }
 
@@ -169,12 +169,16 @@ impl<'a> IndexedTable<'a, '_> {
     /// As [`find`](Self::find) and [`Lookup::row`].
     #[inline]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        let Some(plain) = &self.plain else { return self.find_any_row(pc) };
+        let Some(fast) = &self.fast else { return self.find_any_row(pc) };
         let Some(among) = self.among(pc) else { return Ok(None) };
         let checkpoint = |function: &Function| {
-            self.checkpoints.find(plain.index(function.at), function.num_fres, function.offset)
+            self.checkpoints.find(fast.index(function.at), function.num_fres, function.offset)
         };
-        plain.find_row(&self.table, among, pc, checkpoint)
+        let table = &self.table;
+        let offset = table.offset(pc);
+        let found =
+            fast.find_row(table.fdes_bytes(), table.fres_bytes(), among, offset, checkpoint);
+        table.complete(found, pc)
     }
 
     /// The same for tables of any form.
@@ -193,7 +197,7 @@ impl<'a> IndexedTable<'a, '_> {
     /// The functions around `pc`; `None` if it is before all.
     #[inline(always)]
     fn among(&self, pc: u64) -> Option<Ascending> {
-        let offset = pc.wrapping_sub(self.table.addr()).cast_signed();
+        let offset = self.table.offset(pc);
         if offset < self.base {
             return None;
         }
@@ -402,7 +406,7 @@ mod tests {
             let table = Table::parse(&bytes).unwrap();
             let mut memory = vec![0; table.index_len()];
             let index = table.index(&mut memory);
-            assert_eq!((index.is_indexed(), index.plain.is_some()), (true, is_usual));
+            assert_eq!((index.is_indexed(), index.fast.is_some()), (true, is_usual));
         }
     }
 

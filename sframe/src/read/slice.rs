@@ -6,6 +6,7 @@ use crate::{
     error::{Error, TableOffset},
     format::fde::EntryBytes,
     read::{
+        amd64::table::FastLookup,
         bisect::{All, Ascending},
         checkpoint::Checkpoints,
         lookup::{self, Lookup},
@@ -110,13 +111,20 @@ impl Table<'_> {
     /// As [`find`](Self::find) and [`Lookup::row`].
     #[inline(never)]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        match &self.plain {
-            // Such a table is little-endian.
-            Some(plain) => {
-                let all = All(self.header.num_fdes_if_little());
-                plain.find_row(self, all, pc, |_| None)
-            }
-            None => self.find_any_row(None, pc),
+        let Some(fast) = &self.fast else { return self.find_any_row(None, pc) };
+        // Such a table is little-endian.
+        let all = All(self.header.num_fdes_if_little());
+        let (fdes, fres) = (self.fdes_bytes(), self.fres_bytes());
+        self.complete(fast.find_row(fdes, fres, all, self.offset(pc), |_| None), pc)
+    }
+
+    /// What the fast reader found for `pc`, or else what the general one finds.
+    #[inline(always)]
+    pub(crate) fn complete(&self, found: FastLookup, pc: u64) -> Result<Option<Row>, Error> {
+        match found {
+            FastLookup::Row(row) => Ok(Some(row)),
+            FastLookup::RowAt { index, at } => self.row_at(index, at),
+            FastLookup::Unknown { position } => self.find_any_row(position, pc),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::{
         fre::Fres,
         header::{Header, HeaderBytes, Version},
     },
-    read::{amd64::table::Plain, source::entry_at},
+    read::{amd64::table::FastReader, source::entry_at},
 };
 
 /// One table: a header, functions and their rows.
@@ -29,7 +29,7 @@ pub struct Table<'a> {
     pub(super) header: HeaderBytes<'a>,
     pub(super) addr: u64,
     /// For the shorter way of [`find_row`](Self::find_row), if there is one.
-    pub(super) plain: Option<Plain>,
+    pub(super) fast: Option<FastReader>,
 }
 
 /// A table and the two tables in it.
@@ -92,9 +92,9 @@ impl<'a> Table<'a> {
     #[inline(always)]
     fn of(bytes: &'a [u8], head: &'a [u8; Header::SIZE], header: &Header) -> Option<Self> {
         let Parts { table, fdes, fres } = Parts::of(bytes, header)?;
-        let plain = Plain::new(header);
+        let fast = FastReader::new(header);
         let header = HeaderBytes::of_valid(head);
-        Some(Self { bytes: table, fdes, fres, header, addr: 0, plain })
+        Some(Self { bytes: table, fdes, fres, header, addr: 0, fast })
     }
 
     /// Says that the section is loaded, or linked, at `addr`.
@@ -207,6 +207,12 @@ impl<'a> Table<'a> {
         let rows = rows.ok_or(fde.rows_outside())?;
         let at = header.fres_at().0.saturating_add(fde.fre_offset.into());
         Fres::new(fde, rows, TableOffset(at).plus(skip))
+    }
+
+    /// Where `pc` is, in bytes from the table.
+    #[inline(always)]
+    pub(crate) const fn offset(&self, pc: u64) -> i64 {
+        pc.wrapping_sub(self.addr).cast_signed()
     }
 
     /// The entry at `index` of a table of this version, which is its own.

@@ -9,9 +9,9 @@ use crate::{
 };
 
 /// The rows of a function, and a search for the last one that starts at or before
-/// an offset: as [`scan::Scan`](crate::scan::Scan), but through all rows at once.
+/// an offset: as [`Scan`](crate::read::scan::Scan), but through all rows at once.
 #[derive(Clone, Copy)]
-pub(crate) struct PlainRows<'a> {
+pub(crate) struct FastRows<'a> {
     /// The rows of all functions.
     bytes: &'a [u8],
     /// Where the first row is.
@@ -46,7 +46,7 @@ struct Head {
     end: usize,
 }
 
-impl<'a> PlainRows<'a> {
+impl<'a> FastRows<'a> {
     /// So many rows from `first` on, and the offset, below `u32::MAX`.
     #[inline(always)]
     pub(crate) const fn new(bytes: &'a [u8], first: usize, rows: u32, target: u32) -> Self {
@@ -173,7 +173,7 @@ mod tests {
         read::scan::{Scan, Stop},
     };
 
-    fn last(rows: PlainRows<'_>, kind: FreType) -> Option<FoundRow<'_>> {
+    fn last(rows: FastRows<'_>, kind: FreType) -> Option<FoundRow<'_>> {
         rows.last(match kind {
             FreType::Addr1 => 0,
             FreType::Addr2 => 1,
@@ -229,7 +229,7 @@ mod tests {
                     let bytes = &bytes[..len];
                     let mut long = Scan::new(target, rows, 0);
                     let stop = long.advance(bytes, kind, Endian::Little);
-                    let scan = PlainRows::new(bytes, 0, rows, target);
+                    let scan = FastRows::new(bytes, 0, rows, target);
                     let expected = long.found.filter(|_| stop == Stop::Done && long.next <= len);
                     let Some(found) = last(scan, kind) else {
                         assert_eq!(expected, None, "{kind:?} {len} {rows} {target}");
@@ -252,7 +252,7 @@ mod tests {
         let checkpoint = Checkpoint { passed: 2, at: 7, start: 4 };
         let rows = [&PROLOGUE[..], &[0, 3]].concat();
         for target in 4..40 {
-            let scan = PlainRows::new(&rows, 0, 4, target);
+            let scan = FastRows::new(&rows, 0, 4, target);
             let short = last(scan.from(Some(checkpoint)), FreType::Addr1);
             let mut long = Scan::new(target, 4, 0).from(Some(checkpoint));
             assert_eq!(long.advance(&rows, FreType::Addr1, Endian::Little), Stop::Done);
@@ -260,7 +260,7 @@ mod tests {
             assert_eq!(short, Some(row_at(&rows, at, FreType::Addr1)), "{target}");
         }
         // The row there is not the one that was promised.
-        let scan = PlainRows::new(&rows, 0, 4, 9);
+        let scan = FastRows::new(&rows, 0, 4, 9);
         let wrong = Checkpoint { start: 5, ..checkpoint };
         assert!(last(scan.from(Some(wrong)), FreType::Addr1).is_none());
     }

@@ -1,30 +1,27 @@
-//! Lookups in tables of the most frequent form.
+//! The search of a table for the function that covers a pc, and for its row.
 
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::{
-    error::Error,
     format::{
         fde::Entry,
         header::{Abi, Header, Version},
     },
     read::{
-        amd64::rows::{FoundRow, PlainRows},
+        amd64::rows::{FastRows, FoundRow},
         bisect::Search,
         source::Checkpoint,
-        table::Table,
     },
 };
 
-/// A table of the most frequent form: in order, of 64-bit x86 code, with the
-/// return address of all functions at one place, and no such place for the
-/// frame pointer.
+/// The reader of a table of the most frequent form: sorted, of 64-bit x86 code, with
+/// one place of the return address for all functions, and none of the frame pointer.
 ///
-/// Here nothing is settled at a lookup that can be settled before. A function
-/// or row of another form, or with something wrong, is left to
-/// [`Table::find_any_row`].
+/// It holds what the header says, so that no lookup decodes that again. It answers
+/// for default rows of functions that are well formed, and leaves all else to the
+/// general reader.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plain {
+pub(crate) struct FastReader {
     layout: Layout,
     ra_offset: i8,
     /// What the start of entry 0 counts from, in bytes from the section.
@@ -53,7 +50,27 @@ pub(crate) struct Function {
     info: u16,
 }
 
-impl Plain {
+/// What the fast reader finds.
+#[derive(Debug)]
+pub(crate) enum FastLookup {
+    /// The rules for the pc.
+    Row(Row),
+    /// The row, the rules of which the general reader has to decode.
+    RowAt {
+        /// The index of its function.
+        index: u32,
+        /// Where it is, in bytes from the first row of all functions.
+        at: usize,
+    },
+    /// Nothing, or something malformed: the general reader has to look.
+    Unknown {
+        /// The position of the last function that starts at or before the pc, or of
+        /// the first function, if the search got so far.
+        position: Option<u32>,
+    },
+}
+
+impl FastReader {
     /// What is known of a table; `None` if it is of another form.
     #[inline]
     pub(crate) fn new(header: &Header) -> Option<Self> {
@@ -71,36 +88,37 @@ impl Plain {
         Some(Self { layout, ra_offset, anchor })
     }
 
-    /// Finds the rules for `pc` among these functions of `section`.
+    /// Finds the rules for `pc`, in bytes from the table, among these functions.
+    ///
+    /// `fdes` are the entries of all functions, `fres` their rows.
     #[inline(always)]
     pub(crate) fn find_row(
         &self,
-        table: &Table<'_>,
+        fdes: &[u8],
+        fres: &[u8],
         among: impl Search,
-        pc: u64,
+        pc: i64,
         checkpoint: impl FnOnce(&Function) -> Option<Checkpoint>,
-    ) -> Result<Option<Row>, Error> {
+    ) -> FastLookup {
         // From the anchor, where no start wraps.
-        let offset = pc.wrapping_sub(table.addr()).cast_signed();
-        let Some(offset) = offset.checked_sub(self.anchor) else {
-            return table.find_any_row(None, pc);
+        let Some(offset) = pc.checked_sub(self.anchor) else {
+            return FastLookup::Unknown { position: None };
         };
-        let (fdes, fres) = (table.fdes_bytes(), table.fres_bytes());
         let (at, function) = match self.layout {
             Layout::V2 { relative } => Function::find_v2(fdes, relative, among, offset),
             Layout::V3 => Function::find_v3(fdes, fres, among, offset),
         };
         let found = function.and_then(|function| {
-            let rows = PlainRows::new(fres, function.first, function.num_fres, function.offset);
+            let rows = FastRows::new(fres, function.first, function.num_fres, function.offset);
             let rows = rows.from(checkpoint(&function));
             Some((rows.last(function.width())?, function))
         });
         let Some((row, function)) = found else {
-            return table.find_any_row(Some(self.index(at)), pc);
+            return FastLookup::Unknown { position: Some(self.index(at)) };
         };
         match self.rules(row, &function) {
-            Some(row) => Ok(Some(row)),
-            None => table.row_at(self.index(at), row.at),
+            Some(row) => FastLookup::Row(row),
+            None => FastLookup::RowAt { index: self.index(at), at: row.at },
         }
     }
 
@@ -246,21 +264,21 @@ mod tests {
     use testdata::TableBuilder;
 
     use super::*;
-    use crate::read::bisect::All;
+    use crate::read::{bisect::All, table::Table};
 
     /// The rules at `pc` if they are found here, and not left to others.
     fn found(table: &Table<'_>, pc: i64) -> Option<Row> {
-        let plain = Plain::new(&table.header())?;
+        let reader = FastReader::new(&table.header())?;
         let among = All(table.header().num_fdes);
         let (fdes, fres) = (table.fdes_bytes(), table.fres_bytes());
-        let pc = pc.wrapping_sub(plain.anchor);
-        let (_, function) = match plain.layout {
+        let pc = pc.wrapping_sub(reader.anchor);
+        let (_, function) = match reader.layout {
             Layout::V2 { relative } => Function::find_v2(fdes, relative, among, pc),
             Layout::V3 => Function::find_v3(fdes, fres, among, pc),
         };
         let function = function?;
-        let rows = PlainRows::new(fres, function.first, function.num_fres, function.offset);
-        plain.rules(rows.last(function.width())?, &function)
+        let rows = FastRows::new(fres, function.first, function.num_fres, function.offset);
+        reader.rules(rows.last(function.width())?, &function)
     }
 
     #[test]
