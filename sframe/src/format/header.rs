@@ -206,14 +206,6 @@ pub struct Header {
 pub(crate) const MAGIC: u16 = 0xdee2;
 
 impl Header {
-    /// Versions and flags of the tables in use today: as linkers merge them, and
-    /// as assemblers write them.
-    pub(crate) const USUAL: [(Version, u8); 3] = [
-        (Version::V2, Flags::SORTED),
-        (Version::V2, Flags::SORTED | Flags::PCREL),
-        (Version::V3, Flags::SORTED | Flags::PCREL),
-    ];
-
     /// The encoded size in bytes, without the auxiliary header.
     pub const SIZE: usize = 28;
 
@@ -242,58 +234,6 @@ impl Header {
         }
     }
 
-    /// The header of a table of this version and with these flags, if otherwise it
-    /// is as nearly all are: for x86-64 code, with no fixed place for the frame
-    /// pointer but one for the return address. `None` of any other, also if
-    /// something is wrong.
-    ///
-    /// Always inlined: most of it is known then.
-    #[inline(always)]
-    pub(crate) fn decode_usual(
-        bytes: &[u8; Self::SIZE],
-        version: Version,
-        flags: u8,
-    ) -> Option<Self> {
-        const ABI: Abi = Abi::Amd64Little;
-        const KNOWN: u64 = u64::from_le_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
-
-        let [magic, more] = MAGIC.to_le_bytes();
-        let known = [magic, more, version.number(), flags, ABI.id(), 0, 0, 0];
-        if u64::from_le_bytes(*bytes.first_chunk()?) & KNOWN != u64::from_le_bytes(known) {
-            return None;
-        }
-        let header = Self::of_fields(bytes, Endian::Little, version, Flags(flags), ABI);
-        header.fixed_ra_offset.is_some().then_some(Self { fixed_fp_offset: None, ..header })
-    }
-
-    /// The header whose first five bytes say this. Always inlined: where the byte
-    /// order is known, a field is one load.
-    #[inline(always)]
-    fn of_fields(
-        bytes: &[u8; Self::SIZE],
-        endian: Endian,
-        version: Version,
-        flags: Flags,
-        abi: Abi,
-    ) -> Self {
-        let (_, fields) = bytes.split_at(5);
-        let mut fields = Fields::new(fields, endian);
-        Self {
-            endian,
-            version,
-            flags,
-            abi,
-            fixed_fp_offset: Some(fields.u8().cast_signed()).filter(|&offset| offset != 0),
-            fixed_ra_offset: Some(fields.u8().cast_signed()).filter(|&offset| offset != 0),
-            aux_len: fields.u8(),
-            num_fdes: fields.u32(),
-            num_fres: fields.u32(),
-            fre_len: fields.u32(),
-            fde_offset: fields.u32(),
-            fre_offset: fields.u32(),
-        }
-    }
-
     fn decode_in(endian: Endian, bytes: &[u8; Self::SIZE]) -> Result<Self, Error> {
         let mut fields = Fields::new(bytes, endian);
         let _magic = fields.u16();
@@ -308,7 +248,21 @@ impl Header {
             bits => return Err(Error::UnknownFlags(bits)),
         };
         let abi = Abi::in_order(fields.u8(), version, endian)?;
-        Ok(Self::of_fields(bytes, endian, version, flags, abi))
+        let offset = |offset: u8| Some(offset.cast_signed()).filter(|&offset| offset != 0);
+        Ok(Self {
+            endian,
+            version,
+            flags,
+            abi,
+            fixed_fp_offset: offset(fields.u8()),
+            fixed_ra_offset: offset(fields.u8()),
+            aux_len: fields.u8(),
+            num_fdes: fields.u32(),
+            num_fres: fields.u32(),
+            fre_len: fields.u32(),
+            fde_offset: fields.u32(),
+            fre_offset: fields.u32(),
+        })
     }
 
     /// Where the function table starts.
@@ -365,40 +319,6 @@ impl Header {
     /// Sums of two `u32` and a `u8`: no overflow is possible.
     fn behind_header(&self, offset: u32) -> TableOffset {
         TableOffset(28_u64.saturating_add(self.aux_len.into()).saturating_add(offset.into()))
-    }
-}
-
-/// A header that is valid, as it is in the table: a field is decoded when it is
-/// asked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HeaderBytes<'a>(&'a [u8; Header::SIZE]);
-
-impl<'a> HeaderBytes<'a> {
-    /// The bytes that [`Header::decode`] or [`Header::decode_usual`] has decoded.
-    #[inline(always)]
-    pub(crate) const fn of_valid(bytes: &'a [u8; Header::SIZE]) -> Self {
-        Self(bytes)
-    }
-
-    /// Always inlined: what the caller makes no use of is not decoded.
-    #[inline(always)]
-    pub(crate) fn decode(self) -> Header {
-        let [magic, _, version, flags, abi, ..] = *self.0;
-        let [low, _] = MAGIC.to_le_bytes();
-        let endian = if magic == low { Endian::Little } else { Endian::Big };
-        let version = match version {
-            1 => Version::V1,
-            2 => Version::V2,
-            _ => Version::V3,
-        };
-        Header::of_fields(self.0, endian, version, Flags(flags), Abi::from_id(abi, version))
-    }
-
-    /// How many functions the table has, if it is little-endian.
-    #[inline(always)]
-    pub(crate) const fn num_fdes_if_little(self) -> u32 {
-        let [_, _, _, _, _, _, _, _, a, b, c, d, ..] = *self.0;
-        u32::from_le_bytes([a, b, c, d])
     }
 }
 
@@ -559,35 +479,6 @@ mod tests {
             );
             assert_eq!(header.check(0), Err(Error::FdesOutside { end, len: 0 }));
         }
-    }
-
-    #[test]
-    fn the_short_way_to_a_header_and_the_bytes_of_one_say_the_same() {
-        let usual = with(&[(3, Flags::SORTED | Flags::PCREL)]);
-        let usual_v3 = with(&[(2, 3), (3, Flags::SORTED | Flags::PCREL)]);
-        let (mut short, mut valid) = (0, 0);
-        for bytes in [usual, usual_v3, AMD64_V2, big(1), big(4), with(&[(2, 1), (4, 2)])] {
-            for (at, value) in (0..bytes.len()).flat_map(|at| (0..=u8::MAX).map(move |v| (at, v))) {
-                let mut bytes = bytes;
-                bytes[at] = value;
-                let header = Header::decode(&bytes);
-                for (version, flags) in Header::USUAL {
-                    if let Some(usual) = Header::decode_usual(&bytes, version, flags) {
-                        assert_eq!(Ok(usual), header, "{value:#x} at {at}");
-                        short += 1;
-                    }
-                }
-                if let Ok(header) = header {
-                    let bytes = HeaderBytes::of_valid(&bytes);
-                    assert_eq!(bytes.decode(), header);
-                    let is_little = header.endian == Endian::Little;
-                    assert!(!is_little || bytes.num_fdes_if_little() == header.num_fdes);
-                    valid += 1;
-                }
-            }
-        }
-        // Of the usual three all but the first seven bytes may have any value.
-        assert!(short > 3 * 21 * 256 && valid > 6 * 21 * 256, "{short}, {valid}");
     }
 
     #[test]

@@ -4,7 +4,6 @@ use unwind_core::Row;
 
 use crate::{
     error::Error,
-    format::header::Header,
     read::{
         amd64::table::{FastReader, Function},
         bisect::Ascending,
@@ -284,17 +283,16 @@ fn granule_shift(span: u64, words: usize) -> Option<u32> {
 #[derive(Clone, Copy)]
 struct Positions<'s, 'a> {
     table: &'s Table<'a>,
-    header: Header,
     order: Option<&'s [u32]>,
 }
 
 impl<'s, 'a> Positions<'s, 'a> {
-    fn new(table: &'s Table<'a>, order: Option<&'s [u32]>) -> Self {
-        Self { table, header: table.header(), order }
+    const fn new(table: &'s Table<'a>, order: Option<&'s [u32]>) -> Self {
+        Self { table, order }
     }
 
     const fn count(&self) -> u32 {
-        self.header.num_fdes
+        self.table.header().num_fdes
     }
 
     /// The start in bytes from the section, as a search compares it, and the size.
@@ -303,7 +301,7 @@ impl<'s, 'a> Positions<'s, 'a> {
             None => Some(position),
             Some(order) => usize::try_from(position).ok().and_then(|at| order.get(at).copied()),
         };
-        let found = index.and_then(|index| self.table.entry_in(&self.header, index));
+        let found = index.and_then(|index| self.table.entry(index));
         found.map_or((0, 0), |(start, entry)| (start, entry.size))
     }
 

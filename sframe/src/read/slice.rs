@@ -62,7 +62,7 @@ impl Source for SliceSource<'_, '_> {
                 *order.get(at).ok_or(Missing)?
             }
         };
-        Ok((index, self.table.entry_bytes(self.table.version(), index).ok_or(Missing)?))
+        Ok((index, self.table.entry_bytes(index).ok_or(Missing)?))
     }
 
     fn checkpoint(&self, index: u32, num_fres: u32, target: u32) -> Option<Checkpoint> {
@@ -98,9 +98,8 @@ impl Table<'_> {
     /// [`Error`] if the function that covers `pc` is malformed, or one of its
     /// rows up to that of the pc.
     pub fn find(&self, pc: u64) -> Result<Option<Lookup>, Error> {
-        let header = self.header();
-        let among = Ascending::all(&header);
-        lookup::find(&mut SliceSource::new(self, among), &header, self.addr, pc)
+        let among = Ascending::all(&self.header);
+        lookup::find(&mut SliceSource::new(self, among), &self.header, self.addr, pc)
     }
 
     /// Finds the rules for `pc`, or `None` if there are none. The same as
@@ -112,8 +111,7 @@ impl Table<'_> {
     #[inline(never)]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
         let Some(fast) = &self.fast else { return self.find_any_row(None, pc) };
-        // Such a table is little-endian.
-        let all = All(self.header.num_fdes_if_little());
+        let all = All(self.header.num_fdes);
         let (fdes, fres) = (self.fdes_bytes(), self.fres_bytes());
         self.complete(fast.find_row(fdes, fres, all, self.offset(pc), |_| None), pc)
     }
@@ -138,12 +136,11 @@ impl Table<'_> {
         position: Option<u32>,
         pc: u64,
     ) -> Result<Option<Row>, Error> {
-        let header = self.header();
         let among = match position {
-            Some(first) => Some(Ascending { first, count: header.num_fdes.min(1) }),
-            None => Ascending::all(&header),
+            Some(first) => Some(Ascending { first, count: self.header.num_fdes.min(1) }),
+            None => Ascending::all(&self.header),
         };
-        lookup::find_row(&mut SliceSource::new(self, among), &header, self.addr, pc)
+        lookup::find_row(&mut SliceSource::new(self, among), &self.header, self.addr, pc)
     }
 
     /// The rules of the row at `at`, in bytes from the first of all, of the
@@ -151,6 +148,6 @@ impl Table<'_> {
     #[cold]
     #[inline(never)]
     pub(crate) fn row_at(&self, index: u32, at: usize) -> Result<Option<Row>, Error> {
-        lookup::row_at(&mut SliceSource::new(self, None), &self.header(), index, at).map(Some)
+        lookup::row_at(&mut SliceSource::new(self, None), &self.header, index, at).map(Some)
     }
 }

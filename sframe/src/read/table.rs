@@ -1,4 +1,4 @@
-//! A table in bytes at hand, and a section of several tables.
+//! One table, in bytes that are borrowed.
 
 use core::iter::FusedIterator;
 
@@ -7,7 +7,7 @@ use crate::{
     format::{
         fde::{Entry, EntryBytes, Fde, FuncRange},
         fre::Fres,
-        header::{Header, HeaderBytes, Version},
+        header::{Header, Version},
     },
     read::{amd64::table::FastReader, source::entry_at},
 };
@@ -26,31 +26,10 @@ pub struct Table<'a> {
     bytes: &'a [u8],
     fdes: &'a [u8],
     fres: &'a [u8],
-    pub(super) header: HeaderBytes<'a>,
+    pub(super) header: Header,
     pub(super) addr: u64,
     /// For the shorter way of [`find_row`](Self::find_row), if there is one.
     pub(super) fast: Option<FastReader>,
-}
-
-/// A table and the two tables in it.
-struct Parts<'a> {
-    table: &'a [u8],
-    fdes: &'a [u8],
-    fres: &'a [u8],
-}
-
-impl<'a> Parts<'a> {
-    /// The parts where the header says they are; `None` where
-    /// [`Header::check`] finds something.
-    #[inline]
-    fn of(bytes: &'a [u8], header: &Header) -> Option<Self> {
-        let at = |offset: TableOffset| usize::try_from(offset.0).ok();
-        let table = bytes.get(..usize::try_from(header.len()).ok()?)?;
-        let (before, fres) = table.split_at_checked(at(header.fres_at())?)?;
-        let fdes = before.get(at(header.fdes_at())?..)?;
-        let fdes = fdes.get(..usize::try_from(header.fdes_len()).ok()?)?;
-        Some(Self { table, fdes, fres })
-    }
 }
 
 impl<'a> Table<'a> {
@@ -63,37 +42,20 @@ impl<'a> Table<'a> {
     /// `bytes`.
     #[inline(never)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
-        // All others are opened out of line.
-        for (version, flags) in Header::USUAL {
-            if let Some(table) = Self::parse_usual(bytes, version, flags) {
-                return Ok(table);
-            }
-        }
-        Self::parse_any(bytes)
-    }
-
-    #[inline(always)]
-    fn parse_usual(bytes: &'a [u8], version: Version, flags: u8) -> Option<Self> {
-        let head = bytes.first_chunk()?;
-        Self::of(bytes, head, &Header::decode_usual(head, version, flags)?)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn parse_any(bytes: &'a [u8]) -> Result<Self, Error> {
-        let outside = Error::Truncated(TableOffset(0));
-        let head = bytes.first_chunk().ok_or(outside)?;
-        let header = Header::decode(head)?;
+        let header = Header::parse(bytes)?;
         header.check(u64::try_from(bytes.len()).unwrap_or(u64::MAX))?;
-        Self::of(bytes, head, &header).ok_or(outside)
+        // All of it is inside, as was checked.
+        Self::of(bytes, header).ok_or(Error::Truncated(TableOffset(0)))
     }
 
-    /// The table with this header; `None` where [`Header::check`] finds something.
-    #[inline(always)]
-    fn of(bytes: &'a [u8], head: &'a [u8; Header::SIZE], header: &Header) -> Option<Self> {
-        let Parts { table, fdes, fres } = Parts::of(bytes, header)?;
-        let fast = FastReader::new(header);
-        let header = HeaderBytes::of_valid(head);
+    /// The table with this header; `None` where [`Header::check`] has an error.
+    fn of(bytes: &'a [u8], header: Header) -> Option<Self> {
+        let at = |offset: TableOffset| usize::try_from(offset.0).ok();
+        let table = bytes.get(..usize::try_from(header.len()).ok()?)?;
+        let (before, fres) = table.split_at_checked(at(header.fres_at())?)?;
+        let fdes = before.get(at(header.fdes_at())?..)?;
+        let fdes = fdes.get(..usize::try_from(header.fdes_len()).ok()?)?;
+        let fast = FastReader::new(&header);
         Some(Self { bytes: table, fdes, fres, header, addr: 0, fast })
     }
 
@@ -112,9 +74,9 @@ impl<'a> Table<'a> {
 
     /// The header.
     #[must_use]
-    #[inline(never)]
-    pub fn header(&self) -> Header {
-        self.header.decode()
+    #[inline(always)]
+    pub const fn header(&self) -> Header {
+        self.header
     }
 
     /// The table's bytes, from the header to the last row.
@@ -127,20 +89,16 @@ impl<'a> Table<'a> {
     /// so many functions. This is known also where [`fde`](Self::fde) fails.
     #[must_use]
     pub fn range(&self, index: u32) -> Option<FuncRange> {
-        self.range_in(&self.header(), index)
-    }
-
-    /// The same by the header, for those who ask for many.
-    pub(crate) fn range_in(&self, header: &Header, index: u32) -> Option<FuncRange> {
-        let (start, entry) = self.entry_in(header, index)?;
+        let (start, entry) = self.entry(index)?;
         Some(FuncRange { start: self.addr.wrapping_add_signed(start), size: entry.size })
     }
 
     /// The start of the function at `index`, in bytes from the section, and what
     /// its entry says, in V3 without the attribute.
     #[inline]
-    pub(crate) fn entry_in(&self, header: &Header, index: u32) -> Option<(i64, Entry)> {
-        let bytes = self.entry_bytes(header.version, index)?;
+    pub(crate) fn entry(&self, index: u32) -> Option<(i64, Entry)> {
+        let header = &self.header;
+        let bytes = self.entry_bytes(index)?;
         let (start, entry) = Entry::decode(&bytes, header.version, header.endian);
         let anchor = if header.flags.pcrel() { entry_at(header, index).0 } else { 0 };
         Some((start.wrapping_add_unsigned(anchor), entry))
@@ -149,12 +107,13 @@ impl<'a> Table<'a> {
     /// The bytes from the first row of a function to the section's end; `None` if
     /// it, or the attribute that completes `entry` in V3, is outside the section.
     #[inline]
-    pub(crate) fn rows_in(&self, header: &Header, entry: &mut Entry) -> Option<&'a [u8]> {
-        let rows = self.rows(entry.fre_offset)?;
-        if header.version == Version::V3 && !entry.add_attribute(rows, header.endian) {
+    pub(crate) fn rows(&self, entry: &mut Entry) -> Option<&'a [u8]> {
+        let Header { version, endian, .. } = self.header;
+        let rows = self.rows_from(entry.fre_offset)?;
+        if version == Version::V3 && !entry.add_attribute(rows, endian) {
             return None;
         }
-        rows.get(header.version.attribute_size()..)
+        rows.get(version.attribute_size()..)
     }
 
     /// Returns the function at `index`, or `None` if there are not so many.
@@ -163,15 +122,11 @@ impl<'a> Table<'a> {
     ///
     /// [`Error::RowsOutside`] if its rows are outside the section.
     pub fn fde(&self, index: u32) -> Result<Option<Fde>, Error> {
-        self.fde_in(&self.header(), index)
-    }
-
-    /// The same by the header, for those who ask for many.
-    pub(crate) fn fde_in(&self, header: &Header, index: u32) -> Result<Option<Fde>, Error> {
-        let Some((start, mut entry)) = self.entry_in(header, index) else { return Ok(None) };
+        let header = &self.header;
+        let Some((start, mut entry)) = self.entry(index) else { return Ok(None) };
         let at = entry_at(header, index);
         let outside = Error::RowsOutside { at, fre_offset: entry.fre_offset };
-        self.rows_in(header, &mut entry).ok_or(outside)?;
+        self.rows(&mut entry).ok_or(outside)?;
         let start = self.addr.wrapping_add_signed(start);
         Ok(Some(Fde::new(header, at, index, start, entry)))
     }
@@ -179,7 +134,7 @@ impl<'a> Table<'a> {
     /// The functions in the order of the table.
     #[must_use]
     pub fn fdes(&self) -> Fdes<'a> {
-        Fdes { table: *self, header: self.header(), next: 0 }
+        Fdes { table: *self, next: 0 }
     }
 
     /// How many rows of all functions are worth looking at: 16 for each byte of
@@ -192,7 +147,7 @@ impl<'a> Table<'a> {
     #[must_use]
     pub fn max_rows(&self) -> u64 {
         const ROWS_PER_BYTE: u64 = 16;
-        u64::from(self.header().fre_len).saturating_mul(ROWS_PER_BYTE).max(0x1_0000)
+        u64::from(self.header.fre_len).saturating_mul(ROWS_PER_BYTE).max(0x1_0000)
     }
 
     /// The rows of `fde`, a function of this section.
@@ -201,9 +156,9 @@ impl<'a> Table<'a> {
     ///
     /// [`Error::RowsOutside`] and [`Error::BadFreType`].
     pub fn fres(&self, fde: &Fde) -> Result<Fres<'a>, Error> {
-        let header = self.header();
+        let header = &self.header;
         let skip = header.version.attribute_size();
-        let rows = self.rows(fde.fre_offset).and_then(|rows| rows.get(skip..));
+        let rows = self.rows_from(fde.fre_offset).and_then(|rows| rows.get(skip..));
         let rows = rows.ok_or(fde.rows_outside())?;
         let at = header.fres_at().0.saturating_add(fde.fre_offset.into());
         Fres::new(fde, rows, TableOffset(at).plus(skip))
@@ -215,9 +170,10 @@ impl<'a> Table<'a> {
         pc.wrapping_sub(self.addr).cast_signed()
     }
 
-    /// The entry at `index` of a table of this version, which is its own.
+    /// The bytes of the entry at `index`.
     #[inline]
-    pub(crate) fn entry_bytes(&self, version: Version, index: u32) -> Option<EntryBytes> {
+    pub(crate) fn entry_bytes(&self, index: u32) -> Option<EntryBytes> {
+        let version = self.header.version;
         let at = usize::try_from(index).ok()?.checked_mul(version.fde_size())?;
         let rest = self.fdes.get(at..)?;
         let mut entry = EntryBytes::default();
@@ -243,11 +199,6 @@ impl<'a> Table<'a> {
         self.fres
     }
 
-    /// The version of the table.
-    pub(crate) fn version(&self) -> Version {
-        self.header.decode().version
-    }
-
     /// Where the first of `rest` is, bytes that reach to the section's end.
     pub(crate) fn offset_of(&self, rest: &[u8]) -> TableOffset {
         TableOffset(0).plus(self.bytes.len().saturating_sub(rest.len()))
@@ -255,7 +206,7 @@ impl<'a> Table<'a> {
 
     /// The bytes from a function's rows (V3: its attribute) to the section's
     /// end.
-    fn rows(&self, fre_offset: u32) -> Option<&'a [u8]> {
+    fn rows_from(&self, fre_offset: u32) -> Option<&'a [u8]> {
         self.fres.get(usize::try_from(fre_offset).ok()?..)
     }
 }
@@ -270,7 +221,6 @@ fn copy<const N: usize>((to, from): (&mut [u8; N], &[u8; N])) {
 #[derive(Clone, Debug)]
 pub struct Fdes<'a> {
     table: Table<'a>,
-    header: Header,
     next: u32,
 }
 
@@ -278,45 +228,15 @@ impl Iterator for Fdes<'_> {
     type Item = Result<Fde, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let fde = self.table.fde_in(&self.header, self.next).transpose()?;
+        let fde = self.table.fde(self.next).transpose()?;
         self.next = self.next.saturating_add(1);
         Some(fde)
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.header.num_fdes.saturating_sub(self.next);
+        let left = self.table.header.num_fdes.saturating_sub(self.next);
         usize::try_from(left).map_or((usize::MAX, None), |left| (left, Some(left)))
     }
 }
 
 impl FusedIterator for Fdes<'_> {}
-
-#[cfg(test)]
-mod tests {
-    extern crate alloc;
-    use alloc::vec;
-
-    use testdata::{Function, TableBuilder};
-
-    use super::*;
-
-    fn function(start: i64, size: u32) -> Function {
-        Function::new(start, size, vec![testdata::Row::sp(0, &[8])])
-    }
-
-    #[test]
-    fn usual_tables_are_opened_in_the_short_way() {
-        const SORTED: u8 = TableBuilder::SORTED;
-        const RELATIVE: u8 = SORTED | TableBuilder::PCREL;
-        for (version, flags) in [(2, SORTED), (2, RELATIVE), (3, RELATIVE)] {
-            let table = TableBuilder { flags, ..TableBuilder::amd64(version) };
-            let bytes = table.function(function(0x100, 0x20)).build();
-            let table = Header::USUAL
-                .into_iter()
-                .find_map(|(version, flags)| Table::parse_usual(&bytes, version, flags))
-                .unwrap();
-            assert_eq!(table.header(), Table::parse_any(&bytes).unwrap().header());
-            assert_eq!(table.bytes(), bytes);
-        }
-    }
-}

@@ -174,8 +174,8 @@ mod tests {
             let bytes = TableBuilder::amd64(version).function(function).build();
             let table = Table::parse(&bytes).unwrap();
             let header = table.header();
-            let (_, mut entry) = table.entry_in(&header, 0).unwrap();
-            let rows = table.rows_in(&header, &mut entry).unwrap();
+            let (_, mut entry) = table.entry(0).unwrap();
+            let rows = table.rows(&mut entry).unwrap();
             let len = Usual::new(&header).rows_len(&entry, rows);
             assert!(len.is_none_or(|len| len == rows.len()));
             len.is_some()
@@ -218,8 +218,8 @@ mod tests {
                 let bytes = table.clone().function(function).build();
                 let table = Table::parse(&bytes).unwrap();
                 let header = table.header();
-                let (_, mut entry) = table.entry_in(&header, 0).unwrap();
-                let rows = table.rows_in(&header, &mut entry).unwrap();
+                let (_, mut entry) = table.entry(0).unwrap();
+                let rows = table.rows(&mut entry).unwrap();
                 assert_eq!(Usual::new(&header).rows_len(&entry, rows), Some(rows.len()));
             }
         }

@@ -117,7 +117,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
         }
         let mut order = Order::default();
         for index in 0..header.num_fdes {
-            let Some((start, entry)) = self.table.entry_in(&header, index) else { break };
+            let Some((start, entry)) = self.table.entry(index) else { break };
             self.summary.functions = self.summary.functions.saturating_add(1);
             if header.flags.sorted() {
                 self.neighbours(&mut order, index, start, entry.size)?;
@@ -146,7 +146,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
     /// Counts a function and its rows if there is nothing to say of them; false if
     /// they have to be looked at one by one.
     fn pass(&mut self, mut entry: Entry) -> bool {
-        let Some(rows) = self.table.rows_in(&self.header, &mut entry) else { return false };
+        let Some(rows) = self.table.rows(&mut entry) else { return false };
         let count = u64::from(entry.num_fres);
         if self.summary.rows.saturating_add(count) > self.max_rows {
             return false;
@@ -198,11 +198,11 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
         for (slot, index) in indices.iter_mut().zip(0..) {
             *slot = index;
         }
-        let start = |index| table.entry_in(&header, index).map(|(start, _)| start);
+        let start = |index| table.entry(index).map(|(start, _)| start);
         sort::sort(indices, |a, b| (start(a), a) < (start(b), b));
         let mut order = Order::default();
         for &mut index in indices {
-            let Some((start, entry)) = table.entry_in(&header, index) else { break };
+            let Some((start, entry)) = table.entry(index) else { break };
             self.neighbours(&mut order, index, start, entry.size)?;
         }
         self.summary.overlaps_checked = true;
@@ -250,7 +250,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
         V: FnMut(Diagnostic) -> ControlFlow<B>,
     {
         let function = Some(index);
-        let fde = match self.table.fde_in(&self.header, index) {
+        let fde = match self.table.fde(index) {
             Ok(Some(fde)) => fde,
             Ok(None) => return ControlFlow::Continue(()),
             Err(error) => return self.cut(index, error),
