@@ -47,14 +47,14 @@ pub enum Error {
         /// The ABI identifier.
         abi: u8,
     },
-    /// The function table ends behind the bytes that there are.
+    /// The function table ends after the bytes that there are.
     FdesOutside {
         /// Where the table ends by the header, in bytes.
         end: u64,
         /// How many bytes there are.
         len: u64,
     },
-    /// The rows end behind the bytes that there are.
+    /// The rows end after the bytes that there are.
     FresOutside {
         /// Where the rows end by the header, in bytes.
         end: u64,
@@ -98,7 +98,7 @@ pub enum Error {
         /// Its info byte.
         info: u8,
     },
-    /// A row does not start behind the row before it.
+    /// A row does not start after the row before it.
     UnsortedFres(TableOffset),
     /// A row of a flexible function has a number of words that has no meaning.
     BadWordCount {

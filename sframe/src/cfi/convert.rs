@@ -38,7 +38,7 @@ pub struct CfiReport {
 pub struct CfiConverter<'a> {
     entries: Entries<'a>,
     registers: Registers,
-    /// Those behind the ones that were looked through for CIEs.
+    /// Those after the ones that were looked through for CIEs.
     ahead: Entries<'a>,
     /// The CIEs that were met so, by ascending offset.
     cies: Vec<CieSlot>,

@@ -162,7 +162,7 @@ impl<'a> Entries<'a> {
     }
 
     /// The next FDE; `None` at the end. An error is about the entry that starts
-    /// at the offset with it, and those behind it follow.
+    /// at the offset with it, and those after it follow.
     pub(crate) fn next_fde(&mut self) -> Result<Option<Fde<'a>>, (u64, CfiOmissionReason)> {
         while !self.rest.is_empty() {
             let at = self.position();
@@ -205,7 +205,7 @@ impl<'a> Entries<'a> {
     /// Leaves no entries.
     fn end(&mut self) {
         let len = self.rest.len();
-        // Not `empty`, behind which offsets mean nothing.
+        // Not `empty`, after which offsets mean nothing.
         _ = self.rest.skip(len);
     }
 
@@ -364,7 +364,7 @@ impl<'a> Entries<'a> {
     }
 }
 
-/// The bytes of an entry behind its length.
+/// The bytes of an entry after its length.
 #[derive(Clone, Copy)]
 struct Entry<'a> {
     is_64: bool,

@@ -62,7 +62,7 @@ pub(crate) struct Run<'r, 'a> {
     pub(crate) instructions: Reader<'a>,
     /// The address that the entry's code starts at.
     pub(crate) start: u64,
-    /// How far behind that the rules begin to hold, in bytes.
+    /// How far after that the rules begin to hold, in bytes.
     pub(crate) at: u64,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Run<'_, 'a> {
         Ok(None)
     }
 
-    /// An instruction with its operands behind it.
+    /// An instruction with its operands after it.
     fn extended(&mut self, byte: u8) -> Result<Option<u64>, Stop> {
         match DwCfa(byte) {
             constants::DW_CFA_nop => {}

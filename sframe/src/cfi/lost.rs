@@ -40,7 +40,7 @@ impl core::error::Error for CfiOmission {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CfiOmissionReason {
-    /// The entry reaches past the end of the section. Nothing behind it is
+    /// The entry reaches past the end of the section. Nothing after it is
     /// read.
     Truncated,
     /// The entry ends inside the item at this offset of the section.

@@ -110,7 +110,7 @@ pub(crate) enum Cfa {
     Register(u16, i64),
     /// What an expression comes to.
     Rule(CfaRule),
-    /// One offset in the first part of each block of code, another behind it.
+    /// One offset in the first part of each block of code, another after it.
     Blocks(BaseReg, i32, Step),
     None(NoRule),
 }

@@ -48,7 +48,7 @@ impl Endian {
     }
 }
 
-/// The fields of an item that was fetched whole, in order. Behind its end there
+/// The fields of an item that was fetched whole, in order. After its end there
 /// are zeros, which no caller reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a> {

@@ -93,7 +93,7 @@ pub enum PauthKey {
     B,
 }
 
-/// The bytes of an entry of the function table, with zeros behind one that is
+/// The bytes of an entry of the function table, with zeros after one that is
 /// shorter than that of V2.
 pub(crate) type EntryBytes = [[u8; 4]; 5];
 

@@ -38,7 +38,7 @@ impl Control {
     }
 }
 
-/// A control word and the offset behind it.
+/// A control word and the offset after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flex {
     /// What the value is computed from.
@@ -137,7 +137,7 @@ mod tests {
             // A zero in place of the RA's pair.
             (&[0x33, 0xf8, 0, 0x33, 0], None, Some(flex(0x33, 0))),
             (&[0x33, 0xf8, 0x02, 0xe8, 0x61, 0], Some(flex(0x02, -24)), Some(flex(0x61, 0))),
-            // A pair behind the zero, however small its numbers are.
+            // A pair after the zero, however small its numbers are.
             (&[0x33, 0xf8, 0, 0, 0], None, Some(flex(0, 0))),
         ] {
             assert_eq!(row(words).flex(), Some(FlexRules { cfa, ra, fp }), "{words:x?}");
@@ -175,8 +175,8 @@ mod tests {
             &[][..],
             &[0x33],
             &[0x33, 0, 0x02],
-            &[0x33, 0, 0, 1],          // half a pair behind the zero
-            &[0x33, 0, 0x02, 0, 0x33], // half a pair behind the RA's
+            &[0x33, 0, 0, 1],          // half a pair after the zero
+            &[0x33, 0, 0x02, 0, 0x33], // half a pair after the RA's
             &[0x33, 0, 0, 0x33, 0, 7], // one word too many
             &[0x33, 0, 0x02, 0, 0x33, 0, 0],
         ] {

@@ -64,7 +64,7 @@ impl fmt::Debug for FreInfo {
 /// One row.
 ///
 /// The words are sign-extended. Rows may have up to 15 of them; none has a
-/// meaning behind the first six, so no more are kept.
+/// meaning after the first six, so no more are kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fre {
@@ -192,7 +192,7 @@ impl<'a> Fres<'a> {
     /// # Errors
     ///
     /// [`Error`] if the row is truncated, has a reserved word size or does not
-    /// start behind the row before it.
+    /// start after the row before it.
     pub fn next(&mut self) -> Result<Option<Fre>, Error> {
         // Fused: `left` stays 0 unless the row is good.
         let Some(left) = core::mem::take(&mut self.left).checked_sub(1) else {

@@ -336,8 +336,8 @@ mod tests {
         2, 0, 0, 0, // functions
         5, 0, 0, 0, // rows
         0x11, 0, 0, 0, // bytes of rows
-        8, 0, 0, 0, // function table, behind the headers
-        0x30, 0, 0, 0, // rows, behind the headers
+        8, 0, 0, 0, // function table, after the headers
+        0x30, 0, 0, 0, // rows, after the headers
     ];
 
     fn with(changes: &[(usize, u8)]) -> [u8; 28] {

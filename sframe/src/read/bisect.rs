@@ -5,7 +5,7 @@ use core::hint::select_unpredictable;
 use crate::format::header::Header;
 
 /// Functions that ascend by start: of those at other positions, the ones before
-/// start at or below any pc that is looked for here, the ones behind above it.
+/// start at or below any pc that is looked for here, the ones after above it.
 ///
 /// A position is the index of a function in a sorted table.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +42,7 @@ impl Ascending {
     }
 }
 
-/// A search among functions at hand that ascend, one or more.
+/// A search among functions in memory that ascend, one or more.
 pub(crate) trait Search {
     /// The same position as [`Ascending::last`]. Positions are multiples of `unit`,
     /// by which an array is easily indexed.
@@ -71,11 +71,11 @@ impl Search for Ascending {
     }
 }
 
-/// All functions of a table that ascend: so many.
+/// All functions of a table that ascend, and their number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct All(pub(crate) u32);
 
-/// By the [`Steps`] of [`Ascending::last`]. Nothing is reached behind the last
+/// By the [`Steps`] of [`Ascending::last`]. Nothing is reached after the last
 /// function.
 impl Search for All {
     #[inline(always)]

@@ -8,7 +8,7 @@ use crate::{
 
 /// A function of fewer rows has no checkpoints.
 pub(crate) const LONG: u32 = 96;
-/// A checkpoint for each so many rows.
+/// The rows between two checkpoints.
 pub(crate) const EVERY: u32 = 32;
 
 /// Places to enter the rows of long functions.

@@ -205,7 +205,7 @@ impl<'a> IndexedTable<'a, '_> {
             usize::try_from(granule).ok().and_then(|at| self.granules.get(at..)?.first_chunk());
         let &[first, last] = match pair {
             Some(pair) => pair,
-            // Behind the start of the last function.
+            // After the start of the last function.
             None => &[*self.granules.last()?; 2],
         };
         Some(Ascending { first, count: last.wrapping_sub(first).wrapping_add(1) })
@@ -321,7 +321,7 @@ impl<'s, 'a> Positions<'s, 'a> {
         let last = self.count().saturating_sub(1);
         let mut position = 0;
         for (number, granule) in (0_u64..).zip(granules) {
-            // Behind the last start it may be beyond all numbers.
+            // After the last start it may be beyond all numbers.
             let start = number
                 .checked_shl(shift)
                 .filter(|&bytes| bytes >> shift == number)
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
     use crate::read::source::Source as _;
 
-    /// How many of so many words an index makes use of.
+    /// How many of `words` words an index uses.
     fn used(table: &Table<'_>, words: usize) -> usize {
         let mut memory = vec![0; words];
         let index = table.index(&mut memory);

@@ -49,7 +49,7 @@ impl Lookup {
 struct Place {
     index: u32,
     /// In bytes from the section. Signed, so that a section may lie before,
-    /// behind or between the code it describes, at both ends of the address
+    /// after or between the code it describes, at both ends of the address
     /// space.
     start: i64,
     entry: Entry,
@@ -226,7 +226,7 @@ fn last_row<S: Source>(
     }
 }
 
-/// Fetches what is behind the window, if all rows that `scan` passed are good.
+/// Fetches what is after the window, if all rows that `scan` passed are good.
 #[cold]
 #[inline(never)]
 fn more<S: Source>(

@@ -258,7 +258,7 @@ struct Reads<'s, M> {
 }
 
 impl<M: Memory> Reads<'_, M> {
-    /// Reads on behind the end of `window`: up to the end of the page, of the
+    /// Reads on after the end of `window`: up to the end of the page, of the
     /// window, or of the part of the table that ends at `part_end`; but `need`
     /// bytes in any case, if the part has them.
     fn extend(

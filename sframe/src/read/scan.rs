@@ -5,7 +5,7 @@ use crate::{
     read::source::Checkpoint,
 };
 
-/// The size in bytes of the words behind an info byte, or [`BAD_SIZE`].
+/// The size in bytes of the words after an info byte, or [`BAD_SIZE`].
 #[inline]
 fn words_len(info: FreInfo) -> usize {
     match info.word_size() {
@@ -15,7 +15,7 @@ fn words_len(info: FreInfo) -> usize {
 }
 
 /// The word size is the reserved one. Longer than all rows of a section, so
-/// that no row is found behind such a row.
+/// that no row is found after such a row.
 const BAD_SIZE: usize = 1 << 31;
 
 /// A reason to stop a [`Scan`].
@@ -26,7 +26,7 @@ pub(crate) enum Stop {
     /// The window ends inside the next row, or the last one has the reserved
     /// word size.
     Short,
-    /// The next row does not start behind the one before it.
+    /// The next row does not start after the one before it.
     Unsorted,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Scan {
     left: u32,
     /// Where in the window the next row starts.
     pub(crate) next: usize,
-    /// Where in the window the last row starts that is not behind the target.
+    /// Where in the window the last row starts that is not after the target.
     pub(crate) found: Option<usize>,
     /// The least that the next row may start at.
     least: u32,
@@ -82,7 +82,7 @@ impl Scan {
                 break Stop::Unsorted;
             }
             // Neither overflows: a target is below `u32::MAX`, a window shorter
-            // than `isize::MAX`, and no row is found behind a bad one.
+            // than `isize::MAX`, and no row is found after a bad one.
             least = start.wrapping_add(1);
             found = Some(next);
             next = next.wrapping_add(width).wrapping_add(1).wrapping_add(words_len(FreInfo(info)));

@@ -64,7 +64,7 @@ pub struct Tables<'a> {
 }
 
 impl Tables<'_> {
-    /// What is behind a table is another one only if it looks like that.
+    /// What is after a table is another one only if it looks like that.
     fn is_table(&self) -> bool {
         self.rest
             .first_chunk()

@@ -1,4 +1,4 @@
-//! A table at hand, as lookups see it.
+//! A table in memory, as lookups see it.
 
 use unwind_core::Row;
 
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// A table at hand, by its index if there is one. The window is all rows.
+/// A table in memory, by its index if there is one. The window is all rows.
 pub(crate) struct SliceSource<'s, 'a> {
     table: &'s Table<'a>,
     among: Option<Ascending>,

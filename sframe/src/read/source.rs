@@ -23,7 +23,7 @@ pub(crate) trait Source {
     fn entry(&mut self, position: u32) -> Result<(u32, EntryBytes), Self::Fault>;
 
     /// A place in the rows of the function at `index` from which a search for
-    /// `target` may start, if the source knows one behind the first.
+    /// `target` may start, if the source knows one after the first.
     #[inline]
     fn checkpoint(&self, _index: u32, _num_fres: u32, _target: u32) -> Option<Checkpoint> {
         None
@@ -45,7 +45,7 @@ pub(crate) trait Source {
     fn slide(&mut self, keep: usize) -> Result<bool, Self::Fault>;
 }
 
-/// A row behind good rows, at or before which a search ends.
+/// A row after good rows, at or before which a search ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Checkpoint {
     /// How many rows are before it.

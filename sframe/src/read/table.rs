@@ -33,7 +33,7 @@ pub struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// Opens the table at the start of `bytes`. What is behind its end is
+    /// Opens the table at the start of `bytes`. What is after its end is
     /// ignored.
     ///
     /// # Errors
@@ -85,8 +85,8 @@ impl<'a> Table<'a> {
         self.bytes
     }
 
-    /// The code that the function at `index` covers; `None` if there are not
-    /// so many functions. This is known also where [`fde`](Self::fde) fails.
+    /// The code that the function at `index` covers; `None` if there are
+    /// fewer functions. This is known also where [`fde`](Self::fde) fails.
     #[must_use]
     pub fn range(&self, index: u32) -> Option<FuncRange> {
         let (start, entry) = self.entry(index)?;
@@ -116,7 +116,7 @@ impl<'a> Table<'a> {
         rows.get(version.attribute_size()..)
     }
 
-    /// Returns the function at `index`, or `None` if there are not so many.
+    /// Returns the function at `index`, or `None` if the table has fewer.
     ///
     /// # Errors
     ///
@@ -217,7 +217,7 @@ fn copy<const N: usize>((to, from): (&mut [u8; N], &[u8; N])) {
 
 /// The functions of a table, in the order of the table.
 ///
-/// A malformed function is an error in its place; those behind it follow.
+/// A malformed function is an error in its place; those after it follow.
 #[derive(Clone, Debug)]
 pub struct Fdes<'a> {
     table: Table<'a>,

@@ -38,7 +38,7 @@ pub enum Violation {
     },
     /// Functions share rows so often that they were not all looked at.
     TooManyRows(TableOffset),
-    /// The rows are for an ABI that is not known: nobody can use them.
+    /// The rows are for an ABI that is not known: no one can use them.
     UnknownAbi(u8),
     /// The row has the RA where no call leaves one: computed from SP or the CFA,
     /// or nowhere on a CPU without a link register. A walk ends there.
@@ -58,7 +58,7 @@ pub enum Violation {
         /// The index of the other function.
         other: u32,
     },
-    /// The row starts at or behind the end of its function or block: no address
+    /// The row starts at or after the end of its function or block: no address
     /// has it.
     RowPastEnd {
         /// Where the row is.

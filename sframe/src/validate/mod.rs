@@ -155,7 +155,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
         (self.visit)(Diagnostic { fault, function })
     }
 
-    /// Reports an error behind which nothing more of a function is known.
+    /// Reports an error after which nothing more of a function is known.
     fn cut<B>(&mut self, function: u32, error: Error) -> ControlFlow<B>
     where
         V: FnMut(Diagnostic) -> ControlFlow<B>,
@@ -279,7 +279,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
     }
 
     /// Looks at one row. Returns where it starts to hold and what is
-    /// behind it, unless nothing is known of that.
+    /// after it, unless nothing is known of that.
     fn row<'b, B>(
         &mut self,
         fde: &Fde,

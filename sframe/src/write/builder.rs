@@ -123,7 +123,7 @@ impl Class {
 
 /// Consecutive rows that can share an entry.
 struct Run {
-    /// Index behind the last row.
+    /// Index after the last row.
     end: usize,
     class: Class,
 }
@@ -488,7 +488,7 @@ impl Builder {
         if let Some(tail) = bytes.get_mut(head..).and_then(<[u8]>::first_chunk_mut) {
             *tail = body.bytes;
         }
-        // A copy of constant length; what is behind the row is cut off.
+        // A copy of constant length; what is after the row is cut off.
         let end = self.fres.len().saturating_add(head).saturating_add(body.len);
         self.fres.extend_from_slice(&bytes);
         self.fres.truncate(end);
@@ -500,12 +500,12 @@ fn inside<'a>(function: &Function<'a>) -> &'a [(u32, Row)] {
     let end =
         function.block_size.map_or(function.size, |size| function.size.min(size.get().into()));
     let rows = function.rows;
-    // Rows behind the end are few, and last.
+    // Rows after the end are few, and last.
     let behind = rows.iter().rev().take_while(|&&(offset, _)| offset >= end).count();
     rows.get(..rows.len().saturating_sub(behind)).unwrap_or_default()
 }
 
-/// The first row that does not start behind the one before it.
+/// The first row that does not start after the one before it.
 fn unsorted(rows: &[(u32, Row)]) -> Option<OmissionReason> {
     let mut pairs = rows.iter().zip(rows.iter().skip(1));
     let (_, &(offset, _)) = pairs.find(|((before, _), (offset, _))| before >= offset)?;

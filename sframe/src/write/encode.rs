@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// A row without its start: the info byte and the words, zeros behind them.
+/// A row without its start: the info byte and the words, zeros after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Body {
     pub(crate) bytes: [u8; Self::SIZE],
@@ -321,7 +321,7 @@ impl Words {
     }
 }
 
-/// Writes the low `size` bytes of `word` at `at`, and zeros behind them up to
+/// Writes the low `size` bytes of `word` at `at`, and zeros after them up to
 /// four bytes.
 #[inline]
 pub(crate) fn put(bytes: &mut [u8], at: usize, word: u32, size: usize, endian: Endian) {

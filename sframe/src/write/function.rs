@@ -57,7 +57,7 @@ pub struct Function<'a> {
     /// The key that signs return addresses (AArch64).
     pub pauth_key: PauthKey,
     /// Where each row begins to hold, in bytes from the function's or block's
-    /// start, and the row. They ascend. One that begins at or behind the end is
+    /// start, and the row. They ascend. One that begins at or after the end is
     /// left out; no table can say it and no lookup would find it.
     pub rows: &'a [(u32, Row)],
 }

@@ -140,8 +140,8 @@ impl Place<'_> {
         out.u32(counts.fdes);
         out.u32(counts.fres);
         out.u32(counts.fre_len);
-        out.u32(0); // the function table is right behind the header
-        out.u32(fdes_len); // and the rows behind that
+        out.u32(0); // the function table is right after the header
+        out.u32(fdes_len); // and the rows after that
         let mut rows_at = 0_u32;
         for entry in self.entries() {
             let field = u64::try_from(out.bytes.len()).unwrap_or_default();
@@ -213,7 +213,7 @@ impl Out<'_> {
         }
     }
 
-    /// An entry's rows, in V3 behind its attribute.
+    /// An entry's rows, in V3 after its attribute.
     fn rows(&mut self, entry: &Entry) {
         if self.builder.format.version() == Version::V3 {
             // An entry of more rows was split.

@@ -41,11 +41,11 @@ impl core::error::Error for Omission {}
 pub enum OmissionReason {
     /// The function has no bytes.
     Empty,
-    /// The function goes on behind the end of the address space.
+    /// The function continues after the end of the address space.
     Wraps,
     /// The function has no row inside it.
     NoRows,
-    /// A row does not start behind the one before it.
+    /// A row does not start after the one before it.
     Unsorted {
         /// The row's offset in bytes.
         offset: u32,

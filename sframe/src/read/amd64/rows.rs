@@ -1,4 +1,4 @@
-//! The search for a row among those of one function, all of them at hand.
+//! The search for a row among those of one function, all of them in memory.
 
 use crate::{
     format::{
@@ -30,7 +30,7 @@ pub(crate) struct FoundRow<'a> {
     /// Where it is.
     pub(crate) at: usize,
     pub(crate) info: FreInfo,
-    /// Its words, and whatever is behind them.
+    /// Its words, and whatever is after them.
     pub(crate) words: &'a [u8],
 }
 
@@ -39,8 +39,8 @@ pub(crate) struct FoundRow<'a> {
 struct Head {
     /// Where the row is.
     at: usize,
-    /// Its start less the least that is behind the target, without a sign: so
-    /// the rows that are not behind it have the highest numbers.
+    /// Its start less the least that is after the target, without a sign: so
+    /// the rows that are not after it have the highest numbers.
     start: u32,
     /// Where the row ends.
     end: usize,
@@ -82,7 +82,7 @@ impl<'a> FastRows<'a> {
     /// size of a row by its info byte.
     #[inline(always)]
     fn last_of<const HEAD: usize>(self, len: &[u8; 256]) -> Option<FoundRow<'a>> {
-        // Behind the last place where a head may be.
+        // After the last place where a head may be.
         let limit = self.bytes.len().checked_sub(HEAD.wrapping_sub(1))?;
         let behind = self.target.wrapping_add(1);
         let head_at = |at: usize| {
@@ -107,8 +107,8 @@ impl<'a> FastRows<'a> {
             let (&info, words) = rest.split_first()?;
             Some(FoundRow { at, info: FreInfo(info), words })
         };
-        // One comparison tells both that a row is not behind the target and that
-        // it is behind the one before it. Two rows at a time, so that none has to
+        // One comparison tells both that a row is not after the target and that
+        // it is after the one before it. Two rows at a time, so that none has to
         // take the other's place.
         let mut left = self.left.checked_sub(1)?;
         if !left.is_multiple_of(2) {
@@ -131,7 +131,7 @@ impl<'a> FastRows<'a> {
             first = third;
             left = left.wrapping_sub(2);
         }
-        // Nothing was read behind it yet.
+        // Nothing was read after it yet.
         if first.end <= self.bytes.len() { found(first) } else { None }
     }
 }
@@ -216,7 +216,7 @@ mod tests {
             (FreType::Addr4, &four),
             (FreType::Addr4, &top),
         ] {
-            // What comes behind is another function, or nothing.
+            // What comes after is another function, or nothing.
             for behind in [&[][..], &[0; 5], &[1, 0, 0, 0, 3], &[0xff; 5], &PROLOGUE] {
                 let bytes = [bytes, behind].concat();
                 // Cut anywhere, with more rows said to be there and with fewer.

@@ -139,7 +139,7 @@ impl FastReader {
         if function.info & Function::KIND != 0 {
             return None;
         }
-        // Nearly every row has others behind it, so that more can be read.
+        // Nearly every row has others after it, so that more can be read.
         let word =
             u64::from_le_bytes(words.first_chunk().copied().unwrap_or_else(|| padded(words)));
         // As the highest bits of a word, so that a shift extends the sign. By so
