@@ -235,6 +235,21 @@ fn all_threads_are_shown_each_with_its_own_stack() {
 }
 
 #[test]
+fn a_row_is_looked_up_once_for_all_threads() {
+    let flags: &[&str] = &["-O1", "-fomit-frame-pointer", "-pthread"];
+    let Some(program) = compile("threads_rows", "threads.c", flags) else { return };
+    let target = Target::start(&program, &[]);
+    let pid = target.id().to_string();
+    let output = run(["stack", "--stats", "--pid", &pid]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    let line = text.lines().find(|line| line.contains(" looked up, ")).unwrap();
+    let numbers = line.split(' ').filter_map(|word| word.trim_end_matches(';').parse().ok());
+    let [looked_up, kept, _]: [u64; 3] = numbers.collect::<Vec<_>>().try_into().unwrap();
+    // Twenty threads, up to twenty calls deep, in a handful of functions.
+    assert!(looked_up < 60 && kept > 100, "{line}");
+}
+
+#[test]
 fn every_look_finds_every_thread() {
     let Some(program) = compile("threads_again", "threads.c", FRAME_POINTERS) else { return };
     let target = Target::start(&program, &[]);

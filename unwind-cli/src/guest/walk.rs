@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use unwind_core::{Arch, Frame, RowSource, TargetCode, VirtAddr, Walker};
+use unwind_core::{Arch, Frame, RowCache, RowSource, RowStore, TargetCode, VirtAddr, Walker};
 use unwind_x86::paging::{Access, AddressSpace, PagedMemory, PagingMode};
 use unwind_x86::{Ia32, Prologue, SframeSource, SignalTrampolines, X86_64};
 
@@ -10,7 +10,7 @@ use crate::guest::files::GuestFiles;
 use crate::guest::ram::GuestRam;
 use crate::guest::registers::{Mode, VcpuRegisters};
 use crate::stack::{
-    BuiltTables, FramePointerRows, StackEnd, Tables, ia32_registers, x86_64_registers,
+    BuiltTables, FramePointerRows, ROWS, StackEnd, Tables, ia32_registers, x86_64_registers,
 };
 
 /// How many pages are remembered while one stack is walked: more than the
@@ -23,6 +23,9 @@ pub(crate) struct GuestWalker<'f> {
     tables: Tables<'f>,
     frame_pointers: FramePointerRows,
     max_frames: u32,
+    /// Of 64-bit code, which alone has tables. The tables are the same whatever address
+    /// space a vCPU is in.
+    rows: Box<RowCache<ROWS>>,
 }
 
 impl<'f> GuestWalker<'f> {
@@ -31,7 +34,8 @@ impl<'f> GuestWalker<'f> {
         frame_pointers: FramePointerRows,
         max_frames: u32,
     ) -> Self {
-        Self { files, tables: Tables::open(&files.wide), frame_pointers, max_frames }
+        let (tables, rows) = (Tables::open(&files.wide), Box::default());
+        Self { files, tables, frame_pointers, max_frames, rows }
     }
 
     /// Which tables could not be used so far, a line each.
@@ -41,7 +45,11 @@ impl<'f> GuestWalker<'f> {
     }
 
     /// Walks the stack of the code that a vCPU executes, user code or kernel.
-    pub(crate) fn walk(&self, vcpu: &VcpuRegisters, ram: &mut GuestRam) -> (Vec<Frame>, StackEnd) {
+    pub(crate) fn walk(
+        &mut self,
+        vcpu: &VcpuRegisters,
+        ram: &mut GuestRam,
+    ) -> (Vec<Frame>, StackEnd) {
         let access = if vcpu.is_user { Access::User } else { Access::Supervisor };
         let space = AddressSpace::from_registers(&vcpu.control).access(access);
         let mut memory = PagedMemory::<_, PAGES>::with_tlb(ram, space);
@@ -56,15 +64,17 @@ impl<'f> GuestWalker<'f> {
                 let tables = SframeSource::new(self.tables.map());
                 let tables = tables.or(BuiltTables::new(&self.files.wide));
                 let source = tables.or(SignalTrampolines).or(Prologue);
-                let walker = Walker::new(arch, source).fallback(self.frame_pointers);
+                let walker = Walker::new(arch, source).cache(&mut self.rows);
+                let walker = walker.fallback(self.frame_pointers).max_frames(self.max_frames);
                 let walker = walker.code(Half { is_user: vcpu.is_user });
-                self.collect(walker, x86_64_registers(&vcpu.general), &mut memory)
+                collect(walker, x86_64_registers(&vcpu.general), &mut memory)
             }
             Mode::Protected { code_base, stack_base } => {
                 let arch = Ia32::with_bases(code_base, stack_base);
                 let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
                 let walker = Walker::new(arch, source).fallback(self.frame_pointers);
-                self.collect(walker, ia32_registers(&vcpu.general), &mut memory)
+                let walker = walker.max_frames(self.max_frames);
+                collect(walker, ia32_registers(&vcpu.general), &mut memory)
             }
             Mode::Sixteen => {
                 let text = "16-bit code, whose stacks are not walked".into();
@@ -72,38 +82,37 @@ impl<'f> GuestWalker<'f> {
             }
         }
     }
+}
 
-    fn collect<A, S, F, T>(
-        &self,
-        walker: Walker<A, S, F, T>,
-        regs: A::Regs,
-        memory: &mut PagedMemory<&mut GuestRam, PAGES>,
-    ) -> (Vec<Frame>, StackEnd)
-    where
-        A: Arch,
-        S: RowSource<A>,
-        S::Error: fmt::Display,
-        F: RowSource<A>,
-        F::Error: Into<S::Error>,
-        T: TargetCode,
+fn collect<A, S, F, T, C>(
+    mut walker: Walker<A, S, F, T, C>,
+    regs: A::Regs,
+    memory: &mut PagedMemory<&mut GuestRam, PAGES>,
+) -> (Vec<Frame>, StackEnd)
+where
+    A: Arch,
+    S: RowSource<A>,
+    S::Error: fmt::Display,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    T: TargetCode,
+    C: RowStore,
+{
+    let mut walked = walker.frames(regs, &mut *memory);
+    let frames: Vec<_> = walked.by_ref().collect();
+    let end = walked.end();
+    let mut end = end.map_or_else(
+        || StackEnd::not_walkable("no frames".into()),
+        |end| StackEnd::new(&end, &frames),
+    );
+    // Why memory was absent, if it was that.
+    if let Some((addr, fault)) = memory.last_fault()
+        && !end.complete
+        && end.text.ends_with(&addr.to_string())
     {
-        let mut walker = walker.max_frames(self.max_frames);
-        let mut walked = walker.frames(regs, &mut *memory);
-        let frames: Vec<_> = walked.by_ref().collect();
-        let end = walked.end();
-        let mut end = end.map_or_else(
-            || StackEnd::not_walkable("no frames".into()),
-            |end| StackEnd::new(&end, &frames),
-        );
-        // Why memory was absent, if it was that.
-        if let Some((addr, fault)) = memory.last_fault()
-            && !end.complete
-            && end.text.ends_with(&addr.to_string())
-        {
-            end.text = format!("{}: {fault}", end.text);
-        }
-        (frames, end)
+        end.text = format!("{}: {fault}", end.text);
     }
+    (frames, end)
 }
 
 /// The half of the 64-bit address space that the code of a stack is in.

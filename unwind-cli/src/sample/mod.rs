@@ -115,7 +115,7 @@ pub(crate) fn run_with(args: &Args) -> Result<(), Error> {
 fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Error> {
     let mut target = Target::of_process(process, HOLD_LIMIT)?;
     let Target { modules, mappings, threads, memory, .. } = &mut target;
-    let walkers = METHODS.map(|method| {
+    let mut walkers = METHODS.map(|method| {
         let frame_pointers = FramePointerRows { is_trusted: false };
         (method, StackWalker::new(modules, mappings, method, frame_pointers, MAX_FRAMES))
     });
@@ -123,7 +123,7 @@ fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Err
     for ParkedThread { kind, thread, truth } in parked {
         let registers = threads.iter().find(|found| found.id == *thread);
         let registers = registers.ok_or(SampleError::NoThread(*thread))?.registers;
-        let walks = walkers.iter().map(|(method, walker)| {
+        let walks = walkers.iter_mut().map(|(method, walker)| {
             let stack = walker.walk(&registers, memory);
             let frames = stack.frames.iter().map(|frame| WalkedFrame {
                 pc: frame.pc.addr().get(),

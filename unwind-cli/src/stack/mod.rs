@@ -13,6 +13,8 @@ use std::process::{Child, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use unwind_core::CacheStats;
+
 use crate::error::Error;
 use crate::stack::report::Report;
 use crate::stack::walk::Stack;
@@ -23,7 +25,7 @@ pub(crate) use crate::stack::frame_pointers::FramePointerRows;
 pub(crate) use crate::stack::report::{FrameReport, file_name};
 pub(crate) use crate::stack::text::write_frames;
 pub(crate) use crate::stack::walk::{
-    Method, StackEnd, StackWalker, Tables, ia32_registers, low_half, x86_64_registers,
+    Method, ROWS, StackEnd, StackWalker, Tables, ia32_registers, low_half, x86_64_registers,
 };
 #[cfg(test)]
 pub(crate) use crate::stack::{report::FoundBy, walk::EndReason};
@@ -88,6 +90,10 @@ pub(crate) struct Args {
     /// Print one JSON object instead of text; `--help` describes it
     #[arg(long)]
     json: bool,
+
+    /// Print to standard error how often a row of a table had to be looked up
+    #[arg(long)]
+    stats: bool,
 
     /// End with exit code 9 if a stack is incomplete; it is printed all the same
     #[arg(long)]
@@ -195,7 +201,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 /// Walks all stacks of a target, lets it go, and prints what was found.
 fn print(args: &Args, mut target: Target) -> Result<(), Error> {
     let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
-    let stacks = walk(&mut target, args.method, frame_pointers, args.max_frames);
+    let (stacks, rows) = walk(&mut target, args.method, frame_pointers, args.max_frames);
     target.release()?;
 
     let report = Report::new(&target, stacks, args.method);
@@ -204,6 +210,9 @@ fn print(args: &Args, mut target: Target) -> Result<(), Error> {
     if !args.json {
         // With standard error gone there is nobody left to tell.
         let _ = text::write_warnings(&mut io::stderr().lock(), &report);
+    }
+    if args.stats {
+        let _ = writeln!(io::stderr(), "{}", text::rows(rows));
     }
     if args.fail_incomplete { report.check_complete() } else { Ok(()) }
 }
@@ -218,13 +227,14 @@ fn write_report(out: &mut impl Write, report: &Report, json: bool) -> io::Result
     }
 }
 
-/// Walks the stacks of all threads of a target.
+/// Walks the stacks of all threads of a target, and says how often a row had to be looked
+/// up.
 fn walk(
     target: &mut Target,
     method: Method,
     frame_pointers: FramePointerRows,
     max_frames: u32,
-) -> Vec<Stack> {
+) -> (Vec<Stack>, CacheStats) {
     let mut walker =
         StackWalker::new(&target.modules, &target.mappings, method, frame_pointers, max_frames);
     let mut left = target.room.frames;
@@ -235,13 +245,14 @@ fn walk(
         left = left.saturating_sub(u64::try_from(stack.frames.len()).unwrap_or(u64::MAX));
         stacks.push(stack);
     }
+    let rows = walker.rows();
     let mut warnings = walker.into_warnings();
     target.warnings.append(&mut warnings);
     if left == 0 {
         let warning = "threads have the same stack: there are no more frames than it has room for";
         target.warnings.push(warning.into());
     }
-    stacks
+    (stacks, rows)
 }
 
 /// Writes the stacks of a target that a fuzz target made up, as text and as JSON.
@@ -251,7 +262,7 @@ fn walk(
 /// As writing to `out`.
 pub(crate) fn write_stacks(out: &mut impl Write, mut target: Target) -> io::Result<()> {
     let frame_pointers = FramePointerRows { is_trusted: false };
-    let stacks = walk(&mut target, Method::Auto, frame_pointers, 510);
+    let (stacks, _) = walk(&mut target, Method::Auto, frame_pointers, 510);
     let report = Report::new(&target, stacks, Method::Auto);
     write_report(out, &report, false)?;
     text::write_warnings(out, &report)?;

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use unwind_core::CacheStats;
+
+use crate::counted::counted;
 use crate::stack::report::{FoundBy, FrameReport, Report, ThreadReport, file_name};
 use crate::stack::walk::StackEnd;
 
@@ -103,6 +106,12 @@ impl fmt::Display for Place<'_> {
             (_, None, _) => f.write_str("??"),
         }
     }
+}
+
+/// How often a row was kept, and how often it was looked up, in a line.
+pub(crate) fn rows(CacheStats { hits, misses, unkept, .. }: CacheStats) -> String {
+    let looked_up = counted(misses, "row was", "rows were");
+    format!("{looked_up} looked up, {hits} found in the cache; {unkept} could not be kept")
 }
 
 /// A signal by name and number.

@@ -7,7 +7,8 @@ use std::ops::Range;
 use clap::ValueEnum;
 use serde::Serialize;
 use unwind_core::{
-    Arch, End, Frame, ModuleMap, RowSource, StepError, TableError, TargetCode, VirtAddr, Walker,
+    Arch, CacheStats, End, Frame, ModuleMap, RowCache, RowSource, RowStore, StepError, TableError,
+    TargetCode, VirtAddr, Walker,
 };
 use unwind_x86::{
     Ia32, Ia32Regs, Prologue, SframeModule, SframeSource, SignalTrampolines, X86_64, X86_64Regs,
@@ -208,7 +209,12 @@ pub(crate) struct StackWalker<'t> {
     /// Where the target has code, ascending.
     code: Vec<Range<u64>>,
     x86_64: X86_64,
+    /// Of 64-bit code, which alone has tables.
+    rows: Box<RowCache<ROWS>>,
 }
+
+/// How many rows are kept: those of some thousand functions, in 128 KiB.
+pub(crate) const ROWS: usize = 8192;
 
 impl<'t> StackWalker<'t> {
     pub(crate) fn new(
@@ -226,12 +232,18 @@ impl<'t> StackWalker<'t> {
             Method::CfiSframe | Method::Fp => Tables::default(),
         };
         let x86_64 = address_width(mappings);
-        Self { method, frame_pointers, max_frames, modules, tables, code, x86_64 }
+        let rows = Box::default();
+        Self { method, frame_pointers, max_frames, modules, tables, code, x86_64, rows }
     }
 
     /// Shows that many frames of the stacks that are walked from now on, at most.
     pub(crate) fn max_frames(&mut self, max_frames: u32) {
         self.max_frames = max_frames;
+    }
+
+    /// How often a row was kept, and how often it was looked up.
+    pub(crate) fn rows(&self) -> CacheStats {
+        self.rows.stats()
     }
 
     /// Which tables could not be used, a line each.
@@ -242,7 +254,7 @@ impl<'t> StackWalker<'t> {
     }
 
     /// Walks the stack of the thread with these registers.
-    pub(crate) fn walk(&self, regs: &UserRegisters, memory: &mut TargetMemory) -> Stack {
+    pub(crate) fn walk(&mut self, regs: &UserRegisters, memory: &mut TargetMemory) -> Stack {
         let mode = regs.code_mode();
         let (frames, end) = match mode {
             Some(CodeMode::X86_64) => self.walk_x86_64(x86_64_registers(regs), memory),
@@ -255,21 +267,32 @@ impl<'t> StackWalker<'t> {
         Stack { mode, frames, end }
     }
 
-    fn walk_x86_64(&self, regs: X86_64Regs, memory: &mut TargetMemory) -> (Vec<Frame>, StackEnd) {
+    fn walk_x86_64(
+        &mut self,
+        regs: X86_64Regs,
+        memory: &mut TargetMemory,
+    ) -> (Vec<Frame>, StackEnd) {
         let tables = SframeSource::new(self.tables.map());
         let built = BuiltTables::new(self.modules);
+        let (arch, code, rows) = (self.x86_64, Code(&self.code), &mut *self.rows);
         match self.method {
             Method::Auto => {
                 let source = tables.or(built).or(SignalTrampolines).or(Prologue);
-                let walker = Walker::new(self.x86_64, source).fallback(self.frame_pointers);
-                self.collect(walker, regs, memory)
+                let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
+                collect(walker.code(code).max_frames(self.max_frames), regs, memory)
             }
-            Method::Sframe => self.collect(Walker::new(self.x86_64, tables), regs, memory),
-            Method::CfiSframe => self.collect(Walker::new(self.x86_64, built), regs, memory),
+            Method::Sframe => {
+                let walker = Walker::new(arch, tables).cache(rows).code(code);
+                collect(walker.max_frames(self.max_frames), regs, memory)
+            }
+            Method::CfiSframe => {
+                let walker = Walker::new(arch, built).cache(rows).code(code);
+                collect(walker.max_frames(self.max_frames), regs, memory)
+            }
             Method::Fp => {
                 let source = RowSource::<X86_64>::or(SignalTrampolines, Prologue);
-                let walker = Walker::new(self.x86_64, source).fallback(self.frame_pointers);
-                self.collect(walker, regs, memory)
+                let walker = Walker::new(arch, source).fallback(self.frame_pointers);
+                collect(walker.code(code).max_frames(self.max_frames), regs, memory)
             }
         }
     }
@@ -279,36 +302,36 @@ impl<'t> StackWalker<'t> {
         let arch = if regs.eflags & EFLAGS_VM == 0 { Ia32::FLAT } else { Ia32::VM86 };
         let regs = ia32_registers(regs);
         if matches!(self.method, Method::Sframe | Method::CfiSframe) {
-            return self.collect(Walker::new(arch, unwind_core::NoRows), regs, memory);
+            let walker = Walker::new(arch, unwind_core::NoRows).code(Code(&self.code));
+            return collect(walker.max_frames(self.max_frames), regs, memory);
         }
         let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
         let walker = Walker::new(arch, source).fallback(self.frame_pointers);
-        self.collect(walker, regs, memory)
+        collect(walker.code(Code(&self.code)).max_frames(self.max_frames), regs, memory)
     }
+}
 
-    fn collect<A, S, F>(
-        &self,
-        walker: Walker<A, S, F>,
-        regs: A::Regs,
-        memory: &mut TargetMemory,
-    ) -> (Vec<Frame>, StackEnd)
-    where
-        A: Arch,
-        S: RowSource<A>,
-        S::Error: fmt::Display,
-        F: RowSource<A>,
-        F::Error: Into<S::Error>,
-    {
-        let mut walker = walker.max_frames(self.max_frames).code(Code(&self.code));
-        let mut walked = walker.frames(regs, memory);
-        let frames: Vec<_> = walked.by_ref().collect();
-        // The walk has ended, so it has an end.
-        let end = walked.end().map_or_else(
-            || StackEnd::not_walkable("no frames".into()),
-            |end| StackEnd::new(&end, &frames),
-        );
-        (frames, end)
-    }
+fn collect<A, S, F, C>(
+    mut walker: Walker<A, S, F, Code<'_>, C>,
+    regs: A::Regs,
+    memory: &mut TargetMemory,
+) -> (Vec<Frame>, StackEnd)
+where
+    A: Arch,
+    S: RowSource<A>,
+    S::Error: fmt::Display,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    C: RowStore,
+{
+    let mut walked = walker.frames(regs, memory);
+    let frames: Vec<_> = walked.by_ref().collect();
+    // The walk has ended, so it has an end.
+    let end = walked.end().map_or_else(
+        || StackEnd::not_walkable("no frames".into()),
+        |end| StackEnd::new(&end, &frames),
+    );
+    (frames, end)
 }
 
 /// Where the target has code, ascending. A frame pointer that is none leads
