@@ -1,6 +1,6 @@
 //! Findings of a report that have a reason.
 
-use crate::report::{Finding, Kind};
+use crate::finding::{Finding, Kind};
 
 /// Findings that may be, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,10 +15,12 @@
     reason = "a measuring program stops at the first surprise"
 )]
 
+mod call_frames;
 pub mod corpus;
 pub mod cut;
 pub mod deferral;
 pub mod eh_frame;
+pub mod finding;
 pub mod in_process;
 pub mod known;
 pub mod lookup;

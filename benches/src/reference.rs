@@ -10,17 +10,15 @@ use std::cell::Cell;
 use std::fmt;
 
 use gimli::{
-    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, EvaluationResult, LittleEndian,
-    ParsedEhFrameHdr, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection as _,
-    Value,
+    CfaRule, EhFrame, EvaluationResult, Register, RegisterRule, UnwindContext, UnwindExpression,
+    UnwindSection as _, Value,
 };
 use unwind_snapshot::Snapshot;
 
+use crate::call_frames::{CallFrames, Reader};
 use crate::corpus::Corpus;
 use crate::rivals::stack_word;
 use crate::{MAX_FRAMES, Unwinder};
-
-type Reader = EndianSlice<'static, LittleEndian>;
 
 const RBX: u16 = 3;
 const RBP: u16 = 6;
@@ -37,7 +35,7 @@ type Registers = [Option<u64>; 17];
 
 /// Walks by call frame information, with all registers.
 pub struct Reference {
-    modules: Vec<Module>,
+    modules: Vec<CallFrames>,
     context: UnwindContext<usize>,
     frames: Vec<u64>,
     /// How many frames call frame information led to.
@@ -48,14 +46,6 @@ pub struct Reference {
     has_popped: Cell<bool>,
     /// The first frame that was left by a register that only this walk carries.
     needs_register: Option<usize>,
-}
-
-struct Module {
-    text: std::ops::Range<u64>,
-    bias: u64,
-    bases: BaseAddresses,
-    eh_frame: EhFrame<Reader>,
-    header: ParsedEhFrameHdr<Reader>,
 }
 
 /// Why call frame information leads no further.
@@ -122,17 +112,8 @@ impl Reference {
     /// A walk over the modules of a corpus.
     #[must_use]
     pub fn new(corpus: &Corpus) -> Self {
-        let modules = corpus.covered().map(|module| {
-            let tables = module.tables;
-            let bases = BaseAddresses::default()
-                .set_eh_frame(tables.eh_frame_addr)
-                .set_eh_frame_hdr(tables.header_addr);
-            let header = EhFrameHdr::new(&tables.header, LittleEndian).parse(&bases, 8).unwrap();
-            let eh_frame = EhFrame::new(&tables.eh_frame, LittleEndian);
-            Module { text: module.text.clone(), bias: module.bias, bases, eh_frame, header }
-        });
         Self {
-            modules: modules.collect(),
+            modules: CallFrames::of(corpus),
             context: UnwindContext::new(),
             frames: Vec::with_capacity(MAX_FRAMES),
             certain: 0,
@@ -211,10 +192,9 @@ impl Reference {
 
     fn step<'s>(&mut self, frame: &Frame<'s>) -> Result<Frame<'s>, End> {
         let lookup = frame.lookup;
-        let at = self.modules.partition_point(|module| module.text.end <= lookup);
         let not_covered = End::NotCovered { pc: lookup };
         let bad = End::BadRow { pc: lookup };
-        let module = self.modules.get(at).filter(|module| module.text.start <= lookup);
+        let module = CallFrames::find(&self.modules, lookup);
         let module = module.ok_or(not_covered)?;
         let pc = lookup.wrapping_sub(module.bias);
         let table = module.header.table().ok_or(not_covered)?;

@@ -10,9 +10,9 @@
 
 use testdata::{CfiBuilder, Cie};
 use unwind_benches::corpus::{Corpus, Module, Tables};
+use unwind_benches::finding::Kind;
 use unwind_benches::known::Known;
 use unwind_benches::reference::End;
-use unwind_benches::report::Kind;
 use unwind_benches::verdict::{Verdict, judge, more_than_ours};
 use unwind_benches::{Framehop, Reference, Report, Unwind, Unwinder};
 use unwind_snapshot::Snapshot;

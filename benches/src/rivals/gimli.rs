@@ -4,17 +4,15 @@
 use std::fmt;
 
 use gimli::{
-    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, EvaluationResult, LittleEndian,
-    ParsedEhFrameHdr, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection as _,
-    Value,
+    CfaRule, EhFrame, EvaluationResult, Register, RegisterRule, UnwindContext, UnwindExpression,
+    UnwindSection as _, Value,
 };
 use unwind_snapshot::Snapshot;
 
 use super::stack_word;
+use crate::call_frames::CallFrames;
 use crate::corpus::Corpus;
 use crate::{MAX_FRAMES, Unwinder};
-
-type Reader = EndianSlice<'static, LittleEndian>;
 
 const RSP: Register = Register(7);
 const RA: Register = Register(16);
@@ -24,18 +22,10 @@ const THREE: &[u16] = &[6, 7, 16];
 
 /// gimli's rows, found by the search table of `.eh_frame_hdr`.
 pub struct Gimli {
-    modules: Vec<Module>,
+    modules: Vec<CallFrames>,
     context: UnwindContext<usize>,
     frames: Vec<u64>,
     end: End,
-}
-
-struct Module {
-    text: std::ops::Range<u64>,
-    bias: u64,
-    bases: BaseAddresses,
-    eh_frame: EhFrame<Reader>,
-    header: ParsedEhFrameHdr<Reader>,
 }
 
 /// Why a walk ended.
@@ -59,17 +49,8 @@ impl Gimli {
     /// An unwinder with the modules of a corpus.
     #[must_use]
     pub fn new(corpus: &Corpus) -> Self {
-        let modules = corpus.covered().map(|module| {
-            let tables = module.tables;
-            let bases = BaseAddresses::default()
-                .set_eh_frame(tables.eh_frame_addr)
-                .set_eh_frame_hdr(tables.header_addr);
-            let header = EhFrameHdr::new(&tables.header, LittleEndian).parse(&bases, 8).unwrap();
-            let eh_frame = EhFrame::new(&tables.eh_frame, LittleEndian);
-            Module { text: module.text.clone(), bias: module.bias, bases, eh_frame, header }
-        });
         Self {
-            modules: modules.collect(),
+            modules: CallFrames::of(corpus),
             context: UnwindContext::new(),
             frames: Vec::with_capacity(MAX_FRAMES),
             end: End::Failed,
@@ -83,8 +64,7 @@ impl Gimli {
         regs: &[Option<u64>; 17],
         lookup: u64,
     ) -> Result<[Option<u64>; 17], End> {
-        let at = self.modules.partition_point(|module| module.text.end <= lookup);
-        let module = self.modules.get(at).filter(|module| module.text.start <= lookup);
+        let module = CallFrames::find(&self.modules, lookup);
         let module = module.ok_or(End::NotCovered)?;
         let pc = lookup.wrapping_sub(module.bias);
         let table = module.header.table().ok_or(End::NotCovered)?;
@@ -139,7 +119,7 @@ impl Gimli {
 /// The value of an expression, which starts with the CFA on its stack if there
 /// is one.
 fn evaluate(
-    module: &Module,
+    module: &CallFrames,
     expression: &UnwindExpression<usize>,
     regs: &[Option<u64>; 17],
     snapshot: &Snapshot<'_>,
