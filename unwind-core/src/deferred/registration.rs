@@ -46,9 +46,13 @@ impl Registrations {
         loop {
             let number = match newest.wrapping_add(1) {
                 next if newest != 0 && next >> SERIES_BITS == newest >> SERIES_BITS => next,
-                _ => *series.get_or_insert_with(|| self.take_series()),
+                // Others may have taken later series meanwhile, and used them up.
+                _ => match series {
+                    Some(number) if number > newest => number,
+                    _ => *series.insert(self.take_series()),
+                },
             };
-            if number >= END {
+            if number >= END || number <= newest {
                 return None;
             }
             // An exchange, so that whoever sees a later number sees this one's
@@ -119,6 +123,6 @@ mod tests {
         instance.newest.store(END - 2, Ordering::Relaxed);
         assert_eq!(instance.next(), Some(END - 1));
         // The last series is used up; there are lower ones, but none above.
-        assert_ne!(instance.next(), Some(END));
+        assert_eq!(instance.next(), None);
     }
 }
