@@ -131,8 +131,9 @@ fn stops_between_any_two_instructions_of_a_program_with_tables_agree_with_gdb() 
         }
     }
     show("Stops after random numbers of single steps", &tally);
-    // Some stops of the smaller program are in or below a left-out function.
-    tally.assert_equal("own code", stops_wanted() * 3 / 4);
+    // Some stops of the smaller program are in or below a left-out function, and it has
+    // no more than some 300 steps.
+    tally.assert_equal("own code", (stops_wanted() * 3 / 4).min(200));
     tally.assert_short("left-out function", "sframe");
     tally.assert_not_differing("left-out function");
     check_claims(&claims);
