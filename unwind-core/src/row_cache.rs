@@ -213,7 +213,7 @@ struct Set<'a> {
 
 impl<const N: usize> RowCache<N> {
     /// The bits that a place may have, which is the number of the word with the
-    /// key. The row is `WAYS` words behind it.
+    /// key. The row is `WAYS` words after it.
     const PLACES: usize = {
         assert!(N.is_power_of_two() && N >= WAYS, "a power of two, at least 4");
         N.wrapping_mul(2).wrapping_sub(1) & !WAYS
@@ -334,7 +334,7 @@ impl<const N: usize> RowCache<N> {
     }
 }
 
-/// The row in a word, behind the guess.
+/// The row in a word, after the guess.
 #[inline]
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "each part is read by itself")]
 fn row_in([_, _, row @ ..]: &Word) -> ShortRow {

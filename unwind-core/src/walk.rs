@@ -206,9 +206,9 @@ where
         Walker { arch, source, fallback, code, cache, max_frames, stack_end }
     }
 
-    /// Keeps rows of the source in `cache`, for this walk and later ones: about 15 times
-    /// as fast as to look each one up. The rows in it must be of the same source, for the
-    /// same address space.
+    /// Keeps rows of the source in `cache`, for this walk and later ones. A row of the cache
+    /// takes a small part of the time of a lookup. All rows in it must be of this source,
+    /// for one address space.
     #[must_use]
     pub fn cache<const N: usize>(
         self,
@@ -218,7 +218,7 @@ where
         Walker { arch, source, fallback, code, cache, max_frames, stack_end }
     }
 
-    /// Ends a walk after so many frames, if there are more.
+    /// Ends a walk after `frames` frames, if there are more.
     #[must_use]
     pub const fn max_frames(mut self, frames: u32) -> Self {
         self.max_frames = frames;

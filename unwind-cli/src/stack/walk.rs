@@ -341,8 +341,8 @@ struct Code<'c>(&'c [Range<u64>]);
 impl TargetCode for Code<'_> {
     fn is_code(&mut self, call: VirtAddr) -> bool {
         let call = call.get();
-        let behind = self.0.partition_point(|range| range.start <= call);
-        let range = behind.checked_sub(1).and_then(|at| self.0.get(at));
+        let after = self.0.partition_point(|range| range.start <= call);
+        let range = after.checked_sub(1).and_then(|at| self.0.get(at));
         range.is_some_and(|range| range.contains(&call))
     }
 }

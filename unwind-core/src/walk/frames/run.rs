@@ -97,7 +97,7 @@ where
         self.walker.fetch(&frame, self.mem)
     }
 
-    /// Walks on from the frame at `pc` by rows that are at hand, writes the frames to
+    /// Continues from the frame at `pc` by rows of the cache, writes the frames to
     /// the room, and returns how many they are.
     #[inline]
     pub(super) fn run_short<L: Log>(
