@@ -230,6 +230,32 @@ pub(crate) const PROLOGUE: [u8; 15] = [
     0x20, 0x05, 8, 0xf0, // +32: CFA = SP+8, FP at CFA-16
 ];
 
+/// One row of each width, in some byte order.
+#[cfg(test)]
+type RowsOfEachWidth = (Endian, [(FreType, &'static [u8]); 3]);
+
+/// One row in each order and width of start and words, for tests: start 1, words -2 and 3,
+/// of the width that the row type and the info say.
+#[cfg(test)]
+pub(crate) const ROWS_OF_EACH_WIDTH: [RowsOfEachWidth; 2] = [
+    (
+        Endian::Little,
+        [
+            (FreType::Addr1, &[1, 0x05, 0xfe, 3]),
+            (FreType::Addr2, &[1, 0, 0x25, 0xfe, 0xff, 3, 0]),
+            (FreType::Addr4, &[1, 0, 0, 0, 0x45, 0xfe, 0xff, 0xff, 0xff, 3, 0, 0, 0]),
+        ],
+    ),
+    (
+        Endian::Big,
+        [
+            (FreType::Addr1, &[1, 0x05, 0xfe, 3]),
+            (FreType::Addr2, &[0, 1, 0x25, 0xff, 0xfe, 0, 3]),
+            (FreType::Addr4, &[0, 0, 0, 1, 0x45, 0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 3]),
+        ],
+    ),
+];
+
 #[cfg(test)]
 mod tests {
     extern crate alloc;
@@ -267,18 +293,7 @@ mod tests {
 
     #[test]
     fn starts_and_words_have_three_widths_and_two_orders() {
-        // Start 1 and words -2, 3, of the width that the row type and the info say.
-        let little: [(FreType, &[u8]); 3] = [
-            (FreType::Addr1, &[1, 0x05, 0xfe, 3]),
-            (FreType::Addr2, &[1, 0, 0x25, 0xfe, 0xff, 3, 0]),
-            (FreType::Addr4, &[1, 0, 0, 0, 0x45, 0xfe, 0xff, 0xff, 0xff, 3, 0, 0, 0]),
-        ];
-        let big: [(FreType, &[u8]); 3] = [
-            (FreType::Addr1, &[1, 0x05, 0xfe, 3]),
-            (FreType::Addr2, &[0, 1, 0x25, 0xff, 0xfe, 0, 3]),
-            (FreType::Addr4, &[0, 0, 0, 1, 0x45, 0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 3]),
-        ];
-        for (endian, rows) in [(Endian::Little, little), (Endian::Big, big)] {
+        for (endian, rows) in ROWS_OF_EACH_WIDTH {
             for (kind, bytes) in rows {
                 let mut one = fres(bytes, kind, endian, 1);
                 let fre = one.next().unwrap().unwrap();

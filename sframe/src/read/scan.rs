@@ -105,7 +105,7 @@ mod tests {
     use alloc::vec;
 
     use super::*;
-    use crate::format::fre::PROLOGUE;
+    use crate::format::fre::{PROLOGUE, ROWS_OF_EACH_WIDTH};
 
     /// What a search over the whole of `bytes` finds: the place of the row, or
     /// why it stops.
@@ -126,18 +126,7 @@ mod tests {
 
     #[test]
     fn starts_and_words_of_any_width_and_order_are_passed() {
-        // Start 1 and words -2, 3, of the width that the row type and the info say.
-        let little: [(FreType, &[u8]); 3] = [
-            (FreType::Addr1, &[1, 0x05, 0xfe, 3]),
-            (FreType::Addr2, &[1, 0, 0x25, 0xfe, 0xff, 3, 0]),
-            (FreType::Addr4, &[1, 0, 0, 0, 0x45, 0xfe, 0xff, 0xff, 0xff, 3, 0, 0, 0]),
-        ];
-        let big: [(FreType, &[u8]); 3] = [
-            (FreType::Addr1, &[1, 0x05, 0xfe, 3]),
-            (FreType::Addr2, &[0, 1, 0x25, 0xff, 0xfe, 0, 3]),
-            (FreType::Addr4, &[0, 0, 0, 1, 0x45, 0xff, 0xff, 0xff, 0xfe, 0, 0, 0, 3]),
-        ];
-        for (endian, rows) in [(Endian::Little, little), (Endian::Big, big)] {
+        for (endian, rows) in ROWS_OF_EACH_WIDTH {
             for (kind, bytes) in rows {
                 let mut scan = Scan::new(1, 1, 0);
                 assert_eq!(scan.advance(bytes, kind, endian), Stop::Done);
