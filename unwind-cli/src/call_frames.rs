@@ -13,13 +13,16 @@ use unwind_core::{Origin, Row};
 
 use crate::elf::{ElfError, ElfFile, Part, Section};
 
-/// `.eh_frame`, or `.debug_frame` where there is none.
+/// `.eh_frame` and `.debug_frame`. A file has both where a part of it is made
+/// by another compiler, as in a Go program that calls C.
 #[derive(Clone, Debug)]
 pub(crate) struct CallFrames {
     pub(crate) abi: Abi,
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) addr: u64,
-    pub(crate) is_eh: bool,
+    /// One at least. Code that is in two of them is described by the first.
+    pub(crate) sections: Vec<FrameSection>,
+    /// Why `.debug_frame` is not among them, where it is damaged and not the only
+    /// one.
+    pub(crate) unread: Option<ElfError>,
     /// Where `.text` is, and the global offset table.
     pub(crate) text: Option<u64>,
     pub(crate) got: Option<u64>,
@@ -27,19 +30,37 @@ pub(crate) struct CallFrames {
     pub(crate) code: Vec<Range<u64>>,
 }
 
+/// A section of call frame information.
+#[derive(Clone, Debug)]
+pub(crate) struct FrameSection {
+    /// [`Part::EhFrame`] or [`Part::DebugFrame`].
+    pub(crate) part: Part,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) addr: u64,
+}
+
 /// A table made of call frame information.
 #[derive(Clone, Debug)]
 pub(crate) struct BuiltTable {
     pub(crate) bytes: Vec<u8>,
-    /// What it was made of: `.eh_frame` or `.debug_frame`.
-    pub(crate) section: Part,
     /// Where the table has to be.
     pub(crate) addr: u64,
     pub(crate) report: CfiReport,
     /// What the table does not have of the code.
-    pub(crate) lost: Vec<CfiOmission>,
+    pub(crate) lost: Vec<LostCode>,
     /// Parts of entries that are about the same code as others.
     pub(crate) overlaps: Vec<Omission>,
+    /// Why `.debug_frame` is not in it, where that is damaged and not the only
+    /// section.
+    pub(crate) unread: Option<ElfError>,
+}
+
+/// Code that a table made of call frame information does not have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LostCode {
+    /// The section that describes it.
+    pub(crate) part: Part,
+    pub(crate) range: CfiOmission,
 }
 
 impl CallFrames {
@@ -56,18 +77,29 @@ impl CallFrames {
         let find =
             |name: &[u8]| all.iter().find(|section| section.name == name && section.size != 0);
         let addr_of = |name| find(name).map(|section: &Section| section.addr);
-        let (bytes, addr, is_eh) = if let Some(section) = find(b".eh_frame") {
-            (file.relocated_bytes(Part::EhFrame, section, all)?, section.addr, true)
+        let mut found = Vec::new();
+        if let Some(section) = find(b".eh_frame") {
+            let bytes = file.relocated_bytes(Part::EhFrame, section, all)?;
+            found.push(FrameSection { part: Part::EhFrame, bytes, addr: section.addr });
         } else if let Some((bytes, addr)) = by_header(file)? {
-            (bytes, addr, true)
-        } else if let Some(section) = find(b".debug_frame") {
-            (file.relocated_bytes(Part::DebugFrame, section, all)?, 0, false)
-        } else {
+            found.push(FrameSection { part: Part::EhFrame, bytes, addr });
+        }
+        let mut unread = None;
+        if let Some(section) = find(b".debug_frame") {
+            match file.relocated_bytes(Part::DebugFrame, section, all) {
+                Ok(bytes) => found.push(FrameSection { part: Part::DebugFrame, bytes, addr: 0 }),
+                // The other section is as good without this one.
+                Err(error) if !found.is_empty() => unread = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        if found.is_empty() {
             // Bad section headers matter only if nothing else leads to it.
             sections?;
             return Ok(None);
-        };
-        if bytes.is_empty() {
+        }
+        found.retain(|section| !section.bytes.is_empty());
+        if found.is_empty() {
             return Ok(None);
         }
         let range = |(addr, size): (u64, u64)| addr..addr.saturating_add(size);
@@ -80,10 +112,22 @@ impl CallFrames {
         };
         let code = joined(code);
         let got = addr_of(b".got").or_else(|| addr_of(b".got.plt"));
-        Ok(Some(Self { abi, bytes, addr, is_eh, text: addr_of(b".text"), got, code }))
+        let text = addr_of(b".text");
+        Ok(Some(Self { abi, sections: found, unread, text, got, code }))
     }
 
-    /// The byte order of the section, for gimli.
+    /// The bytes of all sections.
+    pub(crate) fn len(&self) -> usize {
+        self.sections.iter().map(|section| section.bytes.len()).fold(0, usize::saturating_add)
+    }
+
+    /// The bytes of a section.
+    pub(crate) fn bytes(&self, part: Part) -> &[u8] {
+        let section = self.sections.iter().find(|section| section.part == part);
+        section.map_or(&[], |section| &section.bytes)
+    }
+
+    /// The byte order of the sections, for gimli.
     pub(crate) fn endian(&self) -> RunTimeEndian {
         match self.abi.endian() {
             Some(Endian::Big) => RunTimeEndian::Big,
@@ -91,19 +135,19 @@ impl CallFrames {
         }
     }
 
-    /// The section, for a converter.
-    pub(crate) fn section(&self) -> CfiSection<'_> {
-        let mut section = match self.is_eh {
-            true => CfiSection::eh_frame(&self.bytes, self.addr),
-            false => CfiSection::debug_frame(&self.bytes),
+    /// A section, for a converter, as what it says of this code.
+    fn cfi<'a>(&self, section: &'a FrameSection, code: &'a [Range<u64>]) -> CfiSection<'a> {
+        let mut cfi = match section.part {
+            Part::DebugFrame => CfiSection::debug_frame(&section.bytes),
+            _ => CfiSection::eh_frame(&section.bytes, section.addr),
         };
         if let Some(text) = self.text {
-            section = section.text(text);
+            cfi = cfi.text(text);
         }
         if let Some(got) = self.got {
-            section = section.data(got);
+            cfi = cfi.data(got);
         }
-        section.code(&self.code)
+        cfi.code(code)
     }
 
     /// Makes a table for a place at `addr`. `progress` is told how many bytes
@@ -121,20 +165,55 @@ impl CallFrames {
         /// Entries between two reports of progress.
         const STRIDE: u32 = 4096;
         let mut builder = Builder::new(format, self.abi)?;
-        let mut converter = CfiConverter::new(self.section(), &builder);
-        let mut lost = Vec::new();
+        let mut table = BuiltTable {
+            bytes: Vec::new(),
+            addr,
+            report: CfiReport::default(),
+            lost: Vec::new(),
+            overlaps: Vec::new(),
+            unread: self.unread,
+        };
+        let mut code = self.code.clone();
+        let mut before = 0_u64;
         let mut entries = 0_u32;
-        while converter.next(&mut builder, &mut |range| lost.push(range))? {
-            entries = entries.wrapping_add(1);
-            if entries.is_multiple_of(STRIDE) {
-                progress(converter.position());
+        for (index, section) in self.sections.iter().enumerate() {
+            let is_first = index == 0;
+            let is_last = index.saturating_add(1) == self.sections.len();
+            let mut converter = CfiConverter::new(self.cfi(section, &code), &builder);
+            let mut covered = Vec::new();
+            let mut elsewhere = 0_u64;
+            let mut lost = |range: CfiOmission| match range.reason {
+                // What an earlier section describes, most of all.
+                CfiOmissionReason::NotCode if !is_first => {
+                    elsewhere = elsewhere.saturating_add(1);
+                }
+                _ => table.lost.push(LostCode { part: section.part, range }),
+            };
+            while converter.next(&mut builder, &mut lost)? {
+                if !is_last && let Some(code) = converter.code().cloned() {
+                    covered.push(code);
+                }
+                entries = entries.wrapping_add(1);
+                if entries.is_multiple_of(STRIDE) {
+                    progress(before.saturating_add(converter.position()));
+                }
+            }
+            before = before.saturating_add(converter.position());
+            let report = converter.report();
+            let sum = &mut table.report;
+            sum.fdes = sum.fdes.saturating_add(report.fdes.saturating_sub(elsewhere));
+            sum.unusable = sum.unusable.saturating_add(report.unusable.saturating_sub(elsewhere));
+            sum.code_bytes = sum.code_bytes.saturating_add(report.code_bytes);
+            sum.lost_bytes = sum.lost_bytes.saturating_add(report.lost_bytes);
+            if !is_last {
+                code = without(code, joined(covered));
+                if code.is_empty() {
+                    break;
+                }
             }
         }
-        let report = converter.report();
-        let mut overlaps = Vec::new();
-        let bytes = builder.finish(addr, |range| overlaps.push(range))?;
-        let section = if self.is_eh { Part::EhFrame } else { Part::DebugFrame };
-        Ok(BuiltTable { bytes, section, addr, report, lost, overlaps })
+        table.bytes = builder.finish(addr, |range| table.overlaps.push(range))?;
+        Ok(table)
     }
 }
 
@@ -151,16 +230,17 @@ impl BuiltTable {
         Ok(table.find_row(addr)?.map(|row| row.with_origin(Origin::BuiltTable)))
     }
 
-    /// Why the table has nothing of an address, if that is known.
-    pub(crate) fn why_missing(&self, addr: u64) -> Option<CfiOmissionReason> {
+    /// Why the table has nothing of an address, and which section describes it, if
+    /// that is known.
+    pub(crate) fn why_missing(&self, addr: u64) -> Option<(Part, CfiOmissionReason)> {
         let mut lost = self.lost.iter();
-        let at = lost.find(|lost| addr.wrapping_sub(lost.start) < lost.size)?;
-        Some(at.reason)
+        let at = lost.find(|lost| addr.wrapping_sub(lost.range.start) < lost.range.size)?;
+        Some((at.part, at.range.reason))
     }
 
     /// By reason: how many ranges the table does not have, and their bytes.
     pub(crate) fn lost_by_reason(&self) -> BTreeMap<&'static str, (u64, u64)> {
-        let from_cfi = self.lost.iter().map(|lost| (lost.reason.name(), lost.size));
+        let from_cfi = self.lost.iter().map(|lost| (lost.range.reason.name(), lost.range.size));
         let from_table = self.overlaps.iter().map(|lost| (lost.reason.name(), lost.size));
         let mut by_reason = BTreeMap::<_, (u64, u64)>::new();
         for (name, size) in from_cfi.chain(from_table) {
@@ -173,7 +253,7 @@ impl BuiltTable {
 }
 
 /// The ranges in ascending order, those that meet in one.
-fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+pub(crate) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.dedup_by(|range, before| {
         let meets = range.start <= before.end;
@@ -183,6 +263,34 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
         meets
     });
     ranges
+}
+
+/// What is left of ranges without others. Both ascend and are [`joined`]; no
+/// ranges at all stand for every address.
+fn without(ranges: Vec<Range<u64>>, others: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    let ranges = match ranges.is_empty() {
+        true => std::iter::once(0..u64::MAX).collect(),
+        false => ranges,
+    };
+    let mut left = Vec::new();
+    let mut others = others.into_iter().peekable();
+    for range in ranges {
+        let mut start = range.start;
+        while let Some(other) = others.peek().filter(|other| other.start < range.end) {
+            if start < other.start {
+                left.push(start..other.start);
+            }
+            start = start.max(other.end);
+            if range.end < other.end {
+                break;
+            }
+            others.next();
+        }
+        if start < range.end {
+            left.push(start..range.end);
+        }
+    }
+    left
 }
 
 /// The ABI of a file's code, if there are tables for it.
@@ -235,5 +343,30 @@ mod tests {
         let ranges = vec![0x30..0x40, 0x10..0x20, 0x18..0x28, 0x50..0x60, 0x28..0x29, 0x52..0x54];
         assert_eq!(joined(ranges), [0x10..0x29, 0x30..0x40, 0x50..0x60]);
         assert_eq!(joined(Vec::new()), []);
+    }
+
+    #[test]
+    fn what_is_left_of_ranges_is_what_no_other_range_holds() {
+        let mut state = 1_u64;
+        for _ in 0..2000 {
+            let mut ranges = || {
+                let some = (0..4).map(|_| {
+                    state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                    let start = state >> 59;
+                    start..start + (state >> 33) % 8
+                });
+                let mut some = joined(some.collect());
+                some.retain(|range| !range.is_empty());
+                some
+            };
+            let (all, others) = (ranges(), ranges());
+            let left = without(all.clone(), others.clone());
+            assert!(left.is_sorted_by(|a, b| a.start < a.end && a.end <= b.start), "{left:?}");
+            let has = |ranges: &[Range<u64>], at| ranges.iter().any(|range| range.contains(&at));
+            for at in 0..64 {
+                let wanted = (all.is_empty() || has(&all, at)) && !has(&others, at);
+                assert_eq!(has(&left, at), wanted, "{at} of {all:?} without {others:?}");
+            }
+        }
     }
 }

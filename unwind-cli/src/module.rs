@@ -170,7 +170,7 @@ impl LoadedImage {
         let built = self.file.built.get_or_init(|| {
             let Some(frames) = CallFrames::read(elf)? else { return Ok(None) };
             let progress = Progress::new(path, elf.len());
-            let done = |done| progress.set(done, frames.bytes.len());
+            let done = |done| progress.set(done, frames.len());
             // Addresses are the file's own until the table is used.
             let built = frames.build(Format::V3, 0, done);
             progress.finish();

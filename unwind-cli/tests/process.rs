@@ -22,7 +22,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use support::*;
-use testdata::{Compiler, skip, tool};
+use testdata::{skip, tool};
 
 const ECHO_CHAIN: [&str; 7] =
     ["receive", "serve", "descend", "descend", "descend", "descend", "main"];
@@ -522,64 +522,6 @@ fn kill_ends_the_command_once_its_stack_is_taken() {
     let output = run(["stack", "--kill", "--after", "20", "--", "sleep", "1000"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("(sleep), 1 thread\n"), "{text}");
-}
-
-/// A program that has `.debug_frame` alone, as Go's have, compressed this way.
-fn with_compressed_frames(test: &str, kind: &str) -> Option<PathBuf> {
-    const FLAGS: &[&str] = &[
-        "-O1",
-        "-g",
-        "-fomit-frame-pointer",
-        "-fno-optimize-sibling-calls",
-        "-fno-asynchronous-unwind-tables",
-        "-no-pie",
-        "-static",
-        "-nostdlib",
-    ];
-    let objcopy = tool("objcopy")?;
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/debug_frame.c");
-    let program = scratch(test).join("program");
-    Compiler::find(&[])?.compile(&source, &program, FLAGS);
-    let kind = format!("--compress-debug-sections={kind}");
-    let status = Command::new(objcopy).arg(&kind).arg(&program).status().unwrap();
-    if !status.success() {
-        skip(&format!("objcopy knows no {kind}"));
-        return None;
-    }
-    Some(program)
-}
-
-#[test]
-fn a4_call_frames_that_are_compressed_are_read_by_either_way_of_compression() {
-    for kind in ["none", "zlib", "zstd"] {
-        let Some(program) = with_compressed_frames(&format!("a4_{kind}"), kind) else { continue };
-        let target = Target::start(&program, &[]);
-        let report = report_of(&target, &[]);
-        let [thread] = threads(&report) else { panic!("{report:#}") };
-        assert_eq!(functions(thread)[..4], ["waits", "inner", "outer", "start"], "{kind}");
-        let found = thread["frames"].as_array().unwrap().iter().map(|frame| &frame["found_by"]);
-        assert_eq!(found.skip(1).take(3).collect::<Vec<_>>(), ["cfi"; 3], "{kind}");
-    }
-}
-
-#[test]
-fn a4_a_damaged_section_is_named_as_the_one_that_it_is() {
-    let Some(program) = with_compressed_frames("a4_damaged", "zlib") else { return };
-    let mut bytes = fs::read(&program).unwrap();
-    // Headers of compressed sections, before streams of zlib.
-    let header = [1, 0, 0, 0, 0, 0, 0, 0];
-    let places = 0..bytes.len() - 40;
-    let starts = places.filter(|&at| bytes[at..at + 8] == header && bytes[at + 24] == 0x78);
-    for at in starts.collect::<Vec<_>>() {
-        bytes[at + 30] ^= 0xff;
-        bytes[at + 31] ^= 0xff;
-    }
-    fs::write(&program, &bytes).unwrap();
-    let target = Target::start(&program, &[]);
-    let warnings = report_of(&target, &[])["warnings"].to_string();
-    let said =
-        "no table is made of its call frame information: .debug_frame is compressed, and damaged";
-    assert!(warnings.contains(said), "{warnings}");
 }
 
 /// What may not be traced by whoever starts it: a program that a user may run and

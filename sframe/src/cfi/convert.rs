@@ -1,7 +1,7 @@
 //! Entries become functions of a builder.
 
 use alloc::vec::Vec;
-use core::num::NonZeroU8;
+use core::{num::NonZeroU8, ops::Range};
 
 use unwind_core::Row;
 
@@ -49,6 +49,8 @@ pub struct CfiConverter<'a> {
     remembered: Vec<Rules>,
     /// The rows of the function that is being made.
     rows: Vec<(u32, Row)>,
+    /// The code that the last FDE is about.
+    code: Option<Range<u64>>,
     report: CfiReport,
 }
 
@@ -136,6 +138,7 @@ impl<'a> CfiConverter<'a> {
             last: 0,
             remembered: Vec::new(),
             rows: Vec::new(),
+            code: None,
             report: CfiReport::default(),
         }
     }
@@ -150,6 +153,7 @@ impl<'a> CfiConverter<'a> {
         builder: &mut Builder,
         lost: &mut impl FnMut(CfiOmission),
     ) -> Result<bool, WriteError> {
+        self.code = None;
         let (entry, reason) = match self.entries.next_fde() {
             Ok(None) => return Ok(false),
             Ok(Some(fde)) => match self.fde(builder, &fde, lost)? {
@@ -168,6 +172,14 @@ impl<'a> CfiConverter<'a> {
     #[must_use]
     pub fn position(&self) -> u64 {
         self.entries.position()
+    }
+
+    /// The code that the last FDE describes, in addresses of the target,
+    /// whether or not a table can say its rules. `None` before the first FDE and
+    /// after one of which nothing could be used.
+    #[must_use]
+    pub const fn code(&self) -> Option<&Range<u64>> {
+        self.code.as_ref()
     }
 
     /// What was made so far.
@@ -206,6 +218,7 @@ impl<'a> CfiConverter<'a> {
             lost(CfiOmission { entry: fde.at, start: body.start, size: body.len, reason });
             return Ok(Ok(()));
         };
+        self.code = Some(body.start..body.start.saturating_add(body.len));
         report.code_bytes = report.code_bytes.saturating_add(size.into());
         let mut lost = |range: CfiOmission| {
             report.lost_bytes = report.lost_bytes.saturating_add(range.size);

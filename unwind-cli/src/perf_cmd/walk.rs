@@ -170,12 +170,15 @@ fn why_cut<E: fmt::Display>(
                 }
                 Ok(Some(table)) => {
                     let reason = range.link_time(call).and_then(|addr| table.why_missing(addr));
-                    match reason {
-                        Some(reason) => format!(
-                            "{end}; no table can say what the .eh_frame of {} does: {reason}",
-                            range.file.name
-                        ),
-                        None => end.to_string(),
+                    let name = &range.file.name;
+                    match (reason, table.unread) {
+                        (Some((section, reason)), _) => {
+                            format!(
+                                "{end}; no table can say what the {section} of {name} does: {reason}"
+                            )
+                        }
+                        (None, Some(error)) => format!("{end}; {name}: {error}"),
+                        (None, None) => end.to_string(),
                     }
                 }
                 Ok(None) => end.to_string(),

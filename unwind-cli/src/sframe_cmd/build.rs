@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     };
     let progress = Progress::new(path, elf.len());
     let built = frames
-        .build(args.format.format(), addr, |done| progress.set(done, frames.bytes.len()))
+        .build(args.format.format(), addr, |done| progress.set(done, frames.len()))
         .map_err(|error| SframeError::Write { path: path.clone(), error })?;
     progress.finish();
     let written = match &embedder {

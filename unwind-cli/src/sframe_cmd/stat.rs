@@ -172,7 +172,7 @@ impl Statistics {
             let progress = Progress::new(path, file.len());
             for format in [FormatArg::V2, FormatArg::V3] {
                 let built = frames
-                    .build(format.format(), 0, |done| progress.set(done, frames.bytes.len()))
+                    .build(format.format(), 0, |done| progress.set(done, frames.len()))
                     .map_err(|error| SframeError::Write { path: path.into(), error })?;
                 statistics.entries = built.report.fdes;
                 statistics.code_bytes = built.report.code_bytes;

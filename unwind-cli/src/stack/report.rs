@@ -200,11 +200,13 @@ impl ThreadReport {
         let has_section = image.sframe() != Ok(None);
         let text = match (method, image.built_so_far()) {
             (Method::Auto | Method::CfiSframe, Some(Ok(Some(table)))) => {
-                let Some(reason) = table.why_missing(lookup.wrapping_sub(image.bias)) else {
-                    return;
-                };
-                let section = table.section;
-                format!("; no table can say what the {section} of {object} does: {reason}")
+                match (table.why_missing(lookup.wrapping_sub(image.bias)), table.unread) {
+                    (Some((section, reason)), _) => {
+                        format!("; no table can say what the {section} of {object} does: {reason}")
+                    }
+                    (None, Some(error)) => format!("; {object}: {error}"),
+                    (None, None) => return,
+                }
             }
             (Method::Auto, Some(Ok(None))) if !has_section => {
                 format!("; {object} has neither .sframe nor .eh_frame or .debug_frame")

@@ -1,5 +1,10 @@
 // Without the C library, so that `.debug_frame` alone is about its code: waits
-// for a byte at the end of a chain of calls.
+// for a byte at the end of a chain of calls; with `THROUGH` by a function of
+// another file.
+#ifdef THROUGH
+long through(long (*function)(long), long depth);
+#endif
+
 static long call(long number, long a, const void *b, long c) {
     long result;
     __asm__ volatile("syscall"
@@ -23,7 +28,11 @@ __attribute__((noinline)) static long outer(long depth) {
     char room[200];
     room[depth & 63] = 1;
     __asm__ volatile("" : : "r"(room) : "memory");
+#ifdef THROUGH
+    return through(inner, depth + 1) + room[1];
+#else
     return inner(depth + 1) + room[1];
+#endif
 }
 
 __attribute__((noreturn, used)) static void start(void) {

@@ -12,7 +12,8 @@ use gimli::{
 };
 use sframe::{Abi, Fde, PcType, Table};
 
-use crate::call_frames::CallFrames;
+use crate::call_frames::{CallFrames, joined};
+use crate::elf::Part;
 use crate::progress::Progress;
 use crate::sframe_cmd::check::machine::{Caller, Found, Machine, Reader};
 use crate::sframe_cmd::rules::Rules;
@@ -92,12 +93,11 @@ pub(super) fn compare(
     tables: &[Table<'_>],
     progress: &Progress,
 ) -> Comparison {
-    let reader = Reader::new(&frames.bytes, frames.endian());
     let vendor = match frames.abi {
         Abi::Aarch64Big | Abi::Aarch64Little => gimli::Vendor::AArch64,
         _ => gimli::Vendor::Default,
     };
-    let mut bases = BaseAddresses::default().set_eh_frame(frames.addr);
+    let mut bases = BaseAddresses::default();
     if let Some(text) = frames.text {
         bases = bases.set_text(text);
     }
@@ -105,17 +105,30 @@ pub(super) fn compare(
         bases = bases.set_got(got);
     }
     let mut comparer = Comparer::new(frames, tables);
-    let progress = |done| progress.set(done, frames.bytes.len());
-    if frames.is_eh {
-        let mut section = EhFrame::from(reader);
-        section.set_address_size(8);
-        section.set_vendor(vendor);
-        comparer.run(&section, &bases, progress);
-    } else {
-        let mut section = gimli::DebugFrame::from(reader);
-        section.set_address_size(8);
-        section.set_vendor(vendor);
-        comparer.run(&section, &bases, progress);
+    let mut before = 0_u64;
+    for (index, section) in frames.sections.iter().enumerate() {
+        comparer.part = (index != 0).then_some(section.part);
+        comparer.keeps_code = index.saturating_add(1) < frames.sections.len();
+        let reader = Reader::new(&section.bytes, frames.endian());
+        let progress = |done| progress.set(before.saturating_add(done), frames.len());
+        if section.part == Part::DebugFrame {
+            let mut section = gimli::DebugFrame::from(reader);
+            section.set_address_size(8);
+            section.set_vendor(vendor);
+            comparer.run(&section, &bases, progress);
+        } else {
+            let bases = bases.clone().set_eh_frame(section.addr);
+            let mut section = EhFrame::from(reader);
+            section.set_address_size(8);
+            section.set_vendor(vendor);
+            comparer.run(&section, &bases, progress);
+        }
+        comparer.described.append(&mut comparer.code);
+        comparer.described = joined(std::mem::take(&mut comparer.described));
+        before = before.saturating_add(u64::try_from(section.bytes.len()).unwrap_or(u64::MAX));
+    }
+    if let Some(error) = frames.unread {
+        comparer.unreadable(u64::MAX, error);
     }
     comparer.result
 }
@@ -137,6 +150,15 @@ struct Comparer<'t, 'a> {
     cached: Option<(usize, Fde, Vec<u32>)>,
     /// How many places are still to be looked at.
     places_left: u64,
+    /// The section that is read, where it is not the only or the first one.
+    part: Option<Part>,
+    /// Another section is to be read after this one.
+    keeps_code: bool,
+    /// The code that this section describes, if another one is to be read.
+    code: Vec<Range<u64>>,
+    /// The code that earlier sections describe, ascending: a later section is not
+    /// asked about it.
+    described: Vec<Range<u64>>,
     result: Comparison,
 }
 
@@ -178,7 +200,7 @@ impl<S> CfiRow<'_, S> {
 impl<'t, 'a> Comparer<'t, 'a> {
     fn new(frames: &CallFrames, tables: &'t [Table<'a>]) -> Self {
         let bytes = tables.iter().map(|table| table.bytes().len());
-        let bytes = bytes.fold(frames.bytes.len(), usize::saturating_add);
+        let bytes = bytes.fold(frames.len(), usize::saturating_add);
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let places_left = bytes.saturating_mul(PLACES_PER_BYTE).max(MIN_PLACES);
         let ranges = tables
@@ -187,7 +209,18 @@ impl<'t, 'a> Comparer<'t, 'a> {
         let mut starts: Vec<_> = ranges.map(|range| range.start).collect();
         starts.sort_unstable();
         let result = Comparison::default();
-        Self { abi: frames.abi, tables, starts, cached: None, places_left, result }
+        Self {
+            abi: frames.abi,
+            tables,
+            starts,
+            cached: None,
+            places_left,
+            part: None,
+            keeps_code: false,
+            code: Vec::new(),
+            described: Vec::new(),
+            result,
+        }
     }
 
     fn run<'s, S>(&mut self, section: &S, bases: &BaseAddresses, progress: impl Fn(u64))
@@ -198,6 +231,7 @@ impl<'t, 'a> Comparer<'t, 'a> {
         const STRIDE: u64 = 4096;
         let mut context = UnwindContext::<usize, Storage>::new_in();
         let mut entries = section.entries(bases);
+        let mut entries_read = 0_u64;
         loop {
             let partial = match entries.next() {
                 Ok(None) => return,
@@ -206,13 +240,21 @@ impl<'t, 'a> Comparer<'t, 'a> {
                 // gimli goes no further.
                 Err(error) => return self.unreadable(u64::MAX, error),
             };
-            self.result.fdes = self.result.fdes.saturating_add(1);
             let entry = u64::try_from(partial.offset()).unwrap_or(u64::MAX);
-            if self.result.fdes.is_multiple_of(STRIDE) {
+            entries_read = entries_read.saturating_add(1);
+            if entries_read.is_multiple_of(STRIDE) {
                 progress(entry);
             }
-            match partial.parse(UnwindSection::cie_from_offset) {
+            let fde = partial.parse(UnwindSection::cie_from_offset);
+            if fde.as_ref().is_ok_and(|fde| self.is_described(fde.initial_address())) {
+                continue;
+            }
+            self.result.fdes = self.result.fdes.saturating_add(1);
+            match fde {
                 Ok(fde) => {
+                    if self.keeps_code {
+                        self.code.push(fde.initial_address()..fde.end_address());
+                    }
                     if let Err(error) = self.fde(section, bases, &mut context, &fde) {
                         self.unreadable(entry, error);
                     }
@@ -222,11 +264,21 @@ impl<'t, 'a> Comparer<'t, 'a> {
         }
     }
 
-    fn unreadable(&mut self, entry: u64, error: impl ToString) {
+    fn unreadable(&mut self, entry: u64, error: impl fmt::Display) {
         self.result.unreadable_count = self.result.unreadable_count.saturating_add(1);
         if self.result.unreadable.len() < KEPT {
-            self.result.unreadable.push(Unreadable { entry, error: error.to_string() });
+            let error = match self.part {
+                Some(part) => format!("in {part}: {error}"),
+                None => error.to_string(),
+            };
+            self.result.unreadable.push(Unreadable { entry, error });
         }
+    }
+
+    /// Whether an earlier section describes the code at an address.
+    fn is_described(&self, addr: u64) -> bool {
+        let next = self.described.partition_point(|range| range.end <= addr);
+        self.described.get(next).is_some_and(|range| range.start <= addr)
     }
 
     fn fde<'s, S>(
@@ -451,6 +503,7 @@ mod tests {
     use testdata::{CfiBuilder, Cie};
 
     use super::*;
+    use crate::call_frames::FrameSection;
 
     #[test]
     fn a_rule_that_asks_for_the_pc_is_compared_in_a_bounded_number_of_places() {
@@ -462,9 +515,12 @@ mod tests {
         cfi.fde(cie, 0x10_0000, 0x7fff_fff0, &plt);
         let frames = CallFrames {
             abi: Abi::Amd64Little,
-            bytes: cfi.build().to_vec(),
-            addr: 0x1000,
-            is_eh: true,
+            sections: vec![FrameSection {
+                part: Part::EhFrame,
+                bytes: cfi.build().to_vec(),
+                addr: 0x1000,
+            }],
+            unread: None,
             text: None,
             got: None,
             code: Vec::new(),

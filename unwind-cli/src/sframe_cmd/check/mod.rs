@@ -98,7 +98,7 @@ fn check(args: &Args, image: &Image) -> Result<(), Error> {
         (Some(format), Content::Elf(elf)) => {
             let frames = frames.as_ref().ok_or(SframeError::NoFrames { path: path.into() })?;
             let built = frames
-                .build(format.format(), TABLE_ADDR, |done| progress.set(done, frames.bytes.len()))
+                .build(format.format(), TABLE_ADDR, |done| progress.set(done, frames.len()))
                 .map_err(|error| SframeError::Write { path: path.into(), error })?;
             let losses = Losses::new(&built, frames);
             let code = Code::of(elf).map_err(elf_error)?;

@@ -10,6 +10,7 @@ use sframe::{CfiOmissionReason, Table};
 
 use crate::call_frames::{BuiltTable, CallFrames};
 use crate::counted::{bytes_in_ranges, counted};
+use crate::elf::Part;
 use crate::sframe_cmd::check::compare::{self, Comparison, Difference, Unreadable};
 use crate::sframe_cmd::check::expression::infix;
 use crate::sframe_cmd::code::Code;
@@ -37,19 +38,28 @@ pub(super) struct Losses<'a> {
 #[derive(Debug)]
 struct Loss {
     range: Range<u64>,
+    /// The section whose entry it is from.
+    part: Option<Part>,
     reason: CfiOmissionReason,
 }
 
 impl<'a> Losses<'a> {
     pub(super) fn new(built: &BuiltTable, frames: &'a CallFrames) -> Self {
-        let from_cfi = built.lost.iter().map(|lost| (lost.start, lost.size, lost.reason));
+        let from_cfi = built
+            .lost
+            .iter()
+            .map(|lost| (lost.range.start, lost.range.size, Some(lost.part), lost.range.reason));
         let from_table = built
             .overlaps
             .iter()
-            .map(|lost| (lost.start, lost.size, CfiOmissionReason::Table(lost.reason)));
+            .map(|lost| (lost.start, lost.size, None, CfiOmissionReason::Table(lost.reason)));
         let mut ranges: Vec<_> = from_cfi
             .chain(from_table)
-            .map(|(start, size, reason)| Loss { range: start..start.saturating_add(size), reason })
+            .map(|(start, size, part, reason)| Loss {
+                range: start..start.saturating_add(size),
+                part,
+                reason,
+            })
             .collect();
         ranges.sort_by_key(|loss| loss.range.start);
         Self { frames, ranges }
@@ -57,26 +67,30 @@ impl<'a> Losses<'a> {
 
     /// Why an address has no row, and where that reason ends; `None` up to the
     /// next reason.
-    fn at(&self, addr: u64) -> (Option<CfiOmissionReason>, u64) {
+    fn at(&self, addr: u64) -> (Option<&Loss>, u64) {
         let behind = self.ranges.partition_point(|loss| loss.range.start <= addr);
         let before = self.ranges.get(..behind).unwrap_or_default();
         // Ranges of malformed entries may be long and cover others.
         let covering = before.iter().rev().take(64).find(|loss| loss.range.contains(&addr));
         match covering {
-            Some(loss) => (Some(loss.reason), loss.range.end),
+            Some(loss) => (Some(loss), loss.range.end),
             None => (None, self.ranges.get(behind).map_or(u64::MAX, |loss| loss.range.start)),
         }
     }
 
     /// A reason, with the expression that it is about.
-    fn describe(&self, reason: CfiOmissionReason) -> String {
-        let (CfiOmissionReason::CfaExpression { at }
-        | CfiOmissionReason::RaExpression { at }
-        | CfiOmissionReason::FpExpression { at }) = reason
+    fn describe(&self, loss: &Loss) -> String {
+        let reason = loss.reason;
+        let (
+            Some(part),
+            CfiOmissionReason::CfaExpression { at }
+            | CfiOmissionReason::RaExpression { at }
+            | CfiOmissionReason::FpExpression { at },
+        ) = (loss.part, reason)
         else {
             return reason.to_string();
         };
-        match infix(&self.frames.bytes, at, self.frames.endian()) {
+        match infix(self.frames.bytes(part), at, self.frames.endian()) {
             Some(text) => format!("{reason}, {text}"),
             None => reason.to_string(),
         }
@@ -134,14 +148,14 @@ impl Report<'_> {
         for compare::Missing { range, is_plain } in missing {
             let mut addr = range.start;
             while addr < range.end {
-                let (reason, end) = match &self.losses {
+                let (loss, end) = match &self.losses {
                     Some(losses) => losses.at(addr),
                     None => (None, range.end),
                 };
                 // gimli, which knows nothing of reasons, says that there is none.
-                let is_excuse = |reason: &CfiOmissionReason| !is_plain || reason.is_fault();
-                let reason =
-                    reason.filter(|reason| self.built != Some(FormatArg::V3) || is_excuse(reason));
+                let is_excuse = |loss: &Loss| !is_plain || loss.reason.is_fault();
+                let loss = loss.filter(|loss| self.built != Some(FormatArg::V3) || is_excuse(loss));
+                let reason = loss.map(|loss| loss.reason);
                 let end = end.min(range.end);
                 let size = end.saturating_sub(addr);
                 let missing = by_reason.entry(reason.map_or(NO_REASON, CfiOmissionReason::name));
@@ -150,8 +164,8 @@ impl Report<'_> {
                 missing.ranges = missing.ranges.saturating_add(1);
                 missing.is_fault = reason.is_some_and(CfiOmissionReason::is_fault);
                 if missing.first.len() < self.first {
-                    let why = match (&self.losses, reason) {
-                        (Some(losses), Some(reason)) => losses.describe(reason),
+                    let why = match (&self.losses, loss) {
+                        (Some(losses), Some(loss)) => losses.describe(loss),
                         _ => "not in the table".into(),
                     };
                     let start = self.code.place(addr).to_string();
@@ -409,9 +423,8 @@ mod tests {
     fn faults_of_losing(is_plain: bool, reason: CfiOmissionReason) -> (u64, Option<(u64, u64)>) {
         let frames = CallFrames {
             abi: sframe::Abi::Amd64Little,
-            bytes: Vec::new(),
-            addr: 0,
-            is_eh: true,
+            sections: Vec::new(),
+            unread: None,
             text: None,
             got: None,
             code: Vec::new(),
@@ -430,7 +443,7 @@ mod tests {
             }),
             losses: Some(Losses {
                 frames: &frames,
-                ranges: vec![Loss { range: 0x1000..0x1008, reason }],
+                ranges: vec![Loss { range: 0x1000..0x1008, part: None, reason }],
             }),
             code: &Code::default(),
             first: 1,
