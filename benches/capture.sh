@@ -13,19 +13,20 @@ cd "$here/.."
 target=$(realpath --canonicalize-missing "${CARGO_TARGET_DIR:-target}")
 folder=$(realpath --canonicalize-missing "${1:-$target/corpus}")
 mkdir -p "$folder/programs"
-cargo build --quiet --locked --package unwind-cli
-unwind=$target/debug/unwind
+cargo build --quiet --locked --package unwind-snapshot
+snapshot=$target/debug/snapshot
 programs=$here/programs
 # Compilers that are ended leave files where they run.
 cd "$folder/programs"
 
-take() { # NAME OPTIONS... -- COMMAND...
-    local name=$1
+# Samples are a perf.data; whole stacks, which may be longer than 64 KiB, are not.
+take() { # FILE OPTIONS... -- COMMAND...
+    local file=$1
     shift
-    [ -e "$folder/$name.snap" ] && return
-    printf '%s: ' "$name"
-    "$unwind" snapshot --kill --output "$folder/$name.part" "$@" 2>&1 >/dev/null | tail -1
-    mv "$folder/$name.part" "$folder/$name.snap"
+    [ -e "$folder/$file" ] && return
+    printf '%s: ' "$file"
+    "$snapshot" --kill --output "$folder/$file.part" "$@" 2>&1 >/dev/null | tail -1
+    mv "$folder/$file.part" "$folder/$file"
 }
 
 common=(-O2 -fno-optimize-sibling-calls -Wall -Wextra)
@@ -38,13 +39,13 @@ g++ -std=c++17 -E "$programs/templates.cc" -o "$folder/programs/templates.ii"
 compiler=$(gcc -print-prog-name=cc1plus)
 
 for kind in allfp fp nofp; do
-    take "c-$kind" --rate 4999 --count 1000 -- "$folder/programs/$kind" 1000000
+    take "c-$kind.data" --rate 4999 --count 1000 -- "$folder/programs/$kind" 1000000
 done
-take python --rate 997 --count 1000 -- python3 "$programs/work.py"
-take node --rate 997 --count 1000 -- node "$programs/work.js"
-take cc1plus --rate 997 --count 1000 -- \
+take python.data --rate 997 --count 1000 -- python3 "$programs/work.py"
+take node.data --rate 997 --count 1000 -- node "$programs/work.js"
+take cc1plus.data --rate 997 --count 1000 -- \
     "$compiler" -fpreprocessed -quiet -O2 -std=c++17 "$folder/programs/templates.ii" -o /dev/null
 rustc=(rustc --edition 2024 --crate-type lib --emit obj=/dev/null -C opt-level=3)
-take rustc --rate 997 --count 1000 -- "${rustc[@]}" "$programs/generic.rs"
-take rustc-whole --whole --rate 200 --count 400 -- \
+take rustc.data --rate 997 --count 1000 -- "${rustc[@]}" "$programs/generic.rs"
+take rustc-whole.snap --whole --rate 200 --count 400 -- \
     "$(rustc --print sysroot)/bin/rustc" "${rustc[@]:1}" "$programs/generic.rs"

@@ -15,6 +15,12 @@ cargo build --quiet --locked --profile bench --package unwind-benches --bin walk
 walk=${CARGO_TARGET_DIR:-target}/release/walk
 command -v valgrind >/dev/null || { echo "valgrind is not installed" >&2; exit 1; }
 
+corpus() { # FILE: its name without the extension
+    local name
+    name=$(basename "$1")
+    printf '%s' "${name%.*}"
+}
+
 run() { # MODE NAME ROUNDS COUNT FILE: instructions and frames
     valgrind --tool=callgrind --callgrind-out-file=/dev/null "$walk" "$@" 2>&1 |
         awk '/Collected/ { ir = $NF } /^[0-9]+$/ { frames = $1 } END { print ir, frames }'
@@ -33,7 +39,7 @@ printf '%-24s' "instructions a frame"
 printf ' %9.9s' "${unwinders[@]}"
 printf '\n'
 for file in "$@"; do
-    name=$(basename "$file" .snap)
+    name=$(corpus "$file")
     for mode in "hot 5 25 20" "replay 1 2 200"; do
         read -r how fewer more count <<<"$mode"
         printf '%-24s' "$name, $how"
@@ -47,7 +53,7 @@ printf '\n%-24s' "instructions a lookup"
 printf ' %9.9s' "${tables[@]}"
 printf '\n'
 for file in "$@"; do
-    printf '%-24s' "$(basename "$file" .snap)"
+    printf '%-24s' "$(corpus "$file")"
     for table in "${tables[@]}"; do
         figure lookup "$table" 1 2 20000 "$file"
     done
@@ -56,7 +62,7 @@ done
 
 printf '\n%-24s %9s %9s\n' "instructions a miss" V3 V2
 for file in "$@"; do
-    printf '%-24s' "$(basename "$file" .snap)"
+    printf '%-24s' "$(corpus "$file")"
     for version in V3 V2; do
         figure misses "$version" 1 2 200 "$file"
     done

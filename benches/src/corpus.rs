@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Cursor;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use object::{Object as _, ObjectSection as _};
 use sframe::{Abi, Builder, CfiSection, Format};
 use unwind_snapshot::{Image, Recording, Snapshot};
 
-use crate::eh_frame;
+use crate::{eh_frame, perf_samples};
 
 /// The stacks of one program.
 ///
@@ -126,7 +127,8 @@ pub fn build_sframe(format: Format, eh_frame: &[u8], eh_frame_addr: u64, addr: u
     builder.finish(addr, |_| {}).unwrap()
 }
 
-/// Reads a file of snapshots, which is kept for the rest of the run.
+/// Reads a file of snapshots, or a `perf.data` with registers and stacks, which is kept
+/// for the rest of the run.
 ///
 /// # Panics
 ///
@@ -134,6 +136,9 @@ pub fn build_sframe(format: Format, eh_frame: &[u8], eh_frame_addr: u64, addr: u
 #[must_use]
 pub fn read(path: &Path) -> Recording<'static> {
     let bytes = fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    if bytes.starts_with(b"PERFILE2") {
+        return perf_samples::recording(Cursor::new(bytes));
+    }
     Recording::parse(Vec::leak(bytes)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -151,7 +156,7 @@ pub fn most_frequent(recording: &Recording<'static>) -> (u32, Vec<Snapshot<'stat
 }
 
 impl Corpus {
-    /// Reads a file of snapshots and the tables that go with it: those in the
+    /// Reads a file as [`read`] does, and the tables that go with it: those in the
     /// file, else those of the images.
     ///
     /// # Panics
@@ -195,7 +200,10 @@ impl Corpus {
         let folder = std::env::var_os("UNWIND_CORPUS").map_or(small, PathBuf::from);
         let files = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
         let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
-        paths.retain(|path| path.extension().is_some_and(|extension| extension == "snap"));
+        let is_corpus = |path: &PathBuf| {
+            path.extension().is_some_and(|extension| extension == "snap" || extension == "data")
+        };
+        paths.retain(is_corpus);
         paths.sort();
         assert!(!paths.is_empty(), "no corpus in {}", folder.display());
         paths

@@ -28,6 +28,7 @@ pub mod merging;
 pub mod own_maps;
 pub mod own_stack;
 pub mod perf_file;
+mod perf_samples;
 pub mod reference;
 pub mod report;
 mod rivals;

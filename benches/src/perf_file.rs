@@ -3,24 +3,15 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::BufReader;
-use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 
-use linux_perf_data::linux_perf_event_reader::constants::{
-    PERF_REG_X86_AX, PERF_REG_X86_BP, PERF_REG_X86_BX, PERF_REG_X86_CX, PERF_REG_X86_DI,
-    PERF_REG_X86_DX, PERF_REG_X86_IP, PERF_REG_X86_R8, PERF_REG_X86_SI, PERF_REG_X86_SP,
-};
-use linux_perf_data::linux_perf_event_reader::{
-    CommOrExecRecord, EventRecord, Mmap2Record, SampleRecord,
-};
-use linux_perf_data::{PerfFileReader, PerfFileRecord};
-use object::{Object as _, ObjectSegment as _, SegmentFlags, elf};
 use unwind_snapshot::Snapshot;
 
 use crate::Unwinder;
 use crate::corpus::{Corpus, Module, Tables, eh_frame_of};
 use crate::own_maps::{own_bytes, own_maps};
+use crate::perf_samples::{Mapping, Segment, Space, bias, read, segments};
 
 /// The samples of one process, in parts with the same code mapped, and what perf
 /// makes of them.
@@ -32,18 +23,6 @@ pub struct PerfFile {
     pub chains: PerfScript,
 }
 
-/// An executable mapping.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Mapping {
-    range: Range<u64>,
-    /// What of the file is mapped there.
-    offset: u64,
-    path: String,
-}
-
-/// Code that was mapped at some time, ascending.
-type Space = Vec<Mapping>;
-
 impl PerfFile {
     /// Reads the first `count` samples with registers and stack of the process
     /// that has most of them. The files that it ran have to be there unchanged.
@@ -53,7 +32,7 @@ impl PerfFile {
     /// If the file cannot be read, or perf not be run.
     #[must_use]
     pub fn open(path: &Path, count: usize) -> Self {
-        let mut samples = read(path);
+        let mut samples = read(BufReader::new(File::open(path).unwrap()));
         let mut by_process: HashMap<u32, usize> = HashMap::new();
         for (snapshot, _) in &samples {
             *by_process.entry(snapshot.process).or_default() += 1;
@@ -80,95 +59,9 @@ impl PerfFile {
     }
 }
 
-/// All samples with registers and stack, each with the code that was mapped.
-fn read(path: &Path) -> Vec<(Snapshot<'static>, Space)> {
-    let file = BufReader::new(File::open(path).unwrap());
-    let PerfFileReader { mut perf_file, mut record_iter } =
-        PerfFileReader::parse_file(file).unwrap();
-    let mut spaces: HashMap<i32, Space> = HashMap::new();
-    let mut samples = Vec::new();
-    while let Some(record) = record_iter.next_record(&mut perf_file).unwrap() {
-        let PerfFileRecord::EventRecord { record, .. } = record else { continue };
-        match record.parse().unwrap() {
-            EventRecord::Comm(CommOrExecRecord { pid, is_execve: true, .. }) => {
-                spaces.remove(&pid);
-            }
-            EventRecord::Fork(fork) if fork.pid != fork.ppid => {
-                let space = spaces.get(&fork.ppid).cloned().unwrap_or_default();
-                spaces.insert(fork.pid, space);
-            }
-            EventRecord::Mmap2(map) => map_code(spaces.entry(map.pid).or_default(), &map),
-            EventRecord::Sample(sample) => {
-                let Some(snapshot) = snapshot(&sample) else { continue };
-                let space = spaces.get(&sample.pid.unwrap()).cloned().unwrap_or_default();
-                samples.push((snapshot, space));
-            }
-            _ => {}
-        }
-    }
-    samples
-}
-
-fn map_code(space: &mut Space, map: &Mmap2Record<'_>) {
-    const PROT_EXEC: u32 = 4;
-    let range = map.address..map.address.saturating_add(map.length);
-    let pieces = std::mem::take(space).into_iter().flat_map(|old| {
-        let before = old.range.start..old.range.end.min(range.start);
-        let after = old.range.start.max(range.end)..old.range.end;
-        [before, after].map(|range| {
-            let offset = old.offset.wrapping_add(range.start.wrapping_sub(old.range.start));
-            Mapping { range, offset, path: old.path.clone() }
-        })
-    });
-    *space = pieces.filter(|piece| !piece.range.is_empty()).collect();
-    if map.protection & PROT_EXEC != 0 && !range.is_empty() {
-        let path = String::from_utf8_lossy(&map.path.as_slice()).into_owned();
-        space.push(Mapping { range, offset: map.page_offset, path });
-    }
-    space.sort_by_key(|mapping| mapping.range.start);
-}
-
-fn snapshot(sample: &SampleRecord<'_>) -> Option<Snapshot<'static>> {
-    /// The kernel's numbers in the order of DWARF's.
-    const GENERAL: [u64; 8] = [
-        PERF_REG_X86_AX,
-        PERF_REG_X86_DX,
-        PERF_REG_X86_CX,
-        PERF_REG_X86_BX,
-        PERF_REG_X86_SI,
-        PERF_REG_X86_DI,
-        PERF_REG_X86_BP,
-        PERF_REG_X86_SP,
-    ];
-    let registers = sample.user_regs.as_ref()?;
-    let (stack, len) = sample.user_stack.as_ref()?;
-    let mut gpr = [0; 16];
-    let numbers = GENERAL.into_iter().chain(PERF_REG_X86_R8..PERF_REG_X86_R8 + 8);
-    for (register, number) in gpr.iter_mut().zip(numbers) {
-        *register = registers.get(number)?;
-    }
-    let mut stack = stack.as_slice().into_owned();
-    stack.truncate(usize::try_from(*len).unwrap());
-    let id = |id: Option<i32>| u32::try_from(id.unwrap()).unwrap();
-    Some(Snapshot {
-        space: 0,
-        process: id(sample.pid),
-        thread: id(sample.tid),
-        time: sample.timestamp?,
-        rip: registers.get(PERF_REG_X86_IP)?,
-        gpr,
-        is_whole: false,
-        stack_start: gpr[7],
-        stack: stack.leak(),
-    })
-}
-
 /// The files that are mapped, by path.
 #[derive(Default)]
 struct Files(HashMap<String, (&'static Tables, Vec<Segment>)>);
-
-/// An executable segment: offset, size in the file and address as linked.
-type Segment = (u64, u64, u64);
 
 impl Files {
     fn module(&mut self, mapping: &Mapping) -> Module {
@@ -183,25 +76,10 @@ impl Files {
         });
         // What is mapped of the vDSO starts at its first byte.
         let offset = if path == "[vdso]" { 0 } else { mapping.offset };
-        let of_it = segments.iter().find(|(at, len, _)| {
-            let page = at & !0xfff;
-            (page..at + len).contains(&offset) || *at == offset
-        });
-        let linked = of_it.map_or(0, |(at, _, addr)| addr.wrapping_sub(*at).wrapping_add(offset));
-        let bias = mapping.range.start.wrapping_sub(linked);
+        let bias = bias(segments, mapping.range.start, offset);
+        let bias = bias.unwrap_or(mapping.range.start);
         Module { text: mapping.range.clone(), bias, tables }
     }
-}
-
-fn segments(file: &object::File<'_>) -> Vec<Segment> {
-    let executable = file.segments().filter(|segment| {
-        matches!(segment.flags(), SegmentFlags::Elf { p_flags, .. } if p_flags.contains(elf::PF_X))
-    });
-    let ranges = executable.map(|segment| {
-        let (at, len) = segment.file_range();
-        (at, len, segment.address())
-    });
-    ranges.collect()
 }
 
 /// The bytes of a file with code. The vDSO is that of every process.

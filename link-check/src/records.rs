@@ -4,8 +4,8 @@ use core::fmt::Write as _;
 
 use unwind_perf::record::{
     Attr, AttrFlags, CallchainDeferred, ChainBuilder, ChainLimits, Comm, Context, DeferredLayout,
-    Encode, Endian, Error, EventFormat, IdPlace, Lifecycle, Lost, Output, ReadFormat, Rechained,
-    Record, Records, Ring, RingWriter, Sample, SampleId, SampleType,
+    Encode, Endian, Error, EventFormat, IdPlace, Lifecycle, Lost, Mapping, Output, ReadFormat,
+    Rechained, Record, Records, Ring, RingWriter, Sample, SampleId, SampleType,
 };
 
 use crate::{Text, seen};
@@ -87,6 +87,14 @@ pub fn records(
         tell(Comm::decode(&record, format));
         tell(Lifecycle::decode(&record, format));
         tell(Lost::decode(&record, format));
+        match Mapping::decode(&record, format) {
+            Ok(mapping) => {
+                let again = Mapping::of_code(mapping.task, mapping.addr..mapping.len, mapping.name);
+                seen(writer.write(&again, format, fields.0, mapping.sample_id));
+                seen(writer.write(&mapping, format, fields.0, mapping.sample_id));
+            }
+            Err(error) => tell::<()>(Err(error)),
+        }
         tell(SampleId::decode(&record, format));
         seen((place.map(|place| place.id_of(&record)), records.offset()));
     }

@@ -8,7 +8,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::error::Error;
 use crate::untrusted::escaped;
-use crate::{guest, perf_cmd, sample, sframe_cmd, snapshot_cmd, stack};
+use crate::{guest, perf_cmd, sample, sframe_cmd, stack};
 
 /// Prints the stacks of running programs, core files and virtual machines, and
 /// reads SFrame tables.
@@ -28,7 +28,6 @@ enum Command {
     Stack(stack::Args),
     Guest(guest::Args),
     Sframe(sframe_cmd::Args),
-    Snapshot(snapshot_cmd::Args),
     Script(perf_cmd::ScriptArgs),
     Merge(perf_cmd::MergeArgs),
     #[command(hide = true)]
@@ -90,7 +89,6 @@ impl Cli {
             Some(Command::Stack(args)) => stack::run(args),
             Some(Command::Guest(args)) => guest::run(args),
             Some(Command::Sframe(args)) => sframe_cmd::run(args),
-            Some(Command::Snapshot(args)) => snapshot_cmd::run(args),
             Some(Command::Script(args)) => perf_cmd::run_script(args),
             Some(Command::Merge(args)) => perf_cmd::run_merge(args),
             Some(Command::Sample(args)) => sample::run_with(args),

@@ -15,7 +15,6 @@ use crate::guest::GuestError;
 use crate::perf_cmd::PerfError;
 use crate::sample::SampleError;
 use crate::sframe_cmd::SframeError;
-use crate::snapshot_cmd::SnapshotError;
 use crate::stack::StackEnd;
 use crate::untrusted::escaped;
 
@@ -200,9 +199,6 @@ pub(crate) enum Error {
         /// How many were taken.
         stacks: u64,
     },
-    /// Snapshots could not be taken.
-    #[error(transparent)]
-    Snapshot(#[from] SnapshotError),
     /// The sample failed.
     #[error(transparent)]
     Sample(#[from] SampleError),
@@ -258,7 +254,6 @@ impl Error {
             | Self::NoThreads { .. } => 5,
             Self::Ended(_) | Self::EndedEarly { .. } => 6,
             Self::Sframe(error) => error.exit_code(),
-            Self::Snapshot(error) => error.exit_code(),
             Self::Perf { error, .. } => error.exit_code(),
             Self::Guest(error) => error.exit_code(),
             Self::Sample(SampleError::Differs(_)) => 8,

@@ -1,8 +1,9 @@
 //! The `unwind` command: stacks of processes, core files and guests, and SFrame
 //! tables.
 //!
-//! The command is the program, which calls [`main`]. Besides that this library
-//! has what fuzz targets call, and nothing for others.
+//! The command is the program, which calls [`main`]. Besides that this library has what
+//! fuzz targets call, what the benches' tool that captures stacks stops a process by
+//! ([`held_process`]), and nothing for others.
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -18,6 +19,7 @@ mod counted;
 mod elf;
 mod error;
 mod guest;
+pub mod held_process;
 mod linkage;
 mod module;
 mod perf_cmd;
@@ -26,7 +28,6 @@ mod regular_file;
 mod same_file;
 mod sample;
 mod sframe_cmd;
-mod snapshot_cmd;
 mod stack;
 mod symbols;
 mod system_error;

@@ -2,8 +2,9 @@
 //!
 //! A file holds points of time of running programs: the registers of one
 //! thread, a copy of its stack from the stack pointer upwards, and which code
-//! was mapped where. `unwind snapshot` writes such files, and [`Recording`]
-//! reads them.
+//! was mapped where. The tool `snapshot` of this package writes such files where stacks
+//! may be longer than the 64 KiB that a `perf.data` has room for; other stacks it keeps
+//! in a `perf.data`. [`Recording`] reads them.
 //!
 //! # Format
 //!

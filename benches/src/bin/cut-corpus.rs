@@ -13,7 +13,7 @@ fn main() {
     let folder = PathBuf::from(arguments.next().unwrap());
     for path in arguments.map(PathBuf::from) {
         let bytes = unwind_benches::cut::cut(&path, count);
-        let output = folder.join(path.file_name().unwrap());
+        let output = folder.join(path.file_stem().unwrap()).with_extension("snap");
         println!("{} bytes {}", bytes.len(), output.display());
         std::fs::write(output, bytes).unwrap();
     }

@@ -14,6 +14,7 @@ use unwind_x86::{
     Ia32, Ia32Regs, Prologue, SframeModule, SframeSource, SignalTrampolines, X86_64, X86_64Regs,
 };
 
+use crate::held_process::general_registers;
 use crate::module::{LoadedImage, Modules};
 use crate::stack::built::BuiltTables;
 use crate::stack::frame_pointers::FramePointerRows;
@@ -361,14 +362,7 @@ fn address_width(mappings: &[Mapping]) -> X86_64 {
 
 /// In the order of the DWARF numbers.
 pub(crate) fn x86_64_registers(regs: &UserRegisters) -> X86_64Regs {
-    let r = regs;
-    X86_64Regs::from_all(
-        r.rip,
-        [
-            r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11,
-            r.r12, r.r13, r.r14, r.r15,
-        ],
-    )
+    X86_64Regs::from_all(regs.rip, general_registers(regs))
 }
 
 /// In the order of the DWARF numbers.

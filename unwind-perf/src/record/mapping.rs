@@ -1,5 +1,8 @@
 //! Mappings: what code is where in a process.
 
+use core::ops::Range;
+
+use super::encode::{Encode, Encoder, Output};
 use super::header::{Misc, Record, RecordType};
 use super::sample_id::{SampleId, Task, split_trailer};
 use super::{Error, EventFormat};
@@ -49,7 +52,32 @@ pub struct Mapping<'a> {
     pub sample_id: SampleId,
 }
 
+/// The bytes of a record that say which file it was, and how many of them are a build id
+/// at most.
+const ID_LEN: usize = 24;
+const BUILD_ID_LEN: usize = 20;
+
+const PROT_READ: u32 = 1;
+const PROT_EXEC: u32 = 4;
+const MAP_PRIVATE: u32 = 2;
+
 impl<'a> Mapping<'a> {
+    /// Code that was mapped from the start of a file, of which nothing but the name is
+    /// known. The other fields can be set.
+    #[must_use]
+    pub fn of_code(task: Task, range: Range<u64>, name: &'a [u8]) -> Self {
+        Self {
+            task,
+            addr: range.start,
+            len: range.end.saturating_sub(range.start),
+            offset: 0,
+            name,
+            id: MappedId::Unknown,
+            executable: true,
+            sample_id: SampleId::default(),
+        }
+    }
+
     /// Decodes a record of either type that an event with `format` received.
     ///
     /// # Errors
@@ -57,7 +85,6 @@ impl<'a> Mapping<'a> {
     /// [`Error::WrongType`] or [`Error::Truncated`] if the record does not
     /// have this layout.
     pub fn decode(record: &Record<'a>, format: EventFormat) -> Result<Self, Error> {
-        const PROT_EXEC: u32 = 4;
         let is_second = record.kind() == RecordType::MMAP2;
         let kind = if is_second { RecordType::MMAP2 } else { RecordType::MMAP };
         let (mut c, sample_id) = split_trailer(record.body_of(kind)?, format)?;
@@ -68,7 +95,7 @@ impl<'a> Mapping<'a> {
         let mut executable = !misc.contains(Misc::MMAP_DATA);
         if is_second {
             id = if misc.contains(Misc::MMAP_BUILD_ID) {
-                let place = c.take(24)?;
+                let place = c.take(ID_LEN)?;
                 let (head, bytes) = place.split_at_checked(4).unwrap_or_default();
                 let size = head.first().copied().map_or(0, usize::from);
                 MappedId::BuildId(bytes.get(..size).unwrap_or(bytes))
@@ -81,6 +108,62 @@ impl<'a> Mapping<'a> {
         }
         let name = c.left().split(|&byte| byte == 0).next().unwrap_or_default();
         Ok(Self { task, addr, len, offset, name, id, executable, sample_id })
+    }
+}
+
+/// The record says what is known of the file: `PERF_RECORD_MMAP` if that is the name
+/// alone. Of a build id the first 20 bytes are written, as Linux does.
+impl Encode for Mapping<'_> {
+    fn kind(&self) -> RecordType {
+        match self.id {
+            MappedId::Unknown => RecordType::MMAP,
+            MappedId::Inode { .. } | MappedId::BuildId(_) => RecordType::MMAP2,
+        }
+    }
+
+    fn misc(&self) -> Misc {
+        let mode = Misc::USER.0;
+        match self.id {
+            MappedId::Unknown if !self.executable => Misc(mode | Misc::MMAP_DATA.0),
+            MappedId::Unknown | MappedId::Inode { .. } => Misc(mode),
+            MappedId::BuildId(_) => Misc(mode | Misc::MMAP_BUILD_ID.0),
+        }
+    }
+
+    fn encode_body<O: Output>(
+        &self,
+        format: EventFormat,
+        e: &mut Encoder<'_, O>,
+    ) -> Result<(), Error> {
+        e.u32(self.task.pid);
+        e.u32(self.task.tid);
+        for word in [self.addr, self.len, self.offset] {
+            e.u64(word);
+        }
+        match self.id {
+            MappedId::Unknown => {}
+            MappedId::Inode { major, minor, inode, generation } => {
+                e.u32(major);
+                e.u32(minor);
+                e.u64(inode);
+                e.u64(generation);
+            }
+            MappedId::BuildId(id) => {
+                let id = id.get(..BUILD_ID_LEN).unwrap_or(id);
+                e.bytes(&[u8::try_from(id.len()).unwrap_or(0), 0, 0, 0]);
+                e.bytes(id);
+                e.bytes([0; BUILD_ID_LEN].get(id.len()..).unwrap_or_default());
+            }
+        }
+        if self.id != MappedId::Unknown {
+            e.u32(if self.executable { PROT_READ | PROT_EXEC } else { PROT_READ });
+            e.u32(MAP_PRIVATE);
+        }
+        let name = self.name.split(|&byte| byte == 0).next().unwrap_or_default();
+        e.bytes(name);
+        let padding = [0; size_of::<u64>()];
+        e.bytes(padding.get(name.len() & 7..).unwrap_or_default());
+        self.sample_id.encode(format, e)
     }
 }
 
@@ -148,5 +231,33 @@ mod tests {
             assert_eq!((mapping.name, mapping.id), (&b"[vdso]"[..], MappedId::Unknown));
             assert_eq!(mapping.executable, executable);
         }
+    }
+
+    #[test]
+    fn d6_a_mapping_that_is_written_is_read_again() {
+        let task = Task { pid: 7, tid: 8 };
+        let mut mapping = Mapping::of_code(task, 0x1000..0x3000, b"/bin/a");
+        mapping.sample_id.time = Some(0x99);
+        mapping.offset = 0x4000;
+        let inode = MappedId::Inode { major: 8, minor: 1, inode: 4711, generation: 3 };
+        for id in [MappedId::Unknown, inode, MappedId::BuildId(&[7; 20]), MappedId::BuildId(&[9])] {
+            for (executable, name) in
+                [(true, &b"/bin/a"[..]), (false, b"/bin/seven77"), (true, b"")]
+            {
+                let mapping = Mapping { id, executable, name, ..mapping };
+                for endian in [Endian::Little, Endian::Big] {
+                    let mut bytes = Vec::new();
+                    mapping.encode(FORMAT, endian, &mut bytes).unwrap();
+                    let record = Record::parse(&bytes, endian).unwrap();
+                    assert_eq!(Mapping::decode(&record, FORMAT), Ok(mapping));
+                }
+            }
+        }
+        let long = Mapping { id: MappedId::BuildId(&[5; 32]), name: b"cut\0off", ..mapping };
+        let mut bytes = Vec::new();
+        long.encode(FORMAT, Endian::Little, &mut bytes).unwrap();
+        let record = Record::parse(&bytes, Endian::Little).unwrap();
+        let found = Mapping::decode(&record, FORMAT).unwrap();
+        assert_eq!((found.id, found.name), (MappedId::BuildId(&[5; 20]), &b"cut"[..]));
     }
 }

@@ -5,12 +5,14 @@ use std::io;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
+use unwind_cli::held_process::HoldError;
+
 use crate::error::Error;
 
 /// A process that was there before, or that was started.
 #[derive(Debug)]
 pub(crate) enum Subject {
-    /// It was there before, and goes on.
+    /// It was there before, and continues afterwards.
     Running(i32),
     /// It was started.
     Started(OsString, Child),
@@ -21,21 +23,25 @@ impl Subject {
     ///
     /// # Errors
     ///
-    /// [`Error::Start`], [`Error::NoSuchProcess`] and [`Error::NotShown`].
+    /// [`Error::Start`] and [`Error::Hold`].
     pub(crate) fn new(pid: Option<i32>, command: &[OsString]) -> Result<Self, Error> {
-        match (pid, command.split_first()) {
+        match (pid, command) {
             (Some(pid), _) => {
                 let subject = Self::Running(pid);
-                if subject.is_there() { Ok(subject) } else { Err(Error::not_in_proc(pid)) }
+                if subject.is_there() {
+                    Ok(subject)
+                } else {
+                    Err(HoldError::not_in_proc(pid).into())
+                }
             }
-            (None, Some((program, arguments))) => {
+            (None, [program, arguments @ ..]) => {
                 let child = Command::new(program).args(arguments).stdout(io::stderr()).spawn();
                 let child =
                     child.map_err(|error| Error::Start { command: program.clone(), error })?;
                 Ok(Self::Started(program.clone(), child))
             }
             // The command line asks for one of them.
-            (None, None) => Err(Error::NoTarget),
+            (None, []) => Err(Error::Nothing),
         }
     }
 

@@ -8,7 +8,9 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::snapshot_cmd::error::SnapshotError;
+use unwind_perf::record::{AttrFlags, EventFormat, ReadFormat, SampleType};
+
+use crate::error::Error;
 
 /// What is sampled.
 #[derive(Clone, Copy, Debug)]
@@ -21,44 +23,52 @@ pub(crate) struct Attr {
     pub(crate) on_exec: bool,
 }
 
-/// The fields of a sample: thread, time, registers and stack.
-const SAMPLE_TYPE: u64 = 1 << 1 | 1 << 2 | 1 << 12 | 1 << 13;
+/// The fields of a sample: those that tools need of one whose stack is walked later.
+pub(crate) const FORMAT: EventFormat = EventFormat {
+    sample_type: SampleType(
+        SampleType::IP.0
+            | SampleType::TID.0
+            | SampleType::TIME.0
+            | SampleType::PERIOD.0
+            | SampleType::CALLCHAIN.0
+            | SampleType::REGS_USER.0
+            | SampleType::STACK_USER.0,
+    ),
+    read_format: ReadFormat(0),
+    flags: AttrFlags(
+        AttrFlags::EXCLUDE_KERNEL.0
+            | AttrFlags::EXCLUDE_HV.0
+            | AttrFlags::FREQ.0
+            | AttrFlags::SAMPLE_ID_ALL.0
+            | AttrFlags::EXCLUDE_CALLCHAIN_USER.0,
+    ),
+};
 
 /// The general registers, rip, flags, cs and ss, by the kernel's numbers.
-pub(crate) const REGISTERS: u64 = 0xff_0fff;
+const REGISTERS: u64 = 0xff_0fff;
 
 impl Attr {
     /// A `perf_event_attr`, as words.
-    fn words(&self) -> [u64; 16] {
+    pub(crate) fn words(&self) -> [u64; 16] {
         const SOFTWARE: u64 = 1;
         const CPU_CLOCK: u64 = 0;
         const DISABLED: u64 = 1 << 0;
         const INHERIT: u64 = 1 << 1;
-        const EXCLUDE_KERNEL: u64 = 1 << 5;
-        const EXCLUDE_HV: u64 = 1 << 6;
         const MMAP: u64 = 1 << 8;
         const COMM: u64 = 1 << 9;
-        const FREQ: u64 = 1 << 10;
         const ENABLE_ON_EXEC: u64 = 1 << 12;
         const TASK: u64 = 1 << 13;
-        const SAMPLE_ID_ALL: u64 = 1 << 18;
         const MMAP2: u64 = 1 << 23;
         const COMM_EXEC: u64 = 1 << 24;
+        /// Mappings say the build id of their file: since Linux 5.12.
+        const BUILD_ID: u64 = 1 << 34;
         let start = if self.on_exec { DISABLED | ENABLE_ON_EXEC } else { 0 };
         let size = u64::try_from(size_of::<[u64; 16]>()).unwrap_or_default();
-        let flags = start
-            | INHERIT
-            | EXCLUDE_KERNEL
-            | EXCLUDE_HV
-            | MMAP
-            | COMM
-            | FREQ
-            | TASK
-            | SAMPLE_ID_ALL
-            | MMAP2
-            | COMM_EXEC;
+        let side_band = MMAP | MMAP2 | BUILD_ID | COMM | COMM_EXEC | TASK;
+        let flags = FORMAT.flags.0 | start | INHERIT | side_band;
         let mut words = [0; 16];
-        let fields = [SOFTWARE | size << 32, CPU_CLOCK, self.rate.into(), SAMPLE_TYPE, 0, flags];
+        let fields =
+            [SOFTWARE | size << 32, CPU_CLOCK, self.rate.into(), FORMAT.sample_type.0, 0, flags];
         for (word, field) in words.iter_mut().zip(fields) {
             *word = field;
         }
@@ -93,8 +103,8 @@ impl Event {
     ///
     /// # Errors
     ///
-    /// [`SnapshotError::Open`] and [`SnapshotError::Map`].
-    pub(crate) fn open(attr: &Attr, task: i32, cpu: i32) -> Result<Self, SnapshotError> {
+    /// [`Error::Open`] and [`Error::Map`].
+    pub(crate) fn open(attr: &Attr, task: i32, cpu: i32) -> Result<Self, Error> {
         const NO_GROUP: i32 = -1;
         const CLOSE_ON_EXEC: u64 = 1 << 3;
         let words = attr.words();
@@ -111,7 +121,7 @@ impl Event {
             )
         };
         let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0);
-        let fd = fd.ok_or_else(|| SnapshotError::Open(io::Error::last_os_error()))?;
+        let fd = fd.ok_or_else(|| Error::Open(io::Error::last_os_error()))?;
         // SAFETY: the kernel has just opened it for this value alone.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: a mapping at an address of the kernel's choice touches no
@@ -127,11 +137,11 @@ impl Event {
             )
         };
         if ring == libc::MAP_FAILED {
-            return Err(SnapshotError::Map(io::Error::last_os_error()));
+            return Err(Error::Map(io::Error::last_os_error()));
         }
         match NonNull::new(ring.cast()) {
             Some(ring) => Ok(Self { ring, _file: file }),
-            None => Err(SnapshotError::Map(io::ErrorKind::AddrNotAvailable.into())),
+            None => Err(Error::Map(io::ErrorKind::AddrNotAvailable.into())),
         }
     }
 
@@ -154,7 +164,7 @@ impl Event {
         for (from, len) in [(place(tail), first), (0, len.wrapping_sub(first))] {
             let Some(len) = NonZeroUsize::new(len) else { continue };
             let mut copy = vec![0; len.get()];
-            // SAFETY: `from` is below `RING`, behind the first page.
+            // SAFETY: `from` is below `RING`, and the first page is before it.
             let source = unsafe { self.ring.add(PAGE.saturating_add(from)) };
             // SAFETY: `from + len` is at most `RING`, `copy` is as long, and
             // the kernel does not write between the tail and the head.
