@@ -27,7 +27,7 @@ use unwind_benches::deferral::{Deferral, Task};
 use unwind_benches::merging::{BYTES_A_SAMPLE, merge};
 use unwind_benches::timing::{Effort, wants};
 use unwind_core::{
-    CfaRule, Module, ModuleMap, RegRule, Row, RowCache, SliceMemory, UnwindCache, VirtAddr, Walker,
+    CfaRule, Module, ModuleMap, RegRule, Row, RowCache, SliceMemory, Trace, VirtAddr, Walker,
 };
 use unwind_x86::{SframeModule, SframeSource, X86_64, X86_64Regs};
 
@@ -139,7 +139,7 @@ fn walks(effort: Effort) {
         }
         let stack: Vec<u8> = stack.into_iter().flat_map(u64::to_le_bytes).collect();
         let start = VirtAddr::new(0x7000_0000);
-        let mut trace = Box::new(UnwindCache::<DEEPEST, sframe::Error>::new());
+        let mut trace: Box<Trace> = Box::new(Trace::<[_; DEEPEST]>::new());
         let mut walk = |cache: &mut RowCache<512>| {
             let mut memory = SliceMemory::new(start, black_box(&stack));
             let walker = Walker::new(X86_64::FOUR_LEVEL, SframeSource::new(&map)).cache(cache);

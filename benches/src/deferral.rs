@@ -1,9 +1,8 @@
 //! A machine that does nothing but ask for stacks.
 
-use std::convert::Infallible;
 use std::hint::black_box;
 
-use unwind_core::{
+use unwind_core::deferred::{
     Audience, ClientId, Context, DeferredUnwind, Host, RequestOutcome, ScheduleError,
     SerialCookies, TaskKind, TaskState, UnwindCache, UserReturn,
 };
@@ -112,7 +111,7 @@ impl Deferral {
     ///
     /// Unless so many clients are called.
     pub fn deliver(&self, task: &Task, expected: usize) {
-        let mut trace = UnwindCache::<1, Infallible>::new();
+        let mut trace = UnwindCache::<[_; 1]>::new();
         let mut delivery = self.unwind.deliver(task, Audience::Asked, Some(&mut trace), |_| ());
         let mut called = 0;
         while delivery.next().is_some() {

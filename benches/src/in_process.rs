@@ -3,7 +3,7 @@
 use std::fs;
 
 use object::{Object as _, ObjectSection as _, ObjectSegment as _};
-use unwind_core::{UnwindCache, Walker};
+use unwind_core::{PackedFrame, Trace, Walker};
 use unwind_snapshot::Snapshot;
 use unwind_x86::{FramePointers, X86_64, X86_64Regs};
 
@@ -48,7 +48,7 @@ fn tables_of(map: &Map) -> (u64, Tables) {
 /// Walks frame pointers alone, by the walk of this workspace.
 #[derive(Debug, Default)]
 pub struct FramePointerWalk {
-    trace: Box<UnwindCache<MAX_FRAMES, core::convert::Infallible>>,
+    trace: Box<Trace<[PackedFrame; MAX_FRAMES]>>,
 }
 
 impl FramePointerWalk {
@@ -58,7 +58,7 @@ impl FramePointerWalk {
         Walker::new(X86_64::FOUR_LEVEL, FramePointers).trace(
             regs(top),
             &mut memory,
-            &mut self.trace,
+            &mut *self.trace,
         );
         self.trace.len()
     }

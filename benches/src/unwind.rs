@@ -1,10 +1,9 @@
 //! The walk of this workspace, as a profiler would set it up.
 
 use std::fmt;
-
 use unwind_core::{
-    AnyCode, End, LastTrace, Memory, Module, ModuleMap, Or, RowCache, RowSource, SliceMemory,
-    UnwindCache, VirtAddr, Walker,
+    AnyCode, End, LastTrace, Memory, Module, ModuleMap, Or, PackedFrame, RowCache, RowSource,
+    SliceMemory, Trace, VirtAddr, Walker,
 };
 use unwind_snapshot::Snapshot;
 use unwind_x86::{FramePointers, SframeModule, SframeSource, X86_64, X86_64Regs};
@@ -28,7 +27,7 @@ pub type MissingUnwind = CachedUnwind<4>;
 pub struct CachedUnwind<const ROWS: usize> {
     map: Box<Map>,
     cache: Box<RowCache<ROWS>>,
-    trace: Box<UnwindCache<MAX_FRAMES, sframe::Error>>,
+    trace: Box<Trace<[PackedFrame; MAX_FRAMES]>>,
 }
 
 impl<const ROWS: usize> fmt::Debug for CachedUnwind<ROWS> {
@@ -64,7 +63,7 @@ impl<const ROWS: usize> CachedUnwind<ROWS> {
     /// Walks the stack at `regs`; returns how many frames there are.
     #[inline]
     pub fn walk_from(&mut self, regs: X86_64Regs, memory: &mut impl Memory) -> usize {
-        walker(&self.map, &mut self.cache).trace(regs, memory, &mut self.trace);
+        walker(&self.map, &mut self.cache).trace(regs, memory, &mut *self.trace);
         self.trace.len()
     }
 
@@ -82,7 +81,7 @@ impl<const ROWS: usize> CachedUnwind<ROWS> {
 
     /// Why the last walk has no more frames.
     #[must_use]
-    pub fn end(&self) -> Option<End<sframe::Error>> {
+    pub fn end(&self) -> Option<End> {
         self.trace.end()
     }
 
@@ -130,7 +129,7 @@ fn sample<'a>(snapshot: &Snapshot<'a>) -> (X86_64Regs, SliceMemory<'a>) {
 pub struct Incremental {
     unwind: Unwind,
     /// By thread.
-    lasts: Vec<(u32, Box<LastTrace<MAX_FRAMES, sframe::Error>>)>,
+    lasts: Vec<(u32, Box<LastTrace<MAX_FRAMES>>)>,
     /// The index of the thread that was walked.
     at: usize,
     taken_over: usize,
@@ -179,11 +178,11 @@ impl Incremental {
 
     /// Why the last walk has no more frames.
     #[must_use]
-    pub fn end(&self) -> Option<End<sframe::Error>> {
+    pub fn end(&self) -> Option<End> {
         self.last().end()
     }
 
-    fn last(&self) -> &LastTrace<MAX_FRAMES, sframe::Error> {
+    fn last(&self) -> &LastTrace<MAX_FRAMES> {
         &self.lasts[self.at].1
     }
 }

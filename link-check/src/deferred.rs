@@ -1,10 +1,9 @@
 //! Requests for user stacks and their deliveries.
 
-use core::convert::Infallible;
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use unwind_core::{
+use unwind_core::deferred::{
     Audience, ClientId, ClockCookies, Context, CounterCookies, DeferredUnwind, Host, Lost,
     PerCpuCookies, RequestOutcome, ScheduleError, SerialCookies, TaskKind, TaskState, UnwindCache,
     UserReturn,
@@ -134,7 +133,7 @@ pub fn cancel(task: &Task, client: u64) -> bool {
 pub fn deliver(
     task: &Task,
     everyone: bool,
-    cache: Option<&mut UnwindCache<510, Infallible>>,
+    cache: Option<&mut UnwindCache>,
     call: extern "C" fn(u64, u64, usize),
 ) {
     let audience = if everyone { Audience::Everyone } else { Audience::Asked };

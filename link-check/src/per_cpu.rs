@@ -2,7 +2,9 @@
 
 use core::fmt::Write as _;
 
-use unwind_core::{CancelError, ClientId, Cookie, RequestOutcome, ScheduleError, TableFull};
+use unwind_core::deferred::{
+    CancelError, ClientId, Cookie, RequestOutcome, ScheduleError, TableFull,
+};
 use unwind_perf::per_cpu::{
     CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, Leader, Policy, Receiver, SampledTask,
     SwitchHold, TaskEvent, TaskKey, TaskWork,
@@ -46,7 +48,7 @@ impl Deferral for Core {
     fn request(&self, (): &(), client: ClientId) -> RequestOutcome {
         match Cookie::new(ask(3, client.to_bits())) {
             Some(cookie) => RequestOutcome::Queued(cookie),
-            None => RequestOutcome::Refused(unwind_core::Refusal::UnknownClient),
+            None => RequestOutcome::Refused(unwind_core::deferred::Refusal::UnknownClient),
         }
     }
 

@@ -2,16 +2,14 @@
 
 use core::fmt::Write as _;
 
-use sframe::Error;
 use unwind_core::{
-    Arch, DwarfReg, FramePc, LastTrace, MapError, Module, ModuleMap, Registers as _,
-    RowCache, RowSource, SharedModuleMap, SliceMemory, TableLocation, TargetCode, UnwindCache,
-    VirtAddr, Walker,
+    Arch, DwarfReg, FramePc, LastTrace, MapError, Module, ModuleMap, Registers as _, RowCache,
+    RowSource, SharedModuleMap, SliceMemory, TableLocation, TargetCode, Trace, VirtAddr, Walker,
 };
 use unwind_x86::{
     DescriptorTable, DescriptorTables, FramePointers, Ia32, Ia32Regs, Prologue, Selector,
-    SframeMemoryError, SframeMemorySource, SframeModule, SframeScratch, SframeSource,
-    SignalTrampolines, X86_64, X86_64Regs,
+    SframeMemorySource, SframeModule, SframeScratch, SframeSource, SignalTrampolines, X86_64,
+    X86_64Regs,
 };
 
 use crate::{Target, Text, seen};
@@ -30,11 +28,11 @@ impl TargetCode for Known {
     }
 }
 
-fn tell<const N: usize, E: Copy + core::fmt::Display>(trace: &UnwindCache<N, E>) {
+fn tell(trace: &Trace) {
     for frame in trace.frames() {
         seen((frame.pc.lookup_addr(), frame.provenance.origin(), frame.provenance.is_exact()));
     }
-    seen((trace.len(), trace.cookie(), trace.pcs().next_back()));
+    seen((trace.len(), trace.is_complete(), trace.pcs().next_back()));
     if let Some(end) = trace.end() {
         let _ = write!(Text(0), "{end}");
     }
@@ -45,7 +43,7 @@ fn tell<const N: usize, E: Copy + core::fmt::Display>(trace: &UnwindCache<N, E>)
 pub fn walk_64(
     modules: &ModuleMap<SframeModule<'static>, 16>,
     cache: &mut RowCache<64>,
-    trace: &mut UnwindCache<64, Error>,
+    trace: &mut Trace,
     gpr: &[u64; 16],
     rip: u64,
     stack_end: u64,
@@ -76,8 +74,8 @@ pub fn walk_64(
 pub fn walk_64_again(
     modules: &ModuleMap<SframeModule<'static>, 16>,
     cache: &mut RowCache<64>,
-    last: &mut LastTrace<64, Error>,
-    trace: &mut UnwindCache<32, Error>,
+    last: &mut LastTrace<64>,
+    trace: &mut Trace,
     regs: &mut X86_64Regs,
     stack: &[u8; 4096],
     sp: u64,
@@ -98,12 +96,7 @@ pub fn walk_64_again(
 
 /// A walk of 64-bit code by tables in the target's memory, from a copied stack.
 #[unsafe(no_mangle)]
-pub fn walk_64_remote(
-    trace: &mut UnwindCache<64, SframeMemoryError>,
-    stack: &[u8; 4096],
-    sp: u64,
-    pc: u64,
-) {
+pub fn walk_64_remote(trace: &mut Trace, stack: &[u8; 4096], sp: u64, pc: u64) {
     let mut scratch = SframeScratch::new();
     let tables = SframeMemorySource::new(&SHARED, &mut scratch);
     let rows = RowSource::<X86_64>::or(tables, SignalTrampolines);
@@ -117,7 +110,7 @@ pub fn walk_64_remote(
 /// A walk of 32-bit code.
 #[unsafe(no_mangle)]
 pub fn walk_32(
-    trace: &mut UnwindCache<64, SframeMemoryError>,
+    trace: &mut Trace,
     gpr: &[u32; 8],
     tables: (&[u8; 256], &[u8; 256]),
     cs: u16,

@@ -2,6 +2,8 @@
 
 use core::{convert::Infallible, fmt};
 
+use unwind_core::TableError;
+
 /// A byte offset from the start of a table's header, also where a
 /// [`Section`](crate::Section) has several tables.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -200,7 +202,31 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-impl unwind_core::TableError for Error {}
+/// Codes are 1 to 18, in the order of the variants.
+impl TableError for Error {
+    fn code(&self) -> u16 {
+        match self {
+            Self::Truncated(_) => 1,
+            Self::BadMagic(_) => 2,
+            Self::UnsupportedVersion(_) => 3,
+            Self::UnknownFlags(_) => 4,
+            Self::WrongByteOrder { .. } => 5,
+            Self::FdesOutside { .. } => 6,
+            Self::FresOutside { .. } => 7,
+            Self::TablesOverlap { .. } => 8,
+            Self::RowsOutside { .. } => 9,
+            Self::BadFreType { .. } => 10,
+            Self::ZeroRepSize(_) => 11,
+            Self::UnknownFdeType { .. } => 12,
+            Self::BadWordSize { .. } => 13,
+            Self::UnsortedFres(_) => 14,
+            Self::BadWordCount { .. } => 15,
+            Self::CfaWithoutRegister(_) => 16,
+            Self::UnknownAbi(_) => 17,
+            Self::CfaOffsetOverflow(_) => 18,
+        }
+    }
+}
 
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {

@@ -13,7 +13,7 @@ use sframe::{
     WriteError,
 };
 use testdata::check_messages;
-use unwind_core::{BaseReg, DwarfReg, ReadError, RegRule};
+use unwind_core::{BaseReg, DwarfReg, ReadError, RegRule, TableError as _};
 
 const AT: TableOffset = TableOffset(0x1c);
 
@@ -61,6 +61,14 @@ const LOST: [OmissionReason; 21] = [
     OmissionReason::Malformed(Error::Truncated(AT)),
     OmissionReason::SharedRows,
 ];
+
+#[test]
+fn the_number_of_each_error_of_a_table_is_the_documented_one() {
+    assert!((1..=18).eq(ERRORS.map(|error| error.code())));
+    assert_eq!(RemoteError::Table(ERRORS[3]).code(), 4);
+    let unreadable = RemoteError::Unreadable { at: AT, error: ReadError::Invalid };
+    assert_eq!((unreadable.code(), RemoteError::TooManyReads { limit: 7 }.code()), (256, 257));
+}
 
 #[test]
 fn every_error_of_a_table_says_something_of_its_own() {

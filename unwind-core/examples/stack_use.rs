@@ -36,14 +36,12 @@ fn main() -> std::process::ExitCode {
 mod calls {
     //! The calls, each as the handler of an NMI would make it.
 
-    use core::convert::Infallible;
     use core::hint::black_box;
     use core::sync::atomic::{AtomicU64, Ordering};
 
-    use unwind_core::{
+    use unwind_core::deferred::{
         Audience, ClientId, ClockCookies, Context, CookieSource, CounterCookies, DeferredUnwind,
-        Host, PerCpuCookies, ScheduleError, SerialCookies, TaskKind, TaskState, UnwindCache,
-        UserReturn,
+        Host, PerCpuCookies, ScheduleError, SerialCookies, TaskKind, TaskState, UserReturn,
     };
 
     struct Kernel;
@@ -122,7 +120,7 @@ mod calls {
 
     /// Delivers, in its own context: on the ordinary stack.
     fn deliver() {
-        let none = None::<&mut UnwindCache<0, Infallible>>;
+        let none = None;
         let mut delivery = SERIAL.deliver(&TASKS[0], Audience::Asked, none, |_| ());
         while delivery.next().is_some() {}
     }

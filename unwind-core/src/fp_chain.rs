@@ -3,9 +3,12 @@
 
 use core::hint::cold_path;
 
+use crate::addr::{FramePc, VirtAddr};
+use crate::arch::Arch;
+use crate::memory::Memory;
 use crate::short_row::ShortRow;
 use crate::short_walk::{Log, ShortWalk, Stop};
-use crate::{Arch, FramePc, Memory, TargetCode, VirtAddr};
+use crate::walk::TargetCode;
 
 impl ShortWalk<u64> {
     /// Follows the chain to callers, to CFAs up to `highest_cfa`, as
@@ -64,8 +67,10 @@ impl ShortWalk<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::SliceMemory;
     use crate::no_regs::Toy;
-    use crate::{AnyCode, Coverage, SliceMemory};
+    use crate::source::Coverage;
+    use crate::walk::AnyCode;
 
     struct Pcs;
 

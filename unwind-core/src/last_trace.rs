@@ -11,22 +11,26 @@ use self::old_frames::{OldFrames, OldRest};
 pub(crate) use self::verify::verify;
 pub(crate) use self::words::Kept;
 use self::words::{KeptFrames, Tag, TaggedWords, Word, frame_of};
+use crate::addr::VirtAddr;
+use crate::end::End;
+use crate::register::WordSize;
+use crate::row::Origin;
 use crate::short_walk::Log as _;
-use crate::{End, Origin, TableError, TraceFrame, UnwindCache, VirtAddr, WordSize};
+use crate::table_error::{TableError, TableFault};
+use crate::trace::{Trace, TraceFrame};
 
 /// The frames of the last walk of a task, so that the next one,
 /// [`Walker::retrace`](crate::Walker::retrace), has to find only those that are
 /// new.
 ///
 /// Of each frame it keeps the one or two words of the stack that the step that led
-/// there read, and where: at most 34 bytes, `34 * N + 192` in all. `E` is the error
-/// of the walk's tables.
+/// there read, and where: at most 34 bytes, `34 * N + 192` in all.
 ///
 /// It holds the stack of one task in one address space, walked by one set of
 /// sources on one CPU: [`clear`](Self::clear) it when the task executes another
 /// program, or is walked in another way.
 #[derive(Clone)]
-pub struct LastTrace<const N: usize, E> {
+pub struct LastTrace<const N: usize> {
     /// The words of the frames, innermost first: the return address of each, after
     /// the frame pointer if that was saved. The last of a finished walk is in the
     /// last place, so that outer frames stay where they are when inner ones come
@@ -49,15 +53,15 @@ pub struct LastTrace<const N: usize, E> {
     was_end_at_hand: bool,
     /// How often frames may still be moved for the sake of old ones.
     moves: u8,
-    end: Option<End<E>>,
+    end: Option<End>,
     /// When its steps would be taken again; `None` if that is not known.
     conditions: Option<Conditions>,
     taken_over: usize,
 }
 
 const _: () = {
-    assert!(size_of::<LastTrace<510, [u64; 3]>>() <= 34 * 510 + 192, "the documented size");
-    assert!(size_of::<LastTrace<16, [u64; 3]>>() <= 34 * 16 + 192, "the documented size");
+    assert!(size_of::<LastTrace<510>>() <= 34 * 510 + 192, "the documented size");
+    assert!(size_of::<LastTrace<16>>() <= 34 * 16 + 192, "the documented size");
 };
 
 /// What a step depends on besides the frame it starts from and the words it
@@ -99,7 +103,7 @@ pub(crate) enum TakenOver {
     Nothing,
 }
 
-impl<const N: usize, E: Copy> LastTrace<N, E> {
+impl<const N: usize> LastTrace<N> {
     /// How often a walk moves its frames to where old ones go on. Each time costs
     /// as much as there are frames.
     const MOVES: u8 = 8;
@@ -152,7 +156,7 @@ impl<const N: usize, E: Copy> LastTrace<N, E> {
 
     /// Why the walk has no more frames; `None` if none was done.
     #[must_use]
-    pub const fn end(&self) -> Option<End<E>> {
+    pub const fn end(&self) -> Option<End> {
         self.end
     }
 
@@ -160,10 +164,7 @@ impl<const N: usize, E: Copy> LastTrace<N, E> {
     /// outermost one, and none comes
     /// [after a gap](crate::Provenance::is_after_gap). It looks at each frame.
     #[must_use]
-    pub fn is_complete(&self) -> bool
-    where
-        E: TableError,
-    {
+    pub fn is_complete(&self) -> bool {
         self.end.is_some_and(|end| end.is_outermost())
             && !self.frames().any(|frame| frame.provenance.is_after_gap())
     }
@@ -177,11 +178,13 @@ impl<const N: usize, E: Copy> LastTrace<N, E> {
     }
 
     /// The addresses of the frames as the target has them, innermost first.
+    #[must_use]
     pub fn pcs(&self) -> impl DoubleEndedIterator<Item = VirtAddr> + ExactSizeIterator + Clone {
         self.frames().map(|frame| frame.pc.addr())
     }
 
     /// The frames, innermost first.
+    #[must_use]
     pub fn frames(
         &self,
     ) -> impl DoubleEndedIterator<Item = TraceFrame> + ExactSizeIterator + Clone {
@@ -190,13 +193,13 @@ impl<const N: usize, E: Copy> LastTrace<N, E> {
 
     /// Copies the walk into `trace`, as far as there is room, as if it had been
     /// done there.
-    pub fn copy_to<const M: usize>(&self, trace: &mut UnwindCache<M, E>) {
+    pub fn copy_to(&self, trace: &mut Trace) {
         trace.clear();
         let Some(end) = self.end else { return };
         let TaggedWords { words, tags } = self.used();
         for (word, tag) in words.iter().zip(tags).filter(|(_, tag)| tag.is_frame()) {
             if !trace.push(VirtAddr::new(word.value), tag.provenance()) {
-                return trace.finish(End::Full);
+                return trace.finish(End::<TableFault>::Full);
             }
         }
         trace.finish(end);
@@ -506,10 +509,14 @@ impl<const N: usize, E: Copy> LastTrace<N, E> {
 
     /// Ends the walk.
     #[inline]
-    pub(crate) fn finish(&mut self, end: End<E>) {
+    pub(crate) fn finish<E: TableError>(&mut self, end: End<E>) {
         self.move_to(Self::WORDS.saturating_sub(self.used_len()));
         self.forget_old();
-        self.end = Some(end);
+        let addr = match end {
+            End::Table(_) => self.last().map(|frame| frame.pc.lookup_addr()),
+            _ => None,
+        };
+        self.end = Some(end.with_fault(addr.unwrap_or_default()));
     }
 }
 
@@ -522,13 +529,13 @@ fn copy_within<T: Copy>(all: &mut [T], from: usize, to: usize, len: usize) {
     }
 }
 
-impl<const N: usize, E: Copy> Default for LastTrace<N, E> {
+impl<const N: usize> Default for LastTrace<N> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<const N: usize, E: Copy + fmt::Debug> fmt::Debug for LastTrace<N, E> {
+impl<const N: usize> fmt::Debug for LastTrace<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LastTrace")
             .field("frames", &fmt::from_fn(|f| f.debug_list().entries(self.frames()).finish()))

@@ -10,8 +10,11 @@
 //! | how is the target's memory read? | [`Memory`] |
 //!
 //! A [`Walker`] joins them. It hands out one [`Frame`] at a time and says at
-//! the end why there are no more; [`UnwindCache`] keeps the result of one walk
-//! in a fixed amount of memory.
+//! the end why there are no more; [`Trace`] keeps the result of one walk in a fixed
+//! amount of memory.
+//!
+//! Where a stack is asked for in a context that cannot walk it, [`deferred`] has it
+//! walked on the way back to user code. It knows of walking only the [`Trace`].
 //!
 //! # Units
 //!
@@ -79,7 +82,8 @@ extern crate self as unwind_core;
 
 mod addr;
 mod arch;
-mod deferred;
+pub mod deferred;
+mod end;
 mod fp_chain;
 mod last_trace;
 mod memory;
@@ -87,6 +91,7 @@ mod module_map;
 #[cfg(test)]
 #[path = "../tests/support/no_regs.rs"]
 mod no_regs;
+mod register;
 mod row;
 mod row_cache;
 mod shared_module_map;
@@ -95,7 +100,9 @@ mod short_stack;
 mod short_walk;
 mod source;
 mod step;
+mod step_error;
 mod sync;
+mod table_error;
 mod trace;
 mod walk;
 
@@ -104,20 +111,17 @@ mod walk;
 pub use sync::faulty;
 
 pub use addr::{FramePc, VirtAddr};
-pub use arch::{Arch, DwarfReg, Registers, WordSize};
-pub use deferred::{
-    Abandonment, Audience, CancelError, ClientId, ClockCookies, Context, Cookie, CookieSource,
-    CounterCookies, DeferredUnwind, Delivery, DropCounts, Host, Lost, MAX_CLIENTS, PerCpuCookies,
-    Refusal, RequestOutcome, SampleEnd, ScheduleError, SerialCookies, Serving, TableFull, TaskKind,
-    TaskState, UserReturn,
-};
+pub use arch::Arch;
+pub use end::End;
 pub use last_trace::LastTrace;
 pub use memory::{Memory, ReadError, SliceMemory};
 pub use module_map::{MapError, Module, ModuleMap};
-pub use row::{BaseReg, CfaRule, Origin, RegRule, Row};
+pub use register::{BaseReg, DwarfReg, Registers, WordSize};
+pub use row::{CfaRule, Origin, RegRule, Row};
 pub use row_cache::{CacheStats, NoCache, RowCache, RowStore};
 pub use shared_module_map::{Changing, SharedModuleMap, TableLocation};
-pub use source::{Coverage, FrameContext, NoRows, Or, RowSource, TableError};
-pub use step::StepError;
-pub use trace::{Provenance, TraceFrame, UnwindCache};
-pub use walk::{AnyCode, End, Frame, Frames, TargetCode, Walker};
+pub use source::{Coverage, FrameContext, NoRows, Or, RowSource};
+pub use step_error::StepError;
+pub use table_error::{TableError, TableFault};
+pub use trace::{PackedFrame, Provenance, Trace, TraceFrame};
+pub use walk::{AnyCode, Frame, Frames, TargetCode, Walker};

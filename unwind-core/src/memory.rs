@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-use crate::{VirtAddr, WordSize};
+use crate::addr::VirtAddr;
+use crate::register::WordSize;
 
 /// Why memory could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

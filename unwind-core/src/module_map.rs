@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use arrayvec::ArrayVec;
 
-use crate::VirtAddr;
+use crate::addr::VirtAddr;
 
 /// A loaded object: a range of code and what is known of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

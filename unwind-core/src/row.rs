@@ -2,19 +2,7 @@
 
 use core::fmt;
 
-use crate::arch::{DwarfReg, WordSize};
-
-/// A register that a rule starts from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BaseReg {
-    /// The stack pointer.
-    Sp,
-    /// The frame pointer.
-    Fp,
-    /// Any register. Known in the first frame and right below a signal frame
-    /// only.
-    Reg(DwarfReg),
-}
+use crate::register::{BaseReg, DwarfReg, WordSize};
 
 /// How the CFA is found: the value that the stack pointer had in the caller
 /// just before its call.

@@ -4,7 +4,7 @@ use core::fmt;
 use core::num::NonZero;
 
 use crate::addr::VirtAddr;
-use crate::arch::WordSize;
+use crate::register::WordSize;
 use crate::row::Row;
 use crate::short_row::ShortRow;
 
@@ -17,7 +17,7 @@ const WAYS: usize = 4;
 /// `N` is a power of two and at least 4. An address may be kept in each of the
 /// four entries of one set, which share a cache line. The cache holds rows of
 /// one address space, one CPU and one source; it empties itself when the
-/// source's generation changes.
+/// source's generation changes. A cache whose bytes are all zero is an empty one.
 ///
 /// Each entry remembers which entry the frame's caller had last time. Where
 /// callers repeat, and they mostly do, the next row is then in a register before its
@@ -367,7 +367,7 @@ impl<const N: usize> fmt::Debug for RowCache<N> {
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::{CfaRule, RegRule};
+    use crate::row::{CfaRule, RegRule};
 
     const WORD: WordSize = WordSize::Eight;
     const ROW: Row = Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::SameValue);

@@ -2,8 +2,9 @@
 
 use core::fmt;
 
+use crate::addr::VirtAddr;
+use crate::module_map::{MapError, Module};
 use crate::sync::{AtomicU64, Ordering, atomics, const_unless_loom, fence};
-use crate::{MapError, Module, VirtAddr};
 
 /// Where a table is in the target's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -35,6 +36,8 @@ impl core::error::Error for Changing {}
 /// writes the other and then turns them round. So a lookup sees the modules
 /// as they were before a change or as they are after it, it never waits, and
 /// it may interrupt a change on the same CPU, as an NMI does.
+///
+/// A map whose bytes are all zero is an empty one.
 ///
 /// Changes come one at a time; one that meets another is refused with
 /// [`MapError::Busy`].

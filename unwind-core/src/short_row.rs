@@ -2,7 +2,10 @@
 
 use core::fmt;
 
-use crate::{BaseReg, CfaRule, Coverage, Origin, Provenance, RegRule, Row, WordSize};
+use crate::register::{BaseReg, WordSize};
+use crate::row::{CfaRule, Origin, RegRule, Row};
+use crate::source::Coverage;
+use crate::trace::Provenance;
 
 /// A row of an ordinary frame: the CFA lies a stack slot or more above the stack
 /// or frame pointer, the return address just below the CFA, and the frame

@@ -1,6 +1,8 @@
 //! A stack as the fast walk reads it: in slots, upwards.
 
-use crate::{Arch, Memory, WordSize};
+use crate::arch::Arch;
+use crate::memory::Memory;
+use crate::register::WordSize;
 
 /// What a stack pointer may be, and what is saved above it.
 ///
@@ -192,8 +194,9 @@ pub(crate) fn highest_cfa(word: WordSize, stack_end: Option<u64>) -> u64 {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::addr::VirtAddr;
+    use crate::memory::SliceMemory;
     use crate::no_regs::Toy;
-    use crate::{SliceMemory, VirtAddr};
 
     #[test]
     fn the_slot_just_below_the_end_of_the_stack_is_read_and_the_one_above_is_not() {

@@ -2,10 +2,12 @@
 
 use core::hint::cold_path;
 
+use crate::addr::{FramePc, VirtAddr};
+use crate::arch::Arch;
 use crate::row_cache::{KeptRow, RowStore};
 use crate::short_row::ShortRow;
 use crate::short_stack::Stack;
-use crate::{Arch, FramePc, TargetCode, VirtAddr};
+use crate::walk::TargetCode;
 
 /// Where a walk stands.
 #[derive(Clone, Copy, Debug)]

@@ -7,6 +7,7 @@ use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
 use crate::memory::Memory;
 use crate::row::Row;
+use crate::table_error::TableError;
 
 /// What a source may look at to find the row of one frame.
 ///
@@ -79,21 +80,6 @@ impl<'a, R> FrameContext<'a, R> {
         self.needs_more_than_addr.get()
     }
 }
-
-/// What is wrong with a table.
-///
-/// An error comes from [`Infallible`] so that a source that can fail joins
-/// with those that cannot.
-pub trait TableError: Copy + From<Infallible> {
-    /// Whether nothing is wrong but that a part of the table is absent from
-    /// the target's memory and may be there at another time.
-    #[inline]
-    fn is_not_resident(&self) -> bool {
-        false
-    }
-}
-
-impl TableError for Infallible {}
 
 /// What is known of all rows of a source at once, so that a walk need not ask for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -2,10 +2,10 @@
 
 use core::fmt;
 
-use crate::deferred::InstanceId;
-use crate::short_row::ShortRow;
-use crate::short_walk::Log;
-use crate::{Cookie, End, FramePc, Origin, TableError, VirtAddr};
+use crate::addr::{FramePc, VirtAddr};
+use crate::end::{End, PackedEnd};
+use crate::row::Origin;
+use crate::table_error::TableError;
 
 /// How one frame of a walk was found, in a byte.
 ///
@@ -18,6 +18,7 @@ use crate::{Cookie, End, FramePc, Origin, TableError, VirtAddr};
 /// | 6 | callers may be missing before this frame |
 /// | 7 | the frame pointer was taken as unchanged against the row |
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
 pub struct Provenance(u8);
 
 impl Provenance {
@@ -156,43 +157,58 @@ pub struct TraceFrame {
     pub provenance: Provenance,
 }
 
-/// The frames of one walk of a task, and why there are no more.
-///
-/// Of each frame it keeps the pc and a byte that says where it comes from: at
-/// most `9 * N + 64` bytes in all. 510 entries, the default, are what Linux
-/// keeps. `E` is the error of the walk's tables.
-#[derive(Clone)]
-pub struct UnwindCache<const N: usize, E> {
-    entries: [Entry; N],
-    /// How many of them are frames.
-    len: usize,
-    end: Option<End<E>>,
-    /// Of which kernel entry the walk is, if a delivery did it.
-    stack_of: Option<StackOf>,
-}
-
-/// A kernel entry of a task of any instance: cookies are unique within an
-/// instance only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StackOf {
-    instance: InstanceId,
-    cookie: Cookie,
-}
-
-impl StackOf {
-    pub(crate) const fn new(instance: InstanceId, cookie: Cookie) -> Self {
-        Self { instance, cookie }
+impl TraceFrame {
+    /// A frame that was found so, with the pc at this address.
+    #[inline]
+    pub(crate) const fn new(addr: VirtAddr, provenance: Provenance) -> Self {
+        let exact = provenance.is_exact();
+        let pc = if exact { FramePc::Exact(addr) } else { FramePc::Return(addr) };
+        Self { pc, provenance }
     }
 }
 
-/// A frame in nine bytes, at any address.
+/// The frames of one walk, and why there are no more.
+///
+/// Of each frame it keeps the pc and a byte that says where it comes from: at most
+/// `9 * N + 48` bytes in all. 510 frames are what Linux keeps.
+///
+/// A trace is made with room for `N` frames, `Trace<[PackedFrame; N]>`, and used as a
+/// `Trace`, whose room is known at run time: `&mut Trace<[PackedFrame; N]>` coerces to
+/// `&mut Trace`.
+///
+/// ```
+/// use unwind_core::Trace;
+///
+/// fn fill(trace: &mut Trace) {
+///     trace.clear();
+/// }
+/// let mut trace = Trace::<[_; 510]>::new();
+/// fill(&mut trace);
+/// assert!(trace.is_empty());
+/// ```
+///
+/// # All zeroes
+///
+/// A trace whose bytes are all zero is a [new](Trace::new) one. So a large one can be made
+/// where it is to live, by memory that comes zeroed, and never is on a stack.
+#[derive(Clone)]
+#[repr(C)]
+pub struct Trace<F: ?Sized = [PackedFrame]> {
+    /// How many of the entries are frames.
+    len: usize,
+    end: PackedEnd,
+    entries: F,
+}
+
+/// A frame of a [`Trace`] in nine bytes, at any address.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry {
+#[repr(C)]
+pub struct PackedFrame {
     pc: [u8; 8],
     provenance: Provenance,
 }
 
-impl Entry {
+impl PackedFrame {
     const NONE: Self = Self { pc: [0; 8], provenance: Provenance(0) };
 
     #[inline]
@@ -200,49 +216,40 @@ impl Entry {
         Self { pc: pc.get().to_le_bytes(), provenance }
     }
 
-    fn frame(&self) -> TraceFrame {
-        let provenance = self.provenance;
-        let addr = VirtAddr::new(u64::from_le_bytes(self.pc));
-        let exact = provenance.is_exact();
-        let pc = if exact { FramePc::Exact(addr) } else { FramePc::Return(addr) };
-        TraceFrame { pc, provenance }
+    #[inline]
+    const fn addr(&self) -> VirtAddr {
+        VirtAddr::new(u64::from_le_bytes(self.pc))
+    }
+
+    const fn frame(&self) -> TraceFrame {
+        TraceFrame::new(self.addr(), self.provenance)
     }
 }
 
-/// A walk into a trace goes on for as long as it can.
-pub(crate) struct AllFrames;
-
-impl Log for AllFrames {
-    type Entry = Entry;
-
-    #[inline]
-    fn entry(pc: VirtAddr, _: u64, _: u64, row: ShortRow) -> Entry {
-        Entry::new(pc, row.provenance())
-    }
-
-    #[inline]
-    fn is_enough(&mut self, _: &Entry) -> bool {
-        false
+impl fmt::Debug for PackedFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.frame().fmt(f)
     }
 }
 
 const _: () = {
-    assert!(size_of::<UnwindCache<510, [u64; 3]>>() <= 9 * 510 + 64, "the documented size");
-    assert!(size_of::<UnwindCache<16, [u64; 3]>>() <= 9 * 16 + 64, "the documented size");
+    assert!(size_of::<Trace<[PackedFrame; 510]>>() <= 9 * 510 + 48, "the documented size");
+    assert!(size_of::<Trace<[PackedFrame; 16]>>() <= 9 * 16 + 48, "the documented size");
 };
 
-impl<const N: usize, E: Copy> UnwindCache<N, E> {
-    /// A cache without a walk.
+impl<const N: usize> Trace<[PackedFrame; N]> {
+    /// A trace without a walk.
     #[must_use]
     pub const fn new() -> Self {
-        Self { entries: const { [Entry::NONE; N] }, len: 0, end: None, stack_of: None }
+        Self { len: 0, end: PackedEnd::NONE, entries: const { [PackedFrame::NONE; N] } }
     }
+}
 
+impl<F: ?Sized> Trace<F> {
     /// Forgets the walk.
-    pub fn clear(&mut self) {
+    pub const fn clear(&mut self) {
         self.len = 0;
-        self.end = None;
-        self.stack_of = None;
+        self.end = PackedEnd::NONE;
     }
 
     /// How many frames there are.
@@ -256,73 +263,66 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
+}
 
+impl<F: AsRef<[PackedFrame]> + ?Sized> Trace<F> {
     /// Why the walk has no more frames; `None` if none was done.
+    ///
+    /// Of a malformed table it says which address it was asked for, that of the last
+    /// frame, and the [code](crate::TableError::code) of the error.
     #[must_use]
-    pub const fn end(&self) -> Option<End<E>> {
-        self.end
+    pub fn end(&self) -> Option<End> {
+        self.end.unpack(|| self.last_lookup_addr())
     }
 
     /// Whether these are all frames of the stack: the last one is known to be the
     /// outermost one, and none comes [after a gap](Provenance::is_after_gap). It looks
     /// at each frame.
     #[must_use]
-    pub fn is_complete(&self) -> bool
-    where
-        E: TableError,
-    {
-        self.end.is_some_and(|end| end.is_outermost())
-            && !self.used().iter().any(|entry| entry.provenance.is_after_gap())
-    }
-
-    /// The kernel entry of which this is the stack, if a delivery had it
-    /// walked.
-    #[must_use]
-    pub const fn cookie(&self) -> Option<Cookie> {
-        match self.stack_of {
-            Some(stack_of) => Some(stack_of.cookie),
-            None => None,
-        }
-    }
-
-    /// Whether a delivery had this walked in that entry.
-    pub(crate) fn is_stack_of(&self, stack_of: StackOf) -> bool {
-        self.stack_of == Some(stack_of)
+    pub fn is_complete(&self) -> bool {
+        self.end.is_outermost() && !self.used().iter().any(|entry| entry.provenance.is_after_gap())
     }
 
     /// The addresses of the frames as the target has them, innermost first.
     pub fn pcs(&self) -> impl DoubleEndedIterator<Item = VirtAddr> + ExactSizeIterator + Clone {
-        self.used().iter().map(|entry| VirtAddr::new(u64::from_le_bytes(entry.pc)))
+        self.used().iter().map(PackedFrame::addr)
     }
 
     /// The frames, innermost first.
     pub fn frames(
         &self,
     ) -> impl DoubleEndedIterator<Item = TraceFrame> + ExactSizeIterator + Clone {
-        self.used().iter().map(Entry::frame)
+        self.used().iter().map(PackedFrame::frame)
     }
 
-    fn used(&self) -> &[Entry] {
-        self.entries.get(..self.len).unwrap_or_default()
+    fn used(&self) -> &[PackedFrame] {
+        self.entries.as_ref().get(..self.len).unwrap_or_default()
     }
 
+    fn last_lookup_addr(&self) -> VirtAddr {
+        self.frames().next_back().map_or(VirtAddr::new(0), |frame| frame.pc.lookup_addr())
+    }
+}
+
+impl Trace {
     /// Adds a frame; `false` if there is no room.
     #[inline]
     pub(crate) fn push(&mut self, pc: VirtAddr, provenance: Provenance) -> bool {
         let Some(entry) = self.entries.get_mut(self.len) else { return false };
-        *entry = Entry::new(pc, provenance);
+        *entry = PackedFrame::new(pc, provenance);
         self.len = self.len.wrapping_add(1);
         true
     }
 
-    /// The entries behind the last frame, up to the one with this index.
+    /// The entries after the last frame, up to the one with this index.
     #[inline]
-    pub(crate) fn room(&mut self, end: usize) -> &mut [Entry] {
-        self.entries.get_mut(self.len..end.min(N)).unwrap_or_default()
+    pub(crate) fn room(&mut self, end: usize) -> &mut [PackedFrame] {
+        let end = end.min(self.entries.len());
+        self.entries.get_mut(self.len..end).unwrap_or_default()
     }
 
-    /// Says that the first so many entries of the [`room`](Self::room) are frames,
-    /// and returns the address of the last of them.
+    /// Makes the first `count` entries of the [`room`](Self::room) frames, and returns
+    /// the address of the last of them.
     #[inline]
     pub(crate) fn fill(&mut self, count: usize) -> Option<VirtAddr> {
         if count == 0 {
@@ -331,7 +331,7 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
         let end = self.len.wrapping_add(count);
         let last = self.entries.get(end.wrapping_sub(1))?;
         self.len = end;
-        Some(VirtAddr::new(u64::from_le_bytes(last.pc)))
+        Some(last.addr())
     }
 
     /// Takes the last frame back, and returns how it was found.
@@ -342,27 +342,21 @@ impl<const N: usize, E: Copy> UnwindCache<N, E> {
         Some(last.provenance)
     }
 
-    pub(crate) fn set_stack_of(&mut self, stack_of: StackOf) {
-        self.stack_of = Some(stack_of);
-    }
-
-    pub(crate) fn finish(&mut self, end: End<E>) {
-        self.end = Some(end);
+    #[inline]
+    pub(crate) fn finish<E: TableError>(&mut self, end: End<E>) {
+        self.end = PackedEnd::new(end);
     }
 }
 
-impl<const N: usize, E: Copy> Default for UnwindCache<N, E> {
+impl<const N: usize> Default for Trace<[PackedFrame; N]> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<const N: usize, E: Copy + fmt::Debug> fmt::Debug for UnwindCache<N, E> {
+impl<F: AsRef<[PackedFrame]> + ?Sized> fmt::Debug for Trace<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnwindCache")
-            .field("frames", &fmt::from_fn(|f| f.debug_list().entries(self.frames()).finish()))
-            .field("end", &self.end)
-            .finish()
+        f.debug_struct("Trace").field("frames", &self.used()).field("end", &self.end()).finish()
     }
 }
 

@@ -5,76 +5,16 @@ mod cached_rows;
 mod frames;
 
 use core::borrow::BorrowMut;
-use core::fmt;
 
 pub use self::frames::Frames;
+use crate::addr::{FramePc, VirtAddr};
+use crate::arch::Arch;
+use crate::end::End;
+use crate::memory::Memory;
+use crate::row::Row;
 use crate::row_cache::{Counted, NoCache, RowCache, RowStore};
-use crate::{
-    Arch, FrameContext, FramePc, Memory, NoRows, Provenance, Row, RowSource, StepError, TableError,
-    UnwindCache, VirtAddr,
-};
-
-/// Why a walk has no more frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum End<E> {
-    /// The last frame is the outermost one: its row says that it has no
-    /// caller.
-    Outermost,
-    /// The last frame's return address is zero, which is how start-up code
-    /// marks the outermost frame. A zero that a frame pointer led to, or a look
-    /// at the instructions, is none, see [`StepError::ZeroReturnAddress`], unless it is
-    /// in the last slot before the [stack's end](Walker::stack_end) and no
-    /// [guess](crate::Row::is_guess) led there.
-    ZeroReturnAddress,
-    /// There are more frames than were asked for, or than there is room for.
-    Full,
-    /// No source covers the last frame's pc.
-    NoRow,
-    /// The last frame's row could not be applied.
-    Step(StepError),
-    /// The table that covers the last frame's pc is malformed.
-    Table(E),
-    /// There is no stack to walk: the target runs in a mode whose stacks this
-    /// CPU's back end does not know, such as VM86.
-    NotWalkable,
-}
-
-impl<E: TableError> End<E> {
-    /// Whether the last frame is known to be the outermost one. That alone does not
-    /// make a stack complete: callers may be missing before a frame that comes
-    /// [after a gap](Provenance::is_after_gap). [`UnwindCache::is_complete`] and
-    /// [`Frames::is_complete`] look at both.
-    #[must_use]
-    pub const fn is_outermost(&self) -> bool {
-        matches!(self, Self::Outermost | Self::ZeroReturnAddress)
-    }
-
-    /// Whether the same walk may get further at another time or place, where
-    /// absent memory may be brought in.
-    #[must_use]
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::Step(error) => error.is_not_resident(),
-            Self::Table(error) => error.is_not_resident(),
-            _ => false,
-        }
-    }
-}
-
-impl<E: fmt::Display> fmt::Display for End<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Outermost => f.write_str("outermost frame"),
-            Self::ZeroReturnAddress => f.write_str("return address zero"),
-            Self::Full => f.write_str("more frames than room"),
-            Self::NoRow => f.write_str("no source covers this pc"),
-            Self::Step(error) => error.fmt(f),
-            Self::Table(error) => write!(f, "malformed table: {error}"),
-            Self::NotWalkable => f.write_str("no stack that can be walked"),
-        }
-    }
-}
+use crate::source::{FrameContext, NoRows, RowSource};
+use crate::trace::{Provenance, Trace};
 
 /// One frame of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +50,7 @@ pub trait TargetCode {
 
     /// Whether the target has code at `call`, the last byte of what must have
     /// been a call. A return address for which it says no is none, and the
-    /// walk ends with [`StepError::NotCode`].
+    /// walk ends with [`StepError::NotCode`](crate::StepError::NotCode).
     #[inline]
     fn is_code(&mut self, call: VirtAddr) -> bool {
         let _ = call;
@@ -289,11 +229,11 @@ where
 
     /// Walks the whole stack at `regs`, as [`frames`](Self::frames) takes them,
     /// into `trace`, which is emptied first.
-    pub fn trace<const N: usize, M: Memory>(
+    pub fn trace<M: Memory>(
         &mut self,
         mut regs: impl BorrowMut<A::Regs>,
         mem: &mut M,
-        trace: &mut UnwindCache<N, S::Error>,
+        trace: &mut Trace,
     ) {
         trace.clear();
         let mut frames = self.frames(regs.borrow_mut(), mem);
@@ -307,7 +247,7 @@ where
             }
             let Some(frame) = frames.next() else { break };
             if !trace.push(frame.pc.addr(), frame.provenance) {
-                return trace.finish(End::Full);
+                return trace.finish(End::<S::Error>::Full);
             }
         }
         // An iterator without a next frame has a reason for it.

@@ -21,7 +21,7 @@ use core::sync::atomic::Ordering;
 
 use deferred_world::{CALLS, Dice, REQUESTS, STEPS_DONE, World};
 use proptest::prelude::*;
-use unwind_core::*;
+use unwind_core::deferred::*;
 
 /// Steps of a sequence.
 const STEPS: usize = 200;

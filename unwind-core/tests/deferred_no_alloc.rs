@@ -7,10 +7,8 @@
     reason = "a test that goes wrong fails"
 )]
 
-use core::convert::Infallible;
-
 use testdata::CountingAllocator;
-use unwind_core::*;
+use unwind_core::deferred::*;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -55,7 +53,7 @@ fn x1_nothing_allocates_from_registration_to_the_end() {
     let unwind: DeferredUnwind<Bare> = DeferredUnwind::new(Bare, SerialCookies::new());
     let task = Task(TaskState::new());
     let clients = [(); MAX_CLIENTS].map(|()| unwind.register().unwrap());
-    let mut cache = UnwindCache::<510, Infallible>::new();
+    let mut cache = UnwindCache::<[_; 510]>::new();
     for _ in 0..3 {
         unwind.cookie(&task).unwrap();
         for client in clients {

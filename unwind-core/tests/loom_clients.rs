@@ -6,11 +6,12 @@
 mod loom_host;
 
 use core::convert::Infallible;
+use unwind_core::Trace;
 
 use loom::sync::Arc;
 use loom::thread;
 use loom_host::{Guarded, Shared};
-use unwind_core::{Audience, RequestOutcome, UnwindCache};
+use unwind_core::deferred::{Audience, RequestOutcome, UnwindCache};
 
 #[test]
 fn a_cancellation_ends_after_the_deliveries_that_run_and_before_any_other() {
@@ -24,7 +25,7 @@ fn a_cancellation_ends_after_the_deliveries_that_run_and_before_any_other() {
             other.unwind.cancel(None, client).unwrap();
             freed.access();
         });
-        let none = None::<&mut UnwindCache<1, Infallible>>;
+        let none = None;
         let mut delivery = shared.unwind.deliver(&shared.task, Audience::Asked, none, |_| ());
         while let Some(serving) = delivery.next() {
             data.access();
@@ -44,7 +45,7 @@ fn r1_3_a_delivery_to_everyone_is_seen_by_a_client_that_comes_and_goes_or_sees_i
         assert!(shared.unwind.request(&shared.task, asker).will_be_called());
         let (other, its) = (Arc::clone(&shared), Arc::clone(&data));
         let thread = thread::spawn(move || {
-            let none = None::<&mut UnwindCache<1, Infallible>>;
+            let none = None;
             let mut delivery = other.unwind.deliver(&other.task, Audience::Everyone, none, |_| ());
             let mut calls = [0; 2];
             while let Some(serving) = delivery.next() {
@@ -76,7 +77,7 @@ fn r1_3_everyone_is_called_once_whoever_asks_meanwhile() {
         let newcomer = shared.unwind.register().unwrap();
         let other = Arc::clone(&shared);
         let thread = thread::spawn(move || other.unwind.request(&other.task, newcomer));
-        let none = None::<&mut UnwindCache<1, Infallible>>;
+        let none = None;
         let mut delivery = shared.unwind.deliver(&shared.task, Audience::Everyone, none, |_| ());
         let mut called = Vec::new();
         while let Some(serving) = delivery.next() {
@@ -256,11 +257,11 @@ fn b2_the_stack_of_an_entry_stays_while_two_first_clients_register() {
         let shared = Shared::new();
         let other = Arc::clone(&shared);
         let thread = thread::spawn(move || other.unwind.register().unwrap());
-        let mut cache = UnwindCache::<1, Infallible>::new();
+        let mut cache = UnwindCache::<[_; 1]>::new();
         let mut walks = 0;
         let mut deliver_to = |client| {
             assert!(shared.unwind.request(&shared.task, client).will_be_called());
-            let walk = |_: &mut UnwindCache<1, Infallible>| walks += 1;
+            let walk = |_: &mut Trace| walks += 1;
             let cache = Some(&mut cache);
             let mut delivery = shared.unwind.deliver(&shared.task, Audience::Asked, cache, walk);
             assert_eq!(delivery.next().map(|serving| serving.client()), Some(client));

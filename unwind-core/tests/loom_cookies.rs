@@ -8,7 +8,7 @@ mod loom_host;
 use loom::sync::Arc;
 use loom::thread;
 use loom_host::{Shared, Task};
-use unwind_core::{
+use unwind_core::deferred::{
     ClockCookies, Cookie, CookieSource, CounterCookies, PerCpuCookies, SerialCookies,
 };
 

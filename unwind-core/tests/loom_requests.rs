@@ -12,7 +12,7 @@ use core::sync::atomic::Ordering;
 use loom::sync::Arc;
 use loom::thread;
 use loom_host::Shared;
-use unwind_core::{ClientId, Cookie, Refusal, RequestOutcome, TaskState, UserReturn};
+use unwind_core::deferred::{ClientId, Cookie, Refusal, RequestOutcome, TaskState, UserReturn};
 
 /// Checks that a client was called once for what it was promised, and not for
 /// anything else.
@@ -81,7 +81,7 @@ fn h7_a_request_against_a_reset_has_the_cookie_that_it_is_delivered_with() {
 #[test]
 fn a_repeated_request_against_a_reset_names_one_entry() {
     loom_host::model(|| {
-        let shared = Shared::with_cookies(unwind_core::CounterCookies::new());
+        let shared = Shared::with_cookies(unwind_core::deferred::CounterCookies::new());
         let client = shared.unwind.register().unwrap();
         let first = shared.unwind.request(&shared.task, client);
         let mut called = shared.deliver();

@@ -10,7 +10,7 @@ use core::mem;
 use loom::sync::Arc;
 use loom::thread;
 use loom_host::{Guarded, Shared, Task};
-use unwind_core::{ClientId, DropCounts, RequestOutcome, SerialCookies, UserReturn};
+use unwind_core::deferred::{ClientId, DropCounts, RequestOutcome, SerialCookies, UserReturn};
 
 /// Two CPUs, each with its own task.
 struct Cpus {

@@ -11,11 +11,13 @@
 use core::convert::Infallible;
 
 use testdata::check_messages;
+use unwind_core::deferred::{
+    CancelError, ClientId, ClockCookies, Cookie, CounterCookies, PerCpuCookies, Refusal, SampleEnd,
+    ScheduleError, SerialCookies, TableFull, TaskState, UnwindCache,
+};
 use unwind_core::{
-    BaseReg, CancelError, CfaRule, Changing, ClientId, ClockCookies, Cookie, CounterCookies,
-    DwarfReg, End, MapError, ModuleMap, Origin, PerCpuCookies, ReadError, Refusal, RegRule, Row,
-    RowCache, SampleEnd, ScheduleError, SerialCookies, SharedModuleMap, StepError, TableFull,
-    TaskState, UnwindCache, VirtAddr,
+    BaseReg, CfaRule, Changing, DwarfReg, End, MapError, ModuleMap, Origin, ReadError, RegRule,
+    Row, RowCache, SharedModuleMap, StepError, Trace, VirtAddr,
 };
 
 const ADDR: VirtAddr = VirtAddr::new(0x7000);
@@ -110,11 +112,11 @@ fn every_origin_of_a_frame_has_a_name_and_values_are_hexadecimal() {
 
 #[test]
 fn what_a_kernel_prints_for_debugging_is_short_and_starts_with_its_name() {
-    let trace = UnwindCache::<510, Infallible>::default();
     let row = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::SameValue);
     let texts = [
         ("RowCache", format!("{:?}", RowCache::<64>::default())),
-        ("UnwindCache", format!("{trace:?}")),
+        ("Trace", format!("{:?}", Trace::<[_; 510]>::default())),
+        ("UnwindCache", format!("{:?}", UnwindCache::<[_; 510]>::default())),
         ("SharedModuleMap", format!("{:?}", SharedModuleMap::<64>::default())),
         ("ModuleMap", format!("{:?}", ModuleMap::<u8, 64>::default())),
         ("TaskState", format!("{:?}", TaskState::default())),

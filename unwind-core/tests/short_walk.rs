@@ -19,7 +19,7 @@ use random_rows::{
 };
 use unwind_core::{
     AnyCode, Arch, CfaRule, End, Memory, ReadError, RegRule, Row, RowCache, RowSource, RowStore,
-    SliceMemory, UnwindCache, VirtAddr, Walker,
+    SliceMemory, Trace, VirtAddr, Walker,
 };
 
 /// What there was in the walks of a test.
@@ -68,9 +68,11 @@ where
         expected.truncate(40);
         end = Some(End::Full);
     }
+    // No source has an error, so its address does not matter.
+    let end = end.map(|end| end.with_fault(VirtAddr::new(0)));
     // The words of the stack are at hand, and have to be read one by one.
     let mut fast = fast.code(Uretprobes);
-    let mut trace = UnwindCache::<40, Infallible>::new();
+    let mut trace = Trace::<[_; 40]>::new();
     for is_at_hand in [true, false] {
         fast.trace(regs, &mut Patchy { memory, is_at_hand }, &mut trace);
         let found: Vec<_> = trace.frames().map(|frame| (frame.pc, frame.provenance)).collect();
@@ -247,7 +249,7 @@ fn each_lookup_of_a_trace_is_counted_once_as_a_hit_or_a_miss() {
     let mut cache = RowCache::<256>::new();
     for round in 0..3 {
         let mut walker = Walker::new(Wide, &table).cache(&mut cache);
-        let mut trace = UnwindCache::<40, Infallible>::new();
+        let mut trace = Trace::<[_; 40]>::new();
         let regs = Regs { pc: 0x1001, sp: STACK, fp: Some(0) };
         walker.trace(regs, &mut SliceMemory::new(VirtAddr::new(STACK), &stack), &mut trace);
         assert_eq!((trace.len(), trace.end()), (4, Some(End::Outermost)));

@@ -22,7 +22,7 @@ use guarded::Guarded;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use loom::thread;
-use unwind_core::{CancelError, ClientId, Cookie, Refusal, RequestOutcome, TableFull};
+use unwind_core::deferred::{CancelError, ClientId, Cookie, Refusal, RequestOutcome, TableFull};
 use unwind_perf::per_cpu::*;
 
 /// A core with clients that are registered or not, and which orders nothing.

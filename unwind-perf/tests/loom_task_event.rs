@@ -18,7 +18,7 @@ use guarded::Guarded;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use unwind_core::ScheduleError;
+use unwind_core::deferred::ScheduleError;
 use unwind_perf::per_cpu::*;
 
 /// An event of a task, and the queue of that task's work.

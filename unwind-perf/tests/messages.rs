@@ -9,7 +9,7 @@
 )]
 
 use testdata::check_messages;
-use unwind_core::{CancelError, Refusal};
+use unwind_core::deferred::{CancelError, Refusal};
 use unwind_perf::Errno;
 use unwind_perf::aux_trace::{AuxBuffer, AuxError, AuxGate, OneCpu, Trigger, TriggerAction};
 use unwind_perf::per_cpu::{

@@ -43,12 +43,20 @@ impl fmt::Display for SframeMemoryError {
 
 impl core::error::Error for SframeMemoryError {}
 
+/// Codes are those of [`RemoteError`], and 512 for [`Changing`](SframeMemoryError::Changing).
 impl TableError for SframeMemoryError {
     fn is_not_resident(&self) -> bool {
         match self {
             Self::Table(error) => error.is_not_resident(),
             // The same lookup may work the next time.
             Self::Changing => true,
+        }
+    }
+
+    fn code(&self) -> u16 {
+        match self {
+            Self::Table(error) => error.code(),
+            Self::Changing => 512,
         }
     }
 }

@@ -14,15 +14,15 @@ use std::collections::BTreeMap;
 use sframe::{RemoteError, RemoteTable};
 use testdata::{Function, Row as Fre, TableBuilder};
 use unwind_core::{
-    End, Memory, Module, ReadError, RowSource, SharedModuleMap, TableError as _, TableLocation,
-    UnwindCache, VirtAddr, Walker,
+    End, Memory, Module, PackedFrame, ReadError, RowSource, SharedModuleMap, TableError as _,
+    TableLocation, Trace, VirtAddr, Walker,
 };
 use unwind_x86::paging::{
     Access, AddressSpace, FlatMemory, PagedMemory, PagingMode, PhysAddr, PhysicalMemory,
 };
 use unwind_x86::{
-    FramePointers, Ia32, Ia32Regs, Prologue, SframeMemoryError, SframeMemorySource, SframeScratch,
-    SignalTrampolines, X86_64, X86_64Regs,
+    FramePointers, Ia32, Ia32Regs, Prologue, SframeMemorySource, SframeScratch, SignalTrampolines,
+    X86_64, X86_64Regs,
 };
 
 /// Bytes by address, and which of the reads fails.
@@ -104,8 +104,6 @@ fn target() -> (X86_64Regs, Target) {
     (X86_64Regs::new(WITH + 0x10, STACK, STACK + 0x40), target)
 }
 
-type Trace = UnwindCache<16, SframeMemoryError>;
-
 fn modules() -> SharedModuleMap<4> {
     let modules = SharedModuleMap::new();
     let table = TableLocation { addr: VirtAddr::new(TABLE), len: 0x400 };
@@ -114,13 +112,13 @@ fn modules() -> SharedModuleMap<4> {
     modules
 }
 
-fn walk(target: &mut Target, regs: X86_64Regs) -> Trace {
+fn walk(target: &mut Target, regs: X86_64Regs) -> Trace<[PackedFrame; 16]> {
     let modules = modules();
     let mut scratch = SframeScratch::new();
     let tables = SframeMemorySource::new(&modules, &mut scratch);
     let rows = RowSource::<X86_64>::or(tables, SignalTrampolines);
     let rows = RowSource::<X86_64>::or(rows, Prologue);
-    let mut trace = Trace::new();
+    let mut trace = Trace::<[_; 16]>::new();
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, rows).fallback(FramePointers);
     walker.trace(regs, target, &mut trace);
     trace
@@ -181,7 +179,7 @@ fn each_read_of_a_32_bit_walk_may_fail() {
     let walk = |target: &mut Target| {
         let rows = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
         let mut walker = Walker::new(Ia32::FLAT, rows).fallback(FramePointers);
-        let mut trace = UnwindCache::<16, core::convert::Infallible>::new();
+        let mut trace = Trace::<[_; 16]>::new();
         walker.trace(Ia32Regs::new(0x804_8020, 0x7000, 0x7010), target, &mut trace);
         assert!(!trace.is_complete(), "a zero that a frame pointer led to proves nothing");
         trace.pcs().map(VirtAddr::get).collect::<Vec<_>>()

@@ -7,10 +7,9 @@
 )]
 
 use core::convert::Infallible;
-
 use unwind_core::{
     Arch, BaseReg, CfaRule, Coverage, DwarfReg, FrameContext, FramePc, Memory, Origin, ReadError,
-    RegRule, Row, RowSource, SliceMemory, UnwindCache, VirtAddr, Walker,
+    RegRule, Row, RowSource, SliceMemory, Trace, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, Ia32, Ia32Regs, Prologue, X86_64, X86_64Regs};
 
@@ -435,7 +434,7 @@ fn frame_pointers_lead_to_the_same_frames_through_words_at_hand() {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let regs = X86_64Regs::new(0x1000, 0x7000, 0x7000);
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, FramePointers);
-    let mut lent = UnwindCache::<8, Infallible>::new();
+    let mut lent = Trace::<[_; 8]>::new();
     let mut at_hand = SliceMemory::new(VirtAddr::new(0x7000), &bytes);
     walker.trace(regs, &mut at_hand, &mut lent);
     let mut copied = Code { start: 0x7000, bytes: &bytes };

@@ -1,7 +1,9 @@
 //! Any sequence of requests, deliveries, execs, exits, registrations and NMIs
 //! has the outcomes that a plain model gives it.
 
-use unwind_core::{ClockCookies, CookieSource, CounterCookies, PerCpuCookies, SerialCookies};
+use unwind_core::deferred::{
+    ClockCookies, CookieSource, CounterCookies, PerCpuCookies, SerialCookies,
+};
 
 use crate::deferred_world::{Dice, World};
 

@@ -4,7 +4,7 @@
 
 use std::{cell::RefCell, collections::BTreeMap};
 
-use unwind_core::{CancelError, ClientId, Cookie, RequestOutcome, TableFull};
+use unwind_core::deferred::{CancelError, ClientId, Cookie, RequestOutcome, TableFull};
 use unwind_perf::per_cpu::{
     AddError, CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, Leader, Policy, RemoveError,
     RequestError, TaskKey,

@@ -2,8 +2,7 @@
 //! memory say.
 
 use core::fmt::Debug;
-
-use unwind_core::{Arch, End, Frame, FramePc, RowSource, TableError, UnwindCache, Walker};
+use unwind_core::{Arch, End, Frame, FramePc, RowSource, TableError, Trace, VirtAddr, Walker};
 
 use crate::target_memory::TargetMemory;
 
@@ -64,13 +63,14 @@ where
     }
 
     // The same into a trace.
-    let mut trace = UnwindCache::<FRAMES, S::Error>::new();
+    let mut trace = Trace::<[_; FRAMES]>::new();
     walker.trace(regs, &mut fresh, &mut trace);
     let traced: Vec<_> = trace.frames().map(|frame| (frame.pc, frame.provenance)).collect();
     let walked: Vec<_> = frames.iter().map(|frame| (frame.pc, frame.provenance)).collect();
     assert_eq!(traced, walked[..walked.len().min(FRAMES)]);
     if walked.len() < FRAMES {
-        assert_eq!(trace.end(), Some(end));
+        let last = frames.last().map_or(VirtAddr::new(0), |frame| frame.pc.lookup_addr());
+        assert_eq!(trace.end(), Some(end.with_fault(last)));
     }
     (frames, end)
 }

@@ -1,9 +1,6 @@
 //! Walks through a row cache, one after another, have the frames and the ends
 //! of walks without one.
-
-use unwind_core::{
-    Frame, Module, ModuleMap, RowCache, RowSource as _, UnwindCache, VirtAddr, Walker,
-};
+use unwind_core::{Frame, Module, ModuleMap, RowCache, RowSource as _, Trace, VirtAddr, Walker};
 use unwind_x86::{FramePointers, SframeModule, SframeSource, SignalTrampolines, X86_64};
 
 use crate::{
@@ -48,13 +45,14 @@ pub(crate) fn run(data: &[u8]) {
             let mut walk = cached.frames(regs, &mut mem);
             let through: Vec<Frame> = walk.by_ref().collect();
             assert_eq!((&through, walk.end()), (&frames, Some(end)));
-            let mut trace = UnwindCache::<FRAMES, _>::new();
+            let mut trace = Trace::<[_; FRAMES]>::new();
             cached.trace(regs, &mut memory.clone(), &mut trace);
             let traced: Vec<_> = trace.frames().map(|f| (f.pc, f.provenance)).collect();
             let walked: Vec<_> = frames.iter().map(|f| (f.pc, f.provenance)).collect();
             assert_eq!(traced, walked[..walked.len().min(FRAMES)]);
             if walked.len() < FRAMES {
-                assert_eq!(trace.end(), Some(end));
+                let last = frames.last().map_or(VirtAddr::new(0), |f| f.pc.lookup_addr());
+                assert_eq!(trace.end(), Some(end.with_fault(last)));
             }
         }
     }

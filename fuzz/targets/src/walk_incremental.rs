@@ -2,10 +2,9 @@
 //! walks from the beginning, whatever changed in between.
 
 use core::convert::Infallible;
-
 use unwind_core::{
     BaseReg, CfaRule, DwarfReg, FrameContext, LastTrace, Memory, Origin, ReadError, RegRule, Row,
-    RowCache, RowSource, RowStore, TargetCode, TraceFrame, UnwindCache, VirtAddr, Walker,
+    RowCache, RowSource, RowStore, TargetCode, Trace, TraceFrame, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, SignalTrampolines, X86_64, X86_64Regs};
 
@@ -149,7 +148,7 @@ pub(crate) fn run(data: &[u8]) {
     let mut tracer = Tracer { replaces: None, generation: Some(0) };
     let (mut max_frames, mut stack_end) = (100, u64::MAX);
     let mut caches = [const { RowCache::<16>::new() }; 2];
-    let mut lasts = [const { LastTrace::<FRAMES, Infallible>::new() }; 2];
+    let mut lasts = [const { LastTrace::<FRAMES>::new() }; 2];
     for _ in 0..64 {
         match input.u8() & 15 {
             0..5 => stack.words[input.below(WORDS)] = word(&mut input).to_le_bytes(),
@@ -198,13 +197,13 @@ fn same<S, F, C>(
     walker: &mut Walker<X86_64, S, F, Tracer, C>,
     regs: X86_64Regs,
     stack: &mut Stack,
-    last: &mut LastTrace<FRAMES, Infallible>,
+    last: &mut LastTrace<FRAMES>,
 ) where
     S: RowSource<X86_64, Error = Infallible>,
     F: RowSource<X86_64, Error = Infallible>,
     C: RowStore,
 {
-    let mut whole = UnwindCache::<FRAMES, Infallible>::new();
+    let mut whole = Trace::<[_; FRAMES]>::new();
     walker.trace(regs, stack, &mut whole);
     walker.retrace(regs, stack, last);
     let pair = |frame: TraceFrame| (frame.pc, frame.provenance);

@@ -8,12 +8,12 @@
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use unwind_core::UnwindCache;
+use unwind_core::{PackedFrame, Trace};
 
 use crate::entry::Frame;
 use crate::exclusive::Exclusive;
 use crate::memory::UserMemory;
-use crate::task::{Task, Trace};
+use crate::task::{TRACE_LEN, Task};
 use crate::unwind::user_stack::{self, Rows};
 use crate::{apic, cpu};
 
@@ -79,7 +79,8 @@ pub(crate) fn request<R>(request: impl FnOnce() -> R) -> R {
 /// Walks a stack once more, measured, with nothing cached. Task context.
 pub(crate) fn walk(task: &Task, frame: &Frame) {
     static STACK: MeasuredStack = MeasuredStack::new();
-    static SCRATCH: Exclusive<(Trace, Rows)> = Exclusive::new((UnwindCache::new(), Rows::new()));
+    static SCRATCH: Exclusive<(Trace<[PackedFrame; TRACE_LEN]>, Rows)> =
+        Exclusive::new((Trace::<[_; TRACE_LEN]>::new(), Rows::new()));
     if !is_measuring() {
         return;
     }

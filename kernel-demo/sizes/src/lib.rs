@@ -4,10 +4,11 @@
 use core::arch::global_asm;
 use core::hint::{black_box, spin_loop};
 
-use unwind_core::{
-    Audience, ClientId, Context, DeferredUnwind, Host, Memory, ReadError, ScheduleError,
-    SerialCookies, TableError, TaskKind, TaskState, UnwindCache, VirtAddr,
+use unwind_core::deferred::{
+    Audience, ClientId, Context, DeferredUnwind, Host, ScheduleError, SerialCookies, TaskKind,
+    TaskState, UnwindCache,
 };
+use unwind_core::{Memory, ReadError, Trace, VirtAddr};
 use unwind_x86::X86_64Regs;
 
 // What the prebuilt core expects of a C library; the same in all programs.
@@ -63,8 +64,8 @@ pub fn request() {
 
 /// A delivery of what `walk` finds from the registers that it is given.
 #[inline(always)]
-pub fn deliver<E: TableError>(walk: impl FnOnce(X86_64Regs, &mut UnwindCache<126, E>)) {
-    let mut cache = UnwindCache::new();
+pub fn deliver(walk: impl FnOnce(X86_64Regs, &mut Trace)) {
+    let mut cache = UnwindCache::<[_; 126]>::new();
     let mut delivery = UNWIND.deliver(&TASK, Audience::Asked, Some(&mut cache), |cache| {
         walk(X86_64Regs::new(unknown(), unknown(), unknown()), cache);
     });

@@ -62,9 +62,19 @@ impl fmt::Display for RemoteError {
 
 impl core::error::Error for RemoteError {}
 
+/// Codes are those of [`Error`], 256 for [`Unreadable`](RemoteError::Unreadable) and 257 for
+/// [`TooManyReads`](RemoteError::TooManyReads).
 impl TableError for RemoteError {
     fn is_not_resident(&self) -> bool {
         matches!(self, Self::Unreadable { error: ReadError::NotResident, .. })
+    }
+
+    fn code(&self) -> u16 {
+        match self {
+            Self::Table(error) => error.code(),
+            Self::Unreadable { .. } => 256,
+            Self::TooManyReads { .. } => 257,
+        }
     }
 }
 

@@ -9,10 +9,13 @@ use std::collections::HashMap;
 use std::thread;
 use std::time::Instant;
 
+use unwind_core::deferred::{
+    Audience, ClientId, Context, Cookie, DeferredUnwind, DropCounts, Host, RequestOutcome,
+    SampleEnd, ScheduleError, SerialCookies, TaskKind, TaskState, UnwindCache, UserReturn,
+};
 use unwind_core::{
-    Arch, Audience, CfaRule, ClientId, Context, Cookie, DeferredUnwind, DropCounts, DwarfReg,
-    FrameContext, Host, Memory, RegRule, Registers, RequestOutcome, Row, RowSource, SampleEnd,
-    ScheduleError, SerialCookies, TaskKind, TaskState, UnwindCache, UserReturn, Walker, WordSize,
+    Arch, CfaRule, DwarfReg, FrameContext, Memory, RegRule, Registers, Row, RowSource, Trace,
+    Walker, WordSize,
 };
 
 use crate::machine::{self, Cpu, UserStack};
@@ -197,8 +200,8 @@ fn exit_to_user(task: &Task) {
 /// Walks the user stack once and calls who asked. The registers are those of
 /// the kernel entry; a kernel does this before it sets up signal frames.
 fn deliver(task: &Task, stacks: &mut HashMap<Cookie, (SampleEnd, Option<u64>)>) {
-    let mut cache = UnwindCache::<64, Infallible>::new();
-    let walk = |trace: &mut UnwindCache<64, Infallible>| {
+    let mut cache = UnwindCache::<[_; 64]>::new();
+    let walk = |trace: &mut Trace| {
         let regs = task.cpu.user_regs();
         let regs = Regs { ip: regs.ip, sp: regs.sp, fp: regs.fp };
         Walker::new(X86, FramePointers).trace(regs, &mut &task.stack, trace);

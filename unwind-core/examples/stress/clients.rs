@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 
-use unwind_core::{ClientId, MAX_CLIENTS};
+use unwind_core::deferred::{ClientId, MAX_CLIENTS};
 
 use crate::kernel::{Random, UNWIND};
 use crate::machine::SpinLock;

@@ -7,15 +7,16 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::thread;
 use std::time::Instant;
+use unwind_core::Trace;
 
-use unwind_core::{
+use unwind_core::deferred::{
     Audience, Context, DeferredUnwind, DropCounts, Host, RequestOutcome, ScheduleError,
     SerialCookies, TaskKind, TaskState, UserReturn,
 };
 
 use crate::clients::{self, Clients};
 use crate::machine::{self, NmiTimer, SpinLock};
-use crate::tasks::{Cache, Rest, Task};
+use crate::tasks::{Rest, Task};
 
 pub(crate) static UNWIND: DeferredUnwind<Kernel> =
     DeferredUnwind::new(Kernel, SerialCookies::new());
@@ -259,7 +260,7 @@ fn deliver(
 ) {
     let stack = rest.stack();
     let mut cache = core::mem::take(&mut rest.cache);
-    let walk = |trace: &mut Cache| task.walk(&stack, trace);
+    let walk = |trace: &mut Trace| task.walk(&stack, trace);
     let mut delivery = UNWIND.deliver(task, Audience::Asked, Some(&mut cache), walk);
     while let Some(serving) = delivery.next() {
         clients.call(serving.client(), || {

@@ -4,9 +4,10 @@ use core::convert::Infallible;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
 
+use unwind_core::deferred::{ClientId, Cookie, SampleEnd, TaskState, UnwindCache};
 use unwind_core::{
-    Arch, CfaRule, ClientId, Cookie, DwarfReg, FrameContext, Memory, RegRule, Registers, Row,
-    RowSource, SampleEnd, SliceMemory, TaskState, UnwindCache, VirtAddr, Walker, WordSize,
+    Arch, CfaRule, DwarfReg, FrameContext, Memory, PackedFrame, RegRule, Registers, Row, RowSource,
+    SliceMemory, Trace, VirtAddr, Walker, WordSize,
 };
 
 use crate::clients::Clients;
@@ -22,7 +23,7 @@ const CODE: u64 = 0x40_0000;
 /// Where the user stack lies.
 const STACK: u64 = 0x7fff_0000;
 
-pub(crate) type Cache = UnwindCache<16, Infallible>;
+pub(crate) type Cache = UnwindCache<[PackedFrame; 16]>;
 
 /// A task. Only the CPU that runs it touches it, and NMIs of that CPU.
 pub(crate) struct Task {
@@ -92,7 +93,7 @@ impl Task {
     }
 
     /// Walks the user stack by its frame pointers.
-    pub(crate) fn walk(&self, stack: &[u8], trace: &mut Cache) {
+    pub(crate) fn walk(&self, stack: &[u8], trace: &mut Trace) {
         let token = self.token.load(Ordering::Relaxed);
         let regs = Regs { pc: Self::pc(token, 0), sp: STACK, fp: STACK };
         let mut memory = SliceMemory::new(VirtAddr::new(STACK), stack);
@@ -146,14 +147,14 @@ impl Rest {
         &mut self,
         key: (ClientId, Cookie),
         end: SampleEnd,
-        trace: Option<&Cache>,
+        trace: Option<&Trace>,
     ) -> bool {
         self.delivered.insert(key, (end, trace.and_then(token_of))).is_none()
     }
 }
 
 /// The token that a stack spells.
-fn token_of(trace: &Cache) -> Option<u64> {
+fn token_of(trace: &Trace) -> Option<u64> {
     let mut token = 0;
     let mut frames = 0;
     for pc in trace.pcs() {

@@ -25,8 +25,8 @@ use crate::sync::const_unless_loom;
 /// # Example
 ///
 /// ```
-/// use core::convert::Infallible;
 /// use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+/// use unwind_core::deferred::*;
 /// use unwind_core::*;
 ///
 /// #[derive(Default)]
@@ -58,8 +58,8 @@ use crate::sync::const_unless_loom;
 /// assert_eq!(UNWIND.request(&current, tracer).cookie(), sample.cookie());
 ///
 /// // On the way to user code. The walk, left out here, fills the trace.
-/// let mut cache = UnwindCache::<510, Infallible>::new();
-/// let walk = |trace: &mut UnwindCache<510, Infallible>| trace.clear();
+/// let mut cache = UnwindCache::<[_; 510]>::new();
+/// let walk = |trace: &mut Trace| trace.clear();
 /// let mut delivery = UNWIND.deliver(&current, Audience::Asked, Some(&mut cache), walk);
 /// while let Some(serving) = delivery.next() {
 ///     assert_eq!(serving.client(), tracer);

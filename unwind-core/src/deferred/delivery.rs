@@ -1,6 +1,5 @@
 //! Handing out what was asked for, on the way back to user code.
 
-use core::convert::Infallible;
 use core::fmt;
 use core::marker::PhantomData;
 
@@ -9,10 +8,10 @@ use super::client_table::{ClientTable, Running};
 use super::counters::Counters;
 use super::delivery_state::DeliveryNumber;
 use super::sample_end::Stack;
+use super::unwind_cache::{StackOf, UnwindCache};
 use super::word::Word;
 use super::{ClientId, Cookie, CookieSource, DeferredUnwind, Host, SampleEnd, TaskState};
-use crate::trace::StackOf;
-use crate::{TableError, UnwindCache};
+use crate::trace::Trace;
 
 /// To whom a delivery goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -43,7 +42,7 @@ pub enum Lost {
 impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// Starts to deliver what was asked for in this entry.
     ///
-    /// If there is someone to deliver to, `walk` is called once to fill
+    /// If there is someone to deliver to, `walk` is called once to fill the trace of
     /// `cache`, unless the cache holds the stack of this entry already: a task
     /// that keeps its cache is walked once per entry, also if that finds
     /// nothing. Without a cache the clients are called without a stack.
@@ -55,17 +54,13 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// yields nothing and leaves its work to the outer one. A delivery that has
     /// yielded `None` is over, also while it is in scope.
     #[must_use = "nothing is delivered until the delivery is asked for the next client"]
-    pub fn deliver<'a, W, const N: usize, E>(
+    pub fn deliver<'a, W: FnOnce(&mut Trace)>(
         &'a self,
         task: &'a H::Task,
         audience: Audience,
-        cache: Option<&'a mut UnwindCache<N, E>>,
+        cache: Option<&'a mut UnwindCache>,
         walk: W,
-    ) -> Delivery<'a, W, N, E>
-    where
-        W: FnOnce(&mut UnwindCache<N, E>),
-        E: TableError,
-    {
+    ) -> Delivery<'a, W> {
         self.start(task, audience, Source::Walk { cache, walk: Some(walk) })
     }
 
@@ -75,12 +70,12 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         self.start(task, Audience::Asked, Source::Lost(lost))
     }
 
-    fn start<'a, W, const N: usize, E>(
+    fn start<'a, W>(
         &'a self,
         task: &'a H::Task,
         audience: Audience,
-        source: Source<'a, W, N, E>,
-    ) -> Delivery<'a, W, N, E> {
+        source: Source<'a, W>,
+    ) -> Delivery<'a, W> {
         let cpu = self.host().cpu();
         let task = self.host().state(task);
         let word = task.word();
@@ -94,7 +89,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
 }
 
 /// A delivery without a stack.
-pub type Abandonment<'a> = Delivery<'a, fn(&mut UnwindCache<0, Infallible>), 0, Infallible>;
+pub type Abandonment<'a> = Delivery<'a, fn(&mut Trace)>;
 
 /// The clients to be called, one after the other.
 ///
@@ -105,10 +100,10 @@ pub type Abandonment<'a> = Delivery<'a, fn(&mut UnwindCache<0, Infallible>), 0, 
 ///
 /// It is the task's own: it cannot be sent to another thread.
 #[must_use]
-pub struct Delivery<'a, W, const N: usize, E> {
+pub struct Delivery<'a, W> {
     place: Place<'a>,
     audience: Audience,
-    source: Source<'a, W, N, E>,
+    source: Source<'a, W>,
     /// `None` if there was nothing to deliver, or it is over.
     of: Option<Of>,
     round: Round,
@@ -146,48 +141,34 @@ impl Round {
     }
 }
 
-enum Source<'a, W, const N: usize, E> {
-    Walk { cache: Option<&'a mut UnwindCache<N, E>>, walk: Option<W> },
+enum Source<'a, W> {
+    Walk { cache: Option<&'a mut UnwindCache>, walk: Option<W> },
     Lost(Lost),
 }
 
-impl<W, const N: usize, E> Source<'_, W, N, E>
-where
-    W: FnOnce(&mut UnwindCache<N, E>),
-    E: TableError,
-{
+impl<W: FnOnce(&mut Trace)> Source<'_, W> {
     /// The stack of an entry, walked if it is not yet.
-    fn stack(&mut self, of: StackOf) -> (Stack, Option<&UnwindCache<N, E>>) {
+    fn stack(&mut self, of: StackOf) -> (Stack, Option<&Trace>) {
         let (cache, walk) = match self {
             Self::Walk { cache, walk } => (cache, walk),
             Self::Lost(Lost::TaskGone) => return (Stack::TaskGone, None),
             Self::Lost(Lost::Exec) => return (Stack::Exec, None),
         };
         let Some(cache) = cache else { return (Stack::NoCache, None) };
-        if !cache.is_stack_of(of) {
-            cache.clear();
-            if let Some(walk) = walk.take() {
-                walk(cache);
-            }
-            cache.set_stack_of(of);
-        }
-        let stack = match cache.len() {
+        let trace = cache.stack(of, walk);
+        let stack = match trace.len() {
             0 => Stack::NoFrames,
-            _ if cache.is_complete() => Stack::Whole,
+            _ if trace.is_complete() => Stack::Whole,
             _ => Stack::Partial,
         };
-        (stack, Some(cache))
+        (stack, Some(trace))
     }
 }
 
-impl<W, const N: usize, E> Delivery<'_, W, N, E>
-where
-    W: FnOnce(&mut UnwindCache<N, E>),
-    E: TableError,
-{
+impl<W: FnOnce(&mut Trace)> Delivery<'_, W> {
     /// Returns the next client to be called, or `None` if all were: then the
     /// delivery is over, and what is asked for from here on is another one's.
-    pub fn next(&mut self) -> Option<Serving<'_, N, E>> {
+    pub fn next(&mut self) -> Option<Serving<'_>> {
         let Of { number, cookie } = self.of?;
         let Place { clients, counters, task, .. } = self.place;
         if task.delivery.end_call(number, clients) {
@@ -215,7 +196,7 @@ where
     }
 }
 
-impl<W, const N: usize, E> Delivery<'_, W, N, E> {
+impl<W> Delivery<'_, W> {
     /// Starts to call the next client. It stays in the round until it is called.
     fn enter_next(&mut self) -> Option<(ClientId, Running)> {
         let Place { clients, counters, task, cpu } = self.place;
@@ -276,7 +257,7 @@ impl<W, const N: usize, E> Delivery<'_, W, N, E> {
     }
 }
 
-impl<W, const N: usize, E> Drop for Delivery<'_, W, N, E> {
+impl<W> Drop for Delivery<'_, W> {
     fn drop(&mut self) {
         let Place { clients, counters, task, .. } = self.place;
         let Some(Of { number, .. }) = self.of.filter(|of| task.delivery.is_at(of.number)) else {
@@ -293,7 +274,7 @@ impl<W, const N: usize, E> Drop for Delivery<'_, W, N, E> {
     }
 }
 
-impl<W, const N: usize, E> fmt::Debug for Delivery<'_, W, N, E> {
+impl<W> fmt::Debug for Delivery<'_, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")
             .field("cookie", &self.of.map(|of| of.cookie))
@@ -308,18 +289,18 @@ impl<W, const N: usize, E> fmt::Debug for Delivery<'_, W, N, E> {
 /// [counted](super::DropCounts::leaked_calls). As its delivery, it cannot be
 /// sent to another thread.
 #[must_use = "the client counts as served"]
-pub struct Serving<'d, const N: usize, E> {
+pub struct Serving<'d> {
     clients: &'d ClientTable,
     task: &'d TaskState,
     number: DeliveryNumber,
     client: ClientId,
     cookie: Cookie,
-    trace: Option<&'d UnwindCache<N, E>>,
+    trace: Option<&'d Trace>,
     end: SampleEnd,
     own: PhantomData<*const ()>,
 }
 
-impl<'d, const N: usize, E> Serving<'d, N, E> {
+impl<'d> Serving<'d> {
     /// Who is to be called.
     #[must_use]
     pub const fn client(&self) -> ClientId {
@@ -334,7 +315,7 @@ impl<'d, const N: usize, E> Serving<'d, N, E> {
 
     /// The stack and why it ends where it does; `None` if none was walked.
     #[must_use]
-    pub const fn trace(&self) -> Option<&'d UnwindCache<N, E>> {
+    pub const fn trace(&self) -> Option<&'d Trace> {
         self.trace
     }
 
@@ -345,13 +326,13 @@ impl<'d, const N: usize, E> Serving<'d, N, E> {
     }
 }
 
-impl<const N: usize, E> Drop for Serving<'_, N, E> {
+impl Drop for Serving<'_> {
     fn drop(&mut self) {
         self.task.delivery.end_call(self.number, self.clients);
     }
 }
 
-impl<const N: usize, E> fmt::Debug for Serving<'_, N, E> {
+impl fmt::Debug for Serving<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Serving")
             .field("client", &self.client)

@@ -17,6 +17,7 @@ mod registration;
 mod request;
 mod sample_end;
 mod task_state;
+mod unwind_cache;
 mod word;
 
 pub use client::{ClientId, MAX_CLIENTS};
@@ -28,7 +29,7 @@ pub use deferred_unwind::{CancelError, DeferredUnwind, TableFull};
 pub use delivery::{Abandonment, Audience, Delivery, Lost, Serving};
 pub use host::{Context, Host, ScheduleError, TaskKind};
 pub use life_cycle::UserReturn;
-pub(crate) use registration::InstanceId;
 pub use request::{Refusal, RequestOutcome};
 pub use sample_end::SampleEnd;
 pub use task_state::TaskState;
+pub use unwind_cache::UnwindCache;

@@ -92,7 +92,13 @@ impl Registrations {
 
 /// One of all instances that have had a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
 pub(crate) struct InstanceId(u64);
+
+impl InstanceId {
+    /// Of an instance that has had no client.
+    pub(crate) const NONE: Self = Self(0);
+}
 
 #[cfg(all(test, not(loom)))]
 mod tests {

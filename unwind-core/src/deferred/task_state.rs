@@ -10,7 +10,8 @@ use super::word::{Served, Word};
 use crate::sync::{AtomicU64, Ordering, const_unless_loom};
 
 /// The block of a task, to be embedded by value: a few atomics, always
-/// borrowed shared, nothing to free.
+/// borrowed shared, nothing to free. A block whose bytes are all zero is a
+/// [new](Self::new) one.
 ///
 /// A task that is created, also by fork, starts with
 /// [`TaskState::new`]: nothing is inherited. A kernel that copies the parent's

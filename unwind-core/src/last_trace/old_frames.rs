@@ -1,9 +1,10 @@
 //! The frames of the walk before, which a walk may meet.
 
 use super::words::{Kept, TaggedWords, Word};
+use crate::addr::VirtAddr;
+use crate::register::WordSize;
 use crate::short_row::ShortRow;
 use crate::short_walk::Log;
-use crate::{VirtAddr, WordSize};
 
 /// The frames of the walk before that may still be met, innermost first.
 pub(crate) struct OldFrames<'a> {

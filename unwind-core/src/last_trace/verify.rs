@@ -1,7 +1,9 @@
 //! Whether words of the stack are as they were.
 
 use super::words::{TaggedWords, Word};
-use crate::{Arch, Memory, WordSize};
+use crate::arch::Arch;
+use crate::memory::Memory;
+use crate::register::WordSize;
 
 /// How many words are compared at a time.
 const GROUP: usize = 4;
@@ -71,10 +73,12 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
+    use crate::addr::VirtAddr;
     use crate::last_trace::words::{Kept, Tag};
+    use crate::memory::SliceMemory;
     use crate::no_regs::Toy;
+    use crate::row::Origin;
     use crate::trace::Provenance;
-    use crate::{Origin, SliceMemory, VirtAddr};
 
     const START: u64 = 0x1000;
     /// How many words of the stack a frame takes, the last of which is the

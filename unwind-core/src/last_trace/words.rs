@@ -3,8 +3,9 @@
 use core::iter::Zip;
 use core::slice::Iter;
 
-use crate::trace::Provenance;
-use crate::{FramePc, TraceFrame, VirtAddr, WordSize};
+use crate::addr::{FramePc, VirtAddr};
+use crate::register::WordSize;
+use crate::trace::{Provenance, TraceFrame};
 
 /// A word of the stack that a step read, or what stands in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,11 +137,7 @@ impl Kept {
 /// The frame with this return address.
 #[inline]
 pub(super) fn frame_of((word, tag): (&Word, Tag)) -> TraceFrame {
-    let provenance = tag.provenance();
-    let addr = VirtAddr::new(word.value);
-    let exact = provenance.is_exact();
-    let pc = if exact { FramePc::Exact(addr) } else { FramePc::Return(addr) };
-    TraceFrame { pc, provenance }
+    TraceFrame::new(VirtAddr::new(word.value), tag.provenance())
 }
 
 /// Words, and what they are.
@@ -268,7 +265,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::Origin;
+    use crate::row::Origin;
 
     fn kept(number: u64, fp_slots: u8) -> Kept {
         let (pc, sp, fp) = (0x1000 + number, 0x8000 + 64 * number, 0x9000 + number);

@@ -8,12 +8,18 @@ use core::borrow::{Borrow, BorrowMut};
 use core::fmt;
 use core::iter::FusedIterator;
 
-use super::{End, Frame, TargetCode, Walker};
+use super::{Frame, TargetCode, Walker};
+use crate::addr::FramePc;
+use crate::arch::Arch;
+use crate::end::End;
+use crate::memory::Memory;
+use crate::register::Registers as _;
+use crate::row::{Origin, Row};
 use crate::row_cache::RowStore;
+use crate::source::{FrameContext, RowSource};
 use crate::step::{FramePointer, Step, Stepper};
-use crate::{
-    Arch, FrameContext, FramePc, Memory, Origin, Provenance, Registers, Row, RowSource, StepError,
-};
+use crate::step_error::StepError;
+use crate::trace::Provenance;
 
 /// The frames of one walk, innermost first.
 ///

@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Barrier;
 use std::thread;
 
+use unwind_core::deferred::*;
 use unwind_core::*;
 
 use crate::{
@@ -102,7 +103,7 @@ fn x3_a_client_whose_callback_has_returned_can_be_cancelled_in_the_same_delivery
         kernel.ask(&task, client);
     }
     let mut cache = Cache::new();
-    let walk = |trace: &mut Cache| task.walk(trace);
+    let walk = |trace: &mut Trace| task.walk(trace);
     let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
     let serving = delivery.next().unwrap();
     let first = serving.client();

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 use std::collections::HashSet;
 
-use unwind_core::*;
+use unwind_core::deferred::*;
 
 use crate::{
     STACK,

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
+use unwind_core::deferred::*;
 use unwind_core::*;
 
 use crate::{
@@ -146,7 +147,7 @@ fn h8_without_a_cache_nobody_is_served_twice() {
     let [first, second] = kernel.register();
     let task = Task::new(STACK);
     let deliver = || {
-        let none = None::<&mut Cache>;
+        let none = None;
         let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, none, |_| ());
         let mut clients = Vec::new();
         while let Some(serving) = delivery.next() {
@@ -183,7 +184,7 @@ fn a_delivery_inside_a_delivery_leaves_its_work_to_the_outer_one() {
     let calls = kernel.deliver_and(&task, |call| {
         if call.client == first {
             kernel.ask(&task, second);
-            let none = None::<&mut Cache>;
+            let none = None;
             let mut inner = kernel.unwind.deliver(&task, Audience::Asked, none, |_| ());
             assert!(inner.next().is_none());
             drop(inner);
@@ -201,7 +202,7 @@ fn what_is_printed_of_a_delivery_is_whose_it_is_and_not_the_stack() {
     let task = Task::new(STACK);
     let cookie = kernel.ask(&task, client);
     let mut cache = Cache::new();
-    let walk = |trace: &mut Cache| task.walk(trace);
+    let walk = |trace: &mut Trace| task.walk(trace);
     let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
     let text = format!("{delivery:?}");
     assert!(text.starts_with("Delivery") && text.len() < 300, "{text}");

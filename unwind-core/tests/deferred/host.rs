@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use unwind_core::deferred::*;
 use unwind_core::*;
 
 use crate::{
@@ -131,7 +132,7 @@ fn a_hypervisor_is_a_host_whose_tasks_are_vcpus() {
     assert_eq!(vm.host().kicks.load(Ordering::SeqCst), 1);
     // Before the VM is entered.
     let mut cache = Cache::new();
-    let walk = |trace: &mut Cache| sim::walk_frames(&vcpu.guest_stack, trace);
+    let walk = |trace: &mut Trace| sim::walk_frames(&vcpu.guest_stack, trace);
     let mut delivery = vm.deliver(&vcpu, Audience::Asked, Some(&mut cache), walk);
     let serving = delivery.next().unwrap();
     assert_eq!(Some(serving.cookie()), outcome.cookie());

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use unwind_core::deferred::*;
 use unwind_core::*;
 
 use crate::{
@@ -106,7 +107,7 @@ fn b2_a_pooled_trace_of_one_instance_is_not_the_stack_of_another() {
         let cookie = kernel.ask(&task, client);
         assert_eq!(cookie.get(), 1);
         for _ in 0..2 {
-            let walk = |trace: &mut Cache| task.walk(trace);
+            let walk = |trace: &mut Trace| task.walk(trace);
             let audience = Audience::Asked;
             let mut delivery = kernel.unwind.deliver(&task, audience, Some(&mut pooled), walk);
             while let Some(serving) = delivery.next() {
@@ -130,7 +131,7 @@ fn b2_the_stack_of_an_entry_stays_while_thousands_of_clients_register() {
         kernel.ask(&task, client);
     }
     for _ in 0..2 {
-        let walk = |trace: &mut Cache| task.walk(trace);
+        let walk = |trace: &mut Trace| task.walk(trace);
         let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
         while let Some(serving) = delivery.next() {
             assert_eq!(serving.end(), SampleEnd::Matched);

@@ -1,6 +1,6 @@
 //! Fork, exec and exit with a request pending.
 
-use unwind_core::*;
+use unwind_core::deferred::*;
 
 use crate::{
     STACK,

@@ -3,6 +3,7 @@
 use core::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 
+use unwind_core::deferred::*;
 use unwind_core::*;
 
 use crate::{
@@ -165,8 +166,8 @@ fn b7_the_client_for_whom_a_walk_panicked_stays_pending() {
         let (kernel, task, clients) = asked::<CLIENTS>();
         let mut cache = Cache::new();
         let result = catch_unwind(AssertUnwindSafe(|| {
-            let walk = |_: &mut Cache| panic!("in the walk");
-            let lent = Some(&mut cache);
+            let walk = |_: &mut Trace| panic!("in the walk");
+            let lent: Option<&mut UnwindCache> = Some(&mut cache);
             let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, lent, walk);
             drop(delivery.next());
         }));
@@ -210,8 +211,8 @@ impl<T: ?Sized + Send> NotSend<u8> for T {}
 fn a_delivery_and_the_client_it_is_at_stay_with_the_task_that_makes_it() {
     // This compiles because neither is `Send`.
     <Abandonment<'static> as NotSend<_>>::is_send();
-    <Delivery<'static, fn(&mut Cache), 16, core::convert::Infallible> as NotSend<_>>::is_send();
-    <Serving<'static, 16, core::convert::Infallible> as NotSend<_>>::is_send();
+    <Delivery<'static, fn(&mut Trace)> as NotSend<_>>::is_send();
+    <Serving<'static> as NotSend<_>>::is_send();
 }
 
 #[test]

@@ -2,11 +2,12 @@
 
 use core::sync::atomic::Ordering;
 
+use unwind_core::deferred::*;
 use unwind_core::*;
 
 use crate::{
     STACK,
-    sim::{Cache, Call, Kernel, Task},
+    sim::{Call, Kernel, Task},
 };
 
 #[test]
@@ -28,8 +29,8 @@ fn r1_3_everyone_is_called_and_tells_strangers_by_the_cookie() {
     let cookie = kernel.ask(&task, asker);
     let [late] = kernel.register();
     let mut cache = kernel.cache.lock().unwrap();
-    let walk = |trace: &mut Cache| task.walk(trace);
-    let mut delivery = kernel.unwind.deliver(&task, Audience::Everyone, Some(&mut cache), walk);
+    let walk = |trace: &mut Trace| task.walk(trace);
+    let mut delivery = kernel.unwind.deliver(&task, Audience::Everyone, Some(&mut *cache), walk);
     let mut called = Vec::new();
     while let Some(serving) = delivery.next() {
         assert_eq!(serving.cookie(), cookie);
@@ -48,8 +49,7 @@ fn r1_3_everyone_includes_the_new_owner_of_a_slot_that_was_served_in_this_entry(
     let task = Task::new(STACK);
     kernel.ask(&task, asker);
     let deliver = || {
-        let mut delivery =
-            kernel.unwind.deliver(&task, Audience::Everyone, None::<&mut Cache>, |_| ());
+        let mut delivery = kernel.unwind.deliver(&task, Audience::Everyone, None, |_| ());
         let mut called = Vec::new();
         while let Some(serving) = delivery.next() {
             called.push(serving.client());
@@ -74,8 +74,8 @@ fn r1_3_nobody_is_called_if_nobody_asked() {
     let task = Task::new(STACK);
     kernel.unwind.cookie(&task).unwrap();
     let mut cache = kernel.cache.lock().unwrap();
-    let walk = |trace: &mut Cache| task.walk(trace);
-    let mut delivery = kernel.unwind.deliver(&task, Audience::Everyone, Some(&mut cache), walk);
+    let walk = |trace: &mut Trace| task.walk(trace);
+    let mut delivery = kernel.unwind.deliver(&task, Audience::Everyone, Some(&mut *cache), walk);
     assert!(delivery.next().is_none());
     assert_eq!(task.walks(), 0);
 }

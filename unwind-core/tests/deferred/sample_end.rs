@@ -2,11 +2,12 @@
 
 use core::sync::atomic::Ordering;
 
+use unwind_core::deferred::*;
 use unwind_core::*;
 
 use crate::{
     STACK,
-    sim::{Cache, Call, Kernel, Task},
+    sim::{Call, Kernel, Task},
 };
 
 #[test]
@@ -15,8 +16,8 @@ fn x2_without_memory_for_a_trace_clients_are_called_without_one() {
     let [client] = kernel.register();
     let task = Task::new(STACK);
     let cookie = kernel.ask(&task, client);
-    let none = None::<&mut Cache>;
-    let walk = |trace: &mut Cache| task.walk(trace);
+    let none = None;
+    let walk = |trace: &mut Trace| task.walk(trace);
     let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, none, walk);
     let call = Call::of(&delivery.next().unwrap());
     assert_eq!(call, Call { client, cookie, end: SampleEnd::StackLost, stack: None });

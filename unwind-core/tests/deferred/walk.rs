@@ -2,6 +2,7 @@
 
 use core::convert::Infallible;
 
+use unwind_core::deferred::*;
 use unwind_core::*;
 
 use crate::{
@@ -27,7 +28,7 @@ fn r3_1_stacks_of_either_word_size_are_delivered() {
     let words = [0x108_u32, 0x2000, 0, 0];
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut cache = Cache::new();
-    let walk = |trace: &mut Cache| {
+    let walk = |trace: &mut Trace| {
         let mut memory = SliceMemory::new(VirtAddr::new(0x100), &bytes);
         let regs = Regs { pc: 0x1000, sp: 0x100, fp: 0x100 };
         Walker::new(Small, FramePointers).trace(regs, &mut memory, trace);
@@ -60,7 +61,7 @@ fn r1_8_any_walk_will_do_and_a_partial_one_is_told_from_a_whole_one() {
     let regs = Regs { pc: 0x1000, sp: 0x100, fp: 0x100 };
     kernel.ask(&task, client);
     let mut cache = Cache::new();
-    let walk = |trace: &mut Cache| {
+    let walk = |trace: &mut Trace| {
         let mut memory = SliceMemory::new(VirtAddr::new(0), &[]);
         Walker::new(Toy, NoSource).trace(regs, &mut memory, trace);
     };
@@ -90,7 +91,7 @@ fn r3_10_a_task_in_a_mode_that_cannot_be_walked_is_called_back_without_frames() 
     let task = Task::new(STACK);
     kernel.ask(&task, client);
     let mut cache = Cache::new();
-    let walk = |trace: &mut Cache| {
+    let walk = |trace: &mut Trace| {
         let mut memory = SliceMemory::new(VirtAddr::new(0), &[]);
         let regs = Regs { pc: 0x1000, sp: 0x100, fp: 0x100 };
         Walker::new(Vm86, FramePointers).trace(regs, &mut memory, trace);

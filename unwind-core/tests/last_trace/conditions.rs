@@ -1,10 +1,9 @@
 //! What else than the stack a walk depends on.
 
 use core::convert::Infallible;
-
 use unwind_core::{
     AnyCode, End, FrameContext, LastTrace, Memory, Row, RowCache, RowSource, StepError, TargetCode,
-    UnwindCache, Walker,
+    Trace, Walker,
 };
 
 use crate::task::*;
@@ -146,8 +145,8 @@ fn registers_are_given_for_the_lookup_of_the_sampled_frame_alone() {
     for mut stack in [stack.clone(), stack.lent()] {
         let (mut traced, mut retraced) = (Vec::new(), Vec::new());
         let (mut cache, mut other_cache) = (RowCache::<16>::new(), RowCache::<16>::new());
-        let mut trace = UnwindCache::<ROOM, Infallible>::new();
-        let mut last = LastTrace::<ROOM, Infallible>::new();
+        let mut trace = Trace::<[_; ROOM]>::new();
+        let mut last = LastTrace::<ROOM>::new();
         Walker::new(Toy, Watched(&mut traced)).cache(&mut cache).trace(
             leaf(PLAIN),
             &mut stack,

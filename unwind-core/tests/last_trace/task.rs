@@ -1,10 +1,9 @@
 //! A task that is walked again and again, and its stack.
 
 use core::convert::Infallible;
-
 use unwind_core::{
     Arch, BaseReg, CfaRule, FrameContext, LastTrace, Memory, Origin, ReadError, RegRule, Row,
-    RowCache, RowSource, StepError, TargetCode, UnwindCache, VirtAddr, Walker, WordSize,
+    RowCache, RowSource, StepError, TargetCode, Trace, VirtAddr, Walker, WordSize,
 };
 
 pub(crate) use crate::regs::Regs;
@@ -135,7 +134,7 @@ pub(crate) struct Task {
     pub(crate) max_frames: u32,
     pub(crate) stack_end: u64,
     pub(crate) cache: RowCache<64>,
-    pub(crate) last: LastTrace<ROOM, Infallible>,
+    pub(crate) last: LastTrace<ROOM>,
 }
 
 pub(crate) const ROOM: usize = 16;
@@ -174,7 +173,7 @@ impl Task {
     /// many frames were taken over.
     pub(crate) fn walk(&mut self, regs: Regs, stack: &mut Stack) -> usize {
         let Self { functions, code, max_frames, stack_end, cache, last } = self;
-        let mut whole = UnwindCache::<ROOM, Infallible>::new();
+        let mut whole = Trace::<[_; ROOM]>::new();
         let mut copy = stack.clone();
         Walker::new(Toy, *functions)
             .cache(&mut RowCache::<4>::new())

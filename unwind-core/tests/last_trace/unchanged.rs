@@ -1,8 +1,6 @@
 //! A stack that is as it was.
 
-use core::convert::Infallible;
-
-use unwind_core::{End, LastTrace, UnwindCache};
+use unwind_core::{End, LastTrace, Trace};
 
 use crate::task::*;
 
@@ -70,7 +68,7 @@ fn an_end_is_found_again() {
 fn a_copy_is_the_walk_as_far_as_there_is_room() {
     let mut stack = Stack::of(&MIXED);
     let mut task = Task::new();
-    let mut copy = UnwindCache::<4, Infallible>::new();
+    let mut copy = Trace::<[_; 4]>::new();
     task.last.copy_to(&mut copy);
     assert_eq!((copy.len(), copy.end()), (0, None));
     task.walk(leaf(PLAIN), &mut stack);
@@ -82,6 +80,6 @@ fn a_copy_is_the_walk_as_far_as_there_is_room() {
 
 #[test]
 fn a_trace_that_has_never_been_walked_says_nothing() {
-    let last = LastTrace::<ROOM, Infallible>::default();
+    let last = LastTrace::<ROOM>::default();
     assert_eq!(format!("{last:?}"), "LastTrace { frames: [], end: None, taken_over: 0 }");
 }

@@ -8,14 +8,14 @@
 extern crate alloc;
 
 use core::cell::{Cell, RefCell};
-use core::convert::Infallible;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashSet;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 
-use unwind_core::*;
+use unwind_core::Trace;
+use unwind_core::deferred::*;
 
 use crate::sim;
 
@@ -370,14 +370,15 @@ impl<C: CookieSource + 'static> World<C> {
         let entry = self.model.borrow()[task].cookie;
         let walk_dice = Cell::new(Dice(dice.0));
         let (being_called, walked) = (Cell::new(None), Cell::new(false));
-        let walk = |trace: &mut sim::Cache| {
+        let walk = |trace: &mut Trace| {
             assert!(!walked.replace(true), "walked twice");
             let stack = self.model.borrow()[task].stack;
             let mut dice = walk_dice.get();
             self.meanwhile(task, being_called.get(), &mut dice);
             sim::walk_frames(&[stack], trace);
         };
-        let lent = (!none).then_some(&mut *cache);
+        let cache: &mut UnwindCache = &mut *cache;
+        let lent = (!none).then_some(cache);
         let mut delivery = self.unwind.deliver(&real, audience, lent, walk);
         let was_pending = self.model.borrow()[task].pending;
         let mut todo = Vec::new();
@@ -423,7 +424,7 @@ impl<C: CookieSource + 'static> World<C> {
         model.pending |= !todo.is_empty();
     }
 
-    fn check_call(&self, task: usize, serving: &Serving<'_, 16, Infallible>, none: bool) {
+    fn check_call(&self, task: usize, serving: &Serving<'_>, none: bool) {
         let model = &self.model.borrow()[task];
         assert_eq!(Some(serving.cookie()), model.cookie);
         let stack = model.asked.get(&serving.client()).copied().unwrap_or(model.stack);

@@ -4,12 +4,13 @@
 
 use core::convert::Infallible;
 use core::sync::atomic::{AtomicBool, Ordering};
+use unwind_core::Trace;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use unwind_core::{
+use unwind_core::deferred::{
     Audience, ClientId, Context, Cookie, CookieSource, DeferredUnwind, Delivery, Host,
-    ScheduleError, SerialCookies, TaskKind, TaskState, UnwindCache, UserReturn,
+    ScheduleError, SerialCookies, TaskKind, TaskState, UserReturn,
 };
 
 /// Runs a model with every order of accesses in which a thread is preempted at
@@ -83,7 +84,7 @@ impl Host for LoomHost {
 }
 
 /// A delivery without a cache.
-pub type LoomDelivery<'a> = Delivery<'a, fn(&mut UnwindCache<1, Infallible>), 1, Infallible>;
+pub type LoomDelivery<'a> = Delivery<'a, fn(&mut Trace)>;
 
 /// An instance with a task, shared by the threads of a model.
 pub struct Shared<C = SerialCookies> {

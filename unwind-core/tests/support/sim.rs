@@ -6,6 +6,7 @@ use core::convert::Infallible;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
 
+use unwind_core::deferred::*;
 use unwind_core::*;
 
 /// What the hooks of the instance answer.
@@ -72,14 +73,14 @@ impl Task {
     }
 
     /// Walks the user stack by its frame pointers.
-    pub fn walk<const N: usize>(&self, trace: &mut UnwindCache<N, Infallible>) {
+    pub fn walk(&self, trace: &mut Trace) {
         self.walks.fetch_add(1, Ordering::SeqCst);
         walk_frames(&self.stack.lock().unwrap(), trace);
     }
 }
 
 /// Lays a stack out in memory and walks it.
-pub fn walk_frames<const N: usize>(pcs: &[u64], trace: &mut UnwindCache<N, Infallible>) {
+pub fn walk_frames(pcs: &[u64], trace: &mut Trace) {
     const BASE: u64 = 0x7000;
     let Some((&pc, callers)) = pcs.split_first() else { return };
     // Each frame: the caller's frame pointer, then the return address.
@@ -236,7 +237,7 @@ pub struct Call {
 }
 
 impl Call {
-    pub fn of<const N: usize, E: Copy>(serving: &Serving<'_, N, E>) -> Self {
+    pub fn of(serving: &Serving<'_>) -> Self {
         Self {
             client: serving.client(),
             cookie: serving.cookie(),
@@ -247,11 +248,11 @@ impl Call {
 }
 
 /// The addresses of a trace.
-pub fn pcs_of<const N: usize, E: Copy>(trace: &UnwindCache<N, E>) -> Vec<u64> {
+pub fn pcs_of(trace: &Trace) -> Vec<u64> {
     trace.pcs().map(VirtAddr::get).collect()
 }
 
-pub type Cache = UnwindCache<16, Infallible>;
+pub type Cache = UnwindCache<[PackedFrame; 16]>;
 
 /// An instance and the cache that its tasks share.
 pub struct Kernel<C = SerialCookies> {
@@ -304,8 +305,8 @@ impl<C: CookieSource> Kernel<C> {
     /// Delivers, and runs `callback` while each client is being called.
     pub fn deliver_and(&self, task: &Task, mut callback: impl FnMut(&Call)) -> Vec<Call> {
         let mut cache = self.cache.lock().unwrap();
-        let walk = |trace: &mut Cache| task.walk(trace);
-        let mut delivery = self.unwind.deliver(task, Audience::Asked, Some(&mut cache), walk);
+        let walk = |trace: &mut Trace| task.walk(trace);
+        let mut delivery = self.unwind.deliver(task, Audience::Asked, Some(&mut *cache), walk);
         let mut calls = Vec::new();
         while let Some(serving) = delivery.next() {
             let call = Call::of(&serving);

@@ -1,8 +1,7 @@
 //! What is known of the code that a return address leads to.
+use unwind_core::{End, Row, StepError, TargetCode, Trace, VirtAddr, Walker};
 
-use unwind_core::{End, Row, StepError, TargetCode, UnwindCache, VirtAddr, Walker};
-
-use crate::toy::{AlwaysFp, BadTable, START, Script, Stack, Toy, locals, pcs, three_frames};
+use crate::toy::{AlwaysFp, START, Script, Stack, Toy, locals, pcs, three_frames};
 
 /// Code ends at 0x3000.
 struct NoCodeAbove;
@@ -86,7 +85,7 @@ fn h11_trampoline_addresses_are_replaced_in_direct_and_deferred_walks() {
     assert!(frames[1].provenance.is_behind_trampoline());
     assert!(!frames[0].provenance.is_behind_trampoline());
 
-    let mut trace = UnwindCache::<8, BadTable>::new();
+    let mut trace = Trace::<[_; 8]>::new();
     walker.trace(regs, &mut stack, &mut trace);
     assert!(trace.pcs().map(VirtAddr::get).eq([0x1010, 0x2010, 0x3010]));
     assert!(trace.frames().nth(2).unwrap().provenance.is_behind_trampoline());

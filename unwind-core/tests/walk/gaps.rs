@@ -1,6 +1,5 @@
 //! Marks where callers may be missing.
-
-use unwind_core::{End, Frame, LastTrace, Origin, Row, RowCache, RowSource, UnwindCache, Walker};
+use unwind_core::{End, Frame, LastTrace, Origin, Row, RowCache, RowSource, Trace, Walker};
 
 use crate::toy::{
     AlwaysFp, BadTable, FP, Regs, START, Script, Stack, Toy, all_with_frame_pointers, locals,
@@ -25,11 +24,11 @@ where
     let gaps: Vec<_> = frames.iter().map(found).collect();
 
     let mut cache = RowCache::<16>::new();
-    let mut last = LastTrace::<8, BadTable>::new();
+    let mut last = LastTrace::<8>::new();
     for _ in 0..3 {
         let walker = Walker::new(Toy, script.clone()).cache(&mut cache);
         let mut walker = walker.fallback(fallback.clone());
-        let mut trace = UnwindCache::<8, BadTable>::new();
+        let mut trace = Trace::<[_; 8]>::new();
         walker.trace(regs, stack, &mut trace);
         assert!(trace.frames().map(|frame| frame.provenance.is_after_gap()).eq(gaps.clone()));
         assert_eq!(trace.is_complete(), is_complete);

@@ -108,6 +108,19 @@ impl TableError for BadTable {
     fn is_not_resident(&self) -> bool {
         *self == Self::Absent
     }
+
+    fn code(&self) -> u16 {
+        match self {
+            Self::Malformed => 1,
+            Self::Absent => 2,
+        }
+    }
+}
+
+/// The end of a walk as a trace has it, where no table is at fault.
+pub(crate) fn same_in_trace(end: End<BadTable>) -> End {
+    assert!(!matches!(end, End::Table(_)));
+    end.with_fault(VirtAddr::new(0))
 }
 
 /// Rows for ranges of 0x100 bytes of code, by their start.

@@ -1,6 +1,5 @@
 //! Walks that are kept.
-
-use unwind_core::{End, Row, UnwindCache, VirtAddr, Walker};
+use unwind_core::{End, LastTrace, Row, Trace, VirtAddr, Walker};
 
 use crate::toy::{
     BadTable, START, Script, Stack, Toy, all_with_frame_pointers, locals, three_frames,
@@ -10,7 +9,7 @@ use crate::toy::{
 fn a_trace_holds_what_the_frames_said_and_forgets_the_walk_before() {
     let (regs, mut stack) = three_frames();
     let mut walker = Walker::new(Toy, all_with_frame_pointers());
-    let mut trace = UnwindCache::<8, BadTable>::new();
+    let mut trace = Trace::<[_; 8]>::new();
     assert!(trace.end().is_none() && trace.is_empty() && !trace.is_complete());
     for _ in 0..2 {
         walker.trace(regs, &mut stack, &mut trace);
@@ -21,14 +20,54 @@ fn a_trace_holds_what_the_frames_said_and_forgets_the_walk_before() {
         assert_eq!((trace.len(), trace.end()), (3, Some(End::ZeroReturnAddress)));
         assert!(trace.is_complete() && !trace.is_empty());
     }
-    let mut small = UnwindCache::<2, BadTable>::new();
+    let mut small = Trace::<[_; 2]>::new();
     walker.trace(regs, &mut stack, &mut small);
     assert!(small.pcs().map(VirtAddr::get).eq([0x1010, 0x2010]));
     assert_eq!(small.end(), Some(End::Full));
     assert!(!small.is_complete(), "a truncated stack never looks complete");
-    let mut exact = UnwindCache::<3, BadTable>::new();
+    let mut exact = Trace::<[_; 3]>::new();
     walker.trace(regs, &mut stack, &mut exact);
     assert_eq!((exact.len(), exact.end()), (3, Some(End::ZeroReturnAddress)));
+}
+
+#[test]
+fn a_trace_has_the_number_of_a_tables_error_and_the_address_that_the_table_was_asked_for() {
+    let (regs, mut stack) = three_frames();
+    for (error, code, is_not_resident) in
+        [(BadTable::Malformed, 1, false), (BadTable::Absent, 2, true)]
+    {
+        let mut script = all_with_frame_pointers();
+        script.0.insert(0x2000, Err(error));
+        let mut walker = Walker::new(Toy, script);
+        let mut frames = walker.frames(regs, &mut stack);
+        let last = frames.by_ref().last().unwrap();
+        assert_eq!(frames.end(), Some(End::Table(error)));
+        let mut trace = Trace::<[_; 8]>::new();
+        let mut incremental = LastTrace::<8>::new();
+        walker.trace(regs, &mut stack, &mut trace);
+        walker.retrace(regs, &mut stack, &mut incremental);
+        for end in [trace.end(), incremental.end()] {
+            let Some(End::Table(fault)) = end else { panic!("{end:?}") };
+            assert_eq!((fault.addr, fault.code), (last.pc.lookup_addr(), code));
+            assert_eq!(
+                (fault.is_not_resident, end.unwrap().is_retryable()),
+                (is_not_resident, is_not_resident)
+            );
+        }
+    }
+}
+
+#[test]
+fn walks_into_traces_of_any_capacity_are_one_function() {
+    let (regs, mut stack) = three_frames();
+    let mut walker = Walker::new(Toy, all_with_frame_pointers());
+    let (mut small, mut large) = (Trace::<[_; 1]>::new(), Trace::<[_; 100]>::new());
+    let traces: [&mut Trace; 2] = [&mut small, &mut large];
+    for trace in traces {
+        walker.trace(regs, &mut stack, trace);
+    }
+    assert_eq!((small.len(), small.end()), (1, Some(End::Full)));
+    assert_eq!((large.len(), large.end()), (3, Some(End::ZeroReturnAddress)));
 }
 
 #[test]

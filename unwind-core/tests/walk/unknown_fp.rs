@@ -1,8 +1,7 @@
 //! Frame pointers that a walk cannot recover: it goes without, until a row needs one.
-
 use unwind_core::{
     BaseReg, CfaRule, DwarfReg, End, Frame, LastTrace, ReadError, RegRule, Row, RowCache,
-    StepError, UnwindCache, VirtAddr, Walker,
+    StepError, Trace, VirtAddr, Walker,
 };
 
 use crate::toy::{AlwaysFp, BadTable, FP, R3, Regs, START, Script, Stack, Toy, locals, pcs};
@@ -15,21 +14,23 @@ fn walk(script: &Script, regs: Regs, stack: &Stack) -> (Vec<Frame>, End<BadTable
     let frames: Vec<_> = walked.by_ref().collect();
     let (end, is_complete) = (walked.end().unwrap(), walked.is_complete());
 
+    let last_addr = frames.last().unwrap().pc.lookup_addr();
+    let end_in_trace = end.with_fault(last_addr);
     let mut cache = RowCache::<16>::new();
-    let mut last = LastTrace::<8, BadTable>::new();
+    let mut last = LastTrace::<8>::new();
     let found = |frame: &Frame| (frame.pc, frame.provenance);
     for _ in 0..3 {
         let walker = Walker::new(Toy, script.clone()).cache(&mut cache);
         let mut walker = walker.fallback(AlwaysFp);
-        let mut trace = UnwindCache::<8, BadTable>::new();
+        let mut trace = Trace::<[_; 8]>::new();
         walker.trace(regs, stack, &mut trace);
         let traced = trace.frames().map(|frame| (frame.pc, frame.provenance));
         assert!(traced.eq(frames.iter().map(found)), "{trace:?}");
-        assert_eq!((trace.end(), trace.is_complete()), (Some(end), is_complete));
+        assert_eq!((trace.end(), trace.is_complete()), (Some(end_in_trace), is_complete));
         walker.retrace(regs, stack, &mut last);
         let retraced = last.frames().map(|frame| (frame.pc, frame.provenance));
         assert!(retraced.eq(frames.iter().map(found)), "{last:?}");
-        assert_eq!((last.end(), last.is_complete()), (Some(end), is_complete));
+        assert_eq!((last.end(), last.is_complete()), (Some(end_in_trace), is_complete));
     }
     (frames, end)
 }

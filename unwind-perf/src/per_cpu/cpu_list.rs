@@ -1,6 +1,6 @@
 //! The events of one CPU.
 
-use unwind_core::ClientId;
+use unwind_core::deferred::ClientId;
 
 use super::place::{Generation, Inside, Occupant, Place};
 use super::{EventKey, TaskKey};

@@ -1,6 +1,6 @@
 //! What the registry asks of the deferral core.
 
-use unwind_core::{
+use unwind_core::deferred::{
     CancelError, ClientId, CookieSource, DeferredUnwind, Host, RequestOutcome, TableFull,
 };
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use unwind_core::{CancelError, ClientId, Refusal};
+use unwind_core::deferred::{CancelError, ClientId, Refusal};
 
 use crate::Errno;
 

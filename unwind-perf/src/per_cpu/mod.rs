@@ -1,7 +1,7 @@
 //! Which events get the stack that a task delivers.
 //!
 //! A sample asks for the user stack of its task through one client of
-//! [`DeferredUnwind`](unwind_core::DeferredUnwind), and the task delivers it on
+//! [`DeferredUnwind`](unwind_core::deferred::DeferredUnwind), and the task delivers it on
 //! its way to user code, perhaps on another CPU. There are two ways to say who
 //! gets it:
 //!
@@ -32,7 +32,7 @@
 //! One sample on CPU 0, of a task that returns there:
 //!
 //! ```
-//! # use core::convert::Infallible;
+//! # use unwind_core::deferred::*;
 //! # use unwind_core::*;
 //! # struct Kernel;
 //! # impl Host for Kernel {
@@ -60,8 +60,8 @@
 //! let cookie = EVENTS.request(&UNWIND, &task, &event).unwrap();
 //!
 //! // On the way to user code. The walk, left out here, fills the trace.
-//! let mut cache = UnwindCache::<127, Infallible>::new();
-//! let walk = |trace: &mut UnwindCache<127, Infallible>| trace.clear();
+//! let mut cache = UnwindCache::<[_; 127]>::new();
+//! let walk = |trace: &mut Trace| trace.clear();
 //! let mut delivery = UNWIND.deliver(&task, Audience::Asked, Some(&mut cache), walk);
 //! while let Some(serving) = delivery.next() {
 //!     assert_eq!(serving.cookie(), cookie);

@@ -1,6 +1,6 @@
 //! The profilers: the client that each has, and on how many CPUs it has events.
 
-use unwind_core::{ClientId, MAX_CLIENTS};
+use unwind_core::deferred::{ClientId, MAX_CLIENTS};
 
 use super::Leader;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics, const_unless_loom};

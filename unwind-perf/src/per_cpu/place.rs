@@ -1,6 +1,6 @@
 //! A place for one event in the list of a CPU.
 
-use unwind_core::ClientId;
+use unwind_core::deferred::ClientId;
 
 use super::{EventKey, TaskKey};
 use crate::sync::{AtomicU64, Ordering, const_unless_loom, counter};

@@ -1,6 +1,6 @@
 //! By which of the two ways an event gets its stacks.
 
-use unwind_core::Cookie;
+use unwind_core::deferred::Cookie;
 
 use super::{
     AddError, CpuEvent, CpuList, Deferral, EventSpec, PerCpuRegistry, RemoveError, RequestError,

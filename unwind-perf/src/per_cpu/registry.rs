@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use unwind_core::{ClientId, Cookie, RequestOutcome};
+use unwind_core::deferred::{ClientId, Cookie, RequestOutcome};
 
 use super::owners::Owners;
 use super::place::{Generation, Occupant, Place};

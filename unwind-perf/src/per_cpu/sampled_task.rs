@@ -1,6 +1,6 @@
 //! Whether a task has a user stack at all.
 
-use unwind_core::TaskKind;
+use unwind_core::deferred::TaskKind;
 
 /// What is known of a task at the moment of a sample.
 ///
@@ -33,7 +33,7 @@ impl SampledTask {
     }
 
     /// What the deferral core calls it: for a host's
-    /// [`task_kind`](unwind_core::Host::task_kind).
+    /// [`task_kind`](unwind_core::deferred::Host::task_kind).
     #[must_use]
     pub const fn kind(self) -> TaskKind {
         if self.is_kernel_thread {

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use unwind_core::{Refusal, ScheduleError};
+use unwind_core::deferred::{Refusal, ScheduleError};
 
 use super::{RemoveError, RequestError};
 use crate::sync::{AtomicU32, Ordering, Statistic, const_unless_loom};
@@ -11,7 +11,7 @@ use crate::sync::{AtomicU32, Ordering, Statistic, const_unless_loom};
 pub trait TaskWork {
     /// How often a removal calls [`relax`](Self::relax) before it gives up with
     /// [`StillRunning`](RemoveError::StillRunning): see
-    /// [`Host::MAX_RELAXES`](unwind_core::Host::MAX_RELAXES).
+    /// [`Host::MAX_RELAXES`](unwind_core::deferred::Host::MAX_RELAXES).
     const MAX_RELAXES: u64 = 1 << 28;
 
     /// Has the task run the event's work before it returns to user code, once.

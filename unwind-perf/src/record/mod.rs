@@ -14,13 +14,13 @@
 //! returns to user mode:
 //!
 //! ```
-//! use unwind_core::UnwindCache;
+//! use unwind_core::Trace;
 //! use unwind_perf::record::{
 //!     CallchainDeferred, EventFormat, Ring, RingWriter, SampleId, WriteError,
 //! };
 //!
-//! fn write<R: Ring, E: Copy>(
-//!     trace: &UnwindCache<510, E>,
+//! fn write<R: Ring>(
+//!     trace: &Trace,
 //!     cookie: u64,
 //!     event: (EventFormat, u64),
 //!     now: SampleId,

@@ -1,11 +1,11 @@
 //! A small kernel for tests: tasks that enter the kernel and return to user
 //! code, over the deferral core.
 
-use core::convert::Infallible;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use unwind_core::{PackedFrame, Trace};
 
-use unwind_core::{
+use unwind_core::deferred::{
     Audience, Context, DeferredUnwind, Host, ScheduleError, SerialCookies, TaskKind, TaskState,
     UnwindCache, UserReturn,
 };
@@ -19,7 +19,7 @@ pub struct Task {
     pub sampled: Mutex<SampledTask>,
     /// How often its stack was walked.
     pub walks: AtomicU64,
-    cache: Mutex<UnwindCache<4, Infallible>>,
+    cache: Mutex<UnwindCache<[PackedFrame; 4]>>,
 }
 
 pub const USER: SampledTask = SampledTask {
@@ -105,7 +105,7 @@ pub fn return_to_user<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize>(
 ) {
     let mut cache = task.cache.lock().unwrap();
     while core.user_return(task) == UserReturn::Pending {
-        let walk = |_: &mut UnwindCache<4, Infallible>| {
+        let walk = |_: &mut Trace| {
             task.walks.fetch_add(1, Ordering::Relaxed);
         };
         let mut delivery = core.deliver(task, Audience::Asked, Some(&mut *cache), walk);

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use unwind_core::{ClientId, Context, Host, ScheduleError, TaskKind, TaskState};
+use unwind_core::deferred::{ClientId, Context, Host, ScheduleError, TaskKind, TaskState};
 use unwind_perf::task_data::{DataHandle, DataHost, DataLayout, TaskData};
 use unwind_x86::lbr::{LbrState, Tenant};
 

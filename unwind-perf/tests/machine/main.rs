@@ -34,7 +34,9 @@ use std::rc::Rc;
 use cpu::Cpu;
 use host::{Hooks, System, Task};
 use profilers::{Profilers, Totals};
-use unwind_core::{Audience, DeferredUnwind, MAX_CLIENTS, SerialCookies, UnwindCache, UserReturn};
+use unwind_core::deferred::{
+    Audience, DeferredUnwind, MAX_CLIENTS, SerialCookies, UnwindCache, UserReturn,
+};
 use unwind_perf::per_cpu::*;
 use unwind_perf::task_data::{DataLayout, TaskDataUsers};
 use unwind_x86::lbr::LbrState;
@@ -201,7 +203,7 @@ impl Machine {
     }
 
     fn deliver(&mut self, cpu: usize, task: &Rc<Task>) {
-        let mut cache = UnwindCache::<1, core::convert::Infallible>::new();
+        let mut cache = UnwindCache::<[_; 1]>::new();
         while self.core.user_return(task) == UserReturn::Pending {
             let mut delivery = self.core.deliver(task, Audience::Asked, Some(&mut cache), |_| ());
             while let Some(serving) = delivery.next() {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use unwind_core::{ClientId, Refusal, ScheduleError};
+use unwind_core::deferred::{ClientId, Refusal, ScheduleError};
 use unwind_perf::aux_trace::{
     AuxAction, AuxAttr, Creator, PmuCapabilities, Trigger, TriggerAction,
 };

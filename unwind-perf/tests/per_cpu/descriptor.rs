@@ -1,6 +1,6 @@
 //! Descriptors: one for each leader and CPU, one client for all of them.
 
-use unwind_core::{CancelError, ClientId, MAX_CLIENTS, Refusal, RequestOutcome};
+use unwind_core::deferred::{CancelError, ClientId, MAX_CLIENTS, Refusal, RequestOutcome};
 use unwind_perf::Errno;
 use unwind_perf::per_cpu::*;
 

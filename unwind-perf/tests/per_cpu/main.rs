@@ -21,7 +21,7 @@ mod task_event;
 mod work;
 
 use kernel::Core;
-use unwind_core::MAX_CLIENTS;
+use unwind_core::deferred::MAX_CLIENTS;
 use unwind_perf::per_cpu::*;
 
 type Registry = FixedRegistry<4, 4>;

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use unwind_core::{CancelError, ClientId, Refusal, RequestOutcome, TableFull};
+use unwind_core::deferred::{CancelError, ClientId, Refusal, RequestOutcome, TableFull};
 use unwind_perf::per_cpu::*;
 
 /// A core that counts, fails when told, and says in which order it is called.
@@ -53,7 +53,7 @@ impl Deferral for Recorder {
 
     fn request(&self, (): &(), _: ClientId) -> RequestOutcome {
         self.requested.set(self.requested.get() + 1);
-        let cookie = unwind_core::Cookie::new(7).unwrap();
+        let cookie = unwind_core::deferred::Cookie::new(7).unwrap();
         match (self.refusal.get(), self.requested.get()) {
             (Some(refusal), _) => RequestOutcome::Refused(refusal),
             (None, 1) => RequestOutcome::Queued(cookie),

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 
-use unwind_core::CancelError;
+use unwind_core::deferred::CancelError;
 use unwind_perf::Errno;
 use unwind_perf::per_cpu::*;
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use unwind_core::{Refusal, TaskKind};
+use unwind_core::deferred::{Refusal, TaskKind};
 use unwind_perf::Errno;
 use unwind_perf::per_cpu::*;
 use unwind_perf::record::{

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use unwind_core::{Refusal, ScheduleError};
+use unwind_core::deferred::{Refusal, ScheduleError};
 use unwind_perf::per_cpu::*;
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use unwind_core::ScheduleError;
+use unwind_core::deferred::ScheduleError;
 use unwind_perf::per_cpu::*;
 
 /// Work of an event on its task.

@@ -9,7 +9,7 @@ use super::Branch;
 ///
 /// `calls` are the recorded ones, innermost first, stitched ones included.
 /// `walk` are the pcs of the frames, innermost first: the sampled pc, then
-/// return addresses ([`UnwindCache::pcs`](unwind_core::UnwindCache::pcs)).
+/// return addresses ([`Trace::pcs`](unwind_core::Trace::pcs)).
 ///
 /// A call belongs to the frame whose return address lies right behind it. In
 /// the order of the frames:

@@ -11,8 +11,7 @@
 
 mod kind;
 mod program;
-
-use unwind_core::{LastTrace, Memory, RowCache, RowSource, UnwindCache, VirtAddr, Walker};
+use unwind_core::{LastTrace, Memory, RowCache, RowSource, Trace, VirtAddr, Walker};
 use unwind_x86::{FramePointers, Prologue, SignalTrampolines, TrustedFramePointers, X86_64};
 
 use kind::{CALLERS, Kind, STOPPED};
@@ -61,8 +60,8 @@ where
     let rows = tables.or(SignalTrampolines).or(Prologue);
     let walker = Walker::new(X86_64::FOUR_LEVEL, rows).cache(&mut cache);
     let mut walker = walker.fallback(fallback);
-    let mut trace = UnwindCache::<32, core::convert::Infallible>::new();
-    let mut last = LastTrace::<32, core::convert::Infallible>::new();
+    let mut trace = Trace::<[_; 32]>::new();
+    let mut last = LastTrace::<32>::new();
     for _ in 0..2 {
         walker.trace(regs, memory, &mut trace);
         assert!(trace.pcs().map(VirtAddr::get).eq(plain.pcs.iter().copied()), "{program:?}");

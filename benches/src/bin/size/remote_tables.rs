@@ -2,9 +2,8 @@
 //! may fail.
 
 use core::hint::black_box;
-
 use unwind_core::{
-    Memory, ReadError, RowCache, RowSource, SharedModuleMap, UnwindCache, VirtAddr, Walker,
+    Memory, ReadError, RowCache, RowSource, SharedModuleMap, Trace, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, SframeMemorySource, SframeScratch, X86_64, X86_64Regs};
 
@@ -25,7 +24,7 @@ fn main() {
     black_box(&modules);
     let mut rows = RowCache::<512>::new();
     let mut scratch = SframeScratch::new();
-    let mut trace = UnwindCache::<510, _>::new();
+    let mut trace = Trace::<[_; 510]>::new();
     let source = SframeMemorySource::new(&modules, &mut scratch);
     let source = RowSource::<X86_64>::or(source, FramePointers);
     let walker = Walker::new(X86_64::FOUR_LEVEL, source).cache(&mut rows);

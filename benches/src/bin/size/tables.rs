@@ -3,10 +3,7 @@
 
 use core::hint::black_box;
 
-use sframe::Error;
-use unwind_core::{
-    Module, ModuleMap, RowCache, RowSource, SliceMemory, UnwindCache, VirtAddr, Walker,
-};
+use unwind_core::{Module, ModuleMap, RowCache, RowSource, SliceMemory, Trace, VirtAddr, Walker};
 use unwind_x86::{FramePointers, SframeModule, SframeSource, X86_64, X86_64Regs};
 
 fn main() {
@@ -17,7 +14,7 @@ fn main() {
         let _ = black_box(map.add(Module { text: start..end, bias: bias.get(), table }));
     }
     let mut rows = RowCache::<512>::new();
-    let mut trace = UnwindCache::<510, Error>::new();
+    let mut trace = Trace::<[_; 510]>::new();
     let source = SframeSource::new(&map).or(FramePointers);
     let walker = Walker::new(X86_64::FOUR_LEVEL, source).cache(&mut rows);
     let mut walker = walker.fallback(FramePointers);

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use unwind_core::Lost;
+use unwind_core::deferred::Lost;
 
 use super::program::{Loaded, Program};
 use super::schedule::{self, ENDED, FREE, READY, current};

@@ -15,7 +15,5 @@ pub(crate) use schedule::{
     arrived, current, evict_next, interrupted, next_task, sleep, start, switch, switch_is_due,
     tick, ticks,
 };
-pub(crate) use state::{
-    Kind, TRACE_LEN, Task, Trace, kernel_stack_of, most_stack_used, paint_stacks,
-};
+pub(crate) use state::{Kind, TRACE_LEN, Task, kernel_stack_of, most_stack_used, paint_stacks};
 pub(crate) use system_call::{is_traced, system_call};

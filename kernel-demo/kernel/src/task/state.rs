@@ -2,9 +2,9 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use unwind_core::{Cookie, SharedModuleMap, TaskKind, TaskState, UnwindCache};
+use unwind_core::deferred::{Cookie, TaskKind, TaskState, UnwindCache};
+use unwind_core::{PackedFrame, SharedModuleMap};
 use unwind_perf::task_data::TaskData;
-use unwind_x86::SframeMemoryError;
 use unwind_x86::lbr::LbrSample;
 
 use crate::exclusive::{Exclusive, Renewed};
@@ -21,9 +21,6 @@ const STACK_LEN: usize = 16 << 10;
 /// How many frames of a user stack are kept.
 pub(crate) const TRACE_LEN: usize = 126;
 
-/// The user stack of one kernel entry.
-pub(crate) type Trace = UnwindCache<TRACE_LEN, SframeMemoryError>;
-
 /// A task. What an NMI may look at is atomic.
 pub(crate) struct Task {
     /// The unwinder's marks: who asked for this task's stack. Any context.
@@ -38,7 +35,7 @@ pub(crate) struct Task {
     pub(super) has_handler: AtomicBool,
     /// Where the last delivery's stack is kept. Only the task's own way out
     /// borrows it.
-    pub(crate) trace: Exclusive<Trace>,
+    pub(crate) trace: Exclusive<UnwindCache<[PackedFrame; TRACE_LEN]>>,
     /// The modules with SFrame tables of its address space.
     pub(crate) modules: SharedModuleMap<4>,
     pub(super) has_tables: AtomicBool,

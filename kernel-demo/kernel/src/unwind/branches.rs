@@ -9,7 +9,8 @@
 
 use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
-use unwind_core::{Cookie, VirtAddr};
+use unwind_core::deferred::Cookie;
+use unwind_core::{Trace, VirtAddr};
 use unwind_perf::task_data::{
     AllAttachment, DataHandle, DataHost, DataLayout, Switch, SwitchHook, TaskAttachment, TaskData,
     TaskDataUsers,
@@ -20,7 +21,7 @@ use super::host::Kernel;
 use super::sampler::count;
 use crate::branch_unit::{LBR, UNIT};
 use crate::exclusive::Exclusive;
-use crate::task::{self, Task, Trace};
+use crate::task::{self, Task};
 
 /// Who needs the records of tasks.
 static USERS: TaskDataUsers = TaskDataUsers::new(Some(DataLayout::of::<LbrState>()));

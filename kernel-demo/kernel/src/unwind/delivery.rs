@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use unwind_core::{Audience, Lost, SampleEnd, UserReturn};
+use unwind_core::Trace;
+use unwind_core::deferred::{Audience, Lost, SampleEnd, UserReturn};
 
 use super::sampler::count;
 use super::{Client, UNWIND, branches, stream, user_stack};
@@ -68,7 +69,7 @@ pub(crate) fn entry_ends(task: &Task) -> bool {
 #[inline(never)]
 pub(crate) fn deliver(task: &Task, frame: &Frame) {
     let delivered = task.trace.try_with(|trace| {
-        let walk = |trace: &mut _| {
+        let walk = |trace: &mut Trace| {
             count(&COUNTS.walks);
             user_stack::walk(task, frame, &mut UserMemory, trace);
             measure::walk(task, frame);

@@ -1,6 +1,6 @@
 //! What the unwinder asks of this kernel.
 
-use unwind_core::{Context, Host, ScheduleError, TaskKind, TaskState};
+use unwind_core::deferred::{Context, Host, ScheduleError, TaskKind, TaskState};
 
 use crate::task::{self, Task};
 use crate::{apic, cpu, entry};
@@ -28,7 +28,7 @@ impl Host for Kernel {
         0
     }
 
-    /// Every way out asks [`user_return`](unwind_core::DeferredUnwind) whether
+    /// Every way out asks [`user_return`](unwind_core::deferred::DeferredUnwind) whether
     /// something is pending, so nothing has to be noted. Only an NMI may come
     /// after that question: an interrupt leads the task to it again. It is
     /// taken where interrupts are on, so before the next user instruction at

@@ -28,7 +28,7 @@ pub(crate) mod user_stack;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use unwind_core::{ClientId, DeferredUnwind, SerialCookies};
+use unwind_core::deferred::{ClientId, DeferredUnwind, SerialCookies};
 
 use self::host::Kernel;
 

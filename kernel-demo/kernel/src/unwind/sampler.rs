@@ -7,7 +7,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use unwind_core::{End, RequestOutcome};
+use unwind_core::End;
+use unwind_core::deferred::RequestOutcome;
 use unwind_perf::record::{ChainBuilder, ChainLimits, Context, Misc};
 
 use super::{Client, UNWIND, branches, kernel_stack, stream, user_stack};

@@ -7,7 +7,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use demo_format::{FINISHED_ROUND, FORMAT};
-use unwind_core::{Cookie, VirtAddr};
+use unwind_core::deferred::Cookie;
+use unwind_core::{Trace, VirtAddr};
 use unwind_perf::record::{
     CallchainDeferred, Comm, Encode, Endian, Lifecycle, Misc, Output, Ring, RingWriter, Sample,
     SampleId,
@@ -15,7 +16,7 @@ use unwind_perf::record::{
 
 use super::Client;
 use crate::exclusive::Exclusive;
-use crate::task::{Task, Trace};
+use crate::task::Task;
 use crate::{cpu, serial};
 
 /// Words of a ring: 64 KiB.

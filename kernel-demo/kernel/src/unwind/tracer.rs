@@ -4,7 +4,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use unwind_core::RequestOutcome;
+use unwind_core::deferred::RequestOutcome;
 use unwind_perf::record::{ChainBuilder, ChainLimits, Misc};
 
 use super::sampler::count;

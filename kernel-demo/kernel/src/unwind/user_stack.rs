@@ -3,7 +3,7 @@
 
 use core::borrow::BorrowMut;
 
-use unwind_core::{Arch, End, Memory, RowCache, RowSource, Walker};
+use unwind_core::{Arch, End, Memory, RowCache, RowSource, Trace, Walker};
 use unwind_x86::paging::PagedMemory;
 use unwind_x86::{
     Ia32, Ia32Regs, Prologue, Selector, SframeMemoryError, SframeMemorySource, SframeScratch,
@@ -15,7 +15,7 @@ use crate::descriptors;
 use crate::entry::Frame;
 use crate::exclusive::Exclusive;
 use crate::memory::{DirectMap, user_space_of};
-use crate::task::{Task, Trace, stack_end};
+use crate::task::{Task, stack_end};
 
 /// The end of a walk.
 pub(crate) type UserEnd = End<SframeMemoryError>;

@@ -88,12 +88,7 @@ fn a_child_inherits_nothing_and_the_parent_keeps_its_own_under_an_nmi_in_any_gap
         |machine| {
             machine.request(0);
             let child = ModelTask::new(9);
-            let inherited = machine.unwind.deliver(
-                &child,
-                Audience::Asked,
-                None::<&mut UnwindCache<4, Infallible>>,
-                |_| (),
-            );
+            let inherited = machine.unwind.deliver(&child, Audience::Asked, None, |_| ());
             drop(inherited);
             assert_eq!(machine.unwind.user_return(&child), UserReturn::Ready);
             let of_child = machine.unwind.cookie(&child).unwrap();

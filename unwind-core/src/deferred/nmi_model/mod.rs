@@ -24,7 +24,7 @@ use core::convert::Infallible;
 use super::*;
 use crate::sync::interrupt::point;
 use crate::trace::Provenance;
-use crate::{End, FramePc, Origin, UnwindCache, VirtAddr};
+use crate::{End, FramePc, Origin, PackedFrame, Trace, VirtAddr};
 
 mod cookies;
 mod life;
@@ -145,7 +145,7 @@ pub(super) enum Event {
 pub(super) struct Machine<C = SerialCookies> {
     pub(super) unwind: DeferredUnwind<ModelHost, C>,
     pub(super) task: ModelTask,
-    pub(super) cache: RefCell<UnwindCache<4, Infallible>>,
+    pub(super) cache: RefCell<UnwindCache<[PackedFrame; 4]>>,
     pub(super) clients: RefCell<Vec<ClientId>>,
     pub(super) log: RefCell<Vec<Event>>,
 }
@@ -210,24 +210,24 @@ impl<C: CookieSource> Machine<C> {
         self.unwind.host().in_nmi.set(outer);
     }
 
-    fn walk(&self, trace: &mut UnwindCache<4, Infallible>) {
+    fn walk(&self, trace: &mut Trace) {
         let stack = self.task.stack.get();
         let pc = FramePc::Exact(VirtAddr::new(stack));
         assert!(trace.push(pc.addr(), Provenance::new(Origin::Registers, pc)));
-        trace.finish(End::Outermost);
+        trace.finish(End::<Infallible>::Outermost);
         self.log(Event::Walked { stack });
     }
 
     pub(super) fn deliver_to(&self, audience: Audience) {
         let mut cache = self.cache.borrow_mut();
-        let walk = |trace: &mut UnwindCache<4, Infallible>| self.walk(trace);
-        let mut delivery = self.unwind.deliver(&self.task, audience, Some(&mut cache), walk);
+        let walk = |trace: &mut Trace| self.walk(trace);
+        let mut delivery = self.unwind.deliver(&self.task, audience, Some(&mut *cache), walk);
         while let Some(serving) = delivery.next() {
             self.called(&serving);
         }
     }
 
-    pub(super) fn called<const N: usize, E: Copy>(&self, serving: &Serving<'_, N, E>) {
+    pub(super) fn called(&self, serving: &Serving<'_>) {
         self.log(Event::Called {
             client: serving.client(),
             cookie: serving.cookie(),

@@ -108,9 +108,9 @@ fn a_delivery_that_is_dropped_early_leaves_the_rest_pending() {
             machine.request(0);
             machine.request(2);
             let mut cache = machine.cache.borrow_mut();
-            let walk = |trace: &mut _| machine.walk(trace);
+            let walk = |trace: &mut Trace| machine.walk(trace);
             let mut delivery =
-                machine.unwind.deliver(&machine.task, Audience::Asked, Some(&mut cache), walk);
+                machine.unwind.deliver(&machine.task, Audience::Asked, Some(&mut *cache), walk);
             let serving = delivery.next().unwrap();
             machine.called(&serving);
         },

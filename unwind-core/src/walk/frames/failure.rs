@@ -4,10 +4,14 @@
 use core::borrow::BorrowMut;
 
 use super::{Frames, TargetCode, Walker};
+use crate::addr::FramePc;
+use crate::arch::Arch;
+use crate::memory::Memory;
 use crate::row_cache::{KeptRow, RowStore};
 use crate::short_row::ShortRow;
 use crate::short_walk::ShortWalk;
-use crate::{Arch, Coverage, FramePc, Memory, RowSource, StepError};
+use crate::source::{Coverage, RowSource};
+use crate::step_error::StepError;
 
 impl<A, S, F, T, C, M, R> Frames<'_, A, S, F, T, C, M, R>
 where

@@ -4,14 +4,18 @@ use core::borrow::BorrowMut;
 
 use super::run::Touched;
 use super::{Cursor, Frames, TargetCode, Walker, known};
+use crate::addr::FramePc;
+use crate::arch::Arch;
+use crate::end::End;
 use crate::last_trace::{Arrival, Conditions, Kept, LastTrace, TakenOver, verify};
+use crate::memory::Memory;
+use crate::register::Registers as _;
+use crate::row::Origin;
 use crate::row_cache::{Counted, RowStore};
 use crate::short_walk::{ShortWalk, Stop};
+use crate::source::{FrameContext, RowSource};
 use crate::step::FramePointer;
-use crate::{
-    Arch, End, FrameContext, FramePc, Memory, Origin, Provenance, Registers as _, RowSource,
-    TraceFrame,
-};
+use crate::trace::{Provenance, TraceFrame};
 
 impl<A, S, F, T, C> Walker<A, S, F, T, C>
 where
@@ -56,7 +60,7 @@ where
         &mut self,
         mut regs: impl BorrowMut<A::Regs>,
         mem: &mut M,
-        last: &mut LastTrace<N, S::Error>,
+        last: &mut LastTrace<N>,
     ) {
         self.begin();
         let verified = self.verify_unless_other(regs.borrow(), mem, last);
@@ -72,7 +76,7 @@ where
         &self,
         regs: &A::Regs,
         mem: &mut M,
-        last: &LastTrace<N, S::Error>,
+        last: &LastTrace<N>,
     ) -> Option<usize> {
         let pc = FramePc::Exact(self.arch.code_addr(regs.pc())?);
         let (sp, provenance) = (regs.sp(), Provenance::new(Origin::Registers, pc));
@@ -100,7 +104,7 @@ where
         &mut self,
         regs: &mut A::Regs,
         mem: &mut M,
-        last: &mut LastTrace<N, S::Error>,
+        last: &mut LastTrace<N>,
         mut verified: Option<usize>,
     ) {
         last.begin(self.conditions());
@@ -108,7 +112,7 @@ where
         while let Some(Cursor { pc, sp, fp, provenance, .. }) = frames.next {
             let arrival = last.arrive(Kept::by_other(pc, sp, fp.value(), provenance), A::WORD);
             if arrival == Arrival::NoRoom {
-                return last.finish(End::Full);
+                return last.finish(End::<S::Error>::Full);
             }
             let is_met = arrival == Arrival::Met;
             frames.run_on(last, is_met, verified.take().filter(|_| is_met));
@@ -139,7 +143,7 @@ where
     #[inline(never)]
     fn run_on<const N: usize>(
         &mut self,
-        last: &mut LastTrace<N, S::Error>,
+        last: &mut LastTrace<N>,
         mut is_met: bool,
         mut verified: Option<usize>,
     ) {

@@ -3,15 +3,36 @@
 use core::borrow::BorrowMut;
 
 use super::{Cursor, Frames, known};
+use crate::addr::{FramePc, VirtAddr};
+use crate::arch::Arch;
+use crate::end::End;
+use crate::memory::Memory;
+use crate::register::WordSize;
 use crate::row_cache::{Counted, KeptRow, RowStore};
 use crate::short_row::ShortRow;
 use crate::short_stack::{Addresses, Stack as _, Words, highest_cfa};
 use crate::short_walk::{Log, ShortWalk, Stop};
+use crate::source::RowSource;
 use crate::step::FramePointer;
-use crate::trace::AllFrames;
-use crate::{
-    Arch, End, FramePc, Memory, RowSource, TargetCode, UnwindCache, VirtAddr, Walker, WordSize,
-};
+use crate::trace::{PackedFrame, Trace};
+use crate::walk::{TargetCode, Walker};
+
+/// A walk into a trace continues for as long as it can.
+struct AllFrames;
+
+impl Log for AllFrames {
+    type Entry = PackedFrame;
+
+    #[inline]
+    fn entry(pc: VirtAddr, _: u64, _: u64, row: ShortRow) -> PackedFrame {
+        PackedFrame::new(pc, row.provenance())
+    }
+
+    #[inline]
+    fn is_enough(&mut self, _: &PackedFrame) -> bool {
+        false
+    }
+}
 
 impl<A, S, F, T, C, M, R> Frames<'_, A, S, F, T, C, M, R>
 where
@@ -28,10 +49,7 @@ where
     /// ordinary. What it finds is what [`advance`](Self::advance) would; where it
     /// stops, that continues. Returns whether it stopped for want of a row.
     #[inline(never)]
-    pub(in crate::walk) fn run<const N: usize>(
-        &mut self,
-        trace: &mut UnwindCache<N, S::Error>,
-    ) -> bool {
+    pub(in crate::walk) fn run(&mut self, trace: &mut Trace) -> bool {
         if !C::KEEPS && const { ShortRow::of_all(S::COVERAGE) }.is_none() {
             return false;
         }
