@@ -19,7 +19,7 @@ fn start(argument: &str) -> Option<Target> {
 }
 
 #[test]
-fn a3_a_caller_that_a_frame_pointer_leads_past_makes_the_stack_incomplete() {
+fn a3_a8_a_caller_that_a_frame_pointer_leads_past_makes_the_stack_incomplete() {
     let Some(target) = start("none") else { return };
     let report = report_of(&target, &[]);
     // The frame pointer of the generated code is that of `skipped`, whose caller is `main`.
