@@ -1,0 +1,149 @@
+//! Modules, their tables and cached rows, in one value that walks.
+
+use core::fmt;
+use core::ops::Range;
+
+use sframe::Error as TableError;
+use unwind_core::{CacheStats, MapError, Memory, Module, ModuleMap, RowCache, RowSource, Trace};
+use unwind_core::{VirtAddr, Walker};
+use unwind_x86::{FramePointers, Prologue, SframeModule, SframeSource};
+use unwind_x86::{SignalTrampolines, X86_64, X86_64Regs};
+
+/// Walks stacks of 64-bit x86 code in one address space.
+///
+/// It knows the code of at most `MODULES` loaded objects, the program and its
+/// libraries, by the SFrame tables that the host lends, and keeps `ROWS` rows of
+/// them (a power of two, at least 4; 16 bytes each) for later walks.
+///
+/// A step takes the first of these that knows the code at the pc:
+///
+/// | source | knows | a stack that it leads along |
+/// |---|---|---|
+/// | the module's table | every function that has an entry in it | can be complete |
+/// | a signal trampoline's instructions | signal frames of Linux | can be complete |
+/// | the instructions at the pc of the sampled frame | functions that have no frame yet or no longer, linkage tables | can be complete where the instructions prove the row |
+/// | the frame pointer | code that keeps one; other code leads past callers unseen | is never complete |
+///
+/// [`walk::Walker`](crate::walk::Walker) joins other sources, other CPUs and 32-bit
+/// code.
+///
+/// # Contexts
+///
+/// A walk reads memory only by the [`Memory`] that it is given. It neither allocates
+/// nor locks, and it ends after as many frames as the trace has room for. Walks take
+/// the unwinder exclusively: each CPU or thread has its own.
+///
+/// # Example
+///
+/// See [the crate's](crate#example).
+#[derive(Clone, Debug)]
+pub struct Unwinder<'a, const MODULES: usize, const ROWS: usize = 512> {
+    arch: X86_64,
+    modules: ModuleMap<SframeModule<'a>, MODULES>,
+    rows: RowCache<ROWS>,
+}
+
+impl<const MODULES: usize, const ROWS: usize> Unwinder<'_, MODULES, ROWS> {
+    /// An unwinder without modules, for addresses of 48 bits: it walks by
+    /// instructions and frame pointers alone.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self::with_arch(X86_64::FOUR_LEVEL)
+    }
+
+    /// The same for another width of addresses, or code without a red zone.
+    #[must_use]
+    pub const fn with_arch(arch: X86_64) -> Self {
+        Self { arch, modules: ModuleMap::new(), rows: RowCache::new() }
+    }
+}
+
+impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
+    /// Adds a loaded object: the addresses of its code, the bytes of its `.sframe`
+    /// and the address that this section is loaded at. All addresses are the target's,
+    /// in bytes.
+    ///
+    /// The header is checked here. Each function is checked when a walk first meets
+    /// it, so that a damaged one leaves its neighbours in use.
+    ///
+    /// # Errors
+    ///
+    /// [`ModuleError`]; the unwinder is as it was.
+    pub fn add_module(
+        &mut self,
+        code: Range<u64>,
+        sframe: &'a [u8],
+        sframe_addr: u64,
+    ) -> Result<(), ModuleError> {
+        let table = SframeModule::new(sframe, sframe_addr).map_err(ModuleError::Table)?;
+        let table = table.ok_or(ModuleError::NoTable)?;
+        let text = VirtAddr::new(code.start)..VirtAddr::new(code.end);
+        self.modules.add(Module { text, bias: 0, table }).map_err(ModuleError::Map)
+    }
+
+    /// Removes the object whose code starts at an address; false if there is none.
+    pub fn remove_module(&mut self, code_start: u64) -> bool {
+        self.modules.remove(VirtAddr::new(code_start)).is_some()
+    }
+
+    /// Removes all objects, as an `exec` does.
+    pub fn clear(&mut self) {
+        self.modules.clear();
+    }
+
+    /// Walks a stack from the registers of its innermost frame into `trace`, from which
+    /// an earlier walk is removed.
+    ///
+    /// [`Trace::end`] says why the walk has ended, and [`Trace::is_complete`] whether the
+    /// trace has every frame of the stack.
+    pub fn walk(&mut self, regs: X86_64Regs, memory: &mut impl Memory, trace: &mut Trace) {
+        let rows = SframeSource::new(&self.modules).or(SignalTrampolines).or(Prologue);
+        let walker = Walker::new(self.arch, rows).cache(&mut self.rows).fallback(FramePointers);
+        let mut walker = walker;
+        walker.trace(regs, memory, trace);
+    }
+
+    /// How often the cached rows have answered.
+    #[must_use]
+    pub const fn cache_stats(&self) -> CacheStats {
+        self.rows.stats()
+    }
+}
+
+impl<const MODULES: usize, const ROWS: usize> Default for Unwinder<'_, MODULES, ROWS> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Why an object could not be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ModuleError {
+    /// The header of its table is wrong.
+    Table(TableError),
+    /// The section holds no table of 64-bit x86 code.
+    NoTable,
+    /// Its code is empty or overlaps that of another object, or there is no room.
+    Map(MapError),
+}
+
+impl fmt::Display for ModuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Table(error) => write!(f, "the SFrame table: {error}"),
+            Self::NoTable => f.write_str("the section holds no table of 64-bit x86 code"),
+            Self::Map(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for ModuleError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
+        match self {
+            Self::Table(error) => Some(error),
+            Self::NoTable => None,
+            Self::Map(error) => Some(error),
+        }
+    }
+}
