@@ -10,8 +10,7 @@
 /// Nine types.
 mod walk {
     use unwind::{
-        End, FramePc, Memory, Origin, SliceMemory, Trace, TraceFrame, Unwinder, VirtAddr,
-        X86_64Regs,
+        End, FramePc, Memory, Origin, SliceMemory, Trace, Unwinder, VirtAddr, X86_64Regs,
     };
 
     use crate::tables::made_of_eh_frame;
@@ -19,8 +18,8 @@ mod walk {
     fn sample(unwinder: &mut Unwinder<'_, 4>, regs: X86_64Regs, memory: &mut impl Memory) -> Stack {
         let mut trace = Trace::<[_; 16]>::new();
         unwinder.walk(regs, memory, &mut trace);
-        let found = |frame: TraceFrame| (frame.pc, frame.provenance.origin());
-        (trace.frames().map(found).collect(), trace.end().unwrap(), trace.is_complete())
+        let frames = trace.frames().map(|frame| (frame.pc, frame.provenance.origin()));
+        (frames.collect(), trace.end().unwrap(), trace.is_complete())
     }
 
     type Stack = (Vec<(FramePc, Origin)>, End, bool);
@@ -75,7 +74,7 @@ mod walk {
     }
 }
 
-/// Ten types.
+/// Seven types.
 mod tables {
     use unwind::sframe::{Abi, Builder, CfiSection, Error, Format, Row, Table};
 
