@@ -64,13 +64,13 @@ fn next(state: &mut u64) -> u64 {
 const FUNCTION: u32 = 64;
 const TEXT: u64 = 0x10_0000;
 
-/// How far the stack pointer is from the CFA behind the prologue of a function:
+/// How far the stack pointer is from the CFA after the prologue of a function:
 /// as a function of its number, so that a row says which function it is of.
 fn frame_size(function: u64) -> i32 {
     i32::try_from(16 + 8 * (function % 13)).unwrap()
 }
 
-/// A table of so many functions of 64 bytes with three rows.
+/// A table of `functions` functions of 64 bytes with three rows each.
 fn table(functions: u64) -> Vec<u8> {
     let mut builder = Builder::new(Format::V3, Abi::Amd64Little).unwrap();
     let row = |offset| Row::new(CfaRule::sp(offset), RegRule::Offset(-8), RegRule::SameValue);
@@ -238,7 +238,7 @@ fn ask(deferral: &Deferral, task: &Task, clients: usize) -> f64 {
     nanoseconds(start)
 }
 
-/// The shortest time of something that so many CPUs do at once, each with its
+/// The shortest time of something that `cpus` CPUs do at once, each with its
 /// own task: that of the CPU that takes longest.
 fn on_cpus(
     cpus: usize,

@@ -46,7 +46,7 @@ fn check(corpus: &Corpus) {
     }
 }
 
-/// Takes part with what `pass` does, which is to walk so many frames.
+/// Takes part with `pass`, which walks `frames` frames.
 fn measure(
     group: &mut BenchmarkGroup<'_, WallTime>,
     corpus: &Corpus,

@@ -62,13 +62,13 @@ impl Tables {
     /// The tables of an image with this call frame information.
     #[must_use]
     pub fn new(path: &str, eh_frame_addr: u64, eh_frame: &[u8]) -> Self {
-        let behind = |addr: u64, bytes: &[u8]| {
+        let after = |addr: u64, bytes: &[u8]| {
             (addr + u64::try_from(bytes.len()).unwrap()).next_multiple_of(16)
         };
-        let header_addr = behind(eh_frame_addr, eh_frame);
+        let header_addr = after(eh_frame_addr, eh_frame);
         let entries = eh_frame::entries(eh_frame, eh_frame_addr);
         let header = eh_frame::header(&entries, eh_frame_addr, header_addr);
-        let sframe_addr = behind(header_addr, &header);
+        let sframe_addr = after(header_addr, &header);
         let sframe = |format| build_sframe(format, eh_frame, eh_frame_addr, sframe_addr);
         Self {
             path: path.into(),

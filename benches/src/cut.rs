@@ -103,7 +103,7 @@ fn chosen<'s, 'a>(
     chosen
 }
 
-/// Stack bytes with zeros for words of text, which is the business of those who
+/// Stack bytes with zeros for words of text, which is the business of readers who
 /// use the machine.
 fn without_text(stack: &[u8]) -> Vec<u8> {
     let is_text = |word: &[u8]| {

@@ -109,7 +109,7 @@ impl Deferral {
     ///
     /// # Panics
     ///
-    /// Unless so many clients are called.
+    /// Unless that number of clients is called.
     pub fn deliver(&self, task: &Task, expected: usize) {
         let mut trace = UnwindCache::<[_; 1]>::new();
         let mut delivery = self.unwind.deliver(task, Audience::Asked, Some(&mut trace), |_| ());

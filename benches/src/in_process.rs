@@ -80,7 +80,7 @@ pub fn walk(unwind: &mut Unwind, top: &Top<'_>) -> usize {
     unwind.walk_from(regs(top), &mut memory)
 }
 
-/// The same, going on from the last walk.
+/// The same, starting from the last walk.
 pub fn walk_again(incremental: &mut Incremental, top: &Top<'_>) -> usize {
     let mut memory = top.stack;
     incremental.walk_from(0, regs(top), &mut memory)

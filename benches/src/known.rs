@@ -30,7 +30,7 @@ impl Known {
             && finding.image.starts_with(self.image)
     }
 
-    /// In how many of so many stacks it may be.
+    /// In how many stacks it may be, of how many.
     #[must_use]
     pub const fn allowed(&self, stacks: usize) -> usize {
         let share = stacks * self.percent / 100;

@@ -1,5 +1,5 @@
 //! What the benches and measuring programs share: captured stacks, the tables
-//! that go with them, and unwinders behind one trait.
+//! that go with them, and unwinders under one trait.
 //!
 //! A measuring program stops at the first surprise, so it may panic.
 #![deny(unsafe_code)]

@@ -46,7 +46,7 @@ impl OwnStack<'_> {
         self.word_of(self.number(addr))
     }
 
-    /// The number of the word at `addr`: if there is none, a number behind the
+    /// The number of the word at `addr`: if there is none, a number past the
     /// last one, as what is left of the division goes to the highest bits.
     #[inline]
     const fn number(&self, addr: u64) -> u64 {
@@ -57,7 +57,7 @@ impl OwnStack<'_> {
     #[expect(clippy::as_conversions, reason = "the benches are for 64-bit machines")]
     fn word_of(&self, number: u64) -> Option<u64> {
         // SAFETY: `Ladder::climb` made this for frames of this thread that
-        // outlive it, of so many aligned words. Other code owns the words, and
+        // outlive it, of `len` aligned words. Other code owns the words, and
         // they may change: so the read is volatile.
         (number < self.len)
             .then(|| unsafe { self.words.wrapping_add(number as usize).read_volatile() })
@@ -107,7 +107,7 @@ impl Memory for OwnStack<'_> {
     #[inline]
     fn words(&mut self, _: VirtAddr) -> Option<(VirtAddr, &[[u8; 8]])> {
         let len = usize::try_from(self.len).ok()?;
-        // SAFETY: so many words are there, of any bytes. They are of calls that
+        // SAFETY: the stack has that number of words, of any bytes. They are of calls that
         // wait for the walk, so nothing writes to them meanwhile.
         let words = unsafe { slice::from_raw_parts(self.words.cast(), len) };
         Some((VirtAddr::new(self.start), words))
@@ -299,7 +299,7 @@ impl Backtrace {
         let function = self.function().unwrap();
         move |frames| {
             let room = c_int::try_from(frames.len()).unwrap();
-            // SAFETY: there is room for so many pointers.
+            // SAFETY: there is room for that number of pointers.
             let count = unsafe { function(frames.as_mut_ptr().cast(), room) };
             usize::try_from(count).unwrap()
         }

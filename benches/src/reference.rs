@@ -3,7 +3,7 @@
 //! Nothing of this workspace takes part: gimli decodes the rows and evaluates the
 //! expressions, the 16 general registers and the return address are carried from
 //! frame to frame, and what a row does not need does not fail it. Where code has
-//! no call frame information, the walk goes on by the frame pointer; the frames
+//! no call frame information, the walk continues by the frame pointer; the frames
 //! from there on are guesses, and are kept apart from those that are certain.
 
 use std::cell::Cell;
@@ -306,7 +306,7 @@ impl<'s> Frame<'s> {
     /// What was saved at `addr`. Compilers do not write down that an epilogue has
     /// taken a register from the stack: then its slot is below the stack pointer,
     /// and the register has the caller's value again. So does the slot, as long
-    /// as nobody has written there.
+    /// as nothing was written there.
     fn saved(&self, number: u16, addr: u64, has_popped: &Cell<bool>) -> Result<Option<u64>, End> {
         let sp = self.known(RSP)?;
         let is_below = self.is_interrupted && is_kept(number) && addr < sp;

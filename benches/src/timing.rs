@@ -38,7 +38,7 @@ impl Effort {
         self.race_in_parts(1, &mut whole)
     }
 
-    /// The same of work in so many parts, which each contestant does in order:
+    /// The same of work in `parts` parts, which each contestant does in order:
     /// the sum of the shortest times of each part. Work of more than a few
     /// milliseconds is hardly ever done without something else in between.
     pub fn race_in_parts(

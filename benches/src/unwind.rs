@@ -23,7 +23,7 @@ pub type Unwind = CachedUnwind<512>;
 /// The same with a cache that hardly ever has a row.
 pub type MissingUnwind = CachedUnwind<4>;
 
-/// A walker over SFrame tables with a cache of so many rows in front.
+/// A walker over SFrame tables with a cache of `ROWS` rows.
 pub struct CachedUnwind<const ROWS: usize> {
     map: Box<Map>,
     cache: Box<RowCache<ROWS>>,
@@ -125,7 +125,7 @@ fn sample<'a>(snapshot: &Snapshot<'a>) -> (X86_64Regs, SliceMemory<'a>) {
     (regs, SliceMemory::new(VirtAddr::new(snapshot.stack_start), snapshot.stack))
 }
 
-/// The same walker, which goes on from the last walk of the thread.
+/// The same walker, which starts from the last walk of the thread.
 pub struct Incremental {
     unwind: Unwind,
     /// By thread.

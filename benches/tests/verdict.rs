@@ -113,7 +113,7 @@ fn the_reference_carries_every_register_that_functions_keep() {
 }
 
 /// The rules of a signal trampoline with 24 words, of which the last two are rbp and
-/// pc of what was interrupted, with the stack pointer behind them.
+/// pc of what was interrupted, with the stack pointer after them.
 const SIGNAL: &[u8] = &[0x0e, 0xc0, 1, 0x86, 2];
 
 /// A stack with a function above a signal trampoline that was interrupted at its

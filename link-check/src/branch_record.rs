@@ -18,7 +18,7 @@ struct Registers;
 
 impl Msrs for Registers {
     fn read(&mut self, msr: u32) -> u64 {
-        // SAFETY: whoever links this says so.
+        // SAFETY: promised by the function that links this.
         unsafe { read_msr(msr) }
     }
 

@@ -20,7 +20,7 @@ unsafe extern "C" {
 struct Core;
 
 fn ask(what: u32, client: u64) -> u64 {
-    // SAFETY: whoever links this says so.
+    // SAFETY: promised by the function that links this.
     unsafe { ask_core(what, client) }
 }
 

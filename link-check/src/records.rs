@@ -32,7 +32,7 @@ impl Output for HostRing {
 
 impl Ring for HostRing {
     fn reserve(&mut self, len: usize) -> bool {
-        // SAFETY: whoever links this says so.
+        // SAFETY: promised by the function that links this.
         unsafe { ring_reserve(len) }
     }
 

@@ -1,4 +1,4 @@
-//! SFrame tables: at hand, with an index, in the target's memory.
+//! SFrame tables: in memory, with an index, in the target's memory.
 
 use core::fmt::Write as _;
 use core::ops::ControlFlow;

@@ -35,7 +35,7 @@ impl DataHost for Host {
     }
 
     fn alloc(&self, layout: DataLayout) -> Option<DataHandle> {
-        // SAFETY: whoever links this says so.
+        // SAFETY: promised by the function that links this.
         let index = unsafe { host_alloc(layout.size(), layout.align()) };
         DataHandle::new(u32::try_from(index).ok()?, 1)
     }

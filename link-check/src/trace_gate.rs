@@ -36,7 +36,7 @@ impl AuxEvent for Event {
     fn interrupts_off(&self) {}
 
     fn trace(&self, on: bool) {
-        // SAFETY: whoever links this says so.
+        // SAFETY: promised by the function that links this.
         unsafe { host_trace(on) }
     }
 }

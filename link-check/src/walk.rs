@@ -38,7 +38,7 @@ fn tell(trace: &Trace) {
     }
 }
 
-/// A walk of 64-bit code by tables at hand, with a cache.
+/// A walk of 64-bit code by tables in memory, with a cache.
 #[unsafe(no_mangle)]
 pub fn walk_64(
     modules: &ModuleMap<SframeModule<'static>, 16>,
@@ -68,7 +68,7 @@ pub fn walk_64(
     }
 }
 
-/// A walk of 64-bit code that goes on from the last one, from memory that is read
+/// A walk of 64-bit code that starts from the last one, from memory that is read
 /// and from a copy.
 #[unsafe(no_mangle)]
 pub fn walk_64_again(

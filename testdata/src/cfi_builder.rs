@@ -21,7 +21,7 @@ pub struct CfiBuilder {
 pub struct Cie {
     /// 1, 3 or 4.
     pub version: u8,
-    /// The letters, without the zero behind them.
+    /// The letters, without the zero after them.
     pub augmentation: &'static [u8],
     /// What the letters say, without its length.
     pub data: Vec<u8>,

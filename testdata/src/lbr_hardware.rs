@@ -15,7 +15,7 @@ pub enum LbrKind {
     HaswellWithTransactions,
     /// 32 entries and a register for flags and cycles.
     Skylake,
-    /// Architectural, so many entries, lost in deep idle states or not.
+    /// Architectural, with this number of entries, which deep idle states lose or keep.
     Architectural {
         /// How many entries there are.
         depth: usize,

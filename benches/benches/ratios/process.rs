@@ -19,7 +19,7 @@ const AGAIN: &str = "unwind, unchanged stack";
 const BY_CHAIN: &str = "unwind, frame pointers";
 const RAW: &str = "two-load loop";
 
-/// A walk of the stack, which has so many frames for it.
+/// A walk of the stack, which is this many frames deep for it.
 struct Contestant<'a> {
     name: &'static str,
     frames: usize,

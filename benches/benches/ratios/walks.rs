@@ -61,7 +61,7 @@ fn replay(corpus: &Corpus, effort: Effort) {
     line("replay", &corpus.name, ours, "framehop", theirs);
 }
 
-/// The same, where each walk goes on from the last one of its thread.
+/// The same, where each walk starts from the last one of its thread.
 fn replay_incrementally(corpus: &Corpus, effort: Effort) {
     let (mut incremental, mut unwind) = (Incremental::new(corpus), Unwind::new(corpus));
     let mut frames = 0;

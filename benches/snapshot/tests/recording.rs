@@ -110,7 +110,7 @@ fn every_prefix_is_whole_records_or_an_error() {
     for len in 0..=bytes.len() {
         whole += usize::from(Recording::parse(&bytes[..len]).is_ok());
     }
-    // Behind the version, and behind each of the four records.
+    // After the version, and after each of the four records.
     assert_eq!(whole, 5);
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! cut-corpus COUNT OUTPUT-FOLDER FILE...
 //! ```
-#![allow(clippy::unwrap_used, reason = "a program for those who work on the benches")]
+#![allow(clippy::unwrap_used, reason = "a program for people who work on the benches")]
 
 use std::path::PathBuf;
 

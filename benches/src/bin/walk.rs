@@ -112,7 +112,7 @@ fn measure(mode: &str, name: &str, rounds: usize, snapshots: &[Snapshot<'_>], co
     println!("{frames}");
 }
 
-/// Asks for a stack: for the first time in each of so many kernel entries of a
+/// Asks for a stack: for the first time in each of `rounds` kernel entries of a
 /// task, or again and again in one; or returns to user code with nothing asked.
 /// The instructions are those of the function that does it.
 fn request(what: &str, rounds: usize) {

@@ -1,4 +1,4 @@
-//! A walk by SFrame tables at hand with a cache of 512 rows, and by frame pointers
+//! A walk by SFrame tables in memory with a cache of 512 rows, and by frame pointers
 //! where they have no row.
 
 use core::hint::black_box;
