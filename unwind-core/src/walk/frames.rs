@@ -1,25 +1,58 @@
 //! The frames of one walk, one after another.
 
-mod failure;
-mod retrace;
-mod run;
-
 use core::borrow::{Borrow, BorrowMut};
 use core::fmt;
 use core::iter::FusedIterator;
 
-use super::{Frame, TargetCode, Walker};
 use crate::addr::FramePc;
 use crate::arch::Arch;
 use crate::end::End;
 use crate::memory::Memory;
 use crate::register::Registers as _;
 use crate::row::{Origin, Row};
-use crate::row_cache::RowStore;
 use crate::source::{FrameContext, RowSource};
-use crate::step::{FramePointer, Step, Stepper};
 use crate::step_error::StepError;
+use crate::target_code::TargetCode;
 use crate::trace::Provenance;
+use crate::walk::fast::row_cache::RowStore;
+use crate::walk::step::{FramePointer, Step, Stepper};
+use crate::walk::walker::Walker;
+
+/// One frame of a walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Frame {
+    /// Where its execution stands.
+    pub pc: FramePc,
+    /// Its stack pointer at that point, a register value.
+    pub sp: u64,
+    /// Its CFA, a register value: the stack pointer of its caller. `None` if
+    /// the walk ends here without having found it.
+    pub cfa: Option<u64>,
+    /// How the frame was found.
+    pub provenance: Provenance,
+}
+
+impl<A, S, F, T, C> Walker<A, S, F, T, C>
+where
+    A: Arch,
+    S: RowSource<A>,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    T: TargetCode,
+    C: RowStore,
+{
+    /// Starts a walk at `regs`: registers, or a reference to some that the caller
+    /// lends. What a signal interrupted overwrites them.
+    pub fn frames<'w, M: Memory, R: BorrowMut<A::Regs>>(
+        &'w mut self,
+        regs: R,
+        mem: &'w mut M,
+    ) -> Frames<'w, A, S, F, T, C, M, R> {
+        self.begin();
+        Frames::new(self, regs, mem)
+    }
+}
 
 /// The frames of one walk, innermost first.
 ///
@@ -27,36 +60,36 @@ use crate::trace::Provenance;
 /// and the last one is known to be the last. A frame that was handed out
 /// stands, whatever comes after it.
 pub struct Frames<'w, A: Arch, S: RowSource<A>, F, T, C, M, R = <A as Arch>::Regs> {
-    walker: &'w mut Walker<A, S, F, T, C>,
-    mem: &'w mut M,
+    pub(super) walker: &'w mut Walker<A, S, F, T, C>,
+    pub(super) mem: &'w mut M,
     /// The frame that comes next.
-    next: Option<Cursor>,
+    pub(super) next: Option<Cursor>,
     /// All registers of that frame, where they are known.
-    registers: R,
-    are_registers_known: bool,
+    pub(super) registers: R,
+    pub(super) are_registers_known: bool,
     /// A frame comes after a gap.
     has_gap: bool,
-    left: u32,
+    pub(super) left: u32,
     table_errors: u32,
     end: Option<End<S::Error>>,
 }
 
 /// Where a walk stands: what is known of every frame.
 #[derive(Clone, Copy, Debug)]
-struct Cursor {
-    pc: FramePc,
-    sp: u64,
-    fp: FramePointer,
-    provenance: Provenance,
+pub(super) struct Cursor {
+    pub(super) pc: FramePc,
+    pub(super) sp: u64,
+    pub(super) fp: FramePointer,
+    pub(super) provenance: Provenance,
     /// A frame pointer led to this frame or to one before it: the stack pointer
     /// is right only if that was one.
-    is_by_fp: bool,
+    pub(super) is_by_fp: bool,
 }
 
 impl Cursor {
     /// What a source may look at.
     #[inline]
-    const fn context<'r, R>(&self, registers: Option<&'r R>) -> FrameContext<'r, R> {
+    pub(super) const fn context<'r, R>(&self, registers: Option<&'r R>) -> FrameContext<'r, R> {
         FrameContext::new(self.pc, self.sp, self.fp.value(), registers)
     }
 }
@@ -136,7 +169,7 @@ where
         }
     }
 
-    fn finish(&mut self, end: End<S::Error>) {
+    pub(super) fn finish(&mut self, end: End<S::Error>) {
         self.next = None;
         self.end = Some(end);
     }
@@ -320,7 +353,7 @@ where
 /// Registers that may be those of an earlier frame, unless they are.
 // A function of its own: the rest of the walk is borrowed meanwhile.
 #[inline]
-fn known<R, B: Borrow<R>>(registers: &B, are_known: bool) -> Option<&R> {
+pub(super) fn known<R, B: Borrow<R>>(registers: &B, are_known: bool) -> Option<&R> {
     are_known.then(|| registers.borrow())
 }
 

@@ -2,20 +2,24 @@
 
 use core::borrow::BorrowMut;
 
-use super::run::Touched;
-use super::{Cursor, Frames, TargetCode, Walker, known};
+use super::history::{Arrival, Conditions, LastTrace, TakenOver};
+use super::verify::verify;
+use super::words::Kept;
 use crate::addr::FramePc;
 use crate::arch::Arch;
 use crate::end::End;
-use crate::last_trace::{Arrival, Conditions, Kept, LastTrace, TakenOver, verify};
 use crate::memory::Memory;
 use crate::register::Registers as _;
 use crate::row::Origin;
-use crate::row_cache::{Counted, RowStore};
-use crate::short_walk::{ShortWalk, Stop};
 use crate::source::{FrameContext, RowSource};
-use crate::step::FramePointer;
+use crate::target_code::TargetCode;
 use crate::trace::{Provenance, TraceFrame};
+use crate::walk::fast::compact_walk::{ShortWalk, Stop};
+use crate::walk::fast::row_cache::{Counted, RowStore};
+use crate::walk::fast::run::Touched;
+use crate::walk::frames::{Cursor, Frames, known};
+use crate::walk::step::FramePointer;
+use crate::walk::walker::Walker;
 
 impl<A, S, F, T, C> Walker<A, S, F, T, C>
 where

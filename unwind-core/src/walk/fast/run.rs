@@ -1,21 +1,59 @@
-//! A walk by rows in short form, for as long as that goes.
+//! Walks into a trace: by rows in compact form for as long as that works.
 
 use core::borrow::BorrowMut;
 
-use super::{Cursor, Frames, known};
 use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
 use crate::end::End;
 use crate::memory::Memory;
 use crate::register::WordSize;
-use crate::row_cache::{Counted, KeptRow, RowStore};
-use crate::short_row::ShortRow;
-use crate::short_stack::{Addresses, Stack as _, Words, highest_cfa};
-use crate::short_walk::{Log, ShortWalk, Stop};
 use crate::source::RowSource;
-use crate::step::FramePointer;
+use crate::target_code::TargetCode;
 use crate::trace::{PackedFrame, Trace};
-use crate::walk::{TargetCode, Walker};
+use crate::walk::fast::compact_row::ShortRow;
+use crate::walk::fast::compact_walk::{Log, ShortWalk, Stop};
+use crate::walk::fast::row_cache::{Counted, KeptRow, RowStore};
+use crate::walk::fast::stack::{Addresses, Stack as _, Words, highest_cfa};
+use crate::walk::frames::{Cursor, Frames, known};
+use crate::walk::step::FramePointer;
+use crate::walk::walker::Walker;
+
+impl<A, S, F, T, C> Walker<A, S, F, T, C>
+where
+    A: Arch,
+    S: RowSource<A>,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    T: TargetCode,
+    C: RowStore,
+{
+    /// Walks the whole stack at `regs`, as [`frames`](Self::frames) takes them,
+    /// into `trace`, which is emptied first.
+    pub fn trace<M: Memory>(
+        &mut self,
+        mut regs: impl BorrowMut<A::Regs>,
+        mem: &mut M,
+        trace: &mut Trace,
+    ) {
+        trace.clear();
+        let mut frames = self.frames(regs.borrow_mut(), mem);
+        // After a row was looked up the walk by cached rows is tried once more; a second
+        // miss at the same frame means that the row cannot be kept.
+        let mut missed_at = None;
+        loop {
+            let is_missed = frames.run(trace);
+            if is_missed && missed_at.replace(trace.len()) != Some(trace.len()) && frames.fetch() {
+                continue;
+            }
+            let Some(frame) = frames.next() else { break };
+            if !trace.push(frame.pc.addr(), frame.provenance) {
+                return trace.finish(End::<S::Error>::Full);
+            }
+        }
+        // An iterator without a next frame has a reason for it.
+        trace.finish(frames.end().unwrap_or(End::Full));
+    }
+}
 
 /// A walk into a trace continues for as long as it can.
 struct AllFrames;
@@ -49,7 +87,7 @@ where
     /// ordinary. What it finds is what [`advance`](Self::advance) would; where it
     /// stops, that continues. Returns whether it stopped for want of a row.
     #[inline(never)]
-    pub(in crate::walk) fn run(&mut self, trace: &mut Trace) -> bool {
+    fn run(&mut self, trace: &mut Trace) -> bool {
         if !C::KEEPS && const { ShortRow::of_all(S::COVERAGE) }.is_none() {
             return false;
         }
@@ -109,7 +147,7 @@ where
     /// Looks up the row of the next frame so that the cache has it; `false` if it cannot
     /// be kept, or there is none.
     #[inline(never)]
-    pub(in crate::walk) fn fetch(&mut self) -> bool {
+    fn fetch(&mut self) -> bool {
         let Some(at) = &self.next else { return false };
         let frame = at.context(known(&self.registers, self.are_registers_known));
         self.walker.fetch(&frame, self.mem)
@@ -118,7 +156,7 @@ where
     /// Continues from the frame at `pc` by rows of the cache, writes the frames to
     /// the room, and returns how many they are.
     #[inline]
-    pub(super) fn run_short<L: Log>(
+    pub(in crate::walk) fn run_short<L: Log>(
         &mut self,
         from: &mut ShortWalk<u64>,
         pc: FramePc,
@@ -167,7 +205,7 @@ where
 {
     /// Marks the row for a lookup address as used.
     #[inline(never)]
-    pub(super) fn touch(&mut self, addr: VirtAddr) -> Touched {
+    pub(in crate::walk) fn touch(&mut self, addr: VirtAddr) -> Touched {
         match self.cache.get(addr, KeptRow::NONE) {
             Some(kept) if kept.row.is_outermost() => Touched::Outermost,
             Some(kept) => {
@@ -181,7 +219,7 @@ where
 
 /// A row of the cache that a fast walk stopped at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Touched {
+pub(in crate::walk) enum Touched {
     /// It is marked as used.
     Yes,
     /// It says that the frame has no caller.

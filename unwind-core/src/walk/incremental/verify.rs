@@ -74,11 +74,11 @@ mod tests {
 
     use super::*;
     use crate::addr::VirtAddr;
-    use crate::last_trace::words::{Kept, Tag};
     use crate::memory::SliceMemory;
     use crate::no_regs::Toy;
     use crate::row::Origin;
     use crate::trace::Provenance;
+    use crate::walk::incremental::words::{Kept, Tag};
 
     const START: u64 = 0x1000;
     /// How many words of the stack a frame takes, the last of which is the

@@ -1,13 +1,13 @@
-//! A walk by rows in short form: the fast twin of [`crate::step`].
+//! A walk by rows in short form: the fast twin of [`crate::walk::step`].
 
 use core::hint::cold_path;
 
 use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
-use crate::row_cache::{KeptRow, RowStore};
-use crate::short_row::ShortRow;
-use crate::short_stack::Stack;
-use crate::walk::TargetCode;
+use crate::target_code::TargetCode;
+use crate::walk::fast::compact_row::ShortRow;
+use crate::walk::fast::row_cache::{KeptRow, RowStore};
+use crate::walk::fast::stack::Stack;
 
 /// Where a walk stands.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! A walk along a chain of frame pointers: the fast twin of [`crate::step`] where
+//! A walk along a chain of frame pointers: the fast twin of [`crate::walk::step`] where
 //! the row of all frames is that of a frame pointer.
 
 use core::hint::cold_path;
@@ -6,9 +6,9 @@ use core::hint::cold_path;
 use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
 use crate::memory::Memory;
-use crate::short_row::ShortRow;
-use crate::short_walk::{Log, ShortWalk, Stop};
-use crate::walk::TargetCode;
+use crate::target_code::TargetCode;
+use crate::walk::fast::compact_row::ShortRow;
+use crate::walk::fast::compact_walk::{Log, ShortWalk, Stop};
 
 impl ShortWalk<u64> {
     /// Follows the chain to callers, to CFAs up to `highest_cfa`, as
@@ -70,7 +70,7 @@ mod tests {
     use crate::memory::SliceMemory;
     use crate::no_regs::Toy;
     use crate::source::Coverage;
-    use crate::walk::AnyCode;
+    use crate::target_code::AnyCode;
 
     struct Pcs;
 

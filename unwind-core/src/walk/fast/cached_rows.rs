@@ -9,10 +9,10 @@
 
 use core::convert::Infallible;
 
-use super::Walker;
 use crate::no_regs::{NoRegs, Toy};
-use crate::row_cache::{RowCache, RowStore};
-use crate::walk::AnyCode;
+use crate::target_code::AnyCode;
+use crate::walk::fast::row_cache::{RowCache, RowStore};
+use crate::walk::walker::Walker;
 use crate::{
     BaseReg, CfaRule, DwarfReg, FrameContext, FramePc, Memory, NoRows, Origin, RegRule, Row,
     RowSource, SliceMemory, VirtAddr,

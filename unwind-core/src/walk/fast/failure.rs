@@ -3,15 +3,17 @@
 
 use core::borrow::BorrowMut;
 
-use super::{Frames, TargetCode, Walker};
 use crate::addr::FramePc;
 use crate::arch::Arch;
 use crate::memory::Memory;
-use crate::row_cache::{KeptRow, RowStore};
-use crate::short_row::ShortRow;
-use crate::short_walk::ShortWalk;
 use crate::source::{Coverage, RowSource};
 use crate::step_error::StepError;
+use crate::target_code::TargetCode;
+use crate::walk::fast::compact_row::ShortRow;
+use crate::walk::fast::compact_walk::ShortWalk;
+use crate::walk::fast::row_cache::{KeptRow, RowStore};
+use crate::walk::frames::Frames;
+use crate::walk::walker::Walker;
 
 impl<A, S, F, T, C, M, R> Frames<'_, A, S, F, T, C, M, R>
 where
@@ -26,7 +28,11 @@ where
 {
     /// Why the frame at which a walk stands, with this pc, has no caller, neither by the
     /// row that is at hand nor by the fallback's. `None` says nothing.
-    pub(super) fn failure(&mut self, pc: FramePc, at: &ShortWalk<u64>) -> Option<StepError> {
+    pub(in crate::walk) fn failure(
+        &mut self,
+        pc: FramePc,
+        at: &ShortWalk<u64>,
+    ) -> Option<StepError> {
         let row = match const { ShortRow::of_all(S::COVERAGE) } {
             Some(row) => row,
             None => self.walker.cache.get(pc.lookup_addr(), KeptRow::NONE)?.row,

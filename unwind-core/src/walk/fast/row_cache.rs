@@ -6,7 +6,7 @@ use core::num::NonZero;
 use crate::addr::VirtAddr;
 use crate::register::WordSize;
 use crate::row::Row;
-use crate::short_row::ShortRow;
+use crate::walk::fast::compact_row::ShortRow;
 
 /// How many entries an address may be kept in.
 const WAYS: usize = 4;

@@ -1,23 +1,17 @@
 //! The last walk of a task, kept with what it takes to go on from it.
 
-mod old_frames;
-mod verify;
-mod words;
-
 use core::fmt;
 use core::hint::cold_path;
 
-use self::old_frames::{OldFrames, OldRest};
-pub(crate) use self::verify::verify;
-pub(crate) use self::words::Kept;
-use self::words::{KeptFrames, Tag, TaggedWords, Word, frame_of};
+use super::previous::{OldFrames, OldRest};
+use super::words::{Kept, KeptFrames, Tag, TaggedWords, Word, frame_of};
 use crate::addr::VirtAddr;
 use crate::end::End;
 use crate::register::WordSize;
 use crate::row::Origin;
-use crate::short_walk::Log as _;
 use crate::table_error::{TableError, TableFault};
 use crate::trace::{Trace, TraceFrame};
+use crate::walk::fast::compact_walk::Log as _;
 
 /// The frames of the last walk of a task, so that the next one,
 /// [`Walker::retrace`](crate::Walker::retrace), has to find only those that are

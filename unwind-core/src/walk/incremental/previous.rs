@@ -3,8 +3,8 @@
 use super::words::{Kept, TaggedWords, Word};
 use crate::addr::VirtAddr;
 use crate::register::WordSize;
-use crate::short_row::ShortRow;
-use crate::short_walk::Log;
+use crate::walk::fast::compact_row::ShortRow;
+use crate::walk::fast::compact_walk::Log;
 
 /// The frames of the walk before that may still be met, innermost first.
 pub(crate) struct OldFrames<'a> {

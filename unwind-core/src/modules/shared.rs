@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::addr::VirtAddr;
-use crate::module_map::{MapError, Module};
+use crate::modules::map::{MapError, Module};
 use crate::sync::{AtomicU64, Ordering, atomics, const_unless_loom, fence};
 
 /// Where a table is in the target's memory.

@@ -1,0 +1,14 @@
+//! The fast walk: by rows in compact form, kept in a cache or the same for all frames.
+//!
+//! What it finds is what the plain walk finds. Where anything is out of the ordinary it
+//! stops, and the plain walk takes that step. A walk gets here by the walker's cache alone.
+
+#[cfg(all(test, not(loom)))]
+mod cached_rows;
+pub(in crate::walk) mod compact_row;
+pub(in crate::walk) mod compact_walk;
+mod failure;
+mod fp_chain;
+pub(crate) mod row_cache;
+pub(in crate::walk) mod run;
+pub(in crate::walk) mod stack;

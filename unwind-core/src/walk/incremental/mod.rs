@@ -1,0 +1,7 @@
+//! Walks that take over from the last walk of the same task what has not changed.
+
+pub(crate) mod history;
+mod previous;
+mod retrace;
+mod verify;
+mod words;
