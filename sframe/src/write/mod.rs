@@ -6,4 +6,6 @@ pub(crate) mod function;
 mod layout;
 pub(crate) mod lost;
 mod merge;
+#[cfg(all(test, feature = "cfi"))]
+mod work_bounds;
 pub(crate) mod work_counter;
