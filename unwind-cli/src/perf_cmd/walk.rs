@@ -138,7 +138,11 @@ where
 
 impl From<&Frame> for WalkedFrame {
     fn from(frame: &Frame) -> Self {
-        Self { pc: frame.pc.addr().get(), call: frame.pc.lookup_addr().get(), after_gap: false }
+        Self {
+            pc: frame.pc.addr().get(),
+            call: frame.pc.lookup_addr().get(),
+            after_gap: frame.provenance.is_after_gap(),
+        }
     }
 }
 

@@ -240,3 +240,37 @@ fn d5_samples_of_a_32_bit_program_are_named_and_walked() {
     let samples: Vec<_> = samples.filter(|line| line["type"] == "sample").collect();
     assert!(samples.iter().all(|sample| sample["end"] == "walked"));
 }
+
+#[test]
+fn a7_a_stack_that_frame_pointers_led_along_is_marked_unless_they_are_trusted() {
+    let Some(recorder) = Recorder::new("a7_gaps") else { return };
+    // No table format covers 32-bit code.
+    let flags = ["-m32", "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
+    let Some(program) = recorder.compile("chain", CHAIN, &flags) else { return };
+    let Some(data) = recorder.record(&program, &["--call-graph", "dwarf,8192"]) else { return };
+    let name = data.to_str().unwrap();
+    let walked = |options: &[&str]| -> Vec<Value> {
+        let json = done(&[&["script", "--json"], options, &[name]].concat());
+        let lines = json.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let samples = lines.filter(|line| line["type"] == "sample");
+        let deep = samples.filter(|line| line["chain"][0]["ips"].as_array().unwrap().len() > 3);
+        deep.map(|line| line["walk"].clone()).collect()
+    };
+    let (guessed, trusted) = (walked(&[]), walked(&["--trust-fp"]));
+    assert!(guessed.len() > 10 && guessed.len() == trusted.len());
+    for (guessed, trusted) in guessed.iter().zip(&trusted) {
+        assert!(!guessed["gaps"].as_array().unwrap().is_empty(), "{guessed}");
+        assert_eq!(guessed["complete"], false);
+        // At the entry of a function there is no frame pointer yet, which is a guess again.
+        assert!(
+            trusted["gaps"].as_array().unwrap().len() < guessed["gaps"].as_array().unwrap().len()
+        );
+    }
+    let mark = "(callers may be missing here)";
+    let lines = |options: &[&str]| {
+        let text = done(&[&["script"], options, &[name]].concat());
+        text.lines().filter(|line| line.trim() == mark).count()
+    };
+    let marks = lines(&[]);
+    assert!(marks >= guessed.len() && lines(&["--trust-fp"]) < marks, "{marks}");
+}
