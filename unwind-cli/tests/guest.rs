@@ -290,6 +290,19 @@ fn samples_are_folded_and_counted() {
 }
 
 #[test]
+fn the_rows_of_all_samples_are_counted_where_the_user_wants_it() {
+    let played = Machine::long(4).start("stats");
+    let arguments = [played.arguments(), ["--sample", "5", "--stats"].map(String::from).to_vec()];
+    let output = run(arguments.concat());
+    // The code is in no file: each frame is asked for, and no row is found.
+    let line = stderr(&output);
+    let looked_up: u64 = line.split(' ').next().unwrap().parse().unwrap();
+    assert!(line.contains(" looked up, ") && looked_up.is_multiple_of(5), "{line}");
+    assert!(looked_up > 0, "{line}");
+    played.commands();
+}
+
+#[test]
 fn samples_of_a_guest_that_ends_are_kept() {
     // Four commands of preparation, four a sample.
     let played = Machine { closes_after: 3 + 4 * 2 + 1, ..Machine::long(4) }.start("ends");

@@ -29,7 +29,7 @@ use crate::guest::ram::{GuestRam, MemoryMap};
 use crate::guest::registers::VcpuRegisters;
 use crate::guest::report::{GuestReport, VcpuReport};
 use crate::guest::walk::GuestWalker;
-use crate::stack::FramePointerRows;
+use crate::stack::{FramePointerRows, row_counts};
 
 pub(crate) use crate::guest::error::GuestError;
 pub(crate) use crate::guest::qmp::read_answers;
@@ -87,6 +87,10 @@ pub(crate) struct Args {
     /// Print one JSON object instead of text; `--help` describes it
     #[arg(long)]
     json: bool,
+
+    /// Print to standard error how often a row of a table had to be looked up
+    #[arg(long)]
+    stats: bool,
 }
 
 const LONG_HELP: &str = "\
@@ -149,7 +153,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         troubles: BTreeSet::new(),
     };
     match args.sample {
-        Some(samples) => sample(guest, samples, args.hz),
+        Some(samples) => sample(guest, samples, args),
         None => show(guest, args),
     }
 }
@@ -184,6 +188,14 @@ impl Guest<'_> {
         };
         Ok(stacks.into_iter().map(name).collect())
     }
+
+    /// Says how often a row was looked up, if that is asked for.
+    fn print_stats(&self, args: &Args) {
+        if args.stats {
+            // With standard error gone there is no other place to tell it.
+            let _ = writeln!(io::stderr(), "{}", row_counts(self.walker.rows()));
+        }
+    }
 }
 
 /// Prints the stacks of one point of time.
@@ -201,6 +213,7 @@ fn show(mut guest: Guest<'_>, args: &Args) -> Result<(), Error> {
     if !args.json {
         warn(&report.warnings);
     }
+    guest.print_stats(args);
     if args.fail_incomplete {
         Error::check_complete(report.vcpus.iter().map(|vcpu| &vcpu.end))
     } else {
@@ -209,8 +222,8 @@ fn show(mut guest: Guest<'_>, args: &Args) -> Result<(), Error> {
 }
 
 /// Prints a profile.
-fn sample(mut guest: Guest<'_>, samples: u64, hz: u32) -> Result<(), Error> {
-    let pause = Duration::from_secs(1).checked_div(hz).unwrap_or_default();
+fn sample(mut guest: Guest<'_>, samples: u64, args: &Args) -> Result<(), Error> {
+    let pause = Duration::from_secs(1).checked_div(args.hz).unwrap_or_default();
     let mut folded = Folded::default();
     let mut taken = 0_u64;
     let mut due = Instant::now();
@@ -234,8 +247,9 @@ fn sample(mut guest: Guest<'_>, samples: u64, hz: u32) -> Result<(), Error> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     folded.write(&mut out).and_then(|()| out.flush()).map_err(Error::Output)?;
     let warnings = guest.walker.warnings().iter().cloned();
-    let warnings: Vec<_> = warnings.chain(guest.troubles).chain(end).collect();
+    let warnings: Vec<_> = warnings.chain(guest.troubles.iter().cloned()).chain(end).collect();
     warn(&warnings);
+    guest.print_stats(args);
     Ok(())
 }
 

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use unwind_core::{Arch, Frame, RowCache, RowSource, RowStore, TargetCode, VirtAddr, Walker};
+use unwind_core::{
+    Arch, CacheStats, Frame, RowCache, RowSource, RowStore, TargetCode, VirtAddr, Walker,
+};
 use unwind_x86::paging::{Access, AddressSpace, PagedMemory, PagingMode};
 use unwind_x86::{Ia32, Prologue, SframeSource, SignalTrampolines, X86_64};
 
@@ -36,6 +38,11 @@ impl<'f> GuestWalker<'f> {
     ) -> Self {
         let (tables, rows) = (Tables::open(&files.wide), Box::default());
         Self { files, tables, frame_pointers, max_frames, rows }
+    }
+
+    /// How often a row was kept, and how often it was looked up.
+    pub(crate) fn rows(&self) -> CacheStats {
+        self.rows.stats()
     }
 
     /// Which tables could not be used so far, a line each.

@@ -68,6 +68,13 @@ impl RecordedFile {
         }
     }
 
+    /// Whether there can be code in it that tables are about, by its name.
+    pub(crate) fn has_code(&self) -> bool {
+        let name = self.name.as_bytes();
+        let is_memory = name.starts_with(b"//") || name.starts_with(b"/memfd:");
+        name == b"[vdso]" || (name.starts_with(b"/") && !is_memory)
+    }
+
     /// A file without a name, of which nothing is known.
     #[cfg(test)]
     pub(crate) fn nameless() -> Self {
@@ -88,7 +95,7 @@ impl RecordedFile {
         if name == b"[vdso]" {
             return self.checked(own_vdso().ok_or(FileError::NoFile)?);
         }
-        if !name.starts_with(b"/") || name.starts_with(b"//") || name.starts_with(b"/memfd:") {
+        if !self.has_code() {
             return Err(FileError::NoFile);
         }
         let path = Path::new(OsStr::from_bytes(name));

@@ -16,6 +16,7 @@ use crate::perf_cmd::pipeline::{self, Options, Summary};
 use crate::perf_cmd::reader::PerfReader;
 use crate::perf_cmd::spaces::Spaces;
 use crate::perf_cmd::summary::{Memory, report, stats_lines};
+use crate::perf_cmd::walks::WalkSetup;
 use crate::same_file::is_same_file;
 use crate::stack::FramePointerRows;
 
@@ -126,14 +127,16 @@ fn write_records(
     out: impl Write,
 ) -> io::Result<(Summary, Notes, u64)> {
     let spaces = Spaces::new(RecordedFiles::new(reader.build_ids()));
-    scope(|scope| {
-        let mut records =
-            MergedRecords::new(out, reader.endian(), spaces, scope, options.frame_pointers);
+    let setup = WalkSetup::new(options.frame_pointers);
+    let (mut summary, notes, bytes) = scope(|scope| -> io::Result<_> {
+        let mut records = MergedRecords::new(out, reader.endian(), spaces, scope, &setup);
         let summary = pipeline::run(reader, options, &mut records)?;
         records.finish()?;
         let notes = Notes { cut: records.cut(), walked: records.walked() };
         Ok((summary, notes, records.bytes()))
-    })
+    })?;
+    summary.rows = setup.into_rows();
+    Ok((summary, notes, bytes))
 }
 
 /// Writes pipe form.

@@ -16,8 +16,7 @@ use crate::perf_cmd::reader::{PerfReader, tool_record};
 use crate::perf_cmd::shown::is_to_walk;
 use crate::perf_cmd::spaces::Spaces;
 use crate::perf_cmd::walk::{WalkedFrame, WalkedStack};
-use crate::perf_cmd::walks::{Job, Walks};
-use crate::stack::FramePointerRows;
+use crate::perf_cmd::walks::{Job, WalkSetup, Walks};
 
 /// How many times as long as the recording the result is, and how much longer, before the
 /// stacks that samples share are cut to as many frames as perf records.
@@ -88,7 +87,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         endian: Endian,
         spaces: Spaces,
         scope: &'scope Scope<'scope, 'env>,
-        frame_pointers: FramePointerRows,
+        setup: &'env WalkSetup,
     ) -> Self {
         Self {
             out,
@@ -99,7 +98,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             allowed: START,
             sample: Vec::new(),
             spaces,
-            walks: Walks::new(scope, frame_pointers),
+            walks: Walks::new(scope, setup),
             walked: WalkCounts::default(),
         }
     }

@@ -20,6 +20,7 @@ mod merge;
 mod merged_records;
 mod names;
 mod pipeline;
+mod ranges;
 mod reader;
 mod script;
 mod shown;

@@ -11,7 +11,8 @@ use crate::linkage::Callee;
 use crate::perf_cmd::fields::Layout;
 use crate::perf_cmd::files::RecordedFile;
 use crate::perf_cmd::kernel::KernelSymbols;
-use crate::perf_cmd::spaces::{Range, Space};
+use crate::perf_cmd::ranges::Range;
+use crate::perf_cmd::spaces::Space;
 use crate::symbols::{Alias, Parameters, Rank, demangle_with};
 use crate::untrusted::{Untrusted, plain};
 

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use unwind_core::CacheStats;
 use unwind_perf::merge::{MergeCounts, Merger, Outcome, Policy, Reorder, ReorderCounts, Stamp};
 use unwind_perf::record::{
     self, Callchain, CallchainDeferred, Comm, DeferredLayout, Endian, EventFormat, Lifecycle, Lost,
@@ -185,6 +186,9 @@ pub(crate) struct Options {
 pub(crate) struct Summary {
     pub(crate) merge: MergeCounts,
     pub(crate) reorder: ReorderCounts,
+    /// How often a row of a table was looked up for stacks that were walked; filled in
+    /// when all walks are done.
+    pub(crate) rows: CacheStats,
     /// Why the reading ended, if that was not the end of the data.
     pub(crate) end: Result<(), PerfError>,
 }
@@ -354,6 +358,7 @@ impl<S: Sink> Pipeline<'_, S> {
         let left_out = self
             .left_out
             .map_or(Ok(()), |(count, at, fault)| Err(PerfError::BadRecords { count, at, fault }));
-        Ok(Summary { merge, reorder: self.reorder.counts(), end: end.and(left_out) })
+        let (reorder, rows) = (self.reorder.counts(), CacheStats::default());
+        Ok(Summary { merge, reorder, rows, end: end.and(left_out) })
     }
 }

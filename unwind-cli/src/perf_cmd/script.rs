@@ -15,7 +15,7 @@ use crate::perf_cmd::shown::ShownSink;
 use crate::perf_cmd::spaces::Spaces;
 use crate::perf_cmd::summary::{Memory, report, stats_lines};
 use crate::perf_cmd::text::{Style, TextPrinter};
-use crate::perf_cmd::walks::Walks;
+use crate::perf_cmd::walks::{WalkSetup, Walks};
 use crate::stack::FramePointerRows;
 
 /// Print the samples of a perf.data file, their call chains made whole.
@@ -172,8 +172,9 @@ impl ScriptArgs {
         let names = Names::new(kernel_id, self.layout);
         let names = if knows_kernel { names } else { names.without_kernel() };
         let spaces = Spaces::new(RecordedFiles::new(build_ids));
-        let summary = scope(|scope| -> io::Result<Summary> {
-            let walks = Walks::new(scope, options.frame_pointers);
+        let setup = WalkSetup::new(options.frame_pointers);
+        let mut summary = scope(|scope| -> io::Result<Summary> {
+            let walks = Walks::new(scope, &setup);
             if self.json {
                 let printer = JsonPrinter::new(&mut out, path, self.max_stack)?;
                 let mut sink = ShownSink::new(printer, spaces, walks);
@@ -195,6 +196,7 @@ impl ScriptArgs {
                 Ok(summary)
             }
         })?;
+        summary.rows = setup.into_rows();
         out.flush()?;
         Ok(summary)
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::counted::counted;
 use crate::error::Error;
 use crate::perf_cmd::pipeline::Summary;
+use crate::stack::row_counts;
 use crate::untrusted::escaped;
 
 /// How much may be held.
@@ -67,6 +68,10 @@ pub(crate) fn stats_lines(summary: &Summary) -> Vec<String> {
     ];
     let details = details.iter().filter(|&&(count, ..)| count > 0);
     lines.extend(details.map(|&(count, one, several)| counted(count, one, several).to_string()));
+    let rows = summary.rows;
+    if rows.hits > 0 || rows.misses > 0 {
+        lines.push(row_counts(rows));
+    }
     lines
 }
 

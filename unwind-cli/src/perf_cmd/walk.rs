@@ -3,19 +3,23 @@
 use std::fmt;
 
 use unwind_core::{
-    Arch, End, Frame, FrameContext, Memory, Origin, ReadError, Row, RowSource, StepError,
-    TableError, TargetCode, VirtAddr, Walker,
+    Arch, CacheStats, End, FrameContext, FramePc, Memory, Origin, PackedFrame, Provenance,
+    ReadError, Row, RowCache, RowSource, RowStore, StepError, TableError, TargetCode, Trace,
+    VirtAddr, Walker,
 };
 use unwind_perf::record::{UserAbi, UserState};
 use unwind_x86::{Ia32, Ia32Regs, Prologue, SignalTrampolines, X86_64, X86_64Regs};
 
 use crate::counted::counted;
 use crate::elf::Part;
-use crate::perf_cmd::spaces::{Range, Space};
-use crate::stack::{FramePointerRows, low_half};
+use crate::perf_cmd::ranges::Range;
+use crate::perf_cmd::spaces::Space;
+use crate::stack::{FramePointerRows, ROWS, low_half};
 
 /// The most frames of a stack: more than a copied stack of 64 KiB can have are of no use.
 const MAX_FRAMES: u32 = 8192;
+/// The same, as room.
+const TRACE: usize = 8192;
 
 /// A walked stack.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,16 +49,88 @@ impl WalkedStack {
     }
 }
 
-/// Walks the stack in `state` in a process with these mappings.
-pub(crate) fn walk(
-    state: &UserState<'_>,
-    space: &Space,
+/// Of how many address spaces a thread keeps rows.
+const SPACES: usize = 4;
+
+/// What a thread walks samples with.
+#[derive(Debug)]
+pub(crate) struct SampleWalker {
     frame_pointers: FramePointerRows,
-) -> WalkedStack {
-    match state.abi {
-        UserAbi::Bits64 => walk_x86_64(state, space, frame_pointers),
-        UserAbi::Bits32 => walk_ia32(state, space, frame_pointers),
+    /// The rows of the spaces in which it walked last, the latest first.
+    kept: Vec<KeptRows>,
+    /// The 64-bit stack that it walked last.
+    trace: Box<Trace<[PackedFrame; TRACE]>>,
+}
+
+/// Rows of tables in an address space.
+#[derive(Debug)]
+struct KeptRows {
+    generation: u64,
+    rows: Box<RowCache<ROWS>>,
+}
+
+impl SampleWalker {
+    pub(crate) fn new(frame_pointers: FramePointerRows) -> Self {
+        Self { frame_pointers, kept: Vec::new(), trace: Box::default() }
     }
+
+    /// Walks the stack in `state` in a process with these mappings.
+    pub(crate) fn walk(&mut self, state: &UserState<'_>, space: &Space) -> WalkedStack {
+        match state.abi {
+            UserAbi::Bits64 => self.walk_x86_64(state, space),
+            UserAbi::Bits32 => walk_ia32(state, space, self.frame_pointers),
+        }
+    }
+
+    /// How often a row was kept, and how often it was looked up.
+    pub(crate) fn stats(&self) -> CacheStats {
+        let all = self.kept.iter().map(|kept| kept.rows.stats());
+        all.fold(CacheStats::default(), sum)
+    }
+
+    fn walk_x86_64(&mut self, state: &UserState<'_>, space: &Space) -> WalkedStack {
+        let (regs, arch, sp) = match x86_64_state(state) {
+            Ok(start) => start,
+            Err(reason) => return not_walked(reason),
+        };
+        let Some(rows) = rows_of(&mut self.kept, space.generation) else {
+            return not_walked("no rows can be kept");
+        };
+        let source = RecordedTables { space }.or(SignalTrampolines).or(Prologue);
+        let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
+        let mut memory = SampleMemory { sp, stack: state.stack, space };
+        let mut walker = walker.max_frames(MAX_FRAMES).code(Code(space));
+        walker.trace(regs, &mut memory, &mut *self.trace);
+        if let Some(End::Table(_)) = self.trace.end() {
+            // A trace has no room for what is wrong with the table.
+            return collect(walker, regs, &mut memory, state);
+        }
+        let frames = self.trace.frames().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
+        finished(frames.collect(), self.trace.end(), sp, state, space)
+    }
+}
+
+/// The sum of two counts.
+pub(crate) fn sum(mut a: CacheStats, b: CacheStats) -> CacheStats {
+    a.hits = a.hits.saturating_add(b.hits);
+    a.misses = a.misses.saturating_add(b.misses);
+    a.unkept = a.unkept.saturating_add(b.unkept);
+    a
+}
+
+/// The rows of a space, which are from now on the first: those that are kept of it, or
+/// new ones, in the place of the last where there are many. A walk forgets rows of
+/// another generation.
+fn rows_of(kept: &mut Vec<KeptRows>, generation: u64) -> Option<&mut RowCache<ROWS>> {
+    let at = kept.iter().position(|kept| kept.generation == generation);
+    if at.is_none() && kept.len() < SPACES {
+        kept.push(KeptRows { generation, rows: Box::default() });
+    }
+    let at = at.unwrap_or(kept.len().saturating_sub(1));
+    kept.get_mut(..=at)?.rotate_right(1);
+    let first = kept.first_mut()?;
+    first.generation = generation;
+    Some(&mut first.rows)
 }
 
 /// The registers in perf's numbers.
@@ -72,20 +148,18 @@ fn not_walked(reason: &str) -> WalkedStack {
     WalkedStack { frames: Vec::new(), cut: Some(reason.into()) }
 }
 
-fn walk_x86_64(
-    state: &UserState<'_>,
-    space: &Space,
-    frame_pointers: FramePointerRows,
-) -> WalkedStack {
+/// Where the walk of a 64-bit stack starts, and its stack pointer.
+fn x86_64_state(state: &UserState<'_>) -> Result<(X86_64Regs, X86_64, u64), &'static str> {
     let value = |number| state.register(number);
     let (Some(ip), Some(sp)) = (value(register::IP), value(register::SP)) else {
-        return not_walked("the sample has no pc or no stack pointer");
+        return Err(NO_START);
     };
     let regs = X86_64Regs::from_all(ip, register::X86_64.map(|number| value(number).unwrap_or(0)));
     let arch = if is_wide(ip) || is_wide(sp) { X86_64::FIVE_LEVEL } else { X86_64::FOUR_LEVEL };
-    let source = RecordedTables { space }.or(SignalTrampolines).or(Prologue);
-    collect(Walker::new(arch, source).fallback(frame_pointers), regs, sp, state, space)
+    Ok((regs, arch, sp))
 }
+
+const NO_START: &str = "the sample has no pc or no stack pointer";
 
 /// No table format covers 32-bit code.
 fn walk_ia32(
@@ -95,11 +169,13 @@ fn walk_ia32(
 ) -> WalkedStack {
     let value = |number| state.register(number).map(low_half);
     let (Some(ip), Some(sp)) = (value(register::IP), value(register::SP)) else {
-        return not_walked("the sample has no pc or no stack pointer");
+        return not_walked(NO_START);
     };
     let regs = Ia32Regs::from_all(ip, register::IA32.map(|number| value(number).unwrap_or(0)));
     let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
-    collect(Walker::new(Ia32::FLAT, source).fallback(frame_pointers), regs, sp.into(), state, space)
+    let walker = Walker::new(Ia32::FLAT, source).fallback(frame_pointers);
+    let mut memory = SampleMemory { sp: sp.into(), stack: state.stack, space };
+    collect(walker.max_frames(MAX_FRAMES).code(Code(space)), regs, &mut memory, state)
 }
 
 /// A program gets addresses above 47 bits only on a CPU with 57, and only if it asks for
@@ -108,12 +184,11 @@ fn is_wide(addr: u64) -> bool {
     (1 << 47..1 << 56).contains(&addr)
 }
 
-fn collect<A, S, F>(
-    walker: Walker<A, S, F>,
+fn collect<A, S, F, C>(
+    mut walker: Walker<A, S, F, Code<'_>, C>,
     regs: A::Regs,
-    sp: u64,
+    memory: &mut SampleMemory<'_>,
     state: &UserState<'_>,
-    space: &Space,
 ) -> WalkedStack
 where
     A: Arch,
@@ -121,13 +196,23 @@ where
     S::Error: TableError + fmt::Display,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
+    C: RowStore,
 {
-    let mut memory = SampleMemory { sp, stack: state.stack, space };
-    let mut walker = walker.max_frames(MAX_FRAMES).code(Code(space));
-    let mut walked = walker.frames(regs, &mut memory);
-    let frames: Vec<Frame> = walked.by_ref().collect();
-    let end = walked.end();
-    let frames: Vec<WalkedFrame> = frames.iter().map(WalkedFrame::from).collect();
+    let (sp, space) = (memory.sp, memory.space);
+    let mut walked = walker.frames(regs, memory);
+    let frames = walked.by_ref().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
+    let frames = frames.collect();
+    finished(frames, walked.end(), sp, state, space)
+}
+
+/// A stack of these frames, with why there are no more.
+fn finished<E: TableError + fmt::Display>(
+    frames: Vec<WalkedFrame>,
+    end: Option<End<E>>,
+    sp: u64,
+    state: &UserState<'_>,
+    space: &Space,
+) -> WalkedStack {
     let cut = match (end, frames.last()) {
         (Some(end), _) if end.is_outermost() => None,
         (Some(end), Some(last)) => Some(why_cut(&end, last.call, sp, state, space)),
@@ -136,12 +221,12 @@ where
     WalkedStack { frames, cut }
 }
 
-impl From<&Frame> for WalkedFrame {
-    fn from(frame: &Frame) -> Self {
+impl WalkedFrame {
+    fn new(pc: FramePc, provenance: Provenance) -> Self {
         Self {
-            pc: frame.pc.addr().get(),
-            call: frame.pc.lookup_addr().get(),
-            after_gap: frame.provenance.is_after_gap(),
+            pc: pc.addr().get(),
+            call: pc.lookup_addr().get(),
+            after_gap: provenance.is_after_gap(),
         }
     }
 }
@@ -214,6 +299,10 @@ impl RowSource<X86_64> for RecordedTables<'_> {
         let Ok(Some(table)) = range.file.built() else { return Ok(None) };
         table.row(addr, bias)
     }
+
+    fn generation(&self) -> u64 {
+        self.space.generation
+    }
 }
 
 /// The row of the `.sframe` of a file.
@@ -265,5 +354,112 @@ struct Code<'s>(&'s Space);
 impl TargetCode for Code<'_> {
     fn is_code(&mut self, call: VirtAddr) -> bool {
         self.0.find(call.get()).is_some_and(|range| range.executable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use unwind_perf::merge::Outcome;
+    use unwind_perf::record::Attr;
+
+    use super::*;
+    use crate::perf_cmd::PerfError;
+    use crate::perf_cmd::events::Events;
+    use crate::perf_cmd::files::{RecordedFile, RecordedFiles};
+    use crate::perf_cmd::pipeline::{self, Held, Options, Sink};
+    use crate::perf_cmd::reader::PerfReader;
+    use crate::perf_cmd::spaces::Spaces;
+
+    const FRAME_POINTERS: FramePointerRows = FramePointerRows { is_trusted: false };
+
+    /// The samples of a recording with what was mapped at their time.
+    struct Samples {
+        spaces: Spaces,
+        samples: Vec<(Held, Attr, Space)>,
+    }
+
+    impl Sink for Samples {
+        fn sample(&mut self, events: &Events, held: Held, _: Outcome<'_>) -> io::Result<()> {
+            let (attr, space) = (events.get(held.event).unwrap().attr, self.spaces.of(held.task));
+            self.samples.push((held, attr, space));
+            Ok(())
+        }
+
+        fn record(&mut self, _: &Events, held: Held) -> io::Result<()> {
+            self.spaces.take(&held);
+            Ok(())
+        }
+
+        fn tool_record(&mut self, _: &mut PerfReader) -> Result<(), PerfError> {
+            Ok(())
+        }
+
+        fn settled(&mut self, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Of a program that is put where it is recorded to have been.
+    fn samples() -> Vec<(Held, Attr, Space)> {
+        let (recorded, here) = (b"/tmp/unwind-walk-fixture/walk", "/tmp/unwind-cached-walks/walk");
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/perf-walk");
+        fs::create_dir_all(Path::new(here).parent().unwrap()).unwrap();
+        fs::copy(fixtures.join("walk"), here).unwrap();
+        let mut bytes = fs::read(fixtures.join("dwarf.data")).unwrap();
+        let places = memchr::memmem::find_iter(&bytes, recorded).collect::<Vec<_>>();
+        for at in places {
+            bytes[at..][..recorded.len()].copy_from_slice(here.as_bytes());
+        }
+        let mut reader = PerfReader::from_bytes(bytes).unwrap();
+        let spaces = Spaces::new(RecordedFiles::new(reader.build_ids()));
+        let mut samples = Samples { spaces, samples: Vec::new() };
+        let options = Options { merge: true, memory: 1 << 20, frame_pointers: FRAME_POINTERS };
+        pipeline::run(&mut reader, options, &mut samples).unwrap().end.unwrap();
+        samples.samples
+    }
+
+    /// The same walk as that of [`SampleWalker`], of each frame by its table.
+    fn plain(state: &UserState<'_>, space: &Space) -> WalkedStack {
+        let (regs, arch, sp) = x86_64_state(state).unwrap();
+        let source = RecordedTables { space }.or(SignalTrampolines).or(Prologue);
+        let walker = Walker::new(arch, source).fallback(FRAME_POINTERS);
+        let mut memory = SampleMemory { sp, stack: state.stack, space };
+        collect(walker.max_frames(MAX_FRAMES).code(Code(space)), regs, &mut memory, state)
+    }
+
+    /// The space after a file that is nowhere was mapped over the code at `pc`.
+    fn replaced(space: &Space, pc: u64, generation: u64) -> Space {
+        let range =
+            Range { file: Arc::new(RecordedFile::nameless()), ..space.find(pc).unwrap().clone() };
+        Space { ranges: space.ranges.with(range, 1), generation }
+    }
+
+    #[test]
+    fn rows_that_are_kept_change_no_stack_whatever_is_mapped_in_between() {
+        let mut walker = SampleWalker::new(FRAME_POINTERS);
+        let (mut complete, mut cut) = (0, 0);
+        let samples = samples();
+        for _ in 0..2 {
+            for (number, (held, attr, space)) in (1_000..).zip(&samples) {
+                let record = held.record().unwrap();
+                let state = UserState::decode(&record, attr).unwrap().unwrap();
+                let expected = plain(&state, space);
+                complete += u32::from(expected.is_complete());
+                assert_eq!(walker.walk(&state, space), expected);
+                // More spaces than are kept, one of which has another file in the place.
+                let other = replaced(space, expected.frames[0].pc, number);
+                let expected = plain(&state, &other);
+                cut += u32::from(!expected.is_complete());
+                assert_eq!(walker.walk(&state, &other), expected);
+            }
+        }
+        assert!(complete > 20 && cut > 20, "{complete} {cut}");
+        let stats = walker.stats();
+        assert!(stats.hits > stats.misses, "{stats:?}");
     }
 }

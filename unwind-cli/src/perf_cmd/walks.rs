@@ -5,11 +5,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Scope, available_parallelism};
 
+use unwind_core::CacheStats;
 use unwind_perf::record::{Attr, UserState};
 
 use crate::perf_cmd::pipeline::Held;
 use crate::perf_cmd::spaces::Space;
-use crate::perf_cmd::walk::{WalkedStack, walk};
+use crate::perf_cmd::walk::{SampleWalker, WalkedStack, sum};
 use crate::stack::FramePointerRows;
 
 /// How many items wait at most for each thread: enough that none is idle while one walk
@@ -26,10 +27,10 @@ pub(crate) struct Job {
 
 impl Job {
     /// `None` if the sample has nothing to walk.
-    fn walk(&self, frame_pointers: FramePointerRows) -> Option<WalkedStack> {
+    fn walk(&self, walker: &mut SampleWalker) -> Option<WalkedStack> {
         let record = self.held.record()?;
         let state = UserState::decode(&record, &self.attr).ok()??;
-        Some(walk(&state, &self.space, frame_pointers))
+        Some(walker.walk(&state, &self.space))
     }
 }
 
@@ -47,11 +48,35 @@ impl Drop for Answer<'_> {
     }
 }
 
+/// How all walks are done, and what came of them.
+#[derive(Debug)]
+pub(crate) struct WalkSetup {
+    frame_pointers: FramePointerRows,
+    /// How often the threads that have ended looked up a row.
+    rows: Mutex<CacheStats>,
+}
+
+impl WalkSetup {
+    pub(crate) fn new(frame_pointers: FramePointerRows) -> Self {
+        Self { frame_pointers, rows: Mutex::default() }
+    }
+
+    /// How often a row was looked up, once all threads have ended.
+    pub(crate) fn into_rows(self) -> CacheStats {
+        self.rows.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, rows: CacheStats) {
+        let mut all = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        *all = sum(*all, rows);
+    }
+}
+
 /// Items in the order in which they came, some of which have a stack to walk.
 #[derive(Debug)]
 pub(crate) struct Walks<'scope, 'env, T> {
     scope: &'scope Scope<'scope, 'env>,
-    frame_pointers: FramePointerRows,
+    setup: &'env WalkSetup,
     /// From the first stack on.
     threads: Option<Threads>,
     waiting: VecDeque<Waiting<T>>,
@@ -81,7 +106,10 @@ enum State {
 
 impl Threads {
     /// Starts a thread for each CPU.
-    fn start<'scope>(scope: &'scope Scope<'scope, '_>, frame_pointers: FramePointerRows) -> Self {
+    fn start<'scope, 'env: 'scope>(
+        scope: &'scope Scope<'scope, 'env>,
+        setup: &'env WalkSetup,
+    ) -> Self {
         let count = available_parallelism().map_or(1, usize::from);
         let (jobs, queue) = channel::<(u64, Job)>();
         let (done, results) = channel();
@@ -89,13 +117,15 @@ impl Threads {
         for _ in 0..count {
             let (queue, done) = (Arc::clone(&queue), done.clone());
             scope.spawn(move || {
+                let mut walker = SampleWalker::new(setup.frame_pointers);
                 loop {
                     // One thread waits for a job, the others for their turn to.
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok((number, job)) = next else { return };
+                    let Ok((number, job)) = next else { break };
                     let mut answer = Answer { number, walked: None, done: &done };
-                    answer.walked = job.walk(frame_pointers);
+                    answer.walked = job.walk(&mut walker);
                 }
+                setup.add(walker.stats());
             });
         }
         Self { count, jobs, results }
@@ -104,11 +134,8 @@ impl Threads {
 
 impl<'scope, 'env, T> Walks<'scope, 'env, T> {
     /// Stacks will be walked by threads of `scope`.
-    pub(crate) const fn new(
-        scope: &'scope Scope<'scope, 'env>,
-        frame_pointers: FramePointerRows,
-    ) -> Self {
-        Self { scope, frame_pointers, threads: None, waiting: VecDeque::new(), first: 0 }
+    pub(crate) const fn new(scope: &'scope Scope<'scope, 'env>, setup: &'env WalkSetup) -> Self {
+        Self { scope, setup, threads: None, waiting: VecDeque::new(), first: 0 }
     }
 
     /// Whether nothing waits.
@@ -122,9 +149,8 @@ impl<'scope, 'env, T> Walks<'scope, 'env, T> {
         let number = self.first.saturating_add(waiting);
         let state = match job {
             Some(job) => {
-                let (scope, frame_pointers) = (self.scope, self.frame_pointers);
-                let threads =
-                    self.threads.get_or_insert_with(|| Threads::start(scope, frame_pointers));
+                let (scope, setup) = (self.scope, self.setup);
+                let threads = self.threads.get_or_insert_with(|| Threads::start(scope, setup));
                 let sent = threads.jobs.send((number, job));
                 if sent.is_ok() { State::Walking } else { State::Done(None) }
             }

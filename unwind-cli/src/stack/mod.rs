@@ -23,7 +23,7 @@ use crate::target::Target;
 pub(crate) use crate::stack::built::BuiltTables;
 pub(crate) use crate::stack::frame_pointers::FramePointerRows;
 pub(crate) use crate::stack::report::{FrameReport, file_name};
-pub(crate) use crate::stack::text::write_frames;
+pub(crate) use crate::stack::text::{row_counts, write_frames};
 pub(crate) use crate::stack::walk::{
     Method, ROWS, StackEnd, StackWalker, Tables, ia32_registers, low_half, x86_64_registers,
 };
@@ -212,7 +212,7 @@ fn print(args: &Args, mut target: Target) -> Result<(), Error> {
         let _ = text::write_warnings(&mut io::stderr().lock(), &report);
     }
     if args.stats {
-        let _ = writeln!(io::stderr(), "{}", text::rows(rows));
+        let _ = writeln!(io::stderr(), "{}", row_counts(rows));
     }
     if args.fail_incomplete { report.check_complete() } else { Ok(()) }
 }

@@ -109,7 +109,7 @@ impl fmt::Display for Place<'_> {
 }
 
 /// How often a row was kept, and how often it was looked up, in a line.
-pub(crate) fn rows(CacheStats { hits, misses, unkept, .. }: CacheStats) -> String {
+pub(crate) fn row_counts(CacheStats { hits, misses, unkept, .. }: CacheStats) -> String {
     let looked_up = counted(misses, "row was", "rows were");
     format!("{looked_up} looked up, {hits} found in the cache; {unkept} could not be kept")
 }

@@ -154,6 +154,28 @@ fn a7_samples_with_registers_and_stack_bytes_are_walked_to_the_outermost_frame()
 }
 
 #[test]
+fn the_rows_of_all_walks_are_counted_and_most_are_kept() {
+    let _placed = Placed::program();
+    let merged = Scratch::new(&[]);
+    let recording = recording("dwarf");
+    for arguments in [
+        vec!["script", "--stats", &recording],
+        vec!["script", "--stats", "--json", &recording],
+        vec!["merge", "--stats", &recording, "-o", merged.name()],
+    ] {
+        let notes = text(&unwind(&arguments).stderr);
+        let line = notes.lines().find(|line| line.contains(" looked up, ")).unwrap();
+        let numbers = line.split(' ').filter_map(|word| word.parse::<u64>().ok());
+        let [looked_up, kept, _]: [u64; 3] = numbers.collect::<Vec<_>>().try_into().unwrap();
+        assert!(looked_up > 0 && kept > looked_up, "{line}");
+    }
+    // Nothing is walked of other recordings.
+    let plain = fixture("plain.data");
+    let notes = text(&unwind(&["script", "--stats", plain.to_str().unwrap()]).stderr);
+    assert!(!notes.contains(" looked up, "), "{notes}");
+}
+
+#[test]
 fn a7_a_sample_whose_file_is_gone_or_replaced_says_so_and_is_not_complete() {
     let recording = recording("dwarf");
     let mut other = fs::read(fixture("walk")).unwrap();
