@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+use crate::commands::{demo, guest, perf, sframe, stack};
 use crate::error::Error;
 use crate::untrusted::escaped;
-use crate::{guest, perf_cmd, sample, sframe_cmd, stack};
 
 /// Prints the stacks of running programs, core files and virtual machines, and
 /// reads SFrame tables.
@@ -27,11 +27,11 @@ struct Cli {
 enum Command {
     Stack(stack::Args),
     Guest(guest::Args),
-    Sframe(sframe_cmd::Args),
-    Script(perf_cmd::ScriptArgs),
-    Merge(perf_cmd::MergeArgs),
+    Sframe(sframe::Args),
+    Script(perf::ScriptArgs),
+    Merge(perf::MergeArgs),
     #[command(hide = true)]
-    Sample(sample::Args),
+    Sample(demo::Args),
 }
 
 /// How the escapes of [`escaped`] are documented to the user.
@@ -85,13 +85,13 @@ pub fn main() -> ExitCode {
 impl Cli {
     fn run(&self) -> Result<(), Error> {
         match &self.command {
-            None => sample::run(),
+            None => demo::run(),
             Some(Command::Stack(args)) => stack::run(args),
             Some(Command::Guest(args)) => guest::run(args),
-            Some(Command::Sframe(args)) => sframe_cmd::run(args),
-            Some(Command::Script(args)) => perf_cmd::run_script(args),
-            Some(Command::Merge(args)) => perf_cmd::run_merge(args),
-            Some(Command::Sample(args)) => sample::run_with(args),
+            Some(Command::Sframe(args)) => sframe::run(args),
+            Some(Command::Script(args)) => perf::run_script(args),
+            Some(Command::Merge(args)) => perf::run_merge(args),
+            Some(Command::Sample(args)) => demo::run_with(args),
         }
     }
 }

@@ -9,13 +9,13 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
+use crate::commands::demo::SampleError;
+use crate::commands::guest::GuestError;
+use crate::commands::perf::PerfError;
+use crate::commands::sframe::SframeError;
+use crate::commands::stack::StackEnd;
 use crate::counted::counted;
 use crate::elf::ElfError;
-use crate::guest::GuestError;
-use crate::perf_cmd::PerfError;
-use crate::sample::SampleError;
-use crate::sframe_cmd::SframeError;
-use crate::stack::StackEnd;
 use crate::untrusted::escaped;
 
 /// Why a command failed. The text says what to do next where that is not plain.

@@ -9,9 +9,9 @@ use std::time::Duration;
 use unwind_core::{Memory as _, VirtAddr};
 
 use crate::error::Error;
-use crate::target::hold::{Held, Hold};
 use crate::target::maps::{self, Backing, Mapping};
 use crate::target::memory::ProcessMemory;
+use crate::target::pause::{Held, Hold};
 use crate::target::registers::{CodeMode, UserRegisters};
 
 /// A process that stands still for as long as this value lives.

@@ -15,20 +15,16 @@
 
 mod call_frames;
 mod cli;
+mod commands;
 mod counted;
 mod elf;
 mod error;
-mod guest;
 pub mod held_process;
 mod linkage;
 mod module;
-mod perf_cmd;
 mod progress;
 mod regular_file;
 mod same_file;
-mod sample;
-mod sframe_cmd;
-mod stack;
 mod symbols;
 mod system_error;
 mod target;
@@ -67,7 +63,7 @@ pub fn read_core(core: &[u8], file: &[u8]) -> Option<usize> {
     let open = || Ok(ElfFile::from_bytes(file.to_vec())?);
     let target = Target::of_copied_core(core, open).ok()?;
     let mut out = Written::default();
-    stack::write_stacks(&mut out, target).ok()?;
+    commands::stack::write_stacks(&mut out, target).ok()?;
     Some(out.0)
 }
 
@@ -93,7 +89,7 @@ pub fn read_compressed(is_64: bool, bytes: &[u8]) -> Option<usize> {
 /// Returns how many bytes the answers come to.
 #[must_use]
 pub fn read_qmp(text: &[u8]) -> usize {
-    guest::read_answers(text)
+    commands::guest::read_answers(text)
 }
 
 /// Reads everything that the command may read of an ELF file that someone else
@@ -137,7 +133,7 @@ pub fn read_elf(bytes: &[u8]) -> Option<(usize, usize)> {
 /// if it is no recording.
 #[must_use]
 pub fn read_perf_data(bytes: &[u8]) -> Option<[usize; 3]> {
-    let (text, json) = perf_cmd::printed_len(bytes)?;
-    let merged = perf_cmd::merged_len(bytes.to_vec())?;
+    let (text, json) = commands::perf::printed_len(bytes)?;
+    let merged = commands::perf::merged_len(bytes.to_vec())?;
     Some([text, json, merged])
 }

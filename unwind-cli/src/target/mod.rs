@@ -1,9 +1,9 @@
 //! What a stack is read from: a process that is held still, or a core file.
 
 mod core_file;
-pub(crate) mod hold;
 pub(crate) mod maps;
 pub(crate) mod memory;
+pub(crate) mod pause;
 pub(crate) mod process;
 pub(crate) mod registers;
 mod status;
@@ -21,9 +21,9 @@ use crate::elf::ElfFile;
 use crate::error::Error;
 use crate::module::{self, BuildId, ModuleError, Modules};
 use crate::target::core_file::CoreFile;
-use crate::target::hold::{Held, Hold, STOPS};
 use crate::target::maps::{Backing, Mapping};
 use crate::target::memory::{CoreMemory, PageCache, ProcessMemory, TargetMemory};
+use crate::target::pause::{Held, Hold, STOPS};
 use crate::target::process::Fate;
 use crate::target::registers::UserRegisters;
 use crate::target::status::Status;

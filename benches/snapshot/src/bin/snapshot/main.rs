@@ -8,13 +8,13 @@
     reason = "the lints are for the libraries, which have no std"
 )]
 
+mod address_spaces;
 mod command;
 mod error;
 mod event;
 mod perf_data;
+mod ptrace;
 mod sampled;
-mod spaces;
-mod whole;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -101,7 +101,7 @@ impl Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let taken = if args.whole { whole::capture(&args) } else { sampled::capture(&args) };
+    let taken = if args.whole { ptrace::capture(&args) } else { sampled::capture(&args) };
     let taken = taken.and_then(|taken| if taken == 0 { Err(Error::Nothing) } else { Ok(taken) });
     // With standard error gone there is no other place to tell it.
     let mut told = io::stderr();

@@ -10,11 +10,11 @@ use unwind_cli::held_process;
 use unwind_perf::record::{Attr, Endian};
 
 use crate::Args;
+use crate::address_spaces::build_id;
 use crate::command::Subject;
 use crate::error::Error;
 use crate::event::{self, Event};
 use crate::perf_data::{self, Timed};
-use crate::spaces::build_id;
 
 /// How often the program is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);

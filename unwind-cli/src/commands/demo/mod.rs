@@ -1,0 +1,209 @@
+//! The built-in sample: stacks that are known beforehand, walked from outside
+//! by each method, beside the truth.
+
+mod chain;
+mod child;
+mod comparison;
+mod text;
+
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use unwind_core::{FramePc, VirtAddr};
+
+use crate::commands::demo::chain::Object;
+use crate::commands::demo::child::{ChildError, Message, ParkedThread};
+use crate::commands::demo::comparison::{Comparison, Place, Walk, WalkedFrame};
+use crate::commands::stack::{FramePointerRows, Method, StackWalker};
+use crate::error::Error;
+use crate::target::Target;
+
+/// The methods in the order of their columns.
+const METHODS: [Method; 3] = [Method::Sframe, Method::Fp, Method::Auto];
+
+/// A frame more than the chain has, or a few, would be seen.
+const MAX_FRAMES: u32 = 32;
+
+/// How long the child is held at most.
+const HOLD_LIMIT: Duration = Duration::from_secs(30);
+
+/// The sample, with what its tests and its own child need.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Use the object that comes with the source, not the one that was compiled
+    #[arg(long)]
+    prebuilt: bool,
+
+    /// Be the program whose stacks are walked
+    #[arg(long)]
+    child: bool,
+}
+
+/// Why the sample failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum SampleError {
+    /// In the child.
+    #[error(transparent)]
+    Child(#[from] ChildError),
+    /// The child could not bring its threads where they should be.
+    #[error("{0}")]
+    NotParked(String),
+    /// The child did not say where its threads are.
+    #[error("the sample's child did not start ({status})")]
+    ChildStart {
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// The child did not go on as if nothing had been.
+    #[error("the sample's child did not end well after its stacks were taken ({status})")]
+    ChildEnd {
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// The pipes to the child do not work.
+    #[error("the sample's child cannot be talked to: {error}")]
+    Io {
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
+    /// A thread is missing.
+    #[error("the sample's thread {0} was not found")]
+    NoThread(i32),
+    /// Stacks are not the true ones.
+    #[error("{0} of the sample's stacks differ from the truth")]
+    Differs(usize),
+}
+
+/// Runs the sample.
+///
+/// # Errors
+///
+/// [`Error`] if a method that has to find the true stack does not, or if the
+/// child cannot be started or looked at.
+pub(crate) fn run() -> Result<(), Error> {
+    run_with(&Args { prebuilt: false, child: false })
+}
+
+/// Runs the sample, or its child.
+///
+/// # Errors
+///
+/// As [`run`].
+pub(crate) fn run_with(args: &Args) -> Result<(), Error> {
+    let object = if args.prebuilt { Object::Prebuilt } else { Object::Default };
+    if args.child {
+        return Ok(child::run(object).map_err(SampleError::Child)?);
+    }
+    let mut child = SampleChild::start(args)?;
+    let comparisons = compare(child.id(), &child.parked()?)?;
+    child.finish()?;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    text::write(&mut out, object, &comparisons)
+        .and_then(|()| out.flush())
+        .map_err(Error::Output)?;
+    match comparisons.iter().flat_map(Comparison::failures).count() {
+        0 => Ok(()),
+        count => Err(SampleError::Differs(count).into()),
+    }
+}
+
+/// Stops the child and walks the stacks of its parked threads by each method.
+fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Error> {
+    let mut target = Target::of_process(process, HOLD_LIMIT)?;
+    let Target { modules, mappings, threads, memory, .. } = &mut target;
+    let mut walkers = METHODS.map(|method| {
+        let frame_pointers = FramePointerRows { is_trusted: false };
+        (method, StackWalker::new(modules, mappings, method, frame_pointers, MAX_FRAMES))
+    });
+    let mut comparisons = Vec::new();
+    for ParkedThread { kind, thread, truth } in parked {
+        let registers = threads.iter().find(|found| found.id == *thread);
+        let registers = registers.ok_or(SampleError::NoThread(*thread))?.registers;
+        let walks = walkers.iter_mut().map(|(method, walker)| {
+            let stack = walker.walk(&registers, memory);
+            let frames = stack.frames.iter().map(|frame| WalkedFrame {
+                pc: frame.pc.addr().get(),
+                cfa: frame.cfa,
+                place: Place::find(modules, frame.pc),
+            });
+            Walk {
+                method: *method,
+                frames: frames.collect(),
+                is_at_end: stack.end.reason.is_outermost(),
+                end: stack.end.text,
+            }
+        });
+        let walks = walks.collect();
+        let truth = truth.iter().map(|frame| {
+            let pc = frame.pc.map(|pc| FramePc::Return(VirtAddr::new(pc)));
+            (frame.clone(), pc.and_then(|pc| Place::find(modules, pc)))
+        });
+        let truth = truth.collect();
+        comparisons.push(Comparison { kind: *kind, thread: *thread, truth, walks });
+    }
+    Ok(comparisons)
+}
+
+/// The child, which ends when its standard input does.
+#[derive(Debug)]
+struct SampleChild {
+    child: Child,
+}
+
+impl SampleChild {
+    fn start(args: &Args) -> Result<Self, Error> {
+        // Leads to this very program even if its file was replaced meanwhile.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0("unwind").args(["sample", "--child"]);
+        if args.prebuilt {
+            command.arg("--prebuilt");
+        }
+        // In a process group of its own it outlives a Ctrl-C, and cleans up.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let child = command
+            .spawn()
+            .map_err(|error| Error::Start { command: command.get_program().to_owned(), error })?;
+        Ok(Self { child })
+    }
+
+    fn id(&self) -> i32 {
+        // Linux has no process ids above 2^22.
+        i32::try_from(self.child.id()).unwrap_or(i32::MAX)
+    }
+
+    /// Waits until the threads are parked.
+    fn parked(&mut self) -> Result<Vec<ParkedThread>, Error> {
+        let mut line = Vec::new();
+        if let Some(stdout) = self.child.stdout.as_mut() {
+            let result = BufReader::new(stdout).read_until(b'\n', &mut line);
+            result.map_err(|error| SampleError::Io { error })?;
+        }
+        match serde_json::from_slice::<Message>(&line) {
+            Ok(Ok(parked)) => Ok(parked),
+            Ok(Err(text)) => Err(SampleError::NotParked(text).into()),
+            Err(_) => Err(SampleError::ChildStart { status: self.end()? }.into()),
+        }
+    }
+
+    /// Lets the child go on to its end.
+    fn finish(mut self) -> Result<(), Error> {
+        let status = self.end()?;
+        if status.success() { Ok(()) } else { Err(SampleError::ChildEnd { status }.into()) }
+    }
+
+    fn end(&mut self) -> Result<ExitStatus, Error> {
+        drop(self.child.stdin.take());
+        Ok(self.child.wait().map_err(|error| SampleError::Io { error })?)
+    }
+}
+
+impl Drop for SampleChild {
+    fn drop(&mut self) {
+        // After an error it is told to end, and leaves nothing behind.
+        let _ = self.end();
+    }
+}

@@ -1,0 +1,120 @@
+//! What can go wrong while a guest is looked at.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::commands::guest::registers::MissingRegister;
+use crate::elf::ElfError;
+use crate::module::ModuleError;
+use crate::untrusted::{Untrusted, escaped};
+
+/// Why a guest's stacks cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum GuestError {
+    /// The socket cannot be connected to.
+    #[error("cannot connect to {}: {error}", escaped(path))]
+    Connect {
+        /// Which socket.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
+    /// Nothing came in time.
+    #[error(
+        "no answer on the socket within {seconds} s; QEMU serves one QMP client at a time, \
+         another one may hold it"
+    )]
+    Silent {
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// The connection broke.
+    #[error("the connection to QEMU broke: {0}")]
+    Broken(#[source] io::Error),
+    /// QEMU closed the connection.
+    #[error("QEMU closed the connection; the guest may have ended")]
+    Closed,
+    /// What came is not QMP.
+    #[error("what came from the socket is not QMP")]
+    NotQmp,
+    /// What came before the end of an answer is longer than any.
+    #[error("what came from the socket is longer than any answer of QEMU's")]
+    TooLong,
+    /// No machine has so many.
+    #[error("QEMU says that the guest has {0} vCPUs, more than any has")]
+    TooManyVcpus(usize),
+    /// QEMU refuses a command.
+    #[error("QEMU refuses `{command}`: {text}")]
+    Refused {
+        /// Which command.
+        command: String,
+        /// What QEMU says.
+        text: Untrusted,
+    },
+    /// The registers of a vCPU cannot be made out.
+    #[error("vCPU {vcpu}: {missing}")]
+    Registers {
+        /// Which one.
+        vcpu: u64,
+        /// What is missing.
+        #[source]
+        missing: MissingRegister,
+    },
+    /// QEMU does not say where the guest's memory lies.
+    #[error("`info mtree -f` shows no memory of the guest")]
+    NoMemoryMap,
+    /// The file is not the guest's memory.
+    #[error(
+        "{} has {len:#x} bytes, but the guest's memory goes to {end:#x}; is it the mem-path of \
+         this guest?",
+        escaped(path)
+    )]
+    MemoryFile {
+        /// Which file.
+        path: PathBuf,
+        /// How long it is.
+        len: u64,
+        /// Where the memory would end in it.
+        end: u64,
+    },
+    /// A file of symbols cannot be used.
+    #[error("{}: {error}", escaped(path))]
+    Symbols {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        error: ModuleError,
+    },
+}
+
+impl GuestError {
+    /// The exit code, as `--help` documents it.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Connect { error, .. } => match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => 3,
+                io::ErrorKind::PermissionDenied => 4,
+                _ => 1,
+            },
+            Self::Symbols { error: ModuleError::Elf(ElfError::Read { .. }), .. } => 1,
+            Self::Symbols { error: ModuleError::Open(error), .. } => match error.kind() {
+                io::ErrorKind::NotFound => 3,
+                io::ErrorKind::PermissionDenied => 4,
+                _ => 1,
+            },
+            Self::Silent { .. } | Self::Broken(_) => 1,
+            Self::Closed => 6,
+            Self::NotQmp
+            | Self::TooLong
+            | Self::TooManyVcpus(_)
+            | Self::Refused { .. }
+            | Self::Registers { .. }
+            | Self::NoMemoryMap
+            | Self::MemoryFile { .. }
+            | Self::Symbols { .. } => 5,
+        }
+    }
+}

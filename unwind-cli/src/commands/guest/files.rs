@@ -1,0 +1,149 @@
+//! The files whose code a guest executes, as the user names them.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+use memchr::memmem;
+use object::elf;
+
+use crate::commands::guest::error::GuestError;
+use crate::elf::ElfFile;
+use crate::module::{Module, ModuleError, Modules};
+use crate::target::maps::{Backing, MappedFile, Mapping};
+use crate::untrusted::{escaped, plain};
+
+/// A file, and where it is loaded if not where it was linked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SymbolFile {
+    path: PathBuf,
+    /// The address of its first segment.
+    addr: Option<u64>,
+}
+
+impl SymbolFile {
+    /// Reads `FILE` or `FILE@ADDR`, the address in hexadecimal with `0x`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the address.
+    pub(crate) fn parse<T: AsRef<OsStr>>(argument: T) -> Result<Self, String> {
+        const MARK: &[u8] = b"@0x";
+        let argument = argument.as_ref().as_bytes();
+        let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
+        let Some(at) = memmem::rfind(argument, MARK) else {
+            return Ok(Self { path: path(argument), addr: None });
+        };
+        let (name, rest) = argument.split_at_checked(at).unwrap_or((argument, &[]));
+        let digits = rest.strip_prefix(MARK).unwrap_or_default();
+        let addr = plain(digits).and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let addr = addr.ok_or_else(|| {
+            let digits = escaped(digits);
+            format!("`0x{digits}` is not an address; give FILE@0x…, or FILE as it is linked")
+        })?;
+        Ok(Self { path: path(name), addr: Some(addr) })
+    }
+}
+
+/// All files that the user names. The same addresses may be 64-bit code in one
+/// process and 32-bit code in another one, so the two are kept apart.
+#[derive(Debug)]
+pub(crate) struct GuestFiles {
+    /// For 64-bit code.
+    pub(crate) wide: Modules,
+    /// For 32-bit code.
+    pub(crate) narrow: Modules,
+}
+
+impl GuestFiles {
+    /// Opens the files.
+    ///
+    /// # Errors
+    ///
+    /// [`GuestError::Symbols`] for the first one that cannot be used.
+    pub(crate) fn open(files: &[SymbolFile]) -> Result<Self, GuestError> {
+        let (mut wide, mut narrow) = (Vec::new(), Vec::new());
+        for file in files {
+            let failed = |error| GuestError::Symbols { path: file.path.clone(), error };
+            let opened = open(file).map_err(failed)?;
+            let mappings = mappings(file, &opened);
+            if mappings.is_empty() {
+                return Err(failed(ModuleError::NoCodeAt(0)));
+            }
+            let side = if opened.is_64 { &mut wide } else { &mut narrow };
+            side.push((opened, mappings));
+        }
+        Ok(Self { wide: load(wide), narrow: load(narrow) })
+    }
+
+    /// The file whose code an address is in.
+    pub(crate) fn find(&self, is_wide: bool, addr: u64) -> Option<&Module> {
+        if is_wide { self.wide.find(addr) } else { self.narrow.find(addr) }
+    }
+}
+
+fn open(file: &SymbolFile) -> Result<ElfFile, ModuleError> {
+    let opened = File::open(&file.path).map_err(|error| ModuleError::Open(error.into()))?;
+    Ok(ElfFile::from_file(opened)?)
+}
+
+/// Where the code of a file is.
+fn mappings(file: &SymbolFile, opened: &ElfFile) -> Vec<Mapping> {
+    const IN_PAGE: u64 = 0xfff;
+    let loaded = || opened.segments.iter().filter(|segment| segment.kind == elf::PT_LOAD);
+    let first = loaded().map(|segment| segment.addr & !IN_PAGE).min().unwrap_or(0);
+    let bias = file.addr.map_or(0, |addr| addr.wrapping_sub(first));
+    let path = file.path.as_os_str().as_bytes().to_vec();
+    let code = loaded().filter(|segment| segment.executable);
+    code.filter_map(|segment| {
+        let start = segment.addr.wrapping_add(bias);
+        Some(Mapping {
+            range: start..start.checked_add(segment.memory_size)?,
+            executable: true,
+            offset: segment.offset,
+            backing: Backing::File(MappedFile::new(path.clone(), None)),
+        })
+    })
+    .collect()
+}
+
+fn load(files: Vec<(ElfFile, Vec<Mapping>)>) -> Modules {
+    let mut opened = Vec::new();
+    let mut mappings = Vec::new();
+    for (file, of_file) in files {
+        if let Some(first) = of_file.first() {
+            opened.push((first.backing.clone(), file));
+        }
+        mappings.extend(of_file);
+    }
+    Modules::load(&mappings, |mapping| {
+        let at = opened.iter().position(|(backing, _)| *backing == mapping.backing)?;
+        Some(Ok(opened.swap_remove(at).1))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_follows_the_last_at_sign() {
+        let file = |path: &str, addr| Ok(SymbolFile { path: path.into(), addr });
+        let parse = SymbolFile::parse::<&str>;
+        assert_eq!(parse("vmlinux"), file("vmlinux", None));
+        assert_eq!(parse("a@b"), file("a@b", None));
+        assert_eq!(parse("a@b@0x10"), file("a@b", Some(16)));
+        assert_eq!(parse("k@0xffffffff81000000"), file("k", Some(0xffff_ffff_8100_0000)));
+        let error = parse("k@0xzz").unwrap_err();
+        assert!(error.contains("`0xzz` is not an address"), "{error}");
+    }
+
+    #[test]
+    fn d10_a_file_whose_name_is_not_utf8_can_be_named() {
+        let file = SymbolFile::parse(OsStr::from_bytes(b"k\xff@0x10")).unwrap();
+        assert_eq!((file.path.as_os_str().as_bytes(), file.addr), (&b"k\xff"[..], Some(16)));
+        let error = SymbolFile::parse(OsStr::from_bytes(b"k@0x\xff\x1b")).unwrap_err();
+        assert!(error.contains(r"`0x\xff\x1b` is not an address"), "{error}");
+    }
+}

@@ -1,0 +1,120 @@
+//! A profile as folded stacks: a line for each stack, outermost frame first,
+//! with how often it was seen. What flame graph tools read.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use crate::commands::guest::report::VcpuReport;
+use crate::commands::stack::{FrameReport, file_name};
+
+/// Counted stacks.
+#[derive(Debug, Default)]
+pub(crate) struct Folded(BTreeMap<String, u64>);
+
+impl Folded {
+    /// Counts a stack.
+    pub(crate) fn add(&mut self, vcpu: &VcpuReport) {
+        let count = self.0.entry(line(vcpu)).or_default();
+        *count = count.saturating_add(1);
+    }
+
+    /// Writes the lines in the order of their text.
+    ///
+    /// # Errors
+    ///
+    /// As writing to `out`.
+    pub(crate) fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        self.0.iter().try_for_each(|(line, count)| writeln!(out, "{line} {count}"))
+    }
+}
+
+/// What the vCPU does, whether frames are missing, then the frames.
+fn line(vcpu: &VcpuReport) -> String {
+    let mut line = String::from(match (vcpu.halted, vcpu.privilege, vcpu.arch) {
+        (true, ..) => "[idle]",
+        (_, "user", Some("ia32")) => "[user 32-bit]",
+        (_, "user", _) => "[user]",
+        _ => "[kernel]",
+    });
+    if !vcpu.end.complete {
+        line.push_str(";[incomplete]");
+    }
+    for frame in vcpu.frames.iter().rev() {
+        line.push(';');
+        push_name(&mut line, frame);
+    }
+    line
+}
+
+/// The function; without one the file and the place in it, or the address.
+fn push_name(line: &mut String, frame: &FrameReport) {
+    let name = match (&frame.function, &frame.object, frame.object_pc) {
+        (Some(function), ..) => function.to_string(),
+        (_, Some(object), Some(pc)) => format!("{}+{pc:#x}", file_name(object)),
+        _ => format!("{:#x}", frame.pc),
+    };
+    // A semicolon ends a frame.
+    line.push_str(&name.replace(';', ":"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::stack::{EndReason, FoundBy, StackEnd};
+    use crate::untrusted::Untrusted;
+
+    fn frame(pc: u64, function: Option<&str>, object: Option<&str>) -> FrameReport {
+        FrameReport {
+            pc,
+            sp: 0,
+            exact: false,
+            found_by: FoundBy::Fp,
+            after_failure: false,
+            after_gap: false,
+            fp_assumed: false,
+            object: object.map(Untrusted::from),
+            object_pc: object.map(|_| pc & 0xfff),
+            function: function.map(Untrusted::from),
+            mangled: None,
+            function_offset: None,
+        }
+    }
+
+    fn vcpu(frames: Vec<FrameReport>, complete: bool) -> VcpuReport {
+        let end = StackEnd { complete, reason: EndReason::NoRow, text: String::new() };
+        let (arch, paging) = (Some("x86-64"), "4-level");
+        VcpuReport { vcpu: 0, arch, privilege: "user", halted: false, paging, frames, end }
+    }
+
+    #[test]
+    fn frames_go_from_the_outermost_one_inwards() {
+        let frames = vec![
+            frame(3, Some("inner"), None),
+            frame(0x1002, None, Some("/lib/libx.so")),
+            frame(1, None, None),
+        ];
+        let mut folded = Folded::default();
+        folded.add(&vcpu(frames.clone(), true));
+        folded.add(&vcpu(frames, true));
+        let mut text = Vec::new();
+        folded.write(&mut text).unwrap();
+        assert_eq!(String::from_utf8(text).unwrap(), "[user];0x1;libx.so+0x2;inner 2\n");
+    }
+
+    #[test]
+    fn a_name_cannot_end_its_frame_or_line() {
+        let odd = frame(1, Some("<[u8; 4] as T>::f\n x"), None);
+        assert_eq!(line(&vcpu(vec![odd], true)), "[user];<[u8: 4] as T>::f\\n x");
+    }
+
+    #[test]
+    fn what_the_vcpu_does_and_what_is_missing_comes_first() {
+        assert_eq!(line(&vcpu(vec![], false)), "[user];[incomplete]");
+        let idle = VcpuReport { halted: true, privilege: "kernel", ..vcpu(vec![], true) };
+        assert_eq!(line(&idle), "[idle]");
+        let kernel = VcpuReport { privilege: "kernel", ..vcpu(vec![], true) };
+        assert_eq!(line(&kernel), "[kernel]");
+        let narrow = VcpuReport { arch: Some("ia32"), ..vcpu(vec![], true) };
+        assert_eq!(line(&narrow), "[user 32-bit]");
+    }
+}

@@ -1,0 +1,263 @@
+//! `unwind guest`: the stacks of what runs in a virtual machine, from outside.
+
+mod error;
+mod files;
+mod folded;
+mod pause;
+mod qmp;
+mod ram;
+mod registers;
+mod report;
+mod walk;
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
+
+use crate::commands::guest::files::{GuestFiles, SymbolFile};
+use crate::commands::guest::folded::Folded;
+use crate::commands::guest::pause::Hold;
+use crate::commands::guest::qmp::Qmp;
+use crate::commands::guest::ram::{GuestRam, MemoryMap};
+use crate::commands::guest::registers::VcpuRegisters;
+use crate::commands::guest::report::{GuestReport, VcpuReport};
+use crate::commands::guest::walk::GuestWalker;
+use crate::commands::stack::{FramePointerRows, row_counts};
+use crate::counted::counted;
+use crate::error::Error;
+
+pub(crate) use crate::commands::guest::error::GuestError;
+pub(crate) use crate::commands::guest::qmp::read_answers;
+
+/// Print the stacks of what runs in a QEMU guest.
+///
+/// Looks from outside: registers come from QEMU, stacks from the guest's
+/// memory by way of its page tables. Nothing is needed in the guest, and
+/// nothing in it is changed.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = LONG_HELP)]
+pub(crate) struct Args {
+    /// The QMP socket of the QEMU
+    #[arg(long, value_name = "SOCKET")]
+    qmp: PathBuf,
+
+    /// The file that the guest's memory is in, shared
+    #[arg(long, value_name = "FILE")]
+    mem: PathBuf,
+
+    /// An ELF file whose code the guest executes, kernel or program, for names
+    /// and SFrame tables; may be given several times. ADDR is where its first
+    /// segment is loaded, hexadecimal with 0x, if not where it was linked for
+    #[arg(long, value_name = "FILE[@ADDR]",
+          value_parser = OsStringValueParser::new().try_map(SymbolFile::parse::<OsString>))]
+    symbols: Vec<SymbolFile>,
+
+    /// Let the guest run while it is looked at: stacks may change meanwhile
+    #[arg(long)]
+    live: bool,
+
+    /// Take so many samples, and print them as folded stacks
+    #[arg(long, value_name = "N", conflicts_with = "json",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    sample: Option<u64>,
+
+    /// Samples a second
+    #[arg(long, value_name = "F", default_value_t = 49, requires = "sample",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    hz: u32,
+
+    /// Declare that all code without a table keeps frame pointers, so that a frame
+    /// found by one is no guess
+    #[arg(long)]
+    trust_fp: bool,
+
+    /// End with exit code 9 if a stack is incomplete; it is printed all the same
+    #[arg(long, conflicts_with = "sample")]
+    fail_incomplete: bool,
+
+    /// How many frames of a stack to show at most
+    #[arg(long, value_name = "N", default_value_t = 510)]
+    max_frames: u32,
+
+    /// Print one JSON object instead of text; `--help` describes it
+    #[arg(long)]
+    json: bool,
+
+    /// Print to standard error how often a row of a table had to be looked up
+    #[arg(long)]
+    stats: bool,
+}
+
+const LONG_HELP: &str = "\
+The guest has to be started with its memory in a shared file and a QMP socket:
+
+  qemu-system-x86_64 -m 1G -machine q35,memory-backend=ram \\
+    -object memory-backend-file,id=ram,size=1G,mem-path=/dev/shm/guest,share=on \\
+    -qmp unix:/tmp/guest.qmp,server=on,wait=off …
+
+  unwind guest --qmp /tmp/guest.qmp --mem /dev/shm/guest --symbols vmlinux
+
+A guest that runs is stopped while it is looked at, for some milliseconds, and
+goes on afterwards; one that is paused stays so. With --live it is not stopped:
+its registers are then a moment older than its memory, so some stacks are wrong
+or end early.
+
+Each vCPU has one stack: of the user code or of the kernel code that it
+executes. User stacks below kernel code are not looked for. 64-bit code is
+walked by the SFrame tables of the files given, by tables made of their
+.eh_frame, and by frame pointers, 32-bit code by frame pointers; kernel code
+with none of them gives few frames.
+
+Folded stacks: frames from the outermost one on, joined by `;`, and a count.
+The first word is `[user]`, `[user 32-bit]`, `[kernel]`, or `[idle]` for a vCPU
+that waits; `[incomplete]` follows where the outermost frame was not found, or
+callers may be missing before it.
+
+JSON: one object with
+  schema    1; rises when a field changes its meaning or goes
+  vcpus     a list, each with
+    vcpu, arch (`x86-64`, `ia32` or null for 16-bit code),
+    privilege (`user` or `kernel`), halted,
+    paging (`none`, `2-level`, `pae`, `4-level` or `5-level`)
+    frames, end   as of `unwind stack`
+  warnings  a list of lines
+
+`unwind --help` lists the exit codes.";
+
+/// Runs `unwind guest`.
+///
+/// # Errors
+///
+/// [`Error`] if the guest cannot be looked at, or the output not be written.
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let files = GuestFiles::open(&args.symbols)?;
+    let mut qmp = Qmp::connect(&args.qmp)?;
+    let map = qmp.monitor("info mtree -f", None)?;
+    let map = MemoryMap::parse(&map).ok_or(GuestError::NoMemoryMap)?;
+    let guest = Guest {
+        vcpus: qmp.vcpus()?,
+        ram: GuestRam::open(&args.mem, map)?,
+        walker: GuestWalker::new(
+            &files,
+            FramePointerRows { is_trusted: args.trust_fp },
+            args.max_frames,
+        ),
+        files: &files,
+        live: args.live,
+        qmp,
+        troubles: BTreeSet::new(),
+    };
+    match args.sample {
+        Some(samples) => sample(guest, samples, args),
+        None => show(guest, args),
+    }
+}
+
+/// A guest, and what is known of its code.
+struct Guest<'f> {
+    qmp: Qmp,
+    vcpus: Vec<u64>,
+    ram: GuestRam,
+    files: &'f GuestFiles,
+    walker: GuestWalker<'f>,
+    live: bool,
+    /// What is wrong with the files, as far as they were needed.
+    troubles: BTreeSet<String>,
+}
+
+impl Guest<'_> {
+    /// Walks the stacks of all vCPUs.
+    fn look(&mut self) -> Result<Vec<VcpuReport>, GuestError> {
+        let mut hold = Hold::new(&mut self.qmp, self.live)?;
+        let mut stacks = Vec::new();
+        for &vcpu in &self.vcpus {
+            let text = hold.qmp().monitor("info registers", Some(vcpu))?;
+            let registers = VcpuRegisters::parse(&text)
+                .map_err(|missing| GuestError::Registers { vcpu, missing })?;
+            stacks.push((vcpu, registers, self.walker.walk(&registers, &mut self.ram)));
+        }
+        hold.release()?;
+        // Names take longer than walks: the guest runs meanwhile.
+        let name = |(vcpu, registers, stack)| {
+            VcpuReport::new(vcpu, &registers, stack, self.files, &mut self.troubles)
+        };
+        Ok(stacks.into_iter().map(name).collect())
+    }
+
+    /// Says how often a row was looked up, if that is asked for.
+    fn print_stats(&self, args: &Args) {
+        if args.stats {
+            // With standard error gone there is no other place to tell it.
+            let _ = writeln!(io::stderr(), "{}", row_counts(self.walker.rows()));
+        }
+    }
+}
+
+/// Prints the stacks of one point of time.
+fn show(mut guest: Guest<'_>, args: &Args) -> Result<(), Error> {
+    let vcpus = guest.look()?;
+    let report = GuestReport::new(vcpus, guest.walker.warnings(), &guest.troubles);
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let written = if args.json {
+        let written = serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from);
+        written.and_then(|()| writeln!(out))
+    } else {
+        report.write(&mut out)
+    };
+    written.and_then(|()| out.flush()).map_err(Error::Output)?;
+    if !args.json {
+        warn(&report.warnings);
+    }
+    guest.print_stats(args);
+    if args.fail_incomplete {
+        Error::check_complete(report.vcpus.iter().map(|vcpu| &vcpu.end))
+    } else {
+        Ok(())
+    }
+}
+
+/// Prints a profile.
+fn sample(mut guest: Guest<'_>, samples: u64, args: &Args) -> Result<(), Error> {
+    let pause = Duration::from_secs(1).checked_div(args.hz).unwrap_or_default();
+    let mut folded = Folded::default();
+    let mut taken = 0_u64;
+    let mut due = Instant::now();
+    let mut end = None;
+    while taken < samples {
+        sleep(due.saturating_duration_since(Instant::now()));
+        // What comes late is not made up for: that would be a burst.
+        due = Instant::now().max(due).checked_add(pause).unwrap_or(due);
+        match guest.look() {
+            Ok(vcpus) => vcpus.iter().for_each(|vcpu| folded.add(vcpu)),
+            // What there is of a guest that has ended is not thrown away.
+            Err(GuestError::Closed) if taken > 0 => {
+                let taken = counted(taken, "sample", "samples");
+                end = Some(format!("the guest has ended after {taken}"));
+                break;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        taken = taken.saturating_add(1);
+    }
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    folded.write(&mut out).and_then(|()| out.flush()).map_err(Error::Output)?;
+    let warnings = guest.walker.warnings().iter().cloned();
+    let warnings: Vec<_> = warnings.chain(guest.troubles.iter().cloned()).chain(end).collect();
+    warn(&warnings);
+    guest.print_stats(args);
+    Ok(())
+}
+
+/// Writes warnings to standard error.
+fn warn(warnings: &[String]) {
+    let mut err = io::stderr().lock();
+    for warning in warnings {
+        // With standard error gone there is nobody left to tell.
+        let _ = writeln!(err, "unwind: {warning}");
+    }
+}

@@ -1,0 +1,79 @@
+//! Holds a guest still while it is looked at.
+
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, SigmaskHow};
+use serde::de::IgnoredAny;
+
+use crate::commands::guest::error::GuestError;
+use crate::commands::guest::qmp::Qmp;
+
+/// How long a guest may stand, whatever its QEMU has to answer meanwhile.
+const HOLD_LIMIT: Duration = Duration::from_secs(30);
+
+/// A guest that does not run as long as this lives, or one that was to go on.
+///
+/// Signals wait meanwhile, so that an interrupt from the keyboard does not
+/// leave the guest standing.
+#[derive(Debug)]
+pub(crate) struct Hold<'q> {
+    qmp: &'q mut Qmp,
+    /// Whether it was this that stopped the guest.
+    stopped: bool,
+    /// The signals that waited before.
+    signals: Option<SigSet>,
+}
+
+impl<'q> Hold<'q> {
+    /// Stops the guest if it runs, unless it is to be looked at `live`.
+    ///
+    /// # Errors
+    ///
+    /// [`GuestError`] if QEMU does not do so.
+    pub(crate) fn new(qmp: &'q mut Qmp, live: bool) -> Result<Self, GuestError> {
+        let mut hold = Self { qmp, stopped: false, signals: None };
+        if !live && hold.qmp.is_running()? {
+            hold.signals = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
+            // Should the answer get lost, the guest may stand.
+            hold.stopped = true;
+            hold.qmp.set_deadline(Instant::now().checked_add(HOLD_LIMIT));
+            hold.qmp.execute::<IgnoredAny>("stop", None)?;
+        }
+        Ok(hold)
+    }
+
+    /// The connection.
+    pub(crate) fn qmp(&mut self) -> &mut Qmp {
+        self.qmp
+    }
+
+    /// Lets the guest go on if it ran before.
+    ///
+    /// # Errors
+    ///
+    /// [`GuestError`] if QEMU does not do so.
+    pub(crate) fn release(mut self) -> Result<(), GuestError> {
+        self.resume()
+    }
+
+    fn resume(&mut self) -> Result<(), GuestError> {
+        self.qmp.set_deadline(None);
+        let resumed = if core::mem::take(&mut self.stopped) {
+            self.qmp.execute::<IgnoredAny>("cont", None).map(drop)
+        } else {
+            Ok(())
+        };
+        if let Some(signals) = self.signals.take() {
+            // It was this thread's mask a moment ago.
+            let _ = signals.thread_set_mask();
+        }
+        resumed
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        // On the way out of another error, which is the one to be told.
+        let _ = self.resume();
+    }
+}

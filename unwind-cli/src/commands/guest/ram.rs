@@ -1,0 +1,188 @@
+//! The guest's physical memory, in the file that QEMU keeps it in.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use unwind_core::ReadError;
+use unwind_x86::paging::{PhysAddr, PhysicalMemory};
+
+use crate::commands::guest::error::GuestError;
+use crate::error::Error;
+
+/// Where guest physical addresses are in the file of the guest's memory.
+///
+/// The address space has gaps where the file has none: below 4 GiB, for
+/// devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryMap {
+    /// Ranges of addresses with the offset of each one's start, ascending.
+    ranges: Vec<(Range<u64>, u64)>,
+}
+
+impl MemoryMap {
+    /// Reads the text of `info mtree -f`; `None` if it has no memory.
+    ///
+    /// Memory is what the flat view of the system has most of by one name.
+    /// Firmware and video memory have names of their own.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut by_name = BTreeMap::<&str, Vec<(Range<u64>, u64)>>::new();
+        let mut of_system = false;
+        for line in text.lines().map(str::trim) {
+            if let Some(root) = line.strip_prefix("Root memory region: ") {
+                of_system = root == "system";
+            } else if of_system && let Some((name, range, offset)) = region(line) {
+                by_name.entry(name).or_default().push((range, offset));
+            }
+        }
+        let size = |ranges: &[(Range<u64>, u64)]| {
+            ranges.iter().fold(0_u64, |sum, (range, _)| {
+                sum.saturating_add(range.end.saturating_sub(range.start))
+            })
+        };
+        let mut ranges = by_name.into_values().max_by_key(|ranges| size(ranges))?;
+        ranges.sort_unstable_by_key(|(range, _)| range.start);
+        Some(Self { ranges })
+    }
+
+    /// How long the file has to be.
+    fn file_end(&self) -> u64 {
+        let end = |(range, offset): &(Range<u64>, u64)| {
+            range.end.saturating_sub(range.start).saturating_add(*offset)
+        };
+        self.ranges.iter().map(end).max().unwrap_or(0)
+    }
+
+    /// Where in the file `len` bytes are that are all in one range.
+    fn locate(&self, addr: u64, len: u64) -> Option<u64> {
+        let behind = self.ranges.partition_point(|(range, _)| range.start <= addr);
+        let (range, offset) = self.ranges.get(behind.checked_sub(1)?)?;
+        let end = addr.checked_add(len)?;
+        if end > range.end {
+            return None;
+        }
+        addr.checked_sub(range.start)?.checked_add(*offset)
+    }
+}
+
+/// Reads a line of a flat view: `START-END (prio N, KIND): NAME @OFFSET`.
+/// `None` if it is no range of memory.
+fn region(line: &str) -> Option<(&str, Range<u64>, u64)> {
+    let (range, rest) = line.split_once(" (prio ")?;
+    let (kind, rest) = rest.split_once("): ")?;
+    // Shadowed firmware areas are read-only memory.
+    if !kind.ends_with(", ram") && !kind.ends_with(", rom") {
+        return None;
+    }
+    let (start, last) = range.split_once('-')?;
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(last, 16).ok()?.checked_add(1)?;
+    let mut words = rest.split_whitespace();
+    let name = words.next()?;
+    let offset = match words.find_map(|word| word.strip_prefix('@')) {
+        Some(offset) => u64::from_str_radix(offset, 16).ok()?,
+        None => 0,
+    };
+    (start < end).then_some((name, start..end, offset))
+}
+
+/// The guest's physical memory.
+///
+/// It is read by system calls: a mapped file that shrinks would kill the
+/// reader.
+#[derive(Debug)]
+pub(crate) struct GuestRam {
+    file: File,
+    map: MemoryMap,
+}
+
+impl GuestRam {
+    /// Opens the file, which has to be as long as the map says.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`] if it cannot be read, or is too short.
+    pub(crate) fn open(path: &Path, map: MemoryMap) -> Result<Self, Error> {
+        let failed = |error| Error::Read { path: path.to_owned(), error };
+        let file = File::open(path).map_err(failed)?;
+        let len = file.metadata().map_err(failed)?.len();
+        let end = map.file_end();
+        if len < end {
+            return Err(GuestError::MemoryFile { path: path.to_owned(), len, end }.into());
+        }
+        Ok(Self { file, map })
+    }
+}
+
+impl PhysicalMemory for GuestRam {
+    fn read(&mut self, addr: PhysAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        let len = u64::try_from(buf.len()).map_err(|_| ReadError::Invalid)?;
+        let at = self.map.locate(addr.get(), len).ok_or(ReadError::Invalid)?;
+        loop {
+            match self.file.read_exact_at(buf, at) {
+                Ok(()) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(ReadError::Invalid),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TREE: &str = "
+FlatView #1
+ AS \"I/O\", root: io
+ Root memory region: io
+  0000000000000000-000000000000000f (prio 0, ram): not-memory
+
+FlatView #2
+ AS \"memory\", root: system
+ AS \"cpu-memory-0\", root: system
+ Root memory region: system
+  0000000000000000-000000000009ffff (prio 0, ram): m
+  00000000000a0000-00000000000bffff (prio 1, i/o): vga-lowmem
+  00000000000c0000-00000000000dffff (prio 1, rom): m @00000000000c0000
+  00000000000e0000-00000000000fffff (prio 1, rom): pc.bios @0000000000020000
+  0000000000100000-000000007fffffff (prio 0, ram): m @0000000000100000
+  00000000fffc0000-00000000ffffffff (prio 0, rom): pc.bios
+  0000000100000000-000000017fffffff (prio 0, ram): m @0000000080000000
+";
+
+    #[test]
+    fn memory_above_the_gap_is_behind_that_below_in_the_file() {
+        let map = MemoryMap::parse(TREE).unwrap();
+        assert_eq!(map.locate(0x1000, 8), Some(0x1000));
+        assert_eq!(map.locate(0x0c_0000, 8), Some(0x0c_0000), "read-only memory");
+        assert_eq!(map.locate(0x7fff_fff8, 8), Some(0x7fff_fff8));
+        assert_eq!(map.locate(0x1_0000_0000, 8), Some(0x8000_0000));
+        assert_eq!(map.file_end(), 0x1_0000_0000);
+    }
+
+    #[test]
+    fn what_is_not_memory_has_no_place() {
+        let map = MemoryMap::parse(TREE).unwrap();
+        for addr in [0x9_fff9, 0xa_0000, 0xe_0000, 0x7fff_fff9, 0xffff_fff0, 0x1_8000_0000] {
+            assert_eq!(map.locate(addr, 8), None, "{addr:#x}");
+        }
+        assert_eq!(map.locate(u64::MAX, 8), None);
+    }
+
+    #[test]
+    fn text_without_memory_gives_no_map() {
+        assert_eq!(MemoryMap::parse(""), None);
+        assert_eq!(
+            MemoryMap::parse(
+                &TREE.replace("root: system", "root: s").replace("region: system", "region: s")
+            ),
+            None
+        );
+        let damaged = "Root memory region: system\n zz-10 (prio 0, ram): m\n 10-0 (prio 0, ram): m\n 0-ffffffffffffffff (prio 0, ram): m";
+        assert_eq!(MemoryMap::parse(damaged), None);
+    }
+}

@@ -1,0 +1,7 @@
+//! The subcommands.
+
+pub(crate) mod demo;
+pub(crate) mod guest;
+pub(crate) mod perf;
+pub(crate) mod sframe;
+pub(crate) mod stack;

@@ -1,0 +1,171 @@
+//! What code is where in each process of a recording, as its records so far say.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+
+use unwind_perf::record::{Comm, Lifecycle, Mapping, Misc, RecordType, Task};
+
+use crate::commands::perf::files::RecordedFiles;
+use crate::commands::perf::pipeline::{Held, Meaning};
+use crate::commands::perf::ranges::{Range, Ranges};
+
+/// The process that mappings of the kernel itself are said to be of.
+const KERNEL: u32 = u32::MAX;
+
+/// The address spaces of all processes, and that of the kernel.
+#[derive(Debug, Default)]
+pub(crate) struct Spaces {
+    processes: HashMap<u32, Space>,
+    kernel: Space,
+    files: RecordedFiles,
+    /// The newest generation of any space.
+    generation: u64,
+    /// Makes the priorities of ranges, which nobody can foresee.
+    random: RandomState,
+}
+
+impl Spaces {
+    /// Spaces of a recording that knows these build ids, by the names of files.
+    pub(crate) fn new(files: RecordedFiles) -> Self {
+        Self { files, ..Self::default() }
+    }
+
+    /// Learns from a record of a mapping, a fork or an exec.
+    pub(crate) fn take(&mut self, held: &Held) {
+        let Some(record) = held.record() else {
+            return;
+        };
+        match record.kind() {
+            RecordType::MMAP | RecordType::MMAP2 => {
+                if let Ok(mapping) = Mapping::decode(&record, held.format) {
+                    let is_kernel = record.header().misc.cpu_mode() == Misc::KERNEL;
+                    self.map(&mapping, is_kernel || mapping.task.pid == KERNEL);
+                }
+            }
+            RecordType::FORK => {
+                if let Ok(fork) = Lifecycle::decode(&record, held.format) {
+                    self.fork(fork.parent, fork.task);
+                }
+            }
+            RecordType::COMM if held.meaning == Meaning::Exec => {
+                if let Ok(comm) = Comm::decode(&record, held.format) {
+                    self.processes.remove(&comm.task.pid);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn map(&mut self, mapping: &Mapping<'_>, is_kernel: bool) {
+        let Some(end) = mapping.addr.checked_add(mapping.len).filter(|_| mapping.len != 0) else {
+            return;
+        };
+        let range = Range {
+            start: mapping.addr,
+            end,
+            offset: mapping.offset,
+            executable: mapping.executable,
+            file: self.files.file(mapping),
+        };
+        let priority = self.random.hash_one(range.start);
+        let space = match is_kernel {
+            true => &mut self.kernel,
+            false => self.processes.entry(mapping.task.pid).or_default(),
+        };
+        if space.ranges.has(&range) {
+            // Nothing changes, and rows that are kept stay.
+            return;
+        }
+        let is_code = |range: &Range| range.file.has_code();
+        if is_code(&range) || space.ranges.any_in(range.start, range.end, &is_code) {
+            self.generation = self.generation.saturating_add(1);
+            space.generation = self.generation;
+        }
+        space.ranges = space.ranges.with(range, priority);
+    }
+
+    /// A new process has what the one that started it had. A new thread has its process's.
+    fn fork(&mut self, parent: Task, child: Task) {
+        if parent.pid != child.pid {
+            let space = self.processes.get(&parent.pid).cloned().unwrap_or_default();
+            self.processes.insert(child.pid, space);
+        }
+    }
+
+    /// What a process has now.
+    pub(crate) fn of(&self, task: Task) -> Space {
+        self.processes.get(&task.pid).cloned().unwrap_or_default()
+    }
+
+    /// What the kernel has now.
+    pub(crate) fn of_kernel(&self) -> Space {
+        self.kernel.clone()
+    }
+}
+
+/// What is mapped in one process at one time. Cloning costs nothing that grows with it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Space {
+    pub(crate) ranges: Ranges,
+    /// A number that no space has in which tables say anything else of any code; 0 if
+    /// they say nothing.
+    pub(crate) generation: u64,
+}
+
+impl Space {
+    /// The range that holds an address.
+    pub(crate) fn find(&self, addr: u64) -> Option<&Range> {
+        self.ranges.find(addr)
+    }
+
+    /// The first range that `is_wanted`.
+    pub(crate) fn find_range(&self, is_wanted: &impl Fn(&Range) -> bool) -> Option<&Range> {
+        self.ranges.find_range(is_wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generation_changes_with_the_ranges_and_not_else() {
+        let mut spaces = Spaces::default();
+        let task = |pid| Task { pid, tid: pid };
+        let map = |spaces: &mut Spaces, pid, name| {
+            let mapping = Mapping::of_code(task(pid), 0x1000..0x3000, name);
+            spaces.map(&mapping, false);
+            spaces.of(task(pid)).generation
+        };
+        assert_eq!(spaces.of(task(1)).generation, 0);
+        let first = map(&mut spaces, 1, b"/a");
+        assert_ne!(first, 0);
+        assert_eq!(map(&mut spaces, 1, b"/a"), first, "it is there");
+        spaces.fork(task(1), task(2));
+        assert_eq!(spaces.of(task(2)).generation, first, "a child has the same");
+        let second = map(&mut spaces, 2, b"/b");
+        let third = map(&mut spaces, 1, b"/b");
+        assert!(![0, first].contains(&second) && ![0, first, second].contains(&third));
+        assert_eq!(map(&mut spaces, 2, b"/b"), second);
+        assert!(![0, first, second, third].contains(&map(&mut spaces, 2, b"/a")));
+        assert_eq!(spaces.of(task(1)).generation, third, "what another process maps");
+    }
+
+    #[test]
+    fn memory_without_code_changes_the_generation_only_where_code_was() {
+        let mut spaces = Spaces::default();
+        let task = Task { pid: 1, tid: 1 };
+        let map = |spaces: &mut Spaces, range, name| {
+            spaces.map(&Mapping::of_code(task, range, name), false);
+            spaces.of(task).generation
+        };
+        let first = map(&mut spaces, 0x1000..0x3000, b"/a");
+        assert_eq!(map(&mut spaces, 0x3000..0x9000, b"//anon"), first);
+        assert_eq!(map(&mut spaces, 0x4000..0x5000, b"[heap]"), first);
+        assert_eq!(map(&mut spaces, 0x800..0x1000, b"//anon"), first);
+        assert!(spaces.of(task).find(0x4000).is_some(), "it is mapped all the same");
+        let second = map(&mut spaces, 0x2000..0x4000, b"//anon");
+        assert_ne!(second, first);
+        assert_ne!(map(&mut spaces, 0x4000..0x5000, b"/b"), second);
+    }
+}

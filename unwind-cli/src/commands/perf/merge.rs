@@ -1,0 +1,296 @@
+//! `unwind merge`: a `perf.data` whose call chains are whole.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::thread::scope;
+
+use crate::commands::perf::PerfError;
+use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::event_desc::make_all_whole;
+use crate::commands::perf::events::Events;
+use crate::commands::perf::files::RecordedFiles;
+use crate::commands::perf::header::{Feature, FileHeader, Section, Start};
+use crate::commands::perf::merged_records::{MergedRecords, WalkCounts};
+use crate::commands::perf::pipeline::{self, Options, Summary};
+use crate::commands::perf::reader::PerfReader;
+use crate::commands::perf::summary::{Memory, report, stats_lines};
+use crate::commands::perf::walks::WalkSetup;
+use crate::commands::stack::FramePointerRows;
+use crate::error::Error;
+use crate::same_file::is_same_file;
+
+/// Write a perf.data file whose call chains are whole.
+///
+/// Every perf reads the result, also one that knows no deferred call chains:
+/// the stacks are in the samples, their records are gone, and so are the
+/// switches for them. The form stays: a file from a file, a pipe from a pipe.
+///
+/// Samples with registers and a copy of the stack (`perf record --call-graph dwarf`)
+/// are walked as `unwind script` does, and have their stack in place of both.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MergeArgs {
+    /// The recording, in file or pipe form; `-` is standard input
+    #[arg(value_name = "FILE", default_value = "perf.data")]
+    file: PathBuf,
+
+    /// Where to write; `-` is standard output, for pipe form
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+
+    /// Declare that all code without a table keeps frame pointers, so that in a stack that
+    /// is walked a frame found by one is no guess
+    #[arg(long)]
+    trust_fp: bool,
+
+    /// Say on standard error what became of the samples
+    #[arg(long)]
+    stats: bool,
+
+    #[command(flatten)]
+    memory: Memory,
+}
+
+/// Runs `unwind merge`.
+///
+/// # Errors
+///
+/// [`Error`] if the file cannot be read whole, or the output not be written.
+/// What could be read is in the output.
+pub(crate) fn run(args: &MergeArgs) -> Result<(), Error> {
+    let input_error = |error| Error::Perf { path: args.file.clone(), error };
+    let output_error =
+        |error: io::Error| Error::Perf { path: args.output.clone(), error: error.into() };
+    // It would be emptied before it is read.
+    if is_same_file(&args.file, &args.output) {
+        return Err(input_error(PerfError::SameFile));
+    }
+    let mut reader = PerfReader::open(&args.file).map_err(input_error)?;
+    let options = Options {
+        merge: true,
+        memory: args.memory.bytes(),
+        frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
+    };
+    let to_stdout = args.output == Path::new("-");
+    reader.show_progress(&args.file);
+    let (summary, notes) = match reader.header().copied() {
+        Some(_) if to_stdout => return Err(input_error(PerfError::FileFormToPipe)),
+        Some(header) => {
+            let out = File::create(&args.output).map_err(output_error)?;
+            write_file(&mut reader, header, options, &out).map_err(output_error)?
+        }
+        None if to_stdout => {
+            write_pipe(&mut reader, options, io::stdout().lock()).map_err(Error::Output)?
+        }
+        None => {
+            let out = File::create(&args.output).map_err(output_error)?;
+            write_pipe(&mut reader, options, out).map_err(output_error)?
+        }
+    };
+    let mut lines = if args.stats { stats_lines(&summary) } else { Vec::new() };
+    lines.extend(notes.lines());
+    for line in lines {
+        // With standard error gone there is nobody left to tell.
+        let _ = writeln!(io::stderr(), "{line}");
+    }
+    report(summary, &args.file)
+}
+
+/// What became of call chains besides the merge.
+#[derive(Clone, Copy, Debug)]
+struct Notes {
+    /// How many were cut: to fit a record, or since many samples share a stack.
+    cut: u64,
+    walked: WalkCounts,
+}
+
+impl Notes {
+    fn lines(self) -> impl Iterator<Item = String> {
+        let Self { cut, walked } = self;
+        let lines = [
+            (cut, "call chains were cut: they do not fit a record, or make the file too long"),
+            (walked.walked, "stacks were walked"),
+            (walked.incomplete, "of these are not complete; `unwind script` says why"),
+            (walked.damaged, "samples were left out: their fields cannot be told apart"),
+        ];
+        lines
+            .into_iter()
+            .filter(|&(count, _)| count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+    }
+}
+
+/// Reads all records and writes them to `out`. Returns also how many bytes that were.
+fn write_records(
+    reader: &mut PerfReader,
+    options: Options,
+    out: impl Write,
+) -> io::Result<(Summary, Notes, u64)> {
+    let spaces = Spaces::new(RecordedFiles::new(reader.build_ids()));
+    let setup = WalkSetup::new(options.frame_pointers);
+    let (mut summary, notes, bytes) = scope(|scope| -> io::Result<_> {
+        let mut records = MergedRecords::new(out, reader.endian(), spaces, scope, &setup);
+        let summary = pipeline::run(reader, options, &mut records)?;
+        records.finish()?;
+        let notes = Notes { cut: records.cut(), walked: records.walked() };
+        Ok((summary, notes, records.bytes()))
+    })?;
+    summary.rows = setup.into_rows();
+    Ok((summary, notes, bytes))
+}
+
+/// Writes pipe form.
+fn write_pipe(
+    reader: &mut PerfReader,
+    options: Options,
+    out: impl Write,
+) -> io::Result<(Summary, Notes)> {
+    let mut out = BufWriter::with_capacity(1 << 16, out);
+    out.write_all(&Start { endian: reader.endian(), size: Start::PIPE }.bytes())?;
+    let (summary, notes, _) = write_records(reader, options, &mut out)?;
+    out.flush()?;
+    Ok((summary, notes))
+}
+
+/// Writes file form.
+fn write_file(
+    reader: &mut PerfReader,
+    header: FileHeader,
+    options: Options,
+    out: impl Write + io::Seek,
+) -> io::Result<(Summary, Notes)> {
+    let endian = reader.endian();
+    let mut out = BufWriter::with_capacity(1 << 16, out);
+    let mut merged = FileHeader { event_types: Section::default(), features: [0; 4], ..header };
+    let before_data = events_section(reader, &mut merged);
+    out.write_all(&merged.bytes(endian))?;
+    out.write_all(&before_data)?;
+    let (mut summary, notes, bytes) = write_records(reader, options, &mut out)?;
+    merged.data.len = bytes;
+    // The features are copied even if the data were damaged.
+    let features = copy_features(reader, &header, &mut merged, &mut out)?;
+    summary.end = summary.end.and(features);
+    out.seek(SeekFrom::Start(0))?;
+    out.write_all(&merged.bytes(endian))?;
+    out.flush()?;
+    Ok((summary, notes))
+}
+
+/// Merges a recording that is in memory. Returns the length of the result in bytes.
+pub(crate) fn merged_len(bytes: Vec<u8>) -> Option<usize> {
+    let mut reader = PerfReader::from_bytes(bytes).ok()?;
+    let frame_pointers = FramePointerRows { is_trusted: false };
+    let options = Options { merge: true, memory: 1 << 20, frame_pointers };
+    let mut out = io::Cursor::new(Vec::new());
+    let result = match reader.header().copied() {
+        Some(header) => write_file(&mut reader, header, options, &mut out),
+        None => write_pipe(&mut reader, options, &mut out),
+    };
+    result.is_ok().then_some(out.into_inner().len())
+}
+
+/// Returns the ids and attrs, which stand between the header and the data, and
+/// fills in where they are.
+fn events_section(reader: &PerfReader, merged: &mut FileHeader) -> Vec<u8> {
+    let endian = reader.endian();
+    let events = reader.events();
+    let mut ids = Vec::new();
+    let mut attrs = Vec::new();
+    let attr_len = merged_attr_len(events, reader);
+    for event in events.all() {
+        let ids_at = FileHeader::LEN.saturating_add(len(&ids));
+        ids.extend(event.ids.iter().flat_map(|&id| endian.bytes_of_u64(id)));
+        let ids_len = FileHeader::LEN.saturating_add(len(&ids)).saturating_sub(ids_at);
+        attrs.extend(event.merged_attr(endian, attr_len));
+        attrs.extend(endian.bytes_of_u64(ids_at));
+        attrs.extend(endian.bytes_of_u64(ids_len));
+    }
+    let attrs_at = FileHeader::LEN.saturating_add(len(&ids));
+    merged.attr_len = u64::from(attr_len).saturating_add(16);
+    merged.attrs = Section { at: attrs_at, len: len(&attrs) };
+    merged.data = Section { at: attrs_at.saturating_add(len(&attrs)), len: 0 };
+    ids.extend(attrs);
+    ids
+}
+
+/// The one length that all attrs of a file have.
+fn merged_attr_len(events: &Events, reader: &PerfReader) -> u32 {
+    let lens = events.all().iter().map(|event| event.least_attr_len(reader.endian()));
+    lens.max().unwrap_or(0)
+}
+
+fn len(bytes: &[u8]) -> u64 {
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}
+
+/// Copies the feature sections, and the table of them in front, to where the
+/// data end, and sets their bits.
+///
+/// What is wrong with a section is returned inside; the others are copied.
+fn copy_features(
+    reader: &mut PerfReader,
+    header: &FileHeader,
+    merged: &mut FileHeader,
+    out: &mut (impl Write + io::Seek),
+) -> io::Result<Result<(), PerfError>> {
+    let endian = reader.endian();
+    let mut end = Ok(());
+    let places = match reader.feature_places(header) {
+        Ok(places) => places,
+        Err(error) => return Ok(Err(error)),
+    };
+    // Sections that share bytes would be copied once each.
+    let mut left = reader.file_len().unwrap_or(0);
+    let mut check = |Section { at, len }| {
+        reader.check_place("feature section", Section { at, len })?;
+        left = left.checked_sub(len).ok_or(PerfError::SharedSections { at, len })?;
+        Ok(())
+    };
+    // Trace data are elsewhere after the merge. Without the list of their
+    // places perf finds them by reading.
+    let places: Vec<_> = places
+        .into_iter()
+        .filter(|&(feature, _)| feature != Feature::AUXTRACE)
+        .filter(|&(_, place)| match check(place) {
+            Ok(()) => true,
+            Err(error) => {
+                end = Err(error);
+                false
+            }
+        })
+        .collect();
+    let table_at = merged.data.at.saturating_add(merged.data.len);
+    let table_len = u64::try_from(places.len()).unwrap_or(0).saturating_mul(16);
+    let mut at = table_at.saturating_add(table_len);
+    for &(feature, place) in &places {
+        feature.set(&mut merged.features);
+        out.write_all(&endian.bytes_of_u64(at))?;
+        out.write_all(&endian.bytes_of_u64(place.len))?;
+        at = at.saturating_add(place.len);
+    }
+    for (feature, place) in places {
+        let copied = copy_feature(reader, feature, place, out)?;
+        end = end.and(copied);
+    }
+    Ok(end)
+}
+
+fn copy_feature(
+    reader: &mut PerfReader,
+    feature: Feature,
+    place: Section,
+    out: &mut impl Write,
+) -> io::Result<Result<(), PerfError>> {
+    let endian = reader.endian();
+    if feature == Feature::EVENT_DESC {
+        return match reader.section("list of event names", place) {
+            Ok(mut section) => {
+                make_all_whole(&mut section, endian);
+                out.write_all(&section)?;
+                Ok(Ok(()))
+            }
+            Err(error) => Ok(Err(error)),
+        };
+    }
+    reader.copy_section(place, out)
+}

@@ -1,0 +1,354 @@
+//! The records of a recording after the merge.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::thread::Scope;
+
+use unwind_perf::merge::{Outcome, whole_chain};
+use unwind_perf::record::{
+    self, Attr, Context, Encode as _, Endian, Rechained, Record, RecordHeader,
+};
+
+use crate::commands::perf::PerfError;
+use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::events::Events;
+use crate::commands::perf::pipeline::{Held, Sink};
+use crate::commands::perf::reader::{PerfReader, tool_record};
+use crate::commands::perf::shown::is_to_walk;
+use crate::commands::perf::walk::{WalkedFrame, WalkedStack};
+use crate::commands::perf::walks::{Job, WalkSetup, Walks};
+
+/// How many times as long as the recording the result is, and how much longer, before the
+/// stacks that samples share are cut to as many frames as perf records.
+const PER_BYTE: u64 = 64;
+const START: u64 = 1 << 20;
+const SHORT_STACK: usize = 127;
+
+/// Writes records, samples with whole chains among them.
+pub(crate) struct MergedRecords<'scope, 'env, W> {
+    out: W,
+    endian: Endian,
+    bytes: u64,
+    rounds: Rounds,
+    cut: u64,
+    /// How many bytes may be written until shared stacks are cut.
+    allowed: u64,
+    /// The sample being made.
+    sample: Vec<u8>,
+    spaces: Spaces,
+    walks: Walks<'scope, 'env, Waiting>,
+    walked: WalkCounts,
+}
+
+/// How many stacks were walked here, and what of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WalkCounts {
+    pub(crate) walked: u64,
+    /// Of these, those of which frames are missing.
+    pub(crate) incomplete: u64,
+    /// Samples that were left out since their fields cannot be told apart.
+    pub(crate) damaged: u64,
+}
+
+/// A record that waits for its stack, or for its turn.
+#[derive(Debug)]
+enum Waiting {
+    ToWalk(Arc<Held>, Attr, Vec<u64>),
+    Record(Vec<u8>, u64),
+}
+
+/// Round marks that hold for the order in which samples become whole.
+///
+/// A reader may hand on, at each mark, what is not newer than the newest
+/// before the mark before. So a mark can be set once nothing older than that
+/// is to come. A sample that waits for its stack holds the marks up, and the
+/// reader then sorts that stretch as one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rounds {
+    /// The newest time written, and what it was at the last mark.
+    newest: u64,
+    newest_at_mark: u64,
+    bytes_since_mark: u64,
+}
+
+impl Rounds {
+    /// How much to write between two marks at least.
+    const BYTES: u64 = 1 << 16;
+
+    const fn is_due(&self, settled: u64) -> bool {
+        self.bytes_since_mark >= Self::BYTES && settled >= self.newest_at_mark
+    }
+}
+
+impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
+    /// Stacks are walked by threads of `scope`.
+    pub(crate) fn new(
+        out: W,
+        endian: Endian,
+        spaces: Spaces,
+        scope: &'scope Scope<'scope, 'env>,
+        setup: &'env WalkSetup,
+    ) -> Self {
+        Self {
+            out,
+            endian,
+            bytes: 0,
+            rounds: Rounds::default(),
+            cut: 0,
+            allowed: START,
+            sample: Vec::new(),
+            spaces,
+            walks: Walks::new(scope, setup),
+            walked: WalkCounts::default(),
+        }
+    }
+
+    /// What became of samples with a stack to walk.
+    pub(crate) const fn walked(&self) -> WalkCounts {
+        self.walked
+    }
+
+    /// Writes what waits.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        while let Some((waiting, walked)) = self.walks.pop_all() {
+            self.write_waiting(&waiting, walked.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Writes a record when those in front of it are written.
+    fn hand_on(&mut self, bytes: &[u8], time: u64) -> io::Result<()> {
+        if self.walks.is_empty() {
+            self.rounds.newest = self.rounds.newest.max(time);
+            return self.write(bytes);
+        }
+        self.push(Waiting::Record(bytes.to_vec(), time), None)
+    }
+
+    fn push(&mut self, waiting: Waiting, job: Option<Job>) -> io::Result<()> {
+        self.walks.push(waiting, job);
+        while let Some((waiting, walked)) = self.walks.pop() {
+            self.write_waiting(&waiting, walked.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of a record of so many bytes.
+    fn read(&mut self, len: usize) {
+        let len = u64::try_from(len).unwrap_or(u64::MAX);
+        self.allowed = self.allowed.saturating_add(len.saturating_mul(PER_BYTE));
+    }
+
+    /// A stack that samples share, cut once the result is far longer than the recording.
+    fn bounded<'s>(&mut self, stack: &'s [u64]) -> &'s [u64] {
+        match stack.get(..SHORT_STACK).filter(|_| self.bytes > self.allowed) {
+            Some(start) => {
+                self.cut = self.cut.saturating_add(1);
+                start
+            }
+            None => stack,
+        }
+    }
+
+    fn sample_to_walk(&mut self, held: Held, attr: Attr, outcome: Outcome<'_>) -> io::Result<()> {
+        let chain: Vec<u64> = match (held.callchain(), outcome) {
+            (None, _) => Vec::new(),
+            (Some(chain), Outcome::Inline) => chain.words().collect(),
+            (Some(chain), Outcome::Merged(merged)) => whole_chain(chain, merged.stack).collect(),
+            (Some(chain), Outcome::Unmatched { .. }) => chain.without_cookie().collect(),
+        };
+        let held = Arc::new(held);
+        let job = matches!(outcome, Outcome::Inline).then(|| Job {
+            held: Arc::clone(&held),
+            attr,
+            space: self.spaces.of(held.task),
+        });
+        self.push(Waiting::ToWalk(held, attr, chain), job)
+    }
+
+    fn write_waiting(&mut self, waiting: &Waiting, walked: Option<&WalkedStack>) -> io::Result<()> {
+        let (held, attr, chain) = match waiting {
+            Waiting::Record(bytes, time) => {
+                self.rounds.newest = self.rounds.newest.max(*time);
+                return self.write(bytes);
+            }
+            Waiting::ToWalk(held, attr, chain) => (held, attr, chain),
+        };
+        if let Some(walked) = walked {
+            self.walked.walked = self.walked.walked.saturating_add(1);
+            if !walked.is_complete() {
+                self.walked.incomplete = self.walked.incomplete.saturating_add(1);
+            }
+        }
+        self.sample.clear();
+        if self.rewalk(held, attr, chain, walked).is_err() {
+            // As it is it would be read as a sample of the new event.
+            self.walked.damaged = self.walked.damaged.saturating_add(1);
+            return Ok(());
+        }
+        let sample = core::mem::take(&mut self.sample);
+        self.rounds.newest = self.rounds.newest.max(held.time);
+        self.write(&sample)?;
+        self.sample = sample;
+        Ok(())
+    }
+
+    /// Makes `self.sample` of a sample and the stack that was walked of it.
+    fn rewalk(
+        &mut self,
+        held: &Held,
+        attr: &Attr,
+        chain: &[u64],
+        walked: Option<&WalkedStack>,
+    ) -> Result<(), record::Error> {
+        let Some(record) = held.record() else {
+            return Ok(());
+        };
+        let frames = walked.map(|walked| walked.frames.as_slice()).unwrap_or_default();
+        let mark = walked.filter(|_| !frames.is_empty()).map(|_| Context::User.word());
+        let mut encode = |frames: &[WalkedFrame]| {
+            let words = chain.iter().copied().chain(mark);
+            let words = words.chain(frames.iter().map(|frame| frame.pc));
+            Rechained::without_user_state(&record, attr, words)?.encode(
+                held.format,
+                self.endian,
+                &mut self.sample,
+            )
+        };
+        match encode(frames) {
+            Err(record::Error::TooLong { len }) => {
+                self.cut = self.cut.saturating_add(1);
+                encode(frames.get(..frames.len().saturating_sub(excess(len))).unwrap_or_default())
+            }
+            result => result,
+        }
+    }
+
+    /// Bytes written.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many chains were cut: to fit a record, or since many samples share a stack.
+    pub(crate) const fn cut(&self) -> u64 {
+        self.cut
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.out.write_all(bytes)?;
+        self.add_bytes(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        Ok(())
+    }
+
+    fn add_bytes(&mut self, len: u64) {
+        self.bytes = self.bytes.saturating_add(len);
+        self.rounds.bytes_since_mark = self.rounds.bytes_since_mark.saturating_add(len);
+    }
+
+    /// Makes `self.sample` of a sample and its stack.
+    fn rechain(&mut self, held: &Held, stack: &[u64]) -> Result<(), record::Error> {
+        self.sample.clear();
+        let (Some(record), Some(chain)) = (held.record(), held.callchain()) else {
+            return Ok(());
+        };
+        let mut encode = |stack| {
+            Rechained::new(&record, held.format, whole_chain(chain, stack))?.encode(
+                held.format,
+                self.endian,
+                &mut self.sample,
+            )
+        };
+        match encode(stack) {
+            Err(record::Error::TooLong { len }) => {
+                // The innermost frames stay.
+                self.cut = self.cut.saturating_add(1);
+                encode(stack.get(..stack.len().saturating_sub(excess(len))).unwrap_or_default())
+            }
+            result => result,
+        }
+    }
+}
+
+impl<W: Write> Sink for MergedRecords<'_, '_, W> {
+    fn sample(&mut self, events: &Events, held: Held, outcome: Outcome<'_>) -> io::Result<()> {
+        let attr = events.get(held.event).map(|event| event.attr).filter(is_to_walk);
+        if let Some(attr) = attr {
+            return self.sample_to_walk(held, attr, outcome);
+        }
+        let stack = match outcome {
+            Outcome::Inline => return self.record(events, held),
+            Outcome::Merged(merged) => {
+                self.read(held.len());
+                self.bounded(merged.stack)
+            }
+            Outcome::Unmatched { .. } => &[],
+        };
+        if self.rechain(&held, stack).is_err() {
+            // No shorter chain fits either: the sample stays as it was.
+            return self.record(events, held);
+        }
+        let sample = core::mem::take(&mut self.sample);
+        self.hand_on(&sample, held.time)?;
+        self.sample = sample;
+        Ok(())
+    }
+
+    fn record(&mut self, _events: &Events, held: Held) -> io::Result<()> {
+        self.read(held.len());
+        self.spaces.take(&held);
+        self.hand_on(held.record().map_or(&[], |record| record.bytes()), held.time)
+    }
+
+    fn tool_record(&mut self, reader: &mut PerfReader) -> Result<(), PerfError> {
+        self.finish()?;
+        let Some(record) = reader.record() else {
+            return Ok(());
+        };
+        if record.kind() == tool_record::ATTR {
+            if let Some(event) = reader.events().all().last() {
+                let attr_len = event.least_attr_len(self.endian).min(event.attr.size);
+                let attr = event.merged_attr(self.endian, attr_len);
+                let ids = event.ids.iter().flat_map(|&id| self.endian.bytes_of_u64(id));
+                let body: Vec<u8> = attr.into_iter().chain(ids).collect();
+                let bytes = tool_record_bytes(&record, &body, self.endian);
+                self.write(&bytes)?;
+            }
+            return Ok(());
+        }
+        self.write(record.bytes())?;
+        let payload = reader.payload();
+        self.add_bytes(payload);
+        reader.copy_payload(&mut self.out)
+    }
+
+    fn settled(&mut self, time: u64) -> io::Result<()> {
+        if self.rounds.is_due(time) {
+            self.finish()?;
+            self.rounds.newest_at_mark = self.rounds.newest;
+            let kind = self.endian.bytes_of_u32(tool_record::FINISHED_ROUND.0);
+            let size = u16::try_from(RecordHeader::SIZE).unwrap_or_default();
+            let rest = [self.endian.bytes_of_u16(0), self.endian.bytes_of_u16(size)];
+            self.write(&kind)?;
+            self.write(rest.as_flattened())?;
+            self.rounds.bytes_since_mark = 0;
+        }
+        Ok(())
+    }
+}
+
+/// By how many words a record of `len` bytes is too long.
+fn excess(len: u32) -> usize {
+    let words = len.saturating_sub(u32::from(u16::MAX)).div_ceil(8).saturating_add(1);
+    usize::try_from(words).unwrap_or(usize::MAX)
+}
+
+/// A record like `record` with another body.
+fn tool_record_bytes(record: &Record<'_>, body: &[u8], endian: Endian) -> Vec<u8> {
+    let len = RecordHeader::SIZE.saturating_add(body.len());
+    let mut bytes = endian.bytes_of_u32(record.kind().0).to_vec();
+    bytes.extend(endian.bytes_of_u16(record.header().misc.0));
+    // The body is not longer than the one it replaces.
+    bytes.extend(endian.bytes_of_u16(u16::try_from(len).unwrap_or_default()));
+    bytes.extend(body);
+    bytes
+}

@@ -1,0 +1,271 @@
+//! What functions and files are called in the text, which is what perf calls them.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+
+use unwind_perf::record::{Context, Misc};
+
+use crate::commands::perf::address_spaces::Space;
+use crate::commands::perf::fields::Layout;
+use crate::commands::perf::files::RecordedFile;
+use crate::commands::perf::kernel::KernelSymbols;
+use crate::commands::perf::ranges::Range;
+use crate::linkage::Callee;
+use crate::symbols::{Alias, Parameters, Rank, demangle_with};
+use crate::untrusted::{Untrusted, plain};
+
+/// How many names are kept, so that they need not be read and unfolded again.
+const MAX_KEPT: usize = 1 << 14;
+
+/// The longest demangled name, in bytes: some short names unfold to gigabytes.
+const MAX_NAME: usize = 64 << 10;
+
+/// The kernel's own file.
+const KERNEL: &[u8] = b"[kernel.kallsyms]";
+
+/// What the kernel calls the code that it lends to a process. perf calls that of a 32-bit
+/// one otherwise.
+const VDSO: &[u8] = b"[vdso]";
+
+/// In which code an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    User,
+    Kernel,
+    /// That of a guest or a hypervisor, of which nothing is known.
+    Other,
+}
+
+impl Mode {
+    /// Where the CPU was.
+    pub(crate) fn of_sample(misc: Misc) -> Self {
+        match misc.cpu_mode() {
+            Misc::USER => Self::User,
+            Misc::KERNEL => Self::Kernel,
+            _ => Self::Other,
+        }
+    }
+
+    /// Where the addresses are that follow a mark.
+    pub(crate) const fn of_context(context: Context) -> Self {
+        match context {
+            Context::User | Context::UserDeferred => Self::User,
+            Context::Kernel => Self::Kernel,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// An address with its names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Place {
+    /// The function, and how far into it the address is.
+    pub(crate) function: Option<Function>,
+    /// The file.
+    pub(crate) file: Option<Untrusted>,
+    /// Where the address is in the file; the address itself in the kernel.
+    pub(crate) in_file: u64,
+}
+
+/// A function, and how far into it an address is.
+type Function = (Rc<Untrusted>, u64);
+
+/// Finds names.
+#[derive(Debug)]
+pub(crate) struct Names {
+    /// By file and link-time address: the function and how far into it that is.
+    kept: HashMap<(usize, u64), Option<Function>>,
+    /// Files that names are kept of, so that no other can have their address in memory.
+    files: HashMap<usize, Arc<RecordedFile>>,
+    kernel: OnceLock<KernelSymbols>,
+    kernel_id: Option<Box<[u8]>>,
+    version: Layout,
+}
+
+impl Names {
+    /// The names that a version of perf gives. `kernel_id` is the build id of the
+    /// recorded kernel, if that is known.
+    pub(crate) fn new(kernel_id: Option<Box<[u8]>>, version: Layout) -> Self {
+        Self {
+            kept: HashMap::new(),
+            files: HashMap::new(),
+            kernel: OnceLock::new(),
+            kernel_id,
+            version,
+        }
+    }
+
+    /// Without the functions of the running kernel, which are no part of a recording.
+    pub(crate) fn without_kernel(self) -> Self {
+        Self { kernel: OnceLock::from(KernelSymbols::default()), ..self }
+    }
+
+    /// The place of an address, in a process with these mappings.
+    pub(crate) fn place(&mut self, addr: u64, mode: Mode, user: &Space, kernel: &Space) -> Place {
+        let (range, is_kernel) = match mode {
+            Mode::User => (user.find(addr), false),
+            Mode::Kernel => (kernel.find(addr), true),
+            Mode::Other => (None, false),
+        };
+        let Some(range) = range else {
+            return Place { function: None, file: None, in_file: addr };
+        };
+        if is_kernel {
+            return self.kernel_place(addr, range, kernel);
+        }
+        let name = range.file.name.as_bytes();
+        let file = match name {
+            b"//anon" => None,
+            VDSO if is_32_bit(addr, user) => Some(Untrusted::from(b"[vdso32]")),
+            _ => Some(range.file.name.clone()),
+        };
+        Place { function: self.function(addr, range), file, in_file: range.file_offset(addr) }
+    }
+
+    fn function(&mut self, addr: u64, range: &Range) -> Option<Function> {
+        let addr = range.link_time(addr)?;
+        let file = Arc::as_ptr(&range.file).addr();
+        if let Some(kept) = self.kept.get(&(file, addr)) {
+            return kept.clone();
+        }
+        let named = |addr| {
+            let (start, aliases) = range.file.function(addr)?;
+            Some((start, self.best_alias(&aliases)?))
+        };
+        let found = self.linkage_entry(&range.file, addr).or_else(|| named(addr));
+        let found = found.map(|(start, name)| (Rc::new(name), addr.wrapping_sub(start)));
+        if self.kept.len() >= MAX_KEPT {
+            self.kept.clear();
+            self.files.clear();
+        }
+        self.kept.insert((file, addr), found.clone());
+        self.files.entry(file).or_insert_with(|| Arc::clone(&range.file));
+        found
+    }
+
+    /// The best name of a function, as it is shown.
+    fn best_alias(&self, aliases: &[Alias]) -> Option<Untrusted> {
+        let named = aliases.iter().filter(|alias| !alias.name.is_empty());
+        let named = named.map(|alias| (shown(&alias.name, self.version), alias.rank));
+        let named: Vec<_> = named.collect();
+        let (best, _) = best_of(named.iter(), |(name, rank)| (name.as_bytes(), *rank))?;
+        Some(best.clone())
+    }
+
+    /// The start of the entry of a linkage table that holds a link-time address, and
+    /// what perf calls it.
+    fn linkage_entry(&self, file: &RecordedFile, addr: u64) -> Option<(u64, Untrusted)> {
+        let entry = file.linkage(addr)?;
+        let callee = match (self.version, entry.callee) {
+            (Layout::Perf6_1, _) if !entry.is_in_plt => return None,
+            (version, Callee::Named(at)) => shown(&file.name_at(at)?, version),
+            (Layout::Perf6_1, Callee::Chosen(_)) => Untrusted::default(),
+            (Layout::Perf7_2, Callee::Chosen(at)) => {
+                let there = file.function(at).filter(|&(start, _)| start == at);
+                let name = there.and_then(|(_, aliases)| self.best_alias(&aliases));
+                name.unwrap_or_else(|| Untrusted::from(format!("offset_{at:#x}")))
+            }
+        };
+        Some((entry.start, Untrusted::from([callee.as_bytes(), b"@plt"].concat())))
+    }
+
+    fn kernel_place(&mut self, addr: u64, range: &Range, kernel: &Space) -> Place {
+        let name = range.file.name.as_bytes();
+        let is_core = name.starts_with(KERNEL);
+        let module = if is_core { None } else { module_name(name) };
+        let file = match &module {
+            Some(module) => Untrusted::from(format!("[{module}]")),
+            None if is_core => Untrusted::from(KERNEL),
+            None => range.file.name.clone(),
+        };
+        let symbols = self.kernel.get_or_init(|| {
+            let is_core = |range: &Range| range.file.name.as_bytes().starts_with(KERNEL);
+            let mapped = kernel.find_range(&is_core).and_then(|range| range.file.build_id());
+            KernelSymbols::of_running(mapped.or(self.kernel_id.as_deref()))
+        });
+        let function = symbols.find(addr, module.as_deref()).and_then(|symbols| {
+            let best = best_of(symbols.iter(), |symbol| (symbol.name.as_bytes(), symbol.rank))?;
+            Some((Rc::new(Untrusted::from(&*best.name)), addr.wrapping_sub(best.addr)))
+        });
+        Place { function, file: Some(file), in_file: addr }
+    }
+}
+
+/// Whether a process with code at this address executes a 32-bit program.
+fn is_32_bit(addr: u64, space: &Space) -> bool {
+    let has_32_bits = |range: &Range| range.file.elf().is_ok_and(|elf| !elf.is_64);
+    addr <= u64::from(u32::MAX) && space.find_range(&has_32_bits).is_some()
+}
+
+/// The name of a module from that of its file: `/lib/…/nf-tables.ko.xz`, or `[nf_tables]`.
+fn module_name(file: &[u8]) -> Option<String> {
+    let file = plain(file)?;
+    if let Some(name) = file.strip_prefix('[') {
+        return name.strip_suffix(']').map(str::to_owned);
+    }
+    let (_, name) = file.rsplit_once('/')?;
+    let (name, _) = name.split_once(".ko")?;
+    Some(name.replace('-', "_"))
+}
+
+/// Which of several names of one function perf shows: one with a size, not a weak one, a
+/// global one, the one with the fewest underscores in front, the longest.
+fn best_of<'a, T: 'a>(
+    names: impl Iterator<Item = &'a T>,
+    of: impl for<'b> Fn(&'b T) -> (&'b [u8], Rank),
+) -> Option<&'a T> {
+    let key = |candidate: &T| {
+        let (name, rank) = of(candidate);
+        let underscores = name.iter().take_while(|&&byte| byte == b'_').count();
+        let is_sized = rank != Rank::Label;
+        (is_sized, rank != Rank::Weak, rank == Rank::Global, Reverse(underscores), name.len())
+    };
+    // The first of those that are alike.
+    names.reduce(|best, next| if key(next) > key(best) { next } else { best })
+}
+
+/// The name of a function, as it was in the source where it is a mangled one.
+fn shown(name: &[u8], version: Layout) -> Untrusted {
+    let parameters = match version {
+        Layout::Perf7_2 => Parameters::Shown,
+        Layout::Perf6_1 => Parameters::LeftOut,
+    };
+    let demangled = plain(name).and_then(|name| demangle_with(name, MAX_NAME, parameters));
+    demangled.map_or_else(|| Untrusted::from(name), Untrusted::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d5_of_several_names_the_one_that_perf_shows_is_taken() {
+        let best = |names: &[(&'static str, Rank)]| {
+            best_of(names.iter(), |name| (name.0.as_bytes(), name.1)).map(|name| name.0)
+        };
+        use Rank::{Global, Label, Local, Weak};
+        for (names, expected) in [
+            (&[("label", Label), ("f", Local)][..], Some("f")),
+            (&[("weak", Weak), ("__local", Local)], Some("__local")),
+            (&[("local", Local), ("__global", Global)], Some("__global")),
+            (&[("__a", Global), ("b", Global), ("_c", Global)], Some("b")),
+            (&[("ab", Global), ("abc", Global), ("a", Global)], Some("abc")),
+            (&[("one", Global), ("two", Global)], Some("one")),
+            (&[], None),
+        ] {
+            assert_eq!(best(names), expected, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn d5_a_module_of_the_kernel_is_called_by_its_name() {
+        assert_eq!(
+            module_name(b"/lib/modules/6.1/net/nf-tables.ko.xz").as_deref(),
+            Some("nf_tables")
+        );
+        assert_eq!(module_name(b"[ext4]").as_deref(), Some("ext4"));
+        assert_eq!(module_name(b"/bin/true"), None);
+    }
+}

@@ -1,0 +1,364 @@
+//! From records as they are in the file to samples with their stacks.
+
+use std::io;
+
+use unwind_core::CacheStats;
+use unwind_perf::merge::{MergeCounts, Merger, Outcome, Policy, Reorder, ReorderCounts, Stamp};
+use unwind_perf::record::{
+    self, Callchain, CallchainDeferred, Comm, DeferredLayout, Endian, EventFormat, Lifecycle, Lost,
+    Record, RecordType, Sample, SampleId, SampleType, Task, UserPart, Words,
+};
+
+use crate::commands::perf::events::Events;
+use crate::commands::perf::reader::{PerfReader, tool_record};
+use crate::commands::perf::{Fault, PerfError};
+use crate::commands::stack::FramePointerRows;
+
+/// A record of the kernel, held until its turn.
+#[derive(Debug)]
+pub(crate) struct Held {
+    bytes: Box<[u8]>,
+    endian: Endian,
+    /// The event that wrote it.
+    pub(crate) event: usize,
+    pub(crate) format: EventFormat,
+    pub(crate) meaning: Meaning,
+    pub(crate) task: Task,
+    /// In nanoseconds, or 0 if the record has none.
+    pub(crate) time: u64,
+}
+
+/// What a record means for the merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// A sample.
+    Sample(UserPart),
+    /// A stack under a cookie.
+    Stack(u64),
+    /// An exec of the thread.
+    Exec,
+    /// The end of the thread.
+    Exit,
+    /// As many lost records.
+    Lost(u64),
+    /// Nothing but that time goes on.
+    Other,
+}
+
+impl Held {
+    /// Reads what is needed to put `record` in order.
+    fn new(
+        record: &Record<'_>,
+        event: usize,
+        format: EventFormat,
+        layout: DeferredLayout,
+    ) -> Result<Self, record::Error> {
+        let id = match record.kind() {
+            RecordType::SAMPLE => SampleId::default(),
+            _ => SampleId::decode(record, format)?,
+        };
+        let mut task = id.task;
+        let mut time = id.time;
+        let meaning = match record.kind() {
+            RecordType::SAMPLE => {
+                let sample = Sample::decode(record, format)?;
+                (task, time) = (sample.task, sample.time);
+                Meaning::Sample(sample.callchain.map_or(UserPart::Inline, |c| c.user_part()))
+            }
+            RecordType::CALLCHAIN_DEFERRED => {
+                let stack = CallchainDeferred::decode(record, format, layout)?;
+                // Without a cookie there is no telling whose it is.
+                stack.cookie.map_or(Meaning::Other, Meaning::Stack)
+            }
+            RecordType::COMM => {
+                let comm = Comm::decode(record, format)?;
+                task = Some(comm.task);
+                if comm.exec { Meaning::Exec } else { Meaning::Other }
+            }
+            RecordType::EXIT => {
+                task = Some(Lifecycle::decode(record, format)?.task);
+                Meaning::Exit
+            }
+            RecordType::LOST => Meaning::Lost(Lost::decode(record, format)?.count),
+            _ => Meaning::Other,
+        };
+        Ok(Self {
+            bytes: record.bytes().into(),
+            endian: record.endian(),
+            event,
+            format,
+            meaning,
+            task: task.unwrap_or_default(),
+            // All ones is what a recorder writes that knows no time.
+            time: time.filter(|&time| time != u64::MAX).unwrap_or(0),
+        })
+    }
+
+    /// The record. It was split off a stream by its own size, so that is not
+    /// `None`.
+    pub(crate) fn record(&self) -> Option<Record<'_>> {
+        Record::parse(&self.bytes, self.endian).ok()
+    }
+
+    /// The addresses of a stack.
+    pub(crate) fn ips(&self) -> Words<'_> {
+        let stack = self.record().and_then(|record| {
+            CallchainDeferred::decode(&record, self.format, DeferredLayout::Cookie).ok()
+        });
+        stack.map_or(Words::new(&[], self.endian), |stack| stack.ips)
+    }
+
+    /// A sample.
+    fn sample(&self) -> Option<Sample<Callchain<'_>>> {
+        Sample::decode(&self.record()?, self.format).ok()
+    }
+
+    /// Bytes of the record.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether samples of the event have a time.
+    pub(crate) fn has_time(&self) -> bool {
+        self.format.sample_type.contains(SampleType::TIME)
+    }
+
+    /// Whether samples of the event have call chains.
+    pub(crate) fn has_callchain(&self) -> bool {
+        self.format.sample_type.contains(SampleType::CALLCHAIN)
+    }
+
+    /// The call chain of a sample, as recorded.
+    pub(crate) fn callchain(&self) -> Option<Callchain<'_>> {
+        self.sample()?.callchain
+    }
+
+    /// The interrupted pc of a sample.
+    pub(crate) fn ip(&self) -> Option<u64> {
+        self.sample()?.ip
+    }
+
+    /// How many events a sample stands for, if the event records that.
+    pub(crate) fn period(&self) -> Option<u64> {
+        self.sample()?.period
+    }
+
+    /// The CPU of a sample or a stack.
+    pub(crate) fn cpu(&self) -> Option<u32> {
+        match self.meaning {
+            Meaning::Sample(_) => self.sample()?.cpu,
+            _ => SampleId::decode(&self.record()?, self.format).ok()?.cpu,
+        }
+    }
+}
+
+/// What receives records and samples.
+pub(crate) trait Sink {
+    /// Takes a sample, once it is known how it ends.
+    fn sample(&mut self, events: &Events, held: Held, outcome: Outcome<'_>) -> io::Result<()>;
+
+    /// Takes any other record of the kernel, in order of time.
+    fn record(&mut self, events: &Events, held: Held) -> io::Result<()>;
+
+    /// Takes a record of a tool, with the bytes behind it if it has some, when
+    /// it is read.
+    fn tool_record(&mut self, reader: &mut PerfReader) -> Result<(), PerfError>;
+
+    /// Takes note that nothing older than `time` will follow.
+    fn settled(&mut self, time: u64) -> io::Result<()>;
+}
+
+/// How to read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Whether to merge, or to hand out samples and stacks as they were
+    /// recorded.
+    pub(crate) merge: bool,
+    /// About how many bytes may be held, half of them to sort and half to
+    /// merge.
+    pub(crate) memory: usize,
+    /// How far frame pointers are believed where a stack is walked.
+    pub(crate) frame_pointers: FramePointerRows,
+}
+
+/// What was read, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Summary {
+    pub(crate) merge: MergeCounts,
+    pub(crate) reorder: ReorderCounts,
+    /// How often a row of a table was looked up for stacks that were walked; filled in
+    /// when all walks are done.
+    pub(crate) rows: CacheStats,
+    /// Why the reading ended, if that was not the end of the data.
+    pub(crate) end: Result<(), PerfError>,
+}
+
+/// Reads all records.
+///
+/// # Errors
+///
+/// [`PerfError::Io`] if `sink` fails. What is wrong with the input is in the
+/// summary: what came before it has been handed out.
+pub(crate) fn run(
+    reader: &mut PerfReader,
+    options: Options,
+    sink: &mut impl Sink,
+) -> Result<Summary, io::Error> {
+    let half = options.memory.checked_div(2).unwrap_or(0);
+    let mut pipeline = Pipeline {
+        reorder: Reorder::new(half),
+        merger: options.merge.then(|| Merger::new(policy(half))),
+        left_out: None,
+        sink,
+    };
+    let end = loop {
+        match reader.read() {
+            Ok(true) => match pipeline.take(reader) {
+                Ok(()) => {}
+                Err(Stop::Sink(error)) => return Err(error),
+                Err(Stop::Input(error)) => break Err(error),
+            },
+            Ok(false) if reader.is_unfinished() => break Err(PerfError::Unfinished),
+            Ok(false) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    pipeline.finish(reader.events(), end)
+}
+
+/// What the merge waits for: its input is in order.
+fn policy(max_bytes: usize) -> Policy {
+    Policy::default().window(0).sample_window(10_000_000_000).max_bytes(max_bytes)
+}
+
+/// Why to stop reading.
+enum Stop {
+    Sink(io::Error),
+    Input(PerfError),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Sink(error)
+    }
+}
+
+struct Pipeline<'s, S> {
+    reorder: Reorder<Held>,
+    merger: Option<Merger<Held>>,
+    /// How many records were left out; where the first one is, and why.
+    left_out: Option<(u64, u64, Fault)>,
+    sink: &'s mut S,
+}
+
+impl<S: Sink> Pipeline<'_, S> {
+    /// Takes the record that was read last.
+    fn take(&mut self, reader: &mut PerfReader) -> Result<(), Stop> {
+        let Some(kind) = reader.record().map(|record| record.kind()) else {
+            return Ok(());
+        };
+        if kind == tool_record::FINISHED_ROUND {
+            self.reorder.round();
+        } else if kind.is_kernel() {
+            self.take_kernel_record(reader)?;
+        } else {
+            self.sink.tool_record(reader).map_err(|error| match error {
+                PerfError::Io(error) => Stop::Sink(error),
+                error => Stop::Input(error),
+            })?;
+        }
+        Ok(self.drain(reader.events())?)
+    }
+
+    fn take_kernel_record(&mut self, reader: &mut PerfReader) -> Result<(), Stop> {
+        let at = reader.record_at();
+        let event = reader.event_of_record().map_err(Stop::Input)?;
+        let events = reader.events();
+        let held = event.and_then(|event| {
+            let (format, layout) = (events.format(event), events.deferred_layout());
+            let held = reader.record().map(|record| Held::new(&record, event, format, layout));
+            Ok(held.transpose()?)
+        });
+        match held {
+            Ok(Some(held)) if held.time == 0 => {
+                // Written by the recorder for what was there before it.
+                self.hand_on(events, held)?;
+            }
+            Ok(Some(held)) => self.reorder.push(held.time, held.bytes.len(), held),
+            Ok(None) => {}
+            Err(fault) => {
+                let (count, ..) = self.left_out.get_or_insert((0, at, fault));
+                *count = count.saturating_add(1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands on what is in order.
+    fn drain(&mut self, events: &Events) -> io::Result<()> {
+        while let Some(held) = self.reorder.pop() {
+            self.hand_on(events, held)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a record in order of time.
+    fn hand_on(&mut self, events: &Events, held: Held) -> io::Result<()> {
+        let time = held.time;
+        let Some(merger) = &mut self.merger else {
+            return match held.meaning {
+                Meaning::Sample(_) => self.sink.sample(events, held, Outcome::Inline),
+                _ => self.sink.record(events, held),
+            };
+        };
+        let mut result = Ok(());
+        let mut done = |held: Held, outcome: Outcome<'_>| {
+            if result.is_ok() {
+                result = self.sink.sample(events, held, outcome);
+            }
+        };
+        let at = Stamp { task: held.task, time };
+        match held.meaning {
+            Meaning::Sample(user) => {
+                let bytes = size_of::<Held>().saturating_add(held.bytes.len());
+                merger.sample(at, user, held, bytes, &mut done);
+                result?;
+            }
+            Meaning::Stack(cookie) => {
+                merger.deferred(at, cookie, held.ips(), &mut done);
+                result?;
+            }
+            other => {
+                match other {
+                    Meaning::Exec => merger.exec(at, &mut done),
+                    Meaning::Exit => merger.exit(at, &mut done),
+                    Meaning::Lost(count) => merger.lost(count),
+                    _ => {}
+                }
+                merger.advance(time, &mut done);
+                result?;
+                self.sink.record(events, held)?;
+            }
+        }
+        self.sink.settled(merger.oldest_waiting().map_or(time, |waiting| waiting.min(time)))
+    }
+
+    /// Hands on all that is held.
+    fn finish(mut self, events: &Events, end: Result<(), PerfError>) -> Result<Summary, io::Error> {
+        self.reorder.finish();
+        self.drain(events)?;
+        let mut result = Ok(());
+        let mut done = |held: Held, outcome: Outcome<'_>| {
+            if result.is_ok() {
+                result = self.sink.sample(events, held, outcome);
+            }
+        };
+        let merge = self.merger.map(|merger| merger.finish(&mut done)).unwrap_or_default();
+        result?;
+        let left_out = self
+            .left_out
+            .map_or(Ok(()), |(count, at, fault)| Err(PerfError::BadRecords { count, at, fault }));
+        let (reorder, rows) = (self.reorder.counts(), CacheStats::default());
+        Ok(Summary { merge, reorder, rows, end: end.and(left_out) })
+    }
+}

@@ -1,0 +1,523 @@
+//! Reading a `perf.data`, record by record, in either form.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, Read, Seek as _, SeekFrom};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use unwind_perf::record::{Attr, Endian, Record, RecordHeader, RecordType};
+
+use crate::commands::perf::build_ids;
+use crate::commands::perf::event_desc::Descriptions;
+use crate::commands::perf::events::Events;
+use crate::commands::perf::header::{Feature, FileHeader, Section, Start};
+use crate::commands::perf::{Fault, PerfError};
+use crate::progress::Progress;
+use crate::untrusted::Untrusted;
+
+/// Records that a tool writes.
+pub(super) mod tool_record {
+    use super::RecordType;
+
+    /// An event (`PERF_RECORD_HEADER_ATTR`), in pipe form.
+    pub(crate) const ATTR: RecordType = RecordType(64);
+    /// Trace formats (`PERF_RECORD_HEADER_TRACING_DATA`), bytes behind it.
+    pub(crate) const TRACING_DATA: RecordType = RecordType(66);
+    /// A pass over all rings is over (`PERF_RECORD_FINISHED_ROUND`).
+    pub(crate) const FINISHED_ROUND: RecordType = RecordType(68);
+    /// Trace data (`PERF_RECORD_AUXTRACE`), bytes behind it.
+    pub(crate) const AUXTRACE: RecordType = RecordType(71);
+    /// A property of an event (`PERF_RECORD_EVENT_UPDATE`).
+    pub(crate) const EVENT_UPDATE: RecordType = RecordType(78);
+    /// A feature section (`PERF_RECORD_HEADER_FEATURE`), in pipe form.
+    pub(crate) const FEATURE: RecordType = RecordType(80);
+    /// Compressed records (`PERF_RECORD_COMPRESSED`, `…2`).
+    pub(crate) const COMPRESSED: [RecordType; 2] = [RecordType(81), RecordType(83)];
+}
+
+/// The most bytes that attrs, ids or names may take; a thousand events on a
+/// thousand CPUs take a tenth.
+const MAX_SECTION: u64 = 64 << 20;
+
+/// Standard input by name.
+const STDIN: &str = "/dev/stdin";
+
+/// A `perf.data` that is read from the front to the back.
+pub(crate) struct PerfReader {
+    input: Input,
+    start: Start,
+    header: Option<FileHeader>,
+    events: Events,
+    /// Where the next record starts, and where the records end if that is
+    /// known.
+    at: u64,
+    end: Option<u64>,
+    /// The record that was read last.
+    record: Vec<u8>,
+    /// Bytes behind it that belong to it.
+    payload: u64,
+    progress: Option<Progress>,
+    /// Where the progress was shown last.
+    shown_at: u64,
+}
+
+enum Input {
+    /// With its length when it was opened.
+    File(BufReader<File>, u64),
+    /// The bytes of a file.
+    Bytes(Cursor<Vec<u8>>),
+    Pipe(Box<dyn Read>),
+}
+
+impl Input {
+    /// Fills `buf` from offset `at`.
+    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), PerfError> {
+        let end = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        match self {
+            Self::File(file, _) => file.get_ref().read_exact_at(buf, at)?,
+            Self::Bytes(bytes) => {
+                let tail = usize::try_from(at).ok().and_then(|at| bytes.get_ref().get(at..));
+                buf.copy_from_slice(tail.and_then(|tail| tail.get(..buf.len())).ok_or_else(end)?);
+            }
+            Self::Pipe(_) => return Err(PerfError::FileFormOnPipe),
+        }
+        Ok(())
+    }
+
+    fn seek(&mut self, at: u64) -> Result<(), PerfError> {
+        match self {
+            Self::File(file, _) => file.seek(SeekFrom::Start(at))?,
+            Self::Bytes(bytes) => bytes.seek(SeekFrom::Start(at))?,
+            Self::Pipe(_) => return Err(PerfError::FileFormOnPipe),
+        };
+        Ok(())
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file, _) => file.read(buf),
+            Self::Bytes(bytes) => bytes.read(buf),
+            Self::Pipe(pipe) => pipe.read(buf),
+        }
+    }
+}
+
+impl PerfReader {
+    /// Opens a file, or standard input for `-`.
+    pub(crate) fn open(path: &Path) -> Result<Self, PerfError> {
+        // Standard input can be a file too, which is read in any order.
+        let file = File::open(if path == Path::new("-") { Path::new(STDIN) } else { path })?;
+        let metadata = file.metadata()?;
+        if metadata.is_dir() {
+            Err(PerfError::Directory)
+        } else if metadata.is_file() {
+            Self::new(Input::File(BufReader::with_capacity(1 << 16, file), metadata.len()))
+        } else {
+            Self::new(Input::Pipe(Box::new(BufReader::new(file))))
+        }
+    }
+
+    /// Reads a recording of either form that is in memory.
+    pub(crate) fn from_bytes(bytes: Vec<u8>) -> Result<Self, PerfError> {
+        Self::new(Input::Bytes(Cursor::new(bytes)))
+    }
+
+    fn new(mut input: Input) -> Result<Self, PerfError> {
+        let mut start = [0; Start::LEN];
+        fill(&mut input, &mut start)?.then_some(()).ok_or(PerfError::NotPerfData)?;
+        let start = Start::parse(start).ok_or(PerfError::NotPerfData)?;
+        let reader = Self {
+            input,
+            start,
+            header: None,
+            events: Events::default(),
+            at: Start::PIPE,
+            end: None,
+            record: Vec::new(),
+            payload: 0,
+            progress: None,
+            shown_at: 0,
+        };
+        match start.size {
+            Start::PIPE => Ok(reader),
+            FileHeader::LEN => reader.read_header(),
+            size => Err(PerfError::UnknownHeader(size)),
+        }
+    }
+
+    pub(crate) fn endian(&self) -> Endian {
+        self.start.endian
+    }
+
+    /// Shows from now on how far the reading of the file at `path` is, if it is a long one.
+    pub(crate) fn show_progress(&mut self, path: &Path) {
+        if let Ok(len) = self.file_len() {
+            self.progress = Some(Progress::new(path, len));
+        }
+    }
+
+    /// Says how far the reading is, now and then.
+    fn tell_progress(&mut self) {
+        const STRIDE: u64 = 1 << 20;
+        if let (Some(progress), Some(end)) = (&self.progress, self.end)
+            && self.at.saturating_sub(self.shown_at) >= STRIDE
+        {
+            self.shown_at = self.at;
+            progress.set(self.at, usize::try_from(end).unwrap_or(usize::MAX));
+        }
+    }
+
+    /// Ends the progress, since the reading is at its end.
+    fn finish_progress(&mut self) {
+        if let Some(progress) = self.progress.take() {
+            progress.finish();
+        }
+    }
+
+    /// The header of the file form.
+    pub(crate) fn header(&self) -> Option<&FileHeader> {
+        self.header.as_ref()
+    }
+
+    pub(crate) fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// Whose record was read last, if it is the kernel's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Events::event_of`].
+    pub(crate) fn event_of_record(&self) -> Result<Result<usize, Fault>, PerfError> {
+        match Record::parse(&self.record, self.start.endian) {
+            Ok(record) => self.events.event_of(&record),
+            Err(error) => Ok(Err(error.into())),
+        }
+    }
+
+    /// Whether the recorder left the length of the data open.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.header.is_some_and(|header| header.data.len == 0)
+    }
+
+    /// Where the record that was read last starts.
+    pub(crate) fn record_at(&self) -> u64 {
+        let len = u64::try_from(self.record.len()).unwrap_or(u64::MAX);
+        self.at.saturating_sub(len)
+    }
+
+    /// Reads the next record. Returns whether there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`PerfError`] where the file ends inside a record or its size cannot
+    /// be. There is nothing to read after that.
+    pub(crate) fn read(&mut self) -> Result<bool, PerfError> {
+        let read = self.read_record();
+        match read {
+            Ok(true) => self.tell_progress(),
+            _ => self.finish_progress(),
+        }
+        read
+    }
+
+    fn read_record(&mut self) -> Result<bool, PerfError> {
+        self.skip_payload()?;
+        let at = self.at;
+        self.record.clear();
+        let mut header = [0; RecordHeader::SIZE];
+        let left = self.end.map(|end| end.saturating_sub(at));
+        if left == Some(0) || !fill_or_end(&mut self.input, &mut header, at)? {
+            return match left {
+                None | Some(0) => Ok(false),
+                Some(_) => Err(PerfError::CutOff { at }),
+            };
+        }
+        let parsed = RecordHeader::parse(&header, self.endian())
+            .map_err(|error| PerfError::BadRecord { at, error })?;
+        if left.is_some_and(|left| u64::from(parsed.size) > left) {
+            return Err(PerfError::CutOff { at });
+        }
+        self.record.extend(header);
+        let body = u64::try_from(parsed.body_len()).unwrap_or(0);
+        let read = self.input.by_ref().take(body).read_to_end(&mut self.record)?;
+        if read < parsed.body_len() {
+            self.record.clear();
+            return Err(PerfError::CutOff { at });
+        }
+        self.at = at.saturating_add(parsed.size.into());
+        if tool_record::COMPRESSED.contains(&parsed.kind) {
+            return Err(PerfError::Compressed { at });
+        }
+        self.take_tool_record(parsed.kind)?;
+        Ok(true)
+    }
+
+    /// The record that was read last.
+    pub(crate) fn record(&self) -> Option<Record<'_>> {
+        Record::parse(&self.record, self.endian()).ok()
+    }
+
+    /// How many bytes behind the record belong to it.
+    pub(crate) fn payload(&self) -> u64 {
+        self.payload
+    }
+
+    /// Copies the bytes behind the record that belong to it.
+    pub(crate) fn copy_payload(&mut self, out: &mut impl io::Write) -> Result<(), PerfError> {
+        let copied = io::copy(&mut self.input.by_ref().take(self.payload), out)?;
+        self.took_payload(copied)
+    }
+
+    fn skip_payload(&mut self) -> Result<(), PerfError> {
+        self.copy_payload(&mut io::sink())
+    }
+
+    fn took_payload(&mut self, len: u64) -> Result<(), PerfError> {
+        let at = self.record_at();
+        self.at = self.at.saturating_add(len);
+        match core::mem::take(&mut self.payload).cmp(&len) {
+            core::cmp::Ordering::Equal => Ok(()),
+            _ => Err(PerfError::CutOff { at }),
+        }
+    }
+
+    /// Learns from a tool's record what it says of events and of bytes behind
+    /// itself.
+    fn take_tool_record(&mut self, kind: RecordType) -> Result<(), PerfError> {
+        let endian = self.endian();
+        let body = self.record.get(RecordHeader::SIZE..).unwrap_or_default();
+        match kind {
+            tool_record::ATTR => {
+                let attr_len = Attr::parse(body, endian).map_or(0, |attr| attr.size);
+                let attr_len = usize::try_from(attr_len).unwrap_or(usize::MAX);
+                let (attr, ids) = body.split_at_checked(attr_len).unwrap_or((body, &[]));
+                let (attr, ids) = (attr.to_vec(), words(ids, endian));
+                self.events.add(attr, ids, endian)?;
+            }
+            tool_record::FEATURE => {
+                let feature = body.first_chunk().map(|&word| endian.u64(word));
+                if feature == Some(Feature::EVENT_DESC.0.into()) {
+                    let section = body.get(8..).unwrap_or_default();
+                    name_events(&mut self.events, section, endian, false);
+                }
+            }
+            tool_record::EVENT_UPDATE => {
+                // Which property, whose, and a text; 2 is the name.
+                let (head, name) = body.split_at_checked(16).unwrap_or((body, &[]));
+                if let &[2, id] = words(head, endian).as_slice() {
+                    self.events.set_name(id, text(name));
+                }
+            }
+            tool_record::TRACING_DATA => {
+                // Padded to words.
+                let size = body.first_chunk().map_or(0, |&size| endian.u32(size));
+                self.payload = u64::from(size).next_multiple_of(8);
+            }
+            tool_record::AUXTRACE => {
+                self.payload = body.first_chunk().map_or(0, |&size| endian.u64(size));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn read_header(mut self) -> Result<Self, PerfError> {
+        let endian = self.endian();
+        let mut rest = [0; FileHeader::REST];
+        if !fill(&mut self.input, &mut rest)? {
+            return Err(PerfError::NotPerfData);
+        }
+        let header = FileHeader::parse(&rest, endian);
+        self.header = Some(header);
+        let file_len = self.file_len()?;
+        let FileHeader { attr_len, attrs, data, .. } = header;
+        let bytes = self.section("list of events", attrs)?;
+        // An attr, and the place of its ids behind it.
+        let entry = usize::try_from(attr_len).ok().filter(|&len| len > 16);
+        let bad = PerfError::BadSection { part: "list of events", at: attrs.at, len: attrs.len };
+        let entry = entry.filter(|&len| bytes.len().is_multiple_of(len)).ok_or(bad)?;
+        // Each event has a list of its own. Lists that share bytes could be as many times
+        // as long as the file as there are events.
+        let mut ids_left = file_len;
+        for event in bytes.chunks_exact(entry) {
+            let (attr, place) =
+                event.split_at_checked(entry.saturating_sub(16)).unwrap_or_default();
+            let &[at, len] = words(place, endian).as_slice() else { continue };
+            let place = Section { at, len };
+            self.check_place("list of event ids", place)?;
+            ids_left = ids_left.checked_sub(len).ok_or(PerfError::SharedIds { at, len })?;
+            let ids = self.section("list of event ids", place)?;
+            self.events.add(attr.to_vec(), words(&ids, endian), endian)?;
+        }
+        if self.events.all().is_empty() {
+            return Err(PerfError::NoEvents);
+        }
+        self.read_names(&header)?;
+        let end = data.at.checked_add(data.len).filter(|_| data.at <= file_len);
+        let bad = PerfError::BadSection { part: "data", at: data.at, len: data.len };
+        self.end = Some(if data.len == 0 { file_len } else { end.ok_or(bad)? });
+        self.at = data.at;
+        self.input.seek(data.at)?;
+        Ok(self)
+    }
+
+    /// Reads names from the feature sections. A damaged section leaves its
+    /// events with the names that their attrs give.
+    fn read_names(&mut self, header: &FileHeader) -> Result<(), PerfError> {
+        let Some(place) = self.feature_place(header, Feature::EVENT_DESC)? else {
+            return Ok(());
+        };
+        if let Ok(section) = self.section("list of event names", place) {
+            name_events(&mut self.events, &section, self.start.endian, true);
+        }
+        Ok(())
+    }
+
+    /// The build ids that the recorder found in files when it was done, by the files'
+    /// names. A damaged section has those in front of the damage.
+    pub(crate) fn build_ids(&mut self) -> HashMap<Box<[u8]>, Box<[u8]>> {
+        let Some(header) = self.header else {
+            return HashMap::new();
+        };
+        let place = self.feature_place(&header, Feature::BUILD_ID).ok().flatten();
+        let section = place.and_then(|place| self.section("list of build ids", place).ok());
+        build_ids::parse(&section.unwrap_or_default(), self.endian())
+    }
+
+    /// Finds a feature section.
+    fn feature_place(
+        &mut self,
+        header: &FileHeader,
+        feature: Feature,
+    ) -> Result<Option<Section>, PerfError> {
+        let places = self.feature_places(header)?;
+        Ok(places.into_iter().find(|&(found, _)| found == feature).map(|(_, place)| place))
+    }
+
+    /// Where all feature sections are. Their table is behind the data.
+    pub(crate) fn feature_places(
+        &mut self,
+        header: &FileHeader,
+    ) -> Result<Vec<(Feature, Section)>, PerfError> {
+        let at = header.data.at.saturating_add(header.data.len);
+        let features: Vec<Feature> = header.features().collect();
+        let len = u64::try_from(features.len()).unwrap_or(0).saturating_mul(16);
+        // Without the length of the data there is no table either.
+        if header.data.len == 0 {
+            return Ok(Vec::new());
+        }
+        let Ok(table) = self.section("table of features", Section { at, len }) else {
+            return Ok(Vec::new());
+        };
+        let table = words(&table, self.endian());
+        let places = table.as_chunks().0.iter().map(|&[at, len]| Section { at, len });
+        Ok(features.into_iter().zip(places).collect())
+    }
+
+    /// Checks that the file has such a part.
+    pub(crate) fn check_place(
+        &mut self,
+        part: &'static str,
+        place: Section,
+    ) -> Result<(), PerfError> {
+        let file_len = self.file_len()?;
+        if place.at.checked_add(place.len).is_none_or(|end| end > file_len) {
+            return Err(PerfError::BadSection { part, at: place.at, len: place.len });
+        }
+        Ok(())
+    }
+
+    /// Reads a part of the file.
+    ///
+    /// What is read is never longer than the file, whatever it says.
+    pub(crate) fn section(
+        &mut self,
+        part: &'static str,
+        place: Section,
+    ) -> Result<Vec<u8>, PerfError> {
+        self.check_place(part, place)?;
+        if place.len > MAX_SECTION {
+            return Err(PerfError::BadSection { part, at: place.at, len: place.len });
+        }
+        let mut bytes = vec![0; usize::try_from(place.len).unwrap_or(0)];
+        match self.input.read_exact_at(&mut bytes, place.at) {
+            // It was cut since it was opened.
+            Err(PerfError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(PerfError::BadSection { part, at: place.at, len: place.len })
+            }
+            result => result.map(|()| bytes),
+        }
+    }
+
+    /// Copies a part of the file to `out`. What is wrong with `out` is the outer error.
+    pub(crate) fn copy_section(
+        &mut self,
+        place: Section,
+        out: &mut impl io::Write,
+    ) -> io::Result<Result<(), PerfError>> {
+        if let Err(error) = self.input.seek(place.at) {
+            return Ok(Err(error));
+        }
+        io::copy(&mut self.input.by_ref().take(place.len), out).map(|_| Ok(()))
+    }
+
+    /// The length of the file in bytes, if it is one.
+    pub(crate) fn file_len(&self) -> Result<u64, PerfError> {
+        match &self.input {
+            Input::File(_, len) => Ok(*len),
+            Input::Bytes(bytes) => Ok(u64::try_from(bytes.get_ref().len()).unwrap_or(u64::MAX)),
+            Input::Pipe(_) => Err(PerfError::FileFormOnPipe),
+        }
+    }
+}
+
+/// Takes the names in a section: by the order of the events in the file form,
+/// by their ids in the pipe form.
+fn name_events(events: &mut Events, section: &[u8], endian: Endian, in_order: bool) {
+    let descriptions = Descriptions::new(section, endian).enumerate();
+    for (index, event) in descriptions.filter(|(_, event)| !event.name.is_empty()) {
+        match event.id {
+            id if in_order => events.set_name_at(index, id, text(event.name)),
+            Some(id) => events.set_name(id, text(event.name)),
+            None => {}
+        }
+    }
+}
+
+/// The words in `bytes`.
+fn words(bytes: &[u8], endian: Endian) -> Vec<u64> {
+    unwind_perf::record::Words::new(bytes, endian).collect()
+}
+
+/// The text in front of the first zero.
+fn text(bytes: &[u8]) -> Untrusted {
+    Untrusted::from(bytes.split(|&byte| byte == 0).next().unwrap_or_default())
+}
+
+/// Fills `buf`. Returns whether the input has that much.
+fn fill(input: &mut impl Read, buf: &mut [u8]) -> io::Result<bool> {
+    match input.read_exact(buf) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// As [`fill`], for a record at `at`: an end inside it is an error.
+fn fill_or_end(input: &mut impl Read, buf: &mut [u8], at: u64) -> Result<bool, PerfError> {
+    let mut filled = 0;
+    while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match input.read(rest) {
+            Ok(0) if filled == 0 => return Ok(false),
+            Ok(0) => return Err(PerfError::CutOff { at }),
+            Ok(read) => filled = filled.saturating_add(read),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(true)
+}

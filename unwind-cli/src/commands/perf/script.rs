@@ -1,0 +1,228 @@
+//! `unwind script`: the samples of a `perf.data`, with their stacks.
+
+use std::io::{self, BufWriter, IsTerminal as _, Write};
+use std::path::{Path, PathBuf};
+use std::thread::scope;
+
+use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::fields::{Fields, Layout};
+use crate::commands::perf::files::RecordedFiles;
+use crate::commands::perf::json::JsonPrinter;
+use crate::commands::perf::names::Names;
+use crate::commands::perf::pipeline::{self, Options, Summary};
+use crate::commands::perf::reader::PerfReader;
+use crate::commands::perf::shown::ShownSink;
+use crate::commands::perf::summary::{Memory, report, stats_lines};
+use crate::commands::perf::text::{Style, TextPrinter};
+use crate::commands::perf::walks::{WalkSetup, Walks};
+use crate::commands::stack::FramePointerRows;
+use crate::error::Error;
+
+/// Print the samples of a perf.data file, their call chains made whole.
+///
+/// Samples of `perf record --call-graph fp,defer` leave the user part of their
+/// call chains to later records. The two are put together also where the
+/// record came first, came from another CPU or is older than its sample.
+///
+/// Samples of `perf record --call-graph dwarf` have registers and a copy of the
+/// stack. They are walked by the tables of the mapped files, as far as these are
+/// still here, on all CPUs.
+///
+/// Recordings made with `-z` (compressed) or `--threads` (a folder) are refused.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = LONG_HELP)]
+pub(crate) struct ScriptArgs {
+    /// The file, in file or pipe form; `-` is standard input
+    #[arg(value_name = "FILE", default_value = "perf.data")]
+    file: PathBuf,
+
+    /// Show samples and stacks as they were recorded
+    #[arg(long)]
+    no_merge_callchains: bool,
+
+    /// What to print of each sample: of comm,tid,pid,time,cpu,event,period,ip,sym,symoff,dso
+    /// those that are listed; or the usual ones and a change, as in +pid,-period
+    #[arg(
+        short = 'F',
+        long,
+        value_name = "FIELDS",
+        allow_hyphen_values = true,
+        default_value = "comm,tid,cpu,time,period,event,ip,sym,symoff,dso"
+    )]
+    fields: Fields,
+
+    /// Which perf's columns and addresses to print
+    #[arg(long, value_enum, value_name = "VERSION", default_value = "7.2")]
+    layout: Layout,
+
+    /// Print times with nine digits of a second, not six
+    #[arg(long)]
+    ns: bool,
+
+    /// How many frames to print at most of the kernel's and the user's part of a recorded
+    /// call chain together, and of a stack that is walked
+    #[arg(long, value_name = "N", default_value_t = 127)]
+    max_stack: usize,
+
+    /// Declare that all code without a table keeps frame pointers, so that in a stack that
+    /// is walked a frame found by one is no guess
+    #[arg(long)]
+    trust_fp: bool,
+
+    /// Print JSON, an object a line, instead of text; `--help` describes it
+    #[arg(long, conflicts_with_all = ["fields", "layout", "ns"])]
+    json: bool,
+
+    /// Say on standard error what became of the samples
+    #[arg(long)]
+    stats: bool,
+
+    #[command(flatten)]
+    memory: Memory,
+}
+
+const LONG_HELP: &str = "\
+The text is that of `perf script --no-inline` with the same -F, --ns and --max-stack,
+except that
+  - samples get their stack which perf does not find, and a sample without its stack does
+    not show the cookie as an address;
+  - of names, what is not a visible character is escaped, and a backslash doubled;
+  - code of linkage tables is called `function@plt` also where perf 6.1 takes it for a
+    part of `_init`, as in programs with few entries, or for another one's, as in 32-bit
+    files;
+  - lines in parentheses say where a stack is cut by --max-stack, where it is not complete
+    and why, where callers may be missing, and which word of a chain is no address, for
+    which the chain is left out (JSON has it);
+  - names are cut to 24 characters while the text is over 64 times as long as what was
+    read, and a MiB.
+Samples come in the order in which they become whole. Functions are those of the mapped
+files, whose build ids must be those of the recording where it has them, else their
+inodes; those of the kernel are /proc/kallsyms', if its build id is that of the
+recording. The callers in a walked stack are shown by the last byte of their call.
+
+JSON, a line each:
+  {\"type\": \"recording\", \"schema\": 1, \"file\"}
+      first; `schema` rises when a field changes its meaning or goes
+  {\"type\": \"sample\", \"comm\", \"pid\", \"tid\", \"time\", \"event\", \"ip\", \"end\", …}
+      time      nanoseconds, or null
+      ip        hexadecimal text, or null
+      end       `inline`, `merged`, `unmatched` or `walked`
+      cookie    of a sample whose user part was deferred, hexadecimal text, or null
+      reason    why it is unmatched: `no-cookie`, `evicted`, `exit`, `lost`, `exec`,
+                `newer-cookie` or `end`; else null
+      across_exec  the stack is that of the program after an exec, the sample from
+                before it
+      late      the stack was recorded before the sample
+      chain     a list of parts, innermost first, each with
+                context  `kernel`, `user`, `user-deferred`, `hv`, `guest`,
+                         `guest-kernel`, `guest-user` or null
+                ips      a list of hexadecimal texts
+      left_out  how many addresses --max-stack left out
+      walk      of a sample whose stack was walked here, else null:
+                complete    whether no frame is missing
+                incomplete  why there are no more frames, or null
+                gaps        the frames of the last part before which callers may be
+                            missing, by their places in `ips`
+  {\"type\": \"stack\", \"comm\", \"pid\", \"tid\", \"time\", \"cookie\", \"ips\", \"left_out\"}
+      a recorded stack, with --no-merge-callchains
+  {\"type\": \"end\", \"counts\": {…}, \"error\"}
+      last; `error` is null, or says why not all could be read
+
+`unwind --help` lists the exit codes.";
+
+/// Runs `unwind script`.
+///
+/// # Errors
+///
+/// [`Error`] if the file cannot be read whole, or the output not be written.
+pub(crate) fn run(args: &ScriptArgs) -> Result<(), Error> {
+    let perf_error = |error| Error::Perf { path: args.file.clone(), error };
+    let mut reader = PerfReader::open(&args.file).map_err(perf_error)?;
+    if !io::stdout().is_terminal() {
+        reader.show_progress(&args.file);
+    }
+    let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let summary = args.print(&mut reader, &args.file, true, out).map_err(Error::Output)?;
+    if args.stats {
+        for line in stats_lines(&summary) {
+            // With standard error gone there is nobody left to tell.
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+    }
+    report(summary, &args.file)
+}
+
+impl ScriptArgs {
+    /// Prints what `reader` has of the file at `path`, with the functions of the running
+    /// kernel or without.
+    fn print(
+        &self,
+        reader: &mut PerfReader,
+        path: &Path,
+        knows_kernel: bool,
+        mut out: impl Write,
+    ) -> io::Result<Summary> {
+        let options = Options {
+            merge: !self.no_merge_callchains,
+            memory: self.memory.bytes(),
+            frame_pointers: FramePointerRows { is_trusted: self.trust_fp },
+        };
+        let build_ids = reader.build_ids();
+        let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
+        let names = Names::new(kernel_id, self.layout);
+        let names = if knows_kernel { names } else { names.without_kernel() };
+        let spaces = Spaces::new(RecordedFiles::new(build_ids));
+        let setup = WalkSetup::new(options.frame_pointers);
+        let mut summary = scope(|scope| -> io::Result<Summary> {
+            let walks = Walks::new(scope, &setup);
+            if self.json {
+                let printer = JsonPrinter::new(&mut out, path, self.max_stack)?;
+                let mut sink = ShownSink::new(printer, spaces, walks);
+                let summary = pipeline::run(reader, options, &mut sink)?;
+                sink.finish(reader.events())?;
+                sink.printer.end(&summary)?;
+                Ok(summary)
+            } else {
+                let style = Style {
+                    fields: self.fields,
+                    layout: self.layout,
+                    nanoseconds: self.ns,
+                    max_stack: self.max_stack,
+                };
+                let printer = TextPrinter::new(&mut out, style, names);
+                let mut sink = ShownSink::new(printer, spaces, walks);
+                let summary = pipeline::run(reader, options, &mut sink)?;
+                sink.finish(reader.events())?;
+                Ok(summary)
+            }
+        })?;
+        summary.rows = setup.into_rows();
+        out.flush()?;
+        Ok(summary)
+    }
+}
+
+/// Prints a recording that is in memory, as text with all fields and as JSON. Returns the
+/// lengths of both in bytes.
+pub(crate) fn printed_len(bytes: &[u8]) -> Option<(usize, usize)> {
+    let print = |json: bool, layout| {
+        let mut reader = PerfReader::from_bytes(bytes.to_vec()).ok()?;
+        let args = ScriptArgs {
+            file: PathBuf::new(),
+            no_merge_callchains: false,
+            fields: Fields::DEFAULT,
+            layout,
+            ns: false,
+            max_stack: 127,
+            trust_fp: false,
+            json,
+            stats: false,
+            memory: Memory::of_mib(1),
+        };
+        let mut out = Vec::new();
+        args.print(&mut reader, Path::new("-"), false, &mut out).ok()?;
+        Some(out.len())
+    };
+    print(false, Layout::Perf6_1)?;
+    Some((print(false, Layout::Perf7_2)?, print(true, Layout::Perf7_2)?))
+}

@@ -1,0 +1,201 @@
+//! Samples and stacks as they are shown: with their names, and with the stacks that are
+//! walked here.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use unwind_perf::merge::{Outcome, Unmatched, whole_chain};
+use unwind_perf::record::{Attr, Context, Entry, Misc, SampleType, UserPart};
+
+use crate::commands::perf::PerfError;
+use crate::commands::perf::address_spaces::{Space, Spaces};
+use crate::commands::perf::events::Events;
+use crate::commands::perf::names::Mode;
+use crate::commands::perf::pipeline::{Held, Meaning, Sink};
+use crate::commands::perf::reader::PerfReader;
+use crate::commands::perf::threads::Threads;
+use crate::commands::perf::walk::WalkedStack;
+use crate::commands::perf::walks::{Job, Walks};
+use crate::untrusted::Untrusted;
+
+/// A sample, or a recorded stack that stands for itself.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    pub(crate) held: Arc<Held>,
+    /// The name of the thread at its time.
+    pub(crate) comm: Rc<Untrusted>,
+    /// What is mapped in the process at its time, and in the kernel.
+    pub(crate) space: Space,
+    pub(crate) kernel: Space,
+    pub(crate) end: ChainEnd,
+    /// The call chain as it is known: addresses and marks; nothing if the event has none.
+    pub(crate) chain: Option<Vec<u64>>,
+}
+
+/// A word of a call chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Link {
+    /// An address, and in which code.
+    Ip(u64, Mode),
+    /// What no address can be, and no mark is either: a frame pointer that was none led to
+    /// it.
+    NoAddress(u64),
+}
+
+/// What became of the user part of a call chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChainEnd {
+    /// It is in the sample, or there is none.
+    Inline,
+    /// It is that of a later record, or an earlier one.
+    Merged { across_exec: bool, late: bool },
+    /// Its record did not come.
+    Unmatched(Unmatched),
+    /// A stack that stands for itself, under this cookie.
+    Stack(u64),
+}
+
+impl Shown {
+    /// The cookie of a sample whose user part was deferred.
+    pub(crate) fn cookie(&self) -> Option<u64> {
+        match self.held.meaning {
+            Meaning::Sample(UserPart::Deferred(cookie)) => Some(cookie),
+            _ => None,
+        }
+    }
+
+    /// The chain without its marks.
+    pub(crate) fn links(&self) -> impl Iterator<Item = Link> {
+        let mut mode = Mode::User;
+        let words = self.chain.iter().flatten();
+        words.filter_map(move |&word| match Entry::from_word(word) {
+            Entry::Context(context) => {
+                mode = Mode::of_context(context);
+                None
+            }
+            Entry::Ip(ip) | Entry::Cookie(ip) => Some(Link::Ip(ip, mode)),
+            Entry::UnknownContext(word) => Some(Link::NoAddress(word)),
+        })
+    }
+
+    /// Where the CPU was.
+    pub(crate) fn misc(&self) -> Misc {
+        self.held.record().map_or(Misc::UNKNOWN, |record| record.header().misc)
+    }
+}
+
+/// Writes samples in one form.
+pub(crate) trait Printer {
+    fn print(
+        &mut self,
+        events: &Events,
+        shown: &Shown,
+        walked: Option<&WalkedStack>,
+    ) -> io::Result<()>;
+
+    /// Takes note that a record of so many bytes was read.
+    fn read(&mut self, len: usize);
+}
+
+/// Names samples, has their stacks walked and hands them to a printer in order.
+#[derive(Debug)]
+pub(crate) struct ShownSink<'scope, 'env, P> {
+    pub(crate) printer: P,
+    threads: Threads,
+    spaces: Spaces,
+    walks: Walks<'scope, 'env, Shown>,
+}
+
+impl<'scope, 'env, P: Printer> ShownSink<'scope, 'env, P> {
+    /// Stacks are walked by `walks`.
+    pub(crate) fn new(printer: P, spaces: Spaces, walks: Walks<'scope, 'env, Shown>) -> Self {
+        Self { printer, threads: Threads::default(), spaces, walks }
+    }
+
+    fn take(
+        &mut self,
+        events: &Events,
+        held: Held,
+        end: ChainEnd,
+        chain: Option<Vec<u64>>,
+    ) -> io::Result<()> {
+        self.printer.read(held.len());
+        let held = Arc::new(held);
+        let shown = Shown {
+            comm: self.threads.name(held.task),
+            space: self.spaces.of(held.task),
+            kernel: self.spaces.of_kernel(),
+            end,
+            chain,
+            held,
+        };
+        let attr = events.get(shown.held.event).map(|event| event.attr);
+        let job = attr.filter(|attr| end == ChainEnd::Inline && is_to_walk(attr));
+        let job =
+            job.map(|attr| Job { held: Arc::clone(&shown.held), attr, space: shown.space.clone() });
+        self.walks.push(shown, job);
+        while let Some((shown, walked)) = self.walks.pop() {
+            self.printer.print(events, &shown, walked.as_ref())?;
+        }
+        Ok(())
+    }
+
+    /// Prints what waits for its walk.
+    pub(crate) fn finish(&mut self, events: &Events) -> io::Result<()> {
+        while let Some((shown, walked)) = self.walks.pop_all() {
+            self.printer.print(events, &shown, walked.as_ref())?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether samples of an event have what it takes to walk their stacks.
+pub(crate) fn is_to_walk(attr: &Attr) -> bool {
+    let needed = SampleType::REGS_USER | SampleType::STACK_USER | SampleType::CALLCHAIN;
+    attr.format.sample_type.contains(needed)
+}
+
+/// The chain of a sample with its user part, if that is known.
+fn chain_of(held: &Held, outcome: Outcome<'_>) -> Option<Vec<u64>> {
+    let chain = held.callchain()?;
+    Some(match outcome {
+        Outcome::Inline => chain.words().collect(),
+        Outcome::Merged(merged) => whole_chain(chain, merged.stack).collect(),
+        Outcome::Unmatched { .. } => chain.without_cookie().collect(),
+    })
+}
+
+impl<P: Printer> Sink for ShownSink<'_, '_, P> {
+    fn sample(&mut self, events: &Events, held: Held, outcome: Outcome<'_>) -> io::Result<()> {
+        let chain = chain_of(&held, outcome);
+        let end = match outcome {
+            Outcome::Inline => ChainEnd::Inline,
+            Outcome::Merged(merged) => {
+                ChainEnd::Merged { across_exec: merged.across_exec, late: merged.late }
+            }
+            Outcome::Unmatched { reason, .. } => ChainEnd::Unmatched(reason),
+        };
+        self.take(events, held, end, chain)
+    }
+
+    fn record(&mut self, events: &Events, held: Held) -> io::Result<()> {
+        if let Meaning::Stack(cookie) = held.meaning {
+            let mark = Context::User.word();
+            let chain = std::iter::once(mark).chain(held.ips()).collect();
+            return self.take(events, held, ChainEnd::Stack(cookie), Some(chain));
+        }
+        self.printer.read(held.len());
+        self.threads.take(&held);
+        self.spaces.take(&held);
+        Ok(())
+    }
+
+    fn tool_record(&mut self, _reader: &mut PerfReader) -> Result<(), PerfError> {
+        Ok(())
+    }
+
+    fn settled(&mut self, _time: u64) -> io::Result<()> {
+        Ok(())
+    }
+}

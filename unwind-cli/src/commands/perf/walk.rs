@@ -1,0 +1,465 @@
+//! Walking the stack of a sample that has registers and a copy of the stack.
+
+use std::fmt;
+
+use unwind_core::{
+    Arch, CacheStats, End, FrameContext, FramePc, Memory, Origin, PackedFrame, Provenance,
+    ReadError, Row, RowCache, RowSource, RowStore, StepError, TableError, TargetCode, Trace,
+    VirtAddr, Walker,
+};
+use unwind_perf::record::{UserAbi, UserState};
+use unwind_x86::{Ia32, Ia32Regs, Prologue, SignalTrampolines, X86_64, X86_64Regs};
+
+use crate::commands::perf::address_spaces::Space;
+use crate::commands::perf::ranges::Range;
+use crate::commands::stack::{FramePointerRows, ROWS, low_half};
+use crate::counted::counted;
+use crate::elf::Part;
+
+/// The most frames of a stack: more than a copied stack of 64 KiB can have are of no use.
+const MAX_FRAMES: u32 = 8192;
+/// The same, as room.
+const TRACE: usize = 8192;
+
+/// A walked stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WalkedStack {
+    /// Innermost first.
+    pub(crate) frames: Vec<WalkedFrame>,
+    /// Why there are no more frames, if the last one is not known to be the outermost. To be
+    /// shown as it is: the names in it are escaped.
+    pub(crate) cut: Option<String>,
+}
+
+/// A frame of a walked stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WalkedFrame {
+    /// The pc: of the first frame the sampled one, of others where they go on.
+    pub(crate) pc: u64,
+    /// The last byte of the call, or the pc itself where that was not a call.
+    pub(crate) call: u64,
+    /// Callers may be missing before this one.
+    pub(crate) after_gap: bool,
+}
+
+impl WalkedStack {
+    /// Whether no frame is missing.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.cut.is_none() && !self.frames.iter().any(|frame| frame.after_gap)
+    }
+}
+
+/// Of how many address spaces a thread keeps rows.
+const SPACES: usize = 4;
+
+/// What a thread walks samples with.
+#[derive(Debug)]
+pub(crate) struct SampleWalker {
+    frame_pointers: FramePointerRows,
+    /// The rows of the spaces in which it walked last, the latest first.
+    kept: Vec<KeptRows>,
+    /// The 64-bit stack that it walked last.
+    trace: Box<Trace<[PackedFrame; TRACE]>>,
+}
+
+/// Rows of tables in an address space.
+#[derive(Debug)]
+struct KeptRows {
+    generation: u64,
+    rows: Box<RowCache<ROWS>>,
+}
+
+impl SampleWalker {
+    pub(crate) fn new(frame_pointers: FramePointerRows) -> Self {
+        Self { frame_pointers, kept: Vec::new(), trace: Box::default() }
+    }
+
+    /// Walks the stack in `state` in a process with these mappings.
+    pub(crate) fn walk(&mut self, state: &UserState<'_>, space: &Space) -> WalkedStack {
+        match state.abi {
+            UserAbi::Bits64 => self.walk_x86_64(state, space),
+            UserAbi::Bits32 => walk_ia32(state, space, self.frame_pointers),
+        }
+    }
+
+    /// How often a row was kept, and how often it was looked up.
+    pub(crate) fn stats(&self) -> CacheStats {
+        let all = self.kept.iter().map(|kept| kept.rows.stats());
+        all.fold(CacheStats::default(), sum)
+    }
+
+    fn walk_x86_64(&mut self, state: &UserState<'_>, space: &Space) -> WalkedStack {
+        let (regs, arch, sp) = match x86_64_state(state) {
+            Ok(start) => start,
+            Err(reason) => return not_walked(reason),
+        };
+        let Some(rows) = rows_of(&mut self.kept, space.generation) else {
+            return not_walked("no rows can be kept");
+        };
+        let source = RecordedTables { space }.or(SignalTrampolines).or(Prologue);
+        let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
+        let mut memory = SampleMemory { sp, stack: state.stack, space };
+        let mut walker = walker.max_frames(MAX_FRAMES).code(Code(space));
+        walker.trace(regs, &mut memory, &mut *self.trace);
+        if let Some(End::Table(_)) = self.trace.end() {
+            // A trace has no room for what is wrong with the table.
+            return collect(walker, regs, &mut memory, state);
+        }
+        let frames = self.trace.frames().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
+        finished(frames.collect(), self.trace.end(), sp, state, space)
+    }
+}
+
+/// The sum of two counts.
+pub(crate) fn sum(mut a: CacheStats, b: CacheStats) -> CacheStats {
+    a.hits = a.hits.saturating_add(b.hits);
+    a.misses = a.misses.saturating_add(b.misses);
+    a.unkept = a.unkept.saturating_add(b.unkept);
+    a
+}
+
+/// The rows of a space, which are from now on the first: those that are kept of it, or
+/// new ones, in the place of the last where there are many. A walk forgets rows of
+/// another generation.
+fn rows_of(kept: &mut Vec<KeptRows>, generation: u64) -> Option<&mut RowCache<ROWS>> {
+    let at = kept.iter().position(|kept| kept.generation == generation);
+    if at.is_none() && kept.len() < SPACES {
+        kept.push(KeptRows { generation, rows: Box::default() });
+    }
+    let at = at.unwrap_or(kept.len().saturating_sub(1));
+    kept.get_mut(..=at)?.rotate_right(1);
+    let first = kept.first_mut()?;
+    first.generation = generation;
+    Some(&mut first.rows)
+}
+
+/// The registers in perf's numbers.
+mod register {
+    pub(super) const SP: u32 = 7;
+    pub(super) const IP: u32 = 8;
+    /// In the order of the DWARF numbers of x86-64: ax, dx, cx, bx, si, di, bp, sp, r8 on.
+    pub(super) const X86_64: [u32; 16] = [0, 3, 2, 1, 4, 5, 6, SP, 16, 17, 18, 19, 20, 21, 22, 23];
+    /// In the order of the DWARF numbers of i386: ax, cx, dx, bx, sp, bp, si, di.
+    pub(super) const IA32: [u32; 8] = [0, 2, 3, 1, SP, 6, 4, 5];
+}
+
+/// Why a stack cannot be walked at all.
+fn not_walked(reason: &str) -> WalkedStack {
+    WalkedStack { frames: Vec::new(), cut: Some(reason.into()) }
+}
+
+/// Where the walk of a 64-bit stack starts, and its stack pointer.
+fn x86_64_state(state: &UserState<'_>) -> Result<(X86_64Regs, X86_64, u64), &'static str> {
+    let value = |number| state.register(number);
+    let (Some(ip), Some(sp)) = (value(register::IP), value(register::SP)) else {
+        return Err(NO_START);
+    };
+    let regs = X86_64Regs::from_all(ip, register::X86_64.map(|number| value(number).unwrap_or(0)));
+    let arch = if is_wide(ip) || is_wide(sp) { X86_64::FIVE_LEVEL } else { X86_64::FOUR_LEVEL };
+    Ok((regs, arch, sp))
+}
+
+const NO_START: &str = "the sample has no pc or no stack pointer";
+
+/// No table format covers 32-bit code.
+fn walk_ia32(
+    state: &UserState<'_>,
+    space: &Space,
+    frame_pointers: FramePointerRows,
+) -> WalkedStack {
+    let value = |number| state.register(number).map(low_half);
+    let (Some(ip), Some(sp)) = (value(register::IP), value(register::SP)) else {
+        return not_walked(NO_START);
+    };
+    let regs = Ia32Regs::from_all(ip, register::IA32.map(|number| value(number).unwrap_or(0)));
+    let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
+    let walker = Walker::new(Ia32::FLAT, source).fallback(frame_pointers);
+    let mut memory = SampleMemory { sp: sp.into(), stack: state.stack, space };
+    collect(walker.max_frames(MAX_FRAMES).code(Code(space)), regs, &mut memory, state)
+}
+
+/// A program gets addresses above 47 bits only on a CPU with 57, and only if it asks for
+/// them.
+fn is_wide(addr: u64) -> bool {
+    (1 << 47..1 << 56).contains(&addr)
+}
+
+fn collect<A, S, F, C>(
+    mut walker: Walker<A, S, F, Code<'_>, C>,
+    regs: A::Regs,
+    memory: &mut SampleMemory<'_>,
+    state: &UserState<'_>,
+) -> WalkedStack
+where
+    A: Arch,
+    S: RowSource<A>,
+    S::Error: TableError + fmt::Display,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    C: RowStore,
+{
+    let (sp, space) = (memory.sp, memory.space);
+    let mut walked = walker.frames(regs, memory);
+    let frames = walked.by_ref().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
+    let frames = frames.collect();
+    finished(frames, walked.end(), sp, state, space)
+}
+
+/// A stack of these frames, with why there are no more.
+fn finished<E: TableError + fmt::Display>(
+    frames: Vec<WalkedFrame>,
+    end: Option<End<E>>,
+    sp: u64,
+    state: &UserState<'_>,
+    space: &Space,
+) -> WalkedStack {
+    let cut = match (end, frames.last()) {
+        (Some(end), _) if end.is_outermost() => None,
+        (Some(end), Some(last)) => Some(why_cut(&end, last.call, sp, state, space)),
+        _ => Some("there is no stack".into()),
+    };
+    WalkedStack { frames, cut }
+}
+
+impl WalkedFrame {
+    fn new(pc: FramePc, provenance: Provenance) -> Self {
+        Self {
+            pc: pc.addr().get(),
+            call: pc.lookup_addr().get(),
+            after_gap: provenance.is_after_gap(),
+        }
+    }
+}
+
+/// Why a walk ended at the frame that executes `call`.
+fn why_cut<E: fmt::Display>(
+    end: &End<E>,
+    call: u64,
+    sp: u64,
+    state: &UserState<'_>,
+    space: &Space,
+) -> String {
+    let copied = u64::try_from(state.stack.len()).unwrap_or(u64::MAX);
+    if let End::Step(StepError::Unreadable { addr, .. }) = end
+        && addr.get().wrapping_sub(sp) >= copied
+        && space.find(addr.get()).is_none()
+    {
+        let copied = counted(copied, "byte", "bytes");
+        return format!("{end}; the sample has {copied} of the stack from {sp:#x} on");
+    }
+    match space.find(call) {
+        None => format!("{end}; no file is mapped at {call:#x}"),
+        Some(range) => match (range.file.elf(), state.abi) {
+            (Err(error), _) => format!("{end}; {}: {error}", range.file.name),
+            (Ok(_), UserAbi::Bits32) => end.to_string(),
+            (Ok(_), UserAbi::Bits64) => match range.file.built() {
+                Err(error) => format!("{end}; {}: {error}", range.file.name),
+                Ok(None) if range.file.sframe().is_none() => {
+                    format!("{end}; {} has neither .sframe nor .eh_frame", range.file.name)
+                }
+                Ok(Some(table)) => {
+                    let reason = range.link_time(call).and_then(|addr| table.why_missing(addr));
+                    let name = &range.file.name;
+                    match (reason, table.unread) {
+                        (Some((section, reason)), _) => {
+                            format!(
+                                "{end}; no table can say what the {section} of {name} does: {reason}"
+                            )
+                        }
+                        (None, Some(error)) => format!("{end}; {name}: {error}"),
+                        (None, None) => end.to_string(),
+                    }
+                }
+                Ok(None) => end.to_string(),
+            },
+        },
+    }
+}
+
+/// The tables of the mapped files: their `.sframe`, or what their `.eh_frame` comes to.
+struct RecordedTables<'s> {
+    space: &'s Space,
+}
+
+impl RowSource<X86_64> for RecordedTables<'_> {
+    type Error = sframe::Error;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, sframe::Error> {
+        let addr = frame.lookup_addr().get();
+        let Some(range) = self.space.find(addr) else { return Ok(None) };
+        let Some(bias) = range.bias() else { return Ok(None) };
+        if let Some(row) = row_of_section(range, bias, addr)? {
+            return Ok(Some(row));
+        }
+        // Why there is none is told at the end of the walk.
+        let Ok(Some(table)) = range.file.built() else { return Ok(None) };
+        table.row(addr, bias)
+    }
+
+    fn generation(&self) -> u64 {
+        self.space.generation
+    }
+}
+
+/// The row of the `.sframe` of a file.
+fn row_of_section(range: &Range, bias: u64, addr: u64) -> Result<Option<Row>, sframe::Error> {
+    let Some(section) = range.file.sframe() else { return Ok(None) };
+    let addr = addr.wrapping_sub(bias);
+    for table in section.tables().tables() {
+        let table = table?;
+        if table.header().abi == sframe::Abi::Amd64Little
+            && let Some(row) = table.find_row(addr)?
+        {
+            return Ok(Some(row.with_origin(Origin::Table)));
+        }
+    }
+    Ok(None)
+}
+
+/// The copied stack, and the files, whose code does not change.
+struct SampleMemory<'s> {
+    sp: u64,
+    stack: &'s [u8],
+    space: &'s Space,
+}
+
+impl Memory for SampleMemory<'_> {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        let at = usize::try_from(addr.get().wrapping_sub(self.sp)).ok();
+        let copied = at
+            .and_then(|at| Some(at..at.checked_add(buf.len())?))
+            .and_then(|range| self.stack.get(range));
+        if let Some(copied) = copied {
+            buf.copy_from_slice(copied);
+            return Ok(());
+        }
+        let len = u64::try_from(buf.len()).unwrap_or(u64::MAX);
+        let range = self.space.find(addr.get()).ok_or(ReadError::Invalid)?;
+        if addr.get().checked_add(len).is_none_or(|end| end > range.end) {
+            return Err(ReadError::Invalid);
+        }
+        let file = range.file.elf().map_err(|_| ReadError::Invalid)?;
+        let at = range.file_offset(addr.get());
+        file.read_into(Part::Memory, at, buf).map_err(|_| ReadError::Invalid)
+    }
+}
+
+/// Where the process has code.
+struct Code<'s>(&'s Space);
+
+impl TargetCode for Code<'_> {
+    fn is_code(&mut self, call: VirtAddr) -> bool {
+        self.0.find(call.get()).is_some_and(|range| range.executable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use unwind_perf::merge::Outcome;
+    use unwind_perf::record::Attr;
+
+    use super::*;
+    use crate::commands::perf::PerfError;
+    use crate::commands::perf::address_spaces::Spaces;
+    use crate::commands::perf::events::Events;
+    use crate::commands::perf::files::{RecordedFile, RecordedFiles};
+    use crate::commands::perf::pipeline::{self, Held, Options, Sink};
+    use crate::commands::perf::reader::PerfReader;
+
+    const FRAME_POINTERS: FramePointerRows = FramePointerRows { is_trusted: false };
+
+    /// The samples of a recording with what was mapped at their time.
+    struct Samples {
+        spaces: Spaces,
+        samples: Vec<(Held, Attr, Space)>,
+    }
+
+    impl Sink for Samples {
+        fn sample(&mut self, events: &Events, held: Held, _: Outcome<'_>) -> io::Result<()> {
+            let (attr, space) = (events.get(held.event).unwrap().attr, self.spaces.of(held.task));
+            self.samples.push((held, attr, space));
+            Ok(())
+        }
+
+        fn record(&mut self, _: &Events, held: Held) -> io::Result<()> {
+            self.spaces.take(&held);
+            Ok(())
+        }
+
+        fn tool_record(&mut self, _: &mut PerfReader) -> Result<(), PerfError> {
+            Ok(())
+        }
+
+        fn settled(&mut self, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Of a program that is put where it is recorded to have been.
+    fn samples() -> Vec<(Held, Attr, Space)> {
+        let (recorded, here) = (b"/tmp/unwind-walk-fixture/walk", "/tmp/unwind-cached-walks/walk");
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata/perf-walk");
+        fs::create_dir_all(Path::new(here).parent().unwrap()).unwrap();
+        fs::copy(fixtures.join("walk"), here).unwrap();
+        let mut bytes = fs::read(fixtures.join("dwarf.data")).unwrap();
+        let places = memchr::memmem::find_iter(&bytes, recorded).collect::<Vec<_>>();
+        for at in places {
+            bytes[at..][..recorded.len()].copy_from_slice(here.as_bytes());
+        }
+        let mut reader = PerfReader::from_bytes(bytes).unwrap();
+        let spaces = Spaces::new(RecordedFiles::new(reader.build_ids()));
+        let mut samples = Samples { spaces, samples: Vec::new() };
+        let options = Options { merge: true, memory: 1 << 20, frame_pointers: FRAME_POINTERS };
+        pipeline::run(&mut reader, options, &mut samples).unwrap().end.unwrap();
+        samples.samples
+    }
+
+    /// The same walk as that of [`SampleWalker`], of each frame by its table.
+    fn plain(state: &UserState<'_>, space: &Space) -> WalkedStack {
+        let (regs, arch, sp) = x86_64_state(state).unwrap();
+        let source = RecordedTables { space }.or(SignalTrampolines).or(Prologue);
+        let walker = Walker::new(arch, source).fallback(FRAME_POINTERS);
+        let mut memory = SampleMemory { sp, stack: state.stack, space };
+        collect(walker.max_frames(MAX_FRAMES).code(Code(space)), regs, &mut memory, state)
+    }
+
+    /// The space after a file that is nowhere was mapped over the code at `pc`.
+    fn replaced(space: &Space, pc: u64, generation: u64) -> Space {
+        let range =
+            Range { file: Arc::new(RecordedFile::nameless()), ..space.find(pc).unwrap().clone() };
+        Space { ranges: space.ranges.with(range, 1), generation }
+    }
+
+    #[test]
+    fn rows_that_are_kept_change_no_stack_whatever_is_mapped_in_between() {
+        let mut walker = SampleWalker::new(FRAME_POINTERS);
+        let (mut complete, mut cut) = (0, 0);
+        let samples = samples();
+        for _ in 0..2 {
+            for (number, (held, attr, space)) in (1_000..).zip(&samples) {
+                let record = held.record().unwrap();
+                let state = UserState::decode(&record, attr).unwrap().unwrap();
+                let expected = plain(&state, space);
+                complete += u32::from(expected.is_complete());
+                assert_eq!(walker.walk(&state, space), expected);
+                // More spaces than are kept, one of which has another file in the place.
+                let other = replaced(space, expected.frames[0].pc, number);
+                let expected = plain(&state, &other);
+                cut += u32::from(!expected.is_complete());
+                assert_eq!(walker.walk(&state, &other), expected);
+            }
+        }
+        assert!(complete > 20 && cut > 20, "{complete} {cut}");
+        let stats = walker.stats();
+        assert!(stats.hits > stats.misses, "{stats:?}");
+    }
+}

@@ -1,0 +1,201 @@
+//! Walks of many samples at once, on all CPUs, with the order kept.
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Scope, available_parallelism};
+
+use unwind_core::CacheStats;
+use unwind_perf::record::{Attr, UserState};
+
+use crate::commands::perf::address_spaces::Space;
+use crate::commands::perf::pipeline::Held;
+use crate::commands::perf::walk::{SampleWalker, WalkedStack, sum};
+use crate::commands::stack::FramePointerRows;
+
+/// How many items wait at most for each thread: enough that none is idle while one walk
+/// takes long, few enough that they take little memory.
+const WAITING_PER_THREAD: usize = 32;
+
+/// What a thread needs to walk a stack.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) held: Arc<Held>,
+    pub(crate) attr: Attr,
+    pub(crate) space: Space,
+}
+
+impl Job {
+    /// `None` if the sample has nothing to walk.
+    fn walk(&self, walker: &mut SampleWalker) -> Option<WalkedStack> {
+        let record = self.held.record()?;
+        let state = UserState::decode(&record, &self.attr).ok()??;
+        Some(walker.walk(&state, &self.space))
+    }
+}
+
+/// What comes of a job, whatever that is: whoever waits for it gets it.
+struct Answer<'d> {
+    number: u64,
+    walked: Option<WalkedStack>,
+    done: &'d Sender<(u64, Option<WalkedStack>)>,
+}
+
+impl Drop for Answer<'_> {
+    fn drop(&mut self) {
+        // With nobody left to wait for it the command is at its end.
+        let _ = self.done.send((self.number, self.walked.take()));
+    }
+}
+
+/// How all walks are done, and what came of them.
+#[derive(Debug)]
+pub(crate) struct WalkSetup {
+    frame_pointers: FramePointerRows,
+    /// How often the threads that have ended looked up a row.
+    rows: Mutex<CacheStats>,
+}
+
+impl WalkSetup {
+    pub(crate) fn new(frame_pointers: FramePointerRows) -> Self {
+        Self { frame_pointers, rows: Mutex::default() }
+    }
+
+    /// How often a row was looked up, once all threads have ended.
+    pub(crate) fn into_rows(self) -> CacheStats {
+        self.rows.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, rows: CacheStats) {
+        let mut all = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        *all = sum(*all, rows);
+    }
+}
+
+/// Items in the order in which they came, some of which have a stack to walk.
+#[derive(Debug)]
+pub(crate) struct Walks<'scope, 'env, T> {
+    scope: &'scope Scope<'scope, 'env>,
+    setup: &'env WalkSetup,
+    /// From the first stack on.
+    threads: Option<Threads>,
+    waiting: VecDeque<Waiting<T>>,
+    /// The number of the first item that waits.
+    first: u64,
+}
+
+/// Threads that walk. They end when this is dropped.
+#[derive(Debug)]
+struct Threads {
+    count: usize,
+    jobs: Sender<(u64, Job)>,
+    results: Receiver<(u64, Option<WalkedStack>)>,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    item: T,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Walking,
+    Done(Option<WalkedStack>),
+}
+
+impl Threads {
+    /// Starts a thread for each CPU.
+    fn start<'scope, 'env: 'scope>(
+        scope: &'scope Scope<'scope, 'env>,
+        setup: &'env WalkSetup,
+    ) -> Self {
+        let count = available_parallelism().map_or(1, usize::from);
+        let (jobs, queue) = channel::<(u64, Job)>();
+        let (done, results) = channel();
+        let queue = Arc::new(Mutex::new(queue));
+        for _ in 0..count {
+            let (queue, done) = (Arc::clone(&queue), done.clone());
+            scope.spawn(move || {
+                let mut walker = SampleWalker::new(setup.frame_pointers);
+                loop {
+                    // One thread waits for a job, the others for their turn to.
+                    let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok((number, job)) = next else { break };
+                    let mut answer = Answer { number, walked: None, done: &done };
+                    answer.walked = job.walk(&mut walker);
+                }
+                setup.add(walker.stats());
+            });
+        }
+        Self { count, jobs, results }
+    }
+}
+
+impl<'scope, 'env, T> Walks<'scope, 'env, T> {
+    /// Stacks will be walked by threads of `scope`.
+    pub(crate) const fn new(scope: &'scope Scope<'scope, 'env>, setup: &'env WalkSetup) -> Self {
+        Self { scope, setup, threads: None, waiting: VecDeque::new(), first: 0 }
+    }
+
+    /// Whether nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Takes the next item, with the stack to walk if it has one.
+    pub(crate) fn push(&mut self, item: T, job: Option<Job>) {
+        let waiting = u64::try_from(self.waiting.len()).unwrap_or(u64::MAX);
+        let number = self.first.saturating_add(waiting);
+        let state = match job {
+            Some(job) => {
+                let (scope, setup) = (self.scope, self.setup);
+                let threads = self.threads.get_or_insert_with(|| Threads::start(scope, setup));
+                let sent = threads.jobs.send((number, job));
+                if sent.is_ok() { State::Walking } else { State::Done(None) }
+            }
+            None => State::Done(None),
+        };
+        self.waiting.push_back(Waiting { item, state });
+    }
+
+    /// Returns the next item whose stack is walked, if it is, or if there are too many
+    /// that wait.
+    pub(crate) fn pop(&mut self) -> Option<(T, Option<WalkedStack>)> {
+        let threads = self.threads.as_ref().map_or(0, |threads| threads.count);
+        let is_full = self.waiting.len() > threads.saturating_mul(WAITING_PER_THREAD);
+        self.pop_first(is_full)
+    }
+
+    /// Returns the next item, when its stack is walked.
+    pub(crate) fn pop_all(&mut self) -> Option<(T, Option<WalkedStack>)> {
+        self.pop_first(true)
+    }
+
+    fn pop_first(&mut self, waits: bool) -> Option<(T, Option<WalkedStack>)> {
+        while let Some(Ok(done)) = self.threads.as_ref().map(|threads| threads.results.try_recv()) {
+            self.done(done);
+        }
+        while waits && matches!(self.waiting.front()?.state, State::Walking) {
+            // The threads live as long as there are jobs.
+            let done = self.threads.as_ref()?.results.recv().ok()?;
+            self.done(done);
+        }
+        if matches!(self.waiting.front()?.state, State::Walking) {
+            return None;
+        }
+        self.first = self.first.saturating_add(1);
+        let Waiting { item, state } = self.waiting.pop_front()?;
+        match state {
+            State::Done(walked) => Some((item, walked)),
+            State::Walking => None,
+        }
+    }
+
+    fn done(&mut self, (number, walked): (u64, Option<WalkedStack>)) {
+        let index = usize::try_from(number.wrapping_sub(self.first)).ok();
+        if let Some(waiting) = index.and_then(|index| self.waiting.get_mut(index)) {
+            waiting.state = State::Done(walked);
+        }
+    }
+}

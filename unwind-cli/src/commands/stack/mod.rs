@@ -1,0 +1,328 @@
+//! `unwind stack`: the stacks of a process, a core file or a command.
+
+mod built;
+mod frame_pointers;
+mod report;
+mod text;
+mod walk;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use unwind_core::CacheStats;
+
+use crate::commands::stack::report::Report;
+use crate::commands::stack::walk::Stack;
+use crate::error::Error;
+use crate::target::Target;
+
+pub(crate) use crate::commands::stack::built::BuiltTables;
+pub(crate) use crate::commands::stack::frame_pointers::FramePointerRows;
+pub(crate) use crate::commands::stack::report::{FrameReport, file_name};
+pub(crate) use crate::commands::stack::text::{row_counts, write_frames};
+pub(crate) use crate::commands::stack::walk::{
+    Method, ROWS, StackEnd, StackWalker, Tables, ia32_registers, low_half, x86_64_registers,
+};
+#[cfg(test)]
+pub(crate) use crate::commands::stack::{report::FoundBy, walk::EndReason};
+
+/// Print the stacks of a process, a core file or a command.
+///
+/// Shows all threads, each frame with how it was found, and why each stack has
+/// no more frames.
+///
+/// A process is held still by ptrace while its stacks are read, usually for
+/// some milliseconds, up to a second where tables of very large files have to be
+/// made, and then continues, also if this program dies. A command is then waited for
+/// until it ends by itself, or ended by --kill.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = LONG_HELP, override_usage = USAGE)]
+#[command(group(clap::ArgGroup::new("target").required(true)))]
+pub(crate) struct Args {
+    /// The process, by its id or by that of one of its threads
+    #[arg(long, value_name = "PID", group = "target",
+          value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+
+    /// A core file of x86-64 or i386; `-` reads it from standard input. From a pipe
+    /// it is copied to a file without a name in the directory for temporary files
+    #[arg(long, value_name = "FILE", group = "target")]
+    core: Option<PathBuf>,
+
+    /// The program that the core file is from, if it is not where it was
+    #[arg(long, value_name = "FILE", requires = "core",
+          conflicts_with_all = ["pid", "command"])]
+    exe: Option<PathBuf>,
+
+    /// When to stop the command, in milliseconds after its start
+    #[arg(long, value_name = "MS", default_value_t = 100, requires = "command",
+          conflicts_with_all = ["pid", "core"])]
+    after: u64,
+
+    /// End the command once its stack is taken, instead of waiting for its end
+    #[arg(long, requires = "command", conflicts_with_all = ["pid", "core"])]
+    kill: bool,
+
+    /// How long the process may be held still, in seconds. If its stacks are not
+    /// read then, for whatever reason, it is let go and the command fails
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(1..),
+          requires = "target", conflicts_with = "core")]
+    hold_limit: u64,
+
+    /// How to find the caller of a frame
+    #[arg(long, value_enum, default_value_t = Method::Auto)]
+    method: Method,
+
+    /// Declare that all code without a table keeps frame pointers, so that a frame
+    /// found by one is no guess
+    #[arg(long, requires = "target")]
+    trust_fp: bool,
+
+    /// How many frames of a stack to show at most
+    #[arg(long, value_name = "N", default_value_t = 510)]
+    max_frames: u32,
+
+    /// Print one JSON object instead of text; `--help` describes it
+    #[arg(long)]
+    json: bool,
+
+    /// Print to standard error how often a row of a table had to be looked up
+    #[arg(long)]
+    stats: bool,
+
+    /// End with exit code 9 if a stack is incomplete; it is printed all the same
+    #[arg(long)]
+    fail_incomplete: bool,
+
+    /// A command to start and to stop once; what it writes to standard output
+    /// goes to standard error, so that the stacks stand alone
+    #[arg(last = true, value_name = "COMMAND", group = "target")]
+    command: Vec<OsString>,
+}
+
+const USAGE: &str = "\
+unwind stack [OPTIONS] --pid <PID>
+       unwind stack [OPTIONS] --core <FILE>
+       unwind stack [OPTIONS] -- <COMMAND>...";
+
+impl Args {
+    fn hold_limit(&self) -> Duration {
+        Duration::from_secs(self.hold_limit)
+    }
+}
+
+const LONG_HELP: &str = "\
+A process that was held continues where it was. System calls in which it waits do
+so, too, but for those that Linux ends after any stop: epoll_wait, semop,
+semtimedop, sigwaitinfo and sigtimedwait, and calls on sockets with a time limit
+(SO_RCVTIMEO, SO_SNDTIMEO), fail once with EINTR, as under any debugger; see
+signal(7).
+
+How a frame was found, in the third column:
+  registers  it is what the thread executes
+  sframe     by the SFrame table of the code that it called
+  cfi        by an SFrame table made of that code's .eh_frame
+  fp         by a frame pointer
+  code       by the instructions at the function's entry or exit
+  signal     by the registers that the kernel saved for a signal handler
+A `!` after it: the table of the code that it called has a row which could not be
+used. A `~`: that row says where the frame pointer was saved, which is below the
+stack pointer and could not be read, so the register was taken as unchanged.
+
+`callers may be missing here` stands between two frames where the step from one
+to the other was a guess. Code without a table that keeps no frame pointer has
+its caller's in the register, and a step by that leads past the caller.
+With --trust-fp such a step counts as right.
+
+A stack is complete if its last frame is known to be the outermost one and no
+callers may be missing. Frame pointers alone cannot tell.
+
+JSON, with names escaped as `unwind --help` says: one object with
+  schema    1; rises when a field changes its meaning or goes
+  process, program, method
+  threads   a list, each with
+    thread, name, arch (`x86-64`, `ia32` or null), signal (of a core, or null)
+    frames  innermost first, each with
+      pc, sp            hexadecimal text
+      exact             the pc is an interrupted one, not a return address
+      found_by          `registers`, `sframe`, `cfi`, `fp`, `code`, `signal` or
+                        `other`
+      after_failure     the row of the callee in a table could not be used
+      after_gap         callers may be missing between the frame before and this
+      fp_assumed        the frame pointer was taken as unchanged
+      object            path of the file with the code, `[vdso]`, `[anonymous]`
+                        for code without a file, or null
+      object_pc         the pc as linked, hexadecimal text or null
+      function          demangled name, or null
+      mangled           the name in the file where it was mangled, or null
+      function_offset   bytes from the function's start to the pc, or null
+    end     complete (true or false), text, and reason: `outermost`,
+            `zero-return-address`, `frame-pointer-zero`, `max-frames`, `no-row`,
+            `step`, `table`, `no-code` or `not-walkable`
+  warnings  a list of lines
+
+`unwind --help` lists the exit codes.";
+
+/// Runs `unwind stack`.
+///
+/// # Errors
+///
+/// [`Error`] if the target cannot be read, or the output not be written.
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    if let Some(pid) = args.pid {
+        print(args, Target::of_process(pid, args.hold_limit())?)
+    } else if let Some(core) = &args.core {
+        print(args, Target::of_core(core, args.exe.as_deref())?)
+    } else {
+        let (program, arguments) = args.command.split_first().ok_or(Error::NoTarget)?;
+        let mut command = Started::start(program, arguments)?;
+        command.let_run(Duration::from_millis(args.after))?;
+        let target = Target::of_process(command.id(), args.hold_limit());
+        let printed = target.and_then(|target| print(args, target)).map_err(|error| match error {
+            // It is not known yet whether that is one.
+            Error::Output(_) => error,
+            error => {
+                // The command may run for long, or wait for something.
+                let _ = writeln!(io::stderr(), "unwind: {error}");
+                Error::Told(error.into())
+            }
+        });
+        // Whatever went wrong with the stack, the command is not left alone.
+        command.finish(args.kill)?;
+        printed
+    }
+}
+
+/// Walks all stacks of a target, lets it go, and prints what was found.
+fn print(args: &Args, mut target: Target) -> Result<(), Error> {
+    let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
+    let (stacks, rows) = walk(&mut target, args.method, frame_pointers, args.max_frames);
+    target.release()?;
+
+    let report = Report::new(&target, stacks, args.method);
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    write_report(&mut out, &report, args.json).and_then(|()| out.flush()).map_err(Error::Output)?;
+    if !args.json {
+        // With standard error gone there is nobody left to tell.
+        let _ = text::write_warnings(&mut io::stderr().lock(), &report);
+    }
+    if args.stats {
+        let _ = writeln!(io::stderr(), "{}", row_counts(rows));
+    }
+    if args.fail_incomplete { report.check_complete() } else { Ok(()) }
+}
+
+fn write_report(out: &mut impl Write, report: &Report, json: bool) -> io::Result<()> {
+    if json {
+        serde_json::to_writer_pretty(&mut *out, report)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out))
+    } else {
+        text::write(out, report)
+    }
+}
+
+/// Walks the stacks of all threads of a target, and says how often a row had to be looked
+/// up.
+fn walk(
+    target: &mut Target,
+    method: Method,
+    frame_pointers: FramePointerRows,
+    max_frames: u32,
+) -> (Vec<Stack>, CacheStats) {
+    let mut walker =
+        StackWalker::new(&target.modules, &target.mappings, method, frame_pointers, max_frames);
+    let mut left = target.room.frames;
+    let mut stacks = Vec::new();
+    for thread in &target.threads {
+        walker.max_frames(u32::try_from(left.max(1)).unwrap_or(u32::MAX).min(max_frames));
+        let stack = walker.walk(&thread.registers, &mut target.memory);
+        left = left.saturating_sub(u64::try_from(stack.frames.len()).unwrap_or(u64::MAX));
+        stacks.push(stack);
+    }
+    let rows = walker.rows();
+    let mut warnings = walker.into_warnings();
+    target.warnings.append(&mut warnings);
+    if left == 0 {
+        let warning = "threads have the same stack: there are no more frames than it has room for";
+        target.warnings.push(warning.into());
+    }
+    (stacks, rows)
+}
+
+/// Writes the stacks of a target that a fuzz target made up, as text and as JSON.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write_stacks(out: &mut impl Write, mut target: Target) -> io::Result<()> {
+    let frame_pointers = FramePointerRows { is_trusted: false };
+    let (stacks, _) = walk(&mut target, Method::Auto, frame_pointers, 510);
+    let report = Report::new(&target, stacks, Method::Auto);
+    write_report(out, &report, false)?;
+    text::write_warnings(out, &report)?;
+    write_report(out, &report, true)
+}
+
+/// A command that was started to look at its stack.
+struct Started<'a> {
+    program: &'a OsString,
+    child: Child,
+}
+
+impl<'a> Started<'a> {
+    fn start(program: &'a OsString, arguments: &[OsString]) -> Result<Self, Error> {
+        let child = Command::new(program)
+            .args(arguments)
+            .stdout(io::stderr())
+            .spawn()
+            .map_err(|error| Error::Start { command: program.clone(), error })?;
+        Ok(Self { program, child })
+    }
+
+    fn id(&self) -> i32 {
+        // Linux has no process ids above 2^22.
+        i32::try_from(self.child.id()).unwrap_or(i32::MAX)
+    }
+}
+
+impl Started<'_> {
+    /// Waits so long, or fails once the command ends.
+    fn let_run(&mut self, after: Duration) -> Result<(), Error> {
+        const LOOK_EVERY: Duration = Duration::from_millis(5);
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().map_err(|error| self.failed(error))? {
+                let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+                return Err(Error::EndedEarly { command: self.program.clone(), status, after_ms });
+            }
+            let left = after.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Ok(());
+            }
+            sleep(left.min(LOOK_EVERY));
+        }
+    }
+
+    /// Waits until the command ends, or ends it.
+    fn finish(mut self, kill: bool) -> Result<(), Error> {
+        if kill {
+            self.child.kill().map_err(|error| self.failed(error))?;
+        }
+        match self.child.wait() {
+            Ok(_) => Ok(()),
+            // It ended while it was traced, and its end was seen there.
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => Ok(()),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    fn failed(&self, error: io::Error) -> Error {
+        Error::Start { command: self.program.clone(), error }
+    }
+}

@@ -1,0 +1,127 @@
+//! Stacks as text for people.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use unwind_core::CacheStats;
+
+use crate::commands::stack::report::{FoundBy, FrameReport, Report, ThreadReport, file_name};
+use crate::commands::stack::walk::StackEnd;
+use crate::counted::counted;
+
+/// Writes a report.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let count = report.threads.len();
+    let threads = if count == 1 { "thread" } else { "threads" };
+    writeln!(out, "process {} ({}), {count} {threads}", report.process, report.program)?;
+    for thread in &report.threads {
+        writeln!(out)?;
+        write_thread(out, thread)?;
+    }
+    Ok(())
+}
+
+/// Writes the warnings of a report, a line each.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write_warnings(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    report.warnings.iter().try_for_each(|warning| writeln!(out, "unwind: {}", warning))
+}
+
+fn write_thread(out: &mut impl Write, thread: &ThreadReport) -> io::Result<()> {
+    write!(out, "thread {}", thread.thread)?;
+    if let Some(name) = &thread.name {
+        write!(out, " ({})", name)?;
+    }
+    if let Some(arch) = thread.arch {
+        write!(out, ", {arch}")?;
+    }
+    if let Some(signal) = thread.signal {
+        write!(out, ", ended by {}", SignalName(signal))?;
+    }
+    writeln!(out)?;
+    write_frames(out, thread.arch, &thread.frames, &thread.end)
+}
+
+/// Writes the frames of a stack of code for `arch`, and why there are no more.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write_frames(
+    out: &mut impl Write,
+    arch: Option<&str>,
+    frames: &[FrameReport],
+    end: &StackEnd,
+) -> io::Result<()> {
+    let width = if arch == Some("ia32") { 8 } else { 16 };
+    for (number, frame) in frames.iter().enumerate() {
+        if frame.after_gap {
+            writeln!(out, "       callers may be missing here")?;
+        }
+        let (pc, found_by) = (frame.pc, found_by(frame));
+        writeln!(out, "  #{number:<3} 0x{pc:0width$x}  {found_by:<9}  {}", Place(frame))?;
+    }
+    let completeness = if end.complete { "complete" } else { "incomplete" };
+    writeln!(out, "  {completeness}: {}", end.text)
+}
+
+/// How a frame was found, marked where that was the second choice or took the frame
+/// pointer as unchanged.
+fn found_by(frame: &FrameReport) -> String {
+    let found_by = match frame.found_by {
+        FoundBy::Registers => "registers",
+        FoundBy::Sframe => "sframe",
+        FoundBy::Cfi => "cfi",
+        FoundBy::Fp => "fp",
+        FoundBy::Code => "code",
+        FoundBy::Signal => "signal",
+        FoundBy::Other => "other",
+    };
+    let failure = if frame.after_failure { "!" } else { "" };
+    let assumed = if frame.fp_assumed { "~" } else { "" };
+    format!("{found_by}{failure}{assumed}")
+}
+
+/// Function, offset and object, as far as they are known.
+struct Place<'a>(&'a FrameReport);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let frame = self.0;
+        let object = frame.object.as_ref().map(file_name);
+        match (&frame.function, object, frame.object_pc) {
+            (Some(function), Some(object), _) => {
+                let offset = frame.function_offset.unwrap_or(0);
+                write!(f, "{function}+{offset:#x} ({object})")
+            }
+            (_, Some(object), Some(pc)) => write!(f, "?? ({object}+{pc:#x})"),
+            (_, Some(object), None) => write!(f, "?? ({object})"),
+            (_, None, _) => f.write_str("??"),
+        }
+    }
+}
+
+/// How often a row was kept, and how often it was looked up, in a line.
+pub(crate) fn row_counts(CacheStats { hits, misses, unkept, .. }: CacheStats) -> String {
+    let looked_up = counted(misses, "row was", "rows were");
+    format!("{looked_up} looked up, {hits} found in the cache; {unkept} could not be kept")
+}
+
+/// A signal by name and number.
+struct SignalName(i32);
+
+impl fmt::Display for SignalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match nix::sys::signal::Signal::try_from(self.0) {
+            Ok(signal) => write!(f, "{signal} (signal {})", self.0),
+            Err(_) => write!(f, "signal {}", self.0),
+        }
+    }
+}

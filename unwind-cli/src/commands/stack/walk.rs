@@ -1,0 +1,379 @@
+//! Walks the stacks of a target by the method that the user chose.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::ops::Range;
+
+use clap::ValueEnum;
+use serde::Serialize;
+use unwind_core::{
+    Arch, CacheStats, End, Frame, ModuleMap, RowCache, RowSource, RowStore, StepError, TableError,
+    TargetCode, VirtAddr, Walker,
+};
+use unwind_x86::{
+    Ia32, Ia32Regs, Prologue, SframeModule, SframeSource, SignalTrampolines, X86_64, X86_64Regs,
+};
+
+use crate::commands::stack::built::BuiltTables;
+use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::held_process::general_registers;
+use crate::module::{LoadedImage, Modules};
+use crate::target::maps::Mapping;
+use crate::target::memory::TargetMemory;
+use crate::target::registers::{CodeMode, UserRegisters};
+use crate::untrusted::escaped;
+
+/// How many loaded files with SFrame tables are used.
+const MAX_TABLES: usize = 1024;
+
+/// How frames are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Method {
+    /// By SFrame tables where there are some, else as `cfi-sframe` does, else as
+    /// `fp` does.
+    Auto,
+    /// By SFrame tables alone.
+    Sframe,
+    /// By SFrame tables that are made of the call frame information alone.
+    CfiSframe,
+    /// By frame pointers, by the instructions at a function's entry and exit,
+    /// and by signal frames.
+    Fp,
+}
+
+/// One walked stack.
+#[derive(Clone, Debug)]
+pub(crate) struct Stack {
+    pub(crate) mode: Option<CodeMode>,
+    pub(crate) frames: Vec<Frame>,
+    pub(crate) end: StackEnd,
+}
+
+/// Why a stack has no more frames.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct StackEnd {
+    /// The last frame is known to be the outermost one, and no callers are missing
+    /// before it.
+    pub(crate) complete: bool,
+    /// For programs.
+    pub(crate) reason: EndReason,
+    /// For people.
+    pub(crate) text: String,
+}
+
+/// The kinds of reasons for which a stack has no more frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum EndReason {
+    /// The row of the last frame says that it is the outermost one.
+    Outermost,
+    /// The last frame's return address is zero.
+    ZeroReturnAddress,
+    /// There are more frames than `--max-frames`.
+    MaxFrames,
+    /// No method covers the last frame.
+    NoRow,
+    /// The row of the last frame could not be applied.
+    Step,
+    /// The table of the last frame is malformed.
+    Table,
+    /// A chain of frame pointers ends with a zero, as it should, but zeroes are
+    /// also where a frame pointer leads that is none.
+    FramePointerZero,
+    /// The return address does not lead to code.
+    NoCode,
+    /// The thread runs in a mode whose stacks are not walked.
+    NotWalkable,
+}
+
+impl EndReason {
+    /// Whether the last frame is where start-up code ends a stack, or seems to be.
+    pub(crate) const fn is_outermost(self) -> bool {
+        matches!(self, Self::Outermost | Self::ZeroReturnAddress | Self::FramePointerZero)
+    }
+}
+
+impl StackEnd {
+    /// Of a walk with these frames.
+    pub(crate) fn new<E: TableError + fmt::Display>(end: &End<E>, frames: &[Frame]) -> Self {
+        let reason = match end {
+            End::Outermost => EndReason::Outermost,
+            End::ZeroReturnAddress => EndReason::ZeroReturnAddress,
+            End::Full => EndReason::MaxFrames,
+            End::NoRow => EndReason::NoRow,
+            End::Table(_) => EndReason::Table,
+            End::NotWalkable => EndReason::NotWalkable,
+            End::Step(StepError::NotCode { .. }) => EndReason::NoCode,
+            End::Step(StepError::ZeroFramePointer | StepError::ZeroReturnAddress { .. }) => {
+                EndReason::FramePointerZero
+            }
+            // Whatever else there is, the last row led no further.
+            _ => EndReason::Step,
+        };
+        let gaps = frames.iter().filter(|frame| frame.provenance.is_after_gap()).count();
+        let mut text = match end {
+            End::Full => "there are more frames than --max-frames".into(),
+            _ => end.to_string(),
+        };
+        if end.is_outermost() && gaps != 0 {
+            let places = if gaps == 1 { "place" } else { "places" };
+            text.push_str(&format!(", but callers may be missing at {gaps} {places}"));
+        }
+        Self { complete: end.is_outermost() && gaps == 0, reason, text }
+    }
+
+    pub(crate) fn not_walkable(text: String) -> Self {
+        Self { complete: false, reason: EndReason::NotWalkable, text }
+    }
+}
+
+/// The SFrame tables of loaded files.
+#[derive(Default)]
+pub(crate) struct Tables<'t> {
+    map: Box<ModuleMap<SframeModule<'t>, MAX_TABLES>>,
+    warnings: Vec<String>,
+    warned: HashSet<String>,
+}
+
+impl<'t> Tables<'t> {
+    /// Opens the tables of each loaded file that has some.
+    pub(crate) fn open(modules: &'t Modules) -> Self {
+        let mut tables = Self::default();
+        for (text, module) in modules.text() {
+            let Ok(image) = &module.image else { continue };
+            let section = match image.sframe() {
+                Ok(Some(section)) => section,
+                Ok(None) => continue,
+                Err(error) => {
+                    tables.warn(&format!("{}: {error}", escaped(&module.path)));
+                    continue;
+                }
+            };
+            let addr = section.addr.wrapping_add(image.bias);
+            match SframeModule::new(&section.bytes, addr) {
+                Ok(Some(table)) => {
+                    let text = VirtAddr::new(text.start)..VirtAddr::new(text.end);
+                    let module = unwind_core::Module { text, bias: image.bias, table };
+                    if let Err(error) = tables.map.add(module) {
+                        tables.warn(&format!("not all .sframe sections are used: {error}"));
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    tables
+                        .warn(&format!("{}: .sframe is not used: {error}", escaped(&module.path)));
+                }
+            }
+        }
+        tables
+    }
+
+    /// The tables by the ranges of code that they are for.
+    pub(crate) const fn map(&self) -> &ModuleMap<SframeModule<'t>, MAX_TABLES> {
+        &self.map
+    }
+
+    /// Which tables could not be used, a line each.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Adds which files tables could not be made for.
+    pub(crate) fn add_warnings_of_built(&mut self, modules: &Modules) {
+        for module in modules.iter() {
+            let built = module.image.as_ref().ok().and_then(LoadedImage::built_so_far);
+            if let Some(Err(error)) = built {
+                let path = escaped(&module.path);
+                self.warn(&format!(
+                    "{path}: no table is made of its call frame information: {error}"
+                ));
+            }
+        }
+    }
+
+    fn warn(&mut self, text: &str) {
+        // A file has a range of code or more.
+        if self.warned.insert(text.to_owned()) {
+            self.warnings.push(text.to_owned());
+        }
+    }
+}
+
+/// What is needed to walk any stack of one target.
+pub(crate) struct StackWalker<'t> {
+    method: Method,
+    frame_pointers: FramePointerRows,
+    max_frames: u32,
+    modules: &'t Modules,
+    tables: Tables<'t>,
+    /// Where the target has code, ascending.
+    code: Vec<Range<u64>>,
+    x86_64: X86_64,
+    /// Of 64-bit code, which alone has tables.
+    rows: Box<RowCache<ROWS>>,
+}
+
+/// How many rows are kept: those of some thousand functions, in 128 KiB.
+pub(crate) const ROWS: usize = 8192;
+
+impl<'t> StackWalker<'t> {
+    pub(crate) fn new(
+        modules: &'t Modules,
+        mappings: &[Mapping],
+        method: Method,
+        frame_pointers: FramePointerRows,
+        max_frames: u32,
+    ) -> Self {
+        let code = mappings.iter().filter(|mapping| mapping.executable);
+        let mut code: Vec<_> = code.map(|mapping| mapping.range.clone()).collect();
+        code.sort_unstable_by_key(|range| range.start);
+        let tables = match method {
+            Method::Auto | Method::Sframe => Tables::open(modules),
+            Method::CfiSframe | Method::Fp => Tables::default(),
+        };
+        let x86_64 = address_width(mappings);
+        let rows = Box::default();
+        Self { method, frame_pointers, max_frames, modules, tables, code, x86_64, rows }
+    }
+
+    /// Shows that many frames of the stacks that are walked from now on, at most.
+    pub(crate) fn max_frames(&mut self, max_frames: u32) {
+        self.max_frames = max_frames;
+    }
+
+    /// How often a row was kept, and how often it was looked up.
+    pub(crate) fn rows(&self) -> CacheStats {
+        self.rows.stats()
+    }
+
+    /// Which tables could not be used, a line each.
+    pub(crate) fn into_warnings(self) -> Vec<String> {
+        let mut tables = self.tables;
+        tables.add_warnings_of_built(self.modules);
+        tables.warnings
+    }
+
+    /// Walks the stack of the thread with these registers.
+    pub(crate) fn walk(&mut self, regs: &UserRegisters, memory: &mut TargetMemory) -> Stack {
+        let mode = regs.code_mode();
+        let (frames, end) = match mode {
+            Some(CodeMode::X86_64) => self.walk_x86_64(x86_64_registers(regs), memory),
+            Some(CodeMode::Ia32) => self.walk_ia32(regs, memory),
+            None => {
+                let text = format!("code segment {:#x} is the program's own", regs.cs);
+                (Vec::new(), StackEnd::not_walkable(text))
+            }
+        };
+        Stack { mode, frames, end }
+    }
+
+    fn walk_x86_64(
+        &mut self,
+        regs: X86_64Regs,
+        memory: &mut TargetMemory,
+    ) -> (Vec<Frame>, StackEnd) {
+        let tables = SframeSource::new(self.tables.map());
+        let built = BuiltTables::new(self.modules);
+        let (arch, code, rows) = (self.x86_64, Code(&self.code), &mut *self.rows);
+        match self.method {
+            Method::Auto => {
+                let source = tables.or(built).or(SignalTrampolines).or(Prologue);
+                let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
+                collect(walker.code(code).max_frames(self.max_frames), regs, memory)
+            }
+            Method::Sframe => {
+                let walker = Walker::new(arch, tables).cache(rows).code(code);
+                collect(walker.max_frames(self.max_frames), regs, memory)
+            }
+            Method::CfiSframe => {
+                let walker = Walker::new(arch, built).cache(rows).code(code);
+                collect(walker.max_frames(self.max_frames), regs, memory)
+            }
+            Method::Fp => {
+                let source = RowSource::<X86_64>::or(SignalTrampolines, Prologue);
+                let walker = Walker::new(arch, source).fallback(self.frame_pointers);
+                collect(walker.code(code).max_frames(self.max_frames), regs, memory)
+            }
+        }
+    }
+
+    /// No table format covers 32-bit code.
+    fn walk_ia32(&self, regs: &UserRegisters, memory: &mut TargetMemory) -> (Vec<Frame>, StackEnd) {
+        let arch = if regs.eflags & EFLAGS_VM == 0 { Ia32::FLAT } else { Ia32::VM86 };
+        let regs = ia32_registers(regs);
+        if matches!(self.method, Method::Sframe | Method::CfiSframe) {
+            let walker = Walker::new(arch, unwind_core::NoRows).code(Code(&self.code));
+            return collect(walker.max_frames(self.max_frames), regs, memory);
+        }
+        let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
+        let walker = Walker::new(arch, source).fallback(self.frame_pointers);
+        collect(walker.code(Code(&self.code)).max_frames(self.max_frames), regs, memory)
+    }
+}
+
+fn collect<A, S, F, C>(
+    mut walker: Walker<A, S, F, Code<'_>, C>,
+    regs: A::Regs,
+    memory: &mut TargetMemory,
+) -> (Vec<Frame>, StackEnd)
+where
+    A: Arch,
+    S: RowSource<A>,
+    S::Error: fmt::Display,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    C: RowStore,
+{
+    let mut walked = walker.frames(regs, memory);
+    let frames: Vec<_> = walked.by_ref().collect();
+    // The walk has ended, so it has an end.
+    let end = walked.end().map_or_else(
+        || StackEnd::not_walkable("no frames".into()),
+        |end| StackEnd::new(&end, &frames),
+    );
+    (frames, end)
+}
+
+/// Where the target has code, ascending. A frame pointer that is none leads
+/// anywhere, mostly not there.
+struct Code<'c>(&'c [Range<u64>]);
+
+impl TargetCode for Code<'_> {
+    fn is_code(&mut self, call: VirtAddr) -> bool {
+        let call = call.get();
+        let after = self.0.partition_point(|range| range.start <= call);
+        let range = after.checked_sub(1).and_then(|at| self.0.get(at));
+        range.is_some_and(|range| range.contains(&call))
+    }
+}
+
+/// The flag of VM86 mode.
+const EFLAGS_VM: u64 = 1 << 17;
+
+/// A program gets addresses above 47 bits only on a CPU with 57, and only if it
+/// asks for them.
+fn address_width(mappings: &[Mapping]) -> X86_64 {
+    const USER_END_48: u64 = 1 << 47;
+    const USER_END_57: u64 = 1 << 56;
+    let is_wide = |mapping: &Mapping| (USER_END_48..USER_END_57).contains(&mapping.range.start);
+    if mappings.iter().any(is_wide) { X86_64::FIVE_LEVEL } else { X86_64::FOUR_LEVEL }
+}
+
+/// In the order of the DWARF numbers.
+pub(crate) fn x86_64_registers(regs: &UserRegisters) -> X86_64Regs {
+    X86_64Regs::from_all(regs.rip, general_registers(regs))
+}
+
+/// In the order of the DWARF numbers.
+pub(crate) fn ia32_registers(regs: &UserRegisters) -> Ia32Regs {
+    let r = regs;
+    let gpr = [r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi];
+    Ia32Regs::from_all(low_half(r.rip), gpr.map(low_half))
+}
+
+/// 32-bit code has no more of a register.
+pub(crate) fn low_half(value: u64) -> u32 {
+    let [b0, b1, b2, b3, ..] = value.to_le_bytes();
+    u32::from_le_bytes([b0, b1, b2, b3])
+}
