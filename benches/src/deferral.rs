@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use unwind_core::deferred::{
-    Audience, ClientId, Context, DeferredUnwind, Host, RequestOutcome, ScheduleError,
+    ClientId, DeferredUnwind, Host, Recipients, RequestContext, RequestOutcome, ScheduleError,
     SerialCookies, TaskKind, TaskState, UnwindCache, UserReturn,
 };
 
@@ -55,7 +55,7 @@ impl Host for Machine {
     }
 
     #[inline]
-    fn schedule(&self, _: &Task, _: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, _: &Task, _: RequestContext) -> Result<(), ScheduleError> {
         Ok(())
     }
 
@@ -96,7 +96,7 @@ impl Deferral {
     /// Whether a client that asks will be called.
     #[must_use]
     pub fn request(&self, task: &Task, client: usize) -> bool {
-        black_box(ask(&self.unwind, task, self.clients[client])).will_be_called()
+        black_box(ask(&self.unwind, task, self.clients[client])).is_pending()
     }
 
     /// The cookie of the task's entry.
@@ -112,7 +112,8 @@ impl Deferral {
     /// Unless that number of clients is called.
     pub fn deliver(&self, task: &Task, expected: usize) {
         let mut trace = UnwindCache::<[_; 1]>::new();
-        let mut delivery = self.unwind.deliver(task, Audience::Asked, Some(&mut trace), |_| ());
+        let mut delivery =
+            self.unwind.deliver(task, Recipients::Requesters, Some(&mut trace), |_| ());
         let mut called = 0;
         while delivery.next().is_some() {
             called += 1;

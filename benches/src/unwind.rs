@@ -2,8 +2,8 @@
 
 use std::fmt;
 use unwind_core::{
-    AnyCode, End, LastTrace, Memory, Module, ModuleMap, Or, PackedFrame, RowCache, RowSource,
-    SliceMemory, Trace, VirtAddr, Walker,
+    End, IncrementalTrace, Memory, Module, ModuleMap, Or, PackedFrame, RowCache, RowSource,
+    SliceMemory, Trace, Unchecked, VirtAddr, Walker,
 };
 use unwind_snapshot::Snapshot;
 use unwind_x86::{FramePointers, SframeModule, SframeSource, X86_64, X86_64Regs};
@@ -114,7 +114,7 @@ impl<const ROWS: usize> Unwinder for CachedUnwind<ROWS> {
 fn walker<'a, const ROWS: usize>(
     map: &'a Map,
     cache: &'a mut RowCache<ROWS>,
-) -> Walker<X86_64, Rows<'a>, FramePointers, AnyCode, &'a mut RowCache<ROWS>> {
+) -> Walker<X86_64, Rows<'a>, FramePointers, Unchecked, &'a mut RowCache<ROWS>> {
     // Code without a table is found by the cache, too.
     let source = RowSource::<X86_64>::or(SframeSource::new(map), FramePointers);
     Walker::new(X86_64::FOUR_LEVEL, source).cache(cache).fallback(FramePointers)
@@ -129,15 +129,15 @@ fn sample<'a>(snapshot: &Snapshot<'a>) -> (X86_64Regs, SliceMemory<'a>) {
 pub struct Incremental {
     unwind: Unwind,
     /// By thread.
-    lasts: Vec<(u32, Box<LastTrace<MAX_FRAMES>>)>,
+    lasts: Vec<(u32, Box<IncrementalTrace<MAX_FRAMES>>)>,
     /// The index of the thread that was walked.
     at: usize,
-    taken_over: usize,
+    reused: usize,
 }
 
 impl fmt::Debug for Incremental {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Incremental").field("taken_over", &self.taken_over).finish_non_exhaustive()
+        f.debug_struct("Incremental").field("reused", &self.reused).finish_non_exhaustive()
     }
 }
 
@@ -145,7 +145,7 @@ impl Incremental {
     /// A walker over tables of version 3.
     #[must_use]
     pub fn new(corpus: &Corpus) -> Self {
-        Self { unwind: Unwind::new(corpus), lasts: Vec::new(), at: 0, taken_over: 0 }
+        Self { unwind: Unwind::new(corpus), lasts: Vec::new(), at: 0, reused: 0 }
     }
 
     /// Goes on from the last walk of a thread to the stack at `regs`; returns
@@ -156,8 +156,8 @@ impl Incremental {
         self.at = at.unwrap_or_else(|| self.add(thread));
         let (_, last) = &mut self.lasts[self.at];
         let Unwind { map, cache, .. } = &mut self.unwind;
-        walker(map, cache).retrace(regs, memory, last);
-        self.taken_over += last.taken_over();
+        walker(map, cache).trace_incremental(regs, memory, last);
+        self.reused += last.reused();
         last.len()
     }
 
@@ -172,8 +172,8 @@ impl Incremental {
 
     /// How many of the frames of all walks were taken over.
     #[must_use]
-    pub const fn taken_over(&self) -> usize {
-        self.taken_over
+    pub const fn reused(&self) -> usize {
+        self.reused
     }
 
     /// Why the last walk has no more frames.
@@ -182,7 +182,7 @@ impl Incremental {
         self.last().end()
     }
 
-    fn last(&self) -> &LastTrace<MAX_FRAMES> {
+    fn last(&self) -> &IncrementalTrace<MAX_FRAMES> {
         &self.lasts[self.at].1
     }
 }

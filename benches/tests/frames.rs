@@ -54,8 +54,8 @@ fn going_on_from_the_last_walk_of_the_thread_changes_no_frame() {
                 assert_eq!(whole.end(), incremental.end(), "{}", corpus.name);
             }
         }
-        let taken_over = incremental.taken_over();
-        assert!(taken_over > frames / 4, "{}: {taken_over} of {frames}", corpus.name);
+        let reused = incremental.reused();
+        assert!(reused > frames / 4, "{}: {reused} of {frames}", corpus.name);
     }
 }
 

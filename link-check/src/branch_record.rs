@@ -2,7 +2,7 @@
 
 use unwind_core::VirtAddr;
 use unwind_x86::lbr::{
-    Branch, BranchInfo, Lbr, LbrCpu, LbrSample, LbrState, Msrs, Stitcher, Tenant, join,
+    Branch, BranchInfo, Lbr, LbrCpu, LbrSample, LbrState, LbrTask, Msrs, Stitcher, join,
 };
 
 use crate::seen;
@@ -40,8 +40,8 @@ pub fn branch_record(
     into.add_user();
     cpu.start(&mut Registers, into);
     cpu.start_wide(&mut Registers, Some(&*into));
-    cpu.switch_out(&mut Registers, Some(Tenant { owner, state: out }));
-    seen(cpu.switch_in(&mut Registers, Some(Tenant { owner, state: into })));
+    cpu.switch_out(&mut Registers, Some(LbrTask { owner, state: out }));
+    seen(cpu.switch_in(&mut Registers, Some(LbrTask { owner, state: into })));
     let sample = cpu.read(&mut Registers);
     let stamped = cpu.read_stamped(&mut Registers, into);
     for sample in [sample, stamped] {

@@ -4,9 +4,9 @@ use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use unwind_core::deferred::{
-    Audience, ClientId, ClockCookies, Context, CounterCookies, DeferredUnwind, Host, Lost,
-    PerCpuCookies, RequestOutcome, ScheduleError, SerialCookies, TaskKind, TaskState, UnwindCache,
-    UserReturn,
+    ClientId, ClockCookies, CounterCookies, DeferredUnwind, Host, LossReason, PerCpuCookies,
+    Recipients, RequestContext, RequestOutcome, ScheduleError, SerialCookies, TaskKind, TaskState,
+    UnwindCache, UserReturn,
 };
 
 /// A task with what the hooks look at.
@@ -55,7 +55,7 @@ impl Host for Kernel {
         self.cpu.load(Ordering::Relaxed)
     }
 
-    fn schedule(&self, task: &Task, _: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, task: &Task, _: RequestContext) -> Result<(), ScheduleError> {
         task.work.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -136,11 +136,11 @@ pub fn deliver(
     cache: Option<&mut UnwindCache>,
     call: extern "C" fn(u64, u64, usize),
 ) {
-    let audience = if everyone { Audience::Everyone } else { Audience::Asked };
-    let mut delivery = SERIAL.deliver(task, audience, cache, |_| ());
-    while let Some(serving) = delivery.next() {
-        let frames = serving.trace().map_or(0, |trace| trace.len());
-        call(serving.client().to_bits(), serving.cookie().get(), frames);
+    let recipients = if everyone { Recipients::AllClients } else { Recipients::Requesters };
+    let mut delivery = SERIAL.deliver(task, recipients, cache, |_| ());
+    while let Some(guard) = delivery.next() {
+        let frames = guard.trace().map_or(0, |trace| trace.len());
+        call(guard.client().to_bits(), guard.cookie().get(), frames);
     }
 }
 
@@ -148,9 +148,9 @@ pub fn deliver(
 #[unsafe(no_mangle)]
 pub fn exec(task: &Task, call: extern "C" fn(u64, u64, usize)) -> bool {
     SERIAL.close(task);
-    let mut delivery = SERIAL.abandon(task, Lost::Exec);
-    while let Some(serving) = delivery.next() {
-        call(serving.client().to_bits(), serving.cookie().get(), 0);
+    let mut delivery = SERIAL.abandon(task, LossReason::Exec);
+    while let Some(guard) = delivery.next() {
+        call(guard.client().to_bits(), guard.cookie().get(), 0);
     }
     drop(delivery);
     SERIAL.reopen(task) == UserReturn::Ready

@@ -3,7 +3,7 @@
 use core::fmt::Write as _;
 
 use unwind_core::deferred::{
-    CancelError, ClientId, Cookie, RequestOutcome, ScheduleError, TableFull,
+    CancelError, ClientId, Cookie, RequestOutcome, ScheduleError, TooManyClients,
 };
 use unwind_perf::per_cpu::{
     CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, Leader, Policy, Receiver, SampledTask,
@@ -27,9 +27,9 @@ fn ask(what: u32, client: u64) -> u64 {
 impl Deferral for Core {
     type Task = ();
 
-    fn register(&self) -> Result<ClientId, TableFull> {
+    fn register(&self) -> Result<ClientId, TooManyClients> {
         match ask(0, 0) {
-            0 => Err(TableFull),
+            0 => Err(TooManyClients),
             bits => Ok(ClientId::from_bits(bits)),
         }
     }

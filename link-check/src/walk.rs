@@ -3,12 +3,13 @@
 use core::fmt::Write as _;
 
 use unwind_core::{
-    Arch, DwarfReg, FramePc, LastTrace, MapError, Module, ModuleMap, Registers as _, RowCache,
-    RowSource, SharedModuleMap, SliceMemory, TableLocation, TargetCode, Trace, VirtAddr, Walker,
+    Arch, DwarfReg, FramePc, IncrementalTrace, MapError, Module, ModuleMap, Registers as _,
+    ReturnAddresses, RowCache, RowSource, SharedModuleMap, SliceMemory, TableLocation, Trace,
+    VirtAddr, Walker,
 };
 use unwind_x86::{
-    DescriptorTable, DescriptorTables, FramePointers, Ia32, Ia32Regs, Prologue, Selector,
-    SframeMemorySource, SframeModule, SframeScratch, SframeSource, SignalTrampolines, X86_64,
+    DescriptorTable, DescriptorTables, FramePointers, Ia32, Ia32Regs, InstructionAnalysis,
+    RemoteSframe, Selector, SframeModule, SframeScratch, SframeSource, SignalTrampolines, X86_64,
     X86_64Regs,
 };
 
@@ -18,8 +19,8 @@ static SHARED: SharedModuleMap<16> = SharedModuleMap::new();
 
 struct Known(u64);
 
-impl TargetCode for Known {
-    fn real_return(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
+impl ReturnAddresses for Known {
+    fn resolve(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
         (ra.get() == self.0).then_some(slot?)
     }
 
@@ -49,11 +50,11 @@ pub fn walk_64(
     stack_end: u64,
 ) {
     let regs = X86_64Regs::from_all(rip, *gpr);
-    let rows = SframeSource::new(modules).or(SignalTrampolines).or(Prologue);
+    let rows = SframeSource::new(modules).or(SignalTrampolines).or(InstructionAnalysis);
     let mut walker = Walker::new(X86_64::FIVE_LEVEL, rows)
         .cache(cache)
         .fallback(FramePointers)
-        .code(Known(stack_end))
+        .return_addresses(Known(stack_end))
         .stack_end(stack_end)
         .max_frames(60);
     walker.trace(regs, &mut Target, trace);
@@ -74,21 +75,21 @@ pub fn walk_64(
 pub fn walk_64_again(
     modules: &ModuleMap<SframeModule<'static>, 16>,
     cache: &mut RowCache<64>,
-    last: &mut LastTrace<64>,
+    last: &mut IncrementalTrace<64>,
     trace: &mut Trace,
     regs: &mut X86_64Regs,
     stack: &[u8; 4096],
     sp: u64,
 ) {
-    let rows = SframeSource::new(modules).or(SignalTrampolines).or(Prologue);
+    let rows = SframeSource::new(modules).or(SignalTrampolines).or(InstructionAnalysis);
     let walker = Walker::new(X86_64::FIVE_LEVEL, rows).cache(cache).fallback(FramePointers);
     let mut walker = walker.stack_end(sp).max_frames(60);
-    walker.retrace(&mut *regs, &mut Target, last);
-    walker.retrace(regs, &mut SliceMemory::new(VirtAddr::new(sp), stack), last);
+    walker.trace_incremental(&mut *regs, &mut Target, last);
+    walker.trace_incremental(regs, &mut SliceMemory::new(VirtAddr::new(sp), stack), last);
     for frame in last.frames() {
         seen((frame.pc.lookup_addr(), frame.provenance.origin(), frame.provenance.is_exact()));
     }
-    seen((last.len(), last.is_empty(), last.is_complete(), last.taken_over(), last.pcs().next()));
+    seen((last.len(), last.is_empty(), last.is_complete(), last.reused(), last.pcs().next()));
     last.copy_to(trace);
     last.clear();
     tell(trace);
@@ -98,7 +99,7 @@ pub fn walk_64_again(
 #[unsafe(no_mangle)]
 pub fn walk_64_remote(trace: &mut Trace, stack: &[u8; 4096], sp: u64, pc: u64) {
     let mut scratch = SframeScratch::new();
-    let tables = SframeMemorySource::new(&SHARED, &mut scratch);
+    let tables = RemoteSframe::new(&SHARED, &mut scratch);
     let rows = RowSource::<X86_64>::or(tables, SignalTrampolines);
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, rows).fallback(FramePointers);
     let regs = X86_64Regs::new(pc, sp, sp).with(DwarfReg(stack[0]), pc);
@@ -124,9 +125,9 @@ pub fn walk_32(
     let arch = tables.ia32(cs, ss, eflags);
     seen((cs.privilege(), tables.get(ss).and_then(|descriptor| descriptor.code_mode())));
     let mut scratch = SframeScratch::new();
-    let tables = SframeMemorySource::new(&SHARED, &mut scratch);
+    let tables = RemoteSframe::new(&SHARED, &mut scratch);
     let rows = RowSource::<Ia32>::or(tables, SignalTrampolines);
-    let rows = RowSource::<Ia32>::or(rows, Prologue);
+    let rows = RowSource::<Ia32>::or(rows, InstructionAnalysis);
     let mut walker = Walker::new(arch, rows).fallback(FramePointers);
     walker.trace(Ia32Regs::from_all(eip, *gpr), &mut Target, trace);
     tell(trace);

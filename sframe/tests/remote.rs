@@ -368,9 +368,9 @@ fn race(
         });
         let start = Instant::now();
         let mut count = 0;
-        let mut is_enough = false;
-        while count < 20_000 || rounds.load(Ordering::Relaxed) < 1000 || !is_enough {
-            is_enough = look_up(&remote, &mut memory);
+        let mut should_stop = false;
+        while count < 20_000 || rounds.load(Ordering::Relaxed) < 1000 || !should_stop {
+            should_stop = look_up(&remote, &mut memory);
             count += 1;
             if count >= 20_000 {
                 if start.elapsed() > PATIENCE {

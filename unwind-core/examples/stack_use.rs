@@ -40,8 +40,8 @@ mod calls {
     use core::sync::atomic::{AtomicU64, Ordering};
 
     use unwind_core::deferred::{
-        Audience, ClientId, ClockCookies, Context, CookieSource, CounterCookies, DeferredUnwind,
-        Host, PerCpuCookies, ScheduleError, SerialCookies, TaskKind, TaskState, UserReturn,
+        ClientId, ClockCookies, CookieSource, CounterCookies, DeferredUnwind, Host, PerCpuCookies,
+        Recipients, RequestContext, ScheduleError, SerialCookies, TaskKind, TaskState, UserReturn,
     };
 
     struct Kernel;
@@ -65,7 +65,7 @@ mod calls {
             0
         }
 
-        fn schedule(&self, _: &TaskState, _: Context) -> Result<(), ScheduleError> {
+        fn schedule(&self, _: &TaskState, _: RequestContext) -> Result<(), ScheduleError> {
             Ok(())
         }
 
@@ -121,7 +121,7 @@ mod calls {
     /// Delivers, in its own context: on the ordinary stack.
     fn deliver() {
         let none = None;
-        let mut delivery = SERIAL.deliver(&TASKS[0], Audience::Asked, none, |_| ());
+        let mut delivery = SERIAL.deliver(&TASKS[0], Recipients::Requesters, none, |_| ());
         while delivery.next().is_some() {}
     }
 

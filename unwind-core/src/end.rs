@@ -22,7 +22,7 @@ pub enum End<E = TableFault> {
     /// [guess](crate::Row::is_guess) led there.
     ZeroReturnAddress,
     /// There are more frames than were asked for, or than there is room for.
-    Full,
+    FrameLimit,
     /// No source covers the last frame's pc.
     NoRow,
     /// The last frame's row could not be applied.
@@ -42,7 +42,7 @@ impl<E: TableError> End<E> {
     /// | 0 | none: no walk was done |
     /// | 1 | [`Outermost`](Self::Outermost) |
     /// | 2 | [`ZeroReturnAddress`](Self::ZeroReturnAddress) |
-    /// | 3 | [`Full`](Self::Full) |
+    /// | 3 | [`FrameLimit`](Self::FrameLimit) |
     /// | 4 | [`NoRow`](Self::NoRow) |
     /// | 5 | [`NotWalkable`](Self::NotWalkable) |
     /// | 6 | [`Table`](Self::Table) |
@@ -52,7 +52,7 @@ impl<E: TableError> End<E> {
         match self {
             Self::Outermost => 1,
             Self::ZeroReturnAddress => 2,
-            Self::Full => 3,
+            Self::FrameLimit => 3,
             Self::NoRow => 4,
             Self::NotWalkable => 5,
             Self::Table(_) => 6,
@@ -67,7 +67,7 @@ impl<E: TableError> End<E> {
         match self {
             Self::Outermost => End::Outermost,
             Self::ZeroReturnAddress => End::ZeroReturnAddress,
-            Self::Full => End::Full,
+            Self::FrameLimit => End::FrameLimit,
             Self::NoRow => End::NoRow,
             Self::Step(error) => End::Step(error),
             Self::Table(error) => End::Table(TableFault::new(error, addr)),
@@ -101,7 +101,7 @@ impl<E: fmt::Display> fmt::Display for End<E> {
         match self {
             Self::Outermost => f.write_str("outermost frame"),
             Self::ZeroReturnAddress => f.write_str("return address zero"),
-            Self::Full => f.write_str("more frames than room"),
+            Self::FrameLimit => f.write_str("more frames than room"),
             Self::NoRow => f.write_str("no source covers this pc"),
             Self::Step(error) => error.fmt(f),
             Self::Table(error) => write!(f, "malformed table: {error}"),
@@ -178,7 +178,7 @@ impl PackedEnd {
         Some(match code {
             1 => End::Outermost,
             2 => End::ZeroReturnAddress,
-            3 => End::Full,
+            3 => End::FrameLimit,
             4 => End::NoRow,
             5 => End::NotWalkable,
             6 => End::Table(TableFault { addr: last(), code: table_code, is_not_resident }),
@@ -225,7 +225,7 @@ mod tests {
         [
             End::Outermost,
             End::ZeroReturnAddress,
-            End::Full,
+            End::FrameLimit,
             End::NoRow,
             End::NotWalkable,
             End::Table(fault),

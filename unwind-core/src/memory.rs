@@ -7,6 +7,7 @@ use crate::register::WordSize;
 
 /// Why memory could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ReadError {
     /// Not here and not at this time: the page is absent and could not be
     /// brought in. The same read may work later, where faulting is allowed.

@@ -60,7 +60,7 @@ pub enum Origin {
     /// A table that came with the code.
     Table,
     /// A table that was built from another format.
-    BuiltTable,
+    ConvertedTable,
     /// The convention that the code keeps a frame pointer.
     FramePointer,
     /// The instructions at the pc.
@@ -74,11 +74,14 @@ pub enum Origin {
 }
 
 impl Origin {
-    pub(crate) const fn code(self) -> u8 {
+    /// A number for records and other languages, which stays the same in later versions:
+    /// 0 to 7 in the order of the variants.
+    #[must_use]
+    pub const fn code(self) -> u8 {
         match self {
             Self::Registers => 0,
             Self::Table => 1,
-            Self::BuiltTable => 2,
+            Self::ConvertedTable => 2,
             Self::FramePointer => 3,
             Self::Instructions => 4,
             Self::SignalContext => 5,
@@ -92,7 +95,7 @@ impl Origin {
         match code & 7 {
             0 => Self::Registers,
             1 => Self::Table,
-            2 => Self::BuiltTable,
+            2 => Self::ConvertedTable,
             3 => Self::FramePointer,
             4 => Self::Instructions,
             5 => Self::SignalContext,
@@ -107,7 +110,7 @@ impl fmt::Display for Origin {
         f.write_str(match self {
             Self::Registers => "registers",
             Self::Table => "table",
-            Self::BuiltTable => "built table",
+            Self::ConvertedTable => "converted table",
             Self::FramePointer => "frame pointer",
             Self::Instructions => "instructions",
             Self::SignalContext => "signal context",

@@ -205,9 +205,9 @@ where
 
 /// A source without rows.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NoRows;
+pub struct Empty;
 
-impl<A: Arch> RowSource<A> for NoRows {
+impl<A: Arch> RowSource<A> for Empty {
     type Error = Infallible;
     const COVERAGE: Coverage = Coverage::Nothing;
 

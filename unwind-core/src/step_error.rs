@@ -42,7 +42,7 @@ pub enum StepError {
         pc: u64,
     },
     /// The target has no code where the return address points; see
-    /// [`TargetCode::is_code`](crate::TargetCode::is_code).
+    /// [`ReturnAddresses::is_code`](crate::ReturnAddresses::is_code).
     NotCode {
         /// The return address.
         pc: VirtAddr,

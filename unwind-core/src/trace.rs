@@ -50,9 +50,11 @@ impl Provenance {
         if is_guess { found.with_gap() } else { found }
     }
 
-    /// The byte.
+    /// The byte, for records and other languages. What a bit means stays the same in later
+    /// versions.
     #[inline]
-    pub(crate) const fn bits(self) -> u8 {
+    #[must_use]
+    pub const fn bits(self) -> u8 {
         self.0
     }
 
@@ -373,5 +375,33 @@ mod tests {
         assert!(both.is_after_failure() && both.is_behind_trampoline());
         assert_eq!(both.with_failure().with_trampoline(), both);
         assert_eq!((both.origin(), both.is_exact()), (Origin::Table, false));
+    }
+
+    #[test]
+    fn each_bit_of_a_provenance_is_the_documented_one() {
+        let origins = [
+            Origin::Registers,
+            Origin::Table,
+            Origin::ConvertedTable,
+            Origin::FramePointer,
+            Origin::Instructions,
+            Origin::SignalContext,
+            Origin::BranchRecord,
+            Origin::Host,
+        ];
+        assert_eq!(origins.map(Origin::code), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let pc = VirtAddr::new(0x1000);
+        for (origin, code) in origins.into_iter().zip(0..) {
+            assert_eq!(Provenance::new(origin, FramePc::Return(pc)).bits(), code);
+            assert_eq!(Provenance::new(origin, FramePc::Exact(pc)).bits(), code | 8);
+        }
+        let plain = Provenance::new(Origin::Table, FramePc::Return(pc));
+        let marked = [
+            plain.with_failure(),
+            plain.with_trampoline(),
+            plain.with_gap(),
+            plain.with_assumed_fp(),
+        ];
+        assert_eq!(marked.map(Provenance::bits), [0x11, 0x21, 0x41, 0x81]);
     }
 }

@@ -9,7 +9,7 @@ mod sim;
 use core::mem::MaybeUninit;
 
 use sim::{Call, Kernel, Task};
-use unwind_core::deferred::{Audience, SampleEnd, TaskState, UnwindCache, UserReturn};
+use unwind_core::deferred::{Recipients, SampleOutcome, TaskState, UnwindCache, UserReturn};
 use unwind_core::{Module, PackedFrame, RowCache, SharedModuleMap, TableLocation, Trace, VirtAddr};
 
 /// # Safety
@@ -36,9 +36,10 @@ fn a_task_state_of_zeroes_is_a_new_one() {
     assert!(cache.cookie().is_none() && cache.trace().is_empty() && cache.trace().end().is_none());
     {
         let walk = |trace: &mut Trace| task.walk(trace);
-        let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut *cache), walk);
+        let mut delivery =
+            kernel.unwind.deliver(&task, Recipients::Requesters, Some(&mut *cache), walk);
         let call = Call::of(&delivery.next().unwrap());
-        assert_eq!((call.cookie, call.end), (cookie, SampleEnd::Matched));
+        assert_eq!((call.cookie, call.end), (cookie, SampleOutcome::Matched));
         assert_eq!(call.stack, Some(vec![0x1000, 0x2000]));
         assert!(delivery.next().is_none());
     }

@@ -36,7 +36,7 @@ impl Host for Bare {
         0
     }
 
-    fn schedule(&self, _: &Task, _: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, _: &Task, _: RequestContext) -> Result<(), ScheduleError> {
         Ok(())
     }
 
@@ -57,10 +57,10 @@ fn x1_nothing_allocates_from_registration_to_the_end() {
     for _ in 0..3 {
         unwind.cookie(&task).unwrap();
         for client in clients {
-            assert!(unwind.request(&task, client).will_be_called());
-            assert!(unwind.request(&task, client).will_be_called());
+            assert!(unwind.request(&task, client).is_pending());
+            assert!(unwind.request(&task, client).is_pending());
         }
-        let mut delivery = unwind.deliver(&task, Audience::Asked, Some(&mut cache), |_| ());
+        let mut delivery = unwind.deliver(&task, Recipients::Requesters, Some(&mut cache), |_| ());
         let mut calls = 0_u32;
         while delivery.next().is_some() {
             calls = calls.saturating_add(1);

@@ -18,8 +18,8 @@ use random_rows::{
     CODE_END, Chain, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
 };
 use unwind_core::{
-    AnyCode, Arch, CfaRule, End, Memory, ReadError, RegRule, Row, RowCache, RowSource, RowStore,
-    SliceMemory, Trace, VirtAddr, Walker,
+    Arch, CfaRule, End, Memory, ReadError, RegRule, Row, RowCache, RowSource, RowStore,
+    SliceMemory, Trace, Unchecked, VirtAddr, Walker,
 };
 
 /// What there was in the walks of a test.
@@ -45,7 +45,7 @@ const FAILURES: [&str; 8] = [
 /// Walks plainly and fast, and holds one against the other.
 fn same<A, S, F, G, H, C>(
     plain: Walker<A, S, G>,
-    fast: Walker<A, F, H, AnyCode, C>,
+    fast: Walker<A, F, H, Unchecked, C>,
     regs: Regs,
     memory: SliceMemory<'_>,
     seen: &mut Seen,
@@ -58,7 +58,7 @@ where
     H: RowSource<A, Error = Infallible>,
     C: RowStore,
 {
-    let mut plain = plain.code(Uretprobes);
+    let mut plain = plain.return_addresses(Uretprobes);
     let mut at_hand = Patchy { memory, is_at_hand: true };
     let mut walk = plain.frames(regs, &mut at_hand);
     let mut expected: Vec<_> = walk.by_ref().map(|frame| (frame.pc, frame.provenance)).collect();
@@ -66,12 +66,12 @@ where
 
     if expected.len() > 40 {
         expected.truncate(40);
-        end = Some(End::Full);
+        end = Some(End::FrameLimit);
     }
     // No source has an error, so its address does not matter.
     let end = end.map(|end| end.with_fault(VirtAddr::new(0)));
     // The words of the stack are at hand, and have to be read one by one.
-    let mut fast = fast.code(Uretprobes);
+    let mut fast = fast.return_addresses(Uretprobes);
     let mut trace = Trace::<[_; 40]>::new();
     for is_at_hand in [true, false] {
         fast.trace(regs, &mut Patchy { memory, is_at_hand }, &mut trace);

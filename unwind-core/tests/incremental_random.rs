@@ -17,8 +17,8 @@ use random_rows::{
     CODE_END, Chain, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
 };
 use unwind_core::{
-    Arch, End, LastTrace, Memory, ReadError, RowCache, RowSource, RowStore, SliceMemory,
-    TargetCode, Trace, TraceFrame, VirtAddr, Walker,
+    Arch, End, IncrementalTrace, Memory, ReadError, ReturnAddresses, RowCache, RowSource, RowStore,
+    SliceMemory, Trace, TraceFrame, VirtAddr, Walker,
 };
 
 /// The walks have at most so many frames.
@@ -62,13 +62,13 @@ impl Memory for Stack<'_> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Found {
     frames: usize,
-    taken_over: usize,
+    reused: usize,
 }
 
 impl AddAssign for Found {
     fn add_assign(&mut self, other: Self) {
         self.frames += other.frames;
-        self.taken_over += other.taken_over;
+        self.reused += other.reused;
     }
 }
 
@@ -78,13 +78,13 @@ fn same<A, S, G, T, C, M>(
     walker: &mut Walker<A, S, G, T, C>,
     regs: Regs,
     memory: &mut M,
-    last: &mut LastTrace<ROOM>,
+    last: &mut IncrementalTrace<ROOM>,
 ) -> Found
 where
     A: Arch<Regs = Regs>,
     S: RowSource<A, Error = Infallible>,
     G: RowSource<A, Error = Infallible>,
-    T: TargetCode,
+    T: ReturnAddresses,
     C: RowStore,
     M: Memory,
 {
@@ -93,11 +93,11 @@ where
     let mut end = walk.end();
     if expected.len() > ROOM {
         expected.truncate(ROOM);
-        end = Some(End::Full);
+        end = Some(End::FrameLimit);
     }
     // No source has an error, so its address does not matter.
     let end = end.map(|end| end.with_fault(VirtAddr::new(0)));
-    walker.retrace(regs, memory, last);
+    walker.trace_incremental(regs, memory, last);
     let pair = |frame: TraceFrame| (frame.pc, frame.provenance);
     let found: Vec<_> = last.frames().map(pair).collect();
     assert_eq!((&found, last.end()), (&expected, end), "{regs:x?}");
@@ -106,7 +106,7 @@ where
     let mut copy = Trace::<[_; ROOM]>::new();
     last.copy_to(&mut copy);
     assert!(copy.frames().map(pair).eq(expected) && copy.end() == end, "{regs:x?}");
-    Found { frames: last.len(), taken_over: last.taken_over() }
+    Found { frames: last.len(), reused: last.reused() }
 }
 
 /// A thread whose stack changes from walk to walk.
@@ -179,9 +179,9 @@ struct Tracer {
     generation: Option<u64>,
 }
 
-impl TargetCode for Tracer {
-    fn real_return(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
-        if self.is_on { Uretprobes.real_return(ra, slot) } else { None }
+impl ReturnAddresses for Tracer {
+    fn resolve(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
+        if self.is_on { Uretprobes.resolve(ra, slot) } else { None }
     }
 
     fn is_code(&mut self, call: VirtAddr) -> bool {
@@ -200,7 +200,7 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
     for _ in 0..40 {
         let mut table = Table::random(random, i32::try_from(word).unwrap());
         let mut caches = [RowCache::<256>::new(), RowCache::<256>::new()];
-        let mut lasts = [const { LastTrace::new() }; 3];
+        let mut lasts = [const { IncrementalTrace::new() }; 3];
         let mut thread = Thread::new(random, word);
         let mut tracer = Tracer { is_on: random.below(2) == 0, generation: Some(0) };
         for _ in 0..200 {
@@ -225,17 +225,17 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
 
             let walker = Walker::new(make(), &table).cache(cache).max_frames(max_frames);
             let walker = walker.stack_end(stack_end);
-            let mut walker = walker.fallback(FramePointers).code(tracer);
+            let mut walker = walker.fallback(FramePointers).return_addresses(tracer);
             all += same(&mut walker, regs, &mut stack, first);
 
             // Rows by frame pointers from the cache, too.
             let source = RowSource::<A>::or(&table, FramePointers);
             let walker = Walker::new(make(), source).cache(other).max_frames(max_frames);
-            let mut walker = walker.stack_end(stack_end).code(tracer);
+            let mut walker = walker.stack_end(stack_end).return_addresses(tracer);
             all += same(&mut walker, regs, &mut stack, second);
-            let mut walker = walker.code(Tracer { generation: None, ..tracer });
+            let mut walker = walker.return_addresses(Tracer { generation: None, ..tracer });
             let found = same(&mut walker, regs, &mut stack, third);
-            assert_eq!(found.taken_over, 0, "who knows whether the answers are still right");
+            assert_eq!(found.reused, 0, "who knows whether the answers are still right");
         }
     }
     all
@@ -244,20 +244,20 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
 #[test]
 fn a_walk_on_from_the_last_one_is_the_walk_with_slots_of_eight_bytes() {
     let found = compare(|| Wide, STACK, 0x9e37_79b9_7f4a_7c15);
-    assert!(found.frames > 50_000 && found.taken_over > found.frames / 8, "{found:?}");
+    assert!(found.frames > 50_000 && found.reused > found.frames / 8, "{found:?}");
 }
 
 #[test]
 fn a_walk_on_from_the_last_one_is_the_walk_with_slots_of_four_bytes() {
     let found = compare(|| Narrow, STACK + 0x10_0000, 0x2545_f491_4f6c_dd1d);
-    assert!(found.frames > 50_000 && found.taken_over > found.frames / 8, "{found:?}");
+    assert!(found.frames > 50_000 && found.reused > found.frames / 8, "{found:?}");
 }
 
 #[test]
 fn a_walk_on_along_frame_pointers_is_the_walk_and_meets_the_last_one() {
     const FRAMES: u64 = 16;
     let random = &mut Random(0x9e37_79b9_7f4a_7c15);
-    let mut last = LastTrace::new();
+    let mut last = IncrementalTrace::new();
     let mut all = Found::default();
     let mut ras: Vec<u64> = (0..FRAMES).map(|_| 0x1000 + random.below(200)).collect();
     for _ in 0..1000 {
@@ -277,5 +277,5 @@ fn a_walk_on_along_frame_pointers_is_the_walk_and_meets_the_last_one() {
         assert_eq!(found.frames, usize::try_from(FRAMES - runs).unwrap() + 1);
         all += found;
     }
-    assert!(all.taken_over > all.frames / 3, "{all:?}");
+    assert!(all.reused > all.frames / 3, "{all:?}");
 }

@@ -10,7 +10,7 @@ use core::convert::Infallible;
 
 use no_regs::{NoRegs, Toy};
 use unwind_core::{
-    CfaRule, Coverage, FrameContext, FramePc, Memory, NoRows, Origin, ReadError, RegRule, Row,
+    CfaRule, Coverage, Empty, FrameContext, FramePc, Memory, Origin, ReadError, RegRule, Row,
     RowSource, VirtAddr, WordSize,
 };
 
@@ -106,7 +106,7 @@ fn two_sources_are_asked_in_turn_and_change_when_either_does() {
     assert_eq!(both.row(&frame(), &mut mem), Ok(Some(ROW)));
     assert_eq!(both.generation(), 14);
     assert_eq!((first.0.len(), second.0.len()), (1, 0));
-    let mut both = RowSource::<Toy>::or(NoRows, &mut second);
+    let mut both = RowSource::<Toy>::or(Empty, &mut second);
     assert_eq!(both.row(&frame(), &mut mem), Ok(Some(ROW)));
     assert_eq!(second.0.len(), 1);
 }

@@ -11,7 +11,7 @@ use unwind_core::Trace;
 use loom::sync::Arc;
 use loom::thread;
 use loom_host::{Guarded, Shared};
-use unwind_core::deferred::{Audience, RequestOutcome, UnwindCache};
+use unwind_core::deferred::{Recipients, RequestOutcome, UnwindCache};
 
 #[test]
 fn a_cancellation_ends_after_the_deliveries_that_run_and_before_any_other() {
@@ -19,17 +19,18 @@ fn a_cancellation_ends_after_the_deliveries_that_run_and_before_any_other() {
         let shared = Shared::new();
         let data = Arc::new(Guarded::default());
         let client = shared.unwind.register().unwrap();
-        assert!(shared.unwind.request(&shared.task, client).will_be_called());
+        assert!(shared.unwind.request(&shared.task, client).is_pending());
         let (other, freed) = (Arc::clone(&shared), Arc::clone(&data));
         let thread = thread::spawn(move || {
             other.unwind.cancel(None, client).unwrap();
             freed.access();
         });
         let none = None;
-        let mut delivery = shared.unwind.deliver(&shared.task, Audience::Asked, none, |_| ());
-        while let Some(serving) = delivery.next() {
+        let mut delivery =
+            shared.unwind.deliver(&shared.task, Recipients::Requesters, none, |_| ());
+        while let Some(guard) = delivery.next() {
             data.access();
-            drop(serving);
+            drop(guard);
         }
         drop(delivery);
         thread.join().unwrap();
@@ -42,14 +43,15 @@ fn r1_3_a_delivery_to_everyone_is_seen_by_a_client_that_comes_and_goes_or_sees_i
         let shared = Shared::new();
         let data = Arc::new(Guarded::default());
         let asker = shared.unwind.register().unwrap();
-        assert!(shared.unwind.request(&shared.task, asker).will_be_called());
+        assert!(shared.unwind.request(&shared.task, asker).is_pending());
         let (other, its) = (Arc::clone(&shared), Arc::clone(&data));
         let thread = thread::spawn(move || {
             let none = None;
-            let mut delivery = other.unwind.deliver(&other.task, Audience::Everyone, none, |_| ());
+            let mut delivery =
+                other.unwind.deliver(&other.task, Recipients::AllClients, none, |_| ());
             let mut calls = [0; 2];
-            while let Some(serving) = delivery.next() {
-                let is_newcomer = serving.client() != asker;
+            while let Some(guard) = delivery.next() {
+                let is_newcomer = guard.client() != asker;
                 if is_newcomer {
                     its.access();
                 }
@@ -72,16 +74,17 @@ fn r1_3_everyone_is_called_once_whoever_asks_meanwhile() {
     loom_host::model(|| {
         let shared = Shared::new();
         let asker = shared.unwind.register().unwrap();
-        assert!(shared.unwind.request(&shared.task, asker).will_be_called());
+        assert!(shared.unwind.request(&shared.task, asker).is_pending());
         // Newer than what the task's marks account for.
         let newcomer = shared.unwind.register().unwrap();
         let other = Arc::clone(&shared);
         let thread = thread::spawn(move || other.unwind.request(&other.task, newcomer));
         let none = None;
-        let mut delivery = shared.unwind.deliver(&shared.task, Audience::Everyone, none, |_| ());
+        let mut delivery =
+            shared.unwind.deliver(&shared.task, Recipients::AllClients, none, |_| ());
         let mut called = Vec::new();
-        while let Some(serving) = delivery.next() {
-            called.push((serving.client(), serving.cookie()));
+        while let Some(guard) = delivery.next() {
+            called.push((guard.client(), guard.cookie()));
         }
         drop(delivery);
         assert_eq!(called.len(), 2, "{called:?}");
@@ -100,7 +103,7 @@ fn h2_marks_that_another_request_accounts_for_are_seen_without_those_of_former_o
     loom_host::model(|| {
         let shared = Shared::new();
         let old = shared.unwind.register().unwrap();
-        assert!(shared.unwind.request(&shared.task, old).will_be_called());
+        assert!(shared.unwind.request(&shared.task, old).is_pending());
         shared.unwind.cancel(None, old).unwrap();
         let [new, newest] = [(); 2].map(|()| shared.unwind.register().unwrap());
         assert_eq!(new.to_bits() & 31, old.to_bits() & 31, "the slot is reused");
@@ -121,7 +124,7 @@ fn h1_a_delivery_under_way_does_not_reach_the_slots_new_owner() {
     loom_host::model(|| {
         let shared = Shared::new();
         let old = shared.unwind.register().unwrap();
-        assert!(shared.unwind.request(&shared.task, old).will_be_called());
+        assert!(shared.unwind.request(&shared.task, old).is_pending());
         let other = Arc::clone(&shared);
         let thread = thread::spawn(move || {
             other.unwind.cancel(None, old).unwrap();
@@ -141,7 +144,7 @@ fn h4_the_slots_new_owner_is_served_whatever_the_former_one_left() {
     loom_host::model(|| {
         let shared = Shared::new();
         let old = shared.unwind.register().unwrap();
-        assert!(shared.unwind.request(&shared.task, old).will_be_called());
+        assert!(shared.unwind.request(&shared.task, old).is_pending());
         let other = Arc::clone(&shared);
         let thread = thread::spawn(move || {
             other.unwind.cancel(None, old).unwrap();
@@ -184,7 +187,7 @@ fn h2_a_registration_under_way_does_not_inherit_marks() {
     loom_host::model(|| {
         let shared = Shared::new();
         let old = shared.unwind.register().unwrap();
-        assert!(shared.unwind.request(&shared.task, old).will_be_called());
+        assert!(shared.unwind.request(&shared.task, old).is_pending());
         shared.unwind.cancel(None, old).unwrap();
         // One CPU takes the slot while the other one makes the task's marks
         // account for a newer registration.
@@ -205,7 +208,7 @@ fn h2_a_registration_against_a_purge_does_not_inherit_marks() {
     loom_host::model(|| {
         let shared = Shared::new();
         let old = shared.unwind.register().unwrap();
-        assert!(shared.unwind.request(&shared.task, old).will_be_called());
+        assert!(shared.unwind.request(&shared.task, old).is_pending());
         // Newer than what the task's marks account for, in the other slot.
         let other_slot = shared.unwind.register().unwrap();
         shared.unwind.cancel(None, old).unwrap();
@@ -214,7 +217,7 @@ fn h2_a_registration_against_a_purge_does_not_inherit_marks() {
         // does not see otherwise.
         let thread = thread::spawn(move || other.unwind.request(&other.task, other_slot));
         let new = shared.unwind.register().unwrap();
-        assert!(thread.join().unwrap().will_be_called());
+        assert!(thread.join().unwrap().is_pending());
         assert_eq!(new.to_bits() & 31, old.to_bits() & 31, "the slot is reused");
         let called = shared.return_to_user();
         assert_eq!(called.len(), 1, "{called:?}");
@@ -260,11 +263,12 @@ fn b2_the_stack_of_an_entry_stays_while_two_first_clients_register() {
         let mut cache = UnwindCache::<[_; 1]>::new();
         let mut walks = 0;
         let mut deliver_to = |client| {
-            assert!(shared.unwind.request(&shared.task, client).will_be_called());
+            assert!(shared.unwind.request(&shared.task, client).is_pending());
             let walk = |_: &mut Trace| walks += 1;
             let cache = Some(&mut cache);
-            let mut delivery = shared.unwind.deliver(&shared.task, Audience::Asked, cache, walk);
-            assert_eq!(delivery.next().map(|serving| serving.client()), Some(client));
+            let mut delivery =
+                shared.unwind.deliver(&shared.task, Recipients::Requesters, cache, walk);
+            assert_eq!(delivery.next().map(|guard| guard.client()), Some(client));
         };
         deliver_to(shared.unwind.register().unwrap());
         deliver_to(thread.join().unwrap());
@@ -282,7 +286,7 @@ fn h2_marks_account_for_the_newest_of_two_clients_that_ask_at_the_same_time() {
         let new = shared.unwind.register().unwrap();
         let here = shared.unwind.request(&shared.task, new);
         let there = thread.join().unwrap();
-        assert!(here.will_be_called() && there.will_be_called(), "{here:?}, {there:?}");
+        assert!(here.is_pending() && there.is_pending(), "{here:?}, {there:?}");
         let mut called = shared.return_to_user();
         called.sort();
         assert_eq!(called.iter().map(|call| call.0).collect::<Vec<_>>(), [old, new]);
@@ -294,12 +298,12 @@ fn h4_a_former_owners_served_mark_does_not_return_while_another_client_is_called
     loom_host::model(|| {
         let shared = Shared::new();
         let [asker, old] = [(); 2].map(|()| shared.unwind.register().unwrap());
-        assert!(shared.unwind.request(&shared.task, old).will_be_called());
+        assert!(shared.unwind.request(&shared.task, old).is_pending());
         assert_eq!(shared.deliver().len(), 1);
         shared.unwind.cancel(None, old).unwrap();
         let new = shared.unwind.register().unwrap();
         assert_eq!(new.to_bits() & 31, old.to_bits() & 31, "the slot is reused");
-        assert!(shared.unwind.request(&shared.task, asker).will_be_called());
+        assert!(shared.unwind.request(&shared.task, asker).is_pending());
         let other = Arc::clone(&shared);
         let thread = thread::spawn(move || other.unwind.request(&other.task, new));
         let mut called = shared.deliver();

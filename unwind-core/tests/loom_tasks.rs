@@ -25,7 +25,7 @@ impl Cpus {
         let client = shared.unwind.register().unwrap();
         let cpus = Self { shared, tasks: Default::default() };
         for task in &cpus.tasks {
-            assert!(cpus.shared.unwind.request(task, client).will_be_called());
+            assert!(cpus.shared.unwind.request(task, client).is_pending());
         }
         (Arc::new(cpus), client)
     }
@@ -48,14 +48,14 @@ fn a_cancellation_waits_for_each_of_several_deliveries_and_for_no_more() {
         let (other, its) = (Arc::clone(&cpus), Arc::clone(&data));
         let thread = thread::spawn(move || {
             let mut delivery = other.shared.begin(&other.tasks[0]);
-            while let Some(serving) = delivery.next() {
+            while let Some(guard) = delivery.next() {
                 its.access();
-                drop(serving);
+                drop(guard);
             }
         });
         let mut delivery = cpus.shared.begin(&cpus.tasks[1]);
-        while let Some(serving) = delivery.next() {
-            assert_eq!(serving.client(), client);
+        while let Some(guard) = delivery.next() {
+            assert_eq!(guard.client(), client);
         }
         drop(delivery);
         cpus.shared.unwind.cancel(None, client).unwrap();

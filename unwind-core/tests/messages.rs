@@ -12,11 +12,11 @@ use core::convert::Infallible;
 
 use testdata::check_messages;
 use unwind_core::deferred::{
-    CancelError, ClientId, ClockCookies, Cookie, CounterCookies, PerCpuCookies, Refusal, SampleEnd,
-    ScheduleError, SerialCookies, TableFull, TaskState, UnwindCache,
+    CancelError, ClientId, ClockCookies, Cookie, CounterCookies, PerCpuCookies, Refusal,
+    SampleOutcome, ScheduleError, SerialCookies, TaskState, TooManyClients, UnwindCache,
 };
 use unwind_core::{
-    BaseReg, CfaRule, Changing, DwarfReg, End, MapError, ModuleMap, Origin, ReadError, RegRule,
+    BaseReg, CfaRule, Contended, DwarfReg, End, MapError, ModuleMap, Origin, ReadError, RegRule,
     Row, RowCache, SharedModuleMap, StepError, Trace, VirtAddr,
 };
 
@@ -45,7 +45,7 @@ fn every_end_of_a_walk_says_something_of_its_own() {
     let ends = [
         End::<Infallible>::Outermost,
         End::ZeroReturnAddress,
-        End::Full,
+        End::FrameLimit,
         End::NoRow,
         End::NotWalkable,
     ];
@@ -72,20 +72,20 @@ fn every_refusal_and_every_other_error_says_something_of_its_own() {
         Refusal::NoCookie,
     ];
     let ends = [
-        SampleEnd::Matched,
-        SampleEnd::Truncated,
-        SampleEnd::StackLost,
-        SampleEnd::TaskGone,
-        SampleEnd::Exec,
-        SampleEnd::Inline,
+        SampleOutcome::Matched,
+        SampleOutcome::Truncated,
+        SampleOutcome::StackLost,
+        SampleOutcome::TaskGone,
+        SampleOutcome::Exec,
+        SampleOutcome::Inline,
     ];
     let maps = [MapError::EmptyRange, MapError::Overlap(ADDR), MapError::Full, MapError::Busy];
     let mut texts: Vec<String> = refusals.map(|refusal| refusal.to_string()).to_vec();
     texts.extend(ends.map(|end| end.to_string()));
     texts.extend(maps.map(|error| error.to_string()));
     texts.extend([ReadError::NotResident, ReadError::Invalid].map(|error| error.to_string()));
-    texts.push(TableFull.to_string());
-    texts.push(Changing.to_string());
+    texts.push(TooManyClients.to_string());
+    texts.push(Contended.to_string());
     texts.push(CancelError::OwnDelivery.to_string());
     check_messages(&texts);
     // The same fact has the same words.
@@ -98,7 +98,7 @@ fn every_origin_of_a_frame_has_a_name_and_values_are_hexadecimal() {
     let origins = [
         Origin::Registers,
         Origin::Table,
-        Origin::BuiltTable,
+        Origin::ConvertedTable,
         Origin::FramePointer,
         Origin::Instructions,
         Origin::SignalContext,

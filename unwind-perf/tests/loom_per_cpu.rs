@@ -22,7 +22,9 @@ use guarded::Guarded;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use loom::thread;
-use unwind_core::deferred::{CancelError, ClientId, Cookie, Refusal, RequestOutcome, TableFull};
+use unwind_core::deferred::{
+    CancelError, ClientId, Cookie, Refusal, RequestOutcome, TooManyClients,
+};
 use unwind_perf::per_cpu::*;
 
 /// A core with clients that are registered or not, and which orders nothing.
@@ -57,7 +59,7 @@ impl Core {
 impl Deferral for Core {
     type Task = ();
 
-    fn register(&self) -> Result<ClientId, TableFull> {
+    fn register(&self) -> Result<ClientId, TooManyClients> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let client = ClientId::from_bits((number + 1) << 6 | 1 << 5 | number % 2);
         self.slot(client).store(true, Ordering::Relaxed);

@@ -23,7 +23,7 @@ pub struct FramePointers;
 /// the code was compiled so. Its rows are those of [`FramePointers`], and no guess.
 ///
 /// Of a sampled function that is still setting up its frame, or has given it up, the
-/// register is the caller's even so: put [`Prologue`](crate::Prologue) in front.
+/// register is the caller's even so: put [`InstructionAnalysis`](crate::InstructionAnalysis) in front.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TrustedFramePointers;
 

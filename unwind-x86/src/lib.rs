@@ -7,10 +7,10 @@
 //! | [`Ia32`] | 32-bit code, also with segment bases, under a kernel of any width |
 //! | [`FramePointers`] | the row of code that is supposed to keep a frame pointer |
 //! | [`TrustedFramePointers`] | the row of code that is known to keep one |
-//! | [`Prologue`] | the sampled frame's row at a function's entry and exit, from its instructions |
+//! | [`InstructionAnalysis`] | the sampled frame's row at a function's entry and exit, from its instructions |
 //! | [`SignalTrampolines`] | signal frames, from the trampoline's instructions |
 //! | [`paging`] | a guest's memory, through its page tables |
-//! | [`SframeMemorySource`] | rows from SFrame tables in the target's own memory |
+//! | [`RemoteSframe`] | rows from SFrame tables in the target's own memory |
 //! | [`SframeSource`] | rows from the SFrame tables of a [`ModuleMap`](unwind_core::ModuleMap) |
 //! | [`lbr`] | call stacks that the CPU records: saved, restored, stitched, joined with walks |
 //!
@@ -45,20 +45,20 @@
 mod code;
 mod frame_pointer;
 mod ia32;
+mod instruction_analysis;
 pub mod lbr;
 pub mod paging;
-mod prologue;
+mod remote_sframe;
 mod segment;
-mod sframe_memory_source;
 mod sframe_source;
 mod trampoline;
 mod x86_64;
 
 pub use frame_pointer::{FramePointers, TrustedFramePointers};
 pub use ia32::{Ia32, Ia32Regs};
-pub use prologue::Prologue;
+pub use instruction_analysis::InstructionAnalysis;
+pub use remote_sframe::{RemoteSframe, RemoteSframeError, SframeScratch};
 pub use segment::{CodeMode, Descriptor, DescriptorTable, DescriptorTables, Selector};
-pub use sframe_memory_source::{SframeMemoryError, SframeMemorySource, SframeScratch};
 pub use sframe_source::{SframeModule, SframeSource};
 pub use trampoline::SignalTrampolines;
 pub use x86_64::{X86_64, X86_64Regs};

@@ -21,8 +21,8 @@ use unwind_x86::paging::{
     Access, AddressSpace, FlatMemory, PagedMemory, PagingMode, PhysAddr, PhysicalMemory,
 };
 use unwind_x86::{
-    FramePointers, Ia32, Ia32Regs, Prologue, SframeMemorySource, SframeScratch, SignalTrampolines,
-    X86_64, X86_64Regs,
+    FramePointers, Ia32, Ia32Regs, InstructionAnalysis, RemoteSframe, SframeScratch,
+    SignalTrampolines, X86_64, X86_64Regs,
 };
 
 /// Bytes by address, and which of the reads fails.
@@ -115,9 +115,9 @@ fn modules() -> SharedModuleMap<4> {
 fn walk(target: &mut Target, regs: X86_64Regs) -> Trace<[PackedFrame; 16]> {
     let modules = modules();
     let mut scratch = SframeScratch::new();
-    let tables = SframeMemorySource::new(&modules, &mut scratch);
+    let tables = RemoteSframe::new(&modules, &mut scratch);
     let rows = RowSource::<X86_64>::or(tables, SignalTrampolines);
-    let rows = RowSource::<X86_64>::or(rows, Prologue);
+    let rows = RowSource::<X86_64>::or(rows, InstructionAnalysis);
     let mut trace = Trace::<[_; 16]>::new();
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, rows).fallback(FramePointers);
     walker.trace(regs, target, &mut trace);
@@ -177,7 +177,7 @@ fn each_read_of_a_32_bit_walk_may_fail() {
         .words_32(0x7010, &[0x7020, 0x804_a010])
         .words_32(0x7020, &[0, 0]);
     let walk = |target: &mut Target| {
-        let rows = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
+        let rows = RowSource::<Ia32>::or(SignalTrampolines, InstructionAnalysis);
         let mut walker = Walker::new(Ia32::FLAT, rows).fallback(FramePointers);
         let mut trace = Trace::<[_; 16]>::new();
         walker.trace(Ia32Regs::new(0x804_8020, 0x7000, 0x7010), target, &mut trace);

@@ -78,7 +78,7 @@ fn the_walk_goes_on_where_the_record_ends() {
         let (calls, walk) = (calls(1..=recorded), walk(1..=40));
         let joined = join(&calls, &walk);
         assert_eq!(numbers(&joined), (0..=40).collect::<Vec<_>>());
-        assert_eq!(joined.outcome(), Outcome::Agree);
+        assert_eq!(joined.outcome(), JoinOutcome::Agree);
         let both = usize::try_from(recorded).unwrap();
         assert_eq!(joined.agreed(), both);
         assert_eq!(kinds(&joined), format!("s{}{}", "b".repeat(both), "w".repeat(40 - both)));
@@ -91,7 +91,7 @@ fn the_record_goes_on_where_the_walk_ends() {
         let (calls, walk) = (calls(1..=32), walk(1..=walked));
         let joined = join(&calls, &walk);
         assert_eq!(numbers(&joined), (0..=32).collect::<Vec<_>>());
-        assert_eq!(joined.outcome(), Outcome::Agree);
+        assert_eq!(joined.outcome(), JoinOutcome::Agree);
         let both = usize::try_from(walked).unwrap();
         assert_eq!(joined.agreed(), both);
         assert_eq!(kinds(&joined), format!("s{}{}", "b".repeat(both), "r".repeat(32 - both)));
@@ -121,7 +121,7 @@ fn frames_that_the_walk_missed_are_taken_from_the_record() {
         let joined = join(&calls, &walk);
         let depth = recorded.max(walked);
         assert_eq!(numbers(&joined), (0..=depth).collect::<Vec<_>>(), "{missed:?} missed");
-        assert_eq!(joined.outcome(), Outcome::WalkMissed);
+        assert_eq!(joined.outcome(), JoinOutcome::WalkMissed);
         assert_eq!(joined.agreed(), usize::try_from(*missed.start()).unwrap() - 1);
     }
 }
@@ -136,7 +136,7 @@ fn calls_that_are_over_are_left_out() {
         let walk = walk(1..=12);
         let joined = join(&recorded, &walk);
         assert_eq!(numbers(&joined), (0..=12).collect::<Vec<_>>());
-        assert_eq!(joined.outcome(), Outcome::Disagree);
+        assert_eq!(joined.outcome(), JoinOutcome::Disagree);
         assert_eq!(joined.agreed(), usize::try_from(since).unwrap());
     }
 }
@@ -149,7 +149,7 @@ fn frames_that_no_call_made_stay_in() {
     let walk = walk(1..=12);
     let joined = join(&recorded, &walk);
     assert_eq!(numbers(&joined), (0..=12).collect::<Vec<_>>());
-    assert_eq!((joined.outcome(), joined.agreed()), (Outcome::Disagree, 2));
+    assert_eq!((joined.outcome(), joined.agreed()), (JoinOutcome::Disagree, 2));
 }
 
 #[test]
@@ -159,14 +159,14 @@ fn one_match_behind_a_gap_is_not_enough() {
     let recorded = calls(1..=6);
     let walked = [walk([1, 2, 4]), vec![0x9999_0000, 0x9999_1000]].concat();
     let joined = join(&recorded, &walked);
-    assert_eq!(joined.outcome(), Outcome::Disagree);
+    assert_eq!(joined.outcome(), JoinOutcome::Disagree);
     // Nor if the walk ends with it.
-    assert_eq!(join(&recorded, &walk([1, 2, 4])).outcome(), Outcome::Disagree);
+    assert_eq!(join(&recorded, &walk([1, 2, 4])).outcome(), JoinOutcome::Disagree);
     // Two would be, but not if a later one disagrees.
     let walked = [walk([1, 2, 4, 5]), vec![0x9999_0000]].concat();
-    assert_eq!(join(&recorded, &walked).outcome(), Outcome::Disagree);
+    assert_eq!(join(&recorded, &walked).outcome(), JoinOutcome::Disagree);
     let walked = walk([1, 2, 4, 5]);
-    assert_eq!(join(&recorded, &walked).outcome(), Outcome::WalkMissed);
+    assert_eq!(join(&recorded, &walked).outcome(), JoinOutcome::WalkMissed);
 }
 
 #[test]

@@ -9,10 +9,10 @@
 
 use sframe::{Error, RemoteError, TableOffset};
 use testdata::check_messages;
-use unwind_core::{Changing, ReadError, TableError as _, VirtAddr};
+use unwind_core::{Contended, ReadError, TableError as _, VirtAddr};
 use unwind_x86::lbr::{Branch, BranchInfo, LbrSample, LbrState, Stitcher};
 use unwind_x86::paging::{Fault, Level, PhysAddr};
-use unwind_x86::{Ia32, SframeMemoryError, X86_64};
+use unwind_x86::{Ia32, RemoteSframeError, X86_64};
 
 #[test]
 fn every_fault_of_a_page_walk_says_something_of_its_own() {
@@ -41,9 +41,9 @@ fn every_fault_of_a_page_walk_says_something_of_its_own() {
 #[test]
 fn an_error_of_a_table_in_memory_says_what_the_table_says() {
     let error = RemoteError::Table(Error::Truncated(TableOffset(0x1c)));
-    assert_eq!(SframeMemoryError::Table(error).to_string(), error.to_string());
-    assert_eq!(SframeMemoryError::Changing.to_string(), Changing.to_string());
-    let codes = [SframeMemoryError::Table(error), SframeMemoryError::Changing];
+    assert_eq!(RemoteSframeError::Table(error).to_string(), error.to_string());
+    assert_eq!(RemoteSframeError::Contended.to_string(), Contended.to_string());
+    let codes = [RemoteSframeError::Table(error), RemoteSframeError::Contended];
     assert_eq!(codes.map(|error| error.code()), [1, 512]);
 }
 

@@ -11,10 +11,12 @@ use core::convert::Infallible;
 use std::collections::BTreeMap;
 
 use unwind_core::{
-    Arch, CfaRule, End, FrameContext, FramePc, Memory, NoRows, Origin, ReadError, RegRule,
+    Arch, CfaRule, Empty, End, FrameContext, FramePc, Memory, Origin, ReadError, RegRule,
     Registers, Row, RowSource, StepError, VirtAddr, Walker, WordSize,
 };
-use unwind_x86::{FramePointers, Ia32, Ia32Regs, Prologue, SignalTrampolines, X86_64, X86_64Regs};
+use unwind_x86::{
+    FramePointers, Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64, X86_64Regs,
+};
 
 /// Bytes by address.
 #[derive(Clone, Default)]
@@ -55,11 +57,11 @@ impl Memory for Target {
 /// code bytes give.
 fn walk<A: Arch>(arch: A, regs: A::Regs, target: &Target) -> (Vec<u64>, End<Infallible>)
 where
-    Prologue: RowSource<A, Error = Infallible>,
+    InstructionAnalysis: RowSource<A, Error = Infallible>,
     SignalTrampolines: RowSource<A, Error = Infallible>,
 {
     let mut target = target.clone();
-    let source = RowSource::<A>::or(SignalTrampolines, Prologue);
+    let source = RowSource::<A>::or(SignalTrampolines, InstructionAnalysis);
     let mut walker = Walker::new(arch, source).fallback(FramePointers);
     let mut frames = walker.frames(regs, &mut target);
     let pcs = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
@@ -206,7 +208,7 @@ fn signal_64() -> (X86_64Regs, Target) {
 fn a_signal_frame_in_the_middle_is_known_by_its_bytes() {
     let (regs, target) = signal_64();
     let mut mem = target.clone();
-    let source = RowSource::<X86_64>::or(SignalTrampolines, NoRows);
+    let source = RowSource::<X86_64>::or(SignalTrampolines, Empty);
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
     let frames: Vec<_> = walker.frames(regs, &mut mem).collect();
     let pcs: Vec<_> = frames.iter().map(|frame| frame.pc.addr().get()).collect();

@@ -6,7 +6,7 @@ use core::ops::Range;
 use sframe::Error as TableError;
 use unwind_core::{CacheStats, MapError, Memory, Module, ModuleMap, RowCache, RowSource, Trace};
 use unwind_core::{VirtAddr, Walker};
-use unwind_x86::{FramePointers, Prologue, SframeModule, SframeSource};
+use unwind_x86::{FramePointers, InstructionAnalysis, SframeModule, SframeSource};
 use unwind_x86::{SignalTrampolines, X86_64, X86_64Regs};
 
 /// Walks stacks of 64-bit x86 code in one address space.
@@ -97,7 +97,7 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
     /// [`Trace::end`] says why the walk has ended, and [`Trace::is_complete`] whether the
     /// trace has every frame of the stack.
     pub fn walk(&mut self, regs: X86_64Regs, memory: &mut impl Memory, trace: &mut Trace) {
-        let rows = SframeSource::new(&self.modules).or(SignalTrampolines).or(Prologue);
+        let rows = SframeSource::new(&self.modules).or(SignalTrampolines).or(InstructionAnalysis);
         let walker = Walker::new(self.arch, rows).cache(&mut self.rows).fallback(FramePointers);
         let mut walker = walker;
         walker.trace(regs, memory, trace);

@@ -123,8 +123,8 @@ mod defer {
     use core::sync::atomic::{AtomicBool, Ordering};
 
     use unwind::deferred::{
-        Audience, Context, DeferredUnwind, Host, ScheduleError, SerialCookies, TaskKind, TaskState,
-        UnwindCache, UserReturn,
+        DeferredUnwind, Host, Recipients, RequestContext, ScheduleError, SerialCookies, TaskKind,
+        TaskState, UnwindCache, UserReturn,
     };
     use unwind::{SliceMemory, Trace, Unwinder, VirtAddr, X86_64Regs};
 
@@ -151,7 +151,7 @@ mod defer {
         fn cpu(&self) -> u32 {
             0
         }
-        fn schedule(&self, task: &Task, _: Context) -> Result<(), ScheduleError> {
+        fn schedule(&self, task: &Task, _: RequestContext) -> Result<(), ScheduleError> {
             task.work.store(true, Ordering::Relaxed);
             Ok(())
         }
@@ -179,11 +179,11 @@ mod defer {
             unwinder.walk(X86_64Regs::new(0x1000, 0x7f00, 0), &mut memory, trace);
         };
         let mut cache = UnwindCache::<[_; 16]>::new();
-        let mut delivery = UNWIND.deliver(&task, Audience::Asked, Some(&mut cache), walk);
+        let mut delivery = UNWIND.deliver(&task, Recipients::Requesters, Some(&mut cache), walk);
         let mut stacks = Vec::new();
-        while let Some(serving) = delivery.next() {
-            let pcs = serving.trace().unwrap().pcs().map(VirtAddr::get).collect::<Vec<_>>();
-            stacks.push((serving.client(), serving.cookie(), pcs));
+        while let Some(guard) = delivery.next() {
+            let pcs = guard.trace().unwrap().pcs().map(VirtAddr::get).collect::<Vec<_>>();
+            stacks.push((guard.client(), guard.cookie(), pcs));
         }
         drop(delivery);
         assert_eq!(stacks, [(client, cookie, vec![0x1000, 0x1005])]);

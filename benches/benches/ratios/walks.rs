@@ -71,7 +71,7 @@ fn replay_incrementally(corpus: &Corpus, effort: Effort) {
         assert_eq!(incremental.frames(), unwind.frames(), "{}", corpus.name);
         assert_eq!(incremental.end(), unwind.end(), "{}", corpus.name);
     }
-    let percent = 100.0 * incremental.taken_over() as f64 / frames as f64;
+    let percent = 100.0 * incremental.reused() as f64 / frames as f64;
     fact("frames taken over", &corpus.name, &format!("{percent:.1} %"));
     let [ours, theirs] = race(&in_time(corpus), [&mut incremental, &mut unwind], effort);
     line("replay, incremental", &corpus.name, ours, "unwind, whole walks", theirs);

@@ -4,7 +4,7 @@
 
 use std::{cell::RefCell, collections::BTreeMap};
 
-use unwind_core::deferred::{CancelError, ClientId, Cookie, RequestOutcome, TableFull};
+use unwind_core::deferred::{CancelError, ClientId, Cookie, RequestOutcome, TooManyClients};
 use unwind_perf::per_cpu::{
     AddError, CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, Leader, Policy, RemoveError,
     RequestError, TaskKey,
@@ -26,10 +26,10 @@ struct Core {
 impl Deferral for Core {
     type Task = ();
 
-    fn register(&self) -> Result<ClientId, TableFull> {
+    fn register(&self) -> Result<ClientId, TooManyClients> {
         let mut clients = self.clients.borrow_mut();
         if clients.len() == CLIENTS {
-            return Err(TableFull);
+            return Err(TooManyClients);
         }
         let mut given = self.given.borrow_mut();
         *given += 1;

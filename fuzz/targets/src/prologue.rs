@@ -5,7 +5,7 @@ use unwind_core::{
     Arch, BaseReg, CfaRule, FrameContext, FramePc, Memory, Origin, ReadError, RegRule, Row,
     RowSource, VirtAddr,
 };
-use unwind_x86::{Ia32, Ia32Regs, Prologue, X86_64, X86_64Regs};
+use unwind_x86::{Ia32, Ia32Regs, InstructionAnalysis, X86_64, X86_64Regs};
 
 use crate::input::Input;
 
@@ -52,13 +52,13 @@ pub(crate) fn run(data: &[u8]) {
 
 fn ask<A: Arch>(regs: &A::Regs, pc: u64, bytes: &[u8]) -> Option<Row>
 where
-    Prologue: RowSource<A, Error = core::convert::Infallible>,
+    InstructionAnalysis: RowSource<A, Error = core::convert::Infallible>,
 {
     let addr = VirtAddr::new(pc);
     let mut code = Code { bytes, pc, reads: 0 };
     let mut row = |pc| {
         let frame = FrameContext::new(pc, 0, None, Some(regs));
-        Prologue.row(&frame, &mut code).unwrap()
+        InstructionAnalysis.row(&frame, &mut code).unwrap()
     };
     assert_eq!(row(FramePc::Return(addr)), None);
     let row = row(FramePc::Exact(addr));

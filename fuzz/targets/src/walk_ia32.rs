@@ -1,7 +1,7 @@
 //! Walks of crafted stacks of 32-bit code, with segments.
 
 use unwind_core::{RowSource, Walker};
-use unwind_x86::{FramePointers, Ia32, Ia32Regs, Prologue, SignalTrampolines};
+use unwind_x86::{FramePointers, Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines};
 
 use crate::{
     input::Input,
@@ -39,7 +39,7 @@ pub(crate) fn run(data: &[u8]) {
         _ => Ia32Regs::new(eip, esp.wrapping_sub(stack_base), ebp),
     };
     let memory = TargetMemory::new(PLACES, &mut input);
-    let rows = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
+    let rows = RowSource::<Ia32>::or(SignalTrampolines, InstructionAnalysis);
     let mut walker = Walker::new(arch, rows).max_frames(max_frames).fallback(FramePointers);
     let (frames, _) = check(&mut walker, regs, &memory, max_frames, code_base);
     assert!(arch != Ia32::VM86 || frames.is_empty());

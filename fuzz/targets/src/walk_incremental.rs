@@ -3,8 +3,8 @@
 
 use core::convert::Infallible;
 use unwind_core::{
-    BaseReg, CfaRule, DwarfReg, FrameContext, LastTrace, Memory, Origin, ReadError, RegRule, Row,
-    RowCache, RowSource, RowStore, TargetCode, Trace, TraceFrame, VirtAddr, Walker,
+    BaseReg, CfaRule, DwarfReg, FrameContext, IncrementalTrace, Memory, Origin, ReadError, RegRule,
+    ReturnAddresses, Row, RowCache, RowSource, RowStore, Trace, TraceFrame, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, SignalTrampolines, X86_64, X86_64Regs};
 
@@ -89,8 +89,8 @@ struct Tracer {
     generation: Option<u64>,
 }
 
-impl TargetCode for Tracer {
-    fn real_return(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
+impl ReturnAddresses for Tracer {
+    fn resolve(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
         let is_replaced = self.replaces? == (ra.get() & 0x3f) as u8;
         is_replaced.then(|| VirtAddr::new(CODE + slot.map_or(0, |slot| slot.get() >> 3 & 0x3ff)))
     }
@@ -148,7 +148,7 @@ pub(crate) fn run(data: &[u8]) {
     let mut tracer = Tracer { replaces: None, generation: Some(0) };
     let (mut max_frames, mut stack_end) = (100, u64::MAX);
     let mut caches = [const { RowCache::<16>::new() }; 2];
-    let mut lasts = [const { LastTrace::<FRAMES>::new() }; 2];
+    let mut lasts = [const { IncrementalTrace::<FRAMES>::new() }; 2];
     for _ in 0..64 {
         match input.u8() & 15 {
             0..5 => stack.words[input.below(WORDS)] = word(&mut input).to_le_bytes(),
@@ -179,11 +179,12 @@ pub(crate) fn run(data: &[u8]) {
         let [last, by_frame_pointers] = &mut lasts;
         let rows = RowSource::or(&functions, SignalTrampolines);
         let walker = Walker::new(X86_64::FOUR_LEVEL, rows).cache(cache).fallback(FramePointers);
-        let mut walker = walker.code(tracer).max_frames(max_frames).stack_end(stack_end);
+        let mut walker =
+            walker.return_addresses(tracer).max_frames(max_frames).stack_end(stack_end);
         same(&mut walker, regs, &mut stack, last);
 
         let rows = RowSource::or(&functions, FramePointers);
-        let walker = Walker::new(X86_64::FOUR_LEVEL, rows).cache(other).code(tracer);
+        let walker = Walker::new(X86_64::FOUR_LEVEL, rows).cache(other).return_addresses(tracer);
         let mut walker = walker.max_frames(max_frames).stack_end(stack_end);
         same(&mut walker, regs, &mut stack, by_frame_pointers);
         if input.is_empty() {
@@ -197,7 +198,7 @@ fn same<S, F, C>(
     walker: &mut Walker<X86_64, S, F, Tracer, C>,
     regs: X86_64Regs,
     stack: &mut Stack,
-    last: &mut LastTrace<FRAMES>,
+    last: &mut IncrementalTrace<FRAMES>,
 ) where
     S: RowSource<X86_64, Error = Infallible>,
     F: RowSource<X86_64, Error = Infallible>,
@@ -205,9 +206,9 @@ fn same<S, F, C>(
 {
     let mut whole = Trace::<[_; FRAMES]>::new();
     walker.trace(regs, stack, &mut whole);
-    walker.retrace(regs, stack, last);
+    walker.trace_incremental(regs, stack, last);
     let pair = |frame: TraceFrame| (frame.pc, frame.provenance);
     assert!(last.frames().map(pair).eq(whole.frames().map(pair)), "{last:?}\n{whole:?}");
     assert_eq!(last.end(), whole.end());
-    assert!(last.taken_over() < last.len().max(1), "all but the first frame at most");
+    assert!(last.reused() < last.len().max(1), "all but the first frame at most");
 }

@@ -1,8 +1,9 @@
 //! Walks of crafted stacks of 64-bit code, with any bytes as its table.
 
-use unwind_core::{DwarfReg, FramePc, Module, ModuleMap, NoRows, RowSource as _, VirtAddr, Walker};
+use unwind_core::{DwarfReg, Empty, FramePc, Module, ModuleMap, RowSource as _, VirtAddr, Walker};
 use unwind_x86::{
-    FramePointers, Prologue, SframeModule, SframeSource, SignalTrampolines, X86_64, X86_64Regs,
+    FramePointers, InstructionAnalysis, SframeModule, SframeSource, SignalTrampolines, X86_64,
+    X86_64Regs,
 };
 
 use crate::{
@@ -39,7 +40,7 @@ pub(crate) fn run(data: &[u8]) {
         let text = VirtAddr::new(PLACES.code)..VirtAddr::new(PLACES.code + 0x4000);
         modules.add(Module { text, bias: 0, table }).unwrap();
     }
-    let rows = SframeSource::new(&modules).or(SignalTrampolines).or(Prologue);
+    let rows = SframeSource::new(&modules).or(SignalTrampolines).or(InstructionAnalysis);
     let mut walker = Walker::new(arch, rows).max_frames(max_frames);
     if let Some(end) = stack_end {
         walker = walker.stack_end(end);
@@ -47,7 +48,7 @@ pub(crate) fn run(data: &[u8]) {
     let (frames, _) = if with_fallback {
         check(&mut walker.fallback(FramePointers), regs, &memory, max_frames, 0)
     } else {
-        check(&mut walker.fallback(NoRows), regs, &memory, max_frames, 0)
+        check(&mut walker.fallback(Empty), regs, &memory, max_frames, 0)
     };
     for frame in frames {
         assert!(arch.is_canonical(frame.pc.addr().get()));

@@ -9,7 +9,7 @@ use crate::calls::{Call, Calls};
 use crate::chain::Parts;
 use crate::image::{Function, Image, Images};
 use crate::known;
-use crate::stream::{Events, SampleEnd, Stream, WholeSample};
+use crate::stream::{Events, SampleOutcome, Stream, WholeSample};
 use crate::tasks::Tasks;
 
 /// The most stack that parts of the unwinder may take, in bytes. A walk is one
@@ -91,7 +91,7 @@ impl<'i> Checker<'i> {
     /// A stack that came has to be of the kernel entry that the sample is of,
     /// by the kernel's own count.
     fn check_entry(&mut self, sample: &WholeSample, events: &Events) -> Result<(), String> {
-        let Some(cookie) = sample.cookie.filter(|_| sample.end == SampleEnd::Merged) else {
+        let Some(cookie) = sample.cookie.filter(|_| sample.end == SampleOutcome::Merged) else {
             return Ok(());
         };
         let stack = events.entries.get(&cookie).copied().unwrap_or(0);
@@ -108,7 +108,7 @@ impl<'i> Checker<'i> {
 
     fn check_user(&mut self, sample: &WholeSample, user: &[u64]) -> Result<(), String> {
         // A stack that was walked in the NMI may be cut where a page is absent.
-        let is_begin = sample.end == SampleEnd::Inline;
+        let is_begin = sample.end == SampleOutcome::Inline;
         let name = self.tasks.at(sample.tid, sample.time).ok_or("user frames of a thread");
         let mut checked =
             name.map_err(str::to_owned).and_then(|name| self.check_program(name, user, is_begin));
@@ -291,8 +291,8 @@ impl<'i> Checker<'i> {
         let image = self.images.program(name);
         line.extend(labels(image, &parts.user));
         match sample.end {
-            SampleEnd::Unmatched(reason) => line.push(format!("[no user stack: {reason:?}]")),
-            SampleEnd::Inline if parts.has_user => line.push("[walked at once]".to_owned()),
+            SampleOutcome::Unmatched(reason) => line.push(format!("[no user stack: {reason:?}]")),
+            SampleOutcome::Inline if parts.has_user => line.push("[walked at once]".to_owned()),
             _ => {}
         }
         if !parts.kernel.is_empty() {
@@ -303,7 +303,7 @@ impl<'i> Checker<'i> {
     }
 
     fn parts(sample: &WholeSample) -> Option<Parts> {
-        let deferred = matches!(sample.end, SampleEnd::Unmatched(_));
+        let deferred = matches!(sample.end, SampleOutcome::Unmatched(_));
         Parts::of(&sample.chain, deferred)
     }
 }
@@ -318,7 +318,7 @@ fn unmatched_cookies(events: &Events) -> u64 {
     let mut cookies: Vec<u64> = events
         .samples
         .iter()
-        .filter(|sample| matches!(sample.end, SampleEnd::Unmatched(reason) if reason != Unmatched::Lost))
+        .filter(|sample| matches!(sample.end, SampleOutcome::Unmatched(reason) if reason != Unmatched::Lost))
         .filter_map(|sample| sample.cookie)
         .collect();
     cookies.sort_unstable();

@@ -14,7 +14,7 @@ use crate::tasks::Tasks;
 
 /// How a sample ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SampleEnd {
+pub(crate) enum SampleOutcome {
     /// Its user part was there from the start, or there is none.
     Inline,
     /// Its user part came.
@@ -37,7 +37,7 @@ pub(crate) struct WholeSample {
     pub(crate) entry: u64,
     /// Marks and addresses.
     pub(crate) chain: Vec<u64>,
-    pub(crate) end: SampleEnd,
+    pub(crate) end: SampleOutcome,
 }
 
 /// The samples of one event.
@@ -185,7 +185,7 @@ impl WholeSample {
             cookie,
             entry: sample.stream_id.unwrap_or(0),
             chain: sample.callchain.map(|chain| chain.words().collect()).unwrap_or_default(),
-            end: SampleEnd::Inline,
+            end: SampleOutcome::Inline,
         }
     }
 }
@@ -193,16 +193,16 @@ impl WholeSample {
 /// Puts together what a sample and its outcome have.
 fn finished(mut sample: WholeSample, outcome: Outcome<'_>) -> WholeSample {
     match outcome {
-        Outcome::Inline => sample.end = SampleEnd::Inline,
+        Outcome::Inline => sample.end = SampleOutcome::Inline,
         Outcome::Merged(merged) => {
             let words: Vec<u8> = sample.chain.iter().flat_map(|word| word.to_le_bytes()).collect();
             let words = unwind_perf::record::Words::new(&words, Endian::Little);
             let chain = unwind_perf::record::Callchain::new(words);
             let whole = whole_chain(chain, merged.stack).collect();
             sample.chain = whole;
-            sample.end = SampleEnd::Merged;
+            sample.end = SampleOutcome::Merged;
         }
-        Outcome::Unmatched { reason, .. } => sample.end = SampleEnd::Unmatched(reason),
+        Outcome::Unmatched { reason, .. } => sample.end = SampleOutcome::Unmatched(reason),
     }
     sample
 }

@@ -5,8 +5,8 @@ use core::arch::global_asm;
 use core::hint::{black_box, spin_loop};
 
 use unwind_core::deferred::{
-    Audience, ClientId, Context, DeferredUnwind, Host, ScheduleError, SerialCookies, TaskKind,
-    TaskState, UnwindCache,
+    ClientId, DeferredUnwind, Host, Recipients, RequestContext, ScheduleError, SerialCookies,
+    TaskKind, TaskState, UnwindCache,
 };
 use unwind_core::{Memory, ReadError, Trace, VirtAddr};
 use unwind_x86::X86_64Regs;
@@ -66,11 +66,11 @@ pub fn request() {
 #[inline(always)]
 pub fn deliver(walk: impl FnOnce(X86_64Regs, &mut Trace)) {
     let mut cache = UnwindCache::<[_; 126]>::new();
-    let mut delivery = UNWIND.deliver(&TASK, Audience::Asked, Some(&mut cache), |cache| {
+    let mut delivery = UNWIND.deliver(&TASK, Recipients::Requesters, Some(&mut cache), |cache| {
         walk(X86_64Regs::new(unknown(), unknown(), unknown()), cache);
     });
-    while let Some(serving) = delivery.next() {
-        black_box(serving.end());
+    while let Some(guard) = delivery.next() {
+        black_box(guard.outcome());
     }
 }
 
@@ -93,8 +93,8 @@ impl Host for Outside {
         0
     }
 
-    fn schedule(&self, _: &TaskState, context: Context) -> Result<(), ScheduleError> {
-        if context == Context::Nmi {
+    fn schedule(&self, _: &TaskState, context: RequestContext) -> Result<(), ScheduleError> {
+        if context == RequestContext::Nmi {
             outside(3);
         }
         Ok(())

@@ -399,12 +399,12 @@ mod tests {
 
     #[test]
     fn rows_of_usual_tables_are_found_in_the_short_way() {
-        for (flags, is_usual) in [(TableBuilder::SORTED, true), (0, false)] {
+        for (flags, is_open) in [(TableBuilder::SORTED, true), (0, false)] {
             let bytes = table(flags, &[3, 1]).build();
             let table = Table::parse(&bytes).unwrap();
             let mut memory = vec![0; table.index_len()];
             let index = table.index(&mut memory);
-            assert_eq!((index.is_indexed(), index.fast.is_some()), (true, is_usual));
+            assert_eq!((index.is_indexed(), index.fast.is_some()), (true, is_open));
         }
     }
 

@@ -160,10 +160,10 @@ mod tests {
             let bytes = table.build();
             let table = Table::parse(&bytes).unwrap();
             for (info, len) in (0..=u8::MAX).map(FreInfo).zip(words_len(&table.header())) {
-                let is_usual = counts.contains(&info.word_count())
+                let is_open = counts.contains(&info.word_count())
                     && info.word_size().is_some_and(|size| wide || size < 4)
                     && (signed || !info.mangled_ra());
-                let expected = if is_usual { info.words_len() } else { UNUSUAL.into() };
+                let expected = if is_open { info.words_len() } else { UNUSUAL.into() };
                 assert_eq!(usize::from(len), expected, "{:?}: {info:?}", table.header());
             }
         }
@@ -184,26 +184,26 @@ mod tests {
             len.is_some()
         };
         for version in [2, 3] {
-            let is_usual = |function| is_passed(version, function);
+            let is_open = |function| is_passed(version, function);
             for (third, usual) in [
                 (usual_row.clone(), true),
                 (Row::new(5, 0x81, &[24]), false),
                 (Row::sp(1, &[24]), false),
                 (Row::sp(0x20, &[24]), false),
             ] {
-                assert_eq!(is_usual(Function::new(0, 0x20, rows(third).into())), usual);
+                assert_eq!(is_open(Function::new(0, 0x20, rows(third).into())), usual);
             }
             let function = Function::new(0, 0x20, rows(usual_row.clone()).into());
-            assert!(is_usual(function.clone()));
+            assert!(is_open(function.clone()));
             // The last row is behind the end, the first one late, or there is none.
-            assert!(!is_usual(Function { size: 9, ..function.clone() }));
-            assert!(!is_usual(Function { size: 0, ..function.clone() }));
+            assert!(!is_open(Function { size: 9, ..function.clone() }));
+            assert!(!is_open(Function { size: 0, ..function.clone() }));
             let [_, late @ ..] = rows(usual_row.clone());
-            assert!(!is_usual(Function::new(0, 0x20, late.into())));
+            assert!(!is_open(Function::new(0, 0x20, late.into())));
             let empty = Function::new(0, 0x20, [].into());
-            assert_eq!(is_usual(empty.clone()), version == 3);
+            assert_eq!(is_open(empty.clone()), version == 3);
             // The width of its rows' starts is to be one that there is.
-            assert!(!is_usual(Function { info: 8, ..empty }));
+            assert!(!is_open(Function { info: 8, ..empty }));
         }
     }
 

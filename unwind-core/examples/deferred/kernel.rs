@@ -10,8 +10,8 @@ use std::thread;
 use std::time::Instant;
 
 use unwind_core::deferred::{
-    Audience, ClientId, Context, Cookie, DeferredUnwind, DropCounts, Host, RequestOutcome,
-    SampleEnd, ScheduleError, SerialCookies, TaskKind, TaskState, UnwindCache, UserReturn,
+    ClientId, Cookie, DeferredUnwind, DropCounts, Host, Recipients, RequestContext, RequestOutcome,
+    SampleOutcome, ScheduleError, SerialCookies, TaskKind, TaskState, UnwindCache, UserReturn,
 };
 use unwind_core::{
     Arch, CfaRule, DwarfReg, FrameContext, Memory, RegRule, Registers, Row, RowSource, Trace,
@@ -107,7 +107,7 @@ impl Host for Kernel {
         0
     }
 
-    fn schedule(&self, task: &Task, _: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, task: &Task, _: RequestContext) -> Result<(), ScheduleError> {
         // The way to user mode looks at this flag behind `user_return`, when
         // NMIs are already told that user code runs. A kernel for which that
         // is too early sends itself an interrupt if the context is an NMI.
@@ -199,28 +199,30 @@ fn exit_to_user(task: &Task) {
 
 /// Walks the user stack once and calls who asked. The registers are those of
 /// the kernel entry; a kernel does this before it sets up signal frames.
-fn deliver(task: &Task, stacks: &mut HashMap<Cookie, (SampleEnd, Option<u64>)>) {
+fn deliver(task: &Task, stacks: &mut HashMap<Cookie, (SampleOutcome, Option<u64>)>) {
     let mut cache = UnwindCache::<[_; 64]>::new();
     let walk = |trace: &mut Trace| {
         let regs = task.cpu.user_regs();
         let regs = Regs { ip: regs.ip, sp: regs.sp, fp: regs.fp };
         Walker::new(X86, FramePointers).trace(regs, &mut &task.stack, trace);
     };
-    let mut delivery = UNWIND.deliver(task, Audience::Asked, Some(&mut cache), walk);
-    while let Some(serving) = delivery.next() {
-        let number = serving.trace().and_then(|trace| machine::number_of(trace.pcs()));
-        stacks.insert(serving.cookie(), (serving.end(), number));
+    let mut delivery = UNWIND.deliver(task, Recipients::Requesters, Some(&mut cache), walk);
+    while let Some(guard) = delivery.next() {
+        let number = guard.trace().and_then(|trace| machine::number_of(trace.pcs()));
+        stacks.insert(guard.cookie(), (guard.outcome(), number));
     }
 }
 
 /// What a profiler does with its samples and stacks, later and elsewhere.
-fn match_samples(task: &Task, stacks: &HashMap<Cookie, (SampleEnd, Option<u64>)>) {
+fn match_samples(task: &Task, stacks: &HashMap<Cookie, (SampleOutcome, Option<u64>)>) {
     let taken = usize::try_from(task.taken.swap(0, Ordering::Relaxed)).unwrap_or(SAMPLES);
     for sample in task.samples.iter().take(taken) {
         let cookie = Cookie::new(sample.cookie.swap(0, Ordering::Relaxed));
         let number = sample.number.load(Ordering::Relaxed);
         let counter = match cookie.and_then(|cookie| stacks.get(&cookie)) {
-            Some(&(SampleEnd::Matched, Some(walked))) if walked == number => &task.totals.matched,
+            Some(&(SampleOutcome::Matched, Some(walked))) if walked == number => {
+                &task.totals.matched
+            }
             Some(_) => &task.totals.mismatched,
             None => &task.totals.lost,
         };

@@ -10,7 +10,7 @@ use std::time::Instant;
 use unwind_core::Trace;
 
 use unwind_core::deferred::{
-    Audience, Context, DeferredUnwind, DropCounts, Host, RequestOutcome, ScheduleError,
+    DeferredUnwind, DropCounts, Host, Recipients, RequestContext, RequestOutcome, ScheduleError,
     SerialCookies, TaskKind, TaskState, UserReturn,
 };
 
@@ -96,7 +96,7 @@ impl Host for Kernel {
         CPU.get()
     }
 
-    fn schedule(&self, task: &Task, _: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, task: &Task, _: RequestContext) -> Result<(), ScheduleError> {
         inject_nmi();
         task.work.store(true, Ordering::Relaxed);
         Ok(())
@@ -261,12 +261,12 @@ fn deliver(
     let stack = rest.stack();
     let mut cache = core::mem::take(&mut rest.cache);
     let walk = |trace: &mut Trace| task.walk(&stack, trace);
-    let mut delivery = UNWIND.deliver(task, Audience::Asked, Some(&mut cache), walk);
-    while let Some(serving) = delivery.next() {
-        clients.call(serving.client(), || {
-            let key = (serving.client(), serving.cookie());
+    let mut delivery = UNWIND.deliver(task, Recipients::Requesters, Some(&mut cache), walk);
+    while let Some(guard) = delivery.next() {
+        clients.call(guard.client(), || {
+            let key = (guard.client(), guard.cookie());
             report.calls += 1;
-            report.twice += u64::from(!rest.keep(key, serving.end(), serving.trace()));
+            report.twice += u64::from(!rest.keep(key, guard.outcome(), guard.trace()));
             if random.below(8) == 0 {
                 // What a client does in its callback may ask again.
                 take_sample(task, random);

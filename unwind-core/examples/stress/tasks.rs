@@ -4,7 +4,7 @@ use core::convert::Infallible;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
 
-use unwind_core::deferred::{ClientId, Cookie, SampleEnd, TaskState, UnwindCache};
+use unwind_core::deferred::{ClientId, Cookie, SampleOutcome, TaskState, UnwindCache};
 use unwind_core::{
     Arch, CfaRule, DwarfReg, FrameContext, Memory, PackedFrame, RegRule, Registers, Row, RowSource,
     SliceMemory, Trace, VirtAddr, Walker, WordSize,
@@ -54,7 +54,7 @@ pub(crate) struct Rest {
     /// The user stack in memory.
     stack: Vec<u8>,
     /// What was delivered in this entry: how it ended, and the token.
-    delivered: HashMap<(ClientId, Cookie), (SampleEnd, Option<u64>)>,
+    delivered: HashMap<(ClientId, Cookie), (SampleOutcome, Option<u64>)>,
     /// The newest cookie: later ones must differ, and do so by rising.
     last_cookie: u64,
 }
@@ -122,7 +122,9 @@ impl Task {
             // The NMI that took the place was interrupted by the end of it all.
             let Some(cookie) = Cookie::new(cookie) else { continue };
             let counter = match rest.delivered.get(&(client, cookie)) {
-                Some(&(SampleEnd::Matched, Some(walked))) if walked == token => &mut report.matched,
+                Some(&(SampleOutcome::Matched, Some(walked))) if walked == token => {
+                    &mut report.matched
+                }
                 Some(_) => &mut report.wrong,
                 None if clients.is_cancelled(client) => &mut report.cancelled,
                 None => &mut report.lost,
@@ -146,7 +148,7 @@ impl Rest {
     pub(crate) fn keep(
         &mut self,
         key: (ClientId, Cookie),
-        end: SampleEnd,
+        end: SampleOutcome,
         trace: Option<&Trace>,
     ) -> bool {
         self.delivered.insert(key, (end, trace.and_then(token_of))).is_none()

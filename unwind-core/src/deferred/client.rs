@@ -80,9 +80,9 @@ impl fmt::Debug for ClientId {
 /// Kept as the largest id that this registration could have, so that an id is
 /// compared as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Newest(u64);
+pub(crate) struct Epoch(u64);
 
-impl Newest {
+impl Epoch {
     /// No registration.
     pub(crate) const NONE: Self = Self(0);
 
@@ -109,7 +109,7 @@ impl Newest {
 
 /// A place in the client table.
 ///
-/// Kept as the bit that the slot's mark is in a [`Word`](super::word::Word), 32
+/// Kept as the bit that the slot's mark is in a [`TaskWord`](super::word::TaskWord), 32
 /// to 63: that bit is tested in each request, and an id has its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn newest_includes_every_slot_of_its_registration_and_none_of_the_next() {
-        let newest = Newest::registration(7);
+        let newest = Epoch::registration(7);
         for slot in Slot::all() {
             assert!(newest.includes(ClientId::new(slot, 6)));
             assert!(newest.includes(ClientId::new(slot, 7)));

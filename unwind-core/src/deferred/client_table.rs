@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::client::{ClientId, MAX_CLIENTS, Newest, Slot, SlotSet};
+use super::client::{ClientId, Epoch, MAX_CLIENTS, Slot, SlotSet};
 use super::registration::{InstanceId, Registrations};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics, const_unless_loom, fence};
 
@@ -56,14 +56,14 @@ impl Owner {
     }
 
     /// The client, if it is registered and registered no later than `newest`.
-    fn within(self, newest: Newest) -> Option<ClientId> {
+    fn within(self, newest: Epoch) -> Option<ClientId> {
         let client = ClientId::from_bits(self.0);
         (client != ClientId::NONE && newest.includes(client)).then_some(client)
     }
 
     /// Whether this is a client that registered later than `newest`, or one
     /// that is about to get its number.
-    const fn is_after(self, newest: Newest) -> bool {
+    const fn is_after(self, newest: Epoch) -> bool {
         self.0 == Self::RESERVED.0 || !newest.includes(ClientId::from_bits(self.0))
     }
 }
@@ -166,8 +166,8 @@ impl ClientTable {
     }
 
     /// The newest registration that has its number.
-    pub(crate) fn newest(&self) -> Newest {
-        Newest::registration(self.owners.registrations.newest())
+    pub(crate) fn newest(&self) -> Epoch {
+        Epoch::registration(self.owners.registrations.newest())
     }
 
     /// Tells this instance from all others.
@@ -176,19 +176,19 @@ impl ClientTable {
     }
 
     /// Whether the slot has a client, which registered no later than `newest`.
-    pub(crate) fn has_owner(&self, slot: Slot, newest: Newest) -> bool {
+    pub(crate) fn has_owner(&self, slot: Slot, newest: Epoch) -> bool {
         self.owner(slot).is_some_and(|owner| Self::load(owner).within(newest).is_some())
     }
 
     /// The slots whose clients registered no later than `newest`.
-    pub(crate) fn owned_within(&self, newest: Newest) -> SlotSet {
+    pub(crate) fn owned_within(&self, newest: Epoch) -> SlotSet {
         self.slots_where(|owner| owner.within(newest).is_some())
     }
 
     /// The slots whose clients registered later than `newest`, or are about to
     /// get their number.
     #[inline]
-    pub(crate) fn taken_after(&self, newest: Newest) -> SlotSet {
+    pub(crate) fn taken_after(&self, newest: Epoch) -> SlotSet {
         self.slots_where(|owner| owner.is_after(newest))
     }
 
@@ -202,12 +202,7 @@ impl ClientTable {
 
     /// Starts a delivery to the client of `slot`, if it registered no later
     /// than `newest` and is not cancelled.
-    pub(crate) fn enter(
-        &self,
-        slot: Slot,
-        newest: Newest,
-        cpu: u32,
-    ) -> Option<(ClientId, Running)> {
+    pub(crate) fn enter(&self, slot: Slot, newest: Epoch, cpu: u32) -> Option<(ClientId, Running)> {
         let lanes = u32::try_from(LANES).unwrap_or(1);
         let running = Running { slot, lane: cpu & lanes.wrapping_sub(1) };
         // The fence orders this with what follows.

@@ -1,7 +1,7 @@
 //! How much was lost, and why.
 
 use super::Refusal;
-use super::sample_end::Stack;
+use super::sample_outcome::Stack;
 use crate::sync::{Ordering, Statistic, atomics, const_unless_loom};
 
 /// Refusals are counted by CPU, so that they share no cache line up to so many

@@ -39,7 +39,7 @@ use crate::sync::const_unless_loom;
 ///     fn task_kind(&self, _: &Task) -> TaskKind { TaskKind::User }
 ///     fn in_nmi(&self) -> bool { false }
 ///     fn cpu(&self) -> u32 { 0 }
-///     fn schedule(&self, task: &Task, _: Context) -> Result<(), ScheduleError> {
+///     fn schedule(&self, task: &Task, _: RequestContext) -> Result<(), ScheduleError> {
 ///         task.work.store(true, Relaxed);
 ///         Ok(())
 ///     }
@@ -54,21 +54,21 @@ use crate::sync::const_unless_loom;
 ///
 /// // In the NMI: two samples in one kernel entry have one cookie.
 /// let sample = UNWIND.request(&current, tracer);
-/// assert!(sample.will_be_called() && current.work.load(Relaxed));
+/// assert!(sample.is_pending() && current.work.load(Relaxed));
 /// assert_eq!(UNWIND.request(&current, tracer).cookie(), sample.cookie());
 ///
 /// // On the way to user code. The walk, left out here, fills the trace.
 /// let mut cache = UnwindCache::<[_; 510]>::new();
 /// let walk = |trace: &mut Trace| trace.clear();
-/// let mut delivery = UNWIND.deliver(&current, Audience::Asked, Some(&mut cache), walk);
-/// while let Some(serving) = delivery.next() {
-///     assert_eq!(serving.client(), tracer);
-///     assert_eq!(Some(serving.cookie()), sample.cookie());
-///     assert_eq!(serving.end(), SampleEnd::StackLost);
+/// let mut delivery = UNWIND.deliver(&current, Recipients::Requesters, Some(&mut cache), walk);
+/// while let Some(guard) = delivery.next() {
+///     assert_eq!(guard.client(), tracer);
+///     assert_eq!(Some(guard.cookie()), sample.cookie());
+///     assert_eq!(guard.outcome(), SampleOutcome::StackLost);
 /// }
 /// drop(delivery);
 /// assert_eq!(UNWIND.user_return(&current), UserReturn::Ready);
-/// # Ok::<(), TableFull>(())
+/// # Ok::<(), TooManyClients>(())
 /// ```
 pub struct DeferredUnwind<H, C = SerialCookies> {
     host: H,
@@ -101,11 +101,11 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     ///
     /// # Errors
     ///
-    /// [`TableFull`] if [`MAX_CLIENTS`](super::MAX_CLIENTS) are registered, or
+    /// [`TooManyClients`] if [`MAX_CLIENTS`](super::MAX_CLIENTS) are registered, or
     /// are being cancelled; also if no number is left that was never given out,
     /// which takes 9,000 years of a million registrations a second.
-    pub fn register(&self) -> Result<ClientId, TableFull> {
-        self.clients.register().ok_or(TableFull)
+    pub fn register(&self) -> Result<ClientId, TooManyClients> {
+        self.clients.register().ok_or(TooManyClients)
     }
 
     /// Removes a client. When this returns, no delivery to it runs and none
@@ -180,15 +180,15 @@ impl<H, C> fmt::Debug for DeferredUnwind<H, C> {
 
 /// There are as many clients as there can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TableFull;
+pub struct TooManyClients;
 
-impl fmt::Display for TableFull {
+impl fmt::Display for TooManyClients {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the client table is full")
     }
 }
 
-impl core::error::Error for TableFull {}
+impl core::error::Error for TooManyClients {}
 
 /// Why a client was not cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

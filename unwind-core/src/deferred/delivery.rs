@@ -3,32 +3,33 @@
 use core::fmt;
 use core::marker::PhantomData;
 
-use super::client::{Newest, SlotSet};
+use super::client::{Epoch, SlotSet};
 use super::client_table::{ClientTable, Running};
 use super::counters::Counters;
 use super::delivery_state::DeliveryNumber;
-use super::sample_end::Stack;
+use super::sample_outcome::Stack;
 use super::unwind_cache::{StackOf, UnwindCache};
-use super::word::Word;
-use super::{ClientId, Cookie, CookieSource, DeferredUnwind, Host, SampleEnd, TaskState};
+use super::word::TaskWord;
+use super::{ClientId, Cookie, CookieSource, DeferredUnwind, Host, SampleOutcome, TaskState};
 use crate::trace::Trace;
 
 /// To whom a delivery goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Audience {
+pub enum Recipients {
     /// To the clients that asked.
     #[default]
-    Asked,
+    Requesters,
     /// To all registered clients if one of them asked. Each compares the
     /// cookie with those it has on record, and ignores a stranger. One that
     /// has not asked counts as served too: if it asks in the same entry it is
     /// told that its delivery was executed.
-    Everyone,
+    AllClients,
 }
 
 /// Why there is no stack to walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Lost {
+#[non_exhaustive]
+pub enum LossReason {
     /// The task ended, and its memory with it.
     TaskGone,
     /// The task executed another program.
@@ -57,23 +58,23 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     pub fn deliver<'a, W: FnOnce(&mut Trace)>(
         &'a self,
         task: &'a H::Task,
-        audience: Audience,
+        recipients: Recipients,
         cache: Option<&'a mut UnwindCache>,
         walk: W,
     ) -> Delivery<'a, W> {
-        self.start(task, audience, Source::Walk { cache, walk: Some(walk) })
+        self.start(task, recipients, Source::Walk { cache, walk: Some(walk) })
     }
 
     /// Starts to tell those who asked that there is no stack any more.
     #[must_use = "nobody is told until the delivery is asked for the next client"]
-    pub fn abandon<'a>(&'a self, task: &'a H::Task, lost: Lost) -> Abandonment<'a> {
-        self.start(task, Audience::Asked, Source::Lost(lost))
+    pub fn abandon<'a>(&'a self, task: &'a H::Task, reason: LossReason) -> Abandonment<'a> {
+        self.start(task, Recipients::Requesters, Source::Lost(reason))
     }
 
     fn start<'a, W>(
         &'a self,
         task: &'a H::Task,
-        audience: Audience,
+        recipients: Recipients,
         source: Source<'a, W>,
     ) -> Delivery<'a, W> {
         let cpu = self.host().cpu();
@@ -84,7 +85,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         let cookie = number.and_then(|_| task.cookie.get(word.version()));
         let place = Place { clients: self.clients(), counters: self.counters(), task, cpu };
         let of = number.zip(cookie).map(|(number, cookie)| Of { number, cookie });
-        Delivery { place, audience, source, of, round: Round::nobody(), own: PhantomData }
+        Delivery { place, recipients, source, of, round: Round::nobody(), own: PhantomData }
     }
 }
 
@@ -102,7 +103,7 @@ pub type Abandonment<'a> = Delivery<'a, fn(&mut Trace)>;
 #[must_use]
 pub struct Delivery<'a, W> {
     place: Place<'a>,
-    audience: Audience,
+    recipients: Recipients,
     source: Source<'a, W>,
     /// `None` if there was nothing to deliver, or it is over.
     of: Option<Of>,
@@ -132,18 +133,18 @@ struct Round {
     /// Who is still to be called.
     todo: SlotSet,
     asked: SlotSet,
-    accounted: Newest,
+    epoch: Epoch,
 }
 
 impl Round {
     const fn nobody() -> Self {
-        Self { todo: SlotSet::NONE, asked: SlotSet::NONE, accounted: Newest::NONE }
+        Self { todo: SlotSet::NONE, asked: SlotSet::NONE, epoch: Epoch::NONE }
     }
 }
 
 enum Source<'a, W> {
     Walk { cache: Option<&'a mut UnwindCache>, walk: Option<W> },
-    Lost(Lost),
+    Lost(LossReason),
 }
 
 impl<W: FnOnce(&mut Trace)> Source<'_, W> {
@@ -151,8 +152,8 @@ impl<W: FnOnce(&mut Trace)> Source<'_, W> {
     fn stack(&mut self, of: StackOf) -> (Stack, Option<&Trace>) {
         let (cache, walk) = match self {
             Self::Walk { cache, walk } => (cache, walk),
-            Self::Lost(Lost::TaskGone) => return (Stack::TaskGone, None),
-            Self::Lost(Lost::Exec) => return (Stack::Exec, None),
+            Self::Lost(LossReason::TaskGone) => return (Stack::TaskGone, None),
+            Self::Lost(LossReason::Exec) => return (Stack::Exec, None),
         };
         let Some(cache) = cache else { return (Stack::NoCache, None) };
         let trace = cache.stack(of, walk);
@@ -168,7 +169,7 @@ impl<W: FnOnce(&mut Trace)> Source<'_, W> {
 impl<W: FnOnce(&mut Trace)> Delivery<'_, W> {
     /// Returns the next client to be called, or `None` if all were: then the
     /// delivery is over, and what is asked for from here on is another one's.
-    pub fn next(&mut self) -> Option<Serving<'_>> {
+    pub fn next(&mut self) -> Option<DeliveryGuard<'_>> {
         let Of { number, cookie } = self.of?;
         let Place { clients, counters, task, .. } = self.place;
         if task.delivery.end_call(number, clients) {
@@ -187,12 +188,21 @@ impl<W: FnOnce(&mut Trace)> Delivery<'_, W> {
         // Those that did not ask: first they count as having asked, so that a
         // request in between is told that it will be served, which is so.
         if !self.round.asked.contains(running.slot) {
-            task.set_flags(Word::answered(running.slot));
+            task.set_flags(TaskWord::answered(running.slot));
         }
         task.serve(running.slot);
         counters.delivered(stack);
-        let end = stack.end();
-        Some(Serving { clients, task, number, client, cookie, trace, end, own: PhantomData })
+        let outcome = stack.outcome();
+        Some(DeliveryGuard {
+            clients,
+            task,
+            number,
+            client,
+            cookie,
+            trace,
+            outcome,
+            own: PhantomData,
+        })
     }
 }
 
@@ -205,7 +215,7 @@ impl<W> Delivery<'_, W> {
                 self.round = self.take_round()?;
                 continue;
             };
-            let called = clients.enter(slot, self.round.accounted, cpu);
+            let called = clients.enter(slot, self.round.epoch, cpu);
             if called.is_some() {
                 return called;
             }
@@ -218,8 +228,8 @@ impl<W> Delivery<'_, W> {
 
     /// Takes over what is pending, or `None` if nothing is.
     fn take_round(&self) -> Option<Round> {
-        if self.audience == Audience::Everyone {
-            self.account_for_everyone();
+        if self.recipients == Recipients::AllClients {
+            self.account_for_all_clients();
         }
         let Place { clients, task, .. } = self.place;
         loop {
@@ -229,27 +239,27 @@ impl<W> Delivery<'_, W> {
             }
             // Read between two looks at the same word, so that the marks and
             // what they account for belong together.
-            let (accounted, served) = (task.accounted(), task.served().slots());
+            let (epoch, served) = (task.epoch(), task.served().slots());
             if task.replace_word(word, word.taken_over()) {
                 let asked = word.asked();
-                let called = match self.audience {
-                    Audience::Asked => asked,
-                    Audience::Everyone => asked.union(clients.owned_within(accounted)),
+                let called = match self.recipients {
+                    Recipients::Requesters => asked,
+                    Recipients::AllClients => asked.union(clients.owned_within(epoch)),
                 };
                 // Without a request a served mark is from an entry before.
                 let todo = called.difference(asked.intersection(served));
-                return Some(Round { todo, asked, accounted });
+                return Some(Round { todo, asked, epoch });
             }
         }
     }
 
     /// Makes the marks account for all clients that are registered by now.
-    fn account_for_everyone(&self) {
+    fn account_for_all_clients(&self) {
         let Place { clients, counters, task, .. } = self.place;
         let newest = clients.newest();
         loop {
             let word = task.word();
-            if task.accounted() >= newest {
+            if task.epoch() >= newest {
                 return;
             }
             counters.cancelled(task.account(word, clients));
@@ -266,7 +276,7 @@ impl<W> Drop for Delivery<'_, W> {
         // Only the task itself delivers and returns to user code, so it does not
         // matter which of the two comes first.
         if !self.round.todo.is_empty() {
-            task.set_flags(Word::PENDING);
+            task.set_flags(TaskWord::PENDING);
         }
         if task.delivery.end(number, clients) {
             counters.leaked_call();
@@ -289,18 +299,18 @@ impl<W> fmt::Debug for Delivery<'_, W> {
 /// [counted](super::DropCounts::leaked_calls). As its delivery, it cannot be
 /// sent to another thread.
 #[must_use = "the client counts as served"]
-pub struct Serving<'d> {
+pub struct DeliveryGuard<'d> {
     clients: &'d ClientTable,
     task: &'d TaskState,
     number: DeliveryNumber,
     client: ClientId,
     cookie: Cookie,
     trace: Option<&'d Trace>,
-    end: SampleEnd,
+    outcome: SampleOutcome,
     own: PhantomData<*const ()>,
 }
 
-impl<'d> Serving<'d> {
+impl<'d> DeliveryGuard<'d> {
     /// Who is to be called.
     #[must_use]
     pub const fn client(&self) -> ClientId {
@@ -321,23 +331,23 @@ impl<'d> Serving<'d> {
 
     /// How the samples with this cookie end.
     #[must_use]
-    pub const fn end(&self) -> SampleEnd {
-        self.end
+    pub const fn outcome(&self) -> SampleOutcome {
+        self.outcome
     }
 }
 
-impl Drop for Serving<'_> {
+impl Drop for DeliveryGuard<'_> {
     fn drop(&mut self) {
         self.task.delivery.end_call(self.number, self.clients);
     }
 }
 
-impl fmt::Debug for Serving<'_> {
+impl fmt::Debug for DeliveryGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Serving")
+        f.debug_struct("DeliveryGuard")
             .field("client", &self.client)
             .field("cookie", &self.cookie)
-            .field("end", &self.end)
+            .field("outcome", &self.outcome)
             .finish_non_exhaustive()
     }
 }

@@ -45,7 +45,7 @@ pub trait Host {
     /// record, and again if further ones come between; so it must not matter
     /// how often it is called. A delivery that then finds nothing is in order.
     ///
-    /// [`Context::Nmi`] is for a host that cannot do in an NMI what it does
+    /// [`RequestContext::Nmi`] is for a host that cannot do in an NMI what it does
     /// elsewhere. If the NMI arrived on the way to user mode, after the last
     /// check for work, then something has to lead the task there again before
     /// its first user instruction, an interrupt of the CPU to itself for
@@ -55,7 +55,7 @@ pub trait Host {
     ///
     /// [`ScheduleError`] if it cannot be done. The request is refused and
     /// leaves nothing behind.
-    fn schedule(&self, task: &Self::Task, context: Context) -> Result<(), ScheduleError>;
+    fn schedule(&self, task: &Self::Task, context: RequestContext) -> Result<(), ScheduleError>;
 
     /// The time for [`ClockCookies`](super::ClockCookies), in any unit. Any
     /// context.
@@ -68,6 +68,7 @@ pub trait Host {
 
 /// What a task is, as far as its stack can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum TaskKind {
     /// It runs user code and will return to it.
     User,
@@ -85,7 +86,7 @@ pub enum TaskKind {
 
 /// How an entry's first request comes about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Context {
+pub enum RequestContext {
     /// In task context or in an interrupt.
     Normal,
     /// In an NMI.

@@ -1,6 +1,6 @@
 //! The events of a task's life: return to user code, exec, exit.
 
-use super::word::Word;
+use super::word::TaskWord;
 use super::{CookieSource, DeferredUnwind, Host, TaskState};
 
 /// Whether a task may go on to user code.
@@ -43,7 +43,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// it, ends here as in [`user_return`](Self::user_return).
     pub fn close(&self, task: &H::Task) {
         let state = self.host().state(task);
-        state.set_flags(Word::CLOSED);
+        state.set_flags(TaskWord::CLOSED);
         self.end_unfinished(state);
     }
 
@@ -51,11 +51,11 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// entry: the stack of the new program never goes out under a cookie from
     /// before.
     pub fn reopen(&self, task: &H::Task) -> UserReturn {
-        self.end_entry(self.host().state(task), Word::without_closed)
+        self.end_entry(self.host().state(task), TaskWord::without_closed)
     }
 
     #[cold]
-    fn end_entry(&self, state: &TaskState, open: impl Fn(Word) -> Word) -> UserReturn {
+    fn end_entry(&self, state: &TaskState, open: impl Fn(TaskWord) -> TaskWord) -> UserReturn {
         self.end_unfinished(state);
         loop {
             let word = state.word();
@@ -81,7 +81,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         }
         // Served marks are of this entry where the request's is there.
         if !state.word().asked().difference(state.served().slots()).is_empty() {
-            state.set_flags(Word::PENDING);
+            state.set_flags(TaskWord::PENDING);
         }
     }
 }

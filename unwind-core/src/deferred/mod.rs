@@ -15,7 +15,7 @@ mod life_cycle;
 mod nmi_model;
 mod registration;
 mod request;
-mod sample_end;
+mod sample_outcome;
 mod task_state;
 mod unwind_cache;
 mod word;
@@ -25,11 +25,11 @@ pub use cookie::{
     ClockCookies, Cookie, CookieSource, CounterCookies, PerCpuCookies, SerialCookies,
 };
 pub use counters::DropCounts;
-pub use deferred_unwind::{CancelError, DeferredUnwind, TableFull};
-pub use delivery::{Abandonment, Audience, Delivery, Lost, Serving};
-pub use host::{Context, Host, ScheduleError, TaskKind};
+pub use deferred_unwind::{CancelError, DeferredUnwind, TooManyClients};
+pub use delivery::{Abandonment, Delivery, DeliveryGuard, LossReason, Recipients};
+pub use host::{Host, RequestContext, ScheduleError, TaskKind};
 pub use life_cycle::UserReturn;
 pub use request::{Refusal, RequestOutcome};
-pub use sample_end::SampleEnd;
+pub use sample_outcome::SampleOutcome;
 pub use task_state::TaskState;
 pub use unwind_cache::UnwindCache;

@@ -2,9 +2,10 @@
 
 use core::fmt;
 
-use super::word::{Version, Word};
+use super::word::{TaskWord, Version};
 use super::{
-    ClientId, Context, Cookie, CookieSource, DeferredUnwind, Host, SampleEnd, TaskKind, TaskState,
+    ClientId, Cookie, CookieSource, DeferredUnwind, Host, RequestContext, SampleOutcome, TaskKind,
+    TaskState,
 };
 
 /// What came of a request.
@@ -25,6 +26,24 @@ pub enum RequestOutcome {
 }
 
 impl RequestOutcome {
+    /// A number for records and other languages, which stays the same in later versions.
+    ///
+    /// | code | outcome |
+    /// |---|---|
+    /// | 1 | [`Queued`](Self::Queued) |
+    /// | 2 | [`AlreadyPending`](Self::AlreadyPending) |
+    /// | 3 | [`AlreadyExecuted`](Self::AlreadyExecuted) |
+    /// | 17 to 24 | [`Refused`](Self::Refused): 16 more than the refusal's [code](Refusal::code) |
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Queued(_) => 1,
+            Self::AlreadyPending(_) => 2,
+            Self::AlreadyExecuted(_) => 3,
+            Self::Refused(refusal) => 0x10 | refusal.code(),
+        }
+    }
+
     /// The cookie to be recorded with the sample, unless refused.
     #[must_use]
     pub const fn cookie(self) -> Option<Cookie> {
@@ -38,14 +57,14 @@ impl RequestOutcome {
 
     /// Whether a delivery to the client is still to come.
     #[must_use]
-    pub const fn will_be_called(self) -> bool {
+    pub const fn is_pending(self) -> bool {
         matches!(self, Self::Queued(_) | Self::AlreadyPending(_))
     }
 
     /// How the sample ends, if that is known at once.
     #[must_use]
-    pub const fn end(self) -> Option<SampleEnd> {
-        if matches!(self, Self::Refused(_)) { Some(SampleEnd::Inline) } else { None }
+    pub const fn sample_outcome(self) -> Option<SampleOutcome> {
+        if matches!(self, Self::Refused(_)) { Some(SampleOutcome::Inline) } else { None }
     }
 }
 
@@ -72,6 +91,24 @@ pub enum Refusal {
     ScheduleFailed,
     /// The source of cookies has none for this CPU.
     NoCookie,
+}
+
+impl Refusal {
+    /// A number for records and other languages, which stays the same in later versions:
+    /// 1 to 8 in the order of the variants.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::KernelThread => 1,
+            Self::UserWorker => 2,
+            Self::Exiting => 3,
+            Self::NoUserRegisters => 4,
+            Self::NmiUnsafe => 5,
+            Self::UnknownClient => 6,
+            Self::ScheduleFailed => 7,
+            Self::NoCookie => 8,
+        }
+    }
 }
 
 impl fmt::Display for Refusal {
@@ -110,7 +147,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         // First of all: what is found out below holds if the word is still
         // the same in the end.
         let word = state.word();
-        if word.is_usual() && self.counts(state, client) {
+        if word.is_open() && self.counts(state, client) {
             if !word.has_asked(client.slot()) {
                 if let Some(outcome) = self.ask(task, word, client) {
                     return outcome;
@@ -119,7 +156,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
                 return RequestOutcome::AlreadyPending(cookie);
             }
         }
-        self.request_with_care(task, client)
+        self.request_slow(task, client)
     }
 
     /// Returns the cookie of the kernel entry that the task is in, as
@@ -135,13 +172,13 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// Whether a mark of the client's slot is the client's.
     #[inline]
     fn counts(&self, state: &TaskState, client: ClientId) -> bool {
-        self.clients().is_registered(client) && state.accounted().includes(client)
+        self.clients().is_registered(client) && state.epoch().includes(client)
     }
 
     /// The cookie of an entry in which someone has asked, if it still is as
     /// `word` says.
     #[inline]
-    fn cookie_if_still(state: &TaskState, word: Word) -> Option<Cookie> {
+    fn cookie_if_still(state: &TaskState, word: TaskWord) -> Option<Cookie> {
         let cookie = state.cookie.get(word.version())?;
         (state.word() == word).then_some(cookie)
     }
@@ -149,7 +186,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// The first request of a client in an entry, without repairing anything.
     /// `None` if something has to be repaired first or came between.
     #[inline]
-    fn ask(&self, task: &H::Task, word: Word, client: ClientId) -> Option<RequestOutcome> {
+    fn ask(&self, task: &H::Task, word: TaskWord, client: ClientId) -> Option<RequestOutcome> {
         let state = self.host().state(task);
         let slot = client.slot();
         if let Err(refusal) = self.check_task(task, word) {
@@ -173,7 +210,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// Stack is short where requests are made: the parts are out of line, so
     /// that only one of them at a time has a frame.
     #[cold]
-    fn request_with_care(&self, task: &H::Task, client: ClientId) -> RequestOutcome {
+    fn request_slow(&self, task: &H::Task, client: ClientId) -> RequestOutcome {
         loop {
             if let Some(outcome) = self.attempt(task, client) {
                 return outcome;
@@ -193,7 +230,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         if let Err(refusal) = self.check(task, word, client) {
             return Some(self.refuse(refusal));
         }
-        if !state.accounted().includes(client) {
+        if !state.epoch().includes(client) {
             self.counters().cancelled(state.account(word, self.clients()));
             return None;
         }
@@ -211,7 +248,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     }
 
     /// Whether the request of a client has to be refused.
-    fn check(&self, task: &H::Task, word: Word, client: ClientId) -> Result<(), Refusal> {
+    fn check(&self, task: &H::Task, word: TaskWord, client: ClientId) -> Result<(), Refusal> {
         if self.is_unsafe_nmi() {
             return Err(Refusal::NmiUnsafe);
         }
@@ -277,7 +314,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     }
 
     #[inline]
-    fn check_task(&self, task: &H::Task, word: Word) -> Result<(), Refusal> {
+    fn check_task(&self, task: &H::Task, word: TaskWord) -> Result<(), Refusal> {
         if self.is_unsafe_nmi() {
             return Err(Refusal::NmiUnsafe);
         }
@@ -295,7 +332,8 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
 
     #[inline]
     fn schedule(&self, task: &H::Task) -> Result<(), Refusal> {
-        let context = if self.host().in_nmi() { Context::Nmi } else { Context::Normal };
+        let context =
+            if self.host().in_nmi() { RequestContext::Nmi } else { RequestContext::Normal };
         self.host().schedule(task, context).map_err(|_| Refusal::ScheduleFailed)
     }
 

@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-use super::client::{Newest, Slot};
+use super::client::{Epoch, Slot};
 use super::client_table::ClientTable;
 use super::cookie_cell::CookieCell;
 use super::delivery_state::DeliveryState;
-use super::word::{Served, Word};
+use super::word::{Served, TaskWord};
 use crate::sync::{AtomicU64, Ordering, const_unless_loom};
 
 /// The block of a task, to be embedded by value: a few atomics, always
@@ -36,8 +36,8 @@ use crate::sync::{AtomicU64, Ordering, const_unless_loom};
 pub struct TaskState {
     word: AtomicU64,
     served: AtomicU64,
-    /// [`Newest`]: the registrations that the marks account for.
-    accounted: AtomicU64,
+    /// [`Epoch`]: the registrations that the marks account for.
+    epoch: AtomicU64,
     pub(crate) cookie: CookieCell,
     pub(crate) delivery: DeliveryState,
 }
@@ -53,7 +53,7 @@ impl TaskState {
             Self {
                 word: AtomicU64::new(0),
                 served: AtomicU64::new(0),
-                accounted: AtomicU64::new(0),
+                epoch: AtomicU64::new(0),
                 cookie: CookieCell::new(),
                 delivery: DeliveryState::new(),
             }
@@ -61,14 +61,14 @@ impl TaskState {
     }
 
     #[inline]
-    pub(crate) fn word(&self) -> Word {
-        Word::from_bits(self.word.load(Ordering::Acquire))
+    pub(crate) fn word(&self) -> TaskWord {
+        TaskWord::from_bits(self.word.load(Ordering::Acquire))
     }
 
     /// Replaces the word if it still is `old`, which was read by
     /// [`word`](Self::word).
     #[inline]
-    pub(crate) fn replace_word(&self, old: Word, new: Word) -> bool {
+    pub(crate) fn replace_word(&self, old: TaskWord, new: TaskWord) -> bool {
         let (done, failed) = (Ordering::Release, Ordering::Relaxed);
         self.word.compare_exchange(old.bits(), new.bits(), done, failed).is_ok()
     }
@@ -76,7 +76,7 @@ impl TaskState {
     /// Sets flags of the word, whatever it is. They say nothing of what was done
     /// before, and what requests have done before is ordered as it was: this is
     /// one more exchange in their row.
-    pub(crate) fn set_flags(&self, flags: Word) {
+    pub(crate) fn set_flags(&self, flags: TaskWord) {
         self.word.fetch_or(flags.bits(), Ordering::Relaxed);
     }
 
@@ -127,7 +127,7 @@ impl TaskState {
     pub(crate) fn drop_request(&self, slot: Slot, clients: &ClientTable) -> bool {
         loop {
             let word = self.word();
-            if !word.has_asked(slot) || clients.has_owner(slot, self.accounted()) {
+            if !word.has_asked(slot) || clients.has_owner(slot, self.epoch()) {
                 return false;
             }
             if self.replace_word(word, word.without(slot)) {
@@ -138,8 +138,8 @@ impl TaskState {
 
     /// The registrations that the marks account for.
     #[inline]
-    pub(crate) fn accounted(&self) -> Newest {
-        Newest::from_bits(self.accounted.load(Ordering::Acquire))
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch::from_bits(self.epoch.load(Ordering::Acquire))
     }
 
     /// Makes the marks account for all of `clients`, if nothing comes between:
@@ -158,15 +158,15 @@ impl TaskState {
     ///    as far with a newer registration.
     #[cold]
     #[inline(never)]
-    pub(crate) fn account(&self, word: Word, clients: &ClientTable) -> u32 {
-        let accounted = self.accounted();
+    pub(crate) fn account(&self, word: TaskWord, clients: &ClientTable) -> u32 {
+        let epoch = self.epoch();
         let newest = clients.newest();
-        let taken = clients.taken_after(accounted);
+        let taken = clients.taken_after(epoch);
         let served = self.served().slots();
         if !self.replace_word(word, word.purge(taken)) {
             return 0;
         }
-        self.accounted.fetch_max(newest.to_bits(), Ordering::Release);
+        self.epoch.fetch_max(newest.to_bits(), Ordering::Release);
         word.asked().intersection(taken).difference(served).len()
     }
 }

@@ -23,9 +23,9 @@ use super::client::{Slot, SlotSet};
 /// second that takes 268 seconds. An NMI cannot be held up so, as it holds up
 /// its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Word(u64);
+pub(crate) struct TaskWord(u64);
 
-impl Word {
+impl TaskWord {
     const VERSION: u64 = (1 << 28) - 1;
     /// A client asked that no delivery has seen.
     pub(crate) const PENDING: Self = Self(1 << 28);
@@ -59,7 +59,7 @@ impl Word {
     /// Whether this is neither closed nor delivered: whoever has asked is still
     /// to be called.
     #[inline]
-    pub(crate) const fn is_usual(self) -> bool {
+    pub(crate) const fn is_open(self) -> bool {
         self.0 & (Self::CLOSED.0 | Self::DELIVERED) == 0
     }
 
@@ -164,7 +164,7 @@ impl Version {
 /// | 0-31 | the clients, a bit a slot |
 /// | 32-63 | how often marks were taken out, modulo 2³² |
 ///
-/// A mark counts only if [`Word`] has the client's too: whoever sets that one
+/// A mark counts only if [`TaskWord`] has the client's too: whoever sets that one
 /// sees to it that this one is not left over from before.
 ///
 /// An access that is held up while marks were taken out exactly 2³² times, once
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn whoever_asks_is_pending_and_used() {
-        let word = Word::from_bits(0).ask(slot(31));
+        let word = TaskWord::from_bits(0).ask(slot(31));
         assert_eq!(word.asked(), slots(1 << 31));
         assert!(word.is_pending() && word.is_used() && !word.is_closed());
         let seen = word.taken_over();
@@ -235,22 +235,22 @@ mod tests {
 
     #[test]
     fn closed_and_delivered_entries_take_a_closer_look() {
-        let word = Word::from_bits(0).ask(slot(31)).ask(slot(0));
-        assert!(word.is_usual());
-        assert!(!word.taken_over().is_usual());
+        let word = TaskWord::from_bits(0).ask(slot(31)).ask(slot(0));
+        assert!(word.is_open());
+        assert!(!word.taken_over().is_open());
         // Also with requests that came later.
-        assert!(!word.taken_over().ask(slot(1)).is_usual());
-        assert!(!Word::from_bits(word.bits() | Word::CLOSED.bits()).is_usual());
-        assert!(word.taken_over().next_entry().is_usual());
+        assert!(!word.taken_over().ask(slot(1)).is_open());
+        assert!(!TaskWord::from_bits(word.bits() | TaskWord::CLOSED.bits()).is_open());
+        assert!(word.taken_over().next_entry().is_open());
     }
 
     #[test]
     fn the_next_entry_keeps_closed_and_forgets_the_rest() {
-        let word = Word::from_bits(u64::MAX);
+        let word = TaskWord::from_bits(u64::MAX);
         let next = word.next_entry();
         assert_eq!(next.version().number(), 0);
         assert!(next.is_closed() && !next.is_used() && !next.is_pending());
-        assert!(next.without_closed().is_usual() && next.asked().is_empty());
+        assert!(next.without_closed().is_open() && next.asked().is_empty());
         assert_eq!(next.without_closed().next_entry().version().number(), 1);
     }
 
@@ -258,7 +258,7 @@ mod tests {
     fn entries_are_odd_by_turns_whatever_is_purged_in_them() {
         let last = (1 << 28) - 1;
         for number in [0, 1, 2, 0x7fff, 0x8000, 0xffff, 0x1_0000, last - 2, last - 1, last] {
-            let word = Word::from_bits(!Word::VERSION | number);
+            let word = TaskWord::from_bits(!TaskWord::VERSION | number);
             let version = word.version();
             assert_eq!((version.number(), version.is_odd()), (number, number % 2 == 1));
             assert_eq!(word.purge(slots(0)).version().is_odd(), version.is_odd());
@@ -268,20 +268,20 @@ mod tests {
 
     #[test]
     fn b3_b13_no_two_to_the_twenty_eighth_words_in_a_row_are_equal() {
-        let first = Word::from_bits(0);
+        let first = TaskWord::from_bits(0);
         let mut word = first;
         for step in 1..1_u64 << 20 {
             word = if step % 3 == 0 { word.purge(slots(0)) } else { word.next_entry() };
             assert_ne!(word, first, "{step}");
         }
-        let after = |steps| Word::from_bits(Word::VERSION & steps).next_entry();
+        let after = |steps| TaskWord::from_bits(TaskWord::VERSION & steps).next_entry();
         assert_ne!(after((1 << 28) - 2), first);
         assert_eq!(after((1 << 28) - 1), first, "and then they are");
     }
 
     #[test]
     fn a_purge_always_changes_the_word() {
-        let full = Word::from_bits(u64::MAX);
+        let full = TaskWord::from_bits(u64::MAX);
         assert_ne!(full.purge(slots(0)), full);
         assert_eq!(full.purge(slots(0)).asked(), full.asked());
         assert!(full.purge(slots(0)).is_pending() && full.purge(slots(0)).is_used());

@@ -18,15 +18,15 @@ pub struct TableLocation {
 /// A lookup was overtaken by one change after another and gave up. The same
 /// lookup may be done again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Changing;
+pub struct Contended;
 
-impl fmt::Display for Changing {
+impl fmt::Display for Contended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the modules change faster than they can be read")
     }
 }
 
-impl core::error::Error for Changing {}
+impl core::error::Error for Contended {}
 
 /// The modules of one address space, at most `N`, whose tables lie in the
 /// target's memory.
@@ -237,8 +237,8 @@ impl<const N: usize> SharedModuleMap<N> {
     ///
     /// # Errors
     ///
-    /// [`Changing`] if the map was changed again and again meanwhile.
-    pub fn find(&self, addr: VirtAddr) -> Result<Option<Module<TableLocation>>, Changing> {
+    /// [`Contended`] if the map was changed again and again meanwhile.
+    pub fn find(&self, addr: VirtAddr) -> Result<Option<Module<TableLocation>>, Contended> {
         for _ in 0..Self::TRIES {
             let generation = self.generation.load(Ordering::Acquire);
             let found = self.copy(generation).find(addr);
@@ -249,7 +249,7 @@ impl<const N: usize> SharedModuleMap<N> {
                 return Ok(found);
             }
         }
-        Err(Changing)
+        Err(Contended)
     }
 
     /// A number that every change makes another one. Whoever sees it sees what

@@ -9,10 +9,10 @@ use crate::arch::Arch;
 use crate::end::End;
 use crate::memory::Memory;
 use crate::register::Registers as _;
+use crate::return_addresses::ReturnAddresses;
 use crate::row::{Origin, Row};
 use crate::source::{FrameContext, RowSource};
 use crate::step_error::StepError;
-use crate::target_code::TargetCode;
 use crate::trace::Provenance;
 use crate::walk::fast::row_cache::RowStore;
 use crate::walk::step::{FramePointer, Step, Stepper};
@@ -39,7 +39,7 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: TargetCode,
+    T: ReturnAddresses,
     C: RowStore,
 {
     /// Starts a walk at `regs`: registers, or a reference to some that the caller
@@ -101,7 +101,7 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: TargetCode,
+    T: ReturnAddresses,
     C: RowStore,
     M: Memory,
 {
@@ -146,7 +146,7 @@ where
         if !self.walker.arch.is_walkable() {
             self.end = Some(End::NotWalkable);
         } else if self.left == 0 {
-            self.end = Some(End::Full);
+            self.end = Some(End::FrameLimit);
         } else {
             self.enter(Origin::Registers);
         }
@@ -319,7 +319,7 @@ where
             Step::Caller(caller) => caller,
         };
         let saved = arch.code_addr(caller.ra).ok_or(StepError::NonCanonical { pc: caller.ra })?;
-        let real = code.real_return(saved, caller.ra_slot);
+        let real = code.resolve(saved, caller.ra_slot);
         if real.is_none() && !row.is_signal() && !code.is_code(FramePc::Return(saved).lookup_addr())
         {
             return Err(StepError::NotCode { pc: saved });
@@ -397,7 +397,7 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: TargetCode,
+    T: ReturnAddresses,
     C: RowStore,
     M: Memory,
 {
@@ -409,7 +409,7 @@ where
         let cfa = self.advance(&at, &row);
         self.left = self.left.saturating_sub(1);
         if self.left == 0 && self.next.is_some() {
-            self.finish(End::Full);
+            self.finish(End::FrameLimit);
         }
         Some(Frame { pc: at.pc, sp: at.sp, cfa, provenance: at.provenance })
     }
@@ -422,7 +422,7 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: TargetCode,
+    T: ReturnAddresses,
     C: RowStore,
     M: Memory,
 {

@@ -2,15 +2,15 @@
 
 use crate::arch::Arch;
 use crate::memory::Memory;
+use crate::return_addresses::{ReturnAddresses, Unchecked};
 use crate::row::Row;
-use crate::source::{FrameContext, NoRows, RowSource};
-use crate::target_code::{AnyCode, TargetCode};
+use crate::source::{Empty, FrameContext, RowSource};
 use crate::walk::fast::row_cache::{Counted, NoCache, RowCache, RowStore};
 
 /// Walks stacks of one CPU by one set of sources. It keeps nothing of a walk
 /// but what its sources keep, and the rows in its [cache](Self::cache).
 #[derive(Clone, Copy, Debug)]
-pub struct Walker<A, S, F = NoRows, T = AnyCode, C = NoCache> {
+pub struct Walker<A, S, F = Empty, T = Unchecked, C = NoCache> {
     pub(super) arch: A,
     pub(super) source: S,
     pub(super) fallback: F,
@@ -31,8 +31,8 @@ impl<A: Arch, S: RowSource<A>> Walker<A, S> {
         Self {
             arch,
             source,
-            fallback: NoRows,
-            code: AnyCode,
+            fallback: Empty,
+            code: Unchecked,
             cache: NoCache,
             max_frames: Self::DEFAULT_MAX_FRAMES,
             stack_end: None,
@@ -46,7 +46,7 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: TargetCode,
+    T: ReturnAddresses,
     C: RowStore,
 {
     /// Continues by `fallback` where the source has no row, has a malformed one,
@@ -69,7 +69,7 @@ where
 
     /// Asks `code` about each return address.
     #[must_use]
-    pub fn code<U: TargetCode>(self, code: U) -> Walker<A, S, F, U, C> {
+    pub fn return_addresses<U: ReturnAddresses>(self, code: U) -> Walker<A, S, F, U, C> {
         let Self { arch, source, fallback, cache, max_frames, stack_end, .. } = self;
         Walker { arch, source, fallback, code, cache, max_frames, stack_end }
     }

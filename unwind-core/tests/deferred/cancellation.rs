@@ -104,11 +104,11 @@ fn x3_a_client_whose_callback_has_returned_can_be_cancelled_in_the_same_delivery
     }
     let mut cache = Cache::new();
     let walk = |trace: &mut Trace| task.walk(trace);
-    let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
-    let serving = delivery.next().unwrap();
-    let first = serving.client();
+    let mut delivery = kernel.unwind.deliver(&task, Recipients::Requesters, Some(&mut cache), walk);
+    let guard = delivery.next().unwrap();
+    let first = guard.client();
     assert_eq!(kernel.unwind.cancel(Some(&task), first), Err(CancelError::OwnDelivery));
-    drop(serving);
+    drop(guard);
     assert!(!kernel.unwind.is_delivering(&task, first));
     assert_eq!(kernel.unwind.cancel(Some(&task), first), Ok(()));
     assert_ne!(delivery.next().unwrap().client(), first);
@@ -195,15 +195,15 @@ fn asked() -> (DeferredUnwind<Impatient>, Task, ClientId) {
     let unwind = DeferredUnwind::new(Impatient::default(), SerialCookies::new());
     let task = Task::new(STACK);
     let client = unwind.register().unwrap();
-    assert!(unwind.request(&task, client).will_be_called());
+    assert!(unwind.request(&task, client).is_pending());
     (unwind, task, client)
 }
 
 #[test]
 fn b6_a_cancellation_by_an_own_delivery_without_its_task_is_told_so_and_ends() {
     let (unwind, task, client) = asked();
-    let mut abandonment = unwind.abandon(&task, Lost::TaskGone);
-    let serving = abandonment.next().unwrap();
+    let mut abandonment = unwind.abandon(&task, LossReason::TaskGone);
+    let guard = abandonment.next().unwrap();
     assert_eq!(unwind.cancel(None, client), Err(CancelError::StillRunning));
     assert_eq!(unwind.host().0.relaxed.load(Ordering::SeqCst), 100);
     // As before: it is registered, and waits as long again.
@@ -211,7 +211,7 @@ fn b6_a_cancellation_by_an_own_delivery_without_its_task_is_told_so_and_ends() {
     assert!(matches!(unwind.request(&other, client), RequestOutcome::Queued(_)));
     assert_eq!(unwind.cancel(None, client), Err(CancelError::StillRunning));
     assert_eq!(unwind.host().0.relaxed.load(Ordering::SeqCst), 200);
-    drop(serving);
+    drop(guard);
     assert_eq!(unwind.cancel(None, client), Ok(()));
     assert_eq!(unwind.cancel(None, client), Err(CancelError::UnknownClient));
 }
@@ -220,18 +220,18 @@ fn b6_a_cancellation_by_an_own_delivery_without_its_task_is_told_so_and_ends() {
 fn b6_two_deliveries_that_cancel_each_others_client_are_told_so_and_end() {
     let (unwind, task, client) = asked();
     let (other_task, other) = (Task::new(STACK), unwind.register().unwrap());
-    assert!(unwind.request(&other_task, other).will_be_called());
+    assert!(unwind.request(&other_task, other).is_pending());
     let both_are_called = Barrier::new(2);
     let cancelled = thread::scope(|scope| {
         [(&task, other), (&other_task, client)]
             .map(|(task, client)| {
                 let (unwind, both_are_called) = (&unwind, &both_are_called);
                 scope.spawn(move || {
-                    let mut abandonment = unwind.abandon(task, Lost::TaskGone);
-                    let serving = abandonment.next().unwrap();
+                    let mut abandonment = unwind.abandon(task, LossReason::TaskGone);
+                    let guard = abandonment.next().unwrap();
                     both_are_called.wait();
                     let result = unwind.cancel(Some(task), client);
-                    drop(serving);
+                    drop(guard);
                     result
                 })
             })
@@ -245,7 +245,7 @@ fn b6_two_deliveries_that_cancel_each_others_client_are_told_so_and_end() {
 #[test]
 fn b6_a_cancellation_does_not_wait_for_a_leaked_delivery_of_a_task_that_never_goes_on() {
     let (unwind, task, client) = asked();
-    let mut abandonment = unwind.abandon(&task, Lost::TaskGone);
+    let mut abandonment = unwind.abandon(&task, LossReason::TaskGone);
     core::mem::forget(abandonment.next());
     core::mem::forget(abandonment);
     let other = Task::new(STACK);

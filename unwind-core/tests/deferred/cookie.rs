@@ -116,7 +116,7 @@ fn r1_2_a_cookie_has_its_task_come_by_the_way_out_once_an_entry() {
     let task = Task::new(STACK);
     // Else the entry would not be reset, and the next one had the same cookie.
     let cookie = kernel.unwind.cookie(&task).unwrap();
-    assert_eq!(*task.scheduled.lock().unwrap(), [Context::Normal]);
+    assert_eq!(*task.scheduled.lock().unwrap(), [RequestContext::Normal]);
     kernel.unwind.host().schedule_fails.store(true, Ordering::SeqCst);
     assert_eq!(kernel.unwind.cookie(&task), Ok(cookie), "it is on its way already");
     assert_eq!(task.scheduled.lock().unwrap().len(), 1);

@@ -148,10 +148,10 @@ fn h8_without_a_cache_nobody_is_served_twice() {
     let task = Task::new(STACK);
     let deliver = || {
         let none = None;
-        let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, none, |_| ());
+        let mut delivery = kernel.unwind.deliver(&task, Recipients::Requesters, none, |_| ());
         let mut clients = Vec::new();
-        while let Some(serving) = delivery.next() {
-            clients.push(serving.client());
+        while let Some(guard) = delivery.next() {
+            clients.push(guard.client());
         }
         clients
     };
@@ -168,10 +168,13 @@ fn h9_an_empty_stack_is_walked_once_an_entry_too() {
     let [first, second] = kernel.register();
     let task = Task::new(&[]);
     kernel.ask(&task, first);
-    assert_eq!(kernel.deliver(&task)[0].end, SampleEnd::StackLost);
+    assert_eq!(kernel.deliver(&task)[0].end, SampleOutcome::StackLost);
     kernel.ask(&task, second);
     let calls = kernel.return_to_user(&task);
-    assert_eq!((calls[0].end, calls[0].stack.as_deref()), (SampleEnd::StackLost, Some(&[][..])));
+    assert_eq!(
+        (calls[0].end, calls[0].stack.as_deref()),
+        (SampleOutcome::StackLost, Some(&[][..]))
+    );
     assert_eq!((task.walks(), kernel.drops().no_frames), (1, 2));
 }
 
@@ -185,7 +188,7 @@ fn a_delivery_inside_a_delivery_leaves_its_work_to_the_outer_one() {
         if call.client == first {
             kernel.ask(&task, second);
             let none = None;
-            let mut inner = kernel.unwind.deliver(&task, Audience::Asked, none, |_| ());
+            let mut inner = kernel.unwind.deliver(&task, Recipients::Requesters, none, |_| ());
             assert!(inner.next().is_none());
             drop(inner);
             let own = kernel.unwind.cancel(Some(&task), first);
@@ -203,13 +206,13 @@ fn what_is_printed_of_a_delivery_is_whose_it_is_and_not_the_stack() {
     let cookie = kernel.ask(&task, client);
     let mut cache = Cache::new();
     let walk = |trace: &mut Trace| task.walk(trace);
-    let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
+    let mut delivery = kernel.unwind.deliver(&task, Recipients::Requesters, Some(&mut cache), walk);
     let text = format!("{delivery:?}");
     assert!(text.starts_with("Delivery") && text.len() < 300, "{text}");
     assert!(text.contains(&format!("{cookie:?}")), "{text}");
-    let serving = delivery.next().unwrap();
-    let text = format!("{serving:?}");
-    assert!(text.starts_with("Serving") && text.len() < 300, "{text}");
+    let guard = delivery.next().unwrap();
+    let text = format!("{guard:?}");
+    assert!(text.starts_with("DeliveryGuard") && text.len() < 300, "{text}");
     assert!(text.contains(&format!("{cookie:?}")), "{text}");
     assert!(text.contains(&format!("{client:?}")), "{text}");
     assert!(text.contains("Matched") && !text.contains("2000"), "{text}");

@@ -36,10 +36,10 @@ fn f3_a_request_in_an_nmi_is_scheduled_as_such() {
     let task = Task::new(STACK);
     kernel.unwind.host().nmi(|| kernel.ask(&task, client));
     kernel.ask(&task, other);
-    assert_eq!(*task.scheduled.lock().unwrap(), [Context::Nmi], "once, by the first");
+    assert_eq!(*task.scheduled.lock().unwrap(), [RequestContext::Nmi], "once, by the first");
     kernel.return_to_user(&task);
     kernel.ask(&task, client);
-    assert_eq!(*task.scheduled.lock().unwrap(), [Context::Normal]);
+    assert_eq!(*task.scheduled.lock().unwrap(), [RequestContext::Normal]);
 }
 
 #[test]
@@ -108,7 +108,7 @@ impl Host for Hypervisor {
         0
     }
 
-    fn schedule(&self, _: &Vcpu, _: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, _: &Vcpu, _: RequestContext) -> Result<(), ScheduleError> {
         self.kicks.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
@@ -133,11 +133,11 @@ fn a_hypervisor_is_a_host_whose_tasks_are_vcpus() {
     // Before the VM is entered.
     let mut cache = Cache::new();
     let walk = |trace: &mut Trace| sim::walk_frames(&vcpu.guest_stack, trace);
-    let mut delivery = vm.deliver(&vcpu, Audience::Asked, Some(&mut cache), walk);
-    let serving = delivery.next().unwrap();
-    assert_eq!(Some(serving.cookie()), outcome.cookie());
-    assert_eq!(sim::pcs_of(serving.trace().unwrap()), STACK);
-    drop(serving);
+    let mut delivery = vm.deliver(&vcpu, Recipients::Requesters, Some(&mut cache), walk);
+    let guard = delivery.next().unwrap();
+    assert_eq!(Some(guard.cookie()), outcome.cookie());
+    assert_eq!(sim::pcs_of(guard.trace().unwrap()), STACK);
+    drop(guard);
     drop(delivery);
     assert_eq!(vm.user_return(&vcpu), UserReturn::Ready);
 }

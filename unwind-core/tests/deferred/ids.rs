@@ -108,10 +108,10 @@ fn b2_a_pooled_trace_of_one_instance_is_not_the_stack_of_another() {
         assert_eq!(cookie.get(), 1);
         for _ in 0..2 {
             let walk = |trace: &mut Trace| task.walk(trace);
-            let audience = Audience::Asked;
-            let mut delivery = kernel.unwind.deliver(&task, audience, Some(&mut pooled), walk);
-            while let Some(serving) = delivery.next() {
-                assert_eq!(sim::pcs_of(serving.trace().unwrap()), stack);
+            let recipients = Recipients::Requesters;
+            let mut delivery = kernel.unwind.deliver(&task, recipients, Some(&mut pooled), walk);
+            while let Some(guard) = delivery.next() {
+                assert_eq!(sim::pcs_of(guard.trace().unwrap()), stack);
             }
             drop(delivery);
             let [late] = kernel.register();
@@ -132,11 +132,12 @@ fn b2_the_stack_of_an_entry_stays_while_thousands_of_clients_register() {
     }
     for _ in 0..2 {
         let walk = |trace: &mut Trace| task.walk(trace);
-        let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
-        while let Some(serving) = delivery.next() {
-            assert_eq!(serving.end(), SampleEnd::Matched);
-            assert_eq!(sim::pcs_of(serving.trace().unwrap()), STACK);
-            drop(serving);
+        let mut delivery =
+            kernel.unwind.deliver(&task, Recipients::Requesters, Some(&mut cache), walk);
+        while let Some(guard) = delivery.next() {
+            assert_eq!(guard.outcome(), SampleOutcome::Matched);
+            assert_eq!(sim::pcs_of(guard.trace().unwrap()), STACK);
+            drop(guard);
             for _ in 0..3_000 {
                 let [short_lived] = kernel.register();
                 kernel.unwind.cancel(None, short_lived).unwrap();

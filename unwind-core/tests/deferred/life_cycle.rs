@@ -20,7 +20,7 @@ fn f2_an_exit_delivers_while_the_memory_is_there_and_refuses_from_then_on() {
     assert_eq!(kernel.unwind.cookie(&task), Err(Refusal::Exiting));
     let calls = kernel.deliver(&task);
     assert_eq!(calls.len(), 1);
-    assert_eq!((calls[0].end, calls[0].stack.as_deref()), (SampleEnd::Matched, Some(STACK)));
+    assert_eq!((calls[0].end, calls[0].stack.as_deref()), (SampleOutcome::Matched, Some(STACK)));
     // The memory goes.
     task.set_stack(&[]);
     assert_eq!(kernel.request(&task, client), refused);
@@ -67,8 +67,8 @@ fn h10_a_task_with_something_pending_is_not_reopened() {
     kernel.ask(&task, client);
     kernel.unwind.close(&task);
     assert_eq!(kernel.unwind.reopen(&task), UserReturn::Pending);
-    let mut abandonment = kernel.unwind.abandon(&task, Lost::Exec);
-    assert_eq!(abandonment.next().unwrap().end(), SampleEnd::Exec);
+    let mut abandonment = kernel.unwind.abandon(&task, LossReason::Exec);
+    assert_eq!(abandonment.next().unwrap().outcome(), SampleOutcome::Exec);
     assert!(abandonment.next().is_none());
     drop(abandonment);
     assert_eq!(kernel.unwind.reopen(&task), UserReturn::Ready);

@@ -36,7 +36,7 @@ fn way_out(kernel: &Kernel, task: &Task) -> Option<Vec<ClientId>> {
 }
 
 fn begin<'a>(kernel: &'a Kernel, task: &'a Task) -> Abandonment<'a> {
-    kernel.unwind.abandon(task, Lost::TaskGone)
+    kernel.unwind.abandon(task, LossReason::TaskGone)
 }
 
 #[test]
@@ -62,11 +62,11 @@ fn b4_a_delivery_that_was_overtaken_does_nothing_to_the_next_one() {
     let mut old = begin(&kernel, &task);
     assert_eq!(kernel.unwind.user_return(&task), UserReturn::Pending);
     let mut new = begin(&kernel, &task);
-    let serving = new.next().unwrap();
+    let guard = new.next().unwrap();
     assert!(old.next().is_none());
     drop(old);
     assert!(kernel.unwind.is_delivering(&task, first), "the new one is at it");
-    drop(serving);
+    drop(guard);
     assert_eq!(new.next().unwrap().client(), second);
     assert!(new.next().is_none());
     assert_eq!(kernel.unwind.user_return(&task), UserReturn::Ready);
@@ -90,11 +90,11 @@ fn b5_a_delivery_that_has_yielded_none_is_over_also_while_it_is_in_scope() {
     kernel.ask(&task, client);
     assert!(delivery.next().is_none());
     let mut next = begin(&kernel, &task);
-    let serving = next.next().unwrap();
+    let guard = next.next().unwrap();
     drop(delivery);
     assert!(kernel.unwind.is_delivering(&task, client));
     assert_eq!(kernel.unwind.cancel(Some(&task), other), Ok(()));
-    drop(serving);
+    drop(guard);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn b7_the_client_for_whom_a_walk_panicked_stays_pending() {
         let result = catch_unwind(AssertUnwindSafe(|| {
             let walk = |_: &mut Trace| panic!("in the walk");
             let lent: Option<&mut UnwindCache> = Some(&mut cache);
-            let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, lent, walk);
+            let mut delivery = kernel.unwind.deliver(&task, Recipients::Requesters, lent, walk);
             drop(delivery.next());
         }));
         assert!(result.is_err());
@@ -212,7 +212,7 @@ fn a_delivery_and_the_client_it_is_at_stay_with_the_task_that_makes_it() {
     // This compiles because neither is `Send`.
     <Abandonment<'static> as NotSend<_>>::is_send();
     <Delivery<'static, fn(&mut Trace)> as NotSend<_>>::is_send();
-    <Serving<'static> as NotSend<_>>::is_send();
+    <DeliveryGuard<'static> as NotSend<_>>::is_send();
 }
 
 #[test]

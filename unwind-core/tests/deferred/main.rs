@@ -17,7 +17,7 @@ mod ids;
 mod life_cycle;
 mod lost;
 mod request;
-mod sample_end;
+mod sample_outcome;
 #[path = "../support/sim.rs"]
 mod sim;
 mod walk;

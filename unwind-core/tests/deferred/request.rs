@@ -18,7 +18,7 @@ fn r1_1_a_registered_client_that_asks_is_called_with_the_stack_and_the_cookie() 
     let cookie = kernel.ask(&task, client);
     let calls = kernel.return_to_user(&task);
     let stack = Some(STACK.to_vec());
-    assert_eq!(calls, [Call { client, cookie, end: SampleEnd::Matched, stack }]);
+    assert_eq!(calls, [Call { client, cookie, end: SampleOutcome::Matched, stack }]);
 }
 
 #[test]
@@ -30,13 +30,14 @@ fn r1_3_everyone_is_called_and_tells_strangers_by_the_cookie() {
     let [late] = kernel.register();
     let mut cache = kernel.cache.lock().unwrap();
     let walk = |trace: &mut Trace| task.walk(trace);
-    let mut delivery = kernel.unwind.deliver(&task, Audience::Everyone, Some(&mut *cache), walk);
+    let mut delivery =
+        kernel.unwind.deliver(&task, Recipients::AllClients, Some(&mut *cache), walk);
     let mut called = Vec::new();
-    while let Some(serving) = delivery.next() {
-        assert_eq!(serving.cookie(), cookie);
-        called.push(serving.client());
+    while let Some(guard) = delivery.next() {
+        assert_eq!(guard.cookie(), cookie);
+        called.push(guard.client());
         // Someone who asks when they have been called has the stack already.
-        let again = kernel.request(&task, serving.client());
+        let again = kernel.request(&task, guard.client());
         assert_eq!(again, RequestOutcome::AlreadyExecuted(cookie));
     }
     assert_eq!(called, [asker, other, late]);
@@ -49,10 +50,10 @@ fn r1_3_everyone_includes_the_new_owner_of_a_slot_that_was_served_in_this_entry(
     let task = Task::new(STACK);
     kernel.ask(&task, asker);
     let deliver = || {
-        let mut delivery = kernel.unwind.deliver(&task, Audience::Everyone, None, |_| ());
+        let mut delivery = kernel.unwind.deliver(&task, Recipients::AllClients, None, |_| ());
         let mut called = Vec::new();
-        while let Some(serving) = delivery.next() {
-            called.push(serving.client());
+        while let Some(guard) = delivery.next() {
+            called.push(guard.client());
         }
         called
     };
@@ -75,7 +76,8 @@ fn r1_3_nobody_is_called_if_nobody_asked() {
     kernel.unwind.cookie(&task).unwrap();
     let mut cache = kernel.cache.lock().unwrap();
     let walk = |trace: &mut Trace| task.walk(trace);
-    let mut delivery = kernel.unwind.deliver(&task, Audience::Everyone, Some(&mut *cache), walk);
+    let mut delivery =
+        kernel.unwind.deliver(&task, Recipients::AllClients, Some(&mut *cache), walk);
     assert!(delivery.next().is_none());
     assert_eq!(task.walks(), 0);
 }
@@ -98,7 +100,7 @@ fn r3_4_the_four_outcomes_say_who_will_be_called() {
     let fourth = kernel.request(&task, client);
     assert_eq!(fourth, RequestOutcome::Refused(Refusal::KernelThread));
     let outcomes = [first, second, third, fourth];
-    assert_eq!(outcomes.map(RequestOutcome::will_be_called), [true, true, false, false]);
+    assert_eq!(outcomes.map(RequestOutcome::is_pending), [true, true, false, false]);
     assert_eq!(fourth.cookie(), None);
 }
 
@@ -106,12 +108,12 @@ fn r3_4_the_four_outcomes_say_who_will_be_called() {
 fn x2_a_full_table_refuses_and_a_cancellation_makes_room() {
     let kernel = Kernel::new();
     let clients: [ClientId; MAX_CLIENTS] = kernel.register();
-    assert_eq!(kernel.unwind.register(), Err(TableFull));
+    assert_eq!(kernel.unwind.register(), Err(TooManyClients));
     assert_eq!(MAX_CLIENTS, 32);
     kernel.unwind.cancel(None, clients[17]).unwrap();
     let newcomer = kernel.unwind.register().unwrap();
     assert!(!clients.contains(&newcomer));
-    assert_eq!(kernel.unwind.register(), Err(TableFull));
+    assert_eq!(kernel.unwind.register(), Err(TooManyClients));
 }
 
 #[test]

@@ -33,9 +33,9 @@ fn r3_1_stacks_of_either_word_size_are_delivered() {
         let regs = Regs { pc: 0x1000, sp: 0x100, fp: 0x100 };
         Walker::new(Small, FramePointers).trace(regs, &mut memory, trace);
     };
-    let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
+    let mut delivery = kernel.unwind.deliver(&task, Recipients::Requesters, Some(&mut cache), walk);
     let call = Call::of(&delivery.next().unwrap());
-    assert_eq!((call.end, call.stack), (SampleEnd::Matched, Some(vec![0x1000, 0x2000])));
+    assert_eq!((call.end, call.stack), (SampleOutcome::Matched, Some(vec![0x1000, 0x2000])));
 }
 
 /// A source of rows that knows no address.
@@ -65,11 +65,11 @@ fn r1_8_any_walk_will_do_and_a_partial_one_is_told_from_a_whole_one() {
         let mut memory = SliceMemory::new(VirtAddr::new(0), &[]);
         Walker::new(Toy, NoSource).trace(regs, &mut memory, trace);
     };
-    let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
-    let serving = delivery.next().unwrap();
-    assert_eq!(serving.end(), SampleEnd::Truncated);
-    assert_eq!(serving.trace().unwrap().end(), Some(End::NoRow));
-    assert_eq!(sim::pcs_of(serving.trace().unwrap()), [0x1000]);
+    let mut delivery = kernel.unwind.deliver(&task, Recipients::Requesters, Some(&mut cache), walk);
+    let guard = delivery.next().unwrap();
+    assert_eq!(guard.outcome(), SampleOutcome::Truncated);
+    assert_eq!(guard.trace().unwrap().end(), Some(End::NoRow));
+    assert_eq!(sim::pcs_of(guard.trace().unwrap()), [0x1000]);
 }
 
 /// A CPU in a mode whose stacks cannot be walked.
@@ -96,9 +96,9 @@ fn r3_10_a_task_in_a_mode_that_cannot_be_walked_is_called_back_without_frames() 
         let regs = Regs { pc: 0x1000, sp: 0x100, fp: 0x100 };
         Walker::new(Vm86, FramePointers).trace(regs, &mut memory, trace);
     };
-    let mut delivery = kernel.unwind.deliver(&task, Audience::Asked, Some(&mut cache), walk);
-    let serving = delivery.next().unwrap();
-    assert_eq!(serving.end(), SampleEnd::StackLost);
-    assert_eq!(serving.trace().unwrap().end(), Some(End::NotWalkable));
-    assert!(serving.trace().unwrap().is_empty());
+    let mut delivery = kernel.unwind.deliver(&task, Recipients::Requesters, Some(&mut cache), walk);
+    let guard = delivery.next().unwrap();
+    assert_eq!(guard.outcome(), SampleOutcome::StackLost);
+    assert_eq!(guard.trace().unwrap().end(), Some(End::NotWalkable));
+    assert!(guard.trace().unwrap().is_empty());
 }

@@ -21,9 +21,9 @@ fn a_word_that_differs_ends_what_is_taken_over_just_there() {
                 let mut task = Task::new();
                 task.walk(leaf(PLAIN), &mut stack);
                 stack.set(addr, value);
-                let taken_over = task.walk(leaf(PLAIN), &mut stack);
+                let reused = task.walk(leaf(PLAIN), &mut stack);
                 let before = usize::try_from(number).unwrap();
-                assert!(taken_over >= before, "{number} {addr:#x}: {taken_over}");
+                assert!(reused >= before, "{number} {addr:#x}: {reused}");
                 task.walk(leaf(PLAIN), &mut Stack { is_lent, ..Stack::of(&MIXED) });
             }
         }
@@ -47,8 +47,8 @@ fn two_words_that_change_alike_are_changed_all_the_same() {
                 for place in [first, second] {
                     stack.words[place][0] ^= 0x40;
                 }
-                let taken_over = task.walk(leaf(function), &mut stack);
-                assert!(taken_over >= first / 4, "{first} {second}: {taken_over}");
+                let reused = task.walk(leaf(function), &mut stack);
+                assert!(reused >= first / 4, "{first} {second}: {reused}");
             }
         }
     }
@@ -125,7 +125,11 @@ fn a_read_that_fails_loses_the_frames_behind_it_and_no_more() {
                 stack.fails = Some(word);
                 stack.reads.clear();
                 let Task { functions, cache, last, .. } = &mut task;
-                Walker::new(Toy, *functions).cache(cache).retrace(leaf(PLAIN), &mut stack, last);
+                Walker::new(Toy, *functions).cache(cache).trace_incremental(
+                    leaf(PLAIN),
+                    &mut stack,
+                    last,
+                );
                 (stack.fails, stack.is_lent) = (None, is_lent);
                 assert!(whole.last.frames().zip(last.frames()).all(|(a, b)| a == b), "{last:?}");
                 assert!(
@@ -162,9 +166,9 @@ fn a_change_of_any_word_that_was_read_is_seen_wherever_it_is() {
                         stack.words[usize::try_from((addr - STACK) / 8).unwrap()],
                     );
                     stack.set(addr, value ^ 0x100);
-                    let taken_over = task.walk(leaf(PLAIN), &mut stack);
-                    assert_eq!(taken_over != functions.len(), was_read, "{functions:x?} {addr:#x}");
-                    assert!(taken_over + 1 >= usize::try_from(number).unwrap());
+                    let reused = task.walk(leaf(PLAIN), &mut stack);
+                    assert_eq!(reused != functions.len(), was_read, "{functions:x?} {addr:#x}");
+                    assert!(reused + 1 >= usize::try_from(number).unwrap());
                     stack = before;
                     task.walk(leaf(PLAIN), &mut stack);
                     assert_eq!(task.walk(leaf(PLAIN), &mut stack), functions.len());

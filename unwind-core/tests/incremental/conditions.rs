@@ -2,8 +2,8 @@
 
 use core::convert::Infallible;
 use unwind_core::{
-    AnyCode, End, FrameContext, LastTrace, Memory, Row, RowCache, RowSource, StepError, TargetCode,
-    Trace, Walker,
+    End, FrameContext, IncrementalTrace, Memory, ReturnAddresses, Row, RowCache, RowSource,
+    StepError, Trace, Unchecked, Walker,
 };
 
 use crate::task::*;
@@ -53,9 +53,9 @@ fn code_without_a_generation_is_asked_about_each_frame() {
 #[test]
 fn code_of_which_nothing_is_known_never_changes_and_other_code_may() {
     struct Tracee;
-    impl TargetCode for Tracee {}
+    impl ReturnAddresses for Tracee {}
     assert_eq!(Tracee.generation(), None);
-    assert!(AnyCode.generation().is_some());
+    assert!(Unchecked.generation().is_some());
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_frame_that_was_there_before_is_added_only_if_there_is_room() {
         stack.set(STACK + (number + 1) * FRAME - 8, function + 0x77);
     }
     task.walk(leaf(PLAIN + 0x100), &mut stack);
-    assert_eq!((task.last.len(), task.last.end()), (ROOM, Some(End::Full)));
+    assert_eq!((task.last.len(), task.last.end()), (ROOM, Some(End::FrameLimit)));
 }
 
 #[test]
@@ -146,13 +146,13 @@ fn registers_are_given_for_the_lookup_of_the_sampled_frame_alone() {
         let (mut traced, mut retraced) = (Vec::new(), Vec::new());
         let (mut cache, mut other_cache) = (RowCache::<16>::new(), RowCache::<16>::new());
         let mut trace = Trace::<[_; ROOM]>::new();
-        let mut last = LastTrace::<ROOM>::new();
+        let mut last = IncrementalTrace::<ROOM>::new();
         Walker::new(Toy, Watched(&mut traced)).cache(&mut cache).trace(
             leaf(PLAIN),
             &mut stack,
             &mut trace,
         );
-        Walker::new(Toy, Watched(&mut retraced)).cache(&mut other_cache).retrace(
+        Walker::new(Toy, Watched(&mut retraced)).cache(&mut other_cache).trace_incremental(
             leaf(PLAIN),
             &mut stack,
             &mut last,

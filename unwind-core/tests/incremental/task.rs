@@ -2,8 +2,8 @@
 
 use core::convert::Infallible;
 use unwind_core::{
-    Arch, BaseReg, CfaRule, FrameContext, LastTrace, Memory, Origin, ReadError, RegRule, Row,
-    RowCache, RowSource, StepError, TargetCode, Trace, VirtAddr, Walker, WordSize,
+    Arch, BaseReg, CfaRule, FrameContext, IncrementalTrace, Memory, Origin, ReadError, RegRule,
+    ReturnAddresses, Row, RowCache, RowSource, StepError, Trace, VirtAddr, Walker, WordSize,
 };
 
 pub(crate) use crate::regs::Regs;
@@ -134,7 +134,7 @@ pub(crate) struct Task {
     pub(crate) max_frames: u32,
     pub(crate) stack_end: u64,
     pub(crate) cache: RowCache<64>,
-    pub(crate) last: LastTrace<ROOM>,
+    pub(crate) last: IncrementalTrace<ROOM>,
 }
 
 pub(crate) const ROOM: usize = 16;
@@ -147,8 +147,8 @@ pub(crate) struct Tracer {
     pub(crate) asked: usize,
 }
 
-impl TargetCode for Tracer {
-    fn real_return(&mut self, ra: VirtAddr, _: Option<VirtAddr>) -> Option<VirtAddr> {
+impl ReturnAddresses for Tracer {
+    fn resolve(&mut self, ra: VirtAddr, _: Option<VirtAddr>) -> Option<VirtAddr> {
         self.asked += 1;
         (ra.get() & 0xf000 == self.function).then_some(VirtAddr::new(PLAIN + 0x55))
     }
@@ -165,7 +165,7 @@ impl Task {
             max_frames: 100,
             stack_end: u64::MAX / 2,
             cache: RowCache::new(),
-            last: LastTrace::new(),
+            last: IncrementalTrace::new(),
         }
     }
 
@@ -177,17 +177,17 @@ impl Task {
         let mut copy = stack.clone();
         Walker::new(Toy, *functions)
             .cache(&mut RowCache::<4>::new())
-            .code(*code)
+            .return_addresses(*code)
             .max_frames(*max_frames)
             .stack_end(*stack_end)
             .trace(regs, &mut copy, &mut whole);
         stack.reads.clear();
         Walker::new(Toy, *functions)
             .cache(cache)
-            .code(*code)
+            .return_addresses(*code)
             .max_frames(*max_frames)
             .stack_end(*stack_end)
-            .retrace(regs, stack, last);
+            .trace_incremental(regs, stack, last);
         assert!(last.frames().eq(whole.frames()), "{last:?}\n{whole:?}");
         assert!(last.frames().rev().eq(whole.frames().rev()), "{last:?}\n{whole:?}");
         assert!(last.pcs().eq(whole.pcs()), "{last:?}\n{whole:?}");
@@ -198,7 +198,7 @@ impl Task {
             assert_eq!((frames.len(), frames.size_hint()), (left, (left, Some(left))));
         }
         assert_eq!(last.end(), whole.end());
-        last.taken_over()
+        last.reused()
     }
 }
 

@@ -1,6 +1,6 @@
 //! A stack that is as it was.
 
-use unwind_core::{End, LastTrace, Trace};
+use unwind_core::{End, IncrementalTrace, Trace};
 
 use crate::task::*;
 
@@ -74,12 +74,12 @@ fn a_copy_is_the_walk_as_far_as_there_is_room() {
     task.walk(leaf(PLAIN), &mut stack);
     task.last.copy_to(&mut copy);
     assert!(copy.frames().eq(task.last.frames().take(4)));
-    assert_eq!(copy.end(), Some(End::Full));
+    assert_eq!(copy.end(), Some(End::FrameLimit));
     assert!(task.last.is_complete());
 }
 
 #[test]
 fn a_trace_that_has_never_been_walked_says_nothing() {
-    let last = LastTrace::<ROOM>::default();
-    assert_eq!(format!("{last:?}"), "LastTrace { frames: [], end: None, taken_over: 0 }");
+    let last = IncrementalTrace::<ROOM>::default();
+    assert_eq!(format!("{last:?}"), "IncrementalTrace { frames: [], end: None, reused: 0 }");
 }

@@ -6,8 +6,8 @@ mod regs;
 use core::convert::Infallible;
 
 use unwind_core::{
-    Arch, BaseReg, CfaRule, Coverage, FrameContext, Memory, Origin, RegRule, Row, RowSource,
-    StepError, TargetCode, VirtAddr, WordSize,
+    Arch, BaseReg, CfaRule, Coverage, FrameContext, Memory, Origin, RegRule, ReturnAddresses, Row,
+    RowSource, StepError, VirtAddr, WordSize,
 };
 
 use regs::R3;
@@ -102,7 +102,8 @@ impl Table {
                     RegRule::SameValue,
                 ]),
             };
-            let origins = [Origin::Table, Origin::BuiltTable, Origin::Host, Origin::FramePointer];
+            let origins =
+                [Origin::Table, Origin::ConvertedTable, Origin::Host, Origin::FramePointer];
             let origin = random.pick(&origins);
             let row = match random.below(80) {
                 0 => Row::outermost(),
@@ -173,8 +174,8 @@ impl<A: Arch> RowSource<A> for Chain {
 #[derive(Clone, Copy)]
 pub(crate) struct Uretprobes;
 
-impl TargetCode for Uretprobes {
-    fn real_return(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
+impl ReturnAddresses for Uretprobes {
+    fn resolve(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
         let slot = slot?.get();
         // Zero is no good answer, but nothing may come of it.
         (ra.get() % 64 == 5).then(|| VirtAddr::new(if slot % 256 == 0 { 0 } else { slot % 999 }))

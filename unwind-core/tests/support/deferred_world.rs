@@ -62,7 +62,8 @@ impl ModelTask {
             TaskKind::KernelThread => Some(Refusal::KernelThread),
             TaskKind::UserWorker => Some(Refusal::UserWorker),
             TaskKind::Exiting => Some(Refusal::Exiting),
-            TaskKind::NoUserRegisters => Some(Refusal::NoUserRegisters),
+            // `NoUserRegisters`: the model has no other kind.
+            _ => Some(Refusal::NoUserRegisters),
         }
     }
 }
@@ -102,7 +103,7 @@ impl Host for ModelHost {
         self.cpu.get()
     }
 
-    fn schedule(&self, _: &RealTask, _: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, _: &RealTask, _: RequestContext) -> Result<(), ScheduleError> {
         let action = self.in_schedule.borrow_mut().take();
         if let Some(action) = action {
             action();
@@ -209,7 +210,7 @@ impl<C: CookieSource + 'static> World<C> {
                 self.clients.borrow_mut().push(client);
                 self.live.borrow_mut().insert(client);
             }
-            Err(TableFull) => assert!(full),
+            Err(TooManyClients) => assert!(full),
         }
     }
 
@@ -327,12 +328,12 @@ impl<C: CookieSource + 'static> World<C> {
     }
 
     /// The clients that a round calls, in the order of their slots.
-    fn round(&self, task: usize, audience: Audience) -> Vec<ClientId> {
+    fn round(&self, task: usize, recipients: Recipients) -> Vec<ClientId> {
         let task = &mut self.model.borrow_mut()[task];
         assert!(task.pending);
         task.pending = false;
         let mut todo: BTreeSet<ClientId> = task.asked.keys().copied().collect();
-        if audience == Audience::Everyone {
+        if recipients == Recipients::AllClients {
             todo.extend(self.live.borrow().iter());
         }
         let mut todo: Vec<ClientId> =
@@ -361,7 +362,7 @@ impl<C: CookieSource + 'static> World<C> {
         }
     }
 
-    fn deliver(self: &Rc<Self>, task: usize, audience: Audience, mut dice: Dice) {
+    fn deliver(self: &Rc<Self>, task: usize, recipients: Recipients, mut dice: Dice) {
         let real = self.real(task);
         let none = dice.pick(6) == 0;
         let stops = dice.pick(8) == 0 && !self.is_calm();
@@ -379,7 +380,7 @@ impl<C: CookieSource + 'static> World<C> {
         };
         let cache: &mut UnwindCache = &mut *cache;
         let lent = (!none).then_some(cache);
-        let mut delivery = self.unwind.deliver(&real, audience, lent, walk);
+        let mut delivery = self.unwind.deliver(&real, recipients, lent, walk);
         let was_pending = self.model.borrow()[task].pending;
         let mut todo = Vec::new();
         let mut calls = 0;
@@ -396,22 +397,22 @@ impl<C: CookieSource + 'static> World<C> {
                 if !self.model.borrow()[task].pending {
                     break None;
                 }
-                todo = self.round(task, audience);
+                todo = self.round(task, recipients);
             };
             being_called.set(expected);
-            let Some(serving) = delivery.next() else {
+            let Some(guard) = delivery.next() else {
                 assert_eq!(expected, None);
                 break;
             };
-            assert_eq!(Some(serving.client()), expected);
+            assert_eq!(Some(guard.client()), expected);
             calls += 1;
             count(&CALLS);
-            self.check_call(task, &serving, none);
+            self.check_call(task, &guard, none);
             {
                 let model = &mut self.model.borrow_mut()[task];
                 let stack = model.stack;
-                model.asked.entry(serving.client()).or_insert(stack);
-                model.served.insert(serving.client());
+                model.asked.entry(guard.client()).or_insert(stack);
+                model.served.insert(guard.client());
                 model.cached = if none { model.cached } else { entry };
             }
             self.meanwhile(task, expected, &mut dice);
@@ -424,30 +425,30 @@ impl<C: CookieSource + 'static> World<C> {
         model.pending |= !todo.is_empty();
     }
 
-    fn check_call(&self, task: usize, serving: &Serving<'_>, none: bool) {
+    fn check_call(&self, task: usize, guard: &DeliveryGuard<'_>, none: bool) {
         let model = &self.model.borrow()[task];
-        assert_eq!(Some(serving.cookie()), model.cookie);
-        let stack = model.asked.get(&serving.client()).copied().unwrap_or(model.stack);
+        assert_eq!(Some(guard.cookie()), model.cookie);
+        let stack = model.asked.get(&guard.client()).copied().unwrap_or(model.stack);
         assert_eq!(stack, model.stack, "user code has not run since the request");
         if none {
-            assert_eq!(serving.end(), SampleEnd::StackLost);
+            assert_eq!(guard.outcome(), SampleOutcome::StackLost);
         } else {
-            assert_eq!(serving.end(), SampleEnd::Matched);
-            assert_eq!(sim::pcs_of(serving.trace().unwrap()), [stack]);
+            assert_eq!(guard.outcome(), SampleOutcome::Matched);
+            assert_eq!(sim::pcs_of(guard.trace().unwrap()), [stack]);
         }
     }
 
-    fn abandon(&self, task: usize, lost: Lost) {
+    fn abandon(&self, task: usize, lost: LossReason) {
         let real = self.real(task);
         let mut abandonment = self.unwind.abandon(&real, lost);
         let mut todo = Vec::new();
         if self.model.borrow()[task].pending {
-            todo = self.round(task, Audience::Asked);
+            todo = self.round(task, Recipients::Requesters);
         }
         while let Some(client) = self.next_of(task, &mut todo) {
-            let serving = abandonment.next().unwrap();
-            assert_eq!(serving.client(), client);
-            assert!(serving.trace().is_none());
+            let guard = abandonment.next().unwrap();
+            assert_eq!(guard.client(), client);
+            assert!(guard.trace().is_none());
             self.model.borrow_mut()[task].served.insert(client);
         }
         assert!(abandonment.next().is_none());
@@ -464,8 +465,8 @@ impl<C: CookieSource + 'static> World<C> {
                 break;
             }
             // Those that went without a delivery are told at the next return.
-            let audience = [Audience::Asked, Audience::Everyone][dice.pick(2)];
-            self.deliver(task, audience, dice);
+            let recipients = [Recipients::Requesters, Recipients::AllClients][dice.pick(2)];
+            self.deliver(task, recipients, dice);
             dice = dice.other();
             self.calm_down();
         }
@@ -497,11 +498,11 @@ impl<C: CookieSource + 'static> World<C> {
         self.unwind.close(&real);
         self.model.borrow_mut()[task].closed = true;
         if dice.pick(2) == 0 {
-            self.abandon(task, Lost::Exec);
+            self.abandon(task, LossReason::Exec);
         }
         while self.unwind.reopen(&real) == UserReturn::Pending {
             assert!(self.model.borrow()[task].pending);
-            self.deliver(task, Audience::Asked, dice);
+            self.deliver(task, Recipients::Requesters, dice);
             dice = dice.other();
             self.calm_down();
         }
@@ -515,9 +516,9 @@ impl<C: CookieSource + 'static> World<C> {
         self.unwind.close(&self.real(task));
         self.model.borrow_mut()[task].closed = true;
         if dice.pick(2) == 0 {
-            self.deliver(task, Audience::Asked, dice);
+            self.deliver(task, Recipients::Requesters, dice);
         }
-        self.abandon(task, Lost::TaskGone);
+        self.abandon(task, LossReason::TaskGone);
         assert!(!self.model.borrow()[task].pending);
         self.end_entry(task);
         self.real.borrow_mut().swap_remove(task);
@@ -538,8 +539,8 @@ impl<C: CookieSource + 'static> World<C> {
             }
             8 => self.cookie(task),
             9 | 10 => {
-                let audience = [Audience::Asked, Audience::Everyone][dice.pick(4) / 3];
-                self.deliver(task, audience, dice);
+                let recipients = [Recipients::Requesters, Recipients::AllClients][dice.pick(4) / 3];
+                self.deliver(task, recipients, dice);
             }
             11 | 12 => self.return_to_user(task, dice),
             13 => (0..=dice.pick(4)).for_each(|_| self.register()),

@@ -9,7 +9,7 @@ use unwind_core::Trace;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use unwind_core::deferred::{
-    Audience, ClientId, Context, Cookie, CookieSource, DeferredUnwind, Delivery, Host,
+    ClientId, Cookie, CookieSource, DeferredUnwind, Delivery, Host, Recipients, RequestContext,
     ScheduleError, SerialCookies, TaskKind, TaskState, UserReturn,
 };
 
@@ -70,7 +70,7 @@ impl Host for LoomHost {
         0
     }
 
-    fn schedule(&self, task: &Task, _: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, task: &Task, _: RequestContext) -> Result<(), ScheduleError> {
         if task.schedule_fails.swap(false, Ordering::Relaxed) { Err(ScheduleError) } else { Ok(()) }
     }
 
@@ -107,15 +107,15 @@ impl<C: CookieSource> Shared<C> {
     pub fn deliver(&self) -> Vec<(ClientId, Cookie)> {
         let mut called = Vec::new();
         let mut delivery = self.begin(&self.task);
-        while let Some(serving) = delivery.next() {
-            called.push((serving.client(), serving.cookie()));
+        while let Some(guard) = delivery.next() {
+            called.push((guard.client(), guard.cookie()));
         }
         called
     }
 
     /// Begins a delivery without a cache.
     pub fn begin<'a>(&'a self, task: &'a Task) -> LoomDelivery<'a> {
-        self.unwind.deliver(task, Audience::Asked, None, |_| ())
+        self.unwind.deliver(task, Recipients::Requesters, None, |_| ())
     }
 
     /// Delivers until the task may go on to user code.

@@ -43,7 +43,7 @@ pub struct Task {
     pub state: TaskState,
     pub kind: Mutex<TaskKind>,
     /// How deliveries were scheduled since the exit path last looked.
-    pub scheduled: Mutex<Vec<Context>>,
+    pub scheduled: Mutex<Vec<RequestContext>>,
     /// The code addresses on the user stack, innermost first.
     pub stack: Mutex<Vec<u64>>,
     pub walks: AtomicU32,
@@ -164,7 +164,7 @@ impl Host for SimHost {
         self.cpu.load(Ordering::SeqCst)
     }
 
-    fn schedule(&self, task: &Task, context: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, task: &Task, context: RequestContext) -> Result<(), ScheduleError> {
         self.hook();
         let action = self.in_schedule.lock().unwrap().take();
         if let Some(action) = action {
@@ -213,7 +213,7 @@ impl<const NMI_SAFE: bool, const MAX_RELAXES: u64> Host for SpecialHost<NMI_SAFE
         self.0.cpu()
     }
 
-    fn schedule(&self, task: &Task, context: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, task: &Task, context: RequestContext) -> Result<(), ScheduleError> {
         self.0.schedule(task, context)
     }
 
@@ -231,18 +231,18 @@ impl<const NMI_SAFE: bool, const MAX_RELAXES: u64> Host for SpecialHost<NMI_SAFE
 pub struct Call {
     pub client: ClientId,
     pub cookie: Cookie,
-    pub end: SampleEnd,
+    pub end: SampleOutcome,
     /// The frames; `None` if there is no trace.
     pub stack: Option<Vec<u64>>,
 }
 
 impl Call {
-    pub fn of(serving: &Serving<'_>) -> Self {
+    pub fn of(guard: &DeliveryGuard<'_>) -> Self {
         Self {
-            client: serving.client(),
-            cookie: serving.cookie(),
-            end: serving.end(),
-            stack: serving.trace().map(pcs_of),
+            client: guard.client(),
+            cookie: guard.cookie(),
+            end: guard.outcome(),
+            stack: guard.trace().map(pcs_of),
         }
     }
 }
@@ -306,10 +306,11 @@ impl<C: CookieSource> Kernel<C> {
     pub fn deliver_and(&self, task: &Task, mut callback: impl FnMut(&Call)) -> Vec<Call> {
         let mut cache = self.cache.lock().unwrap();
         let walk = |trace: &mut Trace| task.walk(trace);
-        let mut delivery = self.unwind.deliver(task, Audience::Asked, Some(&mut *cache), walk);
+        let mut delivery =
+            self.unwind.deliver(task, Recipients::Requesters, Some(&mut *cache), walk);
         let mut calls = Vec::new();
-        while let Some(serving) = delivery.next() {
-            let call = Call::of(&serving);
+        while let Some(guard) = delivery.next() {
+            let call = Call::of(&guard);
             callback(&call);
             calls.push(call);
         }

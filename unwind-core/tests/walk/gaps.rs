@@ -1,5 +1,5 @@
 //! Marks where callers may be missing.
-use unwind_core::{End, Frame, LastTrace, Origin, Row, RowCache, RowSource, Trace, Walker};
+use unwind_core::{End, Frame, IncrementalTrace, Origin, Row, RowCache, RowSource, Trace, Walker};
 
 use crate::toy::{
     AlwaysFp, BadTable, FP, Regs, START, Script, Stack, Toy, all_with_frame_pointers, locals,
@@ -24,7 +24,7 @@ where
     let gaps: Vec<_> = frames.iter().map(found).collect();
 
     let mut cache = RowCache::<16>::new();
-    let mut last = LastTrace::<8>::new();
+    let mut last = IncrementalTrace::<8>::new();
     for _ in 0..3 {
         let walker = Walker::new(Toy, script.clone()).cache(&mut cache);
         let mut walker = walker.fallback(fallback.clone());
@@ -32,7 +32,7 @@ where
         walker.trace(regs, stack, &mut trace);
         assert!(trace.frames().map(|frame| frame.provenance.is_after_gap()).eq(gaps.clone()));
         assert_eq!(trace.is_complete(), is_complete);
-        walker.retrace(regs, stack, &mut last);
+        walker.trace_incremental(regs, stack, &mut last);
         assert!(last.frames().map(|frame| frame.provenance.is_after_gap()).eq(gaps.clone()));
         assert_eq!(last.is_complete(), is_complete);
         last.copy_to(&mut trace);

@@ -24,9 +24,9 @@ fn the_upper_bound_of_the_stack_is_honoured() {
 fn a_walk_is_full_only_if_there_is_another_frame() {
     let (regs, stack) = three_frames();
     for (max, count, end) in [
-        (0, 0, End::Full),
-        (1, 1, End::Full),
-        (2, 2, End::Full),
+        (0, 0, End::FrameLimit),
+        (1, 1, End::FrameLimit),
+        (2, 2, End::FrameLimit),
         (3, 3, End::ZeroReturnAddress),
         (4, 3, End::ZeroReturnAddress),
     ] {

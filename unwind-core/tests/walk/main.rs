@@ -10,11 +10,11 @@
 )]
 
 mod cached;
-mod code;
 mod ends;
 mod fallback;
 mod gaps;
 mod limits;
+mod return_addresses;
 mod rules;
 mod signals;
 mod toy;

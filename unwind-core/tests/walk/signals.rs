@@ -58,5 +58,5 @@ fn a_crafted_ring_of_signal_frames_ends_with_the_limit() {
     let script = Script::new([(0x5100, Row::signal_context())]);
     let stack = Stack::new([(0x8000, 0x5160), (0x8008, 0x8000), (0x8010, 0), (0x8018, 0)]);
     let (frames, end) = walk(script, Regs { pc: 0x5160, ..START }, &stack);
-    assert_eq!((frames.len(), end), (510, End::Full));
+    assert_eq!((frames.len(), end), (510, End::FrameLimit));
 }

@@ -1,5 +1,5 @@
 //! Walks that are kept.
-use unwind_core::{End, LastTrace, Row, Trace, VirtAddr, Walker};
+use unwind_core::{End, IncrementalTrace, Row, Trace, VirtAddr, Walker};
 
 use crate::toy::{
     BadTable, START, Script, Stack, Toy, all_with_frame_pointers, locals, three_frames,
@@ -23,7 +23,7 @@ fn a_trace_holds_what_the_frames_said_and_forgets_the_walk_before() {
     let mut small = Trace::<[_; 2]>::new();
     walker.trace(regs, &mut stack, &mut small);
     assert!(small.pcs().map(VirtAddr::get).eq([0x1010, 0x2010]));
-    assert_eq!(small.end(), Some(End::Full));
+    assert_eq!(small.end(), Some(End::FrameLimit));
     assert!(!small.is_complete(), "a truncated stack never looks complete");
     let mut exact = Trace::<[_; 3]>::new();
     walker.trace(regs, &mut stack, &mut exact);
@@ -43,9 +43,9 @@ fn a_trace_has_the_number_of_a_tables_error_and_the_address_that_the_table_was_a
         let last = frames.by_ref().last().unwrap();
         assert_eq!(frames.end(), Some(End::Table(error)));
         let mut trace = Trace::<[_; 8]>::new();
-        let mut incremental = LastTrace::<8>::new();
+        let mut incremental = IncrementalTrace::<8>::new();
         walker.trace(regs, &mut stack, &mut trace);
-        walker.retrace(regs, &mut stack, &mut incremental);
+        walker.trace_incremental(regs, &mut stack, &mut incremental);
         for end in [trace.end(), incremental.end()] {
             let Some(End::Table(fault)) = end else { panic!("{end:?}") };
             assert_eq!((fault.addr, fault.code), (last.pc.lookup_addr(), code));
@@ -66,7 +66,7 @@ fn walks_into_traces_of_any_capacity_are_one_function() {
     for trace in traces {
         walker.trace(regs, &mut stack, trace);
     }
-    assert_eq!((small.len(), small.end()), (1, Some(End::Full)));
+    assert_eq!((small.len(), small.end()), (1, Some(End::FrameLimit)));
     assert_eq!((large.len(), large.end()), (3, Some(End::ZeroReturnAddress)));
 }
 

@@ -1,7 +1,7 @@
 //! What the registry asks of the deferral core.
 
 use unwind_core::deferred::{
-    CancelError, ClientId, CookieSource, DeferredUnwind, Host, RequestOutcome, TableFull,
+    CancelError, ClientId, CookieSource, DeferredUnwind, Host, RequestOutcome, TooManyClients,
 };
 
 /// The deferral core, as far as the registry needs it.
@@ -22,8 +22,8 @@ pub trait Deferral {
     ///
     /// # Errors
     ///
-    /// [`TableFull`] if there is no place for another client.
-    fn register(&self) -> Result<ClientId, TableFull>;
+    /// [`TooManyClients`] if there is no place for another client.
+    fn register(&self) -> Result<ClientId, TooManyClients>;
 
     /// See [`DeferredUnwind::cancel`].
     ///
@@ -48,7 +48,7 @@ impl<H: Host, C: CookieSource> Deferral for DeferredUnwind<H, C> {
 
     const MAX_RELAXES: u64 = H::MAX_RELAXES;
 
-    fn register(&self) -> Result<ClientId, TableFull> {
+    fn register(&self) -> Result<ClientId, TooManyClients> {
         self.register()
     }
 

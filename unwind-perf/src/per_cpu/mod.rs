@@ -41,7 +41,7 @@
 //! #     fn task_kind(&self, _: &TaskState) -> TaskKind { TaskKind::User }
 //! #     fn in_nmi(&self) -> bool { false }
 //! #     fn cpu(&self) -> u32 { 0 }
-//! #     fn schedule(&self, _: &TaskState, _: Context) -> Result<(), ScheduleError> { Ok(()) }
+//! #     fn schedule(&self, _: &TaskState, _: RequestContext) -> Result<(), ScheduleError> { Ok(()) }
 //! #     fn clock(&self) -> u64 { 0 }
 //! #     fn relax(&self) {}
 //! # }
@@ -62,11 +62,11 @@
 //! // On the way to user code. The walk, left out here, fills the trace.
 //! let mut cache = UnwindCache::<[_; 127]>::new();
 //! let walk = |trace: &mut Trace| trace.clear();
-//! let mut delivery = UNWIND.deliver(&task, Audience::Asked, Some(&mut cache), walk);
-//! while let Some(serving) = delivery.next() {
-//!     assert_eq!(serving.cookie(), cookie);
+//! let mut delivery = UNWIND.deliver(&task, Recipients::Requesters, Some(&mut cache), walk);
+//! while let Some(guard) = delivery.next() {
+//!     assert_eq!(guard.cookie(), cookie);
 //!     let write = |event| if event == cycles { Ok(()) } else { Err("another event's") };
-//!     let delivered = EVENTS.deliver(serving.client(), 0, TaskKey(1), write);
+//!     let delivered = EVENTS.deliver(guard.client(), 0, TaskKey(1), write);
 //!     assert_eq!(delivered.written, 1);
 //! }
 //! # drop(delivery);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use unwind_core::{PackedFrame, Trace};
 
 use unwind_core::deferred::{
-    Audience, Context, DeferredUnwind, Host, ScheduleError, SerialCookies, TaskKind, TaskState,
-    UnwindCache, UserReturn,
+    DeferredUnwind, Host, Recipients, RequestContext, ScheduleError, SerialCookies, TaskKind,
+    TaskState, UnwindCache, UserReturn,
 };
 use unwind_perf::per_cpu::*;
 
@@ -67,7 +67,7 @@ impl Host for Hooks {
         0
     }
 
-    fn schedule(&self, _: &Task, _: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, _: &Task, _: RequestContext) -> Result<(), ScheduleError> {
         if self.cannot_schedule.load(Ordering::Relaxed) { Err(ScheduleError) } else { Ok(()) }
     }
 
@@ -108,11 +108,11 @@ pub fn return_to_user<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize>(
         let walk = |_: &mut Trace| {
             task.walks.fetch_add(1, Ordering::Relaxed);
         };
-        let mut delivery = core.deliver(task, Audience::Asked, Some(&mut *cache), walk);
-        while let Some(serving) = delivery.next() {
-            let cookie = serving.cookie().get();
+        let mut delivery = core.deliver(task, Recipients::Requesters, Some(&mut *cache), walk);
+        while let Some(guard) = delivery.next() {
+            let cookie = guard.cookie().get();
             let about = TaskKey(task.number);
-            registry.deliver(serving.client(), cpu, about, |event| output(Got { event, cookie }));
+            registry.deliver(guard.client(), cpu, about, |event| output(Got { event, cookie }));
         }
     }
 }

@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use unwind_core::deferred::{ClientId, Context, Host, ScheduleError, TaskKind, TaskState};
+use unwind_core::deferred::{ClientId, Host, RequestContext, ScheduleError, TaskKind, TaskState};
 use unwind_perf::task_data::{DataHandle, DataHost, DataLayout, TaskData};
-use unwind_x86::lbr::{LbrState, Tenant};
+use unwind_x86::lbr::{LbrState, LbrTask};
 
 /// A task: its blocks, what it really does, and what is expected of it.
 #[derive(Debug)]
@@ -108,13 +108,13 @@ impl System {
     }
 
     /// Works on the state at `handle`, which has to be there.
-    pub fn with_state<T>(&self, handle: DataHandle, body: impl FnOnce(Tenant<'_>) -> T) -> T {
+    pub fn with_state<T>(&self, handle: DataHandle, body: impl FnOnce(LbrTask<'_>) -> T) -> T {
         let mut pieces = self.pieces.borrow_mut();
         let piece = &mut pieces[usize::try_from(handle.index()).unwrap()];
         assert_eq!(piece.generation, handle.generation(), "{handle:?} was freed");
         let state = piece.state.as_mut().expect("it was freed");
         let owner = u64::from(handle.index()) << 16 | u64::from(handle.generation());
-        body(Tenant { owner, state })
+        body(LbrTask { owner, state })
     }
 
     fn release(&self, handle: DataHandle) {
@@ -197,7 +197,7 @@ impl Host for Hooks {
         0
     }
 
-    fn schedule(&self, _: &Task, _: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, _: &Task, _: RequestContext) -> Result<(), ScheduleError> {
         if self.0.cannot_schedule.get() { Err(ScheduleError) } else { Ok(()) }
     }
 

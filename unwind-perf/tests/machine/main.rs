@@ -35,7 +35,7 @@ use cpu::Cpu;
 use host::{Hooks, System, Task};
 use profilers::{Profilers, Totals};
 use unwind_core::deferred::{
-    Audience, DeferredUnwind, MAX_CLIENTS, SerialCookies, UnwindCache, UserReturn,
+    DeferredUnwind, MAX_CLIENTS, Recipients, SerialCookies, UnwindCache, UserReturn,
 };
 use unwind_perf::per_cpu::*;
 use unwind_perf::task_data::{DataLayout, TaskDataUsers};
@@ -205,10 +205,11 @@ impl Machine {
     fn deliver(&mut self, cpu: usize, task: &Rc<Task>) {
         let mut cache = UnwindCache::<[_; 1]>::new();
         while self.core.user_return(task) == UserReturn::Pending {
-            let mut delivery = self.core.deliver(task, Audience::Asked, Some(&mut cache), |_| ());
-            while let Some(serving) = delivery.next() {
-                let client = serving.client();
-                assert_eq!(Some(serving.cookie().get()), task.cookie.get());
+            let mut delivery =
+                self.core.deliver(task, Recipients::Requesters, Some(&mut cache), |_| ());
+            while let Some(guard) = delivery.next() {
+                let client = guard.client();
+                assert_eq!(Some(guard.cookie().get()), task.cookie.get());
                 let served = task.asked.borrow_mut().insert(client, true);
                 assert_eq!(served, Some(false), "asked for, and not served yet");
                 self.totals.served += 1;

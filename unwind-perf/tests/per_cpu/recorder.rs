@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use unwind_core::deferred::{CancelError, ClientId, Refusal, RequestOutcome, TableFull};
+use unwind_core::deferred::{CancelError, ClientId, Refusal, RequestOutcome, TooManyClients};
 use unwind_perf::per_cpu::*;
 
 /// A core that counts, fails when told, and says in which order it is called.
@@ -24,9 +24,9 @@ impl Deferral for Recorder {
 
     const MAX_RELAXES: u64 = 100;
 
-    fn register(&self) -> Result<ClientId, TableFull> {
+    fn register(&self) -> Result<ClientId, TooManyClients> {
         if self.full.get() {
-            return Err(TableFull);
+            return Err(TooManyClients);
         }
         self.registered.set(self.registered.get() + 1);
         let number = self.registered.get();

@@ -24,7 +24,7 @@ use super::Branch;
 ///   the calls beyond where there are no tables.
 ///
 /// ```
-/// use unwind_x86::lbr::{Branch, BranchInfo, Outcome, join};
+/// use unwind_x86::lbr::{Branch, BranchInfo, JoinOutcome, join};
 ///
 /// let call = |from, to| Branch { from, to, info: BranchInfo::from_bits(0) };
 /// // Sampled in a prologue: the walk misses the caller. The record has it, and
@@ -32,7 +32,7 @@ use super::Branch;
 /// let calls = [call(0x3010, 0x4000), call(0x2010, 0x3000), call(0x1010, 0x2000)];
 /// let walk = [0x4001, 0x2015, 0x1015, 0x515];
 /// let joined = join(&calls, &walk);
-/// assert_eq!(joined.outcome(), Outcome::WalkMissed);
+/// assert_eq!(joined.outcome(), JoinOutcome::WalkMissed);
 /// let frames: Vec<u64> = joined.frames().map(|frame| frame.addr().get()).collect();
 /// assert_eq!(frames, [0x4001, 0x3010, 0x2015, 0x1015, 0x515]);
 /// ```
@@ -43,7 +43,7 @@ pub fn join<'a>(calls: &'a [Branch], walk: &'a [u64]) -> Joined<'a> {
         None => (None, walk),
     };
     let agreed = agreement(calls, returns);
-    let mut joined = Joined { pc, agreed, missed: 0, returns, calls, outcome: Outcome::Agree };
+    let mut joined = Joined { pc, agreed, missed: 0, returns, calls, outcome: JoinOutcome::Agree };
     let (calls, returns) = (from(calls, agreed), from(returns, agreed));
     if calls.is_empty() || returns.is_empty() {
         return joined;
@@ -51,9 +51,9 @@ pub fn join<'a>(calls: &'a [Branch], walk: &'a [u64]) -> Joined<'a> {
     match missed_by_walk(calls, returns) {
         Some(missed) => {
             joined.missed = missed;
-            joined.outcome = Outcome::WalkMissed;
+            joined.outcome = JoinOutcome::WalkMissed;
         }
-        None => joined.outcome = Outcome::Disagree,
+        None => joined.outcome = JoinOutcome::Disagree,
     }
     joined
 }
@@ -100,12 +100,12 @@ pub struct Joined<'a> {
     missed: usize,
     returns: &'a [u64],
     calls: &'a [Branch],
-    outcome: Outcome,
+    outcome: JoinOutcome,
 }
 
 /// What became of a [`join`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum JoinOutcome {
     /// As far as there is both, both agree.
     Agree,
     /// The walk missed frames, which the record has.
@@ -118,7 +118,7 @@ pub enum Outcome {
 impl<'a> Joined<'a> {
     /// How the two compare.
     #[must_use]
-    pub const fn outcome(&self) -> Outcome {
+    pub const fn outcome(&self) -> JoinOutcome {
         self.outcome
     }
 
@@ -139,7 +139,7 @@ impl<'a> Joined<'a> {
         let (calls, returns) = (from(calls, agreed), from(returns, agreed));
         let missing = calls.iter().take(missed).copied().map(JoinedFrame::Recorded);
         // A record that the walk disagrees with is left out.
-        let confirmed = if outcome == Outcome::Disagree { &[] } else { from(calls, missed) };
+        let confirmed = if outcome == JoinOutcome::Disagree { &[] } else { from(calls, missed) };
         let outer = confirmed.iter().zip(returns).map(both);
         let walked = from(returns, confirmed.len());
         let recorded = from(confirmed, returns.len());

@@ -28,7 +28,7 @@ mod switch;
 
 pub use branch::{Branch, BranchInfo};
 pub use hardware::{Lbr, Msrs};
-pub use join::{Joined, JoinedFrame, Outcome, join};
+pub use join::{JoinOutcome, Joined, JoinedFrame, join};
 pub use sample::LbrSample;
 pub use stitch::Stitcher;
-pub use switch::{LbrCpu, LbrState, SwitchedIn, Tenant};
+pub use switch::{LbrCpu, LbrState, LbrTask, RestoreOutcome};

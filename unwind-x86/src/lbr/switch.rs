@@ -80,7 +80,7 @@ impl fmt::Debug for LbrState {
 
 /// The state of a task, and whose it is.
 #[derive(Debug)]
-pub struct Tenant<'a> {
+pub struct LbrTask<'a> {
     /// A number that no other state has at the same time: its place and which
     /// use of the place it is, for example.
     pub owner: u64,
@@ -90,7 +90,7 @@ pub struct Tenant<'a> {
 
 /// What a task found on the CPU when it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SwitchedIn {
+pub enum RestoreOutcome {
     /// Nobody uses its record, so the hardware was left alone.
     Unused,
     /// An empty record.
@@ -161,8 +161,8 @@ impl LbrCpu {
 
     /// A task leaves the CPU. To be called for every task that has a state,
     /// also while nobody uses its record.
-    pub fn switch_out(&mut self, msrs: &mut impl Msrs, task: Option<Tenant<'_>>) {
-        let Some(Tenant { owner, state }) = task else { return };
+    pub fn switch_out(&mut self, msrs: &mut impl Msrs, task: Option<LbrTask<'_>>) {
+        let Some(LbrTask { owner, state }) = task else { return };
         state.valid = self.is_used(Some(state));
         if state.valid {
             self.save(msrs, state);
@@ -175,24 +175,24 @@ impl LbrCpu {
     /// one that has no state.
     ///
     /// Whatever happens, the task does not find another one's branches.
-    pub fn switch_in(&mut self, msrs: &mut impl Msrs, task: Option<Tenant<'_>>) -> SwitchedIn {
+    pub fn switch_in(&mut self, msrs: &mut impl Msrs, task: Option<LbrTask<'_>>) -> RestoreOutcome {
         if !self.is_used(task.as_ref().map(|task| &*task.state)) {
-            return SwitchedIn::Unused;
+            return RestoreOutcome::Unused;
         }
         // From here on the hardware records for this task.
         let left = self.left.take();
         match task {
-            Some(Tenant { owner, state }) if state.valid => {
+            Some(LbrTask { owner, state }) if state.valid => {
                 let kept = left == Some((owner, state.saves));
                 if kept && !self.lbr.is_lost(msrs, state.top) {
-                    return SwitchedIn::Kept;
+                    return RestoreOutcome::Kept;
                 }
                 self.restore(msrs, state);
-                SwitchedIn::Restored
+                RestoreOutcome::Restored
             }
             _ => {
                 self.lbr.reset(msrs);
-                SwitchedIn::Cleared
+                RestoreOutcome::Cleared
             }
         }
     }

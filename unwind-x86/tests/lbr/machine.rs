@@ -53,9 +53,9 @@ impl Task {
         Self { state: Some(LbrState::new()), ..Self::new(number) }
     }
 
-    pub fn tenant(&mut self) -> Option<Tenant<'_>> {
+    pub fn tenant(&mut self) -> Option<LbrTask<'_>> {
         let owner = self.number;
-        self.state.as_mut().map(|state| Tenant { owner, state })
+        self.state.as_mut().map(|state| LbrTask { owner, state })
     }
 
     /// Addresses that only this task has.
@@ -79,7 +79,7 @@ impl Cpu {
         Self { lbr: LbrCpu::new(lbr_of(kind)), registers: Registers(hardware) }
     }
 
-    pub fn switch_in(&mut self, task: &mut Task) -> SwitchedIn {
+    pub fn switch_in(&mut self, task: &mut Task) -> RestoreOutcome {
         let found = self.lbr.switch_in(&mut self.registers, task.tenant());
         self.update(task);
         found

@@ -11,8 +11,10 @@
 
 mod kind;
 mod program;
-use unwind_core::{LastTrace, Memory, RowCache, RowSource, Trace, VirtAddr, Walker};
-use unwind_x86::{FramePointers, Prologue, SignalTrampolines, TrustedFramePointers, X86_64};
+use unwind_core::{IncrementalTrace, Memory, RowCache, RowSource, Trace, VirtAddr, Walker};
+use unwind_x86::{
+    FramePointers, InstructionAnalysis, SignalTrampolines, TrustedFramePointers, X86_64,
+};
 
 use kind::{CALLERS, Kind, STOPPED};
 use program::{Captured, Program, Tables};
@@ -36,7 +38,7 @@ where
     let tables = Tables(program);
     let regs = program.registers();
     let rows = RowSource::<X86_64>::or(tables, SignalTrampolines);
-    let rows = RowSource::<X86_64>::or(rows, Prologue);
+    let rows = RowSource::<X86_64>::or(rows, InstructionAnalysis);
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, rows).fallback(fallback);
     let mut frames = walker.frames(regs, &mut *memory);
     let found: Vec<_> = frames.by_ref().collect();
@@ -57,16 +59,16 @@ where
     let memory = &mut program.memory(what);
     let (tables, regs) = (Tables(program), program.registers());
     let mut cache = RowCache::<64>::new();
-    let rows = tables.or(SignalTrampolines).or(Prologue);
+    let rows = tables.or(SignalTrampolines).or(InstructionAnalysis);
     let walker = Walker::new(X86_64::FOUR_LEVEL, rows).cache(&mut cache);
     let mut walker = walker.fallback(fallback);
     let mut trace = Trace::<[_; 32]>::new();
-    let mut last = LastTrace::<32>::new();
+    let mut last = IncrementalTrace::<32>::new();
     for _ in 0..2 {
         walker.trace(regs, memory, &mut trace);
         assert!(trace.pcs().map(VirtAddr::get).eq(plain.pcs.iter().copied()), "{program:?}");
         assert_eq!(trace.is_complete(), plain.is_complete, "{program:?}");
-        walker.retrace(regs, memory, &mut last);
+        walker.trace_incremental(regs, memory, &mut last);
         assert!(last.pcs().map(VirtAddr::get).eq(plain.pcs.iter().copied()), "{program:?}");
         assert_eq!(last.is_complete(), plain.is_complete, "{program:?}");
     }

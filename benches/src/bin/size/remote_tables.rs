@@ -5,7 +5,7 @@ use core::hint::black_box;
 use unwind_core::{
     Memory, ReadError, RowCache, RowSource, SharedModuleMap, Trace, VirtAddr, Walker,
 };
-use unwind_x86::{FramePointers, SframeMemorySource, SframeScratch, X86_64, X86_64Regs};
+use unwind_x86::{FramePointers, RemoteSframe, SframeScratch, X86_64, X86_64Regs};
 
 /// Memory of which the optimiser knows nothing.
 struct Target;
@@ -25,7 +25,7 @@ fn main() {
     let mut rows = RowCache::<512>::new();
     let mut scratch = SframeScratch::new();
     let mut trace = Trace::<[_; 510]>::new();
-    let source = SframeMemorySource::new(&modules, &mut scratch);
+    let source = RemoteSframe::new(&modules, &mut scratch);
     let source = RowSource::<X86_64>::or(source, FramePointers);
     let walker = Walker::new(X86_64::FOUR_LEVEL, source).cache(&mut rows);
     let mut walker = walker.fallback(FramePointers);

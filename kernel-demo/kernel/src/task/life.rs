@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use unwind_core::deferred::Lost;
+use unwind_core::deferred::LossReason;
 
 use super::program::{Loaded, Program};
 use super::schedule::{self, ENDED, FREE, READY, current};
@@ -149,7 +149,7 @@ pub(crate) fn end(task: &Task, frame: &Frame) -> ! {
 pub(crate) fn kill_current() -> ! {
     let task = current();
     drop_space(task);
-    delivery::abandon(task, Lost::TaskGone);
+    delivery::abandon(task, LossReason::TaskGone);
     exit_current()
 }
 

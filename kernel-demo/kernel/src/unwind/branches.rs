@@ -15,7 +15,7 @@ use unwind_perf::task_data::{
     AllAttachment, DataHandle, DataHost, DataLayout, Switch, SwitchHook, TaskAttachment, TaskData,
     TaskDataUsers,
 };
-use unwind_x86::lbr::{LbrCpu, LbrSample, LbrState, Outcome, Tenant, join};
+use unwind_x86::lbr::{JoinOutcome, LbrCpu, LbrSample, LbrState, LbrTask, join};
 
 use super::host::Kernel;
 use super::sampler::count;
@@ -119,13 +119,13 @@ impl DataHost for Kernel {
 }
 
 /// Calls `f` with the record's place of a task, if it has one. Any context.
-fn with_state<R>(handle: DataHandle, f: impl FnOnce(Tenant<'_>) -> R) -> Option<R> {
+fn with_state<R>(handle: DataHandle, f: impl FnOnce(LbrTask<'_>) -> R) -> Option<R> {
     let piece = PIECE.get(handle.index() as usize)?;
     if piece.generation.load(Ordering::Relaxed) != handle.generation() {
         return None;
     }
     let owner = u64::from(handle.index()) << 16 | u64::from(handle.generation());
-    piece.state.try_with(|state| f(Tenant { owner, state }))
+    piece.state.try_with(|state| f(LbrTask { owner, state }))
 }
 
 /// An event of one task starts to use its record. The task does not run yet.
@@ -252,10 +252,10 @@ fn compare_with(record: &LbrSample, pcs: &[u64], has_signals: bool) {
         count(&COUNTS.full);
     }
     count(match joined.outcome() {
-        Outcome::Agree => &COUNTS.agreed,
+        JoinOutcome::Agree => &COUNTS.agreed,
         _ if has_signals => &COUNTS.of_signals,
-        Outcome::WalkMissed => &COUNTS.walk_missed,
-        Outcome::Disagree => &COUNTS.disagreed,
+        JoinOutcome::WalkMissed => &COUNTS.walk_missed,
+        JoinOutcome::Disagree => &COUNTS.disagreed,
     });
 }
 

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use unwind_core::Trace;
-use unwind_core::deferred::{Audience, Lost, SampleEnd, UserReturn};
+use unwind_core::deferred::{LossReason, Recipients, SampleOutcome, UserReturn};
 
 use super::sampler::count;
 use super::{Client, UNWIND, branches, stream, user_stack};
@@ -74,14 +74,14 @@ pub(crate) fn deliver(task: &Task, frame: &Frame) {
             user_stack::walk(task, frame, &mut UserMemory, trace);
             measure::walk(task, frame);
         };
-        let mut delivery = UNWIND.deliver(task, Audience::Asked, Some(trace), walk);
-        while let Some(serving) = delivery.next() {
-            count_end(serving.end());
-            let client = Client::from_id(serving.client());
-            if let (Some(client), Some(trace)) = (client, serving.trace()) {
-                stream::write_stack(task, client, serving.cookie(), trace);
+        let mut delivery = UNWIND.deliver(task, Recipients::Requesters, Some(trace), walk);
+        while let Some(guard) = delivery.next() {
+            count_end(guard.outcome());
+            let client = Client::from_id(guard.client());
+            if let (Some(client), Some(trace)) = (client, guard.trace()) {
+                stream::write_stack(task, client, guard.cookie(), trace);
                 if client == Client::Profiler {
-                    branches::compare(task, serving.cookie(), trace);
+                    branches::compare(task, guard.cookie(), trace);
                 }
             }
         }
@@ -104,27 +104,27 @@ pub(crate) fn resume(task: &Task) {
     // Nothing is pending after `suspend`; if something were, it would belong
     // to a program that is gone.
     while UNWIND.reopen(task) == UserReturn::Pending {
-        abandon(task, Lost::Exec);
+        abandon(task, LossReason::Exec);
     }
     task.returns.fetch_add(1, Ordering::Relaxed);
     task.returning.store(false, Ordering::Relaxed);
 }
 
 /// A task ends and its memory is gone already: whoever asked is told so.
-pub(crate) fn abandon(task: &Task, lost: Lost) {
+pub(crate) fn abandon(task: &Task, reason: LossReason) {
     UNWIND.close(task);
-    let mut abandonment = UNWIND.abandon(task, lost);
-    while let Some(serving) = abandonment.next() {
-        count_end(serving.end());
+    let mut abandonment = UNWIND.abandon(task, reason);
+    while let Some(guard) = abandonment.next() {
+        count_end(guard.outcome());
     }
 }
 
-fn count_end(end: SampleEnd) {
+fn count_end(end: SampleOutcome) {
     count(match end {
-        SampleEnd::Matched => &COUNTS.matched,
-        SampleEnd::Truncated => &COUNTS.truncated,
-        SampleEnd::TaskGone => &COUNTS.task_gone,
-        SampleEnd::Exec => &COUNTS.exec,
+        SampleOutcome::Matched => &COUNTS.matched,
+        SampleOutcome::Truncated => &COUNTS.truncated,
+        SampleOutcome::TaskGone => &COUNTS.task_gone,
+        SampleOutcome::Exec => &COUNTS.exec,
         _ => &COUNTS.lost,
     });
 }

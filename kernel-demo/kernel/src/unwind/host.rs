@@ -1,6 +1,6 @@
 //! What the unwinder asks of this kernel.
 
-use unwind_core::deferred::{Context, Host, ScheduleError, TaskKind, TaskState};
+use unwind_core::deferred::{Host, RequestContext, ScheduleError, TaskKind, TaskState};
 
 use crate::task::{self, Task};
 use crate::{apic, cpu, entry};
@@ -33,8 +33,8 @@ impl Host for Kernel {
     /// after that question: an interrupt leads the task to it again. It is
     /// taken where interrupts are on, so before the next user instruction at
     /// the latest.
-    fn schedule(&self, _: &Task, context: Context) -> Result<(), ScheduleError> {
-        if context == Context::Nmi {
+    fn schedule(&self, _: &Task, context: RequestContext) -> Result<(), ScheduleError> {
+        if context == RequestContext::Nmi {
             apic::send_return_work();
         }
         Ok(())

@@ -18,7 +18,9 @@ use unwind_core::{
     Arch, DwarfReg, FrameContext, Memory, Module, ModuleMap, ReadError, Row, RowCache, RowSource,
     StepError, VirtAddr, Walker, WordSize,
 };
-use unwind_x86::{Prologue, SframeModule, SframeSource, TrustedFramePointers, X86_64, X86_64Regs};
+use unwind_x86::{
+    InstructionAnalysis, SframeModule, SframeSource, TrustedFramePointers, X86_64, X86_64Regs,
+};
 
 use crate::descriptors::interrupt_stack_of;
 use crate::entry::Frame;
@@ -70,7 +72,7 @@ pub(crate) fn walk(frame: &Frame, mut found: impl FnMut(u64)) -> KernelWalk {
     let mut memory = StackMemory;
     let is_complete = TABLE.try_with(|KernelTable { modules, rows, registers: place }| {
         let table = SframeSource::new(modules);
-        let functions = table.or(Prologue).or(TrustedFramePointers);
+        let functions = table.or(InstructionAnalysis).or(TrustedFramePointers);
         let source = EntryFrames { user_frame: &mut user_frame }.or(OutsideEntry(functions));
         let mut walker = Walker::new(KernelMode, source).cache(rows);
         let mut frames = walker.frames(place.insert(registers(frame)), &mut memory);

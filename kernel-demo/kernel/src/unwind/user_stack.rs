@@ -6,7 +6,7 @@ use core::borrow::BorrowMut;
 use unwind_core::{Arch, End, Memory, RowCache, RowSource, Trace, Walker};
 use unwind_x86::paging::PagedMemory;
 use unwind_x86::{
-    Ia32, Ia32Regs, Prologue, Selector, SframeMemoryError, SframeMemorySource, SframeScratch,
+    Ia32, Ia32Regs, InstructionAnalysis, RemoteSframe, RemoteSframeError, Selector, SframeScratch,
     SignalTrampolines, TrustedFramePointers, X86_64, X86_64Regs,
 };
 
@@ -18,7 +18,7 @@ use crate::memory::{DirectMap, user_space_of};
 use crate::task::{Task, stack_end};
 
 /// The end of a walk.
-pub(crate) type UserEnd = End<SframeMemoryError>;
+pub(crate) type UserEnd = End<RemoteSframeError>;
 
 /// What walks of one address space need beside the stack.
 pub(crate) struct Rows {
@@ -76,7 +76,7 @@ pub(crate) fn walk_with<M: Memory>(
 #[inline(never)]
 fn walk_64<M: Memory>(task: &Task, frame: &Frame, mem: &mut M, rows: &mut Rows, trace: &mut Trace) {
     let Rows { cache, scratch } = rows;
-    let tables = SframeMemorySource::new(&task.modules, &mut scratch.tables);
+    let tables = RemoteSframe::new(&task.modules, &mut scratch.tables);
     let regs = scratch.registers.insert(registers(frame));
     let walker = Walker::new(X86_64::FOUR_LEVEL, source(tables)).cache(cache);
     let walker = walker.fallback(TrustedFramePointers);
@@ -91,7 +91,7 @@ fn walk_compat<M: Memory>(
     rows: &mut Rows,
     trace: &mut Trace,
 ) {
-    let tables = SframeMemorySource::new(&task.modules, &mut rows.scratch.tables);
+    let tables = RemoteSframe::new(&task.modules, &mut rows.scratch.tables);
     let walker = Walker::new(compat_mode(frame), compat_source(tables));
     let walker = walker.fallback(TrustedFramePointers);
     walker.stack_end(stack_end(true)).trace(compat_registers(frame), mem, trace);
@@ -107,7 +107,7 @@ pub(crate) fn walk_present(
 ) -> Option<UserEnd> {
     let mut mem = PagedMemory::<_, 4>::with_tlb(DirectMap, user_space_of(task.root()));
     let walked = NMI_SCRATCH.try_with(|Scratch { tables, registers: place }| {
-        let tables = SframeMemorySource::new(&task.modules, tables);
+        let tables = RemoteSframe::new(&task.modules, tables);
         if frame.is_compat() {
             let walker = Walker::new(compat_mode(frame), compat_source(tables));
             each(walker, compat_registers(frame), &mut mem, found)
@@ -121,7 +121,7 @@ pub(crate) fn walk_present(
 
 // As above: each kind of code takes the stack that it needs.
 #[inline(never)]
-fn each<A: Arch, S: RowSource<A, Error = SframeMemoryError>, M: Memory>(
+fn each<A: Arch, S: RowSource<A, Error = RemoteSframeError>, M: Memory>(
     walker: Walker<A, S>,
     regs: impl BorrowMut<A::Regs>,
     mem: &mut M,
@@ -137,16 +137,16 @@ fn each<A: Arch, S: RowSource<A, Error = SframeMemoryError>, M: Memory>(
 
 /// Where the rows of 64-bit code come from, in order.
 fn source(
-    tables: impl RowSource<X86_64, Error = SframeMemoryError>,
-) -> impl RowSource<X86_64, Error = SframeMemoryError> {
-    tables.or(SignalTrampolines).or(Prologue)
+    tables: impl RowSource<X86_64, Error = RemoteSframeError>,
+) -> impl RowSource<X86_64, Error = RemoteSframeError> {
+    tables.or(SignalTrampolines).or(InstructionAnalysis)
 }
 
 /// Where the rows of 32-bit code come from, in order.
 fn compat_source(
-    tables: impl RowSource<Ia32, Error = SframeMemoryError>,
-) -> impl RowSource<Ia32, Error = SframeMemoryError> {
-    tables.or(SignalTrampolines).or(Prologue)
+    tables: impl RowSource<Ia32, Error = RemoteSframeError>,
+) -> impl RowSource<Ia32, Error = RemoteSframeError> {
+    tables.or(SignalTrampolines).or(InstructionAnalysis)
 }
 
 fn compat_registers(frame: &Frame) -> Ia32Regs {

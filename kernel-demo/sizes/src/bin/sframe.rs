@@ -5,7 +5,7 @@
 use demo_sizes::Outside;
 use unwind_core::{RowCache, RowSource, SharedModuleMap, Walker};
 use unwind_x86::{
-    FramePointers, Prologue, SframeMemorySource, SframeScratch, SignalTrampolines, X86_64,
+    FramePointers, InstructionAnalysis, RemoteSframe, SframeScratch, SignalTrampolines, X86_64,
 };
 
 #[unsafe(no_mangle)]
@@ -16,9 +16,9 @@ extern "C" fn start() -> ! {
         let modules = SharedModuleMap::<4>::new();
         core::hint::black_box(&modules);
         let mut scratch = SframeScratch::new();
-        let tables = SframeMemorySource::new(&modules, &mut scratch);
+        let tables = RemoteSframe::new(&modules, &mut scratch);
         let source = RowSource::<X86_64>::or(tables, SignalTrampolines);
-        let source = RowSource::<X86_64>::or(source, Prologue);
+        let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let walker = Walker::new(X86_64::FOUR_LEVEL, source).cache(&mut rows);
         let mut walker = walker.fallback(FramePointers);
         walker.trace(regs, &mut Outside, trace);

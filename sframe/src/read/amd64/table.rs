@@ -80,10 +80,10 @@ impl FastReader {
             Version::V3 if relative => Layout::V3,
             _ => return None,
         };
-        let is_usual = header.flags.sorted()
+        let is_open = header.flags.sorted()
             && header.abi == Abi::Amd64Little
             && header.fixed_fp_offset.is_none();
-        let ra_offset = header.fixed_ra_offset.filter(|_| is_usual)?;
+        let ra_offset = header.fixed_ra_offset.filter(|_| is_open)?;
         let anchor = if relative { header.fdes_at().0.cast_signed() } else { 0 };
         Some(Self { layout, ra_offset, anchor })
     }

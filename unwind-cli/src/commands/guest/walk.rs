@@ -3,10 +3,10 @@
 use std::fmt;
 
 use unwind_core::{
-    Arch, CacheStats, Frame, RowCache, RowSource, RowStore, TargetCode, VirtAddr, Walker,
+    Arch, CacheStats, Frame, ReturnAddresses, RowCache, RowSource, RowStore, VirtAddr, Walker,
 };
 use unwind_x86::paging::{Access, AddressSpace, PagedMemory, PagingMode};
-use unwind_x86::{Ia32, Prologue, SframeSource, SignalTrampolines, X86_64};
+use unwind_x86::{Ia32, InstructionAnalysis, SframeSource, SignalTrampolines, X86_64};
 
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::ram::GuestRam;
@@ -70,15 +70,15 @@ impl<'f> GuestWalker<'f> {
                 let arch = if vcpu.is_user { arch } else { arch.without_red_zone() };
                 let tables = SframeSource::new(self.tables.map());
                 let tables = tables.or(BuiltTables::new(&self.files.wide));
-                let source = tables.or(SignalTrampolines).or(Prologue);
+                let source = tables.or(SignalTrampolines).or(InstructionAnalysis);
                 let walker = Walker::new(arch, source).cache(&mut self.rows);
                 let walker = walker.fallback(self.frame_pointers).max_frames(self.max_frames);
-                let walker = walker.code(Half { is_user: vcpu.is_user });
+                let walker = walker.return_addresses(Half { is_user: vcpu.is_user });
                 collect(walker, x86_64_registers(&vcpu.general), &mut memory)
             }
             Mode::Protected { code_base, stack_base } => {
                 let arch = Ia32::with_bases(code_base, stack_base);
-                let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
+                let source = RowSource::<Ia32>::or(SignalTrampolines, InstructionAnalysis);
                 let walker = Walker::new(arch, source).fallback(self.frame_pointers);
                 let walker = walker.max_frames(self.max_frames);
                 collect(walker, ia32_registers(&vcpu.general), &mut memory)
@@ -102,7 +102,7 @@ where
     S::Error: fmt::Display,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: TargetCode,
+    T: ReturnAddresses,
     C: RowStore,
 {
     let mut walked = walker.frames(regs, &mut *memory);
@@ -127,7 +127,7 @@ struct Half {
     is_user: bool,
 }
 
-impl TargetCode for Half {
+impl ReturnAddresses for Half {
     fn is_code(&mut self, call: VirtAddr) -> bool {
         (call.get() >> 63 == 0) == self.is_user
     }

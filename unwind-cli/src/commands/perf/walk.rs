@@ -4,11 +4,11 @@ use std::fmt;
 
 use unwind_core::{
     Arch, CacheStats, End, FrameContext, FramePc, Memory, Origin, PackedFrame, Provenance,
-    ReadError, Row, RowCache, RowSource, RowStore, StepError, TableError, TargetCode, Trace,
+    ReadError, ReturnAddresses, Row, RowCache, RowSource, RowStore, StepError, TableError, Trace,
     VirtAddr, Walker,
 };
 use unwind_perf::record::{UserAbi, UserState};
-use unwind_x86::{Ia32, Ia32Regs, Prologue, SignalTrampolines, X86_64, X86_64Regs};
+use unwind_x86::{Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64, X86_64Regs};
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::ranges::Range;
@@ -96,10 +96,10 @@ impl SampleWalker {
         let Some(rows) = rows_of(&mut self.kept, space.generation) else {
             return not_walked("no rows can be kept");
         };
-        let source = RecordedTables { space }.or(SignalTrampolines).or(Prologue);
+        let source = RecordedTables { space }.or(SignalTrampolines).or(InstructionAnalysis);
         let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
         let mut memory = SampleMemory { sp, stack: state.stack, space };
-        let mut walker = walker.max_frames(MAX_FRAMES).code(Code(space));
+        let mut walker = walker.max_frames(MAX_FRAMES).return_addresses(Code(space));
         walker.trace(regs, &mut memory, &mut *self.trace);
         if let Some(End::Table(_)) = self.trace.end() {
             // A trace has no room for what is wrong with the table.
@@ -172,10 +172,10 @@ fn walk_ia32(
         return not_walked(NO_START);
     };
     let regs = Ia32Regs::from_all(ip, register::IA32.map(|number| value(number).unwrap_or(0)));
-    let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
+    let source = RowSource::<Ia32>::or(SignalTrampolines, InstructionAnalysis);
     let walker = Walker::new(Ia32::FLAT, source).fallback(frame_pointers);
     let mut memory = SampleMemory { sp: sp.into(), stack: state.stack, space };
-    collect(walker.max_frames(MAX_FRAMES).code(Code(space)), regs, &mut memory, state)
+    collect(walker.max_frames(MAX_FRAMES).return_addresses(Code(space)), regs, &mut memory, state)
 }
 
 /// A program gets addresses above 47 bits only on a CPU with 57, and only if it asks for
@@ -351,7 +351,7 @@ impl Memory for SampleMemory<'_> {
 /// Where the process has code.
 struct Code<'s>(&'s Space);
 
-impl TargetCode for Code<'_> {
+impl ReturnAddresses for Code<'_> {
     fn is_code(&mut self, call: VirtAddr) -> bool {
         self.0.find(call.get()).is_some_and(|range| range.executable)
     }
@@ -426,10 +426,15 @@ mod tests {
     /// The same walk as that of [`SampleWalker`], of each frame by its table.
     fn plain(state: &UserState<'_>, space: &Space) -> WalkedStack {
         let (regs, arch, sp) = x86_64_state(state).unwrap();
-        let source = RecordedTables { space }.or(SignalTrampolines).or(Prologue);
+        let source = RecordedTables { space }.or(SignalTrampolines).or(InstructionAnalysis);
         let walker = Walker::new(arch, source).fallback(FRAME_POINTERS);
         let mut memory = SampleMemory { sp, stack: state.stack, space };
-        collect(walker.max_frames(MAX_FRAMES).code(Code(space)), regs, &mut memory, state)
+        collect(
+            walker.max_frames(MAX_FRAMES).return_addresses(Code(space)),
+            regs,
+            &mut memory,
+            state,
+        )
     }
 
     /// The space after a file that is nowhere was mapped over the code at `pc`.

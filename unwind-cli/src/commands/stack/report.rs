@@ -101,7 +101,7 @@ impl From<Origin> for FoundBy {
         match origin {
             Origin::Registers => Self::Registers,
             Origin::Table => Self::Sframe,
-            Origin::BuiltTable => Self::Cfi,
+            Origin::ConvertedTable => Self::Cfi,
             Origin::FramePointer => Self::Fp,
             Origin::Instructions => Self::Code,
             Origin::SignalContext => Self::Signal,

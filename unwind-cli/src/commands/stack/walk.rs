@@ -7,11 +7,12 @@ use std::ops::Range;
 use clap::ValueEnum;
 use serde::Serialize;
 use unwind_core::{
-    Arch, CacheStats, End, Frame, ModuleMap, RowCache, RowSource, RowStore, StepError, TableError,
-    TargetCode, VirtAddr, Walker,
+    Arch, CacheStats, End, Frame, ModuleMap, ReturnAddresses, RowCache, RowSource, RowStore,
+    StepError, TableError, VirtAddr, Walker,
 };
 use unwind_x86::{
-    Ia32, Ia32Regs, Prologue, SframeModule, SframeSource, SignalTrampolines, X86_64, X86_64Regs,
+    Ia32, Ia32Regs, InstructionAnalysis, SframeModule, SframeSource, SignalTrampolines, X86_64,
+    X86_64Regs,
 };
 
 use crate::commands::stack::built::BuiltTables;
@@ -100,7 +101,7 @@ impl StackEnd {
         let reason = match end {
             End::Outermost => EndReason::Outermost,
             End::ZeroReturnAddress => EndReason::ZeroReturnAddress,
-            End::Full => EndReason::MaxFrames,
+            End::FrameLimit => EndReason::MaxFrames,
             End::NoRow => EndReason::NoRow,
             End::Table(_) => EndReason::Table,
             End::NotWalkable => EndReason::NotWalkable,
@@ -113,7 +114,7 @@ impl StackEnd {
         };
         let gaps = frames.iter().filter(|frame| frame.provenance.is_after_gap()).count();
         let mut text = match end {
-            End::Full => "there are more frames than --max-frames".into(),
+            End::FrameLimit => "there are more frames than --max-frames".into(),
             _ => end.to_string(),
         };
         if end.is_outermost() && gaps != 0 {
@@ -278,22 +279,22 @@ impl<'t> StackWalker<'t> {
         let (arch, code, rows) = (self.x86_64, Code(&self.code), &mut *self.rows);
         match self.method {
             Method::Auto => {
-                let source = tables.or(built).or(SignalTrampolines).or(Prologue);
+                let source = tables.or(built).or(SignalTrampolines).or(InstructionAnalysis);
                 let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
-                collect(walker.code(code).max_frames(self.max_frames), regs, memory)
+                collect(walker.return_addresses(code).max_frames(self.max_frames), regs, memory)
             }
             Method::Sframe => {
-                let walker = Walker::new(arch, tables).cache(rows).code(code);
+                let walker = Walker::new(arch, tables).cache(rows).return_addresses(code);
                 collect(walker.max_frames(self.max_frames), regs, memory)
             }
             Method::CfiSframe => {
-                let walker = Walker::new(arch, built).cache(rows).code(code);
+                let walker = Walker::new(arch, built).cache(rows).return_addresses(code);
                 collect(walker.max_frames(self.max_frames), regs, memory)
             }
             Method::Fp => {
-                let source = RowSource::<X86_64>::or(SignalTrampolines, Prologue);
+                let source = RowSource::<X86_64>::or(SignalTrampolines, InstructionAnalysis);
                 let walker = Walker::new(arch, source).fallback(self.frame_pointers);
-                collect(walker.code(code).max_frames(self.max_frames), regs, memory)
+                collect(walker.return_addresses(code).max_frames(self.max_frames), regs, memory)
             }
         }
     }
@@ -303,12 +304,12 @@ impl<'t> StackWalker<'t> {
         let arch = if regs.eflags & EFLAGS_VM == 0 { Ia32::FLAT } else { Ia32::VM86 };
         let regs = ia32_registers(regs);
         if matches!(self.method, Method::Sframe | Method::CfiSframe) {
-            let walker = Walker::new(arch, unwind_core::NoRows).code(Code(&self.code));
+            let walker = Walker::new(arch, unwind_core::Empty).return_addresses(Code(&self.code));
             return collect(walker.max_frames(self.max_frames), regs, memory);
         }
-        let source = RowSource::<Ia32>::or(SignalTrampolines, Prologue);
+        let source = RowSource::<Ia32>::or(SignalTrampolines, InstructionAnalysis);
         let walker = Walker::new(arch, source).fallback(self.frame_pointers);
-        collect(walker.code(Code(&self.code)).max_frames(self.max_frames), regs, memory)
+        collect(walker.return_addresses(Code(&self.code)).max_frames(self.max_frames), regs, memory)
     }
 }
 
@@ -339,7 +340,7 @@ where
 /// anywhere, mostly not there.
 struct Code<'c>(&'c [Range<u64>]);
 
-impl TargetCode for Code<'_> {
+impl ReturnAddresses for Code<'_> {
     fn is_code(&mut self, call: VirtAddr) -> bool {
         let call = call.get();
         let after = self.0.partition_point(|range| range.start <= call);

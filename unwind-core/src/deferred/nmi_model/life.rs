@@ -22,7 +22,7 @@ fn f2_a_request_before_the_exit_has_its_stack_and_one_behind_is_refused() {
             for event in machine.events() {
                 match event {
                     Event::Called { end, stack, .. } => {
-                        assert_eq!((end, stack), (SampleEnd::Matched, Some(1)));
+                        assert_eq!((end, stack), (SampleOutcome::Matched, Some(1)));
                     }
                     Event::Asked { outcome, stack: 0, .. } => {
                         assert_eq!(outcome, RequestOutcome::Refused(Refusal::Exiting));
@@ -66,11 +66,11 @@ fn h10_what_is_abandoned_at_an_exec_is_told_so() {
         |machine| {
             machine.request(0);
             machine.unwind.close(&machine.task);
-            let mut delivery = machine.unwind.abandon(&machine.task, Lost::Exec);
-            while let Some(serving) = delivery.next() {
-                assert_eq!(serving.end(), SampleEnd::Exec);
-                assert!(serving.trace().is_none());
-                machine.called(&serving);
+            let mut delivery = machine.unwind.abandon(&machine.task, LossReason::Exec);
+            while let Some(guard) = delivery.next() {
+                assert_eq!(guard.outcome(), SampleOutcome::Exec);
+                assert!(guard.trace().is_none());
+                machine.called(&guard);
             }
             drop(delivery);
             machine.run_user_code();
@@ -88,7 +88,7 @@ fn a_child_inherits_nothing_and_the_parent_keeps_its_own_under_an_nmi_in_any_gap
         |machine| {
             machine.request(0);
             let child = ModelTask::new(9);
-            let inherited = machine.unwind.deliver(&child, Audience::Asked, None, |_| ());
+            let inherited = machine.unwind.deliver(&child, Recipients::Requesters, None, |_| ());
             drop(inherited);
             assert_eq!(machine.unwind.user_return(&child), UserReturn::Ready);
             let of_child = machine.unwind.cookie(&child).unwrap();

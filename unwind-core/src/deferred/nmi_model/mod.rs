@@ -90,7 +90,7 @@ impl Host for ModelHost {
         self.cpu.get()
     }
 
-    fn schedule(&self, _: &ModelTask, _: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, _: &ModelTask, _: RequestContext) -> Result<(), ScheduleError> {
         // It may be interrupted as anything else.
         point();
         if let Some(left) = self.schedule_fails.get().checked_sub(1) {
@@ -128,7 +128,7 @@ pub(super) enum Event {
     Called {
         client: ClientId,
         cookie: Cookie,
-        end: SampleEnd,
+        end: SampleOutcome,
         stack: Option<u64>,
     },
     /// No delivery to the client starts any more.
@@ -218,26 +218,26 @@ impl<C: CookieSource> Machine<C> {
         self.log(Event::Walked { stack });
     }
 
-    pub(super) fn deliver_to(&self, audience: Audience) {
+    pub(super) fn deliver_to(&self, recipients: Recipients) {
         let mut cache = self.cache.borrow_mut();
         let walk = |trace: &mut Trace| self.walk(trace);
-        let mut delivery = self.unwind.deliver(&self.task, audience, Some(&mut *cache), walk);
-        while let Some(serving) = delivery.next() {
-            self.called(&serving);
+        let mut delivery = self.unwind.deliver(&self.task, recipients, Some(&mut *cache), walk);
+        while let Some(guard) = delivery.next() {
+            self.called(&guard);
         }
     }
 
-    pub(super) fn called(&self, serving: &Serving<'_>) {
+    pub(super) fn called(&self, guard: &DeliveryGuard<'_>) {
         self.log(Event::Called {
-            client: serving.client(),
-            cookie: serving.cookie(),
-            end: serving.end(),
-            stack: serving.trace().and_then(|trace| trace.pcs().next().map(VirtAddr::get)),
+            client: guard.client(),
+            cookie: guard.cookie(),
+            end: guard.outcome(),
+            stack: guard.trace().and_then(|trace| trace.pcs().next().map(VirtAddr::get)),
         });
     }
 
     pub(super) fn deliver(&self) {
-        self.deliver_to(Audience::Asked);
+        self.deliver_to(Recipients::Requesters);
     }
 
     /// The way out of the kernel, up to the first user instruction.

@@ -25,7 +25,7 @@ impl Host for OldCpu {
         self.0.cpu()
     }
 
-    fn schedule(&self, task: &ModelTask, context: Context) -> Result<(), ScheduleError> {
+    fn schedule(&self, task: &ModelTask, context: RequestContext) -> Result<(), ScheduleError> {
         self.0.schedule(task, context)
     }
 
@@ -61,7 +61,7 @@ fn b8_whatever_an_nmi_asks_for_there_it_makes_no_exchange_also_not_to_count_it()
     assert_eq!(unwind.drops().nmi_unsafe, 12);
     // A repeated request needs none, and elsewhere they are made.
     let task = ModelTask::new(1);
-    let first = || assert!(unwind.request(&task, client).will_be_called());
+    let first = || assert!(unwind.request(&task, client).is_pending());
     assert!(count_exchanges(first) > 0);
     unwind.host().0.in_nmi.set(true);
     assert_eq!(count_exchanges(first), 0);

@@ -109,10 +109,14 @@ fn a_delivery_that_is_dropped_early_leaves_the_rest_pending() {
             machine.request(2);
             let mut cache = machine.cache.borrow_mut();
             let walk = |trace: &mut Trace| machine.walk(trace);
-            let mut delivery =
-                machine.unwind.deliver(&machine.task, Audience::Asked, Some(&mut *cache), walk);
-            let serving = delivery.next().unwrap();
-            machine.called(&serving);
+            let mut delivery = machine.unwind.deliver(
+                &machine.task,
+                Recipients::Requesters,
+                Some(&mut *cache),
+                walk,
+            );
+            let guard = delivery.next().unwrap();
+            machine.called(&guard);
         },
         Machine::check,
     );
@@ -125,7 +129,7 @@ fn r1_3_everyone_is_called_once_under_an_nmi_in_any_gap() {
         &[nmi_of_other, nmi_of_same],
         |machine| {
             machine.request(0);
-            machine.deliver_to(Audience::Everyone);
+            machine.deliver_to(Recipients::AllClients);
         },
         |machine| {
             let mut called = machine.called_events();
@@ -152,7 +156,7 @@ fn r1_3_everyone_includes_a_newcomer_under_an_nmi_in_any_gap() {
             machine
         },
         &[nmi_of_other],
-        |machine| machine.deliver_to(Audience::Everyone),
+        |machine| machine.deliver_to(Recipients::AllClients),
         |machine| {
             let mut called = machine.called_events();
             called.dedup();

@@ -10,11 +10,11 @@
 use core::convert::Infallible;
 
 use crate::no_regs::{NoRegs, Toy};
-use crate::target_code::AnyCode;
+use crate::return_addresses::Unchecked;
 use crate::walk::fast::row_cache::{RowCache, RowStore};
 use crate::walk::walker::Walker;
 use crate::{
-    BaseReg, CfaRule, DwarfReg, FrameContext, FramePc, Memory, NoRows, Origin, RegRule, Row,
+    BaseReg, CfaRule, DwarfReg, Empty, FrameContext, FramePc, Memory, Origin, RegRule, Row,
     RowSource, SliceMemory, VirtAddr,
 };
 
@@ -38,7 +38,7 @@ const RULES: [RegRule; 9] = [
 ];
 
 const ORIGINS: [Origin; 4] =
-    [Origin::Table, Origin::BuiltTable, Origin::Host, Origin::FramePointer];
+    [Origin::Table, Origin::ConvertedTable, Origin::Host, Origin::FramePointer];
 
 fn pick<T: Copy>(choices: &[T], from: &mut u64) -> T {
     let count = u64::try_from(choices.len()).unwrap();
@@ -85,7 +85,7 @@ impl RowSource<Toy> for AllRules {
     }
 }
 
-type Cached<'c, S, const N: usize> = Walker<Toy, S, NoRows, AnyCode, &'c mut RowCache<N>>;
+type Cached<'c, S, const N: usize> = Walker<Toy, S, Empty, Unchecked, &'c mut RowCache<N>>;
 
 fn cached<S, const N: usize>(source: S, cache: &mut RowCache<N>) -> Cached<'_, S, N>
 where
@@ -96,7 +96,7 @@ where
     walker
 }
 
-fn ask<S, C>(walker: &mut Walker<Toy, S, NoRows, AnyCode, C>, pc: FramePc) -> Option<Row>
+fn ask<S, C>(walker: &mut Walker<Toy, S, Empty, Unchecked, C>, pc: FramePc) -> Option<Row>
 where
     S: RowSource<Toy, Error = Infallible>,
     C: RowStore,
@@ -201,7 +201,7 @@ fn the_last_address_of_all_is_never_taken_for_an_empty_entry() {
 
 #[test]
 fn the_row_of_an_outermost_frame_is_kept() {
-    let outermost = Row::outermost().with_origin(Origin::BuiltTable);
+    let outermost = Row::outermost().with_origin(Origin::ConvertedTable);
     let mut cache = RowCache::<4>::new();
     let mut walker = cached(Same(outermost), &mut cache);
     for _ in 0..3 {

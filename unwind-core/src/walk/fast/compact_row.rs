@@ -15,7 +15,7 @@ use crate::trace::Provenance;
 /// Caches keep rows so, and a walk steps by them without the detour over a
 /// [`Row`].
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ShortRow {
+pub(crate) struct CompactRow {
     /// | bits | meaning |
     /// |---|---|
     /// | 0-25 | the CFA less the register, in slots; 0 if there is no row or no caller |
@@ -33,7 +33,7 @@ pub(crate) struct ShortRow {
     rest: u16,
 }
 
-impl ShortRow {
+impl CompactRow {
     /// The slots are in the bits below.
     const CFA_SLOTS_END: u32 = 1 << 26;
     const RECORD: u32 = 1 << 26;
@@ -264,9 +264,9 @@ fn slots(bytes: u32, word: WordSize) -> Option<u32> {
     (slots << shift == bytes).then_some(slots)
 }
 
-impl fmt::Debug for ShortRow {
+impl fmt::Debug for CompactRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShortRow")
+        f.debug_struct("CompactRow")
             .field("outermost", &self.is_outermost())
             .field("from_fp", &self.is_from_fp())
             .field("cfa_slots", &self.cfa_slots())
@@ -286,10 +286,10 @@ mod tests {
         for word in [WordSize::Four, WordSize::Eight] {
             let row = Row::frame_pointer(word);
             for (row, expected) in [
-                (row.with_guess(), ShortRow::frame_pointer(true)),
-                (row, ShortRow::frame_pointer(false)),
+                (row.with_guess(), CompactRow::frame_pointer(true)),
+                (row, CompactRow::frame_pointer(false)),
             ] {
-                let short = ShortRow::new(&row, word).unwrap();
+                let short = CompactRow::new(&row, word).unwrap();
                 assert_eq!(short.to_bits(), expected.to_bits());
                 assert_eq!(expected.row(word), Some(row));
             }
@@ -298,13 +298,13 @@ mod tests {
 
     const SAVED: RegRule = RegRule::Offset(-16);
 
-    fn short(cfa: CfaRule, fp: RegRule, origin: Origin) -> ShortRow {
+    fn short(cfa: CfaRule, fp: RegRule, origin: Origin) -> CompactRow {
         let row = Row::new(cfa, RegRule::Offset(-8), fp).with_origin(origin);
-        ShortRow::new(&row, WordSize::Eight).unwrap()
+        CompactRow::new(&row, WordSize::Eight).unwrap()
     }
 
     /// The four ways to read the slots, of which each row has one.
-    fn slots_of(row: ShortRow) -> [Option<u64>; 4] {
+    fn slots_of(row: CompactRow) -> [Option<u64>; 4] {
         let record = row.is_record().then_some(2);
         [row.slots_from_sp(), row.slots_from_fp(), row.slots_by_fp(), record]
     }
@@ -325,12 +325,12 @@ mod tests {
             slots_of(short(fp, RegRule::SameValue, Origin::Table)),
             [None, Some(2), None, None]
         );
-        assert_eq!(slots_of(ShortRow::frame_pointer(true)), [None, None, Some(2), None]);
+        assert_eq!(slots_of(CompactRow::frame_pointer(true)), [None, None, Some(2), None]);
         let higher = Row::new(CfaRule::sp(0x2000_0000), RegRule::Offset(-8), SAVED);
-        assert!(ShortRow::new(&higher, WordSize::Eight).is_none());
-        let outermost = ShortRow::new(&Row::outermost(), WordSize::Eight).unwrap();
+        assert!(CompactRow::new(&higher, WordSize::Eight).is_none());
+        let outermost = CompactRow::new(&Row::outermost(), WordSize::Eight).unwrap();
         assert_eq!(slots_of(outermost), [None; 4]);
-        assert_eq!(slots_of(ShortRow::NONE), [None; 4]);
+        assert_eq!(slots_of(CompactRow::NONE), [None; 4]);
     }
 
     #[test]
@@ -349,19 +349,19 @@ mod tests {
     #[test]
     fn an_entry_without_a_row_has_none_in_full_either() {
         for word in [WordSize::Four, WordSize::Eight] {
-            assert_eq!(ShortRow::NONE.row(word), None);
+            assert_eq!(CompactRow::NONE.row(word), None);
         }
     }
 
     #[test]
     fn a_row_that_is_marked_as_used_again_is_the_row_before() {
         let (sp, fp) = (CfaRule::sp(16), CfaRule::fp(16));
-        let outermost = ShortRow::new(&Row::outermost(), WordSize::Eight).unwrap();
+        let outermost = CompactRow::new(&Row::outermost(), WordSize::Eight).unwrap();
         for row in [
             short(sp, SAVED, Origin::Table),
-            short(sp, RegRule::SameValue, Origin::BuiltTable),
+            short(sp, RegRule::SameValue, Origin::ConvertedTable),
             short(fp, SAVED, Origin::Table),
-            ShortRow::frame_pointer(true),
+            CompactRow::frame_pointer(true),
             outermost,
         ] {
             let unused = row.with_use(false);
@@ -372,7 +372,8 @@ mod tests {
             assert_eq!(unused.with_use(true).to_bits(), row.to_bits());
             assert_eq!(unused.with_use(false).to_bits(), unused.to_bits());
             assert_eq!(
-                ShortRow::from_bytes(row.to_bits().to_le_bytes().first_chunk().unwrap()).to_bits(),
+                CompactRow::from_bytes(row.to_bits().to_le_bytes().first_chunk().unwrap())
+                    .to_bits(),
                 row.to_bits()
             );
         }

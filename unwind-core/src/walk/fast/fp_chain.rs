@@ -6,20 +6,20 @@ use core::hint::cold_path;
 use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
 use crate::memory::Memory;
-use crate::target_code::TargetCode;
-use crate::walk::fast::compact_row::ShortRow;
-use crate::walk::fast::compact_walk::{Log, ShortWalk, Stop};
+use crate::return_addresses::ReturnAddresses;
+use crate::walk::fast::compact_row::CompactRow;
+use crate::walk::fast::fast_path::{FastPath, FrameSink, Stop};
 
-impl ShortWalk<u64> {
+impl FastPath<u64> {
     /// Follows the chain to callers, to CFAs up to `highest_cfa`, as
     /// [`run`](Self::run) does. `row` is the one of all frames.
     #[inline(never)]
-    pub(crate) fn follow_chain<A: Arch, T: TargetCode, M: Memory, L: Log>(
+    pub(crate) fn follow_chain<A: Arch, T: ReturnAddresses, M: Memory, L: FrameSink>(
         &mut self,
         arch: &A,
         code: &mut T,
         mem: &mut M,
-        (row, highest_cfa): (ShortRow, u64),
+        (row, highest_cfa): (CompactRow, u64),
         (room, log): (&mut [L::Entry], &mut L),
     ) -> usize {
         let slot = A::WORD.bytes();
@@ -43,7 +43,7 @@ impl ShortWalk<u64> {
             let cfa = fp.wrapping_add(pair);
             *entry = L::entry(addr, cfa, caller_fp, row);
             let ra_slot = arch.stack_addr(fp.wrapping_add(slot));
-            let real = code.real_return(addr, Some(ra_slot));
+            let real = code.resolve(addr, Some(ra_slot));
             if real.is_none() && !code.is_code(FramePc::Return(addr).lookup_addr()) {
                 break;
             }
@@ -53,8 +53,8 @@ impl ShortWalk<u64> {
                 self.stop = Stop::Trampoline(real);
                 break;
             }
-            if log.is_enough(entry) {
-                self.stop = Stop::Enough;
+            if log.should_stop(entry) {
+                self.stop = Stop::BySink;
                 break;
             }
         }
@@ -69,17 +69,17 @@ mod tests {
     use super::*;
     use crate::memory::SliceMemory;
     use crate::no_regs::Toy;
+    use crate::return_addresses::Unchecked;
     use crate::source::Coverage;
-    use crate::target_code::AnyCode;
 
     struct Pcs;
 
-    impl Log for Pcs {
+    impl FrameSink for Pcs {
         type Entry = u64;
-        fn entry(pc: VirtAddr, _: u64, _: u64, _: ShortRow) -> u64 {
+        fn entry(pc: VirtAddr, _: u64, _: u64, _: CompactRow) -> u64 {
             pc.get()
         }
-        fn is_enough(&mut self, _: &u64) -> bool {
+        fn should_stop(&mut self, _: &u64) -> bool {
             false
         }
     }
@@ -100,13 +100,16 @@ mod tests {
             (0xff0, u64::MAX, 0),
             (0x1004, u64::MAX, 0),
         ] {
-            let mut walk = ShortWalk { at: 0x1000, fp, is_by_fp: false, stop: Stop::Other };
-            let (mut room, code) = ([0; 8], &mut AnyCode);
+            let mut walk = FastPath { at: 0x1000, fp, is_by_fp: false, stop: Stop::Other };
+            let (mut room, code) = ([0; 8], &mut Unchecked);
             let found = walk.follow_chain(
                 &Toy,
                 code,
                 mem,
-                (ShortRow::of_all(Coverage::FramePointer { is_guess: true }).unwrap(), highest_cfa),
+                (
+                    CompactRow::of_all(Coverage::FramePointer { is_guess: true }).unwrap(),
+                    highest_cfa,
+                ),
                 (&mut room, &mut Pcs),
             );
             assert_eq!((found, walk.is_by_fp), (steps, steps != 0), "{fp:#x}, {highest_cfa:#x}");

@@ -6,8 +6,8 @@
 #[cfg(all(test, not(loom)))]
 mod cached_rows;
 pub(in crate::walk) mod compact_row;
-pub(in crate::walk) mod compact_walk;
-mod failure;
+mod fast_error;
+pub(in crate::walk) mod fast_path;
 mod fp_chain;
 pub(crate) mod row_cache;
 pub(in crate::walk) mod run;

@@ -6,7 +6,7 @@ use core::num::NonZero;
 use crate::addr::VirtAddr;
 use crate::register::WordSize;
 use crate::row::Row;
-use crate::walk::fast::compact_row::ShortRow;
+use crate::walk::fast::compact_row::CompactRow;
 
 /// How many entries an address may be kept in.
 const WAYS: usize = 4;
@@ -74,13 +74,13 @@ pub trait Store {
 
     /// The row for a lookup address, if it is kept. `after` is the row of the frame's
     /// callee, so that the same caller as last time is found at once.
-    fn get(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow>;
+    fn get(&mut self, addr: VirtAddr, after: CacheHit) -> Option<CacheHit>;
 
     /// Keeps a row; `false` if it cannot.
     fn insert(&mut self, addr: VirtAddr, row: &Row, word: WordSize) -> bool;
 
     /// Remembers that a row is used.
-    fn touch(&mut self, row: KeptRow);
+    fn touch(&mut self, row: CacheHit);
 
     /// The row for a lookup address in full, if it is kept; counted, and remembered as
     /// used.
@@ -112,7 +112,7 @@ impl Store for NoCache {
     fn renew(&mut self, _: u64) {}
 
     #[inline]
-    fn get(&mut self, _: VirtAddr, _: KeptRow) -> Option<KeptRow> {
+    fn get(&mut self, _: VirtAddr, _: CacheHit) -> Option<CacheHit> {
         None
     }
 
@@ -122,7 +122,7 @@ impl Store for NoCache {
     }
 
     #[inline]
-    fn touch(&mut self, _: KeptRow) {}
+    fn touch(&mut self, _: CacheHit) {}
 
     #[inline]
     fn find(&mut self, _: VirtAddr, _: WordSize) -> Option<Row> {
@@ -145,7 +145,7 @@ impl<const N: usize> Store for &mut RowCache<N> {
     }
 
     #[inline]
-    fn get(&mut self, addr: VirtAddr, after: KeptRow) -> Option<KeptRow> {
+    fn get(&mut self, addr: VirtAddr, after: CacheHit) -> Option<CacheHit> {
         RowCache::get(self, addr.get(), after)
     }
 
@@ -155,14 +155,14 @@ impl<const N: usize> Store for &mut RowCache<N> {
     }
 
     #[inline]
-    fn touch(&mut self, row: KeptRow) {
+    fn touch(&mut self, row: CacheHit) {
         RowCache::touch(self, row.place);
     }
 
     // Not on the stack while the source looks up a row.
     #[inline(never)]
     fn find(&mut self, addr: VirtAddr, word: WordSize) -> Option<Row> {
-        let kept = RowCache::get(self, addr.get(), KeptRow::NONE)?;
+        let kept = RowCache::get(self, addr.get(), CacheHit::NONE)?;
         let row = kept.row.row(word)?;
         RowCache::touch(self, kept.place);
         self.count(Counted::Hits(1));
@@ -186,17 +186,17 @@ impl<const N: usize> Store for &mut RowCache<N> {
 
 /// A row that a walk has, and where the cache that keeps it has it.
 #[derive(Clone, Copy, Debug)]
-pub struct KeptRow {
-    pub(crate) row: ShortRow,
+pub struct CacheHit {
+    pub(crate) row: CompactRow,
     /// The place of the row.
     place: usize,
     /// Where the caller's row is expected.
     guess: usize,
 }
 
-impl KeptRow {
+impl CacheHit {
     /// No row: what comes before the first one.
-    pub(crate) const NONE: Self = Self { row: ShortRow::NONE, place: NO_PLACE, guess: NO_PLACE };
+    pub(crate) const NONE: Self = Self { row: CompactRow::NONE, place: NO_PLACE, guess: NO_PLACE };
 }
 
 /// The place of a row that is in no cache: no cache has as many.
@@ -261,7 +261,7 @@ impl<const N: usize> RowCache<N> {
 
     /// The row of `addr`, whose callee's is `after`.
     #[inline]
-    fn get(&mut self, addr: u64, after: KeptRow) -> Option<KeptRow> {
+    fn get(&mut self, addr: u64, after: CacheHit) -> Option<CacheHit> {
         // A return address is never zero, which shows where a walk asks.
         let key = NonZero::new(addr.wrapping_add(1))?.get();
         let place = match self.sets.as_flattened().get(after.guess) {
@@ -275,15 +275,15 @@ impl<const N: usize> RowCache<N> {
 
     /// The row of a place.
     #[inline]
-    fn row_at(&self, place: usize) -> Option<KeptRow> {
+    fn row_at(&self, place: usize) -> Option<CacheHit> {
         let [low, high, row @ ..] = self.sets.as_flattened().get(place.wrapping_add(WAYS))?;
         let guess = u16::from_le_bytes([*low, *high]).into();
-        Some(KeptRow { row: ShortRow::from_bytes(row), place, guess })
+        Some(CacheHit { row: CompactRow::from_bytes(row), place, guess })
     }
 
     /// The place of `key`, which is remembered at `after`, its callee's row.
     #[inline]
-    fn search(&mut self, key: u64, after: KeptRow) -> Option<usize> {
+    fn search(&mut self, key: u64, after: CacheHit) -> Option<usize> {
         let first = Self::set_of(key);
         let keys = self.sets.as_flattened().get(first..)?.first_chunk::<WAYS>()?;
         let way = keys.iter().position(|found| u64::from_le_bytes(*found) == key)?;
@@ -304,7 +304,7 @@ impl<const N: usize> RowCache<N> {
         let key = addr.wrapping_add(1);
         let first = Self::set_of(key);
         let key = key.to_le_bytes();
-        let Some(row) = ShortRow::new(row, word).filter(|_| key != EMPTY) else { return false };
+        let Some(row) = CompactRow::new(row, word).filter(|_| key != EMPTY) else { return false };
         let Some(Set { keys, rows }) = self.set_at(first) else { return false };
         // They are taken in order, so if the last one is, all are.
         let room = match keys.last() {
@@ -337,13 +337,13 @@ impl<const N: usize> RowCache<N> {
 /// The row in a word, after the guess.
 #[inline]
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "each part is read by itself")]
-fn row_in([_, _, row @ ..]: &Word) -> ShortRow {
-    ShortRow::from_bytes(row)
+fn row_in([_, _, row @ ..]: &Word) -> CompactRow {
+    CompactRow::from_bytes(row)
 }
 
 /// Writes a row to its word, and leaves the guess as it is.
 #[inline]
-fn put(word: &mut Word, row: ShortRow) {
+fn put(word: &mut Word, row: CompactRow) {
     let guess = u64::from_le_bytes(*word) & 0xffff;
     *word = (row.to_bits() << 16 | guess).to_le_bytes();
 }
@@ -392,10 +392,10 @@ mod tests {
     #[test]
     fn a_row_remembers_where_its_callers_is() {
         let mut cache = with_rows::<64>([0x1000, 0x2000]);
-        let callee = cache.get(0x1000, KeptRow::NONE).unwrap();
+        let callee = cache.get(0x1000, CacheHit::NONE).unwrap();
         let caller = cache.get(0x2000, callee).unwrap();
         assert_ne!(caller.place, callee.place);
-        let callee = cache.get(0x1000, KeptRow::NONE).unwrap();
+        let callee = cache.get(0x1000, CacheHit::NONE).unwrap();
         assert_eq!(callee.guess, caller.place);
     }
 
@@ -406,10 +406,10 @@ mod tests {
         let place = RowCache::<64>::set_of(0x2001) ^ SET;
         let words = cache.sets.as_flattened_mut();
         words[place] = 0x2001_u64.to_le_bytes();
-        put(&mut words[place + WAYS], ShortRow::new(&ROW, WORD).unwrap());
-        let callee = cache.get(0x1000, KeptRow::NONE).unwrap();
+        put(&mut words[place + WAYS], CompactRow::new(&ROW, WORD).unwrap());
+        let callee = cache.get(0x1000, CacheHit::NONE).unwrap();
         assert!(cache.get(0x2000, callee).is_none());
-        let expecting = |guess| KeptRow { guess, ..callee };
+        let expecting = |guess| CacheHit { guess, ..callee };
         assert_eq!(cache.get(0x2000, expecting(place)).unwrap().place, place);
         // Neither a place with a row in place of a key nor one that is not there.
         for no_place in [place | WAYS, 2 * 64 + place, NO_PLACE] {
@@ -422,11 +422,11 @@ mod tests {
         // All were used when they came. The fifth begins again, at the first.
         let mut cache = with_rows::<4>(1..=5);
         for (used, addr, gone) in [(2, 6, 3), (6, 7, 4), (2, 8, 5)] {
-            let row = cache.get(used, KeptRow::NONE).unwrap();
+            let row = cache.get(used, CacheHit::NONE).unwrap();
             cache.touch(row.place);
             assert!(cache.insert(addr, &ROW, WORD));
-            assert!(cache.get(gone, KeptRow::NONE).is_none(), "{gone}");
-            assert!(cache.get(used, KeptRow::NONE).is_some(), "{used}");
+            assert!(cache.get(gone, CacheHit::NONE).is_none(), "{gone}");
+            assert!(cache.get(used, CacheHit::NONE).is_some(), "{used}");
         }
     }
 }

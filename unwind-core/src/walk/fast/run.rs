@@ -7,13 +7,13 @@ use crate::arch::Arch;
 use crate::end::End;
 use crate::memory::Memory;
 use crate::register::WordSize;
+use crate::return_addresses::ReturnAddresses;
 use crate::source::RowSource;
-use crate::target_code::TargetCode;
 use crate::trace::{PackedFrame, Trace};
-use crate::walk::fast::compact_row::ShortRow;
-use crate::walk::fast::compact_walk::{Log, ShortWalk, Stop};
-use crate::walk::fast::row_cache::{Counted, KeptRow, RowStore};
-use crate::walk::fast::stack::{Addresses, Stack as _, Words, highest_cfa};
+use crate::walk::fast::compact_row::CompactRow;
+use crate::walk::fast::fast_path::{FastPath, FrameSink, Stop};
+use crate::walk::fast::row_cache::{CacheHit, Counted, RowStore};
+use crate::walk::fast::stack::{Addresses, Stack as _, StackSlice, highest_cfa};
 use crate::walk::frames::{Cursor, Frames, known};
 use crate::walk::step::FramePointer;
 use crate::walk::walker::Walker;
@@ -24,7 +24,7 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: TargetCode,
+    T: ReturnAddresses,
     C: RowStore,
 {
     /// Walks the whole stack at `regs`, as [`frames`](Self::frames) takes them,
@@ -47,27 +47,27 @@ where
             }
             let Some(frame) = frames.next() else { break };
             if !trace.push(frame.pc.addr(), frame.provenance) {
-                return trace.finish(End::<S::Error>::Full);
+                return trace.finish(End::<S::Error>::FrameLimit);
             }
         }
         // An iterator without a next frame has a reason for it.
-        trace.finish(frames.end().unwrap_or(End::Full));
+        trace.finish(frames.end().unwrap_or(End::FrameLimit));
     }
 }
 
 /// A walk into a trace continues for as long as it can.
-struct AllFrames;
+struct TraceSink;
 
-impl Log for AllFrames {
+impl FrameSink for TraceSink {
     type Entry = PackedFrame;
 
     #[inline]
-    fn entry(pc: VirtAddr, _: u64, _: u64, row: ShortRow) -> PackedFrame {
+    fn entry(pc: VirtAddr, _: u64, _: u64, row: CompactRow) -> PackedFrame {
         PackedFrame::new(pc, row.provenance())
     }
 
     #[inline]
-    fn is_enough(&mut self, _: &PackedFrame) -> bool {
+    fn should_stop(&mut self, _: &PackedFrame) -> bool {
         false
     }
 }
@@ -79,7 +79,7 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: TargetCode,
+    T: ReturnAddresses,
     C: RowStore,
     M: Memory,
 {
@@ -88,7 +88,7 @@ where
     /// stops, that continues. Returns whether it stopped for want of a row.
     #[inline(never)]
     fn run(&mut self, trace: &mut Trace) -> bool {
-        if !C::KEEPS && const { ShortRow::of_all(S::COVERAGE) }.is_none() {
+        if !C::KEEPS && const { CompactRow::of_all(S::COVERAGE) }.is_none() {
             return false;
         }
         let Some(Cursor { pc, sp, fp: FramePointer::Known(fp), provenance, is_by_fp }) = self.next
@@ -102,19 +102,19 @@ where
         let first = trace.len();
         let left = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_sub(1);
         let end = first.saturating_add(left);
-        let mut at = ShortWalk { at: sp, fp, is_by_fp, stop: Stop::Other };
+        let mut at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
         let mut last = pc;
         // A row that was marked as used leads on; if it does not, once will do.
         let mut is_touched = false;
         let end = loop {
-            let found = self.run_short(&mut at, last, (trace.room(end), &mut AllFrames));
+            let found = self.run_fast(&mut at, last, (trace.room(end), &mut TraceSink));
             if let Some(addr) = trace.fill(found) {
                 last = FramePc::Return(addr);
                 is_touched = false;
             }
             match at.stop {
-                Stop::Other => break self.failure(last, &at).map(End::Step),
-                Stop::AtRow => match self.walker.touch(last.lookup_addr()) {
+                Stop::Other => break self.fast_error(last, &at).map(End::Step),
+                Stop::NeedsFullStep => match self.walker.touch(last.lookup_addr()) {
                     Touched::Outermost => break Some(End::Outermost),
                     Touched::Yes if !is_touched => is_touched = true,
                     _ => break None,
@@ -137,7 +137,7 @@ where
                 Stop::Trampoline(real) => (FramePc::Return(real), provenance.with_trampoline()),
                 _ => (last, provenance),
             };
-            let ShortWalk { at: sp, fp, is_by_fp, .. } = at;
+            let FastPath { at: sp, fp, is_by_fp, .. } = at;
             let fp = FramePointer::Known(fp);
             self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp });
         }
@@ -156,9 +156,9 @@ where
     /// Continues from the frame at `pc` by rows of the cache, writes the frames to
     /// the room, and returns how many they are.
     #[inline]
-    pub(in crate::walk) fn run_short<L: Log>(
+    pub(in crate::walk) fn run_fast<L: FrameSink>(
         &mut self,
-        from: &mut ShortWalk<u64>,
+        from: &mut FastPath<u64>,
         pc: FramePc,
         log: (&mut [L::Entry], &mut L),
     ) -> usize {
@@ -166,11 +166,11 @@ where
         let addr = pc.lookup_addr();
         let Walker { arch, cache, code, stack_end, .. } = &mut *self.walker;
         let stack_end = highest_cfa(A::WORD, *stack_end);
-        let ShortWalk { at: sp, fp, is_by_fp, stop } = *from;
+        let FastPath { at: sp, fp, is_by_fp, stop } = *from;
         if sp & A::WORD.bytes().wrapping_sub(1) != 0 {
             return 0;
         }
-        if let Some(row) = const { ShortRow::of_all(S::COVERAGE) } {
+        if let Some(row) = const { CompactRow::of_all(S::COVERAGE) } {
             return from.follow_chain(arch, code, self.mem, (row, stack_end), log);
         }
         if A::WORD == WordSize::Eight
@@ -179,11 +179,13 @@ where
         {
             // Of the register, which may be an offset in a segment.
             let start = start.get().wrapping_sub(linear.get()).wrapping_add(sp);
-            let Some((mut stack, at)) = Words::new(start, words, sp, stack_end) else { return 0 };
-            let mut walk = ShortWalk { at, fp, is_by_fp, stop };
+            let Some((mut stack, at)) = StackSlice::new(start, words, sp, stack_end) else {
+                return 0;
+            };
+            let mut walk = FastPath { at, fp, is_by_fp, stop };
             let steps = walk.run(addr, &*arch, cache, code, &mut stack, log);
-            let ShortWalk { at, fp, is_by_fp, stop } = walk;
-            *from = ShortWalk { at: stack.sp(at), fp, is_by_fp, stop };
+            let FastPath { at, fp, is_by_fp, stop } = walk;
+            *from = FastPath { at: stack.sp(at), fp, is_by_fp, stop };
             return steps;
         }
         if sp >= stack_end {
@@ -200,13 +202,13 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: TargetCode,
+    T: ReturnAddresses,
     C: RowStore,
 {
     /// Marks the row for a lookup address as used.
     #[inline(never)]
     pub(in crate::walk) fn touch(&mut self, addr: VirtAddr) -> Touched {
-        match self.cache.get(addr, KeptRow::NONE) {
+        match self.cache.get(addr, CacheHit::NONE) {
             Some(kept) if kept.row.is_outermost() => Touched::Outermost,
             Some(kept) => {
                 self.cache.touch(kept);

@@ -34,7 +34,7 @@ pub(crate) trait Stack {
 }
 
 /// A stack whose words are at hand.
-pub(crate) struct Words<'m> {
+pub(crate) struct StackSlice<'m> {
     /// The stack pointer's value at the first word.
     start: u64,
     words: &'m [[u8; 8]],
@@ -42,9 +42,9 @@ pub(crate) struct Words<'m> {
 
 /// The number of the word just below a value of the stack pointer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct WordNumber(usize);
+pub(crate) struct SlotIndex(usize);
 
-impl<'m> Words<'m> {
+impl<'m> StackSlice<'m> {
     /// The stack up to `stack_end` in words, the first of which is at `start`, and
     /// where `sp` is on it, if it is.
     #[inline]
@@ -53,11 +53,11 @@ impl<'m> Words<'m> {
         words: &'m [[u8; 8]],
         sp: u64,
         stack_end: u64,
-    ) -> Option<(Self, WordNumber)> {
+    ) -> Option<(Self, SlotIndex)> {
         let end = usize::try_from(stack_end.checked_sub(start)? >> 3).unwrap_or(usize::MAX);
         let words = words.get(..end.min(words.len()))?;
         let at = slots_between(start, sp).filter(|at| *at <= words.len())?;
-        Some((Self { start, words }, WordNumber(at.wrapping_sub(1))))
+        Some((Self { start, words }, SlotIndex(at.wrapping_sub(1))))
     }
 
     #[inline]
@@ -66,41 +66,41 @@ impl<'m> Words<'m> {
     }
 }
 
-impl Stack for Words<'_> {
-    type At = WordNumber;
+impl Stack for StackSlice<'_> {
+    type At = SlotIndex;
 
     #[inline]
-    fn above(&self, WordNumber(at): WordNumber, slots: u64) -> WordNumber {
-        WordNumber(at.wrapping_add(usize::try_from(slots).unwrap_or(usize::MAX)))
+    fn above(&self, SlotIndex(at): SlotIndex, slots: u64) -> SlotIndex {
+        SlotIndex(at.wrapping_add(usize::try_from(slots).unwrap_or(usize::MAX)))
     }
 
     #[inline]
-    fn at_fp(&self, sp: WordNumber, fp: u64) -> Option<WordNumber> {
+    fn at_fp(&self, sp: SlotIndex, fp: u64) -> Option<SlotIndex> {
         let slots = slots_between(self.sp(sp), fp).filter(|slots| *slots < self.words.len())?;
-        Some(WordNumber(sp.0.wrapping_add(slots)))
+        Some(SlotIndex(sp.0.wrapping_add(slots)))
     }
 
     #[inline]
-    fn frame_record(&mut self, sp: WordNumber, fp: u64) -> Option<(WordNumber, [u64; 2])> {
+    fn frame_record(&mut self, sp: SlotIndex, fp: u64) -> Option<(SlotIndex, [u64; 2])> {
         let low = slots_between(self.start, fp)?;
-        let cfa = WordNumber(low.wrapping_add(1));
+        let cfa = SlotIndex(low.wrapping_add(1));
         let record = [self.get(low)?, self.get(cfa.0)?];
         // Less the word just below.
         (low >= sp.0.wrapping_add(1)).then_some((cfa, record))
     }
 
     #[inline]
-    fn return_address(&mut self, WordNumber(at): WordNumber) -> Option<u64> {
+    fn return_address(&mut self, SlotIndex(at): SlotIndex) -> Option<u64> {
         self.get(at)
     }
 
     #[inline]
-    fn below_return_address(&mut self, WordNumber(at): WordNumber, slots: u8) -> Option<u64> {
+    fn below_return_address(&mut self, SlotIndex(at): SlotIndex, slots: u8) -> Option<u64> {
         self.get(at.wrapping_sub(slots.into()))
     }
 
     #[inline]
-    fn sp(&self, WordNumber(at): WordNumber) -> u64 {
+    fn sp(&self, SlotIndex(at): SlotIndex) -> u64 {
         // Lossless, and what wraps is the number just below the first word.
         let above = u64::try_from(at.wrapping_add(1)).unwrap_or(u64::MAX);
         self.start.wrapping_add(above.wrapping_shl(3))
@@ -202,7 +202,7 @@ mod tests {
     fn the_slot_just_below_the_end_of_the_stack_is_read_and_the_one_above_is_not() {
         let bytes = [1_u64, 2, 3, 4].map(u64::to_le_bytes);
         let (start, stack_end) = (0x1000, 0x1018);
-        let (mut words, base) = Words::new(start, &bytes, start, stack_end).unwrap();
+        let (mut words, base) = StackSlice::new(start, &bytes, start, stack_end).unwrap();
         let ends = [2, 3, 4].map(|slots| words.above(base, slots));
         assert_eq!(ends.map(|end| words.return_address(end)), [Some(2), Some(3), None]);
 
@@ -216,7 +216,7 @@ mod tests {
     fn a_frame_record_is_two_words_on_the_stack_at_the_stack_pointer_or_above() {
         let bytes = [1_u64, 2, 3, 4].map(u64::to_le_bytes);
         let (start, stack_end) = (0x1000, 0x1020);
-        let (mut words, base) = Words::new(start, &bytes, start + 8, stack_end).unwrap();
+        let (mut words, base) = StackSlice::new(start, &bytes, start + 8, stack_end).unwrap();
         let mem = &mut SliceMemory::new(VirtAddr::new(start), bytes.as_flattened());
         let mut addresses = Addresses { arch: &Toy, mem, stack_end };
         for (fp, record) in [

@@ -3,18 +3,18 @@
 use core::fmt;
 use core::hint::cold_path;
 
-use super::previous::{OldFrames, OldRest};
-use super::words::{Kept, KeptFrames, Tag, TaggedWords, Word, frame_of};
+use super::previous::{PreviousFrames, PreviousRest};
+use super::words::{FrameRecord, RecordedFrames, StackWord, Tag, TaggedWords, frame_of};
 use crate::addr::VirtAddr;
 use crate::end::End;
 use crate::register::WordSize;
 use crate::row::Origin;
 use crate::table_error::{TableError, TableFault};
 use crate::trace::{Trace, TraceFrame};
-use crate::walk::fast::compact_walk::Log as _;
+use crate::walk::fast::fast_path::FrameSink as _;
 
 /// The frames of the last walk of a task, so that the next one,
-/// [`Walker::retrace`](crate::Walker::retrace), has to find only those that are
+/// [`Walker::trace_incremental`](crate::Walker::trace_incremental), has to find only those that are
 /// new.
 ///
 /// Of each frame it keeps the one or two words of the stack that the step that led
@@ -24,12 +24,12 @@ use crate::walk::fast::compact_walk::Log as _;
 /// sources on one CPU: [`clear`](Self::clear) it when the task executes another
 /// program, or is walked in another way.
 #[derive(Clone)]
-pub struct LastTrace<const N: usize> {
+pub struct IncrementalTrace<const N: usize> {
     /// The words of the frames, innermost first: the return address of each, after
     /// the frame pointer if that was saved. The last of a finished walk is in the
     /// last place, so that outer frames stay where they are when inner ones come
     /// and go.
-    words: [[Word; 2]; N],
+    words: [[StackWord; 2]; N],
     /// What they are.
     tags: [[Tag; 2]; N],
     /// The first of them.
@@ -40,28 +40,28 @@ pub struct LastTrace<const N: usize> {
     len: usize,
     /// During a walk, the frames of the one before that may still be met: they are
     /// as they were.
-    old: OldRest,
+    old: PreviousRest,
     /// Whether a row at hand told that the last frame has no caller.
-    is_end_at_hand: bool,
+    is_end_cached: bool,
     /// The same of the walk before, for as long as its last frame may be met.
-    was_end_at_hand: bool,
+    was_end_cached: bool,
     /// How often frames may still be moved for the sake of old ones.
     moves: u8,
     end: Option<End>,
     /// When its steps would be taken again; `None` if that is not known.
-    conditions: Option<Conditions>,
-    taken_over: usize,
+    conditions: Option<ValidityKey>,
+    reused: usize,
 }
 
 const _: () = {
-    assert!(size_of::<LastTrace<510>>() <= 34 * 510 + 192, "the documented size");
-    assert!(size_of::<LastTrace<16>>() <= 34 * 16 + 192, "the documented size");
+    assert!(size_of::<IncrementalTrace<510>>() <= 34 * 510 + 192, "the documented size");
+    assert!(size_of::<IncrementalTrace<16>>() <= 34 * 16 + 192, "the documented size");
 };
 
 /// What a step depends on besides the frame it starts from and the words it
 /// reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Conditions {
+pub(crate) struct ValidityKey {
     /// The generation of the source.
     pub(crate) source: u64,
     /// That of the fallback.
@@ -78,7 +78,7 @@ pub(crate) enum Arrival {
     /// The walk before was not there.
     Fresh,
     /// The walk before was there too, and went on with the frames of
-    /// [`LastTrace::rest`].
+    /// [`IncrementalTrace::rest`].
     Met,
     /// There is no room for it.
     NoRoom,
@@ -86,7 +86,7 @@ pub(crate) enum Arrival {
 
 /// What became of the frames behind the one that was met.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum TakenOver {
+pub(crate) enum Reused {
     /// They are all as they were, and a row at hand told that the last of them has no
     /// caller.
     All,
@@ -97,7 +97,7 @@ pub(crate) enum TakenOver {
     Nothing,
 }
 
-impl<const N: usize> LastTrace<N> {
+impl<const N: usize> IncrementalTrace<N> {
     /// How often a walk moves its frames to where old ones go on. Each time costs
     /// as much as there are frames.
     const MOVES: u8 = 8;
@@ -105,24 +105,24 @@ impl<const N: usize> LastTrace<N> {
     /// How many words there is room for: each frame has at most two.
     const WORDS: usize = N.saturating_mul(2);
 
-    const NO_OLD: OldRest = OldRest { words: 0, fp: 0 };
+    const NO_OLD: PreviousRest = PreviousRest { words: 0, fp: 0 };
 
     /// Without a walk.
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            words: [[Word::NONE; 2]; N],
+            words: [[StackWord::NONE; 2]; N],
             tags: [[Tag::NONE; 2]; N],
             start: Self::WORDS,
             words_end: Self::WORDS,
             len: 0,
             old: Self::NO_OLD,
-            is_end_at_hand: false,
-            was_end_at_hand: false,
+            is_end_cached: false,
+            was_end_cached: false,
             moves: 0,
             end: None,
             conditions: None,
-            taken_over: 0,
+            reused: 0,
         }
     }
 
@@ -130,10 +130,10 @@ impl<const N: usize> LastTrace<N> {
     pub const fn clear(&mut self) {
         (self.start, self.words_end, self.len) = (Self::WORDS, Self::WORDS, 0);
         self.forget_old();
-        self.is_end_at_hand = false;
+        self.is_end_cached = false;
         self.end = None;
         self.conditions = None;
-        self.taken_over = 0;
+        self.reused = 0;
     }
 
     /// How many frames there are.
@@ -167,8 +167,8 @@ impl<const N: usize> LastTrace<N> {
     /// again. Where it is less than four fifths of them most of the time,
     /// [`Walker::trace`](crate::Walker::trace) is faster.
     #[must_use]
-    pub const fn taken_over(&self) -> usize {
-        self.taken_over
+    pub const fn reused(&self) -> usize {
+        self.reused
     }
 
     /// The addresses of the frames as the target has them, innermost first.
@@ -182,7 +182,7 @@ impl<const N: usize> LastTrace<N> {
     pub fn frames(
         &self,
     ) -> impl DoubleEndedIterator<Item = TraceFrame> + ExactSizeIterator + Clone {
-        KeptFrames::new(self.used(), self.len)
+        RecordedFrames::new(self.used(), self.len)
     }
 
     /// Copies the walk into `trace`, as far as there is room, as if it had been
@@ -193,7 +193,7 @@ impl<const N: usize> LastTrace<N> {
         let TaggedWords { words, tags } = self.used();
         for (word, tag) in words.iter().zip(tags).filter(|(_, tag)| tag.is_frame()) {
             if !trace.push(VirtAddr::new(word.value), tag.provenance()) {
-                return trace.finish(End::<TableFault>::Full);
+                return trace.finish(End::<TableFault>::FrameLimit);
             }
         }
         trace.finish(end);
@@ -213,8 +213,8 @@ impl<const N: usize> LastTrace<N> {
     #[inline]
     pub(crate) fn behind(
         &self,
-        first: Kept,
-        conditions: &Conditions,
+        first: FrameRecord,
+        conditions: &ValidityKey,
         slots: WordSize,
     ) -> Option<TaggedWords<'_>> {
         let used = self.words(self.start, Self::WORDS);
@@ -227,8 +227,8 @@ impl<const N: usize> LastTrace<N> {
     #[inline]
     pub(crate) const fn keep_all(&mut self, words: usize) -> bool {
         let is_all = self.start.wrapping_add(words).wrapping_add(2) == Self::WORDS;
-        if is_all && self.is_end_at_hand {
-            self.taken_over = self.len.saturating_sub(1);
+        if is_all && self.is_end_cached {
+            self.reused = self.len.saturating_sub(1);
             return true;
         }
         false
@@ -236,29 +236,29 @@ impl<const N: usize> LastTrace<N> {
 
     /// Starts a walk under these conditions.
     #[inline]
-    pub(crate) fn begin(&mut self, conditions: Option<Conditions>) {
+    pub(crate) fn begin(&mut self, conditions: Option<ValidityKey>) {
         let is_valid = conditions.is_some() && conditions == self.conditions;
         self.forget_old();
         if is_valid {
             // The first frame has a frame pointer of its own.
-            self.old = OldRest { words: self.used_len(), fp: 0 };
-            self.was_end_at_hand = self.is_end_at_hand;
+            self.old = PreviousRest { words: self.used_len(), fp: 0 };
+            self.was_end_cached = self.is_end_cached;
         }
-        self.is_end_at_hand = false;
+        self.is_end_cached = false;
         (self.start, self.words_end, self.len) = (0, 0, 0);
         self.moves = Self::MOVES;
         self.end = None;
         self.conditions = conditions;
-        self.taken_over = 0;
+        self.reused = 0;
     }
 
     /// Adds a frame that something else than a short step led to, on a stack with
     /// slots of this size.
     #[inline]
-    pub(crate) fn arrive(&mut self, frame: Kept, slots: WordSize) -> Arrival {
+    pub(crate) fn arrive(&mut self, frame: FrameRecord, slots: WordSize) -> Arrival {
         let entry = frame.to_entry();
         let mut old = self.old_frames(slots);
-        let is_met = old.is_enough(&entry);
+        let is_met = old.should_stop(&entry);
         let met = old.rest();
         old.skip();
         let behind = old.rest();
@@ -283,13 +283,13 @@ impl<const N: usize> LastTrace<N> {
 
     /// Where the old frames begin.
     #[inline]
-    const fn start_of(old: OldRest) -> usize {
+    const fn start_of(old: PreviousRest) -> usize {
         Self::WORDS.saturating_sub(old.words)
     }
 
     const fn forget_old(&mut self) {
         self.old = Self::NO_OLD;
-        self.was_end_at_hand = false;
+        self.was_end_cached = false;
     }
 
     #[inline]
@@ -303,14 +303,14 @@ impl<const N: usize> LastTrace<N> {
     }
 
     #[inline]
-    fn old_frames(&self, slots: WordSize) -> OldFrames<'_> {
-        OldFrames::new(self.old_words(), self.old.fp, slots)
+    fn old_frames(&self, slots: WordSize) -> PreviousFrames<'_> {
+        PreviousFrames::new(self.old_words(), self.old.fp, slots)
     }
 
     /// Adds the words of a frame to which no short step led; there is room for two.
     #[inline]
-    fn put(&mut self, frame: Kept, slots: WordSize) {
-        let (words, tags) = frame.words_given(slots);
+    fn put(&mut self, frame: FrameRecord, slots: WordSize) {
+        let (words, tags) = frame.placeholders(slots);
         self.put_words(0, words, tags);
         self.words_end = self.words_end.wrapping_add(2);
         self.len = self.len.wrapping_add(1);
@@ -318,10 +318,10 @@ impl<const N: usize> LastTrace<N> {
 
     /// Writes words so many behind the last one.
     #[inline]
-    fn put_words(&mut self, at: usize, words: [Word; 2], tags: [Tag; 2]) {
+    fn put_words(&mut self, at: usize, words: [StackWord; 2], tags: [Tag; 2]) {
         let at = self.words_end.wrapping_add(at);
         let (all, all_tags) = (self.words.as_flattened_mut(), self.tags.as_flattened_mut());
-        let place = all.get_mut(at..).and_then(<[Word]>::first_chunk_mut);
+        let place = all.get_mut(at..).and_then(<[StackWord]>::first_chunk_mut);
         let tag = all_tags.get_mut(at..).and_then(<[Tag]>::first_chunk_mut);
         if let (Some(place), Some(tag)) = (place, tag) {
             (*place, *tag) = (words, tags);
@@ -335,7 +335,7 @@ impl<const N: usize> LastTrace<N> {
         &mut self,
         limit: usize,
         slots: WordSize,
-    ) -> (&mut [[Word; 2]], OldFrames<'_>) {
+    ) -> (&mut [[StackWord; 2]], PreviousFrames<'_>) {
         let limit = limit.min(N.saturating_sub(self.len));
         let old_start = Self::start_of(self.old);
         let split = self.words.as_flattened_mut().split_at_mut_checked(old_start);
@@ -343,7 +343,7 @@ impl<const N: usize> LastTrace<N> {
         let (entries, _) = new.get_mut(self.words_end..).unwrap_or_default().as_chunks_mut();
         let limit = limit.min(entries.len());
         let tags = self.tags.as_flattened().get(old_start..).unwrap_or_default();
-        let old = OldFrames::new(TaggedWords { words, tags }, self.old.fp, slots);
+        let old = PreviousFrames::new(TaggedWords { words, tags }, self.old.fp, slots);
         (entries.get_mut(..limit).unwrap_or_default(), old)
     }
 
@@ -354,7 +354,7 @@ impl<const N: usize> LastTrace<N> {
     pub(crate) fn fill(
         &mut self,
         count: usize,
-        old: OldRest,
+        old: PreviousRest,
         is_met: bool,
         slots: WordSize,
     ) -> bool {
@@ -382,8 +382,8 @@ impl<const N: usize> LastTrace<N> {
         for number in 0..count {
             // Each has at most two, so none is overwritten that is still to be read.
             let at = self.words_end.wrapping_add(number.wrapping_mul(2));
-            let entry = self.words.as_flattened().get(at..).and_then(<[Word]>::first_chunk);
-            let Some(frame) = entry.map(Kept::from_entry) else { break };
+            let entry = self.words.as_flattened().get(at..).and_then(<[StackWord]>::first_chunk);
+            let Some(frame) = entry.map(FrameRecord::from_entry) else { break };
             let (words, tags, len) = frame.words_read(slots);
             self.put_words(end, words, tags);
             end = end.wrapping_add(len);
@@ -460,11 +460,11 @@ impl<const N: usize> LastTrace<N> {
     /// size. The frame behind them is not met unless something else than a short step
     /// leads to it.
     #[inline]
-    pub(crate) fn take_over(&mut self, words: usize, slots: WordSize) -> TakenOver {
+    pub(crate) fn reuse(&mut self, words: usize, slots: WordSize) -> Reused {
         let rest = self.old_words();
-        if words == rest.len() && self.was_end_at_hand {
+        if words == rest.len() && self.was_end_cached {
             self.add_old(words, rest.frames());
-            return TakenOver::All;
+            return Reused::All;
         }
         let whole = rest.first(words).of_whole_frames();
         let (words, frames) = (whole.len(), whole.frames());
@@ -476,13 +476,13 @@ impl<const N: usize> LastTrace<N> {
         self.add_old(words, frames);
         self.old.fp = fp;
         let mut old = self.old_frames(slots);
-        if !old.is_by_other() {
+        if !old.is_from_full_step() {
             old.skip();
             self.old = old.rest();
         }
         match last {
-            Some((frame, sp)) => TakenOver::Frames { count: frames, last: frame, sp, fp },
-            None => TakenOver::Nothing,
+            Some((frame, sp)) => Reused::Frames { count: frames, last: frame, sp, fp },
+            None => Reused::Nothing,
         }
     }
 
@@ -492,13 +492,13 @@ impl<const N: usize> LastTrace<N> {
         self.words_end = Self::start_of(self.old).wrapping_add(words);
         self.old.words = self.old.words.saturating_sub(words);
         self.len = self.len.wrapping_add(frames);
-        self.taken_over = self.taken_over.wrapping_add(frames);
+        self.reused = self.reused.wrapping_add(frames);
     }
 
     /// Says that a row at hand told that the last frame has no caller.
     #[inline]
-    pub(crate) const fn mark_end_at_hand(&mut self) {
-        self.is_end_at_hand = true;
+    pub(crate) const fn mark_end_cached(&mut self) {
+        self.is_end_cached = true;
     }
 
     /// Ends the walk.
@@ -523,18 +523,18 @@ fn copy_within<T: Copy>(all: &mut [T], from: usize, to: usize, len: usize) {
     }
 }
 
-impl<const N: usize> Default for LastTrace<N> {
+impl<const N: usize> Default for IncrementalTrace<N> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<const N: usize> fmt::Debug for LastTrace<N> {
+impl<const N: usize> fmt::Debug for IncrementalTrace<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LastTrace")
+        f.debug_struct("IncrementalTrace")
             .field("frames", &fmt::from_fn(|f| f.debug_list().entries(self.frames()).finish()))
             .field("end", &self.end)
-            .field("taken_over", &self.taken_over)
+            .field("reused", &self.reused)
             .finish()
     }
 }

@@ -2,6 +2,6 @@
 
 pub(crate) mod history;
 mod previous;
-mod retrace;
+mod run;
 mod verify;
 mod words;

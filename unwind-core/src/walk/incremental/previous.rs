@@ -1,13 +1,13 @@
 //! The frames of the walk before, which a walk may meet.
 
-use super::words::{Kept, TaggedWords, Word};
+use super::words::{FrameRecord, StackWord, TaggedWords};
 use crate::addr::VirtAddr;
 use crate::register::WordSize;
-use crate::walk::fast::compact_row::ShortRow;
-use crate::walk::fast::compact_walk::Log;
+use crate::walk::fast::compact_row::CompactRow;
+use crate::walk::fast::fast_path::FrameSink;
 
 /// The frames of the walk before that may still be met, innermost first.
-pub(crate) struct OldFrames<'a> {
+pub(crate) struct PreviousFrames<'a> {
     rest: TaggedWords<'a>,
     /// The frame pointer of the frame before.
     fp: u64,
@@ -19,12 +19,12 @@ pub(crate) struct OldFrames<'a> {
 
 /// How many words old frames have, and the frame pointer of the frame before.
 #[derive(Clone, Copy)]
-pub(crate) struct OldRest {
+pub(crate) struct PreviousRest {
     pub(super) words: usize,
     pub(super) fp: u64,
 }
 
-impl<'a> OldFrames<'a> {
+impl<'a> PreviousFrames<'a> {
     #[inline]
     pub(super) fn new(rest: TaggedWords<'a>, fp: u64, slots: WordSize) -> Self {
         let shift = slots.bytes().trailing_zeros();
@@ -45,8 +45,8 @@ impl<'a> OldFrames<'a> {
 
     /// What is left of them.
     #[inline]
-    pub(crate) const fn rest(&self) -> OldRest {
-        OldRest { words: self.rest.len(), fp: self.fp }
+    pub(crate) const fn rest(&self) -> PreviousRest {
+        PreviousRest { words: self.rest.len(), fp: self.fp }
     }
 
     /// Goes past the first of them.
@@ -66,7 +66,7 @@ impl<'a> OldFrames<'a> {
     /// Whether short steps lead on from the first of them as from this frame. The
     /// stack pointers are known to be equal.
     #[inline]
-    fn is_like(&self, frame: &Kept) -> bool {
+    fn is_like(&self, frame: &FrameRecord) -> bool {
         let (ra, tag, fp) = match (self.rest.tags, self.rest.words) {
             ([tag, ..], [ra, ..]) if tag.is_frame() => (ra, tag, self.fp),
             ([_, tag, ..], [fp, ra, ..]) => (ra, tag, fp.value),
@@ -75,22 +75,22 @@ impl<'a> OldFrames<'a> {
         ra.value == frame.pc
             && fp == frame.fp
             && tag.provenance().is_exact() == frame.provenance.is_exact()
-            && ra.slot != Word::NOWHERE
+            && ra.slot != StackWord::NOWHERE
     }
 
     /// Whether no short step led to the first of them.
-    pub(super) fn is_by_other(&self) -> bool {
+    pub(super) fn is_from_full_step(&self) -> bool {
         self.rest.tags.first().is_some_and(|tag| tag.is_other())
     }
 }
 
-impl Log for OldFrames<'_> {
-    type Entry = [Word; 2];
+impl FrameSink for PreviousFrames<'_> {
+    type Entry = [StackWord; 2];
 
     #[inline]
-    fn entry(pc: VirtAddr, sp: u64, fp: u64, row: ShortRow) -> [Word; 2] {
+    fn entry(pc: VirtAddr, sp: u64, fp: u64, row: CompactRow) -> [StackWord; 2] {
         let provenance = row.provenance();
-        Kept { pc: pc.get(), sp, fp, provenance, fp_slots: row.fp_slots() }.to_entry()
+        FrameRecord { pc: pc.get(), sp, fp, provenance, fp_slots: row.fp_slots() }.to_entry()
     }
 
     /// Whether the walk before was there too; it is then the first frame of the
@@ -98,8 +98,8 @@ impl Log for OldFrames<'_> {
     // Frames come with rising stack pointers. Where they do not, at signals, some
     // are not met, and that is all.
     #[inline]
-    fn is_enough(&mut self, entry: &[Word; 2]) -> bool {
-        let frame = Kept::from_entry(entry);
+    fn should_stop(&mut self, entry: &[StackWord; 2]) -> bool {
+        let frame = FrameRecord::from_entry(entry);
         while self.sp <= frame.sp {
             if self.rest.words.is_empty() {
                 return false;

@@ -1,6 +1,6 @@
 //! Whether words of the stack are as they were.
 
-use super::words::{TaggedWords, Word};
+use super::words::{StackWord, TaggedWords};
 use crate::arch::Arch;
 use crate::memory::Memory;
 use crate::register::WordSize;
@@ -25,7 +25,7 @@ pub(crate) fn verify<A: Arch, M: Memory>(
         // Of the register, which may be an offset in a segment.
         let start = start.get().wrapping_sub(linear.get()).wrapping_add(sp);
         if start & 7 == 0 {
-            count = verify_at_hand(kept.words, start >> 3, stack);
+            count = verify_in_slice(kept.words, start >> 3, stack);
         }
     }
     if count == kept.len() {
@@ -37,14 +37,14 @@ pub(crate) fn verify<A: Arch, M: Memory>(
 
 /// The same by words at hand, from the slot `start` on.
 #[inline(never)]
-fn verify_at_hand(kept: &[Word], start: u64, stack: &[[u8; 8]]) -> usize {
+fn verify_in_slice(kept: &[StackWord], start: u64, stack: &[[u8; 8]]) -> usize {
     // What differs, `None` if the word is not at hand.
-    let differ = |word: &Word| {
+    let differ = |word: &StackWord| {
         let at = usize::try_from(word.slot.wrapping_sub(start)).unwrap_or(usize::MAX);
         Some(u64::from_le_bytes(*stack.get(at)?) ^ word.value)
     };
     // The words do not depend on each other, so one branch for a group is enough.
-    let is_same = |[a, b, c, d]: &[Word; GROUP]| {
+    let is_same = |[a, b, c, d]: &[StackWord; GROUP]| {
         let all = || Some(differ(a)? | differ(b)? | differ(c)? | differ(d)?);
         all() == Some(0)
     };
@@ -58,7 +58,7 @@ fn verify_at_hand(kept: &[Word], start: u64, stack: &[[u8; 8]]) -> usize {
 /// The same by reading word by word.
 #[inline(never)]
 fn verify_by_reading<A: Arch, M: Memory>(kept: TaggedWords<'_>, arch: &A, mem: &mut M) -> usize {
-    let mut is_same = |word: &Word| {
+    let mut is_same = |word: &StackWord| {
         let addr = arch.stack_addr(word.addr(A::WORD));
         mem.read_word(addr, A::WORD) == Ok(word.value)
     };
@@ -78,7 +78,7 @@ mod tests {
     use crate::no_regs::Toy;
     use crate::row::Origin;
     use crate::trace::Provenance;
-    use crate::walk::incremental::words::{Kept, Tag};
+    use crate::walk::incremental::words::{FrameRecord, Tag};
 
     const START: u64 = 0x1000;
     /// How many words of the stack a frame takes, the last of which is the
@@ -88,7 +88,7 @@ mod tests {
     const OTHER: u8 = 255;
 
     /// The words of frames to which steps of these kinds led, and their stack.
-    fn stack(kinds: &[u8]) -> (Vec<Word>, Vec<Tag>, Vec<u64>) {
+    fn stack(kinds: &[u8]) -> (Vec<StackWord>, Vec<Tag>, Vec<u64>) {
         let stack: Vec<u64> = (0x40..).step_by(2).take(kinds.len() * WORDS).collect();
         let (mut kept, mut kept_tags) = (Vec::new(), Vec::new());
         for (number, &fp_slots) in kinds.iter().enumerate() {
@@ -96,10 +96,10 @@ mod tests {
             let fp = stack[ra_at - usize::from(fp_slots).min(3)];
             let sp = START + 8 * u64::try_from(ra_at + 1).unwrap_or(0);
             let provenance = Provenance::of_row(Origin::Table, false);
-            let frame = Kept { pc: stack[ra_at], sp, fp, provenance, fp_slots };
+            let frame = FrameRecord { pc: stack[ra_at], sp, fp, provenance, fp_slots };
             let (words, tags, len) = match fp_slots {
                 OTHER => {
-                    let (words, tags) = frame.words_given(WordSize::Eight);
+                    let (words, tags) = frame.placeholders(WordSize::Eight);
                     (words, tags, 2)
                 }
                 _ => frame.words_read(WordSize::Eight),
@@ -111,9 +111,9 @@ mod tests {
     }
 
     /// How many words are as they were, by either way.
-    fn verified(kept: &[Word], tags: &[Tag], stack: &[u64]) -> [usize; 2] {
+    fn verified(kept: &[StackWord], tags: &[Tag], stack: &[u64]) -> [usize; 2] {
         let stack: Vec<[u8; 8]> = stack.iter().map(|word| word.to_le_bytes()).collect();
-        let at_hand = verify_at_hand(kept, START >> 3, &stack);
+        let at_hand = verify_in_slice(kept, START >> 3, &stack);
         let mut mem = SliceMemory::new(VirtAddr::new(START), stack.as_flattened());
         [at_hand, verify_by_reading(TaggedWords { words: kept, tags }, &Toy, &mut mem)]
     }
@@ -162,7 +162,7 @@ mod tests {
             let mut mem = SliceMemory::new(VirtAddr::new(start), bytes.as_flattened());
             assert_eq!(verify(tagged, START, &Toy, &mut mem), whole, "{start:#x}");
         }
-        assert_eq!(verify_at_hand(&kept, 0, &bytes), 0);
-        assert_eq!(verify_at_hand(&kept, u64::MAX, &bytes), 0);
+        assert_eq!(verify_in_slice(&kept, 0, &bytes), 0);
+        assert_eq!(verify_in_slice(&kept, u64::MAX, &bytes), 0);
     }
 }

@@ -9,14 +9,14 @@ use crate::trace::{Provenance, TraceFrame};
 
 /// A word of the stack that a step read, or what stands in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Word {
+pub(crate) struct StackWord {
     /// What was read.
     pub(super) value: u64,
     /// Where it was read: a value of the stack pointer, in slots.
     pub(super) slot: u64,
 }
 
-impl Word {
+impl StackWord {
     pub(super) const NONE: Self = Self { value: 0, slot: Self::NOWHERE };
 
     /// The slot of no word: no stack reaches as far.
@@ -29,7 +29,7 @@ impl Word {
     }
 }
 
-/// What a [`Word`] is: of a return address the [`Provenance`] of its frame, of a frame
+/// What a [`StackWord`] is: of a return address the [`Provenance`] of its frame, of a frame
 /// pointer one of two values that no frame's provenance has. A frame with the registers of
 /// the sample has an exact pc, and no row that failed led there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl Tag {
 
 /// A frame, and the step that led to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct FrameRecord {
     pub(super) pc: u64,
     pub(super) sp: u64,
     pub(super) fp: u64,
@@ -75,9 +75,14 @@ pub(crate) struct Kept {
     pub(super) fp_slots: u8,
 }
 
-impl Kept {
+impl FrameRecord {
     /// A frame to which something else than a short step led.
-    pub(crate) fn by_other(pc: FramePc, sp: u64, fp: Option<u64>, provenance: Provenance) -> Self {
+    pub(crate) fn from_full_step(
+        pc: FramePc,
+        sp: u64,
+        fp: Option<u64>,
+        provenance: Provenance,
+    ) -> Self {
         // No short step leads on from a frame without a frame pointer, so it may be
         // taken for one with any.
         let (pc, fp) = (pc.addr().get(), fp.unwrap_or(0));
@@ -86,15 +91,15 @@ impl Kept {
 
     /// In the place of two words, for as long as a walk is under way.
     #[inline]
-    pub(super) const fn to_entry(self) -> [Word; 2] {
+    pub(super) const fn to_entry(self) -> [StackWord; 2] {
         let Self { pc, sp, fp, provenance, fp_slots } = self;
         let step = u64::from_le_bytes([provenance.bits(), fp_slots, 0, 0, 0, 0, 0, 0]);
-        [Word { value: fp, slot: step }, Word { value: pc, slot: sp }]
+        [StackWord { value: fp, slot: step }, StackWord { value: pc, slot: sp }]
     }
 
     /// The inverse.
     #[inline]
-    pub(super) const fn from_entry([low, high]: &[Word; 2]) -> Self {
+    pub(super) const fn from_entry([low, high]: &[StackWord; 2]) -> Self {
         let [provenance, fp_slots, ..] = low.slot.to_le_bytes();
         let provenance = Provenance::from_bits(provenance);
         Self { pc: high.value, sp: high.slot, fp: low.value, provenance, fp_slots }
@@ -103,28 +108,28 @@ impl Kept {
     /// The words that a short step to it read, and how many they are: where there is
     /// one, it is both.
     #[inline]
-    pub(super) fn words_read(self, word: WordSize) -> ([Word; 2], [Tag; 2], usize) {
+    pub(super) fn words_read(self, word: WordSize) -> ([StackWord; 2], [Tag; 2], usize) {
         let Self { pc, sp, fp, provenance, fp_slots } = self;
         let slot = Self::slot_below(sp, word);
-        let (ra, tag) = (Word { value: pc, slot }, Tag(provenance.bits()));
+        let (ra, tag) = (StackWord { value: pc, slot }, Tag(provenance.bits()));
         if fp_slots == 0 {
             return ([ra; 2], [tag; 2], 1);
         }
-        let fp = Word { value: fp, slot: slot.wrapping_sub(fp_slots.into()) };
+        let fp = StackWord { value: fp, slot: slot.wrapping_sub(fp_slots.into()) };
         ([fp, ra], [Tag::FP, tag], 2)
     }
 
     /// The words that stand for it where something else than a short step led to it.
     /// Whoever compares words stops at the first.
     #[inline]
-    pub(super) fn words_given(self, word: WordSize) -> ([Word; 2], [Tag; 2]) {
+    pub(super) fn placeholders(self, word: WordSize) -> ([StackWord; 2], [Tag; 2]) {
         let Self { pc, sp, fp, provenance, .. } = self;
         let slot = Self::slot_below(sp, word);
-        let ra = Word { value: pc, slot };
+        let ra = StackWord { value: pc, slot };
         let is_aligned = ra.addr(word).wrapping_add(word.bytes()) == sp;
-        let ra = if is_aligned { ra } else { Word { slot: Word::NOWHERE, ..ra } };
+        let ra = if is_aligned { ra } else { StackWord { slot: StackWord::NOWHERE, ..ra } };
         let tags = [Tag::OTHER_FP, Tag(provenance.bits())];
-        ([Word { value: fp, slot: Word::NOWHERE }, ra], tags)
+        ([StackWord { value: fp, slot: StackWord::NOWHERE }, ra], tags)
     }
 
     /// The slot just below a stack pointer.
@@ -136,21 +141,21 @@ impl Kept {
 
 /// The frame with this return address.
 #[inline]
-pub(super) fn frame_of((word, tag): (&Word, Tag)) -> TraceFrame {
+pub(super) fn frame_of((word, tag): (&StackWord, Tag)) -> TraceFrame {
     TraceFrame::new(VirtAddr::new(word.value), tag.provenance())
 }
 
 /// Words, and what they are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaggedWords<'a> {
-    pub(super) words: &'a [Word],
+    pub(super) words: &'a [StackWord],
     pub(super) tags: &'a [Tag],
 }
 
 impl<'a> TaggedWords<'a> {
     /// The words from `start` to `end`.
     #[inline]
-    pub(super) fn new(words: &'a [Word], tags: &'a [Tag], start: usize, end: usize) -> Self {
+    pub(super) fn new(words: &'a [StackWord], tags: &'a [Tag], start: usize, end: usize) -> Self {
         let words = words.get(start..end).unwrap_or_default();
         Self { words, tags: tags.get(start..end).unwrap_or_default() }
     }
@@ -168,11 +173,11 @@ impl<'a> TaggedWords<'a> {
 
     /// Whether they are of this frame, to which no short step led, and others.
     #[inline]
-    pub(super) fn start_with(self, frame: Kept, slots: WordSize) -> bool {
-        let (words, tags) = frame.words_given(slots);
+    pub(super) fn start_with(self, frame: FrameRecord, slots: WordSize) -> bool {
+        let (words, tags) = frame.placeholders(slots);
         let is_same = self.words.first_chunk() == Some(&words);
         let [_, ra] = words;
-        is_same && self.tags.first_chunk() == Some(&tags) && ra.slot != Word::NOWHERE
+        is_same && self.tags.first_chunk() == Some(&tags) && ra.slot != StackWord::NOWHERE
     }
 
     /// Without a frame pointer behind the last return address.
@@ -213,19 +218,19 @@ impl<'a> TaggedWords<'a> {
     }
 
     /// The last one.
-    pub(super) fn last(self) -> Option<(&'a Word, Tag)> {
+    pub(super) fn last(self) -> Option<(&'a StackWord, Tag)> {
         Some((self.words.last()?, *self.tags.last()?))
     }
 }
 
 /// The frames of some words, innermost first.
 #[derive(Clone, Debug)]
-pub(super) struct KeptFrames<'a> {
-    words: Zip<Iter<'a, Word>, Iter<'a, Tag>>,
+pub(super) struct RecordedFrames<'a> {
+    words: Zip<Iter<'a, StackWord>, Iter<'a, Tag>>,
     len: usize,
 }
 
-impl<'a> KeptFrames<'a> {
+impl<'a> RecordedFrames<'a> {
     /// So many.
     #[inline]
     pub(super) fn new(TaggedWords { words, tags }: TaggedWords<'a>, len: usize) -> Self {
@@ -233,7 +238,7 @@ impl<'a> KeptFrames<'a> {
     }
 }
 
-impl Iterator for KeptFrames<'_> {
+impl Iterator for RecordedFrames<'_> {
     type Item = TraceFrame;
 
     #[inline]
@@ -248,7 +253,7 @@ impl Iterator for KeptFrames<'_> {
     }
 }
 
-impl DoubleEndedIterator for KeptFrames<'_> {
+impl DoubleEndedIterator for RecordedFrames<'_> {
     #[inline]
     fn next_back(&mut self) -> Option<TraceFrame> {
         self.len = self.len.checked_sub(1)?;
@@ -256,7 +261,7 @@ impl DoubleEndedIterator for KeptFrames<'_> {
     }
 }
 
-impl ExactSizeIterator for KeptFrames<'_> {}
+impl ExactSizeIterator for RecordedFrames<'_> {}
 
 #[cfg(test)]
 #[allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "tests")]
@@ -267,16 +272,16 @@ mod tests {
     use super::*;
     use crate::row::Origin;
 
-    fn kept(number: u64, fp_slots: u8) -> Kept {
+    fn kept(number: u64, fp_slots: u8) -> FrameRecord {
         let (pc, sp, fp) = (0x1000 + number, 0x8000 + 64 * number, 0x9000 + number);
-        Kept { pc, sp, fp, provenance: Provenance::of_row(Origin::Table, false), fp_slots }
+        FrameRecord { pc, sp, fp, provenance: Provenance::of_row(Origin::Table, false), fp_slots }
     }
 
     #[test]
     fn an_entry_is_the_frame() {
         for fp_slots in [0, 1, 255] {
             let frame = kept(3, fp_slots);
-            assert_eq!(Kept::from_entry(&frame.to_entry()), frame);
+            assert_eq!(FrameRecord::from_entry(&frame.to_entry()), frame);
         }
     }
 
@@ -291,7 +296,7 @@ mod tests {
                 let all = failed.flat_map(|it| [it, it.with_trampoline(), it.with_gap()]);
                 for provenance in all.chain([Provenance::new(origin, pcs[0])]) {
                     let (_, [fp, ra]) =
-                        Kept { provenance, ..kept(0, 0) }.words_given(WordSize::Eight);
+                        FrameRecord { provenance, ..kept(0, 0) }.placeholders(WordSize::Eight);
                     assert!(ra.is_frame() && !ra.is_other() && ra.provenance() == provenance);
                     assert!(!fp.is_frame() && fp.is_other() && !Tag::FP.is_other());
                 }
@@ -310,14 +315,14 @@ mod tests {
             assert_eq!(found, [(0x8000 - 4 * slot, 0x9000), (0x8000 - slot, 0x1000)]);
             assert_eq!((tags.map(Tag::is_frame), len), ([false, true], 2));
             // Of a stack pointer between two slots, nothing is met.
-            let (words, tags) = kept(0, 0).words_given(size);
-            assert_eq!((words[0].slot, words[1].addr(size)), (Word::NOWHERE, 0x8000 - slot));
+            let (words, tags) = kept(0, 0).placeholders(size);
+            assert_eq!((words[0].slot, words[1].addr(size)), (StackWord::NOWHERE, 0x8000 - slot));
             assert_eq!(
                 tags.map(|tag| (tag.is_frame(), tag.is_other())),
                 [(false, true), (true, false)]
             );
-            let between = Kept { sp: 0x8002, ..kept(0, 0) };
-            assert_eq!(between.words_given(size).0.map(|word| word.slot), [Word::NOWHERE; 2]);
+            let between = FrameRecord { sp: 0x8002, ..kept(0, 0) };
+            assert_eq!(between.placeholders(size).0.map(|word| word.slot), [StackWord::NOWHERE; 2]);
         }
     }
 
@@ -331,7 +336,7 @@ mod tests {
                     0 => kept(number, 0).words_read(WordSize::Eight),
                     1 => kept(number, 1).words_read(WordSize::Eight),
                     _ => {
-                        let (words, tags) = kept(number, 0).words_given(WordSize::Eight);
+                        let (words, tags) = kept(number, 0).placeholders(WordSize::Eight);
                         (words, tags, 2)
                     }
                 };
@@ -341,7 +346,7 @@ mod tests {
             let all = TaggedWords { words: &words, tags: &tags };
             assert_eq!((all.frames(), all.of_whole_frames().len()), (4, words.len()));
             for front in 0..=4 {
-                let mut frames = KeptFrames::new(all, 4);
+                let mut frames = RecordedFrames::new(all, 4);
                 let pc = |frame: TraceFrame| frame.pc.addr().get() - 0x1000;
                 let mut found: Vec<_> = frames.by_ref().take(front).map(pc).collect();
                 assert_eq!(frames.len(), 4 - front);

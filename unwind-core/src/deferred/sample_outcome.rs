@@ -5,7 +5,8 @@ use core::fmt;
 /// How a sample ends, as far as its user stack is concerned: in exactly one of
 /// these ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SampleEnd {
+#[non_exhaustive]
+pub enum SampleOutcome {
     /// The whole stack came, with the sample's cookie.
     Matched,
     /// Part of the stack came, with the sample's cookie: the walk did not
@@ -25,7 +26,23 @@ pub enum SampleEnd {
     Inline,
 }
 
-impl fmt::Display for SampleEnd {
+impl SampleOutcome {
+    /// A number for records and other languages, which stays the same in later versions:
+    /// 1 to 6 in the order of the variants.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Matched => 1,
+            Self::Truncated => 2,
+            Self::StackLost => 3,
+            Self::TaskGone => 4,
+            Self::Exec => 5,
+            Self::Inline => 6,
+        }
+    }
+}
+
+impl fmt::Display for SampleOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Matched => "matched",
@@ -50,13 +67,13 @@ pub(crate) enum Stack {
 }
 
 impl Stack {
-    pub(crate) const fn end(self) -> SampleEnd {
+    pub(crate) const fn outcome(self) -> SampleOutcome {
         match self {
-            Self::Whole => SampleEnd::Matched,
-            Self::Partial => SampleEnd::Truncated,
-            Self::NoCache | Self::NoFrames => SampleEnd::StackLost,
-            Self::TaskGone => SampleEnd::TaskGone,
-            Self::Exec => SampleEnd::Exec,
+            Self::Whole => SampleOutcome::Matched,
+            Self::Partial => SampleOutcome::Truncated,
+            Self::NoCache | Self::NoFrames => SampleOutcome::StackLost,
+            Self::TaskGone => SampleOutcome::TaskGone,
+            Self::Exec => SampleOutcome::Exec,
         }
     }
 }

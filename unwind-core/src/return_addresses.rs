@@ -3,7 +3,7 @@
 use crate::addr::VirtAddr;
 
 /// What a host knows of the target's code.
-pub trait TargetCode {
+pub trait ReturnAddresses {
     /// Returns the real return address if `ra` is a trampoline's.
     ///
     /// A tracer that wants to see a function return (a uretprobe and the like)
@@ -14,7 +14,7 @@ pub trait TargetCode {
     /// frames that return to the same trampoline. Calls come in the order of
     /// the frames, innermost first. The answer is used without further checks.
     #[inline]
-    fn real_return(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
+    fn resolve(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
         let _ = (ra, slot);
         None
     }
@@ -31,7 +31,7 @@ pub trait TargetCode {
     /// A number that changes whenever an answer given before may no longer be
     /// right. `None` if there is none, as where an answer depends on the calls
     /// before: each return address of a walk is then asked about, and
-    /// [`Walker::retrace`](crate::Walker::retrace) takes nothing over.
+    /// [`Walker::trace_incremental`](crate::Walker::trace_incremental) takes nothing over.
     #[inline]
     fn generation(&self) -> Option<u64> {
         None
@@ -41,9 +41,9 @@ pub trait TargetCode {
 /// Nothing is known of the target's code: every return address is what it
 /// seems.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct AnyCode;
+pub struct Unchecked;
 
-impl TargetCode for AnyCode {
+impl ReturnAddresses for Unchecked {
     #[inline]
     fn generation(&self) -> Option<u64> {
         Some(0)

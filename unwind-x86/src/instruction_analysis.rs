@@ -33,9 +33,9 @@ use crate::{Ia32, X86_64};
 /// other forms stand at an entry or an exit nearly always, but may stand elsewhere:
 /// their rows are a [guess](Row::is_guess).
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Prologue;
+pub struct InstructionAnalysis;
 
-impl RowSource<X86_64> for Prologue {
+impl RowSource<X86_64> for InstructionAnalysis {
     type Error = Infallible;
 
     #[inline]
@@ -48,7 +48,7 @@ impl RowSource<X86_64> for Prologue {
     }
 }
 
-impl RowSource<Ia32> for Prologue {
+impl RowSource<Ia32> for InstructionAnalysis {
     type Error = Infallible;
 
     #[inline]

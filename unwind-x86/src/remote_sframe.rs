@@ -13,50 +13,50 @@ use crate::{Ia32, Ia32Regs, X86_64, X86_64Regs};
 /// Why a row could not be had from a table in the target's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum SframeMemoryError {
+pub enum RemoteSframeError {
     /// The table could not be read, or is malformed.
     Table(RemoteError),
     /// Modules came and went faster than they could be looked up.
-    Changing,
+    Contended,
 }
 
-impl From<RemoteError> for SframeMemoryError {
+impl From<RemoteError> for RemoteSframeError {
     fn from(error: RemoteError) -> Self {
         Self::Table(error)
     }
 }
 
-impl From<Infallible> for SframeMemoryError {
+impl From<Infallible> for RemoteSframeError {
     fn from(never: Infallible) -> Self {
         match never {}
     }
 }
 
-impl fmt::Display for SframeMemoryError {
+impl fmt::Display for RemoteSframeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Table(error) => error.fmt(f),
-            Self::Changing => unwind_core::Changing.fmt(f),
+            Self::Contended => unwind_core::Contended.fmt(f),
         }
     }
 }
 
-impl core::error::Error for SframeMemoryError {}
+impl core::error::Error for RemoteSframeError {}
 
-/// Codes are those of [`RemoteError`], and 512 for [`Changing`](SframeMemoryError::Changing).
-impl TableError for SframeMemoryError {
+/// Codes are those of [`RemoteError`], and 512 for [`Contended`](RemoteSframeError::Contended).
+impl TableError for RemoteSframeError {
     fn is_not_resident(&self) -> bool {
         match self {
             Self::Table(error) => error.is_not_resident(),
             // The same lookup may work the next time.
-            Self::Changing => true,
+            Self::Contended => true,
         }
     }
 
     fn code(&self) -> u16 {
         match self {
             Self::Table(error) => error.code(),
-            Self::Changing => 512,
+            Self::Contended => 512,
         }
     }
 }
@@ -68,12 +68,12 @@ impl TableError for SframeMemoryError {
 /// last. 32-bit code has no SFrame tables, so for it there are no rows; with
 /// the same error, so that walks of both kinds of code end in one trace type.
 #[derive(Debug)]
-pub struct SframeMemorySource<'m, const N: usize> {
+pub struct RemoteSframe<'m, const N: usize> {
     modules: &'m SharedModuleMap<N>,
     scratch: &'m mut SframeScratch,
 }
 
-/// What a [`SframeMemorySource`] reads of a table, in memory that the host
+/// What a [`RemoteSframe`] reads of a table, in memory that the host
 /// places where it is not short: in the task, say, and not on a kernel's stack.
 ///
 /// Nothing in it is used after the walk.
@@ -118,7 +118,7 @@ impl SframeScratch {
     }
 }
 
-impl<'m, const N: usize> SframeMemorySource<'m, N> {
+impl<'m, const N: usize> RemoteSframe<'m, N> {
     /// The tables of `modules`, read to `scratch`.
     #[must_use]
     pub const fn new(modules: &'m SharedModuleMap<N>, scratch: &'m mut SframeScratch) -> Self {
@@ -127,8 +127,8 @@ impl<'m, const N: usize> SframeMemorySource<'m, N> {
     }
 
     #[inline(never)]
-    fn table_of(&self, addr: VirtAddr) -> Result<Option<TableLocation>, SframeMemoryError> {
-        let module = self.modules.find(addr).map_err(|_| SframeMemoryError::Changing)?;
+    fn table_of(&self, addr: VirtAddr) -> Result<Option<TableLocation>, RemoteSframeError> {
+        let module = self.modules.find(addr).map_err(|_| RemoteSframeError::Contended)?;
         Ok(module.map(|module| module.table))
     }
 
@@ -138,21 +138,21 @@ impl<'m, const N: usize> SframeMemorySource<'m, N> {
         &mut self,
         addr: VirtAddr,
         mem: &mut M,
-    ) -> Result<Option<Row>, SframeMemoryError> {
+    ) -> Result<Option<Row>, RemoteSframeError> {
         let Some(location) = self.table_of(addr)? else { return Ok(None) };
         // Its origin is a table, as that of all new rows.
         Ok(self.scratch.look_up(location, addr, mem)?)
     }
 }
 
-impl<const N: usize> RowSource<X86_64> for SframeMemorySource<'_, N> {
-    type Error = SframeMemoryError;
+impl<const N: usize> RowSource<X86_64> for RemoteSframe<'_, N> {
+    type Error = RemoteSframeError;
 
     fn row<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
-    ) -> Result<Option<Row>, SframeMemoryError> {
+    ) -> Result<Option<Row>, RemoteSframeError> {
         self.find(frame.lookup_addr(), mem)
     }
 
@@ -162,15 +162,15 @@ impl<const N: usize> RowSource<X86_64> for SframeMemorySource<'_, N> {
     }
 }
 
-impl<const N: usize> RowSource<Ia32> for SframeMemorySource<'_, N> {
-    type Error = SframeMemoryError;
+impl<const N: usize> RowSource<Ia32> for RemoteSframe<'_, N> {
+    type Error = RemoteSframeError;
 
     #[inline]
     fn row<M: Memory>(
         &mut self,
         _: &FrameContext<'_, Ia32Regs>,
         _: &mut M,
-    ) -> Result<Option<Row>, SframeMemoryError> {
+    ) -> Result<Option<Row>, RemoteSframeError> {
         Ok(None)
     }
 }

@@ -4,14 +4,14 @@ use core::hint::cold_path;
 
 use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
-use crate::target_code::TargetCode;
-use crate::walk::fast::compact_row::ShortRow;
-use crate::walk::fast::row_cache::{KeptRow, RowStore};
+use crate::return_addresses::ReturnAddresses;
+use crate::walk::fast::compact_row::CompactRow;
+use crate::walk::fast::row_cache::{CacheHit, RowStore};
 use crate::walk::fast::stack::Stack;
 
 /// Where a walk stands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ShortWalk<At> {
+pub(crate) struct FastPath<At> {
     /// The stack pointer, as the stack has it.
     pub(crate) at: At,
     pub(crate) fp: u64,
@@ -29,27 +29,27 @@ pub(crate) enum Stop {
     /// The last frame's row is not at hand.
     NoRow,
     /// The last frame's row says that it has no caller, or asks to be marked as used.
-    AtRow,
+    NeedsFullStep,
     /// The last return address is a trampoline's, and this is the real one.
     Trampoline(VirtAddr),
-    /// The log has [enough](Log::is_enough).
-    Enough,
+    /// The log has [enough](FrameSink::should_stop).
+    BySink,
 }
 
 /// What becomes of the callers that a walk finds.
-pub(crate) trait Log {
+pub(crate) trait FrameSink {
     /// What is kept of one.
     type Entry;
 
     /// The entry of the caller with this pc, stack and frame pointer to which `row`
     /// led.
-    fn entry(pc: VirtAddr, sp: u64, fp: u64, row: ShortRow) -> Self::Entry;
+    fn entry(pc: VirtAddr, sp: u64, fp: u64, row: CompactRow) -> Self::Entry;
 
     /// Whether the walk stops at this caller.
-    fn is_enough(&mut self, entry: &Self::Entry) -> bool;
+    fn should_stop(&mut self, entry: &Self::Entry) -> bool;
 }
 
-impl<At: Copy + PartialEq> ShortWalk<At> {
+impl<At: Copy + PartialEq> FastPath<At> {
     /// Goes on to callers of the frame with this lookup address, as far as that goes
     /// or is wanted, writes them to `room`, and returns how many they are. Changes
     /// `stop` from `Other` where it is another.
@@ -57,7 +57,7 @@ impl<At: Copy + PartialEq> ShortWalk<At> {
     /// Never inlined, and without calls: as arguments, the parts are known to lie
     /// apart, so that the loop keeps what it needs of them in registers.
     #[inline(never)]
-    pub(crate) fn run<A: Arch, C: RowStore, T: TargetCode, K: Stack<At = At>, L: Log>(
+    pub(crate) fn run<A: Arch, C: RowStore, T: ReturnAddresses, K: Stack<At = At>, L: FrameSink>(
         &mut self,
         mut addr: VirtAddr,
         arch: &A,
@@ -72,7 +72,7 @@ impl<At: Copy + PartialEq> ShortWalk<At> {
         let mut room = room.iter_mut();
         // Where the first step by a frame pointer alone starts.
         let mut before_by_fp = None;
-        let mut kept = KeptRow::NONE;
+        let mut kept = CacheHit::NONE;
         loop {
             let Some(found) = cache.get(addr, kept) else {
                 self.stop = Stop::NoRow;
@@ -101,7 +101,7 @@ impl<At: Copy + PartialEq> ShortWalk<At> {
                     }
                     slots
                 } else {
-                    self.stop = Stop::AtRow;
+                    self.stop = Stop::NeedsFullStep;
                     break;
                 };
                 let Some(base) = stack.at_fp(at, fp) else { break };
@@ -121,7 +121,7 @@ impl<At: Copy + PartialEq> ShortWalk<At> {
             *entry = L::entry(pc, stack.sp(cfa), caller_fp, row);
             addr = FramePc::Return(pc).lookup_addr();
             let ra_slot = arch.stack_addr(stack.sp(cfa).wrapping_sub(A::WORD.bytes()));
-            let real = code.real_return(pc, Some(ra_slot));
+            let real = code.resolve(pc, Some(ra_slot));
             if real.is_none() && !code.is_code(addr) {
                 refused = 1;
                 break;
@@ -131,8 +131,8 @@ impl<At: Copy + PartialEq> ShortWalk<At> {
                 self.stop = Stop::Trampoline(real);
                 break;
             }
-            if log.is_enough(entry) {
-                self.stop = Stop::Enough;
+            if log.should_stop(entry) {
+                self.stop = Stop::BySink;
                 break;
             }
         }
@@ -147,6 +147,6 @@ impl<At: Copy + PartialEq> ShortWalk<At> {
 
 /// The frame pointer of the caller of a frame with this row, CFA and frame pointer.
 #[inline]
-fn caller_fp<K: Stack>(stack: &mut K, cfa: K::At, row: ShortRow, fp: u64) -> Option<u64> {
+fn caller_fp<K: Stack>(stack: &mut K, cfa: K::At, row: CompactRow, fp: u64) -> Option<u64> {
     if row.keeps_fp() { Some(fp) } else { stack.below_return_address(cfa, row.fp_slots()) }
 }

@@ -11,7 +11,7 @@ use unwind_core::{
     Arch, BaseReg, CfaRule, Coverage, DwarfReg, FrameContext, FramePc, Memory, Origin, ReadError,
     RegRule, Row, RowSource, SliceMemory, Trace, VirtAddr, Walker,
 };
-use unwind_x86::{FramePointers, Ia32, Ia32Regs, Prologue, X86_64, X86_64Regs};
+use unwind_x86::{FramePointers, Ia32, Ia32Regs, InstructionAnalysis, X86_64, X86_64Regs};
 
 /// Code at an address, with `hlt` in the rest of its pages; other pages are
 /// not there.
@@ -44,10 +44,10 @@ impl Memory for Code<'_> {
 
 fn ask<A: Arch>(regs: &A::Regs, pc: FramePc, code: &mut Code<'_>) -> Option<Row>
 where
-    Prologue: RowSource<A, Error = Infallible>,
+    InstructionAnalysis: RowSource<A, Error = Infallible>,
 {
     let frame = FrameContext::new(pc, 0, None, Some(regs));
-    let row = Prologue.row(&frame, code).unwrap();
+    let row = InstructionAnalysis.row(&frame, code).unwrap();
     assert!(row.is_none_or(|row| row.origin() == Origin::Instructions));
     row
 }

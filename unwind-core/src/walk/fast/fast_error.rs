@@ -6,12 +6,12 @@ use core::borrow::BorrowMut;
 use crate::addr::FramePc;
 use crate::arch::Arch;
 use crate::memory::Memory;
+use crate::return_addresses::ReturnAddresses;
 use crate::source::{Coverage, RowSource};
 use crate::step_error::StepError;
-use crate::target_code::TargetCode;
-use crate::walk::fast::compact_row::ShortRow;
-use crate::walk::fast::compact_walk::ShortWalk;
-use crate::walk::fast::row_cache::{KeptRow, RowStore};
+use crate::walk::fast::compact_row::CompactRow;
+use crate::walk::fast::fast_path::FastPath;
+use crate::walk::fast::row_cache::{CacheHit, RowStore};
 use crate::walk::frames::Frames;
 use crate::walk::walker::Walker;
 
@@ -22,39 +22,39 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: TargetCode,
+    T: ReturnAddresses,
     C: RowStore,
     M: Memory,
 {
     /// Why the frame at which a walk stands, with this pc, has no caller, neither by the
     /// row that is at hand nor by the fallback's. `None` says nothing.
-    pub(in crate::walk) fn failure(
+    pub(in crate::walk) fn fast_error(
         &mut self,
         pc: FramePc,
-        at: &ShortWalk<u64>,
+        at: &FastPath<u64>,
     ) -> Option<StepError> {
-        let row = match const { ShortRow::of_all(S::COVERAGE) } {
+        let row = match const { CompactRow::of_all(S::COVERAGE) } {
             Some(row) => row,
-            None => self.walker.cache.get(pc.lookup_addr(), KeptRow::NONE)?.row,
+            None => self.walker.cache.get(pc.lookup_addr(), CacheHit::NONE)?.row,
         };
         if row.cfa_slots() == 0 {
             return None;
         }
-        let failure = self.failure_of(row, at)?;
-        let fallback = const { ShortRow::of_all(F::COVERAGE) };
+        let failure = self.error_of(row, at)?;
+        let fallback = const { CompactRow::of_all(F::COVERAGE) };
         let is_same_again = fallback == Some(row);
         if matches!(F::COVERAGE, Coverage::Nothing) || is_same_again || failure.is_not_resident() {
             return Some(failure);
         }
-        let of_fallback = self.failure_of(fallback?, at)?;
+        let of_fallback = self.error_of(fallback?, at)?;
         Some(if of_fallback.is_not_resident() { of_fallback } else { failure })
     }
 
     /// Why a row leads to no caller. `None` if it leads to one, or to a return address
     /// at which more than the value has to be looked at.
     #[inline(never)]
-    fn failure_of(&mut self, row: ShortRow, at: &ShortWalk<u64>) -> Option<StepError> {
-        let ShortWalk { at: sp, fp, .. } = *at;
+    fn error_of(&mut self, row: CompactRow, at: &FastPath<u64>) -> Option<StepError> {
+        let FastPath { at: sp, fp, .. } = *at;
         let Walker { arch, stack_end, .. } = &*self.walker;
         if row.is_from_fp() && fp < sp {
             return Some(match fp {

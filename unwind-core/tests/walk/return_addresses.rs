@@ -1,12 +1,12 @@
 //! What is known of the code that a return address leads to.
-use unwind_core::{End, Row, StepError, TargetCode, Trace, VirtAddr, Walker};
+use unwind_core::{End, ReturnAddresses, Row, StepError, Trace, VirtAddr, Walker};
 
 use crate::toy::{AlwaysFp, START, Script, Stack, Toy, locals, pcs, three_frames};
 
 /// Code ends at 0x3000.
 struct NoCodeAbove;
 
-impl TargetCode for NoCodeAbove {
+impl ReturnAddresses for NoCodeAbove {
     fn is_code(&mut self, call: VirtAddr) -> bool {
         call.get() < 0x3000
     }
@@ -15,7 +15,7 @@ impl TargetCode for NoCodeAbove {
 #[test]
 fn a_return_address_that_leads_to_no_code_ends_a_walk_or_asks_the_fallback() {
     let (regs, mut stack) = three_frames();
-    let mut walker = Walker::new(Toy, AlwaysFp).code(NoCodeAbove);
+    let mut walker = Walker::new(Toy, AlwaysFp).return_addresses(NoCodeAbove);
     let mut frames = walker.frames(regs, &mut stack);
     assert_eq!(frames.by_ref().count(), 2);
     let pc = VirtAddr::new(0x3010);
@@ -27,7 +27,7 @@ fn a_return_address_that_leads_to_no_code_ends_a_walk_or_asks_the_fallback() {
     // A row of the table that leads nowhere leaves it to the fallback.
     stack.0.insert(0x8000, Some(0x5000));
     let script = Script::new([(0x1000, locals(0))]);
-    let mut walker = Walker::new(Toy, script).fallback(AlwaysFp).code(NoCodeAbove);
+    let mut walker = Walker::new(Toy, script).fallback(AlwaysFp).return_addresses(NoCodeAbove);
     let frames: Vec<_> = walker.frames(regs, &mut stack).collect();
     assert_eq!(pcs(&frames), [0x1010, 0x2010, 0x3000]);
     assert!(frames[1].provenance.is_after_failure());
@@ -37,14 +37,14 @@ fn a_return_address_that_leads_to_no_code_ends_a_walk_or_asks_the_fallback() {
 fn what_a_signal_interrupted_need_not_be_behind_a_call() {
     // All code is below 0x3000 but the byte before the interrupted instruction.
     struct NoCall;
-    impl TargetCode for NoCall {
+    impl ReturnAddresses for NoCall {
         fn is_code(&mut self, call: VirtAddr) -> bool {
             call.get() < 0x3000 && call.get() & !1 != 0x2000
         }
     }
     let rows = [(0x1000, locals(0).with_signal()), (0x2000, Row::outermost())];
     let mut stack = Stack::new([(0x8000, 0x2001)]);
-    let mut walker = Walker::new(Toy, Script::new(rows)).code(NoCall);
+    let mut walker = Walker::new(Toy, Script::new(rows)).return_addresses(NoCall);
     let mut frames = walker.frames(START, &mut stack);
     assert_eq!(frames.by_ref().map(|frame| frame.pc.addr().get()).last(), Some(0x2001));
     assert_eq!(frames.end(), Some(End::Outermost));
@@ -54,8 +54,8 @@ fn what_a_signal_interrupted_need_not_be_behind_a_call() {
 /// by the slot.
 struct Uretprobes;
 
-impl TargetCode for Uretprobes {
-    fn real_return(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
+impl ReturnAddresses for Uretprobes {
+    fn resolve(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
         let real = match (ra.get(), slot?.get()) {
             (0x7000, 0x8018) => 0x2010,
             (0x7000, 0x8038) => 0x3010,
@@ -79,7 +79,7 @@ fn h11_trampoline_addresses_are_replaced_in_direct_and_deferred_walks() {
     let frames: Vec<_> = plain.frames(regs, &mut stack).collect();
     assert_eq!(pcs(&frames), [0x1010, 0x7000, 0x7000]);
 
-    let mut walker = Walker::new(Toy, AlwaysFp).code(Uretprobes);
+    let mut walker = Walker::new(Toy, AlwaysFp).return_addresses(Uretprobes);
     let frames: Vec<_> = walker.frames(regs, &mut stack).collect();
     assert_eq!(pcs(&frames), [0x1010, 0x2010, 0x3010]);
     assert!(frames[1].provenance.is_behind_trampoline());

@@ -13,11 +13,11 @@ use std::collections::BTreeMap;
 use sframe::{RemoteError, TableOffset};
 use testdata::{Function, Row as Fre, TableBuilder};
 use unwind_core::{
-    AnyCode, End, Memory, Module, NoRows, Origin, ReadError, RowCache, RowSource, RowStore,
-    SharedModuleMap, StepError, TableError, TableLocation, VirtAddr, Walker,
+    Empty, End, Memory, Module, Origin, ReadError, RowCache, RowSource, RowStore, SharedModuleMap,
+    StepError, TableError, TableLocation, Unchecked, VirtAddr, Walker,
 };
 use unwind_x86::{
-    FramePointers, Ia32, Ia32Regs, SframeMemoryError, SframeMemorySource, SframeScratch, X86_64,
+    FramePointers, Ia32, Ia32Regs, RemoteSframe, RemoteSframeError, SframeScratch, X86_64,
     X86_64Regs,
 };
 
@@ -73,19 +73,19 @@ fn module(len: usize) -> Module<TableLocation> {
     Module { text: VirtAddr::new(0x40_1000)..VirtAddr::new(0x40_2000), bias: 0, table }
 }
 
-fn walk<S>(source: S, target: &mut Target) -> (Vec<u64>, End<SframeMemoryError>)
+fn walk<S>(source: S, target: &mut Target) -> (Vec<u64>, End<RemoteSframeError>)
 where
-    S: RowSource<X86_64, Error = SframeMemoryError>,
+    S: RowSource<X86_64, Error = RemoteSframeError>,
 {
     walk_by(Walker::new(X86_64::FOUR_LEVEL, source), target)
 }
 
 fn walk_by<S, C>(
-    walker: Walker<X86_64, S, NoRows, AnyCode, C>,
+    walker: Walker<X86_64, S, Empty, Unchecked, C>,
     target: &mut Target,
-) -> (Vec<u64>, End<SframeMemoryError>)
+) -> (Vec<u64>, End<RemoteSframeError>)
 where
-    S: RowSource<X86_64, Error = SframeMemoryError>,
+    S: RowSource<X86_64, Error = RemoteSframeError>,
     C: RowStore,
 {
     let mut walker = walker.fallback(FramePointers);
@@ -104,8 +104,7 @@ fn tables_are_read_where_they_are_and_the_header_once_a_walk() {
         let modules = SharedModuleMap::<4>::new();
         modules.add(&module(bytes.len())).unwrap();
         let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
-        let (pcs, end) =
-            walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut target);
+        let (pcs, end) = walk(RemoteSframe::new(&modules, &mut SframeScratch::new()), &mut target);
         assert_eq!((pcs, end), (vec![0x40_1010, 0x40_1110], End::ZeroReturnAddress), "V{version}");
         assert_eq!(target.header_reads, 1, "V{version}");
     }
@@ -118,17 +117,15 @@ fn an_absent_table_ends_the_walk_until_it_is_there_and_is_no_reason_to_fall_back
     modules.add(&module(bytes.len())).unwrap();
     let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
     target.absent.push(TABLE >> 12);
-    let (pcs, end) =
-        walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut target);
+    let (pcs, end) = walk(RemoteSframe::new(&modules, &mut SframeScratch::new()), &mut target);
     let (at, error) = (TableOffset(0), ReadError::NotResident);
-    let absent = SframeMemoryError::Table(RemoteError::Unreadable { at, error });
+    let absent = RemoteSframeError::Table(RemoteError::Unreadable { at, error });
     assert_eq!((pcs, end), (vec![0x40_1010], End::Table(absent)));
     assert!(end.is_retryable());
-    assert!(SframeMemoryError::Changing.is_not_resident());
+    assert!(RemoteSframeError::Contended.is_not_resident());
 
     target.absent.clear();
-    let (pcs, end) =
-        walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut target);
+    let (pcs, end) = walk(RemoteSframe::new(&modules, &mut SframeScratch::new()), &mut target);
     assert_eq!((pcs.len(), end), (2, End::ZeroReturnAddress));
 }
 
@@ -137,10 +134,9 @@ fn a_table_that_is_malformed_or_of_another_cpu_leaves_the_walk_to_the_fallback()
     let modules = SharedModuleMap::<4>::new();
     modules.add(&module(4096)).unwrap();
     let mut zeroes = Target::default().put(TABLE, &[0; 64]).stack(&FRAMES);
-    let (pcs, end) =
-        walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut zeroes);
+    let (pcs, end) = walk(RemoteSframe::new(&modules, &mut SframeScratch::new()), &mut zeroes);
     assert_eq!(pcs, [0x40_1010]);
-    let End::Table(error @ SframeMemoryError::Table(RemoteError::Table(_))) = end else {
+    let End::Table(error @ RemoteSframeError::Table(RemoteError::Table(_))) = end else {
         panic!("{end}")
     };
     assert!(!error.is_not_resident());
@@ -148,7 +144,7 @@ fn a_table_that_is_malformed_or_of_another_cpu_leaves_the_walk_to_the_fallback()
     let function = Function::new(0x1000, 0x80, vec![Fre::sp(0, &[16])]);
     let foreign = TableBuilder::aarch64(3, false).function(function).build();
     let mut target = Target::default().put(TABLE, &foreign).stack(&FRAMES);
-    let (_, end) = walk(SframeMemorySource::new(&modules, &mut SframeScratch::new()), &mut target);
+    let (_, end) = walk(RemoteSframe::new(&modules, &mut SframeScratch::new()), &mut target);
     assert_eq!(end, End::Step(StepError::ZeroFramePointer), "by the frame pointer, which is none");
 }
 
@@ -161,14 +157,14 @@ fn f21_rows_of_a_cache_do_not_outlive_their_module() {
     let mut rows = RowCache::<16>::new();
     for _ in 0..2 {
         let mut scratch = SframeScratch::new();
-        let source = SframeMemorySource::new(&modules, &mut scratch);
+        let source = RemoteSframe::new(&modules, &mut scratch);
         let walker = Walker::new(X86_64::FOUR_LEVEL, source).cache(&mut rows);
         assert_eq!(walk_by(walker, &mut target).0.len(), 2);
     }
     assert!(rows.stats().hits > 0);
     modules.remove_table(VirtAddr::new(TABLE)).unwrap();
     let mut scratch = SframeScratch::new();
-    let source = SframeMemorySource::new(&modules, &mut scratch);
+    let source = RemoteSframe::new(&modules, &mut scratch);
     let walker = Walker::new(X86_64::FOUR_LEVEL, source).cache(&mut rows);
     let (pcs, _) = walk_by(walker, &mut target);
     assert_eq!(pcs, [0x40_1010], "nothing but the frame pointer is left");
@@ -180,7 +176,7 @@ fn code_of_32_bits_has_no_rows() {
     modules.add(&module(64)).unwrap();
     let mut target = Target::default();
     let mut scratch = SframeScratch::new();
-    let mut walker = Walker::new(Ia32::FLAT, SframeMemorySource::new(&modules, &mut scratch));
+    let mut walker = Walker::new(Ia32::FLAT, RemoteSframe::new(&modules, &mut scratch));
     let mut frames = walker.frames(Ia32Regs::new(0x40_1010, 0x7000, 0x7000), &mut target);
     assert_eq!((frames.by_ref().count(), frames.end()), (1, Some(End::NoRow)));
     assert_eq!(target.reads, 0);
@@ -193,7 +189,7 @@ fn rows_say_that_they_come_from_a_table() {
     modules.add(&module(bytes.len())).unwrap();
     let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
     let mut scratch = SframeScratch::new();
-    let source = SframeMemorySource::new(&modules, &mut scratch);
+    let source = RemoteSframe::new(&modules, &mut scratch);
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, source);
     let frames = walker.frames(X86_64Regs::new(0x40_1010, STACK, 0), &mut target);
     let origins: Vec<_> = frames.map(|frame| frame.provenance.origin()).collect();
@@ -212,7 +208,7 @@ fn a1_a_table_in_memory_leads_past_the_pop_of_a_frame_pointer_too() {
     modules.add(&module(bytes.len())).unwrap();
     let mut target = Target::default().put(TABLE, &bytes).stack(&[0x40_1110, 0, 0]);
     let mut scratch = SframeScratch::new();
-    let source = SframeMemorySource::new(&modules, &mut scratch);
+    let source = RemoteSframe::new(&modules, &mut scratch);
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);
     let mut frames = walker.frames(X86_64Regs::new(0x40_1010, STACK, 0), &mut target);
     let found: Vec<_> = frames.by_ref().collect();

@@ -2,19 +2,19 @@
 
 use core::borrow::BorrowMut;
 
-use super::history::{Arrival, Conditions, LastTrace, TakenOver};
+use super::history::{Arrival, IncrementalTrace, Reused, ValidityKey};
 use super::verify::verify;
-use super::words::Kept;
+use super::words::FrameRecord;
 use crate::addr::FramePc;
 use crate::arch::Arch;
 use crate::end::End;
 use crate::memory::Memory;
 use crate::register::Registers as _;
+use crate::return_addresses::ReturnAddresses;
 use crate::row::Origin;
 use crate::source::{FrameContext, RowSource};
-use crate::target_code::TargetCode;
 use crate::trace::{Provenance, TraceFrame};
-use crate::walk::fast::compact_walk::{ShortWalk, Stop};
+use crate::walk::fast::fast_path::{FastPath, Stop};
 use crate::walk::fast::row_cache::{Counted, RowStore};
 use crate::walk::fast::run::Touched;
 use crate::walk::frames::{Cursor, Frames, known};
@@ -27,7 +27,7 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: TargetCode,
+    T: ReturnAddresses,
     C: RowStore,
 {
     /// Walks the whole stack at `regs`, as [`frames`](Self::frames) takes them, and
@@ -45,7 +45,7 @@ where
     /// unchanged stack of 100 frames and more whose words are at hand costs about a
     /// third of a walk. A frame that is found anew costs three to four times one of
     /// [`trace`](Self::trace), so where less than four fifths of the frames stay, or
-    /// there are few, that is faster. [`LastTrace::taken_over`] tells.
+    /// there are few, that is faster. [`IncrementalTrace::reused`] tells.
     ///
     /// # What is taken over
     ///
@@ -55,21 +55,21 @@ where
     /// with it the reason for the end, unless such a row says that it has no caller.
     ///
     /// Nothing is taken over if [`RowSource::generation`] of a source,
-    /// [`TargetCode::generation`] or the stack's end has changed.
+    /// [`ReturnAddresses::generation`] or the stack's end has changed.
     ///
     /// # Memory that changes meanwhile
     ///
     /// Each word that a step taken over depends on is read once, in this walk.
-    pub fn retrace<const N: usize, M: Memory>(
+    pub fn trace_incremental<const N: usize, M: Memory>(
         &mut self,
         mut regs: impl BorrowMut<A::Regs>,
         mem: &mut M,
-        last: &mut LastTrace<N>,
+        last: &mut IncrementalTrace<N>,
     ) {
         self.begin();
         let verified = self.verify_unless_other(regs.borrow(), mem, last);
         if !verified.is_some_and(|words| last.keep_all(words)) {
-            self.retrace_what_changed(regs.borrow_mut(), mem, last, verified);
+            self.trace_what_changed(regs.borrow_mut(), mem, last, verified);
         }
     }
 
@@ -80,11 +80,11 @@ where
         &self,
         regs: &A::Regs,
         mem: &mut M,
-        last: &LastTrace<N>,
+        last: &IncrementalTrace<N>,
     ) -> Option<usize> {
         let pc = FramePc::Exact(self.arch.code_addr(regs.pc())?);
         let (sp, provenance) = (regs.sp(), Provenance::new(Origin::Registers, pc));
-        let frame = Kept::by_other(pc, sp, Some(regs.fp()?), provenance);
+        let frame = FrameRecord::from_full_step(pc, sp, Some(regs.fp()?), provenance);
         let rest = last.behind(frame, &self.conditions()?, A::WORD)?;
         let is_allowed = self.arch.is_walkable()
             && usize::try_from(self.max_frames).unwrap_or(usize::MAX) >= last.len();
@@ -92,8 +92,8 @@ where
     }
 
     #[inline]
-    fn conditions(&self) -> Option<Conditions> {
-        Some(Conditions {
+    fn conditions(&self) -> Option<ValidityKey> {
+        Some(ValidityKey {
             source: self.source.generation(),
             fallback: self.fallback.generation(),
             code: self.code.generation()?,
@@ -104,26 +104,27 @@ where
     /// Walks, and takes over what is still so. If the sampled frame is that of the
     /// last walk, `verified` words behind it are as they were.
     #[inline(never)]
-    fn retrace_what_changed<const N: usize, M: Memory>(
+    fn trace_what_changed<const N: usize, M: Memory>(
         &mut self,
         regs: &mut A::Regs,
         mem: &mut M,
-        last: &mut LastTrace<N>,
+        last: &mut IncrementalTrace<N>,
         mut verified: Option<usize>,
     ) {
         last.begin(self.conditions());
         let mut frames = Frames::new(self, regs, mem);
         while let Some(Cursor { pc, sp, fp, provenance, .. }) = frames.next {
-            let arrival = last.arrive(Kept::by_other(pc, sp, fp.value(), provenance), A::WORD);
+            let arrival =
+                last.arrive(FrameRecord::from_full_step(pc, sp, fp.value(), provenance), A::WORD);
             if arrival == Arrival::NoRoom {
-                return last.finish(End::<S::Error>::Full);
+                return last.finish(End::<S::Error>::FrameLimit);
             }
             let is_met = arrival == Arrival::Met;
-            frames.run_on(last, is_met, verified.take().filter(|_| is_met));
+            frames.resume(last, is_met, verified.take().filter(|_| is_met));
             frames.next();
         }
         // An iterator without a next frame has a reason for it.
-        last.finish(frames.end().unwrap_or(End::Full));
+        last.finish(frames.end().unwrap_or(End::FrameLimit));
     }
 }
 
@@ -134,7 +135,7 @@ where
     S: RowSource<A>,
     F: RowSource<A>,
     F::Error: Into<S::Error>,
-    T: TargetCode,
+    T: ReturnAddresses,
     C: RowStore,
     M: Memory,
 {
@@ -145,9 +146,9 @@ where
     ///
     /// If the next frame is met, so many words behind it may be verified already.
     #[inline(never)]
-    fn run_on<const N: usize>(
+    fn resume<const N: usize>(
         &mut self,
-        last: &mut LastTrace<N>,
+        last: &mut IncrementalTrace<N>,
         mut is_met: bool,
         mut verified: Option<usize>,
     ) {
@@ -159,7 +160,7 @@ where
         // How many callers there may still be.
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_sub(1);
         let mut left = most;
-        let mut at = ShortWalk { at: sp, fp, is_by_fp, stop: Stop::Other };
+        let mut at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
         let mut answered = 0_usize;
         // How many there might still be when a row was last looked up: a second miss at
         // the same frame means that the row cannot be kept.
@@ -170,29 +171,29 @@ where
                 let words = verified
                     .take()
                     .unwrap_or_else(|| verify(last.rest(left), at.at, &self.walker.arch, self.mem));
-                match last.take_over(words, A::WORD) {
-                    TakenOver::All => break Some((End::Outermost, 0)),
-                    TakenOver::Frames { count, last, sp, fp } => {
+                match last.reuse(words, A::WORD) {
+                    Reused::All => break Some((End::Outermost, 0)),
+                    Reused::Frames { count, last, sp, fp } => {
                         (at.at, at.fp) = (sp, fp);
                         TraceFrame { pc, provenance } = last;
                         left = left.saturating_sub(count);
                     }
-                    TakenOver::Nothing => {}
+                    Reused::Nothing => {}
                 }
             }
             let (entries, mut old) = last.room(left, A::WORD);
             let room = entries.len();
-            let steps = self.run_short(&mut at, pc, (entries, &mut old));
+            let steps = self.run_fast(&mut at, pc, (entries, &mut old));
             let old = old.rest();
-            is_met = last.fill(steps, old, at.stop == Stop::Enough, A::WORD);
+            is_met = last.fill(steps, old, at.stop == Stop::BySink, A::WORD);
             answered = answered.wrapping_add(steps);
             left = left.saturating_sub(steps);
             if let Some(frame) = last.last().filter(|_| steps != 0) {
                 TraceFrame { pc, provenance } = frame;
             }
             let goes_on = match at.stop {
-                Stop::Enough => true,
-                Stop::AtRow => match self.walker.touch(pc.lookup_addr()) {
+                Stop::BySink => true,
+                Stop::NeedsFullStep => match self.walker.touch(pc.lookup_addr()) {
                     Touched::Outermost => break Some((End::Outermost, 1)),
                     Touched::Yes => ready_at.replace(left) != Some(left),
                     Touched::No => false,
@@ -205,12 +206,12 @@ where
                 }
                 Stop::Other if steps == room && left != 0 && last.make_room() => true,
                 Stop::Other => {
-                    break self.failure(pc, &at).map(|error| (End::Step(error), 1));
+                    break self.fast_error(pc, &at).map(|error| (End::Step(error), 1));
                 }
                 Stop::Trampoline(real) => {
                     (pc, provenance) = (FramePc::Return(real), provenance.with_trampoline());
                     last.pop();
-                    let frame = Kept::by_other(pc, at.at, Some(at.fp), provenance);
+                    let frame = FrameRecord::from_full_step(pc, at.at, Some(at.fp), provenance);
                     is_met = last.arrive(frame, A::WORD) == Arrival::Met;
                     true
                 }
@@ -223,7 +224,7 @@ where
         self.walker.cache.count(Counted::Hits(answered));
         if let Some((end, _)) = end {
             if end.is_outermost() {
-                last.mark_end_at_hand();
+                last.mark_end_cached();
             }
             return self.finish(end);
         }
