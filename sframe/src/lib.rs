@@ -90,6 +90,7 @@ mod cfi;
 mod error;
 mod format;
 mod read;
+mod sign;
 mod sort;
 mod validate;
 #[cfg(feature = "write")]
@@ -125,3 +126,8 @@ pub use write::{
     function::{Format, Function},
     lost::{Omission, OmissionReason, WriteError},
 };
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -84,6 +84,7 @@ mod addr;
 mod arch;
 pub mod deferred;
 mod end;
+mod hint;
 mod memory;
 mod modules;
 #[cfg(test)]

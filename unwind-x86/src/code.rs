@@ -30,9 +30,8 @@ impl<const N: usize> Window<N> {
     pub(crate) fn before<M: Memory>(addr: VirtAddr, mem: &mut M) -> Self {
         let mut bytes = [0; N];
         let wanted = u64::try_from(N).unwrap_or(u64::MAX);
-        if let Some(start) = addr.checked_sub(wanted)
-            && mem.read(start, &mut bytes).is_ok()
-        {
+        let start = addr.checked_sub(wanted);
+        if start.is_some_and(|start| mem.read(start, &mut bytes).is_ok()) {
             return Self { bytes, len: N };
         }
         let from_page_start = addr.get() % PAGE;

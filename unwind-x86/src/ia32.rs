@@ -65,7 +65,7 @@ impl Registers for Ia32Regs {
 
     #[inline]
     fn get(&self, reg: DwarfReg) -> Option<u64> {
-        let is_known = self.known & 1_u8.unbounded_shl(reg.0.into()) != 0;
+        let is_known = self.known & 1_u8.wrapping_shl(reg.0.into()) != 0;
         let value = self.gpr.get(usize::from(reg.0)).filter(|_| is_known)?;
         Some(u64::from(*value))
     }
@@ -172,8 +172,8 @@ const CONTEXT_LEN: usize = 15 * 4;
 ///
 /// Linux's `struct sigcontext_32`, 4 bytes each.
 fn saved_registers(bytes: &[u8; CONTEXT_LEN]) -> Ia32Regs {
-    let (words, _) = bytes.as_chunks::<4>();
-    let mut saved = words.iter().map(|word| u32::from_le_bytes(*word)).skip(4);
+    let words = bytes.chunks_exact(4).filter_map(<[u8]>::first_chunk);
+    let mut saved = words.map(|word| u32::from_le_bytes(*word)).skip(4);
     let mut gpr = [0; 8];
     // The DWARF numbers in the order of the context.
     for reg in [7, 6, 5, 4, 3, 2, 1, 0_usize] {

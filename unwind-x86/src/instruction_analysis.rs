@@ -172,9 +172,8 @@ impl Code<'_> {
     /// ```
     #[inline(never)]
     fn realigning(&self, behind: &[u8]) -> Option<Row> {
-        if let Some(after_lea) = self.behind_lea_of_cfa(self.ahead)
-            && self.is_and_sp(after_lea)
-        {
+        let after_lea = self.behind_lea_of_cfa(self.ahead);
+        if after_lea.is_some_and(|after_lea| self.is_and_sp(after_lea)) {
             return Some(self.row(0, RegRule::SameValue));
         }
         if self.is_and_sp(self.ahead) {
@@ -234,7 +233,7 @@ impl Code<'_> {
         match code {
             // Neither with the stack pointer, which would be another encoding.
             [0xff, modrm @ (0x70..=0x73 | 0x75..=0x77), n, ..]
-                if i32::from(n.cast_signed()) == self.slot().wrapping_neg() =>
+                if i32::from(i8::from_ne_bytes([*n])) == self.slot().wrapping_neg() =>
             {
                 Some(self.register(high, *modrm))
             }
@@ -295,7 +294,7 @@ impl Code<'_> {
         const RET: u8 = 0xc3;
         const INT3: u8 = 0xcc;
         const NOP: u8 = 0x90;
-        pc.get().is_multiple_of(16)
+        pc.get() % 16 == 0
             || behind.ends_with(&[0xf3, 0x0f, 0x1e, 0xfa])
             || behind.ends_with(&[0xf3, 0x0f, 0x1e, 0xfb])
             || matches!(behind.last(), Some(&(RET | INT3 | NOP)))
@@ -402,7 +401,7 @@ impl Code<'_> {
         match self.wide(code)? {
             // add rsp, n.
             [0x83, 0xc4, n, rest @ ..] => {
-                exit.depth = exit.depth.checked_add(n.cast_signed().into())?;
+                exit.depth = exit.depth.checked_add(i8::from_ne_bytes([*n]).into())?;
                 Some(rest)
             }
             [0x81, 0xc4, n0, n1, n2, n3, rest @ ..] => {
@@ -425,7 +424,7 @@ impl Code<'_> {
         let (modrm, n, rest) = match code {
             // The encodings with the stack pointer's number are longer.
             [0x8d, modrm @ (0x60..=0x63 | 0x65..=0x67), n, rest @ ..] => {
-                (*modrm, n.cast_signed().into(), rest)
+                (*modrm, i8::from_ne_bytes([*n]).into(), rest)
             }
             [0x8d, modrm @ (0xa0..=0xa3 | 0xa5..=0xa7), n0, n1, n2, n3, rest @ ..] => {
                 (*modrm, i32::from_le_bytes([*n0, *n1, *n2, *n3]), rest)
@@ -488,7 +487,7 @@ impl Exit {
 
     /// A register as a start: the word that was popped into it, if one was.
     fn register(&self, reg: DwarfReg) -> Option<Start> {
-        let bit = 1_u16.unbounded_shl(reg.0.into());
+        let bit = 1_u16.checked_shl(reg.0.into()).unwrap_or(0);
         if self.is_popped & bit == 0 {
             return Some(Start::Register(BaseReg::Reg(reg)));
         }
@@ -498,7 +497,7 @@ impl Exit {
 
     fn pop(&mut self, reg: DwarfReg, slot: i32) -> Option<()> {
         *self.popped.get_mut(usize::from(reg.0))? = self.depth;
-        self.is_popped |= 1_u16.unbounded_shl(reg.0.into());
+        self.is_popped |= 1_u16.wrapping_shl(reg.0.into());
         self.depth = self.depth.checked_add(slot)?;
         Some(())
     }

@@ -62,8 +62,3 @@ pub use segment::{CodeMode, Descriptor, DescriptorTable, DescriptorTables, Selec
 pub use sframe_source::{SframeModule, SframeSource};
 pub use trampoline::SignalTrampolines;
 pub use x86_64::{X86_64, X86_64Regs};
-
-/// The README's example is a test.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-struct Readme;

@@ -96,8 +96,8 @@ impl DescriptorTable<'_> {
     /// The descriptor with this index, if there is one.
     #[must_use]
     pub fn get(&self, index: u16) -> Option<Descriptor> {
-        let (descriptors, _) = self.0.as_chunks::<8>();
-        let bytes = descriptors.get(usize::from(index))?;
+        let at = usize::from(index).checked_mul(8)?;
+        let bytes = self.0.get(at..)?.first_chunk()?;
         Some(Descriptor(u64::from_le_bytes(*bytes)))
     }
 }

@@ -51,7 +51,7 @@ impl X86_64Regs {
     pub fn with(mut self, reg: DwarfReg, value: u64) -> Self {
         if let Some(slot) = self.gpr.get_mut(usize::from(reg.0)) {
             *slot = value;
-            self.known |= 1_u16.unbounded_shl(reg.0.into());
+            self.known |= 1_u16.wrapping_shl(reg.0.into());
         }
         self
     }
@@ -76,7 +76,7 @@ impl Registers for X86_64Regs {
 
     #[inline]
     fn get(&self, reg: DwarfReg) -> Option<u64> {
-        let is_known = self.known & 1_u16.unbounded_shl(reg.0.into()) != 0;
+        let is_known = self.known & 1_u16.wrapping_shl(reg.0.into()) != 0;
         self.gpr.get(usize::from(reg.0)).copied().filter(|_| is_known)
     }
 }
@@ -115,8 +115,8 @@ impl X86_64 {
             return true;
         }
         // Arithmetic shift right: copies of the highest used bit come in.
-        let extended = addr.wrapping_shl(self.unused_bits).cast_signed();
-        extended.wrapping_shr(self.unused_bits).cast_unsigned() == addr
+        let extended = i64::from_ne_bytes(addr.wrapping_shl(self.unused_bits).to_ne_bytes());
+        u64::from_ne_bytes(extended.wrapping_shr(self.unused_bits).to_ne_bytes()) == addr
     }
 }
 
@@ -180,8 +180,8 @@ const GREGS_LEN: usize = 17 * 8;
 ///
 /// Linux's `struct sigcontext` for 64-bit tasks, 8 bytes each.
 fn saved_registers(bytes: &[u8; GREGS_LEN]) -> X86_64Regs {
-    let (words, _) = bytes.as_chunks::<8>();
-    let mut saved = words.iter().map(|word| u64::from_le_bytes(*word));
+    let words = bytes.chunks_exact(8).filter_map(<[u8]>::first_chunk);
+    let mut saved = words.map(|word| u64::from_le_bytes(*word));
     let mut gpr = [0; 16];
     // The DWARF numbers in the order of the context.
     for reg in [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7_usize] {

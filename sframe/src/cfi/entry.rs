@@ -1,5 +1,6 @@
 //! The entries of a section: CIEs and FDEs without their instructions.
 
+use crate::sign::Signed;
 use core::ops::Range;
 
 use gimli::{DwEhPe, Reader as _, constants};
@@ -349,7 +350,7 @@ impl<'a> Entries<'a> {
 
     /// Reads a number by the format of an encoding.
     fn value(&self, encoding: DwEhPe, r: &mut Reader<'a>) -> Option<u64> {
-        let signed = |value: i64| value.cast_unsigned();
+        let signed = |value: i64| value.unsigned();
         match encoding.format() {
             constants::DW_EH_PE_absptr | constants::DW_EH_PE_udata8 => r.read_u64().ok(),
             constants::DW_EH_PE_uleb128 => r.read_uleb128().ok(),

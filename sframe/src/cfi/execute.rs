@@ -1,5 +1,6 @@
 //! The instructions of an entry, run.
 
+use crate::sign::Unsigned;
 use alloc::vec::Vec;
 
 use gimli::{DwCfa, Reader as _, constants};
@@ -81,7 +82,7 @@ impl<'a> Run<'_, 'a> {
                     return Ok(Some(end));
                 }
             } else if DwCfa(byte) == constants::DW_CFA_def_cfa_offset {
-                let offset = self.uleb()?.cast_signed();
+                let offset = self.uleb()?.signed();
                 self.set_cfa_offset(byte, offset)?;
             } else if high == constants::DW_CFA_offset {
                 let offset = self.factored()?;
@@ -114,7 +115,7 @@ impl<'a> Run<'_, 'a> {
             constants::DW_CFA_set_loc => return self.set_location(),
             constants::DW_CFA_def_cfa => {
                 let (register, offset) = (self.uleb()?, self.uleb()?);
-                self.set_cfa(Cfa::register(register, offset.cast_signed()));
+                self.set_cfa(Cfa::register(register, offset.signed()));
             }
             constants::DW_CFA_def_cfa_sf => {
                 let (register, offset) = (self.uleb()?, self.factored_signed()?);
@@ -326,7 +327,7 @@ impl<'a> Run<'_, 'a> {
     /// An unsigned number of the CIE's units, in bytes.
     #[inline]
     fn factored(&mut self) -> Result<i64, Stop> {
-        Ok(self.uleb()?.cast_signed().wrapping_mul(self.cie.data_align))
+        Ok(self.uleb()?.signed().wrapping_mul(self.cie.data_align))
     }
 
     /// A signed number of the CIE's units, in bytes.

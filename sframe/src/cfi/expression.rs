@@ -4,6 +4,7 @@
 //! sums of a register or the CFA and constants, words of memory at such a sum,
 //! and the step in the CFA that lazy PLTs have.
 
+use crate::sign::Unsigned;
 use gimli::{Encoding, Operation, Reader as _};
 
 use super::reader::Reader;
@@ -87,10 +88,10 @@ pub(crate) fn evaluate(
             Operation::RegisterOffset { register, offset, .. } => {
                 Value::Register(register.0, offset)
             }
-            Operation::UnsignedConstant { value } => Value::Constant(value.cast_signed()),
+            Operation::UnsignedConstant { value } => Value::Constant(value.signed()),
             Operation::SignedConstant { value } => Value::Constant(value),
             Operation::PlusConstant { value } => {
-                add(stack.pop()?, Value::Constant(value.cast_signed()))?
+                add(stack.pop()?, Value::Constant(value.signed()))?
             }
             Operation::Plus => {
                 let right = stack.pop()?;

@@ -40,10 +40,18 @@ impl Endian {
     pub(crate) const fn signed(self, bytes: &[u8]) -> i32 {
         // As the highest bytes of a word, so that a shift extends the sign.
         match *bytes {
-            [a] => self.u32([a; 4]).cast_signed() >> 24,
-            [a, b] => self.u32([a, b, a, b]).cast_signed() >> 16,
-            [a, b, c, d] => self.u32([a, b, c, d]).cast_signed(),
+            [a] => self.i32([a; 4]) >> 24,
+            [a, b] => self.i32([a, b, a, b]) >> 16,
+            [a, b, c, d] => self.i32([a, b, c, d]),
             _ => 0,
+        }
+    }
+
+    #[inline]
+    const fn i32(self, bytes: [u8; 4]) -> i32 {
+        match self {
+            Self::Little => i32::from_le_bytes(bytes),
+            Self::Big => i32::from_be_bytes(bytes),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Function descriptors: one function's range and where its rows are.
 
+use crate::sign::Unsigned;
 use core::num::{NonZeroU8, NonZeroU32};
 
 use crate::{
@@ -133,10 +134,10 @@ impl Entry {
         if version == Version::V3 {
             let [low, high] = if endian == Endian::Big { [b, a] } else { [a, b] };
             let start = u64::from(high) << u32::BITS | u64::from(low);
-            return (start.cast_signed(), Self { size: c, fre_offset: d, ..Self::NONE });
+            return (start.signed(), Self { size: c, fre_offset: d, ..Self::NONE });
         }
         let entry = Self { size: b, fre_offset: c, num_fres: d, info, rep_size, ..Self::NONE };
-        (a.cast_signed().into(), entry)
+        (a.signed().into(), entry)
     }
 
     /// Adds a V3 function's attribute, the first of the bytes of its rows; false

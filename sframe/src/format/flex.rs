@@ -1,6 +1,7 @@
 //! Control words of flexible rows (V3).
 
 use crate::format::fre::Fre;
+use crate::sign::Signed;
 
 /// A control word: what a value is computed from.
 ///
@@ -104,7 +105,7 @@ impl Fre {
             _ => u32::MAX,
         };
         let &[control, offset, ..] = self.words().get(at..)? else { return None };
-        Some(Flex { control: Control(control.cast_unsigned() & mask), offset })
+        Some(Flex { control: Control(control.unsigned() & mask), offset })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Frame row entries: how to unwind from one range of a function's code.
 
+use crate::sign::Signed;
 use core::{fmt, iter::FusedIterator};
 
 use crate::{
@@ -125,7 +126,7 @@ impl Fre {
             }
             rest = behind;
         }
-        let start = endian.signed(start).cast_unsigned() & kind.mask();
+        let start = endian.signed(start).unsigned() & kind.mask();
         Ok(Self { at, start, info, words })
     }
 }

@@ -1,5 +1,6 @@
 //! The first 28 bytes of a table.
 
+use crate::sign::Unsigned;
 use crate::{
     error::{Error, TableOffset},
     format::bytes::{Endian, Fields},
@@ -248,7 +249,7 @@ impl Header {
             bits => return Err(Error::UnknownFlags(bits)),
         };
         let abi = Abi::in_order(fields.u8(), version, endian)?;
-        let offset = |offset: u8| Some(offset.cast_signed()).filter(|&offset| offset != 0);
+        let offset = |offset: u8| Some(offset.signed()).filter(|&offset| offset != 0);
         Ok(Self {
             endian,
             version,

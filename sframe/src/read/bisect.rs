@@ -1,8 +1,21 @@
 //! Bisections among functions that ascend.
 
-use core::hint::select_unpredictable;
-
 use crate::format::header::Header;
+
+/// Chooses without a branch: half of all guesses would be wrong.
+#[cfg(not(before_rust_1_88))]
+#[expect(clippy::incompatible_msrv, reason = "left out for older compilers, see build.rs")]
+#[inline(always)]
+fn choose(condition: bool, yes: usize, no: usize) -> usize {
+    core::hint::select_unpredictable(condition, yes, no)
+}
+
+/// The same for a compiler that cannot be told so.
+#[cfg(before_rust_1_88)]
+#[inline(always)]
+fn choose(condition: bool, yes: usize, no: usize) -> usize {
+    if condition { yes } else { no }
+}
 
 /// Functions that ascend by start: of those at other positions, the ones before
 /// start at or below any pc that is looked for here, the ones after above it.
@@ -60,8 +73,7 @@ impl Search for Ascending {
         // What is left is as many as the steps can tell apart.
         let mut probe = last.wrapping_add(scaled(self.count, unit)).wrapping_sub(step);
         loop {
-            // Half of all guesses would be wrong.
-            last = select_unpredictable(is_reached(probe), probe, last);
+            last = choose(is_reached(probe), probe, last);
             step >>= 1;
             if step < unit {
                 return last;
@@ -83,10 +95,10 @@ impl Search for All {
         let mut last = 0_usize;
         let mut probe = |step: usize| {
             let next = last.wrapping_add(step);
-            last = select_unpredictable(is_reached(next), next, last);
+            last = choose(is_reached(next), next, last);
         };
         let Steps { mut probes, mut count, .. } = Steps::new(self.0);
-        while !probes.is_multiple_of(4) {
+        while probes & 3 != 0 {
             let half = count >> 1;
             probe(scaled(half, unit));
             count = count.wrapping_sub(half);
@@ -139,7 +151,7 @@ impl Iterator for Steps {
         self.probes = probes.checked_sub(1)?;
         if self.step > self.count {
             self.step >>= 1;
-        } else if probes.is_multiple_of(4) {
+        } else if probes & 3 == 0 {
             self.count = sixteenth(self.count);
             self.step = self.count.wrapping_mul(8);
         } else {

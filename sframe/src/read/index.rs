@@ -1,5 +1,6 @@
 //! An index over a table, in memory that the caller gives.
 
+use crate::sign::Signed;
 use unwind_core::Row;
 
 use crate::{
@@ -76,7 +77,7 @@ impl<'a> Table<'a> {
             None => return 0,
         };
         let (base, last) = bounds(self);
-        let granules = (last.wrapping_sub(base).cast_unsigned() >> GRANULE_SHIFT).saturating_add(2);
+        let granules = (last.wrapping_sub(base).unsigned() >> GRANULE_SHIFT).saturating_add(2);
         let most = u64::from(self.header().num_fdes).saturating_mul(GRANULES_PER_FUNCTION);
         let granules = granules.min(most.saturating_add(2));
         let rows = self.header().fre_len / 2;
@@ -121,7 +122,7 @@ impl<'a> Table<'a> {
         };
         let table = Positions::new(self, order);
         let (base, last) = (table.start(0), table.start(table.count().saturating_sub(1)));
-        let span = last.wrapping_sub(base).cast_unsigned();
+        let span = last.wrapping_sub(base).unsigned();
         let Some(shift) = granule_shift(span, memory.len()) else { return none };
         let count = usize::try_from(span >> shift).map_or(0, |last| last.saturating_add(2));
         let Some((granules, memory)) = memory.split_at_mut_checked(count) else { return none };
@@ -200,7 +201,7 @@ impl<'a> IndexedTable<'a, '_> {
         if offset < self.base {
             return None;
         }
-        let granule = offset.wrapping_sub(self.base).cast_unsigned() >> self.shift;
+        let granule = offset.wrapping_sub(self.base).unsigned() >> self.shift;
         let pair =
             usize::try_from(granule).ok().and_then(|at| self.granules.get(at..)?.first_chunk());
         let &[first, last] = match pair {
@@ -355,7 +356,7 @@ mod tests {
     fn used(table: &Table<'_>, words: usize) -> usize {
         let mut memory = vec![0; words];
         let index = table.index(&mut memory);
-        let pairs = index.checkpoints.long.len() + index.checkpoints.points.len();
+        let pairs = index.checkpoints.pairs();
         index.order.map_or(0, <[u32]>::len) + index.granules.len() + 2 * pairs
     }
 

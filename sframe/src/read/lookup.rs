@@ -1,5 +1,6 @@
 //! The lookup of the row that covers a pc, wherever the table is.
 
+use crate::sign::{Signed, Unsigned};
 use unwind_core::Row;
 
 use crate::{
@@ -60,7 +61,7 @@ impl Place {
     const NONE: Self = Self { index: 0, start: 0, entry: Entry::NONE };
 
     fn covers(&self, pc: i64) -> bool {
-        pc.wrapping_sub(self.start).cast_unsigned() < u64::from(self.entry.size)
+        pc.wrapping_sub(self.start).unsigned() < u64::from(self.entry.size)
     }
 }
 
@@ -72,7 +73,7 @@ pub(crate) fn find<S: Source>(
     table: u64,
     pc: u64,
 ) -> Result<Option<Lookup>, S::Error> {
-    let pc = pc.wrapping_sub(table).cast_signed();
+    let pc = pc.wrapping_sub(table).signed();
     let mut place = Place::NONE;
     if !find_function(source, header, pc, &mut place)? {
         return Ok(None);
@@ -93,7 +94,7 @@ pub(crate) fn find_row<S: Source>(
     table: u64,
     pc: u64,
 ) -> Result<Option<Row>, S::Error> {
-    let pc = pc.wrapping_sub(table).cast_signed();
+    let pc = pc.wrapping_sub(table).signed();
     let mut place = Place::NONE;
     if !find_function(source, header, pc, &mut place)? {
         return Ok(None);
@@ -240,9 +241,8 @@ fn more<S: Source>(
     }
     let keep = scan.found.unwrap_or(scan.next);
     let last = source.window().get(keep..).unwrap_or_default();
-    if let Some(&info) = last.get(usize::from(kind.width()))
-        && FreInfo(info).word_size().is_none()
-    {
+    let info = last.get(usize::from(kind.width()));
+    if let Some(&info) = info.filter(|&&info| FreInfo(info).word_size().is_none()) {
         return Err(Error::BadWordSize { at: source.offset(keep), info }.into());
     }
     let cut = if scan.next <= source.window().len() { scan.next } else { keep };
@@ -286,7 +286,7 @@ fn last_start<S: Source>(
     place: &mut Place,
 ) -> Result<u32, S::Fault> {
     // From here no start wraps. Below 2^33.
-    let anchor = if header.flags.pcrel() { header.fdes_at().0.cast_signed() } else { 0 };
+    let anchor = if header.flags.pcrel() { header.fdes_at().0.signed() } else { 0 };
     let pc = pc.saturating_sub(anchor);
     among.last(|position| {
         fetch(source, header, position, place)?;

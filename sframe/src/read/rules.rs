@@ -1,5 +1,6 @@
 //! What a row says, in the neutral terms of a walk.
 
+use crate::sign::Signed;
 use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
 
 use crate::{
@@ -116,7 +117,7 @@ fn slot(dialect: Dialect, word: i32) -> Flex {
     let in_register = dialect.abi == Abi::S390xBig && dialect.version == Version::V2;
     if in_register && word & 1 != 0 {
         // No ABI has a register 255.
-        let register = (word >> 1).cast_unsigned().min(0xff);
+        let register = (word >> 1).unsigned().min(0xff);
         return Flex { control: Control::new(Some(register), false), offset: 0 };
     }
     at_cfa(word)

@@ -1,5 +1,6 @@
 //! The search for a row among those of one function, through windows of bytes.
 
+use crate::sign::Signed;
 use crate::{
     format::{bytes::Endian, fde::FreType, fre::FreInfo},
     read::source::Checkpoint,
@@ -74,7 +75,7 @@ impl Scan {
             }
             let head = window.get(next..).and_then(|rest| rest.split_at_checked(width));
             let Some((start, &[info, ..])) = head else { break Stop::Short };
-            let start = endian.signed(start).cast_unsigned() & mask;
+            let start = endian.signed(start).unsigned() & mask;
             if start > target {
                 break Stop::Done;
             }

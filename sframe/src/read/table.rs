@@ -1,5 +1,6 @@
 //! One table, in bytes that are borrowed.
 
+use crate::sign::Unsigned;
 use core::iter::FusedIterator;
 
 use crate::{
@@ -166,8 +167,8 @@ impl<'a> Table<'a> {
 
     /// Where `pc` is, in bytes from the table.
     #[inline(always)]
-    pub(crate) const fn offset(&self, pc: u64) -> i64 {
-        pc.wrapping_sub(self.addr).cast_signed()
+    pub(crate) fn offset(&self, pc: u64) -> i64 {
+        pc.wrapping_sub(self.addr).signed()
     }
 
     /// The bytes of the entry at `index`.

@@ -164,7 +164,7 @@ impl Builder {
 
     /// Whether the table would have no function.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
@@ -335,9 +335,8 @@ impl Builder {
             lost(whole(reason));
             return Ok(());
         }
-        if function.block_size.is_some()
-            && let Some(reason) = rows.iter().find_map(|(_, row)| self.class(row, true).lost())
-        {
+        let mut of_blocks = rows.iter().filter(|_| function.block_size.is_some());
+        if let Some(reason) = of_blocks.find_map(|(_, row)| self.class(row, true).lost()) {
             lost(whole(reason));
             return Ok(());
         }
@@ -471,10 +470,11 @@ impl Builder {
     /// The start of the last row that does not repeat the one before it.
     fn last_start(&self, kind: Kind, rows: &[(u32, Row)]) -> u32 {
         let mut rest = rows;
-        while let [head @ .., (_, last)] = rest
-            && let [.., (_, before)] = head
-            && self.encoder.encode(kind, before) == self.encoder.encode(kind, last)
-        {
+        while let [head @ .., (_, last)] = rest {
+            let Some((_, before)) = head.last() else { break };
+            if self.encoder.encode(kind, before) != self.encoder.encode(kind, last) {
+                break;
+            }
             work_counter::steps(1);
             rest = head;
         }

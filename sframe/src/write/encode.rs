@@ -1,5 +1,6 @@
 //! Rules as the words of a row: the inverse of `read/rules.rs`.
 
+use crate::sign::Signed;
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::{
@@ -115,13 +116,13 @@ impl Encoder {
         let count = u32::from(count);
         match folded(offset) | folded(second) | folded(third) {
             0..=0x7f => {
-                let byte = |word: i32| u64::from(word.cast_unsigned() & 0xff);
+                let byte = |word: i32| u64::from(word.unsigned() & 0xff);
                 let words = byte(offset) | byte(second) << 8 | byte(third) << 16;
                 Some((info | words << 8, count.wrapping_add(1)))
             }
             0x80..=0x7fff => {
                 let half = |word: i32| {
-                    let half = word.cast_unsigned() & 0xffff;
+                    let half = word.unsigned() & 0xffff;
                     u64::from(match self.endian {
                         Endian::Little => half,
                         Endian::Big => half.swap_bytes() >> 16,
@@ -281,8 +282,8 @@ impl Words {
     #[inline]
     fn push(&mut self, word: i32) {
         // Of -128 and 127 bits 0 to 6 stay: seven bits and the sign.
-        let folded = (word ^ (word >> 31)).cast_unsigned();
-        self.put(word.cast_unsigned(), folded.wrapping_shl(1) | folded);
+        let folded = (word ^ (word >> 31)).unsigned();
+        self.put(word.unsigned(), folded.wrapping_shl(1) | folded);
     }
 
     /// Adds an unsigned and a signed word.

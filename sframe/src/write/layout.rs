@@ -1,5 +1,6 @@
 //! The bytes of a section: header, function table, rows.
 
+use crate::sign::{Signed, Unsigned};
 use alloc::vec::Vec;
 
 use crate::{
@@ -91,7 +92,7 @@ impl Place<'_> {
         if self.builder.format.version() == Version::V3 {
             return true;
         }
-        let distance = entry.start.wrapping_sub(self.addr).cast_signed();
+        let distance = entry.start.wrapping_sub(self.addr).signed();
         let table = self.builder.entries.len().saturating_mul(Version::V2.fde_size());
         let table = i64::try_from(table.saturating_add(Header::SIZE)).unwrap_or(i64::MAX);
         let field = if self.builder.format.is_pcrel() { table } else { 0 };
@@ -135,7 +136,7 @@ impl Place<'_> {
         out.u8(Flags::SORTED | pcrel);
         out.u8(builder.encoder.abi.id());
         out.u8(0); // the FP is not at a fixed offset
-        out.u8(builder.encoder.fixed_ra.unwrap_or(0).cast_unsigned());
+        out.u8(builder.encoder.fixed_ra.unwrap_or(0).unsigned());
         out.u8(0); // no auxiliary header
         out.u32(counts.fdes);
         out.u32(counts.fres);

@@ -83,9 +83,8 @@ impl<T, const N: usize> ModuleMap<T, N> {
         // The first module that ends above the start is the only one that can
         // be in the way, and the place to insert at if it is not.
         let at = self.modules.partition_point(|other| other.text.end <= module.text.start);
-        if let Some(other) = self.modules.get(at)
-            && other.text.start < module.text.end
-        {
+        let other = self.modules.get(at).filter(|other| other.text.start < module.text.end);
+        if let Some(other) = other {
             return Err(MapError::Overlap(other.text.start));
         }
         self.modules.try_insert(at, module).map_err(|_| MapError::Full)?;

@@ -164,9 +164,8 @@ impl<const N: usize> SharedModuleMap<N> {
         let change = Change::begin(self)?;
         let modules = change.now.entries();
         let at = change.now.behind(module.text.start);
-        if let Some(other) = modules.get(at).map(Entry::load)
-            && other.text.start < module.text.end
-        {
+        let other = modules.get(at).map(Entry::load);
+        if let Some(other) = other.filter(|other| other.text.start < module.text.end) {
             return Err(MapError::Overlap(other.text.start));
         }
         if modules.len() >= N {

@@ -204,9 +204,8 @@ where
                 Some(cfa)
             }
             Next::Interrupted { sp } => {
-                if found.provenance.is_after_gap()
-                    && let Some(next) = &mut self.next
-                {
+                let next = self.next.as_mut().filter(|_| found.provenance.is_after_gap());
+                if let Some(next) = next {
                     next.provenance = next.provenance.with_gap();
                     self.has_gap = true;
                 }
@@ -287,9 +286,8 @@ where
 
     /// Applies a row and checks what it leads to.
     fn step(&mut self, at: &Cursor, row: &Row) -> Result<Next, StepError> {
-        if row.is_signal()
-            && let Some(sp) = self.enter_interrupted(at, row)?
-        {
+        let interrupted = if row.is_signal() { self.enter_interrupted(at, row)? } else { None };
+        if let Some(sp) = interrupted {
             return Ok(Next::Interrupted { sp });
         }
         self.step_to_caller(at, row)

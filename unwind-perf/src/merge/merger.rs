@@ -152,9 +152,8 @@ impl<S> Merger<S> {
     /// Takes the time of any other event, and ends what is over by then.
     pub fn advance(&mut self, time: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
         self.end_over(time, done);
-        while self.store.bytes() > self.policy.max_bytes
-            && let Some(key) = self.store.first_victim()
-        {
+        while self.store.bytes() > self.policy.max_bytes {
+            let Some(key) = self.store.first_victim() else { break };
             self.close(key, Unmatched::Evicted, done);
         }
     }
@@ -199,9 +198,10 @@ impl<S> Merger<S> {
         while let Some((_, key)) = self.store.first_over().filter(|&(over, _)| over <= self.clock) {
             self.close(key, Unmatched::NewerCookie, done);
         }
-        while let Some(&(exit, tid)) = self.exits.first()
-            && exit.saturating_add(self.policy.exit_lag) <= self.clock
-        {
+        while let Some(&(exit, tid)) = self.exits.first() {
+            if exit.saturating_add(self.policy.exit_lag) > self.clock {
+                break;
+            }
             self.exits.remove(&(exit, tid));
             self.close_exited(tid, exit, done);
         }

@@ -183,15 +183,15 @@ impl<'a> Words<'a> {
     /// The words in `bytes`; an odd rest is left out.
     #[must_use]
     pub fn new(bytes: &'a [u8], endian: Endian) -> Self {
-        let (words, _) = bytes.as_chunks::<WORD>();
-        Self { bytes: words.as_flattened(), endian }
+        let whole = bytes.len() & !(WORD - 1);
+        Self { bytes: bytes.get(..whole).unwrap_or_default(), endian }
     }
 
     /// Returns the word at `index`, counted from the innermost.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<u64> {
-        let (words, _) = self.bytes.as_chunks::<WORD>();
-        words.get(index).map(|&word| self.endian.u64(word))
+        let at = index.checked_mul(WORD)?;
+        self.bytes.get(at..)?.first_chunk().map(|&word| self.endian.u64(word))
     }
 
     /// Returns whether no word is left.

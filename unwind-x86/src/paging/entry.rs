@@ -23,7 +23,15 @@ pub(super) struct Entry(pub(super) u64);
 
 /// The bits from `low` up to, but not with, `end`.
 const fn bits(low: u32, end: u32) -> u64 {
-    u64::MAX.unbounded_shl(low) & !u64::MAX.unbounded_shl(end)
+    from_bit(low) & !from_bit(end)
+}
+
+/// The bits from `low` up.
+const fn from_bit(low: u32) -> u64 {
+    match u64::MAX.checked_shl(low) {
+        Some(bits) => bits,
+        None => 0,
+    }
 }
 
 const LARGE: u64 = 1 << 7;

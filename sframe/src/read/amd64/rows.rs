@@ -111,7 +111,7 @@ impl<'a> FastRows<'a> {
         // it is after the one before it. Two rows at a time, so that none has to
         // take the other's place.
         let mut left = self.left.checked_sub(1)?;
-        if !left.is_multiple_of(2) {
+        if left & 1 != 0 {
             let second = head_at(first.end)?;
             if second.start <= first.start {
                 return if second.start < within { found(first) } else { None };

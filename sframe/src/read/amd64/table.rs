@@ -1,5 +1,6 @@
 //! The search of a table for the function that covers a pc, and for its row.
 
+use crate::sign::{Signed, Unsigned};
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::{
@@ -84,7 +85,7 @@ impl FastReader {
             && header.abi == Abi::Amd64Little
             && header.fixed_fp_offset.is_none();
         let ra_offset = header.fixed_ra_offset.filter(|_| is_open)?;
-        let anchor = if relative { header.fdes_at().0.cast_signed() } else { 0 };
+        let anchor = if relative { header.fdes_at().0.signed() } else { 0 };
         Some(Self { layout, ra_offset, anchor })
     }
 
@@ -145,7 +146,7 @@ impl FastReader {
         // As the highest bits of a word, so that a shift extends the sign. By so
         // many bits modulo those of `word`, as two words may be all of it.
         let unused = u32::from(info.word_size()?).wrapping_mul(u8::BITS).wrapping_neg();
-        let extended = |word: u64| low(word.cast_signed().wrapping_shr(unused));
+        let extended = |word: u64| low(word.signed().wrapping_shr(unused));
         let cfa = extended(word.wrapping_shl(unused));
         let second = extended(word.wrapping_shl(unused.wrapping_mul(2)));
         let base = if info.cfa_base_is_sp() { BaseReg::Sp } else { BaseReg::Fp };
@@ -184,15 +185,15 @@ impl Function {
     /// they are `relative`.
     #[inline(always)]
     fn find_v2(fdes: &[u8], relative: bool, among: impl Search, pc: i64) -> (usize, Option<Self>) {
-        let (words, _) = fdes.as_chunks::<4>();
+        let words = Units::<4>::new(fdes);
         let mask = if relative { usize::MAX } else { 0 };
         let resolve = |at: usize, start: [u8; 4]| {
             i64::from(i32::from_le_bytes(start)).wrapping_add(to_i64(at.wrapping_mul(4) & mask))
         };
-        let is_reached = |at| words.get(at).is_some_and(|&word| resolve(at, word) <= pc);
+        let is_reached = |at| words.get(at).is_some_and(|word| resolve(at, word) <= pc);
         let at = among.last_at_hand(Self::V2_UNITS, is_reached);
         let of = || {
-            let &[start, size, first, num_fres, [info, ..]] = words.get(at..)?.first_chunk()?;
+            let [start, size, first, num_fres, [info, ..]] = words.array(at)?;
             Some(Self {
                 at,
                 offset: offset_in(resolve(at, start), u32::from_le_bytes(size), pc)?,
@@ -207,14 +208,14 @@ impl Function {
     /// The same in version 3.
     #[inline(always)]
     fn find_v3(fdes: &[u8], fres: &[u8], among: impl Search, pc: i64) -> (usize, Option<Self>) {
-        let (words, _) = fdes.as_chunks::<8>();
+        let words = Units::<8>::new(fdes);
         let resolve = |at: usize, start: [u8; 8]| {
             i64::from_le_bytes(start).wrapping_add(to_i64(at.wrapping_mul(8)))
         };
-        let is_reached = |at| words.get(at).is_some_and(|&word| resolve(at, word) <= pc);
+        let is_reached = |at| words.get(at).is_some_and(|word| resolve(at, word) <= pc);
         let at = among.last_at_hand(Self::V3_UNITS, is_reached);
         let of = || {
-            let &[start, [a, b, c, d, rest @ ..]] = words.get(at..)?.first_chunk()?;
+            let [start, [a, b, c, d, rest @ ..]] = words.array(at)?;
             let offset = offset_in(resolve(at, start), u32::from_le_bytes([a, b, c, d]), pc)?;
             let attribute = usize::try_from(u32::from_le_bytes(rest)).ok()?;
             let &[a, b, c, d, _] = fres.get(attribute..)?.first_chunk()?;
@@ -227,11 +228,62 @@ impl Function {
     }
 }
 
+/// Bytes in units of `N`.
+#[cfg(not(before_rust_1_88))]
+#[derive(Clone, Copy)]
+struct Units<'a, const N: usize>(&'a [[u8; N]]);
+
+#[cfg(not(before_rust_1_88))]
+impl<'a, const N: usize> Units<'a, N> {
+    #[expect(clippy::incompatible_msrv, reason = "left out for older compilers, see build.rs")]
+    #[inline(always)]
+    fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes.as_chunks().0)
+    }
+
+    #[inline(always)]
+    fn get(self, at: usize) -> Option<[u8; N]> {
+        self.0.get(at).copied()
+    }
+
+    /// The units from `at` on.
+    #[inline(always)]
+    fn array<const M: usize>(self, at: usize) -> Option<[[u8; N]; M]> {
+        self.0.get(at..)?.first_chunk().copied()
+    }
+}
+
+/// The same, with a check more a unit.
+#[cfg(before_rust_1_88)]
+#[derive(Clone, Copy)]
+struct Units<'a, const N: usize>(&'a [u8]);
+
+#[cfg(before_rust_1_88)]
+impl<'a, const N: usize> Units<'a, N> {
+    #[inline(always)]
+    fn new(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    #[inline(always)]
+    fn get(self, at: usize) -> Option<[u8; N]> {
+        self.0.get(at.checked_mul(N)?..)?.first_chunk().copied()
+    }
+
+    #[inline(always)]
+    fn array<const M: usize>(self, at: usize) -> Option<[[u8; N]; M]> {
+        let mut units = [[0; N]; M];
+        let to = units.as_flattened_mut();
+        to.copy_from_slice(self.0.get(at.checked_mul(N)?..)?.get(..to.len())?);
+        Some(units)
+    }
+}
+
 /// How far `pc` is into the function of this start and size, if that covers it.
 #[inline(always)]
 fn offset_in(start: i64, size: u32, pc: i64) -> Option<u32> {
     let offset = pc.wrapping_sub(start);
-    (offset.cast_unsigned() < size.into()).then(|| low(offset).cast_unsigned())
+    (offset.unsigned() < size.into()).then(|| low(offset).unsigned())
 }
 
 /// The last bytes of a table, with zeros behind.
@@ -253,7 +305,7 @@ fn low(word: i64) -> i32 {
 
 #[inline(always)]
 fn to_i64(offset: usize) -> i64 {
-    u64::try_from(offset).unwrap_or_default().cast_signed()
+    u64::try_from(offset).unwrap_or_default().signed()
 }
 
 #[cfg(test)]

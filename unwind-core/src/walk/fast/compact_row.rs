@@ -154,7 +154,7 @@ impl CompactRow {
     /// nothing else.
     #[inline]
     pub(crate) fn slots_from_sp(self) -> Option<u64> {
-        u64::try_from(self.shape.cast_signed()).ok()
+        u64::try_from(i32::from_ne_bytes(self.shape.to_ne_bytes())).ok()
     }
 
     /// Whether the frame pointer points to the caller's, above which is the return
@@ -249,7 +249,7 @@ impl CompactRow {
     #[inline]
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "each part is read by itself")]
     pub(crate) fn from_bytes(bytes: &[u8; 6]) -> Self {
-        let ([rest, ..], [_, _, shape @ ..]) = (bytes.as_chunks().0, bytes) else {
+        let (Some(rest), Some(shape)) = (bytes.first_chunk(), bytes.last_chunk()) else {
             return Self::NONE;
         };
         Self { shape: u32::from_le_bytes(*shape), rest: u16::from_le_bytes(*rest) }

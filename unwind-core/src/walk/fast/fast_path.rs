@@ -1,6 +1,6 @@
 //! A walk by rows in short form: the fast twin of [`crate::walk::step`].
 
-use core::hint::cold_path;
+use crate::hint::cold_path;
 
 use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;

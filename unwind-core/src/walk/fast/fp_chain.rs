@@ -1,7 +1,7 @@
 //! A walk along a chain of frame pointers: the fast twin of [`crate::walk::step`] where
 //! the row of all frames is that of a frame pointer.
 
-use core::hint::cold_path;
+use crate::hint::cold_path;
 
 use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;

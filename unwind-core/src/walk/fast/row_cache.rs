@@ -291,9 +291,8 @@ impl<const N: usize> RowCache<N> {
         // Bits of a place may be lost: a wrong guess costs time and nothing else.
         let guess = u16::try_from(place & 0xffff).unwrap_or(0).to_le_bytes();
         let callee = after.place.wrapping_add(WAYS);
-        if let Some(word) = self.sets.as_flattened_mut().get_mut(callee)
-            && let Some(to) = word.first_chunk_mut()
-        {
+        let word = self.sets.as_flattened_mut().get_mut(callee);
+        if let Some(to) = word.and_then(|word| word.first_chunk_mut()) {
             *to = guess;
         }
         Some(place)

@@ -173,10 +173,9 @@ where
         if let Some(row) = const { CompactRow::of_all(S::COVERAGE) } {
             return from.follow_chain(arch, code, self.mem, (row, stack_end), log);
         }
-        if A::WORD == WordSize::Eight
-            && let linear = arch.stack_addr(sp)
-            && let Some((start, words)) = self.mem.words(linear)
-        {
+        let linear = arch.stack_addr(sp);
+        let words = if A::WORD == WordSize::Eight { self.mem.words(linear) } else { None };
+        if let Some((start, words)) = words {
             // Of the register, which may be an offset in a segment.
             let start = start.get().wrapping_sub(linear.get()).wrapping_add(sp);
             let Some((mut stack, at)) = StackSlice::new(start, words, sp, stack_end) else {

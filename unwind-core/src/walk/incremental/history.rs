@@ -1,12 +1,12 @@
 //! The last walk of a task, kept with what it takes to go on from it.
 
 use core::fmt;
-use core::hint::cold_path;
 
 use super::previous::{PreviousFrames, PreviousRest};
 use super::words::{FrameRecord, RecordedFrames, StackWord, Tag, TaggedWords, frame_of};
 use crate::addr::VirtAddr;
 use crate::end::End;
+use crate::hint::cold_path;
 use crate::register::WordSize;
 use crate::row::Origin;
 use crate::table_error::{TableError, TableFault};
@@ -330,6 +330,8 @@ impl<const N: usize> IncrementalTrace<N> {
 
     /// The entries behind the last frame, at most `limit`, and the old frames that
     /// may still be met.
+    #[cfg(not(before_rust_1_88))]
+    #[expect(clippy::incompatible_msrv, reason = "left out for older compilers, see build.rs")]
     #[inline]
     pub(crate) fn room(
         &mut self,
@@ -345,6 +347,39 @@ impl<const N: usize> IncrementalTrace<N> {
         let tags = self.tags.as_flattened().get(old_start..).unwrap_or_default();
         let old = PreviousFrames::new(TaggedWords { words, tags }, self.old.fp, slots);
         (entries.get_mut(..limit).unwrap_or_default(), old)
+    }
+
+    /// The same for a compiler that finds pairs of words at even places only.
+    #[cfg(before_rust_1_88)]
+    pub(crate) fn room(
+        &mut self,
+        limit: usize,
+        slots: WordSize,
+    ) -> (&mut [[StackWord; 2]], PreviousFrames<'_>) {
+        let limit = limit.min(N.saturating_sub(self.len));
+        let old_start = Self::start_of(self.old);
+        let split = self.words.split_at_mut_checked(old_start >> 1);
+        let (new, words) = split.unwrap_or_default();
+        let entries = new.get_mut(self.words_end.div_ceil(2)..).unwrap_or_default();
+        let limit = limit.min(entries.len());
+        let words = words.as_flattened().get(old_start & 1..).unwrap_or_default();
+        let tags = self.tags.as_flattened().get(old_start..).unwrap_or_default();
+        let old = PreviousFrames::new(TaggedWords { words, tags }, self.old.fp, slots);
+        (entries.get_mut(..limit).unwrap_or_default(), old)
+    }
+
+    /// Where the first entry of the room is.
+    #[inline(always)]
+    const fn room_start(&self) -> usize {
+        if cfg!(before_rust_1_88) { self.words_end.div_ceil(2) << 1 } else { self.words_end }
+    }
+
+    /// Whether the room has an entry.
+    #[inline(always)]
+    const fn has_room(&self) -> bool {
+        let end = Self::start_of(self.old);
+        let end = if cfg!(before_rust_1_88) { end & !1 } else { end };
+        end.saturating_sub(self.room_start()) >= 2
     }
 
     /// Says that so many entries of the room are frames, which old ones may still be
@@ -381,7 +416,7 @@ impl<const N: usize> IncrementalTrace<N> {
         let mut end = 0_usize;
         for number in 0..count {
             // Each has at most two, so none is overwritten that is still to be read.
-            let at = self.words_end.wrapping_add(number.wrapping_mul(2));
+            let at = self.room_start().wrapping_add(number.wrapping_mul(2));
             let entry = self.words.as_flattened().get(at..).and_then(<[StackWord]>::first_chunk);
             let Some(frame) = entry.map(FrameRecord::from_entry) else { break };
             let (words, tags, len) = frame.words_read(slots);
@@ -398,21 +433,20 @@ impl<const N: usize> IncrementalTrace<N> {
         if self.len >= N {
             return false;
         }
-        let has_room = |this: &Self| Self::start_of(this.old).saturating_sub(this.words_end) >= 2;
-        if has_room(self) {
+        if self.has_room() {
             return true;
         }
         cold_path();
         if self.moves != 0 {
             self.move_to(0);
         }
-        if !has_room(self) {
+        if !self.has_room() {
             self.forget_old();
         }
-        if !has_room(self) {
+        if !self.has_room() {
             self.move_to(0);
         }
-        has_room(self)
+        self.has_room()
     }
 
     /// Moves the frames that were added, of which there may be none.
@@ -529,10 +563,19 @@ impl<const N: usize> Default for IncrementalTrace<N> {
     }
 }
 
+/// Shows the items of an iterator as a list.
+struct List<I>(I);
+
+impl<I: Iterator<Item: fmt::Debug> + Clone> fmt::Debug for List<I> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.clone()).finish()
+    }
+}
+
 impl<const N: usize> fmt::Debug for IncrementalTrace<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IncrementalTrace")
-            .field("frames", &fmt::from_fn(|f| f.debug_list().entries(self.frames()).finish()))
+            .field("frames", &List(self.frames()))
             .field("end", &self.end)
             .field("reused", &self.reused)
             .finish()

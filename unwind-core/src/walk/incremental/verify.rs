@@ -19,9 +19,8 @@ pub(crate) fn verify<A: Arch, M: Memory>(
 ) -> usize {
     let mut count = 0;
     let linear = arch.stack_addr(sp);
-    if A::WORD == WordSize::Eight
-        && let Some((start, stack)) = mem.words(linear)
-    {
+    let stack = if A::WORD == WordSize::Eight { mem.words(linear) } else { None };
+    if let Some((start, stack)) = stack {
         // Of the register, which may be an offset in a segment.
         let start = start.get().wrapping_sub(linear.get()).wrapping_add(sp);
         if start & 7 == 0 {
@@ -44,12 +43,12 @@ fn verify_in_slice(kept: &[StackWord], start: u64, stack: &[[u8; 8]]) -> usize {
         Some(u64::from_le_bytes(*stack.get(at)?) ^ word.value)
     };
     // The words do not depend on each other, so one branch for a group is enough.
-    let is_same = |[a, b, c, d]: &[StackWord; GROUP]| {
-        let all = || Some(differ(a)? | differ(b)? | differ(c)? | differ(d)?);
-        all() == Some(0)
+    let is_same = |group: &[StackWord]| {
+        let [a, b, c, d] = group.first_chunk::<GROUP>()?;
+        Some(differ(a)? | differ(b)? | differ(c)? | differ(d)?)
     };
-    let (groups, _) = kept.as_chunks();
-    let count = groups.iter().take_while(|group| is_same(group)).count();
+    let groups = kept.chunks_exact(GROUP);
+    let count = groups.take_while(|group| is_same(group) == Some(0)).count();
     let count = count.wrapping_mul(GROUP);
     let rest = kept.get(count..).unwrap_or_default();
     count.wrapping_add(rest.iter().take_while(|word| differ(word) == Some(0)).count())
