@@ -21,6 +21,7 @@ mod aux_gate;
 mod cfi;
 mod compressed;
 mod core_file;
+pub mod corpora;
 mod deferred;
 mod elf;
 mod input;

@@ -1,46 +1,38 @@
-//! Every input of the committed corpora, and every one in `fuzz/artifacts`.
+//! Every committed input, and every one in `fuzz/artifacts`.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::arithmetic_side_effects, reason = "tests")]
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    thread,
-    time::Instant,
+use std::{fs, thread, time::Instant};
+
+use fuzz_targets::{
+    TARGETS, Target,
+    corpora::{self, Inputs},
 };
 
-use fuzz_targets::{TARGETS, Target};
-
 /// Says which input it was if the target panics.
-struct Input<'p>(&'p Path);
+struct Input<'p>(&'p str, &'p str);
 
 impl Drop for Input<'_> {
     fn drop(&mut self) {
         if thread::panicking() {
-            eprintln!("the input is {}", self.0.display());
+            eprintln!("the input is {} of {}", self.1, self.0);
         }
     }
 }
 
-fn inputs(directory: &str, target: &Target) -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(directory);
-    let Ok(entries) = fs::read_dir(root.join(target.name)) else { return Vec::new() };
-    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    paths
-}
-
 fn replay(target: &Target) -> usize {
     let start = Instant::now();
-    let corpus = inputs("corpus", target);
-    assert!(!corpus.is_empty(), "{} has no corpus", target.name);
-    let paths = [corpus, inputs("artifacts", target)].concat();
-    for path in &paths {
-        let input = Input(path);
-        (target.body)(&fs::read(path).unwrap());
+    let committed = corpora::committed(target.name).unwrap();
+    assert!(!committed.is_empty(), "{} has no corpus", target.name);
+    let artifacts = corpora::folder().join("artifacts").join(target.name);
+    let found = corpora::read_folder(&artifacts).unwrap();
+    for (name, bytes) in committed.iter().chain(&found) {
+        let input = Input(target.name, name);
+        (target.body)(bytes);
         drop(input);
     }
-    println!("{}: {} inputs in {:.1?}", target.name, paths.len(), start.elapsed());
-    paths.len()
+    let count = committed.len() + found.len();
+    println!("{}: {count} inputs in {:.1?}", target.name, start.elapsed());
+    count
 }
 
 #[test]
@@ -65,8 +57,31 @@ fn every_target_takes_no_bytes_and_few() {
 }
 
 #[test]
+fn archives_hold_what_was_packed_and_the_same_inputs_make_the_same_archive() {
+    let inputs: Inputs = [("b", &[][..]), ("a", &[0; 1000]), ("c", b"text")]
+        .map(|(name, bytes)| (name.to_owned(), bytes.to_vec()))
+        .into();
+    let archive = corpora::pack(&inputs).unwrap();
+    assert_eq!(corpora::unpack(&archive).unwrap(), inputs);
+    assert_eq!(corpora::pack(&inputs).unwrap(), archive);
+    // Cut short, it is an error and not fewer inputs.
+    assert!(corpora::unpack(&archive[..archive.len() / 2]).is_err());
+}
+
+#[test]
+fn every_archive_and_every_folder_of_seeds_is_a_targets() {
+    for folder in ["corpora", "seeds"] {
+        for entry in fs::read_dir(corpora::folder().join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let target = name.trim_end_matches(".tar.gz");
+            assert!(TARGETS.iter().any(|known| known.name == target), "{folder}/{name}");
+        }
+    }
+}
+
+#[test]
 fn every_target_has_a_fuzzer() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = corpora::folder();
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
     for target in TARGETS {
         let name = target.name;
