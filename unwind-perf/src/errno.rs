@@ -8,6 +8,12 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Errno {
+    /// `E2BIG`: the attr has a size or fields that the kernel does not know.
+    TooBig,
+    /// `EACCES`: the caller lacks a right.
+    AccessDenied,
+    /// `EOVERFLOW`: the call chain is to be longer than the system's limit.
+    Overflow,
     /// `ESRCH`: the task is exiting.
     NoSuchProcess,
     /// `ENOMEM`: no memory, or a fixed capacity is used up.
@@ -28,6 +34,9 @@ impl Errno {
     pub const fn number(self) -> i32 {
         match self {
             Self::NoSuchProcess => 3,
+            Self::TooBig => 7,
+            Self::AccessDenied => 13,
+            Self::Overflow => 75,
             Self::NoMemory => 12,
             Self::Busy => 16,
             Self::InvalidArgument => 22,
@@ -41,6 +50,9 @@ impl Errno {
     pub const fn name(self) -> &'static str {
         match self {
             Self::NoSuchProcess => "ESRCH",
+            Self::TooBig => "E2BIG",
+            Self::AccessDenied => "EACCES",
+            Self::Overflow => "EOVERFLOW",
             Self::NoMemory => "ENOMEM",
             Self::Busy => "EBUSY",
             Self::InvalidArgument => "EINVAL",

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | [`record`] | records of the ring buffer and of `perf.data`: encoded and decoded | both |
 //! | `merge` | samples and the stacks that came later, joined (feature `alloc`) | a tool's |
+//! | [`event_attr`] | what a program asks for when it opens an event, and whether it may | a kernel's |
 //! | [`per_cpu`] | which events get the stack that a task delivers | a kernel's |
 //! | [`task_data`] | data that a PMU keeps for each task while somebody profiles | a kernel's |
 //! | [`aux_trace`] | tracing hardware that other events pause and resume | a kernel's |
@@ -32,6 +33,7 @@ extern crate alloc;
 
 pub mod aux_trace;
 mod errno;
+pub mod event_attr;
 mod instance;
 #[cfg(feature = "alloc")]
 pub mod merge;

@@ -67,6 +67,9 @@ impl PmuCapabilities {
     pub const AUX_OUTPUT: Self = Self(0x0080);
     /// `PERF_PMU_CAP_AUX_PAUSE`: its tracing can be paused and resumed.
     pub const AUX_PAUSE: Self = Self(0x0200);
+    /// Samples can have what its AUX buffer holds. Linux has no bit for it: its PMUs
+    /// have a hook. This one is above all of Linux's.
+    pub const AUX_SNAPSHOT: Self = Self(1 << 31);
 
     /// The capabilities with these bits; unknown ones are kept.
     #[must_use]
@@ -126,13 +129,27 @@ impl AuxAttr {
     /// The first of these that applies, each with the [`Errno`] of Linux: a
     /// kernel's own counter that asks for anything; output that the PMU cannot
     /// do or that comes with a pause or resume; pause with resume; a paused
-    /// start that the PMU cannot do; a trigger without a leader that can be
-    /// paused.
+    /// start that the PMU cannot do; output, samples or a trigger without a leader;
+    /// output and samples together; a trigger whose leader cannot be paused; samples
+    /// whose leader has no snapshots.
+    ///
+    /// That the leader takes AUX output of this very PMU is for the host to see.
     pub fn check(
         self,
         pmu: PmuCapabilities,
         creator: Creator,
         leader: Option<PmuCapabilities>,
+    ) -> Result<AuxRole, AuxError> {
+        let role = self.check_pmu(pmu, creator)?;
+        self.check_leader(leader)?;
+        Ok(role)
+    }
+
+    /// What the event's own PMU decides.
+    pub(crate) fn check_pmu(
+        self,
+        pmu: PmuCapabilities,
+        creator: Creator,
     ) -> Result<AuxRole, AuxError> {
         if creator == Creator::Kernel && (self.output || self.action != AuxAction::NONE) {
             return Err(AuxError::KernelCounter);
@@ -155,11 +172,26 @@ impl AuxAttr {
         if start_paused && !pmu.has(PmuCapabilities::AUX_PAUSE) {
             return Err(AuxError::StartPausedNotSupported);
         }
-        let pausable = leader.is_some_and(|leader| leader.has(PmuCapabilities::AUX_PAUSE));
-        if trigger.is_some() && !pausable {
+        Ok(AuxRole { start_paused, trigger })
+    }
+
+    /// What the PMU of the group's leader decides.
+    pub(crate) fn check_leader(self, leader: Option<PmuCapabilities>) -> Result<(), AuxError> {
+        let has_trigger = self.action.has(AuxAction::PAUSE) || self.action.has(AuxAction::RESUME);
+        if !self.output && self.sample_size == 0 && !has_trigger {
+            return Ok(());
+        }
+        let Some(leader) = leader else { return Err(AuxError::NoAuxLeader) };
+        if self.output && self.sample_size != 0 {
+            return Err(AuxError::OutputAndSamples);
+        }
+        if has_trigger && !leader.has(PmuCapabilities::AUX_PAUSE) {
             return Err(AuxError::NoAuxLeader);
         }
-        Ok(AuxRole { start_paused, trigger })
+        if self.sample_size != 0 && !leader.has(PmuCapabilities::AUX_SNAPSHOT) {
+            return Err(AuxError::SnapshotNotSupported);
+        }
+        Ok(())
     }
 
     /// Whether the event's PMU may collect several samples before it
@@ -209,9 +241,13 @@ pub enum AuxError {
     PauseAndResume,
     /// The PMU cannot start paused.
     StartPausedNotSupported,
-    /// A trigger outside a group whose leader is an AUX event that can be
-    /// paused.
+    /// Output, samples or a trigger outside a group whose leader is an AUX event, for
+    /// a trigger one that can be paused.
     NoAuxLeader,
+    /// AUX output and AUX samples on one event.
+    OutputAndSamples,
+    /// The leader's PMU cannot give what its AUX buffer holds in a sample.
+    SnapshotNotSupported,
 }
 
 impl AuxError {
@@ -225,7 +261,9 @@ impl AuxError {
             Self::ReservedBits(_)
             | Self::KernelCounter
             | Self::PauseAndResume
-            | Self::NoAuxLeader => Errno::InvalidArgument,
+            | Self::NoAuxLeader
+            | Self::OutputAndSamples
+            | Self::SnapshotNotSupported => Errno::InvalidArgument,
         }
     }
 }
@@ -239,7 +277,9 @@ impl fmt::Display for AuxError {
             Self::OutputWithTrigger => f.write_str("AUX output on an event that pauses or resumes"),
             Self::PauseAndResume => f.write_str("pause and resume on one event"),
             Self::StartPausedNotSupported => f.write_str("the PMU's tracing cannot be paused"),
-            Self::NoAuxLeader => f.write_str("the group is not led by an AUX event with pause"),
+            Self::NoAuxLeader => f.write_str("the group is not led by an AUX event that allows it"),
+            Self::OutputAndSamples => f.write_str("AUX output and AUX samples on one event"),
+            Self::SnapshotNotSupported => f.write_str("the leader's PMU gives no AUX samples"),
         }
     }
 }

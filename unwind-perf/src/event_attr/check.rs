@@ -1,0 +1,292 @@
+//! Whether an event may be opened.
+
+use super::attr::EventAttr;
+use super::error::AttrError;
+use super::kernel::{Caller, KernelVersion, Pmu};
+use crate::aux_trace::{AuxAction, AuxAttr, AuxRole, Creator};
+use crate::record::{AttrFlags, EventFormat, SampleType};
+
+/// Which branches the samples of an event have, as bits (`PERF_SAMPLE_BRANCH_…`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct BranchFilter(u64);
+
+impl BranchFilter {
+    /// Branches in user mode, in the kernel, in a hypervisor.
+    const MODES: u64 = 7;
+    /// Those of the kernel and of a hypervisor.
+    const PRIVILEGED: u64 = 6;
+    /// The branches are a call stack (LBR).
+    const CALL_STACK: u64 = 1 << 11;
+
+    /// The bits, of which at least one names a kind of branch and one a mode.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The branches of a sample are its call stack.
+    #[must_use]
+    pub const fn is_call_stack(self) -> bool {
+        self.0 & Self::CALL_STACK != 0
+    }
+}
+
+/// An event that may be opened, in the terms of this crate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckedEvent {
+    /// What decides the layout of its records.
+    pub format: EventFormat,
+    /// What it asks of AUX tracing.
+    pub aux: AuxAttr,
+    /// What it does there.
+    pub role: AuxRole,
+    /// The most addresses of a call chain; `None` if samples have none.
+    pub max_stack: Option<u16>,
+    /// Which branches samples have; `None` if they have none.
+    pub branches: Option<BranchFilter>,
+    /// It samples; else it only counts.
+    pub is_sampling: bool,
+    /// Its call chains leave the user part to a later record.
+    pub defers: bool,
+    /// It receives those later records.
+    pub wants_deferred: bool,
+}
+
+const INHERIT: AttrFlags = AttrFlags(1 << 1);
+const EXCLUDE_IDLE: AttrFlags = AttrFlags(1 << 7);
+const ENABLE_ON_EXEC: AttrFlags = AttrFlags(1 << 12);
+const USE_CLOCKID: AttrFlags = AttrFlags(1 << 25);
+const NAMESPACES: AttrFlags = AttrFlags(1 << 28);
+const AUX_OUTPUT: AttrFlags = AttrFlags(1 << 31);
+const INHERIT_THREAD: AttrFlags = AttrFlags(1 << 35);
+const REMOVE_ON_EXEC: AttrFlags = AttrFlags(1 << 36);
+const SIGTRAP: AttrFlags = AttrFlags(1 << 37);
+
+const REGS_INTR: SampleType = SampleType(1 << 18);
+const PHYS_ADDR: SampleType = SampleType(1 << 19);
+const WEIGHT: SampleType = SampleType(1 << 14);
+const WEIGHT_STRUCT: SampleType = SampleType(1 << 24);
+
+/// Segment registers, of which 64-bit samples have only `cs` and `ss`, and numbers that
+/// are no register's.
+const NO_REGISTERS: u64 = 0xf << 12 | 0xff << 24;
+/// Vector registers.
+const VECTOR_REGISTERS: u64 = 0xffff_ffff << 32;
+
+impl EventAttr {
+    /// Says whether the event may be opened on x86-64. `pmu` is its own PMU, `leader` that
+    /// of its group's leader; `None` if it leads its group.
+    ///
+    /// Not looked at: whether the PMU has the event that `config` names, which only the
+    /// PMU knows, and the task that is named.
+    ///
+    /// # Errors
+    ///
+    /// The first reason, in Linux's order.
+    pub fn check(
+        &self,
+        kernel: KernelVersion,
+        pmu: Pmu,
+        caller: Caller,
+        leader: Option<Pmu>,
+    ) -> Result<CheckedEvent, AttrError> {
+        let aux = AuxAttr {
+            action: AuxAction::from_bits(self.aux_action)
+                .map_err(|_| AttrError::Reserved(self.aux_action.into()))?,
+            output: self.flags.contains(AUX_OUTPUT),
+            sample_size: self.aux_sample_size,
+        };
+        let branches = self.check_alone(kernel, caller)?;
+        self.check_rights(caller)?;
+        self.check_pmu(kernel, pmu, caller)?;
+        let role = aux.check_pmu(pmu.aux, Creator::User).map_err(AttrError::Aux)?;
+        self.check_samples(pmu, caller)?;
+        aux.check_leader(leader.map(|leader| leader.aux)).map_err(AttrError::Aux)?;
+        let format = EventFormat {
+            sample_type: self.sample_type,
+            read_format: self.read_format,
+            flags: self.flags,
+        };
+        let has_chain = self.sample_type.contains(SampleType::CALLCHAIN);
+        Ok(CheckedEvent {
+            format,
+            aux,
+            role,
+            max_stack: has_chain.then_some(self.max_stack(caller)),
+            branches,
+            is_sampling: self.sample_period != 0,
+            defers: self.flags.contains(AttrFlags::DEFER_CALLCHAIN),
+            wants_deferred: self.flags.contains(AttrFlags::DEFER_OUTPUT),
+        })
+    }
+
+    const fn max_stack(&self, caller: Caller) -> u16 {
+        if self.sample_max_stack == 0 { caller.max_stack } else { self.sample_max_stack }
+    }
+
+    /// What the attr alone decides, and the branch filter, whose modes are those of the
+    /// event if it names none.
+    fn check_alone(
+        &self,
+        kernel: KernelVersion,
+        caller: Caller,
+    ) -> Result<Option<BranchFilter>, AttrError> {
+        let unknown = self.flags.0 & !kernel.flags();
+        let has_aux_action = kernel.has_aux_action();
+        let is_aux_action_known = match has_aux_action {
+            true => AuxAction::from_bits(self.aux_action).is_ok(),
+            false => self.aux_action == 0,
+        };
+        if unknown != 0 || self.has_reserved_field() || !is_aux_action_known {
+            return Err(AttrError::Reserved(unknown));
+        }
+        match self.sample_type.0 & !kernel.sample_type() {
+            0 => {}
+            unknown => return Err(AttrError::SampleType(unknown)),
+        }
+        match self.read_format.0 & !kernel.read_format() {
+            0 => {}
+            unknown => return Err(AttrError::ReadFormat(unknown)),
+        }
+        let has = |field| self.sample_type.contains(field);
+        let mut branches = None;
+        if has(SampleType::BRANCH_STACK) {
+            branches = Some(self.check_branches(kernel, caller)?);
+        }
+        if has(SampleType::REGS_USER) {
+            check_registers(self.sample_regs_user)?;
+        }
+        let stack = self.sample_stack_user;
+        if has(SampleType::STACK_USER) && (stack >= 0xffff || stack & 7 != 0) {
+            return Err(AttrError::StackSize(stack));
+        }
+        if has(REGS_INTR) {
+            check_registers(self.sample_regs_intr)?;
+        }
+        let flag = |flag| self.flags.contains(flag);
+        if has(WEIGHT) && has(WEIGHT_STRUCT) {
+            Err(AttrError::TwoWeights)
+        } else if flag(INHERIT_THREAD) && !flag(INHERIT) {
+            Err(AttrError::InheritThread)
+        } else if flag(REMOVE_ON_EXEC) && flag(ENABLE_ON_EXEC) {
+            Err(AttrError::EnableAndRemove)
+        } else if flag(SIGTRAP) && !flag(REMOVE_ON_EXEC) {
+            Err(AttrError::Signal)
+        } else {
+            Ok(branches)
+        }
+    }
+
+    fn check_branches(
+        &self,
+        kernel: KernelVersion,
+        caller: Caller,
+    ) -> Result<BranchFilter, AttrError> {
+        let mut filter = self.branch_sample_type;
+        match filter & !kernel.branch_filter() {
+            0 => {}
+            unknown => return Err(AttrError::BranchFilter(unknown)),
+        }
+        if filter & !BranchFilter::MODES == 0 {
+            return Err(AttrError::NoBranches);
+        }
+        if filter & BranchFilter::MODES == 0 {
+            let excluded = [
+                (AttrFlags::EXCLUDE_USER, 1),
+                (AttrFlags::EXCLUDE_KERNEL, 2),
+                (AttrFlags::EXCLUDE_HV, 4),
+            ];
+            for (flag, mode) in excluded {
+                if !self.flags.contains(flag) {
+                    filter |= mode;
+                }
+            }
+        }
+        if filter & BranchFilter::PRIVILEGED != 0 && !caller.may_see_kernel {
+            return Err(AttrError::KernelNotAllowed);
+        }
+        Ok(BranchFilter(filter))
+    }
+
+    /// What the caller may ask for.
+    const fn check_rights(&self, caller: Caller) -> Result<(), AttrError> {
+        if !self.flags.contains(AttrFlags::EXCLUDE_KERNEL) && !caller.may_see_kernel {
+            return Err(AttrError::KernelNotAllowed);
+        }
+        if self.flags.contains(NAMESPACES) && !caller.is_privileged {
+            return Err(AttrError::NamespacesNotAllowed);
+        }
+        if self.flags.contains(AttrFlags::FREQ) {
+            if self.sample_period > caller.max_frequency {
+                return Err(AttrError::Frequency(self.sample_period));
+            }
+        } else if self.sample_period >> 63 != 0 {
+            return Err(AttrError::Period(self.sample_period));
+        }
+        if self.sample_type.contains(PHYS_ADDR) && !caller.may_see_kernel {
+            return Err(AttrError::KernelNotAllowed);
+        }
+        Ok(())
+    }
+
+    /// What the PMU can do.
+    fn check_pmu(&self, kernel: KernelVersion, pmu: Pmu, caller: Caller) -> Result<(), AttrError> {
+        let has = |field| self.sample_type.contains(field);
+        if self.flags.contains(SIGTRAP) && !caller.has_task {
+            return Err(AttrError::Signal);
+        }
+        let reads_inherited = self.flags.contains(INHERIT) && has(SampleType::READ);
+        let names_thread = has(SampleType::TID) && kernel.reads_inherited();
+        if reads_inherited && !names_thread {
+            return Err(AttrError::ReadInherited);
+        }
+        if has(SampleType::BRANCH_STACK) && !pmu.branches {
+            return Err(AttrError::BranchesNotSupported);
+        }
+        // Whether or not samples are to have registers.
+        let has_vectors = (self.sample_regs_user | self.sample_regs_intr) & VECTOR_REGISTERS != 0;
+        if has_vectors && !pmu.vector_registers {
+            return Err(AttrError::VectorRegistersNotSupported);
+        }
+        let modes = AttrFlags::EXCLUDE_USER.0
+            | AttrFlags::EXCLUDE_KERNEL.0
+            | AttrFlags::EXCLUDE_HV.0
+            | AttrFlags::EXCLUDE_HOST.0
+            | AttrFlags::EXCLUDE_GUEST.0
+            | EXCLUDE_IDLE.0;
+        if pmu.counts_all && self.flags.0 & modes != 0 {
+            return Err(AttrError::ModesNotSupported);
+        }
+        Ok(())
+    }
+
+    /// What samples need.
+    fn check_samples(&self, pmu: Pmu, caller: Caller) -> Result<(), AttrError> {
+        let has_chain = self.sample_type.contains(SampleType::CALLCHAIN);
+        if has_chain && self.max_stack(caller) > caller.max_stack {
+            return Err(AttrError::MaxStack(self.sample_max_stack));
+        }
+        if self.sample_period != 0 && !pmu.samples {
+            return Err(AttrError::SamplesNotSupported);
+        }
+        if self.flags.contains(USE_CLOCKID) {
+            check_clock(self.clockid, pmu)?;
+        }
+        Ok(())
+    }
+}
+
+const fn check_registers(mask: u64) -> Result<(), AttrError> {
+    if mask == 0 || mask & NO_REGISTERS != 0 { Err(AttrError::Registers(mask)) } else { Ok(()) }
+}
+
+const fn check_clock(id: i32, pmu: Pmu) -> Result<(), AttrError> {
+    match id {
+        // Monotonic, and that without corrections, can be read anywhere.
+        1 | 4 => Ok(()),
+        // Real, boot and atomic time.
+        0 | 7 | 11 if pmu.without_nmi => Ok(()),
+        _ => Err(AttrError::Clock(id)),
+    }
+}
