@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{demo, guest, perf, sframe, stack};
-use crate::error::Error;
+use crate::failure::Failure;
 use crate::untrusted::escaped;
 
 /// Prints the stacks of running programs, core files and virtual machines, and
@@ -44,7 +44,7 @@ Names:
   characters without a glyph, and of what is not UTF-8 as `\\xNN`. JSON has the
   same text.";
 
-/// How the exit codes of [`Error::exit_code`] are documented to the user.
+/// How the exit codes of [`Failure::exit_code`] are documented to the user.
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done
@@ -67,23 +67,24 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli.run(),
         Err(error) if error.use_stderr() => return refuse(&error),
         // The help, or the version.
-        Err(text) => text.print().and_then(|()| io::stdout().flush()).map_err(Error::Output),
+        Err(text) => text.print().and_then(|()| io::stdout().flush()).map_err(Failure::output),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // The reader has seen enough: `unwind … | head`.
-        Err(Error::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error @ Error::Told(_)) => ExitCode::from(error.exit_code()),
-        Err(error) => {
-            // With standard error gone there is nobody left to tell.
-            let _ = writeln!(io::stderr(), "unwind: {error}");
-            ExitCode::from(error.exit_code())
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.is_told() {
+                // With standard error gone there is no other place to tell it.
+                let _ = writeln!(io::stderr(), "unwind: {failure}");
+            }
+            ExitCode::from(failure.exit_code())
         }
     }
 }
 
 impl Cli {
-    fn run(&self) -> Result<(), Error> {
+    fn run(&self) -> Result<(), Failure> {
         match &self.command {
             None => demo::run(),
             Some(Command::Stack(args)) => stack::run(args),

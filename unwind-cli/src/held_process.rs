@@ -1,6 +1,5 @@
 //! A process that is held still, for a tool that copies whole stacks.
 
-use std::ffi::OsString;
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -8,7 +7,8 @@ use std::time::Duration;
 
 use unwind_core::{Memory as _, VirtAddr};
 
-use crate::error::Error;
+use crate::input_error::InputError;
+use crate::target::error::TargetError;
 use crate::target::maps::{self, Backing, Mapping};
 use crate::target::memory::ProcessMemory;
 use crate::target::pause::{Held, Hold};
@@ -55,13 +55,13 @@ pub struct MappedCode {
 /// Why a process cannot be held or read. The text is one line.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct HoldError(Error);
+pub struct HoldError(TargetError);
 
 impl HoldError {
     /// Whether the reason is that the process has ended.
     #[must_use]
     pub fn is_end(&self) -> bool {
-        matches!(self.0, Error::NoSuchProcess(_) | Error::Ended(_))
+        matches!(self.0, TargetError::NoSuchProcess(_) | TargetError::Ended(_))
     }
 
     /// The exit code of a program that fails for this reason, as `unwind --help`
@@ -74,7 +74,7 @@ impl HoldError {
     /// Why `/proc` has nothing of a process.
     #[must_use]
     pub fn not_in_proc(process: i32) -> Self {
-        Self(Error::not_in_proc(process))
+        Self(TargetError::not_in_proc(process))
     }
 }
 
@@ -90,7 +90,7 @@ impl HeldProcess {
         // After the first thread has ended only the others lead to the memory.
         let id = held.some_thread;
         let failed = |path: String| {
-            move |error| HoldError(Error::Read { path: OsString::from(path).into(), error })
+            move |error| HoldError(InputError::Read { path: path.into(), error }.into())
         };
         let path = format!("/proc/{id}/maps");
         let mappings = maps::parse(&std::fs::read(&path).map_err(failed(path))?);

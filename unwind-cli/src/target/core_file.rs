@@ -15,7 +15,8 @@ use unwind_core::{Memory, VirtAddr};
 
 use crate::elf::notes::Note;
 use crate::elf::{ElfError, ElfFile, Segment};
-use crate::error::Error;
+use crate::input_error::InputError;
+use crate::target::error::TargetError;
 
 use crate::target::maps::{Backing, MappedFile, Mapping};
 use crate::target::memory::CoreMemory;
@@ -85,10 +86,11 @@ const AT_SYSINFO_EHDR: u64 = 33;
 ///
 /// # Errors
 ///
-/// [`Error`] if it cannot be read, is no core file or one of another machine.
-pub(crate) fn open(path: &Path) -> Result<ElfFile, Error> {
-    let file = open_file(path).map_err(|error| Error::Read { path: path.into(), error })?;
-    let file = ElfFile::from_file(file).map_err(|error| Error::Elf { path: path.into(), error })?;
+/// [`TargetError`] if it cannot be read, is no core file or one of another machine.
+pub(crate) fn open(path: &Path) -> Result<ElfFile, TargetError> {
+    let file = open_file(path).map_err(|error| InputError::Read { path: path.into(), error })?;
+    let file =
+        ElfFile::from_file(file).map_err(|error| InputError::Elf { path: path.into(), error })?;
     accept(file, path)
 }
 
@@ -96,13 +98,13 @@ pub(crate) fn open(path: &Path) -> Result<ElfFile, Error> {
 ///
 /// # Errors
 ///
-/// [`Error`] if it is none, or one of another machine.
-pub(crate) fn accept(file: ElfFile, path: &Path) -> Result<ElfFile, Error> {
+/// [`TargetError`] if it is none, or one of another machine.
+pub(crate) fn accept(file: ElfFile, path: &Path) -> Result<ElfFile, TargetError> {
     if file.kind != elf::ET_CORE {
-        return Err(Error::NotACore { path: path.into() });
+        return Err(TargetError::NotACore { path: path.into() });
     }
     if layout(&file).is_none() {
-        return Err(Error::CoreMachine { path: path.into(), machine: machine_name(&file) });
+        return Err(TargetError::CoreMachine { path: path.into(), machine: machine_name(&file) });
     }
     Ok(file)
 }
@@ -151,11 +153,14 @@ impl CoreFile {
     ///
     /// # Errors
     ///
-    /// [`Error`] if no thread is found.
-    pub(crate) fn parse(core: &ElfFile, path: &Path) -> Result<Self, Error> {
+    /// [`TargetError`] if no thread is found.
+    pub(crate) fn parse(core: &ElfFile, path: &Path) -> Result<Self, TargetError> {
         let mut found = Self { missing: missing_bytes(core), ..Self::default() };
         let Some(layout) = layout(core) else {
-            return Err(Error::CoreMachine { path: path.into(), machine: machine_name(core) });
+            return Err(TargetError::CoreMachine {
+                path: path.into(),
+                machine: machine_name(core),
+            });
         };
         let code = CodeByStart::new(core);
         for segment in core.note_segments() {
@@ -169,8 +174,8 @@ impl CoreFile {
         if found.threads.is_empty() {
             let path = path.into();
             return Err(match found.damage {
-                Some(error) => Error::Elf { path, error },
-                None => Error::NoThreads { path },
+                Some(error) => InputError::Elf { path, error }.into(),
+                None => TargetError::NoThreads { path },
             });
         }
         found.add_unnamed_mappings(core);

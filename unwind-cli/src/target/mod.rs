@@ -1,6 +1,7 @@
 //! What a stack is read from: a process that is held still, or a core file.
 
 mod core_file;
+pub(crate) mod error;
 pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod pause;
@@ -18,9 +19,10 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::counted::counted;
 use crate::elf::ElfFile;
-use crate::error::Error;
+use crate::input_error::InputError;
 use crate::module::{self, BuildId, ModuleError, Modules};
 use crate::target::core_file::CoreFile;
+use crate::target::error::TargetError;
 use crate::target::maps::{Backing, Mapping};
 use crate::target::memory::{CoreMemory, PageCache, ProcessMemory, TargetMemory};
 use crate::target::pause::{Held, Hold, STOPS};
@@ -88,8 +90,8 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// [`Error`] if there is none, if it may not be traced, or if it ends.
-    pub(crate) fn of_process(process: i32, limit: Duration) -> Result<Self, Error> {
+    /// [`TargetError`] if there is none, if it may not be traced, or if it ends.
+    pub(crate) fn of_process(process: i32, limit: Duration) -> Result<Self, TargetError> {
         // Files that a process maps may be many, and each is kept open.
         allow_all_files();
         for _ in 0..STOPS {
@@ -104,19 +106,19 @@ impl Target {
                 Fate::Replaced => {}
             }
         }
-        Err(Error::Ended(process))
+        Err(TargetError::Ended(process))
     }
 
     /// Looks at a process that is held.
-    fn of_held(held: Held) -> Result<Self, Error> {
+    fn of_held(held: Held) -> Result<Self, TargetError> {
         // After the first thread has ended only the others lead to the memory.
         let id = held.some_thread;
         let read = |path: String| {
-            std::fs::read(&path).map_err(|error| Error::Read { path: path.into(), error })
+            std::fs::read(&path).map_err(|error| InputError::Read { path: path.into(), error })
         };
         let mappings = maps::parse(&read(format!("/proc/{id}/maps"))?);
         let memory = ProcessMemory::open(id)
-            .map_err(|error| Error::Read { path: format!("/proc/{id}/mem").into(), error })?;
+            .map_err(|error| InputError::Read { path: format!("/proc/{id}/mem").into(), error })?;
         let mut memory = PageCache::new(memory);
         let modules =
             Modules::load(&mappings, |mapping| module::open_of_process(id, mapping, &mut memory));
@@ -147,9 +149,9 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// [`Error`] if the file is no core file of x86, has no thread, or is not
+    /// [`TargetError`] if the file is no core file of x86, has no thread, or is not
     /// one of `program`.
-    pub(crate) fn of_core(path: &Path, program: Option<&Path>) -> Result<Self, Error> {
+    pub(crate) fn of_core(path: &Path, program: Option<&Path>) -> Result<Self, TargetError> {
         allow_all_files();
         Self::of_open_core(core_file::open(path)?, path, program, module::open_of_core)
     }
@@ -163,10 +165,10 @@ impl Target {
     pub(crate) fn of_copied_core(
         bytes: &[u8],
         mut open: impl FnMut() -> Result<ElfFile, ModuleError>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, TargetError> {
         let path = Path::new("core");
         let file = ElfFile::from_bytes(bytes.into());
-        let file = file.map_err(|error| Error::Elf { path: path.into(), error })?;
+        let file = file.map_err(|error| InputError::Elf { path: path.into(), error })?;
         Self::of_open_core(core_file::accept(file, path)?, path, None, |_, _| open())
     }
 
@@ -177,7 +179,7 @@ impl Target {
         path: &Path,
         program: Option<&Path>,
         mut open: impl FnMut(&Path, Option<&[u8]>) -> Result<ElfFile, ModuleError>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, TargetError> {
         let core = Rc::new(core);
         let mut notes = CoreFile::parse(&core, path)?;
         let damage = notes.damage.map(|error| format!("{}: {error}", escaped(path)));
@@ -188,7 +190,10 @@ impl Target {
             let old_path = notes.replace_program(program, &file);
             let id = old_path.and_then(|path| build_ids.remove(&path));
             if id.is_some() && file.build_id().is_some() && id != file.build_id() {
-                return Err(Error::WrongProgram { core: path.into(), program: program.into() });
+                return Err(TargetError::WrongProgram {
+                    core: path.into(),
+                    program: program.into(),
+                });
             }
             build_ids.extend(id.map(|id| (program.into(), id)));
         }
@@ -227,10 +232,10 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// [`Error::Ended`] if it was killed meanwhile.
-    pub(crate) fn release(&mut self) -> Result<(), Error> {
+    /// [`TargetError::Ended`] if it was killed meanwhile.
+    pub(crate) fn release(&mut self) -> Result<(), TargetError> {
         match self.hold.take().map(Hold::release) {
-            Some(Fate::Ended) => Err(Error::Ended(self.process)),
+            Some(Fate::Ended) => Err(TargetError::Ended(self.process)),
             _ => Ok(()),
         }
     }
@@ -273,7 +278,7 @@ fn missing_part(path: &Path, bytes: u64) -> Option<String> {
     (bytes != 0).then(|| format!("{path} is cut off: {missing} missing at its end"))
 }
 
-fn open_program(path: &Path) -> Result<ElfFile, Error> {
-    let file = File::open(path).map_err(|error| Error::Read { path: path.into(), error })?;
-    ElfFile::from_file(file).map_err(|error| Error::Elf { path: path.into(), error })
+fn open_program(path: &Path) -> Result<ElfFile, TargetError> {
+    let file = File::open(path).map_err(|error| InputError::Read { path: path.into(), error })?;
+    Ok(ElfFile::from_file(file).map_err(|error| InputError::Elf { path: path.into(), error })?)
 }

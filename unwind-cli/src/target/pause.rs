@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::target::error::TargetError;
 use crate::target::process::{Fate, StoppedProcess};
 use crate::target::registers::UserRegisters;
 
@@ -47,15 +47,15 @@ impl Hold {
     ///
     /// # Errors
     ///
-    /// [`Error`] if there is none, if it may not be traced, or if it ends.
-    pub(crate) fn stop(task: i32, limit: Duration) -> Result<(Self, Held), Error> {
+    /// [`TargetError`] if there is none, if it may not be traced, or if it ends.
+    pub(crate) fn stop(task: i32, limit: Duration) -> Result<(Self, Held), TargetError> {
         let (order, orders) = sync_channel(0);
         let (found, finds) = sync_channel(1);
         let holder = thread::Builder::new()
             .name("holder".into())
             .spawn(move || hold(task, limit, &found, &orders))
-            .map_err(Error::NoThread)?;
-        let late = || Error::LetGo { process: task, seconds: limit.as_secs() };
+            .map_err(TargetError::NoThread)?;
+        let late = || TargetError::LetGo { process: task, seconds: limit.as_secs() };
         // To stop it may take as long as it may be held.
         let held = finds.recv_timeout(limit).map_err(|_| late())??;
         let (order, holder) = (Some(order), Some(holder));
@@ -84,7 +84,7 @@ impl Drop for Hold {
 fn hold(
     task: i32,
     limit: Duration,
-    found: &SyncSender<Result<Held, Error>>,
+    found: &SyncSender<Result<Held, TargetError>>,
     orders: &Receiver<()>,
 ) -> Fate {
     let (process, held) = match stop(task) {
@@ -97,7 +97,7 @@ fn hold(
     };
     let _ = found.send(Ok(held));
     if orders.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-        let error = Error::LetGo { process: process.id(), seconds: limit.as_secs() };
+        let error = TargetError::LetGo { process: process.id(), seconds: limit.as_secs() };
         drop(process);
         // With standard error gone there is nobody left to tell.
         let _ = writeln!(std::io::stderr(), "unwind: {error}");
@@ -108,7 +108,7 @@ fn hold(
 }
 
 /// Stops a process, and reads the registers of its threads.
-fn stop(task: i32) -> Result<(StoppedProcess, Held), Error> {
+fn stop(task: i32) -> Result<(StoppedProcess, Held), TargetError> {
     for _ in 0..STOPS {
         let stopped = StoppedProcess::stop(task)?;
         let process = stopped.id();
@@ -124,5 +124,5 @@ fn stop(task: i32) -> Result<(StoppedProcess, Held), Error> {
         // A thread that began to execute another program ends all others, also
         // those that are held, and goes on in their place.
     }
-    Err(Error::Ended(task))
+    Err(TargetError::Ended(task))
 }

@@ -20,7 +20,8 @@ use nix::sys::ptrace;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-use crate::error::Error;
+use crate::input_error::InputError;
+use crate::target::error::TargetError;
 use crate::target::registers::UserRegisters;
 use crate::target::status::Status;
 use crate::target::tracee::{self, Report};
@@ -71,15 +72,15 @@ impl StoppedProcess {
     ///
     /// # Errors
     ///
-    /// [`Error`] if there is no such process, if it may not be traced, or if
+    /// [`TargetError`] if there is no such process, if it may not be traced, or if
     /// none of its threads could be stopped.
-    pub(crate) fn stop(task: i32) -> Result<Self, Error> {
+    pub(crate) fn stop(task: i32) -> Result<Self, TargetError> {
         let status = Status::read(task).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Error::not_in_proc(task),
-            _ => Error::Read { path: format!("/proc/{task}/status").into(), error },
+            io::ErrorKind::NotFound => TargetError::not_in_proc(task),
+            _ => InputError::Read { path: format!("/proc/{task}/status").into(), error }.into(),
         })?;
         if status.is_kernel_thread {
-            return Err(Error::KernelThread(task));
+            return Err(TargetError::KernelThread(task));
         }
         let mut stopped = Self {
             process: Pid::from_raw(status.process),
@@ -103,8 +104,8 @@ impl StoppedProcess {
             return Ok(stopped);
         }
         Err(match stopped.unstoppable.first() {
-            Some(_) => Error::Unstoppable(status.process),
-            None => Error::Ended(status.process),
+            Some(_) => TargetError::Unstoppable(status.process),
+            None => TargetError::Ended(status.process),
         })
     }
 
@@ -141,7 +142,7 @@ impl StoppedProcess {
 
     /// Stops threads until a look at the list finds no other. All that were
     /// found before are stopped then, so no further one can come.
-    fn stop_all_threads(&mut self) -> Result<(), Error> {
+    fn stop_all_threads(&mut self) -> Result<(), TargetError> {
         let deadline = Instant::now().checked_add(STOP_TIMEOUT);
         let mut seen = BTreeSet::new();
         loop {
@@ -156,7 +157,7 @@ impl StoppedProcess {
     }
 
     /// Begins to trace threads; returns those that have not ended.
-    fn seize_all(&self, threads: &[Pid]) -> Result<Vec<Pid>, Error> {
+    fn seize_all(&self, threads: &[Pid]) -> Result<Vec<Pid>, TargetError> {
         let ends = Ends::of(self.threads().collect());
         std::thread::scope(|scope| {
             // With one thread there is nothing to wait for.
@@ -195,12 +196,12 @@ impl StoppedProcess {
         (0..EXEC_TRIES).any(|_| self.list_threads().is_ok_and(|all| all.iter().any(is_alive)))
     }
 
-    fn list_threads(&self) -> Result<Vec<Pid>, Error> {
+    fn list_threads(&self) -> Result<Vec<Pid>, TargetError> {
         let path = format!("/proc/{}/task", self.process);
         let entries = match std::fs::read_dir(&path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(Error::Read { path: path.into(), error }),
+            Err(error) => return Err(InputError::Read { path: path.into(), error }.into()),
         };
         // An entry that cannot be read is a thread that has ended.
         let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
@@ -209,7 +210,7 @@ impl StoppedProcess {
     }
 
     /// Begins to trace a thread and asks it to stop; `false` if it has ended.
-    fn seize(&self, thread: Pid) -> Result<bool, Error> {
+    fn seize(&self, thread: Pid) -> Result<bool, TargetError> {
         for tries_left in (0..EXEC_TRIES).rev() {
             let errno = match ptrace::seize(thread, ptrace::Options::empty()) {
                 Ok(()) => return Ok(ptrace::interrupt(thread).is_ok()),
@@ -234,19 +235,19 @@ impl StoppedProcess {
     }
 
     /// Why the kernel does not let us trace a thread.
-    fn refusal(&self, status: Status, errno: Errno) -> Error {
+    fn refusal(&self, status: Status, errno: Errno) -> TargetError {
         let process = self.id();
         let own = i32::try_from(std::process::id()).ok();
         if own == Some(process) {
-            Error::OwnProcess
+            TargetError::OwnProcess
         } else if status.tracer != 0 {
             // It is a thread that traces.
             let tracer = Status::read(status.tracer).map_or(status.tracer, |tracer| tracer.process);
-            Error::AlreadyTraced { process, tracer }
+            TargetError::AlreadyTraced { process, tracer }
         } else if errno == Errno::EPERM {
-            Error::NotPermitted { process, owner: status.user, ptrace_scope: ptrace_scope() }
+            TargetError::NotPermitted { process, owner: status.user, ptrace_scope: ptrace_scope() }
         } else {
-            Error::Trace { process, errno }
+            TargetError::Trace { process, errno }
         }
     }
 

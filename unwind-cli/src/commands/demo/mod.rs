@@ -17,7 +17,7 @@ use crate::commands::demo::chain::Object;
 use crate::commands::demo::child::{ChildError, Message, ParkedThread};
 use crate::commands::demo::comparison::{Comparison, Place, Walk, WalkedFrame};
 use crate::commands::stack::{FramePointerRows, Method, StackWalker};
-use crate::error::Error;
+use crate::failure::Failure;
 use crate::target::Target;
 
 /// The methods in the order of their columns.
@@ -51,6 +51,13 @@ pub(crate) enum SampleError {
     /// The child could not bring its threads where they should be.
     #[error("{0}")]
     NotParked(String),
+    /// The child cannot be started.
+    #[error("cannot start the sample's child: {error}")]
+    Start {
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
     /// The child did not say where its threads are.
     #[error("the sample's child did not start ({status})")]
     ChildStart {
@@ -78,13 +85,20 @@ pub(crate) enum SampleError {
     Differs(usize),
 }
 
+impl From<SampleError> for Failure {
+    fn from(error: SampleError) -> Self {
+        let exit_code = if matches!(error, SampleError::Differs(_)) { 8 } else { 1 };
+        Self::new(error, exit_code)
+    }
+}
+
 /// Runs the sample.
 ///
 /// # Errors
 ///
-/// [`Error`] if a method that has to find the true stack does not, or if the
+/// [`Failure`] if a method that has to find the true stack does not, or if the
 /// child cannot be started or looked at.
-pub(crate) fn run() -> Result<(), Error> {
+pub(crate) fn run() -> Result<(), Failure> {
     run_with(&Args { prebuilt: false, child: false })
 }
 
@@ -93,7 +107,7 @@ pub(crate) fn run() -> Result<(), Error> {
 /// # Errors
 ///
 /// As [`run`].
-pub(crate) fn run_with(args: &Args) -> Result<(), Error> {
+pub(crate) fn run_with(args: &Args) -> Result<(), Failure> {
     let object = if args.prebuilt { Object::Prebuilt } else { Object::Default };
     if args.child {
         return Ok(child::run(object).map_err(SampleError::Child)?);
@@ -104,7 +118,7 @@ pub(crate) fn run_with(args: &Args) -> Result<(), Error> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     text::write(&mut out, object, &comparisons)
         .and_then(|()| out.flush())
-        .map_err(Error::Output)?;
+        .map_err(Failure::output)?;
     match comparisons.iter().flat_map(Comparison::failures).count() {
         0 => Ok(()),
         count => Err(SampleError::Differs(count).into()),
@@ -112,7 +126,7 @@ pub(crate) fn run_with(args: &Args) -> Result<(), Error> {
 }
 
 /// Stops the child and walks the stacks of its parked threads by each method.
-fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Error> {
+fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Failure> {
     let mut target = Target::of_process(process, HOLD_LIMIT)?;
     let Target { modules, mappings, threads, memory, .. } = &mut target;
     let mut walkers = METHODS.map(|method| {
@@ -155,7 +169,7 @@ struct SampleChild {
 }
 
 impl SampleChild {
-    fn start(args: &Args) -> Result<Self, Error> {
+    fn start(args: &Args) -> Result<Self, Failure> {
         // Leads to this very program even if its file was replaced meanwhile.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("unwind").args(["sample", "--child"]);
@@ -164,9 +178,7 @@ impl SampleChild {
         }
         // In a process group of its own it outlives a Ctrl-C, and cleans up.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let child = command
-            .spawn()
-            .map_err(|error| Error::Start { command: command.get_program().to_owned(), error })?;
+        let child = command.spawn().map_err(|error| SampleError::Start { error })?;
         Ok(Self { child })
     }
 
@@ -176,7 +188,7 @@ impl SampleChild {
     }
 
     /// Waits until the threads are parked.
-    fn parked(&mut self) -> Result<Vec<ParkedThread>, Error> {
+    fn parked(&mut self) -> Result<Vec<ParkedThread>, Failure> {
         let mut line = Vec::new();
         if let Some(stdout) = self.child.stdout.as_mut() {
             let result = BufReader::new(stdout).read_until(b'\n', &mut line);
@@ -190,12 +202,12 @@ impl SampleChild {
     }
 
     /// Lets the child go on to its end.
-    fn finish(mut self) -> Result<(), Error> {
+    fn finish(mut self) -> Result<(), Failure> {
         let status = self.end()?;
         if status.success() { Ok(()) } else { Err(SampleError::ChildEnd { status }.into()) }
     }
 
-    fn end(&mut self) -> Result<ExitStatus, Error> {
+    fn end(&mut self) -> Result<ExitStatus, Failure> {
         drop(self.child.stdin.take());
         Ok(self.child.wait().map_err(|error| SampleError::Io { error })?)
     }

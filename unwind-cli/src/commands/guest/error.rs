@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::commands::guest::registers::MissingRegister;
 use crate::elf::ElfError;
+use crate::failure::Failure;
 use crate::module::ModuleError;
 use crate::untrusted::{Untrusted, escaped};
 
@@ -116,5 +117,12 @@ impl GuestError {
             | Self::MemoryFile { .. }
             | Self::Symbols { .. } => 5,
         }
+    }
+}
+
+impl From<GuestError> for Failure {
+    fn from(error: GuestError) -> Self {
+        let exit_code = error.exit_code();
+        Self::new(error, exit_code)
     }
 }

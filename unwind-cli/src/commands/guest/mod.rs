@@ -27,9 +27,9 @@ use crate::commands::guest::ram::{GuestRam, MemoryMap};
 use crate::commands::guest::registers::VcpuRegisters;
 use crate::commands::guest::report::{GuestReport, VcpuReport};
 use crate::commands::guest::walk::GuestWalker;
-use crate::commands::stack::{FramePointerRows, row_counts};
+use crate::commands::stack::{FramePointerRows, Incomplete, row_counts};
 use crate::counted::counted;
-use crate::error::Error;
+use crate::failure::Failure;
 
 pub(crate) use crate::commands::guest::error::GuestError;
 pub(crate) use crate::commands::guest::qmp::read_answers;
@@ -133,8 +133,8 @@ JSON: one object with
 ///
 /// # Errors
 ///
-/// [`Error`] if the guest cannot be looked at, or the output not be written.
-pub(crate) fn run(args: &Args) -> Result<(), Error> {
+/// [`Failure`] if the guest cannot be looked at, or the output not be written.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let files = GuestFiles::open(&args.symbols)?;
     let mut qmp = Qmp::connect(&args.qmp)?;
     let map = qmp.monitor("info mtree -f", None)?;
@@ -199,7 +199,7 @@ impl Guest<'_> {
 }
 
 /// Prints the stacks of one point of time.
-fn show(mut guest: Guest<'_>, args: &Args) -> Result<(), Error> {
+fn show(mut guest: Guest<'_>, args: &Args) -> Result<(), Failure> {
     let vcpus = guest.look()?;
     let report = GuestReport::new(vcpus, guest.walker.warnings(), &guest.troubles);
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -209,20 +209,20 @@ fn show(mut guest: Guest<'_>, args: &Args) -> Result<(), Error> {
     } else {
         report.write(&mut out)
     };
-    written.and_then(|()| out.flush()).map_err(Error::Output)?;
+    written.and_then(|()| out.flush()).map_err(Failure::output)?;
     if !args.json {
         warn(&report.warnings);
     }
     guest.print_stats(args);
     if args.fail_incomplete {
-        Error::check_complete(report.vcpus.iter().map(|vcpu| &vcpu.end))
+        Ok(Incomplete::check(report.vcpus.iter().map(|vcpu| &vcpu.end))?)
     } else {
         Ok(())
     }
 }
 
 /// Prints a profile.
-fn sample(mut guest: Guest<'_>, samples: u64, args: &Args) -> Result<(), Error> {
+fn sample(mut guest: Guest<'_>, samples: u64, args: &Args) -> Result<(), Failure> {
     let pause = Duration::from_secs(1).checked_div(args.hz).unwrap_or_default();
     let mut folded = Folded::default();
     let mut taken = 0_u64;
@@ -245,7 +245,7 @@ fn sample(mut guest: Guest<'_>, samples: u64, args: &Args) -> Result<(), Error> 
         taken = taken.saturating_add(1);
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
-    folded.write(&mut out).and_then(|()| out.flush()).map_err(Error::Output)?;
+    folded.write(&mut out).and_then(|()| out.flush()).map_err(Failure::output)?;
     let warnings = guest.walker.warnings().iter().cloned();
     let warnings: Vec<_> = warnings.chain(guest.troubles.iter().cloned()).chain(end).collect();
     warn(&warnings);

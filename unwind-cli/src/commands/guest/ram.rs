@@ -11,7 +11,8 @@ use unwind_core::ReadError;
 use unwind_x86::paging::{PhysAddr, PhysicalMemory};
 
 use crate::commands::guest::error::GuestError;
-use crate::error::Error;
+use crate::failure::Failure;
+use crate::input_error::InputError;
 
 /// Where guest physical addresses are in the file of the guest's memory.
 ///
@@ -104,9 +105,9 @@ impl GuestRam {
     ///
     /// # Errors
     ///
-    /// [`Error`] if it cannot be read, or is too short.
-    pub(crate) fn open(path: &Path, map: MemoryMap) -> Result<Self, Error> {
-        let failed = |error| Error::Read { path: path.to_owned(), error };
+    /// [`Failure`] if it cannot be read, or is too short.
+    pub(crate) fn open(path: &Path, map: MemoryMap) -> Result<Self, Failure> {
+        let failed = |error| InputError::Read { path: path.to_owned(), error };
         let file = File::open(path).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();
         let end = map.file_end();

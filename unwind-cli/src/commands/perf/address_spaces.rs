@@ -6,7 +6,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use unwind_perf::record::{Comm, Lifecycle, Mapping, Misc, RecordType, Task};
 
 use crate::commands::perf::files::RecordedFiles;
-use crate::commands::perf::pipeline::{Held, Meaning};
+use crate::commands::perf::held::{Held, Meaning};
 use crate::commands::perf::ranges::{Range, Ranges};
 
 /// The process that mappings of the kernel itself are said to be of.

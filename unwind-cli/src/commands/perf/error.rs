@@ -1,10 +1,13 @@
 //! What can go wrong with a `perf.data`.
 
 use std::io;
+use std::path::PathBuf;
 
 use unwind_perf::record;
 
 use crate::counted::counted;
+use crate::failure::{Failure, exit_code_of};
+use crate::untrusted::escaped;
 
 /// Why a `perf.data` could not be read whole, or its merge not be written.
 ///
@@ -140,13 +143,27 @@ impl PerfError {
     /// The exit code, as `unwind --help` documents it.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Io(error) => match error.kind() {
-                io::ErrorKind::NotFound => 3,
-                io::ErrorKind::PermissionDenied => 4,
-                _ => 1,
-            },
+            Self::Io(error) => exit_code_of(error),
             Self::FileFormOnPipe | Self::FileFormToPipe | Self::SameFile => 2,
             _ => 5,
         }
+    }
+}
+
+/// What is wrong with a recording, or with what is written of it.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {error}", escaped(path))]
+pub(crate) struct RecordingError {
+    /// Which file.
+    pub(crate) path: PathBuf,
+    /// What is wrong.
+    #[source]
+    pub(crate) error: PerfError,
+}
+
+impl From<RecordingError> for Failure {
+    fn from(error: RecordingError) -> Self {
+        let exit_code = error.error.exit_code();
+        Self::new(error, exit_code)
     }
 }

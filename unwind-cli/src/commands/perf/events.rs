@@ -7,7 +7,6 @@ use unwind_perf::record::{
 };
 
 use crate::commands::perf::event_name;
-use crate::commands::perf::shown::is_to_walk;
 use crate::commands::perf::{Fault, PerfError};
 use crate::untrusted::Untrusted;
 
@@ -194,4 +193,10 @@ impl Events {
 fn count_width(widths: &mut BTreeMap<usize, usize>, name: &Untrusted) {
     let count = widths.entry(name.escaped().width()).or_default();
     *count = count.saturating_add(1);
+}
+
+/// Whether samples of an event have what it takes to walk their stacks.
+pub(crate) fn is_to_walk(attr: &Attr) -> bool {
+    let needed = SampleType::REGS_USER | SampleType::STACK_USER | SampleType::CALLCHAIN;
+    attr.format.sample_type.contains(needed)
 }

@@ -7,6 +7,7 @@ use std::thread::scope;
 
 use crate::commands::perf::PerfError;
 use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::error::RecordingError;
 use crate::commands::perf::event_desc::make_all_whole;
 use crate::commands::perf::events::Events;
 use crate::commands::perf::files::RecordedFiles;
@@ -17,7 +18,7 @@ use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::summary::{Memory, report, stats_lines};
 use crate::commands::perf::walks::WalkSetup;
 use crate::commands::stack::FramePointerRows;
-use crate::error::Error;
+use crate::failure::Failure;
 use crate::same_file::is_same_file;
 
 /// Write a perf.data file whose call chains are whole.
@@ -55,15 +56,15 @@ pub(crate) struct MergeArgs {
 ///
 /// # Errors
 ///
-/// [`Error`] if the file cannot be read whole, or the output not be written.
+/// [`Failure`] if the file cannot be read whole, or the output not be written.
 /// What could be read is in the output.
-pub(crate) fn run(args: &MergeArgs) -> Result<(), Error> {
-    let input_error = |error| Error::Perf { path: args.file.clone(), error };
+pub(crate) fn run(args: &MergeArgs) -> Result<(), Failure> {
+    let input_error = |error| RecordingError { path: args.file.clone(), error };
     let output_error =
-        |error: io::Error| Error::Perf { path: args.output.clone(), error: error.into() };
+        |error: io::Error| RecordingError { path: args.output.clone(), error: error.into() };
     // It would be emptied before it is read.
     if is_same_file(&args.file, &args.output) {
-        return Err(input_error(PerfError::SameFile));
+        return Err(input_error(PerfError::SameFile).into());
     }
     let mut reader = PerfReader::open(&args.file).map_err(input_error)?;
     let options = Options {
@@ -74,13 +75,13 @@ pub(crate) fn run(args: &MergeArgs) -> Result<(), Error> {
     let to_stdout = args.output == Path::new("-");
     reader.show_progress(&args.file);
     let (summary, notes) = match reader.header().copied() {
-        Some(_) if to_stdout => return Err(input_error(PerfError::FileFormToPipe)),
+        Some(_) if to_stdout => return Err(input_error(PerfError::FileFormToPipe).into()),
         Some(header) => {
             let out = File::create(&args.output).map_err(output_error)?;
             write_file(&mut reader, header, options, &out).map_err(output_error)?
         }
         None if to_stdout => {
-            write_pipe(&mut reader, options, io::stdout().lock()).map_err(Error::Output)?
+            write_pipe(&mut reader, options, io::stdout().lock()).map_err(Failure::output)?
         }
         None => {
             let out = File::create(&args.output).map_err(output_error)?;

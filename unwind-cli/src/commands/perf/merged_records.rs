@@ -11,10 +11,10 @@ use unwind_perf::record::{
 
 use crate::commands::perf::PerfError;
 use crate::commands::perf::address_spaces::Spaces;
-use crate::commands::perf::events::Events;
-use crate::commands::perf::pipeline::{Held, Sink};
+use crate::commands::perf::events::{Events, is_to_walk};
+use crate::commands::perf::held::Held;
+use crate::commands::perf::pipeline::Sink;
 use crate::commands::perf::reader::{PerfReader, tool_record};
-use crate::commands::perf::shown::is_to_walk;
 use crate::commands::perf::walk::{WalkedFrame, WalkedStack};
 use crate::commands::perf::walks::{Job, WalkSetup, Walks};
 

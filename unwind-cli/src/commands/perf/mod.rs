@@ -15,6 +15,7 @@ mod events;
 mod fields;
 mod files;
 mod header;
+mod held;
 mod json;
 mod kernel;
 mod merge;

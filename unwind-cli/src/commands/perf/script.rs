@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread::scope;
 
 use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::error::RecordingError;
 use crate::commands::perf::fields::{Fields, Layout};
 use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::json::JsonPrinter;
@@ -16,7 +17,7 @@ use crate::commands::perf::summary::{Memory, report, stats_lines};
 use crate::commands::perf::text::{Style, TextPrinter};
 use crate::commands::perf::walks::{WalkSetup, Walks};
 use crate::commands::stack::FramePointerRows;
-use crate::error::Error;
+use crate::failure::Failure;
 
 /// Print the samples of a perf.data file, their call chains made whole.
 ///
@@ -134,15 +135,15 @@ JSON, a line each:
 ///
 /// # Errors
 ///
-/// [`Error`] if the file cannot be read whole, or the output not be written.
-pub(crate) fn run(args: &ScriptArgs) -> Result<(), Error> {
-    let perf_error = |error| Error::Perf { path: args.file.clone(), error };
+/// [`Failure`] if the file cannot be read whole, or the output not be written.
+pub(crate) fn run(args: &ScriptArgs) -> Result<(), Failure> {
+    let perf_error = |error| RecordingError { path: args.file.clone(), error };
     let mut reader = PerfReader::open(&args.file).map_err(perf_error)?;
     if !io::stdout().is_terminal() {
         reader.show_progress(&args.file);
     }
     let out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    let summary = args.print(&mut reader, &args.file, true, out).map_err(Error::Output)?;
+    let summary = args.print(&mut reader, &args.file, true, out).map_err(Failure::output)?;
     if args.stats {
         for line in stats_lines(&summary) {
             // With standard error gone there is nobody left to tell.

@@ -6,13 +6,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use unwind_perf::merge::{Outcome, Unmatched, whole_chain};
-use unwind_perf::record::{Attr, Context, Entry, Misc, SampleType, UserPart};
+use unwind_perf::record::{Context, Entry, Misc, UserPart};
 
 use crate::commands::perf::PerfError;
 use crate::commands::perf::address_spaces::{Space, Spaces};
-use crate::commands::perf::events::Events;
+use crate::commands::perf::events::{Events, is_to_walk};
+use crate::commands::perf::held::{Held, Meaning};
 use crate::commands::perf::names::Mode;
-use crate::commands::perf::pipeline::{Held, Meaning, Sink};
+use crate::commands::perf::pipeline::Sink;
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::threads::Threads;
 use crate::commands::perf::walk::WalkedStack;
@@ -148,12 +149,6 @@ impl<'scope, 'env, P: Printer> ShownSink<'scope, 'env, P> {
         }
         Ok(())
     }
-}
-
-/// Whether samples of an event have what it takes to walk their stacks.
-pub(crate) fn is_to_walk(attr: &Attr) -> bool {
-    let needed = SampleType::REGS_USER | SampleType::STACK_USER | SampleType::CALLCHAIN;
-    attr.format.sample_type.contains(needed)
 }
 
 /// The chain of a sample with its user part, if that is known.

@@ -3,10 +3,11 @@
 use std::io::{self, Write as _};
 use std::path::Path;
 
+use crate::commands::perf::error::RecordingError;
 use crate::commands::perf::pipeline::Summary;
 use crate::commands::stack::row_counts;
 use crate::counted::counted;
-use crate::error::Error;
+use crate::failure::Failure;
 use crate::untrusted::escaped;
 
 /// How much may be held.
@@ -77,7 +78,7 @@ pub(crate) fn stats_lines(summary: &Summary) -> Vec<String> {
 
 /// Warns of what the memory limit cost, and returns what was wrong with the
 /// file at `path`.
-pub(crate) fn report(summary: Summary, path: &Path) -> Result<(), Error> {
+pub(crate) fn report(summary: Summary, path: &Path) -> Result<(), Failure> {
     let merge = &summary.merge;
     let warnings = [
         (summary.reorder.disordered, "records came too late to be put in order"),
@@ -88,5 +89,5 @@ pub(crate) fn report(summary: Summary, path: &Path) -> Result<(), Error> {
         // With standard error gone there is nobody left to tell.
         let _ = writeln!(io::stderr(), "unwind: {}: {count} {what}", escaped(path));
     }
-    summary.end.map_err(|error| Error::Perf { path: path.to_owned(), error })
+    Ok(summary.end.map_err(|error| RecordingError { path: path.to_owned(), error })?)
 }

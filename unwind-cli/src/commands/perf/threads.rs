@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use unwind_perf::record::{Comm, Lifecycle, RecordType, Task};
 
-use crate::commands::perf::pipeline::Held;
+use crate::commands::perf::held::Held;
 use crate::untrusted::Untrusted;
 
 /// Names are kept for this many threads: a kernel has no more ids.

@@ -372,7 +372,8 @@ mod tests {
     use crate::commands::perf::address_spaces::Spaces;
     use crate::commands::perf::events::Events;
     use crate::commands::perf::files::{RecordedFile, RecordedFiles};
-    use crate::commands::perf::pipeline::{self, Held, Options, Sink};
+    use crate::commands::perf::held::Held;
+    use crate::commands::perf::pipeline::{self, Options, Sink};
     use crate::commands::perf::reader::PerfReader;
 
     const FRAME_POINTERS: FramePointerRows = FramePointerRows { is_trusted: false };

@@ -9,7 +9,7 @@ use unwind_core::CacheStats;
 use unwind_perf::record::{Attr, UserState};
 
 use crate::commands::perf::address_spaces::Space;
-use crate::commands::perf::pipeline::Held;
+use crate::commands::perf::held::Held;
 use crate::commands::perf::walk::{SampleWalker, WalkedStack, sum};
 use crate::commands::stack::FramePointerRows;
 

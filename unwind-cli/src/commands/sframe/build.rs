@@ -14,7 +14,8 @@ use crate::commands::sframe::format::FormatArg;
 use crate::commands::sframe::input::parse_addr;
 use crate::counted::{bytes_in_ranges, counted};
 use crate::elf::ElfFile;
-use crate::error::Error;
+use crate::failure::Failure;
+use crate::input_error::InputError;
 use crate::progress::Progress;
 use crate::same_file::{is_same_file, is_standard_output};
 use crate::untrusted::escaped;
@@ -66,14 +67,14 @@ check --built` names each range.";
 ///
 /// # Errors
 ///
-/// [`Error`] if the file cannot be read, or the result not be written.
-pub(crate) fn run(args: &Args) -> Result<(), Error> {
+/// [`Failure`] if the file cannot be read, or the result not be written.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let path = &args.file;
     if is_same_file(path, &args.output) {
         return Err(SframeError::SameFile { path: path.clone() }.into());
     }
-    let file = File::open(path).map_err(|error| Error::Read { path: path.clone(), error })?;
-    let elf_error = |error| Error::Elf { path: path.clone(), error };
+    let file = File::open(path).map_err(|error| InputError::Read { path: path.clone(), error })?;
+    let elf_error = |error| InputError::Elf { path: path.clone(), error };
     let elf = ElfFile::from_file(file).map_err(elf_error)?;
     if elf.kind == elf::ET_REL {
         return Err(SframeError::Relocatable { path: path.clone() }.into());
@@ -99,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         // With standard error gone there is nobody left to tell.
         let _ = print(&mut io::stderr().lock(), args, &built);
     } else {
-        print(&mut io::stdout().lock(), args, &built).map_err(Error::Output)?;
+        print(&mut io::stdout().lock(), args, &built).map_err(Failure::output)?;
     }
     match embedder {
         Some(Err(error)) => {

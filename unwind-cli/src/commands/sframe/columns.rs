@@ -137,6 +137,18 @@ fn is_aarch64(abi: Abi) -> bool {
     matches!(abi, Abi::Aarch64Big | Abi::Aarch64Little)
 }
 
+/// The names of the flags that are set.
+pub(crate) fn flag_names(header: &Header) -> Vec<&'static str> {
+    [
+        (header.flags.sorted(), "SFRAME_F_FDE_SORTED"),
+        (header.flags.frame_pointer(), "SFRAME_F_FRAME_POINTER"),
+        (header.flags.pcrel(), "SFRAME_F_FDE_FUNC_START_PCREL"),
+    ]
+    .into_iter()
+    .filter_map(|(set, name)| set.then_some(name))
+    .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use sframe::Table;

@@ -19,7 +19,7 @@ use crate::commands::sframe::{
 };
 use crate::counted::counted;
 use crate::elf::SframeSection;
-use crate::error::Error;
+use crate::failure::Failure;
 use crate::untrusted::Untrusted;
 
 /// Compare the tables of two files: which functions were added, removed or changed,
@@ -90,8 +90,8 @@ enum Key {
 ///
 /// # Errors
 ///
-/// [`Error`] if a file cannot be read, or the tables differ.
-pub(crate) fn run(args: &Args) -> Result<(), Error> {
+/// [`Failure`] if a file cannot be read, or the tables differ.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let [old, new] = [Side::read(&args.old, args.form)?, Side::read(&args.new, args.form)?];
     let by = args.by.unwrap_or(match old.has_names() && new.has_names() {
         true => Key::Name,
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         false => write(&mut out, &comparison),
     }
     .and_then(|()| out.flush())
-    .map_err(Error::Output)?;
+    .map_err(Failure::output)?;
     for side in [&old, &new] {
         if side.damaged != 0 {
             let (path, count) = (side.path.clone(), side.damaged);
@@ -149,7 +149,7 @@ struct Function {
 type FunctionKey<'a> = (Option<&'a Untrusted>, &'a str, usize);
 
 impl Side {
-    fn read(path: &Path, form: Form) -> Result<Self, Error> {
+    fn read(path: &Path, form: Form) -> Result<Self, Failure> {
         let mut side = Self {
             path: path.to_path_buf(),
             sections: Vec::new(),
@@ -161,7 +161,7 @@ impl Side {
         Ok(side)
     }
 
-    fn add(&mut self, image: &Image, tables: &mut usize) -> Result<(), Error> {
+    fn add(&mut self, image: &Image, tables: &mut usize) -> Result<(), Failure> {
         let file = SframeFile::open(image)?;
         if file.starts == Starts::Unknown {
             return Err(SframeError::Relocatable { path: file.path }.into());

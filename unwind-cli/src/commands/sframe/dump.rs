@@ -10,7 +10,7 @@ use sframe::{Fde, FdeType, FuncRange, Header, PauthKey, Table, Version, Violatio
 use crate::commands::sframe::{
     SframeError,
     code::SHOWN_NAME,
-    columns::Cells,
+    columns::{Cells, flag_names},
     file::{SframeFile, Starts, unresolved_start},
     input::{Form, Image, each_image},
     json,
@@ -18,7 +18,7 @@ use crate::commands::sframe::{
     shared_rows::RowsLeft,
 };
 use crate::elf::SframeSection;
-use crate::error::Error;
+use crate::failure::Failure;
 use crate::untrusted::{Untrusted, escaped};
 
 /// Print all functions and rows, in the layout of `readelf --sframe`.
@@ -86,12 +86,12 @@ JSON: one object with
 ///
 /// # Errors
 ///
-/// [`Error`] if the file cannot be read, or something in it not be shown.
-pub(crate) fn run(args: &Args) -> Result<(), Error> {
+/// [`Failure`] if the file cannot be read, or something in it not be shown.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     each_image(&args.files, args.form, |image| dump(args, image))
 }
 
-fn dump(args: &Args, image: &Image) -> Result<(), Error> {
+fn dump(args: &Args, image: &Image) -> Result<(), Failure> {
     let file = SframeFile::open(image)?;
     let names = if args.no_names { Names::NONE } else { file.names() };
     if let Some(error) = names.error {
@@ -105,7 +105,7 @@ fn dump(args: &Args, image: &Image) -> Result<(), Error> {
         false => image.write_heading(&mut out).and_then(|()| write(&mut out, &file, &names)),
     }
     .and_then(|faults| out.flush().map(|()| faults))
-    .map_err(Error::Output)?;
+    .map_err(Failure::output)?;
     if file.starts == Starts::Unknown && !args.json {
         // With standard error gone there is nobody left to tell.
         let _ = writeln!(
@@ -237,18 +237,6 @@ fn write_header(out: &mut impl Write, header: &Header) -> io::Result<()> {
     }
     writeln!(out, "    Num FDEs: {}", header.num_fdes)?;
     writeln!(out, "    Num FREs: {}\n", header.num_fres)
-}
-
-/// The names of the flags that are set.
-pub(crate) fn flag_names(header: &Header) -> Vec<&'static str> {
-    [
-        (header.flags.sorted(), "SFRAME_F_FDE_SORTED"),
-        (header.flags.frame_pointer(), "SFRAME_F_FRAME_POINTER"),
-        (header.flags.pcrel(), "SFRAME_F_FDE_FUNC_START_PCREL"),
-    ]
-    .into_iter()
-    .filter_map(|(set, name)| set.then_some(name))
-    .collect()
 }
 
 /// Ends the function's line and writes its rows. Returns what is wrong with

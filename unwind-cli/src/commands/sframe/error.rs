@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::commands::sframe::embed::EmbedError;
 use crate::counted::counted;
+use crate::failure::Failure;
 use crate::untrusted::escaped;
 
 /// Why the tables of a file could not be shown.
@@ -182,6 +183,11 @@ pub(crate) enum SframeError {
 }
 
 impl SframeError {
+    /// Whether the file has no tables, which of a member of an archive is no failure.
+    pub(crate) const fn is_absence(&self) -> bool {
+        matches!(self, Self::NoSection { .. } | Self::Empty { .. } | Self::NoFrames { .. })
+    }
+
     /// The exit code, as `--help` documents it.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
@@ -204,6 +210,13 @@ fn instead_of_section(has_frames: bool) -> &'static str {
              sframe check --built v3` checks"
         }
         false => "assemble it with `-Wa,--gsframe` to have one",
+    }
+}
+
+impl From<SframeError> for Failure {
+    fn from(error: SframeError) -> Self {
+        let exit_code = error.exit_code();
+        Self::new(error, exit_code)
     }
 }
 

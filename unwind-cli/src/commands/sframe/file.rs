@@ -12,7 +12,8 @@ use crate::commands::sframe::input::{Content, Image};
 use crate::commands::sframe::names::Names;
 use crate::elf::relocations::Unresolved;
 use crate::elf::{ElfFile, SframeSection};
-use crate::error::Error;
+use crate::failure::Failure;
+use crate::input_error::InputError;
 use crate::untrusted::Untrusted;
 
 /// The sections of an image that hold tables, none of them empty.
@@ -42,10 +43,10 @@ impl<'a> SframeFile<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error`] if it cannot be read or has no tables.
-    pub(crate) fn open(image: &'a Image) -> Result<Self, Error> {
+    /// [`Failure`] if it cannot be read or has no tables.
+    pub(crate) fn open(image: &'a Image) -> Result<Self, Failure> {
         let path = image.path.clone();
-        let elf_error = |error| Error::Elf { path: image.path.clone(), error };
+        let elf_error = |error| InputError::Elf { path: image.path.clone(), error };
         let (mut sections, elf) = match &image.content {
             Content::Raw(bytes, addr) => {
                 (vec![SframeSection::new(addr.unwrap_or(0), bytes.clone())], None)

@@ -17,7 +17,7 @@ use crate::commands::sframe::{
     input::{Form, Image, each_image, parse_addr},
     names::Names,
 };
-use crate::error::Error;
+use crate::failure::Failure;
 use crate::untrusted::{Untrusted, escaped, plain};
 
 /// Print the row that covers each address, or why there is none.
@@ -145,8 +145,8 @@ impl fmt::Display for Question {
 ///
 /// # Errors
 ///
-/// [`Error`] if the file cannot be read, or an address has no row.
-pub(crate) fn run(args: &Args) -> Result<(), Error> {
+/// [`Failure`] if the file cannot be read, or an address has no row.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let asked = args.questions.len();
     // Whether each was answered in some image, and how many lines had no row.
     let mut answered = vec![false; asked];
@@ -160,7 +160,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         let unanswered = args.questions.iter().zip(&answered).filter(|(_, answered)| !**answered);
         let mut out = io::stdout().lock();
         for (question, _) in unanswered {
-            writeln!(out, "{question}  no row: no member has one").map_err(Error::Output)?;
+            writeln!(out, "{question}  no row: no member has one").map_err(Failure::output)?;
         }
     }
     let missing = answered.iter().filter(|answered| !**answered).count();
@@ -175,7 +175,7 @@ fn find(
     image: &Image,
     answered: &mut [bool],
     rowless: &mut usize,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let file = SframeFile::open(image)?;
     if file.starts == Starts::Unknown {
         return Err(SframeError::Relocatable { path: file.path }.into());
@@ -213,7 +213,7 @@ fn find(
         false => image.write_heading(&mut out).and_then(|()| write(&mut out, &answers)),
     }
     .and_then(|()| out.flush())
-    .map_err(Error::Output)
+    .map_err(Failure::output)
 }
 
 fn write(out: &mut impl Write, answers: &[Answer]) -> io::Result<()> {

@@ -12,7 +12,8 @@ use object::read::archive::{ArchiveFile, ArchiveKind};
 
 use crate::commands::sframe::SframeError;
 use crate::elf::ElfFile;
-use crate::error::Error;
+use crate::failure::Failure;
+use crate::input_error::InputError;
 use crate::untrusted::escaped;
 
 /// The most bytes that are read of a raw section, a pipe or an archive. No table of
@@ -72,13 +73,13 @@ impl Image {
 ///
 /// # Errors
 ///
-/// The [`Error`] of the only image; of several, how many failed, with the exit code
+/// The [`Failure`] of the only image; of several, how many failed, with the exit code
 /// of the first. At once, that the output cannot be written.
 pub(crate) fn each_image(
     paths: &[PathBuf],
     form: Form,
-    mut look: impl FnMut(&Image) -> Result<(), Error>,
-) -> Result<(), Error> {
+    mut look: impl FnMut(&Image) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let mut failures = Failures { images: 0, failed: 0, exit_code: 0 };
     let is_many = paths.len() > 1;
     for path in paths {
@@ -111,11 +112,11 @@ struct Failures {
 }
 
 impl Failures {
-    fn count(&mut self, result: Result<(), Error>) -> Result<(), Error> {
+    fn count(&mut self, result: Result<(), Failure>) -> Result<(), Failure> {
         self.images = self.images.saturating_add(1);
         match result {
             Ok(()) => {}
-            Err(Error::Output(error)) => return Err(Error::Output(error)),
+            Err(error) if error.is_of_output() => return Err(error),
             Err(error) => {
                 // With standard error gone there is no one left to tell.
                 let _ = writeln!(io::stderr(), "unwind: {error}");
@@ -128,7 +129,7 @@ impl Failures {
         Ok(())
     }
 
-    fn result(&self) -> Result<(), Error> {
+    fn result(&self) -> Result<(), Failure> {
         let &Self { images, failed, exit_code } = self;
         match failed {
             0 => Ok(()),
@@ -142,8 +143,8 @@ fn each_member(
     path: &Path,
     bytes: &[u8],
     failures: &mut Failures,
-    look: &mut impl FnMut(&Image) -> Result<(), Error>,
-) -> Result<(), Error> {
+    look: &mut impl FnMut(&Image) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let damaged = |error: object::read::Error| SframeError::Archive {
         path: path.to_path_buf(),
         error: error.to_string(),
@@ -165,27 +166,21 @@ fn each_member(
         name.push(")");
         let path = PathBuf::from(name);
         let result =
-            member.data(bytes).map_err(|error| Error::from(damaged(error))).and_then(|bytes| {
+            member.data(bytes).map_err(|error| Failure::from(damaged(error))).and_then(|bytes| {
                 match ElfFile::from_bytes(bytes.to_vec()) {
                     Ok(elf) => {
                         let content = Content::Elf(elf);
                         look(&Image { path: path.clone(), content, is_one_of_many: true })
                     }
-                    Err(error) => Err(Error::Elf { path: path.clone(), error }),
+                    Err(error) => Err(InputError::Elf { path: path.clone(), error }.into()),
                 }
             });
-        match result {
-            Err(Error::Sframe(
-                SframeError::NoSection { .. }
-                | SframeError::Empty { .. }
-                | SframeError::NoFrames { .. },
-            )) => {
-                without = without.saturating_add(1);
-            }
-            result => {
-                with = with.saturating_add(1);
-                failures.count(result)?;
-            }
+        let reason = result.as_ref().err().and_then(Failure::reason);
+        if reason.is_some_and(SframeError::is_absence) {
+            without = without.saturating_add(1);
+        } else {
+            with = with.saturating_add(1);
+            failures.count(result)?;
         }
     }
     if with == 0 {
@@ -204,8 +199,8 @@ enum Opened {
 }
 
 /// Opens one file; `-` is standard input.
-fn open(path: &Path, form: Form) -> Result<Opened, Error> {
-    let read_error = |error| Error::Read { path: path.to_path_buf(), error };
+fn open(path: &Path, form: Form) -> Result<Opened, Failure> {
+    let read_error = |error| Failure::from(InputError::Read { path: path.to_path_buf(), error });
     let mut file = match path.as_os_str().as_encoded_bytes() {
         b"-" => io::stdin().as_fd().try_clone_to_owned().map(File::from),
         _ => File::open(path),
@@ -216,7 +211,7 @@ fn open(path: &Path, form: Form) -> Result<Opened, Error> {
         let bytes = read_all(path, file)?;
         return Ok(Opened::Content(Content::Raw(bytes, form.vaddr)));
     }
-    let elf_error = |error| Error::Elf { path: path.to_path_buf(), error };
+    let elf_error = |error| Failure::from(InputError::Elf { path: path.to_path_buf(), error });
     let mut magic = [0; 8];
     if metadata.is_file() {
         let is_archive = std::os::unix::fs::FileExt::read_exact_at(&file, &mut magic, 0).is_ok()
@@ -244,13 +239,13 @@ fn is_archive(magic: &[u8]) -> bool {
     matches!(magic, b"!<arch>\n" | b"!<thin>\n" | b"<bigaf>\n")
 }
 
-fn read_all(path: &Path, file: File) -> Result<Vec<u8>, Error> {
+fn read_all(path: &Path, file: File) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     let read = file.take(LIMIT).read_to_end(&mut bytes);
     match read.map(u64::try_from) {
         Ok(Ok(len)) if len < LIMIT => Ok(bytes),
         Ok(_) => Err(SframeError::TooLarge { path: path.to_path_buf() }.into()),
-        Err(error) => Err(Error::Read { path: path.to_path_buf(), error }),
+        Err(error) => Err(InputError::Read { path: path.to_path_buf(), error }.into()),
     }
 }
 

@@ -7,8 +7,7 @@ use serde::{Serialize, Serializer, ser::SerializeSeq as _};
 use sframe::{Abi, Endian, Fde, FdeType, Fre, Header, PauthKey, Violation};
 
 use crate::commands::sframe::{
-    columns::Cells,
-    dump::flag_names,
+    columns::{Cells, flag_names},
     file::{SframeFile, Starts, unresolved_start},
     names::Names,
     shared_rows::RowsLeft,

@@ -20,7 +20,7 @@ mod stat;
 
 pub(crate) use error::SframeError;
 
-use crate::error::Error;
+use crate::failure::Failure;
 
 /// Show, check, compare and build the SFrame tables of files.
 ///
@@ -46,9 +46,9 @@ enum Command {
 ///
 /// # Errors
 ///
-/// [`Error`] if the file cannot be read, holds no tables or bad ones, or an
+/// [`Failure`] if the file cannot be read, holds no tables or bad ones, or an
 /// address has no row.
-pub(crate) fn run(args: &Args) -> Result<(), Error> {
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.command {
         Command::Build(args) => build::run(args),
         Command::Check(args) => check::run(args),

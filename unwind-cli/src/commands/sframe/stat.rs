@@ -16,7 +16,8 @@ use crate::commands::sframe::input::{Content, Form, each_image};
 use crate::commands::sframe::shared_rows::RowsLeft;
 use crate::counted::bytes_in_ranges;
 use crate::elf::{ElfError, ElfFile};
-use crate::error::Error;
+use crate::failure::Failure;
+use crate::input_error::InputError;
 use crate::progress::Progress;
 use crate::untrusted::Untrusted;
 
@@ -61,18 +62,18 @@ JSON: one object with
 ///
 /// # Errors
 ///
-/// [`Error`] if the file cannot be read, or has nothing to show.
-pub(crate) fn run(args: &Args) -> Result<(), Error> {
+/// [`Failure`] if the file cannot be read, or has nothing to show.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     each_image(&args.files, Form::ELF, |image| match &image.content {
         Content::Elf(elf) => stat(args, &image.path, elf),
         Content::Raw(..) => Ok(()),
     })
 }
 
-fn stat(args: &Args, path: &Path, elf: &ElfFile) -> Result<(), Error> {
-    let elf_error = |error| Error::Elf { path: path.to_path_buf(), error };
+fn stat(args: &Args, path: &Path, elf: &ElfFile) -> Result<(), Failure> {
+    let elf_error = |error| InputError::Elf { path: path.to_path_buf(), error };
     let statistics = Statistics::of(path, elf).map_err(|fault| match fault {
-        Fault::Elf(error) => elf_error(error),
+        Fault::Elf(error) => Failure::from(elf_error(error)),
         Fault::Sframe(error) => error.into(),
     })?;
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -84,7 +85,7 @@ fn stat(args: &Args, path: &Path, elf: &ElfFile) -> Result<(), Error> {
         statistics.write(&mut out)
     }
     .and_then(|()| out.flush())
-    .map_err(Error::Output)
+    .map_err(Failure::output)
 }
 
 enum Fault {

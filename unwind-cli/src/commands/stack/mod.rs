@@ -1,6 +1,7 @@
 //! `unwind stack`: the stacks of a process, a core file or a command.
 
 mod built;
+mod error;
 mod frame_pointers;
 mod report;
 mod text;
@@ -15,12 +16,14 @@ use std::time::{Duration, Instant};
 
 use unwind_core::CacheStats;
 
+use crate::commands::stack::error::StartError;
 use crate::commands::stack::report::Report;
 use crate::commands::stack::walk::Stack;
-use crate::error::Error;
+use crate::failure::Failure;
 use crate::target::Target;
 
 pub(crate) use crate::commands::stack::built::BuiltTables;
+pub(crate) use crate::commands::stack::error::Incomplete;
 pub(crate) use crate::commands::stack::frame_pointers::FramePointerRows;
 pub(crate) use crate::commands::stack::report::{FrameReport, file_name};
 pub(crate) use crate::commands::stack::text::{row_counts, write_frames};
@@ -172,25 +175,26 @@ JSON, with names escaped as `unwind --help` says: one object with
 ///
 /// # Errors
 ///
-/// [`Error`] if the target cannot be read, or the output not be written.
-pub(crate) fn run(args: &Args) -> Result<(), Error> {
+/// [`Failure`] if the target cannot be read, or the output not be written.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(pid) = args.pid {
         print(args, Target::of_process(pid, args.hold_limit())?)
     } else if let Some(core) = &args.core {
         print(args, Target::of_core(core, args.exe.as_deref())?)
     } else {
-        let (program, arguments) = args.command.split_first().ok_or(Error::NoTarget)?;
+        let (program, arguments) = args.command.split_first().ok_or(StartError::NoTarget)?;
         let mut command = Started::start(program, arguments)?;
         command.let_run(Duration::from_millis(args.after))?;
         let target = Target::of_process(command.id(), args.hold_limit());
-        let printed = target.and_then(|target| print(args, target)).map_err(|error| match error {
-            // It is not known yet whether that is one.
-            Error::Output(_) => error,
-            error => {
-                // The command may run for long, or wait for something.
-                let _ = writeln!(io::stderr(), "unwind: {error}");
-                Error::Told(error.into())
+        let target = target.map_err(Failure::from);
+        let printed = target.and_then(|target| print(args, target)).map_err(|failure| {
+            // Whether a closed output is a failure is not known yet.
+            if failure.is_of_output() {
+                return failure;
             }
+            // The command may run for long, or wait for something.
+            let _ = writeln!(io::stderr(), "unwind: {failure}");
+            failure.told()
         });
         // Whatever went wrong with the stack, the command is not left alone.
         command.finish(args.kill)?;
@@ -199,14 +203,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
 }
 
 /// Walks all stacks of a target, lets it go, and prints what was found.
-fn print(args: &Args, mut target: Target) -> Result<(), Error> {
+fn print(args: &Args, mut target: Target) -> Result<(), Failure> {
     let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
     let (stacks, rows) = walk(&mut target, args.method, frame_pointers, args.max_frames);
     target.release()?;
 
     let report = Report::new(&target, stacks, args.method);
     let mut out = io::BufWriter::new(io::stdout().lock());
-    write_report(&mut out, &report, args.json).and_then(|()| out.flush()).map_err(Error::Output)?;
+    write_report(&mut out, &report, args.json)
+        .and_then(|()| out.flush())
+        .map_err(Failure::output)?;
     if !args.json {
         // With standard error gone there is nobody left to tell.
         let _ = text::write_warnings(&mut io::stderr().lock(), &report);
@@ -214,7 +220,7 @@ fn print(args: &Args, mut target: Target) -> Result<(), Error> {
     if args.stats {
         let _ = writeln!(io::stderr(), "{}", row_counts(rows));
     }
-    if args.fail_incomplete { report.check_complete() } else { Ok(()) }
+    if args.fail_incomplete { Ok(report.check_complete()?) } else { Ok(()) }
 }
 
 fn write_report(out: &mut impl Write, report: &Report, json: bool) -> io::Result<()> {
@@ -276,12 +282,12 @@ struct Started<'a> {
 }
 
 impl<'a> Started<'a> {
-    fn start(program: &'a OsString, arguments: &[OsString]) -> Result<Self, Error> {
+    fn start(program: &'a OsString, arguments: &[OsString]) -> Result<Self, Failure> {
         let child = Command::new(program)
             .args(arguments)
             .stdout(io::stderr())
             .spawn()
-            .map_err(|error| Error::Start { command: program.clone(), error })?;
+            .map_err(|error| StartError::Start { command: program.clone(), error })?;
         Ok(Self { program, child })
     }
 
@@ -293,13 +299,17 @@ impl<'a> Started<'a> {
 
 impl Started<'_> {
     /// Waits so long, or fails once the command ends.
-    fn let_run(&mut self, after: Duration) -> Result<(), Error> {
+    fn let_run(&mut self, after: Duration) -> Result<(), StartError> {
         const LOOK_EVERY: Duration = Duration::from_millis(5);
         let started = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().map_err(|error| self.failed(error))? {
                 let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-                return Err(Error::EndedEarly { command: self.program.clone(), status, after_ms });
+                return Err(StartError::EndedEarly {
+                    command: self.program.clone(),
+                    status,
+                    after_ms,
+                });
             }
             let left = after.saturating_sub(started.elapsed());
             if left.is_zero() {
@@ -310,7 +320,7 @@ impl Started<'_> {
     }
 
     /// Waits until the command ends, or ends it.
-    fn finish(mut self, kill: bool) -> Result<(), Error> {
+    fn finish(mut self, kill: bool) -> Result<(), StartError> {
         if kill {
             self.child.kill().map_err(|error| self.failed(error))?;
         }
@@ -322,7 +332,7 @@ impl Started<'_> {
         }
     }
 
-    fn failed(&self, error: io::Error) -> Error {
-        Error::Start { command: self.program.clone(), error }
+    fn failed(&self, error: io::Error) -> StartError {
+        StartError::Start { command: self.program.clone(), error }
     }
 }

@@ -8,8 +8,8 @@ use std::path::Path;
 use serde::{Serialize, Serializer};
 use unwind_core::{Frame, Origin};
 
+use crate::commands::stack::error::Incomplete;
 use crate::commands::stack::walk::{EndReason, Method, Stack, StackEnd};
-use crate::error::Error;
 use crate::module::{Module, Modules};
 use crate::target::maps::{Backing, Mapping};
 use crate::target::registers::CodeMode;
@@ -155,9 +155,9 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// [`Error::Incomplete`] if one is not.
-    pub(crate) fn check_complete(&self) -> Result<(), Error> {
-        Error::check_complete(self.threads.iter().map(|thread| &thread.end))
+    /// [`Incomplete`] if one is not.
+    pub(crate) fn check_complete(&self) -> Result<(), Incomplete> {
+        Incomplete::check(self.threads.iter().map(|thread| &thread.end))
     }
 }
 

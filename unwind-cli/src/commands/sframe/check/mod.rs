@@ -22,7 +22,8 @@ use crate::commands::sframe::file::{SframeFile, unresolved_start};
 use crate::commands::sframe::format::FormatArg;
 use crate::commands::sframe::input::{Content, Form, Image, each_image};
 use crate::elf::SframeSection;
-use crate::error::Error;
+use crate::failure::Failure;
+use crate::input_error::InputError;
 use crate::progress::Progress;
 
 /// Check the tables of files.
@@ -81,14 +82,14 @@ JSON: one object with
 ///
 /// # Errors
 ///
-/// [`Error`] if the file cannot be read, or a table is wrong.
-pub(crate) fn run(args: &Args) -> Result<(), Error> {
+/// [`Failure`] if the file cannot be read, or a table is wrong.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     each_image(&args.files, args.form, |image| check(args, image))
 }
 
-fn check(args: &Args, image: &Image) -> Result<(), Error> {
+fn check(args: &Args, image: &Image) -> Result<(), Failure> {
     let path = image.path.as_path();
-    let elf_error = |error| Error::Elf { path: path.into(), error };
+    let elf_error = |error| InputError::Elf { path: path.into(), error };
     let (frames, len) = match &image.content {
         Content::Raw(..) => (None, 0),
         Content::Elf(elf) => (CallFrames::read(elf).map_err(elf_error)?, elf.len()),
@@ -133,7 +134,7 @@ fn check(args: &Args, image: &Image) -> Result<(), Error> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json { report.write_json(&mut out) } else { report.write(&mut out) }
         .and_then(|()| out.flush())
-        .map_err(Error::Output)?;
+        .map_err(Failure::output)?;
     match report.faults() {
         0 => Ok(()),
         count => Err(SframeError::Wrong { path: path.into(), count }.into()),

@@ -1,52 +1,24 @@
-//! What can go wrong, in one line each, and the exit code of each.
+//! Why a process or a core file cannot be looked at.
 
-use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitStatus;
 
 use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use crate::commands::demo::SampleError;
-use crate::commands::guest::GuestError;
-use crate::commands::perf::PerfError;
-use crate::commands::sframe::SframeError;
-use crate::commands::stack::StackEnd;
-use crate::counted::counted;
-use crate::elf::ElfError;
+use crate::failure::Failure;
+use crate::input_error::InputError;
 use crate::untrusted::escaped;
 
-/// Why a command failed. The text says what to do next where that is not plain.
+/// Why a process or a core file cannot be looked at. The text says what to do next where
+/// that is not plain.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum Error {
-    /// Standard output cannot be written to.
-    #[error("cannot write the output: {0}")]
-    Output(#[source] io::Error),
-    /// A file cannot be opened or read.
-    #[error("cannot read {}: {error}", escaped(path))]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        error: io::Error,
-    },
-    /// A file is not ELF, or is damaged.
-    #[error("{}: {error}", escaped(path))]
-    Elf {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        error: ElfError,
-    },
-
-    /// Nothing is named whose stack could be shown.
-    #[error("name a process, a core file or a command")]
-    NoTarget,
+pub(crate) enum TargetError {
+    /// A file cannot be read, or is no ELF file.
+    #[error(transparent)]
+    Input(#[from] InputError),
     /// No process has this id.
     #[error("there is no process {0}; `ps -e` lists those that run")]
     NoSuchProcess(i32),
@@ -70,10 +42,6 @@ pub(crate) enum Error {
     /// No thread can be started, to hold a process by.
     #[error("cannot start a thread: {0}")]
     NoThread(#[source] io::Error),
-    /// Of a command that was started; it was told when it came, since the command
-    /// was then waited for.
-    #[error(transparent)]
-    Told(Box<Error>),
     /// A kernel thread.
     #[error("process {0} is a kernel thread, which has no user stack")]
     KernelThread(i32),
@@ -113,29 +81,6 @@ pub(crate) enum Error {
     #[error("process {0} cannot be stopped: it waits inside the kernel; try again later")]
     Unstoppable(i32),
 
-    /// A command cannot be started.
-    #[error("cannot start {}: {error}", escaped(command))]
-    Start {
-        /// Which command.
-        command: OsString,
-        /// Why not.
-        #[source]
-        error: io::Error,
-    },
-    /// The command has ended before its stack was to be taken.
-    #[error(
-        "{} ended ({status}) before {after_ms} ms were over; give a shorter --after",
-        escaped(command)
-    )]
-    EndedEarly {
-        /// Which command.
-        command: OsString,
-        /// How it ended.
-        status: ExitStatus,
-        /// When its stack was to be taken, in milliseconds.
-        after_ms: u64,
-    },
-
     /// An ELF file, but no core file.
     #[error(
         "{} is not a core file; give a program by --exe, or start it by `unwind stack -- PROGRAM`",
@@ -164,66 +109,18 @@ pub(crate) enum Error {
         /// The file that the user names.
         program: PathBuf,
     },
-    /// The SFrame tables of a file cannot be shown.
-    #[error(transparent)]
-    Sframe(#[from] SframeError),
-    /// A recording of perf cannot be read whole, or a merge of it not be
-    /// written.
-    #[error("{}: {error}", escaped(path))]
-    Perf {
-        /// Which file.
-        path: PathBuf,
-        /// What is wrong.
-        #[source]
-        error: PerfError,
-    },
-    /// A guest cannot be looked at.
-    #[error(transparent)]
-    Guest(#[from] GuestError),
     /// A core file in which no thread has registers.
     #[error("{} has no thread in it; it was cut off or is damaged", escaped(path))]
     NoThreads {
         /// Which file.
         path: PathBuf,
     },
-
-    /// Stacks are incomplete, which the user wants to be a failure.
-    #[error(
-        "{incomplete} of {} {} incomplete",
-        counted(*stacks, "stack", "stacks"),
-        if *incomplete == 1 { "is" } else { "are" }
-    )]
-    Incomplete {
-        /// How many are.
-        incomplete: u64,
-        /// How many were taken.
-        stacks: u64,
-    },
-    /// The sample failed.
-    #[error(transparent)]
-    Sample(#[from] SampleError),
 }
 
-impl Error {
-    /// Whether stacks with these ends are all complete.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Incomplete`] if one is not.
-    pub(crate) fn check_complete<'e>(
-        ends: impl IntoIterator<Item = &'e StackEnd>,
-    ) -> Result<(), Self> {
-        let (mut stacks, mut incomplete) = (0_u64, 0_u64);
-        for end in ends {
-            stacks = stacks.saturating_add(1);
-            incomplete = incomplete.saturating_add(u64::from(!end.complete));
-        }
-        if incomplete == 0 { Ok(()) } else { Err(Self::Incomplete { incomplete, stacks }) }
-    }
-
+impl TargetError {
     /// What it means that `/proc` has nothing of a process.
     pub(crate) fn not_in_proc(process: i32) -> Self {
-        // Signal 0 is never sent: the kernel says whether there is somebody to get it.
+        // Signal 0 is never sent: the kernel says whether a process would get it.
         match kill(Pid::from_raw(process), None) {
             Err(Errno::ESRCH) => Self::NoSuchProcess(process),
             _ => Self::NotShown(process),
@@ -233,33 +130,25 @@ impl Error {
     /// The exit code, as `--help` documents it.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Output(_) | Self::Trace { .. } | Self::LetGo { .. } | Self::NoThread(_) => 1,
-            Self::Told(error) => error.exit_code(),
-            Self::NoTarget => 2,
-            Self::Read { error, .. } | Self::Start { error, .. } => match error.kind() {
-                io::ErrorKind::NotFound => 3,
-                io::ErrorKind::PermissionDenied => 4,
-                _ => 1,
-            },
+            Self::Input(error) => error.exit_code(),
+            Self::Trace { .. } | Self::LetGo { .. } | Self::NoThread(_) | Self::NotShown(_) => 1,
             Self::NoSuchProcess(_) => 3,
-            Self::NotShown(_) => 1,
             Self::NotPermitted { .. } | Self::AlreadyTraced { .. } | Self::OwnProcess => 4,
-            Self::Elf { error: ElfError::Read { .. }, .. } => 1,
-            Self::Elf { .. }
-            | Self::KernelThread(_)
+            Self::KernelThread(_)
             | Self::Unstoppable(_)
             | Self::NotACore { .. }
             | Self::CoreMachine { .. }
             | Self::WrongProgram { .. }
             | Self::NoThreads { .. } => 5,
-            Self::Ended(_) | Self::EndedEarly { .. } => 6,
-            Self::Sframe(error) => error.exit_code(),
-            Self::Perf { error, .. } => error.exit_code(),
-            Self::Guest(error) => error.exit_code(),
-            Self::Sample(SampleError::Differs(_)) => 8,
-            Self::Incomplete { .. } => 9,
-            Self::Sample(_) => 1,
+            Self::Ended(_) => 6,
         }
+    }
+}
+
+impl From<TargetError> for Failure {
+    fn from(error: TargetError) -> Self {
+        let exit_code = error.exit_code();
+        Self::new(error, exit_code)
     }
 }
 

@@ -1,0 +1,144 @@
+//! A record of the kernel that waits for its turn.
+
+use unwind_perf::record::{
+    self, Callchain, CallchainDeferred, Comm, DeferredLayout, Endian, EventFormat, Lifecycle, Lost,
+    Record, RecordType, Sample, SampleId, SampleType, Task, UserPart, Words,
+};
+
+/// A record of the kernel, held until its turn.
+#[derive(Debug)]
+pub(crate) struct Held {
+    bytes: Box<[u8]>,
+    endian: Endian,
+    /// The event that wrote it.
+    pub(crate) event: usize,
+    pub(crate) format: EventFormat,
+    pub(crate) meaning: Meaning,
+    pub(crate) task: Task,
+    /// In nanoseconds, or 0 if the record has none.
+    pub(crate) time: u64,
+}
+
+/// What a record means for the merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// A sample.
+    Sample(UserPart),
+    /// A stack under a cookie.
+    Stack(u64),
+    /// An exec of the thread.
+    Exec,
+    /// The end of the thread.
+    Exit,
+    /// As many lost records.
+    Lost(u64),
+    /// Nothing but that time goes on.
+    Other,
+}
+
+impl Held {
+    /// Reads what is needed to put `record` in order.
+    pub(crate) fn new(
+        record: &Record<'_>,
+        event: usize,
+        format: EventFormat,
+        layout: DeferredLayout,
+    ) -> Result<Self, record::Error> {
+        let id = match record.kind() {
+            RecordType::SAMPLE => SampleId::default(),
+            _ => SampleId::decode(record, format)?,
+        };
+        let mut task = id.task;
+        let mut time = id.time;
+        let meaning = match record.kind() {
+            RecordType::SAMPLE => {
+                let sample = Sample::decode(record, format)?;
+                (task, time) = (sample.task, sample.time);
+                Meaning::Sample(sample.callchain.map_or(UserPart::Inline, |c| c.user_part()))
+            }
+            RecordType::CALLCHAIN_DEFERRED => {
+                let stack = CallchainDeferred::decode(record, format, layout)?;
+                // Without a cookie there is no telling whose it is.
+                stack.cookie.map_or(Meaning::Other, Meaning::Stack)
+            }
+            RecordType::COMM => {
+                let comm = Comm::decode(record, format)?;
+                task = Some(comm.task);
+                if comm.exec { Meaning::Exec } else { Meaning::Other }
+            }
+            RecordType::EXIT => {
+                task = Some(Lifecycle::decode(record, format)?.task);
+                Meaning::Exit
+            }
+            RecordType::LOST => Meaning::Lost(Lost::decode(record, format)?.count),
+            _ => Meaning::Other,
+        };
+        Ok(Self {
+            bytes: record.bytes().into(),
+            endian: record.endian(),
+            event,
+            format,
+            meaning,
+            task: task.unwrap_or_default(),
+            // All ones is what a recorder writes that knows no time.
+            time: time.filter(|&time| time != u64::MAX).unwrap_or(0),
+        })
+    }
+
+    /// The record. It was split off a stream by its own size, so that is not
+    /// `None`.
+    pub(crate) fn record(&self) -> Option<Record<'_>> {
+        Record::parse(&self.bytes, self.endian).ok()
+    }
+
+    /// The addresses of a stack.
+    pub(crate) fn ips(&self) -> Words<'_> {
+        let stack = self.record().and_then(|record| {
+            CallchainDeferred::decode(&record, self.format, DeferredLayout::Cookie).ok()
+        });
+        stack.map_or(Words::new(&[], self.endian), |stack| stack.ips)
+    }
+
+    /// A sample.
+    fn sample(&self) -> Option<Sample<Callchain<'_>>> {
+        Sample::decode(&self.record()?, self.format).ok()
+    }
+
+    /// Bytes of the record.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether samples of the event have a time.
+    pub(crate) fn has_time(&self) -> bool {
+        self.format.sample_type.contains(SampleType::TIME)
+    }
+
+    /// Whether samples of the event have call chains.
+    pub(crate) fn has_callchain(&self) -> bool {
+        self.format.sample_type.contains(SampleType::CALLCHAIN)
+    }
+
+    /// The call chain of a sample, as recorded.
+    pub(crate) fn callchain(&self) -> Option<Callchain<'_>> {
+        self.sample()?.callchain
+    }
+
+    /// The interrupted pc of a sample.
+    pub(crate) fn ip(&self) -> Option<u64> {
+        self.sample()?.ip
+    }
+
+    /// How many events a sample stands for, if the event records that.
+    pub(crate) fn period(&self) -> Option<u64> {
+        self.sample()?.period
+    }
+
+    /// The CPU of a sample or a stack.
+    pub(crate) fn cpu(&self) -> Option<u32> {
+        match self.meaning {
+            Meaning::Sample(_) => self.sample()?.cpu,
+            _ => SampleId::decode(&self.record()?, self.format).ok()?.cpu,
+        }
+    }
+}

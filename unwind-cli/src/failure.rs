@@ -1,0 +1,88 @@
+//! How a command fails: what the user is told, and the exit code.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+/// Why a command failed, as one line, and its exit code. Each error says in its own file
+/// what it comes to.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    error: Box<dyn Error + Send + Sync>,
+    exit_code: u8,
+    kind: Kind,
+}
+
+/// What else there is to know of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Nothing.
+    Plain,
+    /// Standard output cannot be written to.
+    Output(io::ErrorKind),
+    /// The user was told when it came.
+    Told,
+}
+
+/// Standard output cannot be written to.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write the output: {0}")]
+struct OutputError(#[source] io::Error);
+
+impl Failure {
+    /// A failure for this reason, with the exit code that `--help` documents.
+    pub(crate) fn new(error: impl Into<Box<dyn Error + Send + Sync>>, exit_code: u8) -> Self {
+        Self { error: error.into(), exit_code, kind: Kind::Plain }
+    }
+
+    /// Standard output cannot be written to.
+    pub(crate) fn output(error: io::Error) -> Self {
+        let kind = Kind::Output(error.kind());
+        Self { error: OutputError(error).into(), exit_code: 1, kind }
+    }
+
+    /// The same, of which the user has been told.
+    pub(crate) fn told(self) -> Self {
+        Self { kind: Kind::Told, ..self }
+    }
+
+    /// Whether standard output cannot be written to.
+    pub(crate) const fn is_of_output(&self) -> bool {
+        matches!(self.kind, Kind::Output(_))
+    }
+
+    /// Whether the reader of standard output has closed it.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        self.kind == Kind::Output(io::ErrorKind::BrokenPipe)
+    }
+
+    /// Whether the user has been told.
+    pub(crate) fn is_told(&self) -> bool {
+        self.kind == Kind::Told
+    }
+
+    /// The reason, if it is of this kind.
+    pub(crate) fn reason<E: Error + 'static>(&self) -> Option<&E> {
+        self.error.downcast_ref()
+    }
+
+    /// The exit code, as `--help` documents it.
+    pub(crate) const fn exit_code(&self) -> u8 {
+        self.exit_code
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+/// The exit code for a file, command or socket that cannot be opened or read.
+pub(crate) fn exit_code_of(error: &io::Error) -> u8 {
+    match error.kind() {
+        io::ErrorKind::NotFound => 3,
+        io::ErrorKind::PermissionDenied => 4,
+        _ => 1,
+    }
+}
