@@ -15,6 +15,7 @@ use crate::source::{FrameContext, RowSource};
 use crate::step_error::StepError;
 use crate::trace::Provenance;
 use crate::walk::fast::row_cache::RowStore;
+use crate::walk::rules::check_return_address;
 use crate::walk::step::{FramePointer, Step, Stepper};
 use crate::walk::walker::Walker;
 
@@ -316,7 +317,7 @@ where
             }
             Step::Caller(caller) => caller,
         };
-        let saved = arch.code_addr(caller.ra).ok_or(StepError::NonCanonical { pc: caller.ra })?;
+        let saved = check_return_address(arch, caller.ra)?;
         let real = code.resolve(saved, caller.ra_slot);
         if real.is_none() && !row.is_signal() && !code.is_code(FramePc::Return(saved).lookup_addr())
         {

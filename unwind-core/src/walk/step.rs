@@ -1,6 +1,6 @@
 //! One step: a row and a frame's registers become the caller's.
 //!
-//! Every check that keeps a walk honest is here, once, for every source of
+//! The checks that keep a walk honest are the [`rules`](super::rules), for every source of
 //! rows and every CPU.
 
 use crate::addr::VirtAddr;
@@ -9,6 +9,7 @@ use crate::memory::{Memory, ReadError};
 use crate::register::{BaseReg, Registers as _};
 use crate::row::{CfaRule, RegRule, Row};
 use crate::step_error::StepError;
+use crate::walk::rules::{check_cfa, check_frame_pointer, check_progress};
 
 /// What a step found. The frame it started from is unchanged.
 #[derive(Clone, Copy, Debug)]
@@ -130,14 +131,10 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         }
         let cfa = self.cfa(row.cfa())?;
         if !row.is_signal() {
-            self.check_progress(cfa)?;
+            // Only where all registers are known can one have the return address.
+            check_progress(cfa, self.sp, self.registers.is_some())?;
         }
-        if cfa & A::WORD.bytes().wrapping_sub(1) != 0 {
-            return Err(StepError::Misaligned { cfa });
-        }
-        if self.stack_end.is_some_and(|end| cfa > end) {
-            return Err(StepError::BeyondStack { cfa });
-        }
+        check_cfa(cfa, A::WORD, self.stack_end)?;
         let (ra, ra_slot) = self.return_address(ra_rule, cfa)?;
         if ra == 0 {
             return Ok(Step::ZeroReturnAddress { cfa });
@@ -161,31 +158,13 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         }
     }
 
-    /// The register that the CFA is computed from. A frame pointer points into
-    /// its own frame, so one below the stack pointer is something else.
+    /// The register that the CFA is computed from.
     fn cfa_base(&self, base: BaseReg) -> Result<u64, StepError> {
         let value = self.register(base)?;
-        let sp = self.sp;
-        if base == BaseReg::Fp && value < sp {
-            return Err(match value {
-                0 => StepError::ZeroFramePointer,
-                fp => StepError::FramePointerBelowStack { fp, sp },
-            });
+        if base == BaseReg::Fp {
+            check_frame_pointer(value, self.sp)?;
         }
         Ok(value)
-    }
-
-    /// The CFA must rise. A frame with all registers known may have left no
-    /// return address on the stack (it is in a register), so there it may also
-    /// stand still, which can happen only once in a row.
-    fn check_progress(&self, cfa: u64) -> Result<(), StepError> {
-        let sp = self.sp;
-        let may_stand_still = self.registers.is_some();
-        if cfa > sp || (may_stand_still && cfa == sp) {
-            Ok(())
-        } else {
-            Err(StepError::NoProgress { cfa, sp })
-        }
     }
 
     fn return_address(

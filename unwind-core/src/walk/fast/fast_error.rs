@@ -13,6 +13,7 @@ use crate::walk::fast::compact_row::CompactRow;
 use crate::walk::fast::fast_path::FastPath;
 use crate::walk::fast::row_cache::{CacheHit, RowStore};
 use crate::walk::frames::Frames;
+use crate::walk::rules::{check_cfa, check_frame_pointer, check_return_address};
 use crate::walk::walker::Walker;
 
 impl<A, S, F, T, C, M, R> Frames<'_, A, S, F, T, C, M, R>
@@ -56,33 +57,29 @@ where
     fn error_of(&mut self, row: CompactRow, at: &FastPath<u64>) -> Option<StepError> {
         let FastPath { at: sp, fp, .. } = *at;
         let Walker { arch, stack_end, .. } = &*self.walker;
-        if row.is_from_fp() && fp < sp {
-            return Some(match fp {
-                0 => StepError::ZeroFramePointer,
-                fp => StepError::FramePointerBelowStack { fp, sp },
-            });
-        }
-        let base = if row.is_from_fp() { fp } else { sp };
+        let base = match row.is_from_fp() {
+            true => match check_frame_pointer(fp, sp) {
+                Ok(()) => fp,
+                Err(error) => return Some(error),
+            },
+            false => sp,
+        };
         let slot = A::WORD.bytes();
         let above = u64::from(row.cfa_slots()).wrapping_mul(slot);
         let cfa = match base.checked_add(above) {
             Some(cfa) if cfa <= A::WORD.max_value() => cfa,
             _ => return Some(StepError::Overflow),
         };
-        if cfa & slot.wrapping_sub(1) != 0 {
-            return Some(StepError::Misaligned { cfa });
+        // A slot or more above the base, so it rises, and nothing that is saved wraps.
+        if let Err(error) = check_cfa(cfa, A::WORD, *stack_end) {
+            return Some(error);
         }
-        if stack_end.is_some_and(|end| cfa > end) {
-            return Some(StepError::BeyondStack { cfa });
-        }
-        // Above the stack pointer, as the step asks, and what is saved is at the base or
-        // above it: so nothing wraps.
         let addr = arch.stack_addr(cfa.wrapping_sub(slot));
         let ra = match self.mem.read_word(addr, A::WORD) {
             Ok(0) => return None,
             Ok(ra) => ra,
             Err(error) => return Some(StepError::Unreadable { addr, error }),
         };
-        arch.code_addr(ra).is_none().then_some(StepError::NonCanonical { pc: ra })
+        check_return_address(arch, ra).err()
     }
 }

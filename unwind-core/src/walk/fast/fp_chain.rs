@@ -1,14 +1,12 @@
 //! A walk along a chain of frame pointers: the fast twin of [`crate::walk::step`] where
 //! the row of all frames is that of a frame pointer.
 
-use crate::hint::cold_path;
-
 use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
 use crate::memory::Memory;
 use crate::return_addresses::ReturnAddresses;
 use crate::walk::fast::compact_row::CompactRow;
-use crate::walk::fast::fast_path::{FastPath, FrameSink, Stop};
+use crate::walk::fast::fast_path::{FastPath, FrameSink, Stop, is_code_at_itself};
 
 impl FastPath<u64> {
     /// Follows the chain to callers, to CFAs up to `highest_cfa`, as
@@ -33,11 +31,8 @@ impl FastPath<u64> {
             }
             let Ok([caller_fp, ra]) = mem.read_pair(arch.stack_addr(fp), A::WORD) else { break };
             let addr = VirtAddr::new(ra);
-            if !arch.is_plain_code_addr(ra) {
-                cold_path();
-                if ra == 0 || arch.code_addr(ra) != Some(addr) {
-                    break;
-                }
+            if !is_code_at_itself(arch, ra) {
+                break;
             }
             // Not above the highest, so nothing wraps.
             let cfa = fp.wrapping_add(pair);

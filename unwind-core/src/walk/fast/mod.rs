@@ -6,6 +6,8 @@
 #[cfg(all(test, not(loom)))]
 mod cached_rows;
 pub(in crate::walk) mod compact_row;
+#[cfg(all(test, not(loom)))]
+mod exhaustive;
 mod fast_error;
 pub(in crate::walk) mod fast_path;
 mod fp_chain;

@@ -87,7 +87,7 @@ where
     /// ordinary. What it finds is what [`advance`](Self::advance) would; where it
     /// stops, that continues. Returns whether it stopped for want of a row.
     #[inline(never)]
-    fn run(&mut self, trace: &mut Trace) -> bool {
+    pub(super) fn run(&mut self, trace: &mut Trace) -> bool {
         if !C::KEEPS && const { CompactRow::of_all(S::COVERAGE) }.is_none() {
             return false;
         }
