@@ -2,7 +2,7 @@
 
 use unwind_core::{Arch, DwarfReg, Memory, ReadError, Registers, StepError, VirtAddr, WordSize};
 
-use crate::trampoline::{self, Sigreturn32};
+use crate::sigreturn::{Sigreturn32, find_sigreturn_32};
 
 /// The registers of 32-bit code, as far as they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl Arch for Ia32 {
         sp: u64,
         mem: &mut M,
     ) -> Result<Option<Ia32Regs>, StepError> {
-        let found = trampoline::find_sigreturn_32(pc, mem).map_err(|e| unreadable(pc, e))?;
+        let found = find_sigreturn_32(pc, mem).map_err(|e| unreadable(pc, e))?;
         let context_at = match found {
             None => return Ok(None),
             // Behind the signal number.

@@ -12,7 +12,8 @@ use unwind_core::{
 };
 
 use crate::code::Window;
-use crate::{Ia32, X86_64};
+use crate::ia32::Ia32;
+use crate::x86_64::X86_64;
 
 /// A source of rows for a pc at a function's entry or exit, read off the
 /// instructions there. It knows

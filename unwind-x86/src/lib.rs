@@ -51,6 +51,7 @@ pub mod paging;
 mod remote_sframe;
 mod segment;
 mod sframe_source;
+mod sigreturn;
 mod trampoline;
 mod x86_64;
 

@@ -8,7 +8,8 @@ use unwind_core::{
     FrameContext, Memory, Row, RowSource, SharedModuleMap, TableError, TableLocation, VirtAddr,
 };
 
-use crate::{Ia32, Ia32Regs, X86_64, X86_64Regs};
+use crate::ia32::{Ia32, Ia32Regs};
+use crate::x86_64::{X86_64, X86_64Regs};
 
 /// Why a row could not be had from a table in the target's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Segment selectors and descriptors: where the code and stack segments of
 //! 32-bit code begin.
 
-use crate::Ia32;
+use crate::ia32::Ia32;
 
 /// A segment selector, as in `cs` and `ss`.
 ///

@@ -3,7 +3,7 @@
 use sframe::{Abi, Error, Section, Table, Tables};
 use unwind_core::{FrameContext, Memory, ModuleMap, Origin, Row, RowSource};
 
-use crate::{X86_64, X86_64Regs};
+use crate::x86_64::{X86_64, X86_64Regs};
 
 /// The SFrame tables of one loaded object, borrowed as bytes.
 ///

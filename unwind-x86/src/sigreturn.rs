@@ -4,11 +4,7 @@
 //! They are part of the kernel's interface: debuggers and unwinders look for
 //! exactly these bytes, so C libraries keep them.
 
-use core::convert::Infallible;
-
-use unwind_core::{FrameContext, Memory, ReadError, Row, RowSource, VirtAddr};
-
-use crate::{Ia32, Ia32Regs, X86_64, X86_64Regs};
+use unwind_core::{Memory, ReadError, VirtAddr};
 
 /// `mov rax, 15; syscall`.
 const RT_SIGRETURN_64: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
@@ -48,65 +44,32 @@ pub(crate) fn find_sigreturn_32<M: Memory>(
     pc: VirtAddr,
     mem: &mut M,
 ) -> Result<Option<Sigreturn32>, ReadError> {
-    for behind in [0, INT_AT] {
-        if is_code(pc, behind, &RT_SIGRETURN_32, mem)? {
+    for offset in [0, INT_AT] {
+        if is_code(pc, offset, &RT_SIGRETURN_32, mem)? {
             return Ok(Some(Sigreturn32::Rt));
         }
     }
-    for (behind, popped) in [(0, false), (1, true), (INT_AT.wrapping_add(1), true)] {
-        if is_code(pc, behind, &SIGRETURN_32, mem)? {
+    for (offset, popped) in [(0, false), (1, true), (INT_AT.wrapping_add(1), true)] {
+        if is_code(pc, offset, &SIGRETURN_32, mem)? {
             return Ok(Some(Sigreturn32::Plain { popped }));
         }
     }
     Ok(None)
 }
 
-/// Whether `code` starts `behind` bytes before `pc`. Code at the edge of a
+/// Whether `code` starts `offset` bytes before `pc`. Code at the edge of a
 /// mapping is not a trampoline; absent code may be one.
 fn is_code<M: Memory, const N: usize>(
     pc: VirtAddr,
-    behind: u64,
+    offset: u64,
     code: &[u8; N],
     mem: &mut M,
 ) -> Result<bool, ReadError> {
-    let Some(start) = pc.checked_sub(behind) else { return Ok(false) };
+    let Some(start) = pc.checked_sub(offset) else { return Ok(false) };
     let mut bytes = [0; N];
     match mem.read(start, &mut bytes) {
         Ok(()) => Ok(bytes == *code),
         Err(ReadError::Invalid) => Ok(false),
         Err(error) => Err(error),
-    }
-}
-
-/// A source of the rows of signal frames, for code whose tables do not say
-/// where the trampolines are.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SignalTrampolines;
-
-impl RowSource<X86_64> for SignalTrampolines {
-    type Error = Infallible;
-
-    fn row<M: Memory>(
-        &mut self,
-        frame: &FrameContext<'_, X86_64Regs>,
-        mem: &mut M,
-    ) -> Result<Option<Row>, Infallible> {
-        // Absent code reads like other code: the walk has to go on by what it
-        // has, and a walk by frame pointers needs no code at all.
-        let is_signal = is_rt_sigreturn_64(frame.pc().addr(), mem).unwrap_or(false);
-        Ok(is_signal.then_some(Row::signal_context()))
-    }
-}
-
-impl RowSource<Ia32> for SignalTrampolines {
-    type Error = Infallible;
-
-    fn row<M: Memory>(
-        &mut self,
-        frame: &FrameContext<'_, Ia32Regs>,
-        mem: &mut M,
-    ) -> Result<Option<Row>, Infallible> {
-        let is_signal = matches!(find_sigreturn_32(frame.pc().addr(), mem), Ok(Some(_)));
-        Ok(is_signal.then_some(Row::signal_context()))
     }
 }

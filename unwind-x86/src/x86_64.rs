@@ -2,7 +2,7 @@
 
 use unwind_core::{Arch, DwarfReg, Memory, ReadError, Registers, StepError, VirtAddr, WordSize};
 
-use crate::trampoline;
+use crate::sigreturn::is_rt_sigreturn_64;
 
 /// The registers of 64-bit code, as far as they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl Arch for X86_64 {
         sp: u64,
         mem: &mut M,
     ) -> Result<Option<X86_64Regs>, StepError> {
-        if !trampoline::is_rt_sigreturn_64(pc, mem).map_err(|e| unreadable(pc, e))? {
+        if !is_rt_sigreturn_64(pc, mem).map_err(|e| unreadable(pc, e))? {
             return Ok(None);
         }
         // The handler's return has popped the trampoline's address: the stack

@@ -2,7 +2,7 @@
 
 use unwind_core::VirtAddr;
 
-use super::Branch;
+use super::branch::Branch;
 
 /// Joins the calls that the hardware recorded with the frames that a walk by
 /// tables or frame pointers found.

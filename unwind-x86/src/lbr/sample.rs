@@ -4,7 +4,8 @@ use core::fmt;
 
 use unwind_core::VirtAddr;
 
-use super::{Branch, Lbr};
+use super::branch::Branch;
+use super::hardware::Lbr;
 
 /// The calls that were recorded and have not returned, at a sample.
 #[derive(Clone, Copy)]

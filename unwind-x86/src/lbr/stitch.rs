@@ -5,7 +5,9 @@ use core::fmt;
 
 use arrayvec::ArrayVec;
 
-use super::{Branch, Lbr, LbrSample};
+use super::branch::Branch;
+use super::hardware::Lbr;
+use super::sample::LbrSample;
 
 /// Puts together the samples of one thread.
 ///

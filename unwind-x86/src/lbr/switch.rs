@@ -4,7 +4,8 @@
 use core::fmt;
 
 use super::branch::{BranchInfo, RawBranch};
-use super::{Lbr, LbrSample, Msrs};
+use super::hardware::{Lbr, Msrs};
+use super::sample::LbrSample;
 
 /// What is kept of a task's record while it does not run: plain data, all
 /// zeroes at first.

@@ -2,64 +2,10 @@
 
 use unwind_core::VirtAddr;
 
-use super::entry::{Entry, PAGE_BITS};
-use super::{Fault, Level, PhysAddr, PhysicalMemory};
-
-/// How many levels of tables there are, and of which shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PagingMode {
-    /// Paging is off: a linear address, of 32 bits, is the physical one.
-    Off,
-    /// 32-bit paging: 4-byte entries, 32-bit linear addresses, physical ones
-    /// of up to 40 bits by 4-MiB pages (PSE-36).
-    TwoLevel,
-    /// PAE paging: 8-byte entries, 32-bit linear addresses.
-    Pae,
-    /// 48-bit linear addresses.
-    FourLevel,
-    /// 57-bit linear addresses.
-    FiveLevel,
-}
-
-/// The shape of one level: the table, and the lowest address bit of its index.
-type Shape = (Level, u32);
-
-impl PagingMode {
-    /// The levels from the root down.
-    const fn levels(self) -> &'static [Shape] {
-        const FOUR: &[Shape] =
-            &[(Level::Pml4, 39), (Level::Pdpt, 30), (Level::Pd, 21), (Level::Pt, PAGE_BITS)];
-        const FIVE: &[Shape] = &[
-            (Level::Pml5, 48),
-            (Level::Pml4, 39),
-            (Level::Pdpt, 30),
-            (Level::Pd, 21),
-            (Level::Pt, PAGE_BITS),
-        ];
-        match self {
-            Self::Off => &[],
-            Self::TwoLevel => &[(Level::Pd, 22), (Level::Pt, PAGE_BITS)],
-            Self::Pae => &[(Level::Pdpt, 30), (Level::Pd, 21), (Level::Pt, PAGE_BITS)],
-            Self::FourLevel => FOUR,
-            Self::FiveLevel => FIVE,
-        }
-    }
-
-    /// The binary logarithms of the bytes of an entry and of how many entries
-    /// a full table has.
-    const fn table_shape(self) -> (u32, u32) {
-        if matches!(self, Self::TwoLevel) { (2, 10) } else { (3, 9) }
-    }
-
-    /// Whether `addr` is an address of this mode.
-    const fn has(self, addr: u64) -> bool {
-        match self {
-            Self::Off | Self::TwoLevel | Self::Pae => addr >> 32 == 0,
-            Self::FourLevel => crate::X86_64::FOUR_LEVEL.is_canonical(addr),
-            Self::FiveLevel => crate::X86_64::FIVE_LEVEL.is_canonical(addr),
-        }
-    }
-}
+use super::entry::{Entry, EntryRules};
+use super::fault::{Fault, Level};
+use super::mode::PagingMode;
+use super::physical::{PhysAddr, PhysicalMemory};
 
 /// The registers that paging depends on, as a vCPU has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,13 +37,9 @@ pub enum Access {
 /// there can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressSpace {
-    pub(super) mode: PagingMode,
+    rules: EntryRules,
     cr3: u64,
     access: Access,
-    pub(super) phys_bits: u32,
-    pub(super) large_pages: bool,
-    pub(super) huge_pages: bool,
-    pub(super) no_execute: bool,
     has_pcid: bool,
 }
 
@@ -108,16 +50,14 @@ impl AddressSpace {
     /// what is above bit 51, are not part of it.
     #[must_use]
     pub const fn new(mode: PagingMode, cr3: u64) -> Self {
-        Self {
+        let rules = EntryRules {
             mode,
-            cr3,
-            access: Access::User,
             phys_bits: 52,
             large_pages: true,
             huge_pages: true,
             no_execute: true,
-            has_pcid: false,
-        }
+        };
+        Self { rules, cr3, access: Access::User, has_pcid: false }
     }
 
     /// The address space that these registers select, read on behalf of user
@@ -142,8 +82,8 @@ impl AddressSpace {
             PagingMode::TwoLevel
         };
         let mut space = Self::new(mode, cr3);
-        space.large_pages = cr4 & CR4_PSE != 0;
-        space.no_execute = efer & EFER_NXE != 0;
+        space.rules.large_pages = cr4 & CR4_PSE != 0;
+        space.rules.no_execute = efer & EFER_NXE != 0;
         space.has_pcid = cr4 & CR4_PCIDE != 0 && efer & EFER_LMA != 0;
         space
     }
@@ -160,7 +100,7 @@ impl AddressSpace {
     /// 32, more than 52 as 52. 32 is also right for a CPU without PSE-36.
     #[must_use]
     pub const fn phys_bits(mut self, bits: u32) -> Self {
-        self.phys_bits = match bits {
+        self.rules.phys_bits = match bits {
             0..=31 => 32,
             32..=52 => bits,
             _ => 52,
@@ -172,7 +112,7 @@ impl AddressSpace {
     /// other modes always have them.
     #[must_use]
     pub const fn large_pages(mut self, on: bool) -> Self {
-        self.large_pages = on;
+        self.rules.large_pages = on;
         self
     }
 
@@ -180,7 +120,7 @@ impl AddressSpace {
     /// entry that would be one has a reserved bit set.
     #[must_use]
     pub const fn huge_pages(mut self, on: bool) -> Self {
-        self.huge_pages = on;
+        self.rules.huge_pages = on;
         self
     }
 
@@ -188,14 +128,14 @@ impl AddressSpace {
     /// bit is reserved.
     #[must_use]
     pub const fn no_execute(mut self, on: bool) -> Self {
-        self.no_execute = on;
+        self.rules.no_execute = on;
         self
     }
 
     /// The mode.
     #[must_use]
     pub const fn mode(&self) -> PagingMode {
-        self.mode
+        self.rules.mode
     }
 
     /// The process-context identifier, if the registers have one.
@@ -208,7 +148,7 @@ impl AddressSpace {
     /// Where the root table begins.
     #[must_use]
     pub const fn root(&self) -> PhysAddr {
-        PhysAddr::new(match self.mode {
+        PhysAddr::new(match self.rules.mode {
             PagingMode::Off => 0,
             PagingMode::TwoLevel => self.cr3 & 0xffff_f000,
             PagingMode::Pae => self.cr3 & 0xffff_ffe0,
@@ -230,21 +170,21 @@ impl AddressSpace {
         P: PhysicalMemory + ?Sized,
     {
         let linear = addr.get();
-        if !self.mode.has(linear) {
+        if !self.rules.mode.has(linear) {
             return Err(Fault::NotLinear(addr));
         }
-        let (entry_bits, index_bits) = self.mode.table_shape();
+        let (entry_bits, index_bits) = self.rules.mode.table_shape();
         let mut table = self.root().get();
-        for &(level, size_bits) in self.mode.levels() {
+        for &(level, size_bits) in self.rules.mode.levels() {
             let index = linear >> size_bits & (1_u64 << index_bits).wrapping_sub(1);
             // PAE's root has four entries, which 32-bit addresses cannot exceed.
             let at = PhysAddr::new(table | index << entry_bits);
             let entry = self.fetch(phys, at, level)?;
-            if entry.is_page(self, level) {
-                let start = PhysAddr::new(entry.page(self.mode, level, size_bits));
+            if entry.is_page(self.rules, level) {
+                let start = PhysAddr::new(entry.page(self.rules.mode, level, size_bits));
                 return Ok(Page { start, size_bits });
             }
-            table = entry.table(self.mode);
+            table = entry.table(self.rules.mode);
         }
         // Only a mode without levels comes here.
         Ok(Page { start: PhysAddr::new(0), size_bits: u32::BITS })
@@ -257,7 +197,8 @@ impl AddressSpace {
     {
         let mut bytes = [0; 8];
         let unreadable = |error| Fault::Table { level, at, error };
-        if let (PagingMode::TwoLevel, Some(half)) = (self.mode, bytes.first_chunk_mut::<4>()) {
+        if let (PagingMode::TwoLevel, Some(half)) = (self.rules.mode, bytes.first_chunk_mut::<4>())
+        {
             phys.read(at, half).map_err(unreadable)?;
         } else {
             phys.read(at, &mut bytes).map_err(unreadable)?;
@@ -266,11 +207,11 @@ impl AddressSpace {
         if !entry.is_present() {
             return Err(Fault::NotPresent { level, at });
         }
-        let bits = entry.reserved_bits(self, level);
+        let bits = entry.reserved_bits(self.rules, level);
         if bits != 0 {
             return Err(Fault::Reserved { level, at, bits });
         }
-        if self.access == Access::User && !entry.is_user(self.mode, level) {
+        if self.access == Access::User && !entry.is_user(self.rules.mode, level) {
             return Err(Fault::Supervisor { level, at });
         }
         Ok(entry)

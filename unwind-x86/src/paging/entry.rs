@@ -1,10 +1,21 @@
 //! One entry of a paging table.
 
-use super::address_space::{AddressSpace, PagingMode};
 use super::fault::Level;
+use super::mode::{PAGE_BITS, PagingMode};
 
-/// The binary logarithm of the size of the smallest page.
-pub(super) const PAGE_BITS: u32 = 12;
+/// What the meaning of an entry depends on, besides its level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EntryRules {
+    pub(super) mode: PagingMode,
+    /// How many bits a physical address has.
+    pub(super) phys_bits: u32,
+    /// Whether 32-bit paging has pages of 4 MiB.
+    pub(super) large_pages: bool,
+    /// Whether there are pages of 1 GiB.
+    pub(super) huge_pages: bool,
+    /// Whether bit 63 says that code may not run.
+    pub(super) no_execute: bool,
+}
 
 /// An entry, zero-extended where it has 4 bytes.
 ///
@@ -49,22 +60,22 @@ impl Entry {
 
     /// Whether it is a page. In a table where that cannot be, the bit is a
     /// reserved one.
-    pub(super) const fn is_page(self, space: &AddressSpace, level: Level) -> bool {
+    pub(super) const fn is_page(self, rules: EntryRules, level: Level) -> bool {
         let is_large = self.0 & LARGE != 0;
         match level {
             Level::Pt => true,
-            Level::Pd => is_large && (space.large_pages || !is_two_level(space.mode)),
-            Level::Pdpt => is_large && !matches!(space.mode, PagingMode::Pae),
+            Level::Pd => is_large && (rules.large_pages || !is_two_level(rules.mode)),
+            Level::Pdpt => is_large && !matches!(rules.mode, PagingMode::Pae),
             Level::Pml4 | Level::Pml5 => false,
         }
     }
 
     /// Those of its bits that must be zero and are not.
-    pub(super) const fn reserved_bits(self, space: &AddressSpace, level: Level) -> u64 {
-        let width = space.phys_bits;
-        let is_page = self.is_page(space, level);
-        let no_execute = if space.no_execute { 0 } else { NO_EXECUTE };
-        let must_be_zero = match space.mode {
+    pub(super) const fn reserved_bits(self, rules: EntryRules, level: Level) -> u64 {
+        let width = rules.phys_bits;
+        let is_page = self.is_page(rules, level);
+        let no_execute = if rules.no_execute { 0 } else { NO_EXECUTE };
+        let must_be_zero = match rules.mode {
             PagingMode::TwoLevel if is_page && matches!(level, Level::Pd) => {
                 // Bits 13 to 20 are bits 32 to 39 of the address.
                 let width = if width < 40 { width } else { 40 };
@@ -78,7 +89,7 @@ impl Entry {
             PagingMode::FourLevel | PagingMode::FiveLevel => {
                 let large = match level {
                     Level::Pml4 | Level::Pml5 => LARGE,
-                    Level::Pdpt if !space.huge_pages => LARGE,
+                    Level::Pdpt if !rules.huge_pages => LARGE,
                     _ => 0,
                 };
                 bits(width, 52) | no_execute | large | low_reserved(level, is_page)

@@ -4,7 +4,7 @@ use core::fmt;
 
 use unwind_core::{ReadError, VirtAddr};
 
-use super::PhysAddr;
+use super::physical::PhysAddr;
 
 /// The table that an entry is in, by the name of the tables of 4-level paging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,9 +2,11 @@
 
 use unwind_core::{Memory, ReadError, VirtAddr};
 
-use super::entry::PAGE_BITS;
+use super::address_space::AddressSpace;
+use super::fault::Fault;
+use super::mode::PAGE_BITS;
+use super::physical::{PhysAddr, PhysicalMemory};
 use super::tlb::Tlb;
-use super::{AddressSpace, Fault, PhysAddr, PhysicalMemory};
 
 /// The memory of an address space, read through its page tables.
 ///

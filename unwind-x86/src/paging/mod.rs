@@ -50,14 +50,16 @@ mod address_space;
 mod entry;
 mod fault;
 mod memory;
+mod mode;
 mod physical;
 mod tlb;
 #[cfg(feature = "vm-memory")]
 mod vm_memory;
 
-pub use address_space::{Access, AddressSpace, ControlRegisters, Page, PagingMode};
+pub use address_space::{Access, AddressSpace, ControlRegisters, Page};
 pub use fault::{Fault, Level};
 pub use memory::PagedMemory;
+pub use mode::PagingMode;
 pub use physical::{FlatMemory, PhysAddr, PhysicalMemory};
 #[cfg(feature = "vm-memory")]
 pub use vm_memory::VmMemory;

@@ -1,7 +1,7 @@
 //! Translations that were found before.
 
-use super::PhysAddr;
-use super::entry::PAGE_BITS;
+use super::mode::PAGE_BITS;
+use super::physical::PhysAddr;
 
 /// The translations of at most `N` pages of 4 KiB, each kept in the one place
 /// that its number gives. Large pages are kept by the pieces that were used.

@@ -5,7 +5,7 @@ use core::fmt;
 use unwind_core::ReadError;
 use vm_memory::{Bytes, GuestAddress, GuestMemory, GuestMemoryError};
 
-use super::{PhysAddr, PhysicalMemory};
+use super::physical::{PhysAddr, PhysicalMemory};
 
 /// The guest physical memory of a VM that `vm-memory` describes.
 ///
