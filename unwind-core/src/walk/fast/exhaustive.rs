@@ -163,7 +163,7 @@ fn compare<const IS_64: bool, S, C>(
             // The fast walk leaves the step to the full one. That is right if there is none,
             // or if it is out of the ordinary.
             let sp = regs.sp;
-            let is_ordinary = sp.is_multiple_of(word.bytes())
+            let is_ordinary = sp % word.bytes() == 0
                 && first.cfa.is_some_and(|cfa| cfa <= highest_cfa(word, stack_end))
                 && matches!(expected, Ok((_, Some(_))))
                 && (!stack.lends_words || stack.memory.holds(sp));
