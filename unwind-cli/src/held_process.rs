@@ -3,7 +3,6 @@
 use std::io;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use unwind_core::{Memory as _, VirtAddr};
 
@@ -11,20 +10,23 @@ use crate::input_error::InputError;
 use crate::target::error::TargetError;
 use crate::target::maps::{self, Backing, Mapping};
 use crate::target::memory::ProcessMemory;
-use crate::target::pause::{Held, Hold};
+use crate::target::pause::{Pause, PausedProcess};
 use crate::target::registers::{CodeMode, UserRegisters};
+
+pub use crate::target::pause::{AfterLimit, HoldLimit};
 
 /// A process that stands still for as long as this value lives.
 ///
 /// When the limit is over, whatever the program does at that time, the process
-/// continues, one line on standard error says so, and the program ends with exit code 1.
+/// continues, one line on standard error says so, [`AfterLimit`] is done with it, and the
+/// program ends with exit code 1.
 #[derive(Debug)]
 pub struct HeldProcess {
-    held: Held,
+    held: PausedProcess,
     mappings: Vec<Mapping>,
     memory: ProcessMemory,
     /// The process continues when this is dropped.
-    _hold: Hold,
+    _hold: Pause,
 }
 
 /// The registers of a thread of 64-bit code.
@@ -85,8 +87,8 @@ impl HeldProcess {
     /// # Errors
     ///
     /// [`HoldError`] if there is no such process, if it may not be traced, or if it ends.
-    pub fn stop(task: i32, limit: Duration) -> Result<Self, HoldError> {
-        let (hold, held) = Hold::stop(task, limit).map_err(HoldError)?;
+    pub fn stop(task: i32, limit: HoldLimit) -> Result<Self, HoldError> {
+        let (hold, held) = Pause::stop(task, limit).map_err(HoldError)?;
         // After the first thread has ended only the others lead to the memory.
         let id = held.some_thread;
         let failed = |path: String| {

@@ -13,6 +13,7 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -235,4 +236,38 @@ fn c2_a_process_whose_stacks_take_too_long_is_let_go_after_the_stated_time() {
     assert!(text.contains(&said), "{text}");
     assert_eq!(target.status("TracerPid"), "0");
     assert_eq!(target.finish(), Some(0));
+}
+
+/// A command that was started is not left alone when the time is over: with `--kill` it is
+/// ended, and without it is waited for.
+#[test]
+fn c2_a_started_command_that_was_held_too_long_is_ended_or_waited_for() {
+    let Some(program) = compile("c2_started", "hostile.c", FRAME_POINTERS) else { return };
+    let looks = ["--method", "fp", "--max-frames", "4000000000", "--hold-limit", "1"];
+    for kill in [true, false] {
+        let mut command = unwind(["stack", "--after", "3000"].iter().chain(&looks));
+        if kill {
+            command.arg("--kill");
+        }
+        command.args(["--", program.to_str().unwrap(), "chain", "16777216"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut said = String::new();
+        let mut errors = BufReader::new(child.stderr.take().unwrap());
+        while !said.contains("was let go after 1 s") {
+            said.clear();
+            assert_ne!(errors.read_line(&mut said).unwrap(), 0, "it has not said so");
+        }
+        let id = said.split(' ').nth(2).unwrap();
+        let started = Path::new("/proc").join(id);
+        if !kill {
+            sleep(Duration::from_millis(300));
+            assert!(child.try_wait().unwrap().is_none(), "it waits for the command");
+            assert!(started.exists());
+        }
+        // The command ends when its input does.
+        drop(child.stdin.take());
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+        assert!(!started.exists(), "with --kill: {kill}");
+    }
 }

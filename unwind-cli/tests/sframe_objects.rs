@@ -577,6 +577,7 @@ fn d4_a_diff_says_which_functions_and_rows_differ() {
         (0x2000, 0x10, &[(0, 8)]),
         (0x3000, 0x10, &[(0, 8), (2, 16), (8, 24)]),
         (0x4000, 0x10, &[(0, 8), (5, 8)]),
+        (0x1_0000, 0x10, &[(0, 8)]),
     ]);
     let new = table(&[
         (0x1000, 0x24, &[(0, 8), (4, 24)]),
@@ -599,9 +600,10 @@ fn d4_a_diff_says_which_functions_and_rows_differ() {
            - +0x2..+0x4        CFA=rsp+16 RA=*(CFA-8) FP=rbp\n  \
            + +0x2..+0x4        CFA=rsp+8 RA=*(CFA-8) FP=rbp\n\
          added    0x5000: 0x5000+0x8, 1 row\n\
-         2 functions changed, 1 added, 1 removed, 1 equal\n"
+         removed  0x10000: 0x10000+0x10, 1 row\n\
+         2 functions changed, 1 added, 2 removed, 1 equal\n"
     );
-    assert!(stderr(&output).ends_with("differ in 4 functions\n"), "{}", stderr(&output));
+    assert!(stderr(&output).ends_with("differ in 5 functions\n"), "{}", stderr(&output));
 }
 
 /// What no comparison has looked at is not equal, though both files say the same.
@@ -624,8 +626,9 @@ fn d4_a_diff_says_which_functions_are_unread_in_both_files() {
     let output = sframe(&["diff", "--raw", &path, &path]);
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stdout);
-    // The last one in the order of their names, which are places.
-    let last = "unread   0xf0000: 0xf0000+0x8000, now 0xf0000+0x8000\n    .sframe+0x148: too many";
+    // The last one in the order of their addresses.
+    let last =
+        "unread   0x210000: 0x210000+0x8000, now 0x210000+0x8000\n    .sframe+0x2b0: too many";
     assert!(said.contains(last), "{said}");
     assert!(said.ends_with(&format!("{} equal, 2 unread\n", functions - 2)), "{said}");
 

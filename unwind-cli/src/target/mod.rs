@@ -13,7 +13,6 @@ mod tracee;
 use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -25,7 +24,7 @@ use crate::target::core_file::CoreFile;
 use crate::target::error::TargetError;
 use crate::target::maps::{Backing, Mapping};
 use crate::target::memory::{CoreMemory, PageCache, ProcessMemory, TargetMemory};
-use crate::target::pause::{Held, Hold, STOPS};
+use crate::target::pause::{HoldLimit, Pause, PausedProcess, STOPS};
 use crate::target::process::Fate;
 use crate::target::registers::UserRegisters;
 use crate::target::status::Status;
@@ -49,7 +48,7 @@ pub(crate) struct Target {
     pub(crate) warnings: Vec<String>,
     /// How much there can be to show of it.
     pub(crate) room: Room,
-    hold: Option<Hold>,
+    hold: Option<Pause>,
 }
 
 /// How much there can be to show of a target, where that is known. Threads may
@@ -91,11 +90,11 @@ impl Target {
     /// # Errors
     ///
     /// [`TargetError`] if there is none, if it may not be traced, or if it ends.
-    pub(crate) fn of_process(process: i32, limit: Duration) -> Result<Self, TargetError> {
+    pub(crate) fn of_process(process: i32, limit: HoldLimit) -> Result<Self, TargetError> {
         // Files that a process maps may be many, and each is kept open.
         allow_all_files();
         for _ in 0..STOPS {
-            let (hold, held) = Hold::stop(process, limit)?;
+            let (hold, held) = Pause::stop(process, limit)?;
             let error = match Self::of_held(held) {
                 Ok(target) => return Ok(Self { hold: Some(hold), ..target }),
                 Err(error) => error,
@@ -110,7 +109,7 @@ impl Target {
     }
 
     /// Looks at a process that is held.
-    fn of_held(held: Held) -> Result<Self, TargetError> {
+    fn of_held(held: PausedProcess) -> Result<Self, TargetError> {
         // After the first thread has ended only the others lead to the memory.
         let id = held.some_thread;
         let read = |path: String| {
@@ -234,7 +233,7 @@ impl Target {
     ///
     /// [`TargetError::Ended`] if it was killed meanwhile.
     pub(crate) fn release(&mut self) -> Result<(), TargetError> {
-        match self.hold.take().map(Hold::release) {
+        match self.hold.take().map(Pause::release) {
             Some(Fate::Ended) => Err(TargetError::Ended(self.process)),
             _ => Ok(()),
         }

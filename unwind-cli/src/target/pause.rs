@@ -11,6 +11,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::Pid;
+
 use crate::target::error::TargetError;
 use crate::target::process::{Fate, StoppedProcess};
 use crate::target::registers::UserRegisters;
@@ -18,10 +22,32 @@ use crate::target::registers::UserRegisters;
 /// How often a process is stopped whose threads all end while they are stopped.
 pub(crate) const STOPS: u32 = 10;
 
+/// How long a process may be held, and what is done when that is over.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "callers say both")]
+pub struct HoldLimit {
+    /// How long the process may be held.
+    pub time: Duration,
+    /// What is done with the process after that, before this program ends.
+    pub then: AfterLimit,
+}
+
+/// What is done with a process that was held for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AfterLimit {
+    /// It continues.
+    Continue,
+    /// It continues; it is a child, whose end is waited for.
+    Wait,
+    /// It is a child, and is ended.
+    Kill,
+}
+
 /// A process that is held as long as this lives, but no longer than its limit: then
 /// the command ends.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(crate) struct Pause {
     /// Closed, it is the order to let go.
     order: Option<SyncSender<()>>,
     /// Gives what has become of the process meanwhile.
@@ -30,7 +56,7 @@ pub(crate) struct Hold {
 
 /// What was found when a process was stopped.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct PausedProcess {
     /// The id of the process.
     pub(crate) process: i32,
     /// Its threads: the first one first, then ascending. At least one.
@@ -41,23 +67,23 @@ pub(crate) struct Held {
     pub(crate) unstoppable: Vec<i32>,
 }
 
-impl Hold {
+impl Pause {
     /// Stops the process that has `task` as its id or as that of one of its
     /// threads, for `limit` at most.
     ///
     /// # Errors
     ///
     /// [`TargetError`] if there is none, if it may not be traced, or if it ends.
-    pub(crate) fn stop(task: i32, limit: Duration) -> Result<(Self, Held), TargetError> {
+    pub(crate) fn stop(task: i32, limit: HoldLimit) -> Result<(Self, PausedProcess), TargetError> {
         let (order, orders) = sync_channel(0);
         let (found, finds) = sync_channel(1);
         let holder = thread::Builder::new()
             .name("holder".into())
             .spawn(move || hold(task, limit, &found, &orders))
             .map_err(TargetError::NoThread)?;
-        let late = || TargetError::LetGo { process: task, seconds: limit.as_secs() };
+        let late = || TargetError::LetGo { process: task, seconds: limit.time.as_secs() };
         // To stop it may take as long as it may be held.
-        let held = finds.recv_timeout(limit).map_err(|_| late())??;
+        let held = finds.recv_timeout(limit.time).map_err(|_| late())??;
         let (order, holder) = (Some(order), Some(holder));
         Ok((Self { order, holder }, held))
     }
@@ -74,7 +100,7 @@ impl Hold {
     }
 }
 
-impl Drop for Hold {
+impl Drop for Pause {
     fn drop(&mut self) {
         self.let_go();
     }
@@ -83,8 +109,8 @@ impl Drop for Hold {
 /// What the holding thread does.
 fn hold(
     task: i32,
-    limit: Duration,
-    found: &SyncSender<Result<Held, TargetError>>,
+    limit: HoldLimit,
+    found: &SyncSender<Result<PausedProcess, TargetError>>,
     orders: &Receiver<()>,
 ) -> Fate {
     let (process, held) = match stop(task) {
@@ -96,11 +122,19 @@ fn hold(
         }
     };
     let _ = found.send(Ok(held));
-    if orders.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
-        let error = TargetError::LetGo { process: process.id(), seconds: limit.as_secs() };
+    if orders.recv_timeout(limit.time) == Err(RecvTimeoutError::Timeout) {
+        let error = TargetError::LetGo { process: process.id(), seconds: limit.time.as_secs() };
+        let child = Pid::from_raw(process.id());
         drop(process);
         // With standard error gone there is nobody left to tell.
         let _ = writeln!(std::io::stderr(), "unwind: {error}");
+        // A child is not left alone. That it has ended by itself is as good.
+        if limit.then == AfterLimit::Kill {
+            let _ = kill(child, Signal::SIGKILL);
+        }
+        if limit.then != AfterLimit::Continue {
+            let _ = waitpid(child, None);
+        }
         // What the rest of the command waits for may never come.
         std::process::exit(error.exit_code().into());
     }
@@ -108,7 +142,7 @@ fn hold(
 }
 
 /// Stops a process, and reads the registers of its threads.
-fn stop(task: i32) -> Result<(StoppedProcess, Held), TargetError> {
+fn stop(task: i32) -> Result<(StoppedProcess, PausedProcess), TargetError> {
     for _ in 0..STOPS {
         let stopped = StoppedProcess::stop(task)?;
         let process = stopped.id();
@@ -119,7 +153,7 @@ fn stop(task: i32) -> Result<(StoppedProcess, Held), TargetError> {
         threads.sort_by_key(|&(id, _)| (id != process, id));
         if let Some(&(some_thread, _)) = threads.first() {
             let unstoppable = stopped.unstoppable().to_vec();
-            return Ok((stopped, Held { process, threads, some_thread, unstoppable }));
+            return Ok((stopped, PausedProcess { process, threads, some_thread, unstoppable }));
         }
         // A thread that began to execute another program ends all others, also
         // those that are held, and goes on in their place.

@@ -19,6 +19,7 @@ use crate::commands::demo::comparison::{Comparison, Place, Walk, WalkedFrame};
 use crate::commands::stack::{FramePointerRows, Method, StackWalker};
 use crate::failure::Failure;
 use crate::target::Target;
+use crate::target::pause::{AfterLimit, HoldLimit};
 
 /// The methods in the order of their columns.
 const METHODS: [Method; 3] = [Method::Sframe, Method::Fp, Method::Auto];
@@ -27,7 +28,8 @@ const METHODS: [Method; 3] = [Method::Sframe, Method::Fp, Method::Auto];
 const MAX_FRAMES: u32 = 32;
 
 /// How long the child is held at most.
-const HOLD_LIMIT: Duration = Duration::from_secs(30);
+const HOLD_LIMIT: HoldLimit =
+    HoldLimit { time: Duration::from_secs(30), then: AfterLimit::Continue };
 
 /// The sample, with what its tests and its own child need.
 #[derive(Debug, clap::Args)]

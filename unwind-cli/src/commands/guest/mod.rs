@@ -21,7 +21,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
 use crate::commands::guest::files::{GuestFiles, SymbolFile};
 use crate::commands::guest::folded::Folded;
-use crate::commands::guest::pause::Hold;
+use crate::commands::guest::pause::Pause;
 use crate::commands::guest::qmp::Qmp;
 use crate::commands::guest::ram::{GuestRam, MemoryMap};
 use crate::commands::guest::registers::VcpuRegisters;
@@ -173,7 +173,7 @@ struct Guest<'f> {
 impl Guest<'_> {
     /// Walks the stacks of all vCPUs.
     fn look(&mut self) -> Result<Vec<VcpuReport>, GuestError> {
-        let mut hold = Hold::new(&mut self.qmp, self.live)?;
+        let mut hold = Pause::new(&mut self.qmp, self.live)?;
         let mut stacks = Vec::new();
         for &vcpu in &self.vcpus {
             let text = hold.qmp().monitor("info registers", Some(vcpu))?;

@@ -16,7 +16,7 @@ const HOLD_LIMIT: Duration = Duration::from_secs(30);
 /// Signals wait meanwhile, so that an interrupt from the keyboard does not
 /// leave the guest standing.
 #[derive(Debug)]
-pub(crate) struct Hold<'q> {
+pub(crate) struct Pause<'q> {
     qmp: &'q mut Qmp,
     /// Whether it was this that stopped the guest.
     stopped: bool,
@@ -24,7 +24,7 @@ pub(crate) struct Hold<'q> {
     signals: Option<SigSet>,
 }
 
-impl<'q> Hold<'q> {
+impl<'q> Pause<'q> {
     /// Stops the guest if it runs, unless it is to be looked at `live`.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl<'q> Hold<'q> {
     }
 }
 
-impl Drop for Hold<'_> {
+impl Drop for Pause<'_> {
     fn drop(&mut self) {
         // On the way out of another error, which is the one to be told.
         let _ = self.resume();

@@ -90,7 +90,8 @@ except that
   - of names, what is not a visible character is escaped, and a backslash doubled;
   - code of linkage tables is called `function@plt` also where perf 6.1 takes it for a
     part of `_init`, as in programs with few entries, or for another one's, as in 32-bit
-    files;
+    files; with --layout 6.1 code of .plt.sec and .plt.got is `[unknown]`, since that
+    version knows the entries of .plt alone;
   - lines in parentheses say where a stack is cut by --max-stack, where it is not complete
     and why, where callers may be missing, and which word of a chain is no address, for
     which the chain is left out (JSON has it);

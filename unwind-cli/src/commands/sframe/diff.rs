@@ -98,6 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         false => Key::Address,
     });
     let comparison = Comparison {
+        by,
         keys: [old.keys(by), new.keys(by)],
         sides: [old.contents(), new.contents()],
         totals: Totals::default(),
@@ -323,6 +324,7 @@ impl Said {
 
 /// Both files.
 struct Comparison<'a> {
+    by: Key,
     keys: [BTreeMap<FunctionKey<'a>, &'a Function>; 2],
     sides: [Contents<'a>; 2],
     totals: Totals,
@@ -383,6 +385,13 @@ impl Comparison<'_> {
         let mut keys: Vec<_> = old.keys().chain(new.keys()).copied().collect();
         keys.sort_unstable();
         keys.dedup();
+        if self.by == Key::Address {
+            // As text, 0x1000 is before 0x200.
+            keys.sort_by_key(|key| {
+                let function = old.get(key).or_else(|| new.get(key));
+                (key.0, function.map(|function| function.start))
+            });
+        }
         keys.into_iter().filter_map(move |key| {
             let change = self.change(key, old.get(&key).copied(), new.get(&key).copied());
             let total = match change.as_ref().map(|change| change.change) {

@@ -21,6 +21,7 @@ use crate::commands::stack::report::Report;
 use crate::commands::stack::walk::Stack;
 use crate::failure::Failure;
 use crate::target::Target;
+use crate::target::pause::{AfterLimit, HoldLimit};
 
 pub(crate) use crate::commands::stack::built::BuiltTables;
 pub(crate) use crate::commands::stack::error::Incomplete;
@@ -71,7 +72,8 @@ pub(crate) struct Args {
     kill: bool,
 
     /// How long the process may be held still, in seconds. If its stacks are not
-    /// read then, for whatever reason, it is let go and the command fails
+    /// read then, for whatever reason, it continues and unwind fails; a command
+    /// that was started is waited for or ended first
     #[arg(long, value_name = "SECONDS", default_value_t = 30,
           value_parser = clap::value_parser!(u64).range(1..),
           requires = "target", conflicts_with = "core")]
@@ -114,8 +116,13 @@ unwind stack [OPTIONS] --pid <PID>
        unwind stack [OPTIONS] -- <COMMAND>...";
 
 impl Args {
-    fn hold_limit(&self) -> Duration {
-        Duration::from_secs(self.hold_limit)
+    fn hold_limit(&self) -> HoldLimit {
+        let then = match (self.pid, self.kill) {
+            (Some(_), _) => AfterLimit::Continue,
+            (None, false) => AfterLimit::Wait,
+            (None, true) => AfterLimit::Kill,
+        };
+        HoldLimit { time: Duration::from_secs(self.hold_limit), then }
     }
 }
 

@@ -23,6 +23,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser as _;
+use unwind_cli::held_process::{AfterLimit, HoldLimit};
 
 use crate::error::Error;
 
@@ -89,8 +90,13 @@ struct Args {
 }
 
 impl Args {
-    fn hold_limit(&self) -> Duration {
-        Duration::from_secs(self.hold_limit)
+    fn hold_limit(&self) -> HoldLimit {
+        let then = match (self.pid, self.kill) {
+            (Some(_), _) => AfterLimit::Continue,
+            (None, false) => AfterLimit::Wait,
+            (None, true) => AfterLimit::Kill,
+        };
+        HoldLimit { time: Duration::from_secs(self.hold_limit), then }
     }
 
     /// Whether the snapshot after `seen` others is left out.
