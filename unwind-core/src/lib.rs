@@ -113,7 +113,7 @@ pub use modules::shared::{Contended, SharedModuleMap, TableLocation};
 pub use register::{BaseReg, DwarfReg, Registers, WordSize};
 pub use return_addresses::{ReturnAddresses, Unchecked};
 pub use row::{CfaRule, Origin, RegRule, Row};
-pub use source::{Coverage, Empty, FrameContext, Or, RowSource};
+pub use source::{Coverage, Empty, FrameContext, Or, RowKey, RowSource};
 pub use step_error::StepError;
 pub use table_error::{TableError, TableFault};
 pub use trace::{PackedFrame, Provenance, Trace, TraceFrame};

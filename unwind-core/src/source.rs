@@ -97,6 +97,19 @@ pub enum Coverage {
     },
 }
 
+/// What names the row of an address whatever address space its table is mapped in.
+///
+/// Programs share files, so their tables have the same rows at other addresses. Who keeps
+/// rows for many address spaces keeps them by this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowKey {
+    /// The table, by a number that the host gives it: the same in all address spaces, and
+    /// never that of another table, also not of one that was there before.
+    pub table: u64,
+    /// How far the address lies above the table, in bytes, wrapping.
+    pub offset: u64,
+}
+
 /// Finds the row that covers a pc.
 ///
 /// It gets the target's memory too, since tables may live there, and the
@@ -133,6 +146,18 @@ pub trait RowSource<A: Arch> {
         0
     }
 
+    /// What names the answer for a [lookup address](FrameContext::lookup_addr) in all
+    /// address spaces: two addresses with the same key have the same row, none or the same
+    /// error from this source. `None`, the default, where the answer does not depend on a
+    /// table alone, or the table has no number.
+    ///
+    /// [`or`](Self::or) has none: which of the two sources answers is not known before.
+    #[inline]
+    fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
+        let _ = addr;
+        None
+    }
+
     /// Asks `other` where this source has no row.
     ///
     /// An error of this source is returned, not papered over by `other`: see
@@ -163,6 +188,11 @@ impl<A: Arch, S: RowSource<A> + ?Sized> RowSource<A> for &mut S {
     #[inline]
     fn generation(&self) -> u64 {
         (**self).generation()
+    }
+
+    #[inline]
+    fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
+        (**self).row_key(addr)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Rows of 64-bit code from its SFrame tables.
 
 use sframe::{Abi, Error, Section, Table, Tables};
-use unwind_core::{FrameContext, Memory, ModuleMap, Origin, Row, RowSource};
+use unwind_core::{FrameContext, Memory, ModuleMap, Origin, Row, RowKey, RowSource, VirtAddr};
 
 use crate::x86_64::{X86_64, X86_64Regs};
 
@@ -11,9 +11,12 @@ use crate::x86_64::{X86_64, X86_64Regs};
 #[derive(Clone, Debug)]
 pub struct SframeModule<'a> {
     first: Table<'a>,
-    /// Those behind it.
+    /// Those after it.
     rest: Tables<'a>,
     origin: Origin,
+    /// Where the section is loaded.
+    addr: u64,
+    id: Option<u64>,
 }
 
 impl<'a> SframeModule<'a> {
@@ -32,13 +35,20 @@ impl<'a> SframeModule<'a> {
         if first.header().abi != Abi::Amd64Little {
             return Ok(None);
         }
-        Ok(Some(Self { first, rest: tables, origin: Origin::Table }))
+        Ok(Some(Self { first, rest: tables, origin: Origin::Table, addr, id: None }))
     }
 
     /// The same tables, known to be built from another format.
     #[must_use]
     pub const fn built(mut self) -> Self {
         self.origin = Origin::ConvertedTable;
+        self
+    }
+
+    /// The same tables, which this number names in all address spaces: see [`RowKey::table`].
+    #[must_use]
+    pub const fn with_id(mut self, id: u64) -> Self {
+        self.id = Some(id);
         self
     }
 
@@ -55,7 +65,7 @@ impl<'a> SframeModule<'a> {
         found
     }
 
-    /// The row in the tables behind the first one.
+    /// The row in the tables after the first one.
     #[inline(never)]
     fn row_of_rest(&self, pc: u64) -> Result<Option<Row>, Error> {
         for table in self.rest.clone() {
@@ -103,5 +113,10 @@ impl<const N: usize> RowSource<X86_64> for SframeSource<'_, '_, N> {
     #[inline]
     fn generation(&self) -> u64 {
         self.modules.generation()
+    }
+
+    fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
+        let module = &self.modules.find(addr)?.table;
+        Some(RowKey { table: module.id?, offset: addr.get().wrapping_sub(module.addr) })
     }
 }

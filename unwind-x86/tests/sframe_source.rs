@@ -4,13 +4,14 @@
     clippy::unwrap_used,
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
+    clippy::std_instead_of_alloc,
     reason = "tests"
 )]
 
 use testdata::{Function, Row as Fre, TableBuilder};
 use unwind_core::{
-    End, Frame, Module, ModuleMap, Origin, RowCache, RowSource, SliceMemory, StepError, VirtAddr,
-    Walker,
+    End, Frame, FrameContext, FramePc, Module, ModuleMap, Origin, RowCache, RowSource, SliceMemory,
+    StepError, VirtAddr, Walker,
 };
 use unwind_x86::{FramePointers, SframeModule, SframeSource, X86_64, X86_64Regs};
 
@@ -207,4 +208,41 @@ fn a_cache_in_front_changes_no_frame_and_sees_modules_come_and_go() {
         }
     }
     assert!(cache.stats().hits > 0);
+}
+
+#[test]
+fn a_row_has_the_same_key_wherever_its_table_is_loaded_and_no_other_row_has_it() {
+    let (ours, theirs) = (library(3), library(2));
+    let loads = [0x40_0000, 0x7f00_0000_0000];
+    let maps = loads.map(|load| {
+        let mut map = ModuleMap::<_, 4>::new();
+        for (bytes, id, load) in [(&ours, 7, load), (&theirs, 8, load + 0x10_0000)] {
+            let mut module = module(bytes, load);
+            module.table = module.table.with_id(id);
+            map.add(module).unwrap();
+        }
+        map.add(module(&ours, load + 0x20_0000)).unwrap();
+        map
+    });
+    let [mut first, mut second] = maps.each_ref().map(SframeSource::new);
+    let mut keys = std::collections::BTreeSet::new();
+    let mut nothing = SliceMemory::new(VirtAddr::new(0), &[]);
+    for (number, start) in [(7, 0x1000), (8, 0x10_1000)] {
+        for offset in 0..0x200 {
+            let [here, there] = loads.map(|load| VirtAddr::new(load + start + offset));
+            let key = RowSource::<X86_64>::row_key(&first, here);
+            assert_eq!(key, RowSource::<X86_64>::row_key(&(&mut second), there));
+            assert!(keys.insert(key.unwrap()) && key.unwrap().table == number);
+            let mut row = |source: &mut SframeSource<'_, '_, 4>, addr| {
+                source.row(&FrameContext::new(FramePc::Exact(addr), 0, None, None), &mut nothing)
+            };
+            assert_eq!(row(&mut first, here), row(&mut second, there), "{offset:#x}");
+        }
+    }
+    // One without a number, and no module at all.
+    for addr in [0x40_0000 + 0x20_1000, 0x1000] {
+        assert_eq!(RowSource::<X86_64>::row_key(&first, VirtAddr::new(addr)), None);
+    }
+    let joined = RowSource::<X86_64>::or(first, FramePointers);
+    assert_eq!(RowSource::<X86_64>::row_key(&joined, VirtAddr::new(0x40_1000)), None);
 }
