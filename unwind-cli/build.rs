@@ -1,4 +1,4 @@
-//! Compiles the chain of calls that the sample walks.
+//! Compiles the chain of calls that the demonstration walks.
 //!
 //! The object's `.sframe` has to come from an assembler, and to be merged by a
 //! linker that knows the format: GNU's. rustc links by lld, which does not, so

@@ -13,7 +13,7 @@ use crate::untrusted::escaped;
 /// Prints the stacks of running programs, core files and virtual machines, and
 /// reads SFrame tables.
 ///
-/// Without a subcommand: a sample, which walks the stack of a small program by
+/// Without a subcommand: a demonstration, which walks the stack of a small program by
 /// each method and shows the results beside the truth.
 #[derive(Debug, Parser)]
 #[command(name = "unwind", version)]
@@ -31,7 +31,7 @@ enum Command {
     Script(perf::ScriptArgs),
     Merge(perf::MergeArgs),
     #[command(hide = true)]
-    Sample(demo::Args),
+    Demo(demo::Args),
 }
 
 /// How the escapes of [`escaped`] are documented to the user.
@@ -55,7 +55,7 @@ Exit codes:
   5  the file or process is of a kind that cannot be read, or it is damaged
   6  the program or guest ended before its stack was taken
   7  an address has no row
-  8  a stack of the sample differs from the truth
+  8  a stack of the demonstration differs from the truth
   9  a stack is incomplete, and --fail-incomplete is given";
 
 /// Runs the command with the arguments of this process.
@@ -92,7 +92,7 @@ impl Cli {
             Some(Command::Sframe(args)) => sframe::run(args),
             Some(Command::Script(args)) => perf::run_script(args),
             Some(Command::Merge(args)) => perf::run_merge(args),
-            Some(Command::Sample(args)) => demo::run_with(args),
+            Some(Command::Demo(args)) => demo::run_with(args),
         }
     }
 }

@@ -17,6 +17,7 @@ mod call_frames;
 mod cli;
 mod commands;
 mod counted;
+mod demangle;
 mod elf;
 mod failure;
 pub mod held_process;

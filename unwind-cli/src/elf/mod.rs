@@ -10,6 +10,7 @@ mod error;
 mod image;
 pub(crate) mod notes;
 pub(crate) mod relocations;
+mod sframe_section;
 #[cfg(test)]
 mod tests;
 
@@ -24,10 +25,9 @@ use object::{Endianness, Pod, pod};
 use crate::elf::code::CodeSegments;
 use crate::elf::image::Image;
 use crate::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
-use crate::elf::relocations::{Relocations, Unresolved};
-use crate::untrusted::Untrusted;
 
 pub(crate) use crate::elf::error::{ElfError, Part};
+pub(crate) use crate::elf::sframe_section::SframeSection;
 
 /// A program header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,29 +64,6 @@ pub(crate) struct Section {
     /// It has an address in a running program.
     pub(crate) allocated: bool,
     compressed: bool,
-}
-
-/// A section of SFrame tables.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SframeSection {
-    pub(crate) name: Untrusted,
-    /// The link-time address of its first byte.
-    pub(crate) addr: u64,
-    pub(crate) bytes: Vec<u8>,
-    /// In a relocatable object: the relocations that could not be applied.
-    pub(crate) unresolved: Vec<Unresolved>,
-}
-
-impl SframeSection {
-    /// `.sframe`.
-    pub(crate) fn new(addr: u64, bytes: Vec<u8>) -> Self {
-        Self { name: Untrusted::from(b".sframe"), addr, bytes, unresolved: Vec::new() }
-    }
-
-    /// Its tables. Linkers that do not merge them leave many.
-    pub(crate) fn tables(&self) -> sframe::Section<'_> {
-        sframe::Section::new(&self.bytes).at(self.addr)
-    }
 }
 
 /// An opened ELF file of any class, byte order and machine.
@@ -286,69 +263,6 @@ impl ElfFile {
     /// The length of the file in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.image.len()
-    }
-
-    /// Finds the sections of SFrame tables: by name or type, else by the program
-    /// header. A linked file has one, an object may have one a function. Some
-    /// may have no bytes, as those of start files do.
-    ///
-    /// # Errors
-    ///
-    /// [`ElfError`] if the section headers are damaged and no program header
-    /// leads to a table, if one is not inside the file, or if two have the same
-    /// bytes.
-    pub(crate) fn sframe_sections(&self) -> Result<Vec<SframeSection>, ElfError> {
-        self.read_sframe(usize::MAX)
-    }
-
-    /// The section of SFrame tables of a linked file. One of no bytes is none.
-    ///
-    /// # Errors
-    ///
-    /// As [`sframe_sections`](Self::sframe_sections), but that only the first one
-    /// is looked at.
-    pub(crate) fn sframe(&self) -> Result<Option<SframeSection>, ElfError> {
-        Ok(self.read_sframe(1)?.pop().filter(|section| !section.bytes.is_empty()))
-    }
-
-    /// The first `count` sections of tables, those that have bytes before others if
-    /// not all of them are wanted.
-    fn read_sframe(&self, count: usize) -> Result<Vec<SframeSection>, ElfError> {
-        let listed = self.sections();
-        let sections = listed.as_deref().unwrap_or_default();
-        let is_sframe =
-            |section: &Section| section.name == b".sframe" || section.kind == elf::SHT_GNU_SFRAME;
-        let places = || sections.iter().enumerate().filter(|(_, section)| is_sframe(section));
-        let has_bytes = |section: &Section| section.size != 0 && section.kind != elf::SHT_NOBITS;
-        if places().any(|(_, section)| has_bytes(section)) {
-            let mut places: Vec<_> = places().collect();
-            if places.len() > count {
-                places.retain(|(_, section)| has_bytes(section));
-                places.truncate(count);
-            }
-            refuse_shared(places.iter().map(|(_, section)| (section.offset, section.size)))?;
-            let mut relocations = Relocations::new(self, sections);
-            let read = |&(index, section): &(usize, &Section)| {
-                let mut bytes = self.section_bytes(Part::Sframe, section)?;
-                let unresolved = relocations.apply_to_sframe(index, &mut bytes)?;
-                let name = Untrusted::from(&section.name);
-                Ok(SframeSection { name, addr: section.addr, bytes, unresolved })
-            };
-            return places.iter().map(read).collect();
-        }
-        let segments = self.segments.iter().filter(|s| s.kind == elf::PT_GNU_SFRAME);
-        let segments: Vec<_> = segments.filter(|s| s.file_size != 0).take(count).collect();
-        if segments.is_empty() {
-            let empty = places().map(|(_, section)| (section.addr, Vec::new()));
-            let empty = empty.map(|(addr, bytes)| SframeSection::new(addr, bytes)).collect();
-            return listed.as_ref().map(|_| empty).map_err(|error| *error);
-        }
-        refuse_shared(segments.iter().map(|segment| (segment.offset, segment.file_size)))?;
-        let read = |segment: &&Segment| {
-            let bytes = self.image.read(Part::Sframe, segment.offset, segment.file_size)?;
-            Ok(SframeSection::new(segment.addr, bytes))
-        };
-        segments.iter().map(read).collect()
     }
 
     /// The build id that the linker left, which identifies the file's contents.

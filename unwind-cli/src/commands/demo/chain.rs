@@ -1,4 +1,4 @@
-//! The chain of calls that the sample walks: a shared object, compiled from C,
+//! The chain of calls that the demonstration walks: a shared object, compiled from C,
 //! that this program carries with it, writes to a file and loads.
 #![expect(unsafe_code, reason = "code that is loaded at run time is called")]
 
@@ -242,7 +242,7 @@ struct ChainFile {
 
 impl ChainFile {
     fn write(bytes: &[u8]) -> Result<Self, ChainError> {
-        let directory = std::env::temp_dir().join(format!("unwind-sample-{}", std::process::id()));
+        let directory = std::env::temp_dir().join(format!("unwind-demo-{}", std::process::id()));
         let result = DirBuilder::new().mode(0o700).create(&directory);
         result.map_err(|error| ChainError::Write { path: directory.clone(), error })?;
         let file = Self { directory };

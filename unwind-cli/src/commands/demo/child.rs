@@ -1,4 +1,4 @@
-//! The sample's child: two threads, each at the end of a chain of calls.
+//! The demonstration's child: two threads, each at the end of a chain of calls.
 
 use std::io::{self, Write as _};
 use std::sync::mpsc;
@@ -31,13 +31,13 @@ pub(crate) enum ChildError {
     #[error(transparent)]
     Chain(#[from] ChainError),
     /// A thread could not be started, or the parent is gone.
-    #[error("the sample's child cannot go on: {0}")]
+    #[error("the demonstration's child cannot go on: {0}")]
     Io(#[from] io::Error),
     /// A thread never arrived, or took another way.
-    #[error("a chain of the sample, {0:?}, did not reach its end")]
+    #[error("a chain of the demonstration, {0:?}, did not reach its end")]
     NotParked(Kind),
     /// A chain went wrong on its way back: its stack was changed.
-    #[error("a chain of the sample, {kind:?}, computed {got:#x} and not {expected:#x}")]
+    #[error("a chain of the demonstration, {kind:?}, computed {got:#x} and not {expected:#x}")]
     WrongResult {
         /// Which.
         kind: Kind,

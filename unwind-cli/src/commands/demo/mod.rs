@@ -1,4 +1,4 @@
-//! The built-in sample: stacks that are known beforehand, walked from outside
+//! The built-in demonstration: stacks that are known beforehand, walked from outside
 //! by each method, beside the truth.
 
 mod chain;
@@ -31,7 +31,7 @@ const MAX_FRAMES: u32 = 32;
 const HOLD_LIMIT: HoldLimit =
     HoldLimit { time: Duration::from_secs(30), then: AfterLimit::Continue };
 
-/// The sample, with what its tests and its own child need.
+/// The demonstration, with what its tests and its own child need.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Use the object that comes with the source, not the one that was compiled
@@ -43,10 +43,10 @@ pub(crate) struct Args {
     child: bool,
 }
 
-/// Why the sample failed.
+/// Why the demonstration failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum SampleError {
+pub(crate) enum DemoError {
     /// In the child.
     #[error(transparent)]
     Child(#[from] ChildError),
@@ -54,47 +54,47 @@ pub(crate) enum SampleError {
     #[error("{0}")]
     NotParked(String),
     /// The child cannot be started.
-    #[error("cannot start the sample's child: {error}")]
+    #[error("cannot start the demonstration's child: {error}")]
     Start {
         /// Why not.
         #[source]
         error: io::Error,
     },
     /// The child did not say where its threads are.
-    #[error("the sample's child did not start ({status})")]
+    #[error("the demonstration's child did not start ({status})")]
     ChildStart {
         /// How it ended.
         status: ExitStatus,
     },
     /// The child did not go on as if nothing had been.
-    #[error("the sample's child did not end well after its stacks were taken ({status})")]
+    #[error("the demonstration's child did not end well after its stacks were taken ({status})")]
     ChildEnd {
         /// How it ended.
         status: ExitStatus,
     },
     /// The pipes to the child do not work.
-    #[error("the sample's child cannot be talked to: {error}")]
+    #[error("the demonstration's child cannot be talked to: {error}")]
     Io {
         /// Why not.
         #[source]
         error: io::Error,
     },
     /// A thread is missing.
-    #[error("the sample's thread {0} was not found")]
+    #[error("the demonstration's thread {0} was not found")]
     NoThread(i32),
     /// Stacks are not the true ones.
-    #[error("{0} of the sample's stacks differ from the truth")]
+    #[error("{0} of the demonstration's stacks differ from the truth")]
     Differs(usize),
 }
 
-impl From<SampleError> for Failure {
-    fn from(error: SampleError) -> Self {
-        let exit_code = if matches!(error, SampleError::Differs(_)) { 8 } else { 1 };
+impl From<DemoError> for Failure {
+    fn from(error: DemoError) -> Self {
+        let exit_code = if matches!(error, DemoError::Differs(_)) { 8 } else { 1 };
         Self::new(error, exit_code)
     }
 }
 
-/// Runs the sample.
+/// Runs the demonstration.
 ///
 /// # Errors
 ///
@@ -104,7 +104,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     run_with(&Args { prebuilt: false, child: false })
 }
 
-/// Runs the sample, or its child.
+/// Runs the demonstration, or its child.
 ///
 /// # Errors
 ///
@@ -112,9 +112,9 @@ pub(crate) fn run() -> Result<(), Failure> {
 pub(crate) fn run_with(args: &Args) -> Result<(), Failure> {
     let object = if args.prebuilt { Object::Prebuilt } else { Object::Default };
     if args.child {
-        return Ok(child::run(object).map_err(SampleError::Child)?);
+        return Ok(child::run(object).map_err(DemoError::Child)?);
     }
-    let mut child = SampleChild::start(args)?;
+    let mut child = DemoChild::start(args)?;
     let comparisons = compare(child.id(), &child.parked()?)?;
     child.finish()?;
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -123,7 +123,7 @@ pub(crate) fn run_with(args: &Args) -> Result<(), Failure> {
         .map_err(Failure::output)?;
     match comparisons.iter().flat_map(Comparison::failures).count() {
         0 => Ok(()),
-        count => Err(SampleError::Differs(count).into()),
+        count => Err(DemoError::Differs(count).into()),
     }
 }
 
@@ -138,7 +138,7 @@ fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Fai
     let mut comparisons = Vec::new();
     for ParkedThread { kind, thread, truth } in parked {
         let registers = threads.iter().find(|found| found.id == *thread);
-        let registers = registers.ok_or(SampleError::NoThread(*thread))?.registers;
+        let registers = registers.ok_or(DemoError::NoThread(*thread))?.registers;
         let walks = walkers.iter_mut().map(|(method, walker)| {
             let stack = walker.walk(&registers, memory);
             let frames = stack.frames.iter().map(|frame| WalkedFrame {
@@ -166,21 +166,21 @@ fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Fai
 
 /// The child, which ends when its standard input does.
 #[derive(Debug)]
-struct SampleChild {
+struct DemoChild {
     child: Child,
 }
 
-impl SampleChild {
+impl DemoChild {
     fn start(args: &Args) -> Result<Self, Failure> {
         // Leads to this very program even if its file was replaced meanwhile.
         let mut command = Command::new("/proc/self/exe");
-        command.arg0("unwind").args(["sample", "--child"]);
+        command.arg0("unwind").args(["demo", "--child"]);
         if args.prebuilt {
             command.arg("--prebuilt");
         }
         // In a process group of its own it outlives a Ctrl-C, and cleans up.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let child = command.spawn().map_err(|error| SampleError::Start { error })?;
+        let child = command.spawn().map_err(|error| DemoError::Start { error })?;
         Ok(Self { child })
     }
 
@@ -194,28 +194,28 @@ impl SampleChild {
         let mut line = Vec::new();
         if let Some(stdout) = self.child.stdout.as_mut() {
             let result = BufReader::new(stdout).read_until(b'\n', &mut line);
-            result.map_err(|error| SampleError::Io { error })?;
+            result.map_err(|error| DemoError::Io { error })?;
         }
         match serde_json::from_slice::<Message>(&line) {
             Ok(Ok(parked)) => Ok(parked),
-            Ok(Err(text)) => Err(SampleError::NotParked(text).into()),
-            Err(_) => Err(SampleError::ChildStart { status: self.end()? }.into()),
+            Ok(Err(text)) => Err(DemoError::NotParked(text).into()),
+            Err(_) => Err(DemoError::ChildStart { status: self.end()? }.into()),
         }
     }
 
     /// Lets the child go on to its end.
     fn finish(mut self) -> Result<(), Failure> {
         let status = self.end()?;
-        if status.success() { Ok(()) } else { Err(SampleError::ChildEnd { status }.into()) }
+        if status.success() { Ok(()) } else { Err(DemoError::ChildEnd { status }.into()) }
     }
 
     fn end(&mut self) -> Result<ExitStatus, Failure> {
         drop(self.child.stdin.take());
-        Ok(self.child.wait().map_err(|error| SampleError::Io { error })?)
+        Ok(self.child.wait().map_err(|error| DemoError::Io { error })?)
     }
 }
 
-impl Drop for SampleChild {
+impl Drop for DemoChild {
     fn drop(&mut self) {
         // After an error it is told to end, and leaves nothing behind.
         let _ = self.end();

@@ -1,4 +1,4 @@
-//! The sample's stacks, side by side.
+//! The demonstration's stacks, side by side.
 
 use std::io::{self, Write};
 

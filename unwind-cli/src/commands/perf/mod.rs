@@ -16,6 +16,7 @@ mod fields;
 mod files;
 mod header;
 mod held;
+mod input;
 mod json;
 mod kernel;
 mod merge;

@@ -12,8 +12,9 @@ use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::RecordedFile;
 use crate::commands::perf::kernel::KernelSymbols;
 use crate::commands::perf::ranges::Range;
+use crate::demangle::{Parameters, demangle_with};
 use crate::linkage::Callee;
-use crate::symbols::{Alias, Parameters, Rank, demangle_with};
+use crate::symbols::{Alias, Rank};
 use crate::untrusted::{Untrusted, plain};
 
 /// How many names are kept, so that they need not be read and unfolded again.

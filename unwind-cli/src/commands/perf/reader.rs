@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read, Seek as _, SeekFrom};
-use std::os::unix::fs::FileExt as _;
+use std::io::{self, BufReader, Cursor, Read};
 use std::path::Path;
 
 use unwind_perf::record::{Attr, Endian, Record, RecordHeader, RecordType};
@@ -12,6 +11,7 @@ use crate::commands::perf::build_ids;
 use crate::commands::perf::event_desc::Descriptions;
 use crate::commands::perf::events::Events;
 use crate::commands::perf::header::{Feature, FileHeader, Section, Start};
+use crate::commands::perf::input::Input;
 use crate::commands::perf::{Fault, PerfError};
 use crate::progress::Progress;
 use crate::untrusted::Untrusted;
@@ -60,49 +60,6 @@ pub(crate) struct PerfReader {
     progress: Option<Progress>,
     /// Where the progress was shown last.
     shown_at: u64,
-}
-
-enum Input {
-    /// With its length when it was opened.
-    File(BufReader<File>, u64),
-    /// The bytes of a file.
-    Bytes(Cursor<Vec<u8>>),
-    Pipe(Box<dyn Read>),
-}
-
-impl Input {
-    /// Fills `buf` from offset `at`.
-    fn read_exact_at(&self, buf: &mut [u8], at: u64) -> Result<(), PerfError> {
-        let end = || io::Error::from(io::ErrorKind::UnexpectedEof);
-        match self {
-            Self::File(file, _) => file.get_ref().read_exact_at(buf, at)?,
-            Self::Bytes(bytes) => {
-                let tail = usize::try_from(at).ok().and_then(|at| bytes.get_ref().get(at..));
-                buf.copy_from_slice(tail.and_then(|tail| tail.get(..buf.len())).ok_or_else(end)?);
-            }
-            Self::Pipe(_) => return Err(PerfError::FileFormOnPipe),
-        }
-        Ok(())
-    }
-
-    fn seek(&mut self, at: u64) -> Result<(), PerfError> {
-        match self {
-            Self::File(file, _) => file.seek(SeekFrom::Start(at))?,
-            Self::Bytes(bytes) => bytes.seek(SeekFrom::Start(at))?,
-            Self::Pipe(_) => return Err(PerfError::FileFormOnPipe),
-        };
-        Ok(())
-    }
-}
-
-impl Read for Input {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::File(file, _) => file.read(buf),
-            Self::Bytes(bytes) => bytes.read(buf),
-            Self::Pipe(pipe) => pipe.read(buf),
-        }
-    }
 }
 
 impl PerfReader {

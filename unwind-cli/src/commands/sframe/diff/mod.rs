@@ -1,24 +1,20 @@
 //! `unwind sframe diff`: what the tables of two files say otherwise.
 
-use std::cell::{Cell, RefCell};
+mod rows;
+mod side;
+
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use clap::ValueEnum;
 use serde::{Serialize, Serializer, ser::SerializeSeq as _};
-use sframe::{Abi, Fde, Table};
-use unwind_core::Row;
 
-use crate::commands::sframe::{
-    SframeError,
-    file::{SframeFile, Starts, unresolved_start},
-    formulas::Rules,
-    input::{Form, Image, each_image},
-    shared_rows::RowsLeft,
-};
+use crate::commands::sframe::diff::rows::{RowChange, entries, row_changes};
+use crate::commands::sframe::diff::side::{Contents, Function, FunctionKey, Key, Said, Side};
+use crate::commands::sframe::error::SframeError;
+use crate::commands::sframe::input::Form;
 use crate::counted::counted;
-use crate::elf::SframeSection;
 use crate::failure::Failure;
 use crate::untrusted::Untrusted;
 
@@ -76,16 +72,6 @@ JSON: one object with
 /// goes.
 const SCHEMA: u32 = 1;
 
-/// What makes two functions one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Key {
-    /// Names, of equal ones the first, the second and so on.
-    Name,
-    /// Where they start.
-    Address,
-}
-
 /// Runs `unwind sframe diff`.
 ///
 /// # Errors
@@ -120,204 +106,6 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         0 => Ok(()),
         count => {
             Err(SframeError::Differ { old: args.old.clone(), new: args.new.clone(), count }.into())
-        }
-    }
-}
-
-/// The functions of a file, of an archive those of all members.
-struct Side {
-    path: PathBuf,
-    sections: Vec<SframeSection>,
-    functions: Vec<Function>,
-    /// How many functions and tables are left out of the comparison.
-    damaged: u64,
-}
-
-/// Where a function is, and what it is called.
-struct Function {
-    /// Which table of all sections' it is in, and its index there.
-    table: usize,
-    index: u32,
-    /// The member of an archive.
-    member: Option<Untrusted>,
-    name: Option<String>,
-    start: u64,
-    place: String,
-}
-
-/// What functions are matched by: the member, the name or place, and which of those
-/// that have both.
-type FunctionKey<'a> = (Option<&'a Untrusted>, &'a str, usize);
-
-impl Side {
-    fn read(path: &Path, form: Form) -> Result<Self, Failure> {
-        let mut side = Self {
-            path: path.to_path_buf(),
-            sections: Vec::new(),
-            functions: Vec::new(),
-            damaged: 0,
-        };
-        let mut tables = 0;
-        each_image(&[path.to_path_buf()], form, |image| side.add(image, &mut tables))?;
-        Ok(side)
-    }
-
-    fn add(&mut self, image: &Image, tables: &mut usize) -> Result<(), Failure> {
-        let file = SframeFile::open(image)?;
-        if file.starts == Starts::Unknown {
-            return Err(SframeError::Relocatable { path: file.path }.into());
-        }
-        let names = file.names();
-        // Both sides' archives may have other names.
-        let of_archive = image.is_one_of_many.then(|| image.path.as_os_str().as_encoded_bytes());
-        let whole = self.path.as_os_str().as_encoded_bytes();
-        let member = of_archive.map(|path| path.strip_prefix(whole).unwrap_or(path));
-        for section in &file.sections {
-            for table in section.tables().tables() {
-                let Ok(table) = table else {
-                    self.damaged = self.damaged.saturating_add(1);
-                    continue;
-                };
-                for index in 0..table.header().num_fdes {
-                    let Some(range) = table.range(index) else { continue };
-                    if unresolved_start(section, &table, index).is_some() {
-                        self.damaged = self.damaged.saturating_add(1);
-                        continue;
-                    }
-                    self.functions.push(Function {
-                        table: *tables,
-                        index,
-                        member: member.map(Untrusted::from),
-                        name: names.at(range.start).map(|name| name.to_string()),
-                        start: range.start,
-                        place: file.code.place(range.start).to_string(),
-                    });
-                }
-                *tables = tables.saturating_add(1);
-            }
-        }
-        self.sections.extend(file.sections);
-        Ok(())
-    }
-
-    fn has_names(&self) -> bool {
-        self.functions.iter().any(|function| function.name.is_some())
-    }
-
-    /// The functions by their keys.
-    fn keys(&self, by: Key) -> BTreeMap<FunctionKey<'_>, &Function> {
-        let mut sorted: Vec<_> = self
-            .functions
-            .iter()
-            .map(|function| {
-                let name = function.name.as_deref().filter(|_| by == Key::Name);
-                ((function.member.as_ref(), name.unwrap_or(&function.place)), function)
-            })
-            .collect();
-        sorted.sort_by_key(|&(key, function)| (key, function.start, function.table));
-        let mut keys = BTreeMap::new();
-        let mut last = None;
-        let mut nth = 0_usize;
-        for (key, function) in sorted {
-            nth = if last == Some(key) { nth.saturating_add(1) } else { 0 };
-            last = Some(key);
-            keys.insert((key.0, key.1, nth), function);
-        }
-        keys
-    }
-
-    /// The tables, in the order that functions name them by.
-    fn contents(&self) -> Contents<'_> {
-        let tables: Vec<_> =
-            self.sections.iter().flat_map(|section| section.tables().tables().flatten()).collect();
-        let rows_left = tables.iter().map(RowsLeft::printed).collect();
-        Contents { tables, rows_left: RefCell::new(rows_left) }
-    }
-}
-
-/// The tables of a side.
-struct Contents<'a> {
-    tables: Vec<Table<'a>>,
-    rows_left: RefCell<Vec<RowsLeft>>,
-}
-
-/// What a function is said to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Said {
-    size: u32,
-    /// The entry of the function without where it is, or what is wrong with it.
-    kind: Result<(Abi, bool, u8, Option<sframe::PauthKey>), String>,
-    /// Where what is said changes: bytes from the start, ascending.
-    rows: Vec<(u32, Result<Row, String>)>,
-    /// How many rows there are, with those that repeat others.
-    row_count: u64,
-}
-
-impl Contents<'_> {
-    fn said(&self, function: &Function) -> Said {
-        let nothing =
-            |size, error: String| Said { size, kind: Err(error), rows: Vec::new(), row_count: 0 };
-        let Some(table) = self.tables.get(function.table) else {
-            return nothing(0, "no such table".into());
-        };
-        let size = table.range(function.index).map_or(0, |range| range.size);
-        let fde = match table.fde(function.index) {
-            Ok(Some(fde)) => fde,
-            Ok(None) => return nothing(size, "no such function".into()),
-            Err(error) => return nothing(size, error.to_string()),
-        };
-        let block = if fde.is_mask() { fde.rep_size } else { 0 };
-        let kind = Ok((fde.abi(), fde.is_signal(), block, fde.pauth_key()));
-        let mut said = Said { size, kind, rows: Vec::new(), row_count: 0 };
-        let mut rows_left = self.rows_left.borrow_mut();
-        let Some(rows_left) = rows_left.get_mut(function.table) else { return said };
-        if let Err(fault) = said.add_rows(table, &fde, rows_left) {
-            said.kind = Err(fault);
-        }
-        said
-    }
-}
-
-impl Said {
-    fn add_rows(
-        &mut self,
-        table: &Table<'_>,
-        fde: &Fde,
-        rows_left: &mut RowsLeft,
-    ) -> Result<(), String> {
-        for fre in rows_left.of(table, fde).map_err(|fault| fault.to_string())? {
-            let fre = fre.map_err(|fault| fault.to_string())?;
-            let row = fde.row(&fre).map_err(|error| error.to_string());
-            self.row_count = self.row_count.saturating_add(1);
-            if self.rows.last().is_none_or(|(_, last)| *last != row) {
-                self.rows.push((fre.start, row));
-            }
-        }
-        Ok(())
-    }
-
-    /// Where the rows end: with the function or its block.
-    fn end(&self) -> u32 {
-        match self.kind {
-            Ok((_, _, block @ 1.., _)) => block.into(),
-            _ => self.size,
-        }
-    }
-
-    /// The row at an offset.
-    fn at(&self, offset: u32) -> Option<&Result<Row, String>> {
-        if offset >= self.end() {
-            return None;
-        }
-        let behind = self.rows.partition_point(|&(start, _)| start <= offset);
-        self.rows.get(behind.checked_sub(1)?).map(|(_, row)| row)
-    }
-
-    fn text(&self, row: &Result<Row, String>) -> String {
-        match (row, &self.kind) {
-            (&Ok(row), &Ok((abi, ..))) => Rules { abi, row }.to_string(),
-            (&Ok(row), Err(_)) => Rules { abi: Abi::Unknown(0), row }.to_string(),
-            (Err(error), _) => error.clone(),
         }
     }
 }
@@ -368,14 +156,6 @@ struct Place {
     start: String,
     size: u32,
     rows: u64,
-}
-
-#[derive(Serialize)]
-struct RowChange {
-    start: u32,
-    end: u32,
-    old: Option<String>,
-    new: Option<String>,
 }
 
 impl Comparison<'_> {
@@ -455,46 +235,6 @@ impl Comparison<'_> {
         change.new = new.map(place);
         Some(change)
     }
-}
-
-/// What the entries of a function say otherwise.
-fn entries(old: &Said, new: &Said) -> String {
-    let text = |said: &Said| match &said.kind {
-        Err(error) => error.clone(),
-        &Ok((abi, is_signal, block, key)) => {
-            let mut text = format!("{abi:?}");
-            if is_signal {
-                text.push_str(", signal frame");
-            }
-            if block != 0 {
-                text.push_str(&format!(", blocks of {}", counted(block, "byte", "bytes")));
-            }
-            if key == Some(sframe::PauthKey::B) {
-                text.push_str(", key B");
-            }
-            text
-        }
-    };
-    format!("{}, now {}", text(old), text(new))
-}
-
-/// The stretches of a function for which its two forms do not say the same.
-fn row_changes(old: &Said, new: &Said) -> Vec<RowChange> {
-    let ends = [old.end(), new.end()];
-    let starts = old.rows.iter().chain(&new.rows).map(|&(start, _)| start);
-    let mut places: Vec<_> = starts.chain(ends).chain([0]).collect();
-    places.sort_unstable();
-    places.dedup();
-    let mut changes = Vec::new();
-    for (&start, &end) in places.iter().zip(places.iter().skip(1)) {
-        let [old_row, new_row] = [old, new].map(|said| said.at(start));
-        if old_row != new_row {
-            let old = old_row.map(|row| old.text(row));
-            let new = new_row.map(|row| new.text(row));
-            changes.push(RowChange { start, end, old, new });
-        }
-    }
-    changes
 }
 
 fn write(out: &mut impl Write, comparison: &Comparison<'_>) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! The built-in sample: that every method finds the truth, with either object.
+//! The built-in demonstration: that every method finds the truth, with either object.
 #![allow(
     clippy::unwrap_used,
     clippy::std_instead_of_core,
@@ -44,7 +44,7 @@ impl Run {
 
 #[test]
 fn each_method_that_applies_finds_the_truth_in_either_object() {
-    for arguments in [&[][..], &["sample"], &["sample", "--prebuilt"]] {
+    for arguments in [&[][..], &["demo"], &["demo", "--prebuilt"]] {
         let run = run("truth", arguments);
         let text = run.stdout();
         assert!(run.output.status.success(), "{arguments:?}: {text}{}", run.stderr());
@@ -86,7 +86,7 @@ fn every_row_of_the_table_names_the_function_that_runs_there() {
 }
 
 #[test]
-fn the_sample_takes_less_than_a_second() {
+fn the_demonstration_takes_less_than_a_second() {
     // The best of a few, since other tests may keep the machine busy.
     let best = (0..5).map(|_| run("time", &[]).took).min().unwrap();
     assert!(best < Duration::from_secs(1), "{best:?}");
@@ -99,7 +99,7 @@ fn a_directory_that_cannot_be_written_to_is_named_with_what_to_do() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert_eq!(text.lines().count(), 1, "{text}");
-    assert!(text.starts_with("unwind: cannot write /proc/nowhere/unwind-sample-"), "{text}");
+    assert!(text.starts_with("unwind: cannot write /proc/nowhere/unwind-demo-"), "{text}");
     assert!(text.ends_with("set TMPDIR to another directory\n"), "{text}");
 }
 
@@ -109,7 +109,7 @@ fn the_child_ends_and_cleans_up_when_its_parent_is_gone() {
     fs::create_dir_all(&directory).unwrap();
     let entries = || fs::read_dir(&directory).unwrap().count();
     let mut child = Command::new(env!("CARGO_BIN_EXE_unwind"))
-        .args(["sample", "--child"])
+        .args(["demo", "--child"])
         .env("TMPDIR", &directory)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
