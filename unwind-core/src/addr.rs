@@ -88,7 +88,7 @@ impl fmt::LowerHex for VirtAddr {
 
 /// The pc of one frame, with how it was obtained.
 ///
-/// The distinction matters: a return address points behind its call, which may
+/// The distinction matters: a return address points after its call, which may
 /// already be the next function. So a table is asked one byte earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FramePc {

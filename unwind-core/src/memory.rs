@@ -68,10 +68,11 @@ pub trait Memory {
     }
 
     /// The words that hold the stack around `addr`, and the address of the first
-    /// of them, where they are at hand as a copy that nothing changes: a captured
+    /// of them, where they are in memory as a copy that nothing changes: a captured
     /// stack, say. They are what [`read_u64`](Self::read_u64) would return.
     ///
-    /// A walk then reads them by their number, and asks once. `None` says nothing.
+    /// Lets a walk index the stack directly. `None` means that this is not supported; the
+    /// walk then reads each word.
     #[inline]
     fn words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[[u8; 8]])> {
         let _ = addr;
@@ -155,7 +156,7 @@ impl<'a> SliceMemory<'a> {
 
     #[inline]
     fn array<const N: usize>(&self, addr: VirtAddr) -> Result<[u8; N], ReadError> {
-        // An address below the start becomes an offset behind any end.
+        // An address below the start becomes an offset past any end.
         let at = addr.get().wrapping_sub(self.start.get());
         let at = usize::try_from(at).map_err(|_| ReadError::Invalid)?;
         // An end that wraps lies below the start, which is no range either.

@@ -171,7 +171,7 @@ impl PackedBase {
         match base {
             BaseReg::Sp => Self::SP,
             BaseReg::Fp => Self::FP,
-            // No ABI has so many registers: the walk will say that it is unknown.
+            // No ABI has registers of these numbers: the walk will say that it is unknown.
             BaseReg::Reg(DwarfReg(0xfe..)) => Self(0xfd),
             BaseReg::Reg(DwarfReg(number)) => Self(number),
         }

@@ -161,7 +161,7 @@ pub trait RowSource<A: Arch> {
     /// Asks `other` where this source has no row.
     ///
     /// An error of this source is returned, not papered over by `other`: see
-    /// [`Walker::fallback`](crate::Walker::fallback) for going on after one.
+    /// [`Walker::fallback`](crate::Walker::fallback) for continuing after one.
     fn or<T>(self, other: T) -> Or<Self, T>
     where
         Self: Sized,

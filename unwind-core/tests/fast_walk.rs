@@ -30,7 +30,7 @@ struct Seen {
     ends: BTreeSet<String>,
 }
 
-/// Those of them that rows in short form have.
+/// Those of them that compact rows have.
 const FAILURES: [&str; 8] = [
     "BeyondStack",
     "FramePointerBelowStack",
@@ -70,7 +70,7 @@ where
     }
     // No source has an error, so its address does not matter.
     let end = end.map(|end| end.with_fault(VirtAddr::new(0)));
-    // The words of the stack are at hand, and have to be read one by one.
+    // The words of the stack are in memory, and have to be read one by one.
     let mut fast = fast.return_addresses(Uretprobes);
     let mut trace = Trace::<[_; 40]>::new();
     for is_at_hand in [true, false] {
@@ -90,7 +90,7 @@ where
     frames
 }
 
-/// The same memory, with or without words at hand, where what is not there may be at
+/// The same memory, with or without words in memory, where what is not there may be at
 /// another time or not.
 struct Patchy<'a> {
     memory: SliceMemory<'a>,

@@ -152,7 +152,7 @@ impl Arch for Ia32 {
             Some(Sigreturn32::Plain { popped: false }) => 4,
             Some(Sigreturn32::Plain { popped: true }) => 0,
             // Behind the signal number, two pointers, 128 bytes of `siginfo`,
-            // and in the `ucontext` behind its flags, link and signal stack.
+            // and in the `ucontext` after its flags, link and signal stack.
             Some(Sigreturn32::Rt) => 4 + 4 + 4 + 128 + 20,
         };
         let at = Self::WORD.offset(sp, context_at).ok_or(StepError::Overflow)?;

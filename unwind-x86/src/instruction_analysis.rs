@@ -290,7 +290,7 @@ impl Code<'_> {
     }
 
     /// Whether a function may start at `pc`: it is aligned as functions are,
-    /// or behind a landing mark, a return or padding.
+    /// or after a landing mark, a return or padding.
     fn may_start(pc: VirtAddr, behind: &[u8]) -> bool {
         const RET: u8 = 0xc3;
         const INT3: u8 = 0xcc;
@@ -313,7 +313,7 @@ impl Code<'_> {
         }
     }
 
-    /// The instruction behind a REX.W prefix in 64-bit code, where moves of
+    /// The instruction after a REX.W prefix in 64-bit code, where moves of
     /// whole registers have one.
     fn wide<'b>(&self, code: &'b [u8]) -> Option<&'b [u8]> {
         match self.word {
@@ -464,7 +464,7 @@ struct Exit {
 enum Start {
     /// A register as it is at the pc.
     Register(BaseReg),
-    /// The word at so many bytes from one.
+    /// The word in memory at a register plus an offset in bytes.
     Word(BaseReg, i32),
 }
 

@@ -21,7 +21,7 @@ impl RowSource<X86_64> for SignalTrampolines {
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        // Absent code reads like other code: the walk has to go on by what it
+        // Absent code reads like other code: the walk has to continue by what it
         // has, and a walk by frame pointers needs no code at all.
         let is_signal = is_rt_sigreturn_64(frame.pc().addr(), mem).unwrap_or(false);
         Ok(is_signal.then_some(Row::signal_context()))

@@ -167,7 +167,7 @@ impl Arch for X86_64 {
     }
 }
 
-/// Where the registers are in a `ucontext`, in bytes: behind the flags, a link
+/// Where the registers are in a `ucontext`, in bytes: after the flags, a link
 /// and the description of the signal stack.
 const GREGS_AT: u64 = 40;
 

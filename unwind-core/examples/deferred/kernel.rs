@@ -108,7 +108,7 @@ impl Host for Kernel {
     }
 
     fn schedule(&self, task: &Task, _: RequestContext) -> Result<(), ScheduleError> {
-        // The way to user mode looks at this flag behind `user_return`, when
+        // The way to user mode looks at this flag after `user_return`, when
         // NMIs are already told that user code runs. A kernel for which that
         // is too early sends itself an interrupt if the context is an NMI.
         task.work.store(true, Ordering::Relaxed);
@@ -129,7 +129,7 @@ extern "C" fn nmi(_: libc::c_int) {
     let Some(task) = CURRENT.get() else { return };
     let outer = IN_NMI.replace(true);
     if task.cpu.is_in_user() {
-        // The user registers are at hand and nothing is deferred. A real
+        // The user registers are known here and nothing is deferred. A real
         // kernel would, since its NMI may not read user memory: the NMI is
         // then a kernel entry of its own.
         count(&task.totals.in_user);

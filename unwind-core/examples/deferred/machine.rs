@@ -24,7 +24,7 @@ pub(crate) const BITS: u32 = 16;
 /// Bytes of a user stack.
 const USER_STACK: usize = 16 << 10;
 
-/// What the CPU has at hand when it enters the kernel. The user code keeps its
+/// What the CPU knows when it enters the kernel. The user code keeps its
 /// address in `r12`.
 #[repr(C)]
 pub(crate) struct Cpu {

@@ -184,7 +184,7 @@ fn run_cpu(
         CURRENT.set(Some(task));
         {
             let mut rest = task.rest.lock();
-            // Some steps, then another CPU may go on with it.
+            // Some steps, then another CPU may continue with it.
             for _ in 0..1 + random.below(4) {
                 step(task, &mut rest, clients, &mut random, &mut report);
             }

@@ -117,7 +117,7 @@ pub(crate) struct Slot(u32);
 impl Slot {
     const FIRST: u32 = 32;
 
-    /// Bits that are no slot's make an id that nobody has.
+    /// Bits that are no slot's make an id that no client has.
     #[inline]
     #[expect(clippy::as_conversions, reason = "six bits, in a const fn")]
     const fn from_low_bits(bits: u64) -> Self {

@@ -40,7 +40,7 @@ struct Owners {
 struct Owner(u64);
 
 impl Owner {
-    /// Nobody.
+    /// No owner.
     const FREE: Self = Self(1);
     /// Registration has taken the slot but has no number yet.
     const RESERVED: Self = Self(2);

@@ -17,7 +17,7 @@ const ENTRIES: u64 = 0xffff;
 /// cookie that follows the last one, or zero; from then on zero is the only
 /// value that is replaced. Someone who still looks for the number of the entry
 /// before the last one may find zero there and fill it; then this entry has
-/// that number, which is nobody else's either. A time may be too early then, by
+/// that number, which no other entry has. A time may be too early then, by
 /// as much as that request was held up.
 #[derive(Debug)]
 pub(crate) struct CookieCell([AtomicU64; 2]);
@@ -37,7 +37,7 @@ impl CookieCell {
     }
 
     /// The cookie of the entry, with the number `fresh` unless someone else has
-    /// stored one first. Whoever gets it goes on to exchange the task's word,
+    /// stored one first. Whoever gets it then exchanges the task's word,
     /// which orders this, and fails if the entry is over.
     #[inline]
     pub(crate) fn store(&self, entry: Version, fresh: NonZeroU64) -> Option<Cookie> {

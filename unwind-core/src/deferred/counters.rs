@@ -4,11 +4,11 @@ use super::Refusal;
 use super::sample_outcome::Stack;
 use crate::sync::{Ordering, Statistic, atomics, const_unless_loom};
 
-/// Refusals are counted by CPU, so that they share no cache line up to so many
+/// Refusals are counted by CPU, so that they share no cache line up to this number of
 /// CPUs.
 const LANES: usize = if cfg!(loom) { 1 } else { 8 };
 
-/// Defines [`DropCounts`] and what is behind it: a counter of each kind by CPU
+/// Defines [`DropCounts`] and the counters that it is read from: a counter of each kind by CPU
 /// for refusals, and one for the rest.
 macro_rules! counters {
     (
@@ -40,7 +40,7 @@ macro_rules! counters {
             }
         }
 
-        /// The counters behind [`DropCounts`].
+        /// The counters that [`DropCounts`] is read from.
         #[derive(Debug)]
         pub(crate) struct Counters {
             lanes: [Refusals; LANES],
@@ -101,8 +101,8 @@ counters! {
         task_gone,
         /// Deliveries without a stack since the task executed another program.
         exec,
-        /// Deliveries that had not come to their end when their task went on: a
-        /// mistake of the host, or a guard that a panic left behind. Whoever was
+        /// Deliveries that had not come to their end when their task continued: a
+        /// mistake of the host, or a guard that a panic left. Whoever was
         /// not called is pending again.
         unfinished,
         /// Calls of a client whose guard was lost without being dropped.

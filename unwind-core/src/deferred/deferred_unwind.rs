@@ -119,12 +119,12 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// waits for may never end. A delivery that calls this without its task
     /// waits for itself, deliveries to two clients that each cancel the other
     /// wait for each other, and a guard may have been leaked in a task that
-    /// never goes on.
+    /// never continues.
     ///
     /// # Errors
     ///
     /// [`CancelError`]; the client is registered as before, if it was. After
-    /// [`CancelError::StillRunning`] call again to go on waiting.
+    /// [`CancelError::StillRunning`] call again to wait longer.
     pub fn cancel(&self, current: Option<&H::Task>, client: ClientId) -> Result<(), CancelError> {
         let own = current.is_some_and(|task| self.is_delivering(task, client));
         if own && self.clients.is_registered(client) {

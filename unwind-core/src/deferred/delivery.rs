@@ -49,7 +49,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     /// nothing. Without a cache the clients are called without a stack.
     ///
     /// What is asked for meanwhile, by an NMI, by the walk or by a client that
-    /// is being called, is delivered too. Nobody is served twice in one entry,
+    /// is being called, is delivered too. No client is served twice in one entry,
     /// so a client whose own work leads to requests does not keep this from
     /// ending. A delivery that is started within another one of the same task
     /// yields nothing and leaves its work to the outer one. A delivery that has
@@ -66,7 +66,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     }
 
     /// Starts to tell those who asked that there is no stack any more.
-    #[must_use = "nobody is told until the delivery is asked for the next client"]
+    #[must_use = "no client is told until the delivery is asked for the next client"]
     pub fn abandon<'a>(&'a self, task: &'a H::Task, reason: LossReason) -> Abandonment<'a> {
         self.start(task, Recipients::Requesters, Source::Lost(reason))
     }
@@ -95,7 +95,7 @@ pub type Abandonment<'a> = Delivery<'a, fn(&mut Trace)>;
 /// The clients to be called, one after the other.
 ///
 /// If it is dropped before it has yielded `None`, those who were not called
-/// stay pending. If it is not at its end when the task goes on, by
+/// stay pending. If it is not at its end when the task continues, by
 /// [`user_return`](DeferredUnwind::user_return) or
 /// [`close`](DeferredUnwind::close), it ends there and yields nothing more.
 ///
@@ -295,7 +295,7 @@ impl<W> fmt::Debug for Delivery<'_, W> {
 
 /// A client that is being called. Cancelling it waits until this is dropped.
 ///
-/// One that is leaked ends with its delivery, or where the task goes on, and is
+/// One that is leaked ends with its delivery, or where the task continues, and is
 /// [counted](super::DropCounts::leaked_calls). As its delivery, it cannot be
 /// sent to another thread.
 #[must_use = "the client counts as served"]

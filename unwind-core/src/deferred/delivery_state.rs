@@ -14,7 +14,7 @@ use crate::sync::{AtomicU64, Ordering, const_unless_loom};
 /// | 11-63 | how many deliveries there were |
 ///
 /// Whoever makes a delivery has its number. A guard that was lost, or is still
-/// there when its task goes on, does nothing any more to a later one.
+/// there when its task continues, does nothing to a later one.
 ///
 /// Only the task itself uses this, and its scheduler orders one CPU after the
 /// other: relaxed accesses, and no exchanges, will do.

@@ -54,7 +54,7 @@ pub trait Host {
     /// # Errors
     ///
     /// [`ScheduleError`] if it cannot be done. The request is refused and
-    /// leaves nothing behind.
+    /// leaves no trace.
     fn schedule(&self, task: &Self::Task, context: RequestContext) -> Result<(), ScheduleError>;
 
     /// The time for [`ClockCookies`](super::ClockCookies), in any unit. Any

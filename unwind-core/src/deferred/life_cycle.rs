@@ -3,14 +3,14 @@
 use super::word::TaskWord;
 use super::{CookieSource, DeferredUnwind, Host, TaskState};
 
-/// Whether a task may go on to user code.
+/// Whether a task may continue to user code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use = "a pending task has to deliver first"]
 pub enum UserReturn {
     /// It may. The entry is over: what is asked from here on belongs to the
     /// next one.
     Ready,
-    /// Something was asked for that is not delivered yet. The entry goes on.
+    /// Something was asked for that is not delivered yet. The entry continues.
     Pending,
 }
 
@@ -71,7 +71,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         }
     }
 
-    /// Ends a delivery that runs though its task goes on. Whoever asked and was
+    /// Ends a delivery that runs though its task continues. Whoever asked and was
     /// not called is pending again.
     fn end_unfinished(&self, state: &TaskState) {
         let Some(called) = state.delivery.end_any(self.clients()) else { return };

@@ -197,7 +197,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
             return None;
         }
         // Before the mark: if it fails there is nothing to take back, and
-        // nobody else can have relied on it.
+        // no one else can have relied on it.
         if !word.is_pending() && self.schedule(task).is_err() {
             return Some(self.refuse(Refusal::ScheduleFailed));
         }

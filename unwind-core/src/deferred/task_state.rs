@@ -47,7 +47,7 @@ const _: () = assert!(size_of::<TaskState>() <= 48, "the documented size");
 
 impl TaskState {
     const_unless_loom! {
-        /// The block of a task about which nobody has asked: 48 bytes.
+        /// The block of a task about which no client has asked: 48 bytes.
         #[must_use]
         pub fn new() -> Self {
             Self {

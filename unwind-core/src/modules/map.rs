@@ -29,7 +29,7 @@ pub enum MapError {
     Overlap(VirtAddr),
     /// There is no room for one more.
     Full,
-    /// Another change is going on; only of a
+    /// Another change is under way; only of a
     /// [`SharedModuleMap`](crate::SharedModuleMap).
     Busy,
 }
@@ -55,7 +55,7 @@ impl core::error::Error for MapError {}
 ///
 /// Lookups take the map shared and changes take it exclusively, so a lookup
 /// never sees half a change. Where both happen at once, take a
-/// [`SharedModuleMap`](crate::SharedModuleMap), or keep this one behind the
+/// [`SharedModuleMap`](crate::SharedModuleMap), or keep this one under the
 /// host's own read-copy-update: clone it, change the clone, swap the pointer.
 #[derive(Clone, Debug)]
 pub struct ModuleMap<T, const N: usize> {

@@ -33,7 +33,7 @@ impl core::error::Error for Contended {}
 ///
 /// As [`ModuleMap`](crate::ModuleMap), but lookups and changes both take it
 /// shared. There are two copies of the modules: lookups use one, a change
-/// writes the other and then turns them round. So a lookup sees the modules
+/// writes the other and then exchanges the two: a latched double buffer. So a lookup sees the modules
 /// as they were before a change or as they are after it, it never waits, and
 /// it may interrupt a change on the same CPU, as an NMI does.
 ///
@@ -44,7 +44,7 @@ impl core::error::Error for Contended {}
 pub struct SharedModuleMap<const N: usize> {
     /// How many changes there were. The lowest bit tells which copy is in use.
     generation: AtomicU64,
-    /// 1 while a change is going on.
+    /// 1 while a change is under way.
     changing: AtomicU64,
     copies: [Copy<N>; 2],
 }
@@ -183,7 +183,7 @@ impl<const N: usize> SharedModuleMap<N> {
     ///
     /// # Errors
     ///
-    /// [`MapError::Busy`] if another change is going on.
+    /// [`MapError::Busy`] if another change is under way.
     pub fn remove_table(&self, table: VirtAddr) -> Result<usize, MapError> {
         self.retain(|module| module.table.addr != table)
     }
@@ -194,7 +194,7 @@ impl<const N: usize> SharedModuleMap<N> {
     ///
     /// # Errors
     ///
-    /// [`MapError::Busy`] if another change is going on.
+    /// [`MapError::Busy`] if another change is under way.
     pub fn retain(
         &self,
         mut keep: impl FnMut(&Module<TableLocation>) -> bool,
@@ -213,7 +213,7 @@ impl<const N: usize> SharedModuleMap<N> {
     ///
     /// # Errors
     ///
-    /// [`MapError::Busy`] if another change is going on.
+    /// [`MapError::Busy`] if another change is under way.
     pub fn clear(&self) -> Result<(), MapError> {
         Change::begin(self)?.commit(core::iter::empty());
         Ok(())
@@ -224,7 +224,7 @@ impl<const N: usize> SharedModuleMap<N> {
     ///
     /// # Errors
     ///
-    /// [`MapError::Busy`] if another change of either map is going on.
+    /// [`MapError::Busy`] if another change of either map is under way.
     pub fn copy_from(&self, parent: &Self) -> Result<(), MapError> {
         let parent = Change::begin(parent)?;
         let change = Change::begin(self)?;

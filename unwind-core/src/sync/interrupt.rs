@@ -86,7 +86,7 @@ pub(crate) fn interrupt_everywhere<W: 'static>(
         let world = Rc::new(world());
         let fired = run_once(&world, handlers, &plan, &body);
         check(&world);
-        // The last handler that ran comes one access later; those behind it
+        // The last handler that ran comes one access later; those after it
         // start over.
         let Some(last) = fired.checked_sub(1) else { return runs };
         plan[last] += 1;

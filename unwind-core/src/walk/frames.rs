@@ -271,7 +271,7 @@ where
                     self.table_errors = self.table_errors.saturating_add(1);
                 }
                 let found = Provenance::of_row(fallback.origin(), fallback.is_guess());
-                // A guess that fails says nothing against the fallback, a table's row does.
+                // A guess that fails is no evidence against the fallback, a table's row is.
                 let provenance = match row {
                     Ok(None) => found,
                     Ok(Some(row)) if row.is_guess() => found.with_failure(),

@@ -51,8 +51,8 @@ where
 {
     /// Continues by `fallback` where the source has no row, has a malformed one,
     /// or has one that cannot be applied. Frames found so have a
-    /// [`Provenance`] that says it. After a failure of a row that is no
-    /// [guess](crate::Row::is_guess) they come [after a gap](Provenance::is_after_gap),
+    /// [`Provenance`](crate::Provenance) that says it. After a failure of a row that is no
+    /// [guess](crate::Row::is_guess) they come [after a gap](crate::Provenance::is_after_gap),
     /// whatever the fallback is.
     ///
     /// Absent memory is the exception: it is not a fault of the row, so the

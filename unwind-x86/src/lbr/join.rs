@@ -11,16 +11,16 @@ use super::branch::Branch;
 /// `walk` are the pcs of the frames, innermost first: the sampled pc, then
 /// return addresses ([`Trace::pcs`](unwind_core::Trace::pcs)).
 ///
-/// A call belongs to the frame whose return address lies right behind it. In
+/// A call belongs to the frame whose return address lies right after it. In
 /// the order of the frames:
 ///
 /// * While call and frame agree, both are right.
-/// * Where they part, and the walk goes on to agree with calls further out, it
+/// * Where they part, and the walk agrees again with calls further out, it
 ///   has missed frames: those are taken from the calls. A walk by frame
 ///   pointers does so at the entry and the exit of functions.
 /// * Where they part for good, the walk is taken. The record may hold calls
 ///   that are over (`longjmp`), or lack frames that no call made (signals).
-/// * Where one ends the other goes on: the walk beyond what hardware holds,
+/// * Where one ends the other continues: the walk beyond what hardware holds,
 ///   the calls beyond where there are no tables.
 ///
 /// ```
@@ -61,7 +61,7 @@ pub fn join<'a>(calls: &'a [Branch], walk: &'a [u64]) -> Joined<'a> {
 /// How many frames a walk may have missed in one place.
 const MAX_MISSED: usize = 2;
 
-/// How many calls and frames have to agree behind frames that were missed.
+/// How many calls and frames have to agree after frames that were missed.
 const MIN_AGREEMENT: usize = 2;
 
 /// How many calls at the start belong to the frames at the start.
@@ -69,8 +69,8 @@ fn agreement(calls: &[Branch], returns: &[u64]) -> usize {
     calls.iter().zip(returns).take_while(|(call, ra)| call.returns_to(**ra)).count()
 }
 
-/// How many of `calls` a walk has missed that goes on with `returns` and agrees
-/// with all calls behind.
+/// How many of `calls` a walk has missed that continues with `returns` and agrees
+/// with all calls after them.
 fn missed_by_walk(calls: &[Branch], returns: &[u64]) -> Option<usize> {
     (1..=MAX_MISSED).find(|&missed| {
         let calls = from(calls, missed);
@@ -84,7 +84,7 @@ fn from<T>(all: &[T], start: usize) -> &[T] {
 }
 
 impl Branch {
-    /// Whether `ra` is the return address of this call: right behind the call
+    /// Whether `ra` is the return address of this call: right after the call
     /// instruction, which has two bytes or more and at most fifteen.
     #[must_use]
     pub const fn returns_to(&self, ra: u64) -> bool {

@@ -92,7 +92,7 @@ pub struct LbrTask<'a> {
 /// What a task found on the CPU when it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RestoreOutcome {
-    /// Nobody uses its record, so the hardware was left alone.
+    /// No event uses its record, so the hardware was left alone.
     Unused,
     /// An empty record.
     Cleared,
@@ -119,7 +119,7 @@ pub struct LbrCpu {
 }
 
 impl LbrCpu {
-    /// The record of a CPU that nobody uses.
+    /// The record of a CPU that no event uses.
     #[must_use]
     pub const fn new(lbr: Lbr) -> Self {
         Self { lbr, wide_users: 0, left: None }
@@ -161,7 +161,7 @@ impl LbrCpu {
     }
 
     /// A task leaves the CPU. To be called for every task that has a state,
-    /// also while nobody uses its record.
+    /// also while no event uses its record.
     pub fn switch_out(&mut self, msrs: &mut impl Msrs, task: Option<LbrTask<'_>>) {
         let Some(LbrTask { owner, state }) = task else { return };
         state.valid = self.is_used(Some(state));

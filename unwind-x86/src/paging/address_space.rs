@@ -95,7 +95,7 @@ impl AddressSpace {
         self
     }
 
-    /// The same on a CPU with physical addresses of so many bits
+    /// The same on a CPU with physical addresses of `bits` bits
     /// (`MAXPHYADDR`): address bits above are reserved. Less than 32 counts as
     /// 32, more than 52 as 52. 32 is also right for a CPU without PSE-36.
     #[must_use]

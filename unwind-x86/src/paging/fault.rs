@@ -63,7 +63,7 @@ pub enum Fault {
         at: PhysAddr,
     },
     /// The entry could not be read: its table is beyond memory, or the host
-    /// does not have it at hand.
+    /// does not have it in memory.
     Table {
         /// The table that it is in.
         level: Level,

@@ -46,7 +46,7 @@ pub trait PhysicalMemory {
     ///
     /// # Errors
     ///
-    /// [`ReadError::NotResident`] if the host has the memory but not at hand,
+    /// [`ReadError::NotResident`] if the host has the memory but not resident,
     /// [`ReadError::Invalid`] if there is none at that address.
     fn read(&mut self, addr: PhysAddr, buf: &mut [u8]) -> Result<(), ReadError>;
 }
@@ -60,7 +60,7 @@ impl<P: PhysicalMemory + ?Sized> PhysicalMemory for &mut P {
 
 /// Physical memory that lies in one slice, from address zero on.
 ///
-/// What is behind the end of the slice is [`ReadError::Invalid`].
+/// What is past the end of the slice is [`ReadError::Invalid`].
 #[derive(Clone, Copy, Debug)]
 pub struct FlatMemory<'a>(&'a [u8]);
 

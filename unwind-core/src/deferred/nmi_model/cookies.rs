@@ -24,7 +24,7 @@ fn one_cookie_an_entry<C: CookieSource + 'static>(source: fn() -> C) -> u64 {
         },
         |machine| {
             let cookies = cookies_by_stack(machine);
-            // An NMI behind a reset belongs to the next entry: its cookie is
+            // An NMI after a reset belongs to the next entry: its cookie is
             // new, though the stack is not. There are two NMIs.
             for stack in [1, 2] {
                 let mut of_stack: Vec<_> =

@@ -246,7 +246,7 @@ impl<C: CookieSource> Machine<C> {
             self.unwind.host().scheduled.set(false);
             self.deliver();
             let ready = self.unwind.user_return(&self.task) == UserReturn::Ready;
-            // An NMI that scheduled a delivery behind the last check has made
+            // An NMI that scheduled a delivery after the last check has made
             // sure that the task comes back here.
             if ready && !self.unwind.host().scheduled.get() {
                 break;
@@ -299,7 +299,7 @@ impl<C: CookieSource> Machine<C> {
         assert!(state.contains("pending: false, used: false"), "{state}");
     }
 
-    /// Nobody is called who did not ask, or after the cancellation.
+    /// No client is called that did not ask, or after the cancellation.
     fn check_calls(&self, log: &[Event]) {
         for (at, &event) in log.iter().enumerate() {
             let Event::Called { client, cookie, .. } = event else { continue };

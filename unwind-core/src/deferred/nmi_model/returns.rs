@@ -9,7 +9,7 @@ fn nmi(machine: &Machine) {
 
 #[test]
 fn h7_a_late_request_has_the_cookie_that_its_stack_is_delivered_with() {
-    // In the gap behind the reset the old cookie must not be seen again.
+    // In the gap after the reset the old cookie must not be seen again.
     let two_cookies = Cell::new(0);
     interrupt_everywhere(
         || Machine::new(1),

@@ -19,8 +19,8 @@ pub(crate) struct CompactRow {
     /// | bits | meaning |
     /// |---|---|
     /// | 0-25 | the CFA less the register, in slots; 0 if there is no row or no caller |
-    /// | 26 | the frame pointer points to the caller's, above which is the return address; bit 27 is 0 |
-    /// | 27 | a frame pointer alone tells the caller; with bit 30 |
+    /// | 26 | the frame pointer points at a frame record, by a table; bit 27 is 0 |
+    /// | 27 | the convention alone says that there is a frame pointer; with bit 30 |
     /// | 28 | for the cache that keeps the row: it was not used since all of its set had been |
     /// | 29 | there is no caller |
     /// | 30 | the CFA is computed from the frame pointer, not the stack pointer |
@@ -43,11 +43,11 @@ impl CompactRow {
     const FROM_FP: u32 = 1 << 30;
     const NOT_PLAIN: u32 = 1 << 31;
 
-    /// The bits behind the slots, of a row from the frame pointer.
+    /// The bits above the slots, of a row from the frame pointer.
     const OF_FP: u32 = Self::NOT_PLAIN | Self::FROM_FP;
-    /// The same where that points to the caller's.
+    /// The same where that points at a frame record.
     const OF_RECORD: u32 = Self::OF_FP | Self::RECORD;
-    /// The same where it alone tells the caller.
+    /// The same where only the convention says so.
     const OF_CHAIN: u32 = Self::OF_FP | Self::BY_FP;
 
     /// No row.
@@ -67,7 +67,7 @@ impl CompactRow {
         }
     }
 
-    /// The short form of a row, if it has one where stack slots are of this
+    /// The compact form of a row, if it has one where stack slots are of this
     /// size.
     #[inline]
     #[must_use]
@@ -157,27 +157,27 @@ impl CompactRow {
         u64::try_from(i32::from_ne_bytes(self.shape.to_ne_bytes())).ok()
     }
 
-    /// Whether the frame pointer points to the caller's, above which is the return
-    /// address, and not that alone tells.
+    /// Whether the frame pointer points at a standard frame record (the saved frame pointer,
+    /// then the return address), and a table, not only the convention, says so.
     #[inline]
     pub(crate) const fn is_record(self) -> bool {
         self.shape == Self::OF_RECORD | 2
     }
 
     /// As [`slots_from_sp`](Self::slots_from_sp) from the frame pointer, of a row that
-    /// not that alone tells.
+    /// a table has.
     #[inline]
     pub(crate) fn slots_from_fp(self) -> Option<u64> {
         self.slots_with(Self::OF_FP)
     }
 
-    /// The same, of a row that a frame pointer alone tells.
+    /// The same, of a row that only the convention gives.
     #[inline]
     pub(crate) fn slots_by_fp(self) -> Option<u64> {
         self.slots_with(Self::OF_CHAIN)
     }
 
-    /// The slots if just these of the bits behind them are 1.
+    /// The slots if just these of the bits above them are 1.
     #[inline]
     fn slots_with(self, bits: u32) -> Option<u64> {
         let slots = self.shape.wrapping_sub(bits);

@@ -1,4 +1,4 @@
-//! Why a walk by rows in short form fails: the fast twin of
+//! Why a walk by compact rows fails: the fast form of
 //! [`Frames::find_caller`] where that finds none.
 
 use core::borrow::BorrowMut;
@@ -28,7 +28,7 @@ where
     M: Memory,
 {
     /// Why the frame at which a walk stands, with this pc, has no caller, neither by the
-    /// row that is at hand nor by the fallback's. `None` says nothing.
+    /// cached row nor by the fallback's. `None` if that takes the full step to find out.
     pub(in crate::walk) fn fast_error(
         &mut self,
         pc: FramePc,

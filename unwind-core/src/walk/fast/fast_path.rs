@@ -1,4 +1,4 @@
-//! A walk by rows in short form: the fast twin of [`crate::walk::step`].
+//! A walk by compact rows: the fast form of [`crate::walk::step`].
 
 use crate::hint::cold_path;
 
@@ -17,16 +17,16 @@ pub(crate) struct FastPath<At> {
     pub(crate) fp: u64,
     /// A frame pointer alone led to one of the frames.
     pub(crate) is_by_fp: bool,
-    /// Why it does not go on.
+    /// Why it stopped.
     pub(crate) stop: Stop,
 }
 
-/// Why a walk by rows in short form does not go on.
+/// Why a walk by compact rows stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// The last frame's row could not be applied, or there is no more room.
     Other,
-    /// The last frame's row is not at hand.
+    /// The last frame's row is not in the cache.
     NoRow,
     /// The last frame's row says that it has no caller, or asks to be marked as used.
     NeedsFullStep,
@@ -50,8 +50,8 @@ pub(crate) trait FrameSink {
 }
 
 impl<At: Copy + PartialEq> FastPath<At> {
-    /// Goes on to callers of the frame with this lookup address, as far as that goes
-    /// or is wanted, writes them to `room`, and returns how many they are. Changes
+    /// Finds callers of the frame with this lookup address for as long as it can and the
+    /// sink wants more, writes them to `room`, and returns how many they are. Changes
     /// `stop` from `Other` where it is another.
     ///
     /// Never inlined, and without calls: as arguments, the parts are known to lie

@@ -1,4 +1,4 @@
-//! A walk along a chain of frame pointers: the fast twin of [`crate::walk::step`] where
+//! A walk along a chain of frame pointers: the fast form of [`crate::walk::step`] where
 //! the row of all frames is that of a frame pointer.
 
 use crate::addr::{FramePc, VirtAddr};

@@ -298,7 +298,7 @@ impl<const N: usize> RowCache<N> {
         Some(place)
     }
 
-    /// Keeps a row; `false` if it has no short form.
+    /// Keeps a row; `false` if it has no compact form.
     fn insert(&mut self, addr: u64, row: &Row, word: WordSize) -> bool {
         let key = addr.wrapping_add(1);
         let first = Self::set_of(key);

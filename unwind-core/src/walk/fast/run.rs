@@ -104,7 +104,8 @@ where
         let end = first.saturating_add(left);
         let mut at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
         let mut last = pc;
-        // A row that was marked as used leads on; if it does not, once will do.
+        // Retry once after marking the row as used; a second stop there means that the fast
+        // walk cannot continue.
         let mut is_touched = false;
         let end = loop {
             let found = self.run_fast(&mut at, last, (trace.room(end), &mut TraceSink));

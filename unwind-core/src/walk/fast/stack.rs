@@ -6,13 +6,12 @@ use crate::register::WordSize;
 
 /// What a stack pointer may be, and what is saved above it.
 ///
-/// Where anything at all is out of the ordinary, the answer is `None`: the full
-/// step then finds out what, or that it is all right.
+/// Where anything is out of the ordinary, the answer is `None`, and the full step decides.
 pub(crate) trait Stack {
     /// A value of the stack pointer: a multiple of a slot, and on the stack.
     type At: Copy + PartialEq;
 
-    /// The value that is so many slots higher, which may be beyond the stack.
+    /// The value `slots` slots higher, which may be beyond the stack.
     fn above(&self, at: Self::At, slots: u64) -> Self::At;
 
     /// The value of a frame pointer, if it is a multiple of a slot and on the
@@ -26,14 +25,14 @@ pub(crate) trait Stack {
     /// The return address just below a CFA, if that is on the stack.
     fn return_address(&mut self, cfa: Self::At) -> Option<u64>;
 
-    /// What is saved so many slots below the return address, which was read.
+    /// What is saved `slots` slots below the return address, which was read.
     fn below_return_address(&mut self, cfa: Self::At, slots: u8) -> Option<u64>;
 
     /// The stack pointer's value.
     fn sp(&self, at: Self::At) -> u64;
 }
 
-/// A stack whose words are at hand.
+/// A stack whose words are in memory, as a slice.
 pub(crate) struct StackSlice<'m> {
     /// The stack pointer's value at the first word.
     start: u64,

@@ -1,4 +1,4 @@
-//! The last walk of a task, kept with what it takes to go on from it.
+//! The previous walk of a task, with the stack words needed to validate and reuse it.
 
 use core::fmt;
 
@@ -34,14 +34,14 @@ pub struct IncrementalTrace<const N: usize> {
     tags: [[Tag; 2]; N],
     /// The first of them.
     start: usize,
-    /// Behind the last one.
+    /// After the last one.
     words_end: usize,
     /// How many frames they are.
     len: usize,
     /// During a walk, the frames of the one before that may still be met: they are
     /// as they were.
     old: PreviousRest,
-    /// Whether a row at hand told that the last frame has no caller.
+    /// Whether a cached row said that the last frame has no caller.
     is_end_cached: bool,
     /// The same of the walk before, for as long as its last frame may be met.
     was_end_cached: bool,
@@ -77,20 +77,20 @@ pub(crate) struct ValidityKey {
 pub(crate) enum Arrival {
     /// The walk before was not there.
     Fresh,
-    /// The walk before was there too, and went on with the frames of
+    /// The walk before was there too, and continued with the frames of
     /// [`IncrementalTrace::rest`].
     Met,
     /// There is no room for it.
     NoRoom,
 }
 
-/// What became of the frames behind the one that was met.
+/// What became of the frames after the one that was met.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reused {
-    /// They are all as they were, and a row at hand told that the last of them has no
+    /// They are all as they were, and a cached row said that the last of them has no
     /// caller.
     All,
-    /// So many of them are frames of this walk, the last of which is this one, with
+    /// The first `count` of them are frames of this walk, the last of which is this one, with
     /// this stack and frame pointer.
     Frames { count: usize, last: TraceFrame, sp: u64, fp: u64 },
     /// None is.
@@ -98,7 +98,7 @@ pub(crate) enum Reused {
 }
 
 impl<const N: usize> IncrementalTrace<N> {
-    /// How often a walk moves its frames to where old ones go on. Each time costs
+    /// How often a walk moves its frames to where old ones continue. Each time costs
     /// as much as there are frames.
     const MOVES: u8 = 8;
 
@@ -208,7 +208,7 @@ impl<const N: usize> IncrementalTrace<N> {
         self.words(self.start, self.words_end)
     }
 
-    /// The words behind the first frame, if that is this one and all else is as it
+    /// The words after the first frame, if that is this one and all else is as it
     /// was.
     #[inline]
     pub(crate) fn behind(
@@ -222,8 +222,8 @@ impl<const N: usize> IncrementalTrace<N> {
         is_same.then(|| used.without_first(2))
     }
 
-    /// Takes the whole walk for the next one, if so many words behind the first
-    /// frame, which is the same, are all, and its end needs no look either.
+    /// Takes the whole walk for the next one, if `words` words after the first frame, which
+    /// is the same, are all, and its end needs no look either.
     #[inline]
     pub(crate) const fn keep_all(&mut self, words: usize) -> bool {
         let is_all = self.start.wrapping_add(words).wrapping_add(2) == Self::WORDS;
@@ -252,7 +252,7 @@ impl<const N: usize> IncrementalTrace<N> {
         self.reused = 0;
     }
 
-    /// Adds a frame that something else than a short step led to, on a stack with
+    /// Adds a frame that something else than a fast step led to, on a stack with
     /// slots of this size.
     #[inline]
     pub(crate) fn arrive(&mut self, frame: FrameRecord, slots: WordSize) -> Arrival {
@@ -307,7 +307,7 @@ impl<const N: usize> IncrementalTrace<N> {
         PreviousFrames::new(self.old_words(), self.old.fp, slots)
     }
 
-    /// Adds the words of a frame to which no short step led; there is room for two.
+    /// Adds the words of a frame to which no fast step led; there is room for two.
     #[inline]
     fn put(&mut self, frame: FrameRecord, slots: WordSize) {
         let (words, tags) = frame.placeholders(slots);
@@ -316,7 +316,7 @@ impl<const N: usize> IncrementalTrace<N> {
         self.len = self.len.wrapping_add(1);
     }
 
-    /// Writes words so many behind the last one.
+    /// Writes words `at` places after the last one.
     #[inline]
     fn put_words(&mut self, at: usize, words: [StackWord; 2], tags: [Tag; 2]) {
         let at = self.words_end.wrapping_add(at);
@@ -328,7 +328,7 @@ impl<const N: usize> IncrementalTrace<N> {
         }
     }
 
-    /// The entries behind the last frame, at most `limit`, and the old frames that
+    /// The entries after the last frame, at most `limit`, and the old frames that
     /// may still be met.
     #[cfg(not(before_rust_1_88))]
     #[expect(clippy::incompatible_msrv, reason = "left out for older compilers, see build.rs")]
@@ -382,9 +382,8 @@ impl<const N: usize> IncrementalTrace<N> {
         end.saturating_sub(self.room_start()) >= 2
     }
 
-    /// Says that so many entries of the room are frames, which old ones may still be
-    /// met, and whether the first of these was; returns whether that is to be made use
-    /// of.
+    /// Makes `count` entries of the room frames. `old` are the frames that may still be met,
+    /// `is_met` whether the first of these was; returns whether to make use of that.
     #[inline]
     pub(crate) fn fill(
         &mut self,
@@ -410,7 +409,7 @@ impl<const N: usize> IncrementalTrace<N> {
         is_met
     }
 
-    /// Writes the words of so many entries of the room in place of these.
+    /// Writes the words of `count` entries of the room in place of these.
     #[inline]
     fn pack(&mut self, count: usize, slots: WordSize) {
         let mut end = 0_usize;
@@ -469,7 +468,7 @@ impl<const N: usize> IncrementalTrace<N> {
         self.used().last().map(frame_of)
     }
 
-    /// Whether a frame pointer alone led to one of so many last frames.
+    /// Whether a frame pointer alone led to one of the last `count` frames.
     pub(crate) fn is_by_fp(&self, count: usize) -> bool {
         let mut last = self.frames().rev().take(count);
         last.any(|frame| frame.provenance.origin() == Origin::FramePointer)
@@ -483,15 +482,15 @@ impl<const N: usize> IncrementalTrace<N> {
         self.len = self.len.saturating_sub(1);
     }
 
-    /// The words of the old frames behind the one that was met, of at most `limit`
+    /// The words of the old frames after the one that was met, of at most `limit`
     /// frames.
     #[inline]
     pub(crate) fn rest(&self, limit: usize) -> TaggedWords<'_> {
         self.old_words().of_frames(limit.min(N.saturating_sub(self.len)))
     }
 
-    /// Adds the frames of so many words of the rest, on a stack with slots of this
-    /// size. The frame behind them is not met unless something else than a short step
+    /// Adds the frames of the first `words` words of the rest, on a stack with slots of this
+    /// size. The frame after them is not met unless something else than a fast step
     /// leads to it.
     #[inline]
     pub(crate) fn reuse(&mut self, words: usize, slots: WordSize) -> Reused {
@@ -520,7 +519,7 @@ impl<const N: usize> IncrementalTrace<N> {
         }
     }
 
-    /// Makes so many words of the rest, which are so many frames, the last ones.
+    /// Makes `words` words of the rest, which are `frames` frames, the last ones.
     #[inline]
     const fn add_old(&mut self, words: usize, frames: usize) {
         self.words_end = Self::start_of(self.old).wrapping_add(words);
@@ -529,7 +528,7 @@ impl<const N: usize> IncrementalTrace<N> {
         self.reused = self.reused.wrapping_add(frames);
     }
 
-    /// Says that a row at hand told that the last frame has no caller.
+    /// Notes that a cached row said that the last frame has no caller.
     #[inline]
     pub(crate) const fn mark_end_cached(&mut self) {
         self.is_end_cached = true;
@@ -548,7 +547,7 @@ impl<const N: usize> IncrementalTrace<N> {
     }
 }
 
-/// Moves so many elements.
+/// Moves `len` elements.
 #[inline]
 fn copy_within<T: Copy>(all: &mut [T], from: usize, to: usize, len: usize) {
     let Some(room) = all.len().checked_sub(len) else { return };

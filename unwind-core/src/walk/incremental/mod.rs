@@ -1,4 +1,4 @@
-//! Walks that take over from the last walk of the same task what has not changed.
+//! Walks that reuse what has not changed since the last walk of the same task.
 
 pub(crate) mod history;
 mod previous;

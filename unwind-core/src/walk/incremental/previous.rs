@@ -63,7 +63,7 @@ impl<'a> PreviousFrames<'a> {
         self.find_sp();
     }
 
-    /// Whether short steps lead on from the first of them as from this frame. The
+    /// Whether fast steps lead on from the first of them as from this frame. The
     /// stack pointers are known to be equal.
     #[inline]
     fn is_like(&self, frame: &FrameRecord) -> bool {
@@ -78,7 +78,7 @@ impl<'a> PreviousFrames<'a> {
             && ra.slot != StackWord::NOWHERE
     }
 
-    /// Whether no short step led to the first of them.
+    /// Whether no fast step led to the first of them.
     pub(super) fn is_from_full_step(&self) -> bool {
         self.rest.tags.first().is_some_and(|tag| tag.is_other())
     }

@@ -1,4 +1,4 @@
-//! A walk that goes on from the one before.
+//! A walk that continues the one before.
 
 use core::borrow::BorrowMut;
 
@@ -31,7 +31,7 @@ where
     C: RowStore,
 {
     /// Walks the whole stack at `regs`, as [`frames`](Self::frames) takes them, and
-    /// takes over from `last`, the walk of the same task before, what is still so.
+    /// reuses of `last`, the walk of the same task before, what has not changed.
     /// The result, in `last` too, is that of [`trace`](Self::trace).
     ///
     /// Samples of one thread that are close in time share the outer part of the
@@ -42,24 +42,24 @@ where
     /// the frames stay where they are.
     ///
     /// It pays for repeated backtraces of deep stacks and at high sampling rates: an
-    /// unchanged stack of 100 frames and more whose words are at hand costs about a
+    /// unchanged stack of 100 frames and more whose words are in memory costs about a
     /// third of a walk. A frame that is found anew costs three to four times one of
     /// [`trace`](Self::trace), so where less than four fifths of the frames stay, or
     /// there are few, that is faster. [`IncrementalTrace::reused`] tells.
     ///
-    /// # What is taken over
+    /// # What is reused
     ///
     /// Steps by rows in the [cache](Self::cache), and by frame pointers alone. All other
     /// steps are taken again: of rows with rules on other registers, of signal
-    /// frames, by the fallback, behind trampolines. So is the last frame's, and
+    /// frames, by the fallback, after trampolines. So is the last frame's, and
     /// with it the reason for the end, unless such a row says that it has no caller.
     ///
-    /// Nothing is taken over if [`RowSource::generation`] of a source,
+    /// Nothing is reused if [`RowSource::generation`] of a source,
     /// [`ReturnAddresses::generation`] or the stack's end has changed.
     ///
     /// # Memory that changes meanwhile
     ///
-    /// Each word that a step taken over depends on is read once, in this walk.
+    /// Each word that a reused step depends on is read once, in this walk.
     pub fn trace_incremental<const N: usize, M: Memory>(
         &mut self,
         mut regs: impl BorrowMut<A::Regs>,
@@ -73,8 +73,8 @@ where
         }
     }
 
-    /// How many of the words behind the sampled frame are as they were; `None` if
-    /// that frame is another one than in the last walk, or they would say nothing.
+    /// How many of the words after the sampled frame are as they were; `None` if that frame
+    /// is another one than in the last walk, or the words do not decide.
     #[inline]
     fn verify_unless_other<const N: usize, M: Memory>(
         &self,
@@ -101,8 +101,8 @@ where
         })
     }
 
-    /// Walks, and takes over what is still so. If the sampled frame is that of the
-    /// last walk, `verified` words behind it are as they were.
+    /// Walks, and reuses what has not changed. If the sampled frame is that of the
+    /// last walk, `verified` words after it are as they were.
     #[inline(never)]
     fn trace_what_changed<const N: usize, M: Memory>(
         &mut self,
@@ -140,11 +140,11 @@ where
     M: Memory,
 {
     /// Walks on from the next frame, which is the last one of `last`, for as long
-    /// as rows have a short form and nothing is out of the ordinary, or the last
+    /// as rows have a compact form and nothing is out of the ordinary, or the last
     /// walk went the same way. What it finds is what [`advance`](Self::advance)
     /// would; where it stops, that continues.
     ///
-    /// If the next frame is met, so many words behind it may be verified already.
+    /// If the next frame is met, `verified` words after it may be verified already.
     #[inline(never)]
     fn resume<const N: usize>(
         &mut self,
@@ -165,7 +165,7 @@ where
         // How many there might still be when a row was last looked up: a second miss at
         // the same frame means that the row cannot be kept.
         let mut ready_at = None;
-        // Why there is no caller, if rows at hand tell, and how many did.
+        // Why there is no caller, if cached rows say, and how many did.
         let end = loop {
             if is_met {
                 let words = verified

@@ -8,7 +8,7 @@ use crate::register::WordSize;
 /// How many words are compared at a time.
 const GROUP: usize = 4;
 
-/// How many of the words, which lie above `sp`, short steps would read again with
+/// How many of the words, which lie above `sp`, fast steps would read again with
 /// the same values. Each is read once.
 #[inline]
 pub(crate) fn verify<A: Arch, M: Memory>(
@@ -30,14 +30,14 @@ pub(crate) fn verify<A: Arch, M: Memory>(
     if count == kept.len() {
         return count;
     }
-    // What is not at hand may be there all the same.
+    // A word that is not in the slice may be readable all the same.
     count.wrapping_add(verify_by_reading(kept.without_first(count), arch, mem))
 }
 
-/// The same by words at hand, from the slot `start` on.
+/// The same by words in a slice, whose first is at the slot `start`.
 #[inline(never)]
 fn verify_in_slice(kept: &[StackWord], start: u64, stack: &[[u8; 8]]) -> usize {
-    // What differs, `None` if the word is not at hand.
+    // What differs, `None` if the word is not in the slice.
     let differ = |word: &StackWord| {
         let at = usize::try_from(word.slot.wrapping_sub(start)).unwrap_or(usize::MAX);
         Some(u64::from_le_bytes(*stack.get(at)?) ^ word.value)

@@ -38,7 +38,7 @@ pub(crate) struct Tag(u8);
 impl Tag {
     /// The frame pointer of the frame whose return address is next.
     const FP: Self = Self(Provenance::NO_FRAMES);
-    /// The same of a frame to which no short step led: neither of its two words was read
+    /// The same of a frame to which no fast step led: neither of its two words was read
     /// from the stack.
     const OTHER_FP: Self = Self(Provenance::NO_FRAMES | 1 << 7);
 
@@ -50,7 +50,7 @@ impl Tag {
         self.0 & Provenance::NO_FRAMES_MASK != Provenance::NO_FRAMES
     }
 
-    /// Whether it is the first word of a frame to which no short step led.
+    /// Whether it is the first word of a frame to which no fast step led.
     #[inline]
     pub(super) const fn is_other(self) -> bool {
         self.0 == Self::OTHER_FP.0
@@ -71,19 +71,19 @@ pub(crate) struct FrameRecord {
     pub(super) provenance: Provenance,
     /// How far below the return address its frame pointer was saved, in slots; 0
     /// if it is its callee's. The return address was just below its stack pointer.
-    /// Says nothing if there was no step, or another one than a short one.
+    /// Says nothing if there was no step, or another one than a fast one.
     pub(super) fp_slots: u8,
 }
 
 impl FrameRecord {
-    /// A frame to which something else than a short step led.
+    /// A frame to which something else than a fast step led.
     pub(crate) fn from_full_step(
         pc: FramePc,
         sp: u64,
         fp: Option<u64>,
         provenance: Provenance,
     ) -> Self {
-        // No short step leads on from a frame without a frame pointer, so it may be
+        // No fast step leads on from a frame without a frame pointer, so it may be
         // taken for one with any.
         let (pc, fp) = (pc.addr().get(), fp.unwrap_or(0));
         Self { pc, sp, fp, provenance, fp_slots: 0 }
@@ -105,8 +105,8 @@ impl FrameRecord {
         Self { pc: high.value, sp: high.slot, fp: low.value, provenance, fp_slots }
     }
 
-    /// The words that a short step to it read, and how many they are: where there is
-    /// one, it is both.
+    /// Returns the words that a fast step to it read, and their count; with one word both
+    /// places hold it.
     #[inline]
     pub(super) fn words_read(self, word: WordSize) -> ([StackWord; 2], [Tag; 2], usize) {
         let Self { pc, sp, fp, provenance, fp_slots } = self;
@@ -119,7 +119,7 @@ impl FrameRecord {
         ([fp, ra], [Tag::FP, tag], 2)
     }
 
-    /// The words that stand for it where something else than a short step led to it.
+    /// The words that stand for it where something else than a fast step led to it.
     /// Whoever compares words stops at the first.
     #[inline]
     pub(super) fn placeholders(self, word: WordSize) -> ([StackWord; 2], [Tag; 2]) {
@@ -165,13 +165,13 @@ impl<'a> TaggedWords<'a> {
         self.words.len()
     }
 
-    /// The first so many.
+    /// The first `len`.
     #[inline]
     pub(super) fn first(self, len: usize) -> Self {
         Self::new(self.words, self.tags, 0, len.min(self.len()))
     }
 
-    /// Whether they are of this frame, to which no short step led, and others.
+    /// Whether they are of this frame, to which no fast step led, and others.
     #[inline]
     pub(super) fn start_with(self, frame: FrameRecord, slots: WordSize) -> bool {
         let (words, tags) = frame.placeholders(slots);
@@ -180,7 +180,7 @@ impl<'a> TaggedWords<'a> {
         is_same && self.tags.first_chunk() == Some(&tags) && ra.slot != StackWord::NOWHERE
     }
 
-    /// Without a frame pointer behind the last return address.
+    /// Without a frame pointer after the last return address.
     #[inline]
     pub(super) fn of_whole_frames(self) -> Self {
         match self.tags.last() {
@@ -189,13 +189,13 @@ impl<'a> TaggedWords<'a> {
         }
     }
 
-    /// All but the first so many.
+    /// All but the first `len`.
     #[inline]
     pub(super) fn without_first(self, len: usize) -> Self {
         Self::new(self.words, self.tags, len.min(self.len()), self.len())
     }
 
-    /// The words of at most so many frames.
+    /// The words of at most `most` frames.
     #[inline]
     pub(super) fn of_frames(self, most: usize) -> Self {
         if self.len() <= most || self.frames() <= most {
@@ -231,7 +231,7 @@ pub(super) struct RecordedFrames<'a> {
 }
 
 impl<'a> RecordedFrames<'a> {
-    /// So many.
+    /// The first `len` of them.
     #[inline]
     pub(super) fn new(TaggedWords { words, tags }: TaggedWords<'a>, len: usize) -> Self {
         Self { words: words.iter().zip(tags), len }
