@@ -14,8 +14,8 @@ use unwind_perf::aux_trace::{AuxError, PmuCapabilities, TriggerAction};
 use unwind_perf::event_attr::{AttrError, Caller, CheckedEvent, EventAttr, KernelVersion, Pmu};
 use unwind_perf::record::{AttrFlags, Endian, ReadFormat, SampleType};
 
-const NEWEST: KernelVersion = KernelVersion::new(7, 2);
-const OLD: KernelVersion = KernelVersion::new(5, 15);
+const NEWEST: KernelVersion = KernelVersion::new(7, 2, 13);
+const OLD: KernelVersion = KernelVersion::new(5, 15, 0);
 
 /// The fields in their order: where each is, and how long.
 const FIELDS: [(usize, usize); 25] = [
@@ -92,8 +92,8 @@ fn g11_flags_of_a_big_endian_machine_count_from_the_other_end() {
 fn g11_bytes_that_a_kernel_does_not_know_have_to_be_zero() {
     for (kernel, known) in [
         (OLD, 128),
-        (KernelVersion::new(6, 3), 136),
-        (KernelVersion::new(6, 18), 136),
+        (KernelVersion::new(6, 3, 0), 136),
+        (KernelVersion::new(6, 18, 44), 136),
         (NEWEST, 144),
     ] {
         assert_eq!(kernel.attr_size(), known);
@@ -127,7 +127,7 @@ fn sampled() -> EventAttr {
     attr.kind = 1;
     attr.sample_period = 1000;
     attr.sample_type = SampleType::IP | SampleType::TID | SampleType::CALLCHAIN;
-    attr.flags = AttrFlags::EXCLUDE_KERNEL;
+    attr.flags = AttrFlags::EXCLUDE_KERNEL | AttrFlags::EXCLUDE_CALLCHAIN_KERNEL;
     attr
 }
 
@@ -249,6 +249,32 @@ fn g11_each_rule_is_broken_by_one_field() {
         for (pmu, is_fine) in [(Pmu::SOFTWARE, software), (Pmu::CPU, cpu)] {
             assert_eq!(clock(id, pmu), if is_fine { Ok(()) } else { Err(AttrError::Clock(id)) });
         }
+    }
+}
+
+#[test]
+fn g11_newer_kernels_guard_their_code_and_their_part_of_chains() {
+    const TEXT_POKE: AttrFlags = AttrFlags(1 << 33);
+    let is_refused = |flags: AttrFlags, major, minor, patch| {
+        let mut attr = sampled();
+        attr.flags = AttrFlags::EXCLUDE_KERNEL | flags;
+        let kernel = KernelVersion::new(major, minor, patch);
+        assert!(attr.check(kernel, Pmu::SOFTWARE, Caller::PRIVILEGED, None).is_ok());
+        let verdict = attr.check(kernel, Pmu::SOFTWARE, Caller::USER, None);
+        verdict.map(|_| ()) == Err(AttrError::KernelNotAllowed)
+    };
+    let user_part = AttrFlags::EXCLUDE_CALLCHAIN_KERNEL;
+    for (major, minor, patch, text_pokes, chains) in [
+        (5, 15, 0, false, false),
+        (6, 1, 191, false, false),
+        (6, 1, 192, true, false),
+        (6, 18, 44, false, false),
+        (7, 2, 13, true, true),
+    ] {
+        assert_eq!(is_refused(AttrFlags(0), major, minor, patch), chains, "{major}.{minor}");
+        assert!(!is_refused(user_part, major, minor, patch), "{major}.{minor}");
+        let pokes = is_refused(user_part | TEXT_POKE, major, minor, patch);
+        assert_eq!(pokes, text_pokes, "{major}.{minor}.{patch}");
     }
 }
 

@@ -59,6 +59,7 @@ const ENABLE_ON_EXEC: AttrFlags = AttrFlags(1 << 12);
 const USE_CLOCKID: AttrFlags = AttrFlags(1 << 25);
 const NAMESPACES: AttrFlags = AttrFlags(1 << 28);
 const AUX_OUTPUT: AttrFlags = AttrFlags(1 << 31);
+const TEXT_POKE: AttrFlags = AttrFlags(1 << 33);
 const INHERIT_THREAD: AttrFlags = AttrFlags(1 << 35);
 const REMOVE_ON_EXEC: AttrFlags = AttrFlags(1 << 36);
 const SIGTRAP: AttrFlags = AttrFlags(1 << 37);
@@ -98,7 +99,7 @@ impl EventAttr {
             sample_size: self.aux_sample_size,
         };
         let branches = self.check_alone(kernel, caller)?;
-        self.check_rights(caller)?;
+        self.check_rights(kernel, caller)?;
         self.check_pmu(kernel, pmu, caller)?;
         let role = aux.check_pmu(pmu.aux, Creator::User).map_err(AttrError::Aux)?;
         self.check_samples(pmu, caller)?;
@@ -210,8 +211,13 @@ impl EventAttr {
     }
 
     /// What the caller may ask for.
-    const fn check_rights(&self, caller: Caller) -> Result<(), AttrError> {
-        if !self.flags.contains(AttrFlags::EXCLUDE_KERNEL) && !caller.may_see_kernel {
+    const fn check_rights(&self, kernel: KernelVersion, caller: Caller) -> Result<(), AttrError> {
+        let has_chain = self.sample_type.contains(SampleType::CALLCHAIN)
+            && !self.flags.contains(AttrFlags::EXCLUDE_CALLCHAIN_KERNEL);
+        let sees_kernel = !self.flags.contains(AttrFlags::EXCLUDE_KERNEL)
+            || (kernel.guards_kernel_chains() && has_chain)
+            || (kernel.guards_text_pokes() && self.flags.contains(TEXT_POKE));
+        if sees_kernel && !caller.may_see_kernel {
             return Err(AttrError::KernelNotAllowed);
         }
         if self.flags.contains(NAMESPACES) && !caller.is_privileged {

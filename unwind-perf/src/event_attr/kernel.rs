@@ -5,18 +5,22 @@ use crate::aux_trace::PmuCapabilities;
 
 /// A version of Linux, whose rules hold.
 ///
-/// Each version knows more bits than the one before; an unknown bit is refused.
+/// Each version knows more bits than the one before; an unknown bit is refused. Stable
+/// releases have taken over rules of later versions, so that the third number counts.
+/// Measured were 6.1.192, 6.12.107, 6.18.44 and 7.2.13; where a rule began between
+/// those, the older of the two that are known to differ is without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelVersion {
     major: u16,
     minor: u16,
+    patch: u16,
 }
 
 impl KernelVersion {
-    /// Version `major.minor`. Versions before 5.15 have the rules of 5.15.
+    /// Version `major.minor.patch`. Versions before 5.15 have the rules of 5.15.
     #[must_use]
-    pub const fn new(major: u16, minor: u16) -> Self {
-        Self { major, minor }
+    pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
+        Self { major, minor, patch }
     }
 
     const fn is_at_least(self, major: u16, minor: u16) -> bool {
@@ -59,7 +63,22 @@ impl KernelVersion {
 
     /// Events have `aux_action`.
     pub(super) const fn has_aux_action(self) -> bool {
-        self.is_at_least(6, 13)
+        self.is_at_least(6, 12)
+    }
+
+    /// Only a caller who may see the kernel hears of changes to its code.
+    pub(super) const fn guards_text_pokes(self) -> bool {
+        match (self.major, self.minor) {
+            (6, 1) => self.patch >= 192,
+            (6, 12) => self.patch >= 107,
+            (6, 18) => self.patch > 44,
+            _ => self.is_at_least(6, 19),
+        }
+    }
+
+    /// Only a caller who may see the kernel gets its part of call chains.
+    pub(super) const fn guards_kernel_chains(self) -> bool {
+        self.is_at_least(7, 0)
     }
 
     /// Inherited events may have counter values in samples, if these name the thread.

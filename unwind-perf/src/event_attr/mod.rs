@@ -36,7 +36,7 @@
 //! bytes[24] = 0x23; // sample_type: IP, TID, CALLCHAIN
 //! bytes[40] = 1 << 5; // exclude_kernel
 //!
-//! let kernel = KernelVersion::new(6, 18);
+//! let kernel = KernelVersion::new(6, 18, 44);
 //! let attr = EventAttr::decode(&bytes, Endian::Little, kernel)?;
 //! let event = attr.check(kernel, Pmu::SOFTWARE, Caller::USER, None)?;
 //! assert!(event.format.sample_type.contains(SampleType::CALLCHAIN));
