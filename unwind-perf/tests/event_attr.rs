@@ -268,6 +268,7 @@ fn g11_newer_kernels_guard_their_code_and_their_part_of_chains() {
         (5, 15, 0, false, false),
         (6, 1, 191, false, false),
         (6, 1, 192, true, false),
+        (6, 12, 107, false, false),
         (6, 18, 44, false, false),
         (7, 2, 13, true, true),
     ] {

@@ -7,8 +7,8 @@ use crate::aux_trace::PmuCapabilities;
 ///
 /// Each version knows more bits than the one before; an unknown bit is refused. Stable
 /// releases have taken over rules of later versions, so that the third number counts.
-/// Measured were 6.1.192, 6.12.107, 6.18.44 and 7.2.13; where a rule began between
-/// those, the older of the two that are known to differ is without it.
+/// Measured were 6.1.192, 6.12.107, 6.18.44 and 7.2.13. Where a rule began between
+/// those, or a later stable release took it over, the one that was measured counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelVersion {
     major: u16,
@@ -70,8 +70,6 @@ impl KernelVersion {
     pub(super) const fn guards_text_pokes(self) -> bool {
         match (self.major, self.minor) {
             (6, 1) => self.patch >= 192,
-            (6, 12) => self.patch >= 107,
-            (6, 18) => self.patch > 44,
             _ => self.is_at_least(6, 19),
         }
     }
@@ -83,7 +81,7 @@ impl KernelVersion {
 
     /// Inherited events may have counter values in samples, if these name the thread.
     pub(super) const fn reads_inherited(self) -> bool {
-        self.is_at_least(6, 13)
+        self.is_at_least(6, 12)
     }
 }
 
