@@ -5,7 +5,6 @@
 #[path = "support/loom_host.rs"]
 mod loom_host;
 
-use core::convert::Infallible;
 use unwind_core::Trace;
 
 use loom::sync::Arc;
@@ -265,7 +264,7 @@ fn b2_the_stack_of_an_entry_stays_while_two_first_clients_register() {
         let mut deliver_to = |client| {
             assert!(shared.unwind.request(&shared.task, client).is_pending());
             let walk = |_: &mut Trace| walks += 1;
-            let cache = Some(&mut cache);
+            let cache: Option<&mut UnwindCache> = Some(&mut cache);
             let mut delivery =
                 shared.unwind.deliver(&shared.task, Recipients::Requesters, cache, walk);
             assert_eq!(delivery.next().map(|guard| guard.client()), Some(client));

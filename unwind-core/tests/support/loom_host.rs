@@ -2,7 +2,6 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each model uses a part of it")]
 
-use core::convert::Infallible;
 use core::sync::atomic::{AtomicBool, Ordering};
 use unwind_core::Trace;
 
