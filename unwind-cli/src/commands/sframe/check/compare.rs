@@ -13,70 +13,11 @@ use gimli::{
 use sframe::{Abi, Fde, PcType, Table};
 
 use crate::call_frames::{CallFrames, joined};
+use crate::commands::sframe::check::comparison::{Comparison, Difference, Uncovered, Unreadable};
 use crate::commands::sframe::check::machine::{Caller, Found, Machine, Reader};
 use crate::commands::sframe::formulas::Rules;
 use crate::elf::Part;
 use crate::progress::Progress;
-
-/// What came of a comparison.
-#[derive(Debug, Default)]
-pub(super) struct Comparison {
-    /// Entries of the call frame information.
-    pub(super) fdes: u64,
-    /// Rows of it.
-    pub(super) rows: u64,
-    /// Bytes of code that the rows are about.
-    pub(super) code_bytes: u64,
-    /// Bytes of code that the table has a row for, too.
-    pub(super) covered_bytes: u64,
-    /// Places where both were evaluated: wherever either begins to say
-    /// something else.
-    pub(super) places: u64,
-    pub(super) differences: u64,
-    /// The first of them.
-    pub(super) first_differences: Vec<Difference>,
-    /// Code without a row in the table, ascending where the entries ascend.
-    pub(super) missing: Vec<Missing>,
-    /// Bytes of code that the table leaves to the signal context.
-    pub(super) context_bytes: u64,
-    /// What of the call frame information could not be read, first of all.
-    pub(super) unreadable: Vec<Unreadable>,
-    /// How much there is of that, in entries.
-    pub(super) unreadable_count: u64,
-}
-
-/// Code without a row in a table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Missing {
-    pub(super) range: Range<u64>,
-    /// gimli's rows of it are such that every format has words for them.
-    pub(super) is_plain: bool,
-}
-
-/// A place where a table and call frame information do not say the same.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Difference {
-    pub(super) addr: u64,
-    /// Which of CFA, RA, FP, SP and the mark of a signed RA.
-    pub(super) what: Vec<&'static str>,
-    pub(super) table: String,
-    pub(super) frames: String,
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { what, table, frames, .. } = self;
-        write!(f, "{} differ: table {table}; cfi {frames}", what.join(", "))
-    }
-}
-
-/// Call frame information that could not be read, or not be compared.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unreadable {
-    /// Where in the section the entry is.
-    pub(super) entry: u64,
-    pub(super) error: String,
-}
 
 /// How many places are looked at, for each byte of both sides and in any case.
 /// A rule can ask for the pc, and a table have blocks of a byte, in code of any
@@ -405,7 +346,7 @@ impl<'t, 'a> Comparer<'t, 'a> {
             last.range.end = range.end;
             return;
         }
-        self.result.missing.push(Missing { range, is_plain });
+        self.result.missing.push(Uncovered { range, is_plain });
     }
 
     /// The row of the tables at an address, and the next address where they may
@@ -425,7 +366,7 @@ impl<'t, 'a> Comparer<'t, 'a> {
         (None, self.starts.get(behind).copied().unwrap_or(u64::MAX))
     }
 
-    /// Where the row behind that of `addr` starts in a function of a table.
+    /// Where the row after that of `addr` starts in a function of a table.
     fn next_row(&mut self, index: usize, fde: &Fde, addr: u64) -> u64 {
         let end = fde.range.start.saturating_add(fde.range.size.into());
         if self.cached.as_ref().is_none_or(|(table, cached, _)| (*table, cached) != (index, fde)) {

@@ -2,6 +2,7 @@
 //! what the file's call frame information says.
 
 mod compare;
+mod comparison;
 mod expression;
 mod machine;
 mod report;

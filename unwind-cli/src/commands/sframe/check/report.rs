@@ -9,7 +9,7 @@ use serde::Serialize;
 use sframe::{CfiOmissionReason, Table};
 
 use crate::call_frames::{BuiltTable, CallFrames};
-use crate::commands::sframe::check::compare::{self, Comparison, Difference, Unreadable};
+use crate::commands::sframe::check::comparison::{Comparison, Difference, Uncovered, Unreadable};
 use crate::commands::sframe::check::expression::infix;
 use crate::commands::sframe::code::Code;
 use crate::commands::sframe::format::FormatArg;
@@ -145,7 +145,7 @@ impl Report<'_> {
     fn missing(&self) -> BTreeMap<&'static str, Missing> {
         let mut by_reason: BTreeMap<_, Missing> = BTreeMap::new();
         let missing = self.comparison.iter().flat_map(|comparison| &comparison.missing);
-        for compare::Missing { range, is_plain } in missing {
+        for Uncovered { range, is_plain } in missing {
             let mut addr = range.start;
             while addr < range.end {
                 let (loss, end) = match &self.losses {
@@ -429,7 +429,7 @@ mod tests {
             got: None,
             code: Vec::new(),
         };
-        let missing = compare::Missing { range: 0x1000..0x1008, is_plain };
+        let missing = Uncovered { range: 0x1000..0x1008, is_plain };
         let report = Report {
             file: PathBuf::new(),
             built: Some(FormatArg::V3),
