@@ -104,7 +104,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     // Clap shows arguments as they are. So it gets them as they may be shown.
     let shown = |argument: OsString| OsString::from(escaped(&argument).to_string());
     let error_shown = Cli::try_parse_from(std::env::args_os().map(shown)).err();
-    // With standard error gone there is nobody left to tell.
+    // With standard error gone there is no other place to tell it.
     let _ = match error_shown.filter(clap::Error::use_stderr) {
         Some(error) => error.print(),
         // Escaped, it would do: a text that is not UTF-8 where text is wanted.

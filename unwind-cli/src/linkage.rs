@@ -190,7 +190,7 @@ where
                 callees.extend(callee.map(|callee| (at, callee)));
             }
         } else if section.kind == elf::SHT_REL {
-            // What else such a relocation says is in the word itself, which nobody needs
+            // What else such a relocation says is in the word itself, which is not needed
             // for a name.
             let relocations: &[H::Rel] = pod::slice_from_all_bytes(&bytes).unwrap_or_default();
             for relocation in relocations {

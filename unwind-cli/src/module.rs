@@ -24,7 +24,7 @@ use crate::target::maps::{Backing, FileId, MappedFile, Mapping};
 /// The most bytes that are copied as the vDSO; it has a few pages.
 const VDSO_LIMIT: u64 = 1 << 20;
 
-/// Why the file behind a mapping is not used.
+/// Why the file of a mapping is not used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ModuleError {
@@ -216,7 +216,7 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// Opens what stands behind each executable mapping, by `open`.
+    /// Opens what backs each executable mapping, by `open`.
     pub(crate) fn load(
         mappings: &[Mapping],
         mut open: impl FnMut(&Mapping) -> Option<Result<ElfFile, ModuleError>>,
@@ -276,7 +276,7 @@ impl Modules {
         if range.contains(&addr) { self.modules.get(*index) } else { None }
     }
 
-    /// The file behind the mappings of a kind, if one of them is executable and
+    /// The file that backs the mappings of a kind, if one of them is executable and
     /// the file could be opened.
     pub(crate) fn file_of(&self, backing: &Backing) -> Option<Rc<LoadedFile>> {
         self.files.get(backing)?.clone().ok()
@@ -309,7 +309,7 @@ pub(crate) fn open_of_core(path: &Path, build_id: Option<&[u8]>) -> Result<ElfFi
     }
 }
 
-/// Opens the file behind a mapping of a process; `None` if there is none.
+/// Opens the file that backs a mapping of a process; `None` if there is none.
 pub(crate) fn open_of_process(
     thread: i32,
     mapping: &Mapping,

@@ -14,7 +14,7 @@ const LARGE: u64 = 100 << 20;
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar for a file of so many bytes.
+    /// A bar for a file of this many bytes.
     pub(crate) fn new(path: &Path, len: u64) -> Self {
         if len < LARGE {
             return Self(ProgressBar::hidden());

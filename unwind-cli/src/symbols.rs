@@ -366,7 +366,7 @@ pub(crate) fn read_whole_name(file: &ElfFile, at: u64, limit: u64) -> Option<Vec
     None
 }
 
-/// Full symbol tables have the version of an exported symbol behind its name:
+/// Full symbol tables have the version of an exported symbol after its name:
 /// `read@@GLIBC_2.2.5`.
 fn without_version(name: &[u8]) -> &[u8] {
     let len = memchr(b'@', name).filter(|&at| at != 0).unwrap_or(name.len());

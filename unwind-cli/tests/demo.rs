@@ -2,7 +2,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::std_instead_of_core,
-    reason = "a test that cannot go on shall end, and needs std in any case"
+    reason = "a test that cannot continue shall end, and needs std in any case"
 )]
 
 use std::fs;

@@ -1,5 +1,5 @@
 //! `unwind stack` of processes that do not hold still, or that lie: an answer
-//! or an error in one line, soon, and a process that goes on.
+//! or an error in one line, soon, and a process that continues.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! `unwind stack` of live processes: what it shows, and that they go on.
+//! `unwind stack` of live processes: what it shows, and that they continue.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::expect_used,
@@ -529,7 +529,7 @@ fn kill_ends_the_command_once_its_stack_is_taken() {
 #[test]
 fn c11_why_a_command_has_no_stack_is_told_before_it_is_waited_for() {
     if !nix::unistd::geteuid().is_root() {
-        skip("only root can become somebody");
+        skip("only root can become another user");
         return;
     }
     let Some(program) = compile("c11_unreadable", "echo.c", FRAME_POINTERS) else { return };

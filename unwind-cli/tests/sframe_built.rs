@@ -293,7 +293,7 @@ fn where_no_segment_can_be_added_the_section_is_written_alone() {
     };
     for (why, file, reason) in [
         ("has one", original, "it has an .sframe section"),
-        ("overlay", with(&|file| file.extend(b"payload")), "it has data behind its end"),
+        ("overlay", with(&|file| file.extend(b"payload")), "it has data after its end"),
         // p_paddr
         (
             "physical",
@@ -327,7 +327,7 @@ fn where_no_segment_can_be_added_the_section_is_written_alone() {
     fs::write(&input, &plain).unwrap();
     let output = directory.join("output");
     ends(0, &["build", path(&input), "-o", path(&output), "--embed"]);
-    // Nothing is left behind.
+    // Nothing is left over.
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 2);
 }
 

@@ -229,7 +229,7 @@ fn d1_a_relocation_that_cannot_be_applied_is_an_error_of_its_function_alone() {
         let output = sframe(&["diff", &path, &object("recur.v3")]);
         assert_eq!(output.status.code(), Some(5), "{what}");
     }
-    // A field behind the section's end is that of no function.
+    // A field after the section's end is that of no function.
     let mut damaged = bytes;
     damaged[second..][..8].copy_from_slice(&0x10_0000_u64.to_le_bytes());
     let path = file("unresolved", "outside", &damaged);
@@ -364,7 +364,7 @@ fn d4_a_place_in_an_object_is_an_offset_a_name_or_a_section() {
     assert_eq!(done(&["find", &path, "0x20"]).lines().count(), 1);
     let absent = sframe(&["find", &path, "0x1000"]);
     assert_eq!(absent.status.code(), Some(7));
-    assert!(text(&absent.stdout).contains("no code section is so long"));
+    assert!(text(&absent.stdout).contains("no code section is long enough"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! that say where code is.
 //!
 //! All addresses of such a file are zero. Here its loaded sections are given
-//! addresses one behind the other, those with code first and from zero on, so that
+//! addresses one after the other, those with code first and from zero on, so that
 //! each byte of code has an address of its own. With these the relocations are
 //! applied. Nothing of it moves in the file.
 

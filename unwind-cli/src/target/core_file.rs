@@ -263,7 +263,7 @@ impl CoreFile {
         None
     }
 
-    /// What stands behind the code of the program, if that is known.
+    /// What backs the code of the program, if that is known.
     pub(crate) fn program(&self) -> Option<&Backing> {
         let entry = self.entry?;
         let mapping = self.mappings.iter().find(|mapping| mapping.range.contains(&entry))?;
@@ -341,7 +341,7 @@ fn read_thread(machine: Machine, layout: &Layout, desc: &[u8]) -> Option<CoreThr
 ///     word       how many there are
 ///     word       bytes of the unit that offsets count in
 ///     3 words    of each: start, end, offset
-///     then the path of each, with a zero behind it
+///     then the path of each, with a zero after it
 /// ```
 fn read_files(code: &CodeByStart, layout: &Layout, desc: &[u8]) -> Option<Vec<Mapping>> {
     let mut words = Words { rest: desc, size: layout.word };

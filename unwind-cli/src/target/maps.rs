@@ -20,7 +20,7 @@ pub(crate) struct Mapping {
     pub(crate) backing: Backing,
 }
 
-/// What stands behind a mapping.
+/// What backs a mapping.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Backing {
     /// Memory without a name.

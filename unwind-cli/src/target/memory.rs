@@ -99,7 +99,7 @@ fn read_by_pieces(
     while !rest.is_empty() {
         let len = read(addr, rest)?;
         rest = rest.get_mut(len..).unwrap_or_default();
-        // What reaches past the last address does not go on at the first.
+        // What reaches past the last address does not continue at the first.
         let next = u64::try_from(len).ok().and_then(|len| addr.checked_add(len));
         addr = match next {
             Some(next) if len != 0 => next,

@@ -65,7 +65,7 @@ impl Room {
     /// Of a process, whose memory is not known.
     const UNKNOWN: Self = Self { frames: u64::MAX, names: 256 << 20 };
 
-    /// Of a core file of so many bytes. A frame takes a word of the stack at least.
+    /// Of a core file of this length. A frame takes a word of the stack at least.
     fn of_core(core: &ElfFile) -> Self {
         let frames = if core.is_64 { core.len() >> 3 } else { core.len() >> 2 };
         let names = usize::try_from(core.len().saturating_mul(4)).unwrap_or(usize::MAX);
@@ -227,7 +227,7 @@ impl Target {
         })
     }
 
-    /// Lets the process go on. What was read of it stays.
+    /// Lets the process continue. What was read of it stays.
     ///
     /// # Errors
     ///
@@ -259,12 +259,12 @@ pub(crate) fn has_status(status: &[u8], stat: &[u8]) -> bool {
 /// Lets this process have as many files open as it may.
 fn allow_all_files() {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // With fewer, files that are opened last are said to be so many too many.
+        // With fewer, files that are opened last are said to be too many.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
 }
 
-/// The name of a task, without the newline behind it.
+/// The name of a task, without the newline after it.
 fn name_of(task: i32) -> Option<Untrusted> {
     let name = std::fs::read(format!("/proc/{task}/comm")).ok()?;
     let name = name.strip_suffix(b"\n").unwrap_or(&name);

@@ -126,7 +126,7 @@ fn hold(
         let error = TargetError::LetGo { process: process.id(), seconds: limit.time.as_secs() };
         let child = Pid::from_raw(process.id());
         drop(process);
-        // With standard error gone there is nobody left to tell.
+        // With standard error gone there is no other place to tell it.
         let _ = writeln!(std::io::stderr(), "unwind: {error}");
         // A child is not left alone. That it has ended by itself is as good.
         if limit.then == AfterLimit::Kill {
@@ -156,7 +156,7 @@ fn stop(task: i32) -> Result<(StoppedProcess, PausedProcess), TargetError> {
             return Ok((stopped, PausedProcess { process, threads, some_thread, unstoppable }));
         }
         // A thread that began to execute another program ends all others, also
-        // those that are held, and goes on in their place.
+        // those that are held, and continues in their place.
     }
     Err(TargetError::Ended(task))
 }

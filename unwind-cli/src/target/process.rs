@@ -1,9 +1,9 @@
 //! A live process: all its threads held still by ptrace, and let go unharmed.
 //!
-//! Threads are seized, not attached to: no signal is sent, so none is left
-//! behind, and if this program dies the kernel lets every thread go on by
+//! Threads are seized, not attached to: no signal is sent, so none remains,
+//! and if this program dies the kernel lets every thread continue by
 //! itself. A process that was stopped before stays stopped; a system call that
-//! the stop interrupts goes on; a signal that arrives meanwhile is delivered
+//! the stop interrupts continues; a signal that arrives meanwhile is delivered
 //! when the process is let go.
 
 use std::collections::BTreeSet;
@@ -179,7 +179,7 @@ impl StoppedProcess {
         })
     }
 
-    /// Takes out threads that ended behind their stop, as they do at an exec by
+    /// Takes out threads that ended after their stop, as they do at an exec by
     /// one that did not stop in time. It waits until their ends have been seen.
     fn drop_ended(&mut self) {
         self.threads.retain(|thread| {
@@ -280,7 +280,7 @@ impl StoppedProcess {
 }
 
 /// The ends of traced threads, which have to be asked for while another thread
-/// is being seized: an exec in one thread goes on when the ends of all others
+/// is being seized: an exec in one thread continues when the ends of all others
 /// have been seen, and until it is done the kernel lets a seizure wait.
 struct Ends {
     traced: Mutex<Vec<Pid>>,

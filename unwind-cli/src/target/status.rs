@@ -58,7 +58,7 @@ impl Status {
 const PF_KTHREAD: u32 = 0x0020_0000;
 
 /// The ninth field of `/proc/PID/stat`. The second, the name in parentheses,
-/// may hold anything, so the count starts behind its last parenthesis.
+/// may hold anything, so the count starts after its last parenthesis.
 fn flags(stat: &[u8]) -> Option<u32> {
     let behind_name = stat.get(memrchr(b')', stat)?.checked_add(1)?..)?;
     plain(behind_name.trim_ascii())?.split(' ').nth(6)?.parse().ok()

@@ -51,7 +51,7 @@ fn decode(status: i32) -> Report {
     Report::Stopped { signal: if is_event { 0 } else { libc::WSTOPSIG(status) } }
 }
 
-/// Lets a stopped thread go, and go on as if it had not been stopped. `signal`
+/// Lets a stopped thread go, to continue as if it had not been stopped. `signal`
 /// is the one that was held back, or 0.
 ///
 /// # Errors

@@ -39,7 +39,7 @@ impl Claims {
         let ours: Vec<u64> = unwind.frames.iter().map(|frame| frame.pc).collect();
         // No program has code in the lowest 64 KiB. gdb may show a return address of zero,
         // which ends a stack, as one frame more, and small numbers where it has lost the
-        // stack: both in Go, at the end of its threads and behind its signal handlers.
+        // stack: both in Go, at the end of its threads and after its signal handlers.
         let gdbs = gdb.frames.iter().map(|frame| frame.pc);
         let gdbs: Vec<u64> = gdbs.take_while(|pc| *pc >= 1 << 16).collect();
         let missing = |of: &[u64]| first_missing(of, &ours);

@@ -1,6 +1,6 @@
 //! Sources that keep compilers busy.
 
-/// A source that keeps a compiler busy: `part` so many times, with a number for
+/// A source that keeps a compiler busy: `part` repeated, with a number for
 /// `@`.
 pub fn long_source(start: &str, part: &str, count: u32) -> String {
     let parts = (0..count).map(|number| part.replace('@', &number.to_string()));

@@ -150,7 +150,7 @@ impl Tally {
     }
 
     /// Checks that all comparisons of a kind of stop came out equal, and that
-    /// each program has so many by each method.
+    /// how many each program has by each method.
     ///
     /// # Panics
     ///

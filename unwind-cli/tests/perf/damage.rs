@@ -13,7 +13,7 @@ fn script(bytes: &[u8]) -> (String, Option<String>) {
     let error = text(&output.stderr);
     match output.status.code() {
         Some(0) => assert_eq!(error, ""),
-        // Warnings can be in front of it.
+        // Warnings can be before it.
         Some(5) => assert!(error.lines().all(|line| line.starts_with("unwind: ")), "{error}"),
         code => panic!("exit code {code:?}: {error}"),
     }

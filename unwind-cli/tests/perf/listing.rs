@@ -42,7 +42,7 @@ pub(crate) fn blocks(listing: &str) -> Vec<Block> {
 }
 
 /// The samples that stock perf does not merge, because in order of time their
-/// stack is in front of them; found in a listing of unmerged records.
+/// stack is before them; found in a listing of unmerged records.
 pub(crate) fn late(unmerged: &[Block]) -> BTreeSet<(u32, u64)> {
     let mut stacks = BTreeSet::new();
     let mut late = BTreeSet::new();

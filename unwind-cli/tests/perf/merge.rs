@@ -95,7 +95,7 @@ fn dumped(dump: &str) -> Chains {
             chain = Some(Vec::new());
         } else if let Some(words) = chain.as_mut() {
             match line.strip_prefix("..... ").and_then(|line| line.split_once(": ")) {
-                // A newer perf names marks behind the number.
+                // A newer perf names marks after the number.
                 Some((_, line)) => {
                     let word = line.split_whitespace().next().unwrap();
                     words.push(u64::from_str_radix(word, 16).unwrap());
@@ -263,12 +263,12 @@ fn bytes_behind_a_record_are_stepped_over_and_kept() {
     let pipe = Parts::of(&file.bytes()).to_pipe();
     let expected = done(&plain(&[file.name()]));
     // PERF_RECORD_AUXTRACE: size, offset, reference, index, thread, CPU,
-    // reserved. What is behind it looks like a round mark and nonsense.
+    // reserved. What follows it looks like a round mark and nonsense.
     let mut trace = vec![71, 0, 0, 0, 0, 0, 48, 0];
     trace.extend([24_u64, 0, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()));
     trace.extend(ROUND_MARK);
     trace.extend([0xff; 16]);
-    // PERF_RECORD_HEADER_TRACING_DATA: size, padded to words behind it.
+    // PERF_RECORD_HEADER_TRACING_DATA: size, padded to words after it.
     let mut formats = vec![66, 0, 0, 0, 0, 0, 12, 0, 5, 0, 0, 0];
     formats.extend([0xee; 8]);
     let records = pipe.len() - Parts::of(&file.bytes()).data.len();

@@ -140,7 +140,7 @@ fn a7_samples_with_registers_and_stack_bytes_are_walked_to_the_outermost_frame()
         assert_eq!(sample["walk"]["incomplete"], Value::Null);
         let user = sample["chain"].as_array().unwrap().last().unwrap();
         assert_eq!(user["context"], "user");
-        // perf prints the last byte of a call in place of the address behind it.
+        // perf prints the last byte of a call in place of the address after it.
         let ips = user["ips"].as_array().unwrap().iter().enumerate().map(|(index, ip)| {
             let ip = u64::from_str_radix(ip.as_str().unwrap().trim_start_matches("0x"), 16);
             ip.unwrap() - u64::from(index != 0)

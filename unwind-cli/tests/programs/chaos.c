@@ -108,7 +108,7 @@ static int find_table(struct dl_phdr_info *info, size_t size, void *unused) {
     return 1;
 }
 
-// Another process in the same memory, so that it goes on while this one is held.
+// Another process in the same memory, so that it continues while this one is held.
 static int writer(void *unused) {
     (void)unused;
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -26,7 +26,7 @@ static int replaces(const char *path, const char *what) {
     return mkdir(path, 0700);
 }
 
-// Maps the first page of a file as code, so many times, none beside another.
+// Maps the first page of a file as code, as often as it is told, none beside another.
 static int maps_a_file(const char *path, long count) {
     int file = open(path, O_RDONLY);
     uint64_t at = 0x200000000000;
@@ -37,7 +37,7 @@ static int maps_a_file(const char *path, long count) {
     return file < 0;
 }
 
-// Maps so many files as code: links to the one of that path.
+// Maps as many files as code as it is told: links to the one of that path.
 static int maps_files(const char *path, long count) {
     char name[256];
     for (long i = 0; i < count; i++) {
@@ -50,7 +50,7 @@ static int maps_files(const char *path, long count) {
     return 0;
 }
 
-// Has so many ranges of code without a file.
+// Has as many ranges of code as it is told, without a file.
 static int maps_nothing(long count) {
     uint64_t at = 0x200000000000;
     for (long i = 0; i < count; i++, at += 2 * PAGE) {
@@ -65,7 +65,7 @@ static void *waits(void *none) {
     return none;
 }
 
-// Has so many threads, whose names are as long as they may be.
+// Has as many threads as it is told, whose names are as long as they may be.
 static int has_threads(long count) {
     pthread_attr_t attr;
     if (pthread_attr_init(&attr) || pthread_attr_setstacksize(&attr, 64 << 10)) return 1;
@@ -92,7 +92,7 @@ static int waits_with_frame_pointer(char *frame) {
     return 0;
 }
 
-// Has a chain of so many frame pointers.
+// Has a chain of as many frame pointers as it is told.
 static int has_a_chain(long frames) {
     uintptr_t (*chain)[2] = mmap((void *)0x7f0000000000, frames * sizeof *chain,
                                  PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,4 +1,4 @@
-// The first thread ends, another goes on below a known chain of functions.
+// The first thread ends, another continues below a known chain of functions.
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -54,7 +54,7 @@ fn compress(kind: u32, bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A program of so many bytes of code with this compressed section.
+/// A program of `code` bytes of code with this compressed section.
 fn program(name: &str, compressed: &[u8], code: u64) -> Vec<u8> {
     let mut elf = ElfBuilder::new(ElfBuilder::EXECUTABLE);
     let names = [b"\0.shstrtab\0", name.as_bytes(), b"\0"].concat();

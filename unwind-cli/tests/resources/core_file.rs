@@ -33,7 +33,7 @@ fn add_memory(core: &mut ElfBuilder, addr: u64, flags: u32, bytes: &[u8]) {
     core.segments.push(segment);
 }
 
-/// A chain of so many frame pointers, with return addresses in the code.
+/// A chain of `frames` frame pointers, with return addresses in the code.
 fn add_chain(core: &mut ElfBuilder, frames: usize) {
     let mut chain = Vec::new();
     for (_, at) in (0..frames).zip((STACK..).step_by(16)) {

@@ -25,7 +25,7 @@ fn add_names(file: &mut ElfBuilder, names: &[u8]) {
     file.names = file.section(ElfSection { name: 1, kind, offset, size, ..ElfSection::default() });
 }
 
-/// A section of one table with functions for so many bytes.
+/// A section of one table with functions for `bytes` bytes.
 pub(crate) fn table_of(bytes: usize) -> Vec<u8> {
     let mut table = TableBuilder::amd64(3);
     for (_, start) in (0..bytes / 16).zip((0x10_0000..).step_by(64)) {
@@ -51,7 +51,7 @@ fn section_headers_with_names_of_their_own() {
     });
 }
 
-/// A file with so many section headers that have one name of so many bytes.
+/// A file with many section headers that have one long name.
 pub(crate) fn one_name_for_all(sections: usize, name_len: usize) -> ElfBuilder {
     let mut file = ElfBuilder::new(ElfBuilder::SHARED);
     for _ in 0..sections {
@@ -70,7 +70,7 @@ fn c3_section_headers_that_share_a_name_cost_no_more_than_others() {
     });
 }
 
-/// A file with so many sections of tables, all of which have the same bytes, or
+/// A file with many sections of tables, all of which have the same bytes, or
 /// each some less at its front than the one before.
 fn tables_that_share(sections: usize, bytes: usize, step: u64) -> ElfBuilder {
     let mut file = ElfBuilder::new(ElfBuilder::SHARED);

@@ -10,7 +10,7 @@ use crate::elf::{one_name_for_all, size_of, table_of};
 use crate::support::resources::{Bounds, Run, stays_linear};
 use crate::support::{FRAME_POINTERS, Target, compile};
 
-/// A library with code in its first page and a table of so many bytes.
+/// A library with code in its first page and a table of `table_bytes` bytes.
 fn library(table_bytes: usize) -> Vec<u8> {
     let mut file = ElfBuilder::new(ElfBuilder::SHARED);
     file.put(&[0x90; 4096]);

@@ -59,7 +59,7 @@ impl Kind {
 pub(crate) struct TrueFrame {
     /// The function that it belongs to.
     pub(crate) function: String,
-    /// Where it goes on: the return address that its callee found; none of the
+    /// Where it continues: the return address that its callee found; none of the
     /// innermost frame.
     pub(crate) pc: Option<u64>,
     /// Its CFA; none of the outermost frame.
@@ -199,7 +199,7 @@ impl Chain {
         let file = ChainFile::write(object.bytes())?;
         let path = file.path();
         // SAFETY: the object has neither initialisers nor finalisers, needs no
-        // other object, and nobody else can write to its directory.
+        // other object, and no other user can write to its directory.
         let library = unsafe { Library::new(&path) };
         let library = library.map_err(|error| load_error(&error))?;
         Ok(Self { library, file })

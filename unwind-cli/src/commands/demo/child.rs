@@ -31,7 +31,7 @@ pub(crate) enum ChildError {
     #[error(transparent)]
     Chain(#[from] ChainError),
     /// A thread could not be started, or the parent is gone.
-    #[error("the demonstration's child cannot go on: {0}")]
+    #[error("the demonstration's child cannot continue: {0}")]
     Io(#[from] io::Error),
     /// A thread never arrived, or took another way.
     #[error("a chain of the demonstration, {0:?}, did not reach its end")]
@@ -52,7 +52,7 @@ pub(crate) enum ChildError {
 /// why they are not there.
 pub(crate) type Message = Result<Vec<ParkedThread>, String>;
 
-/// Parks two threads, tells standard output of them, lets them go on when
+/// Parks two threads, tells standard output of them, lets them continue when
 /// standard input is at its end, and checks what they computed.
 ///
 /// # Errors

@@ -66,7 +66,7 @@ pub(crate) enum DemoError {
         /// How it ended.
         status: ExitStatus,
     },
-    /// The child did not go on as if nothing had been.
+    /// The child did not continue as if it had not been stopped.
     #[error("the demonstration's child did not end well after its stacks were taken ({status})")]
     ChildEnd {
         /// How it ended.
@@ -203,7 +203,7 @@ impl DemoChild {
         }
     }
 
-    /// Lets the child go on to its end.
+    /// Lets the child run to its end.
     fn finish(mut self) -> Result<(), Failure> {
         let status = self.end()?;
         if status.success() { Ok(()) } else { Err(DemoError::ChildEnd { status }.into()) }
@@ -217,7 +217,7 @@ impl DemoChild {
 
 impl Drop for DemoChild {
     fn drop(&mut self) {
-        // After an error it is told to end, and leaves nothing behind.
+        // After an error it is told to end, and leaves nothing over.
         let _ = self.end();
     }
 }

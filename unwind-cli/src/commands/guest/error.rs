@@ -43,7 +43,7 @@ pub(crate) enum GuestError {
     /// What came before the end of an answer is longer than any.
     #[error("what came from the socket is longer than any answer of QEMU's")]
     TooLong,
-    /// No machine has so many.
+    /// No machine has that many.
     #[error("QEMU says that the guest has {0} vCPUs, more than any has")]
     TooManyVcpus(usize),
     /// QEMU refuses a command.

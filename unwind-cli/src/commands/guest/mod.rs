@@ -61,7 +61,7 @@ pub(crate) struct Args {
     #[arg(long)]
     live: bool,
 
-    /// Take so many samples, and print them as folded stacks
+    /// Take N samples, and print them as folded stacks
     #[arg(long, value_name = "N", conflicts_with = "json",
           value_parser = clap::value_parser!(u64).range(1..))]
     sample: Option<u64>,
@@ -257,7 +257,7 @@ fn sample(mut guest: Guest<'_>, samples: u64, args: &Args) -> Result<(), Failure
 fn warn(warnings: &[String]) {
     let mut err = io::stderr().lock();
     for warning in warnings {
-        // With standard error gone there is nobody left to tell.
+        // With standard error gone there is no other place to tell it.
         let _ = writeln!(err, "unwind: {warning}");
     }
 }

@@ -11,7 +11,7 @@ use crate::commands::guest::qmp::Qmp;
 /// How long a guest may stand, whatever its QEMU has to answer meanwhile.
 const HOLD_LIMIT: Duration = Duration::from_secs(30);
 
-/// A guest that does not run as long as this lives, or one that was to go on.
+/// A guest that does not run as long as this lives, or one that was to keep running.
 ///
 /// Signals wait meanwhile, so that an interrupt from the keyboard does not
 /// leave the guest standing.
@@ -47,7 +47,7 @@ impl<'q> Pause<'q> {
         self.qmp
     }
 
-    /// Lets the guest go on if it ran before.
+    /// Lets the guest continue if it ran before.
     ///
     /// # Errors
     ///

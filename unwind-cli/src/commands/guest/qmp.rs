@@ -80,12 +80,12 @@ impl Qmp {
     ///
     /// # Errors
     ///
-    /// [`GuestError`] if there is none, or nobody answers.
+    /// [`GuestError`] if there is none, or it does not answer.
     pub(crate) fn connect(path: &Path) -> Result<Self, GuestError> {
         Self::connect_with(path, PATIENCE)
     }
 
-    /// Connects, and waits so long for each answer.
+    /// Connects, and waits at most this long for each answer.
     fn connect_with(path: &Path, patience: Duration) -> Result<Self, GuestError> {
         let failed = |error| GuestError::Connect { path: path.to_owned(), error };
         let stream = UnixStream::connect(path).map_err(failed)?;
@@ -122,7 +122,7 @@ impl Qmp {
             if let Some(answer) = answer(command, &line)? {
                 return Ok(answer);
             }
-            // An event, which nobody waits for.
+            // An event, which no command waits for.
         }
     }
 
@@ -327,7 +327,7 @@ mod tests {
 
     type Talk = fn(&mut UnixStream) -> io::Result<()>;
 
-    /// A server that greets, answers the first command, and then goes on for as
+    /// A server that greets, answers the first command, and then sends for as
     /// long as it is listened to.
     fn endless(name: &str, talk: Talk) -> PathBuf {
         let path = std::env::temp_dir().join(format!("unwind-qmp-{name}-{}", std::process::id()));

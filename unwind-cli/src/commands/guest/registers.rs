@@ -121,7 +121,7 @@ impl<'t> Fields<'t> {
         fields
     }
 
-    /// A line has fields `NAME=HEX` or `NAME =HEX`; that of a segment goes on
+    /// A line has fields `NAME=HEX` or `NAME =HEX`; that of a segment continues
     /// with base, limit and flags.
     fn read_line(&mut self, line: &'t str) {
         let mut rest = line;
@@ -130,7 +130,7 @@ impl<'t> Fields<'t> {
             let mut words = behind.split_whitespace();
             let number = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
             if let Some(number) = number {
-                // The first one counts: what is behind is no register's.
+                // The first one counts: what follows is no register's.
                 self.numbers.entry(name).or_insert(number);
                 self.segments.entry(name).or_insert((number, words));
             }

@@ -20,7 +20,7 @@ pub(crate) struct Spaces {
     files: RecordedFiles,
     /// The newest generation of any space.
     generation: u64,
-    /// Makes the priorities of ranges, which nobody can foresee.
+    /// Makes the priorities of ranges, which a recording cannot foresee.
     random: RandomState,
 }
 

@@ -28,7 +28,7 @@ impl<W> Allowance<W> {
         Self { out, allowed: Self::START, written: 0 }
     }
 
-    /// Takes note of a record of so many bytes.
+    /// Takes note of a record of `len` bytes.
     pub(crate) fn read(&mut self, len: usize) {
         let len = u64::try_from(len).unwrap_or(u64::MAX);
         self.allowed = self.allowed.saturating_add(len.saturating_mul(Self::PER_BYTE));

@@ -16,7 +16,7 @@ const HAS_SIZE: u16 = 1 << 15;
 /// ```text
 ///     0   record header: type, flags, bytes of the entry
 ///     8   process
-///    12   the id, its length in the byte behind it, three bytes of padding
+///    12   the id, its length in the byte after it, three bytes of padding
 ///    36   the name, padded with zeros
 /// ```
 pub(super) fn parse(section: &[u8], endian: Endian) -> HashMap<Box<[u8]>, Box<[u8]>> {

@@ -42,7 +42,7 @@ pub(super) fn of(attr: &Attr) -> String {
     format!("{}{}", name.unwrap_or(&unknown), modes(attr))
 }
 
-/// The modes, behind a colon, if there is a limit.
+/// The modes, after a colon, if there is a limit.
 fn modes(attr: &Attr) -> String {
     let excluded = |flag| attr.format.flags.contains(flag);
     let mut modes = String::new();

@@ -10,7 +10,7 @@ use crate::commands::perf::event_name;
 use crate::commands::perf::{Fault, PerfError};
 use crate::untrusted::Untrusted;
 
-/// More events than this nobody records at once.
+/// More events than a recording has.
 const MAX_EVENTS: usize = 1 << 14;
 
 /// An event.

@@ -17,7 +17,7 @@ pub(crate) struct Section {
 /// parts come as records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileHeader {
-    /// Bytes of an attr with the place of its ids behind it.
+    /// Bytes of an attr with the place of its ids after it.
     pub(crate) attr_len: u64,
     pub(crate) attrs: Section,
     pub(crate) data: Section,
@@ -69,10 +69,10 @@ impl FileHeader {
     /// Bytes of the header, its start included.
     pub(crate) const LEN: u64 = 104;
 
-    /// Words behind the start.
+    /// Words after the start.
     const WORDS: usize = 11;
 
-    /// Bytes behind the start.
+    /// Bytes after the start.
     pub(crate) const REST: usize = Self::WORDS.saturating_mul(8);
 
     /// Reads what follows the start.

@@ -32,7 +32,7 @@ pub(crate) enum Meaning {
     Exit,
     /// As many lost records.
     Lost(u64),
-    /// Nothing but that time goes on.
+    /// Nothing but that time passes.
     Other,
 }
 

@@ -53,7 +53,7 @@ impl KernelSymbols {
     }
 }
 
-/// `ffffffff81000130 T entry_SYSCALL_64_after_hwframe`, behind it the module in brackets.
+/// `ffffffff81000130 T entry_SYSCALL_64_after_hwframe`, after it the module in brackets.
 fn parse_line((symbol, module): (&str, Option<&str>)) -> Option<KernelSymbol> {
     let (addr, rest) = symbol.split_once(' ')?;
     let (kind, name) = rest.split_once(' ')?;
@@ -68,7 +68,7 @@ fn parse_line((symbol, module): (&str, Option<&str>)) -> Option<KernelSymbol> {
     Some(KernelSymbol { addr, name: name.into(), rank, module: module.map(Into::into) })
 }
 
-/// A line, split at the tab in front of a module.
+/// A line, split at the tab before a module.
 fn plain_with_tab(line: &[u8]) -> Option<(&str, Option<&str>)> {
     let mut parts = line.splitn(2, |&byte| byte == b'\t');
     let symbol = plain(parts.next()?)?;

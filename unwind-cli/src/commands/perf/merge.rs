@@ -91,7 +91,7 @@ pub(crate) fn run(args: &MergeArgs) -> Result<(), Failure> {
     let mut lines = if args.stats { stats_lines(&summary) } else { Vec::new() };
     lines.extend(notes.lines());
     for line in lines {
-        // With standard error gone there is nobody left to tell.
+        // With standard error gone there is no other place to tell it.
         let _ = writeln!(io::stderr(), "{line}");
     }
     report(summary, &args.file)

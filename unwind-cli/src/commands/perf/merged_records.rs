@@ -116,7 +116,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         Ok(())
     }
 
-    /// Writes a record when those in front of it are written.
+    /// Writes a record when those before it are written.
     fn hand_on(&mut self, bytes: &[u8], time: u64) -> io::Result<()> {
         if self.walks.is_empty() {
             self.rounds.newest = self.rounds.newest.max(time);
@@ -133,7 +133,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         Ok(())
     }
 
-    /// Takes note of a record of so many bytes.
+    /// Takes note of a record of `len` bytes.
     fn read(&mut self, len: usize) {
         let len = u64::try_from(len).unwrap_or(u64::MAX);
         self.allowed = self.allowed.saturating_add(len.saturating_mul(PER_BYTE));

@@ -19,7 +19,7 @@ pub(crate) trait Sink {
     /// Takes any other record of the kernel, in order of time.
     fn record(&mut self, events: &Events, held: Held) -> io::Result<()>;
 
-    /// Takes a record of a tool, with the bytes behind it if it has some, when
+    /// Takes a record of a tool, with the bytes after it if it has some, when
     /// it is read.
     fn tool_record(&mut self, reader: &mut PerfReader) -> Result<(), PerfError>;
 

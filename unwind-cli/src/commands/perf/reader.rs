@@ -22,11 +22,11 @@ pub(super) mod tool_record {
 
     /// An event (`PERF_RECORD_HEADER_ATTR`), in pipe form.
     pub(crate) const ATTR: RecordType = RecordType(64);
-    /// Trace formats (`PERF_RECORD_HEADER_TRACING_DATA`), bytes behind it.
+    /// Trace formats (`PERF_RECORD_HEADER_TRACING_DATA`), bytes after it.
     pub(crate) const TRACING_DATA: RecordType = RecordType(66);
     /// A pass over all rings is over (`PERF_RECORD_FINISHED_ROUND`).
     pub(crate) const FINISHED_ROUND: RecordType = RecordType(68);
-    /// Trace data (`PERF_RECORD_AUXTRACE`), bytes behind it.
+    /// Trace data (`PERF_RECORD_AUXTRACE`), bytes after it.
     pub(crate) const AUXTRACE: RecordType = RecordType(71);
     /// A property of an event (`PERF_RECORD_EVENT_UPDATE`).
     pub(crate) const EVENT_UPDATE: RecordType = RecordType(78);
@@ -55,7 +55,7 @@ pub(crate) struct PerfReader {
     end: Option<u64>,
     /// The record that was read last.
     record: Vec<u8>,
-    /// Bytes behind it that belong to it.
+    /// Bytes after it that belong to it.
     payload: u64,
     progress: Option<Progress>,
     /// Where the progress was shown last.
@@ -218,12 +218,12 @@ impl PerfReader {
         Record::parse(&self.record, self.endian()).ok()
     }
 
-    /// How many bytes behind the record belong to it.
+    /// How many bytes after the record belong to it.
     pub(crate) fn payload(&self) -> u64 {
         self.payload
     }
 
-    /// Copies the bytes behind the record that belong to it.
+    /// Copies the bytes after the record that belong to it.
     pub(crate) fn copy_payload(&mut self, out: &mut impl io::Write) -> Result<(), PerfError> {
         let copied = io::copy(&mut self.input.by_ref().take(self.payload), out)?;
         self.took_payload(copied)
@@ -242,7 +242,7 @@ impl PerfReader {
         }
     }
 
-    /// Learns from a tool's record what it says of events and of bytes behind
+    /// Learns from a tool's record what it says of events and of bytes after
     /// itself.
     fn take_tool_record(&mut self, kind: RecordType) -> Result<(), PerfError> {
         let endian = self.endian();
@@ -293,7 +293,7 @@ impl PerfReader {
         let file_len = self.file_len()?;
         let FileHeader { attr_len, attrs, data, .. } = header;
         let bytes = self.section("list of events", attrs)?;
-        // An attr, and the place of its ids behind it.
+        // An attr, and the place of its ids after it.
         let entry = usize::try_from(attr_len).ok().filter(|&len| len > 16);
         let bad = PerfError::BadSection { part: "list of events", at: attrs.at, len: attrs.len };
         let entry = entry.filter(|&len| bytes.len().is_multiple_of(len)).ok_or(bad)?;
@@ -335,7 +335,7 @@ impl PerfReader {
     }
 
     /// The build ids that the recorder found in files when it was done, by the files'
-    /// names. A damaged section has those in front of the damage.
+    /// names. A damaged section has those before the damage.
     pub(crate) fn build_ids(&mut self) -> HashMap<Box<[u8]>, Box<[u8]>> {
         let Some(header) = self.header else {
             return HashMap::new();
@@ -355,7 +355,7 @@ impl PerfReader {
         Ok(places.into_iter().find(|&(found, _)| found == feature).map(|(_, place)| place))
     }
 
-    /// Where all feature sections are. Their table is behind the data.
+    /// Where all feature sections are. Their table is after the data.
     pub(crate) fn feature_places(
         &mut self,
         header: &FileHeader,
@@ -450,7 +450,7 @@ fn words(bytes: &[u8], endian: Endian) -> Vec<u64> {
     unwind_perf::record::Words::new(bytes, endian).collect()
 }
 
-/// The text in front of the first zero.
+/// The text before the first zero.
 fn text(bytes: &[u8]) -> Untrusted {
     Untrusted::from(bytes.split(|&byte| byte == 0).next().unwrap_or_default())
 }

@@ -147,7 +147,7 @@ pub(crate) fn run(args: &ScriptArgs) -> Result<(), Failure> {
     let summary = args.print(&mut reader, &args.file, true, out).map_err(Failure::output)?;
     if args.stats {
         for line in stats_lines(&summary) {
-            // With standard error gone there is nobody left to tell.
+            // With standard error gone there is no other place to tell it.
             let _ = writeln!(io::stderr(), "{line}");
         }
     }

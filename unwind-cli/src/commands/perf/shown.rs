@@ -95,7 +95,7 @@ pub(crate) trait Printer {
         walked: Option<&WalkedStack>,
     ) -> io::Result<()>;
 
-    /// Takes note that a record of so many bytes was read.
+    /// Takes note that a record of `len` bytes was read.
     fn read(&mut self, len: usize);
 }
 

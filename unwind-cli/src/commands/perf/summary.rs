@@ -63,7 +63,7 @@ pub(crate) fn stats_lines(summary: &Summary) -> Vec<String> {
             merge.unmatched_no_cookie,
             "unmatched: the call chain had no room for the cookie",
         ),
-        unmatched(merge.unmatched_newer_cookie, "unmatched: the thread went on without a stack"),
+        unmatched(merge.unmatched_newer_cookie, "unmatched: the thread continued without a stack"),
         unmatched(merge.unmatched_end, "unmatched: the recording ended"),
         (merge.lost, "record lost by the recorder", "records lost by the recorder"),
     ];
@@ -86,7 +86,7 @@ pub(crate) fn report(summary: Summary, path: &Path) -> Result<(), Failure> {
         (merge.records_conflicting, "stacks disagree with an earlier one of their cookie"),
     ];
     for (count, what) in warnings.iter().filter(|(count, _)| *count > 0) {
-        // With standard error gone there is nobody left to tell.
+        // With standard error gone there is no other place to tell it.
         let _ = writeln!(io::stderr(), "unwind: {}: {count} {what}", escaped(path));
     }
     Ok(summary.end.map_err(|error| RecordingError { path: path.to_owned(), error })?)

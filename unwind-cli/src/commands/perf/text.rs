@@ -97,7 +97,7 @@ impl<W: Write> TextPrinter<W> {
         Ok(())
     }
 
-    /// Writes that so many frames are left out.
+    /// Writes how many frames are left out.
     fn left_out(&mut self, count: usize) -> io::Result<()> {
         match count {
             0 => Ok(()),

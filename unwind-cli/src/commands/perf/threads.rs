@@ -51,7 +51,7 @@ impl Threads {
         }
     }
 
-    /// The name of a thread, or its id behind a colon.
+    /// The name of a thread, or its id after a colon.
     pub(crate) fn name(&self, task: Task) -> Rc<Untrusted> {
         match self.names.get(&task.tid) {
             Some(name) => Rc::clone(name),

@@ -34,7 +34,7 @@ pub(crate) struct WalkedStack {
 /// A frame of a walked stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WalkedFrame {
-    /// The pc: of the first frame the sampled one, of others where they go on.
+    /// The pc: of the first frame the sampled one, of others where they continue.
     pub(crate) pc: u64,
     /// The last byte of the call, or the pc itself where that was not a call.
     pub(crate) call: u64,

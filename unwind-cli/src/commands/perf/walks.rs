@@ -43,7 +43,7 @@ struct Answer<'d> {
 
 impl Drop for Answer<'_> {
     fn drop(&mut self) {
-        // With nobody left to wait for it the command is at its end.
+        // If it is no longer waited for, the command is at its end.
         let _ = self.done.send((self.number, self.walked.take()));
     }
 }

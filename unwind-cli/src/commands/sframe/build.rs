@@ -57,7 +57,7 @@ it. The starts of functions count from where the section is, so give --vaddr, if
 it is to be loaded somewhere.
 
 With --embed the output is a program or library that runs as before. Nothing in
-it moves: the table and the program headers come behind its end. Where no segment
+it moves: the table and the program headers come after its end. Where no segment
 can be added safely, the section alone is written, and the exit code is 5.
 
 Code whose rules the table cannot say is left out and counted; `unwind sframe
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     };
     written.map_err(|error| SframeError::Output { path: args.output.clone(), error })?;
     if is_standard_output(&args.output) {
-        // With standard error gone there is nobody left to tell.
+        // With standard error gone there is no other place to tell it.
         let _ = print(&mut io::stderr().lock(), args, &built);
     } else {
         print(&mut io::stdout().lock(), args, &built).map_err(Failure::output)?;

@@ -96,7 +96,7 @@ impl Code {
         self.section_of(addr).map_or(addr, |(_, start)| addr.wrapping_sub(start))
     }
 
-    /// The address of an offset in the first section of an object that is so long.
+    /// The address of an offset in the first section of an object that is long enough.
     pub(crate) fn address(&self, offset: u64) -> Option<u64> {
         let len = |part: &Part| part.range.end.saturating_sub(part.range.start);
         let part = self.parts.iter().find(|part| offset < len(part))?;

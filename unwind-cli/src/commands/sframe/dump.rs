@@ -96,7 +96,7 @@ fn dump(args: &Args, image: &Image) -> Result<(), Failure> {
     let names = if args.no_names { Names::NONE } else { file.names() };
     if let Some(error) = names.error {
         let path = escaped(&file.path);
-        // With standard error gone there is nobody left to tell.
+        // With standard error gone there is no other place to tell it.
         let _ = writeln!(io::stderr(), "unwind: {path}: no names of functions: {error}");
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
@@ -107,7 +107,7 @@ fn dump(args: &Args, image: &Image) -> Result<(), Failure> {
     .and_then(|faults| out.flush().map(|()| faults))
     .map_err(Failure::output)?;
     if file.starts == Starts::Unknown && !args.json {
-        // With standard error gone there is nobody left to tell.
+        // With standard error gone there is no other place to tell it.
         let _ = writeln!(
             io::stderr(),
             "unwind: {} is the section of a relocatable object: where its functions start is \

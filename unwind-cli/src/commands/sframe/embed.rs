@@ -48,7 +48,7 @@ pub(crate) enum EmbedError {
     Physical,
     /// Data that belongs to no part of the file: the program may look for it at
     /// the file's end.
-    #[error("it has data behind its end")]
+    #[error("it has data after its end")]
     Overlay,
     /// More headers than their counts can hold, or an address that does not
     /// exist.

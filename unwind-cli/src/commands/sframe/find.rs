@@ -33,7 +33,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     form: Form,
 
-    /// Addresses, hexadecimal behind 0x or decimal; or names: of a function, or of an
+    /// Addresses, hexadecimal after 0x or decimal; or names: of a function, or of an
     /// object's code section, with an offset or not: `main`, `main+0x10`, `.text+16`
     #[arg(value_name = "ADDR|SYMBOL", required = true, 
           value_parser = OsStringValueParser::new().try_map(Question::parse::<OsString>))]
@@ -185,7 +185,7 @@ fn find(
     for (question, is_answered) in args.questions.iter().zip(answered) {
         let mut addresses = question.addresses(&file, &names);
         if let Some(more) = addresses.len().checked_sub(MAX_ANSWERS).filter(|&more| more != 0) {
-            // With standard error gone there is no one left to tell.
+            // With standard error gone there is no other place to tell it.
             let _ = writeln!(io::stderr(), "unwind: {question}: {more} more are not shown");
             addresses.truncate(MAX_ANSWERS);
         }
@@ -285,7 +285,7 @@ impl Answer {
     /// The answer for a name, or an offset, that the file does not have.
     fn absent(file: &SframeFile<'_>, question: &Question) -> Self {
         let (addr, why) = match question {
-            Question::Addr(addr) => (Some(*addr), "no code section is so long"),
+            Question::Addr(addr) => (Some(*addr), "no code section is long enough"),
             Question::Symbol(_) => (None, "no function has this name"),
         };
         Self {

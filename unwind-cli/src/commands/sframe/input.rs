@@ -118,7 +118,7 @@ impl Failures {
             Ok(()) => {}
             Err(error) if error.is_of_output() => return Err(error),
             Err(error) => {
-                // With standard error gone there is no one left to tell.
+                // With standard error gone there is no other place to tell it.
                 let _ = writeln!(io::stderr(), "unwind: {error}");
                 self.failed = self.failed.saturating_add(1);
                 if self.exit_code == 0 {
@@ -249,7 +249,7 @@ fn read_all(path: &Path, file: File) -> Result<Vec<u8>, Failure> {
     }
 }
 
-/// An address: hexadecimal behind `0x`, else decimal.
+/// An address: hexadecimal after `0x`, else decimal.
 pub(crate) fn parse_addr(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let parsed = match digits {

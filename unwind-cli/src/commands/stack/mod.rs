@@ -221,7 +221,7 @@ fn print(args: &Args, mut target: Target) -> Result<(), Failure> {
         .and_then(|()| out.flush())
         .map_err(Failure::output)?;
     if !args.json {
-        // With standard error gone there is nobody left to tell.
+        // With standard error gone there is no other place to tell it.
         let _ = text::write_warnings(&mut io::stderr().lock(), &report);
     }
     if args.stats {
@@ -305,7 +305,7 @@ impl<'a> Started<'a> {
 }
 
 impl Started<'_> {
-    /// Waits so long, or fails once the command ends.
+    /// Waits for `after`, or fails once the command ends.
     fn let_run(&mut self, after: Duration) -> Result<(), StartError> {
         const LOOK_EVERY: Duration = Duration::from_millis(5);
         let started = Instant::now();

@@ -22,7 +22,7 @@ impl Term {
 /// The expression at an offset of `bytes`, if all its operations have a sign.
 ///
 /// A block's length stands before it. One byte of it does: longer expressions
-/// are for nobody to read.
+/// are not to be read.
 pub(super) fn infix(bytes: &[u8], at: u64, endian: RunTimeEndian) -> Option<String> {
     let at = usize::try_from(at).ok()?;
     let len = usize::from(*bytes.get(at.checked_sub(1)?)?);

@@ -47,7 +47,7 @@ pub(crate) struct Args {
 
 const LONG_HELP: &str = "\
 Exit code 1 says that the tables differ, or that a function could not be read in
-both files: it is damaged in both, or one of so many that share rows that there are
+both files: it is damaged in both, or one of many that share rows, of which there are
 more than one for each byte of rows (and 65,536). A function that only moved is equal where
 functions are matched by name; one without a name is matched by address. Of each
 stretch of a function that is not the same, `-` is what the first file says, `+`
