@@ -90,6 +90,7 @@ mod modules;
 #[cfg(test)]
 #[path = "../tests/support/no_regs.rs"]
 mod no_regs;
+mod origin;
 mod register;
 mod return_addresses;
 mod row;
@@ -110,9 +111,10 @@ pub use end::End;
 pub use memory::{Memory, ReadError, SliceMemory};
 pub use modules::map::{MapError, Module, ModuleMap};
 pub use modules::shared::{Contended, SharedModuleMap, TableLocation};
+pub use origin::Origin;
 pub use register::{BaseReg, DwarfReg, Registers, WordSize};
 pub use return_addresses::{ReturnAddresses, Unchecked};
-pub use row::{CfaRule, Origin, RegRule, Row};
+pub use row::{CfaRule, RegRule, Row};
 pub use source::{Coverage, Empty, FrameContext, Or, RowKey, RowSource};
 pub use step_error::StepError;
 pub use table_error::{TableError, TableFault};

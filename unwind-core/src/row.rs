@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::origin::Origin;
 use crate::register::{BaseReg, DwarfReg, WordSize};
 
 /// How the CFA is found: the value that the stack pointer had in the caller
@@ -48,76 +49,6 @@ pub enum RegRule {
     Register(BaseReg, i32),
     /// The word in memory at a register's value plus an offset in bytes.
     AtRegister(BaseReg, i32),
-}
-
-/// Who found a row.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Origin {
-    /// None: the registers of the sample itself.
-    #[default]
-    Registers,
-    /// A table that came with the code.
-    Table,
-    /// A table that was built from another format.
-    ConvertedTable,
-    /// The convention that the code keeps a frame pointer.
-    FramePointer,
-    /// The instructions at the pc.
-    Instructions,
-    /// The registers that the kernel saved for a signal handler.
-    SignalContext,
-    /// The hardware's record of branches.
-    BranchRecord,
-    /// A source of the host's own.
-    Host,
-}
-
-impl Origin {
-    /// A number for records and other languages, which stays the same in later versions:
-    /// 0 to 7 in the order of the variants.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Registers => 0,
-            Self::Table => 1,
-            Self::ConvertedTable => 2,
-            Self::FramePointer => 3,
-            Self::Instructions => 4,
-            Self::SignalContext => 5,
-            Self::BranchRecord => 6,
-            Self::Host => 7,
-        }
-    }
-
-    /// The inverse of [`code`](Self::code), of the low three bits.
-    pub(crate) const fn from_code(code: u8) -> Self {
-        match code & 7 {
-            0 => Self::Registers,
-            1 => Self::Table,
-            2 => Self::ConvertedTable,
-            3 => Self::FramePointer,
-            4 => Self::Instructions,
-            5 => Self::SignalContext,
-            6 => Self::BranchRecord,
-            _ => Self::Host,
-        }
-    }
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Registers => "registers",
-            Self::Table => "table",
-            Self::ConvertedTable => "converted table",
-            Self::FramePointer => "frame pointer",
-            Self::Instructions => "instructions",
-            Self::SignalContext => "signal context",
-            Self::BranchRecord => "branch record",
-            Self::Host => "host",
-        })
-    }
 }
 
 /// The rules for one range of pcs: all that a walk needs to step to the

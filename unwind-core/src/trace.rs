@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::addr::{FramePc, VirtAddr};
 use crate::end::{End, PackedEnd};
-use crate::row::Origin;
+use crate::origin::Origin;
 use crate::table_error::TableError;
 
 /// How one frame of a walk was found, in a byte.

@@ -2,8 +2,9 @@
 
 use core::fmt;
 
+use crate::origin::Origin;
 use crate::register::{BaseReg, WordSize};
-use crate::row::{CfaRule, Origin, RegRule, Row};
+use crate::row::{CfaRule, RegRule, Row};
 use crate::source::Coverage;
 use crate::trace::Provenance;
 

@@ -7,8 +7,8 @@ use super::words::{FrameRecord, RecordedFrames, StackWord, Tag, TaggedWords, fra
 use crate::addr::VirtAddr;
 use crate::end::End;
 use crate::hint::cold_path;
+use crate::origin::Origin;
 use crate::register::WordSize;
-use crate::row::Origin;
 use crate::table_error::{TableError, TableFault};
 use crate::trace::{Trace, TraceFrame};
 use crate::walk::fast::fast_path::FrameSink as _;

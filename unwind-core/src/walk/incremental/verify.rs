@@ -75,7 +75,7 @@ mod tests {
     use crate::addr::VirtAddr;
     use crate::memory::SliceMemory;
     use crate::no_regs::Toy;
-    use crate::row::Origin;
+    use crate::origin::Origin;
     use crate::trace::Provenance;
     use crate::walk::incremental::words::{FrameRecord, Tag};
 

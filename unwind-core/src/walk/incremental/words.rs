@@ -270,7 +270,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::row::Origin;
+    use crate::origin::Origin;
 
     fn kept(number: u64, fp_slots: u8) -> FrameRecord {
         let (pc, sp, fp) = (0x1000 + number, 0x8000 + 64 * number, 0x9000 + number);

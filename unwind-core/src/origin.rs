@@ -1,0 +1,73 @@
+//! Who found the row of a frame.
+
+use core::fmt;
+
+/// Who found a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Origin {
+    /// None: the registers of the sample itself.
+    #[default]
+    Registers,
+    /// A table that came with the code.
+    Table,
+    /// A table that was built from another format.
+    ConvertedTable,
+    /// The convention that the code keeps a frame pointer.
+    FramePointer,
+    /// The instructions at the pc.
+    Instructions,
+    /// The registers that the kernel saved for a signal handler.
+    SignalContext,
+    /// The hardware's record of branches.
+    BranchRecord,
+    /// A source of the host's own.
+    Host,
+}
+
+impl Origin {
+    /// A number for records and other languages, which stays the same in later versions:
+    /// 0 to 7 in the order of the variants.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Registers => 0,
+            Self::Table => 1,
+            Self::ConvertedTable => 2,
+            Self::FramePointer => 3,
+            Self::Instructions => 4,
+            Self::SignalContext => 5,
+            Self::BranchRecord => 6,
+            Self::Host => 7,
+        }
+    }
+
+    /// The inverse of [`code`](Self::code), of the low three bits.
+    pub(crate) const fn from_code(code: u8) -> Self {
+        match code & 7 {
+            0 => Self::Registers,
+            1 => Self::Table,
+            2 => Self::ConvertedTable,
+            3 => Self::FramePointer,
+            4 => Self::Instructions,
+            5 => Self::SignalContext,
+            6 => Self::BranchRecord,
+            _ => Self::Host,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Registers => "registers",
+            Self::Table => "table",
+            Self::ConvertedTable => "converted table",
+            Self::FramePointer => "frame pointer",
+            Self::Instructions => "instructions",
+            Self::SignalContext => "signal context",
+            Self::BranchRecord => "branch record",
+            Self::Host => "host",
+        })
+    }
+}
