@@ -12,10 +12,10 @@ use unwind_core::{Memory, VirtAddr};
 use unwind_x86::lbr::{Lbr, Msrs};
 use unwind_x86::paging::PagedMemory;
 
-use crate::entry::Frame;
 use crate::exclusive::Exclusive;
+use crate::frame::Frame;
 use crate::memory::{DirectMap, user_space_of};
-use crate::task::Task;
+use crate::task::state::Task;
 
 /// What the CPU would say it has: 32 entries, with information.
 pub(crate) const LBR: Lbr = Lbr::skylake();

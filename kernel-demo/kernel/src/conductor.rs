@@ -6,7 +6,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use unwind_perf::task_data::AllAttachment;
 
 use crate::serial::println;
-use crate::task::{self, Program, Task};
+use crate::task::program::Program;
+use crate::task::state::Task;
+use crate::task::{life, schedule, state};
 use crate::unwind::{UNWIND, aux_trace, branches, delivery, sampler, stream, tracer};
 use crate::{apic, cpu, descriptors, measure, memory, options, single_step};
 
@@ -40,7 +42,7 @@ static EVICTED: AtomicU64 = AtomicU64::new(0);
 
 /// Makes the threads that conduct the run, and starts the clocks.
 pub(crate) fn start() {
-    let threads = [task::spawn_kernel_thread(read, 0), task::spawn_kernel_thread(conduct, 0)];
+    let threads = [life::spawn_kernel_thread(read, 0), life::spawn_kernel_thread(conduct, 0)];
     assert!(threads.iter().all(Option::is_some), "no room for the first threads");
     apic::start_tick(TICK);
     apic::start_sampling(options::get().hertz as u32);
@@ -52,7 +54,7 @@ extern "C" fn read(_: u64) -> ! {
         if !READER_STALLS.load(Ordering::Relaxed) {
             stream::export();
         }
-        task::sleep(1);
+        schedule::sleep(1);
     }
 }
 
@@ -74,21 +76,21 @@ extern "C" fn conduct(_: u64) -> ! {
                 *task = start_program(*program);
             }
         }
-        if task::ticks().is_multiple_of(EVICT_EVERY) {
-            EVICTED.fetch_add(task::evict_next().into(), Ordering::Relaxed);
+        if schedule::ticks().is_multiple_of(EVICT_EVERY) {
+            EVICTED.fetch_add(schedule::evict_next().into(), Ordering::Relaxed);
         }
         record_all.turn(taken(), wanted.samples);
         let stall = taken() > wanted.samples / 2 && stalled < wanted.stall;
         READER_STALLS.store(stall, Ordering::Relaxed);
         stalled += u64::from(stall);
-        task::sleep(1);
+        schedule::sleep(1);
     }
     finish()
 }
 
 /// Starts a program, and the events that belong to it.
 fn start_program(program: Program) -> Option<(&'static Task, u32)> {
-    let task = task::spawn_program(program)?;
+    let task = life::spawn_program(program)?;
     if program == Program::Records {
         task.set_traced();
         let attached = branches::attach(task);
@@ -113,10 +115,10 @@ impl RecordAll {
     fn turn(&mut self, taken: u64, wanted: u64) {
         *self = match core::mem::replace(self, Self::Over) {
             Self::NotYet if taken > wanted / 4 => match branches::attach_all() {
-                Some(attachment) => Self::On(attachment, task::ticks()),
+                Some(attachment) => Self::On(attachment, schedule::ticks()),
                 None => panic!("no memory for the records of all tasks"),
             },
-            Self::On(attachment, since) if task::ticks() >= since + Self::TICKS => {
+            Self::On(attachment, since) if schedule::ticks() >= since + Self::TICKS => {
                 branches::detach_all(attachment);
                 Self::Over
             }
@@ -130,15 +132,15 @@ fn finish() -> ! {
     measure::set_measuring(true);
     for _ in 0..MEASURE {
         // What tasks need to go on is brought in meanwhile.
-        task::sleep(1);
+        schedule::sleep(1);
     }
     measure::set_measuring(false);
     // Each task ends on its next way out, and delivers before it does.
-    task::end_all();
+    life::end_all();
     for _ in 0..SETTLE {
-        task::sleep(1);
+        schedule::sleep(1);
     }
-    assert!(task::user_tasks() == 0, "{} tasks did not end", task::user_tasks());
+    assert!(life::user_tasks() == 0, "{} tasks did not end", life::user_tasks());
     assert!(memory::frames_in_use() == 0, "{} frames are left", memory::frames_in_use());
     cpu::disable_interrupts();
     stream::export();
@@ -227,12 +229,12 @@ fn account() {
     println!(
         "stack: {} nmi in all, {} task in all",
         descriptors::most_nmi_stack_used(),
-        task::most_stack_used(),
+        state::most_stack_used(),
     );
     println!(
         "pages: {} evicted, {} frames left; {} ticks",
         get(&EVICTED),
         memory::frames_in_use(),
-        task::ticks(),
+        schedule::ticks(),
     );
 }

@@ -5,7 +5,7 @@ use core::cell::UnsafeCell;
 
 use unwind_x86::{DescriptorTable, DescriptorTables};
 
-use crate::{cpu, measure};
+use crate::{cpu, painted};
 
 /// The kernel's code segment.
 const KERNEL_CODE: u16 = 0x08;
@@ -198,13 +198,13 @@ fn interrupt_stack(number: InterruptStack) -> (u64, u64) {
 pub(crate) fn paint_nmi_stack() {
     let (start, end) = interrupt_stack(InterruptStack::Nmi);
     // SAFETY: no NMI comes before sampling has started.
-    unsafe { measure::paint(start, end) }
+    unsafe { painted::paint(start, end) }
 }
 
 /// The most that was used of the NMI's stack, in bytes.
 pub(crate) fn most_nmi_stack_used() -> u64 {
     let (start, end) = interrupt_stack(InterruptStack::Nmi);
-    measure::used(start, end)
+    painted::used(start, end)
 }
 
 /// The interrupt stack that `addr` is in, as start and end.

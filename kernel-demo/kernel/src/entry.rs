@@ -6,66 +6,15 @@
 //! * a system call is traced ([`tracer`]), on its way in;
 //! * every way out to user mode delivers what was asked for ([`delivery`]).
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
 use crate::descriptors::{
-    USER_CODE_32, VECTOR_DEBUG, VECTOR_INT80, VECTOR_NMI, VECTOR_PAGE_FAULT, VECTOR_RETURN_WORK,
-    VECTOR_SPURIOUS, VECTOR_SYSCALL, VECTOR_TIMER,
+    VECTOR_DEBUG, VECTOR_INT80, VECTOR_NMI, VECTOR_PAGE_FAULT, VECTOR_RETURN_WORK, VECTOR_SPURIOUS,
+    VECTOR_SYSCALL, VECTOR_TIMER,
 };
+use crate::frame::{Frame, enter_nmi, leave_nmi};
 use crate::memory::{self, Absent};
-use crate::task::{self, signal};
+use crate::task::{life, schedule, signal, system_call};
 use crate::unwind::{branches, delivery, sampler, tracer};
 use crate::{apic, branch_unit, cpu, measure, single_step};
-
-/// What every way in leaves on a stack; see entry.s.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Frame {
-    pub(crate) r15: u64,
-    pub(crate) r14: u64,
-    pub(crate) r13: u64,
-    pub(crate) r12: u64,
-    pub(crate) r11: u64,
-    pub(crate) r10: u64,
-    pub(crate) r9: u64,
-    pub(crate) r8: u64,
-    pub(crate) rdi: u64,
-    pub(crate) rsi: u64,
-    pub(crate) rbp: u64,
-    pub(crate) rbx: u64,
-    pub(crate) rdx: u64,
-    pub(crate) rcx: u64,
-    pub(crate) rax: u64,
-    pub(crate) vector: u64,
-    pub(crate) error: u64,
-    pub(crate) rip: u64,
-    pub(crate) cs: u64,
-    pub(crate) rflags: u64,
-    pub(crate) rsp: u64,
-    pub(crate) ss: u64,
-}
-
-impl Frame {
-    /// Bytes of x87 and SSE state below it.
-    pub(crate) const EXTENDED_STATE: u64 = 512;
-
-    /// Whether it is of user code.
-    pub(crate) const fn is_user(&self) -> bool {
-        self.cs & 3 == 3
-    }
-
-    /// Whether it is of 32-bit user code.
-    pub(crate) const fn is_compat(&self) -> bool {
-        self.cs == USER_CODE_32
-    }
-}
-
-static IN_NMI: AtomicBool = AtomicBool::new(false);
-
-/// Whether this CPU handles an NMI.
-pub(crate) fn in_nmi() -> bool {
-    IN_NMI.load(Ordering::Relaxed)
-}
 
 /// Called by entry.s for every way in.
 #[unsafe(no_mangle)]
@@ -74,16 +23,16 @@ extern "C" fn kernel_entry(frame: &mut Frame) {
         // These two may have come at any instruction of the kernel, also right
         // before a way out: they leave again as they came.
         VECTOR_NMI => {
-            assert!(!IN_NMI.swap(true, Ordering::Relaxed), "an nmi in an nmi");
+            enter_nmi();
             sampler::nmi(frame);
-            IN_NMI.store(false, Ordering::Relaxed);
+            leave_nmi();
             return;
         }
-        VECTOR_DEBUG if frame.is_user() => return branch_unit::stepped(task::current(), frame),
+        VECTOR_DEBUG if frame.is_user() => return branch_unit::stepped(schedule::current(), frame),
         VECTOR_DEBUG => return single_step::trap(),
         VECTOR_TIMER => {
             apic::end_of_interrupt();
-            task::tick();
+            schedule::tick();
             measure::tick(frame);
         }
         // All it has to do is to come by the way out to user mode.
@@ -93,9 +42,9 @@ extern "C" fn kernel_entry(frame: &mut Frame) {
         VECTOR_SYSCALL | VECTOR_INT80 => {
             cpu::enable_interrupts();
             tracer::system_call(frame);
-            task::system_call(frame);
+            system_call::system_call(frame);
         }
-        _ if frame.is_user() => task::kill_current(),
+        _ if frame.is_user() => life::kill_current(),
         vector => panic!("trap {vector} in the kernel: {frame:x?}"),
     }
     if frame.is_user() {
@@ -106,21 +55,21 @@ extern "C" fn kernel_entry(frame: &mut Frame) {
 /// Called by entry.s on a task's first way out.
 #[unsafe(no_mangle)]
 extern "C" fn leave_for_the_first_time(frame: &mut Frame) {
-    task::arrived();
+    schedule::arrived();
     leave(frame);
 }
 
 /// The way out to user mode. Interrupts are off when it returns.
 #[inline(never)]
 fn leave(frame: &mut Frame) {
-    let task = task::current();
+    let task = schedule::current();
     loop {
         cpu::disable_interrupts();
-        if task::is_ending() {
+        if life::is_ending() {
             cpu::enable_interrupts();
-            task::end(task, frame);
-        } else if task::switch_is_due() {
-            task::switch();
+            life::end(task, frame);
+        } else if schedule::switch_is_due() {
+            schedule::switch();
         } else if signal::is_due(task) {
             cpu::enable_interrupts();
             // What was asked for so far is about the stack as it is before.
@@ -146,13 +95,13 @@ fn page_fault(frame: &mut Frame) {
     if !frame.is_user() && copy.is_none() {
         panic!("page fault in the kernel at {addr:#x}: {frame:x?}");
     }
-    let task = task::current();
+    let task = schedule::current();
     let mapped = task.with_space(|space| space.absent(addr, frame.error & WRITE != 0));
     let come = match mapped {
         Some(Ok(None)) => Ok(()),
         Some(Ok(Some(absent))) => {
             if absent == Absent::OnDisk {
-                task::sleep(1);
+                schedule::sleep(1);
             }
             task.with_space(|space| space.page_in(addr)).unwrap_or(Err(memory::Unmapped))
         }
@@ -163,7 +112,7 @@ fn page_fault(frame: &mut Frame) {
         (Err(_), Some(failed)) => frame.rip = failed,
         (Err(_), None) => {
             tracer::fatal_fault(frame);
-            task::kill_current();
+            life::kill_current();
         }
     }
 }

@@ -25,9 +25,11 @@ mod cpu;
 mod descriptors;
 mod entry;
 mod exclusive;
+mod frame;
 mod measure;
 mod memory;
 mod options;
+mod painted;
 mod serial;
 mod single_step;
 mod task;
@@ -50,11 +52,11 @@ extern "C" fn kernel_main(start_info: u64) -> ! {
     descriptors::load();
     memory::drop_identity_map();
     descriptors::paint_nmi_stack();
-    task::paint_stacks();
+    task::state::paint_stacks();
     unwind::register();
     unwind::kernel_stack::open_table();
     conductor::start();
-    task::start()
+    task::schedule::start()
 }
 
 #[panic_handler]

@@ -10,15 +10,16 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use unwind_core::{PackedFrame, Trace};
 
-use crate::entry::Frame;
 use crate::exclusive::Exclusive;
+use crate::frame::Frame;
 use crate::memory::UserMemory;
-use crate::task::{TRACE_LEN, Task};
-use crate::unwind::user_stack::{self, Rows};
+use crate::painted::PAINT;
+use crate::task::state::{TRACE_LEN, Task};
+use crate::unwind::rows::Rows;
+use crate::unwind::user_stack;
 use crate::{apic, cpu};
 
 const LEN: usize = 8 << 10;
-const PAINT: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 
 static MEASURING: AtomicBool = AtomicBool::new(false);
 
@@ -160,26 +161,4 @@ impl<F: FnOnce() -> R, R> Call<F, R> {
         }
         run::<F, R>
     }
-}
-
-/// Paints a stack that is not in use.
-///
-/// # Safety
-///
-/// Nothing on it is used any more.
-pub(crate) unsafe fn paint(start: u64, end: u64) {
-    for at in (start..end).step_by(8) {
-        // SAFETY: the caller's.
-        unsafe { (at as *mut u64).write_volatile(PAINT) }
-    }
-}
-
-/// How many bytes of a painted stack have been in use.
-pub(crate) fn used(start: u64, end: u64) -> u64 {
-    let is_painted = |at: &u64| {
-        // SAFETY: inside a stack, which is mapped; volatile, as it may be in
-        // use.
-        unsafe { (*at as *const u64).read_volatile() == PAINT }
-    };
-    end - start - 8 * (start..end).step_by(8).take_while(is_painted).count() as u64
 }

@@ -6,11 +6,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use unwind_core::deferred::LossReason;
 
 use super::program::{Loaded, Program};
-use super::schedule::{self, ENDED, FREE, READY, current};
+use super::schedule::{self, current};
+
 use super::signal::SignalState;
-use super::state::{Kind, Task};
+use super::state::{ENDED, FREE, Kind, READY, Task};
 use crate::cpu;
-use crate::entry::Frame;
+use crate::frame::Frame;
 use crate::memory::kernel_root;
 use crate::unwind::{branches, delivery, stream};
 

@@ -5,9 +5,9 @@ use arrayvec::ArrayVec;
 use unwind_core::{Module, TableLocation, VirtAddr};
 
 use crate::descriptors::{USER_CODE_32, USER_CODE_64, USER_DATA};
-use crate::entry::Frame;
+use crate::frame::Frame;
 use crate::memory::{Backing, PAGE, Region, Space};
-use crate::task::sleep;
+use crate::task::schedule::sleep;
 
 macro_rules! programs {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {

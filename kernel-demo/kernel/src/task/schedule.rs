@@ -3,17 +3,10 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use super::state::Task;
-use crate::entry::Frame;
+use super::state::{FREE, READY, SLEEPING, Task};
+use crate::frame::Frame;
 use crate::unwind::{aux_trace, branches};
 use crate::{cpu, descriptors};
-
-/// The states of a place for a task.
-pub(super) const FREE: u8 = 0;
-pub(super) const READY: u8 = 1;
-pub(super) const SLEEPING: u8 = 2;
-/// It has ended, and its parent is to be told.
-pub(super) const ENDED: u8 = 3;
 
 static CURRENT: AtomicUsize = AtomicUsize::new(0);
 static TICKS: AtomicU64 = AtomicU64::new(0);

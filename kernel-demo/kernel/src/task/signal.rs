@@ -9,8 +9,9 @@ use core::sync::atomic::Ordering;
 
 use unwind_core::{Memory, VirtAddr};
 
-use super::{Task, kill_current};
-use crate::entry::Frame;
+use super::life::kill_current;
+use super::state::Task;
+use crate::frame::Frame;
 use crate::memory::{USER_END, UserMemory, copy_to_user};
 
 /// What a task wants to happen when a signal comes.

@@ -8,10 +8,17 @@ use unwind_perf::task_data::TaskData;
 use unwind_x86::lbr::LbrSample;
 
 use crate::exclusive::{Exclusive, Renewed};
-use crate::measure;
 use crate::memory::{Space, kernel_root};
+use crate::painted;
 use crate::task::signal::SignalState;
-use crate::unwind::user_stack::Rows;
+use crate::unwind::rows::Rows;
+
+/// The states of a place for a task.
+pub(super) const FREE: u8 = 0;
+pub(super) const READY: u8 = 1;
+pub(super) const SLEEPING: u8 = 2;
+/// It has ended, and its parent is to be told.
+pub(super) const ENDED: u8 = 3;
 
 /// How many tasks there are at most.
 const TASKS: usize = 16;
@@ -178,7 +185,7 @@ impl Task {
 
     /// Whether the task that had this number is no more.
     pub(crate) fn has_ended(&self, id: u32) -> bool {
-        self.id() != id || self.run_state.load(Ordering::Relaxed) == super::schedule::FREE
+        self.id() != id || self.run_state.load(Ordering::Relaxed) == FREE
     }
 
     /// What the unwinder is told about it.
@@ -243,12 +250,12 @@ unsafe extern "C" {
 pub(crate) fn paint_stacks() {
     let start = STACKS.as_ptr() as u64;
     // SAFETY: no task has run, and the boot code has a stack of its own.
-    unsafe { measure::paint(start, start + (TASKS * STACK_LEN) as u64) }
+    unsafe { painted::paint(start, start + (TASKS * STACK_LEN) as u64) }
 }
 
 /// The most that was used of a kernel stack, in bytes.
 pub(crate) fn most_stack_used() -> u64 {
-    let used = |task: &Task| measure::used(task.stack_start(), task.stack_top());
+    let used = |task: &Task| painted::used(task.stack_start(), task.stack_top());
     TABLE.iter().map(used).max().unwrap_or(0)
 }
 

@@ -3,8 +3,10 @@
 
 use core::hint::black_box;
 
-use super::{Program, current, life, schedule, signal};
-use crate::entry::Frame;
+use super::program::Program;
+use super::schedule::current;
+use super::{life, schedule, signal};
+use crate::frame::Frame;
 use crate::unwind::aux_trace;
 
 const SIGACTION: u64 = 13;

@@ -11,7 +11,7 @@ use unwind_perf::aux_trace::{AuxBuffer, AuxEvent, AuxGate, OneCpu, Trigger, Trig
 use super::sampler::count;
 use crate::branch_unit::{self, TO_BE_TRACED, TRACED, TRACED_OUTSIDE};
 use crate::cpu::{self, Interrupts};
-use crate::task::Task;
+use crate::task::state::Task;
 
 /// The trace event of the group.
 struct TraceEvent {

@@ -21,7 +21,8 @@ use super::host::Kernel;
 use super::sampler::count;
 use crate::branch_unit::{LBR, UNIT};
 use crate::exclusive::Exclusive;
-use crate::task::{self, Task};
+use crate::task::state::Task;
+use crate::task::{schedule, state};
 
 /// Who needs the records of tasks.
 static USERS: TaskDataUsers = TaskDataUsers::new(Some(DataLayout::of::<LbrState>()));
@@ -110,11 +111,11 @@ impl DataHost for Kernel {
     }
 
     fn next_task(&self, after: Option<&&'static Task>) -> Option<&'static Task> {
-        task::next_task(after.copied())
+        schedule::next_task(after.copied())
     }
 
     fn relax(&self) {
-        task::sleep(1);
+        schedule::sleep(1);
     }
 }
 
@@ -191,7 +192,7 @@ pub(crate) fn switch(from: &Task, to: &Task) {
 
 /// Whether the hardware is to record the task's user code.
 pub(crate) fn is_recorded(task: &Task) -> bool {
-    if HOOK.users() == 0 || task.kind() != task::Kind::User {
+    if HOOK.users() == 0 || task.kind() != state::Kind::User {
         return false;
     }
     CPU.with(|cpu| {
@@ -207,7 +208,7 @@ pub(crate) fn is_recorded(task: &Task) -> bool {
 pub(super) fn sample(task: &Task, pc: u64, cookie: Cookie) {
     // In the middle of a switch the hardware holds the record of either task.
     // Kernels with a branch unit switch it with the counters stopped.
-    if !core::ptr::eq(task, task::current()) {
+    if !core::ptr::eq(task, schedule::current()) {
         return count(&COUNTS.busy);
     }
     let handle = task.data().handle();
@@ -236,7 +237,7 @@ pub(super) fn sample(task: &Task, pc: u64, cookie: Cookie) {
 pub(super) fn compare(task: &Task, cookie: Cookie, trace: &Trace) {
     let kept = task.record.with(Option::take);
     let Some((_, record)) = kept.filter(|(of, _)| *of == cookie) else { return };
-    let mut pcs = [0; task::TRACE_LEN];
+    let mut pcs = [0; state::TRACE_LEN];
     let len = trace.len();
     for (word, pc) in pcs.iter_mut().zip(trace.pcs()) {
         *word = VirtAddr::get(pc);

@@ -7,10 +7,10 @@ use unwind_core::deferred::{LossReason, Recipients, SampleOutcome, UserReturn};
 
 use super::sampler::count;
 use super::{Client, UNWIND, branches, stream, user_stack};
-use crate::entry::Frame;
+use crate::frame::Frame;
 use crate::measure;
 use crate::memory::UserMemory;
-use crate::task::Task;
+use crate::task::state::Task;
 
 /// How the deliveries ended.
 pub(crate) struct Counts {

@@ -2,8 +2,9 @@
 
 use unwind_core::deferred::{Host, RequestContext, ScheduleError, TaskKind, TaskState};
 
-use crate::task::{self, Task};
-use crate::{apic, cpu, entry};
+use crate::task::schedule;
+use crate::task::state::Task;
+use crate::{apic, cpu, frame};
 
 /// This kernel, as the unwinder sees it.
 #[derive(Clone, Copy)]
@@ -21,7 +22,7 @@ impl Host for Kernel {
     }
 
     fn in_nmi(&self) -> bool {
-        entry::in_nmi()
+        frame::in_nmi()
     }
 
     fn cpu(&self) -> u32 {
@@ -45,6 +46,6 @@ impl Host for Kernel {
     }
 
     fn relax(&self) {
-        task::sleep(1);
+        schedule::sleep(1);
     }
 }

@@ -23,9 +23,9 @@ use unwind_x86::{
 };
 
 use crate::descriptors::interrupt_stack_of;
-use crate::entry::Frame;
 use crate::exclusive::Exclusive;
-use crate::task::kernel_stack_of;
+use crate::frame::Frame;
+use crate::task::state::kernel_stack_of;
 
 /// What a walk found apart from pcs.
 pub(crate) struct KernelWalk {

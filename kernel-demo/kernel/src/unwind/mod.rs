@@ -21,6 +21,7 @@ pub(crate) mod branches;
 pub(crate) mod delivery;
 mod host;
 pub(crate) mod kernel_stack;
+pub(crate) mod rows;
 pub(crate) mod sampler;
 pub(crate) mod stream;
 pub(crate) mod tracer;

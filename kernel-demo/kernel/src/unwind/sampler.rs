@@ -12,10 +12,11 @@ use unwind_core::deferred::RequestOutcome;
 use unwind_perf::record::{ChainBuilder, ChainLimits, Context, Misc};
 
 use super::{Client, UNWIND, branches, kernel_stack, stream, user_stack};
-use crate::entry::Frame;
 use crate::exclusive::Exclusive;
+use crate::frame::Frame;
 use crate::measure;
-use crate::task::{self, Kind, Task};
+use crate::task::schedule;
+use crate::task::state::{Kind, Task};
 
 /// How the samples came out.
 pub(crate) struct Counts {
@@ -79,7 +80,7 @@ pub(crate) fn nmi(frame: &Frame) {
 }
 
 fn sample(frame: &Frame, words: &mut [u64]) {
-    let task = task::interrupted(frame);
+    let task = schedule::interrupted(frame);
     count_place(frame, task);
     let mut chain = ChainBuilder::new(words, ChainLimits::default());
 

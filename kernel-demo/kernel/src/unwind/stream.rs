@@ -16,7 +16,7 @@ use unwind_perf::record::{
 
 use super::Client;
 use crate::exclusive::Exclusive;
-use crate::task::Task;
+use crate::task::state::Task;
 use crate::{cpu, serial};
 
 /// Words of a ring: 64 KiB.

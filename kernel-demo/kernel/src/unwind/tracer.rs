@@ -9,9 +9,10 @@ use unwind_perf::record::{ChainBuilder, ChainLimits, Misc};
 
 use super::sampler::count;
 use super::{Client, UNWIND, delivery, stream};
-use crate::entry::Frame;
+use crate::frame::Frame;
 use crate::single_step;
-use crate::task::{self, Task};
+use crate::task::state::Task;
+use crate::task::{schedule, system_call};
 
 /// How the traced system calls came out.
 pub(crate) struct Counts {
@@ -35,7 +36,7 @@ const STEP_EVERY: u64 = 64;
 /// Records a fault that ends the task, and asks for the stack that made it: a
 /// request is pending when the task is killed.
 pub(crate) fn fatal_fault(frame: &Frame) {
-    let task = task::current();
+    let task = schedule::current();
     COUNTS.traced.fetch_add(1, Ordering::Relaxed);
     record(task, frame, UNWIND.request(task, Client::Tracer.id()));
 }
@@ -43,8 +44,8 @@ pub(crate) fn fatal_fault(frame: &Frame) {
 /// Records a system call, and asks for the stack that made it.
 #[inline(never)]
 pub(crate) fn system_call(frame: &Frame) {
-    let task = task::current();
-    if !task::is_traced(frame) {
+    let task = schedule::current();
+    if !system_call::is_traced(frame) {
         return;
     }
     let number = COUNTS.traced.fetch_add(1, Ordering::Relaxed);

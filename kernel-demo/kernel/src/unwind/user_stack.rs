@@ -3,47 +3,24 @@
 
 use core::borrow::BorrowMut;
 
-use unwind_core::{Arch, End, Memory, RowCache, RowSource, Trace, Walker};
+use unwind_core::{Arch, End, Memory, RowSource, Trace, Walker};
 use unwind_x86::paging::PagedMemory;
 use unwind_x86::{
-    Ia32, Ia32Regs, InstructionAnalysis, RemoteSframe, RemoteSframeError, Selector, SframeScratch,
-    SignalTrampolines, TrustedFramePointers, X86_64, X86_64Regs,
+    Ia32, Ia32Regs, InstructionAnalysis, RemoteSframe, RemoteSframeError, Selector,
+    SignalTrampolines, TrustedFramePointers, X86_64,
 };
 
 use super::kernel_stack::registers;
+use super::rows::{Rows, Scratch};
 use crate::descriptors;
-use crate::entry::Frame;
 use crate::exclusive::Exclusive;
+use crate::frame::Frame;
 use crate::memory::{DirectMap, user_space_of};
-use crate::task::{Task, stack_end};
+use crate::task::program::stack_end;
+use crate::task::state::Task;
 
 /// The end of a walk.
 pub(crate) type UserEnd = End<RemoteSframeError>;
-
-/// What walks of one address space need beside the stack.
-pub(crate) struct Rows {
-    /// The rows that they used.
-    pub(crate) cache: RowCache<128>,
-    scratch: Scratch,
-}
-
-impl Rows {
-    pub(crate) const fn new() -> Self {
-        Self { cache: RowCache::new(), scratch: Scratch::new() }
-    }
-}
-
-/// What one walk needs beside the stack. Nothing in it outlives the walk.
-struct Scratch {
-    tables: SframeScratch,
-    registers: Option<X86_64Regs>,
-}
-
-impl Scratch {
-    const fn new() -> Self {
-        Self { tables: SframeScratch::new(), registers: None }
-    }
-}
 
 /// For walks in NMIs, which do not nest: one for each CPU.
 static NMI_SCRATCH: Exclusive<Scratch> = Exclusive::new(Scratch::new());
