@@ -1,6 +1,6 @@
 //! Samples that get their user stacks later.
 
-use unwind_perf::merge::{Merger, Outcome, Policy, Stamp};
+use unwind_perf::merge::{Merger, Outcome, Policy, Timestamped};
 use unwind_perf::record::{Task, UserPart};
 
 /// Samples of a kernel entry, which have one stack.
@@ -28,7 +28,7 @@ pub fn merge(samples: u64) -> u64 {
     };
     for number in 0..samples {
         let tid = u32::try_from(number % THREADS + 1).unwrap();
-        let stamp = Stamp { task: Task { pid: 1, tid }, time: number * 1000 };
+        let stamp = Timestamped { task: Task { pid: 1, tid }, time: number * 1000 };
         let cookie = number / THREADS / SAMPLES + 1;
         merger.sample(stamp, UserPart::Deferred(cookie), number, 0, &mut done);
         if number / THREADS % SAMPLES == SAMPLES - 1 {

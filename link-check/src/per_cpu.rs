@@ -6,7 +6,7 @@ use unwind_core::deferred::{
     CancelError, ClientId, Cookie, RequestOutcome, ScheduleError, TooManyClients,
 };
 use unwind_perf::per_cpu::{
-    CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, Leader, Policy, Receiver, SampledTask,
+    CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, GroupLeader, Policy, Receiver, SampledTask,
     SwitchHold, TaskEvent, TaskKey, TaskWork,
 };
 
@@ -83,11 +83,11 @@ static HOLD: SwitchHold = SwitchHold::new();
 #[unsafe(no_mangle)]
 pub fn registry(leader: u64, cpu: i32, task: u64, event: &CpuEvent) {
     let spec = EventSpec {
-        leader: Leader(leader),
+        leader: GroupLeader(leader),
         cpu,
         task: Some(TaskKey(task)),
         key: EventKey(task),
-        wants_records: leader & 1 == 0,
+        defer_output: leader & 1 == 0,
     };
     for registry in [&FIRST, &EACH] {
         if let Err(error) = registry.add(&Core, spec) {
@@ -101,7 +101,7 @@ pub fn registry(leader: u64, cpu: i32, task: u64, event: &CpuEvent) {
         if let Err(error) = registry.remove(&Core, Some(&()), *event) {
             let _ = write!(Text(0), "{error}");
         }
-        let leader = Leader(leader);
+        let leader = GroupLeader(leader);
         seen((registry.client_of(leader), registry.occupied_cpus(leader), registry.counters()));
     }
 }
@@ -114,11 +114,11 @@ pub fn task_event(event: &TaskEvent, sampled: SampledTask, spec: (u64, i32)) {
     seen(event.run(&HOLD, walk, |()| if ask(11, 0) == 0 { Ok(()) } else { Err(()) }));
     seen((event.remove(&Core, &HOLD), event.output_failed(), event.no_stack()));
     let spec = EventSpec {
-        leader: Leader(spec.0),
+        leader: GroupLeader(spec.0),
         cpu: spec.1,
         task: None,
         key: EventKey(spec.0),
-        wants_records: false,
+        defer_output: false,
     };
     if let Ok(receiver) = Receiver::open(&FIRST, &Core, spec) {
         seen(receiver.request(&FIRST, &Core, sampled, &(), (&Core, &HOLD)));

@@ -5,7 +5,7 @@ use core::fmt::Write as _;
 use unwind_perf::record::{
     Attr, AttrFlags, CallchainDeferred, ChainBuilder, ChainLimits, Comm, Context, DeferredLayout,
     Encode, Endian, Error, EventFormat, IdPlace, Lifecycle, Lost, Mapping, Output, ReadFormat,
-    Rechained, Record, Records, Ring, RingWriter, Sample, SampleId, SampleType,
+    WithCallchain, Record, Records, Ring, RingWriter, Sample, SampleId, SampleType,
 };
 
 use crate::{Text, seen};
@@ -113,7 +113,7 @@ fn sample(record: &Record<'_>, format: EventFormat, writer: &mut RingWriter<Host
             seen(entry);
         }
         let chain = chain.words();
-        if let Ok(rechained) = Rechained::new(record, format, chain) {
+        if let Ok(rechained) = WithCallchain::new(record, format, chain) {
             seen(writer.write(&rechained, format, 0, SampleId::default()));
         }
     }

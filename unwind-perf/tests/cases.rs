@@ -12,7 +12,9 @@ mod common;
 
 use common::{Located, decode_deferred, drained, feed};
 use testdata::{PerfRecording, perf_file};
-use unwind_perf::merge::{MergeCounts, Merger, Outcome, Policy, Stamp, Unmatched, whole_chain};
+use unwind_perf::merge::{
+    MergeCounts, Merger, Outcome, Policy, Timestamped, Unmatched, whole_chain,
+};
 use unwind_perf::record::{
     CallchainDeferred, Context, DeferredLayout, Encode, Endian, Entry, EventFormat, Record,
     RecordType, Sample, SampleId, Task, UserPart,
@@ -320,9 +322,9 @@ fn a_record_of_510_frames_is_merged_whole() {
         let mut ends = Vec::new();
         let mut done = |(), outcome: Outcome<'_>| ends.push(End::from(outcome));
         let mut merger = Merger::new(Policy::default());
-        let at = Stamp { task: TASK, time: 10 };
+        let at = Timestamped { task: TASK, time: 10 };
         merger.sample(at, UserPart::Deferred(0x3_0000_0001), (), 0, &mut done);
-        let at = Stamp { task: TASK, time: 20 };
+        let at = Timestamped { task: TASK, time: 20 };
         merger.deferred(at, decoded.cookie.unwrap(), decoded.ips, &mut done);
         let whole = End::Merged { stack: frames.clone(), across_exec: false, late: false };
         assert_eq!(ends, [whole]);
@@ -334,7 +336,7 @@ fn x5_a_record_that_comes_twice_is_used_once() {
     let mut ends = Vec::new();
     let mut done = |sample, outcome: Outcome<'_>| ends.push((sample, End::from(outcome)));
     let mut merger = Merger::new(Policy::default());
-    let at = |time| Stamp { task: TASK, time };
+    let at = |time| Timestamped { task: TASK, time };
     let user = UserPart::Deferred(9);
     merger.sample(at(1), user, 'a', 0, &mut done);
     merger.deferred(at(2), 9, [1, 2], &mut done);
@@ -369,10 +371,10 @@ fn x5_after_a_fork_parent_and_child_keep_to_their_own_stacks() {
     let mut merger = Merger::new(Policy::default());
     // A clock as cookie source can give two CPUs the same value.
     let user = UserPart::Deferred(77);
-    merger.sample(Stamp { task: TASK, time: 1 }, user, "parent", 0, &mut done);
-    merger.sample(Stamp { task: child, time: 1 }, user, "child", 0, &mut done);
-    merger.deferred(Stamp { task: child, time: 2 }, 77, [0xc], &mut done);
-    merger.deferred(Stamp { task: TASK, time: 3 }, 77, [0xa], &mut done);
+    merger.sample(Timestamped { task: TASK, time: 1 }, user, "parent", 0, &mut done);
+    merger.sample(Timestamped { task: child, time: 1 }, user, "child", 0, &mut done);
+    merger.deferred(Timestamped { task: child, time: 2 }, 77, [0xc], &mut done);
+    merger.deferred(Timestamped { task: TASK, time: 3 }, 77, [0xa], &mut done);
     let counts = merger.finish(&mut done);
     let merged = |ip| End::Merged { stack: vec![ip], across_exec: false, late: false };
     assert_eq!(ends, [("child", merged(0xc)), ("parent", merged(0xa))]);
@@ -402,16 +404,16 @@ fn x5_samples_of_a_thread_that_an_exec_renames_are_merged_across_it() {
 
 #[test]
 fn x5_an_exec_by_another_thread_than_the_first_changes_the_thread_id() {
-    let thread = Stamp { task: Task { pid: 60, tid: 63 }, time: 10 };
-    let stranger = Stamp { task: Task { pid: 70, tid: 73 }, time: 10 };
-    let leader = Stamp { task: Task { pid: 60, tid: 60 }, time: 30 };
+    let thread = Timestamped { task: Task { pid: 60, tid: 63 }, time: 10 };
+    let stranger = Timestamped { task: Task { pid: 70, tid: 73 }, time: 10 };
+    let leader = Timestamped { task: Task { pid: 60, tid: 60 }, time: 30 };
     let mut ends = Vec::new();
     let mut done = |sample, outcome: Outcome<'_>| ends.push((sample, End::from(outcome)));
     let mut merger = Merger::new(Policy::default());
     merger.sample(thread, UserPart::Deferred(5), "before", 0, &mut done);
     merger.sample(stranger, UserPart::Deferred(5), "stranger", 0, &mut done);
-    merger.exec(Stamp { time: 20, ..leader }, &mut done);
-    merger.sample(Stamp { time: 25, ..leader }, UserPart::Deferred(5), "after", 0, &mut done);
+    merger.exec(Timestamped { time: 20, ..leader }, &mut done);
+    merger.sample(Timestamped { time: 25, ..leader }, UserPart::Deferred(5), "after", 0, &mut done);
     merger.deferred(leader, 5, [0x40_1540], &mut done);
     merger.finish(&mut done);
     let merged = |across_exec| End::Merged { stack: vec![0x40_1540], across_exec, late: false };
@@ -431,7 +433,7 @@ fn r3_6_a_stack_is_not_taken_for_that_of_an_earlier_kernel_entry() {
     let mut ends = Vec::new();
     let mut done = |sample, outcome: Outcome<'_>| ends.push((sample, End::from(outcome)));
     let mut merger = Merger::new(Policy::default().window(0));
-    let at = |time| Stamp { task: TASK, time };
+    let at = |time| Timestamped { task: TASK, time };
     merger.sample(at(1), UserPart::Deferred(3), "first", 0, &mut done);
     merger.lost(1);
     merger.sample(at(5), UserPart::Deferred(5), "second", 0, &mut done);

@@ -123,12 +123,12 @@ impl Machine {
     }
 
     fn add_on(&self, cpu: i32, key: u64) -> CpuEvent {
-        self.add_for(Leader(7), cpu, key)
+        self.add_for(GroupLeader(7), cpu, key)
     }
 
-    fn add_for(&self, leader: Leader, cpu: i32, key: u64) -> CpuEvent {
+    fn add_for(&self, leader: GroupLeader, cpu: i32, key: u64) -> CpuEvent {
         self.event(key).write();
-        let spec = EventSpec { leader, cpu, task: None, key: EventKey(key), wants_records: true };
+        let spec = EventSpec { leader, cpu, task: None, key: EventKey(key), defer_output: true };
         self.registry.add(&self.core, spec).unwrap()
     }
 
@@ -256,7 +256,7 @@ fn r0_12_an_event_is_found_though_another_profiler_gets_the_place_of_the_last() 
         machine.remove(1, last);
         // The delivery may have seen that the last one was live, and now sees
         // whose the place is.
-        machine.add_for(Leader(8), 0, 0);
+        machine.add_for(GroupLeader(8), 0, 0);
         let got = delivery.join().unwrap();
         assert!(got == [1] || got == [2], "{got:?}");
     });
@@ -319,10 +319,10 @@ fn r0_4_the_last_removal_against_an_add_of_the_same_profiler() {
         assert_eq!(machine.core.live_clients(), 1);
         assert!(machine.registry.request(&machine.core, &(), &added).is_ok());
         assert_eq!(machine.deliver(added.client()), [1]);
-        assert_eq!(machine.registry.occupied_cpus(Leader(7)), 1);
+        assert_eq!(machine.registry.occupied_cpus(GroupLeader(7)), 1);
         machine.remove(1, added);
         assert_eq!(machine.core.live_clients(), 0);
-        assert_eq!(machine.registry.occupied_cpus(Leader(7)), 0);
+        assert_eq!(machine.registry.occupied_cpus(GroupLeader(7)), 0);
     });
 }
 
@@ -336,7 +336,7 @@ fn r0_3_two_removals_of_one_profiler() {
         machine.remove(1, second);
         removing.join().unwrap();
         assert_eq!(machine.core.live_clients(), 0);
-        assert_eq!(machine.registry.occupied_cpus(Leader(7)), 0);
+        assert_eq!(machine.registry.occupied_cpus(GroupLeader(7)), 0);
     });
 }
 
@@ -372,8 +372,8 @@ fn b10_events_that_two_registries_add_at_once_are_told_apart() {
     });
 }
 
-/// What a look at the profilers finds while the place of `Leader(7)`, with an
-/// event on one CPU, becomes that of `Leader(8)`, with events on two.
+/// What a look at the profilers finds while the place of `GroupLeader(7)`, with an
+/// event on one CPU, becomes that of `GroupLeader(8)`, with events on two.
 fn look_while_a_place_changes_hands(
     look: impl Fn(&Registry, ClientId) + Copy + Send + Sync + 'static,
 ) {
@@ -383,8 +383,8 @@ fn look_while_a_place_changes_hands(
         let there = Arc::clone(&machine);
         let looking = spawn(move || look(&there.registry, event.client()));
         machine.remove(0, event);
-        machine.add_for(Leader(8), 0, 1);
-        machine.add_for(Leader(8), 1, 2);
+        machine.add_for(GroupLeader(8), 0, 1);
+        machine.add_for(GroupLeader(8), 1, 2);
         looking.join().unwrap();
     });
 }
@@ -392,7 +392,7 @@ fn look_while_a_place_changes_hands(
 #[test]
 fn b_a_profiler_is_never_given_the_client_of_the_next_one_in_its_place() {
     look_while_a_place_changes_hands(|registry, client| {
-        let found = registry.client_of(Leader(7));
+        let found = registry.client_of(GroupLeader(7));
         assert!(found.is_none() || found == Some(client), "{found:?}");
     });
 }
@@ -400,7 +400,7 @@ fn b_a_profiler_is_never_given_the_client_of_the_next_one_in_its_place() {
 #[test]
 fn b_a_profiler_is_never_given_the_client_of_the_last_one_in_its_place() {
     look_while_a_place_changes_hands(|registry, client| {
-        let found = registry.client_of(Leader(8));
+        let found = registry.client_of(GroupLeader(8));
         assert!(found.is_none_or(|found| found != client && found.to_bits() != 0), "{found:?}");
     });
 }
@@ -408,7 +408,7 @@ fn b_a_profiler_is_never_given_the_client_of_the_last_one_in_its_place() {
 #[test]
 fn b_a_profiler_never_has_the_cpus_of_the_next_one_in_its_place() {
     look_while_a_place_changes_hands(|registry, _| {
-        assert!(registry.occupied_cpus(Leader(7)) <= 1);
+        assert!(registry.occupied_cpus(GroupLeader(7)) <= 1);
     });
 }
 

@@ -10,11 +10,11 @@
 
 use std::collections::BTreeMap;
 
-use unwind_perf::merge::{Merger, Outcome, Policy, Reorder, Stamp, Unmatched};
+use unwind_perf::merge::{Merger, Outcome, Policy, Reorder, Timestamped, Unmatched};
 use unwind_perf::record::{Task, UserPart};
 
-fn at(tid: u32, time: u64) -> Stamp {
-    Stamp { task: Task { pid: 1, tid }, time }
+fn at(tid: u32, time: u64) -> Timestamped {
+    Timestamped { task: Task { pid: 1, tid }, time }
 }
 
 /// Collects "name: outcome".

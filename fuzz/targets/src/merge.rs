@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use unwind_perf::{
-    merge::{Merger, Outcome, Policy, Reorder, Stamp, Unmatched},
+    merge::{Merger, Outcome, Policy, Reorder, Timestamped, Unmatched},
     record::{Task, UserPart},
 };
 
@@ -30,7 +30,7 @@ enum Ended {
 }
 
 struct Stream {
-    events: Vec<(Stamp, Event)>,
+    events: Vec<(Timestamped, Event)>,
     /// Nothing but samples and stacks, each cookie's stack among them once.
     whole: bool,
 }
@@ -48,7 +48,7 @@ impl Stream {
         let (mut time, mut next_cookie) = (1_000_u64, 0);
         for _ in 0..input.u8() % 40 {
             let tid = 1 + u32::from(input.u8() % 4);
-            let stamp = |time| Stamp { task: Task { pid: 1 + tid / 3, tid }, time };
+            let stamp = |time| Timestamped { task: Task { pid: 1 + tid / 3, tid }, time };
             let kind = input.u8();
             time += u64::from(input.u8());
             match kind {

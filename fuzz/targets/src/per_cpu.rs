@@ -6,8 +6,8 @@ use std::{cell::RefCell, collections::BTreeMap};
 
 use unwind_core::deferred::{CancelError, ClientId, Cookie, RequestOutcome, TooManyClients};
 use unwind_perf::per_cpu::{
-    AddError, CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, Leader, Policy, RemoveError,
-    RequestError, TaskKey,
+    AddError, CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, GroupLeader, Policy,
+    RemoveError, RequestError, TaskKey,
 };
 
 use crate::input::Input;
@@ -79,11 +79,11 @@ pub(crate) fn run(data: &[u8]) {
             0 | 1 => {
                 next += 1;
                 let spec = EventSpec {
-                    leader: Leader(1 + u64::from(input.u8() % 5)),
+                    leader: GroupLeader(1 + u64::from(input.u8() % 5)),
                     cpu: i32::from(input.u8() % 5) - 1,
                     task: (step & 0x10 != 0).then_some(TaskKey(u64::from(step >> 6))),
                     key: EventKey(next),
-                    wants_records: step & 0x20 != 0,
+                    defer_output: step & 0x20 != 0,
                 };
                 add(&core, &registry, &mut events, spec);
             }
@@ -160,7 +160,7 @@ fn deliver(registry: &Registry, policy: Policy, events: &[Known], input: &mut In
             got.sort_unstable_by_key(|key| key.0);
             let expected = live
                 .iter()
-                .filter(|known| known.spec.wants_records)
+                .filter(|known| known.spec.defer_output)
                 .filter(|known| known.spec.task.is_none_or(|of| of == task))
                 .map(|known| known.spec.key);
             assert!(got.iter().copied().eq(expected));
@@ -184,8 +184,8 @@ fn check(core: &Core, registry: &Registry, policy: Policy, events: &[Known]) {
             cpus.dedup();
             (*client, cpus.len() as u32)
         });
-        assert_eq!(registry.client_of(Leader(leader)), expected.map(|(client, _)| client));
+        assert_eq!(registry.client_of(GroupLeader(leader)), expected.map(|(client, _)| client));
         let cpus = expected.map_or(0, |(_, cpus)| cpus);
-        assert_eq!(registry.occupied_cpus(Leader(leader)), cpus);
+        assert_eq!(registry.occupied_cpus(GroupLeader(leader)), cpus);
     }
 }

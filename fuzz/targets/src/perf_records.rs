@@ -3,7 +3,7 @@
 
 use unwind_perf::record::{
     Attr, AttrFlags, CallchainDeferred, Comm, DeferredLayout, Encode, Endian, EventFormat, IdPlace,
-    Lifecycle, Lost, ReadFormat, Rechained, Record, Records, Sample, SampleId, SampleType,
+    Lifecycle, Lost, ReadFormat, Record, Records, Sample, SampleId, SampleType, WithCallchain,
 };
 
 use crate::input::Input;
@@ -64,7 +64,7 @@ fn decode(record: &Record<'_>, format: EventFormat) {
 fn rechain(record: &Record<'_>, format: EventFormat) {
     let sample = Sample::decode(record, format).unwrap();
     let words: Vec<u64> = sample.callchain.unwrap().words().collect();
-    let Ok(same) = Rechained::new(record, format, words.iter().copied()) else { return };
+    let Ok(same) = WithCallchain::new(record, format, words.iter().copied()) else { return };
     let mut bytes = Vec::new();
     if same.encode(format, record.endian(), &mut bytes).is_ok() {
         let again = Record::parse(&bytes, record.endian()).unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use demo_format::{FINISHED_ROUND, FORMAT, PROFILER, TRACER};
 use unwind_perf::merge::whole_chain;
-use unwind_perf::merge::{MergeCounts, Merger, Outcome, Policy, Reorder, Stamp, Unmatched};
+use unwind_perf::merge::{MergeCounts, Merger, Outcome, Policy, Reorder, Timestamped, Unmatched};
 use unwind_perf::record::{
     CallchainDeferred, Comm, DeferredLayout, Endian, Error, IdPlace, Lifecycle, Lost, Record,
     RecordType, Records, Sample, SampleId, Task,
@@ -150,7 +150,7 @@ impl Side {
             }
             RecordType::FORK | RecordType::EXIT => {
                 let life = Lifecycle::decode(record, FORMAT)?;
-                let at = Stamp { task: life.task, time: life.time };
+                let at = Timestamped { task: life.task, time: life.time };
                 if life.exit {
                     self.merger.exit(at, &mut done);
                 } else {
@@ -207,6 +207,6 @@ fn finished(mut sample: WholeSample, outcome: Outcome<'_>) -> WholeSample {
     sample
 }
 
-fn stamp(task: Option<Task>, time: Option<u64>) -> Stamp {
-    Stamp { task: task.unwrap_or_default(), time: time.unwrap_or(0) }
+fn stamp(task: Option<Task>, time: Option<u64>) -> Timestamped {
+    Timestamped { task: task.unwrap_or_default(), time: time.unwrap_or(0) }
 }

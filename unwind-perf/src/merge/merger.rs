@@ -5,10 +5,10 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::counts::{MergeCounts, bump};
-use super::outcome::{Merged, Outcome, Stamp, Unmatched};
+use super::outcome::{Merged, Outcome, Timestamped, Unmatched};
 use super::policy::Policy;
 use super::store::{Entry, Key, State, Store, Waiting};
-use super::thread::{Fate, Thread};
+use super::thread::{Thread, ThreadEnd};
 use crate::record::UserPart;
 
 /// Joins samples and stacks by thread and cookie.
@@ -17,7 +17,7 @@ use crate::record::UserPart;
 /// receives every sample which ends during the call.
 ///
 /// ```
-/// use unwind_perf::merge::{Merger, Outcome, Policy, Stamp};
+/// use unwind_perf::merge::{Merger, Outcome, Policy, Timestamped};
 /// use unwind_perf::record::{Task, UserPart};
 ///
 /// let task = Task { pid: 7, tid: 7 };
@@ -29,9 +29,9 @@ use crate::record::UserPart;
 ///     }
 /// };
 /// let cookie = 0x3_0000_0001;
-/// merger.sample(Stamp { task, time: 10 }, UserPart::Deferred(cookie), "first", 5, &mut done);
-/// merger.deferred(Stamp { task, time: 20 }, cookie, [0x401136], &mut done);
-/// merger.sample(Stamp { task, time: 21 }, UserPart::Deferred(cookie), "late", 4, &mut done);
+/// merger.sample(Timestamped { task, time: 10 }, UserPart::Deferred(cookie), "first", 5, &mut done);
+/// merger.deferred(Timestamped { task, time: 20 }, cookie, [0x401136], &mut done);
+/// merger.sample(Timestamped { task, time: 21 }, UserPart::Deferred(cookie), "late", 4, &mut done);
 /// assert_eq!(merger.finish(&mut done).merged, 2);
 /// assert_eq!(stacks[1], ("late".to_owned(), vec![0x401136]));
 /// ```
@@ -74,7 +74,7 @@ impl<S> Merger<S> {
     /// Takes a sample, of which the host holds `bytes` bytes.
     pub fn sample(
         &mut self,
-        at: Stamp,
+        at: Timestamped,
         user: UserPart,
         sample: S,
         bytes: usize,
@@ -90,7 +90,7 @@ impl<S> Merger<S> {
             UserPart::Deferred(cookie) => {
                 self.arrivals = self.arrivals.saturating_add(1);
                 let arrival = self.arrivals;
-                let key = self.see(at, cookie, false);
+                let key = self.observe(at, cookie, false);
                 let waiting = Waiting { sample, time: at.time, arrival, bytes };
                 if let Some(late) = self.store.edit(key, |entry| entry.wait(waiting)).flatten() {
                     self.merge_late(key, late, done);
@@ -103,14 +103,14 @@ impl<S> Merger<S> {
     /// Takes a stack.
     pub fn deferred(
         &mut self,
-        at: Stamp,
+        at: Timestamped,
         cookie: u64,
         ips: impl IntoIterator<Item = u64>,
         done: &mut impl FnMut(S, Outcome<'_>),
     ) {
         bump(&mut self.counts.records);
         let ips: Box<[u64]> = ips.into_iter().collect();
-        let key = self.see(at, cookie, true);
+        let key = self.observe(at, cookie, true);
         if let Some(State::Stack { ips: earlier, .. }) = self.store.get(key).map(Entry::state) {
             bump(if *earlier == ips {
                 &mut self.counts.records_repeated
@@ -130,18 +130,18 @@ impl<S> Merger<S> {
     }
 
     /// Takes an exec: the name that a thread has from it.
-    pub fn exec(&mut self, at: Stamp, done: &mut impl FnMut(S, Outcome<'_>)) {
+    pub fn exec(&mut self, at: Timestamped, done: &mut impl FnMut(S, Outcome<'_>)) {
         if let Some(thread) = self.threads.get_mut(&at.task.tid) {
-            thread.fate.exec = thread.fate.exec.max(Some(at.time));
+            thread.thread_end.exec = thread.thread_end.exec.max(Some(at.time));
         }
         self.advance(at.time, done);
     }
 
     /// Takes the end of a thread.
-    pub fn exit(&mut self, at: Stamp, done: &mut impl FnMut(S, Outcome<'_>)) {
+    pub fn exit(&mut self, at: Timestamped, done: &mut impl FnMut(S, Outcome<'_>)) {
         if let Some(thread) = self.threads.get_mut(&at.task.tid) {
-            let exit = thread.fate.exit.map_or(at.time, |exit| exit.max(at.time));
-            if let Some(earlier) = thread.fate.exit.replace(exit) {
+            let exit = thread.thread_end.exit.map_or(at.time, |exit| exit.max(at.time));
+            if let Some(earlier) = thread.thread_end.exit.replace(exit) {
                 self.exits.remove(&(earlier, at.task.tid));
             }
             self.exits.insert((exit, at.task.tid));
@@ -151,7 +151,7 @@ impl<S> Merger<S> {
 
     /// Takes the time of any other event, and ends what is over by then.
     pub fn advance(&mut self, time: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
-        self.end_over(time, done);
+        self.expire(time, done);
         while self.store.bytes() > self.policy.max_bytes {
             let Some(key) = self.store.first_victim() else { break };
             self.close(key, Unmatched::Evicted, done);
@@ -193,7 +193,7 @@ impl<S> Merger<S> {
     }
 
     /// Ends what is over at `time`.
-    fn end_over(&mut self, time: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
+    fn expire(&mut self, time: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
         self.clock = self.clock.max(time);
         while let Some((_, key)) = self.store.first_over().filter(|&(over, _)| over <= self.clock) {
             self.close(key, Unmatched::NewerCookie, done);
@@ -209,14 +209,14 @@ impl<S> Merger<S> {
 
     /// Finds or makes the entry of a cookie, and learns from the sight of it
     /// which cookies of the thread are over.
-    fn see(&mut self, at: Stamp, cookie: u64, is_stack: bool) -> Key {
+    fn observe(&mut self, at: Timestamped, cookie: u64, is_stack: bool) -> Key {
         let key = Key { cookie, tid: at.task.tid };
         let thread = self.threads.entry(key.tid).or_default();
         if self.store.edit(key, |entry| entry.seen(at.time)).is_none() {
             self.store.insert(key, Entry::new(at.task.pid, at.time));
             thread.add(cookie, at.time);
         }
-        thread.see(cookie, at.time, is_stack, self.policy, |cookie, over| {
+        thread.observe(cookie, at.time, is_stack, self.policy, |cookie, over| {
             self.store.edit(Key { cookie, ..key }, |entry| entry.over_from(over));
         });
         key
@@ -226,7 +226,7 @@ impl<S> Merger<S> {
     fn merge_waiting(
         &mut self,
         key: Key,
-        at: Stamp,
+        at: Timestamped,
         ips: Box<[u64]>,
         done: &mut impl FnMut(S, Outcome<'_>),
     ) {
@@ -235,7 +235,7 @@ impl<S> Merger<S> {
         let samples = self.store.edit(key, Entry::take_waiting).unwrap_or_default();
         let used = !(samples.is_empty() && renamed.is_empty());
         // What the stack shows to be over ends first: it is older.
-        self.end_over(at.time, done);
+        self.expire(at.time, done);
         for Waiting { sample, time, .. } in samples {
             let across_exec = exec.is_some_and(|exec| time < exec && exec <= at.time);
             self.merged(sample, Merged { stack: &ips, across_exec, late: false }, done);
@@ -273,7 +273,7 @@ impl<S> Merger<S> {
     }
 
     fn exec_of(&self, key: Key) -> Option<u64> {
-        self.threads.get(&key.tid).and_then(|thread| thread.fate.exec)
+        self.threads.get(&key.tid).and_then(|thread| thread.thread_end.exec)
     }
 
     /// Takes the samples that wait for the same cookie under another thread id
@@ -281,7 +281,7 @@ impl<S> Merger<S> {
     ///
     /// An exec gives its thread the id of the process. If it was not the first
     /// thread, its earlier samples have another.
-    fn take_renamed(&mut self, key: Key, at: Stamp) -> Vec<Waiting<S>> {
+    fn take_renamed(&mut self, key: Key, at: Timestamped) -> Vec<Waiting<S>> {
         if at.task.pid != at.task.tid {
             return Vec::new();
         }
@@ -316,13 +316,13 @@ impl<S> Merger<S> {
         cause: Unmatched,
         mut end: impl FnMut(&mut Self, Waiting<S>, Unmatched),
     ) {
-        let Some((state, fate)) = self.forget(key) else {
+        let Some((state, thread_end)) = self.forget(key) else {
             return;
         };
         match state {
             State::Waiting(samples) => {
                 for waiting in samples {
-                    let reason = self.reason(fate, &waiting, cause);
+                    let reason = self.reason(thread_end, &waiting, cause);
                     end(self, waiting, reason);
                 }
             }
@@ -351,25 +351,25 @@ impl<S> Merger<S> {
     }
 
     /// Removes an entry, and with its last entry the thread.
-    fn forget(&mut self, key: Key) -> Option<(State<S>, Fate)> {
+    fn forget(&mut self, key: Key) -> Option<(State<S>, ThreadEnd)> {
         let entry = self.store.remove(key)?;
         let thread = self.threads.get_mut(&key.tid)?;
         thread.remove(key.cookie);
-        let fate = thread.fate;
+        let thread_end = thread.thread_end;
         if thread.entries == 0 {
             self.threads.remove(&key.tid);
-            fate.exit.map(|exit| self.exits.remove(&(exit, key.tid)));
+            thread_end.exit.map(|exit| self.exits.remove(&(exit, key.tid)));
         }
-        Some((entry.into_state(), fate))
+        Some((entry.into_state(), thread_end))
     }
 
-    fn reason(&self, fate: Fate, waiting: &Waiting<S>, cause: Unmatched) -> Unmatched {
+    fn reason(&self, thread_end: ThreadEnd, waiting: &Waiting<S>, cause: Unmatched) -> Unmatched {
         let before = |event: Option<u64>| event.is_some_and(|event| waiting.time <= event);
         match cause {
             Unmatched::Evicted => Unmatched::Evicted,
-            _ if before(fate.exit) => Unmatched::Exit,
+            _ if before(thread_end.exit) => Unmatched::Exit,
             _ if waiting.arrival <= self.arrivals_at_loss => Unmatched::Lost,
-            _ if before(fate.exec) => Unmatched::Exec,
+            _ if before(thread_end.exec) => Unmatched::Exec,
             cause => cause,
         }
     }

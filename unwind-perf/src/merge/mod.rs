@@ -48,6 +48,6 @@ mod thread;
 pub use chain::whole_chain;
 pub use counts::MergeCounts;
 pub use merger::Merger;
-pub use outcome::{Merged, Outcome, Stamp, Unmatched};
+pub use outcome::{Merged, Outcome, Timestamped, Unmatched};
 pub use policy::Policy;
 pub use reorder::{Reorder, ReorderCounts};

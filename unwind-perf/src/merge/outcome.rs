@@ -6,7 +6,7 @@ use crate::record::UserPart;
 
 /// Whose and when an event is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct Timestamped {
     /// The thread.
     pub task: Task,
     /// When, in nanoseconds; 0 in a stream without times, whose order then

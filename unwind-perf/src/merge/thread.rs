@@ -11,12 +11,12 @@ pub(super) struct Thread {
     pub(super) entries: usize,
     /// Those that no stack under a newer cookie is known for: mostly one.
     open: Vec<Open>,
-    pub(super) fate: Fate,
+    pub(super) thread_end: ThreadEnd,
 }
 
 /// When a thread last called exec, and when it ended.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Fate {
+pub(super) struct ThreadEnd {
     pub(super) exec: Option<u64>,
     pub(super) exit: Option<u64>,
 }
@@ -54,7 +54,7 @@ impl Thread {
 
     /// Learns from the sight of a sample or a stack which cookies are over,
     /// and from when on.
-    pub(super) fn see(
+    pub(super) fn observe(
         &mut self,
         cookie: u64,
         time: u64,

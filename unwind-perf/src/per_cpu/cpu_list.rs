@@ -97,7 +97,7 @@ impl<const EVENTS: usize> CpuList<EVENTS> {
         for place in &self.places {
             let word = place.word();
             let wanted = word.is_live()
-                && word.wants_records()
+                && word.defer_output()
                 && place.belongs_to(client)
                 && place.is_about(word, task);
             if let Some(inside) = wanted.then(|| place.enter(word)).flatten() {
@@ -123,7 +123,7 @@ mod tests {
     fn an_event_with_as_many_deliveries_as_can_be_counted_is_passed_over() {
         let (list, client) = (CpuList::<2>::new(), ClientId::from_bits(1 << 6 | 1 << 5));
         let add = |key, generation| {
-            let occupant = Occupant { client, key: EventKey(key), task: None, wants_records: true };
+            let occupant = Occupant { client, key: EventKey(key), task: None, defer_output: true };
             list.occupy(list.free_place().unwrap().1, Generation(generation), occupant);
         };
         add(1, 1);

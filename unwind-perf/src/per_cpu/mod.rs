@@ -45,14 +45,14 @@
 //! #     fn clock(&self) -> u64 { 0 }
 //! #     fn relax(&self) {}
 //! # }
-//! use unwind_perf::per_cpu::{EventKey, EventSpec, FixedRegistry, Leader, Policy, TaskKey};
+//! use unwind_perf::per_cpu::{EventKey, EventSpec, FixedRegistry, GroupLeader, Policy, TaskKey};
 //!
 //! static UNWIND: DeferredUnwind<Kernel> = DeferredUnwind::new(Kernel, SerialCookies::new());
 //! static EVENTS: FixedRegistry<8, 4> = FixedRegistry::new(Policy::FirstLive);
 //!
-//! let (profiler, cycles) = (Leader(100), EventKey(7));
+//! let (profiler, cycles) = (GroupLeader(100), EventKey(7));
 //! let spec =
-//!     EventSpec { leader: profiler, cpu: 0, task: None, key: cycles, wants_records: false };
+//!     EventSpec { leader: profiler, cpu: 0, task: None, key: cycles, defer_output: false };
 //! let event = EVENTS.add(&UNWIND, spec).unwrap();
 //!
 //! // In the NMI.
@@ -100,7 +100,7 @@ pub use receiver::Receiver;
 #[cfg(feature = "alloc")]
 pub use registry::HeapRegistry;
 pub use registry::{
-    CpuEvent, Delivered, EventKey, EventSpec, FixedRegistry, Leader, PerCpuRegistry, Policy,
+    CpuEvent, Delivered, EventKey, EventSpec, FixedRegistry, GroupLeader, PerCpuRegistry, Policy,
     RegistryCounters, TaskKey,
 };
 pub use sampled_task::SampledTask;

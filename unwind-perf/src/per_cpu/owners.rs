@@ -2,7 +2,7 @@
 
 use unwind_core::deferred::{ClientId, MAX_CLIENTS};
 
-use super::Leader;
+use super::GroupLeader;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics, const_unless_loom};
 
 /// The profilers that have events. Each has a client, so there are never more.
@@ -58,7 +58,7 @@ impl Owners {
 
     /// The client of a profiler that has events, and on how many CPUs it has
     /// some. Also without the lock: then it was so at some moment.
-    pub(super) fn find(&self, leader: Leader) -> Option<(ClientId, u32)> {
+    pub(super) fn find(&self, leader: GroupLeader) -> Option<(ClientId, u32)> {
         self.owners.iter().find_map(|owner| owner.read_if_led_by(leader))
     }
 }
@@ -86,7 +86,7 @@ impl Owner {
     /// The place may change hands between the loads. Whoever sees something of
     /// the next profiler sees then that the client is not the same any more,
     /// and no client ever comes back.
-    fn read_if_led_by(&self, leader: Leader) -> Option<(ClientId, u32)> {
+    fn read_if_led_by(&self, leader: GroupLeader) -> Option<(ClientId, u32)> {
         let client = self.client.load(Ordering::Acquire);
         let is_led = self.leader.load(Ordering::Acquire) == leader.0;
         let cpus = self.occupied.load(Ordering::Acquire);
@@ -102,7 +102,7 @@ pub(super) struct Locked<'a>(&'a Owners);
 
 impl Locked<'_> {
     /// The client of a profiler that has events.
-    pub(super) fn find(&self, leader: Leader) -> Option<ClientId> {
+    pub(super) fn find(&self, leader: GroupLeader) -> Option<ClientId> {
         self.0.find(leader).map(|(client, _)| client)
     }
 
@@ -136,7 +136,7 @@ pub(super) struct Vacancy<'a>(&'a Owner);
 
 impl Vacancy<'_> {
     /// Adds a profiler, with events on one CPU.
-    pub(super) fn fill(self, leader: Leader, client: ClientId) {
+    pub(super) fn fill(self, leader: GroupLeader, client: ClientId) {
         let Self(owner) = self;
         owner.leader.store(leader.0, Ordering::Release);
         // Relaxed: the last profiler had events on one CPU once, too.

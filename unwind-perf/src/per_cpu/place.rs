@@ -23,7 +23,7 @@ pub(super) struct Occupant {
     pub(super) client: ClientId,
     pub(super) key: EventKey,
     pub(super) task: Option<TaskKey>,
-    pub(super) wants_records: bool,
+    pub(super) defer_output: bool,
 }
 
 impl Place {
@@ -48,7 +48,7 @@ impl Place {
         self.client.store(event.client.to_bits(), Ordering::Release);
         self.key.store(event.key.0, Ordering::Relaxed);
         self.task.store(event.task.map_or(0, |task| task.0), Ordering::Relaxed);
-        let word = Word::live(generation, event.task.is_some(), event.wants_records);
+        let word = Word::live(generation, event.task.is_some(), event.defer_output);
         self.word.store(word.0, Ordering::Release);
     }
 
@@ -167,9 +167,9 @@ impl Word {
     const HAS_TASK: u64 = 1 << 18;
     const GENERATION_SHIFT: u32 = 19;
 
-    const fn live(generation: Generation, has_task: bool, wants_records: bool) -> Self {
+    const fn live(generation: Generation, has_task: bool, defer_output: bool) -> Self {
         let task = if has_task { Self::HAS_TASK } else { 0 };
-        let records = if wants_records { Self::WANTS_RECORDS } else { 0 };
+        let records = if defer_output { Self::WANTS_RECORDS } else { 0 };
         Self(generation.0 << Self::GENERATION_SHIFT | Self::LIVE | task | records)
     }
 
@@ -186,7 +186,7 @@ impl Word {
         !self.is_live() && self.running() == 0
     }
 
-    pub(super) const fn wants_records(self) -> bool {
+    pub(super) const fn defer_output(self) -> bool {
         self.0 & Self::WANTS_RECORDS != 0
     }
 
@@ -218,7 +218,7 @@ mod tests {
 
     fn occupant(key: u64) -> Occupant {
         let client = ClientId::from_bits(1 << 5);
-        Occupant { client, key: EventKey(key), task: Some(TaskKey(7)), wants_records: true }
+        Occupant { client, key: EventKey(key), task: Some(TaskKey(7)), defer_output: true }
     }
 
     #[test]
@@ -274,7 +274,7 @@ mod tests {
     fn the_word_keeps_its_fields_apart() {
         let generation = Generation(Generation::LAST);
         let word = Word::live(generation, true, false);
-        assert!(word.is_live_as(generation) && word.has_task() && !word.wants_records());
+        assert!(word.is_live_as(generation) && word.has_task() && !word.defer_output());
         assert_eq!(word.running(), 0);
         let full = Word(word.0 | Word::RUNNING);
         assert_eq!(full.entered(), None);

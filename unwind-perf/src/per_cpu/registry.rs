@@ -21,7 +21,7 @@ pub enum Policy {
     /// say) do not make several records.
     #[default]
     FirstLive,
-    /// All live events on the CPU that [want records](EventSpec::wants_records)
+    /// All live events on the CPU that [want records](EventSpec::defer_output)
     /// and are about the task. All events share one client.
     Broadcast,
 }
@@ -29,7 +29,7 @@ pub enum Policy {
 /// A profiler: the group leader of the task that *creates* an event, not of
 /// the one that is profiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Leader(pub u64);
+pub struct GroupLeader(pub u64);
 
 /// An event, by a number of the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ pub struct TaskKey(pub u64);
 #[derive(Clone, Copy, Debug)]
 pub struct EventSpec {
     /// Who creates it.
-    pub leader: Leader,
+    pub leader: GroupLeader,
     /// On which CPU it counts; negative if on any.
     pub cpu: i32,
     /// The only task that it counts, if it is bound to one.
@@ -51,7 +51,7 @@ pub struct EventSpec {
     /// What the host calls it: deliveries say it.
     pub key: EventKey,
     /// Whether it gets records under [`Policy::Broadcast`]: `defer_output`.
-    pub wants_records: bool,
+    pub defer_output: bool,
 }
 
 /// An event in a registry: that one knows it, and no other.
@@ -153,10 +153,10 @@ impl<S, const EVENTS: usize> PerCpuRegistry<S, EVENTS> {
     }
 
     /// Whose descriptor an event of `leader` belongs to.
-    fn owner(&self, leader: Leader) -> Leader {
+    fn owner(&self, leader: GroupLeader) -> GroupLeader {
         match self.policy {
             Policy::FirstLive => leader,
-            Policy::Broadcast => Leader(0),
+            Policy::Broadcast => GroupLeader(0),
         }
     }
 }
@@ -192,8 +192,8 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
                 client
             }
         };
-        let EventSpec { key, task, wants_records, .. } = spec;
-        list.occupy(place, generation, Occupant { client, key, task, wants_records });
+        let EventSpec { key, task, defer_output, .. } = spec;
+        list.occupy(place, generation, Occupant { client, key, task, defer_output });
         Ok(CpuEvent { generation, client, cpu, index })
     }
 
@@ -341,13 +341,13 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
 
     /// The client of a profiler that has events.
     #[must_use]
-    pub fn client_of(&self, leader: Leader) -> Option<ClientId> {
+    pub fn client_of(&self, leader: GroupLeader) -> Option<ClientId> {
         self.owners.find(self.owner(leader)).map(|(client, _)| client)
     }
 
     /// On how many CPUs a profiler has events.
     #[must_use]
-    pub fn occupied_cpus(&self, leader: Leader) -> u32 {
+    pub fn occupied_cpus(&self, leader: GroupLeader) -> u32 {
         self.owners.find(self.owner(leader)).map_or(0, |(_, cpus)| cpus)
     }
 

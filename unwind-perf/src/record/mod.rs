@@ -62,7 +62,7 @@ pub use error::Error;
 pub use header::{Misc, Record, RecordHeader, RecordType, Records};
 pub use mapping::{MappedId, Mapping};
 pub use ring::{Ring, RingWriter, WriteError};
-pub use sample::{Rechained, Sample};
+pub use sample::{Sample, WithCallchain};
 pub use sample_id::{IdPlace, SampleId, Task};
 pub use side_band::{Comm, Lifecycle, Lost};
 pub use user_state::{UserAbi, UserState};

@@ -175,14 +175,14 @@ pub(super) fn chain_place(record: &Record<'_>, format: EventFormat) -> Result<Ra
 ///
 /// All other bytes stay, also of fields that this crate does not read.
 #[derive(Clone, Copy, Debug)]
-pub struct Rechained<'a, I> {
+pub struct WithCallchain<'a, I> {
     misc: Misc,
     before: &'a [u8],
     chain: I,
     after: [&'a [u8]; 2],
 }
 
-impl<'a, I: Iterator<Item = u64> + Clone> Rechained<'a, I> {
+impl<'a, I: Iterator<Item = u64> + Clone> WithCallchain<'a, I> {
     /// Puts `chain` in the place of the chain in `record`, a sample under
     /// `format`.
     ///
@@ -228,7 +228,7 @@ impl<'a, I: Iterator<Item = u64> + Clone> Rechained<'a, I> {
     }
 }
 
-impl<I: Iterator<Item = u64> + Clone> Encode for Rechained<'_, I> {
+impl<I: Iterator<Item = u64> + Clone> Encode for WithCallchain<'_, I> {
     fn kind(&self) -> RecordType {
         RecordType::SAMPLE
     }

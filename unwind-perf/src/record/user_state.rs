@@ -133,7 +133,7 @@ mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::record::{AttrFlags, Endian, EventFormat, ReadFormat, Rechained, RecordType};
+    use crate::record::{AttrFlags, Endian, EventFormat, ReadFormat, RecordType, WithCallchain};
 
     fn attr(sample_type: SampleType, user_registers: u64) -> Attr {
         let format =
@@ -212,7 +212,8 @@ mod tests {
         let bytes = record(&[0x40, 1, 0x41, 2, 0xb, 8, 0x11, 8, 0x77]);
         let sample = Record::parse(&bytes, Endian::Little).unwrap();
         let attr = attr(weighted, 1 << 7);
-        let walked = Rechained::without_user_state(&sample, &attr, [7, 8, 9].into_iter()).unwrap();
+        let walked =
+            WithCallchain::without_user_state(&sample, &attr, [7, 8, 9].into_iter()).unwrap();
         let mut out = Vec::new();
         super::super::Encode::encode(&walked, attr.format, Endian::Little, &mut out).unwrap();
         assert_eq!(out, record(&[0x40, 3, 7, 8, 9, 0x77]));

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use testdata::PerfRecording;
-use unwind_perf::merge::{Merger, Outcome, Stamp};
+use unwind_perf::merge::{Merger, Outcome, Timestamped};
 use unwind_perf::record::{
     Attr, CallchainDeferred, Comm, DeferredLayout, Endian, EventFormat, IdPlace, Lifecycle, Lost,
     Record, RecordType, Records, Sample, SampleId, UserPart, Words,
@@ -74,11 +74,11 @@ pub(crate) fn feed<'a>(
     done: &mut impl FnMut(Located<'a>, Outcome<'_>),
 ) {
     let Located { record, format, .. } = located;
-    let stamp = |id: SampleId| Stamp { task: id.task.unwrap(), time: id.time.unwrap() };
+    let stamp = |id: SampleId| Timestamped { task: id.task.unwrap(), time: id.time.unwrap() };
     match record.kind() {
         RecordType::SAMPLE => {
             let sample = Sample::decode(&record, format).unwrap();
-            let at = Stamp { task: sample.task.unwrap(), time: sample.time.unwrap() };
+            let at = Timestamped { task: sample.task.unwrap(), time: sample.time.unwrap() };
             let user = sample.callchain.map_or(UserPart::Inline, |chain| chain.user_part());
             merger.sample(at, user, located, record.bytes().len(), done);
         }
@@ -88,14 +88,14 @@ pub(crate) fn feed<'a>(
         }
         RecordType::COMM => {
             let comm = Comm::decode(&record, format).unwrap();
-            let at = Stamp { task: comm.task, time: comm.id.time.unwrap() };
+            let at = Timestamped { task: comm.task, time: comm.id.time.unwrap() };
             if comm.exec {
                 merger.exec(at, done);
             }
         }
         RecordType::EXIT => {
             let exit = Lifecycle::decode(&record, format).unwrap();
-            merger.exit(Stamp { task: exit.task, time: exit.time }, done);
+            merger.exit(Timestamped { task: exit.task, time: exit.time }, done);
         }
         RecordType::LOST => merger.lost(Lost::decode(&record, format).unwrap().count),
         _ => {}

@@ -295,11 +295,11 @@ impl Machine {
         self.profilers.keys += 1;
         let key = self.profilers.keys;
         let spec = EventSpec {
-            leader: Leader(100 + u64::try_from(which).unwrap()),
+            leader: GroupLeader(100 + u64::try_from(which).unwrap()),
             cpu: cpu.map_or(-1, |cpu| i32::try_from(cpu).unwrap()),
             task: task.map(|task| TaskKey(task.number)),
             key: EventKey(key),
-            wants_records: false,
+            defer_output: false,
         };
         let room = cpu.is_none_or(|cpu| {
             self.profilers.order.values().filter(|event| event.1 == cpu).count()

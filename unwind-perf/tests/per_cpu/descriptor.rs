@@ -22,11 +22,11 @@ fn r0_1_a_descriptor_is_found_by_the_leader_of_the_creating_task() {
     );
     assert_eq!(a.client(), b.client());
     // Another profiler, about the same task.
-    let other = EventSpec { leader: Leader(200), ..about(1) };
+    let other = EventSpec { leader: GroupLeader(200), ..about(1) };
     let c = registry.add(&core, other).unwrap();
     assert_ne!(a.client(), c.client());
-    assert_eq!(registry.client_of(Leader(100)), Some(a.client()));
-    assert_eq!(registry.client_of(Leader(200)), Some(c.client()));
+    assert_eq!(registry.client_of(GroupLeader(100)), Some(a.client()));
+    assert_eq!(registry.client_of(GroupLeader(200)), Some(c.client()));
     assert!(registry.owns(a.client()) && registry.owns(c.client()));
     for event in [a, b, c] {
         registry.remove(&core, None, event).unwrap();
@@ -53,13 +53,13 @@ fn r0_3_occupied_cpus_are_counted_and_not_events() {
     let mut events = Vec::new();
     for (cpu, occupied) in [(0, 1), (0, 1), (2, 2), (0, 2), (2, 2), (3, 3)] {
         events.push(registry.add(&core, spec(100, cpu, 0)).unwrap());
-        assert_eq!(registry.occupied_cpus(Leader(100)), occupied);
+        assert_eq!(registry.occupied_cpus(GroupLeader(100)), occupied);
     }
     // Another profiler's events on the same CPUs do not count.
     let other = registry.add(&core, spec(200, 1, 0)).unwrap();
     for (event, occupied) in events.into_iter().zip([3, 3, 3, 2, 1, 0]) {
         registry.remove(&core, None, event).unwrap();
-        assert_eq!(registry.occupied_cpus(Leader(100)), occupied);
+        assert_eq!(registry.occupied_cpus(GroupLeader(100)), occupied);
     }
     registry.remove(&core, None, other).unwrap();
     assert_empty(&core, &registry, &[100, 200]);
@@ -98,13 +98,13 @@ fn r0_5_what_cannot_be_added_is_refused_and_leaves_nothing() {
         let error = registry.add(&core, spec(leader, 2, 9)).unwrap_err();
         assert_eq!((error, error.errno()), (AddError::NoMemory, Errno::NoMemory));
     }
-    assert_eq!(registry.client_of(Leader(200)), None);
-    assert_eq!(registry.occupied_cpus(Leader(100)), 1);
+    assert_eq!(registry.client_of(GroupLeader(200)), None);
+    assert_eq!(registry.occupied_cpus(GroupLeader(100)), 1);
     // The client table is full.
     let others: Vec<_> = (1..MAX_CLIENTS).map(|_| core.register().unwrap()).collect();
     let error = registry.add(&core, spec(200, 0, 9)).unwrap_err();
     assert_eq!((error, error.errno()), (AddError::Busy, Errno::Busy));
-    assert_eq!(registry.client_of(Leader(200)), None);
+    assert_eq!(registry.client_of(GroupLeader(200)), None);
     // A profiler that has a client needs no other one.
     let second = registry.add(&core, spec(100, 0, 9)).unwrap();
     for client in others {
@@ -142,7 +142,7 @@ fn r0_6_cpu_numbers_may_have_gaps_and_those_out_of_range_are_refused() {
         let spec = spec(100, i32::try_from(cpu).unwrap(), u64::from(cpu));
         registry.add(&core, spec).unwrap()
     });
-    assert_eq!(registry.occupied_cpus(Leader(100)), 4);
+    assert_eq!(registry.occupied_cpus(GroupLeader(100)), 4);
     for cpu in cpus {
         registry.request(&core, &task, &events[0]).unwrap();
         assert_eq!(receivers(&core, &registry, &task, cpu), [u64::from(cpu)]);
@@ -171,8 +171,8 @@ fn r0_7_a_failure_leaves_no_half_made_descriptor_behind() {
         registry.remove(&core, None, event).unwrap();
         core.full.set(true);
         assert_eq!(registry.add(&core, spec(100, 0, 0)).unwrap_err(), AddError::Busy);
-        assert_eq!(registry.client_of(Leader(100)), None);
-        assert_eq!(registry.occupied_cpus(Leader(100)), 0);
+        assert_eq!(registry.client_of(GroupLeader(100)), None);
+        assert_eq!(registry.occupied_cpus(GroupLeader(100)), 0);
         core.full.set(false);
         assert_eq!((core.registered.get(), core.cancelled.get()), (round, round));
     }
@@ -191,7 +191,7 @@ fn r0_7_an_add_that_finds_no_descriptor_registers_no_client() {
     // There is nothing to cancel, which could wait for a delivery to all clients
     // while the registry is locked.
     assert_eq!((core.registered.get(), core.cancelled.get()), (profilers, 0));
-    assert_eq!(registry.client_of(Leader(99)), None);
+    assert_eq!(registry.client_of(GroupLeader(99)), None);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn x4_a_stale_event_removes_nobody_elses() {
     registry.remove(&core, None, first).unwrap();
     let next = registry.add(&core, spec(100, 0, 2)).unwrap();
     assert_eq!(registry.remove(&core, None, first).unwrap_err(), RemoveError::Removed);
-    assert_eq!(registry.occupied_cpus(Leader(100)), 1);
+    assert_eq!(registry.occupied_cpus(GroupLeader(100)), 1);
     registry.remove(&core, None, next).unwrap();
     assert_empty(&core, &registry, &[100]);
 }
@@ -217,7 +217,10 @@ fn b10_the_events_of_another_registry_are_none_of_this_ones() {
     let error = registry.request(&core, &task, &stranger).unwrap_err();
     assert_eq!((error, registry.counters().stale_requests), (RequestError::Removed, 1));
     assert_eq!(registry.remove(&core, None, stranger).unwrap_err(), RemoveError::Removed);
-    assert_eq!((registry.occupied_cpus(Leader(100)), other.occupied_cpus(Leader(100))), (1, 1));
+    assert_eq!(
+        (registry.occupied_cpus(GroupLeader(100)), other.occupied_cpus(GroupLeader(100))),
+        (1, 1)
+    );
     registry.request(&core, &task, &own).unwrap();
     assert_eq!(receivers(&core, &registry, &task, 0), [1]);
     registry.remove(&core, None, own).unwrap();
@@ -233,7 +236,10 @@ fn b10_a_client_that_the_core_does_not_cancel_is_an_error_and_the_event_is_gone(
     assert_eq!(error, RemoveError::NotCancelled(CancelError::UnknownClient));
     assert_eq!(error.errno(), Errno::InvalidArgument);
     assert_eq!((core.cancelled.get(), other_core.cancelled.get()), (0, 0));
-    assert_eq!((registry.occupied_cpus(Leader(100)), registry.owns(event.client())), (0, false));
+    assert_eq!(
+        (registry.occupied_cpus(GroupLeader(100)), registry.owns(event.client())),
+        (0, false)
+    );
     assert_eq!(registry.remove(&core, None, event).unwrap_err(), RemoveError::Removed);
 }
 

@@ -31,15 +31,21 @@ fn registry() -> Registry {
 }
 
 fn spec(leader: u64, cpu: i32, key: u64) -> EventSpec {
-    EventSpec { leader: Leader(leader), cpu, task: None, key: EventKey(key), wants_records: false }
+    EventSpec {
+        leader: GroupLeader(leader),
+        cpu,
+        task: None,
+        key: EventKey(key),
+        defer_output: false,
+    }
 }
 
 /// A registry in which nothing is left, over a core in which nobody is
 /// registered.
 fn assert_empty(core: &Core, registry: &Registry, leaders: &[u64]) {
     for &leader in leaders {
-        assert_eq!(registry.occupied_cpus(Leader(leader)), 0);
-        assert_eq!(registry.client_of(Leader(leader)), None);
+        assert_eq!(registry.occupied_cpus(GroupLeader(leader)), 0);
+        assert_eq!(registry.client_of(GroupLeader(leader)), None);
     }
     // Every slot of the core and every place of the registry can be had.
     let all: Vec<_> = (0..MAX_CLIENTS).map(|_| core.register().unwrap()).collect();

@@ -32,7 +32,7 @@ fn r0_14_a_removal_unlinks_then_cancels_then_waits_then_frees() {
         assert!(registry.request(core, &(), &event).is_err());
         // The counts are adjusted: the profiler is not found any more, but its
         // client is still its own.
-        assert_eq!(registry.client_of(Leader(100)), None);
+        assert_eq!(registry.client_of(GroupLeader(100)), None);
         assert!(registry.owns(event.client()));
         // Nobody holds a lock while this may wait.
         let again = registry.add(core, spec(100, 0, 2)).unwrap();
@@ -201,7 +201,7 @@ fn b_a_removal_that_waits_for_what_does_not_end_gives_up_and_says_what_is_left()
         assert_eq!(registry.remove(&core, None, event), Err(RemoveError::Removed));
         let left = u32::from(with_other);
         assert_eq!(
-            (registry.occupied_cpus(Leader(100)), registry.owns(event.client())),
+            (registry.occupied_cpus(GroupLeader(100)), registry.owns(event.client())),
             (left, with_other)
         );
         if let Some(other) = other {
@@ -238,7 +238,7 @@ fn x3_a_delivery_that_removes_its_own_event_is_told_so() {
         assert_eq!(registry.remove(&core, Some(&task), gone), Err(RemoveError::Removed));
         Ok(())
     });
-    assert_eq!(registry.occupied_cpus(Leader(100)), 2, "nothing has changed");
+    assert_eq!(registry.occupied_cpus(GroupLeader(100)), 2, "nothing has changed");
     for event in [event, sibling] {
         registry.remove(&core, Some(&task), event).unwrap();
         let error = registry.remove(&core, Some(&task), event).unwrap_err();

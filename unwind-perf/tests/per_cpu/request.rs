@@ -217,10 +217,10 @@ fn r0_13_the_record_has_the_user_mark_first_and_a_failed_output_is_counted() {
 fn broadcast_reaches_every_event_that_wants_records_and_is_about_the_task() {
     let (core, registry) = (core(), Registry::new(Policy::Broadcast));
     let (task, other) = (Task::new(1), Task::new(2));
-    let add = |leader, cpu, key, task: Option<u64>, wants_records| {
+    let add = |leader, cpu, key, task: Option<u64>, defer_output| {
         let task = task.map(TaskKey);
         let event =
-            EventSpec { leader: Leader(leader), cpu, task, key: EventKey(key), wants_records };
+            EventSpec { leader: GroupLeader(leader), cpu, task, key: EventKey(key), defer_output };
         registry.add(&core, event).unwrap()
     };
     let events = [
@@ -231,7 +231,7 @@ fn broadcast_reaches_every_event_that_wants_records_and_is_about_the_task() {
         add(200, 1, 5, None, true),
     ];
     assert!(events.iter().all(|event| event.client() == events[0].client()), "one for all");
-    assert_eq!(registry.occupied_cpus(Leader(77)), 2);
+    assert_eq!(registry.occupied_cpus(GroupLeader(77)), 2);
     for event in &events {
         registry.request(&core, &task, event).unwrap();
     }

@@ -25,7 +25,7 @@ fn r0_17_an_event_with_a_task_and_a_cpu_goes_to_the_registry() {
     assert!(matches!(with(None, 2), Ok(Receiver::Cpu(_))));
     assert!(matches!(with(Some(1), -1), Ok(Receiver::Task(_))));
     assert_eq!(with(None, -1).unwrap_err(), AddError::NoCpu);
-    assert_eq!(registry.occupied_cpus(Leader(100)), 1);
+    assert_eq!(registry.occupied_cpus(GroupLeader(100)), 1);
 }
 
 #[test]

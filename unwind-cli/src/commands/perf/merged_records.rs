@@ -6,7 +6,7 @@ use std::thread::Scope;
 
 use unwind_perf::merge::{Outcome, whole_chain};
 use unwind_perf::record::{
-    self, Attr, Context, Encode as _, Endian, Rechained, Record, RecordHeader,
+    self, Attr, Context, Encode as _, Endian, Record, RecordHeader, WithCallchain,
 };
 
 use crate::commands::perf::PerfError;
@@ -209,7 +209,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         let mut encode = |frames: &[WalkedFrame]| {
             let words = chain.iter().copied().chain(mark);
             let words = words.chain(frames.iter().map(|frame| frame.pc));
-            Rechained::without_user_state(&record, attr, words)?.encode(
+            WithCallchain::without_user_state(&record, attr, words)?.encode(
                 held.format,
                 self.endian,
                 &mut self.sample,
@@ -252,7 +252,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             return Ok(());
         };
         let mut encode = |stack| {
-            Rechained::new(&record, held.format, whole_chain(chain, stack))?.encode(
+            WithCallchain::new(&record, held.format, whole_chain(chain, stack))?.encode(
                 held.format,
                 self.endian,
                 &mut self.sample,

@@ -3,7 +3,9 @@
 use std::io;
 
 use unwind_core::CacheStats;
-use unwind_perf::merge::{MergeCounts, Merger, Outcome, Policy, Reorder, ReorderCounts, Stamp};
+use unwind_perf::merge::{
+    MergeCounts, Merger, Outcome, Policy, Reorder, ReorderCounts, Timestamped,
+};
 
 use crate::commands::perf::events::Events;
 use crate::commands::perf::held::{Held, Meaning};
@@ -176,7 +178,7 @@ impl<S: Sink> Pipeline<'_, S> {
                 result = self.sink.sample(events, held, outcome);
             }
         };
-        let at = Stamp { task: held.task, time };
+        let at = Timestamped { task: held.task, time };
         match held.meaning {
             Meaning::Sample(user) => {
                 let bytes = size_of::<Held>().saturating_add(held.len());
