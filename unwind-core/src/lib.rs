@@ -1,7 +1,7 @@
 //! Walks the stack of a program that someone else owns: a process under a
 //! kernel, a guest under a hypervisor, a core file, a snapshot.
 //!
-//! Three questions, three traits, one small value between them:
+//! Three questions, three traits, joined by one small value, the [`Row`]:
 //!
 //! | question | trait |
 //! |---|---|
@@ -19,8 +19,8 @@
 //! # Units
 //!
 //! Addresses and register values are in bytes of the target's address space.
-//! A [`VirtAddr`] is a linear address; a bare `u64` is a register value, which
-//! differs from it on ia32 where a segment has a base.
+//! A [`VirtAddr`] is a linear address; a bare `u64` is a register value. On ia32 that is
+//! an offset, to which the base of a segment is added.
 //!
 //! # Untrusted input
 //!
@@ -30,7 +30,8 @@
 //!
 //! # Example
 //!
-//! A made-up machine whose functions all keep a frame pointer, and a stack of
+//! For a real CPU there is `unwind-x86`, and `unwind-kit` for an address space with
+//! tables. This is a made-up machine whose functions all keep a frame pointer, and a stack of
 //! two frames:
 //!
 //! ```
@@ -58,7 +59,7 @@
 //!     fn row<M: Memory>(
 //!         &mut self, _: &FrameContext<'_, Regs>, _: &mut M,
 //!     ) -> Result<Option<Row>, Infallible> {
-//!         Ok(Some(Row::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16))))
+//!         Ok(Some(Row::frame_pointer(WordSize::Eight)))
 //!     }
 //! }
 //!
@@ -71,7 +72,7 @@
 //! let mut frames = walker.frames(Regs { pc: 0x40_0500, sp: 0x1000, fp: 0x1000 }, &mut memory);
 //! let pcs: Vec<u64> = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
 //! assert_eq!(pcs, [0x40_0500, 0x40_0123]);
-//! assert_eq!(frames.end(), Some(End::ZeroReturnAddress));
+//! assert!(matches!(frames.end(), Some(End::Step(StepError::ZeroReturnAddress { .. }))));
 //! ```
 #![no_std]
 #![forbid(unsafe_code)]

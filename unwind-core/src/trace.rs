@@ -285,12 +285,13 @@ impl<F: AsRef<[PackedFrame]> + ?Sized> Trace<F> {
         self.end.is_outermost() && !self.used().iter().any(|entry| entry.provenance.is_after_gap())
     }
 
-    /// The addresses of the frames as the target has them, innermost first.
+    /// The addresses of the frames as the target has them, innermost first, each a
+    /// [`VirtAddr`].
     pub fn pcs(&self) -> impl DoubleEndedIterator<Item = VirtAddr> + ExactSizeIterator + Clone {
         self.used().iter().map(PackedFrame::addr)
     }
 
-    /// The frames, innermost first.
+    /// The frames, innermost first, each a [`TraceFrame`].
     pub fn frames(
         &self,
     ) -> impl DoubleEndedIterator<Item = TraceFrame> + ExactSizeIterator + Clone {

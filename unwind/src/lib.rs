@@ -11,7 +11,19 @@
 //! | write or merge records of deferred call chains | `perf::Merger` (feature `merge`) | `perf` (feature `perf`) |
 //!
 //! The modules are crates of their own, which can be used without this one:
-//! `unwind-core`, `unwind-x86`, `unwind-sframe` and `unwind-perf`.
+//! `unwind-core` ([`walk`], [`deferred`]), `unwind-x86`, `unwind-sframe` and
+//! `unwind-perf`.
+//!
+//! # Features
+//!
+//! | feature | brings | with it | allocates | Rust |
+//! |---|---|---|---|---|
+//! | `x86`, on unless turned off | [`Unwinder`], `x86` | `sframe` | no | 1.85 |
+//! | `sframe` | `sframe`: tables are read | | no | 1.85 |
+//! | `write` | tables are written, as in the example below | `sframe` | yes | 1.85 |
+//! | `cfi` | tables are made of `.eh_frame` and `.debug_frame` | `write` | yes | 1.88 |
+//! | `perf` | `perf`: records, events, PMU data of tasks | | no | 1.85 |
+//! | `merge` | the merge of deferred call chains | `perf` | yes | 1.85 |
 //!
 //! # Untrusted input
 //!
@@ -23,7 +35,8 @@
 //! # Example
 //!
 //! A function at `0x40_1000` has pushed 8 bytes, as its table says; it was called from
-//! `0x40_2010`, in a function whose row says that it has no caller:
+//! `0x40_2010`, in a function whose row says that it has no caller. It needs the feature
+//! `write`:
 //!
 //! ```
 //! use unwind::sframe::{Abi, Builder, Format, Function};

@@ -24,12 +24,22 @@ use unwind_x86::{SignalTrampolines, X86_64, X86_64Regs};
 /// | the instructions at the pc of the sampled frame | functions that have no frame yet or no longer, linkage tables | can be complete where the instructions prove the row |
 /// | the frame pointer | code that keeps one; other code leads past callers unseen | is never complete |
 ///
-/// [`walk::Walker`](crate::walk::Walker) joins other sources, other CPUs and 32-bit
-/// code.
+/// It is a [`walk::Walker`](crate::walk::Walker) of these parts, in this order; make one
+/// of one's own for other sources, other CPUs, 32-bit code, an end of the stack, or
+/// return addresses that a tracer has replaced:
+///
+/// ```text
+/// Walker::new(X86_64::FOUR_LEVEL,
+///         SframeSource::new(&modules).or(SignalTrampolines).or(InstructionAnalysis))
+///     .cache(&mut rows)
+///     .fallback(FramePointers)
+/// ```
 ///
 /// # Contexts
 ///
-/// A walk reads memory only by the [`Memory`] that it is given. It neither allocates
+/// A walk reads memory only by the [`Memory`] that it is given: stacks, and the
+/// instructions at the pc, for which a host whose memory has no code (a core file, a copy
+/// of a stack) reads the mapped files. It neither allocates
 /// nor locks, and it ends after as many frames as the trace has room for. Walks take
 /// the unwinder exclusively: each CPU or thread has its own.
 ///
@@ -63,6 +73,9 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
     /// and the address that this section is loaded at. All addresses are the target's,
     /// in bytes.
     ///
+    /// `code` is where pcs of the object can be: its executable segments, with the linkage
+    /// table. Objects may not overlap.
+    ///
     /// The header is checked here. Each function is checked when a walk first meets
     /// it, so that a damaged one leaves its neighbours in use.
     ///
@@ -75,8 +88,37 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
         sframe: &'a [u8],
         sframe_addr: u64,
     ) -> Result<(), ModuleError> {
+        self.add(code, sframe, sframe_addr, |table| table)
+    }
+
+    /// The same for a table that was made of call frame information: frames say
+    /// [`Origin::ConvertedTable`].
+    ///
+    /// A table that is loaded nowhere is made for any address within 2 GiB of the code as
+    /// it is linked, such as that of `.eh_frame`. `sframe_addr` is that address and the
+    /// distance between where the object is loaded and where it is linked.
+    ///
+    /// # Errors
+    ///
+    /// [`ModuleError`]; the unwinder is as it was.
+    pub fn add_converted_module(
+        &mut self,
+        code: Range<u64>,
+        sframe: &'a [u8],
+        sframe_addr: u64,
+    ) -> Result<(), ModuleError> {
+        self.add(code, sframe, sframe_addr, SframeModule::built)
+    }
+
+    fn add(
+        &mut self,
+        code: Range<u64>,
+        sframe: &'a [u8],
+        sframe_addr: u64,
+        kind: impl FnOnce(SframeModule<'a>) -> SframeModule<'a>,
+    ) -> Result<(), ModuleError> {
         let table = SframeModule::new(sframe, sframe_addr).map_err(ModuleError::Table)?;
-        let table = table.ok_or(ModuleError::NoTable)?;
+        let table = kind(table.ok_or(ModuleError::NoTable)?);
         let text = VirtAddr::new(code.start)..VirtAddr::new(code.end);
         self.modules.add(Module { text, bias: 0, table }).map_err(ModuleError::Map)
     }

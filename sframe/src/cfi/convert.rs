@@ -74,7 +74,9 @@ struct Known<'a> {
 }
 
 impl Builder {
-    /// Adds the functions of `.eh_frame` or `.debug_frame`, one for each FDE.
+    /// Adds the functions of `.eh_frame` or `.debug_frame`: one for each FDE, but for those
+    /// that a table says in parts, such as a linkage table, which becomes its first
+    /// entry and a run of blocks.
     ///
     /// Ranges that no row, or not the format of this table, can say are handed
     /// to `lost`, and so are entries that are malformed; everything else is

@@ -75,7 +75,7 @@ impl RequestOutcome {
 #[repr(u64)]
 pub enum Refusal {
     /// The task has no user code: a kernel thread.
-    KernelThread,
+    KernelThread = 1,
     /// The task never returns to user code: an I/O worker.
     UserWorker,
     /// The task will not return to the user code that was interrupted: it

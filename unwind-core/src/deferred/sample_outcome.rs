@@ -7,10 +7,11 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SampleOutcome {
-    /// The whole stack came, with the sample's cookie.
+    /// The whole stack came, with the sample's cookie: it
+    /// [is complete](crate::Trace::is_complete).
     Matched,
     /// Part of the stack came, with the sample's cookie: the walk did not
-    /// reach the outermost frame.
+    /// reach the outermost frame, or frames may be missing before it.
     Truncated,
     /// The cookie is known but there is no stack: there was no memory to walk
     /// into, the walk found no frame, or the client was cancelled.

@@ -7,8 +7,8 @@ use crate::row::Row;
 use crate::source::{Empty, FrameContext, RowSource};
 use crate::walk::fast::row_cache::{Counted, NoCache, RowCache, RowStore};
 
-/// Walks stacks of one CPU by one set of sources. It keeps nothing of a walk
-/// but what its sources keep, and the rows in its [cache](Self::cache).
+/// Walks stacks of one CPU by one set of sources. Between walks only its sources and its
+/// [cache](Self::cache) keep anything.
 #[derive(Clone, Copy, Debug)]
 pub struct Walker<A, S, F = Empty, T = Unchecked, C = NoCache> {
     pub(super) arch: A,
