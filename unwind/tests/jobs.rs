@@ -1,6 +1,7 @@
 //! The three jobs that users come for, each by no more types than its list says.
 #![allow(
     clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
     clippy::unwrap_used,
     clippy::panic,
     missing_docs,
@@ -45,6 +46,10 @@ mod walk {
         let stats = unwinder.cache_stats();
         assert_eq!((stats.hits > 0, stats.misses > 0), (true, true), "{stats:?}");
         assert!(unwinder.remove_module(0x1000) && !unwinder.remove_module(0x1000));
+        unwinder.add_converted_module(0x1000..0x2000, &table, 0x3000).unwrap();
+        let (frames, ..) = sample(&mut unwinder, regs, &mut memory);
+        assert_eq!(frames[1].1, Origin::ConvertedTable);
+        unwinder.clear();
         let (frames, ..) = sample(&mut unwinder, regs, &mut memory);
         assert!(frames.iter().all(|(_, origin)| *origin != Origin::Table), "{frames:?}");
     }
