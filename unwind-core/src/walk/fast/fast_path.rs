@@ -111,8 +111,11 @@ impl<At: Copy + PartialEq> FastPath<At> {
                 (cfa, ra, fp)
             };
             let pc = VirtAddr::new(ra);
-            if !is_code_at_itself(arch, ra) {
-                break;
+            if !arch.is_plain_code_addr(ra) {
+                cold_path();
+                if ra == 0 || arch.code_addr(ra) != Some(pc) {
+                    break;
+                }
             }
             let Some(entry) = room.next() else { break };
             *entry = L::entry(pc, stack.sp(cfa), caller_fp, row);
@@ -140,17 +143,6 @@ impl<At: Copy + PartialEq> FastPath<At> {
         // Less the one that was refused.
         size.wrapping_sub(room.len()).wrapping_sub(refused)
     }
-}
-
-/// Whether a return address is not zero, and its code is at the linear address of the same
-/// value.
-#[inline]
-pub(super) fn is_code_at_itself<A: Arch>(arch: &A, ra: u64) -> bool {
-    if arch.is_plain_code_addr(ra) {
-        return true;
-    }
-    cold_path();
-    ra != 0 && arch.code_addr(ra) == Some(VirtAddr::new(ra))
 }
 
 /// The frame pointer of the caller of a frame with this row, CFA and frame pointer.

@@ -3,10 +3,11 @@
 
 use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
+use crate::hint::cold_path;
 use crate::memory::Memory;
 use crate::return_addresses::ReturnAddresses;
 use crate::walk::fast::compact_row::CompactRow;
-use crate::walk::fast::fast_path::{FastPath, FrameSink, Stop, is_code_at_itself};
+use crate::walk::fast::fast_path::{FastPath, FrameSink, Stop};
 
 impl FastPath<u64> {
     /// Follows the chain to callers, to CFAs up to `highest_cfa`, as
@@ -31,8 +32,11 @@ impl FastPath<u64> {
             }
             let Ok([caller_fp, ra]) = mem.read_pair(arch.stack_addr(fp), A::WORD) else { break };
             let addr = VirtAddr::new(ra);
-            if !is_code_at_itself(arch, ra) {
-                break;
+            if !arch.is_plain_code_addr(ra) {
+                cold_path();
+                if ra == 0 || arch.code_addr(ra) != Some(addr) {
+                    break;
+                }
             }
             // Not above the highest, so nothing wraps.
             let cfa = fp.wrapping_add(pair);
