@@ -2,12 +2,12 @@
 
 use crate::sync::{AtomicU64, Ordering, const_unless_loom, counter};
 
-/// Gives a number to a value that may be in a static: to each another one, when
-/// it is first asked for.
+/// Gives a number to a value that may be in a static, on first use. Each value
+/// gets a different number.
 #[derive(Debug)]
 pub(crate) struct Instance(AtomicU64);
 
-/// The number of an instance: no other one of the program has it.
+/// The number of an instance, unique in the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InstanceNumber(u64);
 

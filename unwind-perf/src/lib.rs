@@ -8,7 +8,7 @@
 //! | `merge` | samples and the stacks that came later, joined (feature `alloc`) | a tool's |
 //! | [`event_attr`] | what a program asks for when it opens an event, and whether it may | a kernel's |
 //! | [`per_cpu`] | which events get the stack that a task delivers | a kernel's |
-//! | [`task_data`] | data that a PMU keeps for each task while somebody profiles | a kernel's |
+//! | [`task_data`] | data that a PMU keeps for each task while a profiler runs | a kernel's |
 //! | [`aux_trace`] | tracing hardware that other events pause and resume | a kernel's |
 //!
 //! The modules do not need each other. Each says from which contexts its calls

@@ -7,7 +7,7 @@
 //! | unit tests | `core`'s, with a hook before each access ([`interrupt`]) |
 //!
 //! loom knows threads but not NMIs: a handler that interrupts a function runs
-//! to its end before the function goes on. The hook of the unit tests is for
+//! to its end before the function continues. The hook of the unit tests covers
 //! that: a model runs a handler before the n-th access, for every n.
 
 #[cfg(loom)]

@@ -54,7 +54,7 @@ fn opened(bytes: &[u8]) -> i32 {
     if fd < 0 {
         return std::io::Error::last_os_error().raw_os_error().unwrap();
     }
-    // SAFETY: it was opened above, and nothing else has it.
+    // SAFETY: it was opened above, and nothing else owns it.
     unsafe { libc::close(i32::try_from(fd).unwrap()) };
     0
 }

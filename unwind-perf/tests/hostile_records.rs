@@ -1,5 +1,5 @@
-//! Records as nobody should write them: a typed error that says where, and
-//! nothing else is lost.
+//! Malformed records: each gives a typed error that says where, and nothing
+//! else is lost.
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -227,7 +227,7 @@ fn random_bytes_never_panic_and_are_walked_to_the_end() {
     let mut accepted = 0;
     for round in 0..30_000 {
         let endian = if round % 2 == 0 { Endian::Little } else { Endian::Big };
-        // Small counts and marks are likelier than chance has them.
+        // Small counts and marks come more often than by chance.
         let words: Vec<u64> = (0..next() % 12)
             .map(|_| match next() % 4 {
                 0 => next() % 6,

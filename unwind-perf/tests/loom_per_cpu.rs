@@ -34,7 +34,7 @@ use unwind_perf::per_cpu::*;
 struct Core {
     registered: [AtomicBool; 4],
     next: AtomicU64,
-    /// Somebody waits.
+    /// A thread waits.
     waiting: AtomicBool,
 }
 
@@ -202,8 +202,8 @@ fn r0_12_removal_of_the_first_event_against_a_delivery() {
         let there = Arc::clone(&machine);
         let delivery = spawn(move || there.deliver(first.client()));
         machine.remove(0, first);
-        // Whoever is first at that moment gets it: it is never lost, and never
-        // doubled.
+        // The event that is first at that moment gets it: it is never lost, and
+        // never delivered twice.
         let got = delivery.join().unwrap();
         assert!(got == [0] || got == [1], "{got:?}");
         assert_eq!(machine.deliver(second.client()), [1]);
@@ -412,8 +412,8 @@ fn b_a_profiler_never_has_the_cpus_of_the_next_one_in_its_place() {
     });
 }
 
-/// A twin that has the link, the back pointer and the processing mark in words
-/// of their own, as the first proposal has them.
+/// A twin that has the link, the back pointer and the processing mark in
+/// separate words, as in the first proposal.
 #[derive(Debug)]
 struct Apart {
     linked: AtomicU32,

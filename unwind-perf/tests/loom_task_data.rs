@@ -373,7 +373,7 @@ fn r2_8_a_walk_that_fails_against_fork() {
         let attached = users.attach_all(&*host);
         let forked = forking.join().unwrap();
         match attached {
-            // The child came behind the walk, and without memory.
+            // The child came after the walk, and without memory.
             Ok(all) => {
                 assert!(!forked && users.counters().missed_forks == 1);
                 assert_eq!(host.users(), [1, 0]);
@@ -440,8 +440,8 @@ fn r2_9_fork_against_detach_all_and_attach_all() {
     });
 }
 
-/// A twin of task data with a counter, a mark and an exit flag in words of
-/// their own, as Linux has them. Object 0 is none.
+/// A twin of task data with a counter, a mark and an exit flag in separate
+/// words, as in Linux. Object 0 means no object.
 mod apart {
     use super::Arc;
     use loom::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -566,7 +566,7 @@ mod apart {
             self.detach();
         }
 
-        /// Whether the task holds an object that nobody will free.
+        /// Whether the task holds an object that no one will free.
         pub(crate) fn leaks(&self) -> bool {
             self.object.load(SeqCst) != 0
         }
@@ -608,7 +608,7 @@ fn r2_17_a_mark_that_is_not_one_with_its_reference_leaks() {
     assert!(!leaks_in_walk(true), "the twin that sets it does not");
 }
 
-/// A task exits while someone attaches to it.
+/// A task exits while another thread attaches to it.
 fn leaks_at_exit(looks_again: bool) -> bool {
     is_seen(move || {
         let task = apart::Task::new(looks_again, true);

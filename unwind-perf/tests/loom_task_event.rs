@@ -26,8 +26,8 @@ use unwind_perf::per_cpu::*;
 struct Sampled {
     event: TaskEvent,
     hold: SwitchHold,
-    /// The link of the queue: whoever queues the work writes it, whoever runs
-    /// it or takes it out uses it.
+    /// The link of the queue: the thread that queues the work writes it, the
+    /// thread that runs it or takes it out uses it.
     link: Guarded,
     queued: AtomicBool,
     /// The event itself, which its work uses.

@@ -19,7 +19,8 @@ thread_local! {
     static NONE_LEFT: Cell<bool> = const { Cell::new(false) };
 }
 
-// SAFETY: the system's allocator does the work; null says that there is none.
+// SAFETY: the system's allocator does the work; null says that there is no
+// memory.
 unsafe impl GlobalAlloc for Limited {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if NONE_LEFT.get() {

@@ -16,7 +16,7 @@ use unwind_perf::record::{
     WriteError,
 };
 
-/// A ring as a kernel has it: bytes wrap, a reservation shows when committed.
+/// A ring as in a kernel: bytes wrap, a reservation shows when committed.
 struct Pages {
     memory: Vec<u8>,
     tail: usize,

@@ -39,7 +39,7 @@ impl AuxAction {
         }
     }
 
-    /// The bits as the field has them.
+    /// The bits as they are in the attr's field.
     #[must_use]
     pub const fn bits(self) -> u32 {
         self.0
@@ -212,7 +212,7 @@ impl AuxAttr {
 pub struct AuxRole {
     /// Its own tracing starts paused.
     pub start_paused: bool,
-    /// What it does to its leader when it overflows.
+    /// What the event does to its group leader when it overflows.
     pub trigger: Option<TriggerAction>,
 }
 

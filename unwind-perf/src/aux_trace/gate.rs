@@ -48,7 +48,8 @@ fn order<R: Reach>() {
     }
 }
 
-/// Takes the mark that an action is in progress; `false` if someone has it.
+/// Takes the mark that an action is in progress; `false` if another action
+/// holds it.
 fn take<R: Reach>(mark: &AtomicU32) -> bool {
     if R::SEVERAL_CPUS {
         return mark.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
@@ -68,10 +69,10 @@ fn take<R: Reach>(mark: &AtomicU32) -> bool {
 /// pause and resume it, and the hardware traces while it is started and not
 /// paused. So a resume never starts what the scheduler has stopped.
 ///
-/// Starts and stops do not overlap each other: that is the scheduler's duty.
-/// Neither do pauses and resumes: that is [`AuxBuffer`]'s. The two kinds may
-/// interrupt each other at any point, and whoever touched the hardware last
-/// looks again whether it is right.
+/// The scheduler must not let starts and stops overlap each other;
+/// [`AuxBuffer`] keeps pauses and resumes from overlapping. An action of one
+/// kind may interrupt one of the other kind at any point. An action that has
+/// switched the hardware on checks both flags again and corrects the hardware.
 pub struct AuxGate<R> {
     started: Flag,
     paused: Flag,
@@ -102,12 +103,12 @@ impl<R: Reach> AuxGate<R> {
         self.close(&self.started, false, trace);
     }
 
-    /// For whoever holds the buffer's mark.
+    /// The caller holds the buffer's mark.
     pub(super) fn pause(&self, trace: impl FnMut(bool)) {
         self.close(&self.paused, true, trace);
     }
 
-    /// For whoever holds the buffer's mark.
+    /// The caller holds the buffer's mark.
     pub(super) fn resume(&self, trace: impl FnMut(bool)) {
         self.open(&self.paused, false, trace);
     }

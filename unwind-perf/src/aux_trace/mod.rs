@@ -42,7 +42,7 @@
 //! tracer.gate.start(|on| tracer.trace(on));
 //! let at_the_sample = breakpoint.overflow(Some(&tracer), || tracer.traces.get());
 //! assert!(!at_the_sample);
-//! // The scheduler goes on as it likes: the trace stays paused.
+//! // The scheduler continues as it likes: the trace stays paused.
 //! tracer.gate.stop(|on| tracer.trace(on));
 //! tracer.gate.start(|on| tracer.trace(on));
 //! assert!(!tracer.traces.get() && tracer.gate.is_paused());

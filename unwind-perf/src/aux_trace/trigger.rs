@@ -8,7 +8,7 @@ use crate::sync::Statistic;
 
 /// An AUX event, as its triggers see it.
 ///
-/// All of it is called in NMIs.
+/// All methods are called in NMIs.
 pub trait AuxEvent {
     /// From where the event's group can reach it.
     type Reach: Reach;
@@ -31,8 +31,8 @@ pub trait AuxEvent {
     fn interrupts_off(&self) -> Self::InterruptsOff;
 
     /// Switches the hardware's tracing on or off, and nothing else: neither
-    /// configures it nor touches the buffer. Switching it to what it is does
-    /// nothing.
+    /// configures it nor touches the buffer. Setting the state that the
+    /// hardware already has does nothing.
     fn trace(&self, on: bool);
 }
 

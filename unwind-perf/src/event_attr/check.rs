@@ -35,17 +35,17 @@ impl BranchFilter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckedEvent {
-    /// What decides the layout of its records.
+    /// The fields that decide the layout of the event's records.
     pub format: EventFormat,
-    /// What it asks of AUX tracing.
+    /// What the event asks of AUX tracing.
     pub aux: AuxAttr,
-    /// What it does there.
+    /// The event's part in AUX tracing.
     pub role: AuxRole,
     /// The most addresses of a call chain; `None` if samples have none.
     pub max_stack: Option<u16>,
     /// Which branches samples have; `None` if they have none.
     pub branches: Option<BranchFilter>,
-    /// It samples; else it only counts.
+    /// The event samples; else it only counts.
     pub is_sampling: bool,
     /// Its call chains leave the user part to a later record.
     pub defers: bool,

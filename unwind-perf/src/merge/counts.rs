@@ -27,7 +27,7 @@ pub struct MergeCounts {
     pub unmatched_lost: u64,
     /// Samples of threads that vanished in an exec.
     pub unmatched_exec: u64,
-    /// Samples whose thread went on to another cookie, with no loss reported.
+    /// Samples whose thread moved to another cookie, with no loss reported.
     pub unmatched_newer_cookie: u64,
     /// Samples that waited at the end of the input.
     pub unmatched_end: u64,

@@ -9,8 +9,8 @@ use crate::record::UserPart;
 pub struct Timestamped {
     /// The thread.
     pub task: Task,
-    /// When, in nanoseconds; 0 in a stream without times, whose order then
-    /// stands for time.
+    /// The time in nanoseconds; 0 in a stream without times, where the order of
+    /// the records takes the place of time.
     pub time: u64,
 }
 
@@ -31,7 +31,7 @@ pub enum Unmatched {
     Lost,
     /// Its thread called exec.
     Exec,
-    /// Its thread went on to another cookie.
+    /// Its thread moved to another cookie.
     NewerCookie,
     /// The input ended.
     End,
@@ -56,7 +56,7 @@ pub enum Outcome<'s> {
     Inline,
     /// Its stack came.
     Merged(Merged<'s>),
-    /// Its stack did not come, or cannot be told.
+    /// Its stack did not come, or cannot be identified.
     Unmatched {
         /// The cookie, unless the chain lacks it.
         cookie: Option<u64>,

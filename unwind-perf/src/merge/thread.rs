@@ -1,4 +1,4 @@
-//! The cookies of a thread, and which of them are over.
+//! The cookies of a thread, and which of them have ended.
 
 use alloc::vec::Vec;
 
@@ -9,7 +9,8 @@ use super::policy::Policy;
 pub(super) struct Thread {
     /// How many entries it has.
     pub(super) entries: usize,
-    /// Those that no stack under a newer cookie is known for: mostly one.
+    /// The cookies for which no stack under a newer cookie is known: mostly
+    /// one.
     open: Vec<Open>,
     pub(super) thread_end: ThreadEnd,
 }

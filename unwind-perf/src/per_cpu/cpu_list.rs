@@ -6,7 +6,7 @@ use super::place::{Generation, Inside, Occupant, Place};
 use super::{EventKey, TaskKey};
 use crate::sync::{AtomicU64, Ordering, Statistic, atomics, const_unless_loom};
 
-/// The list of one CPU, with room for so many events.
+/// The list of one CPU, with room for `EVENTS` events.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct CpuList<const EVENTS: usize> {
@@ -37,32 +37,33 @@ impl<const EVENTS: usize> CpuList<EVENTS> {
         self.places.get(index)
     }
 
-    /// A place that nobody has, and its index.
+    /// A free place, and its index.
     pub(super) fn free_place(&self) -> Option<(usize, &Place)> {
         self.places.iter().enumerate().find(|(_, place)| place.word().is_free())
     }
 
-    /// Whether `client` has a live event here. For whoever keeps events from
-    /// coming and going meanwhile.
+    /// Whether `client` has a live event here. The caller keeps events from
+    /// being added and removed meanwhile.
     pub(super) fn has_events_of(&self, client: ClientId) -> bool {
         self.places.iter().any(|place| place.word().is_live() && place.belongs_to(client))
     }
 
-    /// Makes an event live in a place that is free. For whoever keeps events
-    /// from coming and going meanwhile.
+    /// Makes an event live in a free place. The caller keeps events from being
+    /// added and removed meanwhile.
     pub(super) fn occupy(&self, place: &Place, generation: Generation, event: Occupant) {
         place.occupy(generation, event);
-        // Whoever sees the number sees the event.
+        // A reader that sees the number sees the event.
         self.added.store(generation.0, Ordering::Release);
     }
 
     /// Starts a delivery to the oldest live event of `client`. `None` only if
     /// there was a moment at which it had none.
     ///
-    /// An event that goes away before it is entered is skipped. One that came
-    /// behind the look at its place, while the last of the others went away
-    /// before the look at theirs, is found by a second look: whoever sees that
-    /// an event is gone sees which one had been added last.
+    /// An event that is removed before it is entered is skipped. One scan of
+    /// the places is not enough: an event may be added after the scan has
+    /// passed its place, and the last of the others may be removed before the
+    /// scan reaches it. A second scan finds the new event: a reader that sees a
+    /// removal also sees the generation that was added last before it.
     pub(super) fn enter_first(&self, client: ClientId) -> Option<Inside<'_>> {
         let mut after = Generation::NONE;
         loop {

@@ -67,16 +67,17 @@ pub enum RemoveError {
     ///
     /// An event of a CPU may be freed when the registry's
     /// [`is_running`](super::PerCpuRegistry::is_running) is false. For an event
-    /// that follows a task, remove it again to go on waiting.
+    /// that follows a task, remove it again to continue waiting.
     StillRunning {
         /// The client that is still to be cancelled, by the core, if the event
         /// was the last one of its profiler.
         client: Option<ClientId>,
     },
     /// The event is removed, it was the last one of its profiler, and the core
-    /// has not cancelled the [client](super::CpuEvent::client): it is not the
-    /// core that the event was added with, or somebody else has cancelled it,
-    /// or a delivery to it does not end: then it is still to be cancelled.
+    /// has not cancelled the [client](super::CpuEvent::client): this is not the
+    /// core that the event was added with, or other code has cancelled the
+    /// client, or a delivery to the client does not end. In the last case the
+    /// client is still to be cancelled.
     NotCancelled(CancelError),
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A sample asks for the user stack of its task through one client of
 //! [`DeferredUnwind`](unwind_core::deferred::DeferredUnwind), and the task delivers it on
-//! its way to user code, perhaps on another CPU. There are two ways to say who
-//! gets it:
+//! its way to user code, perhaps on another CPU. There are two ways to choose
+//! the events that get the stack:
 //!
 //! | [`Policy`] | client | who gets the stack |
 //! |---|---|---|
@@ -22,10 +22,10 @@
 //!
 //! Each CPU has a list of a fixed number of places, and each place one word
 //! that says whether an event is live there, which one, and how many
-//! deliveries to it run. So whether an event may still be chosen and whether
-//! somebody is with it cannot disagree: a removal clears one bit, waits until
-//! the count is zero, and is done. What belongs to a profiler, its client and
-//! on how many CPUs it has events, is touched only when events come and go.
+//! deliveries to it run. So whether an event may still be chosen and whether a
+//! delivery to it runs cannot disagree: a removal clears one bit and waits
+//! until the count is zero. A profiler's client and the number of CPUs on which
+//! it has events change only when events are added and removed.
 //!
 //! # Example
 //!

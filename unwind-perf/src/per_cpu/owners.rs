@@ -7,8 +7,8 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, atomics, const_unless_loom};
 
 /// The profilers that have events. Each has a client, so there are never more.
 ///
-/// Changed under the lock only, and hardly ever; the lock is held for a few
-/// steps, never while anybody waits for a delivery.
+/// Changed under the lock only, and rarely. The lock is held for a few steps,
+/// never during a wait for a delivery.
 #[derive(Debug)]
 pub(super) struct Owners {
     locked: AtomicU32,
@@ -17,7 +17,7 @@ pub(super) struct Owners {
 
 #[derive(Debug)]
 pub(super) struct Owner {
-    /// The client, or zero: nobody is here.
+    /// The client, or zero: the place is free.
     client: AtomicU64,
     leader: AtomicU64,
     /// On how many CPUs it has events. Zero while the last one goes away.
@@ -48,8 +48,9 @@ impl Owners {
 
     /// Gives up a profiler that has no events, when its client is cancelled.
     ///
-    /// This needs no lock and releases nothing: whoever takes the place next
-    /// has seen that it is free, and nobody sees it taken before.
+    /// This needs no lock and releases nothing: the next profiler takes the
+    /// place after it has seen that it is free, and no reader sees it taken
+    /// before that.
     pub(super) fn free(&self, client: ClientId) {
         if let Some(owner) = self.owners.iter().find(|owner| owner.is(client)) {
             owner.client.store(0, Ordering::Relaxed);
@@ -83,9 +84,9 @@ impl Owner {
     /// The client and the number of CPUs, if there are some and they are
     /// those of `leader`.
     ///
-    /// The place may change hands between the loads. Whoever sees something of
-    /// the next profiler sees then that the client is not the same any more,
-    /// and no client ever comes back.
+    /// The place may pass to another profiler between the loads. A reader that
+    /// sees a value of the next profiler then sees a different client, and no
+    /// client ever comes back.
     fn read_if_led_by(&self, leader: GroupLeader) -> Option<(ClientId, u32)> {
         let client = self.client.load(Ordering::Acquire);
         let is_led = self.leader.load(Ordering::Acquire) == leader.0;
@@ -96,7 +97,7 @@ impl Owner {
     }
 }
 
-/// The profilers, and nobody else who changes them.
+/// The profilers, locked: only the holder changes them.
 #[derive(Debug)]
 pub(super) struct Locked<'a>(&'a Owners);
 
@@ -117,7 +118,7 @@ impl Locked<'_> {
     }
 
     /// The profiler has events on one CPU less. Returns whether that was the
-    /// last: then nobody finds it any more, until it is freed.
+    /// last: then no search finds the profiler any more, until it is freed.
     pub(super) fn vacate(&self, client: ClientId) -> bool {
         self.update(client, |cpus| cpus.saturating_sub(1)) == 0
     }

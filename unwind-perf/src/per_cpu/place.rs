@@ -7,8 +7,8 @@ use crate::sync::{AtomicU64, Ordering, const_unless_loom, counter};
 
 /// The place: an event that is live here, one that is going away, or none.
 ///
-/// What it says of the event is written before the event becomes live and does
-/// not change while a delivery to it runs.
+/// The event's fields are written before the event becomes live and do not
+/// change while a delivery to it runs.
 #[derive(Debug)]
 pub(super) struct Place {
     word: AtomicU64,
@@ -42,7 +42,7 @@ impl Place {
         Word(self.word.load(Ordering::Acquire))
     }
 
-    /// Makes an event live here. The place is free, and nobody else changes
+    /// Makes an event live here. The place is free, and no other thread changes
     /// what is in it.
     pub(super) fn occupy(&self, generation: Generation, event: Occupant) {
         self.client.store(event.client.to_bits(), Ordering::Release);
@@ -52,11 +52,12 @@ impl Place {
         self.word.store(word.0, Ordering::Release);
     }
 
-    /// Lets nobody choose the event any more; `false` if it is not live here.
+    /// Keeps the event from being chosen any more; `false` if it is not live
+    /// here.
     ///
     /// This is at once the unlinking from the list and the clearing of the
-    /// event's back pointer. Whoever sees it sees all events that were added
-    /// before.
+    /// event's back pointer. A reader that sees it sees all events that were
+    /// added before.
     pub(super) fn unlink(&self, generation: Generation) -> bool {
         let live = self.word().is_live_as(generation);
         if live {
@@ -75,8 +76,8 @@ impl Place {
     /// Whether the live event that was seen here belongs to `client`, if it
     /// still is there when it is [entered](Self::enter).
     ///
-    /// Whoever sees that another profiler has the place sees all events that
-    /// were added before.
+    /// A reader that sees that another profiler has the place sees all events
+    /// that were added before.
     pub(super) fn belongs_to(&self, client: ClientId) -> bool {
         self.client.load(Ordering::Acquire) == client.to_bits()
     }

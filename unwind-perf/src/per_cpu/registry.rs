@@ -122,7 +122,7 @@ impl<const EVENTS: usize> HeapRegistry<EVENTS> {
     ///
     /// # Errors
     ///
-    /// [`AddError::NoMemory`] if there is no memory for so many.
+    /// [`AddError::NoMemory`] if there is no memory for `cpus` lists.
     pub fn try_with_cpus(policy: Policy, cpus: usize) -> Result<Self, AddError> {
         let mut lists = Vec::new();
         lists.try_reserve_exact(cpus).map_err(|_| AddError::NoMemory)?;

@@ -78,7 +78,8 @@ impl TaskEvent {
     /// or if this has interrupted another request of the event before that was
     /// known.
     pub fn request(&self, work: &impl TaskWork, hold: &SwitchHold) -> Result<(), RequestError> {
-        // Whoever takes an idle event comes after the end of its last work.
+        // A request that takes an idle event comes after the end of its last
+        // work.
         let (taken, failed) = (Ordering::Acquire, Ordering::Relaxed);
         match self.state.compare_exchange(0, PENDING | QUEUEING, taken, failed) {
             Err(state) if state & REMOVED != 0 => return Err(RequestError::Removed),
@@ -139,7 +140,7 @@ impl TaskEvent {
     ///
     /// [`RemoveError::OwnDelivery`] if the work itself calls; nothing has
     /// changed then. [`RemoveError::StillRunning`] if the work does not end:
-    /// call again to go on waiting.
+    /// call again to continue waiting.
     pub fn remove<W: TaskWork>(&self, work: &W, hold: &SwitchHold) -> Result<(), RemoveError> {
         let current = work.is_current();
         if current && self.state.load(Ordering::Relaxed) & RUNNING != 0 {

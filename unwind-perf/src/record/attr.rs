@@ -217,7 +217,7 @@ impl Attr {
     pub const SAMPLE_TYPE_AT: usize = 24;
 
     /// Where an attr has which user registers samples have, and how much of the
-    /// stack behind it (`sample_stack_user`, 32 bits), in bytes.
+    /// stack after them (`sample_stack_user`, 32 bits), in bytes.
     pub const USER_REGISTERS_AT: usize = 80;
 
     /// Parses the attr at the start of `bytes`.

@@ -2,7 +2,7 @@
 
 use super::Words;
 
-/// A mark in a call chain: the addresses behind it belong to this part
+/// A mark in a call chain: the addresses after it belong to this part
 /// (`PERF_CONTEXT_…`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -13,7 +13,7 @@ pub enum Context {
     Kernel,
     /// User space.
     User,
-    /// User space, to come in a later record; behind it is the cookie.
+    /// User space, to come in a later record; the cookie follows.
     UserDeferred,
     /// A guest, mode unknown.
     Guest,
@@ -63,17 +63,17 @@ impl Context {
 pub enum Entry {
     /// A mark.
     Context(Context),
-    /// The cookie of a user part that comes later: the last word, right
-    /// behind [`Context::UserDeferred`].
+    /// The cookie of a user part that comes later: the last word, right after
+    /// [`Context::UserDeferred`].
     Cookie(u64),
-    /// A word in the range of marks that is none of them.
+    /// A word in the range of marks that is not a known mark.
     UnknownContext(u64),
     /// A code address.
     Ip(u64),
 }
 
 impl Entry {
-    /// Sorts out a word that is not a cookie.
+    /// Classifies a word that is not a cookie.
     #[must_use]
     pub const fn from_word(word: u64) -> Self {
         match Context::from_word(word) {
@@ -91,8 +91,8 @@ pub enum UserPart {
     Inline,
     /// It comes in a later record with this cookie.
     Deferred(u64),
-    /// It was deferred, but the chain had no room for the cookie, so that no
-    /// record can be told to be its own.
+    /// It was deferred, but the chain had no room for the cookie, so no record
+    /// can be identified as its own.
     ///
     /// Linux leaves the cookie out when the marks and the cookie need more
     /// context slots than `perf_event_max_contexts_per_stack` grants.

@@ -23,12 +23,12 @@ pub enum Error {
     BadCount {
         /// Where the count is.
         at: u32,
-        /// How many items would fit behind it.
+        /// How many items would fit after it.
         room: u32,
         /// The count itself.
         count: u64,
     },
-    /// Bytes behind the last field that the attr asks for.
+    /// Bytes after the last field that the attr asks for.
     Trailing {
         /// Where they start.
         at: u32,

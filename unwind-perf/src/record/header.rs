@@ -106,7 +106,7 @@ impl RecordHeader {
         Ok(header)
     }
 
-    /// Bytes of the record behind the header.
+    /// Bytes of the record after the header.
     #[must_use]
     pub fn body_len(self) -> usize {
         usize::from(self.size).saturating_sub(Self::SIZE)
@@ -152,7 +152,7 @@ impl<'a> Record<'a> {
         self.bytes
     }
 
-    /// The bytes behind the header.
+    /// The bytes after the header.
     #[must_use]
     pub fn body(&self) -> &'a [u8] {
         self.bytes.get(RecordHeader::SIZE..).unwrap_or_default()

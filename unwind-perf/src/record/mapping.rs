@@ -52,8 +52,8 @@ pub struct Mapping<'a> {
     pub sample_id: SampleId,
 }
 
-/// The bytes of a record that say which file it was, and how many of them are a build id
-/// at most.
+/// The bytes of a record that identify the file, and how many of them a build id may
+/// have at most.
 const ID_LEN: usize = 24;
 const BUILD_ID_LEN: usize = 20;
 

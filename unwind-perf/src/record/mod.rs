@@ -35,7 +35,7 @@
 //! # Untrusted input
 //!
 //! Decoding borrows the bytes, allocates nothing and never panics. A count is
-//! checked against the bytes behind it before it is used.
+//! checked against the bytes after it before it is used.
 
 mod attr;
 mod bytes;

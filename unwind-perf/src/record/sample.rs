@@ -77,8 +77,8 @@ impl<'a> Sample<Callchain<'a>> {
     /// # Errors
     ///
     /// [`Error::WrongType`], [`Error::Truncated`] or [`Error::BadCount`] if
-    /// the record does not have this layout, and [`Error::Trailing`] if it
-    /// goes on behind the last field that `format` asks for.
+    /// the record does not have this layout, and [`Error::Trailing`] if bytes
+    /// follow the last field that `format` asks for.
     pub fn decode(record: &Record<'a>, format: EventFormat) -> Result<Self, Error> {
         Self::decode_with_place(record, format).map(|(sample, _)| sample)
     }

@@ -42,7 +42,7 @@ impl Encode for Comm<'_> {
         if self.exec { Misc::COMM_EXEC } else { Misc::UNKNOWN }
     }
 
-    /// Writes the name with at least one zero behind it, up to a whole word.
+    /// Writes the name and at least one zero after it, up to a whole word.
     fn encode_body<O: Output>(
         &self,
         format: EventFormat,
@@ -203,7 +203,7 @@ mod tests {
             let record = Record::parse(&bytes, Endian::Little).unwrap();
             assert_eq!(Comm::decode(&record, FORMAT), Ok(comm));
         }
-        // What is behind a zero is not part of the name.
+        // The bytes after a zero are not part of the name.
         let cut = Comm { task: TASK, name: b"cut\0off", exec: false, id: id() };
         let bytes = encoded(&cut);
         let record = Record::parse(&bytes, Endian::Little).unwrap();

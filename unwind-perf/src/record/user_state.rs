@@ -90,7 +90,8 @@ impl<'a> UserState<'a> {
     }
 }
 
-/// Bytes that were asked for, the bytes, and how many of them are the stack's.
+/// Reads a stack dump: its size, its bytes, and how many of them the stack had.
+/// Returns those.
 fn take_stack<'a>(c: &mut Cursor<'a>) -> Result<&'a [u8], Error> {
     let at = c.at();
     let count = c.u64()?;

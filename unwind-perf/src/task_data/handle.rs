@@ -62,8 +62,8 @@ pub struct DataLayout {
 }
 
 impl DataLayout {
-    /// So many bytes at a multiple of `align` bytes, or `None` if `align` is
-    /// not a power of two.
+    /// `size` bytes at a multiple of `align` bytes, or `None` if `align` is not
+    /// a power of two.
     #[must_use]
     pub const fn new(size: usize, align: usize) -> Option<Self> {
         if align.is_power_of_two() { Some(Self { size, align }) } else { None }

@@ -4,9 +4,9 @@
 //! Hardware that records calls (LBR) knows nothing of tasks. At a context
 //! switch the record is saved with the task that leaves and restored for the
 //! task that comes; otherwise a system-wide profile has only the calls since
-//! the last switch. The memory for it exists only while someone profiles: an
-//! event of one task brings it for that task, an event of the whole system for
-//! every task there is and will be.
+//! the last switch. The memory for the record exists only while a profiler uses
+//! it: an event of one task allocates it for that task, an event of the whole
+//! system for every task that exists and every task that is created later.
 //!
 //! | type | what |
 //! |---|---|
@@ -19,9 +19,9 @@
 //!
 //! The handle, the number of users, the mark of the system-wide events and
 //! whether the task is exiting are one word, so each change is one
-//! compare-exchange that sees all of it. There is no object without users that
-//! someone could still find, no mark without its reference, and no attachment
-//! to a task that is past its exit.
+//! compare-exchange that sees all of it. An object without users cannot be
+//! found, a mark never lacks its reference, and nothing attaches to a task
+//! after its exit.
 //!
 //! # Contexts
 //!

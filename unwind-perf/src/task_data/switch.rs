@@ -18,7 +18,7 @@ pub struct SwitchHook {
 
 impl SwitchHook {
     const_unless_loom! {
-        /// The block of a CPU that nobody profiles.
+        /// The block of a CPU that no event profiles.
         #[must_use]
         pub fn new() -> Self {
             Self { users: AtomicU32::new(0) }
@@ -71,7 +71,7 @@ impl SwitchHook {
     /// nothing. To be called at every switch, in a read section, with `None`
     /// for a task that carries no block, the idle task for example.
     ///
-    /// Data also counts when nobody uses the hardware: what it holds goes out
+    /// Data also counts when no event uses the hardware: the data becomes out
     /// of date while its task runs unrecorded.
     #[must_use]
     pub fn switch(&self, from: Option<&TaskData>, to: Option<&TaskData>) -> Option<Switch> {

@@ -57,9 +57,11 @@ impl TaskData {
         Word(self.word.load(Ordering::Acquire))
     }
 
-    /// Replaces the word if it still is `old`; else returns what it is.
+    /// Replaces the word if it still is `old`; else returns the word that is
+    /// there.
     ///
-    /// Only who replaces the word uses its data: a failure acquires nothing.
+    /// Only a caller that has replaced the word uses its data: a failure
+    /// acquires nothing.
     pub(super) fn replace(&self, old: Word, new: Word) -> Result<(), Word> {
         let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         match self.word.compare_exchange(old.0, new.0, done, failed) {
@@ -68,11 +70,11 @@ impl TaskData {
         }
     }
 
-    /// Takes everything away and lets nothing come back. Returns what there
-    /// was.
+    /// Marks the task as exited, so that nothing attaches any more. Returns the
+    /// word before that.
     ///
-    /// Whoever used the data has released it by [`replace`](Self::replace);
-    /// nobody gets anything from the word any more.
+    /// Each user of the data has released it by [`replace`](Self::replace); no
+    /// caller gets data from the word any more.
     pub(super) fn close(&self) -> Word {
         Word(self.word.fetch_or(Word::EXITED, Ordering::Acquire))
     }

@@ -172,7 +172,8 @@ impl TaskDataUsers {
         }
     }
 
-    /// `task` is exiting: its data goes, whoever uses it, and none comes back.
+    /// `task` is exiting: its data is freed, even with users, and none is
+    /// allocated again.
     ///
     /// One exchange and at most one
     /// [`free_after_readers`](DataHost::free_after_readers): nothing here
@@ -189,7 +190,8 @@ impl TaskDataUsers {
         self.all().users()
     }
 
-    /// What has come and gone.
+    /// How many blocks have been allocated and freed, and how many forks were
+    /// missed.
     #[must_use]
     pub fn counters(&self) -> DataCounters {
         DataCounters {
@@ -219,12 +221,13 @@ impl TaskDataUsers {
             self.unmark(host, data);
             Ok(())
         });
-        // Relaxed: whoever attaches next replaces the word of each task, and so
-        // finds what is in it by then.
+        // Relaxed: the next attach replaces the word of each task, and so finds
+        // its latest value.
         self.all.store(detaching.off().bits(), Ordering::Relaxed);
     }
 
-    /// Walks over the tasks, after what it is for has been published.
+    /// Walks over the tasks. The caller has published the reason for the walk
+    /// before.
     fn each_task<H: DataHost, E>(
         &self,
         host: &H,
@@ -316,7 +319,8 @@ impl TaskDataUsers {
         host.free_after_readers(handle);
     }
 
-    /// Relaxed: whoever goes by what it says about the tasks replaces it.
+    /// Relaxed: a caller that acts on the tasks because of this word replaces
+    /// it first.
     fn all(&self) -> SystemWide {
         SystemWide::from_bits(self.all.load(Ordering::Relaxed))
     }

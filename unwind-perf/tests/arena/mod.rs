@@ -128,7 +128,7 @@ impl Host {
         }
     }
 
-    /// What `handle` stands for; fails if it has been freed.
+    /// The block of `handle`; fails if it has been freed.
     pub fn access(&self, handle: DataHandle) -> Placed {
         let state = self.state();
         let piece = &state.pieces[usize::try_from(handle.index()).unwrap()];
@@ -158,7 +158,7 @@ impl Host {
         self.state().walks
     }
 
-    /// How often somebody waited.
+    /// How often a caller waited.
     pub fn relaxes(&self) -> u64 {
         self.state().relaxes
     }

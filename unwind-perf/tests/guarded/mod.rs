@@ -16,7 +16,7 @@ impl Guarded {
     }
 
     pub fn read(&self) {
-        // SAFETY: loom checks that nobody writes meanwhile.
+        // SAFETY: loom checks that no thread writes meanwhile.
         self.0.with(|data| {
             let _: u32 = unsafe { *data };
         });
@@ -26,13 +26,13 @@ impl Guarded {
     pub fn read_slowly(&self) {
         self.0.with(|data| {
             thread::yield_now();
-            // SAFETY: loom checks that nobody writes meanwhile.
+            // SAFETY: loom checks that no thread writes meanwhile.
             let _: u32 = unsafe { *data };
         });
     }
 
     pub fn write(&self) {
-        // SAFETY: loom checks that nobody reads or writes meanwhile.
+        // SAFETY: loom checks that no thread reads or writes meanwhile.
         self.0.with_mut(|data| unsafe { *data = (*data).wrapping_add(1) });
     }
 }

@@ -50,7 +50,7 @@ impl Cpu {
     /// Switches to another task, or to the idle one.
     pub fn switch(&mut self, system: &System, number: usize, next: Option<Rc<Task>>) {
         if let Some(task) = &self.current {
-            // A record that nobody uses, or that has no place, is gone.
+            // A record that no event uses, or that has no place, is gone.
             task.saved.set(task.data.handle().filter(|_| self.is_used(system)));
         }
         let from = self.current.take();
@@ -91,7 +91,7 @@ impl Cpu {
         }
     }
 
-    /// Records while somebody uses it.
+    /// Records while an event uses the hardware.
     pub fn update_recording(&mut self, system: &System) {
         let used = self.is_used(system);
         self.registers.0.record(used);

@@ -119,7 +119,7 @@ impl Machine {
     }
 
     /// Another task on a CPU, which may have run on any; often the one that ran
-    /// here before or that somebody watches.
+    /// here before or that a profiler watches.
     fn schedule(&mut self, cpu: usize) {
         let tasks = self.system.tasks.borrow();
         let before = self.cpus[cpu].before.upgrade().filter(|_| self.random.one_in(2));
@@ -194,7 +194,7 @@ impl Machine {
         self.totals.recorded_calls += u64::try_from(sample.branches().len()).unwrap();
     }
 
-    /// The task goes on to its user code, after its deliveries.
+    /// The task continues to its user code, after its deliveries.
     fn return_to_user(&mut self, cpu: usize) {
         let Some(task) = self.cpus[cpu].current.clone() else { return };
         self.run_work(&task);
@@ -229,7 +229,7 @@ impl Machine {
                 }
             }
         }
-        // Whoever asked and was not served is gone.
+        // A profiler that asked and was not served is gone.
         for (client, served) in task.asked.take() {
             if !served {
                 assert!(!self.registry.owns(client), "{client:?} was not served");
@@ -280,7 +280,7 @@ impl Machine {
         self.check_data(task);
     }
 
-    /// A task has its data as long as somebody needs it.
+    /// A task has its data as long as an event needs it.
     fn check_data(&self, task: &Task) {
         let marked = self.profilers.is_system_wide() && !task.unmarked.get();
         let users = task.attached.get() + u32::from(marked);

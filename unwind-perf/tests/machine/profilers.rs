@@ -27,7 +27,7 @@ pub struct Totals {
     pub asked: u64,
     pub served: u64,
     pub cancelled: u64,
-    /// How those that were served went on.
+    /// How the served requests ended.
     pub written: u64,
     pub no_event: u64,
     pub output_failed: u64,
@@ -43,7 +43,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// A run in which one of them is zero shows nothing about it.
+    /// A run in which one of the counts is zero shows nothing about that case.
     pub fn assert_everything_happened(&self) {
         let Self { opened: [one, two, three], .. } = self;
         let all = [
@@ -273,7 +273,7 @@ impl Machine {
         self.profilers.groups[which].as_mut().expect("it is being opened")
     }
 
-    /// Adds so many events on each CPU, or on some if not for all tasks.
+    /// Adds this many events on each CPU, or on some if not for all tasks.
     fn add_events(&mut self, which: usize, task: Option<&Rc<Task>>, each: usize) -> Option<()> {
         for cpu in 0..CPUS {
             if which != 0 && self.random.one_in(3) {
@@ -359,8 +359,8 @@ impl Machine {
 
     fn remove_event(&mut self, event: &Opened, target: Option<&Task>) {
         self.profilers.order.remove(&event.key);
-        // Whatever is queued on a task is taken back by the task itself: there
-        // is nobody else in one thread.
+        // The task itself takes back whatever is queued on it: in one thread
+        // there is no other caller.
         let queued = target.is_some_and(|task| task.work.borrow().contains(&event.key));
         self.totals.work_taken_back += u64::from(queued);
         let work = Work { task: target, key: event.key, fails: false };

@@ -78,7 +78,7 @@ fn r0_4_the_last_cpu_cancels_the_client_and_frees_the_descriptor() {
         assert!(registry.request(&core, &task, &b).is_ok(), "the client is still there");
         assert_eq!(receivers(&core, &registry, &task, 1), [1]);
         registry.remove(&core, None, b).unwrap();
-        // The client is gone from the core, and none is left behind.
+        // The client is gone from the core, and no other remains.
         let outcome = core.request(&task, b.client());
         assert_eq!(outcome, RequestOutcome::Refused(Refusal::UnknownClient), "round {round}");
     }

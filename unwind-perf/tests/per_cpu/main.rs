@@ -40,8 +40,7 @@ fn spec(leader: u64, cpu: i32, key: u64) -> EventSpec {
     }
 }
 
-/// A registry in which nothing is left, over a core in which nobody is
-/// registered.
+/// A registry without events, over a core without registered clients.
 fn assert_empty(core: &Core, registry: &Registry, leaders: &[u64]) {
     for &leader in leaders {
         assert_eq!(registry.occupied_cpus(GroupLeader(leader)), 0);

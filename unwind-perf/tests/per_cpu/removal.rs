@@ -34,7 +34,7 @@ fn r0_14_a_removal_unlinks_then_cancels_then_waits_then_frees() {
         // client is still its own.
         assert_eq!(registry.client_of(GroupLeader(100)), None);
         assert!(registry.owns(event.client()));
-        // Nobody holds a lock while this may wait.
+        // No thread holds a lock while this may wait.
         let again = registry.add(core, spec(100, 0, 2)).unwrap();
         assert_ne!(again.client(), event.client());
         core.at_cancel.set(None);
@@ -83,8 +83,8 @@ fn remove_within_delivery(
 
 #[test]
 fn r0_15_a_removal_waits_for_the_delivery_and_is_seen_by_no_later_one() {
-    // The last event of its profiler, whose client is cancelled, and one that
-    // leaves another behind.
+    // The last event of its profiler, whose client is cancelled, and one after
+    // which another remains.
     for with_other in [false, true] {
         let core: &Core = Box::leak(Box::new(core()));
         let registry: &Registry = Box::leak(Box::new(registry()));

@@ -29,7 +29,7 @@ fn r0_8_any_outcome_but_a_refusal_is_success() {
     let error = registry.request(&core, &(), &event).unwrap_err();
     let refused = RequestError::Refused(Refusal::ScheduleFailed);
     assert_eq!((error, error.errno()), (refused, Errno::InvalidArgument));
-    // An event without a descriptor asks nobody, and is counted.
+    // An event without a descriptor sends no request, and is counted.
     registry.remove(&core, None, event).unwrap();
     let error = registry.request(&core, &(), &event).unwrap_err();
     assert_eq!((error, error.errno()), (RequestError::Removed, Errno::InvalidArgument));

@@ -1,4 +1,4 @@
-//! The block of memory: when there is one, what it is like, and who reads it.
+//! The block of memory: when there is one, its layout, and who reads it.
 
 use std::sync::Arc;
 
