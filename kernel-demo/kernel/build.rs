@@ -15,8 +15,8 @@ const COMMON: &[&str] = &[
     "-no-pie",
     "-fno-stack-protector",
     "-fcf-protection=none",
-    // As optimised code has them: where a function may start, its first instructions prove
-    // that it does.
+    // As in optimised code: where a function may start, its first instructions prove that
+    // it does.
     "-falign-functions=16",
     "-fno-asynchronous-unwind-tables",
     "-fno-optimize-sibling-calls",
@@ -51,8 +51,8 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 fn main() {
     let user = Path::new("user");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
-    // Each at a place of its own, so that an address says which program it is
-    // of, to whoever looks into the machine from outside.
+    // Each program has its own start address, so that an observer outside the
+    // machine can tell the program from an address.
     for ((name, flags), start) in PROGRAMS.iter().zip((0x40_0000..).step_by(0x10_0000)) {
         let source = user.join(name).with_extension("c");
         println!("cargo:rerun-if-changed={}", source.display());

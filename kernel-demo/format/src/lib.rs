@@ -31,7 +31,7 @@ pub const PROFILER: u64 = 1;
 /// The event of the system-call tracer.
 pub const TRACER: u64 = 2;
 
-/// A mark behind each round through the rings, as the readers of Linux's rings
-/// write it (`PERF_RECORD_FINISHED_ROUND`): what follows a mark is not older
-/// than what came before the one before it.
+/// A mark after each round through the rings, as the readers of Linux's rings
+/// write it (`PERF_RECORD_FINISHED_ROUND`): records after a mark are not older
+/// than records before the previous mark.
 pub const FINISHED_ROUND: RecordType = RecordType(68);

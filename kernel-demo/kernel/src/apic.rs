@@ -39,7 +39,7 @@ fn write_io(register: u32, value: u32) {
 /// The I/O APIC's input that the interval timer is wired to.
 const INTERVAL_TIMER_PIN: u32 = 2;
 
-/// Starts the timer tick, with so many bus clocks a tick.
+/// Starts the timer tick, with `clocks` bus clocks a tick.
 pub(crate) fn start_tick(clocks: u32) {
     for port in [0x21, 0xa1] {
         // SAFETY: masks all inputs of the old interrupt controllers.

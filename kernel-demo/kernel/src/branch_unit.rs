@@ -1,8 +1,8 @@
 //! The CPU's branch unit, simulated: QEMU has none.
 //!
-//! Two things of it: a record of the innermost calls (LBR in call-stack mode),
+//! It has two parts: a record of the innermost calls (LBR in call-stack mode),
 //! and a trace of all of them (as Intel PT makes one). Both get their branches
-//! from single-stepping the user code that they watch. All else in the kernel
+//! from single-stepping the user code that they watch. The rest of the kernel
 //! sees them as it would see hardware: the record by model-specific registers,
 //! the trace by a switch and a buffer.
 
@@ -71,7 +71,7 @@ impl BranchUnit {
         self.entries[self.top] = [from, to, ONE_CYCLE];
     }
 
-    /// The CPU goes on with other code than that which was watched.
+    /// The CPU continues with other code than the code that was watched.
     pub(crate) fn switched(&mut self) {
         self.next_pc = None;
     }
@@ -79,7 +79,7 @@ impl BranchUnit {
     /// Sees the instruction that has led to `pc`, if it has not been seen.
     ///
     /// Hardware is up to date when an instruction is done. An NMI may come
-    /// between that and the trap behind the instruction, so it calls this too.
+    /// between the instruction and its trap, so the NMI calls this too.
     pub(crate) fn catch_up(&mut self, task: &Task, pc: u64) {
         let Some(last) = self.next_pc.filter(|&last| last != pc) else { return };
         self.next_pc = Some(pc);
@@ -104,7 +104,7 @@ pub(crate) fn set_watching(frame: &mut Frame, on: bool) {
     UNIT.with(|unit| unit.next_pc = on.then_some(frame.rip));
 }
 
-/// The trap behind each instruction of watched user code.
+/// The trap after each instruction of watched user code.
 pub(crate) fn stepped(task: &Task, frame: &Frame) {
     UNIT.try_with(|unit| unit.catch_up(task, frame.rip));
 }

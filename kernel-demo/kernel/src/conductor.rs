@@ -131,7 +131,7 @@ fn finish() -> ! {
     apic::stop_sampling();
     measure::set_measuring(true);
     for _ in 0..MEASURE {
-        // What tasks need to go on is brought in meanwhile.
+        // Meanwhile the pages that tasks need to continue are brought in.
         schedule::sleep(1);
     }
     measure::set_measuring(false);

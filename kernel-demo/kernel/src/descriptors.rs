@@ -21,13 +21,13 @@ const TASK_STATE: u16 = 0x30;
 
 /// The sampling interrupt.
 pub(crate) const VECTOR_NMI: u64 = 2;
-/// The trap behind a single step.
+/// The trap after a single step.
 pub(crate) const VECTOR_DEBUG: u64 = 1;
 /// A page fault.
 pub(crate) const VECTOR_PAGE_FAULT: u64 = 14;
 /// The timer tick.
 pub(crate) const VECTOR_TIMER: u64 = 32;
-/// The CPU's interrupt to itself, behind an NMI that wants a delivery.
+/// The CPU's interrupt to itself, after an NMI that wants a delivery.
 pub(crate) const VECTOR_RETURN_WORK: u64 = 33;
 /// The local APIC's noise.
 pub(crate) const VECTOR_SPURIOUS: u64 = 63;
@@ -89,7 +89,7 @@ struct TableRegister {
 /// Loads all tables. Once, before interrupts are on.
 pub(crate) fn load() {
     let tss = TSS.0.get();
-    // SAFETY: interrupts are off and this runs once: nobody else has a
+    // SAFETY: interrupts are off and this runs once: no other code has a
     // reference, and the CPU does not use the table yet.
     let gdt = unsafe { &mut *GDT.0.get() };
     // SAFETY: as above.
@@ -104,7 +104,7 @@ pub(crate) fn load() {
         let top = stacks + number * STACK_SIZE as u64;
         set_word(task_state, 0x24 + (number as usize - 1) * 8, top);
     }
-    // Without I/O permissions: the map is behind the end.
+    // Without I/O permissions: the map is after the end.
     task_state[25] = 104 << 16;
 
     let stub = |vector: u64| &raw const vector_stubs as u64 + 16 * vector;

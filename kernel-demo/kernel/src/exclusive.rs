@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cpu;
 
-/// A value that is lent to one user at a time. Whoever comes second, such as
-/// an NMI that interrupts the first, is sent away.
+/// A value that is lent to one user at a time. A second user, such as an NMI
+/// that interrupts the first, is refused.
 pub(crate) struct Exclusive<T> {
     busy: AtomicBool,
     value: UnsafeCell<T>,
@@ -20,14 +20,14 @@ impl<T> Exclusive<T> {
         Self { busy: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Calls `f` with the value, or returns `None` if someone has it. Any
+    /// Calls `f` with the value, or returns `None` if it is in use. Any
     /// context; `f` may be interrupted, and may sleep.
     pub(crate) fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         if self.busy.swap(true, Ordering::Acquire) {
             return None;
         }
         // SAFETY: it was this call that made `busy` true, and it stays true for
-        // as long as the reference lives: nobody else gets one.
+        // as long as the reference lives: no other call gets one.
         let value = unsafe { &mut *self.value.get() };
         let result = f(value);
         self.busy.store(false, Ordering::Release);
@@ -35,7 +35,7 @@ impl<T> Exclusive<T> {
     }
 
     /// Calls `f` with the value, interrupts off. Not in NMIs, and `f` does not
-    /// sleep: so nobody can have the value.
+    /// sleep: so the value cannot be in use.
     #[track_caller]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let interrupts = cpu::disable_interrupts();
@@ -45,12 +45,12 @@ impl<T> Exclusive<T> {
     }
 }
 
-/// A value that everyone may look at, and that is made anew when its place is
-/// given to someone else.
+/// A value that all code may look at, and that is made anew when its place gets
+/// a new owner.
 pub(crate) struct Renewed<T>(UnsafeCell<T>);
 
-// SAFETY: shared references alone are given out, but for `renew`, whose caller
-// says that there are none.
+// SAFETY: only shared references are given out, except in `renew`, whose caller
+// guarantees that there are no others.
 unsafe impl<T: Sync + Send> Sync for Renewed<T> {}
 
 impl<T> Renewed<T> {
@@ -59,7 +59,7 @@ impl<T> Renewed<T> {
     }
 
     pub(crate) fn get(&self) -> &T {
-        // SAFETY: nobody changes it while there are references.
+        // SAFETY: the value does not change while there are references.
         unsafe { &*self.0.get() }
     }
 
@@ -67,7 +67,7 @@ impl<T> Renewed<T> {
     ///
     /// # Safety
     ///
-    /// Nobody has a reference to the old one.
+    /// There is no reference to the old value.
     pub(crate) unsafe fn renew(&self, value: T) {
         // SAFETY: the caller's.
         unsafe { *self.0.get() = value }

@@ -1,5 +1,5 @@
-//! A small kernel that embeds the unwinder, to be read by those who embed it
-//! into theirs.
+//! A small kernel that embeds the unwinder, written for readers who embed it
+//! into their own kernel.
 //!
 //! It boots under QEMU, runs user programs of several kinds, samples them by
 //! NMIs, and sends the samples and the stacks that it delivers out of the

@@ -1,9 +1,9 @@
 //! How much stack the unwinder takes in this kernel.
 //!
 //! After the sampling there is a phase in which each timer tick that interrupts
-//! user code sends an NMI, and what its request and the walk behind it take is
-//! measured on painted stacks. The ordinary stacks are painted when the kernel
-//! starts.
+//! user code sends an NMI, and the stack that its request and the later walk
+//! use is measured on painted stacks. The ordinary stacks are painted when the
+//! kernel starts.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -96,8 +96,8 @@ pub(crate) fn walk(task: &Task, frame: &Frame) {
             rows.cache.clear();
             user_stack::walk_with(task, frame, &mut UserMemory, rows, trace);
         };
-        // Everything that it needs is present afterwards, and stays so for as
-        // long as nobody else runs.
+        // Afterwards all pages that the walk needs are present, and stay so for
+        // as long as no other task runs.
         walk();
         let interrupts = cpu::disable_interrupts();
         let ((), bytes) = STACK.call(walk);
@@ -131,8 +131,8 @@ impl MeasuredStack {
             let mut call = Call { f: Some(f), result: None };
             let top = words.as_mut_ptr_range().end;
             let argument = (&raw mut call).cast();
-            // SAFETY: the stack is this call's alone, and `run` takes `call` for
-            // what it is.
+            // SAFETY: only this call uses the stack, and `run` gets the type of
+            // `call` that it expects.
             unsafe { call_on_stack(call.run(), argument, top) }
             let untouched = words.iter().take_while(|&&word| word == PAINT).count();
             let result = call.result.take();

@@ -13,7 +13,7 @@ pub(crate) struct Options {
     pub(crate) samples: u64,
     /// How many a second.
     pub(crate) hertz: u64,
-    /// For how many ticks, in the middle of the run, nobody reads the rings.
+    /// For how many ticks, in the middle of the run, no thread reads the rings.
     pub(crate) stall: u64,
 }
 

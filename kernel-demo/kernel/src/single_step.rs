@@ -1,4 +1,4 @@
-//! NMIs at each instruction of a piece of the kernel, by the trap behind each
+//! NMIs at each instruction of a piece of the kernel, by the trap after each
 //! instruction.
 
 use core::arch::asm;
@@ -28,7 +28,7 @@ pub(crate) fn with_nmi_at_each_instruction<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Switches the trap behind each instruction of this code on or off.
+/// Switches the trap after each instruction of this code on or off.
 fn set_step(on: bool) {
     const TRAP: u32 = 1 << 8;
     let (keep, set) = (if on { u64::MAX } else { !u64::from(TRAP) }, if on { TRAP } else { 0 });
@@ -46,7 +46,7 @@ fn set_step(on: bool) {
     }
 }
 
-/// The trap behind each instruction of the kernel, where it is on.
+/// The trap after each instruction of the kernel, where it is on.
 #[inline(never)]
 pub(crate) fn trap() {
     if NMI_AT_EACH_STEP.load(Ordering::Relaxed) {

@@ -29,7 +29,7 @@ impl<'i> Calls<'i> {
         Self { image, jumps: RefCell::new(BTreeMap::new()) }
     }
 
-    /// The call that a return address is behind, if it is behind one.
+    /// The call just before a return address, if there is one.
     pub(crate) fn before(&self, ra: u64) -> Option<Call> {
         let function = self.image.function(ra.checked_sub(1)?)?;
         self.instructions(function, ra).find(|instruction| instruction.next_ip() == ra).and_then(

@@ -154,7 +154,7 @@ impl<'i> Checker<'i> {
 
     fn check_kernel(&mut self, kernel: &[u64]) -> Result<(), String> {
         let functions = functions(&self.images.kernel, kernel)?;
-        // Behind a way into the kernel comes what it interrupted.
+        // After an entry into the kernel comes the code that it interrupted.
         let mut interrupted = true;
         for (at, pair) in functions.windows(2).enumerate() {
             let [callee, caller] = pair else { continue };
@@ -432,7 +432,7 @@ mod tests {
         for chain in [[0x58, 0x20], [0x58, 0x40]] {
             assert_eq!(checker.check_kernel(&chain), Ok(()), "{chain:x?}");
         }
-        // None of these is behind a call.
+        // None of these follows a call.
         for chain in [[0x58, 0x21], [0x58, 0x41], [0x58, 0x30], [0x68, 0x40]] {
             let _ = checker.check_kernel(&chain).unwrap_err();
         }

@@ -96,7 +96,7 @@ impl Image {
     /// The function that holds an address.
     pub(crate) fn function(&self, addr: u64) -> Option<&Function> {
         let behind = self.functions.partition_point(|function| function.start <= addr);
-        // Labels within a function come behind it: the widest is the function.
+        // Labels within a function come after it: the widest is the function.
         self.functions[..behind]
             .iter()
             .rev()

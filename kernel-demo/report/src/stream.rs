@@ -15,7 +15,7 @@ use crate::tasks::Tasks;
 /// How a sample ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SampleOutcome {
-    /// Its user part was there from the start, or there is none.
+    /// The sample came with its user part, or has none.
     Inline,
     /// Its user part came.
     Merged,

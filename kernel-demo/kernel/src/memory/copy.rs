@@ -47,8 +47,8 @@ fn is_user(addr: u64, len: usize) -> bool {
     addr.checked_add(len as u64).is_some_and(|end| end <= USER_END)
 }
 
-/// Whether a page fault at `pc` is that of a copy, and where it goes on if the
-/// page cannot come.
+/// Whether a page fault at `pc` is that of a copy, and where the copy continues
+/// if the page cannot be brought in.
 pub(crate) fn is_copy_fault(pc: u64) -> Option<u64> {
     let access = &raw const copy_user_access as u64;
     (pc == access).then_some(&raw const copy_user_failed as u64)

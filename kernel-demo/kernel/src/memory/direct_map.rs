@@ -6,7 +6,7 @@ use unwind_x86::paging::{PhysAddr, PhysicalMemory};
 /// Physical address zero.
 const BASE: u64 = 0xffff_ffff_8000_0000;
 
-/// Bytes of memory: the machine is started with so much.
+/// Bytes of memory with which the machine is started.
 pub(crate) const RAM_LEN: u64 = 64 << 20;
 
 /// Where a physical address can be used.

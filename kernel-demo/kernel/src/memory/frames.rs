@@ -7,7 +7,7 @@ use crate::exclusive::Exclusive;
 const FRAMES: usize = (RAM_LEN / PAGE) as usize;
 const WORDS: usize = FRAMES / 64;
 
-/// A frame of its own: its bytes belong to whoever has it.
+/// A frame with one owner: its bytes belong to the holder of this value.
 ///
 /// It is not freed by being dropped, since page tables hold it as a number.
 #[derive(Clone, Copy, PartialEq, Eq)]

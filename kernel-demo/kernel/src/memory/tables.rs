@@ -54,7 +54,7 @@ pub(crate) fn kernel_root() -> u64 {
 pub(crate) fn drop_identity_map() {
     // SAFETY: nothing at a low address is in use any more.
     unsafe { entry_pointer(kernel_root(), 0).write(0) }
-    // SAFETY: the kernel's own tables; the rest of them is as it was.
+    // SAFETY: the kernel's own tables; their other entries are unchanged.
     unsafe { cpu::set_page_tables(kernel_root()) }
 }
 
@@ -74,7 +74,7 @@ impl Tables {
         let tables = Self { root: Frame::allocate()? };
         // SAFETY: the last entry of the kernel's root, which never changes.
         let shared = unsafe { entry_pointer(kernel_root(), 511).read() };
-        // SAFETY: the last entry of a root that nobody uses yet.
+        // SAFETY: the last entry of a root that is not in use yet.
         unsafe { entry_pointer(tables.root.phys(), 511).write(shared) }
         Some(tables)
     }

@@ -25,7 +25,7 @@ unsafe extern "C" {
 /// from user mode leaves its [`Frame`] and the extended state.
 const ENTRY_LEN: u64 = size_of::<Frame>() as u64 + Frame::EXTENDED_STATE;
 
-/// The function of a kernel thread, and what it is called with.
+/// The function of a kernel thread, and its argument.
 type ThreadMain = extern "C" fn(u64) -> !;
 
 /// Starts a kernel thread.
@@ -62,8 +62,8 @@ extern "C" fn become_user(program: u64) -> ! {
 /// is no such program, or no memory for it.
 pub(super) fn exec(task: &Task, frame: &mut Frame, program: Program) -> Option<()> {
     let loaded = program.load()?;
-    // The point of no return. Whoever asked for the stack of this program gets
-    // it while it is there.
+    // The point of no return. Clients that asked for the stack of this program
+    // get it while it is there.
     delivery::suspend(task, frame);
     install(task, loaded, frame, true);
     delivery::resume(task);
@@ -102,8 +102,8 @@ pub(super) fn fork(parent: &Task, frame: &Frame) -> Option<u32> {
         return None;
     };
     child.replace_space(Some(space));
-    // The unwinder's side: the child has the modules, and nothing else. Nobody
-    // has asked for its stack, whatever was asked of the parent.
+    // The unwinder's side: the child has the modules, and nothing else. No
+    // client has asked for its stack, whatever was asked of the parent.
     let copied = child.modules.copy_from(&parent.modules);
     assert!(copied.is_ok(), "modules are in use");
     child.has_tables.store(parent.has_tables(), Ordering::Relaxed);
@@ -145,8 +145,9 @@ pub(crate) fn end(task: &Task, frame: &Frame) -> ! {
     exit_current()
 }
 
-/// Ends a task that cannot go on. Its memory goes at once, as when there is
-/// none left, so whoever asked for its stack is told that there will be none.
+/// Ends a task that cannot continue. Its memory is freed at once, as when the
+/// machine has no memory left, so the clients that asked for its stack are told
+/// that it will not come.
 pub(crate) fn kill_current() -> ! {
     let task = current();
     drop_space(task);
@@ -162,7 +163,7 @@ fn exit_current() -> ! {
     let parent = task.parent.load(Ordering::Relaxed);
     stream::write_life(task, parent, true);
     cpu::disable_interrupts();
-    // Nobody takes the place before another stack is in use: interrupts are
+    // The place is not taken before another stack is in use: interrupts are
     // off.
     task.run_state.store(if parent == 0 { FREE } else { ENDED }, Ordering::Relaxed);
     loop {
@@ -215,7 +216,7 @@ fn claim(parent: u32) -> Option<&'static Task> {
     task.parent.store(parent, Ordering::Relaxed);
     task.set_kind(Kind::KernelThread);
     task.signal_is_due.store(false, Ordering::Relaxed);
-    // SAFETY: the place was free, and nobody knows of the new task.
+    // SAFETY: the place was free, and no other code knows of the new task.
     unsafe { task.renew_blocks() }
     branches::forked(task);
     stream::write_life(task, parent, false);

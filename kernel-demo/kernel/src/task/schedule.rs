@@ -31,8 +31,8 @@ pub(crate) fn interrupted(frame: &Frame) -> &'static Task {
     owner.unwrap_or_else(current)
 }
 
-/// The tasks in the order of their places: the first one, or the one behind
-/// `after`.
+/// The tasks in the order of their places: the first one, or the one that
+/// follows `after`.
 pub(crate) fn next_task(after: Option<&'static Task>) -> Option<&'static Task> {
     let tasks = Task::all();
     let place = |of: &Task| tasks.iter().position(|task| core::ptr::eq(task, of));
@@ -77,8 +77,8 @@ pub(crate) fn switch() {
         return;
     }
     let task = &tasks[next];
-    // First of all: whoever is interrupted from here on, up to the exchange of
-    // the stacks, is not the current task.
+    // This comes first: from here to the exchange of the stacks, the task that
+    // an NMI interrupts is not the current one.
     CURRENT.store(next, Ordering::Relaxed);
     branches::switch(&tasks[from], task);
     aux_trace::schedule(&tasks[from], false);
@@ -98,7 +98,7 @@ pub(super) fn select(task: &Task) {
     unsafe { cpu::set_page_tables(task.root()) }
 }
 
-/// Lets others run for so many ticks. Task context.
+/// Lets other tasks run for `ticks` ticks. Task context.
 pub(crate) fn sleep(ticks: u64) {
     let interrupts = cpu::disable_interrupts();
     let task = current();

@@ -1,5 +1,5 @@
-//! Signals: a handler runs on top of what the task was doing, and makes
-//! system calls of its own before that goes on.
+//! Signals: a handler runs on top of the code that the task was in, and makes
+//! its own system calls before that code continues.
 //!
 //! Only what the walk of stacks needs: one handler, raised by the task itself.
 //! The frame on the user stack has Linux's layout, and the handler returns to
@@ -46,12 +46,12 @@ pub(super) fn raise(task: &Task) {
     task.signal_is_due.store(true, Ordering::Relaxed);
 }
 
-/// Whether the task has a signal to handle before it goes on.
+/// Whether the task has a signal to handle before it continues.
 pub(crate) fn is_due(task: &Task) -> bool {
     task.signal_is_due.load(Ordering::Relaxed)
 }
 
-/// Makes the task go on in its handler. Task context, may sleep.
+/// Makes the task continue in its handler. Task context, may sleep.
 pub(crate) fn deliver(task: &Task, frame: &mut Frame) {
     task.signal_is_due.store(false, Ordering::Relaxed);
     let state = task.signals.with(|state| *state);
@@ -69,7 +69,7 @@ pub(crate) fn deliver(task: &Task, frame: &mut Frame) {
     frame.rdi = 1;
 }
 
-/// System call: the handler has returned. What it interrupted goes on.
+/// System call: the handler has returned. The interrupted code continues.
 pub(super) fn finish(frame: &mut Frame) {
     let mut bytes = [[0; 8]; REGISTERS];
     // The return has taken the trampoline's address from the stack.

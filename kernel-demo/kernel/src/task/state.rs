@@ -136,7 +136,7 @@ impl Task {
     ///
     /// # Safety
     ///
-    /// The place is free: no task is on it, so nobody looks at its blocks.
+    /// The place is free: no task is on it, so no code looks at its blocks.
     pub(super) unsafe fn renew_blocks(&self) {
         // SAFETY: the caller's.
         unsafe { self.unwind.renew(TaskState::new()) }

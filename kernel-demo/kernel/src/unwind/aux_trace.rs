@@ -86,7 +86,7 @@ pub(crate) fn begin(start: u64, end: u64) {
     });
 }
 
-/// A system call: the part has ended, and should have so many branches.
+/// A system call: the part has ended, and should have `branches` branches.
 pub(crate) fn end(branches: u64) {
     PAUSE.overflow(Some(&EVENT), || {
         count(&COUNTS.parts);

@@ -1,9 +1,9 @@
 //! The hardware's call stacks: whose record it is at a context switch, and how
 //! it compares with the walk that comes later.
 //!
-//! The record is the CPU's, a call chain a task's. So the memory for it hangs
-//! on the tasks ([`TaskData`]) for as long as someone uses it, and a context
-//! switch saves and restores ([`LbrCpu`]).
+//! The record belongs to the CPU, a call chain to a task. So each task has
+//! memory for the record ([`TaskData`]) for as long as a profiler uses it, and
+//! a context switch saves and restores it ([`LbrCpu`]).
 //!
 //! [`TaskData`]: unwind_perf::task_data::TaskData
 
@@ -42,7 +42,7 @@ pub(crate) struct Counts {
     pub(crate) of_signals: AtomicU64,
     /// Calls that record and walk have in common, in all.
     pub(crate) calls: AtomicU64,
-    /// Records that were full: the walk goes on where they end.
+    /// Records that were full: the walk has more calls after their end.
     pub(crate) full: AtomicU64,
     /// Samples in which the record was in use.
     pub(crate) busy: AtomicU64,
@@ -105,7 +105,7 @@ impl DataHost for Kernel {
     }
 
     /// Readers are a switch, with interrupts off, and an NMI: on the one CPU
-    /// none of them is in the middle of reading when this is called.
+    /// neither is in the middle of reading when this is called.
     fn free_after_readers(&self, handle: DataHandle) {
         self.free(handle);
     }

@@ -63,9 +63,9 @@ pub(crate) fn entry_ends(task: &Task) -> bool {
     ended
 }
 
-/// Hands out the task's user stack to whoever asked. `frame` has the registers
-/// with which the task goes on, or would have. May sleep: absent pages of the
-/// stack and of the tables are brought in.
+/// Hands out the task's user stack to the clients that asked. `frame` has the
+/// registers with which the task continues, or would have continued. May sleep:
+/// absent pages of the stack and of the tables are brought in.
 #[inline(never)]
 pub(crate) fn deliver(task: &Task, frame: &Frame) {
     let delivered = task.trace.try_with(|trace| {
@@ -90,8 +90,8 @@ pub(crate) fn deliver(task: &Task, frame: &Frame) {
     assert!(delivered.is_some(), "a delivery in a delivery");
 }
 
-/// Before a task's program is exchanged: whoever asked gets the stack of the
-/// old one, and nobody can ask until [`resume`].
+/// Before a task's program is exchanged: the clients that asked get the stack
+/// of the old one, and requests are refused until [`resume`].
 pub(crate) fn suspend(task: &Task, frame: &Frame) {
     UNWIND.close(task);
     deliver(task, frame);
@@ -110,7 +110,8 @@ pub(crate) fn resume(task: &Task) {
     task.returning.store(false, Ordering::Relaxed);
 }
 
-/// A task ends and its memory is gone already: whoever asked is told so.
+/// A task ends and its memory is gone already: the clients that asked are told
+/// so.
 pub(crate) fn abandon(task: &Task, reason: LossReason) {
     UNWIND.close(task);
     let mut abandonment = UNWIND.abandon(task, reason);

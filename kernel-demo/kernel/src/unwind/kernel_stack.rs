@@ -43,7 +43,7 @@ struct KernelTable {
     registers: Option<X86_64Regs>,
 }
 
-/// Only NMIs walk kernel stacks, so nobody else has it then.
+/// Only NMIs walk kernel stacks, so the table is never in use when one does.
 static TABLE: Exclusive<KernelTable> = Exclusive::new(KernelTable {
     modules: ModuleMap::new(),
     rows: RowCache::new(),

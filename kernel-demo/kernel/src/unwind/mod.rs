@@ -37,8 +37,8 @@ use self::host::Kernel;
 pub(crate) static UNWIND: DeferredUnwind<Kernel, SerialCookies> =
     DeferredUnwind::new(Kernel, SerialCookies::new());
 
-/// Those who ask for stacks. Each has one registration, and an event of its
-/// own in the records.
+/// The clients that ask for stacks. Each has one registration, and its own
+/// event in the records.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Client {
     /// The NMI.

@@ -68,8 +68,8 @@ const WORDS: usize = 127 + 8;
 /// Where a sample's chain is put together. NMIs do not nest: one for each CPU.
 static CHAIN: Exclusive<[u64; WORDS]> = Exclusive::new([0; WORDS]);
 
-/// Every so many samples, the user stack is walked in the NMI too, to see what
-/// that would have got.
+/// Once in this many samples, the user stack is walked in the NMI too, to see
+/// what such a walk would have got.
 const COMPARE_EVERY: u64 = 8;
 
 /// Takes a sample of what the NMI interrupted.
@@ -106,8 +106,8 @@ fn sample(frame: &Frame, words: &mut [u64]) {
     stream::write_sample_in_nmi(task, misc, frame.rip, chain.words());
 }
 
-/// Walks the kernel's frames, and returns the user registers that lie behind
-/// the last of them, if any do.
+/// Walks the kernel's frames, and returns the user registers that lie after the
+/// last frame, if any do.
 fn kernel_part(frame: &Frame, chain: &mut ChainBuilder<'_>) -> Option<Frame> {
     // A chain that is full counts what it leaves out.
     let _ = chain.context(Context::Kernel);

@@ -195,8 +195,8 @@ const fn ids(id: u32) -> unwind_perf::record::Task {
     unwind_perf::record::Task { pid: id, tid: id }
 }
 
-/// Sends what is in the rings out of the machine, and a mark behind each round
-/// through them. By one thread.
+/// Sends what is in the rings out of the machine, and a mark after each round
+/// through them. Called by one thread.
 pub(crate) fn export() {
     let mut any = false;
     for buffer in [&NMI_BUFFER, &TASK_BUFFER] {

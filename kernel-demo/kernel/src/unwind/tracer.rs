@@ -29,7 +29,7 @@ pub(crate) static COUNTS: Counts = Counts {
     refused: AtomicU64::new(0),
 };
 
-/// Every so many traced calls, an NMI comes at each instruction of the
+/// Once in this many traced calls, an NMI comes at each instruction of the
 /// request.
 const STEP_EVERY: u64 = 64;
 
