@@ -114,7 +114,7 @@ pub(crate) fn run(data: &[u8]) {
         tracer.nmis.borrow_mut().clear();
         assert_eq!(tracer.gate.is_started(), started);
         if nested && step % 8 < 3 {
-            // An NMI in the scheduler's part does what it says.
+            // An NMI that interrupts the scheduler's part has its effect.
             paused = tracer.gate.is_paused();
         }
         // One within an action gives up, so the outer one's word holds.

@@ -86,8 +86,8 @@ fn gimli_fdes(abi: Abi, bytes: &[u8]) -> Vec<Fde> {
     let mut context = gimli::UnwindContext::<usize, Deep>::new_in();
     let mut fdes = Vec::new();
     let mut entries = section.entries(&bases);
-    // Of a section that gimli does not read to its end nothing is compared:
-    // what is behind may be about the same code.
+    // A section that gimli does not read to its end is not compared: later
+    // entries may be about the same code.
     loop {
         let partial = match entries.next() {
             Ok(Some(CieOrFde::Fde(partial))) => partial,

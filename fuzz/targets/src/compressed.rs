@@ -1,5 +1,5 @@
-//! A class, and any bytes as a compressed section: no more memory than what it may
-//! stand for.
+//! A class, and any bytes as a compressed section: no more memory than the section
+//! may expand to.
 
 use testdata::CountingAllocator;
 

@@ -1,5 +1,5 @@
-//! The length of a core file, the core file, and the file that stands behind all its
-//! mappings: stacks as text and as JSON, with memory and output in proportion.
+//! The length of a core file, the core file, and the file that all its mappings
+//! name: stacks as text and as JSON, with memory and output in proportion.
 
 use testdata::CountingAllocator;
 

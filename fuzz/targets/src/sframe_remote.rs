@@ -1,6 +1,6 @@
-//! A table in the target's memory has the answers of the same bytes at hand,
-//! or names what it could not read; and whatever changes meanwhile, a lookup is
-//! bounded.
+//! A table in the target's memory gives the same answers as its bytes in our
+//! memory, or names what it could not read. A lookup is bounded, whatever
+//! changes meanwhile.
 
 use sframe::{RemoteBuffer, RemoteError, RemoteTable, Table};
 use unwind_core::{Memory, ReadError, TableError as _, VirtAddr};
@@ -8,7 +8,7 @@ use unwind_core::{Memory, ReadError, TableError as _, VirtAddr};
 use crate::{input::Input, plain_table::pcs};
 
 const PAGE: u64 = 4096;
-/// What one read is at most.
+/// The longest read, in bytes.
 const WINDOW: usize = 192;
 
 /// Memory with absent pages, and with a writer.

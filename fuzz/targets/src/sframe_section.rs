@@ -71,7 +71,7 @@ fn look_at_all(table: &Table<'_>) {
     }
 }
 
-/// The tables of a section that linkers put one behind another.
+/// The tables that linkers put one after another in a section.
 fn every_table(data: &[u8], addr: u64) {
     let sections = Section::new(data).at(addr);
     let tables: Vec<Result<Table<'_>, Error>> = sections.tables().collect();

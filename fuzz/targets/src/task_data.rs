@@ -1,5 +1,5 @@
 //! Any sequence of attaches, detaches, forks, exits and switches, with memory
-//! that runs out: each task has its data as long as somebody needs it, nothing
+//! that runs out: each task has its data as long as an event needs it, nothing
 //! is freed under a reader, twice or never.
 
 use std::sync::Arc;

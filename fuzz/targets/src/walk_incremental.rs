@@ -1,5 +1,5 @@
-//! Walks of a task that go on from the one before have the frames and the ends of
-//! walks from the beginning, whatever changed in between.
+//! A walk that reuses the previous walk of its task has the frames and the end of
+//! a walk from the beginning, whatever changed in between.
 
 use core::convert::Infallible;
 use unwind_core::{
@@ -104,7 +104,7 @@ impl ReturnAddresses for Tracer {
     }
 }
 
-/// A stack of which words may be absent, and of which the first ones are at hand.
+/// A stack whose words may be absent, and whose first words are in memory.
 #[derive(Clone)]
 struct Stack {
     words: Vec<[u8; 8]>,
@@ -193,7 +193,7 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// Holds the walk that goes on from `last` against one from the beginning.
+/// Compares the walk that continues from `last` with one from the beginning.
 fn same<S, F, C>(
     walker: &mut Walker<X86_64, S, F, Tracer, C>,
     regs: X86_64Regs,
