@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# Writes docs/figures.md, and the table of figures in README.md, from the files in
+# docs/figures.
+#
+#   docs/figures.sh                 writes it
+#   docs/figures.sh --check         says whether it is what this would write
+#   docs/figures.sh measure NAME... measures first: instructions sizes ratios curves
+#
+# The first line of each file says when and at which revision it was measured, and by
+# which command; the rest is what came out. What is not measured here takes hours, other
+# people's programs or several machines: its file is replaced by hand, as a whole.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# File, heading, and a sentence.
+sections=(
+    "instructions|Instructions|Instructions counted by callgrind on the committed corpora: a frame of a walk, hot (the same stacks again and again) and in replay (all stacks in time order); a lookup of a row; a miss of the row cache; a request."
+    "sizes|Code size|Code that a walk adds to a program that is optimised and linked as one, in bytes."
+    "ratios|Time beside other unwinders|Times as ratios, unwind / rival, of one run on one machine."
+    "curves|Cost against size|"
+    "stacks|Stacks of samples|"
+    "oracle|Stops beside gdb and eu-stack|"
+    "attrs|Attrs beside perf_event_open|"
+    "coverage|Coverage|Lines and sides of branches that tests and fuzz corpora reach."
+    "fuzz|Fuzzing|"
+    "damage|Damaged tables|"
+    "orderings|Faulty atomic accesses|Each atomic access made faulty, one at a time, and whether a model fails."
+    "mutants|Mutants|Changes of one expression by cargo-mutants, and whether a test fails."
+)
+
+measure() { # NAME
+    local command
+    case $1 in
+        instructions) command="benches/instructions.sh" ;;
+        sizes) command="benches/sizes.sh" ;;
+        ratios | curves) command="cargo bench --quiet --package unwind-benches --bench $1" ;;
+        *) echo "no command is known for $1: replace docs/figures/$1.md" >&2; exit 2 ;;
+    esac
+    local output
+    output=$($command)
+    {
+        # shellcheck disable=SC2016 # The backticks are for Markdown.
+        printf '%s | %s | `%s`\n' "$(date +%F)" "$(git rev-parse --short=8 HEAD)" "$command"
+        printf '```text\n%s\n```\n' "$output"
+    } >"docs/figures/$1.md"
+}
+
+compose() {
+    echo "# Figures"
+    echo
+    echo "Made by \`docs/figures.sh\` of what was measured. Each part says when, at which revision"
+    echo "and by which command; nothing here is written by hand elsewhere. Instructions can be"
+    echo "repeated to the digit with the same compiler, times only as ratios of one run."
+    local section file heading sentence date revision command
+    for section in "${sections[@]}"; do
+        IFS='|' read -r file heading sentence <<<"$section"
+        IFS='|' read -r date revision command <"docs/figures/$file.md"
+        printf '\n## %s\n\n' "$heading"
+        if [ -n "$sentence" ]; then printf '%s\n\n' "$sentence"; fi
+        printf 'Measured %s, revision%s: %s.\n\n' "${date% }" "${revision% }" "${command# }"
+        tail -n +2 "docs/figures/$file.md"
+    done
+}
+
+# README.md with the table made anew: what a frame costs in replay.
+readme() {
+    local table
+    table=$(awk '$2 == "replay" && NF == 7 {
+        sub(",", "", $1)
+        printf "| %s | %s | %s | %s | %s |\n", $1, $3, $5, $6, $7
+    }' docs/figures/instructions.md)
+    TABLE=$table awk '
+        /^<!-- figures begin/ { print; skip = 1
+            print "| instructions a frame | unwind | framehop 0.16 | simple-frame-rs 0.3 | gimli 0.34 |"
+            print "|---|--:|--:|--:|--:|"
+            print ENVIRON["TABLE"] }
+        /^<!-- figures end/ { skip = 0 }
+        !skip' README.md
+}
+
+write() {
+    compose >docs/figures.md
+    local text
+    text=$(readme)
+    printf '%s\n' "$text" >README.md
+}
+
+case ${1-} in
+    "") write ;;
+    --check)
+        if ! compose | cmp --silent - docs/figures.md || ! readme | cmp --silent - README.md; then
+            echo "the figures in docs/ or README.md are not what docs/figures.sh writes: run that" >&2
+            exit 1
+        fi
+        ;;
+    measure)
+        shift
+        for name in "$@"; do measure "$name"; done
+        write
+        ;;
+    *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" >&2; exit 2 ;;
+esac
