@@ -186,6 +186,7 @@ fn put_into_a_chain(data: &Path, at: usize, garbage: u64) {
 fn d5_a_chain_with_a_word_that_is_no_address_is_left_out_as_by_perf_and_says_so() {
     let Some(recorder) = Recorder::new("d5_garbage") else { return };
     let flags = ["-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
+    let flags = [&flags[..], &ALONE].concat();
     let Some(program) = recorder.compile("chain", CHAIN, &flags) else { return };
     let Some(data) = recorder.record(&program, &["-g"]) else { return };
     let whole = recorder.own(&data);
@@ -215,12 +216,26 @@ __attribute__((noinline)) int work(int n) { for (int i = 0; i < 1000; i++) sum +
 __attribute__((noinline)) int middle(int n) { return work(n) + 1; }
 __attribute__((noinline)) int outer(int n) { return middle(n) + 1; }
 int main(void) { for (int i = 0; i < 60000; i++) sum += outer(i); return 0; }
+#ifdef ALONE
+void _start(void) {
+    main();
+#ifdef __x86_64__
+    __asm__ volatile(\"syscall\" : : \"a\"(231), \"D\"(0));
+#else
+    __asm__ volatile(\"int $0x80\" : : \"a\"(252), \"b\"(0));
+#endif
+}
+#endif
 ";
+
+/// Without the C library, in whose start code perf 6.1 names some places otherwise.
+const ALONE: [&str; 4] = ["-DALONE", "-static", "-nostdlib", "-no-pie"];
 
 #[test]
 fn d5_samples_of_a_32_bit_program_are_named_and_walked() {
     let Some(recorder) = Recorder::new("d5_32_bit") else { return };
     let flags = ["-m32", "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
+    let flags = [&flags[..], &ALONE].concat();
     let Some(program) = recorder.compile("chain", CHAIN, &flags) else { return };
     let Some(data) = recorder.record(&program, &["--call-graph", "fp"]) else { return };
     assert_eq!(recorder.own(&data), recorder.script(&data));
@@ -256,6 +271,7 @@ fn a7_a_stack_that_frame_pointers_led_along_is_marked_unless_they_are_trusted() 
     let Some(recorder) = Recorder::new("a7_gaps") else { return };
     // No table format covers 32-bit code.
     let flags = ["-m32", "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
+    let flags = [&flags[..], &ALONE].concat();
     let Some(program) = recorder.compile("chain", CHAIN, &flags) else { return };
     let Some(data) = recorder.record(&program, &["--call-graph", "dwarf,8192"]) else { return };
     let name = data.to_str().unwrap();
