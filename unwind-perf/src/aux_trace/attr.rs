@@ -1,4 +1,4 @@
-//! What an event asks of AUX tracing, and whether it may.
+//! What an event asks of AUX tracing, and whether it may have it.
 
 use core::fmt;
 
@@ -67,8 +67,8 @@ impl PmuCapabilities {
     pub const AUX_OUTPUT: Self = Self(0x0080);
     /// `PERF_PMU_CAP_AUX_PAUSE`: its tracing can be paused and resumed.
     pub const AUX_PAUSE: Self = Self(0x0200);
-    /// Samples can have what its AUX buffer holds. Linux has no bit for it: its PMUs
-    /// have a hook. This one is above all of Linux's.
+    /// Samples can have the content of its AUX buffer. Linux has no such bit, since
+    /// its PMUs have a hook instead. This bit is above all of Linux's.
     pub const AUX_SNAPSHOT: Self = Self(1 << 31);
 
     /// The capabilities with these bits; unknown ones are kept.
@@ -133,7 +133,7 @@ impl AuxAttr {
     /// output and samples together; a trigger whose leader cannot be paused; samples
     /// whose leader has no snapshots.
     ///
-    /// That the leader takes AUX output of this very PMU is for the host to see.
+    /// The host has to check that the leader takes AUX output of this very PMU.
     pub fn check(
         self,
         pmu: PmuCapabilities,
@@ -175,7 +175,7 @@ impl AuxAttr {
         Ok(AuxRole { start_paused, trigger })
     }
 
-    /// What the PMU of the group's leader decides.
+    /// The checks that depend on the PMU of the group's leader.
     pub(crate) fn check_leader(self, leader: Option<PmuCapabilities>) -> Result<(), AuxError> {
         let has_trigger = self.action.has(AuxAction::PAUSE) || self.action.has(AuxAction::RESUME);
         if !self.output && self.sample_size == 0 && !has_trigger {
@@ -197,8 +197,9 @@ impl AuxAttr {
     /// Whether the event's PMU may collect several samples before it
     /// interrupts (large PEBS).
     ///
-    /// It may not if a sample has to be handled when it is taken: an action
-    /// would come late, and the AUX buffer would hold something else.
+    /// It may not if each sample has to be handled when it is taken: otherwise
+    /// an action would come late, and the AUX buffer would hold other data by
+    /// then.
     #[must_use]
     pub const fn allows_sample_batching(self) -> bool {
         let trigger = self.action.has(AuxAction::PAUSE) || self.action.has(AuxAction::RESUME);
@@ -246,7 +247,7 @@ pub enum AuxError {
     NoAuxLeader,
     /// AUX output and AUX samples on one event.
     OutputAndSamples,
-    /// The leader's PMU cannot give what its AUX buffer holds in a sample.
+    /// The leader's PMU cannot put the content of its AUX buffer into a sample.
     SnapshotNotSupported,
 }
 

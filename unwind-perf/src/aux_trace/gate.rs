@@ -6,12 +6,12 @@ use core::sync::atomic::compiler_fence;
 
 use crate::sync::{AtomicU32, Ordering, const_unless_loom, fence};
 
-/// From where the events of a group can reach their AUX event: [`OneCpu`] or
-/// [`SeveralCpus`].
+/// The CPUs from which the events of a group can reach their AUX event:
+/// [`OneCpu`] or [`SeveralCpus`].
 pub trait Reach: sealed::Sealed + fmt::Debug + 'static {}
 
-/// The events of a group run on one CPU at a time, and its NMIs are all that
-/// can come between: what a scheduler of events such as Linux's promises.
+/// The events of a group run on one CPU at a time, and only that CPU's NMIs can
+/// interrupt them. A scheduler of events such as Linux's promises this.
 ///
 /// Loads and stores suffice. Actions run with interrupts off.
 #[derive(Clone, Copy, Debug)]
@@ -92,8 +92,8 @@ impl<R: Reach> AuxGate<R> {
     /// Lets the hardware trace, as far as it is not paused. For the scheduler,
     /// when the hardware is configured and not before.
     ///
-    /// `trace` switches the hardware's tracing on or off. It is told so once
-    /// for each change, and may be told again what it was told before.
+    /// `trace` switches the hardware's tracing on or off. `trace` is called for
+    /// each change, and may be called again with the same value.
     pub fn start(&self, trace: impl FnMut(bool)) {
         self.open(&self.started, true, trace);
     }
@@ -203,7 +203,7 @@ pub struct AuxBuffer<R> {
 
 impl<R: Reach> AuxBuffer<R> {
     const_unless_loom! {
-        /// The block of a buffer at which nothing happens.
+        /// The block of a buffer without an action in progress.
         #[must_use]
         pub fn new() -> Self {
             Self { busy: AtomicU32::new(0), reach: PhantomData }

@@ -1,8 +1,8 @@
 //! Tracing hardware that other events switch on and off.
 //!
-//! An AUX event records into a buffer of its own whatever its tracing hardware
-//! (Intel PT, `CoreSight`) emits: far more than anyone reads. Other events of
-//! its group pause and resume it when they overflow, so that only the
+//! An AUX event records all output of its tracing hardware (Intel PT,
+//! `CoreSight`) into its own buffer: far more than a reader can use. Other
+//! events of its group pause and resume it when they overflow, so that only the
 //! interesting part is traced.
 //!
 //! | type | whose |
@@ -14,7 +14,8 @@
 //!
 //! # Example
 //!
-//! A breakpoint in an error path pauses the trace of what led there:
+//! A breakpoint in an error path pauses the trace, which then ends with the
+//! code that led there:
 //!
 //! ```
 //! use std::{cell::Cell, sync::Arc};

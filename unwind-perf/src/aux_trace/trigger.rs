@@ -10,7 +10,7 @@ use crate::sync::Statistic;
 ///
 /// All methods are called in NMIs.
 pub trait AuxEvent {
-    /// From where the event's group can reach it.
+    /// The CPUs from which the event's group can reach it.
     type Reach: Reach;
 
     /// A counted reference to the event's buffer: the buffer stays while this
@@ -62,7 +62,7 @@ impl Trigger {
     /// Handles an overflow of the event: a pause comes before `sample` and a
     /// resume after it, so that little of the handling itself is traced.
     ///
-    /// `sample` is everything else that there is to do, filters included. The
+    /// `sample` does all other work of the overflow, filters included. The
     /// action does not depend on whether a sample is written.
     ///
     /// `aux` is the AUX event that the trigger was bound to. Without one, or

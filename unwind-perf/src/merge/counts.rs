@@ -1,4 +1,4 @@
-//! What became of the samples and records of a stream.
+//! How the samples and records of a stream ended.
 
 use super::outcome::Unmatched;
 
@@ -29,9 +29,9 @@ pub struct MergeCounts {
     pub unmatched_exec: u64,
     /// Samples whose thread moved to another cookie, with no loss reported.
     pub unmatched_newer_cookie: u64,
-    /// Samples that waited at the end of the input.
+    /// Samples that still waited at the end of the input.
     pub unmatched_end: u64,
-    /// Samples given up to keep to the memory limit.
+    /// Samples dropped to keep the memory limit.
     pub unmatched_evicted: u64,
     /// Records that came in.
     pub records: u64,
@@ -43,7 +43,7 @@ pub struct MergeCounts {
     pub records_conflicting: u64,
     /// Records that no sample was merged with.
     pub records_unused: u64,
-    /// Stacks given up to keep to the memory limit, used or not.
+    /// Stacks dropped to keep the memory limit, used or not.
     pub records_evicted: u64,
     /// Records that the recorder reported as lost, samples and stacks alike.
     pub lost: u64,

@@ -40,7 +40,7 @@ pub struct Merger<S> {
     policy: Policy,
     store: Store<S>,
     threads: BTreeMap<u32, Thread>,
-    /// When no more can come from a thread that has ended.
+    /// The time after which no record can come from a thread that has ended.
     exits: BTreeSet<(u64, u32)>,
     /// The newest time seen.
     clock: u64,
@@ -51,8 +51,7 @@ pub struct Merger<S> {
     counts: MergeCounts,
 }
 
-/// More threads than this do not share a cookie in a stream that a kernel
-/// wrote.
+/// In a stream that a kernel wrote, no more threads than this share a cookie.
 const MAX_RENAMED: usize = 8;
 
 impl<S> Merger<S> {
@@ -149,7 +148,8 @@ impl<S> Merger<S> {
         self.advance(at.time, done);
     }
 
-    /// Takes the time of any other event, and ends what is over by then.
+    /// Takes the time of any other event, and ends the cookies that are over by
+    /// then.
     pub fn advance(&mut self, time: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
         self.expire(time, done);
         while self.store.bytes() > self.policy.max_bytes {
@@ -158,8 +158,8 @@ impl<S> Merger<S> {
         }
     }
 
-    /// Ends the input: what waits ends unmatched, in the order in which it
-    /// came. Returns the final counts.
+    /// Ends the input: the samples that wait end unmatched, in the order in
+    /// which they came. Returns the final counts.
     pub fn finish(mut self, done: &mut impl FnMut(S, Outcome<'_>)) -> MergeCounts {
         let mut ends = Vec::new();
         while let Some(key) = self.store.first_victim() {
@@ -207,8 +207,8 @@ impl<S> Merger<S> {
         }
     }
 
-    /// Finds or makes the entry of a cookie, and learns from the sight of it
-    /// which cookies of the thread are over.
+    /// Finds or makes the entry of a cookie, and notes which cookies of the
+    /// thread are over because it was seen.
     fn observe(&mut self, at: Timestamped, cookie: u64, is_stack: bool) -> Key {
         let key = Key { cookie, tid: at.task.tid };
         let thread = self.threads.entry(key.tid).or_default();
@@ -222,7 +222,8 @@ impl<S> Merger<S> {
         key
     }
 
-    /// Merges a stack into what waits for it, and keeps it for late samples.
+    /// Merges a stack into the samples that wait for it, and keeps it for late
+    /// samples.
     fn merge_waiting(
         &mut self,
         key: Key,
@@ -337,7 +338,7 @@ impl<S> Merger<S> {
         }
     }
 
-    /// Ends what a thread left when it ended at `exit`.
+    /// Ends the entries that a thread left when it ended at `exit`.
     fn close_exited(&mut self, tid: u32, exit: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
         let open: Vec<u64> =
             self.threads.get(&tid).map(|thread| thread.open().collect()).unwrap_or_default();

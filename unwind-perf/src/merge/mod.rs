@@ -22,9 +22,9 @@
 //!   stack of the program after it; such a merge is marked
 //!   ([`Merged::across_exec`]).
 //!
-//! So records are kept as well as samples, and both until what can still come
-//! is certain. [`Reorder`] sorts a stream by time within its rounds, for
-//! readers that want events in order.
+//! So both records and samples are kept, until no record or sample that belongs
+//! to them can come any more. [`Reorder`] sorts a stream by time within its
+//! rounds, for readers that want events in order.
 //!
 //! Records of the first proposal for Linux have no cookie
 //! ([`DeferredLayout::MarkerFirst`](crate::record::DeferredLayout::MarkerFirst)).
@@ -33,8 +33,8 @@
 //!
 //! # Memory
 //!
-//! Both types hold at most the bytes that they are given, whatever the input,
-//! and say in their counts what they gave up to keep to it.
+//! Both types hold at most the bytes that they are given, whatever the input.
+//! Their counts say how much was dropped to keep this limit.
 
 mod chain;
 mod counts;

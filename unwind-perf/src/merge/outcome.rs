@@ -22,7 +22,7 @@ pub struct Timestamped {
 pub enum Unmatched {
     /// The chain has a mark and no cookie ([`UserPart::CookieLost`]).
     NoCookie,
-    /// It was given up to keep to the memory limit.
+    /// The sample was dropped to keep the memory limit.
     Evicted,
     /// Its thread ended. Events of a task are gone before the stack of a
     /// dying thread is taken.

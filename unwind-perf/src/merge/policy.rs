@@ -7,14 +7,14 @@ use super::Merger;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Policy {
-    /// How far out of order the input may be, in nanoseconds: what comes is
-    /// not older than the newest that came by more than this.
+    /// How far out of order the input may be, in nanoseconds: an item is older
+    /// than the newest item before it by no more than this.
     ///
     /// A cookie is over when a stack under a newer cookie of its thread is
     /// this old.
     pub window: u64,
-    /// How old a sample under a newer cookie has to be for the same, in
-    /// nanoseconds, as long as the stack for it has not come.
+    /// A cookie is also over when a sample under a newer cookie of its thread
+    /// is this old, in nanoseconds, and the stack of that sample has not come.
     ///
     /// It matters where stacks are lost or not recorded at all.
     pub sample_window: u64,
@@ -25,8 +25,8 @@ pub struct Policy {
     pub exit_lag: u64,
     /// About how many bytes of samples and stacks may be held.
     ///
-    /// Past it stacks go first, oldest first: most have been used. Then the
-    /// oldest samples go, unmatched.
+    /// Above this limit stacks are dropped first, oldest first: most have been
+    /// used. Then the oldest samples end unmatched.
     pub max_bytes: usize,
 }
 

@@ -18,10 +18,10 @@ pub struct ReorderCounts {
 /// Puts items in order of time.
 ///
 /// A recorder that drains several rings writes a round mark after each pass
-/// over all of them. What comes after a mark is not older than what came
-/// before the *previous* one, so at each mark everything up to the newest time
-/// of the round before can leave. Without marks items leave only when the
-/// memory limit makes them, oldest first, or at the end.
+/// over all of them. Items after a mark are not older than items before the
+/// *previous* mark, so at each mark every item up to the newest time of the
+/// round before can leave. Without marks items leave only when the memory limit
+/// makes them, oldest first, or at the end.
 ///
 /// Items of equal time keep the order in which they came.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ struct Held<T> {
 }
 
 impl<T> Reorder<T> {
-    /// What one item takes beside its own bytes, as an estimate.
+    /// The memory of one item besides its own bytes, as an estimate.
     const OVERHEAD: usize = size_of::<Held<T>>().saturating_add(32);
 
     /// A sorter that holds about `max_bytes` at most.

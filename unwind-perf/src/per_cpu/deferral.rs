@@ -38,8 +38,7 @@ pub trait Deferral {
     /// See [`DeferredUnwind::request`]. Any context.
     fn request(&self, task: &Self::Task, client: ClientId) -> RequestOutcome;
 
-    /// Called again and again while something is waited for: spins, yields or
-    /// sleeps. Task context.
+    /// Called repeatedly during a wait: spins, yields or sleeps. Task context.
     fn relax(&self);
 }
 

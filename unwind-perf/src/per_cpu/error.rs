@@ -52,7 +52,7 @@ impl fmt::Display for AddError {
 
 impl core::error::Error for AddError {}
 
-/// Why an event was not removed, or not as it should be.
+/// Why an event was not removed, or its profiler's client not cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RemoveError {
@@ -106,8 +106,8 @@ impl fmt::Display for RemoveError {
 
 impl core::error::Error for RemoveError {}
 
-/// Why a sample gets no stack later. It may be walked at once, as far as its
-/// context lets it.
+/// Why a sample gets no stack later. The sample's stack may be walked at once,
+/// as far as the sample's context permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RequestError {

@@ -32,7 +32,7 @@ impl Owners {
         }
     }
 
-    /// Keeps events from coming and going until the guard is dropped.
+    /// Keeps events from being added and removed until the guard is dropped.
     pub(super) fn lock(&self, mut relax: impl FnMut()) -> Locked<'_> {
         let (taken, failed) = (Ordering::Acquire, Ordering::Relaxed);
         while self.locked.compare_exchange(0, 1, taken, failed).is_err() {
@@ -58,7 +58,8 @@ impl Owners {
     }
 
     /// The client of a profiler that has events, and on how many CPUs it has
-    /// some. Also without the lock: then it was so at some moment.
+    /// some. Without the lock the answer was right at some moment during the
+    /// call.
     pub(super) fn find(&self, leader: GroupLeader) -> Option<(ClientId, u32)> {
         self.owners.iter().find_map(|owner| owner.read_if_led_by(leader))
     }

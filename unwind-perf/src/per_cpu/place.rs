@@ -125,8 +125,8 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// Which of all events that were ever added to a registry, to any one: of two
-/// events in a list the older one has the smaller number.
+/// The number of an event, unique over all registries: of two events in a list
+/// the older one has the smaller number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Generation(pub(super) u64);
 

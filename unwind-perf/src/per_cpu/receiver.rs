@@ -1,4 +1,4 @@
-//! By which of the two ways an event gets its stacks.
+//! The two ways in which an event gets its stacks.
 
 use unwind_core::deferred::Cookie;
 
@@ -8,8 +8,8 @@ use super::{
 };
 
 /// How an event that wants user stacks gets them: through the registry if it
-/// is bound to a CPU, by work of its own if it follows a task. Decided once,
-/// when the event is created.
+/// is bound to a CPU, by its own work on the task if it follows one. Decided
+/// once, when the event is created.
 ///
 /// An event with a task *and* a CPU goes to the registry: it is what a
 /// profiler opens for each CPU to follow a task and its children.
@@ -22,7 +22,7 @@ pub enum Receiver {
 }
 
 impl Receiver {
-    /// Sets an event up, in the one way that it needs.
+    /// Sets an event up in the way that it needs.
     ///
     /// # Errors
     ///

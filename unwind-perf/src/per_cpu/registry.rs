@@ -44,17 +44,18 @@ pub struct TaskKey(pub u64);
 pub struct EventSpec {
     /// Who creates it.
     pub leader: GroupLeader,
-    /// On which CPU it counts; negative if on any.
+    /// The CPU on which the event counts; negative for any CPU.
     pub cpu: i32,
-    /// The only task that it counts, if it is bound to one.
+    /// The only task that the event counts, if it is bound to one.
     pub task: Option<TaskKey>,
-    /// What the host calls it: deliveries say it.
+    /// The host's name for the event: deliveries pass it on.
     pub key: EventKey,
-    /// Whether it gets records under [`Policy::Broadcast`]: `defer_output`.
+    /// Whether the event gets records under [`Policy::Broadcast`]:
+    /// `defer_output`.
     pub defer_output: bool,
 }
 
-/// An event in a registry: that one knows it, and no other.
+/// An event in a registry. No other registry accepts it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CpuEvent {
     generation: Generation,
@@ -64,7 +65,7 @@ pub struct CpuEvent {
 }
 
 impl CpuEvent {
-    /// The client through which it asks for stacks.
+    /// The client through which the event asks for stacks.
     #[must_use]
     pub const fn client(&self) -> ClientId {
         self.client
@@ -93,7 +94,7 @@ pub struct PerCpuRegistry<S, const EVENTS: usize> {
     policy: Policy,
     owners: Owners,
     lists: S,
-    /// For events of a CPU that is in another registry only.
+    /// Counts requests for events of CPUs that this registry does not have.
     stale_requests: Statistic,
     unknown_cpu: Statistic,
 }
@@ -245,15 +246,16 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         cancelled.map_err(RemoveError::NotCancelled)
     }
 
-    /// Whether a delivery to the event runs. For who was told that one
-    /// [still runs](RemoveError::StillRunning): none starts any more, and when
-    /// this is false the event may be freed.
+    /// Whether a delivery to the event runs. For a caller whose removal
+    /// returned [`StillRunning`](RemoveError::StillRunning): no delivery starts
+    /// any more, and when this is false the event may be freed.
     #[must_use]
     pub fn is_running(&self, event: &CpuEvent) -> bool {
         self.find(*event).is_some_and(|(_, place)| place.is_running(event.generation))
     }
 
-    /// Waits while something runs, which may never end. Returns whether it has.
+    /// Waits while a delivery runs, which may never end. Returns whether it has
+    /// ended.
     fn wait<D: Deferral>(core: &D, is_running: impl Fn() -> bool) -> bool {
         let mut waited = 0_u64;
         while is_running() {
@@ -269,7 +271,7 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
     /// Asks for the user stack of `task` on behalf of an event's sample. Any
     /// context, NMI included: one load and a request to the core.
     ///
-    /// That the client has asked before in the same kernel entry is no error.
+    /// A second request of the client in the same kernel entry is no error.
     ///
     /// # Errors
     ///

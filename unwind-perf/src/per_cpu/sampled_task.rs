@@ -13,9 +13,9 @@ pub struct SampledTask {
     pub has_memory: bool,
     /// It is a kernel thread.
     pub is_kernel_thread: bool,
-    /// It works for a program but never returns to user code.
+    /// The task works for a program but never returns to user code.
     pub is_user_worker: bool,
-    /// It came from user code: the registers at that moment are saved.
+    /// The task came from user code: its registers at that moment are saved.
     pub has_user_registers: bool,
 }
 

@@ -15,10 +15,10 @@ pub trait TaskWork {
     const MAX_RELAXES: u64 = 1 << 28;
 
     /// Has the task run the event's work before it returns to user code, once.
-    /// Any context, NMI included. Called only while it is not queued.
+    /// Any context, NMI included. Called only while the work is not queued.
     ///
-    /// What came before this call comes before the work, as it does with any
-    /// queue: the event adds nothing to that.
+    /// Stores before this call must be visible to the work, as with any queue:
+    /// the event adds no ordering.
     ///
     /// # Errors
     ///
@@ -32,9 +32,9 @@ pub trait TaskWork {
     /// Whether the task that calls is the event's.
     fn is_current(&self) -> bool;
 
-    /// Called again and again while the work of another task is waited for, or
-    /// a request on another CPU that is about to queue it: spins, yields or
-    /// sleeps.
+    /// Called repeatedly during a wait for the work of another task, or for a
+    /// request on another CPU that is about to queue that work: spins, yields
+    /// or sleeps.
     fn relax(&self);
 }
 
@@ -59,7 +59,7 @@ const QUEUEING: u32 = 1 << 3;
 
 impl TaskEvent {
     const_unless_loom! {
-        /// The block of an event that has asked nothing.
+        /// The block of an event without a request.
         #[must_use]
         pub fn new() -> Self {
             let (output_failed, no_stack) = (Statistic::new(), Statistic::new());
@@ -104,7 +104,7 @@ impl TaskEvent {
     /// context, by the task itself.
     ///
     /// `output` opens and closes the read section that the host's output needs
-    /// itself. Whatever becomes of the two, nothing is pending afterwards.
+    /// itself. Nothing is pending afterwards, even if one of the two fails.
     pub fn run<T, W, E>(
         &self,
         hold: &SwitchHold,
@@ -134,7 +134,7 @@ impl TaskEvent {
     ///
     /// Waits for the work if that is pending on another task, but for
     /// [`TaskWork::MAX_RELAXES`] calls of `relax` at most: that task may never
-    /// get there.
+    /// run it.
     ///
     /// # Errors
     ///

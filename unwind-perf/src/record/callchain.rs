@@ -118,7 +118,7 @@ impl<'a> Callchain<'a> {
         self.words
     }
 
-    /// Returns what the chain says of its user part.
+    /// Returns how the chain's user part is recorded.
     #[must_use]
     pub fn user_part(self) -> UserPart {
         let deferred = Some(Context::UserDeferred.word());

@@ -12,7 +12,7 @@ pub struct RecordType(pub u32);
 impl RecordType {
     /// A mapping, in the old layout (`PERF_RECORD_MMAP`).
     pub const MMAP: Self = Self(1);
-    /// Records that found no room in the ring (`PERF_RECORD_LOST`).
+    /// A count of records for which the ring had no room (`PERF_RECORD_LOST`).
     pub const LOST: Self = Self(2);
     /// A thread's name, set by itself or by exec (`PERF_RECORD_COMM`).
     pub const COMM: Self = Self(3);
@@ -51,7 +51,7 @@ impl Misc {
     pub const USER: Self = Self(2);
     /// The addresses are a hypervisor's (`PERF_RECORD_MISC_HYPERVISOR`).
     pub const HYPERVISOR: Self = Self(3);
-    /// An MMAP of what is no code (`PERF_RECORD_MISC_MMAP_DATA`).
+    /// An MMAP of data, not code (`PERF_RECORD_MISC_MMAP_DATA`).
     pub const MMAP_DATA: Self = Self(1 << 13);
     /// An MMAP2 with a build id in the place of an inode
     /// (`PERF_RECORD_MISC_MMAP_BUILD_ID`).

@@ -7,7 +7,7 @@ use super::header::{Misc, Record, RecordType};
 use super::sample_id::{SampleId, Task, split_trailer};
 use super::{Error, EventFormat};
 
-/// What tells whether a file is the one that was mapped.
+/// Identifies the file that was mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MappedId<'a> {
@@ -111,8 +111,9 @@ impl<'a> Mapping<'a> {
     }
 }
 
-/// The record says what is known of the file: `PERF_RECORD_MMAP` if that is the name
-/// alone. Of a build id the first 20 bytes are written, as Linux does.
+/// The type of the record depends on what is known of the file: `PERF_RECORD_MMAP`
+/// if only the name is known. Of a build id the first 20 bytes are written, as Linux
+/// does.
 impl Encode for Mapping<'_> {
     fn kind(&self) -> RecordType {
         match self.id {

@@ -10,8 +10,8 @@
 //!
 //! # Example
 //!
-//! A host writes the stack of a finished walk for one event, where the thread
-//! returns to user mode:
+//! On a thread's return to user mode, a host writes the stack of a finished
+//! walk for one event:
 //!
 //! ```
 //! use unwind_core::Trace;

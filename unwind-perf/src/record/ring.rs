@@ -1,5 +1,5 @@
-//! Writing records into a host's ring buffer, and counting what found no
-//! room.
+//! Writing records into a host's ring buffer, and counting the records that do
+//! not fit.
 
 use core::fmt;
 
@@ -11,14 +11,14 @@ use super::{Endian, Error, EventFormat, SampleId};
 ///
 /// The bytes of one reservation become visible to the reader together.
 pub trait Ring: Output {
-    /// Reserves room for `len` bytes and returns whether there is that much.
+    /// Reserves room for `len` bytes; `false` if the ring has less.
     ///
     /// After `true` exactly `len` bytes are [`put`](Output::put), then
     /// [`commit`](Self::commit) is called.
     #[must_use]
     fn reserve(&mut self, len: usize) -> bool;
 
-    /// Shows what was put since the reservation to the reader.
+    /// Shows the bytes that were put since the reservation to the reader.
     fn commit(&mut self);
 }
 
@@ -86,7 +86,7 @@ impl From<Error> for WriteError {
 pub struct RingWriter<R> {
     ring: R,
     endian: Endian,
-    /// Losses that the reader has not been told of.
+    /// Losses that are not reported to the reader yet.
     untold: u64,
     lost: u64,
 }
@@ -99,7 +99,7 @@ impl<R: Ring> RingWriter<R> {
 
     /// Writes `record` for an event with id `event` and `format`.
     ///
-    /// Earlier losses are told first, by a record that ends in `now`.
+    /// Earlier losses are reported first, by a record that ends in `now`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The fields at the end of a record that say whose and when it is.
+//! The fields at the end of a record that give its thread, time, CPU and event.
 
 use super::bytes::{Cursor, offset};
 use super::encode::Encoder;

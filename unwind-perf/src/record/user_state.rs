@@ -32,7 +32,7 @@ pub struct UserState<'a> {
 impl<'a> UserState<'a> {
     /// Decodes what a sample of an event with `attr` has of its user stack:
     /// `None` if the event does not ask for both, or the thread had no user
-    /// registers, as those of the kernel.
+    /// registers, as a kernel thread has none.
     ///
     /// # Errors
     ///

@@ -6,9 +6,10 @@ use super::DataHandle;
 use crate::Errno;
 use crate::instance::InstanceNumber;
 
-/// That an event of a task uses its data. To be given back by
+/// An event of a task uses the task's data for as long as it holds this value.
+/// Give the value back by
 /// [`TaskDataUsers::detach_task`](super::TaskDataUsers::detach_task) of the
-/// users that it is from, with the task that it is to.
+/// users that made it, with the task that it is attached to.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the data stays until it is given back"]
 #[expect(missing_copy_implementations, reason = "it is given back once")]
@@ -22,9 +23,10 @@ impl TaskAttachment {
     pub const STATE: AttachState = AttachState::TASK_DATA;
 }
 
-/// That a system-wide event uses the data of all tasks. To be given back by
+/// A system-wide event uses the data of all tasks for as long as it holds this
+/// value. Give the value back by
 /// [`TaskDataUsers::detach_all`](super::TaskDataUsers::detach_all) of the users
-/// that it is from.
+/// that made it.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the data stays until it is given back"]
 #[expect(missing_copy_implementations, reason = "it is given back once")]
@@ -96,8 +98,8 @@ impl fmt::Display for AttachError {
 
 impl core::error::Error for AttachError {}
 
-/// An attachment was given back in the wrong place. Nothing has changed: here
-/// it is again.
+/// An attachment was given back in the wrong place. Nothing has changed, and
+/// the attachment is returned.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DetachError<A> {
     /// What is wrong.

@@ -28,8 +28,8 @@ pub trait DataHost {
     fn free_after_readers(&self, handle: DataHandle);
 
     /// The tasks one by one in a fixed order, by number for example: the first
-    /// one if `after` is `None`, else the one that comes next after it, even
-    /// if that is gone by now.
+    /// one if `after` is `None`, else the one that comes next after it, even if
+    /// `after` is gone by now.
     ///
     /// A task that was there before [`attach_all`] or [`detach_all`] was
     /// called, and still is, is seen by their walk. One that appears later may
@@ -39,7 +39,7 @@ pub trait DataHost {
     /// [`detach_all`]: super::TaskDataUsers::detach_all
     fn next_task(&self, after: Option<&Self::Task>) -> Option<Self::Task>;
 
-    /// Called again and again while another one's walk over the tasks is
-    /// waited for: spins, yields or sleeps.
+    /// Called repeatedly during a wait for another caller's walk over the
+    /// tasks: spins, yields or sleeps.
     fn relax(&self);
 }

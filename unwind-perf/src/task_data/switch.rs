@@ -53,8 +53,8 @@ impl SwitchHook {
         self.users.load(Ordering::Relaxed)
     }
 
-    /// Changes the number of users, and returns what it was. The number is all
-    /// that a switch learns of them, so there is nothing to order.
+    /// Changes the number of users, and returns what it was. A switch reads the
+    /// number only, so no other access needs an order.
     fn change(&self, change: impl Fn(u32) -> Result<u32, UserCount>) -> Result<u32, UserCount> {
         let mut users = self.users();
         loop {

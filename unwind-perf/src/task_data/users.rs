@@ -57,8 +57,8 @@ impl TaskDataUsers {
 
     /// The event is gone. `task` is the one that it was attached to.
     ///
-    /// The last user takes the data with it. If the task has exited, that is
-    /// already done.
+    /// The last user frees the data. If the task has exited, its data is
+    /// already freed.
     ///
     /// # Errors
     ///
@@ -86,8 +86,8 @@ impl TaskDataUsers {
     }
 
     /// A system-wide event needs the data of all tasks: each has some when this
-    /// returns, and each that is forked later gets some. Only the first such
-    /// event does anything but count.
+    /// returns, and each that is forked later gets some. Events after the first
+    /// are only counted.
     ///
     /// # Errors
     ///
@@ -116,8 +116,8 @@ impl TaskDataUsers {
         }
     }
 
-    /// The system-wide event is gone. The last one takes the data with it
-    /// where the task's own events do not need it.
+    /// The system-wide event is gone. The last one frees the data of each task
+    /// whose own events do not need it.
     ///
     /// # Errors
     ///
@@ -154,8 +154,8 @@ impl TaskDataUsers {
     pub fn fork<H: DataHost>(&self, host: &H, child: &H::Task) -> Result<(), AttachError> {
         let data = host.data(child);
         // A walk publishes what it wants before it starts, and the child could
-        // be found before this: whichever comes second sees the other. If what
-        // is wanted changes in between, the child is made to fit again.
+        // be found before this: whichever comes second sees the other. If
+        // another walk changes that in between, the child is adjusted again.
         let mut all = self.latest();
         loop {
             let outcome = if all.is_wanted() {
@@ -201,7 +201,7 @@ impl TaskDataUsers {
         }
     }
 
-    /// Marks every task, or undoes it and says why.
+    /// Marks every task, or undoes the marks and returns the error.
     fn mark_all<H: DataHost>(&self, host: &H, attaching: SystemWide) -> Result<(), AttachError> {
         let marked = self.each_task(host, |data| self.mark(host, data));
         match marked {
