@@ -1,4 +1,4 @@
-//! Tasks: what they are, how they take turns, and what they can ask for.
+//! Tasks: their state, their schedule, and their system calls.
 
 pub(crate) mod life;
 pub(crate) mod program;

@@ -63,8 +63,8 @@ pub(crate) fn switch_is_due() -> bool {
     SWITCH_IS_DUE.load(Ordering::Relaxed)
 }
 
-/// Lets the next task run, and returns when it is this one's turn again. Task
-/// context, interrupts off.
+/// Lets the next task run, and returns when this task runs again. Task context,
+/// interrupts off.
 pub(crate) fn switch() {
     SWITCH_IS_DUE.store(false, Ordering::Relaxed);
     let tasks = Task::all();

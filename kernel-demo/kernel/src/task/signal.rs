@@ -14,7 +14,7 @@ use super::state::Task;
 use crate::frame::Frame;
 use crate::memory::{USER_END, UserMemory, copy_to_user};
 
-/// What a task wants to happen when a signal comes.
+/// How a task handles a signal.
 #[derive(Clone, Copy)]
 pub(crate) struct SignalState {
     handler: u64,
@@ -32,7 +32,7 @@ const REGISTERS: usize = 18;
 const WORDS: usize = HEAD + REGISTERS;
 const BYTES: u64 = WORDS as u64 * 8;
 
-/// What the interrupted code may have below its stack pointer.
+/// The bytes below its stack pointer that the interrupted code may use.
 const RED_ZONE: u64 = 128;
 
 /// System call: names the handler and the trampoline that it returns to.

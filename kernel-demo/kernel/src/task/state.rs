@@ -17,7 +17,7 @@ use crate::unwind::rows::Rows;
 pub(super) const FREE: u8 = 0;
 pub(super) const READY: u8 = 1;
 pub(super) const SLEEPING: u8 = 2;
-/// It has ended, and its parent is to be told.
+/// The task has ended, and its parent does not know it yet.
 pub(super) const ENDED: u8 = 3;
 
 /// How many tasks there are at most.
@@ -32,7 +32,7 @@ pub(crate) const TRACE_LEN: usize = 126;
 pub(crate) struct Task {
     /// The unwinder's marks: who asked for this task's stack. Any context.
     unwind: Renewed<TaskState>,
-    /// What the branch unit's record needs while the task does not run.
+    /// Keeps the branch unit's record while the task does not run.
     data: Renewed<TaskData>,
     /// The record of the last sample.
     pub(crate) record: Exclusive<Option<(Cookie, LbrSample)>>,
@@ -48,9 +48,9 @@ pub(crate) struct Task {
     pub(super) has_tables: AtomicBool,
     /// The rows that walks of this address space used, and where tables are read.
     pub(crate) rows: Exclusive<Rows>,
-    /// How often it has gone back to user mode. The unwinder does not know of
-    /// this number: it goes out with every record, so that a reader can tell
-    /// whether a stack really is of the kernel entry of its sample.
+    /// How often the task has gone back to user mode. The unwinder does not
+    /// know this number. Every record carries it, so that a reader can check
+    /// that a stack is of the kernel entry of its sample.
     pub(crate) returns: AtomicU64,
     /// Whether that number is about to change.
     pub(crate) returning: AtomicBool,
@@ -61,7 +61,7 @@ pub(crate) struct Task {
     space: Exclusive<Option<Space>>,
     pub(super) run_state: AtomicU8,
     pub(super) wake_at: AtomicU64,
-    /// Where its kernel stack was left when another task took over.
+    /// The stack pointer of its kernel stack when another task took over.
     pub(super) kernel_sp: AtomicU64,
     pub(super) parent: AtomicU32,
     pub(super) signals: Exclusive<SignalState>,
@@ -132,7 +132,7 @@ impl Task {
         self.data.get()
     }
 
-    /// Makes the blocks those of a task of which nothing is known.
+    /// Gives the place new blocks, without data of an earlier task.
     ///
     /// # Safety
     ///
@@ -217,8 +217,8 @@ impl Task {
         self.space.with(|space| space.as_mut().map(f))
     }
 
-    /// Exchanges the address space. What was there before must not be selected
-    /// any more when it is freed.
+    /// Exchanges the address space. The page tables of the old address space
+    /// must not be in use when it is freed.
     pub(super) fn replace_space(&self, new: Option<Space>) -> Option<Space> {
         self.root.store(new.as_ref().map_or(0, Space::root), Ordering::Relaxed);
         self.space.with(|space| core::mem::replace(space, new))
@@ -253,7 +253,7 @@ pub(crate) fn paint_stacks() {
     unsafe { painted::paint(start, start + (TASKS * STACK_LEN) as u64) }
 }
 
-/// The most that was used of a kernel stack, in bytes.
+/// The deepest use of a kernel stack, in bytes.
 pub(crate) fn most_stack_used() -> u64 {
     let used = |task: &Task| painted::used(task.stack_start(), task.stack_top());
     TABLE.iter().map(used).max().unwrap_or(0)

@@ -1,5 +1,5 @@
-//! What tasks can ask for. Numbers are Linux's for 64-bit tasks where it has
-//! the call; 32-bit tasks use the same.
+//! The system calls. Numbers are those of Linux for 64-bit tasks where Linux
+//! has the call; 32-bit tasks use the same numbers.
 
 use core::hint::black_box;
 
@@ -48,7 +48,7 @@ pub(crate) fn is_traced(frame: &Frame) -> bool {
     matches!(Call::new(frame).number, EXEC | EXIT | FORK | RAISE)
 }
 
-/// Does what the task asks for. Interrupts are on.
+/// Carries out the system call of the task. Interrupts are on.
 #[inline(never)]
 pub(crate) fn system_call(frame: &mut Frame) {
     let task = current();
@@ -89,7 +89,8 @@ pub(crate) fn system_call(frame: &mut Frame) {
     frame.rax = result.unwrap_or(FAILED);
 }
 
-/// Work in the kernel, in a chain of functions that samples can be checked by.
+/// Work in the kernel, in a known chain of functions against which samples are
+/// checked.
 #[inline(never)]
 fn spin_outer(rounds: u64) -> u64 {
     black_box(spin_middle(rounds)).wrapping_add(1)

@@ -55,7 +55,7 @@ impl AuxEvent for TraceEvent {
     }
 }
 
-/// How the parts that were to be traced came out.
+/// The results for the parts that were to be traced.
 pub(crate) struct Counts {
     /// Parts.
     pub(crate) parts: AtomicU64,
@@ -96,8 +96,8 @@ pub(crate) fn end(branches: u64) {
     });
 }
 
-/// How many branches were traced that are not of a part, and how many actions
-/// were missed.
+/// How many branches outside of a part were traced, and how many actions were
+/// missed.
 pub(crate) fn faults() -> (u64, u64) {
     let missed = RESUME.counters().missed + PAUSE.counters().missed;
     (TRACED_OUTSIDE.load(Ordering::Relaxed), missed)

@@ -161,7 +161,7 @@ pub(crate) fn detach_all(attachment: AllAttachment) {
 
 /// A task was forked, and does not run yet.
 pub(crate) fn forked(child: &'static Task) {
-    // Without memory the child goes without, and it is counted.
+    // If memory is short the child gets none, and that is counted.
     let _ = USERS.fork(&Kernel, &child);
 }
 
@@ -231,8 +231,8 @@ pub(super) fn sample(task: &Task, pc: u64, cookie: Cookie) {
     }
 }
 
-/// Compares the record of a sample with the walk that its cookie brought. Task
-/// context.
+/// Compares the record of a sample with the walk that was delivered under its
+/// cookie. Task context.
 #[inline(never)]
 pub(super) fn compare(task: &Task, cookie: Cookie, trace: &Trace) {
     let kept = task.record.with(Option::take);
