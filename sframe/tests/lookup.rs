@@ -280,7 +280,7 @@ fn a_row_that_is_cut_off_is_an_error_with_its_place() {
     for version in [1, 2, 3] {
         let table = TableBuilder::amd64(version).function(function(0x100, 0x20, 1));
         let whole = table.build();
-        // The second of two rows of 3 bytes, behind the attribute of V3.
+        // The second of two rows of 3 bytes, after the attribute of V3.
         let second = whole.len() - 3;
         let fre_len = u32::from_le_bytes(whole[0x10..][..4].try_into().unwrap());
         for cut in 1..=3 {
@@ -327,7 +327,7 @@ fn a_gap_and_an_auxiliary_header_are_honoured() {
 
 #[test]
 fn a_function_may_wrap_at_the_end_of_the_address_space() {
-    // The section at the end, its code behind it: from -8 to 8.
+    // The section at the end, its code after it: from -8 to 8.
     let bytes = TableBuilder::amd64(3).function(function(0x78, 16, 5)).build();
     let table = Table::parse(&bytes).unwrap().at(0xffff_ffff_ffff_ff80);
     for (pc, mark) in [(u64::MAX - 7, Some(5)), (u64::MAX, Some(6)), (7, Some(6)), (8, None)] {
@@ -397,7 +397,7 @@ fn tables_one_after_another_are_all_searched() {
     }
     assert_eq!(sections.find(0x9000), Ok(None));
 
-    // Bytes behind the last that do not look like a table are not one.
+    // Bytes after the last that do not look like a table are not one.
     bytes.resize(bytes.len().next_multiple_of(8) + 64, 0xa5);
     assert_eq!(Section::new(&bytes).tables().count(), 4);
     // Those that do are one.

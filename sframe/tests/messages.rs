@@ -92,7 +92,7 @@ fn every_error_of_a_table_says_something_of_its_own() {
     ];
     texts.extend(write.map(|error| error.to_string()));
     check_messages(&texts);
-    // An error of a table read from memory says what the same error at hand says.
+    // An error of a table read from memory says what the same error of bytes in memory says.
     assert_eq!(RemoteError::Table(ERRORS[0]).to_string(), texts[0]);
 }
 

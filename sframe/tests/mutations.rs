@@ -106,7 +106,7 @@ fn ask(bytes: &[u8], cost: &mut Cost) -> bool {
     });
     let summary = summary.continue_value().unwrap();
     max(&mut cost.findings, findings);
-    // Small sections may have so many rows in any case.
+    // Small sections may have this number of rows in any case.
     max(&mut cost.rows, summary.rows.saturating_sub(0x1_0000));
     if summary.errors == 0 {
         for pc in pcs(&table) {

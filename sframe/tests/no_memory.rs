@@ -19,7 +19,7 @@ use sframe::{Abi, Builder, CfiSection, Format, Function, Table, WriteError};
 use testdata::{CfiBuilder, Cie};
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
-/// Gives the calling thread so many more pieces of memory.
+/// Gives the calling thread this number of further pieces of memory.
 struct Limited;
 
 thread_local! {

@@ -1,4 +1,4 @@
-//! Tables in target memory: the same rows as in bytes at hand, whatever pages
+//! Tables in target memory: the same rows as in bytes in memory, whatever pages
 //! are absent and whatever changes under the reader.
 #![allow(
     clippy::unwrap_used,
@@ -205,7 +205,7 @@ fn a_lookup_takes_a_bounded_number_of_reads() {
                 memory.reads = 0;
                 remote.find(&mut memory, pc).unwrap();
                 let functions = u64::from((count as u64).ilog2()) + 2;
-                // A window loses what is kept of it, and what is behind a page.
+                // A window loses what is kept of it, and what is past a page.
                 let windows = u64::from(rows) * 6 / 120 + u64::from(rows) * 6 / PAGE + 2;
                 let bound = functions + windows;
                 assert!(u64::from(memory.reads) <= bound, "{} > {bound}", memory.reads);
@@ -341,7 +341,7 @@ impl Memory for Shared<'_> {
     }
 }
 
-/// How long [`race`] goes on at most until `look_up` has seen what it should.
+/// How long [`race`] continues at most until `look_up` has seen what it should.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Calls `look_up` again and again, while another thread calls `change`, until it

@@ -353,7 +353,7 @@ proptest! {
     }
 }
 
-/// A copy of a table whose functions are laid out one behind another with a
+/// A copy of a table whose functions are laid out one after another with a
 /// gap, which tells apart those of a relocatable object.
 fn spread(fde: &Fde, next: &mut u64) -> u64 {
     let start = *next;

@@ -54,7 +54,7 @@ fn bad(rows: Vec<Row>) -> Function {
 /// Where the entry of function 1 is in V2 and V3.
 const FDE_V2: TableOffset = TableOffset(28 + 20);
 const FDE_V3: TableOffset = TableOffset(28 + 16);
-/// Where the first row of function 1 is in V2: behind 3 functions and the rows
+/// Where the first row of function 1 is in V2: after 3 functions and the rows
 /// of one.
 const ROW_V2: TableOffset = TableOffset(28 + 60 + 7);
 /// The same in V3, with two attributes.
@@ -262,7 +262,7 @@ fn overlaps_are_found_in_any_order() {
     let expected =
         [(2, 1), (3, 2), (4, 2)].map(|(index, other)| overlap(rotated(index), rotated(other)));
     assert_eq!(faults(&unsorted), expected);
-    // Without room for all functions nobody looks.
+    // Without room for all functions none is looked at.
     let (all, summary) = findings(&unsorted.build(), 4);
     assert!(all.is_empty() && !summary.overlaps_checked);
     let (_, summary) = findings(&unsorted.build(), 5);
@@ -297,7 +297,7 @@ fn functions_of_size_zero_at_others_are_notes() {
             all.contains(&(Some(zero), Violation::EmptyNeighbour { at, other: 1 - zero })),
             "{all:?}"
         );
-        // Its row is behind its end, of course.
+        // Its row is past its end, of course.
         assert!(all.iter().all(|(_, fault)| fault.severity() == Severity::Note));
     }
     // The other is the one that reaches furthest, or the last at the same start.

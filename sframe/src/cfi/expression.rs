@@ -27,9 +27,9 @@ pub(crate) enum Value {
     LoadCfa(i64),
     /// These low bits of the pc.
     PcBits(u8),
-    /// 1 where the low bits of the pc are at least so much, else 0.
+    /// 1 where the low bits of the pc are at least this number, else 0.
     PcAtLeast(u8, u8),
-    /// So much where the low bits of the pc are at least so much, else 0.
+    /// This number where the low bits of the pc are at least the other one, else 0.
     PcStep(Step),
     /// A register, an offset, and a step.
     Blocks(u16, i64, Step),

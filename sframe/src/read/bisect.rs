@@ -128,7 +128,7 @@ impl Search for All {
 struct Steps {
     /// How many probes are left.
     probes: u32,
-    /// Among so many functions.
+    /// Among this number of functions.
     count: u32,
     step: u32,
 }

@@ -137,7 +137,7 @@ fn complete<S: Source>(
     Ok(first.wrapping_add(header.version.attribute_size()))
 }
 
-/// The rules of the row that is `at` so many bytes from the first of all, of the
+/// The rules of the row that is `at` bytes from the first of all, of the
 /// function at `position`, where all rows are in the window.
 pub(crate) fn row_at<S: Source>(
     source: &mut S,

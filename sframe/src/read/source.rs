@@ -40,7 +40,7 @@ pub(crate) trait Source {
     /// Where in the section the byte at `pos` of the window is.
     fn offset(&self, pos: usize) -> TableOffset;
 
-    /// Drops the bytes before `keep` from the window and fetches more behind
+    /// Drops the bytes before `keep` from the window and fetches more after
     /// its end; false if the section has no more.
     fn slide(&mut self, keep: usize) -> Result<bool, Self::Fault>;
 }

@@ -179,7 +179,7 @@ impl<'a> Table<'a> {
         let rest = self.fdes.get(at..)?;
         let mut entry = EntryBytes::default();
         let bytes = entry.as_flattened_mut();
-        // Of sizes known here, so that nobody is called to copy a few bytes.
+        // Of sizes known here, so that no function is called to copy a few bytes.
         match version {
             Version::V1 => bytes.first_chunk_mut().zip(rest.first_chunk::<17>()).map(copy),
             Version::V2 => bytes.first_chunk_mut().zip(rest.first_chunk::<20>()).map(copy),

@@ -195,7 +195,7 @@ mod tests {
             }
             let function = Function::new(0, 0x20, rows(usual_row.clone()).into());
             assert!(is_open(function.clone()));
-            // The last row is behind the end, the first one late, or there is none.
+            // The last row is past the end, the first one late, or there is none.
             assert!(!is_open(Function { size: 9, ..function.clone() }));
             assert!(!is_open(Function { size: 0, ..function.clone() }));
             let [_, late @ ..] = rows(usual_row.clone());

@@ -443,7 +443,7 @@ mod tests {
                 .function(Function { info: 1, ..Function::new(0x1040, 0x300, rows()) })
                 .function(Function::new(0x1340, 0x10, [].into()));
             let whole = table.build();
-            // All values of all bytes behind the magic number.
+            // All values of all bytes after the magic number.
             for (at, value) in (2..whole.len()).flat_map(|at| (0..=u8::MAX).map(move |v| (at, v))) {
                 let mut bytes = whole.clone();
                 bytes[at] = value;

@@ -104,7 +104,7 @@ impl Encoder {
             _ => return None,
         };
         let RegRule::Offset(ra) = row.ra() else { return None };
-        // The words behind `count` are zero.
+        // The words after `count` are zero.
         let (second, third, count) = match self.fixed_ra {
             Some(fixed) if ra == fixed.into() => (fp, 0, 1_u8.wrapping_add(has_fp)),
             None if ra != 0 => (ra, fp, 2_u8.wrapping_add(has_fp)),

@@ -21,7 +21,7 @@ impl Builder {
     /// Functions are sorted by their distance from `addr`, as lookups search
     /// them: those less than 2^63 bytes before it come first, also where the
     /// address space wraps. Of two that overlap the shorter stays,
-    /// of two equally long ones that which was added first; the other is handed
+    /// of two equally long ones the one that was added first; the other is handed
     /// to `lost` and gone from then on. In V2 a function that is too far from
     /// the section is handed to it too, and stays: this may be called again for
     /// another place.

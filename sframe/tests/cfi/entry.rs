@@ -26,7 +26,7 @@ fn debug_frame_is_read_in_both_widths_and_all_versions() {
         (cfi.dwarf64, cfi.big) = (dwarf64, big);
         let abi = if big { Abi::Aarch64Big } else { Abi::Aarch64Little };
         let cie = Cie { version, augmentation: b"", ..Cie::aarch64() };
-        // An assembler's mistake before, between and behind.
+        // An assembler's mistake before, between and after.
         cfi.raw(&[0; 4]);
         let at = cfi.cie(&cie);
         cfi.fde(

@@ -100,7 +100,7 @@ impl ClientTable {
 
     /// Takes a slot, or `None` if all are taken.
     ///
-    /// The slot is taken before the registration has its number: whoever sees
+    /// The slot is taken before the registration has its number: a thread that sees
     /// the number as the newest sees that the slot's last owner is gone. The id
     /// is published last.
     pub(crate) fn register(&self) -> Option<ClientId> {
@@ -215,7 +215,7 @@ impl ClientTable {
         Some((client?, running))
     }
 
-    /// Ends a delivery. What it did is seen by whoever sees that it has ended.
+    /// Ends a delivery. What it did is seen by a thread that sees that it has ended.
     pub(crate) fn leave(&self, running: Running) {
         if let Some(count) = self.count(running) {
             count.fetch_sub(1, Ordering::Release);

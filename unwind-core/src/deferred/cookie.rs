@@ -213,7 +213,7 @@ impl CookieSource for ClockCookies {
     const KEPT: bool = false;
 
     // Every value given out is at most the latest, and raising the latest is
-    // atomic: whoever raises it to `now`, or steps it by one, is alone.
+    // atomic: the request that raises it to `now`, or steps it by one, is alone.
     fn fresh<H: Host>(&self, host: &H) -> Option<NonZeroU64> {
         let now = host.clock();
         let latest = self.0.fetch_max(now, Ordering::Relaxed);

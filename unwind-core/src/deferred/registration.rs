@@ -55,7 +55,7 @@ impl Registrations {
             if number >= END || number <= newest {
                 return None;
             }
-            // An exchange, so that whoever sees a later number sees this one's
+            // An exchange, so that a thread that sees a later number sees this one's
             // past, too.
             let (taken, failed) = (Ordering::Release, Ordering::Relaxed);
             match self.newest.compare_exchange(newest, number, taken, failed) {

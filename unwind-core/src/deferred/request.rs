@@ -299,7 +299,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
             // Without the mark the entry would not be reset on the way out,
             // and the next one would have the same cookie. The reset may be
             // over already, so the task has to come by there again. That is
-            // arranged first: whoever sees the mark relies on it.
+            // arranged first: a thread that sees the mark relies on it.
             if !word.is_used() {
                 self.schedule(task)?;
             }

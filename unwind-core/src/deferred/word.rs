@@ -56,7 +56,7 @@ impl TaskWord {
         self.0.wrapping_shr(slot.mark_at()) & 1 != 0
     }
 
-    /// Whether this is neither closed nor delivered: whoever has asked is still
+    /// Whether this is neither closed nor delivered: a client that has asked is still
     /// to be called.
     #[inline]
     pub(crate) const fn is_open(self) -> bool {
@@ -164,7 +164,7 @@ impl Version {
 /// | 0-31 | the clients, a bit a slot |
 /// | 32-63 | how often marks were taken out, modulo 2³² |
 ///
-/// A mark counts only if [`TaskWord`] has the client's too: whoever sets that one
+/// A mark counts only if [`TaskWord`] has the client's too: the request that sets that one
 /// sees to it that this one is not left over from before.
 ///
 /// An access that is held up while marks were taken out exactly 2³² times, once

@@ -241,7 +241,7 @@ impl<const N: usize> SharedModuleMap<N> {
         for _ in 0..Self::TRIES {
             let generation = self.generation.load(Ordering::Acquire);
             let found = self.copy(generation).find(addr);
-            // Pairs with the fence of a change that writes this copy: whoever
+            // Pairs with the fence of a change that writes this copy: a reader that
             // read a word of it sees the generation before it, too.
             fence(Ordering::Acquire);
             if self.generation.load(Ordering::Relaxed) == generation {

@@ -286,7 +286,7 @@ fn offset_in(start: i64, size: u32, pc: i64) -> Option<u32> {
     (offset.unsigned() < size.into()).then(|| low(offset).unsigned())
 }
 
-/// The last bytes of a table, with zeros behind.
+/// The last bytes of a table, with zeros after them.
 #[cold]
 fn padded(bytes: &[u8]) -> [u8; 8] {
     let mut padded = [0; 8];

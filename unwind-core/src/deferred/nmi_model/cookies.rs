@@ -1,4 +1,4 @@
-//! One entry has one cookie, whoever asks first and where an NMI comes.
+//! One entry has one cookie, whichever request is first and where an NMI comes.
 
 use super::*;
 
