@@ -92,12 +92,7 @@ impl EventAttr {
         caller: Caller,
         leader: Option<Pmu>,
     ) -> Result<CheckedEvent, AttrError> {
-        let aux = AuxAttr {
-            action: AuxAction::from_bits(self.aux_action)
-                .map_err(|_| AttrError::Reserved(self.aux_action.into()))?,
-            output: self.flags.contains(AUX_OUTPUT),
-            sample_size: self.aux_sample_size,
-        };
+        let aux = self.aux(kernel)?;
         let branches = self.check_alone(kernel, caller)?;
         self.check_rights(kernel, caller)?;
         self.check_pmu(kernel, pmu, caller)?;
@@ -122,6 +117,17 @@ impl EventAttr {
         })
     }
 
+    fn aux(&self, kernel: KernelVersion) -> Result<AuxAttr, AttrError> {
+        let action = AuxAction::from_bits(self.aux_action).ok();
+        // Before there were actions, the whole field was reserved.
+        let action = action.filter(|&known| kernel.has_aux_action() || known == AuxAction::NONE);
+        Ok(AuxAttr {
+            action: action.ok_or(AttrError::Reserved(self.aux_action.into()))?,
+            output: self.flags.contains(AUX_OUTPUT),
+            sample_size: self.aux_sample_size,
+        })
+    }
+
     const fn max_stack(&self, caller: Caller) -> u16 {
         if self.sample_max_stack == 0 { caller.max_stack } else { self.sample_max_stack }
     }
@@ -134,12 +140,7 @@ impl EventAttr {
         caller: Caller,
     ) -> Result<Option<BranchFilter>, AttrError> {
         let unknown = self.flags.0 & !kernel.flags();
-        let has_aux_action = kernel.has_aux_action();
-        let is_aux_action_known = match has_aux_action {
-            true => AuxAction::from_bits(self.aux_action).is_ok(),
-            false => self.aux_action == 0,
-        };
-        if unknown != 0 || self.has_reserved_field() || !is_aux_action_known {
+        if unknown != 0 || self.has_reserved_field() {
             return Err(AttrError::Reserved(unknown));
         }
         match self.sample_type.0 & !kernel.sample_type() {
