@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 
-use unwind_core::deferred::{ClientId, MAX_CLIENTS};
+use unwind_core::deferred::{ClientId, DeferredUnwind, Host, MAX_CLIENTS};
 
-use crate::kernel::{Random, UNWIND};
 use crate::machine::SpinLock;
+use crate::random::Random;
 
 /// How many threads register and cancel. Each has its own places in the table.
 pub(crate) const CHURNERS: usize = 2;
@@ -47,7 +47,12 @@ impl Clients {
     }
 
     /// Registers and cancels until the end.
-    pub(crate) fn churn(&self, number: usize, stop: &AtomicBool) -> u64 {
+    pub(crate) fn churn<H: Host>(
+        &self,
+        unwind: &DeferredUnwind<H>,
+        number: usize,
+        stop: &AtomicBool,
+    ) -> u64 {
         let mut random = Random::new(number as u64);
         let places = || TABLE.iter().skip(number).step_by(CHURNERS);
         let mut changes = 0;
@@ -55,9 +60,11 @@ impl Clients {
             let some = random.below(MAX_CLIENTS / CHURNERS);
             let place = places().nth(some).expect("as many as that");
             match place.load(Ordering::SeqCst) {
-                0 => self.register(place),
+                0 => self.register(unwind, place),
                 // Clients stay longer than it takes to come by here again.
-                bits if random.below(3) == 0 => self.cancel(place, ClientId::from_bits(bits)),
+                bits if random.below(3) == 0 => {
+                    self.cancel(unwind, place, ClientId::from_bits(bits))
+                }
                 _ => {}
             }
             changes += 1;
@@ -71,26 +78,26 @@ impl Clients {
         for place in places() {
             match place.load(Ordering::SeqCst) {
                 0 => {}
-                bits => self.cancel(place, ClientId::from_bits(bits)),
+                bits => self.cancel(unwind, place, ClientId::from_bits(bits)),
             }
         }
         changes
     }
 
-    fn register(&self, place: &AtomicU64) {
+    fn register<H: Host>(&self, unwind: &DeferredUnwind<H>, place: &AtomicU64) {
         let mut clients = self.0.lock();
-        let id = UNWIND.register().expect("there are as many places as slots");
+        let id = unwind.register().expect("there are as many places as slots");
         let known = clients.insert(id, Arc::default());
         assert!(known.is_none(), "{id:?} was given before");
         place.store(id.to_bits(), Ordering::SeqCst);
     }
 
-    fn cancel(&self, place: &AtomicU64, id: ClientId) {
+    fn cancel<H: Host>(&self, unwind: &DeferredUnwind<H>, place: &AtomicU64, id: ClientId) {
         let client = self.get(id);
         place.store(0, Ordering::SeqCst);
         // From here on samples may stay without a stack.
         client.cancelled.store(true, Ordering::SeqCst);
-        UNWIND.cancel(None, id).expect("it is registered");
+        unwind.cancel(None, id).expect("it is registered");
         assert_eq!(client.running.load(Ordering::SeqCst), 0, "a delivery to {id:?} still runs");
         // And for a while none starts: `call` would find it.
         for _ in 0..100 {

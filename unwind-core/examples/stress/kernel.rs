@@ -1,8 +1,7 @@
 //! CPUs that take tasks from a run queue, and the NMIs that come between.
 
 use core::cell::Cell;
-use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicBool, Ordering, compiler_fence};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::thread;
@@ -10,24 +9,20 @@ use std::time::Instant;
 use unwind_core::Trace;
 
 use unwind_core::deferred::{
-    DeferredUnwind, DropCounts, Host, Recipients, RequestContext, RequestOutcome, ScheduleError,
-    SerialCookies, TaskKind, TaskState, UserReturn,
+    DeferredUnwind, Host, Recipients, RequestContext, RequestOutcome, ScheduleError, SerialCookies,
+    TaskKind, TaskState, UserReturn,
 };
 
 use crate::clients::{self, Clients};
 use crate::machine::{self, NmiTimer, SpinLock};
+use crate::random::Random;
+use crate::report::{NMIS_IN_KERNEL, NMIS_IN_USER, NO_ROOM, REQUESTS, Report};
 use crate::tasks::{Rest, Task};
 
-pub(crate) static UNWIND: DeferredUnwind<Kernel> =
-    DeferredUnwind::new(Kernel, SerialCookies::new());
+static UNWIND: DeferredUnwind<Kernel> = DeferredUnwind::new(Kernel, SerialCookies::new());
 
 /// Whether NMIs are raised inside hooks.
 static INJECT: AtomicBool = AtomicBool::new(false);
-
-static NMIS_IN_USER: AtomicU64 = AtomicU64::new(0);
-static NMIS_IN_KERNEL: AtomicU64 = AtomicU64::new(0);
-static REQUESTS: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
-static NO_ROOM: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Options {
     pub(crate) seconds: u32,
@@ -43,32 +38,12 @@ impl Default for Options {
     }
 }
 
-/// A small random number generator, for signal handlers too.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub(crate) fn below(&mut self, sides: usize) -> usize {
-        (self.next() % sides as u64) as usize
-    }
-}
-
 thread_local! {
     static CURRENT: Cell<Option<&'static Task>> = const { Cell::new(None) };
     static IN_NMI: Cell<bool> = const { Cell::new(false) };
     static CPU: Cell<u32> = const { Cell::new(0) };
     /// Where the random numbers of this CPU's NMIs stand.
-    static DICE: Cell<u64> = const { Cell::new(1) };
+    static DICE: Cell<Random> = const { Cell::new(Random::new(1)) };
 }
 
 /// The hooks.
@@ -112,9 +87,9 @@ impl Host for Kernel {
 }
 
 fn roll(sides: usize) -> usize {
-    let mut dice = Random(DICE.get());
+    let mut dice = DICE.get();
     let side = dice.below(sides);
-    DICE.set(dice.0);
+    DICE.set(dice);
     side
 }
 
@@ -132,11 +107,11 @@ extern "C" fn nmi(_: libc::c_int) {
         NMIS_IN_USER.fetch_add(1, Ordering::Relaxed);
     } else {
         NMIS_IN_KERNEL.fetch_add(1, Ordering::Relaxed);
-        let mut dice = Random(DICE.get());
+        let mut dice = DICE.get();
         for _ in 0..1 + dice.below(3) {
             take_sample(task, &mut dice);
         }
-        DICE.set(dice.0);
+        DICE.set(dice);
     }
     IN_NMI.set(outer);
 }
@@ -175,7 +150,7 @@ fn run_cpu(
     stop: &AtomicBool,
 ) -> Report {
     CPU.set(number);
-    DICE.set(Random::new(u64::from(number) + 77).next());
+    DICE.set(Random::new(u64::from(number) + 77));
     let mut random = Random::new(u64::from(number) + 1);
     let mut report = Report::default();
     let timer = (!options.inject).then(|| NmiTimer::start(options.hertz));
@@ -295,7 +270,7 @@ pub(crate) fn run(options: &Options) -> Report {
         let churn = core::array::from_fn::<_, { clients::CHURNERS }, _>(|number| {
             scope.spawn({
                 let (clients, stop) = (&clients, &stop_clients);
-                move || clients.churn(number, stop)
+                move || clients.churn(&UNWIND, number, stop)
             })
         });
         let cpus: Vec<_> = (0..options.cpus)
@@ -324,76 +299,4 @@ pub(crate) fn run(options: &Options) -> Report {
     });
     report.drops = UNWIND.drops();
     report
-}
-
-/// What came of it.
-#[derive(Debug, Default)]
-pub(crate) struct Report {
-    pub(crate) entries: u64,
-    pub(crate) switches: u64,
-    pub(crate) client_changes: u64,
-    pub(crate) calls: u64,
-    pub(crate) matched: u64,
-    /// The client was cancelled before it was called.
-    pub(crate) cancelled: u64,
-    /// A stack that is not the sample's.
-    pub(crate) wrong: u64,
-    /// No stack and no reason.
-    pub(crate) lost: u64,
-    /// A client called twice with one cookie.
-    pub(crate) twice: u64,
-    /// A cookie that an earlier entry of the task had.
-    pub(crate) repeated: u64,
-    pub(crate) drops: DropCounts,
-}
-
-impl Report {
-    fn add(&mut self, other: &Self) {
-        self.entries += other.entries;
-        self.switches += other.switches;
-        self.calls += other.calls;
-        self.matched += other.matched;
-        self.cancelled += other.cancelled;
-        self.wrong += other.wrong;
-        self.lost += other.lost;
-        self.twice += other.twice;
-        self.repeated += other.repeated;
-    }
-
-    pub(crate) fn is_clean(&self) -> bool {
-        self.matched > 0 && self.wrong + self.lost + self.twice + self.repeated == 0
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let [queued, pending, executed, refused] = REQUESTS.each_ref().map(get);
-        writeln!(f, "{} kernel entries, {} task switches", self.entries, self.switches)?;
-        writeln!(
-            f,
-            "{} nmis in the kernel, {} in user code",
-            get(&NMIS_IN_KERNEL),
-            get(&NMIS_IN_USER)
-        )?;
-        writeln!(f, "{} registrations and cancellations", self.client_changes)?;
-        writeln!(
-            f,
-            "requests: {queued} queued, {pending} pending, {executed} executed, {refused} refused"
-        )?;
-        writeln!(f, "{} calls of clients", self.calls)?;
-        writeln!(f, "samples matched           {:>12}", self.matched)?;
-        writeln!(f, "  client was cancelled    {:>12}", self.cancelled)?;
-        writeln!(f, "  no room to record       {:>12}", get(&NO_ROOM))?;
-        writeln!(f, "  matched wrongly         {:>12}", self.wrong)?;
-        writeln!(f, "  lost without a reason   {:>12}", self.lost)?;
-        writeln!(f, "clients called twice      {:>12}", self.twice)?;
-        writeln!(f, "cookies used again        {:>12}", self.repeated)?;
-        let drops = &self.drops;
-        write!(
-            f,
-            "counted by the core: {} requests of cancelled clients dropped, {} refused",
-            drops.client_cancelled, drops.unknown_client
-        )
-    }
 }

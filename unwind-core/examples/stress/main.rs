@@ -31,6 +31,10 @@ mod kernel;
 #[cfg(target_os = "linux")]
 mod machine;
 #[cfg(target_os = "linux")]
+mod random;
+#[cfg(target_os = "linux")]
+mod report;
+#[cfg(target_os = "linux")]
 mod tasks;
 
 #[cfg(target_os = "linux")]

@@ -11,8 +11,8 @@ use unwind_core::{
 };
 
 use crate::clients::Clients;
-use crate::kernel::Report;
 use crate::machine::SpinLock;
+use crate::report::Report;
 
 /// Samples that a task can take in one kernel entry.
 const SAMPLES: usize = 256;
