@@ -25,6 +25,7 @@ pub mod corpora;
 mod deferred;
 mod elf;
 mod input;
+mod instruction_analysis;
 mod lbr_stitch;
 mod merge;
 mod paging;
@@ -33,7 +34,6 @@ mod perf_data;
 mod perf_records;
 mod plain_table;
 mod proc_texts;
-mod prologue;
 mod qmp;
 mod segments;
 mod sframe_index;
@@ -114,7 +114,7 @@ targets! {
     walk_ia32,
     walk_cached,
     walk_incremental,
-    prologue,
+    instruction_analysis,
     paging,
     segments,
     perf_data,
