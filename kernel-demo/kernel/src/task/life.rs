@@ -7,9 +7,7 @@ use unwind_core::deferred::LossReason;
 
 use super::program::{Loaded, Program};
 use super::schedule::{self, current};
-
-use super::signal::SignalState;
-use super::state::{ENDED, FREE, Kind, READY, Task};
+use super::state::{ENDED, FREE, Kind, READY, SignalState, Task};
 use crate::cpu;
 use crate::frame::Frame;
 use crate::memory::kernel_root;

@@ -4,13 +4,24 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::state::{FREE, READY, SLEEPING, Task};
+use crate::exclusive::Exclusive;
 use crate::frame::Frame;
-use crate::unwind::{aux_trace, branches};
 use crate::{cpu, descriptors};
 
 static CURRENT: AtomicUsize = AtomicUsize::new(0);
 static TICKS: AtomicU64 = AtomicU64::new(0);
 static SWITCH_IS_DUE: AtomicBool = AtomicBool::new(false);
+
+/// What is called in a switch, with the tasks that go and come. Interrupts are
+/// off.
+type SwitchHook = fn(&Task, &Task);
+
+static HOOK: Exclusive<Option<SwitchHook>> = Exclusive::new(None);
+
+/// Has `hook` called in every switch from here on.
+pub(crate) fn set_hook(hook: SwitchHook) {
+    HOOK.with(|place| *place = Some(hook));
+}
 
 unsafe extern "C" {
     fn switch_stacks(keep: *mut u64, next: u64);
@@ -80,9 +91,9 @@ pub(crate) fn switch() {
     // This comes first: from here to the exchange of the stacks, the task that
     // an NMI interrupts is not the current one.
     CURRENT.store(next, Ordering::Relaxed);
-    branches::switch(&tasks[from], task);
-    aux_trace::schedule(&tasks[from], false);
-    aux_trace::schedule(task, true);
+    if let Some(hook) = HOOK.with(|hook| *hook) {
+        hook(&tasks[from], task);
+    }
     select(task);
     let keep: *const AtomicU64 = &tasks[from].kernel_sp;
     // SAFETY: `next` is ready, so it was left by this function or is new: its

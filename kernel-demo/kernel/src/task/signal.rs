@@ -10,20 +10,9 @@ use core::sync::atomic::Ordering;
 use unwind_core::{Memory, VirtAddr};
 
 use super::life::kill_current;
-use super::state::Task;
+use super::state::{SignalState, Task};
 use crate::frame::Frame;
 use crate::memory::{USER_END, UserMemory, copy_to_user};
-
-/// How a task handles a signal.
-#[derive(Clone, Copy)]
-pub(crate) struct SignalState {
-    handler: u64,
-    trampoline: u64,
-}
-
-impl SignalState {
-    pub(super) const NONE: Self = Self { handler: 0, trampoline: 0 };
-}
 
 /// The words of a signal frame: the trampoline's address, the context's head,
 /// the registers in Linux's order.

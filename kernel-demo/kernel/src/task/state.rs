@@ -10,7 +10,6 @@ use unwind_x86::lbr::LbrSample;
 use crate::exclusive::{Exclusive, Renewed};
 use crate::memory::{Space, kernel_root};
 use crate::painted;
-use crate::task::signal::SignalState;
 use crate::unwind::rows::Rows;
 
 /// The states of a place for a task.
@@ -76,6 +75,18 @@ pub(crate) enum Kind {
     Starting,
     User,
     Exiting,
+}
+
+/// How a task handles a signal.
+#[derive(Clone, Copy)]
+pub(super) struct SignalState {
+    /// Where its handler begins, and where that returns to. Zero if it has none.
+    pub(super) handler: u64,
+    pub(super) trampoline: u64,
+}
+
+impl SignalState {
+    pub(super) const NONE: Self = Self { handler: 0, trampoline: 0 };
 }
 
 static TABLE: [Task; TASKS] = [const { Task::new() }; TASKS];

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use unwind_perf::aux_trace::{AuxBuffer, AuxEvent, AuxGate, OneCpu, Trigger, TriggerAction};
 
-use super::sampler::count;
+use super::counter::count;
 use crate::branch_unit::{self, TO_BE_TRACED, TRACED, TRACED_OUTSIDE};
 use crate::cpu::{self, Interrupts};
 use crate::task::state::Task;

@@ -17,8 +17,8 @@ use unwind_perf::task_data::{
 };
 use unwind_x86::lbr::{JoinOutcome, LbrCpu, LbrSample, LbrState, LbrTask, join};
 
+use super::counter::count;
 use super::host::Kernel;
-use super::sampler::count;
 use crate::branch_unit::{LBR, UNIT};
 use crate::exclusive::Exclusive;
 use crate::task::state::Task;

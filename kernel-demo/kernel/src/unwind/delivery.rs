@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use unwind_core::Trace;
 use unwind_core::deferred::{LossReason, Recipients, SampleOutcome, UserReturn};
 
-use super::sampler::count;
+use super::counter::count;
 use super::{Client, UNWIND, branches, stream, user_stack};
 use crate::frame::Frame;
 use crate::measure;

@@ -8,7 +8,7 @@
 //! | a system call begins | [`kernel_entry`] | [`tracer`] |
 //! | a task goes back to user mode | [`leave`], on every way out | [`delivery`] |
 //! | a task starts, forks, executes another program or ends | `task/life.rs` | [`delivery`], [`branches`] |
-//! | the CPU switches tasks | `task/schedule.rs` | [`branches`], [`aux_trace`] |
+//! | the CPU switches tasks | `task/schedule.rs`, by the hook of [`register`] | [`branches`], [`aux_trace`] |
 //! | kernel frames | the NMI | [`kernel_stack`] |
 //! | user frames | a delivery; an NMI that may not defer | [`user_stack`] |
 //! | records out | the NMI, deliveries, life-cycle events | [`stream`] |
@@ -18,6 +18,7 @@
 
 pub(crate) mod aux_trace;
 pub(crate) mod branches;
+mod counter;
 pub(crate) mod delivery;
 mod host;
 pub(crate) mod kernel_stack;
@@ -32,6 +33,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use unwind_core::deferred::{ClientId, DeferredUnwind, SerialCookies};
 
 use self::host::Kernel;
+use crate::task::schedule;
+use crate::task::state::Task;
 
 /// The kernel's one instance.
 pub(crate) static UNWIND: DeferredUnwind<Kernel, SerialCookies> =
@@ -71,12 +74,22 @@ impl Client {
     }
 }
 
-/// Registers all clients. Once, before anything is sampled.
+/// Registers all clients, and the hook of the scheduler. Once, before anything
+/// is sampled.
 pub(crate) fn register() {
+    schedule::set_hook(switch);
     for client in Client::ALL {
         match UNWIND.register() {
             Ok(id) => IDS[client as usize].store(id.to_bits(), Ordering::Relaxed),
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// The context switch, on the way from one task to the other. Interrupts are
+/// off.
+fn switch(from: &Task, to: &Task) {
+    branches::switch(from, to);
+    aux_trace::schedule(from, false);
+    aux_trace::schedule(to, true);
 }

@@ -11,7 +11,8 @@ use unwind_core::End;
 use unwind_core::deferred::RequestOutcome;
 use unwind_perf::record::{ChainBuilder, ChainLimits, Context, Misc};
 
-use super::{Client, UNWIND, branches, kernel_stack, stream, user_stack};
+use super::counter::count;
+use super::{Client, UNWIND, branches, delivery, kernel_stack, stream, user_stack};
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
 use crate::measure;
@@ -56,11 +57,6 @@ pub(crate) static COUNTS: Counts = Counts {
     would_be_cut: AtomicU64::new(0),
     kernel_incomplete: AtomicU64::new(0),
 };
-
-/// Counts one more.
-pub(crate) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
 
 /// Room for a chain of Linux's default length and all its marks.
 const WORDS: usize = 127 + 8;
@@ -142,7 +138,7 @@ fn count_place(frame: &Frame, task: &Task) {
         false if thread => &COUNTS.in_thread,
         false => &COUNTS.in_kernel,
     });
-    if super::delivery::in_unwinder() {
+    if delivery::in_unwinder() {
         count(&COUNTS.in_unwinder);
     }
 }

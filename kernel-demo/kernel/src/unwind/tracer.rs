@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use unwind_core::deferred::RequestOutcome;
 use unwind_perf::record::{ChainBuilder, ChainLimits, Misc};
 
-use super::sampler::count;
+use super::counter::count;
 use super::{Client, UNWIND, delivery, stream};
 use crate::frame::Frame;
 use crate::single_step;
