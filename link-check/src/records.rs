@@ -3,9 +3,9 @@
 use core::fmt::Write as _;
 
 use unwind_perf::record::{
-    Attr, AttrFlags, CallchainDeferred, ChainBuilder, ChainLimits, Comm, Context, DeferredLayout,
+    Attr, AttrFlags, BranchSampleType, BranchStack, CallchainDeferred, ChainBuilder, ChainLimits, Comm, Context, DeferredLayout,
     Encode, Endian, Error, EventFormat, IdPlace, Lifecycle, Lost, Mapping, Output, ReadFormat,
-    WithCallchain, Record, Records, Ring, RingWriter, Sample, SampleId, SampleType,
+    WithBranches, WithCallchain, Record, Records, Ring, RingWriter, Sample, SampleId, SampleType,
 };
 
 use crate::{Text, seen};
@@ -54,7 +54,7 @@ pub fn records(
     bytes: &[u8; 4096],
     len: usize,
     big: bool,
-    fields: (u64, u64, u64),
+    fields: (u64, u64, u64, u64),
     writer: &mut RingWriter<HostRing>,
 ) {
     let bytes = bytes.get(..len).unwrap_or_default();
@@ -63,6 +63,7 @@ pub fn records(
         sample_type: SampleType(fields.0),
         read_format: ReadFormat(fields.1),
         flags: AttrFlags(fields.2),
+        branch_sample_type: BranchSampleType(fields.3),
     };
     tell(Attr::parse(bytes, endian));
     let layout = DeferredLayout::of([format.flags]);
@@ -107,6 +108,21 @@ fn sample(record: &Record<'_>, format: EventFormat, writer: &mut RingWriter<Host
         Err(error) => return tell::<()>(Err(error)),
     };
     seen((sample.fields(), sample.encoded_len(format)));
+    match BranchStack::decode(record, format) {
+        Ok(Some(branches)) => {
+            for branch in branches.entries() {
+                let flags = branch.flags;
+                seen((flags.cycles(), flags.kind(), flags.new_kind(), flags.speculation()));
+                seen((flags.privilege(), flags.is_predicted(), flags.is_mispredicted()));
+                seen((flags.is_abort(), flags.is_in_transaction(), branch));
+            }
+            let (hw_index, branches) = (branches.hw_index, branches.entries());
+            let again = WithBranches { sample, hw_index, branches };
+            seen(writer.write(&again, format, 0, SampleId::default()));
+        }
+        Ok(None) => {}
+        Err(error) => tell::<()>(Err(error)),
+    }
     if let Some(chain) = sample.callchain {
         seen((chain.user_part(), chain.without_cookie().get(3)));
         for entry in chain.entries() {

@@ -283,11 +283,11 @@ fn id(time: u64) -> SampleId {
 
 /// IP, TID, TIME, CALLCHAIN; other records end in TID and TIME.
 fn format() -> EventFormat {
-    use unwind_perf::record::{AttrFlags, ReadFormat, SampleType};
+    use unwind_perf::record::{AttrFlags, SampleType};
     EventFormat {
         sample_type: SampleType::IP | SampleType::TID | SampleType::TIME | SampleType::CALLCHAIN,
-        read_format: ReadFormat(0),
         flags: AttrFlags::SAMPLE_ID_ALL,
+        ..EventFormat::default()
     }
 }
 

@@ -10,9 +10,9 @@
 )]
 
 use unwind_perf::record::{
-    Attr, AttrFlags, CallchainDeferred, Comm, Context, DeferredLayout, Encode, Endian, Error,
-    EventFormat, IdPlace, Lifecycle, Lost, Misc, ReadFormat, Record, RecordHeader, RecordType,
-    Records, Sample, SampleId, SampleType, Task, UserPart,
+    Attr, AttrFlags, BranchSampleType, BranchStack, CallchainDeferred, Comm, Context,
+    DeferredLayout, Encode, Endian, Error, EventFormat, IdPlace, Lifecycle, Lost, Misc, ReadFormat,
+    Record, RecordHeader, RecordType, Records, Sample, SampleId, SampleType, Task, UserPart,
 };
 
 /// A record of the given type, without `misc` bits.
@@ -27,7 +27,7 @@ fn record(kind: u32, endian: Endian, words: &[u64]) -> Vec<u8> {
 }
 
 fn format(fields: SampleType) -> EventFormat {
-    EventFormat { sample_type: fields, read_format: ReadFormat(0), flags: AttrFlags::SAMPLE_ID_ALL }
+    EventFormat { sample_type: fields, flags: AttrFlags::SAMPLE_ID_ALL, ..EventFormat::default() }
 }
 
 /// Every decoder, on any record. Returns how many accepted it.
@@ -41,6 +41,11 @@ fn decode_all(record: &Record<'_>, format: EventFormat) -> usize {
         assert!(chain.words().as_bytes().len() <= record.body().len());
         let entries = chain.entries().count();
         assert_eq!(entries, chain.words().count());
+    }
+    let branches = BranchStack::decode(record, format);
+    if let Ok(Some(branches)) = &branches {
+        assert!(24 * branches.entries().len() <= record.body().len());
+        assert_eq!(branches.entries().count(), branches.entries().len());
     }
     let deferred = layouts.map(|layout| CallchainDeferred::decode(record, format, layout));
     for decoded in deferred.iter().flatten() {
@@ -245,6 +250,7 @@ fn random_bytes_never_panic_and_are_walked_to_the_end() {
             sample_type: SampleType(next() & 0x1ffff),
             read_format: ReadFormat(next() & 0x1f),
             flags: AttrFlags((next() & 1) << 18),
+            branch_sample_type: BranchSampleType(next() & (1 << 17 | 1 << 19)),
         };
         for record in Records::new(&bytes, endian).flatten() {
             accepted += decode_all(&record, format);
@@ -269,7 +275,7 @@ fn counter_values_in_front_of_a_chain_are_stepped_over_by_their_format() {
         let format = EventFormat {
             sample_type: SampleType::READ | SampleType::CALLCHAIN,
             read_format: ReadFormat(read_format),
-            flags: AttrFlags(0),
+            ..EventFormat::default()
         };
         let mut body = words.clone();
         body.extend([1, 0xffff_8000]);
@@ -282,7 +288,7 @@ fn counter_values_in_front_of_a_chain_are_stepped_over_by_their_format() {
         let format = EventFormat {
             sample_type: SampleType::READ,
             read_format: ReadFormat(0b01100),
-            flags: AttrFlags(0),
+            ..EventFormat::default()
         };
         // Count, and room for two pairs.
         let bytes = record(9, Endian::Little, &[count, 1, 2, 3, 4]);

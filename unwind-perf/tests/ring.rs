@@ -11,9 +11,9 @@
 use std::collections::VecDeque;
 
 use unwind_perf::record::{
-    AttrFlags, CallchainDeferred, DeferredLayout, Endian, Error, EventFormat, Lost, Output,
-    ReadFormat, Record, RecordType, Records, Ring, RingWriter, SampleId, SampleType, Task,
-    WriteError,
+    AttrFlags, BranchSampleType, CallchainDeferred, DeferredLayout, Endian, Error, EventFormat,
+    Lost, Output, ReadFormat, Record, RecordType, Records, Ring, RingWriter, SampleId, SampleType,
+    Task, WriteError,
 };
 
 /// A ring as in a kernel: bytes wrap, a reservation shows when committed.
@@ -72,6 +72,7 @@ const FORMAT: EventFormat = EventFormat {
     ),
     read_format: ReadFormat(0),
     flags: AttrFlags::SAMPLE_ID_ALL,
+    branch_sample_type: BranchSampleType(0),
 };
 
 fn id(time: u64) -> SampleId {

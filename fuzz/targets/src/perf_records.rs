@@ -2,8 +2,9 @@
 //! their records, and what is decoded is encoded again as it was.
 
 use unwind_perf::record::{
-    Attr, AttrFlags, CallchainDeferred, Comm, DeferredLayout, Encode, Endian, EventFormat, IdPlace,
-    Lifecycle, Lost, ReadFormat, Record, Records, Sample, SampleId, SampleType, WithCallchain,
+    Attr, AttrFlags, BranchSampleType, BranchStack, CallchainDeferred, Comm, DeferredLayout,
+    Encode, Endian, EventFormat, IdPlace, Lifecycle, Lost, ReadFormat, Record, Records, Sample,
+    SampleId, SampleType, WithBranches, WithCallchain,
 };
 
 use crate::input::Input;
@@ -11,10 +12,16 @@ use crate::input::Input;
 pub(crate) fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let endian = if input.bool() { Endian::Big } else { Endian::Little };
+    let sample_type = SampleType(u64::from(input.u32() & 0x1f_ffff));
+    let values = input.u8();
     let format = EventFormat {
-        sample_type: SampleType(u64::from(input.u32() & 0x1f_ffff)),
-        read_format: ReadFormat(u64::from(input.u8() & 0x1f)),
+        sample_type,
+        read_format: ReadFormat(u64::from(values & 0x1f)),
         flags: AttrFlags(u64::from(input.u8()) << 14),
+        // The other bits say what belongs to branches.
+        branch_sample_type: BranchSampleType(
+            u64::from(values >> 5 & 1) << 17 | u64::from(values >> 6 & 1) << 19,
+        ),
     };
     let _ = Attr::parse(input.rest(), endian);
     let bytes = input.rest();
@@ -40,6 +47,7 @@ fn decode(record: &Record<'_>, format: EventFormat) {
         let _ = (chain.user_part(), chain.without_cookie().count());
         rechain(record, format);
     }
+    rebranch(record, format);
     for layout in [DeferredLayout::Cookie, DeferredLayout::MarkerFirst] {
         let Ok(stack) = CallchainDeferred::decode(record, format, layout) else { continue };
         assert!(stack.ips.as_bytes().len() <= record.body().len());
@@ -58,6 +66,21 @@ fn decode(record: &Record<'_>, format: EventFormat) {
     let _ = Lost::decode(record, format);
     let _ = SampleId::decode(record, format);
     let _ = IdPlace::of([format]).map(|place| place.id_of(record));
+}
+
+/// What is read of branches is what is written.
+fn rebranch(record: &Record<'_>, format: EventFormat) {
+    let Ok(Some(branches)) = BranchStack::decode(record, format) else { return };
+    assert!(24 * branches.entries().len() <= record.body().len());
+    let sample = Sample::decode(record, format).unwrap();
+    let with = WithBranches { sample, hw_index: branches.hw_index, branches: branches.entries() };
+    let mut bytes = Vec::new();
+    if with.encode(format, record.endian(), &mut bytes).is_ok() {
+        let again = Record::parse(&bytes, record.endian()).unwrap();
+        let again = BranchStack::decode(&again, format).unwrap().unwrap();
+        assert_eq!(again.hw_index, branches.hw_index);
+        assert!(again.entries().eq(branches.entries()));
+    }
 }
 
 /// A sample with its own chain put in is the sample.

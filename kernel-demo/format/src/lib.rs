@@ -2,7 +2,7 @@
 //! and for the report, which reads them.
 #![no_std]
 
-use unwind_perf::record::{AttrFlags, EventFormat, ReadFormat, RecordType, SampleType};
+use unwind_perf::record::{AttrFlags, BranchSampleType, EventFormat, ReadFormat, RecordType, SampleType};
 
 /// The fields of all records.
 ///
@@ -24,6 +24,7 @@ pub const FORMAT: EventFormat = EventFormat {
     flags: AttrFlags(
         AttrFlags::SAMPLE_ID_ALL.0 | AttrFlags::DEFER_CALLCHAIN.0 | AttrFlags::DEFER_OUTPUT.0,
     ),
+    branch_sample_type: BranchSampleType(0),
 };
 
 /// The event of the profiler, by number.

@@ -5,8 +5,8 @@ use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};
 
 use unwind_perf::record::{
-    AttrFlags, CallchainDeferred, Context, Encode as _, Endian, EventFormat, Misc, ReadFormat,
-    Sample, SampleId, SampleType, Task,
+    AttrFlags, BranchSampleType, CallchainDeferred, Context, Encode as _, Endian, EventFormat,
+    Misc, ReadFormat, Sample, SampleId, SampleType, Task,
 };
 
 pub(crate) const FORMAT: EventFormat = EventFormat {
@@ -17,6 +17,7 @@ pub(crate) const FORMAT: EventFormat = EventFormat {
     flags: AttrFlags(
         AttrFlags::SAMPLE_ID_ALL.0 | AttrFlags::DEFER_CALLCHAIN.0 | AttrFlags::DEFER_OUTPUT.0,
     ),
+    branch_sample_type: BranchSampleType(0),
 };
 
 /// The start of a pipe with one event.

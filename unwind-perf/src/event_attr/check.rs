@@ -4,7 +4,7 @@ use super::attr::EventAttr;
 use super::error::AttrError;
 use super::kernel::{Caller, KernelVersion, Pmu};
 use crate::aux_trace::{AuxAction, AuxAttr, AuxRole, Creator};
-use crate::record::{AttrFlags, EventFormat, SampleType};
+use crate::record::{AttrFlags, BranchSampleType, EventFormat, SampleType};
 
 /// Which branches the samples of an event have, as bits (`PERF_SAMPLE_BRANCH_…`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -103,6 +103,7 @@ impl EventAttr {
             sample_type: self.sample_type,
             read_format: self.read_format,
             flags: self.flags,
+            branch_sample_type: BranchSampleType(self.branch_sample_type),
         };
         let has_chain = self.sample_type.contains(SampleType::CALLCHAIN);
         Ok(CheckedEvent {

@@ -163,6 +163,25 @@ fn skip_words(c: &mut Cursor<'_>, words: u64) -> Result<(), Error> {
     c.take(len).map(drop)
 }
 
+/// What is recorded of branches, as bits (`branch_sample_type`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct BranchSampleType(pub u64);
+
+impl BranchSampleType {
+    /// The calls that have not returned, and not the last branches.
+    pub const CALL_STACK: Self = Self(1 << 11);
+    /// A sample says which register held the newest branch.
+    pub const HW_INDEX: Self = Self(1 << 17);
+    /// A sample has counts of events for each branch.
+    pub const COUNTERS: Self = Self(1 << 19);
+
+    /// Returns whether all bits of `other` are set.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
 /// What decides the layout of an event's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct EventFormat {
@@ -172,6 +191,8 @@ pub struct EventFormat {
     pub read_format: ReadFormat,
     /// The switches.
     pub flags: AttrFlags,
+    /// The shape of [`SampleType::BRANCH_STACK`].
+    pub branch_sample_type: BranchSampleType,
 }
 
 impl EventFormat {
@@ -200,8 +221,6 @@ pub struct Attr {
     pub sample_period: u64,
     /// The layout of the event's records.
     pub format: EventFormat,
-    /// What is recorded of branches, as bits (`branch_sample_type`).
-    pub branch_sample_type: u64,
     /// Which user registers samples have, as bits (`sample_regs_user`).
     pub user_registers: u64,
 }
@@ -240,6 +259,7 @@ impl Attr {
             let word = whole.get(at..).and_then(<[u8]>::first_chunk);
             word.map_or(0, |&word| endian.u64(word))
         };
+        let branch_sample_type = word_at(Self::USER_REGISTERS_AT.saturating_sub(8));
         Ok(Self {
             kind,
             size,
@@ -249,8 +269,8 @@ impl Attr {
                 sample_type: SampleType(c.u64()?),
                 read_format: ReadFormat(c.u64()?),
                 flags: flags_from_word(c.u64()?, endian),
+                branch_sample_type: BranchSampleType(branch_sample_type),
             },
-            branch_sample_type: word_at(Self::USER_REGISTERS_AT.saturating_sub(8)),
             user_registers: word_at(Self::USER_REGISTERS_AT),
         })
     }

@@ -35,6 +35,10 @@ pub struct Encoder<'o, O> {
 }
 
 impl<O: Output> Encoder<'_, O> {
+    pub(super) const fn endian(&self) -> Endian {
+        self.endian
+    }
+
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.out.put(bytes);
     }

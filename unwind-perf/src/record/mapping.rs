@@ -193,6 +193,7 @@ mod tests {
         sample_type: SampleType::TIME,
         read_format: ReadFormat(0),
         flags: crate::record::AttrFlags::SAMPLE_ID_ALL,
+        branch_sample_type: crate::record::BranchSampleType(0),
     };
 
     #[test]

@@ -38,6 +38,7 @@
 //! checked against the bytes after it before it is used.
 
 mod attr;
+mod branches;
 mod bytes;
 mod callchain;
 mod chain_builder;
@@ -52,7 +53,8 @@ mod sample_id;
 mod side_band;
 mod user_state;
 
-pub use attr::{Attr, AttrFlags, EventFormat, ReadFormat, SampleType};
+pub use attr::{Attr, AttrFlags, BranchSampleType, EventFormat, ReadFormat, SampleType};
+pub use branches::{BranchEntry, BranchFlags, BranchStack, WithBranches};
 pub use bytes::{Endian, Words};
 pub use callchain::{Callchain, Context, Entry, UserPart};
 pub use chain_builder::{ChainBuilder, ChainFull, ChainLimits};

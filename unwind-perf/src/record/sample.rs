@@ -54,6 +54,9 @@ pub struct Sample<C> {
 }
 
 impl<C> Sample<C> {
+    /// The fields that are decoded or passed.
+    pub(super) const UP_TO_CHAIN: SampleType = SampleType(WRITTEN.0 | SampleType::READ.0);
+
     /// Returns which fields have a value.
     #[must_use]
     pub fn fields(&self) -> SampleType {
@@ -112,7 +115,7 @@ impl<'a> Sample<Callchain<'a>> {
             sample.callchain = Some(Callchain::new(c.counted_words()?));
         }
         let place = chain_at..c.at();
-        if format.sample_type.without(WRITTEN | SampleType::READ) == SampleType(0) {
+        if format.sample_type.without(Sample::<()>::UP_TO_CHAIN) == SampleType(0) {
             c.finish()?;
         }
         Ok((sample, place))

@@ -180,6 +180,7 @@ mod tests {
         sample_type: SampleType(SampleType::TID.0 | SampleType::TIME.0),
         read_format: crate::record::ReadFormat(0),
         flags: AttrFlags::SAMPLE_ID_ALL,
+        branch_sample_type: crate::record::BranchSampleType(0),
     };
     const TASK: Task = Task { pid: 7, tid: 8 };
 

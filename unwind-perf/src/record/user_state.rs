@@ -2,9 +2,9 @@
 
 use core::ops::Range;
 
+use super::branches::{BranchStack, after_chain};
 use super::bytes::{Cursor, offset};
 use super::header::Record;
-use super::sample::chain_place;
 use super::{Attr, Error, SampleType, Words};
 
 /// The kind of user code that a sample interrupted (`PERF_SAMPLE_REGS_ABI_…`).
@@ -50,17 +50,9 @@ impl<'a> UserState<'a> {
         record: &Record<'a>,
         attr: &Attr,
     ) -> Result<(Option<Self>, Range<u32>), Error> {
-        let start = chain_place(record, attr.format)?.end;
-        let rest = usize::try_from(start).ok().and_then(|start| record.bytes().get(start..));
-        let mut c = Cursor::new(rest.unwrap_or_default(), start, record.endian());
+        let mut c = after_chain(record, attr.format)?;
+        BranchStack::read_if_asked(&mut c, attr.format)?;
         let asked = |field| attr.format.sample_type.contains(field);
-        if asked(SampleType::RAW) {
-            let len = usize::try_from(c.u32()?).unwrap_or(usize::MAX);
-            c.take(len)?;
-        }
-        if asked(SampleType::BRANCH_STACK) {
-            skip_branches(&mut c, attr.branch_sample_type)?;
-        }
         let start = c.at();
         let mut abi = None;
         let mut registers = Words::new(&[], record.endian());
@@ -107,47 +99,17 @@ fn take_stack<'a>(c: &mut Cursor<'a>) -> Result<&'a [u8], Error> {
     filled.ok_or(Error::BadCount { at, room: offset(len), count })
 }
 
-/// Steps over the branches of a sample.
-fn skip_branches(c: &mut Cursor<'_>, branch_sample_type: u64) -> Result<(), Error> {
-    /// A word with the index of the newest entry follows the count.
-    const HW_INDEX: u64 = 1 << 17;
-    /// A word with counts follows the entries, for each of them.
-    const COUNTERS: u64 = 1 << 19;
-    let at = c.at();
-    let count = c.u64()?;
-    if branch_sample_type & HW_INDEX != 0 {
-        c.u64()?;
-    }
-    let words = if branch_sample_type & COUNTERS == 0 { 3_usize } else { 4 };
-    let bytes = words.saturating_mul(8);
-    let room = c.left().len().checked_div(bytes).unwrap_or(0);
-    let len = usize::try_from(count).ok().filter(|&count| count <= room);
-    match len.and_then(|count| count.checked_mul(bytes)) {
-        Some(len) => c.take(len).map(drop),
-        None => Err(Error::BadCount { at, room: offset(room), count }),
-    }
-}
-
 #[cfg(all(test, feature = "alloc"))]
 #[expect(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "tests")]
 mod tests {
     use alloc::vec::Vec;
 
     use super::*;
-    use crate::record::{AttrFlags, Endian, EventFormat, ReadFormat, RecordType, WithCallchain};
+    use crate::record::{Endian, EventFormat, RecordType, WithCallchain};
 
     fn attr(sample_type: SampleType, user_registers: u64) -> Attr {
-        let format =
-            EventFormat { sample_type, read_format: ReadFormat(0), flags: AttrFlags::default() };
-        Attr {
-            kind: 1,
-            size: 120,
-            config: 0,
-            sample_period: 1,
-            format,
-            branch_sample_type: 0,
-            user_registers,
-        }
+        let format = EventFormat { sample_type, ..EventFormat::default() };
+        Attr { kind: 1, size: 120, config: 0, sample_period: 1, format, user_registers }
     }
 
     fn record(body: &[u64]) -> Vec<u8> {

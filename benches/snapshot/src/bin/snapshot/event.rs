@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use unwind_perf::record::{AttrFlags, EventFormat, ReadFormat, SampleType};
+use unwind_perf::record::{AttrFlags, BranchSampleType, EventFormat, ReadFormat, SampleType};
 
 use crate::error::Error;
 
@@ -42,6 +42,7 @@ pub(crate) const FORMAT: EventFormat = EventFormat {
             | AttrFlags::SAMPLE_ID_ALL.0
             | AttrFlags::EXCLUDE_CALLCHAIN_USER.0,
     ),
+    branch_sample_type: BranchSampleType(0),
 };
 
 /// The general registers, rip, flags, cs and ss, by the kernel's numbers.
