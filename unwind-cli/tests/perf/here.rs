@@ -11,15 +11,15 @@ use testdata::{Compiler, skip, tool};
 use crate::files::{done, text, word};
 
 /// The perf of this machine, and a folder for what it records.
-struct Recorder {
-    perf: PathBuf,
+pub(crate) struct Recorder {
+    pub(crate) perf: PathBuf,
     /// What the command calls its layout.
-    layout: &'static str,
-    folder: PathBuf,
+    pub(crate) layout: &'static str,
+    pub(crate) folder: PathBuf,
 }
 
 impl Recorder {
-    fn new(test: &str) -> Option<Self> {
+    pub(crate) fn new(test: &str) -> Option<Self> {
         let perf = tool("perf")?;
         let version = text(&Command::new(&perf).arg("--version").output().unwrap().stdout);
         let layout = if version.contains(" 6.1") { "6.1" } else { "7.2" };

@@ -10,6 +10,7 @@
     reason = "tests"
 )]
 
+mod branches;
 mod damage;
 mod files;
 mod forms;

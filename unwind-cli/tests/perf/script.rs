@@ -162,7 +162,7 @@ fn fields_are_chosen_as_in_perf_script() {
     assert_eq!(stack("comm,ip"), "t64 DEFERRED CALLCHAIN [cookie: 2f700000001]");
     let with_time = "             t64   143.959809688: DEFERRED CALLCHAIN [cookie: 2f700000001]";
     assert_eq!(stack("comm,time"), with_time);
-    let refused = unwind(&["script", "-F", "comm,brstack", path.to_str().unwrap()]);
+    let refused = unwind(&["script", "-F", "comm,iregs", path.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(2));
     let error = text(&refused.stderr);
     assert!(error.contains("comm,tid,pid,time,cpu,event,period,ip,sym,symoff,dso"), "{error}");

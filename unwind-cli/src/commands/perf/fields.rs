@@ -17,10 +17,12 @@ pub(crate) enum Field {
     Sym,
     Symoff,
     Dso,
+    Brstack,
+    Brstacksym,
 }
 
 impl Field {
-    const ALL: [(Self, &'static str); 11] = [
+    const ALL: [(Self, &'static str); 13] = [
         (Self::Comm, "comm"),
         (Self::Tid, "tid"),
         (Self::Pid, "pid"),
@@ -32,6 +34,8 @@ impl Field {
         (Self::Sym, "sym"),
         (Self::Symoff, "symoff"),
         (Self::Dso, "dso"),
+        (Self::Brstack, "brstack"),
+        (Self::Brstacksym, "brstacksym"),
     ];
 
     const fn bit(self) -> u16 {
@@ -47,6 +51,8 @@ impl Field {
             Self::Sym => 1 << 8,
             Self::Symoff => 1 << 9,
             Self::Dso => 1 << 10,
+            Self::Brstack => 1 << 11,
+            Self::Brstacksym => 1 << 12,
         }
     }
 }
@@ -148,7 +154,7 @@ mod tests {
         assert!(Fields::DEFAULT.has(Field::Tid) && !Fields::DEFAULT.has(Field::Pid));
         assert_eq!("".parse::<Fields>(), Err(FieldsError::Empty));
         assert_eq!("comm,+pid".parse::<Fields>(), Err(FieldsError::Mixed));
-        let error = "comm,brstack".parse::<Fields>().unwrap_err().to_string();
-        assert!(error.contains("`brstack`") && error.contains("comm,tid,pid,time,cpu"), "{error}");
+        let error = "comm,iregs".parse::<Fields>().unwrap_err().to_string();
+        assert!(error.contains("`iregs`") && error.contains("comm,tid,pid,time,cpu"), "{error}");
     }
 }

@@ -1,8 +1,9 @@
 //! A record of the kernel that waits for its turn.
 
 use unwind_perf::record::{
-    self, Callchain, CallchainDeferred, Comm, DeferredLayout, Endian, EventFormat, Lifecycle, Lost,
-    Record, RecordType, Sample, SampleId, SampleType, Task, UserPart, Words,
+    self, BranchEntry, BranchStack, Callchain, CallchainDeferred, Comm, DeferredLayout, Endian,
+    EventFormat, Lifecycle, Lost, Record, RecordType, Sample, SampleId, SampleType, Task, UserPart,
+    Words,
 };
 
 /// A record of the kernel, held until its turn.
@@ -122,6 +123,14 @@ impl Held {
     /// The call chain of a sample, as recorded.
     pub(crate) fn callchain(&self) -> Option<Callchain<'_>> {
         self.sample()?.callchain
+    }
+
+    /// The branches of a sample, the newest first.
+    pub(crate) fn branches(&self) -> impl Iterator<Item = BranchEntry> + use<'_> {
+        let stack = self
+            .record()
+            .and_then(|record| BranchStack::decode(&record, self.format).ok().flatten());
+        stack.into_iter().flat_map(|stack| stack.entries())
     }
 
     /// The interrupted pc of a sample.

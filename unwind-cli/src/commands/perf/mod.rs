@@ -7,6 +7,7 @@
 
 mod address_spaces;
 mod allowance;
+mod branches;
 mod build_ids;
 mod error;
 mod event_desc;

@@ -49,6 +49,16 @@ impl Mode {
         }
     }
 
+    /// Where an address is that a branch of a sample led from or to: the CPU records
+    /// branches on both sides.
+    pub(crate) fn of_branch(addr: u64, misc: Misc) -> Self {
+        match Self::of_sample(misc) {
+            Self::Other => Self::Other,
+            Self::User | Self::Kernel if addr >> 63 != 0 => Self::Kernel,
+            Self::User | Self::Kernel => Self::User,
+        }
+    }
+
     /// Where the addresses are that follow a mark.
     pub(crate) const fn of_context(context: Context) -> Self {
         match context {

@@ -41,8 +41,9 @@ pub(crate) struct ScriptArgs {
     #[arg(long)]
     no_merge_callchains: bool,
 
-    /// What to print of each sample: of comm,tid,pid,time,cpu,event,period,ip,sym,symoff,dso
-    /// those that are listed; or the usual ones and a change, as in +pid,-period
+    /// What to print of each sample: of comm,tid,pid,time,cpu,event,period,ip,sym,symoff,dso,
+    /// brstack,brstacksym those that are listed; or the usual ones and a change, as in
+    /// +pid,-period
     #[arg(
         short = 'F',
         long,
@@ -97,6 +98,7 @@ except that
     which the chain is left out (JSON has it);
   - names are cut to 24 characters while the text is over 64 times as long as what was
     read, and a MiB.
+Branches (brstack, brstacksym) are those that the CPU recorded, the newest first.
 Samples come in the order in which they become whole. Functions are those of the mapped
 files, whose build ids must be those of the recording where it has them, else their
 inodes; those of the kernel are /proc/kallsyms', if its build id is that of the

@@ -2,9 +2,10 @@
 
 use std::io::{self, Write};
 
-use unwind_perf::record::Task;
+use unwind_perf::record::{BranchEntry, Task};
 
 use crate::commands::perf::allowance::Allowance;
+use crate::commands::perf::branches::FlagsText;
 use crate::commands::perf::events::Events;
 use crate::commands::perf::fields::{Field, Fields, Layout};
 use crate::commands::perf::names::{Mode, Names, Place};
@@ -167,6 +168,54 @@ impl<W: Write> TextPrinter<W> {
         }
     }
 
+    /// Writes the branches that the CPU recorded, as addresses or as functions.
+    fn branches(&mut self, shown: &Shown) -> io::Result<()> {
+        let by_name = !self.has(Field::Brstack);
+        if by_name && !self.has(Field::Brstacksym) {
+            return Ok(());
+        }
+        for BranchEntry { from, to, flags, .. } in shown.held.branches() {
+            for (addr, in_front) in [(from, if by_name { "" } else { " " }), (to, "/")] {
+                write!(self.out, "{in_front}")?;
+                self.branch_end(shown, addr, by_name)?;
+            }
+            write!(self.out, "{}", FlagsText { flags, layout: self.style.layout })?;
+        }
+        Ok(())
+    }
+
+    /// Writes where a branch began or went.
+    fn branch_end(&mut self, shown: &Shown, addr: u64, by_name: bool) -> io::Result<()> {
+        let limit = self.out.name_limit();
+        if !by_name {
+            write!(self.out, "{addr:#x}")?;
+            if !self.has(Field::Dso) {
+                return Ok(());
+            }
+        }
+        let mode = Mode::of_branch(addr, shown.misc());
+        let place = self.names.place(addr, mode, &shown.space, &shown.kernel);
+        if by_name {
+            match &place.function {
+                Some((name, offset)) => {
+                    write!(self.out, "{}+{offset:#x}", name.escaped().at_most(limit))?;
+                }
+                None => write!(self.out, "[unknown]")?,
+            }
+        }
+        if self.has(Field::Dso) {
+            let space = match self.style.layout {
+                Layout::Perf7_2 => " ",
+                Layout::Perf6_1 => "",
+            };
+            match &place.file {
+                Some(name) => write!(self.out, "{space}({})", name.escaped().at_most(limit))?,
+                None => write!(self.out, "{space}([unknown])")?,
+            }
+        }
+        Ok(())
+    }
+
     fn stack(&mut self, shown: &Shown, walked: Option<&WalkedStack>) -> io::Result<()> {
         writeln!(self.out)?;
         let links: Vec<Link> = shown.links().take(self.style.max_stack).collect();
@@ -242,6 +291,7 @@ impl<W: Write> Printer for TextPrinter<W> {
                 }
             }
         }
+        self.branches(shown)?;
         writeln!(self.out)
     }
 
