@@ -97,14 +97,11 @@ mod return_addresses;
 mod row;
 mod source;
 mod step_error;
-mod sync;
+#[doc(hidden)]
+pub mod sync;
 mod table_error;
 mod trace;
 mod walk;
-
-#[cfg(loom)]
-#[doc(hidden)]
-pub use sync::faulty;
 
 pub use addr::{FramePc, VirtAddr};
 pub use arch::Arch;

@@ -1,4 +1,4 @@
-//! The atomics of the crate.
+//! The atomics of this crate and of `unwind-perf`.
 //!
 //! | build | atomics |
 //! |---|---|
@@ -9,26 +9,24 @@
 //! loom knows threads but not NMIs: a handler that interrupts a function runs
 //! to its end before the function continues. The hook of the unit tests is for
 //! that: a model runs a handler before the n-th access, for every n.
+//!
+//! Public for `unwind-perf` only: no part of the interface.
 
 #[cfg(loom)]
-pub(crate) use faulty::{AtomicU32, AtomicU64, Ordering, fence};
+pub use faulty::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(not(any(loom, test)))]
-pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(all(test, not(loom)))]
-pub(crate) use interruptible::{AtomicU32, AtomicU64, Ordering, fence};
+pub use test_support::interruptible::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Statistics: no decision depends on them, so no handler has to come between.
-#[cfg(not(any(loom, test)))]
-pub(crate) use core::sync::atomic::AtomicU64 as Statistic;
-#[cfg(loom)]
-pub(crate) use faulty::AtomicU64 as Statistic;
-#[cfg(all(test, not(loom)))]
-pub(crate) use interruptible::Statistic;
+pub use statistic::Statistic;
 
 /// Declares a function that is `const` except under loom, whose atomics are
 /// not.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! const_unless_loom {
     ($(#[$attr:meta])* $vis:vis fn $($rest:tt)*) => {
         #[cfg(not(loom))]
@@ -40,9 +38,29 @@ macro_rules! const_unless_loom {
         $vis fn $($rest)*
     };
 }
-pub(crate) use const_unless_loom;
+pub use const_unless_loom;
 
-/// An array of atomics.
+/// A count of the whole program, an atomic of the given type.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! counter {
+    ($(#[$attr:meta])* static $name:ident: $atomic:ident = $first:expr;) => {
+        #[cfg(not(loom))]
+        $(#[$attr])*
+        static $name: $atomic = $atomic::new($first);
+
+        #[cfg(loom)]
+        loom::lazy_static! {
+            $(#[$attr])*
+            static ref $name: $atomic = $atomic::new($first);
+        }
+    };
+}
+pub use counter;
+
+/// An array of values that hold atomics.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! atomics {
     ($each:expr; $count:expr) => {{
         #[cfg(not(loom))]
@@ -55,11 +73,8 @@ macro_rules! atomics {
         }
     }};
 }
-pub(crate) use atomics;
+pub use atomics;
 
 #[cfg(loom)]
 pub mod faulty;
-#[cfg(all(test, not(loom)))]
-pub(crate) mod interrupt;
-#[cfg(all(test, not(loom)))]
-mod interruptible;
+mod statistic;

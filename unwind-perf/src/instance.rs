@@ -13,7 +13,7 @@ pub(crate) struct InstanceNumber(u64);
 
 counter! {
     /// The number of the next instance.
-    static NEXT = 1;
+    static NEXT: AtomicU64 = 1;
 }
 
 impl Instance {

@@ -2,11 +2,11 @@
 
 use super::Refusal;
 use super::sample_outcome::Stack;
-use crate::sync::{Ordering, Statistic, atomics, const_unless_loom};
+use crate::sync::Statistic;
 
 /// Refusals are counted by CPU, so that they share no cache line up to this number of
 /// CPUs.
-const LANES: usize = if cfg!(loom) { 1 } else { 8 };
+const LANES: usize = 8;
 
 /// Defines [`DropCounts`] and the counters that it is read from: a counter of each kind by CPU
 /// for refusals, and one for the rest.
@@ -33,10 +33,8 @@ macro_rules! counters {
         }
 
         impl Refusals {
-            const_unless_loom! {
-                fn new() -> Self {
-                    Self { $($refused: Statistic::new(0),)* }
-                }
+            const fn new() -> Self {
+                Self { $($refused: Statistic::new(),)* }
             }
         }
 
@@ -48,17 +46,15 @@ macro_rules! counters {
         }
 
         impl Counters {
-            const_unless_loom! {
-                pub(crate) fn new() -> Self {
-                    let lanes = atomics![Refusals::new(); LANES];
-                    Self { lanes, $($name: Statistic::new(0),)* }
-                }
+            pub(crate) const fn new() -> Self {
+                let lanes = [const { Refusals::new() }; LANES];
+                Self { lanes, $($name: Statistic::new(),)* }
             }
 
             pub(crate) fn read(&self) -> DropCounts {
                 DropCounts {
                     $($refused: self.sum(|lane| &lane.$refused),)*
-                    $($name: self.$name.load(Ordering::Relaxed),)*
+                    $($name: self.$name.get(),)*
                 }
             }
         }
@@ -126,11 +122,10 @@ impl Counters {
             Refusal::NoCookie => &lane.no_cookie,
             Refusal::NmiUnsafe => {
                 // Only NMIs write this one.
-                let count = lane.nmi_unsafe.load(Ordering::Relaxed).wrapping_add(1);
-                return lane.nmi_unsafe.store(count, Ordering::Relaxed);
+                return lane.nmi_unsafe.count_without_exchange();
             }
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        counter.count();
     }
 
     fn lane(&self, cpu: u32) -> Option<&Refusals> {
@@ -138,22 +133,22 @@ impl Counters {
     }
 
     fn sum(&self, counter: impl Fn(&Refusals) -> &Statistic) -> u64 {
-        let counts = self.lanes.iter().map(|lane| counter(lane).load(Ordering::Relaxed));
+        let counts = self.lanes.iter().map(|lane| counter(lane).get());
         counts.fold(0, u64::wrapping_add)
     }
 
     pub(crate) fn cancelled(&self, requests: u32) {
         if requests != 0 {
-            self.client_cancelled.fetch_add(u64::from(requests), Ordering::Relaxed);
+            self.client_cancelled.add(u64::from(requests));
         }
     }
 
     pub(crate) fn unfinished(&self) {
-        self.unfinished.fetch_add(1, Ordering::Relaxed);
+        self.unfinished.count();
     }
 
     pub(crate) fn leaked_call(&self) {
-        self.leaked_calls.fetch_add(1, Ordering::Relaxed);
+        self.leaked_calls.count();
     }
 
     pub(crate) fn delivered(&self, stack: Stack) {
@@ -165,7 +160,7 @@ impl Counters {
             Stack::TaskGone => &self.task_gone,
             Stack::Exec => &self.exec,
         };
-        counter.fetch_add(1, Ordering::Relaxed);
+        counter.count();
     }
 }
 
@@ -183,7 +178,7 @@ mod tests {
         let drops = counters.read();
         assert_eq!((drops.unknown_client, drops.nmi_unsafe), (101, 101));
         let lanes = counters.lanes.iter();
-        assert!(lanes.clone().all(|lane| lane.unknown_client.load(Ordering::Relaxed) > 11));
+        assert!(lanes.clone().all(|lane| lane.unknown_client.get() > 11));
         assert!(align_of::<Refusals>() >= 64 && counters.lanes.len() == 8);
     }
 }

@@ -1,19 +1,16 @@
 //! The numbers of registrations.
 
-use crate::sync::{AtomicU64, Ordering, Statistic, const_unless_loom};
+use crate::sync::{AtomicU64, Ordering, const_unless_loom, counter};
 
 /// How many numbers an instance takes at a time.
 const SERIES_BITS: u32 = 10;
 /// An id has room for numbers up to here.
 const END: u64 = 1 << 58;
 
-/// How many series were taken, by all instances: the one thing that they
-/// share. It only tells numbers apart, and nothing is ordered by it.
-#[cfg(not(loom))]
-static SERIES: Statistic = Statistic::new(0);
-#[cfg(loom)]
-loom::lazy_static! {
-    static ref SERIES: Statistic = Statistic::new(0);
+counter! {
+    /// How many series were taken, by all instances: the one thing that they
+    /// share. It only tells numbers apart, and nothing is ordered by it.
+    static SERIES: AtomicU64 = 0;
 }
 
 /// The numbers that an instance gives to registrations: they rise, and no other

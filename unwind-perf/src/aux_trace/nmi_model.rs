@@ -6,8 +6,9 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
+use test_support::interrupt::{interrupt_everywhere, point};
+
 use super::{AuxBuffer, AuxEvent, AuxGate, OneCpu, Reach, SeveralCpus, Trigger, TriggerAction};
-use crate::sync::interrupt::{at_each_point, point};
 
 /// An AUX event on simulated hardware, which an NMI may interrupt before
 /// and after each access.
@@ -21,7 +22,7 @@ struct Tracer<R> {
 }
 
 impl<R: Reach> Tracer<R> {
-    fn new(started: bool, paused: bool) -> Rc<Self> {
+    fn new(started: bool, paused: bool) -> Self {
         let tracer = Self {
             gate: AuxGate::new(paused),
             buffer: Rc::new(AuxBuffer::new()),
@@ -34,7 +35,7 @@ impl<R: Reach> Tracer<R> {
             tracer.gate.start(|on| tracer.trace(on));
         }
         tracer.told.borrow_mut().clear();
-        Rc::new(tracer)
+        tracer
     }
 
     fn run(&self, step: Step) {
@@ -90,45 +91,44 @@ impl Step {
     }
 }
 
+/// A tracer, what the NMIs run, and how many arrived.
+struct Interrupted<R> {
+    tracer: Tracer<R>,
+    nested: Step,
+    second: Step,
+    arrived: Cell<u64>,
+}
+
+impl<R: Reach> Interrupted<R> {
+    fn nmi(&self, step: Step) {
+        self.arrived.set(self.arrived.get() + 1);
+        self.tracer.run(step);
+    }
+}
+
 /// Runs `outer` from each state, with an NMI at each point that runs
 /// `nested`, and a second NMI at each later point, inside the first or
-/// after it, that runs `second`. Calls `check` with the tracer and which of
-/// the NMIs arrived.
-fn each_interruption<R: Reach>(
+/// after it, that runs `second`. Calls `check` with the tracer and the number of
+/// NMIs that arrived.
+fn each_interruption<R: Reach + 'static>(
     outer: Step,
     nested: Step,
     second: Option<Step>,
     check: impl Fn(&Tracer<R>, u64),
 ) {
+    let handlers: [fn(&Interrupted<R>); 2] = [|it| it.nmi(it.nested), |it| it.nmi(it.second)];
+    let handlers = if second.is_some() { &handlers[..] } else { &handlers[..1] };
     for (started, paused) in [(false, false), (false, true), (true, false), (true, true)] {
-        for first_at in 0.. {
-            let mut any = 0;
-            for second_at in first_at + 1.. {
-                let tracer = Tracer::<R>::new(started, paused);
-                let arrived = Rc::new(Cell::new(0));
-                let (t, a) = (Rc::clone(&tracer), Rc::clone(&arrived));
-                let handler = move |at| {
-                    let step = match at {
-                        _ if at == first_at => Some(nested),
-                        _ if at == second_at => second,
-                        _ => None,
-                    };
-                    if let Some(step) = step {
-                        a.set(a.get() + 1);
-                        t.run(step);
-                    }
-                };
-                let points = at_each_point(handler, || tracer.run(outer));
-                any += arrived.get();
-                check(&tracer, arrived.get());
-                if second.is_none() || second_at >= points {
-                    break;
-                }
-            }
-            if any == 0 {
-                break;
-            }
-        }
+        let world = || {
+            let tracer = Tracer::new(started, paused);
+            let second = second.unwrap_or(nested);
+            Interrupted { tracer, nested, second, arrived: Cell::new(0) }
+        };
+        let body = |it: &Interrupted<R>| it.tracer.run(outer);
+        let runs = interrupt_everywhere(world, handlers, body, |it| {
+            check(&it.tracer, it.arrived.get());
+        });
+        assert!(runs > 1);
     }
 }
 
@@ -142,7 +142,7 @@ fn hardware_is_right<R: Reach>(tracer: &Tracer<R>) {
     assert_eq!(tracer.traces.get(), tracer.gate.is_started());
 }
 
-fn r4_7_under_nmis<R: Reach>() {
+fn r4_7_under_nmis<R: Reach + 'static>() {
     for outer in Step::ALL {
         for nested in Step::ALL {
             // Starts and stops do not overlap each other.
@@ -166,7 +166,7 @@ fn r4_7_the_hardware_is_right_whatever_an_nmi_does_in_between() {
     r4_7_under_nmis::<SeveralCpus>();
 }
 
-fn r4_8_an_action_in_an_action<R: Reach>() {
+fn r4_8_an_action_in_an_action<R: Reach + 'static>() {
     for (outer, nested) in [(Step::Pause, Step::Resume), (Step::Resume, Step::Pause)] {
         let outcomes: Rc<RefCell<[u64; 2]>> = Rc::default();
         each_interruption::<R>(outer, nested, None, |tracer, nmis| {

@@ -132,7 +132,7 @@ pub(super) struct Generation(pub(super) u64);
 
 counter! {
     /// The generation of the next event.
-    static NEXT = 1;
+    static NEXT: AtomicU64 = 1;
 }
 
 impl Generation {

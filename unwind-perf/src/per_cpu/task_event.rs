@@ -277,12 +277,12 @@ impl Default for SwitchHold {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use alloc::rc::Rc;
     use alloc::vec::Vec;
     use core::cell::{Cell, RefCell};
 
+    use test_support::interrupt::{interrupt_everywhere, point};
+
     use super::*;
-    use crate::sync::interrupt::{at_each_point, point};
 
     /// An event of the task that runs, and what its samples were told.
     #[derive(Default)]
@@ -292,6 +292,8 @@ mod tests {
         fails: Cell<bool>,
         queued: Cell<u32>,
         told: RefCell<Vec<Result<(), RequestError>>>,
+        /// Whether a record came of it.
+        written: Cell<bool>,
     }
 
     impl Sampled {
@@ -300,14 +302,13 @@ mod tests {
             self.told.borrow_mut().push(told);
         }
 
-        /// Whether a record came of it.
-        fn return_to_user(&self) -> bool {
-            let mut written = false;
+        fn return_to_user(&self) {
             while self.queued.take() != 0 {
                 let ran = self.event.run(&self.hold, || Ok::<_, ()>(()), |()| Ok::<_, ()>(()));
-                written |= ran == TaskRun::Written;
+                if ran == TaskRun::Written {
+                    self.written.set(true);
+                }
             }
-            written
         }
     }
 
@@ -334,28 +335,20 @@ mod tests {
     #[test]
     fn r0_20_a_sample_that_is_promised_a_record_gets_one_under_an_nmi_in_any_gap() {
         for fails in [false, true] {
-            for nmi_at in 0.. {
-                let sampled = Rc::new(Sampled::default());
-                sampled.fails.set(fails);
-                let in_nmi = Rc::clone(&sampled);
-                let handler = move |number| {
-                    if number == nmi_at {
-                        in_nmi.sample();
-                    }
-                };
-                let written = Cell::new(false);
-                let points = at_each_point(handler, || {
-                    sampled.sample();
-                    written.set(sampled.return_to_user());
-                });
+            let world = || Sampled { fails: Cell::new(fails), ..Sampled::default() };
+            let body = |sampled: &Sampled| {
+                sampled.sample();
+                sampled.return_to_user();
+            };
+            let check = |sampled: &Sampled| {
+                // An NMI may have come last.
+                sampled.return_to_user();
                 let promised = sampled.told.borrow().iter().any(Result::is_ok);
-                assert_eq!(written.get(), promised, "an NMI at point {nmi_at}");
+                assert_eq!(sampled.written.get(), promised);
                 assert_eq!(promised, !fails);
                 assert!(!sampled.event.is_pending() && sampled.hold.is_free());
-                if nmi_at >= points {
-                    break;
-                }
-            }
+            };
+            assert!(interrupt_everywhere(world, &[Sampled::sample], body, check) > 5);
         }
     }
 }

@@ -21,8 +21,9 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::convert::Infallible;
 
+use test_support::interrupt::point;
+
 use super::*;
-use crate::sync::interrupt::point;
 use crate::trace::Provenance;
 use crate::{End, FramePc, Origin, PackedFrame, Trace, VirtAddr};
 
@@ -374,4 +375,4 @@ impl Machine {
     }
 }
 
-pub(super) use crate::sync::interrupt::interrupt_everywhere;
+pub(super) use test_support::interrupt::interrupt_everywhere;

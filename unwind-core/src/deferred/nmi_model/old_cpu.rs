@@ -1,7 +1,8 @@
 //! A CPU on which an NMI must not make an exchange.
 
+use test_support::interrupt::count_exchanges;
+
 use super::*;
-use crate::sync::interrupt::count_exchanges;
 
 struct OldCpu(ModelHost);
 

@@ -1,7 +1,8 @@
 //! The end of an entry under an NMI in any gap.
 
+use test_support::interrupt::count_accesses;
+
 use super::*;
-use crate::sync::interrupt::count_accesses;
 
 fn nmi(machine: &Machine) {
     machine.nmi(|machine| machine.request(0));

@@ -1,19 +1,7 @@
 //! Interrupts for models: handlers that run before an atomic access.
 
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    reason = "a model that goes wrong fails"
-)]
-
-extern crate alloc;
-extern crate std;
-
-use alloc::rc::Rc;
-use alloc::vec;
-use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
-use std::thread_local;
+use std::rc::Rc;
 
 type Handler = Rc<dyn Fn(u64)>;
 
@@ -26,7 +14,7 @@ thread_local! {
 /// Called before each atomic access.
 ///
 /// After a handler that made accesses another one may come in the same gap.
-pub(crate) fn point() {
+pub fn point() {
     loop {
         let this = POINTS.get();
         POINTS.set(this + 1);
@@ -39,19 +27,19 @@ pub(crate) fn point() {
 }
 
 /// How many atomic accesses `body` makes.
-pub(crate) fn count_accesses(body: impl FnOnce()) -> u64 {
+pub fn count_accesses(body: impl FnOnce()) -> u64 {
     POINTS.set(0);
     body();
     POINTS.get()
 }
 
 /// Called at each access that reads and writes in one, statistics included.
-pub(crate) fn count_exchange() {
+pub fn count_exchange() {
     EXCHANGES.set(EXCHANGES.get() + 1);
 }
 
 /// How many atomic accesses of `body` read and write in one.
-pub(crate) fn count_exchanges(body: impl FnOnce()) -> u64 {
+pub fn count_exchanges(body: impl FnOnce()) -> u64 {
     EXCHANGES.set(0);
     body();
     EXCHANGES.get()
@@ -72,7 +60,7 @@ impl Drop for Clear {
 /// The handlers come in the given order: each one before any access of `body`
 /// or of a handler before it, in which case it is nested, or after the last
 /// access. Those that interrupt nothing do not run.
-pub(crate) fn interrupt_everywhere<W: 'static>(
+pub fn interrupt_everywhere<W: 'static>(
     world: impl Fn() -> W,
     handlers: &[fn(&W)],
     body: impl Fn(&W),
@@ -127,10 +115,8 @@ fn run_once<W: 'static>(
 
 #[cfg(test)]
 mod tests {
-    use alloc::string::String;
-
     use super::*;
-    use crate::sync::{AtomicU64, Ordering};
+    use crate::interruptible::{AtomicU64, Ordering};
 
     struct Trace {
         cell: AtomicU64,
@@ -167,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_handler_comes_behind_the_first_or_into_it() {
+    fn a_second_handler_comes_after_the_first_or_into_it() {
         let mut all = orders(&[|trace| trace.step('a'), |trace| trace.step('b')]);
         all.dedup();
         assert_eq!(
