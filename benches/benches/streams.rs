@@ -3,7 +3,6 @@
 #![allow(
     missing_docs,
     clippy::arithmetic_side_effects,
-    clippy::std_instead_of_core,
     clippy::unwrap_used,
     reason = "criterion makes the functions"
 )]

@@ -1,11 +1,6 @@
 //! Walks of captured stacks, beside other unwinders.
 
-#![allow(
-    missing_docs,
-    clippy::std_instead_of_core,
-    clippy::unwrap_used,
-    reason = "criterion makes the functions"
-)]
+#![allow(missing_docs, clippy::unwrap_used, reason = "criterion makes the functions")]
 
 use std::hint::black_box;
 

@@ -9,8 +9,6 @@
     clippy::indexing_slicing,
     clippy::missing_panics_doc,
     clippy::panic,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
     clippy::unwrap_used,
     reason = "a measuring program stops at the first surprise"
 )]

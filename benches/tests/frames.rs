@@ -1,6 +1,6 @@
 //! The frames of the committed stacks, by each way to them.
 
-#![allow(clippy::indexing_slicing, clippy::std_instead_of_core, reason = "a test")]
+#![cfg(test)]
 
 use unwind_benches::corpus::Corpus;
 use unwind_benches::known::KNOWN;

@@ -1,12 +1,7 @@
 //! The reference on stacks that were made up, and verdicts on walks that are wrong.
 
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    clippy::std_instead_of_core,
-    clippy::unwrap_used,
-    reason = "a test"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "a test")]
 
 use testdata::{CfiBuilder, Cie};
 use unwind_benches::corpus::{Corpus, Module, Tables};

@@ -1,11 +1,6 @@
 //! Damaged sections: a typed error that says where, or an answer.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::panic,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use sframe::{Error, Table, TableOffset};
 use testdata::{malformed_sections, sections};

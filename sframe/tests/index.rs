@@ -1,11 +1,6 @@
 //! The index: the same answers as without it, whatever memory it has.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::as_conversions,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, clippy::as_conversions, reason = "tests")]
 
 use sframe::Table;
 use testdata::{Function, Row, TableBuilder, addresses, malformed_sections, sections};

@@ -1,12 +1,7 @@
 //! The search: sorted and not, blocks, neighbours of size zero, one bad
 //! function among good ones, both ends of the address space.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::as_conversions,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, clippy::as_conversions, reason = "tests")]
 
 use sframe::{Error, Section, Table, TableOffset};
 use testdata::{Function, Row, TableBuilder};

@@ -4,16 +4,8 @@
 //! Objects come from the system's assembler, from LLVM's, and from the GNU
 //! releases in the directories that `UNWIND_BINUTILS` names (separated by `:`,
 //! each with `as` and `ld`).
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::panic,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use std::collections::BTreeMap;
 use std::env;

@@ -1,10 +1,5 @@
 //! What errors say: each something of its own, with where in hexadecimal.
-#![allow(
-    clippy::indexing_slicing,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "tests"
-)]
+#![cfg(test)]
 
 use std::collections::BTreeSet;
 

@@ -5,14 +5,8 @@
 //! to eight values, each truncation, and ten million random changes. Sections
 //! beyond those in `testdata` come from the directory that `SFRAME_REFERENCE`
 //! names.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use std::ops::ControlFlow;
 

@@ -1,13 +1,7 @@
 //! Sections that GNU and LLVM tools wrote: the same rows as their own readers
 //! find.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::panic,
-    clippy::std_instead_of_alloc,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use core::fmt::Write;
 use std::collections::BTreeMap;

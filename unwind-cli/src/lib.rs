@@ -7,11 +7,6 @@
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
-#![allow(
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "the lints are for the libraries, which have no std"
-)]
 
 mod call_frames;
 mod cli;

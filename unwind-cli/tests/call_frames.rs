@@ -1,14 +1,6 @@
 //! Where call frame information is read from: `.eh_frame`, `.debug_frame`,
 //! compressed sections, files that have more than one.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::std_instead_of_core,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
+#![cfg(test)]
 
 mod support;
 

@@ -1,14 +1,6 @@
 //! `unwind stack --core`: cores of the kernel and of a debugger, whole and
 //! damaged.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::std_instead_of_core,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
+#![cfg(test)]
 
 mod support;
 

@@ -1,9 +1,5 @@
 //! The built-in demonstration: that every method finds the truth, with either object.
-#![allow(
-    clippy::unwrap_used,
-    clippy::std_instead_of_core,
-    reason = "a test that cannot continue shall end, and needs std in any case"
-)]
+#![cfg(test)]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

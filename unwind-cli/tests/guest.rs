@@ -1,14 +1,7 @@
 //! `unwind guest` before a machine that the test plays: its monitor and its
 //! memory, with page tables of each shape.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::std_instead_of_core,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 mod support;
 

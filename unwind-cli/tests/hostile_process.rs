@@ -1,14 +1,6 @@
 //! `unwind stack` of processes that do not hold still, or that lie: an answer
 //! or an error in one line, soon, and a process that continues.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::std_instead_of_core,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
+#![cfg(test)]
 
 mod support;
 

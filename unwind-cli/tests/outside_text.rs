@@ -1,14 +1,7 @@
 //! Names of files, sections, symbols, threads and events and the words of a peer reach a
 //! terminal escaped, whichever command shows them.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::std_instead_of_core,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 mod support;
 

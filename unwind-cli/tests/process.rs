@@ -1,13 +1,5 @@
 //! `unwind stack` of live processes: what it shows, and that they continue.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::std_instead_of_core,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
+#![cfg(test)]
 
 mod support;
 

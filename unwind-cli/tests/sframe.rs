@@ -1,15 +1,8 @@
 //! `unwind sframe` over sections and programs that GNU and LLVM tools wrote:
 //! the same text as `readelf --sframe` of the release that wrote them, and the
 //! same rows as libsframe finds.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::panic,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use std::collections::BTreeMap;
 use std::fs;

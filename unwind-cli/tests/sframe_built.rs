@@ -1,16 +1,7 @@
 //! `unwind sframe check`, `build` and `stat`: tables made of call frame
 //! information say what gimli reads in it, run in the programs that they are put
 //! into, and faults in tables are found.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::panic,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "tests"
-)]
+#![cfg(test)]
 
 mod support;
 

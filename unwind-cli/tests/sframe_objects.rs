@@ -1,16 +1,7 @@
 //! `unwind sframe` over what compilers leave: relocatable objects, archives of
 //! them, several at once. Held against what readelf 2.47 and llvm-readobj 22 print
 //! of the same files.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::panic,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "tests"
-)]
+#![cfg(test)]
 
 mod support;
 

@@ -3,16 +3,7 @@
 //!
 //! Needs a readelf of 2.41 or newer: the system's, or one in the directories that
 //! `UNWIND_BINUTILS` names, separated by `:`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::panic,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "tests"
-)]
+#![cfg(test)]
 
 mod support;
 

@@ -1,13 +1,8 @@
 //! What is promised to be new if its bytes are all zero, so that a kernel can make it in
 //! memory that comes zeroed, where it is to live.
 #![cfg(not(loom))]
-#![allow(
-    clippy::incompatible_msrv,
-    clippy::arithmetic_side_effects,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::incompatible_msrv, clippy::arithmetic_side_effects, reason = "tests")]
 
 #[path = "support/sim.rs"]
 mod sim;

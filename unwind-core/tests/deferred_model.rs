@@ -3,12 +3,10 @@
 //! `PROPTEST_CASES` sets the number of sequences; the counts are printed with
 //! `--nocapture`.
 #![cfg(not(loom))]
+#![cfg(test)]
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
     reason = "a test that goes wrong fails"
 )]
 

@@ -1,11 +1,7 @@
 //! What the deferred API asks of its context: no memory, little stack.
 #![cfg(not(loom))]
-#![allow(
-    clippy::as_conversions,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test that goes wrong fails"
-)]
+#![cfg(test)]
+#![allow(clippy::as_conversions, reason = "a test that goes wrong fails")]
 
 use testdata::CountingAllocator;
 use unwind_core::deferred::*;

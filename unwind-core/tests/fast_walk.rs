@@ -1,11 +1,7 @@
 //! The fast path of a walk against the plain one, on random tables and stacks.
 #![cfg(not(loom))]
-#![allow(
-    clippy::unwrap_used,
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 extern crate alloc;
 

@@ -1,12 +1,8 @@
 //! A walk that goes on from the one before against the plain one, on random
 //! tables and on stacks that change a little, a lot or not at all.
 #![cfg(not(loom))]
-#![allow(
-    clippy::unwrap_used,
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 mod random_rows;
 

@@ -1,7 +1,7 @@
 //! A source or a memory that is lent is used in every way that it offers: a
 //! source's coverage, a memory's pairs of words.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used, clippy::std_instead_of_core, reason = "tests")]
+#![cfg(test)]
 
 #[path = "support/no_regs.rs"]
 mod no_regs;

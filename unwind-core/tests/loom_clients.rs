@@ -1,6 +1,6 @@
 //! Models of clients that come and go while others ask and deliver.
 #![cfg(loom)]
-#![allow(clippy::unwrap_used, reason = "a model that goes wrong fails")]
+#![cfg(test)]
 
 #[path = "support/loom_host.rs"]
 mod loom_host;

@@ -2,7 +2,7 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p unwind-core --test 'loom_*'`
 #![cfg(loom)]
-#![allow(clippy::unwrap_used, reason = "a model that goes wrong fails")]
+#![cfg(test)]
 
 #[path = "support/loom_host.rs"]
 mod loom_host;

@@ -1,6 +1,6 @@
 //! Every interleaving of a lookup with changes, as loom finds them.
 #![cfg(loom)]
-#![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, reason = "tests")]
+#![cfg(test)]
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;

@@ -1,6 +1,6 @@
 //! Models of CPUs that each have a task of their own, and share the clients.
 #![cfg(loom)]
-#![allow(clippy::unwrap_used, reason = "a model that goes wrong fails")]
+#![cfg(test)]
 
 #[path = "support/loom_host.rs"]
 mod loom_host;

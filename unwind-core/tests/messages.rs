@@ -1,12 +1,6 @@
 //! What errors and ends say: each something of its own.
 #![cfg(not(loom))]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "tests"
-)]
+#![cfg(test)]
 
 use core::convert::Infallible;
 

@@ -1,11 +1,7 @@
 //! The shared module map, alone and while it changes.
 #![cfg(not(loom))]
-#![allow(
-    clippy::unwrap_used,
-    clippy::arithmetic_side_effects,
-    clippy::std_instead_of_core,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,13 +1,7 @@
 //! The rules of AUX pause and resume.
 #![cfg(not(loom))]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::std_instead_of_core,
-    clippy::std_instead_of_alloc,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,13 +1,7 @@
 //! The branches of samples: read as they were laid out, written as they are
 //! read, and refused where a record has no room for them.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    clippy::unwrap_used,
-    reason = "a wrong test input shall end the test"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "a wrong test input shall end the test")]
 
 use unwind_perf::record::{
     BranchEntry, BranchFlags, BranchSampleType, BranchStack, Encode as _, Endian, Error,

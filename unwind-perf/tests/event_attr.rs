@@ -1,13 +1,7 @@
 //! `perf_event_attr` from bytes and back, and the rules by which an event may be opened.
 //! `event_attr_kernel.rs` holds the rules against a kernel.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
-    missing_docs,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, missing_docs, reason = "tests")]
 
 use unwind_perf::Errno;
 use unwind_perf::aux_trace::{AuxError, PmuCapabilities, TriggerAction};

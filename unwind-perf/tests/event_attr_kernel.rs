@@ -2,18 +2,8 @@
 //!
 //! `UNWIND_ATTRS` says how many attrs (20,000 unless set), `UNWIND_ATTR_SEED` which.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::as_conversions,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::std_instead_of_core,
-    clippy::std_instead_of_alloc,
-    clippy::unwrap_used,
-    missing_docs,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, clippy::as_conversions, missing_docs, reason = "tests")]
 
 use std::collections::BTreeMap;
 use std::{env, fs, thread};

@@ -1,13 +1,7 @@
 //! Malformed records: each gives a typed error that says where, and nothing
 //! else is lost.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    clippy::unwrap_used,
-    reason = "a wrong test input shall end the test"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "a wrong test input shall end the test")]
 
 use unwind_perf::record::{
     Attr, AttrFlags, BranchSampleType, BranchStack, CallchainDeferred, Comm, Context,

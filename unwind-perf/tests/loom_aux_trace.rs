@@ -4,13 +4,8 @@
 //!
 //! NMIs on one CPU are modelled in the unit tests of the gate.
 #![cfg(loom)]
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::unwrap_used,
-    clippy::std_instead_of_core,
-    clippy::std_instead_of_alloc,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 #[path = "guarded/mod.rs"]
 mod guarded;

@@ -3,15 +3,8 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p unwind-perf --release --test loom_per_cpu`
 #![cfg(loom)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::arithmetic_side_effects,
-    clippy::std_instead_of_core,
-    clippy::std_instead_of_alloc,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 #[path = "guarded/mod.rs"]
 mod guarded;

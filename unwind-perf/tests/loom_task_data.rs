@@ -5,14 +5,8 @@
 //! Two of the models also run what they prove on a twin that has the fault
 //! which Linux had, and see it there.
 #![cfg(loom)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::std_instead_of_core,
-    clippy::std_instead_of_alloc,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 #[path = "guarded/mod.rs"]
 mod guarded;

@@ -3,13 +3,7 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p unwind-perf --release --test loom_task_event`
 #![cfg(loom)]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::std_instead_of_core,
-    clippy::std_instead_of_alloc,
-    reason = "tests"
-)]
+#![cfg(test)]
 
 #[path = "guarded/mod.rs"]
 mod guarded;

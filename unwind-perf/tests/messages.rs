@@ -1,12 +1,6 @@
 //! What errors say, and what Linux calls them.
 #![cfg(not(loom))]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "tests"
-)]
+#![cfg(test)]
 
 use testdata::check_messages;
 use unwind_core::deferred::{CancelError, Refusal};

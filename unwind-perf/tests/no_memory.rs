@@ -4,7 +4,7 @@
 //! A merge allocates too, but by maps that have no way to report it: there the
 //! limit on what is held is the protection.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used, clippy::std_instead_of_alloc, reason = "tests")]
+#![cfg(test)]
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;

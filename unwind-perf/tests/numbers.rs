@@ -1,6 +1,6 @@
 //! Numbers that Linux gives, and what is read off them.
 #![cfg(not(loom))]
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+#![cfg(test)]
 
 use unwind_perf::aux_trace::PmuCapabilities;
 use unwind_perf::record::{AttrFlags, Context, Endian, Misc, RecordHeader, RecordType, Words};

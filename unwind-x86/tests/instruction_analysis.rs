@@ -1,10 +1,6 @@
 //! The sampled frame at a function's entry and exit.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use core::convert::Infallible;
 use unwind_core::{

@@ -1,11 +1,7 @@
 //! A recorded chain joined with a walked one: each fills the other's gaps, and
 //! what is over is left out.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use unwind_core::VirtAddr;
 use unwind_x86::lbr::*;

@@ -1,13 +1,7 @@
 //! Chains that are deeper than the record, put together from samples: whole
 //! wherever the samples overlap, and never wrong.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::std_instead_of_core,
-    clippy::std_instead_of_alloc,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use std::collections::HashSet;
 use std::rc::Rc;

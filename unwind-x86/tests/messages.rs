@@ -1,11 +1,5 @@
 //! What faults say: each something of its own, with where.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "tests"
-)]
+#![cfg(test)]
 
 use sframe::{Error, RemoteError, TableOffset};
 use testdata::check_messages;

@@ -1,13 +1,6 @@
 //! Page walks of arbitrary tables against a plain model.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::as_conversions,
-    clippy::std_instead_of_alloc,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, clippy::as_conversions, reason = "tests")]
 
 mod paging_model;
 

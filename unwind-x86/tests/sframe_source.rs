@@ -1,12 +1,7 @@
 //! Walks by the SFrame tables of several modules, and by what fills the gaps
 //! between them.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::std_instead_of_alloc,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use testdata::{Function, Row as Fre, TableBuilder};
 use unwind_core::{

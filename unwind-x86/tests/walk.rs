@@ -1,11 +1,6 @@
 //! Crafted stacks of 64-bit and 32-bit code.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::std_instead_of_alloc,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use core::convert::Infallible;
 use std::collections::BTreeMap;

@@ -1,12 +1,6 @@
 //! The three jobs that users come for, each by no more types than its list says.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    clippy::unwrap_used,
-    clippy::panic,
-    missing_docs,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, missing_docs, reason = "tests")]
 
 /// Nine types.
 mod walk {

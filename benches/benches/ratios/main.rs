@@ -13,8 +13,6 @@
     clippy::as_conversions,
     clippy::indexing_slicing,
     clippy::panic,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
     clippy::unwrap_used,
     reason = "a measuring program stops at the first surprise"
 )]

@@ -32,11 +32,6 @@
 //! is used, nothing is allocated by a number that the file claims, and reading
 //! never panics.
 #![forbid(unsafe_code)]
-#![allow(
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "the lints are for the libraries, which have no std"
-)]
 
 mod error;
 mod recording;

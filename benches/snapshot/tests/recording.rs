@@ -1,10 +1,6 @@
 //! What is written is read back, and nothing that a file holds does harm.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use unwind_snapshot::{Cfi, Error, Image, Mapping, Recording, Snapshot, Space, Writer};
 

@@ -1,14 +1,7 @@
 //! The tool `snapshot`: what it captures, and what it says when it cannot.
 
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::std_instead_of_core,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Cursor, Read as _};

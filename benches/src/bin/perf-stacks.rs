@@ -10,7 +10,6 @@
 //! reason in `known.rs`, by the name of the file.
 #![allow(
     clippy::panic,
-    clippy::std_instead_of_core,
     clippy::unwrap_used,
     reason = "a measuring program stops at the first surprise"
 )]

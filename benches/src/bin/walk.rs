@@ -17,7 +17,6 @@
 //! where a finding has no reason in `known.rs`.
 #![allow(
     clippy::panic,
-    clippy::std_instead_of_core,
     clippy::unwrap_used,
     reason = "a measuring program stops at the first surprise"
 )]

@@ -10,8 +10,6 @@
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
     clippy::panic,
-    clippy::std_instead_of_core,
-    clippy::std_instead_of_alloc,
     unreachable_pub,
     missing_debug_implementations,
     reason = "a wrong answer shall end the run"

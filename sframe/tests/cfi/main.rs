@@ -1,13 +1,7 @@
 //! Tables from call frame information: each construct, and each way to be
 //! malformed.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::panic,
-    clippy::std_instead_of_alloc,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 mod abi;
 mod dwarf;

@@ -1,12 +1,6 @@
 //! What a table builder writes, byte by byte, and what is lost.
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::panic,
-    clippy::std_instead_of_alloc,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 mod addresses;
 mod bytes;

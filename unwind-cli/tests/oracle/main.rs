@@ -4,19 +4,9 @@
 //! `UNWIND_ORACLE_STOPS` says how many stops of each program to make, and
 //! `UNWIND_ORACLE_SEED` where; each has a default. The results are counted in a
 //! table on standard error.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    clippy::unwrap_used,
-    missing_docs,
-    missing_debug_implementations,
-    unreachable_pub,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
+#![allow(missing_docs, missing_debug_implementations, unreachable_pub, reason = "tests")]
 
 mod claims;
 mod sources;

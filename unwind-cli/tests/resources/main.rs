@@ -3,16 +3,8 @@
 //!
 //! `cargo test --package unwind-cli --test resources -- --nocapture` prints the
 //! table.
-#![allow(
-    clippy::arithmetic_side_effects,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,5 +1,5 @@
 //! What the tests of the command share: programs to look at, and the command.
-
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 #![allow(
     dead_code,
     missing_docs,

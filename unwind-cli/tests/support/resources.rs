@@ -1,6 +1,6 @@
 //! What a run of the command costs: processor time, memory, output. And the
 //! rule for readers of bytes from outside: twice the input, twice the cost.
-#![allow(clippy::std_instead_of_alloc, clippy::std_instead_of_core, reason = "tests")]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use std::any::Any;
 use std::ffi::OsStr;

@@ -14,7 +14,6 @@
     clippy::as_conversions,
     clippy::expect_used,
     clippy::indexing_slicing,
-    clippy::std_instead_of_alloc,
     reason = "a program that reads nothing from outside"
 )]
 

@@ -1,11 +1,9 @@
 //! The rules of deferred unwinding, one by one.
 #![cfg(not(loom))]
+#![cfg(test)]
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used,
     reason = "a test that goes wrong fails"
 )]
 

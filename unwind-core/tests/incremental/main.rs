@@ -1,11 +1,7 @@
 //! What a walk takes over from the one before, and what it does not.
 #![cfg(not(loom))]
-#![allow(
-    clippy::unwrap_used,
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 mod changes;
 mod conditions;

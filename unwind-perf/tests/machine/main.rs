@@ -10,13 +10,9 @@
 //! `UNWIND_MACHINE_STEPS` is how many steps there are: a million if it is not
 //! set.
 #![cfg(not(loom))]
+#![cfg(test)]
 #![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    clippy::std_instead_of_core,
-    clippy::std_instead_of_alloc,
     clippy::unreachable,
     missing_copy_implementations,
     missing_debug_implementations,

@@ -1,15 +1,8 @@
 //! The rules of the per-CPU event registry: whose client asks, and which event
 //! gets the stack.
 #![cfg(not(loom))]
-#![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::std_instead_of_core,
-    clippy::std_instead_of_alloc,
-    unreachable_pub,
-    reason = "tests"
-)]
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, unreachable_pub, reason = "tests")]
 
 mod descriptor;
 #[path = "../kernel/mod.rs"]

@@ -1,12 +1,9 @@
 //! The rules of task data: who brings it, who takes it away, what a task
 //! inherits, and what a context switch sees.
 #![cfg(not(loom))]
+#![cfg(test)]
 #![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
-    clippy::std_instead_of_core,
-    clippy::std_instead_of_alloc,
     missing_debug_implementations,
     unreachable_pub,
     reason = "tests"

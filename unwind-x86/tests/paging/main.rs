@@ -1,10 +1,8 @@
 //! Page walks of every mode over tables laid out by hand.
+#![cfg(test)]
 #![allow(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
     clippy::as_conversions,
-    clippy::std_instead_of_alloc,
     unreachable_pub,
     reason = "tests"
 )]

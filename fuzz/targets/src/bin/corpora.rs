@@ -6,7 +6,6 @@
 //! ```
 //!
 //! Without a target they take all.
-#![allow(clippy::std_instead_of_alloc, reason = "a program with std")]
 
 use std::{collections::BTreeSet, env, fs, io, process::ExitCode};
 

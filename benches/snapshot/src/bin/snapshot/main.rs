@@ -2,11 +2,6 @@
 //! unwinders on.
 
 #![deny(unsafe_code)]
-#![allow(
-    clippy::std_instead_of_alloc,
-    clippy::std_instead_of_core,
-    reason = "the lints are for the libraries, which have no std"
-)]
 
 mod address_spaces;
 mod command;
