@@ -73,7 +73,7 @@ const FORMAT: EventFormat = EventFormat {
     branch_sample_type: BranchSampleType(BranchSampleType::HW_INDEX.0 | 1),
 };
 
-/// An attr of a hardware event with this format.
+/// The attr of a hardware event with this format.
 pub(crate) fn attr(format: EventFormat) -> Vec<u8> {
     let mut attr = vec![0; 120];
     let words = [

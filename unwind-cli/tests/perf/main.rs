@@ -4,6 +4,7 @@
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 mod branches;
+mod call_stacks;
 mod damage;
 mod files;
 mod forms;

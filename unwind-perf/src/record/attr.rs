@@ -170,6 +170,8 @@ pub struct BranchSampleType(pub u64);
 impl BranchSampleType {
     /// The calls that have not returned, and not the last branches.
     pub const CALL_STACK: Self = Self(1 << 11);
+    /// The cycles between branches are left out.
+    pub const NO_CYCLES: Self = Self(1 << 15);
     /// A sample says which register held the newest branch.
     pub const HW_INDEX: Self = Self(1 << 17);
     /// A sample has counts of events for each branch.

@@ -122,6 +122,8 @@ impl Feature {
     pub(crate) const BUILD_ID: Self = Self(2);
     /// The attrs again, with names.
     pub(crate) const EVENT_DESC: Self = Self(12);
+    /// What the PMU of the CPUs can do.
+    pub(crate) const CPU_PMU_CAPS: Self = Self(28);
     /// Where in the file trace data are.
     pub(crate) const AUXTRACE: Self = Self(18);
 

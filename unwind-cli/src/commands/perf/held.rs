@@ -125,12 +125,13 @@ impl Held {
         self.sample()?.callchain
     }
 
-    /// The branches of a sample, the newest first.
-    pub(crate) fn branches(&self) -> impl Iterator<Item = BranchEntry> + use<'_> {
+    /// The branches of a sample, the newest first, and which register held that.
+    pub(crate) fn branches(&self) -> (Option<u64>, impl Iterator<Item = BranchEntry> + use<'_>) {
         let stack = self
             .record()
             .and_then(|record| BranchStack::decode(&record, self.format).ok().flatten());
-        stack.into_iter().flat_map(|stack| stack.entries())
+        let hw_index = stack.and_then(|stack| stack.hw_index);
+        (hw_index, stack.into_iter().flat_map(|stack| stack.entries()))
     }
 
     /// The interrupted pc of a sample.

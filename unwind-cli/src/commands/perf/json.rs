@@ -9,6 +9,7 @@ use unwind_perf::merge::{MergeCounts, Unmatched};
 use unwind_perf::record::{Context, Entry};
 
 use crate::commands::perf::allowance::Allowance;
+use crate::commands::perf::call_stacks::FrameSource;
 use crate::commands::perf::events::Events;
 use crate::commands::perf::pipeline::Summary;
 use crate::commands::perf::shown::{ChainEnd, Printer, Shown};
@@ -66,6 +67,9 @@ struct Who<'a> {
 struct Part {
     context: Option<&'static str>,
     ips: Vec<String>,
+    /// From where each is known, in a part that the CPU recorded calls of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    from: Vec<&'static str>,
 }
 
 /// What a walk of a copied stack came to.
@@ -164,7 +168,10 @@ impl<W: Write> Printer for JsonPrinter<W> {
         chain.iter().flatten().for_each(|&word| stack.add(Entry::from_word(word)));
         if let Some(walked) = walked {
             stack.add(Entry::Context(Context::User));
-            walked.frames.iter().for_each(|frame| stack.add(Entry::Ip(frame.pc)));
+            walked.frames.iter().for_each(|frame| stack.add(Entry::Ip(frame.listed())));
+            stack.name_sources(walked.frames.iter().filter_map(|frame| frame.source));
+        } else {
+            stack.name_sources(shown.sources.iter().copied());
         }
         let (end, reason, across_exec, late) = match shown.end {
             ChainEnd::Stack(cookie) => {
@@ -234,8 +241,15 @@ impl Stack {
         }
     }
 
+    /// Says of the last part from where its addresses are known.
+    fn name_sources(&mut self, sources: impl Iterator<Item = FrameSource>) {
+        if let Some(part) = self.parts.last_mut() {
+            part.from = sources.map(FrameSource::name).take(part.ips.len()).collect();
+        }
+    }
+
     fn start(&mut self, context: Option<&'static str>) {
-        self.parts.push(Part { context, ips: Vec::new() });
+        self.parts.push(Part { context, ips: Vec::new(), from: Vec::new() });
     }
 }
 

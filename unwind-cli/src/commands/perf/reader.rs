@@ -12,6 +12,7 @@ use crate::commands::perf::event_desc::Descriptions;
 use crate::commands::perf::events::Events;
 use crate::commands::perf::header::{Feature, FileHeader, Section, Start};
 use crate::commands::perf::input::Input;
+use crate::commands::perf::pmu_caps;
 use crate::commands::perf::{Fault, PerfError};
 use crate::progress::Progress;
 use crate::untrusted::Untrusted;
@@ -343,6 +344,14 @@ impl PerfReader {
         let place = self.feature_place(&header, Feature::BUILD_ID).ok().flatten();
         let section = place.and_then(|place| self.section("list of build ids", place).ok());
         build_ids::parse(&section.unwrap_or_default(), self.endian())
+    }
+
+    /// How many entries the CPU's branch record has, if the recording says so.
+    pub(crate) fn branch_entries(&mut self) -> Option<u32> {
+        let header = self.header?;
+        let place = self.feature_place(&header, Feature::CPU_PMU_CAPS).ok()??;
+        let section = self.section("properties of the PMU", place).ok()?;
+        pmu_caps::branches(&section, self.endian())
     }
 
     /// Finds a feature section.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread::scope;
 
 use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::error::RecordingError;
 use crate::commands::perf::fields::{Fields, Layout};
 use crate::commands::perf::files::RecordedFiles;
@@ -66,6 +67,11 @@ pub(crate) struct ScriptArgs {
     #[arg(long, value_name = "N", default_value_t = 127)]
     max_stack: usize,
 
+    /// Make call stacks that the CPU recorded (LBR) longer by the samples before, join them
+    /// with the rest of the recorded chain or a walk, and say from where each frame is known
+    #[arg(long)]
+    stitch_lbr: bool,
+
     /// Declare that all code without a table keeps frame pointers, so that in a stack that
     /// is walked a frame found by one is no guess
     #[arg(long)]
@@ -98,7 +104,14 @@ except that
     which the chain is left out (JSON has it);
   - names are cut to 24 characters while the text is over 64 times as long as what was
     read, and a MiB.
-Branches (brstack, brstacksym) are those that the CPU recorded, the newest first.
+Branches (brstack, brstacksym) are those that the CPU recorded, the newest first. Of samples
+with a call stack that the CPU recorded (perf record --call-graph lbr) the user part is that,
+as for perf; where the record is empty, the chain. With --stitch-lbr the calls of samples
+before are added, which are found as by perf unless cycles were recorded: then equal calls
+have to have equal cycles as well. Where none were, a chain may be wrong after a function was
+left and called again from the same place. The calls are joined with the recorded chain, or
+with the walk, and each frame says from where it is known: [sampled], [lbr], [stitched],
+[walk], [lbr+walk], [stitched+walk].
 Samples come in the order in which they become whole. Functions are those of the mapped
 files, whose build ids must be those of the recording where it has them, else their
 inodes; those of the kernel are /proc/kallsyms', if its build id is that of the
@@ -121,6 +134,10 @@ JSON, a line each:
                 context  `kernel`, `user`, `user-deferred`, `hv`, `guest`,
                          `guest-kernel`, `guest-user` or null
                 ips      a list of hexadecimal texts
+                from     where calls that the CPU recorded are among them, for each of
+                         these: `sampled`, `lbr` (this sample's record), `stitched` (the
+                         record of one before), `walk`, `lbr+walk` or `stitched+walk`; the
+                         address is that of the call but for `sampled` and `walk`
       left_out  how many addresses --max-stack left out
       walk      of a sample whose stack was walked here, else null:
                 complete    whether no frame is missing
@@ -172,6 +189,7 @@ impl ScriptArgs {
             frame_pointers: FramePointerRows { is_trusted: self.trust_fp },
         };
         let build_ids = reader.build_ids();
+        let call_stacks = CallStacks::new(self.stitch_lbr, reader.branch_entries());
         let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
         let names = Names::new(kernel_id, self.layout);
         let names = if knows_kernel { names } else { names.without_kernel() };
@@ -181,7 +199,7 @@ impl ScriptArgs {
             let walks = Walks::new(scope, &setup);
             if self.json {
                 let printer = JsonPrinter::new(&mut out, path, self.max_stack)?;
-                let mut sink = ShownSink::new(printer, spaces, walks);
+                let mut sink = ShownSink::new(printer, spaces, walks, call_stacks);
                 let summary = pipeline::run(reader, options, &mut sink)?;
                 sink.finish(reader.events())?;
                 sink.printer.end(&summary)?;
@@ -192,9 +210,10 @@ impl ScriptArgs {
                     layout: self.layout,
                     nanoseconds: self.ns,
                     max_stack: self.max_stack,
+                    sources: self.stitch_lbr,
                 };
                 let printer = TextPrinter::new(&mut out, style, names);
-                let mut sink = ShownSink::new(printer, spaces, walks);
+                let mut sink = ShownSink::new(printer, spaces, walks, call_stacks);
                 let summary = pipeline::run(reader, options, &mut sink)?;
                 sink.finish(reader.events())?;
                 Ok(summary)
@@ -218,6 +237,7 @@ pub(crate) fn printed_len(bytes: &[u8]) -> Option<(usize, usize)> {
             layout,
             ns: false,
             max_stack: 127,
+            stitch_lbr: false,
             trust_fp: false,
             json,
             stats: false,

@@ -10,6 +10,7 @@ use unwind_perf::record::{Context, Entry, Misc, UserPart};
 
 use crate::commands::perf::PerfError;
 use crate::commands::perf::address_spaces::{Space, Spaces};
+use crate::commands::perf::call_stacks::{CallStack, CallStacks, FrameSource, with_calls};
 use crate::commands::perf::events::{Events, is_to_walk};
 use crate::commands::perf::held::{Held, Meaning};
 use crate::commands::perf::names::Mode;
@@ -32,6 +33,10 @@ pub(crate) struct Shown {
     pub(crate) end: ChainEnd,
     /// The call chain as it is known: addresses and marks; nothing if the event has none.
     pub(crate) chain: Option<Vec<u64>>,
+    /// From where the frames of its user part are known, if the CPU recorded calls.
+    pub(crate) sources: Vec<FrameSource>,
+    /// The calls that a walk is to be joined with.
+    calls: Option<CallStack>,
 }
 
 /// A word of a call chain.
@@ -80,6 +85,12 @@ impl Shown {
         })
     }
 
+    /// From where an address of the chain is known, the one at `at` of `count`.
+    pub(crate) fn source_of_link(&self, at: usize, count: usize) -> Option<FrameSource> {
+        let first = count.saturating_sub(self.sources.len());
+        self.sources.get(at.checked_sub(first)?).copied()
+    }
+
     /// Where the CPU was.
     pub(crate) fn misc(&self) -> Misc {
         self.held.record().map_or(Misc::UNKNOWN, |record| record.header().misc)
@@ -106,12 +117,18 @@ pub(crate) struct ShownSink<'scope, 'env, P> {
     threads: Threads,
     spaces: Spaces,
     walks: Walks<'scope, 'env, Shown>,
+    call_stacks: CallStacks,
 }
 
 impl<'scope, 'env, P: Printer> ShownSink<'scope, 'env, P> {
     /// Stacks are walked by `walks`.
-    pub(crate) fn new(printer: P, spaces: Spaces, walks: Walks<'scope, 'env, Shown>) -> Self {
-        Self { printer, threads: Threads::default(), spaces, walks }
+    pub(crate) fn new(
+        printer: P,
+        spaces: Spaces,
+        walks: Walks<'scope, 'env, Shown>,
+        call_stacks: CallStacks,
+    ) -> Self {
+        Self { printer, threads: Threads::default(), spaces, walks, call_stacks }
     }
 
     fn take(
@@ -122,6 +139,19 @@ impl<'scope, 'env, P: Printer> ShownSink<'scope, 'env, P> {
         chain: Option<Vec<u64>>,
     ) -> io::Result<()> {
         self.printer.read(held.len());
+        let attr = events.get(held.event).map(|event| event.attr);
+        let attr = attr.filter(|attr| end == ChainEnd::Inline && is_to_walk(attr));
+        let mut calls = self.call_stacks.of(&held);
+        let (mut chain, mut sources) = (chain, Vec::new());
+        let is_joined = self.call_stacks.is_stitching();
+        if attr.is_none()
+            && let (Some(words), Some(calls)) = (&mut chain, calls.take())
+            && let Some((before, frames)) = with_calls(words, &calls, &held, is_joined)
+        {
+            *words = before;
+            words.extend(frames.iter().map(|frame| frame.call));
+            sources = frames.iter().map(|frame| frame.source).collect();
+        }
         let held = Arc::new(held);
         let shown = Shown {
             comm: self.threads.name(held.task),
@@ -129,23 +159,38 @@ impl<'scope, 'env, P: Printer> ShownSink<'scope, 'env, P> {
             kernel: self.spaces.of_kernel(),
             end,
             chain,
+            sources,
+            calls: calls.filter(|_| is_joined),
             held,
         };
-        let attr = events.get(shown.held.event).map(|event| event.attr);
-        let job = attr.filter(|attr| end == ChainEnd::Inline && is_to_walk(attr));
-        let job =
-            job.map(|attr| Job { held: Arc::clone(&shown.held), attr, space: shown.space.clone() });
+        let job = attr.map(|attr| Job {
+            held: Arc::clone(&shown.held),
+            attr,
+            space: shown.space.clone(),
+        });
         self.walks.push(shown, job);
         while let Some((shown, walked)) = self.walks.pop() {
-            self.printer.print(events, &shown, walked.as_ref())?;
+            self.print(events, &shown, walked)?;
         }
         Ok(())
+    }
+
+    fn print(
+        &mut self,
+        events: &Events,
+        shown: &Shown,
+        mut walked: Option<WalkedStack>,
+    ) -> io::Result<()> {
+        if let (Some(walked), Some(calls)) = (&mut walked, &shown.calls) {
+            walked.join(calls);
+        }
+        self.printer.print(events, shown, walked.as_ref())
     }
 
     /// Prints what waits for its walk.
     pub(crate) fn finish(&mut self, events: &Events) -> io::Result<()> {
         while let Some((shown, walked)) = self.walks.pop_all() {
-            self.printer.print(events, &shown, walked.as_ref())?;
+            self.print(events, &shown, walked)?;
         }
         Ok(())
     }
@@ -182,6 +227,7 @@ impl<P: Printer> Sink for ShownSink<'_, '_, P> {
         }
         self.printer.read(held.len());
         self.threads.take(&held);
+        self.call_stacks.take(&held);
         self.spaces.take(&held);
         Ok(())
     }

@@ -6,6 +6,7 @@ use unwind_perf::record::{BranchEntry, Task};
 
 use crate::commands::perf::allowance::Allowance;
 use crate::commands::perf::branches::FlagsText;
+use crate::commands::perf::call_stacks::FrameSource;
 use crate::commands::perf::events::Events;
 use crate::commands::perf::fields::{Field, Fields, Layout};
 use crate::commands::perf::names::{Mode, Names, Place};
@@ -23,6 +24,8 @@ pub(crate) struct Style {
     pub(crate) nanoseconds: bool,
     /// How many frames each part of a stack has at most.
     pub(crate) max_stack: usize,
+    /// Whether frames of joined stacks say from where they are known.
+    pub(crate) sources: bool,
 }
 
 /// Writes samples as text.
@@ -109,9 +112,16 @@ impl<W: Write> TextPrinter<W> {
         }
     }
 
-    fn frame(&mut self, shown: &Shown, ip: u64, mode: Mode) -> io::Result<()> {
+    fn frame(
+        &mut self,
+        shown: &Shown,
+        ip: u64,
+        mode: Mode,
+        source: Option<FrameSource>,
+    ) -> io::Result<()> {
+        let source = source.filter(|_| self.style.sources);
         let is_plain = !self.has(Field::Sym) && !self.has(Field::Dso);
-        if is_plain && self.style.layout == Layout::Perf7_2 {
+        if is_plain && source.is_none() && self.style.layout == Layout::Perf7_2 {
             return self.out.write_all(&ip_line(ip));
         }
         let place = self.names.place(ip, mode, &shown.space, &shown.kernel);
@@ -121,7 +131,10 @@ impl<W: Write> TextPrinter<W> {
         };
         write!(self.out, "\t{addr:>16x}")?;
         self.place(&place)?;
-        writeln!(self.out)
+        match source {
+            Some(source) => writeln!(self.out, " [{}]", source.name()),
+            None => writeln!(self.out),
+        }
     }
 
     /// Writes the names of an address.
@@ -153,7 +166,7 @@ impl<W: Write> TextPrinter<W> {
             if frame.after_gap {
                 writeln!(self.out, "{MARK}(callers may be missing here)")?;
             }
-            self.frame(shown, frame.call, Mode::User)?;
+            self.frame(shown, frame.call, Mode::User, frame.source)?;
         }
         self.left_out(walked.frames.len().saturating_sub(self.style.max_stack))?;
         match &walked.cut {
@@ -174,7 +187,7 @@ impl<W: Write> TextPrinter<W> {
         if by_name && !self.has(Field::Brstacksym) {
             return Ok(());
         }
-        for BranchEntry { from, to, flags, .. } in shown.held.branches() {
+        for BranchEntry { from, to, flags, .. } in shown.held.branches().1 {
             for (addr, in_front) in [(from, if by_name { "" } else { " " }), (to, "/")] {
                 write!(self.out, "{in_front}")?;
                 self.branch_end(shown, addr, by_name)?;
@@ -229,9 +242,10 @@ impl<W: Write> TextPrinter<W> {
             let chain = counted(count, "word", "words");
             writeln!(self.out, "{MARK}(a chain of {chain} is left out: {word:x} is no address)")?;
         } else {
-            for link in &links {
+            for (at, link) in links.iter().enumerate() {
                 if let &Link::Ip(ip, mode) = link {
-                    self.frame(shown, ip, mode)?;
+                    let source = shown.source_of_link(at, count);
+                    self.frame(shown, ip, mode, source)?;
                 }
             }
             self.left_out(count.saturating_sub(links.len()))?;

@@ -11,6 +11,7 @@ use unwind_perf::record::{UserAbi, UserState};
 use unwind_x86::{Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64, X86_64Regs};
 
 use crate::commands::perf::address_spaces::Space;
+use crate::commands::perf::call_stacks::{CallStack, FrameSource, JoinedCall};
 use crate::commands::perf::ranges::Range;
 use crate::commands::stack::{FramePointerRows, ROWS, low_half};
 use crate::counted::counted;
@@ -40,9 +41,31 @@ pub(crate) struct WalkedFrame {
     pub(crate) call: u64,
     /// Callers may be missing before this one.
     pub(crate) after_gap: bool,
+    /// From where it is known, if that was joined with calls that the CPU recorded.
+    pub(crate) source: Option<FrameSource>,
 }
 
 impl WalkedStack {
+    /// Joins the frames with the calls that the CPU recorded.
+    pub(crate) fn join(&mut self, calls: &CallStack) {
+        let pcs: Vec<u64> = self.frames.iter().map(|frame| frame.pc).collect();
+        let joined = |frame: JoinedCall| {
+            let walked = frame.walked.and_then(|at| self.frames.get(at));
+            let found =
+                |walked: &WalkedFrame| WalkedFrame { source: Some(frame.source), ..*walked };
+            walked.map_or(
+                WalkedFrame {
+                    pc: frame.pc,
+                    call: frame.call,
+                    after_gap: false,
+                    source: Some(frame.source),
+                },
+                found,
+            )
+        };
+        self.frames = calls.joined(&pcs).into_iter().map(joined).collect();
+    }
+
     /// Whether no frame is missing.
     pub(crate) fn is_complete(&self) -> bool {
         self.cut.is_none() && !self.frames.iter().any(|frame| frame.after_gap)
@@ -222,11 +245,20 @@ fn finished<E: TableError + fmt::Display>(
 }
 
 impl WalkedFrame {
+    /// The address for lists: the pc, or that of the call which the CPU recorded.
+    pub(crate) const fn listed(&self) -> u64 {
+        match self.source {
+            None | Some(FrameSource::Sampled | FrameSource::Walk) => self.pc,
+            Some(_) => self.call,
+        }
+    }
+
     fn new(pc: FramePc, provenance: Provenance) -> Self {
         Self {
             pc: pc.addr().get(),
             call: pc.lookup_addr().get(),
             after_gap: provenance.is_after_gap(),
+            source: None,
         }
     }
 }
