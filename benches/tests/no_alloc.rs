@@ -1,6 +1,6 @@
 //! Walks, with their caches and tables, ask for no memory.
 
-use testdata::CountingAllocator;
+use test_support::CountingAllocator;
 use unwind_benches::corpus::Corpus;
 use unwind_benches::{Unwind, Unwinder as _};
 

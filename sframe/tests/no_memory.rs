@@ -8,79 +8,27 @@
     reason = "tests"
 )]
 
-use core::alloc::{GlobalAlloc, Layout};
-use core::cell::Cell;
-use std::alloc::System;
-
 use sframe::{Abi, Builder, CfiSection, Format, Function, Table, WriteError};
+use test_support::LimitedAllocator;
 use testdata::{CfiBuilder, Cie};
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
-/// Gives the calling thread this number of further pieces of memory.
-struct Limited;
-
-thread_local! {
-    static LEFT: Cell<Option<u64>> = const { Cell::new(None) };
-    static REFUSED: Cell<u64> = const { Cell::new(0) };
-}
-
-fn is_granted() -> bool {
-    match LEFT.get() {
-        None => true,
-        Some(0) => {
-            REFUSED.set(REFUSED.get() + 1);
-            false
-        }
-        Some(left) => {
-            LEFT.set(Some(left - 1));
-            true
-        }
-    }
-}
-
-// SAFETY: the system's allocator does the work; null says that there is none.
-unsafe impl GlobalAlloc for Limited {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if !is_granted() {
-            return core::ptr::null_mut();
-        }
-        // SAFETY: the caller's promise is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if !is_granted() {
-            return core::ptr::null_mut();
-        }
-        // SAFETY: the caller's promise is the same.
-        unsafe { System.realloc(ptr, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the same.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Limited = Limited;
+static ALLOCATOR: LimitedAllocator = LimitedAllocator;
 
 /// Runs `work` with memory for none, one, two and so on allocations, until it
 /// needs no more. Returns how many it takes.
 fn exhaust<T>(mut work: impl FnMut() -> Result<T, WriteError>) -> (T, u64) {
     for granted in 0.. {
-        REFUSED.set(0);
-        LEFT.set(Some(granted));
-        let result = work();
-        LEFT.set(None);
+        let (result, refused) = LimitedAllocator::with(granted, &mut work);
         match result {
             Ok(done) => {
-                assert_eq!(REFUSED.get(), 0, "a failed allocation went unnoticed");
+                assert_eq!(refused, 0, "a failed allocation went unnoticed");
                 return (done, granted);
             }
             Err(error) => {
                 assert_eq!(error, WriteError::OutOfMemory, "after {granted}");
-                assert_eq!(REFUSED.get(), 1, "tried again after {granted}");
+                assert_eq!(refused, 1, "tried again after {granted}");
             }
         }
     }
@@ -118,9 +66,8 @@ fn a_function_that_finds_no_memory_is_not_added_and_all_others_are_kept() {
     let mut added = 0;
     for i in 0..200 {
         let function = Function::new(0x1000 + i * 0x100, 0x80, &rows);
-        LEFT.set((i % 2 == 1).then_some(0));
-        let result = builder.add(&function, |_| ());
-        LEFT.set(None);
+        let pieces = if i % 2 == 1 { 0 } else { u64::MAX };
+        let (result, _) = LimitedAllocator::with(pieces, || builder.add(&function, |_| ()));
         match result {
             Ok(()) => added += 1,
             Err(error) => assert_eq!((error, i % 2), (WriteError::OutOfMemory, 1)),
@@ -160,17 +107,15 @@ fn a_function_in_parts_is_added_whole_or_not_at_all() {
     let [without, whole] = [build(&[&before]), build(&[&before, &in_parts])];
     let (mut granted, mut failures) = (0, 0);
     loop {
-        LEFT.set(Some(granted));
-        let mut builder = Builder::new(Format::V2, Abi::Amd64Little).unwrap();
-        if builder.add(&before, |_| ()).is_err() {
-            LEFT.set(None);
-            granted += 1;
-            continue;
-        }
-        let added = builder.add(&in_parts, |_| ());
-        LEFT.set(None);
-        let bytes = builder.finish(0, |_| ()).unwrap();
+        let (built, _) = LimitedAllocator::with(granted, || {
+            let mut builder = Builder::new(Format::V2, Abi::Amd64Little).unwrap();
+            builder.add(&before, |_| ()).ok()?;
+            let added = builder.add(&in_parts, |_| ());
+            Some((builder, added))
+        });
         granted += 1;
+        let Some((mut builder, added)) = built else { continue };
+        let bytes = builder.finish(0, |_| ()).unwrap();
         match added {
             Ok(()) => {
                 assert_eq!(bytes, whole);

@@ -2,6 +2,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`cpu`] | made-up CPUs |
 //! | [`interrupt`] | handlers that run before an atomic access, at each in turn |
 //! | [`interruptible`] | the atomics of `core`, with such a point before each access |
 #![allow(
@@ -11,5 +12,13 @@
     reason = "what goes wrong shall end the test"
 )]
 
+mod counting_allocator;
+pub mod cpu;
 pub mod interrupt;
 pub mod interruptible;
+mod limited_allocator;
+mod sparse_memory;
+
+pub use counting_allocator::CountingAllocator;
+pub use limited_allocator::LimitedAllocator;
+pub use sparse_memory::SparseMemory;

@@ -7,7 +7,6 @@
 
 mod cfi_builder;
 mod core_notes;
-mod counting_allocator;
 mod elf_builder;
 mod lbr_hardware;
 mod messages;
@@ -18,7 +17,6 @@ mod tools;
 
 pub use cfi_builder::{CfiBuilder, Cie};
 pub use core_notes::{files_note, thread_note};
-pub use counting_allocator::CountingAllocator;
 pub use elf_builder::{ElfBuilder, ElfSection, ElfSegment, note};
 pub use lbr_hardware::{LbrHardware, LbrKind};
 pub use messages::check_messages;

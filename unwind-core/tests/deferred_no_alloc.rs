@@ -3,7 +3,7 @@
 #![cfg(test)]
 #![allow(clippy::as_conversions, reason = "a test that goes wrong fails")]
 
-use testdata::CountingAllocator;
+use test_support::CountingAllocator;
 use unwind_core::deferred::*;
 
 #[global_allocator]

@@ -144,7 +144,7 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
                 0 => random.pick(&[u64::MAX, 0, CODE_END]),
                 _ => 0x1000 + random.below(200),
             };
-            let regs = Regs { pc, sp, fp };
+            let regs = Regs::new(pc, sp, fp);
             let max = u32::try_from(random.pick(&[0, 1, 2, 7, 64, 64, 64, 500])).unwrap();
             let stack_end =
                 STACK + random.pick(&[WORDS * word, WORDS * word / 2, u64::MAX / 2, u64::MAX / 2]);
@@ -210,7 +210,7 @@ fn compare_chains<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, see
         let sp = STACK + random.below(4) * 2 * word + random.below(40).saturating_sub(38);
         let fp =
             random.pick(&[sp, sp, sp, sp, STACK, sp + word, sp - word, sp + 3, 0, u64::MAX - 7]);
-        let regs = Regs { pc: 0x1000, sp, fp: Some(fp) };
+        let regs = Regs::new(0x1000, sp, Some(fp));
         let max = u32::try_from(random.pick(&[1, 2, 7, 64, 64, 500])).unwrap();
         let stack_end = [WORDS * word, WORDS * word / 2, word, u64::MAX / 2, u64::MAX / 2];
         let stack_end = STACK + random.pick(&stack_end);
@@ -246,7 +246,7 @@ fn each_lookup_of_a_trace_is_counted_once_as_a_hit_or_a_miss() {
     for round in 0..3 {
         let mut walker = Walker::new(Wide, &table).cache(&mut cache);
         let mut trace = Trace::<[_; 40]>::new();
-        let regs = Regs { pc: 0x1001, sp: STACK, fp: Some(0) };
+        let regs = Regs::new(0x1001, STACK, Some(0));
         walker.trace(regs, &mut SliceMemory::new(VirtAddr::new(STACK), &stack), &mut trace);
         assert_eq!((trace.len(), trace.end()), (4, Some(End::Outermost)));
         // The first return address is behind the byte that the walk starts at.
@@ -266,7 +266,7 @@ fn a_stack_that_starts_within_a_word_is_walked_by_its_aligned_words_only() {
         for _ in 0..2 {
             let plain = Walker::new(Wide, &table).fallback(FramePointers);
             let fast = Walker::new(Wide, &table).cache(&mut cache).fallback(FramePointers);
-            let regs = Regs { pc: 0x1001, sp: start, fp: Some(0) };
+            let regs = Regs::new(0x1001, start, Some(0));
             let frames = same(plain, fast, regs, memory, &mut Seen::default());
             assert_eq!(frames, if offset == 0 { 4 } else { 1 });
         }

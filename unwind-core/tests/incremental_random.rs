@@ -116,7 +116,7 @@ struct Thread {
 impl Thread {
     fn new(random: &mut Random, word: u64) -> Self {
         let words = (0..WORDS).map(|_| Self::value(random, word)).collect();
-        let regs = Regs { pc: 0x1000, sp: STACK, fp: Some(STACK) };
+        let regs = Regs::new(0x1000, STACK, Some(STACK));
         let mut thread = Self { words, regs, max_frames: 500, stack_end: u64::MAX / 2 };
         thread.go_elsewhere(random, word);
         thread
@@ -137,7 +137,7 @@ impl Thread {
             0 => random.pick(&[u64::MAX, 0, CODE_END]),
             _ => 0x1000 + random.below(200),
         };
-        self.regs = Regs { pc, sp, fp: random.pick(&fps) };
+        self.regs = Regs::new(pc, sp, random.pick(&fps));
     }
 
     /// Runs on for a while.
@@ -268,7 +268,7 @@ fn a_walk_on_along_frame_pointers_is_the_walk_and_meets_the_last_one() {
         let mut stack = Stack::new(STACK, &bytes);
         stack.lent = random.pick(&[None, Some(20), Some(usize::MAX)]);
         let sp = STACK + 16 * runs;
-        let regs = Regs { pc: 0x1000 + random.below(4), sp, fp: Some(sp) };
+        let regs = Regs::new(0x1000 + random.below(4), sp, Some(sp));
         let found = same(&mut Walker::new(Wide, Chain), regs, &mut stack, &mut last);
         assert_eq!(found.frames, usize::try_from(FRAMES - runs).unwrap() + 1);
         all += found;

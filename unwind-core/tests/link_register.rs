@@ -4,43 +4,19 @@
 
 use core::convert::Infallible;
 
+use test_support::cpu::{R3, Regs};
 use unwind_core::{
-    Arch, BaseReg, CfaRule, DwarfReg, End, FrameContext, Memory, ReadError, RegRule, Registers,
-    Row, RowSource, StepError, VirtAddr, Walker, WordSize,
+    Arch, BaseReg, CfaRule, DwarfReg, End, FrameContext, Memory, RegRule, Row, RowSource,
+    SliceMemory, StepError, VirtAddr, Walker, WordSize,
 };
 
-const LINK: DwarfReg = DwarfReg(30);
-
-#[derive(Clone, Copy, Debug)]
-struct Regs {
-    pc: u64,
-    link: u64,
-}
-
-impl Registers for Regs {
-    fn pc(&self) -> u64 {
-        self.pc
-    }
-
-    fn sp(&self) -> u64 {
-        0x8000
-    }
-
-    fn fp(&self) -> Option<u64> {
-        None
-    }
-
-    fn get(&self, register: DwarfReg) -> Option<u64> {
-        (register == LINK).then_some(self.link)
-    }
-}
-
+/// R3 is the link register.
 struct Linked;
 
 impl Arch for Linked {
     type Regs = Regs;
     const WORD: WordSize = WordSize::Eight;
-    const RA: Option<DwarfReg> = Some(LINK);
+    const RA: Option<DwarfReg> = Some(R3);
 }
 
 /// A leaf that has saved nothing, everywhere.
@@ -58,21 +34,14 @@ impl RowSource<Linked> for Leaf {
     }
 }
 
-struct Nothing;
-
-impl Memory for Nothing {
-    fn read(&mut self, _: VirtAddr, _: &mut [u8]) -> Result<(), ReadError> {
-        Err(ReadError::Invalid)
-    }
-}
-
 #[test]
 fn a_leaf_returns_to_where_the_link_register_says() {
-    let mut memory = Nothing;
+    let mut memory = SliceMemory::new(VirtAddr::new(0), &[]);
     let mut walker = Walker::new(Linked, Leaf);
-    let mut frames = walker.frames(Regs { pc: 0x1000, link: 0x2004 }, &mut memory);
+    let mut frames =
+        walker.frames(Regs { r3: Some(0x2004), ..Regs::new(0x1000, 0x8000, None) }, &mut memory);
     let pcs: Vec<u64> = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
     assert_eq!(pcs, [0x1000, 0x2004]);
     // A call has overwritten it since.
-    assert_eq!(frames.end(), Some(End::Step(StepError::UnknownRegister(BaseReg::Reg(LINK)))));
+    assert_eq!(frames.end(), Some(End::Step(StepError::UnknownRegister(BaseReg::Reg(R3)))));
 }

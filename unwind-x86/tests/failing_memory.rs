@@ -3,9 +3,8 @@
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
-use std::collections::BTreeMap;
-
 use sframe::{RemoteError, RemoteTable};
+use test_support::SparseMemory;
 use testdata::{Function, Row as Fre, TableBuilder};
 use unwind_core::{
     End, Memory, Module, PackedFrame, ReadError, RowSource, SharedModuleMap, TableError as _,
@@ -19,50 +18,6 @@ use unwind_x86::{
     SignalTrampolines, X86_64, X86_64Regs,
 };
 
-/// Bytes by address, and which of the reads fails.
-#[derive(Clone, Default)]
-struct Target {
-    bytes: BTreeMap<u64, u8>,
-    reads: u32,
-    fails: Option<(u32, ReadError)>,
-}
-
-impl Target {
-    fn put(mut self, at: u64, bytes: &[u8]) -> Self {
-        self.bytes.extend((at..).zip(bytes.iter().copied()));
-        self
-    }
-
-    fn words(self, at: u64, words: &[u64]) -> Self {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.put(at, &bytes)
-    }
-
-    fn words_32(self, at: u64, words: &[u32]) -> Self {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.put(at, &bytes)
-    }
-
-    fn failing(&self, read: u32, error: ReadError) -> Self {
-        Self { reads: 0, fails: Some((read, error)), ..self.clone() }
-    }
-}
-
-impl Memory for Target {
-    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
-        self.reads += 1;
-        if let Some((read, error)) = self.fails
-            && read == self.reads
-        {
-            return Err(error);
-        }
-        for (byte, addr) in buf.iter_mut().zip(addr.get()..) {
-            *byte = *self.bytes.get(&addr).ok_or(ReadError::Invalid)?;
-        }
-        Ok(())
-    }
-}
-
 const TABLE: u64 = 0x40_0000;
 const STACK: u64 = 0x7000;
 
@@ -74,7 +29,7 @@ const TRAMPOLINE: u64 = 0x60_0000;
 
 /// A handler with tables, called from one that keeps frame pointers; the signal
 /// interrupted code with tables, and that was called by `_start`.
-fn target() -> (X86_64Regs, Target) {
+fn target() -> (X86_64Regs, SparseMemory) {
     let mut outermost = Function::new(0x1200, 0x100, vec![Fre::sp(0, &[])]);
     outermost.rows[0].info = 0;
     let table = TableBuilder::amd64(3)
@@ -84,7 +39,7 @@ fn target() -> (X86_64Regs, Target) {
         .build();
     // r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip.
     let gregs = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 0x9010, 3, 1, 0, 2, 0x9000, WITH + 0x104];
-    let target = Target::default()
+    let target = SparseMemory::default()
         .put(TABLE, &table)
         .put(WITHOUT, &[0xf4; 64])
         .put(TRAMPOLINE - 64, &[0xf4; 64])
@@ -106,7 +61,7 @@ fn modules() -> SharedModuleMap<4> {
     modules
 }
 
-fn walk(target: &mut Target, regs: X86_64Regs) -> Trace<[PackedFrame; 16]> {
+fn walk(target: &mut SparseMemory, regs: X86_64Regs) -> Trace<[PackedFrame; 16]> {
     let modules = modules();
     let mut scratch = SframeScratch::new();
     let tables = RemoteSframe::new(&modules, &mut scratch);
@@ -129,7 +84,7 @@ fn each_read_of_a_walk_may_fail_and_no_part_of_a_stack_is_taken_for_the_whole() 
     let trace = walk(&mut target, regs);
     let frames = [WITH + 0x10, WITHOUT + 32, TRAMPOLINE, WITH + 0x104, WITH + 0x210];
     assert_eq!((pcs(&trace), trace.end()), (frames.to_vec(), Some(End::Outermost)));
-    let reads = target.reads;
+    let reads = target.reads.len();
     assert!(reads > 15, "{reads} reads");
     let mut shorter = 0;
     for read in 1..=reads {
@@ -164,13 +119,13 @@ fn each_read_of_a_walk_may_fail_and_no_part_of_a_stack_is_taken_for_the_whole() 
 #[test]
 fn each_read_of_a_32_bit_walk_may_fail() {
     // At the entry of a function; then two frames, then start-up code.
-    let whole = Target::default()
+    let whole = SparseMemory::default()
         .put(0x804_8000, &[0xf4; 64])
         .put(0x804_8020, &[0x55, 0x89, 0xe5])
         .words_32(0x7000, &[0x804_9010])
         .words_32(0x7010, &[0x7020, 0x804_a010])
         .words_32(0x7020, &[0, 0]);
-    let walk = |target: &mut Target| {
+    let walk = |target: &mut SparseMemory| {
         let rows = RowSource::<Ia32>::or(SignalTrampolines, InstructionAnalysis);
         let mut walker = Walker::new(Ia32::FLAT, rows).fallback(FramePointers);
         let mut trace = Trace::<[_; 16]>::new();
@@ -181,7 +136,7 @@ fn each_read_of_a_32_bit_walk_may_fail() {
     let mut target = whole.clone();
     let frames = walk(&mut target);
     assert_eq!(frames, [0x804_8020, 0x804_9010, 0x804_a010]);
-    for read in 1..=target.reads {
+    for read in 1..=target.reads.len() {
         for error in [ReadError::NotResident, ReadError::Invalid] {
             let found = walk(&mut whole.failing(read, error));
             assert_eq!(found[0], frames[0]);
@@ -199,15 +154,15 @@ fn each_read_of_a_lookup_may_fail_and_is_named() {
     }
     let bytes = table.build();
     let len = u64::try_from(bytes.len()).unwrap();
-    let whole = Target::default().put(TABLE, &bytes);
-    let find = |target: &mut Target| {
+    let whole = SparseMemory::default().put(TABLE, &bytes);
+    let find = |target: &mut SparseMemory| {
         RemoteTable::open(target, TABLE, len)?.find(target, TABLE + 0x1000 + 39 * 0x100 + 59)
     };
     let mut target = whole.clone();
     let found = find(&mut target).unwrap().unwrap();
     assert_eq!(found.fde.index, 39);
-    assert!(target.reads > 4);
-    for read in 1..=target.reads {
+    assert!(target.reads.len() > 4);
+    for read in 1..=target.reads.len() {
         for error in [ReadError::NotResident, ReadError::Invalid] {
             let mut failing = whole.failing(read, error);
             let failure = find(&mut failing).unwrap_err();
@@ -217,7 +172,7 @@ fn each_read_of_a_lookup_may_fail_and_is_named() {
             assert_eq!(reason, error);
             assert!(at.0 < len);
             assert_eq!(failure.is_not_resident(), error == ReadError::NotResident);
-            assert_eq!(failing.reads, read, "nothing is read behind a failure");
+            assert_eq!(failing.reads.len(), read, "nothing is read after a failure");
         }
     }
 }

@@ -2,12 +2,11 @@
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
-use std::collections::BTreeMap;
-
 use sframe::{RemoteError, TableOffset};
+use test_support::SparseMemory;
 use testdata::{Function, Row as Fre, TableBuilder};
 use unwind_core::{
-    Empty, End, Memory, Module, Origin, ReadError, RowCache, RowSource, RowStore, SharedModuleMap,
+    Empty, End, Module, Origin, ReadError, RowCache, RowSource, RowStore, SharedModuleMap,
     StepError, TableError, TableLocation, Unchecked, VirtAddr, Walker,
 };
 use unwind_x86::{
@@ -17,42 +16,6 @@ use unwind_x86::{
 
 const STACK: u64 = 0x7000;
 const TABLE: u64 = 0x40_0000;
-
-/// Pages by address, and the pages that are absent.
-#[derive(Clone, Default)]
-struct Target {
-    bytes: BTreeMap<u64, u8>,
-    absent: Vec<u64>,
-    reads: u32,
-    /// How many of the reads began where the table does.
-    header_reads: u32,
-}
-
-impl Target {
-    fn put(mut self, at: u64, bytes: &[u8]) -> Self {
-        self.bytes.extend((at..).zip(bytes.iter().copied()));
-        self
-    }
-
-    fn stack(self, words: &[u64]) -> Self {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.put(STACK, &bytes)
-    }
-}
-
-impl Memory for Target {
-    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
-        self.reads += 1;
-        self.header_reads += u32::from(addr.get() == TABLE);
-        for (byte, addr) in buf.iter_mut().zip(addr.get()..) {
-            if self.absent.contains(&(addr >> 12)) {
-                return Err(ReadError::NotResident);
-            }
-            *byte = *self.bytes.get(&addr).ok_or(ReadError::Invalid)?;
-        }
-        Ok(())
-    }
-}
 
 /// Two functions, at 0x1000 and 0x1100 above the table.
 fn library(version: u8) -> Vec<u8> {
@@ -67,7 +30,7 @@ fn module(len: usize) -> Module<TableLocation> {
     Module { text: VirtAddr::new(0x40_1000)..VirtAddr::new(0x40_2000), bias: 0, table }
 }
 
-fn walk<S>(source: S, target: &mut Target) -> (Vec<u64>, End<RemoteSframeError>)
+fn walk<S>(source: S, target: &mut SparseMemory) -> (Vec<u64>, End<RemoteSframeError>)
 where
     S: RowSource<X86_64, Error = RemoteSframeError>,
 {
@@ -76,7 +39,7 @@ where
 
 fn walk_by<S, C>(
     walker: Walker<X86_64, S, Empty, Unchecked, C>,
-    target: &mut Target,
+    target: &mut SparseMemory,
 ) -> (Vec<u64>, End<RemoteSframeError>)
 where
     S: RowSource<X86_64, Error = RemoteSframeError>,
@@ -97,10 +60,11 @@ fn tables_are_read_where_they_are_and_the_header_once_a_walk() {
         let bytes = library(version);
         let modules = SharedModuleMap::<4>::new();
         modules.add(&module(bytes.len())).unwrap();
-        let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
+        let mut target = SparseMemory::default().put(TABLE, &bytes).words(STACK, &FRAMES);
         let (pcs, end) = walk(RemoteSframe::new(&modules, &mut SframeScratch::new()), &mut target);
         assert_eq!((pcs, end), (vec![0x40_1010, 0x40_1110], End::ZeroReturnAddress), "V{version}");
-        assert_eq!(target.header_reads, 1, "V{version}");
+        let header_reads = target.reads.iter().filter(|&&addr| addr == TABLE);
+        assert_eq!(header_reads.count(), 1, "V{version}");
     }
 }
 
@@ -109,8 +73,8 @@ fn an_absent_table_ends_the_walk_until_it_is_there_and_is_no_reason_to_fall_back
     let bytes = library(3);
     let modules = SharedModuleMap::<4>::new();
     modules.add(&module(bytes.len())).unwrap();
-    let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
-    target.absent.push(TABLE >> 12);
+    let mut target = SparseMemory::default().put(TABLE, &bytes).words(STACK, &FRAMES);
+    target.absent.insert(TABLE >> 12);
     let (pcs, end) = walk(RemoteSframe::new(&modules, &mut SframeScratch::new()), &mut target);
     let (at, error) = (TableOffset(0), ReadError::NotResident);
     let absent = RemoteSframeError::Table(RemoteError::Unreadable { at, error });
@@ -127,7 +91,7 @@ fn an_absent_table_ends_the_walk_until_it_is_there_and_is_no_reason_to_fall_back
 fn a_table_that_is_malformed_or_of_another_cpu_leaves_the_walk_to_the_fallback() {
     let modules = SharedModuleMap::<4>::new();
     modules.add(&module(4096)).unwrap();
-    let mut zeroes = Target::default().put(TABLE, &[0; 64]).stack(&FRAMES);
+    let mut zeroes = SparseMemory::default().put(TABLE, &[0; 64]).words(STACK, &FRAMES);
     let (pcs, end) = walk(RemoteSframe::new(&modules, &mut SframeScratch::new()), &mut zeroes);
     assert_eq!(pcs, [0x40_1010]);
     let End::Table(error @ RemoteSframeError::Table(RemoteError::Table(_))) = end else {
@@ -137,7 +101,7 @@ fn a_table_that_is_malformed_or_of_another_cpu_leaves_the_walk_to_the_fallback()
 
     let function = Function::new(0x1000, 0x80, vec![Fre::sp(0, &[16])]);
     let foreign = TableBuilder::aarch64(3, false).function(function).build();
-    let mut target = Target::default().put(TABLE, &foreign).stack(&FRAMES);
+    let mut target = SparseMemory::default().put(TABLE, &foreign).words(STACK, &FRAMES);
     let (_, end) = walk(RemoteSframe::new(&modules, &mut SframeScratch::new()), &mut target);
     assert_eq!(end, End::Step(StepError::ZeroFramePointer), "by the frame pointer, which is none");
 }
@@ -147,7 +111,7 @@ fn f21_rows_of_a_cache_do_not_outlive_their_module() {
     let bytes = library(3);
     let modules = SharedModuleMap::<4>::new();
     modules.add(&module(bytes.len())).unwrap();
-    let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
+    let mut target = SparseMemory::default().put(TABLE, &bytes).words(STACK, &FRAMES);
     let mut rows = RowCache::<16>::new();
     for _ in 0..2 {
         let mut scratch = SframeScratch::new();
@@ -168,12 +132,12 @@ fn f21_rows_of_a_cache_do_not_outlive_their_module() {
 fn code_of_32_bits_has_no_rows() {
     let modules = SharedModuleMap::<4>::new();
     modules.add(&module(64)).unwrap();
-    let mut target = Target::default();
+    let mut target = SparseMemory::default();
     let mut scratch = SframeScratch::new();
     let mut walker = Walker::new(Ia32::FLAT, RemoteSframe::new(&modules, &mut scratch));
     let mut frames = walker.frames(Ia32Regs::new(0x40_1010, 0x7000, 0x7000), &mut target);
     assert_eq!((frames.by_ref().count(), frames.end()), (1, Some(End::NoRow)));
-    assert_eq!(target.reads, 0);
+    assert!(target.reads.is_empty());
 }
 
 #[test]
@@ -181,7 +145,7 @@ fn rows_say_that_they_come_from_a_table() {
     let bytes = library(2);
     let modules = SharedModuleMap::<4>::new();
     modules.add(&module(bytes.len())).unwrap();
-    let mut target = Target::default().put(TABLE, &bytes).stack(&FRAMES);
+    let mut target = SparseMemory::default().put(TABLE, &bytes).words(STACK, &FRAMES);
     let mut scratch = SframeScratch::new();
     let source = RemoteSframe::new(&modules, &mut scratch);
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, source);
@@ -200,7 +164,7 @@ fn a1_a_table_in_memory_leads_past_the_pop_of_a_frame_pointer_too() {
         .build();
     let modules = SharedModuleMap::<4>::new();
     modules.add(&module(bytes.len())).unwrap();
-    let mut target = Target::default().put(TABLE, &bytes).stack(&[0x40_1110, 0, 0]);
+    let mut target = SparseMemory::default().put(TABLE, &bytes).words(STACK, &[0x40_1110, 0, 0]);
     let mut scratch = SframeScratch::new();
     let source = RemoteSframe::new(&modules, &mut scratch);
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, source).fallback(FramePointers);

@@ -3,8 +3,8 @@
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use core::convert::Infallible;
-use std::collections::BTreeMap;
 
+use test_support::SparseMemory;
 use unwind_core::{
     Arch, CfaRule, Empty, End, FrameContext, FramePc, Memory, Origin, ReadError, RegRule,
     Registers, Row, RowSource, StepError, VirtAddr, Walker, WordSize,
@@ -13,44 +13,9 @@ use unwind_x86::{
     FramePointers, Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64, X86_64Regs,
 };
 
-/// Bytes by address.
-#[derive(Clone, Default)]
-struct Target(BTreeMap<u64, u8>);
-
-impl Target {
-    fn put(mut self, at: u64, bytes: &[u8]) -> Self {
-        self.0.extend((at..).zip(bytes.iter().copied()));
-        self
-    }
-
-    /// Code at the start of a page of `hlt`.
-    fn code(self, at: u64, bytes: &[u8]) -> Self {
-        self.put(at, &[0xf4; 4096]).put(at, bytes)
-    }
-
-    fn words(self, at: u64, words: &[u64]) -> Self {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.put(at, &bytes)
-    }
-
-    fn words_32(self, at: u64, words: &[u32]) -> Self {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        self.put(at, &bytes)
-    }
-}
-
-impl Memory for Target {
-    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
-        for (byte, addr) in buf.iter_mut().zip(addr.get()..) {
-            *byte = *self.0.get(&addr).ok_or(ReadError::Invalid)?;
-        }
-        Ok(())
-    }
-}
-
 /// The pcs and the end of a walk by frame pointers, with all the help that
 /// code bytes give.
-fn walk<A: Arch>(arch: A, regs: A::Regs, target: &Target) -> (Vec<u64>, End<Infallible>)
+fn walk<A: Arch>(arch: A, regs: A::Regs, target: &SparseMemory) -> (Vec<u64>, End<Infallible>)
 where
     InstructionAnalysis: RowSource<A, Error = Infallible>,
     SignalTrampolines: RowSource<A, Error = Infallible>,
@@ -74,7 +39,7 @@ const PUSH_RBP: [u8; 4] = [0x55, 0x48, 0x89, 0xe5];
 #[test]
 fn f12_the_caller_of_a_function_stopped_at_its_entry_is_not_lost() {
     // rsp is at the return address, rbp is still the caller's.
-    let target = Target::default()
+    let target = SparseMemory::default()
         .code(0x40_1000, &PUSH_RBP)
         .words(0x7000, &[0x40_2010])
         .words(0x7010, &[0x7020, 0x40_3010])
@@ -92,7 +57,7 @@ fn f12_the_caller_of_a_function_stopped_at_its_entry_is_not_lost() {
 #[test]
 fn a_return_address_must_be_canonical_for_the_width_in_use() {
     let high = 0x0080_0000_0000_1000;
-    let target = Target::default().words(0x7000, &[0x7010, high, 0, 0]);
+    let target = SparseMemory::default().words(0x7000, &[0x7010, high, 0, 0]);
     let regs = X86_64Regs::new(0x40_1000, 0x7000, 0x7000);
     let end = End::Step(StepError::NonCanonical { pc: high });
     assert_eq!(walk(X86_64::FOUR_LEVEL, regs, &target), (vec![0x40_1000], end));
@@ -104,7 +69,7 @@ fn a_return_address_must_be_canonical_for_the_width_in_use() {
 fn stacks_at_both_ends_of_the_address_space_end_with_a_reason() {
     let regs = |sp, fp| X86_64Regs::new(0x40_1000, sp, fp);
     let overflow = End::Step(StepError::Overflow);
-    let none = Target::default();
+    let none = SparseMemory::default();
     for fp in [u64::MAX - 15, u64::MAX - 7, u64::MAX] {
         assert_eq!(walk(X86_64::FOUR_LEVEL, regs(0x7000, fp), &none).1, overflow, "{fp:#x}");
     }
@@ -122,10 +87,14 @@ fn stacks_at_both_ends_of_the_address_space_end_with_a_reason() {
 
     let regs = |sp, fp| Ia32Regs::new(0x804_9000, sp, fp);
     for fp in [u32::MAX - 7, u32::MAX - 3, u32::MAX] {
-        assert_eq!(walk(Ia32::FLAT, regs(0x7000, fp), &Target::default()).1, overflow, "{fp:#x}");
+        assert_eq!(
+            walk(Ia32::FLAT, regs(0x7000, fp), &SparseMemory::default()).1,
+            overflow,
+            "{fp:#x}"
+        );
     }
     let top = u32::MAX - 11;
-    let target = Target::default().words_32(top.into(), &[0, 0]);
+    let target = SparseMemory::default().words_32(top.into(), &[0, 0]);
     assert_eq!(walk(Ia32::FLAT, regs(top, top), &target).1, chain_end(0xffff_fffc));
 }
 
@@ -133,7 +102,7 @@ fn stacks_at_both_ends_of_the_address_space_end_with_a_reason() {
 fn crossing_frame_pointers_end_a_walk() {
     // The frame at 0x7000 says its caller's is at 0x7040, that one goes back
     // between the two.
-    let target = Target::default()
+    let target = SparseMemory::default()
         .words(0x7000, &[0x7040, 0x40_2010])
         .words(0x7020, &[0x7060, 0x40_4010])
         .words(0x7040, &[0x7020, 0x40_3010]);
@@ -146,10 +115,10 @@ fn crossing_frame_pointers_end_a_walk() {
 
 #[test]
 fn f11_slots_have_the_size_of_the_code_and_offsets_are_bytes() {
-    let wide = Target::default().words(0x7000, &[0x7010, 0x40_2010, 0, 0]);
+    let wide = SparseMemory::default().words(0x7000, &[0x7010, 0x40_2010, 0, 0]);
     let regs = X86_64Regs::new(0x40_1000, 0x7000, 0x7000);
     assert_eq!(walk(X86_64::FOUR_LEVEL, regs, &wide).0, [0x40_1000, 0x40_2010]);
-    let narrow = Target::default().words_32(0x7000, &[0x7008, 0x804_2010, 0, 0]);
+    let narrow = SparseMemory::default().words_32(0x7000, &[0x7008, 0x804_2010, 0, 0]);
     let regs = Ia32Regs::new(0x804_1000, 0x7000, 0x7000);
     assert_eq!(walk(Ia32::FLAT, regs, &narrow).0, [0x804_1000, 0x804_2010]);
     // High halves of registers and slots do not exist in 32-bit code.
@@ -164,7 +133,7 @@ fn r3_10_segment_bases_are_added_once_also_where_a_frame_keeps_its_frame_pointer
     // registers are offsets. At the entry of a function ebp is the caller's,
     // so the frame keeps it: the base must not be added to it twice.
     let arch = Ia32::with_bases(0x1_0000, 0x20_0000);
-    let target = Target::default()
+    let target = SparseMemory::default()
         .code(0x1_1000, &[0x55, 0x89, 0xe5])
         .words_32(0x20_7000, &[0x2010])
         .words_32(0x20_7010, &[0x7018, 0x3010])
@@ -173,14 +142,15 @@ fn r3_10_segment_bases_are_added_once_also_where_a_frame_keeps_its_frame_pointer
     assert_eq!((pcs, end), (vec![0x1_1000, 0x1_2010, 0x1_3010], chain_end(0x7020)));
     // Bases wrap at 32 bits.
     let arch = Ia32::with_bases(0, 0xffff_f000);
-    let target = Target::default().words_32(0x6000, &[0, 0]);
+    let target = SparseMemory::default().words_32(0x6000, &[0, 0]);
     let (_, end) = walk(arch, Ia32Regs::new(0x804_9000, 0x7000, 0x7000), &target);
     assert_eq!(end, chain_end(0x7008));
 }
 
 #[test]
 fn r3_10_vm86_has_no_frames() {
-    let (pcs, end) = walk(Ia32::VM86, Ia32Regs::new(0x1000, 0x7000, 0x7000), &Target::default());
+    let (pcs, end) =
+        walk(Ia32::VM86, Ia32Regs::new(0x1000, 0x7000, 0x7000), &SparseMemory::default());
     assert_eq!((pcs, end), (vec![], End::NotWalkable));
 }
 
@@ -188,10 +158,10 @@ const RT_SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
 /// A handler that runs on a signal stack at 0x9000 and whose signal
 /// interrupted code that runs on a lower stack.
-fn signal_64() -> (X86_64Regs, Target) {
+fn signal_64() -> (X86_64Regs, SparseMemory) {
     // r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip.
     let gregs = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 0x7010, 3, 1, 0, 2, 0x7000, 0x40_5000];
-    let target = Target::default()
+    let target = SparseMemory::default()
         .put(0x6000, &RT_SIGRETURN)
         .words(0x9000, &[0x9010, 0x6000])
         .words(0x9010 + 40, &gregs)
@@ -252,7 +222,7 @@ fn both_trampolines_of_32_bit_code_are_known_by_their_bytes() {
     ];
     for (code, at, sp, context_at) in cases {
         let base = Ia32::with_bases(0, 0x10_0000);
-        let mut target = Target::default().put(0x6000, code);
+        let mut target = SparseMemory::default().put(0x6000, code);
         if context_at != u64::MAX {
             target = target.words_32(0x10_0000 + context_at, &context);
         }
@@ -267,7 +237,8 @@ fn both_trampolines_of_32_bit_code_are_known_by_their_bytes() {
 
 #[test]
 fn a_signal_context_that_is_not_there_is_a_typed_end() {
-    let target = Target::default().put(0x6000, &RT_SIGRETURN).words(0x9000, &[0x9010, 0x6000]);
+    let target =
+        SparseMemory::default().put(0x6000, &RT_SIGRETURN).words(0x9000, &[0x9010, 0x6000]);
     let regs = X86_64Regs::new(0x40_1000, 0x9000, 0x9000);
     let (pcs, end) = walk(X86_64::FOUR_LEVEL, regs, &target);
     assert_eq!(pcs, [0x40_1000, 0x6000]);
@@ -291,7 +262,7 @@ impl RowSource<X86_64> for Only {
 #[test]
 fn flexible_rows_use_any_general_register_in_the_first_frame_only() {
     use unwind_core::{BaseReg, DwarfReg};
-    let target = Target::default().words(0x8000 - 8, &[0x40_2010, 0]);
+    let target = SparseMemory::default().words(0x8000 - 8, &[0x40_2010, 0]);
     for number in 0..16 {
         let reg = DwarfReg(number);
         let row = Row::new(
@@ -340,7 +311,7 @@ impl<A: Arch> RowSource<A> for OneRow {
 
 /// Whether a walk from the `ret` after `pop rbp`, whose row is `row`, took the register
 /// as unchanged.
-fn takes_register<A: Arch>(arch: A, regs: A::Regs, row: Row, target: &Target) -> bool {
+fn takes_register<A: Arch>(arch: A, regs: A::Regs, row: Row, target: &SparseMemory) -> bool {
     let mut target = target.clone();
     let mut walker = Walker::new(arch, OneRow(row, 0x40_1000));
     let mut frames = walker.frames(regs, &mut target);
@@ -351,7 +322,7 @@ fn takes_register<A: Arch>(arch: A, regs: A::Regs, row: Row, target: &Target) ->
 
 #[test]
 fn a1_memory_below_the_stack_pointer_is_believed_in_64_bit_user_code_alone() {
-    let wide = Target::default().words(0x7ff8, &[0xdead, 0x40_1010]);
+    let wide = SparseMemory::default().words(0x7ff8, &[0xdead, 0x40_1010]);
     let row = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::Offset(-16));
     let regs = X86_64Regs::new(0x40_0000, 0x8000, 0x9000);
     for arch in [X86_64::FOUR_LEVEL, X86_64::FIVE_LEVEL] {
@@ -365,7 +336,7 @@ fn a1_memory_below_the_stack_pointer_is_believed_in_64_bit_user_code_alone() {
         let wide = wide.clone().words(at, &[0x9000]);
         assert_eq!(takes_register(X86_64::FOUR_LEVEL, regs, row, &wide), is_kept, "{slot}");
     }
-    let narrow = Target::default().words_32(0x7ffc, &[0xdead, 0x40_1010]);
+    let narrow = SparseMemory::default().words_32(0x7ffc, &[0xdead, 0x40_1010]);
     let row = Row::new(CfaRule::sp(4), RegRule::Offset(-4), RegRule::Offset(-8));
     let regs = Ia32Regs::new(0x40_0000, 0x8000, 0x9000);
     assert!(takes_register(Ia32::FLAT, regs, row, &narrow), "i386 has no red zone");

@@ -1,7 +1,7 @@
 //! A class, and any bytes as a compressed section: no more memory than the section
 //! may expand to.
 
-use testdata::CountingAllocator;
+use test_support::CountingAllocator;
 
 /// What a decoder of zstd or zlib has for itself: windows, tables, a block.
 const OWN: u64 = 20 << 20;

@@ -1,7 +1,7 @@
 //! The length of a core file, the core file, and the file that all its mappings
 //! name: stacks as text and as JSON, with memory and output in proportion.
 
-use testdata::CountingAllocator;
+use test_support::CountingAllocator;
 
 /// What a walk has whatever the input: a map of modules, and room for names.
 const OWN_MEMORY: u64 = 4 << 20;

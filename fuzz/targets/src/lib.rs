@@ -61,7 +61,7 @@ mod paging_model;
 #[path = "../../../unwind-core/tests/support/sim.rs"]
 mod sim;
 
-use testdata::CountingAllocator;
+use test_support::CountingAllocator;
 
 /// Targets that read for the command have a limit of memory.
 #[global_allocator]

@@ -1,7 +1,7 @@
 //! Any bytes as a recording of perf: the command's reader with its text, its JSON and its
 //! merge writes no more than the recording is worth, and takes no more memory.
 
-use testdata::CountingAllocator;
+use test_support::CountingAllocator;
 
 /// Bytes of output for each byte of input, and for any input.
 const PER_BYTE: usize = 200;

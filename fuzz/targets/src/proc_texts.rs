@@ -1,6 +1,6 @@
 //! The texts of `maps`, `status` and `stat` of a process, with a zero after each.
 
-use testdata::CountingAllocator;
+use test_support::CountingAllocator;
 
 pub(crate) fn run(data: &[u8]) {
     let mut texts = data.split(|&byte| byte == 0);

@@ -1,6 +1,6 @@
 //! What comes from the socket of a QEMU: messages, and texts of its monitor in them.
 
-use testdata::CountingAllocator;
+use test_support::CountingAllocator;
 
 pub(crate) fn run(data: &[u8]) {
     let len = u64::try_from(data.len()).unwrap();

@@ -1,14 +1,11 @@
 //! Tasks with stacks that spell a token, and samples that remember it.
 
-use core::convert::Infallible;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::collections::HashMap;
 
+use test_support::cpu::{Cpu64, FramePointers, Regs};
 use unwind_core::deferred::{ClientId, Cookie, SampleOutcome, TaskState, UnwindCache};
-use unwind_core::{
-    Arch, CfaRule, DwarfReg, FrameContext, Memory, PackedFrame, RegRule, Registers, Row, RowSource,
-    SliceMemory, Trace, VirtAddr, Walker, WordSize,
-};
+use unwind_core::{PackedFrame, SliceMemory, Trace, VirtAddr, Walker};
 
 use crate::clients::Clients;
 use crate::machine::SpinLock;
@@ -95,9 +92,9 @@ impl Task {
     /// Walks the user stack by its frame pointers.
     pub(crate) fn walk(&self, stack: &[u8], trace: &mut Trace) {
         let token = self.token.load(Ordering::Relaxed);
-        let regs = Regs { pc: Self::pc(token, 0), sp: STACK, fp: STACK };
+        let regs = Regs::new(Self::pc(token, 0), STACK, Some(STACK));
         let mut memory = SliceMemory::new(VirtAddr::new(STACK), stack);
-        Walker::new(Toy, FramePointers).trace(regs, &mut memory, trace);
+        Walker::new(Cpu64, FramePointers).trace(regs, &mut memory, trace);
     }
 
     /// Records a sample: in an NMI or anywhere else.
@@ -166,50 +163,4 @@ fn token_of(trace: &Trace) -> Option<u64> {
         frames += 1;
     }
     (frames == FRAMES).then_some(token)
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Regs {
-    pc: u64,
-    sp: u64,
-    fp: u64,
-}
-
-impl Registers for Regs {
-    fn pc(&self) -> u64 {
-        self.pc
-    }
-
-    fn sp(&self) -> u64 {
-        self.sp
-    }
-
-    fn fp(&self) -> Option<u64> {
-        Some(self.fp)
-    }
-
-    fn get(&self, _: DwarfReg) -> Option<u64> {
-        None
-    }
-}
-
-struct Toy;
-
-impl Arch for Toy {
-    type Regs = Regs;
-    const WORD: WordSize = WordSize::Eight;
-}
-
-struct FramePointers;
-
-impl RowSource<Toy> for FramePointers {
-    type Error = Infallible;
-
-    fn row<M: Memory>(
-        &mut self,
-        _: &FrameContext<'_, Regs>,
-        _: &mut M,
-    ) -> Result<Option<Row>, Infallible> {
-        Ok(Some(Row::new(CfaRule::fp(16), RegRule::Offset(-8), RegRule::Offset(-16))))
-    }
 }

@@ -2,21 +2,14 @@
 
 use core::convert::Infallible;
 
+use test_support::cpu::{Cpu32, Cpu64, FramePointers, Regs, Unwalkable};
 use unwind_core::deferred::*;
 use unwind_core::*;
 
 use crate::{
     STACK,
-    sim::{self, Cache, Call, FramePointers, Kernel, Regs, Task, Toy},
+    sim::{self, Cache, Call, Kernel, Task},
 };
-
-/// A CPU with words of four bytes.
-struct Small;
-
-impl Arch for Small {
-    type Regs = Regs;
-    const WORD: WordSize = WordSize::Four;
-}
 
 #[test]
 fn r3_1_stacks_of_either_word_size_are_delivered() {
@@ -30,8 +23,8 @@ fn r3_1_stacks_of_either_word_size_are_delivered() {
     let mut cache = Cache::new();
     let walk = |trace: &mut Trace| {
         let mut memory = SliceMemory::new(VirtAddr::new(0x100), &bytes);
-        let regs = Regs { pc: 0x1000, sp: 0x100, fp: 0x100 };
-        Walker::new(Small, FramePointers).trace(regs, &mut memory, trace);
+        let regs = Regs::new(0x1000, 0x100, Some(0x100));
+        Walker::new(Cpu32, FramePointers).trace(regs, &mut memory, trace);
     };
     let mut delivery = kernel.unwind.deliver(&task, Recipients::Requesters, Some(&mut cache), walk);
     let call = Call::of(&delivery.next().unwrap());
@@ -41,7 +34,7 @@ fn r3_1_stacks_of_either_word_size_are_delivered() {
 /// A source of rows that knows no address.
 struct NoSource;
 
-impl RowSource<Toy> for NoSource {
+impl RowSource<Cpu64> for NoSource {
     type Error = Infallible;
 
     fn row<M: Memory>(
@@ -58,30 +51,18 @@ fn r1_8_any_walk_will_do_and_a_partial_one_is_told_from_a_whole_one() {
     let kernel = Kernel::new();
     let [client] = kernel.register();
     let task = Task::new(STACK);
-    let regs = Regs { pc: 0x1000, sp: 0x100, fp: 0x100 };
+    let regs = Regs::new(0x1000, 0x100, Some(0x100));
     kernel.ask(&task, client);
     let mut cache = Cache::new();
     let walk = |trace: &mut Trace| {
         let mut memory = SliceMemory::new(VirtAddr::new(0), &[]);
-        Walker::new(Toy, NoSource).trace(regs, &mut memory, trace);
+        Walker::new(Cpu64, NoSource).trace(regs, &mut memory, trace);
     };
     let mut delivery = kernel.unwind.deliver(&task, Recipients::Requesters, Some(&mut cache), walk);
     let guard = delivery.next().unwrap();
     assert_eq!(guard.outcome(), SampleOutcome::Truncated);
     assert_eq!(guard.trace().unwrap().end(), Some(End::NoRow));
     assert_eq!(sim::pcs_of(guard.trace().unwrap()), [0x1000]);
-}
-
-/// A CPU in a mode whose stacks cannot be walked.
-struct Vm86;
-
-impl Arch for Vm86 {
-    type Regs = Regs;
-    const WORD: WordSize = WordSize::Four;
-
-    fn is_walkable(&self) -> bool {
-        false
-    }
 }
 
 #[test]
@@ -93,8 +74,8 @@ fn r3_10_a_task_in_a_mode_that_cannot_be_walked_is_called_back_without_frames() 
     let mut cache = Cache::new();
     let walk = |trace: &mut Trace| {
         let mut memory = SliceMemory::new(VirtAddr::new(0), &[]);
-        let regs = Regs { pc: 0x1000, sp: 0x100, fp: 0x100 };
-        Walker::new(Vm86, FramePointers).trace(regs, &mut memory, trace);
+        let regs = Regs::new(0x1000, 0x100, Some(0x100));
+        Walker::new(Unwalkable, FramePointers).trace(regs, &mut memory, trace);
     };
     let mut delivery = kernel.unwind.deliver(&task, Recipients::Requesters, Some(&mut cache), walk);
     let guard = delivery.next().unwrap();

@@ -85,7 +85,7 @@ fn more_frames_than_there_is_room_for_are_found_as_by_a_walk() {
         for depth in [0, 0, 1, 0, 5, 3, 20, 24, 25, 26, 23, 0, 30, 22, 24, 24, 23, 22, 40, 8] {
             let sp = STACK + depth * FRAME;
             for pc in [PLAIN + 0x300 + depth, SAVES_FP + 0x300, SAVES_FP + 0x300] {
-                task.walk(Regs { pc, sp, fp: Some(0) }, &mut stack);
+                task.walk(Regs::new(pc, sp, Some(0)), &mut stack);
             }
         }
     }
@@ -116,7 +116,7 @@ fn a_walk_that_begins_elsewhere_has_room_for_as_many_frames() {
                 let mut task = Task::new();
                 for start in [first, first + 1, first, 0, 4] {
                     let sp = STACK + FRAME * start;
-                    let regs = Regs { pc: function + start, sp, fp: Some(sp + 16) };
+                    let regs = Regs::new(function + start, sp, Some(sp + 16));
                     task.walk(regs, &mut stack);
                 }
             }

@@ -10,12 +10,12 @@ fn a_return_address_and_an_interrupted_pc_are_not_the_same() {
     let mut task = Task::new();
     task.walk(leaf(PLAIN), &mut stack);
     // As a return address, this one was looked up one byte before.
-    let interrupted = Regs { pc: PLAIN + 5, sp: STACK + FRAME, fp: Some(STACK + 16) };
+    let interrupted = Regs::new(PLAIN + 5, STACK + FRAME, Some(STACK + 16));
     task.walk(interrupted, &mut stack);
     assert_eq!(task.last.frames().next().map(|frame| frame.pc.is_exact()), Some(true));
     stack.set(STACK + FRAME - 8, SAVES_FP);
     task.walk(leaf(PLAIN), &mut stack);
-    let interrupted = Regs { pc: SAVES_FP, sp: STACK + FRAME, fp: Some(STACK + 16) };
+    let interrupted = Regs::new(SAVES_FP, STACK + FRAME, Some(STACK + 16));
     assert!(task.walk(interrupted, &mut stack) < 8, "from the next frame on at the earliest");
 }
 
@@ -37,7 +37,7 @@ fn a_frame_pointer_that_is_not_known_is_none() {
         assert_eq!(task.last.end(), Some(End::Step(StepError::UnknownRegister(BaseReg::Fp))));
     }
     // The same frame, with a frame pointer of zero.
-    let inner = Regs { pc: PLAIN + 5, sp: STACK + 3 * FRAME, fp: Some(0) };
+    let inner = Regs::new(PLAIN + 5, STACK + 3 * FRAME, Some(0));
     task.walk(inner, &mut stack);
     let mut stack = Stack::of(&[PLAIN, SAVES_FP, PLAIN, BY_FP, START]);
     stack.set(STACK + 3 * FRAME - 24, 0);

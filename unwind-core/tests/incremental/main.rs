@@ -6,7 +6,5 @@
 mod changes;
 mod conditions;
 mod frames;
-#[path = "../support/regs.rs"]
-mod regs;
 mod task;
 mod unchanged;

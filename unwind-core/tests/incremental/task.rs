@@ -6,7 +6,7 @@ use unwind_core::{
     ReturnAddresses, Row, RowCache, RowSource, StepError, Trace, VirtAddr, Walker, WordSize,
 };
 
-pub(crate) use crate::regs::Regs;
+pub(crate) use test_support::cpu::Regs;
 
 /// A signal's context is three words at the stack pointer.
 pub(crate) struct Toy;
@@ -24,7 +24,7 @@ impl Arch for Toy {
             let addr = VirtAddr::new(sp + offset);
             mem.read_u64(addr).map_err(|error| StepError::Unreadable { addr, error })
         };
-        Ok(Some(Regs { pc: word(0)?, sp: word(8)?, fp: Some(word(16)?) }))
+        Ok(Some(Regs::new(word(0)?, word(8)?, Some(word(16)?))))
     }
 }
 
@@ -203,7 +203,7 @@ impl Task {
 }
 
 pub(crate) const fn leaf(pc: u64) -> Regs {
-    Regs { pc, sp: STACK, fp: Some(STACK + 16) }
+    Regs::new(pc, STACK, Some(STACK + 16))
 }
 
 pub(crate) const MIXED: [u64; 9] =

@@ -1,8 +1,5 @@
 //! Random tables of rows, and stacks to walk by them.
 
-#[path = "../support/regs.rs"]
-mod regs;
-
 use core::convert::Infallible;
 
 use unwind_core::{
@@ -10,8 +7,8 @@ use unwind_core::{
     RowSource, StepError, VirtAddr, WordSize,
 };
 
-use regs::R3;
-pub(crate) use regs::Regs;
+use test_support::cpu::R3;
+pub(crate) use test_support::cpu::Regs;
 
 /// A xorshift generator: the same numbers each time.
 pub(crate) struct Random(pub(crate) u64);
@@ -52,7 +49,7 @@ impl Arch for Wide {
             let addr = VirtAddr::new(addr);
             mem.read_u64(addr).map_err(|error| StepError::Unreadable { addr, error })
         };
-        Ok(Some(Regs { pc: word(sp)?, sp: word(sp.wrapping_add(8))?, fp: None }))
+        Ok(Some(Regs::new(word(sp)?, word(sp.wrapping_add(8))?, None)))
     }
 }
 

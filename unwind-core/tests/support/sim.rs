@@ -2,10 +2,10 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
-use core::convert::Infallible;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
 
+use test_support::cpu::{Cpu64, FramePointers, Regs};
 use unwind_core::deferred::*;
 use unwind_core::*;
 
@@ -90,56 +90,7 @@ pub fn walk_frames(pcs: &[u64], trace: &mut Trace) {
     }
     let bytes: Vec<u8> = words.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
     let mut memory = SliceMemory::new(VirtAddr::new(BASE), &bytes);
-    Walker::new(Toy, FramePointers).trace(Regs { pc, sp: BASE, fp: BASE }, &mut memory, trace);
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Regs {
-    pub pc: u64,
-    pub sp: u64,
-    pub fp: u64,
-}
-
-impl Registers for Regs {
-    fn pc(&self) -> u64 {
-        self.pc
-    }
-
-    fn sp(&self) -> u64 {
-        self.sp
-    }
-
-    fn fp(&self) -> Option<u64> {
-        Some(self.fp)
-    }
-
-    fn get(&self, _: DwarfReg) -> Option<u64> {
-        None
-    }
-}
-
-/// A CPU that keeps frame pointers.
-pub struct Toy;
-
-impl Arch for Toy {
-    type Regs = Regs;
-    const WORD: WordSize = WordSize::Eight;
-}
-
-pub struct FramePointers;
-
-impl<A: Arch> RowSource<A> for FramePointers {
-    type Error = Infallible;
-
-    fn row<M: Memory>(
-        &mut self,
-        _: &FrameContext<'_, A::Regs>,
-        _: &mut M,
-    ) -> Result<Option<Row>, Infallible> {
-        let word = i32::try_from(A::WORD.bytes()).unwrap();
-        let (ra, fp) = (RegRule::Offset(-word), RegRule::Offset(-2 * word));
-        Ok(Some(Row::new(CfaRule::fp(2 * word), ra, fp)))
-    }
+    Walker::new(Cpu64, FramePointers).trace(Regs::new(pc, BASE, Some(BASE)), &mut memory, trace);
 }
 
 impl Host for SimHost {

@@ -133,13 +133,13 @@ fn a_row_that_took_more_than_the_address_is_looked_up_for_each_frame() {
 
 #[test]
 fn why_a_cached_row_leads_nowhere_is_said_without_asking_for_it() {
-    let regs = Regs { fp: 0x8010, ..START };
+    let regs = Regs { fp: Some(0x8010), ..START };
     let of = |words: &[(u64, u64)]| Stack::new(words.iter().copied());
     let saved = Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::Offset(-16));
     // A frame pointer that cannot be read is no reason: see `a1_*`.
     for (row, regs, stack, expected) in [
-        (FP, Regs { fp: 0, ..regs }, of(&[]), "no frame pointer"),
-        (FP, Regs { fp: 0x7000, ..regs }, of(&[]), "below the stack"),
+        (FP, Regs { fp: Some(0), ..regs }, of(&[]), "no frame pointer"),
+        (FP, Regs { fp: Some(0x7000), ..regs }, of(&[]), "below the stack"),
         (FP, regs, of(&[]), "no return address"),
         (FP, regs, of(&[(0x8018, 0x2_0000)]), "no saved frame pointer, no code"),
         (FP, regs, of(&[(0x8010, 0), (0x8018, 0x2_0000)]), "no code"),

@@ -1,7 +1,8 @@
 //! Why walks end.
+use test_support::cpu::Unwalkable;
 use unwind_core::{
-    Arch, End, FrameContext, Memory, Origin, ReadError, Row, RowCache, RowSource, StepError, Trace,
-    VirtAddr, Walker, WordSize,
+    End, FrameContext, Memory, Origin, ReadError, Row, RowCache, RowSource, StepError, Trace,
+    VirtAddr, Walker,
 };
 
 use crate::toy::{
@@ -72,7 +73,7 @@ fn a_looped_frame_pointer_ends_a_walk() {
     let stack =
         Stack::new([(0x8000, 0x8010), (0x8008, 0x1020), (0x8010, 0x8000), (0x8018, 0x1030)]);
     let end = End::Step(StepError::FramePointerBelowStack { fp: 0x8000, sp: 0x8020 });
-    let regs = Regs { fp: 0x8000, ..START };
+    let regs = Regs { fp: Some(0x8000), ..START };
     assert_eq!(walk(script, regs, &stack), (vec![0x1010, 0x1020, 0x1030], end));
 }
 
@@ -80,7 +81,7 @@ fn a_looped_frame_pointer_ends_a_walk() {
 fn a_zero_frame_pointer_is_not_taken_for_a_complete_stack() {
     let script = Script::new([(0x1000, FP)]);
     let stack = Stack::new([(0x8000, 0), (0x8008, 0x1020)]);
-    let (frames, end) = walk(script, Regs { fp: 0x8000, ..START }, &stack);
+    let (frames, end) = walk(script, Regs { fp: Some(0x8000), ..START }, &stack);
     assert_eq!((frames, end), (vec![0x1010, 0x1020], End::Step(StepError::ZeroFramePointer)));
     assert!(!end.is_outermost());
 }
@@ -136,18 +137,7 @@ fn a_zero_in_the_last_slot_of_a_stack_completes_it_where_no_guess_led_there() {
     }
 }
 
-/// A mode whose stacks are not walked.
-struct Vm86;
-
-impl Arch for Vm86 {
-    type Regs = Regs;
-    const WORD: WordSize = WordSize::Four;
-    fn is_walkable(&self) -> bool {
-        false
-    }
-}
-
-impl RowSource<Vm86> for AlwaysFp {
+impl RowSource<Unwalkable> for AlwaysFp {
     type Error = BadTable;
     fn row<M: Memory>(
         &mut self,
@@ -160,7 +150,7 @@ impl RowSource<Vm86> for AlwaysFp {
 
 #[test]
 fn a_mode_that_cannot_be_walked_has_no_frames_and_says_so() {
-    let mut walker = Walker::new(Vm86, AlwaysFp);
+    let mut walker = Walker::new(Unwalkable, AlwaysFp);
     let mut stack = Stack::default();
     let mut frames = walker.frames(START, &mut stack);
     assert!(frames.next().is_none());

@@ -32,7 +32,7 @@ fn the_cfa_may_stand_still_only_where_all_registers_are_known() {
     let still = Row::new(CfaRule::sp(0), RegRule::Offset(0), RegRule::SameValue);
     let script = Script::new([(0x1000, in_r3), (0x2000, still)]);
     let stack = Stack::new([(0x8000, 0x2010)]);
-    let regs = Regs { r3: 0x2020, ..START };
+    let regs = Regs { r3: Some(0x2020), ..START };
     let end = End::Step(StepError::NoProgress { cfa: 0x8000, sp: 0x8000 });
     assert_eq!(walk(script, regs, &stack), (vec![0x1010, 0x2020], end));
 }
@@ -78,7 +78,7 @@ fn a_return_address_is_in_the_frame_pointer_only_where_all_registers_are_known()
     for base in [BaseReg::Fp, BaseReg::Reg(DwarfReg(6))] {
         let in_fp = Row::new(CfaRule::sp(8), RegRule::Register(base, 0), RegRule::SameValue);
         let script = Script::new([(0x1000, in_fp), (0x2000, in_fp)]);
-        let regs = Regs { fp: 0x2010, ..START };
+        let regs = Regs { fp: Some(0x2010), ..START };
         // The first frame's caller still has it, but what it called may not.
         let (frames, end) = walk(script.clone(), regs, &Stack::default());
         assert_eq!(
@@ -106,7 +106,7 @@ fn every_rule_finds_what_it_says() {
         (0x9008, 0x9998),
         (0xa000, 0x8008),
     ]);
-    let regs = Regs { pc: 0x1010, sp: 0x8000, fp: 0xa000, r3: 0x9000 };
+    let regs = Regs { pc: 0x1010, sp: 0x8000, fp: Some(0xa000), r3: Some(0x9000) };
     let cases = [
         // CFA, RA, FP: the caller's pc, sp and fp.
         (CfaRule::sp(8), RegRule::Offset(-8), RegRule::SameValue, 0x2010, 0x8008, Some(0xa000)),
@@ -203,7 +203,7 @@ fn a_rule_on_a_register_that_is_not_known_is_a_typed_end() {
     let script = Script::new([(0x1000, on_r3), (0x2000, on_r3)]);
     let stack = Stack::new([(0x9000, 0x2010), (0x9008, 0x2020)]);
     let end = End::Step(StepError::UnknownRegister(BaseReg::Reg(R3)));
-    let regs = Regs { r3: 0x9000, ..START };
+    let regs = Regs { r3: Some(0x9000), ..START };
     assert_eq!(walk(script, regs, &stack), (vec![0x1010, 0x2010], end));
 }
 

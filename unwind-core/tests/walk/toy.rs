@@ -3,35 +3,11 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 
+pub(crate) use test_support::cpu::{R3, Regs};
 use unwind_core::{
-    Arch, CfaRule, DwarfReg, End, Frame, FrameContext, Memory, Origin, ReadError, RegRule,
-    Registers, Row, RowSource, StepError, TableError, VirtAddr, Walker, WordSize,
+    Arch, CfaRule, DwarfReg, End, Frame, FrameContext, Memory, Origin, ReadError, RegRule, Row,
+    RowSource, StepError, TableError, VirtAddr, Walker, WordSize,
 };
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Regs {
-    pub(crate) pc: u64,
-    pub(crate) sp: u64,
-    pub(crate) fp: u64,
-    pub(crate) r3: u64,
-}
-
-impl Registers for Regs {
-    fn pc(&self) -> u64 {
-        self.pc
-    }
-    fn sp(&self) -> u64 {
-        self.sp
-    }
-    fn fp(&self) -> Option<u64> {
-        Some(self.fp)
-    }
-    fn get(&self, reg: DwarfReg) -> Option<u64> {
-        (reg == R3).then_some(self.r3)
-    }
-}
-
-pub(crate) const R3: DwarfReg = DwarfReg(3);
 
 /// Code lies below 0x10000, and keeps data of its own in 32 bytes below the stack
 /// pointer; a trampoline at 0x5160 keeps what it interrupted
@@ -65,7 +41,7 @@ impl Arch for Toy {
             let addr = VirtAddr::new(sp + at);
             mem.read_u64(addr).map_err(|error| StepError::Unreadable { addr, error })
         };
-        Ok(Some(Regs { pc: word(0)?, sp: word(8)?, fp: word(16)?, r3: word(24)? }))
+        Ok(Some(Regs { pc: word(0)?, sp: word(8)?, fp: Some(word(16)?), r3: Some(word(24)?) }))
     }
 }
 
@@ -172,7 +148,7 @@ pub(crate) fn all_with_frame_pointers() -> Script {
     Script::new([(0x1000, FP), (0x2000, FP), (0x3000, FP)])
 }
 
-pub(crate) const START: Regs = Regs { pc: 0x1010, sp: 0x8000, fp: 0, r3: 0 };
+pub(crate) const START: Regs = Regs { pc: 0x1010, sp: 0x8000, fp: Some(0), r3: Some(0) };
 
 pub(crate) fn pcs(frames: &[Frame]) -> Vec<u64> {
     frames.iter().map(|frame| frame.pc.addr().get()).collect()
@@ -197,5 +173,5 @@ pub(crate) fn three_frames() -> (Regs, Stack) {
         (0x8040, 0),
         (0x8048, 0),
     ]);
-    (Regs { fp: 0x8010, ..START }, stack)
+    (Regs { fp: Some(0x8010), ..START }, stack)
 }

@@ -126,7 +126,7 @@ const AFTER_POP: Row = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::Of
 fn at_return() -> (Script, Regs, Stack) {
     let script = Script::new([(0x1000, AFTER_POP), (0x2000, FP), (0x3000, Row::outermost())]);
     let stack = Stack::new([(0x8000, 0x2010), (0x8020, 0), (0x8028, 0x3010)]);
-    (script, Regs { fp: 0x8020, ..START }, stack)
+    (script, Regs { fp: Some(0x8020), ..START }, stack)
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a1_a_slot_below_the_stack_pointer_that_cannot_be_read_leaves_the_register_as_
 fn a1_a_slot_below_the_stack_pointer_is_read_within_the_red_zone_and_not_deeper() {
     // A leaf that saved its frame pointer there and then changed it.
     let (mut script, regs, stack) = at_return();
-    let regs = Regs { fp: 0xdead, ..regs };
+    let regs = Regs { fp: Some(0xdead), ..regs };
     for (depth, is_read) in [(8_u8, true), (32, true), (40, false)] {
         let row =
             Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::Offset(-8 - i32::from(depth)));
@@ -170,11 +170,11 @@ fn a1_a_slot_below_the_stack_pointer_counts_in_what_a_signal_interrupted_too() {
         (0x7008, Some(0x5160)),
         (0x7010, Some(regs.pc)),
         (0x7018, Some(regs.sp)),
-        (0x7020, Some(regs.fp)),
+        (0x7020, regs.fp),
         (0x7028, Some(0)),
     ];
     let stack = Stack(stack.0.into_iter().chain(signal).collect());
-    let handler = Regs { pc: 0x6010, sp: 0x7000, fp: 1, r3: 0 };
+    let handler = Regs { pc: 0x6010, sp: 0x7000, fp: Some(1), r3: Some(0) };
     let (frames, end) = walk(&script, handler, &stack);
     let expected = vec![0x6010, 0x5160, 0x1010, 0x2010, 0x3010];
     assert_eq!((pcs(&frames), end), (expected, End::Outermost));
