@@ -75,7 +75,7 @@ pub struct Deferral {
 }
 
 impl Deferral {
-    /// So many clients.
+    /// The number of clients.
     ///
     /// # Panics
     ///

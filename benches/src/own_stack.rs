@@ -233,7 +233,7 @@ impl Ladder {
 
 impl Drop for Ladder {
     fn drop(&mut self) {
-        // Nobody is left who could be told of a failure.
+        // There is no one left to tell of a failure.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

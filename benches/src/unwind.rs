@@ -148,7 +148,7 @@ impl Incremental {
         Self { unwind: Unwind::new(corpus), lasts: Vec::new(), at: 0, reused: 0 }
     }
 
-    /// Goes on from the last walk of a thread to the stack at `regs`; returns
+    /// Continues from the last walk of a thread to the stack at `regs`; returns
     /// how many frames there are.
     #[inline]
     pub fn walk_from(&mut self, thread: u32, regs: X86_64Regs, memory: &mut impl Memory) -> usize {

@@ -162,14 +162,14 @@ impl fmt::Display for Error {
             }
             Self::FdesOutside { end, len } => write!(
                 f,
-                "{at}: the function table ends at {end:#x}, behind the {len:#x} bytes there are"
+                "{at}: the function table ends at {end:#x}, past the {len:#x} bytes there are"
             ),
             Self::FresOutside { end, len } => {
-                write!(f, "{at}: the rows end at {end:#x}, behind the {len:#x} bytes there are")
+                write!(f, "{at}: the rows end at {end:#x}, past the {len:#x} bytes there are")
             }
             Self::TablesOverlap { fdes_end, fres_start } => write!(
                 f,
-                "{at}: the function table ends at {fdes_end:#x}, behind the start of the rows at \
+                "{at}: the function table ends at {fdes_end:#x}, past the start of the rows at \
                  {fres_start:#x}"
             ),
             Self::RowsOutside { fre_offset, .. } => {
@@ -185,7 +185,7 @@ impl fmt::Display for Error {
             Self::BadWordSize { info, .. } => {
                 write!(f, "{at}: reserved word size in row info {info:#04x}")
             }
-            Self::UnsortedFres(_) => write!(f, "{at}: the row does not start behind the last one"),
+            Self::UnsortedFres(_) => write!(f, "{at}: the row does not start after the last one"),
             Self::BadWordCount { count, .. } => {
                 write!(f, "{at}: {count} words in a row of a flexible function")
             }

@@ -146,7 +146,7 @@ fn a_changed_byte_anywhere_gives_an_answer_or_an_error() {
 }
 
 #[test]
-fn the_bytes_behind_the_end_do_not_matter() {
+fn the_bytes_after_the_end_do_not_matter() {
     for fixture in sections() {
         let table = Table::parse(&fixture.bytes).unwrap();
         let mut longer = fixture.bytes.clone();

@@ -168,7 +168,7 @@ fn functions_far_apart_fit_in_few_granules() {
 }
 
 #[test]
-fn a_bad_row_is_an_error_for_those_behind_it_only() {
+fn a_bad_row_is_an_error_for_those_after_it_only() {
     let mut rows: Vec<Row> = (0..300).map(|row| Row::sp(row, &[8])).collect();
     rows[200].info = 0x63;
     rows[200].words.clear();

@@ -195,7 +195,7 @@ fn a_function_without_rows_is_found_in_v3_only() {
 }
 
 #[test]
-fn f18_rows_at_or_behind_the_functions_end_do_not_matter() {
+fn f18_rows_at_or_after_the_functions_end_do_not_matter() {
     let rows = vec![Row::sp(0, &[8]), Row::sp(0x20, &[16]), Row::sp(0x30, &[24])];
     let bytes = TableBuilder::amd64(3).function(Function::new(0x100, 0x20, rows)).build();
     let table = Table::parse(&bytes).unwrap();
@@ -331,7 +331,7 @@ fn a_function_may_wrap_at_the_end_of_the_address_space() {
 }
 
 #[test]
-fn a_section_may_lie_before_behind_or_far_from_its_code() {
+fn a_section_may_lie_before_after_or_far_from_its_code() {
     for addr in [0x1000, 0x7fff_ffff_f000, 0xffff_8000_0000_0000] {
         for distance in [-0x4000_0000_i64, -0x1000, 0x1000, 0x4000_0000] {
             let table = TableBuilder::amd64(2)

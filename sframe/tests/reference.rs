@@ -46,7 +46,7 @@ fn known_fault(table: &Table<'_>, pc: u64) -> Option<&'static str> {
             Some("libsframe 2.44 finds a row for the first byte of a block only")
         }
         (Version::V2, true, false) => {
-            Some("libsframe 2.44 finds rows behind the end of a function of blocks")
+            Some("libsframe 2.44 finds rows after the end of a function of blocks")
         }
         (_, false, true) => {
             let hidden = table

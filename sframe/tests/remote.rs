@@ -171,7 +171,7 @@ fn an_absent_page_is_named_and_the_lookup_works_once_it_is_there() {
 }
 
 #[test]
-fn no_read_touches_a_page_behind_the_one_that_is_needed() {
+fn no_read_touches_a_page_after_the_one_that_is_needed() {
     let bytes = large(2, 5, 200, 3);
     // The rows of the first function end right at the end of a page.
     let table = Table::parse(&bytes).unwrap();
@@ -420,7 +420,7 @@ fn a_field_that_changes_is_seen_in_one_of_its_states() {
     let table = Table::parse(&bytes).unwrap().at(0x5000);
     let pc = 0x5000 + 0x10_0000 + 40 * 0x400;
     let fre = table.find(pc).unwrap().unwrap().fre.unwrap();
-    // Behind the row's start and info byte: the CFA's offset, 48 or 24.
+    // After the row's start and info byte: the CFA's offset, 48 or 24.
     let word_at = fre.at.0 as usize + 2;
     assert_eq!(bytes[word_at], 48);
     let mut states = BTreeSet::new();

@@ -108,7 +108,7 @@ fn each_malformed_function_is_one_finding() {
         ),
         (
             around(v2, bad(vec![Row::sp(4, &[8]), Row::sp(4, &[8])])),
-            // Behind one row of 3 bytes.
+            // After one row of 3 bytes.
             Error::UnsortedFres(TableOffset(ROW_V2.0 + 3)),
         ),
         (
@@ -305,9 +305,9 @@ fn functions_of_size_zero_at_others_are_notes() {
         assert!(all.contains(&(Some(2), Violation::EmptyNeighbour { at, other })), "{all:?}");
     }
     // At the end of another, or alone, it is nothing.
-    let behind =
+    let after =
         TableBuilder::amd64(3).function(ok(0x100)).function(Function::new(0x120, 0, vec![]));
-    assert_eq!(faults(&behind), []);
+    assert_eq!(faults(&after), []);
     let alone = TableBuilder::amd64(2).function(Function::new(0x90, 0, vec![])).function(ok(0x100));
     assert_eq!(faults(&alone), [(Some(0), Violation::NoRows(TableOffset(28)))]);
 }
@@ -348,7 +348,7 @@ fn unusual_rows_are_notes() {
             v2.clone().function(bad(vec![Row::sp(3, &[8])])),
             Violation::LateFirstRow { at, start: 3 },
         ),
-        // Behind the end, which says more than that it is late.
+        // After the end, which says more than that it is late.
         (
             v2.clone().function(bad(vec![Row::sp(0x20, &[8])])),
             Violation::RowPastEnd { at, start: 0x20 },
@@ -528,5 +528,5 @@ fn findings_say_which_function_and_where() {
     assert_eq!(all[0].to_string(), "function 1: .sframe+0x5f: the first row starts at +0x3");
     // What is about the whole table names none.
     let (all, _) = findings(&TableBuilder { abi: 9, ..TableBuilder::amd64(2) }.build(), 0);
-    assert_eq!(all[0].to_string(), ".sframe+0x4: nobody can use the rows of abi 9");
+    assert_eq!(all[0].to_string(), ".sframe+0x4: no unwinder knows the rows of abi 9");
 }

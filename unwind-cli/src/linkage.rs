@@ -62,8 +62,8 @@ impl LinkageTables {
 
     /// The entry that holds a link-time address.
     pub(crate) fn find(&self, addr: u64) -> Option<&LinkageEntry> {
-        let behind = self.entries.partition_point(|entry| entry.start <= addr);
-        let entry = self.entries.get(behind.checked_sub(1)?)?;
+        let after = self.entries.partition_point(|entry| entry.start <= addr);
+        let entry = self.entries.get(after.checked_sub(1)?)?;
         (addr < entry.end).then_some(entry)
     }
 }

@@ -182,7 +182,7 @@ impl LoadedImage {
         }
     }
 
-    /// What has come of [`built`](Self::built), if anybody asked.
+    /// What has come of [`built`](Self::built), if it was asked for.
     pub(crate) fn built_so_far(&self) -> Option<Result<Option<&BuiltTable>, BuildError>> {
         self.file.built.get().map(|built| match built {
             Ok(table) => Ok(table.as_ref()),
@@ -271,8 +271,8 @@ impl Modules {
 
     /// The module whose code holds an address of the target.
     pub(crate) fn find(&self, addr: u64) -> Option<&Module> {
-        let behind = self.text.partition_point(|(range, _)| range.start <= addr);
-        let (range, index) = self.text.get(behind.checked_sub(1)?)?;
+        let after = self.text.partition_point(|(range, _)| range.start <= addr);
+        let (range, index) = self.text.get(after.checked_sub(1)?)?;
         if range.contains(&addr) { self.modules.get(*index) } else { None }
     }
 

@@ -176,9 +176,9 @@ impl Symbols {
     }
 
     fn find_symbol(&self, addr: u64) -> Option<&Symbol> {
-        let behind = self.symbols.partition_point(|symbol| symbol.start <= addr);
+        let after = self.symbols.partition_point(|symbol| symbol.start <= addr);
         let mut label = None;
-        for symbol in self.symbols.get(..behind)?.iter().rev().take(NESTING_LIMIT) {
+        for symbol in self.symbols.get(..after)?.iter().rev().take(NESTING_LIMIT) {
             if symbol.furthest_end <= addr {
                 break;
             }
@@ -338,8 +338,8 @@ impl CodeRanges {
 
     /// The end of the range that holds `addr`.
     fn end_of(&self, addr: u64) -> Option<u64> {
-        let behind = self.0.partition_point(|&(start, _)| start <= addr);
-        let &(_, end) = self.0.get(behind.checked_sub(1)?)?;
+        let after = self.0.partition_point(|&(start, _)| start <= addr);
+        let &(_, end) = self.0.get(after.checked_sub(1)?)?;
         (addr < end).then_some(end)
     }
 }

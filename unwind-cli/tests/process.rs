@@ -124,7 +124,7 @@ fn d10_an_incomplete_stack_is_a_failure_where_the_user_wants_it() {
 
 #[test]
 fn an_interrupted_system_call_goes_on() {
-    let Some(program) = compile("goes_on", "echo.c", FRAME_POINTERS) else { return };
+    let Some(program) = compile("continues", "echo.c", FRAME_POINTERS) else { return };
     let mut target = Target::start(&program, &[]);
     for byte in 0..20 {
         target.wait_for_state("S");

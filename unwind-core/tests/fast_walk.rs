@@ -22,7 +22,7 @@ use unwind_core::{
 #[derive(Default)]
 struct Seen {
     frames: u64,
-    /// The reasons for an end, without what is behind their names.
+    /// The reasons for an end, without what is after their names.
     ends: BTreeSet<String>,
 }
 
@@ -249,7 +249,7 @@ fn each_lookup_of_a_trace_is_counted_once_as_a_hit_or_a_miss() {
         let regs = Regs::new(0x1001, STACK, Some(0));
         walker.trace(regs, &mut SliceMemory::new(VirtAddr::new(STACK), &stack), &mut trace);
         assert_eq!((trace.len(), trace.end()), (4, Some(End::Outermost)));
-        // The first return address is behind the byte that the walk starts at.
+        // The first return address is after the byte that the walk starts at.
         assert_eq!((cache.stats().hits, cache.stats().misses), (1 + 4 * round, 3));
     }
 }

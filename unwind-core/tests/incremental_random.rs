@@ -1,4 +1,4 @@
-//! A walk that goes on from the one before against the plain one, on random
+//! A walk that continues from the one before against the plain one, on random
 //! tables and on stacks that change a little, a lot or not at all.
 #![cfg(not(loom))]
 #![cfg(test)]
@@ -17,7 +17,7 @@ use unwind_core::{
     SliceMemory, Trace, TraceFrame, VirtAddr, Walker,
 };
 
-/// The walks have at most so many frames.
+/// The most frames that a walk has.
 const ROOM: usize = 24;
 
 /// A stack of which a word may be absent, and of which not all words are lent.

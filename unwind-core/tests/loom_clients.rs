@@ -58,7 +58,7 @@ fn r1_3_a_delivery_to_everyone_is_seen_by_a_client_that_comes_and_goes_or_sees_i
             }
             calls
         });
-        // Nobody is handed the id: a delivery finds it in the table.
+        // No one is handed the id: a delivery finds it in the table.
         data.access();
         let newcomer = shared.unwind.register().unwrap();
         shared.unwind.cancel(None, newcomer).unwrap();

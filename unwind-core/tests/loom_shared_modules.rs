@@ -83,7 +83,7 @@ impl Shared {
     }
 }
 
-/// Tries a change until no other one is going on.
+/// Tries a change until no other one is under way.
 fn change<T>(mut change: impl FnMut() -> Result<T, MapError>) -> T {
     loop {
         match change() {

@@ -295,7 +295,7 @@ fn counter_values_in_front_of_a_chain_are_stepped_over_by_their_format() {
 }
 
 #[test]
-fn fields_behind_the_chain_are_left_alone() {
+fn fields_after_the_chain_are_left_alone() {
     const RAW: SampleType = SampleType(1 << 10);
     let bytes = record(9, Endian::Little, &[1, 0x40_1000, 4, 0]);
     let parsed = Record::parse(&bytes, Endian::Little).unwrap();

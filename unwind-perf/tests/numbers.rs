@@ -28,7 +28,7 @@ fn every_mark_has_the_word_of_linux_and_no_other_word_is_one() {
 }
 
 #[test]
-fn a_header_tells_the_mode_and_the_length_of_what_is_behind_it() {
+fn a_header_tells_the_mode_and_the_length_of_what_is_after_it() {
     // type 9, misc 0x4002, size 24
     let bytes = [9, 0, 0, 0, 0x02, 0x40, 24, 0];
     let header = RecordHeader::parse(&bytes, Endian::Little).unwrap();

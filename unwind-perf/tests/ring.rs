@@ -112,7 +112,7 @@ impl Seen {
             self.records += 1;
             after_report = false;
         }
-        assert!(!after_report, "a report comes with the record behind it");
+        assert!(!after_report, "a report comes with the record after it");
     }
 }
 

@@ -148,10 +148,10 @@ impl Arch for Ia32 {
         let found = find_sigreturn_32(pc, mem).map_err(|e| unreadable(pc, e))?;
         let context_at = match found {
             None => return Ok(None),
-            // Behind the signal number.
+            // After the signal number.
             Some(Sigreturn32::Plain { popped: false }) => 4,
             Some(Sigreturn32::Plain { popped: true }) => 0,
-            // Behind the signal number, two pointers, 128 bytes of `siginfo`,
+            // After the signal number, two pointers, 128 bytes of `siginfo`,
             // and in the `ucontext` after its flags, link and signal stack.
             Some(Sigreturn32::Rt) => 4 + 4 + 4 + 128 + 20,
         };

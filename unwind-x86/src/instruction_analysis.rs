@@ -66,8 +66,8 @@ impl RowSource<Ia32> for InstructionAnalysis {
 fn row<M: Memory>(word: WordSize, pc: FramePc, mem: &mut M) -> Option<Row> {
     let FramePc::Exact(pc) = pc else { return None };
     let ahead = Window::<32>::after(pc, mem);
-    let behind = Window::<16>::before(pc, mem);
-    row_of_code(word, pc, ahead.bytes(), behind.bytes())
+    let preceding = Window::<16>::before(pc, mem);
+    row_of_code(word, pc, ahead.bytes(), preceding.bytes())
 }
 
 /// The row for a pc with these instruction bytes from it on and before it.
@@ -75,11 +75,11 @@ pub(crate) fn row_of_code(
     word: WordSize,
     pc: VirtAddr,
     ahead: &[u8],
-    behind: &[u8],
+    preceding: &[u8],
 ) -> Option<Row> {
     let code = Code { word, ahead };
-    let row = code.realigning(behind).or_else(|| code.entry(pc, behind));
-    let row = row.or_else(|| code.linkage(behind)).or_else(|| code.exit(behind))?;
+    let row = code.realigning(preceding).or_else(|| code.entry(pc, preceding));
+    let row = row.or_else(|| code.linkage(preceding)).or_else(|| code.exit(preceding))?;
     Some(row.with_origin(Origin::Instructions))
 }
 
@@ -111,9 +111,9 @@ impl Code<'_> {
     }
 
     #[inline(never)]
-    fn entry(&self, pc: VirtAddr, behind: &[u8]) -> Option<Row> {
+    fn entry(&self, pc: VirtAddr, preceding: &[u8]) -> Option<Row> {
         let at_entry = self.row(0, RegRule::SameValue);
-        let may_start = Self::may_start(pc, behind);
+        let may_start = Self::may_start(pc, preceding);
         let (endbr, rest) = self.skip_endbr();
         if endbr {
             // Where jumps land inside a function there is one too, but not in front of
@@ -131,7 +131,7 @@ impl Code<'_> {
         if self.is_mov_fp_sp(rest) {
             let saved = self.slot().wrapping_mul(-2);
             let row = self.row(1, RegRule::Offset(saved));
-            let is_entry = behind.strip_suffix(&[PUSH_FP]).is_some_and(|before| {
+            let is_entry = preceding.strip_suffix(&[PUSH_FP]).is_some_and(|before| {
                 Self::may_start(VirtAddr::new(pc.get().wrapping_sub(1)), before)
             });
             return Some(if is_entry { row } else { row.with_guess() });
@@ -144,18 +144,18 @@ impl Code<'_> {
     /// ```text
     ///     jmp [slot]; push number; jmp resolver
     /// ```
-    fn linkage(&self, behind: &[u8]) -> Option<Row> {
+    fn linkage(&self, preceding: &[u8]) -> Option<Row> {
         // The slot's address is relative to the pc or absolute (0x25), or
         // relative to ebx (0xa3).
         let pushed = match *self.ahead {
             [0xff, 0x25 | 0xa3, _, _, _, _, 0x68, _, _, _, _, 0xe9, ..] => 0,
             [0x68, _, _, _, _, 0xe9, ..]
-                if matches!(*behind, [.., 0xff, 0x25 | 0xa3, _, _, _, _]) =>
+                if matches!(*preceding, [.., 0xff, 0x25 | 0xa3, _, _, _, _]) =>
             {
                 0
             }
             [0xe9, ..]
-                if matches!(*behind, [.., 0xff, 0x25 | 0xa3, _, _, _, _, 0x68, _, _, _, _]) =>
+                if matches!(*preceding, [.., 0xff, 0x25 | 0xa3, _, _, _, _, 0x68, _, _, _, _]) =>
             {
                 1
             }
@@ -172,25 +172,27 @@ impl Code<'_> {
     ///     lea r10, [rsp+8]; and rsp, -64; push [r10-8]; push rbp; mov rbp, rsp
     /// ```
     #[inline(never)]
-    fn realigning(&self, behind: &[u8]) -> Option<Row> {
-        let after_lea = self.behind_lea_of_cfa(self.ahead);
+    fn realigning(&self, preceding: &[u8]) -> Option<Row> {
+        let after_lea = self.after_lea_of_cfa(self.ahead);
         if after_lea.is_some_and(|after_lea| self.is_and_sp(after_lea)) {
             return Some(self.row(0, RegRule::SameValue));
         }
         if self.is_and_sp(self.ahead) {
-            let lea = behind.get(behind.len().checked_sub(self.lea_len())?..)?;
-            return self.behind_lea_of_cfa(lea).map(|_| self.row(0, RegRule::SameValue));
+            let lea = preceding.get(preceding.len().checked_sub(self.lea_len())?..)?;
+            return self.after_lea_of_cfa(lea).map(|_| self.row(0, RegRule::SameValue));
         }
         if let Some(reg) = self.push_of_ra(self.ahead) {
-            return self.ends_with_and_sp(behind).then(|| self.row_from(reg, RegRule::SameValue));
+            return self
+                .ends_with_and_sp(preceding)
+                .then(|| self.row_from(reg, RegRule::SameValue));
         }
         let len = self.push_len();
         if self.ahead.first() == Some(&PUSH_FP) {
-            let push = behind.get(behind.len().checked_sub(len)?..)?;
+            let push = preceding.get(preceding.len().checked_sub(len)?..)?;
             return self.push_of_ra(push).map(|reg| self.row_from(reg, RegRule::SameValue));
         }
         if self.is_mov_fp_sp(self.ahead) {
-            let push = behind.strip_suffix(&[PUSH_FP])?;
+            let push = preceding.strip_suffix(&[PUSH_FP])?;
             let push = push.get(push.len().checked_sub(len)?..)?;
             let saved = RegRule::AtRegister(BaseReg::Sp, 0);
             return self.push_of_ra(push).map(|reg| self.row_from(reg, saved));
@@ -205,7 +207,7 @@ impl Code<'_> {
     }
 
     /// What follows `lea reg, [rsp + slot]`.
-    fn behind_lea_of_cfa<'b>(&self, code: &'b [u8]) -> Option<&'b [u8]> {
+    fn after_lea_of_cfa<'b>(&self, code: &'b [u8]) -> Option<&'b [u8]> {
         let (_, code) = self.rex(code)?;
         match code {
             [0x8d, modrm, 0x24, n, rest @ ..]
@@ -291,14 +293,14 @@ impl Code<'_> {
 
     /// Whether a function may start at `pc`: it is aligned as functions are,
     /// or after a landing mark, a return or padding.
-    fn may_start(pc: VirtAddr, behind: &[u8]) -> bool {
+    fn may_start(pc: VirtAddr, preceding: &[u8]) -> bool {
         const RET: u8 = 0xc3;
         const INT3: u8 = 0xcc;
         const NOP: u8 = 0x90;
         pc.get() % 16 == 0
-            || behind.ends_with(&[0xf3, 0x0f, 0x1e, 0xfa])
-            || behind.ends_with(&[0xf3, 0x0f, 0x1e, 0xfb])
-            || matches!(behind.last(), Some(&(RET | INT3 | NOP)))
+            || preceding.ends_with(&[0xf3, 0x0f, 0x1e, 0xfa])
+            || preceding.ends_with(&[0xf3, 0x0f, 0x1e, 0xfb])
+            || matches!(preceding.last(), Some(&(RET | INT3 | NOP)))
     }
 
     /// `endbr64` or `endbr32`, and what follows.
@@ -334,8 +336,8 @@ impl Code<'_> {
 
     /// Follows the instructions to the function's end, if that is all they do.
     #[inline(never)]
-    fn exit(&self, behind: &[u8]) -> Option<Row> {
-        let is_torn_down = Self::ends_with_teardown(behind);
+    fn exit(&self, preceding: &[u8]) -> Option<Row> {
+        let is_torn_down = Self::ends_with_teardown(preceding);
         let mut exit = Exit::from(Start::Register(BaseReg::Sp), 0, None);
         let mut code = self.ahead;
         // The window holds at most 32 instructions; each pass takes one.
@@ -358,8 +360,8 @@ impl Code<'_> {
 
     /// Whether `pop rbp` or `leave` comes last, and is not the operand byte of a
     /// move or a bitwise operation, which may be the same.
-    fn ends_with_teardown(behind: &[u8]) -> bool {
-        match behind {
+    fn ends_with_teardown(preceding: &[u8]) -> bool {
+        match preceding {
             [.., 0x28 | 0x29 | 0x31 | 0x33 | 0x57 | 0x85 | 0x89 | 0x8b | 0xef, _] => false,
             [.., last] => matches!(*last, POP_FP | LEAVE),
             [] => false,

@@ -343,17 +343,17 @@ fn what_only_looks_like_a_realigned_stack_has_no_row() {
 fn a_push_that_sets_up_no_frame_is_an_entry_only_where_a_function_may_start() {
     // push rbp; push rbx; sub rsp, 8.
     let code = [0xc3, 0x55, 0x53, 0x48, 0x83, 0xec, 0x08];
-    assert_eq!(row_64(0x40_1003, &code, 1), guess(sp_64(8, SAME)), "behind a return");
+    assert_eq!(row_64(0x40_1003, &code, 1), guess(sp_64(8, SAME)), "after a return");
     assert_eq!(row_64(0x40_100f, &code[1..], 0), None, "in the middle of nothing");
     assert_eq!(row_64(0x40_1010, &code[1..], 0), guess(sp_64(8, SAME)), "aligned");
     for mark in [0xfa, 0xfb] {
         let code = [0xf3, 0x0f, 0x1e, mark, 0x55, 0x53, 0x48, 0x83, 0xec, 0x08];
-        assert_eq!(row_64(0x40_1003, &code, 4), guess(sp_64(8, SAME)), "behind a landing mark");
+        assert_eq!(row_64(0x40_1003, &code, 4), guess(sp_64(8, SAME)), "after a landing mark");
     }
     let code = [0x41, 0x54, 0x55, 0x53];
-    assert_eq!(row_64(0x40_1001, &code, 2), None, "behind another push");
+    assert_eq!(row_64(0x40_1001, &code, 2), None, "after another push");
     let code = [0xcc, 0x48, 0x83, 0xec, 0x08];
-    assert_eq!(row_64(0x40_1002, &code, 1), guess(sp_64(8, SAME)), "sub rsp behind padding");
+    assert_eq!(row_64(0x40_1002, &code, 1), guess(sp_64(8, SAME)), "sub rsp after padding");
 }
 
 #[test]

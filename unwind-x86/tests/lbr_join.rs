@@ -149,7 +149,7 @@ fn frames_that_no_call_made_stay_in() {
 }
 
 #[test]
-fn one_match_behind_a_gap_is_not_enough() {
+fn one_match_after_a_gap_is_not_enough() {
     // The walk is wrong from frame 3 on, and its frame 3 is by chance what the
     // record has at 4.
     let recorded = calls(1..=6);
@@ -166,7 +166,7 @@ fn one_match_behind_a_gap_is_not_enough() {
 }
 
 #[test]
-fn a_return_address_lies_two_to_fifteen_bytes_behind_its_call() {
+fn a_return_address_lies_two_to_fifteen_bytes_after_its_call() {
     let branch = call(1);
     for (distance, returns) in
         [(0_u64, false), (1, false), (2, true), (5, true), (15, true), (16, false)]

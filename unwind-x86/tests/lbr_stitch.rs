@@ -400,7 +400,7 @@ fn r2_22_without_overlap_there_is_no_stitch() {
         let second = LbrSample::from_branches(&branches, 8, Some(top)).unwrap();
         assert_eq!(stitched(&levels(0..8), &second), expected, "top {top}");
     }
-    // Nobody knows in which register, or the record has another depth, so that
+    // It is not known in which register, or the record has another depth, so that
     // the registers have nothing to do with each other.
     for (depth, top) in [(8, None), (9, Some(2)), (16, Some(11))] {
         let second = LbrSample::from_branches(&branches, depth, top).unwrap();

@@ -51,7 +51,7 @@ where
     (pcs, frames.end().unwrap())
 }
 
-/// Behind its 16 bytes of locals, then from the second function.
+/// After its 16 bytes of locals, then from the second function.
 const FRAMES: [u64; 5] = [0, 0, 0x40_1110, 0, 0];
 
 #[test]

@@ -52,7 +52,7 @@ fn a_walk_crosses_modules_each_with_its_own_load_address() {
         let mut map = ModuleMap::<_, 4>::new();
         map.add(module(&bytes, 0x40_0000)).unwrap();
         map.add(module(&bytes, 0x7f00_0000_0000)).unwrap();
-        // In the first module behind its locals, from the second one.
+        // In the first module after its locals, from the second one.
         let stack = [0, 0, 0x7f00_0000_1010, 0, 0, 0x40_1004, 0];
         let (frames, end, _) = walk(SframeSource::new(&map), 0x40_1010, &stack);
         assert_eq!(pcs(&frames), [0x40_1010, 0x7f00_0000_1010, 0x40_1004], "V{version}");

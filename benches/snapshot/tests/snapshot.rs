@@ -222,7 +222,7 @@ fn c2_a_process_whose_snapshots_cannot_be_written_is_let_go_after_the_stated_tim
     let directory = scratch("c2_snapshot_pipe");
     let pipe = directory.join("stacks.snap");
     nix::unistd::mkfifo(&pipe, Mode::S_IRWXU).unwrap();
-    // Somebody has the pipe open, and never reads.
+    // A process has the pipe open, and never reads.
     let _reader = fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
     let target = Target::start(Command::new(BUSY[0]).args(&BUSY[1..]));
     let options = ["--whole", "--hold-limit", "1", "--rate", "50000", "--count", "100000"];

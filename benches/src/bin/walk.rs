@@ -70,7 +70,7 @@ fn main() {
     }
 }
 
-/// So many snapshots from the middle: programs start alike.
+/// This number of snapshots from the middle: programs start alike.
 fn middle(corpus: &Corpus, count: usize) -> Vec<Snapshot<'static>> {
     let from = corpus.snapshots.len().saturating_sub(count) / 2;
     corpus.snapshots.iter().skip(from).take(count).copied().collect()

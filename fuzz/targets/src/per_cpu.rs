@@ -56,7 +56,7 @@ impl Deferral for Core {
     }
 
     fn relax(&self) {
-        panic!("nothing runs that anybody could wait for");
+        panic!("nothing runs that could be waited for");
     }
 }
 

@@ -151,15 +151,15 @@ impl<'a> PlainTable<'a> {
         if !self.is_sorted() {
             return functions.iter().find(covers).copied();
         }
-        let mut behind: Option<&PlainFunction> = None;
+        let mut previous: Option<&PlainFunction> = None;
         for function in functions.iter().rev().skip_while(|function| function.start > pc) {
-            if behind.is_some_and(|last| last.size != 0 && last.start != function.start) {
+            if previous.is_some_and(|last| last.size != 0 && last.start != function.start) {
                 return None;
             }
             if covers(&function) {
                 return Some(*function);
             }
-            behind = Some(function);
+            previous = Some(function);
         }
         None
     }

@@ -75,10 +75,10 @@ fn look_at_all(table: &Table<'_>) {
 fn every_table(data: &[u8], addr: u64) {
     let sections = Section::new(data).at(addr);
     let tables: Vec<Result<Table<'_>, Error>> = sections.tables().collect();
-    let mut behind = addr;
+    let mut next = addr;
     for table in tables.iter().flatten() {
-        assert_eq!(table.addr(), behind);
-        behind = behind.wrapping_add((table.bytes().len() as u64).next_multiple_of(8));
+        assert_eq!(table.addr(), next);
+        next = next.wrapping_add((table.bytes().len() as u64).next_multiple_of(8));
     }
     assert!(tables.len() <= data.len() / 28 + 1);
     let Some(Ok(last)) = tables.last() else { return };

@@ -143,7 +143,7 @@ impl<'i> Checker<'i> {
                 continue;
             }
             let ra = user.get(at + 1).copied().unwrap_or(0);
-            let call = calls.before(ra).ok_or(format!("{ra:#x} is not behind a call"))?;
+            let call = calls.before(ra).ok_or(format!("{ra:#x} does not follow a call"))?;
             if call != Call::To(callee.start) {
                 return Err(format!("the call before {ra:#x} is not to {}", callee.name));
             }
@@ -169,7 +169,7 @@ impl<'i> Checker<'i> {
                 continue;
             }
             let call = self.kernel_calls.before(ra);
-            let call = call.ok_or(format!("{ra:#x} in {} is not behind a call", caller.name))?;
+            let call = call.ok_or(format!("{ra:#x} in {} does not follow a call", caller.name))?;
             let Call::To(target) = call else { continue };
             self.call_sites += 1;
             if self.kernel_calls.leads_to(target, callee) {
@@ -402,7 +402,7 @@ mod tests {
             ("before", 0x10, 0x20),
             ("interrupted", 0x20, 0x30),
             ("caller", 0x30, 0x40),
-            ("behind", 0x40, 0x50),
+            ("after", 0x40, 0x50),
             ("handler", 0x50, 0x60),
             ("save_rest", 0x60, 0x70),
         ]);

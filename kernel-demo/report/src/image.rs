@@ -95,9 +95,9 @@ impl Image {
 
     /// The function that holds an address.
     pub(crate) fn function(&self, addr: u64) -> Option<&Function> {
-        let behind = self.functions.partition_point(|function| function.start <= addr);
+        let after = self.functions.partition_point(|function| function.start <= addr);
         // Labels within a function come after it: the widest is the function.
-        self.functions[..behind]
+        self.functions[..after]
             .iter()
             .rev()
             .take(8)

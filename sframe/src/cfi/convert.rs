@@ -421,7 +421,7 @@ impl<L: FnMut(CfiOmission)> Sink<'_, L> {
         if !is_open {
             self.end(at)?;
             self.open = match rules {
-                NoRow::Blocks(before, behind, step) => Open::Blocks(at, before, behind, step),
+                NoRow::Blocks(before, after, step) => Open::Blocks(at, before, after, step),
                 NoRow::Omission(reason) => Open::Omission(at, reason),
             };
         }
@@ -447,9 +447,7 @@ impl<L: FnMut(CfiOmission)> Sink<'_, L> {
                 self.rows.clear();
                 Ok(())
             }
-            Open::Blocks(from, before, behind, step) => {
-                self.blocks(from, end, before, behind, step)
-            }
+            Open::Blocks(from, before, after, step) => self.blocks(from, end, before, after, step),
             Open::Omission(from, reason) => {
                 let start = self.start.wrapping_add(from.into());
                 let size = end.saturating_sub(from).into();
@@ -478,7 +476,7 @@ impl<L: FnMut(CfiOmission)> Sink<'_, L> {
         from: u32,
         end: u32,
         before: Row,
-        behind: Row,
+        after: Row,
         step: Step,
     ) -> Result<(), WriteError> {
         self.rows.try_reserve(2)?;
@@ -493,14 +491,14 @@ impl<L: FnMut(CfiOmission)> Sink<'_, L> {
             if inside < at {
                 self.rows.push((0, before));
             }
-            self.rows.push((at.saturating_sub(inside), behind));
+            self.rows.push((at.saturating_sub(inside), after));
             self.add(from, first, None)?;
             self.rows.clear();
             from = first;
         }
         if from < end {
             self.rows.push((0, before));
-            self.rows.push((step.at.into(), behind));
+            self.rows.push((step.at.into(), after));
             self.add(from, end, NonZeroU8::new(step.mask.saturating_add(1)))?;
             self.rows.clear();
         }

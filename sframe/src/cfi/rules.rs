@@ -298,15 +298,15 @@ impl Rules {
             return NoRow::Omission(self.reason(registers, column));
         };
         let height = i32::try_from(step.height).unwrap_or(i32::MAX);
-        let Some(behind) = offset.checked_add(height) else {
+        let Some(after) = offset.checked_add(height) else {
             return NoRow::Omission(CfiOmissionReason::Offset(offset.into()));
         };
-        let [before, behind] = [offset, behind].map(|offset| {
+        let [before, after] = [offset, after].map(|offset| {
             let cfa = Cfa::Rule(CfaRule::Register(base, offset));
             Self { cfa, ..*self }.row(registers, column)
         });
-        match (before, behind) {
-            (Some(before), Some(behind)) => NoRow::Blocks(before, behind, step),
+        match (before, after) {
+            (Some(before), Some(after)) => NoRow::Blocks(before, after, step),
             _ => NoRow::Omission(self.reason(registers, column)),
         }
     }

@@ -120,11 +120,11 @@ impl Fre {
         };
         let mut words = [0; Self::MAX_WORDS];
         for index in 0..info.word_count() {
-            let (first, behind) = rest.split_at_checked(size.into()).ok_or(truncated)?;
+            let (first, after) = rest.split_at_checked(size.into()).ok_or(truncated)?;
             if let Some(word) = words.get_mut(usize::from(index)) {
                 *word = endian.signed(first);
             }
-            rest = behind;
+            rest = after;
         }
         let start = endian.signed(start).unsigned() & kind.mask();
         Ok(Self { at, start, info, words })
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn words_behind_the_sixth_are_passed_over() {
+    fn words_after_the_sixth_are_passed_over() {
         let mut bytes = vec![0, 0x1e];
         bytes.extend(1..=15);
         bytes.extend([1, 0x03, 99]);

@@ -153,7 +153,7 @@ impl fmt::Display for Violation {
                 write!(f, "the functions have {found} rows, not {header}")
             }
             Self::TooManyRows(_) => f.write_str("too many functions share rows to look at them"),
-            Self::UnknownAbi(abi) => write!(f, "nobody can use the rows of abi {abi}"),
+            Self::UnknownAbi(abi) => write!(f, "no unwinder knows the rows of abi {abi}"),
             Self::ImpossibleRa(_) => f.write_str("no call leaves its return address there"),
             Self::FreBytes { header, found } => {
                 write!(f, "the functions' rows take {found:#x} bytes, not {header:#x}")
@@ -162,7 +162,7 @@ impl fmt::Display for Violation {
                 write!(f, "the function of size zero starts in function {other}")
             }
             Self::RowPastEnd { start, .. } => {
-                write!(f, "the row starts at +{start:#x}, behind all code")
+                write!(f, "the row starts at +{start:#x}, past all code")
             }
             Self::LateFirstRow { start, .. } => write!(f, "the first row starts at +{start:#x}"),
             Self::NoRows(_) => f.write_str("the function has no rows"),

@@ -92,12 +92,12 @@ impl Usual {
             // A section is shorter than `isize::MAX`, and a row by far.
             at = at.wrapping_add(len.into());
             left = left.wrapping_sub(1);
-            let behind = bytes.get(at..)?;
+            let after = bytes.get(at..)?;
             if left == 0 {
                 return Some(at);
             }
             let before = start;
-            (start, info) = split_head(behind.first_chunk::<HEAD>()?, endian);
+            (start, info) = split_head(after.first_chunk::<HEAD>()?, endian);
             if start <= before || start >= end {
                 return None;
             }

@@ -501,8 +501,8 @@ fn inside<'a>(function: &Function<'a>) -> &'a [(u32, Row)] {
         function.block_size.map_or(function.size, |size| function.size.min(size.get().into()));
     let rows = function.rows;
     // Rows after the end are few, and last.
-    let behind = rows.iter().rev().take_while(|&&(offset, _)| offset >= end).count();
-    rows.get(..rows.len().saturating_sub(behind)).unwrap_or_default()
+    let after = rows.iter().rev().take_while(|&&(offset, _)| offset >= end).count();
+    rows.get(..rows.len().saturating_sub(after)).unwrap_or_default()
 }
 
 /// The first row that does not start after the one before it.

@@ -165,8 +165,8 @@ impl Place<'_> {
         let lowest = self.addr.wrapping_add(1 << 63);
         let entries = self.builder.entries.as_slice();
         let first = entries.partition_point(|entry| entry.start < lowest);
-        let (behind, before) = entries.split_at_checked(first).unwrap_or((entries, &[]));
-        before.iter().chain(behind).filter(|entry| self.is_near(entry))
+        let (after, before) = entries.split_at_checked(first).unwrap_or((entries, &[]));
+        before.iter().chain(after).filter(|entry| self.is_near(entry))
     }
 }
 

@@ -121,7 +121,7 @@ impl fmt::Display for OmissionReason {
             Self::Wraps => f.write_str("the function goes past the end of the address space"),
             Self::NoRows => f.write_str("the function has no row"),
             Self::Unsorted { offset } => {
-                write!(f, "the row at +{offset:#x} does not start behind the last one")
+                write!(f, "the row at +{offset:#x} does not start after the last one")
             }
             Self::SignalFrame => f.write_str("version 2 has no mark for signal trampolines"),
             Self::SignalContext => f.write_str("only the signal context tells the caller"),

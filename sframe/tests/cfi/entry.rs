@@ -60,7 +60,7 @@ fn a_location_may_be_set_forwards_only() {
 }
 
 #[test]
-fn a_last_location_at_the_end_or_behind_it_is_ignored() {
+fn a_last_location_at_the_end_or_after_it_is_ignored() {
     for advance in [8, 9, 63] {
         let one = One::amd64(8, &[ADVANCE | advance, DEF_CFA_OFFSET, 16, 0xff]);
         one.expect(&[(0x1007, sp(8))]);
@@ -141,7 +141,7 @@ fn addresses_of_other_sizes_and_segments_are_refused() {
     let convert = |bytes: &[u8]| One::of(AMD64, Format::V3, CfiSection::debug_frame(bytes));
     let good = convert(cfi.build());
     assert_eq!((good.lost.as_slice(), good.row(0x1000)), (&[][..], Some(sp(8))));
-    // Behind the length, the mark, the version and the augmentation.
+    // After the length, the mark, the version and the augmentation.
     for (field, value, size) in [(10, 4, 4), (11, 1, 8)] {
         let mut bytes = cfi.build().to_vec();
         bytes[field] = value;
@@ -208,9 +208,9 @@ fn cies_are_found_in_any_order_and_number() {
     let here = u64::try_from(cfi.build().len()).unwrap();
     let mut probe = cfi.clone();
     probe.fde(0, 0x100, 8, &[]);
-    let behind = u64::try_from(probe.build().len()).unwrap();
-    assert_eq!(cfi.fde(behind, 0x100, 8, &[]), here);
-    assert_eq!(cfi.cie(&cie(14)), behind);
+    let after = u64::try_from(probe.build().len()).unwrap();
+    assert_eq!(cfi.fde(after, 0x100, 8, &[]), here);
+    assert_eq!(cfi.cie(&cie(14)), after);
     let one = One::of(AMD64, Format::V3, CfiSection::debug_frame(cfi.build()));
     assert_eq!(one.lost, []);
     assert_eq!(one.row(0x100), Some(sp(8 * 14)));
@@ -220,7 +220,7 @@ fn cies_are_found_in_any_order_and_number() {
 }
 
 #[test]
-fn nothing_is_read_behind_an_entry_that_does_not_end_or_a_terminator() {
+fn nothing_is_read_after_an_entry_that_does_not_end_or_a_terminator() {
     let mut cfi = CfiBuilder::eh_frame(ADDR);
     let cie = cfi.cie(&Cie::amd64());
     cfi.fde(cie, 0x1000, 8, &[]);

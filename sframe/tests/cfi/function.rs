@@ -194,7 +194,7 @@ fn steps_that_no_blocks_have_are_lost() {
     step(&[BREG | RSP, 8], &[LIT | 15], 0).expect_lost(0x1000, 0x40, lost);
     step(&[BREG | RSP, 8], &[0x08, 0xff], 11).expect_lost(0x1000, 0x40, lost);
     step(&[BREG | RSP, 8], &[LIT | 11], 8).expect_lost(0x1000, 0x40, lost);
-    // Behind the step the offset is one too far.
+    // After the step the offset is one too far.
     let far = [BREG | RSP, 0xff, 0xff, 0xff, 0xff, 0x07];
     step(&far, &[LIT | 15], 11).expect_lost(0x1000, 0x40, block);
 }

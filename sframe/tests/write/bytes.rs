@@ -234,7 +234,7 @@ fn rows_that_repeat_the_one_before_are_left_out() {
 }
 
 #[test]
-fn rows_behind_the_end_are_left_out() {
+fn rows_after_the_end_are_left_out() {
     let rows = [(0, sp(8)), (7, sp(16)), (8, sp(24)), (9, sp(32))];
     for (function, count) in [
         (Function::new(0, 8, &rows), 2),

@@ -15,8 +15,8 @@ fn functions_of_no_bytes_or_no_rows_are_lost() {
     assert_eq!(empty, [(0x10, 0, OmissionReason::Empty)]);
     let bare = losses(Format::V3, abi, &Function::new(0x10, 4, &[]));
     assert_eq!(bare, [(0x10, 4, OmissionReason::NoRows)]);
-    let behind = losses(Format::V3, abi, &Function::new(0x10, 4, &[(4, sp(8))]));
-    assert_eq!(behind, [(0x10, 4, OmissionReason::NoRows)]);
+    let after = losses(Format::V3, abi, &Function::new(0x10, 4, &[(4, sp(8))]));
+    assert_eq!(after, [(0x10, 4, OmissionReason::NoRows)]);
 }
 
 #[test]

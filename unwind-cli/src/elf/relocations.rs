@@ -152,8 +152,8 @@ impl<'f> Relocations<'f> {
         let mut applied = Applied::default();
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         let first = self.by_target.partition_point(|&(target, _)| target < index);
-        let behind = self.by_target.partition_point(|&(target, _)| target <= index);
-        for turn in first..behind {
+        let after = self.by_target.partition_point(|&(target, _)| target <= index);
+        for turn in first..after {
             let Some(&(_, holder)) = self.by_target.get(turn) else { continue };
             self.apply_from(holder, index, bytes, &mut applied)?;
         }

@@ -218,8 +218,8 @@ impl Memory for CoreMemory {
 
 /// The last of `list`, which is sorted by start, whose range holds `addr`.
 fn containing<T>(list: &[T], addr: u64, range: impl Fn(&T) -> &Range<u64>) -> Option<&T> {
-    let behind = list.partition_point(|item| range(item).start <= addr);
-    list.get(behind.checked_sub(1)?).filter(|item| addr < range(item).end)
+    let after = list.partition_point(|item| range(item).start <= addr);
+    list.get(after.checked_sub(1)?).filter(|item| addr < range(item).end)
 }
 
 /// At most the first `len` bytes.

@@ -10,16 +10,16 @@ fn read_back(shown: &str) -> Vec<u8> {
             bytes.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
             continue;
         }
-        let (kind, behind) = rest.split_at(1);
-        rest = behind;
+        let (kind, after) = rest.split_at(1);
+        rest = after;
         bytes.push(match kind {
             "\\" => b'\\',
             "n" => b'\n',
             "r" => b'\r',
             "t" => b'\t',
             "x" => {
-                let (digits, behind) = rest.split_at(2);
-                rest = behind;
+                let (digits, after) = rest.split_at(2);
+                rest = after;
                 u8::from_str_radix(digits, 16).unwrap()
             }
             kind => panic!("no escape: \\{kind} in {shown}"),

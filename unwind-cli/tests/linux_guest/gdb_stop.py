@@ -1,4 +1,4 @@
-"""What gdb finds at one stop of a guest, as a line of JSON behind `STOP `.
+"""What gdb finds at one stop of a guest, as a line of JSON after `STOP `.
 
 Runs inside gdb, connected to QEMU's gdbstub. GUEST_WORDS is a JSON list of
 [address, bytes]: words of the guest's memory to read.

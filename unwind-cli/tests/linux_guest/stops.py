@@ -156,7 +156,7 @@ def unwind(args, guest, program):
 
 
 def gdb(guest, program, words):
-    """What gdb says of the same stop; the guest goes on afterwards."""
+    """What gdb says of the same stop; the guest continues afterwards."""
     if program:
         setup = ["-ex", f"file {program}"]
     else:

@@ -54,9 +54,9 @@ fn outcome(gdb: &GdbThread, unwind: &UnwindThread, equal: usize, last: usize) ->
         ));
     }
     if equal > last {
-        let goes_on = last + 1 == all && found > all;
+        let continues = last + 1 == all && found > all;
         let text = || format!("{found} frames where there are {all}");
-        return if goes_on { Outcome::Differs(text()) } else { Outcome::Equal };
+        return if continues { Outcome::Differs(text()) } else { Outcome::Equal };
     }
     let first = &gdb.frames[equal];
     let name = first.name.as_deref().unwrap_or("?");

@@ -211,7 +211,7 @@ fn a_record_of_no_known_event_is_left_out() {
 }
 
 #[test]
-fn random_bytes_behind_a_true_header_end_with_an_error() {
+fn random_bytes_after_a_true_header_end_with_an_error() {
     let header_len = word(&perf_file("pfork.data"), 40);
     let mut random = 11_u64;
     let mut next = move || {

@@ -257,7 +257,7 @@ fn round_marks_of_a_merge_hold_while_a_sample_waits() {
 }
 
 #[test]
-fn bytes_behind_a_record_are_stepped_over_and_kept() {
+fn bytes_after_a_record_are_stepped_over_and_kept() {
     let path = perf_files("data").into_iter().next().unwrap();
     let file = Scratch::new(&perf_data(&path));
     let pipe = Parts::of(&file.bytes()).to_pipe();

@@ -177,7 +177,7 @@ impl Cpu {
 
     /// Runs the user code until its system call has returned.
     pub(crate) fn run_user_code(&self, number: u64, stack: &UserStack) {
-        // SAFETY: the stack is larger than the frames of `BITS` calls, nobody
+        // SAFETY: the stack is larger than the frames of `BITS` calls, no one
         // else runs on it, and the kernel's entry returns normally.
         unsafe { enter_user_code(self, number, u64::from(BITS), stack.end()) }
     }

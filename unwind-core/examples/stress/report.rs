@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use unwind_core::deferred::DropCounts;
 
-/// NMIs in user code. What NMIs count is static: they have no report at hand.
+/// NMIs in user code. What NMIs count is static: they have no report.
 pub(crate) static NMIS_IN_USER: AtomicU64 = AtomicU64::new(0);
 /// NMIs in the kernel.
 pub(crate) static NMIS_IN_KERNEL: AtomicU64 = AtomicU64::new(0);

@@ -85,7 +85,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
         let cookie = number.and_then(|_| task.cookie.get(word.version()));
         let place = Place { clients: self.clients(), counters: self.counters(), task, cpu };
         let of = number.zip(cookie).map(|(number, cookie)| Of { number, cookie });
-        Delivery { place, recipients, source, of, round: Round::nobody(), own: PhantomData }
+        Delivery { place, recipients, source, of, round: Round::empty(), own: PhantomData }
     }
 }
 
@@ -137,7 +137,7 @@ struct Round {
 }
 
 impl Round {
-    const fn nobody() -> Self {
+    const fn empty() -> Self {
         Self { todo: SlotSet::NONE, asked: SlotSet::NONE, epoch: Epoch::NONE }
     }
 }

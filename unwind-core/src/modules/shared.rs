@@ -111,13 +111,13 @@ impl<const N: usize> Copy<N> {
 
     /// The first module that ends above `addr`, by index. While the copy is
     /// being written the answer may be any index up to the length.
-    fn behind(&self, addr: VirtAddr) -> usize {
+    fn first_above(&self, addr: VirtAddr) -> usize {
         let addr = addr.get();
         self.entries().partition_point(|entry| entry.end.load(Ordering::Relaxed) <= addr)
     }
 
     fn find(&self, addr: VirtAddr) -> Option<Module<TableLocation>> {
-        let module = self.entries().get(self.behind(addr))?.load();
+        let module = self.entries().get(self.first_above(addr))?.load();
         module.text.contains(&addr).then_some(module)
     }
 
@@ -163,7 +163,7 @@ impl<const N: usize> SharedModuleMap<N> {
         }
         let change = Change::begin(self)?;
         let modules = change.now.entries();
-        let at = change.now.behind(module.text.start);
+        let at = change.now.first_above(module.text.start);
         let other = modules.get(at).map(Entry::load);
         if let Some(other) = other.filter(|other| other.text.start < module.text.end) {
             return Err(MapError::Overlap(other.text.start));

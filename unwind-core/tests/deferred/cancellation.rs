@@ -1,4 +1,4 @@
-//! Cancellations wait for what runs, and leave nothing behind.
+//! Cancellations wait for what runs, and leave no state.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Barrier;
@@ -128,7 +128,7 @@ fn x4_after_all_cancellations_nothing_is_left() {
     assert!(format!("{:?}", kernel.unwind).contains("clients: {}"));
     for task in &tasks {
         assert!(kernel.return_to_user(task).is_empty());
-        assert_eq!(task.walks(), 0, "for nobody");
+        assert_eq!(task.walks(), 0, "for no client");
         let state = format!("{:?}", task.state);
         let nothing = "asked: 0b00000000000000000000000000000000";
         assert!(state.contains(nothing) && state.contains("used: false"), "{state}");
@@ -184,7 +184,7 @@ fn b13_a_cancelled_clients_request_that_stalls_over_any_number_of_purges_calls_n
         });
         let calls = kernel.return_to_user(task);
         let refused = RequestOutcome::Refused(Refusal::UnknownClient);
-        assert_eq!((outcome, calls.len()), (refused, 0), "behind {purges} purges");
+        assert_eq!((outcome, calls.len()), (refused, 0), "after {purges} purges");
     }
 }
 

@@ -141,7 +141,7 @@ fn b3_a_request_that_stalls_over_any_number_of_entries_has_the_cookie_of_its_sta
         });
         let calls = kernel.return_to_user(task);
         assert_eq!(calls.len(), 1);
-        assert_eq!(outcome.cookie(), Some(calls[0].cookie), "behind {entries} entries");
+        assert_eq!(outcome.cookie(), Some(calls[0].cookie), "after {entries} entries");
     }
 }
 

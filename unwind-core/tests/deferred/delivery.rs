@@ -28,18 +28,18 @@ fn r1_6_a_request_during_a_delivery_is_served_in_a_further_round() {
 }
 
 #[test]
-fn r1_6_a_request_behind_the_reset_is_delivered_with_its_own_cookie() {
+fn r1_6_a_request_after_the_reset_is_delivered_with_its_own_cookie() {
     let kernel = Kernel::new();
     let [client] = kernel.register();
     let task = Task::new(STACK);
     let before = kernel.ask(&task, client);
     kernel.deliver(&task);
     assert_eq!(kernel.unwind.user_return(&task), UserReturn::Ready);
-    let behind = kernel.unwind.host().nmi(|| kernel.ask(&task, client));
-    assert_ne!(before, behind);
+    let after = kernel.unwind.host().nmi(|| kernel.ask(&task, client));
+    assert_ne!(before, after);
     let calls = kernel.return_to_user(&task);
     assert_eq!(calls.len(), 1);
-    assert_eq!(calls[0].cookie, behind);
+    assert_eq!(calls[0].cookie, after);
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn two_words_that_change_alike_are_changed_all_the_same() {
 }
 
 #[test]
-fn frames_behind_a_changed_one_are_taken_over_again() {
+fn frames_after_a_changed_one_are_taken_over_again() {
     let mut stack = Stack::of(&[PLAIN; 12]).lent();
     let mut task = Task::new();
     task.walk(leaf(PLAIN), &mut stack);
@@ -98,7 +98,7 @@ fn many_short_runs_of_old_frames_are_as_good_as_one() {
 }
 
 #[test]
-fn a_read_that_fails_loses_the_frames_behind_it_and_no_more() {
+fn a_read_that_fails_loses_the_frames_after_it_and_no_more() {
     for functions in [&MIXED[..], &[PLAIN, SIGNAL, PLAIN, PLAIN, START]] {
         for is_lent in [false, true] {
             let mut stack = Stack { is_lent, ..Stack::of(functions) };

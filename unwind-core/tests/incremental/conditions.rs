@@ -97,7 +97,7 @@ fn a_frame_that_was_there_before_is_added_only_if_there_is_room() {
     let mut stack = Stack::of(&functions).lent();
     let mut task = Task::new();
     task.walk(Regs { sp: STACK + 10 * FRAME, ..leaf(PLAIN) }, &mut stack);
-    // Up to the frame behind the last one that there is room for, all are others.
+    // Up to the frame after the last one that there is room for, all are others.
     for number in 0..15 {
         let function = if number == 14 { ALIGNS } else { PLAIN };
         stack.set(STACK + (number + 1) * FRAME - 8, function + 0x77);

@@ -45,7 +45,7 @@ fn a_frame_pointer_that_is_not_known_is_none() {
 }
 
 #[test]
-fn a_frame_behind_a_trampoline_is_asked_for_again() {
+fn a_frame_after_a_trampoline_is_asked_for_again() {
     let mut stack = Stack::of(&[PLAIN, PLAIN, BY_FP, PLAIN, PLAIN, START]);
     let mut task = Task::new();
     task.code.function = BY_FP;
@@ -88,7 +88,7 @@ fn signal_frames_and_rules_on_other_registers_are_stepped_from_again() {
 }
 
 #[test]
-fn a_zero_behind_a_frame_pointer_is_no_end_of_the_stack() {
+fn a_zero_after_a_frame_pointer_is_no_end_of_the_stack() {
     let mut stack = Stack::of(&[SAVES_FP, BY_FP, PLAIN, PLAIN, PLAIN, PLAIN, PLAIN]);
     stack.set(STACK + 7 * FRAME - 8, 0);
     let mut task = Task::new();
@@ -103,7 +103,7 @@ fn a_zero_behind_a_frame_pointer_is_no_end_of_the_stack() {
 }
 
 #[test]
-fn behind_a_signal_the_stack_may_be_a_lower_one() {
+fn after_a_signal_the_stack_may_be_a_lower_one() {
     // The handler's stack is above the interrupted one.
     let functions = [PLAIN, SAVES_FP, SAVES_FP, START, 0, 0, SAVES_FP, PLAIN, SIGNAL];
     for is_lent in [false, true] {

@@ -13,7 +13,7 @@ use unwind_core::deferred::{
 };
 
 /// Runs a model with every order of accesses in which a thread is preempted at
-/// most so many times: what goes wrong with few threads does so with few
+/// most three times: what goes wrong with few threads does so with few
 /// preemptions. `LOOM_MAX_PREEMPTIONS` sets another bound.
 pub fn model(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -117,7 +117,7 @@ impl<C: CookieSource> Shared<C> {
         self.unwind.deliver(task, Recipients::Requesters, None, |_| ())
     }
 
-    /// Delivers until the task may go on to user code.
+    /// Delivers until the task may continue to user code.
     pub fn return_to_user(&self) -> Vec<(ClientId, Cookie)> {
         let mut called = self.deliver();
         while self.unwind.user_return(&self.task) == UserReturn::Pending {

@@ -20,7 +20,7 @@ fn a_return_address_that_leads_to_no_code_ends_a_walk_or_asks_the_fallback() {
     assert_eq!(frames.by_ref().count(), 2);
     let pc = VirtAddr::new(0x3010);
     assert_eq!(frames.end(), Some(End::Step(StepError::NotCode { pc })));
-    // The last byte of a call counts, not the address behind it.
+    // The last byte of a call counts, not the address after it.
     stack.0.insert(0x8038, Some(0x3000));
     let frames = walker.frames(regs, &mut stack);
     assert_eq!(frames.map(|frame| frame.pc.addr().get()).last(), Some(0x3000));
@@ -34,7 +34,7 @@ fn a_return_address_that_leads_to_no_code_ends_a_walk_or_asks_the_fallback() {
 }
 
 #[test]
-fn what_a_signal_interrupted_need_not_be_behind_a_call() {
+fn what_a_signal_interrupted_need_not_be_after_a_call() {
     // All code is below 0x3000 but the byte before the interrupted instruction.
     struct NoCall;
     impl ReturnAddresses for NoCall {

@@ -78,7 +78,7 @@ impl Owner {
     }
 
     fn is(&self, client: ClientId) -> bool {
-        // Zero is nobody's: it says that the place is free.
+        // Zero is no client's: it says that the place is free.
         client.to_bits() != 0 && self.client.load(Ordering::Relaxed) == client.to_bits()
     }
 

@@ -182,7 +182,7 @@ impl Word {
         self.is_live() && self.generation() == generation
     }
 
-    /// Whether nobody is here.
+    /// Whether the place is free.
     pub(super) const fn is_free(self) -> bool {
         !self.is_live() && self.running() == 0
     }

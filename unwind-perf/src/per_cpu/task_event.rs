@@ -187,7 +187,7 @@ impl TaskEvent {
 
     fn end(&self, hold: &SwitchHold) {
         hold.remove();
-        // Last: whoever waits may free what `hold` is in.
+        // Last: the one that waits may free what `hold` is in.
         self.state.fetch_and(!(PENDING | QUEUEING | RUNNING), Ordering::Release);
     }
 }

@@ -170,7 +170,7 @@ impl DataHost for System {
     }
 
     fn relax(&self) {
-        unreachable!("nobody has to wait: one thread does everything");
+        unreachable!("there is no one to wait for: one thread does everything");
     }
 }
 
@@ -206,6 +206,6 @@ impl Host for Hooks {
     }
 
     fn relax(&self) {
-        unreachable!("nobody has to wait: one thread does everything");
+        unreachable!("there is no one to wait for: one thread does everything");
     }
 }

@@ -163,7 +163,7 @@ impl TaskWork for Work<'_> {
     }
 
     fn relax(&self) {
-        unreachable!("nobody has to wait: one thread does everything");
+        unreachable!("there is no one to wait for: one thread does everything");
     }
 }
 

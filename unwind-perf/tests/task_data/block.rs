@@ -122,7 +122,7 @@ fn p5_a_user_that_was_not_added_cannot_be_removed() {
     assert_eq!(hook.remove_user(), Ok(true));
     assert_eq!((hook.remove_user(), hook.users()), (Err(UserCount::None), 0));
     let data = TaskData::new();
-    assert_eq!(hook.switch(Some(&data), None), None, "nobody profiles");
+    assert_eq!(hook.switch(Some(&data), None), None, "no profiler");
     assert_eq!(hook.add_user(), Ok(true), "the next one is the first");
 }
 
@@ -131,7 +131,7 @@ fn r2_18_the_hook_runs_for_cpu_wide_events_and_copes_with_tasks_without_data() {
     let host = Host::with_tasks(2);
     let (users, task, other) = (users(), host.task(0), host.task(1));
     let hook = SwitchHook::new();
-    assert_eq!(hook.switch(None, Some(&task.data)), None, "nobody profiles");
+    assert_eq!(hook.switch(None, Some(&task.data)), None, "no profiler");
 
     // A CPU-wide event: no task has data, and the hardware is to be cleared.
     assert_eq!(hook.add_user(), Ok(true));

@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamps_start_again_behind_the_last_that_an_entry_has_room_for() {
+    fn stamps_start_again_after_the_last_that_an_entry_has_room_for() {
         let mut state = LbrState { next_stamp: BranchInfo::MAX_STAMP - 1, ..LbrState::new() };
         let stamps = [(); 4].map(|()| state.take_stamp());
         assert_eq!(stamps, [BranchInfo::MAX_STAMP - 1, BranchInfo::MAX_STAMP, 0, 1]);

@@ -107,12 +107,12 @@ impl<P: PhysicalMemory, const TLB: usize> Memory for PagedMemory<P, TLB> {
         while !buf.is_empty() {
             let left = (PAGE_MASK + 1).wrapping_sub(offset_in_page(addr));
             let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
-            let (here, behind) = buf.split_at_mut(len);
+            let (here, after) = buf.split_at_mut(len);
             self.read_in_page(addr, here).map_err(|fault| {
                 self.last_fault = Some((addr, fault));
                 fault.read_error()
             })?;
-            buf = behind;
+            buf = after;
             // Past the last address of all there is only zero, which a read
             // does not wrap to.
             match addr.checked_add(left) {

@@ -90,7 +90,7 @@ impl Cpu {
         self.registers.0.record(false);
     }
 
-    /// Records if anybody uses it, as a host has to.
+    /// Records if anyone uses it, as a host has to.
     pub fn update(&mut self, task: &Task) {
         self.registers.0.record(self.lbr.is_used(task.state.as_ref()));
     }

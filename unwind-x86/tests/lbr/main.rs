@@ -1,5 +1,5 @@
 //! The record of branches at context switches: each task finds its own, and
-//! nobody finds another one's.
+//! no one finds another one's.
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, unreachable_pub, reason = "tests")]
 

@@ -67,7 +67,7 @@ fn r2_20_a_record_that_is_still_there_is_not_restored() {
         assert!(cpu.registers.0.accesses - before <= 3, "at most a look at the newest entry");
         assert_eq!(cpu.check(&task), 6);
 
-        // Nor after a task whose record nobody used.
+        // Nor after a task whose record was not used.
         let mut unused = Task::with_state(2);
         cpu.switch_out(&mut task);
         assert_eq!(cpu.switch_in(&mut unused), RestoreOutcome::Unused);
@@ -171,7 +171,7 @@ fn r2_21_a_task_that_ran_unrecorded_does_not_get_its_old_record() {
         cpu.start_wide(&task);
         (0..6).for_each(|_| cpu.call(&mut task));
         cpu.switch_out(&mut task);
-        // Nobody records while it runs, returns and calls.
+        // No one records while it runs, returns and calls.
         cpu.lbr.stop_wide();
         assert_eq!(cpu.switch_in(&mut task), RestoreOutcome::Unused);
         (0..6).for_each(|_| cpu.ret(&mut task));

@@ -111,7 +111,7 @@ fn guest_memory_of_rust_vmm_is_read_with_its_holes() {
     use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
     let ranges = [(GuestAddress(0), 0x4000), (GuestAddress(1 << 32), 0x2000)];
     let guest = Arc::new(GuestMemoryMmap::<()>::from_ranges(&ranges).unwrap());
-    // Entries 0 to 2 of the last table: above the hole, in it, behind the end.
+    // Entries 0 to 2 of the last table: above the hole, in it, after the end.
     let entries = [
         (0x1000, 0x2000 | TABLE),
         (0x2000, 0x3000 | TABLE),

@@ -259,7 +259,7 @@ impl ChainFile {
 
 impl Drop for ChainFile {
     fn drop(&mut self) {
-        // Nobody is left who could be told of a failure.
+        // There is no one left to tell of a failure.
         let _ = fs::remove_file(self.path());
         let _ = fs::remove_dir(&self.directory);
     }

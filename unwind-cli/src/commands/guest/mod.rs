@@ -103,7 +103,7 @@ The guest has to be started with its memory in a shared file and a QMP socket:
   unwind guest --qmp /tmp/guest.qmp --mem /dev/shm/guest --symbols vmlinux
 
 A guest that runs is stopped while it is looked at, for some milliseconds, and
-goes on afterwards; one that is paused stays so. With --live it is not stopped:
+continues afterwards; one that is paused stays so. With --live it is not stopped:
 its registers are then a moment older than its memory, so some stacks are wrong
 or end early.
 

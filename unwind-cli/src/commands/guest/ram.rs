@@ -59,8 +59,8 @@ impl MemoryMap {
 
     /// Where in the file `len` bytes are that are all in one range.
     fn locate(&self, addr: u64, len: u64) -> Option<u64> {
-        let behind = self.ranges.partition_point(|(range, _)| range.start <= addr);
-        let (range, offset) = self.ranges.get(behind.checked_sub(1)?)?;
+        let after = self.ranges.partition_point(|(range, _)| range.start <= addr);
+        let (range, offset) = self.ranges.get(after.checked_sub(1)?)?;
         let end = addr.checked_add(len)?;
         if end > range.end {
             return None;
@@ -156,7 +156,7 @@ FlatView #2
 ";
 
     #[test]
-    fn memory_above_the_gap_is_behind_that_below_in_the_file() {
+    fn memory_above_the_gap_is_after_that_below_in_the_file() {
         let map = MemoryMap::parse(TREE).unwrap();
         assert_eq!(map.locate(0x1000, 8), Some(0x1000));
         assert_eq!(map.locate(0x0c_0000, 8), Some(0x0c_0000), "read-only memory");

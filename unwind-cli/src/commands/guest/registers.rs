@@ -125,16 +125,16 @@ impl<'t> Fields<'t> {
     /// with base, limit and flags.
     fn read_line(&mut self, line: &'t str) {
         let mut rest = line;
-        while let Some((before, behind)) = rest.split_once('=') {
+        while let Some((before, after)) = rest.split_once('=') {
             let name = before.split_whitespace().next_back().unwrap_or_default();
-            let mut words = behind.split_whitespace();
+            let mut words = after.split_whitespace();
             let number = words.next().and_then(|word| u64::from_str_radix(word, 16).ok());
             if let Some(number) = number {
                 // The first one counts: what follows is no register's.
                 self.numbers.entry(name).or_insert(number);
                 self.segments.entry(name).or_insert((number, words));
             }
-            rest = behind;
+            rest = after;
         }
     }
 

@@ -22,8 +22,8 @@ const HAS_SIZE: u16 = 1 << 15;
 pub(super) fn parse(section: &[u8], endian: Endian) -> HashMap<Box<[u8]>, Box<[u8]>> {
     let mut ids = HashMap::new();
     let mut rest = section;
-    while let Some((entry, behind)) = split_entry(rest, endian) {
-        rest = behind;
+    while let Some((entry, after)) = split_entry(rest, endian) {
+        rest = after;
         let Some((flags, id, name)) = parts(entry, endian) else { continue };
         let (id, size) = id.split_at_checked(MAX_ID).unwrap_or((id, &[]));
         let len = match size.first() {

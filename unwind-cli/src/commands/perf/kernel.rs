@@ -45,10 +45,10 @@ impl KernelSymbols {
 
     /// The start of the function that holds an address, and its names.
     pub(crate) fn find(&self, addr: u64, module: Option<&str>) -> Option<&[KernelSymbol]> {
-        let behind = self.symbols.partition_point(|symbol| symbol.addr <= addr);
-        let last = self.symbols.get(behind.checked_sub(1)?)?;
+        let after = self.symbols.partition_point(|symbol| symbol.addr <= addr);
+        let last = self.symbols.get(after.checked_sub(1)?)?;
         let first = self.symbols.partition_point(|symbol| symbol.addr < last.addr);
-        let found = self.symbols.get(first..behind)?;
+        let found = self.symbols.get(first..after)?;
         found.iter().any(|symbol| symbol.module.as_deref() == module).then_some(found)
     }
 }

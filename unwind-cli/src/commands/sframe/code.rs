@@ -71,8 +71,8 @@ impl Code {
     /// Whether all of a function is code. One of no bytes may be at the end.
     pub(crate) fn holds(&self, function: FuncRange) -> bool {
         let Some(end) = function.start.checked_add(function.size.into()) else { return false };
-        let behind = self.parts.partition_point(|part| part.range.start <= end);
-        let before = self.parts.get(..behind).unwrap_or_default().iter().rev();
+        let after = self.parts.partition_point(|part| part.range.start <= end);
+        let before = self.parts.get(..after).unwrap_or_default().iter().rev();
         // Parts that are in another one, or empty, are skipped.
         let mut holding = before.take(64).filter(|part| end <= part.range.end);
         holding.any(|part| part.start_of_run <= function.start)
@@ -85,8 +85,8 @@ impl Code {
 
     /// The code section of an object that holds an address, and where it starts.
     pub(crate) fn section_of(&self, addr: u64) -> Option<(&Untrusted, u64)> {
-        let behind = self.parts.partition_point(|part| part.range.start <= addr);
-        let part = self.parts.get(..behind)?.last()?;
+        let after = self.parts.partition_point(|part| part.range.start <= addr);
+        let part = self.parts.get(..after)?.last()?;
         let is_inside = self.is_object && addr <= part.range.end;
         is_inside.then_some((&part.name, part.range.start))
     }

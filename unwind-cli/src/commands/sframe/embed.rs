@@ -1,9 +1,9 @@
 //! A section put into an ELF file that is linked already.
 //!
-//! Nothing of the file moves. Behind its end comes one page-aligned part that is
+//! Nothing of the file moves. After its end comes one page-aligned part that is
 //! loaded: the program headers, two more than before, and the section. The new
 //! part lies as far from the first loaded byte in memory as in the file, since
-//! kernels and loaders look for the program headers at that distance. Behind it
+//! kernels and loaders look for the program headers at that distance. After it
 //! comes what is not loaded: the section headers, one more than before, with
 //! their names.
 //!
@@ -180,8 +180,8 @@ impl Embedder {
             table(self.header.e_shoff.get(endian), self.sections.len(), SECTION_HEADER),
         ];
         let end = segments.chain(sections).chain(tables).max().unwrap_or(0);
-        let behind = file.len().saturating_sub(end);
-        let tail = file.bytes(Part::SectionHeaders, file.len().saturating_sub(behind), behind)?;
+        let after = file.len().saturating_sub(end);
+        let tail = file.bytes(Part::SectionHeaders, file.len().saturating_sub(after), after)?;
         if tail.iter().any(|&byte| byte != 0) { Err(EmbedError::Overlay) } else { Ok(()) }
     }
 
@@ -276,8 +276,8 @@ impl Embedder {
         }
         // Loaders want them in the order of their addresses.
         let last = programs.iter().rposition(|p| p.p_type.get(endian) == elf::PT_LOAD);
-        let behind = last.map_or(0, |last| last.saturating_add(1));
-        programs.insert(behind, part(elf::PT_LOAD, self.offset, self.addr, segment_len, self.page));
+        let after = last.map_or(0, |last| last.saturating_add(1));
+        programs.insert(after, part(elf::PT_LOAD, self.offset, self.addr, segment_len, self.page));
         let offset = self.offset.saturating_add(self.programs_len());
         programs.push(part(elf::PT_GNU_SFRAME, offset, self.section_addr(), len, 8));
         programs

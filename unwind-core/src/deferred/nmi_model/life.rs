@@ -7,7 +7,7 @@ fn nmi(machine: &Machine) {
 }
 
 #[test]
-fn f2_a_request_before_the_exit_has_its_stack_and_one_behind_is_refused() {
+fn f2_a_request_before_the_exit_has_its_stack_and_one_after_is_refused() {
     interrupt_everywhere(
         || Machine::new(1),
         &[nmi, nmi],

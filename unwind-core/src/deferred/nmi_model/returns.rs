@@ -27,7 +27,7 @@ fn h7_a_late_request_has_the_cookie_that_its_stack_is_delivered_with() {
             two_cookies.set(two_cookies.get() + u32::from(cookies.len() == 2));
         },
     );
-    assert!(two_cookies.get() > 0, "the gap behind the reset was never hit");
+    assert!(two_cookies.get() > 0, "the gap after the reset was never hit");
 }
 
 #[test]
@@ -115,5 +115,5 @@ fn a_served_mark_of_the_entry_before_that_cannot_be_taken_out_at_once_answers_no
             machine.check();
         },
     );
-    assert!(pending.get() > 0, "nobody asked behind the reset");
+    assert!(pending.get() > 0, "no request came after the reset");
 }

@@ -211,7 +211,7 @@ impl<const N: usize> IncrementalTrace<N> {
     /// The words after the first frame, if that is this one and all else is as it
     /// was.
     #[inline]
-    pub(crate) fn behind(
+    pub(crate) fn after_first(
         &self,
         first: FrameRecord,
         conditions: &ValidityKey,
@@ -261,16 +261,16 @@ impl<const N: usize> IncrementalTrace<N> {
         let is_met = old.should_stop(&entry);
         let met = old.rest();
         old.skip();
-        let behind = old.rest();
+        let after = old.rest();
         self.old = met;
         if self.moves == 0 {
             self.forget_old();
         } else if is_met && self.len < N {
-            let place = Self::start_of(behind).saturating_sub(2);
+            let place = Self::start_of(after).saturating_sub(2);
             if place >= self.words_end {
                 self.move_to(place.wrapping_sub(self.used_len()));
                 self.put(frame, slots);
-                self.old = behind;
+                self.old = after;
                 return Arrival::Met;
             }
         }
@@ -402,9 +402,9 @@ impl<const N: usize> IncrementalTrace<N> {
             // It is both the last one that was added and the first of the old.
             let mut old = self.old_frames(slots);
             old.skip();
-            let behind = old.rest();
-            self.move_to(Self::start_of(behind).wrapping_sub(self.used_len()));
-            self.old = behind;
+            let after = old.rest();
+            self.move_to(Self::start_of(after).wrapping_sub(self.used_len()));
+            self.old = after;
         }
         is_met
     }

@@ -85,7 +85,7 @@ where
         let pc = FramePc::Exact(self.arch.code_addr(regs.pc())?);
         let (sp, provenance) = (regs.sp(), Provenance::new(Origin::Registers, pc));
         let frame = FrameRecord::from_full_step(pc, sp, Some(regs.fp()?), provenance);
-        let rest = last.behind(frame, &self.conditions()?, A::WORD)?;
+        let rest = last.after_first(frame, &self.conditions()?, A::WORD)?;
         let is_allowed = self.arch.is_walkable()
             && usize::try_from(self.max_frames).unwrap_or(usize::MAX) >= last.len();
         is_allowed.then(|| verify(rest, sp, &self.arch, mem))
@@ -191,7 +191,7 @@ where
             if let Some(frame) = last.last().filter(|_| steps != 0) {
                 TraceFrame { pc, provenance } = frame;
             }
-            let goes_on = match at.stop {
+            let continues = match at.stop {
                 Stop::BySink => true,
                 Stop::NeedsFullStep => match self.walker.touch(pc.lookup_addr()) {
                     Touched::Outermost => break Some((End::Outermost, 1)),
@@ -216,7 +216,7 @@ where
                     true
                 }
             };
-            if !goes_on {
+            if !continues {
                 break None;
             }
         };

@@ -202,8 +202,8 @@ impl<'a> TaggedWords<'a> {
             return self;
         }
         let mut ends = self.tags.iter().enumerate().filter(|(_, tag)| tag.is_frame());
-        let behind = most.checked_sub(1).and_then(|before| ends.nth(before));
-        self.first(behind.map_or(0, |(last, _)| last.wrapping_add(1)))
+        let after = most.checked_sub(1).and_then(|before| ends.nth(before));
+        self.first(after.map_or(0, |(last, _)| last.wrapping_add(1)))
     }
 
     /// How many frames they are.

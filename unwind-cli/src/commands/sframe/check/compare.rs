@@ -362,8 +362,8 @@ impl<'t, 'a> Comparer<'t, 'a> {
                 Err(error) => return (Some(Err(error)), addr.saturating_add(1)),
             }
         }
-        let behind = self.starts.partition_point(|&start| start <= addr);
-        (None, self.starts.get(behind).copied().unwrap_or(u64::MAX))
+        let after = self.starts.partition_point(|&start| start <= addr);
+        (None, self.starts.get(after).copied().unwrap_or(u64::MAX))
     }
 
     /// Where the row after that of `addr` starts in a function of a table.
@@ -384,8 +384,8 @@ impl<'t, 'a> Comparer<'t, 'a> {
             }
             _ => (fde.range.start, offset, end),
         };
-        let behind = starts.partition_point(|&start| u64::from(start) <= offset);
-        let next = starts.get(behind).map(|&start| block.saturating_add(start.into()));
+        let after = starts.partition_point(|&start| u64::from(start) <= offset);
+        let next = starts.get(after).map(|&start| block.saturating_add(start.into()));
         next.unwrap_or(block_end).min(block_end).min(end)
     }
 }

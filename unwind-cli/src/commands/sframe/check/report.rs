@@ -68,13 +68,13 @@ impl<'a> Losses<'a> {
     /// Why an address has no row, and where that reason ends; `None` up to the
     /// next reason.
     fn at(&self, addr: u64) -> (Option<&Loss>, u64) {
-        let behind = self.ranges.partition_point(|loss| loss.range.start <= addr);
-        let before = self.ranges.get(..behind).unwrap_or_default();
+        let after = self.ranges.partition_point(|loss| loss.range.start <= addr);
+        let before = self.ranges.get(..after).unwrap_or_default();
         // Ranges of malformed entries may be long and cover others.
         let covering = before.iter().rev().take(64).find(|loss| loss.range.contains(&addr));
         match covering {
             Some(loss) => (Some(loss), loss.range.end),
-            None => (None, self.ranges.get(behind).map_or(u64::MAX, |loss| loss.range.start)),
+            None => (None, self.ranges.get(after).map_or(u64::MAX, |loss| loss.range.start)),
         }
     }
 
@@ -333,8 +333,8 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
     }
     let scaled = u128::from(part).saturating_mul(1_000_000);
     let parts = scaled.checked_div(whole.into()).unwrap_or(0);
-    let (before, behind) = (parts.checked_div(10_000), parts.checked_rem(10_000));
-    format!("{}.{:04} %", before.unwrap_or(0), behind.unwrap_or(0))
+    let (before, after) = (parts.checked_div(10_000), parts.checked_rem(10_000));
+    format!("{}.{:04} %", before.unwrap_or(0), after.unwrap_or(0))
 }
 
 /// The version of the structure: it rises when a field changes its meaning or

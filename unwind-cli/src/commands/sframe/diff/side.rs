@@ -213,8 +213,8 @@ impl Said {
         if offset >= self.end() {
             return None;
         }
-        let behind = self.rows.partition_point(|&(start, _)| start <= offset);
-        self.rows.get(behind.checked_sub(1)?).map(|(_, row)| row)
+        let after = self.rows.partition_point(|&(start, _)| start <= offset);
+        self.rows.get(after.checked_sub(1)?).map(|(_, row)| row)
     }
 
     pub(super) fn text(&self, row: &Result<Row, String>) -> String {
