@@ -11,7 +11,8 @@ use sframe::{
 };
 use unwind_core::{Origin, Row};
 
-use crate::elf::{ElfError, ElfFile, Part, Section};
+use crate::elf::error::{ElfError, Part};
+use crate::elf::{ElfFile, Section};
 
 /// `.eh_frame` and `.debug_frame`. A file has both where a part of it is made
 /// by another compiler, as in a Go program that calls C.

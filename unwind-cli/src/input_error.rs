@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::elf::ElfError;
+use crate::elf::error::ElfError;
 use crate::failure::{Failure, exit_code_of};
 use crate::untrusted::escaped;
 

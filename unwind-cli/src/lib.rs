@@ -99,7 +99,10 @@ pub fn read_elf(bytes: &[u8]) -> Option<(usize, usize)> {
     let mut took = |len: usize| copied = copied.saturating_add(len);
     if let Ok(sections) = file.sections() {
         for section in &sections {
-            took(file.section_bytes(elf::Part::Sframe, section).map_or(0, |bytes| bytes.len()));
+            took(
+                file.section_bytes(elf::error::Part::Sframe, section)
+                    .map_or(0, |bytes| bytes.len()),
+            );
         }
     }
     for section in file.sframe_sections().unwrap_or_default() {

@@ -14,7 +14,9 @@ use sframe::{Format, WriteError};
 use unwind_core::{Memory, VirtAddr};
 
 use crate::call_frames::{BuiltTable, CallFrames};
-use crate::elf::{ElfError, ElfFile, SframeSection};
+use crate::elf::ElfFile;
+use crate::elf::error::ElfError;
+use crate::elf::sframe_section::SframeSection;
 use crate::progress::Progress;
 use crate::regular_file::{self, NotRegular};
 use crate::symbols::{Function, Symbols};

@@ -8,7 +8,8 @@ use object::read::elf::{FileHeader, Sym};
 use object::{Endianness, pod};
 
 use crate::demangle::demangle;
-use crate::elf::{ElfError, ElfFile, Part, Section};
+use crate::elf::error::{ElfError, Part};
+use crate::elf::{ElfFile, Section};
 use crate::regular_file;
 use crate::untrusted::{Untrusted, plain};
 

@@ -8,8 +8,8 @@ use object::read::elf::CompressionHeader;
 use object::{Endianness, pod};
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
+use crate::elf::error::{ElfError, Part};
 use crate::elf::image::COPY_LIMIT;
-use crate::elf::{ElfError, Part};
 
 /// How many bytes a compressed byte may stand for, and how many bytes there may be
 /// in any case. Debug sections come to 3 to 10 for one; both formats can say

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-use crate::elf::{ElfError, Part};
+use crate::elf::error::{ElfError, Part};
 
 /// The most bytes that one read copies. The largest tables known, those of web
 /// browsers, are a tenth of it.

@@ -6,11 +6,11 @@
 
 mod code;
 mod compressed;
-mod error;
+pub(crate) mod error;
 mod image;
 pub(crate) mod notes;
 pub(crate) mod relocations;
-mod sframe_section;
+pub(crate) mod sframe_section;
 #[cfg(test)]
 mod tests;
 
@@ -23,11 +23,9 @@ use object::read::elf::{FileHeader, ProgramHeader as _, SectionHeader as _};
 use object::{Endianness, Pod, pod};
 
 use crate::elf::code::CodeSegments;
+use crate::elf::error::{ElfError, Part};
 use crate::elf::image::Image;
 use crate::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
-
-pub(crate) use crate::elf::error::{ElfError, Part};
-pub(crate) use crate::elf::sframe_section::SframeSection;
 
 /// A program header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,8 @@ use object::elf::{self, FileHeader64, Machine};
 use object::read::elf::{FileHeader, Rel as _, Rela as _, Sym as _};
 use object::{Endianness, pod};
 
-use crate::elf::{ElfError, ElfFile, Part, Section};
+use crate::elf::error::{ElfError, Part};
+use crate::elf::{ElfFile, Section};
 
 type Header = FileHeader64<Endianness>;
 type Rel = <Header as FileHeader>::Rel;

@@ -2,8 +2,9 @@
 
 use object::elf;
 
+use crate::elf::error::{ElfError, Part};
 use crate::elf::relocations::{Relocations, Unresolved};
-use crate::elf::{ElfError, ElfFile, Part, Section, Segment, refuse_shared};
+use crate::elf::{ElfFile, Section, Segment, refuse_shared};
 use crate::untrusted::Untrusted;
 
 /// A section of SFrame tables.

@@ -6,7 +6,9 @@ use std::io::Write as _;
 
 use object::elf;
 
-use crate::elf::{ElfError, ElfFile, Part, SframeSection, section_name, shared};
+use crate::elf::error::{ElfError, Part};
+use crate::elf::sframe_section::SframeSection;
+use crate::elf::{ElfFile, section_name, shared};
 use crate::symbols::Symbols;
 
 const HEADER_LEN: u64 = 64;

@@ -13,8 +13,9 @@ use memchr::memchr;
 use object::elf::{self, Machine};
 use unwind_core::{Memory, VirtAddr};
 
+use crate::elf::error::ElfError;
 use crate::elf::notes::Note;
-use crate::elf::{ElfError, ElfFile, Segment};
+use crate::elf::{ElfFile, Segment};
 use crate::input_error::InputError;
 use crate::target::error::TargetError;
 

@@ -9,7 +9,8 @@ use std::rc::Rc;
 
 use unwind_core::{Memory, ReadError, VirtAddr};
 
-use crate::elf::{ElfFile, Part};
+use crate::elf::ElfFile;
+use crate::elf::error::Part;
 use crate::module::LoadedFile;
 
 /// How many bytes are read at once.

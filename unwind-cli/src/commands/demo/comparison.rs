@@ -5,7 +5,7 @@ use std::fmt;
 use unwind_core::FramePc;
 
 use crate::commands::demo::chain::{Kind, TrueFrame};
-use crate::commands::stack::Method;
+use crate::commands::stack::walk::Method;
 use crate::module::Modules;
 use crate::untrusted::Untrusted;
 

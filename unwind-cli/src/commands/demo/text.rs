@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use crate::commands::demo::chain::{Kind, Object};
 use crate::commands::demo::comparison::{Comparison, Verdict, Walk};
-use crate::commands::stack::Method;
+use crate::commands::stack::walk::Method;
 
 /// What stands in place of a frame that is not there.
 const NONE: &str = "-";

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::commands::guest::registers::MissingRegister;
-use crate::elf::ElfError;
+use crate::elf::error::ElfError;
 use crate::failure::Failure;
 use crate::module::ModuleError;
 use crate::untrusted::{Untrusted, escaped};

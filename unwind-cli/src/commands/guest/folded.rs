@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use crate::commands::guest::report::VcpuReport;
-use crate::commands::stack::{FrameReport, file_name};
+use crate::commands::stack::report::{FrameReport, file_name};
 
 /// Counted stacks.
 #[derive(Debug, Default)]
@@ -60,7 +60,8 @@ fn push_name(line: &mut String, frame: &FrameReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::stack::{EndReason, FoundBy, StackEnd};
+    use crate::commands::stack::report::FoundBy;
+    use crate::commands::stack::walk::{EndReason, StackEnd};
     use crate::untrusted::Untrusted;
 
     fn frame(pc: u64, function: Option<&str>, object: Option<&str>) -> FrameReport {

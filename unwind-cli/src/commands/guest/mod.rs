@@ -1,6 +1,6 @@
 //! `unwind guest`: the stacks of what runs in a virtual machine, from outside.
 
-mod error;
+pub(crate) mod error;
 mod files;
 mod folded;
 mod pause;
@@ -27,11 +27,13 @@ use crate::commands::guest::ram::{GuestRam, MemoryMap};
 use crate::commands::guest::registers::VcpuRegisters;
 use crate::commands::guest::report::{GuestReport, VcpuReport};
 use crate::commands::guest::walk::GuestWalker;
-use crate::commands::stack::{FramePointerRows, Incomplete, row_counts};
+use crate::commands::stack::error::Incomplete;
+use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::commands::stack::text::row_counts;
 use crate::counted::counted;
 use crate::failure::Failure;
 
-pub(crate) use crate::commands::guest::error::GuestError;
+use crate::commands::guest::error::GuestError;
 pub(crate) use crate::commands::guest::qmp::read_answers;
 
 /// Print the stacks of what runs in a QEMU guest.

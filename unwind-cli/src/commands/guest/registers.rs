@@ -5,7 +5,7 @@ use std::str::SplitWhitespace;
 
 use unwind_x86::paging::ControlRegisters;
 
-use crate::commands::stack::low_half;
+use crate::commands::stack::walk::low_half;
 use crate::target::registers::UserRegisters;
 
 /// What a vCPU is about to execute, and how its memory is mapped.

@@ -9,7 +9,9 @@ use unwind_x86::paging::{AddressSpace, PagingMode};
 
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::registers::{Mode, VcpuRegisters};
-use crate::commands::stack::{FrameReport, StackEnd, write_frames};
+use crate::commands::stack::report::FrameReport;
+use crate::commands::stack::text::write_frames;
+use crate::commands::stack::walk::StackEnd;
 
 /// Everything that one look at a guest found out.
 #[derive(Debug, Serialize)]

@@ -11,9 +11,9 @@ use unwind_x86::{Ia32, InstructionAnalysis, SframeSource, SignalTrampolines, X86
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::ram::GuestRam;
 use crate::commands::guest::registers::{Mode, VcpuRegisters};
-use crate::commands::stack::{
-    BuiltTables, FramePointerRows, ROWS, StackEnd, Tables, ia32_registers, x86_64_registers,
-};
+use crate::commands::stack::built::BuiltTables;
+use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::commands::stack::walk::{ROWS, StackEnd, Tables, ia32_registers, x86_64_registers};
 
 /// How many pages are remembered while one stack is walked: more than the
 /// usual stack has.

@@ -6,8 +6,8 @@ use unwind_perf::record::{
     self, Attr, AttrFlags, DeferredLayout, Endian, EventFormat, IdPlace, Record, SampleType,
 };
 
+use crate::commands::perf::error::{Fault, PerfError};
 use crate::commands::perf::event_name;
-use crate::commands::perf::{Fault, PerfError};
 use crate::untrusted::Untrusted;
 
 /// More events than a recording has.

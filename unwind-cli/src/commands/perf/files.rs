@@ -12,7 +12,9 @@ use sframe::Format;
 use unwind_perf::record::{MappedId, Mapping};
 
 use crate::call_frames::{BuiltTable, CallFrames};
-use crate::elf::{ElfError, ElfFile, SframeSection};
+use crate::elf::ElfFile;
+use crate::elf::error::ElfError;
+use crate::elf::sframe_section::SframeSection;
 use crate::linkage::{LinkageEntry, LinkageTables};
 use crate::module::{self, BuildError, ModuleError, copy_vdso};
 use crate::regular_file;

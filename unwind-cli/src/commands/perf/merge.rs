@@ -5,8 +5,8 @@ use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::thread::scope;
 
-use crate::commands::perf::PerfError;
 use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::error::PerfError;
 use crate::commands::perf::error::RecordingError;
 use crate::commands::perf::event_desc::make_all_whole;
 use crate::commands::perf::events::Events;
@@ -17,7 +17,7 @@ use crate::commands::perf::pipeline::{self, Options, Summary};
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::summary::{Memory, report, stats_lines};
 use crate::commands::perf::walks::WalkSetup;
-use crate::commands::stack::FramePointerRows;
+use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::failure::Failure;
 use crate::same_file::is_same_file;
 

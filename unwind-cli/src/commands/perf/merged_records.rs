@@ -9,8 +9,8 @@ use unwind_perf::record::{
     self, Attr, Context, Encode as _, Endian, Record, RecordHeader, WithCallchain,
 };
 
-use crate::commands::perf::PerfError;
 use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::error::PerfError;
 use crate::commands::perf::events::{Events, is_to_walk};
 use crate::commands::perf::held::Held;
 use crate::commands::perf::pipeline::Sink;

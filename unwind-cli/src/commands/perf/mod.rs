@@ -10,7 +10,7 @@ mod allowance;
 mod branches;
 mod build_ids;
 mod call_stacks;
-mod error;
+pub(crate) mod error;
 mod event_desc;
 mod event_name;
 mod events;
@@ -36,6 +36,5 @@ mod threads;
 mod walk;
 mod walks;
 
-pub(crate) use error::{Fault, PerfError};
 pub(crate) use merge::{MergeArgs, merged_len, run as run_merge};
 pub(crate) use script::{ScriptArgs, printed_len, run as run_script};

@@ -7,11 +7,11 @@ use unwind_perf::merge::{
     MergeCounts, Merger, Outcome, Policy, Reorder, ReorderCounts, Timestamped,
 };
 
+use crate::commands::perf::error::{Fault, PerfError};
 use crate::commands::perf::events::Events;
 use crate::commands::perf::held::{Held, Meaning};
 use crate::commands::perf::reader::{PerfReader, tool_record};
-use crate::commands::perf::{Fault, PerfError};
-use crate::commands::stack::FramePointerRows;
+use crate::commands::stack::frame_pointers::FramePointerRows;
 
 /// What receives records and samples.
 pub(crate) trait Sink {

@@ -8,12 +8,12 @@ use std::path::Path;
 use unwind_perf::record::{Attr, Endian, Record, RecordHeader, RecordType};
 
 use crate::commands::perf::build_ids;
+use crate::commands::perf::error::{Fault, PerfError};
 use crate::commands::perf::event_desc::Descriptions;
 use crate::commands::perf::events::Events;
 use crate::commands::perf::header::{Feature, FileHeader, Section, Start};
 use crate::commands::perf::input::Input;
 use crate::commands::perf::pmu_caps;
-use crate::commands::perf::{Fault, PerfError};
 use crate::progress::Progress;
 use crate::untrusted::Untrusted;
 

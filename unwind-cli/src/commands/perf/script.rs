@@ -17,7 +17,7 @@ use crate::commands::perf::shown::ShownSink;
 use crate::commands::perf::summary::{Memory, report, stats_lines};
 use crate::commands::perf::text::{Style, TextPrinter};
 use crate::commands::perf::walks::{WalkSetup, Walks};
-use crate::commands::stack::FramePointerRows;
+use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::failure::Failure;
 
 /// Print the samples of a perf.data file, their call chains made whole.

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use unwind_perf::merge::{Outcome, Unmatched, whole_chain};
 use unwind_perf::record::{Context, Entry, Misc, UserPart};
 
-use crate::commands::perf::PerfError;
 use crate::commands::perf::address_spaces::{Space, Spaces};
 use crate::commands::perf::call_stacks::{CallStack, CallStacks, FrameSource, with_calls};
+use crate::commands::perf::error::PerfError;
 use crate::commands::perf::events::{Events, is_to_walk};
 use crate::commands::perf::held::{Held, Meaning};
 use crate::commands::perf::names::Mode;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::commands::perf::error::RecordingError;
 use crate::commands::perf::pipeline::Summary;
-use crate::commands::stack::row_counts;
+use crate::commands::stack::text::row_counts;
 use crate::counted::counted;
 use crate::failure::Failure;
 use crate::untrusted::escaped;

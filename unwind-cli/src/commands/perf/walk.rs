@@ -13,9 +13,10 @@ use unwind_x86::{Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64,
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::call_stacks::{CallStack, FrameSource, JoinedCall};
 use crate::commands::perf::ranges::Range;
-use crate::commands::stack::{FramePointerRows, ROWS, low_half};
+use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::commands::stack::walk::{ROWS, low_half};
 use crate::counted::counted;
-use crate::elf::Part;
+use crate::elf::error::Part;
 
 /// The most frames of a stack: more than a copied stack of 64 KiB can have are of no use.
 const MAX_FRAMES: u32 = 8192;
@@ -400,8 +401,8 @@ mod tests {
     use unwind_perf::record::Attr;
 
     use super::*;
-    use crate::commands::perf::PerfError;
     use crate::commands::perf::address_spaces::Spaces;
+    use crate::commands::perf::error::PerfError;
     use crate::commands::perf::events::Events;
     use crate::commands::perf::files::{RecordedFile, RecordedFiles};
     use crate::commands::perf::held::Held;

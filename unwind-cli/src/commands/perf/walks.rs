@@ -11,7 +11,7 @@ use unwind_perf::record::{Attr, UserState};
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::held::Held;
 use crate::commands::perf::walk::{SampleWalker, WalkedStack, sum};
-use crate::commands::stack::FramePointerRows;
+use crate::commands::stack::frame_pointers::FramePointerRows;
 
 /// How many items wait at most for each thread: enough that none is idle while one walk
 /// takes long, few enough that they take little memory.

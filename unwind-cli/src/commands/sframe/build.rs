@@ -8,8 +8,8 @@ use object::elf;
 use sframe::Format;
 
 use crate::call_frames::{BuiltTable, CallFrames};
-use crate::commands::sframe::SframeError;
 use crate::commands::sframe::embed::Embedder;
+use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::format::FormatArg;
 use crate::commands::sframe::input::parse_addr;
 use crate::counted::{bytes_in_ranges, counted};

@@ -6,7 +6,8 @@ use std::ops::Range;
 use object::elf;
 use sframe::FuncRange;
 
-use crate::elf::{ElfError, ElfFile};
+use crate::elf::ElfFile;
+use crate::elf::error::ElfError;
 use crate::untrusted::Untrusted;
 
 /// Where a file has code: its executable sections, or segments where it has no

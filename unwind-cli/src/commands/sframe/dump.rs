@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use sframe::{Fde, FdeType, FuncRange, Header, PauthKey, Table, Version, Violation};
 
+use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::{
-    SframeError,
     code::SHOWN_NAME,
     columns::{Cells, flag_names},
     file::{SframeFile, Starts, unresolved_start},
@@ -17,7 +17,7 @@ use crate::commands::sframe::{
     names::{Name, Names},
     shared_rows::RowsLeft,
 };
-use crate::elf::SframeSection;
+use crate::elf::sframe_section::SframeSection;
 use crate::failure::Failure;
 use crate::untrusted::{Untrusted, escaped};
 

@@ -25,7 +25,8 @@ use object::elf::{
 };
 use object::{Endianness, Pod, U16, U32, U64, pod};
 
-use crate::elf::{ElfError, ElfFile, Part};
+use crate::elf::ElfFile;
+use crate::elf::error::{ElfError, Part};
 
 /// Why no segment can be added safely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

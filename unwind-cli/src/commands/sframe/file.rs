@@ -6,12 +6,13 @@ use object::elf;
 use sframe::Table;
 
 use crate::call_frames::CallFrames;
-use crate::commands::sframe::SframeError;
 use crate::commands::sframe::code::Code;
+use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::input::{Content, Image};
 use crate::commands::sframe::names::Names;
+use crate::elf::ElfFile;
 use crate::elf::relocations::Unresolved;
-use crate::elf::{ElfFile, SframeSection};
+use crate::elf::sframe_section::SframeSection;
 use crate::failure::Failure;
 use crate::input_error::InputError;
 use crate::untrusted::Untrusted;

@@ -10,8 +10,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use serde::Serialize;
 use sframe::{FuncRange, Section};
 
+use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::{
-    SframeError,
     file::{SframeFile, Starts},
     formulas::Rules,
     input::{Form, Image, each_image, parse_addr},

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use object::read::archive::{ArchiveFile, ArchiveKind};
 
-use crate::commands::sframe::SframeError;
+use crate::commands::sframe::error::SframeError;
 use crate::elf::ElfFile;
 use crate::failure::Failure;
 use crate::input_error::InputError;

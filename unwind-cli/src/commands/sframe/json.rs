@@ -12,7 +12,7 @@ use crate::commands::sframe::{
     names::Names,
     shared_rows::RowsLeft,
 };
-use crate::elf::SframeSection;
+use crate::elf::sframe_section::SframeSection;
 use crate::untrusted::Untrusted;
 
 /// The version of the structure: it rises when a field changes its meaning or

@@ -7,7 +7,7 @@ mod columns;
 mod diff;
 mod dump;
 mod embed;
-mod error;
+pub(crate) mod error;
 mod file;
 mod find;
 mod format;
@@ -17,8 +17,6 @@ mod json;
 mod names;
 mod shared_rows;
 mod stat;
-
-pub(crate) use error::SframeError;
 
 use crate::failure::Failure;
 

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use crate::commands::sframe::code::SHOWN_NAME;
-use crate::elf::{ElfError, ElfFile};
+use crate::elf::ElfFile;
+use crate::elf::error::ElfError;
 use crate::symbols::Symbols;
 use crate::untrusted::Untrusted;
 

@@ -9,13 +9,14 @@ use sframe::FdeType;
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::call_frames::{BuiltTable, CallFrames};
-use crate::commands::sframe::SframeError;
 use crate::commands::sframe::check::percent;
+use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::format::FormatArg;
 use crate::commands::sframe::input::{Content, Form, each_image};
 use crate::commands::sframe::shared_rows::RowsLeft;
 use crate::counted::bytes_in_ranges;
-use crate::elf::{ElfError, ElfFile};
+use crate::elf::ElfFile;
+use crate::elf::error::ElfError;
 use crate::failure::Failure;
 use crate::input_error::InputError;
 use crate::progress::Progress;

@@ -1,11 +1,11 @@
 //! `unwind stack`: the stacks of a process, a core file or a command.
 
-mod built;
-mod error;
-mod frame_pointers;
-mod report;
-mod text;
-mod walk;
+pub(crate) mod built;
+pub(crate) mod error;
+pub(crate) mod frame_pointers;
+pub(crate) mod report;
+pub(crate) mod text;
+pub(crate) mod walk;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -17,22 +17,13 @@ use std::time::{Duration, Instant};
 use unwind_core::CacheStats;
 
 use crate::commands::stack::error::StartError;
+use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::report::Report;
-use crate::commands::stack::walk::Stack;
+use crate::commands::stack::text::row_counts;
+use crate::commands::stack::walk::{Method, Stack, StackWalker};
 use crate::failure::Failure;
 use crate::target::Target;
 use crate::target::pause::{AfterLimit, HoldLimit};
-
-pub(crate) use crate::commands::stack::built::BuiltTables;
-pub(crate) use crate::commands::stack::error::Incomplete;
-pub(crate) use crate::commands::stack::frame_pointers::FramePointerRows;
-pub(crate) use crate::commands::stack::report::{FrameReport, file_name};
-pub(crate) use crate::commands::stack::text::{row_counts, write_frames};
-pub(crate) use crate::commands::stack::walk::{
-    Method, ROWS, StackEnd, StackWalker, Tables, ia32_registers, low_half, x86_64_registers,
-};
-#[cfg(test)]
-pub(crate) use crate::commands::stack::{report::FoundBy, walk::EndReason};
 
 /// Print the stacks of a process, a core file or a command.
 ///

@@ -16,7 +16,7 @@ use crate::call_frames::{CallFrames, joined};
 use crate::commands::sframe::check::comparison::{Comparison, Difference, Uncovered, Unreadable};
 use crate::commands::sframe::check::machine::{Caller, Found, Machine, Reader};
 use crate::commands::sframe::formulas::Rules;
-use crate::elf::Part;
+use crate::elf::error::Part;
 use crate::progress::Progress;
 
 /// How many places are looked at, for each byte of both sides and in any case.

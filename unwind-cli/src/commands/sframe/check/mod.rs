@@ -16,13 +16,13 @@ use std::path::PathBuf;
 use sframe::{Severity, Table};
 
 use crate::call_frames::CallFrames;
-use crate::commands::sframe::SframeError;
 use crate::commands::sframe::check::report::{Losses, Report, Validation};
 use crate::commands::sframe::code::Code;
+use crate::commands::sframe::error::SframeError;
 use crate::commands::sframe::file::{SframeFile, unresolved_start};
 use crate::commands::sframe::format::FormatArg;
 use crate::commands::sframe::input::{Content, Form, Image, each_image};
-use crate::elf::SframeSection;
+use crate::elf::sframe_section::SframeSection;
 use crate::failure::Failure;
 use crate::input_error::InputError;
 use crate::progress::Progress;

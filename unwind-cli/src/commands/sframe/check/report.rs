@@ -14,7 +14,7 @@ use crate::commands::sframe::check::expression::infix;
 use crate::commands::sframe::code::Code;
 use crate::commands::sframe::format::FormatArg;
 use crate::counted::{bytes_in_ranges, counted};
-use crate::elf::Part;
+use crate::elf::error::Part;
 use crate::untrusted::{Untrusted, escaped};
 
 /// What came of a validation of all tables.
@@ -333,8 +333,8 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
     }
     let scaled = u128::from(part).saturating_mul(1_000_000);
     let parts = scaled.checked_div(whole.into()).unwrap_or(0);
-    let (before, after) = (parts.checked_div(10_000), parts.checked_rem(10_000));
-    format!("{}.{:04} %", before.unwrap_or(0), after.unwrap_or(0))
+    let (whole, fraction) = (parts.checked_div(10_000), parts.checked_rem(10_000));
+    format!("{}.{:04} %", whole.unwrap_or(0), fraction.unwrap_or(0))
 }
 
 /// The version of the structure: it rises when a field changes its meaning or

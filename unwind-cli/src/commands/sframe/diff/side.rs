@@ -14,7 +14,7 @@ use crate::commands::sframe::file::{SframeFile, Starts, unresolved_start};
 use crate::commands::sframe::formulas::Rules;
 use crate::commands::sframe::input::{Form, Image, each_image};
 use crate::commands::sframe::shared_rows::RowsLeft;
-use crate::elf::SframeSection;
+use crate::elf::sframe_section::SframeSection;
 use crate::failure::Failure;
 use crate::untrusted::Untrusted;
 
