@@ -8,7 +8,7 @@ use serde_json::Value;
 use testdata::{PerfRecording, RecordedEvent};
 use unwind_perf::record::{
     AttrFlags, BranchEntry, BranchFlags, BranchSampleType, Comm, Context, Encode as _, Endian,
-    EventFormat, Misc, ReadFormat, Sample, SampleId, SampleType, Task, WithBranches,
+    EventFormat, Lost, Misc, ReadFormat, Sample, SampleId, SampleType, Task, WithBranches,
 };
 
 use crate::branches::attr;
@@ -106,6 +106,19 @@ impl Machine {
         let hw_index = Some(u64::try_from(self.top).unwrap());
         let sample = WithBranches { sample, hw_index, branches: self.recorded() };
         sample.encode(FORMAT, Endian::Little, &mut self.records).unwrap();
+    }
+
+    /// Writes that the thread executes another program, or that samples were lost.
+    fn note(&mut self, exec: bool) {
+        self.time += 1000;
+        let id = SampleId { task: Some(TASK), time: Some(self.time), ..SampleId::default() };
+        let out = &mut self.records;
+        if exec {
+            let comm = Comm { task: TASK, name: b"lbr", exec: true, id };
+            comm.encode(FORMAT, Endian::Little, out).unwrap();
+        } else {
+            Lost { event: 0, count: 3, id }.encode(FORMAT, Endian::Little, out).unwrap();
+        }
     }
 
     /// A `perf.data` that says how many entries the record has.
@@ -258,6 +271,22 @@ fn each_frame_of_a_joined_stack_says_from_where_it_is_known() {
 }
 
 #[test]
+fn nothing_is_stitched_across_an_exec_or_lost_samples() {
+    for exec in [None, Some(true), Some(false)] {
+        let mut machine = Machine::new();
+        (0..DEPTH).for_each(|_| machine.call());
+        machine.sample(0);
+        (0..3).for_each(|_| machine.call());
+        exec.into_iter().for_each(|exec| machine.note(exec));
+        machine.sample(0);
+        let file = Scratch::new(&machine.recording());
+        let listing = done(&["script", "--stitch-lbr", "-F", "ip", file.name()]);
+        let stitched = if exec.is_none() { 3 } else { 0 };
+        assert_eq!(listing.matches("[stitched]").count(), stitched, "{exec:?}");
+    }
+}
+
+#[test]
 fn without_the_depth_of_the_record_nothing_is_stitched_and_an_empty_record_leaves_the_chain() {
     let mut machine = Machine::new();
     (0..DEPTH).for_each(|_| machine.call());
@@ -274,4 +303,41 @@ fn without_the_depth_of_the_record_nothing_is_stitched_and_an_empty_record_leave
     let lengths: Vec<usize> = found.iter().map(Vec::len).collect();
     assert_eq!(lengths, [1 + DEPTH, 1 + DEPTH, 5]);
     assert!(found[2].iter().all(|frame| !frame.contains('[')), "{:?}", found[2]);
+}
+
+#[test]
+fn joined_call_stacks_are_chains_after_a_merge_and_the_branches_stay() {
+    let Some(recorder) = Recorder::new("lbr_merged") else { return };
+    let mut machine = Machine::new();
+    let truth = busy(&mut machine, 300, 12);
+    let (data, out) = (recorder.folder.join("perf.data"), recorder.folder.join("merged.data"));
+    fs::write(&data, machine.recording()).unwrap();
+    let (data, merged) = (data.to_str().unwrap(), out.to_str().unwrap());
+    done(&["merge", "--stitch-lbr", data, "-o", merged]);
+    let perf = |fields| {
+        let mut script = Command::new(&recorder.perf);
+        script.env("HOME", &recorder.folder).args(["script", "-F", fields, "-i", merged]);
+        text(&script.output().unwrap().stdout)
+    };
+    let own = |fields, name| done(&["script", "--layout", recorder.layout, "-F", fields, name]);
+    assert_eq!(perf("ip,brstack"), own("ip,brstack", merged));
+    assert_eq!(own("brstack", merged), own("brstack", data));
+    let joined = stacks(&done(&["script", "--stitch-lbr", "-F", "ip", data]));
+    let found = stacks(&perf("ip"));
+    assert_eq!(found.len(), truth.len());
+    let mut deeper = 0;
+    for ((found, joined), (truth, _)) in found.iter().zip(&joined).zip(&truth) {
+        assert_eq!(found.len(), joined.len());
+        let frames = found.iter().zip(joined).skip(1).zip(truth);
+        for ((frame, joined), call) in frames {
+            // The walk knows where a call returns to.
+            let from_call = if joined.contains("walk") { 5 } else { 0 };
+            assert_eq!(call_of(frame), call + from_call, "{joined}");
+        }
+        deeper += usize::from(found.len() > 1 + 12);
+    }
+    assert!(deeper > 50, "{deeper} stacks are deeper than the walk");
+    // Without the option all stays as it was.
+    done(&["merge", data, "-o", merged]);
+    assert_eq!(own("ip,brstack", merged), own("ip,brstack", data));
 }

@@ -237,6 +237,9 @@ impl Attr {
     /// Where the fields of a sample are in an attr, in bytes.
     pub const SAMPLE_TYPE_AT: usize = 24;
 
+    /// Where an attr has what is recorded of branches, in bytes.
+    pub const BRANCH_SAMPLE_TYPE_AT: usize = 72;
+
     /// Where an attr has which user registers samples have, and how much of the
     /// stack after them (`sample_stack_user`, 32 bits), in bytes.
     pub const USER_REGISTERS_AT: usize = 80;
@@ -261,7 +264,7 @@ impl Attr {
             let word = whole.get(at..).and_then(<[u8]>::first_chunk);
             word.map_or(0, |&word| endian.u64(word))
         };
-        let branch_sample_type = word_at(Self::USER_REGISTERS_AT.saturating_sub(8));
+        let branch_sample_type = word_at(Self::BRANCH_SAMPLE_TYPE_AT);
         Ok(Self {
             kind,
             size,

@@ -207,9 +207,31 @@ pub(crate) fn with_calls(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::perf::walk::{WalkedFrame, WalkedStack};
 
     fn call(from: u64, to: u64) -> Branch {
         Branch { from, to, info: BranchInfo::from_bits(0) }
+    }
+
+    #[test]
+    fn a_walk_that_is_joined_keeps_its_marks_and_gets_the_frames_that_it_missed() {
+        let frame = |pc, after_gap| WalkedFrame { pc, call: pc - 1, after_gap, source: None };
+        let frames = vec![frame(0x404, false), frame(0x205, true), frame(0x105, false)];
+        let mut walked = WalkedStack { frames, cut: None };
+        let calls = vec![call(0x300, 0x400), call(0x200, 0x300), call(0x100, 0x200)];
+        walked.join(&CallStack { calls, own: 3 });
+        let found: Vec<(u64, u64, bool)> =
+            walked.frames.iter().map(|f| (f.pc, f.listed(), f.after_gap)).collect();
+        assert_eq!(
+            found,
+            [
+                (0x404, 0x404, false),
+                (0x300, 0x300, false),
+                (0x205, 0x204, true),
+                (0x105, 0x104, false),
+            ]
+        );
+        assert_eq!(walked.frames.get(1).unwrap().source, Some(FrameSource::Record));
     }
 
     #[test]

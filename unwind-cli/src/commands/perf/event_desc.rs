@@ -73,12 +73,12 @@ impl<'a> Iterator for Descriptions<'a> {
 }
 
 /// Makes all attrs in a section those of events with whole call chains.
-pub(super) fn make_all_whole(section: &mut [u8], endian: Endian) {
+pub(super) fn make_all_whole(section: &mut [u8], endian: Endian, is_joined: bool) {
     let attrs: Vec<(usize, usize)> =
         Descriptions::new(section, endian).map(|event| (event.attr_at, event.attr_len)).collect();
     for (at, len) in attrs {
         if let Some(attr) = at.checked_add(len).and_then(|end| section.get_mut(at..end)) {
-            make_whole(attr, endian);
+            make_whole(attr, endian, is_joined);
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 
 use unwind_perf::record::{
-    self, Attr, AttrFlags, DeferredLayout, Endian, EventFormat, IdPlace, Record, SampleType,
+    self, Attr, AttrFlags, BranchSampleType, DeferredLayout, Endian, EventFormat, IdPlace, Record,
+    SampleType,
 };
 
 use crate::commands::perf::error::{Fault, PerfError};
@@ -27,9 +28,9 @@ pub(crate) struct Event {
 
 impl Event {
     /// The attr of the same event with whole call chains, `len` bytes long.
-    pub(crate) fn merged_attr(&self, endian: Endian, len: u32) -> Vec<u8> {
+    pub(crate) fn merged_attr(&self, endian: Endian, len: u32, is_joined: bool) -> Vec<u8> {
         let mut bytes = self.attr_bytes.clone();
-        make_whole(&mut bytes, endian);
+        make_whole(&mut bytes, endian, is_joined);
         bytes.resize(usize::try_from(len).unwrap_or(bytes.len()), 0);
         if let Some(place) = bytes.get_mut(SIZE_AT..).and_then(<[u8]>::first_chunk_mut) {
             *place = endian.bytes_of_u32(len);
@@ -41,9 +42,9 @@ impl Event {
     ///
     /// A `perf` refuses attrs longer than those it knows, so zeros at the end
     /// that mean nothing are better left out.
-    pub(crate) fn least_attr_len(&self, endian: Endian) -> u32 {
+    pub(crate) fn least_attr_len(&self, endian: Endian, is_joined: bool) -> u32 {
         let mut bytes = self.attr_bytes.clone();
-        make_whole(&mut bytes, endian);
+        make_whole(&mut bytes, endian, is_joined);
         let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |at| at.saturating_add(1));
         let used = u32::try_from(used).unwrap_or(u32::MAX);
         ATTR_SIZES.into_iter().find(|&size| size >= used).unwrap_or(self.attr.size)
@@ -57,8 +58,9 @@ const SIZE_AT: usize = 4;
 const ATTR_SIZES: [u32; 5] = [112, 120, 128, 136, 144];
 
 /// Makes an attr one of an event whose samples have whole call chains: without the switches
-/// for deferral, and without registers and stacks to walk.
-pub(crate) fn make_whole(attr_bytes: &mut [u8], endian: Endian) {
+/// for deferral, and without registers and stacks to walk; `is_joined` says that calls which the
+/// CPU recorded are in the chains, too.
+pub(crate) fn make_whole(attr_bytes: &mut [u8], endian: Endian, is_joined: bool) {
     let Ok(attr) = Attr::parse(attr_bytes, endian) else {
         return;
     };
@@ -75,6 +77,11 @@ pub(crate) fn make_whole(attr_bytes: &mut [u8], endian: Endian) {
         let fields = attr.format.sample_type.without(user);
         put(Attr::SAMPLE_TYPE_AT, &endian.bytes_of_u64(fields.0));
         put(Attr::USER_REGISTERS_AT, &[0; 12]);
+    }
+    let branches = attr.format.branch_sample_type;
+    if is_joined && branches.contains(BranchSampleType::CALL_STACK) {
+        let others = branches.0 & !BranchSampleType::CALL_STACK.0;
+        put(Attr::BRANCH_SAMPLE_TYPE_AT, &endian.bytes_of_u64(others));
     }
     let flags = attr.format.flags.without(cleared);
     put(Attr::FLAGS_AT, &endian.bytes_of_u64(Attr::flags_word(flags, endian)));

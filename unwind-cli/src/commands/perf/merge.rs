@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::thread::scope;
 
 use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::error::RecordingError;
 use crate::commands::perf::event_desc::make_all_whole;
@@ -29,6 +30,10 @@ use crate::same_file::is_same_file;
 ///
 /// Samples with registers and a copy of the stack (`perf record --call-graph dwarf`)
 /// are walked as `unwind script` does, and have their stack in place of both.
+///
+/// With --stitch-lbr, calls that the CPU recorded are in the chains, as `unwind script
+/// --stitch-lbr` shows them. The branches stay; that they are a call stack is no longer
+/// said, so that a perf takes the chain.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MergeArgs {
     /// The recording, in file or pipe form; `-` is standard input
@@ -38,6 +43,11 @@ pub(crate) struct MergeArgs {
     /// Where to write; `-` is standard output, for pipe form
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
+
+    /// Put calls that the CPU recorded (LBR) into the call chains: those of the samples
+    /// before, too, joined with the rest of the recorded chain or a walk
+    #[arg(long)]
+    stitch_lbr: bool,
 
     /// Declare that all code without a table keeps frame pointers, so that in a stack that
     /// is walked a frame found by one is no guess
@@ -71,6 +81,7 @@ pub(crate) fn run(args: &MergeArgs) -> Result<(), Failure> {
         merge: true,
         memory: args.memory.bytes(),
         frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
+        stitch_lbr: args.stitch_lbr,
     };
     let to_stdout = args.output == Path::new("-");
     reader.show_progress(&args.file);
@@ -129,8 +140,10 @@ fn write_records(
 ) -> io::Result<(Summary, Notes, u64)> {
     let spaces = Spaces::new(RecordedFiles::new(reader.build_ids()));
     let setup = WalkSetup::new(options.frame_pointers);
+    let call_stacks = CallStacks::new(options.stitch_lbr, reader.branch_entries());
     let (mut summary, notes, bytes) = scope(|scope| -> io::Result<_> {
-        let mut records = MergedRecords::new(out, reader.endian(), spaces, scope, &setup);
+        let mut records = MergedRecords::new(out, reader.endian(), spaces, scope, &setup)
+            .with_call_stacks(call_stacks);
         let summary = pipeline::run(reader, options, &mut records)?;
         records.finish()?;
         let notes = Notes { cut: records.cut(), walked: records.walked() };
@@ -163,13 +176,13 @@ fn write_file(
     let endian = reader.endian();
     let mut out = BufWriter::with_capacity(1 << 16, out);
     let mut merged = FileHeader { event_types: Section::default(), features: [0; 4], ..header };
-    let before_data = events_section(reader, &mut merged);
+    let before_data = events_section(reader, &mut merged, options.stitch_lbr);
     out.write_all(&merged.bytes(endian))?;
     out.write_all(&before_data)?;
     let (mut summary, notes, bytes) = write_records(reader, options, &mut out)?;
     merged.data.len = bytes;
     // The features are copied even if the data were damaged.
-    let features = copy_features(reader, &header, &mut merged, &mut out)?;
+    let features = copy_features(reader, &header, &mut merged, options.stitch_lbr, &mut out)?;
     summary.end = summary.end.and(features);
     out.seek(SeekFrom::Start(0))?;
     out.write_all(&merged.bytes(endian))?;
@@ -181,7 +194,7 @@ fn write_file(
 pub(crate) fn merged_len(bytes: Vec<u8>) -> Option<usize> {
     let mut reader = PerfReader::from_bytes(bytes).ok()?;
     let frame_pointers = FramePointerRows { is_trusted: false };
-    let options = Options { merge: true, memory: 1 << 20, frame_pointers };
+    let options = Options { merge: true, memory: 1 << 20, frame_pointers, stitch_lbr: false };
     let mut out = io::Cursor::new(Vec::new());
     let result = match reader.header().copied() {
         Some(header) => write_file(&mut reader, header, options, &mut out),
@@ -192,17 +205,17 @@ pub(crate) fn merged_len(bytes: Vec<u8>) -> Option<usize> {
 
 /// Returns the ids and attrs, which stand between the header and the data, and
 /// fills in where they are.
-fn events_section(reader: &PerfReader, merged: &mut FileHeader) -> Vec<u8> {
+fn events_section(reader: &PerfReader, merged: &mut FileHeader, is_joined: bool) -> Vec<u8> {
     let endian = reader.endian();
     let events = reader.events();
     let mut ids = Vec::new();
     let mut attrs = Vec::new();
-    let attr_len = merged_attr_len(events, reader);
+    let attr_len = merged_attr_len(events, reader, is_joined);
     for event in events.all() {
         let ids_at = FileHeader::LEN.saturating_add(len(&ids));
         ids.extend(event.ids.iter().flat_map(|&id| endian.bytes_of_u64(id)));
         let ids_len = FileHeader::LEN.saturating_add(len(&ids)).saturating_sub(ids_at);
-        attrs.extend(event.merged_attr(endian, attr_len));
+        attrs.extend(event.merged_attr(endian, attr_len, is_joined));
         attrs.extend(endian.bytes_of_u64(ids_at));
         attrs.extend(endian.bytes_of_u64(ids_len));
     }
@@ -215,8 +228,8 @@ fn events_section(reader: &PerfReader, merged: &mut FileHeader) -> Vec<u8> {
 }
 
 /// The one length that all attrs of a file have.
-fn merged_attr_len(events: &Events, reader: &PerfReader) -> u32 {
-    let lens = events.all().iter().map(|event| event.least_attr_len(reader.endian()));
+fn merged_attr_len(events: &Events, reader: &PerfReader, is_joined: bool) -> u32 {
+    let lens = events.all().iter().map(|event| event.least_attr_len(reader.endian(), is_joined));
     lens.max().unwrap_or(0)
 }
 
@@ -232,6 +245,7 @@ fn copy_features(
     reader: &mut PerfReader,
     header: &FileHeader,
     merged: &mut FileHeader,
+    is_joined: bool,
     out: &mut (impl Write + io::Seek),
 ) -> io::Result<Result<(), PerfError>> {
     let endian = reader.endian();
@@ -270,7 +284,7 @@ fn copy_features(
         at = at.saturating_add(place.len);
     }
     for (feature, place) in places {
-        let copied = copy_feature(reader, feature, place, out)?;
+        let copied = copy_feature(reader, feature, place, is_joined, out)?;
         end = end.and(copied);
     }
     Ok(end)
@@ -280,13 +294,14 @@ fn copy_feature(
     reader: &mut PerfReader,
     feature: Feature,
     place: Section,
+    is_joined: bool,
     out: &mut impl Write,
 ) -> io::Result<Result<(), PerfError>> {
     let endian = reader.endian();
     if feature == Feature::EVENT_DESC {
         return match reader.section("list of event names", place) {
             Ok(mut section) => {
-                make_all_whole(&mut section, endian);
+                make_all_whole(&mut section, endian, is_joined);
                 out.write_all(&section)?;
                 Ok(Ok(()))
             }

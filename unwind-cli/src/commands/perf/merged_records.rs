@@ -10,6 +10,7 @@ use unwind_perf::record::{
 };
 
 use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::call_stacks::{CallStack, CallStacks, with_calls};
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::events::{Events, is_to_walk};
 use crate::commands::perf::held::Held;
@@ -38,6 +39,7 @@ pub(crate) struct MergedRecords<'scope, 'env, W> {
     spaces: Spaces,
     walks: Walks<'scope, 'env, Waiting>,
     walked: WalkCounts,
+    call_stacks: CallStacks,
 }
 
 /// How many stacks were walked here, and what of.
@@ -53,7 +55,7 @@ pub(crate) struct WalkCounts {
 /// A record that waits for its stack, or for its turn.
 #[derive(Debug)]
 enum Waiting {
-    ToWalk(Arc<Held>, Attr, Vec<u64>),
+    ToWalk(Arc<Held>, Attr, Vec<u64>, Option<CallStack>),
     Record(Vec<u8>, u64),
 }
 
@@ -100,7 +102,13 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             spaces,
             walks: Walks::new(scope, setup),
             walked: WalkCounts::default(),
+            call_stacks: CallStacks::new(false, None),
         }
+    }
+
+    /// Joins stacks with the calls that the CPU recorded, if `call_stacks` are to be stitched.
+    pub(crate) fn with_call_stacks(self, call_stacks: CallStacks) -> Self {
+        Self { call_stacks, ..self }
     }
 
     /// What became of samples with a stack to walk.
@@ -111,7 +119,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
     /// Writes what waits.
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         while let Some((waiting, walked)) = self.walks.pop_all() {
-            self.write_waiting(&waiting, walked.as_ref())?;
+            self.write_waiting(&waiting, walked)?;
         }
         Ok(())
     }
@@ -128,7 +136,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
     fn push(&mut self, waiting: Waiting, job: Option<Job>) -> io::Result<()> {
         self.walks.push(waiting, job);
         while let Some((waiting, walked)) = self.walks.pop() {
-            self.write_waiting(&waiting, walked.as_ref())?;
+            self.write_waiting(&waiting, walked)?;
         }
         Ok(())
     }
@@ -151,37 +159,44 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
     }
 
     fn sample_to_walk(&mut self, held: Held, attr: Attr, outcome: Outcome<'_>) -> io::Result<()> {
-        let chain: Vec<u64> = match (held.callchain(), outcome) {
-            (None, _) => Vec::new(),
-            (Some(chain), Outcome::Inline) => chain.words().collect(),
-            (Some(chain), Outcome::Merged(merged)) => whole_chain(chain, merged.stack).collect(),
-            (Some(chain), Outcome::Unmatched { .. }) => chain.without_cookie().collect(),
-        };
+        let chain = chain_of(&held, outcome);
+        let calls = self.calls_of(&held);
         let held = Arc::new(held);
         let job = matches!(outcome, Outcome::Inline).then(|| Job {
             held: Arc::clone(&held),
             attr,
             space: self.spaces.of(held.task),
         });
-        self.push(Waiting::ToWalk(held, attr, chain), job)
+        self.push(Waiting::ToWalk(held, attr, chain, calls), job)
     }
 
-    fn write_waiting(&mut self, waiting: &Waiting, walked: Option<&WalkedStack>) -> io::Result<()> {
+    /// The calls that a sample's stack is to be joined with.
+    fn calls_of(&mut self, held: &Held) -> Option<CallStack> {
+        if self.call_stacks.is_stitching() { self.call_stacks.of(held) } else { None }
+    }
+
+    fn write_waiting(&mut self, waiting: &Waiting, walked: Option<WalkedStack>) -> io::Result<()> {
+        let mut walked = walked;
         let (held, attr, chain) = match waiting {
             Waiting::Record(bytes, time) => {
                 self.rounds.newest = self.rounds.newest.max(*time);
                 return self.write(bytes);
             }
-            Waiting::ToWalk(held, attr, chain) => (held, attr, chain),
+            Waiting::ToWalk(held, attr, chain, calls) => {
+                if let (Some(walked), Some(calls)) = (&mut walked, calls) {
+                    walked.join(calls);
+                }
+                (held, attr, chain)
+            }
         };
-        if let Some(walked) = walked {
+        if let Some(walked) = &walked {
             self.walked.walked = self.walked.walked.saturating_add(1);
             if !walked.is_complete() {
                 self.walked.incomplete = self.walked.incomplete.saturating_add(1);
             }
         }
         self.sample.clear();
-        if self.rewalk(held, attr, chain, walked).is_err() {
+        if self.rewalk(held, attr, chain, walked.as_ref()).is_err() {
             // As it is it would be read as a sample of the new event.
             self.walked.damaged = self.walked.damaged.saturating_add(1);
             return Ok(());
@@ -245,6 +260,26 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         self.rounds.bytes_since_mark = self.rounds.bytes_since_mark.saturating_add(len);
     }
 
+    /// Makes `self.sample` of a sample with a call stack and that, joined with its chain.
+    /// `None` if the chain has no user part, or too many marks to fit.
+    fn join(&mut self, held: &Held, outcome: Outcome<'_>, calls: &CallStack) -> Option<()> {
+        self.sample.clear();
+        let (record, chain) = (held.record()?, chain_of(held, outcome));
+        let (mut words, frames) = with_calls(&chain, calls, held, true)?;
+        words.extend(frames.iter().map(|frame| frame.pc));
+        let mut encode = |words: &[u64]| {
+            let sample = WithCallchain::new(&record, held.format, words.iter().copied())?;
+            sample.encode(held.format, self.endian, &mut self.sample)
+        };
+        match encode(&words) {
+            Err(record::Error::TooLong { len }) => {
+                self.cut = self.cut.saturating_add(1);
+                encode(words.get(..words.len().checked_sub(excess(len))?)?).ok()
+            }
+            result => result.ok(),
+        }
+    }
+
     /// Makes `self.sample` of a sample and its stack.
     fn rechain(&mut self, held: &Held, stack: &[u64]) -> Result<(), record::Error> {
         self.sample.clear();
@@ -275,6 +310,16 @@ impl<W: Write> Sink for MergedRecords<'_, '_, W> {
         if let Some(attr) = attr {
             return self.sample_to_walk(held, attr, outcome);
         }
+        let calls = self.calls_of(&held);
+        if let Some(calls) = calls
+            && self.join(&held, outcome, &calls).is_some()
+        {
+            self.read(held.len());
+            let sample = core::mem::take(&mut self.sample);
+            self.hand_on(&sample, held.time)?;
+            self.sample = sample;
+            return Ok(());
+        }
         let stack = match outcome {
             Outcome::Inline => return self.record(events, held),
             Outcome::Merged(merged) => {
@@ -296,6 +341,7 @@ impl<W: Write> Sink for MergedRecords<'_, '_, W> {
     fn record(&mut self, _events: &Events, held: Held) -> io::Result<()> {
         self.read(held.len());
         self.spaces.take(&held);
+        self.call_stacks.take(&held);
         self.hand_on(held.record().map_or(&[], |record| record.bytes()), held.time)
     }
 
@@ -305,9 +351,10 @@ impl<W: Write> Sink for MergedRecords<'_, '_, W> {
             return Ok(());
         };
         if record.kind() == tool_record::ATTR {
+            let is_joined = self.call_stacks.is_stitching();
             if let Some(event) = reader.events().all().last() {
-                let attr_len = event.least_attr_len(self.endian).min(event.attr.size);
-                let attr = event.merged_attr(self.endian, attr_len);
+                let attr_len = event.least_attr_len(self.endian, is_joined).min(event.attr.size);
+                let attr = event.merged_attr(self.endian, attr_len, is_joined);
                 let ids = event.ids.iter().flat_map(|&id| self.endian.bytes_of_u64(id));
                 let body: Vec<u8> = attr.into_iter().chain(ids).collect();
                 let bytes = tool_record_bytes(&record, &body, self.endian);
@@ -333,6 +380,16 @@ impl<W: Write> Sink for MergedRecords<'_, '_, W> {
             self.rounds.bytes_since_mark = 0;
         }
         Ok(())
+    }
+}
+
+/// The chain of a sample with its user part, if that is known.
+fn chain_of(held: &Held, outcome: Outcome<'_>) -> Vec<u64> {
+    match (held.callchain(), outcome) {
+        (None, _) => Vec::new(),
+        (Some(chain), Outcome::Inline) => chain.words().collect(),
+        (Some(chain), Outcome::Merged(merged)) => whole_chain(chain, merged.stack).collect(),
+        (Some(chain), Outcome::Unmatched { .. }) => chain.without_cookie().collect(),
     }
 }
 

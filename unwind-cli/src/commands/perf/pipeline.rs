@@ -40,6 +40,8 @@ pub(crate) struct Options {
     pub(crate) memory: usize,
     /// How far frame pointers are believed where a stack is walked.
     pub(crate) frame_pointers: FramePointerRows,
+    /// Whether calls that the CPU recorded are stitched and joined with walks.
+    pub(crate) stitch_lbr: bool,
 }
 
 /// What was read, and how it ended.

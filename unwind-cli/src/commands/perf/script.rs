@@ -187,9 +187,10 @@ impl ScriptArgs {
             merge: !self.no_merge_callchains,
             memory: self.memory.bytes(),
             frame_pointers: FramePointerRows { is_trusted: self.trust_fp },
+            stitch_lbr: self.stitch_lbr,
         };
         let build_ids = reader.build_ids();
-        let call_stacks = CallStacks::new(self.stitch_lbr, reader.branch_entries());
+        let call_stacks = CallStacks::new(options.stitch_lbr, reader.branch_entries());
         let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
         let names = Names::new(kernel_id, self.layout);
         let names = if knows_kernel { names } else { names.without_kernel() };

@@ -452,7 +452,12 @@ mod tests {
         let mut reader = PerfReader::from_bytes(bytes).unwrap();
         let spaces = Spaces::new(RecordedFiles::new(reader.build_ids()));
         let mut samples = Samples { spaces, samples: Vec::new() };
-        let options = Options { merge: true, memory: 1 << 20, frame_pointers: FRAME_POINTERS };
+        let options = Options {
+            merge: true,
+            memory: 1 << 20,
+            frame_pointers: FRAME_POINTERS,
+            stitch_lbr: false,
+        };
         pipeline::run(&mut reader, options, &mut samples).unwrap().end.unwrap();
         samples.samples
     }
