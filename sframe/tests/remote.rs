@@ -267,6 +267,22 @@ fn a_lookup_takes_a_bounded_part_of_the_stack() {
 }
 
 #[test]
+fn a_lent_window_holds_nothing_of_the_lookup_before() {
+    let tables = [large(2, 1, 3, 2), large(2, 1, 3, 9)];
+    let mut window = RemoteBuffer::new();
+    for _ in 0..2 {
+        for (bytes, addr) in tables.iter().zip([0x5000, 0x9000]) {
+            let mut memory = Pages::new(bytes, addr);
+            let remote = open(&mut memory);
+            for pc in (0..3 * 0x400).map(|offset| addr + 0x10_0000 + offset) {
+                let fresh = remote.find_row(&mut memory, pc, &mut RemoteBuffer::new());
+                assert_eq!(remote.find_row(&mut memory, pc, &mut window), fresh, "{pc:#x}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_table_that_cannot_be_opened_says_why() {
     let bytes = large(2, 1, 3, 1);
     let len = bytes.len() as u64;
@@ -274,6 +290,8 @@ fn a_table_that_cannot_be_opened_says_why() {
     for short in 0..28 {
         let error = RemoteTable::open(&mut memory, 0x5000, short).unwrap_err();
         assert_eq!(error, RemoteError::Table(Error::Truncated(TableOffset(0))));
+        // What is too short is not read: nothing may be there.
+        assert_eq!(RemoteTable::open(&mut memory, 0x4000, short).unwrap_err(), error);
     }
     let error = RemoteTable::open(&mut memory, 0x5000, len - 1).unwrap_err();
     assert_eq!(error, RemoteError::Table(Error::FresOutside { end: len, len: len - 1 }));

@@ -236,7 +236,9 @@ mod tests {
         let mut map = ModuleMap::<_, 2>::new();
         map.add(module(0x1000, 0x2000)).unwrap();
         map.add(module(0x2000, 0x3000)).unwrap();
+        let generation = map.generation();
         assert_eq!(map.add(module(0x3000, 0x4000)), Err(MapError::Full));
+        assert_eq!(map.generation(), generation, "nothing has changed");
         assert!(map.remove(VirtAddr::new(0x1000)).is_some());
         assert_eq!(map.add(module(0x3000, 0x4000)), Ok(()));
     }
@@ -273,6 +275,10 @@ mod tests {
             changed
         };
         map.add(module(0x1000, 0x2000)).unwrap();
+        assert!(changed(&map));
+        map.add(module(0x2000, 0x3000)).unwrap();
+        assert!(changed(&map));
+        assert!(map.remove(VirtAddr::new(0x2000)).is_some());
         assert!(changed(&map));
         assert_eq!(map.retain(|_| true), 0);
         assert!(!changed(&map));
