@@ -151,7 +151,9 @@ pub trait RowSource<A: Arch> {
     /// error from this source. `None`, the default, where the answer does not depend on a
     /// table alone, or the table has no number.
     ///
-    /// [`or`](Self::or) has none: which of the two sources answers is not known before.
+    /// [`or`](Self::or) has one where it has a single table to ask: the key of the first
+    /// source if the second one's rows are all the same, and of the second if the first has
+    /// no rows, both by their [`COVERAGE`](Self::COVERAGE).
     #[inline]
     fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
         let _ = addr;
@@ -231,6 +233,15 @@ where
         // Each counts upwards, so the sum changes when either does.
         self.first.generation().wrapping_add(self.second.generation())
     }
+
+    #[inline]
+    fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
+        match (S::COVERAGE, T::COVERAGE) {
+            (Coverage::Nothing, _) => self.second.row_key(addr),
+            (_, Coverage::Unknown) => None,
+            _ => self.first.row_key(addr),
+        }
+    }
 }
 
 /// A source without rows.
@@ -248,5 +259,58 @@ impl<A: Arch> RowSource<A> for Empty {
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::no_regs::{NoRegs, Toy};
+
+    /// Rows of the table with this number, which is at this address; of no table without.
+    struct Table<const COVERAGE: u8>(Option<(u64, u64)>);
+
+    impl<const COVERAGE: u8> RowSource<Toy> for Table<COVERAGE> {
+        type Error = Infallible;
+        const COVERAGE: Coverage = match COVERAGE {
+            0 => Coverage::Unknown,
+            1 => Coverage::Nothing,
+            _ => Coverage::FramePointer { is_guess: true },
+        };
+
+        fn row<M: Memory>(
+            &mut self,
+            _: &FrameContext<'_, NoRegs>,
+            _: &mut M,
+        ) -> Result<Option<Row>, Infallible> {
+            Ok(None)
+        }
+
+        fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
+            let (table, at) = self.0?;
+            Some(RowKey { table, offset: addr.get().wrapping_sub(at) })
+        }
+    }
+
+    #[test]
+    fn the_key_of_two_sources_is_that_of_the_only_one_with_a_table() {
+        const TABLE: Option<(u64, u64)> = Some((7, 0x1000));
+        const ADDR: VirtAddr = VirtAddr::new(0x1234);
+        const KEY: Option<RowKey> = Some(RowKey { table: 7, offset: 0x234 });
+        fn key<const A: u8, const B: u8>(
+            first: Option<(u64, u64)>,
+            second: Option<(u64, u64)>,
+        ) -> Option<RowKey> {
+            RowSource::<Toy>::row_key(
+                &RowSource::<Toy>::or(Table::<A>(first), Table::<B>(second)),
+                ADDR,
+            )
+        }
+        assert_eq!([key::<0, 1>(TABLE, None), key::<0, 2>(TABLE, None)], [KEY; 2]);
+        assert_eq!([key::<1, 0>(None, TABLE), key::<1, 2>(None, None)], [KEY, None]);
+        // Where the first has no row, it is the table of the second that decides, or
+        // something else.
+        assert_eq!([key::<0, 0>(TABLE, None), key::<0, 0>(None, TABLE)], [None; 2]);
+        assert_eq!([key::<0, 0>(TABLE, TABLE), key::<0, 2>(None, TABLE)], [None; 2]);
     }
 }
