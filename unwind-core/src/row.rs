@@ -292,13 +292,17 @@ impl Row {
         self.fp.unpack(self.fp_offset)
     }
 
-    /// Where it is saved, less the CFA, if it is saved at an offset from that.
+    /// Whether nothing is particular but the CFA and the frame pointer: no signal frame, and
+    /// the return address is saved as it is at this offset from the CFA.
     #[inline]
-    pub(crate) const fn ra_at_cfa(&self) -> Option<i32> {
-        self.ra.at_cfa(self.ra_offset)
+    pub(crate) const fn is_plain(&self, ra_at_cfa: i32) -> bool {
+        matches!(self.ra.kind, Kind::Offset)
+            && self.ra_offset == ra_at_cfa
+            && self.flags & !Self::GUESS == 0
     }
 
-    /// The same of the caller's frame pointer.
+    /// Where the caller's frame pointer is saved, less the CFA, if it is saved at an offset
+    /// from that.
     #[inline]
     pub(crate) const fn fp_at_cfa(&self) -> Option<i32> {
         self.fp.at_cfa(self.fp_offset)

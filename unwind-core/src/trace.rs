@@ -325,24 +325,22 @@ impl Trace {
     }
 
     /// Makes the first `count` entries of the [`room`](Self::room) frames, and returns
-    /// the address of the last of them.
+    /// the address of the last of them, and how it was found.
     #[inline]
-    pub(crate) fn fill(&mut self, count: usize) -> Option<VirtAddr> {
+    pub(crate) fn fill(&mut self, count: usize) -> Option<(VirtAddr, Provenance)> {
         if count == 0 {
             return None;
         }
         let end = self.len.wrapping_add(count);
         let last = self.entries.get(end.wrapping_sub(1))?;
         self.len = end;
-        Some(last.addr())
+        Some((last.addr(), last.provenance))
     }
 
-    /// Takes the last frame back, and returns how it was found.
-    #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Provenance> {
-        let (last, rest) = self.entries.get(..self.len)?.split_last()?;
-        self.len = rest.len();
-        Some(last.provenance)
+    /// Makes this the last frame in place of the one that is.
+    pub(crate) fn replace_last(&mut self, pc: VirtAddr, provenance: Provenance) {
+        self.len = self.len.saturating_sub(1);
+        self.push(pc, provenance);
     }
 
     #[inline]

@@ -1,7 +1,9 @@
 //! Rows of 64-bit code from its SFrame tables.
 
 use sframe::{Abi, Error, Section, Table, Tables};
-use unwind_core::{FrameContext, Memory, ModuleMap, Origin, Row, RowKey, RowSource, VirtAddr};
+use unwind_core::{
+    FrameContext, Memory, Module, ModuleMap, Origin, Row, RowKey, RowSource, VirtAddr,
+};
 
 use crate::x86_64::{X86_64, X86_64Regs};
 
@@ -84,13 +86,15 @@ impl<'a> SframeModule<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct SframeSource<'m, 'a, const N: usize> {
     modules: &'m ModuleMap<SframeModule<'a>, N>,
+    /// The module that was found last: callers are often of the same one.
+    last: Option<&'m Module<SframeModule<'a>>>,
 }
 
 impl<'m, 'a, const N: usize> SframeSource<'m, 'a, N> {
     /// The tables of `modules`.
     #[must_use]
     pub const fn new(modules: &'m ModuleMap<SframeModule<'a>, N>) -> Self {
-        Self { modules }
+        Self { modules, last: None }
     }
 }
 
@@ -104,7 +108,10 @@ impl<const N: usize> RowSource<X86_64> for SframeSource<'_, '_, N> {
         _: &mut M,
     ) -> Result<Option<Row>, Error> {
         let addr = frame.lookup_addr();
-        match self.modules.find(addr) {
+        if !self.last.is_some_and(|module| module.text.contains(&addr)) {
+            self.last = self.modules.find(addr);
+        }
+        match self.last {
             Some(module) => module.table.row(addr.get()),
             None => Ok(None),
         }

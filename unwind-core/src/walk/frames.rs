@@ -71,7 +71,8 @@ pub struct Frames<'w, A: Arch, S: RowSource<A>, F, T, C, M, R = <A as Arch>::Reg
     pub(super) are_registers_known: bool,
     /// A frame comes after a gap.
     has_gap: bool,
-    pub(super) left: u32,
+    /// How many frames there may still be: that one and those after it.
+    pub(super) left: usize,
     table_errors: u32,
     end: Option<End<S::Error>>,
 }
@@ -144,7 +145,7 @@ where
     }
 
     fn start(&mut self) {
-        self.left = self.walker.max_frames;
+        self.left = self.walker.most_frames();
         if !self.walker.arch.is_walkable() {
             self.end = Some(End::NotWalkable);
         } else if self.left == 0 {

@@ -108,6 +108,12 @@ where
         self.cache.renew(self.source.generation());
     }
 
+    /// How many frames a walk has at most.
+    #[inline]
+    pub(super) fn most_frames(&self) -> usize {
+        usize::try_from(self.max_frames).unwrap_or(usize::MAX)
+    }
+
     /// The row of a frame, from the cache or else from the source.
     pub(super) fn row<M: Memory>(
         &mut self,

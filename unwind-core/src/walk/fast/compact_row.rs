@@ -70,7 +70,8 @@ impl CompactRow {
 
     /// The compact form of a row, if it has one where stack slots are of this
     /// size.
-    #[inline]
+    // Kept where it is made: it is not worth a call.
+    #[inline(always)]
     #[must_use]
     pub(crate) fn new(row: &Row, word: WordSize) -> Option<Self> {
         if row.is_outermost() {
@@ -78,24 +79,26 @@ impl CompactRow {
             let shape = Self::NOT_PLAIN | Self::OUTERMOST;
             return is_plain.then_some(Self { shape, rest: Self::rest(0, row.origin(), false) });
         }
+        if !row.is_plain(Self::ra_at_cfa(word)) {
+            return None;
+        }
         let (base, cfa_offset) = match row.cfa() {
             CfaRule::Register(BaseReg::Sp, offset) => (0, offset),
             CfaRule::Register(BaseReg::Fp, offset) => (Self::OF_FP, offset),
             _ => return None,
         };
-        let cfa_slots = slots(u32::try_from(cfa_offset).ok()?, word)?;
-        let fp_slots = match row.fp_at_cfa() {
+        let cfa_slots = slots(cfa_offset, word);
+        if !(1..Self::CFA_SLOTS_END).contains(&cfa_slots) {
+            return None;
+        }
+        let fp_slots = if row.keeps_fp() {
+            0
+        } else {
             // The slot just below the CFA holds the return address.
-            Some(offset @ ..0) => match slots(offset.unsigned_abs(), word)? {
-                below @ 2.. if below <= cfa_slots => u8::try_from(below.wrapping_sub(1)).ok()?,
-                _ => return None,
-            },
-            None if row.keeps_fp() => 0,
-            _ => return None,
+            let below = slots(row.fp_at_cfa()?.wrapping_neg(), word).wrapping_sub(1);
+            let is_between = (1..cfa_slots).contains(&below);
+            u8::try_from(below).ok().filter(|_| is_between)?
         };
-        let is_plain = !row.is_signal()
-            && !row.is_ra_signed()
-            && row.ra_at_cfa() == Some(Self::ra_at_cfa(word));
         let base = match (base, row.origin()) {
             // Only rows from the frame pointer are looked at for who found them.
             (0, Origin::FramePointer) => return None,
@@ -104,9 +107,8 @@ impl CompactRow {
             (base, _) if (cfa_slots, fp_slots) == (2, 1) => base | Self::RECORD,
             (base, _) => base,
         };
-        let is_short = is_plain && (1..Self::CFA_SLOTS_END).contains(&cfa_slots);
         let rest = Self::rest(fp_slots, row.origin(), row.is_guess());
-        is_short.then_some(Self { shape: base | cfa_slots, rest })
+        Some(Self { shape: base | cfa_slots, rest })
     }
 
     const fn rest(fp_slots: u8, origin: Origin, is_guess: bool) -> u16 {
@@ -257,12 +259,11 @@ impl CompactRow {
     }
 }
 
-/// A number of bytes in stack slots, if it is a multiple.
+/// A number of bytes in stack slots. More than any row has if it is negative or no
+/// multiple: what is left of the division goes to the highest bits.
 #[inline]
-fn slots(bytes: u32, word: WordSize) -> Option<u32> {
-    let shift = word.bytes().trailing_zeros();
-    let slots = bytes >> shift;
-    (slots << shift == bytes).then_some(slots)
+const fn slots(bytes: i32, word: WordSize) -> u32 {
+    u32::from_ne_bytes(bytes.to_ne_bytes()).rotate_right(word.bytes().trailing_zeros())
 }
 
 impl fmt::Debug for CompactRow {

@@ -19,6 +19,7 @@ use crate::register::{DwarfReg, Registers, WordSize};
 use crate::row::{CfaRule, RegRule, Row};
 use crate::source::{Coverage, FrameContext, RowSource};
 use crate::trace::Trace;
+use crate::walk::fast::fast_path::Stop;
 use crate::walk::fast::row_cache::{RowCache, RowStore};
 use crate::walk::fast::stack::highest_cfa;
 use crate::walk::frames::Cursor;
@@ -156,8 +157,11 @@ fn compare<const IS_64: bool, S, C>(
 
     let mut frames = fast.frames(regs, &mut fast_stack);
     let start = key(&frames.next);
-    let mut trace = Trace::<[_; 2]>::new();
-    frames.run(&mut trace);
+    let trace: &mut Trace = &mut Trace::<[_; 2]>::new();
+    assert!(trace.push(first.pc.addr(), first.provenance));
+    if frames.run(trace) == Stop::Other {
+        frames.find_error();
+    }
     seen.steps += 1;
     let found: Found = match key(&frames.next) {
         next if next == start => {

@@ -37,18 +37,28 @@ where
     ) {
         trace.clear();
         let mut frames = self.frames(regs.borrow_mut(), mem);
-        // After a row was looked up the walk by cached rows is tried once more; a second
-        // miss at the same frame means that the row cannot be kept.
-        let mut missed_at = None;
-        loop {
-            let is_missed = frames.run(trace);
-            if is_missed && missed_at.replace(trace.len()) != Some(trace.len()) && frames.fetch() {
-                continue;
-            }
-            let Some(frame) = frames.next() else { break };
-            if !trace.push(frame.pc.addr(), frame.provenance) {
+        // At all times the trace ends with the frame that comes next.
+        while let Some(Cursor { pc, provenance, .. }) = frames.next {
+            if !trace.push(pc.addr(), provenance) {
                 return trace.finish(End::<S::Error>::FrameLimit);
             }
+            // Where it was when a row was marked as used: a second stop there means that the
+            // walk by cached rows cannot continue.
+            let mut touched_at = None;
+            loop {
+                let continues = match frames.run(trace) {
+                    Stop::NoRow => frames.fetch(),
+                    Stop::NeedsFullStep => {
+                        frames.touch() && touched_at.replace(trace.len()) != Some(trace.len())
+                    }
+                    Stop::Other => frames.find_error(),
+                    Stop::Trampoline(_) | Stop::BySink => false,
+                };
+                if !continues {
+                    break;
+                }
+            }
+            frames.next();
         }
         // An iterator without a next frame has a reason for it.
         trace.finish(frames.end().unwrap_or(End::FrameLimit));
@@ -84,65 +94,64 @@ where
     M: Memory,
 {
     /// Walks for as long as the rows are in the cache and nothing is out of the
-    /// ordinary. What it finds is what [`advance`](Self::advance) would; where it
-    /// stops, that continues. Returns whether it stopped for want of a row.
+    /// ordinary, and returns why it stopped. What it finds is what
+    /// [`advance`](Self::advance) would; where it stops, that continues.
+    ///
+    /// The trace ends with the next frame, before and after.
     #[inline(never)]
-    pub(super) fn run(&mut self, trace: &mut Trace) -> bool {
+    pub(super) fn run(&mut self, trace: &mut Trace) -> Stop {
         if !C::KEEPS && const { CompactRow::of_all(S::COVERAGE) }.is_none() {
-            return false;
+            return Stop::Other;
         }
-        let Some(Cursor { pc, sp, fp: FramePointer::Known(fp), provenance, is_by_fp }) = self.next
-        else {
-            return false;
+        let Some(Cursor { pc, sp, fp: FramePointer::Known(fp), is_by_fp, .. }) = self.next else {
+            return Stop::Other;
         };
-        // Meanwhile the trace ends with the frame that comes next.
-        if !trace.push(pc.addr(), provenance) {
-            return false;
-        }
-        let first = trace.len();
-        let left = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_sub(1);
-        let end = first.saturating_add(left);
+        let end = trace.len().wrapping_add(self.left).wrapping_sub(1);
         let mut at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
-        let mut last = pc;
-        // Retry once after marking the row as used; a second stop there means that the fast
-        // walk cannot continue.
-        let mut is_touched = false;
-        let end = loop {
-            let found = self.run_fast(&mut at, last, (trace.room(end), &mut TraceSink));
-            if let Some(addr) = trace.fill(found) {
-                last = FramePc::Return(addr);
-                is_touched = false;
+        let steps = self.run_fast(&mut at, pc, (trace.room(end), &mut TraceSink));
+        if let Some((mut addr, mut provenance)) = trace.fill(steps) {
+            let FastPath { at: sp, fp, is_by_fp, stop } = at;
+            if let Stop::Trampoline(real) = stop {
+                (addr, provenance) = (real, provenance.with_trampoline());
+                trace.replace_last(addr, provenance);
             }
-            match at.stop {
-                Stop::Other => break self.fast_error(last, &at).map(End::Step),
-                Stop::NeedsFullStep => match self.walker.touch(last.lookup_addr()) {
-                    Touched::Outermost => break Some(End::Outermost),
-                    Touched::Yes if !is_touched => is_touched = true,
-                    _ => break None,
-                },
-                _ => break None,
-            }
-        };
-        let steps = trace.len().wrapping_sub(first);
-        let answered = steps.wrapping_add(usize::from(end.is_some()));
-        self.walker.cache.count(Counted::Hits(answered));
-        if let Some(end) = end {
-            self.finish(end);
-            return false;
-        }
-        let provenance = trace.pop().unwrap_or(provenance);
-        if steps != 0 {
-            self.left = self.left.saturating_sub(u32::try_from(steps).unwrap_or(u32::MAX));
-            self.are_registers_known = false;
-            let (pc, provenance) = match at.stop {
-                Stop::Trampoline(real) => (FramePc::Return(real), provenance.with_trampoline()),
-                _ => (last, provenance),
-            };
-            let FastPath { at: sp, fp, is_by_fp, .. } = at;
-            let fp = FramePointer::Known(fp);
+            let (pc, fp) = (FramePc::Return(addr), FramePointer::Known(fp));
             self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp });
+            self.left = self.left.saturating_sub(steps);
+            self.are_registers_known = false;
+            self.walker.cache.count(Counted::Hits(steps));
         }
-        at.stop == Stop::NoRow
+        at.stop
+    }
+
+    /// Marks the row of the next frame as used; `false` if it says that there is no caller,
+    /// with which the walk ends, or is not in the cache.
+    #[inline(never)]
+    fn touch(&mut self) -> bool {
+        let Some(at) = &self.next else { return false };
+        let touched = self.walker.touch(at.pc.lookup_addr());
+        if touched == Touched::Outermost {
+            self.end_by_cache(End::Outermost);
+        }
+        touched == Touched::Yes
+    }
+
+    /// Ends the walk if the next frame has no caller and its cached row tells why. Returns
+    /// that the walk by cached rows does not continue.
+    #[inline(never)]
+    pub(super) fn find_error(&mut self) -> bool {
+        if let Some(Cursor { pc, sp, fp: FramePointer::Known(fp), is_by_fp, .. }) = self.next {
+            let at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
+            if let Some(error) = self.fast_error(pc, &at) {
+                self.end_by_cache(End::Step(error));
+            }
+        }
+        false
+    }
+
+    fn end_by_cache(&mut self, end: End<S::Error>) {
+        self.walker.cache.count(Counted::Hits(1));
+        self.finish(end);
     }
 
     /// Looks up the row of the next frame so that the cache has it; `false` if it cannot

@@ -86,8 +86,7 @@ where
         let (sp, provenance) = (regs.sp(), Provenance::new(Origin::Registers, pc));
         let frame = FrameRecord::from_full_step(pc, sp, Some(regs.fp()?), provenance);
         let rest = last.after_first(frame, &self.conditions()?, A::WORD)?;
-        let is_allowed = self.arch.is_walkable()
-            && usize::try_from(self.max_frames).unwrap_or(usize::MAX) >= last.len();
+        let is_allowed = self.arch.is_walkable() && self.most_frames() >= last.len();
         is_allowed.then(|| verify(rest, sp, &self.arch, mem))
     }
 
@@ -158,7 +157,7 @@ where
             return;
         };
         // How many callers there may still be.
-        let most = usize::try_from(self.left).unwrap_or(usize::MAX).saturating_sub(1);
+        let most = self.left.saturating_sub(1);
         let mut left = most;
         let mut at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
         let mut answered = 0_usize;
@@ -229,7 +228,7 @@ where
             return self.finish(end);
         }
         if left != most {
-            self.left = u32::try_from(left).unwrap_or(self.left).saturating_add(1);
+            self.left = left.saturating_add(1);
             self.are_registers_known = false;
             let (sp, fp) = (at.at, FramePointer::Known(at.fp));
             let is_by_fp = is_by_fp || last.is_by_fp(most.saturating_sub(left));
