@@ -6,8 +6,8 @@ use unwind_core::deferred::{
     CancelError, ClientId, Cookie, RequestOutcome, ScheduleError, TooManyClients,
 };
 use unwind_perf::per_cpu::{
-    CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, GroupLeader, Policy, Receiver, SampledTask,
-    SwitchHold, TaskEvent, TaskKey, TaskWork,
+    CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, GroupLeader, Policy, Receiver,
+    SampledTask, SwitchHold, TaskEvent, TaskKey, TaskWork,
 };
 
 use crate::{Text, seen};

@@ -3,9 +3,10 @@
 use core::fmt::Write as _;
 
 use unwind_perf::record::{
-    Attr, AttrFlags, BranchSampleType, BranchStack, CallchainDeferred, ChainBuilder, ChainLimits, Comm, Context, DeferredLayout,
-    Encode, Endian, Error, EventFormat, IdPlace, Lifecycle, Lost, Mapping, Output, ReadFormat,
-    WithBranches, WithCallchain, Record, Records, Ring, RingWriter, Sample, SampleId, SampleType,
+    Attr, AttrFlags, BranchSampleType, BranchStack, CallchainDeferred, ChainBuilder, ChainLimits,
+    Comm, Context, DeferredLayout, Encode, Endian, Error, EventFormat, IdPlace, Lifecycle, Lost,
+    Mapping, Output, ReadFormat, Record, Records, Ring, RingWriter, Sample, SampleId, SampleType,
+    WithBranches, WithCallchain,
 };
 
 use crate::{Text, seen};
@@ -60,10 +61,10 @@ pub fn records(
     let bytes = bytes.get(..len).unwrap_or_default();
     let endian = if big { Endian::Big } else { Endian::Little };
     let format = EventFormat {
-        sample_type: SampleType(fields.0),
-        read_format: ReadFormat(fields.1),
-        flags: AttrFlags(fields.2),
-        branch_sample_type: BranchSampleType(fields.3),
+        sample_type: SampleType::from_bits_retain(fields.0),
+        read_format: ReadFormat::from_bits_retain(fields.1),
+        flags: AttrFlags::from_bits_retain(fields.2),
+        branch_sample_type: BranchSampleType::from_bits_retain(fields.3),
     };
     tell(Attr::parse(bytes, endian));
     let layout = DeferredLayout::of([format.flags]);

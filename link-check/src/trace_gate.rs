@@ -46,7 +46,7 @@ impl AuxEvent for Event {
 pub fn trace_gate(event: &Event, trigger: &Trigger, bits: (u32, u32, u32)) {
     let action = AuxAction::from_bits(bits.0).unwrap_or(AuxAction::NONE);
     let attr = AuxAttr { action, output: bits.1 & 1 == 1, sample_size: bits.2 };
-    let pmu = PmuCapabilities::from_bits(bits.1);
+    let pmu = PmuCapabilities::from_bits_retain(bits.1);
     for creator in [Creator::User, Creator::Kernel] {
         if let Err(error) = attr.check(pmu, creator, Some(pmu)) {
             let _ = write!(Text(0), "{error} {}", error.errno().name());

@@ -3,7 +3,7 @@
 //! | build | atomics |
 //! |---|---|
 //! | any | those of `core` |
-//! | `cfg(loom)` | loom's, which try every interleaving of threads, at one place with a fault if [`faulty`] is told so |
+//! | `cfg(loom)` | loom's, which try every interleaving of threads, at one place with a fault if `sync/faulty.rs` is told so |
 //! | unit tests | `core`'s, with a hook before each access |
 //!
 //! loom knows threads but not NMIs: a handler that interrupts a function runs

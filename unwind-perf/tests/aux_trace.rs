@@ -70,7 +70,7 @@ fn r4_2_a_kernels_own_counter_asks_for_nothing() {
     for attr in
         [output, asks(AuxAction::START_PAUSED), asks(AuxAction::PAUSE), asks(AuxAction::RESUME)]
     {
-        let error = attr.check(PT.and(PEBS), Creator::Kernel, Some(PT)).unwrap_err();
+        let error = attr.check(PT | PEBS, Creator::Kernel, Some(PT)).unwrap_err();
         assert_eq!((error, error.errno()), (AuxError::KernelCounter, Errno::InvalidArgument));
     }
     assert_eq!(AuxAttr::default().check(PLAIN, Creator::Kernel, None), Ok(AuxRole::default()));

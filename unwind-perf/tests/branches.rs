@@ -27,7 +27,7 @@ const EMPTY: Sample<Vec<u64>> = Sample {
 fn format(sample_type: SampleType, branches: u64) -> EventFormat {
     EventFormat {
         sample_type,
-        branch_sample_type: BranchSampleType(branches),
+        branch_sample_type: BranchSampleType::from_bits_retain(branches),
         ..EventFormat::default()
     }
 }
@@ -52,8 +52,8 @@ impl Numbers {
     }
 }
 
-const HW_INDEX: u64 = BranchSampleType::HW_INDEX.0;
-const COUNTERS: u64 = BranchSampleType::COUNTERS.0;
+const HW_INDEX: u64 = BranchSampleType::HW_INDEX.bits();
+const COUNTERS: u64 = BranchSampleType::COUNTERS.bits();
 
 #[test]
 fn branches_are_read_where_the_header_of_linux_has_them() {
@@ -135,7 +135,7 @@ fn what_is_written_is_read_again() {
             [SampleType::IP, SampleType::TIME, SampleType::CALLCHAIN].into_iter().enumerate()
         {
             if round >> bit & 1 != 0 {
-                sample_type = sample_type | field;
+                sample_type |= field;
             }
         }
         let format = format(sample_type, numbers.next() & (HW_INDEX | COUNTERS | 1));
@@ -203,7 +203,8 @@ fn a_count_that_lies_is_named_with_its_place() {
     let error = BranchStack::decode(&trailing, plain).unwrap_err();
     assert_eq!(error, Error::Trailing { at: 40, len: 8 });
     // Fields may follow that are not read.
-    let weighted = format(SampleType(SampleType::BRANCH_STACK.0 | 1 << 14), 0);
+    let weighted =
+        format(SampleType::from_bits_retain(SampleType::BRANCH_STACK.bits() | 1 << 14), 0);
     assert!(BranchStack::decode(&trailing, weighted).unwrap().is_some());
 }
 
@@ -227,8 +228,8 @@ fn a_value_without_what_the_event_asks_for_is_not_written() {
     let with = WithBranches { sample: EMPTY, hw_index: None, branches: [] };
     let length = |branches| with.encoded_len(format(SampleType::BRANCH_STACK, branches));
     assert_eq!(length(0), Ok(16));
-    assert_eq!(length(HW_INDEX), Err(Error::MissingFields(SampleType::BRANCH_STACK.0)));
+    assert_eq!(length(HW_INDEX), Err(Error::MissingFields(SampleType::BRANCH_STACK.bits())));
     assert_eq!(with.encoded_len(EventFormat::default()), Ok(8), "not asked for");
     let with_raw = format(SampleType::BRANCH_STACK | SampleType::RAW, 0);
-    assert_eq!(with.encoded_len(with_raw), Err(Error::UnsupportedFields(SampleType::RAW.0)));
+    assert_eq!(with.encoded_len(with_raw), Err(Error::UnsupportedFields(SampleType::RAW.bits())));
 }

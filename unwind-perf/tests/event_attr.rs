@@ -79,7 +79,7 @@ fn g11_flags_of_a_big_endian_machine_count_from_the_other_end() {
     bytes[41] = 0x01;
     bytes[42] = 0x01;
     let attr = EventAttr::decode(&bytes, Endian::Big, NEWEST).unwrap();
-    assert_eq!(attr.flags.0, 1 | 1 << 16 | 1 << 23);
+    assert_eq!(attr.flags.bits(), 1 | 1 << 16 | 1 << 23);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn check(edit: impl FnOnce(&mut EventAttr)) -> Result<CheckedEvent, AttrError> {
 
 #[test]
 fn g11_an_event_that_may_be_opened_is_said_in_terms_of_records_chains_and_branches() {
-    let event = check(|attr| attr.flags = attr.flags | AttrFlags::DEFER_CALLCHAIN).unwrap();
+    let event = check(|attr| attr.flags |= AttrFlags::DEFER_CALLCHAIN).unwrap();
     assert_eq!(event.format.sample_type, sampled().sample_type);
     assert_eq!((event.max_stack, event.branches), (Some(127), None));
     assert!(event.is_sampling && event.defers && !event.wants_deferred);
@@ -141,7 +141,7 @@ fn g11_an_event_that_may_be_opened_is_said_in_terms_of_records_chains_and_branch
         attr.sample_type = SampleType::IP;
         attr.sample_max_stack = 500;
         attr.sample_period = 0;
-        attr.flags = attr.flags | AttrFlags::DEFER_OUTPUT;
+        attr.flags |= AttrFlags::DEFER_OUTPUT;
     });
     let event = event.unwrap();
     assert_eq!((event.max_stack, event.is_sampling, event.wants_deferred), (None, false, true));
@@ -151,17 +151,18 @@ fn g11_an_event_that_may_be_opened_is_said_in_terms_of_records_chains_and_branch
     let branches = attr.check(NEWEST, Pmu::CPU, Caller::USER, None);
     // The kernel's part is left out, a hypervisor's is not, which a user may not see.
     assert_eq!(branches, Err(AttrError::KernelNotAllowed));
-    attr.flags = attr.flags | AttrFlags::EXCLUDE_HV;
+    attr.flags |= AttrFlags::EXCLUDE_HV;
     let branches = attr.check(NEWEST, Pmu::CPU, Caller::USER, None).unwrap().branches.unwrap();
     assert_eq!((branches.bits(), branches.is_call_stack()), (1 << 11 | 1, true));
 }
 
 #[test]
 fn g11_each_rule_is_broken_by_one_field() {
-    let flag = |bit: u32| move |attr: &mut EventAttr| attr.flags.0 |= 1 << bit;
+    let flag =
+        |bit: u32| move |attr: &mut EventAttr| attr.flags |= AttrFlags::from_bits_retain(1 << bit);
     let refused = |bits: u64, edit: fn(&mut EventAttr)| {
         check(|attr| {
-            attr.sample_type.0 |= bits;
+            attr.sample_type |= SampleType::from_bits_retain(bits);
             edit(attr);
         })
         .unwrap_err()
@@ -169,7 +170,10 @@ fn g11_each_rule_is_broken_by_one_field() {
     assert_eq!(check(flag(40)), Err(AttrError::Reserved(1 << 40)));
     assert_eq!(check(|attr| attr.aux_action = 8), Err(AttrError::Reserved(8)));
     assert_eq!(refused(1 << 25, |_| {}), AttrError::SampleType(1 << 25));
-    assert_eq!(check(|attr| attr.read_format = ReadFormat(0x21)), Err(AttrError::ReadFormat(0x20)));
+    assert_eq!(
+        check(|attr| attr.read_format = ReadFormat::from_bits_retain(0x21)),
+        Err(AttrError::ReadFormat(0x20))
+    );
     let branch = |filter| {
         let mut attr = sampled();
         attr.sample_type = SampleType::BRANCH_STACK;
@@ -180,7 +184,7 @@ fn g11_each_rule_is_broken_by_one_field() {
     assert_eq!(branch(7), AttrError::NoBranches);
     assert_eq!(branch(8 | 2), AttrError::KernelNotAllowed);
     assert_eq!(branch(8 | 1), AttrError::BranchesNotSupported);
-    let registers = SampleType::REGS_USER.0;
+    let registers = SampleType::REGS_USER.bits();
     assert_eq!(refused(registers, |_| {}), AttrError::Registers(0));
     assert_eq!(refused(registers, |a| a.sample_regs_user = 1 << 12), AttrError::Registers(1 << 12));
     assert_eq!(refused(1 << 18, |a| a.sample_regs_intr = 1 << 31), AttrError::Registers(1 << 31));
@@ -193,17 +197,20 @@ fn g11_each_rule_is_broken_by_one_field() {
     }
     assert_eq!(refused(1 << 14 | 1 << 24, |_| {}), AttrError::TwoWeights);
     assert_eq!(check(flag(35)), Err(AttrError::InheritThread));
-    assert_eq!(check(|a| a.flags.0 |= 1 << 36 | 1 << 12), Err(AttrError::EnableAndRemove));
+    assert_eq!(
+        check(|a| a.flags |= AttrFlags::REMOVE_ON_EXEC | AttrFlags::ENABLE_ON_EXEC),
+        Err(AttrError::EnableAndRemove)
+    );
     assert_eq!(check(flag(37)), Err(AttrError::Signal));
     let mut signal = sampled();
-    signal.flags.0 |= 1 << 36 | 1 << 37;
+    signal.flags |= AttrFlags::REMOVE_ON_EXEC | AttrFlags::SIGTRAP;
     let of_a_cpu = signal.check(NEWEST, Pmu::SOFTWARE, Caller::USER.without_task(), None);
     assert_eq!(of_a_cpu, Err(AttrError::Signal));
     assert!(signal.check(NEWEST, Pmu::SOFTWARE, Caller::USER, None).is_ok());
-    assert_eq!(check(|a| a.flags = AttrFlags(0)), Err(AttrError::KernelNotAllowed));
+    assert_eq!(check(|a| a.flags = AttrFlags::empty()), Err(AttrError::KernelNotAllowed));
     assert_eq!(check(flag(28)), Err(AttrError::NamespacesNotAllowed));
     let often = check(|a| {
-        a.flags = a.flags | AttrFlags::FREQ;
+        a.flags |= AttrFlags::FREQ;
         a.sample_period = 100_001;
     });
     assert_eq!(often, Err(AttrError::Frequency(100_001)));
@@ -212,7 +219,7 @@ fn g11_each_rule_is_broken_by_one_field() {
     let inherited = |sample_type, kernel| {
         let mut attr = sampled();
         attr.sample_type = sample_type;
-        attr.flags.0 |= 1 << 1;
+        attr.flags |= AttrFlags::from_bits_retain(1 << 1);
         attr.check(kernel, Pmu::SOFTWARE, Caller::USER, None).map(|_| ())
     };
     assert_eq!(inherited(SampleType::READ, NEWEST), Err(AttrError::ReadInherited));
@@ -233,7 +240,7 @@ fn g11_each_rule_is_broken_by_one_field() {
     assert_eq!(check(|a| a.sample_max_stack = 128), Err(AttrError::MaxStack(128)));
     let clock = |id, pmu| {
         let mut attr = sampled();
-        attr.flags.0 |= 1 << 25;
+        attr.flags |= AttrFlags::from_bits_retain(1 << 25);
         attr.clockid = id;
         attr.check(NEWEST, pmu, Caller::USER, None).map(|_| ())
     };
@@ -248,7 +255,6 @@ fn g11_each_rule_is_broken_by_one_field() {
 
 #[test]
 fn g11_newer_kernels_guard_their_code_and_their_part_of_chains() {
-    const TEXT_POKE: AttrFlags = AttrFlags(1 << 33);
     let is_refused = |flags: AttrFlags, major, minor, patch| {
         let mut attr = sampled();
         attr.flags = AttrFlags::EXCLUDE_KERNEL | flags;
@@ -266,9 +272,9 @@ fn g11_newer_kernels_guard_their_code_and_their_part_of_chains() {
         (6, 18, 44, false, false),
         (7, 2, 13, true, true),
     ] {
-        assert_eq!(is_refused(AttrFlags(0), major, minor, patch), chains, "{major}.{minor}");
+        assert_eq!(is_refused(AttrFlags::empty(), major, minor, patch), chains, "{major}.{minor}");
         assert!(!is_refused(user_part, major, minor, patch), "{major}.{minor}");
-        let pokes = is_refused(user_part | TEXT_POKE, major, minor, patch);
+        let pokes = is_refused(user_part | AttrFlags::TEXT_POKE, major, minor, patch);
         assert_eq!(pokes, text_pokes, "{major}.{minor}.{patch}");
     }
 }
@@ -281,10 +287,10 @@ fn g9_what_an_event_asks_of_aux_tracing_needs_a_leader_that_can_do_it() {
         pmu
     };
     let plain = trace(PmuCapabilities::AUX_OUTPUT);
-    let leads = trace(PmuCapabilities::AUX_PAUSE.and(PmuCapabilities::AUX_SNAPSHOT));
+    let leads = trace(PmuCapabilities::AUX_PAUSE | PmuCapabilities::AUX_SNAPSHOT);
     let aux = |output: bool, sample_size, action, leader| {
         let mut attr = sampled();
-        attr.flags.0 |= u64::from(output) << 31;
+        attr.flags |= if output { AttrFlags::AUX_OUTPUT } else { AttrFlags::empty() };
         attr.aux_sample_size = sample_size;
         attr.aux_action = action;
         attr.check(NEWEST, plain, Caller::USER, leader)

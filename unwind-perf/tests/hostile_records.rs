@@ -241,10 +241,10 @@ fn random_bytes_never_panic_and_are_walked_to_the_end() {
             bytes[at] ^= 1 << (next() % 8);
         }
         let format = EventFormat {
-            sample_type: SampleType(next() & 0x1ffff),
-            read_format: ReadFormat(next() & 0x1f),
-            flags: AttrFlags((next() & 1) << 18),
-            branch_sample_type: BranchSampleType(next() & (1 << 17 | 1 << 19)),
+            sample_type: SampleType::from_bits_retain(next() & 0x1ffff),
+            read_format: ReadFormat::from_bits_retain(next() & 0x1f),
+            flags: AttrFlags::from_bits_retain((next() & 1) << 18),
+            branch_sample_type: BranchSampleType::from_bits_retain(next() & (1 << 17 | 1 << 19)),
         };
         for record in Records::new(&bytes, endian).flatten() {
             accepted += decode_all(&record, format);
@@ -268,7 +268,7 @@ fn counter_values_in_front_of_a_chain_are_stepped_over_by_their_format() {
     ] {
         let format = EventFormat {
             sample_type: SampleType::READ | SampleType::CALLCHAIN,
-            read_format: ReadFormat(read_format),
+            read_format: ReadFormat::from_bits_retain(read_format),
             ..EventFormat::default()
         };
         let mut body = words.clone();
@@ -281,7 +281,7 @@ fn counter_values_in_front_of_a_chain_are_stepped_over_by_their_format() {
     for count in [3, 1 << 60, u64::MAX] {
         let format = EventFormat {
             sample_type: SampleType::READ,
-            read_format: ReadFormat(0b01100),
+            read_format: ReadFormat::from_bits_retain(0b01100),
             ..EventFormat::default()
         };
         // Count, and room for two pairs.
@@ -296,7 +296,7 @@ fn counter_values_in_front_of_a_chain_are_stepped_over_by_their_format() {
 
 #[test]
 fn fields_after_the_chain_are_left_alone() {
-    const RAW: SampleType = SampleType(1 << 10);
+    const RAW: SampleType = SampleType::from_bits_retain(1 << 10);
     let bytes = record(9, Endian::Little, &[1, 0x40_1000, 4, 0]);
     let parsed = Record::parse(&bytes, Endian::Little).unwrap();
     assert!(Sample::decode(&parsed, format(SampleType::CALLCHAIN | RAW)).is_ok());
@@ -357,8 +357,11 @@ fn what_the_attr_asks_for_must_be_there_to_encode() {
     let none = SampleId::default();
     let stack = CallchainDeferred { cookie: Some(1), ips: [].into_iter(), id: none };
     let asked = SampleType::TID | SampleType::CPU;
-    assert_eq!(stack.encoded_len(format(asked)), Err(Error::MissingFields(asked.0)));
-    assert_eq!(stack.encoded_len(EventFormat { flags: AttrFlags(0), ..format(asked) }), Ok(24));
+    assert_eq!(stack.encoded_len(format(asked)), Err(Error::MissingFields(asked.bits())));
+    assert_eq!(
+        stack.encoded_len(EventFormat { flags: AttrFlags::empty(), ..format(asked) }),
+        Ok(24)
+    );
     let sample = Sample::<core::iter::Empty<u64>> {
         misc: Misc::USER,
         identifier: None,
@@ -374,9 +377,9 @@ fn what_the_attr_asks_for_must_be_there_to_encode() {
     };
     let ask = |fields| sample.encoded_len(format(fields));
     assert_eq!(ask(SampleType::IP), Ok(16));
-    assert_eq!(ask(SampleType::TIME), Err(Error::MissingFields(SampleType::TIME.0)));
-    assert_eq!(ask(SampleType::READ), Err(Error::UnsupportedFields(SampleType::READ.0)));
-    assert_eq!(ask(SampleType(1 << 13)), Err(Error::UnsupportedFields(1 << 13)));
+    assert_eq!(ask(SampleType::TIME), Err(Error::MissingFields(SampleType::TIME.bits())));
+    assert_eq!(ask(SampleType::READ), Err(Error::UnsupportedFields(SampleType::READ.bits())));
+    assert_eq!(ask(SampleType::from_bits_retain(1 << 13)), Err(Error::UnsupportedFields(1 << 13)));
 }
 
 #[test]
@@ -419,7 +422,7 @@ fn an_attr_reads_alike_in_both_byte_orders() {
         let parsed = Attr::parse(&attr, endian).unwrap();
         assert_eq!((parsed.kind, parsed.size, parsed.config), (1, 72, 2));
         assert_eq!(parsed.sample_period, 16);
-        assert_eq!(parsed.format.sample_type, SampleType(0x27));
+        assert_eq!(parsed.format.sample_type, SampleType::from_bits_retain(0x27));
         assert_eq!(parsed.format.flags, flags);
         assert_eq!(DeferredLayout::of([parsed.format.flags]), DeferredLayout::Cookie);
         for len in 0..attr.len() {

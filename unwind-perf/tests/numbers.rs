@@ -40,10 +40,13 @@ fn a_header_tells_the_mode_and_the_length_of_what_is_after_it() {
 
 #[test]
 fn bits_can_be_taken_out_and_unknown_ones_are_kept() {
-    let flags = AttrFlags(AttrFlags::DEFER_OUTPUT.0 | 5);
-    assert_eq!(flags.without(AttrFlags::DEFER_OUTPUT), AttrFlags(5));
-    assert_eq!(flags.without(AttrFlags(6)), AttrFlags(AttrFlags::DEFER_OUTPUT.0 | 1));
-    let unknown = PmuCapabilities::from_bits(0x8000_0200);
+    let flags = AttrFlags::from_bits_retain(AttrFlags::DEFER_OUTPUT.bits() | 5);
+    assert_eq!(flags.difference(AttrFlags::DEFER_OUTPUT), AttrFlags::from_bits_retain(5));
+    assert_eq!(
+        flags.difference(AttrFlags::from_bits_retain(6)),
+        AttrFlags::from_bits_retain(AttrFlags::DEFER_OUTPUT.bits() | 1)
+    );
+    let unknown = PmuCapabilities::from_bits_retain(0x8000_0200);
     assert_eq!(unknown.bits(), 0x8000_0200);
     assert_eq!(unknown.bits() & PmuCapabilities::AUX_PAUSE.bits(), 0x200);
 }

@@ -61,12 +61,13 @@ impl Ring for Pages {
 }
 
 const FORMAT: EventFormat = EventFormat {
-    sample_type: SampleType(
-        SampleType::TID.0 | SampleType::TIME.0 | SampleType::CPU.0 | SampleType::IDENTIFIER.0,
-    ),
-    read_format: ReadFormat(0),
+    sample_type: SampleType::TID
+        .union(SampleType::TIME)
+        .union(SampleType::CPU)
+        .union(SampleType::IDENTIFIER),
+    read_format: ReadFormat::empty(),
     flags: AttrFlags::SAMPLE_ID_ALL,
-    branch_sample_type: BranchSampleType(0),
+    branch_sample_type: BranchSampleType::empty(),
 };
 
 fn id(time: u64) -> SampleId {
@@ -177,7 +178,7 @@ fn x6_losses_and_reports_add_up() {
 fn x6_a_record_that_cannot_be_encoded_counts_as_lost_and_leaves_the_ring_alone() {
     let mut writer = RingWriter::new(Pages::new(256), Endian::Little);
     let nameless = SampleId::default();
-    let missing = Error::MissingFields(FORMAT.sample_type.0);
+    let missing = Error::MissingFields(FORMAT.sample_type.bits());
     let bad = CallchainDeferred { id: nameless, ..stack(1, 1) };
     assert_eq!(writer.write(&bad, FORMAT, 11, id(1)), Err(WriteError::Encode(missing)));
     // The report itself has to be writable too.

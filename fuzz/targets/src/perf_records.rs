@@ -12,14 +12,14 @@ use crate::input::Input;
 pub(crate) fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let endian = if input.bool() { Endian::Big } else { Endian::Little };
-    let sample_type = SampleType(u64::from(input.u32() & 0x1f_ffff));
+    let sample_type = SampleType::from_bits_retain(u64::from(input.u32() & 0x1f_ffff));
     let values = input.u8();
     let format = EventFormat {
         sample_type,
-        read_format: ReadFormat(u64::from(values & 0x1f)),
-        flags: AttrFlags(u64::from(input.u8()) << 14),
+        read_format: ReadFormat::from_bits_retain(u64::from(values & 0x1f)),
+        flags: AttrFlags::from_bits_retain(u64::from(input.u8()) << 14),
         // The other bits say what belongs to branches.
-        branch_sample_type: BranchSampleType(
+        branch_sample_type: BranchSampleType::from_bits_retain(
             u64::from(values >> 5 & 1) << 17 | u64::from(values >> 6 & 1) << 19,
         ),
     };

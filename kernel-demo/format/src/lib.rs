@@ -2,7 +2,9 @@
 //! and for the report, which reads them.
 #![no_std]
 
-use unwind_perf::record::{AttrFlags, BranchSampleType, EventFormat, ReadFormat, RecordType, SampleType};
+use unwind_perf::record::{
+    AttrFlags, BranchSampleType, EventFormat, ReadFormat, RecordType, SampleType,
+};
 
 /// The fields of all records.
 ///
@@ -11,20 +13,18 @@ use unwind_perf::record::{AttrFlags, BranchSampleType, EventFormat, ReadFormat, 
 /// comes from the kernel's own count, not from the unwinder, so it is a second
 /// opinion on which stack belongs to which sample.
 pub const FORMAT: EventFormat = EventFormat {
-    sample_type: SampleType(
-        SampleType::IDENTIFIER.0
-            | SampleType::IP.0
-            | SampleType::TID.0
-            | SampleType::TIME.0
-            | SampleType::STREAM_ID.0
-            | SampleType::CPU.0
-            | SampleType::CALLCHAIN.0,
-    ),
-    read_format: ReadFormat(0),
-    flags: AttrFlags(
-        AttrFlags::SAMPLE_ID_ALL.0 | AttrFlags::DEFER_CALLCHAIN.0 | AttrFlags::DEFER_OUTPUT.0,
-    ),
-    branch_sample_type: BranchSampleType(0),
+    sample_type: SampleType::IDENTIFIER
+        .union(SampleType::IP)
+        .union(SampleType::TID)
+        .union(SampleType::TIME)
+        .union(SampleType::STREAM_ID)
+        .union(SampleType::CPU)
+        .union(SampleType::CALLCHAIN),
+    read_format: ReadFormat::empty(),
+    flags: AttrFlags::SAMPLE_ID_ALL
+        .union(AttrFlags::DEFER_CALLCHAIN)
+        .union(AttrFlags::DEFER_OUTPUT),
+    branch_sample_type: BranchSampleType::empty(),
 };
 
 /// The event of the profiler, by number.

@@ -64,13 +64,14 @@ fn branches_by_the_header_of_linux_are_shown_as_perf_shows_them() {
 }
 
 const FORMAT: EventFormat = EventFormat {
-    sample_type: SampleType(
-        SampleType::IP.0 | SampleType::TID.0 | SampleType::TIME.0 | SampleType::BRANCH_STACK.0,
-    ),
-    read_format: ReadFormat(0),
+    sample_type: SampleType::IP
+        .union(SampleType::TID)
+        .union(SampleType::TIME)
+        .union(SampleType::BRANCH_STACK),
+    read_format: ReadFormat::empty(),
     // Named without a version of perf having to know of guests.
-    flags: AttrFlags(AttrFlags::SAMPLE_ID_ALL.0 | AttrFlags::EXCLUDE_KERNEL.0),
-    branch_sample_type: BranchSampleType(BranchSampleType::HW_INDEX.0 | 1),
+    flags: AttrFlags::SAMPLE_ID_ALL.union(AttrFlags::EXCLUDE_KERNEL),
+    branch_sample_type: BranchSampleType::from_bits_retain(BranchSampleType::HW_INDEX.bits() | 1),
 };
 
 /// The attr of a hardware event with this format.
@@ -79,9 +80,9 @@ pub(crate) fn attr(format: EventFormat) -> Vec<u8> {
     let words = [
         (4, 120),
         (16, 1),
-        (24, format.sample_type.0),
-        (40, format.flags.0),
-        (72, format.branch_sample_type.0),
+        (24, format.sample_type.bits()),
+        (40, format.flags.bits()),
+        (72, format.branch_sample_type.bits()),
     ];
     for (at, word) in words {
         attr[at..][..8].copy_from_slice(&word.to_le_bytes());
@@ -138,9 +139,7 @@ fn branches_that_are_written_here_are_shown_as_perf_shows_them() {
 #[test]
 fn branches_have_the_columns_of_the_newer_perf_and_counts_are_passed() {
     let counted = EventFormat {
-        branch_sample_type: BranchSampleType(
-            BranchSampleType::HW_INDEX.0 | BranchSampleType::COUNTERS.0,
-        ),
+        branch_sample_type: BranchSampleType::HW_INDEX.union(BranchSampleType::COUNTERS),
         ..FORMAT
     };
     let flags = [1 << 1 | 77 << 4 | 4 << 20 | 2 << 24, 1 << 33, 1 | 1 << 33 | 15 << 20];

@@ -19,16 +19,14 @@ use crate::here::Recorder;
 const LBR: u64 = 1 | 1 << 11 | 1 << 14 | 1 << 15 | 1 << 17;
 
 const FORMAT: EventFormat = EventFormat {
-    sample_type: SampleType(
-        SampleType::IP.0
-            | SampleType::TID.0
-            | SampleType::TIME.0
-            | SampleType::CALLCHAIN.0
-            | SampleType::BRANCH_STACK.0,
-    ),
-    read_format: ReadFormat(0),
-    flags: AttrFlags(AttrFlags::SAMPLE_ID_ALL.0 | AttrFlags::EXCLUDE_KERNEL.0),
-    branch_sample_type: BranchSampleType(LBR),
+    sample_type: SampleType::IP
+        .union(SampleType::TID)
+        .union(SampleType::TIME)
+        .union(SampleType::CALLCHAIN)
+        .union(SampleType::BRANCH_STACK),
+    read_format: ReadFormat::empty(),
+    flags: AttrFlags::SAMPLE_ID_ALL.union(AttrFlags::EXCLUDE_KERNEL),
+    branch_sample_type: BranchSampleType::from_bits_retain(LBR),
 };
 
 /// Entries of the record.

@@ -122,7 +122,7 @@ impl BigEndian {
                 out.extend(big.bytes_of_u16(record.header().misc.0));
                 out.extend(big.bytes_of_u16(record.header().size));
                 let fields = format.trailer();
-                let trailer = usize::try_from(fields.0.count_ones()).unwrap() * 8;
+                let trailer = usize::try_from(fields.bits().count_ones()).unwrap() * 8;
                 let (body, trailer) = record.body().split_at(record.body().len() - trailer);
                 if record.kind() == RecordType::COMM {
                     out.extend(halves(&body[..8]));

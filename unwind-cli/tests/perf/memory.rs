@@ -10,14 +10,15 @@ use unwind_perf::record::{
 };
 
 pub(crate) const FORMAT: EventFormat = EventFormat {
-    sample_type: SampleType(
-        SampleType::IP.0 | SampleType::TID.0 | SampleType::TIME.0 | SampleType::CALLCHAIN.0,
-    ),
-    read_format: ReadFormat(0),
-    flags: AttrFlags(
-        AttrFlags::SAMPLE_ID_ALL.0 | AttrFlags::DEFER_CALLCHAIN.0 | AttrFlags::DEFER_OUTPUT.0,
-    ),
-    branch_sample_type: BranchSampleType(0),
+    sample_type: SampleType::IP
+        .union(SampleType::TID)
+        .union(SampleType::TIME)
+        .union(SampleType::CALLCHAIN),
+    read_format: ReadFormat::empty(),
+    flags: AttrFlags::SAMPLE_ID_ALL
+        .union(AttrFlags::DEFER_CALLCHAIN)
+        .union(AttrFlags::DEFER_OUTPUT),
+    branch_sample_type: BranchSampleType::empty(),
 };
 
 /// The start of a pipe with one event.
@@ -25,7 +26,7 @@ pub(crate) fn pipe_start() -> Vec<u8> {
     let mut attr = Vec::new();
     attr.extend(1_u32.to_le_bytes()); // software
     attr.extend(64_u32.to_le_bytes());
-    for word in [0, 1000, FORMAT.sample_type.0, 0, FORMAT.flags.0, 0, 0] {
+    for word in [0, 1000, FORMAT.sample_type.bits(), 0, FORMAT.flags.bits(), 0, 0] {
         attr.extend(word.to_le_bytes());
     }
     let mut pipe = b"PERFILE2".to_vec();

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use bitflags::bitflags;
+
 use crate::Errno;
 
 /// The field `aux_action` of `perf_event_attr`.
@@ -56,44 +58,24 @@ impl AuxAction {
     }
 }
 
-/// What a PMU can do: the bits of Linux's `PERF_PMU_CAP_*`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct PmuCapabilities(u32);
+bitflags! {
+    /// What a PMU can do: the bits of Linux's `PERF_PMU_CAP_*`. Those without a name are
+    /// kept.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct PmuCapabilities: u32 {
+        /// `PERF_PMU_CAP_AUX_OUTPUT`: its events can write into an AUX buffer.
+        const AUX_OUTPUT = 0x0080;
+        /// `PERF_PMU_CAP_AUX_PAUSE`: its tracing can be paused and resumed.
+        const AUX_PAUSE = 0x0200;
+        /// Samples can have the content of its AUX buffer. Linux has no such bit, since
+        /// its PMUs have a hook instead. This bit is above all of Linux's.
+        const AUX_SNAPSHOT = 1 << 31;
+    }
+}
 
 impl PmuCapabilities {
     /// None of those that matter here.
-    pub const NONE: Self = Self(0);
-    /// `PERF_PMU_CAP_AUX_OUTPUT`: its events can write into an AUX buffer.
-    pub const AUX_OUTPUT: Self = Self(0x0080);
-    /// `PERF_PMU_CAP_AUX_PAUSE`: its tracing can be paused and resumed.
-    pub const AUX_PAUSE: Self = Self(0x0200);
-    /// Samples can have the content of its AUX buffer. Linux has no such bit, since
-    /// its PMUs have a hook instead. This bit is above all of Linux's.
-    pub const AUX_SNAPSHOT: Self = Self(1 << 31);
-
-    /// The capabilities with these bits; unknown ones are kept.
-    #[must_use]
-    pub const fn from_bits(bits: u32) -> Self {
-        Self(bits)
-    }
-
-    /// The bits.
-    #[must_use]
-    pub const fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// Both sets of capabilities.
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    /// Whether all of `other` are among these.
-    #[must_use]
-    pub const fn has(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
+    pub const NONE: Self = Self::empty();
 }
 
 /// Who opens an event.
@@ -154,7 +136,7 @@ impl AuxAttr {
         if creator == Creator::Kernel && (self.output || self.action != AuxAction::NONE) {
             return Err(AuxError::KernelCounter);
         }
-        if self.output && !pmu.has(PmuCapabilities::AUX_OUTPUT) {
+        if self.output && !pmu.contains(PmuCapabilities::AUX_OUTPUT) {
             return Err(AuxError::OutputNotSupported);
         }
         let pause = self.action.has(AuxAction::PAUSE);
@@ -169,7 +151,7 @@ impl AuxAttr {
             (false, false) => None,
         };
         let start_paused = self.action.has(AuxAction::START_PAUSED);
-        if start_paused && !pmu.has(PmuCapabilities::AUX_PAUSE) {
+        if start_paused && !pmu.contains(PmuCapabilities::AUX_PAUSE) {
             return Err(AuxError::StartPausedNotSupported);
         }
         Ok(AuxRole { start_paused, trigger })
@@ -185,10 +167,10 @@ impl AuxAttr {
         if self.output && self.sample_size != 0 {
             return Err(AuxError::OutputAndSamples);
         }
-        if has_trigger && !leader.has(PmuCapabilities::AUX_PAUSE) {
+        if has_trigger && !leader.contains(PmuCapabilities::AUX_PAUSE) {
             return Err(AuxError::NoAuxLeader);
         }
-        if self.sample_size != 0 && !leader.has(PmuCapabilities::AUX_SNAPSHOT) {
+        if self.sample_size != 0 && !leader.contains(PmuCapabilities::AUX_SNAPSHOT) {
             return Err(AuxError::SnapshotNotSupported);
         }
         Ok(())

@@ -106,9 +106,9 @@ impl EventAttr {
         attr.size = size;
         attr.config = fields.u64();
         attr.sample_period = fields.u64();
-        attr.sample_type = SampleType(fields.u64());
-        attr.read_format = ReadFormat(fields.u64());
-        attr.flags = AttrFlags(fields.flags());
+        attr.sample_type = SampleType::from_bits_retain(fields.u64());
+        attr.read_format = ReadFormat::from_bits_retain(fields.u64());
+        attr.flags = AttrFlags::from_bits_retain(fields.flags());
         attr.wakeup = fields.u32();
         attr.bp_type = fields.u32();
         attr.config1 = fields.u64();
@@ -141,9 +141,9 @@ impl EventAttr {
         out.u32(self.size);
         out.u64(self.config);
         out.u64(self.sample_period);
-        out.u64(self.sample_type.0);
-        out.u64(self.read_format.0);
-        out.flags(self.flags.0);
+        out.u64(self.sample_type.bits());
+        out.u64(self.read_format.bits());
+        out.flags(self.flags.bits());
         out.u32(self.wakeup);
         out.u32(self.bp_type);
         out.u64(self.config1);

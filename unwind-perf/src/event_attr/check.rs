@@ -53,22 +53,6 @@ pub struct CheckedEvent {
     pub wants_deferred: bool,
 }
 
-const INHERIT: AttrFlags = AttrFlags(1 << 1);
-const EXCLUDE_IDLE: AttrFlags = AttrFlags(1 << 7);
-const ENABLE_ON_EXEC: AttrFlags = AttrFlags(1 << 12);
-const USE_CLOCKID: AttrFlags = AttrFlags(1 << 25);
-const NAMESPACES: AttrFlags = AttrFlags(1 << 28);
-const AUX_OUTPUT: AttrFlags = AttrFlags(1 << 31);
-const TEXT_POKE: AttrFlags = AttrFlags(1 << 33);
-const INHERIT_THREAD: AttrFlags = AttrFlags(1 << 35);
-const REMOVE_ON_EXEC: AttrFlags = AttrFlags(1 << 36);
-const SIGTRAP: AttrFlags = AttrFlags(1 << 37);
-
-const REGS_INTR: SampleType = SampleType(1 << 18);
-const PHYS_ADDR: SampleType = SampleType(1 << 19);
-const WEIGHT: SampleType = SampleType(1 << 14);
-const WEIGHT_STRUCT: SampleType = SampleType(1 << 24);
-
 /// Segment registers, of which 64-bit samples have only `cs` and `ss`, and numbers that
 /// are no register's.
 const NO_REGISTERS: u64 = 0xf << 12 | 0xff << 24;
@@ -103,7 +87,7 @@ impl EventAttr {
             sample_type: self.sample_type,
             read_format: self.read_format,
             flags: self.flags,
-            branch_sample_type: BranchSampleType(self.branch_sample_type),
+            branch_sample_type: BranchSampleType::from_bits_retain(self.branch_sample_type),
         };
         let has_chain = self.sample_type.contains(SampleType::CALLCHAIN);
         Ok(CheckedEvent {
@@ -124,7 +108,7 @@ impl EventAttr {
         let action = action.filter(|&known| kernel.has_aux_action() || known == AuxAction::NONE);
         Ok(AuxAttr {
             action: action.ok_or(AttrError::Reserved(self.aux_action.into()))?,
-            output: self.flags.contains(AUX_OUTPUT),
+            output: self.flags.contains(AttrFlags::AUX_OUTPUT),
             sample_size: self.aux_sample_size,
         })
     }
@@ -140,15 +124,15 @@ impl EventAttr {
         kernel: KernelVersion,
         caller: Caller,
     ) -> Result<Option<BranchFilter>, AttrError> {
-        let unknown = self.flags.0 & !kernel.flags();
+        let unknown = self.flags.bits() & !kernel.flags();
         if unknown != 0 || self.has_reserved_field() {
             return Err(AttrError::Reserved(unknown));
         }
-        match self.sample_type.0 & !kernel.sample_type() {
+        match self.sample_type.bits() & !kernel.sample_type() {
             0 => {}
             unknown => return Err(AttrError::SampleType(unknown)),
         }
-        match self.read_format.0 & !kernel.read_format() {
+        match self.read_format.bits() & !kernel.read_format() {
             0 => {}
             unknown => return Err(AttrError::ReadFormat(unknown)),
         }
@@ -164,17 +148,17 @@ impl EventAttr {
         if has(SampleType::STACK_USER) && (stack >= 0xffff || stack & 7 != 0) {
             return Err(AttrError::StackSize(stack));
         }
-        if has(REGS_INTR) {
+        if has(SampleType::REGS_INTR) {
             check_registers(self.sample_regs_intr)?;
         }
         let flag = |flag| self.flags.contains(flag);
-        if has(WEIGHT) && has(WEIGHT_STRUCT) {
+        if has(SampleType::WEIGHT) && has(SampleType::WEIGHT_STRUCT) {
             Err(AttrError::TwoWeights)
-        } else if flag(INHERIT_THREAD) && !flag(INHERIT) {
+        } else if flag(AttrFlags::INHERIT_THREAD) && !flag(AttrFlags::INHERIT) {
             Err(AttrError::InheritThread)
-        } else if flag(REMOVE_ON_EXEC) && flag(ENABLE_ON_EXEC) {
+        } else if flag(AttrFlags::REMOVE_ON_EXEC) && flag(AttrFlags::ENABLE_ON_EXEC) {
             Err(AttrError::EnableAndRemove)
-        } else if flag(SIGTRAP) && !flag(REMOVE_ON_EXEC) {
+        } else if flag(AttrFlags::SIGTRAP) && !flag(AttrFlags::REMOVE_ON_EXEC) {
             Err(AttrError::Signal)
         } else {
             Ok(branches)
@@ -218,11 +202,11 @@ impl EventAttr {
             && !self.flags.contains(AttrFlags::EXCLUDE_CALLCHAIN_KERNEL);
         let sees_kernel = !self.flags.contains(AttrFlags::EXCLUDE_KERNEL)
             || (kernel.guards_kernel_chains() && has_chain)
-            || (kernel.guards_text_pokes() && self.flags.contains(TEXT_POKE));
+            || (kernel.guards_text_pokes() && self.flags.contains(AttrFlags::TEXT_POKE));
         if sees_kernel && !caller.may_see_kernel {
             return Err(AttrError::KernelNotAllowed);
         }
-        if self.flags.contains(NAMESPACES) && !caller.is_privileged {
+        if self.flags.contains(AttrFlags::NAMESPACES) && !caller.is_privileged {
             return Err(AttrError::NamespacesNotAllowed);
         }
         if self.flags.contains(AttrFlags::FREQ) {
@@ -232,7 +216,7 @@ impl EventAttr {
         } else if self.sample_period >> 63 != 0 {
             return Err(AttrError::Period(self.sample_period));
         }
-        if self.sample_type.contains(PHYS_ADDR) && !caller.may_see_kernel {
+        if self.sample_type.contains(SampleType::PHYS_ADDR) && !caller.may_see_kernel {
             return Err(AttrError::KernelNotAllowed);
         }
         Ok(())
@@ -241,10 +225,10 @@ impl EventAttr {
     /// What the PMU can do.
     fn check_pmu(&self, kernel: KernelVersion, pmu: Pmu, caller: Caller) -> Result<(), AttrError> {
         let has = |field| self.sample_type.contains(field);
-        if self.flags.contains(SIGTRAP) && !caller.has_task {
+        if self.flags.contains(AttrFlags::SIGTRAP) && !caller.has_task {
             return Err(AttrError::Signal);
         }
-        let reads_inherited = self.flags.contains(INHERIT) && has(SampleType::READ);
+        let reads_inherited = self.flags.contains(AttrFlags::INHERIT) && has(SampleType::READ);
         let names_thread = has(SampleType::TID) && kernel.reads_inherited();
         if reads_inherited && !names_thread {
             return Err(AttrError::ReadInherited);
@@ -257,13 +241,13 @@ impl EventAttr {
         if has_vectors && !pmu.vector_registers {
             return Err(AttrError::VectorRegistersNotSupported);
         }
-        let modes = AttrFlags::EXCLUDE_USER.0
-            | AttrFlags::EXCLUDE_KERNEL.0
-            | AttrFlags::EXCLUDE_HV.0
-            | AttrFlags::EXCLUDE_HOST.0
-            | AttrFlags::EXCLUDE_GUEST.0
-            | EXCLUDE_IDLE.0;
-        if pmu.counts_all && self.flags.0 & modes != 0 {
+        let modes = AttrFlags::EXCLUDE_USER
+            | AttrFlags::EXCLUDE_KERNEL
+            | AttrFlags::EXCLUDE_HV
+            | AttrFlags::EXCLUDE_HOST
+            | AttrFlags::EXCLUDE_GUEST
+            | AttrFlags::EXCLUDE_IDLE;
+        if pmu.counts_all && self.flags.intersects(modes) {
             return Err(AttrError::ModesNotSupported);
         }
         Ok(())
@@ -278,7 +262,7 @@ impl EventAttr {
         if self.sample_period != 0 && !pmu.samples {
             return Err(AttrError::SamplesNotSupported);
         }
-        if self.flags.contains(USE_CLOCKID) {
+        if self.flags.contains(AttrFlags::USE_CLOCKID) {
             check_clock(self.clockid, pmu)?;
         }
         Ok(())

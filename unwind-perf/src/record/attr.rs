@@ -1,145 +1,140 @@
 //! `perf_event_attr`: what an event was asked to record.
 
-use core::ops::BitOr;
+use bitflags::bitflags;
 
 use super::bytes::Cursor;
 use super::{Endian, Error};
 
-/// The fields of a sample, as bits (`sample_type`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct SampleType(pub u64);
+bitflags! {
+    /// The fields of a sample (`sample_type`). Bits without a name are kept.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct SampleType: u64 {
+        /// The interrupted pc.
+        const IP = 1 << 0;
+        /// Process and thread id.
+        const TID = 1 << 1;
+        /// When, in nanoseconds of the event's clock.
+        const TIME = 1 << 2;
+        /// A data address.
+        const ADDR = 1 << 3;
+        /// Counter values, laid out by `read_format`.
+        const READ = 1 << 4;
+        /// The call chain.
+        const CALLCHAIN = 1 << 5;
+        /// The id of the event.
+        const ID = 1 << 6;
+        /// The CPU.
+        const CPU = 1 << 7;
+        /// How many events the sample stands for.
+        const PERIOD = 1 << 8;
+        /// The id of the inherited copy of the event.
+        const STREAM_ID = 1 << 9;
+        /// Raw data, as tracepoints have.
+        const RAW = 1 << 10;
+        /// Branches that the CPU recorded.
+        const BRANCH_STACK = 1 << 11;
+        /// The user registers.
+        const REGS_USER = 1 << 12;
+        /// A copy of the user stack.
+        const STACK_USER = 1 << 13;
+        /// What the sampled instruction cost.
+        const WEIGHT = 1 << 14;
+        /// The id of the event, at a place that no other field moves.
+        const IDENTIFIER = 1 << 16;
+        /// The registers where the interrupt came.
+        const REGS_INTR = 1 << 18;
+        /// A physical data address.
+        const PHYS_ADDR = 1 << 19;
+        /// What the sampled instruction cost, in three parts.
+        const WEIGHT_STRUCT = 1 << 24;
 
-impl SampleType {
-    /// The interrupted pc.
-    pub const IP: Self = Self(1 << 0);
-    /// Process and thread id.
-    pub const TID: Self = Self(1 << 1);
-    /// When, in nanoseconds of the event's clock.
-    pub const TIME: Self = Self(1 << 2);
-    /// A data address.
-    pub const ADDR: Self = Self(1 << 3);
-    /// Counter values, laid out by `read_format`.
-    pub const READ: Self = Self(1 << 4);
-    /// The call chain.
-    pub const CALLCHAIN: Self = Self(1 << 5);
-    /// The id of the event.
-    pub const ID: Self = Self(1 << 6);
-    /// The CPU.
-    pub const CPU: Self = Self(1 << 7);
-    /// How many events the sample stands for.
-    pub const PERIOD: Self = Self(1 << 8);
-    /// The id of the inherited copy of the event.
-    pub const STREAM_ID: Self = Self(1 << 9);
-    /// Raw data, as tracepoints have.
-    pub const RAW: Self = Self(1 << 10);
-    /// Branches that the CPU recorded.
-    pub const BRANCH_STACK: Self = Self(1 << 11);
-    /// The user registers.
-    pub const REGS_USER: Self = Self(1 << 12);
-    /// A copy of the user stack.
-    pub const STACK_USER: Self = Self(1 << 13);
-    /// The id of the event, at a place that no other field moves.
-    pub const IDENTIFIER: Self = Self(1 << 16);
-
-    /// The fields that also follow other records if the attr sets
-    /// [`AttrFlags::SAMPLE_ID_ALL`].
-    pub const ID_FIELDS: Self = Self(
-        Self::TID.0
-            | Self::TIME.0
-            | Self::ID.0
-            | Self::STREAM_ID.0
-            | Self::CPU.0
-            | Self::IDENTIFIER.0,
-    );
-
-    /// Returns whether all bits of `other` are set.
-    #[must_use]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Returns the bits that `other` does not have.
-    #[must_use]
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
+        /// The fields that also follow other records if the attr sets
+        /// [`AttrFlags::SAMPLE_ID_ALL`].
+        const ID_FIELDS = Self::TID.bits()
+            | Self::TIME.bits()
+            | Self::ID.bits()
+            | Self::STREAM_ID.bits()
+            | Self::CPU.bits()
+            | Self::IDENTIFIER.bits();
     }
 }
 
-impl BitOr for SampleType {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
+bitflags! {
+    /// The one-bit switches of an attr, numbered as on a little-endian machine. Bits
+    /// without a name are kept.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct AttrFlags: u64 {
+        /// Children of the task have the event, too.
+        const INHERIT = 1 << 1;
+        /// Samples in user mode are left out.
+        const EXCLUDE_USER = 1 << 4;
+        /// Samples in the kernel are left out.
+        const EXCLUDE_KERNEL = 1 << 5;
+        /// Samples in a hypervisor are left out.
+        const EXCLUDE_HV = 1 << 6;
+        /// Samples of an idle CPU are left out.
+        const EXCLUDE_IDLE = 1 << 7;
+        /// The sampling period is a frequency.
+        const FREQ = 1 << 10;
+        /// The event begins when its task executes another program.
+        const ENABLE_ON_EXEC = 1 << 12;
+        /// Records other than samples end in the [`SampleType::ID_FIELDS`].
+        const SAMPLE_ID_ALL = 1 << 18;
+        /// The host is left out.
+        const EXCLUDE_HOST = 1 << 19;
+        /// Guests are left out.
+        const EXCLUDE_GUEST = 1 << 20;
+        /// Call chains have no kernel part.
+        const EXCLUDE_CALLCHAIN_KERNEL = 1 << 21;
+        /// Call chains have no user part.
+        const EXCLUDE_CALLCHAIN_USER = 1 << 22;
+        /// The attr names the clock of the times.
+        const USE_CLOCKID = 1 << 25;
+        /// Changes of namespaces are recorded.
+        const NAMESPACES = 1 << 28;
+        /// The event writes its records into its leader's AUX buffer.
+        const AUX_OUTPUT = 1 << 31;
+        /// Changes of the kernel's code are recorded.
+        const TEXT_POKE = 1 << 33;
+        /// Only threads that the task makes have the event, no processes.
+        const INHERIT_THREAD = 1 << 35;
+        /// The event ends when its task executes another program.
+        const REMOVE_ON_EXEC = 1 << 36;
+        /// The task gets a signal at each overflow.
+        const SIGTRAP = 1 << 37;
+        /// Call chains leave the user part to a later record.
+        const DEFER_CALLCHAIN = 1 << 38;
+        /// The event receives the later records.
+        const DEFER_OUTPUT = 1 << 39;
     }
 }
 
-/// The one-bit switches of an attr, numbered as on a little-endian machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct AttrFlags(pub u64);
-
-impl AttrFlags {
-    /// Samples in user mode are left out.
-    pub const EXCLUDE_USER: Self = Self(1 << 4);
-    /// Samples in the kernel are left out.
-    pub const EXCLUDE_KERNEL: Self = Self(1 << 5);
-    /// Samples in a hypervisor are left out.
-    pub const EXCLUDE_HV: Self = Self(1 << 6);
-    /// The sampling period is a frequency.
-    pub const FREQ: Self = Self(1 << 10);
-    /// Records other than samples end in the [`SampleType::ID_FIELDS`].
-    pub const SAMPLE_ID_ALL: Self = Self(1 << 18);
-    /// The host is left out.
-    pub const EXCLUDE_HOST: Self = Self(1 << 19);
-    /// Guests are left out.
-    pub const EXCLUDE_GUEST: Self = Self(1 << 20);
-    /// Call chains have no kernel part.
-    pub const EXCLUDE_CALLCHAIN_KERNEL: Self = Self(1 << 21);
-    /// Call chains have no user part.
-    pub const EXCLUDE_CALLCHAIN_USER: Self = Self(1 << 22);
-    /// Call chains leave the user part to a later record.
-    pub const DEFER_CALLCHAIN: Self = Self(1 << 38);
-    /// The event receives the later records.
-    pub const DEFER_OUTPUT: Self = Self(1 << 39);
-
-    /// Returns whether all bits of `other` are set.
-    #[must_use]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    /// Returns the bits that `other` does not have.
-    #[must_use]
-    pub const fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
+bitflags! {
+    /// The shape of counter values in a sample (`read_format`). Bits without a name are
+    /// kept.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct ReadFormat: u64 {
+        /// How long the event was enabled, in nanoseconds.
+        const TOTAL_TIME_ENABLED = 1 << 0;
+        /// How long the event counted, in nanoseconds.
+        const TOTAL_TIME_RUNNING = 1 << 1;
+        /// With each value the id of its event.
+        const ID = 1 << 2;
+        /// The values of all events of the group.
+        const GROUP = 1 << 3;
+        /// With each value how many records of its event were lost.
+        const LOST = 1 << 4;
     }
 }
-
-impl BitOr for AttrFlags {
-    type Output = Self;
-
-    fn bitor(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
-/// The shape of counter values in a sample, as bits (`read_format`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ReadFormat(pub u64);
 
 impl ReadFormat {
-    const TOTAL_TIME_ENABLED: u64 = 1 << 0;
-    const TOTAL_TIME_RUNNING: u64 = 1 << 1;
-    const ID: u64 = 1 << 2;
-    const GROUP: u64 = 1 << 3;
-    const LOST: u64 = 1 << 4;
-
     /// Steps over the counter values at `c`.
     pub(super) fn skip(self, c: &mut Cursor<'_>) -> Result<(), Error> {
-        let words = |mask: u64| (self.0 & mask).count_ones();
+        let words = |mask: Self| self.intersection(mask).bits().count_ones();
         let times = words(Self::TOTAL_TIME_ENABLED | Self::TOTAL_TIME_RUNNING);
         // A value, and what tells whose it is.
         let per_value = words(Self::ID | Self::LOST).saturating_add(1);
-        if self.0 & Self::GROUP == 0 {
+        if !self.contains(Self::GROUP) {
             return skip_words(c, times.saturating_add(per_value).into());
         }
         let at = c.at();
@@ -163,24 +158,18 @@ fn skip_words(c: &mut Cursor<'_>, words: u64) -> Result<(), Error> {
     c.take(len).map(drop)
 }
 
-/// What is recorded of branches, as bits (`branch_sample_type`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct BranchSampleType(pub u64);
-
-impl BranchSampleType {
-    /// The calls that have not returned, and not the last branches.
-    pub const CALL_STACK: Self = Self(1 << 11);
-    /// The cycles between branches are left out.
-    pub const NO_CYCLES: Self = Self(1 << 15);
-    /// A sample says which register held the newest branch.
-    pub const HW_INDEX: Self = Self(1 << 17);
-    /// A sample has counts of events for each branch.
-    pub const COUNTERS: Self = Self(1 << 19);
-
-    /// Returns whether all bits of `other` are set.
-    #[must_use]
-    pub const fn contains(self, other: Self) -> bool {
-        self.0 & other.0 == other.0
+bitflags! {
+    /// What is recorded of branches (`branch_sample_type`). Bits without a name are kept.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct BranchSampleType: u64 {
+        /// The calls that have not returned, and not the last branches.
+        const CALL_STACK = 1 << 11;
+        /// The cycles between branches are left out.
+        const NO_CYCLES = 1 << 15;
+        /// A sample says which register held the newest branch.
+        const HW_INDEX = 1 << 17;
+        /// A sample has counts of events for each branch.
+        const COUNTERS = 1 << 19;
     }
 }
 
@@ -202,9 +191,9 @@ impl EventFormat {
     #[must_use]
     pub const fn trailer(self) -> SampleType {
         if self.flags.contains(AttrFlags::SAMPLE_ID_ALL) {
-            SampleType(self.sample_type.0 & SampleType::ID_FIELDS.0)
+            self.sample_type.intersection(SampleType::ID_FIELDS)
         } else {
-            SampleType(0)
+            SampleType::empty()
         }
     }
 }
@@ -271,10 +260,10 @@ impl Attr {
             config: c.u64()?,
             sample_period: c.u64()?,
             format: EventFormat {
-                sample_type: SampleType(c.u64()?),
-                read_format: ReadFormat(c.u64()?),
+                sample_type: SampleType::from_bits_retain(c.u64()?),
+                read_format: ReadFormat::from_bits_retain(c.u64()?),
                 flags: flags_from_word(c.u64()?, endian),
-                branch_sample_type: BranchSampleType(branch_sample_type),
+                branch_sample_type: BranchSampleType::from_bits_retain(branch_sample_type),
             },
             user_registers: word_at(Self::USER_REGISTERS_AT),
         })
@@ -284,7 +273,7 @@ impl Attr {
     /// `flags` in an attr of byte order `endian`.
     #[must_use]
     pub const fn flags_word(flags: AttrFlags, endian: Endian) -> u64 {
-        flags_from_word(flags.0, endian).0
+        flags_from_word(flags.bits(), endian).bits()
     }
 }
 
@@ -292,7 +281,7 @@ impl Attr {
 /// the other end.
 const fn flags_from_word(word: u64, endian: Endian) -> AttrFlags {
     match endian {
-        Endian::Little => AttrFlags(word),
-        Endian::Big => AttrFlags(word.reverse_bits()),
+        Endian::Little => AttrFlags::from_bits_retain(word),
+        Endian::Big => AttrFlags::from_bits_retain(word.reverse_bits()),
     }
 }

@@ -184,7 +184,7 @@ impl<'a> BranchStack<'a> {
         }
         let mut c = after_chain(record, format)?;
         let stack = Self::read_if_asked(&mut c, format)?;
-        if format.sample_type.without(BEFORE) == SampleType::BRANCH_STACK {
+        if format.sample_type.difference(BEFORE) == SampleType::BRANCH_STACK {
             c.finish()?;
         }
         Ok(stack)
@@ -232,7 +232,8 @@ impl<'a> BranchStack<'a> {
 }
 
 /// The fields of a sample up to its branches.
-const BEFORE: SampleType = SampleType(Sample::<()>::UP_TO_CHAIN.0 | SampleType::RAW.0);
+const BEFORE: SampleType =
+    SampleType::from_bits_retain(Sample::<()>::UP_TO_CHAIN.bits() | SampleType::RAW.bits());
 
 /// What follows the call chain of a sample and its raw data, which are passed.
 pub(super) fn after_chain<'a>(
@@ -284,14 +285,14 @@ where
         format: EventFormat,
         e: &mut Encoder<'_, O>,
     ) -> Result<(), Error> {
-        let before = format.sample_type.without(SampleType::BRANCH_STACK);
+        let before = format.sample_type.difference(SampleType::BRANCH_STACK);
         self.sample.encode_body(EventFormat { sample_type: before, ..format }, e)?;
         if before == format.sample_type {
             return Ok(());
         }
         let asked = |what| format.branch_sample_type.contains(what);
         if asked(BranchSampleType::HW_INDEX) && self.hw_index.is_none() {
-            return Err(Error::MissingFields(SampleType::BRANCH_STACK.0));
+            return Err(Error::MissingFields(SampleType::BRANCH_STACK.bits()));
         }
         let branches = || self.branches.clone().into_iter();
         e.u64(u64::try_from(branches().count()).unwrap_or(u64::MAX));

@@ -191,9 +191,9 @@ mod tests {
 
     const FORMAT: EventFormat = EventFormat {
         sample_type: SampleType::TIME,
-        read_format: ReadFormat(0),
+        read_format: ReadFormat::empty(),
         flags: crate::record::AttrFlags::SAMPLE_ID_ALL,
-        branch_sample_type: crate::record::BranchSampleType(0),
+        branch_sample_type: crate::record::BranchSampleType::empty(),
     };
 
     #[test]

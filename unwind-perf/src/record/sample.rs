@@ -9,18 +9,16 @@ use super::sample_id::Task;
 use super::{Attr, Callchain, Error, EventFormat, SampleType, UserState};
 
 /// The fields that can be written.
-const WRITTEN: SampleType = SampleType(
-    SampleType::IDENTIFIER.0
-        | SampleType::IP.0
-        | SampleType::TID.0
-        | SampleType::TIME.0
-        | SampleType::ADDR.0
-        | SampleType::ID.0
-        | SampleType::STREAM_ID.0
-        | SampleType::CPU.0
-        | SampleType::PERIOD.0
-        | SampleType::CALLCHAIN.0,
-);
+const WRITTEN: SampleType = SampleType::IDENTIFIER
+    .union(SampleType::IP)
+    .union(SampleType::TID)
+    .union(SampleType::TIME)
+    .union(SampleType::ADDR)
+    .union(SampleType::ID)
+    .union(SampleType::STREAM_ID)
+    .union(SampleType::CPU)
+    .union(SampleType::PERIOD)
+    .union(SampleType::CALLCHAIN);
 
 /// A sample: what an event recorded when it fired.
 ///
@@ -55,12 +53,13 @@ pub struct Sample<C> {
 
 impl<C> Sample<C> {
     /// The fields that are decoded or passed.
-    pub(super) const UP_TO_CHAIN: SampleType = SampleType(WRITTEN.0 | SampleType::READ.0);
+    pub(super) const UP_TO_CHAIN: SampleType =
+        SampleType::from_bits_retain(WRITTEN.bits() | SampleType::READ.bits());
 
     /// Returns which fields have a value.
     #[must_use]
     pub fn fields(&self) -> SampleType {
-        let bit = |has: bool, field: SampleType| if has { field } else { SampleType(0) };
+        let bit = |has: bool, field: SampleType| if has { field } else { SampleType::empty() };
         bit(self.identifier.is_some(), SampleType::IDENTIFIER)
             | bit(self.ip.is_some(), SampleType::IP)
             | bit(self.task.is_some(), SampleType::TID)
@@ -115,7 +114,7 @@ impl<'a> Sample<Callchain<'a>> {
             sample.callchain = Some(Callchain::new(c.counted_words()?));
         }
         let place = chain_at..c.at();
-        if format.sample_type.without(Sample::<()>::UP_TO_CHAIN) == SampleType(0) {
+        if format.sample_type.difference(Sample::<()>::UP_TO_CHAIN) == SampleType::empty() {
             c.finish()?;
         }
         Ok((sample, place))
@@ -144,13 +143,13 @@ impl<C: IntoIterator<Item = u64, IntoIter: Clone> + Clone> Encode for Sample<C> 
         e: &mut Encoder<'_, O>,
     ) -> Result<(), Error> {
         let fields = format.sample_type;
-        let unsupported = fields.without(WRITTEN);
-        if unsupported != SampleType(0) {
-            return Err(Error::UnsupportedFields(unsupported.0));
+        let unsupported = fields.difference(WRITTEN);
+        if unsupported != SampleType::empty() {
+            return Err(Error::UnsupportedFields(unsupported.bits()));
         }
-        let missing = fields.without(self.fields());
-        if missing != SampleType(0) {
-            return Err(Error::MissingFields(missing.0));
+        let missing = fields.difference(self.fields());
+        if missing != SampleType::empty() {
+            return Err(Error::MissingFields(missing.bits()));
         }
         let asked = |field| fields.contains(field);
         e.u64_if(self.identifier, asked(SampleType::IDENTIFIER));

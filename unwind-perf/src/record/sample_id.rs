@@ -76,7 +76,7 @@ impl SampleId {
     /// Returns which fields have a value.
     #[must_use]
     pub fn fields(&self) -> SampleType {
-        let bit = |has: bool, field: SampleType| if has { field } else { SampleType(0) };
+        let bit = |has: bool, field: SampleType| if has { field } else { SampleType::empty() };
         bit(self.task.is_some(), SampleType::TID)
             | bit(self.time.is_some(), SampleType::TIME)
             | bit(self.id.is_some(), SampleType::ID)
@@ -92,9 +92,9 @@ impl SampleId {
         e: &mut Encoder<'_, O>,
     ) -> Result<(), Error> {
         let fields = format.trailer();
-        let missing = fields.without(self.fields());
-        if missing != SampleType(0) {
-            return Err(Error::MissingFields(missing.0));
+        let missing = fields.difference(self.fields());
+        if missing != SampleType::empty() {
+            return Err(Error::MissingFields(missing.bits()));
         }
         let asked = |field| fields.contains(field);
         e.u32_pair(self.task.map(Task::pair), asked(SampleType::TID));
@@ -113,7 +113,8 @@ pub(super) fn split_trailer(
     format: EventFormat,
 ) -> Result<(Cursor<'_>, SampleId), Error> {
     let fields = format.trailer();
-    let len = usize::try_from(fields.0.count_ones()).unwrap_or(0).saturating_mul(size_of::<u64>());
+    let len =
+        usize::try_from(fields.bits().count_ones()).unwrap_or(0).saturating_mul(size_of::<u64>());
     let Some(body_len) = c.left().len().checked_sub(len) else {
         return Err(Error::Truncated { at: c.at(), needed: offset(len) });
     };

@@ -177,10 +177,10 @@ mod tests {
 
     /// Records end in who and when.
     const FORMAT: EventFormat = EventFormat {
-        sample_type: SampleType(SampleType::TID.0 | SampleType::TIME.0),
-        read_format: crate::record::ReadFormat(0),
+        sample_type: SampleType::TID.union(SampleType::TIME),
+        read_format: crate::record::ReadFormat::empty(),
         flags: AttrFlags::SAMPLE_ID_ALL,
-        branch_sample_type: crate::record::BranchSampleType(0),
+        branch_sample_type: crate::record::BranchSampleType::empty(),
     };
     const TASK: Task = Task { pid: 7, tid: 8 };
 

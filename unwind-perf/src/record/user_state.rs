@@ -121,12 +121,10 @@ mod tests {
         bytes
     }
 
-    const DWARF: SampleType = SampleType(
-        SampleType::IP.0
-            | SampleType::CALLCHAIN.0
-            | SampleType::REGS_USER.0
-            | SampleType::STACK_USER.0,
-    );
+    const DWARF: SampleType = SampleType::IP
+        .union(SampleType::CALLCHAIN)
+        .union(SampleType::REGS_USER)
+        .union(SampleType::STACK_USER);
 
     #[test]
     fn a7_registers_are_found_by_their_number_and_the_stack_has_what_was_copied() {
@@ -153,7 +151,7 @@ mod tests {
         let attr_of = |fields| attr(fields, 1 << 7);
         assert_eq!(parse(&[0x40, 0, 0, 0], &attr_of(DWARF)), Ok(false));
         assert_eq!(parse(&[0x40, 0, 1, 5, 0], &attr_of(DWARF)), Ok(true));
-        let no_stack = SampleType(DWARF.0 & !SampleType::STACK_USER.0);
+        let no_stack = SampleType::from_bits_retain(DWARF.bits() & !SampleType::STACK_USER.bits());
         assert_eq!(parse(&[0x40, 0, 1, 5], &attr_of(no_stack)), Ok(false), "not asked for");
         for body in [
             &[0x40, 0, 1, 5, 16, 1, 2][..],
@@ -164,14 +162,14 @@ mod tests {
         ] {
             assert!(parse(body, &attr_of(DWARF)).is_err(), "{body:x?}");
         }
-        let branches = SampleType(DWARF.0 | SampleType::BRANCH_STACK.0);
+        let branches = SampleType::from_bits_retain(DWARF.bits() | SampleType::BRANCH_STACK.bits());
         assert_eq!(parse(&[0x40, 0, 1, 7, 8, 9, 1, 5, 0], &attr_of(branches)), Ok(true));
         assert!(parse(&[0x40, 0, u64::MAX / 8, 7, 8, 9, 1, 5, 0], &attr_of(branches)).is_err());
     }
 
     #[test]
     fn a7_a_walked_sample_has_its_chain_and_neither_registers_nor_stack() {
-        let weighted = SampleType(DWARF.0 | 1 << 14);
+        let weighted = SampleType::from_bits_retain(DWARF.bits() | 1 << 14);
         let bytes = record(&[0x40, 1, 0x41, 2, 0xb, 8, 0x11, 8, 0x77]);
         let sample = Record::parse(&bytes, Endian::Little).unwrap();
         let attr = attr(weighted, 1 << 7);

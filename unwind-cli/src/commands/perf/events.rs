@@ -72,18 +72,18 @@ pub(crate) fn make_whole(attr_bytes: &mut [u8], endian: Endian, is_joined: bool)
         }
     };
     if is_to_walk(&attr) {
-        cleared = cleared | AttrFlags::EXCLUDE_CALLCHAIN_USER;
+        cleared |= AttrFlags::EXCLUDE_CALLCHAIN_USER;
         let user = SampleType::REGS_USER | SampleType::STACK_USER;
-        let fields = attr.format.sample_type.without(user);
-        put(Attr::SAMPLE_TYPE_AT, &endian.bytes_of_u64(fields.0));
+        let fields = attr.format.sample_type.difference(user);
+        put(Attr::SAMPLE_TYPE_AT, &endian.bytes_of_u64(fields.bits()));
         put(Attr::USER_REGISTERS_AT, &[0; 12]);
     }
     let branches = attr.format.branch_sample_type;
     if is_joined && branches.contains(BranchSampleType::CALL_STACK) {
-        let others = branches.0 & !BranchSampleType::CALL_STACK.0;
-        put(Attr::BRANCH_SAMPLE_TYPE_AT, &endian.bytes_of_u64(others));
+        let others = branches.difference(BranchSampleType::CALL_STACK);
+        put(Attr::BRANCH_SAMPLE_TYPE_AT, &endian.bytes_of_u64(others.bits()));
     }
-    let flags = attr.format.flags.without(cleared);
+    let flags = attr.format.flags.difference(cleared);
     put(Attr::FLAGS_AT, &endian.bytes_of_u64(Attr::flags_word(flags, endian)));
 }
 
@@ -176,7 +176,7 @@ impl Events {
 
     /// The layout of deferred records.
     pub(crate) fn deferred_layout(&self) -> DeferredLayout {
-        let flags = if self.defer_output { AttrFlags::DEFER_OUTPUT } else { AttrFlags(0) };
+        let flags = if self.defer_output { AttrFlags::DEFER_OUTPUT } else { AttrFlags::empty() };
         DeferredLayout::of([flags])
     }
 

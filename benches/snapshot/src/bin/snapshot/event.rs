@@ -25,24 +25,20 @@ pub(crate) struct Attr {
 
 /// The fields of a sample: those that tools need of one whose stack is walked later.
 pub(crate) const FORMAT: EventFormat = EventFormat {
-    sample_type: SampleType(
-        SampleType::IP.0
-            | SampleType::TID.0
-            | SampleType::TIME.0
-            | SampleType::PERIOD.0
-            | SampleType::CALLCHAIN.0
-            | SampleType::REGS_USER.0
-            | SampleType::STACK_USER.0,
-    ),
-    read_format: ReadFormat(0),
-    flags: AttrFlags(
-        AttrFlags::EXCLUDE_KERNEL.0
-            | AttrFlags::EXCLUDE_HV.0
-            | AttrFlags::FREQ.0
-            | AttrFlags::SAMPLE_ID_ALL.0
-            | AttrFlags::EXCLUDE_CALLCHAIN_USER.0,
-    ),
-    branch_sample_type: BranchSampleType(0),
+    sample_type: SampleType::IP
+        .union(SampleType::TID)
+        .union(SampleType::TIME)
+        .union(SampleType::PERIOD)
+        .union(SampleType::CALLCHAIN)
+        .union(SampleType::REGS_USER)
+        .union(SampleType::STACK_USER),
+    read_format: ReadFormat::empty(),
+    flags: AttrFlags::EXCLUDE_KERNEL
+        .union(AttrFlags::EXCLUDE_HV)
+        .union(AttrFlags::FREQ)
+        .union(AttrFlags::SAMPLE_ID_ALL)
+        .union(AttrFlags::EXCLUDE_CALLCHAIN_USER),
+    branch_sample_type: BranchSampleType::empty(),
 };
 
 /// The general registers, rip, flags, cs and ss, by the kernel's numbers.
@@ -66,10 +62,16 @@ impl Attr {
         let start = if self.on_exec { DISABLED | ENABLE_ON_EXEC } else { 0 };
         let size = u64::try_from(size_of::<[u64; 16]>()).unwrap_or_default();
         let side_band = MMAP | MMAP2 | BUILD_ID | COMM | COMM_EXEC | TASK;
-        let flags = FORMAT.flags.0 | start | INHERIT | side_band;
+        let flags = FORMAT.flags.bits() | start | INHERIT | side_band;
         let mut words = [0; 16];
-        let fields =
-            [SOFTWARE | size << 32, CPU_CLOCK, self.rate.into(), FORMAT.sample_type.0, 0, flags];
+        let fields = [
+            SOFTWARE | size << 32,
+            CPU_CLOCK,
+            self.rate.into(),
+            FORMAT.sample_type.bits(),
+            0,
+            flags,
+        ];
         for (word, field) in words.iter_mut().zip(fields) {
             *word = field;
         }
