@@ -54,8 +54,15 @@ fn branches_by_the_header_of_linux_are_shown_as_perf_shows_them() {
     let Some(recorder) = Recorder::new("branches_c") else { return };
     let Some(writer) = writer(&recorder.folder) else { return };
     let data = recorder.folder.join("perf.data");
-    let written = Command::new(&writer).arg(&data).arg("300").status().unwrap();
-    assert!(written.success());
+    let write = |calls: &[&str]| {
+        let written = Command::new(&writer).arg(&data).arg("300").args(calls).status().unwrap();
+        assert!(written.success());
+    };
+    write(&["calls"]);
+    let texts = compare(&recorder, &data);
+    // The last call went to `caller`, and was made from `callee`.
+    assert!(texts[1].contains("caller\n\t") && texts[1].contains("callee\n\t"));
+    write(&[]);
     let texts = compare(&recorder, &data);
     for (text, part) in texts.iter().zip(["/M/X/-/", "caller+0x4/", "/P/-/A/"]) {
         assert!(text.contains(part), "{part}");

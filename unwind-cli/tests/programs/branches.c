@@ -1,5 +1,7 @@
 /* Writes a perf.data of itself: samples with branches, laid out by the header of Linux
- * and by this compiler. The bits of the flags come from the number of the sample. */
+ * and by this compiler. The bits of the flags come from the number of the sample.
+ *
+ * branches FILE COUNT [calls]: with a call chain, and the branches as a call stack. */
 #include <linux/perf_event.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,9 +17,17 @@ struct sample {
     uint32_t pid, tid;
     uint64_t time;
     uint64_t period;
+};
+
+struct chain {
+    uint64_t count;
+    uint64_t words[3];
+};
+
+struct branches {
     uint64_t count;
     uint64_t hw_index;
-    struct perf_branch_entry branches[BRANCHES];
+    struct perf_branch_entry entries[BRANCHES];
 };
 
 struct mapping {
@@ -97,25 +107,31 @@ int main(int argc, char **argv) {
         (uint64_t)caller + 4, (uint64_t)callee, (uint64_t)main + 8, (uint64_t)caller, 0x1234,
         0xffffffff81000000, (uint64_t)&strtoul + 1,
     };
-    unsigned count = argc > 2 ? atoi(argv[2]) : 64;
+    unsigned count = atoi(argv[2]);
+    int calls = argc > 3;
     for (unsigned n = 0; n < count; n++) {
         struct sample sample = {
             .header = {PERF_RECORD_SAMPLE, PERF_RECORD_MISC_USER, sizeof sample},
             .ip = (uint64_t)callee + 2, .pid = 77, .tid = 77, .time = 1000 + n, .period = 1,
-            .count = n % 9 == 8 ? 0 : BRANCHES, .hw_index = n % 32,
         };
+        struct chain chain = {3, {PERF_CONTEXT_USER, sample.ip, (uint64_t)caller + 4}};
+        /* Of a call stack without calls perf shows an entry that is not there. */
+        struct branches branches = {n % 9 == 8 && !calls ? 0 : BRANCHES, n % 32, {}};
         for (unsigned b = 0; b < BRANCHES; b++) {
             unsigned bits = n * BRANCHES + b;
-            sample.branches[b] = (struct perf_branch_entry){
+            branches.entries[b] = (struct perf_branch_entry){
                 .from = places[bits % 7], .to = places[(bits / 7 + b) % 7],
                 .mispred = bits & 1, .predicted = bits >> 1 & 1, .in_tx = bits >> 2 & 1,
                 .abort = bits >> 3 & 1, .cycles = bits * 181, .type = bits % 16,
                 .spec = bits >> 2 & 3, .new_type = bits / 16 % 8, .priv = bits % 5,
             };
         }
-        if (!sample.count)
-            sample.header.size -= sizeof sample.branches;
-        put(&sample, sample.header.size);
+        size_t len = sizeof branches - (branches.count ? 0 : sizeof branches.entries);
+        sample.header.size += len + (calls ? sizeof chain : 0);
+        put(&sample, sizeof sample);
+        if (calls)
+            put(&chain, sizeof chain);
+        put(&branches, len);
     }
     struct file file = {
         .magic = "PERFILE2", .size = offsetof(struct file, attr),
@@ -125,9 +141,11 @@ int main(int argc, char **argv) {
             .type = PERF_TYPE_HARDWARE, .size = sizeof file.attr,
             .config = PERF_COUNT_HW_CPU_CYCLES, .sample_period = 1,
             .sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_TID | PERF_SAMPLE_TIME |
-                           PERF_SAMPLE_PERIOD | PERF_SAMPLE_BRANCH_STACK,
+                           PERF_SAMPLE_PERIOD | PERF_SAMPLE_BRANCH_STACK |
+                           (calls ? PERF_SAMPLE_CALLCHAIN : 0),
             .sample_id_all = 1, .mmap2 = 1, .comm = 1, .exclude_kernel = 1,
-            .branch_sample_type = PERF_SAMPLE_BRANCH_USER | PERF_SAMPLE_BRANCH_ANY |
+            .branch_sample_type = PERF_SAMPLE_BRANCH_USER |
+                                  (calls ? PERF_SAMPLE_BRANCH_CALL_STACK : PERF_SAMPLE_BRANCH_ANY) |
                                   PERF_SAMPLE_BRANCH_TYPE_SAVE | PERF_SAMPLE_BRANCH_HW_INDEX,
         },
         .ids_at = sizeof file,
