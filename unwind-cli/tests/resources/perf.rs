@@ -1,6 +1,8 @@
 //! Recordings of perf whose parts share what they name, or are many and small.
 
+use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::support::resources::{Bounds, Run, input_file, stays_linear};
@@ -233,6 +235,50 @@ fn c8_samples_that_share_a_long_stack() {
 }
 
 /// Feature sections that all are the whole file: a merge copies each.
+/// Samples with a call stack of two calls, of which the older is the newer one of the sample
+/// before, in a file that says how many entries the CPU's record has.
+fn stitched_samples(count: u64) -> Vec<u8> {
+    const BRANCH_STACK: u64 = 1 << 11;
+    const CALLS: u64 = 1 << 11 | 1 << 15 | 1 << 17;
+    let mut attr = attr(TID | CALLCHAIN | BRANCH_STACK, 0);
+    attr[4..8].copy_from_slice(&80_u32.to_le_bytes());
+    attr.extend(words(&[0, CALLS]));
+    let mut data = Vec::new();
+    for call in 1..count {
+        let site = |call| [0x40_0000 + 16 * call, 0x40_0008 + 16 * call, 0];
+        let head = [7 | 7 << 32, 1, 512_u64.wrapping_neg(), 2, call % 2];
+        let body = [&head[..], &site(call), &site(call - 1)].concat();
+        record(9, 2, &words(&body), &mut data);
+    }
+    let mut out = file(&[(attr, 0, 0)], &[], &data);
+    // One property: its name and its value, of eight bytes each.
+    let section = [&1_u32.to_le_bytes()[..], &9_u32.to_le_bytes(), b"branches\0"].concat();
+    let section = [&section[..], &8_u32.to_le_bytes(), b"2\0\0\0\0\0\0\0"].concat();
+    out[72..80].copy_from_slice(&(1_u64 << 28).to_le_bytes());
+    let at = u64::try_from(out.len()).unwrap() + 16;
+    out.extend(words(&[at, u64::try_from(section.len()).unwrap()]));
+    out.extend(section);
+    out
+}
+
+#[test]
+fn c8_samples_whose_calls_are_stitched() {
+    let path = input_file("c8_stitched");
+    let build = |times| stitched_samples(4000 * u64::try_from(times).unwrap());
+    fs::write(&path, build(1)).unwrap();
+    let mut script = Command::new(env!("CARGO_BIN_EXE_unwind"));
+    let text = script.args(["script", "--stitch-lbr"]).arg(&path).output().unwrap().stdout;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(text.matches("[stitched]").count() > 90 * 3900, "they are stitched");
+    for arguments in
+        [&["script", "--stitch-lbr", "FILE"][..], &["script", "--json", "--stitch-lbr", "FILE"]]
+    {
+        stays_linear("script --stitch-lbr", "calls of samples before", PERF, |times| {
+            Run::of_file(&path, &build(times), arguments)
+        });
+    }
+}
+
 #[test]
 fn c8_feature_sections_that_share_bytes() {
     let path = input_file("c8_features");

@@ -238,7 +238,7 @@ pub(crate) fn printed_len(bytes: &[u8]) -> Option<(usize, usize)> {
             layout,
             ns: false,
             max_stack: 127,
-            stitch_lbr: false,
+            stitch_lbr: json,
             trust_fp: false,
             json,
             stats: false,
