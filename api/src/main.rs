@@ -12,8 +12,9 @@ use std::process::{Command, ExitCode};
 use std::{env, fs};
 
 /// The packages, and the names of their libraries.
-const LIBRARIES: [(&str, &str); 5] = [
+const LIBRARIES: [(&str, &str); 6] = [
     ("unwind-core", "unwind_core"),
+    ("unwind-cfi", "unwind_cfi"),
     ("unwind-sframe", "sframe"),
     ("unwind-x86", "unwind_x86"),
     ("unwind-perf", "unwind_perf"),

@@ -99,7 +99,6 @@ mod write;
 #[cfg(feature = "cfi")]
 pub use cfi::{
     convert::{CfiConverter, CfiReport},
-    entry::CfiSection,
     lost::{CfiOmission, CfiOmissionReason},
 };
 pub use error::{Error, TableOffset};
@@ -117,6 +116,8 @@ pub use read::{
     section::{Section, Tables},
     table::{Fdes, Table},
 };
+#[cfg(feature = "cfi")]
+pub use unwind_cfi::{CfiError, CfiSection};
 pub use validate::diagnostic::{Diagnostic, Severity, Summary, Violation};
 // A user who only reads tables needs no other crate.
 pub use unwind_core::{BaseReg, CfaRule, DwarfReg, Memory, ReadError, RegRule, Row, VirtAddr};

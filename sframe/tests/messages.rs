@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 
 use sframe::{
-    Abi, CfiOmissionReason, Error, OmissionReason, RemoteError, Severity, TableOffset, Violation,
-    WriteError,
+    Abi, CfiError, CfiOmissionReason, Error, OmissionReason, RemoteError, Severity, TableOffset,
+    Violation, WriteError,
 };
 use testdata::check_messages;
 use unwind_core::{BaseReg, DwarfReg, ReadError, RegRule, TableError as _};
@@ -128,33 +128,33 @@ fn every_reason_of_a_loss_says_something_of_its_own_and_has_a_name() {
     // Three of the rules above share a name with another one.
     assert_eq!(names.len(), LOST.len() - 4);
     let reasons = [
-        CfiOmissionReason::Truncated,
-        CfiOmissionReason::TruncatedEntry { at: 0x10 },
-        CfiOmissionReason::NotCie { at: 0x10 },
-        CfiOmissionReason::CieVersion(9),
-        CfiOmissionReason::Augmentation(b'x'),
-        CfiOmissionReason::AddressSize(4),
-        CfiOmissionReason::Pointer(0x7f),
-        CfiOmissionReason::Empty,
-        CfiOmissionReason::TooLong,
-        CfiOmissionReason::NotCode,
-        CfiOmissionReason::Instruction(0x3f),
-        CfiOmissionReason::Context(0x0d),
-        CfiOmissionReason::NothingRemembered,
-        CfiOmissionReason::TooManyRemembered,
-        CfiOmissionReason::LocationBack,
-        CfiOmissionReason::NoCfa,
-        CfiOmissionReason::CfaLoadPlus { register: 6, offset: -8, plus: 16 },
-        CfiOmissionReason::CfaExpression { at: 0x10 },
-        CfiOmissionReason::NoReturnAddress,
-        CfiOmissionReason::RaExpression { at: 0x10 },
-        CfiOmissionReason::RaSignedWithPc,
-        CfiOmissionReason::RaSignState,
-        CfiOmissionReason::FpExpression { at: 0x10 },
-        CfiOmissionReason::FpUndefined,
-        CfiOmissionReason::StackPointer,
-        CfiOmissionReason::Register(300),
-        CfiOmissionReason::Offset(1 << 40),
+        CfiOmissionReason::Cfi(CfiError::Truncated),
+        CfiOmissionReason::Cfi(CfiError::TruncatedEntry { at: 0x10 }),
+        CfiOmissionReason::Cfi(CfiError::NotCie { at: 0x10 }),
+        CfiOmissionReason::Cfi(CfiError::CieVersion(9)),
+        CfiOmissionReason::Cfi(CfiError::Augmentation(b'x')),
+        CfiOmissionReason::Cfi(CfiError::AddressSize(4)),
+        CfiOmissionReason::Cfi(CfiError::Pointer(0x7f)),
+        CfiOmissionReason::Cfi(CfiError::Empty),
+        CfiOmissionReason::Cfi(CfiError::TooLong),
+        CfiOmissionReason::Cfi(CfiError::NotCode),
+        CfiOmissionReason::Cfi(CfiError::Instruction(0x3f)),
+        CfiOmissionReason::Cfi(CfiError::Context(0x0d)),
+        CfiOmissionReason::Cfi(CfiError::NothingRemembered),
+        CfiOmissionReason::Cfi(CfiError::TooManyRemembered),
+        CfiOmissionReason::Cfi(CfiError::LocationBack),
+        CfiOmissionReason::Cfi(CfiError::NoCfa),
+        CfiOmissionReason::Cfi(CfiError::CfaLoadPlus { register: 6, offset: -8, plus: 16 }),
+        CfiOmissionReason::Cfi(CfiError::CfaExpression { at: 0x10 }),
+        CfiOmissionReason::Cfi(CfiError::NoReturnAddress),
+        CfiOmissionReason::Cfi(CfiError::RaExpression { at: 0x10 }),
+        CfiOmissionReason::Cfi(CfiError::RaSignedWithPc),
+        CfiOmissionReason::Cfi(CfiError::RaSignState),
+        CfiOmissionReason::Cfi(CfiError::FpExpression { at: 0x10 }),
+        CfiOmissionReason::Cfi(CfiError::FpUndefined),
+        CfiOmissionReason::Cfi(CfiError::StackPointer),
+        CfiOmissionReason::Cfi(CfiError::Register(300)),
+        CfiOmissionReason::Cfi(CfiError::Offset(1 << 40)),
     ];
     check_messages(&reasons.map(|reason| reason.to_string()));
     // The first fifteen are about the entry, the others about rules.

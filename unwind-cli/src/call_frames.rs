@@ -6,21 +6,27 @@ use std::ops::Range;
 use gimli::RunTimeEndian;
 use object::{Endianness, elf};
 use sframe::{
-    Abi, Builder, CfiConverter, CfiOmission, CfiOmissionReason, CfiReport, CfiSection, Endian,
-    Format, Omission, WriteError,
+    Abi, Builder, CfiConverter, CfiError, CfiOmission, CfiOmissionReason, CfiReport, CfiSection,
+    Endian, Format, Omission, WriteError,
 };
 use unwind_core::{Origin, Row};
 
 use crate::elf::error::{ElfError, Part};
 use crate::elf::{ElfFile, Section};
 
-/// `.eh_frame` and `.debug_frame`. A file has both where a part of it is made
-/// by another compiler, as in a Go program that calls C.
+/// `.eh_frame` and `.debug_frame` of a file with code that has SFrame tables.
 #[derive(Clone, Debug)]
 pub(crate) struct CallFrames {
     pub(crate) abi: Abi,
-    /// One at least. Code that is in two of them is described by the first.
-    pub(crate) sections: Vec<FrameSection>,
+    pub(crate) sections: FrameSections,
+}
+
+/// `.eh_frame` and `.debug_frame`. A file has both where a part of it is made
+/// by another compiler, as in a Go program that calls C.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FrameSections {
+    /// One at least, where they were read. Code that is in two of them is described by the first.
+    pub(crate) list: Vec<FrameSection>,
     /// Why `.debug_frame` is not among them, where it is damaged and not the only
     /// one.
     pub(crate) unread: Option<ElfError>,
@@ -64,15 +70,13 @@ pub(crate) struct LostCode {
     pub(crate) range: CfiOmission,
 }
 
-impl CallFrames {
-    /// Reads the information of a file; `None` if it has none, or is for a CPU
-    /// that has no SFrame tables.
+impl FrameSections {
+    /// Reads the sections of a file; `None` if it has none.
     ///
     /// # Errors
     ///
-    /// [`ElfError`] if it is not inside the file.
+    /// [`ElfError`] if they are not inside the file.
     pub(crate) fn read(file: &ElfFile) -> Result<Option<Self>, ElfError> {
-        let Some(abi) = abi(file) else { return Ok(None) };
         let sections = file.sections();
         let all = sections.as_deref().unwrap_or_default();
         let find =
@@ -114,30 +118,15 @@ impl CallFrames {
         let code = joined(code);
         let got = addr_of(b".got").or_else(|| addr_of(b".got.plt"));
         let text = addr_of(b".text");
-        Ok(Some(Self { abi, sections: found, unread, text, got, code }))
+        Ok(Some(Self { list: found, unread, text, got, code }))
     }
 
-    /// The bytes of all sections.
-    pub(crate) fn len(&self) -> usize {
-        self.sections.iter().map(|section| section.bytes.len()).fold(0, usize::saturating_add)
-    }
-
-    /// The bytes of a section.
-    pub(crate) fn bytes(&self, part: Part) -> &[u8] {
-        let section = self.sections.iter().find(|section| section.part == part);
-        section.map_or(&[], |section| &section.bytes)
-    }
-
-    /// The byte order of the sections, for gimli.
-    pub(crate) fn endian(&self) -> RunTimeEndian {
-        match self.abi.endian() {
-            Some(Endian::Big) => RunTimeEndian::Big,
-            _ => RunTimeEndian::Little,
-        }
-    }
-
-    /// A section, for a converter, as what it says of this code.
-    fn cfi<'a>(&self, section: &'a FrameSection, code: &'a [Range<u64>]) -> CfiSection<'a> {
+    /// A section, as what it says of this code.
+    pub(crate) fn cfi<'a>(
+        &self,
+        section: &'a FrameSection,
+        code: &'a [Range<u64>],
+    ) -> CfiSection<'a> {
         let mut cfi = match section.part {
             Part::DebugFrame => CfiSection::debug_frame(&section.bytes),
             _ => CfiSection::eh_frame(&section.bytes, section.addr),
@@ -149,6 +138,38 @@ impl CallFrames {
             cfi = cfi.data(got);
         }
         cfi.code(code)
+    }
+}
+
+impl CallFrames {
+    /// Reads the information of a file; `None` if it has none, or is for a CPU
+    /// that has no SFrame tables.
+    ///
+    /// # Errors
+    ///
+    /// [`ElfError`] if it is not inside the file.
+    pub(crate) fn read(file: &ElfFile) -> Result<Option<Self>, ElfError> {
+        let Some(abi) = abi(file) else { return Ok(None) };
+        Ok(FrameSections::read(file)?.map(|sections| Self { abi, sections }))
+    }
+
+    /// The bytes of all sections.
+    pub(crate) fn len(&self) -> usize {
+        self.sections.list.iter().map(|section| section.bytes.len()).fold(0, usize::saturating_add)
+    }
+
+    /// The bytes of a section.
+    pub(crate) fn bytes(&self, part: Part) -> &[u8] {
+        let section = self.sections.list.iter().find(|section| section.part == part);
+        section.map_or(&[], |section| &section.bytes)
+    }
+
+    /// The byte order of the sections, for gimli.
+    pub(crate) fn endian(&self) -> RunTimeEndian {
+        match self.abi.endian() {
+            Some(Endian::Big) => RunTimeEndian::Big,
+            _ => RunTimeEndian::Little,
+        }
     }
 
     /// Makes a table for a place at `addr`. `progress` is told how many bytes
@@ -172,20 +193,20 @@ impl CallFrames {
             report: CfiReport::default(),
             lost: Vec::new(),
             overlaps: Vec::new(),
-            unread: self.unread,
+            unread: self.sections.unread,
         };
-        let mut code = self.code.clone();
+        let mut code = self.sections.code.clone();
         let mut before = 0_u64;
         let mut entries = 0_u32;
-        for (index, section) in self.sections.iter().enumerate() {
+        for (index, section) in self.sections.list.iter().enumerate() {
             let is_first = index == 0;
-            let is_last = index.saturating_add(1) == self.sections.len();
-            let mut converter = CfiConverter::new(self.cfi(section, &code), &builder);
+            let is_last = index.saturating_add(1) == self.sections.list.len();
+            let mut converter = CfiConverter::new(self.sections.cfi(section, &code), &builder);
             let mut covered = Vec::new();
             let mut elsewhere = 0_u64;
             let mut lost = |range: CfiOmission| match range.reason {
                 // What an earlier section describes, most of all.
-                CfiOmissionReason::NotCode if !is_first => {
+                CfiOmissionReason::Cfi(CfiError::NotCode) if !is_first => {
                     elsewhere = elsewhere.saturating_add(1);
                 }
                 _ => table.lost.push(LostCode { part: section.part, range }),
@@ -322,14 +343,7 @@ fn by_header(file: &ElfFile) -> Result<Option<(Vec<u8>, u64)>, ElfError> {
         Endianness::Big => i32::from_be_bytes([a, b, c, d]),
     };
     let addr = header.addr.wrapping_add(4).wrapping_add_signed(pointer.into());
-    let inside = |addr: u64| {
-        file.segments.iter().find_map(|s| {
-            let skip = addr.checked_sub(s.addr)?;
-            let left = s.file_size.checked_sub(skip).filter(|&left| left != 0)?;
-            (s.kind == elf::PT_LOAD).then(|| (s.offset.saturating_add(skip), left))
-        })
-    };
-    match inside(addr) {
+    match file.place_of(addr) {
         Some((offset, len)) => Ok(Some((file.bytes(Part::EhFrame, offset, len)?, addr))),
         None => Ok(None),
     }

@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod call_frame_rows;
 mod call_frames;
 mod cli;
 mod commands;

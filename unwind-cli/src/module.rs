@@ -11,8 +11,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use sframe::{Format, WriteError};
-use unwind_core::{Memory, VirtAddr};
+use unwind_core::{Memory, Row, VirtAddr, WordSize};
 
+use crate::call_frame_rows::{CallFrameRows, NoRowError};
 use crate::call_frames::{BuiltTable, CallFrames};
 use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
@@ -136,6 +137,7 @@ pub(crate) struct LoadedImage {
 pub(crate) struct LoadedFile {
     pub(crate) elf: ElfFile,
     sframe: OnceCell<Result<Option<SframeSection>, ElfError>>,
+    call_frames: CallFrameRows,
     built: OnceCell<Result<Option<BuiltTable>, BuildError>>,
     symbols: OnceCell<Result<Symbols, ElfError>>,
 }
@@ -143,7 +145,8 @@ pub(crate) struct LoadedFile {
 impl From<ElfFile> for LoadedFile {
     fn from(elf: ElfFile) -> Self {
         let (sframe, built, symbols) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
-        Self { elf, sframe, built, symbols }
+        let call_frames = CallFrameRows::new(&elf);
+        Self { elf, sframe, call_frames, built, symbols }
     }
 }
 
@@ -158,6 +161,34 @@ impl LoadedImage {
             Ok(section) => Ok(section.as_ref()),
             Err(error) => Err(*error),
         }
+    }
+
+    /// The row for an address of the target, straight from the file's call frame
+    /// information; `None` if that says nothing of it, or is of code with other words.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRowError`] if what it says cannot be used.
+    pub(crate) fn call_frame_row(
+        &self,
+        addr: u64,
+        word: WordSize,
+    ) -> Result<Option<Row>, NoRowError> {
+        let rows = &self.file.call_frames;
+        if rows.word() != Some(word) {
+            return Ok(None);
+        }
+        rows.row(&self.file.elf, addr.wrapping_sub(self.bias))
+    }
+
+    /// What of the call frame information that was looked for so far could not be read.
+    pub(crate) fn unread_call_frames(&self) -> Option<ElfError> {
+        self.file.call_frames.unread()
+    }
+
+    /// Whether the file has call frame information of code that is understood.
+    pub(crate) fn has_call_frames(&self) -> bool {
+        self.file.call_frames.is_there(&self.file.elf)
     }
 
     /// A table made of its call frame information at the first call; `None` if

@@ -191,6 +191,10 @@ fn c11_a_process_that_is_killed_while_it_is_held_has_ended_which_is_exit_code_6(
         kill(Pid::from_raw(command.try_into().unwrap()), Signal::SIGCONT).unwrap();
         let output = child.wait_with_output().unwrap();
         let text = stderr(&output);
+        if output.status.code() == Some(0) {
+            // It had its stacks, and was letting go of the threads.
+            continue;
+        }
         assert_eq!(output.status.code(), Some(6), "{text}");
         assert_eq!(text, format!("unwind: process {process} has ended\n"));
         tries += 1;

@@ -6,12 +6,13 @@
 //! |---|---|---|
 //! | walk a stack | [`Unwinder`] | the root |
 //! | defer a walk from an NMI or a signal handler | [`deferred::DeferredUnwind`] | [`deferred`] |
+//! | find rows in `.eh_frame` | `cfi::CfiTable` (feature `cfi`) | `cfi` |
 //! | read an SFrame section | [`sframe::Section`] | [`sframe`](mod@sframe) |
 //! | choose where rows come from, or add a CPU | [`walk::Walker`], [`walk::RowSource`], [`walk::Arch`] | [`walk`], [`x86`] |
 //! | write or merge records of deferred call chains | `perf::Merger` (feature `merge`) | `perf` (feature `perf`) |
 //!
 //! The modules are crates of their own, which can be used without this one:
-//! `unwind-core` ([`walk`], [`deferred`]), `unwind-x86`, `unwind-sframe` and
+//! `unwind-core` ([`walk`], [`deferred`]), `unwind-x86`, `unwind-sframe`, `unwind-cfi` and
 //! `unwind-perf`.
 //!
 //! # Features
@@ -21,7 +22,8 @@
 //! | `x86`, on unless turned off | [`Unwinder`], `x86` | `sframe` | no | 1.85 |
 //! | `sframe` | `sframe`: tables are read | | no | 1.85 |
 //! | `write` | tables are written, as in the example below | `sframe` | yes | 1.85 |
-//! | `cfi` | tables are made of `.eh_frame` and `.debug_frame` | `write` | yes | 1.88 |
+//! | `cfi` | `cfi`: rows straight from `.eh_frame` and `.debug_frame` | | no | 1.88 |
+//! | `convert` | tables are made of `.eh_frame` and `.debug_frame` | `write` | yes | 1.88 |
 //! | `perf` | `perf`: records, events, PMU data of tasks | | no | 1.85 |
 //! | `merge` | the merge of deferred call chains | `perf` | yes | 1.85 |
 //!
@@ -29,7 +31,7 @@
 //!
 //! Registers, stacks, tables and records may hold anything. Nothing here panics,
 //! locks or loops without a bound, and nothing allocates but with the features `write`,
-//! `cfi` and `merge`. What is wrong ends a walk with a reason, and the frames
+//! `convert` and `merge`. What is wrong ends a walk with a reason, and the frames
 //! before it stand.
 //!
 //! # Example
@@ -76,10 +78,14 @@ struct Readme;
 struct PackageReadme;
 
 #[cfg(feature = "x86")]
+mod tables;
+#[cfg(feature = "x86")]
 mod unwinder;
 
 #[cfg(feature = "sframe")]
 pub use sframe;
+#[cfg(feature = "cfi")]
+pub use unwind_cfi as cfi;
 pub use unwind_core as walk;
 pub use unwind_core::deferred;
 #[doc(inline)]

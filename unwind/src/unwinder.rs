@@ -4,22 +4,28 @@ use core::fmt;
 use core::ops::Range;
 
 use sframe::Error as TableError;
-use unwind_core::{CacheStats, MapError, Memory, Module, ModuleMap, RowCache, RowSource, Trace};
+#[cfg(feature = "cfi")]
+use unwind_cfi::{CfiAbi, CfiTable};
+use unwind_core::{CacheStats, MapError, Memory, Module, RowCache, RowSource, Trace};
 use unwind_core::{VirtAddr, Walker};
-use unwind_x86::{FramePointers, InstructionAnalysis, SframeModule, SframeSource};
+use unwind_x86::{FramePointers, InstructionAnalysis, SframeModule};
 use unwind_x86::{SignalTrampolines, X86_64, X86_64Regs};
+
+use crate::tables::Tables;
 
 /// Walks stacks of 64-bit x86 code in one address space.
 ///
 /// It knows the code of at most `MODULES` loaded objects, the program and its
-/// libraries, by the SFrame tables that the host lends, and keeps `ROWS` rows of
+/// libraries, by the SFrame tables (or, with the feature `cfi`, the call frame
+/// information) that the host lends, and keeps `ROWS` rows of
 /// them (a power of two, at least 4; 16 bytes each) for later walks.
 ///
 /// A step takes the first of these that knows the code at the pc:
 ///
 /// | source | knows | a stack that it leads along |
 /// |---|---|---|
-/// | the module's table | every function that has an entry in it | can be complete |
+/// | the module's SFrame table | every function that has an entry in it | can be complete |
+/// | with the feature `cfi`: its call frame information | the same | can be complete |
 /// | a signal trampoline's instructions | signal frames of Linux | can be complete |
 /// | the instructions at the pc of the sampled frame | functions that have no frame yet or no longer, linkage tables | can be complete where the instructions prove the row |
 /// | the frame pointer | code that keeps one; other code leads past callers unseen | is never complete |
@@ -49,7 +55,7 @@ use unwind_x86::{SignalTrampolines, X86_64, X86_64Regs};
 #[derive(Clone, Debug)]
 pub struct Unwinder<'a, const MODULES: usize, const ROWS: usize = 512> {
     arch: X86_64,
-    modules: ModuleMap<SframeModule<'a>, MODULES>,
+    tables: Tables<'a, MODULES>,
     rows: RowCache<ROWS>,
 }
 
@@ -64,7 +70,7 @@ impl<const MODULES: usize, const ROWS: usize> Unwinder<'_, MODULES, ROWS> {
     /// The same for another width of addresses, or code without a red zone.
     #[must_use]
     pub const fn with_arch(arch: X86_64) -> Self {
-        Self { arch, modules: ModuleMap::new(), rows: RowCache::new() }
+        Self { arch, tables: Tables::new(), rows: RowCache::new() }
     }
 }
 
@@ -120,17 +126,46 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
         let table = SframeModule::new(sframe, sframe_addr).map_err(ModuleError::Table)?;
         let table = kind(table.ok_or(ModuleError::NoTable)?);
         let text = VirtAddr::new(code.start)..VirtAddr::new(code.end);
-        self.modules.add(Module { text, bias: 0, table }).map_err(ModuleError::Map)
+        self.tables.sframe.add(Module { text, bias: 0, table }).map_err(ModuleError::Map)
+    }
+
+    /// Adds the call frame information of a loaded object: nothing is made of it before,
+    /// a walk finds the row of each new pc in it. An object may have an SFrame table, too,
+    /// which is asked first.
+    ///
+    /// The [`bias`](CfiTable::bias) of the information says how far above its linked
+    /// addresses the object is loaded, where the sections were not loaded with it.
+    ///
+    /// # Errors
+    ///
+    /// [`ModuleError`]; the unwinder is as it was.
+    #[cfg(feature = "cfi")]
+    pub fn add_call_frames(
+        &mut self,
+        code: Range<u64>,
+        table: CfiTable<'a>,
+    ) -> Result<(), ModuleError> {
+        if table.abi() != CfiAbi::X86_64 {
+            return Err(ModuleError::NoTable);
+        }
+        let text = VirtAddr::new(code.start)..VirtAddr::new(code.end);
+        self.tables.call_frames.add(Module { text, bias: 0, table }).map_err(ModuleError::Map)
     }
 
     /// Removes the object whose code starts at an address; false if there is none.
     pub fn remove_module(&mut self, code_start: u64) -> bool {
-        self.modules.remove(VirtAddr::new(code_start)).is_some()
+        let start = VirtAddr::new(code_start);
+        let removed = self.tables.sframe.remove(start).is_some();
+        #[cfg(feature = "cfi")]
+        let removed = self.tables.call_frames.remove(start).is_some() || removed;
+        removed
     }
 
     /// Removes all objects, as an `exec` does.
     pub fn clear(&mut self) {
-        self.modules.clear();
+        self.tables.sframe.clear();
+        #[cfg(feature = "cfi")]
+        self.tables.call_frames.clear();
     }
 
     /// Walks a stack from the registers of its innermost frame into `trace`, from which
@@ -139,7 +174,7 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
     /// [`Trace::end`] says why the walk has ended, and [`Trace::is_complete`] whether the
     /// trace has every frame of the stack.
     pub fn walk(&mut self, regs: X86_64Regs, memory: &mut impl Memory, trace: &mut Trace) {
-        let rows = SframeSource::new(&self.modules).or(SignalTrampolines).or(InstructionAnalysis);
+        let rows = (&self.tables).or(SignalTrampolines).or(InstructionAnalysis);
         let walker = Walker::new(self.arch, rows).cache(&mut self.rows).fallback(FramePointers);
         let mut walker = walker;
         walker.trace(regs, memory, trace);
@@ -164,7 +199,7 @@ impl<const MODULES: usize, const ROWS: usize> Default for Unwinder<'_, MODULES, 
 pub enum ModuleError {
     /// The header of its table is wrong.
     Table(TableError),
-    /// The section holds no table of 64-bit x86 code.
+    /// The section is not about 64-bit x86 code.
     NoTable,
     /// Its code is empty or overlaps that of another object, or there is no room.
     Map(MapError),
@@ -174,7 +209,7 @@ impl fmt::Display for ModuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Table(error) => write!(f, "the SFrame table: {error}"),
-            Self::NoTable => f.write_str("the section holds no table of 64-bit x86 code"),
+            Self::NoTable => f.write_str("the section is not about 64-bit x86 code"),
             Self::Map(error) => error.fmt(f),
         }
     }

@@ -65,7 +65,7 @@ mod walk {
         let full = ModuleError::Map(MapError::Full);
         assert_eq!(unwinder.add_module(0x5000..0x6000, &table, 0x3000), Err(full));
         for (error, text) in [
-            (ModuleError::NoTable, "the section holds no table of 64-bit x86 code"),
+            (ModuleError::NoTable, "the section is not about 64-bit x86 code"),
             (full, "no room for another module"),
         ] {
             assert_eq!(error.to_string(), text);

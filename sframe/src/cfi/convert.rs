@@ -3,19 +3,19 @@
 use alloc::vec::Vec;
 use core::{num::NonZeroU8, ops::Range};
 
+use unwind_cfi::{
+    CfiAbi, CfiError, CfiSection, Cie, Entries, Fde, NoRow, Rows, Rules, States, Step,
+};
 use unwind_core::Row;
 
-use super::{
-    entry::{CfiSection, Cie, Entries, Fde},
-    execute::{Changed, Run},
-    expression::Step,
-    lost::{CfiOmission, CfiOmissionReason},
-    rules::{NoRow, Registers, Rules},
-};
+use super::lost::CfiOmission;
 use crate::{
-    format::{bytes::Endian, fde::PauthKey},
+    format::{fde::PauthKey, header::Abi},
     write::{builder::Builder, function::Function, lost::WriteError, work_counter},
 };
+
+/// The most states that an entry may remember. Compilers nest few.
+const MAX_REMEMBERED: usize = 256;
 
 /// What was made of call frame information.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,6 @@ pub struct CfiReport {
 #[derive(Debug)]
 pub struct CfiConverter<'a> {
     entries: Entries<'a>,
-    registers: Registers,
     /// Those after the ones that were looked through for CIEs.
     ahead: Entries<'a>,
     /// The CIEs that were met so, by ascending offset.
@@ -46,7 +45,8 @@ pub struct CfiConverter<'a> {
     known: Vec<Known<'a>>,
     /// The index in `known` of the one named last.
     last: usize,
-    remembered: Vec<Rules>,
+    /// Slots for the states that an entry remembers.
+    slots: Vec<Rules>,
     /// The rows of the function that is being made.
     rows: Vec<(u32, Row)>,
     /// The code that the last FDE is about.
@@ -68,7 +68,7 @@ struct CieSlot {
 struct Known<'a> {
     at: u64,
     /// With the rules that its FDEs start from.
-    cie: Result<(Cie<'a>, Rules), CfiOmissionReason>,
+    cie: Result<(Cie<'a>, Rules), CfiError>,
     /// The states that its FDEs may restore. No compiler leaves any.
     remembered: Vec<Rules>,
 }
@@ -126,19 +126,20 @@ impl<'a> CfiConverter<'a> {
     /// `builder`.
     #[must_use]
     pub fn new(section: CfiSection<'a>, builder: &Builder) -> Self {
-        let endian = match builder.abi().endian() {
-            Some(Endian::Big) => gimli::RunTimeEndian::Big,
-            _ => gimli::RunTimeEndian::Little,
+        let abi = match builder.abi() {
+            Abi::Aarch64Big => CfiAbi::Aarch64Big,
+            Abi::Aarch64Little => CfiAbi::Aarch64Little,
+            Abi::S390xBig => CfiAbi::S390x,
+            _ => CfiAbi::X86_64,
         };
-        let entries = Entries::new(section, endian);
+        let entries = Entries::new(section, abi);
         Self {
             entries,
             ahead: entries,
-            registers: Registers::new(builder.abi()),
             cies: Vec::new(),
             known: Vec::new(),
             last: 0,
-            remembered: Vec::new(),
+            slots: Vec::new(),
             rows: Vec::new(),
             code: None,
             report: CfiReport::default(),
@@ -166,7 +167,7 @@ impl<'a> CfiConverter<'a> {
         };
         self.report.fdes = self.report.fdes.saturating_add(1);
         self.report.unusable = self.report.unusable.saturating_add(1);
-        lost(CfiOmission { entry, start: 0, size: 0, reason });
+        lost(CfiOmission { entry, start: 0, size: 0, reason: reason.into() });
         Ok(true)
     }
 
@@ -196,11 +197,11 @@ impl<'a> CfiConverter<'a> {
         builder: &mut Builder,
         fde: &Fde<'a>,
         lost: &mut impl FnMut(CfiOmission),
-    ) -> Result<Result<(), CfiOmissionReason>, WriteError> {
+    ) -> Result<Result<(), CfiError>, WriteError> {
         let found = self.find_cie(fde.cie)?;
         let Some(Known { cie: known, remembered, .. }) = found.and_then(|at| self.known.get(at))
         else {
-            return Ok(Err(CfiOmissionReason::NotCie { at: fde.cie }));
+            return Ok(Err(CfiError::NotCie { at: fde.cie }));
         };
         let (cie, initial) = match known {
             Ok((cie, initial)) => (cie, initial),
@@ -214,9 +215,9 @@ impl<'a> CfiConverter<'a> {
         report.fdes = report.fdes.saturating_add(1);
         let size = u32::try_from(body.len).ok().filter(|&size| size != 0);
         let Some(size) = size else {
-            let reason =
-                if body.len == 0 { CfiOmissionReason::Empty } else { CfiOmissionReason::TooLong };
+            let reason = if body.len == 0 { CfiError::Empty } else { CfiError::TooLong };
             report.unusable = report.unusable.saturating_add(1);
+            let reason = reason.into();
             lost(CfiOmission { entry: fde.at, start: body.start, size: body.len, reason });
             return Ok(Ok(()));
         };
@@ -227,12 +228,8 @@ impl<'a> CfiConverter<'a> {
             lost(range);
         };
         self.rows.clear();
-        self.remembered.clear();
-        if !remembered.is_empty() {
-            work_counter::steps(remembered.len());
-            self.remembered.try_reserve(remembered.len())?;
-            self.remembered.extend_from_slice(remembered);
-        }
+        let mut states = States::new(&mut self.slots);
+        states.set(remembered);
         let mut sink = Sink {
             builder,
             entry: fde.at,
@@ -242,19 +239,14 @@ impl<'a> CfiConverter<'a> {
             open: Open::Run(0),
             lost: &mut lost,
         };
-        let mut run = Run {
-            entries: &self.entries,
-            registers: &self.registers,
-            cie,
-            initial: Some(initial),
-            remembered: &mut self.remembered,
-            rules: *initial,
-            changed: Changed::All,
-            instructions: body.instructions,
-            start: body.start,
-            at: 0,
-        };
-        convert(&mut run, &mut sink, size)?;
+        let mut rows = Rows::new(&self.entries, cie, initial, &body, size, &mut states);
+        while let Some((at, row)) = rows.next() {
+            match row {
+                Ok(row) => sink.row(at, row)?,
+                Err(rules) => sink.no_row(at, rules)?,
+            }
+        }
+        sink.end(size)?;
         Ok(Ok(()))
     }
 
@@ -288,91 +280,31 @@ impl<'a> CfiConverter<'a> {
         if met.known.is_some() {
             return Ok(met.known);
         }
-        let cie = self.read_cie(at)?;
-        self.known.try_reserve(1)?;
         let last = self.known.len();
-        let remembered = core::mem::take(&mut self.remembered);
-        self.known.push(Known { at, cie, remembered });
+        let known = self.read_cie(at)?;
+        self.known.try_reserve(1)?;
+        self.known.push(known);
         if let Some(met) = index.ok().and_then(|index| self.cies.get_mut(index)) {
             met.known = Some(last);
         }
         Ok(Some(last))
     }
 
-    fn read_cie(
-        &mut self,
-        at: u64,
-    ) -> Result<Result<(Cie<'a>, Rules), CfiOmissionReason>, WriteError> {
-        self.remembered.clear();
-        let cie = match self.entries.cie(at) {
-            Ok(cie) => cie,
-            Err(reason) => return Ok(Err(reason)),
-        };
-        let mut run = Run {
-            entries: &self.entries,
-            registers: &self.registers,
-            cie: &cie,
-            initial: None,
-            remembered: &mut self.remembered,
-            rules: Rules::UNSET,
-            changed: Changed::Nothing,
-            instructions: cie.instructions,
-            start: 0,
-            at: 0,
-        };
-        loop {
-            match run.next() {
-                // Where a CIE's code is has no meaning.
-                Ok(Some(at)) => run.at = at,
-                Ok(None) => return Ok(Ok((cie, run.rules))),
-                Err(stop) => return run.reason(stop).map(Err).ok_or(WriteError::OutOfMemory),
-            }
+    fn read_cie(&mut self, at: u64) -> Result<Known<'a>, WriteError> {
+        if self.slots.is_empty() {
+            self.slots.try_reserve_exact(MAX_REMEMBERED)?;
+            self.slots.resize(MAX_REMEMBERED, Rules::UNSET);
         }
+        let mut states = States::new(&mut self.slots);
+        let cie = self.entries.cie(at).and_then(|cie| {
+            let rules = cie.initial_rules(&self.entries, &mut states)?;
+            Ok((cie, rules))
+        });
+        let mut remembered = Vec::new();
+        remembered.try_reserve_exact(states.as_slice().len())?;
+        remembered.extend_from_slice(states.as_slice());
+        Ok(Known { at, cie, remembered })
     }
-}
-
-/// Runs an FDE and hands its rules to `sink` wherever they change.
-fn convert(
-    run: &mut Run<'_, '_>,
-    sink: &mut Sink<'_, impl FnMut(CfiOmission)>,
-    size: u32,
-) -> Result<(), WriteError> {
-    // Where the rules begin to hold.
-    let mut at = 0;
-    // The row there, if it has rules.
-    let mut last: Option<Row> = None;
-    loop {
-        let next = match run.next() {
-            Ok(next) => next,
-            Err(stop) => {
-                // What holds before the last location that was reached is good.
-                let reason = run.reason(stop).ok_or(WriteError::OutOfMemory)?;
-                sink.no_row(at, NoRow::Omission(reason))?;
-                break;
-            }
-        };
-        let changed = core::mem::replace(&mut run.changed, Changed::Nothing);
-        if changed != Changed::Nothing {
-            let cfa =
-                if changed == Changed::Cfa { run.rules.only_cfa(run.registers) } else { None };
-            let row = match (cfa, last) {
-                (Some(cfa), Some(last)) => Some(last.with_cfa(cfa)),
-                _ => run.rules.row(run.registers, run.cie.ra),
-            };
-            // Of an outermost row no rule means anything.
-            last = row.filter(|row| !row.is_outermost());
-            match row {
-                Some(row) => sink.row(at, row)?,
-                None => sink.no_row(at, run.rules.no_row(run.registers, run.cie.ra))?,
-            }
-        }
-        // LLVM's last location is often the end.
-        let inside = next.and_then(|next| u32::try_from(next).ok()).filter(|&next| next < size);
-        let Some(next) = inside else { break };
-        at = next;
-        run.at = at.into();
-    }
-    sink.end(size)
 }
 
 /// What the rows since the last change of kind are.
@@ -383,7 +315,7 @@ enum Open {
     /// Blocks from this offset on.
     Blocks(u32, Row, Row, Step),
     /// Nothing that can be said, from this offset on.
-    Omission(u32, CfiOmissionReason),
+    Omission(u32, CfiError),
 }
 
 /// Collects the rows of one FDE and hands them to a builder.
@@ -412,7 +344,7 @@ impl<L: FnMut(CfiOmission)> Sink<'_, L> {
     /// From `at` on this holds.
     fn no_row(&mut self, at: u32, rules: NoRow) -> Result<(), WriteError> {
         let is_open = match (self.open, rules) {
-            (Open::Omission(_, open), NoRow::Omission(reason)) => open == reason,
+            (Open::Omission(_, open), NoRow::Error(reason)) => open == reason,
             (Open::Blocks(_, a, b, step), NoRow::Blocks(c, d, other)) => {
                 (a, b, step) == (c, d, other)
             }
@@ -422,7 +354,7 @@ impl<L: FnMut(CfiOmission)> Sink<'_, L> {
             self.end(at)?;
             self.open = match rules {
                 NoRow::Blocks(before, after, step) => Open::Blocks(at, before, after, step),
-                NoRow::Omission(reason) => Open::Omission(at, reason),
+                NoRow::Error(reason) => Open::Omission(at, reason),
             };
         }
         Ok(())
@@ -451,6 +383,7 @@ impl<L: FnMut(CfiOmission)> Sink<'_, L> {
             Open::Omission(from, reason) => {
                 let start = self.start.wrapping_add(from.into());
                 let size = end.saturating_sub(from).into();
+                let reason = reason.into();
                 (self.lost)(CfiOmission { entry: self.entry, start, size, reason });
                 Ok(())
             }
@@ -461,9 +394,9 @@ impl<L: FnMut(CfiOmission)> Sink<'_, L> {
     fn add(&mut self, from: u32, end: u32, blocks: Option<NonZeroU8>) -> Result<(), WriteError> {
         let start = self.start.wrapping_add(from.into());
         let mut function = Function::new(start, end.saturating_sub(from), self.rows);
-        function.signal = self.cie.is_signal;
+        function.signal = self.cie.is_signal();
         function.block_size = blocks;
-        function.pauth_key = if self.cie.key_b { PauthKey::B } else { PauthKey::A };
+        function.pauth_key = if self.cie.uses_key_b() { PauthKey::B } else { PauthKey::A };
         let (entry, lost) = (self.entry, &mut self.lost);
         self.builder.add(&function, |range| lost(CfiOmission::from_table(entry, &range)))
     }

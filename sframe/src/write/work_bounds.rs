@@ -12,9 +12,9 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use testdata::{Function, Row, TableBuilder};
+use unwind_cfi::CfiSection;
 
 use crate::{
-    cfi::entry::CfiSection,
     format::header::Abi,
     read::table::Table,
     write::{builder::Builder, function::Format, work_counter::count},

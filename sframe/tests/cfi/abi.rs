@@ -1,6 +1,6 @@
 //! What AArch64 and s390x have of their own.
 
-use sframe::{Abi, CfiOmissionReason, Format, OmissionReason, PauthKey};
+use sframe::{Abi, CfiError, CfiOmissionReason, Format, OmissionReason, PauthKey};
 use testdata::Cie;
 use unwind_core::{CfaRule, RegRule, Row};
 
@@ -82,7 +82,7 @@ fn aarch64_says_where_return_addresses_are_signed_and_by_which_key() {
 
     let with_pc = [ADVANCE | 1, NEGATE_RA_STATE_WITH_PC, ADVANCE | 1, NEGATE_RA_STATE_WITH_PC];
     let one = One::new(Abi::Aarch64Little, Format::V3, &Cie::aarch64(), 0x20, &with_pc);
-    one.expect_lost(0x1004, 4, CfiOmissionReason::RaSignedWithPc);
+    one.expect_lost(0x1004, 4, CfiOmissionReason::Cfi(CfiError::RaSignedWithPc));
     assert_eq!(one.row(0x1008), Some(leaf));
 }
 

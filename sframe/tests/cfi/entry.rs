@@ -3,7 +3,8 @@
 use core::ops::Range;
 
 use sframe::{
-    Abi, Builder, CfiConverter, CfiOmissionReason, CfiSection, Format, OmissionReason, Table,
+    Abi, Builder, CfiConverter, CfiError, CfiOmissionReason, CfiSection, Format, OmissionReason,
+    Table,
 };
 use testdata::{CfiBuilder, Cie};
 use unwind_core::{CfaRule, RegRule, Row};
@@ -55,7 +56,7 @@ fn a_location_may_be_set_forwards_only() {
     cfi.fde(at, 0x1000, 8, &instructions);
     let one = One::of(AMD64, Format::V3, CfiSection::debug_frame(cfi.build()));
     // What the rules before the bad location are good for is not known.
-    one.expect_lost(0x1004, 4, CfiOmissionReason::LocationBack);
+    one.expect_lost(0x1004, 4, CfiOmissionReason::Cfi(CfiError::LocationBack));
     assert_eq!(one.row(0x1003), Some(sp(8)));
 }
 
@@ -71,20 +72,23 @@ fn a_last_location_at_the_end_or_after_it_is_ignored() {
 #[test]
 fn an_instruction_that_is_unknown_or_out_of_place_ends_its_entry_only() {
     for (instructions, reason) in [
-        (&[0x3f][..], CfiOmissionReason::Instruction(0x3f)),
+        (&[0x3f][..], CfiOmissionReason::Cfi(CfiError::Instruction(0x3f))),
         // AArch64 only.
-        (&[NEGATE_RA_STATE], CfiOmissionReason::Instruction(NEGATE_RA_STATE)),
+        (&[NEGATE_RA_STATE], CfiOmissionReason::Cfi(CfiError::Instruction(NEGATE_RA_STATE))),
         (
             &[DEF_CFA_EXPRESSION, 1, LIT, DEF_CFA_OFFSET, 8],
-            CfiOmissionReason::Context(DEF_CFA_OFFSET),
+            CfiOmissionReason::Cfi(CfiError::Context(DEF_CFA_OFFSET)),
         ),
         (
             &[DEF_CFA_EXPRESSION, 1, LIT, DEF_CFA_REGISTER, 6],
-            CfiOmissionReason::Context(DEF_CFA_REGISTER),
+            CfiOmissionReason::Cfi(CfiError::Context(DEF_CFA_REGISTER)),
         ),
-        (&[DEF_CFA_OFFSET, 0x80], CfiOmissionReason::TruncatedEntry { at: 44 }),
-        (&[DEF_CFA_EXPRESSION, 9, LIT], CfiOmissionReason::TruncatedEntry { at: 44 }),
-        (&[ADVANCE2, 1], CfiOmissionReason::TruncatedEntry { at: 43 }),
+        (&[DEF_CFA_OFFSET, 0x80], CfiOmissionReason::Cfi(CfiError::TruncatedEntry { at: 44 })),
+        (
+            &[DEF_CFA_EXPRESSION, 9, LIT],
+            CfiOmissionReason::Cfi(CfiError::TruncatedEntry { at: 44 }),
+        ),
+        (&[ADVANCE2, 1], CfiOmissionReason::Cfi(CfiError::TruncatedEntry { at: 43 })),
     ] {
         let mut all = vec![DEF_CFA_OFFSET, 24];
         all.splice(0..0, [ADVANCE | 4]);
@@ -102,19 +106,31 @@ fn an_instruction_that_is_unknown_or_out_of_place_ends_its_entry_only() {
 #[test]
 fn a_cie_that_cannot_be_used_harms_its_own_entries_only() {
     for (bad, reason) in [
-        (Cie { version: 2, ..Cie::amd64() }, CfiOmissionReason::CieVersion(2)),
-        (Cie { augmentation: b"zX", ..Cie::amd64() }, CfiOmissionReason::Augmentation(b'X')),
-        (Cie { augmentation: b"R", ..Cie::amd64() }, CfiOmissionReason::Augmentation(b'R')),
-        (Cie { augmentation: b"eh", ..Cie::amd64() }, CfiOmissionReason::Augmentation(b'e')),
-        (Cie { instructions: vec![0x3f], ..Cie::amd64() }, CfiOmissionReason::Instruction(0x3f)),
+        (Cie { version: 2, ..Cie::amd64() }, CfiOmissionReason::Cfi(CfiError::CieVersion(2))),
+        (
+            Cie { augmentation: b"zX", ..Cie::amd64() },
+            CfiOmissionReason::Cfi(CfiError::Augmentation(b'X')),
+        ),
+        (
+            Cie { augmentation: b"R", ..Cie::amd64() },
+            CfiOmissionReason::Cfi(CfiError::Augmentation(b'R')),
+        ),
+        (
+            Cie { augmentation: b"eh", ..Cie::amd64() },
+            CfiOmissionReason::Cfi(CfiError::Augmentation(b'e')),
+        ),
+        (
+            Cie { instructions: vec![0x3f], ..Cie::amd64() },
+            CfiOmissionReason::Cfi(CfiError::Instruction(0x3f)),
+        ),
         (
             Cie { instructions: vec![RESTORE | 3], ..Cie::amd64() },
-            CfiOmissionReason::Context(RESTORE | 3),
+            CfiOmissionReason::Cfi(CfiError::Context(RESTORE | 3)),
         ),
-        (Cie { data: vec![0x0d], ..Cie::amd64() }, CfiOmissionReason::Pointer(0x0d)),
+        (Cie { data: vec![0x0d], ..Cie::amd64() }, CfiOmissionReason::Cfi(CfiError::Pointer(0x0d))),
         // Relative to data that was not named; indirect.
-        (Cie { data: vec![0x3b], ..Cie::amd64() }, CfiOmissionReason::Pointer(0x3b)),
-        (Cie { data: vec![0x9b], ..Cie::amd64() }, CfiOmissionReason::Pointer(0x9b)),
+        (Cie { data: vec![0x3b], ..Cie::amd64() }, CfiOmissionReason::Cfi(CfiError::Pointer(0x3b))),
+        (Cie { data: vec![0x9b], ..Cie::amd64() }, CfiOmissionReason::Cfi(CfiError::Pointer(0x9b))),
     ] {
         let mut cfi = CfiBuilder::eh_frame(ADDR);
         let bad = cfi.cie(&bad);
@@ -126,7 +142,10 @@ fn a_cie_that_cannot_be_used_harms_its_own_entries_only() {
         cfi.fde(good, 0x4000, 8, &[]);
         let one = One::of(AMD64, Format::V3, CfiSection::eh_frame(cfi.build(), ADDR));
         let lost: Vec<_> = one.lost.iter().map(|lost| (lost.entry, lost.reason)).collect();
-        assert_eq!(lost, [(entry, reason), (wrong, CfiOmissionReason::NotCie { at: entry })]);
+        assert_eq!(
+            lost,
+            [(entry, reason), (wrong, CfiOmissionReason::Cfi(CfiError::NotCie { at: entry }))]
+        );
         assert_eq!((one.report.fdes, one.report.unusable), (4, 2));
         assert_eq!((one.row(0x2000), one.row(0x4000)), (Some(sp(8)), Some(sp(8))));
     }
@@ -146,7 +165,7 @@ fn addresses_of_other_sizes_and_segments_are_refused() {
         let mut bytes = cfi.build().to_vec();
         bytes[field] = value;
         let reasons: Vec<_> = convert(&bytes).lost.iter().map(|lost| lost.reason).collect();
-        assert_eq!(reasons, [CfiOmissionReason::AddressSize(size)]);
+        assert_eq!(reasons, [CfiOmissionReason::Cfi(CfiError::AddressSize(size))]);
     }
 }
 
@@ -185,7 +204,7 @@ fn a_cie_inside_another_entry_is_none() {
     cfi.fde(outside, 0x2000, 8, &[DEF_CFA, 7, 16]);
     let one = One::of(AMD64, Format::V3, CfiSection::eh_frame(cfi.build(), ADDR));
     let lost: Vec<_> = one.lost.iter().map(|lost| (lost.entry, lost.reason)).collect();
-    assert_eq!(lost, [(entry, CfiOmissionReason::NotCie { at: inside })]);
+    assert_eq!(lost, [(entry, CfiOmissionReason::Cfi(CfiError::NotCie { at: inside }))]);
     assert_eq!(one.row(0x2000).map(|row| row.cfa()), Some(CfaRule::sp(16)));
 }
 
@@ -238,7 +257,7 @@ fn nothing_is_read_after_an_entry_that_does_not_end_or_a_terminator() {
         cut.raw(&[0; 16]);
         let one = One::of(AMD64, Format::V3, CfiSection::eh_frame(cut.build(), ADDR));
         let lost = one.lost.iter().map(|lost| (lost.entry, lost.reason)).collect::<Vec<_>>();
-        assert_eq!(lost, [(before, CfiOmissionReason::Truncated)]);
+        assert_eq!(lost, [(before, CfiOmissionReason::Cfi(CfiError::Truncated))]);
         assert_eq!(one.row(0x1000), Some(sp(8)));
     }
 }
@@ -260,9 +279,9 @@ fn entries_about_no_code_or_too_much_are_counted() {
     assert_eq!(
         lost,
         [
-            (0x1000, 0, CfiOmissionReason::Empty),
-            (0x1_0000, 1 << 32, CfiOmissionReason::TooLong),
-            (0, 0, CfiOmissionReason::NotCode),
+            (0x1000, 0, CfiOmissionReason::Cfi(CfiError::Empty)),
+            (0x1_0000, 1 << 32, CfiOmissionReason::Cfi(CfiError::TooLong)),
+            (0, 0, CfiOmissionReason::Cfi(CfiError::NotCode)),
         ]
     );
     assert_eq!((one.report.fdes, one.report.unusable, one.report.code_bytes), (4, 3, 8));
@@ -358,7 +377,7 @@ fn a_personality_routine_and_its_data_are_skipped() {
     data[0] = 0x50;
     let cie = Cie { augmentation: b"zPLR", data, ..Cie::amd64() };
     let one = One::new(AMD64, Format::V3, &cie, 8, &[]);
-    assert_eq!(one.lost[0].reason, CfiOmissionReason::Pointer(0x50));
+    assert_eq!(one.lost[0].reason, CfiOmissionReason::Cfi(CfiError::Pointer(0x50)));
 }
 
 #[test]

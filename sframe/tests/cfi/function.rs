@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU8;
 
-use sframe::{CfiOmissionReason, CfiSection, Format, OmissionReason, PcType};
+use sframe::{CfiError, CfiOmissionReason, CfiSection, Format, OmissionReason, PcType};
 use testdata::{CfiBuilder, Cie};
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
@@ -187,8 +187,10 @@ fn steps_that_no_blocks_have_are_lost() {
         bytes.splice(0..0, [DEF_CFA_EXPRESSION, u8::try_from(bytes.len()).unwrap()]);
         One::new(AMD64, Format::V3, &Cie::amd64(), 0x40, &bytes)
     };
-    let [lost, block] =
-        [CfiOmissionReason::CfaExpression { at: 41 }, CfiOmissionReason::Offset(0x7fff_ffff)];
+    let [lost, block] = [
+        CfiOmissionReason::Cfi(CfiError::CfaExpression { at: 41 }),
+        CfiOmissionReason::Cfi(CfiError::Offset(0x7fff_ffff)),
+    ];
     assert_eq!(step(&[BREG | RSP, 8], &[LIT | 15], 11).lost, []);
     // At the start of each block; in blocks of 256 bytes, or of 12.
     step(&[BREG | RSP, 8], &[LIT | 15], 0).expect_lost(0x1000, 0x40, lost);

@@ -1,6 +1,6 @@
 //! Rules: what a table can say of them, and what is lost of those that it cannot.
 
-use sframe::{CfiOmissionReason, Format, OmissionReason};
+use sframe::{CfiError, CfiOmissionReason, Format, OmissionReason};
 use testdata::Cie;
 use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
@@ -48,10 +48,10 @@ fn a_state_is_remembered_whole_and_states_nest() {
 #[test]
 fn what_holds_before_a_state_that_was_not_remembered_is_kept() {
     let one = One::amd64(0x20, &[ADVANCE | 4, DEF_CFA_OFFSET, 16, ADVANCE | 4, RESTORE_STATE]);
-    one.expect_lost(0x1008, 0x18, CfiOmissionReason::NothingRemembered);
+    one.expect_lost(0x1008, 0x18, CfiOmissionReason::Cfi(CfiError::NothingRemembered));
     assert_eq!((one.row(0x1003), one.row(0x1007)), (Some(sp(8)), Some(sp(16))));
     let deep = One::amd64(0x20, &[REMEMBER; 300]);
-    deep.expect_lost(0x1000, 0x20, CfiOmissionReason::TooManyRemembered);
+    deep.expect_lost(0x1000, 0x20, CfiOmissionReason::Cfi(CfiError::TooManyRemembered));
 }
 
 #[test]
@@ -91,12 +91,16 @@ fn offsets_beyond_32_bits_are_lost() {
     cfa.extend(huge);
     cfa.extend([ADVANCE | 4, DEF_CFA_OFFSET, 8]);
     let one = One::amd64(0x20, &cfa);
-    one.expect_lost(0x1004, 4, CfiOmissionReason::Offset(1 << 32));
+    one.expect_lost(0x1004, 4, CfiOmissionReason::Cfi(CfiError::Offset(1 << 32)));
     assert_eq!(one.row(0x1008), Some(sp(8)));
 
     let mut fp = vec![OFFSET | RBP];
     fp.extend(huge);
-    One::amd64(0x20, &fp).expect_lost(0x1000, 0x20, CfiOmissionReason::Offset(-8 << 32));
+    One::amd64(0x20, &fp).expect_lost(
+        0x1000,
+        0x20,
+        CfiOmissionReason::Cfi(CfiError::Offset(-8 << 32)),
+    );
 }
 
 #[test]
@@ -149,29 +153,43 @@ fn a_cfa_may_be_an_expression_that_is_a_rule() {
 #[test]
 fn only_the_range_of_what_cannot_be_said_is_lost() {
     // OpenSSL: cfa = *(rsp+56)+8.
-    let load_plus = CfiOmissionReason::CfaLoadPlus { register: 7, offset: 56, plus: 8 };
-    let load_twice = CfiOmissionReason::CfaLoadPlus { register: 7, offset: 56, plus: 16 };
+    let load_plus =
+        CfiOmissionReason::Cfi(CfiError::CfaLoadPlus { register: 7, offset: 56, plus: 8 });
+    let load_twice =
+        CfiOmissionReason::Cfi(CfiError::CfaLoadPlus { register: 7, offset: 56, plus: 16 });
     for (instructions, reason) in [
         (
             &[DEF_CFA_EXPRESSION, 7, BREG | RSP, 56, DEREF, PLUS_CONST, 8, PLUS_CONST, 8][..],
             load_twice,
         ),
         (&[DEF_CFA_EXPRESSION, 5, BREG | RSP, 56, DEREF, PLUS_CONST, 8][..], load_plus),
-        (&[DEF_CFA_EXPRESSION, 1, 0x9c], CfiOmissionReason::CfaExpression { at: 43 }),
+        (
+            &[DEF_CFA_EXPRESSION, 1, 0x9c],
+            CfiOmissionReason::Cfi(CfiError::CfaExpression { at: 43 }),
+        ),
         (
             &[DEF_CFA_EXPRESSION, 3, BREG | RSP, 8, 0x19],
-            CfiOmissionReason::CfaExpression { at: 43 },
+            CfiOmissionReason::Cfi(CfiError::CfaExpression { at: 43 }),
         ),
-        (&[DEF_CFA_EXPRESSION, 0], CfiOmissionReason::CfaExpression { at: 43 }),
-        (&[DEF_CFA, 0x80, 4, 8], CfiOmissionReason::Register(512)),
-        (&[UNDEFINED, RBP], CfiOmissionReason::FpUndefined),
-        (&[REGISTER, RBP, 0xfe, 1], CfiOmissionReason::Register(254)),
-        (&[EXPRESSION, RIP, 3, BREG, 0, 0x19], CfiOmissionReason::RaExpression { at: 44 }),
-        (&[EXPRESSION, RBP, 3, BREG, 0, DEREF], CfiOmissionReason::FpExpression { at: 44 }),
-        (&[VAL_EXPRESSION, RBP, 2, LIT, LIT], CfiOmissionReason::FpExpression { at: 44 }),
-        (&[VAL_OFFSET, RSP, 1], CfiOmissionReason::StackPointer),
-        (&[OFFSET | RSP, 2], CfiOmissionReason::StackPointer),
-        (&[SAME_VALUE, RIP], CfiOmissionReason::NoReturnAddress),
+        (&[DEF_CFA_EXPRESSION, 0], CfiOmissionReason::Cfi(CfiError::CfaExpression { at: 43 })),
+        (&[DEF_CFA, 0x80, 4, 8], CfiOmissionReason::Cfi(CfiError::Register(512))),
+        (&[UNDEFINED, RBP], CfiOmissionReason::Cfi(CfiError::FpUndefined)),
+        (&[REGISTER, RBP, 0xfe, 1], CfiOmissionReason::Cfi(CfiError::Register(254))),
+        (
+            &[EXPRESSION, RIP, 3, BREG, 0, 0x19],
+            CfiOmissionReason::Cfi(CfiError::RaExpression { at: 44 }),
+        ),
+        (
+            &[EXPRESSION, RBP, 3, BREG, 0, DEREF],
+            CfiOmissionReason::Cfi(CfiError::FpExpression { at: 44 }),
+        ),
+        (
+            &[VAL_EXPRESSION, RBP, 2, LIT, LIT],
+            CfiOmissionReason::Cfi(CfiError::FpExpression { at: 44 }),
+        ),
+        (&[VAL_OFFSET, RSP, 1], CfiOmissionReason::Cfi(CfiError::StackPointer)),
+        (&[OFFSET | RSP, 2], CfiOmissionReason::Cfi(CfiError::StackPointer)),
+        (&[SAME_VALUE, RIP], CfiOmissionReason::Cfi(CfiError::NoReturnAddress)),
         (
             &[VAL_OFFSET, RIP, 1],
             CfiOmissionReason::Table(OmissionReason::Ra(RegRule::ValOffset(-8))),
@@ -192,7 +210,7 @@ fn only_the_range_of_what_cannot_be_said_is_lost() {
 fn code_without_a_cfa_or_a_return_address_is_lost() {
     let bare = Cie { instructions: Vec::new(), ..Cie::amd64() };
     let one = One::new(AMD64, Format::V3, &bare, 8, &[OFFSET | RIP, 1]);
-    one.expect_lost(0x1000, 8, CfiOmissionReason::NoCfa);
+    one.expect_lost(0x1000, 8, CfiOmissionReason::Cfi(CfiError::NoCfa));
     let one = One::new(AMD64, Format::V3, &bare, 8, &[DEF_CFA, RSP, 8]);
-    one.expect_lost(0x1000, 8, CfiOmissionReason::NoReturnAddress);
+    one.expect_lost(0x1000, 8, CfiOmissionReason::Cfi(CfiError::NoReturnAddress));
 }

@@ -258,6 +258,17 @@ impl ElfFile {
         self.image.read_into(part, at, buf)
     }
 
+    /// Where in the file the byte at a link-time address is, and how many bytes of its
+    /// segment the file has from there on; `None` if it has none.
+    pub(crate) fn place_of(&self, addr: u64) -> Option<(u64, u64)> {
+        let mut loaded = self.segments.iter().filter(|segment| segment.kind == elf::PT_LOAD);
+        loaded.find_map(|segment| {
+            let skip = addr.checked_sub(segment.addr)?;
+            let left = segment.file_size.checked_sub(skip).filter(|&left| left != 0)?;
+            Some((segment.offset.saturating_add(skip), left))
+        })
+    }
+
     /// The length of the file in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.image.len()

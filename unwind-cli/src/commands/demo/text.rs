@@ -117,6 +117,7 @@ const fn title(method: Method) -> &'static str {
     match method {
         Method::Auto => "auto",
         Method::Sframe => "sframe",
+        Method::Cfi => "cfi",
         Method::CfiSframe => "cfi-sframe",
         Method::Fp => "fp",
     }

@@ -11,7 +11,7 @@ use unwind_x86::{Ia32, InstructionAnalysis, SframeSource, SignalTrampolines, X86
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::ram::GuestRam;
 use crate::commands::guest::registers::{Mode, VcpuRegisters};
-use crate::commands::stack::built::BuiltTables;
+use crate::commands::stack::call_frames::CallFrameSource;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::walk::{ROWS, StackEnd, Tables, ia32_registers, x86_64_registers};
 
@@ -47,7 +47,8 @@ impl<'f> GuestWalker<'f> {
 
     /// Which tables could not be used so far, a line each.
     pub(crate) fn warnings(&mut self) -> &[String] {
-        self.tables.add_warnings_of_built(&self.files.wide);
+        self.tables.add_warnings_of_call_frames(&self.files.wide);
+        self.tables.add_warnings_of_call_frames(&self.files.narrow);
         self.tables.warnings()
     }
 
@@ -69,7 +70,7 @@ impl<'f> GuestWalker<'f> {
                 // Interrupts write to a kernel's stack below the stack pointer.
                 let arch = if vcpu.is_user { arch } else { arch.without_red_zone() };
                 let tables = SframeSource::new(self.tables.map());
-                let tables = tables.or(BuiltTables::new(&self.files.wide));
+                let tables = tables.or(CallFrameSource::new(&self.files.wide));
                 let source = tables.or(SignalTrampolines).or(InstructionAnalysis);
                 let walker = Walker::new(arch, source).cache(&mut self.rows);
                 let walker = walker.fallback(self.frame_pointers).max_frames(self.max_frames);
@@ -78,7 +79,9 @@ impl<'f> GuestWalker<'f> {
             }
             Mode::Protected { code_base, stack_base } => {
                 let arch = Ia32::with_bases(code_base, stack_base);
-                let source = RowSource::<Ia32>::or(SignalTrampolines, InstructionAnalysis);
+                let source = CallFrameSource::new(&self.files.narrow);
+                let source = RowSource::<Ia32>::or(source, SignalTrampolines);
+                let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
                 let walker = Walker::new(arch, source).fallback(self.frame_pointers);
                 let walker = walker.max_frames(self.max_frames);
                 collect(walker, ia32_registers(&vcpu.general), &mut memory)

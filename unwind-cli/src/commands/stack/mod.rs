@@ -1,6 +1,7 @@
 //! `unwind stack`: the stacks of a process, a core file or a command.
 
-pub(crate) mod built;
+mod built;
+pub(crate) mod call_frames;
 pub(crate) mod error;
 pub(crate) mod frame_pointers;
 pub(crate) mod report;
@@ -31,8 +32,7 @@ use crate::target::pause::{AfterLimit, HoldLimit};
 /// no more frames.
 ///
 /// A process is held still by ptrace while its stacks are read, usually for
-/// some milliseconds, up to a second where tables of very large files have to be
-/// made, and then continues, also if this program dies. A command is then waited for
+/// some milliseconds, and then continues, also if this program dies. A command is then waited for
 /// until it ends by itself, or ended by --kill.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP, override_usage = USAGE)]

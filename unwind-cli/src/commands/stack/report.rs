@@ -6,8 +6,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use serde::{Serialize, Serializer};
-use unwind_core::{Frame, Origin};
+use unwind_core::{Frame, Origin, WordSize};
 
+use crate::call_frame_rows::NoRowError;
 use crate::commands::stack::error::Incomplete;
 use crate::commands::stack::walk::{EndReason, Method, Stack, StackEnd};
 use crate::module::{Module, Modules};
@@ -189,32 +190,54 @@ impl ThreadReport {
             self.end.reason,
             EndReason::NoRow | EndReason::Step | EndReason::NoCode | EndReason::FramePointerZero
         );
-        if self.arch != Some("x86-64") || self.end.complete || !ends_early {
+        if self.end.complete || !ends_early {
             return;
         }
+        let word = match self.arch {
+            Some("x86-64") => WordSize::Eight,
+            Some(_) => WordSize::Four,
+            None => return,
+        };
         let lookup = last.lookup();
         let module = modules.find(lookup);
         let image = module.and_then(|module| module.image.as_ref().ok());
         let (Some(object), Some(image)) = (&last.object, image) else { return };
         let object = file_name(object);
-        let has_section = image.sframe() != Ok(None);
-        let text = match (method, image.built_so_far()) {
-            (Method::Auto | Method::CfiSframe, Some(Ok(Some(table)))) => {
-                match (table.why_missing(lookup.wrapping_sub(image.bias)), table.unread) {
-                    (Some((section, reason)), _) => {
-                        format!("; no table can say what the {section} of {object} does: {reason}")
-                    }
-                    (None, Some(error)) => format!("; {object}: {error}"),
-                    (None, None) => return,
+        let has_sframe = image.sframe() != Ok(None);
+        let text = match method {
+            Method::Sframe if !has_sframe => format!("; {object} has no .sframe"),
+            Method::Auto | Method::Cfi => match image.call_frame_row(lookup, word) {
+                Err(NoRowError::Cfi(section, error)) => {
+                    format!("; no row can say what the {section} of {object} does: {error}")
                 }
-            }
-            (Method::Auto, Some(Ok(None))) if !has_section => {
-                format!("; {object} has neither .sframe nor .eh_frame or .debug_frame")
-            }
-            (Method::CfiSframe, Some(Ok(None))) => {
-                format!("; {object} has no .eh_frame or .debug_frame")
-            }
-            (Method::Sframe, _) if !has_section => format!("; {object} has no .sframe"),
+                Err(NoRowError::Elf(error)) => format!("; {object}: {error}"),
+                Ok(None) if image.has_call_frames() => match image.unread_call_frames() {
+                    Some(error) => format!("; {object}: {error}"),
+                    None => return,
+                },
+                Ok(None) if method == Method::Cfi => {
+                    format!("; {object} has no .eh_frame or .debug_frame")
+                }
+                Ok(None) if !has_sframe => {
+                    format!("; {object} has neither .sframe nor .eh_frame or .debug_frame")
+                }
+                Ok(_) => return,
+            },
+            Method::CfiSframe => match image.built_so_far() {
+                Some(Ok(Some(table))) => {
+                    match (table.why_missing(lookup.wrapping_sub(image.bias)), table.unread) {
+                        (Some((section, reason)), _) => {
+                            format!(
+                                "; no table can say what the {section} of {object} does: {reason}"
+                            )
+                        }
+                        (None, Some(error)) => format!("; {object}: {error}"),
+                        (None, None) => return,
+                    }
+                }
+                Some(Ok(None)) => format!("; {object} has no .eh_frame or .debug_frame"),
+                _ => return,
+            },
             _ => return,
         };
         self.end.text.push_str(&text);

@@ -16,9 +16,10 @@ use unwind_x86::{
 };
 
 use crate::commands::stack::built::BuiltTables;
+use crate::commands::stack::call_frames::CallFrameSource;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::held_process::general_registers;
-use crate::module::{LoadedImage, Modules};
+use crate::module::Modules;
 use crate::target::maps::Mapping;
 use crate::target::memory::TargetMemory;
 use crate::target::registers::{CodeMode, UserRegisters};
@@ -31,11 +32,12 @@ const MAX_TABLES: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Method {
-    /// By SFrame tables where there are some, else as `cfi-sframe` does, else as
-    /// `fp` does.
+    /// By SFrame tables where there are some, else as `cfi` does, else as `fp` does.
     Auto,
     /// By SFrame tables alone.
     Sframe,
+    /// By call frame information (`.eh_frame`, `.debug_frame`) alone.
+    Cfi,
     /// By SFrame tables that are made of the call frame information alone.
     CfiSframe,
     /// By frame pointers, by the instructions at a function's entry and exit,
@@ -180,12 +182,15 @@ impl<'t> Tables<'t> {
         &self.warnings
     }
 
-    /// Adds which files tables could not be made for.
-    pub(crate) fn add_warnings_of_built(&mut self, modules: &Modules) {
+    /// Adds whose call frame information could not be used.
+    pub(crate) fn add_warnings_of_call_frames(&mut self, modules: &Modules) {
         for module in modules.iter() {
-            let built = module.image.as_ref().ok().and_then(LoadedImage::built_so_far);
-            if let Some(Err(error)) = built {
-                let path = escaped(&module.path);
+            let Ok(image) = &module.image else { continue };
+            let path = escaped(&module.path);
+            if let Some(error) = image.unread_call_frames() {
+                self.warn(&format!("{path}: its call frame information is not used: {error}"));
+            }
+            if let Some(Err(error)) = image.built_so_far() {
                 self.warn(&format!(
                     "{path}: no table is made of its call frame information: {error}"
                 ));
@@ -211,7 +216,7 @@ pub(crate) struct StackWalker<'t> {
     /// Where the target has code, ascending.
     code: Vec<Range<u64>>,
     x86_64: X86_64,
-    /// Of 64-bit code, which alone has tables.
+    /// What was looked up.
     rows: Box<RowCache<ROWS>>,
 }
 
@@ -231,7 +236,7 @@ impl<'t> StackWalker<'t> {
         code.sort_unstable_by_key(|range| range.start);
         let tables = match method {
             Method::Auto | Method::Sframe => Tables::open(modules),
-            Method::CfiSframe | Method::Fp => Tables::default(),
+            Method::Cfi | Method::CfiSframe | Method::Fp => Tables::default(),
         };
         let x86_64 = address_width(mappings);
         let rows = Box::default();
@@ -251,7 +256,7 @@ impl<'t> StackWalker<'t> {
     /// Which tables could not be used, a line each.
     pub(crate) fn into_warnings(self) -> Vec<String> {
         let mut tables = self.tables;
-        tables.add_warnings_of_built(self.modules);
+        tables.add_warnings_of_call_frames(self.modules);
         tables.warnings
     }
 
@@ -275,11 +280,12 @@ impl<'t> StackWalker<'t> {
         memory: &mut TargetMemory,
     ) -> (Vec<Frame>, StackEnd) {
         let tables = SframeSource::new(self.tables.map());
-        let built = BuiltTables::new(self.modules);
+        let call_frames = CallFrameSource::new(self.modules);
         let (arch, code, rows) = (self.x86_64, Code(&self.code), &mut *self.rows);
         match self.method {
             Method::Auto => {
-                let source = tables.or(built).or(SignalTrampolines).or(InstructionAnalysis);
+                let source = tables.or(call_frames);
+                let source = source.or(SignalTrampolines).or(InstructionAnalysis);
                 let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
                 collect(walker.return_addresses(code).max_frames(self.max_frames), regs, memory)
             }
@@ -287,7 +293,12 @@ impl<'t> StackWalker<'t> {
                 let walker = Walker::new(arch, tables).cache(rows).return_addresses(code);
                 collect(walker.max_frames(self.max_frames), regs, memory)
             }
+            Method::Cfi => {
+                let walker = Walker::new(arch, call_frames).cache(rows).return_addresses(code);
+                collect(walker.max_frames(self.max_frames), regs, memory)
+            }
             Method::CfiSframe => {
+                let built = BuiltTables::new(self.modules);
                 let walker = Walker::new(arch, built).cache(rows).return_addresses(code);
                 collect(walker.max_frames(self.max_frames), regs, memory)
             }
@@ -299,17 +310,38 @@ impl<'t> StackWalker<'t> {
         }
     }
 
-    /// No table format covers 32-bit code.
-    fn walk_ia32(&self, regs: &UserRegisters, memory: &mut TargetMemory) -> (Vec<Frame>, StackEnd) {
+    /// No SFrame tables are of 32-bit code.
+    fn walk_ia32(
+        &mut self,
+        regs: &UserRegisters,
+        memory: &mut TargetMemory,
+    ) -> (Vec<Frame>, StackEnd) {
         let arch = if regs.eflags & EFLAGS_VM == 0 { Ia32::FLAT } else { Ia32::VM86 };
         let regs = ia32_registers(regs);
-        if matches!(self.method, Method::Sframe | Method::CfiSframe) {
-            let walker = Walker::new(arch, unwind_core::Empty).return_addresses(Code(&self.code));
-            return collect(walker.max_frames(self.max_frames), regs, memory);
+        let call_frames = CallFrameSource::new(self.modules);
+        // The code at an address is of one kind, so both kinds share the cache.
+        let (code, rows) = (Code(&self.code), &mut *self.rows);
+        match self.method {
+            Method::Auto => {
+                let source = RowSource::<Ia32>::or(call_frames, SignalTrampolines);
+                let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
+                let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
+                collect(walker.return_addresses(code).max_frames(self.max_frames), regs, memory)
+            }
+            Method::Cfi => {
+                let walker = Walker::new(arch, call_frames).cache(rows).return_addresses(code);
+                collect(walker.max_frames(self.max_frames), regs, memory)
+            }
+            Method::Sframe | Method::CfiSframe => {
+                let walker = Walker::new(arch, unwind_core::Empty).return_addresses(code);
+                collect(walker.max_frames(self.max_frames), regs, memory)
+            }
+            Method::Fp => {
+                let source = RowSource::<Ia32>::or(SignalTrampolines, InstructionAnalysis);
+                let walker = Walker::new(arch, source).fallback(self.frame_pointers);
+                collect(walker.return_addresses(code).max_frames(self.max_frames), regs, memory)
+            }
         }
-        let source = RowSource::<Ia32>::or(SignalTrampolines, InstructionAnalysis);
-        let walker = Walker::new(arch, source).fallback(self.frame_pointers);
-        collect(walker.return_addresses(Code(&self.code)).max_frames(self.max_frames), regs, memory)
     }
 }
 

@@ -39,17 +39,17 @@ pub(super) fn compare(
         _ => gimli::Vendor::Default,
     };
     let mut bases = BaseAddresses::default();
-    if let Some(text) = frames.text {
+    if let Some(text) = frames.sections.text {
         bases = bases.set_text(text);
     }
-    if let Some(got) = frames.got {
+    if let Some(got) = frames.sections.got {
         bases = bases.set_got(got);
     }
     let mut comparer = Comparer::new(frames, tables);
     let mut before = 0_u64;
-    for (index, section) in frames.sections.iter().enumerate() {
+    for (index, section) in frames.sections.list.iter().enumerate() {
         comparer.part = (index != 0).then_some(section.part);
-        comparer.keeps_code = index.saturating_add(1) < frames.sections.len();
+        comparer.keeps_code = index.saturating_add(1) < frames.sections.list.len();
         let reader = Reader::new(&section.bytes, frames.endian());
         let progress = |done| progress.set(before.saturating_add(done), frames.len());
         if section.part == Part::DebugFrame {
@@ -68,7 +68,7 @@ pub(super) fn compare(
         comparer.described = joined(std::mem::take(&mut comparer.described));
         before = before.saturating_add(u64::try_from(section.bytes.len()).unwrap_or(u64::MAX));
     }
-    if let Some(error) = frames.unread {
+    if let Some(error) = frames.sections.unread {
         comparer.unreadable(u64::MAX, error);
     }
     comparer.result
@@ -444,7 +444,7 @@ mod tests {
     use testdata::{CfiBuilder, Cie};
 
     use super::*;
-    use crate::call_frames::FrameSection;
+    use crate::call_frames::{FrameSection, FrameSections};
 
     #[test]
     fn a_rule_that_asks_for_the_pc_is_compared_in_a_bounded_number_of_places() {
@@ -456,15 +456,14 @@ mod tests {
         cfi.fde(cie, 0x10_0000, 0x7fff_fff0, &plt);
         let frames = CallFrames {
             abi: Abi::Amd64Little,
-            sections: vec![FrameSection {
-                part: Part::EhFrame,
-                bytes: cfi.build().to_vec(),
-                addr: 0x1000,
-            }],
-            unread: None,
-            text: None,
-            got: None,
-            code: Vec::new(),
+            sections: FrameSections {
+                list: vec![FrameSection {
+                    part: Part::EhFrame,
+                    bytes: cfi.build().to_vec(),
+                    addr: 0x1000,
+                }],
+                ..FrameSections::default()
+            },
         };
         let built = frames.build(Format::V3, 0x2000, |_| {}).unwrap();
         let table = Table::parse(&built.bytes).unwrap().at(built.addr);

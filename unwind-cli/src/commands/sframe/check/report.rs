@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use sframe::{CfiOmissionReason, Table};
+use sframe::{CfiError, CfiOmissionReason, Table};
 
 use crate::call_frames::{BuiltTable, CallFrames};
 use crate::commands::sframe::check::comparison::{Comparison, Difference, Uncovered, Unreadable};
@@ -83,9 +83,9 @@ impl<'a> Losses<'a> {
         let reason = loss.reason;
         let (
             Some(part),
-            CfiOmissionReason::CfaExpression { at }
-            | CfiOmissionReason::RaExpression { at }
-            | CfiOmissionReason::FpExpression { at },
+            CfiOmissionReason::Cfi(CfiError::CfaExpression { at })
+            | CfiOmissionReason::Cfi(CfiError::RaExpression { at })
+            | CfiOmissionReason::Cfi(CfiError::FpExpression { at }),
         ) = (loss.part, reason)
         else {
             return reason.to_string();
@@ -418,17 +418,12 @@ struct JsonExpressible {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call_frames::FrameSections;
 
     /// 8 bytes that a table has lost for a reason, of 24.
     fn faults_of_losing(is_plain: bool, reason: CfiOmissionReason) -> (u64, Option<(u64, u64)>) {
-        let frames = CallFrames {
-            abi: sframe::Abi::Amd64Little,
-            sections: Vec::new(),
-            unread: None,
-            text: None,
-            got: None,
-            code: Vec::new(),
-        };
+        let frames =
+            CallFrames { abi: sframe::Abi::Amd64Little, sections: FrameSections::default() };
         let missing = Uncovered { range: 0x1000..0x1008, is_plain };
         let report = Report {
             file: PathBuf::new(),
@@ -453,11 +448,11 @@ mod tests {
 
     #[test]
     fn what_version_3_can_say_and_does_not_is_a_fault_whatever_reason_it_has() {
-        let reason = CfiOmissionReason::StackPointer;
+        let reason = CfiOmissionReason::Cfi(CfiError::StackPointer);
         assert_eq!(faults_of_losing(false, reason), (0, Some((16, 16))));
         assert_eq!(faults_of_losing(true, reason), (1, Some((24, 16))));
         // Malformed information is no table's fault.
-        assert_eq!(faults_of_losing(true, CfiOmissionReason::NotCode).0, 0);
+        assert_eq!(faults_of_losing(true, CfiOmissionReason::Cfi(CfiError::NotCode)).0, 0);
     }
 
     #[test]

@@ -1,86 +1,21 @@
 //! The entries of a section: CIEs and FDEs without their instructions.
 
-use crate::sign::Signed;
-use core::ops::Range;
-
 use gimli::{DwEhPe, Reader as _, constants};
 
-use super::{lost::CfiOmissionReason, reader::Reader};
-use crate::write::work_counter;
+use crate::{
+    abi::{CfiAbi, RegisterNumbers},
+    error::CfiError,
+    reader::Reader,
+    section::CfiSection,
+    work_counter,
+};
 
-/// Call frame information of 64-bit code, and where it is linked.
+/// The most letters of an augmentation. All that are known make seven.
+const MAX_LETTERS: usize = 15;
+
+/// A common information entry: what many FDEs have in common.
 #[derive(Clone, Copy, Debug)]
-pub struct CfiSection<'a> {
-    bytes: &'a [u8],
-    is_eh: bool,
-    addr: u64,
-    text: Option<u64>,
-    data: Option<u64>,
-    code: &'a [Range<u64>],
-}
-
-impl<'a> CfiSection<'a> {
-    /// The bytes of `.eh_frame`, linked or loaded at `addr`.
-    #[must_use]
-    pub const fn eh_frame(bytes: &'a [u8], addr: u64) -> Self {
-        Self { bytes, is_eh: true, addr, text: None, data: None, code: &[] }
-    }
-
-    /// The bytes of `.debug_frame`.
-    #[must_use]
-    pub const fn debug_frame(bytes: &'a [u8]) -> Self {
-        Self { bytes, is_eh: false, addr: 0, text: None, data: None, code: &[] }
-    }
-
-    /// Says where the code is that text-relative addresses count from.
-    #[must_use]
-    pub const fn text(mut self, addr: u64) -> Self {
-        self.text = Some(addr);
-        self
-    }
-
-    /// Says where the data is (the GOT, on x86-64) that data-relative addresses
-    /// count from.
-    #[must_use]
-    pub const fn data(mut self, addr: u64) -> Self {
-        self.data = Some(addr);
-        self
-    }
-
-    /// Says where code is. Entries about other addresses are left out: linkers
-    /// leave such for functions that they drop. Without this, or with no
-    /// ranges, every address may be code.
-    ///
-    /// Ranges that ascend and do not overlap are searched by bisection; others
-    /// are looked through for each entry.
-    #[must_use]
-    pub const fn code(mut self, ranges: &'a [Range<u64>]) -> Self {
-        self.code = ranges;
-        self
-    }
-
-    /// The length of the section in bytes.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Whether the section has no bytes.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
-    /// Whether the ranges of code ascend.
-    fn is_ascending(&self) -> bool {
-        work_counter::steps(self.code.len());
-        self.code.is_sorted_by(|a, b| a.start <= a.end && a.end <= b.start)
-    }
-}
-
-/// A CIE without its instructions.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cie<'a> {
+pub struct Cie<'a> {
     pub(crate) code_align: u64,
     pub(crate) data_align: i64,
     /// The column of the return address.
@@ -93,38 +28,75 @@ pub(crate) struct Cie<'a> {
     pub(crate) instructions: Reader<'a>,
 }
 
-/// An FDE without its CIE's part.
+/// A frame description entry, as far as it can be read without its CIE.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fde<'a> {
-    /// Where the entry is.
-    pub(crate) at: u64,
-    /// Where its CIE is.
-    pub(crate) cie: u64,
+pub struct Fde<'a> {
+    /// The offset of the entry in the section, in bytes.
+    pub at: u64,
+    /// The offset of its CIE in the section, in bytes.
+    pub cie: u64,
     rest: Reader<'a>,
+}
+
+impl Fde<'_> {
+    /// How far after the section's start the entry ends, in bytes.
+    pub(crate) fn end(&self, entries: &Entries<'_>) -> u64 {
+        let len = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
+        entries.offset(&self.rest).saturating_add(len)
+    }
 }
 
 /// The code that an FDE is about, and its instructions.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Body<'a> {
-    pub(crate) start: u64,
-    pub(crate) len: u64,
+pub struct Body<'a> {
+    /// Address of the first byte of code.
+    pub start: u64,
+    /// Length of the code in bytes.
+    pub len: u64,
     pub(crate) instructions: Reader<'a>,
 }
 
-/// Reads entries and what they point to.
+/// The entries of a section, one after the other, and what they point to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entries<'a> {
-    pub(crate) section: CfiSection<'a>,
+pub struct Entries<'a> {
+    section: CfiSection<'a>,
+    abi: CfiAbi,
+    pub(crate) registers: RegisterNumbers,
     /// The ranges of code can be searched by bisection.
     is_code_ascending: bool,
     whole: Reader<'a>,
     rest: Reader<'a>,
 }
 
+impl Cie<'_> {
+    /// Whether the code is a signal trampoline: a return address to it is the interrupted
+    /// instruction itself.
+    #[must_use]
+    pub const fn is_signal(&self) -> bool {
+        self.is_signal
+    }
+
+    /// AArch64: whether return addresses are signed by key B, and not by key A.
+    #[must_use]
+    pub const fn uses_key_b(&self) -> bool {
+        self.key_b
+    }
+}
+
 impl<'a> Entries<'a> {
-    pub(crate) fn new(section: CfiSection<'a>, endian: gimli::RunTimeEndian) -> Self {
-        let whole = Reader::new(section.bytes, endian);
-        Self { section, is_code_ascending: section.is_ascending(), whole, rest: whole }
+    /// The entries of a section, from the first one on.
+    #[must_use]
+    pub fn new(section: CfiSection<'a>, abi: CfiAbi) -> Self {
+        let whole = Reader::new(section.bytes, abi.endian());
+        let is_code_ascending = section.is_ascending();
+        Self {
+            section,
+            abi,
+            registers: RegisterNumbers::new(abi),
+            is_code_ascending,
+            whole,
+            rest: whole,
+        }
     }
 
     fn is_code(&self, addr: u64) -> bool {
@@ -147,29 +119,54 @@ impl<'a> Entries<'a> {
         code.is_empty() || found
     }
 
+    /// The code that the section describes.
+    #[must_use]
+    pub const fn abi(&self) -> CfiAbi {
+        self.abi
+    }
+
+    /// The section.
+    #[must_use]
+    pub const fn section(&self) -> &CfiSection<'a> {
+        &self.section
+    }
+
+    /// Reads from an offset on, at most the end.
+    pub(crate) fn from(&self, offset: u64) -> Reader<'a> {
+        let mut rest = self.whole;
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX).min(rest.len());
+        _ = rest.skip(offset);
+        rest
+    }
+
     /// The offset of what `reader` reads next.
     pub(crate) fn offset(&self, reader: &Reader<'_>) -> u64 {
         u64::try_from(reader.offset_from(self.whole)).unwrap_or(u64::MAX)
     }
 
-    /// The offset of the next entry.
-    pub(crate) fn position(&self) -> u64 {
+    /// The offset of the next entry in the section, in bytes.
+    #[must_use]
+    pub fn position(&self) -> u64 {
         self.offset(&self.rest)
     }
 
     /// The reason for a reader that ended.
-    pub(crate) fn truncated(&self, reader: &Reader<'_>) -> CfiOmissionReason {
-        CfiOmissionReason::TruncatedEntry { at: self.offset(reader) }
+    pub(crate) fn truncated(&self, reader: &Reader<'_>) -> CfiError {
+        CfiError::TruncatedEntry { at: self.offset(reader) }
     }
 
-    /// The next FDE; `None` at the end. An error is about the entry that starts
-    /// at the offset with it, and those after it follow.
-    pub(crate) fn next_fde(&mut self) -> Result<Option<Fde<'a>>, (u64, CfiOmissionReason)> {
+    /// The next FDE; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with an entry, and the offset in the section that it starts at. The
+    /// entries after it follow.
+    pub fn next_fde(&mut self) -> Result<Option<Fde<'a>>, (u64, CfiError)> {
         while !self.rest.is_empty() {
             let at = self.position();
             let Some(entry) = split_entry(&mut self.rest) else {
                 self.end();
-                return Err((at, CfiOmissionReason::Truncated));
+                return Err((at, CfiError::Truncated));
             };
             if entry.rest.is_empty() {
                 // A terminator, but in `.debug_frame` an assembler's mistake.
@@ -189,7 +186,7 @@ impl<'a> Entries<'a> {
 
     /// Goes past the next entry, if it starts at `up_to` or before. `Some` says
     /// whether it is a CIE.
-    pub(crate) fn pass(&mut self, up_to: u64) -> Option<bool> {
+    pub fn pass(&mut self, up_to: u64) -> Option<bool> {
         if self.rest.is_empty() || self.position() > up_to {
             return None;
         }
@@ -211,7 +208,7 @@ impl<'a> Entries<'a> {
     }
 
     /// The entry as an FDE, unless it is a CIE.
-    fn fde(&self, at: u64, mut entry: Entry<'a>) -> Result<Option<Fde<'a>>, CfiOmissionReason> {
+    fn fde(&self, at: u64, mut entry: Entry<'a>) -> Result<Option<Fde<'a>>, CfiError> {
         let base = self.offset(&entry.rest);
         let id = self.id(&mut entry).ok_or(self.truncated(&entry.rest))?;
         if self.is_cie(id, &entry) {
@@ -238,24 +235,28 @@ impl<'a> Entries<'a> {
         }
     }
 
-    /// Reads the CIE at an offset where [`pass`](Self::pass) met one.
-    pub(crate) fn cie(&self, at: u64) -> Result<Cie<'a>, CfiOmissionReason> {
-        let not_cie = CfiOmissionReason::NotCie { at };
+    /// Reads the CIE at an offset in the section.
+    ///
+    /// # Errors
+    ///
+    /// [`CfiError`] if there is none, or if it is malformed.
+    pub fn cie(&self, at: u64) -> Result<Cie<'a>, CfiError> {
+        let not_cie = CfiError::NotCie { at };
         let mut rest = self.whole;
         usize::try_from(at).ok().and_then(|at| rest.skip(at).ok()).ok_or(not_cie)?;
         let mut entry = split_entry(&mut rest).ok_or(not_cie)?;
-        self.id(&mut entry).ok_or(not_cie)?;
+        self.id(&mut entry).filter(|&id| self.is_cie(id, &entry)).ok_or(not_cie)?;
         let mut r = entry.rest;
         let truncated = |r: &Reader<'_>| self.truncated(r);
         let version = r.read_u8().map_err(|_| truncated(&r))?;
         if !matches!(version, 1 | 3 | 4) {
-            return Err(CfiOmissionReason::CieVersion(version));
+            return Err(CfiError::CieVersion(version));
         }
-        let augmentation = r.read_null_terminated_slice().map_err(|_| truncated(&r))?;
+        let augmentation = self.augmentation(&mut r)?;
         if version == 4 && !self.section.is_eh {
             let [size, segment] = [(); 2].map(|()| r.read_u8().unwrap_or(0));
-            if (size, segment) != (8, 0) {
-                return Err(CfiOmissionReason::AddressSize(size));
+            if (size, segment) != (self.abi.address_size(), 0) {
+                return Err(CfiError::AddressSize(size));
             }
         }
         let code_align = r.read_uleb128().map_err(|_| truncated(&r))?;
@@ -276,14 +277,28 @@ impl<'a> Entries<'a> {
         Ok(cie)
     }
 
+    /// The letters of an augmentation, of which there are few.
+    fn augmentation(&self, r: &mut Reader<'a>) -> Result<Reader<'a>, CfiError> {
+        let mut head = *r;
+        _ = head.truncate(head.len().min(MAX_LETTERS.saturating_add(1)));
+        let len = match head.find(0) {
+            Some(len) => len,
+            None if head.len() <= MAX_LETTERS => return Err(self.truncated(r)),
+            None => return Err(CfiError::Augmentation(head.slice().last().copied().unwrap_or(0))),
+        };
+        let letters = r.split(len).map_err(|_| self.truncated(r))?;
+        _ = r.skip(1);
+        Ok(letters)
+    }
+
     /// Reads what the letters of an augmentation say, from where a CIE's
     /// instructions would otherwise start.
-    fn augment(&self, cie: &mut Cie<'a>, letters: Reader<'a>) -> Result<(), CfiOmissionReason> {
+    fn augment(&self, cie: &mut Cie<'a>, letters: Reader<'a>) -> Result<(), CfiError> {
         let truncated = |r: &Reader<'_>| self.truncated(r);
         let mut data = None;
         for (index, &letter) in letters.slice().iter().enumerate() {
             work_counter::steps(1);
-            let unknown = CfiOmissionReason::Augmentation(letter);
+            let unknown = CfiError::Augmentation(letter);
             match letter {
                 b'z' if index == 0 => {
                     let r = &mut cie.instructions;
@@ -304,7 +319,7 @@ impl<'a> Entries<'a> {
                         b'P' => {
                             let aligned = encoding.application() == constants::DW_EH_PE_aligned;
                             let personality = if aligned { None } else { self.value(encoding, r) };
-                            personality.ok_or(CfiOmissionReason::Pointer(encoding.0))?;
+                            personality.ok_or(CfiError::Pointer(encoding.0))?;
                         }
                         _ => {}
                     }
@@ -315,11 +330,36 @@ impl<'a> Entries<'a> {
         Ok(())
     }
 
+    /// Reads the FDE at an offset in the section.
+    ///
+    /// # Errors
+    ///
+    /// [`CfiError`] if there is none, or if it is malformed.
+    pub fn fde_at(&self, at: u64) -> Result<Fde<'a>, CfiError> {
+        let mut rest = self.whole;
+        let entry = usize::try_from(at).ok().and_then(|at| rest.skip(at).ok());
+        let entry = entry.and_then(|()| split_entry(&mut rest)).ok_or(CfiError::Truncated)?;
+        self.fde(at, entry)?.ok_or(CfiError::NotFde { at })
+    }
+
+    /// Reads the FDE that starts with the section, of which the section may be the first
+    /// part only.
+    pub(crate) fn clipped_fde(&self) -> Result<Fde<'a>, CfiError> {
+        let mut rest = self.whole;
+        let (_, format) = rest.read_initial_length().map_err(|_| CfiError::Truncated)?;
+        let entry = Entry { is_64: format == gimli::Format::Dwarf64, rest };
+        self.fde(0, entry)?.ok_or(CfiError::NotFde { at: 0 })
+    }
+
     /// Reads the part of an FDE that its CIE explains.
-    pub(crate) fn body(&self, fde: &Fde<'a>, cie: &Cie<'a>) -> Result<Body<'a>, CfiOmissionReason> {
+    ///
+    /// # Errors
+    ///
+    /// [`CfiError`] if it is malformed, or is not about [code](CfiSection::code).
+    pub fn body(&self, fde: &Fde<'a>, cie: &Cie<'a>) -> Result<Body<'a>, CfiError> {
         let mut r = fde.rest;
         let encoding = cie.address_encoding;
-        let pointer = CfiOmissionReason::Pointer(encoding.0);
+        let pointer = CfiError::Pointer(encoding.0);
         let start = self.pointer(encoding, &mut r).ok_or(pointer)?;
         let len = self.value(encoding, &mut r).ok_or(pointer)?;
         if cie.has_data {
@@ -328,7 +368,7 @@ impl<'a> Entries<'a> {
             skipped.ok_or(self.truncated(&r))?;
         }
         if len != 0 && !self.is_code(start) {
-            return Err(CfiOmissionReason::NotCode);
+            return Err(CfiError::NotCode);
         }
         Ok(Body { start, len, instructions: r })
     }
@@ -345,13 +385,16 @@ impl<'a> Entries<'a> {
         if encoding.is_indirect() {
             return None;
         }
-        self.value(encoding, r).map(|value| base.wrapping_add(value))
+        self.value(encoding, r).map(|value| self.abi.address(base.wrapping_add(value)))
     }
 
     /// Reads a number by the format of an encoding.
     fn value(&self, encoding: DwEhPe, r: &mut Reader<'a>) -> Option<u64> {
-        let signed = |value: i64| value.unsigned();
+        let signed = |value: i64| value.cast_unsigned();
         match encoding.format() {
+            constants::DW_EH_PE_absptr if self.abi.address_size() == 4 => {
+                r.read_u32().ok().map(u64::from)
+            }
             constants::DW_EH_PE_absptr | constants::DW_EH_PE_udata8 => r.read_u64().ok(),
             constants::DW_EH_PE_uleb128 => r.read_uleb128().ok(),
             constants::DW_EH_PE_udata2 => r.read_u16().ok().map(u64::from),

@@ -4,11 +4,9 @@
 //! sums of a register or the CFA and constants, words of memory at such a sum,
 //! and the step in the CFA that lazy PLTs have.
 
-use crate::sign::Unsigned;
 use gimli::{Encoding, Operation, Reader as _};
 
-use super::reader::Reader;
-use crate::write::work_counter;
+use crate::{abi::RegisterNumbers, reader::Reader, work_counter};
 
 /// What an expression comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +35,22 @@ pub(crate) enum Value {
 
 /// A step in each block of code of a power of two bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub struct Step {
     /// The size of a block in bytes, less one.
-    pub(crate) mask: u8,
+    pub mask: u8,
     /// The offset in the block from which on it counts, in bytes.
-    pub(crate) at: u8,
+    pub at: u8,
     /// How much is added from there on, in bytes.
-    pub(crate) height: u32,
+    pub height: u32,
+}
+
+impl Step {
+    /// Whether it counts at a pc.
+    #[must_use]
+    pub const fn is_reached_at(self, pc: u64) -> bool {
+        let [low, ..] = pc.to_le_bytes();
+        low & self.mask >= self.at
+    }
 }
 
 /// Deep enough for the PLT's expression, and any that is a rule.
@@ -68,18 +75,18 @@ impl Stack {
     }
 }
 
-/// Evaluates an expression that starts with `initial` on its stack. `pc` is the
-/// number of the register that is the pc, if it has one.
+/// Evaluates an expression that starts with `initial` on its stack.
 pub(crate) fn evaluate(
     mut expression: Reader<'_>,
     initial: Option<Value>,
-    pc: Option<u16>,
+    registers: &RegisterNumbers,
 ) -> Option<Value> {
     let mut stack = Stack { values: [Value::Constant(0); DEPTH], len: 0 };
     if let Some(value) = initial {
         stack.push(value)?;
     }
-    let encoding = Encoding { format: gimli::Format::Dwarf32, version: 5, address_size: 8 };
+    let encoding =
+        Encoding { format: gimli::Format::Dwarf32, version: 5, address_size: registers.word };
     while !expression.is_empty() {
         work_counter::steps(1);
         let operation = Operation::parse(&mut expression, encoding).ok()?;
@@ -88,10 +95,10 @@ pub(crate) fn evaluate(
             Operation::RegisterOffset { register, offset, .. } => {
                 Value::Register(register.0, offset)
             }
-            Operation::UnsignedConstant { value } => Value::Constant(value.signed()),
+            Operation::UnsignedConstant { value } => Value::Constant(value.cast_signed()),
             Operation::SignedConstant { value } => Value::Constant(value),
             Operation::PlusConstant { value } => {
-                add(stack.pop()?, Value::Constant(value.signed()))?
+                add(stack.pop()?, Value::Constant(value.cast_signed()))?
             }
             Operation::Plus => {
                 let right = stack.pop()?;
@@ -101,8 +108,10 @@ pub(crate) fn evaluate(
                 (Value::Constant(right), left) => add(left, Value::Constant(right.checked_neg()?))?,
                 _ => return None,
             },
-            Operation::Deref { size: 8, space: false, .. } => load(stack.pop()?)?,
-            Operation::And => mask(stack.pop()?, stack.pop()?, pc?)?,
+            Operation::Deref { size, space: false, .. } if size == registers.word => {
+                load(stack.pop()?)?
+            }
+            Operation::And => mask(stack.pop()?, stack.pop()?, registers.pc?)?,
             Operation::Ge => match (stack.pop()?, stack.pop()?) {
                 (Value::Constant(at), Value::PcBits(mask)) => {
                     let at = u8::try_from(at).ok().filter(|&at| 0 < at && at <= mask)?;

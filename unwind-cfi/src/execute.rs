@@ -1,21 +1,16 @@
 //! The instructions of an entry, run.
 
-use crate::sign::Unsigned;
-use alloc::vec::Vec;
-
 use gimli::{DwCfa, Reader as _, constants};
 use unwind_core::RegRule;
 
-use super::{
+use crate::{
     entry::{Cie, Entries},
-    lost::CfiOmissionReason,
+    error::CfiError,
     reader::Reader,
-    rules::{Cfa, Reg, Registers, Rules, Signed},
+    rules::{Cfa, Reg, Rules, Signed},
+    states::States,
+    work_counter,
 };
-use crate::write::work_counter;
-
-/// The most states that an entry may remember. Compilers nest none.
-const MAX_REMEMBERED: usize = 256;
 
 /// `DW_CFA_AARCH64_negate_ra_state_with_pc`.
 const NEGATE_RA_STATE_WITH_PC: u8 = 0x2c;
@@ -34,8 +29,6 @@ pub(crate) enum Stop {
     LocationBack,
     NothingRemembered,
     TooManyRemembered,
-    /// There is no memory for what the entry asks to be remembered.
-    Memory,
 }
 
 const _: () = assert!(size_of::<Result<Option<u64>, Stop>>() <= 16, "returned in registers");
@@ -50,13 +43,13 @@ pub(crate) enum Changed {
 }
 
 /// A run of the instructions of one entry.
-pub(crate) struct Run<'r, 'a> {
+#[derive(Debug)]
+pub(crate) struct Run<'r, 's, 'a> {
     pub(crate) entries: &'r Entries<'a>,
-    pub(crate) registers: &'r Registers,
-    pub(crate) cie: &'r Cie<'a>,
+    pub(crate) cie: &'r Cie<'r>,
     /// The rules that are restored to: `None` in a CIE, which sets them.
     pub(crate) initial: Option<&'r Rules>,
-    pub(crate) remembered: &'r mut Vec<Rules>,
+    pub(crate) remembered: &'r mut States<'s>,
     pub(crate) rules: Rules,
     /// What of `rules` may have changed since the last look at them.
     pub(crate) changed: Changed,
@@ -67,31 +60,41 @@ pub(crate) struct Run<'r, 'a> {
     pub(crate) at: u64,
 }
 
-impl<'a> Run<'_, 'a> {
+impl<'a> Run<'_, '_, 'a> {
     /// Runs up to the next change of the location. `Some` is the location that
     /// the rules hold up to, in bytes from the start; `None` says up to the end.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<u64>, Stop> {
         while let Ok(byte) = self.instructions.read_u8() {
-            work_counter::steps(1);
-            // In the order of how often they come; a jump table is mispredicted
-            // more often than these comparisons.
-            let (high, operand) = (DwCfa(byte & 0xc0), byte & 0x3f);
-            if high == constants::DW_CFA_advance_loc {
-                if let Some(end) = self.advance(operand.into()) {
-                    return Ok(Some(end));
-                }
-            } else if DwCfa(byte) == constants::DW_CFA_def_cfa_offset {
-                let offset = self.uleb()?.signed();
-                self.set_cfa_offset(byte, offset)?;
-            } else if high == constants::DW_CFA_offset {
-                let offset = self.factored()?;
-                self.set(operand.into(), || Reg::at_cfa(offset));
-            } else if high == constants::DW_CFA_restore {
-                self.restore(byte, operand.into())?;
-            } else if let Some(end) = self.extended(byte)? {
+            if let Some(end) = self.instruction(byte)? {
                 return Ok(Some(end));
             }
+        }
+        Ok(None)
+    }
+
+    /// Runs the instruction that starts with `byte`, which was read. `Some` is the new
+    /// location.
+    ///
+    /// Nothing has changed but what is read next if the entry ends inside it.
+    #[inline(always)]
+    pub(crate) fn instruction(&mut self, byte: u8) -> Result<Option<u64>, Stop> {
+        work_counter::steps(1);
+        // In the order of how often they come; a jump table is mispredicted
+        // more often than these comparisons.
+        let (high, operand) = (DwCfa(byte & 0xc0), byte & 0x3f);
+        if high == constants::DW_CFA_advance_loc {
+            return Ok(self.advance(operand.into()));
+        } else if DwCfa(byte) == constants::DW_CFA_def_cfa_offset {
+            let offset = self.uleb()?.cast_signed();
+            self.set_cfa_offset(byte, offset)?;
+        } else if high == constants::DW_CFA_offset {
+            let offset = self.factored()?;
+            self.set(operand.into(), || Reg::at_cfa(offset));
+        } else if high == constants::DW_CFA_restore {
+            self.restore(byte, operand.into())?;
+        } else {
+            return self.extended(byte);
         }
         Ok(None)
     }
@@ -115,7 +118,7 @@ impl<'a> Run<'_, 'a> {
             constants::DW_CFA_set_loc => return self.set_location(),
             constants::DW_CFA_def_cfa => {
                 let (register, offset) = (self.uleb()?, self.uleb()?);
-                self.set_cfa(Cfa::register(register, offset.signed()));
+                self.set_cfa(Cfa::register(register, offset.cast_signed()));
             }
             constants::DW_CFA_def_cfa_sf => {
                 let (register, offset) = (self.uleb()?, self.factored_signed()?);
@@ -134,7 +137,7 @@ impl<'a> Run<'_, 'a> {
             }
             constants::DW_CFA_def_cfa_expression => {
                 let (expression, at) = self.expression()?;
-                self.set_cfa(Cfa::from_expression(expression, at, self.registers));
+                self.set_cfa(Cfa::from_expression(expression, at, &self.entries.registers));
             }
             constants::DW_CFA_remember_state => self.remember()?,
             constants::DW_CFA_restore_state => {
@@ -142,10 +145,12 @@ impl<'a> Run<'_, 'a> {
                 self.changed = Changed::All;
             }
             constants::DW_CFA_GNU_args_size => _ = self.uleb()?,
-            constants::DW_CFA_AARCH64_negate_ra_state if self.registers.sign_state.is_some() => {
+            constants::DW_CFA_AARCH64_negate_ra_state
+                if self.entries.registers.sign_state.is_some() =>
+            {
                 self.negate(byte, Signed::Yes)?;
             }
-            DwCfa(NEGATE_RA_STATE_WITH_PC) if self.registers.sign_state.is_some() => {
+            DwCfa(NEGATE_RA_STATE_WITH_PC) if self.entries.registers.sign_state.is_some() => {
                 self.negate(byte, Signed::WithPc)?;
             }
             _ => self.register_rule(byte)?,
@@ -198,13 +203,13 @@ impl<'a> Run<'_, 'a> {
             }
             constants::DW_CFA_register => {
                 let source = self.uleb()?;
-                let registers = self.registers;
+                let registers = &self.entries.registers;
                 self.set(register, || Reg::register(source, registers));
             }
             _ => {
                 let is_value = DwCfa(byte) == constants::DW_CFA_val_expression;
                 let (expression, at) = self.expression()?;
-                let registers = self.registers;
+                let registers = &self.entries.registers;
                 self.set(register, || Reg::from_expression(expression, at, is_value, registers));
             }
         }
@@ -230,14 +235,14 @@ impl<'a> Run<'_, 'a> {
 
     #[inline]
     fn set(&mut self, register: u64, rule: impl FnOnce() -> Reg) {
-        let slot = if register == self.registers.fp {
+        let slot = if register == self.entries.registers.fp {
             &mut self.rules.fp
         } else if register == self.cie.ra {
             &mut self.rules.ra
-        } else if register == self.registers.sp {
+        } else if register == self.entries.registers.sp {
             &mut self.rules.sp
         } else {
-            if Some(register) == self.registers.sign_state {
+            if Some(register) == self.entries.registers.sign_state {
                 self.rules.signed = Signed::Unknown;
                 self.changed = Changed::All;
             }
@@ -250,14 +255,14 @@ impl<'a> Run<'_, 'a> {
     #[inline]
     fn restore(&mut self, byte: u8, register: u64) -> Result<(), Stop> {
         let initial = self.initial.ok_or(Stop::Context(byte))?;
-        if Some(register) == self.registers.sign_state {
+        if Some(register) == self.entries.registers.sign_state {
             self.rules.signed = initial.signed;
             self.changed = Changed::All;
         }
         let slots = [
-            (self.registers.fp, initial.fp),
+            (self.entries.registers.fp, initial.fp),
             (self.cie.ra, initial.ra),
-            (self.registers.sp, initial.sp),
+            (self.entries.registers.sp, initial.sp),
         ];
         if let Some((_, rule)) = slots.into_iter().find(|&(number, _)| number == register) {
             self.set(register, || rule);
@@ -281,12 +286,7 @@ impl<'a> Run<'_, 'a> {
     }
 
     fn remember(&mut self) -> Result<(), Stop> {
-        if self.remembered.len() >= MAX_REMEMBERED {
-            return Err(Stop::TooManyRemembered);
-        }
-        self.remembered.try_reserve(1).map_err(|_| Stop::Memory)?;
-        self.remembered.push(self.rules);
-        Ok(())
+        self.remembered.push(self.rules).ok_or(Stop::TooManyRemembered)
     }
 
     fn negate(&mut self, byte: u8, how: Signed) -> Result<(), Stop> {
@@ -299,18 +299,17 @@ impl<'a> Run<'_, 'a> {
         Ok(())
     }
 
-    /// What is wrong with the entry; `None` if nothing is, and memory is short.
-    pub(crate) fn reason(&self, stop: Stop) -> Option<CfiOmissionReason> {
-        Some(match stop {
+    /// What is wrong with the entry.
+    pub(crate) fn reason(&self, stop: Stop) -> CfiError {
+        match stop {
             Stop::Truncated => self.entries.truncated(&self.instructions),
-            Stop::Instruction(byte) => CfiOmissionReason::Instruction(byte),
-            Stop::Context(byte) => CfiOmissionReason::Context(byte),
-            Stop::Pointer(encoding) => CfiOmissionReason::Pointer(encoding),
-            Stop::LocationBack => CfiOmissionReason::LocationBack,
-            Stop::NothingRemembered => CfiOmissionReason::NothingRemembered,
-            Stop::TooManyRemembered => CfiOmissionReason::TooManyRemembered,
-            Stop::Memory => return None,
-        })
+            Stop::Instruction(byte) => CfiError::Instruction(byte),
+            Stop::Context(byte) => CfiError::Context(byte),
+            Stop::Pointer(encoding) => CfiError::Pointer(encoding),
+            Stop::LocationBack => CfiError::LocationBack,
+            Stop::NothingRemembered => CfiError::NothingRemembered,
+            Stop::TooManyRemembered => CfiError::TooManyRemembered,
+        }
     }
 
     #[inline]
@@ -327,7 +326,7 @@ impl<'a> Run<'_, 'a> {
     /// An unsigned number of the CIE's units, in bytes.
     #[inline]
     fn factored(&mut self) -> Result<i64, Stop> {
-        Ok(self.uleb()?.signed().wrapping_mul(self.cie.data_align))
+        Ok(self.uleb()?.cast_signed().wrapping_mul(self.cie.data_align))
     }
 
     /// A signed number of the CIE's units, in bytes.

@@ -1,75 +1,14 @@
-//! The state of the three registers that a table follows.
+//! The rules of the CFA, the return address, the frame pointer and the stack pointer, and
+//! the row that they come to.
 
-use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
+use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
-use crate::format::header::Abi;
-
-use super::{
+use crate::{
+    abi::RegisterNumbers,
+    error::CfiError,
     expression::{self, Step, Value},
-    lost::CfiOmissionReason,
     reader::Reader,
 };
-
-/// The registers of an ABI by their DWARF numbers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Registers {
-    pub(crate) sp: u64,
-    pub(crate) fp: u64,
-    /// AArch64: a column that says whether the return address is signed.
-    pub(crate) sign_state: Option<u64>,
-    /// The register that calls leave the return address in. It stays there
-    /// unless a rule says otherwise.
-    link: Option<u64>,
-    /// x86-64: the column of the pc. No register holds a return address that
-    /// has no rule there, and expressions may use it.
-    pc: Option<u16>,
-    /// s390x: functions save SP, which is then 160 below the CFA.
-    saves_sp: bool,
-}
-
-impl Registers {
-    pub(crate) const fn new(abi: Abi) -> Self {
-        match abi {
-            Abi::Aarch64Big | Abi::Aarch64Little => Self {
-                sp: 31,
-                fp: 29,
-                sign_state: Some(34),
-                link: Some(30),
-                pc: None,
-                saves_sp: false,
-            },
-            Abi::S390xBig => {
-                Self { sp: 15, fp: 11, sign_state: None, link: Some(14), pc: None, saves_sp: true }
-            }
-            _ => Self { sp: 7, fp: 6, sign_state: None, link: None, pc: Some(16), saves_sp: false },
-        }
-    }
-
-    /// The rule of a return address that is still in the register of its column.
-    #[inline]
-    fn unsaved(&self, column: u64) -> Option<RegRule> {
-        if Some(column) == self.link {
-            return Some(RegRule::SameValue);
-        }
-        let register = u16::try_from(column).ok().filter(|&register| Some(register) != self.pc)?;
-        Some(RegRule::Register(self.base(register).ok()?, 0))
-    }
-
-    #[inline]
-    fn base(&self, register: u16) -> Result<BaseReg, NoRule> {
-        if u64::from(register) == self.sp {
-            return Ok(BaseReg::Sp);
-        }
-        if u64::from(register) == self.fp {
-            return Ok(BaseReg::Fp);
-        }
-        match u8::try_from(register) {
-            // Rows have no room for the last two.
-            Ok(number @ 0..=0xfd) => Ok(BaseReg::Reg(DwarfReg(number))),
-            _ => Err(NoRule::Register(register)),
-        }
-    }
-}
 
 /// Why an expression, a register or an offset gives no rule, in 16 bytes: the
 /// state of three registers is copied often.
@@ -85,14 +24,14 @@ pub(crate) enum NoRule {
 
 impl NoRule {
     /// The reason, if an expression is `otherwise`.
-    fn reason(self, otherwise: impl FnOnce(u64) -> CfiOmissionReason) -> CfiOmissionReason {
+    fn reason(self, otherwise: impl FnOnce(u64) -> CfiError) -> CfiError {
         match self {
             Self::Expression(at) => otherwise(at),
             Self::LoadPlus(register, offset, plus) => {
-                CfiOmissionReason::CfaLoadPlus { register, offset, plus }
+                CfiError::CfaLoadPlus { register, offset, plus }
             }
-            Self::Register(register) => CfiOmissionReason::Register(register),
-            Self::Offset(offset) => CfiOmissionReason::Offset(offset),
+            Self::Register(register) => CfiError::Register(register),
+            Self::Offset(offset) => CfiError::Offset(offset),
         }
     }
 }
@@ -100,6 +39,11 @@ impl NoRule {
 #[inline]
 fn narrow(offset: i64) -> Result<i32, NoRule> {
     i32::try_from(offset).map_err(|_| NoRule::Offset(offset))
+}
+
+#[inline]
+fn base(registers: &RegisterNumbers, register: u16) -> Result<BaseReg, NoRule> {
+    registers.base(register).ok_or(NoRule::Register(register))
 }
 
 /// How the CFA is found.
@@ -121,20 +65,24 @@ impl Cfa {
         Self::Register(u16::try_from(number).unwrap_or(u16::MAX), offset)
     }
 
-    pub(crate) fn from_expression(expression: Reader<'_>, at: u64, registers: &Registers) -> Self {
-        let value = expression::evaluate(expression, None, registers.pc);
+    pub(crate) fn from_expression(
+        expression: Reader<'_>,
+        at: u64,
+        registers: &RegisterNumbers,
+    ) -> Self {
+        let value = expression::evaluate(expression, None, registers);
         let rule = || match value {
             Some(Value::Register(register, offset)) => {
-                Ok(Self::Rule(CfaRule::Register(registers.base(register)?, narrow(offset)?)))
+                Ok(Self::Rule(CfaRule::Register(base(registers, register)?, narrow(offset)?)))
             }
             Some(Value::Load(register, offset)) => {
-                Ok(Self::Rule(CfaRule::AtRegister(registers.base(register)?, narrow(offset)?)))
+                Ok(Self::Rule(CfaRule::AtRegister(base(registers, register)?, narrow(offset)?)))
             }
             Some(Value::LoadPlus(register, offset, plus)) => {
                 Err(NoRule::LoadPlus(register, narrow(offset)?, narrow(plus)?))
             }
             Some(Value::Blocks(register, offset, step)) => {
-                Ok(Self::Blocks(registers.base(register)?, narrow(offset)?, step))
+                Ok(Self::Blocks(base(registers, register)?, narrow(offset)?, step))
             }
             _ => Err(NoRule::Expression(at)),
         };
@@ -143,11 +91,11 @@ impl Cfa {
 
     /// One rule for the whole range, if there is one.
     #[inline]
-    fn rule(&self, registers: &Registers) -> Option<CfaRule> {
+    fn rule(&self, registers: &RegisterNumbers) -> Option<CfaRule> {
         match *self {
             Self::Register(register, offset) => {
                 let offset = i32::try_from(offset).ok()?;
-                Some(CfaRule::Register(registers.base(register).ok()?, offset))
+                Some(CfaRule::Register(registers.base(register)?, offset))
             }
             Self::Rule(rule) => Some(rule),
             _ => None,
@@ -155,16 +103,16 @@ impl Cfa {
     }
 
     /// Why there is no rule.
-    fn reason(&self, registers: &Registers) -> CfiOmissionReason {
+    fn reason(&self, registers: &RegisterNumbers) -> CfiError {
         let none = match *self {
             Self::Register(register, offset) => {
-                let fault = registers.base(register).and_then(|_| narrow(offset));
+                let fault = base(registers, register).and_then(|_| narrow(offset));
                 fault.err().unwrap_or(NoRule::Offset(offset))
             }
             Self::None(none) => none,
-            _ => return CfiOmissionReason::NoCfa,
+            _ => return CfiError::NoCfa,
         };
-        none.reason(|at| CfiOmissionReason::CfaExpression { at })
+        none.reason(|at| CfiError::CfaExpression { at })
     }
 }
 
@@ -173,6 +121,8 @@ impl Cfa {
 pub(crate) enum Reg {
     Unset,
     Rule(RegRule),
+    /// Undefined, and that is no reason to have no row.
+    Lost,
     None(NoRule),
 }
 
@@ -186,10 +136,9 @@ impl Reg {
         narrow(offset).map_or_else(Self::None, |offset| Self::Rule(RegRule::ValOffset(offset)))
     }
 
-    pub(crate) fn register(number: u64, registers: &Registers) -> Self {
+    pub(crate) fn register(number: u64, registers: &RegisterNumbers) -> Self {
         let number = u16::try_from(number).unwrap_or(u16::MAX);
-        registers
-            .base(number)
+        base(registers, number)
             .map_or_else(Self::None, |base| Self::Rule(RegRule::Register(base, 0)))
     }
 
@@ -198,17 +147,17 @@ impl Reg {
         expression: Reader<'_>,
         at: u64,
         is_value: bool,
-        registers: &Registers,
+        registers: &RegisterNumbers,
     ) -> Self {
-        let value = expression::evaluate(expression, Some(Value::Cfa(0)), registers.pc);
+        let value = expression::evaluate(expression, Some(Value::Cfa(0)), registers);
         let rule = || {
             Ok(match (value, is_value) {
                 (Some(Value::Register(register, offset)), false)
                 | (Some(Value::Load(register, offset)), true) => {
-                    RegRule::AtRegister(registers.base(register)?, narrow(offset)?)
+                    RegRule::AtRegister(base(registers, register)?, narrow(offset)?)
                 }
                 (Some(Value::Register(register, offset)), true) => {
-                    RegRule::Register(registers.base(register)?, narrow(offset)?)
+                    RegRule::Register(base(registers, register)?, narrow(offset)?)
                 }
                 (Some(Value::Cfa(offset)), false) | (Some(Value::LoadCfa(offset)), true) => {
                     RegRule::Offset(narrow(offset)?)
@@ -233,7 +182,7 @@ pub(crate) enum Signed {
 
 /// The rules at one place of the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rules {
+pub struct Rules {
     pub(crate) cfa: Cfa,
     pub(crate) ra: Reg,
     pub(crate) fp: Reg,
@@ -243,15 +192,17 @@ pub(crate) struct Rules {
 
 /// What rules come to that is not one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoRow {
-    /// One row for the first part of each block of code, another for the rest.
+pub enum NoRow {
+    /// One row for the first part of each block of code, another for the rest, as in a
+    /// linkage table.
     Blocks(Row, Row, Step),
     /// Nothing that can be said.
-    Omission(CfiOmissionReason),
+    Error(CfiError),
 }
 
 impl Rules {
-    pub(crate) const UNSET: Self = Self {
+    /// No rules yet.
+    pub const UNSET: Self = Self {
         cfa: Cfa::Unset,
         ra: Reg::Unset,
         fp: Reg::Unset,
@@ -259,10 +210,19 @@ impl Rules {
         signed: Signed::No,
     };
 
+    /// The same, where a frame pointer that no row can tell counts as undefined. Tables
+    /// cannot say so, rows can.
+    pub(crate) const fn with_lost_fp(mut self) -> Self {
+        if matches!(self.fp, Reg::None(_) | Reg::Rule(RegRule::Undefined)) {
+            self.fp = Reg::Lost;
+        }
+        self
+    }
+
     /// The row that says the same, if one does. `column` is that of the return
     /// address.
     #[inline]
-    pub(crate) fn row(&self, registers: &Registers, column: u64) -> Option<Row> {
+    pub(crate) fn row(&self, registers: &RegisterNumbers, column: u64) -> Option<Row> {
         let ra = match self.ra {
             Reg::Rule(RegRule::Undefined) => return Some(Row::outermost()),
             Reg::Rule(rule) if rule != RegRule::SameValue => rule,
@@ -271,6 +231,7 @@ impl Rules {
         };
         let fp = match self.fp {
             Reg::Unset => RegRule::SameValue,
+            Reg::Lost => RegRule::Undefined,
             Reg::Rule(rule) if rule != RegRule::Undefined => rule,
             _ => return None,
         };
@@ -288,18 +249,18 @@ impl Rules {
     /// The CFA's rule, if it is all that a row takes from what has changed in
     /// the CFA.
     #[inline]
-    pub(crate) fn only_cfa(&self, registers: &Registers) -> Option<CfaRule> {
+    pub(crate) fn only_cfa(&self, registers: &RegisterNumbers) -> Option<CfaRule> {
         if self.sp == Reg::Unset { self.cfa.rule(registers) } else { None }
     }
 
     /// What the rules come to where [`row`](Self::row) finds no row.
-    pub(crate) fn no_row(&self, registers: &Registers, column: u64) -> NoRow {
+    pub(crate) fn no_row(&self, registers: &RegisterNumbers, column: u64) -> NoRow {
         let Cfa::Blocks(base, offset, step) = self.cfa else {
-            return NoRow::Omission(self.reason(registers, column));
+            return NoRow::Error(self.reason(registers, column));
         };
         let height = i32::try_from(step.height).unwrap_or(i32::MAX);
         let Some(after) = offset.checked_add(height) else {
-            return NoRow::Omission(CfiOmissionReason::Offset(offset.into()));
+            return NoRow::Error(CfiError::Offset(offset.into()));
         };
         let [before, after] = [offset, after].map(|offset| {
             let cfa = Cfa::Rule(CfaRule::Register(base, offset));
@@ -307,22 +268,22 @@ impl Rules {
         });
         match (before, after) {
             (Some(before), Some(after)) => NoRow::Blocks(before, after, step),
-            _ => NoRow::Omission(self.reason(registers, column)),
+            _ => NoRow::Error(self.reason(registers, column)),
         }
     }
 
     /// Why there is no row.
-    fn reason(&self, registers: &Registers, column: u64) -> CfiOmissionReason {
+    fn reason(&self, registers: &RegisterNumbers, column: u64) -> CfiError {
         match self.ra {
-            Reg::None(none) => return none.reason(|at| CfiOmissionReason::RaExpression { at }),
+            Reg::None(none) => return none.reason(|at| CfiError::RaExpression { at }),
             Reg::Unset | Reg::Rule(RegRule::SameValue) if registers.unsaved(column).is_none() => {
-                return CfiOmissionReason::NoReturnAddress;
+                return CfiError::NoReturnAddress;
             }
             _ => {}
         }
         match self.fp {
-            Reg::None(none) => return none.reason(|at| CfiOmissionReason::FpExpression { at }),
-            Reg::Rule(RegRule::Undefined) => return CfiOmissionReason::FpUndefined,
+            Reg::None(none) => return none.reason(|at| CfiError::FpExpression { at }),
+            Reg::Rule(RegRule::Undefined) => return CfiError::FpUndefined,
             _ => {}
         }
         let cfa = self.cfa.rule(registers);
@@ -330,15 +291,15 @@ impl Rules {
             return self.cfa.reason(registers);
         }
         match (self.sp_is_cfa(cfa, registers), self.signed) {
-            (false, _) => CfiOmissionReason::StackPointer,
-            (true, Signed::WithPc) => CfiOmissionReason::RaSignedWithPc,
-            (true, _) => CfiOmissionReason::RaSignState,
+            (false, _) => CfiError::StackPointer,
+            (true, Signed::WithPc) => CfiError::RaSignedWithPc,
+            (true, _) => CfiError::RaSignState,
         }
     }
 
     /// A table has no rule for SP: it is what the CFA says.
     #[inline]
-    fn sp_is_cfa(&self, cfa: Option<CfaRule>, registers: &Registers) -> bool {
+    fn sp_is_cfa(&self, cfa: Option<CfaRule>, registers: &RegisterNumbers) -> bool {
         let below_cfa = if registers.saves_sp { -160 } else { 0 };
         match (self.sp, cfa) {
             (Reg::Unset, _) => true,

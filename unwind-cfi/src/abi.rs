@@ -1,0 +1,107 @@
+//! The code that call frame information describes: its CPU, mode and byte order.
+
+use gimli::RunTimeEndian;
+use unwind_core::{BaseReg, DwarfReg, RegRule};
+
+/// The CPU, mode and byte order of the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CfiAbi {
+    /// 64-bit x86 code.
+    X86_64,
+    /// 32-bit x86 code.
+    Ia32,
+    /// 64-bit ARM code, little-endian.
+    Aarch64Little,
+    /// 64-bit ARM code, big-endian.
+    Aarch64Big,
+    /// 64-bit code of IBM's mainframes.
+    S390x,
+}
+
+impl CfiAbi {
+    pub(crate) const fn endian(self) -> RunTimeEndian {
+        match self {
+            Self::Aarch64Big | Self::S390x => RunTimeEndian::Big,
+            _ => RunTimeEndian::Little,
+        }
+    }
+
+    /// The size of an address in bytes: 4 or 8.
+    #[must_use]
+    pub const fn address_size(self) -> u8 {
+        match self {
+            Self::Ia32 => 4,
+            _ => 8,
+        }
+    }
+
+    /// An address of the code, of which sums were taken without a bound.
+    pub(crate) const fn address(self, sum: u64) -> u64 {
+        match self {
+            Self::Ia32 => sum & 0xffff_ffff,
+            _ => sum,
+        }
+    }
+}
+
+/// The registers of an ABI by their DWARF numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RegisterNumbers {
+    pub(crate) sp: u64,
+    pub(crate) fp: u64,
+    /// AArch64: a column that says whether the return address is signed.
+    pub(crate) sign_state: Option<u64>,
+    /// The register that calls leave the return address in. It stays there
+    /// unless a rule says otherwise.
+    link: Option<u64>,
+    /// x86: the column of the pc. No register holds a return address that
+    /// has no rule there, and expressions may use it.
+    pub(crate) pc: Option<u16>,
+    /// s390x: functions save SP, which is then 160 below the CFA.
+    pub(crate) saves_sp: bool,
+    /// In bytes.
+    pub(crate) word: u8,
+}
+
+impl RegisterNumbers {
+    pub(crate) const fn new(abi: CfiAbi) -> Self {
+        let word = abi.address_size();
+        let plain =
+            Self { sp: 7, fp: 6, sign_state: None, link: None, pc: None, saves_sp: false, word };
+        match abi {
+            CfiAbi::X86_64 => Self { pc: Some(16), ..plain },
+            CfiAbi::Ia32 => Self { sp: 4, fp: 5, pc: Some(8), ..plain },
+            CfiAbi::Aarch64Big | CfiAbi::Aarch64Little => {
+                Self { sp: 31, fp: 29, sign_state: Some(34), link: Some(30), ..plain }
+            }
+            CfiAbi::S390x => Self { sp: 15, fp: 11, link: Some(14), saves_sp: true, ..plain },
+        }
+    }
+
+    /// The rule of a return address that is still in the register of its column.
+    #[inline]
+    pub(crate) fn unsaved(&self, column: u64) -> Option<RegRule> {
+        if Some(column) == self.link {
+            return Some(RegRule::SameValue);
+        }
+        let register = u16::try_from(column).ok().filter(|&register| Some(register) != self.pc)?;
+        Some(RegRule::Register(self.base(register)?, 0))
+    }
+
+    /// How rows name a register; `None` if they have no room for it.
+    #[inline]
+    pub(crate) fn base(&self, register: u16) -> Option<BaseReg> {
+        if u64::from(register) == self.sp {
+            return Some(BaseReg::Sp);
+        }
+        if u64::from(register) == self.fp {
+            return Some(BaseReg::Fp);
+        }
+        match u8::try_from(register) {
+            // Rows have no room for the last two.
+            Ok(number @ 0..=0xfd) => Some(BaseReg::Reg(DwarfReg(number))),
+            _ => None,
+        }
+    }
+}

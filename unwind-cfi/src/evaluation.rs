@@ -1,0 +1,116 @@
+//! The row of one pc: an FDE's instructions, run up to there.
+
+use gimli::Reader as _;
+use unwind_core::{Origin, Row};
+
+use crate::{
+    entry::{Body, Cie, Entries},
+    error::CfiError,
+    execute::{Changed, Run, Stop},
+    reader::Reader,
+    rules::{NoRow, Rules},
+    states::States,
+};
+
+/// The most bytes of instructions that one lookup runs: of a CIE and of an FDE each.
+///
+/// The largest of compilers have a few thousand.
+pub const MAX_INSTRUCTIONS: usize = 1 << 16;
+
+/// The most states that the FDE of a lookup may remember at a time.
+pub const MAX_REMEMBERED: usize = 8;
+
+/// Where a run of an FDE is, and its rules there.
+#[derive(Debug)]
+pub(crate) struct Evaluation {
+    initial: Rules,
+    rules: Rules,
+    /// Where the rules begin to hold, in bytes from the start of the code.
+    at: u64,
+    /// The place whose row is asked for.
+    target: u64,
+}
+
+impl Evaluation {
+    /// At the start of an FDE of this CIE, for the row `target` bytes after the start of
+    /// the code.
+    pub(crate) fn new(
+        entries: &Entries<'_>,
+        cie: &Cie<'_>,
+        remembered: &mut States<'_>,
+        target: u64,
+    ) -> Result<Self, CfiError> {
+        if cie.instructions.len() > MAX_INSTRUCTIONS {
+            return Err(CfiError::TooManyInstructions);
+        }
+        let initial = cie.initial_rules(entries, remembered)?;
+        Ok(Self { initial, rules: initial, at: 0, target })
+    }
+
+    /// Runs the instructions of `body`. True says that these reach the place, false that
+    /// they end before it: with the last one, the rules hold up to the end of the code.
+    ///
+    /// An error comes with the instructions from the one on that it is about: those can
+    /// be run again where they end inside of it and there are more.
+    pub(crate) fn run<'a>(
+        &mut self,
+        entries: &Entries<'a>,
+        cie: &Cie<'_>,
+        body: &Body<'a>,
+        remembered: &mut States<'_>,
+    ) -> Result<bool, (CfiError, Option<Reader<'a>>)> {
+        let mut run = Run {
+            entries,
+            cie,
+            initial: Some(&self.initial),
+            remembered,
+            rules: self.rules,
+            changed: Changed::Nothing,
+            instructions: body.instructions,
+            start: body.start,
+            at: self.at,
+        };
+        loop {
+            let before = run.instructions;
+            let Ok(byte) = run.instructions.read_u8() else {
+                (self.rules, self.at) = (run.rules, run.at);
+                return Ok(false);
+            };
+            match run.instruction(byte) {
+                Ok(Some(next)) if next > self.target => {
+                    self.rules = run.rules;
+                    return Ok(true);
+                }
+                Ok(next) => run.at = next.unwrap_or(run.at),
+                Err(stop) => {
+                    (self.rules, self.at) = (run.rules, run.at);
+                    return Err((run.reason(stop), (stop == Stop::Truncated).then_some(before)));
+                }
+            }
+        }
+    }
+
+    /// The row that the rules come to at `pc`.
+    pub(crate) fn row(
+        &self,
+        entries: &Entries<'_>,
+        cie: &Cie<'_>,
+        pc: u64,
+    ) -> Result<Row, CfiError> {
+        // The caller is known without its frame pointer.
+        let rules = self.rules.with_lost_fp();
+        let registers = &entries.registers;
+        let row = match rules.row(registers, cie.ra) {
+            Some(row) => row,
+            None => match rules.no_row(registers, cie.ra) {
+                NoRow::Blocks(_, after, step) if step.is_reached_at(pc) => after,
+                NoRow::Blocks(before, ..) => before,
+                // The kernel saved all registers for a signal handler.
+                NoRow::Error(_) if cie.is_signal() => Row::signal_context(),
+                NoRow::Error(error) => return Err(error),
+            },
+        };
+        let row = row.with_origin(Origin::ConvertedTable);
+        Ok(if cie.is_signal() { row.with_signal() } else { row })
+    }
+}

@@ -1,0 +1,359 @@
+//! Rows of an object whose call frame information lies in the target's memory, or in a
+//! file that is read in parts.
+
+use core::{convert::Infallible, fmt};
+
+use unwind_core::{Memory, ReadError, Row, TableError, VirtAddr};
+
+use crate::{
+    abi::CfiAbi,
+    entry::{Body, Entries},
+    error::CfiError,
+    evaluation::{Evaluation, MAX_INSTRUCTIONS, MAX_REMEMBERED},
+    rules::Rules,
+    search_table::{ENTRY_LEN, HEADER_LEN, SearchEntry, SearchHeader},
+    section::CfiSection,
+    states::States,
+    table::MAX_EMPTY,
+};
+
+/// Why there is no row of an object whose call frame information is read where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RemoteCfiError {
+    /// What was read is malformed, or says what no row can.
+    Cfi(CfiError),
+    /// The information could not be read.
+    Unreadable {
+        /// What was to be read.
+        addr: VirtAddr,
+        /// Why it could not be.
+        error: ReadError,
+    },
+}
+
+impl From<CfiError> for RemoteCfiError {
+    fn from(error: CfiError) -> Self {
+        Self::Cfi(error)
+    }
+}
+
+impl From<Infallible> for RemoteCfiError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+impl fmt::Display for RemoteCfiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cfi(error) => error.fmt(f),
+            Self::Unreadable { addr, error } => {
+                write!(f, "call frame information at {addr}: {error}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for RemoteCfiError {}
+
+/// Codes are those of [`CfiError`], and 256 for [`Unreadable`](RemoteCfiError::Unreadable).
+impl TableError for RemoteCfiError {
+    fn is_not_resident(&self) -> bool {
+        matches!(self, Self::Unreadable { error: ReadError::NotResident, .. })
+    }
+
+    fn code(&self) -> u16 {
+        match self {
+            Self::Cfi(error) => error.code(),
+            Self::Unreadable { .. } => 256,
+        }
+    }
+}
+
+/// The bytes of a CIE that are kept, its instructions among them. Those of compilers have
+/// 20 to 40.
+const CIE_LEN: usize = 192;
+
+/// The bytes of an FDE, and of the search table, that are read at a time.
+const WINDOW_LEN: usize = 320;
+
+/// What one lookup reads, in memory that the host places where it is not short. Nothing in
+/// it is used after the lookup.
+#[derive(Clone, Debug)]
+pub struct CfiScratch {
+    cie: [u8; CIE_LEN],
+    window: [u8; WINDOW_LEN],
+    remembered: [Rules; MAX_REMEMBERED],
+}
+
+impl Default for CfiScratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CfiScratch {
+    /// Memory for one lookup after the other.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            cie: [0; CIE_LEN],
+            window: [0; WINDOW_LEN],
+            remembered: [Rules::UNSET; MAX_REMEMBERED],
+        }
+    }
+}
+
+/// The call frame information of one object, found by its `.eh_frame_hdr` and read where it
+/// is: by any [`Memory`], whose pages may be absent, or change at any time.
+///
+/// A lookup reads each byte that it uses once, and checks what it read: whatever becomes of
+/// the information meanwhile, there is an error or an answer in bounded time.
+///
+/// # Bounds
+///
+/// A lookup among `n` FDEs does log2(`n`) + 1 reads of the search table, two of a CIE, and
+/// one for each 160 bytes or more of the FDE's instructions up to the place that is asked
+/// for, of which there are at most [`MAX_INSTRUCTIONS`]. None is longer than 320 bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteCfi {
+    abi: CfiAbi,
+    header_addr: u64,
+    header: SearchHeader,
+    text: Option<u64>,
+    data: Option<u64>,
+    bias: u64,
+}
+
+/// What an FDE says of a pc.
+enum Found {
+    Row(Row),
+    /// It is about no code, but starts there.
+    Empty {
+        /// The address of the entry after it.
+        next: u64,
+    },
+    /// It is about other code.
+    Elsewhere,
+}
+
+impl RemoteCfi {
+    /// Reads the header of the `.eh_frame_hdr` at `addr`; `None` if it has no table that can
+    /// be searched.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoteCfiError`] if it cannot be read, or is malformed.
+    pub fn open<M: Memory>(
+        mem: &mut M,
+        abi: CfiAbi,
+        addr: u64,
+    ) -> Result<Option<Self>, RemoteCfiError> {
+        let mut bytes = [0; HEADER_LEN];
+        read(mem, addr, &mut bytes)?;
+        let header = SearchHeader::read(bytes, addr)?;
+        Ok(header.map(|header| {
+            let header_addr = addr;
+            Self { abi, header_addr, header, text: None, data: None, bias: 0 }
+        }))
+    }
+
+    /// Says where the code is that text-relative addresses count from.
+    #[must_use]
+    pub const fn text(mut self, addr: u64) -> Self {
+        self.text = Some(addr);
+        self
+    }
+
+    /// Says where the data is (the GOT, on x86) that data-relative addresses count from.
+    #[must_use]
+    pub const fn data(mut self, addr: u64) -> Self {
+        self.data = Some(addr);
+        self
+    }
+
+    /// The same object, loaded this much above the addresses that its information counts
+    /// from, in bytes, wrapping. Without this they are the same.
+    #[must_use]
+    pub const fn bias(mut self, bias: u64) -> Self {
+        self.bias = bias;
+        self
+    }
+
+    /// The code that the information describes.
+    #[must_use]
+    pub const fn abi(&self) -> CfiAbi {
+        self.abi
+    }
+
+    /// The row for an address of the code; `None` if no FDE is about it.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoteCfiError`] if the information for the address cannot be read, is malformed,
+    /// or says what no row can.
+    pub fn find_row<M: Memory>(
+        &self,
+        mem: &mut M,
+        addr: u64,
+        scratch: &mut CfiScratch,
+    ) -> Result<Option<Row>, RemoteCfiError> {
+        let pc = self.abi.address(addr.wrapping_sub(self.bias));
+        let Some(mut fde) = self.find_fde(mem, pc, &mut scratch.window)? else { return Ok(None) };
+        let mut tries = MAX_EMPTY;
+        loop {
+            match self.row_of(mem, fde, pc, scratch)? {
+                Found::Empty { next } if tries != 0 => fde = next,
+                Found::Empty { .. } | Found::Elsewhere => return Ok(None),
+                Found::Row(row) => return Ok(Some(row)),
+            }
+            tries = tries.saturating_sub(1);
+        }
+    }
+
+    /// The address of the FDE with the last start that is not above `pc`.
+    fn find_fde<M: Memory>(
+        &self,
+        mem: &mut M,
+        pc: u64,
+        window: &mut [u8; WINDOW_LEN],
+    ) -> Result<Option<u64>, RemoteCfiError> {
+        const IN_WINDOW: u32 = 32;
+        let distance = pc.wrapping_sub(self.header_addr).cast_signed();
+        let is_below = |entry: SearchEntry| i64::from(entry.start) <= distance;
+        let entries = self.header_addr.wrapping_add(12);
+        let addr = |index: u32| entries.wrapping_add(u64::from(index).wrapping_mul(8));
+        // Those from `after` on are above, those before `from` are not.
+        let (mut from, mut after) = (0, self.header.count);
+        while after.saturating_sub(from) > IN_WINDOW {
+            let middle = from.midpoint(after);
+            let mut bytes = [0; ENTRY_LEN];
+            read(mem, addr(middle), &mut bytes)?;
+            match is_below(SearchEntry::read(bytes)) {
+                true => from = middle,
+                false => after = middle,
+            }
+        }
+        let count = usize::try_from(after.saturating_sub(from)).unwrap_or(0);
+        let (window, _) = window.as_chunks_mut::<ENTRY_LEN>();
+        let window = window.get_mut(..count).unwrap_or_default();
+        read(mem, addr(from), window.as_flattened_mut())?;
+        let below = window.partition_point(|entry| is_below(SearchEntry::read(*entry)));
+        let found = below.checked_sub(1).and_then(|last| window.get(last));
+        Ok(found.map(|entry| {
+            let fde = SearchEntry::read(*entry).fde;
+            self.abi.address(self.header_addr.wrapping_add_signed(fde.into()))
+        }))
+    }
+
+    /// The section from this address on, of which `bytes` were read.
+    const fn section<'b>(&self, bytes: &'b [u8], addr: u64) -> CfiSection<'b> {
+        let mut section = CfiSection::eh_frame(bytes, addr);
+        section.text = self.text;
+        section.data = self.data;
+        section
+    }
+
+    /// What the FDE at an address says of `pc`.
+    fn row_of<M: Memory>(
+        &self,
+        mem: &mut M,
+        fde_addr: u64,
+        pc: u64,
+        scratch: &mut CfiScratch,
+    ) -> Result<Found, RemoteCfiError> {
+        let entry_len = entry_len(mem, fde_addr)?;
+        let window = clipped(&mut scratch.window, entry_len);
+        read(mem, fde_addr, window)?;
+        let entries = Entries::new(self.section(window, fde_addr), self.abi);
+        let in_fde = |error: CfiError| self.error(error, fde_addr);
+        let fde = entries.clipped_fde().map_err(in_fde)?;
+
+        let cie_addr = self.abi.address(fde_addr.wrapping_add(fde.cie));
+        let in_cie = |error: CfiError| self.error(error, cie_addr);
+        let cie_len = usize::try_from(self::entry_len(mem, cie_addr)?).unwrap_or(usize::MAX);
+        let cie_bytes = scratch.cie.get_mut(..cie_len).ok_or(CfiError::CieTooLong)?;
+        read(mem, cie_addr, cie_bytes)?;
+        let of_cie = Entries::new(self.section(cie_bytes, cie_addr), self.abi);
+        let cie = of_cie.cie(0).map_err(in_cie)?;
+
+        let body = entries.body(&fde, &cie).map_err(in_fde)?;
+        let target = pc.wrapping_sub(body.start);
+        if target >= body.len {
+            let next = fde_addr.wrapping_add(entry_len);
+            let is_empty = body.len == 0;
+            return Ok(if is_empty { Found::Empty { next } } else { Found::Elsewhere });
+        }
+        let mut remembered = States::new(&mut scratch.remembered);
+        let mut evaluation =
+            Evaluation::new(&of_cie, &cie, &mut remembered, target).map_err(in_cie)?;
+
+        let Body { start, len, .. } = body;
+        // In the entry: the next instruction, and the window, which it may not be all in.
+        let mut next = entries.offset(&body.instructions);
+        let mut window_at = 0;
+        if entry_len.saturating_sub(next) > MAX_INSTRUCTIONS_IN_ENTRY {
+            return Err(CfiError::TooManyInstructions.into());
+        }
+        loop {
+            let window = clipped(&mut scratch.window, entry_len.saturating_sub(window_at));
+            let window_addr = fde_addr.wrapping_add(window_at);
+            if window_at != 0 {
+                read(mem, window_addr, window)?;
+            }
+            let in_window = |error| self.error(error, window_addr);
+            let entries = Entries::new(self.section(window, window_addr), self.abi);
+            let instructions = entries.from(next.wrapping_sub(window_at));
+            let body = Body { start, len, instructions };
+            let end = window_at.saturating_add(entries.section().len_u64());
+            next = match evaluation.run(&entries, &cie, &body, &mut remembered) {
+                Ok(is_reached) if is_reached || end == entry_len => {
+                    return evaluation.row(&entries, &cie, pc).map(Found::Row).map_err(in_window);
+                }
+                Ok(_) => end,
+                Err((_, Some(cut))) if end != entry_len => {
+                    let cut = window_at.saturating_add(entries.offset(&cut));
+                    if cut == window_at {
+                        // An expression that is longer than the window.
+                        return Err(CfiError::TooManyInstructions.into());
+                    }
+                    cut
+                }
+                Err((error, _)) => return Err(in_window(error)),
+            };
+            window_at = next;
+        }
+    }
+
+    /// An error about a section that starts at `addr`, as one about `.eh_frame`.
+    const fn error(&self, error: CfiError, addr: u64) -> RemoteCfiError {
+        RemoteCfiError::Cfi(error.moved(addr.wrapping_sub(self.header.eh_frame)))
+    }
+}
+
+/// [`MAX_INSTRUCTIONS`], as a length in an entry.
+const MAX_INSTRUCTIONS_IN_ENTRY: u64 = 1 << 16;
+const _: () = assert!(MAX_INSTRUCTIONS == 1 << 16, "the same");
+
+fn read<M: Memory>(mem: &mut M, addr: u64, bytes: &mut [u8]) -> Result<(), RemoteCfiError> {
+    let addr = VirtAddr::new(addr);
+    mem.read(addr, bytes).map_err(|error| RemoteCfiError::Unreadable { addr, error })
+}
+
+/// The length of the entry at an address, with its length field.
+fn entry_len<M: Memory>(mem: &mut M, addr: u64) -> Result<u64, RemoteCfiError> {
+    let unreadable = |error| RemoteCfiError::Unreadable { addr: VirtAddr::new(addr), error };
+    let len = mem.read_u32(VirtAddr::new(addr)).map_err(unreadable)?;
+    if len != u32::MAX {
+        return Ok(u64::from(len).saturating_add(4));
+    }
+    let len = mem.read_u64(VirtAddr::new(addr.wrapping_add(4))).map_err(unreadable)?;
+    Ok(len.saturating_add(12))
+}
+
+/// The first `len` bytes of a window, or all of it if it is shorter.
+fn clipped(window: &mut [u8], len: u64) -> &mut [u8] {
+    let len = usize::try_from(len).unwrap_or(usize::MAX).min(window.len());
+    window.get_mut(..len).unwrap_or_default()
+}

@@ -1,0 +1,309 @@
+//! Damaged, changing and absent call frame information: an answer or an error, in bounded
+//! work.
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
+
+use proptest::{collection::vec, prelude::*};
+use testdata::{CfiBuilder, Cie};
+use unwind_cfi::{
+    CfiAbi, CfiError, CfiScratch, CfiSection, CfiTable, Entries, IndexEntry, MAX_INSTRUCTIONS,
+    RemoteCfi, RemoteCfiError, TooFewSlots, index, work_counter,
+};
+use unwind_core::{CfaRule, Memory, ReadError, RegRule, Row, TableError, VirtAddr};
+
+const FRAME: u64 = 0x10_0000;
+const HEADER: u64 = 0xf_0000;
+const CODE: u64 = 0x1000;
+
+const ADVANCE4: u8 = 0x44;
+const DEF_CFA_OFFSET: u8 = 0x0e;
+const REMEMBER: u8 = 0x0a;
+
+/// `.eh_frame_hdr` with these starts of code and offsets of FDEs.
+fn header(entries: &[(u64, u64)]) -> Vec<u8> {
+    let relative = |addr: u64, from: u64| {
+        i32::try_from(addr.wrapping_sub(from).cast_signed()).unwrap().to_le_bytes()
+    };
+    let mut bytes = vec![1, 0x1b, 3, 0x3b];
+    bytes.extend(relative(FRAME, HEADER + 4));
+    bytes.extend(u32::try_from(entries.len()).unwrap().to_le_bytes());
+    for &(start, at) in entries {
+        bytes.extend(relative(start, HEADER));
+        bytes.extend(relative(FRAME + at, HEADER));
+    }
+    bytes
+}
+
+/// A section of functions of 0x100 bytes with these instructions, and its header.
+fn object(functions: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
+    let mut builder = CfiBuilder::eh_frame(FRAME);
+    let cie = builder.cie(&Cie::amd64());
+    let mut entries = Vec::new();
+    for (index, instructions) in functions.iter().enumerate() {
+        let start = CODE + 0x100 * u64::try_from(index).unwrap();
+        entries.push((start, builder.fde(cie, start, 0x100, instructions)));
+    }
+    (builder.build().to_vec(), header(&entries))
+}
+
+fn table<'a>(frame: &'a [u8], header: &'a [u8]) -> Result<Option<CfiTable<'a>>, CfiError> {
+    CfiTable::with_search_table(CfiSection::eh_frame(frame, FRAME), CfiAbi::X86_64, header, HEADER)
+}
+
+/// Memory that counts what is read, and may lie.
+struct Target<'a> {
+    parts: [(u64, &'a [u8]); 2],
+    reads: u64,
+    longest: usize,
+    /// Added to a byte of each read, if not 0.
+    noise: u8,
+    /// From this address on nothing is resident.
+    absent: u64,
+}
+
+impl<'a> Target<'a> {
+    fn new(frame: &'a [u8], header: &'a [u8]) -> Self {
+        let parts = [(FRAME, frame), (HEADER, header)];
+        Self { parts, reads: 0, longest: 0, noise: 0, absent: u64::MAX }
+    }
+}
+
+impl Memory for Target<'_> {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        self.reads += 1;
+        self.longest = self.longest.max(buf.len());
+        if addr.get() >= self.absent {
+            return Err(ReadError::NotResident);
+        }
+        let bytes = self.parts.iter().find_map(|(start, bytes)| {
+            let at = usize::try_from(addr.get().checked_sub(*start)?).ok()?;
+            bytes.get(at..)?.get(..buf.len())
+        });
+        buf.copy_from_slice(bytes.ok_or(ReadError::Invalid)?);
+        if self.noise != 0 && !buf.is_empty() {
+            let at = usize::try_from(self.reads * 7).unwrap() % buf.len();
+            buf[at] = buf[at].wrapping_add(self.noise);
+            self.noise = self.noise.wrapping_mul(5).wrapping_add(2);
+        }
+        Ok(())
+    }
+}
+
+fn row_with_cfa(offset: i32) -> Row {
+    Row::new(CfaRule::sp(offset), RegRule::Offset(-8), RegRule::SameValue)
+        .with_origin(unwind_core::Origin::ConvertedTable)
+}
+
+#[test]
+fn a_row_is_found_by_the_search_table_by_an_index_and_in_parts() {
+    let (frame, header) =
+        object(&[vec![ADVANCE4, DEF_CFA_OFFSET, 16], vec![ADVANCE4, DEF_CFA_OFFSET, 32]]);
+    let by_table = table(&frame, &header).unwrap().unwrap();
+    let section = CfiSection::eh_frame(&frame, FRAME);
+    let mut slots = [IndexEntry::default(); 2];
+    let entries = Entries::new(section, CfiAbi::X86_64);
+    assert_eq!(index(entries, &mut []), Err(TooFewSlots { needed: 2 }));
+    let by_index =
+        CfiTable::with_index(section, CfiAbi::X86_64, index(entries, &mut slots).unwrap());
+    let mut target = Target::new(&frame, &header);
+    let remote = RemoteCfi::open(&mut target, CfiAbi::X86_64, HEADER).unwrap().unwrap();
+    let mut scratch = CfiScratch::new();
+    for (pc, row) in [
+        (CODE - 1, None),
+        (CODE, Some(row_with_cfa(8))),
+        (CODE + 3, Some(row_with_cfa(8))),
+        (CODE + 4, Some(row_with_cfa(16))),
+        (CODE + 0xff, Some(row_with_cfa(16))),
+        (CODE + 0x100, Some(row_with_cfa(8))),
+        (CODE + 0x1ff, Some(row_with_cfa(32))),
+        (CODE + 0x200, None),
+    ] {
+        assert_eq!(by_table.find_row(pc), Ok(row), "{pc:#x}");
+        assert_eq!(by_index.find_row(pc), Ok(row), "{pc:#x}");
+        assert_eq!(remote.find_row(&mut target, pc, &mut scratch), Ok(row), "{pc:#x}");
+        let bias = 0x5555_0000_0000;
+        assert_eq!(by_table.bias(bias).find_row(pc + bias), Ok(row), "{pc:#x}");
+        assert_eq!(remote.bias(bias).find_row(&mut target, pc + bias, &mut scratch), Ok(row));
+    }
+}
+
+#[test]
+fn an_fde_about_no_code_does_not_hide_the_one_after_it() {
+    let mut builder = CfiBuilder::eh_frame(FRAME);
+    let cie = builder.cie(&Cie::amd64());
+    let empty = builder.fde(cie, CODE, 0, &[]);
+    builder.fde(cie, CODE, 0x10, &[DEF_CFA_OFFSET, 48]);
+    let (frame, header) = (builder.build(), header(&[(CODE, empty)]));
+    let found = table(frame, &header).unwrap().unwrap();
+    assert_eq!(found.find_row(CODE + 5), Ok(Some(row_with_cfa(48))));
+    let mut target = Target::new(frame, &header);
+    let remote = RemoteCfi::open(&mut target, CfiAbi::X86_64, HEADER).unwrap().unwrap();
+    let row = remote.find_row(&mut target, CODE + 5, &mut CfiScratch::new());
+    assert_eq!(row, Ok(Some(row_with_cfa(48))));
+}
+
+#[test]
+fn a_search_table_that_cannot_be_used_is_an_error_or_none() {
+    let (frame, good) = object(&[vec![]]);
+    let changed = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        bytes
+    };
+    assert_eq!(table(&frame, &changed(0, 2)).unwrap_err(), CfiError::SearchTableVersion(2));
+    assert_eq!(table(&frame, &changed(8, 2)).unwrap_err(), CfiError::SearchTableTruncated);
+    assert_eq!(table(&frame, &good[..11]).unwrap_err(), CfiError::SearchTableTruncated);
+    // No entries, an encoding that no linker writes, another section.
+    for bytes in [changed(3, 0xff), changed(1, 0x03), changed(4, 0)] {
+        assert!(table(&frame, &bytes).unwrap().is_none());
+    }
+    let outside = header(&[(CODE, 0x8000)]);
+    let found = table(&frame, &outside).unwrap().unwrap().find_row(CODE);
+    assert_eq!(found, Err(CfiError::OutsideSection { addr: FRAME + 0x8000 }));
+}
+
+#[test]
+fn absent_memory_is_told_from_malformed_memory() {
+    let (frame, header) = object(&[vec![ADVANCE4, DEF_CFA_OFFSET, 16]]);
+    let mut target = Target::new(&frame, &header);
+    let remote = RemoteCfi::open(&mut target, CfiAbi::X86_64, HEADER).unwrap().unwrap();
+    for absent in [HEADER, FRAME] {
+        target.absent = absent;
+        let error = remote.find_row(&mut target, CODE, &mut CfiScratch::new()).unwrap_err();
+        assert!(error.is_not_resident(), "{error}");
+    }
+    let mut damaged = frame.clone();
+    damaged[8] = 9;
+    let mut target = Target::new(&damaged, &header);
+    let error = remote.find_row(&mut target, CODE, &mut CfiScratch::new()).unwrap_err();
+    assert_eq!(error, RemoteCfiError::Cfi(CfiError::CieVersion(9)));
+    assert!(!error.is_not_resident());
+}
+
+/// The most steps of bounded time that a lookup takes.
+const MOST_STEPS: usize = 2 * MAX_INSTRUCTIONS + 256;
+
+/// The most reads of one.
+const MOST_READS: u64 = 48 + (1 << 16) / 160;
+
+#[test]
+fn the_largest_programs_take_the_stated_work_and_larger_ones_end_typed() {
+    let fill = |len: usize| [vec![REMEMBER; 3], vec![0; len]].concat();
+    for len in [10, 300, 5000, MAX_INSTRUCTIONS - 16, MAX_INSTRUCTIONS + 16, 1 << 20] {
+        let (frame, header) = object(&[fill(len)]);
+        let found = table(&frame, &header).unwrap().unwrap();
+        let mut row = Ok(None);
+        let steps = work_counter::count(|| row = found.find_row(CODE + 0xf0));
+        let mut target = Target::new(&frame, &header);
+        let remote = RemoteCfi::open(&mut target, CfiAbi::X86_64, HEADER).unwrap().unwrap();
+        target.reads = 0;
+        let far = remote.find_row(&mut target, CODE + 0xf0, &mut CfiScratch::new());
+        let expected = match len < MAX_INSTRUCTIONS {
+            true => Ok(Some(row_with_cfa(8))),
+            false => Err(CfiError::TooManyInstructions),
+        };
+        assert_eq!(row, expected);
+        assert_eq!(far, expected.map_err(Into::into));
+        assert!(steps <= MOST_STEPS && (len > MAX_INSTRUCTIONS || steps >= len), "{steps}");
+        assert!(target.reads <= MOST_READS && target.longest <= 320, "{}", target.reads);
+    }
+}
+
+#[test]
+fn more_states_than_there_is_room_for_end_typed() {
+    for (count, is_good) in [(8, true), (9, false)] {
+        let (frame, header) = object(&[vec![REMEMBER; count]]);
+        let row = table(&frame, &header).unwrap().unwrap().find_row(CODE);
+        match is_good {
+            true => assert_eq!(row, Ok(Some(row_with_cfa(8)))),
+            false => assert_eq!(row, Err(CfiError::TooManyRemembered)),
+        }
+    }
+}
+
+fn damaged() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
+    let function = vec(any::<u8>(), 0..600);
+    let changes = vec((any::<prop::sample::Index>(), any::<u8>()), 0..6);
+    (vec(function, 1..6), changes.clone(), changes).prop_map(|(functions, in_frame, in_header)| {
+        let (mut frame, mut header) = object(&functions);
+        for (at, value) in in_frame {
+            let at = at.index(frame.len());
+            frame[at] = value;
+        }
+        for (at, value) in in_header {
+            let at = at.index(header.len());
+            header[at] = value;
+        }
+        (frame, header)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+
+    #[test]
+    fn damaged_information_gives_the_same_answer_in_place_and_in_parts(
+        (frame, header) in damaged(),
+        offsets in vec(0_u64..0x600, 8),
+    ) {
+        let Ok(Some(found)) = table(&frame, &header) else { return Ok(()) };
+        let mut target = Target::new(&frame, &header);
+        let remote = RemoteCfi::open(&mut target, CfiAbi::X86_64, HEADER).unwrap().unwrap();
+        let mut scratch = CfiScratch::new();
+        for offset in offsets {
+            let pc = CODE - 0x10 + offset;
+            let mut row = Ok(None);
+            let steps = work_counter::count(|| row = found.find_row(pc));
+            prop_assert!(steps <= MOST_STEPS);
+            target.reads = 0;
+            let far = remote.find_row(&mut target, pc, &mut scratch);
+            prop_assert!(target.reads <= MOST_READS && target.longest <= 320);
+            match (far, row) {
+                (Ok(far), Ok(row)) => prop_assert_eq!(far, row),
+                // Where the section ends is not known in parts.
+                (_, Err(CfiError::Truncated | CfiError::OutsideSection { .. })) => {}
+                // Of bytes that are not there nothing more is known in parts.
+                (Err(RemoteCfiError::Unreadable { .. }), Err(error)) => {
+                    prop_assert!(error.is_fault(), "{}", error);
+                }
+                (Err(RemoteCfiError::Cfi(far)), Err(error)) => {
+                    prop_assert_eq!(far.is_fault(), error.is_fault(), "{} {}", far, error);
+                }
+                (far, row) => prop_assert!(false, "{:?} against {:?}", far, row),
+            }
+        }
+    }
+
+    #[test]
+    fn information_that_changes_at_each_read_gives_an_answer_in_bounded_work(
+        (frame, header) in damaged(),
+        noise in 1_u8..255,
+        offset in 0_u64..0x600,
+    ) {
+        let mut target = Target::new(&frame, &header);
+        let Ok(Some(remote)) = RemoteCfi::open(&mut target, CfiAbi::X86_64, HEADER) else {
+            return Ok(());
+        };
+        target.reads = 0;
+        target.noise = noise;
+        _ = remote.find_row(&mut target, CODE + offset, &mut CfiScratch::new());
+        prop_assert!(target.reads <= 5 * MOST_READS && target.longest <= 320);
+    }
+
+    #[test]
+    fn any_bytes_are_a_section(
+        bytes in vec(any::<u8>(), 0..400),
+        offset in any::<u32>(),
+    ) {
+        for abi in [CfiAbi::X86_64, CfiAbi::Ia32, CfiAbi::Aarch64Big] {
+            for section in [CfiSection::eh_frame(&bytes, FRAME), CfiSection::debug_frame(&bytes)] {
+                let mut slots = [IndexEntry::default(); 16];
+                let Ok(index) = index(Entries::new(section, abi), &mut slots) else { continue };
+                _ = CfiTable::with_index(section, abi, index).find_row(offset.into());
+                for entry in index {
+                    _ = CfiTable::with_index(section, abi, index).find_row(entry.start());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Rows of a file's call frame information, looked up where it is in the file.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+
+use object::{Endianness, elf};
+use unwind_cfi::{
+    CfiAbi, CfiError, CfiScratch, CfiTable, Entries, IndexEntry, RemoteCfi, RemoteCfiError,
+};
+use unwind_core::{Memory, ReadError, Row, VirtAddr, WordSize};
+
+use crate::call_frames::{FrameSection, FrameSections};
+use crate::elf::ElfFile;
+use crate::elf::error::{ElfError, Part};
+
+/// Why a file has no row for an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NoRowError {
+    /// The information is not inside the file, or cannot be read.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// What it says of the address is malformed, or no row can say it.
+    #[error("its {0} says what no row can: {1}")]
+    Cfi(Part, CfiError),
+}
+
+/// The call frame information of one file.
+///
+/// `.eh_frame` is searched by its search table, in the parts of the file that a lookup
+/// needs. What has no search table is read as a whole, when it is first needed, and gets
+/// an index.
+#[derive(Debug)]
+pub(crate) struct CallFrameRows {
+    abi: Option<CfiAbi>,
+    searched: OnceCell<Option<RemoteCfi>>,
+    indexed: OnceCell<Result<Option<Indexed>, ElfError>>,
+    blocks: RefCell<Blocks>,
+    scratch: RefCell<CfiScratch>,
+}
+
+impl CallFrameRows {
+    /// Of a file, of which nothing is read yet.
+    pub(crate) fn new(file: &ElfFile) -> Self {
+        Self {
+            abi: cfi_abi(file),
+            searched: OnceCell::new(),
+            indexed: OnceCell::new(),
+            blocks: RefCell::default(),
+            scratch: RefCell::default(),
+        }
+    }
+
+    /// The size of the words of the code that there may be rows for.
+    pub(crate) const fn word(&self) -> Option<WordSize> {
+        match self.abi {
+            Some(CfiAbi::Ia32) => Some(WordSize::Four),
+            Some(_) => Some(WordSize::Eight),
+            None => None,
+        }
+    }
+
+    /// Whether the file has call frame information.
+    pub(crate) fn is_there(&self, file: &ElfFile) -> bool {
+        let indexed = || self.indexed(file).is_ok_and(|indexed| indexed.is_some());
+        self.abi.is_some_and(|_| matches!(self.searched.get(), Some(Some(_))) || indexed())
+    }
+
+    /// What could not be read of the information that was looked for so far: all of it, or
+    /// one of two sections.
+    pub(crate) fn unread(&self) -> Option<ElfError> {
+        match self.indexed.get()? {
+            Ok(indexed) => indexed.as_ref().and_then(|indexed| indexed.sections.unread),
+            Err(error) => Some(*error),
+        }
+    }
+
+    /// The row for a link-time address; `None` if nothing is said of that.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRowError`] if what is said of it cannot be used.
+    pub(crate) fn row(&self, file: &ElfFile, addr: u64) -> Result<Option<Row>, NoRowError> {
+        let Some(abi) = self.abi else { return Ok(None) };
+        let mut blocks = self.blocks.borrow_mut();
+        let mut linked = LinkedBytes { file, blocks: &mut blocks };
+        let searched = self.searched.get_or_init(|| {
+            let header = file.segments.iter().find(|s| s.kind == elf::PT_GNU_EH_FRAME)?;
+            RemoteCfi::open(&mut linked, abi, header.addr).ok().flatten()
+        });
+        if let Some(searched) = searched {
+            match searched.find_row(&mut linked, addr, &mut self.scratch.borrow_mut()) {
+                Ok(None) => {}
+                Ok(row) => return Ok(row),
+                // The other way knows what addresses count from, and what is outside of
+                // segments.
+                Err(
+                    RemoteCfiError::Unreadable { .. }
+                    | RemoteCfiError::Cfi(CfiError::Pointer(_) | CfiError::CieTooLong),
+                ) => return self.indexed_row(file, abi, addr, false),
+                Err(RemoteCfiError::Cfi(error)) => {
+                    return Err(NoRowError::Cfi(Part::EhFrame, error));
+                }
+                Err(_) => return Ok(None),
+            }
+        }
+        self.indexed_row(file, abi, addr, searched.is_some())
+    }
+
+    /// The row of a section that is read as a whole.
+    fn indexed_row(
+        &self,
+        file: &ElfFile,
+        abi: CfiAbi,
+        addr: u64,
+        only_debug_frame: bool,
+    ) -> Result<Option<Row>, NoRowError> {
+        match self.indexed(file)? {
+            Some(indexed) => indexed.row(abi, addr, only_debug_frame),
+            None => Ok(None),
+        }
+    }
+
+    fn indexed(&self, file: &ElfFile) -> Result<Option<&Indexed>, ElfError> {
+        let read = || {
+            let Some(abi) = self.abi else { return Ok(None) };
+            Ok(FrameSections::read(file)?.map(|sections| Indexed::new(sections, abi)))
+        };
+        match self.indexed.get_or_init(read) {
+            Ok(indexed) => Ok(indexed.as_ref()),
+            Err(error) => Err(*error),
+        }
+    }
+}
+
+/// Sections with an index each.
+#[derive(Debug)]
+struct Indexed {
+    sections: FrameSections,
+    indexes: Vec<Vec<IndexEntry>>,
+}
+
+impl Indexed {
+    fn new(sections: FrameSections, abi: CfiAbi) -> Self {
+        let index = |section: &FrameSection| {
+            let entries = Entries::new(sections.cfi(section, &sections.code), abi);
+            let needed = unwind_cfi::index(entries, &mut []).err().map_or(0, |few| few.needed);
+            let mut slots = vec![IndexEntry::default(); needed];
+            // There are as many as it said.
+            _ = unwind_cfi::index(entries, &mut slots);
+            slots
+        };
+        let indexes = sections.list.iter().map(index).collect();
+        Self { sections, indexes }
+    }
+
+    fn row(
+        &self,
+        abi: CfiAbi,
+        addr: u64,
+        only_debug_frame: bool,
+    ) -> Result<Option<Row>, NoRowError> {
+        for (section, index) in self.sections.list.iter().zip(&self.indexes) {
+            if only_debug_frame && section.part != Part::DebugFrame {
+                continue;
+            }
+            let cfi = self.sections.cfi(section, &self.sections.code);
+            let row = CfiTable::with_index(cfi, abi, index).find_row(addr);
+            if let Some(row) = row.map_err(|error| NoRowError::Cfi(section.part, error))? {
+                return Ok(Some(row));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The code of a file, if there is call frame information that is understood.
+fn cfi_abi(file: &ElfFile) -> Option<CfiAbi> {
+    match (file.machine, file.endian, file.is_64) {
+        (elf::EM_X86_64, Endianness::Little, true) => Some(CfiAbi::X86_64),
+        (elf::EM_386, Endianness::Little, false) => Some(CfiAbi::Ia32),
+        _ => None,
+    }
+}
+
+/// Blocks of a file that were read, by their offset.
+#[derive(Debug, Default)]
+struct Blocks(HashMap<u64, Vec<u8>>);
+
+impl Blocks {
+    /// In bytes.
+    const SIZE: u64 = 4096;
+
+    /// The most that are kept: 4 MiB.
+    const LIMIT: usize = 1024;
+
+    /// The block that starts at an offset, shorter at the file's end.
+    fn at(&mut self, file: &ElfFile, offset: u64) -> Result<&[u8], ElfError> {
+        if self.0.len() >= Self::LIMIT && !self.0.contains_key(&offset) {
+            self.0.clear();
+        }
+        Ok(match self.0.entry(offset) {
+            std::collections::hash_map::Entry::Occupied(block) => block.into_mut(),
+            std::collections::hash_map::Entry::Vacant(slot) => {
+                let len = file.len().saturating_sub(offset).min(Self::SIZE);
+                slot.insert(file.bytes(Part::EhFrame, offset, len)?)
+            }
+        })
+    }
+}
+
+/// A file's bytes at its link-time addresses.
+struct LinkedBytes<'f> {
+    file: &'f ElfFile,
+    blocks: &'f mut Blocks,
+}
+
+impl Memory for LinkedBytes<'_> {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        let (mut at, left) = self.file.place_of(addr.get()).ok_or(ReadError::Invalid)?;
+        if u64::try_from(buf.len()).is_ok_and(|len| len > left) {
+            return Err(ReadError::Invalid);
+        }
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let inside = at % Blocks::SIZE;
+            let block = self.blocks.at(self.file, at.wrapping_sub(inside));
+            let block = block.map_err(|_| ReadError::Invalid)?;
+            let inside = usize::try_from(inside).unwrap_or(usize::MAX);
+            let bytes = block.get(inside..).filter(|bytes| !bytes.is_empty());
+            let bytes = bytes.ok_or(ReadError::Invalid)?;
+            let len = bytes.len().min(rest.len());
+            let (Some(source), Some((target, after))) =
+                (bytes.get(..len), rest.split_at_mut_checked(len))
+            else {
+                return Err(ReadError::Invalid);
+            };
+            target.copy_from_slice(source);
+            rest = after;
+            at = at.saturating_add(u64::try_from(len).unwrap_or(u64::MAX));
+        }
+        Ok(())
+    }
+}
