@@ -124,7 +124,7 @@ fn walks(effort: Effort) {
     let table = SframeModule::new(&bytes, TEXT).unwrap().unwrap();
     let mut map = ModuleMap::<_, 1>::new();
     let text = VirtAddr::new(TEXT)..VirtAddr::new(TEXT + FUNCTIONS * u64::from(FUNCTION));
-    map.add(Module { text, bias: 0, table }).unwrap();
+    map.add(Module { text, table }).unwrap();
     for &depth in sizes(effort, &[1_usize, 10, 100, 1000, 10_000]) {
         // Each function calls the next one, and the outermost has no caller.
         let pc_of = |frame: usize| TEXT + (frame as u64 % FUNCTIONS) * u64::from(FUNCTION) + 20;

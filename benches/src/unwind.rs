@@ -55,7 +55,7 @@ impl<const ROWS: usize> CachedUnwind<ROWS> {
             let addr = module.tables.sframe_addr.wrapping_add(module.bias);
             let table = SframeModule::new(sframe(module.tables), addr).unwrap().unwrap();
             let text = VirtAddr::new(module.text.start)..VirtAddr::new(module.text.end);
-            map.add(Module { text, bias: module.bias, table }).unwrap();
+            map.add(Module { text, table }).unwrap();
         }
         Self { map, cache: Box::default(), trace: Box::default() }
     }

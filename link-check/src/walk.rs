@@ -144,7 +144,7 @@ pub fn modules(
     let text = VirtAddr::new(start)..VirtAddr::new(end);
     match SframeModule::new(bytes, start) {
         Ok(Some(table)) => {
-            let module = Module { text: text.clone(), bias: 0, table: table.built() };
+            let module = Module { text: text.clone(), table: table.built() };
             if let Err(error) = map.add(module) {
                 tell_map(error);
             }
@@ -155,13 +155,13 @@ pub fn modules(
         }
     }
     seen((map.find(VirtAddr::new(end)), map.len(), map.is_empty(), map.generation()));
-    map.retain(|module| module.bias != end);
+    map.retain(|module| module.text.end.get() != end);
     map.remove(VirtAddr::new(start));
     map.clear();
-    let table = TableLocation { addr: VirtAddr::new(start), len: end };
+    let table = TableLocation { addr: VirtAddr::new(start), len: end, id: None };
     let errors = [
-        SHARED.add(&Module { text, bias: 0, table }).err(),
-        SHARED.retain(|module| module.bias != end).err(),
+        SHARED.add(&Module { text, table }).err(),
+        SHARED.retain(|module| module.text.end.get() != end).err(),
         SHARED.remove_table(VirtAddr::new(end)).err(),
         SHARED.copy_from(&SHARED).err(),
         SHARED.clear().err(),

@@ -148,7 +148,7 @@ pub trait RowSource<A: Arch> {
 
     /// What names the answer for a [lookup address](FrameContext::lookup_addr) in all
     /// address spaces: two addresses with the same key have the same row, none or the same
-    /// error from this source. `None`, the default, where the answer does not depend on a
+    /// error from this source, where the table can be read. `None`, the default, where the answer does not depend on a
     /// table alone, or the table has no number.
     ///
     /// [`or`](Self::or) has one where it has a single table to ask: the key of the first

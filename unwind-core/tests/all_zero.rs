@@ -65,7 +65,7 @@ fn a_row_cache_and_a_module_map_of_zeroes_are_new_ones() {
     let map: Box<SharedModuleMap<4>> = unsafe { zeroed() };
     assert_eq!(map.find(VirtAddr::new(0)), Ok(None));
     let text = VirtAddr::new(0x1000)..VirtAddr::new(0x2000);
-    let module = Module { text, bias: 0, table: TableLocation::default() };
+    let module = Module { text, table: TableLocation::default() };
     assert_eq!(map.add(&module), Ok(()));
     assert_eq!(map.find(VirtAddr::new(0x1800)), Ok(Some(module)));
 }

@@ -2,19 +2,25 @@
 #![cfg(loom)]
 #![cfg(test)]
 
+use std::num::NonZero;
+
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use unwind_core::{MapError, Module, SharedModuleMap, TableLocation, VirtAddr};
 
+/// A table whose words all tell which one it is.
+fn table(which: u64) -> TableLocation {
+    TableLocation { addr: VirtAddr::new(which), len: which, id: NonZero::new(which) }
+}
+
 /// A module around address 0x10 whose words all tell which one it is.
 fn module(which: u64) -> Module<TableLocation> {
-    let table = TableLocation { addr: VirtAddr::new(which), len: which };
-    Module { text: VirtAddr::new(0x10)..VirtAddr::new(0x20), bias: which, table }
+    Module { text: VirtAddr::new(0x10)..VirtAddr::new(0x20), table: table(which) }
 }
 
 fn is_whole(found: &Module<TableLocation>) -> bool {
-    *found == module(found.bias)
+    *found == module(found.table.len)
 }
 
 #[test]
@@ -94,8 +100,7 @@ fn change<T>(mut change: impl FnMut() -> Result<T, MapError>) -> T {
 }
 
 fn module_at(start: u64) -> Module<TableLocation> {
-    let table = TableLocation { addr: VirtAddr::new(start), len: start };
-    Module { text: VirtAddr::new(start)..VirtAddr::new(start + 8), bias: start, table }
+    Module { text: VirtAddr::new(start)..VirtAddr::new(start + 8), table: table(start) }
 }
 
 fn bounded(body: impl Fn() + Sync + Send + 'static) {

@@ -3,13 +3,18 @@
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use unwind_core::{MapError, Module, ModuleMap, SharedModuleMap, TableLocation, VirtAddr};
 
 fn module(start: u64, end: u64) -> Module<TableLocation> {
-    let table = TableLocation { addr: VirtAddr::new(start * 2), len: end - start };
-    Module { text: VirtAddr::new(start)..VirtAddr::new(end), bias: !start, table }
+    let table = TableLocation {
+        addr: VirtAddr::new(start * 2),
+        len: end - start,
+        id: NonZero::new(!start),
+    };
+    Module { text: VirtAddr::new(start)..VirtAddr::new(end), table }
 }
 
 #[test]

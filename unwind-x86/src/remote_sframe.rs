@@ -5,7 +5,8 @@ use core::fmt;
 
 use sframe::{Abi, RemoteBuffer, RemoteError, RemoteTable};
 use unwind_core::{
-    FrameContext, Memory, Row, RowSource, SharedModuleMap, TableError, TableLocation, VirtAddr,
+    FrameContext, Memory, Row, RowKey, RowSource, SharedModuleMap, TableError, TableLocation,
+    VirtAddr,
 };
 
 use crate::ia32::{Ia32, Ia32Regs};
@@ -160,6 +161,11 @@ impl<const N: usize> RowSource<X86_64> for RemoteSframe<'_, N> {
     #[inline]
     fn generation(&self) -> u64 {
         self.modules.generation()
+    }
+
+    fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
+        let table = self.table_of(addr).ok()??;
+        Some(RowKey { table: table.id?.get(), offset: addr.get().wrapping_sub(table.addr.get()) })
     }
 }
 

@@ -55,9 +55,9 @@ fn target() -> (X86_64Regs, SparseMemory) {
 
 fn modules() -> SharedModuleMap<4> {
     let modules = SharedModuleMap::new();
-    let table = TableLocation { addr: VirtAddr::new(TABLE), len: 0x400 };
+    let table = TableLocation { addr: VirtAddr::new(TABLE), len: 0x400, id: None };
     let text = VirtAddr::new(WITH)..VirtAddr::new(WITH + 0x1000);
-    modules.add(&Module { text, bias: 0, table }).unwrap();
+    modules.add(&Module { text, table }).unwrap();
     modules
 }
 

@@ -2,11 +2,13 @@
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
+use std::num::NonZero;
+
 use sframe::{RemoteError, TableOffset};
 use test_support::SparseMemory;
 use testdata::{Function, Row as Fre, TableBuilder};
 use unwind_core::{
-    Empty, End, Module, Origin, ReadError, RowCache, RowSource, RowStore, SharedModuleMap,
+    Empty, End, Module, Origin, ReadError, RowCache, RowKey, RowSource, RowStore, SharedModuleMap,
     StepError, TableError, TableLocation, Unchecked, VirtAddr, Walker,
 };
 use unwind_x86::{
@@ -26,8 +28,9 @@ fn library(version: u8) -> Vec<u8> {
 }
 
 fn module(len: usize) -> Module<TableLocation> {
-    let table = TableLocation { addr: VirtAddr::new(TABLE), len: u64::try_from(len).unwrap() };
-    Module { text: VirtAddr::new(0x40_1000)..VirtAddr::new(0x40_2000), bias: 0, table }
+    let len = u64::try_from(len).unwrap();
+    let table = TableLocation { addr: VirtAddr::new(TABLE), len, id: NonZero::new(7) };
+    Module { text: VirtAddr::new(0x40_1000)..VirtAddr::new(0x40_2000), table }
 }
 
 fn walk<S>(source: S, target: &mut SparseMemory) -> (Vec<u64>, End<RemoteSframeError>)
@@ -172,4 +175,20 @@ fn a1_a_table_in_memory_leads_past_the_pop_of_a_frame_pointer_too() {
     let found: Vec<_> = frames.by_ref().collect();
     assert_eq!((found.len(), frames.end()), (2, Some(End::ZeroReturnAddress)));
     assert!(found[1].provenance.is_fp_assumed() && frames.is_complete());
+}
+
+#[test]
+fn a_row_has_the_key_of_its_table_if_that_has_a_number() {
+    let key = |module: Module<TableLocation>, addr| {
+        let modules = SharedModuleMap::<4>::new();
+        modules.add(&module).unwrap();
+        let mut scratch = SframeScratch::new();
+        let rows = RemoteSframe::new(&modules, &mut scratch);
+        RowSource::<X86_64>::row_key(&rows, VirtAddr::new(addr))
+    };
+    let numbered = module(0x400);
+    assert_eq!(key(numbered.clone(), 0x40_1010), Some(RowKey { table: 7, offset: 0x1010 }));
+    assert_eq!(key(numbered.clone(), 0x40_3000), None);
+    let table = TableLocation { id: None, ..numbered.table };
+    assert_eq!(key(Module { table, ..numbered }, 0x40_1010), None);
 }

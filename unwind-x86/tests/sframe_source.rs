@@ -8,7 +8,9 @@ use unwind_core::{
     End, Frame, FrameContext, FramePc, Module, ModuleMap, Origin, RowCache, RowSource, SliceMemory,
     StepError, VirtAddr, Walker,
 };
-use unwind_x86::{FramePointers, SframeModule, SframeSource, X86_64, X86_64Regs};
+use unwind_x86::{
+    FramePointers, InstructionAnalysis, SframeModule, SframeSource, X86_64, X86_64Regs,
+};
 
 const SORTED: u8 = TableBuilder::SORTED;
 
@@ -25,7 +27,7 @@ fn library(version: u8) -> Vec<u8> {
 fn module<'a>(bytes: &'a [u8], load: u64) -> Module<SframeModule<'a>> {
     let table = SframeModule::new(bytes, load).unwrap().unwrap();
     let text = VirtAddr::new(load + 0x1000)..VirtAddr::new(load + 0x2000);
-    Module { text, bias: load, table }
+    Module { text, table }
 }
 
 fn walk<S: RowSource<X86_64, Error = sframe::Error>>(
@@ -238,6 +240,10 @@ fn a_row_has_the_same_key_wherever_its_table_is_loaded_and_no_other_row_has_it()
     for addr in [0x40_0000 + 0x20_1000, 0x1000] {
         assert_eq!(RowSource::<X86_64>::row_key(&first, VirtAddr::new(addr)), None);
     }
+    // Joined with a source whose rows are all the same, and with one that looks at the code.
+    let addr = VirtAddr::new(0x40_1000);
     let joined = RowSource::<X86_64>::or(first, FramePointers);
-    assert_eq!(RowSource::<X86_64>::row_key(&joined, VirtAddr::new(0x40_1000)), None);
+    assert_eq!(RowSource::<X86_64>::row_key(&joined, addr), first.row_key(addr));
+    let joined = RowSource::<X86_64>::or(first, InstructionAnalysis);
+    assert_eq!(RowSource::<X86_64>::row_key(&joined, addr), None);
 }

@@ -126,7 +126,7 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
         let table = SframeModule::new(sframe, sframe_addr).map_err(ModuleError::Table)?;
         let table = kind(table.ok_or(ModuleError::NoTable)?);
         let text = VirtAddr::new(code.start)..VirtAddr::new(code.end);
-        self.tables.sframe.add(Module { text, bias: 0, table }).map_err(ModuleError::Map)
+        self.tables.sframe.add(Module { text, table }).map_err(ModuleError::Map)
     }
 
     /// Adds the call frame information of a loaded object: nothing is made of it before,
@@ -149,7 +149,7 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
             return Err(ModuleError::NoTable);
         }
         let text = VirtAddr::new(code.start)..VirtAddr::new(code.end);
-        self.tables.call_frames.add(Module { text, bias: 0, table }).map_err(ModuleError::Map)
+        self.tables.call_frames.add(Module { text, table }).map_err(ModuleError::Map)
     }
 
     /// Removes the object whose code starts at an address; false if there is none.

@@ -19,7 +19,7 @@ pub(crate) fn run(data: &[u8]) {
     let mut modules = ModuleMap::<SframeModule<'_>, 2>::new();
     let Ok(Some(table)) = SframeModule::new(input.rest(), PLACES.code) else { return };
     let text = VirtAddr::new(PLACES.code)..VirtAddr::new(PLACES.code + 0x4000);
-    let module = Module { text, bias: 0, table };
+    let module = Module { text, table };
     modules.add(module.clone()).unwrap();
     let mut cache = RowCache::<16>::new();
     for (regs, memory, change) in walks {

@@ -38,7 +38,7 @@ pub(crate) fn run(data: &[u8]) {
     let mut modules = ModuleMap::<SframeModule<'_>, 2>::new();
     if let Ok(Some(table)) = SframeModule::new(input.rest(), PLACES.code) {
         let text = VirtAddr::new(PLACES.code)..VirtAddr::new(PLACES.code + 0x4000);
-        modules.add(Module { text, bias: 0, table }).unwrap();
+        modules.add(Module { text, table }).unwrap();
     }
     let rows = SframeSource::new(&modules).or(SignalTrampolines).or(InstructionAnalysis);
     let mut walker = Walker::new(arch, rows).max_frames(max_frames);

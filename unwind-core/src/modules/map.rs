@@ -12,9 +12,6 @@ use crate::addr::VirtAddr;
 pub struct Module<T> {
     /// The addresses of its code, the end exclusive.
     pub text: Range<VirtAddr>,
-    /// How far it is loaded above the addresses that it was linked at, in
-    /// bytes, wrapping.
-    pub bias: u64,
     /// Its table, or what leads to it.
     pub table: T,
 }
@@ -178,7 +175,7 @@ mod tests {
     use super::*;
 
     fn module(start: u64, end: u64) -> Module<u64> {
-        Module { text: VirtAddr::new(start)..VirtAddr::new(end), bias: 0, table: start }
+        Module { text: VirtAddr::new(start)..VirtAddr::new(end), table: start }
     }
 
     fn found(map: &ModuleMap<u64, 4>, addr: u64) -> Option<u64> {

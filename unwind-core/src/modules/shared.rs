@@ -1,6 +1,7 @@
 //! A module map that is looked up while it changes.
 
 use core::fmt;
+use core::num::NonZero;
 
 use crate::addr::VirtAddr;
 use crate::modules::map::{MapError, Module};
@@ -13,6 +14,9 @@ pub struct TableLocation {
     pub addr: VirtAddr,
     /// Its length in bytes.
     pub len: u64,
+    /// The number that names it in all address spaces, if it has one: see
+    /// [`RowKey::table`](crate::RowKey::table).
+    pub id: Option<NonZero<u64>>,
 }
 
 /// A lookup was overtaken by one change after another and gave up. The same
@@ -58,9 +62,10 @@ struct Copy<const N: usize> {
 struct Entry {
     start: AtomicU64,
     end: AtomicU64,
-    bias: AtomicU64,
     table_addr: AtomicU64,
     table_len: AtomicU64,
+    /// 0 if it has none.
+    table_id: AtomicU64,
 }
 
 impl Entry {
@@ -69,9 +74,9 @@ impl Entry {
             Self {
                 start: AtomicU64::new(0),
                 end: AtomicU64::new(0),
-                bias: AtomicU64::new(0),
                 table_addr: AtomicU64::new(0),
                 table_len: AtomicU64::new(0),
+                table_id: AtomicU64::new(0),
             }
         }
     }
@@ -80,10 +85,10 @@ impl Entry {
         let addr = |word: &AtomicU64| VirtAddr::new(word.load(Ordering::Relaxed));
         Module {
             text: addr(&self.start)..addr(&self.end),
-            bias: self.bias.load(Ordering::Relaxed),
             table: TableLocation {
                 addr: addr(&self.table_addr),
                 len: self.table_len.load(Ordering::Relaxed),
+                id: NonZero::new(self.table_id.load(Ordering::Relaxed)),
             },
         }
     }
@@ -91,9 +96,10 @@ impl Entry {
     fn store(&self, module: &Module<TableLocation>) {
         self.start.store(module.text.start.get(), Ordering::Relaxed);
         self.end.store(module.text.end.get(), Ordering::Relaxed);
-        self.bias.store(module.bias, Ordering::Relaxed);
         self.table_addr.store(module.table.addr.get(), Ordering::Relaxed);
         self.table_len.store(module.table.len, Ordering::Relaxed);
+        let id = module.table.id.map_or(0, NonZero::get);
+        self.table_id.store(id, Ordering::Relaxed);
     }
 }
 

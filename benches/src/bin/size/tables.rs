@@ -7,11 +7,11 @@ use unwind_core::{Module, ModuleMap, RowCache, RowSource, SliceMemory, Trace, Vi
 use unwind_x86::{FramePointers, SframeModule, SframeSource, X86_64, X86_64Regs};
 
 fn main() {
-    let [start, end, bias, addr, pc, sp, fp] = black_box([0; 7]).map(VirtAddr::new);
+    let [start, end, addr, pc, sp, fp] = black_box([0; 6]).map(VirtAddr::new);
     let (section, stack): (&[u8], &[u8]) = black_box((&[], &[]));
     let mut map = ModuleMap::<SframeModule<'_>, 4>::new();
     if let Ok(Some(table)) = SframeModule::new(section, addr.get()) {
-        let _ = black_box(map.add(Module { text: start..end, bias: bias.get(), table }));
+        let _ = black_box(map.add(Module { text: start..end, table }));
     }
     let mut rows = RowCache::<512>::new();
     let mut trace = Trace::<[_; 510]>::new();

@@ -177,7 +177,7 @@ impl Elf {
     fn modules(self) -> ArrayVec<Module<TableLocation>, 4> {
         let table = self.segments().find(|segment| segment.kind == Segment::SFRAME);
         let Some(table) = table else { return ArrayVec::new() };
-        let table = TableLocation { addr: VirtAddr::new(table.addr), len: table.len };
+        let table = TableLocation { addr: VirtAddr::new(table.addr), len: table.len, id: None };
         self.segments()
             .filter(|segment| {
                 segment.kind == Segment::LOAD && segment.flags & Segment::EXECUTABLE != 0
@@ -185,7 +185,7 @@ impl Elf {
             .map(|segment| {
                 let end = segment.addr + segment.len;
                 let text = VirtAddr::new(segment.addr)..VirtAddr::new(end);
-                Module { text, bias: 0, table }
+                Module { text, table }
             })
             .take(4)
             .collect()

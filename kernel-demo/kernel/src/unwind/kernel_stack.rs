@@ -61,7 +61,7 @@ pub(crate) fn open_table() {
     let Ok(Some(table)) = module else { panic!("the kernel has no table: {module:?}") };
     let text =
         VirtAddr::new(&raw const text_start as u64)..VirtAddr::new(&raw const text_end as u64);
-    let added = TABLE.with(|kernel| kernel.modules.add(Module { text, bias: 0, table }));
+    let added = TABLE.with(|kernel| kernel.modules.add(Module { text, table }));
     assert!(added.is_ok(), "the kernel's code is somewhere");
 }
 

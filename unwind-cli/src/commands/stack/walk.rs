@@ -157,7 +157,7 @@ impl<'t> Tables<'t> {
             match SframeModule::new(&section.bytes, addr) {
                 Ok(Some(table)) => {
                     let text = VirtAddr::new(text.start)..VirtAddr::new(text.end);
-                    let module = unwind_core::Module { text, bias: image.bias, table };
+                    let module = unwind_core::Module { text, table };
                     if let Err(error) = tables.map.add(module) {
                         tables.warn(&format!("not all .sframe sections are used: {error}"));
                     }
