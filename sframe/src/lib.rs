@@ -105,9 +105,10 @@ pub use error::{Error, TableOffset};
 pub use format::{
     bytes::Endian,
     fde::{Fde, FdeType, FreType, FuncRange, PauthKey, PcType},
+    flags::Flags,
     flex::{Control, Flex, FlexRules},
     fre::{Fre, FreInfo, Fres},
-    header::{Abi, Flags, Header, Version},
+    header::{Abi, Header, Version},
 };
 pub use read::{
     index::IndexedTable,

@@ -4,6 +4,8 @@
 //! before its frame was set up or after it was torn down: the frame pointer is
 //! then the caller's. The few instructions that compilers use there tell.
 
+mod exit;
+
 use core::convert::Infallible;
 
 use unwind_core::{
@@ -11,6 +13,7 @@ use unwind_core::{
     RowSource, VirtAddr, WordSize,
 };
 
+use self::exit::{Exit, Start};
 use crate::code::Window;
 use crate::ia32::Ia32;
 use crate::x86_64::X86_64;
@@ -442,85 +445,5 @@ impl Code<'_> {
             *exit = Exit::from(start, n, exit.fp);
         }
         Some(rest)
-    }
-}
-
-/// How far the instructions of an exit have come.
-#[derive(Clone, Copy)]
-struct Exit {
-    start: Start,
-    /// The stack pointer less the start, in bytes.
-    depth: i32,
-    /// Where the caller's frame pointer was popped from.
-    fp: Option<(BaseReg, i32)>,
-    /// Where each register was popped from, counted from the start.
-    popped: [i32; 16],
-    /// A bit for each register that was.
-    is_popped: u16,
-    /// It ends with a jump, which may be one inside the function.
-    is_guess: bool,
-}
-
-/// What the stack pointer is counted from.
-#[derive(Clone, Copy, PartialEq)]
-enum Start {
-    /// A register as it is at the pc.
-    Register(BaseReg),
-    /// The word in memory at a register plus an offset in bytes.
-    Word(BaseReg, i32),
-}
-
-impl Exit {
-    const fn from(start: Start, depth: i32, fp: Option<(BaseReg, i32)>) -> Self {
-        Self { start, depth, fp, popped: [0; 16], is_popped: 0, is_guess: false }
-    }
-
-    /// The register that addresses are counted from, if that is what it is.
-    const fn base(&self) -> Option<BaseReg> {
-        match self.start {
-            Start::Register(base) => Some(base),
-            Start::Word(..) => None,
-        }
-    }
-
-    /// The frame pointer as a start: it is the frame's own until it is popped.
-    const fn frame(&self) -> Option<Start> {
-        if self.fp.is_none() { Some(Start::Register(BaseReg::Fp)) } else { None }
-    }
-
-    /// A register as a start: the word that was popped into it, if one was.
-    fn register(&self, reg: DwarfReg) -> Option<Start> {
-        let bit = 1_u16.checked_shl(reg.0.into()).unwrap_or(0);
-        if self.is_popped & bit == 0 {
-            return Some(Start::Register(BaseReg::Reg(reg)));
-        }
-        let from = self.popped.get(usize::from(reg.0))?;
-        Some(Start::Word(self.base()?, *from))
-    }
-
-    fn pop(&mut self, reg: DwarfReg, slot: i32) -> Option<()> {
-        *self.popped.get_mut(usize::from(reg.0))? = self.depth;
-        self.is_popped |= 1_u16.wrapping_shl(reg.0.into());
-        self.depth = self.depth.checked_add(slot)?;
-        Some(())
-    }
-
-    /// The row when the stack pointer is at the return address.
-    fn row(self, slot: i32) -> Option<Row> {
-        let depth = self.depth.checked_add(slot)?;
-        let cfa = match self.start {
-            Start::Register(base) => CfaRule::Register(base, depth),
-            Start::Word(base, from) if depth == 0 => CfaRule::AtRegister(base, from),
-            Start::Word(..) => return None,
-        };
-        let fp = match self.fp {
-            Some((base, at)) if self.start == Start::Register(base) => {
-                RegRule::Offset(at.checked_sub(depth)?)
-            }
-            Some((base, at)) => RegRule::AtRegister(base, at),
-            None => RegRule::SameValue,
-        };
-        let row = Row::new(cfa, RegRule::Offset(slot.checked_neg()?), fp);
-        Some(if self.is_guess { row.with_guess() } else { row })
     }
 }

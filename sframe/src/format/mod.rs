@@ -2,6 +2,7 @@
 
 pub(crate) mod bytes;
 pub(crate) mod fde;
+pub(crate) mod flags;
 pub(crate) mod flex;
 pub(crate) mod fre;
 pub(crate) mod header;

@@ -14,6 +14,7 @@ use crate::{
         encode::{Body, Encoder, Kind, put},
         function::{Format, Function},
         lost::{Omission, OmissionReason, WriteError},
+        run::{Class, Run, V3_MAX_ROWS},
         work_counter,
     },
 };
@@ -83,9 +84,6 @@ pub(crate) struct Entry {
     pub(crate) rep_size: u8,
 }
 
-/// The most rows of one V3 entry.
-const V3_MAX_ROWS: usize = 0xffff;
-
 /// The most bytes of one row: start, info byte, six words.
 const MAX_ROW: usize = 4 + 1 + 6 * 4;
 
@@ -99,33 +97,6 @@ struct Shape {
 
 impl Shape {
     const NO_ROWS: Self = Self { kind: Kind::Default, width: FreType::Addr1, num_fres: 0 };
-}
-
-/// What becomes of a row.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
-    /// Words for functions of this kind say it, and with
-    /// [`Default`](Kind::Default) those of the other kind do too.
-    Rows(Kind),
-    /// No rules: an entry without rows says it.
-    SignalContext,
-    Omission(OmissionReason),
-}
-
-impl Class {
-    const fn lost(self) -> Option<OmissionReason> {
-        match self {
-            Self::Omission(reason) => Some(reason),
-            _ => None,
-        }
-    }
-}
-
-/// Consecutive rows that can share an entry.
-struct Run {
-    /// Index after the last row.
-    end: usize,
-    class: Class,
 }
 
 impl Builder {
@@ -183,7 +154,9 @@ impl Builder {
         }
         let mut rows = rows.iter().peekable();
         while let Some(&(offset, row)) = rows.next() {
-            if let Some(reason) = self.class(&row, function.block_size.is_some()).lost() {
+            if let Some(reason) =
+                Class::of(self.encoder, &row, function.block_size.is_some()).lost()
+            {
                 let end = rows.peek().map_or(function.size, |&&(next, _)| next);
                 let start = function.start.wrapping_add(offset.into());
                 return Err(lost(start, end.saturating_sub(offset).into(), reason));
@@ -336,25 +309,27 @@ impl Builder {
             return Ok(());
         }
         let mut of_blocks = rows.iter().filter(|_| function.block_size.is_some());
-        if let Some(reason) = of_blocks.find_map(|(_, row)| self.class(row, true).lost()) {
+        if let Some(reason) =
+            of_blocks.find_map(|(_, row)| Class::of(self.encoder, row, true).lost())
+        {
             lost(whole(reason));
             return Ok(());
         }
         let mut first = 0;
         while let Some(&(offset, _)) = rows.get(first) {
-            let run = self.run(rows, first);
+            let run = Run::longest(self.encoder, rows, first);
             let end = rows.get(run.end).map_or(function.size, |&(next, _)| next);
             let part = rows.get(first..run.end).unwrap_or_default();
             let at_row = function.start.wrapping_add(offset.into());
-            let behind_row = end.saturating_sub(offset);
+            let len = end.saturating_sub(offset);
             let rows_at = self.fres.len();
             match run.class {
                 Class::Omission(reason) => {
-                    lost(Omission::new(function.start, at_row, behind_row.into(), reason));
+                    lost(Omission::new(function.start, at_row, len.into(), reason));
                 }
                 Class::SignalContext => {
                     // Without rows an entry is about all of its bytes.
-                    self.push(function, (at_row, behind_row), Shape::NO_ROWS, rows_at)?;
+                    self.push(function, (at_row, len), Shape::NO_ROWS, rows_at)?;
                 }
                 Class::Rows(kind) => {
                     // The entry of the first rows starts where the function does.
@@ -368,48 +343,6 @@ impl Builder {
             first = run.end;
         }
         Ok(())
-    }
-
-    /// The longest run of rows from `first` on that one entry can hold.
-    fn run(&self, rows: &[(u32, Row)], first: usize) -> Run {
-        let mut run = Run { end: first, class: Class::SignalContext };
-        let rest = rows.get(first..).unwrap_or_default();
-        let limit = match self.format.version() {
-            Version::V3 => V3_MAX_ROWS,
-            _ => usize::MAX,
-        };
-        for (_, row) in rest.iter().take(limit) {
-            run.class = match (run.class, self.class(row, false)) {
-                (_, class) if run.end == first => class,
-                (Class::Rows(a), Class::Rows(b)) => {
-                    Class::Rows(if a == b { a } else { Kind::Flexible })
-                }
-                (before, class) if before == class => class,
-                _ => break,
-            };
-            run.end = run.end.wrapping_add(1);
-        }
-        run
-    }
-
-    #[inline]
-    fn class(&self, row: &Row, in_blocks: bool) -> Class {
-        work_counter::steps(1);
-        let is_v3 = self.format.version() == Version::V3;
-        if row.is_context_only() {
-            return match is_v3 && !in_blocks {
-                true => Class::SignalContext,
-                false => Class::Omission(OmissionReason::SignalContext),
-            };
-        }
-        match self.encoder.encode(Kind::Default, row) {
-            Ok(_) => Class::Rows(Kind::Default),
-            Err(reason) if !is_v3 => Class::Omission(reason),
-            Err(_) => match self.encoder.encode(Kind::Flexible, row) {
-                Ok(_) => Class::Rows(Kind::Flexible),
-                Err(reason) => Class::Omission(reason),
-            },
-        }
     }
 
     /// Adds an entry for code at a start, of a size, with the rows from `rows_at`

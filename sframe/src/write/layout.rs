@@ -6,7 +6,8 @@ use alloc::vec::Vec;
 use crate::{
     format::{
         bytes::Endian,
-        header::{Flags, Header, MAGIC, Version},
+        flags::Flags,
+        header::{Header, MAGIC, Version},
     },
     write::{
         builder::{Builder, Entry},

@@ -6,6 +6,7 @@ pub(crate) mod function;
 mod layout;
 pub(crate) mod lost;
 mod merge;
+mod run;
 #[cfg(all(test, feature = "cfi"))]
 mod work_bounds;
 pub(crate) mod work_counter;
