@@ -238,7 +238,7 @@ fn a_guest_that_is_paused_stays_so_and_a_live_one_is_not_stopped() {
 }
 
 #[test]
-fn a_guest_goes_on_after_an_error() {
+fn a_guest_continues_after_an_error() {
     let registers = Machine::long(4).registers.replace("RBP", "RXP");
     let played = Machine { registers, ..Machine::long(4) }.start("error");
     let text = fails(played.arguments(), 5);

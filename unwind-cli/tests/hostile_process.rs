@@ -72,7 +72,7 @@ fn a_process_that_ends_while_it_is_read_is_a_report_or_an_error() {
 }
 
 #[test]
-fn a_process_that_executes_itself_forks_starts_threads_or_unmaps_code_goes_on() {
+fn a_process_that_executes_itself_forks_starts_threads_or_unmaps_code_continues() {
     for what in ["execs", "forks", "unmaps", "threads"] {
         let Some(target) = chaos(what, FRAME_POINTERS, &[what, "first", "of", "all"]) else {
             return;

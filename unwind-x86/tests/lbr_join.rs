@@ -69,7 +69,7 @@ fn kinds(joined: &Joined<'_>) -> String {
 }
 
 #[test]
-fn the_walk_goes_on_where_the_record_ends() {
+fn the_walk_continues_where_the_record_ends() {
     for recorded in 0..=32 {
         let (calls, walk) = (calls(1..=recorded), walk(1..=40));
         let joined = join(&calls, &walk);
@@ -82,7 +82,7 @@ fn the_walk_goes_on_where_the_record_ends() {
 }
 
 #[test]
-fn the_record_goes_on_where_the_walk_ends() {
+fn the_record_continues_where_the_walk_ends() {
     for walked in 0..=32 {
         let (calls, walk) = (calls(1..=32), walk(1..=walked));
         let joined = join(&calls, &walk);

@@ -76,7 +76,7 @@ fn x3_a_task_is_in_the_delivery_to_a_client_also_while_another_thread_cancels_it
 }
 
 #[test]
-fn x3_a_delivery_that_cancels_its_own_client_is_told_so_and_goes_on() {
+fn x3_a_delivery_that_cancels_its_own_client_is_told_so_and_continues() {
     let kernel = Kernel::new();
     let [client] = kernel.register();
     let (task, other) = (Task::new(STACK), Task::new(STACK));
@@ -243,7 +243,7 @@ fn b6_two_deliveries_that_cancel_each_others_client_are_told_so_and_end() {
 }
 
 #[test]
-fn b6_a_cancellation_does_not_wait_for_a_leaked_delivery_of_a_task_that_never_goes_on() {
+fn b6_a_cancellation_does_not_wait_for_a_leaked_delivery_of_a_task_that_never_continues() {
     let (unwind, task, client) = asked();
     let mut abandonment = unwind.abandon(&task, LossReason::TaskGone);
     core::mem::forget(abandonment.next());

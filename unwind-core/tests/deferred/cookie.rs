@@ -93,7 +93,7 @@ fn r3_3_the_cookie_is_the_time_of_the_first_request() {
 }
 
 #[test]
-fn a_task_that_migrates_keeps_its_cookie_and_the_cpu_it_left_goes_on() {
+fn a_task_that_migrates_keeps_its_cookie_and_the_cpu_it_left_continues() {
     let kernel = Kernel::with_cookies(PerCpuCookies::<8>::new());
     let [client] = kernel.register();
     let (task, other) = (Task::new(STACK), Task::new(STACK));

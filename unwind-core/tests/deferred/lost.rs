@@ -40,7 +40,7 @@ fn begin<'a>(kernel: &'a Kernel, task: &'a Task) -> Abandonment<'a> {
 }
 
 #[test]
-fn b4_a_task_that_goes_on_before_its_delivery_is_at_its_end_leaves_nobody_uncalled() {
+fn b4_a_task_that_continues_before_its_delivery_is_at_its_end_leaves_nobody_uncalled() {
     for calls in 0..3 {
         let (kernel, task, clients) = asked::<3>();
         let mut delivery = begin(&kernel, &task);
@@ -138,7 +138,7 @@ fn b6_a_serving_that_is_forgotten_ends_with_its_delivery() {
 }
 
 #[test]
-fn b6_what_is_forgotten_with_its_delivery_ends_where_the_task_goes_on() {
+fn b6_what_is_forgotten_with_its_delivery_ends_where_the_task_continues() {
     type GoOn = fn(&Kernel, &Task);
     let ways: [GoOn; 3] = [
         |kernel, task| assert_eq!(kernel.unwind.user_return(task), UserReturn::Pending),
@@ -186,7 +186,7 @@ fn b7_the_client_for_whom_a_walk_panicked_stays_pending() {
 }
 
 #[test]
-fn b4_a_task_that_goes_on_when_all_were_called_may_go_on() {
+fn b4_a_task_that_continues_when_all_were_called_may_go_on() {
     let (kernel, task, clients) = asked::<2>();
     let mut delivery = begin(&kernel, &task);
     for client in clients {

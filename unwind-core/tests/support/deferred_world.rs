@@ -7,135 +7,22 @@
 
 extern crate alloc;
 
+#[path = "deferred_task.rs"]
+mod deferred_task;
+
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashSet;
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 
 use unwind_core::Trace;
 use unwind_core::deferred::*;
 
+pub(crate) use self::deferred_task::Dice;
+use self::deferred_task::{ModelHost, ModelTask, RealTask};
 use crate::sim;
-
-/// What the model knows of a task.
-struct ModelTask {
-    /// What its user stack looks like.
-    stack: u64,
-    kind: TaskKind,
-    closed: bool,
-    /// The cookie of the entry, once someone got it.
-    cookie: Option<Cookie>,
-    /// Who asked in this entry, and what was their stack.
-    asked: BTreeMap<ClientId, u64>,
-    served: BTreeSet<ClientId>,
-    pending: bool,
-    /// The entry whose stack the task's own cache holds.
-    cached: Option<Cookie>,
-}
-
-impl ModelTask {
-    fn new(stack: u64) -> Self {
-        Self {
-            stack,
-            kind: TaskKind::User,
-            closed: false,
-            cookie: None,
-            asked: BTreeMap::new(),
-            served: BTreeSet::new(),
-            pending: false,
-            cached: None,
-        }
-    }
-
-    fn end_entry(&mut self) {
-        self.cookie = None;
-        self.asked.clear();
-        self.served.clear();
-    }
-
-    fn refusal(&self) -> Option<Refusal> {
-        match self.kind {
-            _ if self.closed => Some(Refusal::Exiting),
-            TaskKind::User => None,
-            TaskKind::KernelThread => Some(Refusal::KernelThread),
-            TaskKind::UserWorker => Some(Refusal::UserWorker),
-            TaskKind::Exiting => Some(Refusal::Exiting),
-            // `NoUserRegisters`: the model has no other kind.
-            _ => Some(Refusal::NoUserRegisters),
-        }
-    }
-}
-
-/// A task of the instance, with its own cache.
-struct RealTask {
-    state: TaskState,
-    kind: Cell<TaskKind>,
-    cache: RefCell<sim::Cache>,
-}
-
-/// What the hooks answer, and what happens in them.
-struct ModelHost {
-    cpu: Cell<u32>,
-    in_nmi: Cell<bool>,
-    schedule_fails: Cell<bool>,
-    /// Something that happens when a delivery is being scheduled.
-    in_schedule: RefCell<Option<Box<dyn Fn()>>>,
-}
-
-impl Host for ModelHost {
-    type Task = RealTask;
-
-    fn state<'t>(&self, task: &'t RealTask) -> &'t TaskState {
-        &task.state
-    }
-
-    fn task_kind(&self, task: &RealTask) -> TaskKind {
-        task.kind.get()
-    }
-
-    fn in_nmi(&self) -> bool {
-        self.in_nmi.get()
-    }
-
-    fn cpu(&self) -> u32 {
-        self.cpu.get()
-    }
-
-    fn schedule(&self, _: &RealTask, _: RequestContext) -> Result<(), ScheduleError> {
-        let action = self.in_schedule.borrow_mut().take();
-        if let Some(action) = action {
-            action();
-        }
-        if self.schedule_fails.get() { Err(ScheduleError) } else { Ok(()) }
-    }
-
-    fn clock(&self) -> u64 {
-        7
-    }
-
-    fn relax(&self) {
-        panic!("nothing runs that a cancellation could wait for");
-    }
-}
-
-/// A random number that is used up bit by bit.
-#[derive(Clone, Copy)]
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    fn pick(&mut self, sides: usize) -> usize {
-        let sides = sides as u64;
-        let side = self.0 % sides;
-        self.0 /= sides;
-        side as usize
-    }
-
-    fn other(self) -> Self {
-        Self(self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1) >> 7)
-    }
-}
 
 /// The instance and the model side by side.
 pub(crate) struct World<C> {

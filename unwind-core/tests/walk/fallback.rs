@@ -15,7 +15,7 @@ fn walk_with_fallback(script: Script) -> (Vec<Frame>, End<BadTable>, u32) {
 }
 
 #[test]
-fn a_missing_row_goes_on_by_the_fallback_and_the_frame_says_so() {
+fn a_missing_row_continues_by_the_fallback_and_the_frame_says_so() {
     let script = Script::new([(0x1000, FP), (0x3000, FP)]);
     let (frames, end, errors) = walk_with_fallback(script);
     assert_eq!(
@@ -28,7 +28,7 @@ fn a_missing_row_goes_on_by_the_fallback_and_the_frame_says_so() {
 }
 
 #[test]
-fn a_malformed_row_goes_on_by_the_fallback_and_is_counted() {
+fn a_malformed_row_continues_by_the_fallback_and_is_counted() {
     let mut script = Script::new([(0x1000, FP), (0x3000, FP)]);
     script.0.insert(0x2000, Err(BadTable::Malformed));
     let (frames, end, errors) = walk_with_fallback(script);
@@ -40,7 +40,7 @@ fn a_malformed_row_goes_on_by_the_fallback_and_is_counted() {
 }
 
 #[test]
-fn a_row_that_cannot_be_applied_goes_on_by_the_fallback() {
+fn a_row_that_cannot_be_applied_continues_by_the_fallback() {
     let script = Script::new([(0x1000, FP), (0x2000, locals(3)), (0x3000, FP)]);
     let (frames, end, errors) = walk_with_fallback(script);
     assert_eq!(

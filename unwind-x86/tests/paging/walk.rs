@@ -15,7 +15,7 @@ fn words(ram: &mut Ram, at: u64, words: &[u64]) {
 }
 
 #[test]
-fn a_walk_through_page_tables_ends_at_an_absent_page_and_goes_on_when_it_is_there() {
+fn a_walk_through_page_tables_ends_at_an_absent_page_and_continues_when_it_is_there() {
     let mut ram = mapped(&[0x9000 | TABLE, 0x6000]);
     words(&mut ram, 0x9ff0, &[0x10_1010, 0x40_1234]);
     words(&mut ram, 0x6010, &[0, 0]);

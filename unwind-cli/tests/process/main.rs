@@ -1,6 +1,8 @@
 //! `unwind stack` of live processes: what it shows, and that they continue.
 #![cfg(test)]
 
+mod command;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::fs;
@@ -123,7 +125,7 @@ fn d10_an_incomplete_stack_is_a_failure_where_the_user_wants_it() {
 }
 
 #[test]
-fn an_interrupted_system_call_goes_on() {
+fn an_interrupted_system_call_continues() {
     let Some(program) = compile("continues", "echo.c", FRAME_POINTERS) else { return };
     let mut target = Target::start(&program, &[]);
     for byte in 0..20 {
@@ -173,7 +175,7 @@ fn signals_that_arrive_during_the_stop_are_delivered_each_once() {
 }
 
 #[test]
-fn a_process_goes_on_when_the_command_is_killed_half_way() {
+fn a_process_continues_when_the_command_is_killed_half_way() {
     let Some(program) = compile("killed", "echo.c", FRAME_POINTERS) else { return };
     // So deep that the walk takes its time.
     let mut target = Target::start(&program, &["100000"]);
@@ -280,7 +282,7 @@ fn after_its_first_thread_has_ended_a_process_is_shown_by_the_others() {
 }
 
 #[test]
-fn a_process_that_no_signal_wakes_is_given_up_and_goes_on() {
+fn a_process_that_no_signal_wakes_is_given_up_and_continues() {
     let Some(program) = compile("vfork", "vfork.c", FRAME_POINTERS) else { return };
     let mut target = Target::start_unchecked(&program);
     target.wait_for_state("D");
@@ -481,72 +483,4 @@ fn max_frames_ends_a_stack_that_has_more() {
     assert_eq!(functions(thread).len(), 7);
     assert_eq!(thread["end"]["reason"], "max-frames");
     assert_eq!(thread["end"]["complete"], false);
-}
-
-#[test]
-fn a_command_is_started_stopped_once_and_left_to_its_end() {
-    let Some(program) = compile("command", "echo.c", FRAME_POINTERS) else { return };
-    let mut observer = unwind(["stack", "--after", "50", "--method", "fp", "--json", "--"]);
-    let mut observer = observer
-        .arg(&program)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    // The stacks come while the command waits for its input, then it ends.
-    let mut input = observer.stdin.take().unwrap();
-    let mut stacks = serde_json::Deserializer::from_reader(observer.stdout.take().unwrap())
-        .into_iter::<serde_json::Value>();
-    let report = stacks.next().unwrap().unwrap();
-    assert_eq!(functions_to_main(&report), ECHO_CHAIN);
-    assert_eq!(observer.try_wait().unwrap(), None);
-    std::io::Write::write_all(&mut input, b"x").unwrap();
-    drop(input);
-    assert!(observer.wait().unwrap().success());
-    let mut messages = String::new();
-    observer.stderr.take().unwrap().read_to_string(&mut messages).unwrap();
-    assert_eq!(messages, "ready\nx", "what the command wrote");
-}
-
-#[test]
-fn kill_ends_the_command_once_its_stack_is_taken() {
-    let output = run(["stack", "--kill", "--after", "20", "--", "sleep", "1000"]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("(sleep), 1 thread\n"), "{text}");
-}
-
-/// What may not be traced by whoever starts it: a program that a user may run and
-/// not read.
-#[test]
-fn c11_why_a_command_has_no_stack_is_told_before_it_is_waited_for() {
-    if !nix::unistd::geteuid().is_root() {
-        skip("only root can become another user");
-        return;
-    }
-    let Some(program) = compile("c11_unreadable", "echo.c", FRAME_POINTERS) else { return };
-    let directory = public_directory("unreadable");
-    let (secret, command) = (directory.join("secret"), directory.join("unwind"));
-    fs::copy(&program, &secret).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_unwind"), &command).unwrap();
-    fs::set_permissions(&secret, fs::Permissions::from_mode(0o711)).unwrap();
-    let mut child = Command::new(&command)
-        .args(["stack", "--after", "50", "--"])
-        .arg(&secret)
-        .uid(65534)
-        .gid(65534)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // The program waits for its input to end, which it does not yet.
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let told = lines.find(|line| line.starts_with("unwind: "));
-    assert!(told.as_ref().is_some_and(|line| line.contains("not permitted")), "{told:?}");
-    assert_eq!(child.try_wait().unwrap(), None, "the command is waited for");
-    drop(child.stdin.take());
-    assert_eq!(child.wait().unwrap().code(), Some(4));
-    assert_eq!(lines.next(), None, "it is told once");
-    fs::remove_dir_all(directory).unwrap();
 }

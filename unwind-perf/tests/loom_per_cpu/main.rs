@@ -6,14 +6,16 @@
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
-#[path = "guarded/mod.rs"]
+mod apart;
+#[path = "../guarded/mod.rs"]
 mod guarded;
 
 use std::sync::atomic::{AtomicBool as Seen, Ordering as Plain};
 
+use apart::{Apart, Clears};
 use guarded::Guarded;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 use unwind_core::deferred::{
     CancelError, ClientId, Cookie, Refusal, RequestOutcome, TooManyClients,
@@ -403,74 +405,6 @@ fn b_a_profiler_never_has_the_cpus_of_the_next_one_in_its_place() {
     look_while_a_place_changes_hands(|registry, _| {
         assert!(registry.occupied_cpus(GroupLeader(7)) <= 1);
     });
-}
-
-/// A twin that has the link, the back pointer and the processing mark in
-/// separate words, as in the first proposal.
-#[derive(Debug)]
-struct Apart {
-    linked: AtomicU32,
-    back: AtomicU32,
-    processing: AtomicU32,
-    /// The remover has begun to wait.
-    waiting: AtomicU32,
-    freed: AtomicU32,
-}
-
-/// When the remover clears the back pointer.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Clears {
-    BeforeTheWait,
-    AfterTheWait,
-}
-
-impl Apart {
-    fn new() -> Self {
-        Self {
-            linked: AtomicU32::new(1),
-            back: AtomicU32::new(1),
-            processing: AtomicU32::new(0),
-            waiting: AtomicU32::new(0),
-            freed: AtomicU32::new(0),
-        }
-    }
-
-    fn remove(&self, clears: Clears) {
-        self.linked.store(0, Ordering::Relaxed);
-        if clears == Clears::BeforeTheWait {
-            self.back.store(0, Ordering::Relaxed);
-        }
-        loom::sync::atomic::fence(Ordering::SeqCst);
-        self.waiting.store(1, Ordering::Release);
-        while self.processing.load(Ordering::Acquire) != 0 {
-            thread::yield_now();
-        }
-        if clears == Clears::AfterTheWait {
-            self.back.store(0, Ordering::Relaxed);
-        }
-        self.freed.store(1, Ordering::Relaxed);
-    }
-
-    /// A look at the back pointer. Returns whether it picked an event of which
-    /// it could know that its remover waits.
-    fn picks_dying(&self) -> (bool, bool) {
-        let waiting = self.waiting.load(Ordering::Acquire) != 0;
-        let picked = self.back.load(Ordering::Relaxed) != 0;
-        (picked, picked && waiting)
-    }
-
-    fn deliver(&self) -> bool {
-        self.processing.store(1, Ordering::Relaxed);
-        loom::sync::atomic::fence(Ordering::SeqCst);
-        let mut dying = false;
-        if self.linked.load(Ordering::Relaxed) != 0 {
-            let picked;
-            (picked, dying) = self.picks_dying();
-            assert!(!picked || self.freed.load(Ordering::Relaxed) == 0, "a freed event is used");
-        }
-        self.processing.store(0, Ordering::Release);
-        dying
-    }
 }
 
 /// Whether any interleaving has a delivery, or a request, pick an event while
