@@ -11,12 +11,14 @@
     reason = "no library"
 )]
 
+#[path = "../tests/gimli_files/mod.rs"]
+mod gimli_files;
 #[path = "../tests/gimli_frames/mod.rs"]
 mod gimli_frames;
 
 use std::process::ExitCode;
 
-use gimli_frames::file::{Comparison, compare};
+use gimli_files::{Comparison, compare};
 
 fn main() -> ExitCode {
     let mut sum = Comparison::default();

@@ -22,6 +22,12 @@ impl IndexEntry {
     pub const fn start(&self) -> u64 {
         self.start
     }
+
+    /// Offset of the FDE in the section, in bytes.
+    #[must_use]
+    pub const fn at(&self) -> u64 {
+        self.at
+    }
 }
 
 /// The slots that were lent are too few for the FDEs of a section.

@@ -2,10 +2,11 @@
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
+mod gimli_files;
 mod gimli_frames;
 
 use gimli::{CieOrFde, RunTimeEndian, UnwindSection as _};
-use gimli_frames::file::compare;
+use gimli_files::compare;
 use gimli_frames::{Deep, Machine, Reader};
 use proptest::{collection::vec, prelude::*, sample::select};
 use testdata::{CfiBuilder, Cie, Compiler};

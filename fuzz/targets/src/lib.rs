@@ -17,6 +17,7 @@
 
 mod aux_gate;
 mod cfi;
+mod cfi_lookup;
 mod compressed;
 mod core_file;
 pub mod corpora;
@@ -54,6 +55,8 @@ mod walk_x86_64;
 mod arena;
 #[path = "../../../unwind-core/tests/support/deferred_world.rs"]
 mod deferred_world;
+#[path = "../../../unwind-cfi/tests/gimli_frames/mod.rs"]
+mod gimli_frames;
 #[path = "../../../sframe/tests/gimli_rows/mod.rs"]
 mod gimli_rows;
 #[path = "../../../unwind-x86/tests/paging_model/mod.rs"]
@@ -103,6 +106,7 @@ targets! {
     sframe_validate,
     sframe_round_trip,
     cfi,
+    cfi_lookup,
     elf,
     compressed,
     core_file,

@@ -1,8 +1,6 @@
 //! What gimli's rows and expressions lead to, on made-up registers and memory: the answer
 //! that rows are held against.
 
-pub(crate) mod file;
-
 use gimli::{
     CfaRule as GimliCfa, EndianSlice, EvaluationResult, Location, RegisterRule, RunTimeEndian,
     UnwindContextStorage, UnwindSection, UnwindTableRow, Value,
