@@ -3,26 +3,13 @@
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 
-use object::{Endianness, elf};
-use unwind_cfi::{
-    CfiAbi, CfiError, CfiScratch, CfiTable, Entries, IndexEntry, RemoteCfi, RemoteCfiError,
-};
+use object::elf;
+use unwind_cfi::{CfiAbi, CfiError, CfiScratch, RemoteCfi, RemoteCfiError};
 use unwind_core::{Memory, ReadError, Row, VirtAddr, WordSize};
 
-use crate::call_frames::{FrameSection, FrameSections};
 use crate::elf::ElfFile;
 use crate::elf::error::{ElfError, Part};
-
-/// Why a file has no row for an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoRowError {
-    /// The information is not inside the file, or cannot be read.
-    #[error(transparent)]
-    Elf(#[from] ElfError),
-    /// What it says of the address is malformed, or no row can say it.
-    #[error("its {0} says what no row can: {1}")]
-    Cfi(Part, CfiError),
-}
+use crate::indexed_frames::{IndexedFrames, NoRowError, cfi_abi};
 
 /// The call frame information of one file.
 ///
@@ -33,7 +20,7 @@ pub(crate) enum NoRowError {
 pub(crate) struct CallFrameRows {
     abi: Option<CfiAbi>,
     searched: OnceCell<Option<RemoteCfi>>,
-    indexed: OnceCell<Result<Option<Indexed>, ElfError>>,
+    indexed: OnceCell<Result<Option<IndexedFrames>, ElfError>>,
     blocks: RefCell<Blocks>,
     scratch: RefCell<CfiScratch>,
 }
@@ -69,7 +56,7 @@ impl CallFrameRows {
     /// one of two sections.
     pub(crate) fn unread(&self) -> Option<ElfError> {
         match self.indexed.get()? {
-            Ok(indexed) => indexed.as_ref().and_then(|indexed| indexed.sections.unread),
+            Ok(indexed) => indexed.as_ref().and_then(|indexed| indexed.unread()),
             Err(error) => Some(*error),
         }
     }
@@ -96,89 +83,34 @@ impl CallFrameRows {
                 Err(
                     RemoteCfiError::Unreadable { .. }
                     | RemoteCfiError::Cfi(CfiError::Pointer(_) | CfiError::CieTooLong),
-                ) => return self.indexed_row(file, abi, addr, false),
+                ) => return self.indexed_row(file, addr, false),
                 Err(RemoteCfiError::Cfi(error)) => {
                     return Err(NoRowError::Cfi(Part::EhFrame, error));
                 }
                 Err(_) => return Ok(None),
             }
         }
-        self.indexed_row(file, abi, addr, searched.is_some())
+        self.indexed_row(file, addr, searched.is_some())
     }
 
     /// The row of a section that is read as a whole.
     fn indexed_row(
         &self,
         file: &ElfFile,
-        abi: CfiAbi,
         addr: u64,
         only_debug_frame: bool,
     ) -> Result<Option<Row>, NoRowError> {
         match self.indexed(file)? {
-            Some(indexed) => indexed.row(abi, addr, only_debug_frame),
+            Some(indexed) => indexed.row(addr, only_debug_frame),
             None => Ok(None),
         }
     }
 
-    fn indexed(&self, file: &ElfFile) -> Result<Option<&Indexed>, ElfError> {
-        let read = || {
-            let Some(abi) = self.abi else { return Ok(None) };
-            Ok(FrameSections::read(file)?.map(|sections| Indexed::new(sections, abi)))
-        };
-        match self.indexed.get_or_init(read) {
+    fn indexed(&self, file: &ElfFile) -> Result<Option<&IndexedFrames>, ElfError> {
+        match self.indexed.get_or_init(|| IndexedFrames::read(file)) {
             Ok(indexed) => Ok(indexed.as_ref()),
             Err(error) => Err(*error),
         }
-    }
-}
-
-/// Sections with an index each.
-#[derive(Debug)]
-struct Indexed {
-    sections: FrameSections,
-    indexes: Vec<Vec<IndexEntry>>,
-}
-
-impl Indexed {
-    fn new(sections: FrameSections, abi: CfiAbi) -> Self {
-        let index = |section: &FrameSection| {
-            let entries = Entries::new(sections.cfi(section, &sections.code), abi);
-            let needed = unwind_cfi::index(entries, &mut []).err().map_or(0, |few| few.needed);
-            let mut slots = vec![IndexEntry::default(); needed];
-            // There are as many as it said.
-            _ = unwind_cfi::index(entries, &mut slots);
-            slots
-        };
-        let indexes = sections.list.iter().map(index).collect();
-        Self { sections, indexes }
-    }
-
-    fn row(
-        &self,
-        abi: CfiAbi,
-        addr: u64,
-        only_debug_frame: bool,
-    ) -> Result<Option<Row>, NoRowError> {
-        for (section, index) in self.sections.list.iter().zip(&self.indexes) {
-            if only_debug_frame && section.part != Part::DebugFrame {
-                continue;
-            }
-            let cfi = self.sections.cfi(section, &self.sections.code);
-            let row = CfiTable::with_index(cfi, abi, index).find_row(addr);
-            if let Some(row) = row.map_err(|error| NoRowError::Cfi(section.part, error))? {
-                return Ok(Some(row));
-            }
-        }
-        Ok(None)
-    }
-}
-
-/// The code of a file, if there is call frame information that is understood.
-fn cfi_abi(file: &ElfFile) -> Option<CfiAbi> {
-    match (file.machine, file.endian, file.is_64) {
-        (elf::EM_X86_64, Endianness::Little, true) => Some(CfiAbi::X86_64),
-        (elf::EM_386, Endianness::Little, false) => Some(CfiAbi::Ia32),
-        _ => None,
     }
 }
 

@@ -17,6 +17,7 @@ mod demangle;
 mod elf;
 mod failure;
 pub mod held_process;
+mod indexed_frames;
 mod input_error;
 mod linkage;
 mod module;

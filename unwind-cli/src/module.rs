@@ -13,11 +13,12 @@ use std::rc::Rc;
 use sframe::{Format, WriteError};
 use unwind_core::{Memory, Row, VirtAddr, WordSize};
 
-use crate::call_frame_rows::{CallFrameRows, NoRowError};
+use crate::call_frame_rows::CallFrameRows;
 use crate::call_frames::{BuiltTable, CallFrames};
 use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
 use crate::elf::sframe_section::SframeSection;
+use crate::indexed_frames::NoRowError;
 use crate::progress::Progress;
 use crate::regular_file::{self, NotRegular};
 use crate::symbols::{Function, Symbols};

@@ -267,11 +267,32 @@ fn d5_samples_of_a_32_bit_program_are_named_and_walked() {
 }
 
 #[test]
+fn samples_of_32_bit_code_are_walked_by_its_call_frame_information() {
+    let Some(recorder) = Recorder::new("32_bit_cfi") else { return };
+    let flags = ["-m32", "-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+    let flags = [&flags[..], &ALONE].concat();
+    let Some(program) = recorder.compile("chain", CHAIN, &flags) else { return };
+    let Some(data) = recorder.record(&program, &["--call-graph", "dwarf,8192"]) else { return };
+    let json = done(&["script", "--json", data.to_str().unwrap()]);
+    let lines = json.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let samples: Vec<_> = lines.filter(|line| line["type"] == "sample").collect();
+    // From `work` to what called `main`, none by a guess.
+    let is_whole = |sample: &&Value| {
+        let frames = sample["chain"][0]["ips"].as_array().map_or(0, Vec::len);
+        frames >= 5 && sample["walk"]["gaps"].as_array().is_some_and(Vec::is_empty)
+    };
+    let whole = samples.iter().filter(is_whole).count();
+    assert!(samples.len() > 10 && whole * 10 > samples.len() * 9, "{whole} of {}", samples.len());
+}
+
+/// So that frame pointers are all there is.
+const WITHOUT_CALL_FRAMES: [&str; 2] = ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"];
+
+#[test]
 fn a7_a_stack_that_frame_pointers_led_along_is_marked_unless_they_are_trusted() {
     let Some(recorder) = Recorder::new("a7_gaps") else { return };
-    // No table format covers 32-bit code.
-    let flags = ["-m32", "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
-    let flags = [&flags[..], &ALONE].concat();
+    let flags = ["-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"];
+    let flags = [&flags[..], &["-m32"], &WITHOUT_CALL_FRAMES, &ALONE].concat();
     let Some(program) = recorder.compile("chain", CHAIN, &flags) else { return };
     let Some(data) = recorder.record(&program, &["--call-graph", "dwarf,8192"]) else { return };
     let name = data.to_str().unwrap();

@@ -15,6 +15,7 @@ use crate::call_frames::{BuiltTable, CallFrames};
 use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
 use crate::elf::sframe_section::SframeSection;
+use crate::indexed_frames::IndexedFrames;
 use crate::linkage::{LinkageEntry, LinkageTables};
 use crate::module::{self, BuildError, ModuleError, copy_vdso};
 use crate::regular_file;
@@ -35,6 +36,7 @@ pub(crate) struct RecordedFile {
     elf: OnceLock<Result<ElfFile, FileError>>,
     sframe: OnceLock<Result<Option<SframeSection>, ElfError>>,
     built: OnceLock<Result<Option<BuiltTable>, BuildError>>,
+    indexed: OnceLock<Result<Option<IndexedFrames>, ElfError>>,
     symbols: OnceLock<Result<Symbols, ElfError>>,
     linkage: OnceLock<Result<LinkageTables, ElfError>>,
 }
@@ -134,6 +136,11 @@ impl RecordedFile {
         }
     }
 
+    /// Whether it is a file of 64-bit code.
+    pub(crate) fn is_64(&self) -> bool {
+        self.elf().is_ok_and(|file| file.is_64)
+    }
+
     /// Its `.sframe`.
     pub(crate) fn sframe(&self) -> Option<&SframeSection> {
         let file = self.elf().ok()?;
@@ -154,6 +161,19 @@ impl RecordedFile {
         });
         match built {
             Ok(table) => Ok(table.as_ref()),
+            Err(error) => Err(*error),
+        }
+    }
+
+    /// Its call frame information, for 32-bit code, which has no tables.
+    ///
+    /// # Errors
+    ///
+    /// [`ElfError`] if the information is not inside the file.
+    pub(crate) fn indexed(&self) -> Result<Option<&IndexedFrames>, ElfError> {
+        let Ok(file) = self.elf() else { return Ok(None) };
+        match self.indexed.get_or_init(|| IndexedFrames::read(file)) {
+            Ok(frames) => Ok(frames.as_ref()),
             Err(error) => Err(*error),
         }
     }

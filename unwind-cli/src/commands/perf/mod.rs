@@ -28,6 +28,7 @@ mod pipeline;
 mod pmu_caps;
 mod ranges;
 mod reader;
+mod recorded;
 mod script;
 mod shown;
 mod summary;

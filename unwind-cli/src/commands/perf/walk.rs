@@ -3,20 +3,18 @@
 use std::fmt;
 
 use unwind_core::{
-    Arch, CacheStats, End, FrameContext, FramePc, Memory, Origin, PackedFrame, Provenance,
-    ReadError, ReturnAddresses, Row, RowCache, RowSource, RowStore, StepError, TableError, Trace,
-    VirtAddr, Walker,
+    Arch, CacheStats, End, FramePc, PackedFrame, Provenance, RowCache, RowSource, RowStore,
+    StepError, TableError, Trace, Walker,
 };
 use unwind_perf::record::{UserAbi, UserState};
 use unwind_x86::{Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64, X86_64Regs};
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::call_stacks::{CallStack, FrameSource, JoinedCall};
-use crate::commands::perf::ranges::Range;
+use crate::commands::perf::recorded::{Code, RecordedTables, SampleMemory};
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::walk::{ROWS, low_half};
 use crate::counted::counted;
-use crate::elf::error::Part;
 
 /// The most frames of a stack: more than a copied stack of 64 KiB can have are of no use.
 const MAX_FRAMES: u32 = 8192;
@@ -102,7 +100,7 @@ impl SampleWalker {
     pub(crate) fn walk(&mut self, state: &UserState<'_>, space: &Space) -> WalkedStack {
         match state.abi {
             UserAbi::Bits64 => self.walk_x86_64(state, space),
-            UserAbi::Bits32 => walk_ia32(state, space, self.frame_pointers),
+            UserAbi::Bits32 => self.walk_ia32(state, space),
         }
     }
 
@@ -120,7 +118,8 @@ impl SampleWalker {
         let Some(rows) = rows_of(&mut self.kept, space.generation) else {
             return not_walked("no rows can be kept");
         };
-        let source = RecordedTables { space }.or(SignalTrampolines).or(InstructionAnalysis);
+        let source = RowSource::<X86_64>::or(RecordedTables { space }, SignalTrampolines);
+        let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
         let mut memory = SampleMemory { sp, stack: state.stack, space };
         let mut walker = walker.max_frames(MAX_FRAMES).return_addresses(Code(space));
@@ -131,6 +130,23 @@ impl SampleWalker {
         }
         let frames = self.trace.frames().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
         finished(frames.collect(), self.trace.end(), sp, state, space)
+    }
+
+    fn walk_ia32(&mut self, state: &UserState<'_>, space: &Space) -> WalkedStack {
+        let value = |number| state.register(number).map(low_half);
+        let (Some(ip), Some(sp)) = (value(register::IP), value(register::SP)) else {
+            return not_walked(NO_START);
+        };
+        let Some(rows) = rows_of(&mut self.kept, space.generation) else {
+            return not_walked("no rows can be kept");
+        };
+        let regs = Ia32Regs::from_all(ip, register::IA32.map(|number| value(number).unwrap_or(0)));
+        let source = RowSource::<Ia32>::or(RecordedTables { space }, SignalTrampolines);
+        let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
+        let walker = Walker::new(Ia32::FLAT, source).cache(rows).fallback(self.frame_pointers);
+        let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code(space));
+        let mut memory = SampleMemory { sp: sp.into(), stack: state.stack, space };
+        collect(walker, regs, &mut memory, state)
     }
 }
 
@@ -184,23 +200,6 @@ fn x86_64_state(state: &UserState<'_>) -> Result<(X86_64Regs, X86_64, u64), &'st
 }
 
 const NO_START: &str = "the sample has no pc or no stack pointer";
-
-/// No table format covers 32-bit code.
-fn walk_ia32(
-    state: &UserState<'_>,
-    space: &Space,
-    frame_pointers: FramePointerRows,
-) -> WalkedStack {
-    let value = |number| state.register(number).map(low_half);
-    let (Some(ip), Some(sp)) = (value(register::IP), value(register::SP)) else {
-        return not_walked(NO_START);
-    };
-    let regs = Ia32Regs::from_all(ip, register::IA32.map(|number| value(number).unwrap_or(0)));
-    let source = RowSource::<Ia32>::or(SignalTrampolines, InstructionAnalysis);
-    let walker = Walker::new(Ia32::FLAT, source).fallback(frame_pointers);
-    let mut memory = SampleMemory { sp: sp.into(), stack: state.stack, space };
-    collect(walker.max_frames(MAX_FRAMES).return_addresses(Code(space)), regs, &mut memory, state)
-}
 
 /// A program gets addresses above 47 bits only on a CPU with 57, and only if it asks for
 /// them.
@@ -284,7 +283,17 @@ fn why_cut<E: fmt::Display>(
         None => format!("{end}; no file is mapped at {call:#x}"),
         Some(range) => match (range.file.elf(), state.abi) {
             (Err(error), _) => format!("{end}; {}: {error}", range.file.name),
-            (Ok(_), UserAbi::Bits32) => end.to_string(),
+            (Ok(_), UserAbi::Bits32) => {
+                let reason = match (range.file.indexed(), range.link_time(call)) {
+                    (Err(error), _) => Some(error.into()),
+                    (Ok(Some(frames)), Some(addr)) => frames.row(addr, false).err(),
+                    _ => None,
+                };
+                match reason {
+                    Some(reason) => format!("{end}; {}: {reason}", range.file.name),
+                    None => end.to_string(),
+                }
+            }
             (Ok(_), UserAbi::Bits64) => match range.file.built() {
                 Err(error) => format!("{end}; {}: {error}", range.file.name),
                 Ok(None) if range.file.sframe().is_none() => {
@@ -309,87 +318,6 @@ fn why_cut<E: fmt::Display>(
     }
 }
 
-/// The tables of the mapped files: their `.sframe`, or what their `.eh_frame` comes to.
-struct RecordedTables<'s> {
-    space: &'s Space,
-}
-
-impl RowSource<X86_64> for RecordedTables<'_> {
-    type Error = sframe::Error;
-
-    fn row<M: Memory>(
-        &mut self,
-        frame: &FrameContext<'_, X86_64Regs>,
-        _: &mut M,
-    ) -> Result<Option<Row>, sframe::Error> {
-        let addr = frame.lookup_addr().get();
-        let Some(range) = self.space.find(addr) else { return Ok(None) };
-        let Some(bias) = range.bias() else { return Ok(None) };
-        if let Some(row) = row_of_section(range, bias, addr)? {
-            return Ok(Some(row));
-        }
-        // Why there is none is told at the end of the walk.
-        let Ok(Some(table)) = range.file.built() else { return Ok(None) };
-        table.row(addr, bias)
-    }
-
-    fn generation(&self) -> u64 {
-        self.space.generation
-    }
-}
-
-/// The row of the `.sframe` of a file.
-fn row_of_section(range: &Range, bias: u64, addr: u64) -> Result<Option<Row>, sframe::Error> {
-    let Some(section) = range.file.sframe() else { return Ok(None) };
-    let addr = addr.wrapping_sub(bias);
-    for table in section.tables().tables() {
-        let table = table?;
-        if table.header().abi == sframe::Abi::Amd64Little
-            && let Some(row) = table.find_row(addr)?
-        {
-            return Ok(Some(row.with_origin(Origin::Table)));
-        }
-    }
-    Ok(None)
-}
-
-/// The copied stack, and the files, whose code does not change.
-struct SampleMemory<'s> {
-    sp: u64,
-    stack: &'s [u8],
-    space: &'s Space,
-}
-
-impl Memory for SampleMemory<'_> {
-    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
-        let at = usize::try_from(addr.get().wrapping_sub(self.sp)).ok();
-        let copied = at
-            .and_then(|at| Some(at..at.checked_add(buf.len())?))
-            .and_then(|range| self.stack.get(range));
-        if let Some(copied) = copied {
-            buf.copy_from_slice(copied);
-            return Ok(());
-        }
-        let len = u64::try_from(buf.len()).unwrap_or(u64::MAX);
-        let range = self.space.find(addr.get()).ok_or(ReadError::Invalid)?;
-        if addr.get().checked_add(len).is_none_or(|end| end > range.end) {
-            return Err(ReadError::Invalid);
-        }
-        let file = range.file.elf().map_err(|_| ReadError::Invalid)?;
-        let at = range.file_offset(addr.get());
-        file.read_into(Part::Memory, at, buf).map_err(|_| ReadError::Invalid)
-    }
-}
-
-/// Where the process has code.
-struct Code<'s>(&'s Space);
-
-impl ReturnAddresses for Code<'_> {
-    fn is_code(&mut self, call: VirtAddr) -> bool {
-        self.0.find(call.get()).is_some_and(|range| range.executable)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -407,6 +335,7 @@ mod tests {
     use crate::commands::perf::files::{RecordedFile, RecordedFiles};
     use crate::commands::perf::held::Held;
     use crate::commands::perf::pipeline::{self, Options, Sink};
+    use crate::commands::perf::ranges::Range;
     use crate::commands::perf::reader::PerfReader;
 
     const FRAME_POINTERS: FramePointerRows = FramePointerRows { is_trusted: false };
@@ -465,7 +394,8 @@ mod tests {
     /// The same walk as that of [`SampleWalker`], of each frame by its table.
     fn plain(state: &UserState<'_>, space: &Space) -> WalkedStack {
         let (regs, arch, sp) = x86_64_state(state).unwrap();
-        let source = RecordedTables { space }.or(SignalTrampolines).or(InstructionAnalysis);
+        let source = RowSource::<X86_64>::or(RecordedTables { space }, SignalTrampolines);
+        let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let walker = Walker::new(arch, source).fallback(FRAME_POINTERS);
         let mut memory = SampleMemory { sp, stack: state.stack, space };
         collect(

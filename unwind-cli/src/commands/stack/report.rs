@@ -8,9 +8,9 @@ use std::path::Path;
 use serde::{Serialize, Serializer};
 use unwind_core::{Frame, Origin, WordSize};
 
-use crate::call_frame_rows::NoRowError;
 use crate::commands::stack::error::Incomplete;
 use crate::commands::stack::walk::{EndReason, Method, Stack, StackEnd};
+use crate::indexed_frames::NoRowError;
 use crate::module::{Module, Modules};
 use crate::target::maps::{Backing, Mapping};
 use crate::target::registers::CodeMode;

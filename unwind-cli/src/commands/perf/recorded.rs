@@ -1,0 +1,118 @@
+//! What a recording says of a sampled process: its tables, its code, its stack.
+
+use std::convert::Infallible;
+
+use unwind_core::{
+    FrameContext, Memory, Origin, ReadError, ReturnAddresses, Row, RowSource, VirtAddr,
+};
+use unwind_x86::{Ia32, Ia32Regs, X86_64, X86_64Regs};
+
+use crate::commands::perf::address_spaces::Space;
+use crate::commands::perf::ranges::Range;
+use crate::elf::error::Part;
+
+/// The tables of the mapped files: their `.sframe`, or what their `.eh_frame` comes to.
+pub(crate) struct RecordedTables<'s> {
+    pub(crate) space: &'s Space,
+}
+
+impl RowSource<X86_64> for RecordedTables<'_> {
+    type Error = sframe::Error;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, sframe::Error> {
+        let addr = frame.lookup_addr().get();
+        let Some(range) = self.space.find(addr) else { return Ok(None) };
+        let Some(bias) = range.bias() else { return Ok(None) };
+        if let Some(row) = row_of_section(range, bias, addr)? {
+            return Ok(Some(row));
+        }
+        // Why there is none is told at the end of the walk.
+        let Ok(Some(table)) = range.file.built() else { return Ok(None) };
+        table.row(addr, bias)
+    }
+
+    fn generation(&self) -> u64 {
+        self.space.generation
+    }
+}
+
+/// No SFrame tables are of 32-bit code.
+impl RowSource<Ia32> for RecordedTables<'_> {
+    type Error = Infallible;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, Ia32Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        let addr = frame.lookup_addr().get();
+        let range = self.space.find(addr);
+        let place = range.and_then(|range| Some((range, range.link_time(addr)?)));
+        let Some((range, addr)) = place.filter(|(range, _)| !range.file.is_64()) else {
+            return Ok(None);
+        };
+        // Why there is none is told at the end of the walk.
+        let frames = range.file.indexed().ok().flatten();
+        Ok(frames.and_then(|frames| frames.row(addr, false).ok().flatten()))
+    }
+
+    fn generation(&self) -> u64 {
+        self.space.generation
+    }
+}
+
+/// The row of the `.sframe` of a file.
+fn row_of_section(range: &Range, bias: u64, addr: u64) -> Result<Option<Row>, sframe::Error> {
+    let Some(section) = range.file.sframe() else { return Ok(None) };
+    let addr = addr.wrapping_sub(bias);
+    for table in section.tables().tables() {
+        let table = table?;
+        if table.header().abi == sframe::Abi::Amd64Little
+            && let Some(row) = table.find_row(addr)?
+        {
+            return Ok(Some(row.with_origin(Origin::Table)));
+        }
+    }
+    Ok(None)
+}
+
+/// The copied stack, and the files, whose code does not change.
+pub(crate) struct SampleMemory<'s> {
+    pub(crate) sp: u64,
+    pub(crate) stack: &'s [u8],
+    pub(crate) space: &'s Space,
+}
+
+impl Memory for SampleMemory<'_> {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        let at = usize::try_from(addr.get().wrapping_sub(self.sp)).ok();
+        let copied = at
+            .and_then(|at| Some(at..at.checked_add(buf.len())?))
+            .and_then(|range| self.stack.get(range));
+        if let Some(copied) = copied {
+            buf.copy_from_slice(copied);
+            return Ok(());
+        }
+        let len = u64::try_from(buf.len()).unwrap_or(u64::MAX);
+        let range = self.space.find(addr.get()).ok_or(ReadError::Invalid)?;
+        if addr.get().checked_add(len).is_none_or(|end| end > range.end) {
+            return Err(ReadError::Invalid);
+        }
+        let file = range.file.elf().map_err(|_| ReadError::Invalid)?;
+        let at = range.file_offset(addr.get());
+        file.read_into(Part::Memory, at, buf).map_err(|_| ReadError::Invalid)
+    }
+}
+
+/// Where the process has code.
+pub(crate) struct Code<'s>(pub(crate) &'s Space);
+
+impl ReturnAddresses for Code<'_> {
+    fn is_code(&mut self, call: VirtAddr) -> bool {
+        self.0.find(call.get()).is_some_and(|range| range.executable)
+    }
+}
