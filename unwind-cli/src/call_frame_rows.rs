@@ -122,8 +122,8 @@ impl Blocks {
     /// In bytes.
     const SIZE: u64 = 4096;
 
-    /// The most that are kept: 4 MiB.
-    const LIMIT: usize = 1024;
+    /// The most that are kept of a file: 1 MiB.
+    const LIMIT: usize = 256;
 
     /// The block that starts at an offset, shorter at the file's end.
     fn at(&mut self, file: &ElfFile, offset: u64) -> Result<&[u8], ElfError> {
