@@ -20,6 +20,7 @@ use crate::indexed_frames::{IndexedFrames, NoRowError, cfi_abi};
 pub(crate) struct CallFrameRows {
     abi: Option<CfiAbi>,
     searched: OnceCell<Option<RemoteCfi>>,
+    has_debug_frame: OnceCell<bool>,
     indexed: OnceCell<Result<Option<IndexedFrames>, ElfError>>,
     blocks: RefCell<Blocks>,
     scratch: RefCell<CfiScratch>,
@@ -31,6 +32,7 @@ impl CallFrameRows {
         Self {
             abi: cfi_abi(file),
             searched: OnceCell::new(),
+            has_debug_frame: OnceCell::new(),
             indexed: OnceCell::new(),
             blocks: RefCell::default(),
             scratch: RefCell::default(),
@@ -89,6 +91,14 @@ impl CallFrameRows {
                 }
                 Err(_) => return Ok(None),
             }
+        }
+        // Most files have no other section, and this one is large.
+        let has_debug_frame = || {
+            let sections = file.sections();
+            sections.map_or(true, |all| all.iter().any(|section| section.name == b".debug_frame"))
+        };
+        if searched.is_some() && !*self.has_debug_frame.get_or_init(has_debug_frame) {
+            return Ok(None);
         }
         self.indexed_row(file, addr, searched.is_some())
     }
