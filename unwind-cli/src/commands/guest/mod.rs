@@ -110,10 +110,9 @@ its registers are then a moment older than its memory, so some stacks are wrong
 or end early.
 
 Each vCPU has one stack: of the user code or of the kernel code that it
-executes. User stacks below kernel code are not looked for. 64-bit code is
-walked by the SFrame tables of the files given, by tables made of their
-.eh_frame, and by frame pointers, 32-bit code by frame pointers; kernel code
-with none of them gives few frames.
+executes. User stacks below kernel code are not looked for. Code is walked by
+the SFrame tables of the files given (64-bit code has such), by their
+.eh_frame, and by frame pointers; kernel code with none of them gives few frames.
 
 Folded stacks: frames from the outermost one on, joined by `;`, and a count.
 The first word is `[user]`, `[user 32-bit]`, `[kernel]`, or `[idle]` for a vCPU

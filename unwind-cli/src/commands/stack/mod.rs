@@ -127,7 +127,7 @@ signal(7).
 How a frame was found, in the third column:
   registers  it is what the thread executes
   sframe     by the SFrame table of the code that it called
-  cfi        by an SFrame table made of that code's .eh_frame
+  cfi        by that code's .eh_frame or .debug_frame
   fp         by a frame pointer
   code       by the instructions at the function's entry or exit
   signal     by the registers that the kernel saved for a signal handler
