@@ -115,7 +115,9 @@ impl CfiScratch {
 ///
 /// A lookup among `n` FDEs does log2(`n`) + 1 reads of the search table, two of a CIE, and
 /// one for each 160 bytes or more of the FDE's instructions up to the place that is asked
-/// for, of which there are at most [`MAX_INSTRUCTIONS`]. None is longer than 320 bytes.
+/// for, of which there are at most [`MAX_INSTRUCTIONS`]. None is longer than 320 bytes. A CIE
+/// of more than 192 bytes ends with [`CfiError::CieTooLong`], an expression of more than 320
+/// with [`CfiError::TooManyInstructions`]: compilers write none.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteCfi {
     abi: CfiAbi,
@@ -279,12 +281,13 @@ impl RemoteCfi {
         let cie = of_cie.cie(0).map_err(in_cie)?;
 
         let body = entries.body(&fde, &cie).map_err(in_fde)?;
-        let target = pc.wrapping_sub(body.start);
-        if target >= body.len {
+        // No code continues after the end of the address space.
+        let target = pc.checked_sub(body.start).filter(|&target| target < body.len);
+        let Some(target) = target else {
             let next = fde_addr.wrapping_add(entry_len);
             let is_empty = body.len == 0;
             return Ok(if is_empty { Found::Empty { next } } else { Found::Elsewhere });
-        }
+        };
         let mut remembered = States::new(&mut scratch.remembered);
         let mut evaluation =
             Evaluation::new(&of_cie, &cie, &mut remembered, target).map_err(in_cie)?;

@@ -103,10 +103,10 @@ impl<'a> CfiTable<'a> {
             at = fde.end(&self.entries);
             tries = tries.saturating_sub(1);
         };
-        let offset = pc.wrapping_sub(body.start);
-        if offset >= body.len {
+        // No code continues after the end of the address space.
+        let Some(offset) = pc.checked_sub(body.start).filter(|&offset| offset < body.len) else {
             return Ok(None);
-        }
+        };
         if body.instructions.len() > MAX_INSTRUCTIONS {
             return Err(CfiError::TooManyInstructions);
         }

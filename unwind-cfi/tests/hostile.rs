@@ -180,6 +180,21 @@ fn absent_memory_is_told_from_malformed_memory() {
     assert!(!error.is_not_resident());
 }
 
+#[test]
+fn no_code_continues_after_the_end_of_the_address_space() {
+    let mut builder = CfiBuilder::eh_frame(FRAME);
+    let cie = builder.cie(&Cie::amd64());
+    let last = builder.fde(cie, 0xffff_ffff_ffff_fff0, 0x20, &[]);
+    let (frame, header) = (builder.build(), header(&[(0xffff_ffff_ffff_fff0, last)]));
+    let found = table(frame, &header).unwrap().unwrap();
+    let mut target = Target::new(frame, &header);
+    let remote = RemoteCfi::open(&mut target, CfiAbi::X86_64, HEADER).unwrap().unwrap();
+    for (pc, row) in [(0xffff_ffff_ffff_fff8, Some(row_with_cfa(8))), (8, None)] {
+        assert_eq!(found.find_row(pc), Ok(row), "{pc:#x}");
+        assert_eq!(remote.find_row(&mut target, pc, &mut CfiScratch::new()), Ok(row), "{pc:#x}");
+    }
+}
+
 /// The most steps of bounded time that a lookup takes.
 const MOST_STEPS: usize = 2 * MAX_INSTRUCTIONS + 256;
 
@@ -238,8 +253,13 @@ fn damaged() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     })
 }
 
+/// How many inputs each test makes up.
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").map_or(1000, |text| text.parse().unwrap())
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(cases()) })]
 
     #[test]
     fn damaged_information_gives_the_same_answer_in_place_and_in_parts(
@@ -262,6 +282,11 @@ proptest! {
                 (Ok(far), Ok(row)) => prop_assert_eq!(far, row),
                 // Where the section ends is not known in parts.
                 (_, Err(CfiError::Truncated | CfiError::OutsideSection { .. })) => {}
+                // A CIE or an expression that is not kept as a whole.
+                (
+                    Err(RemoteCfiError::Cfi(CfiError::CieTooLong | CfiError::TooManyInstructions)),
+                    _,
+                ) => {}
                 // Of bytes that are not there nothing more is known in parts.
                 (Err(RemoteCfiError::Unreadable { .. }), Err(error)) => {
                     prop_assert!(error.is_fault(), "{}", error);
