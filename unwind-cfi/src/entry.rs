@@ -263,6 +263,9 @@ impl<'a> Entries<'a> {
         let data_align = r.read_sleb128().map_err(|_| truncated(&r))?;
         let ra = if version == 1 { r.read_u8().map(u64::from) } else { r.read_uleb128() };
         let ra = ra.map_err(|_| truncated(&r))?;
+        if ra == self.registers.fp || ra == self.registers.sp {
+            return Err(CfiError::NoReturnAddress);
+        }
         let mut cie = Cie {
             code_align,
             data_align,

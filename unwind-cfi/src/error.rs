@@ -75,7 +75,7 @@ pub enum CfiError {
         /// The expression's offset in the section, in bytes.
         at: u64,
     },
-    /// There is no rule for the return address.
+    /// There is no rule for the return address, or its column is that of another register.
     NoReturnAddress,
     /// The return address is an expression that no rule stands for.
     RaExpression {

@@ -97,12 +97,9 @@ impl Evaluation {
         cie: &Cie<'_>,
         pc: u64,
     ) -> Result<Row, CfiError> {
+        // The caller is known without its frame pointer.
+        let rules = self.rules.with_lost_fp();
         let registers = &entries.registers;
-        // The caller is known without its frame pointer, if that is not where it is.
-        let rules = match cie.ra == registers.fp {
-            true => self.rules,
-            false => self.rules.with_lost_fp(),
-        };
         let row = match rules.row(registers, cie.ra) {
             Some(row) => row,
             None => match rules.no_row(registers, cie.ra) {

@@ -223,7 +223,7 @@ impl Rules {
     /// address.
     #[inline]
     pub(crate) fn row(&self, registers: &RegisterNumbers, column: u64) -> Option<Row> {
-        let ra = match self.return_address(registers, column) {
+        let ra = match self.ra {
             Reg::Rule(RegRule::Undefined) => return Some(Row::outermost()),
             Reg::Rule(rule) if rule != RegRule::SameValue => rule,
             Reg::None(_) | Reg::Lost => return None,
@@ -243,19 +243,6 @@ impl Rules {
             Signed::No => Some(Row::new(cfa, ra, fp)),
             Signed::Yes => Some(Row::new(cfa, ra, fp).with_signed_ra()),
             Signed::WithPc | Signed::Unknown => None,
-        }
-    }
-
-    /// The rule of the return address's column. A malformed CIE may name one of the other
-    /// registers.
-    #[inline]
-    const fn return_address(&self, registers: &RegisterNumbers, column: u64) -> Reg {
-        if column == registers.fp {
-            self.fp
-        } else if column == registers.sp {
-            self.sp
-        } else {
-            self.ra
         }
     }
 
@@ -287,7 +274,7 @@ impl Rules {
 
     /// Why there is no row.
     fn reason(&self, registers: &RegisterNumbers, column: u64) -> CfiError {
-        match self.return_address(registers, column) {
+        match self.ra {
             Reg::None(none) => return none.reason(|at| CfiError::RaExpression { at }),
             Reg::Unset | Reg::Rule(RegRule::SameValue) if registers.unsaved(column).is_none() => {
                 return CfiError::NoReturnAddress;
