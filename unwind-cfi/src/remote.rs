@@ -296,7 +296,8 @@ impl RemoteCfi {
         // In the entry: the next instruction, and the window, which it may not be all in.
         let mut next = entries.offset(&body.instructions);
         let mut window_at = 0;
-        if entry_len.saturating_sub(next) > MAX_INSTRUCTIONS_IN_ENTRY {
+        let instructions_len = usize::try_from(entry_len.saturating_sub(next));
+        if instructions_len.map_or(true, |len| len > MAX_INSTRUCTIONS) {
             return Err(CfiError::TooManyInstructions.into());
         }
         loop {
@@ -334,10 +335,6 @@ impl RemoteCfi {
         RemoteCfiError::Cfi(error.moved(addr.wrapping_sub(self.header.eh_frame)))
     }
 }
-
-/// [`MAX_INSTRUCTIONS`], as a length in an entry.
-const MAX_INSTRUCTIONS_IN_ENTRY: u64 = 1 << 16;
-const _: () = assert!(MAX_INSTRUCTIONS == 1 << 16, "the same");
 
 fn read<M: Memory>(mem: &mut M, addr: u64, bytes: &mut [u8]) -> Result<(), RemoteCfiError> {
     let addr = VirtAddr::new(addr);

@@ -66,7 +66,8 @@ impl IndexedFrames {
             if only_debug_frame && section.part != Part::DebugFrame {
                 continue;
             }
-            let cfi = self.sections.cfi(section, &self.sections.code);
+            // The index has only what is about code.
+            let cfi = self.sections.cfi(section, &[]);
             let row = CfiTable::with_index(cfi, self.abi, index).find_row(addr);
             if let Some(row) = row.map_err(|error| NoRowError::Cfi(section.part, error))? {
                 return Ok(Some(row));
