@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, process, ptr, slice};
 
 use libloading::{Library, Symbol};
-use testdata::Compiler;
+use test_support::Compiler;
 use unwind_core::{Memory, ReadError, VirtAddr, WordSize};
 
 use crate::MAX_FRAMES;

@@ -44,7 +44,7 @@ impl AuxEvent for Event {
 /// An event is opened, started, triggered and stopped.
 #[unsafe(no_mangle)]
 pub fn trace_gate(event: &Event, trigger: &Trigger, bits: (u32, u32, u32)) {
-    let action = AuxAction::from_bits(bits.0).unwrap_or(AuxAction::NONE);
+    let action = AuxAction::from_field(bits.0).unwrap_or(AuxAction::NONE);
     let attr = AuxAttr { action, output: bits.1 & 1 == 1, sample_size: bits.2 };
     let pmu = PmuCapabilities::from_bits_retain(bits.1);
     for creator in [Creator::User, Creator::Kernel] {

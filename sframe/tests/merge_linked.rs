@@ -99,7 +99,7 @@ fn gnu_tools() -> Vec<Option<PathBuf>> {
 
 /// The compiler's driver with the assembler and linker of a release.
 fn gcc(tools: Option<&Path>) -> Option<Command> {
-    let mut command = Command::new(testdata::tool("gcc")?);
+    let mut command = Command::new(test_support::tool("gcc")?);
     if let Some(tools) = tools {
         command.arg("-B").arg(tools);
     }

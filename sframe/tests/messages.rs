@@ -7,7 +7,7 @@ use sframe::{
     Abi, CfiError, CfiOmissionReason, Error, OmissionReason, RemoteError, Severity, TableOffset,
     Violation, WriteError,
 };
-use testdata::check_messages;
+use test_support::check_messages;
 use unwind_core::{BaseReg, DwarfReg, ReadError, RegRule, TableError as _};
 
 const AT: TableOffset = TableOffset(0x1c);

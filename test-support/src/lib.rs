@@ -5,6 +5,8 @@
 //! | [`cpu`] | made-up CPUs |
 //! | [`interrupt`] | handlers that run before an atomic access, at each in turn |
 //! | [`interruptible`] | the atomics of `core`, with such a point before each access |
+//! | [`Compiler`], [`tool()`], [`skip`] | programs of the machine, and tests that need one |
+//! | [`LbrHardware`] | a CPU that records its last branches |
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -16,9 +18,15 @@ mod counting_allocator;
 pub mod cpu;
 pub mod interrupt;
 pub mod interruptible;
+mod lbr_hardware;
 mod limited_allocator;
+mod messages;
 mod sparse_memory;
+mod tools;
 
 pub use counting_allocator::CountingAllocator;
+pub use lbr_hardware::{LbrHardware, LbrKind};
 pub use limited_allocator::LimitedAllocator;
+pub use messages::check_messages;
 pub use sparse_memory::SparseMemory;
+pub use tools::{Compiler, skip, tool};

@@ -8,19 +8,13 @@
 mod cfi_builder;
 mod core_notes;
 mod elf_builder;
-mod lbr_hardware;
-mod messages;
 mod perf_recording;
 mod sframe_fixtures;
 mod table_builder;
-mod tools;
 
 pub use cfi_builder::{CfiBuilder, Cie};
 pub use core_notes::{files_note, thread_note};
 pub use elf_builder::{ElfBuilder, ElfSection, ElfSegment, note};
-pub use lbr_hardware::{LbrHardware, LbrKind};
-pub use messages::check_messages;
 pub use perf_recording::{PerfRecording, RecordedEvent, perf_file, perf_files, perf_text};
 pub use sframe_fixtures::{Fixture, addresses, malformed_sections, sections};
 pub use table_builder::{Function, Row, TableBuilder};
-pub use tools::{Compiler, skip, tool};

@@ -9,7 +9,8 @@ use gimli::{CieOrFde, RunTimeEndian, UnwindSection as _};
 use gimli_files::compare;
 use gimli_frames::{Deep, Machine, Reader};
 use proptest::{collection::vec, prelude::*, sample::select};
-use testdata::{CfiBuilder, Cie, Compiler};
+use test_support::Compiler;
+use testdata::{CfiBuilder, Cie};
 use unwind_cfi::{CfiAbi, CfiSection, CfiTable, Entries, IndexEntry, index};
 
 /// At least so many places are compared, none of which differs.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::*;
-use testdata::{Compiler, skip, tool};
+use test_support::{Compiler, skip, tool};
 
 /// A program that has `.debug_frame` alone, as Go's have, compressed this way.
 fn with_compressed_frames(test: &str, kind: &str) -> Option<PathBuf> {

@@ -14,7 +14,8 @@ use std::time::Duration;
 use serde_json::Value;
 use support::resources::Run;
 use support::*;
-use testdata::{Compiler, ElfBuilder, ElfSegment, files_note, skip, thread_note, tool};
+use test_support::{Compiler, skip, tool};
+use testdata::{ElfBuilder, ElfSegment, files_note, thread_note};
 
 const CRASH_CHAIN: [&str; 3] = ["load", "middle", "main"];
 

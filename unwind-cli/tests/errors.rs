@@ -7,7 +7,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use support::*;
-use testdata::{skip, tool};
+use test_support::{skip, tool};
 
 #[test]
 fn no_such_process() {

@@ -15,9 +15,8 @@ use std::process::Command;
 use std::thread;
 
 use serde_json::json;
-use testdata::{
-    ElfBuilder, ElfSection, ElfSegment, files_note, perf_file, skip, thread_note, tool,
-};
+use test_support::{skip, tool};
+use testdata::{ElfBuilder, ElfSection, ElfSegment, files_note, perf_file, thread_note};
 
 use support::*;
 

@@ -14,7 +14,7 @@ use object::{Object as _, ObjectSection as _};
 use serde_json::Value;
 use sframe::Table;
 use support::{c_library, fixture, programs, scratch};
-use testdata::Compiler;
+use test_support::Compiler;
 
 fn unwind(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_unwind")).arg("sframe").args(arguments).output().unwrap()

@@ -112,7 +112,7 @@ impl Provenance {
     /// real one.
     #[inline]
     #[must_use]
-    pub const fn is_behind_trampoline(self) -> bool {
+    pub const fn is_after_trampoline(self) -> bool {
         self.0 & Self::TRAMPOLINE != 0
     }
 
@@ -142,7 +142,7 @@ impl fmt::Debug for Provenance {
             .field("origin", &self.origin())
             .field("exact", &self.is_exact())
             .field("after_failure", &self.is_after_failure())
-            .field("behind_trampoline", &self.is_behind_trampoline())
+            .field("after_trampoline", &self.is_after_trampoline())
             .field("after_gap", &self.is_after_gap())
             .field("fp_assumed", &self.is_fp_assumed())
             .finish()
@@ -370,8 +370,8 @@ mod tests {
         let plain = Provenance::new(Origin::Table, FramePc::Return(VirtAddr::new(0x1000)));
         let failed = plain.with_failure();
         let both = failed.with_trampoline();
-        assert!(!plain.is_after_failure() && !failed.is_behind_trampoline());
-        assert!(both.is_after_failure() && both.is_behind_trampoline());
+        assert!(!plain.is_after_failure() && !failed.is_after_trampoline());
+        assert!(both.is_after_failure() && both.is_after_trampoline());
         assert_eq!(both.with_failure().with_trampoline(), both);
         assert_eq!((both.origin(), both.is_exact()), (Origin::Table, false));
     }

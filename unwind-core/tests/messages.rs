@@ -4,7 +4,7 @@
 
 use core::convert::Infallible;
 
-use testdata::check_messages;
+use test_support::check_messages;
 use unwind_core::deferred::{
     CancelError, ClientId, ClockCookies, Cookie, CounterCookies, PerCpuCookies, Refusal,
     SampleOutcome, ScheduleError, SerialCookies, TaskState, TooManyClients, UnwindCache,

@@ -31,12 +31,12 @@ fn refused(attr: AuxAttr, pmu: PmuCapabilities) -> (AuxError, Errno) {
 fn r4_1_the_three_bits_of_aux_action_and_29_reserved_ones() {
     let named = [AuxAction::START_PAUSED, AuxAction::PAUSE, AuxAction::RESUME];
     for (bit, action) in (0..).zip(named) {
-        assert_eq!(AuxAction::from_bits(1 << bit), Ok(action));
+        assert_eq!(AuxAction::from_field(1 << bit), Ok(action));
         assert_eq!(action.bits(), 1 << bit);
     }
-    assert_eq!(AuxAction::from_bits(0), Ok(AuxAction::NONE));
+    assert_eq!(AuxAction::from_field(0), Ok(AuxAction::NONE));
     for bit in 3..32 {
-        let error = AuxAction::from_bits(1 << bit | 1).unwrap_err();
+        let error = AuxAction::from_field(1 << bit | 1).unwrap_err();
         assert_eq!(
             (error, error.errno()),
             (AuxError::ReservedBits(1 << bit), Errno::InvalidArgument)
@@ -49,14 +49,14 @@ fn r4_2_combinations_that_make_no_sense_or_that_the_pmu_cannot_do() {
     let (start, pause, resume) = (AuxAction::START_PAUSED, AuxAction::PAUSE, AuxAction::RESUME);
     let output = |action| AuxAttr { output: true, action, ..AuxAttr::default() };
     for (attr, pmu, error, errno) in [
-        (asks(pause.and(resume)), PLAIN, AuxError::PauseAndResume, Errno::InvalidArgument),
+        (asks(pause | resume), PLAIN, AuxError::PauseAndResume, Errno::InvalidArgument),
         (output(pause), PEBS, AuxError::OutputWithTrigger, Errno::NotSupported),
         (output(resume), PEBS, AuxError::OutputWithTrigger, Errno::NotSupported),
         (output(AuxAction::NONE), PLAIN, AuxError::OutputNotSupported, Errno::NotSupported),
         (asks(start), PLAIN, AuxError::StartPausedNotSupported, Errno::NotSupported),
         (asks(start), PEBS, AuxError::StartPausedNotSupported, Errno::NotSupported),
         // Where two apply, output comes first.
-        (output(pause.and(resume)), PEBS, AuxError::OutputWithTrigger, Errno::NotSupported),
+        (output(pause | resume), PEBS, AuxError::OutputWithTrigger, Errno::NotSupported),
     ] {
         assert_eq!(refused(attr, pmu), (error, errno), "{attr:?}");
     }

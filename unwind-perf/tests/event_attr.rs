@@ -6,7 +6,7 @@
 use unwind_perf::Errno;
 use unwind_perf::aux_trace::{AuxError, PmuCapabilities, TriggerAction};
 use unwind_perf::event_attr::{AttrError, Caller, CheckedEvent, EventAttr, KernelVersion, Pmu};
-use unwind_perf::record::{AttrFlags, Endian, ReadFormat, SampleType};
+use unwind_perf::record::{AttrFlags, BranchSampleType, Endian, ReadFormat, SampleType};
 
 const NEWEST: KernelVersion = KernelVersion::new(7, 2, 13);
 const OLD: KernelVersion = KernelVersion::new(5, 15, 0);
@@ -147,13 +147,13 @@ fn g11_an_event_that_may_be_opened_is_said_in_terms_of_records_chains_and_branch
     assert_eq!((event.max_stack, event.is_sampling, event.wants_deferred), (None, false, true));
     let mut attr = sampled();
     attr.sample_type = SampleType::BRANCH_STACK;
-    attr.branch_sample_type = 1 << 11;
+    attr.branch_sample_type = BranchSampleType::CALL_STACK;
     let branches = attr.check(NEWEST, Pmu::CPU, Caller::USER, None);
     // The kernel's part is left out, a hypervisor's is not, which a user may not see.
     assert_eq!(branches, Err(AttrError::KernelNotAllowed));
     attr.flags |= AttrFlags::EXCLUDE_HV;
     let branches = attr.check(NEWEST, Pmu::CPU, Caller::USER, None).unwrap().branches.unwrap();
-    assert_eq!((branches.bits(), branches.is_call_stack()), (1 << 11 | 1, true));
+    assert_eq!(branches, BranchSampleType::CALL_STACK | BranchSampleType::USER);
 }
 
 #[test]
@@ -177,10 +177,10 @@ fn g11_each_rule_is_broken_by_one_field() {
     let branch = |filter| {
         let mut attr = sampled();
         attr.sample_type = SampleType::BRANCH_STACK;
-        attr.branch_sample_type = filter;
+        attr.branch_sample_type = BranchSampleType::from_bits_retain(filter);
         attr.check(NEWEST, Pmu::SOFTWARE, Caller::USER, None).unwrap_err()
     };
-    assert_eq!(branch(1 << 20 | 8), AttrError::BranchFilter(1 << 20));
+    assert_eq!(branch(1 << 20 | 8), AttrError::BranchSampleType(1 << 20));
     assert_eq!(branch(7), AttrError::NoBranches);
     assert_eq!(branch(8 | 2), AttrError::KernelNotAllowed);
     assert_eq!(branch(8 | 1), AttrError::BranchesNotSupported);

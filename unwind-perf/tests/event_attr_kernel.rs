@@ -189,7 +189,7 @@ fn check(name: &str, caller: Caller) -> Option<Verdicts> {
     first[40] = 1 | 1 << 5;
     let verdict = opened(&first);
     if verdict != 0 {
-        testdata::skip(&format!("{name}: this machine opens no event at all ({verdict})"));
+        test_support::skip(&format!("{name}: this machine opens no event at all ({verdict})"));
         return None;
     }
     let count = setting("UNWIND_ATTRS", 20_000);
@@ -216,7 +216,7 @@ fn caller(is_privileged: bool) -> Caller {
 fn g11_the_kernel_says_the_same_of_attrs_to_a_privileged_caller() {
     // SAFETY: asks for the number of a user.
     if unsafe { libc::geteuid() } != 0 {
-        return testdata::skip("only root is privileged");
+        return test_support::skip("only root is privileged");
     }
     if let Some(verdicts) = check("privileged", caller(true)) {
         assert!(verdicts.same.contains_key(&libc::EOVERFLOW), "no call chain was too long");
@@ -229,7 +229,7 @@ fn g11_the_kernel_says_the_same_of_attrs_to_a_user() {
         // SAFETY: changes the user of this thread alone, as the bare system call does, which
         // takes its rights. The thread ends after that.
         if unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) } != 0 {
-            testdata::skip("cannot become another user");
+            test_support::skip("cannot become another user");
             return None;
         }
         check("user", caller(false))

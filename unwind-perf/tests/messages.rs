@@ -2,7 +2,7 @@
 #![cfg(not(loom))]
 #![cfg(test)]
 
-use testdata::check_messages;
+use test_support::check_messages;
 use unwind_core::deferred::{CancelError, Refusal};
 use unwind_perf::Errno;
 use unwind_perf::aux_trace::{AuxBuffer, AuxError, AuxGate, OneCpu, Trigger, TriggerAction};

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
-use testdata::{LbrHardware, LbrKind};
+use test_support::{LbrHardware, LbrKind};
 use unwind_x86::lbr::*;
 
 const ARCHITECTURAL: LbrKind = LbrKind::Architectural { depth: 32, lost_in_deep_idle: true };

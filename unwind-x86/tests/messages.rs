@@ -2,7 +2,7 @@
 #![cfg(test)]
 
 use sframe::{Error, RemoteError, TableOffset};
-use testdata::check_messages;
+use test_support::check_messages;
 use unwind_core::{Contended, ReadError, TableError as _, VirtAddr};
 use unwind_x86::lbr::{Branch, BranchInfo, LbrSample, LbrState, Stitcher};
 use unwind_x86::paging::{Fault, Level, PhysAddr};

@@ -15,7 +15,7 @@ use linux_perf_data::linux_perf_event_reader::constants::{PERF_REG_X86_IP, PERF_
 use linux_perf_data::linux_perf_event_reader::{EventRecord, Mmap2FileId};
 use linux_perf_data::{PerfFileReader, PerfFileRecord};
 use nix::sys::stat::Mode;
-use testdata::Compiler;
+use test_support::Compiler;
 use unwind_snapshot::Recording;
 
 /// Far longer than a capture takes, also on a machine that is busy.

@@ -2,7 +2,7 @@
 //! samples are never wrong; and branches from elsewhere, which may be anything,
 //! are joined with any walk in bounds.
 
-use testdata::{LbrHardware, LbrKind};
+use test_support::{LbrHardware, LbrKind};
 use unwind_x86::lbr::{Branch, BranchInfo, Lbr, LbrCpu, LbrSample, LbrState, Msrs, Stitcher, join};
 
 use crate::input::Input;

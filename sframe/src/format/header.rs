@@ -51,11 +51,11 @@ impl Version {
     }
 
     /// The flag bits that the version defines.
-    const fn flags(self) -> u8 {
+    const fn flags(self) -> Flags {
         match self {
-            Self::V1 => Flags::SORTED | Flags::FRAME_POINTER,
-            Self::V2 => Flags::SORTED | Flags::FRAME_POINTER | Flags::PCREL,
-            Self::V3 => Flags::SORTED | Flags::PCREL,
+            Self::V1 => Flags::SORTED.union(Flags::FRAME_POINTER),
+            Self::V2 => Flags::all(),
+            Self::V3 => Flags::SORTED.union(Flags::PCREL),
         }
     }
 }
@@ -204,10 +204,9 @@ impl Header {
             3 => Version::V3,
             other => return Err(Error::UnsupportedVersion(other)),
         };
-        let flags = match fields.u8() {
-            bits if bits & !version.flags() == 0 => Flags(bits),
-            bits => return Err(Error::UnknownFlags(bits)),
-        };
+        let bits = fields.u8();
+        let flags = Flags::from_bits(bits).filter(|&flags| version.flags().contains(flags));
+        let flags = flags.ok_or(Error::UnknownFlags(bits))?;
         let abi = Abi::in_order(fields.u8(), version, endian)?;
         let offset = |offset: u8| Some(offset.signed()).filter(|&offset| offset != 0);
         Ok(Self {
@@ -324,7 +323,11 @@ mod tests {
         let header = Header::parse(&AMD64_V2).unwrap();
         assert_eq!(header.endian, Endian::Little);
         assert_eq!(header.version, Version::V2);
-        assert!(header.flags.sorted() && !header.flags.pcrel() && !header.flags.frame_pointer());
+        assert!(
+            header.flags.contains(Flags::SORTED)
+                && !header.flags.contains(Flags::PCREL)
+                && !header.flags.contains(Flags::FRAME_POINTER)
+        );
         assert_eq!(header.abi, Abi::Amd64Little);
         assert_eq!((header.fixed_fp_offset, header.fixed_ra_offset), (None, Some(-8)));
         assert_eq!((header.num_fdes, header.num_fres, header.fre_len), (2, 5, 0x11));
@@ -381,7 +384,8 @@ mod tests {
                     0 => {
                         let found = parsed.unwrap().flags;
                         assert_eq!(found.bits(), flags);
-                        let each = [found.sorted(), found.frame_pointer(), found.pcrel()];
+                        let named = [Flags::SORTED, Flags::FRAME_POINTER, Flags::PCREL];
+                        let each = named.map(|flag| found.contains(flag));
                         assert_eq!(each, [1, 2, 4].map(|bit| flags & bit != 0));
                     }
                     _ => assert_eq!(parsed, Err(Error::UnknownFlags(flags)), "v{version}"),

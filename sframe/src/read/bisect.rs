@@ -1,5 +1,6 @@
 //! Bisections among functions that ascend.
 
+use crate::format::flags::Flags;
 use crate::format::header::Header;
 
 /// Chooses without a branch: half of all guesses would be wrong.
@@ -31,7 +32,7 @@ impl Ascending {
     /// All functions, if the table says that they ascend.
     #[inline]
     pub(crate) const fn all(header: &Header) -> Option<Self> {
-        match header.flags.sorted() {
+        match header.flags.contains(Flags::SORTED) {
             true => Some(Self { first: 0, count: header.num_fdes }),
             false => None,
         }

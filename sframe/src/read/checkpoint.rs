@@ -68,7 +68,7 @@ impl<'i> Checkpoints<'i> {
     }
 
     /// The last point at or before `target` of the function at `index`, which
-    /// has so many rows.
+    /// has `num_fres` rows.
     #[inline]
     pub(crate) fn find(&self, index: u32, num_fres: u32, target: u32) -> Option<Checkpoint> {
         if num_fres < LONG { None } else { self.find_in_long(index, target) }

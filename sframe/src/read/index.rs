@@ -5,6 +5,7 @@ use unwind_core::Row;
 
 use crate::{
     error::Error,
+    format::flags::Flags,
     read::{
         amd64::table::{FastReader, Function},
         bisect::Ascending,
@@ -236,7 +237,8 @@ fn survey(table: &Table<'_>) -> Option<Survey> {
     }
     // A search in a table that lies finds what it finds, and a scan the first of
     // functions that overlap: so shall the index.
-    let same = if table.header().flags.sorted() { ascends } else { !ascends || apart };
+    let same =
+        if table.header().flags.contains(Flags::SORTED) { ascends } else { !ascends || apart };
     (count > 0 && same).then_some(Survey { ascends })
 }
 

@@ -8,6 +8,7 @@ use crate::{
     format::{
         bytes::Endian,
         fde::{Dialect, Entry, Fde, FdeType, FreType},
+        flags::Flags,
         fre::{Fre, FreInfo},
         header::{Header, Version},
     },
@@ -286,7 +287,7 @@ fn last_start<S: Source>(
     place: &mut Place,
 ) -> Result<u32, S::Fault> {
     // From here no start wraps. Below 2^33.
-    let anchor = if header.flags.pcrel() { header.fdes_at().0.signed() } else { 0 };
+    let anchor = if header.flags.contains(Flags::PCREL) { header.fdes_at().0.signed() } else { 0 };
     let pc = pc.saturating_sub(anchor);
     among.last(|position| {
         fetch(source, header, position, place)?;
@@ -346,7 +347,7 @@ fn fetch<S: Source>(
 ) -> Result<(), S::Fault> {
     let (index, bytes) = source.entry(position)?;
     let (start, entry) = Entry::decode(&bytes, header.version, header.endian);
-    let anchor = if header.flags.pcrel() { entry_at(header, index).0 } else { 0 };
+    let anchor = if header.flags.contains(Flags::PCREL) { entry_at(header, index).0 } else { 0 };
     *place = Place { index, start: start.wrapping_add_unsigned(anchor), entry };
     Ok(())
 }

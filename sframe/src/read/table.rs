@@ -7,6 +7,7 @@ use crate::{
     error::{Error, TableOffset},
     format::{
         fde::{Entry, EntryBytes, Fde, FuncRange},
+        flags::Flags,
         fre::Fres,
         header::{Header, Version},
     },
@@ -101,7 +102,8 @@ impl<'a> Table<'a> {
         let header = &self.header;
         let bytes = self.entry_bytes(index)?;
         let (start, entry) = Entry::decode(&bytes, header.version, header.endian);
-        let anchor = if header.flags.pcrel() { entry_at(header, index).0 } else { 0 };
+        let anchor =
+            if header.flags.contains(Flags::PCREL) { entry_at(header, index).0 } else { 0 };
         Some((start.wrapping_add_unsigned(anchor), entry))
     }
 

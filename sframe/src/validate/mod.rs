@@ -11,6 +11,7 @@ use crate::{
     error::Error,
     format::{
         fde::{Entry, Fde, FdeType, FreType, PcType},
+        flags::Flags,
         fre::Fre,
         header::{Abi, Header, Version},
     },
@@ -119,14 +120,14 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
         for index in 0..header.num_fdes {
             let Some((start, entry)) = self.table.entry(index) else { break };
             self.summary.functions = self.summary.functions.saturating_add(1);
-            if header.flags.sorted() {
+            if header.flags.contains(Flags::SORTED) {
                 self.neighbours(&mut order, index, start, entry.size)?;
             }
             if !self.pass(entry) {
                 self.function(index)?;
             }
         }
-        if header.flags.sorted() {
+        if header.flags.contains(Flags::SORTED) {
             self.summary.overlaps_checked = true;
         } else {
             self.overlaps(buffer)?;

@@ -131,10 +131,10 @@ impl Place<'_> {
             .ok_or(WriteError::TooLarge)?;
         let mut out = Out { bytes: Vec::new(), builder };
         out.bytes.try_reserve_exact(len)?;
-        let pcrel = if builder.format.is_pcrel() { Flags::PCREL } else { 0 };
+        let pcrel = if builder.format.is_pcrel() { Flags::PCREL } else { Flags::empty() };
         out.u16(MAGIC);
         out.u8(version.number());
-        out.u8(Flags::SORTED | pcrel);
+        out.u8(Flags::SORTED.union(pcrel).bits());
         out.u8(builder.encoder.abi.id());
         out.u8(0); // the FP is not at a fixed offset
         out.u8(builder.encoder.fixed_ra.unwrap_or(0).unsigned());

@@ -11,6 +11,7 @@ use std::fmt;
 use object::elf::{self, FileHeader64, Machine};
 use object::read::elf::{FileHeader, Rel as _, Rela as _, Sym as _};
 use object::{Endianness, pod};
+use sframe::Flags;
 
 use crate::elf::error::{ElfError, Part};
 use crate::elf::{ElfFile, Section};
@@ -183,7 +184,7 @@ impl<'f> Relocations<'f> {
         let mut starts = Vec::new();
         for table in sframe::Section::new(bytes).tables().flatten() {
             let header = table.header();
-            if header.flags.pcrel() {
+            if header.flags.contains(Flags::PCREL) {
                 continue;
             }
             let size = u64::try_from(header.version.fde_size()).unwrap_or(u64::MAX);

@@ -116,21 +116,21 @@ const METHODS_BY_CFI: [&str; 2] = ["auto", "cfi-sframe"];
 
 #[test]
 fn a_live_python_has_the_stacks_that_gdb_and_elfutils_find() {
-    let Some(python) = testdata::tool("python3") else { return };
+    let Some(python) = test_support::tool("python3") else { return };
     let command = &mut Command::new(python);
     Live::new("python3").check(command.arg(program_source("busy.py")), &METHODS_BY_CFI);
 }
 
 #[test]
 fn a_live_node_has_the_stacks_that_gdb_and_elfutils_find() {
-    let Some(node) = testdata::tool("node") else { return };
+    let Some(node) = test_support::tool("node") else { return };
     let live = Live { generates_code: true, ..Live::new("node") };
     live.check(Command::new(node).arg(program_source("busy.js")), &METHODS_BY_CFI);
 }
 
 #[test]
 fn a_live_cc1plus_has_the_stacks_that_gdb_and_elfutils_find() {
-    let Some(compiler) = testdata::tool("g++") else { return };
+    let Some(compiler) = test_support::tool("g++") else { return };
     let output = Command::new(compiler).arg("-print-prog-name=cc1plus").output().unwrap();
     let cc1plus = String::from_utf8(output.stdout).unwrap();
     let source = scratch("oracle-source-cc1plus").join("source.cc");
@@ -218,7 +218,7 @@ fn twenty_threads_of_32_bit_code_have_the_stacks_that_gdb_and_elfutils_find() {
 
 #[test]
 fn a_live_go_program_claims_no_more_than_it_found() {
-    let Some(go) = testdata::tool("go") else { return };
+    let Some(go) = test_support::tool("go") else { return };
     let directory = scratch("oracle-source-go");
     let program = directory.join("program");
     let done = Command::new(go)

@@ -70,7 +70,7 @@ struct Witnesses {
 
 impl Witnesses {
     fn find() -> Option<Self> {
-        Some(Self { gdb: testdata::tool("gdb")?, eu_stack: testdata::tool("eu-stack")? })
+        Some(Self { gdb: test_support::tool("gdb")?, eu_stack: test_support::tool("eu-stack")? })
     }
 }
 
@@ -104,7 +104,7 @@ fn stops_between_any_two_instructions_of_a_program_with_tables_agree_with_gdb() 
                 .unwrap();
             let title = format!("{name}, {version}");
             if Command::new(&program).output().is_err() {
-                testdata::skip(&format!("{title} does not run here"));
+                test_support::skip(&format!("{title} does not run here"));
                 continue;
             }
             let scratch = scratch(&format!("oracle-{name}-{version}"));
@@ -224,7 +224,7 @@ fn check_epilogues(title: &str, compiler: &[&str], has_tables: bool) {
     let source = program_source("epilogues.c");
     let program = match compiler {
         ["musl-gcc", flags @ ..] => {
-            let Some(musl) = testdata::tool("musl-gcc") else { return };
+            let Some(musl) = test_support::tool("musl-gcc") else { return };
             let program = scratch(&name).join("program");
             let done = Command::new(musl).args(flags).arg(source).arg("-o").arg(&program).status();
             assert!(done.unwrap().success(), "{title}");

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use testdata::{Compiler, PerfRecording, RecordedEvent};
+use test_support::Compiler;
+use testdata::{PerfRecording, RecordedEvent};
 use unwind_perf::record::{
     AttrFlags, BranchEntry, BranchFlags, BranchSampleType, Comm, Encode as _, Endian, EventFormat,
     Misc, ReadFormat, Sample, SampleId, SampleType, Task, WithBranches,

@@ -82,7 +82,7 @@ impl Machine {
         self.stack.last().map_or(0x3f_0000, |call| call.to + 8)
     }
 
-    /// Takes a sample, with so many frames of the walk along frame pointers.
+    /// Takes a sample, with `walked` frames of the walk along frame pointers.
     fn sample(&mut self, walked: usize) {
         self.time += 1000;
         let returns = self.stack.iter().rev().map(|call| call.from + 5).take(walked);

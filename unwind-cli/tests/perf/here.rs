@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use testdata::{Compiler, skip, tool};
+use test_support::{Compiler, skip, tool};
 
 use crate::files::{done, text, word};
 

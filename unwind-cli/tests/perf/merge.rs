@@ -113,7 +113,7 @@ fn dumped(dump: &str) -> Chains {
 #[test]
 fn stock_perf_finds_whole_chains() {
     let newer = std::env::var_os("UNWIND_NEWER_PERF").map(PathBuf::from);
-    for perf in testdata::tool("perf").into_iter().chain(newer) {
+    for perf in test_support::tool("perf").into_iter().chain(newer) {
         let version = Command::new(&perf).arg("--version").output().unwrap();
         print!("{}", text(&version.stdout));
         for (path, file) in recordings() {

@@ -78,10 +78,10 @@ fn d5_text_is_that_of_perf_script_of_either_version_for_each_list_of_fields() {
 /// Programs that are compiled and recorded here and now, by the perf of this machine.
 #[test]
 fn d5_text_of_programs_recorded_here_is_that_of_perf_script() {
-    let Some(perf) = testdata::tool("perf") else { return };
+    let Some(perf) = test_support::tool("perf") else { return };
     let version = text(&Command::new(&perf).arg("--version").output().unwrap().stdout);
     let layout = if version.contains(" 6.1") { "6.1" } else { "7.2" };
-    let Some(compiler) = testdata::Compiler::find(&["-O2"]) else { return };
+    let Some(compiler) = test_support::Compiler::find(&["-O2"]) else { return };
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("d5_text_of_programs");
     fs::create_dir_all(&folder).unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/sorting.c");
@@ -233,7 +233,7 @@ fn a7_a_merge_has_walked_stacks_in_the_place_of_registers_and_stack_bytes() {
     let file = fs::read(recording("dwarf")).unwrap();
     assert!(merged.bytes().len() < file.len(), "without stack bytes it is shorter");
     // perf takes it for a recording by frame pointers.
-    if let Some(perf) = testdata::tool("perf") {
+    if let Some(perf) = test_support::tool("perf") {
         let arguments = ["script", "-F", "ip", "-i", merged.name()];
         let listing = text(&Command::new(perf).args(arguments).output().unwrap().stdout);
         assert_eq!(listing.split("\n\n").count(), walked.len() + 1);

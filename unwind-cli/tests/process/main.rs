@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use support::*;
-use testdata::{skip, tool};
+use test_support::{skip, tool};
 
 const ECHO_CHAIN: [&str; 7] =
     ["receive", "serve", "descend", "descend", "descend", "descend", "main"];

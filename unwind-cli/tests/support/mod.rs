@@ -20,7 +20,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use testdata::Compiler;
+use test_support::Compiler;
 
 /// Every function keeps a frame pointer, and calls at its end stay calls.
 pub const FRAME_POINTERS: &[&str] =

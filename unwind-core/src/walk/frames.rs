@@ -214,7 +214,7 @@ where
                 }
                 Some(sp)
             }
-            Next::Caller { pc, cfa, mut fp, is_behind_trampoline } => {
+            Next::Caller { pc, cfa, mut fp, is_after_trampoline } => {
                 let mut provenance = found.provenance.at(pc);
                 self.has_gap |= provenance.is_after_gap();
                 if let FramePointer::Assumed(value) = fp {
@@ -222,7 +222,7 @@ where
                     fp = FramePointer::Known(value);
                     provenance = provenance.with_assumed_fp();
                 }
-                if is_behind_trampoline {
+                if is_after_trampoline {
                     provenance = provenance.with_trampoline();
                 }
                 self.are_registers_known = false;
@@ -327,8 +327,8 @@ where
         }
         let pc = real.unwrap_or(saved);
         let pc = if row.is_signal() { FramePc::Exact(pc) } else { FramePc::Return(pc) };
-        let is_behind_trampoline = real.is_some();
-        Ok(Next::Caller { pc, cfa: caller.cfa, fp: caller.fp, is_behind_trampoline })
+        let is_after_trampoline = real.is_some();
+        Ok(Next::Caller { pc, cfa: caller.cfa, fp: caller.fp, is_after_trampoline })
     }
 
     /// Makes what a signal interrupted the next frame, and returns its stack
@@ -375,7 +375,7 @@ enum Next {
         cfa: u64,
         /// The caller's frame pointer.
         fp: FramePointer,
-        is_behind_trampoline: bool,
+        is_after_trampoline: bool,
     },
     /// To what a signal interrupted, which is the next frame already.
     Interrupted {

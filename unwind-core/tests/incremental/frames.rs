@@ -52,7 +52,7 @@ fn a_frame_after_a_trampoline_is_asked_for_again() {
     for expected in [0, 5, 5] {
         assert_eq!(task.walk(leaf(PLAIN), &mut stack), expected);
         let third = task.last.frames().nth(3).unwrap();
-        assert!(third.provenance.is_behind_trampoline());
+        assert!(third.provenance.is_after_trampoline());
     }
 }
 

@@ -361,7 +361,7 @@ impl<C: CookieSource + 'static> World<C> {
         self.end_entry(task);
     }
 
-    /// Counts a delivery on one way out. After so many nothing comes between,
+    /// Counts a delivery on one way out. After the last of them nothing comes between,
     /// so that each way out ends, whatever the dice.
     fn calm_down(&self) {
         self.rounds.set(self.rounds.get() + 1);

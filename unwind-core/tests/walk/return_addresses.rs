@@ -82,11 +82,11 @@ fn h11_trampoline_addresses_are_replaced_in_direct_and_deferred_walks() {
     let mut walker = Walker::new(Toy, AlwaysFp).return_addresses(Uretprobes);
     let frames: Vec<_> = walker.frames(regs, &mut stack).collect();
     assert_eq!(pcs(&frames), [0x1010, 0x2010, 0x3010]);
-    assert!(frames[1].provenance.is_behind_trampoline());
-    assert!(!frames[0].provenance.is_behind_trampoline());
+    assert!(frames[1].provenance.is_after_trampoline());
+    assert!(!frames[0].provenance.is_after_trampoline());
 
     let mut trace = Trace::<[_; 8]>::new();
     walker.trace(regs, &mut stack, &mut trace);
     assert!(trace.pcs().map(VirtAddr::get).eq([0x1010, 0x2010, 0x3010]));
-    assert!(trace.frames().nth(2).unwrap().provenance.is_behind_trampoline());
+    assert!(trace.frames().nth(2).unwrap().provenance.is_after_trampoline());
 }

@@ -6,55 +6,42 @@ use bitflags::bitflags;
 
 use crate::Errno;
 
-/// The field `aux_action` of `perf_event_attr`.
-///
-/// | bit | name | on which event |
-/// |---|---|---|
-/// | 0 | `start_paused` | the AUX event |
-/// | 1 | `pause` | a trigger |
-/// | 2 | `resume` | a trigger |
-/// | 3-31 | reserved, zero | |
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct AuxAction(u32);
+bitflags! {
+    /// The field `aux_action` of `perf_event_attr`.
+    ///
+    /// | bit | name | on which event |
+    /// |---|---|---|
+    /// | 0 | `start_paused` | the AUX event |
+    /// | 1 | `pause` | a trigger |
+    /// | 2 | `resume` | a trigger |
+    /// | 3-31 | reserved, zero | |
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct AuxAction: u32 {
+        /// The AUX event does not trace until it is resumed.
+        const START_PAUSED = 1 << 0;
+        /// The trigger pauses the AUX event.
+        const PAUSE = 1 << 1;
+        /// The trigger resumes the AUX event.
+        const RESUME = 1 << 2;
+    }
+}
 
 impl AuxAction {
     /// Nothing asked.
-    pub const NONE: Self = Self(0);
-    /// The AUX event does not trace until it is resumed.
-    pub const START_PAUSED: Self = Self(1 << 0);
-    /// The trigger pauses the AUX event.
-    pub const PAUSE: Self = Self(1 << 1);
-    /// The trigger resumes the AUX event.
-    pub const RESUME: Self = Self(1 << 2);
+    pub const NONE: Self = Self::empty();
 
-    const ALL: u32 = 0b111;
-
-    /// The action with these bits.
+    /// The action that the field of an attr asks for.
     ///
     /// # Errors
     ///
     /// [`AuxError::ReservedBits`] if any but the lowest three is set.
-    pub const fn from_bits(bits: u32) -> Result<Self, AuxError> {
-        match bits & !Self::ALL {
-            0 => Ok(Self(bits)),
-            reserved => Err(AuxError::ReservedBits(reserved)),
+    pub const fn from_field(bits: u32) -> Result<Self, AuxError> {
+        match Self::from_bits(bits) {
+            Some(action) => Ok(action),
+            None => Err(AuxError::ReservedBits(
+                Self::from_bits_retain(bits).difference(Self::all()).bits(),
+            )),
         }
-    }
-
-    /// The bits as they are in the attr's field.
-    #[must_use]
-    pub const fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// Both actions.
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
-    const fn has(self, other: Self) -> bool {
-        self.0 & other.0 != 0
     }
 }
 
@@ -139,8 +126,8 @@ impl AuxAttr {
         if self.output && !pmu.contains(PmuCapabilities::AUX_OUTPUT) {
             return Err(AuxError::OutputNotSupported);
         }
-        let pause = self.action.has(AuxAction::PAUSE);
-        let resume = self.action.has(AuxAction::RESUME);
+        let pause = self.action.contains(AuxAction::PAUSE);
+        let resume = self.action.contains(AuxAction::RESUME);
         if self.output && (pause || resume) {
             return Err(AuxError::OutputWithTrigger);
         }
@@ -150,7 +137,7 @@ impl AuxAttr {
             (false, true) => Some(TriggerAction::Resume),
             (false, false) => None,
         };
-        let start_paused = self.action.has(AuxAction::START_PAUSED);
+        let start_paused = self.action.contains(AuxAction::START_PAUSED);
         if start_paused && !pmu.contains(PmuCapabilities::AUX_PAUSE) {
             return Err(AuxError::StartPausedNotSupported);
         }
@@ -159,7 +146,7 @@ impl AuxAttr {
 
     /// The checks that depend on the PMU of the group's leader.
     pub(crate) fn check_leader(self, leader: Option<PmuCapabilities>) -> Result<(), AuxError> {
-        let has_trigger = self.action.has(AuxAction::PAUSE) || self.action.has(AuxAction::RESUME);
+        let has_trigger = self.action.intersects(AuxAction::PAUSE.union(AuxAction::RESUME));
         if !self.output && self.sample_size == 0 && !has_trigger {
             return Ok(());
         }
@@ -184,7 +171,7 @@ impl AuxAttr {
     /// then.
     #[must_use]
     pub const fn allows_sample_batching(self) -> bool {
-        let trigger = self.action.has(AuxAction::PAUSE) || self.action.has(AuxAction::RESUME);
+        let trigger = self.action.intersects(AuxAction::PAUSE.union(AuxAction::RESUME));
         !trigger && self.sample_size == 0
     }
 }

@@ -2,7 +2,7 @@
 
 use super::error::AttrError;
 use super::kernel::KernelVersion;
-use crate::record::{AttrFlags, Endian, ReadFormat, SampleType};
+use crate::record::{AttrFlags, BranchSampleType, Endian, ReadFormat, SampleType};
 
 /// A `perf_event_attr`: what is to be counted, and what samples are to have.
 ///
@@ -34,7 +34,7 @@ pub struct EventAttr {
     /// The length of a breakpoint, or more of the event.
     pub config2: u64,
     /// Which branches samples have.
-    pub branch_sample_type: u64,
+    pub branch_sample_type: BranchSampleType,
     /// Which user registers samples have, a bit each.
     pub sample_regs_user: u64,
     /// How many bytes of the user stack samples have.
@@ -113,7 +113,7 @@ impl EventAttr {
         attr.bp_type = fields.u32();
         attr.config1 = fields.u64();
         attr.config2 = fields.u64();
-        attr.branch_sample_type = fields.u64();
+        attr.branch_sample_type = BranchSampleType::from_bits_retain(fields.u64());
         attr.sample_regs_user = fields.u64();
         attr.sample_stack_user = fields.u32();
         attr.clockid = fields.i32();
@@ -148,7 +148,7 @@ impl EventAttr {
         out.u32(self.bp_type);
         out.u64(self.config1);
         out.u64(self.config2);
-        out.u64(self.branch_sample_type);
+        out.u64(self.branch_sample_type.bits());
         out.u64(self.sample_regs_user);
         out.u32(self.sample_stack_user);
         out.i32(self.clockid);

@@ -6,31 +6,6 @@ use super::kernel::{Caller, KernelVersion, Pmu};
 use crate::aux_trace::{AuxAction, AuxAttr, AuxRole, Creator};
 use crate::record::{AttrFlags, BranchSampleType, EventFormat, SampleType};
 
-/// Which branches the samples of an event have, as bits (`PERF_SAMPLE_BRANCH_…`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct BranchFilter(u64);
-
-impl BranchFilter {
-    /// Branches in user mode, in the kernel, in a hypervisor.
-    const MODES: u64 = 7;
-    /// Those of the kernel and of a hypervisor.
-    const PRIVILEGED: u64 = 6;
-    /// The branches are a call stack (LBR).
-    const CALL_STACK: u64 = 1 << 11;
-
-    /// The bits, of which at least one names a kind of branch and one a mode.
-    #[must_use]
-    pub const fn bits(self) -> u64 {
-        self.0
-    }
-
-    /// The branches of a sample are its call stack.
-    #[must_use]
-    pub const fn is_call_stack(self) -> bool {
-        self.0 & Self::CALL_STACK != 0
-    }
-}
-
 /// An event that may be opened, in the terms of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -43,8 +18,9 @@ pub struct CheckedEvent {
     pub role: AuxRole,
     /// The most addresses of a call chain; `None` if samples have none.
     pub max_stack: Option<u16>,
-    /// Which branches samples have; `None` if they have none.
-    pub branches: Option<BranchFilter>,
+    /// Which branches samples have, at least one kind of them and one mode; `None` if
+    /// they have none.
+    pub branches: Option<BranchSampleType>,
     /// The event samples; else it only counts.
     pub is_sampling: bool,
     /// Its call chains leave the user part to a later record.
@@ -87,7 +63,7 @@ impl EventAttr {
             sample_type: self.sample_type,
             read_format: self.read_format,
             flags: self.flags,
-            branch_sample_type: BranchSampleType::from_bits_retain(self.branch_sample_type),
+            branch_sample_type: self.branch_sample_type,
         };
         let has_chain = self.sample_type.contains(SampleType::CALLCHAIN);
         Ok(CheckedEvent {
@@ -103,7 +79,7 @@ impl EventAttr {
     }
 
     fn aux(&self, kernel: KernelVersion) -> Result<AuxAttr, AttrError> {
-        let action = AuxAction::from_bits(self.aux_action).ok();
+        let action = AuxAction::from_bits(self.aux_action);
         // Before there were actions, the whole field was reserved.
         let action = action.filter(|&known| kernel.has_aux_action() || known == AuxAction::NONE);
         Ok(AuxAttr {
@@ -123,7 +99,7 @@ impl EventAttr {
         &self,
         kernel: KernelVersion,
         caller: Caller,
-    ) -> Result<Option<BranchFilter>, AttrError> {
+    ) -> Result<Option<BranchSampleType>, AttrError> {
         let unknown = self.flags.bits() & !kernel.flags();
         if unknown != 0 || self.has_reserved_field() {
             return Err(AttrError::Reserved(unknown));
@@ -169,31 +145,30 @@ impl EventAttr {
         &self,
         kernel: KernelVersion,
         caller: Caller,
-    ) -> Result<BranchFilter, AttrError> {
-        let mut filter = self.branch_sample_type;
-        match filter & !kernel.branch_filter() {
+    ) -> Result<BranchSampleType, AttrError> {
+        let mut branches = self.branch_sample_type;
+        match branches.bits() & !kernel.branch_sample_type() {
             0 => {}
-            unknown => return Err(AttrError::BranchFilter(unknown)),
+            unknown => return Err(AttrError::BranchSampleType(unknown)),
         }
-        if filter & !BranchFilter::MODES == 0 {
+        if branches.difference(BranchSampleType::MODES).is_empty() {
             return Err(AttrError::NoBranches);
         }
-        if filter & BranchFilter::MODES == 0 {
+        if !branches.intersects(BranchSampleType::MODES) {
             let excluded = [
-                (AttrFlags::EXCLUDE_USER, 1),
-                (AttrFlags::EXCLUDE_KERNEL, 2),
-                (AttrFlags::EXCLUDE_HV, 4),
+                (AttrFlags::EXCLUDE_USER, BranchSampleType::USER),
+                (AttrFlags::EXCLUDE_KERNEL, BranchSampleType::KERNEL),
+                (AttrFlags::EXCLUDE_HV, BranchSampleType::HV),
             ];
             for (flag, mode) in excluded {
-                if !self.flags.contains(flag) {
-                    filter |= mode;
-                }
+                branches.set(mode, !self.flags.contains(flag));
             }
         }
-        if filter & BranchFilter::PRIVILEGED != 0 && !caller.may_see_kernel {
+        let privileged = BranchSampleType::KERNEL | BranchSampleType::HV;
+        if branches.intersects(privileged) && !caller.may_see_kernel {
             return Err(AttrError::KernelNotAllowed);
         }
-        Ok(BranchFilter(filter))
+        Ok(branches)
     }
 
     /// What the caller may ask for.

@@ -28,7 +28,7 @@ pub enum AttrError {
     /// Counter values are to have parts that the kernel does not know.
     ReadFormat(u64),
     /// The filter of branches has bits that the kernel does not know.
-    BranchFilter(u64),
+    BranchSampleType(u64),
     /// The filter of branches names modes, and no kind of branch.
     NoBranches,
     /// The set of registers is empty, or has some that this machine's samples do not have.
@@ -98,7 +98,9 @@ impl fmt::Display for AttrError {
             Self::Reserved(flags) => write!(f, "reserved fields or flags are set: {flags:#x}"),
             Self::SampleType(bits) => write!(f, "unknown fields of samples: {bits:#x}"),
             Self::ReadFormat(bits) => write!(f, "unknown parts of counter values: {bits:#x}"),
-            Self::BranchFilter(bits) => write!(f, "unknown bits of the branch filter: {bits:#x}"),
+            Self::BranchSampleType(bits) => {
+                write!(f, "unknown bits of branch_sample_type: {bits:#x}")
+            }
             Self::NoBranches => f.write_str("the branch filter names no kind of branch"),
             Self::Registers(mask) => write!(f, "no such set of registers: {mask:#x}"),
             Self::StackSize(size) => {

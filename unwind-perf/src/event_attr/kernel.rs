@@ -52,8 +52,8 @@ impl KernelVersion {
         if self.is_at_least(6, 0) { 0x1f } else { 0xf }
     }
 
-    /// The bits of a branch filter that it knows.
-    pub(super) const fn branch_filter(self) -> u64 {
+    /// The bits of `branch_sample_type` that it knows.
+    pub(super) const fn branch_sample_type(self) -> u64 {
         match self {
             _ if self.is_at_least(6, 8) => low_bits(20),
             _ if self.is_at_least(6, 1) => low_bits(19),

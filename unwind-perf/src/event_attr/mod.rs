@@ -54,6 +54,6 @@ mod error;
 mod kernel;
 
 pub use attr::EventAttr;
-pub use check::{BranchFilter, CheckedEvent};
+pub use check::CheckedEvent;
 pub use error::AttrError;
 pub use kernel::{Caller, KernelVersion, Pmu};

@@ -162,6 +162,12 @@ bitflags! {
     /// What is recorded of branches (`branch_sample_type`). Bits without a name are kept.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct BranchSampleType: u64 {
+        /// Branches in user mode.
+        const USER = 1 << 0;
+        /// Branches in the kernel.
+        const KERNEL = 1 << 1;
+        /// Branches in a hypervisor.
+        const HV = 1 << 2;
         /// The calls that have not returned, and not the last branches.
         const CALL_STACK = 1 << 11;
         /// The cycles between branches are left out.
@@ -170,6 +176,10 @@ bitflags! {
         const HW_INDEX = 1 << 17;
         /// A sample has counts of events for each branch.
         const COUNTERS = 1 << 19;
+
+        /// The modes of the CPU in which branches are recorded; of none, those in which
+        /// the event counts.
+        const MODES = Self::USER.bits() | Self::KERNEL.bits() | Self::HV.bits();
     }
 }
 

@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use testdata::{LbrHardware, LbrKind};
+use test_support::{LbrHardware, LbrKind};
 use unwind_perf::aux_trace::{AuxBuffer, AuxEvent, AuxGate, OneCpu, Trigger};
 use unwind_perf::task_data::SwitchHook;
 use unwind_x86::lbr::{Lbr, LbrCpu, LbrSample, Msrs};

@@ -1,6 +1,6 @@
 //! How much of a call stack a sample has.
 
-use testdata::LbrKind;
+use test_support::LbrKind;
 
 use crate::machine::*;
 

@@ -1,6 +1,6 @@
 //! What a branch record tells, by the hardware that it comes from.
 
-use testdata::LbrKind;
+use test_support::LbrKind;
 use unwind_core::VirtAddr;
 use unwind_x86::lbr::*;
 

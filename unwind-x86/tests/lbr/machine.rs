@@ -1,6 +1,6 @@
 //! A CPU, its branch record, and tasks that know their call stack.
 
-use testdata::{LbrHardware, LbrKind};
+use test_support::{LbrHardware, LbrKind};
 use unwind_x86::lbr::*;
 
 pub const KINDS: [LbrKind; 7] = [

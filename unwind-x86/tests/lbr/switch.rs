@@ -1,6 +1,6 @@
 //! What a context switch saves, restores and clears.
 
-use testdata::LbrKind;
+use test_support::LbrKind;
 use unwind_x86::lbr::*;
 
 use crate::machine::*;

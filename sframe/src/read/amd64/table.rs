@@ -6,6 +6,7 @@ use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 use crate::{
     format::{
         fde::Entry,
+        flags::Flags,
         header::{Abi, Header, Version},
     },
     read::{
@@ -75,13 +76,13 @@ impl FastReader {
     /// What is known of a table; `None` if it is of another form.
     #[inline]
     pub(crate) fn new(header: &Header) -> Option<Self> {
-        let relative = header.flags.pcrel();
+        let relative = header.flags.contains(Flags::PCREL);
         let layout = match header.version {
             Version::V2 => Layout::V2 { relative },
             Version::V3 if relative => Layout::V3,
             _ => return None,
         };
-        let is_open = header.flags.sorted()
+        let is_open = header.flags.contains(Flags::SORTED)
             && header.abi == Abi::Amd64Little
             && header.fixed_fp_offset.is_none();
         let ra_offset = header.fixed_ra_offset.filter(|_| is_open)?;

@@ -3,78 +3,38 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A part of a sample's text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Field {
-    Comm,
-    Pid,
-    Tid,
-    Cpu,
-    Time,
-    Period,
-    Event,
-    Ip,
-    Sym,
-    Symoff,
-    Dso,
-    Brstack,
-    Brstacksym,
-}
+use bitflags::bitflags;
 
-impl Field {
-    const ALL: [(Self, &'static str); 13] = [
-        (Self::Comm, "comm"),
-        (Self::Tid, "tid"),
-        (Self::Pid, "pid"),
-        (Self::Time, "time"),
-        (Self::Cpu, "cpu"),
-        (Self::Event, "event"),
-        (Self::Period, "period"),
-        (Self::Ip, "ip"),
-        (Self::Sym, "sym"),
-        (Self::Symoff, "symoff"),
-        (Self::Dso, "dso"),
-        (Self::Brstack, "brstack"),
-        (Self::Brstacksym, "brstacksym"),
-    ];
-
-    const fn bit(self) -> u16 {
-        match self {
-            Self::Comm => 1 << 0,
-            Self::Pid => 1 << 1,
-            Self::Tid => 1 << 2,
-            Self::Cpu => 1 << 3,
-            Self::Time => 1 << 4,
-            Self::Period => 1 << 5,
-            Self::Event => 1 << 6,
-            Self::Ip => 1 << 7,
-            Self::Sym => 1 << 8,
-            Self::Symoff => 1 << 9,
-            Self::Dso => 1 << 10,
-            Self::Brstack => 1 << 11,
-            Self::Brstacksym => 1 << 12,
-        }
+bitflags! {
+    /// The parts of a sample's text, by perf's names in capital letters and in the order
+    /// in which a message lists them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Fields: u16 {
+        const COMM = 1 << 0;
+        const TID = 1 << 1;
+        const PID = 1 << 2;
+        const TIME = 1 << 3;
+        const CPU = 1 << 4;
+        const EVENT = 1 << 5;
+        const PERIOD = 1 << 6;
+        const IP = 1 << 7;
+        const SYM = 1 << 8;
+        const SYMOFF = 1 << 9;
+        const DSO = 1 << 10;
+        const BRSTACK = 1 << 11;
+        const BRSTACKSYM = 1 << 12;
     }
 }
-
-/// Which fields are printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fields(u16);
 
 impl Fields {
     /// What perf prints without `-F`.
-    pub(crate) const DEFAULT: Self = Self(0x7ff & !Field::Pid.bit());
+    pub(crate) const DEFAULT: Self =
+        Self::all().difference(Self::PID.union(Self::BRSTACK).union(Self::BRSTACKSYM));
 
-    pub(crate) const fn has(self, field: Field) -> bool {
-        self.0 & field.bit() != 0
-    }
-
-    const fn with(self, field: Field) -> Self {
-        Self(self.0 | field.bit())
-    }
-
-    const fn without(self, field: Field) -> Self {
-        Self(self.0 & !field.bit())
+    /// The field that perf calls `name`.
+    fn named(name: &str) -> Option<Self> {
+        let mut known = Self::all().iter_names();
+        known.find(|(known, _)| known.to_lowercase() == name).map(|(_, field)| field)
     }
 }
 
@@ -94,8 +54,8 @@ impl fmt::Display for FieldsError {
         match self {
             Self::Unknown(name) => {
                 write!(f, "no field `{}` is printed; the fields are ", name.escape_debug())?;
-                let names = Field::ALL.map(|(_, name)| name);
-                f.write_str(&names.join(","))
+                let names = Fields::all().iter_names().map(|(name, _)| name.to_lowercase());
+                f.write_str(&names.collect::<Vec<_>>().join(","))
             }
             Self::Mixed => f.write_str("give either all fields, or each with + or - in front"),
             Self::Empty => f.write_str("there is no field in it"),
@@ -110,7 +70,7 @@ impl FromStr for Fields {
 
     /// `comm,tid,ip`, or `+pid,-period`: the usual ones with a change.
     fn from_str(list: &str) -> Result<Self, FieldsError> {
-        let mut fields = None;
+        let mut fields: Option<Self> = None;
         let mut changes = None;
         for name in list.split(',').filter(|name| !name.is_empty()) {
             let (sign, name) = match name.split_at_checked(1) {
@@ -120,11 +80,9 @@ impl FromStr for Fields {
             if *changes.get_or_insert(!sign.is_empty()) == sign.is_empty() {
                 return Err(FieldsError::Mixed);
             }
-            let known = Field::ALL.iter().find(|(_, known)| *known == name);
-            let &(field, _) = known.ok_or_else(|| FieldsError::Unknown(name.into()))?;
-            let start = if sign.is_empty() { Self(0) } else { Self::DEFAULT };
-            let so_far: Self = fields.unwrap_or(start);
-            fields = Some(if sign == "-" { so_far.without(field) } else { so_far.with(field) });
+            let field = Self::named(name).ok_or_else(|| FieldsError::Unknown(name.into()))?;
+            let start = if sign.is_empty() { Self::empty() } else { Self::DEFAULT };
+            fields.get_or_insert(start).set(field, sign != "-");
         }
         fields.ok_or(FieldsError::Empty)
     }
@@ -148,10 +106,12 @@ mod tests {
     #[test]
     fn d5_fields_are_listed_or_changed_as_for_perf() {
         let list = "ip,sym".parse::<Fields>().unwrap();
-        assert!(list.has(Field::Ip) && list.has(Field::Sym) && !list.has(Field::Comm));
+        assert!(
+            list.contains(Fields::IP) && list.contains(Fields::SYM) && !list.contains(Fields::COMM)
+        );
         let changed = "+pid,-period".parse::<Fields>().unwrap();
-        assert_eq!(changed, Fields::DEFAULT.with(Field::Pid).without(Field::Period));
-        assert!(Fields::DEFAULT.has(Field::Tid) && !Fields::DEFAULT.has(Field::Pid));
+        assert_eq!(changed, Fields::DEFAULT.union(Fields::PID).difference(Fields::PERIOD));
+        assert!(Fields::DEFAULT.contains(Fields::TID) && !Fields::DEFAULT.contains(Fields::PID));
         assert_eq!("".parse::<Fields>(), Err(FieldsError::Empty));
         assert_eq!("comm,+pid".parse::<Fields>(), Err(FieldsError::Mixed));
         let error = "comm,iregs".parse::<Fields>().unwrap_err().to_string();

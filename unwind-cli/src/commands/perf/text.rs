@@ -8,7 +8,7 @@ use crate::commands::perf::allowance::Allowance;
 use crate::commands::perf::branches::FlagsText;
 use crate::commands::perf::call_stacks::FrameSource;
 use crate::commands::perf::events::Events;
-use crate::commands::perf::fields::{Field, Fields, Layout};
+use crate::commands::perf::fields::{Fields, Layout};
 use crate::commands::perf::names::{Mode, Names, Place};
 use crate::commands::perf::shown::{ChainEnd, Link, Printer, Shown};
 use crate::commands::perf::walk::WalkedStack;
@@ -41,17 +41,17 @@ impl<W: Write> TextPrinter<W> {
         Self { out: Allowance::new(out), style, names }
     }
 
-    const fn has(&self, field: Field) -> bool {
-        self.style.fields.has(field)
+    const fn has(&self, field: Fields) -> bool {
+        self.style.fields.contains(field)
     }
 
     /// Writes who and when.
     fn start(&mut self, shown: &Shown) -> io::Result<()> {
         let Task { pid, tid } = shown.held.task;
         let (pid, tid) = (pid.cast_signed(), tid.cast_signed());
-        if self.has(Field::Comm) {
+        if self.has(Fields::COMM) {
             let name = shown.comm.escaped().at_most(self.out.name_limit());
-            if self.has(Field::Ip) && shown.held.has_callchain() {
+            if self.has(Fields::IP) && shown.held.has_callchain() {
                 write!(self.out, "{name} ")?;
             } else {
                 write!(self.out, "{} ", name.right(16))?;
@@ -61,18 +61,18 @@ impl<W: Write> TextPrinter<W> {
             Layout::Perf7_2 => 7,
             Layout::Perf6_1 => 5,
         };
-        match (self.has(Field::Pid), self.has(Field::Tid)) {
+        match (self.has(Fields::PID), self.has(Fields::TID)) {
             (true, true) => write!(self.out, "{pid:>width$}/{tid:<width$} ")?,
             (true, false) => write!(self.out, "{pid:>width$} ")?,
             (false, true) => write!(self.out, "{tid:>width$} ")?,
             (false, false) => {}
         }
-        if self.has(Field::Cpu)
+        if self.has(Fields::CPU)
             && let Some(cpu) = shown.held.cpu()
         {
             write!(self.out, "[{cpu:03}] ")?;
         }
-        if self.has(Field::Time) && shown.held.has_time() {
+        if self.has(Fields::TIME) && shown.held.has_time() {
             let (seconds, rest) =
                 (shown.held.time / 1_000_000_000, shown.held.time % 1_000_000_000);
             if self.style.nanoseconds {
@@ -85,12 +85,12 @@ impl<W: Write> TextPrinter<W> {
     }
 
     fn event(&mut self, events: &Events, shown: &Shown) -> io::Result<()> {
-        if self.has(Field::Period) {
+        if self.has(Fields::PERIOD) {
             let fixed = || events.get(shown.held.event).map(|event| event.attr.sample_period);
             let period = shown.held.period().or_else(fixed).unwrap_or(0);
             write!(self.out, "{period:>10} ")?;
         }
-        if self.has(Field::Event) {
+        if self.has(Fields::EVENT) {
             let limit = self.out.name_limit();
             let width = events.name_width().min(limit);
             let name = events.get(shown.held.event).map(|event| &event.name);
@@ -120,7 +120,7 @@ impl<W: Write> TextPrinter<W> {
         source: Option<FrameSource>,
     ) -> io::Result<()> {
         let source = source.filter(|_| self.style.sources);
-        let is_plain = !self.has(Field::Sym) && !self.has(Field::Dso);
+        let is_plain = !self.has(Fields::SYM) && !self.has(Fields::DSO);
         if is_plain && source.is_none() && self.style.layout == Layout::Perf7_2 {
             return self.out.write_all(&ip_line(ip));
         }
@@ -140,18 +140,18 @@ impl<W: Write> TextPrinter<W> {
     /// Writes the names of an address.
     fn place(&mut self, place: &Place) -> io::Result<()> {
         let limit = self.out.name_limit();
-        if self.has(Field::Sym) {
+        if self.has(Fields::SYM) {
             match &place.function {
                 Some((name, offset)) => {
                     write!(self.out, " {}", name.escaped().at_most(limit))?;
-                    if self.has(Field::Symoff) {
+                    if self.has(Fields::SYMOFF) {
                         write!(self.out, "+{offset:#x}")?;
                     }
                 }
                 None => write!(self.out, " [unknown]")?,
             }
         }
-        if self.has(Field::Dso) {
+        if self.has(Fields::DSO) {
             match &place.file {
                 Some(name) => write!(self.out, " ({})", name.escaped().at_most(limit))?,
                 None => write!(self.out, " ([unknown])")?,
@@ -183,8 +183,8 @@ impl<W: Write> TextPrinter<W> {
 
     /// Writes the branches that the CPU recorded, as addresses or as functions.
     fn branches(&mut self, shown: &Shown) -> io::Result<()> {
-        let by_name = !self.has(Field::Brstack);
-        if by_name && !self.has(Field::Brstacksym) {
+        let by_name = !self.has(Fields::BRSTACK);
+        if by_name && !self.has(Fields::BRSTACKSYM) {
             return Ok(());
         }
         for BranchEntry { from, to, flags, .. } in shown.held.branches().1 {
@@ -202,7 +202,7 @@ impl<W: Write> TextPrinter<W> {
         let limit = self.out.name_limit();
         if !by_name {
             write!(self.out, "{addr:#x}")?;
-            if !self.has(Field::Dso) {
+            if !self.has(Fields::DSO) {
                 return Ok(());
             }
         }
@@ -216,7 +216,7 @@ impl<W: Write> TextPrinter<W> {
                 None => write!(self.out, "[unknown]")?,
             }
         }
-        if self.has(Field::Dso) {
+        if self.has(Fields::DSO) {
             let space = match self.style.layout {
                 Layout::Perf7_2 => " ",
                 Layout::Perf6_1 => "",
@@ -286,19 +286,19 @@ impl<W: Write> Printer for TextPrinter<W> {
         self.start(shown)?;
         if let ChainEnd::Stack(cookie) = shown.end {
             write!(self.out, "DEFERRED CALLCHAIN [cookie: {cookie:x}]")?;
-            if self.has(Field::Ip) {
+            if self.has(Fields::IP) {
                 self.stack(shown, None)?;
             }
             return writeln!(self.out);
         }
         self.event(events, shown)?;
-        if self.has(Field::Ip) {
+        if self.has(Fields::IP) {
             if shown.chain.is_some() {
                 self.stack(shown, walked)?;
             } else {
                 let ip = shown.held.ip().unwrap_or(0);
                 write!(self.out, " {ip:>16x}")?;
-                if self.has(Field::Sym) || self.has(Field::Dso) {
+                if self.has(Fields::SYM) || self.has(Fields::DSO) {
                     let mode = Mode::of_sample(shown.misc());
                     let place = self.names.place(ip, mode, &shown.space, &shown.kernel);
                     self.place(&place)?;

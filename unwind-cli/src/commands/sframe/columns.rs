@@ -17,7 +17,7 @@
 //! which is another rule; 2.44 prints a row without words, an outermost frame,
 //! as `fp+-1`.
 
-use sframe::{Abi, Error, Fde, FdeType, Flex, Fre, Header, Version};
+use sframe::{Abi, Error, Fde, FdeType, Flags, Flex, Fre, Header, Version};
 
 /// The columns of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,9 +140,9 @@ fn is_aarch64(abi: Abi) -> bool {
 /// The names of the flags that are set.
 pub(crate) fn flag_names(header: &Header) -> Vec<&'static str> {
     [
-        (header.flags.sorted(), "SFRAME_F_FDE_SORTED"),
-        (header.flags.frame_pointer(), "SFRAME_F_FRAME_POINTER"),
-        (header.flags.pcrel(), "SFRAME_F_FDE_FUNC_START_PCREL"),
+        (header.flags.contains(Flags::SORTED), "SFRAME_F_FDE_SORTED"),
+        (header.flags.contains(Flags::FRAME_POINTER), "SFRAME_F_FRAME_POINTER"),
+        (header.flags.contains(Flags::PCREL), "SFRAME_F_FDE_FUNC_START_PCREL"),
     ]
     .into_iter()
     .filter_map(|(set, name)| set.then_some(name))

@@ -23,10 +23,9 @@ use crate::untrusted::{Untrusted, escaped};
 
 /// Print all functions and rows, in the layout of `readelf --sframe`.
 ///
-/// A damaged function is shown as far as it can be, with what is wrong with it
-/// in its place, and the exit code tells. Where so many functions share rows
-/// that there are more than one for each byte of rows (and 65,536), the rest are
-/// shown without.
+/// A damaged function is shown as far as it can be, with what is wrong with it in its
+/// place, and the exit code tells. Where many functions share rows, so that there are more
+/// than one for each byte of rows (and 65,536), the rest are shown without.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct Args {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use object::elf;
+use sframe::Flags;
 use sframe::Table;
 
 use crate::call_frames::CallFrames;
@@ -139,7 +140,7 @@ fn entry_at(table: &Table<'_>, index: u32) -> u64 {
 /// applied. No linked function starts at the field that says so, nor with the table.
 fn has_no_starts(section: &SframeSection) -> bool {
     let mut starts = section.tables().tables().flatten().flat_map(|table| {
-        let is_relative = table.header().flags.pcrel();
+        let is_relative = table.header().flags.contains(Flags::PCREL);
         (0..table.header().num_fdes).filter_map(move |index| {
             let anchor = if is_relative { entry_at(&table, index) } else { 0 };
             Some((table.range(index)?.start, table.addr().wrapping_add(anchor)))
