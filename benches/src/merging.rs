@@ -23,19 +23,26 @@ pub fn merge(samples: u64) -> u64 {
     const STACK: [u64; 20] = [0x40_1000; 20];
     let mut merged = 0;
     let mut merger = Merger::new(Policy::default());
-    let mut done = |_: u64, outcome: Outcome<'_>| {
-        merged += u64::from(matches!(outcome, Outcome::Merged(_)));
-    };
     for number in 0..samples {
         let tid = u32::try_from(number % THREADS + 1).unwrap();
         let stamp = Timestamped { task: Task { pid: 1, tid }, time: number * 1000 };
         let cookie = number / THREADS / SAMPLES + 1;
-        merger.sample(stamp, UserPart::Deferred(cookie), number, 0, &mut done);
+        merger.sample(stamp, UserPart::Deferred(cookie), number, 0);
         if number / THREADS % SAMPLES == SAMPLES - 1 {
-            merger.deferred(stamp, cookie, STACK, &mut done);
+            merger.deferred(stamp, cookie, STACK);
         }
-        merger.advance(stamp.time, &mut done);
+        merger.advance(stamp.time);
+        merged += merged_of(&mut merger);
     }
-    merger.finish(&mut done);
+    merger.finish();
+    merged + merged_of(&mut merger)
+}
+
+/// Takes out the samples that have ended; how many of them have their stack.
+fn merged_of(merger: &mut Merger<u64>) -> u64 {
+    let mut merged = 0;
+    while let Some((_, outcome)) = merger.pop() {
+        merged += u64::from(matches!(outcome, Outcome::Merged(_)));
+    }
     merged
 }

@@ -22,8 +22,14 @@ enum End {
     Unmatched(Option<u64>, Unmatched),
 }
 
-impl From<Outcome<'_>> for End {
-    fn from(outcome: Outcome<'_>) -> Self {
+/// The samples that have ended.
+fn ends<S>(merger: &mut Merger<S>) -> Vec<(S, End)> {
+    let ended = core::iter::from_fn(|| merger.pop());
+    ended.map(|(sample, outcome)| (sample, End::from(outcome))).collect()
+}
+
+impl From<Outcome> for End {
+    fn from(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Inline => Self::Inline,
             Outcome::Merged(merged) => Self::Merged {
@@ -51,14 +57,12 @@ impl Case {
     }
 
     fn merge(&self) -> (Vec<(Located<'_>, End)>, MergeCounts) {
-        let mut ends = Vec::new();
-        let mut done = |sample, outcome: Outcome<'_>| ends.push((sample, End::from(outcome)));
         let mut merger = Merger::new(Policy::default());
         for located in self.records() {
-            feed(&mut merger, located, &mut done);
+            feed(&mut merger, located);
         }
-        let counts = merger.finish(&mut done);
-        (ends, counts)
+        merger.finish();
+        (ends(&mut merger), *merger.counts())
     }
 }
 
@@ -313,33 +317,30 @@ fn a_record_of_510_frames_is_merged_whole() {
         assert_eq!(bytes.len(), 8 + 8 + 8 + 510 * 8 + 8 + 8);
         let record = Record::parse(&bytes, endian).unwrap();
         let decoded = CallchainDeferred::decode(&record, format(), DeferredLayout::Cookie).unwrap();
-        let mut ends = Vec::new();
-        let mut done = |(), outcome: Outcome<'_>| ends.push(End::from(outcome));
         let mut merger = Merger::new(Policy::default());
         let at = Timestamped { task: TASK, time: 10 };
-        merger.sample(at, UserPart::Deferred(0x3_0000_0001), (), 0, &mut done);
+        merger.sample(at, UserPart::Deferred(0x3_0000_0001), (), 0);
         let at = Timestamped { task: TASK, time: 20 };
-        merger.deferred(at, decoded.cookie.unwrap(), decoded.ips, &mut done);
+        merger.deferred(at, decoded.cookie.unwrap(), decoded.ips);
         let whole = End::Merged { stack: frames.clone(), across_exec: false, late: false };
-        assert_eq!(ends, [whole]);
+        assert_eq!(ends(&mut merger), [((), whole)]);
     }
 }
 
 #[test]
 fn x5_a_record_that_comes_twice_is_used_once() {
-    let mut ends = Vec::new();
-    let mut done = |sample, outcome: Outcome<'_>| ends.push((sample, End::from(outcome)));
     let mut merger = Merger::new(Policy::default());
     let at = |time| Timestamped { task: TASK, time };
     let user = UserPart::Deferred(9);
-    merger.sample(at(1), user, 'a', 0, &mut done);
-    merger.deferred(at(2), 9, [1, 2], &mut done);
-    merger.sample(at(3), user, 'b', 0, &mut done);
-    merger.deferred(at(4), 9, [1, 2], &mut done);
-    merger.sample(at(5), user, 'c', 0, &mut done);
-    merger.deferred(at(6), 9, [1, 3], &mut done);
-    merger.sample(at(7), user, 'd', 0, &mut done);
-    let counts = merger.finish(&mut done);
+    merger.sample(at(1), user, 'a', 0);
+    merger.deferred(at(2), 9, [1, 2]);
+    merger.sample(at(3), user, 'b', 0);
+    merger.deferred(at(4), 9, [1, 2]);
+    merger.sample(at(5), user, 'c', 0);
+    merger.deferred(at(6), 9, [1, 3]);
+    merger.sample(at(7), user, 'd', 0);
+    merger.finish();
+    let (ends, counts) = (ends(&mut merger), *merger.counts());
     let merged = |late| End::Merged { stack: vec![1, 2], across_exec: false, late };
     assert_eq!(
         ends,
@@ -360,16 +361,15 @@ fn x5_records_that_every_event_receives_are_used_once() {
 #[test]
 fn x5_after_a_fork_parent_and_child_keep_to_their_own_stacks() {
     let child = Task { pid: 50, tid: 50 };
-    let mut ends = Vec::new();
-    let mut done = |sample, outcome: Outcome<'_>| ends.push((sample, End::from(outcome)));
     let mut merger = Merger::new(Policy::default());
     // A clock as cookie source can give two CPUs the same value.
     let user = UserPart::Deferred(77);
-    merger.sample(Timestamped { task: TASK, time: 1 }, user, "parent", 0, &mut done);
-    merger.sample(Timestamped { task: child, time: 1 }, user, "child", 0, &mut done);
-    merger.deferred(Timestamped { task: child, time: 2 }, 77, [0xc], &mut done);
-    merger.deferred(Timestamped { task: TASK, time: 3 }, 77, [0xa], &mut done);
-    let counts = merger.finish(&mut done);
+    merger.sample(Timestamped { task: TASK, time: 1 }, user, "parent", 0);
+    merger.sample(Timestamped { task: child, time: 1 }, user, "child", 0);
+    merger.deferred(Timestamped { task: child, time: 2 }, 77, [0xc]);
+    merger.deferred(Timestamped { task: TASK, time: 3 }, 77, [0xa]);
+    merger.finish();
+    let (ends, counts) = (ends(&mut merger), *merger.counts());
     let merged = |ip| End::Merged { stack: vec![ip], across_exec: false, late: false };
     assert_eq!(ends, [("child", merged(0xc)), ("parent", merged(0xa))]);
     assert_eq!(counts.merged, 2);
@@ -401,15 +401,14 @@ fn x5_an_exec_by_another_thread_than_the_first_changes_the_thread_id() {
     let thread = Timestamped { task: Task { pid: 60, tid: 63 }, time: 10 };
     let stranger = Timestamped { task: Task { pid: 70, tid: 73 }, time: 10 };
     let leader = Timestamped { task: Task { pid: 60, tid: 60 }, time: 30 };
-    let mut ends = Vec::new();
-    let mut done = |sample, outcome: Outcome<'_>| ends.push((sample, End::from(outcome)));
     let mut merger = Merger::new(Policy::default());
-    merger.sample(thread, UserPart::Deferred(5), "before", 0, &mut done);
-    merger.sample(stranger, UserPart::Deferred(5), "stranger", 0, &mut done);
-    merger.exec(Timestamped { time: 20, ..leader }, &mut done);
-    merger.sample(Timestamped { time: 25, ..leader }, UserPart::Deferred(5), "after", 0, &mut done);
-    merger.deferred(leader, 5, [0x40_1540], &mut done);
-    merger.finish(&mut done);
+    merger.sample(thread, UserPart::Deferred(5), "before", 0);
+    merger.sample(stranger, UserPart::Deferred(5), "stranger", 0);
+    merger.exec(Timestamped { time: 20, ..leader });
+    merger.sample(Timestamped { time: 25, ..leader }, UserPart::Deferred(5), "after", 0);
+    merger.deferred(leader, 5, [0x40_1540]);
+    merger.finish();
+    let ends = ends(&mut merger);
     let merged = |across_exec| End::Merged { stack: vec![0x40_1540], across_exec, late: false };
     assert_eq!(
         ends,
@@ -424,17 +423,15 @@ fn x5_an_exec_by_another_thread_than_the_first_changes_the_thread_id() {
 #[test]
 fn r3_6_a_stack_is_not_taken_for_that_of_an_earlier_kernel_entry() {
     // Sample, its record dropped, return to user, entry, sample, record.
-    let mut ends = Vec::new();
-    let mut done = |sample, outcome: Outcome<'_>| ends.push((sample, End::from(outcome)));
     let mut merger = Merger::new(Policy::default().window(0));
     let at = |time| Timestamped { task: TASK, time };
-    merger.sample(at(1), UserPart::Deferred(3), "first", 0, &mut done);
+    merger.sample(at(1), UserPart::Deferred(3), "first", 0);
     merger.lost(1);
-    merger.sample(at(5), UserPart::Deferred(5), "second", 0, &mut done);
-    merger.deferred(at(6), 5, [0xb], &mut done);
-    merger.finish(&mut done);
+    merger.sample(at(5), UserPart::Deferred(5), "second", 0);
+    merger.deferred(at(6), 5, [0xb]);
+    merger.finish();
     assert_eq!(
-        ends,
+        ends(&mut merger),
         [
             ("first", End::Unmatched(Some(3), Unmatched::Lost)),
             ("second", End::Merged { stack: vec![0xb], across_exec: false, late: false }),

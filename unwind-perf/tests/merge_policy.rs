@@ -11,15 +11,24 @@ fn at(tid: u32, time: u64) -> Timestamped {
     Timestamped { task: Task { pid: 1, tid }, time }
 }
 
-/// Collects "name: outcome".
-fn note(notes: &mut Vec<String>) -> impl FnMut(&'static str, Outcome<'_>) {
-    |sample, outcome| {
+/// Adds "name: outcome" of each sample that has ended.
+fn note(merger: &mut Merger<&'static str>, notes: &mut Vec<String>) {
+    while let Some((sample, outcome)) = merger.pop() {
         notes.push(match outcome {
             Outcome::Inline => format!("{sample}: inline"),
             Outcome::Merged(merged) => format!("{sample}: {:x?}", merged.stack),
             Outcome::Unmatched { reason, .. } => format!("{sample}: {reason:?}"),
         });
     }
+}
+
+/// How many samples have ended since the last call.
+fn ended<S>(merger: &mut Merger<S>) -> u64 {
+    let mut ended = 0;
+    while merger.pop().is_some() {
+        ended += 1;
+    }
+    ended
 }
 
 const A: UserPart = UserPart::Deferred(0xa);
@@ -30,15 +39,18 @@ fn a_stack_under_a_newer_cookie_closes_the_older_one_once_the_window_is_past() {
     for (window, closed_at) in [(0, 20), (5, 25), (100, 120)] {
         let mut notes = Vec::new();
         let mut merger = Merger::new(Policy::default().window(window));
-        merger.sample(at(7, 10), A, "a", 0, &mut note(&mut notes));
-        merger.sample(at(7, 20), B, "b", 0, &mut note(&mut notes));
-        merger.deferred(at(7, 20), 0xb, [1], &mut note(&mut notes));
+        merger.sample(at(7, 10), A, "a", 0);
+        merger.sample(at(7, 20), B, "b", 0);
+        merger.deferred(at(7, 20), 0xb, [1]);
         for time in 20..closed_at {
-            merger.advance(time, &mut note(&mut notes));
+            merger.advance(time);
+            note(&mut merger, &mut notes);
             assert_eq!(notes, ["b: [1]"], "window {window}, time {time}");
         }
-        merger.advance(closed_at, &mut note(&mut notes));
+        merger.advance(closed_at);
+        note(&mut merger, &mut notes);
         notes.sort();
+        note(&mut merger, &mut notes);
         assert_eq!(notes, ["a: NewerCookie", "b: [1]"], "window {window}");
     }
 }
@@ -47,9 +59,10 @@ fn a_stack_under_a_newer_cookie_closes_the_older_one_once_the_window_is_past() {
 fn what_is_over_ends_before_the_stack_that_shows_it_is_merged() {
     let mut notes = Vec::new();
     let mut merger = Merger::new(Policy::default().window(0));
-    merger.sample(at(7, 10), A, "a", 0, &mut note(&mut notes));
-    merger.sample(at(7, 20), B, "b", 0, &mut note(&mut notes));
-    merger.deferred(at(7, 30), 0xb, [1], &mut note(&mut notes));
+    merger.sample(at(7, 10), A, "a", 0);
+    merger.sample(at(7, 20), B, "b", 0);
+    merger.deferred(at(7, 30), 0xb, [1]);
+    note(&mut merger, &mut notes);
     assert_eq!(notes, ["a: NewerCookie", "b: [1]"]);
 }
 
@@ -59,13 +72,15 @@ fn a_sample_under_a_newer_cookie_closes_the_older_one_where_stacks_do_not_come()
         let mut notes = Vec::new();
         let policy = Policy::default().window(0).sample_window(sample_window);
         let mut merger = Merger::new(policy);
-        merger.sample(at(7, 10), A, "a", 0, &mut note(&mut notes));
-        merger.sample(at(7, 20), B, "b", 0, &mut note(&mut notes));
+        merger.sample(at(7, 10), A, "a", 0);
+        merger.sample(at(7, 20), B, "b", 0);
         for time in 20..closed_at {
-            merger.advance(time, &mut note(&mut notes));
+            merger.advance(time);
+            note(&mut merger, &mut notes);
             assert!(notes.is_empty(), "window {sample_window}: closed at {time}");
         }
-        merger.advance(closed_at, &mut note(&mut notes));
+        merger.advance(closed_at);
+        note(&mut merger, &mut notes);
         assert_eq!(notes, ["a: NewerCookie"], "window {sample_window}");
     }
 }
@@ -74,11 +89,13 @@ fn a_sample_under_a_newer_cookie_closes_the_older_one_where_stacks_do_not_come()
 fn a_sample_from_before_a_stack_that_is_here_already_waits_for_the_window_only() {
     let mut notes = Vec::new();
     let mut merger = Merger::new(Policy::default().window(10));
-    merger.deferred(at(7, 100), 0xb, [1], &mut note(&mut notes));
-    merger.sample(at(7, 95), A, "a", 0, &mut note(&mut notes));
-    merger.advance(109, &mut note(&mut notes));
+    merger.deferred(at(7, 100), 0xb, [1]);
+    merger.sample(at(7, 95), A, "a", 0);
+    merger.advance(109);
+    note(&mut merger, &mut notes);
     assert!(notes.is_empty(), "its stack can still come from another ring");
-    merger.advance(110, &mut note(&mut notes));
+    merger.advance(110);
+    note(&mut merger, &mut notes);
     assert_eq!(notes, ["a: NewerCookie"]);
 }
 
@@ -88,14 +105,16 @@ fn a_cookie_reaches_back_to_its_oldest_sample_in_whatever_order_they_come() {
         let mut notes = Vec::new();
         let mut merger = Merger::new(Policy::default().window(0));
         for time in order {
-            merger.sample(at(7, time), B, "b", 0, &mut note(&mut notes));
+            merger.sample(at(7, time), B, "b", 0);
         }
         // Within the time of the other cookie, so neither is newer.
-        merger.sample(at(7, 25), A, "a", 0, &mut note(&mut notes));
-        merger.deferred(at(7, 31), 0xb, [1], &mut note(&mut notes));
-        merger.advance(1000, &mut note(&mut notes));
+        merger.sample(at(7, 25), A, "a", 0);
+        merger.deferred(at(7, 31), 0xb, [1]);
+        merger.advance(1000);
+        note(&mut merger, &mut notes);
         assert_eq!(notes, ["b: [1]", "b: [1]"], "{order:?}");
-        merger.deferred(at(7, 1001), 0xa, [2], &mut note(&mut notes));
+        merger.deferred(at(7, 1001), 0xa, [2]);
+        note(&mut merger, &mut notes);
         assert_eq!(notes.last().unwrap(), "a: [2]", "{order:?}");
     }
 }
@@ -106,7 +125,8 @@ fn without_any_stack_a_thread_has_a_bounded_number_of_open_cookies() {
     let mut ends = 0_u64;
     for cookie in 1..=1000 {
         let user = UserPart::Deferred(cookie);
-        merger.sample(at(7, cookie), user, (), 8, &mut |(), _| ends += 1);
+        merger.sample(at(7, cookie), user, (), 8);
+        ends += ended(&mut merger);
         assert!(cookie - ends <= 64);
     }
 }
@@ -115,10 +135,11 @@ fn without_any_stack_a_thread_has_a_bounded_number_of_open_cookies() {
 fn the_end_gives_out_what_waits_in_the_order_in_which_it_came() {
     let mut notes = Vec::new();
     let mut merger = Merger::new(Policy::default());
-    merger.sample(at(9, 30), A, "first", 0, &mut note(&mut notes));
-    merger.sample(at(7, 10), B, "second", 0, &mut note(&mut notes));
-    merger.sample(at(9, 40), A, "third", 0, &mut note(&mut notes));
-    merger.finish(&mut note(&mut notes));
+    merger.sample(at(9, 30), A, "first", 0);
+    merger.sample(at(7, 10), B, "second", 0);
+    merger.sample(at(9, 40), A, "third", 0);
+    merger.finish();
+    note(&mut merger, &mut notes);
     assert_eq!(notes, ["first: End", "second: End", "third: End"]);
 }
 
@@ -126,12 +147,14 @@ fn the_end_gives_out_what_waits_in_the_order_in_which_it_came() {
 fn another_thread_closes_nothing() {
     let mut notes = Vec::new();
     let mut merger = Merger::new(Policy::default().window(0));
-    merger.sample(at(7, 10), A, "a", 0, &mut note(&mut notes));
-    merger.deferred(at(8, 20), 0xb, [1], &mut note(&mut notes));
-    merger.advance(u64::MAX, &mut note(&mut notes));
+    merger.sample(at(7, 10), A, "a", 0);
+    merger.deferred(at(8, 20), 0xb, [1]);
+    merger.advance(u64::MAX);
+    note(&mut merger, &mut notes);
     assert!(notes.is_empty());
     // However long the thread slept.
-    merger.deferred(at(7, u64::MAX), 0xa, [2], &mut note(&mut notes));
+    merger.deferred(at(7, u64::MAX), 0xa, [2]);
+    note(&mut merger, &mut notes);
     assert_eq!(notes, ["a: [2]"]);
 }
 
@@ -139,9 +162,10 @@ fn another_thread_closes_nothing() {
 fn a_loss_alone_closes_nothing() {
     let mut notes = Vec::new();
     let mut merger = Merger::new(Policy::default().window(0));
-    merger.sample(at(7, 10), A, "a", 0, &mut note(&mut notes));
+    merger.sample(at(7, 10), A, "a", 0);
     merger.lost(1000);
-    merger.deferred(at(7, 20), 0xa, [2], &mut note(&mut notes));
+    merger.deferred(at(7, 20), 0xa, [2]);
+    note(&mut merger, &mut notes);
     assert_eq!(notes, ["a: [2]"]);
 }
 
@@ -149,13 +173,14 @@ fn a_loss_alone_closes_nothing() {
 fn a_stack_waits_for_late_samples_until_a_newer_cookie() {
     let mut notes = Vec::new();
     let mut merger = Merger::new(Policy::default().window(10));
-    merger.deferred(at(7, 10), 0xa, [1], &mut note(&mut notes));
-    merger.sample(at(7, 500), A, "late", 0, &mut note(&mut notes));
-    merger.deferred(at(7, 600), 0xb, [2], &mut note(&mut notes));
+    merger.deferred(at(7, 10), 0xa, [1]);
+    merger.sample(at(7, 500), A, "late", 0);
+    merger.deferred(at(7, 600), 0xb, [2]);
     // In another ring, within the window.
-    merger.sample(at(7, 595), A, "later", 0, &mut note(&mut notes));
-    merger.advance(610, &mut note(&mut notes));
-    merger.sample(at(7, 596), A, "too late", 0, &mut note(&mut notes));
+    merger.sample(at(7, 595), A, "later", 0);
+    merger.advance(610);
+    merger.sample(at(7, 596), A, "too late", 0);
+    note(&mut merger, &mut notes);
     assert_eq!(notes, ["late: [1]", "later: [1]", "too late: NewerCookie"]);
 }
 
@@ -176,18 +201,18 @@ fn input_out_of_order_within_the_window_merges_as_if_it_were_sorted() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             events.swap(i, usize::try_from(random >> 33).unwrap() % (i + 1));
         }
-        let mut notes = Vec::new();
         let mut merger = Merger::new(Policy::default().window(40));
         for &(time, cookie, sample) in &events {
             match sample {
                 Some(name) => {
                     let user = UserPart::Deferred(cookie);
-                    merger.sample(at(7, time), user, name, 0, &mut note(&mut notes));
+                    merger.sample(at(7, time), user, name, 0);
                 }
-                None => merger.deferred(at(7, time), cookie, [cookie], &mut note(&mut notes)),
+                None => merger.deferred(at(7, time), cookie, [cookie]),
             }
         }
-        let counts = merger.finish(&mut note(&mut notes));
+        merger.finish();
+        let counts = *merger.counts();
         assert_eq!((counts.merged, counts.unmatched()), (9, 0), "{events:?}");
     }
 }
@@ -196,15 +221,17 @@ fn input_out_of_order_within_the_window_merges_as_if_it_were_sorted() {
 fn an_exit_gives_the_reason_and_ends_the_wait_after_its_lag() {
     let mut notes = Vec::new();
     let mut merger = Merger::new(Policy::default().window(0).exit_lag(50));
-    merger.sample(at(7, 10), A, "a", 0, &mut note(&mut notes));
-    merger.sample(at(8, 10), B, "b", 0, &mut note(&mut notes));
-    merger.exit(at(7, 20), &mut note(&mut notes));
-    merger.exit(at(8, 21), &mut note(&mut notes));
+    merger.sample(at(7, 10), A, "a", 0);
+    merger.sample(at(8, 10), B, "b", 0);
+    merger.exit(at(7, 20));
+    merger.exit(at(8, 21));
     // An event of the CPU still receives the stack.
-    merger.deferred(at(7, 60), 0xa, [1], &mut note(&mut notes));
-    merger.advance(70, &mut note(&mut notes));
+    merger.deferred(at(7, 60), 0xa, [1]);
+    merger.advance(70);
+    note(&mut merger, &mut notes);
     assert_eq!(notes, ["a: [1]"]);
-    merger.advance(71, &mut note(&mut notes));
+    merger.advance(71);
+    note(&mut merger, &mut notes);
     assert_eq!(notes, ["a: [1]", "b: Exit"]);
 }
 
@@ -212,11 +239,12 @@ fn an_exit_gives_the_reason_and_ends_the_wait_after_its_lag() {
 fn an_exit_does_not_end_the_wait_of_a_later_thread_with_the_same_id() {
     let mut notes = Vec::new();
     let mut merger = Merger::new(Policy::default().window(0).exit_lag(50));
-    merger.sample(at(7, 10), A, "old", 0, &mut note(&mut notes));
-    merger.exit(at(7, 20), &mut note(&mut notes));
-    merger.sample(at(7, 40), B, "young", 0, &mut note(&mut notes));
-    merger.advance(1000, &mut note(&mut notes));
-    merger.deferred(at(7, 1001), 0xb, [1], &mut note(&mut notes));
+    merger.sample(at(7, 10), A, "old", 0);
+    merger.exit(at(7, 20));
+    merger.sample(at(7, 40), B, "young", 0);
+    merger.advance(1000);
+    merger.deferred(at(7, 1001), 0xb, [1]);
+    note(&mut merger, &mut notes);
     assert_eq!(notes, ["old: Exit", "young: [1]"]);
 }
 
@@ -224,12 +252,13 @@ fn an_exit_does_not_end_the_wait_of_a_later_thread_with_the_same_id() {
 fn a_stream_without_times_goes_by_its_order() {
     let mut notes = Vec::new();
     let mut merger = Merger::new(Policy::default().window(0));
-    merger.sample(at(7, 0), A, "a", 0, &mut note(&mut notes));
-    merger.deferred(at(7, 0), 0xa, [1], &mut note(&mut notes));
-    merger.sample(at(7, 0), A, "late", 0, &mut note(&mut notes));
-    merger.sample(at(7, 0), B, "b", 0, &mut note(&mut notes));
-    merger.deferred(at(7, 0), 0xc, [3], &mut note(&mut notes));
-    merger.finish(&mut note(&mut notes));
+    merger.sample(at(7, 0), A, "a", 0);
+    merger.deferred(at(7, 0), 0xa, [1]);
+    merger.sample(at(7, 0), A, "late", 0);
+    merger.sample(at(7, 0), B, "b", 0);
+    merger.deferred(at(7, 0), 0xc, [3]);
+    merger.finish();
+    note(&mut merger, &mut notes);
     assert_eq!(notes, ["a: [1]", "late: [1]", "b: NewerCookie"]);
 }
 
@@ -238,26 +267,27 @@ fn memory_is_kept_to_by_giving_up_old_stacks_first_and_then_old_samples() {
     let limit = 20_000;
     let mut evicted = Vec::new();
     let mut merger = Merger::new(Policy::default().max_bytes(limit));
-    let mut done = |name: u32, outcome: Outcome<'_>| match outcome {
-        Outcome::Unmatched { reason: Unmatched::Evicted, .. } => evicted.push(name),
-        other => panic!("{name}: {other:?}"),
-    };
     for tid in 0..1000 {
         let cookie = u64::from(tid) + 1;
-        merger.deferred(at(5000 + tid, cookie), cookie, [1; 20], &mut done);
+        merger.deferred(at(5000 + tid, cookie), cookie, [1; 20]);
         assert!(merger.bytes() <= limit);
     }
     assert!(merger.counts().records_evicted > 900, "{}", merger.counts().records_evicted);
     for tid in 0..1000 {
         let cookie = u64::from(tid) + 1;
-        merger.sample(at(tid, 2000 + cookie), UserPart::Deferred(cookie), tid, 100, &mut done);
+        merger.sample(at(tid, 2000 + cookie), UserPart::Deferred(cookie), tid, 100);
         assert!(merger.bytes() <= limit);
     }
     // All stacks went before the first sample did.
     assert_eq!(merger.counts().records_evicted, 1000);
     assert_eq!(merger.oldest_waiting(), Some(2000 + merger.counts().unmatched_evicted + 1));
     let given_up = merger.counts().unmatched_evicted;
-    drop(merger);
+    while let Some((name, outcome)) = merger.pop() {
+        match outcome {
+            Outcome::Unmatched { reason: Unmatched::Evicted, .. } => evicted.push(name),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
     assert!(given_up > 900);
     assert_eq!(evicted, (0..u32::try_from(given_up).unwrap()).collect::<Vec<_>>(), "oldest first");
 }
@@ -265,14 +295,14 @@ fn memory_is_kept_to_by_giving_up_old_stacks_first_and_then_old_samples() {
 #[test]
 fn many_samples_of_one_cookie_are_held_to_the_limit_as_well() {
     let limit = 20_000;
-    let mut ends = 0_u32;
     let mut merger = Merger::new(Policy::default().max_bytes(limit));
     for time in 0..10_000 {
-        merger.sample(at(7, time), A, (), 50, &mut |(), _| ends += 1);
+        merger.sample(at(7, time), A, (), 50);
         assert!(merger.bytes() <= limit);
     }
-    let counts = merger.finish(&mut |(), _| ends += 1);
-    assert_eq!((u64::from(ends), counts.samples), (10_000, 10_000));
+    merger.finish();
+    let counts = *merger.counts();
+    assert_eq!((ended(&mut merger), counts.samples), (10_000, 10_000));
     assert_eq!(counts.unmatched_evicted + counts.unmatched_end, 10_000);
 }
 
@@ -285,15 +315,16 @@ fn memory_comes_back_when_threads_come_and_go() {
         let time = u64::from(tid) * 100;
         let cookie = u64::from(tid) + 1;
         let user = UserPart::Deferred(cookie);
-        merger.sample(at(tid, time), user, (), 100, &mut |(), _| {});
+        merger.sample(at(tid, time), user, (), 100);
         if tid % 2 == 0 {
-            merger.deferred(at(tid, time + 10), cookie, [1; 10], &mut |(), _| {});
+            merger.deferred(at(tid, time + 10), cookie, [1; 10]);
         }
-        merger.exit(at(tid, time + 20), &mut |(), _| {});
+        merger.exit(at(tid, time + 20));
         high = high.max(merger.bytes());
     }
     assert!(high < 50_000, "{high} bytes");
-    let counts = merger.finish(&mut |(), _| {});
+    merger.finish();
+    let counts = *merger.counts();
     assert_eq!((counts.merged, counts.unmatched_exit), (25_000, 25_000));
 }
 
@@ -301,16 +332,26 @@ fn memory_comes_back_when_threads_come_and_go() {
 fn many_overlapping_cookies_of_one_thread_stay_cheap_and_bounded() {
     // No kernel writes this: every cookie spans the same time.
     let mut merger = Merger::new(Policy::default().max_bytes(1 << 20).window(0));
-    let mut ends = 0_u64;
     for cookie in 1..20_000_u64 {
         for time in [5, 1_000_000] {
             let user = UserPart::Deferred(cookie);
-            merger.sample(at(7, time), user, (), 8, &mut |(), _| ends += 1);
+            merger.sample(at(7, time), user, (), 8);
         }
     }
     assert!(merger.bytes() <= 1 << 20);
-    merger.finish(&mut |(), _| ends += 1);
-    assert_eq!(ends, 2 * 19_999);
+    merger.finish();
+    assert_eq!(ended(&mut merger), 2 * 19_999);
+}
+
+/// Notes the stack of each sample that has ended.
+fn take_ended(merger: &mut Merger<u64>, ends: &mut BTreeMap<u64, Option<Vec<u64>>>) {
+    while let Some((sample, outcome)) = merger.pop() {
+        let stack = match outcome {
+            Outcome::Merged(merged) => Some(merged.stack.to_vec()),
+            Outcome::Inline | Outcome::Unmatched { .. } => None,
+        };
+        assert_eq!(ends.insert(sample, stack), None, "sample {sample} ended twice");
+    }
 }
 
 /// Random events, against a model that keeps everything and looks up at the
@@ -335,31 +376,25 @@ fn x5_every_sample_ends_exactly_once_and_never_with_a_strange_stack() {
             let tid = u32::try_from(next(5)).unwrap();
             let cookie = step / 20 + next(4);
             let stamp = at(tid, step * 10 + next(60));
-            let mut done = |sample: u64, outcome: Outcome<'_>| {
-                let stack = match outcome {
-                    Outcome::Merged(merged) => Some(merged.stack.to_vec()),
-                    Outcome::Inline | Outcome::Unmatched { .. } => None,
-                };
-                assert_eq!(ends.insert(sample, stack), None, "sample {sample} ended twice");
-            };
             match next(8) {
                 0..4 => {
                     samples.insert(step, (tid, cookie));
-                    merger.sample(stamp, UserPart::Deferred(cookie), step, 64, &mut done);
+                    merger.sample(stamp, UserPart::Deferred(cookie), step, 64);
                 }
                 4..6 => {
                     let stack = vec![u64::from(tid), cookie];
-                    merger.deferred(stamp, cookie, stack.iter().copied(), &mut done);
+                    merger.deferred(stamp, cookie, stack.iter().copied());
                     stacks.insert((tid, cookie), stack);
                 }
-                6 => merger.exec(stamp, &mut done),
-                _ => merger.exit(stamp, &mut done),
+                6 => merger.exec(stamp),
+                _ => merger.exit(stamp),
             }
             assert!(merger.bytes() <= policy.max_bytes);
+            take_ended(&mut merger, &mut ends);
         }
-        let counts = merger.finish(&mut |sample, _| {
-            assert_eq!(ends.insert(sample, None), None, "sample {sample} ended twice");
-        });
+        merger.finish();
+        take_ended(&mut merger, &mut ends);
+        let counts = *merger.counts();
         assert_eq!(ends.len(), samples.len(), "round {round}");
         assert_eq!(counts.samples, counts.inline + counts.merged + counts.unmatched());
         for (sample, stack) in ends {

@@ -21,22 +21,22 @@ type Lines = BTreeMap<(usize, usize), String>;
 /// form of the independent decoder's.
 fn merge(records: &[Located<'_>], policy: Policy) -> (Lines, MergeCounts) {
     let mut lines = Lines::new();
-    let mut done = |sample: Located<'_>, outcome: Outcome<'_>| {
-        assert_eq!(lines.insert((sample.ring, sample.offset), line(&sample, outcome)), None);
-    };
     let mut merger = Merger::new(policy);
     for &located in records {
-        feed(&mut merger, located, &mut done);
+        feed(&mut merger, located);
     }
-    let counts = merger.finish(&mut done);
-    (lines, counts)
+    merger.finish();
+    while let Some((sample, outcome)) = merger.pop() {
+        assert_eq!(lines.insert((sample.ring, sample.offset), line(&sample, &outcome)), None);
+    }
+    (lines, *merger.counts())
 }
 
-fn line(located: &Located<'_>, outcome: Outcome<'_>) -> String {
+fn line(located: &Located<'_>, outcome: &Outcome) -> String {
     let sample = Sample::decode(&located.record, located.format).unwrap();
     let chain = sample.callchain.into_iter().flat_map(|chain| chain.without_cookie());
     let (end, stack) = match outcome {
-        Outcome::Merged(merged) => ("merged", merged.stack),
+        Outcome::Merged(merged) => ("merged", &*merged.stack),
         Outcome::Unmatched { cookie: Some(_), .. } => ("unmatched", &[][..]),
         // The decoder's word for a chain that does not end in mark and cookie.
         Outcome::Inline | Outcome::Unmatched { cookie: None, .. } => ("plain", &[][..]),

@@ -138,32 +138,27 @@ pub(crate) fn run(data: &[u8]) {
 
 fn merge(stream: &Stream, policy: Policy, limited: bool) {
     let mut ends = BTreeMap::new();
-    let mut done = |sample: usize, outcome: Outcome<'_>| {
-        let ended = match outcome {
-            Outcome::Inline => Ended::Inline,
-            Outcome::Merged(merged) => Ended::Merged(merged.stack.to_vec()),
-            Outcome::Unmatched { cookie, reason } => Ended::Unmatched(cookie, reason),
-        };
-        assert!(ends.insert(sample, ended).is_none(), "sample {sample} came twice");
-    };
     let mut merger = Merger::new(policy);
     let mut stacks = BTreeSet::new();
     for (index, &(stamp, event)) in stream.events.iter().enumerate() {
         match event {
-            Event::Sample(user) => merger.sample(stamp, user, index, 24, &mut done),
+            Event::Sample(user) => merger.sample(stamp, user, index, 24),
             Event::Stack(cookie) => {
                 let stack = stack_of(stamp.task.tid, cookie);
                 stacks.insert((stamp.task.tid, cookie));
-                merger.deferred(stamp, cookie, stack, &mut done);
+                merger.deferred(stamp, cookie, stack);
             }
             Event::Lost(count) => merger.lost(count),
-            Event::Exec => merger.exec(stamp, &mut done),
-            Event::Exit => merger.exit(stamp, &mut done),
-            Event::Time => merger.advance(stamp.time, &mut done),
+            Event::Exec => merger.exec(stamp),
+            Event::Exit => merger.exit(stamp),
+            Event::Time => merger.advance(stamp.time),
         }
         assert!(merger.bytes() <= policy.max_bytes, "{} bytes", merger.bytes());
+        take_ended(&mut merger, &mut ends);
     }
-    let counts = merger.finish(&mut done);
+    merger.finish();
+    take_ended(&mut merger, &mut ends);
+    let counts = *merger.counts();
     let (mut inline, mut merged, mut unmatched) = (0, 0, 0);
     for (index, (stamp, event)) in stream.events.iter().enumerate() {
         let Event::Sample(user) = *event else { continue };
@@ -193,6 +188,18 @@ fn merge(stream: &Stream, policy: Policy, limited: bool) {
         (counts.inline, counts.merged, counts.unmatched(), counts.samples),
         (inline, merged, unmatched, inline + merged + unmatched)
     );
+}
+
+/// Notes how each sample ended that has ended since the last call.
+fn take_ended(merger: &mut Merger<usize>, ends: &mut BTreeMap<usize, Ended>) {
+    while let Some((sample, outcome)) = merger.pop() {
+        let ended = match outcome {
+            Outcome::Inline => Ended::Inline,
+            Outcome::Merged(merged) => Ended::Merged(merged.stack.to_vec()),
+            Outcome::Unmatched { cookie, reason } => Ended::Unmatched(cookie, reason),
+        };
+        assert!(ends.insert(sample, ended).is_none(), "sample {sample} came twice");
+    }
 }
 
 /// Items leave once each, in order of time but for those that are counted.

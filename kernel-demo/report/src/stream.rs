@@ -116,8 +116,6 @@ impl Side {
     }
 
     fn take(&mut self, record: &Record<'_>, tasks: &mut Tasks) -> Result<(), Error> {
-        let samples = &mut self.samples;
-        let mut done = |sample, outcome: Outcome<'_>| samples.push(finished(sample, outcome));
         match record.kind() {
             RecordType::SAMPLE => {
                 let sample = Sample::decode(record, FORMAT)?;
@@ -126,14 +124,14 @@ impl Side {
                 let user = chain.map(|chain| chain.user_part());
                 let Some(user) = user else { return Ok(()) };
                 let whole = WholeSample::new(&sample);
-                self.merger.sample(at, user, whole, record.bytes().len(), &mut done);
+                self.merger.sample(at, user, whole, record.bytes().len());
             }
             RecordType::CALLCHAIN_DEFERRED => {
                 let stack = CallchainDeferred::decode(record, FORMAT, DeferredLayout::Cookie)?;
                 let at = stamp(stack.id.task, stack.id.time);
                 let cookie = stack.cookie.unwrap_or(0);
                 self.entries.insert(cookie, stack.id.stream_id.unwrap_or(0));
-                self.merger.deferred(at, cookie, stack.ips, &mut done);
+                self.merger.deferred(at, cookie, stack.ips);
             }
             RecordType::LOST => {
                 let lost = Lost::decode(record, FORMAT)?;
@@ -145,28 +143,36 @@ impl Side {
                 let at = stamp(Some(comm.task), comm.id.time);
                 tasks.name(at.task.tid, at.time, &String::from_utf8_lossy(comm.name));
                 if comm.exec {
-                    self.merger.exec(at, &mut done);
+                    self.merger.exec(at);
                 }
             }
             RecordType::FORK | RecordType::EXIT => {
                 let life = Lifecycle::decode(record, FORMAT)?;
                 let at = Timestamped { task: life.task, time: life.time };
                 if life.exit {
-                    self.merger.exit(at, &mut done);
+                    self.merger.exit(at);
                 } else {
                     tasks.start(life.task.tid, life.parent.tid, life.time);
                 }
             }
             _ => {}
         }
+        self.take_ended();
         Ok(())
     }
 
-    fn finish(self) -> Events {
+    fn take_ended(&mut self) {
+        while let Some((sample, outcome)) = self.merger.pop() {
+            self.samples.push(finished(sample, outcome));
+        }
+    }
+
+    fn finish(mut self) -> Events {
+        self.merger.finish();
+        self.take_ended();
         let Self { merger, mut samples, entries, .. } = self;
-        let counts = merger.finish(&mut |sample, outcome| samples.push(finished(sample, outcome)));
         samples.sort_by_key(|sample| sample.time);
-        Events { samples, counts, entries }
+        Events { samples, counts: *merger.counts(), entries }
     }
 }
 
@@ -191,14 +197,14 @@ impl WholeSample {
 }
 
 /// Puts together what a sample and its outcome have.
-fn finished(mut sample: WholeSample, outcome: Outcome<'_>) -> WholeSample {
+fn finished(mut sample: WholeSample, outcome: Outcome) -> WholeSample {
     match outcome {
         Outcome::Inline => sample.end = SampleOutcome::Inline,
         Outcome::Merged(merged) => {
             let words: Vec<u8> = sample.chain.iter().flat_map(|word| word.to_le_bytes()).collect();
             let words = unwind_perf::record::Words::new(&words, Endian::Little);
             let chain = unwind_perf::record::Callchain::new(words);
-            let whole = whole_chain(chain, merged.stack).collect();
+            let whole = whole_chain(chain, &merged.stack).collect();
             sample.chain = whole;
             sample.end = SampleOutcome::Merged;
         }

@@ -1,7 +1,7 @@
 //! The merge itself.
 
-use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::counts::{MergeCounts, bump};
@@ -13,27 +13,30 @@ use crate::record::UserPart;
 
 /// Joins samples and stacks by thread and cookie.
 ///
-/// `S` is what the host keeps of a sample. Each method takes a closure that
-/// receives every sample which ends during the call.
+/// `S` is what the host keeps of a sample. The host hands in what comes and takes the
+/// samples that have ended by [`pop`](Self::pop), after each call.
 ///
 /// ```
 /// use unwind_perf::merge::{Merger, Outcome, Policy, Timestamped};
 /// use unwind_perf::record::{Task, UserPart};
 ///
 /// let task = Task { pid: 7, tid: 7 };
-/// let mut merger = Merger::new(Policy::default());
-/// let mut stacks = Vec::new();
-/// let mut done = |sample: &str, outcome: Outcome<'_>| {
-///     if let Outcome::Merged(merged) = outcome {
-///         stacks.push((sample.to_owned(), merged.stack.to_vec()));
-///     }
-/// };
 /// let cookie = 0x3_0000_0001;
-/// merger.sample(Timestamped { task, time: 10 }, UserPart::Deferred(cookie), "first", 5, &mut done);
-/// merger.deferred(Timestamped { task, time: 20 }, cookie, [0x401136], &mut done);
-/// merger.sample(Timestamped { task, time: 21 }, UserPart::Deferred(cookie), "late", 4, &mut done);
-/// assert_eq!(merger.finish(&mut done).merged, 2);
-/// assert_eq!(stacks[1], ("late".to_owned(), vec![0x401136]));
+/// let user = UserPart::Deferred(cookie);
+/// let mut merger = Merger::new(Policy::default());
+///
+/// merger.sample(Timestamped { task, time: 10 }, user, "first", 5);
+/// assert!(merger.pop().is_none());
+/// merger.deferred(Timestamped { task, time: 20 }, cookie, [0x401136]);
+/// let Some(("first", Outcome::Merged(merged))) = merger.pop() else { unreachable!() };
+/// assert_eq!(*merged.stack, [0x401136]);
+///
+/// merger.sample(Timestamped { task, time: 21 }, user, "late", 4);
+/// merger.finish();
+/// while let Some((sample, outcome)) = merger.pop() {
+///     assert!(sample == "late" && matches!(outcome, Outcome::Merged(_)));
+/// }
+/// assert_eq!(merger.counts().merged, 2);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Merger<S> {
@@ -48,6 +51,8 @@ pub struct Merger<S> {
     arrivals: u64,
     /// How many samples had come at the last report of a loss.
     arrivals_at_loss: u64,
+    /// The samples that have ended, in that order.
+    ended: VecDeque<(S, Outcome)>,
     counts: MergeCounts,
 }
 
@@ -66,49 +71,37 @@ impl<S> Merger<S> {
             clock: 0,
             arrivals: 0,
             arrivals_at_loss: 0,
+            ended: VecDeque::new(),
             counts: MergeCounts::NONE,
         }
     }
 
     /// Takes a sample, of which the host holds `bytes` bytes.
-    pub fn sample(
-        &mut self,
-        at: Timestamped,
-        user: UserPart,
-        sample: S,
-        bytes: usize,
-        done: &mut impl FnMut(S, Outcome<'_>),
-    ) {
+    pub fn sample(&mut self, at: Timestamped, user: UserPart, sample: S, bytes: usize) {
         bump(&mut self.counts.samples);
         match user {
             UserPart::Inline => {
                 bump(&mut self.counts.inline);
-                done(sample, Outcome::Inline);
+                self.ended.push_back((sample, Outcome::Inline));
             }
-            UserPart::CookieLost => self.unmatched(sample, None, Unmatched::NoCookie, done),
+            UserPart::CookieLost => self.unmatched(sample, None, Unmatched::NoCookie),
             UserPart::Deferred(cookie) => {
                 self.arrivals = self.arrivals.saturating_add(1);
                 let arrival = self.arrivals;
                 let key = self.observe(at, cookie, false);
                 let waiting = Waiting { sample, time: at.time, arrival, bytes };
                 if let Some(late) = self.store.edit(key, |entry| entry.wait(waiting)).flatten() {
-                    self.merge_late(key, late, done);
+                    self.merge_late(key, late);
                 }
             }
         }
-        self.advance(at.time, done);
+        self.advance(at.time);
     }
 
     /// Takes a stack.
-    pub fn deferred(
-        &mut self,
-        at: Timestamped,
-        cookie: u64,
-        ips: impl IntoIterator<Item = u64>,
-        done: &mut impl FnMut(S, Outcome<'_>),
-    ) {
+    pub fn deferred(&mut self, at: Timestamped, cookie: u64, ips: impl IntoIterator<Item = u64>) {
         bump(&mut self.counts.records);
-        let ips: Box<[u64]> = ips.into_iter().collect();
+        let ips: Arc<[u64]> = ips.into_iter().collect();
         let key = self.observe(at, cookie, true);
         if let Some(State::Stack { ips: earlier, .. }) = self.store.get(key).map(Entry::state) {
             bump(if *earlier == ips {
@@ -117,9 +110,9 @@ impl<S> Merger<S> {
                 &mut self.counts.records_conflicting
             });
         } else {
-            self.merge_waiting(key, at, ips, done);
+            self.merge_waiting(key, at, ips);
         }
-        self.advance(at.time, done);
+        self.advance(at.time);
     }
 
     /// Takes a report of `count` lost records, of any kind.
@@ -129,15 +122,15 @@ impl<S> Merger<S> {
     }
 
     /// Takes an exec: the name that a thread has from it.
-    pub fn exec(&mut self, at: Timestamped, done: &mut impl FnMut(S, Outcome<'_>)) {
+    pub fn exec(&mut self, at: Timestamped) {
         if let Some(thread) = self.threads.get_mut(&at.task.tid) {
             thread.thread_end.exec = thread.thread_end.exec.max(Some(at.time));
         }
-        self.advance(at.time, done);
+        self.advance(at.time);
     }
 
     /// Takes the end of a thread.
-    pub fn exit(&mut self, at: Timestamped, done: &mut impl FnMut(S, Outcome<'_>)) {
+    pub fn exit(&mut self, at: Timestamped) {
         if let Some(thread) = self.threads.get_mut(&at.task.tid) {
             let exit = thread.thread_end.exit.map_or(at.time, |exit| exit.max(at.time));
             if let Some(earlier) = thread.thread_end.exit.replace(exit) {
@@ -145,33 +138,40 @@ impl<S> Merger<S> {
             }
             self.exits.insert((exit, at.task.tid));
         }
-        self.advance(at.time, done);
+        self.advance(at.time);
     }
 
     /// Takes the time of any other event, and ends the cookies that are over by
     /// then.
-    pub fn advance(&mut self, time: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
-        self.expire(time, done);
+    pub fn advance(&mut self, time: u64) {
+        self.expire(time);
         while self.store.bytes() > self.policy.max_bytes {
             let Some(key) = self.store.first_victim() else { break };
-            self.close(key, Unmatched::Evicted, done);
+            self.close(key, Unmatched::Evicted);
         }
     }
 
     /// Ends the input: the samples that wait end unmatched, in the order in
-    /// which they came. Returns the final counts.
-    pub fn finish(mut self, done: &mut impl FnMut(S, Outcome<'_>)) -> MergeCounts {
+    /// which they came.
+    pub fn finish(&mut self) {
         let mut ends = Vec::new();
         while let Some(key) = self.store.first_victim() {
-            self.close_with(key, Unmatched::End, |_, waiting, reason| {
-                ends.push((waiting.arrival, key.cookie, waiting.sample, reason));
-            });
+            let removed = self.remove(key, Unmatched::End);
+            ends.extend(removed.into_iter().map(|(waiting, reason)| (key.cookie, waiting, reason)));
         }
-        ends.sort_unstable_by_key(|&(arrival, ..)| arrival);
-        for (_, cookie, sample, reason) in ends {
-            self.unmatched(sample, Some(cookie), reason, done);
+        ends.sort_unstable_by_key(|(_, waiting, _)| waiting.arrival);
+        for (cookie, waiting, reason) in ends {
+            self.unmatched(waiting.sample, Some(cookie), reason);
         }
-        self.counts
+    }
+
+    /// Takes out the sample that ended first, with how it ended; `None` if no sample has
+    /// ended that was not taken out.
+    ///
+    /// What has ended is not limited by [`Policy::max_bytes`] any more, so take it out
+    /// after each call.
+    pub fn pop(&mut self) -> Option<(S, Outcome)> {
+        self.ended.pop_front()
     }
 
     /// The counts so far.
@@ -193,17 +193,17 @@ impl<S> Merger<S> {
     }
 
     /// Ends what is over at `time`.
-    fn expire(&mut self, time: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
+    fn expire(&mut self, time: u64) {
         self.clock = self.clock.max(time);
         while let Some((_, key)) = self.store.first_over().filter(|&(over, _)| over <= self.clock) {
-            self.close(key, Unmatched::NewerCookie, done);
+            self.close(key, Unmatched::NewerCookie);
         }
         while let Some(&(exit, tid)) = self.exits.first() {
             if exit.saturating_add(self.policy.exit_lag) > self.clock {
                 break;
             }
             self.exits.remove(&(exit, tid));
-            self.close_exited(tid, exit, done);
+            self.close_exited(tid, exit);
         }
     }
 
@@ -224,25 +224,21 @@ impl<S> Merger<S> {
 
     /// Merges a stack into the samples that wait for it, and keeps it for late
     /// samples.
-    fn merge_waiting(
-        &mut self,
-        key: Key,
-        at: Timestamped,
-        ips: Box<[u64]>,
-        done: &mut impl FnMut(S, Outcome<'_>),
-    ) {
+    fn merge_waiting(&mut self, key: Key, at: Timestamped, ips: Arc<[u64]>) {
         let exec = self.exec_of(key);
         let renamed = self.take_renamed(key, at);
         let samples = self.store.edit(key, Entry::take_waiting).unwrap_or_default();
         let used = !(samples.is_empty() && renamed.is_empty());
         // What the stack shows to be over ends first: it is older.
-        self.expire(at.time, done);
+        self.expire(at.time);
         for Waiting { sample, time, .. } in samples {
             let across_exec = exec.is_some_and(|exec| time < exec && exec <= at.time);
-            self.merged(sample, Merged { stack: &ips, across_exec, late: false }, done);
+            let stack = Arc::clone(&ips);
+            self.merged(sample, Merged { stack, across_exec, late: false });
         }
         for Waiting { sample, .. } in renamed {
-            self.merged(sample, Merged { stack: &ips, across_exec: true, late: false }, done);
+            let stack = Arc::clone(&ips);
+            self.merged(sample, Merged { stack, across_exec: true, late: false });
         }
         let kept = self.store.edit(key, |entry| entry.set_stack(ips, at.time, used)).is_some();
         if !kept && !used {
@@ -252,17 +248,16 @@ impl<S> Merger<S> {
 
     /// Merges the stack that is here under `key` into a sample that came after
     /// it.
-    fn merge_late(&mut self, key: Key, late: Waiting<S>, done: &mut impl FnMut(S, Outcome<'_>)) {
+    fn merge_late(&mut self, key: Key, late: Waiting<S>) {
         let exec = self.exec_of(key);
-        let Some((ips, time)) = self.store.edit(key, Entry::take_stack).flatten() else {
+        let Some((stack, time)) = self.store.edit(key, Entry::use_stack).flatten() else {
             return;
         };
         let across_exec = exec.is_some_and(|exec| late.time < exec && exec <= time);
-        self.merged(late.sample, Merged { stack: &ips, across_exec, late: true }, done);
-        self.store.edit(key, |entry| entry.set_stack(ips, time, true));
+        self.merged(late.sample, Merged { stack, across_exec, late: true });
     }
 
-    fn merged(&mut self, sample: S, merged: Merged<'_>, done: &mut impl FnMut(S, Outcome<'_>)) {
+    fn merged(&mut self, sample: S, merged: Merged) {
         bump(&mut self.counts.merged);
         if merged.late {
             bump(&mut self.counts.merged_late);
@@ -270,7 +265,7 @@ impl<S> Merger<S> {
         if merged.across_exec {
             bump(&mut self.counts.merged_across_exec);
         }
-        done(sample, Outcome::Merged(merged));
+        self.ended.push_back((sample, Outcome::Merged(merged)));
     }
 
     fn exec_of(&self, key: Key) -> Option<u64> {
@@ -304,49 +299,45 @@ impl<S> Merger<S> {
     }
 
     /// Ends an entry.
-    fn close(&mut self, key: Key, cause: Unmatched, done: &mut impl FnMut(S, Outcome<'_>)) {
-        self.close_with(key, cause, |merger, waiting, reason| {
-            merger.unmatched(waiting.sample, Some(key.cookie), reason, done);
-        });
+    fn close(&mut self, key: Key, cause: Unmatched) {
+        for (waiting, reason) in self.remove(key, cause) {
+            self.unmatched(waiting.sample, Some(key.cookie), reason);
+        }
     }
 
-    /// Ends an entry; `end` takes its samples, and why they are unmatched.
-    fn close_with(
-        &mut self,
-        key: Key,
-        cause: Unmatched,
-        mut end: impl FnMut(&mut Self, Waiting<S>, Unmatched),
-    ) {
-        let Some((state, thread_end)) = self.forget(key) else {
-            return;
-        };
-        match state {
-            State::Waiting(samples) => {
+    /// Removes an entry; gives out its samples, and why they are unmatched.
+    fn remove(&mut self, key: Key, cause: Unmatched) -> Vec<(Waiting<S>, Unmatched)> {
+        match self.forget(key) {
+            Some((State::Waiting(samples), thread_end)) => {
+                let mut ends = Vec::with_capacity(samples.len());
                 for waiting in samples {
                     let reason = self.reason(thread_end, &waiting, cause);
-                    end(self, waiting, reason);
+                    ends.push((waiting, reason));
                 }
+                ends
             }
-            State::Stack { used, .. } => {
+            Some((State::Stack { used, .. }, _)) => {
                 if !used {
                     bump(&mut self.counts.records_unused);
                 }
                 if cause == Unmatched::Evicted {
                     bump(&mut self.counts.records_evicted);
                 }
+                Vec::new()
             }
+            None => Vec::new(),
         }
     }
 
     /// Ends the entries that a thread left when it ended at `exit`.
-    fn close_exited(&mut self, tid: u32, exit: u64, done: &mut impl FnMut(S, Outcome<'_>)) {
+    fn close_exited(&mut self, tid: u32, exit: u64) {
         let open: Vec<u64> =
             self.threads.get(&tid).map(|thread| thread.open().collect()).unwrap_or_default();
         for cookie in open {
             let key = Key { cookie, tid };
             // A later thread may have got the id.
             if self.store.get(key).is_some_and(|entry| entry.first <= exit) {
-                self.close(key, Unmatched::Exit, done);
+                self.close(key, Unmatched::Exit);
             }
         }
     }
@@ -375,14 +366,8 @@ impl<S> Merger<S> {
         }
     }
 
-    fn unmatched(
-        &mut self,
-        sample: S,
-        cookie: Option<u64>,
-        reason: Unmatched,
-        done: &mut impl FnMut(S, Outcome<'_>),
-    ) {
+    fn unmatched(&mut self, sample: S, cookie: Option<u64>, reason: Unmatched) {
         bump(self.counts.unmatched_by(reason));
-        done(sample, Outcome::Unmatched { cookie, reason });
+        self.ended.push_back((sample, Outcome::Unmatched { cookie, reason }));
     }
 }

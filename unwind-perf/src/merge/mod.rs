@@ -2,7 +2,7 @@
 //!
 //! A sample whose user part was deferred carries a cookie; a
 //! `PERF_RECORD_CALLCHAIN_DEFERRED` with the same thread and cookie carries
-//! the stack. [`Merger`] takes both as they come and hands every sample back
+//! the stack. [`Merger`] takes both as they come and gives every sample back
 //! exactly once: merged, unmatched, or as it was.
 //!
 //! What Linux 7.2 does, measured on recorded streams:

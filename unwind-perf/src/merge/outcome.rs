@@ -1,5 +1,7 @@
 //! What goes into a merge, and how it ends.
 
+use alloc::sync::Arc;
+
 use crate::record::Task;
 #[cfg(doc)]
 use crate::record::UserPart;
@@ -38,10 +40,11 @@ pub enum Unmatched {
 }
 
 /// A stack for a sample.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Merged<'s> {
-    /// The user addresses, innermost first, without marks.
-    pub stack: &'s [u64],
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merged {
+    /// The user addresses, innermost first, without marks. All samples of one kernel
+    /// entry share them.
+    pub stack: Arc<[u64]>,
     /// Whether an exec lies between the sample and the record: the stack is
     /// that of the program *after* it.
     pub across_exec: bool,
@@ -50,12 +53,12 @@ pub struct Merged<'s> {
 }
 
 /// How a sample ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome<'s> {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
     /// Its chain was whole, or has no user part.
     Inline,
     /// Its stack came.
-    Merged(Merged<'s>),
+    Merged(Merged),
     /// Its stack did not come, or cannot be identified.
     Unmatched {
         /// The cookie, unless the chain lacks it.

@@ -1,7 +1,7 @@
 //! What a merge holds, and the orders it is held in.
 
-use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
@@ -37,7 +37,7 @@ pub(super) struct Entry<S> {
 #[derive(Clone, Debug)]
 pub(super) enum State<S> {
     Waiting(Vec<Waiting<S>>),
-    Stack { ips: Box<[u64]>, time: u64, used: bool },
+    Stack { ips: Arc<[u64]>, time: u64, used: bool },
 }
 
 #[derive(Clone, Debug)]
@@ -106,17 +106,20 @@ impl<S> Entry<S> {
         }
     }
 
-    /// Gives out the stack and its time, for a moment.
-    pub(super) fn take_stack(&mut self) -> Option<(Box<[u64]>, u64)> {
+    /// The stack and its time, for a sample that came after it.
+    pub(super) fn use_stack(&mut self) -> Option<(Arc<[u64]>, u64)> {
         match &mut self.state {
-            State::Stack { ips, time, .. } => Some((core::mem::take(ips), *time)),
+            State::Stack { ips, time, used } => {
+                *used = true;
+                Some((Arc::clone(ips), *time))
+            }
             State::Waiting(_) => None,
         }
     }
 
     /// Takes the stack, with whether a sample was merged with it. No samples
     /// wait.
-    pub(super) fn set_stack(&mut self, ips: Box<[u64]>, time: u64, used: bool) {
+    pub(super) fn set_stack(&mut self, ips: Arc<[u64]>, time: u64, used: bool) {
         self.held = size_of_val::<[u64]>(&ips);
         self.state = State::Stack { ips, time, used };
     }

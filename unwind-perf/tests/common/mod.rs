@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use testdata::PerfRecording;
-use unwind_perf::merge::{Merger, Outcome, Timestamped};
+use unwind_perf::merge::{Merger, Timestamped};
 use unwind_perf::record::{
     Attr, CallchainDeferred, Comm, DeferredLayout, Endian, EventFormat, IdPlace, Lifecycle, Lost,
     Record, RecordType, Records, Sample, SampleId, UserPart, Words,
@@ -68,11 +68,7 @@ pub(crate) fn drained(recording: &PerfRecording) -> Vec<Located<'_>> {
 }
 
 /// Gives a record to a merger.
-pub(crate) fn feed<'a>(
-    merger: &mut Merger<Located<'a>>,
-    located: Located<'a>,
-    done: &mut impl FnMut(Located<'a>, Outcome<'_>),
-) {
+pub(crate) fn feed<'a>(merger: &mut Merger<Located<'a>>, located: Located<'a>) {
     let Located { record, format, .. } = located;
     let stamp = |id: SampleId| Timestamped { task: id.task.unwrap(), time: id.time.unwrap() };
     match record.kind() {
@@ -80,22 +76,22 @@ pub(crate) fn feed<'a>(
             let sample = Sample::decode(&record, format).unwrap();
             let at = Timestamped { task: sample.task.unwrap(), time: sample.time.unwrap() };
             let user = sample.callchain.map_or(UserPart::Inline, |chain| chain.user_part());
-            merger.sample(at, user, located, record.bytes().len(), done);
+            merger.sample(at, user, located, record.bytes().len());
         }
         RecordType::CALLCHAIN_DEFERRED => {
             let deferred = decode_deferred(&located);
-            merger.deferred(stamp(deferred.id), deferred.cookie.unwrap(), deferred.ips, done);
+            merger.deferred(stamp(deferred.id), deferred.cookie.unwrap(), deferred.ips);
         }
         RecordType::COMM => {
             let comm = Comm::decode(&record, format).unwrap();
             let at = Timestamped { task: comm.task, time: comm.id.time.unwrap() };
             if comm.exec {
-                merger.exec(at, done);
+                merger.exec(at);
             }
         }
         RecordType::EXIT => {
             let exit = Lifecycle::decode(&record, format).unwrap();
-            merger.exit(Timestamped { task: exit.task, time: exit.time }, done);
+            merger.exit(Timestamped { task: exit.task, time: exit.time });
         }
         RecordType::LOST => merger.lost(Lost::decode(&record, format).unwrap().count),
         _ => {}

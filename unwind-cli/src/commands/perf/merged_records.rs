@@ -158,7 +158,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         }
     }
 
-    fn sample_to_walk(&mut self, held: Held, attr: Attr, outcome: Outcome<'_>) -> io::Result<()> {
+    fn sample_to_walk(&mut self, held: Held, attr: Attr, outcome: &Outcome) -> io::Result<()> {
         let chain = chain_of(&held, outcome);
         let calls = self.calls_of(&held);
         let held = Arc::new(held);
@@ -262,7 +262,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
 
     /// Makes `self.sample` of a sample with a call stack and that, joined with its chain.
     /// `None` if the chain has no user part, or too many marks to fit.
-    fn join(&mut self, held: &Held, outcome: Outcome<'_>, calls: &CallStack) -> Option<()> {
+    fn join(&mut self, held: &Held, outcome: &Outcome, calls: &CallStack) -> Option<()> {
         self.sample.clear();
         let (record, chain) = (held.record()?, chain_of(held, outcome));
         let (mut words, frames) = with_calls(&chain, calls, held, true)?;
@@ -305,7 +305,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
 }
 
 impl<W: Write> Sink for MergedRecords<'_, '_, W> {
-    fn sample(&mut self, events: &Events, held: Held, outcome: Outcome<'_>) -> io::Result<()> {
+    fn sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
         let attr = events.get(held.event).map(|event| event.attr).filter(is_to_walk);
         if let Some(attr) = attr {
             return self.sample_to_walk(held, attr, outcome);
@@ -324,7 +324,7 @@ impl<W: Write> Sink for MergedRecords<'_, '_, W> {
             Outcome::Inline => return self.record(events, held),
             Outcome::Merged(merged) => {
                 self.read(held.len());
-                self.bounded(merged.stack)
+                self.bounded(&merged.stack)
             }
             Outcome::Unmatched { .. } => &[],
         };
@@ -384,11 +384,11 @@ impl<W: Write> Sink for MergedRecords<'_, '_, W> {
 }
 
 /// The chain of a sample with its user part, if that is known.
-fn chain_of(held: &Held, outcome: Outcome<'_>) -> Vec<u64> {
+fn chain_of(held: &Held, outcome: &Outcome) -> Vec<u64> {
     match (held.callchain(), outcome) {
         (None, _) => Vec::new(),
         (Some(chain), Outcome::Inline) => chain.words().collect(),
-        (Some(chain), Outcome::Merged(merged)) => whole_chain(chain, merged.stack).collect(),
+        (Some(chain), Outcome::Merged(merged)) => whole_chain(chain, &merged.stack).collect(),
         (Some(chain), Outcome::Unmatched { .. }) => chain.without_cookie().collect(),
     }
 }

@@ -16,7 +16,7 @@ use crate::commands::stack::frame_pointers::FramePointerRows;
 /// What receives records and samples.
 pub(crate) trait Sink {
     /// Takes a sample, once it is known how it ends.
-    fn sample(&mut self, events: &Events, held: Held, outcome: Outcome<'_>) -> io::Result<()>;
+    fn sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()>;
 
     /// Takes any other record of the kernel, in order of time.
     fn record(&mut self, events: &Events, held: Held) -> io::Result<()>;
@@ -170,54 +170,52 @@ impl<S: Sink> Pipeline<'_, S> {
         let time = held.time;
         let Some(merger) = &mut self.merger else {
             return match held.meaning {
-                Meaning::Sample(_) => self.sink.sample(events, held, Outcome::Inline),
+                Meaning::Sample(_) => self.sink.sample(events, held, &Outcome::Inline),
                 _ => self.sink.record(events, held),
             };
         };
-        let mut result = Ok(());
-        let mut done = |held: Held, outcome: Outcome<'_>| {
-            if result.is_ok() {
-                result = self.sink.sample(events, held, outcome);
-            }
-        };
         let at = Timestamped { task: held.task, time };
+        let mut other = None;
         match held.meaning {
             Meaning::Sample(user) => {
                 let bytes = size_of::<Held>().saturating_add(held.len());
-                merger.sample(at, user, held, bytes, &mut done);
-                result?;
+                merger.sample(at, user, held, bytes);
             }
-            Meaning::Stack(cookie) => {
-                merger.deferred(at, cookie, held.ips(), &mut done);
-                result?;
-            }
-            other => {
-                match other {
-                    Meaning::Exec => merger.exec(at, &mut done),
-                    Meaning::Exit => merger.exit(at, &mut done),
+            Meaning::Stack(cookie) => merger.deferred(at, cookie, held.ips()),
+            meaning => {
+                match meaning {
+                    Meaning::Exec => merger.exec(at),
+                    Meaning::Exit => merger.exit(at),
                     Meaning::Lost(count) => merger.lost(count),
                     _ => {}
                 }
-                merger.advance(time, &mut done);
-                result?;
-                self.sink.record(events, held)?;
+                merger.advance(time);
+                other = Some(held);
             }
         }
-        self.sink.settled(merger.oldest_waiting().map_or(time, |waiting| waiting.min(time)))
+        // What the record ended comes before the record.
+        while let Some((sample, outcome)) = merger.pop() {
+            self.sink.sample(events, sample, &outcome)?;
+        }
+        let settled = merger.oldest_waiting().map_or(time, |waiting| waiting.min(time));
+        if let Some(held) = other {
+            self.sink.record(events, held)?;
+        }
+        self.sink.settled(settled)
     }
 
     /// Hands on all that is held.
     fn finish(mut self, events: &Events, end: Result<(), PerfError>) -> Result<Summary, io::Error> {
         self.reorder.finish();
         self.drain(events)?;
-        let mut result = Ok(());
-        let mut done = |held: Held, outcome: Outcome<'_>| {
-            if result.is_ok() {
-                result = self.sink.sample(events, held, outcome);
+        let mut merge = MergeCounts::default();
+        if let Some(merger) = &mut self.merger {
+            merger.finish();
+            while let Some((sample, outcome)) = merger.pop() {
+                self.sink.sample(events, sample, &outcome)?;
             }
-        };
-        let merge = self.merger.map(|merger| merger.finish(&mut done)).unwrap_or_default();
-        result?;
+            merge = *merger.counts();
+        }
         let left_out = self
             .left_out
             .map_or(Ok(()), |(count, at, fault)| Err(PerfError::BadRecords { count, at, fault }));

@@ -197,24 +197,24 @@ impl<'scope, 'env, P: Printer> ShownSink<'scope, 'env, P> {
 }
 
 /// The chain of a sample with its user part, if that is known.
-fn chain_of(held: &Held, outcome: Outcome<'_>) -> Option<Vec<u64>> {
+fn chain_of(held: &Held, outcome: &Outcome) -> Option<Vec<u64>> {
     let chain = held.callchain()?;
     Some(match outcome {
         Outcome::Inline => chain.words().collect(),
-        Outcome::Merged(merged) => whole_chain(chain, merged.stack).collect(),
+        Outcome::Merged(merged) => whole_chain(chain, &merged.stack).collect(),
         Outcome::Unmatched { .. } => chain.without_cookie().collect(),
     })
 }
 
 impl<P: Printer> Sink for ShownSink<'_, '_, P> {
-    fn sample(&mut self, events: &Events, held: Held, outcome: Outcome<'_>) -> io::Result<()> {
+    fn sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
         let chain = chain_of(&held, outcome);
         let end = match outcome {
             Outcome::Inline => ChainEnd::Inline,
             Outcome::Merged(merged) => {
                 ChainEnd::Merged { across_exec: merged.across_exec, late: merged.late }
             }
-            Outcome::Unmatched { reason, .. } => ChainEnd::Unmatched(reason),
+            Outcome::Unmatched { reason, .. } => ChainEnd::Unmatched(*reason),
         };
         self.take(events, held, end, chain)
     }

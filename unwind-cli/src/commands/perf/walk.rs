@@ -347,7 +347,7 @@ mod tests {
     }
 
     impl Sink for Samples {
-        fn sample(&mut self, events: &Events, held: Held, _: Outcome<'_>) -> io::Result<()> {
+        fn sample(&mut self, events: &Events, held: Held, _: &Outcome) -> io::Result<()> {
             let (attr, space) = (events.get(held.event).unwrap().attr, self.spaces.of(held.task));
             self.samples.push((held, attr, space));
             Ok(())
