@@ -5,6 +5,7 @@
 //! | module | what | whose |
 //! |---|---|---|
 //! | [`record`] | records of the ring buffer and of `perf.data`: encoded and decoded | both |
+//! | [`ring`] | the ring that a kernel fills and a tool empties, and its AUX area | both |
 //! | `merge` | samples and the stacks that came later, joined (feature `alloc`) | a tool's |
 //! | [`event_attr`] | what a program asks for when it opens an event, and whether it may | a kernel's |
 //! | [`per_cpu`] | which events get the stack that a task delivers | a kernel's |
@@ -39,6 +40,7 @@ mod instance;
 pub mod merge;
 pub mod per_cpu;
 pub mod record;
+pub mod ring;
 mod sync;
 pub mod task_data;
 

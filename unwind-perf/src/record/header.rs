@@ -18,12 +18,20 @@ impl RecordType {
     pub const COMM: Self = Self(3);
     /// The end of a thread (`PERF_RECORD_EXIT`).
     pub const EXIT: Self = Self(4);
+    /// Samples stop: there were too many in one tick (`PERF_RECORD_THROTTLE`).
+    pub const THROTTLE: Self = Self(5);
+    /// Samples come again (`PERF_RECORD_UNTHROTTLE`).
+    pub const UNTHROTTLE: Self = Self(6);
     /// The start of a thread (`PERF_RECORD_FORK`).
     pub const FORK: Self = Self(7);
     /// A sample (`PERF_RECORD_SAMPLE`).
     pub const SAMPLE: Self = Self(9);
     /// A mapping (`PERF_RECORD_MMAP2`).
     pub const MMAP2: Self = Self(10);
+    /// A piece of a trace in the AUX area (`PERF_RECORD_AUX`).
+    pub const AUX: Self = Self(11);
+    /// A trace of a thread begins (`PERF_RECORD_ITRACE_START`).
+    pub const ITRACE_START: Self = Self(12);
     /// Samples that the hardware dropped (`PERF_RECORD_LOST_SAMPLES`).
     pub const LOST_SAMPLES: Self = Self(13);
     /// The user part of earlier call chains

@@ -38,6 +38,7 @@
 //! checked against the bytes after it before it is used.
 
 mod attr;
+mod aux;
 mod branches;
 mod bytes;
 mod callchain;
@@ -51,9 +52,11 @@ mod ring;
 mod sample;
 mod sample_id;
 mod side_band;
+mod throttle;
 mod user_state;
 
 pub use attr::{Attr, AttrFlags, BranchSampleType, EventFormat, ReadFormat, SampleType};
+pub use aux::{Aux, AuxFlags, ItraceStart};
 pub use branches::{BranchEntry, BranchFlags, BranchStack, WithBranches};
 pub use bytes::{Endian, Words};
 pub use callchain::{Callchain, Context, Entry, UserPart};
@@ -67,4 +70,5 @@ pub use ring::{Ring, RingWriter, WriteError};
 pub use sample::{Sample, WithCallchain};
 pub use sample_id::{IdPlace, SampleId, Task};
 pub use side_band::{Comm, Lifecycle, Lost};
+pub use throttle::{LostSamples, Throttle};
 pub use user_state::{UserAbi, UserState};
