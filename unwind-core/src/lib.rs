@@ -119,5 +119,5 @@ pub use table_error::{TableError, TableFault};
 pub use trace::{PackedFrame, Provenance, Trace, TraceFrame};
 pub use walk::fast::row_cache::{CacheStats, NoCache, RowCache, RowStore};
 pub use walk::frames::{Frame, Frames};
-pub use walk::incremental::history::IncrementalTrace;
+pub use walk::incremental::trace::IncrementalTrace;
 pub use walk::walker::Walker;

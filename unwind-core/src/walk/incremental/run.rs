@@ -2,7 +2,8 @@
 
 use core::borrow::BorrowMut;
 
-use super::history::{Arrival, IncrementalTrace, Reused, ValidityKey};
+use super::record::{Arrival, Reused};
+use super::trace::{IncrementalTrace, ValidityKey};
 use super::verify::verify;
 use super::words::FrameRecord;
 use crate::addr::FramePc;

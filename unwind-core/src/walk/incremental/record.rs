@@ -1,76 +1,15 @@
-//! The previous walk of a task, with the stack words needed to validate and reuse it.
-
-use core::fmt;
+//! The steps of a walk that records its frames and takes over those of the walk before.
 
 use super::previous::{PreviousFrames, PreviousRest};
-use super::words::{FrameRecord, RecordedFrames, StackWord, Tag, TaggedWords, frame_of};
-use crate::addr::VirtAddr;
+use super::trace::{IncrementalTrace, ValidityKey};
+use super::words::{FrameRecord, StackWord, Tag, TaggedWords, frame_of};
 use crate::end::End;
 use crate::hint::cold_path;
 use crate::origin::Origin;
 use crate::register::WordSize;
-use crate::table_error::{TableError, TableFault};
-use crate::trace::{Trace, TraceFrame};
+use crate::table_error::TableError;
+use crate::trace::TraceFrame;
 use crate::walk::fast::fast_path::FrameSink as _;
-
-/// The frames of the last walk of a task, so that the next one,
-/// [`Walker::trace_incremental`](crate::Walker::trace_incremental), has to find only those that are
-/// new.
-///
-/// Of each frame it keeps the one or two words of the stack that the step that led
-/// there read, and where: at most 34 bytes, `34 * N + 192` in all.
-///
-/// It holds the stack of one task in one address space, walked by one set of
-/// sources on one CPU: [`clear`](Self::clear) it when the task executes another
-/// program, or is walked in another way.
-#[derive(Clone)]
-pub struct IncrementalTrace<const N: usize> {
-    /// The words of the frames, innermost first: the return address of each, after
-    /// the frame pointer if that was saved. The last of a finished walk is in the
-    /// last place, so that outer frames stay where they are when inner ones come
-    /// and go.
-    words: [[StackWord; 2]; N],
-    /// What they are.
-    tags: [[Tag; 2]; N],
-    /// The first of them.
-    start: usize,
-    /// After the last one.
-    words_end: usize,
-    /// How many frames they are.
-    len: usize,
-    /// During a walk, the frames of the one before that may still be met: they are
-    /// as they were.
-    old: PreviousRest,
-    /// Whether a cached row said that the last frame has no caller.
-    is_end_cached: bool,
-    /// The same of the walk before, for as long as its last frame may be met.
-    was_end_cached: bool,
-    /// How often frames may still be moved for the sake of old ones.
-    moves: u8,
-    end: Option<End>,
-    /// When its steps would be taken again; `None` if that is not known.
-    conditions: Option<ValidityKey>,
-    reused: usize,
-}
-
-const _: () = {
-    assert!(size_of::<IncrementalTrace<510>>() <= 34 * 510 + 192, "the documented size");
-    assert!(size_of::<IncrementalTrace<16>>() <= 34 * 16 + 192, "the documented size");
-};
-
-/// What a step depends on besides the frame it starts from and the words it
-/// reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ValidityKey {
-    /// The generation of the source.
-    pub(crate) source: u64,
-    /// That of the fallback.
-    pub(crate) fallback: u64,
-    /// That of what is known of the code.
-    pub(crate) code: u64,
-    /// The end of the stack.
-    pub(crate) stack_end: Option<u64>,
-}
 
 /// What became of a frame that was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,116 +37,6 @@ pub(crate) enum Reused {
 }
 
 impl<const N: usize> IncrementalTrace<N> {
-    /// How often a walk moves its frames to where old ones continue. Each time costs
-    /// as much as there are frames.
-    const MOVES: u8 = 8;
-
-    /// How many words there is room for: each frame has at most two.
-    const WORDS: usize = N.saturating_mul(2);
-
-    const NO_OLD: PreviousRest = PreviousRest { words: 0, fp: 0 };
-
-    /// Without a walk.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            words: [[StackWord::NONE; 2]; N],
-            tags: [[Tag::NONE; 2]; N],
-            start: Self::WORDS,
-            words_end: Self::WORDS,
-            len: 0,
-            old: Self::NO_OLD,
-            is_end_cached: false,
-            was_end_cached: false,
-            moves: 0,
-            end: None,
-            conditions: None,
-            reused: 0,
-        }
-    }
-
-    /// Forgets the walk.
-    pub const fn clear(&mut self) {
-        (self.start, self.words_end, self.len) = (Self::WORDS, Self::WORDS, 0);
-        self.forget_old();
-        self.is_end_cached = false;
-        self.end = None;
-        self.conditions = None;
-        self.reused = 0;
-    }
-
-    /// How many frames there are.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there are no frames: no walk was done, or it found none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Why the walk has no more frames; `None` if none was done.
-    #[must_use]
-    pub const fn end(&self) -> Option<End> {
-        self.end
-    }
-
-    /// Whether these are all frames of the stack: the last one is known to be the
-    /// outermost one, and none comes
-    /// [after a gap](crate::Provenance::is_after_gap). It looks at each frame.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.end.is_some_and(|end| end.is_outermost())
-            && !self.frames().any(|frame| frame.provenance.is_after_gap())
-    }
-
-    /// How many of the frames are the walk's before, verified and not found
-    /// again. Where it is less than four fifths of them most of the time,
-    /// [`Walker::trace`](crate::Walker::trace) is faster.
-    #[must_use]
-    pub const fn reused(&self) -> usize {
-        self.reused
-    }
-
-    /// The addresses of the frames as the target has them, innermost first.
-    #[must_use]
-    pub fn pcs(&self) -> impl DoubleEndedIterator<Item = VirtAddr> + ExactSizeIterator + Clone {
-        self.frames().map(|frame| frame.pc.addr())
-    }
-
-    /// The frames, innermost first.
-    #[must_use]
-    pub fn frames(
-        &self,
-    ) -> impl DoubleEndedIterator<Item = TraceFrame> + ExactSizeIterator + Clone {
-        RecordedFrames::new(self.used(), self.len)
-    }
-
-    /// Copies the walk into `trace`, as far as there is room, as if it had been
-    /// done there.
-    pub fn copy_to(&self, trace: &mut Trace) {
-        trace.clear();
-        let Some(end) = self.end else { return };
-        let TaggedWords { words, tags } = self.used();
-        for (word, tag) in words.iter().zip(tags).filter(|(_, tag)| tag.is_frame()) {
-            if !trace.push(VirtAddr::new(word.value), tag.provenance()) {
-                return trace.finish(End::<TableFault>::FrameLimit);
-            }
-        }
-        trace.finish(end);
-    }
-
-    #[inline]
-    fn words(&self, start: usize, end: usize) -> TaggedWords<'_> {
-        TaggedWords::new(self.words.as_flattened(), self.tags.as_flattened(), start, end)
-    }
-
-    fn used(&self) -> TaggedWords<'_> {
-        self.words(self.start, self.words_end)
-    }
-
     /// The words after the first frame, if that is this one and all else is as it
     /// was.
     #[inline]
@@ -287,7 +116,7 @@ impl<const N: usize> IncrementalTrace<N> {
         Self::WORDS.saturating_sub(old.words)
     }
 
-    const fn forget_old(&mut self) {
+    pub(super) const fn forget_old(&mut self) {
         self.old = Self::NO_OLD;
         self.was_end_cached = false;
     }
@@ -553,30 +382,5 @@ fn copy_within<T: Copy>(all: &mut [T], from: usize, to: usize, len: usize) {
     let Some(room) = all.len().checked_sub(len) else { return };
     if from <= room && to <= room {
         all.copy_within(from..from.wrapping_add(len), to);
-    }
-}
-
-impl<const N: usize> Default for IncrementalTrace<N> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Shows the items of an iterator as a list.
-struct List<I>(I);
-
-impl<I: Iterator<Item: fmt::Debug> + Clone> fmt::Debug for List<I> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0.clone()).finish()
-    }
-}
-
-impl<const N: usize> fmt::Debug for IncrementalTrace<N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IncrementalTrace")
-            .field("frames", &List(self.frames()))
-            .field("end", &self.end)
-            .field("reused", &self.reused)
-            .finish()
     }
 }
