@@ -20,6 +20,17 @@ pub enum CfiAbi {
 }
 
 impl CfiAbi {
+    /// The registers that calls preserve, but for the frame and stack pointer. The
+    /// link register comes back as the return address.
+    pub(crate) const fn preserved(self) -> &'static [u8] {
+        match self {
+            Self::X86_64 => &[3, 12, 13, 14, 15],
+            Self::Ia32 => &[3, 6, 7],
+            Self::Aarch64Big | Self::Aarch64Little => &[19, 20, 21, 22, 23, 24, 25, 26, 27, 28],
+            Self::S390x => &[6, 7, 8, 9, 10, 12, 13],
+        }
+    }
+
     pub(crate) const fn endian(self) -> RunTimeEndian {
         match self {
             Self::Aarch64Big | Self::S390x => RunTimeEndian::Big,
@@ -50,6 +61,9 @@ impl CfiAbi {
 pub(crate) struct RegisterNumbers {
     pub(crate) sp: u64,
     pub(crate) fp: u64,
+    /// The register whose rule is kept beside those of the CFA, the return address and the
+    /// stack pointer: the frame pointer, unless another one is asked for.
+    pub(crate) kept: u64,
     /// AArch64: a column that says whether the return address is signed.
     pub(crate) sign_state: Option<u64>,
     /// The register that calls leave the return address in. It stays there
@@ -67,15 +81,25 @@ pub(crate) struct RegisterNumbers {
 impl RegisterNumbers {
     pub(crate) const fn new(abi: CfiAbi) -> Self {
         let word = abi.address_size();
-        let plain =
-            Self { sp: 7, fp: 6, sign_state: None, link: None, pc: None, saves_sp: false, word };
+        let plain = Self {
+            sp: 7,
+            fp: 6,
+            kept: 6,
+            sign_state: None,
+            link: None,
+            pc: None,
+            saves_sp: false,
+            word,
+        };
         match abi {
             CfiAbi::X86_64 => Self { pc: Some(16), ..plain },
-            CfiAbi::Ia32 => Self { sp: 4, fp: 5, pc: Some(8), ..plain },
+            CfiAbi::Ia32 => Self { sp: 4, fp: 5, kept: 5, pc: Some(8), ..plain },
             CfiAbi::Aarch64Big | CfiAbi::Aarch64Little => {
-                Self { sp: 31, fp: 29, sign_state: Some(34), link: Some(30), ..plain }
+                Self { sp: 31, fp: 29, kept: 29, sign_state: Some(34), link: Some(30), ..plain }
             }
-            CfiAbi::S390x => Self { sp: 15, fp: 11, link: Some(14), saves_sp: true, ..plain },
+            CfiAbi::S390x => {
+                Self { sp: 15, fp: 11, kept: 11, link: Some(14), saves_sp: true, ..plain }
+            }
         }
     }
 

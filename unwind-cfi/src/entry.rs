@@ -99,6 +99,12 @@ impl<'a> Entries<'a> {
         }
     }
 
+    /// The same, where rules are kept of this register in place of the frame pointer.
+    pub(crate) fn keeping(mut self, register: u8) -> Self {
+        self.registers.kept = register.into();
+        self
+    }
+
     fn is_code(&self, addr: u64) -> bool {
         let code = self.section.code;
         let first = match self.is_code_ascending {

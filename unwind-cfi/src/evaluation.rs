@@ -1,7 +1,7 @@
 //! The row of one pc: an FDE's instructions, run up to there.
 
 use gimli::Reader as _;
-use unwind_core::{Origin, Row};
+use unwind_core::{Origin, RegRule, Row};
 
 use crate::{
     entry::{Body, Cie, Entries},
@@ -88,6 +88,11 @@ impl Evaluation {
                 }
             }
         }
+    }
+
+    /// The rule of the register that is kept.
+    pub(crate) const fn kept_rule(&self) -> RegRule {
+        self.rules.kept_rule()
     }
 
     /// The row that the rules come to at `pc`.

@@ -235,8 +235,8 @@ impl<'a> Run<'_, '_, 'a> {
 
     #[inline]
     fn set(&mut self, register: u64, rule: impl FnOnce() -> Reg) {
-        let slot = if register == self.entries.registers.fp {
-            &mut self.rules.fp
+        let slot = if register == self.entries.registers.kept {
+            &mut self.rules.kept
         } else if register == self.cie.ra {
             &mut self.rules.ra
         } else if register == self.entries.registers.sp {
@@ -260,7 +260,7 @@ impl<'a> Run<'_, '_, 'a> {
             self.changed = Changed::All;
         }
         let slots = [
-            (self.entries.registers.fp, initial.fp),
+            (self.entries.registers.kept, initial.kept),
             (self.cie.ra, initial.ra),
             (self.entries.registers.sp, initial.sp),
         ];

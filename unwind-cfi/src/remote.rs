@@ -3,11 +3,11 @@
 
 use core::{convert::Infallible, fmt};
 
-use unwind_core::{Memory, ReadError, Row, TableError, VirtAddr};
+use unwind_core::{DwarfReg, Memory, ReadError, RegisterRules, Row, TableError, VirtAddr};
 
 use crate::{
     abi::CfiAbi,
-    entry::{Body, Entries},
+    entry::{Body, Cie, Entries},
     error::CfiError,
     evaluation::{Evaluation, MAX_INSTRUCTIONS, MAX_REMEMBERED},
     rules::Rules,
@@ -129,8 +129,8 @@ pub struct RemoteCfi {
 }
 
 /// What an FDE says of a pc.
-enum Found {
-    Row(Row),
+enum Found<T> {
+    Answer(T),
     /// It is about no code, but starts there.
     Empty {
         /// The address of the entry after it.
@@ -201,14 +201,52 @@ impl RemoteCfi {
         addr: u64,
         scratch: &mut CfiScratch,
     ) -> Result<Option<Row>, RemoteCfiError> {
+        self.find(mem, addr, scratch, None, |evaluation, entries, cie, pc| {
+            evaluation.row(entries, cie, pc)
+        })
+    }
+
+    /// The rules of the [other registers](RegisterRules) for an address of the code; `None`
+    /// if no FDE is about it. A register that no rule can tell is undefined.
+    ///
+    /// It takes a lookup for each register that calls preserve.
+    ///
+    /// # Errors
+    ///
+    /// As [`find_row`](Self::find_row), of what cannot be read or is malformed.
+    pub fn find_register_rules<M: Memory>(
+        &self,
+        mem: &mut M,
+        addr: u64,
+        scratch: &mut CfiScratch,
+    ) -> Result<Option<RegisterRules>, RemoteCfiError> {
+        let mut rules = RegisterRules::new();
+        for &register in self.abi.preserved() {
+            let rule = self
+                .find(mem, addr, scratch, Some(register), |found, _, _, _| Ok(found.kept_rule()))?;
+            let Some(rule) = rule else { return Ok(None) };
+            rules.add(DwarfReg(register), rule);
+        }
+        Ok(Some(rules))
+    }
+
+    /// What an answer makes of the rules for an address.
+    fn find<M: Memory, T>(
+        &self,
+        mem: &mut M,
+        addr: u64,
+        scratch: &mut CfiScratch,
+        kept: Option<u8>,
+        answer: impl Fn(&Evaluation, &Entries<'_>, &Cie<'_>, u64) -> Result<T, CfiError>,
+    ) -> Result<Option<T>, RemoteCfiError> {
         let pc = self.abi.address(addr.wrapping_sub(self.bias));
         let Some(mut fde) = self.find_fde(mem, pc, &mut scratch.window)? else { return Ok(None) };
         let mut tries = MAX_EMPTY;
         loop {
-            match self.row_of(mem, fde, pc, scratch)? {
+            match self.answer_of(mem, fde, pc, scratch, kept, &answer)? {
                 Found::Empty { next } if tries != 0 => fde = next,
                 Found::Empty { .. } | Found::Elsewhere => return Ok(None),
-                Found::Row(row) => return Ok(Some(row)),
+                Found::Answer(answer) => return Ok(Some(answer)),
             }
             tries = tries.saturating_sub(1);
         }
@@ -249,26 +287,30 @@ impl RemoteCfi {
         }))
     }
 
-    /// The section from this address on, of which `bytes` were read.
-    const fn section<'b>(&self, bytes: &'b [u8], addr: u64) -> CfiSection<'b> {
+    /// The section from this address on, of which `bytes` were read. Rules are kept of
+    /// `kept`, or else of the frame pointer.
+    fn entries<'b>(&self, bytes: &'b [u8], addr: u64, kept: Option<u8>) -> Entries<'b> {
         let mut section = CfiSection::eh_frame(bytes, addr);
         section.text = self.text;
         section.data = self.data;
-        section
+        let entries = Entries::new(section, self.abi);
+        kept.map_or(entries, |register| entries.keeping(register))
     }
 
     /// What the FDE at an address says of `pc`.
-    fn row_of<M: Memory>(
+    fn answer_of<M: Memory, T>(
         &self,
         mem: &mut M,
         fde_addr: u64,
         pc: u64,
         scratch: &mut CfiScratch,
-    ) -> Result<Found, RemoteCfiError> {
+        kept: Option<u8>,
+        answer: impl Fn(&Evaluation, &Entries<'_>, &Cie<'_>, u64) -> Result<T, CfiError>,
+    ) -> Result<Found<T>, RemoteCfiError> {
         let entry_len = entry_len(mem, fde_addr)?;
         let window = clipped(&mut scratch.window, entry_len);
         read(mem, fde_addr, window)?;
-        let entries = Entries::new(self.section(window, fde_addr), self.abi);
+        let entries = self.entries(window, fde_addr, kept);
         let in_fde = |error: CfiError| self.error(error, fde_addr);
         let fde = entries.clipped_fde().map_err(in_fde)?;
 
@@ -277,7 +319,7 @@ impl RemoteCfi {
         let cie_len = usize::try_from(self::entry_len(mem, cie_addr)?).unwrap_or(usize::MAX);
         let cie_bytes = scratch.cie.get_mut(..cie_len).ok_or(CfiError::CieTooLong)?;
         read(mem, cie_addr, cie_bytes)?;
-        let of_cie = Entries::new(self.section(cie_bytes, cie_addr), self.abi);
+        let of_cie = self.entries(cie_bytes, cie_addr, kept);
         let cie = of_cie.cie(0).map_err(in_cie)?;
 
         let body = entries.body(&fde, &cie).map_err(in_fde)?;
@@ -307,13 +349,14 @@ impl RemoteCfi {
                 read(mem, window_addr, window)?;
             }
             let in_window = |error| self.error(error, window_addr);
-            let entries = Entries::new(self.section(window, window_addr), self.abi);
+            let entries = self.entries(window, window_addr, kept);
             let instructions = entries.from(next.wrapping_sub(window_at));
             let body = Body { start, len, instructions };
             let end = window_at.saturating_add(entries.section().len_u64());
             next = match evaluation.run(&entries, &cie, &body, &mut remembered) {
                 Ok(is_reached) if is_reached || end == entry_len => {
-                    return evaluation.row(&entries, &cie, pc).map(Found::Row).map_err(in_window);
+                    let answer = answer(&evaluation, &entries, &cie, pc);
+                    return answer.map(Found::Answer).map_err(in_window);
                 }
                 Ok(_) => end,
                 Err((_, Some(cut))) if end != entry_len => {

@@ -185,7 +185,9 @@ pub(crate) enum Signed {
 pub struct Rules {
     pub(crate) cfa: Cfa,
     pub(crate) ra: Reg,
-    pub(crate) fp: Reg,
+    /// Of the frame pointer, unless another register is
+    /// [kept](RegisterNumbers::kept).
+    pub(crate) kept: Reg,
     pub(crate) sp: Reg,
     pub(crate) signed: Signed,
 }
@@ -205,7 +207,7 @@ impl Rules {
     pub const UNSET: Self = Self {
         cfa: Cfa::Unset,
         ra: Reg::Unset,
-        fp: Reg::Unset,
+        kept: Reg::Unset,
         sp: Reg::Unset,
         signed: Signed::No,
     };
@@ -213,8 +215,8 @@ impl Rules {
     /// The same, where a frame pointer that no row can tell counts as undefined. Tables
     /// cannot say so, rows can.
     pub(crate) const fn with_lost_fp(mut self) -> Self {
-        if matches!(self.fp, Reg::None(_) | Reg::Rule(RegRule::Undefined)) {
-            self.fp = Reg::Lost;
+        if matches!(self.kept, Reg::None(_) | Reg::Rule(RegRule::Undefined)) {
+            self.kept = Reg::Lost;
         }
         self
     }
@@ -229,7 +231,7 @@ impl Rules {
             Reg::None(_) | Reg::Lost => return None,
             _ => registers.unsaved(column)?,
         };
-        let fp = match self.fp {
+        let fp = match self.kept {
             Reg::Unset => RegRule::SameValue,
             Reg::Lost => RegRule::Undefined,
             Reg::Rule(rule) if rule != RegRule::Undefined => rule,
@@ -243,6 +245,15 @@ impl Rules {
             Signed::No => Some(Row::new(cfa, ra, fp)),
             Signed::Yes => Some(Row::new(cfa, ra, fp).with_signed_ra()),
             Signed::WithPc | Signed::Unknown => None,
+        }
+    }
+
+    /// The rule of the register that is kept. One that no rule can tell has lost its value.
+    pub(crate) const fn kept_rule(&self) -> RegRule {
+        match self.kept {
+            Reg::Unset => RegRule::SameValue,
+            Reg::Rule(rule) => rule,
+            Reg::Lost | Reg::None(_) => RegRule::Undefined,
         }
     }
 
@@ -281,7 +292,7 @@ impl Rules {
             }
             _ => {}
         }
-        match self.fp {
+        match self.kept {
             Reg::None(none) => return none.reason(|at| CfiError::FpExpression { at }),
             Reg::Rule(RegRule::Undefined) => return CfiError::FpUndefined,
             _ => {}

@@ -1,6 +1,7 @@
 //! A source of the rows of all modules of an address space.
 
-use unwind_core::{Arch, FrameContext, Memory, ModuleMap, Row, RowSource};
+use unwind_core::VirtAddr;
+use unwind_core::{Arch, FrameContext, Memory, ModuleMap, RegisterRules, Row, RowSource};
 
 use crate::{error::CfiError, table::CfiTable};
 
@@ -34,6 +35,11 @@ impl<'m, 'a, const N: usize> CfiSource<'m, 'a, N> {
     pub const fn new(modules: &'m ModuleMap<CfiTable<'a>, N>) -> Self {
         Self { modules }
     }
+
+    fn table<A: Arch>(&self, addr: VirtAddr) -> Option<&'m CfiTable<'a>> {
+        let table = self.modules.find(addr).map(|module| &module.table);
+        table.filter(|table| A::WORD.bytes() == u64::from(table.abi().address_size()))
+    }
 }
 
 impl<A: Arch, const N: usize> RowSource<A> for CfiSource<'_, '_, N> {
@@ -45,12 +51,16 @@ impl<A: Arch, const N: usize> RowSource<A> for CfiSource<'_, '_, N> {
         _: &mut M,
     ) -> Result<Option<Row>, CfiError> {
         let addr = frame.lookup_addr();
-        match self.modules.find(addr).map(|module| &module.table) {
-            Some(table) if A::WORD.bytes() == u64::from(table.abi().address_size()) => {
-                table.find_row(addr.get())
-            }
-            _ => Ok(None),
-        }
+        self.table::<A>(addr).map_or(Ok(None), |table| table.find_row(addr.get()))
+    }
+
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, A::Regs>,
+        _: &mut M,
+    ) -> Result<Option<RegisterRules>, CfiError> {
+        let addr = frame.lookup_addr();
+        self.table::<A>(addr).map_or(Ok(None), |table| table.find_register_rules(addr.get()))
     }
 
     #[inline]

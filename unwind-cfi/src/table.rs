@@ -1,10 +1,10 @@
 //! Rows of one loaded object, straight from its call frame information.
 
-use unwind_core::Row;
+use unwind_core::{DwarfReg, RegisterRules, Row};
 
 use crate::{
     abi::CfiAbi,
-    entry::Entries,
+    entry::{Body, Cie, Entries},
     error::CfiError,
     evaluation::{Evaluation, MAX_INSTRUCTIONS, MAX_REMEMBERED},
     index::IndexEntry,
@@ -90,6 +90,33 @@ impl<'a> CfiTable<'a> {
     /// [`CfiError`] if the information for the address is malformed, or says what no row
     /// can.
     pub fn find_row(&self, addr: u64) -> Result<Option<Row>, CfiError> {
+        let Some(place) = self.find_place(addr)? else { return Ok(None) };
+        let entries = &self.entries;
+        place.evaluate(entries)?.row(entries, &place.cie, place.pc).map(Some)
+    }
+
+    /// The rules of the [other registers](RegisterRules) for an address of the code; `None`
+    /// if no FDE is about it. A register that no rule can tell is undefined.
+    ///
+    /// It takes one search, and a run of the instructions for each register that calls
+    /// preserve.
+    ///
+    /// # Errors
+    ///
+    /// As [`find_row`](Self::find_row), of what is malformed.
+    pub fn find_register_rules(&self, addr: u64) -> Result<Option<RegisterRules>, CfiError> {
+        let Some(place) = self.find_place(addr)? else { return Ok(None) };
+        let mut rules = RegisterRules::new();
+        for &register in self.abi().preserved() {
+            let rule = place.evaluate(&self.entries.keeping(register))?.kept_rule();
+            rules.add(DwarfReg(register), rule);
+        }
+        Ok(Some(rules))
+    }
+
+    /// The FDE of an address, and the place in its code.
+    #[inline]
+    fn find_place(&self, addr: u64) -> Result<Option<Place<'a>>, CfiError> {
         let pc = self.entries.abi().address(addr.wrapping_sub(self.bias));
         let Some(mut at) = self.find_fde(pc)? else { return Ok(None) };
         let mut tries = MAX_EMPTY;
@@ -110,13 +137,7 @@ impl<'a> CfiTable<'a> {
         if body.instructions.len() > MAX_INSTRUCTIONS {
             return Err(CfiError::TooManyInstructions);
         }
-        let mut slots = [Rules::UNSET; MAX_REMEMBERED];
-        let mut remembered = States::new(&mut slots);
-        let mut evaluation = Evaluation::new(&self.entries, &cie, &mut remembered, offset)?;
-        match evaluation.run(&self.entries, &cie, &body, &mut remembered) {
-            Ok(_) => evaluation.row(&self.entries, &cie, pc).map(Some),
-            Err((error, _)) => Err(error),
-        }
+        Ok(Some(Place { cie, body, offset, pc }))
     }
 
     /// The offset in the section of the FDE that is about `pc`, if one is.
@@ -133,6 +154,29 @@ impl<'a> CfiTable<'a> {
                 let after = index.partition_point(|entry| entry.start <= pc);
                 Ok(after.checked_sub(1).and_then(|last| index.get(last)).map(|entry| entry.at))
             }
+        }
+    }
+}
+
+/// A place in the code that an FDE is about.
+struct Place<'a> {
+    cie: Cie<'a>,
+    body: Body<'a>,
+    /// In bytes from the start of that code.
+    offset: u64,
+    /// Its address, as the section counts.
+    pc: u64,
+}
+
+impl Place<'_> {
+    #[inline]
+    fn evaluate(&self, entries: &Entries<'_>) -> Result<Evaluation, CfiError> {
+        let mut slots = [Rules::UNSET; MAX_REMEMBERED];
+        let mut remembered = States::new(&mut slots);
+        let mut evaluation = Evaluation::new(entries, &self.cie, &mut remembered, self.offset)?;
+        match evaluation.run(entries, &self.cie, &self.body, &mut remembered) {
+            Ok(_) => Ok(evaluation),
+            Err((error, _)) => Err(error),
         }
     }
 }

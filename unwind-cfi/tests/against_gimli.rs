@@ -19,6 +19,7 @@ fn check(bytes: &[u8], least: u64) {
     assert_eq!(comparison.differ, Vec::<String>::new());
     assert_eq!(comparison.more, 0, "{comparison:?}");
     assert!(comparison.same >= least, "{comparison:?}");
+    assert!(comparison.saved >= least / 2, "{comparison:?}");
     let unsaid: u64 = comparison.unsaid.values().sum();
     assert!(unsaid * 1000 < comparison.same, "{comparison:?}");
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use object::elf;
 use unwind_cfi::{CfiAbi, CfiError, CfiScratch, RemoteCfi, RemoteCfiError};
-use unwind_core::{Memory, ReadError, Row, VirtAddr, WordSize};
+use unwind_core::{Memory, ReadError, RegisterRules, Row, VirtAddr, WordSize};
 
 use crate::elf::ElfFile;
 use crate::elf::error::{ElfError, Part};
@@ -69,13 +69,9 @@ impl CallFrameRows {
     ///
     /// [`NoRowError`] if what is said of it cannot be used.
     pub(crate) fn row(&self, file: &ElfFile, addr: u64) -> Result<Option<Row>, NoRowError> {
-        let Some(abi) = self.abi else { return Ok(None) };
         let mut blocks = self.blocks.borrow_mut();
         let mut linked = LinkedBytes { file, blocks: &mut blocks };
-        let searched = self.searched.get_or_init(|| {
-            let header = file.segments.iter().find(|s| s.kind == elf::PT_GNU_EH_FRAME)?;
-            RemoteCfi::open(&mut linked, abi, header.addr).ok().flatten()
-        });
+        let searched = self.searched(&mut linked);
         if let Some(searched) = searched {
             match searched.find_row(&mut linked, addr, &mut self.scratch.borrow_mut()) {
                 Ok(None) => {}
@@ -101,6 +97,27 @@ impl CallFrameRows {
             return Ok(None);
         }
         self.indexed_row(file, addr, searched.is_some())
+    }
+
+    /// The rules of other registers for a link-time address, if there are any.
+    pub(crate) fn register_rules(&self, file: &ElfFile, addr: u64) -> Option<RegisterRules> {
+        let mut blocks = self.blocks.borrow_mut();
+        let mut linked = LinkedBytes { file, blocks: &mut blocks };
+        let searched = self.searched(&mut linked).and_then(|searched| {
+            let scratch = &mut self.scratch.borrow_mut();
+            searched.find_register_rules(&mut linked, addr, scratch).ok().flatten()
+        });
+        searched.or_else(|| self.indexed(file).ok().flatten()?.register_rules(addr))
+    }
+
+    /// The search table, if the file has one.
+    fn searched(&self, linked: &mut LinkedBytes<'_>) -> Option<&RemoteCfi> {
+        let found = self.searched.get_or_init(|| {
+            let segments = &linked.file.segments;
+            let header = segments.iter().find(|s| s.kind == elf::PT_GNU_EH_FRAME)?.addr;
+            RemoteCfi::open(linked, self.abi?, header).ok().flatten()
+        });
+        found.as_ref()
     }
 
     /// The row of a section that is read as a whole.

@@ -2,7 +2,7 @@
 
 use object::{Endianness, elf};
 use unwind_cfi::{CfiAbi, CfiError, CfiTable, Entries, IndexEntry};
-use unwind_core::Row;
+use unwind_core::{RegisterRules, Row};
 
 use crate::call_frames::{FrameSection, FrameSections};
 use crate::elf::ElfFile;
@@ -62,18 +62,29 @@ impl IndexedFrames {
     ///
     /// [`NoRowError`] if what is said of it cannot be used.
     pub(crate) fn row(&self, addr: u64, only_debug_frame: bool) -> Result<Option<Row>, NoRowError> {
-        for (section, index) in self.sections.list.iter().zip(&self.indexes) {
-            if only_debug_frame && section.part != Part::DebugFrame {
+        for (part, table) in self.tables() {
+            if only_debug_frame && part != Part::DebugFrame {
                 continue;
             }
-            // The index has only what is about code.
-            let cfi = self.sections.cfi(section, &[]);
-            let row = CfiTable::with_index(cfi, self.abi, index).find_row(addr);
-            if let Some(row) = row.map_err(|error| NoRowError::Cfi(section.part, error))? {
+            let row = table.find_row(addr);
+            if let Some(row) = row.map_err(|error| NoRowError::Cfi(part, error))? {
                 return Ok(Some(row));
             }
         }
         Ok(None)
+    }
+
+    /// The rules of other registers for a link-time address, if there are any.
+    pub(crate) fn register_rules(&self, addr: u64) -> Option<RegisterRules> {
+        self.tables().find_map(|(_, table)| table.find_register_rules(addr).ok().flatten())
+    }
+
+    fn tables(&self) -> impl Iterator<Item = (Part, CfiTable<'_>)> {
+        self.sections.list.iter().zip(&self.indexes).map(|(section, index)| {
+            // The index has only what is about code.
+            let cfi = self.sections.cfi(section, &[]);
+            (section.part, CfiTable::with_index(cfi, self.abi, index))
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use sframe::{Format, WriteError};
-use unwind_core::{Memory, Row, VirtAddr, WordSize};
+use unwind_core::{Memory, RegisterRules, Row, VirtAddr, WordSize};
 
 use crate::call_frame_rows::CallFrameRows;
 use crate::call_frames::{BuiltTable, CallFrames};
@@ -180,6 +180,18 @@ impl LoadedImage {
             return Ok(None);
         }
         rows.row(&self.file.elf, addr.wrapping_sub(self.bias))
+    }
+
+    /// The rules of other registers for an address of the target by the call frame
+    /// information, if that has them.
+    pub(crate) fn call_frame_register_rules(
+        &self,
+        addr: u64,
+        word: WordSize,
+    ) -> Option<RegisterRules> {
+        let rows = &self.file.call_frames;
+        let is_same = rows.word() == Some(word);
+        is_same.then(|| rows.register_rules(&self.file.elf, addr.wrapping_sub(self.bias)))?
     }
 
     /// What of the call frame information that was looked for so far could not be read.

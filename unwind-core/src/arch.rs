@@ -66,6 +66,24 @@ pub trait Arch {
         0
     }
 
+    /// The registers of a caller: the saved return address, its stack pointer, its frame
+    /// pointer if that is known, and of the others that calls preserve those of which
+    /// `preserved` has the value.
+    ///
+    /// `None`, the default, if they cannot be told: rows of callers that need
+    /// another register than the stack or frame pointer then end a walk.
+    #[inline]
+    fn caller_registers(
+        &self,
+        ra: u64,
+        sp: u64,
+        fp: Option<u64>,
+        preserved: impl FnMut(DwarfReg) -> Option<u64>,
+    ) -> Option<Self::Regs> {
+        let _ = (ra, sp, fp, preserved);
+        None
+    }
+
     /// The registers that a signal interrupted, read from the context that the
     /// kernel left for the trampoline at `pc` with this `sp`; `None` if there
     /// is no such trampoline.

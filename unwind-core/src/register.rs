@@ -19,8 +19,9 @@ pub enum BaseReg {
     Sp,
     /// The frame pointer.
     Fp,
-    /// Any register. Known in the first frame and right below a signal frame
-    /// only.
+    /// Any register. Known in the first frame and right below a signal frame, in others
+    /// if calls preserve it and
+    /// [all frames between](crate::RowSource::register_rules) tell how.
     Reg(DwarfReg),
 }
 

@@ -6,6 +6,7 @@ use core::convert::Infallible;
 use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
 use crate::memory::Memory;
+use crate::register_rules::RegisterRules;
 use crate::row::Row;
 use crate::table_error::TableError;
 
@@ -66,7 +67,7 @@ impl<'a, R> FrameContext<'a, R> {
     }
 
     /// All registers: of the first frame and of one that a signal interrupted. Of
-    /// other frames only the pc, stack and frame pointer are known.
+    /// other frames only the pc, stack and frame pointer are known to a source.
     #[inline]
     #[must_use]
     pub fn registers(&self) -> Option<&'a R> {
@@ -139,6 +140,25 @@ pub trait RowSource<A: Arch> {
         mem: &mut M,
     ) -> Result<Option<Row>, Self::Error>;
 
+    /// How the caller has the registers of which the frame's row says nothing; `None`, the
+    /// default, if that is not known.
+    ///
+    /// A walk asks only where a later row needs such a register: then it goes the same way
+    /// again, from the last frame of which all registers are known. So nothing of this is
+    /// kept, and it may take longer than a row.
+    ///
+    /// # Errors
+    ///
+    /// As [`row`](Self::row). To a walk it is as if nothing were known.
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, A::Regs>,
+        mem: &mut M,
+    ) -> Result<Option<RegisterRules>, Self::Error> {
+        let _ = (frame, mem);
+        Ok(None)
+    }
+
     /// A number that changes whenever an answer given before may no longer be
     /// right: after a module came or went. A walk asks for it once, when it begins.
     #[inline]
@@ -187,6 +207,14 @@ impl<A: Arch, S: RowSource<A> + ?Sized> RowSource<A> for &mut S {
         (**self).row(frame, mem)
     }
 
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, A::Regs>,
+        mem: &mut M,
+    ) -> Result<Option<RegisterRules>, Self::Error> {
+        (**self).register_rules(frame, mem)
+    }
+
     #[inline]
     fn generation(&self) -> u64 {
         (**self).generation()
@@ -226,6 +254,18 @@ where
             return found;
         }
         self.second.row(frame, mem).map_err(Into::into)
+    }
+
+    /// Those of the first that knows them: it may be another one than has the row.
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, A::Regs>,
+        mem: &mut M,
+    ) -> Result<Option<RegisterRules>, Self::Error> {
+        match self.first.register_rules(frame, mem) {
+            Ok(None) => self.second.register_rules(frame, mem).map_err(Into::into),
+            found => found,
+        }
     }
 
     #[inline]

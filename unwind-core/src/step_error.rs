@@ -66,7 +66,8 @@ pub enum StepError {
         /// The stack pointer.
         sp: u64,
     },
-    /// The row needs a register whose value is not known in this frame. A frame
+    /// The row needs a register whose value is not known in this frame, also not
+    /// [by the frames before](crate::RowSource::register_rules). A frame
     /// pointer is unknown where an earlier row says that it cannot be recovered; one
     /// whose save slot could not be read ends the walk with
     /// [`Unreadable`](Self::Unreadable) of that slot.

@@ -38,6 +38,23 @@ impl Ia32Regs {
         Self { eip, gpr: [0, 0, 0, 0, esp, ebp, 0, 0], known: 1 << 4 | 1 << 5 }
     }
 
+    const fn of_caller(eip: u32, esp: u32, ebp: Option<u32>) -> Self {
+        match ebp {
+            Some(ebp) => Self::new(eip, esp, ebp),
+            None => Self { known: 1 << 4, ..Self::new(eip, esp, 0) },
+        }
+    }
+
+    /// The same with one register more; a number above 7 changes nothing.
+    #[must_use]
+    pub fn with(mut self, reg: DwarfReg, value: u32) -> Self {
+        if let Some(slot) = self.gpr.get_mut(usize::from(reg.0)) {
+            *slot = value;
+            self.known |= 1_u8.wrapping_shl(reg.0.into());
+        }
+        self
+    }
+
     /// All registers: `gpr` is in the order of the DWARF numbers, that is
     /// eax, ecx, edx, ebx, esp, ebp, esi, edi.
     #[must_use]
@@ -137,6 +154,24 @@ impl Arch for Ia32 {
             Ok(offset) => VirtAddr::new(self.stack_linear(offset).into()),
             Err(_) => VirtAddr::new(u64::MAX),
         }
+    }
+
+    /// Calls preserve ebx, esi and edi.
+    fn caller_registers(
+        &self,
+        ra: u64,
+        sp: u64,
+        fp: Option<u64>,
+        mut preserved: impl FnMut(DwarfReg) -> Option<u64>,
+    ) -> Option<Ia32Regs> {
+        let [ra, sp] = [u32::try_from(ra).ok()?, u32::try_from(sp).ok()?];
+        let mut regs = Ia32Regs::of_caller(ra, sp, fp.and_then(|fp| u32::try_from(fp).ok()));
+        for reg in [Ia32Regs::EBX, Ia32Regs::ESI, Ia32Regs::EDI] {
+            if let Some(value) = preserved(reg).and_then(|value| u32::try_from(value).ok()) {
+                regs = regs.with(reg, value);
+            }
+        }
+        Some(regs)
     }
 
     fn signal_context<M: Memory>(

@@ -39,6 +39,13 @@ impl X86_64Regs {
         Self { rip, gpr, known: 1 << 6 | 1 << 7 }
     }
 
+    const fn of_caller(rip: u64, rsp: u64, rbp: Option<u64>) -> Self {
+        match rbp {
+            Some(rbp) => Self::new(rip, rsp, rbp),
+            None => Self { known: 1 << 7, ..Self::new(rip, rsp, 0) },
+        }
+    }
+
     /// All registers: `gpr` is in the order of the DWARF numbers, that is
     /// rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15.
     #[must_use]
@@ -146,6 +153,23 @@ impl Arch for X86_64 {
     #[inline]
     fn red_zone(&self) -> u64 {
         self.red_zone.into()
+    }
+
+    /// Calls preserve rbx and r12 to r15.
+    fn caller_registers(
+        &self,
+        ra: u64,
+        sp: u64,
+        fp: Option<u64>,
+        mut preserved: impl FnMut(DwarfReg) -> Option<u64>,
+    ) -> Option<X86_64Regs> {
+        let mut regs = X86_64Regs::of_caller(ra, sp, fp);
+        for reg in [3, 12, 13, 14, 15].map(DwarfReg) {
+            if let Some(value) = preserved(reg) {
+                regs = regs.with(reg, value);
+            }
+        }
+        Some(regs)
     }
 
     fn signal_context<M: Memory>(

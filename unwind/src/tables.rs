@@ -8,6 +8,8 @@ use unwind_x86::{SframeModule, SframeSource, X86_64, X86_64Regs};
 
 #[cfg(feature = "cfi")]
 use unwind_cfi::{CfiError, CfiSource, CfiTable};
+#[cfg(feature = "cfi")]
+use unwind_core::RegisterRules;
 
 /// What is wrong with a table of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +85,16 @@ impl<const N: usize> RowSource<X86_64> for &Tables<'_, N> {
             return RowSource::<X86_64>::row(&mut source, frame, mem).map_err(RowError::Cfi);
         }
         row
+    }
+
+    #[cfg(feature = "cfi")]
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        mem: &mut M,
+    ) -> Result<Option<RegisterRules>, RowError> {
+        let mut source = CfiSource::new(&self.call_frames);
+        RowSource::<X86_64>::register_rules(&mut source, frame, mem).map_err(RowError::Cfi)
     }
 
     #[inline]

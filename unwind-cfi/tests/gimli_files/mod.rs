@@ -8,7 +8,7 @@ use object::{Architecture, Object as _, ObjectSection as _};
 use unwind_cfi::{
     CfiAbi, CfiError, CfiScratch, CfiSection, CfiTable, Entries, IndexEntry, RemoteCfi, index,
 };
-use unwind_core::{Memory, ReadError, Row, VirtAddr};
+use unwind_core::{DwarfReg, Memory, ReadError, RegRule, RegisterRules, Row, VirtAddr};
 
 use crate::gimli_frames::{Caller, Deep, Machine, Reader};
 
@@ -41,6 +41,8 @@ pub(crate) struct Comparison {
     pub(crate) unsaid: BTreeMap<&'static str, u64>,
     /// Places where gimli has no caller but we have: it knows no value of an expression.
     pub(crate) more: u64,
+    /// How often a register is saved by both.
+    pub(crate) saved: u64,
     /// The largest FDE, in bytes.
     pub(crate) largest: usize,
 }
@@ -100,10 +102,10 @@ pub(crate) fn compare(bytes: &[u8], random: usize) -> Option<Comparison> {
     gimli_section.set_address_size(abi.address_size());
     let mut context = UnwindContext::<usize, Deep>::new_in();
     let mut scratch = CfiScratch::new();
-    let mut find = |pc| {
+    let find = |sections: &mut Sections<'_>, scratch: &mut CfiScratch, pc| {
         let found = table.find_row(pc);
         if let Some(remote) = &remote {
-            let far = remote.find_row(&mut sections, pc, &mut scratch);
+            let far = remote.find_row(sections, pc, scratch);
             assert_eq!(far, found.map_err(Into::into), "at {pc:#x}");
         }
         found
@@ -129,16 +131,22 @@ pub(crate) fn compare(bytes: &[u8], random: usize) -> Option<Comparison> {
             }
             let chosen = pcs.partition_point(|&pc| pc < start)..pcs.partition_point(|&pc| pc < end);
             was_met[chosen.clone()].fill(true);
+            let rules = table.find_register_rules(start);
+            if let Some(remote) = &remote {
+                let far = remote.find_register_rules(&mut sections, start, &mut scratch);
+                assert_eq!(far, rules.clone().map_err(Into::into), "at {start:#x}");
+            }
+            comparison.look_at_others(start, abi, rules.ok().flatten().as_ref(), row);
             // Lazy linkage tables have one row for all their code, so more than its start.
             for pc in [start, end - 1].into_iter().chain(pcs[chosen].iter().copied()) {
                 let machine = Machine { abi, pc, seed: pc.rotate_left(17) ^ 0x1234_5678 };
                 let expected = machine.follow(&gimli_section, row, ra);
-                comparison.look(find(pc), machine, Some(expected));
+                comparison.look(find(&mut sections, &mut scratch, pc), machine, Some(expected));
             }
         }
     }
     for (&pc, _) in pcs.iter().zip(&was_met).filter(|&(_, &met)| !met) {
-        comparison.look(find(pc), Machine { abi, pc, seed: pc }, None);
+        comparison.look(find(&mut sections, &mut scratch, pc), Machine { abi, pc, seed: pc }, None);
     }
     Some(comparison)
 }
@@ -174,6 +182,37 @@ fn random_pcs(file: &object::File<'_>, count: usize) -> Vec<u64> {
 }
 
 impl Comparison {
+    /// Compares the rules of the registers that calls preserve.
+    fn look_at_others(
+        &mut self,
+        pc: u64,
+        abi: CfiAbi,
+        found: Option<&RegisterRules>,
+        row: &gimli::UnwindTableRow<usize, Deep>,
+    ) {
+        let preserved: &[u8] = if abi == CfiAbi::Ia32 { &[3, 6, 7] } else { &[3, 12, 13, 14, 15] };
+        let Some(found) = found else {
+            return self.differ.push(format!("{pc:#x} has no rules of registers"));
+        };
+        for &number in preserved {
+            let ours = found.get(DwarfReg(number));
+            let same = match row.register(gimli::Register(number.into())) {
+                Some(gimli::RegisterRule::Offset(offset)) => {
+                    self.saved += 1;
+                    ours == RegRule::Offset(i32::try_from(offset).unwrap())
+                }
+                Some(gimli::RegisterRule::Undefined) => ours == RegRule::Undefined,
+                None | Some(gimli::RegisterRule::SameValue) => ours == RegRule::SameValue,
+                // Expressions, of signal trampolines.
+                _ => ours != RegRule::SameValue,
+            };
+            if !same {
+                let theirs = row.register(gimli::Register(number.into()));
+                self.differ.push(format!("{pc:#x} r{number}: {ours:?} against {theirs:?}"));
+            }
+        }
+    }
+
     /// What was found at one place. `expected` is `None` where no FDE is, and `Some(None)` where
     /// gimli has no caller.
     fn look(

@@ -66,9 +66,8 @@ pub struct Frames<'w, A: Arch, S: RowSource<A>, F, T, C, M, R = <A as Arch>::Reg
     pub(super) mem: &'w mut M,
     /// The frame that comes next.
     pub(super) next: Option<Cursor>,
-    /// All registers of that frame, where they are known.
     pub(super) registers: R,
-    pub(super) are_registers_known: bool,
+    pub(super) registers_of: RegistersOf,
     /// A frame comes after a gap.
     has_gap: bool,
     /// How many frames there may still be: that one and those after it.
@@ -134,7 +133,7 @@ where
             mem,
             next: None,
             registers,
-            are_registers_known: true,
+            registers_of: RegistersOf::Next,
             has_gap: false,
             left: 0,
             table_errors: 0,
@@ -182,7 +181,7 @@ where
     // on the stack one at a time, and the frames alone all the while.
     #[inline(never)]
     fn look_up(&mut self, at: &Cursor) -> Result<Option<Row>, S::Error> {
-        let frame = at.context(known(&self.registers, self.are_registers_known));
+        let frame = at.context(known(&self.registers, self.registers_of));
         self.walker.row(&frame, self.mem)
     }
 
@@ -225,7 +224,7 @@ where
                 if is_after_trampoline {
                     provenance = provenance.with_trampoline();
                 }
-                self.are_registers_known = false;
+                self.registers_of.leave();
                 let is_by_fp = at.is_by_fp || provenance.origin() == Origin::FramePointer;
                 self.next = Some(Cursor { pc, sp: cfa, fp, provenance, is_by_fp });
                 Some(cfa)
@@ -257,7 +256,7 @@ where
         let fallback = match self
             .walker
             .fallback
-            .row(&at.context(known(&self.registers, self.are_registers_known)), self.mem)
+            .row(&at.context(known(&self.registers, self.registers_of)), self.mem)
         {
             Ok(Some(row)) => row,
             Ok(None) => return Err(failure),
@@ -293,17 +292,36 @@ where
         if let Some(sp) = interrupted {
             return Ok(Next::Interrupted { sp });
         }
-        self.step_to_caller(at, row)
+        match self.step_to_caller(at, row, false) {
+            Err(StepError::UnknownRegister(register)) if self.recover(at, register) => {
+                self.step_to_caller(at, row, true)
+            }
+            result => result,
+        }
     }
 
-    /// Applies a row that says where the caller is.
+    /// Applies a row that says where the caller is. If they are recovered, the registers
+    /// at hand are the frame's.
     // Nothing of it is on the stack while a signal's registers are.
     #[inline(never)]
-    fn step_to_caller(&mut self, at: &Cursor, row: &Row) -> Result<Next, StepError> {
+    fn step_to_caller(
+        &mut self,
+        at: &Cursor,
+        row: &Row,
+        is_recovered: bool,
+    ) -> Result<Next, StepError> {
         let Walker { arch, code, stack_end, .. } = &mut *self.walker;
-        let registers = known(&self.registers, self.are_registers_known);
-        let (sp, fp, stack_end) = (at.sp, &at.fp, *stack_end);
-        let step = Stepper { arch, sp, fp, registers, stack_end, mem: self.mem }.step(row)?;
+        let is_innermost = self.registers_of == RegistersOf::Next;
+        let registers = (is_innermost || is_recovered).then(|| self.registers.borrow());
+        let recovered_fp = registers.and_then(|registers: &A::Regs| registers.fp());
+        let fp = match recovered_fp {
+            Some(fp) if is_recovered => &FramePointer::Known(fp),
+            _ => &at.fp,
+        };
+        let (sp, stack_end) = (at.sp, *stack_end);
+        let mut stepper =
+            Stepper { arch, sp, fp, registers, is_innermost, stack_end, mem: self.mem };
+        let step = stepper.step(row)?;
         let caller = match step {
             Step::Outermost => return Ok(Next::Outermost),
             Step::ZeroReturnAddress { cfa } => {
@@ -341,7 +359,7 @@ where
             Some(regs) => {
                 let sp = regs.sp();
                 *self.registers.borrow_mut() = regs;
-                self.are_registers_known = true;
+                self.registers_of = RegistersOf::Next;
                 self.enter(Origin::SignalContext);
                 Ok(Some(sp))
             }
@@ -351,11 +369,34 @@ where
     }
 }
 
-/// Registers that may be those of an earlier frame, unless they are.
+/// Whose registers a walk has at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RegistersOf {
+    /// The next frame's, all of them: it was sampled or interrupted.
+    Next,
+    /// Those of a frame before it that was sampled or interrupted.
+    Innermost,
+    /// Those of a caller before it, as far as calls preserve them.
+    Caller,
+    /// Those of a frame from which the way to the next one is not known.
+    Other,
+}
+
+impl RegistersOf {
+    /// The walk goes on to another frame.
+    #[inline]
+    pub(super) const fn leave(&mut self) {
+        if matches!(self, Self::Next) {
+            *self = Self::Innermost;
+        }
+    }
+}
+
+/// The registers, if they are all those of the next frame.
 // A function of its own: the rest of the walk is borrowed meanwhile.
 #[inline]
-pub(super) fn known<R, B: Borrow<R>>(registers: &B, are_known: bool) -> Option<&R> {
-    are_known.then(|| registers.borrow())
+pub(super) fn known<R, B: Borrow<R>>(registers: &B, of: RegistersOf) -> Option<&R> {
+    (of == RegistersOf::Next).then(|| registers.borrow())
 }
 
 /// A step that succeeded.

@@ -115,8 +115,11 @@ pub(crate) struct Stepper<'a, A: Arch, M> {
     pub(crate) arch: &'a A,
     pub(crate) sp: u64,
     pub(crate) fp: &'a FramePointer,
-    /// All registers, where they are known.
+    /// Other registers, where any are known.
     pub(crate) registers: Option<&'a A::Regs>,
+    /// Those are all registers as they were sampled or interrupted: the frame has not
+    /// called.
+    pub(crate) is_innermost: bool,
     pub(crate) stack_end: Option<u64>,
     pub(crate) mem: &'a mut M,
 }
@@ -132,7 +135,7 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         let cfa = self.cfa(row.cfa())?;
         if !row.is_signal() {
             // Only where all registers are known can one have the return address.
-            check_progress(cfa, self.sp, self.registers.is_some())?;
+            check_progress(cfa, self.sp, self.is_innermost)?;
         }
         check_cfa(cfa, A::WORD, self.stack_end)?;
         let (ra, ra_slot) = self.return_address(ra_rule, cfa)?;
@@ -141,7 +144,7 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         }
         // The CFA and the return address are the caller: it does not take its frame
         // pointer to go there.
-        let fp = self.caller_fp(row.fp(), cfa);
+        let fp = self.caller_value(row.fp(), cfa, *self.fp);
         Ok(Step::Caller(Caller { cfa, ra, ra_slot, fp }))
     }
 
@@ -196,15 +199,22 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
     /// pointer keeps none: a row that says so would make up a pc.
     fn check_keeps_return_address(&self, base: BaseReg) -> Result<(), StepError> {
         let is_sp = base == BaseReg::Sp || Some(base) == A::SP.map(BaseReg::Reg);
-        if is_sp || self.is_fp(base) && self.registers.is_none() {
+        if is_sp || self.is_fp(base) && !self.is_innermost {
             return Err(StepError::BadRule);
         }
         Ok(())
     }
 
-    fn caller_fp(&mut self, rule: RegRule, cfa: u64) -> FramePointer {
+    /// The caller's value of the frame pointer, or of another register: `own` is the
+    /// frame's.
+    pub(crate) fn caller_value(
+        &mut self,
+        rule: RegRule,
+        cfa: u64,
+        own: FramePointer,
+    ) -> FramePointer {
         let (value, offset, is_saved) = match rule {
-            RegRule::SameValue => return *self.fp,
+            RegRule::SameValue => return own,
             RegRule::Undefined => return FramePointer::Undefined,
             RegRule::Offset(offset) => (cfa, offset, true),
             RegRule::ValOffset(offset) => (cfa, offset, false),
@@ -220,11 +230,11 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         match A::WORD.offset(value, offset) {
             None => FramePointer::Overflow,
             Some(value) if !is_saved => FramePointer::Known(value),
-            Some(at) => self.saved_fp(at),
+            Some(at) => self.saved(at, own),
         }
     }
 
-    /// The frame pointer that the row says was saved at `at`, a stack pointer's value.
+    /// The register that the row says was saved at `at`, a stack pointer's value.
     ///
     /// Compilers do not say that a register was restored, only that its slot is still
     /// where it was. After `pop rbp` that slot lies below the stack pointer: the
@@ -232,16 +242,16 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
     /// written there. A function that calls none may also save it below the stack
     /// pointer and change it; so the slot is read where nothing overwrites it, in the
     /// red zone.
-    fn saved_fp(&mut self, at: u64) -> FramePointer {
+    fn saved(&mut self, at: u64, own: FramePointer) -> FramePointer {
         let addr = self.arch.stack_addr(at);
         let below = self.sp.checked_sub(at).filter(|below| *below != 0);
         match below {
             // Only registers that are all known can have been restored.
-            Some(below) if self.registers.is_some() => {
+            Some(below) if self.is_innermost => {
                 let is_kept = below <= self.arch.red_zone();
                 match is_kept.then(|| self.mem.read_word(addr, A::WORD)) {
                     Some(Ok(value)) => FramePointer::Known(value),
-                    _ => self.fp.assumed(),
+                    _ => own.assumed(),
                 }
             }
             _ => FramePointer::saved(addr, self.mem.read_word(addr, A::WORD)),

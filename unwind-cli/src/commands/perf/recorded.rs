@@ -3,7 +3,8 @@
 use std::convert::Infallible;
 
 use unwind_core::{
-    FrameContext, Memory, Origin, ReadError, ReturnAddresses, Row, RowSource, VirtAddr,
+    FrameContext, Memory, Origin, ReadError, RegisterRules, ReturnAddresses, Row, RowSource,
+    VirtAddr,
 };
 use unwind_x86::{Ia32, Ia32Regs, X86_64, X86_64Regs};
 
@@ -35,6 +36,14 @@ impl RowSource<X86_64> for RecordedTables<'_> {
         table.row(addr, bias)
     }
 
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        _: &mut M,
+    ) -> Result<Option<RegisterRules>, sframe::Error> {
+        Ok(self.rules_of_file(frame.lookup_addr().get(), true))
+    }
+
     fn generation(&self) -> u64 {
         self.space.generation
     }
@@ -60,8 +69,24 @@ impl RowSource<Ia32> for RecordedTables<'_> {
         Ok(frames.and_then(|frames| frames.row(addr, false).ok().flatten()))
     }
 
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, Ia32Regs>,
+        _: &mut M,
+    ) -> Result<Option<RegisterRules>, Infallible> {
+        Ok(self.rules_of_file(frame.lookup_addr().get(), false))
+    }
+
     fn generation(&self) -> u64 {
         self.space.generation
+    }
+}
+
+impl RecordedTables<'_> {
+    /// What the call frame information of a file says of other registers.
+    fn rules_of_file(&self, addr: u64, is_64: bool) -> Option<RegisterRules> {
+        let range = self.space.find(addr).filter(|range| range.file.is_64() == is_64)?;
+        range.file.indexed().ok().flatten()?.register_rules(range.link_time(addr)?)
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::convert::Infallible;
 
-use unwind_core::{Arch, FrameContext, Memory, Row, RowSource};
+use unwind_core::{Arch, FrameContext, Memory, RegisterRules, Row, RowSource};
 
-use crate::module::Modules;
+use crate::module::{LoadedImage, Modules};
 
 /// The call frame information of the files of a target.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,10 @@ pub(crate) struct CallFrameSource<'t> {
 impl<'t> CallFrameSource<'t> {
     pub(crate) const fn new(modules: &'t Modules) -> Self {
         Self { modules }
+    }
+
+    fn image(&self, addr: u64) -> Option<&'t LoadedImage> {
+        self.modules.find(addr).and_then(|module| module.image.as_ref().ok())
     }
 }
 
@@ -27,9 +31,18 @@ impl<A: Arch> RowSource<A> for CallFrameSource<'_> {
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
         let addr = frame.lookup_addr().get();
-        let image = self.modules.find(addr).and_then(|module| module.image.as_ref().ok());
+        let image = self.image(addr);
         // Other ways may find the caller. Where none does, the report says why this one
         // has not.
         Ok(image.and_then(|image| image.call_frame_row(addr, A::WORD).ok().flatten()))
+    }
+
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, A::Regs>,
+        _: &mut M,
+    ) -> Result<Option<RegisterRules>, Infallible> {
+        let addr = frame.lookup_addr().get();
+        Ok(self.image(addr).and_then(|image| image.call_frame_register_rules(addr, A::WORD)))
     }
 }

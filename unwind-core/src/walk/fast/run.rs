@@ -118,7 +118,7 @@ where
             let (pc, fp) = (FramePc::Return(addr), FramePointer::Known(fp));
             self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp });
             self.left = self.left.saturating_sub(steps);
-            self.are_registers_known = false;
+            self.registers_of.leave();
             self.walker.cache.count(Counted::Hits(steps));
         }
         at.stop
@@ -159,7 +159,7 @@ where
     #[inline(never)]
     fn fetch(&mut self) -> bool {
         let Some(at) = &self.next else { return false };
-        let frame = at.context(known(&self.registers, self.are_registers_known));
+        let frame = at.context(known(&self.registers, self.registers_of));
         self.walker.fetch(&frame, self.mem)
     }
 

@@ -199,8 +199,11 @@ where
                     Touched::No => false,
                 },
                 Stop::NoRow => {
-                    let are_known = self.are_registers_known && left == most;
-                    let registers = known(&self.registers, are_known);
+                    let mut of = self.registers_of;
+                    if left != most {
+                        of.leave();
+                    }
+                    let registers = known(&self.registers, of);
                     let frame = FrameContext::new(pc, at.at, Some(at.fp), registers);
                     self.walker.fetch(&frame, self.mem) && ready_at.replace(left) != Some(left)
                 }
@@ -230,7 +233,7 @@ where
         }
         if left != most {
             self.left = left.saturating_add(1);
-            self.are_registers_known = false;
+            self.registers_of.leave();
             let (sp, fp) = (at.at, FramePointer::Known(at.fp));
             let is_by_fp = is_by_fp || last.is_by_fp(most.saturating_sub(left));
             self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp });
