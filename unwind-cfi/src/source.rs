@@ -36,7 +36,7 @@ impl<'m, 'a, const N: usize> CfiSource<'m, 'a, N> {
         Self { modules }
     }
 
-    fn table<A: Arch>(&self, addr: VirtAddr) -> Option<&'m CfiTable<'a>> {
+    fn table<A: Arch>(self, addr: VirtAddr) -> Option<&'m CfiTable<'a>> {
         let table = self.modules.find(addr).map(|module| &module.table);
         table.filter(|table| A::WORD.bytes() == u64::from(table.abi().address_size()))
     }
