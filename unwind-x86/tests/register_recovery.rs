@@ -77,10 +77,9 @@ type Walked = (Vec<u64>, Option<End>);
 
 /// The same walk in four ways, which agree: without a cache, into a trace with one, twice,
 /// and by comparison with the walk before.
-fn walk<A: Arch>(arch: A, source: &Functions, regs: A::Regs, target: &SparseMemory) -> Walked
+fn walk<A: Arch + Copy>(arch: A, source: &Functions, regs: A::Regs, target: &SparseMemory) -> Walked
 where
     SignalTrampolines: RowSource<A, Error = Infallible>,
-    A: Copy,
 {
     let mut target = target.clone();
     let source = RowSource::<A>::or(source.clone(), SignalTrampolines);
@@ -238,11 +237,28 @@ fn frames_are_followed_once_however_many_need_it() {
     assert_eq!(walker.frames(regs, &mut target.clone()).count(), 14);
     assert_eq!(functions.asked, 12);
     // Where the way is not known, it is looked for once.
-    functions.list[0].1 = None;
     functions.asked = 0;
-    let mut walker = Walker::new(X86_64::FOUR_LEVEL, &mut functions);
-    assert_eq!(walker.frames(regs, &mut target.clone()).count(), 2);
+    let target = target.words(0x7f00, &[0xf_0010]);
+    let mut walker = Walker::new(X86_64::FOUR_LEVEL, &mut functions)
+        .return_addresses(Replaced(None))
+        .fallback(Pushed);
+    assert_eq!(walker.frames(regs, &mut target.clone()).count(), 14);
     assert_eq!(functions.asked, 1);
+}
+
+/// Nothing but the return address is on the stack of a frame.
+struct Pushed;
+
+impl RowSource<X86_64> for Pushed {
+    type Error = Infallible;
+
+    fn row<M: Memory>(
+        &mut self,
+        _: &FrameContext<'_, X86_64Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        Ok(Some(from_sp::<8>(8)))
+    }
 }
 
 /// A tracer has replaced the return address to the second function.

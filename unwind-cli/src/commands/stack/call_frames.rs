@@ -17,7 +17,7 @@ impl<'t> CallFrameSource<'t> {
         Self { modules }
     }
 
-    fn image(&self, addr: u64) -> Option<&'t LoadedImage> {
+    fn image(self, addr: u64) -> Option<&'t LoadedImage> {
         self.modules.find(addr).and_then(|module| module.image.as_ref().ok())
     }
 }
