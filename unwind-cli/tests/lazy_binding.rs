@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::*;
-use testdata::{Compiler, tool};
+use test_support::{Compiler, tool};
 
 /// A program that waits inside its first call of a library's function.
 fn program(test: &str, flags: &[&str]) -> Option<PathBuf> {
