@@ -3,7 +3,7 @@
 use core::fmt::Write as _;
 
 use unwind_core::deferred::{
-    CancelError, ClientId, Cookie, RequestOutcome, ScheduleError, TooManyClients,
+    CancelError, ClientId, Cookie, Refusal, RequestOutcome, ScheduleError, TooManyClients,
 };
 use unwind_perf::per_cpu::{
     CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, GroupLeader, Policy, Receiver,
@@ -58,6 +58,10 @@ impl Deferral for Core {
 }
 
 impl TaskWork for Core {
+    fn cookie(&self) -> Result<Cookie, Refusal> {
+        Cookie::new(ask(4, 0)).ok_or(Refusal::NoCookie)
+    }
+
     fn queue(&self) -> Result<(), ScheduleError> {
         if ask(5, 0) == 0 { Ok(()) } else { Err(ScheduleError) }
     }
@@ -93,7 +97,10 @@ pub fn registry(leader: u64, cpu: i32, task: u64, event: &CpuEvent) {
         if let Err(error) = registry.add(&Core, spec) {
             let _ = write!(Text(0), "{error} {}", error.errno().name());
         }
-        if let Err(error) = registry.request(&Core, &(), event) {
+        if let Err(error) = registry.request(&Core, &(), TaskKey(task), event) {
+            let _ = write!(Text(0), "{error}");
+        }
+        if let Err(error) = registry.inherit(&Core, *event, TaskKey(task), EventKey(leader)) {
             let _ = write!(Text(0), "{error}");
         }
         let output = |key: EventKey| if ask(9, key.0) == 0 { Ok(()) } else { Err(()) };
@@ -111,7 +118,7 @@ pub fn registry(leader: u64, cpu: i32, task: u64, event: &CpuEvent) {
 pub fn task_event(event: &TaskEvent, sampled: SampledTask, spec: (u64, i32)) {
     seen((event.request(&Core, &HOLD), event.is_pending()));
     let walk = || if ask(10, 0) == 0 { Ok(()) } else { Err(()) };
-    seen(event.run(&HOLD, walk, |()| if ask(11, 0) == 0 { Ok(()) } else { Err(()) }));
+    seen(event.run(&HOLD, walk, |cookie, ()| if ask(11, cookie.get()) == 0 { Ok(()) } else { Err(()) }));
     seen((event.remove(&Core, &HOLD), event.output_failed(), event.no_stack()));
     let spec = EventSpec {
         leader: GroupLeader(spec.0),
@@ -121,7 +128,7 @@ pub fn task_event(event: &TaskEvent, sampled: SampledTask, spec: (u64, i32)) {
         defer_output: false,
     };
     if let Ok(receiver) = Receiver::open(&FIRST, &Core, spec) {
-        seen(receiver.request(&FIRST, &Core, sampled, &(), (&Core, &HOLD)));
+        seen(receiver.request(&FIRST, &Core, sampled, (&(), TaskKey(3)), (&Core, &HOLD)));
         seen(receiver.remove(&FIRST, &Core, None, (&Core, &HOLD)));
     }
     seen((HOLD.is_free(), sampled.kind()));

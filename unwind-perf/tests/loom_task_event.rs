@@ -12,8 +12,11 @@ use guarded::Guarded;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
-use unwind_core::deferred::ScheduleError;
+use unwind_core::deferred::{Cookie, Refusal, ScheduleError};
 use unwind_perf::per_cpu::*;
+
+/// The cookie of the task's entry.
+const COOKIE: Cookie = Cookie::new(0x1_0001).unwrap();
 
 /// An event of a task, and the queue of that task's work.
 #[derive(Debug)]
@@ -39,7 +42,7 @@ impl Sampled {
         })
     }
 
-    fn request(&self) -> Result<(), RequestError> {
+    fn request(&self) -> Result<Cookie, RequestError> {
         self.event.request(&Elsewhere(self), &self.hold)
     }
 
@@ -53,7 +56,8 @@ impl Sampled {
             self.memory.write();
             Ok::<_, ()>(())
         };
-        let output = |()| {
+        let output = |cookie, ()| {
+            assert_eq!(cookie, COOKIE);
             self.memory.write();
             Ok::<_, ()>(())
         };
@@ -75,6 +79,10 @@ fn spawn<T: 'static>(body: impl FnOnce() -> T + 'static) -> thread::JoinHandle<T
 struct Elsewhere<'a>(&'a Sampled);
 
 impl TaskWork for Elsewhere<'_> {
+    fn cookie(&self) -> Result<Cookie, Refusal> {
+        Ok(COOKIE)
+    }
+
     fn queue(&self) -> Result<(), ScheduleError> {
         self.0.link.write();
         self.0.queued.store(true, Ordering::Release);
@@ -98,6 +106,10 @@ impl TaskWork for Elsewhere<'_> {
 struct Own<'a>(&'a Sampled);
 
 impl TaskWork for Own<'_> {
+    fn cookie(&self) -> Result<Cookie, Refusal> {
+        Ok(COOKIE)
+    }
+
     fn queue(&self) -> Result<(), ScheduleError> {
         Elsewhere(self.0).queue()
     }
@@ -162,7 +174,7 @@ fn r0_20_two_requests_at_once_are_one_run() {
         let there = Arc::clone(&sampled);
         let other_cpu = spawn(move || there.request());
         let asked = [sampled.request(), other_cpu.join().unwrap()];
-        assert!(asked.contains(&Ok(())), "{asked:?}");
+        assert!(asked.contains(&Ok(COOKIE)), "{asked:?}");
         assert!(sampled.event.is_pending() && !sampled.hold.is_free());
         assert!(sampled.return_to_user());
         assert!(!sampled.event.is_pending() && sampled.hold.is_free());
@@ -226,7 +238,7 @@ fn r0_20_each_event_with_work_holds_the_events_of_its_task() {
         let (other, there) = (Arc::clone(&sampled[1]), Arc::clone(&hold));
         let run = |sampled: &Sampled, hold: &SwitchHold| {
             assert!(!hold.is_free());
-            sampled.event.run(hold, || Ok::<_, ()>(()), |()| Ok::<_, ()>(()))
+            sampled.event.run(hold, || Ok::<_, ()>(()), |_, ()| Ok::<_, ()>(()))
         };
         let removing = spawn(move || other.event.remove(&Own(&other), &there).unwrap());
         assert_eq!(run(one, &hold), TaskRun::Written);

@@ -6,10 +6,11 @@ use test_support::check_messages;
 use unwind_core::deferred::{CancelError, Refusal};
 use unwind_perf::Errno;
 use unwind_perf::aux_trace::{AuxBuffer, AuxError, AuxGate, OneCpu, Trigger, TriggerAction};
+use unwind_perf::event_attr::AttrError;
 use unwind_perf::per_cpu::{
     AddError, FixedRegistry, Policy, RemoveError, RequestError, SwitchHold, TaskEvent,
 };
-use unwind_perf::record::{ChainFull, ChainLimits, Error, WriteError};
+use unwind_perf::record::{BranchFlags, ChainFull, ChainLimits, Error, WriteError};
 use unwind_perf::task_data::{
     AttachError, DataHandle, DataLayout, DetachError, DetachReason, SwitchHook, TaskData,
     TaskDataUsers, UserCount,
@@ -42,6 +43,7 @@ fn every_error_of_a_record_says_something_of_its_own() {
 fn every_error_of_an_event_says_something_of_its_own_and_which_errno_it_is() {
     let add = [
         (AddError::NoCpu, Errno::InvalidArgument),
+        (AddError::NoParent, Errno::InvalidArgument),
         (AddError::CpuOutOfRange { cpu: 9 }, Errno::InvalidArgument),
         (AddError::NoMemory, Errno::NoMemory),
         (AddError::Busy, Errno::Busy),
@@ -61,10 +63,13 @@ fn every_error_of_an_event_says_something_of_its_own_and_which_errno_it_is() {
         (AuxError::PauseAndResume, Errno::InvalidArgument),
         (AuxError::StartPausedNotSupported, Errno::NotSupported),
         (AuxError::NoAuxLeader, Errno::InvalidArgument),
+        (AuxError::OutputAndSamples, Errno::InvalidArgument),
+        (AuxError::SnapshotNotSupported, Errno::InvalidArgument),
     ];
     let request = [
         RequestError::NotUser,
         RequestError::Removed,
+        RequestError::OtherTask,
         RequestError::Queueing,
         RequestError::Refused(Refusal::KernelThread),
     ];
@@ -96,8 +101,43 @@ fn every_error_of_an_event_says_something_of_its_own_and_which_errno_it_is() {
 }
 
 #[test]
+fn g11_every_error_of_an_attr_says_something_of_its_own() {
+    let errors = [
+        AttrError::Size { size: 10, known: 136 },
+        AttrError::NewerFields { known: 136 },
+        AttrError::Reserved(0x10),
+        AttrError::SampleType(0x10),
+        AttrError::ReadFormat(0x10),
+        AttrError::BranchSampleType(0x10),
+        AttrError::NoBranches,
+        AttrError::Registers(0x10),
+        AttrError::StackSize(9),
+        AttrError::TwoWeights,
+        AttrError::InheritThread,
+        AttrError::EnableAndRemove,
+        AttrError::Signal,
+        AttrError::KernelNotAllowed,
+        AttrError::NamespacesNotAllowed,
+        AttrError::Frequency(9),
+        AttrError::Period(9),
+        AttrError::ReadInherited,
+        AttrError::BranchesNotSupported,
+        AttrError::VectorRegistersNotSupported,
+        AttrError::ModesNotSupported,
+        AttrError::SamplesNotSupported,
+        AttrError::Aux(AuxError::NoAuxLeader),
+        AttrError::MaxStack(9),
+        AttrError::Clock(9),
+    ];
+    check_messages(&errors.map(|error| error.to_string()));
+}
+
+#[test]
 fn errnos_have_linuxs_numbers_and_names() {
     for (errno, number, name) in [
+        (Errno::TooBig, libc_number("E2BIG"), "E2BIG"),
+        (Errno::AccessDenied, libc_number("EACCES"), "EACCES"),
+        (Errno::Overflow, libc_number("EOVERFLOW"), "EOVERFLOW"),
         (Errno::NoSuchProcess, libc_number("ESRCH"), "ESRCH"),
         (Errno::NoMemory, libc_number("ENOMEM"), "ENOMEM"),
         (Errno::Busy, libc_number("EBUSY"), "EBUSY"),
@@ -118,6 +158,9 @@ fn libc_number(name: &str) -> i32 {
         "EBUSY" => "Device or resource busy",
         "EINVAL" => "Invalid argument",
         "EDEADLK" => "Resource deadlock avoided",
+        "E2BIG" => "Argument list too long",
+        "EACCES" => "Permission denied",
+        "EOVERFLOW" => "Value too large for defined data type",
         _ => "Operation not supported",
     };
     let says = |number: &i32| std::io::Error::from_raw_os_error(*number).to_string().contains(text);
@@ -138,6 +181,7 @@ fn what_a_kernel_prints_for_debugging_is_short_and_starts_with_its_name() {
         ("AuxBuffer", format!("{:?}", AuxBuffer::<OneCpu>::default())),
         ("Trigger", format!("{:?}", Trigger::new(TriggerAction::Pause))),
         ("ChainLimits", format!("{:?}", ChainLimits::default())),
+        ("0x5", format!("{:?}", BranchFlags(5))),
     ];
     for (name, text) in texts {
         assert!(text.starts_with(name), "{text}");

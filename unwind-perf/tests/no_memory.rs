@@ -14,13 +14,15 @@ static ALLOCATOR: LimitedAllocator = LimitedAllocator;
 
 #[test]
 fn a_registry_without_memory_is_not_made_and_says_so() {
-    let make = |cpus| HeapRegistry::<4>::try_with_cpus(Policy::FirstLive, cpus);
+    let make = |cpus| HeapRegistry::<4>::try_with_cpus(Policy::FirstLive, cpus, 0);
     let (none, _) = LimitedAllocator::with(0, || make(64));
     let (of_no_cpus, _) = LimitedAllocator::with(0, || make(0));
     assert_eq!(none.unwrap_err(), AddError::NoMemory);
     assert!(of_no_cpus.is_ok(), "which takes none");
     assert!(make(64).is_ok());
     // More than there can be.
-    let all = make(usize::MAX);
-    assert_eq!(all.unwrap_err(), AddError::NoMemory);
+    for (cpus, spare) in [(usize::MAX, 0), (64, usize::MAX - 64), (2, usize::MAX)] {
+        let all = HeapRegistry::<4>::try_with_cpus(Policy::FirstLive, cpus, spare);
+        assert_eq!(all.unwrap_err(), AddError::NoMemory);
+    }
 }

@@ -6,7 +6,7 @@ use std::{cell::RefCell, collections::BTreeMap};
 
 use unwind_core::deferred::{CancelError, ClientId, Cookie, RequestOutcome, TooManyClients};
 use unwind_perf::per_cpu::{
-    AddError, CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, GroupLeader, Policy,
+    AddError, CpuEvent, CpuList, Deferral, EventKey, EventSpec, FixedRegistry, GroupLeader, Policy,
     RemoveError, RequestError, TaskKey,
 };
 
@@ -14,6 +14,8 @@ use crate::input::Input;
 
 const CPUS: usize = 3;
 const EVENTS: usize = 4;
+/// Lists for CPUs that have more events than that.
+const SPARE: usize = 2;
 const CLIENTS: usize = 3;
 
 /// A core with room for few clients.
@@ -61,6 +63,7 @@ impl Deferral for Core {
 }
 
 /// An event that was added.
+#[derive(Clone, Copy)]
 struct Known {
     event: CpuEvent,
     spec: EventSpec,
@@ -70,12 +73,18 @@ struct Known {
 pub(crate) fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let policy = if input.bool() { Policy::FirstLive } else { Policy::Broadcast };
-    let (core, registry) = (Core::default(), FixedRegistry::<CPUS, EVENTS>::new(policy));
+    let lists = core::array::from_fn(|_| CpuList::new());
+    let (core, registry) = (Core::default(), Registry::with_spare(policy, lists, CPUS));
     let mut events: Vec<Known> = Vec::new();
     let mut next = 0;
     while !input.is_empty() {
         let step = input.u8();
         match step % 4 {
+            0 if step & 0x80 != 0 && !events.is_empty() => {
+                next += 1;
+                let at = input.below(events.len().min(256));
+                inherit(&core, &registry, &mut events, at, EventKey(next));
+            }
             0 | 1 => {
                 next += 1;
                 let spec = EventSpec {
@@ -96,9 +105,14 @@ pub(crate) fn run(data: &[u8]) {
             }
             3 if step & 0x40 != 0 && !events.is_empty() => {
                 let known = &events[input.below(events.len().min(256))];
-                let asked = registry.request(&core, &(), &known.event);
-                assert_eq!(asked.is_ok(), known.live);
-                assert!(known.live || asked == Err(RequestError::Removed));
+                let task = TaskKey(u64::from(input.u8() % 4));
+                let asked = registry.request(&core, &(), task, &known.event);
+                let expected = match known.spec.task {
+                    _ if !known.live => Err(RequestError::Removed),
+                    Some(of) if of != task => Err(RequestError::OtherTask),
+                    _ => Ok(Cookie::new(7).unwrap()),
+                };
+                assert_eq!(asked, expected);
             }
             _ => deliver(&registry, policy, &events, &mut input),
         }
@@ -106,7 +120,7 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-type Registry = FixedRegistry<CPUS, EVENTS>;
+type Registry = FixedRegistry<{ CPUS + SPARE }, EVENTS>;
 
 /// Whose client an event has.
 fn owner(policy: Policy, spec: &EventSpec) -> u64 {
@@ -117,19 +131,49 @@ fn add(core: &Core, registry: &Registry, events: &mut Vec<Known>, spec: EventSpe
     let policy = registry.policy();
     let live = || events.iter().filter(|known| known.live);
     let has_client = live().any(|known| owner(policy, &known.spec) == owner(policy, &spec));
-    let on_cpu = live().filter(|known| known.spec.cpu == spec.cpu).count();
+    let on_cpu = live().filter(|known| on_cpu(known) == on_cpu_of(&spec)).count();
     let clients = core.clients.borrow().len();
     match registry.add(core, spec) {
         Ok(event) => {
-            assert!((0..CPUS as i32).contains(&spec.cpu) && on_cpu < EVENTS);
+            let is_any = policy == Policy::Broadcast && spec.cpu < 0 && spec.task.is_some();
+            assert!(is_any || (0..CPUS as i32).contains(&spec.cpu));
+            assert!(on_cpu < EVENTS * (1 + SPARE));
             assert!(has_client || clients < CLIENTS);
-            assert_eq!(event.cpu() as i32, spec.cpu);
+            assert_eq!(event.cpu(), u32::try_from(spec.cpu).ok());
             events.push(Known { event, spec, live: true });
         }
         Err(AddError::NoCpu) => assert!(spec.cpu < 0),
         Err(AddError::CpuOutOfRange { cpu }) => assert!(cpu as usize >= CPUS),
-        Err(AddError::NoMemory) => assert_eq!(on_cpu, EVENTS),
+        // A list that was taken stays with its CPU.
+        Err(AddError::NoMemory) => assert!(on_cpu >= EVENTS),
         Err(AddError::Busy) => assert!(!has_client && clients == CLIENTS),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn on_cpu_of(spec: &EventSpec) -> Option<u32> {
+    u32::try_from(spec.cpu).ok()
+}
+
+fn on_cpu(known: &Known) -> Option<u32> {
+    known.event.cpu()
+}
+
+/// The copy of an event that a child has: one more event of the same client.
+fn inherit(core: &Core, registry: &Registry, events: &mut Vec<Known>, at: usize, key: EventKey) {
+    let Known { event: parent, spec, live } = events[at];
+    let child = TaskKey(key.0 % 4);
+    match registry.inherit(core, parent, child, key) {
+        Ok(event) => {
+            assert!(live && event.client() == parent.client() && event.cpu() == parent.cpu());
+            let spec = EventSpec { task: Some(child), key, ..spec };
+            events.push(Known { event, spec, live: true });
+        }
+        Err(AddError::NoParent) => assert!(!live),
+        Err(AddError::NoMemory) => {
+            let same_cpu = |known: &&Known| known.live && known.event.cpu() == parent.cpu();
+            assert!(live && events.iter().filter(same_cpu).count() >= EVENTS);
+        }
         Err(error) => panic!("{error}"),
     }
 }
@@ -141,7 +185,9 @@ fn deliver(registry: &Registry, policy: Policy, events: &[Known], input: &mut In
     let fails = input.bool();
     let live: Vec<&Known> = events
         .iter()
-        .filter(|known| known.live && known.event.client() == client && known.event.cpu() == cpu)
+        .filter(|known| known.live && known.event.client() == client)
+        .filter(|known| known.event.cpu().is_none_or(|of| of == cpu) && (cpu as usize) < CPUS)
+        .filter(|known| known.spec.task.is_none_or(|of| of == task))
         .collect();
     let mut got = Vec::new();
     let delivered = registry.deliver(client, cpu, task, |key| {
@@ -153,23 +199,20 @@ fn deliver(registry: &Registry, policy: Policy, events: &[Known], input: &mut In
     assert_eq!((delivered.written, delivered.failed), (written, failed));
     match policy {
         Policy::FirstLive => {
-            assert_eq!(got.len(), live.len().min(1));
-            assert!(got.iter().all(|key| live.iter().any(|known| known.spec.key == *key)));
+            // The keys ascend.
+            assert!(got.iter().copied().eq(live.first().map(|known| known.spec.key)));
         }
         Policy::Broadcast => {
             got.sort_unstable_by_key(|key| key.0);
-            let expected = live
-                .iter()
-                .filter(|known| known.spec.defer_output)
-                .filter(|known| known.spec.task.is_none_or(|of| of == task))
-                .map(|known| known.spec.key);
+            let expected =
+                live.iter().filter(|known| known.spec.defer_output).map(|known| known.spec.key);
             assert!(got.iter().copied().eq(expected));
         }
     }
 }
 
 fn check(core: &Core, registry: &Registry, policy: Policy, events: &[Known]) {
-    let mut owners = BTreeMap::<u64, (ClientId, Vec<u32>)>::new();
+    let mut owners = BTreeMap::<u64, (ClientId, Vec<Option<u32>>)>::new();
     for known in events.iter().filter(|known| known.live) {
         let client = known.event.client();
         let entry = owners.entry(owner(policy, &known.spec)).or_insert((client, Vec::new()));

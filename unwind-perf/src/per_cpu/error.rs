@@ -13,12 +13,14 @@ pub enum AddError {
     /// The event is not bound to a CPU, and to no task either if it may go
     /// without a CPU.
     NoCpu,
+    /// The event that is to be inherited has been removed, or is another registry's.
+    NoParent,
     /// There is no CPU with this number.
     CpuOutOfRange {
         /// The number.
         cpu: u32,
     },
-    /// All places of the CPU are taken, or there is no memory for them.
+    /// All places of the CPU and all spare lists are taken, or there is no memory for them.
     NoMemory,
     /// The deferral core has no place for another client.
     Busy,
@@ -31,7 +33,7 @@ impl AddError {
     #[must_use]
     pub const fn errno(self) -> Errno {
         match self {
-            Self::NoCpu | Self::CpuOutOfRange { .. } => Errno::InvalidArgument,
+            Self::NoCpu | Self::NoParent | Self::CpuOutOfRange { .. } => Errno::InvalidArgument,
             Self::NoMemory => Errno::NoMemory,
             Self::Busy | Self::Exhausted => Errno::Busy,
         }
@@ -42,6 +44,7 @@ impl fmt::Display for AddError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoCpu => f.write_str("the event has no cpu"),
+            Self::NoParent => f.write_str("the event to inherit has been removed"),
             Self::CpuOutOfRange { cpu } => write!(f, "there is no cpu {cpu}"),
             Self::NoMemory => f.write_str("no room for another event on the cpu"),
             Self::Busy => f.write_str("no room for another client"),
@@ -115,6 +118,9 @@ pub enum RequestError {
     NotUser,
     /// The event has been removed.
     Removed,
+    /// The event is bound to another task. No event may ask for the stack of a task that
+    /// it does not count.
+    OtherTask,
     /// The sample has interrupted another one of its event, of which it is not
     /// known yet whether it gets a stack.
     Queueing,
@@ -135,6 +141,7 @@ impl fmt::Display for RequestError {
         match self {
             Self::NotUser => f.write_str("the task has no user stack"),
             Self::Removed => f.write_str("the event has been removed"),
+            Self::OtherTask => f.write_str("the event is bound to another task"),
             Self::Queueing => f.write_str("another request of the event is under way"),
             Self::Refused(refusal) => refusal.fmt(f),
         }

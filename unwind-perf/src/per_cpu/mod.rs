@@ -7,20 +7,22 @@
 //!
 //! | [`Policy`] | client | who gets the stack |
 //! |---|---|---|
-//! | [`FirstLive`](Policy::FirstLive) | one for each profiler | the oldest event that the profiler has on the CPU where the task returns |
-//! | [`Broadcast`](Policy::Broadcast) | one for all | every event on that CPU that wants records, as far as it is about the task |
+//! | [`FirstLive`](Policy::FirstLive) | one for each profiler | the oldest event about the task that the profiler has on the CPU where the task returns |
+//! | [`Broadcast`](Policy::Broadcast) | one for all | every event on that CPU, or without a CPU, that wants records and is about the task |
 //!
 //! | type | what |
 //! |---|---|
 //! | [`PerCpuRegistry`] | the events of all CPUs, and their clients |
 //! | [`CpuEvent`] | an event in it |
-//! | [`TaskEvent`] | an event without a CPU, which has work of its own on its task |
+//! | [`TaskEvent`] | an event without a CPU, which has work of its own on its task: under [`FirstLive`](Policy::FirstLive) |
 //! | [`Receiver`] | one of the two, whichever the event needs |
 //! | [`SampledTask`] | whether a task has a user stack at all |
 //!
 //! # Shape
 //!
-//! Each CPU has a list of a fixed number of places, and each place one word
+//! Each CPU has a list of a fixed number of places, which spare lists continue where that
+//! is too few (a profiled program that forks has an event on each CPU for each of its
+//! processes: [`inherit`](PerCpuRegistry::inherit)). Each place has one word
 //! that says whether an event is live there, which one, and how many
 //! deliveries to it run. So whether an event may still be chosen and whether a
 //! delivery to it runs cannot disagree: a removal clears one bit and waits
@@ -57,7 +59,7 @@
 //!
 //! // In the NMI.
 //! let task = TaskState::new();
-//! let cookie = EVENTS.request(&UNWIND, &task, &event).unwrap();
+//! let cookie = EVENTS.request(&UNWIND, &task, TaskKey(1), &event).unwrap();
 //!
 //! // On the way to user code. The walk, left out here, fills the trace.
 //! let mut cache = UnwindCache::<[_; 127]>::new();
@@ -80,9 +82,10 @@
 //! |---|---|---|
 //! | [`request`](PerCpuRegistry::request), [`Receiver::request`] | any, NMI included | never |
 //! | [`deliver`](PerCpuRegistry::deliver), [`TaskEvent::run`] | task context | never |
-//! | [`add`](PerCpuRegistry::add) | task context | for another one's few steps |
+//! | [`add`](PerCpuRegistry::add), [`inherit`](PerCpuRegistry::inherit) | task context | for another one's few steps |
 //! | [`remove`](PerCpuRegistry::remove), [`TaskEvent::remove`] | task context | for deliveries to the event and to its client that run |
 
+mod chain;
 mod cpu_list;
 mod deferral;
 mod error;

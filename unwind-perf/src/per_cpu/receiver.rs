@@ -3,13 +3,13 @@
 use unwind_core::deferred::Cookie;
 
 use super::{
-    AddError, CpuEvent, CpuList, Deferral, EventSpec, PerCpuRegistry, RemoveError, RequestError,
-    SampledTask, SwitchHold, TaskEvent, TaskWork,
+    AddError, CpuEvent, CpuList, Deferral, EventSpec, PerCpuRegistry, Policy, RemoveError,
+    RequestError, SampledTask, SwitchHold, TaskEvent, TaskKey, TaskWork,
 };
 
-/// How an event that wants user stacks gets them: through the registry if it
-/// is bound to a CPU, by its own work on the task if it follows one. Decided
-/// once, when the event is created.
+/// How an event that wants user stacks gets them: through the registry if it is bound to a
+/// CPU or the registry's policy is [`Broadcast`](Policy::Broadcast), by its own work on
+/// the task if it follows one. Decided once, when the event is created.
 ///
 /// An event with a task *and* a CPU goes to the registry: it is what a
 /// profiler opens for each CPU to follow a task and its children.
@@ -33,15 +33,18 @@ impl Receiver {
         spec: EventSpec,
     ) -> Result<Self, AddError> {
         match spec.task {
-            Some(_) if spec.cpu < 0 => Ok(Self::Task(TaskEvent::new())),
+            Some(_) if spec.cpu < 0 && registry.policy() == Policy::FirstLive => {
+                Ok(Self::Task(TaskEvent::new()))
+            }
             _ => registry.add(core, spec).map(Self::Cpu),
         }
     }
 
     /// Asks for the user stack of `task`, which is the one that runs on this
-    /// CPU, as `sampled` describes it. Any context, NMI included.
+    /// CPU, as `sampled` describes it; the host's number of it is `key`. Any context, NMI
+    /// included.
     ///
-    /// Returns the cookie of the stack, if it comes with one.
+    /// Returns the cookie that the record of the stack will have.
     ///
     /// # Errors
     ///
@@ -51,15 +54,15 @@ impl Receiver {
         registry: &PerCpuRegistry<S, EVENTS>,
         core: &D,
         sampled: SampledTask,
-        task: &D::Task,
+        (task, key): (&D::Task, TaskKey),
         own: (&impl TaskWork, &SwitchHold),
-    ) -> Result<Option<Cookie>, RequestError> {
+    ) -> Result<Cookie, RequestError> {
         if !sampled.has_user_stack() {
             return Err(RequestError::NotUser);
         }
         match self {
-            Self::Cpu(event) => registry.request(core, task, event).map(Some),
-            Self::Task(event) => event.request(own.0, own.1).map(|()| None),
+            Self::Cpu(event) => registry.request(core, task, key, event),
+            Self::Task(event) => event.request(own.0, own.1),
         }
     }
 

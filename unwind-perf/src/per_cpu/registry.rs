@@ -6,28 +6,31 @@ use core::fmt;
 
 use unwind_core::deferred::{ClientId, Cookie, RequestOutcome};
 
+use super::chain::{Chain, PlaceIndex};
 use super::owners::Owners;
 use super::place::{Generation, Occupant, Place};
 use super::{AddError, CpuList, Deferral, RemoveError, RequestError};
 #[cfg(not(loom))]
 use crate::sync::atomics;
-use crate::sync::{Statistic, const_unless_loom};
+use crate::sync::{AtomicU32, Ordering, Statistic, const_unless_loom};
 
 /// Who gets a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// The first live event of the profiler that asked, on the CPU where the
-    /// task returns: several events of one profiler (cycles and instructions,
-    /// say) do not make several records.
+    /// The oldest live event of the profiler that asked which is about the task, on the
+    /// CPU where the task returns: several events of one profiler (cycles and
+    /// instructions, say) do not make several records.
     #[default]
     FirstLive,
-    /// All live events on the CPU that [want records](EventSpec::defer_output)
-    /// and are about the task. All events share one client.
+    /// All live events on the CPU, and of those without a CPU, that
+    /// [want records](EventSpec::defer_output) and are about the task. All events share
+    /// one client.
     Broadcast,
 }
 
-/// A profiler: the group leader of the task that *creates* an event, not of
-/// the one that is profiled.
+/// A profiler: the group leader of the task that *opens* an event, not of
+/// the one that is profiled, nor of one that forks and so gives a child a copy of it
+/// ([`PerCpuRegistry::inherit`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupLeader(pub u64);
 
@@ -44,7 +47,8 @@ pub struct TaskKey(pub u64);
 pub struct EventSpec {
     /// Who creates it.
     pub leader: GroupLeader,
-    /// The CPU on which the event counts; negative for any CPU.
+    /// The CPU on which the event counts; negative for any CPU, which
+    /// [`Policy::Broadcast`] takes for an event that is bound to a task.
     pub cpu: i32,
     /// The only task that the event counts, if it is bound to one.
     pub task: Option<TaskKey>,
@@ -60,8 +64,8 @@ pub struct EventSpec {
 pub struct CpuEvent {
     generation: Generation,
     client: ClientId,
-    cpu: u32,
-    index: usize,
+    cpu: Option<u32>,
+    at: PlaceIndex,
 }
 
 impl CpuEvent {
@@ -71,16 +75,19 @@ impl CpuEvent {
         self.client
     }
 
-    /// The CPU on which it counts.
+    /// The CPU on which it counts; `None` for any.
     #[must_use]
-    pub const fn cpu(&self) -> u32 {
+    pub const fn cpu(&self) -> Option<u32> {
         self.cpu
     }
 }
 
 impl fmt::Debug for CpuEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CpuEvent({}.{}#{})", self.cpu, self.index, self.generation.0)
+        match self.cpu {
+            Some(cpu) => write!(f, "CpuEvent({cpu}#{})", self.generation.0),
+            None => write!(f, "CpuEvent(any#{})", self.generation.0),
+        }
     }
 }
 
@@ -90,12 +97,23 @@ impl fmt::Debug for CpuEvent {
 /// `S` is one [`CpuList`] for each CPU *number*, with room for `EVENTS` events
 /// on each: an array, or a vector if the number of CPUs is known only when the
 /// system runs. CPU numbers may have gaps: what counts is the highest one.
+///
+/// Lists after those of the CPUs are spare ([`with_spare`](Self::with_spare)): a CPU whose
+/// list is full takes one and keeps it. Where tasks that are profiled fork, each child has
+/// an event on each CPU, so that there are as many events as tasks.
 pub struct PerCpuRegistry<S, const EVENTS: usize> {
     policy: Policy,
     owners: Owners,
     lists: S,
+    /// How many of the lists are CPUs'.
+    cpus: usize,
+    /// How many of the others are taken. Changed under the lock.
+    taken: AtomicU32,
+    /// The events without a CPU.
+    any_cpu: CpuList<EVENTS>,
     /// Counts requests for events of CPUs that this registry does not have.
     stale_requests: Statistic,
+    other_task: Statistic,
     unknown_cpu: Statistic,
 }
 
@@ -113,35 +131,42 @@ impl<const CPUS: usize, const EVENTS: usize> FixedRegistry<CPUS, EVENTS> {
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new(policy: Policy) -> Self {
-        Self::with_lists(policy, atomics![CpuList::new(); CPUS])
+        Self::with_spare(policy, atomics![CpuList::new(); CPUS], CPUS)
     }
 }
 
 #[cfg(feature = "alloc")]
 impl<const EVENTS: usize> HeapRegistry<EVENTS> {
-    /// A registry for CPU numbers below `cpus`, without events.
+    /// A registry for CPU numbers below `cpus`, with `spare` lists more for CPUs that have
+    /// more than `EVENTS` events; without events.
     ///
     /// # Errors
     ///
-    /// [`AddError::NoMemory`] if there is no memory for `cpus` lists.
-    pub fn try_with_cpus(policy: Policy, cpus: usize) -> Result<Self, AddError> {
+    /// [`AddError::NoMemory`] if there is no memory for the lists.
+    pub fn try_with_cpus(policy: Policy, cpus: usize, spare: usize) -> Result<Self, AddError> {
+        let count = cpus.checked_add(spare).ok_or(AddError::NoMemory)?;
         let mut lists = Vec::new();
-        lists.try_reserve_exact(cpus).map_err(|_| AddError::NoMemory)?;
-        lists.resize_with(cpus, CpuList::new);
-        Ok(Self::with_lists(policy, lists))
+        lists.try_reserve_exact(count).map_err(|_| AddError::NoMemory)?;
+        lists.resize_with(count, CpuList::new);
+        Ok(Self::with_spare(policy, lists, cpus))
     }
 }
 
 impl<S, const EVENTS: usize> PerCpuRegistry<S, EVENTS> {
     const_unless_loom! {
-        /// A registry without events on these lists.
+        /// A registry without events on these lists, the first `cpus` of which are those
+        /// of the CPUs and all others spare.
         #[must_use]
-        pub fn with_lists(policy: Policy, lists: S) -> Self {
+        pub fn with_spare(policy: Policy, lists: S, cpus: usize) -> Self {
             Self {
                 policy,
                 owners: Owners::new(),
                 lists,
+                cpus,
+                taken: AtomicU32::new(0),
+                any_cpu: CpuList::new(),
                 stale_requests: Statistic::new(),
+                other_task: Statistic::new(),
                 unknown_cpu: Statistic::new(),
             }
         }
@@ -170,16 +195,16 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
     ///
     /// [`AddError`]; nothing has changed then.
     pub fn add<D: Deferral>(&self, core: &D, spec: EventSpec) -> Result<CpuEvent, AddError> {
-        let cpu = u32::try_from(spec.cpu).map_err(|_| AddError::NoCpu)?;
-        let list = self.list(cpu).ok_or(AddError::CpuOutOfRange { cpu })?;
+        let cpu = self.cpu_of(spec)?;
+        let chain = self.chain(cpu)?;
         let leader = self.owner(spec.leader);
         let owners = self.owners.lock(|| core.relax());
         // Whatever can fail comes first, so that there is nothing to undo.
-        let (index, place) = list.free_place().ok_or(AddError::NoMemory)?;
+        let (at, place) = self.free_place(&chain).ok_or(AddError::NoMemory)?;
         let generation = Generation::fresh().ok_or(AddError::Exhausted)?;
         let client = match owners.find(leader) {
             Some(client) => {
-                if !list.has_events_of(client) {
+                if !chain.has_events_of(client) {
                     owners.occupy(client);
                 }
                 client
@@ -194,8 +219,61 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
             }
         };
         let EventSpec { key, task, defer_output, .. } = spec;
-        list.occupy(place, generation, Occupant { client, key, task, defer_output });
-        Ok(CpuEvent { generation, client, cpu, index })
+        chain.occupy(place, generation, Occupant { client, key, task, defer_output });
+        Ok(CpuEvent { generation, client, cpu, at })
+    }
+
+    /// Adds the copy of an event that a child has from its fork: on the same CPU, of the
+    /// same profiler, whoever forks. Task context, before the child runs.
+    ///
+    /// It needs no client of its own, and a place on the CPU or in a spare list.
+    ///
+    /// # Errors
+    ///
+    /// [`AddError`], [`AddError::NoParent`] if `parent` has been removed; nothing has
+    /// changed then.
+    pub fn inherit<D: Deferral>(
+        &self,
+        core: &D,
+        parent: CpuEvent,
+        child: TaskKey,
+        key: EventKey,
+    ) -> Result<CpuEvent, AddError> {
+        let CpuEvent { client, cpu, .. } = parent;
+        let chain = self.chain(cpu)?;
+        let of_parent = chain.place(parent.at).ok_or(AddError::NoParent)?;
+        // With the lock the profiler keeps its client, and the CPU its count.
+        let _owners = self.owners.lock(|| core.relax());
+        let word = of_parent.word();
+        if !word.is_live_as(parent.generation) {
+            return Err(AddError::NoParent);
+        }
+        let (at, place) = self.free_place(&chain).ok_or(AddError::NoMemory)?;
+        let generation = Generation::fresh().ok_or(AddError::Exhausted)?;
+        let defer_output = word.defer_output();
+        chain.occupy(place, generation, Occupant { client, key, task: Some(child), defer_output });
+        Ok(CpuEvent { generation, client, cpu, at })
+    }
+
+    /// The CPU of an event that is to be added; `None` for any.
+    fn cpu_of(&self, spec: EventSpec) -> Result<Option<u32>, AddError> {
+        match u32::try_from(spec.cpu) {
+            Ok(cpu) => Ok(Some(cpu)),
+            Err(_) if self.policy == Policy::Broadcast && spec.task.is_some() => Ok(None),
+            Err(_) => Err(AddError::NoCpu),
+        }
+    }
+
+    /// A free place, for which the chain may take a spare list. With the lock.
+    fn free_place<'a>(&self, chain: &Chain<'a, EVENTS>) -> Option<(PlaceIndex, &'a Place)> {
+        chain.free_place().or_else(|| {
+            let taken = self.taken.load(Ordering::Relaxed);
+            let index = self.cpus.checked_add(usize::try_from(taken).ok()?)?;
+            chain.lists.get(index)?;
+            self.taken.store(taken.checked_add(1)?, Ordering::Relaxed);
+            chain.extend(index);
+            chain.free_place()
+        })
     }
 
     /// Removes an event. When this returns, no delivery to it runs, and since
@@ -220,7 +298,7 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         event: CpuEvent,
     ) -> Result<(), RemoveError> {
         let CpuEvent { client, generation, .. } = event;
-        let (list, place) = self.find(event).ok_or(RemoveError::Removed)?;
+        let (chain, place) = self.find(event).ok_or(RemoveError::Removed)?;
         if !place.word().is_live_as(generation) {
             return Err(RemoveError::Removed);
         }
@@ -232,7 +310,7 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
             if !place.unlink(generation) {
                 return Err(RemoveError::Removed);
             }
-            !list.has_events_of(client) && owners.vacate(client)
+            !chain.has_events_of(client) && owners.vacate(client)
         };
         let cancelled = if last { core.cancel(current, client) } else { Ok(()) };
         let ended = Self::wait(core, || place.is_running(generation));
@@ -268,8 +346,8 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         true
     }
 
-    /// Asks for the user stack of `task` on behalf of an event's sample. Any
-    /// context, NMI included: one load and a request to the core.
+    /// Asks for the user stack of `task`, the host's number of which is `key`, on behalf of
+    /// an event's sample. Any context, NMI included: two loads and a request to the core.
     ///
     /// A second request of the client in the same kernel entry is no error.
     ///
@@ -281,12 +359,18 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         &self,
         core: &D,
         task: &D::Task,
+        key: TaskKey,
         event: &CpuEvent,
     ) -> Result<Cookie, RequestError> {
-        let live = self.find(*event).is_some_and(|(_, p)| p.word().is_live_as(event.generation));
-        if !live {
+        let found = self.find(*event).map(|(_, place)| (place, place.word()));
+        let Some((place, word)) = found.filter(|(_, word)| word.is_live_as(event.generation))
+        else {
             self.count_stale(*event);
             return Err(RequestError::Removed);
+        };
+        if !place.is_about(word, key) {
+            self.other_task.count();
+            return Err(RequestError::OtherTask);
         }
         match core.request(task, event.client) {
             RequestOutcome::Queued(cookie)
@@ -310,10 +394,11 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         mut output: impl FnMut(EventKey) -> Result<(), E>,
     ) -> Delivered {
         let mut delivered = Delivered::default();
-        let Some(list) = self.list(cpu) else {
+        let Ok(chain) = self.chain(Some(cpu)) else {
             self.unknown_cpu.count();
             return delivered;
         };
+        let list = chain.head;
         let mut write = |key: EventKey| match output(key) {
             Ok(()) => delivered.written = delivered.written.saturating_add(1),
             Err(_) => {
@@ -323,11 +408,14 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         };
         match self.policy {
             Policy::FirstLive => {
-                if let Some(inside) = list.enter_first(client) {
+                if let Some(inside) = chain.enter_first(client, task) {
                     write(inside.key);
                 }
             }
-            Policy::Broadcast => list.enter_each(client, task, &mut write),
+            Policy::Broadcast => {
+                chain.enter_each(client, task, &mut write);
+                self.any_cpu().enter_each(client, task, &mut write);
+            }
         }
         if delivered == Delivered::default() {
             list.no_event.count();
@@ -347,7 +435,7 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         self.owners.find(self.owner(leader)).map(|(client, _)| client)
     }
 
-    /// On how many CPUs a profiler has events.
+    /// On how many CPUs a profiler has events; those without a CPU count as on one more.
     #[must_use]
     pub fn occupied_cpus(&self, leader: GroupLeader) -> u32 {
         self.owners.find(self.owner(leader)).map_or(0, |(_, cpus)| cpus)
@@ -363,6 +451,7 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         RegistryCounters {
             no_event: sum(|list| &list.no_event),
             output_failed: sum(|list| &list.output_failed),
+            other_task: self.other_task.get(),
             unknown_cpu: self.unknown_cpu.get(),
             stale_requests: sum(|list| &list.stale_requests)
                 .wrapping_add(self.stale_requests.get()),
@@ -373,16 +462,27 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
     /// it: many that refuse at once share no cache line.
     #[cold]
     fn count_stale(&self, event: CpuEvent) {
-        self.list(event.cpu).map_or(&self.stale_requests, |list| &list.stale_requests).count();
+        let of_cpu = self.chain(event.cpu).map(|chain| &chain.head.stale_requests);
+        of_cpu.unwrap_or(&self.stale_requests).count();
     }
 
-    fn list(&self, cpu: u32) -> Option<&CpuList<EVENTS>> {
-        self.lists.as_ref().get(usize::try_from(cpu).ok()?)
+    /// The events of a CPU, or those without one.
+    fn chain(&self, cpu: Option<u32>) -> Result<Chain<'_, EVENTS>, AddError> {
+        let Some(cpu) = cpu else { return Ok(self.any_cpu()) };
+        let lists = self.lists.as_ref();
+        let index = usize::try_from(cpu).ok().filter(|&index| index < self.cpus);
+        let head = index.and_then(|index| lists.get(index));
+        Ok(Chain { head: head.ok_or(AddError::CpuOutOfRange { cpu })?, lists })
     }
 
-    fn find(&self, event: CpuEvent) -> Option<(&CpuList<EVENTS>, &Place)> {
-        let list = self.list(event.cpu)?;
-        Some((list, list.place(event.index)?))
+    fn any_cpu(&self) -> Chain<'_, EVENTS> {
+        Chain { head: &self.any_cpu, lists: self.lists.as_ref() }
+    }
+
+    fn find(&self, event: CpuEvent) -> Option<(Chain<'_, EVENTS>, &Place)> {
+        let chain = self.chain(event.cpu).ok()?;
+        let place = chain.place(event.at)?;
+        Some((chain, place))
     }
 }
 
@@ -413,6 +513,8 @@ pub struct RegistryCounters {
     pub no_event: u64,
     /// Records that an event could not write.
     pub output_failed: u64,
+    /// Requests of an event for a task that it is not about: a fault of the host.
+    pub other_task: u64,
     /// Stacks delivered on a CPU that the registry does not know: a fault of
     /// the host.
     pub unknown_cpu: u64,

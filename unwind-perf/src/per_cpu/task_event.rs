@@ -2,10 +2,10 @@
 
 use core::fmt;
 
-use unwind_core::deferred::{Refusal, ScheduleError};
+use unwind_core::deferred::{Cookie, Refusal, ScheduleError};
 
 use super::{RemoveError, RequestError};
-use crate::sync::{AtomicU32, Ordering, Statistic, const_unless_loom};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Statistic, const_unless_loom};
 
 /// What an event without a CPU asks of the system around it.
 pub trait TaskWork {
@@ -13,6 +13,15 @@ pub trait TaskWork {
     /// [`StillRunning`](RemoveError::StillRunning): see
     /// [`Host::MAX_RELAXES`](unwind_core::deferred::Host::MAX_RELAXES).
     const MAX_RELAXES: u64 = 1 << 28;
+
+    /// The cookie of the kernel entry that the task is in:
+    /// [`DeferredUnwind::cookie`](unwind_core::deferred::DeferredUnwind::cookie). Any
+    /// context, NMI included.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal`] if it has none.
+    fn cookie(&self) -> Result<Cookie, Refusal>;
 
     /// Has the task run the event's work before it returns to user code, once.
     /// Any context, NMI included. Called only while the work is not queued.
@@ -47,6 +56,9 @@ pub trait TaskWork {
 /// ```
 pub struct TaskEvent {
     state: AtomicU32,
+    /// That of the request that is pending. Whoever takes the event writes it, before the
+    /// work is queued.
+    cookie: AtomicU64,
     output_failed: Statistic,
     no_stack: Statistic,
 }
@@ -63,35 +75,42 @@ impl TaskEvent {
         #[must_use]
         pub fn new() -> Self {
             let (output_failed, no_stack) = (Statistic::new(), Statistic::new());
-            Self { state: AtomicU32::new(0), output_failed, no_stack }
+            let (state, cookie) = (AtomicU32::new(0), AtomicU64::new(0));
+            Self { state, cookie, output_failed, no_stack }
         }
     }
 
-    /// Asks for the task's user stack. Any context, NMI included.
+    /// Asks for the task's user stack. Any context, NMI included. Returns the cookie that
+    /// the record of the stack will have.
     ///
     /// From here to the end of the work the task's events must not change
     /// hands in a context switch; `hold` counts that.
     ///
     /// # Errors
     ///
-    /// [`RequestError`] if the event is removed, if its work cannot be queued,
-    /// or if this has interrupted another request of the event before that was
-    /// known.
-    pub fn request(&self, work: &impl TaskWork, hold: &SwitchHold) -> Result<(), RequestError> {
+    /// [`RequestError`] if the event is removed, if the task has no cookie, if the work
+    /// cannot be queued, or if this has interrupted another request of the event before
+    /// that was known.
+    pub fn request(&self, work: &impl TaskWork, hold: &SwitchHold) -> Result<Cookie, RequestError> {
+        // The work runs before the task returns to user code, so one that is pending is of
+        // this entry and has its cookie.
+        let cookie = work.cookie().map_err(RequestError::Refused)?;
         // A request that takes an idle event comes after the end of its last
         // work.
         let (taken, failed) = (Ordering::Acquire, Ordering::Relaxed);
         match self.state.compare_exchange(0, PENDING | QUEUEING, taken, failed) {
             Err(state) if state & REMOVED != 0 => return Err(RequestError::Removed),
             Err(state) if state & QUEUEING != 0 => return Err(RequestError::Queueing),
-            Err(_) => return Ok(()),
+            Err(_) => return Ok(cookie),
             Ok(_) => hold.add(),
         }
+        // Relaxed: the queue orders it before the work.
+        self.cookie.store(cookie.get(), Ordering::Relaxed);
         match work.queue() {
             Ok(()) => {
                 // The task's own removal may take the work out again now.
                 self.state.fetch_and(!QUEUEING, Ordering::Release);
-                Ok(())
+                Ok(cookie)
             }
             Err(ScheduleError) => {
                 self.end(hold);
@@ -103,26 +122,27 @@ impl TaskEvent {
     /// Runs the event's work: walks the stack and writes the record. Task
     /// context, by the task itself.
     ///
-    /// `output` opens and closes the read section that the host's output needs
-    /// itself. Nothing is pending afterwards, even if one of the two fails.
+    /// `output` gets the cookie of the samples that the stack is for. It opens and closes
+    /// the read section that the host's output needs itself. Nothing is pending afterwards, even if one of the two fails.
     pub fn run<T, W, E>(
         &self,
         hold: &SwitchHold,
         walk: impl FnOnce() -> Result<T, W>,
-        output: impl FnOnce(T) -> Result<(), E>,
+        output: impl FnOnce(Cookie, T) -> Result<(), E>,
     ) -> TaskRun {
         // Relaxed: the queue has ordered this after the request, and only the
         // task itself looks whether its work runs.
-        if self.state.load(Ordering::Relaxed) & PENDING == 0 {
+        let cookie = Cookie::new(self.cookie.load(Ordering::Relaxed));
+        let Some(cookie) = cookie.filter(|_| self.is_asked()) else {
             return TaskRun::NotPending;
-        }
+        };
         self.state.fetch_or(RUNNING, Ordering::Relaxed);
         let _end = End { event: self, hold };
         let Ok(stack) = walk() else {
             self.no_stack.count();
             return TaskRun::NoStack;
         };
-        if output(stack).is_err() {
+        if output(cookie, stack).is_err() {
             self.output_failed.count();
             return TaskRun::OutputFailed;
         }
@@ -165,6 +185,11 @@ impl TaskEvent {
             work.relax();
             waited = waited.wrapping_add(1);
         }
+    }
+
+    /// Whether its own task finds that its work is pending.
+    fn is_asked(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & PENDING != 0
     }
 
     /// Whether its work is queued or running.
@@ -291,7 +316,7 @@ mod tests {
         hold: SwitchHold,
         fails: Cell<bool>,
         queued: Cell<u32>,
-        told: RefCell<Vec<Result<(), RequestError>>>,
+        told: RefCell<Vec<Result<Cookie, RequestError>>>,
         /// Whether a record came of it.
         written: Cell<bool>,
     }
@@ -304,7 +329,14 @@ mod tests {
 
         fn return_to_user(&self) {
             while self.queued.take() != 0 {
-                let ran = self.event.run(&self.hold, || Ok::<_, ()>(()), |()| Ok::<_, ()>(()));
+                let ran = self.event.run(
+                    &self.hold,
+                    || Ok::<_, ()>(()),
+                    |cookie, ()| {
+                        assert_eq!(cookie, COOKIE, "the cookie that the samples were told");
+                        Ok::<_, ()>(())
+                    },
+                );
                 if ran == TaskRun::Written {
                     self.written.set(true);
                 }
@@ -312,7 +344,15 @@ mod tests {
         }
     }
 
+    /// The cookie of the task's entry.
+    const COOKIE: Cookie = Cookie::new(0x1_0001).unwrap();
+
     impl TaskWork for Sampled {
+        fn cookie(&self) -> Result<Cookie, Refusal> {
+            point();
+            Ok(COOKIE)
+        }
+
         fn queue(&self) -> Result<(), ScheduleError> {
             point();
             if self.fails.get() {

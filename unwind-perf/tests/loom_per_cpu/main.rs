@@ -85,7 +85,8 @@ impl Deferral for Core {
     }
 }
 
-type Registry = PerCpuRegistry<[CpuList<2>; 2], 2>;
+/// Two CPUs and a spare list.
+type Registry = PerCpuRegistry<[CpuList<2>; 3], 2>;
 
 /// A registry, its core, and events whose memory is freed when they are
 /// removed.
@@ -107,7 +108,7 @@ impl Machine {
     fn with_policy(policy: Policy) -> Arc<Self> {
         Arc::new(Self {
             core: Core::new(),
-            registry: Registry::with_lists(policy, [CpuList::new(), CpuList::new()]),
+            registry: Registry::with_spare(policy, core::array::from_fn(|_| CpuList::new()), 2),
             events: core::array::from_fn(|_| Guarded::new()),
             written: core::array::from_fn(|_| AtomicBool::new(false)),
         })
@@ -125,6 +126,12 @@ impl Machine {
         self.event(key).write();
         let spec = EventSpec { leader, cpu, task: None, key: EventKey(key), defer_output: true };
         self.registry.add(&self.core, spec).unwrap()
+    }
+
+    /// Adds the event that the task which returns has from its parent's.
+    fn inherit(&self, parent: CpuEvent, key: u64) -> CpuEvent {
+        self.event(key).write();
+        self.registry.inherit(&self.core, parent, TaskKey(1), EventKey(key)).unwrap()
     }
 
     fn event(&self, key: u64) -> &Guarded {
@@ -258,6 +265,40 @@ fn r0_12_an_event_is_found_though_another_profiler_gets_the_place_of_the_last() 
 }
 
 #[test]
+fn g5_an_event_in_a_list_that_was_added_is_found_when_all_before_it_go() {
+    loom::model(|| {
+        let machine = Machine::new();
+        let (gone, last) = (machine.add(0), machine.add(1));
+        machine.remove(0, gone);
+        let first = machine.add(0);
+        let there = Arc::clone(&machine);
+        let delivery = spawn(move || there.deliver(last.client()));
+        // The CPU's own list is full.
+        let child = machine.inherit(last, 2);
+        machine.remove(0, first);
+        machine.remove(1, last);
+        let got = delivery.join().unwrap();
+        assert!(matches!(got[..], [_]), "{got:?}");
+        assert_eq!(machine.deliver(child.client()), [2]);
+        machine.remove(2, child);
+        assert_eq!(machine.core.live_clients(), 0);
+    });
+}
+
+#[test]
+fn g5_a_broadcast_reaches_a_list_that_is_added_meanwhile_whole_or_not_at_all() {
+    loom::model(|| {
+        let machine = Machine::with_policy(Policy::Broadcast);
+        let (first, second) = (machine.add(0), machine.add(1));
+        let there = Arc::clone(&machine);
+        let delivery = spawn(move || there.deliver(first.client()));
+        machine.inherit(second, 2);
+        let got = delivery.join().unwrap();
+        assert!(got == [0, 1] || got == [0, 1, 2], "{got:?}");
+    });
+}
+
+#[test]
 fn r0_16_removal_against_two_deliveries_on_one_cpu() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -287,7 +328,8 @@ fn r0_15b_what_starts_while_a_removal_waits_does_not_pick_the_event() {
         let second = spawn(move || {
             // Seen before anything starts: the remover waits.
             let waiting = elsewhere.core.waiting.load(Ordering::Acquire);
-            let asked = elsewhere.registry.request(&elsewhere.core, &(), &event).is_ok();
+            let asked =
+                elsewhere.registry.request(&elsewhere.core, &(), TaskKey(1), &event).is_ok();
             let picked = elsewhere.deliver(event.client()).contains(&0);
             assert!(!(waiting && (asked || picked)), "a dying event is picked");
             waiting
@@ -312,7 +354,7 @@ fn r0_4_the_last_removal_against_an_add_of_the_same_profiler() {
         let added = adding.join().unwrap();
         // The new event has a client that is registered, whichever came first.
         assert_eq!(machine.core.live_clients(), 1);
-        assert!(machine.registry.request(&machine.core, &(), &added).is_ok());
+        assert!(machine.registry.request(&machine.core, &(), TaskKey(1), &added).is_ok());
         assert_eq!(machine.deliver(added.client()), [1]);
         assert_eq!(machine.registry.occupied_cpus(GroupLeader(7)), 1);
         machine.remove(1, added);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use unwind_core::deferred::{ClientId, Refusal, ScheduleError};
+use unwind_core::deferred::{ClientId, Cookie, Refusal, ScheduleError};
 use unwind_perf::aux_trace::{
     AuxAction, AuxAttr, Creator, PmuCapabilities, Trigger, TriggerAction,
 };
@@ -13,7 +13,7 @@ use unwind_perf::task_data::{AllAttachment, TaskAttachment};
 
 use crate::cpu::Tracer;
 use crate::host::Task;
-use crate::{CPUS, Machine};
+use crate::{CPUS, Core, Machine};
 
 /// What happened, and what was lost.
 #[derive(Debug, Default)]
@@ -134,6 +134,7 @@ impl Profilers {
 
 /// The work of an event on the task that runs.
 struct Work<'a> {
+    core: &'a Core,
     task: Option<&'a Task>,
     key: u64,
     fails: bool,
@@ -146,6 +147,10 @@ impl Work<'_> {
 }
 
 impl TaskWork for Work<'_> {
+    fn cookie(&self) -> Result<Cookie, Refusal> {
+        self.core.cookie(self.task.expect("only events of a task have work"))
+    }
+
     fn queue(&self) -> Result<(), ScheduleError> {
         if self.fails {
             return Err(ScheduleError);
@@ -363,7 +368,7 @@ impl Machine {
         // there is no other caller.
         let queued = target.is_some_and(|task| task.work.borrow().contains(&event.key));
         self.totals.work_taken_back += u64::from(queued);
-        let work = Work { task: target, key: event.key, fails: false };
+        let work = Work { core: &self.core, task: target, key: event.key, fails: false };
         let own = (&work, &self.profilers.hold);
         event.receiver.remove(&self.registry, &self.core, None, own).unwrap();
     }
@@ -403,13 +408,14 @@ impl Machine {
                 continue;
             }
             for event in group.events.iter().filter(|e| e.cpu.is_none_or(|at| at == cpu)) {
-                let work = Work { task: Some(task), key: event.key, fails };
+                let work = Work { core: &self.core, task: Some(task), key: event.key, fails };
                 let queued = task.work.borrow().contains(&event.key);
                 let own = (&work, &self.profilers.hold);
-                let asked = event.receiver.request(&self.registry, &self.core, USER, task, own);
+                let of = (&**task, TaskKey(task.number));
+                let asked = event.receiver.request(&self.registry, &self.core, USER, of, own);
                 let (client, totals) = (event.client(), &mut self.totals);
                 match (asked, client) {
-                    (Ok(Some(cookie)), Some(client)) => {
+                    (Ok(cookie), Some(client)) => {
                         // The same cookie for everybody in one entry.
                         let first = *task.cookie.get().get_or_insert(cookie.get());
                         assert_eq!(first, cookie.get());
@@ -419,13 +425,21 @@ impl Machine {
                             totals.asked += 1;
                         }
                     }
-                    (Ok(None), None) => assert!(queued || !fails),
+                    // The record of the work can be joined with the sample.
+                    (Ok(cookie), None) => {
+                        assert!(queued || !fails);
+                        let first = *task.cookie.get().get_or_insert(cookie.get());
+                        assert_eq!(first, cookie.get());
+                        task.cookie.set(Some(first));
+                    }
                     (Err(error), client) => {
                         assert_eq!(error, RequestError::Refused(Refusal::ScheduleFailed));
                         assert!(fails && !queued);
-                        totals.cannot_schedule += u64::from(client.is_some());
+                        // The core has counted it unless it is the event's own queue that
+                        // failed, after the entry has its cookie.
+                        let by_core = client.is_some() || task.cookie.get().is_none();
+                        totals.cannot_schedule += u64::from(by_core);
                     }
-                    other => unreachable!("{other:?}"),
                 }
             }
         }
@@ -439,7 +453,14 @@ impl Machine {
             let Some(Opened { receiver: Receiver::Task(event), .. }) = event else {
                 unreachable!("work of an event that is gone");
             };
-            let ran = event.run(&self.profilers.hold, || Ok::<_, ()>(()), |()| Ok::<_, ()>(()));
+            let ran = event.run(
+                &self.profilers.hold,
+                || Ok::<_, ()>(()),
+                |cookie, ()| {
+                    assert_eq!(task.cookie.get(), Some(cookie.get()));
+                    Ok::<_, ()>(())
+                },
+            );
             assert_eq!(ran, TaskRun::Written);
             self.totals.work_written += 1;
         }

@@ -75,7 +75,10 @@ fn r0_4_the_last_cpu_cancels_the_client_and_frees_the_descriptor() {
             registry.add(&core, spec(100, 1, 1)).unwrap(),
         );
         registry.remove(&core, None, a).unwrap();
-        assert!(registry.request(&core, &task, &b).is_ok(), "the client is still there");
+        assert!(
+            registry.request(&core, &task, TaskKey(task.number), &b).is_ok(),
+            "the client is still there"
+        );
         assert_eq!(receivers(&core, &registry, &task, 1), [1]);
         registry.remove(&core, None, b).unwrap();
         // The client is gone from the core, and no other remains.
@@ -118,16 +121,17 @@ fn r0_5_what_cannot_be_added_is_refused_and_leaves_nothing() {
 
 #[test]
 fn r0_5_a_registry_on_the_heap_has_as_many_cpus_as_there_is_memory_for() {
-    let error = HeapRegistry::<4>::try_with_cpus(Policy::FirstLive, usize::MAX / 64).unwrap_err();
+    let error =
+        HeapRegistry::<4>::try_with_cpus(Policy::FirstLive, usize::MAX / 64, 0).unwrap_err();
     assert_eq!((error, error.errno()), (AddError::NoMemory, Errno::NoMemory));
     let (core, task) = (core(), Task::new(1));
-    let registry = HeapRegistry::<4>::try_with_cpus(Policy::FirstLive, 300).unwrap();
+    let registry = HeapRegistry::<4>::try_with_cpus(Policy::FirstLive, 300, 0).unwrap();
     let event = registry.add(&core, spec(100, 299, 5)).unwrap();
     assert_eq!(
         registry.add(&core, spec(100, 300, 5)).unwrap_err(),
         AddError::CpuOutOfRange { cpu: 300 }
     );
-    registry.request(&core, &task, &event).unwrap();
+    registry.request(&core, &task, TaskKey(task.number), &event).unwrap();
     assert_eq!(receivers(&core, &registry, &task, 299), [5]);
     registry.remove(&core, None, event).unwrap();
 }
@@ -144,7 +148,7 @@ fn r0_6_cpu_numbers_may_have_gaps_and_those_out_of_range_are_refused() {
     });
     assert_eq!(registry.occupied_cpus(GroupLeader(100)), 4);
     for cpu in cpus {
-        registry.request(&core, &task, &events[0]).unwrap();
+        registry.request(&core, &task, TaskKey(task.number), &events[0]).unwrap();
         assert_eq!(receivers(&core, &registry, &task, cpu), [u64::from(cpu)]);
     }
     for cpu in [67, 1000, i32::MAX] {
@@ -153,7 +157,7 @@ fn r0_6_cpu_numbers_may_have_gaps_and_those_out_of_range_are_refused() {
         assert_eq!((error, error.errno()), (out_of_range, Errno::InvalidArgument));
     }
     // A delivery out of range is lost, and counted.
-    registry.request(&core, &task, &events[0]).unwrap();
+    registry.request(&core, &task, TaskKey(task.number), &events[0]).unwrap();
     assert_eq!(receivers(&core, &registry, &task, 67), [0; 0]);
     assert_eq!(registry.counters().unknown_cpu, 1);
     for event in events {
@@ -214,14 +218,14 @@ fn b10_the_events_of_another_registry_are_none_of_this_ones() {
     // registry and the first client of its core.
     let own = registry.add(&core, spec(100, 0, 1)).unwrap();
     let stranger = other.add(&of_core, spec(100, 0, 2)).unwrap();
-    let error = registry.request(&core, &task, &stranger).unwrap_err();
+    let error = registry.request(&core, &task, TaskKey(task.number), &stranger).unwrap_err();
     assert_eq!((error, registry.counters().stale_requests), (RequestError::Removed, 1));
     assert_eq!(registry.remove(&core, None, stranger).unwrap_err(), RemoveError::Removed);
     assert_eq!(
         (registry.occupied_cpus(GroupLeader(100)), other.occupied_cpus(GroupLeader(100))),
         (1, 1)
     );
-    registry.request(&core, &task, &own).unwrap();
+    registry.request(&core, &task, TaskKey(task.number), &own).unwrap();
     assert_eq!(receivers(&core, &registry, &task, 0), [1]);
     registry.remove(&core, None, own).unwrap();
     other.remove(&of_core, None, stranger).unwrap();
@@ -259,7 +263,7 @@ fn x1_a_registry_lives_in_a_static() {
     static REGISTRY: FixedRegistry<64, 8> = FixedRegistry::new(Policy::FirstLive);
     let (core, task) = (core(), Task::new(1));
     let event = REGISTRY.add(&core, spec(100, 63, 7)).unwrap();
-    REGISTRY.request(&core, &task, &event).unwrap();
+    REGISTRY.request(&core, &task, TaskKey(task.number), &event).unwrap();
     assert_eq!(receivers(&core, &REGISTRY, &task, 63), [7]);
     REGISTRY.remove(&core, None, event).unwrap();
 }

@@ -11,6 +11,7 @@ mod recorder;
 mod removal;
 mod request;
 mod task_event;
+mod tasks;
 mod work;
 
 use kernel::Core;

@@ -29,7 +29,7 @@ fn r0_14_a_removal_unlinks_then_cancels_then_waits_then_frees() {
         // Unlinked: neither a delivery nor a request picks it.
         let delivered = registry.deliver(event.client(), 0, TaskKey(1), |_| Ok::<(), ()>(()));
         assert_eq!(delivered, Delivered::default());
-        assert!(registry.request(core, &(), &event).is_err());
+        assert!(registry.request(core, &(), TaskKey(1), &event).is_err());
         // The counts are adjusted: the profiler is not found any more, but its
         // client is still its own.
         assert_eq!(registry.client_of(GroupLeader(100)), None);
@@ -65,7 +65,7 @@ fn remove_within_delivery(
         });
         (thread, start)
     };
-    registry.request(core, task, &event).unwrap();
+    registry.request(core, task, TaskKey(task.number), &event).unwrap();
     let mut early = false;
     return_to_user(core, registry, task, 0, |_| {
         remover.1.send(()).unwrap();
@@ -93,7 +93,7 @@ fn r0_15_a_removal_waits_for_the_delivery_and_is_seen_by_no_later_one() {
         let other = with_other.then(|| registry.add(core, spec(100, 0, 2)).unwrap());
         assert!(!remove_within_delivery(registry, core, task, event));
         if let Some(other) = other {
-            registry.request(core, task, &other).unwrap();
+            registry.request(core, task, TaskKey(task.number), &other).unwrap();
             assert_eq!(receivers(core, registry, task, 0), [2]);
             registry.remove(core, None, other).unwrap();
         }
@@ -108,7 +108,7 @@ fn r0_15b_an_event_is_refused_as_soon_as_its_removal_waits() {
     let (task, other_task) = (Task::new(1), Task::new(2));
     let event = registry.add(core, spec(100, 0, 1)).unwrap();
     let second = registry.add(core, spec(100, 0, 2)).unwrap();
-    registry.request(core, &task, &event).unwrap();
+    registry.request(core, &task, TaskKey(task.number), &event).unwrap();
     let mut remover = None;
     return_to_user(core, registry, &task, 0, |got| {
         assert_eq!(got.event.0, 1);
@@ -118,9 +118,10 @@ fn r0_15b_an_event_is_refused_as_soon_as_its_removal_waits() {
         }
         // While the remover waits, neither a request nor another delivery
         // picks the dying event.
-        let error = registry.request(core, &other_task, &event).unwrap_err();
+        let error =
+            registry.request(core, &other_task, TaskKey(other_task.number), &event).unwrap_err();
         assert_eq!(error, RequestError::Removed);
-        registry.request(core, &other_task, &second).unwrap();
+        registry.request(core, &other_task, TaskKey(other_task.number), &second).unwrap();
         assert_eq!(receivers(core, registry, &other_task, 0), [2]);
         Ok(())
     });
@@ -142,7 +143,7 @@ fn r0_16_a_removal_waits_for_every_delivery_that_runs_at_once() {
             let inside = Arc::clone(&inside);
             let thread = std::thread::spawn(move || {
                 let task = Task::new(number);
-                registry.request(core, &task, &event).unwrap();
+                registry.request(core, &task, TaskKey(task.number), &event).unwrap();
                 return_to_user(core, registry, &task, 0, |_| {
                     inside.fetch_add(1, Ordering::SeqCst);
                     wait.recv().unwrap();
@@ -194,7 +195,10 @@ fn b_a_removal_that_waits_for_what_does_not_end_gives_up_and_says_what_is_left()
                 (RemoveError::StillRunning { client: left }, Errno::Busy)
             );
             assert!(registry.is_running(&event));
-            assert_eq!(registry.request(&core, &(), &event), Err(RequestError::Removed));
+            assert_eq!(
+                registry.request(&core, &(), TaskKey(1), &event),
+                Err(RequestError::Removed)
+            );
             Ok::<(), ()>(())
         });
         assert!(!registry.is_running(&event));
@@ -228,7 +232,7 @@ fn x3_a_delivery_that_removes_its_own_event_is_told_so() {
     let sibling = registry.add(&core, spec(100, 1, 2)).unwrap();
     let gone = registry.add(&core, spec(100, 0, 3)).unwrap();
     registry.remove(&core, None, gone).unwrap();
-    registry.request(&core, &task, &event).unwrap();
+    registry.request(&core, &task, TaskKey(task.number), &event).unwrap();
     return_to_user(&core, &registry, &task, 0, |_| {
         for event in [event, sibling] {
             let error = registry.remove(&core, Some(&task), event).unwrap_err();

@@ -23,15 +23,15 @@ fn r0_8_any_outcome_but_a_refusal_is_success() {
     let event = registry.add(&core, spec(100, 0, 0)).unwrap();
     // Queued, already pending, already executed.
     for _ in 0..3 {
-        assert_eq!(registry.request(&core, &(), &event).unwrap().get(), 7);
+        assert_eq!(registry.request(&core, &(), TaskKey(1), &event).unwrap().get(), 7);
     }
     core.refusal.set(Some(Refusal::ScheduleFailed));
-    let error = registry.request(&core, &(), &event).unwrap_err();
+    let error = registry.request(&core, &(), TaskKey(1), &event).unwrap_err();
     let refused = RequestError::Refused(Refusal::ScheduleFailed);
     assert_eq!((error, error.errno()), (refused, Errno::InvalidArgument));
     // An event without a descriptor sends no request, and is counted.
     registry.remove(&core, None, event).unwrap();
-    let error = registry.request(&core, &(), &event).unwrap_err();
+    let error = registry.request(&core, &(), TaskKey(1), &event).unwrap_err();
     assert_eq!((error, error.errno()), (RequestError::Removed, Errno::InvalidArgument));
     assert_eq!((core.requested.get(), registry.counters().stale_requests), (4, 1));
 }
@@ -56,7 +56,13 @@ fn f14_and_f15_only_tasks_with_memory_and_without_kernel_flags_have_a_user_stack
         assert_eq!(sampled.is_user(), user);
         assert_eq!(sampled.kind() == TaskKind::User, user && bits & 8 != 0);
         for receiver in &receivers {
-            let asked = receiver.request(&registry, &core, sampled, &task, (&work, &hold));
+            let asked = receiver.request(
+                &registry,
+                &core,
+                sampled,
+                (&task, TaskKey(task.number)),
+                (&work, &hold),
+            );
             if user && bits & 8 != 0 {
                 asked.unwrap();
             } else {
@@ -70,7 +76,7 @@ fn f14_and_f15_only_tasks_with_memory_and_without_kernel_flags_have_a_user_stack
     let task = Task::new(2);
     *task.sampled.lock().unwrap() = SampledTask { has_memory: false, ..USER };
     let Receiver::Cpu(event) = &receivers[0] else { panic!("it has a CPU") };
-    let error = registry.request(&core, &task, event).unwrap_err();
+    let error = registry.request(&core, &task, TaskKey(task.number), event).unwrap_err();
     assert_eq!(error, RequestError::Refused(Refusal::Exiting));
 }
 
@@ -89,7 +95,7 @@ fn r0_9_one_walk_serves_all_events_on_all_cpus_that_asked() {
         // way by everyone.
         let mut cookies = Vec::new();
         for event in events.iter().flatten() {
-            cookies.push(registry.request(&core, &task, event).unwrap());
+            cookies.push(registry.request(&core, &task, TaskKey(task.number), event).unwrap());
         }
         cookies.dedup();
         assert_eq!(cookies.len(), 1, "one entry, one cookie");
@@ -101,7 +107,7 @@ fn r0_9_one_walk_serves_all_events_on_all_cpus_that_asked() {
     // And one CPU waits for many tasks.
     let tasks: Vec<Task> = (10..15).map(Task::new).collect();
     for task in &tasks {
-        registry.request(&core, task, &events[1][2]).unwrap();
+        registry.request(&core, task, TaskKey(task.number), &events[1][2]).unwrap();
     }
     for task in &tasks {
         assert_eq!(receivers(&core, &registry, task, 2), [200]);
@@ -114,11 +120,11 @@ fn r0_10_the_stack_goes_to_the_cpu_where_the_task_returns() {
     let on_0 = registry.add(&core, spec(100, 0, 10)).unwrap();
     let on_1 = registry.add(&core, spec(100, 1, 11)).unwrap();
     let other = registry.add(&core, spec(200, 2, 22)).unwrap();
-    registry.request(&core, &task, &on_0).unwrap();
+    registry.request(&core, &task, TaskKey(task.number), &on_0).unwrap();
     assert_eq!(receivers(&core, &registry, &task, 1), [11], "sampled on 0, returned on 1");
     assert_eq!(registry.counters(), RegistryCounters::default());
     // On CPU 2 there is only an event of another profiler.
-    registry.request(&core, &task, &on_0).unwrap();
+    registry.request(&core, &task, TaskKey(task.number), &on_0).unwrap();
     assert_eq!(receivers(&core, &registry, &task, 2), [0; 0]);
     assert_eq!(registry.counters().no_event, 1);
     for event in [on_0, on_1, other] {
@@ -132,14 +138,14 @@ fn r0_11_only_the_first_event_of_the_cpu_gets_the_stack() {
     let cycles = registry.add(&core, spec(100, 0, 1)).unwrap();
     let instructions = registry.add(&core, spec(100, 0, 2)).unwrap();
     for event in [&cycles, &instructions, &cycles] {
-        registry.request(&core, &task, event).unwrap();
-        registry.request(&core, &task, &instructions).unwrap();
+        registry.request(&core, &task, TaskKey(task.number), event).unwrap();
+        registry.request(&core, &task, TaskKey(task.number), &instructions).unwrap();
         assert_eq!(receivers(&core, &registry, &task, 0), [1], "whichever of them asked");
     }
     registry.remove(&core, None, cycles).unwrap();
     // A place that was freed does not make its next event the first.
     let third = registry.add(&core, spec(100, 0, 3)).unwrap();
-    registry.request(&core, &task, &third).unwrap();
+    registry.request(&core, &task, TaskKey(task.number), &third).unwrap();
     assert_eq!(receivers(&core, &registry, &task, 0), [2]);
 }
 
@@ -150,11 +156,11 @@ fn r0_12_events_that_go_away_are_skipped() {
     let events = keys.map(|key| registry.add(&core, spec(100, 0, key)).unwrap());
     let asking = registry.add(&core, spec(100, 1, 9)).unwrap();
     for gone in 0..4 {
-        registry.request(&core, &task, &asking).unwrap();
+        registry.request(&core, &task, TaskKey(task.number), &asking).unwrap();
         assert_eq!(receivers(&core, &registry, &task, 0), [keys[gone]]);
         registry.remove(&core, None, events[gone]).unwrap();
     }
-    registry.request(&core, &task, &asking).unwrap();
+    registry.request(&core, &task, TaskKey(task.number), &asking).unwrap();
     assert_eq!(receivers(&core, &registry, &task, 0), [0; 0]);
     assert_eq!(registry.counters().no_event, 1);
 }
@@ -191,7 +197,7 @@ fn r0_13_the_record_has_the_user_mark_first_and_a_failed_output_is_counted() {
     for full in [false, true] {
         let page = Page { full, ..Page::default() };
         let mut writer = RingWriter::new(page, unwind_perf::record::Endian::Little);
-        registry.request(&core, &task, &event).unwrap();
+        registry.request(&core, &task, TaskKey(task.number), &event).unwrap();
         return_to_user(&core, &registry, &task, 0, |got| {
             let ips = [0x40_1136, 0x40_1020].into_iter();
             let record = CallchainDeferred { cookie: None, ips, id: now };
@@ -233,14 +239,15 @@ fn broadcast_reaches_every_event_that_wants_records_and_is_about_the_task() {
     assert!(events.iter().all(|event| event.client() == events[0].client()), "one for all");
     assert_eq!(registry.occupied_cpus(GroupLeader(77)), 2);
     for event in &events {
-        registry.request(&core, &task, event).unwrap();
+        let asked = registry.request(&core, &task, TaskKey(task.number), event);
+        assert_eq!(asked.is_ok(), *event != events[3], "that one is about the other task");
     }
     assert_eq!(receivers(&core, &registry, &task, 0), [2, 3]);
-    registry.request(&core, &other, &events[0]).unwrap();
+    registry.request(&core, &other, TaskKey(other.number), &events[0]).unwrap();
     assert_eq!(receivers(&core, &registry, &other, 0), [2, 4]);
-    registry.request(&core, &other, &events[0]).unwrap();
+    registry.request(&core, &other, TaskKey(other.number), &events[0]).unwrap();
     assert_eq!(receivers(&core, &registry, &other, 1), [5]);
-    registry.request(&core, &other, &events[0]).unwrap();
+    registry.request(&core, &other, TaskKey(other.number), &events[0]).unwrap();
     assert_eq!(receivers(&core, &registry, &other, 3), [0; 0]);
     assert_eq!(registry.counters().no_event, 1);
     for event in events {

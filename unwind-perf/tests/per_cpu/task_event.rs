@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use unwind_core::deferred::{Refusal, ScheduleError};
+use unwind_core::deferred::{Cookie, Refusal, ScheduleError};
 use unwind_perf::per_cpu::*;
 
 use crate::{
     kernel::{Task, USER, core, receivers},
     recorder::Recorder,
     registry, spec,
-    work::Work,
+    work::{COOKIE, Work},
 };
 
 #[test]
@@ -37,10 +37,12 @@ fn r0_18_exactly_one_of_the_two_ways_is_set_up() {
     let on_task = Receiver::open(&registry, &core, on_task).unwrap();
     assert_eq!(core.registered.get(), 1);
 
-    let cookie = on_cpu.request(&registry, &core, USER, &(), (&work, &hold)).unwrap();
-    assert!(cookie.is_some() && work.queued.get() == 0 && hold.is_free());
-    let cookie = on_task.request(&registry, &core, USER, &(), (&work, &hold)).unwrap();
-    assert!(cookie.is_none() && core.requested.get() == 1);
+    let cookie = on_cpu.request(&registry, &core, USER, (&(), TaskKey(1)), (&work, &hold)).unwrap();
+    assert_eq!(cookie.get(), 7);
+    assert!(work.queued.get() == 0 && hold.is_free());
+    let cookie =
+        on_task.request(&registry, &core, USER, (&(), TaskKey(1)), (&work, &hold)).unwrap();
+    assert_eq!((cookie, core.requested.get()), (COOKIE, 1));
     assert_eq!((work.queued.get(), hold.is_free()), (1, false));
     work.current.set(true);
     for receiver in [on_cpu, on_task] {
@@ -54,12 +56,12 @@ fn r0_19_several_events_that_asked_for_one_task_make_one_record() {
     let (core, registry, task) = (core(), registry(), Task::new(1));
     let events = [1, 2, 3].map(|key| registry.add(&core, spec(100, 0, key)).unwrap());
     for event in &events {
-        registry.request(&core, &task, event).unwrap();
+        registry.request(&core, &task, TaskKey(task.number), event).unwrap();
     }
     assert_eq!(receivers(&core, &registry, &task, 0).len(), 1);
     // An interrupt on the way out asks again: the entry has had its record.
     for event in &events {
-        registry.request(&core, &task, event).unwrap();
+        registry.request(&core, &task, TaskKey(task.number), event).unwrap();
     }
     assert_eq!(receivers(&core, &registry, &task, 0).len(), 1, "the next entry");
 }
@@ -68,7 +70,7 @@ fn r0_19_several_events_that_asked_for_one_task_make_one_record() {
 fn r0_20_the_work_of_an_event_runs_once_per_request_and_always_ends() {
     let (event, work, hold) = (TaskEvent::new(), Work::default(), SwitchHold::new());
     let never = || -> Result<u32, ()> { panic!("nothing was asked for") };
-    assert_eq!(event.run(&hold, never, |_| Ok::<(), ()>(())), TaskRun::NotPending);
+    assert_eq!(event.run(&hold, never, |_, _| Ok::<(), ()>(())), TaskRun::NotPending);
     for (walk, output, expected) in [
         (Ok(5), Ok(()), TaskRun::Written),
         (Err(()), Ok(()), TaskRun::NoStack),
@@ -88,7 +90,7 @@ fn r0_20_the_work_of_an_event_runs_once_per_request_and_always_ends() {
                 assert!(!hold.is_free());
                 walk
             },
-            |stack| {
+            |_, stack| {
                 written.set(Some(stack));
                 output
             },
@@ -110,6 +112,9 @@ fn r0_20_the_work_of_an_event_runs_once_per_request_and_always_ends() {
 fn r0_20_the_events_do_not_change_hands_from_before_the_work_is_queued() {
     struct Looks<'a>(&'a SwitchHold, Cell<Option<bool>>);
     impl TaskWork for Looks<'_> {
+        fn cookie(&self) -> Result<Cookie, Refusal> {
+            Ok(COOKIE)
+        }
         fn queue(&self) -> Result<(), ScheduleError> {
             self.1.set(Some(self.0.is_free()));
             Ok(())
@@ -136,6 +141,9 @@ fn b_a_removal_by_the_task_takes_work_back_only_when_it_is_queued() {
         queued: AtomicBool,
     }
     impl TaskWork for Asked {
+        fn cookie(&self) -> Result<Cookie, Refusal> {
+            Ok(COOKIE)
+        }
         fn queue(&self) -> Result<(), ScheduleError> {
             self.queueing.store(true, SeqCst);
             while !self.removing.load(SeqCst) {
@@ -174,6 +182,9 @@ fn b_a_removal_of_work_that_does_not_run_gives_up_and_can_go_on() {
     struct Stopped;
     impl TaskWork for Stopped {
         const MAX_RELAXES: u64 = 10;
+        fn cookie(&self) -> Result<Cookie, Refusal> {
+            Ok(COOKIE)
+        }
         fn queue(&self) -> Result<(), ScheduleError> {
             Ok(())
         }
@@ -190,7 +201,7 @@ fn b_a_removal_of_work_that_does_not_run_gives_up_and_can_go_on() {
         assert_eq!(error, RemoveError::StillRunning { client: None });
         assert_eq!(event.request(&Stopped, &hold), Err(RequestError::Removed));
     }
-    let ran = event.run(&hold, || Ok::<_, ()>(()), |()| Ok::<_, ()>(()));
+    let ran = event.run(&hold, || Ok::<_, ()>(()), |_, ()| Ok::<_, ()>(()));
     assert_eq!((ran, event.remove(&Stopped, &hold)), (TaskRun::Written, Ok(())));
 }
 
@@ -216,7 +227,7 @@ fn r0_20_a_removal_waits_for_pending_work_and_takes_back_its_own() {
             removed.set(Some(event.remove(&work, &hold)));
             Ok::<_, ()>(())
         },
-        |()| Ok::<_, ()>(()),
+        |_, ()| Ok::<_, ()>(()),
     );
     assert_eq!(ran, TaskRun::Written);
     assert_eq!(removed.get(), Some(Err(RemoveError::OwnDelivery)));
@@ -225,6 +236,9 @@ fn r0_20_a_removal_waits_for_pending_work_and_takes_back_its_own() {
     // By another task: it waits until the work has run.
     struct Elsewhere;
     impl TaskWork for Elsewhere {
+        fn cookie(&self) -> Result<Cookie, Refusal> {
+            Ok(COOKIE)
+        }
         fn queue(&self) -> Result<(), ScheduleError> {
             Ok(())
         }
@@ -252,8 +266,8 @@ fn r0_20_a_removal_waits_for_pending_work_and_takes_back_its_own() {
         std::thread::yield_now();
     }
     assert!(!remover.is_finished());
-    let ran = event.run(&hold, || Ok::<_, ()>(()), |()| Ok::<_, ()>(()));
+    let ran = event.run(&hold, || Ok::<_, ()>(()), |_, ()| Ok::<_, ()>(()));
     assert_eq!(ran, TaskRun::Written);
     remover.join().unwrap();
-    assert_eq!(event.run(&hold, || Ok::<_, ()>(()), |()| Ok::<_, ()>(())), TaskRun::NotPending);
+    assert_eq!(event.run(&hold, || Ok::<_, ()>(()), |_, ()| Ok::<_, ()>(())), TaskRun::NotPending);
 }

@@ -2,8 +2,11 @@
 
 use std::cell::Cell;
 
-use unwind_core::deferred::ScheduleError;
+use unwind_core::deferred::{Cookie, Refusal, ScheduleError};
 use unwind_perf::per_cpu::*;
+
+/// The cookie of the task's entry.
+pub(crate) const COOKIE: Cookie = Cookie::new(0x1_0001).unwrap();
 
 /// Work of an event on its task.
 #[derive(Default)]
@@ -15,6 +18,10 @@ pub(crate) struct Work {
 }
 
 impl TaskWork for Work {
+    fn cookie(&self) -> Result<Cookie, Refusal> {
+        Ok(COOKIE)
+    }
+
     fn queue(&self) -> Result<(), ScheduleError> {
         if self.fails.get() {
             return Err(ScheduleError);
