@@ -14,7 +14,7 @@ use crate::return_addresses::ReturnAddresses;
 use crate::row::Row;
 use crate::source::{FrameContext, RowSource};
 use crate::step_error::StepError;
-use crate::trace::Provenance;
+use crate::trace::{Provenance, TraceFrame};
 use crate::walk::fast::row_cache::RowStore;
 use crate::walk::rules::check_return_address;
 use crate::walk::step::{FramePointer, Step, Stepper};
@@ -33,6 +33,13 @@ pub struct Frame {
     pub cfa: Option<u64>,
     /// How the frame was found.
     pub provenance: Provenance,
+}
+
+/// What a trace keeps of it.
+impl From<Frame> for TraceFrame {
+    fn from(frame: Frame) -> Self {
+        Self::new(frame.pc.addr(), frame.provenance)
+    }
 }
 
 impl<A, S, F, T, C> Walker<A, S, F, T, C>

@@ -1,0 +1,152 @@
+//! Backtraces: of the caller, and of what a signal interrupted.
+
+use core::ops::ControlFlow;
+
+use unwind_core::{End, RowSource as _, TraceFrame, VirtAddr, Walker};
+use unwind_x86::{SignalTrampolines, X86_64};
+
+use crate::memory::OwnMemory;
+use crate::raw::loads;
+use crate::raw::place::{self, Taken, Workspace};
+use crate::raw::registers::Start;
+use crate::raw::rows::{Guessed, Guesses, Instructions, ObjectRows};
+
+pub use crate::raw::place::MAX_FRAMES;
+
+/// What a backtrace found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Backtrace {
+    /// How many addresses were written.
+    pub len: usize,
+    /// Why there are no more. [`FrameLimit`](End::FrameLimit) where there was no room.
+    pub end: End,
+    /// The addresses are all frames up to the outermost one, and each was found by a table
+    /// or by instructions that prove it.
+    pub is_complete: bool,
+}
+
+/// Makes walks fast: those before keep no rows, as they cannot know when these are stale.
+///
+/// It looks for the dynamic linker's count of loaded objects, and has a child process begin
+/// with an empty pool. One call is enough, early in the program.
+///
+/// Not for signal handlers: it locks, and loads and unloads an object.
+pub fn prepare() {
+    place::wipe_on_fork();
+    loads::find();
+    // What is bound lazily is bound, and the stack is known, before the first handler.
+    backtrace(&mut [0; 2]);
+}
+
+/// Whether rows are kept: [`prepare`] has found the dynamic linker's count. It is not found
+/// where the C library is another than glibc, or a later one that hides it; walks are right
+/// there, too, but look each row up.
+#[must_use]
+pub fn keeps_rows() -> bool {
+    loads::count().is_some()
+}
+
+/// Writes the return addresses of the callers to `out`, innermost first: the first one is in
+/// the function that calls this.
+///
+/// For signal handlers at any point, too. `errno` is kept.
+#[inline(never)]
+pub fn backtrace(out: &mut [usize]) -> Backtrace {
+    fill(&Start::here(), 1, out)
+}
+
+/// The same without the `skipped` innermost frames, which [`Backtrace::len`] does not count.
+#[inline(never)]
+pub fn backtrace_skipping(skipped: usize, out: &mut [usize]) -> Backtrace {
+    fill(&Start::here(), skipped.saturating_add(1), out)
+}
+
+/// Writes the address that a signal interrupted and the return addresses of its callers.
+///
+/// For signal handlers at any point, too. `errno` is kept.
+///
+/// # Safety
+///
+/// The context is the one that the kernel gave the handler in which this thread runs, or one
+/// with the registers of a frame on this thread's stack.
+#[expect(unsafe_code, reason = "the caller knows what the context is")]
+pub unsafe fn backtrace_of(context: &libc::ucontext_t, out: &mut [usize]) -> Backtrace {
+    // SAFETY: as the caller promises.
+    fill(&unsafe { Start::of(context) }, 0, out)
+}
+
+/// Calls `visit` for each caller, innermost first, until it breaks; returns why there are no
+/// more, or `None` if it broke. The first one is the function that calls this.
+///
+/// For signal handlers at any point, too, if `visit` is.
+#[inline(never)]
+pub fn frames(visit: impl FnMut(TraceFrame) -> ControlFlow<()>) -> Option<End> {
+    walk(&Start::here(), 1, MAX_FRAMES, visit).0
+}
+
+/// The same for what a signal interrupted.
+///
+/// # Safety
+///
+/// As of [`backtrace_of`].
+#[expect(unsafe_code, reason = "the caller knows what the context is")]
+pub unsafe fn frames_of(
+    context: &libc::ucontext_t,
+    visit: impl FnMut(TraceFrame) -> ControlFlow<()>,
+) -> Option<End> {
+    // SAFETY: as the caller promises.
+    walk(&unsafe { Start::of(context) }, 0, MAX_FRAMES, visit).0
+}
+
+#[inline]
+fn fill(start: &Start, skipped: usize, out: &mut [usize]) -> Backtrace {
+    let mut len = 0;
+    let most = out.len().saturating_add(skipped);
+    let (end, is_complete) = walk(start, skipped, most, |frame| {
+        if let Some(slot) = out.get_mut(len) {
+            *slot = usize::try_from(frame.pc.addr().get()).unwrap_or(0);
+            len = len.saturating_add(1);
+        }
+        ControlFlow::Continue(())
+    });
+    Backtrace { len, end: end.unwrap_or(End::FrameLimit), is_complete }
+}
+
+/// Calls `visit` for at most `most` frames, less the `skipped` ones. Returns the end, unless
+/// it broke, and whether these are all frames.
+#[inline]
+fn walk(
+    start: &Start,
+    skipped: usize,
+    most: usize,
+    mut visit: impl FnMut(TraceFrame) -> ControlFlow<()>,
+) -> (Option<End>, bool) {
+    let most = u32::try_from(most.min(MAX_FRAMES)).unwrap_or(u32::MAX);
+    let guessed = Guessed::default();
+    let rows = ObjectRows::new(start, &guessed).or(SignalTrampolines);
+    let walker = Walker::new(X86_64::FOUR_LEVEL, rows.or(Instructions(&guessed)));
+    let walker = walker.fallback(Guesses(&guessed)).max_frames(most);
+    let mut memory = OwnMemory::new(Start::stack_pointer());
+    let mut registers = start.registers();
+    if let Some(mut taken) = Taken::take() {
+        let Workspace { rows, trace } = taken.workspace();
+        match loads::count() {
+            Some(_) => walker.cache(rows).trace(&mut registers, &mut memory, trace),
+            None => { walker }.trace(&mut registers, &mut memory, trace),
+        }
+        let mut shown = trace.frames().skip(skipped);
+        let end = if shown.try_for_each(visit).is_break() { None } else { trace.end() };
+        return (end, trace.is_complete());
+    }
+    let mut walker = walker;
+    let mut frames = walker.frames(&mut registers, &mut memory);
+    let mut last = VirtAddr::new(0);
+    for (number, frame) in frames.by_ref().enumerate() {
+        last = frame.pc.lookup_addr();
+        if number >= skipped && visit(frame.into()).is_break() {
+            return (None, false);
+        }
+    }
+    (frames.end().map(|end| end.with_fault(last)), frames.is_complete())
+}

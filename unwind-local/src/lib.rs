@@ -1,0 +1,64 @@
+//! Backtraces of the own process that cannot hurt it: no lock, no allocation, no lazy
+//! thread-local, no fault, `errno` kept. Linux, x86-64, glibc 2.35 or later.
+//!
+//! | what | function | in a signal handler |
+//! |---|---|---|
+//! | addresses of the own callers | [`backtrace`] | at any point |
+//! | of what a signal interrupted | [`backtrace_of`] | at any point |
+//! | each frame with how it was found | [`frames`], [`frames_of`] | at any point |
+//! | faster walks from then on | [`prepare`] | never |
+//!
+//! "At any point" says: also where the handler has interrupted `malloc`, `dlopen`, `dlclose`,
+//! `fork`, the start or end of a thread, an exception being thrown, or another backtrace.
+//!
+//! # How
+//!
+//! Which object has the code of a frame, the C library's `_dl_find_object` tells without a
+//! lock. Its `.sframe` or `.eh_frame` is read where it is, for the addresses that occur. Code
+//! that neither tells of, as a JIT compiler's, is walked by frame pointers; such a stack is
+//! never complete. Rows are kept in one pool of 16 places for all threads: a walk takes a
+//! place by one exchange, a handler that interrupts it the next one, and where none is free a
+//! walk does without.
+//!
+//! The thread's own stack is read by plain loads: it is asked for once, a page at a time, and
+//! stays as long as the thread runs. So is the stack that the caller runs on, a signal stack
+//! or a fiber's, at each walk. All other memory is read by a system call that cannot fault.
+//!
+//! # Limits
+//!
+//! A walk has at most [`MAX_FRAMES`] frames. Frames of other threads are not found: let a
+//! signal call a handler there. A `longjmp` out of a handler that interrupted a walk leaves
+//! that walk's place taken; after 16 of these all walks do without. So does a `fork` in such a
+//! handler to the child, whose interrupted walk has fewer frames.
+//!
+//! # Example
+//!
+//! ```
+//! let mut callers = [0; 64];
+//! let found = unwind_local::backtrace(&mut callers);
+//! for caller in &callers[..found.len] {
+//!     println!("{caller:#x}");
+//! }
+//! println!("{}", found.end);
+//! ```
+#![no_std]
+#![deny(unsafe_code)]
+
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
+compile_error!("unwind-local knows Linux on x86-64");
+
+mod backtrace;
+mod memory;
+#[expect(unsafe_code, reason = "what the rest is safe by")]
+mod raw;
+
+pub use backtrace::{
+    Backtrace, MAX_FRAMES, backtrace, backtrace_of, backtrace_skipping, frames, frames_of,
+    keeps_rows, prepare,
+};
+pub use unwind_core::{End, FramePc, Origin, Provenance, StepError, TraceFrame};
+
+/// The README's example is a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

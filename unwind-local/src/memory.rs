@@ -1,0 +1,110 @@
+//! The memory of the own process, as a walk reads it.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use unwind_core::{Memory, ReadError, VirtAddr, WordSize};
+
+use crate::raw::readable::{Readable, read_any};
+
+/// Memory of which the parts that are this thread's stacks are read by plain loads, and all
+/// else by calls that cannot fault.
+#[derive(Debug)]
+pub(crate) struct OwnMemory {
+    /// The thread's stack.
+    stack: Readable,
+    /// The one that the caller runs on, if that is another.
+    current: Readable,
+    /// The thread's stack may reach further down than is known.
+    may_reach: bool,
+}
+
+/// What a signal trampoline of the C library does: `mov rax, 15; syscall`.
+const RT_SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+
+/// Where it was found last.
+static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
+
+impl OwnMemory {
+    /// For a walk by a function with this stack pointer.
+    #[inline]
+    pub(crate) fn new(sp: u64) -> Self {
+        let stack = Readable::own_stack();
+        let mut memory = Self { stack, current: Readable::NONE, may_reach: true };
+        if !stack.contains(sp) {
+            memory.reach(sp);
+            if !memory.stack.contains(sp) {
+                memory.current = Readable::current_page(sp);
+                memory.may_reach = true;
+            }
+        }
+        memory
+    }
+
+    /// Asks for the thread's stack from an address on, once in a walk.
+    #[cold]
+    fn reach(&mut self, addr: u64) {
+        self.may_reach = false;
+        if let Some(stack) = Readable::own_stack_from(addr) {
+            self.stack = stack;
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_slowly(&mut self, addr: u64, buf: &mut [u8]) -> Result<(), ReadError> {
+        let len = u64::try_from(buf.len()).unwrap_or(u64::MAX);
+        let end = addr.checked_add(len).ok_or(ReadError::Invalid)?;
+        if self.stack.copy(addr, buf) || self.current.copy(addr, buf) {
+            return Ok(());
+        }
+        // A stack that is in use goes on above what is known.
+        if self.current.grow(end) && self.current.copy(addr, buf) {
+            return Ok(());
+        }
+        if self.may_reach {
+            self.reach(addr);
+            if self.stack.copy(addr, buf) {
+                return Ok(());
+            }
+        }
+        Self::read_elsewhere(addr, buf)
+    }
+
+    fn read_elsewhere(addr: u64, buf: &mut [u8]) -> Result<(), ReadError> {
+        let is_trampoline = addr == TRAMPOLINE.load(Ordering::Relaxed) && addr != 0;
+        if let Some(known) = RT_SIGRETURN.get(..buf.len()).filter(|_| is_trampoline) {
+            buf.copy_from_slice(known);
+            return Ok(());
+        }
+        if !read_any(addr, buf) {
+            return Err(ReadError::Invalid);
+        }
+        if buf == RT_SIGRETURN {
+            TRAMPOLINE.store(addr, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+impl Memory for OwnMemory {
+    #[inline]
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        self.read_slowly(addr.get(), buf)
+    }
+
+    #[inline]
+    fn read_u64(&mut self, addr: VirtAddr) -> Result<u64, ReadError> {
+        if let Some(word) = self.stack.word(addr.get()) {
+            return Ok(word);
+        }
+        let mut word = [0; 8];
+        self.read_slowly(addr.get(), &mut word)?;
+        Ok(u64::from_le_bytes(word))
+    }
+
+    #[inline]
+    fn read_pair(&mut self, addr: VirtAddr, size: WordSize) -> Result<[u64; 2], ReadError> {
+        let above = addr.wrapping_add(size.bytes());
+        Ok([self.read_word(addr, size)?, self.read_word(above, size)?])
+    }
+}

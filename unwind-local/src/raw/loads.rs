@@ -1,0 +1,147 @@
+//! How many objects the dynamic linker has loaded, as a word that can be read at any point.
+//!
+//! A kept row is wrong when another object comes to where the one was that it is of. The
+//! dynamic linker counts what it loads, and tells the number by `dl_iterate_phdr`, under a
+//! lock. [`find`] looks for that word in the dynamic linker's data and sees whether it counts
+//! when an object is loaded. Where it is not found no rows are kept.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+static COUNT: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+
+/// The number, if the word is known.
+#[inline]
+pub(crate) fn count() -> Option<u64> {
+    let word = COUNT.load(Ordering::Relaxed);
+    // SAFETY: null, or a word of the dynamic linker's data, which stays; it writes it in one
+    // piece.
+    unsafe { word.as_ref() }.map(|word| word.load(Ordering::Relaxed))
+}
+
+/// Objects that hardly any program has loaded, and every installation of glibc has.
+const LOADABLE: [&CStr; 4] =
+    [c"libBrokenLocale.so.1", c"libthread_db.so.1", c"libnss_hesiod.so.2", c"libanl.so.1"];
+
+/// The most words that may have the number before it changes.
+const MOST: usize = 64;
+
+unsafe extern "C" {
+    /// `dladdr1` of glibc.
+    fn dladdr1(
+        addr: *const c_void,
+        info: *mut libc::Dl_info,
+        extra: *mut *mut c_void,
+        flags: c_int,
+    ) -> c_int;
+}
+
+/// Looks for the word. Locks and loads an object, so not for handlers.
+pub(crate) fn find() {
+    if count().is_some() {
+        return;
+    }
+    let Some(mut search) = Search::new() else { return };
+    let before = search.look();
+    for name in LOADABLE {
+        // SAFETY: a name that ends with a zero; these objects only define functions.
+        let object = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+        let after = search.look();
+        if !object.is_null() {
+            // SAFETY: it was opened.
+            unsafe { libc::dlclose(object) };
+        }
+        // How many objects there are is another number only now.
+        search.look();
+        if after != before {
+            break;
+        }
+    }
+    // It has counted, and no other word with it.
+    if let (Some([word]), true) = (search.words.get(..search.len), search.number != before) {
+        COUNT.store(*word, Ordering::Relaxed);
+    }
+}
+
+/// The words of the dynamic linker's data that have had the number each time.
+struct Search {
+    words: [*mut AtomicU64; MOST],
+    len: usize,
+    /// The number, as it was told last.
+    number: u64,
+    /// All words, and how many: before the first look.
+    data: Option<(*mut AtomicU64, usize)>,
+}
+
+impl Search {
+    /// In `_rtld_global`, by its symbol's size.
+    fn new() -> Option<Self> {
+        const RTLD_DL_SYMENT: c_int = 1;
+        // SAFETY: a name that ends with a zero.
+        let data = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_rtld_global".as_ptr()) };
+        let mut info = MaybeUninit::<libc::Dl_info>::uninit();
+        let mut symbol: *mut c_void = null_mut();
+        // SAFETY: both results have room.
+        let found = unsafe { dladdr1(data, info.as_mut_ptr(), &raw mut symbol, RTLD_DL_SYMENT) };
+        // SAFETY: null, or the entry of the symbol table, which stays.
+        let symbol = unsafe { symbol.cast::<libc::Elf64_Sym>().as_ref() }?;
+        let count = usize::try_from(symbol.st_size).ok()? / 8;
+        let is_usable =
+            found != 0 && !data.is_null() && data.addr().is_multiple_of(8) && count < 1 << 13;
+        let data = is_usable.then_some((data.cast(), count))?;
+        Some(Self { words: [null_mut(); MOST], len: 0, number: 0, data: Some(data) })
+    }
+
+    /// Keeps the words that have the number, and returns it.
+    fn look(&mut self) -> u64 {
+        let to: *mut Self = self;
+        // SAFETY: the function gets what it expects.
+        unsafe { libc::dl_iterate_phdr(Some(look_at), to.cast()) };
+        self.number
+    }
+
+    fn keep(&mut self, number: u64) {
+        self.number = number;
+        // SAFETY: words of the dynamic linker's data, which stay. Its lock is held.
+        let has = |word: *mut AtomicU64| unsafe { &*word }.load(Ordering::Relaxed) == number;
+        let old = self.words;
+        let old_len = core::mem::take(&mut self.len);
+        if let Some((first, count)) = self.data.take() {
+            for at in 0..count {
+                self.keep_if(first.wrapping_add(at), has);
+            }
+        } else {
+            for word in old.into_iter().take(old_len) {
+                self.keep_if(word, has);
+            }
+        }
+    }
+
+    fn keep_if(&mut self, word: *mut AtomicU64, has: impl Fn(*mut AtomicU64) -> bool) {
+        if has(word) {
+            // One too many is none of them: two are as bad as all.
+            if let Some(slot) = self.words.get_mut(self.len) {
+                *slot = word;
+            }
+            self.len = self.len.saturating_add(1);
+        }
+    }
+}
+
+/// Called with the dynamic linker's lock, so that the number does not change.
+unsafe extern "C" fn look_at(
+    info: *mut libc::dl_phdr_info,
+    _: libc::size_t,
+    search: *mut c_void,
+) -> c_int {
+    // SAFETY: as `look` passes it.
+    let search = unsafe { search.cast::<Search>().as_mut() };
+    // SAFETY: as glibc passes it.
+    let info = unsafe { info.as_ref() };
+    if let (Some(info), Some(search)) = (info, search) {
+        search.keep(info.dlpi_adds);
+    }
+    1
+}

@@ -1,0 +1,10 @@
+//! All that the compiler cannot check, each part with a safe interface.
+
+pub(crate) mod loads;
+mod object;
+pub(crate) mod place;
+pub(crate) mod readable;
+pub(crate) mod registers;
+pub(crate) mod rows;
+mod syscall;
+mod thread;

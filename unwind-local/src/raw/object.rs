@@ -1,0 +1,177 @@
+//! The loaded object that has an address of code, and its tables.
+
+use core::arch::global_asm;
+use core::slice;
+
+// glibc's `_dl_find_object` takes no lock, allocates nothing and may be called at any point.
+// It is weak, so that programs link where there is none.
+global_asm!(
+    ".pushsection .text.unwind_local_find_object, \"ax\", @progbits",
+    ".weak _dl_find_object",
+    ".globl unwind_local_find_object",
+    ".hidden unwind_local_find_object",
+    ".type unwind_local_find_object, @function",
+    "unwind_local_find_object:",
+    ".cfi_startproc",
+    "mov rax, qword ptr [rip + _dl_find_object@GOTPCREL]",
+    "test rax, rax",
+    "je 2f",
+    "jmp rax",
+    "2:",
+    "mov eax, -1",
+    "ret",
+    ".cfi_endproc",
+    ".size unwind_local_find_object, . - unwind_local_find_object",
+    ".popsection",
+);
+
+/// glibc's `struct dl_find_object`.
+#[derive(Default)]
+#[repr(C)]
+struct Found {
+    flags: u64,
+    map_start: u64,
+    map_end: u64,
+    link_map: u64,
+    eh_frame_hdr: u64,
+    reserved: [u64; 7],
+}
+
+unsafe extern "C" {
+    fn unwind_local_find_object(addr: u64, found: *mut Found) -> i32;
+}
+
+/// A part of a loaded object, and its address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part<'o> {
+    pub(crate) addr: u64,
+    pub(crate) bytes: &'o [u8],
+}
+
+/// A loaded object.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Object {
+    map_start: u64,
+    map_end: u64,
+    /// Where its `.eh_frame_hdr` is; zero if it has none.
+    pub(crate) eh_frame_hdr: u64,
+}
+
+/// Program headers that tables are found by.
+const PT_GNU_SFRAME: u32 = 0x6474_e554;
+
+/// The most program headers that are looked at.
+const MOST_HEADERS: usize = 64;
+
+impl Object {
+    /// The object with this address of code.
+    pub(crate) fn find(addr: u64) -> Option<Self> {
+        let mut found = Found::default();
+        // SAFETY: the result has the layout of the ABI.
+        let result = unsafe { unwind_local_find_object(addr, &raw mut found) };
+        let Found { map_start, map_end, eh_frame_hdr, .. } = found;
+        (result == 0).then_some(Self { map_start, map_end, eh_frame_hdr })
+    }
+
+    /// Its `.sframe`, if it has one.
+    ///
+    /// # Safety
+    ///
+    /// The object stays loaded while the bytes are used: code of it has a frame on this
+    /// thread's stack.
+    pub(crate) unsafe fn sframe<'o>(self) -> Option<Part<'o>> {
+        // SAFETY: as the caller promises.
+        let headers = unsafe { self.headers() }?;
+        let header = headers.all().find(|header| header.p_type == PT_GNU_SFRAME)?;
+        let addr = headers.bias.wrapping_add(header.p_vaddr);
+        // SAFETY: likewise.
+        unsafe { self.part(&headers, addr, Some(header.p_memsz)) }
+    }
+
+    /// The segment with an address of it, from there on.
+    ///
+    /// # Safety
+    ///
+    /// As [`sframe`](Self::sframe).
+    pub(crate) unsafe fn segment_from<'o>(self, addr: u64) -> Option<Part<'o>> {
+        // SAFETY: as the caller promises.
+        let headers = unsafe { self.headers() }?;
+        // SAFETY: likewise.
+        unsafe { self.part(&headers, addr, None) }
+    }
+
+    /// The program headers, if they are loaded, as linkers do, with its first page.
+    ///
+    /// # Safety
+    ///
+    /// As [`sframe`](Self::sframe).
+    unsafe fn headers<'o>(self) -> Option<Headers<'o>> {
+        let first = usize::try_from(self.map_start).ok()?;
+        let elf = core::ptr::with_exposed_provenance::<libc::Elf64_Ehdr>(first);
+        if !self.map_start.is_multiple_of(4096) || self.map_end.checked_sub(self.map_start)? < 4096
+        {
+            return None;
+        }
+        // SAFETY: the first page of an object is loaded, and never written to.
+        let elf = unsafe { elf.as_ref() }?;
+        let len = usize::from(elf.e_phnum).min(MOST_HEADERS);
+        let is_right = elf.e_ident.starts_with(b"\x7fELF")
+            && usize::from(elf.e_phentsize) == size_of::<libc::Elf64_Phdr>()
+            && elf.e_phoff.checked_add(64 * 56).is_some_and(|end| end <= 4096)
+            && elf.e_phoff.is_multiple_of(8);
+        if !is_right {
+            return None;
+        }
+        let at = first.checked_add(usize::try_from(elf.e_phoff).ok()?)?;
+        let headers = core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(at);
+        // SAFETY: they are in the first page, aligned, and any bytes are some.
+        let list = unsafe { slice::from_raw_parts(headers, len) };
+        let loaded = list.iter().find(|header| header.p_type == libc::PT_LOAD)?;
+        let bias = self.map_start.wrapping_sub(loaded.p_vaddr & !4095);
+        Some(Headers { list, bias })
+    }
+
+    /// The bytes from an address on, to the end of its segment or of this length.
+    ///
+    /// # Safety
+    ///
+    /// As [`sframe`](Self::sframe).
+    unsafe fn part<'o>(
+        self,
+        headers: &Headers<'_>,
+        addr: u64,
+        len: Option<u64>,
+    ) -> Option<Part<'o>> {
+        let segment = headers.all().find(|header| {
+            let start = headers.bias.wrapping_add(header.p_vaddr);
+            // Nothing changes what cannot be written to.
+            let is_constant = header.p_flags & libc::PF_W == 0 && header.p_flags & libc::PF_R != 0;
+            let is_loaded = header.p_type == libc::PT_LOAD && is_constant;
+            is_loaded && addr.checked_sub(start).is_some_and(|at| at < header.p_filesz)
+        })?;
+        let start = headers.bias.wrapping_add(segment.p_vaddr);
+        let end = start.checked_add(segment.p_filesz)?.min(self.map_end);
+        let rest = end.checked_sub(addr)?;
+        let len = len.unwrap_or(rest);
+        if addr < self.map_start || len > rest {
+            return None;
+        }
+        let first = core::ptr::with_exposed_provenance::<u8>(usize::try_from(addr).ok()?);
+        // SAFETY: in a segment of the object that is loaded, can be read, and is constant.
+        let bytes = unsafe { slice::from_raw_parts(first, usize::try_from(len).ok()?) };
+        Some(Part { addr, bytes })
+    }
+}
+
+/// The program headers of an object.
+struct Headers<'o> {
+    list: &'o [libc::Elf64_Phdr],
+    /// How far above its linked addresses it is loaded.
+    bias: u64,
+}
+
+impl Headers<'_> {
+    fn all(&self) -> impl Iterator<Item = &libc::Elf64_Phdr> {
+        self.list.iter()
+    }
+}

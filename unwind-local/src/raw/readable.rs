@@ -1,0 +1,154 @@
+//! Ranges of memory that plain loads can read while a walk lasts.
+
+use core::sync::atomic::Ordering;
+
+use super::syscall;
+use super::thread::{control_block, stack_words};
+
+/// In bytes.
+const PAGE: u64 = 4096;
+
+/// The most of a stack that is asked for at once, in bytes.
+const MOST: u64 = 16 << 20;
+
+/// The most between what is known of a stack and what is read next, in bytes.
+const GAP: u64 = 16 * PAGE;
+
+const fn page(addr: u64) -> u64 {
+    addr & !(PAGE - 1)
+}
+
+unsafe extern "C" {
+    /// Where the stack of the first thread began. The dynamic linker's, or in a static
+    /// program the C library's.
+    static __libc_stack_end: u64;
+}
+
+/// A range of addresses that can be read: one that is in use as this thread's stack.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Readable {
+    start: u64,
+    end: u64,
+}
+
+impl Readable {
+    /// No addresses.
+    pub(crate) const NONE: Self = Self { start: 0, end: 0 };
+
+    /// The thread's own stack, as far as it is known.
+    #[inline]
+    pub(crate) fn own_stack() -> Self {
+        let words = stack_words();
+        let start = words.start.load(Ordering::Relaxed);
+        let end = if start == 0 { 0 } else { words.end.load(Ordering::Relaxed) };
+        Self { start, end }
+    }
+
+    /// The same from a stack pointer on, which is this thread's or that of a context; `None`
+    /// if that is not on the thread's own stack.
+    ///
+    /// The pages up to what is known are asked for. What is readable up to the thread's
+    /// control block, which the C library puts at the upper end of the stack, or to where the
+    /// first thread's began, stays as long as the thread runs.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn own_stack_from(sp: u64) -> Option<Self> {
+        let words = stack_words();
+        let known = words.start.load(Ordering::Relaxed);
+        let end = match words.end.load(Ordering::Relaxed) {
+            0 => {
+                let anchor = match syscall::is_first_thread() {
+                    // SAFETY: it was written before the program began.
+                    true => unsafe { __libc_stack_end },
+                    false => control_block(),
+                };
+                page(anchor).checked_add(PAGE)?
+            }
+            end => end,
+        };
+        let start = page(sp);
+        let unknown = if known == 0 { end } else { known };
+        let is_near = start < unknown && unknown.wrapping_sub(start) <= MOST;
+        // A signal stack is no part of it, even if nothing lies between.
+        if !is_near || syscall::is_signal_stack(sp) || !are_readable(start, unknown) {
+            return None;
+        }
+        // A handler in between stores other true words.
+        words.end.store(end, Ordering::Relaxed);
+        words.start.store(start, Ordering::Relaxed);
+        Some(Self { start, end })
+    }
+
+    /// The page of the stack pointer that the caller runs on.
+    pub(crate) const fn current_page(sp: u64) -> Self {
+        let start = page(sp);
+        Self { start, end: start.saturating_add(PAGE) }
+    }
+
+    /// Adds the pages up to this address, if it is not far above and they can be read: a
+    /// stack that is in use goes on there.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn grow(&mut self, end: u64) -> bool {
+        let end = page(end.saturating_add(PAGE - 1));
+        let is_near = self.start != 0 && end > self.end && end.wrapping_sub(self.end) <= GAP;
+        if !is_near || !are_readable(self.end, end) {
+            return false;
+        }
+        self.end = end;
+        true
+    }
+
+    /// Whether the range has an address.
+    #[inline]
+    pub(crate) const fn contains(&self, addr: u64) -> bool {
+        addr >= self.start && addr < self.end
+    }
+
+    #[inline]
+    pub(crate) const fn has(&self, addr: u64, len: u64) -> bool {
+        addr >= self.start && addr < self.end && len <= self.end.wrapping_sub(addr)
+    }
+
+    /// Fills `buf` from an address; `false` if the range has not all of it.
+    pub(crate) fn copy(&self, addr: u64, buf: &mut [u8]) -> bool {
+        if !u64::try_from(buf.len()).is_ok_and(|len| self.has(addr, len)) {
+            return false;
+        }
+        let first = usize::try_from(addr).unwrap_or(0);
+        let bytes = core::ptr::with_exposed_provenance::<u8>(first);
+        for (at, byte) in buf.iter_mut().enumerate() {
+            // SAFETY: it is readable, and volatile reads may see any memory.
+            *byte = unsafe { bytes.wrapping_add(at).read_volatile() };
+        }
+        true
+    }
+
+    /// The word at an address.
+    #[inline]
+    pub(crate) fn word(&self, addr: u64) -> Option<u64> {
+        if !self.has(addr, 8) {
+            return None;
+        }
+        let word = core::ptr::with_exposed_provenance::<[u8; 8]>(usize::try_from(addr).ok()?);
+        // SAFETY: it is readable, and volatile reads may see any memory.
+        Some(u64::from_le_bytes(unsafe { word.read_volatile() }))
+    }
+}
+
+fn are_readable(mut start: u64, end: u64) -> bool {
+    while start < end {
+        if !syscall::is_readable(start) {
+            return false;
+        }
+        start = start.saturating_add(PAGE);
+    }
+    true
+}
+
+/// Reads memory of which nothing is known; `false` if it cannot be read.
+#[cold]
+#[inline(never)]
+pub(crate) fn read_any(addr: u64, buf: &mut [u8]) -> bool {
+    syscall::copy(addr, buf)
+}

@@ -1,0 +1,148 @@
+//! Rows from the tables of loaded objects, where they are.
+
+use core::cell::Cell;
+
+use sframe::Section;
+use unwind_cfi::{CfiAbi, CfiError, CfiScratch, CfiSection, CfiTable, RemoteCfi, RemoteCfiError};
+use unwind_core::{FrameContext, Memory, Origin, RegisterRules, Row, RowSource};
+use unwind_x86::{FramePointers, InstructionAnalysis, X86_64, X86_64Regs};
+
+use super::loads;
+use super::object::Object;
+use super::registers::Start;
+
+/// Whether a guess has led to a frame of this walk.
+///
+/// Until then each frame's code runs on this thread's stack, so its object stays loaded.
+/// After a guess an address may be anything, also that of an object which another thread
+/// unloads at this moment.
+#[derive(Debug, Default)]
+pub(crate) struct Guessed(Cell<bool>);
+
+/// Rows from `.sframe` and `.eh_frame`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ObjectRows<'g> {
+    guessed: &'g Guessed,
+}
+
+impl<'g> ObjectRows<'g> {
+    /// The rows for a walk from there, and for no other.
+    pub(crate) const fn new(_: &Start, guessed: &'g Guessed) -> Self {
+        Self { guessed }
+    }
+}
+
+impl RowSource<X86_64> for ObjectRows<'_> {
+    type Error = RemoteCfiError;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, RemoteCfiError> {
+        let addr = frame.lookup_addr().get();
+        let Some(object) = Object::find(addr) else { return Ok(None) };
+        if self.guessed.0.get() {
+            return row_by_reads(object, addr, mem);
+        }
+        if let Some(row) = sframe_row(object, addr) {
+            return Ok(Some(row));
+        }
+        Ok(call_frames(object)?.map_or(Ok(None), |table| table.find_row(addr))?)
+    }
+
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        _: &mut M,
+    ) -> Result<Option<RegisterRules>, RemoteCfiError> {
+        let addr = frame.lookup_addr().get();
+        let object = Object::find(addr).filter(|_| !self.guessed.0.get());
+        let table = object.map_or(Ok(None), call_frames)?;
+        Ok(table.map_or(Ok(None), |table| table.find_register_rules(addr))?)
+    }
+
+    #[inline]
+    fn generation(&self) -> u64 {
+        loads::count().unwrap_or(0)
+    }
+}
+
+/// The row of the `.sframe`. Where that is malformed, `.eh_frame` is asked.
+fn sframe_row(object: Object, addr: u64) -> Option<Row> {
+    // SAFETY: code of it runs on this thread's stack, see `Guessed`.
+    let part = unsafe { object.sframe() }?;
+    let mut tables = Section::new(part.bytes).at(part.addr).tables();
+    tables.find_map(|table| {
+        let table = table.ok().filter(|table| table.header().abi == sframe::Abi::Amd64Little);
+        table?.find_row(addr).ok().flatten().map(|row| row.with_origin(Origin::Table))
+    })
+}
+
+/// The `.eh_frame`, with its search table.
+fn call_frames<'o>(object: Object) -> Result<Option<CfiTable<'o>>, CfiError> {
+    // SAFETY: code of it runs on this thread's stack, see `Guessed`.
+    let header = unsafe { object.segment_from(object.eh_frame_hdr) };
+    let Some(header) = header else { return Ok(None) };
+    // A version, encodings, and the distance to `.eh_frame`.
+    let Some([1, _, _, _, a, b, c, d]) = header.bytes.first_chunk() else { return Ok(None) };
+    let distance = i32::from_le_bytes([*a, *b, *c, *d]);
+    let addr = header.addr.wrapping_add(4).wrapping_add_signed(distance.into());
+    // SAFETY: likewise.
+    let Some(frames) = (unsafe { object.segment_from(addr) }) else { return Ok(None) };
+    let section = CfiSection::eh_frame(frames.bytes, frames.addr);
+    CfiTable::with_search_table(section, CfiAbi::X86_64, header.bytes, header.addr)
+}
+
+/// The row of the `.eh_frame`, read by calls that cannot fault.
+#[cold]
+#[inline(never)]
+fn row_by_reads<M: Memory>(
+    object: Object,
+    addr: u64,
+    mem: &mut M,
+) -> Result<Option<Row>, RemoteCfiError> {
+    if object.eh_frame_hdr == 0 {
+        return Ok(None);
+    }
+    let table = RemoteCfi::open(mem, CfiAbi::X86_64, object.eh_frame_hdr)?;
+    let mut scratch = CfiScratch::new();
+    table.map_or(Ok(None), |table| table.find_row(mem, addr, &mut scratch))
+}
+
+/// Frame pointers where no table tells of the code. They are guesses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Guesses<'g>(pub(crate) &'g Guessed);
+
+impl RowSource<X86_64> for Guesses<'_> {
+    type Error = RemoteCfiError;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, RemoteCfiError> {
+        self.0.0.set(true);
+        Ok(RowSource::<X86_64>::row(&mut FramePointers, frame, mem)?)
+    }
+}
+
+/// Rows from the instructions at the innermost pc. Those that these do not prove are guesses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Instructions<'g>(pub(crate) &'g Guessed);
+
+impl RowSource<X86_64> for Instructions<'_> {
+    type Error = RemoteCfiError;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, RemoteCfiError> {
+        let row = RowSource::<X86_64>::row(&mut InstructionAnalysis, frame, mem)?;
+        if row.is_some_and(|row| row.is_guess()) {
+            self.0.0.set(true);
+        }
+        Ok(row)
+    }
+}
