@@ -12,13 +12,14 @@ use std::process::{Command, ExitCode};
 use std::{env, fs};
 
 /// The packages, and the names of their libraries.
-const LIBRARIES: [(&str, &str); 6] = [
+const LIBRARIES: [(&str, &str); 7] = [
     ("unwind-core", "unwind_core"),
     ("unwind-cfi", "unwind_cfi"),
     ("unwind-sframe", "sframe"),
     ("unwind-x86", "unwind_x86"),
     ("unwind-perf", "unwind_perf"),
     ("unwind-kit", "unwind"),
+    ("unwind-local", "unwind_local"),
 ];
 
 fn main() -> ExitCode {

@@ -1,0 +1,94 @@
+// Backtraces of the own process that cannot hurt it. Linux, x86-64, glibc 2.35 or later.
+//
+// Made by cbindgen of unwind-local-c/src/lib.rs.
+
+#ifndef UNWIND_LOCAL_H
+#define UNWIND_LOCAL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// Why a walk has no more frames.
+typedef struct {
+  // 1: the outermost frame, by its table. 2: the outermost frame, whose return address is
+  // zero. 3: no room for more. 4: nothing tells of the code. 5: not walkable. 6: a malformed
+  // table. 33 to 45: a step failed. Numbers stay the same in later versions.
+  uint8_t code;
+  // The addresses are all frames up to the outermost one, and no guess led to any.
+  bool complete;
+} unwind_local_end;
+
+// A frame, and how it was found.
+typedef struct {
+  // The address: a return address unless bit 3 of `provenance` is set.
+  size_t address;
+  // Bits 0 to 2: by 0 registers, 1 a table, 2 `.eh_frame`, 3 a frame pointer,
+  // 4 instructions, 5 a signal's context. Bit 3: the interrupted address itself. Bit 4:
+  // after a failure. Bit 5: behind a trampoline. Bit 6: callers may be missing before it.
+  // Bit 7: the frame pointer was taken as unchanged.
+  uint8_t provenance;
+} unwind_local_frame;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Makes walks fast: until then they keep no rows. Once, early in the program.
+//
+// NOT async-signal-safe: it locks, and loads and unloads an object.
+void unwind_local_prepare(void);
+
+// Whether walks keep rows.
+//
+// Async-signal-safe.
+bool unwind_local_keeps_rows(void);
+
+// Writes at most `capacity` return addresses of the callers, innermost first, and returns
+// how many. The first one is in the function that calls this. `end` may be NULL.
+//
+// Async-signal-safe: in a handler that interrupted anything, malloc, dlopen, dlclose, fork,
+// a thread's start or end, an exception being thrown, or another backtrace. It takes no
+// lock, allocates nothing and keeps errno.
+//
+// # Safety
+//
+// There is room for that many addresses.
+size_t unwind_local_backtrace(void **addresses, size_t capacity, unwind_local_end *end);
+
+// The same for what a signal interrupted: first the interrupted address. `context` is the
+// `ucontext_t` that the kernel gave the handler in which the calling thread runs.
+//
+// Async-signal-safe, as unwind_local_backtrace.
+//
+// # Safety
+//
+// There is room for that many addresses, and the context is such a one.
+size_t unwind_local_backtrace_of(const void *context,
+                                 void **addresses,
+                                 size_t capacity,
+                                 unwind_local_end *end);
+
+// The same as unwind_local_backtrace, or with a context as unwind_local_backtrace_of, with
+// how each frame was found. `context` may be NULL.
+//
+// Async-signal-safe, as unwind_local_backtrace.
+//
+// # Safety
+//
+// There is room for that many frames, and a context is one of the kernel's.
+size_t unwind_local_frames(const void *context,
+                           unwind_local_frame *frames,
+                           size_t capacity,
+                           unwind_local_end *end);
+
+// What the code of an end says, in English.
+//
+// Async-signal-safe.
+const char *unwind_local_end_text(uint8_t code);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* UNWIND_LOCAL_H */

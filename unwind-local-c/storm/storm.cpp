@@ -1,0 +1,252 @@
+// Threads that do what backtraces must survive, each interrupted by a timer of its own whose
+// handler takes one and checks it against a chain that is known.
+//
+//     storm SECONDS MICROSECONDS FOLDER     (of the two plugins)
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdexcept>
+#include <string>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <unwind_local.h>
+
+extern "C" {
+void *__libc_malloc(size_t);
+void *__libc_calloc(size_t, size_t);
+void *__libc_realloc(void *, size_t);
+void __libc_free(void *);
+// The linker's names for the ends of these sections.
+extern char __start_known_body[], __stop_known_body[];
+extern char __start_known_call[], __stop_known_call[];
+extern char __start_known_back[], __stop_known_back[];
+}
+
+constexpr size_t MOST = 256;
+constexpr int DEPTH = 5;
+
+// Of the thread, in the program's own storage: a handler may use it at any point.
+static thread_local volatile bool is_in_handler, is_in_callback;
+static thread_local void *volatile outer[8];
+static thread_local volatile size_t outer_count;
+
+static std::atomic<long> handlers, wrong, allocations, in_plugins, errnos, children, bad_children, guessed;
+static std::atomic<long> cut[64];
+static std::atomic<bool> stop;
+static const char *folder;
+static long period;
+
+static void note() {
+    if (is_in_handler) allocations++;
+}
+
+extern "C" void *malloc(size_t size) { note(); return __libc_malloc(size); }
+extern "C" void *calloc(size_t count, size_t size) { note(); return __libc_calloc(count, size); }
+extern "C" void *realloc(void *old, size_t size) { note(); return __libc_realloc(old, size); }
+extern "C" void free(void *old) { note(); __libc_free(old); }
+
+static int (*next_lock)(pthread_mutex_t *);
+extern "C" int pthread_mutex_lock(pthread_mutex_t *mutex) noexcept {
+    note();
+    return next_lock ? next_lock(mutex) : 0;
+}
+
+static bool is_in(void *address, const char *start, const char *end) {
+    auto *at = static_cast<const char *>(address);
+    return at > start && at <= end;
+}
+
+static void fail(const char *what, void **list, size_t count) {
+    if (wrong++ > 3) return;
+    dprintf(2, "wrong: %s:", what);
+    for (size_t at = 0; at < count; at++) dprintf(2, " %p", list[at]);
+    dprintf(2, "\n");
+}
+
+// Whether the trace is that of this thread, if it is complete.
+static void check(void **list, size_t count) {
+    size_t body = 0;
+    while (body < count && !is_in(list[body], __start_known_body, __stop_known_body)) body++;
+    // Before the body, and after it.
+    if (outer_count == 0) return;
+    if (body == count || count - body - 1 != outer_count) {
+        // The thread may be on its way in or out.
+        for (size_t at = 0; at < outer_count && at < count; at++)
+            if (list[count - 1 - at] != outer[outer_count - 1 - at])
+                return fail("the thread's outer frames", list, count);
+        if (body != count || count < outer_count) fail("no body", list, count);
+        return;
+    }
+    for (size_t at = 0; at < outer_count; at++)
+        if (list[body + 1 + at] != outer[at]) return fail("outer frames", list, count);
+    if (!is_in_callback) return;
+    size_t back = 0, call = 0;
+    while (back < count && !is_in(list[back], __start_known_back, __stop_known_back)) back++;
+    while (call < count && !is_in(list[call], __start_known_call, __stop_known_call)) call++;
+    if (back == count) return;
+    in_plugins++;
+    // The recursion returns to one place, and the innermost to another.
+    bool is_right = call == back + DEPTH + 1;
+    for (size_t at = back + 3; is_right && at < call; at++) is_right = list[at] == list[back + 2];
+    if (!is_right) fail("frames of the plugin", list, count);
+}
+
+static void handler(int, siginfo_t *, void *context) {
+    int saved = errno;
+    is_in_handler = true;
+    errno = 4711;
+    void *list[MOST];
+    unwind_local_end end;
+    size_t count = unwind_local_backtrace_of(context, list, MOST, &end);
+    if (errno != 4711) errnos++;
+    handlers++;
+    // Of crtstuff's code nothing tells, so that the frame pointer is a guess there.
+    if (end.complete) check(list, count);
+    else if (end.code == 1 || end.code == 2) guessed++;
+    else cut[end.code & 63]++;
+    is_in_handler = false;
+    errno = saved;
+}
+
+static timer_t start_timer() {
+    struct sigevent event = {};
+    event.sigev_notify = SIGEV_THREAD_ID;
+    event.sigev_signo = SIGPROF;
+    event._sigev_un._tid = static_cast<pid_t>(syscall(SYS_gettid));
+    timer_t timer;
+    if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) abort();
+    struct itimerspec every = {{0, period * 1000}, {0, period * 1000}};
+    timer_settime(timer, 0, &every, nullptr);
+    return timer;
+}
+
+__attribute__((noinline, section("known_back"))) static int callback() {
+    is_in_callback = true;
+    for (volatile int at = 0; at < 2000; at = at + 1) {}
+    is_in_callback = false;
+    return 0;
+}
+
+__attribute__((noinline, section("known_call"))) static void call(void *function) {
+    auto plugin = reinterpret_cast<int (*)(int, int (*)())>(function);
+    volatile int result = plugin(DEPTH, callback);
+    (void)result;
+}
+
+static void plugins() {
+    for (const char *name : {"/plugin1.so", "/plugin2.so"}) {
+        void *object = dlopen((std::string(folder) + name).c_str(), RTLD_LAZY);
+        if (!object) abort();
+        call(dlsym(object, "plugin"));
+        dlclose(object);
+    }
+}
+
+__attribute__((noinline)) static void throws(int depth) {
+    if (depth == 0) throw std::runtime_error("thrown");
+    throws(depth - 1);
+    __asm__ volatile("");
+}
+
+static void exceptions() {
+    try {
+        throws(10);
+    } catch (const std::exception &) {
+    }
+}
+
+static void allocates() {
+    void *list[64];
+    for (size_t at = 0; at < 64; at++) list[at] = malloc(at * 100 + 1);
+    for (void *old : list) free(old);
+}
+
+static void forks() {
+    pid_t child = fork();
+    if (child == 0) {
+        void *list[MOST];
+        unwind_local_end end;
+        size_t count = unwind_local_backtrace(list, MOST, &end);
+        long before = wrong;
+        check(list, count);
+        _exit(end.complete && wrong == before ? 0 : 1);
+    }
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+    children++;
+    if (status != 0) bad_children++;
+}
+
+static void *short_thread(void *) {
+    allocates();
+    return nullptr;
+}
+
+static void threads() {
+    pthread_t thread;
+    if (pthread_create(&thread, nullptr, short_thread, nullptr) == 0) pthread_join(thread, nullptr);
+}
+
+using work = void();
+static work *const WORK[] = {plugins, exceptions, allocates, forks, threads, plugins};
+
+__attribute__((noinline, section("known_body"))) static void body(work *work) {
+    void *list[MOST];
+    unwind_local_end end;
+    size_t count = unwind_local_backtrace(list, MOST, &end);
+    for (size_t at = 1; at < count && at <= 8; at++) outer[at - 1] = list[at];
+    outer_count = count - 1;
+    timer_t timer = start_timer();
+    while (!stop) work();
+    timer_delete(timer);
+    outer_count = 0;
+}
+
+static void *thread(void *argument) {
+    size_t number = reinterpret_cast<size_t>(argument);
+    static char rooms[6][16384];
+    // Half of them on a signal stack, a small one.
+    stack_t room = {rooms[number], 0, 16384};
+    if (number % 2) sigaltstack(&room, nullptr);
+    body(WORK[number]);
+    __asm__ volatile("");
+    return nullptr;
+}
+
+int main(int argc, char **argv) {
+    if (argc != 4) return 2;
+    int seconds = atoi(argv[1]);
+    period = atol(argv[2]);
+    folder = argv[3];
+    next_lock = reinterpret_cast<decltype(next_lock)>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+    unwind_local_prepare();
+    if (!unwind_local_keeps_rows()) dprintf(2, "no rows are kept\n");
+    struct sigaction action = {};
+    action.sa_sigaction = handler;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+    sigaction(SIGPROF, &action, nullptr);
+    pthread_t list[6];
+    for (size_t at = 0; at < 6; at++)
+        pthread_create(&list[at], nullptr, thread, reinterpret_cast<void *>(at));
+    sleep(static_cast<unsigned>(seconds));
+    stop = true;
+    for (pthread_t other : list) pthread_join(other, nullptr);
+    long all_cut = 0;
+    for (auto &number : cut) all_cut += number;
+    printf("handlers %ld, in plugins %ld, children %ld; wrong %ld, allocations and locks %ld, errno "
+           "changed %ld, children wrong %ld; by guesses %ld, cut %ld",
+           handlers.load(), in_plugins.load(), children.load(), wrong.load(), allocations.load(),
+           errnos.load(), bad_children.load(), guessed.load(), all_cut);
+    for (unsigned at = 0; at < 64; at++)
+        if (cut[at]) printf(", %ld: %s", cut[at].load(), unwind_local_end_text(static_cast<uint8_t>(at)));
+    printf("\n");
+    bool is_good = handlers > 100 && !wrong && !allocations && !errnos && !bad_children;
+    return is_good && all_cut * 200 < handlers ? 0 : 1;
+}
