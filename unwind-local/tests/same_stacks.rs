@@ -1,7 +1,13 @@
 //! The stacks are those that glibc's `backtrace` finds, in ten situations, and libunwind's
 //! where it is installed.
 #![cfg(test)]
-#![allow(clippy::arithmetic_side_effects, clippy::undocumented_unsafe_blocks, reason = "tests")]
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::undocumented_unsafe_blocks,
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "tests"
+)]
 
 use std::cell::Cell;
 use std::ffi::c_void;
