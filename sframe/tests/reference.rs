@@ -131,6 +131,7 @@ fn every_row_of_every_tool_has_a_meaning() {
         let table = Table::parse(&fixture.bytes).unwrap().at(fixture.addr);
         let mut count = 0;
         for fde in table.fdes().map(Result::unwrap) {
+            assert_eq!(fde.abi(), table.header().abi);
             for fre in table.fres(&fde).unwrap().map(Result::unwrap) {
                 count += 1;
                 if fre.start < fde.range.size {

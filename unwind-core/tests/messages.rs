@@ -11,7 +11,7 @@ use unwind_core::deferred::{
 };
 use unwind_core::{
     BaseReg, CfaRule, Contended, DwarfReg, End, MapError, ModuleMap, Origin, ReadError, RegRule,
-    Row, RowCache, SharedModuleMap, StepError, Trace, VirtAddr,
+    Row, RowCache, SharedModuleMap, StepError, TableError, TableFault, Trace, VirtAddr,
 };
 
 const ADDR: VirtAddr = VirtAddr::new(0x7000);
@@ -51,6 +51,27 @@ fn every_end_of_a_walk_says_something_of_its_own() {
     assert_eq!(End::<Infallible>::Step(steps[3]).to_string(), texts[3]);
     let complete = ends.iter().filter(|end| end.is_outermost()).count();
     assert_eq!(complete, 2);
+}
+
+#[test]
+fn an_error_of_a_table_without_a_number_is_number_0() {
+    #[derive(Clone, Copy, Debug)]
+    struct Unnumbered;
+    impl core::fmt::Display for Unnumbered {
+        fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+            f.write_str("something is wrong")
+        }
+    }
+    impl core::error::Error for Unnumbered {}
+    impl TableError for Unnumbered {}
+    impl From<Infallible> for Unnumbered {
+        fn from(never: Infallible) -> Self {
+            match never {}
+        }
+    }
+    let fault = TableFault::new(Unnumbered, ADDR);
+    assert_eq!((fault.addr, fault.code, fault.is_not_resident), (ADDR, 0, false));
+    assert_eq!(fault.to_string(), "error 0 at the lookup of 0x7000");
 }
 
 #[test]

@@ -298,6 +298,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn for_debugging_a_row_is_shown_in_slots() {
+        extern crate std;
+        let row = Row::new(CfaRule::sp(24), RegRule::Offset(-8), SAVED).with_guess();
+        let text = std::format!("{:?}", CompactRow::new(&row, WordSize::Eight).unwrap());
+        for part in ["outermost: false", "from_fp: false", "cfa_slots: 3", "guess: true"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
     const SAVED: RegRule = RegRule::Offset(-16);
 
     fn short(cfa: CfaRule, fp: RegRule, origin: Origin) -> CompactRow {

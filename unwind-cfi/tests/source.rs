@@ -1,0 +1,108 @@
+//! Walks by the call frame information of all modules of an address space.
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
+
+use testdata::{CfiBuilder, Cie};
+use unwind_cfi::{CfiAbi, CfiError, CfiSection, CfiSource, CfiTable, Entries, IndexEntry, index};
+use unwind_core::{Arch, End, Module, ModuleMap, SliceMemory, VirtAddr, Walker};
+use unwind_x86::{Ia32, Ia32Regs, X86_64, X86_64Regs};
+
+const STACK: u64 = 0x7000_0000;
+const ADVANCE4: u8 = 0x44;
+const DEF_CFA_OFFSET: u8 = 0x0e;
+/// The caller's pc is undefined.
+const UNDEFINED: u8 = 0x07;
+
+/// A `.debug_frame` with a function at each of these addresses, of 0x100 bytes and with
+/// these instructions.
+fn debug_frame(cie: &Cie, functions: &[(u64, &[u8])]) -> Vec<u8> {
+    let mut builder = CfiBuilder::debug_frame();
+    let cie = builder.cie(cie);
+    for &(start, instructions) in functions {
+        builder.fde(cie, start, 0x100, instructions);
+    }
+    builder.build().to_vec()
+}
+
+fn cie(address: u8) -> Cie {
+    let rules = if address == 8 { vec![0x0c, 7, 8, 0x90, 1] } else { vec![0x0c, 4, 4, 0x88, 1] };
+    let (ra, data_align) = if address == 8 { (16, -8) } else { (8, -4) };
+    Cie { augmentation: b"", data: Vec::new(), ra, data_align, instructions: rules, ..Cie::amd64() }
+}
+
+fn table<'a>(bytes: &'a [u8], abi: CfiAbi, slots: &'a mut [IndexEntry]) -> CfiTable<'a> {
+    let section = CfiSection::debug_frame(bytes);
+    let index = index(Entries::new(section, abi), slots).unwrap();
+    CfiTable::with_index(section, abi, index)
+}
+
+fn module(start: u64, table: CfiTable<'_>) -> Module<CfiTable<'_>> {
+    Module { text: VirtAddr::new(start)..VirtAddr::new(start + 0x1000), table }
+}
+
+fn walk<A: Arch>(
+    arch: A,
+    source: CfiSource<'_, '_, 4>,
+    regs: A::Regs,
+    stack: &[u64],
+) -> (Vec<u64>, End<CfiError>) {
+    let words: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut memory = SliceMemory::new(VirtAddr::new(STACK), &words);
+    let mut walker = Walker::new(arch, source);
+    let mut frames = walker.frames(regs, &mut memory);
+    let pcs = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
+    (pcs, frames.end().unwrap())
+}
+
+#[test]
+fn rows_are_those_of_the_module_that_holds_the_address() {
+    let main = debug_frame(
+        &cie(8),
+        &[(0x1000, &[UNDEFINED, 16]), (0x1100, &[ADVANCE4, DEF_CFA_OFFSET, 24])],
+    );
+    let library = debug_frame(&cie(8), &[(0x9000, &[ADVANCE4, DEF_CFA_OFFSET, 16])]);
+    let mut slots = [[IndexEntry::default(); 4]; 2];
+    let [of_main, of_library] = &mut slots;
+    let mut modules = ModuleMap::new();
+    modules.add(module(0x1000, table(&main, CfiAbi::X86_64, of_main))).unwrap();
+    modules.add(module(0x9000, table(&library, CfiAbi::X86_64, of_library))).unwrap();
+    let regs = X86_64Regs::new(0x9010, STACK, 0);
+    let stack = [0, 0x1110, 0, 0, 0x1005, 0];
+    let walked = walk(X86_64::FOUR_LEVEL, CfiSource::new(&modules), regs, &stack);
+    assert_eq!(walked, (vec![0x9010, 0x1110, 0x1005], End::Outermost));
+    // A module without the address.
+    let regs = X86_64Regs::new(0x5000, STACK, 0);
+    let (pcs, end) = walk(X86_64::FOUR_LEVEL, CfiSource::new(&modules), regs, &stack);
+    assert_eq!((pcs, end), (vec![0x5000], End::NoRow));
+}
+
+#[test]
+fn code_of_another_word_size_has_no_rows() {
+    let wide = debug_frame(&cie(8), &[(0x1000, &[UNDEFINED, 16])]);
+    let mut slots = [IndexEntry::default(); 4];
+    let mut modules = ModuleMap::new();
+    modules.add(module(0x1000, table(&wide, CfiAbi::X86_64, &mut slots))).unwrap();
+    let narrow = walk(Ia32::FLAT, CfiSource::new(&modules), Ia32Regs::new(0x1010, 0x7000, 0), &[]);
+    assert_eq!(narrow, (vec![0x1010], End::NoRow));
+    let regs = X86_64Regs::new(0x1010, STACK, 0);
+    let wide = walk(X86_64::FOUR_LEVEL, CfiSource::new(&modules), regs, &[]);
+    assert_eq!(wide, (vec![0x1010], End::Outermost));
+}
+
+#[test]
+fn what_is_wrong_with_an_entry_ends_the_walk_typed() {
+    let main = debug_frame(&cie(8), &[(0x1000, &[0x3f])]);
+    let mut slots = [IndexEntry::default(); 4];
+    let mut modules = ModuleMap::new();
+    modules.add(module(0x1000, table(&main, CfiAbi::X86_64, &mut slots))).unwrap();
+    let regs = X86_64Regs::new(0x1010, STACK, 0);
+    let (pcs, end) = walk(X86_64::FOUR_LEVEL, CfiSource::new(&modules), regs, &[0; 8]);
+    assert_eq!((pcs, end), (vec![0x1010], End::Table(CfiError::Instruction(0x3f))));
+}
+
+#[test]
+fn tables_say_which_code_they_are_of() {
+    let main = debug_frame(&cie(8), &[(0x1000, &[])]);
+    let mut slots = [IndexEntry::default(); 4];
+    assert_eq!(table(&main, CfiAbi::X86_64, &mut slots).abi(), CfiAbi::X86_64);
+}
