@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::commands::{demo, guest, perf, sframe, stack};
+use crate::commands::{demo, guest, perf, record, sframe, stack};
 use crate::failure::Failure;
 use crate::untrusted::escaped;
 
@@ -28,6 +28,7 @@ enum Command {
     Stack(stack::Args),
     Guest(guest::Args),
     Sframe(sframe::Args),
+    Record(record::RecordArgs),
     Script(perf::ScriptArgs),
     Merge(perf::MergeArgs),
     #[command(hide = true)]
@@ -56,7 +57,8 @@ Exit codes:
   6  the program or guest ended before its stack was taken
   7  an address has no row
   8  a stack of the demonstration differs from the truth
-  9  a stack is incomplete, and --fail-incomplete is given";
+  9  a stack is incomplete, and --fail-incomplete is given
+  10 the ledger of a recording does not add up";
 
 /// Runs the command with the arguments of this process.
 ///
@@ -90,6 +92,7 @@ impl Cli {
             Some(Command::Stack(args)) => stack::run(args),
             Some(Command::Guest(args)) => guest::run(args),
             Some(Command::Sframe(args)) => sframe::run(args),
+            Some(Command::Record(args)) => record::run(args),
             Some(Command::Script(args)) => perf::run_script(args),
             Some(Command::Merge(args)) => perf::run_merge(args),
             Some(Command::Demo(args)) => demo::run_with(args),

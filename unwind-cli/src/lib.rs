@@ -3,7 +3,7 @@
 //!
 //! The command is the program, which calls [`main`]. Besides that this library has what
 //! fuzz targets call, what the benches' tool that captures stacks stops a process by
-//! ([`held_process`]), and nothing for others.
+//! ([`held_process`]) and samples it by ([`perf_event`]), and nothing for others.
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -21,6 +21,7 @@ mod indexed_frames;
 mod input_error;
 mod linkage;
 mod module;
+pub mod perf_event;
 mod progress;
 mod regular_file;
 mod same_file;

@@ -7,7 +7,7 @@ pub(crate) mod memory;
 pub(crate) mod pause;
 pub(crate) mod process;
 pub(crate) mod registers;
-mod status;
+pub(crate) mod status;
 mod tracee;
 
 use std::fs::File;

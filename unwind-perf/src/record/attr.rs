@@ -64,6 +64,8 @@ bitflags! {
     /// without a name are kept.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct AttrFlags: u64 {
+        /// The event waits until it is enabled.
+        const DISABLED = 1 << 0;
         /// Children of the task have the event, too.
         const INHERIT = 1 << 1;
         /// Samples in user mode are left out.
@@ -74,10 +76,18 @@ bitflags! {
         const EXCLUDE_HV = 1 << 6;
         /// Samples of an idle CPU are left out.
         const EXCLUDE_IDLE = 1 << 7;
+        /// Mappings of code are recorded.
+        const MMAP = 1 << 8;
+        /// Names of threads are recorded.
+        const COMM = 1 << 9;
         /// The sampling period is a frequency.
         const FREQ = 1 << 10;
         /// The event begins when its task executes another program.
         const ENABLE_ON_EXEC = 1 << 12;
+        /// Starts and ends of threads are recorded.
+        const TASK = 1 << 13;
+        /// A reader is woken by bytes, not by samples.
+        const WATERMARK = 1 << 14;
         /// Records other than samples end in the [`SampleType::ID_FIELDS`].
         const SAMPLE_ID_ALL = 1 << 18;
         /// The host is left out.
@@ -88,14 +98,22 @@ bitflags! {
         const EXCLUDE_CALLCHAIN_KERNEL = 1 << 21;
         /// Call chains have no user part.
         const EXCLUDE_CALLCHAIN_USER = 1 << 22;
+        /// Mappings say which file it is.
+        const MMAP2 = 1 << 23;
+        /// Names say whether they come from an exec.
+        const COMM_EXEC = 1 << 24;
         /// The attr names the clock of the times.
         const USE_CLOCKID = 1 << 25;
+        /// The ring is written from its end to its front.
+        const WRITE_BACKWARD = 1 << 27;
         /// Changes of namespaces are recorded.
         const NAMESPACES = 1 << 28;
         /// The event writes its records into its leader's AUX buffer.
         const AUX_OUTPUT = 1 << 31;
         /// Changes of the kernel's code are recorded.
         const TEXT_POKE = 1 << 33;
+        /// Mappings say the build id of their file.
+        const BUILD_ID = 1 << 34;
         /// Only threads that the task makes have the event, no processes.
         const INHERIT_THREAD = 1 << 35;
         /// The event ends when its task executes another program.

@@ -13,7 +13,7 @@ use crate::commands::perf::event_desc::make_all_whole;
 use crate::commands::perf::events::Events;
 use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::header::{Feature, FileHeader, Section, Start};
-use crate::commands::perf::merged_records::{MergedRecords, WalkCounts};
+use crate::commands::perf::merged_records::MergedRecords;
 use crate::commands::perf::pipeline::{self, Options, Summary};
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::summary::{Memory, report, stats_lines};
@@ -113,17 +113,19 @@ pub(crate) fn run(args: &MergeArgs) -> Result<(), Failure> {
 struct Notes {
     /// How many were cut: to fit a record, or since many samples share a stack.
     cut: u64,
-    walked: WalkCounts,
+    walked: u64,
+    incomplete: u64,
+    damaged: u64,
 }
 
 impl Notes {
     fn lines(self) -> impl Iterator<Item = String> {
-        let Self { cut, walked } = self;
+        let Self { cut, walked, incomplete, damaged } = self;
         let lines = [
             (cut, "call chains were cut: they do not fit a record, or make the file too long"),
-            (walked.walked, "stacks were walked"),
-            (walked.incomplete, "of these are not complete; `unwind script` says why"),
-            (walked.damaged, "samples were left out: their fields cannot be told apart"),
+            (walked, "stacks were walked"),
+            (incomplete, "of these are not complete; `unwind script` says why"),
+            (damaged, "samples were left out: their fields cannot be told apart"),
         ];
         lines
             .into_iter()
@@ -146,7 +148,9 @@ fn write_records(
             .with_call_stacks(call_stacks);
         let summary = pipeline::run(reader, options, &mut records)?;
         records.finish()?;
-        let notes = Notes { cut: records.cut(), walked: records.walked() };
+        let tally = records.tally();
+        let (walked, incomplete) = (tally.walked(), tally.all_incomplete());
+        let notes = Notes { cut: records.cut(), walked, incomplete, damaged: tally.damaged };
         Ok((summary, notes, records.bytes()))
     })?;
     summary.rows = setup.into_rows();

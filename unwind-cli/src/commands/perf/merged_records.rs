@@ -16,6 +16,7 @@ use crate::commands::perf::events::{Events, is_to_walk};
 use crate::commands::perf::held::Held;
 use crate::commands::perf::pipeline::Sink;
 use crate::commands::perf::reader::{PerfReader, tool_record};
+use crate::commands::perf::tally::Tally;
 use crate::commands::perf::walk::{WalkedFrame, WalkedStack};
 use crate::commands::perf::walks::{Job, WalkSetup, Walks};
 
@@ -38,18 +39,9 @@ pub(crate) struct MergedRecords<'scope, 'env, W> {
     sample: Vec<u8>,
     spaces: Spaces,
     walks: Walks<'scope, 'env, Waiting>,
-    walked: WalkCounts,
+    tally: Tally,
+    keeps_stacks: bool,
     call_stacks: CallStacks,
-}
-
-/// How many stacks were walked here, and what of.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WalkCounts {
-    pub(crate) walked: u64,
-    /// Of these, those of which frames are missing.
-    pub(crate) incomplete: u64,
-    /// Samples that were left out since their fields cannot be told apart.
-    pub(crate) damaged: u64,
 }
 
 /// A record that waits for its stack, or for its turn.
@@ -101,7 +93,8 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             sample: Vec::new(),
             spaces,
             walks: Walks::new(scope, setup),
-            walked: WalkCounts::default(),
+            tally: Tally::default(),
+            keeps_stacks: false,
             call_stacks: CallStacks::new(false, None),
         }
     }
@@ -111,9 +104,19 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         Self { call_stacks, ..self }
     }
 
+    /// Leaves registers and stacks in the samples: they are walked for the tally alone.
+    pub(crate) fn keeping_stacks(self, keeps_stacks: bool) -> Self {
+        Self { keeps_stacks, ..self }
+    }
+
+    /// Counts what becomes of samples in `tally`.
+    pub(crate) fn with_tally(self, tally: Tally) -> Self {
+        Self { tally, ..self }
+    }
+
     /// What became of samples with a stack to walk.
-    pub(crate) const fn walked(&self) -> WalkCounts {
-        self.walked
+    pub(crate) const fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// Writes what waits.
@@ -189,17 +192,20 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
                 (held, attr, chain)
             }
         };
-        if let Some(walked) = &walked {
-            self.walked.walked = self.walked.walked.saturating_add(1);
-            if !walked.is_complete() {
-                self.walked.incomplete = self.walked.incomplete.saturating_add(1);
-            }
-        }
         self.sample.clear();
+        let cuts = self.cut;
         if self.rewalk(held, attr, chain, walked.as_ref()).is_err() {
             // As it is it would be read as a sample of the new event.
-            self.walked.damaged = self.walked.damaged.saturating_add(1);
-            return Ok(());
+            self.tally.count_damaged();
+            if !self.keeps_stacks {
+                return Ok(());
+            }
+        } else {
+            self.tally.count(held, attr, walked.as_ref(), self.cut > cuts);
+        }
+        if self.keeps_stacks {
+            self.sample.clear();
+            self.sample.extend(held.record().map_or(&[][..], |record| record.bytes()));
         }
         let sample = core::mem::take(&mut self.sample);
         self.rounds.newest = self.rounds.newest.max(held.time);

@@ -5,37 +5,38 @@
 //! round marks it holds the whole file, and it takes sizes from the file for
 //! allocations. It reads what is written here as a check.
 
-mod address_spaces;
+pub(crate) mod address_spaces;
 mod allowance;
 mod branches;
 mod build_ids;
-mod call_stacks;
+pub(crate) mod call_stacks;
 pub(crate) mod error;
 mod event_desc;
 mod event_name;
-mod events;
-mod fields;
-mod files;
-mod header;
-mod held;
+pub(crate) mod events;
+pub(crate) mod fields;
+pub(crate) mod files;
+pub(crate) mod header;
+pub(crate) mod held;
 mod input;
 mod json;
-mod kernel;
+pub(crate) mod kernel;
 mod merge;
-mod merged_records;
-mod names;
-mod pipeline;
+pub(crate) mod merged_records;
+pub(crate) mod names;
+pub(crate) mod pipeline;
 mod pmu_caps;
-mod ranges;
-mod reader;
+pub(crate) mod ranges;
+pub(crate) mod reader;
 mod recorded;
 mod script;
-mod shown;
+pub(crate) mod shown;
 mod summary;
+pub(crate) mod tally;
 mod text;
-mod threads;
-mod walk;
-mod walks;
+pub(crate) mod threads;
+pub(crate) mod walk;
+pub(crate) mod walks;
 
 pub(crate) use merge::{MergeArgs, merged_len, run as run_merge};
 pub(crate) use script::{ScriptArgs, printed_len, run as run_script};

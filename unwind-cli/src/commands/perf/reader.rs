@@ -18,7 +18,7 @@ use crate::progress::Progress;
 use crate::untrusted::Untrusted;
 
 /// Records that a tool writes.
-pub(super) mod tool_record {
+pub(crate) mod tool_record {
     use super::RecordType;
 
     /// An event (`PERF_RECORD_HEADER_ATTR`), in pipe form.
@@ -76,6 +76,11 @@ impl PerfReader {
         } else {
             Self::new(Input::Pipe(Box::new(BufReader::new(file))))
         }
+    }
+
+    /// Reads pipe form as it comes.
+    pub(crate) fn from_stream(stream: impl Read + 'static) -> Result<Self, PerfError> {
+        Self::new(Input::Pipe(Box::new(stream)))
     }
 
     /// Reads a recording of either form that is in memory.

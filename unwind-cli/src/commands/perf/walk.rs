@@ -29,6 +29,9 @@ pub(crate) struct WalkedStack {
     /// Why there are no more frames, if the last one is not known to be the outermost. To be
     /// shown as it is: the names in it are escaped.
     pub(crate) cut: Option<String>,
+    /// The same in a word, which stays the same in later versions; empty where there is
+    /// nothing to say.
+    pub(crate) end: &'static str,
 }
 
 /// A frame of a walked stack.
@@ -67,7 +70,15 @@ impl WalkedStack {
 
     /// Whether no frame is missing.
     pub(crate) fn is_complete(&self) -> bool {
-        self.cut.is_none() && !self.frames.iter().any(|frame| frame.after_gap)
+        self.incomplete().is_none()
+    }
+
+    /// Why frames may be missing, in a word.
+    pub(crate) fn incomplete(&self) -> Option<&'static str> {
+        match self.cut {
+            Some(_) => Some(self.end),
+            None => self.frames.iter().any(|frame| frame.after_gap).then_some("gap"),
+        }
     }
 }
 
@@ -185,7 +196,7 @@ mod register {
 
 /// Why a stack cannot be walked at all.
 fn not_walked(reason: &str) -> WalkedStack {
-    WalkedStack { frames: Vec::new(), cut: Some(reason.into()) }
+    WalkedStack { frames: Vec::new(), cut: Some(reason.into()), end: "no-start" }
 }
 
 /// Where the walk of a 64-bit stack starts, and its stack pointer.
@@ -236,12 +247,52 @@ fn finished<E: TableError + fmt::Display>(
     state: &UserState<'_>,
     space: &Space,
 ) -> WalkedStack {
-    let cut = match (end, frames.last()) {
-        (Some(end), _) if end.is_outermost() => None,
-        (Some(end), Some(last)) => Some(why_cut(&end, last.call, sp, state, space)),
-        _ => Some("there is no stack".into()),
+    let (cut, end) = match (end, frames.last()) {
+        (Some(end), _) if end.is_outermost() => (None, ""),
+        (Some(end), Some(last)) if is_beyond_copy(&end, sp, state, space) => {
+            (Some(why_cut(&end, last.call, sp, state, space)), "stack-copy-too-short")
+        }
+        (Some(end), Some(last)) => {
+            (Some(why_cut(&end, last.call, sp, state, space)), name_of_end(end.code()))
+        }
+        _ => (Some("there is no stack".into()), "no-start"),
     };
-    WalkedStack { frames, cut }
+    WalkedStack { frames, cut, end }
+}
+
+/// A word for the code of an end ([`End::code`]) that is not the end of a stack.
+const fn name_of_end(code: u8) -> &'static str {
+    match code {
+        3 => "frame-limit",
+        4 => "no-row",
+        5 => "not-walkable",
+        6 => "bad-table",
+        33 => "unreadable",
+        34 => "no-progress",
+        35 => "misaligned",
+        36 => "beyond-stack",
+        37 => "non-canonical",
+        38 => "not-code",
+        39 => "zero-return-address",
+        40 => "zero-frame-pointer",
+        41 => "frame-pointer-below-stack",
+        42 => "unknown-register",
+        43 => "overflow",
+        44 => "bad-rule",
+        45 => "unknown-trampoline",
+        _ => "other",
+    }
+}
+
+/// Whether a walk ended where the copy of the stack does.
+fn is_beyond_copy<E>(end: &End<E>, sp: u64, state: &UserState<'_>, space: &Space) -> bool {
+    let copied = u64::try_from(state.stack.len()).unwrap_or(u64::MAX);
+    match end {
+        End::Step(StepError::Unreadable { addr, .. }) => {
+            addr.get().wrapping_sub(sp) >= copied && space.find(addr.get()).is_none()
+        }
+        _ => false,
+    }
 }
 
 impl WalkedFrame {
@@ -271,11 +322,8 @@ fn why_cut<E: fmt::Display>(
     state: &UserState<'_>,
     space: &Space,
 ) -> String {
-    let copied = u64::try_from(state.stack.len()).unwrap_or(u64::MAX);
-    if let End::Step(StepError::Unreadable { addr, .. }) = end
-        && addr.get().wrapping_sub(sp) >= copied
-        && space.find(addr.get()).is_none()
-    {
+    if is_beyond_copy(end, sp, state, space) {
+        let copied = u64::try_from(state.stack.len()).unwrap_or(u64::MAX);
         let copied = counted(copied, "byte", "bytes");
         return format!("{end}; the sample has {copied} of the stack from {sp:#x} on");
     }

@@ -1,0 +1,66 @@
+//! What takes samples: an engine of the kernel's.
+
+use std::io;
+use std::time::Duration;
+
+use unwind_perf::event_attr::EventAttr;
+use unwind_perf::record::Record;
+
+/// Takes samples of programs and hands out records in the layout of perf's rings.
+///
+/// What is behind it (walks, names, ledger, files) knows no more of an engine than this.
+pub(crate) trait Engine: Send {
+    /// The event whose layout the records have.
+    fn attr(&self) -> &EventAttr;
+
+    /// Waits until there is much to read, or for `time`.
+    fn wait(&self, time: Duration);
+
+    /// Hands out all records that there are. Returns how many bytes were skipped since they
+    /// were no records.
+    fn drain(&mut self, take: &mut dyn FnMut(&Record<'_>)) -> u64;
+
+    /// Takes no more samples. What was taken can still be drained.
+    fn stop(&mut self);
+
+    /// How many records the kernel counts as lost, if it counts.
+    fn lost(&self) -> Option<u64>;
+}
+
+/// Why samples cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EngineError {
+    /// The kernel lets no event be opened.
+    #[error("the kernel lets no sampling event be opened: {error}{}", advice(error))]
+    Open {
+        #[source]
+        error: io::Error,
+    },
+    /// The ring cannot be mapped.
+    #[error("a ring of {bytes} bytes cannot be mapped: {error}{}", ring_advice(error))]
+    Map {
+        bytes: usize,
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// What to do about it.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; it needs root, the capability CAP_PERFMON, or for programs of one's own a \
+             kernel.perf_event_paranoid of 2 or less"
+        }
+        _ => "",
+    }
+}
+
+fn ring_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; see kernel.perf_event_mlock_kb, or take a smaller one by --ring-kib"
+        }
+        _ => "",
+    }
+}

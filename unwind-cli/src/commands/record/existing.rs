@@ -1,0 +1,102 @@
+//! What there is to say of processes that were there before they were sampled.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+
+use unwind_perf::record::{
+    Comm, Encode, Endian, EventFormat, MappedId, Mapping, Misc, SampleId, Task,
+};
+
+use crate::target::maps::{self, Backing};
+use crate::untrusted::plain;
+
+/// Writes records of processes to the end of `out`, as the kernel would have.
+pub(crate) struct Existing<'o> {
+    pub(crate) format: EventFormat,
+    pub(crate) out: &'o mut Vec<u8>,
+}
+
+impl Existing<'_> {
+    /// Says what the threads of a process are called, and where it has code. What is gone
+    /// by now is left out.
+    pub(crate) fn process(&mut self, process: i32) {
+        let pid = u32::try_from(process).unwrap_or_default();
+        for thread in threads_of(process) {
+            let Ok(name) = fs::read(format!("/proc/{process}/task/{thread}/comm")) else {
+                continue;
+            };
+            let task = Task { pid, tid: u32::try_from(thread).unwrap_or_default() };
+            let name = name.trim_ascii_end();
+            self.put(&Comm { task, name, exec: false, id: before(task) });
+        }
+        let task = Task { pid, tid: pid };
+        let text = fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
+        for mapped in maps::parse(&text).iter().filter(|mapped| mapped.executable) {
+            let name = match &mapped.backing {
+                Backing::File(file) => file.path.as_os_str().as_bytes(),
+                Backing::Vdso => b"[vdso]",
+                Backing::Anonymous => b"//anon",
+                Backing::Named(name) => name,
+            };
+            let mut mapping = Mapping::of_code(task, mapped.range.clone(), name);
+            (mapping.offset, mapping.sample_id) = (mapped.offset, before(task));
+            if let Backing::File(file) = &mapped.backing
+                && let Some(id) = file.id
+            {
+                let (major, minor, inode) = (id.major, id.minor, id.inode);
+                mapping.id = MappedId::Inode { major, minor, inode, generation: 0 };
+            }
+            self.put(&mapping);
+        }
+    }
+
+    /// Says where the kernel is, if that may be known.
+    pub(crate) fn kernel(&mut self) {
+        let text = fs::read("/proc/kallsyms").unwrap_or_default();
+        let find = |name: &str| {
+            let line = text.split(|&byte| byte == b'\n').find(|line| {
+                line.strip_suffix(name.as_bytes()).is_some_and(|rest| rest.ends_with(b" "))
+            })?;
+            let address = line.split(|&byte| byte == b' ').next()?;
+            u64::from_str_radix(plain(address)?, 16).ok()
+        };
+        let Some(start) = find("_text").filter(|&start| start != 0) else { return };
+        let end = find("_etext").filter(|&end| end > start).unwrap_or(u64::MAX);
+        let task = Task { pid: u32::MAX, tid: 0 };
+        let mut mapping = Mapping::of_code(task, start..end, b"[kernel.kallsyms]_text");
+        (mapping.offset, mapping.sample_id) = (start, before(task));
+        let at = self.out.len();
+        self.put(&mapping);
+        // A mapping of the kernel says so in its header.
+        if let Some(misc) =
+            self.out.get_mut(at.saturating_add(4)..).and_then(<[u8]>::first_chunk_mut)
+        {
+            *misc = Misc::KERNEL.0.to_le_bytes();
+        }
+    }
+
+    fn put(&mut self, record: &impl Encode) {
+        // A name that is too long for a record is left out.
+        let _ = record.encode(self.format, Endian::Little, self.out);
+    }
+}
+
+/// The fields at the end of a record from before the first sample.
+fn before(task: Task) -> SampleId {
+    SampleId { task: Some(task), time: Some(0), cpu: Some(0), ..SampleId::default() }
+}
+
+/// The threads of a process.
+pub(crate) fn threads_of(process: i32) -> Vec<i32> {
+    numbers_in(&format!("/proc/{process}/task"))
+}
+
+/// All processes.
+pub(crate) fn all_processes() -> Vec<i32> {
+    numbers_in("/proc")
+}
+
+fn numbers_in(folder: &str) -> Vec<i32> {
+    let names = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    names.filter_map(|name| plain(name.file_name().as_bytes())?.parse().ok()).collect()
+}

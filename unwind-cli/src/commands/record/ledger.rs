@@ -1,0 +1,194 @@
+//! What became of each sample: the ledger of a recording.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+
+use serde::{Deserialize, Serialize};
+
+use crate::counted::counted;
+
+/// The version of the structure: it rises when a field changes its meaning or goes.
+const SCHEMA: u32 = 1;
+
+/// What became of the samples: each that the kernel wrote or counted as lost is in exactly
+/// one class.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ledger {
+    pub(crate) schema: u32,
+    /// Samples that came out of the rings.
+    pub(crate) written: u64,
+    /// Stacks whose last frame is the outermost one, with no gap before it.
+    pub(crate) complete: u64,
+    /// Other stacks, by the reason why they are not complete.
+    pub(crate) incomplete: BTreeMap<String, u64>,
+    /// Samples of threads that have no user part.
+    pub(crate) kernel_only: u64,
+    /// Samples whose user part is that of a later record which did not come.
+    pub(crate) unmatched: u64,
+    /// Samples whose fields cannot be told apart.
+    pub(crate) damaged: u64,
+    /// Samples that came out of a ring when too many others waited to be walked.
+    pub(crate) dropped: u64,
+    /// Records of any kind for which a ring had no room.
+    pub(crate) lost: u64,
+    /// How many of these the kernel has told by records.
+    pub(crate) lost_told: u64,
+    /// The kernel's own count of them, where it has one.
+    pub(crate) lost_by_kernel: Option<u64>,
+    /// Bytes of the rings that were no records.
+    pub(crate) skipped_bytes: u64,
+    /// Spans in which the kernel took no samples.
+    pub(crate) throttled: Throttled,
+}
+
+/// Spans in which the kernel took no samples, since there were too many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Throttled {
+    pub(crate) spans: u64,
+    pub(crate) nanoseconds: u64,
+    /// About how many samples would have been taken.
+    pub(crate) samples_estimated: u64,
+}
+
+/// The sums of a ledger do not come out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the ledger does not add up: {0}")]
+pub(crate) struct LedgerError(String);
+
+/// The exit code for that, as `unwind --help` documents it.
+pub(crate) const EXIT_CODE: u8 = 10;
+
+impl Ledger {
+    pub(crate) fn new() -> Self {
+        Self { schema: SCHEMA, ..Self::default() }
+    }
+
+    /// Samples whose stacks are not complete.
+    pub(crate) fn all_incomplete(&self) -> u64 {
+        self.incomplete.values().fold(0, |sum, &count| sum.saturating_add(count))
+    }
+
+    /// All classes of samples that were written.
+    fn classified(&self) -> u64 {
+        let classes = [
+            self.complete,
+            self.all_incomplete(),
+            self.kernel_only,
+            self.unmatched,
+            self.damaged,
+            self.dropped,
+        ];
+        classes.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Whether each sample is in one class, and the losses agree with the kernel's count.
+    ///
+    /// # Errors
+    ///
+    /// [`LedgerError`] with what does not come out.
+    pub(crate) fn check(&self) -> Result<(), LedgerError> {
+        let classified = self.classified();
+        if classified != self.written {
+            let written = self.written;
+            return Err(LedgerError(format!(
+                "{written} samples were written, and {classified} are in its classes"
+            )));
+        }
+        match self.lost_by_kernel {
+            Some(counted) if counted != self.lost || self.lost_told > counted => {
+                Err(LedgerError(format!(
+                    "the kernel counts {counted} lost records, {} are in it, and records tell of {}",
+                    self.lost, self.lost_told
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Lines for people.
+impl Display for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.written.saturating_add(self.lost);
+        writeln!(f, "{} written by the kernel or lost:", counted(all, "sample", "samples"))?;
+        let mut line = |count: u64, what: &str| {
+            let share = share(count, all);
+            if count > 0 { writeln!(f, "  {count:>9} {share:>6} % {what}") } else { Ok(()) }
+        };
+        line(self.complete, "complete")?;
+        for (reason, &count) in &self.incomplete {
+            line(count, &format!("incomplete: {reason}"))?;
+        }
+        line(self.kernel_only, "kernel only")?;
+        line(self.unmatched, "unmatched: the record with the user part did not come")?;
+        line(self.damaged, "damaged")?;
+        line(self.dropped, "dropped for want of time")?;
+        line(self.lost, "lost in a ring (records of any kind)")?;
+        if self.skipped_bytes > 0 {
+            let bytes = counted(self.skipped_bytes, "byte", "bytes");
+            writeln!(f, "  {bytes} of the rings were no records")?;
+        }
+        if self.throttled.spans > 0 {
+            let Throttled { spans, nanoseconds, samples_estimated } = self.throttled;
+            writeln!(
+                f,
+                "apart from these, throttled: {}, {} ms in all, about {samples_estimated} samples",
+                counted(spans, "span", "spans"),
+                nanoseconds / 1_000_000
+            )?;
+        }
+        match self.check() {
+            Ok(()) => Ok(()),
+            Err(error) => writeln!(f, "{error}"),
+        }
+    }
+}
+
+/// How many of a hundred, with one digit after the point.
+fn share(count: u64, all: u64) -> String {
+    let tenths = u128::from(count).saturating_mul(1000).checked_div(all.into()).unwrap_or(0);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger { written: 21, complete: 1, kernel_only: 2, ..Ledger::new() };
+        ledger.incomplete = [("no-row".to_owned(), 3), ("gap".to_owned(), 4)].into();
+        (ledger.unmatched, ledger.damaged, ledger.dropped) = (5, 6, 0);
+        (ledger.lost, ledger.lost_told, ledger.lost_by_kernel) = (9, 7, Some(9));
+        ledger
+    }
+
+    #[test]
+    fn d14_a_ledger_adds_up_only_if_each_sample_is_in_one_class() {
+        assert_eq!(ledger().check(), Ok(()));
+        let changes: [fn(&mut Ledger); 9] = [
+            |ledger| ledger.written += 1,
+            |ledger| ledger.complete += 1,
+            |ledger| *ledger.incomplete.entry("gap".into()).or_default() += 1,
+            |ledger| ledger.kernel_only += 1,
+            |ledger| ledger.unmatched += 1,
+            |ledger| ledger.damaged += 1,
+            |ledger| ledger.dropped += 1,
+            |ledger| ledger.lost += 1,
+            |ledger| ledger.lost_told = 10,
+        ];
+        for (at, change) in changes.into_iter().enumerate() {
+            let mut ledger = ledger();
+            change(&mut ledger);
+            assert!(ledger.check().is_err(), "change {at}");
+            assert!(ledger.to_string().contains("does not add up"), "change {at}");
+        }
+    }
+
+    #[test]
+    fn d14_the_text_has_each_class_with_its_share() {
+        let text = ledger().to_string();
+        for line in ["30 samples written", "1    3.3 % complete", "3   10.0 % incomplete: no-row"] {
+            assert!(text.contains(line), "{line}\n{text}");
+        }
+    }
+}

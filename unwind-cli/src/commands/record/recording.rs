@@ -1,0 +1,236 @@
+//! The file of a recording: a `perf.data` with whole call chains and the ledger.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
+use std::thread::scope;
+
+use serde::{Deserialize, Serialize};
+use unwind_perf::merge::Outcome;
+use unwind_perf::record::{Endian, Lost, RecordType, Throttle};
+
+use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::error::PerfError;
+use crate::commands::perf::events::Events;
+use crate::commands::perf::files::RecordedFiles;
+use crate::commands::perf::header::{Feature, FileHeader, Section, Start};
+use crate::commands::perf::held::Held;
+use crate::commands::perf::merged_records::MergedRecords;
+use crate::commands::perf::pipeline::{self, Options, Sink, Summary};
+use crate::commands::perf::reader::{PerfReader, tool_record};
+use crate::commands::perf::tally::Tally;
+use crate::commands::perf::walks::WalkSetup;
+use crate::commands::record::ledger::{Ledger, Throttled};
+use crate::commands::record::stream::StreamReader;
+use crate::commands::stack::frame_pointers::FramePointerRows;
+
+/// What the ledger's section holds, as JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LedgerSection {
+    pub(crate) ledger: Ledger,
+    /// The samples whose stacks are not complete: time in nanoseconds, thread, reason.
+    pub(crate) incomplete: Vec<(u64, u32, String)>,
+}
+
+/// The feature section with the ledger. perf leaves out those that it does not know.
+pub(crate) const LEDGER: Feature = Feature(255);
+
+/// How a file is to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
+    /// Registers and bytes of stacks stay in the samples.
+    pub(crate) keeps_stacks: bool,
+    /// How far frame pointers are believed.
+    pub(crate) frame_pointers: FramePointerRows,
+    /// Samples a second.
+    pub(crate) rate: u32,
+}
+
+/// A file that is being written.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    out: BufWriter<File>,
+    header: FileHeader,
+    form: Form,
+}
+
+/// What the walks and the records came to.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    pub(crate) tally: Tally,
+    pub(crate) lost_told: u64,
+    pub(crate) throttled: Throttled,
+    pub(crate) summary: Summary,
+}
+
+/// How a stream of records begins: the start of pipe form, and the event.
+pub(crate) fn stream_start(attr: &[u8]) -> Vec<u8> {
+    let endian = Endian::Little;
+    let mut bytes = Start { endian, size: Start::PIPE }.bytes().to_vec();
+    let len = attr.len().saturating_add(8);
+    bytes.extend(endian.bytes_of_u32(tool_record::ATTR.0));
+    bytes.extend(endian.bytes_of_u16(0));
+    bytes.extend(endian.bytes_of_u16(u16::try_from(len).unwrap_or(u16::MAX)));
+    bytes.extend(attr);
+    bytes
+}
+
+/// The mark that all rings were emptied once.
+pub(crate) fn round() -> [u8; 8] {
+    let [a, b, c, d] = Endian::Little.bytes_of_u32(tool_record::FINISHED_ROUND.0);
+    [a, b, c, d, 0, 0, 8, 0]
+}
+
+impl Recording {
+    /// Begins the file of an event with this attr.
+    ///
+    /// # Errors
+    ///
+    /// [`PerfError`] if it cannot be written.
+    pub(crate) fn begin(out: File, attr: &[u8], form: Form) -> Result<Self, PerfError> {
+        let mut reader = PerfReader::from_bytes(stream_start(attr))?;
+        while reader.read()? {}
+        let endian = reader.endian();
+        let event = reader.events().get(0).ok_or(PerfError::NoEvents)?;
+        let written = if form.keeps_stacks {
+            attr.to_vec()
+        } else {
+            event.merged_attr(endian, event.least_attr_len(endian, false), false)
+        };
+        // The attr is followed by the place of its ids, of which one event needs none.
+        let len = |bytes: &[u8]| u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let attr_len = len(&written).saturating_add(16);
+        let attrs = Section { at: FileHeader::LEN, len: attr_len };
+        let mut features = [0; 4];
+        LEDGER.set(&mut features);
+        let data = Section { at: attrs.at.saturating_add(attrs.len), len: 0 };
+        let header =
+            FileHeader { attr_len, attrs, data, event_types: Section::default(), features };
+        let mut out = BufWriter::with_capacity(1 << 16, out);
+        out.write_all(&header.bytes(endian))?;
+        out.write_all(&written)?;
+        for word in [FileHeader::LEN.saturating_add(len(&written)), 0] {
+            out.write_all(&endian.bytes_of_u64(word))?;
+        }
+        Ok(Self { out, header, form })
+    }
+
+    /// Walks the stacks of the samples in a stream, and writes all that is in it.
+    ///
+    /// # Errors
+    ///
+    /// [`PerfError`] if the file cannot be written.
+    pub(crate) fn write(&mut self, stream: StreamReader) -> Result<Recorded, PerfError> {
+        let mut reader = PerfReader::from_stream(stream)?;
+        let setup = WalkSetup::new(self.form.frame_pointers);
+        let form = self.form;
+        let options = Options {
+            merge: true,
+            memory: 1 << 30,
+            frame_pointers: form.frame_pointers,
+            stitch_lbr: false,
+        };
+        let spaces = Spaces::new(RecordedFiles::default());
+        let recorded = scope(|scope| -> io::Result<_> {
+            let records = MergedRecords::new(&mut self.out, Endian::Little, spaces, scope, &setup)
+                .keeping_stacks(form.keeps_stacks)
+                .with_tally(Tally::with_marks());
+            let mut sink = RecordingSink {
+                records,
+                lost_told: 0,
+                stopped: HashMap::new(),
+                throttled: Throttled::default(),
+                rate: form.rate,
+            };
+            let summary = pipeline::run(&mut reader, options, &mut sink)?;
+            sink.records.finish()?;
+            self.header.data.len = sink.records.bytes();
+            Ok(Recorded {
+                tally: sink.records.tally().clone(),
+                lost_told: sink.lost_told,
+                throttled: sink.throttled,
+                summary,
+            })
+        })?;
+        Ok(recorded)
+    }
+
+    /// Ends the file with the ledger.
+    ///
+    /// # Errors
+    ///
+    /// [`PerfError`] if the file cannot be written.
+    pub(crate) fn finish(mut self, section: &LedgerSection) -> Result<(), PerfError> {
+        let endian = Endian::Little;
+        let text = serde_json::to_vec(section).map_err(io::Error::from)?;
+        let data = self.header.data;
+        let at = data.at.saturating_add(data.len).saturating_add(16);
+        let len = u64::try_from(text.len()).unwrap_or(u64::MAX);
+        for word in [at, len] {
+            self.out.write_all(&endian.bytes_of_u64(word))?;
+        }
+        self.out.write_all(&text)?;
+        self.out.seek(SeekFrom::Start(0))?;
+        self.out.write_all(&self.header.bytes(endian))?;
+        Ok(self.out.flush()?)
+    }
+}
+
+/// Writes what comes out of the pipeline, and counts.
+struct RecordingSink<'scope, 'env, W> {
+    records: MergedRecords<'scope, 'env, W>,
+    lost_told: u64,
+    /// Since when each copy of the event takes no samples.
+    stopped: HashMap<u64, u64>,
+    throttled: Throttled,
+    rate: u32,
+}
+
+impl<W: Write> RecordingSink<'_, '_, W> {
+    fn take_throttle(&mut self, throttle: &Throttle) {
+        if throttle.stops {
+            self.stopped.insert(throttle.stream, throttle.time);
+            return;
+        }
+        let Some(start) = self.stopped.remove(&throttle.stream) else { return };
+        let span = throttle.time.saturating_sub(start);
+        let all = &mut self.throttled;
+        all.spans = all.spans.saturating_add(1);
+        all.nanoseconds = all.nanoseconds.saturating_add(span);
+        let samples = u128::from(all.nanoseconds).saturating_mul(self.rate.into()) / 1_000_000_000;
+        all.samples_estimated = u64::try_from(samples).unwrap_or(u64::MAX);
+    }
+}
+
+impl<W: Write> Sink for RecordingSink<'_, '_, W> {
+    fn sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
+        self.records.sample(events, held, outcome)
+    }
+
+    fn record(&mut self, events: &Events, held: Held) -> io::Result<()> {
+        if let Some(record) = held.record() {
+            match record.kind() {
+                RecordType::LOST => {
+                    let count = Lost::decode(&record, held.format).map_or(0, |lost| lost.count);
+                    self.lost_told = self.lost_told.saturating_add(count);
+                }
+                RecordType::THROTTLE | RecordType::UNTHROTTLE => {
+                    if let Ok(throttle) = Throttle::decode(&record, held.format) {
+                        self.take_throttle(&throttle);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.records.record(events, held)
+    }
+
+    /// The file has the event in front of the records.
+    fn tool_record(&mut self, _: &mut PerfReader) -> Result<(), PerfError> {
+        Ok(())
+    }
+
+    fn settled(&mut self, time: u64) -> io::Result<()> {
+        self.records.settled(time)
+    }
+}

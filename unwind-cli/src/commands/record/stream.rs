@@ -1,0 +1,102 @@
+//! From the thread that empties the rings to the one that has stacks walked.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// How many bytes may wait before samples are dropped.
+const WAITING: usize = 128 << 20;
+
+/// The end that records are put in.
+#[derive(Debug)]
+pub(crate) struct StreamWriter {
+    chunks: Sender<Vec<u8>>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// The end that they are read from.
+#[derive(Debug)]
+pub(crate) struct StreamReader {
+    chunks: Receiver<Vec<u8>>,
+    waiting: Arc<AtomicUsize>,
+    chunk: Vec<u8>,
+    /// How much of the chunk was read.
+    read: usize,
+}
+
+/// A stream of bytes from one thread to another, which never waits for its reader.
+pub(crate) fn stream() -> (StreamWriter, StreamReader) {
+    let (sender, receiver) = channel();
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let writer = StreamWriter { chunks: sender, waiting: Arc::clone(&waiting) };
+    (writer, StreamReader { chunks: receiver, waiting, chunk: Vec::new(), read: 0 })
+}
+
+impl StreamWriter {
+    /// Hands on some bytes. Nobody may read them any more; then they are not missed.
+    pub(crate) fn write(&self, bytes: Vec<u8>) {
+        self.waiting.fetch_add(bytes.len(), Ordering::Relaxed);
+        let _ = self.chunks.send(bytes);
+    }
+
+    /// Whether so much waits that samples are to be dropped.
+    pub(crate) fn is_full(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > WAITING
+    }
+}
+
+impl Read for StreamReader {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        while self.read == self.chunk.len() {
+            self.waiting.fetch_sub(self.chunk.len(), Ordering::Relaxed);
+            self.read = 0;
+            self.chunk = Vec::new();
+            match self.chunks.recv() {
+                Ok(chunk) => self.chunk = chunk,
+                // The writer is gone, and all is read.
+                Err(_) => return Ok(0),
+            }
+        }
+        let rest = self.chunk.get(self.read..).unwrap_or_default();
+        let len = rest.len().min(buf.len());
+        let (now, _) = rest.split_at_checked(len).unwrap_or_default();
+        buf.get_mut(..len).unwrap_or_default().copy_from_slice(now);
+        self.read = self.read.saturating_add(len);
+        Ok(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_out_in_order_and_end_with_the_writer() {
+        let (writer, mut reader) = stream();
+        for chunk in [&b"abc"[..], b"", b"defgh", b"i"] {
+            writer.write(chunk.to_vec());
+        }
+        drop(writer);
+        let mut buf = [0; 4];
+        assert_eq!(reader.read(&mut buf).unwrap(), 3);
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"defghi");
+        assert_eq!(reader.waiting.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_stream_is_full_until_its_reader_has_come_along() {
+        let (writer, mut reader) = stream();
+        assert!(!writer.is_full());
+        writer.write(vec![0; WAITING + 1]);
+        writer.write(vec![1]);
+        assert!(writer.is_full());
+        let mut byte = [0];
+        while byte == [0] {
+            reader.read_exact(&mut byte).unwrap();
+        }
+        assert!(!writer.is_full());
+    }
+}

@@ -1,0 +1,181 @@
+//! `unwind record`: what it takes, what its ledger says, and who reads its files.
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use test_support::{skip, tool};
+
+/// No function keeps a frame pointer.
+const WITHOUT_FRAME_POINTERS: &[&str] =
+    &["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+
+fn nested(test: &str) -> Option<PathBuf> {
+    support::compile(test, "nested.c", WITHOUT_FRAME_POINTERS)
+}
+
+fn unwind(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unwind"));
+    command.args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Records into `data` and returns the ledger; `None` where the kernel allows no samples.
+fn record(data: &Path, options: &[&str], command: &[&str]) -> Option<Value> {
+    let data = data.to_str().unwrap();
+    let mut arguments = vec!["record", "--json", "-o", data];
+    arguments.extend(options);
+    if !command.is_empty() {
+        arguments.push("--");
+        arguments.extend(command);
+    }
+    let output = unwind(&arguments);
+    let told = text(&output.stderr);
+    if told.contains("lets no sampling event be opened") {
+        skip(&told);
+        return None;
+    }
+    assert!(output.status.success(), "{arguments:?}: {told}");
+    // The command may print, too.
+    let out = text(&output.stdout);
+    let line = out.lines().find(|line| line.starts_with('{')).unwrap();
+    let ledger: Value = serde_json::from_str(line).unwrap();
+    check_sums(&ledger);
+    Some(ledger)
+}
+
+fn number(ledger: &Value, name: &str) -> u64 {
+    ledger[name].as_u64().unwrap_or_else(|| panic!("{name} in {ledger}"))
+}
+
+/// The sums, made here once more.
+fn check_sums(ledger: &Value) {
+    let incomplete: u64 =
+        ledger["incomplete"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+    let classes = ["complete", "kernel_only", "unmatched", "damaged", "dropped"];
+    let classified: u64 = classes.iter().map(|name| number(ledger, name)).sum();
+    assert_eq!(classified + incomplete, number(ledger, "written"), "{ledger}");
+    assert!(number(ledger, "lost_told") <= number(ledger, "lost"), "{ledger}");
+}
+
+/// The names of the functions of each sample that `unwind script` shows.
+fn stacks(data: &Path) -> Vec<Vec<String>> {
+    let output = unwind(&["script", "-F", "ip,sym", data.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    split(&text(&output.stdout))
+}
+
+/// The second word of each line, which is the function, by blocks.
+fn split(script: &str) -> Vec<Vec<String>> {
+    let blocks = script.split("\n\n").map(|block| {
+        let names = block.lines().filter_map(|line| line.split_whitespace().nth(1));
+        names.map(str::to_owned).collect::<Vec<_>>()
+    });
+    blocks.filter(|block| !block.is_empty()).collect()
+}
+
+#[test]
+fn d14_a_program_without_frame_pointers_is_recorded_with_whole_stacks_that_perf_reads() {
+    let test = "record_nested";
+    let Some(program) = nested(test) else { return };
+    let data = program.with_file_name("perf.data");
+    let Some(ledger) = record(&data, &[], &[program.to_str().unwrap(), "0.5"]) else { return };
+    let (written, complete) = (number(&ledger, "written"), number(&ledger, "complete"));
+    assert!(written > 100 && complete * 100 > written * 95, "{ledger}");
+    let stacks = stacks(&data);
+    assert_eq!(stacks.len(), usize::try_from(written).unwrap());
+    let whole = |stack: &&Vec<String>| {
+        let count = |name: &str| stack.iter().filter(|&found| found == name).count();
+        count("innermost") == 1 && count("nested") == 11 && count("main") == 1
+    };
+    let deep = stacks.iter().filter(|stack| stack.iter().any(|name| name == "innermost"));
+    let deep: Vec<_> = deep.collect();
+    assert!(deep.len() > 50 && deep.iter().all(whole), "{deep:?}");
+    let Some(perf) = tool("perf") else { return };
+    let mut script = Command::new(perf);
+    let output =
+        script.args(["script", "--no-inline", "-F", "ip,sym", "-i"]).arg(&data).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let of_user = |stacks: &[Vec<String>]| -> Vec<Vec<String>> {
+        let own = |name: &&String| ["innermost", "nested", "main"].contains(&name.as_str());
+        stacks.iter().map(|stack| stack.iter().filter(own).cloned().collect()).collect()
+    };
+    assert_eq!(of_user(&split(&text(&output.stdout))), of_user(&stacks));
+}
+
+#[test]
+fn d14_a_process_that_runs_is_recorded_until_it_ends() {
+    let Some(program) = nested("record_attach") else { return };
+    let data = program.with_file_name("perf.data");
+    let mut command = Command::new(&program);
+    let target = support::Target::start_command(command.arg("1"));
+    let Some(ledger) = record(&data, &["--pid", &target.id().to_string()], &[]) else { return };
+    let (written, complete) = (number(&ledger, "written"), number(&ledger, "complete"));
+    assert!(written > 100 && complete * 100 > written * 95, "{ledger}");
+    let stacks = stacks(&data);
+    assert!(stacks.iter().any(|stack| stack.iter().filter(|name| *name == "nested").count() == 11));
+}
+
+#[test]
+fn d14_what_has_no_room_in_a_ring_is_lost_by_the_kernels_own_count() {
+    let Some(program) = nested("record_lost") else { return };
+    let data = program.with_file_name("perf.data");
+    let options = ["--ring-kib", "16", "--stack-bytes", "4096", "-F", "20000"];
+    let command = [program.to_str().unwrap(), "0.5"];
+    let Some(ledger) = record(&data, &options, &command) else { return };
+    let lost = number(&ledger, "lost");
+    assert!(lost > 100 && number(&ledger, "written") > 10, "{ledger}");
+    if let Some(counted) = ledger["lost_by_kernel"].as_u64() {
+        assert_eq!(counted, lost);
+    }
+}
+
+#[test]
+fn d14_stacks_deeper_than_what_is_looked_at_are_incomplete_for_that_reason() {
+    let Some(program) = nested("record_deep") else { return };
+    let data = program.with_file_name("perf.data");
+    let command = [program.to_str().unwrap(), "0.3"];
+    let Some(ledger) = record(&data, &["--stack-bytes", "256"], &command) else { return };
+    let cut = ledger["incomplete"]["stack-copy-too-short"].as_u64().unwrap_or(0);
+    assert!(cut * 10 > number(&ledger, "written") * 9, "{ledger}");
+}
+
+#[test]
+fn d14_stacks_that_are_kept_are_walked_again_to_the_same_end() {
+    let Some(program) = nested("record_kept") else { return };
+    let data = program.with_file_name("perf.data");
+    let command = [program.to_str().unwrap(), "0.3"];
+    let Some(ledger) = record(&data, &["--keep-stacks"], &command) else { return };
+    let output = unwind(&["script", "--json", data.to_str().unwrap()]);
+    let lines = text(&output.stdout);
+    let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let walks: Vec<Value> = lines.filter(|line| line["type"] == "sample").collect();
+    let complete = walks.iter().filter(|line| line["walk"]["complete"] == true).count();
+    assert_eq!(u64::try_from(complete).unwrap(), number(&ledger, "complete"));
+    assert_eq!(u64::try_from(walks.len()).unwrap(), number(&ledger, "written"));
+}
+
+#[test]
+fn d14_what_cannot_be_recorded_is_said_with_its_exit_code() {
+    let folder = support::scratch("record_errors");
+    let data = folder.join("perf.data");
+    let data = data.to_str().unwrap();
+    let code = |arguments: &[&str]| unwind(arguments).status.code();
+    assert_eq!(code(&["record", "-o", data, "--pid", "4194303"]), Some(3));
+    assert_eq!(code(&["record", "-o", data]), Some(2));
+    assert_eq!(code(&["record", "-o", data, "--ring-kib", "5", "--", "true"]), Some(2));
+    let output = unwind(&["record", "-o", data, "--", "/no/such\u{1b}[31m"]);
+    let told = text(&output.stderr);
+    if !told.contains("lets no sampling event be opened") {
+        assert_eq!(output.status.code(), Some(3), "{told}");
+        assert!(told.contains("/no/such\\x1b[31m"), "{told}");
+    }
+    assert_eq!(code(&["record", "-o", "/no/such/file", "--", "true"]), Some(3));
+}
