@@ -67,6 +67,29 @@ fn what_is_over_ends_before_the_stack_that_shows_it_is_merged() {
 }
 
 #[test]
+fn g8_cookies_that_rise_say_which_entry_is_over_where_times_do_not() {
+    // One thread, whose first entry's stack was lost. All times are those of a slow clock.
+    for (ascending, expected) in [(true, "a: NewerCookie"), (false, "a: End")] {
+        for times in [[10, 10, 10], [0, 0, 0], [12, 11, 10]] {
+            let mut notes = Vec::new();
+            let policy = Policy::default().window(0).ascending_cookies(ascending);
+            let mut merger = Merger::new(policy);
+            // An older cookie that comes late closes nothing.
+            merger.sample(at(7, times[1]), B, "b", 0);
+            merger.sample(at(7, times[0]), A, "a", 0);
+            merger.deferred(at(7, times[2]), 0xb, [1]);
+            merger.advance(times[0] + 1);
+            merger.finish();
+            note(&mut merger, &mut notes);
+            notes.sort();
+            let by_time = !ascending && times[0] <= times[1];
+            let expected = if by_time { "a: NewerCookie" } else { expected };
+            assert_eq!(notes, [expected, "b: [1]"], "{ascending} {times:?}");
+        }
+    }
+}
+
+#[test]
 fn a_sample_under_a_newer_cookie_closes_the_older_one_where_stacks_do_not_come() {
     for (sample_window, closed_at) in [(0, 20), (5, 25), (100, 120)] {
         let mut notes = Vec::new();

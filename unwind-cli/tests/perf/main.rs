@@ -7,6 +7,7 @@ mod branches;
 mod call_stacks;
 mod damage;
 mod files;
+mod first_layout;
 mod forms;
 mod here;
 mod hostile_names;

@@ -21,12 +21,17 @@ pub(crate) const FORMAT: EventFormat = EventFormat {
     branch_sample_type: BranchSampleType::empty(),
 };
 
-/// The start of a pipe with one event.
+/// The start of a pipe with one event of [`FORMAT`].
 pub(crate) fn pipe_start() -> Vec<u8> {
+    pipe_start_of(FORMAT)
+}
+
+/// The start of a pipe with one event.
+pub(crate) fn pipe_start_of(format: EventFormat) -> Vec<u8> {
     let mut attr = Vec::new();
     attr.extend(1_u32.to_le_bytes()); // software
     attr.extend(64_u32.to_le_bytes());
-    for word in [0, 1000, FORMAT.sample_type.bits(), 0, FORMAT.flags.bits(), 0, 0] {
+    for word in [0, 1000, format.sample_type.bits(), 0, format.flags.bits(), 0, 0] {
         attr.extend(word.to_le_bytes());
     }
     let mut pipe = b"PERFILE2".to_vec();

@@ -185,11 +185,16 @@ impl<const CPUS: usize> CookieSource for PerCpuCookies<CPUS> {
 /// Cookies that are the time of the entry's first request, by
 /// [`Host::clock`].
 ///
-/// A reader whose samples carry times of the same clock can judge by them
-/// which stack belongs to which sample after records were lost. A time that
-/// was given out already is moved on by the least that makes it differ, so
-/// cookies rise in the order in which they are made. The first request in each
-/// entry writes to a cache line that all CPUs share.
+/// Cookies rise in the order in which they are made, over all tasks: of two cookies of a
+/// thread the greater one is that of the later entry, whatever was lost or came late. A
+/// reader may go by that (`Policy::ascending_cookies` of `unwind-perf`'s merge does).
+///
+/// A time that was given out already is moved on by one: a cookie is *later* than its first
+/// request by as many units of the clock as requests came before it at the same time. With
+/// 1,000 of them in one tick of a slow clock that is up to 999 units, so a cookie alone does
+/// not say that a sample with an earlier time is of another entry.
+///
+/// The first request in each entry writes to a cache line that all CPUs share.
 #[derive(Debug)]
 pub struct ClockCookies(AtomicU64);
 

@@ -93,6 +93,25 @@ fn r3_3_the_cookie_is_the_time_of_the_first_request() {
 }
 
 #[test]
+fn g8_cookies_of_a_clock_rise_in_the_order_of_the_entries_though_the_clock_stands() {
+    let kernel = Kernel::with_cookies(ClockCookies::new());
+    let tasks: Vec<Task> = (0..10).map(|_| Task::new(STACK)).collect();
+    kernel.unwind.host().clock.store(5_000, Ordering::SeqCst);
+    let mut latest = 0;
+    for entry in 0..100 {
+        for task in &tasks {
+            let cookie = kernel.unwind.cookie(task).unwrap().get();
+            assert!(cookie > latest, "entry {entry}");
+            latest = cookie;
+            assert_eq!(kernel.unwind.user_return(task), UserReturn::Ready);
+        }
+    }
+    assert_eq!(latest, 5_999, "ahead of the clock by one less than there were entries");
+    kernel.unwind.host().clock.store(6_000, Ordering::SeqCst);
+    assert_eq!(kernel.unwind.cookie(&tasks[0]).unwrap().get(), 6_000);
+}
+
+#[test]
 fn a_task_that_migrates_keeps_its_cookie_and_the_cpu_it_left_continues() {
     let kernel = Kernel::with_cookies(PerCpuCookies::<8>::new());
     let [client] = kernel.register();

@@ -115,6 +115,12 @@ impl<S> Merger<S> {
         self.advance(at.time);
     }
 
+    /// Counts a stack for which no sample waits and none can come.
+    pub const fn unused(&mut self) {
+        bump(&mut self.counts.records);
+        bump(&mut self.counts.records_unused);
+    }
+
     /// Takes a report of `count` lost records, of any kind.
     pub const fn lost(&mut self, count: u64) {
         self.counts.lost = self.counts.lost.saturating_add(count);

@@ -28,14 +28,15 @@
 //!
 //! Records of the first proposal for Linux have no cookie
 //! ([`DeferredLayout::MarkerFirst`](crate::record::DeferredLayout::MarkerFirst)).
-//! They can be decoded, but not merged: once one is lost, the next would be
-//! taken for the stack of an earlier kernel entry.
+//! [`CookiesByTime`] joins them by time, as far as nothing was lost: once a record is lost,
+//! the next would be taken for the stack of an earlier kernel entry.
 //!
 //! # Memory
 //!
 //! Both types hold at most the bytes that they are given, whatever the input.
 //! Their counts say how much was dropped to keep this limit.
 
+mod by_time;
 mod chain;
 mod counts;
 mod merger;
@@ -45,6 +46,7 @@ mod reorder;
 mod store;
 mod thread;
 
+pub use by_time::CookiesByTime;
 pub use chain::whole_chain;
 pub use counts::MergeCounts;
 pub use merger::Merger;

@@ -18,6 +18,13 @@ pub struct Policy {
     ///
     /// It matters where stacks are lost or not recorded at all.
     pub sample_window: u64,
+    /// Whether cookies rise: of two cookies of a thread the greater one is that of the later
+    /// kernel entry.
+    ///
+    /// So they do from every source in `unwind_core::deferred` but `PerCpuCookies`, which
+    /// are Linux's. Then the merge goes by them and not by times, which may be equal, or of
+    /// several CPUs' clocks, or absent.
+    pub ascending_cookies: bool,
     /// How long after its thread's exit a record may come, in nanoseconds.
     ///
     /// An event of a CPU still receives the stack of a thread whose exit is
@@ -31,11 +38,12 @@ pub struct Policy {
 }
 
 impl Default for Policy {
-    /// 0.1 s out of order, one second after a sample or an exit, 64 MiB.
+    /// 0.1 s out of order, one second after a sample or an exit, cookies as Linux's, 64 MiB.
     fn default() -> Self {
         Self {
             window: 100_000_000,
             sample_window: 1_000_000_000,
+            ascending_cookies: false,
             exit_lag: 1_000_000_000,
             max_bytes: 64 << 20,
         }
@@ -53,6 +61,12 @@ impl Policy {
     #[must_use]
     pub const fn sample_window(self, sample_window: u64) -> Self {
         Self { sample_window, ..self }
+    }
+
+    /// Sets [`ascending_cookies`](Self::ascending_cookies).
+    #[must_use]
+    pub const fn ascending_cookies(self, ascending_cookies: bool) -> Self {
+        Self { ascending_cookies, ..self }
     }
 
     /// Sets [`exit_lag`](Self::exit_lag).

@@ -74,15 +74,22 @@ impl Thread {
             let wait = if newer.has_stack { policy.window } else { policy.sample_window };
             newer.first.saturating_add(wait)
         };
+        let is_over = |older: Open, newer: Open| {
+            if policy.ascending_cookies {
+                older.cookie < newer.cookie
+            } else {
+                older.last <= newer.first
+            }
+        };
         let mut keeps_me = true;
         self.open.retain(|&other| {
             if other.cookie == cookie {
                 true
-            } else if other.last <= me.first {
+            } else if is_over(other, me) {
                 over(other.cookie, since(me));
                 !me.has_stack
             } else {
-                if me.last <= other.first {
+                if is_over(me, other) {
                     over(cookie, since(other));
                     keeps_me &= !other.has_stack;
                 }

@@ -14,6 +14,8 @@ pub(crate) struct Held {
     /// The event that wrote it.
     pub(crate) event: usize,
     pub(crate) format: EventFormat,
+    /// The layout of deferred call chains.
+    pub(crate) layout: DeferredLayout,
     pub(crate) meaning: Meaning,
     pub(crate) task: Task,
     /// In nanoseconds, or 0 if the record has none.
@@ -25,8 +27,8 @@ pub(crate) struct Held {
 pub(crate) enum Meaning {
     /// A sample.
     Sample(UserPart),
-    /// A stack under a cookie.
-    Stack(u64),
+    /// A stack, under a cookie if records have cookies.
+    Stack(Option<u64>),
     /// An exec of the thread.
     Exec,
     /// The end of the thread.
@@ -58,9 +60,7 @@ impl Held {
                 Meaning::Sample(sample.callchain.map_or(UserPart::Inline, |c| c.user_part()))
             }
             RecordType::CALLCHAIN_DEFERRED => {
-                let stack = CallchainDeferred::decode(record, format, layout)?;
-                // Without a cookie there is no telling whose it is.
-                stack.cookie.map_or(Meaning::Other, Meaning::Stack)
+                Meaning::Stack(CallchainDeferred::decode(record, format, layout)?.cookie)
             }
             RecordType::COMM => {
                 let comm = Comm::decode(record, format)?;
@@ -79,6 +79,7 @@ impl Held {
             endian: record.endian(),
             event,
             format,
+            layout,
             meaning,
             task: task.unwrap_or_default(),
             // All ones is what a recorder writes that knows no time.
@@ -94,9 +95,9 @@ impl Held {
 
     /// The addresses of a stack.
     pub(crate) fn ips(&self) -> Words<'_> {
-        let stack = self.record().and_then(|record| {
-            CallchainDeferred::decode(&record, self.format, DeferredLayout::Cookie).ok()
-        });
+        let stack = self
+            .record()
+            .and_then(|record| CallchainDeferred::decode(&record, self.format, self.layout).ok());
         stack.map_or(Words::new(&[], self.endian), |stack| stack.ips)
     }
 

@@ -44,7 +44,7 @@ enum Line<'a> {
     Stack {
         #[serde(flatten)]
         who: Who<'a>,
-        cookie: String,
+        cookie: Option<String>,
         ips: Vec<String>,
         left_out: usize,
     },
@@ -177,7 +177,7 @@ impl<W: Write> Printer for JsonPrinter<W> {
             ChainEnd::Stack(cookie) => {
                 let ips = stack.parts.pop().map_or_else(Vec::new, |part| part.ips);
                 let left_out = stack.left_out;
-                let line = Line::Stack { who, cookie: hex(cookie), ips, left_out };
+                let line = Line::Stack { who, cookie: cookie.map(hex), ips, left_out };
                 return write_line(&mut self.out, &line);
             }
             ChainEnd::Inline if walked.is_some() => ("walked", None, false, false),

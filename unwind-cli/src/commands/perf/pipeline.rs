@@ -4,8 +4,9 @@ use std::io;
 
 use unwind_core::CacheStats;
 use unwind_perf::merge::{
-    MergeCounts, Merger, Outcome, Policy, Reorder, ReorderCounts, Timestamped,
+    CookiesByTime, MergeCounts, Merger, Outcome, Policy, Reorder, ReorderCounts, Timestamped,
 };
+use unwind_perf::record::{DeferredLayout, UserPart};
 
 use crate::commands::perf::error::{Fault, PerfError};
 use crate::commands::perf::events::Events;
@@ -48,6 +49,9 @@ pub(crate) struct Options {
 #[derive(Debug)]
 pub(crate) struct Summary {
     pub(crate) merge: MergeCounts,
+    /// How many of the merged samples were joined with their stack by time, as the records
+    /// have no cookie.
+    pub(crate) by_time: u64,
     pub(crate) reorder: ReorderCounts,
     /// How often a row of a table was looked up for stacks that were walked; filled in
     /// when all walks are done.
@@ -71,6 +75,8 @@ pub(crate) fn run(
     let mut pipeline = Pipeline {
         reorder: Reorder::new(half),
         merger: options.merge.then(|| Merger::new(policy(half))),
+        by_time: CookiesByTime::new(),
+        joined_by_time: 0,
         left_out: None,
         sink,
     };
@@ -87,6 +93,12 @@ pub(crate) fn run(
         }
     };
     pipeline.finish(reader.events(), end)
+}
+
+/// Whether a sample without a cookie is joined with a stack by time: records have no
+/// cookies, and are in order.
+fn is_by_time(held: &Held) -> bool {
+    held.layout == DeferredLayout::MarkerFirst && held.time != 0
 }
 
 /// What the merge waits for: its input is in order.
@@ -109,6 +121,8 @@ impl From<io::Error> for Stop {
 struct Pipeline<'s, S> {
     reorder: Reorder<Held>,
     merger: Option<Merger<Held>>,
+    by_time: CookiesByTime,
+    joined_by_time: u64,
     /// How many records were left out; where the first one is, and why.
     left_out: Option<(u64, u64, Fault)>,
     sink: &'s mut S,
@@ -179,14 +193,31 @@ impl<S: Sink> Pipeline<'_, S> {
         match held.meaning {
             Meaning::Sample(user) => {
                 let bytes = size_of::<Held>().saturating_add(held.len());
+                let user = match user {
+                    UserPart::CookieLost if is_by_time(&held) => {
+                        UserPart::Deferred(self.by_time.of_sample(held.task.tid))
+                    }
+                    user => user,
+                };
                 merger.sample(at, user, held, bytes);
             }
-            Meaning::Stack(cookie) => merger.deferred(at, cookie, held.ips()),
+            Meaning::Stack(cookie) => {
+                match cookie.or_else(|| self.by_time.of_stack(held.task.tid)) {
+                    Some(cookie) => merger.deferred(at, cookie, held.ips()),
+                    None => merger.unused(),
+                }
+            }
             meaning => {
                 match meaning {
                     Meaning::Exec => merger.exec(at),
-                    Meaning::Exit => merger.exit(at),
-                    Meaning::Lost(count) => merger.lost(count),
+                    Meaning::Exit => {
+                        self.by_time.exit(held.task.tid);
+                        merger.exit(at);
+                    }
+                    Meaning::Lost(count) => {
+                        self.by_time.lost();
+                        merger.lost(count);
+                    }
                     _ => {}
                 }
                 merger.advance(time);
@@ -195,6 +226,10 @@ impl<S: Sink> Pipeline<'_, S> {
         }
         // What the record ended comes before the record.
         while let Some((sample, outcome)) = merger.pop() {
+            let is_by_time = sample.layout == DeferredLayout::MarkerFirst;
+            if is_by_time && matches!(outcome, Outcome::Merged(_)) {
+                self.joined_by_time = self.joined_by_time.saturating_add(1);
+            }
             self.sink.sample(events, sample, &outcome)?;
         }
         let settled = merger.oldest_waiting().map_or(time, |waiting| waiting.min(time));
@@ -220,6 +255,7 @@ impl<S: Sink> Pipeline<'_, S> {
             .left_out
             .map_or(Ok(()), |(count, at, fault)| Err(PerfError::BadRecords { count, at, fault }));
         let (reorder, rows) = (self.reorder.counts(), CacheStats::default());
-        Ok(Summary { merge, reorder, rows, end: end.and(left_out) })
+        let by_time = self.joined_by_time;
+        Ok(Summary { merge, by_time, reorder, rows, end: end.and(left_out) })
     }
 }

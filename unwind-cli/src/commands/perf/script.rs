@@ -124,7 +124,8 @@ JSON, a line each:
       time      nanoseconds, or null
       ip        hexadecimal text, or null
       end       `inline`, `merged`, `unmatched` or `walked`
-      cookie    of a sample whose user part was deferred, hexadecimal text, or null
+      cookie    of a sample whose user part was deferred, hexadecimal text, or null;
+                null with `merged`: records have no cookies, the stack was found by time
       reason    why it is unmatched: `no-cookie`, `evicted`, `exit`, `lost`, `exec`,
                 `newer-cookie` or `end`; else null
       across_exec  the stack is that of the program after an exec, the sample from
@@ -145,7 +146,7 @@ JSON, a line each:
                 gaps        the frames of the last part before which callers may be
                             missing, by their places in `ips`
   {\"type\": \"stack\", \"comm\", \"pid\", \"tid\", \"time\", \"cookie\", \"ips\", \"left_out\"}
-      a recorded stack, with --no-merge-callchains
+      a recorded stack, with --no-merge-callchains; `cookie` is null if it has none
   {\"type\": \"end\", \"counts\": {…}, \"error\"}
       last; `error` is null, or says why not all could be read
 

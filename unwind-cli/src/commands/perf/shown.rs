@@ -58,8 +58,8 @@ pub(crate) enum ChainEnd {
     Merged { across_exec: bool, late: bool },
     /// Its record did not come.
     Unmatched(Unmatched),
-    /// A stack that stands for itself, under this cookie.
-    Stack(u64),
+    /// A stack that stands for itself, under this cookie if it has one.
+    Stack(Option<u64>),
 }
 
 impl Shown {

@@ -50,6 +50,11 @@ pub(crate) fn stats_lines(summary: &Summary) -> Vec<String> {
     ];
     let unmatched = |count, why| (count, why, why);
     let details = [
+        (
+            summary.by_time,
+            "sample was joined by time: its stack has no cookie",
+            "samples were joined by time: their stacks have no cookies",
+        ),
         (merge.merged_late, "sample came after its stack", "samples came after their stack"),
         (
             merge.merged_across_exec,
@@ -59,10 +64,7 @@ pub(crate) fn stats_lines(summary: &Summary) -> Vec<String> {
         unmatched(merge.unmatched_exit, "unmatched: the thread ended first"),
         unmatched(merge.unmatched_lost, "unmatched: records were lost"),
         unmatched(merge.unmatched_exec, "unmatched: the thread vanished in an exec"),
-        unmatched(
-            merge.unmatched_no_cookie,
-            "unmatched: the call chain had no room for the cookie",
-        ),
+        unmatched(merge.unmatched_no_cookie, "unmatched: the call chain has no cookie"),
         unmatched(merge.unmatched_newer_cookie, "unmatched: the thread continued without a stack"),
         unmatched(merge.unmatched_end, "unmatched: the recording ended"),
         (merge.lost, "record lost by the recorder", "records lost by the recorder"),

@@ -285,7 +285,10 @@ impl<W: Write> Printer for TextPrinter<W> {
     ) -> io::Result<()> {
         self.start(shown)?;
         if let ChainEnd::Stack(cookie) = shown.end {
-            write!(self.out, "DEFERRED CALLCHAIN [cookie: {cookie:x}]")?;
+            match cookie {
+                Some(cookie) => write!(self.out, "DEFERRED CALLCHAIN [cookie: {cookie:x}]")?,
+                None => write!(self.out, "DEFERRED CALLCHAIN (no cookie)")?,
+            }
             if self.has(Fields::IP) {
                 self.stack(shown, None)?;
             }
