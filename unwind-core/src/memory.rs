@@ -1,6 +1,7 @@
 //! How the target's memory is read.
 
 use core::fmt;
+use core::sync::atomic::AtomicU64;
 
 use crate::addr::VirtAddr;
 use crate::register::WordSize;
@@ -79,6 +80,14 @@ pub trait Memory {
         None
     }
 
+    /// The same as [`words`](Self::words) of a stack that others may write to at any time: the
+    /// own stack of a thread, say. Each word that a walk uses is read once.
+    #[inline]
+    fn shared_words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[AtomicU64])> {
+        let _ = addr;
+        None
+    }
+
     /// Reads a word of the given size, zero-extended.
     ///
     /// # Errors
@@ -125,6 +134,11 @@ impl<M: Memory + ?Sized> Memory for &mut M {
     #[inline]
     fn words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[[u8; 8]])> {
         (**self).words(addr)
+    }
+
+    #[inline]
+    fn shared_words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[AtomicU64])> {
+        (**self).shared_words(addr)
     }
 
     #[inline]

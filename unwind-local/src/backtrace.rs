@@ -2,12 +2,12 @@
 
 use core::ops::ControlFlow;
 
-use unwind_core::{End, RowSource as _, TraceFrame, VirtAddr, Walker};
+use unwind_core::{End, Or, RowCache, RowSource as _, Trace, TraceFrame, VirtAddr, Walker};
 use unwind_x86::{SignalTrampolines, X86_64};
 
 use crate::memory::OwnMemory;
 use crate::raw::loads;
-use crate::raw::place::{self, Taken, Workspace};
+use crate::raw::place::{self, ROWS, Taken, Workspace};
 use crate::raw::registers::Start;
 use crate::raw::rows::{Guessed, Guesses, Instructions, ObjectRows};
 
@@ -82,7 +82,7 @@ pub unsafe fn backtrace_of(context: &libc::ucontext_t, out: &mut [usize]) -> Bac
 /// For signal handlers at any point, too, if `visit` is.
 #[inline(never)]
 pub fn frames(visit: impl FnMut(TraceFrame) -> ControlFlow<()>) -> Option<End> {
-    walk(&Start::here(), 1, MAX_FRAMES, visit).0
+    walk(&Start::here(), 1, MAX_FRAMES, &mut Visit(visit)).0
 }
 
 /// The same for what a signal interrupted.
@@ -96,57 +96,139 @@ pub unsafe fn frames_of(
     visit: impl FnMut(TraceFrame) -> ControlFlow<()>,
 ) -> Option<End> {
     // SAFETY: as the caller promises.
-    walk(&unsafe { Start::of(context) }, 0, MAX_FRAMES, visit).0
+    walk(&unsafe { Start::of(context) }, 0, MAX_FRAMES, &mut Visit(visit)).0
+}
+
+/// What takes the frames of a walk.
+trait Sink {
+    /// Takes them from a trace; `false` if it broke.
+    fn take(&mut self, trace: &Trace, skipped: usize) -> bool;
+
+    /// Takes one; `false` if it breaks.
+    fn take_one(&mut self, frame: TraceFrame) -> bool;
+}
+
+/// Addresses, in the order of the frames.
+struct Addresses<'o> {
+    out: &'o mut [usize],
+    len: usize,
+}
+
+impl Sink for Addresses<'_> {
+    #[inline]
+    fn take(&mut self, trace: &Trace, skipped: usize) -> bool {
+        let shown = self.out.iter_mut().zip(trace.pcs().skip(skipped));
+        self.len = trace.len().saturating_sub(skipped).min(shown.len());
+        for (slot, pc) in shown {
+            *slot = usize::try_from(pc.get()).unwrap_or(0);
+        }
+        true
+    }
+
+    fn take_one(&mut self, frame: TraceFrame) -> bool {
+        if let Some(slot) = self.out.get_mut(self.len) {
+            *slot = usize::try_from(frame.pc.addr().get()).unwrap_or(0);
+            self.len = self.len.saturating_add(1);
+        }
+        true
+    }
+}
+
+/// A function that is called for each.
+struct Visit<F>(F);
+
+impl<F: FnMut(TraceFrame) -> ControlFlow<()>> Sink for Visit<F> {
+    fn take(&mut self, trace: &Trace, skipped: usize) -> bool {
+        trace.frames().skip(skipped).all(|frame| self.take_one(frame))
+    }
+
+    fn take_one(&mut self, frame: TraceFrame) -> bool {
+        (self.0)(frame).is_continue()
+    }
 }
 
 #[inline]
 fn fill(start: &Start, skipped: usize, out: &mut [usize]) -> Backtrace {
-    let mut len = 0;
     let most = out.len().saturating_add(skipped);
-    let (end, is_complete) = walk(start, skipped, most, |frame| {
-        if let Some(slot) = out.get_mut(len) {
-            *slot = usize::try_from(frame.pc.addr().get()).unwrap_or(0);
-            len = len.saturating_add(1);
-        }
-        ControlFlow::Continue(())
-    });
-    Backtrace { len, end: end.unwrap_or(End::FrameLimit), is_complete }
+    let mut addresses = Addresses { out, len: 0 };
+    let (end, is_complete) = walk(start, skipped, most, &mut addresses);
+    Backtrace { len: addresses.len, end: end.unwrap_or(End::FrameLimit), is_complete }
 }
 
-/// Calls `visit` for at most `most` frames, less the `skipped` ones. Returns the end, unless
+/// Has the sink take at most `most` frames, less the `skipped` ones. Returns the end, unless
 /// it broke, and whether these are all frames.
 #[inline]
-fn walk(
+fn walk(start: &Start, skipped: usize, most: usize, sink: &mut impl Sink) -> (Option<End>, bool) {
+    let guessed = Guessed::default();
+    let Some(mut taken) = Taken::take() else {
+        return walk_without_place(start, skipped, most, sink);
+    };
+    let Workspace { rows, trace } = taken.workspace();
+    trace_from(start, most, &guessed, rows, trace);
+    if !sink.take(trace, skipped) {
+        return (None, false);
+    }
+    let end = trace.end();
+    // Only guesses, and what follows a failure, leave gaps.
+    let is_whole = end.is_some_and(|end| end.is_outermost());
+    (end, is_whole && (!guessed.is_set() || trace.is_complete()))
+}
+
+/// Walks into a trace, by kept rows if it is known when they are stale.
+#[inline(never)]
+fn trace_from(
+    start: &Start,
+    most: usize,
+    guessed: &Guessed,
+    rows: &mut RowCache<ROWS>,
+    trace: &mut Trace,
+) {
+    let mut memory = OwnMemory::new(Start::stack_pointer());
+    let mut registers = start.registers();
+    match loads::count() {
+        Some(_) => {
+            walker(start, most, guessed).cache(rows).trace(&mut registers, &mut memory, trace);
+        }
+        None => walker(start, most, guessed).trace(&mut registers, &mut memory, trace),
+    }
+}
+
+/// As [`walk`], frame by frame and without kept rows.
+#[cold]
+#[inline(never)]
+fn walk_without_place(
     start: &Start,
     skipped: usize,
     most: usize,
-    mut visit: impl FnMut(TraceFrame) -> ControlFlow<()>,
+    sink: &mut impl Sink,
 ) -> (Option<End>, bool) {
-    let most = u32::try_from(most.min(MAX_FRAMES)).unwrap_or(u32::MAX);
     let guessed = Guessed::default();
-    let rows = ObjectRows::new(start, &guessed).or(SignalTrampolines);
-    let walker = Walker::new(X86_64::FOUR_LEVEL, rows.or(Instructions(&guessed)));
-    let walker = walker.fallback(Guesses(&guessed)).max_frames(most);
     let mut memory = OwnMemory::new(Start::stack_pointer());
     let mut registers = start.registers();
-    if let Some(mut taken) = Taken::take() {
-        let Workspace { rows, trace } = taken.workspace();
-        match loads::count() {
-            Some(_) => walker.cache(rows).trace(&mut registers, &mut memory, trace),
-            None => { walker }.trace(&mut registers, &mut memory, trace),
-        }
-        let mut shown = trace.frames().skip(skipped);
-        let end = if shown.try_for_each(visit).is_break() { None } else { trace.end() };
-        return (end, trace.is_complete());
-    }
-    let mut walker = walker;
+    let mut walker = walker(start, most, &guessed);
     let mut frames = walker.frames(&mut registers, &mut memory);
     let mut last = VirtAddr::new(0);
     for (number, frame) in frames.by_ref().enumerate() {
         last = frame.pc.lookup_addr();
-        if number >= skipped && visit(frame.into()).is_break() {
+        if number >= skipped && !sink.take_one(frame.into()) {
             return (None, false);
         }
     }
     (frames.end().map(|end| end.with_fault(last)), frames.is_complete())
+}
+
+type Rows<'g> = Or<Or<ObjectRows<'g>, SignalTrampolines>, Instructions<'g>>;
+
+/// Asks the tables of objects, then signal trampolines, the instructions, frame pointers.
+#[inline]
+fn walker<'g>(
+    start: &Start,
+    most: usize,
+    guessed: &'g Guessed,
+) -> Walker<X86_64, Rows<'g>, Guesses<'g>> {
+    let rows = ObjectRows::new(start, guessed).or(SignalTrampolines);
+    let most = u32::try_from(most.min(MAX_FRAMES)).unwrap_or(u32::MAX);
+    Walker::new(X86_64::FOUR_LEVEL, rows.or(Instructions(guessed)))
+        .fallback(Guesses(guessed))
+        .max_frames(most)
 }

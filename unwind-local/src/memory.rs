@@ -106,6 +106,11 @@ impl Memory for OwnMemory {
     }
 
     #[inline]
+    fn shared_words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[AtomicU64])> {
+        if self.stack.contains(addr.get()) { self.stack.words() } else { self.current.words() }
+    }
+
+    #[inline]
     fn read_pair(&mut self, addr: VirtAddr, size: WordSize) -> Result<[u64; 2], ReadError> {
         let above = addr.wrapping_add(size.bytes());
         Ok([self.read_word(addr, size)?, self.read_word(above, size)?])

@@ -73,6 +73,14 @@ impl Object {
         (result == 0).then_some(Self { map_start, map_end, eh_frame_hdr })
     }
 
+    /// Whether it is the C library, which stays loaded.
+    pub(crate) fn is_c_library(self) -> bool {
+        let function: unsafe extern "C" fn(_, _, _) -> _ = libc::sigaction;
+        #[expect(clippy::as_conversions, reason = "a function's address")]
+        let addr = u64::try_from((function as *const ()).addr()).unwrap_or(0);
+        addr >= self.map_start && addr < self.map_end
+    }
+
     /// Its `.sframe`, if it has one.
     ///
     /// # Safety

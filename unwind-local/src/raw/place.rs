@@ -11,13 +11,16 @@ use super::thread::control_block;
 /// The most frames of a walk.
 pub const MAX_FRAMES: usize = 1024;
 
+/// How many rows a place keeps.
+pub(crate) const ROWS: usize = 512;
+
 /// How many walks can be under way at a time with a place of their own.
 const PLACES: usize = 16;
 
 /// What a walk keeps for later ones, and where its frames go.
 #[derive(Debug)]
 pub(crate) struct Workspace {
-    pub(crate) rows: RowCache<512>,
+    pub(crate) rows: RowCache<ROWS>,
     pub(crate) trace: Trace<[PackedFrame; MAX_FRAMES]>,
 }
 

@@ -1,6 +1,9 @@
 //! Ranges of memory that plain loads can read while a walk lasts.
 
-use core::sync::atomic::Ordering;
+use core::slice;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use unwind_core::VirtAddr;
 
 use super::syscall;
 use super::thread::{control_block, stack_words};
@@ -110,6 +113,20 @@ impl Readable {
         addr >= self.start && addr < self.end && len <= self.end.wrapping_sub(addr)
     }
 
+    /// The words of the range, and the address of the first.
+    #[inline]
+    pub(crate) fn words(&self) -> Option<(VirtAddr, &[AtomicU64])> {
+        let first =
+            core::ptr::with_exposed_provenance::<AtomicU64>(usize::try_from(self.start).ok()?);
+        let count = usize::try_from(self.end.wrapping_sub(self.start) / 8).ok()?;
+        if self.start == 0 {
+            return None;
+        }
+        // SAFETY: whole pages that are readable, so words that are aligned, of which any value
+        // is one.
+        Some((VirtAddr::new(self.start), unsafe { slice::from_raw_parts(first, count) }))
+    }
+
     /// Fills `buf` from an address; `false` if the range has not all of it.
     pub(crate) fn copy(&self, addr: u64, buf: &mut [u8]) -> bool {
         if !u64::try_from(buf.len()).is_ok_and(|len| self.has(addr, len)) {
@@ -117,9 +134,16 @@ impl Readable {
         }
         let first = usize::try_from(addr).unwrap_or(0);
         let bytes = core::ptr::with_exposed_provenance::<u8>(first);
-        for (at, byte) in buf.iter_mut().enumerate() {
+        let (words, rest) = buf.as_chunks_mut::<8>();
+        let rest_at = bytes.wrapping_add(words.len().wrapping_mul(8));
+        let words_at = bytes.cast::<[u8; 8]>();
+        for (at, word) in words.iter_mut().enumerate() {
             // SAFETY: it is readable, and volatile reads may see any memory.
-            *byte = unsafe { bytes.wrapping_add(at).read_volatile() };
+            *word = unsafe { words_at.wrapping_add(at).read_volatile() };
+        }
+        for (at, byte) in rest.iter_mut().enumerate() {
+            // SAFETY: likewise.
+            *byte = unsafe { rest_at.wrapping_add(at).read_volatile() };
         }
         true
     }

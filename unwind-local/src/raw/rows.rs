@@ -1,6 +1,7 @@
 //! Rows from the tables of loaded objects, where they are.
 
 use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use sframe::Section;
 use unwind_cfi::{CfiAbi, CfiError, CfiScratch, CfiSection, CfiTable, RemoteCfi, RemoteCfiError};
@@ -11,6 +12,10 @@ use super::loads;
 use super::object::Object;
 use super::registers::Start;
 
+/// The lookup address of the C library's signal trampoline, once a walk has met it. Its row
+/// has rules for all registers, and is none that a cache keeps.
+static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
+
 /// Whether a guess has led to a frame of this walk.
 ///
 /// Until then each frame's code runs on this thread's stack, so its object stays loaded.
@@ -18,6 +23,12 @@ use super::registers::Start;
 /// unloads at this moment.
 #[derive(Debug, Default)]
 pub(crate) struct Guessed(Cell<bool>);
+
+impl Guessed {
+    pub(crate) const fn is_set(&self) -> bool {
+        self.0.get()
+    }
+}
 
 /// Rows from `.sframe` and `.eh_frame`.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +52,9 @@ impl RowSource<X86_64> for ObjectRows<'_> {
         mem: &mut M,
     ) -> Result<Option<Row>, RemoteCfiError> {
         let addr = frame.lookup_addr().get();
+        if addr == TRAMPOLINE.load(Ordering::Relaxed) {
+            return Ok(Some(Row::signal_context()));
+        }
         let Some(object) = Object::find(addr) else { return Ok(None) };
         if self.guessed.0.get() {
             return row_by_reads(object, addr, mem);
@@ -48,7 +62,11 @@ impl RowSource<X86_64> for ObjectRows<'_> {
         if let Some(row) = sframe_row(object, addr) {
             return Ok(Some(row));
         }
-        Ok(call_frames(object)?.map_or(Ok(None), |table| table.find_row(addr))?)
+        let row = call_frames(object)?.map_or(Ok(None), |table| table.find_row(addr))?;
+        if row.is_some_and(|row| row.is_signal()) && object.is_c_library() {
+            TRAMPOLINE.store(addr, Ordering::Relaxed);
+        }
+        Ok(row)
     }
 
     fn register_rules<M: Memory>(

@@ -7,7 +7,7 @@ use crate::arch::Arch;
 use crate::return_addresses::ReturnAddresses;
 use crate::walk::fast::compact_row::CompactRow;
 use crate::walk::fast::row_cache::{CacheHit, RowStore};
-use crate::walk::fast::stack::Stack;
+use crate::walk::fast::stack::{SliceWord, SlotIndex, Stack, StackSlice};
 
 /// Where a walk stands.
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +142,34 @@ impl<At: Copy + PartialEq> FastPath<At> {
         }
         // Less the one that was refused.
         size.wrapping_sub(room.len()).wrapping_sub(refused)
+    }
+}
+
+impl FastPath<u64> {
+    /// The same on a stack in memory, if the stack pointer is on it.
+    #[inline(always)]
+    pub(crate) fn run_slice<
+        A: Arch,
+        C: RowStore,
+        T: ReturnAddresses,
+        W: SliceWord,
+        L: FrameSink,
+    >(
+        &mut self,
+        addr: VirtAddr,
+        arch: &A,
+        cache: &mut C,
+        code: &mut T,
+        stack: Option<(StackSlice<'_, W>, SlotIndex)>,
+        log: (&mut [L::Entry], &mut L),
+    ) -> usize {
+        let Some((mut stack, at)) = stack else { return 0 };
+        let Self { fp, is_by_fp, stop, .. } = *self;
+        let mut walk = FastPath { at, fp, is_by_fp, stop };
+        let steps = walk.run(addr, arch, cache, code, &mut stack, log);
+        let FastPath { at, fp, is_by_fp, stop } = walk;
+        *self = Self { at: stack.sp(at), fp, is_by_fp, stop };
+        steps
     }
 }
 

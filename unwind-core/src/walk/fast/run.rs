@@ -13,7 +13,7 @@ use crate::trace::{PackedFrame, Trace};
 use crate::walk::fast::compact_row::CompactRow;
 use crate::walk::fast::fast_path::{FastPath, FrameSink, Stop};
 use crate::walk::fast::row_cache::{CacheHit, Counted, RowStore};
-use crate::walk::fast::stack::{Addresses, Stack as _, StackSlice, highest_cfa};
+use crate::walk::fast::stack::{Addresses, StackSlice, highest_cfa};
 use crate::walk::frames::{Cursor, Frames, known};
 use crate::walk::step::FramePointer;
 use crate::walk::walker::Walker;
@@ -176,7 +176,7 @@ where
         let addr = pc.lookup_addr();
         let Walker { arch, cache, code, stack_end, .. } = &mut *self.walker;
         let stack_end = highest_cfa(A::WORD, *stack_end);
-        let FastPath { at: sp, fp, is_by_fp, stop } = *from;
+        let FastPath { at: sp, .. } = *from;
         if sp & A::WORD.bytes().wrapping_sub(1) != 0 {
             return 0;
         }
@@ -184,18 +184,17 @@ where
             return from.follow_chain(arch, code, self.mem, (row, stack_end), log);
         }
         let linear = arch.stack_addr(sp);
-        let words = if A::WORD == WordSize::Eight { self.mem.words(linear) } else { None };
-        if let Some((start, words)) = words {
+        if A::WORD == WordSize::Eight {
             // Of the register, which may be an offset in a segment.
-            let start = start.get().wrapping_sub(linear.get()).wrapping_add(sp);
-            let Some((mut stack, at)) = StackSlice::new(start, words, sp, stack_end) else {
-                return 0;
-            };
-            let mut walk = FastPath { at, fp, is_by_fp, stop };
-            let steps = walk.run(addr, &*arch, cache, code, &mut stack, log);
-            let FastPath { at, fp, is_by_fp, stop } = walk;
-            *from = FastPath { at: stack.sp(at), fp, is_by_fp, stop };
-            return steps;
+            let start = |addr: VirtAddr| addr.get().wrapping_sub(linear.get()).wrapping_add(sp);
+            if let Some((addr_of_first, words)) = self.mem.words(linear) {
+                let stack = StackSlice::new(start(addr_of_first), words, sp, stack_end);
+                return from.run_slice(addr, &*arch, cache, code, stack, log);
+            }
+            if let Some((addr_of_first, words)) = self.mem.shared_words(linear) {
+                let stack = StackSlice::new(start(addr_of_first), words, sp, stack_end);
+                return from.run_slice(addr, &*arch, cache, code, stack, log);
+            }
         }
         if sp >= stack_end {
             return 0;

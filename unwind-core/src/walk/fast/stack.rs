@@ -1,5 +1,7 @@
 //! A stack as the fast walk reads it: in slots, upwards.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use crate::arch::Arch;
 use crate::memory::Memory;
 use crate::register::WordSize;
@@ -33,23 +35,42 @@ pub(crate) trait Stack {
 }
 
 /// A stack whose words are in memory, as a slice.
-pub(crate) struct StackSlice<'m> {
+pub(crate) struct StackSlice<'m, W> {
     /// The stack pointer's value at the first word.
     start: u64,
-    words: &'m [[u8; 8]],
+    words: &'m [W],
+}
+
+/// A word of a stack in memory.
+pub(crate) trait SliceWord {
+    fn get(&self) -> u64;
+}
+
+impl SliceWord for [u8; 8] {
+    #[inline]
+    fn get(&self) -> u64 {
+        u64::from_le_bytes(*self)
+    }
+}
+
+impl SliceWord for AtomicU64 {
+    #[inline]
+    fn get(&self) -> u64 {
+        u64::from_le(self.load(Ordering::Relaxed))
+    }
 }
 
 /// The number of the word just below a value of the stack pointer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct SlotIndex(usize);
 
-impl<'m> StackSlice<'m> {
+impl<'m, W: SliceWord> StackSlice<'m, W> {
     /// The stack up to `stack_end` in words, the first of which is at `start`, and
     /// where `sp` is on it, if it is.
     #[inline]
     pub(crate) fn new(
         start: u64,
-        words: &'m [[u8; 8]],
+        words: &'m [W],
         sp: u64,
         stack_end: u64,
     ) -> Option<(Self, SlotIndex)> {
@@ -61,11 +82,11 @@ impl<'m> StackSlice<'m> {
 
     #[inline]
     fn get(&self, number: usize) -> Option<u64> {
-        self.words.get(number).map(|word| u64::from_le_bytes(*word))
+        self.words.get(number).map(SliceWord::get)
     }
 }
 
-impl Stack for StackSlice<'_> {
+impl<W: SliceWord> Stack for StackSlice<'_, W> {
     type At = SlotIndex;
 
     #[inline]
