@@ -253,6 +253,23 @@ mod tests {
     }
 
     #[test]
+    fn words_that_others_may_write_to_are_those_of_a_copy() {
+        let bytes = [1_u64, 2, 3, 4].map(u64::to_le_bytes);
+        let shared = [1, 2, 3, 4].map(|word: u64| AtomicU64::new(word.to_le()));
+        let (start, stack_end) = (0x1000, 0x1018);
+        let (mut copy, at) = StackSlice::new(start, &bytes, start, stack_end).unwrap();
+        let (mut words, same) = StackSlice::new(start, &shared, start, stack_end).unwrap();
+        assert_eq!(at, same);
+        for fp in [0x1000, 0x1008, 0x1010, 0x1018] {
+            assert_eq!(words.frame_record(at, fp), copy.frame_record(at, fp), "{fp:#x}");
+        }
+        for slots in 1..5 {
+            let cfa = copy.above(at, slots);
+            assert_eq!(words.return_address(cfa), copy.return_address(cfa), "{slots}");
+        }
+    }
+
+    #[test]
     fn steps_end_below_the_stacks_end_and_where_an_offset_can_still_be_added() {
         assert_eq!(highest_cfa(WordSize::Eight, None), 0xffff_fff0_0000_0000);
         assert_eq!(highest_cfa(WordSize::Four, None), 0xffff_ffff);

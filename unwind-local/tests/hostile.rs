@@ -1,0 +1,107 @@
+//! Whatever registers and stacks hold, a walk does not fault, and ends.
+#![cfg(test)]
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::as_conversions,
+    clippy::undocumented_unsafe_blocks,
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "tests"
+)]
+
+use std::ptr::null_mut;
+
+use unwind_local::{MAX_FRAMES, backtrace_of, prepare};
+
+const PAGE: usize = 4096;
+
+/// Numbers that look random, the same each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.0 ^ (self.0 >> 29)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % u64::try_from(end).unwrap()).unwrap()
+    }
+}
+
+/// Pages that can be read, cannot be, and are not there, by turns.
+fn pages() -> (usize, usize) {
+    let len = 16 * PAGE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let first = unsafe { libc::mmap(null_mut(), len, protection, flags, -1, 0) };
+    for number in [0, 5, 9] {
+        let page = first.wrapping_byte_add(number * PAGE);
+        assert_eq!(unsafe { libc::mprotect(page, PAGE, libc::PROT_NONE) }, 0);
+    }
+    for number in [7, 13, 15] {
+        assert_eq!(unsafe { libc::munmap(first.wrapping_byte_add(number * PAGE), PAGE) }, 0);
+    }
+    (first.addr(), len)
+}
+
+fn is_writable(number: usize) -> bool {
+    ![0, 5, 9, 7, 13, 15].contains(&number)
+}
+
+/// An address of code, of this program or the C library.
+fn code(numbers: &mut Numbers) -> usize {
+    match numbers.below(3) {
+        0 => value as *const () as usize - 0x8000 + numbers.below(0x2_0000),
+        _ => libc::malloc as *const () as usize - 0x4_0000 + numbers.below(0x10_0000),
+    }
+}
+
+/// A value that a walk may take for an address.
+fn value(numbers: &mut Numbers, start: usize, len: usize) -> u64 {
+    let own = std::ptr::from_ref(numbers).addr();
+    let aligned = numbers.below(2) * 8 + 8;
+    let address = match numbers.below(10) {
+        0..4 => start + numbers.below(len + 64) / aligned * aligned,
+        4 => own.wrapping_add(numbers.below(4096)) & !7,
+        5..8 => code(numbers),
+        8 => numbers.below(0x1_0000),
+        _ => return numbers.next(),
+    };
+    u64::try_from(address).unwrap()
+}
+
+#[test]
+fn walks_of_random_registers_and_stacks_end_without_a_fault() {
+    prepare();
+    let (start, len) = pages();
+    let mut numbers = Numbers(1);
+    let mut out = [0; MAX_FRAMES];
+    let mut frames = 0;
+    for round in 0..60_000 {
+        if round % 50 == 0 {
+            for page in (0..len / PAGE).filter(|&number| is_writable(number)) {
+                for word in 0..PAGE / 8 {
+                    let to = std::ptr::with_exposed_provenance_mut(start + page * PAGE + 8 * word);
+                    let value = value(&mut numbers, start, len);
+                    unsafe { std::ptr::write_volatile(to, value) };
+                }
+            }
+        }
+        let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
+        for register in &mut context.uc_mcontext.gregs {
+            *register = value(&mut numbers, start, len).cast_signed();
+        }
+        // Mostly on these pages, and in code.
+        if round % 4 != 0 {
+            let (sp, pc) = (start + numbers.below(len / 8) * 8, code(&mut numbers));
+            let registers = &mut context.uc_mcontext.gregs;
+            registers[libc::REG_RSP as usize] = i64::try_from(sp).unwrap();
+            registers[libc::REG_RIP as usize] = i64::try_from(pc).unwrap();
+        }
+        // No such context is one of the kernel's; that it does not fault is asked for here.
+        let found = unsafe { backtrace_of(&context, &mut out) };
+        frames += found.len;
+    }
+    // They go further than the first frame, often.
+    assert!(frames > 80_000, "{frames}");
+}
