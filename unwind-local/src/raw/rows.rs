@@ -12,7 +12,8 @@ use super::loads;
 use super::object::Object;
 use super::registers::Start;
 
-/// The lookup address of the C library's signal trampoline, once a walk has met it. Its row
+/// The lookup address of the C library's signal trampoline, the byte before it, once a
+/// handler's return address has led a walk there. Its row
 /// has rules for all registers, and is none that a cache keeps.
 static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
 
@@ -52,7 +53,7 @@ impl RowSource<X86_64> for ObjectRows<'_> {
         mem: &mut M,
     ) -> Result<Option<Row>, RemoteCfiError> {
         let addr = frame.lookup_addr().get();
-        if addr == TRAMPOLINE.load(Ordering::Relaxed) {
+        if addr == TRAMPOLINE.load(Ordering::Relaxed) && addr != 0 {
             return Ok(Some(Row::signal_context()));
         }
         let Some(object) = Object::find(addr) else { return Ok(None) };
@@ -63,7 +64,9 @@ impl RowSource<X86_64> for ObjectRows<'_> {
             return Ok(Some(row));
         }
         let row = call_frames(object)?.map_or(Ok(None), |table| table.find_row(addr))?;
-        if row.is_some_and(|row| row.is_signal()) && object.is_c_library() {
+        // A signal can interrupt the trampoline's own instructions, too.
+        let is_signal = row.is_some_and(|row| row.is_signal()) && !frame.pc().is_exact();
+        if is_signal && object.is_c_library() {
             TRAMPOLINE.store(addr, Ordering::Relaxed);
         }
         Ok(row)
