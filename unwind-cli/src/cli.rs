@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::commands::{demo, guest, perf, record, sframe, stack};
+use crate::commands::{demo, guest, perf, record, report, sframe, stack};
 use crate::failure::Failure;
 use crate::untrusted::escaped;
 
@@ -29,6 +29,7 @@ enum Command {
     Guest(guest::Args),
     Sframe(sframe::Args),
     Record(record::RecordArgs),
+    Report(report::ReportArgs),
     Script(perf::ScriptArgs),
     Merge(perf::MergeArgs),
     #[command(hide = true)]
@@ -93,6 +94,7 @@ impl Cli {
             Some(Command::Guest(args)) => guest::run(args),
             Some(Command::Sframe(args)) => sframe::run(args),
             Some(Command::Record(args)) => record::run(args),
+            Some(Command::Report(args)) => report::run(args),
             Some(Command::Script(args)) => perf::run_script(args),
             Some(Command::Merge(args)) => perf::run_merge(args),
             Some(Command::Demo(args)) => demo::run_with(args),

@@ -4,5 +4,6 @@ pub(crate) mod demo;
 pub(crate) mod guest;
 pub(crate) mod perf;
 pub(crate) mod record;
+pub(crate) mod report;
 pub(crate) mod sframe;
 pub(crate) mod stack;

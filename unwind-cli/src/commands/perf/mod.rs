@@ -31,7 +31,7 @@ pub(crate) mod reader;
 mod recorded;
 mod script;
 pub(crate) mod shown;
-mod summary;
+pub(crate) mod summary;
 pub(crate) mod tally;
 mod text;
 pub(crate) mod threads;

@@ -359,6 +359,18 @@ impl PerfReader {
         pmu_caps::branches(&section, self.endian())
     }
 
+    /// Where the section of a feature is, if the file has one.
+    ///
+    /// # Errors
+    ///
+    /// [`PerfError`] if it cannot be there.
+    pub(crate) fn place_of(&mut self, feature: Feature) -> Result<Option<Section>, PerfError> {
+        match self.header {
+            Some(header) => self.feature_place(&header, feature),
+            None => Ok(None),
+        }
+    }
+
     /// Finds a feature section.
     fn feature_place(
         &mut self,

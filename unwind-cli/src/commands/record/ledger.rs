@@ -25,6 +25,8 @@ pub(crate) struct Ledger {
     pub(crate) kernel_only: u64,
     /// Samples whose user part is that of a later record which did not come.
     pub(crate) unmatched: u64,
+    /// Samples whose user part nobody has checked: of recordings by frame pointers.
+    pub(crate) unchecked: u64,
     /// Samples whose fields cannot be told apart.
     pub(crate) damaged: u64,
     /// Samples that came out of a ring when too many others waited to be walked.
@@ -68,6 +70,25 @@ impl Ledger {
         self.incomplete.values().fold(0, |sum, &count| sum.saturating_add(count))
     }
 
+    /// The most important of it, in a line.
+    pub(crate) fn summary(&self) -> String {
+        let all = self.written.saturating_add(self.lost);
+        let parts = [
+            (self.complete, "complete"),
+            (self.all_incomplete(), "incomplete"),
+            (self.kernel_only, "kernel only"),
+            (self.unmatched, "unmatched"),
+            (self.unchecked, "unchecked"),
+            (self.damaged, "damaged"),
+            (self.dropped, "dropped"),
+            (self.lost, "lost"),
+        ];
+        let parts = parts.into_iter().filter(|&(count, _)| count > 0);
+        let parts: Vec<String> =
+            parts.map(|(count, what)| format!("{} % {what}", share(count, all))).collect();
+        format!("{}: {}", counted(all, "sample", "samples"), parts.join(", "))
+    }
+
     /// All classes of samples that were written.
     fn classified(&self) -> u64 {
         let classes = [
@@ -75,6 +96,7 @@ impl Ledger {
             self.all_incomplete(),
             self.kernel_only,
             self.unmatched,
+            self.unchecked,
             self.damaged,
             self.dropped,
         ];
@@ -121,6 +143,7 @@ impl Display for Ledger {
         }
         line(self.kernel_only, "kernel only")?;
         line(self.unmatched, "unmatched: the record with the user part did not come")?;
+        line(self.unchecked, "unchecked: found by frame pointers")?;
         line(self.damaged, "damaged")?;
         line(self.dropped, "dropped for want of time")?;
         line(self.lost, "lost in a ring (records of any kind)")?;
@@ -165,13 +188,14 @@ mod tests {
     #[test]
     fn d14_a_ledger_adds_up_only_if_each_sample_is_in_one_class() {
         assert_eq!(ledger().check(), Ok(()));
-        let changes: [fn(&mut Ledger); 9] = [
+        let changes: [fn(&mut Ledger); 10] = [
             |ledger| ledger.written += 1,
             |ledger| ledger.complete += 1,
             |ledger| *ledger.incomplete.entry("gap".into()).or_default() += 1,
             |ledger| ledger.kernel_only += 1,
             |ledger| ledger.unmatched += 1,
             |ledger| ledger.damaged += 1,
+            |ledger| ledger.unchecked += 1,
             |ledger| ledger.dropped += 1,
             |ledger| ledger.lost += 1,
             |ledger| ledger.lost_told = 10,

@@ -1,0 +1,28 @@
+//! Stacks a line each, as flame graph tools read them.
+
+use std::io::{self, Write};
+
+use crate::commands::report::profile::{Frame, FrameKind, Profile};
+
+/// Writes the stacks.
+pub(crate) fn write(out: &mut impl Write, profile: &Profile) -> io::Result<()> {
+    lines(profile).try_for_each(|line| writeln!(out, "{line}"))
+}
+
+/// A line each: the frames from the outermost in, and how often the stack was seen.
+pub(crate) fn lines(profile: &Profile) -> impl Iterator<Item = String> {
+    profile.ends().map(|(at, node)| {
+        let mut frames: Vec<String> = profile.stack(at).map(|(_, frame)| label(frame)).collect();
+        frames.reverse();
+        format!("{} {}", frames.join(";"), node.own)
+    })
+}
+
+/// What a frame is called where a semicolon ends it.
+fn label(frame: &Frame) -> String {
+    let name = frame.name.replace(';', ":");
+    match frame.kind {
+        FrameKind::Kernel => format!("{name}_[k]"),
+        FrameKind::User | FrameKind::Note => name,
+    }
+}

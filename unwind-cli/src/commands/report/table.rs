@@ -1,0 +1,38 @@
+//! Functions by the time that they take, as text.
+
+use std::cmp::Reverse;
+use std::io::{self, Write};
+
+use crate::commands::report::profile::{FrameKind, Profile};
+
+/// Writes the `top` functions that most samples were taken in.
+pub(crate) fn write(out: &mut impl Write, profile: &Profile, top: usize) -> io::Result<()> {
+    let all = profile.samples();
+    let mut rows: Vec<_> = profile
+        .frames
+        .iter()
+        .zip(profile.totals())
+        .filter(|(frame, _)| frame.kind != FrameKind::Note)
+        .collect();
+    rows.sort_by_key(|(frame, total)| (Reverse((total.own, total.all)), &frame.name));
+    writeln!(out, "    self   total  function")?;
+    for (frame, total) in rows.iter().take(top) {
+        let (own, total) = (percent(total.own, all), percent(total.all, all));
+        let file = match (&frame.file, frame.kind) {
+            (_, FrameKind::Kernel) => " (kernel)".to_owned(),
+            (Some(file), _) => format!(" ({file})"),
+            (None, _) => String::new(),
+        };
+        writeln!(out, "{own:>6} % {total:>5} %  {}{file}", frame.name)?;
+    }
+    match rows.len().saturating_sub(top) {
+        0 => Ok(()),
+        more => writeln!(out, "{:>17}  {more} more; see --top", ""),
+    }
+}
+
+/// A share of a hundred, with one digit after the point.
+pub(crate) fn percent(count: u64, all: u64) -> String {
+    let tenths = u128::from(count).saturating_mul(1000).checked_div(all.into()).unwrap_or(0);
+    format!("{}.{}", tenths / 10, tenths % 10)
+}

@@ -1,0 +1,185 @@
+//! `unwind report`: the same samples in each format, and what is not complete apart.
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use test_support::{skip, tool};
+
+/// No function keeps a frame pointer.
+const WITHOUT_FRAME_POINTERS: &[&str] =
+    &["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+
+fn unwind(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unwind"));
+    command.args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Records a program that spends its time at the end of a chain of calls, under this name.
+/// `None` where the kernel allows no samples, or there is no compiler.
+fn recording(test: &str, name: &[u8], options: &[&str]) -> Option<PathBuf> {
+    let program = support::compile(test, "nested.c", WITHOUT_FRAME_POINTERS)?;
+    let named = program.with_file_name(std::ffi::OsStr::from_bytes(name));
+    fs::rename(&program, &named).unwrap();
+    let data = program.with_file_name("perf.data");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unwind"));
+    command.arg("record").arg("-o").arg(&data).args(options).arg("--").arg(&named).arg("0.4");
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let told = text(&output.stderr);
+    if told.contains("lets no sampling event be opened") {
+        skip(&told);
+        return None;
+    }
+    assert!(output.status.success(), "{told}");
+    Some(data)
+}
+
+fn report(data: &Path, format: &str) -> Vec<u8> {
+    let output = unwind(&["report", "--format", format, data.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    output.stdout
+}
+
+/// The frames of folded stacks, and how often each was seen.
+fn folded(data: &Path) -> Vec<(Vec<String>, u64)> {
+    let folded = text(&report(data, "folded"));
+    let lines = folded.lines().map(|line| {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        (stack.split(';').map(str::to_owned).collect(), count.parse().unwrap())
+    });
+    lines.collect()
+}
+
+#[test]
+fn d15_each_format_has_the_same_samples() {
+    let Some(data) = recording("report_formats", b"nested", &[]) else { return };
+    let stacks = folded(&data);
+    let samples: u64 = stacks.iter().map(|(_, count)| count).sum();
+    assert!(samples > 100, "{samples}");
+    let deep = stacks.iter().find(|(stack, _)| stack.last().unwrap() == "innermost").unwrap();
+    let names: Vec<&str> = deep.0.iter().map(String::as_str).collect();
+    let end = [&["main"][..], &["nested"; 11], &["innermost"]].concat();
+    assert!(names.starts_with(&["nested", "_start"]) && names.ends_with(&end), "{names:?}");
+
+    let table = text(&report(&data, "text"));
+    assert!(table.contains(&format!("{samples} samples written")), "{table}");
+    let innermost: u64 = stacks
+        .iter()
+        .filter(|(stack, _)| stack.last().unwrap() == "innermost")
+        .map(|(_, count)| count)
+        .sum();
+    let share = format!("{}.{} %", innermost * 100 / samples, innermost * 1000 / samples % 10);
+    let line = table.lines().find(|line| line.contains("  innermost (")).unwrap();
+    assert!(line.trim_start().starts_with(&share), "{share} {line}");
+
+    let speedscope: Value = serde_json::from_slice(&report(&data, "speedscope")).unwrap();
+    let weights = speedscope["profiles"][0]["weights"].as_array().unwrap();
+    assert_eq!(weights.iter().map(|weight| weight.as_u64().unwrap()).sum::<u64>(), samples);
+    assert_eq!(speedscope["profiles"][0]["endValue"].as_u64(), Some(samples));
+    assert_eq!(speedscope["ledger"]["written"].as_u64(), Some(samples));
+
+    let svg = text(&report(&data, "svg"));
+    assert!(svg.contains(&format!("{samples} samples: ")) && svg.contains("innermost ("), "{svg}");
+
+    let pprof = data.with_file_name("profile.pb.gz");
+    fs::write(&pprof, report(&data, "pprof")).unwrap();
+    let Some(go) = tool("go") else { return };
+    let output = Command::new(go).args(["tool", "pprof", "-raw"]).arg(&pprof).output().unwrap();
+    let raw = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let counts = raw.lines().skip_while(|line| *line != "samples/count").skip(1);
+    let counts = counts.map_while(|line| line.split_once(':')?.0.trim().parse::<u64>().ok());
+    assert_eq!(counts.sum::<u64>(), samples, "{raw}");
+}
+
+#[test]
+fn d15_stacks_that_are_not_complete_are_under_a_root_that_says_why() {
+    let options = ["--stack-bytes", "256"];
+    let Some(data) = recording("report_incomplete", b"nested", &options) else { return };
+    let stacks = folded(&data);
+    let innermost = stacks.iter().filter(|(stack, _)| stack.last().unwrap() == "innermost");
+    let roots: Vec<&String> = innermost.map(|(stack, _)| &stack[0]).collect();
+    let is_apart = |root: &&&String| **root == "[incomplete: stack-copy-too-short]";
+    assert!(!roots.is_empty() && roots.iter().all(|root| is_apart(&root)), "{roots:?}");
+}
+
+#[test]
+fn d15_lost_samples_are_in_the_picture() {
+    let options = ["--ring-kib", "16", "--stack-bytes", "4096", "-F", "20000"];
+    let Some(data) = recording("report_lost", b"nested", &options) else { return };
+    let stacks = folded(&data);
+    let lost = stacks.iter().find(|(stack, _)| stack[0] == "[lost in a ring]").unwrap();
+    assert!(lost.1 > 100 && lost.0.len() == 1, "{lost:?}");
+}
+
+#[test]
+fn d15_a_recording_whose_ledger_does_not_add_up_is_refused_after_it_was_shown() {
+    let Some(data) = recording("report_ledger", b"nested", &[]) else { return };
+    let bytes = fs::read(&data).unwrap();
+    let key = b"\"complete\":";
+    let at = memchr::memmem::find(&bytes, key).unwrap() + key.len();
+    let changed = |value: u8| {
+        let mut bytes = bytes.clone();
+        bytes[at] = value;
+        fs::write(&data, bytes).unwrap();
+        unwind(&["report", data.to_str().unwrap()])
+    };
+    let digit = if bytes[at] == b'9' { b'8' } else { bytes[at] + 1 };
+    let output = changed(digit);
+    assert_eq!(output.status.code(), Some(10), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("does not add up"));
+    // What is no ledger at all is damage.
+    assert_eq!(changed(b'x').status.code(), Some(5));
+}
+
+#[test]
+fn c9_names_from_outside_are_no_markup_and_no_frames_of_their_own() {
+    let name = b"<b>&\"';a\x1b[1m";
+    let Some(data) = recording("report_names", name, &[]) else { return };
+    let svg = report(&data, "svg");
+    assert!(!svg.contains(&0x1b));
+    let svg = text(&svg);
+    assert!(svg.contains("&lt;b&gt;&amp;"), "{svg}");
+    assert!(!svg.contains("<b>"));
+    let stacks = folded(&data);
+    let is_named = |(stack, _): &(Vec<String>, u64)| {
+        let after_reason = usize::from(stack[0].starts_with("[incomplete: "));
+        // A name has 15 bytes at most.
+        stack[after_reason] == "<b>&\"':a\\x1b[1m"
+    };
+    assert!(stacks.iter().all(is_named), "{stacks:?}");
+    let speedscope = report(&data, "speedscope");
+    assert!(serde_json::from_slice::<Value>(&speedscope).is_ok() && !speedscope.contains(&0x1b));
+}
+
+#[test]
+fn d15_recordings_of_perf_are_walked_and_those_by_frame_pointers_are_not_called_complete() {
+    let Some(perf) = tool("perf") else { return };
+    let Some(program) = support::compile("report_perf", "nested.c", WITHOUT_FRAME_POINTERS) else {
+        return;
+    };
+    let data = program.with_file_name("perf.data");
+    for (way, class) in [("dwarf", "complete"), ("fp", "unchecked")] {
+        let mut record = Command::new(&perf);
+        record.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "--call-graph", way, "-o"]);
+        let output = record.arg(&data).arg(&program).arg("0.3").output().unwrap();
+        if !output.status.success() {
+            skip(&format!("perf cannot record here: {}", text(&output.stderr)));
+            return;
+        }
+        let table = text(&report(&data, "text"));
+        let line = table.lines().find(|line| line.contains(&format!(" % {class}"))).unwrap();
+        let share: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert!(share > 90.0, "{table}");
+    }
+}
