@@ -20,7 +20,10 @@ pub mod held_process;
 mod indexed_frames;
 mod input_error;
 mod linkage;
+mod loaded_file;
+mod mapped_file;
 mod module;
+mod module_error;
 pub mod perf_event;
 mod progress;
 mod regular_file;
@@ -34,7 +37,8 @@ use std::io::{self, Write};
 
 use crate::call_frames::CallFrames;
 use crate::elf::ElfFile;
-use crate::module::{ModuleError, Modules};
+use crate::module::{Modules, Opening};
+use crate::module_error::ModuleError;
 use crate::symbols::Symbols;
 use crate::target::Target;
 
@@ -73,7 +77,7 @@ pub fn read_core(core: &[u8], file: &[u8]) -> Option<usize> {
 pub fn read_proc(maps: &[u8], status: &[u8], stat: &[u8]) -> usize {
     let _ = target::has_status(status, stat);
     let mappings = target::maps::parse(maps);
-    let modules = Modules::load(&mappings, |_| Some(Err(ModuleError::Memory)));
+    let modules = Modules::load(&mappings, |_| Some(Opening::Now(Err(ModuleError::Memory))));
     let found = mappings.iter().filter_map(|mapping| modules.find(mapping.range.start));
     found.map(|module| module.path.as_os_str().len()).fold(0, usize::saturating_add)
 }

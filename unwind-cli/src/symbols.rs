@@ -1,5 +1,7 @@
 //! The function symbols of an ELF file, and their names as a person reads them.
 
+pub(crate) mod few;
+
 use std::path::{Path, PathBuf};
 
 use memchr::memchr;
@@ -142,19 +144,7 @@ impl Symbols {
     }
 
     fn function(&self, file: &ElfFile, symbol: &Symbol, limit: u64) -> Option<Function> {
-        let name = read_name(self.debug_file.as_ref().unwrap_or(file), symbol.name, limit)?;
-        let is_whole = u64::try_from(name.len()).is_ok_and(|len| len < limit);
-        // Names of a few bytes may unfold to as much as is let.
-        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        // Mangled names are ASCII.
-        let text = plain(&name).filter(|_| is_whole);
-        let demangled = text.and_then(|text| demangle(text, limit));
-        let name = Untrusted::from(name);
-        let (name, mangled) = match demangled {
-            Some(demangled) => (demangled.into(), Some(name)),
-            None => (name, None),
-        };
-        Some(Function { name, mangled, start: symbol.start })
+        function_of(self.debug_file.as_ref().unwrap_or(file), symbol, limit)
     }
 
     /// The start of the function that holds a link-time address, and its names: at most
@@ -194,6 +184,24 @@ impl Symbols {
     }
 }
 
+/// The function of a symbol of this file, of whose name no more than `limit` bytes are
+/// read.
+fn function_of(file: &ElfFile, symbol: &Symbol, limit: u64) -> Option<Function> {
+    let name = read_name(file, symbol.name, limit)?;
+    let is_whole = u64::try_from(name.len()).is_ok_and(|len| len < limit);
+    // Names of a few bytes may unfold to as much as is let.
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    // Mangled names are ASCII.
+    let text = plain(&name).filter(|_| is_whole);
+    let demangled = text.and_then(|text| demangle(text, limit));
+    let name = Untrusted::from(name);
+    let (name, mangled) = match demangled {
+        Some(demangled) => (demangled.into(), Some(name)),
+        None => (name, None),
+    };
+    Some(Function { name, mangled, start: symbol.start })
+}
+
 /// `/usr/lib/debug/.build-id/ab/cdef….debug`, where distributions put what they
 /// strip off.
 fn open_debug_file(file: &ElfFile) -> Option<ElfFile> {
@@ -215,14 +223,13 @@ fn read_table(
     sections: &[Section],
     kind: elf::SectionType,
 ) -> Result<Vec<Symbol>, ElfError> {
-    let Some(table) = sections.iter().find(|section| section.kind == kind) else {
-        return Ok(Vec::new());
-    };
-    let mut symbols = if file.is_64 {
-        read_entries::<FileHeader64<Endianness>>(file, sections, table)?
-    } else {
-        read_entries::<FileHeader32<Endianness>>(file, sections, table)?
-    };
+    let mut symbols = Vec::new();
+    for_each_of_kind(file, sections, kind, |symbol| symbols.push(symbol))?;
+    Ok(sorted(symbols))
+}
+
+/// The symbols of a table, made ready for lookups.
+fn sorted(mut symbols: Vec<Symbol>) -> Vec<Symbol> {
     symbols.sort_unstable_by_key(|symbol| (symbol.start, symbol.rank, symbol.end, symbol.name));
     end_labels(&mut symbols);
     let mut furthest_end = 0;
@@ -230,7 +237,23 @@ fn read_table(
         furthest_end = symbol.end.max(furthest_end);
         symbol.furthest_end = furthest_end;
     }
-    Ok(symbols)
+    symbols
+}
+
+/// Calls `with` with each function of the first symbol table of a kind, in its order.
+fn for_each_of_kind(
+    file: &ElfFile,
+    sections: &[Section],
+    kind: elf::SectionType,
+    with: impl FnMut(Symbol),
+) -> Result<(), ElfError> {
+    match sections.iter().find(|section| section.kind == kind) {
+        None => Ok(()),
+        Some(table) if file.is_64 => {
+            for_each_function::<FileHeader64<Endianness>>(file, sections, table, with)
+        }
+        Some(table) => for_each_function::<FileHeader32<Endianness>>(file, sections, table, with),
+    }
 }
 
 /// A symbol without a size reaches to the next one; its `end` is the end of its
@@ -249,11 +272,13 @@ fn end_labels(symbols: &mut [Symbol]) {
     }
 }
 
-fn read_entries<H>(
+/// Calls `with` with each function of a table, in its order.
+fn for_each_function<H>(
     file: &ElfFile,
     sections: &[Section],
     table: &Section,
-) -> Result<Vec<Symbol>, ElfError>
+    mut with: impl FnMut(Symbol),
+) -> Result<(), ElfError>
 where
     H: FileHeader<Endian = Endianness>,
 {
@@ -264,9 +289,8 @@ where
     let names = usize::try_from(table.link).ok().and_then(|index| sections.get(index));
     let names =
         names.ok_or(ElfError::NoSuchSection { part: Part::SymbolNames, index: table.link })?;
-    let code = CodeRanges::new(file, sections);
+    let mut code = CodeRanges::new(file, sections);
 
-    let mut symbols = Vec::new();
     let mut done = 0;
     while done < table.size {
         let len = table.size.saturating_sub(done).min(CHUNK);
@@ -274,15 +298,17 @@ where
         let bytes = file.bytes(Part::Symbols, at, len)?;
         let count = bytes.len().checked_div(size_of::<H::Sym>()).unwrap_or(0);
         let entries: &[H::Sym] = pod::slice_from_bytes(&bytes, count).map_or(&[], |(s, _)| s);
-        let functions = entries.iter().filter_map(|entry| {
+        for entry in entries {
             let index = usize::from(entry.st_shndx(file.endian).0);
             let base = sections.get(index).filter(|_| file.kind == elf::ET_REL);
-            function(file, entry, names, &code, base.map_or(0, |section| section.addr))
-        });
-        symbols.extend(functions);
+            let base = base.map_or(0, |section| section.addr);
+            if let Some(symbol) = function(file, entry, names, &mut code, base) {
+                with(symbol);
+            }
+        }
         done = done.saturating_add(len);
     }
-    Ok(symbols)
+    Ok(())
 }
 
 /// The symbol of a table's entry, if that is a function or a label in code. Its
@@ -291,7 +317,7 @@ fn function<S>(
     file: &ElfFile,
     entry: &S,
     names: &Section,
-    code: &CodeRanges,
+    code: &mut CodeRanges,
     base: u64,
 ) -> Option<Symbol>
 where
@@ -322,7 +348,12 @@ where
 
 /// Where a file has code: its executable sections, or segments where it has no
 /// such section.
-struct CodeRanges(Vec<(u64, u64)>);
+struct CodeRanges {
+    /// Sorted.
+    ranges: Vec<(u64, u64)>,
+    /// The one that was found last: most symbols are of the same one.
+    last: (u64, u64),
+}
 
 impl CodeRanges {
     fn new(file: &ElfFile, sections: &[Section]) -> Self {
@@ -334,14 +365,16 @@ impl CodeRanges {
             ranges = segments.map(|s| range((s.addr, s.memory_size))).collect();
         }
         ranges.sort_unstable();
-        Self(ranges)
+        Self { ranges, last: (0, 0) }
     }
 
     /// The end of the range that holds `addr`.
-    fn end_of(&self, addr: u64) -> Option<u64> {
-        let after = self.0.partition_point(|&(start, _)| start <= addr);
-        let &(_, end) = self.0.get(after.checked_sub(1)?)?;
-        (addr < end).then_some(end)
+    fn end_of(&mut self, addr: u64) -> Option<u64> {
+        if !(self.last.0..self.last.1).contains(&addr) {
+            let after = self.ranges.partition_point(|&(start, _)| start <= addr);
+            self.last = *self.ranges.get(after.checked_sub(1)?)?;
+        }
+        (addr < self.last.1).then_some(self.last.1)
     }
 }
 
@@ -375,86 +408,4 @@ fn without_version(name: &[u8]) -> &[u8] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn symbols(list: &[(u64, u64, Rank)]) -> Symbols {
-        let mut symbols: Vec<_> = list
-            .iter()
-            .zip(1..)
-            .map(|(&(start, end, rank), name)| Symbol { start, end, furthest_end: 0, name, rank })
-            .collect();
-        symbols.sort_unstable_by_key(|s| (s.start, s.rank, s.end, s.name));
-        end_labels(&mut symbols);
-        let mut furthest_end = 0;
-        for symbol in &mut symbols {
-            furthest_end = symbol.end.max(furthest_end);
-            symbol.furthest_end = furthest_end;
-        }
-        Symbols { symbols, debug_file: None }
-    }
-
-    /// The number, from 1, of the symbol that is found.
-    fn find(symbols: &Symbols, addr: u64) -> Option<u64> {
-        symbols.find_symbol(addr).map(|symbol| symbol.name)
-    }
-
-    #[test]
-    fn a_pc_past_a_sized_symbol_is_not_inside_it() {
-        let two = symbols(&[(0x10, 0x20, Rank::Global), (0x30, 0x40, Rank::Local)]);
-        for (addr, found) in [
-            (0x0f, None),
-            (0x10, Some(1)),
-            (0x1f, Some(1)),
-            (0x20, None),
-            (0x2f, None),
-            (0x30, Some(2)),
-            (0x40, None),
-        ] {
-            assert_eq!(find(&two, addr), found, "{addr:#x}");
-        }
-    }
-
-    #[test]
-    fn a_label_reaches_to_the_next_symbol_but_hides_no_sized_one() {
-        let mixed = symbols(&[
-            (0x10, 0x30, Rank::Global),
-            (0x18, 0x100, Rank::Label),
-            (0x40, 0x100, Rank::Label),
-            (0x50, 0x60, Rank::Local),
-            (0x70, 0x100, Rank::Label),
-        ]);
-        for (addr, found) in
-            [(0x1c, Some(1)), (0x34, Some(2)), (0x4f, Some(3)), (0x60, None), (0xff, Some(5))]
-        {
-            assert_eq!(find(&mixed, addr), found, "{addr:#x}");
-        }
-        assert_eq!(find(&mixed, 0x100), None);
-    }
-
-    #[test]
-    fn the_innermost_of_nested_functions_is_found_and_a_global_name_preferred() {
-        let nested = symbols(&[
-            (0x10, 0x100, Rank::Local),
-            (0x20, 0x30, Rank::Global),
-            (0x40, 0x50, Rank::Weak),
-            (0x40, 0x50, Rank::Global),
-            (0x40, 0x50, Rank::Local),
-        ]);
-        for (addr, found) in [(0x18, 1), (0x20, 2), (0x30, 1), (0x48, 4), (0x50, 1), (0xff, 1)] {
-            assert_eq!(find(&nested, addr), Some(found), "{addr:#x}");
-        }
-    }
-
-    #[test]
-    fn the_version_of_an_exported_symbol_is_no_part_of_its_name() {
-        for (name, plain) in [
-            (&b"read@@GLIBC_2.2.5"[..], &b"read"[..]),
-            (b"memcpy@GLIBC_2.2.5", b"memcpy"),
-            (b"main", b"main"),
-            (b"@odd", b"@odd"),
-        ] {
-            assert_eq!(without_version(name), plain);
-        }
-    }
-}
+mod tests;

@@ -156,7 +156,7 @@ fn c2_what_has_taken_the_place_of_a_mapped_file_is_never_waited_for() {
 /// Runs until the process is held, and stands then.
 fn stands_while_it_holds(target: &Target, delay: Duration) -> Option<Child> {
     let id = target.id().to_string();
-    let mut child = unwind(["stack", "--pid", &id])
+    let mut child = unwind(["stack", "--live", "--pid", &id])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -217,6 +217,33 @@ fn c2_a_page_that_only_the_process_can_bring_in_is_not_waited_for() {
     assert_eq!(target.finish(), Some(0));
 }
 
+/// Each hold finds where the next part of such a stack is, and there are few holds. So a
+/// stack of a few parts is whole, and one of many ends where no more was copied.
+#[test]
+fn a_stack_of_many_parts_ends_where_it_was_not_copied_and_is_whole_in_place() {
+    let Some(program) = compile("places", "hostile.c", FRAME_POINTERS) else { return };
+    for (parts, reason) in [("3", "frame-pointer-zero"), ("30", "not-captured")] {
+        let target = hostile(&program, &["places", parts]);
+        target.wait_for_state("S");
+        let frames = |arguments: &[&str]| {
+            let report = look(target.id(), arguments).expect("the process is there");
+            let thread = &report["threads"][0];
+            let end = thread["end"].clone();
+            assert_eq!(end["complete"], false, "{end}");
+            (thread["frames"].as_array().unwrap().len(), end)
+        };
+        let (in_place, end) = frames(&["--method", "fp", "--live"]);
+        assert_eq!(end["reason"], "frame-pointer-zero", "{end}");
+        let (copied, end) = frames(&["--method", "fp"]);
+        assert_eq!(end["reason"], reason, "{end}");
+        let is_whole = reason != "not-captured";
+        assert_eq!(copied == in_place, is_whole, "{copied} of {in_place}");
+        assert_eq!(end["text"].as_str().unwrap().contains("--live"), !is_whole, "{end}");
+        assert_eq!(target.status("TracerPid"), "0");
+        assert_eq!(target.finish(), Some(0));
+    }
+}
+
 #[test]
 fn c2_a_process_whose_stacks_take_too_long_is_let_go_after_the_stated_time() {
     let Some(program) = compile("c2_chain", "hostile.c", FRAME_POINTERS) else { return };
@@ -225,7 +252,8 @@ fn c2_a_process_whose_stacks_take_too_long_is_let_go_after_the_stated_time() {
     target.wait_for_state("S");
     let id = target.id().to_string();
     let started = Instant::now();
-    let arguments = ["stack", "--method", "fp", "--max-frames", "4000000000", "--hold-limit", "1"];
+    let arguments =
+        ["stack", "--live", "--method", "fp", "--max-frames", "4000000000", "--hold-limit", "1"];
     let text = fails(arguments.into_iter().chain(["--pid", &id]), 1);
     assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
     let said = format!("process {id} was let go after 1 s");
@@ -239,7 +267,7 @@ fn c2_a_process_whose_stacks_take_too_long_is_let_go_after_the_stated_time() {
 #[test]
 fn c2_a_started_command_that_was_held_too_long_is_ended_or_waited_for() {
     let Some(program) = compile("c2_started", "hostile.c", FRAME_POINTERS) else { return };
-    let looks = ["--method", "fp", "--max-frames", "4000000000", "--hold-limit", "1"];
+    let looks = ["--live", "--method", "fp", "--max-frames", "4000000000", "--hold-limit", "1"];
     for kill in [true, false] {
         let mut command = unwind(["stack", "--after", "3000"].iter().chain(&looks));
         if kill {

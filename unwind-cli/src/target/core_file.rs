@@ -231,6 +231,7 @@ impl CoreFile {
         self.mappings.extend(unnamed.map(|segment| Mapping {
             range: segment.addr..segment.addr.saturating_add(segment.memory_size),
             executable: segment.executable,
+            access: None,
             offset: 0,
             backing: if self.vdso == Some(segment.addr) {
                 Backing::Vdso
@@ -258,6 +259,7 @@ impl CoreFile {
         self.mappings.extend(loads.map(|segment| Mapping {
             range: mapped_range(segment, bias),
             executable: segment.executable,
+            access: None,
             offset: segment.offset,
             backing: backing.clone(),
         }));
@@ -360,6 +362,7 @@ fn read_files(code: &CodeByStart, layout: &Layout, desc: &[u8]) -> Option<Vec<Ma
             range: start..end,
             // Debuggers leave out of the core what is unchanged in the file.
             executable: code.0.get(&start).copied().unwrap_or(true),
+            access: None,
             offset: offset.checked_mul(unit)?,
             backing: Backing::File(MappedFile::new(path.to_vec(), None)),
         });

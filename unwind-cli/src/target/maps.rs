@@ -15,9 +15,22 @@ pub(crate) struct Mapping {
     /// Half-open.
     pub(crate) range: Range<u64>,
     pub(crate) executable: bool,
+    /// What may be done with its bytes, where that is known: not from a core file.
+    pub(crate) access: Option<Access>,
     /// Where in the backing file the range starts, in bytes.
     pub(crate) offset: u64,
     pub(crate) backing: Backing,
+}
+
+/// What a program may do with the bytes of a mapping, besides executing them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Nothing: a guard, or addresses that are kept free.
+    Nothing,
+    /// Read them.
+    ReadOnly,
+    /// Change them.
+    Writable,
 }
 
 /// What backs a mapping.
@@ -93,6 +106,11 @@ fn parse_line(line: &[u8]) -> Option<Mapping> {
     Some(Mapping {
         range: hex(start)?..hex(end)?,
         executable: permissions.get(2) == Some(&b'x'),
+        access: Some(match permissions {
+            [_, b'w', ..] => Access::Writable,
+            [b'r', ..] => Access::ReadOnly,
+            _ => Access::Nothing,
+        }),
         offset: hex(offset)?,
         backing: backing(name.get(start_of_name..)?, id),
     })
@@ -151,6 +169,7 @@ mod tests {
             Mapping {
                 range: 0x7f00_0000_1000..0x7f00_0000_3000,
                 executable: true,
+                access: Some(Access::ReadOnly),
                 offset: 0x28000,
                 backing: Backing::File(MappedFile {
                     path: "/usr/lib/libc.so.6".into(),
@@ -159,6 +178,19 @@ mod tests {
                 }),
             }
         );
+    }
+
+    #[test]
+    fn what_may_be_done_with_a_mapping_is_told_by_its_first_letters() {
+        for (line, access) in [
+            (&b"1000-2000 ---p 00000000 00:00 0"[..], Access::Nothing),
+            (b"1000-2000 --xp 00000000 00:00 0", Access::Nothing),
+            (b"1000-2000 r-xp 00000000 00:00 0", Access::ReadOnly),
+            (b"1000-2000 rw-p 00000000 00:00 0", Access::Writable),
+            (b"1000-2000 -w-s 00000000 00:00 0", Access::Writable),
+        ] {
+            assert_eq!(one(line).access, Some(access));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use unwind_core::{Memory, ReadError, VirtAddr};
 
 use crate::elf::ElfFile;
 use crate::elf::error::Part;
-use crate::module::LoadedFile;
+use crate::loaded_file::LoadedFile;
 
 /// How many bytes are read at once.
 const PAGE: usize = 4096;
@@ -19,24 +19,6 @@ const PAGE: usize = 4096;
 const IN_PAGE: u64 = 0xfff;
 /// How many pages are kept: 16 MiB, twice the usual limit of a stack.
 const KEPT_PAGES: usize = 4096;
-
-/// The memory of either kind of target.
-#[derive(Debug)]
-pub(crate) enum TargetMemory {
-    /// Of a process.
-    Process(PageCache<ProcessMemory>),
-    /// Of a core file.
-    Core(PageCache<CoreMemory>),
-}
-
-impl Memory for TargetMemory {
-    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
-        match self {
-            Self::Process(memory) => memory.read(addr, buf),
-            Self::Core(memory) => memory.read(addr, buf),
-        }
-    }
-}
 
 /// Keeps the pages that were read, so that a walk costs one system call a page
 /// and not one a word. For a target that does not run.
@@ -90,7 +72,7 @@ impl<M: Memory> Memory for PageCache<M> {
 
 /// Fills `buf` by `read`, which fills as much of the rest as it can at once and
 /// returns how much that was.
-fn read_by_pieces(
+pub(super) fn read_by_pieces(
     addr: VirtAddr,
     buf: &mut [u8],
     mut read: impl FnMut(u64, &mut [u8]) -> Result<usize, ReadError>,
@@ -218,13 +200,17 @@ impl Memory for CoreMemory {
 }
 
 /// The last of `list`, which is sorted by start, whose range holds `addr`.
-fn containing<T>(list: &[T], addr: u64, range: impl Fn(&T) -> &Range<u64>) -> Option<&T> {
+pub(super) fn containing<T>(
+    list: &[T],
+    addr: u64,
+    range: impl Fn(&T) -> &Range<u64>,
+) -> Option<&T> {
     let after = list.partition_point(|item| range(item).start <= addr);
     list.get(after.checked_sub(1)?).filter(|item| addr < range(item).end)
 }
 
 /// At most the first `len` bytes.
-fn clip(buf: &mut [u8], len: u64) -> &mut [u8] {
+pub(super) fn clip(buf: &mut [u8], len: u64) -> &mut [u8] {
     let len = usize::try_from(len).unwrap_or(usize::MAX).min(buf.len());
     buf.get_mut(..len).unwrap_or_default()
 }

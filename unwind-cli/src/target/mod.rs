@@ -1,5 +1,7 @@
 //! What a stack is read from: a process that is held still, or a core file.
 
+mod capture;
+mod captured_memory;
 mod core_file;
 pub(crate) mod error;
 pub(crate) mod maps;
@@ -8,27 +10,37 @@ pub(crate) mod pause;
 pub(crate) mod process;
 pub(crate) mod registers;
 pub(crate) mod status;
+pub(crate) mod target_memory;
 mod tracee;
 
 use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
 
+use unwind_core::Memory;
+
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::counted::counted;
 use crate::elf::ElfFile;
 use crate::input_error::InputError;
-use crate::module::{self, BuildId, ModuleError, Modules};
+use crate::mapped_file::{ProcessFiles, copy_vdso, open_of_core};
+use crate::module::{Modules, Opening};
+use crate::module_error::{BuildId, ModuleError};
+use crate::target::capture::{Before, Capture};
+use crate::target::captured_memory::CapturedMemory;
 use crate::target::core_file::CoreFile;
 use crate::target::error::TargetError;
 use crate::target::maps::{Backing, Mapping};
-use crate::target::memory::{CoreMemory, PageCache, ProcessMemory, TargetMemory};
+use crate::target::memory::{CoreMemory, PageCache, ProcessMemory};
 use crate::target::pause::{HoldLimit, Pause, PausedProcess, STOPS};
 use crate::target::process::Fate;
 use crate::target::registers::UserRegisters;
 use crate::target::status::Status;
+use crate::target::target_memory::TargetMemory;
 use crate::untrusted::{Untrusted, escaped};
+
+pub(crate) use crate::target::capture::Wanted;
 
 /// The threads, memory and loaded files of a program at one point of time.
 ///
@@ -90,16 +102,37 @@ impl Target {
     /// # Errors
     ///
     /// [`TargetError`] if there is none, if it may not be traced, or if it ends.
-    pub(crate) fn of_process(process: i32, limit: HoldLimit) -> Result<Self, TargetError> {
+    pub(crate) fn of_process(
+        process: i32,
+        limit: HoldLimit,
+        look: Look<'_>,
+    ) -> Result<Self, TargetError> {
         // Files that a process maps may be many, and each is kept open.
         allow_all_files();
         for _ in 0..STOPS {
+            let before = Before::read(process);
+            let mut files = ProcessFiles::of(process);
             let (hold, held) = Pause::stop(process, limit)?;
-            let error = match Self::of_held(held) {
-                Ok(target) => return Ok(Self { hold: Some(hold), ..target }),
-                Err(error) => error,
+            let (error, fate) = match look {
+                Look::InPlace => match Self::of_held(&held) {
+                    Ok(target) => return Ok(Self { hold: Some(hold), ..target }),
+                    Err(error) => (error, hold.release()),
+                },
+                Look::Copies(wanted) => {
+                    // The process was looked at by the id of a thread that has ended.
+                    if held.some_thread != process {
+                        files = ProcessFiles::of(held.some_thread);
+                    }
+                    let files = Rc::new(files);
+                    let capture = Capture::take(&held, before, wanted);
+                    match (capture, hold.release()) {
+                        (Ok(_), Fate::Ended) => break,
+                        (Ok(capture), _) => return Ok(Self::of_capture(&held, capture, &files)),
+                        (Err(error), fate) => (error.into(), fate),
+                    }
+                }
             };
-            match hold.release() {
+            match fate {
                 Fate::Held => return Err(error),
                 Fate::Ended => break,
                 Fate::Replaced => {}
@@ -109,7 +142,7 @@ impl Target {
     }
 
     /// Looks at a process that is held.
-    fn of_held(held: PausedProcess) -> Result<Self, TargetError> {
+    fn of_held(held: &PausedProcess) -> Result<Self, TargetError> {
         // After the first thread has ended only the others lead to the memory.
         let id = held.some_thread;
         let read = |path: String| {
@@ -119,8 +152,26 @@ impl Target {
         let memory = ProcessMemory::open(id)
             .map_err(|error| InputError::Read { path: format!("/proc/{id}/mem").into(), error })?;
         let mut memory = PageCache::new(memory);
-        let modules =
-            Modules::load(&mappings, |mapping| module::open_of_process(id, mapping, &mut memory));
+        let files = Rc::new(ProcessFiles::of(id));
+        let modules = load_of_process(&mappings, &files, &mut memory);
+        Ok(Self::of_mapped(held, mappings, modules, TargetMemory::Process(memory)))
+    }
+
+    /// Looks at what was copied of a process.
+    fn of_capture(held: &PausedProcess, capture: Capture, files: &Rc<ProcessFiles>) -> Self {
+        let Capture { mappings, copies, unreadable } = capture;
+        let mut memory = CapturedMemory::new(&mappings, copies, unreadable);
+        let modules = load_of_process(&mappings, files, &mut memory);
+        memory.add_code(&mappings, &modules);
+        Self::of_mapped(held, mappings, modules, TargetMemory::Captured(memory))
+    }
+
+    fn of_mapped(
+        held: &PausedProcess,
+        mappings: Vec<Mapping>,
+        modules: Modules,
+        memory: TargetMemory,
+    ) -> Self {
         let warnings = held.unstoppable.iter().map(|thread| {
             format!("thread {thread} cannot be stopped: it waits inside the kernel; it is left out")
         });
@@ -130,17 +181,17 @@ impl Target {
             signal: None,
             registers,
         });
-        Ok(Self {
+        Self {
             process: held.process,
             program: name_of(held.process).unwrap_or_default(),
             threads: threads.collect(),
             mappings,
             modules,
-            memory: TargetMemory::Process(memory),
+            memory,
             warnings: warnings.collect(),
             room: Room::UNKNOWN,
             hold: None,
-        })
+        }
     }
 
     /// Reads a core file. `program` is the executable that it was made from,
@@ -152,7 +203,7 @@ impl Target {
     /// one of `program`.
     pub(crate) fn of_core(path: &Path, program: Option<&Path>) -> Result<Self, TargetError> {
         allow_all_files();
-        Self::of_open_core(core_file::open(path)?, path, program, module::open_of_core)
+        Self::of_open_core(core_file::open(path)?, path, program, open_of_core)
     }
 
     /// Looks at a core file that was copied, for a fuzz target; `open` stands for
@@ -201,17 +252,17 @@ impl Target {
             Backing::File(file) => {
                 let id = build_ids.get(&file.path);
                 let opened = open(&file.path, id.map(Vec::as_slice));
-                Some(opened.map_err(|error| ModuleError::OfCore {
+                Some(Opening::Now(opened.map_err(|error| ModuleError::OfCore {
                     error: error.into(),
                     wanted: id.map(|id| BuildId::from(id.as_slice())),
                     is_program: of_program == Some(&mapping.backing),
-                }))
+                })))
             }
-            Backing::Vdso => Some(module::copy_vdso(&mapping.range, &mut memory)),
+            Backing::Vdso => Some(Opening::Now(copy_vdso(&mapping.range, &mut memory))),
             Backing::Anonymous | Backing::Named(_) => None,
         });
         memory.add_files(notes.mappings.iter().filter_map(|mapping| {
-            let file = modules.file_of(&mapping.backing)?;
+            let file = modules.file_of(&mapping.backing)?.get().ok()?;
             Some((mapping.range.clone(), mapping.offset, file))
         }));
         Ok(Self {
@@ -238,6 +289,30 @@ impl Target {
             _ => Ok(()),
         }
     }
+}
+
+/// How a process is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Look<'w> {
+    /// Where it stands, for as long as that takes.
+    InPlace,
+    /// In copies, so that it continues before its stacks are walked.
+    Copies(&'w Wanted),
+}
+
+/// The files of a process, opened when they are needed.
+fn load_of_process(
+    mappings: &[Mapping],
+    files: &Rc<ProcessFiles>,
+    memory: &mut impl Memory,
+) -> Modules {
+    Modules::load(mappings, |mapping| match &mapping.backing {
+        // It may be gone with its process.
+        Backing::File(file) if file.deleted => Some(Opening::Now(files.open(&mapping.range, file))),
+        Backing::File(_) => Some(Opening::Later(Rc::clone(files))),
+        Backing::Vdso => Some(Opening::Now(copy_vdso(&mapping.range, memory))),
+        Backing::Anonymous | Backing::Named(_) => None,
+    })
 }
 
 impl From<&core_file::CoreThread> for Thread {

@@ -7,9 +7,9 @@
 //! go, and when the time is over it lets go without.
 
 use std::io::Write as _;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
@@ -83,7 +83,7 @@ impl Pause {
             .map_err(TargetError::NoThread)?;
         let late = || TargetError::LetGo { process: task, seconds: limit.time.as_secs() };
         // To stop it may take as long as it may be held.
-        let held = finds.recv_timeout(limit.time).map_err(|_| late())??;
+        let held = receive(&finds, limit.time).map_err(|_| late())??;
         let (order, holder) = (Some(order), Some(holder));
         Ok((Self { order, holder }, held))
     }
@@ -122,7 +122,7 @@ fn hold(
         }
     };
     let _ = found.send(Ok(held));
-    if orders.recv_timeout(limit.time) == Err(RecvTimeoutError::Timeout) {
+    if receive(orders, limit.time) == Err(RecvTimeoutError::Timeout) {
         let error = TargetError::LetGo { process: process.id(), seconds: limit.time.as_secs() };
         let child = Pid::from_raw(process.id());
         drop(process);
@@ -141,15 +141,31 @@ fn hold(
     process.fate()
 }
 
+/// Waits for the other thread of the two, which mostly needs less time than it takes to
+/// wake up: until then the process stands still.
+fn receive<T>(receiver: &Receiver<T>, timeout: Duration) -> Result<T, RecvTimeoutError> {
+    let eager_until = Instant::now().checked_add(EAGER);
+    while eager_until.is_some_and(|until| Instant::now() < until) {
+        match receiver.try_recv() {
+            Ok(value) => return Ok(value),
+            Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
+            Err(TryRecvError::Empty) => thread::yield_now(),
+        }
+    }
+    receiver.recv_timeout(timeout)
+}
+
+/// For how long a thread that waits for the other one does not sleep.
+const EAGER: Duration = Duration::from_millis(1);
+
 /// Stops a process, and reads the registers of its threads.
 fn stop(task: i32) -> Result<(StoppedProcess, PausedProcess), TargetError> {
     for _ in 0..STOPS {
         let stopped = StoppedProcess::stop(task)?;
         let process = stopped.id();
-        let with_registers = |thread| {
-            StoppedProcess::registers(thread).map(|registers| (thread.as_raw(), registers))
-        };
-        let mut threads: Vec<_> = stopped.threads().filter_map(with_registers).collect();
+        let threads = stopped.threads().iter();
+        let mut threads: Vec<_> =
+            threads.filter_map(|thread| Some((thread.id.as_raw(), thread.registers?))).collect();
         threads.sort_by_key(|&(id, _)| (id != process, id));
         if let Some(&(some_thread, _)) = threads.first() {
             let unstoppable = stopped.unstoppable().to_vec();

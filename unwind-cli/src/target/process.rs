@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread::sleep;
+use std::thread::{sleep, yield_now};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -30,6 +30,10 @@ use crate::untrusted::plain;
 /// How long all threads together may take to stop. One that sleeps where
 /// signals cannot wake it, such as the parent in `vfork`, does not stop at all.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether threads have stopped before a sleep between two looks:
+/// most stop at once, and a sleep takes longer than that.
+const EAGER_LOOKS: u32 = 32;
 
 /// How often a thread is tried again that another one takes the place of, which
 /// executes a program.
@@ -61,9 +65,11 @@ pub(crate) enum Fate {
 /// One thread of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoppedThread {
-    id: Pid,
+    pub(crate) id: Pid,
     /// The signal to pass on when it is let go, or 0.
     signal: i32,
+    /// None if it was killed meanwhile.
+    pub(crate) registers: Option<UserRegisters>,
 }
 
 impl StoppedProcess {
@@ -114,9 +120,9 @@ impl StoppedProcess {
         self.process.as_raw()
     }
 
-    /// The ids of the stopped threads, ascending.
-    pub(crate) fn threads(&self) -> impl Iterator<Item = Pid> {
-        self.threads.iter().map(|thread| thread.id)
+    /// The stopped threads, ascending.
+    pub(crate) fn threads(&self) -> &[StoppedThread] {
+        &self.threads
     }
 
     /// The ids of the threads that run on because they could not be stopped.
@@ -136,7 +142,7 @@ impl StoppedProcess {
     }
 
     /// The registers of a stopped thread; `None` if it was killed meanwhile.
-    pub(crate) fn registers(thread: Pid) -> Option<UserRegisters> {
+    fn registers(thread: Pid) -> Option<UserRegisters> {
         ptrace::getregs(thread).ok().map(|regs| UserRegisters::from_ptrace(&regs))
     }
 
@@ -151,14 +157,16 @@ impl StoppedProcess {
             if fresh.is_empty() {
                 return Ok(());
             }
-            let seized = self.seize_all(&fresh)?;
+            // All are traced before the first one stops, so that none waits for that.
+            let mut seized = self.seize_all(&fresh)?;
+            seized.retain(|&thread| ptrace::interrupt(thread).is_ok());
             self.wait_for_stops(seized, deadline);
         }
     }
 
     /// Begins to trace threads; returns those that have not ended.
     fn seize_all(&self, threads: &[Pid]) -> Result<Vec<Pid>, TargetError> {
-        let ends = Ends::of(self.threads().collect());
+        let ends = Ends::of(self.threads.iter().map(|thread| thread.id).collect());
         std::thread::scope(|scope| {
             // With one thread there is nothing to wait for.
             let others = threads.len() > 1 || !self.threads.is_empty();
@@ -209,11 +217,11 @@ impl StoppedProcess {
         Ok(names.filter_map(id).map(Pid::from_raw).collect())
     }
 
-    /// Begins to trace a thread and asks it to stop; `false` if it has ended.
+    /// Begins to trace a thread; `false` if it has ended.
     fn seize(&self, thread: Pid) -> Result<bool, TargetError> {
         for tries_left in (0..EXEC_TRIES).rev() {
             let errno = match ptrace::seize(thread, ptrace::Options::empty()) {
-                Ok(()) => return Ok(ptrace::interrupt(thread).is_ok()),
+                Ok(()) => return Ok(true),
                 Err(Errno::ESRCH) => return Ok(false),
                 Err(errno) => errno,
             };
@@ -222,9 +230,7 @@ impl StoppedProcess {
                 // The first thread may end before the others.
                 Ok(status) if status.is_dead() => return Ok(false),
                 // It was seized under the id that it had before its exec.
-                Ok(status) if status.tracer == nix::unistd::gettid().as_raw() => {
-                    return Ok(ptrace::interrupt(thread).is_ok());
-                }
+                Ok(status) if status.tracer == nix::unistd::gettid().as_raw() => return Ok(true),
                 // An exec by another thread, which the kernel waits for, has taken
                 // the id over: the thread that had it is the one that is refused.
                 Ok(status) if errno == Errno::EPERM && status.tracer == 0 && tries_left > 0 => {}
@@ -253,12 +259,14 @@ impl StoppedProcess {
 
     /// Waits until each thread has stopped or ended, or until the deadline.
     fn wait_for_stops(&mut self, mut waiting: Vec<Pid>, deadline: Option<Instant>) {
+        let mut eager_looks = 0..EAGER_LOOKS;
         let mut pause = Duration::from_micros(20);
         loop {
             waiting.retain(|&thread| match tracee::poll(thread) {
                 Ok(None) => true,
                 Ok(Some(Report::Stopped { signal })) => {
-                    self.threads.push(StoppedThread { id: thread, signal });
+                    let registers = Self::registers(thread);
+                    self.threads.push(StoppedThread { id: thread, signal, registers });
                     false
                 }
                 Ok(Some(Report::Ended(_))) | Err(_) => false,
@@ -270,6 +278,10 @@ impl StoppedProcess {
                 self.unstoppable.extend(waiting.iter().map(|thread| thread.as_raw()));
                 self.unstoppable.sort_unstable();
                 return;
+            }
+            if eager_looks.next().is_some() {
+                yield_now();
+                continue;
             }
             // One that executes a program does not stop before their ends are seen.
             self.drop_ended();

@@ -182,7 +182,7 @@ fn a_process_continues_when_the_command_is_killed_half_way() {
     let id = target.id().to_string();
     let mut caught = 0;
     for byte in 0..10 {
-        let mut observer = unwind(["stack", "--pid", &id, "--max-frames", "1000000"])
+        let mut observer = unwind(["stack", "--live", "--pid", &id, "--max-frames", "1000000"])
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();

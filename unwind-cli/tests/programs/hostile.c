@@ -104,6 +104,20 @@ static int has_a_chain(long frames) {
     return waits_with_frame_pointer((char *)&chain[1]);
 }
 
+// Has a chain of as many frame pointers as it is told, each in a mapping of its own.
+static int has_a_chain_of_places(long frames) {
+    char *room = mmap(0, 2 * PAGE * (frames + 1), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED) return 1;
+    for (long i = 0; i < frames; i++) {
+        char *page = room + 2 * PAGE * i;
+        if (mprotect(page, PAGE, PROT_READ | PROT_WRITE)) return 1;
+        uintptr_t *frame = (uintptr_t *)(page + 64);
+        frame[0] = i + 1 < frames ? (uintptr_t)frame + 2 * PAGE : 0;
+        frame[1] = (uintptr_t)has_a_chain_of_places + 16;
+    }
+    return waits_with_frame_pointer(room + 64);
+}
+
 // Has its frame pointer in a page that is never brought in: whoever waits for it
 // waits for this very program.
 static int has_a_page_that_never_comes(void) {
@@ -128,6 +142,7 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "maps-nothing")) failed = maps_nothing(count);
     if (!strcmp(what, "threads")) failed = has_threads(atol(path));
     if (!strcmp(what, "chain")) return has_a_chain(atol(path));
+    if (!strcmp(what, "places")) return has_a_chain_of_places(atol(path));
     if (!strcmp(what, "page-never-comes")) return has_a_page_that_never_comes();
     if (failed || write(1, "ready\n", 6) != 6) return 1;
     char byte;

@@ -20,7 +20,7 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn find(modules: &Modules, pc: FramePc) -> Option<Self> {
         let lookup = pc.lookup_addr().get();
-        let image = modules.find(lookup)?.image.as_ref().ok()?;
+        let image = modules.find(lookup)?.image().ok()?;
         let function = image.function(lookup).ok()??;
         let start = function.start.wrapping_add(image.bias);
         Some(Self { function: function.name, offset: pc.addr().get().wrapping_sub(start) })

@@ -19,8 +19,8 @@ use crate::commands::demo::comparison::{Comparison, Place, Walk, WalkedFrame};
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::walk::{Method, StackWalker};
 use crate::failure::Failure;
-use crate::target::Target;
 use crate::target::pause::{AfterLimit, HoldLimit};
+use crate::target::{Look, Target};
 
 /// The methods in the order of their columns.
 const METHODS: [Method; 3] = [Method::Sframe, Method::Fp, Method::Auto];
@@ -130,7 +130,7 @@ pub(crate) fn run_with(args: &Args) -> Result<(), Failure> {
 
 /// Stops the child and walks the stacks of its parked threads by each method.
 fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Failure> {
-    let mut target = Target::of_process(process, HOLD_LIMIT)?;
+    let mut target = Target::of_process(process, HOLD_LIMIT, Look::InPlace)?;
     let Target { modules, mappings, threads, memory, .. } = &mut target;
     let mut walkers = METHODS.map(|method| {
         let frame_pointers = FramePointerRows { is_trusted: false };

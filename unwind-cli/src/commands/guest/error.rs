@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::commands::guest::registers::MissingRegister;
 use crate::elf::error::ElfError;
 use crate::failure::Failure;
-use crate::module::ModuleError;
+use crate::module_error::ModuleError;
 use crate::untrusted::{Untrusted, escaped};
 
 /// Why a guest's stacks cannot be had.

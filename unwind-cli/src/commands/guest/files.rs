@@ -10,7 +10,8 @@ use object::elf;
 
 use crate::commands::guest::error::GuestError;
 use crate::elf::ElfFile;
-use crate::module::{Module, ModuleError, Modules};
+use crate::module::{Module, Modules, Opening};
+use crate::module_error::ModuleError;
 use crate::target::maps::{Backing, MappedFile, Mapping};
 use crate::untrusted::{escaped, plain};
 
@@ -101,6 +102,7 @@ fn mappings(file: &SymbolFile, opened: &ElfFile) -> Vec<Mapping> {
         Some(Mapping {
             range: start..start.checked_add(segment.memory_size)?,
             executable: true,
+            access: None,
             offset: segment.offset,
             backing: Backing::File(MappedFile::new(path.clone(), None)),
         })
@@ -119,7 +121,7 @@ fn load(files: Vec<(ElfFile, Vec<Mapping>)>) -> Modules {
     }
     Modules::load(&mappings, |mapping| {
         let at = opened.iter().position(|(backing, _)| *backing == mapping.backing)?;
-        Some(Ok(opened.swap_remove(at).1))
+        Some(Opening::Now(Ok(opened.swap_remove(at).1)))
     })
 }
 

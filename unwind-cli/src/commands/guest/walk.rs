@@ -6,14 +6,15 @@ use unwind_core::{
     Arch, CacheStats, Frame, ReturnAddresses, RowCache, RowSource, RowStore, VirtAddr, Walker,
 };
 use unwind_x86::paging::{Access, AddressSpace, PagedMemory, PagingMode};
-use unwind_x86::{Ia32, InstructionAnalysis, SframeSource, SignalTrampolines, X86_64};
+use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, X86_64};
 
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::ram::GuestRam;
 use crate::commands::guest::registers::{Mode, VcpuRegisters};
 use crate::commands::stack::call_frames::CallFrameSource;
 use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::commands::stack::walk::{ROWS, StackEnd, Tables, ia32_registers, x86_64_registers};
+use crate::commands::stack::tables::{SframeTables, TableWarnings};
+use crate::commands::stack::walk::{ROWS, StackEnd, ia32_registers, x86_64_registers};
 
 /// How many pages are remembered while one stack is walked: more than the
 /// usual stack has.
@@ -22,7 +23,7 @@ const PAGES: usize = 64;
 /// What is needed to walk any stack of one guest.
 pub(crate) struct GuestWalker<'f> {
     files: &'f GuestFiles,
-    tables: Tables<'f>,
+    warnings: TableWarnings,
     frame_pointers: FramePointerRows,
     max_frames: u32,
     /// Of 64-bit code, which alone has tables. The tables are the same whatever address
@@ -36,8 +37,8 @@ impl<'f> GuestWalker<'f> {
         frame_pointers: FramePointerRows,
         max_frames: u32,
     ) -> Self {
-        let (tables, rows) = (Tables::open(&files.wide), Box::default());
-        Self { files, tables, frame_pointers, max_frames, rows }
+        let (warnings, rows) = (TableWarnings::default(), Box::default());
+        Self { files, warnings, frame_pointers, max_frames, rows }
     }
 
     /// How often a row was kept, and how often it was looked up.
@@ -47,9 +48,9 @@ impl<'f> GuestWalker<'f> {
 
     /// Which tables could not be used so far, a line each.
     pub(crate) fn warnings(&mut self) -> &[String] {
-        self.tables.add_warnings_of_call_frames(&self.files.wide);
-        self.tables.add_warnings_of_call_frames(&self.files.narrow);
-        self.tables.warnings()
+        self.warnings.add(&self.files.wide);
+        self.warnings.add(&self.files.narrow);
+        self.warnings.lines()
     }
 
     /// Walks the stack of the code that a vCPU executes, user code or kernel.
@@ -69,7 +70,7 @@ impl<'f> GuestWalker<'f> {
                 };
                 // Interrupts write to a kernel's stack below the stack pointer.
                 let arch = if vcpu.is_user { arch } else { arch.without_red_zone() };
-                let tables = SframeSource::new(self.tables.map());
+                let tables = SframeTables::new(&self.files.wide);
                 let tables = tables.or(CallFrameSource::new(&self.files.wide));
                 let source = tables.or(SignalTrampolines).or(InstructionAnalysis);
                 let walker = Walker::new(arch, source).cache(&mut self.rows);

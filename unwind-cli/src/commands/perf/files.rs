@@ -17,7 +17,9 @@ use crate::elf::error::ElfError;
 use crate::elf::sframe_section::SframeSection;
 use crate::indexed_frames::IndexedFrames;
 use crate::linkage::{LinkageEntry, LinkageTables};
-use crate::module::{self, BuildError, ModuleError, copy_vdso};
+use crate::loaded_file::BuildError;
+use crate::mapped_file::{copy_vdso, open_elf};
+use crate::module_error::ModuleError;
 use crate::regular_file;
 use crate::symbols::{Alias, NAME_LIMIT, Symbols, read_whole_name};
 use crate::target::maps::{self, Backing};
@@ -110,7 +112,7 @@ impl RecordedFile {
             _ => None,
         };
         match copy.and_then(|path| regular_file::open(&path).ok()) {
-            Some(file) => self.checked(module::open_elf(Ok(file))?),
+            Some(file) => self.checked(open_elf(Ok(file))?),
             None => by_path,
         }
     }
@@ -123,7 +125,7 @@ impl RecordedFile {
                 return Err(ModuleError::Deleted.into());
             }
         }
-        self.checked(module::open_elf(file)?)
+        self.checked(open_elf(file)?)
     }
 
     fn checked(&self, file: ElfFile) -> Result<ElfFile, FileError> {

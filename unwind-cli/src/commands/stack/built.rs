@@ -28,7 +28,7 @@ impl RowSource<X86_64> for BuiltTables<'_> {
     ) -> Result<Option<Row>, sframe::Error> {
         let addr = frame.lookup_addr().get();
         let Some(module) = self.modules.find(addr) else { return Ok(None) };
-        let Ok(image) = &module.image else { return Ok(None) };
+        let Ok(image) = module.image() else { return Ok(None) };
         // Why there is none is told once the stacks are walked.
         let Ok(Some(table)) = image.built(&module.path) else { return Ok(None) };
         table.row(addr, image.bias)

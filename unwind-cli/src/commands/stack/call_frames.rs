@@ -4,7 +4,8 @@ use std::convert::Infallible;
 
 use unwind_core::{Arch, FrameContext, Memory, RegisterRules, Row, RowSource};
 
-use crate::module::{LoadedImage, Modules};
+use crate::loaded_file::LoadedImage;
+use crate::module::Modules;
 
 /// The call frame information of the files of a target.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +19,7 @@ impl<'t> CallFrameSource<'t> {
     }
 
     fn image(self, addr: u64) -> Option<&'t LoadedImage> {
-        self.modules.find(addr).and_then(|module| module.image.as_ref().ok())
+        self.modules.find(addr).and_then(|module| module.image().ok())
     }
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod call_frames;
 pub(crate) mod error;
 pub(crate) mod frame_pointers;
 pub(crate) mod report;
+pub(crate) mod tables;
 pub(crate) mod text;
 pub(crate) mod walk;
 
@@ -23,17 +24,18 @@ use crate::commands::stack::report::Report;
 use crate::commands::stack::text::row_counts;
 use crate::commands::stack::walk::{Method, Stack, StackWalker};
 use crate::failure::Failure;
-use crate::target::Target;
+use crate::target::error::TargetError;
 use crate::target::pause::{AfterLimit, HoldLimit};
+use crate::target::{Look, Target, Wanted};
 
 /// Print the stacks of a process, a core file or a command.
 ///
 /// Shows all threads, each frame with how it was found, and why each stack has
 /// no more frames.
 ///
-/// A process is held still by ptrace while its stacks are read, usually for
-/// some milliseconds, and then continues, also if this program dies. A command is then waited for
-/// until it ends by itself, or ended by --kill.
+/// A process is held still by ptrace while its stacks are copied, usually for less
+/// than a millisecond, and then continues, also if this program dies. A command is
+/// then waited for until it ends by itself, or ended by --kill.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP, override_usage = USAGE)]
 #[command(group(clap::ArgGroup::new("target").required(true)))]
@@ -69,6 +71,10 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(u64).range(1..),
           requires = "target", conflicts_with = "core")]
     hold_limit: u64,
+
+    /// Hold the process still until its stacks are walked, instead of copying them first
+    #[arg(long, requires = "target", conflicts_with = "core")]
+    live: bool,
 
     /// How to find the caller of a frame
     #[arg(long, value_enum, default_value_t = Method::Auto)]
@@ -118,6 +124,12 @@ impl Args {
 }
 
 const LONG_HELP: &str = "\
+A process is held while what its stacks need is copied: registers, mappings, and each
+stack from its pointer on. It continues before the stacks are walked. Where a walk
+needs what was not copied, all is copied anew with that, up to three times more; what
+is lacking then ends a stack as `not-captured`. With --live the stacks are walked while
+the process is held, which takes longer and lacks nothing.
+
 A process that was held continues where it was. System calls in which it waits do
 so, too, but for those that Linux ends after any stop: epoll_wait, semop,
 semtimedop, sigwaitinfo and sigtimedwait, and calls on sockets with a time limit
@@ -164,7 +176,7 @@ JSON, with names escaped as `unwind --help` says: one object with
       function_offset   bytes from the function's start to the pc, or null
     end     complete (true or false), text, and reason: `outermost`,
             `zero-return-address`, `frame-pointer-zero`, `max-frames`, `no-row`,
-            `step`, `table`, `no-code` or `not-walkable`
+            `step`, `table`, `no-code`, `not-walkable` or `not-captured`
   warnings  a list of lines
 
 `unwind --help` lists the exit codes.";
@@ -176,16 +188,15 @@ JSON, with names escaped as `unwind --help` says: one object with
 /// [`Failure`] if the target cannot be read, or the output not be written.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(pid) = args.pid {
-        print(args, Target::of_process(pid, args.hold_limit())?)
+        print(args, Walked::of_process(args, pid)?)
     } else if let Some(core) = &args.core {
-        print(args, Target::of_core(core, args.exe.as_deref())?)
+        print(args, Walked::new(args, Target::of_core(core, args.exe.as_deref())?))
     } else {
         let (program, arguments) = args.command.split_first().ok_or(StartError::NoTarget)?;
         let mut command = Started::start(program, arguments)?;
         command.let_run(Duration::from_millis(args.after))?;
-        let target = Target::of_process(command.id(), args.hold_limit());
-        let target = target.map_err(Failure::from);
-        let printed = target.and_then(|target| print(args, target)).map_err(|failure| {
+        let walked = Walked::of_process(args, command.id()).map_err(Failure::from);
+        let printed = walked.and_then(|walked| print(args, walked)).map_err(|failure| {
             // Whether a closed output is a failure is not known yet.
             if failure.is_of_output() {
                 return failure;
@@ -200,10 +211,53 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Walks all stacks of a target, lets it go, and prints what was found.
-fn print(args: &Args, mut target: Target) -> Result<(), Failure> {
-    let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
-    let (stacks, rows) = walk(&mut target, args.method, frame_pointers, args.max_frames);
+/// A target and its stacks.
+struct Walked {
+    target: Target,
+    stacks: Vec<Stack>,
+    rows: CacheStats,
+}
+
+impl Walked {
+    fn new(args: &Args, mut target: Target) -> Self {
+        let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
+        let (stacks, rows) = walk(&mut target, args.method, frame_pointers, args.max_frames);
+        Self { target, stacks, rows }
+    }
+
+    /// Stops a process and walks its stacks, in place or in copies. Where copies lack
+    /// something, all are taken anew with that: no stack is of two times.
+    fn of_process(args: &Args, process: i32) -> Result<Self, TargetError> {
+        let limit = args.hold_limit();
+        if args.live {
+            return Ok(Self::new(args, Target::of_process(process, limit, Look::InPlace)?));
+        }
+        let mut wanted = Wanted::default();
+        let look = |wanted: &Wanted| {
+            Ok(Self::new(args, Target::of_process(process, limit, Look::Copies(wanted))?))
+        };
+        let mut walked: Self = look(&wanted)?;
+        for _ in 1..HOLDS {
+            if !walked.target.memory.lacked().is_some_and(|lacked| wanted.add(lacked)) {
+                break;
+            }
+            match look(&wanted) {
+                Ok(again) => walked = again,
+                // What was found before holds for its time.
+                Err(TargetError::Ended(_) | TargetError::NoSuchProcess(_)) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(walked)
+    }
+}
+
+/// How often a process is held at most, for copies that lack nothing.
+const HOLDS: usize = 4;
+
+/// Lets a target go, and prints what was found.
+fn print(args: &Args, walked: Walked) -> Result<(), Failure> {
+    let Walked { mut target, stacks, rows } = walked;
     target.release()?;
 
     let report = Report::new(&target, stacks, args.method);
@@ -250,7 +304,7 @@ fn walk(
         stacks.push(stack);
     }
     let rows = walker.rows();
-    let mut warnings = walker.into_warnings();
+    let mut warnings = walker.warnings();
     target.warnings.append(&mut warnings);
     if left == 0 {
         let warning = "threads have the same stack: there are no more frames than it has room for";

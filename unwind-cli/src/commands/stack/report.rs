@@ -120,6 +120,11 @@ impl Report {
     pub(crate) fn new(target: &Target, stacks: Vec<Stack>, method: Method) -> Self {
         let mut warnings = target.warnings.clone();
         let mut troubles = BTreeMap::new();
+        let frames = stacks.iter().flat_map(|stack| &stack.frames);
+        target.modules.expect_functions(frames.flat_map(|frame| {
+            // What names a frame that its lookup address does not is its pc.
+            [frame.pc.lookup_addr().get(), frame.pc.addr().get()]
+        }));
         let mut room = NameRoom { left: target.room.names, cut: false };
         let threads = target
             .threads
@@ -200,7 +205,7 @@ impl ThreadReport {
         };
         let lookup = last.lookup();
         let module = modules.find(lookup);
-        let image = module.and_then(|module| module.image.as_ref().ok());
+        let image = module.and_then(|module| module.image().ok());
         let (Some(object), Some(image)) = (&last.object, image) else { return };
         let object = file_name(object);
         let has_sframe = image.sframe() != Ok(None);
@@ -276,7 +281,7 @@ impl FrameReport {
     }
 
     fn name_function(&mut self, module: &Module) -> Result<(), String> {
-        let image = module.image.as_ref().map_err(|error| error.to_string())?;
+        let image = module.image().map_err(|error| error.to_string())?;
         let object_pc = self.pc.wrapping_sub(image.bias);
         self.object_pc = Some(object_pc);
         let find = |addr| image.function(addr).map_err(|error| error.to_string());

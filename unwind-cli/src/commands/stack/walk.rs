@@ -1,32 +1,25 @@
 //! Walks the stacks of a target by the method that the user chose.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
 use clap::ValueEnum;
 use serde::Serialize;
 use unwind_core::{
-    Arch, CacheStats, End, Frame, ModuleMap, ReturnAddresses, RowCache, RowSource, RowStore,
-    StepError, TableError, VirtAddr, Walker,
+    Arch, CacheStats, End, Frame, ReturnAddresses, RowCache, RowSource, RowStore, StepError,
+    TableError, VirtAddr, Walker,
 };
-use unwind_x86::{
-    Ia32, Ia32Regs, InstructionAnalysis, SframeModule, SframeSource, SignalTrampolines, X86_64,
-    X86_64Regs,
-};
+use unwind_x86::{Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64, X86_64Regs};
 
 use crate::commands::stack::built::BuiltTables;
 use crate::commands::stack::call_frames::CallFrameSource;
 use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::commands::stack::tables::{SframeTables, TableWarnings};
 use crate::held_process::general_registers;
 use crate::module::Modules;
 use crate::target::maps::Mapping;
-use crate::target::memory::TargetMemory;
 use crate::target::registers::{CodeMode, UserRegisters};
-use crate::untrusted::escaped;
-
-/// How many loaded files with SFrame tables are used.
-const MAX_TABLES: usize = 1024;
+use crate::target::target_memory::TargetMemory;
 
 /// How frames are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
@@ -88,7 +81,13 @@ pub(crate) enum EndReason {
     NoCode,
     /// The thread runs in a mode whose stacks are not walked.
     NotWalkable,
+    /// What the walk needed was not copied while the process was held.
+    NotCaptured,
 }
+
+/// What is said of a stack that was not copied as far as it was walked.
+const NOT_CAPTURED: &str =
+    "; not all that the walk needed was captured while the process was held: --live walks in place";
 
 impl EndReason {
     /// Whether the last frame is where start-up code ends a stack, or seems to be.
@@ -131,88 +130,12 @@ impl StackEnd {
     }
 }
 
-/// The SFrame tables of loaded files.
-#[derive(Default)]
-pub(crate) struct Tables<'t> {
-    map: Box<ModuleMap<SframeModule<'t>, MAX_TABLES>>,
-    warnings: Vec<String>,
-    warned: HashSet<String>,
-}
-
-impl<'t> Tables<'t> {
-    /// Opens the tables of each loaded file that has some.
-    pub(crate) fn open(modules: &'t Modules) -> Self {
-        let mut tables = Self::default();
-        for (text, module) in modules.text() {
-            let Ok(image) = &module.image else { continue };
-            let section = match image.sframe() {
-                Ok(Some(section)) => section,
-                Ok(None) => continue,
-                Err(error) => {
-                    tables.warn(&format!("{}: {error}", escaped(&module.path)));
-                    continue;
-                }
-            };
-            let addr = section.addr.wrapping_add(image.bias);
-            match SframeModule::new(&section.bytes, addr) {
-                Ok(Some(table)) => {
-                    let text = VirtAddr::new(text.start)..VirtAddr::new(text.end);
-                    let module = unwind_core::Module { text, table };
-                    if let Err(error) = tables.map.add(module) {
-                        tables.warn(&format!("not all .sframe sections are used: {error}"));
-                    }
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    tables
-                        .warn(&format!("{}: .sframe is not used: {error}", escaped(&module.path)));
-                }
-            }
-        }
-        tables
-    }
-
-    /// The tables by the ranges of code that they are for.
-    pub(crate) const fn map(&self) -> &ModuleMap<SframeModule<'t>, MAX_TABLES> {
-        &self.map
-    }
-
-    /// Which tables could not be used, a line each.
-    pub(crate) fn warnings(&self) -> &[String] {
-        &self.warnings
-    }
-
-    /// Adds whose call frame information could not be used.
-    pub(crate) fn add_warnings_of_call_frames(&mut self, modules: &Modules) {
-        for module in modules.iter() {
-            let Ok(image) = &module.image else { continue };
-            let path = escaped(&module.path);
-            if let Some(error) = image.unread_call_frames() {
-                self.warn(&format!("{path}: its call frame information is not used: {error}"));
-            }
-            if let Some(Err(error)) = image.built_so_far() {
-                self.warn(&format!(
-                    "{path}: no table is made of its call frame information: {error}"
-                ));
-            }
-        }
-    }
-
-    fn warn(&mut self, text: &str) {
-        // A file has a range of code or more.
-        if self.warned.insert(text.to_owned()) {
-            self.warnings.push(text.to_owned());
-        }
-    }
-}
-
 /// What is needed to walk any stack of one target.
 pub(crate) struct StackWalker<'t> {
     method: Method,
     frame_pointers: FramePointerRows,
     max_frames: u32,
     modules: &'t Modules,
-    tables: Tables<'t>,
     /// Where the target has code, ascending.
     code: Vec<Range<u64>>,
     x86_64: X86_64,
@@ -234,13 +157,9 @@ impl<'t> StackWalker<'t> {
         let code = mappings.iter().filter(|mapping| mapping.executable);
         let mut code: Vec<_> = code.map(|mapping| mapping.range.clone()).collect();
         code.sort_unstable_by_key(|range| range.start);
-        let tables = match method {
-            Method::Auto | Method::Sframe => Tables::open(modules),
-            Method::Cfi | Method::CfiSframe | Method::Fp => Tables::default(),
-        };
         let x86_64 = address_width(mappings);
         let rows = Box::default();
-        Self { method, frame_pointers, max_frames, modules, tables, code, x86_64, rows }
+        Self { method, frame_pointers, max_frames, modules, code, x86_64, rows }
     }
 
     /// Shows that many frames of the stacks that are walked from now on, at most.
@@ -254,16 +173,17 @@ impl<'t> StackWalker<'t> {
     }
 
     /// Which tables could not be used, a line each.
-    pub(crate) fn into_warnings(self) -> Vec<String> {
-        let mut tables = self.tables;
-        tables.add_warnings_of_call_frames(self.modules);
-        tables.warnings
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = TableWarnings::default();
+        warnings.add(self.modules);
+        warnings.lines().to_vec()
     }
 
     /// Walks the stack of the thread with these registers.
     pub(crate) fn walk(&mut self, regs: &UserRegisters, memory: &mut TargetMemory) -> Stack {
         let mode = regs.code_mode();
-        let (frames, end) = match mode {
+        let refusals = memory.refusals();
+        let (frames, mut end) = match mode {
             Some(CodeMode::X86_64) => self.walk_x86_64(x86_64_registers(regs), memory),
             Some(CodeMode::Ia32) => self.walk_ia32(regs, memory),
             None => {
@@ -271,6 +191,11 @@ impl<'t> StackWalker<'t> {
                 (Vec::new(), StackEnd::not_walkable(text))
             }
         };
+        // What was not copied is not read later: the stack has changed since.
+        if memory.refusals() != refusals && !end.complete {
+            end.reason = EndReason::NotCaptured;
+            end.text.push_str(NOT_CAPTURED);
+        }
         Stack { mode, frames, end }
     }
 
@@ -279,7 +204,7 @@ impl<'t> StackWalker<'t> {
         regs: X86_64Regs,
         memory: &mut TargetMemory,
     ) -> (Vec<Frame>, StackEnd) {
-        let tables = SframeSource::new(self.tables.map());
+        let tables = SframeTables::new(self.modules);
         let call_frames = CallFrameSource::new(self.modules);
         let (arch, code, rows) = (self.x86_64, Code(&self.code), &mut *self.rows);
         match self.method {

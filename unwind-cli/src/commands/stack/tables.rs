@@ -1,0 +1,112 @@
+//! Rows of the SFrame tables of loaded files, and what is wrong with those that were looked
+//! at.
+
+use std::collections::HashSet;
+
+use sframe::{Abi, Section, Table, Tables};
+use unwind_core::{FrameContext, Memory, Row, RowSource};
+use unwind_x86::{X86_64, X86_64Regs};
+
+use crate::loaded_file::LoadedImage;
+use crate::module::Modules;
+use crate::untrusted::escaped;
+
+/// The SFrame tables of the files of a target, each read when a row of it is first asked
+/// for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SframeTables<'t> {
+    modules: &'t Modules,
+}
+
+impl<'t> SframeTables<'t> {
+    pub(crate) const fn new(modules: &'t Modules) -> Self {
+        Self { modules }
+    }
+}
+
+impl RowSource<X86_64> for SframeTables<'_> {
+    type Error = sframe::Error;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, sframe::Error> {
+        let addr = frame.lookup_addr().get();
+        let image = self.modules.find(addr).and_then(|module| module.image().ok());
+        // A section of which nothing can be used is as if it were not there, but for a
+        // warning.
+        let tables = image.and_then(|image| open_tables(image).ok().flatten());
+        let Some((first, rest)) = tables else { return Ok(None) };
+        if let Some(row) = first.find_row(addr)? {
+            return Ok(Some(row));
+        }
+        for table in rest {
+            if let Some(row) = table?.find_row(addr)? {
+                return Ok(Some(row));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The first table of a file and those after it, if it has some of 64-bit code.
+///
+/// # Errors
+///
+/// What is wrong with the first one's header.
+fn open_tables(image: &LoadedImage) -> Result<Option<(Table<'_>, Tables<'_>)>, sframe::Error> {
+    // Another warning says what is wrong with the file.
+    let Ok(Some(section)) = image.sframe() else { return Ok(None) };
+    let addr = section.addr.wrapping_add(image.bias);
+    let mut tables = Section::new(&section.bytes).at(addr).tables();
+    let first = tables.next().transpose()?;
+    let first = first.filter(|first| first.header().abi == Abi::Amd64Little);
+    Ok(first.map(|first| (first, tables)))
+}
+
+/// What is wrong with the tables of files, each told once.
+#[derive(Debug, Default)]
+pub(crate) struct TableWarnings {
+    lines: Vec<String>,
+    told: HashSet<String>,
+}
+
+impl TableWarnings {
+    /// Adds what is wrong with what was read of these files so far.
+    pub(crate) fn add(&mut self, modules: &Modules) {
+        for module in modules.iter() {
+            let Some(image) = module.image_so_far() else { continue };
+            let path = escaped(&module.path);
+            match image.sframe_so_far() {
+                Some(Ok(Some(_))) => {
+                    if let Err(error) = open_tables(image) {
+                        self.warn(format!("{path}: .sframe is not used: {error}"));
+                    }
+                }
+                Some(Err(error)) => self.warn(format!("{path}: {error}")),
+                Some(Ok(None)) | None => {}
+            }
+            if let Some(error) = image.unread_call_frames() {
+                self.warn(format!("{path}: its call frame information is not used: {error}"));
+            }
+            if let Some(Err(error)) = image.built_so_far() {
+                self.warn(format!(
+                    "{path}: no table is made of its call frame information: {error}"
+                ));
+            }
+        }
+    }
+
+    /// The lines.
+    pub(crate) fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    fn warn(&mut self, line: String) {
+        // A file may be loaded more than once.
+        if self.told.insert(line.clone()) {
+            self.lines.push(line);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! A file whose code a target executes, and what was read of it so far.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use sframe::{Format, WriteError};
+use unwind_core::{RegisterRules, Row, WordSize};
+
+use crate::call_frame_rows::CallFrameRows;
+use crate::call_frames::{BuiltTable, CallFrames};
+use crate::elf::ElfFile;
+use crate::elf::error::ElfError;
+use crate::elf::sframe_section::SframeSection;
+use crate::indexed_frames::NoRowError;
+use crate::progress::Progress;
+use crate::symbols::few::functions_at;
+use crate::symbols::{Function, Symbols};
+
+/// Why no table is made of a file's call frame information.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum BuildError {
+    /// It is damaged.
+    #[error(transparent)]
+    Elf(#[from] ElfError),
+    /// It cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+/// A file and where it is loaded. It may be loaded in many places.
+#[derive(Debug)]
+pub(crate) struct LoadedImage {
+    pub(crate) file: Rc<LoadedFile>,
+    /// How far it is above its link-time addresses, wrapping.
+    pub(crate) bias: u64,
+}
+
+/// A file, and what was read of it so far: once, wherever it is loaded.
+#[derive(Debug)]
+pub(crate) struct LoadedFile {
+    pub(crate) elf: ElfFile,
+    sframe: OnceCell<Result<Option<SframeSection>, ElfError>>,
+    call_frames: CallFrameRows,
+    built: OnceCell<Result<Option<BuiltTable>, BuildError>>,
+    functions: Functions,
+}
+
+impl From<ElfFile> for LoadedFile {
+    fn from(elf: ElfFile) -> Self {
+        let (sframe, built, functions) = (OnceCell::new(), OnceCell::new(), Functions::default());
+        let call_frames = CallFrameRows::new(&elf);
+        Self { elf, sframe, call_frames, built, functions }
+    }
+}
+
+impl LoadedImage {
+    /// Its `.sframe`, read at the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`ElfError`] if it is not inside the file.
+    pub(crate) fn sframe(&self) -> Result<Option<&SframeSection>, ElfError> {
+        match self.file.sframe.get_or_init(|| self.file.elf.sframe()) {
+            Ok(section) => Ok(section.as_ref()),
+            Err(error) => Err(*error),
+        }
+    }
+
+    /// What has come of [`sframe`](Self::sframe), if it was asked for.
+    pub(crate) fn sframe_so_far(&self) -> Option<Result<Option<&SframeSection>, ElfError>> {
+        self.file.sframe.get().map(|section| match section {
+            Ok(section) => Ok(section.as_ref()),
+            Err(error) => Err(*error),
+        })
+    }
+
+    /// The row for an address of the target, straight from the file's call frame
+    /// information; `None` if that says nothing of it, or is of code with other words.
+    ///
+    /// # Errors
+    ///
+    /// [`NoRowError`] if what it says cannot be used.
+    pub(crate) fn call_frame_row(
+        &self,
+        addr: u64,
+        word: WordSize,
+    ) -> Result<Option<Row>, NoRowError> {
+        let rows = &self.file.call_frames;
+        if rows.word() != Some(word) {
+            return Ok(None);
+        }
+        rows.row(&self.file.elf, addr.wrapping_sub(self.bias))
+    }
+
+    /// The rules of other registers for an address of the target by the call frame
+    /// information, if that has them.
+    pub(crate) fn call_frame_register_rules(
+        &self,
+        addr: u64,
+        word: WordSize,
+    ) -> Option<RegisterRules> {
+        let rows = &self.file.call_frames;
+        let is_same = rows.word() == Some(word);
+        is_same.then(|| rows.register_rules(&self.file.elf, addr.wrapping_sub(self.bias)))?
+    }
+
+    /// What of the call frame information that was looked for so far could not be read.
+    pub(crate) fn unread_call_frames(&self) -> Option<ElfError> {
+        self.file.call_frames.unread()
+    }
+
+    /// Whether the file has call frame information of code that is understood.
+    pub(crate) fn has_call_frames(&self) -> bool {
+        self.file.call_frames.is_there(&self.file.elf)
+    }
+
+    /// A table made of its call frame information at the first call; `None` if
+    /// it has none. `path` is what to call it while that takes long.
+    ///
+    /// # Errors
+    ///
+    /// [`BuildError`] if the information is not inside the file, or memory is
+    /// short.
+    pub(crate) fn built(&self, path: &Path) -> Result<Option<&BuiltTable>, BuildError> {
+        let elf = &self.file.elf;
+        let built = self.file.built.get_or_init(|| {
+            let Some(frames) = CallFrames::read(elf)? else { return Ok(None) };
+            let progress = Progress::new(path, elf.len());
+            let done = |done| progress.set(done, frames.len());
+            // Addresses are the file's own until the table is used.
+            let built = frames.build(Format::V3, 0, done);
+            progress.finish();
+            Ok(Some(built?))
+        });
+        match built {
+            Ok(table) => Ok(table.as_ref()),
+            Err(error) => Err(*error),
+        }
+    }
+
+    /// What has come of [`built`](Self::built), if it was asked for.
+    pub(crate) fn built_so_far(&self) -> Option<Result<Option<&BuiltTable>, BuildError>> {
+        self.file.built.get().map(|built| match built {
+            Ok(table) => Ok(table.as_ref()),
+            Err(error) => Err(*error),
+        })
+    }
+
+    /// The function that holds an address of the target.
+    ///
+    /// # Errors
+    ///
+    /// [`ElfError`] if the symbols are damaged.
+    pub(crate) fn function(&self, addr: u64) -> Result<Option<Function>, ElfError> {
+        self.file.functions.find(&self.file.elf, addr.wrapping_sub(self.bias))
+    }
+
+    /// Looks up the functions of these addresses of the target, which are asked for next.
+    /// What is wrong with the symbols is told then.
+    pub(crate) fn expect_functions(&self, addrs: impl IntoIterator<Item = u64>) {
+        let linked = addrs.into_iter().map(|addr| addr.wrapping_sub(self.bias));
+        self.file.functions.expect(&self.file.elf, linked.collect());
+    }
+}
+
+/// The functions of a file, as far as they were asked for.
+#[derive(Debug, Default)]
+struct Functions {
+    /// By addresses in them.
+    known: RefCell<HashMap<u64, Option<Function>>>,
+    /// All of them, for whoever asks for more.
+    all: OnceCell<Result<Symbols, ElfError>>,
+}
+
+impl Functions {
+    fn find(&self, elf: &ElfFile, addr: u64) -> Result<Option<Function>, ElfError> {
+        if let Some(known) = self.known.borrow().get(&addr) {
+            return Ok(known.clone());
+        }
+        match self.all.get_or_init(|| Symbols::read(elf)) {
+            Ok(symbols) => Ok(symbols.find(elf, addr)),
+            Err(error) => Err(*error),
+        }
+    }
+
+    fn expect(&self, elf: &ElfFile, mut addrs: Vec<u64>) {
+        let mut known = self.known.borrow_mut();
+        addrs.sort_unstable();
+        addrs.dedup();
+        addrs.retain(|addr| !known.contains_key(addr));
+        if self.all.get().is_none()
+            && !addrs.is_empty()
+            && let Ok(found) = functions_at(elf, &addrs)
+        {
+            known.extend(addrs.into_iter().zip(found));
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The functions at a few addresses, by one look at each symbol: nothing is sorted or kept.
+
+use object::elf;
+
+use crate::elf::ElfFile;
+use crate::elf::error::ElfError;
+use crate::symbols::{
+    Function, NAME_LIMIT, Rank, Symbol, Symbols, for_each_of_kind, function_of, open_debug_file,
+};
+
+/// For how many addresses the symbols are not sorted. Each may be in as many functions as
+/// there are symbols.
+const MOST: usize = 256;
+
+/// The functions that hold these link-time addresses, which ascend: as [`Symbols::find`]
+/// would say of each.
+///
+/// # Errors
+///
+/// As [`Symbols::read`].
+pub(crate) fn functions_at(
+    file: &ElfFile,
+    addrs: &[u64],
+) -> Result<Vec<Option<Function>>, ElfError> {
+    if addrs.len() > MOST {
+        let symbols = Symbols::read(file)?;
+        return Ok(addrs.iter().map(|&addr| symbols.find(file, addr)).collect());
+    }
+    let search = |file: &ElfFile, kind| {
+        let sections = file.sections()?;
+        let mut search = Search::new(addrs);
+        for_each_of_kind(file, &sections, kind, |symbol| search.add(&symbol))?;
+        Ok(search)
+    };
+    let name = |file: &ElfFile, search: Search<'_>| {
+        let found = search.finish();
+        let name = |symbol: Option<Symbol>| function_of(file, &symbol?, NAME_LIMIT);
+        found.into_iter().map(name).collect()
+    };
+    let all = search(file, elf::SHT_SYMTAB)?;
+    if !all.is_empty {
+        return Ok(name(file, all));
+    }
+    if let Some(debug_file) = open_debug_file(file) {
+        let all = search(&debug_file, elf::SHT_SYMTAB)?;
+        if !all.is_empty {
+            return Ok(name(&debug_file, all));
+        }
+    }
+    Ok(name(file, search(file, elf::SHT_DYNSYM)?))
+}
+
+/// What was found so far for each address.
+struct Search<'a> {
+    /// Ascending.
+    addrs: &'a [u64],
+    found: Vec<Found>,
+    /// There was no symbol yet.
+    is_empty: bool,
+}
+
+/// What was found for one address.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    /// The best symbol with a size that holds the address.
+    sized: Option<Symbol>,
+    /// The last start of any symbol after the address before and up to this one.
+    start: Option<u64>,
+    /// The best symbol without a size that starts there.
+    label: Option<Symbol>,
+}
+
+impl<'a> Search<'a> {
+    fn new(addrs: &'a [u64]) -> Self {
+        Self { addrs, found: vec![Found::default(); addrs.len()], is_empty: true }
+    }
+
+    fn add(&mut self, symbol: &Symbol) {
+        self.is_empty = false;
+        let first = self.addrs.partition_point(|&addr| addr < symbol.start);
+        let after = self.found.get_mut(first..).unwrap_or_default();
+        let Some(found) = after.first_mut() else { return };
+        if found.start < Some(symbol.start) {
+            found.start = Some(symbol.start);
+            found.label = None;
+        }
+        if symbol.rank == Rank::Label {
+            if found.start == Some(symbol.start) {
+                found.label = better(found.label, symbol);
+            }
+            return;
+        }
+        let inside = self.addrs.iter().skip(first).take_while(|&&addr| addr < symbol.end);
+        for (found, _) in after.iter_mut().zip(inside) {
+            found.sized = better(found.sized, symbol);
+        }
+    }
+
+    /// The symbol for each address.
+    fn finish(self) -> Vec<Option<Symbol>> {
+        // The last start up to an address may be before others, too.
+        let mut label = None;
+        let symbol = |(found, &addr): (Found, &u64)| {
+            if found.start.is_some() {
+                label = found.label;
+            }
+            // It reaches to the next start, which is none up to here, or to the code's end.
+            let label = label.filter(|label: &Symbol| addr < label.end);
+            found.sized.or(label)
+        };
+        self.found.into_iter().zip(self.addrs).map(symbol).collect()
+    }
+}
+
+/// The one of two that is shown.
+fn better(one: Option<Symbol>, other: &Symbol) -> Option<Symbol> {
+    let order = |symbol: &Symbol| (symbol.start, symbol.rank, symbol.end, symbol.name);
+    Some(match one {
+        Some(one) if order(&one) >= order(other) => one,
+        _ => *other,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::sorted;
+
+    #[test]
+    fn one_look_at_each_symbol_finds_what_a_search_among_the_sorted_ones_does() {
+        let mut state = 1_u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for _ in 0..2_000 {
+            let code_end = 60;
+            let symbols: Vec<_> = (1..=1 + random(12))
+                .map(|name| {
+                    let start = random(50);
+                    let (rank, end) = match random(4) {
+                        0 => (Rank::Label, code_end),
+                        1 => (Rank::Local, start + 1 + random(20)),
+                        2 => (Rank::Weak, start + 1 + random(20)),
+                        _ => (Rank::Global, start + 1 + random(20)),
+                    };
+                    Symbol { start, end, furthest_end: 0, name, rank }
+                })
+                .collect();
+            let addrs: Vec<u64> = (0..70).filter(|_| random(3) == 0).collect();
+            let mut search = Search::new(&addrs);
+            symbols.iter().for_each(|symbol| search.add(symbol));
+            let few = search.finish().into_iter().map(|symbol| Some(symbol?.name));
+            let all = Symbols { symbols: sorted(symbols), debug_file: None };
+            let all = addrs.iter().map(|&addr| Some(all.find_symbol(addr)?.name));
+            assert_eq!(few.collect::<Vec<_>>(), all.collect::<Vec<_>>());
+        }
+    }
+}
