@@ -111,7 +111,7 @@ struct Side {
 
 impl Side {
     fn new(event: u64) -> Self {
-        let merger = Merger::new(Policy::default());
+        let merger = Merger::new(Policy::default().ascending_cookies(true));
         Self { event, merger, samples: Vec::new(), entries: BTreeMap::new() }
     }
 
