@@ -272,6 +272,37 @@ fn an_exit_does_not_end_the_wait_of_a_later_thread_with_the_same_id() {
 }
 
 #[test]
+fn x5_a_sample_is_across_an_exec_that_comes_after_it_and_not_after_its_stack() {
+    // The time of the sample and of the stack, about an exec at 20.
+    for (sample, stack, expected) in
+        [(19, 20, true), (20, 21, false), (19, 19, false), (10, 30, true), (21, 22, false)]
+    {
+        for late in [false, true] {
+            let mut merger = Merger::new(Policy::default());
+            let add_sample = |merger: &mut Merger<()>| merger.sample(at(7, sample), A, (), 0);
+            // The thread is known before its exec.
+            merger.sample(at(7, 1), B, (), 0);
+            if !late {
+                add_sample(&mut merger);
+            }
+            merger.exec(at(7, 20));
+            merger.deferred(at(7, stack), 0xa, [1]);
+            if late {
+                add_sample(&mut merger);
+            }
+            let ended = core::iter::from_fn(|| merger.pop());
+            let across: Vec<bool> = ended
+                .filter_map(|(_, outcome)| match outcome {
+                    Outcome::Merged(merged) => Some(merged.across_exec),
+                    _ => None,
+                })
+                .collect();
+            assert_eq!(across, [expected], "{sample} {stack} {late}");
+        }
+    }
+}
+
+#[test]
 fn a_stream_without_times_goes_by_its_order() {
     let mut notes = Vec::new();
     let mut merger = Merger::new(Policy::default().window(0));

@@ -200,6 +200,18 @@ mod tests {
     }
 
     #[test]
+    fn r3_10_code_and_stack_have_the_bases_of_their_own_segments() {
+        /// Base `0xfedc_ba98`, code.
+        const CODE: u64 = 0xfecf_fadc_ba98_ffff;
+        let (gdt, ldt) = (bytes([0, CODE]), bytes([DATA]));
+        let tables = DescriptorTables { gdt: DescriptorTable(&gdt), ldt: DescriptorTable(&ldt) };
+        let (code, stack) = (Selector(0x0b), Selector(0x07));
+        assert_eq!(tables.ia32(code, stack, 0x202), Ia32::with_bases(0xfedc_ba98, 0x1234_5678));
+        assert_eq!(tables.ia32(stack, code, 0x202), Ia32::with_bases(0x1234_5678, 0xfedc_ba98));
+        assert_eq!(tables.ia32(code, Selector(0x2b), 0x202), Ia32::with_bases(0xfedc_ba98, 0));
+    }
+
+    #[test]
     fn r3_10_vm86_is_refused() {
         let tables = DescriptorTables::default();
         assert_eq!(tables.ia32(Selector(0x23), Selector(0x2b), 1 << 17), Ia32::VM86);

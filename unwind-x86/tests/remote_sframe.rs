@@ -110,7 +110,7 @@ fn a_table_that_is_malformed_or_of_another_cpu_leaves_the_walk_to_the_fallback()
 }
 
 #[test]
-fn f21_rows_of_a_cache_do_not_outlive_their_module() {
+fn rows_of_a_cache_do_not_outlive_their_module() {
     let bytes = library(3);
     let modules = SharedModuleMap::<4>::new();
     modules.add(&module(bytes.len())).unwrap();

@@ -93,7 +93,7 @@ fn r3_3_the_cookie_is_the_time_of_the_first_request() {
 }
 
 #[test]
-fn g8_cookies_of_a_clock_rise_in_the_order_of_the_entries_though_the_clock_stands() {
+fn r3_3_g8_cookies_of_a_clock_rise_in_the_order_of_the_entries_though_the_clock_stands() {
     let kernel = Kernel::with_cookies(ClockCookies::new());
     let tasks: Vec<Task> = (0..10).map(|_| Task::new(STACK)).collect();
     kernel.unwind.host().clock.store(5_000, Ordering::SeqCst);

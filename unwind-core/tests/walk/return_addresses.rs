@@ -1,5 +1,5 @@
 //! What is known of the code that a return address leads to.
-use unwind_core::{End, ReturnAddresses, Row, StepError, Trace, VirtAddr, Walker};
+use unwind_core::{End, ReturnAddresses, Row, RowCache, StepError, Trace, VirtAddr, Walker};
 
 use crate::toy::{AlwaysFp, START, Script, Stack, Toy, locals, pcs, three_frames};
 
@@ -89,4 +89,14 @@ fn h11_trampoline_addresses_are_replaced_in_direct_and_deferred_walks() {
     walker.trace(regs, &mut stack, &mut trace);
     assert!(trace.pcs().map(VirtAddr::get).eq([0x1010, 0x2010, 0x3010]));
     assert!(trace.frames().nth(2).unwrap().provenance.is_after_trampoline());
+
+    // By cached rows, too.
+    let mut cache = RowCache::<16>::new();
+    for _ in 0..3 {
+        let mut again = Trace::<[_; 8]>::new();
+        let walker = Walker::new(Toy, AlwaysFp).cache(&mut cache);
+        walker.return_addresses(Uretprobes).trace(regs, &mut stack, &mut again);
+        assert!(again.frames().eq(trace.frames()), "{again:?}");
+    }
+    assert!(cache.stats().hits >= 4, "{:?}", cache.stats());
 }

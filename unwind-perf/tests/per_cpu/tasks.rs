@@ -47,7 +47,7 @@ fn g2_a_stack_goes_to_the_event_of_its_profiler_that_is_about_the_task() {
 }
 
 #[test]
-fn g7_an_event_of_one_task_does_not_ask_for_the_stack_of_another() {
+fn r3_9_g7_an_event_of_one_task_does_not_ask_for_the_stack_of_another() {
     let (core, registry) = (core(), registry());
     let (own, other) = (Task::new(1), Task::new(2));
     let event = registry.add(&core, about(1, spec(100, 0, 5))).unwrap();
