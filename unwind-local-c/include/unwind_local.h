@@ -15,7 +15,8 @@ typedef struct {
   // zero. 3: no room for more. 4: nothing tells of the code. 5: not walkable. 6: a malformed
   // table. 33 to 45: a step failed. Numbers stay the same in later versions.
   uint8_t code;
-  // The addresses are all frames up to the outermost one, and no guess led to any.
+  // The addresses are all frames up to the outermost one, by its table, and no guess led
+  // to any.
   bool complete;
 } unwind_local_end;
 

@@ -15,7 +15,8 @@ pub struct unwind_local_end {
     /// zero. 3: no room for more. 4: nothing tells of the code. 5: not walkable. 6: a malformed
     /// table. 33 to 45: a step failed. Numbers stay the same in later versions.
     pub code: u8,
-    /// The addresses are all frames up to the outermost one, and no guess led to any.
+    /// The addresses are all frames up to the outermost one, by its table, and no guess led
+    /// to any.
     pub complete: bool,
 }
 
@@ -138,7 +139,7 @@ pub unsafe extern "C" fn unwind_local_frames(
         None => unwind_local::frames(visit),
     };
     let found = found.unwrap_or(End::FrameLimit);
-    let complete = found.is_outermost() && !has_gap;
+    let complete = matches!(found, End::Outermost) && !has_gap;
     // SAFETY: likewise.
     if let Some(to) = unsafe { end.as_mut() } {
         *to = unwind_local_end { code: found.code(), complete };

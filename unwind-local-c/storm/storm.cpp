@@ -110,7 +110,7 @@ static void handler(int, siginfo_t *, void *context) {
     // Of crtstuff's code nothing tells, so that the frame pointer is a guess there.
     if (end.complete) check(list, count);
     else if (is_in_callback) fail("cut in a plugin", list, count);
-    else if (end.code == 1 || end.code == 2) guessed++;
+    else if (end.code == 1) guessed++;
     else cut[end.code & 63]++;
     is_in_handler = false;
     errno = saved;

@@ -21,8 +21,8 @@ pub struct Backtrace {
     pub len: usize,
     /// Why there are no more. [`FrameLimit`](End::FrameLimit) where there was no room.
     pub end: End,
-    /// The addresses are all frames up to the outermost one, and each was found by a table
-    /// or by instructions that prove it.
+    /// The addresses are all frames up to the outermost one, which its table says it is, and
+    /// each was found by a table or by instructions that prove it.
     pub is_complete: bool,
 }
 
@@ -170,8 +170,14 @@ fn walk(start: &Start, skipped: usize, most: usize, sink: &mut impl Sink) -> (Op
     }
     let end = trace.end();
     // Only guesses, and what follows a failure, leave gaps.
-    let is_whole = end.is_some_and(|end| end.is_outermost());
-    (end, is_whole && (!guessed.is_set() || trace.is_complete()))
+    (end, is_whole(end) && (!guessed.is_set() || trace.is_complete()))
+}
+
+/// Whether a table says that the last frame is the outermost one, as those of the C library
+/// do. A return address of zero proves less than elsewhere: while an exception is on its way
+/// from libgcc to where it is caught, no table tells where the stack is.
+fn is_whole(end: Option<End>) -> bool {
+    matches!(end, Some(End::Outermost))
 }
 
 /// Walks into a trace, by kept rows if it is known when they are stale.
@@ -214,7 +220,8 @@ fn walk_without_place(
             return (None, false);
         }
     }
-    (frames.end().map(|end| end.with_fault(last)), frames.is_complete())
+    let end = frames.end().map(|end| end.with_fault(last));
+    (end, is_whole(end) && frames.is_complete())
 }
 
 type Rows<'g> = Or<Or<ObjectRows<'g>, SignalTrampolines>, Instructions<'g>>;
