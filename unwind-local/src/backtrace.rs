@@ -189,7 +189,7 @@ fn trace_from(
     rows: &mut RowCache<ROWS>,
     trace: &mut Trace,
 ) {
-    let mut memory = OwnMemory::new(Start::stack_pointer());
+    let mut memory = OwnMemory::new(start, Start::stack_pointer());
     let mut registers = start.registers();
     match loads::count() {
         Some(_) => {
@@ -209,7 +209,7 @@ fn walk_without_place(
     sink: &mut impl Sink,
 ) -> (Option<End>, bool) {
     let guessed = Guessed::default();
-    let mut memory = OwnMemory::new(Start::stack_pointer());
+    let mut memory = OwnMemory::new(start, Start::stack_pointer());
     let mut registers = start.registers();
     let mut walker = walker(start, most, &guessed);
     let mut frames = walker.frames(&mut registers, &mut memory);

@@ -4,12 +4,15 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use unwind_core::{Memory, ReadError, VirtAddr, WordSize};
 
+use crate::raw::object::read_code;
 use crate::raw::readable::{Readable, read_any};
+use crate::raw::registers::Start;
 
 /// Memory of which the parts that are this thread's stacks are read by plain loads, and all
 /// else by calls that cannot fault.
 #[derive(Debug)]
-pub(crate) struct OwnMemory {
+pub(crate) struct OwnMemory<'s> {
+    start: &'s Start,
     /// The thread's stack.
     stack: Readable,
     /// The one that the caller runs on, if that is another.
@@ -24,12 +27,12 @@ const RT_SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// Where it was found last.
 static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
 
-impl OwnMemory {
-    /// For a walk by a function with this stack pointer.
+impl<'s> OwnMemory<'s> {
+    /// For a walk from there, by a function with this stack pointer.
     #[inline]
-    pub(crate) fn new(sp: u64) -> Self {
+    pub(crate) fn new(start: &'s Start, sp: u64) -> Self {
         let stack = Readable::own_stack();
-        let mut memory = Self { stack, current: Readable::NONE, may_reach: true };
+        let mut memory = Self { start, stack, current: Readable::NONE, may_reach: true };
         if !stack.contains(sp) {
             memory.reach(sp);
             if !memory.stack.contains(sp) {
@@ -67,10 +70,10 @@ impl OwnMemory {
                 return Ok(());
             }
         }
-        Self::read_elsewhere(addr, buf)
+        self.read_elsewhere(addr, buf)
     }
 
-    fn read_elsewhere(addr: u64, buf: &mut [u8]) -> Result<(), ReadError> {
+    fn read_elsewhere(&self, addr: u64, buf: &mut [u8]) -> Result<(), ReadError> {
         let is_trampoline = addr == TRAMPOLINE.load(Ordering::Relaxed) && addr != 0;
         if let Some(known) = RT_SIGRETURN.get(..buf.len()).filter(|_| is_trampoline) {
             // Of equal length, which the compiler does not see.
@@ -79,7 +82,7 @@ impl OwnMemory {
             }
             return Ok(());
         }
-        if !read_any(addr, buf) {
+        if !read_code(self.start, addr, buf) && !read_any(addr, buf) {
             return Err(ReadError::Invalid);
         }
         if buf == RT_SIGRETURN {
@@ -89,7 +92,7 @@ impl OwnMemory {
     }
 }
 
-impl Memory for OwnMemory {
+impl Memory for OwnMemory<'_> {
     #[inline]
     fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
         self.read_slowly(addr.get(), buf)

@@ -3,6 +3,9 @@
 use core::arch::global_asm;
 use core::slice;
 
+use super::readable;
+use super::registers::Start;
+
 // glibc's `_dl_find_object` takes no lock, allocates nothing and may be called at any point.
 // It is weak, so that programs link where there is none.
 global_asm!(
@@ -77,8 +80,23 @@ impl Object {
     pub(crate) fn is_c_library(self) -> bool {
         let function: unsafe extern "C" fn(_, _, _) -> _ = libc::sigaction;
         #[expect(clippy::as_conversions, reason = "a function's address")]
-        let addr = u64::try_from((function as *const ()).addr()).unwrap_or(0);
-        addr >= self.map_start && addr < self.map_end
+        let addr = (function as *const ()).addr();
+        self.contains(addr)
+    }
+
+    /// Whether it stays loaded for as long as the process runs: the C library, the dynamic
+    /// linker, the program.
+    pub(crate) fn is_permanent(self) -> bool {
+        // SAFETY: it looks in a list that the kernel left, and finds this.
+        let headers = unsafe { libc::getauxval(libc::AT_PHDR) };
+        let linker = (&raw const readable::__libc_stack_end).addr();
+        self.is_c_library()
+            || self.contains(linker)
+            || usize::try_from(headers).is_ok_and(|headers| self.contains(headers))
+    }
+
+    fn contains(self, addr: usize) -> bool {
+        u64::try_from(addr).is_ok_and(|addr| addr >= self.map_start && addr < self.map_end)
     }
 
     /// Its `.sframe`, if it has one.
@@ -169,6 +187,20 @@ impl Object {
         let bytes = unsafe { slice::from_raw_parts(first, usize::try_from(len).ok()?) };
         Some(Part { addr, bytes })
     }
+}
+
+/// Fills `buf` with code near to where a walk starts; `false` if it is not there.
+pub(crate) fn read_code(start: &Start, addr: u64, buf: &mut [u8]) -> bool {
+    const NEAR: u64 = 256;
+    let pc = start.pc();
+    let object = if pc.abs_diff(addr) <= NEAR { Object::find(pc) } else { None };
+    // SAFETY: this thread runs code of it, or has it interrupted.
+    let part = object.and_then(|object| unsafe { object.segment_from(addr) });
+    let Some(bytes) = part.and_then(|part| part.bytes.get(..buf.len())) else { return false };
+    for (byte, value) in buf.iter_mut().zip(bytes) {
+        *byte = *value;
+    }
+    true
 }
 
 /// The program headers of an object.

@@ -24,7 +24,7 @@ const fn page(addr: u64) -> u64 {
 unsafe extern "C" {
     /// Where the stack of the first thread began. The dynamic linker's, or in a static
     /// program the C library's.
-    static __libc_stack_end: u64;
+    pub(super) static __libc_stack_end: u64;
 }
 
 /// A range of addresses that can be read: one that is in use as this thread's stack.

@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 
-use unwind_core::DwarfReg;
+use unwind_core::{DwarfReg, Registers as _};
 use unwind_x86::X86_64Regs;
 
 /// Where a walk begins: a frame on this thread's stack.
@@ -71,6 +71,11 @@ impl Start {
             context.uc_mcontext.gregs.get(at).map_or(0, |value| value.cast_unsigned())
         };
         Self(X86_64Regs::from_all(saved(libc::REG_RIP), BY_NUMBER.map(saved)))
+    }
+
+    /// Where it is.
+    pub(crate) fn pc(&self) -> u64 {
+        self.0.pc()
     }
 
     /// The registers there.

@@ -21,7 +21,7 @@ static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
 ///
 /// Until then each frame's code runs on this thread's stack, so its object stays loaded.
 /// After a guess an address may be anything, also that of an object which another thread
-/// unloads at this moment.
+/// unloads at this moment, unless it is one of those that stay.
 #[derive(Debug, Default)]
 pub(crate) struct Guessed(Cell<bool>);
 
@@ -57,7 +57,7 @@ impl RowSource<X86_64> for ObjectRows<'_> {
             return Ok(Some(Row::signal_context()));
         }
         let Some(object) = Object::find(addr) else { return Ok(None) };
-        if self.guessed.0.get() {
+        if self.guessed.0.get() && !object.is_permanent() {
             return row_by_reads(object, addr, mem);
         }
         if let Some(row) = sframe_row(object, addr) {
