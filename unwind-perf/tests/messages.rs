@@ -11,6 +11,7 @@ use unwind_perf::per_cpu::{
     AddError, FixedRegistry, Policy, RemoveError, RequestError, SwitchHold, TaskEvent,
 };
 use unwind_perf::record::{BranchFlags, ChainFull, ChainLimits, Error, WriteError};
+use unwind_perf::ring::RingError;
 use unwind_perf::task_data::{
     AttachError, DataHandle, DataLayout, DetachError, DetachReason, SwitchHook, TaskData,
     TaskDataUsers, UserCount,
@@ -98,6 +99,20 @@ fn every_error_of_an_event_says_something_of_its_own_and_which_errno_it_is() {
     texts.extend([UserCount::TooMany, UserCount::None].map(|error| error.to_string()));
     texts.extend(aux.map(|(error, _)| error.to_string()));
     check_messages(&texts);
+}
+
+#[test]
+fn g14_every_error_of_a_ring_says_something_of_its_own() {
+    let errors = [
+        RingError::ShortPage { words: 9 },
+        RingError::BadLength { words: 9 },
+        RingError::Overrun { head: 0x20, tail: 0x10 },
+        RingError::BadRecord { at: 0x10, size: 9 },
+        RingError::ShortBuffer { needed: 9 },
+        RingError::Overwritten { head: 0x20, now: 0x10 },
+        RingError::NotInAux { at: 0x10 },
+    ];
+    check_messages(&errors.map(|error| error.to_string()));
 }
 
 #[test]
