@@ -1,7 +1,7 @@
 //! `snapshot`: captures stacks of a running program into a file, to measure and test
 //! unwinders on.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod address_spaces;
 mod command;

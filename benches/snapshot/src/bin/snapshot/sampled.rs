@@ -47,7 +47,7 @@ pub(crate) fn capture(args: &Args) -> Result<usize, Error> {
         runs = subject.runs()?;
         for ring in &mut rings {
             bytes.clear();
-            ring.drain(&mut bytes);
+            ring.drain(&mut bytes)?;
             perf_data::keep(&bytes, &attr, &mut kept);
         }
     }
