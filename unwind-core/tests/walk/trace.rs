@@ -77,7 +77,7 @@ fn the_text_of_a_frame_says_who_found_it_and_how_sure_that_is() {
     let (mut walker, mut stack) = (Walker::new(Toy, script), stack);
     let texts: Vec<_> =
         walker.frames(START, &mut stack).map(|frame| format!("{:?}", frame.provenance)).collect();
-    let sure = "after_failure: false, behind_trampoline: false, after_gap: false, \
+    let sure = "after_failure: false, after_trampoline: false, after_gap: false, \
                 fp_assumed: false";
     let expected = [
         format!("Provenance {{ origin: Registers, exact: true, {sure} }}"),
