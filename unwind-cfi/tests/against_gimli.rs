@@ -13,7 +13,7 @@ use test_support::Compiler;
 use testdata::{CfiBuilder, Cie};
 use unwind_cfi::{CfiAbi, CfiSection, CfiTable, Entries, IndexEntry, index};
 
-/// At least so many places are compared, none of which differs.
+/// At least `least` places are compared, none of which differs.
 fn check(bytes: &[u8], least: u64) {
     let comparison = compare(bytes, 2000).unwrap();
     assert_eq!(comparison.differ, Vec::<String>::new());

@@ -8,7 +8,7 @@ use unwind_perf::record::Record;
 
 /// Takes samples of programs and hands out records in the layout of perf's rings.
 ///
-/// What is behind it (walks, names, ledger, files) knows no more of an engine than this.
+/// What follows it (walks, names, ledger, files) knows no more of an engine than this.
 pub(crate) trait Engine: Send {
     /// The event whose layout the records have.
     fn attr(&self) -> &EventAttr;

@@ -36,8 +36,8 @@ use crate::failure::{Failure, exit_code_of};
 
 /// Record where programs spend their time.
 ///
-/// Samples of all threads are taken by the kernel's clock or, where there is a PMU, each so
-/// many cycles. The user part of their stacks is walked while the recording runs, by the
+/// Samples of all threads are taken by the kernel's clock or, where there is a PMU, by the
+/// CPU's cycles. The user part of their stacks is walked while the recording runs, by the
 /// tables of the mapped files, also in code without frame pointers. The result is a
 /// perf.data file that perf and `unwind script` read; `unwind report` makes pictures of it.
 ///
@@ -63,7 +63,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, group = "subject")]
     all: bool,
 
-    /// End after so many seconds
+    /// End after this many seconds
     #[arg(long, value_name = "SECONDS")]
     duration: Option<u64>,
 
