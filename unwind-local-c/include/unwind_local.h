@@ -26,7 +26,7 @@ typedef struct {
   size_t address;
   // Bits 0 to 2: by 0 registers, 1 a table, 2 `.eh_frame`, 3 a frame pointer,
   // 4 instructions, 5 a signal's context. Bit 3: the interrupted address itself. Bit 4:
-  // after a failure. Bit 5: behind a trampoline. Bit 6: callers may be missing before it.
+  // after a failure. Bit 5: after a trampoline. Bit 6: callers may be missing before it.
   // Bit 7: the frame pointer was taken as unchanged.
   uint8_t provenance;
 } unwind_local_frame;

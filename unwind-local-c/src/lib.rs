@@ -28,7 +28,7 @@ pub struct unwind_local_frame {
     pub address: usize,
     /// Bits 0 to 2: by 0 registers, 1 a table, 2 `.eh_frame`, 3 a frame pointer,
     /// 4 instructions, 5 a signal's context. Bit 3: the interrupted address itself. Bit 4:
-    /// after a failure. Bit 5: behind a trampoline. Bit 6: callers may be missing before it.
+    /// after a failure. Bit 5: after a trampoline. Bit 6: callers may be missing before it.
     /// Bit 7: the frame pointer was taken as unchanged.
     pub provenance: u8,
 }

@@ -60,7 +60,7 @@ impl<'s> OwnMemory<'s> {
         if self.stack.copy(addr, buf) || self.current.copy(addr, buf) {
             return Ok(());
         }
-        // A stack that is in use goes on above what is known.
+        // A stack that is in use continues above what is known.
         if self.current.grow(end) && self.current.copy(addr, buf) {
             return Ok(());
         }

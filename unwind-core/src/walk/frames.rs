@@ -308,7 +308,7 @@ where
     }
 
     /// Applies a row that says where the caller is. If they are recovered, the registers
-    /// at hand are the frame's.
+    /// that are kept are the frame's.
     // Nothing of it is on the stack while a signal's registers are.
     #[inline(never)]
     fn step_to_caller(
@@ -376,7 +376,7 @@ where
     }
 }
 
-/// Whose registers a walk has at hand.
+/// Whose registers a walk keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RegistersOf {
     /// The next frame's, all of them: it was sampled or interrupted.
@@ -390,7 +390,7 @@ pub(super) enum RegistersOf {
 }
 
 impl RegistersOf {
-    /// The walk goes on to another frame.
+    /// The walk continues with another frame.
     #[inline]
     pub(super) const fn leave(&mut self) {
         if matches!(self, Self::Next) {

@@ -31,7 +31,7 @@ where
     C: RowStore,
     M: Memory,
 {
-    /// Makes the registers at hand those of `at`, which a row needs this one of; `false`
+    /// Makes the registers that are kept those of `at`, which a row needs this one of; `false`
     /// if they cannot be told.
     #[inline(never)]
     pub(super) fn recover(&mut self, at: &Cursor, register: BaseReg) -> bool {
@@ -54,7 +54,7 @@ where
         found.is_some()
     }
 
-    /// The registers of `at`, from those at hand.
+    /// The registers of `at`, from those that are kept.
     fn registers_at(&mut self, at: &Cursor, is_innermost: bool) -> Option<A::Regs> {
         let mut registers: A::Regs = *self.registers.borrow();
         let pc = self.walker.arch.code_addr(registers.pc())?;

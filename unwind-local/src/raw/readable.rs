@@ -89,7 +89,7 @@ impl Readable {
     }
 
     /// Adds the pages up to this address, if it is not far above and they can be read: a
-    /// stack that is in use goes on there.
+    /// stack that is in use continues there.
     #[cold]
     #[inline(never)]
     pub(crate) fn grow(&mut self, end: u64) -> bool {
