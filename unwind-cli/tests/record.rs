@@ -19,7 +19,10 @@ fn nested(test: &str) -> Option<PathBuf> {
 }
 
 fn unwind(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_unwind"));
+    run(Command::new(env!("CARGO_BIN_EXE_unwind")), arguments)
+}
+
+fn run(mut command: Command, arguments: &[&str]) -> Output {
     command.args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
@@ -36,7 +39,11 @@ fn record(data: &Path, options: &[&str], command: &[&str]) -> Option<Value> {
         arguments.push("--");
         arguments.extend(command);
     }
-    let output = unwind(&arguments);
+    ledger_of(&arguments, unwind(&arguments))
+}
+
+/// The ledger that a recording has printed.
+fn ledger_of(arguments: &[&str], output: Output) -> Option<Value> {
     let told = text(&output.stderr);
     if told.contains("lets no sampling event be opened") {
         skip(&told);
@@ -79,6 +86,24 @@ fn split(script: &str) -> Vec<Vec<String>> {
         names.map(str::to_owned).collect::<Vec<_>>()
     });
     blocks.filter(|block| !block.is_empty()).collect()
+}
+
+#[test]
+fn d14_a_cpu_that_the_recorder_may_not_run_on_is_recorded_too() {
+    let test = "record_other_cpu";
+    let (Some(program), Some(taskset)) = (nested(test), tool("taskset")) else { return };
+    let data = program.with_file_name("perf.data");
+    let there = Command::new(&taskset).args(["-c", "1", "true"]).output().unwrap();
+    if !there.status.success() {
+        return skip("there is no second CPU");
+    }
+    let (data, program) = (data.to_str().unwrap(), program.to_str().unwrap());
+    let record = ["-c", "0", env!("CARGO_BIN_EXE_unwind"), "record", "--json", "-o", data, "--"];
+    let command = [taskset.to_str().unwrap(), "-c", "1", program, "0.3"];
+    let arguments = [&record[..], &command[..]].concat();
+    let output = run(Command::new(&taskset), &arguments);
+    let Some(ledger) = ledger_of(&arguments, output) else { return };
+    assert!(number(&ledger, "complete") > 50, "{ledger}");
 }
 
 #[test]

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::os::fd::AsFd as _;
-use std::thread::{available_parallelism, sleep};
+use std::thread::sleep;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{SysconfVar, sysconf};
 use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{AttrFlags, ReadFormat, Record, SampleType};
 use unwind_perf::ring::RingReader;
@@ -101,7 +102,8 @@ impl PerfEngine {
     /// [`EngineError`].
     pub(crate) fn open(sampling: &Sampling) -> Result<Self, EngineError> {
         let (attr, without_kernel) = possible(sampling)?;
-        let cpus = available_parallelism().map_or(1, usize::from);
+        // All there are, also those that this program may not run on or that are off.
+        let cpus = sysconf(SysconfVar::_NPROCESSORS_CONF).ok().flatten().unwrap_or(1);
         let cpus = i32::try_from(cpus).unwrap_or(i32::MAX);
         let tasks = match &sampling.whom {
             Whom::Command => vec![0],
