@@ -89,6 +89,7 @@ mod chain;
 mod cpu_list;
 mod deferral;
 mod error;
+mod event;
 mod owners;
 mod place;
 mod receiver;
@@ -99,12 +100,10 @@ mod task_event;
 pub use cpu_list::CpuList;
 pub use deferral::Deferral;
 pub use error::{AddError, RemoveError, RequestError};
+pub use event::{CpuEvent, EventKey, EventSpec, GroupLeader, Policy, TaskKey};
 pub use receiver::Receiver;
 #[cfg(feature = "alloc")]
 pub use registry::HeapRegistry;
-pub use registry::{
-    CpuEvent, Delivered, EventKey, EventSpec, FixedRegistry, GroupLeader, PerCpuRegistry, Policy,
-    RegistryCounters, TaskKey,
-};
+pub use registry::{Delivered, FixedRegistry, PerCpuRegistry, RegistryCounters};
 pub use sampled_task::SampledTask;
 pub use task_event::{SwitchHold, TaskEvent, TaskRun, TaskWork};
