@@ -226,8 +226,7 @@ impl<S: Sink> Pipeline<'_, S> {
         }
         // What the record ended comes before the record.
         while let Some((sample, outcome)) = merger.pop() {
-            let is_by_time = sample.layout == DeferredLayout::MarkerFirst;
-            if is_by_time && matches!(outcome, Outcome::Merged(_)) {
+            if is_by_time(&sample) && matches!(outcome, Outcome::Merged(_)) {
                 self.joined_by_time = self.joined_by_time.saturating_add(1);
             }
             self.sink.sample(events, sample, &outcome)?;
