@@ -4,7 +4,7 @@
 
 use testdata::{CfiBuilder, Cie};
 use unwind_cfi::{CfiAbi, CfiError, CfiSection, CfiSource, CfiTable, Entries, IndexEntry, index};
-use unwind_core::{Arch, End, Module, ModuleMap, SliceMemory, VirtAddr, Walker};
+use unwind_core::{Arch, End, Module, ModuleMap, SliceMemory, StepError, VirtAddr, Walker};
 use unwind_x86::{Ia32, Ia32Regs, X86_64, X86_64Regs};
 
 const STACK: u64 = 0x7000_0000;
@@ -87,6 +87,36 @@ fn code_of_another_word_size_has_no_rows() {
     let regs = X86_64Regs::new(0x1010, STACK, 0);
     let wide = walk(X86_64::FOUR_LEVEL, CfiSource::new(&modules), regs, &[]);
     assert_eq!(wide, (vec![0x1010], End::Outermost));
+}
+
+/// The CFA of the caller's caller is on `rbx`, which the innermost function has saved.
+#[test]
+fn registers_that_a_later_row_needs_come_from_the_rules_of_the_frames_before() {
+    let saves_rbx = [DEF_CFA_OFFSET, 32, 0x83, 2];
+    let on_rbx = [0x0c, 3, 16];
+    let main = debug_frame(
+        &cie(8),
+        &[(0x1000, &saves_rbx), (0x1100, &[]), (0x1200, &on_rbx), (0x1300, &[UNDEFINED, 16])],
+    );
+    let mut slots = [IndexEntry::default(); 4];
+    let mut modules = ModuleMap::new();
+    modules.add(module(0x1000, table(&main, CfiAbi::X86_64, &mut slots))).unwrap();
+    let regs = X86_64Regs::new(0x1010, STACK, 0);
+    // The saved word, then the return addresses, the last of them where `rbx` points.
+    let stack = [0, 0, STACK + 0x38, 0x1110, 0x1210, 0, 0, 0, 0x1310, 0];
+    let walked = walk(X86_64::FOUR_LEVEL, CfiSource::new(&modules), regs, &stack);
+    assert_eq!(walked, (vec![0x1010, 0x1110, 0x1210, 0x1310], End::Outermost));
+    // Without it saved, no rule says what it was.
+    let unsaved = debug_frame(
+        &cie(8),
+        &[(0x1000, &[DEF_CFA_OFFSET, 32, 0x07, 3]), (0x1100, &[]), (0x1200, &on_rbx)],
+    );
+    let mut slots = [IndexEntry::default(); 4];
+    let mut modules = ModuleMap::new();
+    modules.add(module(0x1000, table(&unsaved, CfiAbi::X86_64, &mut slots))).unwrap();
+    let (pcs, end) = walk(X86_64::FOUR_LEVEL, CfiSource::new(&modules), regs, &stack);
+    assert_eq!(pcs, [0x1010, 0x1110, 0x1210]);
+    assert!(matches!(end, End::Step(StepError::UnknownRegister(_))), "{end}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod random_rows;
 
 use alloc::collections::BTreeSet;
 use core::convert::Infallible;
+use core::sync::atomic::AtomicU64;
 
 use random_rows::{
     CODE_END, Chain, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
@@ -55,8 +56,9 @@ where
     C: RowStore,
 {
     let mut plain = plain.return_addresses(Uretprobes);
-    let mut at_hand = Patchy { memory, is_at_hand: true };
-    let mut walk = plain.frames(regs, &mut at_hand);
+    let shared: Vec<AtomicU64> = eights(memory).collect();
+    let mut in_memory = Patchy { memory, shared: &shared, words: Words::Bytes };
+    let mut walk = plain.frames(regs, &mut in_memory);
     let mut expected: Vec<_> = walk.by_ref().map(|frame| (frame.pc, frame.provenance)).collect();
     let mut end = walk.end();
 
@@ -66,13 +68,14 @@ where
     }
     // No source has an error, so its address does not matter.
     let end = end.map(|end| end.with_fault(VirtAddr::new(0)));
-    // The words of the stack are in memory, and have to be read one by one.
+    // The words of the stack are in memory, also as some that change, and have to be read one
+    // by one.
     let mut fast = fast.return_addresses(Uretprobes);
     let mut trace = Trace::<[_; 40]>::new();
-    for is_at_hand in [true, false] {
-        fast.trace(regs, &mut Patchy { memory, is_at_hand }, &mut trace);
+    for words in [Words::Bytes, Words::Shared, Words::None] {
+        fast.trace(regs, &mut Patchy { memory, shared: &shared, words }, &mut trace);
         let found: Vec<_> = trace.frames().map(|frame| (frame.pc, frame.provenance)).collect();
-        assert_eq!((&found, trace.end()), (&expected, end), "{regs:x?} {is_at_hand}");
+        assert_eq!((&found, trace.end()), (&expected, end), "{regs:x?} {words:?}");
     }
     let frames = u64::try_from(expected.len()).unwrap();
     seen.frames += frames;
@@ -86,11 +89,28 @@ where
     frames
 }
 
+/// How a walk gets the words of the stack, other than by reading them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Words {
+    None,
+    Bytes,
+    Shared,
+}
+
+/// The words that the walk may have as shared ones.
+fn eights(mut memory: SliceMemory<'_>) -> impl Iterator<Item = AtomicU64> {
+    (0..)
+        .map_while(move |at| memory.read_u64(VirtAddr::new(STACK + at * 8)).ok())
+        .map(u64::to_le)
+        .map(AtomicU64::new)
+}
+
 /// The same memory, with or without words in memory, where what is not there may be at
 /// another time or not.
 struct Patchy<'a> {
     memory: SliceMemory<'a>,
-    is_at_hand: bool,
+    shared: &'a [AtomicU64],
+    words: Words,
 }
 
 impl Memory for Patchy<'_> {
@@ -101,7 +121,11 @@ impl Memory for Patchy<'_> {
     }
 
     fn words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[[u8; 8]])> {
-        self.memory.words(addr).filter(|_| self.is_at_hand)
+        self.memory.words(addr).filter(|_| self.words == Words::Bytes)
+    }
+
+    fn shared_words(&mut self, _: VirtAddr) -> Option<(VirtAddr, &[AtomicU64])> {
+        (self.words == Words::Shared).then_some((VirtAddr::new(STACK), self.shared))
     }
 }
 
