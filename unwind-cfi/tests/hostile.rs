@@ -181,6 +181,42 @@ fn absent_memory_is_told_from_malformed_memory() {
 }
 
 #[test]
+fn entries_of_64_bit_dwarf_are_read_in_parts_too() {
+    let mut builder = CfiBuilder::eh_frame(FRAME);
+    builder.dwarf64 = true;
+    let cie = builder.cie(&Cie::amd64());
+    let at = builder.fde(cie, CODE, 0x100, &[ADVANCE4, DEF_CFA_OFFSET, 16]);
+    let (frame, header) = (builder.build().to_vec(), header(&[(CODE, at)]));
+    let mut target = Target::new(&frame, &header);
+    let remote = RemoteCfi::open(&mut target, CfiAbi::X86_64, HEADER).unwrap().unwrap();
+    assert_eq!(remote.abi(), CfiAbi::X86_64);
+    for (addr, offset) in [(CODE, 8), (CODE + 4, 16)] {
+        let row = remote.find_row(&mut target, addr, &mut CfiScratch::new());
+        assert_eq!(row, Ok(Some(row_with_cfa(offset))));
+    }
+    // The length of 64 bits lies at the end of what is resident.
+    target.absent = FRAME + at + 4;
+    let error = remote.find_row(&mut target, CODE, &mut CfiScratch::new()).unwrap_err();
+    assert!(error.is_not_resident(), "{error}");
+}
+
+#[test]
+fn a_cie_has_as_many_instructions_as_an_fde_may_have() {
+    for (len, is_good) in [(MAX_INSTRUCTIONS - 64, true), (MAX_INSTRUCTIONS + 64, false)] {
+        let mut instructions = Cie::amd64().instructions;
+        instructions.resize(len, 0);
+        let mut builder = CfiBuilder::eh_frame(FRAME);
+        let cie = builder.cie(&Cie { instructions, ..Cie::amd64() });
+        let at = builder.fde(cie, CODE, 0x100, &[]);
+        let header = header(&[(CODE, at)]);
+        let row = table(builder.build(), &header).unwrap().unwrap().find_row(CODE);
+        let expected =
+            if is_good { Ok(Some(row_with_cfa(8))) } else { Err(CfiError::TooManyInstructions) };
+        assert_eq!(row, expected);
+    }
+}
+
+#[test]
 fn no_code_continues_after_the_end_of_the_address_space() {
     let mut builder = CfiBuilder::eh_frame(FRAME);
     let cie = builder.cie(&Cie::amd64());

@@ -7,6 +7,7 @@
 mod no_regs;
 
 use core::convert::Infallible;
+use core::sync::atomic::AtomicU64;
 
 use no_regs::{NoRegs, Toy};
 use unwind_core::{
@@ -63,6 +64,11 @@ impl Memory for Noting {
         self.0.push(format!("words {addr}"));
         Some((addr, &[[8; 8]]))
     }
+
+    fn shared_words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[AtomicU64])> {
+        self.0.push(format!("shared words {addr}"));
+        None
+    }
 }
 
 #[test]
@@ -84,7 +90,9 @@ fn a_memory_that_is_lent_is_read_in_its_own_ways() {
         mem.read(ADDR, &mut byte).unwrap();
         let words = (mem.read_u32(ADDR), mem.read_u64(ADDR));
         let word = mem.read_word(ADDR, WordSize::Four);
-        format!("{byte:?} {words:?} {word:?} {:?}", mem.words(ADDR))
+        let read = format!("{byte:?} {words:?} {word:?} {:?}", mem.words(ADDR));
+        assert!(mem.shared_words(ADDR).is_none());
+        read
     }
     let mut lent = Noting::default();
     assert_eq!(read(&mut lent), read(Noting::default()));
@@ -94,6 +102,7 @@ fn a_memory_that_is_lent_is_read_in_its_own_ways() {
         "read_u64 0x1000",
         "read_u32 0x1000",
         "words 0x1000",
+        "shared words 0x1000",
     ];
     assert_eq!(lent.0, expected);
 }
@@ -125,15 +134,19 @@ fn a_source_that_says_nothing_else_never_changes_and_is_asked_for_each_frame() {
         }
     }
     assert_eq!((Plain.generation(), <Plain as RowSource<Toy>>::COVERAGE), (0, Coverage::Unknown));
+    // Its rows have no name outside of this address space, and only its rows are known.
+    assert_eq!(RowSource::<Toy>::row_key(&Plain, ADDR), None);
+    let rules = RowSource::<Toy>::register_rules(&mut Plain, &frame(), &mut Noting::default());
+    assert_eq!(rules, Ok(None));
 }
 
 #[test]
-fn a_memory_that_only_reads_has_no_words_at_hand() {
+fn a_memory_that_only_reads_has_no_words_to_lend() {
     struct Plain;
     impl Memory for Plain {
         fn read(&mut self, _: VirtAddr, _: &mut [u8]) -> Result<(), ReadError> {
             Ok(())
         }
     }
-    assert_eq!(Plain.words(ADDR), None);
+    assert!(Plain.words(ADDR).is_none() && Plain.shared_words(ADDR).is_none());
 }

@@ -105,7 +105,8 @@ fn every_refusal_and_every_other_error_says_something_of_its_own() {
     check_messages(&texts);
     // The same fact has the same words.
     assert_eq!(ScheduleError.to_string(), Refusal::ScheduleFailed.to_string());
-    check_messages(&[CancelError::UnknownClient.to_string()]);
+    let cancels = [CancelError::UnknownClient, CancelError::StillRunning];
+    check_messages(&cancels.map(|error| error.to_string()));
 }
 
 #[test]
@@ -140,6 +141,7 @@ fn what_a_kernel_prints_for_debugging_is_short_and_starts_with_its_name() {
         ("ClockCookies", format!("{:?}", ClockCookies::default())),
         ("PerCpuCookies", format!("{:?}", PerCpuCookies::<2>::default())),
         ("ClientId", format!("{:?}", ClientId::from_bits(1 << 5 | 3))),
+        ("ClientId(none)", format!("{:?}", ClientId::NONE)),
         ("Row", format!("{row:?}")),
     ];
     for (name, text) in texts {

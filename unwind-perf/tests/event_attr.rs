@@ -280,6 +280,24 @@ fn g11_newer_kernels_guard_their_code_and_their_part_of_chains() {
 }
 
 #[test]
+fn g11_each_kernel_knows_the_branch_types_of_its_time() {
+    let verdict = |branch_type: u64, major, minor| {
+        let mut attr = sampled();
+        attr.sample_type |= SampleType::BRANCH_STACK;
+        attr.branch_sample_type = BranchSampleType::from_bits_retain(branch_type | 1);
+        let kernel = KernelVersion::new(major, minor, 0);
+        attr.check(kernel, Pmu::CPU, Caller::PRIVILEGED, None).map(|_| ())
+    };
+    let newest = [(5, 15, 17), (6, 1, 18), (6, 7, 18), (6, 8, 19), (6, 18, 19)];
+    for (major, minor, bit) in newest {
+        let is_reserved = |bit| {
+            matches!(verdict(1_u64 << bit, major, minor), Err(AttrError::BranchSampleType(_)))
+        };
+        assert!(!is_reserved(bit) && is_reserved(bit + 1), "{major}.{minor}");
+    }
+}
+
+#[test]
 fn g9_what_an_event_asks_of_aux_tracing_needs_a_leader_that_can_do_it() {
     let trace = |capabilities| {
         let mut pmu = Pmu::CPU;
