@@ -5,6 +5,7 @@
 #   docs/figures.sh                 writes it
 #   docs/figures.sh --check         says whether it is what this would write
 #   docs/figures.sh measure NAME... measures first: instructions sizes ratios curves
+#                                   coverage
 #
 # The first line of each file says when and at which revision it was measured, and by
 # which command; the rest is what came out. What is not measured here takes hours, other
@@ -33,6 +34,7 @@ measure() { # NAME
     case $1 in
         instructions) command="benches/instructions.sh" ;;
         sizes) command="benches/sizes.sh" ;;
+        coverage) command="docs/coverage.sh" ;;
         ratios | curves) command="cargo bench --quiet --package unwind-benches --bench $1" ;;
         *) echo "no command is known for $1: replace docs/figures/$1.md" >&2; exit 2 ;;
     esac
@@ -41,7 +43,12 @@ measure() { # NAME
     {
         # shellcheck disable=SC2016 # The backticks are for Markdown.
         printf '%s | %s | `%s`\n' "$(date +%F)" "$(git rev-parse --short=8 HEAD)" "$command"
-        printf '```text\n%s\n```\n' "$output"
+        # A table is Markdown already.
+        if [[ $output == "|"* ]]; then
+            printf '%s\n' "$output"
+        else
+            printf '```text\n%s\n```\n' "$output"
+        fi
     } >"docs/figures/$1.md"
 }
 
