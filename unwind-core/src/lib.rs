@@ -122,4 +122,5 @@ pub use trace::{PackedFrame, Provenance, Trace, TraceFrame};
 pub use walk::fast::row_cache::{CacheStats, NoCache, RowCache, RowStore};
 pub use walk::frames::{Frame, Frames};
 pub use walk::incremental::trace::IncrementalTrace;
+pub use walk::position::Position;
 pub use walk::walker::Walker;

@@ -75,8 +75,8 @@ fn from_rbx<const WORD: i32>(offset: i32) -> Row {
 
 type Walked = (Vec<u64>, Option<End>);
 
-/// The same walk in four ways, which agree: without a cache, into a trace with one, twice,
-/// and by comparison with the walk before.
+/// The same walk in five ways, which agree: without a cache, in parts, into a trace with a
+/// cache, twice, and by comparison with the walk before.
 fn walk<A: Arch + Copy>(arch: A, source: &Functions, regs: A::Regs, target: &SparseMemory) -> Walked
 where
     SignalTrampolines: RowSource<A, Error = Infallible>,
@@ -87,6 +87,7 @@ where
     let mut frames = walker.frames(regs, &mut target);
     let pcs: Vec<u64> = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
     let end = frames.end().map(|end| end.with_fault(VirtAddr::new(0)));
+    assert_eq!(walk_in_parts(&mut walker, regs, &mut target), (pcs.clone(), end));
     let mut rows = RowCache::<64>::new();
     let mut cached = Walker::new(arch, source).cache(&mut rows);
     for _ in 0..2 {
@@ -102,6 +103,23 @@ where
         assert_eq!(last.end(), end);
     }
     (pcs, end)
+}
+
+/// The same walk, continued for each frame.
+fn walk_in_parts<A: Arch, S: RowSource<A, Error = Infallible>>(
+    walker: &mut Walker<A, S>,
+    regs: A::Regs,
+    target: &mut SparseMemory,
+) -> Walked {
+    let mut pcs = Vec::new();
+    let mut at = walker.frames(regs, target).position();
+    let mut end = None;
+    while let Some(position) = at {
+        let mut frames = walker.resume(position, target);
+        pcs.extend(frames.next().map(|frame| frame.pc.addr().get()));
+        (at, end) = (frames.position(), frames.end());
+    }
+    (pcs, end.map(|end| end.with_fault(VirtAddr::new(0))))
 }
 
 fn registers(pc: u64, sp: u64, rbx: u64) -> X86_64Regs {
@@ -136,6 +154,32 @@ fn a_cfa_on_a_register_that_callees_have_saved_is_found() {
     let (pcs, end) = walk(X86_64::FOUR_LEVEL, &functions, regs, &target);
     assert_eq!(pcs, [0x1004, 0x2010, 0x3010, 0x4010, 0x5010]);
     assert_eq!(end, Some(End::Outermost));
+}
+
+#[test]
+fn registers_of_callers_are_told_where_all_frames_before_tell_how() {
+    let (functions, mut target) = lazy_binding();
+    let regs = registers(0x1004, 0x7f00, 0xbad).with(DwarfReg(12), 0xc);
+    let mut walker = Walker::new(X86_64::FOUR_LEVEL, functions);
+    let mut frames = walker.frames(regs, &mut target);
+    let mut told = Vec::new();
+    while let Some(at) = frames.position() {
+        // rbx, r11, which calls do not preserve, r12, which nobody has saved, rsp, rbp.
+        let values = [3, 11, 12, 7, 6].map(|register| frames.register(DwarfReg(register)));
+        assert_eq!((values[3], values[4]), (Some(at.sp()), at.fp()));
+        told.push((at.pc().addr().get(), values[0], values[1], values[2]));
+        frames.next();
+    }
+    let r12 = Some(0xc);
+    let expected = [
+        (0x1004, Some(0xbad), Some(0x1111), r12),
+        (0x2010, Some(0x7f80), None, r12),
+        (0x3010, Some(0x7f80), None, r12),
+        (0x4010, Some(0x99), None, r12),
+        (0x5010, Some(0x99), None, r12),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(frames.register(DwarfReg(3)), None, "no frame comes");
 }
 
 #[test]

@@ -76,11 +76,11 @@ pub struct Frames<'w, A: Arch, S: RowSource<A>, F, T, C, M, R = <A as Arch>::Reg
     pub(super) registers: R,
     pub(super) registers_of: RegistersOf,
     /// A frame comes after a gap.
-    has_gap: bool,
+    pub(super) has_gap: bool,
     /// How many frames there may still be: that one and those after it.
     pub(super) left: usize,
-    table_errors: u32,
-    end: Option<End<S::Error>>,
+    pub(super) table_errors: u32,
+    pub(super) end: Option<End<S::Error>>,
 }
 
 /// Where a walk stands: what is known of every frame.
