@@ -176,7 +176,7 @@ fn walk(start: &Start, skipped: usize, most: usize, sink: &mut impl Sink) -> (Op
 /// Whether a table says that the last frame is the outermost one, as those of the C library
 /// do. A return address of zero proves less than elsewhere: while an exception is on its way
 /// from libgcc to where it is caught, no table tells where the stack is.
-fn is_whole(end: Option<End>) -> bool {
+pub(crate) fn is_whole(end: Option<End>) -> bool {
     matches!(end, Some(End::Outermost))
 }
 
@@ -224,11 +224,11 @@ fn walk_without_place(
     (end, is_whole(end) && frames.is_complete())
 }
 
-type Rows<'g> = Or<Or<ObjectRows<'g>, SignalTrampolines>, Instructions<'g>>;
+pub(crate) type Rows<'g> = Or<Or<ObjectRows<'g>, SignalTrampolines>, Instructions<'g>>;
 
 /// Asks the tables of objects, then signal trampolines, the instructions, frame pointers.
 #[inline]
-fn walker<'g>(
+pub(crate) fn walker<'g>(
     start: &Start,
     most: usize,
     guessed: &'g Guessed,

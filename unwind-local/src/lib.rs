@@ -6,6 +6,7 @@
 //! | addresses of the own callers | [`backtrace`] | at any point |
 //! | of what a signal interrupted | [`backtrace_of`] | at any point |
 //! | each frame with how it was found | [`frames`], [`frames_of`] | at any point |
+//! | a frame at a time, with registers | [`Cursor`] | at any point |
 //! | faster walks from then on | [`prepare`] | never |
 //!
 //! "At any point" says: also where the handler has interrupted `malloc`, `dlopen`, `dlclose`,
@@ -48,6 +49,7 @@
 compile_error!("unwind-local knows Linux on x86-64");
 
 mod backtrace;
+mod cursor;
 mod memory;
 #[expect(unsafe_code, reason = "what the rest is safe by")]
 mod raw;
@@ -56,7 +58,8 @@ pub use backtrace::{
     Backtrace, MAX_FRAMES, backtrace, backtrace_of, backtrace_skipping, frames, frames_of,
     keeps_rows, prepare,
 };
-pub use unwind_core::{End, FramePc, Origin, Provenance, StepError, TraceFrame};
+pub use cursor::Cursor;
+pub use unwind_core::{DwarfReg, End, FramePc, Origin, Provenance, StepError, TraceFrame};
 
 /// The README's example is a test.
 #[cfg(doctest)]

@@ -15,7 +15,9 @@ use std::hint::black_box;
 use std::ptr::null_mut;
 use std::sync::Once;
 
-use unwind_local::{End, backtrace, backtrace_of, frames, keeps_rows, prepare};
+use unwind_local::{
+    Cursor, DwarfReg, End, Origin, backtrace, backtrace_of, frames, keeps_rows, prepare,
+};
 
 unsafe extern "C" {
     #[link_name = "backtrace"]
@@ -45,8 +47,32 @@ fn compare() {
         std::ops::ControlFlow::Continue(())
     });
     assert_eq!((&walked[1..], end), (&theirs[1..], Some(found.end)));
+    by_cursor(&theirs[1..], found.end);
     by_libunwind(&theirs[1..]);
     COMPARED.with(|compared| compared.set(compared.get() + 1));
+}
+
+/// A frame at a time, from the caller's on.
+#[inline(never)]
+fn by_cursor(expected: &[usize], end: End) {
+    let mut cursor = unsafe { Cursor::here() };
+    let (mut walked, mut last_sp) = (Vec::new(), 0);
+    while let Some(frame) = cursor.frame() {
+        assert_eq!(cursor.pc().unwrap().addr(), frame.pc.addr());
+        let sp = cursor.register(DwarfReg(7)).unwrap();
+        assert_eq!(cursor.sp(), Some(sp));
+        // A handler may have a stack of its own.
+        assert!(sp > last_sp || frame.provenance.origin() == Origin::SignalContext);
+        last_sp = sp;
+        // Calls preserve it, and every frame here tells how.
+        assert!(cursor.register(DwarfReg(3)).is_some(), "rbx of {frame:?}");
+        walked.push(usize::try_from(frame.pc.addr().get()).unwrap());
+        assert_eq!(cursor.step(), cursor.end().is_none());
+    }
+    // Without this function's frame and that of the place in its caller.
+    assert_eq!(walked[2..], *expected);
+    assert!(cursor.is_complete() && cursor.end() == Some(end), "{:?}", cursor.end());
+    assert!(!cursor.step() && cursor.register(DwarfReg(3)).is_none());
 }
 
 fn by_libunwind(expected: &[usize]) {
@@ -133,6 +159,18 @@ unsafe extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut c_vo
     assert!(found.is_complete, "{}", found.end);
     assert!(all[..from_here.len].ends_with(&interrupted[..found.len]));
     assert_eq!(found.end, End::Outermost);
+    let mut cursor = unsafe { Cursor::here() };
+    while cursor.frame().unwrap().provenance.origin() != Origin::SignalContext {
+        assert!(cursor.step());
+    }
+    // All registers of what was interrupted are known, also those that calls do not preserve.
+    let mut same = unsafe { Cursor::of(context) };
+    let saved = |register: i32| context.uc_mcontext.gregs[usize::try_from(register).unwrap()];
+    for (register, number) in [(libc::REG_RAX, 0), (libc::REG_RBX, 3), (libc::REG_R11, 11)] {
+        let value = Some(saved(register).cast_unsigned());
+        assert_eq!(cursor.register(DwarfReg(number)), value);
+        assert_eq!(same.register(DwarfReg(number)), value);
+    }
     INTERRUPTED.with(|lens| lens.set((from_here.len, found.len)));
 }
 

@@ -10,7 +10,7 @@ use crate::memory::Memory;
 use crate::register::{BaseReg, DwarfReg, Registers as _};
 use crate::return_addresses::ReturnAddresses;
 use crate::source::RowSource;
-use crate::trace::Provenance;
+use crate::trace::{Provenance, TraceFrame};
 use crate::walk::fast::row_cache::RowStore;
 use crate::walk::frames::{Cursor, Frames, RegistersOf};
 use crate::walk::walker::Walker;
@@ -82,6 +82,12 @@ impl<R> Position<R> {
     #[must_use]
     pub const fn fp(&self) -> Option<u64> {
         self.next.fp.value()
+    }
+
+    /// What a trace keeps of the frame.
+    #[must_use]
+    pub fn frame(&self) -> TraceFrame {
+        TraceFrame::new(self.next.pc.addr(), self.next.provenance)
     }
 
     /// How the frame was found.

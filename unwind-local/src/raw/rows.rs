@@ -26,6 +26,11 @@ static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Guessed(Cell<bool>);
 
 impl Guessed {
+    /// For a walk that continues.
+    pub(crate) const fn new(is_set: bool) -> Self {
+        Self(Cell::new(is_set))
+    }
+
     pub(crate) const fn is_set(&self) -> bool {
         self.0.get()
     }

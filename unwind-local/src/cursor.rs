@@ -1,0 +1,200 @@
+//! A walk of the own stack that its caller takes a frame at a time.
+
+use core::marker::PhantomData;
+
+use unwind_core::{DwarfReg, End, FramePc, Position, RowStore, TraceFrame, Unchecked, Walker};
+use unwind_x86::{X86_64, X86_64Regs};
+
+use crate::backtrace::{Rows, is_whole, walker};
+use crate::memory::OwnMemory;
+use crate::raw::loads;
+use crate::raw::place::{MAX_FRAMES, Taken};
+use crate::raw::registers::Start;
+use crate::raw::rows::{Guessed, Guesses};
+
+/// A frame of this thread's stack, and what its caller is found by: plain values, which hold
+/// nothing.
+///
+/// It costs more than a [`backtrace`](crate::backtrace), and tells more: the stack pointer of
+/// each frame, and other registers.
+///
+/// ```
+/// # #[inline(never)]
+/// # fn callee() -> u64 {
+/// // SAFETY: this function does not return meanwhile.
+/// let mut cursor = unsafe { unwind_local::Cursor::here() };
+/// cursor.step();
+/// let caller = cursor.pc().expect("a caller");
+/// println!("{caller:x?}, stack pointer {:x?}", cursor.sp());
+/// # caller.addr().get() }
+/// # assert_ne!(callee(), 0);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor {
+    at: At,
+    start: Start,
+    /// A guess has led to the frame, or to one before it.
+    is_guessed: bool,
+    /// How many steps it has taken.
+    steps: u16,
+    /// Other threads have other stacks.
+    thread: PhantomData<*const ()>,
+}
+
+/// Where it stands.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    Frame(Position<X86_64Regs>),
+    /// After the last frame.
+    End {
+        end: End,
+        is_complete: bool,
+    },
+}
+
+/// What is asked of a walk that continues.
+#[derive(Clone, Copy)]
+enum Question {
+    /// The caller of the frame.
+    Caller,
+    /// A register of it.
+    Register(DwarfReg),
+}
+
+impl Cursor {
+    /// In the function that calls this.
+    ///
+    /// # Safety
+    ///
+    /// The function does not return while the cursor is used.
+    #[inline(always)]
+    #[must_use]
+    #[expect(unsafe_code, reason = "the caller knows how long it lasts")]
+    pub unsafe fn here() -> Self {
+        Self::at(Start::here())
+    }
+
+    /// In what a signal interrupted, or in a frame of this thread whose registers these are.
+    ///
+    /// # Safety
+    ///
+    /// The context is as [`backtrace_of`](crate::backtrace_of) takes it, and its frame is on
+    /// the stack while the cursor is used.
+    #[must_use]
+    #[expect(unsafe_code, reason = "the caller knows what the context is")]
+    pub unsafe fn of(context: &libc::ucontext_t) -> Self {
+        // SAFETY: as the caller promises.
+        Self::at(unsafe { Start::of(context) })
+    }
+
+    fn at(start: Start) -> Self {
+        let guessed = Guessed::default();
+        let mut memory = OwnMemory::new(&start, Start::stack_pointer());
+        let mut walker = walker(&start, MAX_FRAMES, &guessed);
+        let frames = walker.frames(start.registers(), &mut memory);
+        let end = || At::End { end: End::NotWalkable, is_complete: false };
+        let at = frames.position().map_or_else(end, At::Frame);
+        Self { at, start, is_guessed: false, steps: 0, thread: PhantomData }
+    }
+
+    /// The frame that it is in; `None` after the last one.
+    #[must_use]
+    pub fn frame(&self) -> Option<TraceFrame> {
+        self.position().map(Position::frame)
+    }
+
+    /// Where the frame's execution stands; `None` after the last one.
+    #[must_use]
+    pub fn pc(&self) -> Option<FramePc> {
+        self.position().map(Position::pc)
+    }
+
+    /// The frame's stack pointer there; `None` after the last one. For a caller it is the CFA
+    /// of the frame before.
+    #[must_use]
+    pub fn sp(&self) -> Option<u64> {
+        self.position().map(Position::sp)
+    }
+
+    /// Why there are no more frames, once there are none.
+    #[must_use]
+    pub const fn end(&self) -> Option<End> {
+        match self.at {
+            At::End { end, .. } => Some(end),
+            At::Frame(_) => None,
+        }
+    }
+
+    /// Whether its frames were all frames of the stack: `false` before the end.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        matches!(self.at, At::End { is_complete: true, .. })
+    }
+
+    const fn position(&self) -> Option<&Position<X86_64Regs>> {
+        match &self.at {
+            At::Frame(position) => Some(position),
+            At::End { .. } => None,
+        }
+    }
+
+    /// Continues to the caller; `false` if there is none, or after [`MAX_FRAMES`] frames.
+    ///
+    /// For signal handlers at any point, too. `errno` is kept.
+    pub fn step(&mut self) -> bool {
+        self.ask(Question::Caller);
+        self.position().is_some()
+    }
+
+    /// A register of the frame by its DWARF number; `None` after the last frame, and where it
+    /// cannot be told. Of callers those are told that calls preserve.
+    ///
+    /// For signal handlers at any point, too. `errno` is kept.
+    pub fn register(&mut self, register: DwarfReg) -> Option<u64> {
+        self.ask(Question::Register(register))
+    }
+
+    fn ask(&mut self, question: Question) -> Option<u64> {
+        let At::Frame(position) = self.at else { return None };
+        let (start, guessed) = (self.start, Guessed::new(self.is_guessed));
+        let walker = walker(&start, MAX_FRAMES, &guessed);
+        let taken = Taken::take().filter(|_| loads::count().is_some());
+        let answer = match taken {
+            Some(mut taken) => {
+                self.continue_by(walker.cache(&mut taken.workspace().rows), position, question)
+            }
+            None => self.continue_by(walker, position, question),
+        };
+        self.is_guessed = guessed.is_set();
+        answer
+    }
+
+    fn continue_by<C: RowStore>(
+        &mut self,
+        mut walker: Walker<X86_64, Rows<'_>, Guesses<'_>, Unchecked, C>,
+        position: Position<X86_64Regs>,
+        question: Question,
+    ) -> Option<u64> {
+        let start = self.start;
+        let mut memory = OwnMemory::new(&start, Start::stack_pointer());
+        let mut frames = walker.resume(position, &mut memory);
+        let answer = match question {
+            Question::Caller => {
+                frames.next();
+                self.steps = self.steps.saturating_add(1);
+                None
+            }
+            Question::Register(register) => frames.register(register),
+        };
+        let end = frames.end().map(|end| end.with_fault(position.pc().lookup_addr()));
+        let is_complete = is_whole(end) && frames.is_complete();
+        self.at = match frames.position() {
+            Some(_) if usize::from(self.steps) >= MAX_FRAMES => {
+                At::End { end: End::FrameLimit, is_complete: false }
+            }
+            Some(position) => At::Frame(position),
+            None => At::End { end: end.unwrap_or(End::NoRow), is_complete },
+        };
+        answer
+    }
+}
