@@ -72,6 +72,10 @@ fn an_error_of_a_table_without_a_number_is_number_0() {
     let fault = TableFault::new(Unnumbered, ADDR);
     assert_eq!((fault.addr, fault.code, fault.is_not_resident), (ADDR, 0, false));
     assert_eq!(fault.to_string(), "error 0 at the lookup of 0x7000");
+    let mut absent = fault;
+    absent.is_not_resident = true;
+    check_messages(&[fault.to_string(), absent.to_string()]);
+    assert!(absent.to_string().contains("not resident"), "{absent}");
 }
 
 #[test]

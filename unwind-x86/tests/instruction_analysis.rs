@@ -350,6 +350,11 @@ fn a_push_that_sets_up_no_frame_is_an_entry_only_where_a_function_may_start() {
         let code = [0xf3, 0x0f, 0x1e, mark, 0x55, 0x53, 0x48, 0x83, 0xec, 0x08];
         assert_eq!(row_64(0x40_1003, &code, 4), guess(sp_64(8, SAME)), "after a landing mark");
     }
+    // An entry of a linkage table, which no function jumps into the middle of.
+    for jump in [&[0xff, 0x25, 0, 0, 0, 0][..], &[0xf2, 0xff, 0x25, 0, 0, 0, 0]] {
+        let code = [&[0xf3, 0x0f, 0x1e, 0xfa], jump].concat();
+        assert_eq!(row_64(0x40_1000, &code, 0), sp_64(8, SAME), "a linkage table");
+    }
     let code = [0x41, 0x54, 0x55, 0x53];
     assert_eq!(row_64(0x40_1001, &code, 2), None, "after another push");
     let code = [0xcc, 0x48, 0x83, 0xec, 0x08];

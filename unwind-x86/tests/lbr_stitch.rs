@@ -406,6 +406,9 @@ fn r2_22_without_overlap_there_is_no_stitch() {
         let second = LbrSample::from_branches(&branches, depth, top).unwrap();
         assert_eq!(stitched(&levels(0..8), &second), 0);
     }
+    // No record at all says which register was the newest.
+    let none = LbrSample::from_branches(&[], 0, Some(0));
+    assert!(none.is_none_or(|none| stitched(&levels(0..8), &none) == 0));
     // An empty record.
     assert_eq!(stitched(&levels(0..8), &levels(0..0)), 0);
     assert_eq!(stitched(&levels(0..0), &levels(0..8)), 0);

@@ -228,6 +228,21 @@ fn what_only_the_sampled_frame_had_is_not_taken_for_a_callers() {
 }
 
 #[test]
+fn the_frame_pointer_by_its_number_is_the_frame_pointer() {
+    let by_number = from_sp::<8>(0).with_cfa(CfaRule::Register(BaseReg::Reg(DwarfReg(6)), 16));
+    let keeps = from_sp::<8>(8);
+    let loses = Row::new(CfaRule::sp(8), RegRule::Offset(-8), RegRule::Undefined);
+    let target = SparseMemory::default().words(0x7f00, &[0x2010]).words(0x7f48, &[0x3010]);
+    let regs = X86_64Regs::new(0x1004, 0x7f00, 0x7f40);
+    for (first, frames) in [(keeps, 3), (loses, 2)] {
+        let functions =
+            Functions::default().with(first, &[]).with(by_number, &[]).with(Row::outermost(), &[]);
+        let (pcs, end) = walk(X86_64::FOUR_LEVEL, &functions, regs, &target);
+        assert_eq!(pcs.len(), frames, "{end:?}");
+    }
+}
+
+#[test]
 fn a_restored_register_is_the_sampled_one() {
     // After `pop rbx` the row still names its slot, which lies below the stack pointer:
     // beyond the red zone it is not believed.

@@ -255,3 +255,17 @@ fn broadcast_reaches_every_event_that_wants_records_and_is_about_the_task() {
     }
     assert_empty(&core, &registry, &[100, 200]);
 }
+
+#[test]
+fn an_event_says_where_it_counts() {
+    let (core, registry) = (core(), Registry::new(Policy::Broadcast));
+    let on_cpu = registry.add(&core, spec(100, 2, 0)).unwrap();
+    let anywhere = EventSpec { task: Some(TaskKey(1)), ..spec(100, -1, 0) };
+    let anywhere = registry.add(&core, anywhere).unwrap();
+    assert_eq!((on_cpu.cpu(), anywhere.cpu()), (Some(2), None));
+    let texts = [format!("{on_cpu:?}"), format!("{anywhere:?}")];
+    assert!(
+        texts[0].starts_with("CpuEvent(2#") && texts[1].starts_with("CpuEvent(any#"),
+        "{texts:?}"
+    );
+}
