@@ -86,12 +86,18 @@ fn code(outcome: RequestOutcome) -> u64 {
 }
 
 macro_rules! requests {
-    ($($instance:ident: $request:ident $cookie:ident;)*) => {
+    ($($instance:ident: $request:ident $anew:ident $cookie:ident;)*) => {
         $(
             /// A request.
             #[unsafe(no_mangle)]
             pub fn $request(task: &Task, client: NonZeroU64) -> u64 {
                 code($instance.request(task, ClientId::from_bits(client.get())))
+            }
+
+            /// A request for a second stack.
+            #[unsafe(no_mangle)]
+            pub fn $anew(task: &Task, client: NonZeroU64) -> u64 {
+                code($instance.request_anew(task, ClientId::from_bits(client.get())))
             }
 
             /// A cookie without a request.
@@ -104,10 +110,10 @@ macro_rules! requests {
 }
 
 requests! {
-    SERIAL: request_serial cookie_serial;
-    PER_CPU: request_per_cpu cookie_per_cpu;
-    COUNTER: request_counter cookie_counter;
-    CLOCK: request_clock cookie_clock;
+    SERIAL: request_serial request_anew_serial cookie_serial;
+    PER_CPU: request_per_cpu request_anew_per_cpu cookie_per_cpu;
+    COUNTER: request_counter request_anew_counter cookie_counter;
+    CLOCK: request_clock request_anew_clock cookie_clock;
 }
 
 /// The hook on the way to user code.

@@ -208,3 +208,29 @@ fn a_fork_and_a_request_do_not_see_each_other() {
         drop(TaskState::new());
     });
 }
+
+#[test]
+fn g16_a_request_against_a_second_stack_has_the_cookie_that_it_is_delivered_with() {
+    loom_host::model(|| {
+        let shared = Shared::new();
+        let [client, asker] = [(); 2].map(|()| shared.unwind.register().unwrap());
+        let first = shared.unwind.request(&shared.task, client);
+        let mut called = shared.deliver();
+        let other = Arc::clone(&shared);
+        let thread = thread::spawn(move || other.unwind.request(&other.task, asker));
+        let second = shared.unwind.request_anew(&shared.task, client);
+        called.extend(shared.return_to_user());
+        let beside = thread.join().unwrap();
+        called.extend(shared.return_to_user());
+        let own = match second {
+            // The other one came first, and has the first cookie.
+            RequestOutcome::AlreadyExecuted(_) => {
+                assert_eq!(beside.cookie(), first.cookie());
+                vec![first]
+            }
+            _ => vec![first, second],
+        };
+        check(client, &own, &called);
+        check(asker, &[beside], &called);
+    });
+}

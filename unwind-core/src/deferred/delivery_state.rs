@@ -57,6 +57,11 @@ impl DeliveryState {
         Some(number)
     }
 
+    /// Whether any delivery runs.
+    pub(crate) fn runs(&self) -> bool {
+        self.load() & RUNS != 0
+    }
+
     /// Whether the delivery runs.
     pub(crate) fn is_at(&self, delivery: DeliveryNumber) -> bool {
         self.load() & !CLIENT == delivery.0

@@ -55,7 +55,11 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
     }
 
     #[cold]
-    fn end_entry(&self, state: &TaskState, open: impl Fn(TaskWord) -> TaskWord) -> UserReturn {
+    pub(crate) fn end_entry(
+        &self,
+        state: &TaskState,
+        open: impl Fn(TaskWord) -> TaskWord,
+    ) -> UserReturn {
         self.end_unfinished(state);
         loop {
             let word = state.word();

@@ -14,6 +14,7 @@ mod life_cycle;
 #[cfg(all(test, not(loom)))]
 mod nmi_model;
 mod registration;
+mod renewal;
 mod request;
 mod sample_outcome;
 mod task_state;

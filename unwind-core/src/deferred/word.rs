@@ -7,7 +7,8 @@ use super::client::{Slot, SlotSet};
 ///
 /// | bits | meaning |
 /// |---|---|
-/// | 0-27 | [`Version`]: 1 more with each entry, 2 more each time marks of former owners are taken out, modulo 2²⁸ |
+/// | 0-26 | [`Version`]: 1 more with each entry, 2 more each time marks of former owners are taken out, modulo 2²⁷ |
+/// | 27 | renewed: the second stack of a kernel entry, which counts as an entry of its own |
 /// | 28 | pending: a client asked that no delivery has seen |
 /// | 29 | used: a cookie of this entry was given out |
 /// | 30 | closed: requests are refused |
@@ -18,15 +19,16 @@ use super::client::{Slot, SlotSet};
 ///
 /// A request that another CPU holds up between its look at the word and its
 /// mark fails if anything has changed. What is left: if the task meanwhile
-/// used exactly 2²⁸ entries (or a multiple, purges counted twice) and the rest
+/// used exactly 2²⁷ entries (or a multiple, purges counted twice) and the rest
 /// of the word is the same too, it does not see that. At a million entries a
-/// second that takes 268 seconds. An NMI cannot be held up so, as it holds up
+/// second that takes 134 seconds. An NMI cannot be held up so, as it holds up
 /// its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskWord(u64);
 
 impl TaskWord {
-    const VERSION: u64 = (1 << 28) - 1;
+    const VERSION: u64 = (1 << 27) - 1;
+    const RENEWED: u64 = 1 << 27;
     /// A client asked that no delivery has seen.
     pub(crate) const PENDING: Self = Self(1 << 28);
     const USED: u64 = 1 << 29;
@@ -78,6 +80,10 @@ impl TaskWord {
         self.0 & Self::CLOSED.0 != 0
     }
 
+    pub(crate) const fn is_renewed(self) -> bool {
+        self.0 & Self::RENEWED != 0
+    }
+
     #[inline]
     pub(crate) const fn version(self) -> Version {
         Version(self.0 & Self::VERSION)
@@ -118,6 +124,11 @@ impl TaskWord {
 
     pub(crate) const fn without_closed(self) -> Self {
         Self(self.0 & !Self::CLOSED.0)
+    }
+
+    /// A new entry, for the second stack of a kernel entry: the reset on the way out is due.
+    pub(crate) const fn renewed(self) -> Self {
+        Self(self.0 | Self::RENEWED | Self::USED)
     }
 
     /// Without the marks of `slots`, which former owners left.
@@ -255,9 +266,21 @@ mod tests {
     }
 
     #[test]
+    fn g16_a_renewed_entry_ends_as_one_that_was_used_and_the_next_is_not_renewed() {
+        let word = TaskWord::from_bits(TaskWord::VERSION).ask(slot(3)).taken_over();
+        let renewed = word.next_entry().renewed();
+        assert!(renewed.is_renewed() && renewed.is_used() && renewed.is_open());
+        assert!(renewed.asked().is_empty() && !renewed.is_pending());
+        assert_eq!(renewed.version(), word.next_entry().version());
+        assert!(renewed.purge(slots(1)).is_renewed() && renewed.ask(slot(0)).is_renewed());
+        assert!(!renewed.next_entry().is_renewed());
+    }
+
+    #[test]
     fn entries_are_odd_by_turns_whatever_is_purged_in_them() {
-        let last = (1 << 28) - 1;
-        for number in [0, 1, 2, 0x7fff, 0x8000, 0xffff, 0x1_0000, last - 2, last - 1, last] {
+        let last = (1 << 27) - 1;
+        for number in [0, 1, 2, 0x7fff, 0x8000, 0xffff, 0x1_0000, 1 << 26, last - 2, last - 1, last]
+        {
             let word = TaskWord::from_bits(!TaskWord::VERSION | number);
             let version = word.version();
             assert_eq!((version.number(), version.is_odd()), (number, number % 2 == 1));
@@ -267,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn b3_b13_no_two_to_the_twenty_eighth_words_in_a_row_are_equal() {
+    fn b3_b13_no_two_to_the_twenty_seventh_words_in_a_row_are_equal() {
         let first = TaskWord::from_bits(0);
         let mut word = first;
         for step in 1..1_u64 << 20 {
@@ -275,8 +298,8 @@ mod tests {
             assert_ne!(word, first, "{step}");
         }
         let after = |steps| TaskWord::from_bits(TaskWord::VERSION & steps).next_entry();
-        assert_ne!(after((1 << 28) - 2), first);
-        assert_eq!(after((1 << 28) - 1), first, "and then they are");
+        assert_ne!(after((1 << 27) - 2), first);
+        assert_eq!(after((1 << 27) - 1), first, "and then they are");
     }
 
     #[test]

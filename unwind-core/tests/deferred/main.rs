@@ -14,6 +14,7 @@ mod host;
 mod ids;
 mod life_cycle;
 mod lost;
+mod renewal;
 mod request;
 mod sample_outcome;
 #[path = "../support/sim.rs"]

@@ -19,6 +19,8 @@ pub(crate) struct ModelTask {
     pub(crate) asked: BTreeMap<ClientId, u64>,
     pub(crate) served: BTreeSet<ClientId>,
     pub(crate) pending: bool,
+    /// Whether this is the second stack of a kernel entry.
+    pub(crate) renewed: bool,
     /// The entry whose stack the task's own cache holds.
     pub(crate) cached: Option<Cookie>,
 }
@@ -33,6 +35,7 @@ impl ModelTask {
             asked: BTreeMap::new(),
             served: BTreeSet::new(),
             pending: false,
+            renewed: false,
             cached: None,
         }
     }
@@ -41,6 +44,7 @@ impl ModelTask {
         self.cookie = None;
         self.asked.clear();
         self.served.clear();
+        self.renewed = false;
     }
 
     pub(crate) fn refusal(&self) -> Option<Refusal> {

@@ -133,6 +133,26 @@ impl<C: CookieSource + 'static> World<C> {
         // What an NMI does meanwhile is in the model when this returns.
         let outcome = self.unwind.request(&self.real(task), client);
         self.unwind.host().in_nmi.set(outer);
+        self.check_outcome(task, client, outcome);
+    }
+
+    /// The kernel changes the user stack, and the client asks for it as it is then.
+    fn request_anew(&self, task: usize, client: ClientId) {
+        let outcome = self.unwind.request_anew(&self.real(task), client);
+        let (live, stack) = (self.live.borrow().contains(&client), self.fresh_stack());
+        {
+            let task = &mut self.model.borrow_mut()[task];
+            let is_served = task.asked.contains_key(&client) && task.served.contains(&client);
+            if live && is_served && !task.closed && !task.pending && !task.renewed {
+                task.end_entry();
+                task.renewed = true;
+                task.stack = stack;
+            }
+        }
+        self.check_outcome(task, client, outcome);
+    }
+
+    fn check_outcome(&self, task: usize, client: ClientId, outcome: RequestOutcome) {
         let fails = self.unwind.host().schedule_fails.get();
         let expected = {
             let task = &self.model.borrow()[task];
@@ -416,7 +436,8 @@ impl<C: CookieSource + 'static> World<C> {
         count(&STEPS_DONE);
         let task = dice.pick(self.real.borrow().len());
         let client = self.some_client(&mut dice);
-        match dice.pick(20) {
+        match dice.pick(21) {
+            20 => self.request_anew(task, client),
             0..5 => self.request(task, client, false),
             5..7 => self.request(task, client, true),
             7 => {

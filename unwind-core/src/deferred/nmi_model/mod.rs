@@ -30,6 +30,7 @@ use crate::{End, FramePc, Origin, PackedFrame, Trace, VirtAddr};
 mod cookies;
 mod life;
 mod old_cpu;
+mod renewal;
 mod requests;
 mod returns;
 mod slots;
@@ -196,6 +197,13 @@ impl<C: CookieSource> Machine<C> {
     pub(super) fn request(&self, index: usize) {
         let Some(client) = self.clients.borrow().get(index).copied() else { return };
         let outcome = self.unwind.request(&self.task, client);
+        self.log(Event::Asked { client, outcome, stack: self.task.stack.get() });
+    }
+
+    /// The kernel changes the user stack, as by a signal frame, and the client asks again.
+    pub(super) fn request_anew(&self, index: usize) {
+        let client = self.client(index);
+        let outcome = self.unwind.request_anew(&self.task, client);
         self.log(Event::Asked { client, outcome, stack: self.task.stack.get() });
     }
 
