@@ -6,7 +6,7 @@ use unwind_core::deferred::{
     CancelError, ClientId, Cookie, Refusal, RequestOutcome, ScheduleError, TooManyClients,
 };
 use unwind_perf::per_cpu::{
-    CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, GroupLeader, Policy, Receiver,
+    CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, GroupKey, GroupLeader, Policy, Receiver,
     SampledTask, SwitchHold, TaskEvent, TaskKey, TaskWork,
 };
 
@@ -95,6 +95,10 @@ pub fn registry(leader: u64, cpu: i32, task: u64, event: &CpuEvent) {
     };
     for registry in [&FIRST, &EACH] {
         if let Err(error) = registry.add(&Core, spec) {
+            let _ = write!(Text(0), "{error} {}", error.errno().name());
+        }
+        let of_all = EventSpec { task: None, ..spec };
+        if let Err(error) = registry.add_for_group(&Core, of_all, GroupKey(leader)) {
             let _ = write!(Text(0), "{error} {}", error.errno().name());
         }
         if let Err(error) = registry.request(&Core, &(), TaskKey(task), event) {

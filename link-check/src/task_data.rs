@@ -73,7 +73,7 @@ pub fn task_data(task: &'static Task, attachment: &mut Option<TaskAttachment>) {
     if let Ok(all) = USERS.attach_all(&Host) {
         seen(USERS.detach_all(&Host, all));
     }
-    seen(USERS.fork(&Host, &task));
+    seen((USERS.fork(&Host, &task), USERS.moved(&Host, &task), USERS.refilter(&Host)));
     seen(HOOK.switch(Some(&task.data), Some(&task.data)));
     seen((HOOK.add_user(), HOOK.remove_user(), HOOK.users()));
     if let Some(attachment) = attachment.take() {

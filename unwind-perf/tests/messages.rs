@@ -45,6 +45,7 @@ fn every_error_of_an_event_says_something_of_its_own_and_which_errno_it_is() {
     let add = [
         (AddError::NoCpu, Errno::InvalidArgument),
         (AddError::NoParent, Errno::InvalidArgument),
+        (AddError::TaskAndGroup, Errno::InvalidArgument),
         (AddError::CpuOutOfRange { cpu: 9 }, Errno::InvalidArgument),
         (AddError::NoMemory, Errno::NoMemory),
         (AddError::Busy, Errno::Busy),

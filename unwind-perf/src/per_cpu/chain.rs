@@ -2,9 +2,10 @@
 
 use unwind_core::deferred::ClientId;
 
+use super::EventKey;
 use super::cpu_list::CpuList;
 use super::place::{Generation, Inside, Occupant, Place};
-use super::{EventKey, TaskKey};
+use super::subject::Subject;
 use crate::sync::Ordering;
 
 /// A list of events with the lists that continue it.
@@ -80,7 +81,7 @@ impl<'a, const EVENTS: usize> Chain<'a, EVENTS> {
         self.head.added.store(generation.0, Ordering::Release);
     }
 
-    /// Starts a delivery to the oldest live event of `client` that is about `task`. `None`
+    /// Starts a delivery to the oldest live event of `client` that is about `subject`. `None`
     /// only if there was a moment at which it had none.
     ///
     /// An event that is removed before it is entered is skipped. One scan of
@@ -88,7 +89,11 @@ impl<'a, const EVENTS: usize> Chain<'a, EVENTS> {
     /// passed its place, and the last of the others may be removed before the
     /// scan reaches it. A second scan finds the new event: a reader that sees a
     /// removal also sees the generation that was added last before it.
-    pub(super) fn enter_first(&self, client: ClientId, task: TaskKey) -> Option<Inside<'a>> {
+    pub(super) fn enter_first(
+        &self,
+        client: ClientId,
+        subject: impl Subject,
+    ) -> Option<Inside<'a>> {
         let mut after = Generation::NONE;
         loop {
             let added = self.head.added.load(Ordering::Acquire);
@@ -99,7 +104,7 @@ impl<'a, const EVENTS: usize> Chain<'a, EVENTS> {
                     word.is_live()
                         && word.generation() > after
                         && place.belongs_to(client)
-                        && place.is_about(word, task)
+                        && place.is_about(word, subject)
                 })
                 .min_by_key(|(_, word)| word.generation());
             match oldest {
@@ -114,11 +119,11 @@ impl<'a, const EVENTS: usize> Chain<'a, EVENTS> {
     }
 
     /// Delivers to each live event of `client` that wants records and is about
-    /// `task`, one after the other.
+    /// `subject`, one after the other.
     pub(super) fn enter_each(
         &self,
         client: ClientId,
-        task: TaskKey,
+        subject: impl Subject,
         mut deliver: impl FnMut(EventKey),
     ) {
         for place in self.places() {
@@ -126,7 +131,7 @@ impl<'a, const EVENTS: usize> Chain<'a, EVENTS> {
             let wanted = word.is_live()
                 && word.defer_output()
                 && place.belongs_to(client)
-                && place.is_about(word, task);
+                && place.is_about(word, subject);
             if let Some(inside) = wanted.then(|| place.enter(word)).flatten() {
                 deliver(inside.key);
             }
@@ -145,6 +150,8 @@ fn by_number<const EVENTS: usize>(
 mod tests {
     use alloc::vec::Vec;
 
+    use super::super::TaskKey;
+    use super::super::subject::Filter;
     use super::*;
 
     #[test]
@@ -152,7 +159,8 @@ mod tests {
         let (list, client) = (CpuList::<2>::new(), ClientId::from_bits(1 << 6 | 1 << 5));
         let chain = Chain { head: &list, lists: &[] };
         let add = |key, generation| {
-            let occupant = Occupant { client, key: EventKey(key), task: None, defer_output: true };
+            let occupant =
+                Occupant { client, key: EventKey(key), filter: Filter::All, defer_output: true };
             chain.occupy(chain.free_place().unwrap().1, Generation(generation), occupant);
         };
         let enter = || chain.enter_first(client, TaskKey(1));
@@ -173,7 +181,8 @@ mod tests {
         let mut places = Vec::new();
         for (key, extension) in [(1, Some(2)), (2, Some(0)), (3, None)] {
             let (at, place) = chain.free_place().unwrap();
-            let occupant = Occupant { client, key: EventKey(key), task: None, defer_output: true };
+            let occupant =
+                Occupant { client, key: EventKey(key), filter: Filter::All, defer_output: true };
             chain.occupy(place, Generation(10 - key), occupant);
             assert!(core::ptr::eq(chain.place(at).unwrap(), place));
             places.push(place);

@@ -15,6 +15,8 @@ pub enum AddError {
     NoCpu,
     /// The event that is to be inherited has been removed, or is another registry's.
     NoParent,
+    /// The event is to be about a task and about a group.
+    TaskAndGroup,
     /// There is no CPU with this number.
     CpuOutOfRange {
         /// The number.
@@ -24,7 +26,7 @@ pub enum AddError {
     NoMemory,
     /// The deferral core has no place for another client.
     Busy,
-    /// There are no numbers for events any more: 2⁴⁵ were added since the start.
+    /// There are no numbers for events any more: 2⁴⁴ were added since the start.
     Exhausted,
 }
 
@@ -33,7 +35,9 @@ impl AddError {
     #[must_use]
     pub const fn errno(self) -> Errno {
         match self {
-            Self::NoCpu | Self::NoParent | Self::CpuOutOfRange { .. } => Errno::InvalidArgument,
+            Self::NoCpu | Self::NoParent | Self::TaskAndGroup | Self::CpuOutOfRange { .. } => {
+                Errno::InvalidArgument
+            }
             Self::NoMemory => Errno::NoMemory,
             Self::Busy | Self::Exhausted => Errno::Busy,
         }
@@ -45,6 +49,7 @@ impl fmt::Display for AddError {
         match self {
             Self::NoCpu => f.write_str("the event has no cpu"),
             Self::NoParent => f.write_str("the event to inherit has been removed"),
+            Self::TaskAndGroup => f.write_str("the event is about a task and about a group"),
             Self::CpuOutOfRange { cpu } => write!(f, "there is no cpu {cpu}"),
             Self::NoMemory => f.write_str("no room for another event on the cpu"),
             Self::Busy => f.write_str("no room for another client"),
@@ -118,8 +123,8 @@ pub enum RequestError {
     NotUser,
     /// The event has been removed.
     Removed,
-    /// The event is bound to another task. No event may ask for the stack of a task that
-    /// it does not count.
+    /// The event is bound to another task, or to a group that the task is not in. No event may
+    /// ask for the stack of a task that it does not count.
     OtherTask,
     /// The sample has interrupted another one of its event, of which it is not
     /// known yet whether it gets a stack.

@@ -17,6 +17,7 @@
 //! | [`TaskEvent`] | an event without a CPU, which has work of its own on its task: under [`FirstLive`](Policy::FirstLive) |
 //! | [`Receiver`] | one of the two, whichever the event needs |
 //! | [`SampledTask`] | whether a task has a user stack at all |
+//! | [`Subject`] | a task and its groups, for events about one task or about a group |
 //!
 //! # Shape
 //!
@@ -95,6 +96,7 @@ mod place;
 mod receiver;
 mod registry;
 mod sampled_task;
+mod subject;
 mod task_event;
 
 pub use cpu_list::CpuList;
@@ -106,4 +108,5 @@ pub use receiver::Receiver;
 pub use registry::HeapRegistry;
 pub use registry::{Delivered, FixedRegistry, PerCpuRegistry, RegistryCounters};
 pub use sampled_task::SampledTask;
+pub use subject::{GroupKey, Subject};
 pub use task_event::{SwitchHold, TaskEvent, TaskRun, TaskWork};

@@ -2,7 +2,8 @@
 
 use unwind_core::deferred::ClientId;
 
-use super::{EventKey, TaskKey};
+use super::EventKey;
+use super::subject::{Filter, Subject};
 use crate::sync::{AtomicU64, Ordering, const_unless_loom, counter};
 
 /// The place: an event that is live here, one that is going away, or none.
@@ -14,7 +15,8 @@ pub(super) struct Place {
     word: AtomicU64,
     client: AtomicU64,
     key: AtomicU64,
-    task: AtomicU64,
+    /// The task or the group that it is about.
+    about: AtomicU64,
 }
 
 /// What is known of an event that is added.
@@ -22,7 +24,7 @@ pub(super) struct Place {
 pub(super) struct Occupant {
     pub(super) client: ClientId,
     pub(super) key: EventKey,
-    pub(super) task: Option<TaskKey>,
+    pub(super) filter: Filter,
     pub(super) defer_output: bool,
 }
 
@@ -33,7 +35,7 @@ impl Place {
                 word: AtomicU64::new(0),
                 client: AtomicU64::new(0),
                 key: AtomicU64::new(0),
-                task: AtomicU64::new(0),
+                about: AtomicU64::new(0),
             }
         }
     }
@@ -47,8 +49,9 @@ impl Place {
     pub(super) fn occupy(&self, generation: Generation, event: Occupant) {
         self.client.store(event.client.to_bits(), Ordering::Release);
         self.key.store(event.key.0, Ordering::Relaxed);
-        self.task.store(event.task.map_or(0, |task| task.0), Ordering::Relaxed);
-        let word = Word::live(generation, event.task.is_some(), event.defer_output);
+        let (kind, about) = event.filter.to_bits();
+        self.about.store(about, Ordering::Relaxed);
+        let word = Word::live(generation, kind, event.defer_output);
         self.word.store(word.0, Ordering::Release);
     }
 
@@ -82,10 +85,10 @@ impl Place {
         self.client.load(Ordering::Acquire) == client.to_bits()
     }
 
-    /// Whether the event is about `task`, if it still is there when it is
+    /// Whether the event is about `subject`, if it still is there when it is
     /// [entered](Self::enter).
-    pub(super) fn is_about(&self, word: Word, task: TaskKey) -> bool {
-        !word.has_task() || self.task.load(Ordering::Relaxed) == task.0
+    pub(super) fn is_about(&self, word: Word, subject: impl Subject) -> bool {
+        Filter::from_bits(word.filter(), self.about.load(Ordering::Relaxed)).is_about(subject)
     }
 
     /// Starts a delivery to the event that `word` is about. `None` if it is
@@ -141,7 +144,7 @@ impl Generation {
     const LAST: u64 = u64::MAX >> Word::GENERATION_SHIFT;
 
     /// A number that no other event has, of this registry or another, or
-    /// `None` if they are used up: after 407 days at a million a second.
+    /// `None` if they are used up: after 203 days at a million a second.
     pub(super) fn fresh() -> Option<Self> {
         let generation = NEXT.fetch_add(1, Ordering::Relaxed);
         (generation <= Self::LAST).then_some(Self(generation))
@@ -155,8 +158,8 @@ impl Generation {
 /// | 0-15 | how many deliveries to the event run |
 /// | 16 | the event is live |
 /// | 17 | it wants records |
-/// | 18 | it is about one task only |
-/// | 19-63 | its generation |
+/// | 18-19 | whether it is about all tasks, one, or a group: [`Filter`] |
+/// | 20-63 | its generation |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Word(u64);
 
@@ -165,13 +168,14 @@ impl Word {
     const RUNNING: u64 = 0xffff;
     const LIVE: u64 = 1 << 16;
     const WANTS_RECORDS: u64 = 1 << 17;
-    const HAS_TASK: u64 = 1 << 18;
-    const GENERATION_SHIFT: u32 = 19;
+    const FILTER_SHIFT: u32 = 18;
+    const FILTER: u64 = 0b11;
+    const GENERATION_SHIFT: u32 = 20;
 
-    const fn live(generation: Generation, has_task: bool, defer_output: bool) -> Self {
-        let task = if has_task { Self::HAS_TASK } else { 0 };
+    const fn live(generation: Generation, filter: u64, defer_output: bool) -> Self {
+        let filter = (filter & Self::FILTER) << Self::FILTER_SHIFT;
         let records = if defer_output { Self::WANTS_RECORDS } else { 0 };
-        Self(generation.0 << Self::GENERATION_SHIFT | Self::LIVE | task | records)
+        Self(generation.0 << Self::GENERATION_SHIFT | Self::LIVE | filter | records)
     }
 
     pub(super) const fn is_live(self) -> bool {
@@ -191,8 +195,8 @@ impl Word {
         self.0 & Self::WANTS_RECORDS != 0
     }
 
-    const fn has_task(self) -> bool {
-        self.0 & Self::HAS_TASK != 0
+    const fn filter(self) -> u64 {
+        (self.0 >> Self::FILTER_SHIFT) & Self::FILTER
     }
 
     pub(super) const fn generation(self) -> Generation {
@@ -215,11 +219,17 @@ impl Word {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::{GroupKey, TaskKey};
     use super::*;
 
     fn occupant(key: u64) -> Occupant {
         let client = ClientId::from_bits(1 << 5);
-        Occupant { client, key: EventKey(key), task: Some(TaskKey(7)), defer_output: true }
+        Occupant {
+            client,
+            key: EventKey(key),
+            filter: Filter::Task(TaskKey(7)),
+            defer_output: true,
+        }
     }
 
     #[test]
@@ -268,14 +278,16 @@ mod tests {
     fn b10_no_two_events_have_one_generation_and_later_ones_have_higher_ones() {
         let (first, second) = (Generation::fresh().unwrap(), Generation::fresh().unwrap());
         assert!(Generation::NONE < first && first < second);
-        assert!(second.0 <= Generation::LAST && Generation::LAST == (1 << 45) - 1);
+        assert!(second.0 <= Generation::LAST && Generation::LAST == (1 << 44) - 1);
     }
 
     #[test]
     fn the_word_keeps_its_fields_apart() {
         let generation = Generation(Generation::LAST);
-        let word = Word::live(generation, true, false);
-        assert!(word.is_live_as(generation) && word.has_task() && !word.defer_output());
+        let (group, _) = Filter::Group(GroupKey(9)).to_bits();
+        let word = Word::live(generation, group, false);
+        assert!(word.is_live_as(generation) && !word.defer_output());
+        assert_eq!(word.filter(), group);
         assert_eq!(word.running(), 0);
         let full = Word(word.0 | Word::RUNNING);
         assert_eq!(full.entered(), None);

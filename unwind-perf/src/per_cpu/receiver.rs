@@ -4,7 +4,7 @@ use unwind_core::deferred::Cookie;
 
 use super::{
     AddError, CpuEvent, CpuList, Deferral, EventSpec, PerCpuRegistry, Policy, RemoveError,
-    RequestError, SampledTask, SwitchHold, TaskEvent, TaskKey, TaskWork,
+    RequestError, SampledTask, Subject, SwitchHold, TaskEvent, TaskWork,
 };
 
 /// How an event that wants user stacks gets them: through the registry if it is bound to a
@@ -41,7 +41,7 @@ impl Receiver {
     }
 
     /// Asks for the user stack of `task`, which is the one that runs on this
-    /// CPU, as `sampled` describes it; the host's number of it is `key`. Any context, NMI
+    /// CPU, as `sampled` describes it; it is `subject` to the host. Any context, NMI
     /// included.
     ///
     /// Returns the cookie that the record of the stack will have.
@@ -54,14 +54,14 @@ impl Receiver {
         registry: &PerCpuRegistry<S, EVENTS>,
         core: &D,
         sampled: SampledTask,
-        (task, key): (&D::Task, TaskKey),
+        (task, subject): (&D::Task, impl Subject),
         own: (&impl TaskWork, &SwitchHold),
     ) -> Result<Cookie, RequestError> {
         if !sampled.has_user_stack() {
             return Err(RequestError::NotUser);
         }
         match self {
-            Self::Cpu(event) => registry.request(core, task, key, event),
+            Self::Cpu(event) => registry.request(core, task, subject, event),
             Self::Task(event) => event.request(own.0, own.1),
         }
     }

@@ -10,6 +10,7 @@ use super::chain::{Chain, PlaceIndex};
 use super::event::{CpuEvent, EventKey, EventSpec, GroupLeader, Policy, TaskKey};
 use super::owners::Owners;
 use super::place::{Generation, Occupant, Place};
+use super::subject::{Filter, GroupKey, Subject};
 use super::{AddError, CpuList, Deferral, RemoveError, RequestError};
 #[cfg(not(loom))]
 use crate::sync::atomics;
@@ -119,6 +120,37 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
     ///
     /// [`AddError`]; nothing has changed then.
     pub fn add<D: Deferral>(&self, core: &D, spec: EventSpec) -> Result<CpuEvent, AddError> {
+        self.add_with(core, spec, Filter::task(spec.task))
+    }
+
+    /// Adds an event of a CPU about the tasks that are in `group`, a cgroup for example, and in
+    /// the groups within it, as [`add`](Self::add) does.
+    ///
+    /// A stack goes to it if the task is in the group when it returns to user code, on the
+    /// event's CPU: [`Subject::is_in`] says so then.
+    ///
+    /// # Errors
+    ///
+    /// [`AddError`]: [`AddError::NoCpu`] also under [`Policy::Broadcast`],
+    /// [`AddError::TaskAndGroup`] if `spec` names a task.
+    pub fn add_for_group<D: Deferral>(
+        &self,
+        core: &D,
+        spec: EventSpec,
+        group: GroupKey,
+    ) -> Result<CpuEvent, AddError> {
+        match spec.task {
+            Some(_) => Err(AddError::TaskAndGroup),
+            None => self.add_with(core, spec, Filter::Group(group)),
+        }
+    }
+
+    fn add_with<D: Deferral>(
+        &self,
+        core: &D,
+        spec: EventSpec,
+        filter: Filter,
+    ) -> Result<CpuEvent, AddError> {
         let cpu = self.cpu_of(spec)?;
         let chain = self.chain(cpu)?;
         let leader = self.owner(spec.leader);
@@ -142,8 +174,8 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
                 client
             }
         };
-        let EventSpec { key, task, defer_output, .. } = spec;
-        chain.occupy(place, generation, Occupant { client, key, task, defer_output });
+        let EventSpec { key, defer_output, .. } = spec;
+        chain.occupy(place, generation, Occupant { client, key, filter, defer_output });
         Ok(CpuEvent { generation, client, cpu, at })
     }
 
@@ -175,7 +207,8 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         let (at, place) = self.free_place(&chain).ok_or(AddError::NoMemory)?;
         let generation = Generation::fresh().ok_or(AddError::Exhausted)?;
         let defer_output = word.defer_output();
-        chain.occupy(place, generation, Occupant { client, key, task: Some(child), defer_output });
+        let filter = Filter::Task(child);
+        chain.occupy(place, generation, Occupant { client, key, filter, defer_output });
         Ok(CpuEvent { generation, client, cpu, at })
     }
 
@@ -270,8 +303,8 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         true
     }
 
-    /// Asks for the user stack of `task`, the host's number of which is `key`, on behalf of
-    /// an event's sample. Any context, NMI included: two loads and a request to the core.
+    /// Asks for the user stack of `task`, which is `subject` to the host, on behalf of an
+    /// event's sample. Any context, NMI included: two loads and a request to the core.
     ///
     /// A second request of the client in the same kernel entry is no error.
     ///
@@ -283,7 +316,7 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         &self,
         core: &D,
         task: &D::Task,
-        key: TaskKey,
+        subject: impl Subject,
         event: &CpuEvent,
     ) -> Result<Cookie, RequestError> {
         let found = self.find(*event).map(|(_, place)| (place, place.word()));
@@ -292,7 +325,7 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
             self.count_stale(*event);
             return Err(RequestError::Removed);
         };
-        if !place.is_about(word, key) {
+        if !place.is_about(word, subject) {
             self.other_task.count();
             return Err(RequestError::OtherTask);
         }
@@ -314,7 +347,7 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         &self,
         client: ClientId,
         cpu: u32,
-        task: TaskKey,
+        subject: impl Subject,
         mut output: impl FnMut(EventKey) -> Result<(), E>,
     ) -> Delivered {
         let mut delivered = Delivered::default();
@@ -332,13 +365,13 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
         };
         match self.policy {
             Policy::FirstLive => {
-                if let Some(inside) = chain.enter_first(client, task) {
+                if let Some(inside) = chain.enter_first(client, subject) {
                     write(inside.key);
                 }
             }
             Policy::Broadcast => {
-                chain.enter_each(client, task, &mut write);
-                self.any_cpu().enter_each(client, task, &mut write);
+                chain.enter_each(client, subject, &mut write);
+                self.any_cpu().enter_each(client, subject, &mut write);
             }
         }
         if delivered == Delivered::default() {

@@ -10,6 +10,19 @@ pub trait DataHost {
     /// The task's block.
     fn data<'t>(&'t self, task: &'t Self::Task) -> &'t TaskData;
 
+    /// Whether a system-wide event is about the task: always, unless there is a filter, as for
+    /// events about the tasks of a cgroup. Any other task has data only if an event of its own
+    /// needs it.
+    ///
+    /// Who changes the answer for many tasks calls [`refilter`] afterwards, and who changes it
+    /// for one, [`moved`].
+    ///
+    /// [`refilter`]: super::TaskDataUsers::refilter
+    /// [`moved`]: super::TaskDataUsers::moved
+    fn is_wanted(&self, _: &Self::Task) -> bool {
+        true
+    }
+
     /// Allocates a piece of memory, in the state that the PMU starts from
     /// (zeroes for LBR), or returns `None` if there is none. Task context.
     fn alloc(&self, layout: DataLayout) -> Option<DataHandle>;

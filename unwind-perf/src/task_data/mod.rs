@@ -29,9 +29,9 @@
 //! |---|---|---|
 //! | [`TaskData::handle`], [`SwitchHook::switch`] | context switch, NMI | never |
 //! | [`TaskDataUsers::exit`] | exit | never |
-//! | [`TaskDataUsers::fork`] | task context | never; may allocate |
+//! | [`TaskDataUsers::fork`], [`TaskDataUsers::moved`] | task context | never; may allocate |
 //! | [`attach_task`](TaskDataUsers::attach_task), [`detach_task`](TaskDataUsers::detach_task) | task context | never; may allocate |
-//! | [`attach_all`](TaskDataUsers::attach_all), [`detach_all`](TaskDataUsers::detach_all) | task context | for another one's walk over the tasks |
+//! | [`attach_all`](TaskDataUsers::attach_all), [`detach_all`](TaskDataUsers::detach_all), [`refilter`](TaskDataUsers::refilter) | task context | for another one's walk over the tasks |
 
 mod attachment;
 mod handle;

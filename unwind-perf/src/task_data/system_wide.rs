@@ -68,9 +68,20 @@ impl SystemWide {
         Self(self.0.wrapping_add(Self::WALK) & !Self::USERS).with(phase)
     }
 
+    /// The start of a walk that finds out anew which tasks are to have the mark. The events
+    /// stay.
+    pub(super) const fn again(self) -> Self {
+        Self(self.0.wrapping_add(Self::WALK)).with(Phase::Attaching)
+    }
+
     /// The end of a walk that has marked every task for the first event.
     pub(super) const fn on(self) -> Self {
         Self(self.0 | Self::USER).with(Phase::On)
+    }
+
+    /// The end of a walk that was [made again](Self::again).
+    pub(super) const fn on_again(self) -> Self {
+        self.with(Phase::On)
     }
 
     /// The end of a walk that has unmarked every task.
@@ -115,6 +126,17 @@ mod tests {
         let detaching = on.next(Phase::Detaching);
         assert!(!detaching.is_wanted() && !detaching.is_same_walk(on));
         assert_eq!((detaching.off().phase(), detaching.users()), (Phase::Off, 0));
+    }
+
+    #[test]
+    fn g15_a_walk_that_is_made_again_keeps_the_events_and_is_another_one() {
+        let on = SystemWide::OFF.next(Phase::Attaching).on().with_user().unwrap();
+        let again = on.again();
+        assert!(again.is_wanted() && !again.is_same_walk(on));
+        assert_eq!((again.phase(), again.users()), (Phase::Attaching, 2));
+        let after = again.on_again();
+        assert_eq!((after.phase(), after.users()), (Phase::On, 2));
+        assert!(after.is_same_walk(again));
     }
 
     #[test]

@@ -85,9 +85,13 @@ impl TaskDataUsers {
         Err(DetachError { reason: DetachReason::OtherTask, attachment })
     }
 
-    /// A system-wide event needs the data of all tasks: each has some when this
-    /// returns, and each that is forked later gets some. Events after the first
-    /// are only counted.
+    /// A system-wide event needs the data of all tasks that are
+    /// [wanted](DataHost::is_wanted): each has some when this returns, and each
+    /// that is forked later gets some. Events after the first are only counted.
+    ///
+    /// An event about the tasks of a group is one with a filter. The host puts the group into
+    /// its filter, calls [`refilter`](Self::refilter) and then this; at the end it calls
+    /// [`detach_all`](Self::detach_all), takes the group out and calls `refilter` again.
     ///
     /// # Errors
     ///
@@ -128,9 +132,23 @@ impl TaskDataUsers {
         host: &H,
         attachment: AllAttachment,
     ) -> Result<(), DetachError<AllAttachment>> {
-        let mut all = self.all();
-        // While there is an attachment of these users they are on.
-        while attachment.users == self.instance.number() && all.phase() == Phase::On {
+        if attachment.users != self.instance.number() {
+            return Err(DetachError { reason: DetachReason::OtherUsers, attachment });
+        }
+        // While there is an attachment of these users they are on, or their filter has changed
+        // and a walk is under way.
+        loop {
+            let all = self.all();
+            match all.phase() {
+                Phase::On => {}
+                Phase::Attaching => {
+                    host.relax();
+                    continue;
+                }
+                Phase::Off | Phase::Detaching => {
+                    return Err(DetachError { reason: DetachReason::OtherUsers, attachment });
+                }
+            }
             let next = all.without_user().unwrap_or(all.next(Phase::Detaching));
             if self.replace_all(all, next) {
                 if next.phase() == Phase::Detaching {
@@ -138,9 +156,46 @@ impl TaskDataUsers {
                 }
                 return Ok(());
             }
-            all = self.all();
         }
-        Err(DetachError { reason: DetachReason::OtherUsers, attachment })
+    }
+
+    /// Which tasks are [wanted](DataHost::is_wanted) has changed, for any number of them: those
+    /// that are now, have data when this returns, and the others have not, unless by an event
+    /// of their own. Nothing to do while there are no system-wide events. Task context; waits
+    /// for another one's walk over the tasks.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError::NoMemory`]: some tasks that are wanted go without. The host takes back what
+    /// it has changed and calls this again, which then needs no memory.
+    pub fn refilter<H: DataHost>(&self, host: &H) -> Result<(), AttachError> {
+        loop {
+            // The host has changed its filter before: an event that comes at the same time is
+            // seen here, or its walk sees the change.
+            let all = self.latest();
+            match all.phase() {
+                Phase::Off => return Ok(()),
+                Phase::On if self.replace_all(all, all.again()) => {
+                    let fitted = self.each_task(host, |task| self.fit(host, task));
+                    // Relaxed: a fence follows each mark.
+                    self.all.store(all.again().on_again().bits(), Ordering::Relaxed);
+                    return fitted;
+                }
+                Phase::On => {}
+                Phase::Attaching | Phase::Detaching => host.relax(),
+            }
+        }
+    }
+
+    /// Whether `task` is [wanted](DataHost::is_wanted) has changed, as it has moved to another
+    /// group: it has data or none, accordingly. Task context; never waits, may allocate.
+    ///
+    /// # Errors
+    ///
+    /// [`AttachError::NoMemory`]: the task goes without, until it is moved again or the filter
+    /// is changed.
+    pub fn moved<H: DataHost>(&self, host: &H, task: &H::Task) -> Result<(), AttachError> {
+        self.follow(host, task)
     }
 
     /// `child` has been created and can be found by
@@ -152,24 +207,7 @@ impl TaskDataUsers {
     /// [`AttachError::NoMemory`]: the child goes without, which costs it what
     /// the hardware recorded before each of its switches. It is counted.
     pub fn fork<H: DataHost>(&self, host: &H, child: &H::Task) -> Result<(), AttachError> {
-        let data = host.data(child);
-        // A walk publishes what it wants before it starts, and the child could
-        // be found before this: whichever comes second sees the other. If
-        // another walk changes that in between, the child is adjusted again.
-        let mut all = self.latest();
-        loop {
-            let outcome = if all.is_wanted() {
-                self.mark(host, data)
-            } else {
-                self.unmark(host, data);
-                Ok(())
-            };
-            let latest = self.latest();
-            if latest.is_same_walk(all) {
-                return outcome.inspect_err(|_| self.missed_forks.count());
-            }
-            all = latest;
-        }
+        self.follow(host, child).inspect_err(|_| self.missed_forks.count())
     }
 
     /// `task` is exiting: its data is freed, even with users, and none is
@@ -203,9 +241,10 @@ impl TaskDataUsers {
 
     /// Marks every task, or undoes the marks and returns the error.
     fn mark_all<H: DataHost>(&self, host: &H, attaching: SystemWide) -> Result<(), AttachError> {
-        let marked = self.each_task(host, |data| self.mark(host, data));
+        let marked = self.each_task(host, |task| self.fit(host, task));
         match marked {
-            Ok(()) => self.all.store(attaching.on().bits(), Ordering::Release),
+            // Relaxed: a fence follows each mark.
+            Ok(()) => self.all.store(attaching.on().bits(), Ordering::Relaxed),
             Err(_) => {
                 let detaching = attaching.next(Phase::Detaching);
                 // Relaxed: the walk that follows begins with a fence.
@@ -217,8 +256,8 @@ impl TaskDataUsers {
     }
 
     fn unmark_all<H: DataHost>(&self, host: &H, detaching: SystemWide) {
-        let _: Result<(), Infallible> = self.each_task(host, |data| {
-            self.unmark(host, data);
+        let _: Result<(), Infallible> = self.each_task(host, |task| {
+            self.unmark(host, host.data(task));
             Ok(())
         });
         // Relaxed: the next attach replaces the word of each task, and so finds
@@ -231,15 +270,61 @@ impl TaskDataUsers {
     fn each_task<H: DataHost, E>(
         &self,
         host: &H,
-        mut visit: impl FnMut(&TaskData) -> Result<(), E>,
+        mut visit: impl FnMut(&H::Task) -> Result<(), E>,
     ) -> Result<(), E> {
         fence(Ordering::SeqCst);
         let mut next = host.next_task(None);
         while let Some(task) = next {
-            visit(host.data(&task))?;
+            visit(&task)?;
             next = host.next_task(Some(&task));
         }
         Ok(())
+    }
+
+    /// Gives a task what the system-wide events want of it at this moment, outside of their
+    /// walks.
+    ///
+    /// A walk publishes what it wants before it starts, and the task could be found before
+    /// this: whichever comes second sees the other. If another walk changes that in between,
+    /// the task is adjusted again.
+    fn follow<H: DataHost>(&self, host: &H, task: &H::Task) -> Result<(), AttachError> {
+        let mut all = self.latest();
+        loop {
+            let outcome = if all.is_wanted() {
+                self.fit(host, task)
+            } else {
+                self.unmark(host, host.data(task));
+                Ok(())
+            };
+            let latest = self.latest();
+            if latest.is_same_walk(all) {
+                return outcome;
+            }
+            all = latest;
+        }
+    }
+
+    /// Gives a task the mark if it is wanted, and takes it away otherwise.
+    ///
+    /// Who changes the answer does this afterwards: of two that do it at once, the later one
+    /// to change the mark sees the answer that is right.
+    fn fit<H: DataHost>(&self, host: &H, task: &H::Task) -> Result<(), AttachError> {
+        let data = host.data(task);
+        let mut wanted = host.is_wanted(task);
+        loop {
+            let fitted = if wanted {
+                self.mark(host, data)
+            } else {
+                self.unmark(host, data);
+                Ok(())
+            };
+            fence(Ordering::SeqCst);
+            let latest = host.is_wanted(task);
+            if latest == wanted {
+                return fitted;
+            }
+            wanted = latest;
+        }
     }
 
     /// Gives a task the mark and its reference, unless it has them or is

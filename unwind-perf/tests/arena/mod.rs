@@ -1,7 +1,7 @@
 //! The host's memory and tasks for tests: it knows what was allocated how, who
 //! may still read it, and fails when told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -36,6 +36,8 @@ struct State {
     allocations: u64,
     /// Allocations from this number on fail.
     fail_from: Option<u64>,
+    /// If set, the only tasks that system-wide events are about.
+    wanted: Option<BTreeSet<u64>>,
     walks: u64,
     relaxes: u64,
     bump: usize,
@@ -99,6 +101,11 @@ impl Host {
 
     pub fn fail_no_more(&self) {
         self.state().fail_from = None;
+    }
+
+    /// Lets system-wide events be about these tasks only.
+    pub fn want(&self, numbers: impl IntoIterator<Item = u64>) {
+        self.state().wanted = Some(numbers.into_iter().collect());
     }
 
     /// Runs `hook` once, within the next allocation, before it is made.
@@ -179,6 +186,10 @@ impl DataHost for Host {
 
     fn data<'t>(&'t self, task: &'t Arc<Task>) -> &'t TaskData {
         &task.data
+    }
+
+    fn is_wanted(&self, task: &Arc<Task>) -> bool {
+        self.state().wanted.as_ref().is_none_or(|wanted| wanted.contains(&task.number))
     }
 
     fn alloc(&self, layout: DataLayout) -> Option<DataHandle> {

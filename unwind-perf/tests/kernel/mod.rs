@@ -101,6 +101,17 @@ pub fn return_to_user<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize>(
     registry: &PerCpuRegistry<S, EVENTS>,
     task: &Task,
     cpu: u32,
+    output: impl FnMut(Got) -> Result<(), ()>,
+) {
+    return_as(core, registry, (task, TaskKey(task.number)), cpu, output);
+}
+
+/// The same for a task that may be in groups.
+pub fn return_as<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize>(
+    core: &Core,
+    registry: &PerCpuRegistry<S, EVENTS>,
+    (task, subject): (&Task, impl Subject),
+    cpu: u32,
     mut output: impl FnMut(Got) -> Result<(), ()>,
 ) {
     let mut cache = task.cache.lock().unwrap();
@@ -111,8 +122,7 @@ pub fn return_to_user<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize>(
         let mut delivery = core.deliver(task, Recipients::Requesters, Some(&mut *cache), walk);
         while let Some(guard) = delivery.next() {
             let cookie = guard.cookie().get();
-            let about = TaskKey(task.number);
-            registry.deliver(guard.client(), cpu, about, |event| output(Got { event, cookie }));
+            registry.deliver(guard.client(), cpu, subject, |event| output(Got { event, cookie }));
         }
     }
 }

@@ -9,6 +9,7 @@
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 mod apart;
+mod filter;
 #[path = "../guarded/mod.rs"]
 mod guarded;
 
@@ -32,6 +33,8 @@ struct Host {
     memory: [Guarded; 8],
     /// How many pieces of memory there are at a time.
     room: usize,
+    /// Which tasks system-wide events are about; `None` for all.
+    wanted: Option<[AtomicBool; 2]>,
 }
 
 impl Host {
@@ -40,13 +43,30 @@ impl Host {
     }
 
     fn with_room(room: usize) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::make(room, None))
+    }
+
+    fn make(room: usize, wanted: Option<[AtomicBool; 2]>) -> Self {
+        Self {
             tasks: [TaskData::new(), TaskData::new()],
             second_is_listed: AtomicBool::new(false),
             live: Mutex::default(),
             memory: core::array::from_fn(|_| Guarded::new()),
             room,
-        })
+            wanted,
+        }
+    }
+
+    /// Both tasks are listed, and events are about these of them.
+    fn with_filter(wanted: [bool; 2]) -> Arc<Self> {
+        let host = Self::make(usize::MAX, Some(wanted.map(AtomicBool::new)));
+        host.publish_second();
+        Arc::new(host)
+    }
+
+    /// The one to whom a task belongs moves it. Orders nothing.
+    fn want(&self, task: usize, wanted: bool) {
+        self.wanted.as_ref().unwrap()[task].store(wanted, Ordering::Relaxed);
     }
 
     fn publish_second(&self) {
@@ -76,6 +96,11 @@ impl DataHost for Host {
 
     fn data<'t>(&'t self, task: &'t usize) -> &'t TaskData {
         &self.tasks[*task]
+    }
+
+    fn is_wanted(&self, task: &usize) -> bool {
+        let Some(wanted) = &self.wanted else { return true };
+        wanted[*task].load(Ordering::Relaxed)
     }
 
     fn alloc(&self, _: DataLayout) -> Option<DataHandle> {

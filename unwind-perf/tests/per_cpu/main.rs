@@ -5,6 +5,7 @@
 #![allow(clippy::arithmetic_side_effects, unreachable_pub, reason = "tests")]
 
 mod descriptor;
+mod groups;
 #[path = "../kernel/mod.rs"]
 mod kernel;
 mod recorder;

@@ -16,6 +16,7 @@ mod block;
 mod child;
 mod exit;
 mod failure;
+mod filter;
 mod system_wide;
 
 use std::sync::Arc;
