@@ -1,7 +1,7 @@
 //! Rows of a file's call frame information, looked up where it is in the file.
 
-use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use object::elf;
 use unwind_cfi::{CfiAbi, CfiError, CfiScratch, RemoteCfi, RemoteCfiError};
@@ -15,15 +15,21 @@ use crate::indexed_frames::{IndexedFrames, NoRowError, cfi_abi};
 ///
 /// `.eh_frame` is searched by its search table, in the parts of the file that a lookup
 /// needs. What has no search table is read as a whole, when it is first needed, and gets
-/// an index.
+/// an index. Threads share what was read.
 #[derive(Debug)]
 pub(crate) struct CallFrameRows {
     abi: Option<CfiAbi>,
-    searched: OnceCell<Option<RemoteCfi>>,
-    has_debug_frame: OnceCell<bool>,
-    indexed: OnceCell<Result<Option<IndexedFrames>, ElfError>>,
-    blocks: RefCell<Blocks>,
-    scratch: RefCell<CfiScratch>,
+    searched: OnceLock<Option<RemoteCfi>>,
+    has_debug_frame: OnceLock<bool>,
+    indexed: OnceLock<Result<Option<IndexedFrames>, ElfError>>,
+    reading: Mutex<Reading>,
+}
+
+/// What lookups read.
+#[derive(Debug, Default)]
+struct Reading {
+    blocks: Blocks,
+    scratch: CfiScratch,
 }
 
 impl CallFrameRows {
@@ -31,11 +37,10 @@ impl CallFrameRows {
     pub(crate) fn new(file: &ElfFile) -> Self {
         Self {
             abi: cfi_abi(file),
-            searched: OnceCell::new(),
-            has_debug_frame: OnceCell::new(),
-            indexed: OnceCell::new(),
-            blocks: RefCell::default(),
-            scratch: RefCell::default(),
+            searched: OnceLock::new(),
+            has_debug_frame: OnceLock::new(),
+            indexed: OnceLock::new(),
+            reading: Mutex::default(),
         }
     }
 
@@ -69,11 +74,9 @@ impl CallFrameRows {
     ///
     /// [`NoRowError`] if what is said of it cannot be used.
     pub(crate) fn row(&self, file: &ElfFile, addr: u64) -> Result<Option<Row>, NoRowError> {
-        let mut blocks = self.blocks.borrow_mut();
-        let mut linked = LinkedBytes { file, blocks: &mut blocks };
-        let searched = self.searched(&mut linked);
+        let searched = self.searched(file);
         if let Some(searched) = searched {
-            match searched.find_row(&mut linked, addr, &mut self.scratch.borrow_mut()) {
+            match self.read(file, |linked, scratch| searched.find_row(linked, addr, scratch)) {
                 Ok(None) => {}
                 Ok(row) => return Ok(row),
                 // The other way knows what addresses count from, and what is outside of
@@ -101,23 +104,36 @@ impl CallFrameRows {
 
     /// The rules of other registers for a link-time address, if there are any.
     pub(crate) fn register_rules(&self, file: &ElfFile, addr: u64) -> Option<RegisterRules> {
-        let mut blocks = self.blocks.borrow_mut();
-        let mut linked = LinkedBytes { file, blocks: &mut blocks };
-        let searched = self.searched(&mut linked).and_then(|searched| {
-            let scratch = &mut self.scratch.borrow_mut();
-            searched.find_register_rules(&mut linked, addr, scratch).ok().flatten()
+        let searched = self.searched(file).and_then(|searched| {
+            let find = |linked: &mut LinkedBytes<'_>, scratch: &mut CfiScratch| {
+                searched.find_register_rules(linked, addr, scratch)
+            };
+            self.read(file, find).ok().flatten()
         });
         searched.or_else(|| self.indexed(file).ok().flatten()?.register_rules(addr))
     }
 
     /// The search table, if the file has one.
-    fn searched(&self, linked: &mut LinkedBytes<'_>) -> Option<&RemoteCfi> {
+    fn searched(&self, file: &ElfFile) -> Option<&RemoteCfi> {
         let found = self.searched.get_or_init(|| {
-            let segments = &linked.file.segments;
-            let header = segments.iter().find(|s| s.kind == elf::PT_GNU_EH_FRAME)?.addr;
-            RemoteCfi::open(linked, self.abi?, header).ok().flatten()
+            let header = file.segments.iter().find(|s| s.kind == elf::PT_GNU_EH_FRAME)?.addr;
+            let abi = self.abi?;
+            self.read(file, |linked, _| RemoteCfi::open(linked, abi, header)).ok().flatten()
         });
         found.as_ref()
+    }
+
+    /// Looks something up in the file, one thread at a time.
+    fn read<T>(
+        &self,
+        file: &ElfFile,
+        look_up: impl FnOnce(&mut LinkedBytes<'_>, &mut CfiScratch) -> T,
+    ) -> T {
+        // Whatever a thread left that panicked: blocks are whole, and the scratch means
+        // nothing.
+        let mut reading = self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        let Reading { blocks, scratch } = &mut *reading;
+        look_up(&mut LinkedBytes { file, blocks }, scratch)
     }
 
     /// The row of a section that is read as a whole.
@@ -149,8 +165,8 @@ impl Blocks {
     /// In bytes.
     const SIZE: u64 = 4096;
 
-    /// The most that are kept of a file: 1 MiB.
-    const LIMIT: usize = 256;
+    /// The most that are kept of a file: 16 MiB.
+    const LIMIT: usize = 4096;
 
     /// The block that starts at an offset, shorter at the file's end.
     fn at(&mut self, file: &ElfFile, offset: u64) -> Result<&[u8], ElfError> {

@@ -8,16 +8,15 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use sframe::Format;
+use unwind_core::{RegisterRules, Row, WordSize};
 use unwind_perf::record::{MappedId, Mapping};
 
-use crate::call_frames::{BuiltTable, CallFrames};
+use crate::call_frame_rows::CallFrameRows;
 use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
 use crate::elf::sframe_section::SframeSection;
-use crate::indexed_frames::IndexedFrames;
+use crate::indexed_frames::NoRowError;
 use crate::linkage::{LinkageEntry, LinkageTables};
-use crate::loaded_file::BuildError;
 use crate::mapped_file::{copy_vdso, open_elf};
 use crate::module_error::ModuleError;
 use crate::regular_file;
@@ -37,8 +36,7 @@ pub(crate) struct RecordedFile {
     id: FileId,
     elf: OnceLock<Result<ElfFile, FileError>>,
     sframe: OnceLock<Result<Option<SframeSection>, ElfError>>,
-    built: OnceLock<Result<Option<BuiltTable>, BuildError>>,
-    indexed: OnceLock<Result<Option<IndexedFrames>, ElfError>>,
+    call_frames: OnceLock<CallFrameRows>,
     symbols: OnceLock<Result<Symbols, ElfError>>,
     linkage: OnceLock<Result<LinkageTables, ElfError>>,
 }
@@ -138,46 +136,51 @@ impl RecordedFile {
         }
     }
 
-    /// Whether it is a file of 64-bit code.
-    pub(crate) fn is_64(&self) -> bool {
-        self.elf().is_ok_and(|file| file.is_64)
-    }
-
     /// Its `.sframe`.
     pub(crate) fn sframe(&self) -> Option<&SframeSection> {
         let file = self.elf().ok()?;
         self.sframe.get_or_init(|| file.sframe()).as_ref().ok()?.as_ref()
     }
 
-    /// A table made of its call frame information.
+    /// The row for a link-time address, straight from its call frame information; `None` if
+    /// that says nothing of it, or is of code with other words.
     ///
     /// # Errors
     ///
-    /// [`BuildError`] if the information is not inside the file, or memory is short.
-    pub(crate) fn built(&self) -> Result<Option<&BuiltTable>, BuildError> {
-        let Ok(file) = self.elf() else { return Ok(None) };
-        let built = self.built.get_or_init(|| {
-            let Some(frames) = CallFrames::read(file)? else { return Ok(None) };
-            // Addresses are the file's own until the table is used.
-            Ok(Some(frames.build(Format::V3, 0, |_| ())?))
-        });
-        match built {
-            Ok(table) => Ok(table.as_ref()),
-            Err(error) => Err(*error),
-        }
+    /// [`NoRowError`] if what it says cannot be used.
+    pub(crate) fn call_frame_row(
+        &self,
+        addr: u64,
+        word: WordSize,
+    ) -> Result<Option<Row>, NoRowError> {
+        let of_file = self.call_frames(word);
+        of_file.map_or(Ok(None), |(file, call_frames)| call_frames.row(file, addr))
     }
 
-    /// Its call frame information, for 32-bit code, which has no tables.
-    ///
-    /// # Errors
-    ///
-    /// [`ElfError`] if the information is not inside the file.
-    pub(crate) fn indexed(&self) -> Result<Option<&IndexedFrames>, ElfError> {
-        let Ok(file) = self.elf() else { return Ok(None) };
-        match self.indexed.get_or_init(|| IndexedFrames::read(file)) {
-            Ok(frames) => Ok(frames.as_ref()),
-            Err(error) => Err(*error),
-        }
+    /// The rules of other registers for a link-time address, if the same has them.
+    pub(crate) fn call_frame_register_rules(
+        &self,
+        addr: u64,
+        word: WordSize,
+    ) -> Option<RegisterRules> {
+        let (file, call_frames) = self.call_frames(word)?;
+        call_frames.register_rules(file, addr)
+    }
+
+    /// Whether it has call frame information of such code.
+    pub(crate) fn has_call_frames(&self, word: WordSize) -> bool {
+        self.call_frames(word).is_some_and(|(file, call_frames)| call_frames.is_there(file))
+    }
+
+    /// What could not be read of the information that was looked for so far.
+    pub(crate) fn unread_call_frames(&self) -> Option<ElfError> {
+        self.call_frames.get()?.unread()
+    }
+
+    fn call_frames(&self, word: WordSize) -> Option<(&ElfFile, &CallFrameRows)> {
+        let file = self.elf().ok()?;
+        let call_frames = self.call_frames.get_or_init(|| CallFrameRows::new(file));
+        (call_frames.word() == Some(word)).then_some((file, call_frames))
     }
 
     /// The start of the function that holds a link-time address, and its names.

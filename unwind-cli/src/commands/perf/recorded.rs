@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use unwind_core::{
     FrameContext, Memory, Origin, ReadError, RegisterRules, ReturnAddresses, Row, RowSource,
-    VirtAddr,
+    VirtAddr, WordSize,
 };
 use unwind_x86::{Ia32, Ia32Regs, X86_64, X86_64Regs};
 
@@ -12,7 +12,7 @@ use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::ranges::Range;
 use crate::elf::error::Part;
 
-/// The tables of the mapped files: their `.sframe`, or what their `.eh_frame` comes to.
+/// The tables of the mapped files: their `.sframe`, else their call frame information.
 pub(crate) struct RecordedTables<'s> {
     pub(crate) space: &'s Space,
 }
@@ -25,15 +25,11 @@ impl RowSource<X86_64> for RecordedTables<'_> {
         frame: &FrameContext<'_, X86_64Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, sframe::Error> {
-        let addr = frame.lookup_addr().get();
-        let Some(range) = self.space.find(addr) else { return Ok(None) };
-        let Some(bias) = range.bias() else { return Ok(None) };
-        if let Some(row) = row_of_section(range, bias, addr)? {
-            return Ok(Some(row));
+        let Some((range, addr)) = self.place(frame.lookup_addr()) else { return Ok(None) };
+        match row_of_section(range, addr)? {
+            Some(row) => Ok(Some(row)),
+            None => Ok(row_of_call_frames(range, addr, WordSize::Eight)),
         }
-        // Why there is none is told at the end of the walk.
-        let Ok(Some(table)) = range.file.built() else { return Ok(None) };
-        table.row(addr, bias)
     }
 
     fn register_rules<M: Memory>(
@@ -41,7 +37,9 @@ impl RowSource<X86_64> for RecordedTables<'_> {
         frame: &FrameContext<'_, X86_64Regs>,
         _: &mut M,
     ) -> Result<Option<RegisterRules>, sframe::Error> {
-        Ok(self.rules_of_file(frame.lookup_addr().get(), true))
+        let place = self.place(frame.lookup_addr());
+        Ok(place
+            .and_then(|(range, addr)| range.file.call_frame_register_rules(addr, WordSize::Eight)))
     }
 
     fn generation(&self) -> u64 {
@@ -58,15 +56,8 @@ impl RowSource<Ia32> for RecordedTables<'_> {
         frame: &FrameContext<'_, Ia32Regs>,
         _: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        let addr = frame.lookup_addr().get();
-        let range = self.space.find(addr);
-        let place = range.and_then(|range| Some((range, range.link_time(addr)?)));
-        let Some((range, addr)) = place.filter(|(range, _)| !range.file.is_64()) else {
-            return Ok(None);
-        };
-        // Why there is none is told at the end of the walk.
-        let frames = range.file.indexed().ok().flatten();
-        Ok(frames.and_then(|frames| frames.row(addr, false).ok().flatten()))
+        let place = self.place(frame.lookup_addr());
+        Ok(place.and_then(|(range, addr)| row_of_call_frames(range, addr, WordSize::Four)))
     }
 
     fn register_rules<M: Memory>(
@@ -74,7 +65,9 @@ impl RowSource<Ia32> for RecordedTables<'_> {
         frame: &FrameContext<'_, Ia32Regs>,
         _: &mut M,
     ) -> Result<Option<RegisterRules>, Infallible> {
-        Ok(self.rules_of_file(frame.lookup_addr().get(), false))
+        let place = self.place(frame.lookup_addr());
+        Ok(place
+            .and_then(|(range, addr)| range.file.call_frame_register_rules(addr, WordSize::Four)))
     }
 
     fn generation(&self) -> u64 {
@@ -82,18 +75,23 @@ impl RowSource<Ia32> for RecordedTables<'_> {
     }
 }
 
-impl RecordedTables<'_> {
-    /// What the call frame information of a file says of other registers.
-    fn rules_of_file(&self, addr: u64, is_64: bool) -> Option<RegisterRules> {
-        let range = self.space.find(addr).filter(|range| range.file.is_64() == is_64)?;
-        range.file.indexed().ok().flatten()?.register_rules(range.link_time(addr)?)
+impl<'s> RecordedTables<'s> {
+    /// What is mapped at an address, and what the file calls that.
+    fn place(&self, addr: VirtAddr) -> Option<(&'s Range, u64)> {
+        let range = self.space.find(addr.get())?;
+        Some((range, range.link_time(addr.get())?))
     }
 }
 
+/// The row of a file's call frame information. Why there is none is told at the end of the
+/// walk.
+fn row_of_call_frames(range: &Range, addr: u64, word: WordSize) -> Option<Row> {
+    range.file.call_frame_row(addr, word).ok().flatten()
+}
+
 /// The row of the `.sframe` of a file.
-fn row_of_section(range: &Range, bias: u64, addr: u64) -> Result<Option<Row>, sframe::Error> {
+fn row_of_section(range: &Range, addr: u64) -> Result<Option<Row>, sframe::Error> {
     let Some(section) = range.file.sframe() else { return Ok(None) };
-    let addr = addr.wrapping_sub(bias);
     for table in section.tables().tables() {
         let table = table?;
         if table.header().abi == sframe::Abi::Amd64Little

@@ -4,7 +4,7 @@ use std::fmt;
 
 use unwind_core::{
     Arch, CacheStats, End, FramePc, PackedFrame, Provenance, RowCache, RowSource, RowStore,
-    StepError, TableError, Trace, Walker,
+    StepError, TableError, Trace, Walker, WordSize,
 };
 use unwind_perf::record::{UserAbi, UserState};
 use unwind_x86::{Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64, X86_64Regs};
@@ -327,42 +327,27 @@ fn why_cut<E: fmt::Display>(
         let copied = counted(copied, "byte", "bytes");
         return format!("{end}; the sample has {copied} of the stack from {sp:#x} on");
     }
-    match space.find(call) {
-        None => format!("{end}; no file is mapped at {call:#x}"),
-        Some(range) => match (range.file.elf(), state.abi) {
-            (Err(error), _) => format!("{end}; {}: {error}", range.file.name),
-            (Ok(_), UserAbi::Bits32) => {
-                let reason = match (range.file.indexed(), range.link_time(call)) {
-                    (Err(error), _) => Some(error.into()),
-                    (Ok(Some(frames)), Some(addr)) => frames.row(addr, false).err(),
-                    _ => None,
-                };
-                match reason {
-                    Some(reason) => format!("{end}; {}: {reason}", range.file.name),
-                    None => end.to_string(),
-                }
-            }
-            (Ok(_), UserAbi::Bits64) => match range.file.built() {
-                Err(error) => format!("{end}; {}: {error}", range.file.name),
-                Ok(None) if range.file.sframe().is_none() => {
-                    format!("{end}; {} has neither .sframe nor .eh_frame", range.file.name)
-                }
-                Ok(Some(table)) => {
-                    let reason = range.link_time(call).and_then(|addr| table.why_missing(addr));
-                    let name = &range.file.name;
-                    match (reason, table.unread) {
-                        (Some((section, reason)), _) => {
-                            format!(
-                                "{end}; no table can say what the {section} of {name} does: {reason}"
-                            )
-                        }
-                        (None, Some(error)) => format!("{end}; {name}: {error}"),
-                        (None, None) => end.to_string(),
-                    }
-                }
-                Ok(None) => end.to_string(),
-            },
-        },
+    let Some(range) = space.find(call) else {
+        return format!("{end}; no file is mapped at {call:#x}");
+    };
+    let name = &range.file.name;
+    if let Err(error) = range.file.elf() {
+        return format!("{end}; {name}: {error}");
+    }
+    let word = match state.abi {
+        UserAbi::Bits32 => WordSize::Four,
+        UserAbi::Bits64 => WordSize::Eight,
+    };
+    let row = range.link_time(call).map(|addr| range.file.call_frame_row(addr, word));
+    match (row, range.file.unread_call_frames()) {
+        (Some(Err(error)), _) => format!("{end}; {name}: {error}"),
+        (Some(Ok(None)), Some(error)) => format!("{end}; {name}: {error}"),
+        (Some(Ok(None)), None)
+            if range.file.sframe().is_none() && !range.file.has_call_frames(word) =>
+        {
+            format!("{end}; {name} has neither .sframe nor .eh_frame")
+        }
+        _ => end.to_string(),
     }
 }
 
