@@ -1,6 +1,7 @@
 //! Rows of a file's call frame information, looked up where it is in the file.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use object::elf;
@@ -159,7 +160,7 @@ impl CallFrameRows {
 
 /// Blocks of a file that were read, by their offset.
 #[derive(Debug, Default)]
-struct Blocks(HashMap<u64, Vec<u8>>);
+struct Blocks(BTreeMap<u64, Vec<u8>>);
 
 impl Blocks {
     /// In bytes.
@@ -174,8 +175,8 @@ impl Blocks {
             self.0.clear();
         }
         Ok(match self.0.entry(offset) {
-            std::collections::hash_map::Entry::Occupied(block) => block.into_mut(),
-            std::collections::hash_map::Entry::Vacant(slot) => {
+            Entry::Occupied(block) => block.into_mut(),
+            Entry::Vacant(slot) => {
                 let len = file.len().saturating_sub(offset).min(Self::SIZE);
                 slot.insert(file.bytes(Part::EhFrame, offset, len)?)
             }
