@@ -4,7 +4,7 @@
 #
 #   docs/figures.sh                 writes it
 #   docs/figures.sh --check         says whether it is what this would write
-#   docs/figures.sh measure NAME... measures first: instructions sizes ratios curves
+#   docs/figures.sh measure NAME... measures first: instructions sizes ratios first curves
 #                                   coverage
 #
 # The first line of each file says when and at which revision it was measured, and by
@@ -18,6 +18,7 @@ sections=(
     "instructions|Instructions|Instructions counted by callgrind on the committed corpora: a frame of a walk, hot (the same stacks again and again) and in replay (all stacks in time order); a lookup of a row; a miss of the row cache; a request."
     "sizes|Code size|Code that a walk adds to a program that is optimised and linked as one, in bytes."
     "ratios|Time beside other unwinders|Times as ratios, unwind / rival, of one run on one machine."
+    "first|The first stack|From nothing to a complete stack: module files mapped, no table made, no row cached. Once with what the CPU's caches have of the files, and once with the caches swept before each."
     "curves|Cost against size|"
     "stacks|Stacks of samples|"
     "oracle|Stops beside gdb and eu-stack|"
@@ -36,6 +37,7 @@ measure() { # NAME
         sizes) command="benches/sizes.sh" ;;
         coverage) command="docs/coverage.sh" ;;
         ratios | curves) command="cargo bench --quiet --package unwind-benches --bench $1" ;;
+        first) command="env UNWIND_CORPUS=target/corpus cargo bench --quiet --package unwind-benches --bench ratios -- first" ;;
         *) echo "no command is known for $1: replace docs/figures/$1.md" >&2; exit 2 ;;
     esac
     local output

@@ -39,7 +39,9 @@ use unwind_snapshot::Snapshot;
 pub use reference::Reference;
 pub use report::Report;
 pub use rivals::{FramePointerLoop, Framehop, Gimli, SimpleFrame};
-pub use unwind::{CachedUnwind, Incremental, MissingUnwind, Stats, Unwind};
+pub use unwind::{
+    CachedUnwind, Incremental, MissingUnwind, Rowed, Stats, Unwind, UnwindByCallFrames,
+};
 
 /// No walk has more frames: as many as Linux keeps.
 pub const MAX_FRAMES: usize = 510;

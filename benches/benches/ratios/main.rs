@@ -1,7 +1,7 @@
 //! Ratios of times, this workspace's to a rival's: one line each.
 //!
 //! ```text
-//! cargo bench --package unwind-benches --bench ratios [-- walks|tables|process...]
+//! cargo bench --package unwind-benches --bench ratios [-- first|walks|tables|process...]
 //! ```
 //!
 //! Times are the shortest of many rounds in which the contestants take turns,
@@ -17,6 +17,7 @@
     reason = "a measuring program stops at the first surprise"
 )]
 
+mod first;
 mod process;
 mod tables;
 mod walks;
@@ -30,9 +31,12 @@ fn main() {
     if wants("process") {
         process::measure(effort);
     }
-    if wants("walks") || wants("tables") {
+    if wants("first") || wants("walks") || wants("tables") {
         for path in Corpus::paths() {
             let corpus = Corpus::open(&path);
+            if wants("first") {
+                first::measure(&corpus, effort);
+            }
             if wants("walks") {
                 walks::measure(&corpus, effort);
             }

@@ -30,7 +30,7 @@ use unwind_benches::known::KNOWN;
 use unwind_benches::lookup::{self, Lookups};
 use unwind_benches::{
     FramePointerLoop, Framehop, Gimli, Incremental, MissingUnwind, Reference, Report, SimpleFrame,
-    Unwind, Unwinder,
+    Unwind, UnwindByCallFrames, Unwinder,
 };
 use unwind_snapshot::Snapshot;
 
@@ -38,6 +38,7 @@ fn unwinder(name: &str, corpus: &Corpus) -> Box<dyn Unwinder> {
     match name {
         "unwind" => Box::new(Unwind::new(corpus)),
         "incremental" => Box::new(Incremental::new(corpus)),
+        "call-frames" => Box::new(UnwindByCallFrames::new(corpus)),
         "unwind-v2" => Box::new(Unwind::v2(corpus)),
         "framehop" => Box::new(Framehop::new(corpus)),
         "gimli" => Box::new(Gimli::new(corpus)),
