@@ -193,11 +193,15 @@ impl Corpus {
     }
 
     /// The committed corpora and, where it was captured, the large ones: the
-    /// folder that `UNWIND_CORPUS` names.
+    /// folder that `UNWIND_CORPUS` names, as seen from the workspace.
     #[must_use]
     pub fn paths() -> Vec<PathBuf> {
-        let small = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-        let folder = std::env::var_os("UNWIND_CORPUS").map_or(small, PathBuf::from);
+        let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let folder = match std::env::var_os("UNWIND_CORPUS") {
+            // Cargo runs a bench in its package.
+            Some(folder) => package.join("..").join(folder),
+            None => package.join("corpus"),
+        };
         let files = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
         let mut paths: Vec<_> = files.map(|file| file.unwrap().path()).collect();
         let is_corpus = |path: &PathBuf| {
