@@ -1,5 +1,7 @@
 //! Rows of one loaded object, straight from its call frame information.
 
+use core::ops::Range;
+
 use unwind_core::{DwarfReg, RegisterRules, Row};
 
 use crate::{
@@ -112,6 +114,19 @@ impl<'a> CfiTable<'a> {
             rules.add(DwarfReg(register), rule);
         }
         Ok(Some(rules))
+    }
+
+    /// The addresses of the code that the FDE of an address is about; `None` if none is.
+    ///
+    /// # Errors
+    ///
+    /// As [`find_row`](Self::find_row), of what is malformed.
+    pub fn find_code(&self, addr: u64) -> Result<Option<Range<u64>>, CfiError> {
+        let place = self.find_place(addr)?;
+        Ok(place.map(|Place { body, .. }| {
+            let start = self.entries.abi().address(body.start.wrapping_add(self.bias));
+            start..start.saturating_add(body.len)
+        }))
     }
 
     /// The FDE of an address, and the place in its code.

@@ -134,5 +134,9 @@ fn what_is_wrong_with_an_entry_ends_the_walk_typed() {
 fn tables_say_which_code_they_are_of() {
     let main = debug_frame(&cie(8), &[(0x1000, &[])]);
     let mut slots = [IndexEntry::default(); 4];
-    assert_eq!(table(&main, CfiAbi::X86_64, &mut slots).abi(), CfiAbi::X86_64);
+    let table = table(&main, CfiAbi::X86_64, &mut slots);
+    assert_eq!(table.abi(), CfiAbi::X86_64);
+    assert_eq!(table.find_code(0x10ff), Ok(Some(0x1000..0x1100)));
+    assert_eq!(table.find_code(0x1100), Ok(None));
+    assert_eq!(table.bias(0x7000).find_code(0x8000), Ok(Some(0x8000..0x8100)));
 }

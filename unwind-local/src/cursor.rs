@@ -1,16 +1,20 @@
 //! A walk of the own stack that its caller takes a frame at a time.
 
 use core::marker::PhantomData;
+use core::ops::Range;
 
-use unwind_core::{DwarfReg, End, FramePc, Position, RowStore, TraceFrame, Unchecked, Walker};
-use unwind_x86::{X86_64, X86_64Regs};
+use unwind_core::{
+    DwarfReg, End, FrameContext, FramePc, Position, RowSource, RowStore, TraceFrame, Unchecked,
+    Walker,
+};
+use unwind_x86::{SignalTrampolines, X86_64, X86_64Regs};
 
 use crate::backtrace::{Rows, is_whole, walker};
 use crate::memory::OwnMemory;
 use crate::raw::loads;
 use crate::raw::place::{MAX_FRAMES, Taken};
 use crate::raw::registers::Start;
-use crate::raw::rows::{Guessed, Guesses};
+use crate::raw::rows::{self, Guessed, Guesses};
 
 /// A frame of this thread's stack, and what its caller is found by: plain values, which hold
 /// nothing.
@@ -152,6 +156,29 @@ impl Cursor {
     /// For signal handlers at any point, too. `errno` is kept.
     pub fn register(&mut self, register: DwarfReg) -> Option<u64> {
         self.ask(Question::Register(register))
+    }
+
+    /// The code of the function that it is in, by its call frame information; `None` if none
+    /// tells, or a guess has led there.
+    ///
+    /// For signal handlers at any point, too. `errno` is kept.
+    #[must_use]
+    pub fn function(&self) -> Option<Range<u64>> {
+        let addr = self.pc()?.lookup_addr().get();
+        rows::function(&self.start, &Guessed::new(self.is_guessed), addr)
+    }
+
+    /// Whether the frame is the C library's signal trampoline, whose caller is what the
+    /// signal interrupted.
+    ///
+    /// For signal handlers at any point, too. `errno` is kept.
+    #[must_use]
+    pub fn is_signal_trampoline(&self) -> bool {
+        let Some(position) = self.position() else { return false };
+        let frame = FrameContext::new(position.pc(), position.sp(), position.fp(), None);
+        let mut memory = OwnMemory::new(&self.start, Start::stack_pointer());
+        let row = RowSource::<X86_64>::row(&mut SignalTrampolines, &frame, &mut memory);
+        matches!(row, Ok(Some(row)) if row.is_signal())
     }
 
     fn ask(&mut self, question: Question) -> Option<u64> {

@@ -66,6 +66,10 @@ fn by_cursor(expected: &[usize], end: End) {
         last_sp = sp;
         // Calls preserve it, and every frame here tells how.
         assert!(cursor.register(DwarfReg(3)).is_some(), "rbx of {frame:?}");
+        let addr = frame.pc.lookup_addr().get();
+        // The C library's code has no call frame information in few places.
+        assert!(cursor.function().is_none_or(|function| function.contains(&addr)));
+        assert_eq!(cursor.is_signal_trampoline(), was_trampoline(cursor));
         walked.push(usize::try_from(frame.pc.addr().get()).unwrap());
         assert_eq!(cursor.step(), cursor.end().is_none());
     }
@@ -73,6 +77,12 @@ fn by_cursor(expected: &[usize], end: End) {
     assert_eq!(walked[2..], *expected);
     assert!(cursor.is_complete() && cursor.end() == Some(end), "{:?}", cursor.end());
     assert!(!cursor.step() && cursor.register(DwarfReg(3)).is_none());
+}
+
+/// Whether the caller is what a signal interrupted.
+fn was_trampoline(mut cursor: Cursor) -> bool {
+    cursor.step();
+    cursor.frame().is_some_and(|frame| frame.provenance.origin() == Origin::SignalContext)
 }
 
 fn by_libunwind(expected: &[usize]) {

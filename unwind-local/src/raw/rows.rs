@@ -1,6 +1,7 @@
 //! Rows from the tables of loaded objects, where they are.
 
 use core::cell::Cell;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use sframe::Section;
@@ -103,6 +104,14 @@ fn sframe_row(object: Object, addr: u64) -> Option<Row> {
         let table = table.ok().filter(|table| table.header().abi == sframe::Abi::Amd64Little);
         table?.find_row(addr).ok().flatten().map(|row| row.with_origin(Origin::Table))
     })
+}
+
+/// The code of the function that has an address; `None` if no table of its object tells.
+///
+/// `.eh_frame` alone is asked.
+pub(crate) fn function(_: &Start, guessed: &Guessed, addr: u64) -> Option<Range<u64>> {
+    let object = Object::find(addr).filter(|_| !guessed.is_set())?;
+    call_frames(object).ok()??.find_code(addr).ok()?
 }
 
 /// The `.eh_frame`, with its search table.
