@@ -27,6 +27,7 @@ mod module_error;
 pub mod perf_event;
 mod progress;
 mod regular_file;
+mod return_probes;
 mod same_file;
 mod symbols;
 mod system_error;

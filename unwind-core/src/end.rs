@@ -46,7 +46,7 @@ impl<E: TableError> End<E> {
     /// | 4 | [`NoRow`](Self::NoRow) |
     /// | 5 | [`NotWalkable`](Self::NotWalkable) |
     /// | 6 | [`Table`](Self::Table) |
-    /// | 33 to 45 | [`Step`](Self::Step): 32 more than the error's [code](StepError::code) |
+    /// | 33 to 46 | [`Step`](Self::Step): 32 more than the error's [code](StepError::code) |
     #[must_use]
     pub const fn code(&self) -> u8 {
         match self {
@@ -149,7 +149,7 @@ impl PackedEnd {
                     | StepError::BeyondStack { cfa: first }
                     | StepError::ZeroReturnAddress { cfa: first }
                     | StepError::NonCanonical { pc: first } => (first, 0),
-                    StepError::NotCode { pc } => (pc.get(), 0),
+                    StepError::NotCode { pc } | StepError::ReturnProbe { pc } => (pc.get(), 0),
                     StepError::UnknownRegister(BaseReg::Sp) => (Self::SP, 0),
                     StepError::UnknownRegister(BaseReg::Fp) => (Self::FP, 0),
                     StepError::UnknownRegister(BaseReg::Reg(reg)) => (reg.0.into(), 0),
@@ -200,6 +200,7 @@ impl PackedEnd {
                 11 => StepError::Overflow,
                 12 => StepError::BadRule,
                 13 => StepError::UnknownTrampoline,
+                14 => StepError::ReturnProbe { pc: addr },
                 _ => return None,
             }),
         })
@@ -220,7 +221,7 @@ mod tests {
 
     const ADDR: VirtAddr = VirtAddr::new(0x7000);
 
-    fn ends() -> [End; 24] {
+    fn ends() -> [End; 25] {
         let fault = TableFault { addr: ADDR, code: 0x1234, is_not_resident: false };
         [
             End::Outermost,
@@ -247,6 +248,7 @@ mod tests {
             End::Step(StepError::Overflow),
             End::Step(StepError::BadRule),
             End::Step(StepError::UnknownTrampoline),
+            End::Step(StepError::ReturnProbe { pc: ADDR }),
         ]
     }
 
@@ -264,6 +266,7 @@ mod tests {
     fn the_number_of_each_end_is_the_documented_one() {
         let mut codes: Vec<u8> = ends().iter().map(End::code).collect();
         codes.dedup();
-        assert_eq!(codes, [1, 2, 3, 4, 5, 6, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45]);
+        let steps = 33..=46;
+        assert_eq!(codes, (1..=6).chain(steps).collect::<Vec<_>>());
     }
 }

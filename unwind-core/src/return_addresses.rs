@@ -28,6 +28,16 @@ pub trait ReturnAddresses {
         true
     }
 
+    /// Whether `ra`, which is not [code](Self::is_code) and has no [real](Self::resolve)
+    /// address, is that of a tracer's trampoline: the walk then ends with
+    /// [`StepError::ReturnProbe`](crate::StepError::ReturnProbe), and no fallback is asked, since
+    /// the row that led here was right.
+    #[inline]
+    fn is_trampoline(&mut self, ra: VirtAddr) -> bool {
+        let _ = ra;
+        false
+    }
+
     /// A number that changes whenever an answer given before may no longer be
     /// right. `None` if there is none, as where an answer depends on the calls
     /// before: each return address of a walk is then asked about, and

@@ -81,11 +81,17 @@ pub enum StepError {
     BadRule,
     /// A signal trampoline that this CPU's kernel does not make.
     UnknownTrampoline,
+    /// The return address is that of a tracer's trampoline, and the tracer alone knows the
+    /// real one; see [`ReturnAddresses::is_trampoline`](crate::ReturnAddresses::is_trampoline).
+    ReturnProbe {
+        /// The trampoline.
+        pc: VirtAddr,
+    },
 }
 
 impl StepError {
     /// A number for records and other languages, which stays the same in later versions:
-    /// 1 to 13 in the order of the variants.
+    /// 1 to 14 in the order of the variants.
     #[must_use]
     pub const fn code(&self) -> u8 {
         match self {
@@ -102,6 +108,7 @@ impl StepError {
             Self::Overflow => 11,
             Self::BadRule => 12,
             Self::UnknownTrampoline => 13,
+            Self::ReturnProbe { .. } => 14,
         }
     }
 
@@ -138,6 +145,9 @@ impl fmt::Display for StepError {
             Self::Overflow => f.write_str("an address leaves the address space"),
             Self::BadRule => f.write_str("the rule cannot be right"),
             Self::UnknownTrampoline => f.write_str("unknown signal trampoline"),
+            Self::ReturnProbe { pc } => {
+                write!(f, "return address {pc} is a return probe's, which keeps the real one")
+            }
         }
     }
 }

@@ -26,6 +26,7 @@ fn every_end_of_a_walk_says_something_of_its_own() {
         StepError::BeyondStack { cfa: 0x10 },
         StepError::NonCanonical { pc: 1 << 60 },
         StepError::NotCode { pc: ADDR },
+        StepError::ReturnProbe { pc: ADDR },
         StepError::ZeroReturnAddress { cfa: 0x10 },
         StepError::ZeroFramePointer,
         StepError::FramePointerBelowStack { fp: 8, sp: 16 },

@@ -13,7 +13,7 @@ use unwind_local::{Backtrace, End, TraceFrame};
 pub struct unwind_local_end {
     /// 1: the outermost frame, by its table. 2: the outermost frame, whose return address is
     /// zero. 3: no room for more. 4: nothing tells of the code. 5: not walkable. 6: a malformed
-    /// table. 33 to 45: a step failed. Numbers stay the same in later versions.
+    /// table. 33 to 46: a step failed. Numbers stay the same in later versions.
     pub code: u8,
     /// The addresses are all frames up to the outermost one, by its table, and no guess led
     /// to any.
@@ -170,6 +170,7 @@ pub extern "C" fn unwind_local_end_text(code: u8) -> *const c_char {
         43 => c"an address leaves the address space",
         44 => c"a rule that cannot be right",
         45 => c"unknown signal trampoline",
+        46 => c"a return probe's address",
         _ => c"unknown",
     };
     text.as_ptr()

@@ -256,7 +256,7 @@ where
             Ok(None) => End::NoRow,
             Err(error) => End::Table(*error),
         };
-        if failure.is_retryable() {
+        if failure.is_retryable() || matches!(failure, End::Step(StepError::ReturnProbe { .. })) {
             return Err(failure);
         }
         let covered = !matches!(failure, End::NoRow);
@@ -348,7 +348,10 @@ where
         let real = code.resolve(saved, caller.ra_slot);
         if real.is_none() && !row.is_signal() && !code.is_code(FramePc::Return(saved).lookup_addr())
         {
-            return Err(StepError::NotCode { pc: saved });
+            return Err(match code.is_trampoline(saved) {
+                true => StepError::ReturnProbe { pc: saved },
+                false => StepError::NotCode { pc: saved },
+            });
         }
         let pc = real.unwrap_or(saved);
         let pc = if row.is_signal() { FramePc::Exact(pc) } else { FramePc::Return(pc) };

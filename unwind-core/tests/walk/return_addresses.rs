@@ -50,6 +50,51 @@ fn what_a_signal_interrupted_need_not_be_after_a_call() {
     assert_eq!(frames.end(), Some(End::Outermost));
 }
 
+/// A tracer that does not tell where its trampoline at 0x3010 leads to.
+struct Probed;
+
+impl ReturnAddresses for Probed {
+    fn is_code(&mut self, call: VirtAddr) -> bool {
+        call.get() < 0x3000
+    }
+
+    fn is_trampoline(&mut self, ra: VirtAddr) -> bool {
+        ra.get() == 0x3010
+    }
+}
+
+#[test]
+fn g17_a_return_address_of_a_tracer_that_does_not_tell_ends_a_walk_and_asks_no_fallback() {
+    let (regs, mut stack) = three_frames();
+    let pc = VirtAddr::new(0x3010);
+    let end = Some(End::Step(StepError::ReturnProbe { pc }));
+    let mut walker = Walker::new(Toy, AlwaysFp).return_addresses(Probed);
+    let mut frames = walker.frames(regs, &mut stack);
+    assert_eq!(frames.by_ref().count(), 2);
+    assert_eq!(frames.end(), end);
+    let mut trace = Trace::<[_; 8]>::new();
+    let mut rows = RowCache::<16>::new();
+    let mut walker = Walker::new(Toy, AlwaysFp).cache(&mut rows).return_addresses(Probed);
+    for _ in 0..2 {
+        walker.trace(regs, &mut stack, &mut trace);
+        assert_eq!(trace.len(), 2);
+        assert_eq!(trace.end(), Some(End::Step(StepError::ReturnProbe { pc })));
+    }
+    // The row of the table was right, so nothing is left to the fallback.
+    stack.0.insert(0x8000, Some(0x3010));
+    let script = Script::new([(0x1000, locals(0))]);
+    let mut walker = Walker::new(Toy, script).fallback(AlwaysFp).return_addresses(Probed);
+    let mut frames = walker.frames(regs, &mut stack);
+    assert_eq!(frames.by_ref().count(), 1);
+    assert_eq!(frames.end(), end);
+    // Other addresses without code are what they are.
+    stack.0.insert(0x8000, Some(0x3011));
+    let mut walker = Walker::new(Toy, Script::new([(0x1000, locals(0))])).return_addresses(Probed);
+    let mut frames = walker.frames(regs, &mut stack);
+    assert_eq!(frames.by_ref().count(), 1);
+    assert_eq!(frames.end(), Some(End::Step(StepError::NotCode { pc: VirtAddr::new(0x3011) })));
+}
+
 /// Two frames return to the tracer's trampoline; the real addresses are known
 /// by the slot.
 struct Uretprobes;

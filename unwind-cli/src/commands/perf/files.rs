@@ -85,6 +85,12 @@ impl RecordedFile {
         Self::default()
     }
 
+    /// A file of which nothing is known but its name.
+    #[cfg(test)]
+    pub(crate) fn of_name(name: &[u8]) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+
     /// The file, if it is still the one that was mapped.
     ///
     /// # Errors

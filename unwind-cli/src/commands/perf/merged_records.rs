@@ -226,7 +226,11 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             return Ok(());
         };
         let frames = walked.map(|walked| walked.frames.as_slice()).unwrap_or_default();
-        let mark = walked.filter(|_| !frames.is_empty()).map(|_| Context::User.word());
+        let user = Context::User.word();
+        let mark = walked.filter(|_| !frames.is_empty()).map(|_| user);
+        // The kernel's own chain of user frames is not one more.
+        let kernels = chain.iter().position(|&word| word == user && mark.is_some());
+        let chain = kernels.and_then(|at| chain.get(..at)).unwrap_or(chain);
         let mut encode = |frames: &[WalkedFrame]| {
             let words = chain.iter().copied().chain(mark);
             let words = words.chain(frames.iter().map(|frame| frame.pc));

@@ -26,6 +26,7 @@ pub(crate) mod merged_records;
 pub(crate) mod names;
 pub(crate) mod pipeline;
 mod pmu_caps;
+pub(crate) mod probed_returns;
 pub(crate) mod ranges;
 pub(crate) mod reader;
 mod recorded;

@@ -9,6 +9,7 @@ use unwind_core::{
 use unwind_x86::{Ia32, Ia32Regs, X86_64, X86_64Regs};
 
 use crate::commands::perf::address_spaces::Space;
+use crate::commands::perf::probed_returns::{ProbedReturns, is_probes};
 use crate::commands::perf::ranges::Range;
 use crate::elf::error::Part;
 
@@ -132,10 +133,24 @@ impl Memory for SampleMemory<'_> {
 }
 
 /// Where the process has code.
-pub(crate) struct Code<'s>(pub(crate) &'s Space);
+pub(crate) struct Code<'s> {
+    pub(crate) space: &'s Space,
+    pub(crate) returns: &'s ProbedReturns,
+}
 
 impl ReturnAddresses for Code<'_> {
+    fn resolve(&mut self, ra: VirtAddr, slot: Option<VirtAddr>) -> Option<VirtAddr> {
+        let slot = slot.filter(|_| is_probes(self.space, ra.get()))?;
+        self.returns.real(slot.get()).map(VirtAddr::new)
+    }
+
     fn is_code(&mut self, call: VirtAddr) -> bool {
-        self.0.find(call.get()).is_some_and(|range| range.executable)
+        let is_executable = self.space.find(call.get()).is_some_and(|range| range.executable);
+        // What ends where the probes' mapping starts is no call of it.
+        is_executable && !is_probes(self.space, call.get().wrapping_add(1))
+    }
+
+    fn is_trampoline(&mut self, ra: VirtAddr) -> bool {
+        is_probes(self.space, ra.get())
     }
 }

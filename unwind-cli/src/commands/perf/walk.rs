@@ -6,11 +6,12 @@ use unwind_core::{
     Arch, CacheStats, End, FramePc, PackedFrame, Provenance, RowCache, RowSource, RowStore,
     StepError, TableError, Trace, Walker, WordSize,
 };
-use unwind_perf::record::{UserAbi, UserState};
+use unwind_perf::record::{Callchain, UserAbi, UserState};
 use unwind_x86::{Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64, X86_64Regs};
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::call_stacks::{CallStack, FrameSource, JoinedCall};
+use crate::commands::perf::probed_returns::ProbedReturns;
 use crate::commands::perf::recorded::{Code, RecordedTables, SampleMemory};
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::walk::{ROWS, low_half};
@@ -107,10 +108,16 @@ impl SampleWalker {
         Self { frame_pointers, kept: Vec::new(), trace: Box::default() }
     }
 
-    /// Walks the stack in `state` in a process with these mappings.
-    pub(crate) fn walk(&mut self, state: &UserState<'_>, space: &Space) -> WalkedStack {
+    /// Walks the stack in `state` in a process with these mappings. The kernel's chain, if
+    /// there is one with a user part, says where watched functions return to.
+    pub(crate) fn walk(
+        &mut self,
+        state: &UserState<'_>,
+        chain: Option<Callchain<'_>>,
+        space: &Space,
+    ) -> WalkedStack {
         match state.abi {
-            UserAbi::Bits64 => self.walk_x86_64(state, space),
+            UserAbi::Bits64 => self.walk_x86_64(state, chain, space),
             UserAbi::Bits32 => self.walk_ia32(state, space),
         }
     }
@@ -121,11 +128,18 @@ impl SampleWalker {
         all.fold(CacheStats::default(), sum)
     }
 
-    fn walk_x86_64(&mut self, state: &UserState<'_>, space: &Space) -> WalkedStack {
+    fn walk_x86_64(
+        &mut self,
+        state: &UserState<'_>,
+        chain: Option<Callchain<'_>>,
+        space: &Space,
+    ) -> WalkedStack {
         let (regs, arch, sp) = match x86_64_state(state) {
             Ok(start) => start,
             Err(reason) => return not_walked(reason),
         };
+        let fp = state.register(register::FP).unwrap_or(0);
+        let returns = &ProbedReturns::new(chain, state, (sp, fp), space);
         let Some(rows) = rows_of(&mut self.kept, space.generation) else {
             return not_walked("no rows can be kept");
         };
@@ -133,7 +147,7 @@ impl SampleWalker {
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
         let mut memory = SampleMemory { sp, stack: state.stack, space };
-        let mut walker = walker.max_frames(MAX_FRAMES).return_addresses(Code(space));
+        let mut walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
         walker.trace(regs, &mut memory, &mut *self.trace);
         if let Some(End::Table(_)) = self.trace.end() {
             // A trace has no room for what is wrong with the table.
@@ -155,7 +169,8 @@ impl SampleWalker {
         let source = RowSource::<Ia32>::or(RecordedTables { space }, SignalTrampolines);
         let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
         let walker = Walker::new(Ia32::FLAT, source).cache(rows).fallback(self.frame_pointers);
-        let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code(space));
+        let returns = &ProbedReturns::default();
+        let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
         let mut memory = SampleMemory { sp: sp.into(), stack: state.stack, space };
         collect(walker, regs, &mut memory, state)
     }
@@ -186,10 +201,11 @@ fn rows_of(kept: &mut Vec<KeptRows>, generation: u64) -> Option<&mut RowCache<RO
 
 /// The registers in perf's numbers.
 mod register {
+    pub(super) const FP: u32 = 6;
     pub(super) const SP: u32 = 7;
     pub(super) const IP: u32 = 8;
     /// In the order of the DWARF numbers of x86-64: ax, dx, cx, bx, si, di, bp, sp, r8 on.
-    pub(super) const X86_64: [u32; 16] = [0, 3, 2, 1, 4, 5, 6, SP, 16, 17, 18, 19, 20, 21, 22, 23];
+    pub(super) const X86_64: [u32; 16] = [0, 3, 2, 1, 4, 5, FP, SP, 16, 17, 18, 19, 20, 21, 22, 23];
     /// In the order of the DWARF numbers of i386: ax, cx, dx, bx, sp, bp, si, di.
     pub(super) const IA32: [u32; 8] = [0, 2, 3, 1, SP, 6, 4, 5];
 }
@@ -280,6 +296,7 @@ const fn name_of_end(code: u8) -> &'static str {
         43 => "overflow",
         44 => "bad-rule",
         45 => "unknown-trampoline",
+        46 => "return-probe",
         _ => "other",
     }
 }
@@ -432,7 +449,9 @@ mod tests {
         let walker = Walker::new(arch, source).fallback(FRAME_POINTERS);
         let mut memory = SampleMemory { sp, stack: state.stack, space };
         collect(
-            walker.max_frames(MAX_FRAMES).return_addresses(Code(space)),
+            walker
+                .max_frames(MAX_FRAMES)
+                .return_addresses(Code { space, returns: &ProbedReturns::default() }),
             regs,
             &mut memory,
             state,
@@ -457,12 +476,12 @@ mod tests {
                 let state = UserState::decode(&record, attr).unwrap().unwrap();
                 let expected = plain(&state, space);
                 complete += u32::from(expected.is_complete());
-                assert_eq!(walker.walk(&state, space), expected);
+                assert_eq!(walker.walk(&state, None, space), expected);
                 // More spaces than are kept, one of which has another file in the place.
                 let other = replaced(space, expected.frames[0].pc, number);
                 let expected = plain(&state, &other);
                 cut += u32::from(!expected.is_complete());
-                assert_eq!(walker.walk(&state, &other), expected);
+                assert_eq!(walker.walk(&state, None, &other), expected);
             }
         }
         assert!(complete > 20 && cut > 20, "{complete} {cut}");

@@ -30,7 +30,7 @@ impl Job {
     fn walk(&self, walker: &mut SampleWalker) -> Option<WalkedStack> {
         let record = self.held.record()?;
         let state = UserState::decode(&record, &self.attr).ok()??;
-        Some(walker.walk(&state, &self.space))
+        Some(walker.walk(&state, self.held.callchain(), &self.space))
     }
 }
 

@@ -80,6 +80,14 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     keep_stacks: bool,
 
+    /// Walk on where a uretprobe has displaced a return address, by the kernel's own chain
+    ///
+    /// Samples then have that chain, too, which costs the kernel its walk along frame
+    /// pointers. A function that is watched and keeps no frame pointer still ends a stack,
+    /// as `return-probe`.
+    #[arg(long)]
+    uretprobes: bool,
+
     /// Declare that all code without a table keeps frame pointers
     #[arg(long)]
     trust_fp: bool,
@@ -111,6 +119,7 @@ The ledger has each sample in one class: `complete`, `incomplete` with a reason,
   gap                   callers may be missing between two frames
   stack-copy-too-short  the stack is deeper than --stack-bytes
   no-row                no table covers the code
+  return-probe          a uretprobe has the return address, see --uretprobes
   no-start              the sample has no registers to start with
   record-limit          more frames than a record can have
   others                as `unwind script` says of each such stack
@@ -167,7 +176,8 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         }
     };
     let ring = args.ring_kib.saturating_mul(1024);
-    let sampling = Sampling { rate: args.rate, stack: args.stack_bytes, ring, whom };
+    let (stack, user_chains) = (args.stack_bytes, args.uretprobes);
+    let sampling = Sampling { rate: args.rate, stack, user_chains, ring, whom };
     let mut engine = PerfEngine::open(&sampling)?;
     if let Some(error) = &engine.without_kernel {
         let _ = writeln!(io::stderr(), "unwind: without the kernel's part of stacks: {error}");

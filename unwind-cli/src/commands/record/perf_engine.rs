@@ -21,6 +21,8 @@ pub(crate) struct Sampling {
     pub(crate) rate: u32,
     /// Bytes of the user stack that a sample has at most.
     pub(crate) stack: u32,
+    /// Whether samples have the kernel's chain of user frames, too.
+    pub(crate) user_chains: bool,
     /// Bytes of the ring of each CPU, a power of two of pages.
     pub(crate) ring: usize,
     pub(crate) whom: Whom,
@@ -75,7 +77,6 @@ fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr {
         | AttrFlags::SAMPLE_ID_ALL
         | AttrFlags::EXCLUDE_HV
         | AttrFlags::EXCLUDE_GUEST
-        | AttrFlags::EXCLUDE_CALLCHAIN_USER
         | AttrFlags::MMAP
         | AttrFlags::MMAP2
         | AttrFlags::BUILD_ID
@@ -83,6 +84,7 @@ fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr {
         | AttrFlags::COMM_EXEC
         | AttrFlags::TASK
         | AttrFlags::WATERMARK;
+    attr.flags.set(AttrFlags::EXCLUDE_CALLCHAIN_USER, !sampling.user_chains);
     if matches!(sampling.whom, Whom::Command) {
         attr.flags |= AttrFlags::DISABLED | AttrFlags::ENABLE_ON_EXEC;
     }

@@ -176,7 +176,8 @@ JSON, with names escaped as `unwind --help` says: one object with
       function_offset   bytes from the function's start to the pc, or null
     end     complete (true or false), text, and reason: `outermost`,
             `zero-return-address`, `frame-pointer-zero`, `max-frames`, `no-row`,
-            `step`, `table`, `no-code`, `not-walkable` or `not-captured`
+            `step`, `table`, `no-code`, `return-probe` (the function returns to a
+            uretprobe, which keeps the real address), `not-walkable` or `not-captured`
   warnings  a list of lines
 
 `unwind --help` lists the exit codes.";

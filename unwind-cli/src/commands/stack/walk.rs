@@ -17,6 +17,7 @@ use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::tables::{SframeTables, TableWarnings};
 use crate::held_process::general_registers;
 use crate::module::Modules;
+use crate::return_probes::ReturnProbes;
 use crate::target::maps::Mapping;
 use crate::target::registers::{CodeMode, UserRegisters};
 use crate::target::target_memory::TargetMemory;
@@ -79,6 +80,8 @@ pub(crate) enum EndReason {
     FramePointerZero,
     /// The return address does not lead to code.
     NoCode,
+    /// The return address is that of a uretprobe, which keeps the real one.
+    ReturnProbe,
     /// The thread runs in a mode whose stacks are not walked.
     NotWalkable,
     /// What the walk needed was not copied while the process was held.
@@ -107,6 +110,7 @@ impl StackEnd {
             End::Table(_) => EndReason::Table,
             End::NotWalkable => EndReason::NotWalkable,
             End::Step(StepError::NotCode { .. }) => EndReason::NoCode,
+            End::Step(StepError::ReturnProbe { .. }) => EndReason::ReturnProbe,
             End::Step(StepError::ZeroFramePointer | StepError::ZeroReturnAddress { .. }) => {
                 EndReason::FramePointerZero
             }
@@ -138,6 +142,7 @@ pub(crate) struct StackWalker<'t> {
     modules: &'t Modules,
     /// Where the target has code, ascending.
     code: Vec<Range<u64>>,
+    return_probes: ReturnProbes,
     x86_64: X86_64,
     /// What was looked up.
     rows: Box<RowCache<ROWS>>,
@@ -157,9 +162,10 @@ impl<'t> StackWalker<'t> {
         let code = mappings.iter().filter(|mapping| mapping.executable);
         let mut code: Vec<_> = code.map(|mapping| mapping.range.clone()).collect();
         code.sort_unstable_by_key(|range| range.start);
+        let return_probes = ReturnProbes::new(mappings);
         let x86_64 = address_width(mappings);
         let rows = Box::default();
-        Self { method, frame_pointers, max_frames, modules, code, x86_64, rows }
+        Self { method, frame_pointers, max_frames, modules, code, return_probes, x86_64, rows }
     }
 
     /// Shows that many frames of the stacks that are walked from now on, at most.
@@ -206,7 +212,8 @@ impl<'t> StackWalker<'t> {
     ) -> (Vec<Frame>, StackEnd) {
         let tables = SframeTables::new(self.modules);
         let call_frames = CallFrameSource::new(self.modules);
-        let (arch, code, rows) = (self.x86_64, Code(&self.code), &mut *self.rows);
+        let (arch, code, rows) =
+            (self.x86_64, Code { ranges: &self.code, probes: self.return_probes }, &mut *self.rows);
         match self.method {
             Method::Auto => {
                 let source = tables.or(call_frames);
@@ -245,7 +252,8 @@ impl<'t> StackWalker<'t> {
         let regs = ia32_registers(regs);
         let call_frames = CallFrameSource::new(self.modules);
         // The code at an address is of one kind, so both kinds share the cache.
-        let (code, rows) = (Code(&self.code), &mut *self.rows);
+        let (code, rows) =
+            (Code { ranges: &self.code, probes: self.return_probes }, &mut *self.rows);
         match self.method {
             Method::Auto => {
                 let source = RowSource::<Ia32>::or(call_frames, SignalTrampolines);
@@ -293,16 +301,26 @@ where
     (frames, end)
 }
 
-/// Where the target has code, ascending. A frame pointer that is none leads
-/// anywhere, mostly not there.
-struct Code<'c>(&'c [Range<u64>]);
+/// Where the target has code. A frame pointer that is none leads anywhere, mostly not
+/// there.
+struct Code<'c> {
+    /// Ascending.
+    ranges: &'c [Range<u64>],
+    probes: ReturnProbes,
+}
 
 impl ReturnAddresses for Code<'_> {
     fn is_code(&mut self, call: VirtAddr) -> bool {
         let call = call.get();
-        let after = self.0.partition_point(|range| range.start <= call);
-        let range = after.checked_sub(1).and_then(|at| self.0.get(at));
+        let after = self.ranges.partition_point(|range| range.start <= call);
+        let range = after.checked_sub(1).and_then(|at| self.ranges.get(at));
+        // What ends where the trampoline starts is no call of it.
         range.is_some_and(|range| range.contains(&call))
+            && !self.probes.start_at(call.wrapping_add(1))
+    }
+
+    fn is_trampoline(&mut self, ra: VirtAddr) -> bool {
+        self.probes.start_at(ra.get())
     }
 }
 
