@@ -32,6 +32,16 @@ pub const PROFILER: u64 = 1;
 /// The event of the system-call tracer.
 pub const TRACER: u64 = 2;
 
+/// The profiler's event of the timer on several CPUs: with [`INSTRUCTIONS`] it gets each
+/// stack once.
+pub const CYCLES: u64 = 3;
+/// The profiler's event of the counter of user instructions.
+pub const INSTRUCTIONS: u64 = 4;
+/// An event of the timer that gets all stacks that it or [`SPANS`] asks for.
+pub const WATCHER: u64 = 5;
+/// An event of the counter that wants no records of stacks.
+pub const SPANS: u64 = 6;
+
 /// A mark after each round through the rings, as the readers of Linux's rings
 /// write it (`PERF_RECORD_FINISHED_ROUND`): records after a mark are not older
 /// than records before the previous mark.

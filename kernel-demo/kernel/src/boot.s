@@ -35,6 +35,40 @@ start_pvh:
     pushq $0
     jmp *%rax
 
+# The other CPUs' way: from real mode. Copied to TRAMPOLINE, where they start.
+    .set TRAMPOLINE, 0x8000
+    .code16
+    .globl trampoline_start, trampoline_end
+trampoline_start:
+    cli
+    xorw %ax, %ax
+    movw %ax, %ds
+    lgdtl trampoline_gdtr - trampoline_start + TRAMPOLINE
+    movl $0x620, %eax
+    movl %eax, %cr4
+    movl $boot_pml4, %eax
+    movl %eax, %cr3
+    movl $0xc0000080, %ecx
+    rdmsr
+    orl  $0x901, %eax
+    wrmsr
+    movl $0x80010033, %eax
+    movl %eax, %cr0
+    ljmpl $0x08, $1f
+    .align 4
+trampoline_gdtr: .word 15
+    .long boot_gdt
+trampoline_end:
+    .code64
+1:  xorl %eax, %eax
+    movl %eax, %ss
+    movabsq $next_cpu_stack, %rax
+    movq (%rax), %rsp
+    xorl %ebp, %ebp
+    movabsq $next_cpu_main, %rax
+    pushq $0
+    jmp *%rax
+
     .section .boot.data, "aw"
     .align 8
 boot_gdt: .quad 0, 0x00af9b000000ffff

@@ -12,6 +12,8 @@ use unwind_core::{Memory, VirtAddr};
 use unwind_x86::lbr::{Lbr, Msrs};
 use unwind_x86::paging::PagedMemory;
 
+use crate::counter_unit;
+use crate::each_cpu::{CPUS, EachCpu};
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
 use crate::memory::{DirectMap, user_space_of};
@@ -31,9 +33,11 @@ pub(crate) struct BranchUnit {
     next_pc: Option<u64>,
 }
 
-/// The unit of the one CPU. NMIs read it too.
-pub(crate) static UNIT: Exclusive<BranchUnit> =
-    Exclusive::new(BranchUnit { top: 0, entries: [[0; 3]; ENTRIES], next_pc: None });
+/// The unit of each CPU. NMIs read it too.
+pub(crate) static UNIT: EachCpu<Exclusive<BranchUnit>> = EachCpu(
+    [const { Exclusive::new(BranchUnit { top: 0, entries: [[0; 3]; ENTRIES], next_pc: None }) };
+        CPUS],
+);
 
 impl Msrs for BranchUnit {
     fn read(&mut self, msr: u32) -> u64 {
@@ -97,16 +101,27 @@ impl BranchUnit {
     }
 }
 
+/// The flag that makes the trap after each instruction.
+const SINGLE_STEP: u64 = 1 << 8;
+
 /// Before a task goes back to user mode: its code is watched, or not.
 pub(crate) fn set_watching(frame: &mut Frame, on: bool) {
-    const SINGLE_STEP: u64 = 1 << 8;
-    frame.rflags = frame.rflags & !SINGLE_STEP | if on { SINGLE_STEP } else { 0 };
-    UNIT.with(|unit| unit.next_pc = on.then_some(frame.rip));
+    let steps = on || counter_unit::is_on();
+    frame.rflags = frame.rflags & !SINGLE_STEP | if steps { SINGLE_STEP } else { 0 };
+    UNIT.own().with(|unit| unit.next_pc = on.then_some(frame.rip));
 }
 
 /// The trap after each instruction of watched user code.
-pub(crate) fn stepped(task: &Task, frame: &Frame) {
-    UNIT.try_with(|unit| unit.catch_up(task, frame.rip));
+pub(crate) fn stepped(task: &Task, frame: &mut Frame) {
+    let watched = UNIT.own().try_with(|unit| {
+        unit.catch_up(task, frame.rip);
+        unit.next_pc.is_some()
+    });
+    if counter_unit::is_on() {
+        counter_unit::count();
+    } else if watched == Some(false) {
+        frame.rflags &= !SINGLE_STEP;
+    }
 }
 
 /// What an instruction is to the unit.
@@ -135,7 +150,7 @@ impl Branch {
     }
 }
 
-static TRACING: AtomicBool = AtomicBool::new(false);
+static TRACING: EachCpu<AtomicBool> = EachCpu([const { AtomicBool::new(false) }; CPUS]);
 
 /// How many branches the trace holds.
 pub(crate) static TRACED: AtomicU64 = AtomicU64::new(0);
@@ -144,14 +159,14 @@ pub(crate) static TRACED_OUTSIDE: AtomicU64 = AtomicU64::new(0);
 /// That code: start and end.
 pub(crate) static TO_BE_TRACED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// The switch of the trace.
+/// The switch of this CPU's trace.
 pub(crate) fn set_tracing(on: bool) {
-    TRACING.store(on, Ordering::Relaxed);
+    TRACING.own().store(on, Ordering::Relaxed);
 }
 
 /// Whether it is on.
 pub(crate) fn is_tracing() -> bool {
-    TRACING.load(Ordering::Relaxed)
+    TRACING.own().load(Ordering::Relaxed)
 }
 
 fn trace(from: u64) {

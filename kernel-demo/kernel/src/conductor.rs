@@ -5,12 +5,15 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use unwind_perf::task_data::AllAttachment;
 
+use crate::grace::Moment;
 use crate::serial::println;
 use crate::task::program::Program;
 use crate::task::state::Task;
 use crate::task::{life, schedule, state};
-use crate::unwind::{UNWIND, aux_trace, branches, delivery, sampler, stream, tracer};
-use crate::{apic, cpu, descriptors, measure, memory, options, single_step};
+use crate::unwind::{
+    UNWIND, aux_trace, branches, delivery, is_on_several_cpus, sampler, stream, tracer,
+};
+use crate::{apic, cpu, descriptors, measure, memory, options, several, single_step};
 
 /// The programs that run all the time. Those that end are started again.
 const PROGRAMS: [Program; 9] = [
@@ -26,7 +29,7 @@ const PROGRAMS: [Program; 9] = [
 ];
 
 /// Bus clocks between two timer ticks: half a millisecond.
-const TICK: u32 = 500_000;
+pub(crate) const TICK: u32 = 500_000;
 
 /// Ticks between two evictions.
 const EVICT_EVERY: u64 = 2;
@@ -38,10 +41,11 @@ const MEASURE: u64 = 200;
 const SETTLE: u64 = 100;
 
 static READER_STALLS: AtomicBool = AtomicBool::new(false);
-static EVICTED: AtomicU64 = AtomicU64::new(0);
+pub(crate) static EVICTED: AtomicU64 = AtomicU64::new(0);
 
 /// Makes the threads that conduct the run, and starts the clocks.
 pub(crate) fn start() {
+    let conduct = if is_on_several_cpus() { several::conduct } else { conduct };
     let threads = [life::spawn_kernel_thread(read, 0), life::spawn_kernel_thread(conduct, 0)];
     assert!(threads.iter().all(Option::is_some), "no room for the first threads");
     apic::start_tick(TICK);
@@ -50,9 +54,17 @@ pub(crate) fn start() {
 
 /// A kernel thread: carries the records out.
 extern "C" fn read(_: u64) -> ! {
+    cpu::enable_interrupts();
+    let mut round = Moment::now();
     loop {
         if !READER_STALLS.load(Ordering::Relaxed) {
+            // What was being written when the round began is written by now.
+            let ends = round.has_passed();
             stream::export();
+            if ends {
+                stream::end_round();
+                round = Moment::now();
+            }
         }
         schedule::sleep(1);
     }
@@ -135,6 +147,15 @@ fn finish() -> ! {
         schedule::sleep(1);
     }
     measure::set_measuring(false);
+    end_tasks();
+    account();
+    println!("RESULT ok");
+    cpu::exit_machine(0x10)
+}
+
+/// Ends all tasks, and carries the last records out. No task runs any more then, and
+/// nothing of them is left.
+pub(crate) fn end_tasks() {
     // Each task ends on its next way out, and delivers before it does.
     life::end_all();
     for _ in 0..SETTLE {
@@ -143,10 +164,10 @@ fn finish() -> ! {
     assert!(life::user_tasks() == 0, "{} tasks did not end", life::user_tasks());
     assert!(memory::frames_in_use() == 0, "{} frames are left", memory::frames_in_use());
     cpu::disable_interrupts();
-    stream::export();
-    account();
-    println!("RESULT ok");
-    cpu::exit_machine(0x10)
+    while !stream::export() {
+        schedule::sleep(1);
+    }
+    stream::end_round();
 }
 
 /// Prints the counters.

@@ -1,6 +1,62 @@
 //! The instructions that Rust has no words for.
 
 use core::arch::asm;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::each_cpu::CPUS;
+
+/// The block of a CPU, to which gs leads while the kernel runs. entry.s knows where
+/// its fields are.
+#[repr(C)]
+struct Block {
+    number: AtomicU64,
+    /// Where the stack of the running task begins.
+    kernel_stack_top: AtomicU64,
+    /// The user's stack pointer, in the first instructions of a system call.
+    user_rsp: AtomicU64,
+    /// Whether an NMI is to come with the next user instruction.
+    nmi_is_due: AtomicU64,
+    /// The CPU, as its interrupt controller names the target of an interrupt.
+    own_target: AtomicU64,
+}
+
+static BLOCKS: [Block; CPUS] = [const {
+    Block {
+        number: AtomicU64::new(0),
+        kernel_stack_top: AtomicU64::new(0),
+        user_rsp: AtomicU64::new(0),
+        nmi_is_due: AtomicU64::new(0),
+        own_target: AtomicU64::new(0),
+    }
+}; CPUS];
+
+/// Gives this CPU its number, and its block. Once, before any code asks.
+pub(crate) fn set_number(number: usize) {
+    const GS_BASE: u32 = 0xc000_0101;
+    let block = &BLOCKS[number];
+    block.number.store(number as u64, Ordering::Relaxed);
+    block.own_target.store((number as u64) << 24, Ordering::Relaxed);
+    // SAFETY: the kernel reads its block there, and nothing else.
+    unsafe { write_msr(GS_BASE, block as *const Block as u64) }
+}
+
+/// The number of this CPU. Any context; where the caller sleeps it may change.
+pub(crate) fn number() -> usize {
+    let number: usize;
+    // SAFETY: gs leads to the block of this CPU, whose first field it is.
+    unsafe { asm!("mov {}, gs:[0]", out(reg) number, options(nostack, preserves_flags, readonly)) }
+    number
+}
+
+/// Says where the stack of the running task begins, for the next system call.
+pub(crate) fn set_kernel_stack(top: u64) {
+    BLOCKS[number()].kernel_stack_top.store(top, Ordering::Relaxed);
+}
+
+/// Has an NMI come with the next user instruction of this CPU.
+pub(crate) fn set_nmi_due() {
+    BLOCKS[number()].nmi_is_due.store(1, Ordering::Relaxed);
+}
 
 /// Writes a byte to an I/O port.
 ///
@@ -91,6 +147,13 @@ pub(crate) unsafe fn set_page_tables(root: u64) {
     // SAFETY: the kernel stays mapped, says the caller. Not `nomem`: what user
     // addresses mean changes here.
     unsafe { asm!("mov cr3, {}", in(reg) root, options(nostack, preserves_flags)) }
+}
+
+/// Forgets all translations of user addresses.
+pub(crate) fn flush_all() {
+    // SAFETY: a translation that is still right is found again. Not `nomem`: what user
+    // addresses mean may change here.
+    unsafe { asm!("mov {root}, cr3", "mov cr3, {root}", root = out(reg) _, options(nostack)) }
 }
 
 /// Forgets the translation of one page.

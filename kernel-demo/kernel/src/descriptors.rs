@@ -5,6 +5,7 @@ use core::cell::UnsafeCell;
 
 use unwind_x86::{DescriptorTable, DescriptorTables};
 
+use crate::each_cpu::CPUS;
 use crate::{cpu, painted};
 
 /// The kernel's code segment.
@@ -17,7 +18,6 @@ pub(crate) const USER_CODE_32: u64 = 0x1b;
 pub(crate) const USER_DATA: u64 = 0x23;
 /// Code of 64-bit tasks.
 pub(crate) const USER_CODE_64: u64 = 0x2b;
-const TASK_STATE: u16 = 0x30;
 
 /// The sampling interrupt.
 pub(crate) const VECTOR_NMI: u64 = 2;
@@ -29,6 +29,8 @@ pub(crate) const VECTOR_PAGE_FAULT: u64 = 14;
 pub(crate) const VECTOR_TIMER: u64 = 32;
 /// The CPU's interrupt to itself, after an NMI that wants a delivery.
 pub(crate) const VECTOR_RETURN_WORK: u64 = 33;
+/// Another CPU has taken pages away: see memory/shootdown.rs.
+pub(crate) const VECTOR_FLUSH: u64 = 34;
 /// The local APIC's noise.
 pub(crate) const VECTOR_SPURIOUS: u64 = 63;
 /// `int 0x80`.
@@ -47,9 +49,16 @@ enum InterruptStack {
 }
 
 const STACK_SIZE: usize = 16 << 10;
+/// Interrupt stacks of a CPU.
+const STACKS_OF_CPU: usize = 4;
 
 #[repr(C, align(16))]
-struct Stacks([[u8; STACK_SIZE]; 4]);
+struct Stacks([[u8; STACK_SIZE]; STACKS_OF_CPU * CPUS]);
+
+/// Where the task states are in the table of segments.
+const FIRST_TASK_STATE: usize = 6;
+/// Entries of that table: a task state has two, and each CPU one.
+const SEGMENTS: usize = FIRST_TASK_STATE + 2 * CPUS;
 
 /// Memory that the CPU or entry.s writes; Rust code only takes its address.
 #[repr(transparent)]
@@ -58,25 +67,24 @@ struct Hardware<T>(UnsafeCell<T>);
 // SAFETY: no references to the content are made once interrupts are on.
 unsafe impl<T> Sync for Hardware<T> {}
 
-static STACKS: Hardware<Stacks> = Hardware(UnsafeCell::new(Stacks([[0; STACK_SIZE]; 4])));
-static GDT: Hardware<[u64; 8]> = Hardware(UnsafeCell::new([
-    0,
-    0x00af_9b00_0000_ffff, // kernel code, 64 bits
-    0x00cf_9300_0000_ffff, // kernel data
-    0x00cf_fb00_0000_ffff, // user code, 32 bits
-    0x00cf_f300_0000_ffff, // user data
-    0x00af_fb00_0000_ffff, // user code, 64 bits
-    0,                     // task state, two entries
-    0,
-]));
-static TSS: Hardware<[u32; 26]> = Hardware(UnsafeCell::new([0; 26]));
+static STACKS: Hardware<Stacks> =
+    Hardware(UnsafeCell::new(Stacks([[0; STACK_SIZE]; STACKS_OF_CPU * CPUS])));
+static GDT: Hardware<[u64; SEGMENTS]> = Hardware(UnsafeCell::new({
+    let mut table = [0; SEGMENTS];
+    table[1] = 0x00af_9b00_0000_ffff; // kernel code, 64 bits
+    table[2] = 0x00cf_9300_0000_ffff; // kernel data
+    table[3] = 0x00cf_fb00_0000_ffff; // user code, 32 bits
+    table[4] = 0x00cf_f300_0000_ffff; // user data
+    table[5] = 0x00af_fb00_0000_ffff; // user code, 64 bits
+    table
+}));
+static TSS: [Hardware<[u32; 26]>; CPUS] = [const { Hardware(UnsafeCell::new([0; 26])) }; CPUS];
 static IDT: Hardware<[[u64; 2]; 256]> = Hardware(UnsafeCell::new([[0; 2]; 256]));
 
 unsafe extern "C" {
     static vector_stubs: [[u8; 16]; 64];
     static int80_stub: u8;
     static syscall_stub: u8;
-    static mut kernel_stack_top: u64;
 }
 
 /// The operand of `lgdt` and `lidt`.
@@ -86,26 +94,27 @@ struct TableRegister {
     base: u64,
 }
 
-/// Loads all tables. Once, before interrupts are on.
-pub(crate) fn load() {
-    let tss = TSS.0.get();
+/// Fills all tables. Once, before other CPUs run and interrupts are on.
+pub(crate) fn prepare() {
     // SAFETY: interrupts are off and this runs once: no other code has a
-    // reference, and the CPU does not use the table yet.
+    // reference, and no CPU uses the table yet.
     let gdt = unsafe { &mut *GDT.0.get() };
-    // SAFETY: as above.
-    let task_state = unsafe { &mut *tss };
+    for (number, tss) in TSS.iter().enumerate() {
+        // SAFETY: as above.
+        let task_state = unsafe { &mut *tss.0.get() };
+        let base = tss.0.get() as u64;
+        let at = FIRST_TASK_STATE + 2 * number;
+        gdt[at] = 103 | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56;
+        gdt[at + 1] = base >> 32;
+        for stack in 1..=STACKS_OF_CPU {
+            let top = stacks_of(number) + (stack * STACK_SIZE) as u64;
+            set_word(task_state, 0x24 + (stack - 1) * 8, top);
+        }
+        // Without I/O permissions: the map is after the end.
+        task_state[25] = 104 << 16;
+    }
     // SAFETY: as above.
     let idt = unsafe { &mut *IDT.0.get() };
-    let base = tss as u64;
-    gdt[6] = 103 | (base & 0xff_ffff) << 16 | 0x89 << 40 | (base >> 24 & 0xff) << 56;
-    gdt[7] = base >> 32;
-    let stacks = STACKS.0.get() as u64;
-    for number in 1..=4 {
-        let top = stacks + number * STACK_SIZE as u64;
-        set_word(task_state, 0x24 + (number as usize - 1) * 8, top);
-    }
-    // Without I/O permissions: the map is after the end.
-    task_state[25] = 104 << 16;
 
     let stub = |vector: u64| &raw const vector_stubs as u64 + 16 * vector;
     for (vector, entry) in (0..64).zip(idt.iter_mut()) {
@@ -119,8 +128,14 @@ pub(crate) fn load() {
         *entry = gate(stub(vector), stack, 0);
     }
     idt[0x80] = gate(&raw const int80_stub as u64, InterruptStack::None, 3);
+}
 
-    let gdtr = TableRegister { limit: 63, base: GDT.0.get() as u64 };
+/// Has this CPU use the tables, and gives it its number. Once on each, before interrupts
+/// are on.
+pub(crate) fn load(number: usize) {
+    let task_state = (8 * (FIRST_TASK_STATE + 2 * number)) as u16;
+    let limit = (8 * SEGMENTS - 1) as u16;
+    let gdtr = TableRegister { limit, base: GDT.0.get() as u64 };
     let idtr = TableRegister { limit: 4095, base: IDT.0.get() as u64 };
     // SAFETY: the tables are static and complete, and their first entries are
     // those of the segments in use.
@@ -137,9 +152,10 @@ pub(crate) fn load() {
             kernel = in(reg) KERNEL_DATA,
             // 32-bit tasks need a data segment there, and `iretq` keeps it.
             user = in(reg) USER_DATA,
-            tss = in(reg) TASK_STATE,
+            tss = in(reg) task_state,
         );
     }
+    cpu::set_number(number);
     load_syscall_registers();
 }
 
@@ -173,46 +189,53 @@ fn set_word(table: &mut [u32; 26], at: usize, value: u64) {
     table[at / 4 + 1] = (value >> 32) as u32;
 }
 
-/// Says where the stack of the running task begins: the CPU and entry.s take
+/// Says where the stack of the running task begins: this CPU and entry.s take
 /// it from here on the next entry from user mode.
 pub(crate) fn set_kernel_stack(top: u64) {
-    let tss = TSS.0.get().cast::<u32>();
+    let tss = TSS[cpu::number()].0.get().cast::<u32>();
     for (word, value) in [(1, top as u32), (2, (top >> 32) as u32)] {
         let at = tss.wrapping_add(word);
         // SAFETY: inside the table; the CPU reads it on entries from user mode,
         // which this is not.
         unsafe { at.write_volatile(value) }
     }
-    let at = &raw mut kernel_stack_top;
-    // SAFETY: an aligned word that only entry.s reads, on entries from user
-    // mode.
-    unsafe { at.write_volatile(top) }
+    cpu::set_kernel_stack(top);
 }
 
-fn interrupt_stack(number: InterruptStack) -> (u64, u64) {
-    let start = STACKS.0.get() as u64 + (number as u64 - 1) * STACK_SIZE as u64;
+/// Where the interrupt stacks of a CPU begin.
+fn stacks_of(cpu: usize) -> u64 {
+    STACKS.0.get() as u64 + (cpu * STACKS_OF_CPU * STACK_SIZE) as u64
+}
+
+fn interrupt_stack(cpu: usize, number: InterruptStack) -> (u64, u64) {
+    let start = stacks_of(cpu) + (number as u64 - 1) * STACK_SIZE as u64;
     (start, start + STACK_SIZE as u64)
 }
 
-/// Paints the NMI's stack, which is not in use.
-pub(crate) fn paint_nmi_stack() {
-    let (start, end) = interrupt_stack(InterruptStack::Nmi);
-    // SAFETY: no NMI comes before sampling has started.
-    unsafe { painted::paint(start, end) }
+/// Paints the stacks of NMIs, which are not in use.
+pub(crate) fn paint_nmi_stacks() {
+    for cpu in 0..CPUS {
+        let (start, end) = interrupt_stack(cpu, InterruptStack::Nmi);
+        // SAFETY: no NMI comes before sampling has started.
+        unsafe { painted::paint(start, end) }
+    }
 }
 
-/// The most that was used of the NMI's stack, in bytes.
+/// The most that was used of an NMI's stack, in bytes.
 pub(crate) fn most_nmi_stack_used() -> u64 {
-    let (start, end) = interrupt_stack(InterruptStack::Nmi);
-    painted::used(start, end)
+    let used = |cpu| {
+        let (start, end) = interrupt_stack(cpu, InterruptStack::Nmi);
+        painted::used(start, end)
+    };
+    (0..CPUS).map(used).max().unwrap_or(0)
 }
 
 /// The interrupt stack that `addr` is in, as start and end.
 pub(crate) fn interrupt_stack_of(addr: u64) -> Option<(u64, u64)> {
-    let first = STACKS.0.get() as u64;
+    let first = stacks_of(0);
     let number = addr.checked_sub(first)? / STACK_SIZE as u64;
     let start = first + number * STACK_SIZE as u64;
-    (number < 4).then_some((start, start + STACK_SIZE as u64))
+    (number < (STACKS_OF_CPU * CPUS) as u64).then_some((start, start + STACK_SIZE as u64))
 }
 
 /// Calls `f` with the tables that segment selectors choose from. There are no
@@ -222,7 +245,7 @@ pub(crate) fn with_tables<R>(f: impl FnOnce(DescriptorTables<'_>) -> R) -> R {
     for (at, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
         let entry = GDT.0.get().cast::<u64>().wrapping_add(at);
         // SAFETY: inside the table, whose entries do not change any more but
-        // for the busy bit of the task state.
+        // for the busy bits of task states.
         let descriptor = unsafe { entry.read_volatile() };
         *word = descriptor.to_le_bytes();
     }

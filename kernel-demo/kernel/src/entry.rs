@@ -7,14 +7,14 @@
 //! * every way out to user mode delivers what was asked for ([`delivery`]).
 
 use crate::descriptors::{
-    VECTOR_DEBUG, VECTOR_INT80, VECTOR_NMI, VECTOR_PAGE_FAULT, VECTOR_RETURN_WORK, VECTOR_SPURIOUS,
-    VECTOR_SYSCALL, VECTOR_TIMER,
+    VECTOR_DEBUG, VECTOR_FLUSH, VECTOR_INT80, VECTOR_NMI, VECTOR_PAGE_FAULT, VECTOR_RETURN_WORK,
+    VECTOR_SPURIOUS, VECTOR_SYSCALL, VECTOR_TIMER,
 };
 use crate::frame::{Frame, enter_nmi, leave_nmi};
-use crate::memory::{self, Absent};
+use crate::memory::{self, Absent, shootdown};
 use crate::task::{life, schedule, signal, system_call};
 use crate::unwind::{branches, delivery, sampler, tracer};
-use crate::{apic, branch_unit, cpu, measure, single_step};
+use crate::{apic, branch_unit, cpu, grace, measure, single_step};
 
 /// Called by entry.s for every way in.
 #[unsafe(no_mangle)]
@@ -32,11 +32,16 @@ extern "C" fn kernel_entry(frame: &mut Frame) {
         VECTOR_DEBUG => return single_step::trap(),
         VECTOR_TIMER => {
             apic::end_of_interrupt();
+            grace::tick();
             schedule::tick();
             measure::tick(frame);
         }
         // All it has to do is to come by the way out to user mode.
         VECTOR_RETURN_WORK => apic::end_of_interrupt(),
+        VECTOR_FLUSH => {
+            shootdown::answer();
+            apic::end_of_interrupt();
+        }
         VECTOR_SPURIOUS => {}
         VECTOR_PAGE_FAULT => page_fault(frame),
         VECTOR_SYSCALL | VECTOR_INT80 => {

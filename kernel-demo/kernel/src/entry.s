@@ -18,6 +18,12 @@
 #   * page faults come without IST, since the one place in the kernel that may
 #     fault is `copy_user_asm` below.
 
+# The block of a CPU, as in cpu.rs.
+    .set KERNEL_STACK_TOP, 8
+    .set USER_RSP, 16
+    .set NMI_IS_DUE, 24
+    .set OWN_TARGET, 32
+
     .section .text.entry, "ax"
 
 # ---- vectors 0 to 63 ------------------------------------------------------
@@ -32,7 +38,9 @@ vector_stubs:
     pushq $0
     .endif
     pushq $v
-    .if v >= 32
+    .if v == 2
+    jmp nmi_entry
+    .elseif v >= 32
     jmp move_to_task_stack
     .else
     jmp save_registers
@@ -48,21 +56,25 @@ int80_stub:
     jmp save_registers
 
 # ---- the syscall instruction ----------------------------------------------
-# rsp is still the user's, and interrupts are off. With more than one CPU these
-# two words are per CPU, by way of gs.
+# rsp is still the user's, and interrupts are off. gs leads to the block of the
+# CPU (cpu.rs) while the kernel runs: each way in from user code exchanges its
+# base, and each way out to user code does so last.
     .align 16
     .globl syscall_stub
 syscall_stub:
-    movq %rsp, user_rsp_at_syscall(%rip)
-    movq kernel_stack_top(%rip), %rsp
+    swapgs
+    movq %rsp, %gs:USER_RSP
+    movq %gs:KERNEL_STACK_TOP, %rsp
     pushq $0x23                 # user data
-    pushq user_rsp_at_syscall(%rip)
+    pushq %gs:USER_RSP
     pushq %r11                  # flags
     pushq $0x2b                 # user code, 64 bits
     pushq %rcx                  # rip
     pushq $0
     pushq $0x81
-    jmp save_registers
+    pushq %rax
+    pushq %rcx
+    jmp save_rest
 
 # ---- interrupts -------------------------------------------------------------
 # On the interrupt stack: vector, error code, rip, cs, rflags, rsp, ss. They go
@@ -70,13 +82,15 @@ syscall_stub:
 move_to_task_stack:
     pushq %rax
     pushq %rcx
-    movq kernel_stack_top(%rip), %rax
     testb $3, 40(%rsp)
     jnz 1f
     movq 56(%rsp), %rax
     subq $128, %rax
     andq $-16, %rax
-1:  .irp from, 64, 56, 48, 40, 32, 24, 16, 8, 0
+    jmp 2f
+1:  swapgs
+    movq %gs:KERNEL_STACK_TOP, %rax
+2:  .irp from, 64, 56, 48, 40, 32, 24, 16, 8, 0
     movq \from(%rsp), %rcx
     movq %rcx, (\from - 72)(%rax)
     .endr
@@ -84,9 +98,29 @@ move_to_task_stack:
     leaq -72(%rax), %rsp
     jmp save_rest
 
+# ---- NMIs -----------------------------------------------------------------------
+# One may come between the exchange of gs and the change from or to user code, so
+# the base itself tells whose it is. The error code, which NMIs do not have, keeps
+# whether it was exchanged here.
+nmi_entry:
+    pushq %rax
+    pushq %rcx
+    pushq %rdx
+    movl $0xc0000101, %ecx      # the base of gs
+    rdmsr
+    testl %edx, %edx            # the kernel's addresses are negative
+    js 1f
+    swapgs
+    movq $1, 32(%rsp)
+1:  popq %rdx
+    jmp save_rest
+
 # ---- all of them --------------------------------------------------------------
 save_registers:
-    pushq %rax
+    testb $3, 24(%rsp)
+    jz 1f
+    swapgs
+1:  pushq %rax
     pushq %rcx
 save_rest:
     pushq %rdx
@@ -137,6 +171,32 @@ whole_frame_end:
     popq %rbx
     popq %rdx
     popq %rcx
+    cmpb $2, 8(%rsp)            # vector
+    je 1f
+    testb $3, 32(%rsp)          # cs
+    jz 2f
+    cmpb $0, %gs:NMI_IS_DUE
+    jne nmi_at_the_first_instruction
+    swapgs
+    jmp 2f
+1:  testb $1, 16(%rsp)          # error code
+    jz 2f
+    swapgs
+2:  popq %rax
+    addq $16, %rsp
+    iretq
+
+# The counter of instructions has overflowed: the interrupt controller is told, and the
+# NMI comes between here and the first user instructions, as that of a counter does.
+nmi_at_the_first_instruction:
+    movb $0, %gs:NMI_IS_DUE
+    pushq %rcx
+    movl %gs:OWN_TARGET, %ecx
+    movabsq $0xfffffffffee00310, %rax
+    movl %ecx, (%rax)           # to this CPU
+    popq %rcx
+    swapgs
+    movl $0x4400, -16(%rax)     # an NMI
     popq %rax
     addq $16, %rsp
     iretq
@@ -152,7 +212,8 @@ first_run:
     pushq $0
     xorl %ebp, %ebp
     movq %r12, %rdi
-    jmp *%rbx
+    movq %rbx, %rsi
+    jmp thread_runs_for_the_first_time
     .size first_run, . - first_run
 
 # start_user(rdi: a stack with `Frame` and SSE state): the way out of a kernel
@@ -241,9 +302,3 @@ call_on_stack:
     ret
     .cfi_endproc
     .size call_on_stack, . - call_on_stack
-
-    .bss
-    .align 8
-    .globl kernel_stack_top
-kernel_stack_top: .quad 0
-user_rsp_at_syscall: .quad 0

@@ -4,6 +4,8 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cpu;
+use crate::each_cpu::online;
+use crate::memory::shootdown;
 
 /// A value that is lent to one user at a time. A second user, such as an NMI
 /// that interrupts the first, is refused.
@@ -35,11 +37,23 @@ impl<T> Exclusive<T> {
     }
 
     /// Calls `f` with the value, interrupts off. Not in NMIs, and `f` does not
-    /// sleep: so the value cannot be in use.
+    /// sleep: so the value can be in use by another CPU only, and that is waited for.
     #[track_caller]
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        /// Some minutes. On one CPU there is nothing to wait for.
+        const TRIES: u64 = 1 << 32;
         let interrupts = cpu::disable_interrupts();
-        let Some(result) = self.try_with(f) else { panic!("state is in use") };
+        let mut tries = 0;
+        while self.busy.swap(true, Ordering::Acquire) {
+            assert!(online() > 1 && tries < TRIES, "state is in use");
+            tries += 1;
+            // The other one may wait for this CPU.
+            shootdown::answer();
+            core::hint::spin_loop();
+        }
+        // SAFETY: as in `try_with`.
+        let result = f(unsafe { &mut *self.value.get() });
+        self.busy.store(false, Ordering::Release);
         cpu::restore_interrupts(interrupts);
         result
     }

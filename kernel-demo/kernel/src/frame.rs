@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 
 use crate::descriptors::USER_CODE_32;
+use crate::each_cpu::{CPUS, EachCpu};
 
 /// What every way in leaves on a stack; see entry.s.
 #[repr(C)]
@@ -47,19 +48,19 @@ impl Frame {
     }
 }
 
-static IN_NMI: AtomicBool = AtomicBool::new(false);
+static IN_NMI: EachCpu<AtomicBool> = EachCpu([const { AtomicBool::new(false) }; CPUS]);
 
 /// Whether this CPU handles an NMI.
 pub(crate) fn in_nmi() -> bool {
-    IN_NMI.load(Ordering::Relaxed)
+    IN_NMI.own().load(Ordering::Relaxed)
 }
 
 /// Notes that an NMI is handled.
 pub(crate) fn enter_nmi() {
-    assert!(!IN_NMI.swap(true, Ordering::Relaxed), "an nmi in an nmi");
+    assert!(!IN_NMI.own().swap(true, Ordering::Relaxed), "an nmi in an nmi");
 }
 
 /// Notes that it is no longer.
 pub(crate) fn leave_nmi() {
-    IN_NMI.store(false, Ordering::Relaxed);
+    IN_NMI.own().store(false, Ordering::Relaxed);
 }

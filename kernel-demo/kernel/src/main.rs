@@ -13,24 +13,29 @@
 //! | `memory/` | frames, page tables, demand paging, user memory |
 //! | the rest | the hardware |
 //!
-//! The kernel runs on one CPU and does not preempt its own code. What that
-//! makes simpler than it is elsewhere is said where it does.
+//! The kernel runs on up to 8 CPUs and does not preempt its own code. What that makes
+//! simpler than it is elsewhere is said where it does.
 #![no_std]
 #![no_main]
 
 mod apic;
 mod branch_unit;
 mod conductor;
+mod counter_unit;
 mod cpu;
 mod descriptors;
+mod each_cpu;
 mod entry;
 mod exclusive;
 mod frame;
+mod grace;
 mod measure;
 mod memory;
 mod options;
+mod other_cpus;
 mod painted;
 mod serial;
+mod several;
 mod single_step;
 mod task;
 mod unwind;
@@ -49,10 +54,14 @@ global_asm!(include_str!("mem.s"), options(att_syntax));
 extern "C" fn kernel_main(start_info: u64) -> ! {
     options::read(start_info);
     println!("kernel: long mode, {:?}", options::get());
-    descriptors::load();
-    memory::drop_identity_map();
-    descriptors::paint_nmi_stack();
+    descriptors::prepare();
+    descriptors::load(0);
+    descriptors::paint_nmi_stacks();
     task::state::paint_stacks();
+    apic::prepare();
+    apic::enable();
+    other_cpus::start(options::get().cpus as usize);
+    memory::drop_identity_map();
     unwind::register();
     unwind::kernel_stack::open_table();
     conductor::start();

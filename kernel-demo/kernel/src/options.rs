@@ -15,13 +15,24 @@ pub(crate) struct Options {
     pub(crate) hertz: u64,
     /// For how many ticks, in the middle of the run, no thread reads the rings.
     pub(crate) stall: u64,
+    /// How many CPUs the machine has. With more than one the scenario is that of
+    /// `several.rs`.
+    pub(crate) cpus: u64,
+    /// Instructions of user code between two samples of the counter, on several CPUs.
+    pub(crate) period: u64,
+    /// MiB of memory from 64 MiB on that take the records; 0: they go out by a port.
+    pub(crate) area: u64,
 }
 
-const DEFAULT: Options = Options { samples: 400, hertz: 1000, stall: 0 };
+const DEFAULT: Options =
+    Options { samples: 400, hertz: 1000, stall: 0, cpus: 1, period: 100, area: 0 };
 
 static SAMPLES: AtomicU64 = AtomicU64::new(DEFAULT.samples);
 static HERTZ: AtomicU64 = AtomicU64::new(DEFAULT.hertz);
 static STALL: AtomicU64 = AtomicU64::new(DEFAULT.stall);
+static CPUS: AtomicU64 = AtomicU64::new(DEFAULT.cpus);
+static PERIOD: AtomicU64 = AtomicU64::new(DEFAULT.period);
+static AREA: AtomicU64 = AtomicU64::new(DEFAULT.area);
 
 /// The options.
 pub(crate) fn get() -> Options {
@@ -29,6 +40,9 @@ pub(crate) fn get() -> Options {
         samples: SAMPLES.load(Ordering::Relaxed),
         hertz: HERTZ.load(Ordering::Relaxed),
         stall: STALL.load(Ordering::Relaxed),
+        cpus: CPUS.load(Ordering::Relaxed),
+        period: PERIOD.load(Ordering::Relaxed),
+        area: AREA.load(Ordering::Relaxed),
     }
 }
 
@@ -56,6 +70,9 @@ pub(crate) fn read(start_info: u64) {
             "samples" => SAMPLES.store(value, Ordering::Relaxed),
             "hertz" => HERTZ.store(value, Ordering::Relaxed),
             "stall" => STALL.store(value, Ordering::Relaxed),
+            "cpus" => CPUS.store(value, Ordering::Relaxed),
+            "period" => PERIOD.store(value, Ordering::Relaxed),
+            "area" => AREA.store(value, Ordering::Relaxed),
             _ => {}
         }
     }

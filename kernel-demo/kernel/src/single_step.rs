@@ -4,12 +4,13 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::each_cpu::{CPUS, EachCpu};
 use crate::{apic, cpu};
 
 /// How many instructions were stepped over with an NMI each.
 pub(crate) static STEPS: AtomicU64 = AtomicU64::new(0);
 
-static NMI_AT_EACH_STEP: AtomicBool = AtomicBool::new(false);
+static NMI_AT_EACH_STEP: EachCpu<AtomicBool> = EachCpu([const { AtomicBool::new(false) }; CPUS]);
 
 /// Calls `f` with an NMI between any two of its instructions.
 ///
@@ -19,11 +20,11 @@ static NMI_AT_EACH_STEP: AtomicBool = AtomicBool::new(false);
 #[inline(never)]
 pub(crate) fn with_nmi_at_each_instruction<R>(f: impl FnOnce() -> R) -> R {
     let interrupts = cpu::disable_interrupts();
-    NMI_AT_EACH_STEP.store(true, Ordering::Relaxed);
+    NMI_AT_EACH_STEP.own().store(true, Ordering::Relaxed);
     set_step(true);
     let result = f();
     set_step(false);
-    NMI_AT_EACH_STEP.store(false, Ordering::Relaxed);
+    NMI_AT_EACH_STEP.own().store(false, Ordering::Relaxed);
     cpu::restore_interrupts(interrupts);
     result
 }
@@ -49,7 +50,7 @@ fn set_step(on: bool) {
 /// The trap after each instruction of the kernel, where it is on.
 #[inline(never)]
 pub(crate) fn trap() {
-    if NMI_AT_EACH_STEP.load(Ordering::Relaxed) {
+    if NMI_AT_EACH_STEP.own().load(Ordering::Relaxed) {
         STEPS.fetch_add(1, Ordering::Relaxed);
         apic::send_nmi();
     }

@@ -9,7 +9,7 @@ use crate::calls::{Call, Calls};
 use crate::chain::Parts;
 use crate::image::{Function, Image, Images};
 use crate::known;
-use crate::stream::{Events, SampleOutcome, Stream, WholeSample};
+use crate::stream::{Events, SampleOutcome, WholeSample};
 use crate::tasks::Tasks;
 
 /// The most stack that parts of the unwinder may take, in bytes. A walk is one
@@ -94,7 +94,7 @@ impl<'i> Checker<'i> {
         let Some(cookie) = sample.cookie.filter(|_| sample.end == SampleOutcome::Merged) else {
             return Ok(());
         };
-        let stack = events.entries.get(&cookie).copied().unwrap_or(0);
+        let stack = events.stack(cookie).map_or(0, |stack| stack.entry);
         if sample.entry == 0 || stack == 0 {
             return Ok(());
         }
@@ -195,9 +195,8 @@ impl<'i> Checker<'i> {
     }
 
     /// Compares what the kernel counted with what came out of it.
-    pub(crate) fn compare(&mut self, stream: &Stream, account: &Account) {
+    pub(crate) fn compare(&mut self, profiler: &Events, tracer: &Events, account: &Account) {
         let lost = account.get("records: lost");
-        let (profiler, tracer) = (&stream.profiler, &stream.tracer);
         let count = |of: &Events| of.samples.len() as u64;
         let mut equal = |what: &str, left: u64, right: u64| {
             if left != right {
@@ -309,12 +308,12 @@ impl<'i> Checker<'i> {
 }
 
 /// The sum of all ways in which samples end.
-fn ends(events: &Events) -> u64 {
+pub(crate) fn ends(events: &Events) -> u64 {
     events.counts.inline + events.counts.merged + events.counts.unmatched()
 }
 
 /// How many different cookies ended without a stack.
-fn unmatched_cookies(events: &Events) -> u64 {
+pub(crate) fn unmatched_cookies(events: &Events) -> u64 {
     let mut cookies: Vec<u64> = events
         .samples
         .iter()
@@ -368,14 +367,15 @@ fn is_entry(function: &Function) -> bool {
         "save_rest",
         "first_return",
         "restore_registers",
+        "nmi_entry",
+        "nmi_at_the_first_instruction",
     ];
     ENTRY.contains(&function.name.as_str())
 }
 
 /// Where threads begin.
 fn is_thread(function: &Function) -> bool {
-    const THREADS: &[&str] =
-        &["conductor::read", "conductor::conduct", "life::become_user", "kernel_main"];
+    const THREADS: &[&str] = &["thread_runs_for_the_first_time", "kernel_main", "next_cpu_main"];
     THREADS.iter().any(|thread| function.name.ends_with(thread))
 }
 

@@ -3,12 +3,14 @@
 //!
 //! ```text
 //!     demo-report KERNEL PROGRAMS RECORDS CONSOLE
+//!     demo-report several KERNEL PROGRAMS RECORDS CONSOLE
 //!     demo-report sizes FOLDER
 //!     demo-report guest FOLDED
 //! ```
 //!
 //! The first takes the kernel's ELF file, the folder of the user programs, the
-//! bytes of the record stream and what the kernel printed. `sizes` prints how
+//! bytes of the record stream and what the kernel printed. `several` takes those of a
+//! run on several CPUs. `sizes` prints how
 //! much code the programs in a folder have. `guest` checks what `unwind guest`
 //! found from outside of the machine, as folded stacks. The status is 1 if
 //! anything is not as it must be.
@@ -20,6 +22,7 @@ mod check;
 mod guest;
 mod image;
 mod known;
+mod several;
 mod sizes;
 mod stream;
 mod tasks;
@@ -31,6 +34,7 @@ use std::{env, fs};
 
 use account::Account;
 use check::Checker;
+use demo_format::{PROFILER, TRACER};
 use image::Images;
 use stream::{Events, Stream};
 
@@ -42,11 +46,15 @@ fn main() -> ExitCode {
     let result = match arguments.as_slice() {
         [word, folder] if word == Path::new("sizes") => sizes::print(folder).map(|()| 0),
         [word, folded] if word == Path::new("guest") => guest::check(folded),
-        [kernel, programs, records, console] => report(kernel, programs, records, console),
-        _ => {
-            Err("usage: demo-report KERNEL PROGRAMS RECORDS CONSOLE | sizes FOLDER | guest FOLDED"
-                .into())
+        [kernel, programs, records, console] => {
+            Run::read(kernel, programs, records, console).and_then(|run| report(&run))
         }
+        [word, kernel, programs, records, console] if word == Path::new("several") => {
+            Run::read(kernel, programs, records, console).and_then(|run| several::report(&run))
+        }
+        _ => Err("usage: demo-report [several] KERNEL PROGRAMS RECORDS CONSOLE | sizes FOLDER \
+                  | guest FOLDED"
+            .into()),
     };
     match result {
         Ok(0) => ExitCode::SUCCESS,
@@ -61,35 +69,53 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the report, and returns how many faults there are.
-fn report(
-    kernel: &Path,
-    programs: &Path,
-    records: &Path,
-    console: &Path,
-) -> Result<usize, Box<dyn std::error::Error>> {
-    let images = Images::open(kernel, programs)?;
-    let bytes = fs::read(records)?;
-    let stream = Stream::decode(&bytes)?;
-    let account = Account::parse(&fs::read_to_string(console)?)?;
+/// What there is of a run.
+struct Run {
+    images: Images,
+    records: Vec<u8>,
+    account: Account,
+}
 
-    let mut checker = Checker::new(&images, &stream.tasks);
-    for events in [&stream.profiler, &stream.tracer] {
+impl Run {
+    fn read(
+        kernel: &Path,
+        programs: &Path,
+        records: &Path,
+        console: &Path,
+    ) -> Result<Self, Box<dyn std::error::Error>> {
+        Ok(Self {
+            images: Images::open(kernel, programs)?,
+            records: fs::read(records)?,
+            account: Account::parse(&fs::read_to_string(console)?)?,
+        })
+    }
+}
+
+/// Prints the report, and returns how many faults there are.
+fn report(run: &Run) -> Result<usize, Box<dyn std::error::Error>> {
+    let stream = Stream::decode(&run.records, &[&[PROFILER], &[TRACER]])?;
+    let [profiler, tracer] = stream.events.as_slice() else { return Err("two groups".into()) };
+    let mut checker = Checker::new(&run.images, &stream.tasks);
+    for events in &stream.events {
         for sample in &events.samples {
             checker.check(sample, events);
         }
     }
-    checker.compare(&stream, &account);
+    checker.compare(profiler, tracer, &run.account);
 
-    print_chains("profiler", &checker, &stream.profiler);
-    print_chains("tracer", &checker, &stream.tracer);
-    print_merge("profiler", &stream.profiler);
-    print_merge("tracer", &stream.tracer);
+    print_chains("profiler", &checker, profiler);
+    print_chains("tracer", &checker, tracer);
+    print_merge("profiler", profiler);
+    print_merge("tracer", tracer);
+    print_checks(&checker);
+    Ok(checker.faults.len())
+}
+
+fn print_checks(checker: &Checker<'_>) {
     println!("checks: {}", checker.summary());
     for fault in checker.faults.iter().take(20) {
         println!("FAULT {fault}");
     }
-    Ok(checker.faults.len())
 }
 
 fn print_chains(name: &str, checker: &Checker<'_>, events: &Events) {

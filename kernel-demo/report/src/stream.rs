@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use demo_format::{FINISHED_ROUND, FORMAT, PROFILER, TRACER};
+use demo_format::{FINISHED_ROUND, FORMAT};
 use unwind_perf::merge::whole_chain;
 use unwind_perf::merge::{MergeCounts, Merger, Outcome, Policy, Reorder, Timestamped, Unmatched};
 use unwind_perf::record::{
@@ -29,6 +29,9 @@ pub(crate) struct WholeSample {
     pub(crate) ip: u64,
     pub(crate) tid: u32,
     pub(crate) time: u64,
+    pub(crate) cpu: u32,
+    /// The number of the event that it is of.
+    pub(crate) event: u64,
     pub(crate) in_user: bool,
     /// The cookie, if the user part was deferred.
     pub(crate) cookie: Option<u64>,
@@ -45,28 +48,49 @@ pub(crate) struct WholeSample {
 pub(crate) struct Events {
     pub(crate) samples: Vec<WholeSample>,
     pub(crate) counts: MergeCounts,
-    /// By cookie, the entry that the kernel says the stack is of.
-    pub(crate) entries: BTreeMap<u64, u64>,
+    /// The stacks by their cookies.
+    pub(crate) stacks: BTreeMap<u64, Stack>,
+}
+
+/// What the records of one cookie's stack say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stack {
+    /// How many records there are.
+    pub(crate) count: u64,
+    /// The task's entry into the kernel, as the kernel counts.
+    pub(crate) entry: u64,
+    /// The CPU on which it was walked.
+    pub(crate) cpu: u32,
+    /// The event that got it.
+    pub(crate) event: u64,
+}
+
+impl Events {
+    /// The stack of a cookie.
+    pub(crate) fn stack(&self, cookie: u64) -> Option<&Stack> {
+        self.stacks.get(&cookie)
+    }
 }
 
 /// All there is in a stream.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    pub(crate) profiler: Events,
-    pub(crate) tracer: Events,
+    /// Those of each group, in the order of the groups.
+    pub(crate) events: Vec<Events>,
     pub(crate) tasks: Tasks,
 }
 
 impl Stream {
-    /// Decodes and merges the records in `bytes`.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Error> {
+    /// Decodes and merges the records in `bytes`. The events of a group have one client: a
+    /// stack that one of them asks for comes by any.
+    pub(crate) fn decode(bytes: &[u8], groups: &[&'static [u64]]) -> Result<Self, Error> {
         let place = IdPlace::of([FORMAT])?;
-        let mut sides = [Side::new(PROFILER), Side::new(TRACER)];
+        let mut sides: Vec<_> = groups.iter().map(|events| Side::new(events)).collect();
         let mut tasks = Tasks::default();
         let mut order = Reorder::new(64 << 20);
         let mut take = |record: Record<'_>| {
             for side in &mut sides {
-                if place.id_of(&record) == Some(side.event) {
+                if place.id_of(&record).is_some_and(|id| side.events.contains(&id)) {
                     side.take(&record, &mut tasks)?;
                 }
             }
@@ -87,8 +111,7 @@ impl Stream {
         while let Some(record) = order.pop() {
             take(record)?;
         }
-        let [profiler, tracer] = sides.map(Side::finish);
-        Ok(Self { profiler, tracer, tasks })
+        Ok(Self { events: sides.into_iter().map(Side::finish).collect(), tasks })
     }
 }
 
@@ -103,16 +126,16 @@ fn time_of(record: &Record<'_>) -> Result<u64, Error> {
 
 /// One event's records on their way.
 struct Side {
-    event: u64,
+    events: &'static [u64],
     merger: Merger<WholeSample>,
     samples: Vec<WholeSample>,
-    entries: BTreeMap<u64, u64>,
+    stacks: BTreeMap<u64, Stack>,
 }
 
 impl Side {
-    fn new(event: u64) -> Self {
+    fn new(events: &'static [u64]) -> Self {
         let merger = Merger::new(Policy::default().ascending_cookies(true));
-        Self { event, merger, samples: Vec::new(), entries: BTreeMap::new() }
+        Self { events, merger, samples: Vec::new(), stacks: BTreeMap::new() }
     }
 
     fn take(&mut self, record: &Record<'_>, tasks: &mut Tasks) -> Result<(), Error> {
@@ -130,7 +153,13 @@ impl Side {
                 let stack = CallchainDeferred::decode(record, FORMAT, DeferredLayout::Cookie)?;
                 let at = stamp(stack.id.task, stack.id.time);
                 let cookie = stack.cookie.unwrap_or(0);
-                self.entries.insert(cookie, stack.id.stream_id.unwrap_or(0));
+                let seen = Stack {
+                    count: 1 + self.stacks.get(&cookie).map_or(0, |stack| stack.count),
+                    entry: stack.id.stream_id.unwrap_or(0),
+                    cpu: stack.id.cpu.unwrap_or(u32::MAX),
+                    event: stack.id.identifier.unwrap_or(0),
+                };
+                self.stacks.insert(cookie, seen);
                 self.merger.deferred(at, cookie, stack.ips);
             }
             RecordType::LOST => {
@@ -170,9 +199,9 @@ impl Side {
     fn finish(mut self) -> Events {
         self.merger.finish();
         self.take_ended();
-        let Self { merger, mut samples, entries, .. } = self;
+        let Self { merger, mut samples, stacks, .. } = self;
         samples.sort_by_key(|sample| sample.time);
-        Events { samples, counts: *merger.counts(), entries }
+        Events { samples, counts: *merger.counts(), stacks }
     }
 }
 
@@ -187,6 +216,8 @@ impl WholeSample {
             ip: sample.ip.unwrap_or(0),
             tid: sample.task.unwrap_or_default().tid,
             time: sample.time.unwrap_or(0),
+            cpu: sample.cpu.unwrap_or(u32::MAX),
+            event: sample.identifier.unwrap_or(0),
             in_user: sample.misc.cpu_mode() == Misc::USER,
             cookie,
             entry: sample.stream_id.unwrap_or(0),

@@ -6,7 +6,7 @@ use super::error::RingError;
 use super::mmap_page::MmapPage;
 use super::words::RingWords;
 use crate::record::{Encode, Endian, Error, EventFormat, Lost, Output, SampleId, WriteError};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, Statistic};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, Statistic, const_unless_loom};
 
 /// From where to where a ring is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,28 +50,34 @@ pub struct CpuRing<'m> {
 }
 
 impl<'m> CpuRing<'m> {
-    /// An empty ring over `data`, whose reader is woken each `watermark` bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`RingError::BadLength`] if the length of `data` is not a power of two.
-    pub fn new(
-        page: MmapPage<'m>,
-        data: &'m [AtomicU64],
-        direction: Direction,
-        watermark: u64,
-    ) -> Result<Self, RingError> {
-        Ok(Self {
-            page,
-            data: RingWords::new(data)?,
-            direction,
-            watermark: watermark.max(1),
-            nested: AtomicU32::new(0),
-            head: AtomicU64::new(0),
-            woken: AtomicU64::new(0),
-            untold: AtomicU64::new(0),
-            lost: Statistic::new(),
-        })
+    const_unless_loom! {
+        /// An empty ring over `data`, whose reader is woken each `watermark` bytes.
+        ///
+        /// # Errors
+        ///
+        /// [`RingError::BadLength`] if the length of `data` is not a power of two.
+        pub fn new(
+            page: MmapPage<'m>,
+            data: &'m [AtomicU64],
+            direction: Direction,
+            watermark: u64,
+        ) -> Result<Self, RingError> {
+            let data = match RingWords::new(data) {
+                Ok(data) => data,
+                Err(error) => return Err(error),
+            };
+            Ok(Self {
+                page,
+                data,
+                direction,
+                watermark: if watermark == 0 { 1 } else { watermark },
+                nested: AtomicU32::new(0),
+                head: AtomicU64::new(0),
+                woken: AtomicU64::new(0),
+                untold: AtomicU64::new(0),
+                lost: Statistic::new(),
+            })
+        }
     }
 
     /// Writes `record` for an event with id `event` and `format`.

@@ -3,11 +3,12 @@
 mod copy;
 mod direct_map;
 mod frames;
+pub(crate) mod shootdown;
 mod space;
 mod tables;
 
 pub(crate) use copy::{UserMemory, copy_to_user, is_copy_fault};
-pub(crate) use direct_map::DirectMap;
+pub(crate) use direct_map::{DirectMap, append_to_area, write_low_page};
 pub(crate) use frames::frames_in_use;
 pub(crate) use space::{Absent, Backing, Region, Space, Unmapped};
 pub(crate) use tables::{drop_identity_map, kernel_root, user_space_of};

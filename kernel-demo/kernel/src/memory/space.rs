@@ -3,9 +3,9 @@
 
 use arrayvec::ArrayVec;
 
-use super::PAGE;
 use super::frames::Frame;
 use super::tables::{Entry, Tables};
+use super::{PAGE, shootdown};
 use crate::cpu;
 
 /// What a part of an address space holds to begin with.
@@ -102,25 +102,46 @@ impl Space {
     /// Returns how many there were.
     pub(crate) fn evict(&mut self) -> u32 {
         let mut count = 0;
+        self.replace_all(|entry, _| {
+            let leaving = Entry::leaving(entry.as_page()?);
+            count += 1;
+            Some(leaving)
+        });
+        if count == 0 {
+            return 0;
+        }
+        // A task that runs on another CPU writes to its pages, until that has answered.
+        shootdown::flush_everywhere();
+        self.replace_all(|entry, writable| {
+            let frame = entry.as_leaving()?;
+            let entry = if writable {
+                // Without memory for a copy the page stays where it is.
+                let slot = Frame::allocate().unwrap_or(frame);
+                slot.copy_from(frame);
+                if slot == frame {
+                    return Some(Entry::swapped(frame));
+                }
+                Entry::swapped(slot)
+            } else {
+                Entry::NONE
+            };
+            frame.free();
+            Some(entry)
+        });
+        count
+    }
+
+    /// Replaces the entries of pages for which `new` gives another one. It is told whether
+    /// the page may be written.
+    fn replace_all(&mut self, mut new: impl FnMut(Entry, bool) -> Option<Entry>) {
         for region in &self.regions {
             for addr in (region.start..region.end).step_by(PAGE as usize) {
-                let Some(frame) = self.tables.get(addr).as_page() else { continue };
-                let entry = if region.writable {
-                    let Some(slot) = Frame::allocate() else { continue };
-                    slot.copy_from(frame);
-                    Entry::swapped(slot)
-                } else {
-                    Entry::NONE
-                };
-                // The tables are there: the page was.
-                if self.tables.set(addr, entry).is_some() {
-                    frame.free();
-                    cpu::flush_page(addr);
-                    count += 1;
+                if let Some(entry) = new(self.tables.get(addr), region.writable) {
+                    // The tables are there: the page was.
+                    let _ = self.tables.set(addr, entry);
                 }
             }
         }
-        count
     }
 
     /// A copy with pages of its own, for a fork; `None` if memory is short.

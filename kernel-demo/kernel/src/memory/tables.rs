@@ -16,6 +16,8 @@ const USER: u64 = 1 << 2;
 /// In an entry that is not present: its page was written out, to the frame
 /// that the entry names.
 const SWAPPED: u64 = 1 << 9;
+/// With it: the page is on its way out, and where it was.
+const LEAVING: u64 = 1 << 10;
 const ADDR: u64 = 0x000f_ffff_ffff_f000;
 
 impl Entry {
@@ -27,6 +29,16 @@ impl Entry {
 
     pub(super) const fn swapped(frame: Frame) -> Self {
         Self(frame.phys() | SWAPPED)
+    }
+
+    /// A page that is taken away, but that CPUs may still use.
+    pub(super) const fn leaving(frame: Frame) -> Self {
+        Self(frame.phys() | SWAPPED | LEAVING)
+    }
+
+    /// The page, if it is on its way out.
+    pub(super) fn as_leaving(self) -> Option<Frame> {
+        self.as_swapped().filter(|_| self.0 & LEAVING != 0)
     }
 
     /// The page, if it is present.

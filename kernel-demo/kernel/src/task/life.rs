@@ -7,7 +7,7 @@ use unwind_core::deferred::LossReason;
 
 use super::program::{Loaded, Program};
 use super::schedule::{self, current};
-use super::state::{ENDED, FREE, Kind, READY, SignalState, Task};
+use super::state::{CLAIMED, ENDED, FREE, IDLE_TASKS, Kind, READY, SignalState, Task};
 use crate::cpu;
 use crate::frame::Frame;
 use crate::memory::kernel_root;
@@ -161,12 +161,9 @@ fn exit_current() -> ! {
     let parent = task.parent.load(Ordering::Relaxed);
     stream::write_life(task, parent, true);
     cpu::disable_interrupts();
-    // The place is not taken before another stack is in use: interrupts are
-    // off.
-    task.run_state.store(if parent == 0 { FREE } else { ENDED }, Ordering::Relaxed);
-    loop {
-        schedule::switch();
-    }
+    // The place is not taken before another stack is in use.
+    schedule::switch_as(if parent == 0 { FREE } else { ENDED });
+    unreachable!("a task after its end");
 }
 
 fn drop_space(task: &Task) {
@@ -186,11 +183,11 @@ pub(super) fn wait(task: &Task) -> Option<u32> {
     loop {
         let children =
             || Task::all().iter().filter(|child| child.parent.load(Ordering::Relaxed) == task.id());
-        let state = |child: &Task| child.run_state.load(Ordering::Relaxed);
+        let state = |child: &Task| child.run_state.load(Ordering::Acquire);
         if let Some(ended) = children().find(|child| state(child) == ENDED) {
             let id = ended.id();
             ended.parent.store(0, Ordering::Relaxed);
-            ended.run_state.store(FREE, Ordering::Relaxed);
+            ended.run_state.store(FREE, Ordering::Release);
             return Some(id);
         }
         children().find(|child| state(child) != FREE)?;
@@ -201,21 +198,19 @@ pub(super) fn wait(task: &Task) -> Option<u32> {
 /// Takes a free place for a task.
 fn claim(parent: u32) -> Option<&'static Task> {
     static LAST_ID: AtomicU32 = AtomicU32::new(0);
-    let interrupts = cpu::disable_interrupts();
-    let is_free = |task: &&Task| task.run_state.load(Ordering::Relaxed) == FREE;
-    let task = Task::all().iter().skip(1).find(is_free);
-    if let Some(task) = task {
-        // Not to run yet.
-        task.run_state.store(ENDED, Ordering::Relaxed);
-    }
-    cpu::restore_interrupts(interrupts);
-    let task = task?;
+    let take = |task: &&Task| {
+        let state = &task.run_state;
+        state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    };
+    let task = Task::all().iter().skip(IDLE_TASKS).find(take)?;
     task.id.store(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
     task.parent.store(parent, Ordering::Relaxed);
     task.set_kind(Kind::KernelThread);
     task.signal_is_due.store(false, Ordering::Relaxed);
     // SAFETY: the place was free, and no other code knows of the new task.
     unsafe { task.renew_blocks() }
+    // To be seen, but not to run yet.
+    task.run_state.store(ENDED, Ordering::SeqCst);
     branches::forked(task);
     stream::write_life(task, parent, false);
     Some(task)
@@ -229,7 +224,7 @@ fn start(task: &Task, stack: u64, words: &[u64]) {
         unsafe { (at as *mut u64).write(word) }
     }
     task.kernel_sp.store(at, Ordering::Relaxed);
-    task.run_state.store(READY, Ordering::Relaxed);
+    task.run_state.store(READY, Ordering::Release);
 }
 
 /// x87 and SSE state.

@@ -7,6 +7,7 @@ use unwind_core::{PackedFrame, SharedModuleMap};
 use unwind_perf::task_data::TaskData;
 use unwind_x86::lbr::LbrSample;
 
+use crate::each_cpu::CPUS;
 use crate::exclusive::{Exclusive, Renewed};
 use crate::memory::{Space, kernel_root};
 use crate::painted;
@@ -18,9 +19,16 @@ pub(super) const READY: u8 = 1;
 pub(super) const SLEEPING: u8 = 2;
 /// The task has ended, and its parent does not know it yet.
 pub(super) const ENDED: u8 = 3;
+/// On a CPU, or on its way there.
+pub(super) const RUNNING: u8 = 4;
+/// The task is being made, and not to be seen yet.
+pub(super) const CLAIMED: u8 = 5;
+
+/// The idle threads of the CPUs come first.
+pub(super) const IDLE_TASKS: usize = CPUS;
 
 /// How many tasks there are at most.
-const TASKS: usize = 16;
+const TASKS: usize = IDLE_TASKS + 40;
 
 const STACK_LEN: usize = 16 << 10;
 
@@ -53,6 +61,8 @@ pub(crate) struct Task {
     pub(crate) returns: AtomicU64,
     /// Whether that number is about to change.
     pub(crate) returning: AtomicBool,
+    /// The CPU on which its stack was last asked for.
+    pub(crate) asked_on: AtomicU32,
     pub(super) id: AtomicU32,
     kind: AtomicU8,
     /// The root of its page tables.
@@ -115,6 +125,7 @@ impl Task {
             rows: Exclusive::new(Rows::new()),
             returns: AtomicU64::new(0),
             returning: AtomicBool::new(false),
+            asked_on: AtomicU32::new(0),
             id: AtomicU32::new(0),
             kind: AtomicU8::new(0),
             root: AtomicU64::new(0),
@@ -196,7 +207,12 @@ impl Task {
 
     /// Whether the task that had this number is no more.
     pub(crate) fn has_ended(&self, id: u32) -> bool {
-        self.id() != id || self.run_state.load(Ordering::Relaxed) == FREE
+        self.run_state.load(Ordering::Acquire) == FREE || self.id() != id
+    }
+
+    /// Whether there is a task on this place.
+    pub(super) fn is_there(&self) -> bool {
+        !matches!(self.run_state.load(Ordering::SeqCst), FREE | CLAIMED)
     }
 
     /// What the unwinder is told about it.
@@ -250,6 +266,12 @@ impl Task {
         let number = Self::all().iter().position(|task| core::ptr::eq(task, self));
         STACKS.as_ptr() as u64 + (number.unwrap_or(0) * STACK_LEN) as u64
     }
+}
+
+/// Where the stack of another CPU's idle thread begins, its boot code's too. That of the
+/// first CPU is boot.s's.
+pub(crate) fn idle_stack(cpu: usize) -> u64 {
+    TABLE[cpu].stack_top()
 }
 
 unsafe extern "C" {

@@ -20,6 +20,7 @@ use unwind_x86::lbr::{JoinOutcome, LbrCpu, LbrSample, LbrState, LbrTask, join};
 use super::counter::count;
 use super::host::Kernel;
 use crate::branch_unit::{LBR, UNIT};
+use crate::each_cpu::{CPUS, EachCpu};
 use crate::exclusive::Exclusive;
 use crate::task::state::Task;
 use crate::task::{schedule, state};
@@ -28,8 +29,9 @@ use crate::task::{schedule, state};
 static USERS: TaskDataUsers = TaskDataUsers::new(Some(DataLayout::of::<LbrState>()));
 /// Whether a switch has to care.
 static HOOK: SwitchHook = SwitchHook::new();
-/// The CPU's record.
-static CPU: Exclusive<LbrCpu> = Exclusive::new(LbrCpu::new(LBR));
+/// The record of each CPU.
+static CPU: EachCpu<Exclusive<LbrCpu>> =
+    EachCpu([const { Exclusive::new(LbrCpu::new(LBR)) }; CPUS]);
 
 /// How the records compare with the walks.
 pub(crate) struct Counts {
@@ -148,13 +150,13 @@ pub(crate) fn attach_all() -> Option<AllAttachment> {
         return None;
     };
     // The caller is a kernel thread: it has no user code to record.
-    CPU.with(|cpu| UNIT.with(|unit| cpu.start_wide(unit, None)));
+    CPU.own().with(|cpu| UNIT.own().with(|unit| cpu.start_wide(unit, None)));
     Some(attachment)
 }
 
 /// The system-wide event has ended.
 pub(crate) fn detach_all(attachment: AllAttachment) {
-    CPU.with(LbrCpu::stop_wide);
+    CPU.own().with(LbrCpu::stop_wide);
     assert!(HOOK.remove_user().is_ok(), "it was added");
     assert!(USERS.detach_all(&Kernel, attachment).is_ok(), "it is from these users");
 }
@@ -176,8 +178,8 @@ pub(crate) fn switch(from: &Task, to: &Task) {
     let Some(Switch { from, to, .. }) = HOOK.switch(Some(from.data()), Some(to.data())) else {
         return;
     };
-    CPU.with(|cpu| {
-        UNIT.with(|unit| {
+    CPU.own().with(|cpu| {
+        UNIT.own().with(|unit| {
             unit.switched();
             if let Some(from) = from {
                 with_state(from, |tenant| cpu.switch_out(unit, Some(tenant)));
@@ -195,7 +197,7 @@ pub(crate) fn is_recorded(task: &Task) -> bool {
     if HOOK.users() == 0 || task.kind() != state::Kind::User {
         return false;
     }
-    CPU.with(|cpu| {
+    CPU.own().with(|cpu| {
         let handle = task.data().handle();
         let own = handle.and_then(|handle| with_state(handle, |t| cpu.is_used(Some(t.state))));
         own.unwrap_or_else(|| cpu.is_used(None))
@@ -213,8 +215,8 @@ pub(super) fn sample(task: &Task, pc: u64, cookie: Cookie) {
     }
     let handle = task.data().handle();
     let Some(handle) = handle.filter(|_| HOOK.users() != 0) else { return };
-    let read = CPU.try_with(|cpu| {
-        UNIT.try_with(|unit| {
+    let read = CPU.own().try_with(|cpu| {
+        UNIT.own().try_with(|unit| {
             with_state(handle, |tenant| {
                 unit.catch_up(task, pc);
                 if !cpu.is_used(Some(tenant.state)) {

@@ -6,7 +6,8 @@ use unwind_core::Trace;
 use unwind_core::deferred::{LossReason, Recipients, SampleOutcome, UserReturn};
 
 use super::counter::count;
-use super::{Client, UNWIND, branches, stream, user_stack};
+use super::{UNWIND, hand_out, user_stack};
+use crate::each_cpu::{CPUS, EachCpu};
 use crate::frame::Frame;
 use crate::measure;
 use crate::memory::UserMemory;
@@ -33,19 +34,19 @@ pub(crate) static COUNTS: Counts = Counts {
     exec: AtomicU64::new(0),
 };
 
-static IN_UNWINDER: AtomicBool = AtomicBool::new(false);
+static IN_UNWINDER: EachCpu<AtomicBool> = EachCpu([const { AtomicBool::new(false) }; CPUS]);
 
 /// Whether the bookkeeping of the unwinder was interrupted.
 pub(crate) fn in_unwinder() -> bool {
-    IN_UNWINDER.load(Ordering::Relaxed)
+    IN_UNWINDER.own().load(Ordering::Relaxed)
 }
 
 /// Marks `f` as the unwinder's bookkeeping, for the sampler to count. `f` does
 /// not sleep.
 pub(crate) fn within_unwinder<R>(f: impl FnOnce() -> R) -> R {
-    IN_UNWINDER.store(true, Ordering::Relaxed);
+    IN_UNWINDER.own().store(true, Ordering::Relaxed);
     let result = f();
-    IN_UNWINDER.store(false, Ordering::Relaxed);
+    IN_UNWINDER.own().store(false, Ordering::Relaxed);
     result
 }
 
@@ -77,12 +78,8 @@ pub(crate) fn deliver(task: &Task, frame: &Frame) {
         let mut delivery = UNWIND.deliver(task, Recipients::Requesters, Some(trace), walk);
         while let Some(guard) = delivery.next() {
             count_end(guard.outcome());
-            let client = Client::from_id(guard.client());
-            if let (Some(client), Some(trace)) = (client, guard.trace()) {
-                stream::write_stack(task, client, guard.cookie(), trace);
-                if client == Client::Profiler {
-                    branches::compare(task, guard.cookie(), trace);
-                }
+            if let Some(trace) = guard.trace() {
+                hand_out(task, guard.client(), guard.cookie(), trace);
             }
         }
     });

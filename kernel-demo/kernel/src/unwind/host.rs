@@ -26,7 +26,7 @@ impl Host for Kernel {
     }
 
     fn cpu(&self) -> u32 {
-        0
+        cpu::number() as u32
     }
 
     /// Every way out asks [`user_return`](unwind_core::deferred::DeferredUnwind) whether

@@ -23,6 +23,7 @@ use unwind_x86::{
 };
 
 use crate::descriptors::interrupt_stack_of;
+use crate::each_cpu::{CPUS, EachCpu};
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
 use crate::task::state::kernel_stack_of;
@@ -43,12 +44,16 @@ struct KernelTable {
     registers: Option<X86_64Regs>,
 }
 
-/// Only NMIs walk kernel stacks, so the table is never in use when one does.
-static TABLE: Exclusive<KernelTable> = Exclusive::new(KernelTable {
-    modules: ModuleMap::new(),
-    rows: RowCache::new(),
-    registers: None,
-});
+/// Only NMIs walk kernel stacks, so a CPU's is never in use when one does.
+static TABLE: EachCpu<Exclusive<KernelTable>> = EachCpu(
+    [const {
+        Exclusive::new(KernelTable {
+            modules: ModuleMap::new(),
+            rows: RowCache::new(),
+            registers: None,
+        })
+    }; CPUS],
+);
 
 /// Opens the kernel's table. Once, before the first walk.
 pub(crate) fn open_table() {
@@ -57,12 +62,15 @@ pub(crate) fn open_table() {
     // SAFETY: the linker script puts the section between these two, and it
     // does not change.
     let section = unsafe { core::slice::from_raw_parts(start, len) };
-    let module = SframeModule::new(section, start as u64);
-    let Ok(Some(table)) = module else { panic!("the kernel has no table: {module:?}") };
     let text =
         VirtAddr::new(&raw const text_start as u64)..VirtAddr::new(&raw const text_end as u64);
-    let added = TABLE.with(|kernel| kernel.modules.add(Module { text, table }));
-    assert!(added.is_ok(), "the kernel's code is somewhere");
+    for own in TABLE.iter() {
+        let module = SframeModule::new(section, start as u64);
+        let Ok(Some(table)) = module else { panic!("the kernel has no table: {module:?}") };
+        let module = Module { text: text.clone(), table };
+        let added = own.with(|kernel| kernel.modules.add(module));
+        assert!(added.is_ok(), "the kernel's code is somewhere");
+    }
 }
 
 /// Walks the kernel stack from `frame`, which is of kernel code. In NMIs.
@@ -70,7 +78,7 @@ pub(crate) fn open_table() {
 pub(crate) fn walk(frame: &Frame, mut found: impl FnMut(u64)) -> KernelWalk {
     let mut user_frame = None;
     let mut memory = StackMemory;
-    let is_complete = TABLE.try_with(|KernelTable { modules, rows, registers: place }| {
+    let is_complete = TABLE.own().try_with(|KernelTable { modules, rows, registers: place }| {
         let table = SframeSource::new(modules);
         let functions = table.or(InstructionAnalysis).or(TrustedFramePointers);
         let source = EntryFrames { user_frame: &mut user_frame }.or(OutsideEntry(functions));

@@ -20,6 +20,7 @@ pub(crate) mod aux_trace;
 pub(crate) mod branches;
 mod counter;
 pub(crate) mod delivery;
+pub(crate) mod events;
 mod host;
 pub(crate) mod kernel_stack;
 pub(crate) mod rows;
@@ -30,9 +31,11 @@ pub(crate) mod user_stack;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use unwind_core::deferred::{ClientId, DeferredUnwind, SerialCookies};
+use unwind_core::Trace;
+use unwind_core::deferred::{ClientId, Cookie, DeferredUnwind, SerialCookies};
 
 use self::host::Kernel;
+use crate::each_cpu::online;
 use crate::task::schedule;
 use crate::task::state::Task;
 
@@ -74,11 +77,42 @@ impl Client {
     }
 }
 
+/// The events that hear of all tasks. On several CPUs those of a registry stand for the
+/// profiler.
+fn events_of_all_tasks() -> &'static [u64] {
+    if is_on_several_cpus() {
+        &[demo_format::CYCLES, demo_format::WATCHER, demo_format::TRACER]
+    } else {
+        &[demo_format::PROFILER, demo_format::TRACER]
+    }
+}
+
+/// Whether the scenario is that of several CPUs.
+pub(crate) fn is_on_several_cpus() -> bool {
+    online() > 1
+}
+
+/// Hands a stack to a client. Task context.
+fn hand_out(task: &Task, client: ClientId, cookie: Cookie, trace: &Trace) {
+    let Some(known) = Client::from_id(client) else {
+        return events::deliver(task, client, cookie, trace);
+    };
+    // What is lost is counted by the ring.
+    let _ = stream::write_stack(task, known.event(), cookie, trace);
+    if known == Client::Profiler {
+        branches::compare(task, cookie, trace);
+    }
+}
+
 /// Registers all clients, and the hook of the scheduler. Once, before anything
 /// is sampled.
 pub(crate) fn register() {
     schedule::set_hook(switch);
     for client in Client::ALL {
+        if client == Client::Profiler && is_on_several_cpus() {
+            events::add_all();
+            continue;
+        }
         match UNWIND.register() {
             Ok(id) => IDS[client as usize].store(id.to_bits(), Ordering::Relaxed),
             Err(error) => panic!("{error}"),

@@ -8,16 +8,20 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use unwind_core::End;
-use unwind_core::deferred::RequestOutcome;
+use unwind_core::deferred::{Cookie, RequestOutcome};
 use unwind_perf::record::{ChainBuilder, ChainLimits, Context, Misc};
 
 use super::counter::count;
-use super::{Client, UNWIND, branches, delivery, kernel_stack, stream, user_stack};
+use super::{
+    Client, UNWIND, branches, delivery, events, is_on_several_cpus, kernel_stack, stream,
+    user_stack,
+};
+use crate::each_cpu::{CPUS, EachCpu};
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
-use crate::measure;
 use crate::task::schedule;
 use crate::task::state::{Kind, Task};
+use crate::{counter_unit, measure};
 
 /// How the samples came out.
 pub(crate) struct Counts {
@@ -62,16 +66,21 @@ pub(crate) static COUNTS: Counts = Counts {
 const WORDS: usize = 127 + 8;
 
 /// Where a sample's chain is put together. NMIs do not nest: one for each CPU.
-static CHAIN: Exclusive<[u64; WORDS]> = Exclusive::new([0; WORDS]);
+static CHAIN: EachCpu<Exclusive<[u64; WORDS]>> =
+    EachCpu([const { Exclusive::new([0; WORDS]) }; CPUS]);
 
 /// Once in this many samples, the user stack is walked in the NMI too, to see
 /// what such a walk would have got.
 const COMPARE_EVERY: u64 = 8;
 
+/// On several CPUs a task loses its turn once in this many samples, before it goes back to
+/// user mode.
+const END_TURN_EVERY: u64 = 3;
+
 /// Takes a sample of what the NMI interrupted.
 #[inline(never)]
 pub(crate) fn nmi(frame: &Frame) {
-    let sampled = CHAIN.try_with(|words| sample(frame, words));
+    let sampled = CHAIN.own().try_with(|words| sample(frame, words));
     assert!(sampled.is_some(), "an nmi in an nmi");
 }
 
@@ -82,15 +91,14 @@ fn sample(frame: &Frame, words: &mut [u64]) {
 
     let user = if frame.is_user() { Some(*frame) } else { kernel_part(frame, &mut chain) };
 
-    let outcome = measure::request(|| UNWIND.request(task, Client::Profiler.id()));
-    count_outcome(outcome);
-    match (outcome.cookie(), user) {
+    let asked = ask(task);
+    match (asked.cookie, user) {
         // The chain has room for both words: it has one mark so far.
         (Some(cookie), _) => _ = chain.defer(cookie.get()),
         (None, Some(user)) => inline_part(task, &user, &mut chain),
         (None, None) => {}
     }
-    if let (Some(cookie), Some(user)) = (outcome.cookie(), user) {
+    if let (true, Some(cookie), Some(user)) = (asked.has_branches, asked.cookie, user) {
         branches::sample(task, user.rip, cookie);
     }
     let number = COUNTS.taken.load(Ordering::Relaxed);
@@ -99,7 +107,29 @@ fn sample(frame: &Frame, words: &mut [u64]) {
     }
 
     let misc = if frame.is_user() { Misc::USER } else { Misc::KERNEL };
-    stream::write_sample_in_nmi(task, misc, frame.rip, chain.words());
+    stream::write_sample(task, asked.event, misc, frame.rip, chain.words());
+}
+
+/// What was asked for, and by which event.
+struct Asked {
+    event: u64,
+    cookie: Option<Cookie>,
+    has_branches: bool,
+}
+
+fn ask(task: &Task) -> Asked {
+    if is_on_several_cpus() {
+        let event = events::due(counter_unit::take_overflow());
+        if COUNTS.taken.load(Ordering::Relaxed).is_multiple_of(END_TURN_EVERY) {
+            // The stack comes when another CPU has taken the task, as a rule.
+            schedule::end_turn();
+        }
+        let cookie = events::ask(task, event);
+        return Asked { event: event.number(), cookie, has_branches: event.has_branches() };
+    }
+    let outcome = measure::request(|| UNWIND.request(task, Client::Profiler.id()));
+    count_outcome(outcome);
+    Asked { event: Client::Profiler.event(), cookie: outcome.cookie(), has_branches: true }
 }
 
 /// Walks the kernel's frames, and returns the user registers that lie after the

@@ -72,5 +72,5 @@ fn record(task: &Task, frame: &Frame, outcome: RequestOutcome) {
         // Two words in a chain of eight.
         let _ = chain.defer(cookie.get());
     }
-    stream::write_trace(task, Misc::USER, frame.rip, chain.words());
+    stream::write_sample(task, Client::Tracer.event(), Misc::USER, frame.rip, chain.words());
 }

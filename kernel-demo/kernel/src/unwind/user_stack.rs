@@ -13,6 +13,7 @@ use unwind_x86::{
 use super::kernel_stack::registers;
 use super::rows::{Rows, Scratch};
 use crate::descriptors;
+use crate::each_cpu::{CPUS, EachCpu};
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
 use crate::memory::{DirectMap, user_space_of};
@@ -23,7 +24,8 @@ use crate::task::state::Task;
 pub(crate) type UserEnd = End<RemoteSframeError>;
 
 /// For walks in NMIs, which do not nest: one for each CPU.
-static NMI_SCRATCH: Exclusive<Scratch> = Exclusive::new(Scratch::new());
+static NMI_SCRATCH: EachCpu<Exclusive<Scratch>> =
+    EachCpu([const { Exclusive::new(Scratch::new()) }; CPUS]);
 
 /// Walks the stack at `frame` into `trace`. Where `mem` may sleep, so may this.
 #[inline(never)]
@@ -83,7 +85,7 @@ pub(crate) fn walk_present(
     found: &mut dyn FnMut(u64),
 ) -> Option<UserEnd> {
     let mut mem = PagedMemory::<_, 4>::with_tlb(DirectMap, user_space_of(task.root()));
-    let walked = NMI_SCRATCH.try_with(|Scratch { tables, registers: place }| {
+    let walked = NMI_SCRATCH.own().try_with(|Scratch { tables, registers: place }| {
         let tables = RemoteSframe::new(&task.modules, tables);
         if frame.is_compat() {
             let walker = Walker::new(compat_mode(frame), compat_source(tables));

@@ -1,0 +1,123 @@
+//! The run on several CPUs: as many samples as wanted, while tasks change CPUs, events come
+//! and go, and pages are taken away; then the account of each CPU.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::conductor::{EVICTED, end_tasks};
+use crate::each_cpu::online;
+use crate::memory::shootdown;
+use crate::serial::println;
+use crate::task::program::Program;
+use crate::task::state::Task;
+use crate::task::{life, schedule};
+use crate::unwind::events::{self, Event};
+use crate::unwind::{UNWIND, delivery, sampler, stream, tracer};
+use crate::{apic, counter_unit, cpu, memory, options, serial};
+
+/// The programs that run all the time, some of them twice.
+const PROGRAMS: [Program; 14] = [
+    Program::FramePointers,
+    Program::FramePointers,
+    Program::Tables,
+    Program::Tables,
+    Program::Compat,
+    Program::Compat,
+    Program::Nested,
+    Program::Nested,
+    Program::Exits,
+    Program::Executes,
+    Program::Executes,
+    Program::Forks,
+    Program::Forks,
+    Program::Crashes,
+];
+
+/// Ticks for which instructions are counted, and then are not.
+const COUNT_FOR: u64 = 8;
+
+/// A kernel thread: conducts the run.
+pub(crate) extern "C" fn conduct(_: u64) -> ! {
+    cpu::enable_interrupts();
+    let mut running = PROGRAMS.map(|program| (program, None::<(&Task, u32)>));
+    let mut exchanges = 0;
+    while sampler::COUNTS.taken.load(Ordering::Relaxed) < options::get().samples {
+        for (program, task) in &mut running {
+            if task.is_none_or(|(task, id)| task.has_ended(id)) {
+                *task = life::spawn_program(*program).map(|task| (task, task.id()));
+            }
+        }
+        // Counted code is slow. So that all programs get on, it is counted by turns.
+        counter_unit::switch(schedule::ticks() % (2 * COUNT_FOR) < COUNT_FOR);
+        EVICTED.fetch_add(schedule::evict_next().into(), Ordering::Relaxed);
+        // The profiler's oldest event changes, so that its stacks go to the other one.
+        let event = [Event::Cycles, Event::Instructions, Event::Spans][exchanges % 3];
+        events::exchange(event, exchanges / 3 % online());
+        exchanges += 1;
+        schedule::sleep(1);
+    }
+    apic::stop_sampling();
+    counter_unit::switch(false);
+    end_tasks();
+    account(exchanges);
+    println!("RESULT ok");
+    cpu::exit_machine(0x10)
+}
+
+/// Prints the counters.
+fn account(exchanges: usize) {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let samples = &sampler::COUNTS;
+    println!(
+        "samples: {} taken, {} in user code, {} in the kernel, {} in threads",
+        get(&samples.taken),
+        get(&samples.in_user),
+        get(&samples.in_kernel),
+        get(&samples.in_thread),
+    );
+    println!("samples: {} within the unwinder", get(&samples.in_unwinder));
+    println!("machine: {} cpus, {} instructions counted", online(), counter_unit::counted());
+    for cpu in 0..online() {
+        let own = events::of_cpu(cpu);
+        for event in Event::ALL {
+            let [samples, promised, stacks] = own.of(event);
+            println!(
+                "cpu {cpu} event {}: {samples} samples, {promised} promised, {stacks} stacks",
+                event.number(),
+            );
+        }
+        println!(
+            "cpu {cpu}: {} asked elsewhere, {} without event, {} failed",
+            get(&own.crossed),
+            get(&own.without_event),
+            get(&own.failed),
+        );
+    }
+    let traces = &tracer::COUNTS;
+    println!(
+        "traced calls: {} traced, {} queued, {} already, {} refused",
+        get(&traces.traced),
+        get(&traces.queued),
+        get(&traces.already),
+        get(&traces.refused),
+    );
+    let deliveries = &delivery::COUNTS;
+    println!(
+        "deliveries: {} walks, {} matched, {} truncated, {} lost, {} task gone, {} exec",
+        get(&deliveries.walks),
+        get(&deliveries.matched),
+        get(&deliveries.truncated),
+        get(&deliveries.lost),
+        get(&deliveries.task_gone),
+        get(&deliveries.exec),
+    );
+    println!("drops: {:?}", UNWIND.drops());
+    println!("records: {} lost, {} bytes", stream::lost(), serial::exported());
+    println!(
+        "pages: {} evicted, {} frames left; {} waits for other cpus; {} ticks",
+        get(&EVICTED),
+        memory::frames_in_use(),
+        get(&shootdown::WAITS),
+        schedule::ticks(),
+    );
+    println!("events: {exchanges} exchanged");
+}

@@ -1,0 +1,201 @@
+//! The events of a machine with several CPUs, and who gets the stacks that tasks deliver.
+//!
+//! Two registries, one for each policy. A profiler has two events on each CPU, the timer's
+//! and the counter's, and gets each stack once, whichever of them asked. A pair of events
+//! with one client for all gets its stacks by one of them, which wants the records.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use demo_format::{CYCLES, INSTRUCTIONS, SPANS, WATCHER};
+use unwind_core::Trace;
+use unwind_core::deferred::{ClientId, Cookie};
+use unwind_perf::per_cpu::{
+    CpuEvent, EventKey, EventSpec, FixedRegistry, GroupLeader, Policy, RequestError, TaskKey,
+};
+
+use super::counter::count;
+use super::{UNWIND, branches, stream};
+use crate::cpu;
+use crate::each_cpu::{CPUS, EachCpu, online};
+use crate::exclusive::Exclusive;
+use crate::task::state::Task;
+
+type Registry = FixedRegistry<CPUS, 8>;
+
+static FIRST_LIVE: Registry = Registry::new(Policy::FirstLive);
+static BROADCAST: Registry = Registry::new(Policy::Broadcast);
+
+/// An event that each CPU has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Event {
+    Cycles,
+    Instructions,
+    Watcher,
+    Spans,
+}
+
+impl Event {
+    pub(crate) const ALL: [Self; 4] =
+        [Self::Cycles, Self::Instructions, Self::Watcher, Self::Spans];
+
+    /// Its number in the records.
+    pub(crate) const fn number(self) -> u64 {
+        match self {
+            Self::Cycles => CYCLES,
+            Self::Instructions => INSTRUCTIONS,
+            Self::Watcher => WATCHER,
+            Self::Spans => SPANS,
+        }
+    }
+
+    fn registry(self) -> &'static Registry {
+        match self {
+            Self::Cycles | Self::Instructions => &FIRST_LIVE,
+            Self::Watcher | Self::Spans => &BROADCAST,
+        }
+    }
+
+    /// Whether samples of it are joined with the branch record.
+    pub(super) const fn has_branches(self) -> bool {
+        matches!(self, Self::Cycles | Self::Instructions)
+    }
+
+    /// Adds it on a CPU.
+    fn add(self, cpu: usize) -> CpuEvent {
+        let spec = EventSpec {
+            leader: GroupLeader(1),
+            cpu: cpu as i32,
+            task: None,
+            key: EventKey(self.number()),
+            defer_output: self == Self::Watcher,
+        };
+        match self.registry().add(&UNWIND, spec) {
+            Ok(event) => event,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// What a CPU has, and has seen.
+pub(crate) struct OfCpu {
+    /// Its events. Where one is being exchanged, an NMI does without it.
+    events: [Exclusive<Option<CpuEvent>>; 4],
+    samples: [AtomicU64; 4],
+    /// Samples that are promised a stack.
+    promised: [AtomicU64; 4],
+    /// Stacks that went to each event.
+    stacks: [AtomicU64; 4],
+    /// Stacks that were asked for on another CPU.
+    pub(crate) crossed: AtomicU64,
+    /// Stacks for which there was no event here.
+    pub(crate) without_event: AtomicU64,
+    /// Stacks that found no room in the ring.
+    pub(crate) failed: AtomicU64,
+}
+
+static OF_CPUS: EachCpu<OfCpu> = EachCpu(
+    [const {
+        OfCpu {
+            events: [const { Exclusive::new(None) }; 4],
+            samples: [const { AtomicU64::new(0) }; 4],
+            promised: [const { AtomicU64::new(0) }; 4],
+            stacks: [const { AtomicU64::new(0) }; 4],
+            crossed: AtomicU64::new(0),
+            without_event: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+        }
+    }; CPUS],
+);
+
+impl OfCpu {
+    /// Samples, promised stacks and stacks that came, of an event.
+    pub(crate) fn of(&self, event: Event) -> [u64; 3] {
+        [&self.samples, &self.promised, &self.stacks]
+            .map(|counts| counts[event as usize].load(Ordering::Relaxed))
+    }
+}
+
+/// What a CPU has seen.
+pub(crate) fn of_cpu(cpu: usize) -> &'static OfCpu {
+    OF_CPUS.of(cpu)
+}
+
+/// Adds all events. Once, before anything is sampled.
+pub(crate) fn add_all() {
+    for cpu in 0..online() {
+        for event in Event::ALL {
+            let added = event.add(cpu);
+            OF_CPUS.of(cpu).events[event as usize].with(|place| *place = Some(added));
+        }
+    }
+}
+
+/// Takes an event away from a CPU while it is in use, and adds it again. Task context.
+pub(crate) fn exchange(event: Event, cpu: usize) {
+    let place = &OF_CPUS.of(cpu).events[event as usize];
+    let Some(old) = place.with(Option::take) else { return };
+    if let Err(error) = event.registry().remove(&UNWIND, None, old) {
+        panic!("{error}");
+    }
+    let added = event.add(cpu);
+    place.with(|place| *place = Some(added));
+}
+
+/// The event of which an NMI is a sample: those of the timer, and those of the counter, by
+/// turns.
+pub(super) fn due(counter_overflowed: bool) -> Event {
+    static TURN: EachCpu<AtomicU32> = EachCpu([const { AtomicU32::new(0) }; CPUS]);
+    let turn = TURN.own().fetch_add(1, Ordering::Relaxed);
+    match (counter_overflowed, turn % 4) {
+        (true, 0) => Event::Spans,
+        (true, _) => Event::Instructions,
+        (false, 0 | 2) => Event::Watcher,
+        (false, _) => Event::Cycles,
+    }
+}
+
+/// Asks for the stack of a task, for a sample of an event. In NMIs.
+pub(super) fn ask(task: &Task, event: Event) -> Option<Cookie> {
+    let own = OF_CPUS.own();
+    count(&own.samples[event as usize]);
+    let added = own.events[event as usize].try_with(|place| *place).flatten()?;
+    let key = TaskKey(task.id().into());
+    match event.registry().request(&UNWIND, task, key, &added) {
+        Ok(cookie) => {
+            count(&own.promised[event as usize]);
+            task.asked_on.store(cpu::number() as u32, Ordering::Relaxed);
+            Some(cookie)
+        }
+        Err(RequestError::Refused(_) | RequestError::Removed) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Hands a stack to the events of this CPU that get it. Task context.
+pub(super) fn deliver(task: &Task, client: ClientId, cookie: Cookie, trace: &Trace) {
+    let cpu = cpu::number();
+    let own = OF_CPUS.own();
+    for registry in [&FIRST_LIVE, &BROADCAST] {
+        if !registry.owns(client) {
+            continue;
+        }
+        let key = TaskKey(task.id().into());
+        let delivered = registry.deliver(client, cpu as u32, key, |event| {
+            if let Some(event) = Event::ALL.iter().find(|of| of.number() == event.0) {
+                count(&own.stacks[*event as usize]);
+            }
+            stream::write_stack(task, event.0, cookie, trace)
+        });
+        if delivered.failed != 0 {
+            count(&own.failed);
+        } else if delivered.written == 0 {
+            count(&own.without_event);
+        }
+        if task.asked_on.load(Ordering::Relaxed) != cpu as u32 {
+            count(&own.crossed);
+        }
+        if registry.policy() == Policy::FirstLive {
+            branches::compare(task, cookie, trace);
+        }
+    }
+}
