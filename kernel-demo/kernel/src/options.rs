@@ -1,10 +1,45 @@
 //! What the machine was started with: `-append "samples=400"`.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use unwind_x86::paging::{PhysAddr, PhysicalMemory};
 
 use crate::memory::DirectMap;
+
+/// A protection that a run can do without, to see that its checks notice.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protection {
+    /// Pages are freed when no CPU uses them any more.
+    Shootdown = 1,
+    /// A task is taken by another CPU when its stack is left.
+    LeftStack,
+    /// An NMI leads a task that is on its way to user mode back to deliver.
+    ReturnInterrupt,
+    /// Each CPU writes into its own ring.
+    OwnRing,
+    /// What was asked for is delivered before the task executes another program.
+    Suspension,
+    /// An event is removed before it is freed.
+    EventRemoval,
+}
+
+impl Protection {
+    const ALL: [(&'static str, Self); 6] = [
+        ("shootdown", Self::Shootdown),
+        ("left-stack", Self::LeftStack),
+        ("return-interrupt", Self::ReturnInterrupt),
+        ("own-ring", Self::OwnRing),
+        ("suspension", Self::Suspension),
+        ("event-removal", Self::EventRemoval),
+    ];
+
+    /// Whether the run has it. Any context.
+    pub(crate) fn is_on(self) -> bool {
+        WITHOUT.load(Ordering::Relaxed) != self as u8
+    }
+}
+
+static WITHOUT: AtomicU8 = AtomicU8::new(0);
 
 /// The options of a run.
 #[derive(Clone, Copy, Debug)]
@@ -60,12 +95,14 @@ pub(crate) fn read(start_info: u64) {
     }
     let line = line.split(|&byte| byte == 0).next().unwrap_or_default();
     for word in line.split(|&byte| byte == b' ') {
-        let Some((name, value)) = core::str::from_utf8(word).ok().and_then(|word| {
-            let (name, value) = word.split_once('=')?;
-            Some((name, value.parse().ok()?))
-        }) else {
-            continue;
-        };
+        let word = core::str::from_utf8(word).unwrap_or_default();
+        let Some((name, value)) = word.split_once('=') else { continue };
+        if name == "without" {
+            let known = Protection::ALL.iter().find(|(name, _)| *name == value);
+            let Some((_, protection)) = known else { panic!("no protection is called {value}") };
+            WITHOUT.store(*protection as u8, Ordering::Relaxed);
+        }
+        let Ok(value) = value.parse() else { continue };
         match name {
             "samples" => SAMPLES.store(value, Ordering::Relaxed),
             "hertz" => HERTZ.store(value, Ordering::Relaxed),

@@ -7,6 +7,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::each_cpu::{CPUS, EachCpu, online};
+use crate::options::Protection;
 use crate::{apic, cpu};
 
 /// The number of the last flush that a CPU was asked for, and of that which it has made.
@@ -26,6 +27,9 @@ pub(crate) static WAITS: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn flush_everywhere() {
     static LAST: AtomicU64 = AtomicU64::new(0);
     cpu::flush_all();
+    if !Protection::Shootdown.is_on() {
+        return;
+    }
     let number = LAST.fetch_add(1, Ordering::SeqCst) + 1;
     let own = cpu::number();
     let others = (0..online()).filter(|&other| other != own);

@@ -11,6 +11,7 @@ use super::state::{CLAIMED, ENDED, FREE, IDLE_TASKS, Kind, READY, SignalState, T
 use crate::cpu;
 use crate::frame::Frame;
 use crate::memory::kernel_root;
+use crate::options::Protection;
 use crate::unwind::{branches, delivery, stream};
 
 unsafe extern "C" {
@@ -62,9 +63,13 @@ pub(super) fn exec(task: &Task, frame: &mut Frame, program: Program) -> Option<(
     let loaded = program.load()?;
     // The point of no return. Clients that asked for the stack of this program
     // get it while it is there.
-    delivery::suspend(task, frame);
+    if Protection::Suspension.is_on() {
+        delivery::suspend(task, frame);
+    }
     install(task, loaded, frame, true);
-    delivery::resume(task);
+    if Protection::Suspension.is_on() {
+        delivery::resume(task);
+    }
     Some(())
 }
 

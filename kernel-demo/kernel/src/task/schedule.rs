@@ -7,6 +7,7 @@ use super::state::{IDLE_TASKS, READY, RUNNING, SLEEPING, Task};
 use crate::each_cpu::{CPUS, EachCpu};
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
+use crate::options::Protection;
 use crate::{cpu, descriptors};
 
 /// What a CPU knows of its turns.
@@ -137,6 +138,9 @@ pub(super) fn switch_as(left_as: u8) {
     turn.current.store(next, Ordering::Relaxed);
     if let Some(hook) = HOOK.with(|hook| *hook) {
         hook(&tasks[from], task);
+    }
+    if !Protection::LeftStack.is_on() {
+        finish_switch();
     }
     select(task);
     let keep: *const AtomicU64 = &tasks[from].kernel_sp;

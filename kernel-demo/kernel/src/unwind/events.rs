@@ -4,7 +4,7 @@
 //! and the counter's, and gets each stack once, whichever of them asked. A pair of events
 //! with one client for all gets its stacks by one of them, which wants the records.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use demo_format::{CYCLES, INSTRUCTIONS, SPANS, WATCHER};
 use unwind_core::Trace;
@@ -18,6 +18,8 @@ use super::{UNWIND, branches, stream};
 use crate::cpu;
 use crate::each_cpu::{CPUS, EachCpu, online};
 use crate::exclusive::Exclusive;
+use crate::options::Protection;
+use crate::task::schedule;
 use crate::task::state::Task;
 
 type Registry = FixedRegistry<CPUS, 8>;
@@ -80,6 +82,8 @@ impl Event {
 pub(crate) struct OfCpu {
     /// Its events. Where one is being exchanged, an NMI does without it.
     events: [Exclusive<Option<CpuEvent>>; 4],
+    /// Whether the memory of an event is there.
+    is_there: [AtomicBool; 4],
     samples: [AtomicU64; 4],
     /// Samples that are promised a stack.
     promised: [AtomicU64; 4],
@@ -97,6 +101,7 @@ static OF_CPUS: EachCpu<OfCpu> = EachCpu(
     [const {
         OfCpu {
             events: [const { Exclusive::new(None) }; 4],
+            is_there: [const { AtomicBool::new(true) }; 4],
             samples: [const { AtomicU64::new(0) }; 4],
             promised: [const { AtomicU64::new(0) }; 4],
             stacks: [const { AtomicU64::new(0) }; 4],
@@ -134,9 +139,17 @@ pub(crate) fn add_all() {
 pub(crate) fn exchange(event: Event, cpu: usize) {
     let place = &OF_CPUS.of(cpu).events[event as usize];
     let Some(old) = place.with(Option::take) else { return };
+    let is_there = &OF_CPUS.of(cpu).is_there[event as usize];
+    if !Protection::EventRemoval.is_on() {
+        is_there.store(false, Ordering::Relaxed);
+        schedule::sleep(2);
+    }
     if let Err(error) = event.registry().remove(&UNWIND, None, old) {
         panic!("{error}");
     }
+    // From here on to the next line nothing is delivered to it.
+    is_there.store(false, Ordering::Relaxed);
+    is_there.store(true, Ordering::Relaxed);
     let added = event.add(cpu);
     place.with(|place| *place = Some(added));
 }
@@ -182,6 +195,8 @@ pub(super) fn deliver(task: &Task, client: ClientId, cookie: Cookie, trace: &Tra
         let key = TaskKey(task.id().into());
         let delivered = registry.deliver(client, cpu as u32, key, |event| {
             if let Some(event) = Event::ALL.iter().find(|of| of.number() == event.0) {
+                let is_there = own.is_there[*event as usize].load(Ordering::Relaxed);
+                assert!(is_there, "a stack for an event that is freed");
                 count(&own.stacks[*event as usize]);
             }
             stream::write_stack(task, event.0, cookie, trace)

@@ -2,6 +2,7 @@
 
 use unwind_core::deferred::{Host, RequestContext, ScheduleError, TaskKind, TaskState};
 
+use crate::options::Protection;
 use crate::task::schedule;
 use crate::task::state::Task;
 use crate::{apic, cpu, frame};
@@ -35,7 +36,7 @@ impl Host for Kernel {
     /// taken where interrupts are on, so before the next user instruction at
     /// the latest.
     fn schedule(&self, _: &Task, context: RequestContext) -> Result<(), ScheduleError> {
-        if context == RequestContext::Nmi {
+        if context == RequestContext::Nmi && Protection::ReturnInterrupt.is_on() {
             apic::send_return_work();
         }
         Ok(())

@@ -16,6 +16,7 @@ use unwind_perf::ring::{CpuRing, Direction, MmapPage, RingReader};
 
 use crate::each_cpu::{CPUS, EachCpu, online};
 use crate::exclusive::Exclusive;
+use crate::options::Protection;
 use crate::task::state::Task;
 use crate::{cpu, serial};
 
@@ -114,7 +115,8 @@ fn try_write<R: Encode>(
     // round that each CPU has ticked in has all records that are older.
     let interrupts = cpu::disable_interrupts();
     let id = id(task, event);
-    let written = RINGS.own().write(&record(id), FORMAT, event, id);
+    let ring = if Protection::OwnRing.is_on() { RINGS.own() } else { RINGS.of(0) };
+    let written = ring.write(&record(id), FORMAT, event, id);
     cpu::restore_interrupts(interrupts);
     written.map(|_| ())
 }
