@@ -101,19 +101,20 @@ extern "C" fn conduct(_: u64) -> ! {
 }
 
 /// Starts a program, and the events that belong to it.
-fn start_program(program: Program) -> Option<(&'static Task, u32)> {
-    let task = life::spawn_program(program)?;
-    if program == Program::Records {
-        task.set_traced();
-        let attached = branches::attach(task);
-        assert!(attached.is_some(), "no memory for a task's record");
-    }
+pub(crate) fn start_program(program: Program) -> Option<(&'static Task, u32)> {
+    let task = life::spawn_program(program, |task| {
+        if program == Program::Records {
+            task.set_traced();
+            let attached = branches::attach(task);
+            assert!(attached.is_some(), "no memory for a task's record");
+        }
+    })?;
     Some((task, task.id()))
 }
 
 /// A system-wide event that records the calls of all tasks for a while. It
 /// slows them down: the branch unit is simulated.
-enum RecordAll {
+pub(crate) enum RecordAll {
     NotYet,
     On(AllAttachment, u64),
     Over,
@@ -124,7 +125,7 @@ impl RecordAll {
     const TICKS: u64 = 60;
 
     /// Called each tick.
-    fn turn(&mut self, taken: u64, wanted: u64) {
+    pub(crate) fn turn(&mut self, taken: u64, wanted: u64) {
         *self = match core::mem::replace(self, Self::Over) {
             Self::NotYet if taken > wanted / 4 => match branches::attach_all() {
                 Some(attachment) => Self::On(attachment, schedule::ticks()),
@@ -218,27 +219,8 @@ fn account() {
         get(&deliveries.exec),
     );
     println!("drops: {:?}", UNWIND.drops());
-    let records = &branches::COUNTS;
-    println!(
-        "lbr: {} compared, {} agree, {} walk missed, {} disagree, {} of signals; {} calls, \
-         {} full, {} busy",
-        get(&records.compared),
-        get(&records.agreed),
-        get(&records.walk_missed),
-        get(&records.disagreed),
-        get(&records.of_signals),
-        get(&records.calls),
-        get(&records.full),
-        get(&records.busy),
-    );
-    let (given, back) = branches::memory();
-    println!("task data: {given} given, {back} back");
-    let (outside, missed) = aux_trace::faults();
-    println!(
-        "aux: {} parts, {} whole, {outside} outside, {missed} missed",
-        get(&aux_trace::COUNTS.parts),
-        get(&aux_trace::COUNTS.whole),
-    );
+    branches::account();
+    aux_trace::account();
     println!("records: {} lost", stream::lost());
     println!(
         "stack: {} request, {} walk by tables, {} walk by frame pointers, {} walk of 32-bit code",

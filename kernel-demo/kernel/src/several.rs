@@ -3,19 +3,20 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::conductor::{EVICTED, end_tasks};
+use crate::conductor::{EVICTED, RecordAll, end_tasks, start_program};
 use crate::each_cpu::online;
 use crate::memory::shootdown;
 use crate::serial::println;
 use crate::task::program::Program;
+use crate::task::schedule;
 use crate::task::state::Task;
-use crate::task::{life, schedule};
 use crate::unwind::events::{self, Event};
-use crate::unwind::{UNWIND, delivery, sampler, stream, tracer};
+use crate::unwind::{UNWIND, aux_trace, branches, delivery, sampler, stream, tracer};
 use crate::{apic, counter_unit, cpu, memory, options, serial};
 
 /// The programs that run all the time, some of them twice.
-const PROGRAMS: [Program; 14] = [
+const PROGRAMS: [Program; 15] = [
+    Program::Records,
     Program::FramePointers,
     Program::FramePointers,
     Program::Tables,
@@ -39,11 +40,15 @@ const COUNT_FOR: u64 = 8;
 pub(crate) extern "C" fn conduct(_: u64) -> ! {
     cpu::enable_interrupts();
     let mut running = PROGRAMS.map(|program| (program, None::<(&Task, u32)>));
+    let wanted = options::get().samples;
+    let taken = || sampler::COUNTS.taken.load(Ordering::Relaxed);
     let mut exchanges = 0;
-    while sampler::COUNTS.taken.load(Ordering::Relaxed) < options::get().samples {
+    let mut record_all = RecordAll::NotYet;
+    while taken() < wanted {
+        record_all.turn(taken(), wanted);
         for (program, task) in &mut running {
             if task.is_none_or(|(task, id)| task.has_ended(id)) {
-                *task = life::spawn_program(*program).map(|task| (task, task.id()));
+                *task = start_program(*program);
             }
         }
         // Counted code is slow. So that all programs get on, it is counted by turns.
@@ -111,6 +116,8 @@ fn account(exchanges: usize) {
         get(&deliveries.exec),
     );
     println!("drops: {:?}", UNWIND.drops());
+    branches::account();
+    aux_trace::account();
     println!("records: {} lost, {} bytes", stream::lost(), serial::exported());
     println!(
         "pages: {} evicted, {} frames left; {} waits for other cpus; {} ticks",

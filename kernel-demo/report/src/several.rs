@@ -128,13 +128,24 @@ fn compare(stream: &Stream, account: &Account) -> Vec<String> {
     ] {
         equal(what, get(what), least);
     }
+    let agreed = get("lbr: agree") + get("lbr: of signals");
+    equal("branch records that agree", get("lbr: compared"), agreed);
+    equal("memory for records", get("task data: given"), get("task data: back"));
+    equal("parts traced, and traced whole", get("aux: parts"), get("aux: whole"));
+    equal("branches traced outside of the parts", get("aux: outside"), 0);
     let mut above_zero = |what: &str, number: u64| {
         if number == 0 {
             faults.push(format!("{what}: none"));
         }
     };
     above_zero("samples with a cookie", asked);
-    for what in ["samples: within the unwinder", "deliveries: task gone", "pages: evicted"] {
+    for what in [
+        "samples: within the unwinder",
+        "deliveries: task gone",
+        "pages: evicted",
+        "lbr: agree",
+        "aux: parts",
+    ] {
         above_zero(what, get(what));
     }
     faults

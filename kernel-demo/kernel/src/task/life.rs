@@ -7,7 +7,7 @@ use unwind_core::deferred::LossReason;
 
 use super::program::{Loaded, Program};
 use super::schedule::{self, current};
-use super::state::{CLAIMED, ENDED, FREE, IDLE_TASKS, Kind, READY, SignalState, Task};
+use super::state::{ENDED, FREE, IDLE_TASKS, Kind, READY, SignalState, Task};
 use crate::cpu;
 use crate::frame::Frame;
 use crate::memory::kernel_root;
@@ -29,16 +29,29 @@ type ThreadMain = extern "C" fn(u64) -> !;
 
 /// Starts a kernel thread.
 pub(crate) fn spawn_kernel_thread(main: ThreadMain, argument: u64) -> Option<&'static Task> {
+    spawn(main, argument, |_| {})
+}
+
+fn spawn(
+    main: ThreadMain,
+    argument: u64,
+    prepare: impl FnOnce(&'static Task),
+) -> Option<&'static Task> {
     let task = claim(0)?;
+    prepare(task);
     // As `switch_stacks` pops them: r15, r14, r13, r12, rbx, rbp, return.
     let words = [0, 0, 0, argument, main as *const () as u64, 0, first_run as *const () as u64];
     start(task, task.stack_top() - ENTRY_LEN, &words);
     Some(task)
 }
 
-/// Starts a program as a task: a kernel thread that becomes a user task.
-pub(crate) fn spawn_program(program: Program) -> Option<&'static Task> {
-    spawn_kernel_thread(become_user, program as u64)
+/// Starts a program as a task: a kernel thread that becomes a user task. Before it runs
+/// it is shown to `prepare`.
+pub(crate) fn spawn_program(
+    program: Program,
+    prepare: impl FnOnce(&'static Task),
+) -> Option<&'static Task> {
+    spawn(become_user, program as u64, prepare)
 }
 
 extern "C" fn become_user(program: u64) -> ! {
@@ -203,11 +216,7 @@ pub(super) fn wait(task: &Task) -> Option<u32> {
 /// Takes a free place for a task.
 fn claim(parent: u32) -> Option<&'static Task> {
     static LAST_ID: AtomicU32 = AtomicU32::new(0);
-    let take = |task: &&Task| {
-        let state = &task.run_state;
-        state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    };
-    let task = Task::all().iter().skip(IDLE_TASKS).find(take)?;
+    let task = Task::all().iter().skip(IDLE_TASKS).find(|task| task.claim())?;
     task.id.store(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
     task.parent.store(parent, Ordering::Relaxed);
     task.set_kind(Kind::KernelThread);

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-use super::state::{IDLE_TASKS, READY, RUNNING, SLEEPING, Task};
+use super::state::{Held, IDLE_TASKS, READY, RUNNING, SLEEPING, Task};
 use crate::each_cpu::{CPUS, EachCpu};
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
@@ -65,11 +65,12 @@ pub(crate) fn interrupted(frame: &Frame) -> &'static Task {
 
 /// The tasks in the order of their places: the first one, or the one that
 /// follows `after`.
-pub(crate) fn next_task(after: Option<&'static Task>) -> Option<&'static Task> {
+pub(crate) fn next_task(after: Option<&'static Task>) -> Option<Held> {
     let tasks = Task::all();
     let place = |of: &Task| tasks.iter().position(|task| core::ptr::eq(task, of));
     let first = after.and_then(place).map_or(0, |place| place + 1);
-    tasks[first..].iter().find(|task| task.is_there())
+    // It is held before it is looked at, so that it cannot go and another one come.
+    tasks[first..].iter().map(Task::hold).find(|held| held.task().is_there())
 }
 
 /// How many timer ticks there were.

@@ -69,6 +69,8 @@ pub(crate) struct Task {
     root: AtomicU64,
     space: Exclusive<Option<Space>>,
     pub(super) run_state: AtomicU8,
+    /// How many hold it: see [`Held`].
+    held: AtomicU32,
     pub(super) wake_at: AtomicU64,
     /// The stack pointer of its kernel stack when another task took over.
     pub(super) kernel_sp: AtomicU64,
@@ -131,6 +133,7 @@ impl Task {
             root: AtomicU64::new(0),
             space: Exclusive::new(None),
             run_state: AtomicU8::new(0),
+            held: AtomicU32::new(0),
             wake_at: AtomicU64::new(0),
             kernel_sp: AtomicU64::new(0),
             parent: AtomicU32::new(0),
@@ -210,6 +213,24 @@ impl Task {
         self.run_state.load(Ordering::Acquire) == FREE || self.id() != id
     }
 
+    /// Takes the place for a task, if it is free and nobody looks at it.
+    pub(super) fn claim(&self) -> bool {
+        let (from, to) = (FREE, CLAIMED);
+        let state = &self.run_state;
+        let taken = state.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        if taken && self.held.load(Ordering::SeqCst) != 0 {
+            state.store(FREE, Ordering::SeqCst);
+            return false;
+        }
+        taken
+    }
+
+    /// Keeps the task's blocks from being another one's.
+    pub(crate) fn hold(&'static self) -> Held {
+        self.held.fetch_add(1, Ordering::SeqCst);
+        Held(self)
+    }
+
     /// Whether there is a task on this place.
     pub(super) fn is_there(&self) -> bool {
         !matches!(self.run_state.load(Ordering::SeqCst), FREE | CLAIMED)
@@ -265,6 +286,21 @@ impl Task {
     fn stack_start(&self) -> u64 {
         let number = Self::all().iter().position(|task| core::ptr::eq(task, self));
         STACKS.as_ptr() as u64 + (number.unwrap_or(0) * STACK_LEN) as u64
+    }
+}
+
+/// A task that is looked at: its place gets no other one meanwhile.
+pub(crate) struct Held(&'static Task);
+
+impl Held {
+    pub(crate) fn task(&self) -> &'static Task {
+        self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -11,6 +11,7 @@ use unwind_perf::aux_trace::{AuxBuffer, AuxEvent, AuxGate, OneCpu, Trigger, Trig
 use super::counter::count;
 use crate::branch_unit::{self, TO_BE_TRACED, TRACED, TRACED_OUTSIDE};
 use crate::cpu::{self, Interrupts};
+use crate::serial::println;
 use crate::task::state::Task;
 
 /// The trace event of the group.
@@ -98,7 +99,18 @@ pub(crate) fn end(branches: u64) {
 
 /// How many branches outside of a part were traced, and how many actions were
 /// missed.
-pub(crate) fn faults() -> (u64, u64) {
+fn faults() -> (u64, u64) {
     let missed = RESUME.counters().missed + PAUSE.counters().missed;
     (TRACED_OUTSIDE.load(Ordering::Relaxed), missed)
+}
+
+/// Prints the counters.
+pub(crate) fn account() {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let (outside, missed) = faults();
+    println!(
+        "aux: {} parts, {} whole, {outside} outside, {missed} missed",
+        get(&COUNTS.parts),
+        get(&COUNTS.whole),
+    );
 }

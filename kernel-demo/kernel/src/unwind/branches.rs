@@ -20,9 +20,11 @@ use unwind_x86::lbr::{JoinOutcome, LbrCpu, LbrSample, LbrState, LbrTask, join};
 use super::counter::count;
 use super::host::Kernel;
 use crate::branch_unit::{LBR, UNIT};
-use crate::each_cpu::{CPUS, EachCpu};
+use crate::each_cpu::{CPUS, EachCpu, online};
 use crate::exclusive::Exclusive;
-use crate::task::state::Task;
+use crate::grace::Moment;
+use crate::serial::println;
+use crate::task::state::{Held, Task};
 use crate::task::{schedule, state};
 
 /// Who needs the records of tasks.
@@ -66,24 +68,44 @@ struct Piece {
     /// Odd while it is given out; counts up with each change.
     generation: AtomicU16,
     state: Exclusive<LbrState>,
+    /// When it was given back, while readers may still use it.
+    left: Exclusive<Option<Moment>>,
 }
 
-const PIECES: usize = 16;
+impl Piece {
+    const fn new() -> Self {
+        Self {
+            generation: AtomicU16::new(0),
+            state: Exclusive::new(LbrState::new()),
+            left: Exclusive::new(None),
+        }
+    }
 
-static PIECE: [Piece; PIECES] =
-    [const { Piece { generation: AtomicU16::new(0), state: Exclusive::new(LbrState::new()) } };
-        PIECES];
+    /// Frees it, if it was given back and all readers from then are done.
+    fn free_if_left(&self) {
+        self.left.with(|left| {
+            if left.take_if(|moment| moment.has_passed()).is_some() {
+                self.generation.fetch_add(1, Ordering::Release);
+            }
+        });
+    }
+}
+
+const PIECES: usize = 64;
+
+static PIECE: [Piece; PIECES] = [const { Piece::new() }; PIECES];
 
 impl DataHost for Kernel {
-    type Task = &'static Task;
+    type Task = Held;
 
-    fn data<'t>(&self, task: &'t &'static Task) -> &'t TaskData {
-        task.data()
+    fn data<'t>(&self, task: &'t Held) -> &'t TaskData {
+        task.task().data()
     }
 
     fn alloc(&self, _: DataLayout) -> Option<DataHandle> {
         let mut pieces = (0..).zip(&PIECE);
         let (index, piece) = pieces.find(|(_, piece)| {
+            piece.free_if_left();
             let generation = piece.generation.load(Ordering::Relaxed);
             generation & 1 == 0
                 && piece
@@ -106,14 +128,15 @@ impl DataHost for Kernel {
         }
     }
 
-    /// Readers are a switch, with interrupts off, and an NMI: on the one CPU
-    /// neither is in the middle of reading when this is called.
+    /// Readers are a switch, with interrupts off, and an NMI.
     fn free_after_readers(&self, handle: DataHandle) {
-        self.free(handle);
+        if let Some(piece) = PIECE.get(handle.index() as usize) {
+            piece.left.with(|left| *left = Some(Moment::now()));
+        }
     }
 
-    fn next_task(&self, after: Option<&&'static Task>) -> Option<&'static Task> {
-        schedule::next_task(after.copied())
+    fn next_task(&self, after: Option<&Held>) -> Option<Held> {
+        schedule::next_task(after.map(Held::task))
     }
 
     fn relax(&self) {
@@ -134,7 +157,7 @@ fn with_state<R>(handle: DataHandle, f: impl FnOnce(LbrTask<'_>) -> R) -> Option
 /// An event of one task starts to use its record. The task does not run yet.
 pub(crate) fn attach(task: &'static Task) -> Option<TaskAttachment> {
     HOOK.add_user().ok()?;
-    let Ok(attachment) = USERS.attach_task(&Kernel, &task) else {
+    let Ok(attachment) = USERS.attach_task(&Kernel, &task.hold()) else {
         assert!(HOOK.remove_user().is_ok(), "it was added");
         return None;
     };
@@ -149,14 +172,18 @@ pub(crate) fn attach_all() -> Option<AllAttachment> {
         assert!(HOOK.remove_user().is_ok(), "it was added");
         return None;
     };
-    // The caller is a kernel thread: it has no user code to record.
-    CPU.own().with(|cpu| UNIT.own().with(|unit| cpu.start_wide(unit, None)));
+    // A record that an event of a task has begun may lose its older calls.
+    for (cpu, unit) in CPU.iter().zip(UNIT.iter()).take(online()) {
+        cpu.with(|cpu| unit.with(|unit| cpu.start_wide(unit, None)));
+    }
     Some(attachment)
 }
 
 /// The system-wide event has ended.
 pub(crate) fn detach_all(attachment: AllAttachment) {
-    CPU.own().with(LbrCpu::stop_wide);
+    for cpu in CPU.iter().take(online()) {
+        cpu.with(LbrCpu::stop_wide);
+    }
     assert!(HOOK.remove_user().is_ok(), "it was added");
     assert!(USERS.detach_all(&Kernel, attachment).is_ok(), "it is from these users");
 }
@@ -164,12 +191,12 @@ pub(crate) fn detach_all(attachment: AllAttachment) {
 /// A task was forked, and does not run yet.
 pub(crate) fn forked(child: &'static Task) {
     // If memory is short the child gets none, and that is counted.
-    let _ = USERS.fork(&Kernel, &child);
+    let _ = USERS.fork(&Kernel, &child.hold());
 }
 
 /// A task exits.
 pub(crate) fn exited(task: &'static Task) {
-    USERS.exit(&Kernel, &task);
+    USERS.exit(&Kernel, &task.hold());
 }
 
 /// The context switch, on the way from one task to the other. Interrupts are
@@ -263,7 +290,27 @@ fn compare_with(record: &LbrSample, pcs: &[u64], has_signals: bool) {
 }
 
 /// How many pieces of memory were given out and have come back.
-pub(crate) fn memory() -> (u64, u64) {
+fn memory() -> (u64, u64) {
     let counters = USERS.counters();
     (counters.allocated, counters.freed)
+}
+
+/// Prints the counters.
+pub(crate) fn account() {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let records = &COUNTS;
+    println!(
+        "lbr: {} compared, {} agree, {} walk missed, {} disagree, {} of signals; {} calls, \
+         {} full, {} busy",
+        get(&records.compared),
+        get(&records.agreed),
+        get(&records.walk_missed),
+        get(&records.disagreed),
+        get(&records.of_signals),
+        get(&records.calls),
+        get(&records.full),
+        get(&records.busy),
+    );
+    let (given, back) = memory();
+    println!("task data: {given} given, {back} back");
 }
