@@ -8,16 +8,14 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use unwind_core::{Memory, VirtAddr};
 use unwind_x86::lbr::{Lbr, Msrs};
-use unwind_x86::paging::PagedMemory;
 
-use crate::counter_unit;
 use crate::each_cpu::{CPUS, EachCpu};
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
-use crate::memory::{DirectMap, user_space_of};
+use crate::memory::read_as_used;
 use crate::task::state::Task;
+use crate::{counter_unit, shadow_stack};
 
 /// What the CPU would say it has: 32 entries, with information.
 pub(crate) const LBR: Lbr = Lbr::skylake();
@@ -80,16 +78,20 @@ impl BranchUnit {
         self.next_pc = None;
     }
 
-    /// Sees the instruction that has led to `pc`, if it has not been seen.
-    ///
-    /// Hardware is up to date when an instruction is done. An NMI may come
-    /// between the instruction and its trap, so the NMI calls this too.
-    pub(crate) fn catch_up(&mut self, task: &Task, pc: u64) {
+    /// Sees the instruction that has led to where `frame` is, if it has not been seen.
+    pub(crate) fn catch_up(&mut self, task: &Task, frame: &Frame) {
+        let pc = frame.rip;
         let Some(last) = self.next_pc.filter(|&last| last != pc) else { return };
         self.next_pc = Some(pc);
         match Branch::at(task, last) {
-            Branch::Call => self.call(last, pc),
-            Branch::Return => self.ret(),
+            Branch::Call => {
+                self.call(last, pc);
+                shadow_stack::call(task, frame.rsp);
+            }
+            Branch::Return => {
+                self.ret();
+                shadow_stack::ret(task, pc);
+            }
             Branch::Other => return,
         }
         trace(last);
@@ -111,15 +113,20 @@ pub(crate) fn set_watching(frame: &mut Frame, on: bool) {
     UNIT.own().with(|unit| unit.next_pc = on.then_some(frame.rip));
 }
 
-/// The trap after each instruction of watched user code.
-pub(crate) fn stepped(task: &Task, frame: &mut Frame) {
-    let watched = UNIT.own().try_with(|unit| {
-        unit.catch_up(task, frame.rip);
-        unit.next_pc.is_some()
-    });
+/// The way into the kernel from user code that may be watched. Any context.
+///
+/// Hardware is up to date when an instruction is done. An NMI may come between the
+/// instruction and its trap, so it calls this, too; and one that comes between the way in
+/// and this call does so for its sample.
+pub(crate) fn entered(task: &Task, frame: &Frame) {
+    UNIT.own().try_with(|unit| unit.catch_up(task, frame));
+}
+
+/// The trap after each instruction of user code that is watched or counted.
+pub(crate) fn stepped(frame: &mut Frame) {
     if counter_unit::is_on() {
         counter_unit::count();
-    } else if watched == Some(false) {
+    } else if UNIT.own().try_with(|unit| unit.next_pc.is_some()) == Some(false) {
         frame.rflags &= !SINGLE_STEP;
     }
 }
@@ -133,13 +140,11 @@ enum Branch {
 
 impl Branch {
     fn at(task: &Task, pc: u64) -> Self {
-        let space = user_space_of(task.root());
-        let mut memory = PagedMemory::<_, 1>::with_tlb(DirectMap, space);
         let mut code = [0; 2];
         // It was executed just now, so it is there; unless it is the last byte
         // of a page, a `ret` at most.
-        if memory.read(VirtAddr::new(pc), &mut code).is_err() {
-            let _ = memory.read(VirtAddr::new(pc), &mut code[..1]);
+        if read_as_used(task.root(), pc, &mut code).is_none() {
+            code[1] = 0;
         }
         match code {
             [0xe8, _] => Self::Call,

@@ -13,7 +13,7 @@ use crate::task::{life, schedule, state};
 use crate::unwind::{
     UNWIND, aux_trace, branches, delivery, is_on_several_cpus, sampler, stream, tracer,
 };
-use crate::{apic, cpu, descriptors, measure, memory, options, several, single_step};
+use crate::{apic, cpu, descriptors, measure, memory, options, several, shadow_stack, single_step};
 
 /// The programs that run all the time. Those that end are started again.
 const PROGRAMS: [Program; 9] = [
@@ -105,6 +105,7 @@ pub(crate) fn start_program(program: Program) -> Option<(&'static Task, u32)> {
     let task = life::spawn_program(program, |task| {
         if program == Program::Records {
             task.set_traced();
+            shadow_stack::start(task);
             let attached = branches::attach(task);
             assert!(attached.is_some(), "no memory for a task's record");
         }
@@ -221,6 +222,7 @@ fn account() {
     println!("drops: {:?}", UNWIND.drops());
     branches::account();
     aux_trace::account();
+    shadow_stack::account();
     println!("records: {} lost", stream::lost());
     println!(
         "stack: {} request, {} walk by tables, {} walk by frame pointers, {} walk of 32-bit code",

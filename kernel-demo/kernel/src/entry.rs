@@ -19,6 +19,9 @@ use crate::{apic, branch_unit, cpu, grace, measure, single_step};
 /// Called by entry.s for every way in.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_entry(frame: &mut Frame) {
+    if frame.is_user() {
+        branch_unit::entered(schedule::current(), frame);
+    }
     match frame.vector {
         // These two may have come at any instruction of the kernel, also right
         // before a way out: they leave again as they came.
@@ -28,12 +31,13 @@ extern "C" fn kernel_entry(frame: &mut Frame) {
             leave_nmi();
             return;
         }
-        VECTOR_DEBUG if frame.is_user() => return branch_unit::stepped(schedule::current(), frame),
+        VECTOR_DEBUG if frame.is_user() => return branch_unit::stepped(frame),
         VECTOR_DEBUG => return single_step::trap(),
         VECTOR_TIMER => {
             apic::end_of_interrupt();
             grace::tick();
             schedule::tick();
+            branches::tick();
             measure::tick(frame);
         }
         // All it has to do is to come by the way out to user mode.

@@ -36,6 +36,7 @@ mod other_cpus;
 mod painted;
 mod serial;
 mod several;
+mod shadow_stack;
 mod single_step;
 mod task;
 mod unwind;

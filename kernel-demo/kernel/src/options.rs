@@ -21,16 +21,19 @@ pub(crate) enum Protection {
     Suspension,
     /// An event is removed before it is freed.
     EventRemoval,
+    /// The branch record changes hands with the task.
+    BranchSwitch,
 }
 
 impl Protection {
-    const ALL: [(&'static str, Self); 6] = [
+    const ALL: [(&'static str, Self); 7] = [
         ("shootdown", Self::Shootdown),
         ("left-stack", Self::LeftStack),
         ("return-interrupt", Self::ReturnInterrupt),
         ("own-ring", Self::OwnRing),
         ("suspension", Self::Suspension),
         ("event-removal", Self::EventRemoval),
+        ("branch-switch", Self::BranchSwitch),
     ];
 
     /// Whether the run has it. Any context.
@@ -57,10 +60,12 @@ pub(crate) struct Options {
     pub(crate) period: u64,
     /// MiB of memory from 64 MiB on that take the records; 0: they go out by a port.
     pub(crate) area: u64,
+    /// Whether a delivery goes to all clients on several CPUs, or to those that asked.
+    pub(crate) everyone: u64,
 }
 
 const DEFAULT: Options =
-    Options { samples: 400, hertz: 1000, stall: 0, cpus: 1, period: 100, area: 0 };
+    Options { samples: 400, hertz: 1000, stall: 0, cpus: 1, period: 100, area: 0, everyone: 0 };
 
 static SAMPLES: AtomicU64 = AtomicU64::new(DEFAULT.samples);
 static HERTZ: AtomicU64 = AtomicU64::new(DEFAULT.hertz);
@@ -68,6 +73,7 @@ static STALL: AtomicU64 = AtomicU64::new(DEFAULT.stall);
 static CPUS: AtomicU64 = AtomicU64::new(DEFAULT.cpus);
 static PERIOD: AtomicU64 = AtomicU64::new(DEFAULT.period);
 static AREA: AtomicU64 = AtomicU64::new(DEFAULT.area);
+static EVERYONE: AtomicU64 = AtomicU64::new(DEFAULT.everyone);
 
 /// The options.
 pub(crate) fn get() -> Options {
@@ -78,6 +84,7 @@ pub(crate) fn get() -> Options {
         cpus: CPUS.load(Ordering::Relaxed),
         period: PERIOD.load(Ordering::Relaxed),
         area: AREA.load(Ordering::Relaxed),
+        everyone: EVERYONE.load(Ordering::Relaxed),
     }
 }
 
@@ -110,6 +117,7 @@ pub(crate) fn read(start_info: u64) {
             "cpus" => CPUS.store(value, Ordering::Relaxed),
             "period" => PERIOD.store(value, Ordering::Relaxed),
             "area" => AREA.store(value, Ordering::Relaxed),
+            "everyone" => EVERYONE.store(value, Ordering::Relaxed),
             _ => {}
         }
     }

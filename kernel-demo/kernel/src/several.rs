@@ -12,7 +12,7 @@ use crate::task::schedule;
 use crate::task::state::Task;
 use crate::unwind::events::{self, Event};
 use crate::unwind::{UNWIND, aux_trace, branches, delivery, sampler, stream, tracer};
-use crate::{apic, counter_unit, cpu, memory, options, serial};
+use crate::{apic, counter_unit, cpu, memory, options, serial, shadow_stack};
 
 /// The programs that run all the time, some of them twice.
 const PROGRAMS: [Program; 15] = [
@@ -80,7 +80,12 @@ fn account(exchanges: usize) {
         get(&samples.in_thread),
     );
     println!("samples: {} within the unwinder", get(&samples.in_unwinder));
-    println!("machine: {} cpus, {} instructions counted", online(), counter_unit::counted());
+    println!(
+        "machine: {} cpus, {} instructions counted, {} for everyone",
+        online(),
+        counter_unit::counted(),
+        options::get().everyone,
+    );
     for cpu in 0..online() {
         let own = events::of_cpu(cpu);
         for event in Event::ALL {
@@ -118,6 +123,7 @@ fn account(exchanges: usize) {
     println!("drops: {:?}", UNWIND.drops());
     branches::account();
     aux_trace::account();
+    shadow_stack::account();
     println!("records: {} lost, {} bytes", stream::lost(), serial::exported());
     println!(
         "pages: {} evicted, {} frames left; {} waits for other cpus; {} ticks",

@@ -232,6 +232,8 @@ impl<'i> Checker<'i> {
         equal("memory for records", get("task data: given"), get("task data: back"));
         equal("parts traced, and traced whole", get("aux: parts"), get("aux: whole"));
         equal("branches traced outside of the parts", get("aux: outside"), 0);
+        equal("walks that are not as the shadow stack", get("shadow: other"), 0);
+        equal("returns that are not as the shadow stack", get("shadow: wrong returns"), 0);
         equal("stacks lost", get("deliveries: lost"), 0);
         equal("stacks truncated", get("deliveries: truncated"), 0);
         equal("frames of memory left", get("pages: frames left"), 0);
@@ -250,6 +252,7 @@ impl<'i> Checker<'i> {
             "lbr: agree",
             "lbr: full",
             "aux: parts",
+            "shadow: as the walk",
             "pages: evicted",
         ] {
             above_zero(what);

@@ -2,6 +2,7 @@
 
 use unwind_x86::paging::{AddressSpace, PagingMode};
 
+use super::PAGE;
 use super::direct_map::pointer;
 use super::frames::Frame;
 use crate::cpu;
@@ -73,6 +74,20 @@ pub(crate) fn drop_identity_map() {
 /// The user half of an address space, for page walks.
 pub(crate) const fn user_space_of(root: u64) -> AddressSpace {
     AddressSpace::new(PagingMode::FourLevel, root)
+}
+
+/// Reads user memory that this CPU has just used, and of which its page may have been taken
+/// away since: until the CPU has answered ([`shootdown`](super::shootdown)), the page is
+/// where its entry says. Interrupts are off.
+pub(crate) fn read_as_used(root: u64, addr: u64, buf: &mut [u8]) -> Option<()> {
+    let tables = Tables { root: Frame::from_phys(root) };
+    for (at, byte) in (addr..).zip(buf) {
+        let entry = tables.get(at);
+        let frame = entry.as_page().or(entry.as_swapped())?;
+        // SAFETY: in a frame, and so in memory; user code may write there meanwhile.
+        *byte = unsafe { pointer(frame.phys() + at % PAGE).read_volatile() };
+    }
+    Some(())
 }
 
 /// The tables of one address space.

@@ -11,6 +11,7 @@ use crate::each_cpu::CPUS;
 use crate::exclusive::{Exclusive, Renewed};
 use crate::memory::{Space, kernel_root};
 use crate::painted;
+use crate::shadow_stack::ShadowStack;
 use crate::unwind::rows::Rows;
 
 /// The states of a place for a task.
@@ -43,6 +44,8 @@ pub(crate) struct Task {
     data: Renewed<TaskData>,
     /// The record of the last sample.
     pub(crate) record: Exclusive<Option<(Cookie, LbrSample)>>,
+    /// What its return addresses have to be, if that is recorded.
+    pub(crate) shadow: Exclusive<Option<ShadowStack>>,
     /// Whether a part of its program is traced.
     traced: AtomicBool,
     /// Whether it has a signal handler.
@@ -119,6 +122,7 @@ impl Task {
             unwind: Renewed::new(TaskState::new()),
             data: Renewed::new(TaskData::new()),
             record: Exclusive::new(None),
+            shadow: Exclusive::new(None),
             traced: AtomicBool::new(false),
             has_handler: AtomicBool::new(false),
             trace: Exclusive::new(UnwindCache::new()),
@@ -168,6 +172,7 @@ impl Task {
         // SAFETY: the caller's.
         unsafe { self.data.renew(TaskData::new()) }
         self.record.with(|record| *record = None);
+        self.shadow.with(|shadow| *shadow = None);
         self.has_handler.store(false, Ordering::Relaxed);
         self.traced.store(false, Ordering::Relaxed);
     }

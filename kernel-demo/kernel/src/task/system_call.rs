@@ -42,10 +42,16 @@ impl Call {
     }
 }
 
-/// Whether the tracer records this call: those after which the task is not
-/// what it was.
+/// Whether the tracer that asks for stacks records this call: those after which the task is
+/// not what it was.
 pub(crate) fn is_traced(frame: &Frame) -> bool {
     matches!(Call::new(frame).number, EXEC | EXIT | FORK | RAISE)
+}
+
+/// Whether the tracer that does not ask records this call: those that take long, so that
+/// another client may ask. After a signal it would get the stack of the handler.
+pub(crate) fn is_traced_without_asking(frame: &Frame) -> bool {
+    matches!(Call::new(frame).number, SPIN | YIELD)
 }
 
 /// Carries out the system call of the task. Interrupts are on.

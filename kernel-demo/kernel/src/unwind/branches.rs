@@ -7,7 +7,7 @@
 //!
 //! [`TaskData`]: unwind_perf::task_data::TaskData
 
-use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use unwind_core::deferred::Cookie;
 use unwind_core::{Trace, VirtAddr};
@@ -15,14 +15,17 @@ use unwind_perf::task_data::{
     AllAttachment, DataHandle, DataHost, DataLayout, Switch, SwitchHook, TaskAttachment, TaskData,
     TaskDataUsers,
 };
-use unwind_x86::lbr::{JoinOutcome, LbrCpu, LbrSample, LbrState, LbrTask, join};
+use unwind_x86::lbr::{JoinOutcome, LbrCpu, LbrSample, LbrState, LbrTask, RestoreOutcome, join};
 
 use super::counter::count;
 use super::host::Kernel;
 use crate::branch_unit::{LBR, UNIT};
+use crate::cpu;
 use crate::each_cpu::{CPUS, EachCpu, online};
 use crate::exclusive::Exclusive;
+use crate::frame::Frame;
 use crate::grace::Moment;
+use crate::options::Protection;
 use crate::serial::println;
 use crate::task::state::{Held, Task};
 use crate::task::{schedule, state};
@@ -50,6 +53,9 @@ pub(crate) struct Counts {
     pub(crate) full: AtomicU64,
     /// Samples in which the record was in use.
     pub(crate) busy: AtomicU64,
+    /// Records that were restored in a switch, and those that another CPU had saved.
+    restored: AtomicU64,
+    moved: AtomicU64,
 }
 
 pub(crate) static COUNTS: Counts = Counts {
@@ -61,6 +67,8 @@ pub(crate) static COUNTS: Counts = Counts {
     calls: AtomicU64::new(0),
     full: AtomicU64::new(0),
     busy: AtomicU64::new(0),
+    restored: AtomicU64::new(0),
+    moved: AtomicU64::new(0),
 };
 
 /// Memory for the records of tasks, as many as there can be.
@@ -68,6 +76,8 @@ struct Piece {
     /// Odd while it is given out; counts up with each change.
     generation: AtomicU16,
     state: Exclusive<LbrState>,
+    /// The CPU on which it was last saved.
+    saved_on: AtomicU32,
     /// When it was given back, while readers may still use it.
     left: Exclusive<Option<Moment>>,
 }
@@ -77,6 +87,7 @@ impl Piece {
         Self {
             generation: AtomicU16::new(0),
             state: Exclusive::new(LbrState::new()),
+            saved_on: AtomicU32::new(0),
             left: Exclusive::new(None),
         }
     }
@@ -172,20 +183,51 @@ pub(crate) fn attach_all() -> Option<AllAttachment> {
         assert!(HOOK.remove_user().is_ok(), "it was added");
         return None;
     };
-    // A record that an event of a task has begun may lose its older calls.
-    for (cpu, unit) in CPU.iter().zip(UNIT.iter()).take(online()) {
-        cpu.with(|cpu| unit.with(|unit| cpu.start_wide(unit, None)));
-    }
+    switch_wide(true);
     Some(attachment)
 }
 
 /// The system-wide event has ended.
 pub(crate) fn detach_all(attachment: AllAttachment) {
-    for cpu in CPU.iter().take(online()) {
-        cpu.with(LbrCpu::stop_wide);
-    }
+    switch_wide(false);
     assert!(HOOK.remove_user().is_ok(), "it was added");
     assert!(USERS.detach_all(&Kernel, attachment).is_ok(), "it is from these users");
+}
+
+/// Whether the CPUs are to record all tasks, and which do.
+static WIDE: AtomicBool = AtomicBool::new(false);
+static WIDE_ON: EachCpu<AtomicBool> = EachCpu([const { AtomicBool::new(false) }; CPUS]);
+
+/// Has each CPU record all tasks, or not, and waits until all have come to that.
+fn switch_wide(on: bool) {
+    WIDE.store(on, Ordering::Release);
+    while WIDE_ON.iter().take(online()).any(|own| own.load(Ordering::Acquire) != on) {
+        schedule::sleep(1);
+    }
+}
+
+/// The timer's interrupt.
+pub(crate) fn tick() {
+    let (on, own) = (WIDE.load(Ordering::Acquire), WIDE_ON.own());
+    if own.load(Ordering::Relaxed) == on {
+        return;
+    }
+    CPU.own().with(|cpu| {
+        if on {
+            let running = schedule::current().data().handle();
+            let start = |cpu: &mut LbrCpu, state: Option<&LbrState>| {
+                UNIT.own().with(|unit| cpu.start_wide(unit, state));
+            };
+            let started =
+                running.and_then(|handle| with_state(handle, |task| start(cpu, Some(task.state))));
+            if started.is_none() {
+                start(cpu, None);
+            }
+        } else {
+            cpu.stop_wide();
+        }
+    });
+    own.store(on, Ordering::Release);
 }
 
 /// A task was forked, and does not run yet.
@@ -202,6 +244,9 @@ pub(crate) fn exited(task: &'static Task) {
 /// The context switch, on the way from one task to the other. Interrupts are
 /// off.
 pub(crate) fn switch(from: &Task, to: &Task) {
+    if !Protection::BranchSwitch.is_on() {
+        return;
+    }
     let Some(Switch { from, to, .. }) = HOOK.switch(Some(from.data()), Some(to.data())) else {
         return;
     };
@@ -210,13 +255,31 @@ pub(crate) fn switch(from: &Task, to: &Task) {
             unit.switched();
             if let Some(from) = from {
                 with_state(from, |tenant| cpu.switch_out(unit, Some(tenant)));
+                note_saved(from);
             }
             let came = to.and_then(|to| with_state(to, |tenant| cpu.switch_in(unit, Some(tenant))));
-            if came.is_none() {
-                cpu.switch_in(unit, None);
+            match (came, to) {
+                (Some(RestoreOutcome::Restored), Some(to)) => count_restored(to),
+                (Some(_), _) => {}
+                (None, _) => _ = cpu.switch_in(unit, None),
             }
         });
     });
+}
+
+fn note_saved(handle: DataHandle) {
+    if let Some(piece) = PIECE.get(handle.index() as usize) {
+        piece.saved_on.store(cpu::number() as u32, Ordering::Relaxed);
+    }
+}
+
+fn count_restored(handle: DataHandle) {
+    let piece = PIECE.get(handle.index() as usize);
+    let saved_on = piece.map(|piece| piece.saved_on.load(Ordering::Relaxed));
+    count(&COUNTS.restored);
+    if saved_on != Some(cpu::number() as u32) {
+        count(&COUNTS.moved);
+    }
 }
 
 /// Whether the hardware is to record the task's user code.
@@ -231,10 +294,10 @@ pub(crate) fn is_recorded(task: &Task) -> bool {
     })
 }
 
-/// Reads the record for a sample of a task whose user code is at `pc`. In NMIs.
+/// Reads the record for a sample of a task whose user code is at `user`. In NMIs.
 // Not inlined, as `compare`: a record is large, and the callers walk stacks too.
 #[inline(never)]
-pub(super) fn sample(task: &Task, pc: u64, cookie: Cookie) {
+pub(super) fn sample(task: &Task, user: &Frame, cookie: Cookie) {
     // In the middle of a switch the hardware holds the record of either task.
     // Kernels with a branch unit switch it with the counters stopped.
     if !core::ptr::eq(task, schedule::current()) {
@@ -245,7 +308,7 @@ pub(super) fn sample(task: &Task, pc: u64, cookie: Cookie) {
     let read = CPU.own().try_with(|cpu| {
         UNIT.own().try_with(|unit| {
             with_state(handle, |tenant| {
-                unit.catch_up(task, pc);
+                unit.catch_up(task, user);
                 if !cpu.is_used(Some(tenant.state)) {
                     return Some(());
                 }
@@ -300,8 +363,10 @@ pub(crate) fn account() {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let records = &COUNTS;
     println!(
-        "lbr: {} compared, {} agree, {} walk missed, {} disagree, {} of signals; {} calls, \
+        "lbr: {} restored, {} from other cpus; {} compared, {} agree, {} walk missed, {} disagree, {} of signals; {} calls, \
          {} full, {} busy",
+        get(&records.restored),
+        get(&records.moved),
         get(&records.compared),
         get(&records.agreed),
         get(&records.walk_missed),

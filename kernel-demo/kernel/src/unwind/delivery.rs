@@ -9,9 +9,9 @@ use super::counter::count;
 use super::{UNWIND, hand_out, user_stack};
 use crate::each_cpu::{CPUS, EachCpu};
 use crate::frame::Frame;
-use crate::measure;
 use crate::memory::UserMemory;
 use crate::task::state::Task;
+use crate::{measure, options, shadow_stack};
 
 /// How the deliveries ended.
 pub(crate) struct Counts {
@@ -73,9 +73,14 @@ pub(crate) fn deliver(task: &Task, frame: &Frame) {
         let walk = |trace: &mut Trace| {
             count(&COUNTS.walks);
             user_stack::walk(task, frame, &mut UserMemory, trace);
+            shadow_stack::check(task, trace);
             measure::walk(task, frame);
         };
-        let mut delivery = UNWIND.deliver(task, Recipients::Requesters, Some(trace), walk);
+        let recipients = match options::get().everyone {
+            0 => Recipients::Requesters,
+            _ => Recipients::AllClients,
+        };
+        let mut delivery = UNWIND.deliver(task, recipients, Some(trace), walk);
         while let Some(guard) = delivery.next() {
             count_end(guard.outcome());
             if let Some(trace) = guard.trace() {

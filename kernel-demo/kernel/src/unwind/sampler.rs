@@ -99,7 +99,7 @@ fn sample(frame: &Frame, words: &mut [u64]) {
         (None, None) => {}
     }
     if let (true, Some(cookie), Some(user)) = (asked.has_branches, asked.cookie, user) {
-        branches::sample(task, user.rip, cookie);
+        branches::sample(task, &user, cookie);
     }
     let number = COUNTS.taken.load(Ordering::Relaxed);
     if let Some(user) = user.filter(|_| number.is_multiple_of(COMPARE_EVERY)) {

@@ -4,15 +4,15 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use unwind_core::deferred::RequestOutcome;
+use unwind_core::deferred::{Cookie, RequestOutcome};
 use unwind_perf::record::{ChainBuilder, ChainLimits, Misc};
 
 use super::counter::count;
 use super::{Client, UNWIND, delivery, stream};
 use crate::frame::Frame;
-use crate::single_step;
 use crate::task::state::Task;
 use crate::task::{schedule, system_call};
+use crate::{options, single_step};
 
 /// How the traced system calls came out.
 pub(crate) struct Counts {
@@ -37,6 +37,9 @@ const STEP_EVERY: u64 = 64;
 /// request is pending when the task is killed.
 pub(crate) fn fatal_fault(frame: &Frame) {
     let task = schedule::current();
+    if options::get().everyone != 0 {
+        return;
+    }
     COUNTS.traced.fetch_add(1, Ordering::Relaxed);
     record(task, frame, UNWIND.request(task, Client::Tracer.id()));
 }
@@ -45,6 +48,14 @@ pub(crate) fn fatal_fault(frame: &Frame) {
 #[inline(never)]
 pub(crate) fn system_call(frame: &Frame) {
     let task = schedule::current();
+    if options::get().everyone != 0 {
+        if system_call::is_traced_without_asking(frame) {
+            COUNTS.traced.fetch_add(1, Ordering::Relaxed);
+            // The stack comes if another client asks for it.
+            write(task, frame, UNWIND.cookie(task).ok());
+        }
+        return;
+    }
     if !system_call::is_traced(frame) {
         return;
     }
@@ -66,9 +77,13 @@ fn record(task: &Task, frame: &Frame, outcome: RequestOutcome) {
         RequestOutcome::AlreadyPending(_) | RequestOutcome::AlreadyExecuted(_) => &COUNTS.already,
         RequestOutcome::Refused(_) => &COUNTS.refused,
     });
+    write(task, frame, outcome.cookie());
+}
+
+fn write(task: &Task, frame: &Frame, cookie: Option<Cookie>) {
     let mut words = [0; 8];
     let mut chain = ChainBuilder::new(&mut words, ChainLimits::default());
-    if let Some(cookie) = outcome.cookie() {
+    if let Some(cookie) = cookie {
         // Two words in a chain of eight.
         let _ = chain.defer(cookie.get());
     }
