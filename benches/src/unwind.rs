@@ -88,12 +88,24 @@ impl<const ROWS: usize> CachedUnwind<Sframe, ROWS> {
         Self::with_sframe(corpus, |tables| &tables.sframe_v2)
     }
 
-    fn with_sframe(corpus: &Corpus, sframe: impl Fn(&'static Tables) -> &'static [u8]) -> Self {
+    /// A walker over tables of version 3, each with an index.
+    #[must_use]
+    pub fn indexed(corpus: &Corpus) -> Self {
         Self::with_modules(corpus, |module| {
-            let addr = module.tables.sframe_addr.wrapping_add(module.bias);
-            SframeModule::new(sframe(module.tables), addr).unwrap().unwrap()
+            let module = sframe_module(module, &module.tables.sframe);
+            let memory = vec![0; module.index_len()];
+            module.index(memory.leak())
         })
     }
+
+    fn with_sframe(corpus: &Corpus, sframe: impl Fn(&'static Tables) -> &'static [u8]) -> Self {
+        Self::with_modules(corpus, |module| sframe_module(module, sframe(module.tables)))
+    }
+}
+
+fn sframe_module(module: &corpus::Module, section: &'static [u8]) -> Sframe {
+    let addr = module.tables.sframe_addr.wrapping_add(module.bias);
+    SframeModule::new(section, addr).unwrap().unwrap()
 }
 
 impl<const ROWS: usize> CachedUnwind<CfiTable<'static>, ROWS> {

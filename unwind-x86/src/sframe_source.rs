@@ -1,6 +1,6 @@
 //! Rows of 64-bit code from its SFrame tables.
 
-use sframe::{Abi, Error, Section, Table, Tables};
+use sframe::{Abi, Error, IndexedTable, Section, Tables};
 use unwind_core::{
     FrameContext, Memory, Module, ModuleMap, Origin, Row, RowKey, RowSource, VirtAddr,
 };
@@ -12,7 +12,7 @@ use crate::x86_64::{X86_64, X86_64Regs};
 /// Usually there is one; a linker that only joins its inputs leaves several.
 #[derive(Clone, Debug)]
 pub struct SframeModule<'a> {
-    first: Table<'a>,
+    first: IndexedTable<'a, 'a>,
     /// Those after it.
     rest: Tables<'a>,
     origin: Origin,
@@ -37,7 +37,26 @@ impl<'a> SframeModule<'a> {
         if first.header().abi != Abi::Amd64Little {
             return Ok(None);
         }
+        let first = first.into();
         Ok(Some(Self { first, rest: tables, origin: Origin::Table, addr, id: None }))
+    }
+
+    /// How many words of memory [`index`](Self::index) can make use of.
+    ///
+    /// It takes time for each function.
+    #[must_use]
+    pub fn index_len(&self) -> usize {
+        self.first.table().index_len()
+    }
+
+    /// The same tables, with an index of the first one in as much of `memory` as it needs:
+    /// a row that no cache has is found in fewer steps.
+    ///
+    /// It takes time for each function, and for each word.
+    #[must_use]
+    pub fn index(mut self, memory: &'a mut [u32]) -> Self {
+        self.first = self.first.table().index(memory);
+        self
     }
 
     /// The same tables, known to be built from another format.
@@ -58,7 +77,10 @@ impl<'a> SframeModule<'a> {
     #[inline]
     fn row(&self, pc: u64) -> Result<Option<Row>, Error> {
         // Changed and returned where it is, so that it is not copied on the stack.
-        let mut found = self.first.find_row(pc);
+        let mut found = match self.first.is_indexed() {
+            true => self.first.find_row(pc),
+            false => self.first.table().find_row(pc),
+        };
         match &mut found {
             Ok(Some(row)) => *row = row.with_origin(self.origin),
             Ok(None) => return self.row_of_rest(pc),

@@ -208,6 +208,39 @@ fn a_cache_in_front_changes_no_frame_and_sees_modules_come_and_go() {
 }
 
 #[test]
+fn an_index_changes_no_row_in_as_much_memory_as_there_is() {
+    for version in [1, 2, 3] {
+        let bytes = library(version);
+        let needed = module(&bytes, 0x40_0000).table.index_len();
+        assert!(needed > 0);
+        for len in 0..=needed + 1 {
+            let mut memory = vec![0; len];
+            let mut maps = [(); 2].map(|()| ModuleMap::<_, 4>::new());
+            let plain = module(&bytes, 0x40_0000);
+            let table = plain.table.clone().with_id(7).index(&mut memory);
+            maps[0].add(Module { text: plain.text.clone(), table }).unwrap();
+            maps[1].add(plain).unwrap();
+            let [mut indexed, mut plain] = maps.each_ref().map(SframeSource::new);
+            let mut nothing = SliceMemory::new(VirtAddr::new(0), &[]);
+            let mut rows = 0;
+            for addr in (0x40_0ff0..0x40_1200).map(VirtAddr::new) {
+                let mut row = |source: &mut SframeSource<'_, '_, 4>| {
+                    let frame = FrameContext::new(FramePc::Exact(addr), 0, None, None);
+                    source.row(&frame, &mut nothing)
+                };
+                let found = row(&mut indexed);
+                rows += usize::from(matches!(found, Ok(Some(_))));
+                assert_eq!(found, row(&mut plain), "{addr}");
+            }
+            // Version 1 cannot say that a caller is not known.
+            assert_eq!(rows, if version == 1 { 0x80 } else { 0x100 });
+            let key = RowSource::<X86_64>::row_key(&indexed, VirtAddr::new(0x40_1010));
+            assert_eq!(key.map(|key| key.table), Some(7));
+        }
+    }
+}
+
+#[test]
 fn a_row_has_the_same_key_wherever_its_table_is_loaded_and_no_other_row_has_it() {
     let (ours, theirs) = (library(3), library(2));
     let loads = [0x40_0000, 0x7f00_0000_0000];

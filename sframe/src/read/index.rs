@@ -104,15 +104,7 @@ impl<'a> Table<'a> {
     /// table is not sorted, that to sort the functions.
     #[must_use]
     pub fn index<'i>(&self, memory: &'i mut [u32]) -> IndexedTable<'a, 'i> {
-        let none = IndexedTable {
-            table: *self,
-            order: None,
-            granules: &[],
-            base: 0,
-            shift: 0,
-            checkpoints: Checkpoints::NONE,
-            fast: None,
-        };
+        let none = IndexedTable::from(*self);
         let Some(survey) = survey(self) else { return none };
         let (order, memory) = match survey.ascends {
             true => (None, memory),
@@ -131,6 +123,14 @@ impl<'a> Table<'a> {
         let checkpoints = Checkpoints::build(self, memory);
         let fast = FastReader::new(&self.header());
         IndexedTable { order, granules, base, shift, checkpoints, fast, ..none }
+    }
+}
+
+/// The table without an index.
+impl<'a> From<Table<'a>> for IndexedTable<'a, '_> {
+    fn from(table: Table<'a>) -> Self {
+        let (order, granules, checkpoints) = (None, [].as_slice(), Checkpoints::NONE);
+        Self { table, order, granules, base: 0, shift: 0, checkpoints, fast: None }
     }
 }
 
