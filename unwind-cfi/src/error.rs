@@ -30,7 +30,8 @@ pub enum CfiError {
     CieVersion(u8),
     /// The CIE has an augmentation that is not known.
     Augmentation(u8),
-    /// The CIE is of code whose addresses have another size, or segments.
+    /// The CIE, or all of the object, is of code whose addresses have another size, or
+    /// segments.
     AddressSize(u8),
     /// An address has an encoding that is unknown, or relative to something
     /// that was not said.

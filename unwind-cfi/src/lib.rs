@@ -12,7 +12,7 @@
 //! | the section, as bytes | [`CfiSection`] |
 //! | a loaded object: finds the row of a pc | [`CfiTable`] |
 //! | all loaded objects, for a walk | [`CfiSource`] |
-//! | the same in another program's memory, or in a file that is read in parts | [`RemoteCfi`] |
+//! | the same in another program's memory, or in a file that is read in parts | [`RemoteCfi`], [`RemoteCfiSource`] |
 //! | an index, where the linker left no search table | [`index`] |
 //! | what is malformed, or what no row can say | [`CfiError`] |
 //! | all entries and all their rows, one after the other | [`Entries`], [`Rows`] |
@@ -97,7 +97,7 @@ pub use remote::{CfiScratch, RemoteCfi, RemoteCfiError};
 pub use rows::Rows;
 pub use rules::{NoRow, Rules};
 pub use section::CfiSection;
-pub use source::CfiSource;
+pub use source::{CfiSource, RemoteCfiSource};
 pub use states::States;
 pub use table::CfiTable;
 

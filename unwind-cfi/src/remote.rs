@@ -3,7 +3,7 @@
 
 use core::{convert::Infallible, fmt};
 
-use unwind_core::{DwarfReg, Memory, ReadError, RegisterRules, Row, TableError, VirtAddr};
+use unwind_core::{DwarfReg, Memory, ReadError, RegisterRules, Row, RowKey, TableError, VirtAddr};
 
 use crate::{
     abi::CfiAbi,
@@ -126,6 +126,7 @@ pub struct RemoteCfi {
     text: Option<u64>,
     data: Option<u64>,
     bias: u64,
+    id: Option<u64>,
 }
 
 /// What an FDE says of a pc.
@@ -157,7 +158,7 @@ impl RemoteCfi {
         let header = SearchHeader::read(bytes, addr)?;
         Ok(header.map(|header| {
             let header_addr = addr;
-            Self { abi, header_addr, header, text: None, data: None, bias: 0 }
+            Self { abi, header_addr, header, text: None, data: None, bias: 0, id: None }
         }))
     }
 
@@ -181,6 +182,20 @@ impl RemoteCfi {
     pub const fn bias(mut self, bias: u64) -> Self {
         self.bias = bias;
         self
+    }
+
+    /// The same object, which this number names in all address spaces: see
+    /// [`RowKey::table`].
+    #[must_use]
+    pub const fn with_id(mut self, id: u64) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// What names the row for an address of the code; `None` without a
+    /// [number](Self::with_id).
+    pub(crate) fn row_key(&self, addr: u64) -> Option<RowKey> {
+        Some(RowKey { table: self.id?, offset: addr.wrapping_sub(self.bias) })
     }
 
     /// The code that the information describes.

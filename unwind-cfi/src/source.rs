@@ -1,14 +1,20 @@
 //! A source of the rows of all modules of an address space.
 
-use unwind_core::VirtAddr;
-use unwind_core::{Arch, FrameContext, Memory, ModuleMap, RegisterRules, Row, RowSource};
+use unwind_core::{
+    Arch, FrameContext, Memory, ModuleMap, RegisterRules, Row, RowKey, RowSource, VirtAddr,
+};
 
-use crate::{error::CfiError, table::CfiTable};
+use crate::{
+    abi::CfiAbi,
+    error::CfiError,
+    remote::{CfiScratch, RemoteCfi, RemoteCfiError},
+    table::CfiTable,
+};
 
 /// A source of the rows in the call frame information of all modules of an address space.
 ///
-/// It is one for code of any CPU; objects whose code has words of another size than that
-/// CPU's give no rows.
+/// It is one for code of any CPU. Code whose words have another size than that CPU's ends
+/// a walk with [`CfiError::AddressSize`].
 ///
 /// # Example
 ///
@@ -36,9 +42,18 @@ impl<'m, 'a, const N: usize> CfiSource<'m, 'a, N> {
         Self { modules }
     }
 
-    fn table<A: Arch>(self, addr: VirtAddr) -> Option<&'m CfiTable<'a>> {
-        let table = self.modules.find(addr).map(|module| &module.table);
-        table.filter(|table| A::WORD.bytes() == u64::from(table.abi().address_size()))
+    /// The module with an address, unless it is of code with other words.
+    fn table<A: Arch>(self, addr: VirtAddr) -> Result<Option<&'m CfiTable<'a>>, CfiError> {
+        let Some(module) = self.modules.find(addr) else { return Ok(None) };
+        check_words::<A>(module.table.abi())?;
+        Ok(Some(&module.table))
+    }
+}
+
+fn check_words<A: Arch>(abi: CfiAbi) -> Result<(), CfiError> {
+    match abi.address_size() {
+        size if u64::from(size) == A::WORD.bytes() => Ok(()),
+        size => Err(CfiError::AddressSize(size)),
     }
 }
 
@@ -51,7 +66,7 @@ impl<A: Arch, const N: usize> RowSource<A> for CfiSource<'_, '_, N> {
         _: &mut M,
     ) -> Result<Option<Row>, CfiError> {
         let addr = frame.lookup_addr();
-        self.table::<A>(addr).map_or(Ok(None), |table| table.find_row(addr.get()))
+        self.table::<A>(addr)?.map_or(Ok(None), |table| table.find_row(addr.get()))
     }
 
     fn register_rules<M: Memory>(
@@ -60,11 +75,70 @@ impl<A: Arch, const N: usize> RowSource<A> for CfiSource<'_, '_, N> {
         _: &mut M,
     ) -> Result<Option<RegisterRules>, CfiError> {
         let addr = frame.lookup_addr();
-        self.table::<A>(addr).map_or(Ok(None), |table| table.find_register_rules(addr.get()))
+        self.table::<A>(addr)?.map_or(Ok(None), |table| table.find_register_rules(addr.get()))
     }
 
     #[inline]
     fn generation(&self) -> u64 {
         self.modules.generation()
+    }
+
+    fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
+        self.table::<A>(addr).ok()??.row_key(addr.get())
+    }
+}
+
+/// The same of objects whose call frame information is read where it is: in the memory that
+/// is walked, whose pages may be absent, or change.
+#[derive(Debug)]
+pub struct RemoteCfiSource<'m, const N: usize> {
+    modules: &'m ModuleMap<RemoteCfi, N>,
+    scratch: &'m mut CfiScratch,
+}
+
+impl<'m, const N: usize> RemoteCfiSource<'m, N> {
+    /// The call frame information of `modules`, read to `scratch`.
+    #[must_use]
+    pub const fn new(modules: &'m ModuleMap<RemoteCfi, N>, scratch: &'m mut CfiScratch) -> Self {
+        Self { modules, scratch }
+    }
+
+    fn object<A: Arch>(&self, addr: VirtAddr) -> Result<Option<&'m RemoteCfi>, CfiError> {
+        let Some(module) = self.modules.find(addr) else { return Ok(None) };
+        check_words::<A>(module.table.abi())?;
+        Ok(Some(&module.table))
+    }
+}
+
+impl<A: Arch, const N: usize> RowSource<A> for RemoteCfiSource<'_, N> {
+    type Error = RemoteCfiError;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, A::Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, RemoteCfiError> {
+        let addr = frame.lookup_addr();
+        let Some(object) = self.object::<A>(addr)? else { return Ok(None) };
+        object.find_row(mem, addr.get(), self.scratch)
+    }
+
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, A::Regs>,
+        mem: &mut M,
+    ) -> Result<Option<RegisterRules>, RemoteCfiError> {
+        let addr = frame.lookup_addr();
+        let Some(object) = self.object::<A>(addr)? else { return Ok(None) };
+        object.find_register_rules(mem, addr.get(), self.scratch)
+    }
+
+    #[inline]
+    fn generation(&self) -> u64 {
+        self.modules.generation()
+    }
+
+    fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
+        self.object::<A>(addr).ok()??.row_key(addr.get())
     }
 }

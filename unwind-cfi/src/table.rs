@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use unwind_core::{DwarfReg, RegisterRules, Row};
+use unwind_core::{DwarfReg, RegisterRules, Row, RowKey};
 
 use crate::{
     abi::CfiAbi,
@@ -23,6 +23,7 @@ pub struct CfiTable<'a> {
     entries: Entries<'a>,
     search: Search<'a>,
     bias: u64,
+    id: Option<u64>,
 }
 
 /// How many FDEs about no code may come before the one that is looked for. Linkers name one
@@ -65,7 +66,7 @@ impl<'a> CfiTable<'a> {
     }
 
     fn new(section: CfiSection<'a>, abi: CfiAbi, search: Search<'a>) -> Self {
-        Self { entries: Entries::new(section, abi), search, bias: 0 }
+        Self { entries: Entries::new(section, abi), search, bias: 0, id: None }
     }
 
     /// The same object, loaded this much above the addresses that the section counts from,
@@ -74,6 +75,20 @@ impl<'a> CfiTable<'a> {
     pub const fn bias(mut self, bias: u64) -> Self {
         self.bias = bias;
         self
+    }
+
+    /// The same object, which this number names in all address spaces: see
+    /// [`RowKey::table`].
+    #[must_use]
+    pub const fn with_id(mut self, id: u64) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// What names the row for an address of the code; `None` without a
+    /// [number](Self::with_id).
+    pub(crate) fn row_key(&self, addr: u64) -> Option<RowKey> {
+        Some(RowKey { table: self.id?, offset: addr.wrapping_sub(self.bias) })
     }
 
     /// The code that the information describes.

@@ -3,8 +3,14 @@
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use testdata::{CfiBuilder, Cie};
-use unwind_cfi::{CfiAbi, CfiError, CfiSection, CfiSource, CfiTable, Entries, IndexEntry, index};
-use unwind_core::{Arch, End, Module, ModuleMap, SliceMemory, StepError, VirtAddr, Walker};
+use unwind_cfi::{
+    CfiAbi, CfiError, CfiScratch, CfiSection, CfiSource, CfiTable, Entries, IndexEntry, RemoteCfi,
+    RemoteCfiError, RemoteCfiSource, index,
+};
+use unwind_core::{
+    Arch, End, Memory, Module, ModuleMap, ReadError, RowKey, RowSource, SliceMemory, StepError,
+    VirtAddr, Walker,
+};
 use unwind_x86::{Ia32, Ia32Regs, X86_64, X86_64Regs};
 
 const STACK: u64 = 0x7000_0000;
@@ -77,13 +83,13 @@ fn rows_are_those_of_the_module_that_holds_the_address() {
 }
 
 #[test]
-fn code_of_another_word_size_has_no_rows() {
+fn code_of_another_word_size_ends_the_walk_typed() {
     let wide = debug_frame(&cie(8), &[(0x1000, &[UNDEFINED, 16])]);
     let mut slots = [IndexEntry::default(); 4];
     let mut modules = ModuleMap::new();
     modules.add(module(0x1000, table(&wide, CfiAbi::X86_64, &mut slots))).unwrap();
     let narrow = walk(Ia32::FLAT, CfiSource::new(&modules), Ia32Regs::new(0x1010, 0x7000, 0), &[]);
-    assert_eq!(narrow, (vec![0x1010], End::NoRow));
+    assert_eq!(narrow, (vec![0x1010], End::Table(CfiError::AddressSize(8))));
     let regs = X86_64Regs::new(0x1010, STACK, 0);
     let wide = walk(X86_64::FOUR_LEVEL, CfiSource::new(&modules), regs, &[]);
     assert_eq!(wide, (vec![0x1010], End::Outermost));
@@ -139,4 +145,129 @@ fn tables_say_which_code_they_are_of() {
     assert_eq!(table.find_code(0x10ff), Ok(Some(0x1000..0x1100)));
     assert_eq!(table.find_code(0x1100), Ok(None));
     assert_eq!(table.bias(0x7000).find_code(0x8000), Ok(Some(0x8000..0x8100)));
+}
+
+/// A function at 0x1000 that keeps 8 bytes from 0x1004 on, and its search table.
+const EH_FRAME: [u8; 44] = [
+    0x14,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    0,
+    1,
+    b'z',
+    b'R',
+    0,
+    1,
+    0x78,
+    16,
+    1,
+    0x1b,
+    0x0c,
+    7,
+    8,
+    0x90,
+    1,
+    0,
+    0,
+    0x10,
+    0,
+    0,
+    0,
+    0x1c,
+    0,
+    0,
+    0,
+    0xe0,
+    0x0f,
+    0,
+    0,
+    8,
+    0,
+    0,
+    0,
+    0,
+    ADVANCE4,
+    DEF_CFA_OFFSET,
+    16,
+];
+const HEADER: [u8; 20] =
+    [1, 0x1b, 3, 0x3b, 0xfc, 0xfe, 0xff, 0xff, 1, 0, 0, 0, 0, 0x0f, 0, 0, 0x18, 0xff, 0xff, 0xff];
+const HEADER_ADDR: u64 = 0x100;
+
+/// Memory of which only these parts are here.
+struct Space<'a>(Vec<(u64, &'a [u8])>);
+
+impl Memory for Space<'_> {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        let bytes = self.0.iter().find_map(|(start, bytes)| {
+            let at = usize::try_from(addr.get().checked_sub(*start)?).ok()?;
+            bytes.get(at..)?.get(..buf.len())
+        });
+        buf.copy_from_slice(bytes.ok_or(ReadError::NotResident)?);
+        Ok(())
+    }
+}
+
+#[test]
+fn objects_in_the_walked_memory_have_the_rows_of_their_bytes_and_absent_pages_end_the_walk() {
+    let stack: Vec<u8> = [0, 0x1006, 0, 0_u64].iter().flat_map(|w| w.to_le_bytes()).collect();
+    let parts = [(0, &EH_FRAME[..]), (HEADER_ADDR, &HEADER[..]), (STACK, &*stack)];
+    let mut space = Space(parts.to_vec());
+    let object = RemoteCfi::open(&mut space, CfiAbi::X86_64, HEADER_ADDR).unwrap().unwrap();
+    let text = VirtAddr::new(0x1000)..VirtAddr::new(0x2000);
+    let mut modules = ModuleMap::<_, 4>::new();
+    modules.add(Module { text, table: object.with_id(9) }).unwrap();
+    let walk = |space: &mut Space<'_>| {
+        let mut scratch = CfiScratch::new();
+        let mut walker =
+            Walker::new(X86_64::FOUR_LEVEL, RemoteCfiSource::new(&modules, &mut scratch));
+        let mut frames = walker.frames(X86_64Regs::new(0x1004, STACK, 0), space);
+        let pcs: Vec<_> = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
+        (pcs, frames.end().unwrap())
+    };
+    assert_eq!(walk(&mut space), (vec![0x1004, 0x1006], End::ZeroReturnAddress));
+    let mut cut = Space(parts[1..].to_vec());
+    let (pcs, end) = walk(&mut cut);
+    assert_eq!(pcs, [0x1004]);
+    assert!(end.is_retryable(), "{end}");
+    let mut scratch = CfiScratch::new();
+    let mut narrow = Walker::new(Ia32::FLAT, RemoteCfiSource::new(&modules, &mut scratch));
+    let mut frames = narrow.frames(Ia32Regs::new(0x1004, 0x7000, 0), &mut space);
+    assert_eq!(frames.by_ref().count(), 1);
+    let other = RemoteCfiError::Cfi(CfiError::AddressSize(8));
+    assert_eq!(frames.end(), Some(End::Table(other)));
+}
+
+#[test]
+fn a_row_has_the_same_key_wherever_its_object_is_loaded() {
+    let section = CfiSection::eh_frame(&EH_FRAME, 0);
+    let table = CfiTable::with_search_table(section, CfiAbi::X86_64, &HEADER, HEADER_ADDR);
+    let table = table.unwrap().unwrap();
+    let mut parts = Space(vec![(HEADER_ADDR, &HEADER[..])]);
+    let object = RemoteCfi::open(&mut parts, CfiAbi::X86_64, HEADER_ADDR).unwrap().unwrap();
+    let (mut modules, mut objects) = (ModuleMap::<_, 4>::new(), ModuleMap::<_, 4>::new());
+    for bias in [0, 0x5_0000] {
+        let text = VirtAddr::new(bias + 0x1000)..VirtAddr::new(bias + 0x2000);
+        let table = table.with_id(7).bias(bias);
+        modules.add(Module { text: text.clone(), table }).unwrap();
+        objects.add(Module { text, table: object.with_id(7).bias(bias) }).unwrap();
+    }
+    let text = VirtAddr::new(0x9000)..VirtAddr::new(0xa000);
+    modules.add(Module { text, table }).unwrap();
+    let mut scratch = CfiScratch::new();
+    let source = CfiSource::new(&modules);
+    let remote = RemoteCfiSource::new(&objects, &mut scratch);
+    let key = |addr| RowSource::<X86_64>::row_key(&source, VirtAddr::new(addr));
+    let remote_key = |addr| RowSource::<X86_64>::row_key(&remote, VirtAddr::new(addr));
+    for addr in [0x1004, 0x5_1004] {
+        let expected = Some(RowKey { table: 7, offset: 0x1004 });
+        assert_eq!([key(addr), remote_key(addr)], [expected; 2]);
+    }
+    // Without a number, without an object, and as other code.
+    assert_eq!([key(0x9004), key(0x4000), remote_key(0x4000)], [None; 3]);
+    assert_eq!(RowSource::<Ia32>::row_key(&source, VirtAddr::new(0x1004)), None);
 }
