@@ -59,6 +59,8 @@ pub struct TaskEvent {
     /// That of the request that is pending. Whoever takes the event writes it, before the
     /// work is queued.
     cookie: AtomicU64,
+    /// That of the record that was written last; zero before the first.
+    written: AtomicU64,
     output_failed: Statistic,
     no_stack: Statistic,
 }
@@ -75,13 +77,13 @@ impl TaskEvent {
         #[must_use]
         pub fn new() -> Self {
             let (output_failed, no_stack) = (Statistic::new(), Statistic::new());
-            let (state, cookie) = (AtomicU32::new(0), AtomicU64::new(0));
-            Self { state, cookie, output_failed, no_stack }
+            let (cookie, written) = (AtomicU64::new(0), AtomicU64::new(0));
+            Self { state: AtomicU32::new(0), cookie, written, output_failed, no_stack }
         }
     }
 
     /// Asks for the task's user stack. Any context, NMI included. Returns the cookie that
-    /// the record of the stack will have.
+    /// the record of the stack will have, or has: there is one record for a cookie.
     ///
     /// From here to the end of the work the task's events must not change
     /// hands in a context switch; `hold` counts that.
@@ -95,6 +97,10 @@ impl TaskEvent {
         // The work runs before the task returns to user code, so one that is pending is of
         // this entry and has its cookie.
         let cookie = work.cookie().map_err(RequestError::Refused)?;
+        // Relaxed: the record is there, or is written before the task continues.
+        if self.written.load(Ordering::Relaxed) == cookie.get() && !self.is_removed() {
+            return Ok(cookie);
+        }
         // A request that takes an idle event comes after the end of its last
         // work.
         let (taken, failed) = (Ordering::Acquire, Ordering::Relaxed);
@@ -146,6 +152,7 @@ impl TaskEvent {
             self.output_failed.count();
             return TaskRun::OutputFailed;
         }
+        self.written.store(cookie.get(), Ordering::Relaxed);
         TaskRun::Written
     }
 
@@ -185,6 +192,10 @@ impl TaskEvent {
             work.relax();
             waited = waited.wrapping_add(1);
         }
+    }
+
+    fn is_removed(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & REMOVED != 0
     }
 
     /// Whether its own task finds that its work is pending.
@@ -316,6 +327,7 @@ mod tests {
         hold: SwitchHold,
         fails: Cell<bool>,
         queued: Cell<u32>,
+        records: Cell<u32>,
         told: RefCell<Vec<Result<Cookie, RequestError>>>,
         /// Whether a record came of it.
         written: Cell<bool>,
@@ -339,6 +351,7 @@ mod tests {
                 );
                 if ran == TaskRun::Written {
                     self.written.set(true);
+                    self.records.set(self.records.get().wrapping_add(1));
                 }
             }
         }
@@ -370,6 +383,24 @@ mod tests {
         }
 
         fn relax(&self) {}
+    }
+
+    #[test]
+    fn samples_of_an_entry_whose_record_is_written_get_no_second_one_under_an_nmi_in_any_gap() {
+        let body = |sampled: &Sampled| {
+            sampled.sample();
+            sampled.return_to_user();
+            // In the kernel still, on the way to user code.
+            sampled.sample();
+            sampled.return_to_user();
+        };
+        let check = |sampled: &Sampled| {
+            sampled.return_to_user();
+            let known = [Ok(COOKIE), Err(RequestError::Queueing)];
+            assert!(sampled.told.borrow().iter().all(|told| known.contains(told)));
+            assert_eq!(sampled.records.get(), 1);
+        };
+        assert!(interrupt_everywhere(Sampled::default, &[Sampled::sample], body, check) > 5);
     }
 
     #[test]

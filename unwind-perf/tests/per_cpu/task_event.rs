@@ -71,10 +71,16 @@ fn r0_20_the_work_of_an_event_runs_once_per_request_and_always_ends() {
     let (event, work, hold) = (TaskEvent::new(), Work::default(), SwitchHold::new());
     let never = || -> Result<u32, ()> { panic!("nothing was asked for") };
     assert_eq!(event.run(&hold, never, |_, _| Ok::<(), ()>(())), TaskRun::NotPending);
+    // What cannot be queued is not pending.
+    work.fails.set(true);
+    let error = event.request(&work, &hold).unwrap_err();
+    assert_eq!(error, RequestError::Refused(Refusal::ScheduleFailed));
+    assert!(!event.is_pending() && hold.is_free());
+    work.fails.set(false);
     for (walk, output, expected) in [
-        (Ok(5), Ok(()), TaskRun::Written),
         (Err(()), Ok(()), TaskRun::NoStack),
         (Ok(5), Err(()), TaskRun::OutputFailed),
+        (Ok(5), Ok(()), TaskRun::Written),
     ] {
         let before = work.queued.get();
         event.request(&work, &hold).unwrap();
@@ -101,10 +107,10 @@ fn r0_20_the_work_of_an_event_runs_once_per_request_and_always_ends() {
         assert!(!event.is_pending() && hold.is_free());
     }
     assert_eq!((event.no_stack(), event.output_failed()), (1, 1));
-    // What cannot be queued is not pending.
-    work.fails.set(true);
-    let error = event.request(&work, &hold).unwrap_err();
-    assert_eq!(error, RequestError::Refused(Refusal::ScheduleFailed));
+    // The entry has its record.
+    let queued = work.queued.get();
+    assert_eq!(event.request(&work, &hold), Ok(COOKIE));
+    assert_eq!(work.queued.get(), queued);
     assert!(!event.is_pending() && hold.is_free());
 }
 
