@@ -42,6 +42,11 @@ pub const WATCHER: u64 = 5;
 /// An event of the counter that wants no records of stacks.
 pub const SPANS: u64 = 6;
 
+/// An event that is bound to a task, one on each CPU, and that children inherit.
+pub const FOLLOWER: u64 = 7;
+/// An event that is bound to a task and to no CPU.
+pub const OWN: u64 = 8;
+
 /// A mark after each round through the rings, as the readers of Linux's rings
 /// write it (`PERF_RECORD_FINISHED_ROUND`): records after a mark are not older
 /// than records before the previous mark.

@@ -11,7 +11,7 @@ use crate::task::program::Program;
 use crate::task::state::Task;
 use crate::task::{life, schedule, state};
 use crate::unwind::{
-    UNWIND, aux_trace, branches, delivery, is_on_several_cpus, sampler, stream, tracer,
+    UNWIND, aux_trace, branches, delivery, followers, is_on_several_cpus, sampler, stream, tracer,
 };
 use crate::{apic, cpu, descriptors, measure, memory, options, several, shadow_stack, single_step};
 
@@ -108,6 +108,11 @@ pub(crate) fn start_program(program: Program) -> Option<(&'static Task, u32)> {
             shadow_stack::start(task);
             let attached = branches::attach(task);
             assert!(attached.is_some(), "no memory for a task's record");
+        }
+        match program {
+            Program::Forks if is_on_several_cpus() => followers::follow(task),
+            Program::Tables if is_on_several_cpus() => followers::give_own(task),
+            _ => {}
         }
     })?;
     Some((task, task.id()))

@@ -96,9 +96,10 @@ fn account(exchanges: usize) {
             );
         }
         println!(
-            "cpu {cpu}: {} asked elsewhere, {} without event, {} failed",
+            "cpu {cpu}: {} asked elsewhere, {} without event, {} strangers, {} failed",
             get(&own.crossed),
             get(&own.without_event),
+            get(&own.strangers),
             get(&own.failed),
         );
     }

@@ -34,6 +34,7 @@ pub(crate) struct Checker<'i> {
     call_sites: u64,
     entries: u64,
     frameless: u64,
+    in_sigreturn: u64,
     /// User chains that are right for a program whose name was lost.
     unnamed: u64,
 }
@@ -56,6 +57,7 @@ impl<'i> Checker<'i> {
             call_sites: 0,
             entries: 0,
             frameless: 0,
+            in_sigreturn: 0,
             unnamed: 0,
         }
     }
@@ -110,6 +112,10 @@ impl<'i> Checker<'i> {
         // A stack that was walked in the NMI may be cut where a page is absent.
         let is_begin = sample.end == SampleOutcome::Inline;
         let name = self.tasks.at(sample.tid, sample.time).ok_or("user frames of a thread");
+        if is_begin && name.is_ok_and(|name| self.is_in_sigreturn(name, user)) {
+            self.in_sigreturn += 1;
+            return Ok(());
+        }
         let mut checked =
             name.map_err(str::to_owned).and_then(|name| self.check_program(name, user, is_begin));
         if checked.is_err() && self.tasks.is_in_doubt(sample.tid, sample.time) {
@@ -123,6 +129,16 @@ impl<'i> Checker<'i> {
         self.call_sites += checked?;
         self.user_chains += 1;
         Ok(())
+    }
+
+    /// Whether the task is in the call that ends a handler. Its user code is at the end of
+    /// the trampoline, which no walk can know as one, and will not continue there.
+    fn is_in_sigreturn(&self, name: &str, user: &[u64]) -> bool {
+        let (Some(image), Some(&pc)) = (self.images.program(name), user.first()) else {
+            return false;
+        };
+        let before = image.function(pc.wrapping_sub(1));
+        image.function(pc).is_none() && before.is_some_and(|found| found.name == "trampoline")
     }
 
     /// Checks a stack as one of a program; returns how many calls there are.
@@ -274,13 +290,14 @@ impl<'i> Checker<'i> {
     pub(crate) fn summary(&self) -> String {
         format!(
             "{} user chains ({} of lost names), {} kernel chains, {} call sites, {} entries; \
-             {} frameless leaves",
+             {} frameless leaves, {} in sigreturn",
             self.user_chains,
             self.unnamed,
             self.kernel_chains,
             self.call_sites,
             self.entries,
-            self.frameless
+            self.frameless,
+            self.in_sigreturn
         )
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 
-use demo_format::{CYCLES, INSTRUCTIONS, SPANS, TRACER, WATCHER};
+use demo_format::{CYCLES, FOLLOWER, INSTRUCTIONS, OWN, SPANS, TRACER, WATCHER};
 
 use crate::account::Account;
 use crate::check::{Checker, ends, unmatched_cookies};
@@ -11,8 +11,13 @@ use crate::stream::{Events, SampleOutcome, Stream};
 use crate::{Run, print_checks, print_merge};
 
 /// Events by the client that they share.
-const GROUPS: [(&str, &[u64]); 3] =
-    [("profiler", &[CYCLES, INSTRUCTIONS]), ("watcher", &[WATCHER, SPANS]), ("tracer", &[TRACER])];
+const GROUPS: [(&str, &[u64]); 5] = [
+    ("tracer", &[TRACER]),
+    ("profiler", &[CYCLES, INSTRUCTIONS]),
+    ("watcher", &[WATCHER, SPANS]),
+    ("follower", &[FOLLOWER]),
+    ("own work", &[OWN]),
+];
 
 /// Prints the report, and returns how many faults there are.
 pub(crate) fn report(run: &Run) -> Result<usize, Box<dyn Error>> {
@@ -92,9 +97,10 @@ fn compare(stream: &Stream, account: &Account) -> Vec<String> {
             samples.entry((stack.cpu, stack.event)).or_default()[2] += stack.count;
         }
     }
-    let (mut taken, mut asked, mut came) = (0, 0, 0);
+    let tracer = &stream.events[0];
+    let (mut taken, mut asked, mut came) = (0, 0, tracer.counts.records);
     for cpu in 0..u32::try_from(get("machine: cpus")).unwrap_or(0) {
-        for event in [CYCLES, INSTRUCTIONS, WATCHER, SPANS] {
+        for event in [CYCLES, INSTRUCTIONS, WATCHER, SPANS, FOLLOWER, OWN] {
             let counts = samples.get(&(cpu, event)).copied().unwrap_or_default();
             for (what, count) in ["samples", "promised", "stacks"].into_iter().zip(counts) {
                 let name = format!("cpu {cpu} event {event}: {what}");
@@ -102,22 +108,24 @@ fn compare(stream: &Stream, account: &Account) -> Vec<String> {
             }
             taken += counts[0];
             asked += counts[1];
-            came += counts[2];
+            // Work of a task's own is no delivery.
+            came += if event == OWN { 0 } else { counts[2] };
         }
         equal("stacks without an event", get(&format!("cpu {cpu}: without event")), 0);
+        came += get(&format!("cpu {cpu}: strangers"));
         equal("stacks without room", get(&format!("cpu {cpu}: failed")), 0);
     }
     equal("samples of all cpus", taken, get("samples: taken"));
     let places = ["in user code", "in the kernel", "in threads"];
     let places = places.map(|place| get(&format!("samples: {place}")));
     equal("samples by place", taken, places.iter().sum());
-    equal("calls traced and recorded", get("traced calls: traced"), count(&stream.events[2]));
+    equal("calls traced and recorded", get("traced calls: traced"), count(tracer));
     let delivered = get("deliveries: matched") + get("deliveries: truncated");
-    equal("stacks", delivered, came + stream.events[2].counts.records);
+    equal("stacks", delivered, came);
     let told = get("deliveries: task gone") + get("deliveries: exec");
     // A tracer that does not ask is not told of what does not come, either.
-    let asking = if get("machine: for everyone") == 0 { 3 } else { 2 };
-    let unmatched = stream.events.iter().take(asking).map(unmatched_cookies).sum();
+    let others = usize::from(get("machine: for everyone") != 0);
+    let unmatched = stream.events.iter().skip(others).map(unmatched_cookies).sum();
     equal("deliveries without a stack, and cookies without one", told, unmatched);
     for events in &stream.events {
         equal("samples by how they end", events.counts.samples, ends(events));
@@ -143,7 +151,9 @@ fn compare(stream: &Stream, account: &Account) -> Vec<String> {
         }
     };
     above_zero("samples with a cookie", asked);
-    above_zero("traced calls whose stack came", stream.events[2].counts.merged);
+    for ((name, _), events) in GROUPS.iter().zip(&stream.events) {
+        above_zero(&format!("samples of the {name} whose stack came"), events.counts.merged);
+    }
     for what in [
         "samples: within the unwinder",
         "deliveries: task gone",

@@ -12,7 +12,7 @@ use crate::cpu;
 use crate::frame::Frame;
 use crate::memory::kernel_root;
 use crate::options::Protection;
-use crate::unwind::{branches, delivery, stream};
+use crate::unwind::{branches, delivery, followers, stream};
 
 unsafe extern "C" {
     fn first_run();
@@ -130,6 +130,7 @@ pub(super) fn fork(parent: &Task, frame: &Frame) -> Option<u32> {
     let stack = child.stack_top() - ENTRY_LEN;
     let state = read_state(parent.stack_top() - ENTRY_LEN);
     write_entry(stack, &Frame { rax: 0, ..*frame }, &state);
+    followers::forked(parent, child);
     child.set_kind(Kind::User);
     let words = [0, 0, 0, 0, 0, 0, first_return as *const () as u64];
     let id = child.id();
@@ -176,6 +177,7 @@ fn exit_current() -> ! {
     task.set_kind(Kind::Exiting);
     drop_space(task);
     branches::exited(task);
+    followers::exited(task);
     let parent = task.parent.load(Ordering::Relaxed);
     stream::write_life(task, parent, true);
     cpu::disable_interrupts();

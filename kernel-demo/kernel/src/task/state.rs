@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use unwind_core::deferred::{Cookie, TaskKind, TaskState, UnwindCache};
-use unwind_core::{PackedFrame, SharedModuleMap};
+use unwind_core::{PackedFrame, SharedModuleMap, Trace};
 use unwind_perf::task_data::TaskData;
 use unwind_x86::lbr::LbrSample;
 
@@ -12,6 +12,7 @@ use crate::exclusive::{Exclusive, Renewed};
 use crate::memory::{Space, kernel_root};
 use crate::painted;
 use crate::shadow_stack::ShadowStack;
+use crate::unwind::followers::Bound;
 use crate::unwind::rows::Rows;
 
 /// The states of a place for a task.
@@ -42,6 +43,10 @@ pub(crate) struct Task {
     unwind: Renewed<TaskState>,
     /// Keeps the branch unit's record while the task does not run.
     data: Renewed<TaskData>,
+    /// The events that are bound to it.
+    bound: Renewed<Bound>,
+    /// Where its own event's stack is kept.
+    pub(crate) own_trace: Exclusive<Trace<[PackedFrame; TRACE_LEN]>>,
     /// The record of the last sample.
     pub(crate) record: Exclusive<Option<(Cookie, LbrSample)>>,
     /// What its return addresses have to be, if that is recorded.
@@ -121,6 +126,8 @@ impl Task {
         Self {
             unwind: Renewed::new(TaskState::new()),
             data: Renewed::new(TaskData::new()),
+            bound: Renewed::new(Bound::new()),
+            own_trace: Exclusive::new(Trace::<[_; TRACE_LEN]>::new()),
             record: Exclusive::new(None),
             shadow: Exclusive::new(None),
             traced: AtomicBool::new(false),
@@ -161,6 +168,11 @@ impl Task {
         self.data.get()
     }
 
+    /// The events that are bound to it. Any context.
+    pub(crate) fn bound(&self) -> &Bound {
+        self.bound.get()
+    }
+
     /// Gives the place new blocks, without data of an earlier task.
     ///
     /// # Safety
@@ -171,6 +183,8 @@ impl Task {
         unsafe { self.unwind.renew(TaskState::new()) }
         // SAFETY: the caller's.
         unsafe { self.data.renew(TaskData::new()) }
+        // SAFETY: the caller's.
+        unsafe { self.bound.renew(Bound::new()) }
         self.record.with(|record| *record = None);
         self.shadow.with(|shadow| *shadow = None);
         self.has_handler.store(false, Ordering::Relaxed);

@@ -6,7 +6,7 @@ use unwind_core::Trace;
 use unwind_core::deferred::{LossReason, Recipients, SampleOutcome, UserReturn};
 
 use super::counter::count;
-use super::{UNWIND, hand_out, user_stack};
+use super::{UNWIND, followers, hand_out, user_stack};
 use crate::each_cpu::{CPUS, EachCpu};
 use crate::frame::Frame;
 use crate::memory::UserMemory;
@@ -56,7 +56,8 @@ pub(crate) fn within_unwinder<R>(f: impl FnOnce() -> R) -> R {
 pub(crate) fn entry_ends(task: &Task) -> bool {
     // An NMI in between cannot know which entry the unwinder is in.
     task.returning.store(true, Ordering::Relaxed);
-    let ended = within_unwinder(|| UNWIND.user_return(task)) == UserReturn::Ready;
+    let works = task.bound().work_is_due();
+    let ended = !works && within_unwinder(|| UNWIND.user_return(task)) == UserReturn::Ready;
     if ended {
         task.returns.fetch_add(1, Ordering::Relaxed);
     }
@@ -69,6 +70,7 @@ pub(crate) fn entry_ends(task: &Task) -> bool {
 /// absent pages of the stack and of the tables are brought in.
 #[inline(never)]
 pub(crate) fn deliver(task: &Task, frame: &Frame) {
+    followers::run_own(task, frame);
     let delivered = task.trace.try_with(|trace| {
         let walk = |trace: &mut Trace| {
             count(&COUNTS.walks);

@@ -6,15 +6,16 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use demo_format::{CYCLES, INSTRUCTIONS, SPANS, WATCHER};
+use demo_format::{CYCLES, FOLLOWER, INSTRUCTIONS, OWN, SPANS, WATCHER};
 use unwind_core::Trace;
 use unwind_core::deferred::{ClientId, Cookie};
 use unwind_perf::per_cpu::{
-    CpuEvent, EventKey, EventSpec, FixedRegistry, GroupLeader, Policy, RequestError, TaskKey,
+    CpuEvent, CpuList, EventKey, EventSpec, GroupLeader, PerCpuRegistry, Policy, RequestError,
+    TaskKey,
 };
 
 use super::counter::count;
-use super::{UNWIND, branches, stream};
+use super::{UNWIND, branches, followers, stream};
 use crate::cpu;
 use crate::each_cpu::{CPUS, EachCpu, online};
 use crate::exclusive::Exclusive;
@@ -22,23 +23,42 @@ use crate::options::Protection;
 use crate::task::schedule;
 use crate::task::state::Task;
 
-type Registry = FixedRegistry<CPUS, 8>;
+/// Places for events in a list.
+const PLACES: usize = 4;
+/// Lists for CPUs whose own are full.
+const SPARE: usize = 4 * CPUS;
 
-static FIRST_LIVE: Registry = Registry::new(Policy::FirstLive);
-static BROADCAST: Registry = Registry::new(Policy::Broadcast);
+type Registry = PerCpuRegistry<[CpuList<PLACES>; CPUS + SPARE], PLACES>;
 
-/// An event that each CPU has.
+pub(super) static FIRST_LIVE: Registry = registry(Policy::FirstLive);
+static BROADCAST: Registry = registry(Policy::Broadcast);
+
+const fn registry(policy: Policy) -> Registry {
+    Registry::with_spare(policy, [const { CpuList::new() }; CPUS + SPARE], CPUS)
+}
+
+/// An event, of each CPU or of a task.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
     Cycles,
     Instructions,
     Watcher,
     Spans,
+    /// That of a profiler that follows tasks.
+    Follower,
+    /// One that is a task's own.
+    Own,
 }
 
+/// How many there are.
+const EVENTS: usize = Event::ALL.len();
+
 impl Event {
-    pub(crate) const ALL: [Self; 4] =
-        [Self::Cycles, Self::Instructions, Self::Watcher, Self::Spans];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Cycles, Self::Instructions, Self::Watcher, Self::Spans, Self::Follower, Self::Own];
+
+    /// Those that each CPU has.
+    const OF_CPUS: [Self; 4] = [Self::Cycles, Self::Instructions, Self::Watcher, Self::Spans];
 
     /// Its number in the records.
     pub(crate) const fn number(self) -> u64 {
@@ -47,12 +67,14 @@ impl Event {
             Self::Instructions => INSTRUCTIONS,
             Self::Watcher => WATCHER,
             Self::Spans => SPANS,
+            Self::Follower => FOLLOWER,
+            Self::Own => OWN,
         }
     }
 
     fn registry(self) -> &'static Registry {
         match self {
-            Self::Cycles | Self::Instructions => &FIRST_LIVE,
+            Self::Cycles | Self::Instructions | Self::Follower | Self::Own => &FIRST_LIVE,
             Self::Watcher | Self::Spans => &BROADCAST,
         }
     }
@@ -81,18 +103,20 @@ impl Event {
 /// What a CPU has, and has seen.
 pub(crate) struct OfCpu {
     /// Its events. Where one is being exchanged, an NMI does without it.
-    events: [Exclusive<Option<CpuEvent>>; 4],
+    events: [Exclusive<Option<CpuEvent>>; EVENTS],
     /// Whether the memory of an event is there.
-    is_there: [AtomicBool; 4],
-    samples: [AtomicU64; 4],
+    is_there: [AtomicBool; EVENTS],
+    samples: [AtomicU64; EVENTS],
     /// Samples that are promised a stack.
-    promised: [AtomicU64; 4],
+    promised: [AtomicU64; EVENTS],
     /// Stacks that went to each event.
-    stacks: [AtomicU64; 4],
+    stacks: [AtomicU64; EVENTS],
     /// Stacks that were asked for on another CPU.
     pub(crate) crossed: AtomicU64,
     /// Stacks for which there was no event here.
     pub(crate) without_event: AtomicU64,
+    /// Stacks of tasks that nobody follows, for the profiler that follows some.
+    pub(crate) strangers: AtomicU64,
     /// Stacks that found no room in the ring.
     pub(crate) failed: AtomicU64,
 }
@@ -100,13 +124,14 @@ pub(crate) struct OfCpu {
 static OF_CPUS: EachCpu<OfCpu> = EachCpu(
     [const {
         OfCpu {
-            events: [const { Exclusive::new(None) }; 4],
-            is_there: [const { AtomicBool::new(true) }; 4],
-            samples: [const { AtomicU64::new(0) }; 4],
-            promised: [const { AtomicU64::new(0) }; 4],
-            stacks: [const { AtomicU64::new(0) }; 4],
+            events: [const { Exclusive::new(None) }; EVENTS],
+            is_there: [const { AtomicBool::new(true) }; EVENTS],
+            samples: [const { AtomicU64::new(0) }; EVENTS],
+            promised: [const { AtomicU64::new(0) }; EVENTS],
+            stacks: [const { AtomicU64::new(0) }; EVENTS],
             crossed: AtomicU64::new(0),
             without_event: AtomicU64::new(0),
+            strangers: AtomicU64::new(0),
             failed: AtomicU64::new(0),
         }
     }; CPUS],
@@ -128,7 +153,7 @@ pub(crate) fn of_cpu(cpu: usize) -> &'static OfCpu {
 /// Adds all events. Once, before anything is sampled.
 pub(crate) fn add_all() {
     for cpu in 0..online() {
-        for event in Event::ALL {
+        for event in Event::OF_CPUS {
             let added = event.add(cpu);
             OF_CPUS.of(cpu).events[event as usize].with(|place| *place = Some(added));
         }
@@ -154,12 +179,14 @@ pub(crate) fn exchange(event: Event, cpu: usize) {
     place.with(|place| *place = Some(added));
 }
 
-/// The event of which an NMI is a sample: those of the timer, and those of the counter, by
-/// turns.
-pub(super) fn due(counter_overflowed: bool) -> Event {
+/// The event of which an NMI that interrupted a task is a sample: those of the timer, and
+/// those of the counter, by turns.
+pub(super) fn due(task: &Task, counter_overflowed: bool) -> Event {
     static TURN: EachCpu<AtomicU32> = EachCpu([const { AtomicU32::new(0) }; CPUS]);
     let turn = TURN.own().fetch_add(1, Ordering::Relaxed);
     match (counter_overflowed, turn % 4) {
+        (_, 1 | 2) if task.bound().is_followed() => Event::Follower,
+        (_, 1 | 2) if task.bound().has_own() => Event::Own,
         (true, 0) => Event::Spans,
         (true, _) => Event::Instructions,
         (false, 0 | 2) => Event::Watcher,
@@ -171,17 +198,27 @@ pub(super) fn due(counter_overflowed: bool) -> Event {
 pub(super) fn ask(task: &Task, event: Event) -> Option<Cookie> {
     let own = OF_CPUS.own();
     count(&own.samples[event as usize]);
-    let added = own.events[event as usize].try_with(|place| *place).flatten()?;
-    let key = TaskKey(task.id().into());
-    match event.registry().request(&UNWIND, task, key, &added) {
+    let asked = match event {
+        Event::Follower | Event::Own => followers::ask(task, event),
+        _ => own.events[event as usize].try_with(|place| *place).flatten().map(|added| {
+            let key = TaskKey(task.id().into());
+            event.registry().request(&UNWIND, task, key, &added)
+        }),
+    };
+    match asked? {
         Ok(cookie) => {
             count(&own.promised[event as usize]);
             task.asked_on.store(cpu::number() as u32, Ordering::Relaxed);
             Some(cookie)
         }
-        Err(RequestError::Refused(_) | RequestError::Removed) => None,
+        Err(RequestError::Refused(_) | RequestError::Removed | RequestError::Queueing) => None,
         Err(error) => panic!("{error}"),
     }
+}
+
+/// Counts a stack that went to an event, here.
+pub(super) fn count_stack(event: Event) {
+    count(&OF_CPUS.own().stacks[event as usize]);
 }
 
 /// Hands a stack to the events of this CPU that get it. Task context.
@@ -190,6 +227,12 @@ pub(super) fn deliver(task: &Task, client: ClientId, cookie: Cookie, trace: &Tra
     let own = OF_CPUS.own();
     for registry in [&FIRST_LIVE, &BROADCAST] {
         if !registry.owns(client) {
+            continue;
+        }
+        let is_following = FIRST_LIVE.client_of(followers::FOLLOWING) == Some(client);
+        if is_following && !task.bound().is_followed() {
+            // It was called without having asked.
+            count(&own.strangers);
             continue;
         }
         let key = TaskKey(task.id().into());
@@ -209,7 +252,7 @@ pub(super) fn deliver(task: &Task, client: ClientId, cookie: Cookie, trace: &Tra
         if task.asked_on.load(Ordering::Relaxed) != cpu as u32 {
             count(&own.crossed);
         }
-        if registry.policy() == Policy::FirstLive {
+        if registry.policy() == Policy::FirstLive && !is_following {
             branches::compare(task, cookie, trace);
         }
     }

@@ -21,6 +21,7 @@ pub(crate) mod branches;
 mod counter;
 pub(crate) mod delivery;
 pub(crate) mod events;
+pub(crate) mod followers;
 mod host;
 pub(crate) mod kernel_stack;
 pub(crate) mod rows;
@@ -81,7 +82,8 @@ impl Client {
 /// profiler.
 fn events_of_all_tasks() -> &'static [u64] {
     if is_on_several_cpus() {
-        &[demo_format::CYCLES, demo_format::WATCHER, demo_format::TRACER]
+        use demo_format::{CYCLES, FOLLOWER, OWN, TRACER, WATCHER};
+        &[CYCLES, WATCHER, TRACER, FOLLOWER, OWN]
     } else {
         &[demo_format::PROFILER, demo_format::TRACER]
     }

@@ -119,7 +119,7 @@ struct Asked {
 
 fn ask(task: &Task) -> Asked {
     if is_on_several_cpus() {
-        let event = events::due(counter_unit::take_overflow());
+        let event = events::due(task, counter_unit::take_overflow());
         if COUNTS.taken.load(Ordering::Relaxed).is_multiple_of(END_TURN_EVERY) {
             // The stack comes when another CPU has taken the task, as a rule.
             schedule::end_turn();
