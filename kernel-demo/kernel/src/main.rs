@@ -43,6 +43,7 @@ mod unwind;
 
 use core::arch::global_asm;
 use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 use serial::println;
 
@@ -71,7 +72,16 @@ extern "C" fn kernel_main(start_info: u64) -> ! {
 
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
+    static PANICS: AtomicU32 = AtomicU32::new(0);
     cpu::disable_interrupts();
-    println!("PANIC {info}");
+    if PANICS.fetch_add(1, Ordering::Relaxed) == 0 {
+        println!("PANIC {info}");
+    } else {
+        // The first one is being told; or it is this CPU's, and cannot be.
+        let start = cpu::clock();
+        while cpu::clock().wrapping_sub(start) < 1 << 32 {
+            core::hint::spin_loop();
+        }
+    }
     cpu::exit_machine(0x7f)
 }

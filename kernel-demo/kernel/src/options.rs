@@ -23,10 +23,14 @@ pub(crate) enum Protection {
     EventRemoval,
     /// The branch record changes hands with the task.
     BranchSwitch,
+    /// The memory of a module is another one's when no NMI uses it any more.
+    ModuleGrace,
+    /// Who switches a trace on looks again whether it was stopped meanwhile.
+    TraceGate,
 }
 
 impl Protection {
-    const ALL: [(&'static str, Self); 7] = [
+    const ALL: [(&'static str, Self); 9] = [
         ("shootdown", Self::Shootdown),
         ("left-stack", Self::LeftStack),
         ("return-interrupt", Self::ReturnInterrupt),
@@ -34,6 +38,8 @@ impl Protection {
         ("suspension", Self::Suspension),
         ("event-removal", Self::EventRemoval),
         ("branch-switch", Self::BranchSwitch),
+        ("module-grace", Self::ModuleGrace),
+        ("trace-gate", Self::TraceGate),
     ];
 
     /// Whether the run has it. Any context.

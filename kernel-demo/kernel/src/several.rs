@@ -1,17 +1,19 @@
 //! The run on several CPUs: as many samples as wanted, while tasks change CPUs, events come
 //! and go, and pages are taken away; then the account of each CPU.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::conductor::{EVICTED, RecordAll, end_tasks, start_program};
 use crate::each_cpu::online;
 use crate::memory::shootdown;
 use crate::serial::println;
 use crate::task::program::Program;
-use crate::task::schedule;
 use crate::task::state::Task;
+use crate::task::{life, schedule};
 use crate::unwind::events::{self, Event};
-use crate::unwind::{UNWIND, aux_trace, branches, delivery, sampler, stream, tracer};
+use crate::unwind::{
+    UNWIND, aux_trace, branches, delivery, kernel_modules, sampler, shared_trace, stream, tracer,
+};
 use crate::{apic, counter_unit, cpu, memory, options, serial, shadow_stack};
 
 /// The programs that run all the time, some of them twice.
@@ -43,6 +45,7 @@ pub(crate) extern "C" fn conduct(_: u64) -> ! {
     let wanted = options::get().samples;
     let taken = || sampler::COUNTS.taken.load(Ordering::Relaxed);
     let mut exchanges = 0;
+    assert!(life::spawn_kernel_thread(change, 0).is_some(), "no room for a thread");
     let mut record_all = RecordAll::NotYet;
     while taken() < wanted {
         record_all.turn(taken(), wanted);
@@ -60,12 +63,28 @@ pub(crate) extern "C" fn conduct(_: u64) -> ! {
         exchanges += 1;
         schedule::sleep(1);
     }
+    ENDS.store(true, Ordering::Relaxed);
     apic::stop_sampling();
     counter_unit::switch(false);
     end_tasks();
     account(exchanges);
     println!("RESULT ok");
     cpu::exit_machine(0x10)
+}
+
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+/// A kernel thread: modules come and go, and the shared trace is stopped and started.
+extern "C" fn change(_: u64) -> ! {
+    cpu::enable_interrupts();
+    for turn in 0.. {
+        if !ENDS.load(Ordering::Relaxed) {
+            kernel_modules::exchange(turn);
+            shared_trace::stop_and_start();
+        }
+        schedule::sleep(1);
+    }
+    unreachable!("it does not run for so long")
 }
 
 /// Prints the counters.
@@ -125,6 +144,8 @@ fn account(exchanges: usize) {
     branches::account();
     aux_trace::account();
     shadow_stack::account();
+    kernel_modules::account();
+    shared_trace::account();
     println!("records: {} lost, {} bytes", stream::lost(), serial::exported());
     println!(
         "pages: {} evicted, {} frames left; {} waits for other cpus; {} ticks",

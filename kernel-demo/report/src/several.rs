@@ -144,6 +144,8 @@ fn compare(stream: &Stream, account: &Account) -> Vec<String> {
     equal("parts traced, and traced whole", get("aux: parts"), get("aux: whole"));
     equal("branches traced outside of the parts", get("aux: outside"), 0);
     equal("walks that are not as the shadow stack", get("shadow: other"), 0);
+    equal("modules that were not whole", get("modules: wrong"), 0);
+    equal("stops after which the trace was on", get("shared trace: still on"), 0);
     equal("returns that are not as the shadow stack", get("shadow: wrong returns"), 0);
     let mut above_zero = |what: &str, number: u64| {
         if number == 0 {
@@ -160,6 +162,8 @@ fn compare(stream: &Stream, account: &Account) -> Vec<String> {
         "pages: evicted",
         "lbr: agree",
         "lbr: from other cpus",
+        "modules: found",
+        "shared trace: switches",
         "shadow: as the walk",
         "aux: parts",
     ] {

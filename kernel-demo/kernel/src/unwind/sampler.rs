@@ -13,8 +13,8 @@ use unwind_perf::record::{ChainBuilder, ChainLimits, Context, Misc};
 
 use super::counter::count;
 use super::{
-    Client, UNWIND, branches, delivery, events, is_on_several_cpus, kernel_stack, stream,
-    user_stack,
+    Client, UNWIND, branches, delivery, events, is_on_several_cpus, kernel_modules, kernel_stack,
+    shared_trace, stream, user_stack,
 };
 use crate::each_cpu::{CPUS, EachCpu};
 use crate::exclusive::Exclusive;
@@ -124,6 +124,9 @@ fn ask(task: &Task) -> Asked {
             // The stack comes when another CPU has taken the task, as a rule.
             schedule::end_turn();
         }
+        let number = COUNTS.taken.load(Ordering::Relaxed);
+        kernel_modules::look_up(number);
+        shared_trace::nmi(number);
         let cookie = events::ask(task, event);
         return Asked { event: event.number(), cookie, has_branches: event.has_branches() };
     }
