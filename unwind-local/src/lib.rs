@@ -7,6 +7,7 @@
 //! | of what a signal interrupted | [`backtrace_of`] | at any point |
 //! | each frame with how it was found | [`frames`], [`frames_of`] | at any point |
 //! | a frame at a time, with registers | [`Cursor`] | at any point |
+//! | of another thread | [`ThreadSignal`] | the asked one answers at any point |
 //! | faster walks from then on | [`prepare`] | never |
 //!
 //! "At any point" says: also where the handler has interrupted `malloc`, `dlopen`, `dlclose`,
@@ -27,8 +28,7 @@
 //!
 //! # Limits
 //!
-//! A walk has at most [`MAX_FRAMES`] frames. Frames of other threads are not found: let a
-//! signal call a handler there. A `longjmp` out of a handler that interrupted a walk leaves
+//! A walk has at most [`MAX_FRAMES`] frames. A `longjmp` out of a handler that interrupted a walk leaves
 //! that walk's place taken; after 16 of these all walks do without. So does a `fork` in such a
 //! handler to the child, whose interrupted walk has fewer frames.
 //!
@@ -53,6 +53,8 @@ mod cursor;
 mod memory;
 #[expect(unsafe_code, reason = "what the rest is safe by")]
 mod raw;
+mod thread_error;
+mod thread_signal;
 
 pub use backtrace::{
     Backtrace, MAX_FRAMES, backtrace, backtrace_of, backtrace_skipping, frames, frames_of,
@@ -60,6 +62,9 @@ pub use backtrace::{
 };
 pub use cursor::Cursor;
 pub use unwind_core::{DwarfReg, End, FramePc, Origin, Provenance, StepError, TraceFrame};
+
+pub use thread_error::ThreadError;
+pub use thread_signal::{BadSignal, ThreadSignal};
 
 /// The README's example is a test.
 #[cfg(doctest)]

@@ -1,6 +1,7 @@
 //! All that the compiler cannot check, each part with a safe interface.
 
 pub(crate) mod loads;
+pub(crate) mod mailbox;
 pub(crate) mod object;
 pub(crate) mod place;
 pub(crate) mod readable;

@@ -1,6 +1,8 @@
 //! System calls, which leave `errno` alone.
 
 use core::arch::asm;
+use core::sync::atomic::AtomicU32;
+use core::time::Duration;
 
 /// Calls the kernel, and returns what it returns.
 ///
@@ -54,9 +56,7 @@ fn process_id() -> u64 {
 
 /// Whether this is the thread that the process began with, or has after a fork.
 pub(crate) fn is_first_thread() -> bool {
-    // SAFETY: it touches no memory.
-    let thread = unsafe { call(libc::SYS_gettid, [0; 6]) };
-    u64::try_from(thread) == Ok(process_id())
+    u64::try_from(thread_id()) == Ok(process_id())
 }
 
 /// Whether a stack pointer is on the thread's alternate signal stack.
@@ -68,4 +68,55 @@ pub(crate) fn is_signal_stack(sp: u64) -> bool {
     let result = unsafe { call(libc::SYS_sigaltstack, [0, to, 0, 0, 0, 0]) };
     let [start, _, size] = state;
     result != 0 || sp.checked_sub(start).is_some_and(|at| at <= size && size != 0)
+}
+
+/// Sends a signal to a thread of this process; the kernel's error if it refuses.
+pub(crate) fn send_signal(thread: libc::pid_t, signal: i32) -> Result<(), i32> {
+    let (thread, signal) = (thread.cast_unsigned().into(), signal.cast_unsigned().into());
+    // SAFETY: it touches no memory.
+    let result = unsafe { call(libc::SYS_tgkill, [process_id(), thread, signal, 0, 0, 0]) };
+    match i32::try_from(result) {
+        Ok(0) => Ok(()),
+        Ok(error) => Err(error.wrapping_neg()),
+        Err(_) => Err(0),
+    }
+}
+
+/// The number of this thread.
+pub(crate) fn thread_id() -> libc::pid_t {
+    // SAFETY: it touches no memory.
+    libc::pid_t::try_from(unsafe { call(libc::SYS_gettid, [0; 6]) }).unwrap_or(0)
+}
+
+/// The time since some moment in the past.
+pub(crate) fn now() -> Duration {
+    let mut time = [0_u64; 2];
+    let to = u64::try_from(time.as_mut_ptr().addr()).unwrap_or(0);
+    let clock = libc::CLOCK_MONOTONIC.cast_unsigned().into();
+    // SAFETY: it writes these two words.
+    unsafe { call(libc::SYS_clock_gettime, [clock, to, 0, 0, 0, 0]) };
+    let [seconds, nanoseconds] = time;
+    Duration::new(seconds, u32::try_from(nanoseconds).unwrap_or(0))
+}
+
+const fn addr_of(word: &AtomicU32) -> *const u32 {
+    word.as_ptr().cast_const()
+}
+
+/// Waits while a word has this value, at most so long.
+pub(crate) fn wait_while(word: &AtomicU32, value: u32, most: Duration) {
+    let time = [most.as_secs(), most.subsec_nanos().into()];
+    let pointer = |addr: usize| u64::try_from(addr).unwrap_or(0);
+    let (word, time) = (pointer(addr_of(word).addr()), pointer(time.as_ptr().addr()));
+    let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG).cast_unsigned().into();
+    // SAFETY: it reads the word and the time.
+    unsafe { call(libc::SYS_futex, [word, operation, value.into(), time, 0, 0]) };
+}
+
+/// Wakes who waits for a word to change.
+pub(crate) fn wake(word: &AtomicU32) {
+    let word = u64::try_from(addr_of(word).addr()).unwrap_or(0);
+    let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG).cast_unsigned().into();
+    // SAFETY: it reads the word.
+    unsafe { call(libc::SYS_futex, [word, operation, 1, 0, 0, 0]) };
 }
