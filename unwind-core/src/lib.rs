@@ -108,7 +108,7 @@ pub use addr::{FramePc, VirtAddr};
 pub use arch::Arch;
 pub use end::End;
 pub use memory::{Memory, ReadError, SliceMemory};
-pub use modules::map::{MapError, Module, ModuleMap};
+pub use modules::map::{MapError, Module, ModuleIter, ModuleMap};
 pub use modules::shared::{Contended, SharedModuleMap, TableLocation};
 pub use origin::Origin;
 pub use register::{BaseReg, DwarfReg, Registers, WordSize};

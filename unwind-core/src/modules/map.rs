@@ -56,16 +56,27 @@ impl core::error::Error for MapError {}
 /// host's own read-copy-update: clone it, change the clone, swap the pointer.
 #[derive(Clone, Debug)]
 pub struct ModuleMap<T, const N: usize> {
-    /// Sorted by start; ranges do not overlap.
+    /// Where each is, by address. A change moves these, which are small.
+    order: ArrayVec<Place, N>,
+    /// In any order; ranges do not overlap.
     modules: ArrayVec<Module<T>, N>,
     generation: u64,
+}
+
+/// Where a module is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// The end of its code.
+    end: VirtAddr,
+    /// Its index.
+    at: usize,
 }
 
 impl<T, const N: usize> ModuleMap<T, N> {
     /// A map without modules.
     #[must_use]
     pub const fn new() -> Self {
-        Self { modules: ArrayVec::new_const(), generation: 0 }
+        Self { order: ArrayVec::new_const(), modules: ArrayVec::new_const(), generation: 0 }
     }
 
     /// Adds a module.
@@ -79,33 +90,56 @@ impl<T, const N: usize> ModuleMap<T, N> {
         }
         // The first module that ends above the start is the only one that can
         // be in the way, and the place to insert at if it is not.
-        let at = self.modules.partition_point(|other| other.text.end <= module.text.start);
-        let other = self.modules.get(at).filter(|other| other.text.start < module.text.end);
+        let at = self.first_after(module.text.start);
+        let other = self.module(at).filter(|other| other.text.start < module.text.end);
         if let Some(other) = other {
             return Err(MapError::Overlap(other.text.start));
         }
-        self.modules.try_insert(at, module).map_err(|_| MapError::Full)?;
+        let place = Place { end: module.text.end, at: self.modules.len() };
+        self.order.try_insert(at, place).map_err(|_| MapError::Full)?;
+        // There is as much room as for its place.
+        _ = self.modules.try_push(module);
         self.changed();
         Ok(())
     }
 
     /// Removes and returns the module whose code starts at `text_start`.
     pub fn remove(&mut self, text_start: VirtAddr) -> Option<Module<T>> {
-        let at = self.modules.partition_point(|module| module.text.start < text_start);
-        if self.modules.get(at)?.text.start != text_start {
+        let place = self.first_after(text_start);
+        if self.module(place)?.text.start != text_start {
             return None;
         }
-        let module = self.modules.pop_at(at)?;
+        let module = self.take(place)?;
         self.changed();
+        Some(module)
+    }
+
+    /// Takes the module of a place out.
+    fn take(&mut self, place: usize) -> Option<Module<T>> {
+        let Place { at, .. } = self.order.pop_at(place)?;
+        let module = self.modules.swap_pop(at)?;
+        // The last one is there now, if it was another.
+        if let Some(moved) = self.modules.get(at) {
+            let place = self.first_after(VirtAddr::new(moved.text.end.get().wrapping_sub(1)));
+            if let Some(place) = self.order.get_mut(place) {
+                place.at = at;
+            }
+        }
         Some(module)
     }
 
     /// Keeps the modules for which `keep` says so, such as all but those of a
     /// table that is being unregistered; returns how many went.
     pub fn retain(&mut self, mut keep: impl FnMut(&Module<T>) -> bool) -> usize {
-        let before = self.modules.len();
-        self.modules.retain(|module| keep(module));
-        let removed = before.saturating_sub(self.modules.len());
+        let (mut place, mut removed) = (0, 0_usize);
+        while let Some(module) = self.module(place) {
+            if keep(module) {
+                place = place.wrapping_add(1);
+            } else {
+                self.take(place);
+                removed = removed.wrapping_add(1);
+            }
+        }
         if removed != 0 {
             self.changed();
         }
@@ -114,6 +148,7 @@ impl<T, const N: usize> ModuleMap<T, N> {
 
     /// Removes all modules.
     pub fn clear(&mut self) {
+        self.order.clear();
         self.modules.clear();
         self.changed();
     }
@@ -122,13 +157,23 @@ impl<T, const N: usize> ModuleMap<T, N> {
     #[inline]
     #[must_use]
     pub fn find(&self, addr: VirtAddr) -> Option<&Module<T>> {
-        let at = self.modules.partition_point(|module| module.text.end <= addr);
-        self.modules.get(at).filter(|module| module.text.start <= addr)
+        self.module(self.first_after(addr)).filter(|module| module.text.start <= addr)
+    }
+
+    /// The first place of a module that ends after `addr`.
+    #[inline]
+    fn first_after(&self, addr: VirtAddr) -> usize {
+        self.order.partition_point(|place| place.end <= addr)
+    }
+
+    #[inline]
+    fn module(&self, place: usize) -> Option<&Module<T>> {
+        self.modules.get(self.order.get(place)?.at)
     }
 
     /// The modules in order of address.
-    pub fn iter(&self) -> core::slice::Iter<'_, Module<T>> {
-        self.modules.iter()
+    pub fn iter(&self) -> ModuleIter<'_, T> {
+        ModuleIter { order: self.order.iter(), modules: &self.modules }
     }
 
     /// How many modules there are.
@@ -163,12 +208,33 @@ impl<T, const N: usize> Default for ModuleMap<T, N> {
 
 impl<'a, T, const N: usize> IntoIterator for &'a ModuleMap<T, N> {
     type Item = &'a Module<T>;
-    type IntoIter = core::slice::Iter<'a, Module<T>>;
+    type IntoIter = ModuleIter<'a, T>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }
 }
+
+/// The modules of a [`ModuleMap`] in order of address.
+#[derive(Clone, Debug)]
+pub struct ModuleIter<'a, T> {
+    order: core::slice::Iter<'a, Place>,
+    modules: &'a [Module<T>],
+}
+
+impl<'a, T> Iterator for ModuleIter<'a, T> {
+    type Item = &'a Module<T>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.modules.get(self.order.next()?.at)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.order.size_hint()
+    }
+}
+
+impl<T> ExactSizeIterator for ModuleIter<'_, T> {}
 
 #[cfg(test)]
 mod tests {
@@ -283,6 +349,47 @@ mod tests {
         assert!(changed(&map));
         map.clear();
         assert!(changed(&map));
+    }
+
+    #[test]
+    fn any_changes_leave_the_modules_that_a_plain_list_has() {
+        let mut map = ModuleMap::<_, 8>::new();
+        let mut list: ArrayVec<u64, 8> = ArrayVec::new();
+        let mut state = 7_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % 16
+        };
+        for _ in 0..4000 {
+            let start = next();
+            let addr = VirtAddr::new(start);
+            match next() {
+                0..8 => {
+                    let added = map.add(module(start, start + 1)).is_ok();
+                    assert_eq!(added, !list.contains(&start) && list.len() < 8);
+                    if added {
+                        list.push(start);
+                    }
+                }
+                8..15 => {
+                    let removed = map.remove(addr).map(|module| module.table);
+                    let at = list.iter().position(|other| *other == start);
+                    assert_eq!(removed, at.map(|at| list.remove(at)));
+                }
+                _ => {
+                    let before = list.len();
+                    list.retain(|other| *other % 3 != start % 3);
+                    assert_eq!(map.retain(|kept| kept.table % 3 != start % 3), before - list.len());
+                }
+            }
+            list.sort_unstable();
+            assert!(map.iter().map(|module| module.table).eq(list.iter().copied()));
+            assert_eq!(map.len(), list.len());
+            for addr in 0..17 {
+                let found = map.find(VirtAddr::new(addr)).map(|module| module.table);
+                assert_eq!(found, list.contains(&addr).then_some(addr));
+            }
+        }
     }
 
     #[test]
