@@ -12,7 +12,7 @@ use unwind_perf::record::{
 };
 
 use crate::branches::attr;
-use crate::files::{Scratch, done, text};
+use crate::files::{Scratch, done, text, unwind_with};
 use crate::here::Recorder;
 
 /// What `perf record --call-graph lbr` asks for: calls in user code, no flags and no cycles.
@@ -119,18 +119,29 @@ impl Machine {
         }
     }
 
+    /// The same as `perf record -o -` writes it.
+    fn stream(&self) -> Vec<u8> {
+        let mut stream = b"PERFILE2".to_vec();
+        stream.extend(16_u64.to_le_bytes());
+        let mut record = |kind: u32, parts: &[&[u8]]| {
+            let body = parts.concat();
+            stream.extend(kind.to_le_bytes());
+            stream.extend(u32::try_from(8 + body.len() << 16).unwrap().to_le_bytes());
+            stream.extend(body);
+        };
+        // The attr with an id, the properties of the PMU, which are feature 28.
+        record(64, &[&attr(FORMAT), &1_u64.to_le_bytes()]);
+        record(80, &[&28_u64.to_le_bytes(), &properties()]);
+        stream.extend(&self.records);
+        stream
+    }
+
     /// A `perf.data` that says how many entries the record has.
     fn recording(&self) -> Vec<u8> {
         let events = vec![RecordedEvent { attr: attr(FORMAT), ids: vec![] }];
         let chunks = vec![(0, self.records.clone())];
         let mut file = PerfRecording { events, chunks, ..PerfRecording::default() }.to_perf_data();
-        let mut section = 1_u32.to_le_bytes().to_vec();
-        for part in ["branches", &DEPTH.to_string()] {
-            section.extend(64_u32.to_le_bytes());
-            let mut padded = part.as_bytes().to_vec();
-            padded.resize(64, 0);
-            section.extend(padded);
-        }
+        let section = properties();
         // The properties of the PMU are feature 28.
         file[72..80].copy_from_slice(&(1_u64 << 28).to_le_bytes());
         let at = file.len() + 16;
@@ -140,6 +151,18 @@ impl Machine {
         file.extend(section);
         file
     }
+}
+
+/// What a recording says of the PMU: how many entries the record has.
+fn properties() -> Vec<u8> {
+    let mut section = 1_u32.to_le_bytes().to_vec();
+    for part in ["branches", &DEPTH.to_string()] {
+        section.extend(64_u32.to_le_bytes());
+        let mut padded = part.as_bytes().to_vec();
+        padded.resize(64, 0);
+        section.extend(padded);
+    }
+    section
 }
 
 /// A program that calls and returns as by chance, with a sample now and then: the stack at
@@ -338,4 +361,17 @@ fn joined_call_stacks_are_chains_after_a_merge_and_the_branches_stay() {
     // Without the option all stays as it was.
     done(&["merge", data, "-o", merged]);
     assert_eq!(own("ip,brstack", merged), own("ip,brstack", data));
+}
+
+#[test]
+fn calls_are_stitched_of_a_recording_that_comes_through_a_pipe() {
+    let mut machine = Machine::new();
+    busy(&mut machine, 300, 2);
+    let file = Scratch::new(&machine.recording());
+    let options = ["--stitch-lbr", "-F", "ip,brstack"];
+    let expected = done(&[&["script", file.name()], &options[..]].concat());
+    assert!(expected.contains("[stitched]"));
+    let output = unwind_with(&[&["script", "-"], &options[..]].concat(), &machine.stream());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stdout), expected);
 }

@@ -252,7 +252,7 @@ fn d5_samples_of_a_32_bit_program_are_named_and_walked() {
     let whole = ["work", "middle", "outer", "main"];
     let mut walked = 0;
     for (found, expected) in found.iter().zip(&expected) {
-        assert!(expected.lines().count() <= 2, "{expected}");
+        assert!(recorder.layout != "6.1" || expected.lines().count() <= 2, "{expected}");
         assert!(expected.lines().zip(found.lines()).all(|(expected, found)| expected == found));
         let names = found.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1));
         let names: Vec<_> = names.map(|name| name.split('+').next().unwrap()).collect();

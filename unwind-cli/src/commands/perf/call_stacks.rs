@@ -59,12 +59,17 @@ pub(crate) struct CallStack {
     calls: Vec<Branch>,
     /// How many are in the sample's own record. The others are older.
     own: usize,
+    /// Where in user code the sample was taken, if the stack is to begin there.
+    pc: Option<u64>,
 }
 
 impl CallStack {
-    /// The stack that perf makes of it: where the last call went, and the calls.
+    /// The stack that perf makes of it: where the sample was taken, or the last call went, and
+    /// the calls.
     pub(crate) fn alone(&self) -> Vec<JoinedCall> {
-        let first = self.calls.first().map(|call| (call.to, FrameSource::Record));
+        let sampled = self.pc.map(|pc| (pc, FrameSource::Sampled));
+        let target = self.calls.first().map(|call| (call.to, FrameSource::Record));
+        let first = sampled.or(target);
         let calls = self.calls.iter().enumerate().map(|(at, call)| (call.from, self.source(at)));
         let frame = |(pc, source)| JoinedCall { pc, call: pc, source, walked: None };
         first.into_iter().chain(calls).map(frame).collect()
@@ -108,6 +113,8 @@ impl CallStack {
 pub(crate) struct CallStacks {
     /// Whether samples are made longer by those before, and joined with walks.
     is_stitching: bool,
+    /// Whether stacks that are not joined begin at the pc.
+    begins_at_pc: bool,
     /// How many entries the CPU's record has, if the recording says so.
     depth: Option<u32>,
     threads: HashMap<u32, Box<Stitcher>>,
@@ -115,7 +122,20 @@ pub(crate) struct CallStacks {
 
 impl CallStacks {
     pub(crate) fn new(is_stitching: bool, depth: Option<u32>) -> Self {
-        Self { is_stitching, depth, threads: HashMap::new() }
+        Self { is_stitching, begins_at_pc: true, depth, threads: HashMap::new() }
+    }
+
+    /// Stacks begin where the last call went, and not where in that function the sample was
+    /// taken, as those of perf 6.1.
+    pub(crate) fn from_last_call(self) -> Self {
+        Self { begins_at_pc: false, ..self }
+    }
+
+    /// Learns how many entries the CPU's record has, if a record has said so.
+    pub(crate) const fn learn_depth(&mut self, told: Option<u32>) {
+        if told.is_some() {
+            self.depth = told;
+        }
     }
 
     pub(crate) const fn is_stitching(&self) -> bool {
@@ -141,7 +161,8 @@ impl CallStacks {
                 None => _ = self.threads.remove(&held.task.tid),
             }
         }
-        (own != 0).then_some(CallStack { calls, own })
+        let pc = user_pc(held).filter(|_| self.begins_at_pc);
+        (own != 0).then_some(CallStack { calls, own, pc })
     }
 
     fn stitcher(&mut self, held: &Held) -> &mut Stitcher {
@@ -192,16 +213,18 @@ pub(crate) fn with_calls(
     let marks = [Context::User.word(), Context::UserDeferred.word()];
     let mark = chain.iter().rposition(|word| marks.contains(word))?;
     let (before, user) = chain.split_at_checked(mark.saturating_add(1))?;
-    let ip = || {
-        let misc = held.record()?.header().misc;
-        held.ip().filter(|_| misc.cpu_mode() == Misc::USER)
-    };
     let frames = match (is_joined, user) {
         (false, _) => calls.alone(),
-        (true, []) => calls.joined(ip().as_slice()),
+        (true, []) => calls.joined(user_pc(held).as_slice()),
         (true, user) => calls.joined(user),
     };
     Some((before.to_vec(), frames))
+}
+
+/// Where in user code a sample was taken.
+fn user_pc(held: &Held) -> Option<u64> {
+    let misc = held.record()?.header().misc;
+    held.ip().filter(|_| misc.cpu_mode() == Misc::USER)
 }
 
 #[cfg(test)]
@@ -219,7 +242,7 @@ mod tests {
         let frames = vec![frame(0x404, false), frame(0x205, true), frame(0x105, false)];
         let mut walked = WalkedStack { frames, cut: None, end: "" };
         let calls = vec![call(0x300, 0x400), call(0x200, 0x300), call(0x100, 0x200)];
-        walked.join(&CallStack { calls, own: 3 });
+        walked.join(&CallStack { calls, own: 3, pc: None });
         let found: Vec<(u64, u64, bool)> =
             walked.frames.iter().map(|f| (f.pc, f.listed(), f.after_gap)).collect();
         assert_eq!(
@@ -239,7 +262,7 @@ mod tests {
         use FrameSource::{Record, RecordAndWalk, Sampled, Stitched, StitchedAndWalk, Walk};
         // The second call is older than the record.
         let calls = vec![call(0x300, 0x400), call(0x200, 0x300), call(0x100, 0x200)];
-        let stack = CallStack { calls, own: 1 };
+        let stack = CallStack { calls, own: 1, pc: None };
         let sources = |frames: Vec<JoinedCall>| -> Vec<(u64, u64, FrameSource, Option<usize>)> {
             frames.iter().map(|f| (f.pc, f.call, f.source, f.walked)).collect()
         };
@@ -270,5 +293,8 @@ mod tests {
         );
         let alone: Vec<u64> = stack.alone().iter().map(|frame| frame.call).collect();
         assert_eq!(alone, [0x400, 0x300, 0x200, 0x100]);
+        let at_pc = CallStack { pc: Some(0x404), ..stack };
+        let alone: Vec<u64> = at_pc.alone().iter().map(|frame| frame.call).collect();
+        assert_eq!(alone, [0x404, 0x300, 0x200, 0x100]);
     }
 }

@@ -357,6 +357,7 @@ impl<W: Write> Sink for MergedRecords<'_, '_, W> {
 
     fn tool_record(&mut self, reader: &mut PerfReader) -> Result<(), PerfError> {
         self.finish()?;
+        self.call_stacks.learn_depth(reader.told_branch_entries());
         let Some(record) = reader.record() else {
             return Ok(());
         };

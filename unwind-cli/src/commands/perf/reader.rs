@@ -58,6 +58,8 @@ pub(crate) struct PerfReader {
     record: Vec<u8>,
     /// Bytes after it that belong to it.
     payload: u64,
+    /// What a record of pipe form has said of [`branch_entries`](Self::branch_entries).
+    told_branch_entries: Option<u32>,
     progress: Option<Progress>,
     /// Where the progress was shown last.
     shown_at: u64,
@@ -101,6 +103,7 @@ impl PerfReader {
             end: None,
             record: Vec::new(),
             payload: 0,
+            told_branch_entries: None,
             progress: None,
             shown_at: 0,
         };
@@ -263,9 +266,11 @@ impl PerfReader {
             }
             tool_record::FEATURE => {
                 let feature = body.first_chunk().map(|&word| endian.u64(word));
+                let section = body.get(8..).unwrap_or_default();
                 if feature == Some(Feature::EVENT_DESC.0.into()) {
-                    let section = body.get(8..).unwrap_or_default();
                     name_events(&mut self.events, section, endian, false);
+                } else if feature == Some(Feature::CPU_PMU_CAPS.0.into()) {
+                    self.told_branch_entries = pmu_caps::branches(section, endian);
                 }
             }
             tool_record::EVENT_UPDATE => {
@@ -351,7 +356,13 @@ impl PerfReader {
         build_ids::parse(&section.unwrap_or_default(), self.endian())
     }
 
-    /// How many entries the CPU's branch record has, if the recording says so.
+    /// The same as [`branch_entries`](Self::branch_entries), by the records so far: pipe form
+    /// has it there.
+    pub(crate) const fn told_branch_entries(&self) -> Option<u32> {
+        self.told_branch_entries
+    }
+
+    /// How many entries the CPU's branch record has, if the recording says so at its end.
     pub(crate) fn branch_entries(&mut self) -> Option<u32> {
         let header = self.header?;
         let place = self.feature_place(&header, Feature::CPU_PMU_CAPS).ok()??;

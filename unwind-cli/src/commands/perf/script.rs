@@ -106,7 +106,8 @@ except that
     read, and a MiB.
 Branches (brstack, brstacksym) are those that the CPU recorded, the newest first. Of samples
 with a call stack that the CPU recorded (perf record --call-graph lbr) the user part is that,
-as for perf; where the record is empty, the chain. With --stitch-lbr the calls of samples
+as for perf; where the record is empty, the chain. It begins at the pc, of samples in the kernel
+and with --layout 6.1 where the last call went. With --stitch-lbr the calls of samples
 before are added, which are found as by perf unless cycles were recorded: then equal calls
 have to have equal cycles as well. Where none were, a chain may be wrong after a function was
 left and called again from the same place. The calls are joined with the recorded chain, or
@@ -192,6 +193,10 @@ impl ScriptArgs {
         };
         let build_ids = reader.build_ids();
         let call_stacks = CallStacks::new(options.stitch_lbr, reader.branch_entries());
+        let call_stacks = match self.layout {
+            Layout::Perf6_1 => call_stacks.from_last_call(),
+            Layout::Perf7_2 => call_stacks,
+        };
         let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
         let names = Names::new(kernel_id, self.layout);
         let names = if knows_kernel { names } else { names.without_kernel() };

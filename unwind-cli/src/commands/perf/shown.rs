@@ -232,7 +232,8 @@ impl<P: Printer> Sink for ShownSink<'_, '_, P> {
         Ok(())
     }
 
-    fn tool_record(&mut self, _reader: &mut PerfReader) -> Result<(), PerfError> {
+    fn tool_record(&mut self, reader: &mut PerfReader) -> Result<(), PerfError> {
+        self.call_stacks.learn_depth(reader.told_branch_entries());
         Ok(())
     }
 
