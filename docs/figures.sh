@@ -23,6 +23,7 @@ sections=(
     "stacks|Stacks of samples|"
     "oracle|Stops beside gdb and eu-stack|"
     "attrs|Attrs beside perf_event_open|"
+    "ring|A ring beside its reader|"
     "coverage|Coverage|Lines and sides of branches that tests and fuzz corpora reach."
     "fuzz|Fuzzing|"
     "damage|Damaged tables|"
