@@ -9,6 +9,7 @@
 //! `cargo run --release -p unwind-perf --example ring_stress -- [--records N] [--hertz N]`
 #![allow(
     clippy::arithmetic_side_effects,
+    clippy::as_conversions,
     clippy::expect_used,
     clippy::indexing_slicing,
     reason = "a program that reads nothing from outside"
@@ -135,9 +136,10 @@ mod stress {
 
     /// Has a timer interrupt this thread.
     fn start_timer(hertz: u64) -> libc::timer_t {
-        // SAFETY: all zeros are valid values of these C structures.
-        let (mut action, mut event): (libc::sigaction, libc::sigevent) =
-            unsafe { (mem::zeroed(), mem::zeroed()) };
+        // SAFETY: all zeros are a valid value of this C structure.
+        let mut action: libc::sigaction = unsafe { mem::zeroed() };
+        // SAFETY: as above.
+        let mut event: libc::sigevent = unsafe { mem::zeroed() };
         action.sa_sigaction = on_timer as *const () as usize;
         action.sa_flags = libc::SA_RESTART;
         event.sigev_notify = libc::SIGEV_THREAD_ID;
@@ -148,15 +150,15 @@ mod stress {
         };
         let times = libc::itimerspec { it_interval: period, it_value: period };
         let mut timer = ptr::null_mut();
-        // SAFETY: the pointers are valid for the calls, and the handler makes atomic accesses
-        // only.
-        let started = unsafe {
-            event.sigev_notify_thread_id = libc::gettid();
-            libc::sigaction(libc::SIGPROF, &action, ptr::null_mut())
-                | libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer)
-                | libc::timer_settime(timer, 0, &times, ptr::null_mut())
-        };
-        assert_eq!(started, 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: it has no conditions.
+        event.sigev_notify_thread_id = unsafe { libc::gettid() };
+        // SAFETY: the pointers are valid for the call; the handler makes atomic accesses only.
+        let set = unsafe { libc::sigaction(libc::SIGPROF, &action, ptr::null_mut()) };
+        // SAFETY: as above.
+        let made = unsafe { libc::timer_create(libc::CLOCK_MONOTONIC, &mut event, &mut timer) };
+        // SAFETY: as above, and the timer was made.
+        let started = unsafe { libc::timer_settime(timer, 0, &times, ptr::null_mut()) };
+        assert_eq!((set, made, started), (0, 0, 0), "{}", std::io::Error::last_os_error());
         timer
     }
 

@@ -126,7 +126,7 @@ impl Machine {
         let mut record = |kind: u32, parts: &[&[u8]]| {
             let body = parts.concat();
             stream.extend(kind.to_le_bytes());
-            stream.extend(u32::try_from(8 + body.len() << 16).unwrap().to_le_bytes());
+            stream.extend(u32::try_from((8 + body.len()) << 16).unwrap().to_le_bytes());
             stream.extend(body);
         };
         // The attr with an id, the properties of the PMU, which are feature 28.

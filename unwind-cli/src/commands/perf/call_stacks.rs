@@ -127,7 +127,7 @@ impl CallStacks {
 
     /// Stacks begin where the last call went, and not where in that function the sample was
     /// taken, as those of perf 6.1.
-    pub(crate) fn from_last_call(self) -> Self {
+    pub(crate) fn starting_at_last_call(self) -> Self {
         Self { begins_at_pc: false, ..self }
     }
 

@@ -194,7 +194,7 @@ impl ScriptArgs {
         let build_ids = reader.build_ids();
         let call_stacks = CallStacks::new(options.stitch_lbr, reader.branch_entries());
         let call_stacks = match self.layout {
-            Layout::Perf6_1 => call_stacks.from_last_call(),
+            Layout::Perf6_1 => call_stacks.starting_at_last_call(),
             Layout::Perf7_2 => call_stacks,
         };
         let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
