@@ -4,7 +4,7 @@
 //! ```text
 //! walk hot|replay|cold UNWINDER ROUNDS SNAPSHOTS FILE
 //! walk lookup plain|v2|indexed|gimli|simple-frame-rs ROUNDS PCS FILE
-//! walk misses V3|V2 ROUNDS SNAPSHOTS FILE
+//! walk misses V3|V2|indexed ROUNDS SNAPSHOTS FILE
 //! walk request first|repeated|return ROUNDS 0 0
 //! walk check FILE...
 //! ```
@@ -39,6 +39,7 @@ fn unwinder(name: &str, corpus: &Corpus) -> Box<dyn Unwinder> {
         "unwind" => Box::new(Unwind::new(corpus)),
         "incremental" => Box::new(Incremental::new(corpus)),
         "call-frames" => Box::new(UnwindByCallFrames::new(corpus)),
+        "indexed" => Box::new(Unwind::indexed(corpus)),
         "unwind-v2" => Box::new(Unwind::v2(corpus)),
         "framehop" => Box::new(Framehop::new(corpus)),
         "gimli" => Box::new(Gimli::new(corpus)),
@@ -81,6 +82,7 @@ fn miss(version: &str, rounds: usize, snapshots: &[Snapshot<'_>], corpus: &Corpu
     let mut unwind = match version {
         "V3" => MissingUnwind::new(corpus),
         "V2" => MissingUnwind::v2(corpus),
+        "indexed" => MissingUnwind::indexed(corpus),
         _ => panic!("no version {version}"),
     };
     for snapshot in (0..rounds).flat_map(|_| snapshots) {
