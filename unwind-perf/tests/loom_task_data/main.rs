@@ -275,6 +275,30 @@ fn r2_7_memory_is_whole_when_it_is_attached_and_freed_after_its_last_use() {
 }
 
 #[test]
+fn r2_7_memory_is_whole_and_freed_once_among_three_events() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let (host, users) = (Host::new(), users());
+        let event = |host: &Host, users: &TaskDataUsers| {
+            let attachment = users.attach_task(host, &0).unwrap();
+            host.access(0);
+            users.detach_task(host, &0, attachment).unwrap();
+        };
+        let others = [(); 2].map(|()| {
+            let (h, u) = (Arc::clone(&host), Arc::clone(&users));
+            spawn(move || event(&h, &u))
+        });
+        event(&host, &users);
+        for other in others {
+            other.join().unwrap();
+        }
+        assert_eq!((host.users(), host.live()), ([0, 0], 0));
+        assert_eq!(users.counters().allocated, users.counters().freed);
+    });
+}
+
+#[test]
 fn r2_8_memory_is_freed_after_the_last_use_by_any_system_wide_event() {
     loom::model(|| {
         let (host, users) = (Host::new(), users());
