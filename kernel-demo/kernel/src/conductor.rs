@@ -97,6 +97,7 @@ extern "C" fn conduct(_: u64) -> ! {
         stalled += u64::from(stall);
         schedule::sleep(1);
     }
+    record_all.end();
     finish()
 }
 
@@ -129,6 +130,13 @@ pub(crate) enum RecordAll {
 impl RecordAll {
     /// Ticks for which it is on.
     const TICKS: u64 = 60;
+
+    /// Ends it, if it is on.
+    pub(crate) fn end(self) {
+        if let Self::On(attachment, _) = self {
+            branches::detach_all(attachment);
+        }
+    }
 
     /// Called each tick.
     pub(crate) fn turn(&mut self, taken: u64, wanted: u64) {

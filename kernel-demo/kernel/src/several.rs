@@ -63,6 +63,7 @@ pub(crate) extern "C" fn conduct(_: u64) -> ! {
         exchanges += 1;
         schedule::sleep(1);
     }
+    record_all.end();
     ENDS.store(true, Ordering::Relaxed);
     apic::stop_sampling();
     counter_unit::switch(false);

@@ -158,7 +158,6 @@ fn compare(stream: &Stream, account: &Account) -> Vec<String> {
     }
     for what in [
         "samples: within the unwinder",
-        "deliveries: task gone",
         "pages: evicted",
         "lbr: agree",
         "lbr: from other cpus",

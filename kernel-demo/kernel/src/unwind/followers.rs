@@ -131,6 +131,11 @@ pub(crate) fn exited(task: &Task) {
 pub(super) fn ask(task: &Task, event: Event) -> Option<Result<Cookie, RequestError>> {
     let bound = task.bound();
     if event == Event::Own {
+        // The entry would end, and its cookie with it, while the work waits: what is asked
+        // for after that would be promised the next cookie, and get a record of this one.
+        if task.returning.load(Ordering::Relaxed) {
+            return None;
+        }
         return Some(bound.own.request(&OwnWork(task), &bound.hold));
     }
     let own = bound.of_cpus.try_with(|events| events.get(cpu::number()).copied()).flatten()?;

@@ -20,8 +20,8 @@ use crate::options::Protection;
 use crate::task::state::Task;
 use crate::{cpu, serial};
 
-/// Words of a ring: 256 KiB.
-const WORDS: usize = 32 << 10;
+/// Words of a ring: 1 MiB.
+const WORDS: usize = 128 << 10;
 
 /// More bytes than any record of this kernel has.
 const MAX_RECORD: usize = 4 << 10;
@@ -33,8 +33,19 @@ static DATA: [[AtomicU64; WORDS]; CPUS] = [const { [const { AtomicU64::new(0) };
 static RINGS: EachCpu<CpuRing<'static>> =
     EachCpu([ring(0), ring(1), ring(2), ring(3), ring(4), ring(5), ring(6), ring(7)]);
 
+/// The ring of a machine with one CPU: a short one, which a reader that stalls lets fill up.
+static ONLY_RING: CpuRing<'static> = ring_of(0, SHORT_WORDS);
+
+/// Words of that: 64 KiB.
+const SHORT_WORDS: usize = 8 << 10;
+
 const fn ring(cpu: usize) -> CpuRing<'static> {
-    match CpuRing::new(page(cpu), &DATA[cpu], Direction::Forward, WORDS as u64) {
+    ring_of(cpu, WORDS)
+}
+
+const fn ring_of(cpu: usize, words: usize) -> CpuRing<'static> {
+    let (data, _) = DATA[cpu].split_at(words);
+    match CpuRing::new(page(cpu), data, Direction::Forward, words as u64) {
         Ok(ring) => ring,
         Err(_) => panic!("not a power of two"),
     }
@@ -115,7 +126,11 @@ fn try_write<R: Encode>(
     // round that each CPU has ticked in has all records that are older.
     let interrupts = cpu::disable_interrupts();
     let id = id(task, event);
-    let ring = if Protection::OwnRing.is_on() { RINGS.own() } else { RINGS.of(0) };
+    let ring = match (online(), Protection::OwnRing.is_on()) {
+        (1, _) => &ONLY_RING,
+        (_, true) => RINGS.own(),
+        (_, false) => RINGS.of(0),
+    };
     let written = ring.write(&record(id), FORMAT, event, id);
     cpu::restore_interrupts(interrupts);
     written.map(|_| ())
@@ -155,7 +170,9 @@ pub(crate) fn end_round() {
 }
 
 fn drain(cpu: usize, buffer: &mut [u8]) {
-    let Ok(mut reader) = RingReader::new(page(cpu), &DATA[cpu]) else { return };
+    let words = if online() == 1 { SHORT_WORDS } else { WORDS };
+    let (data, _) = DATA[cpu].split_at(words);
+    let Ok(mut reader) = RingReader::new(page(cpu), data) else { return };
     // Not for ever, if the CPUs write as fast as this reads.
     for _ in 0..WORDS {
         match reader.next(buffer) {
@@ -168,5 +185,5 @@ fn drain(cpu: usize, buffer: &mut [u8]) {
 
 /// How many records found no room.
 pub(crate) fn lost() -> u64 {
-    RINGS.iter().map(CpuRing::lost).sum()
+    RINGS.iter().chain([&ONLY_RING]).map(CpuRing::lost).sum()
 }
