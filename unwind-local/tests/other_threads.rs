@@ -126,7 +126,7 @@ fn who_does_not_answer_is_waited_for_no_longer_than_asked() {
         assert!(before.elapsed() >= wait * 16 && before.elapsed() < 30 * SECOND);
         both.wait();
         both.wait();
-        // What came late has answered nobody.
+        // What came late has answered no request.
         assert!(signal.backtrace(tid, SECOND, &mut frames).unwrap().is_complete);
         both.wait();
     });

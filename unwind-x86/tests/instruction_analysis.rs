@@ -436,8 +436,8 @@ fn frame_pointers_lead_to_the_same_frames_through_words_at_hand() {
     let regs = X86_64Regs::new(0x1000, 0x7000, 0x7000);
     let mut walker = Walker::new(X86_64::FOUR_LEVEL, FramePointers);
     let mut lent = Trace::<[_; 8]>::new();
-    let mut at_hand = SliceMemory::new(VirtAddr::new(0x7000), &bytes);
-    walker.trace(regs, &mut at_hand, &mut lent);
+    let mut in_memory = SliceMemory::new(VirtAddr::new(0x7000), &bytes);
+    walker.trace(regs, &mut in_memory, &mut lent);
     let mut copied = Code { start: 0x7000, bytes: &bytes };
     let frames: Vec<_> = walker.frames(regs, &mut copied).map(|frame| frame.pc).collect();
     assert_eq!(frames.len(), 4);

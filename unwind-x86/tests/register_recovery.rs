@@ -164,7 +164,7 @@ fn registers_of_callers_are_told_where_all_frames_before_tell_how() {
     let mut frames = walker.frames(regs, &mut target);
     let mut told = Vec::new();
     while let Some(at) = frames.position() {
-        // rbx, r11, which calls do not preserve, r12, which nobody has saved, rsp, rbp.
+        // rbx, r11, which calls do not preserve, r12, which no frame has saved, rsp, rbp.
         let values = [3, 11, 12, 7, 6].map(|register| frames.register(DwarfReg(register)));
         assert_eq!((values[3], values[4]), (Some(at.sp()), at.fp()));
         told.push((at.pc().addr().get(), values[0], values[1], values[2]));

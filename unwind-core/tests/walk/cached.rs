@@ -173,7 +173,7 @@ fn a_stack_pointer_beyond_the_stack_leads_to_no_word_at_the_lowest_addresses() {
     // Two slots above it are the words at 0 and 8.
     let regs = Regs { sp: u64::MAX - 7, ..START };
     let words = [0x2010_u64, 0x2010].map(u64::to_le_bytes).concat();
-    let mut at_hand = SliceMemory::new(VirtAddr::new(0), &words);
+    let mut in_memory = SliceMemory::new(VirtAddr::new(0), &words);
     let mut by_address = Stack::new([(0, 0x2010), (8, 0x2010)]);
     for row in [locals(0), locals(8)] {
         let mut cache = RowCache::<16>::new();
@@ -185,7 +185,7 @@ fn a_stack_pointer_beyond_the_stack_leads_to_no_word_at_the_lowest_addresses() {
             let mut trace = Trace::<[_; 8]>::new();
             walker.trace(regs, &mut by_address, &mut trace);
             assert_eq!(trace.len(), expected);
-            walker.trace(regs, &mut at_hand, &mut trace);
+            walker.trace(regs, &mut in_memory, &mut trace);
             assert_eq!(trace.len(), expected);
         }
     }

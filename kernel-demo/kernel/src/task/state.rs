@@ -232,7 +232,7 @@ impl Task {
         self.run_state.load(Ordering::Acquire) == FREE || self.id() != id
     }
 
-    /// Takes the place for a task, if it is free and nobody looks at it.
+    /// Takes the place for a task, if it is free and no one looks at it.
     pub(super) fn claim(&self) -> bool {
         let (from, to) = (FREE, CLAIMED);
         let state = &self.run_state;

@@ -115,7 +115,7 @@ pub(crate) struct OfCpu {
     pub(crate) crossed: AtomicU64,
     /// Stacks for which there was no event here.
     pub(crate) without_event: AtomicU64,
-    /// Stacks of tasks that nobody follows, for the profiler that follows some.
+    /// Stacks of tasks that no one follows, for the profiler that follows some.
     pub(crate) strangers: AtomicU64,
     /// Stacks that found no room in the ring.
     pub(crate) failed: AtomicU64,

@@ -31,7 +31,7 @@ pub(super) const FOLLOWING: GroupLeader = GroupLeader(2);
 
 /// The events that are bound to a task.
 pub(crate) struct Bound {
-    /// Those about it, one for each CPU; none if nobody follows it.
+    /// Those about it, one for each CPU; none if no one follows it.
     of_cpus: Exclusive<ArrayVec<CpuEvent, CPUS>>,
     is_followed: AtomicBool,
     /// Its own, and whether that is there.

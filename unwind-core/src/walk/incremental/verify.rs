@@ -112,9 +112,9 @@ mod tests {
     /// How many words are as they were, by either way.
     fn verified(kept: &[StackWord], tags: &[Tag], stack: &[u64]) -> [usize; 2] {
         let stack: Vec<[u8; 8]> = stack.iter().map(|word| word.to_le_bytes()).collect();
-        let at_hand = verify_in_slice(kept, START >> 3, &stack);
+        let in_slice = verify_in_slice(kept, START >> 3, &stack);
         let mut mem = SliceMemory::new(VirtAddr::new(START), stack.as_flattened());
-        [at_hand, verify_by_reading(TaggedWords { words: kept, tags }, &Toy, &mut mem)]
+        [in_slice, verify_by_reading(TaggedWords { words: kept, tags }, &Toy, &mut mem)]
     }
 
     #[test]
