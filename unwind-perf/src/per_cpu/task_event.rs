@@ -82,8 +82,10 @@ impl TaskEvent {
         }
     }
 
-    /// Asks for the task's user stack. Any context, NMI included. Returns the cookie that
-    /// the record of the stack will have, or has: there is one record for a cookie.
+    /// Asks for the task's user stack. Any context, NMI included, on the CPU that the task is
+    /// on. Returns the cookie that the record of the stack will have, or has: there is one
+    /// record for a cookie. Where work is pending and the kernel entry has ended since it was
+    /// asked for, that is the cookie of the entry before.
     ///
     /// From here to the end of the work the task's events must not change
     /// hands in a context switch; `hold` counts that.
@@ -94,8 +96,6 @@ impl TaskEvent {
     /// cannot be queued, or if this has interrupted another request of the event before
     /// that was known.
     pub fn request(&self, work: &impl TaskWork, hold: &SwitchHold) -> Result<Cookie, RequestError> {
-        // The work runs before the task returns to user code, so one that is pending is of
-        // this entry and has its cookie.
         let cookie = work.cookie().map_err(RequestError::Refused)?;
         // Relaxed: the record is there, or is written before the task continues.
         if self.written.load(Ordering::Relaxed) == cookie.get() && !self.is_removed() {
@@ -107,7 +107,9 @@ impl TaskEvent {
         match self.state.compare_exchange(0, PENDING | QUEUEING, taken, failed) {
             Err(state) if state & REMOVED != 0 => return Err(RequestError::Removed),
             Err(state) if state & QUEUEING != 0 => return Err(RequestError::Queueing),
-            Err(_) => return Ok(cookie),
+            // The entry's cookie, unless the entry has ended meanwhile and user code has not
+            // run: the stack is the same. Relaxed: the task's CPU asks, as it did before.
+            Err(_) => return Ok(Cookie::new(self.cookie.load(Ordering::Relaxed)).unwrap_or(cookie)),
             Ok(_) => hold.add(),
         }
         // Relaxed: the queue orders it before the work.
@@ -327,10 +329,11 @@ mod tests {
         hold: SwitchHold,
         fails: Cell<bool>,
         queued: Cell<u32>,
-        records: Cell<u32>,
+        /// How many kernel entries have ended.
+        entries: Cell<u64>,
         told: RefCell<Vec<Result<Cookie, RequestError>>>,
-        /// Whether a record came of it.
-        written: Cell<bool>,
+        /// The cookies of the records that came of it.
+        written: RefCell<Vec<Cookie>>,
     }
 
     impl Sampled {
@@ -345,25 +348,44 @@ mod tests {
                     &self.hold,
                     || Ok::<_, ()>(()),
                     |cookie, ()| {
-                        assert_eq!(cookie, COOKIE, "the cookie that the samples were told");
+                        self.written.borrow_mut().push(cookie);
                         Ok::<_, ()>(())
                     },
                 );
-                if ran == TaskRun::Written {
-                    self.written.set(true);
-                    self.records.set(self.records.get().wrapping_add(1));
-                }
+                assert_ne!(ran, TaskRun::NotPending);
             }
+        }
+
+        /// The kernel's last steps: from here on the task is in another entry.
+        fn end_entry(&self) {
+            point();
+            self.entries.set(self.entries.get().wrapping_add(1));
+            point();
+        }
+
+        /// Each cookie that a sample was told has one record.
+        fn check(&self) {
+            self.return_to_user();
+            let mut told: Vec<u64> =
+                self.told.borrow().iter().flatten().map(|told| told.get()).collect();
+            let mut written: Vec<u64> =
+                self.written.borrow().iter().map(|cookie| cookie.get()).collect();
+            told.sort_unstable();
+            told.dedup();
+            written.sort_unstable();
+            assert_eq!(told, written);
+            assert!(!self.event.is_pending() && self.hold.is_free());
         }
     }
 
-    /// The cookie of the task's entry.
+    /// The cookie of the task's first entry.
     const COOKIE: Cookie = Cookie::new(0x1_0001).unwrap();
 
     impl TaskWork for Sampled {
         fn cookie(&self) -> Result<Cookie, Refusal> {
             point();
-            Ok(COOKIE)
+            let number = COOKIE.get().wrapping_add(self.entries.get());
+            Cookie::new(number).ok_or(Refusal::NoCookie)
         }
 
         fn queue(&self) -> Result<(), ScheduleError> {
@@ -398,7 +420,7 @@ mod tests {
             sampled.return_to_user();
             let known = [Ok(COOKIE), Err(RequestError::Queueing)];
             assert!(sampled.told.borrow().iter().all(|told| known.contains(told)));
-            assert_eq!(sampled.records.get(), 1);
+            assert_eq!(*sampled.written.borrow(), [COOKIE]);
         };
         assert!(interrupt_everywhere(Sampled::default, &[Sampled::sample], body, check) > 5);
     }
@@ -414,12 +436,25 @@ mod tests {
             let check = |sampled: &Sampled| {
                 // An NMI may have come last.
                 sampled.return_to_user();
-                let promised = sampled.told.borrow().iter().any(Result::is_ok);
-                assert_eq!(sampled.written.get(), promised);
-                assert_eq!(promised, !fails);
-                assert!(!sampled.event.is_pending() && sampled.hold.is_free());
+                sampled.check();
+                assert_eq!(sampled.told.borrow().iter().any(Result::is_ok), !fails);
             };
             assert!(interrupt_everywhere(world, &[Sampled::sample], body, check) > 5);
         }
+    }
+
+    #[test]
+    fn a_sample_is_told_the_cookie_of_its_record_also_as_the_entry_ends() {
+        let body = |sampled: &Sampled| {
+            sampled.sample();
+            sampled.return_to_user();
+            // What an NMI asks for from here to the end of the entry waits until the task is in
+            // the kernel again.
+            sampled.end_entry();
+            sampled.sample();
+            sampled.return_to_user();
+        };
+        let nmis: [fn(&Sampled); 2] = [Sampled::sample; 2];
+        assert!(interrupt_everywhere(Sampled::default, &nmis, body, Sampled::check) > 50);
     }
 }
