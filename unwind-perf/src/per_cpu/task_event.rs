@@ -446,8 +446,6 @@ mod tests {
     #[test]
     fn a_sample_is_told_the_cookie_of_its_record_also_as_the_entry_ends() {
         let body = |sampled: &Sampled| {
-            sampled.sample();
-            sampled.return_to_user();
             // What an NMI asks for from here to the end of the entry waits until the task is in
             // the kernel again.
             sampled.end_entry();
@@ -455,6 +453,6 @@ mod tests {
             sampled.return_to_user();
         };
         let nmis: [fn(&Sampled); 2] = [Sampled::sample; 2];
-        assert!(interrupt_everywhere(Sampled::default, &nmis, body, Sampled::check) > 50);
+        assert!(interrupt_everywhere(Sampled::default, &nmis, body, Sampled::check) > 20);
     }
 }
