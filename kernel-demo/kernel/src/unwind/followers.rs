@@ -131,8 +131,8 @@ pub(crate) fn exited(task: &Task) {
 pub(super) fn ask(task: &Task, event: Event) -> Option<Result<Cookie, RequestError>> {
     let bound = task.bound();
     if event == Event::Own {
-        // The entry would end, and its cookie with it, while the work waits: what is asked
-        // for after that would be promised the next cookie, and get a record of this one.
+        // The work would wait until the task is in the kernel again, and find the stack that
+        // user code has by then: nothing here interrupts the way out for it.
         if task.returning.load(Ordering::Relaxed) {
             return None;
         }
