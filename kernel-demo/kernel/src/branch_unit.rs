@@ -10,12 +10,13 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use unwind_x86::lbr::{Lbr, Msrs};
 
-use crate::each_cpu::{CPUS, EachCpu};
+use crate::cpu::CPUS;
+use crate::each_cpu::EachCpu;
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
 use crate::memory::read_as_used;
 use crate::task::state::Task;
-use crate::{counter_unit, shadow_stack};
+use crate::{counter_unit, shadow_unit};
 
 /// What the CPU would say it has: 32 entries, with information.
 pub(crate) const LBR: Lbr = Lbr::skylake();
@@ -86,11 +87,11 @@ impl BranchUnit {
         match Branch::at(task, last) {
             Branch::Call => {
                 self.call(last, pc);
-                shadow_stack::call(task, frame.rsp);
+                shadow_unit::call(task, frame.rsp);
             }
             Branch::Return => {
                 self.ret();
-                shadow_stack::ret(task, pc);
+                shadow_unit::ret(task, pc);
             }
             Branch::Other => return,
         }

@@ -3,7 +3,8 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::each_cpu::CPUS;
+/// How many CPUs there are at most.
+pub(crate) const CPUS: usize = 8;
 
 /// The block of a CPU, to which gs leads while the kernel runs. entry.s knows where
 /// its fields are.

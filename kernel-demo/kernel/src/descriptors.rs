@@ -5,7 +5,7 @@ use core::cell::UnsafeCell;
 
 use unwind_x86::{DescriptorTable, DescriptorTables};
 
-use crate::each_cpu::CPUS;
+use crate::cpu::CPUS;
 use crate::{cpu, painted};
 
 /// The kernel's code segment.

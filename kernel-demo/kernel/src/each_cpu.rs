@@ -2,10 +2,7 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::cpu;
-
-/// How many CPUs there are at most.
-pub(crate) const CPUS: usize = 8;
+use crate::cpu::{self, CPUS};
 
 /// A value for each CPU.
 pub(crate) struct EachCpu<T>(pub(crate) [T; CPUS]);

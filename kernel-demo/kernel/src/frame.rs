@@ -2,8 +2,9 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use crate::cpu::CPUS;
 use crate::descriptors::USER_CODE_32;
-use crate::each_cpu::{CPUS, EachCpu};
+use crate::each_cpu::EachCpu;
 
 /// What every way in leaves on a stack; see entry.s.
 #[repr(C)]

@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::each_cpu::{CPUS, EachCpu, online};
+use crate::cpu::CPUS;
+use crate::each_cpu::{EachCpu, online};
 
 static TICKS: EachCpu<AtomicU64> = EachCpu([const { AtomicU64::new(0) }; CPUS]);
 

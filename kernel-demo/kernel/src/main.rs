@@ -36,7 +36,7 @@ mod other_cpus;
 mod painted;
 mod serial;
 mod several;
-mod shadow_stack;
+mod shadow_unit;
 mod single_step;
 mod task;
 mod unwind;
@@ -66,7 +66,11 @@ extern "C" fn kernel_main(start_info: u64) -> ! {
     memory::drop_identity_map();
     unwind::register();
     unwind::kernel_stack::open_table();
-    conductor::start();
+    conductor::start(if unwind::is_on_several_cpus() {
+        several::conduct
+    } else {
+        conductor::conduct
+    });
     task::schedule::start()
 }
 

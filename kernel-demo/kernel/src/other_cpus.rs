@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::each_cpu::{CPUS, count_online, online};
+use crate::cpu::CPUS;
+use crate::each_cpu::{count_online, online};
 use crate::task::{schedule, state};
 use crate::{apic, conductor, descriptors, memory};
 

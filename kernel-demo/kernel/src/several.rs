@@ -10,11 +10,12 @@ use crate::serial::println;
 use crate::task::program::Program;
 use crate::task::state::Task;
 use crate::task::{life, schedule};
-use crate::unwind::events::{self, Event};
+use crate::unwind::event::Event;
 use crate::unwind::{
-    UNWIND, aux_trace, branches, delivery, kernel_modules, sampler, shared_trace, stream, tracer,
+    UNWIND, aux_trace, branches, delivery, events, kernel_modules, sampler, shared_trace, stream,
+    tracer,
 };
-use crate::{apic, counter_unit, cpu, memory, options, serial, shadow_stack};
+use crate::{apic, counter_unit, cpu, memory, options, serial, shadow_unit};
 
 /// The programs that run all the time, some of them twice.
 const PROGRAMS: [Program; 15] = [
@@ -144,7 +145,7 @@ fn account(exchanges: usize) {
     println!("drops: {:?}", UNWIND.drops());
     branches::account();
     aux_trace::account();
-    shadow_stack::account();
+    shadow_unit::account();
     kernel_modules::account();
     shared_trace::account();
     println!("records: {} lost, {} bytes", stream::lost(), serial::exported());

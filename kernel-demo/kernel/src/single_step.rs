@@ -4,7 +4,8 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::each_cpu::{CPUS, EachCpu};
+use crate::cpu::CPUS;
+use crate::each_cpu::EachCpu;
 use crate::{apic, cpu};
 
 /// How many instructions were stepped over with an NMI each.

@@ -6,7 +6,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::each_cpu::{CPUS, EachCpu, online};
+use crate::cpu::CPUS;
+use crate::each_cpu::{EachCpu, online};
 use crate::options::Protection;
 use crate::{apic, cpu};
 

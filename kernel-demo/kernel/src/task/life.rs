@@ -177,7 +177,9 @@ fn exit_current() -> ! {
     task.set_kind(Kind::Exiting);
     drop_space(task);
     branches::exited(task);
-    followers::exited(task);
+    if followers::exited(task) {
+        delivery::count_gone();
+    }
     let parent = task.parent.load(Ordering::Relaxed);
     stream::write_life(task, parent, true);
     cpu::disable_interrupts();

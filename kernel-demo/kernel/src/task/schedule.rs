@@ -4,7 +4,8 @@
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use super::state::{Held, IDLE_TASKS, READY, RUNNING, SLEEPING, Task};
-use crate::each_cpu::{CPUS, EachCpu};
+use crate::cpu::CPUS;
+use crate::each_cpu::EachCpu;
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
 use crate::options::Protection;

@@ -7,12 +7,12 @@ use unwind_core::{PackedFrame, SharedModuleMap, Trace};
 use unwind_perf::task_data::TaskData;
 use unwind_x86::lbr::LbrSample;
 
-use crate::each_cpu::CPUS;
+use crate::cpu::CPUS;
 use crate::exclusive::{Exclusive, Renewed};
 use crate::memory::{Space, kernel_root};
 use crate::painted;
-use crate::shadow_stack::ShadowStack;
-use crate::unwind::followers::Bound;
+use crate::task::bound::Bound;
+use crate::task::shadow_stack::ShadowStack;
 use crate::unwind::rows::Rows;
 
 /// The states of a place for a task.

@@ -6,12 +6,14 @@ use unwind_core::Trace;
 use unwind_core::deferred::{LossReason, Recipients, SampleOutcome, UserReturn};
 
 use super::counter::count;
-use super::{UNWIND, followers, hand_out, user_stack};
-use crate::each_cpu::{CPUS, EachCpu};
+use super::event::Event;
+use super::{UNWIND, events, followers, hand_out, user_stack};
+use crate::cpu::CPUS;
+use crate::each_cpu::EachCpu;
 use crate::frame::Frame;
 use crate::memory::UserMemory;
 use crate::task::state::Task;
-use crate::{measure, options, shadow_stack};
+use crate::{measure, options, shadow_unit};
 
 /// How the deliveries ended.
 pub(crate) struct Counts {
@@ -65,17 +67,24 @@ pub(crate) fn entry_ends(task: &Task) -> bool {
     ended
 }
 
+/// Counts a stack that was promised and of which nothing comes: its task has ended.
+pub(crate) fn count_gone() {
+    count(&COUNTS.task_gone);
+}
+
 /// Hands out the task's user stack to the clients that asked. `frame` has the
 /// registers with which the task continues, or would have continued. May sleep:
 /// absent pages of the stack and of the tables are brought in.
 #[inline(never)]
 pub(crate) fn deliver(task: &Task, frame: &Frame) {
-    followers::run_own(task, frame);
+    if followers::run_own(task, frame) {
+        events::count_stack(Event::Own);
+    }
     let delivered = task.trace.try_with(|trace| {
         let walk = |trace: &mut Trace| {
             count(&COUNTS.walks);
             user_stack::walk(task, frame, &mut UserMemory, trace);
-            shadow_stack::check(task, trace);
+            shadow_unit::check(task, trace);
             measure::walk(task, frame);
         };
         let recipients = match options::get().everyone {

@@ -1,104 +1,27 @@
 //! The events of a machine with several CPUs, and who gets the stacks that tasks deliver.
 //!
-//! Two registries, one for each policy. A profiler has two events on each CPU, the timer's
+//! There are two registries, one for each policy. A profiler has two events on each CPU, the timer's
 //! and the counter's, and gets each stack once, whichever of them asked. A pair of events
 //! with one client for all gets its stacks by one of them, which wants the records.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use demo_format::{CYCLES, FOLLOWER, INSTRUCTIONS, OWN, SPANS, WATCHER};
 use unwind_core::Trace;
 use unwind_core::deferred::{ClientId, Cookie};
 use unwind_perf::per_cpu::{
-    CpuEvent, CpuList, EventKey, EventSpec, GroupLeader, PerCpuRegistry, Policy, RequestError,
-    TaskKey,
+    CpuEvent, EventKey, EventSpec, GroupLeader, Policy, RequestError, TaskKey,
 };
 
 use super::counter::count;
+use super::event::{BROADCAST, EVENTS, Event, FIRST_LIVE};
 use super::{UNWIND, branches, followers, stream};
 use crate::cpu;
-use crate::each_cpu::{CPUS, EachCpu, online};
+use crate::cpu::CPUS;
+use crate::each_cpu::{EachCpu, online};
 use crate::exclusive::Exclusive;
 use crate::options::Protection;
 use crate::task::schedule;
 use crate::task::state::Task;
-
-/// Places for events in a list.
-const PLACES: usize = 4;
-/// Lists for CPUs whose own are full.
-const SPARE: usize = 4 * CPUS;
-
-type Registry = PerCpuRegistry<[CpuList<PLACES>; CPUS + SPARE], PLACES>;
-
-pub(super) static FIRST_LIVE: Registry = registry(Policy::FirstLive);
-static BROADCAST: Registry = registry(Policy::Broadcast);
-
-const fn registry(policy: Policy) -> Registry {
-    Registry::with_spare(policy, [const { CpuList::new() }; CPUS + SPARE], CPUS)
-}
-
-/// An event, of each CPU or of a task.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Event {
-    Cycles,
-    Instructions,
-    Watcher,
-    Spans,
-    /// That of a profiler that follows tasks.
-    Follower,
-    /// One that is a task's own.
-    Own,
-}
-
-/// How many there are.
-const EVENTS: usize = Event::ALL.len();
-
-impl Event {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Cycles, Self::Instructions, Self::Watcher, Self::Spans, Self::Follower, Self::Own];
-
-    /// Those that each CPU has.
-    const OF_CPUS: [Self; 4] = [Self::Cycles, Self::Instructions, Self::Watcher, Self::Spans];
-
-    /// Its number in the records.
-    pub(crate) const fn number(self) -> u64 {
-        match self {
-            Self::Cycles => CYCLES,
-            Self::Instructions => INSTRUCTIONS,
-            Self::Watcher => WATCHER,
-            Self::Spans => SPANS,
-            Self::Follower => FOLLOWER,
-            Self::Own => OWN,
-        }
-    }
-
-    fn registry(self) -> &'static Registry {
-        match self {
-            Self::Cycles | Self::Instructions | Self::Follower | Self::Own => &FIRST_LIVE,
-            Self::Watcher | Self::Spans => &BROADCAST,
-        }
-    }
-
-    /// Whether samples of it are joined with the branch record.
-    pub(super) const fn has_branches(self) -> bool {
-        matches!(self, Self::Cycles | Self::Instructions)
-    }
-
-    /// Adds it on a CPU.
-    fn add(self, cpu: usize) -> CpuEvent {
-        let spec = EventSpec {
-            leader: GroupLeader(1),
-            cpu: cpu as i32,
-            task: None,
-            key: EventKey(self.number()),
-            defer_output: self == Self::Watcher,
-        };
-        match self.registry().add(&UNWIND, spec) {
-            Ok(event) => event,
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
 
 /// What a CPU has, and has seen.
 pub(crate) struct OfCpu {
@@ -150,11 +73,26 @@ pub(crate) fn of_cpu(cpu: usize) -> &'static OfCpu {
     OF_CPUS.of(cpu)
 }
 
+/// Adds an event on a CPU.
+fn add(event: Event, cpu: usize) -> CpuEvent {
+    let spec = EventSpec {
+        leader: GroupLeader(1),
+        cpu: cpu as i32,
+        task: None,
+        key: EventKey(event.number()),
+        defer_output: event == Event::Watcher,
+    };
+    match event.registry().add(&UNWIND, spec) {
+        Ok(event) => event,
+        Err(error) => panic!("{error}"),
+    }
+}
+
 /// Adds all events. Once, before anything is sampled.
 pub(crate) fn add_all() {
     for cpu in 0..online() {
         for event in Event::OF_CPUS {
-            let added = event.add(cpu);
+            let added = add(event, cpu);
             OF_CPUS.of(cpu).events[event as usize].with(|place| *place = Some(added));
         }
     }
@@ -175,7 +113,7 @@ pub(crate) fn exchange(event: Event, cpu: usize) {
     // From here on to the next line nothing is delivered to it.
     is_there.store(false, Ordering::Relaxed);
     is_there.store(true, Ordering::Relaxed);
-    let added = event.add(cpu);
+    let added = add(event, cpu);
     place.with(|place| *place = Some(added));
 }
 

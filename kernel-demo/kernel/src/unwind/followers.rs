@@ -4,22 +4,18 @@
 //! return on any, and each child of a fork gets a copy of them. An event without a CPU is
 //! the task's own: it has work of its own there, and no client.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
-use arrayvec::ArrayVec;
 use demo_format::{FOLLOWER, OWN};
 use unwind_core::Trace;
 use unwind_core::deferred::{Cookie, Refusal, ScheduleError};
 use unwind_perf::per_cpu::{
-    CpuEvent, EventKey, EventSpec, GroupLeader, RequestError, SwitchHold, TaskEvent, TaskKey,
-    TaskRun, TaskWork,
+    EventKey, EventSpec, GroupLeader, RequestError, TaskKey, TaskRun, TaskWork,
 };
 
-use super::counter::count;
-use super::events::{self, Event, FIRST_LIVE};
-use super::{UNWIND, delivery, stream, user_stack};
-use crate::each_cpu::{CPUS, online};
-use crate::exclusive::Exclusive;
+use super::event::{Event, FIRST_LIVE};
+use super::{UNWIND, stream, user_stack};
+use crate::each_cpu::online;
 use crate::frame::Frame;
 use crate::memory::UserMemory;
 use crate::task::schedule;
@@ -28,46 +24,6 @@ use crate::{apic, cpu};
 
 /// The profiler that follows tasks.
 pub(super) const FOLLOWING: GroupLeader = GroupLeader(2);
-
-/// The events that are bound to a task.
-pub(crate) struct Bound {
-    /// Those about it, one for each CPU; none if no one follows it.
-    of_cpus: Exclusive<ArrayVec<CpuEvent, CPUS>>,
-    is_followed: AtomicBool,
-    /// Its own, and whether that is there.
-    own: TaskEvent,
-    has_own: AtomicBool,
-    hold: SwitchHold,
-    work_is_due: AtomicBool,
-}
-
-impl Bound {
-    pub(crate) const fn new() -> Self {
-        Self {
-            of_cpus: Exclusive::new(ArrayVec::new_const()),
-            is_followed: AtomicBool::new(false),
-            own: TaskEvent::new(),
-            has_own: AtomicBool::new(false),
-            hold: SwitchHold::new(),
-            work_is_due: AtomicBool::new(false),
-        }
-    }
-
-    /// Whether a profiler follows the task.
-    pub(super) fn is_followed(&self) -> bool {
-        self.is_followed.load(Ordering::Relaxed)
-    }
-
-    /// Whether it has an event of its own.
-    pub(super) fn has_own(&self) -> bool {
-        self.has_own.load(Ordering::Relaxed)
-    }
-
-    /// Whether its own event has work before it goes back to user mode.
-    pub(super) fn work_is_due(&self) -> bool {
-        self.work_is_due.load(Ordering::Relaxed)
-    }
-}
 
 fn key(task: &Task) -> TaskKey {
     TaskKey(task.id().into())
@@ -108,8 +64,8 @@ pub(crate) fn forked(parent: &Task, child: &Task) {
     }
 }
 
-/// A task ends: its events go.
-pub(crate) fn exited(task: &Task) {
+/// A task ends: its events go. Whether work of its own waited, of which nothing comes.
+pub(crate) fn exited(task: &Task) -> bool {
     let bound = task.bound();
     let events = bound.of_cpus.with(core::mem::take);
     for event in events {
@@ -117,38 +73,32 @@ pub(crate) fn exited(task: &Task) {
             panic!("{error}");
         }
     }
-    if bound.has_own() {
-        if bound.own.is_pending() {
-            count(&delivery::COUNTS.task_gone);
-        }
-        if let Err(error) = bound.own.remove(&OwnWork(task), &bound.hold) {
-            panic!("{error}");
-        }
+    let waited = bound.own.is_pending();
+    if bound.has_own()
+        && let Err(error) = bound.own.remove(&OwnWork(task), &bound.hold)
+    {
+        panic!("{error}");
     }
+    waited
 }
 
 /// Asks for a task's stack by an event that is bound to it. In NMIs.
 pub(super) fn ask(task: &Task, event: Event) -> Option<Result<Cookie, RequestError>> {
     let bound = task.bound();
     if event == Event::Own {
-        // The work would wait until the task is in the kernel again, and find the stack that
-        // user code has by then: nothing here interrupts the way out for it.
-        if task.returning.load(Ordering::Relaxed) {
-            return None;
-        }
         return Some(bound.own.request(&OwnWork(task), &bound.hold));
     }
     let own = bound.of_cpus.try_with(|events| events.get(cpu::number()).copied()).flatten()?;
     Some(FIRST_LIVE.request(&UNWIND, task, key(task), &own))
 }
 
-/// Does the work of a task's own event, if there is some: a walk, and a record. Task
-/// context, by the task itself; may sleep.
+/// Does the work of a task's own event, if there is some: a walk, and a record, of which it
+/// returns whether there is one. Task context, by the task itself; may sleep.
 #[inline(never)]
-pub(super) fn run_own(task: &Task, frame: &Frame) {
+pub(super) fn run_own(task: &Task, frame: &Frame) -> bool {
     let bound = task.bound();
     if !bound.work_is_due.swap(false, Ordering::Acquire) {
-        return;
+        return false;
     }
     let ran = task.own_trace.try_with(|trace| {
         let trace: &mut Trace = trace;
@@ -162,8 +112,8 @@ pub(super) fn run_own(task: &Task, frame: &Frame) {
         bound.own.run(&bound.hold, walk, write)
     });
     match ran {
-        Some(TaskRun::Written) => events::count_stack(Event::Own),
-        Some(TaskRun::NotPending) => {}
+        Some(TaskRun::Written) => true,
+        Some(TaskRun::NotPending) => false,
         _ => panic!("the work of an event has failed: {ran:?}"),
     }
 }

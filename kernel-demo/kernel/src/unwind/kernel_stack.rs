@@ -22,8 +22,9 @@ use unwind_x86::{
     InstructionAnalysis, SframeModule, SframeSource, TrustedFramePointers, X86_64, X86_64Regs,
 };
 
+use crate::cpu::CPUS;
 use crate::descriptors::interrupt_stack_of;
-use crate::each_cpu::{CPUS, EachCpu};
+use crate::each_cpu::EachCpu;
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
 use crate::task::state::kernel_stack_of;

@@ -20,6 +20,7 @@ pub(crate) mod aux_trace;
 pub(crate) mod branches;
 mod counter;
 pub(crate) mod delivery;
+pub(crate) mod event;
 pub(crate) mod events;
 pub(crate) mod followers;
 mod host;

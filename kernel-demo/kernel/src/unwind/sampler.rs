@@ -16,7 +16,8 @@ use super::{
     Client, UNWIND, branches, delivery, events, is_on_several_cpus, kernel_modules, kernel_stack,
     shared_trace, stream, user_stack,
 };
-use crate::each_cpu::{CPUS, EachCpu};
+use crate::cpu::CPUS;
+use crate::each_cpu::EachCpu;
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
 use crate::task::schedule;

@@ -14,7 +14,8 @@ use unwind_perf::record::{
 };
 use unwind_perf::ring::{CpuRing, Direction, MmapPage, RingReader};
 
-use crate::each_cpu::{CPUS, EachCpu, online};
+use crate::cpu::CPUS;
+use crate::each_cpu::{EachCpu, online};
 use crate::exclusive::Exclusive;
 use crate::options::Protection;
 use crate::task::state::Task;

@@ -12,8 +12,9 @@ use unwind_x86::{
 
 use super::kernel_stack::registers;
 use super::rows::{Rows, Scratch};
+use crate::cpu::CPUS;
 use crate::descriptors;
-use crate::each_cpu::{CPUS, EachCpu};
+use crate::each_cpu::EachCpu;
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
 use crate::memory::{DirectMap, user_space_of};

@@ -1,20 +1,16 @@
-//! The CPU's shadow stack, simulated: the return addresses as calls have left them, where
-//! user code cannot change them.
+//! The CPU's part that keeps shadow stacks, simulated.
 //!
-//! It is an answer of its own to what a walk finds, and each walk of a task that has one is
+//! They are an answer of their own to what a walk finds, and each walk of a task that has one is
 //! compared with it, frame by frame up to the outermost.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use arrayvec::ArrayVec;
 use unwind_core::{Trace, VirtAddr};
 
 use crate::memory::read_as_used;
 use crate::serial::println;
+use crate::task::shadow_stack::ShadowStack;
 use crate::task::state::Task;
-
-/// The return addresses of a task, the outermost first.
-pub(crate) struct ShadowStack(ArrayVec<u64, 128>);
 
 static AGREED: AtomicU64 = AtomicU64::new(0);
 static DISAGREED: AtomicU64 = AtomicU64::new(0);
@@ -22,7 +18,7 @@ static WRONG_RETURNS: AtomicU64 = AtomicU64::new(0);
 
 /// Gives a task one that has not run yet, and all of whose code is watched.
 pub(crate) fn start(task: &Task) {
-    task.shadow.with(|shadow| *shadow = Some(ShadowStack(ArrayVec::new_const())));
+    task.shadow.with(|shadow| *shadow = Some(ShadowStack::new()));
 }
 
 /// A call was made. `sp` is after it, where the return address is.
@@ -31,15 +27,14 @@ pub(crate) fn call(task: &Task, sp: u64) {
         let mut word = [0; 8];
         // It was written just now. If not, the comparison says so.
         let _ = read_as_used(task.root(), sp, &mut word);
-        let pushed = shadow.0.try_push(u64::from_le_bytes(word));
-        assert!(pushed.is_ok(), "the shadow stack is full");
+        shadow.push(u64::from_le_bytes(word));
     });
 }
 
 /// A return has led to `pc`.
 pub(crate) fn ret(task: &Task, pc: u64) {
     with(task, |shadow| {
-        if shadow.0.pop() != Some(pc) {
+        if shadow.pop() != Some(pc) {
             WRONG_RETURNS.fetch_add(1, Ordering::Relaxed);
         }
     });
@@ -49,7 +44,7 @@ pub(crate) fn ret(task: &Task, pc: u64) {
 pub(crate) fn check(task: &Task, trace: &Trace) {
     with(task, |shadow| {
         let found = trace.pcs().skip(1).map(VirtAddr::get);
-        let is_same = trace.is_complete() && found.eq(shadow.0.iter().rev().copied());
+        let is_same = trace.is_complete() && found.eq(shadow.iter());
         let count = if is_same { &AGREED } else { &DISAGREED };
         count.fetch_add(1, Ordering::Relaxed);
     });
