@@ -198,13 +198,7 @@ pub(crate) fn end_tasks() {
 fn account() {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let samples = &sampler::COUNTS;
-    println!(
-        "samples: {} taken, {} in user code, {} in the kernel, {} in threads",
-        get(&samples.taken),
-        get(&samples.in_user),
-        get(&samples.in_kernel),
-        get(&samples.in_thread),
-    );
+    sampler::account();
     println!(
         "samples: {} within the unwinder, {} instructions stepped with an nmi each",
         get(&samples.in_unwinder),
@@ -223,24 +217,8 @@ fn account() {
         get(&samples.would_be_cut),
         get(&samples.kernel_incomplete),
     );
-    let traces = &tracer::COUNTS;
-    println!(
-        "traced calls: {} traced, {} queued, {} already, {} refused",
-        get(&traces.traced),
-        get(&traces.queued),
-        get(&traces.already),
-        get(&traces.refused),
-    );
-    let deliveries = &delivery::COUNTS;
-    println!(
-        "deliveries: {} walks, {} matched, {} truncated, {} lost, {} task gone, {} exec",
-        get(&deliveries.walks),
-        get(&deliveries.matched),
-        get(&deliveries.truncated),
-        get(&deliveries.lost),
-        get(&deliveries.task_gone),
-        get(&deliveries.exec),
-    );
+    tracer::account();
+    delivery::account();
     println!("drops: {:?}", UNWIND.drops());
     branches::account();
     aux_trace::account();

@@ -86,20 +86,14 @@ extern "C" fn change(_: u64) -> ! {
         }
         schedule::sleep(1);
     }
-    unreachable!("it does not run for so long")
+    unreachable!("it does not run for that many ticks")
 }
 
 /// Prints the counters.
 fn account(exchanges: usize) {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let samples = &sampler::COUNTS;
-    println!(
-        "samples: {} taken, {} in user code, {} in the kernel, {} in threads",
-        get(&samples.taken),
-        get(&samples.in_user),
-        get(&samples.in_kernel),
-        get(&samples.in_thread),
-    );
+    sampler::account();
     println!("samples: {} within the unwinder", get(&samples.in_unwinder));
     println!(
         "machine: {} cpus, {} instructions counted, {} for everyone",
@@ -124,24 +118,8 @@ fn account(exchanges: usize) {
             get(&own.failed),
         );
     }
-    let traces = &tracer::COUNTS;
-    println!(
-        "traced calls: {} traced, {} queued, {} already, {} refused",
-        get(&traces.traced),
-        get(&traces.queued),
-        get(&traces.already),
-        get(&traces.refused),
-    );
-    let deliveries = &delivery::COUNTS;
-    println!(
-        "deliveries: {} walks, {} matched, {} truncated, {} lost, {} task gone, {} exec",
-        get(&deliveries.walks),
-        get(&deliveries.matched),
-        get(&deliveries.truncated),
-        get(&deliveries.lost),
-        get(&deliveries.task_gone),
-        get(&deliveries.exec),
-    );
+    tracer::account();
+    delivery::account();
     println!("drops: {:?}", UNWIND.drops());
     branches::account();
     aux_trace::account();

@@ -9,13 +9,39 @@ const fn at(register: c_int) -> usize {
     offset_of!(libc::ucontext_t, uc_mcontext) + 8 * register as usize
 }
 
+/// Code that names the registers' places in a context.
+macro_rules! with_registers {
+    ($($line:literal,)*) => {
+        naked_asm!(
+            $($line,)*
+            r8 = const at(libc::REG_R8),
+            r9 = const at(libc::REG_R9),
+            r10 = const at(libc::REG_R10),
+            r11 = const at(libc::REG_R11),
+            r12 = const at(libc::REG_R12),
+            r13 = const at(libc::REG_R13),
+            r14 = const at(libc::REG_R14),
+            r15 = const at(libc::REG_R15),
+            rdi = const at(libc::REG_RDI),
+            rsi = const at(libc::REG_RSI),
+            rbp = const at(libc::REG_RBP),
+            rbx = const at(libc::REG_RBX),
+            rdx = const at(libc::REG_RDX),
+            rax = const at(libc::REG_RAX),
+            rcx = const at(libc::REG_RCX),
+            rsp = const at(libc::REG_RSP),
+            rip = const at(libc::REG_RIP),
+        )
+    };
+}
+
 /// Keeps the registers of the caller, as they are when this returns 0.
 ///
 /// Those that calls do not preserve, too: they are as the caller has them now.
 #[unsafe(naked)]
 #[unsafe(export_name = "_Ux86_64_getcontext")]
 unsafe extern "C" fn getcontext(context: *mut libc::ucontext_t) -> c_int {
-    naked_asm!(
+    with_registers!(
         ".cfi_startproc",
         "mov [rdi + {r8}], r8",
         "mov [rdi + {r9}], r9",
@@ -39,23 +65,6 @@ unsafe extern "C" fn getcontext(context: *mut libc::ucontext_t) -> c_int {
         "xor eax, eax",
         "ret",
         ".cfi_endproc",
-        r8 = const at(libc::REG_R8),
-        r9 = const at(libc::REG_R9),
-        r10 = const at(libc::REG_R10),
-        r11 = const at(libc::REG_R11),
-        r12 = const at(libc::REG_R12),
-        r13 = const at(libc::REG_R13),
-        r14 = const at(libc::REG_R14),
-        r15 = const at(libc::REG_R15),
-        rdi = const at(libc::REG_RDI),
-        rsi = const at(libc::REG_RSI),
-        rbp = const at(libc::REG_RBP),
-        rbx = const at(libc::REG_RBX),
-        rdx = const at(libc::REG_RDX),
-        rax = const at(libc::REG_RAX),
-        rcx = const at(libc::REG_RCX),
-        rsp = const at(libc::REG_RSP),
-        rip = const at(libc::REG_RIP),
     )
 }
 
@@ -64,7 +73,7 @@ unsafe extern "C" fn getcontext(context: *mut libc::ucontext_t) -> c_int {
 #[unsafe(naked)]
 #[unsafe(export_name = "_Ux86_64_setcontext")]
 unsafe extern "C" fn setcontext(context: *const libc::ucontext_t) -> c_int {
-    naked_asm!(
+    with_registers!(
         "mov r8, [rdi + {r8}]",
         "mov r9, [rdi + {r9}]",
         "mov r10, [rdi + {r10}]",
@@ -83,22 +92,5 @@ unsafe extern "C" fn setcontext(context: *const libc::ucontext_t) -> c_int {
         "mov rax, [rdi + {rax}]",
         "mov rdi, [rdi + {rdi}]",
         "ret",
-        r8 = const at(libc::REG_R8),
-        r9 = const at(libc::REG_R9),
-        r10 = const at(libc::REG_R10),
-        r11 = const at(libc::REG_R11),
-        r12 = const at(libc::REG_R12),
-        r13 = const at(libc::REG_R13),
-        r14 = const at(libc::REG_R14),
-        r15 = const at(libc::REG_R15),
-        rdi = const at(libc::REG_RDI),
-        rsi = const at(libc::REG_RSI),
-        rbp = const at(libc::REG_RBP),
-        rbx = const at(libc::REG_RBX),
-        rdx = const at(libc::REG_RDX),
-        rax = const at(libc::REG_RAX),
-        rcx = const at(libc::REG_RCX),
-        rsp = const at(libc::REG_RSP),
-        rip = const at(libc::REG_RIP),
     )
 }

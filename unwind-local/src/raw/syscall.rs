@@ -103,7 +103,7 @@ const fn addr_of(word: &AtomicU32) -> *const u32 {
     word.as_ptr().cast_const()
 }
 
-/// Waits while a word has this value, at most so long.
+/// Waits while a word has this value, for `most` at most.
 pub(crate) fn wait_while(word: &AtomicU32, value: u32, most: Duration) {
     let time = [most.as_secs(), most.subsec_nanos().into()];
     let pointer = |addr: usize| u64::try_from(addr).unwrap_or(0);

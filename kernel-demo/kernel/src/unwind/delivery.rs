@@ -12,6 +12,7 @@ use crate::cpu::CPUS;
 use crate::each_cpu::EachCpu;
 use crate::frame::Frame;
 use crate::memory::UserMemory;
+use crate::serial::println;
 use crate::task::state::Task;
 use crate::{measure, options, shadow_unit};
 
@@ -141,4 +142,18 @@ fn count_end(end: SampleOutcome) {
         SampleOutcome::Exec => &COUNTS.exec,
         _ => &COUNTS.lost,
     });
+}
+
+/// Prints what was counted.
+pub(crate) fn account() {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    println!(
+        "deliveries: {} walks, {} matched, {} truncated, {} lost, {} task gone, {} exec",
+        get(&COUNTS.walks),
+        get(&COUNTS.matched),
+        get(&COUNTS.truncated),
+        get(&COUNTS.lost),
+        get(&COUNTS.task_gone),
+        get(&COUNTS.exec),
+    );
 }

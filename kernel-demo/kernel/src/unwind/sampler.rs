@@ -20,6 +20,7 @@ use crate::cpu::CPUS;
 use crate::each_cpu::EachCpu;
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
+use crate::serial::println;
 use crate::task::schedule;
 use crate::task::state::{Kind, Task};
 use crate::{counter_unit, measure};
@@ -184,4 +185,16 @@ fn count_outcome(outcome: RequestOutcome) {
         RequestOutcome::AlreadyExecuted(_) => &COUNTS.already_executed,
         RequestOutcome::Refused(_) => &COUNTS.refused,
     });
+}
+
+/// Prints what was counted.
+pub(crate) fn account() {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    println!(
+        "samples: {} taken, {} in user code, {} in the kernel, {} in threads",
+        get(&COUNTS.taken),
+        get(&COUNTS.in_user),
+        get(&COUNTS.in_kernel),
+        get(&COUNTS.in_thread),
+    );
 }

@@ -10,6 +10,7 @@ use unwind_perf::record::{ChainBuilder, ChainLimits, Misc};
 use super::counter::count;
 use super::{Client, UNWIND, delivery, stream};
 use crate::frame::Frame;
+use crate::serial::println;
 use crate::task::state::Task;
 use crate::task::{schedule, system_call};
 use crate::{options, single_step};
@@ -88,4 +89,16 @@ fn write(task: &Task, frame: &Frame, cookie: Option<Cookie>) {
         let _ = chain.defer(cookie.get());
     }
     stream::write_sample(task, Client::Tracer.event(), Misc::USER, frame.rip, chain.words());
+}
+
+/// Prints what was counted.
+pub(crate) fn account() {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    println!(
+        "traced calls: {} traced, {} queued, {} already, {} refused",
+        get(&COUNTS.traced),
+        get(&COUNTS.queued),
+        get(&COUNTS.already),
+        get(&COUNTS.refused),
+    );
 }
