@@ -87,12 +87,9 @@ impl Object {
     /// Whether it stays loaded for as long as the process runs: the C library, the dynamic
     /// linker, the program.
     pub(crate) fn is_permanent(self) -> bool {
-        // SAFETY: it looks in a list that the kernel left, and finds this.
-        let headers = unsafe { libc::getauxval(libc::AT_PHDR) };
         let linker = (&raw const readable::__libc_stack_end).addr();
-        self.is_c_library()
-            || self.contains(linker)
-            || usize::try_from(headers).is_ok_and(|headers| self.contains(headers))
+        let is_program = || Headers::of_program().is_some_and(|headers| headers.cover(self));
+        self.is_c_library() || self.contains(linker) || is_program()
     }
 
     fn contains(self, addr: usize) -> bool {
@@ -126,35 +123,18 @@ impl Object {
         unsafe { self.part(&headers, addr, None) }
     }
 
-    /// The program headers, if they are loaded, as linkers do, with its first page.
+    /// Its program headers.
     ///
     /// # Safety
     ///
     /// As [`sframe`](Self::sframe).
     unsafe fn headers<'o>(self) -> Option<Headers<'o>> {
-        let first = usize::try_from(self.map_start).ok()?;
-        let elf = core::ptr::with_exposed_provenance::<libc::Elf64_Ehdr>(first);
-        if !self.map_start.is_multiple_of(4096) || self.map_end.checked_sub(self.map_start)? < 4096
-        {
-            return None;
-        }
-        // SAFETY: the first page of an object is loaded, and never written to.
-        let elf = unsafe { elf.as_ref() }?;
-        let len = usize::from(elf.e_phnum).min(MOST_HEADERS);
-        let is_right = elf.e_ident.starts_with(b"\x7fELF")
-            && usize::from(elf.e_phentsize) == size_of::<libc::Elf64_Phdr>()
-            && elf.e_phoff.checked_add(64 * 56).is_some_and(|end| end <= 4096)
-            && elf.e_phoff.is_multiple_of(8);
-        if !is_right {
-            return None;
-        }
-        let at = first.checked_add(usize::try_from(elf.e_phoff).ok()?)?;
-        let headers = core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(at);
-        // SAFETY: they are in the first page, aligned, and any bytes are some.
-        let list = unsafe { slice::from_raw_parts(headers, len) };
-        let loaded = list.iter().find(|header| header.p_type == libc::PT_LOAD)?;
-        let bias = self.map_start.wrapping_sub(loaded.p_vaddr & !4095);
-        Some(Headers { list, bias })
+        // The C library lists each code segment of the program by itself if the linker left
+        // holes between the segments. It loads all other objects as one piece.
+        Headers::of_program().filter(|headers| headers.cover(self)).or_else(|| {
+            // SAFETY: as the caller promises.
+            unsafe { Headers::of_first_page(self) }
+        })
     }
 
     /// The bytes from an address on, to the end of its segment or of this length.
@@ -176,10 +156,9 @@ impl Object {
             is_loaded && addr.checked_sub(start).is_some_and(|at| at < header.p_filesz)
         })?;
         let start = headers.bias.wrapping_add(segment.p_vaddr);
-        let end = start.checked_add(segment.p_filesz)?.min(self.map_end);
-        let rest = end.checked_sub(addr)?;
+        let rest = start.checked_add(segment.p_filesz)?.checked_sub(addr)?;
         let len = len.unwrap_or(rest);
-        if addr < self.map_start || len > rest {
+        if len > rest {
             return None;
         }
         let first = core::ptr::with_exposed_provenance::<u8>(usize::try_from(addr).ok()?);
@@ -210,8 +189,80 @@ struct Headers<'o> {
     bias: u64,
 }
 
-impl Headers<'_> {
+impl<'o> Headers<'o> {
+    /// Those of the program, which the kernel tells of. They stay.
+    fn of_program() -> Option<Headers<'static>> {
+        // SAFETY: it looks in a list that the kernel left.
+        let [addr, len, size] = unsafe {
+            [libc::AT_PHDR, libc::AT_PHNUM, libc::AT_PHENT].map(|kind| libc::getauxval(kind))
+        };
+        let first = usize::try_from(addr).ok()?;
+        let len = usize::try_from(len).ok()?.min(MOST_HEADERS);
+        let is_right = first != 0
+            && first.is_multiple_of(8)
+            && usize::try_from(size).is_ok_and(|size| size == size_of::<libc::Elf64_Phdr>());
+        if !is_right {
+            return None;
+        }
+        let headers = core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(first);
+        // SAFETY: the C library read them here when the program started; any bytes are some.
+        let list = unsafe { slice::from_raw_parts(headers, len) };
+        let itself = list.iter().find(|header| header.p_type == libc::PT_PHDR);
+        let bias = match itself {
+            Some(header) => addr.wrapping_sub(header.p_vaddr),
+            // A static program may have none. Its headers are in the first page of the file.
+            None => (addr & !4095).wrapping_sub(first_page(list)?),
+        };
+        Some(Headers { list, bias })
+    }
+
+    /// Those in the first page of an object that is one piece.
+    ///
+    /// # Safety
+    ///
+    /// As [`Object::sframe`].
+    unsafe fn of_first_page(object: Object) -> Option<Self> {
+        let first = usize::try_from(object.map_start).ok()?;
+        let len = object.map_end.checked_sub(object.map_start)?;
+        if !first.is_multiple_of(4096) || len < 4096 {
+            return None;
+        }
+        let elf = core::ptr::with_exposed_provenance::<libc::Elf64_Ehdr>(first);
+        // SAFETY: the first page of an object is loaded, and never written to.
+        let elf = unsafe { elf.as_ref() }?;
+        let len = usize::from(elf.e_phnum).min(MOST_HEADERS);
+        let is_right = elf.e_ident.starts_with(b"\x7fELF")
+            && usize::from(elf.e_phentsize) == size_of::<libc::Elf64_Phdr>()
+            && elf.e_phoff.checked_add(64 * 56).is_some_and(|end| end <= 4096)
+            && elf.e_phoff.is_multiple_of(8);
+        if !is_right {
+            return None;
+        }
+        let at = first.checked_add(usize::try_from(elf.e_phoff).ok()?)?;
+        let headers = core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(at);
+        // SAFETY: they are in the first page, aligned, and any bytes are some.
+        let list = unsafe { slice::from_raw_parts(headers, len) };
+        let bias = object.map_start.wrapping_sub(first_page(list)?);
+        Some(Headers { list, bias })
+    }
+
     fn all(&self) -> impl Iterator<Item = &libc::Elf64_Phdr> {
         self.list.iter()
     }
+
+    /// Whether they are those of this object.
+    fn cover(&self, object: Object) -> bool {
+        self.all().any(|header| {
+            let start = self.bias.wrapping_add(header.p_vaddr & !4095);
+            let len = (header.p_vaddr & 4095).saturating_add(header.p_memsz);
+            let at = object.map_start.checked_sub(start);
+            header.p_type == libc::PT_LOAD && at.is_some_and(|at| at < len)
+        })
+    }
+}
+
+/// The linked address of the page that the first segment starts in.
+fn first_page(headers: &[libc::Elf64_Phdr]) -> Option<u64> {
+    let loaded = headers.iter().find(|header| header.p_type == libc::PT_LOAD)?;
+    Some(loaded.p_vaddr & !4095)
 }
