@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::commands::{demo, guest, perf, record, report, sframe, stack};
+use crate::commands::{completions, demo, guest, man, perf, record, report, sframe, stack};
 use crate::failure::Failure;
 use crate::untrusted::escaped;
 
@@ -32,6 +32,8 @@ enum Command {
     Report(report::ReportArgs),
     Script(perf::ScriptArgs),
     Merge(perf::MergeArgs),
+    Completions(completions::Args),
+    Man(man::Args),
     #[command(hide = true)]
     Demo(demo::Args),
 }
@@ -97,6 +99,8 @@ impl Cli {
             Some(Command::Report(args)) => report::run(args),
             Some(Command::Script(args)) => perf::run_script(args),
             Some(Command::Merge(args)) => perf::run_merge(args),
+            Some(Command::Completions(args)) => completions::run(*args, Self::command()),
+            Some(Command::Man(args)) => man::run(args, Self::command()),
             Some(Command::Demo(args)) => demo::run_with(args),
         }
     }

@@ -1,7 +1,9 @@
 //! The subcommands.
 
+pub(crate) mod completions;
 pub(crate) mod demo;
 pub(crate) mod guest;
+pub(crate) mod man;
 pub(crate) mod perf;
 pub(crate) mod record;
 pub(crate) mod report;
