@@ -2,7 +2,9 @@
 
 use core::ops::ControlFlow;
 
-use unwind_core::{End, Or, RowCache, RowSource as _, Trace, TraceFrame, VirtAddr, Walker};
+use unwind_core::{
+    End, Or, RowCache, RowSource as _, Trace, TraceFrame, Unchecked, VirtAddr, Walker,
+};
 use unwind_x86::{SignalTrampolines, X86_64};
 
 use crate::memory::OwnMemory;
@@ -191,12 +193,8 @@ fn trace_from(
 ) {
     let mut memory = OwnMemory::new(start, Start::stack_pointer());
     let mut registers = start.registers();
-    match loads::count() {
-        Some(_) => {
-            walker(start, most, guessed).cache(rows).trace(&mut registers, &mut memory, trace);
-        }
-        None => walker(start, most, guessed).trace(&mut registers, &mut memory, trace),
-    }
+    let rows = loads::count().map(|_| rows);
+    walker(start, most, guessed, rows).trace(&mut registers, &mut memory, trace);
 }
 
 /// As [`walk`], frame by frame and without kept rows.
@@ -211,7 +209,7 @@ fn walk_without_place(
     let guessed = Guessed::default();
     let mut memory = OwnMemory::new(start, Start::stack_pointer());
     let mut registers = start.registers();
-    let mut walker = walker(start, most, &guessed);
+    let mut walker = walker(start, most, &guessed, None);
     let mut frames = walker.frames(&mut registers, &mut memory);
     let mut last = VirtAddr::new(0);
     for (number, frame) in frames.by_ref().enumerate() {
@@ -224,18 +222,23 @@ fn walk_without_place(
     (end, is_whole(end) && frames.is_complete())
 }
 
+/// Rows of earlier walks, where it is known when they are stale.
+pub(crate) type Kept<'c> = Option<&'c mut RowCache<ROWS>>;
+
 pub(crate) type Rows<'g> = Or<Or<ObjectRows<'g>, SignalTrampolines>, Instructions<'g>>;
 
 /// Asks the tables of objects, then signal trampolines, the instructions, frame pointers.
 #[inline]
-pub(crate) fn walker<'g>(
+pub(crate) fn walker<'g, 'c>(
     start: &Start,
     most: usize,
     guessed: &'g Guessed,
-) -> Walker<X86_64, Rows<'g>, Guesses<'g>> {
+    kept: Kept<'c>,
+) -> Walker<X86_64, Rows<'g>, Guesses<'g>, Unchecked, Kept<'c>> {
     let rows = ObjectRows::new(start, guessed).or(SignalTrampolines);
     let most = u32::try_from(most.min(MAX_FRAMES)).unwrap_or(u32::MAX);
     Walker::new(X86_64::FOUR_LEVEL, rows.or(Instructions(guessed)))
         .fallback(Guesses(guessed))
         .max_frames(most)
+        .cache_if_any(kept)
 }

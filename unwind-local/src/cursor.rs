@@ -4,12 +4,12 @@ use core::marker::PhantomData;
 use core::ops::Range;
 
 use unwind_core::{
-    DwarfReg, End, FrameContext, FramePc, Position, RowSource, RowStore, TraceFrame, Unchecked,
+    DwarfReg, End, FrameContext, FramePc, Position, RowSource, TraceFrame, Unchecked,
     Walker,
 };
 use unwind_x86::{SignalTrampolines, X86_64, X86_64Regs};
 
-use crate::backtrace::{Rows, is_whole, walker};
+use crate::backtrace::{Kept, Rows, is_whole, walker};
 use crate::memory::OwnMemory;
 use crate::raw::loads;
 use crate::raw::place::{MAX_FRAMES, Taken};
@@ -94,8 +94,9 @@ impl Cursor {
     fn at(start: Start) -> Self {
         let guessed = Guessed::default();
         let mut memory = OwnMemory::new(&start, Start::stack_pointer());
-        let mut walker = walker(&start, MAX_FRAMES, &guessed);
-        let frames = walker.frames(start.registers(), &mut memory);
+        let mut walker = walker(&start, MAX_FRAMES, &guessed, None);
+        let mut registers = start.registers();
+        let frames = walker.frames(&mut registers, &mut memory);
         let end = || At::End { end: End::NotWalkable, is_complete: false };
         let at = frames.position().map_or_else(end, At::Frame);
         Self { at, start, is_guessed: false, steps: 0, thread: PhantomData }
@@ -184,27 +185,24 @@ impl Cursor {
     fn ask(&mut self, question: Question) -> Option<u64> {
         let At::Frame(position) = self.at else { return None };
         let (start, guessed) = (self.start, Guessed::new(self.is_guessed));
-        let walker = walker(&start, MAX_FRAMES, &guessed);
-        let taken = Taken::take().filter(|_| loads::count().is_some());
-        let answer = match taken {
-            Some(mut taken) => {
-                self.continue_by(walker.cache(&mut taken.workspace().rows), position, question)
-            }
-            None => self.continue_by(walker, position, question),
-        };
+        let mut taken = Taken::take().filter(|_| loads::count().is_some());
+        let kept = taken.as_mut().map(|taken| &mut taken.workspace().rows);
+        let answer =
+            self.continue_by(walker(&start, MAX_FRAMES, &guessed, kept), position, question);
         self.is_guessed = guessed.is_set();
         answer
     }
 
-    fn continue_by<C: RowStore>(
+    fn continue_by(
         &mut self,
-        mut walker: Walker<X86_64, Rows<'_>, Guesses<'_>, Unchecked, C>,
-        position: Position<X86_64Regs>,
+        mut walker: Walker<X86_64, Rows<'_>, Guesses<'_>, Unchecked, Kept<'_>>,
+        mut position: Position<X86_64Regs>,
         question: Question,
     ) -> Option<u64> {
         let start = self.start;
         let mut memory = OwnMemory::new(&start, Start::stack_pointer());
-        let mut frames = walker.resume(position, &mut memory);
+        let addr = position.pc().lookup_addr();
+        let mut frames = walker.resume(position.lend(), &mut memory);
         let answer = match question {
             Question::Caller => {
                 frames.next();
@@ -213,7 +211,7 @@ impl Cursor {
             }
             Question::Register(register) => frames.register(register),
         };
-        let end = frames.end().map(|end| end.with_fault(position.pc().lookup_addr()));
+        let end = frames.end().map(|end| end.with_fault(addr));
         let is_complete = is_whole(end) && frames.is_complete();
         self.at = match frames.position() {
             Some(_) if usize::from(self.steps) >= MAX_FRAMES => {

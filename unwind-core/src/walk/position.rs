@@ -95,6 +95,12 @@ impl<R> Position<R> {
     pub const fn provenance(&self) -> Provenance {
         self.next.provenance
     }
+
+    /// The same, with its registers lent to the walk that [resumes](Walker::resume) there.
+    pub const fn lend(&mut self) -> Position<&mut R> {
+        let Self { next, registers_of, has_gap, .. } = *self;
+        Position { next, registers: &mut self.registers, registers_of, has_gap }
+    }
 }
 
 impl<R> fmt::Debug for Position<R> {
@@ -114,11 +120,11 @@ where
 {
     /// Continues a walk of the same stack, which has not changed, from that frame on: it is
     /// the first that comes. There may be [as many](Self::max_frames) as in a new walk.
-    pub fn resume<'w, M: Memory>(
+    pub fn resume<'w, M: Memory, R: BorrowMut<A::Regs>>(
         &'w mut self,
-        at: Position<A::Regs>,
+        at: Position<R>,
         mem: &'w mut M,
-    ) -> Frames<'w, A, S, F, T, C, M, A::Regs> {
+    ) -> Frames<'w, A, S, F, T, C, M, R> {
         self.begin();
         let Position { next, registers, registers_of, has_gap } = at;
         let left = self.most_frames();

@@ -86,6 +86,16 @@ where
         Walker { arch, source, fallback, code, cache, max_frames, stack_end }
     }
 
+    /// The same where there is a cache. The walk's code is the same with one and without.
+    #[must_use]
+    pub fn cache_if_any<const N: usize>(
+        self,
+        cache: Option<&mut RowCache<N>>,
+    ) -> Walker<A, S, F, T, Option<&mut RowCache<N>>> {
+        let Self { arch, source, fallback, code, max_frames, stack_end, .. } = self;
+        Walker { arch, source, fallback, code, cache, max_frames, stack_end }
+    }
+
     /// Ends a walk after `frames` frames, if there are more.
     #[must_use]
     pub const fn max_frames(mut self, frames: u32) -> Self {
@@ -124,7 +134,7 @@ where
             return Ok(Some(row));
         }
         let found = self.source.row(frame, mem);
-        if C::KEEPS {
+        if self.cache.keeps() {
             let counted = match &found {
                 Ok(Some(row)) if self.keep(frame, row) => Counted::Miss,
                 Ok(Some(_)) => Counted::Unkept,
@@ -142,7 +152,7 @@ where
         frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> bool {
-        let is_kept = C::KEEPS
+        let is_kept = self.cache.keeps()
             && matches!(self.source.row(frame, mem), Ok(Some(row)) if self.keep(frame, &row));
         if is_kept {
             self.cache.count(Counted::Fetched);

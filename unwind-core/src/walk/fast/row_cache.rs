@@ -54,11 +54,13 @@ type Word = [u8; 8];
 /// all is never kept.
 const EMPTY: Word = [0; 8];
 
-/// What a walker keeps rows in: [`NoCache`], or a [`RowCache`] that it borrows.
+/// What a walker keeps rows in: [`NoCache`], or a [`RowCache`] that it borrows, always or
+/// where one is to be had.
 pub trait RowStore: Store {}
 
 impl RowStore for NoCache {}
 impl<const N: usize> RowStore for &mut RowCache<N> {}
+impl<const N: usize> RowStore for Option<&mut RowCache<N>> {}
 
 /// A walker without a cache: it asks its sources for the row of each frame.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,7 +69,7 @@ pub struct NoCache;
 /// What a walk does with a store. Public in name only.
 pub trait Store {
     /// Whether it can keep a row.
-    const KEEPS: bool;
+    fn keeps(&self) -> bool;
 
     /// Forgets all rows if they are of another generation than this.
     fn renew(&mut self, generation: u64);
@@ -106,7 +108,10 @@ pub enum Counted {
 }
 
 impl Store for NoCache {
-    const KEEPS: bool = false;
+    #[inline]
+    fn keeps(&self) -> bool {
+        false
+    }
 
     #[inline]
     fn renew(&mut self, _: u64) {}
@@ -134,7 +139,10 @@ impl Store for NoCache {
 }
 
 impl<const N: usize> Store for &mut RowCache<N> {
-    const KEEPS: bool = true;
+    #[inline]
+    fn keeps(&self) -> bool {
+        true
+    }
 
     #[inline(never)]
     fn renew(&mut self, generation: u64) {
@@ -181,6 +189,50 @@ impl<const N: usize> Store for &mut RowCache<N> {
         stats.hits = stats.hits.wrapping_add(hits);
         stats.misses = stats.misses.wrapping_add(misses);
         stats.unkept = stats.unkept.wrapping_add(unkept);
+    }
+}
+
+/// One walk's code for both: programs that have both take less room.
+impl<const N: usize> Store for Option<&mut RowCache<N>> {
+    #[inline]
+    fn keeps(&self) -> bool {
+        self.is_some()
+    }
+
+    #[inline]
+    fn renew(&mut self, generation: u64) {
+        if let Some(cache) = self {
+            cache.renew(generation);
+        }
+    }
+
+    #[inline]
+    fn get(&mut self, addr: VirtAddr, after: CacheHit) -> Option<CacheHit> {
+        Store::get(self.as_mut()?, addr, after)
+    }
+
+    #[inline]
+    fn insert(&mut self, addr: VirtAddr, row: &Row, word: WordSize) -> bool {
+        self.as_mut().is_some_and(|cache| Store::insert(cache, addr, row, word))
+    }
+
+    #[inline]
+    fn touch(&mut self, row: CacheHit) {
+        if let Some(cache) = self {
+            Store::touch(cache, row);
+        }
+    }
+
+    #[inline]
+    fn find(&mut self, addr: VirtAddr, word: WordSize) -> Option<Row> {
+        self.as_mut()?.find(addr, word)
+    }
+
+    #[inline]
+    fn count(&mut self, counted: Counted) {
+        if let Some(cache) = self {
+            cache.count(counted);
+        }
     }
 }
 

@@ -100,7 +100,7 @@ where
     /// The trace ends with the next frame, before and after.
     #[inline(never)]
     pub(super) fn run(&mut self, trace: &mut Trace) -> Stop {
-        if !C::KEEPS && const { CompactRow::of_all(S::COVERAGE) }.is_none() {
+        if !self.walker.cache.keeps() && const { CompactRow::of_all(S::COVERAGE) }.is_none() {
             return Stop::Other;
         }
         let Some(Cursor { pc, sp, fp: FramePointer::Known(fp), is_by_fp, .. }) = self.next else {
