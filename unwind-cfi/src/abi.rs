@@ -59,16 +59,16 @@ impl CfiAbi {
 /// The registers of an ABI by their DWARF numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RegisterNumbers {
-    pub(crate) sp: u64,
-    pub(crate) fp: u64,
+    pub(crate) sp: u8,
+    pub(crate) fp: u8,
     /// The register whose rule is kept beside those of the CFA, the return address and the
     /// stack pointer: the frame pointer, unless another one is asked for.
-    pub(crate) kept: u64,
+    pub(crate) kept: u8,
     /// AArch64: a column that says whether the return address is signed.
-    pub(crate) sign_state: Option<u64>,
+    pub(crate) sign_state: Option<u8>,
     /// The register that calls leave the return address in. It stays there
     /// unless a rule says otherwise.
-    link: Option<u64>,
+    link: Option<u8>,
     /// x86: the column of the pc. No register holds a return address that
     /// has no rule there, and expressions may use it.
     pub(crate) pc: Option<u16>,
@@ -106,7 +106,7 @@ impl RegisterNumbers {
     /// The rule of a return address that is still in the register of its column.
     #[inline]
     pub(crate) fn unsaved(&self, column: u64) -> Option<RegRule> {
-        if Some(column) == self.link {
+        if Some(column) == self.link.map(u64::from) {
             return Some(RegRule::SameValue);
         }
         let register = u16::try_from(column).ok().filter(|&register| Some(register) != self.pc)?;
@@ -116,10 +116,10 @@ impl RegisterNumbers {
     /// How rows name a register; `None` if they have no room for it.
     #[inline]
     pub(crate) fn base(&self, register: u16) -> Option<BaseReg> {
-        if u64::from(register) == self.sp {
+        if register == u16::from(self.sp) {
             return Some(BaseReg::Sp);
         }
-        if u64::from(register) == self.fp {
+        if register == u16::from(self.fp) {
             return Some(BaseReg::Fp);
         }
         match u8::try_from(register) {

@@ -101,7 +101,7 @@ impl<'a> Entries<'a> {
 
     /// The same, where rules are kept of this register in place of the frame pointer.
     pub(crate) fn keeping(mut self, register: u8) -> Self {
-        self.registers.kept = register.into();
+        self.registers.kept = register;
         self
     }
 
@@ -269,7 +269,7 @@ impl<'a> Entries<'a> {
         let data_align = r.read_sleb128().map_err(|_| truncated(&r))?;
         let ra = if version == 1 { r.read_u8().map(u64::from) } else { r.read_uleb128() };
         let ra = ra.map_err(|_| truncated(&r))?;
-        if ra == self.registers.fp || ra == self.registers.sp {
+        if ra == self.registers.fp.into() || ra == self.registers.sp.into() {
             return Err(CfiError::NoReturnAddress);
         }
         let mut cie = Cie {

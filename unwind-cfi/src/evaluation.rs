@@ -1,12 +1,11 @@
 //! The row of one pc: an FDE's instructions, run up to there.
 
-use gimli::Reader as _;
-use unwind_core::{Origin, RegRule, Row};
+use unwind_core::{Origin, Row};
 
 use crate::{
     entry::{Body, Cie, Entries},
     error::CfiError,
-    execute::{Changed, Run, Stop},
+    execute::{Run, Stop},
     reader::Reader,
     rules::{NoRow, Rules},
     states::States,
@@ -34,6 +33,7 @@ pub(crate) struct Evaluation {
 impl Evaluation {
     /// At the start of an FDE of this CIE, for the row `target` bytes after the start of
     /// the code.
+    #[inline(always)]
     pub(crate) fn new(
         entries: &Entries<'_>,
         cie: &Cie<'_>,
@@ -59,63 +59,42 @@ impl Evaluation {
         body: &Body<'a>,
         remembered: &mut States<'_>,
     ) -> Result<bool, (CfiError, Option<Reader<'a>>)> {
-        let mut run = Run {
-            entries,
-            cie,
-            initial: Some(&self.initial),
-            remembered,
-            rules: self.rules,
-            changed: Changed::Nothing,
-            instructions: body.instructions,
-            start: body.start,
-            at: self.at,
-        };
-        loop {
-            let before = run.instructions;
-            let Ok(byte) = run.instructions.read_u8() else {
-                (self.rules, self.at) = (run.rules, run.at);
-                return Ok(false);
-            };
-            match run.instruction(byte) {
-                Ok(Some(next)) if next > self.target => {
-                    self.rules = run.rules;
-                    return Ok(true);
-                }
-                Ok(next) => run.at = next.unwrap_or(run.at),
-                Err(stop) => {
-                    (self.rules, self.at) = (run.rules, run.at);
-                    return Err((run.reason(stop), (stop == Stop::Truncated).then_some(before)));
-                }
-            }
-        }
+        let run = Run::new(entries, cie, &self.initial, remembered, body);
+        let mut run = Run { rules: self.rules, at: self.at, ..run };
+        let reached = run.run_to(self.target);
+        (self.rules, self.at) = (run.rules, run.at);
+        reached.map_err(|(stop, before)| {
+            (run.reason(stop), (stop == Stop::Truncated).then_some(before))
+        })
     }
 
-    /// The rule of the register that is kept.
-    pub(crate) const fn kept_rule(&self) -> RegRule {
-        self.rules.kept_rule()
+    /// The rules that it has reached.
+    pub(crate) const fn rules(&self) -> Rules {
+        self.rules
     }
+}
 
-    /// The row that the rules come to at `pc`.
-    pub(crate) fn row(
-        &self,
-        entries: &Entries<'_>,
-        cie: &Cie<'_>,
-        pc: u64,
-    ) -> Result<Row, CfiError> {
-        // The caller is known without its frame pointer.
-        let rules = self.rules.with_lost_fp();
-        let registers = &entries.registers;
-        let row = match rules.row(registers, cie.ra) {
-            Some(row) => row,
-            None => match rules.no_row(registers, cie.ra) {
-                NoRow::Blocks(_, after, step) if step.is_reached_at(pc) => after,
-                NoRow::Blocks(before, ..) => before,
-                // The kernel saved all registers for a signal handler.
-                NoRow::Error(_) if cie.is_signal() => Row::signal_context(),
-                NoRow::Error(error) => return Err(error),
-            },
-        };
-        let row = row.with_origin(Origin::ConvertedTable);
-        Ok(if cie.is_signal() { row.with_signal() } else { row })
-    }
+/// The row that rules come to at `pc`.
+#[inline(never)]
+pub(crate) fn row_of(
+    rules: &Rules,
+    entries: &Entries<'_>,
+    cie: &Cie<'_>,
+    pc: u64,
+) -> Result<Row, CfiError> {
+    // The caller is known without its frame pointer.
+    let rules = rules.with_lost_fp();
+    let registers = &entries.registers;
+    let row = match rules.row(registers, cie.ra) {
+        Some(row) => row,
+        None => match rules.no_row(registers, cie.ra) {
+            NoRow::Blocks(_, after, step) if step.is_reached_at(pc) => after,
+            NoRow::Blocks(before, ..) => before,
+            // The kernel saved all registers for a signal handler.
+            NoRow::Error(_) if cie.is_signal() => Row::signal_context(),
+            NoRow::Error(error) => return Err(error),
+        },
+    };
+    let row = row.with_origin(Origin::ConvertedTable);
+    Ok(if cie.is_signal() { row.with_signal() } else { row })
 }

@@ -4,7 +4,7 @@ use gimli::{DwCfa, Reader as _, constants};
 use unwind_core::RegRule;
 
 use crate::{
-    entry::{Cie, Entries},
+    entry::{Body, Cie, Entries},
     error::CfiError,
     reader::Reader,
     rules::{Cfa, Reg, Rules, Signed},
@@ -60,6 +60,30 @@ pub(crate) struct Run<'r, 's, 'a> {
     pub(crate) at: u64,
 }
 
+impl<'r, 's, 'a> Run<'r, 's, 'a> {
+    /// At the start of an FDE that starts from these rules of its CIE.
+    #[inline(always)]
+    pub(crate) const fn new(
+        entries: &'r Entries<'a>,
+        cie: &'r Cie<'r>,
+        initial: &'r Rules,
+        remembered: &'r mut States<'s>,
+        body: &Body<'a>,
+    ) -> Self {
+        Self {
+            entries,
+            cie,
+            initial: Some(initial),
+            remembered,
+            rules: *initial,
+            changed: Changed::All,
+            instructions: body.instructions,
+            start: body.start,
+            at: 0,
+        }
+    }
+}
+
 impl<'a> Run<'_, '_, 'a> {
     /// Runs up to the next change of the location. `Some` is the location that
     /// the rules hold up to, in bytes from the start; `None` says up to the end.
@@ -71,6 +95,23 @@ impl<'a> Run<'_, '_, 'a> {
             }
         }
         Ok(None)
+    }
+
+    /// Runs up to where the rules hold for the place `target` bytes after the start. True
+    /// says that the instructions reach it, false that they end before it.
+    ///
+    /// An error comes with the instructions from the one on that it is about.
+    #[inline(never)]
+    pub(crate) fn run_to(&mut self, target: u64) -> Result<bool, (Stop, Reader<'a>)> {
+        loop {
+            let before = self.instructions;
+            let Ok(byte) = self.instructions.read_u8() else { return Ok(false) };
+            match self.instruction(byte) {
+                Ok(Some(next)) if next > target => return Ok(true),
+                Ok(next) => self.at = next.unwrap_or(self.at),
+                Err(stop) => return Err((stop, before)),
+            }
+        }
     }
 
     /// Runs the instruction that starts with `byte`, which was read. `Some` is the new
@@ -100,6 +141,7 @@ impl<'a> Run<'_, '_, 'a> {
     }
 
     /// An instruction with its operands after it.
+    #[inline(never)]
     fn extended(&mut self, byte: u8) -> Result<Option<u64>, Stop> {
         match DwCfa(byte) {
             constants::DW_CFA_nop => {}
@@ -141,7 +183,7 @@ impl<'a> Run<'_, '_, 'a> {
             }
             constants::DW_CFA_remember_state => self.remember()?,
             constants::DW_CFA_restore_state => {
-                self.rules = self.remembered.pop().ok_or(Stop::NothingRemembered)?;
+                self.rules = *self.remembered.pop().ok_or(Stop::NothingRemembered)?;
                 self.changed = Changed::All;
             }
             constants::DW_CFA_GNU_args_size => _ = self.uleb()?,
@@ -159,6 +201,7 @@ impl<'a> Run<'_, '_, 'a> {
     }
 
     /// An instruction whose first operand is a register.
+    #[inline(never)]
     fn register_rule(&mut self, byte: u8) -> Result<(), Stop> {
         let known = matches!(
             DwCfa(byte),
@@ -223,6 +266,8 @@ impl<'a> Run<'_, '_, 'a> {
         (bytes != 0).then(|| self.at.saturating_add(bytes))
     }
 
+    #[cold]
+    #[inline(never)]
     fn set_location(&mut self) -> Result<Option<u64>, Stop> {
         let encoding = self.cie.address_encoding;
         let address = self.entries.pointer(encoding, &mut self.instructions);
@@ -235,14 +280,14 @@ impl<'a> Run<'_, '_, 'a> {
 
     #[inline]
     fn set(&mut self, register: u64, rule: impl FnOnce() -> Reg) {
-        let slot = if register == self.entries.registers.kept {
+        let slot = if register == self.entries.registers.kept.into() {
             &mut self.rules.kept
         } else if register == self.cie.ra {
             &mut self.rules.ra
-        } else if register == self.entries.registers.sp {
+        } else if register == self.entries.registers.sp.into() {
             &mut self.rules.sp
         } else {
-            if Some(register) == self.entries.registers.sign_state {
+            if Some(register) == self.entries.registers.sign_state.map(u64::from) {
                 self.rules.signed = Signed::Unknown;
                 self.changed = Changed::All;
             }
@@ -255,18 +300,18 @@ impl<'a> Run<'_, '_, 'a> {
     #[inline]
     fn restore(&mut self, byte: u8, register: u64) -> Result<(), Stop> {
         let initial = self.initial.ok_or(Stop::Context(byte))?;
-        if Some(register) == self.entries.registers.sign_state {
+        if Some(register) == self.entries.registers.sign_state.map(u64::from) {
             self.rules.signed = initial.signed;
             self.changed = Changed::All;
         }
-        let slots = [
-            (self.entries.registers.kept, initial.kept),
-            (self.cie.ra, initial.ra),
-            (self.entries.registers.sp, initial.sp),
-        ];
-        if let Some((_, rule)) = slots.into_iter().find(|&(number, _)| number == register) {
-            self.set(register, || rule);
-        }
+        let rule = if register == self.entries.registers.kept.into() {
+            initial.kept
+        } else if register == self.cie.ra {
+            initial.ra
+        } else {
+            initial.sp
+        };
+        self.set(register, || rule);
         Ok(())
     }
 
@@ -285,8 +330,9 @@ impl<'a> Run<'_, '_, 'a> {
         Ok(())
     }
 
+    #[inline(never)]
     fn remember(&mut self) -> Result<(), Stop> {
-        self.remembered.push(self.rules).ok_or(Stop::TooManyRemembered)
+        self.remembered.push(&self.rules).ok_or(Stop::TooManyRemembered)
     }
 
     fn negate(&mut self, byte: u8, how: Signed) -> Result<(), Stop> {
@@ -300,6 +346,8 @@ impl<'a> Run<'_, '_, 'a> {
     }
 
     /// What is wrong with the entry.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn reason(&self, stop: Stop) -> CfiError {
         match stop {
             Stop::Truncated => self.entries.truncated(&self.instructions),
@@ -312,7 +360,7 @@ impl<'a> Run<'_, '_, 'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn uleb(&mut self) -> Result<u64, Stop> {
         // Most numbers have one byte.
         let mut short = self.instructions;
@@ -320,6 +368,12 @@ impl<'a> Run<'_, '_, 'a> {
             self.instructions = short;
             return Ok(byte.into());
         }
+        self.long_uleb()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn long_uleb(&mut self) -> Result<u64, Stop> {
         self.instructions.read_uleb128().map_err(|_| Stop::Truncated)
     }
 
@@ -330,6 +384,7 @@ impl<'a> Run<'_, '_, 'a> {
     }
 
     /// A signed number of the CIE's units, in bytes.
+    #[inline(never)]
     fn factored_signed(&mut self) -> Result<i64, Stop> {
         let value = self.instructions.read_sleb128().map_err(|_| Stop::Truncated)?;
         Ok(value.wrapping_mul(self.cie.data_align))

@@ -4,7 +4,7 @@
 //! sums of a register or the CFA and constants, words of memory at such a sum,
 //! and the step in the CFA that lazy PLTs have.
 
-use gimli::{Encoding, Operation, Reader as _};
+use gimli::{DwOp, Reader as _, constants};
 
 use crate::{abi::RegisterNumbers, reader::Reader, work_counter};
 
@@ -85,52 +85,76 @@ pub(crate) fn evaluate(
     if let Some(value) = initial {
         stack.push(value)?;
     }
-    let encoding =
-        Encoding { format: gimli::Format::Dwarf32, version: 5, address_size: registers.word };
-    while !expression.is_empty() {
+    while let Ok(byte) = expression.read_u8() {
         work_counter::steps(1);
-        let operation = Operation::parse(&mut expression, encoding).ok()?;
+        let operation = DwOp(byte);
         let value = match operation {
-            Operation::Nop => continue,
-            Operation::RegisterOffset { register, offset, .. } => {
-                Value::Register(register.0, offset)
+            constants::DW_OP_nop => continue,
+            constants::DW_OP_plus_uconst => {
+                let plus = expression.read_uleb128().ok()?;
+                add(stack.pop()?, Value::Constant(plus.cast_signed()))?
             }
-            Operation::UnsignedConstant { value } => Value::Constant(value.cast_signed()),
-            Operation::SignedConstant { value } => Value::Constant(value),
-            Operation::PlusConstant { value } => {
-                add(stack.pop()?, Value::Constant(value.cast_signed()))?
-            }
-            Operation::Plus => {
+            constants::DW_OP_plus => {
                 let right = stack.pop()?;
                 add(stack.pop()?, right)?
             }
-            Operation::Minus => match (stack.pop()?, stack.pop()?) {
+            constants::DW_OP_minus => match (stack.pop()?, stack.pop()?) {
                 (Value::Constant(right), left) => add(left, Value::Constant(right.checked_neg()?))?,
                 _ => return None,
             },
-            Operation::Deref { size, space: false, .. } if size == registers.word => {
+            constants::DW_OP_deref => load(stack.pop()?)?,
+            constants::DW_OP_deref_size if expression.read_u8().ok()? == registers.word => {
                 load(stack.pop()?)?
             }
-            Operation::And => mask(stack.pop()?, stack.pop()?, registers.pc?)?,
-            Operation::Ge => match (stack.pop()?, stack.pop()?) {
+            constants::DW_OP_and => mask(stack.pop()?, stack.pop()?, registers.pc?)?,
+            constants::DW_OP_ge => match (stack.pop()?, stack.pop()?) {
                 (Value::Constant(at), Value::PcBits(mask)) => {
                     let at = u8::try_from(at).ok().filter(|&at| 0 < at && at <= mask)?;
                     Value::PcAtLeast(mask, at)
                 }
                 _ => return None,
             },
-            Operation::Shl => match (stack.pop()?, stack.pop()?) {
+            constants::DW_OP_shl => match (stack.pop()?, stack.pop()?) {
                 (Value::Constant(shift @ 0..=30), Value::PcAtLeast(mask, at)) => {
                     let height = 1_u32.checked_shl(u32::try_from(shift).ok()?)?;
                     Value::PcStep(Step { mask, at, height })
                 }
                 _ => return None,
             },
-            _ => return None,
+            _ => operand(operation, &mut expression)?,
         };
         stack.push(value)?;
     }
     stack.pop()
+}
+
+/// What an operation puts on the stack that takes nothing from there.
+fn operand(operation: DwOp, r: &mut Reader<'_>) -> Option<Value> {
+    let constant = |value: u64| Value::Constant(value.cast_signed());
+    // Of 32 operations that follow each other.
+    let number_from = |first: DwOp| operation.0.checked_sub(first.0).filter(|at| *at < 32);
+    if let Some(value) = number_from(constants::DW_OP_lit0) {
+        return Some(constant(value.into()));
+    }
+    if let Some(register) = number_from(constants::DW_OP_breg0) {
+        return Some(Value::Register(register.into(), r.read_sleb128().ok()?));
+    }
+    Some(match operation {
+        constants::DW_OP_bregx => {
+            let register = u16::try_from(r.read_uleb128().ok()?).ok()?;
+            Value::Register(register, r.read_sleb128().ok()?)
+        }
+        constants::DW_OP_const1u => constant(r.read_u8().ok()?.into()),
+        constants::DW_OP_const2u => constant(r.read_u16().ok()?.into()),
+        constants::DW_OP_const4u => constant(r.read_u32().ok()?.into()),
+        constants::DW_OP_const8u | constants::DW_OP_const8s => constant(r.read_u64().ok()?),
+        constants::DW_OP_constu => constant(r.read_uleb128().ok()?),
+        constants::DW_OP_const1s => Value::Constant(r.read_i8().ok()?.into()),
+        constants::DW_OP_const2s => Value::Constant(r.read_i16().ok()?.into()),
+        constants::DW_OP_const4s => Value::Constant(r.read_i32().ok()?.into()),
+        constants::DW_OP_consts => Value::Constant(r.read_sleb128().ok()?),
+        _ => return None,
+    })
 }
 
 fn add(left: Value, right: Value) -> Option<Value> {
@@ -182,4 +206,49 @@ fn mask(left: Value, right: Value, pc: u16) -> Option<Value> {
     };
     let is_mask = mask < u8::MAX && mask.checked_add(1)?.is_power_of_two();
     is_mask.then_some(Value::PcBits(mask))
+}
+
+#[cfg(test)]
+mod tests {
+    use gimli::{Encoding, Format, Operation, RunTimeEndian};
+
+    use super::*;
+
+    #[test]
+    fn every_operation_puts_on_the_stack_what_gimli_says() {
+        let encoding = Encoding { format: Format::Dwarf32, version: 5, address_size: 8 };
+        let mut constants = 0;
+        for byte in 0..=u8::MAX {
+            // One that is not a value alone, as an address, or a register of a type.
+            let is_other = matches!(byte, 0x03 | 0xa5 | 0xf5);
+            for operands in
+                [[1; 10], [0x7f; 10], [0x81; 10], [0xff; 10], [0x85, 0x83, 1, 2, 3, 4, 5, 6, 7, 8]]
+            {
+                let bytes = [&[byte], &operands[..]].concat();
+                let mut theirs = Reader::new(&bytes, RunTimeEndian::Little);
+                let expected = match Operation::parse(&mut theirs, encoding) {
+                    Ok(Operation::UnsignedConstant { value }) => {
+                        Some(Value::Constant(value.cast_signed()))
+                    }
+                    Ok(Operation::SignedConstant { value }) => Some(Value::Constant(value)),
+                    Ok(Operation::RegisterOffset { register, offset, .. }) => {
+                        Some(Value::Register(register.0, offset))
+                    }
+                    _ => None,
+                };
+                let mut ours = Reader::new(&bytes, RunTimeEndian::Little);
+                _ = ours.skip(1);
+                let found = operand(DwOp(byte), &mut ours);
+                assert!(
+                    found == expected || is_other && found.is_none(),
+                    "{byte:#x} {operands:x?}: {found:?}, {expected:?}"
+                );
+                if found.is_some() {
+                    assert_eq!(ours.len(), theirs.len(), "{byte:#x}");
+                    constants += 1;
+                }
+            }
+        }
+        assert!(constants > 300, "{constants}");
+    }
 }

@@ -9,7 +9,7 @@ use crate::{
     abi::CfiAbi,
     entry::{Body, Cie, Entries},
     error::CfiError,
-    evaluation::{Evaluation, MAX_INSTRUCTIONS, MAX_REMEMBERED},
+    evaluation::{Evaluation, MAX_INSTRUCTIONS, MAX_REMEMBERED, row_of},
     rules::Rules,
     search_table::{ENTRY_LEN, HEADER_LEN, SearchEntry, SearchHeader},
     section::CfiSection,
@@ -216,8 +216,8 @@ impl RemoteCfi {
         addr: u64,
         scratch: &mut CfiScratch,
     ) -> Result<Option<Row>, RemoteCfiError> {
-        self.find(mem, addr, scratch, None, |evaluation, entries, cie, pc| {
-            evaluation.row(entries, cie, pc)
+        self.find(mem, addr, scratch, None, |rules, entries, cie, pc| {
+            row_of(rules, entries, cie, pc)
         })
     }
 
@@ -238,7 +238,7 @@ impl RemoteCfi {
         let mut rules = RegisterRules::new();
         for &register in self.abi.preserved() {
             let rule = self
-                .find(mem, addr, scratch, Some(register), |found, _, _, _| Ok(found.kept_rule()))?;
+                .find(mem, addr, scratch, Some(register), |rules, _, _, _| Ok(rules.kept_rule()))?;
             let Some(rule) = rule else { return Ok(None) };
             rules.add(DwarfReg(register), rule);
         }
@@ -252,7 +252,7 @@ impl RemoteCfi {
         addr: u64,
         scratch: &mut CfiScratch,
         kept: Option<u8>,
-        answer: impl Fn(&Evaluation, &Entries<'_>, &Cie<'_>, u64) -> Result<T, CfiError>,
+        answer: impl Fn(&Rules, &Entries<'_>, &Cie<'_>, u64) -> Result<T, CfiError>,
     ) -> Result<Option<T>, RemoteCfiError> {
         let pc = self.abi.address(addr.wrapping_sub(self.bias));
         let Some(mut fde) = self.find_fde(mem, pc, &mut scratch.window)? else { return Ok(None) };
@@ -320,7 +320,7 @@ impl RemoteCfi {
         pc: u64,
         scratch: &mut CfiScratch,
         kept: Option<u8>,
-        answer: impl Fn(&Evaluation, &Entries<'_>, &Cie<'_>, u64) -> Result<T, CfiError>,
+        answer: impl Fn(&Rules, &Entries<'_>, &Cie<'_>, u64) -> Result<T, CfiError>,
     ) -> Result<Found<T>, RemoteCfiError> {
         let entry_len = entry_len(mem, fde_addr)?;
         let window = clipped(&mut scratch.window, entry_len);
@@ -370,7 +370,7 @@ impl RemoteCfi {
             let end = window_at.saturating_add(entries.section().len_u64());
             next = match evaluation.run(&entries, &cie, &body, &mut remembered) {
                 Ok(is_reached) if is_reached || end == entry_len => {
-                    let answer = answer(&evaluation, &entries, &cie, pc);
+                    let answer = answer(&evaluation.rules(), &entries, &cie, pc);
                     return answer.map(Found::Answer).map_err(in_window);
                 }
                 Ok(_) => end,

@@ -17,6 +17,7 @@ impl Cie<'_> {
     /// # Errors
     ///
     /// What is wrong with the instructions.
+    #[inline(never)]
     pub fn initial_rules(
         &self,
         entries: &Entries<'_>,
@@ -70,17 +71,7 @@ impl<'r, 's, 'a> Rows<'r, 's, 'a> {
         size: u32,
         remembered: &'r mut States<'s>,
     ) -> Self {
-        let run = Run {
-            entries,
-            cie,
-            initial: Some(initial),
-            remembered,
-            rules: *initial,
-            changed: Changed::All,
-            instructions: body.instructions,
-            start: body.start,
-            at: 0,
-        };
+        let run = Run::new(entries, cie, initial, remembered, body);
         Self { run, size, at: Some(0), last: None }
     }
 

@@ -35,14 +35,14 @@ impl<'s> States<'s> {
         }
     }
 
-    pub(crate) fn push(&mut self, rules: Rules) -> Option<()> {
-        *self.slots.get_mut(self.len)? = rules;
+    pub(crate) fn push(&mut self, rules: &Rules) -> Option<()> {
+        *self.slots.get_mut(self.len)? = *rules;
         self.len = self.len.checked_add(1)?;
         Some(())
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Rules> {
+    pub(crate) fn pop(&mut self) -> Option<&Rules> {
         self.len = self.len.checked_sub(1)?;
-        self.slots.get(self.len).copied()
+        self.slots.get(self.len)
     }
 }

@@ -8,7 +8,8 @@ use crate::{
     abi::CfiAbi,
     entry::{Body, Cie, Entries},
     error::CfiError,
-    evaluation::{Evaluation, MAX_INSTRUCTIONS, MAX_REMEMBERED},
+    evaluation::{MAX_INSTRUCTIONS, MAX_REMEMBERED, row_of},
+    execute::Run,
     index::IndexEntry,
     rules::Rules,
     search_table::SearchTable,
@@ -107,9 +108,12 @@ impl<'a> CfiTable<'a> {
     /// [`CfiError`] if the information for the address is malformed, or says what no row
     /// can.
     pub fn find_row(&self, addr: u64) -> Result<Option<Row>, CfiError> {
-        let Some(place) = self.find_place(addr)? else { return Ok(None) };
-        let entries = &self.entries;
-        place.evaluate(entries)?.row(entries, &place.cie, place.pc).map(Some)
+        // What is returned is looked at where it is, so that it is on the stack once.
+        let found = self.find_place(addr);
+        let Some(place) = found.as_ref().map_err(|error| *error)? else { return Ok(None) };
+        let rules = place.evaluate(&self.entries);
+        let rules = rules.as_ref().map_err(|error| *error)?;
+        row_of(rules, &self.entries, &place.cie, place.pc).map(Some)
     }
 
     /// The rules of the [other registers](RegisterRules) for an address of the code; `None`
@@ -145,7 +149,7 @@ impl<'a> CfiTable<'a> {
     }
 
     /// The FDE of an address, and the place in its code.
-    #[inline]
+    #[inline(never)]
     fn find_place(&self, addr: u64) -> Result<Option<Place<'a>>, CfiError> {
         let pc = self.entries.abi().address(addr.wrapping_sub(self.bias));
         let Some(mut at) = self.find_fde(pc)? else { return Ok(None) };
@@ -199,14 +203,34 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    #[inline]
-    fn evaluate(&self, entries: &Entries<'_>) -> Result<Evaluation, CfiError> {
-        let mut slots = [Rules::UNSET; MAX_REMEMBERED];
-        let mut remembered = States::new(&mut slots);
-        let mut evaluation = Evaluation::new(entries, &self.cie, &mut remembered, self.offset)?;
-        match evaluation.run(entries, &self.cie, &self.body, &mut remembered) {
-            Ok(_) => Ok(evaluation),
-            Err((error, _)) => Err(error),
+    /// The rules there.
+    #[inline(never)]
+    fn evaluate(&self, entries: &Entries<'_>) -> Result<Rules, CfiError> {
+        // Nearly all remember one state at a time at most: the stack is spared the others.
+        match self.evaluate_in(entries, &mut [Rules::UNSET; 1]) {
+            Err(CfiError::TooManyRemembered) => self.evaluate_nested(entries),
+            rules => rules,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn evaluate_nested(&self, entries: &Entries<'_>) -> Result<Rules, CfiError> {
+        self.evaluate_in(entries, &mut [Rules::UNSET; MAX_REMEMBERED])
+    }
+
+    #[inline(never)]
+    fn evaluate_in(&self, entries: &Entries<'_>, slots: &mut [Rules]) -> Result<Rules, CfiError> {
+        let remembered = &mut States::new(slots);
+        if self.cie.instructions.len() > MAX_INSTRUCTIONS {
+            return Err(CfiError::TooManyInstructions);
+        }
+        let initial = self.cie.initial_rules(entries, remembered);
+        let initial = initial.as_ref().map_err(|error| *error)?;
+        let mut run = Run::new(entries, &self.cie, initial, remembered, &self.body);
+        match run.run_to(self.offset) {
+            Ok(_) => Ok(run.rules),
+            Err((stop, _)) => Err(run.reason(stop)),
         }
     }
 }

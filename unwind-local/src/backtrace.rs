@@ -2,16 +2,15 @@
 
 use core::ops::ControlFlow;
 
-use unwind_core::{
-    End, Or, RowCache, RowSource as _, Trace, TraceFrame, Unchecked, VirtAddr, Walker,
-};
-use unwind_x86::{SignalTrampolines, X86_64};
+use unwind_core::{End, RowCache, Trace, TraceFrame};
 
+use crate::cursor::Cursor;
 use crate::memory::OwnMemory;
 use crate::raw::loads;
 use crate::raw::place::{self, ROWS, Taken, Workspace};
 use crate::raw::registers::Start;
-use crate::raw::rows::{Guessed, Guesses, Instructions, ObjectRows};
+use crate::raw::rows::Guessed;
+use crate::walker::{is_whole, walker};
 
 pub use crate::raw::place::MAX_FRAMES;
 
@@ -55,13 +54,13 @@ pub fn keeps_rows() -> bool {
 /// For signal handlers at any point, too. `errno` is kept.
 #[inline(never)]
 pub fn backtrace(out: &mut [usize]) -> Backtrace {
-    fill(&Start::here(), 1, out)
+    fill(&mut Start::here(), 1, out)
 }
 
 /// The same without the `skipped` innermost frames, which [`Backtrace::len`] does not count.
 #[inline(never)]
 pub fn backtrace_skipping(skipped: usize, out: &mut [usize]) -> Backtrace {
-    fill(&Start::here(), skipped.saturating_add(1), out)
+    fill(&mut Start::here(), skipped.saturating_add(1), out)
 }
 
 /// Writes the address that a signal interrupted and the return addresses of its callers.
@@ -75,7 +74,7 @@ pub fn backtrace_skipping(skipped: usize, out: &mut [usize]) -> Backtrace {
 #[expect(unsafe_code, reason = "the caller knows what the context is")]
 pub unsafe fn backtrace_of(context: &libc::ucontext_t, out: &mut [usize]) -> Backtrace {
     // SAFETY: as the caller promises.
-    fill(&unsafe { Start::of(context) }, 0, out)
+    fill(&mut unsafe { Start::of(context) }, 0, out)
 }
 
 /// Calls `visit` for each caller, innermost first, until it breaks; returns why there are no
@@ -84,7 +83,7 @@ pub unsafe fn backtrace_of(context: &libc::ucontext_t, out: &mut [usize]) -> Bac
 /// For signal handlers at any point, too, if `visit` is.
 #[inline(never)]
 pub fn frames(visit: impl FnMut(TraceFrame) -> ControlFlow<()>) -> Option<End> {
-    walk(&Start::here(), 1, MAX_FRAMES, &mut Visit(visit)).0
+    walk(&mut Start::here(), 1, MAX_FRAMES, &mut Visit(visit)).0
 }
 
 /// The same for what a signal interrupted.
@@ -98,7 +97,7 @@ pub unsafe fn frames_of(
     visit: impl FnMut(TraceFrame) -> ControlFlow<()>,
 ) -> Option<End> {
     // SAFETY: as the caller promises.
-    walk(&unsafe { Start::of(context) }, 0, MAX_FRAMES, &mut Visit(visit)).0
+    walk(&mut unsafe { Start::of(context) }, 0, MAX_FRAMES, &mut Visit(visit)).0
 }
 
 /// What takes the frames of a walk.
@@ -150,7 +149,7 @@ impl<F: FnMut(TraceFrame) -> ControlFlow<()>> Sink for Visit<F> {
 }
 
 #[inline]
-fn fill(start: &Start, skipped: usize, out: &mut [usize]) -> Backtrace {
+fn fill(start: &mut Start, skipped: usize, out: &mut [usize]) -> Backtrace {
     let most = out.len().saturating_add(skipped);
     let mut addresses = Addresses { out, len: 0 };
     let (end, is_complete) = walk(start, skipped, most, &mut addresses);
@@ -160,7 +159,12 @@ fn fill(start: &Start, skipped: usize, out: &mut [usize]) -> Backtrace {
 /// Has the sink take at most `most` frames, less the `skipped` ones. Returns the end, unless
 /// it broke, and whether these are all frames.
 #[inline]
-fn walk(start: &Start, skipped: usize, most: usize, sink: &mut impl Sink) -> (Option<End>, bool) {
+fn walk(
+    start: &mut Start,
+    skipped: usize,
+    most: usize,
+    sink: &mut impl Sink,
+) -> (Option<End>, bool) {
     let guessed = Guessed::default();
     let Some(mut taken) = Taken::take() else {
         return walk_without_place(start, skipped, most, sink);
@@ -175,26 +179,18 @@ fn walk(start: &Start, skipped: usize, most: usize, sink: &mut impl Sink) -> (Op
     (end, is_whole(end) && (!guessed.is_set() || trace.is_complete()))
 }
 
-/// Whether a table says that the last frame is the outermost one, as those of the C library
-/// do. A return address of zero proves less than elsewhere: while an exception is on its way
-/// from libgcc to where it is caught, no table tells where the stack is.
-pub(crate) fn is_whole(end: Option<End>) -> bool {
-    matches!(end, Some(End::Outermost))
-}
-
 /// Walks into a trace, by kept rows if it is known when they are stale.
 #[inline(never)]
 fn trace_from(
-    start: &Start,
+    start: &mut Start,
     most: usize,
     guessed: &Guessed,
     rows: &mut RowCache<ROWS>,
     trace: &mut Trace,
 ) {
-    let mut memory = OwnMemory::new(start, Start::stack_pointer());
-    let mut registers = start.registers();
+    let mut memory = OwnMemory::new(start.pc(), Start::stack_pointer());
     let rows = loads::count().map(|_| rows);
-    walker(start, most, guessed, rows).trace(&mut registers, &mut memory, trace);
+    walker(start.pc(), most, guessed, rows).trace(start.registers(), &mut memory, trace);
 }
 
 /// As [`walk`], frame by frame and without kept rows.
@@ -206,39 +202,17 @@ fn walk_without_place(
     most: usize,
     sink: &mut impl Sink,
 ) -> (Option<End>, bool) {
-    let guessed = Guessed::default();
-    let mut memory = OwnMemory::new(start, Start::stack_pointer());
-    let mut registers = start.registers();
-    let mut walker = walker(start, most, &guessed, None);
-    let mut frames = walker.frames(&mut registers, &mut memory);
-    let mut last = VirtAddr::new(0);
-    for (number, frame) in frames.by_ref().enumerate() {
-        last = frame.pc.lookup_addr();
-        if number >= skipped && !sink.take_one(frame.into()) {
+    let mut cursor = Cursor::at(*start);
+    let mut number = 0_usize;
+    while let Some(frame) = cursor.frame() {
+        if number == most {
+            return (Some(End::FrameLimit), false);
+        }
+        if number >= skipped && !sink.take_one(frame) {
             return (None, false);
         }
+        number = number.saturating_add(1);
+        cursor.step();
     }
-    let end = frames.end().map(|end| end.with_fault(last));
-    (end, is_whole(end) && frames.is_complete())
-}
-
-/// Rows of earlier walks, where it is known when they are stale.
-pub(crate) type Kept<'c> = Option<&'c mut RowCache<ROWS>>;
-
-pub(crate) type Rows<'g> = Or<Or<ObjectRows<'g>, SignalTrampolines>, Instructions<'g>>;
-
-/// Asks the tables of objects, then signal trampolines, the instructions, frame pointers.
-#[inline]
-pub(crate) fn walker<'g, 'c>(
-    start: &Start,
-    most: usize,
-    guessed: &'g Guessed,
-    kept: Kept<'c>,
-) -> Walker<X86_64, Rows<'g>, Guesses<'g>, Unchecked, Kept<'c>> {
-    let rows = ObjectRows::new(start, guessed).or(SignalTrampolines);
-    let most = u32::try_from(most.min(MAX_FRAMES)).unwrap_or(u32::MAX);
-    Walker::new(X86_64::FOUR_LEVEL, rows.or(Instructions(guessed)))
-        .fallback(Guesses(guessed))
-        .max_frames(most)
-        .cache_if_any(kept)
+    (cursor.end(), cursor.is_complete())
 }

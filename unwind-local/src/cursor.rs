@@ -4,17 +4,16 @@ use core::marker::PhantomData;
 use core::ops::Range;
 
 use unwind_core::{
-    DwarfReg, End, FrameContext, FramePc, Position, RowSource, TraceFrame, Unchecked,
-    Walker,
+    DwarfReg, End, FrameContext, FramePc, Position, RowSource, TraceFrame, Unchecked, Walker,
 };
 use unwind_x86::{SignalTrampolines, X86_64, X86_64Regs};
 
-use crate::backtrace::{Kept, Rows, is_whole, walker};
 use crate::memory::OwnMemory;
 use crate::raw::loads;
 use crate::raw::place::{MAX_FRAMES, Taken};
-use crate::raw::registers::Start;
+use crate::raw::registers::{Start, StartPc};
 use crate::raw::rows::{self, Guessed, Guesses};
+use crate::walker::{Kept, Rows, is_whole, walker};
 
 /// A frame of this thread's stack, and what its caller is found by: plain values, which hold
 /// nothing.
@@ -36,7 +35,7 @@ use crate::raw::rows::{self, Guessed, Guesses};
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor {
     at: At,
-    start: Start,
+    start: StartPc,
     /// A guess has led to the frame, or to one before it.
     is_guessed: bool,
     /// How many steps it has taken.
@@ -91,12 +90,13 @@ impl Cursor {
         Self::at(unsafe { Start::of(context) })
     }
 
-    fn at(start: Start) -> Self {
+    #[inline(never)]
+    pub(crate) fn at(mut registers: Start) -> Self {
+        let start = registers.pc();
         let guessed = Guessed::default();
-        let mut memory = OwnMemory::new(&start, Start::stack_pointer());
-        let mut walker = walker(&start, MAX_FRAMES, &guessed, None);
-        let mut registers = start.registers();
-        let frames = walker.frames(&mut registers, &mut memory);
+        let mut memory = OwnMemory::new(start, Start::stack_pointer());
+        let mut walker = walker(start, MAX_FRAMES, &guessed, None);
+        let frames = walker.frames(registers.registers(), &mut memory);
         let end = || At::End { end: End::NotWalkable, is_complete: false };
         let at = frames.position().map_or_else(end, At::Frame);
         Self { at, start, is_guessed: false, steps: 0, thread: PhantomData }
@@ -166,7 +166,7 @@ impl Cursor {
     #[must_use]
     pub fn function(&self) -> Option<Range<u64>> {
         let addr = self.pc()?.lookup_addr().get();
-        rows::function(&self.start, &Guessed::new(self.is_guessed), addr)
+        rows::function(self.start, &Guessed::new(self.is_guessed), addr)
     }
 
     /// Whether the frame is the C library's signal trampoline, whose caller is what the
@@ -177,7 +177,7 @@ impl Cursor {
     pub fn is_signal_trampoline(&self) -> bool {
         let Some(position) = self.position() else { return false };
         let frame = FrameContext::new(position.pc(), position.sp(), position.fp(), None);
-        let mut memory = OwnMemory::new(&self.start, Start::stack_pointer());
+        let mut memory = OwnMemory::new(self.start, Start::stack_pointer());
         let row = RowSource::<X86_64>::row(&mut SignalTrampolines, &frame, &mut memory);
         matches!(row, Ok(Some(row)) if row.is_signal())
     }
@@ -188,7 +188,7 @@ impl Cursor {
         let mut taken = Taken::take().filter(|_| loads::count().is_some());
         let kept = taken.as_mut().map(|taken| &mut taken.workspace().rows);
         let answer =
-            self.continue_by(walker(&start, MAX_FRAMES, &guessed, kept), position, question);
+            self.continue_by(walker(start, MAX_FRAMES, &guessed, kept), position, question);
         self.is_guessed = guessed.is_set();
         answer
     }
@@ -200,7 +200,7 @@ impl Cursor {
         question: Question,
     ) -> Option<u64> {
         let start = self.start;
-        let mut memory = OwnMemory::new(&start, Start::stack_pointer());
+        let mut memory = OwnMemory::new(start, Start::stack_pointer());
         let addr = position.pc().lookup_addr();
         let mut frames = walker.resume(position.lend(), &mut memory);
         let answer = match question {

@@ -55,6 +55,7 @@ mod memory;
 mod raw;
 mod thread_error;
 mod thread_signal;
+mod walker;
 
 pub use backtrace::{
     Backtrace, MAX_FRAMES, backtrace, backtrace_of, backtrace_skipping, frames, frames_of,

@@ -6,13 +6,13 @@ use unwind_core::{Memory, ReadError, VirtAddr, WordSize};
 
 use crate::raw::object::read_code;
 use crate::raw::readable::{Readable, read_any};
-use crate::raw::registers::Start;
+use crate::raw::registers::StartPc;
 
 /// Memory of which the parts that are this thread's stacks are read by plain loads, and all
 /// else by calls that cannot fault.
 #[derive(Debug)]
-pub(crate) struct OwnMemory<'s> {
-    start: &'s Start,
+pub(crate) struct OwnMemory {
+    start: StartPc,
     /// The thread's stack.
     stack: Readable,
     /// The one that the caller runs on, if that is another.
@@ -27,20 +27,27 @@ const RT_SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// Where it was found last.
 static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
 
-impl<'s> OwnMemory<'s> {
+impl OwnMemory {
     /// For a walk from there, by a function with this stack pointer.
     #[inline]
-    pub(crate) fn new(start: &'s Start, sp: u64) -> Self {
+    pub(crate) fn new(start: StartPc, sp: u64) -> Self {
         let stack = Readable::own_stack();
         let mut memory = Self { start, stack, current: Readable::NONE, may_reach: true };
         if !stack.contains(sp) {
-            memory.reach(sp);
-            if !memory.stack.contains(sp) {
-                memory.current = Readable::current_page(sp);
-                memory.may_reach = true;
-            }
+            memory.learn(sp);
         }
         memory
+    }
+
+    /// Learns of the stack that the caller runs on.
+    #[cold]
+    #[inline(never)]
+    fn learn(&mut self, sp: u64) {
+        self.reach(sp);
+        if !self.stack.contains(sp) {
+            self.current = Readable::current_page(sp);
+            self.may_reach = true;
+        }
     }
 
     /// Asks for the thread's stack from an address on, once in a walk.
@@ -55,6 +62,11 @@ impl<'s> OwnMemory<'s> {
     #[cold]
     #[inline(never)]
     fn read_slowly(&mut self, addr: u64, buf: &mut [u8]) -> Result<(), ReadError> {
+        let is_trampoline = addr == TRAMPOLINE.load(Ordering::Relaxed) && addr != 0;
+        if is_trampoline && let Ok(code) = <&mut [u8; 9]>::try_from(&mut *buf) {
+            *code = RT_SIGRETURN;
+            return Ok(());
+        }
         let len = u64::try_from(buf.len()).unwrap_or(u64::MAX);
         let end = addr.checked_add(len).ok_or(ReadError::Invalid)?;
         if self.stack.copy(addr, buf) || self.current.copy(addr, buf) {
@@ -73,15 +85,8 @@ impl<'s> OwnMemory<'s> {
         self.read_elsewhere(addr, buf)
     }
 
+    #[inline(never)]
     fn read_elsewhere(&self, addr: u64, buf: &mut [u8]) -> Result<(), ReadError> {
-        let is_trampoline = addr == TRAMPOLINE.load(Ordering::Relaxed) && addr != 0;
-        if let Some(known) = RT_SIGRETURN.get(..buf.len()).filter(|_| is_trampoline) {
-            // Of equal length, which the compiler does not see.
-            for (byte, value) in buf.iter_mut().zip(known) {
-                *byte = *value;
-            }
-            return Ok(());
-        }
         if !read_code(self.start, addr, buf) && !read_any(addr, buf) {
             return Err(ReadError::Invalid);
         }
@@ -92,7 +97,7 @@ impl<'s> OwnMemory<'s> {
     }
 }
 
-impl Memory for OwnMemory<'_> {
+impl Memory for OwnMemory {
     #[inline]
     fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
         self.read_slowly(addr.get(), buf)

@@ -55,6 +55,7 @@ where
     }
 
     /// The registers of `at`, from those that are kept.
+    #[inline(never)]
     fn registers_at(&mut self, at: &Cursor, is_innermost: bool) -> Option<A::Regs> {
         let mut registers: A::Regs = *self.registers.borrow();
         let pc = self.walker.arch.code_addr(registers.pc())?;
@@ -72,6 +73,7 @@ where
     }
 
     /// The caller of a frame, as the walk before has found it.
+    #[inline(never)]
     fn caller_of(&mut self, pc: FramePc, registers: &A::Regs) -> Option<(FramePc, A::Regs)> {
         let Self { walker, mem, .. } = self;
         let is_innermost = pc.is_exact();

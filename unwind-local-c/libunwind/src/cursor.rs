@@ -72,6 +72,7 @@ exported! {
         fn is_signal_frame(memory: *mut UnwCursor) -> c_int;
 }
 
+#[inline(never)]
 unsafe fn init_local(memory: *mut UnwCursor, context: *const libc::ucontext_t) -> c_int {
     // SAFETY: as the caller promises.
     let Some(context) = (unsafe { context.as_ref() }) else { return Error::BadValue.result() };
@@ -82,6 +83,7 @@ unsafe fn init_local(memory: *mut UnwCursor, context: *const libc::ucontext_t) -
     0
 }
 
+#[inline(never)]
 unsafe fn init_local2(
     memory: *mut UnwCursor,
     context: *const libc::ucontext_t,
@@ -94,6 +96,7 @@ unsafe fn init_local2(
     }
 }
 
+#[inline(never)]
 unsafe fn step(memory: *mut UnwCursor) -> c_int {
     // SAFETY: as the caller promises.
     let Some(cursor) = (unsafe { cursor(memory) }) else { return Error::BadValue.result() };
@@ -103,6 +106,7 @@ unsafe fn step(memory: *mut UnwCursor) -> c_int {
     }
 }
 
+#[inline(never)]
 unsafe fn get_reg(memory: *mut UnwCursor, register: c_int, value: *mut u64) -> c_int {
     // SAFETY: as the caller promises.
     let Some(cursor) = (unsafe { cursor(memory) }) else { return Error::BadValue.result() };
@@ -122,6 +126,7 @@ unsafe fn get_reg(memory: *mut UnwCursor, register: c_int, value: *mut u64) -> c
     0
 }
 
+#[inline(never)]
 unsafe fn is_signal_frame(memory: *mut UnwCursor) -> c_int {
     // SAFETY: as the caller promises.
     let Some(cursor) = (unsafe { cursor(memory) }) else { return Error::BadValue.result() };

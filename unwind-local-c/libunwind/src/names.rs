@@ -42,6 +42,7 @@ exported! {
         ) -> c_int;
 }
 
+#[inline(never)]
 unsafe fn get_proc_info(memory: *mut UnwCursor, info: *mut ProcInfo) -> c_int {
     // SAFETY: as the caller promises.
     let Some(cursor) = (unsafe { cursor(memory) }) else { return Error::BadValue.result() };
@@ -63,6 +64,7 @@ unsafe fn get_proc_info(memory: *mut UnwCursor, info: *mut ProcInfo) -> c_int {
     0
 }
 
+#[inline(never)]
 unsafe fn get_proc_name(
     memory: *mut UnwCursor,
     name: *mut c_char,

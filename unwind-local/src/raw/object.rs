@@ -4,7 +4,7 @@ use core::arch::global_asm;
 use core::slice;
 
 use super::readable;
-use super::registers::Start;
+use super::registers::StartPc;
 
 // glibc's `_dl_find_object` takes no lock, allocates nothing and may be called at any point.
 // It is weak, so that programs link where there is none.
@@ -68,6 +68,7 @@ const MOST_HEADERS: usize = 64;
 
 impl Object {
     /// The object with this address of code.
+    #[inline(never)]
     pub(crate) fn find(addr: u64) -> Option<Self> {
         let mut found = Found::default();
         // SAFETY: the result has the layout of the ABI.
@@ -169,9 +170,9 @@ impl Object {
 }
 
 /// Fills `buf` with code near to where a walk starts; `false` if it is not there.
-pub(crate) fn read_code(start: &Start, addr: u64, buf: &mut [u8]) -> bool {
+pub(crate) fn read_code(start: StartPc, addr: u64, buf: &mut [u8]) -> bool {
     const NEAR: u64 = 256;
-    let pc = start.pc();
+    let pc = start.get();
     let object = if pc.abs_diff(addr) <= NEAR { Object::find(pc) } else { None };
     // SAFETY: this thread runs code of it, or has it interrupted.
     let part = object.and_then(|object| unsafe { object.segment_from(addr) });

@@ -60,15 +60,22 @@ impl Taken {
     pub(crate) fn take() -> Option<Self> {
         let hash = (control_block() >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
         let first = usize::try_from(hash).unwrap_or(0).checked_rem(PLACES).unwrap_or(0);
-        let places = POOL.0.iter().skip(first).chain(POOL.0.iter().take(first));
-        for place in places {
-            let is_taken = &place.is_taken;
-            if is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
-                return Some(Self(place));
-            }
-        }
-        None
+        POOL.0.get(first).and_then(Self::take_this).or_else(|| Self::take_after(first))
+    }
+
+    #[inline]
+    fn take_this(place: &'static Place) -> Option<Self> {
+        let is_taken = &place.is_taken;
+        let taken = is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
+        // Made only then: one that is dropped is given back.
+        taken.is_ok().then(|| Self(place))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_after(first: usize) -> Option<Self> {
+        let (before, after) = POOL.0.split_at_checked(first)?;
+        after.iter().skip(1).chain(before).find_map(Self::take_this)
     }
 
     #[inline]

@@ -128,6 +128,7 @@ impl Readable {
     }
 
     /// Fills `buf` from an address; `false` if the range has not all of it.
+    #[inline(never)]
     pub(crate) fn copy(&self, addr: u64, buf: &mut [u8]) -> bool {
         if !u64::try_from(buf.len()).is_ok_and(|len| self.has(addr, len)) {
             return false;

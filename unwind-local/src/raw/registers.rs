@@ -9,6 +9,16 @@ use unwind_x86::X86_64Regs;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start(X86_64Regs);
 
+/// Its address of code, which this thread runs or has interrupted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StartPc(u64);
+
+impl StartPc {
+    pub(crate) const fn get(self) -> u64 {
+        self.0
+    }
+}
+
 impl Start {
     /// This place in the code of the caller, with the registers that calls preserve.
     #[inline(always)]
@@ -74,13 +84,13 @@ impl Start {
     }
 
     /// Where it is.
-    pub(crate) fn pc(&self) -> u64 {
-        self.0.pc()
+    pub(crate) fn pc(&self) -> StartPc {
+        StartPc(self.0.pc())
     }
 
     /// The registers there.
-    pub(crate) const fn registers(&self) -> X86_64Regs {
-        self.0
+    pub(crate) const fn registers(&mut self) -> &mut X86_64Regs {
+        &mut self.0
     }
 
     /// The stack pointer of this place, whatever the walk begins at.

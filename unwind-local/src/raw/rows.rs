@@ -11,7 +11,7 @@ use unwind_x86::{FramePointers, InstructionAnalysis, X86_64, X86_64Regs};
 
 use super::loads;
 use super::object::Object;
-use super::registers::Start;
+use super::registers::StartPc;
 
 /// The lookup address of the C library's signal trampoline, the byte before it, once a
 /// handler's return address has led a walk there. Its row
@@ -45,7 +45,7 @@ pub(crate) struct ObjectRows<'g> {
 
 impl<'g> ObjectRows<'g> {
     /// The rows for a walk from there, and for no other.
-    pub(crate) const fn new(_: &Start, guessed: &'g Guessed) -> Self {
+    pub(crate) const fn new(_: StartPc, guessed: &'g Guessed) -> Self {
         Self { guessed }
     }
 }
@@ -69,7 +69,7 @@ impl RowSource<X86_64> for ObjectRows<'_> {
         if let Some(row) = sframe_row(object, addr) {
             return Ok(Some(row));
         }
-        let row = call_frames(object)?.map_or(Ok(None), |table| table.find_row(addr))?;
+        let row = call_frame_row(object, addr)?;
         // A signal can interrupt the trampoline's own instructions, too.
         let is_signal = row.is_some_and(|row| row.is_signal()) && !frame.pc().is_exact();
         if is_signal && object.is_c_library() {
@@ -78,6 +78,7 @@ impl RowSource<X86_64> for ObjectRows<'_> {
         Ok(row)
     }
 
+    #[inline(never)]
     fn register_rules<M: Memory>(
         &mut self,
         frame: &FrameContext<'_, X86_64Regs>,
@@ -85,8 +86,11 @@ impl RowSource<X86_64> for ObjectRows<'_> {
     ) -> Result<Option<RegisterRules>, RemoteCfiError> {
         let addr = frame.lookup_addr().get();
         let object = Object::find(addr).filter(|_| !self.guessed.0.get());
-        let table = object.map_or(Ok(None), call_frames)?;
-        Ok(table.map_or(Ok(None), |table| table.find_register_rules(addr))?)
+        match &object.map_or(Ok(None), call_frames) {
+            Ok(Some(table)) => Ok(table.find_register_rules(addr)?),
+            Ok(None) => Ok(None),
+            Err(error) => Err((*error).into()),
+        }
     }
 
     #[inline]
@@ -96,6 +100,8 @@ impl RowSource<X86_64> for ObjectRows<'_> {
 }
 
 /// The row of the `.sframe`. Where that is malformed, `.eh_frame` is asked.
+// One of these is on the stack at a time.
+#[inline(never)]
 fn sframe_row(object: Object, addr: u64) -> Option<Row> {
     // SAFETY: code of it runs on this thread's stack, see `Guessed`.
     let part = unsafe { object.sframe() }?;
@@ -106,15 +112,26 @@ fn sframe_row(object: Object, addr: u64) -> Option<Row> {
     })
 }
 
+/// The row of the `.eh_frame`.
+#[inline(never)]
+fn call_frame_row(object: Object, addr: u64) -> Result<Option<Row>, CfiError> {
+    // Looked at where it was returned, so that it is on the stack once.
+    match &call_frames(object) {
+        Ok(table) => table.as_ref().map_or(Ok(None), |table| table.find_row(addr)),
+        Err(error) => Err(*error),
+    }
+}
+
 /// The code of the function that has an address; `None` if no table of its object tells.
 ///
 /// `.eh_frame` alone is asked.
-pub(crate) fn function(_: &Start, guessed: &Guessed, addr: u64) -> Option<Range<u64>> {
+pub(crate) fn function(_: StartPc, guessed: &Guessed, addr: u64) -> Option<Range<u64>> {
     let object = Object::find(addr).filter(|_| !guessed.is_set())?;
     call_frames(object).ok()??.find_code(addr).ok()?
 }
 
 /// The `.eh_frame`, with its search table.
+#[inline(never)]
 fn call_frames<'o>(object: Object) -> Result<Option<CfiTable<'o>>, CfiError> {
     // SAFETY: code of it runs on this thread's stack, see `Guessed`.
     let header = unsafe { object.segment_from(object.eh_frame_hdr) };
