@@ -9,6 +9,7 @@
 //! | a frame at a time, with registers | [`Cursor`] | at any point |
 //! | of another thread | [`ThreadSignal`] | the asked one answers at any point |
 //! | faster walks from then on | [`prepare`] | never |
+//! | names of frames, by feature `symbols` | `Symbol`, `Capture` | never |
 //!
 //! "At any point" says: also where the handler has interrupted `malloc`, `dlopen`, `dlclose`,
 //! `fork`, the start or end of a thread, an exception being thrown, or another backtrace.
@@ -48,11 +49,18 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("unwind-local knows Linux on x86-64");
 
+#[cfg(feature = "symbols")]
+extern crate std;
+
 mod backtrace;
+#[cfg(feature = "symbols")]
+mod capture;
 mod cursor;
 mod memory;
 #[expect(unsafe_code, reason = "what the rest is safe by")]
 mod raw;
+#[cfg(feature = "symbols")]
+mod symbol;
 mod thread_error;
 mod thread_signal;
 mod walker;
@@ -61,7 +69,11 @@ pub use backtrace::{
     Backtrace, MAX_FRAMES, backtrace, backtrace_of, backtrace_skipping, frames, frames_of,
     keeps_rows, prepare,
 };
+#[cfg(feature = "symbols")]
+pub use capture::Capture;
 pub use cursor::Cursor;
+#[cfg(feature = "symbols")]
+pub use symbol::Symbol;
 pub use unwind_core::{DwarfReg, End, FramePc, Origin, Provenance, StepError, TraceFrame};
 
 pub use thread_error::ThreadError;
