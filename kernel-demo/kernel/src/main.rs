@@ -66,6 +66,9 @@ extern "C" fn kernel_main(start_info: u64) -> ! {
     memory::drop_identity_map();
     unwind::register();
     unwind::kernel_stack::open_table();
+    if options::get().panic != 0 {
+        unwind::panic_trace::rehearse();
+    }
     conductor::start(if unwind::is_on_several_cpus() {
         several::conduct
     } else {
@@ -80,6 +83,7 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     cpu::disable_interrupts();
     if PANICS.fetch_add(1, Ordering::Relaxed) == 0 {
         println!("PANIC {info}");
+        unwind::panic_trace::print();
     } else {
         // The first one is being told; or it is this CPU's, and cannot be.
         let start = cpu::clock();

@@ -68,10 +68,20 @@ pub(crate) struct Options {
     pub(crate) area: u64,
     /// Whether a delivery goes to all clients on several CPUs, or to those that asked.
     pub(crate) everyone: u64,
+    /// Whether the kernel panics, to be looked at.
+    pub(crate) panic: u64,
 }
 
-const DEFAULT: Options =
-    Options { samples: 400, hertz: 1000, stall: 0, cpus: 1, period: 100, area: 0, everyone: 0 };
+const DEFAULT: Options = Options {
+    samples: 400,
+    hertz: 1000,
+    stall: 0,
+    cpus: 1,
+    period: 100,
+    area: 0,
+    everyone: 0,
+    panic: 0,
+};
 
 static SAMPLES: AtomicU64 = AtomicU64::new(DEFAULT.samples);
 static HERTZ: AtomicU64 = AtomicU64::new(DEFAULT.hertz);
@@ -80,6 +90,7 @@ static CPUS: AtomicU64 = AtomicU64::new(DEFAULT.cpus);
 static PERIOD: AtomicU64 = AtomicU64::new(DEFAULT.period);
 static AREA: AtomicU64 = AtomicU64::new(DEFAULT.area);
 static EVERYONE: AtomicU64 = AtomicU64::new(DEFAULT.everyone);
+static PANIC: AtomicU64 = AtomicU64::new(DEFAULT.panic);
 
 /// The options.
 pub(crate) fn get() -> Options {
@@ -91,6 +102,7 @@ pub(crate) fn get() -> Options {
         period: PERIOD.load(Ordering::Relaxed),
         area: AREA.load(Ordering::Relaxed),
         everyone: EVERYONE.load(Ordering::Relaxed),
+        panic: PANIC.load(Ordering::Relaxed),
     }
 }
 
@@ -124,6 +136,7 @@ pub(crate) fn read(start_info: u64) {
             "period" => PERIOD.store(value, Ordering::Relaxed),
             "area" => AREA.store(value, Ordering::Relaxed),
             "everyone" => EVERYONE.store(value, Ordering::Relaxed),
+            "panic" => PANIC.store(value, Ordering::Relaxed),
             _ => {}
         }
     }

@@ -76,7 +76,13 @@ pub(crate) fn open_table() {
 
 /// Walks the kernel stack from `frame`, which is of kernel code. In NMIs.
 #[inline(never)]
-pub(crate) fn walk(frame: &Frame, mut found: impl FnMut(u64)) -> KernelWalk {
+pub(crate) fn walk(frame: &Frame, found: impl FnMut(u64)) -> KernelWalk {
+    try_walk(frame, found).unwrap_or(KernelWalk { is_complete: false, user: None })
+}
+
+/// The same in any context; `None` if this CPU walks already.
+#[inline]
+pub(crate) fn try_walk(frame: &Frame, mut found: impl FnMut(u64)) -> Option<KernelWalk> {
     let mut user_frame = None;
     let mut memory = StackMemory;
     let is_complete = TABLE.own().try_with(|KernelTable { modules, rows, registers: place }| {
@@ -91,7 +97,7 @@ pub(crate) fn walk(frame: &Frame, mut found: impl FnMut(u64)) -> KernelWalk {
         frames.is_complete()
     });
     let user = user_frame.and_then(|at| read_frame(&mut memory, at));
-    KernelWalk { is_complete: is_complete.unwrap_or(false), user }
+    Some(KernelWalk { is_complete: is_complete?, user })
 }
 
 unsafe extern "C" {

@@ -26,6 +26,7 @@ pub(crate) mod followers;
 mod host;
 pub(crate) mod kernel_modules;
 pub(crate) mod kernel_stack;
+pub(crate) mod panic_trace;
 pub(crate) mod rows;
 pub(crate) mod sampler;
 pub(crate) mod shared_trace;
