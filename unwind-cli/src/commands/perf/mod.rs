@@ -29,7 +29,7 @@ mod pmu_caps;
 pub(crate) mod probed_returns;
 pub(crate) mod ranges;
 pub(crate) mod reader;
-mod recorded;
+pub(crate) mod recorded;
 mod script;
 pub(crate) mod shown;
 pub(crate) mod summary;

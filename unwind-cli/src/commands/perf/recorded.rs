@@ -91,7 +91,7 @@ fn row_of_call_frames(range: &Range, addr: u64, word: WordSize) -> Option<Row> {
 }
 
 /// The row of the `.sframe` of a file.
-fn row_of_section(range: &Range, addr: u64) -> Result<Option<Row>, sframe::Error> {
+pub(crate) fn row_of_section(range: &Range, addr: u64) -> Result<Option<Row>, sframe::Error> {
     let Some(section) = range.file.sframe() else { return Ok(None) };
     for table in section.tables().tables() {
         let table = table?;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use unwind_perf::merge::{Outcome, Unmatched, whole_chain};
-use unwind_perf::record::{Context, Entry, Misc, UserPart};
+use unwind_perf::record::{Context, Entry, Misc, Task, UserPart};
 
 use crate::commands::perf::address_spaces::{Space, Spaces};
 use crate::commands::perf::call_stacks::{CallStack, CallStacks, FrameSource, with_calls};
@@ -27,6 +27,8 @@ pub(crate) struct Shown {
     pub(crate) held: Arc<Held>,
     /// The name of the thread at its time.
     pub(crate) comm: Rc<Untrusted>,
+    /// The name of the process's first thread at its time.
+    pub(crate) process: Rc<Untrusted>,
     /// What is mapped in the process at its time, and in the kernel.
     pub(crate) space: Space,
     pub(crate) kernel: Space,
@@ -108,6 +110,9 @@ pub(crate) trait Printer {
 
     /// Takes note that a record of `len` bytes was read.
     fn read(&mut self, len: usize);
+
+    /// Learns from a record that is no sample and no stack.
+    fn learn(&mut self, _held: &Held) {}
 }
 
 /// Names samples, has their stacks walked and hands them to a printer in order.
@@ -155,6 +160,7 @@ impl<'scope, 'env, P: Printer> ShownSink<'scope, 'env, P> {
         let held = Arc::new(held);
         let shown = Shown {
             comm: self.threads.name(held.task),
+            process: self.threads.name(Task { pid: held.task.pid, tid: held.task.pid }),
             space: self.spaces.of(held.task),
             kernel: self.spaces.of_kernel(),
             end,
@@ -226,6 +232,7 @@ impl<P: Printer> Sink for ShownSink<'_, '_, P> {
             return self.take(events, held, ChainEnd::Stack(cookie), Some(chain));
         }
         self.printer.read(held.len());
+        self.printer.learn(&held);
         self.threads.take(&held);
         self.call_stacks.take(&held);
         self.spaces.take(&held);

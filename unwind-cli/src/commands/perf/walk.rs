@@ -46,6 +46,8 @@ pub(crate) struct WalkedFrame {
     pub(crate) after_gap: bool,
     /// From where it is known, if that was joined with calls that the CPU recorded.
     pub(crate) source: Option<FrameSource>,
+    /// How the walk found it, if it did.
+    pub(crate) provenance: Option<Provenance>,
 }
 
 impl WalkedStack {
@@ -62,6 +64,7 @@ impl WalkedStack {
                     call: frame.call,
                     after_gap: false,
                     source: Some(frame.source),
+                    provenance: None,
                 },
                 found,
             )
@@ -327,6 +330,7 @@ impl WalkedFrame {
             call: pc.lookup_addr().get(),
             after_gap: provenance.is_after_gap(),
             source: None,
+            provenance: Some(provenance),
         }
     }
 }

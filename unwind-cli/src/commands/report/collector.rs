@@ -2,14 +2,20 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::sync::Arc;
 
 use unwind_perf::record::Misc;
 
 use crate::commands::perf::events::Events;
+use crate::commands::perf::files::RecordedFile;
+use crate::commands::perf::held::Held;
 use crate::commands::perf::names::{Mode, Names};
 use crate::commands::perf::shown::{ChainEnd, Link, Printer, Shown};
 use crate::commands::perf::walk::WalkedStack;
+use crate::commands::report::found_by::FoundBy;
+use crate::commands::report::grouping::{By, Cgroups};
 use crate::commands::report::profile::{Frame, Profile};
+use crate::commands::report::time_line::TimeLine;
 
 /// What became of the samples of a recording, as far as it can be told from them.
 #[derive(Clone, Debug, Default)]
@@ -27,23 +33,52 @@ pub(crate) struct Seen {
 /// Which samples are not complete, by time and thread.
 pub(crate) type Marks = HashMap<(u64, u32), String>;
 
+/// How many places in files are kept with their frames.
+const MAX_KEPT: usize = 1 << 18;
+
+/// What is known of the code at an address.
+#[derive(Clone, Copy, Debug)]
+struct Code {
+    /// Its frame, if there was room for it.
+    frame: Option<usize>,
+    /// How its caller is found.
+    caller_found: FoundBy,
+}
+
 /// Puts samples together.
 #[derive(Debug)]
 pub(crate) struct Collector {
     pub(crate) profile: Profile,
+    pub(crate) time_line: TimeLine,
     pub(crate) seen: Seen,
+    by: By,
+    cgroups: Cgroups,
     names: Names,
     /// What the recording says of its own stacks.
     marks: Option<Marks>,
-    /// The frame of an address, by the names that it has.
-    stack: Vec<usize>,
+    /// By file and link-time address; the files, so that no other has their place in memory.
+    codes: HashMap<(usize, u64), Code>,
+    files: HashMap<usize, Arc<RecordedFile>>,
+    /// The stack of the sample, the innermost frame first.
+    stack: Vec<(Option<usize>, FoundBy)>,
 }
 
 impl Collector {
-    /// `marks` are those of a recording whose stacks were walked when it was made.
-    pub(crate) fn new(names: Names, marks: Option<Marks>) -> Self {
-        let (profile, seen) = (Profile::default(), Seen::default());
-        Self { profile, seen, names, marks, stack: Vec::new() }
+    /// `marks` are those of a recording whose stacks were walked when it was made. The profile
+    /// takes about `room` bytes.
+    pub(crate) fn new(names: Names, marks: Option<Marks>, by: By, room: usize) -> Self {
+        Self {
+            profile: Profile::with_room(room),
+            time_line: TimeLine::default(),
+            seen: Seen::default(),
+            by,
+            cgroups: Cgroups::default(),
+            names,
+            marks,
+            codes: HashMap::new(),
+            files: HashMap::new(),
+            stack: Vec::new(),
+        }
     }
 
     /// Why a sample's stack is not complete, if that is known, and counts it.
@@ -81,12 +116,82 @@ impl Collector {
         reason
     }
 
-    fn push(&mut self, shown: &Shown, addr: u64, mode: Mode) {
+    /// What is known of the code at an address.
+    fn code(&mut self, shown: &Shown, addr: u64, mode: Mode) -> Code {
+        let (range, is_user) = match mode {
+            Mode::User => (shown.space.find(addr), true),
+            Mode::Kernel => (shown.kernel.find(addr), false),
+            Mode::Other => (None, false),
+        };
+        let in_file = match range {
+            Some(range) if is_user => range.link_time(addr),
+            Some(_) => Some(addr),
+            None => None,
+        };
+        let key = range.zip(in_file).map(|(range, addr)| (Arc::as_ptr(&range.file).addr(), addr));
+        if let Some(code) = key.and_then(|key| self.codes.get(&key)) {
+            return *code;
+        }
         let place = self.names.place(addr, mode, &shown.space, &shown.kernel);
         let name = place.function.as_ref().map(|(name, _)| &**name);
         let frame = Frame::new(name, place.file.as_ref(), mode == Mode::Kernel);
         let frame = self.profile.frame(frame);
-        self.stack.push(frame);
+        // Of other recordings the walk itself tells it.
+        let is_asked = is_user && self.marks.is_some();
+        let caller_found =
+            if is_asked { FoundBy::of_callee(range, addr) } else { FoundBy::Unchecked };
+        let code = Code { frame, caller_found };
+        if let Some((key, range)) = key.zip(range) {
+            if self.codes.len() >= MAX_KEPT {
+                self.codes.clear();
+                self.files.clear();
+            }
+            self.codes.insert(key, code);
+            self.files.entry(key.0).or_insert_with(|| Arc::clone(&range.file));
+        }
+        code
+    }
+
+    fn push(&mut self, shown: &Shown, addr: u64, mode: Mode, found: FoundBy) -> Code {
+        let code = self.code(shown, addr, mode);
+        self.stack.push((code.frame, found));
+        code
+    }
+
+    /// Makes the stack of a sample. Returns whether it has a user part.
+    fn stack_of(&mut self, shown: &Shown, walked: Option<&WalkedStack>) -> bool {
+        self.stack.clear();
+        // Where a part begins is where the CPU was; all others are where calls return to.
+        let (mut part, mut has_user) = (None, false);
+        let mut next_found = FoundBy::Sampled;
+        let count = shown.links().count();
+        for (at, link) in shown.links().enumerate() {
+            let Link::Ip(ip, mode) = link else { continue };
+            let is_first = part.replace(mode) != Some(mode);
+            has_user |= mode == Mode::User;
+            let addr = if is_first { ip } else { ip.wrapping_sub(1) };
+            let found = match (mode, shown.source_of_link(at, count)) {
+                (Mode::Kernel | Mode::Other, _) => FoundBy::Kernel,
+                (Mode::User, Some(source)) => FoundBy::of_source(source),
+                (Mode::User, None) if is_first => FoundBy::Sampled,
+                (Mode::User, None) => next_found,
+            };
+            next_found = self.push(shown, addr, mode, found).caller_found;
+        }
+        for frame in walked.iter().flat_map(|walked| &walked.frames) {
+            has_user = true;
+            self.push(shown, frame.call, Mode::User, FoundBy::of_walked(frame));
+        }
+        if self.stack.is_empty()
+            && let Some(ip) = shown.held.ip()
+        {
+            let mode = Mode::of_sample(shown.misc());
+            let is_user = mode == Mode::User;
+            has_user |= is_user;
+            let found = if is_user { FoundBy::Sampled } else { FoundBy::Kernel };
+            self.push(shown, ip, mode, found);
+        }
+        has_user
     }
 }
 
@@ -95,41 +200,28 @@ impl Printer for Collector {
         if matches!(shown.end, ChainEnd::Stack(_)) {
             return Ok(());
         }
-        self.stack.clear();
-        // Where a part begins is where the CPU was; all others are where calls return to.
-        let (mut part, mut has_user) = (None, false);
-        for link in shown.links() {
-            match link {
-                Link::Ip(ip, mode) => {
-                    let is_first = part.replace(mode) != Some(mode);
-                    has_user |= mode == Mode::User;
-                    let addr = if is_first { ip } else { ip.wrapping_sub(1) };
-                    self.push(shown, addr, mode);
-                }
-                Link::NoAddress(_) => {}
-            }
-        }
-        for frame in walked.iter().flat_map(|walked| &walked.frames) {
-            has_user = true;
-            self.push(shown, frame.call, Mode::User);
-        }
-        if self.stack.is_empty()
-            && let Some(ip) = shown.held.ip()
-        {
-            let mode = Mode::of_sample(shown.misc());
-            has_user |= mode == Mode::User;
-            self.push(shown, ip, mode);
-        }
+        let has_user = self.stack_of(shown, walked);
         let is_of_user = shown.misc().cpu_mode() == Misc::USER;
         let reason = self.class(shown, walked, has_user || is_of_user);
-        let thread = self.profile.frame(Frame::note(&shown.comm.escaped().to_string()));
+        let innermost = self.stack.first().and_then(|&(frame, _)| frame);
+        let innermost = innermost.and_then(|place| self.profile.frames.get(place));
+        let root = self.by.root(shown, &self.cgroups, innermost);
+        let root = self.profile.frame(root);
         let why = reason
             .map(|reason| self.profile.frame(Frame::note(&format!("[incomplete: {reason}]"))));
-        let outer = why.into_iter().chain([thread]);
+        let outer = why.into_iter().chain([root]).map(|frame| (frame, FoundBy::Nothing));
         let stack = outer.chain(self.stack.iter().rev().copied());
-        self.profile.add(stack, 1);
+        if let Some(node) = self.profile.add(stack, 1) {
+            let Held { time, task, .. } = *shown.held;
+            let name = shown.comm.escaped().to_string();
+            self.time_line.add(time, (task.pid, task.tid), &name, node);
+        }
         Ok(())
     }
 
     fn read(&mut self, _: usize) {}
+
+    fn learn(&mut self, held: &Held) {
+        self.cgroups.take(held);
+    }
 }

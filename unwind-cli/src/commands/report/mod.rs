@@ -3,11 +3,16 @@
 mod collector;
 mod flame_graph;
 mod folded;
+mod found_by;
+mod grouping;
+mod html;
 mod pprof;
 mod profile;
 mod speedscope;
 mod table;
+mod time_line;
 
+use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -29,8 +34,12 @@ use crate::commands::perf::walks::{WalkSetup, Walks};
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
 use crate::commands::record::recording::{LEDGER, LedgerSection};
 use crate::commands::report::collector::{Collector, Marks};
+use crate::commands::report::found_by::FoundBy;
+use crate::commands::report::grouping::By;
 use crate::commands::report::profile::{Frame, Profile};
+use crate::commands::report::time_line::TimeLine;
 use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::counted::counted;
 use crate::failure::Failure;
 use crate::same_file::is_same_file;
 use crate::untrusted::escaped;
@@ -57,6 +66,10 @@ pub(crate) struct ReportArgs {
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
 
+    /// What stacks are put together under
+    #[arg(long, value_enum, value_name = "GROUP", default_value = "name")]
+    by: By,
+
     /// How many functions the table has at most
     #[arg(long, value_name = "N", default_value_t = 40)]
     top: usize,
@@ -75,6 +88,8 @@ enum Format {
     Text,
     /// Stacks a line each, for flame graph tools
     Folded,
+    /// A page for a browser: flame graph, call tree, functions and threads
+    Html,
     /// A flame graph, as an SVG that a browser opens
     Svg,
     /// For speedscope
@@ -87,13 +102,14 @@ const LONG_HELP: &str = "\
 The share of a function is `self` where it was the innermost one, and `total` where it was
 anywhere in a stack.
 
-In the other formats a stack begins with the name of its thread. A root `[incomplete: REASON]`
-holds the stacks that are not complete, `[lost in a ring]` and `[dropped]` the samples of which
-nothing is known. Functions of the kernel end in `_[k]` in folded stacks and flame graphs.
+In the other formats a stack begins with what --by says: the name of its thread. A root
+`[incomplete: REASON]` holds the stacks that are not complete, `[lost in a ring]` and `[dropped]`
+the samples of which nothing is known, `[too many different stacks]` those for whose stacks
+--memory has no room. Functions of the kernel end in `_[k]` in folded stacks and flame graphs.
 
 What became of the samples is told in each format: under the table; on standard error beside
-folded stacks; in the subtitle of a flame graph; as `ledger` in speedscope's JSON; as comments
-for pprof. Of a recording of perf it is what can be told from it: chains that the kernel found
+folded stacks; in the page; in the subtitle of a flame graph; as `ledger` in speedscope's JSON;
+as comments for pprof. Of a recording of perf it is what can be told from it: chains that the kernel found
 by frame pointers are `unchecked`.";
 
 /// Runs `unwind report`.
@@ -108,7 +124,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let told = told(&mut reader).map_err(input_error)?;
     let (collector, summary) =
         collect(args, &mut reader, told.as_ref()).map_err(Failure::output)?;
-    let mut profile = collector.profile;
+    let (mut profile, time_line) = (collector.profile, collector.time_line);
     let ledger = match told {
         Some(told) => told.ledger,
         None => Ledger {
@@ -126,9 +142,11 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     for (count, what) in [(ledger.lost, "[lost in a ring]"), (ledger.dropped, "[dropped]")] {
         if count > 0 {
             let frame = profile.frame(Frame::note(what));
-            profile.add([frame], count);
+            profile.add([(frame, FoundBy::Nothing)], count);
         }
     }
+    let title = title(&args.file);
+    let view = View { title: &title, profile: &profile, time_line: &time_line, ledger: &ledger };
     match &args.output {
         Some(path) => {
             let output_error =
@@ -138,11 +156,11 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
                 return Err(input_error(PerfError::SameFile));
             }
             let file = File::create(path).map_err(output_error)?;
-            write(args, &profile, &ledger, BufWriter::new(file)).map_err(output_error)?;
+            write(args, &view, BufWriter::new(file)).map_err(output_error)?;
         }
         None => {
             let out = BufWriter::new(io::stdout().lock());
-            write(args, &profile, &ledger, out).map_err(Failure::output)?;
+            write(args, &view, out).map_err(Failure::output)?;
         }
     }
     report(summary, &args.file)?;
@@ -204,38 +222,60 @@ fn collect(
         let marks = marks.map(|(time, thread, reason)| ((*time, *thread), reason.clone()));
         marks.collect::<Marks>()
     });
+    let collector = Collector::new(names, marks, args.by, args.memory.bytes());
     let spaces = Spaces::new(RecordedFiles::new(build_ids));
     let call_stacks = CallStacks::new(false, reader.branch_entries());
     let setup = WalkSetup::new(options.frame_pointers);
     scope(|scope| {
         let walks = Walks::new(scope, &setup);
-        let mut sink = ShownSink::new(Collector::new(names, marks), spaces, walks, call_stacks);
+        let mut sink = ShownSink::new(collector, spaces, walks, call_stacks);
         let summary = pipeline::run(reader, options, &mut sink)?;
         sink.finish(reader.events())?;
         Ok((sink.printer, summary))
     })
 }
 
-fn write(
-    args: &ReportArgs,
-    profile: &Profile,
-    ledger: &Ledger,
-    mut out: impl Write,
-) -> io::Result<()> {
-    let title = title(&args.file);
+/// What there is to write.
+#[derive(Clone, Copy, Debug)]
+struct View<'v> {
+    /// To be shown as it is.
+    title: &'v str,
+    profile: &'v Profile,
+    time_line: &'v TimeLine,
+    ledger: &'v Ledger,
+}
+
+impl View<'_> {
+    /// What the formats tell beside the samples: the ledger, and what was not kept.
+    fn notes(&self) -> String {
+        let mut notes = self.ledger.to_string();
+        if self.profile.not_kept > 0 {
+            let _ = writeln!(
+                notes,
+                "of these, without their stacks: {}, as more does not fit into --memory",
+                counted(self.profile.not_kept, "sample", "samples")
+            );
+        }
+        notes
+    }
+}
+
+fn write(args: &ReportArgs, view: &View<'_>, mut out: impl Write) -> io::Result<()> {
+    let View { title, profile, ledger, .. } = *view;
     match args.format {
         Format::Text => {
             table::write(&mut out, profile, args.top)?;
-            write!(out, "\n{ledger}")?;
+            write!(out, "\n{}", view.notes())?;
         }
         Format::Folded => {
             folded::write(&mut out, profile)?;
             // With standard error gone there is no other place to tell it.
-            let _ = write!(io::stderr(), "{ledger}");
+            let _ = write!(io::stderr(), "{}", view.notes());
         }
-        Format::Svg => flame_graph::write(&mut out, profile, &title, ledger.summary())?,
-        Format::Speedscope => speedscope::write(&mut out, profile, &title, ledger)?,
-        Format::Pprof => pprof::write(&mut out, profile, ledger.to_string().lines())?,
+        Format::Html => html::write(&mut out, view)?,
+        Format::Svg => flame_graph::write(&mut out, profile, title, ledger.summary())?,
+        Format::Speedscope => speedscope::write(&mut out, profile, title, ledger)?,
+        Format::Pprof => pprof::write(&mut out, profile, view.notes().lines())?,
     }
     out.flush()
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::commands::report::found_by::{FoundBy, Shares};
 use crate::untrusted::Untrusted;
 
 /// The longest label of a frame, in characters.
@@ -55,17 +56,35 @@ pub(crate) struct Node {
     pub(crate) caller: Option<usize>,
     /// How many samples end here.
     pub(crate) own: u64,
+    /// How it was found in the samples that go through it.
+    pub(crate) found: Shares,
 }
 
 /// Stacks and how often each was seen, as a tree from the outermost frame in.
-#[derive(Clone, Debug, Default)]
+///
+/// It has room for so many bytes. A stack for which there is none is counted under
+/// [`NOT_KEPT`] alone.
+#[derive(Clone, Debug)]
 pub(crate) struct Profile {
     pub(crate) frames: Vec<Frame>,
     places: HashMap<Frame, usize>,
     /// Callers come before what they call.
     pub(crate) nodes: Vec<Node>,
     children: HashMap<(Option<usize>, usize), usize>,
+    /// About how many bytes more it may take.
+    room: usize,
+    /// How many samples had no room.
+    pub(crate) not_kept: u64,
 }
+
+/// What stands for stacks for which there was no room.
+const NOT_KEPT: &str = "[too many different stacks]";
+
+/// About how many bytes a node takes, its place in the table of children included.
+const NODE_BYTES: usize = size_of::<Node>().saturating_add(64);
+
+/// The same of a frame without its texts, of which there are two copies.
+const FRAME_BYTES: usize = size_of::<Frame>().saturating_mul(2).saturating_add(64);
 
 /// How often a function was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,30 +96,94 @@ pub(crate) struct Total {
 }
 
 impl Profile {
-    /// The place of a frame.
-    pub(crate) fn frame(&mut self, frame: Frame) -> usize {
-        if let Some(&place) = self.places.get(&frame) {
-            return place;
+    /// A profile that takes about so many bytes at most.
+    pub(crate) fn with_room(room: usize) -> Self {
+        Self {
+            frames: Vec::new(),
+            places: HashMap::new(),
+            nodes: Vec::new(),
+            children: HashMap::new(),
+            room,
+            not_kept: 0,
         }
+    }
+
+    /// The place of a frame, if there is room for it.
+    pub(crate) fn frame(&mut self, frame: Frame) -> Option<usize> {
+        if let Some(&place) = self.places.get(&frame) {
+            return Some(place);
+        }
+        let texts = frame.name.len().saturating_add(frame.file.as_ref().map_or(0, String::len));
+        self.room = self.room.checked_sub(texts.saturating_mul(2).saturating_add(FRAME_BYTES))?;
+        Some(self.push_frame(frame))
+    }
+
+    fn push_frame(&mut self, frame: Frame) -> usize {
         let place = self.frames.len();
         self.places.insert(frame.clone(), place);
         self.frames.push(frame);
         place
     }
 
-    /// Adds a stack, the outermost frame first, that was seen `count` times.
-    pub(crate) fn add(&mut self, stack: impl IntoIterator<Item = usize>, count: u64) {
-        let mut at = None;
-        for frame in stack {
-            let next = self.nodes.len();
-            let node = *self.children.entry((at, frame)).or_insert(next);
-            if node == next {
-                self.nodes.push(Node { frame, caller: at, own: 0 });
-            }
-            at = Some(node);
+    /// The node of a frame under a caller, if there is room for it.
+    fn node(&mut self, caller: Option<usize>, frame: usize) -> Option<usize> {
+        if let Some(&node) = self.children.get(&(caller, frame)) {
+            return Some(node);
         }
-        if let Some(node) = at.and_then(|at| self.nodes.get_mut(at)) {
-            node.own = node.own.saturating_add(count);
+        self.room = self.room.checked_sub(NODE_BYTES)?;
+        Some(self.push_node(caller, frame))
+    }
+
+    fn push_node(&mut self, caller: Option<usize>, frame: usize) -> usize {
+        let node = self.nodes.len();
+        self.children.insert((caller, frame), node);
+        self.nodes.push(Node { frame, caller, own: 0, found: Shares::default() });
+        node
+    }
+
+    /// Adds a stack, the outermost frame first, that was seen `count` times. A frame for which
+    /// there was no room is `None`. Returns the node at which it ends.
+    pub(crate) fn add(
+        &mut self,
+        stack: impl IntoIterator<Item = (Option<usize>, FoundBy)>,
+        count: u64,
+    ) -> Option<usize> {
+        let mut path = Vec::new();
+        let mut at = None;
+        for (frame, found) in stack {
+            match frame.and_then(|frame| self.node(at, frame)) {
+                Some(node) => path.push((node, found)),
+                None => {
+                    let node = self.without_room(count);
+                    path.clear();
+                    path.push((node, FoundBy::Nothing));
+                    break;
+                }
+            }
+            at = path.last().map(|&(node, _)| node);
+        }
+        for &(node, found) in &path {
+            if let Some(node) = self.nodes.get_mut(node) {
+                node.found.add(found, count);
+            }
+        }
+        let &(end, _) = path.last()?;
+        let node = self.nodes.get_mut(end)?;
+        node.own = node.own.saturating_add(count);
+        Some(end)
+    }
+
+    /// Counts a stack for which there is no room. Returns the node that stands for it.
+    fn without_room(&mut self, count: u64) -> usize {
+        self.not_kept = self.not_kept.saturating_add(count);
+        let frame = Frame::note(NOT_KEPT);
+        let frame = match self.places.get(&frame) {
+            Some(&place) => place,
+            None => self.push_frame(frame),
+        };
+        match self.children.get(&(None, frame)) {
+            Some(&node) => node,
+            None => self.push_node(None, frame),
         }
     }
 
@@ -175,13 +258,17 @@ mod tests {
     use super::*;
 
     fn profile(stacks: &[(&[&str], u64)]) -> Profile {
-        let mut profile = Profile::default();
+        let mut profile = Profile::with_room(usize::MAX);
         for (stack, count) in stacks {
-            let frames: Vec<usize> =
-                stack.iter().map(|name| profile.frame(Frame::note(name))).collect();
-            profile.add(frames, *count);
+            add(&mut profile, stack, *count);
         }
         profile
+    }
+
+    fn add(profile: &mut Profile, stack: &[&str], count: u64) -> Option<usize> {
+        let frames: Vec<_> =
+            stack.iter().map(|name| (profile.frame(Frame::note(name)), FoundBy::Nothing)).collect();
+        profile.add(frames, count)
     }
 
     #[test]
@@ -211,5 +298,25 @@ mod tests {
         assert_eq!(ends, [1, 2]);
         let names: Vec<&str> = profile.stack(1).map(|(_, frame)| frame.name.as_str()).collect();
         assert_eq!(names, ["b", "a"]);
+    }
+
+    #[test]
+    fn d15_stacks_for_which_there_is_no_room_are_counted_apart() {
+        let mut profile = Profile::with_room(100 << 10);
+        let names: Vec<String> = (0..1_000_u32).map(|number| number.to_string()).collect();
+        for name in &names {
+            assert!(add(&mut profile, &["main", name], 2).is_some());
+        }
+        let before = (profile.frames.len(), profile.nodes.len());
+        assert!((100..1_000).contains(&before.0), "{before:?}");
+        // What is there has room for ever.
+        add(&mut profile, &["main", "0"], 5);
+        add(&mut profile, &["main", "999"], 5);
+        assert_eq!((profile.frames.len(), profile.nodes.len()), before);
+        assert_eq!(profile.samples(), 2_010);
+        let place = profile.frames.iter().position(|frame| frame.name == NOT_KEPT).unwrap();
+        assert_eq!(profile.totals()[place].all, profile.not_kept);
+        let kept = profile.ends().find(|(_, node)| node.own == 7).is_some();
+        assert!(kept && profile.not_kept > 1_000, "{}", profile.not_kept);
     }
 }

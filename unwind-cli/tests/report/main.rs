@@ -2,6 +2,8 @@
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
+mod page;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::fs;
@@ -45,14 +47,22 @@ fn recording(test: &str, name: &[u8], options: &[&str]) -> Option<PathBuf> {
 }
 
 fn report(data: &Path, format: &str) -> Vec<u8> {
-    let output = unwind(&["report", "--format", format, data.to_str().unwrap()]);
+    report_with(data, &["--format", format])
+}
+
+fn report_with(data: &Path, options: &[&str]) -> Vec<u8> {
+    let output = unwind(&[&["report"], options, &[data.to_str().unwrap()]].concat());
     assert!(output.status.success(), "{}", text(&output.stderr));
     output.stdout
 }
 
 /// The frames of folded stacks, and how often each was seen.
 fn folded(data: &Path) -> Vec<(Vec<String>, u64)> {
-    let folded = text(&report(data, "folded"));
+    folded_with(data, &[])
+}
+
+fn folded_with(data: &Path, options: &[&str]) -> Vec<(Vec<String>, u64)> {
+    let folded = text(&report_with(data, &[&["--format", "folded"], options].concat()));
     let lines = folded.lines().map(|line| {
         let (stack, count) = line.rsplit_once(' ').unwrap();
         (stack.split(';').map(str::to_owned).collect(), count.parse().unwrap())
@@ -100,6 +110,42 @@ fn d15_each_format_has_the_same_samples() {
     let counts = raw.lines().skip_while(|line| *line != "samples/count").skip(1);
     let counts = counts.map_while(|line| line.split_once(':')?.0.trim().parse::<u64>().ok());
     assert_eq!(counts.sum::<u64>(), samples, "{raw}");
+}
+
+#[test]
+fn d15_stacks_can_be_put_together_by_process_thread_group_and_file() {
+    let Some(data) = recording("report_by", b"nested", &[]) else { return };
+    let samples: u64 = folded(&data).iter().map(|(_, count)| count).sum();
+    for (by, root) in [
+        ("process", "nested (process "),
+        ("thread", "nested (thread "),
+        ("module", "/nested"),
+        ("cgroup", "[no cgroup in the recording]"),
+    ] {
+        let stacks = folded_with(&data, &["--by", by]);
+        assert_eq!(stacks.iter().map(|(_, count)| count).sum::<u64>(), samples, "{by}");
+        let is_innermost = |stack: &[String]| stack.last().unwrap() == "innermost";
+        let roots: Vec<&str> =
+            stacks.iter().filter(|(s, _)| is_innermost(s)).map(|(s, _)| s[0].as_str()).collect();
+        assert!(!roots.is_empty() && roots.iter().all(|r| r.contains(root)), "{by} {roots:?}");
+    }
+}
+
+#[test]
+fn d15_groups_that_perf_has_recorded_are_named() {
+    let Some(perf) = tool("perf") else { return };
+    let data = tempfile::tempdir().unwrap();
+    let data = data.path().join("perf.data");
+    let mut record = Command::new(&perf);
+    record.args(["record", "-q", "--all-cgroups", "-e", "cpu-clock", "-F", "999", "-o"]);
+    record.arg(&data).args(["sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do :; done; sleep 0.01"]);
+    if !record.output().unwrap().status.success() {
+        // Not every kernel has them.
+        eprintln!("perf records no cgroups here");
+        return;
+    }
+    let stacks = folded_with(&data, &["--by", "cgroup"]);
+    assert!(!stacks.is_empty() && stacks.iter().all(|(s, _)| s[0].starts_with('/')), "{stacks:?}");
 }
 
 #[test]
@@ -158,6 +204,9 @@ fn c9_names_from_outside_are_no_markup_and_no_frames_of_their_own() {
         stack[after_reason] == "<b>&\"':a\\x1b[1m"
     };
     assert!(stacks.iter().all(is_named), "{stacks:?}");
+    let page = report(&data, "html");
+    assert!(!page.contains(&0x1b) && memchr::memmem::find(&page, b"<b>").is_none());
+    assert!(memchr::memmem::find(&page, b"\\u003cb>&\\\"';a").is_some());
     let speedscope = report(&data, "speedscope");
     assert!(serde_json::from_slice::<Value>(&speedscope).is_ok() && !speedscope.contains(&0x1b));
 }

@@ -1,0 +1,145 @@
+"use strict";
+// The profile, and what it comes to for the chosen thread and span of time.
+
+const element = (id) => document.getElementById(id);
+
+/** The data of the page, its columns as typed arrays. */
+const profile = (() => {
+  const data = JSON.parse(element("data").textContent);
+  const [frame, caller, own, found] = data.nodes;
+  const [thread, span, node, count] = data.cells;
+  const bits = (list) => Uint32Array.from(list);
+  return {
+    ...data,
+    names: data.frames.map((parts) => parts[0]),
+    files: data.frames.map((parts) => parts[1]),
+    isFunction: data.frames.map((parts) => parts[2] === 1),
+    frame: bits(frame), caller: bits(caller), own: Float64Array.from(own),
+    foundBy: Uint8Array.from(found), size: frame.length,
+    cell: { thread: bits(thread), span: bits(span), node: bits(node), count: bits(count) },
+  };
+})();
+
+const isRoot = (node) => profile.caller[node] === node;
+
+/** Adds what is at each node to its callers. Callers come before what they call. */
+function withCallees(own) {
+  const total = Float64Array.from(own);
+  for (let node = profile.size - 1; node >= 0; node -= 1) {
+    if (!isRoot(node)) total[profile.caller[node]] += total[node];
+  }
+  return total;
+}
+
+/** What each node calls, that with most samples first; under `size` the roots. */
+const callees = (() => {
+  const { size, caller } = profile;
+  const total = withCallees(profile.own);
+  const first = new Uint32Array(size + 2);
+  const parent = (node) => (isRoot(node) ? size : caller[node]);
+  for (let node = 0; node < size; node += 1) first[parent(node) + 1] += 1;
+  for (let at = 0; at <= size; at += 1) first[at + 1] += first[at];
+  const next = first.slice();
+  const list = new Uint32Array(size);
+  for (let node = 0; node < size; node += 1) {
+    const at = parent(node);
+    list[next[at]] = node;
+    next[at] += 1;
+  }
+  for (let at = 0; at <= size; at += 1) {
+    if (first[at + 1] - first[at] > 1) {
+      list.subarray(first[at], first[at + 1]).sort((a, b) => total[b] - total[a] || a - b);
+    }
+  }
+  return { of: (node) => list.subarray(first[node], first[node + 1]), roots: () => list.subarray(first[size], first[size + 1]) };
+})();
+
+/** Whether no caller of a node is of the same function, so that its samples count once. */
+const isOutermost = (() => {
+  const result = new Uint8Array(profile.size);
+  const onPath = new Uint32Array(profile.names.length);
+  const toDo = [...callees.roots()];
+  while (toDo.length > 0) {
+    const node = toDo.pop();
+    if (node < 0) {
+      onPath[profile.frame[-1 - node]] -= 1;
+      continue;
+    }
+    const frame = profile.frame[node];
+    if (onPath[frame] === 0) result[node] = 1;
+    onPath[frame] += 1;
+    toDo.push(-1 - node);
+    for (const callee of callees.of(node)) toDo.push(callee);
+  }
+  return result;
+})();
+
+/** What is chosen: a thread or -1, spans from `from` up to `to`, a text to look for. */
+const chosen = { thread: -1, from: 0, to: profile.time.spans, text: "" };
+
+/** The samples of what is chosen: of each node by itself, and with what it calls. */
+const view = { own: profile.own, total: withCallees(profile.own), all: 0 };
+
+function choose() {
+  const { cell, time } = profile;
+  const isAll = chosen.thread < 0 && chosen.from <= 0 && chosen.to >= time.spans;
+  if (isAll) {
+    view.own = profile.own;
+  } else {
+    view.own = new Float64Array(profile.size);
+    for (let at = 0; at < cell.node.length; at += 1) {
+      const span = cell.span[at];
+      if (span < chosen.from || span >= chosen.to) continue;
+      if (chosen.thread >= 0 && cell.thread[at] !== chosen.thread) continue;
+      view.own[cell.node[at]] += cell.count[at];
+    }
+  }
+  view.total = withCallees(view.own);
+  view.all = 0;
+  for (const root of callees.roots()) view.all += view.total[root];
+}
+
+/** The functions: samples in each by itself, and anywhere in a stack. */
+function functions() {
+  const self = new Float64Array(profile.names.length);
+  const total = new Float64Array(profile.names.length);
+  for (let node = 0; node < profile.size; node += 1) {
+    const frame = profile.frame[node];
+    self[frame] += view.own[node];
+    if (isOutermost[node]) total[frame] += view.total[node];
+  }
+  return { self, total };
+}
+
+/** The frames that are looked for, and the samples with one of them in their stack. */
+const search = { isHit: new Uint8Array(profile.names.length), samples: 0, isOn: false };
+const lowerNames = profile.names.map((name) => name.toLowerCase());
+
+function look() {
+  const text = chosen.text.toLowerCase();
+  search.isOn = text !== "";
+  search.samples = 0;
+  search.isHit.fill(0);
+  if (!search.isOn) return;
+  for (let frame = 0; frame < lowerNames.length; frame += 1) {
+    if (lowerNames[frame].includes(text)) search.isHit[frame] = 1;
+  }
+  const under = new Uint8Array(profile.size);
+  for (let node = 0; node < profile.size; node += 1) {
+    const above = isRoot(node) ? 0 : under[profile.caller[node]];
+    const isHit = search.isHit[profile.frame[node]];
+    if (isHit && !above) search.samples += view.total[node];
+    under[node] = above | isHit;
+  }
+}
+
+const percent = (count) => `${(view.all > 0 ? (100 * count) / view.all : 0).toFixed(1)} %`;
+const counted = (count) => `${count.toLocaleString("en")} ${count === 1 ? "sample" : "samples"}`;
+
+/** A node in words. */
+function inWords(node) {
+  const frame = profile.frame[node];
+  const file = profile.files[frame];
+  const how = profile.found[profile.foundBy[node]].label;
+  return `${profile.names[frame]}${file ? ` (${file})` : ""}: ${counted(view.total[node])}, ${percent(view.total[node])}; self ${percent(view.own[node])}; ${how}`;
+}

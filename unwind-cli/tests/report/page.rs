@@ -1,0 +1,110 @@
+//! The page for a browser: what is in it, and what a browser makes of it.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use memchr::memmem;
+use serde_json::Value;
+use test_support::{skip, tool};
+
+use crate::{folded, recording, report, text};
+
+/// The data of a page.
+fn data_of(page: &[u8]) -> Value {
+    let start = b"<script type=\"application/json\" id=\"data\">";
+    let at = memmem::find(page, start).unwrap() + start.len();
+    let len = memmem::find(&page[at..], b"</script>").unwrap();
+    serde_json::from_slice(&page[at..at + len]).unwrap()
+}
+
+fn numbers(column: &Value) -> Vec<usize> {
+    let column = column.as_array().unwrap();
+    column.iter().map(|number| usize::try_from(number.as_u64().unwrap()).unwrap()).collect()
+}
+
+#[test]
+fn d15_a_page_has_each_sample_once_in_its_stacks_and_on_its_time_line() {
+    let Some(data) = recording("report_page", b"nested", &[]) else { return };
+    let stacks = folded(&data);
+    let samples: u64 = stacks.iter().map(|(_, count)| count).sum();
+    let page = report(&data, "html");
+    let all = data_of(&page);
+    assert_eq!(all["ledger"]["written"].as_u64(), Some(samples));
+    assert!(all["notes"].as_str().unwrap().contains(&format!("{samples} samples written")));
+    let [frame, caller, own, found] = [0, 1, 2, 3].map(|column| numbers(&all["nodes"][column]));
+    assert_eq!(own.iter().sum::<usize>() as u64, samples);
+    // A caller comes before what it calls, and a root is its own.
+    assert!(caller.iter().enumerate().all(|(at, &caller)| caller <= at));
+    let name = |node: usize| all["frames"][frame[node]][0].as_str().unwrap().to_owned();
+    let stack = |mut node: usize| {
+        let mut names = vec![name(node)];
+        while caller[node] != node {
+            node = caller[node];
+            names.push(name(node));
+        }
+        names.reverse();
+        names
+    };
+    let deepest = (0..own.len()).find(|&node| own[node] > 0 && name(node) == "innermost").unwrap();
+    assert!(stacks.iter().any(|(s, _)| *s == stack(deepest)), "{:?}", stack(deepest));
+    let word = |node: usize| all["found"][found[node]]["word"].as_str().unwrap();
+    assert_eq!((word(deepest), word(caller[deepest])), ("sampled", "cfi"));
+
+    let [thread, span, node, count] = [0, 1, 2, 3].map(|column| numbers(&all["cells"][column]));
+    assert_eq!(count.iter().sum::<usize>() as u64, samples);
+    let spans = usize::try_from(all["time"]["spans"].as_u64().unwrap()).unwrap();
+    assert!(spans > 100 && span.iter().all(|&span| span < spans), "{spans}");
+    let mut by_node = vec![0; own.len()];
+    for (node, count) in node.iter().zip(&count) {
+        by_node[*node] += count;
+    }
+    assert_eq!(by_node, own);
+    assert!(thread.iter().all(|&thread| all["threads"][thread].is_array()));
+}
+
+/// The page as a browser has it after its program ran.
+fn shown(page: &Path, what: &str) -> Option<String> {
+    let browser = tool("chromium")?;
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new(browser);
+    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
+    command.arg(format!("--user-data-dir={}", home.path().to_str().unwrap()));
+    command.args(["--virtual-time-budget=2000", "--window-size=1200,800", "--dump-dom"]);
+    command.arg(format!("file://{}#{what}", page.to_str().unwrap()));
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    if !output.status.success() {
+        skip(&format!("chromium does not run here: {}", text(&output.stderr)));
+        return None;
+    }
+    Some(text(&output.stdout))
+}
+
+/// The text of the element with this id.
+fn text_of<'d>(dom: &'d str, id: &str) -> &'d str {
+    let (_, rest) = dom.split_once(&format!(" id=\"{id}\"")).unwrap();
+    let (_, rest) = rest.split_once('>').unwrap();
+    rest.split_once("</").unwrap().0
+}
+
+#[test]
+fn d15_a_browser_shows_the_ledger_the_functions_and_the_share_that_is_looked_for() {
+    let Some(data) = recording("report_browser", b"<i>nested", &[]) else { return };
+    let page = data.with_file_name("page.html");
+    std::fs::write(&page, report(&data, "html")).unwrap();
+    let stacks = folded(&data);
+    let samples: u64 = stacks.iter().map(|(_, count)| count).sum();
+    let hits = stacks.iter().filter(|(stack, _)| stack.iter().any(|name| name == "innermost"));
+    let hits: u64 = hits.map(|(_, count)| count).sum();
+    let Some(dom) = shown(&page, "view=functions&search=innermost") else { return };
+    assert!(text_of(&dom, "ledger").contains(&format!("{samples} samples written")), "{dom}");
+    let (told, _) = text_of(&dom, "found").split_once(' ').unwrap();
+    let share = 100.0 * hits as f64 / samples as f64;
+    assert!((told.parse::<f64>().unwrap() - share).abs() < 0.06, "{told} {share}");
+    let (_, rows) = dom.split_once("<tbody id=\"functions\">").unwrap();
+    let (rows, _) = rows.split_once("</tbody>").unwrap();
+    assert!(rows.contains(">innermost</button>") && rows.matches("<tr>").count() == 1, "{rows}");
+
+    let tree = shown(&page, "view=tree").unwrap();
+    assert!(tree.contains(">&lt;i&gt;nested</span>") && !tree.contains("<i>nested"), "{tree}");
+    assert!(tree.contains("role=\"treeitem\"") && tree.contains(">innermost</span>"), "{tree}");
+}
