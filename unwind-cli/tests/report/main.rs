@@ -149,6 +149,28 @@ fn d15_groups_that_perf_has_recorded_are_named() {
 }
 
 #[test]
+fn d16_two_recordings_of_one_program_differ_by_chance_only() {
+    let before = recording("report_before", b"nested", &[]);
+    let after = recording("report_after", b"nested", &["-F", "3000"]);
+    let (Some(before), Some(after)) = (before, after) else { return };
+    let files = [before.to_str().unwrap(), after.to_str().unwrap()];
+    let output = unwind(&[&["report", "--diff"], &files[..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    // The file of the program is another one.
+    assert!(table.contains("  innermost (") && table.contains("after: "), "{table}");
+    let svg = unwind(&[&["report", "--format", "svg", "--diff"], &files[..]].concat());
+    assert!(text(&svg.stdout).contains("innermost ("));
+    // No other format has differences.
+    let other = unwind(&[&["report", "--format", "pprof", "--diff"], &files[..]].concat());
+    assert_eq!(other.status.code(), Some(2));
+    // Nor are inputs written over.
+    let output = unwind(&[&["report", "-o", files[1], "--diff"], &files[..]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    assert!(fs::metadata(&after).unwrap().len() > 1000);
+}
+
+#[test]
 fn d15_stacks_that_are_not_complete_are_under_a_root_that_says_why() {
     let options = ["--stack-bytes", "256"];
     let Some(data) = recording("report_incomplete", b"nested", &options) else { return };

@@ -1,6 +1,8 @@
 //! `unwind report`: what a recording shows, as a table, as pictures and for other tools.
 
+mod chance;
 mod collector;
+mod diff;
 mod flame_graph;
 mod folded;
 mod found_by;
@@ -8,6 +10,7 @@ mod grouping;
 mod html;
 mod pprof;
 mod profile;
+mod reading;
 mod speedscope;
 mod table;
 mod time_line;
@@ -16,29 +19,17 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::thread::scope;
 
 use clap::ValueEnum;
 
-use crate::commands::perf::address_spaces::Spaces;
-use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::error::{PerfError, RecordingError};
-use crate::commands::perf::fields::Layout;
-use crate::commands::perf::files::RecordedFiles;
-use crate::commands::perf::names::Names;
-use crate::commands::perf::pipeline::{self, Options, Summary};
-use crate::commands::perf::reader::PerfReader;
-use crate::commands::perf::shown::ShownSink;
-use crate::commands::perf::summary::{Memory, report};
-use crate::commands::perf::walks::{WalkSetup, Walks};
-use crate::commands::record::ledger::{EXIT_CODE, Ledger};
-use crate::commands::record::recording::{LEDGER, LedgerSection};
-use crate::commands::report::collector::{Collector, Marks};
-use crate::commands::report::found_by::FoundBy;
+use crate::commands::perf::summary::Memory;
+use crate::commands::record::ledger::Ledger;
+use crate::commands::report::diff::Side;
 use crate::commands::report::grouping::By;
-use crate::commands::report::profile::{Frame, Profile};
+use crate::commands::report::profile::Profile;
+use crate::commands::report::reading::{Reading, read};
 use crate::commands::report::time_line::TimeLine;
-use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::counted::counted;
 use crate::failure::Failure;
 use crate::same_file::is_same_file;
@@ -57,6 +48,10 @@ pub(crate) struct ReportArgs {
     /// The recording; `-` is standard input, for pipe form
     #[arg(value_name = "FILE", default_value = "perf.data")]
     file: PathBuf,
+
+    /// What differs from one recording to another: `text`, `folded` or `svg`
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "file")]
+    diff: Vec<PathBuf>,
 
     /// What to write
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
@@ -116,123 +111,66 @@ by frame pointers are `unchecked`.";
 ///
 /// # Errors
 ///
-/// [`Failure`] if the file cannot be read whole, the output not be written, or the ledger
-/// does not add up.
+/// [`Failure`] if a file cannot be read whole, the output not be written, or a ledger does not
+/// add up.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
-    let input_error = |error| Failure::from(RecordingError { path: args.file.clone(), error });
-    let mut reader = PerfReader::open(&args.file).map_err(input_error)?;
-    let told = told(&mut reader).map_err(input_error)?;
-    let (collector, summary) =
-        collect(args, &mut reader, told.as_ref()).map_err(Failure::output)?;
-    let (mut profile, time_line) = (collector.profile, collector.time_line);
-    let ledger = match told {
-        Some(told) => told.ledger,
-        None => Ledger {
-            written: collector.seen.samples,
-            complete: collector.seen.complete,
-            incomplete: collector.seen.incomplete,
-            kernel_only: collector.seen.kernel_only,
-            unmatched: collector.seen.unmatched,
-            unchecked: collector.seen.unchecked,
-            lost: summary.merge.lost,
-            lost_told: summary.merge.lost,
-            ..Ledger::new()
-        },
-    };
-    for (count, what) in [(ledger.lost, "[lost in a ring]"), (ledger.dropped, "[dropped]")] {
-        if count > 0 {
-            let frame = profile.frame(Frame::note(what));
-            profile.add([(frame, FoundBy::Nothing)], count);
-        }
+    if let [before, after] = args.diff.as_slice() {
+        return run_diff(args, before, after);
     }
+    let read = read(&args.file, args.reading())?;
     let title = title(&args.file);
-    let view = View { title: &title, profile: &profile, time_line: &time_line, ledger: &ledger };
-    match &args.output {
-        Some(path) => {
-            let output_error =
-                |error: io::Error| RecordingError { path: path.clone(), error: error.into() };
-            // It would be emptied while it is read.
-            if is_same_file(&args.file, path) {
-                return Err(input_error(PerfError::SameFile));
-            }
-            let file = File::create(path).map_err(output_error)?;
-            write(args, &view, BufWriter::new(file)).map_err(output_error)?;
-        }
-        None => {
-            let out = BufWriter::new(io::stdout().lock());
-            write(args, &view, out).map_err(Failure::output)?;
-        }
-    }
-    report(summary, &args.file)?;
-    let in_file = ledger.written.saturating_sub(ledger.dropped);
-    if collector.seen.samples.saturating_add(ledger.damaged) != in_file {
-        return Err(Failure::new(
-            MissingSamples { found: collector.seen.samples, told: in_file },
-            EXIT_CODE,
-        ));
-    }
-    ledger.check().map_err(|error| Failure::new(error, EXIT_CODE))
-}
-
-/// A recording has not the samples that its ledger is about.
-#[derive(Debug, thiserror::Error)]
-#[error("the recording has {found} samples, and its ledger is about {told}")]
-struct MissingSamples {
-    found: u64,
-    told: u64,
-}
-
-/// What a recording of `unwind record` says of itself.
-fn told(reader: &mut PerfReader) -> Result<Option<LedgerSection>, PerfError> {
-    let Some(place) = reader.place_of(LEDGER)? else { return Ok(None) };
-    let section = reader.section("ledger", place)?;
-    let bad = PerfError::BadSection { part: "ledger", at: place.at, len: place.len };
-    let mut told: LedgerSection = serde_json::from_slice(&section).map_err(|_| bad)?;
-    // Its words come from outside.
-    let shown = |reason: &str| escaped(reason).at_most(MAX_REASON).to_string();
-    let reasons = std::mem::take(&mut told.ledger.incomplete);
-    for (reason, count) in reasons {
-        let sum = told.ledger.incomplete.entry(shown(&reason)).or_default();
-        *sum = sum.saturating_add(count);
-    }
-    told.incomplete.iter_mut().for_each(|(_, _, reason)| *reason = shown(reason));
-    Ok(Some(told))
-}
-
-/// The longest word for a reason, in characters.
-const MAX_REASON: usize = 64;
-
-/// Reads the recording.
-fn collect(
-    args: &ReportArgs,
-    reader: &mut PerfReader,
-    told: Option<&LedgerSection>,
-) -> io::Result<(Collector, Summary)> {
-    let options = Options {
-        merge: true,
-        memory: args.memory.bytes(),
-        frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
-        stitch_lbr: false,
+    let view = View {
+        title: &title,
+        profile: &read.profile,
+        time_line: &read.time_line,
+        ledger: &read.ledger,
     };
-    let build_ids = reader.build_ids();
-    let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
-    let names = Names::new(kernel_id, Layout::Perf7_2);
-    let marks = told.map(|told| {
-        let marks = told.incomplete.iter();
-        let marks = marks.map(|(time, thread, reason)| ((*time, *thread), reason.clone()));
-        marks.collect::<Marks>()
-    });
-    let collector = Collector::new(names, marks, args.by, args.memory.bytes());
-    let spaces = Spaces::new(RecordedFiles::new(build_ids));
-    let call_stacks = CallStacks::new(false, reader.branch_entries());
-    let setup = WalkSetup::new(options.frame_pointers);
-    scope(|scope| {
-        let walks = Walks::new(scope, &setup);
-        let mut sink = ShownSink::new(collector, spaces, walks, call_stacks);
-        let summary = pipeline::run(reader, options, &mut sink)?;
-        sink.finish(reader.events())?;
-        Ok((sink.printer, summary))
-    })
+    write_to(args, &[&args.file], |out| write(args, &view, out))?;
+    read.end(&args.file)
+}
+
+/// Writes the difference of two recordings.
+fn run_diff(args: &ReportArgs, before: &Path, after: &Path) -> Result<(), Failure> {
+    if !matches!(args.format, Format::Text | Format::Folded | Format::Svg) {
+        return Err(Failure::new("--diff is written as text, folded or svg", 2));
+    }
+    let reads = [read(before, args.reading())?, read(after, args.reading())?];
+    let titles = [before, after].map(title);
+    let [read_before, read_after] = &reads;
+    let [title_before, title_after] = &titles;
+    let sides = [
+        Side { title: title_before, profile: &read_before.profile, ledger: &read_before.ledger },
+        Side { title: title_after, profile: &read_after.profile, ledger: &read_after.ledger },
+    ];
+    write_to(args, &[before, after], |out| diff::write(out, args.format, &sides, args.top))?;
+    let [read_before, read_after] = reads;
+    read_before.end(before).and(read_after.end(after))
+}
+
+impl ReportArgs {
+    fn reading(&self) -> Reading {
+        let memory = self.memory.bytes();
+        Reading { by: self.by, trust_fp: self.trust_fp, memory }
+    }
+}
+
+/// Has the output written, to a file that is not one of the inputs.
+fn write_to(
+    args: &ReportArgs,
+    inputs: &[&Path],
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let Some(path) = &args.output else {
+        return write(&mut BufWriter::new(io::stdout().lock())).map_err(Failure::output);
+    };
+    let output_error =
+        |error: io::Error| RecordingError { path: path.clone(), error: error.into() };
+    // It would be emptied while it is read.
+    if let Some(&input) = inputs.iter().find(|input| is_same_file(input, path)) {
+        return Err(RecordingError { path: input.to_owned(), error: PerfError::SameFile }.into());
+    }
+    let file = File::create(path).map_err(output_error)?;
+    Ok(write(&mut BufWriter::new(file)).map_err(output_error)?)
 }
 
 /// What there is to write.
@@ -260,7 +198,7 @@ impl View<'_> {
     }
 }
 
-fn write(args: &ReportArgs, view: &View<'_>, mut out: impl Write) -> io::Result<()> {
+fn write(args: &ReportArgs, view: &View<'_>, mut out: &mut dyn Write) -> io::Result<()> {
     let View { title, profile, ledger, .. } = *view;
     match args.format {
         Format::Text => {

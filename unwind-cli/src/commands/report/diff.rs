@@ -1,0 +1,295 @@
+//! Two recordings beside each other: which functions take another share of the time, and
+//! which differences samples cannot tell from chance.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use inferno::differential;
+
+use crate::commands::record::ledger::Ledger;
+use crate::commands::report::chance::{Counts, LogFactorials, bound};
+use crate::commands::report::profile::{Frame, FrameKind, Profile, Total};
+use crate::commands::report::{Format, flame_graph, folded};
+use crate::counted::counted;
+
+/// How probable it may be that chance alone brings any function above the bound.
+const CHANCE: f64 = 0.01;
+
+/// One of the two recordings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Side<'s> {
+    /// To be shown as it is.
+    pub(crate) title: &'s str,
+    pub(crate) profile: &'s Profile,
+    pub(crate) ledger: &'s Ledger,
+}
+
+/// A function in both.
+#[derive(Clone, Copy, Debug)]
+struct Row<'r> {
+    frame: &'r Frame,
+    /// Samples in it, before and after.
+    own: [u64; 2],
+    all: [u64; 2],
+    /// How probable so large a difference is if there is none, of one function.
+    chance: f64,
+}
+
+impl Row<'_> {
+    /// How much of all samples the function has, before and after.
+    fn shares(count: [u64; 2], samples: [u64; 2]) -> [f64; 2] {
+        [0, 1].map(|side| share(count.get(side), samples.get(side)))
+    }
+
+    fn change(&self, samples: [u64; 2]) -> f64 {
+        let [before, after] = Self::shares(self.own, samples);
+        after - before
+    }
+}
+
+/// A count as a part of another.
+fn share(count: Option<&u64>, all: Option<&u64>) -> f64 {
+    match (count, all) {
+        (Some(&count), Some(&all)) if all > 0 => float(count) / float(all),
+        _ => 0.0,
+    }
+}
+
+/// About the same number.
+#[expect(clippy::as_conversions, reason = "counts have fewer digits than a float")]
+pub(crate) fn float(count: u64) -> f64 {
+    count as f64
+}
+
+/// The functions of both, without what stands for threads or what is missing.
+fn functions<'r>(sides: &[Side<'r>; 2]) -> Vec<Row<'r>> {
+    let mut rows: HashMap<&Frame, [Total; 2]> = HashMap::new();
+    for (at, side) in sides.iter().enumerate() {
+        for (frame, total) in side.profile.frames.iter().zip(side.profile.totals()) {
+            let is_function = frame.kind != FrameKind::Note && total.all > 0;
+            let totals = is_function.then(|| rows.entry(frame).or_default());
+            if let Some(place) = totals.and_then(|totals| totals.get_mut(at)) {
+                *place = total;
+            }
+        }
+    }
+    let row = |(frame, totals): (&'r Frame, [Total; 2])| {
+        let (own, all) = (totals.map(|total| total.own), totals.map(|total| total.all));
+        Row { frame, own, all, chance: 1.0 }
+    };
+    rows.into_iter().map(row).collect()
+}
+
+/// Writes the difference: as a table of at most `top` functions, as stacks with both counts,
+/// or as a picture.
+///
+/// # Errors
+///
+/// Those of `out`, and that there is no such format.
+pub(crate) fn write(
+    out: &mut dyn Write,
+    format: Format,
+    sides: &[Side<'_>; 2],
+    top: usize,
+) -> io::Result<()> {
+    match format {
+        Format::Text => table(out, sides, top)?,
+        Format::Folded => out.write_all(&folded_pair(sides)?)?,
+        Format::Svg => flame_graph::write_diff(out, &folded_pair(sides)?, sides)?,
+        _ => return Err(io::Error::other("a difference is text, folded or svg")),
+    }
+    out.flush()
+}
+
+/// Stacks with their counts before and after, the former as if there were as many samples of
+/// all as there are after.
+fn folded_pair(sides: &[Side<'_>; 2]) -> io::Result<Vec<u8>> {
+    let [before, after] = sides.map(|side| {
+        let mut lines = Vec::new();
+        // A list takes all that is written.
+        let _ = folded::write(&mut lines, side.profile);
+        lines
+    });
+    let options = differential::Options { normalize: true, ..Default::default() };
+    let mut pairs = Vec::new();
+    differential::from_readers(options, &*before, &*after, &mut pairs).map_err(io::Error::other)?;
+    Ok(pairs)
+}
+
+/// Writes the table, the functions that take more first.
+fn table(out: &mut dyn Write, sides: &[Side<'_>; 2], top: usize) -> io::Result<()> {
+    let [before, after] = sides;
+    let mut rows = functions(sides);
+    let sum = |side: fn(&[u64; 2]) -> u64| {
+        rows.iter().fold(0, |sum: u64, row| sum.saturating_add(side(&row.own)))
+    };
+    // Of what ends in no function, such as lost samples, nothing can be compared.
+    let samples = [sum(|[before, _]| *before), sum(|[_, after]| *after)];
+    let logs = LogFactorials::up_to(samples.iter().fold(0, |a, &b| b.saturating_add(a)));
+    for row in &mut rows {
+        row.chance = Counts { own: row.own, samples }.chance(&logs);
+    }
+    // Those that no sample was taken in are not asked about.
+    let tests = rows.iter().filter(|row| row.own != [0, 0]).count().max(1);
+    let limit = CHANCE / float(u64::try_from(tests).unwrap_or(u64::MAX));
+    rows.sort_by(|a, b| {
+        let key = |row: &Row<'_>| {
+            let (is_above, change) = (row.chance < limit, row.change(samples));
+            (!is_above, is_above && change < 0.0)
+        };
+        let size = |row: &Row<'_>| row.change(samples).abs();
+        let by_key = key(a).cmp(&key(b));
+        by_key
+            .then(a.chance.total_cmp(&b.chance))
+            .then(size(b).total_cmp(&size(a)))
+            .then_with(|| Reverse(a.all).cmp(&Reverse(b.all)))
+            .then_with(|| (&a.frame.name, &a.frame.file).cmp(&(&b.frame.name, &b.frame.file)))
+    });
+    for (word, side, samples) in [("before", before, samples[0]), ("after", after, samples[1])] {
+        writeln!(out, "{word:>6}: {}, {}", side.title, counted(samples, "sample", "samples"))?;
+    }
+    let above = rows.iter().filter(|row| row.chance < limit).count();
+    let functions = counted(u64::try_from(tests).unwrap_or(u64::MAX), "function", "functions");
+    writeln!(
+        out,
+        "{} of {functions} above the bound: of so many, chance alone brings one above it in {} of \
+         100 such pairs.\n",
+        above,
+        CHANCE * 100.0
+    )?;
+    writeln!(
+        out,
+        "        self: change   bound    before    after   total: before    after  function"
+    )?;
+    for row in rows.iter().take(top) {
+        write_row(out, row, samples, limit)?;
+    }
+    if let more @ 1.. = rows.len().saturating_sub(top) {
+        writeln!(out, "{:>8}  {more} more; see --top", "")?;
+    }
+    for (word, side) in [("before", before), ("after", after)] {
+        write!(out, "\n{word}: {}", side.ledger)?;
+    }
+    Ok(())
+}
+
+fn write_row(out: &mut dyn Write, row: &Row<'_>, samples: [u64; 2], limit: f64) -> io::Result<()> {
+    let hundred = |part: f64| 100.0 * part;
+    let mark = match row.chance < limit {
+        true if row.change(samples) > 0.0 => "more",
+        true => "less",
+        false => "",
+    };
+    let [before, after] = Row::shares(row.own, samples).map(hundred);
+    let [all_before, all_after] = Row::shares(row.all, samples).map(hundred);
+    let bound = hundred(bound(Counts { own: row.own, samples }, limit));
+    let file = match (&row.frame.file, row.frame.kind) {
+        (_, FrameKind::Kernel) => " (kernel)".to_owned(),
+        (Some(file), _) => format!(" ({file})"),
+        (None, _) => String::new(),
+    };
+    writeln!(
+        out,
+        "{mark:>4} {:>+13.2} % {bound:>5.2} % {before:>7.2} % {after:>6.2} % {all_before:>13.2} % \
+         {all_after:>6.2} %  {}{file}",
+        hundred(row.change(samples)),
+        row.frame.name
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::report::found_by::FoundBy;
+    use crate::untrusted::Untrusted;
+
+    /// Functions with so many samples in each, called by `main`.
+    fn profile(samples: &[u64]) -> Profile {
+        let mut profile = Profile::with_room(usize::MAX);
+        let mut frame = |name: &str| {
+            let name = Untrusted::from(name);
+            (profile.frame(Frame::new(Some(&name), None, false)), FoundBy::Sampled)
+        };
+        let stacks: Vec<_> = samples
+            .iter()
+            .enumerate()
+            .map(|(at, &count)| ([frame("main"), frame(&format!("f{at}"))], count))
+            .collect();
+        for (stack, count) in stacks {
+            profile.add(stack, count);
+        }
+        // What is lost says nothing of functions.
+        let lost = profile.frame(Frame::note("[lost in a ring]"));
+        profile.add([(lost, FoundBy::Nothing)], samples.iter().sum());
+        profile
+    }
+
+    fn compare(before: &Profile, after: &Profile, format: Format) -> String {
+        let ledger = Ledger::new();
+        let side = |profile| Side { title: "a", profile, ledger: &ledger };
+        let mut out = Vec::new();
+        write(&mut out, format, &[side(before), side(after)], 5).unwrap();
+        Untrusted::from(out).to_string().replace("\\n", "\n")
+    }
+
+    /// Samples of functions that take so many parts of the time each.
+    fn drawn(parts: &[u64], samples: u64, seed: u64) -> Profile {
+        let mut state = seed;
+        let ends: Vec<u64> = parts
+            .iter()
+            .scan(0_u64, |sum, part| {
+                *sum = sum.saturating_add(*part);
+                Some(*sum)
+            })
+            .collect();
+        let all = ends.last().copied().unwrap();
+        let mut drawn: Vec<usize> = Vec::new();
+        for _ in 0..samples {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let at = (state >> 33).checked_rem(all).unwrap();
+            drawn.push(ends.partition_point(|&end| end <= at));
+        }
+        let count = |at| drawn.iter().filter(|&&drawn| drawn == at).count();
+        let counts: Vec<u64> =
+            (0..parts.len()).map(|at| u64::try_from(count(at)).unwrap()).collect();
+        profile(&counts)
+    }
+
+    #[test]
+    fn d16_two_recordings_of_one_program_show_nothing_above_the_bound() {
+        let parts: Vec<u64> = (1..=60).map(|at| 6_000 / at).collect();
+        for seed in 1..=20 {
+            // Of other lengths, too.
+            let (before, after) = (drawn(&parts, 30_000, seed), drawn(&parts, 9_000, 99 * seed));
+            let text = compare(&before, &after, Format::Text);
+            assert!(text.contains("\n0 of 60 functions above the bound"), "{text}");
+        }
+    }
+
+    #[test]
+    fn d16_a_function_that_takes_a_tenth_longer_comes_first() {
+        let parts: Vec<u64> = (1..=60).map(|at| 6_000 / at).collect();
+        for slow in 0..3 {
+            let mut slower = parts.clone();
+            slower[slow] += slower[slow] / 10;
+            let samples = 60_000 << slow;
+            let (before, after) = (drawn(&parts, samples, 3), drawn(&slower, 2 * samples, 5));
+            let text = compare(&before, &after, Format::Text);
+            let (_, rows) = text.split_once("function\n").unwrap();
+            let first = rows.lines().next().unwrap();
+            let name = format!("  f{slow}");
+            assert!(first.starts_with("more ") && first.ends_with(&name), "{text}");
+        }
+    }
+
+    #[test]
+    fn d16_stacks_and_pictures_have_both_counts() {
+        let (before, after) = (profile(&[100, 100]), profile(&[100, 300]));
+        let folded = compare(&before, &after, Format::Folded);
+        // There are twice as many after.
+        assert!(folded.contains("main;f1 200 300") && folded.contains("main;f0 200 100"));
+        let svg = compare(&before, &after, Format::Svg);
+        assert!(svg.contains("f1 (300 samples, 37.50%; +12.50%)"), "{svg}");
+    }
+}

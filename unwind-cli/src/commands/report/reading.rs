@@ -1,0 +1,170 @@
+//! Reading a recording for a report.
+
+use std::io;
+use std::path::Path;
+use std::thread::scope;
+
+use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::call_stacks::CallStacks;
+use crate::commands::perf::error::{PerfError, RecordingError};
+use crate::commands::perf::fields::Layout;
+use crate::commands::perf::files::RecordedFiles;
+use crate::commands::perf::names::Names;
+use crate::commands::perf::pipeline::{self, Options, Summary};
+use crate::commands::perf::reader::PerfReader;
+use crate::commands::perf::shown::ShownSink;
+use crate::commands::perf::summary::report;
+use crate::commands::perf::walks::{WalkSetup, Walks};
+use crate::commands::record::ledger::{EXIT_CODE, Ledger};
+use crate::commands::record::recording::{LEDGER, LedgerSection};
+use crate::commands::report::collector::{Collector, Marks};
+use crate::commands::report::found_by::FoundBy;
+use crate::commands::report::grouping::By;
+use crate::commands::report::profile::{Frame, Profile};
+use crate::commands::report::time_line::TimeLine;
+use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::failure::Failure;
+use crate::untrusted::escaped;
+
+/// How to read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    pub(crate) by: By,
+    pub(crate) trust_fp: bool,
+    /// About how many bytes to hold, of records and of stacks each.
+    pub(crate) memory: usize,
+}
+
+/// What a recording has.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) profile: Profile,
+    pub(crate) time_line: TimeLine,
+    pub(crate) ledger: Ledger,
+    /// Samples that were found and that the ledger is about.
+    found: u64,
+    told: u64,
+    summary: Summary,
+}
+
+impl Read {
+    /// Says how the reading ended. What was read before is to be shown first.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] if it did not come to the end, or the ledger does not add up.
+    pub(crate) fn end(self, path: &Path) -> Result<(), Failure> {
+        report(self.summary, path)?;
+        if self.found != self.told {
+            let error = MissingSamples { found: self.found, told: self.told };
+            return Err(Failure::new(error, EXIT_CODE));
+        }
+        self.ledger.check().map_err(|error| Failure::new(error, EXIT_CODE))
+    }
+}
+
+/// Reads all of a recording.
+///
+/// # Errors
+///
+/// [`Failure`] if it is none.
+pub(crate) fn read(path: &Path, reading: Reading) -> Result<Read, Failure> {
+    let input_error = |error| Failure::from(RecordingError { path: path.to_owned(), error });
+    let mut reader = PerfReader::open(path).map_err(input_error)?;
+    read_from(&mut reader, reading).map_err(input_error)
+}
+
+/// The same of a recording that is open.
+///
+/// # Errors
+///
+/// [`PerfError`] if its ledger cannot be read.
+pub(crate) fn read_from(reader: &mut PerfReader, reading: Reading) -> Result<Read, PerfError> {
+    let told = told(reader)?;
+    let (collector, summary) = collect(reader, reading, told.as_ref())?;
+    let (mut profile, seen) = (collector.profile, collector.seen);
+    let found = seen.samples;
+    let ledger = match told {
+        Some(told) => told.ledger,
+        None => Ledger {
+            written: seen.samples,
+            complete: seen.complete,
+            incomplete: seen.incomplete,
+            kernel_only: seen.kernel_only,
+            unmatched: seen.unmatched,
+            unchecked: seen.unchecked,
+            lost: summary.merge.lost,
+            lost_told: summary.merge.lost,
+            ..Ledger::new()
+        },
+    };
+    for (count, what) in [(ledger.lost, "[lost in a ring]"), (ledger.dropped, "[dropped]")] {
+        if count > 0 {
+            let frame = profile.frame(Frame::note(what));
+            profile.add([(frame, FoundBy::Nothing)], count);
+        }
+    }
+    let told = ledger.written.saturating_sub(ledger.dropped).saturating_sub(ledger.damaged);
+    Ok(Read { profile, time_line: collector.time_line, ledger, found, told, summary })
+}
+
+/// A recording has not the samples that its ledger is about.
+#[derive(Debug, thiserror::Error)]
+#[error("the recording has {found} samples, and its ledger is about {told}")]
+struct MissingSamples {
+    found: u64,
+    told: u64,
+}
+
+/// What a recording of `unwind record` says of itself.
+fn told(reader: &mut PerfReader) -> Result<Option<LedgerSection>, PerfError> {
+    let Some(place) = reader.place_of(LEDGER)? else { return Ok(None) };
+    let section = reader.section("ledger", place)?;
+    let bad = PerfError::BadSection { part: "ledger", at: place.at, len: place.len };
+    let mut told: LedgerSection = serde_json::from_slice(&section).map_err(|_| bad)?;
+    // Its words come from outside.
+    let shown = |reason: &str| escaped(reason).at_most(MAX_REASON).to_string();
+    let reasons = std::mem::take(&mut told.ledger.incomplete);
+    for (reason, count) in reasons {
+        let sum = told.ledger.incomplete.entry(shown(&reason)).or_default();
+        *sum = sum.saturating_add(count);
+    }
+    told.incomplete.iter_mut().for_each(|(_, _, reason)| *reason = shown(reason));
+    Ok(Some(told))
+}
+
+/// The longest word for a reason, in characters.
+const MAX_REASON: usize = 64;
+
+/// Reads the recording.
+fn collect(
+    reader: &mut PerfReader,
+    reading: Reading,
+    told: Option<&LedgerSection>,
+) -> io::Result<(Collector, Summary)> {
+    let options = Options {
+        merge: true,
+        memory: reading.memory,
+        frame_pointers: FramePointerRows { is_trusted: reading.trust_fp },
+        stitch_lbr: false,
+    };
+    let build_ids = reader.build_ids();
+    let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
+    let names = Names::new(kernel_id, Layout::Perf7_2);
+    let marks = told.map(|told| {
+        let marks = told.incomplete.iter();
+        let marks = marks.map(|(time, thread, reason)| ((*time, *thread), reason.clone()));
+        marks.collect::<Marks>()
+    });
+    let collector = Collector::new(names, marks, reading.by, reading.memory);
+    let spaces = Spaces::new(RecordedFiles::new(build_ids));
+    let call_stacks = CallStacks::new(false, reader.branch_entries());
+    let setup = WalkSetup::new(options.frame_pointers);
+    scope(|scope| {
+        let walks = Walks::new(scope, &setup);
+        let mut sink = ShownSink::new(collector, spaces, walks, call_stacks);
+        let summary = pipeline::run(reader, options, &mut sink)?;
+        sink.finish(reader.events())?;
+        Ok((sink.printer, summary))
+    })
+}
