@@ -16,6 +16,7 @@ mod counted;
 mod demangle;
 mod elf;
 mod failure;
+mod held_child;
 pub mod held_process;
 mod indexed_frames;
 mod input_error;

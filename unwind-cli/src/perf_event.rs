@@ -93,7 +93,17 @@ impl PerfEvent {
         self.control(SET_OUTPUT, other.map_err(|_| io::ErrorKind::InvalidInput)?)
     }
 
-    /// Ends the sampling.
+    /// Begins the sampling, of the threads that have inherited the event, too.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel refuses it with.
+    pub fn enable(&self) -> io::Result<()> {
+        const ENABLE: libc::c_ulong = 0x2400;
+        self.control(ENABLE, 0)
+    }
+
+    /// Ends the sampling, of the threads that have inherited the event, too.
     ///
     /// # Errors
     ///
@@ -104,7 +114,7 @@ impl PerfEvent {
     }
 
     fn control(&self, request: libc::c_ulong, argument: libc::c_ulong) -> io::Result<()> {
-        // SAFETY: both requests take a number.
+        // SAFETY: all requests take a number.
         match unsafe { libc::ioctl(self.file.as_raw_fd(), request, argument) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),

@@ -18,6 +18,10 @@ fn nested(test: &str) -> Option<PathBuf> {
     support::compile(test, "nested.c", WITHOUT_FRAME_POINTERS)
 }
 
+fn many(test: &str) -> Option<PathBuf> {
+    support::compile(test, "many.c", &["-O1", "-fomit-frame-pointer", "-pthread"])
+}
+
 fn unwind(arguments: &[&str]) -> Output {
     run(Command::new(env!("CARGO_BIN_EXE_unwind")), arguments)
 }
@@ -170,6 +174,49 @@ fn d14_stacks_deeper_than_what_is_looked_at_are_incomplete_for_that_reason() {
     let Some(ledger) = record(&data, &["--stack-bytes", "256"], &command) else { return };
     let cut = ledger["incomplete"]["stack-copy-too-short"].as_u64().unwrap_or(0);
     assert!(cut * 10 > number(&ledger, "written") * 9, "{ledger}");
+}
+
+#[test]
+fn d14_copies_grow_once_stacks_are_deeper_and_the_recorder_does_not_sample_itself() {
+    let Some(program) = many("record_growing") else { return };
+    let data = program.with_file_name("perf.data");
+    let command = [program.to_str().unwrap(), "deep", "100"];
+    let Some(ledger) = record(&data, &[], &command) else { return };
+    let cut = ledger["incomplete"]["stack-copy-too-short"].as_u64().unwrap_or(0);
+    assert!(cut >= 4 && cut * 2 < number(&ledger, "complete"), "{ledger}");
+    let output = unwind(&["script", "-F", "comm", data.to_str().unwrap()]);
+    let names = text(&output.stdout);
+    assert!(names.contains("program") && !names.contains("unwind"), "{names}");
+    let Some(ledger) = record(&data, &["--stack-bytes", "16384"], &command) else { return };
+    assert!(number(&ledger, "complete") * 10 < number(&ledger, "written"), "{ledger}");
+}
+
+#[test]
+fn d14_threads_that_want_all_cpus_do_not_keep_the_rings_from_being_read() {
+    let Some(program) = many("record_threads") else { return };
+    let data = program.with_file_name("perf.data");
+    let command = [program.to_str().unwrap(), "threads", "1000"];
+    let Some(ledger) = record(&data, &["-F", "4999"], &command) else { return };
+    let (written, lost) = (number(&ledger, "written"), number(&ledger, "lost"));
+    assert!(written > 1_000, "{ledger}");
+    // Only who may go first can promise that.
+    if nix::unistd::geteuid().is_root() {
+        assert!(lost < written, "{ledger}");
+    }
+}
+
+#[test]
+fn d14_each_of_many_processes_is_in_the_ledger() {
+    let Some(program) = many("record_forks") else { return };
+    let data = program.with_file_name("perf.data");
+    let command = [program.to_str().unwrap(), "forks", "2000"];
+    let Some(ledger) = record(&data, &["-F", "20000"], &command) else { return };
+    assert!(number(&ledger, "complete") > 100, "{ledger}");
+    assert_eq!(ledger["lost_by_kernel"], ledger["lost"], "{ledger}");
+    let output = unwind(&["script", "-F", "pid", data.to_str().unwrap()]);
+    let processes: std::collections::BTreeSet<String> =
+        text(&output.stdout).lines().map(str::to_owned).collect();
+    assert!(processes.len() > 100, "{}", processes.len());
 }
 
 #[test]

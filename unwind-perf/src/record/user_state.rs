@@ -27,6 +27,9 @@ pub struct UserState<'a> {
     registers: Words<'a>,
     /// The bytes of the stack, the one at the stack pointer first.
     pub stack: &'a [u8],
+    /// Bytes of the stack that the record has room for. Where `stack` has fewer, the next byte
+    /// was not in memory, or there is none.
+    pub room: usize,
 }
 
 impl<'a> UserState<'a> {
@@ -67,8 +70,9 @@ impl<'a> UserState<'a> {
                 registers = Words::new(c.take(count.saturating_mul(8))?, record.endian());
             }
         }
-        let stack = if asked(SampleType::STACK_USER) { take_stack(&mut c)? } else { &[] };
-        let state = abi.map(|abi| Self { abi, mask: attr.user_registers, registers, stack });
+        let (stack, room): (&[u8], _) =
+            if asked(SampleType::STACK_USER) { take_stack(&mut c)? } else { (&[], 0) };
+        let state = abi.map(|abi| Self { abi, mask: attr.user_registers, registers, stack, room });
         Ok((state, start..c.at()))
     }
 
@@ -83,12 +87,12 @@ impl<'a> UserState<'a> {
 }
 
 /// Reads a stack dump: its size, its bytes, and how many of them the stack had.
-/// Returns those.
-fn take_stack<'a>(c: &mut Cursor<'a>) -> Result<&'a [u8], Error> {
+/// Returns those, and the size.
+fn take_stack<'a>(c: &mut Cursor<'a>) -> Result<(&'a [u8], usize), Error> {
     let at = c.at();
     let count = c.u64()?;
     if count == 0 {
-        return Ok(&[]);
+        return Ok((&[], 0));
     }
     let len = usize::try_from(count).ok().filter(|&len| len <= c.left().len());
     let len = len.ok_or(Error::BadCount { at, room: offset(c.left().len()), count })?;
@@ -96,7 +100,8 @@ fn take_stack<'a>(c: &mut Cursor<'a>) -> Result<&'a [u8], Error> {
     let at = c.at();
     let count = c.u64()?;
     let filled = usize::try_from(count).ok().and_then(|len| stack.get(..len));
-    filled.ok_or(Error::BadCount { at, room: offset(len), count })
+    let filled = filled.ok_or(Error::BadCount { at, room: offset(len), count })?;
+    Ok((filled, len))
 }
 
 #[cfg(all(test, feature = "alloc"))]

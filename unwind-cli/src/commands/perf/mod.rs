@@ -27,6 +27,7 @@ pub(crate) mod names;
 pub(crate) mod pipeline;
 mod pmu_caps;
 pub(crate) mod probed_returns;
+mod program_start;
 pub(crate) mod ranges;
 pub(crate) mod reader;
 pub(crate) mod recorded;

@@ -12,10 +12,16 @@ use unwind_x86::{Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64,
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::call_stacks::{CallStack, FrameSource, JoinedCall};
 use crate::commands::perf::probed_returns::ProbedReturns;
+use crate::commands::perf::program_start::ProgramStart;
 use crate::commands::perf::recorded::{Code, RecordedTables, SampleMemory};
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::walk::{ROWS, low_half};
 use crate::counted::counted;
+
+/// The end of a stack that is deeper than its copy.
+pub(crate) const STACK_COPY_TOO_SHORT: &str = "stack-copy-too-short";
+/// The end of a stack of which a part was not in memory when it was copied.
+const STACK_NOT_COPIED: &str = "stack-not-copied";
 
 /// The most frames of a stack: more than a copied stack of 64 KiB can have are of no use.
 const MAX_FRAMES: u32 = 8192;
@@ -146,7 +152,8 @@ impl SampleWalker {
         let Some(rows) = rows_of(&mut self.kept, space.generation) else {
             return not_walked("no rows can be kept");
         };
-        let source = RowSource::<X86_64>::or(RecordedTables { space }, SignalTrampolines);
+        let source = RowSource::<X86_64>::or(RecordedTables { space }, ProgramStart { space });
+        let source = RowSource::<X86_64>::or(source, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
         let mut memory = SampleMemory { sp, stack: state.stack, space };
@@ -169,7 +176,8 @@ impl SampleWalker {
             return not_walked("no rows can be kept");
         };
         let regs = Ia32Regs::from_all(ip, register::IA32.map(|number| value(number).unwrap_or(0)));
-        let source = RowSource::<Ia32>::or(RecordedTables { space }, SignalTrampolines);
+        let source = RowSource::<Ia32>::or(RecordedTables { space }, ProgramStart { space });
+        let source = RowSource::<Ia32>::or(source, SignalTrampolines);
         let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
         let walker = Walker::new(Ia32::FLAT, source).cache(rows).fallback(self.frame_pointers);
         let returns = &ProbedReturns::default();
@@ -269,7 +277,9 @@ fn finished<E: TableError + fmt::Display>(
     let (cut, end) = match (end, frames.last()) {
         (Some(end), _) if end.is_outermost() => (None, ""),
         (Some(end), Some(last)) if is_beyond_copy(&end, sp, state, space) => {
-            (Some(why_cut(&end, last.call, sp, state, space)), "stack-copy-too-short")
+            let is_whole = state.stack.len() == state.room;
+            let word = if is_whole { STACK_COPY_TOO_SHORT } else { STACK_NOT_COPIED };
+            (Some(why_cut(&end, last.call, sp, state, space)), word)
         }
         (Some(end), Some(last)) => {
             (Some(why_cut(&end, last.call, sp, state, space)), name_of_end(end.code()))
@@ -448,7 +458,8 @@ mod tests {
     /// The same walk as that of [`SampleWalker`], of each frame by its table.
     fn plain(state: &UserState<'_>, space: &Space) -> WalkedStack {
         let (regs, arch, sp) = x86_64_state(state).unwrap();
-        let source = RowSource::<X86_64>::or(RecordedTables { space }, SignalTrampolines);
+        let source = RowSource::<X86_64>::or(RecordedTables { space }, ProgramStart { space });
+        let source = RowSource::<X86_64>::or(source, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let walker = Walker::new(arch, source).fallback(FRAME_POINTERS);
         let mut memory = SampleMemory { sp, stack: state.stack, space };

@@ -20,6 +20,9 @@ pub(crate) trait Engine: Send {
     /// were no records.
     fn drain(&mut self, take: &mut dyn FnMut(&Record<'_>)) -> u64;
 
+    /// Has samples have larger copies of stacks from now on, if there are larger ones.
+    fn copy_more(&mut self);
+
     /// Takes no more samples. What was taken can still be drained.
     fn stop(&mut self);
 
@@ -52,6 +55,10 @@ fn advice(error: &io::Error) -> &'static str {
             "; it needs root, the capability CAP_PERFMON, or for programs of one's own a \
              kernel.perf_event_paranoid of 2 or less"
         }
+        _ if error.raw_os_error() == Some(libc::EMFILE) => {
+            "; each thread has three events on each CPU: raise the limit of open files \
+             (ulimit -n)"
+        }
         _ => "",
     }
 }
@@ -59,7 +66,7 @@ fn advice(error: &io::Error) -> &'static str {
 fn ring_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            "; see kernel.perf_event_mlock_kb, or take a smaller one by --ring-kib"
+            "; see kernel.perf_event_mlock_kb, or leave --ring-kib out"
         }
         _ => "",
     }

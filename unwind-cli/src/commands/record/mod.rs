@@ -1,5 +1,7 @@
 //! `unwind record`: samples of running programs, walked while they are taken.
 
+mod copy_size;
+mod drain;
 mod engine;
 mod existing;
 pub(crate) mod ledger;
@@ -15,22 +17,23 @@ use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
 use unwind_perf::event_attr::EventAttr;
-use unwind_perf::record::{Attr, Endian, RecordType};
+use unwind_perf::record::{Attr, Endian};
 
 use crate::commands::perf::error::{PerfError, RecordingError};
-use crate::commands::record::engine::{Engine, EngineError};
+use crate::commands::record::drain::{Drain, Drained, go_first};
+use crate::commands::record::engine::{Engine as _, EngineError};
 use crate::commands::record::existing::{Existing, all_processes, threads_of};
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
-use crate::commands::record::perf_engine::{PerfEngine, Sampling, Whom};
-use crate::commands::record::recording::{Form, LedgerSection, Recording, round, stream_start};
-use crate::commands::record::stream::{StreamWriter, stream};
-use crate::commands::record::subject::{Subject, exists};
-use crate::commands::record::trim::push_trimmed;
+use crate::commands::record::perf_engine::{PerfEngine, RingSize, Sampling, Whom};
+use crate::commands::record::recording::{Form, LedgerSection, Recording, stream_start};
+use crate::commands::record::stream::stream;
+use crate::commands::record::subject::{HeldCommand, Subject, exists};
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::failure::{Failure, exit_code_of};
 
@@ -68,13 +71,17 @@ pub(crate) struct RecordArgs {
     duration: Option<u64>,
 
     /// How many bytes of a stack are looked at, at most 65,528
-    #[arg(long, value_name = "BYTES", default_value_t = 16_384,
+    ///
+    /// Without it, 16,384 at first, and 65,528 once stacks turn out to be deeper.
+    #[arg(long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(8..=65_528))]
-    stack_bytes: u32,
+    stack_bytes: Option<u32>,
 
     /// The ring of each CPU in KiB, a power of two
-    #[arg(long, value_name = "KIB", default_value_t = 8192, value_parser = ring_kib)]
-    ring_kib: usize,
+    ///
+    /// Without it, 8192, or less if this user may not lock as much memory.
+    #[arg(long, value_name = "KIB", value_parser = ring_kib)]
+    ring_kib: Option<usize>,
 
     /// Keep registers and bytes of stacks in the file, as `perf record --call-graph dwarf`
     #[arg(long)]
@@ -118,6 +125,7 @@ The ledger has each sample in one class: `complete`, `incomplete` with a reason,
 `lost` (records of any kind for which a ring had no room). Reasons:
   gap                   callers may be missing between two frames
   stack-copy-too-short  the stack is deeper than --stack-bytes
+  stack-not-copied      a part of the stack that was not in memory
   no-row                no table covers the code
   return-probe          a uretprobe has the return address, see --uretprobes
   no-start              the sample has no registers to start with
@@ -126,6 +134,12 @@ The ledger has each sample in one class: `complete`, `incomplete` with a reason,
 If the classes do not add up to what the kernel wrote, the exit code is 10.
 The file has the ledger in a section that perf leaves out.";
 
+fn ring_size(args: &RecordArgs) -> RingSize {
+    let bytes = |kib: usize| kib.saturating_mul(1024);
+    let default = RingSize::AtMost(bytes(RING_KIB));
+    args.ring_kib.map_or(default, |kib| RingSize::Exactly(bytes(kib)))
+}
+
 fn ring_kib(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(kib) if kib.is_power_of_two() && (4..=1 << 20).contains(&kib) => Ok(kib),
@@ -133,8 +147,13 @@ fn ring_kib(text: &str) -> Result<usize, String> {
     }
 }
 
-/// How long to wait for records.
-const WAIT: Duration = Duration::from_millis(50);
+/// Bytes of a stack that are copied if nobody says otherwise: at first, and once stacks turn
+/// out to be deeper. A record's length has 16 bits.
+const STACK: u32 = 16_384;
+const LARGER_STACK: u32 = 65_528;
+
+/// KiB of a ring if nobody says otherwise.
+const RING_KIB: usize = 8192;
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
@@ -168,17 +187,30 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         return Err(Failure::new(NoProcess(process), 3));
     }
     let ends = end_at_signals();
-    let whom = match (args.all, args.pid.as_slice()) {
-        (true, _) => Whom::All,
-        (false, []) => Whom::Command,
-        (false, processes) => {
-            Whom::Threads(processes.iter().flat_map(|&process| threads_of(process)).collect())
+    let held = match args.command.as_slice() {
+        [program, arguments @ ..] => Some(HeldCommand::new(program, arguments)?),
+        [] => None,
+    };
+    let (whom, subject) = match &held {
+        _ if args.all => (Whom::All, Subject::All),
+        Some(held) => (Whom::Command(held.pid()), Subject::Processes(vec![held.pid()])),
+        None => {
+            let threads = args.pid.iter().flat_map(|&process| threads_of(process)).collect();
+            (Whom::Threads(threads), Subject::Processes(args.pid.clone()))
         }
     };
-    let ring = args.ring_kib.saturating_mul(1024);
-    let (stack, user_chains) = (args.stack_bytes, args.uretprobes);
-    let sampling = Sampling { rate: args.rate, stack, user_chains, ring, whom };
+    let (stack, larger_stack) =
+        args.stack_bytes.map_or((STACK, Some(LARGER_STACK)), |stack| (stack, None));
+    let (rate, user_chains, ring) = (args.rate, args.uretprobes, ring_size(args));
+    let sampling = Sampling { rate, stack, larger_stack, user_chains, ring, whom };
     let mut engine = PerfEngine::open(&sampling)?;
+    if RingSize::AtMost(engine.ring) != ring && RingSize::Exactly(engine.ring) != ring {
+        let kib = engine.ring / 1024;
+        let _ = writeln!(
+            io::stderr(),
+            "unwind: rings of {kib} KiB: see kernel.perf_event_mlock_kb for larger ones"
+        );
+    }
     if let Some(error) = &engine.without_kernel {
         let _ = writeln!(io::stderr(), "unwind: without the kernel's part of stacks: {error}");
     }
@@ -193,27 +225,31 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let mut recording = Recording::begin(out, &attr_bytes, form).map_err(file_error)?;
     let (writer, reader) = stream();
     writer.write(stream_start(&attr_bytes));
-    let subject = match (args.all, args.command.as_slice()) {
-        (true, _) => Subject::All,
-        (false, [program, arguments @ ..]) => Subject::start(program, arguments)?,
-        (false, []) => Subject::Running(args.pid.clone()),
-    };
     let attr = Attr::parse(&attr_bytes, Endian::Little)
         .map_err(|error| file_error(PerfError::BadEvent { index: 0, error }))?;
     writer.write(existing(args, attr));
     let until =
         args.duration.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
-    let stack = sampling.stack & !7;
+    let drain = Drain { attr, copy_size: recording.copy_size(), writer };
+    let (is_ready, ready) = channel();
     let drainer = thread::spawn(move || {
-        let mut drain = Drain { attr, stack, writer, written: 0, dropped: 0, skipped: 0 };
-        drain.run(&mut engine, subject, &ends, until);
-        (drain.written, drain.dropped, drain.skipped, engine.lost())
+        go_first();
+        // Whether anybody waits for this makes no difference.
+        let _ = is_ready.send(());
+        drain.run(&mut engine, &subject, &ends, until)
     });
+    // A command with many threads could keep the thread from its start.
+    let _ = ready.recv();
+    let mut child = held.map(HeldCommand::go).transpose()?;
     let recorded = recording.write(reader);
     let drained =
         drainer.join().map_err(|_| Failure::new("the reader of the rings has failed", 1))?;
+    if let Some(child) = &mut child {
+        // It has ended, or goes on alone after the time of the recording.
+        let _ = child.try_wait();
+    }
     let recorded = recorded.map_err(file_error)?;
-    let (written, dropped, skipped_bytes, lost_by_kernel) = drained;
+    let Drained { written, dropped, skipped_bytes, lost: lost_by_kernel } = drained;
     let incomplete = recorded.tally.incomplete.iter();
     let ledger = Ledger {
         written,
@@ -288,63 +324,4 @@ fn end_at_signals() -> Arc<AtomicBool> {
         });
     }
     ends
-}
-
-/// The thread that empties the rings.
-struct Drain {
-    attr: Attr,
-    /// Bytes of the copy of a stack.
-    stack: u32,
-    writer: StreamWriter,
-    written: u64,
-    dropped: u64,
-    skipped: u64,
-}
-
-impl Drain {
-    fn run(
-        &mut self,
-        engine: &mut impl Engine,
-        mut subject: Subject,
-        ends: &AtomicBool,
-        until: Option<Instant>,
-    ) {
-        loop {
-            engine.wait(WAIT);
-            let is_over = until.is_some_and(|until| Instant::now() >= until);
-            let is_last = is_over || ends.load(Ordering::Relaxed) || !subject.runs();
-            if is_last {
-                engine.stop();
-            }
-            // What came before its end is in the rings afterwards.
-            self.drain(engine);
-            if is_last {
-                return;
-            }
-        }
-    }
-
-    fn drain(&mut self, engine: &mut impl Engine) {
-        /// Bytes that are handed on at a time.
-        const CHUNK: usize = 1 << 20;
-        let mut chunk = Vec::new();
-        let skipped = engine.drain(&mut |record| {
-            if record.kind() == RecordType::SAMPLE {
-                self.written = self.written.saturating_add(1);
-                if self.writer.is_full() {
-                    self.dropped = self.dropped.saturating_add(1);
-                    return;
-                }
-                push_trimmed(&mut chunk, record, &self.attr, self.stack);
-            } else {
-                chunk.extend(record.bytes());
-            }
-            if chunk.len() >= CHUNK {
-                self.writer.write(std::mem::take(&mut chunk));
-            }
-        });
-        self.skipped = self.skipped.saturating_add(skipped);
-        chunk.extend(round());
-        self.writer.write(chunk);
-    }
 }

@@ -6,6 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{AttrFlags, ReadFormat, Record, SampleType};
@@ -21,18 +22,27 @@ pub(crate) struct Sampling {
     pub(crate) rate: u32,
     /// Bytes of the user stack that a sample has at most.
     pub(crate) stack: u32,
+    /// The same once [`Engine::copy_more`] has asked for more, if it may.
+    pub(crate) larger_stack: Option<u32>,
     /// Whether samples have the kernel's chain of user frames, too.
     pub(crate) user_chains: bool,
-    /// Bytes of the ring of each CPU, a power of two of pages.
-    pub(crate) ring: usize,
+    pub(crate) ring: RingSize,
     pub(crate) whom: Whom,
+}
+
+/// Bytes of the ring of each CPU, a power of two of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RingSize {
+    Exactly(usize),
+    /// As many, or the most that this user may lock in memory.
+    AtMost(usize),
 }
 
 /// Whose samples are taken.
 #[derive(Clone, Debug)]
 pub(crate) enum Whom {
-    /// Those of the command that this thread starts next, and of its children.
-    Command,
+    /// Those of this process, from the command on that it executes next, and of its children.
+    Command(i32),
     /// Those of these threads, and of what they start.
     Threads(Vec<i32>),
     All,
@@ -44,15 +54,36 @@ const REGISTERS: u64 = 0xff_0fff;
 /// Cycles of the CPU, and the clock where there are none to be had.
 const EVENTS: [(u32, u64); 2] = [(0, 0), (1, 0)];
 
+/// The event that never takes a sample.
+const DUMMY: (u32, u64) = (1, 9);
+
+/// The smallest ring.
+const MIN_RING: usize = 16 << 10;
+
+/// What tells of processes. One event has it, which stays on while others are changed for
+/// each other.
+const SIDE_BAND: AttrFlags = AttrFlags::MMAP
+    .union(AttrFlags::MMAP2)
+    .union(AttrFlags::BUILD_ID)
+    .union(AttrFlags::COMM)
+    .union(AttrFlags::COMM_EXEC)
+    .union(AttrFlags::TASK);
+
 /// Events of the kernel, and their rings.
 #[derive(Debug)]
 pub(crate) struct PerfEngine {
     attr: EventAttr,
-    /// All that were opened.
-    events: Vec<PerfEvent>,
-    /// Those that have a ring, by their place in `events`.
+    /// Those that tell of processes.
+    side_band: Vec<PerfEvent>,
+    /// Those that take samples.
+    samples: Vec<PerfEvent>,
+    /// Those that take samples with larger copies of stacks, off at first.
+    larger: Vec<PerfEvent>,
+    /// The rings, with the place in `side_band` of the event that each belongs to.
     rings: Vec<(usize, EventRing)>,
     buf: Vec<u8>,
+    /// Bytes of a ring.
+    pub(crate) ring: usize,
     /// Why samples in the kernel are left out.
     pub(crate) without_kernel: Option<io::Error>,
 }
@@ -72,84 +103,170 @@ fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr {
         | SampleType::REGS_USER
         | SampleType::STACK_USER;
     attr.read_format = ReadFormat::LOST;
-    attr.flags = AttrFlags::FREQ
+    attr.flags = SIDE_BAND
+        | AttrFlags::FREQ
         | AttrFlags::INHERIT
         | AttrFlags::SAMPLE_ID_ALL
         | AttrFlags::EXCLUDE_HV
         | AttrFlags::EXCLUDE_GUEST
-        | AttrFlags::MMAP
-        | AttrFlags::MMAP2
-        | AttrFlags::BUILD_ID
-        | AttrFlags::COMM
-        | AttrFlags::COMM_EXEC
-        | AttrFlags::TASK
         | AttrFlags::WATERMARK;
     attr.flags.set(AttrFlags::EXCLUDE_CALLCHAIN_USER, !sampling.user_chains);
-    if matches!(sampling.whom, Whom::Command) {
+    if matches!(sampling.whom, Whom::Command(_)) {
         attr.flags |= AttrFlags::DISABLED | AttrFlags::ENABLE_ON_EXEC;
     }
-    attr.wakeup = u32::try_from(sampling.ring / 4).unwrap_or(u32::MAX);
     attr.sample_regs_user = REGISTERS;
     // The kernel takes multiples of eight.
     attr.sample_stack_user = sampling.stack & !7;
     attr
 }
 
+/// The attr of the event that tells of processes.
+fn side_band(attr: &EventAttr) -> EventAttr {
+    let mut attr = *attr;
+    (attr.kind, attr.config) = DUMMY;
+    attr.sample_period = 0;
+    attr.flags.remove(AttrFlags::FREQ);
+    attr
+}
+
+/// The attr of an event that takes samples alone, with copies of this size.
+fn samples(attr: &EventAttr, stack: u32, is_on: bool) -> EventAttr {
+    let mut attr = *attr;
+    attr.sample_stack_user = stack & !7;
+    attr.flags.remove(SIDE_BAND);
+    if !is_on {
+        attr.flags.remove(AttrFlags::ENABLE_ON_EXEC);
+        attr.flags.insert(AttrFlags::DISABLED);
+    }
+    attr
+}
+
 impl PerfEngine {
-    /// Opens the events. With [`Whom::Command`] the next program that this thread starts is
-    /// sampled.
+    /// Opens the events.
     ///
     /// # Errors
     ///
     /// [`EngineError`].
     pub(crate) fn open(sampling: &Sampling) -> Result<Self, EngineError> {
-        let (attr, without_kernel) = possible(sampling)?;
+        let (attr, mut without_kernel) = possible(sampling)?;
+        let (mut ring, is_exact) = match sampling.ring {
+            RingSize::Exactly(ring) => (ring, true),
+            RingSize::AtMost(ring) => (ring, false),
+        };
+        loop {
+            let mut attr = attr;
+            attr.wakeup = u32::try_from(ring / 4).unwrap_or(u32::MAX);
+            match Self::open_with(sampling, attr, ring) {
+                Err(EngineError::Map { error, .. })
+                    if error.kind() == io::ErrorKind::PermissionDenied
+                        && !is_exact
+                        && ring > MIN_RING =>
+                {
+                    ring /= 2;
+                }
+                Ok(engine) => {
+                    let without_kernel = without_kernel.take();
+                    return Ok(Self { without_kernel, ..engine });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn open_with(sampling: &Sampling, attr: EventAttr, ring: usize) -> Result<Self, EngineError> {
         // All there are, also those that this program may not run on or that are off.
         let cpus = sysconf(SysconfVar::_NPROCESSORS_CONF).ok().flatten().unwrap_or(1);
         let cpus = i32::try_from(cpus).unwrap_or(i32::MAX);
         let tasks = match &sampling.whom {
-            Whom::Command => vec![0],
-            Whom::Threads(threads) => threads.clone(),
+            Whom::Command(process) => vec![*process],
+            Whom::Threads(threads) => {
+                allow_many_files();
+                threads.clone()
+            }
             Whom::All => vec![-1],
+        };
+        let attrs = Attrs {
+            side_band: side_band(&attr),
+            samples: samples(&attr, sampling.stack, true),
+            larger: sampling.larger_stack.map(|stack| samples(&attr, stack, false)),
         };
         let mut engine = Self {
             attr,
-            events: Vec::new(),
+            side_band: Vec::new(),
+            samples: Vec::new(),
+            larger: Vec::new(),
             rings: Vec::new(),
             buf: vec![0; RingReader::MAX_RECORD],
-            without_kernel,
+            ring,
+            without_kernel: None,
         };
         for cpu in 0..cpus {
             let mut with_ring = None;
             for &task in &tasks {
-                let event = match PerfEvent::open(&engine.attr, task, cpu) {
+                match engine.add(&attrs, task, cpu, &mut with_ring) {
                     // The thread, or the CPU, is gone.
-                    Err(error)
-                        if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) =>
-                    {
-                        continue;
-                    }
-                    Err(error) => return Err(EngineError::Open { error }),
-                    Ok(event) => event,
-                };
-                let mapped = match with_ring.and_then(|first| engine.events.get(first)) {
-                    Some(first) => event.write_into(first).map(|()| None),
-                    None => event.map(sampling.ring).map(Some),
-                };
-                let bytes = sampling.ring;
-                let ring = mapped.map_err(|error| EngineError::Map { bytes, error })?;
-                let at = engine.events.len();
-                if let Some(ring) = ring {
-                    engine.rings.push((at, ring));
-                    with_ring = Some(at);
+                    Err(EngineError::Open { error })
+                        if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => {}
+                    result => result?,
                 }
-                engine.events.push(event);
             }
         }
         if engine.rings.is_empty() {
             return Err(EngineError::Open { error: io::Error::from_raw_os_error(libc::ESRCH) });
         }
         Ok(engine)
+    }
+
+    /// Opens the events of a thread on a CPU. The first ones of a CPU get a ring, whose
+    /// place is left in `with_ring`.
+    fn add(
+        &mut self,
+        attrs: &Attrs,
+        task: i32,
+        cpu: i32,
+        with_ring: &mut Option<usize>,
+    ) -> Result<(), EngineError> {
+        let open =
+            |attr| PerfEvent::open(attr, task, cpu).map_err(|error| EngineError::Open { error });
+        let (side_band, samples) = (open(&attrs.side_band)?, open(&attrs.samples)?);
+        let larger = attrs.larger.as_ref().map(open).transpose()?;
+        let bytes = self.ring;
+        let map_error = |error| EngineError::Map { bytes, error };
+        match with_ring.and_then(|first| self.side_band.get(first)) {
+            Some(first) => side_band.write_into(first).map_err(map_error)?,
+            None => {
+                let at = self.side_band.len();
+                self.rings.push((at, side_band.map(bytes).map_err(map_error)?));
+                *with_ring = Some(at);
+            }
+        }
+        self.side_band.push(side_band);
+        let first = with_ring.and_then(|first| self.side_band.get(first));
+        for event in [Some(&samples), larger.as_ref()].into_iter().flatten() {
+            first.map_or(Ok(()), |first| event.write_into(first)).map_err(map_error)?;
+        }
+        self.samples.push(samples);
+        self.larger.extend(larger);
+        Ok(())
+    }
+
+    fn events(&self) -> impl Iterator<Item = &PerfEvent> {
+        self.side_band.iter().chain(&self.samples).chain(&self.larger)
+    }
+}
+
+/// What to open for a thread on a CPU.
+struct Attrs {
+    side_band: EventAttr,
+    samples: EventAttr,
+    larger: Option<EventAttr>,
+}
+
+/// Has this program have as many files open as it may: each event of each thread on each
+/// CPU is one. Where that is not enough, opening one says so.
+fn allow_many_files() {
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
 }
 
@@ -189,7 +306,7 @@ impl Engine for PerfEngine {
     }
 
     fn wait(&self, time: Duration) {
-        let events = self.rings.iter().filter_map(|&(at, _)| self.events.get(at));
+        let events = self.rings.iter().filter_map(|&(at, _)| self.side_band.get(at));
         let mut polled: Vec<PollFd<'_>> =
             events.map(|event| PollFd::new(event.as_fd(), PollFlags::POLLIN)).collect();
         let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
@@ -227,8 +344,18 @@ impl Engine for PerfEngine {
         skipped
     }
 
+    fn copy_more(&mut self) {
+        let has_more = self.larger.iter().all(|event| event.enable().is_ok());
+        if has_more && !self.larger.is_empty() {
+            for event in &self.samples {
+                // It takes samples until all its threads have ended, then.
+                let _ = event.disable();
+            }
+        }
+    }
+
     fn stop(&mut self) {
-        for event in &self.events {
+        for event in self.events() {
             // It ends with the event in any case.
             let _ = event.disable();
         }
@@ -238,7 +365,7 @@ impl Engine for PerfEngine {
         if !self.attr.read_format.contains(ReadFormat::LOST) {
             return None;
         }
-        let lost = self.events.iter().map(|event| Some(event.counts::<2>().ok()?[1]));
+        let lost = self.events().map(|event| Some(event.counts::<2>().ok()?[1]));
         lost.sum()
     }
 }

@@ -20,6 +20,7 @@ use crate::commands::perf::pipeline::{self, Options, Sink, Summary};
 use crate::commands::perf::reader::{PerfReader, tool_record};
 use crate::commands::perf::tally::Tally;
 use crate::commands::perf::walks::WalkSetup;
+use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::ledger::{Ledger, Throttled};
 use crate::commands::record::stream::StreamReader;
 use crate::commands::stack::frame_pointers::FramePointerRows;
@@ -52,6 +53,7 @@ pub(crate) struct Recording {
     out: BufWriter<File>,
     header: FileHeader,
     form: Form,
+    copy_size: CopySize,
 }
 
 /// What the walks and the records came to.
@@ -112,7 +114,12 @@ impl Recording {
         for word in [FileHeader::LEN.saturating_add(len(&written)), 0] {
             out.write_all(&endian.bytes_of_u64(word))?;
         }
-        Ok(Self { out, header, form })
+        Ok(Self { out, header, form, copy_size: CopySize::default() })
+    }
+
+    /// Whether stacks turn out to be deeper than their copies.
+    pub(crate) fn copy_size(&self) -> CopySize {
+        self.copy_size.clone()
     }
 
     /// Walks the stacks of the samples in a stream, and writes all that is in it.
@@ -141,6 +148,7 @@ impl Recording {
                 stopped: HashMap::new(),
                 throttled: Throttled::default(),
                 rate: form.rate,
+                copy_size: self.copy_size.clone(),
             };
             let summary = pipeline::run(&mut reader, options, &mut sink)?;
             sink.records.finish()?;
@@ -184,6 +192,7 @@ struct RecordingSink<'scope, 'env, W> {
     stopped: HashMap<u64, u64>,
     throttled: Throttled,
     rate: u32,
+    copy_size: CopySize,
 }
 
 impl<W: Write> RecordingSink<'_, '_, W> {
@@ -204,7 +213,9 @@ impl<W: Write> RecordingSink<'_, '_, W> {
 
 impl<W: Write> Sink for RecordingSink<'_, '_, W> {
     fn sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
-        self.records.sample(events, held, outcome)
+        self.records.sample(events, held, outcome)?;
+        self.copy_size.judge(self.records.tally());
+        Ok(())
     }
 
     fn record(&mut self, events: &Events, held: Held) -> io::Result<()> {

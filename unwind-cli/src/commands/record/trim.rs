@@ -3,25 +3,28 @@
 use unwind_perf::record::{Attr, Record, UserState};
 
 /// Adds a sample to `out`, its copy of the stack as long as what the kernel found there. The
-/// kernel makes room for `asked` bytes in each sample, of which most stacks have fewer.
-pub(crate) fn push_trimmed(out: &mut Vec<u8>, record: &Record<'_>, attr: &Attr, asked: u32) {
-    if trim(out, record, attr, asked).is_none() {
+/// kernel makes room for as many bytes in each sample as the event asks for; most stacks have
+/// fewer. A word is left to tell that there was more room.
+pub(crate) fn push_trimmed(out: &mut Vec<u8>, record: &Record<'_>, attr: &Attr) {
+    if trim(out, record, attr).is_none() {
         out.extend(record.bytes());
     }
 }
 
 /// `None`, and nothing is added, if the record does not end as is expected.
-fn trim(out: &mut Vec<u8>, record: &Record<'_>, attr: &Attr, asked: u32) -> Option<()> {
-    let filled = UserState::decode(record, attr).ok()??.stack.len();
+fn trim(out: &mut Vec<u8>, record: &Record<'_>, attr: &Attr) -> Option<()> {
+    let state = UserState::decode(record, attr).ok()??;
+    let filled = state.stack.len();
     // At the end: how long the copy is, the copy, and how much of it is filled.
     let (rest, told) = record.bytes().split_last_chunk::<8>()?;
-    let at = rest.len().checked_sub(usize::try_from(asked).ok()?)?;
+    let at = rest.len().checked_sub(state.room)?;
     let (head, copy) = rest.split_at_checked(at)?;
     let (head, size) = head.split_last_chunk::<8>()?;
-    let is_so = u64::from_le_bytes(*size) == u64::from(asked)
+    let is_so = usize::try_from(u64::from_le_bytes(*size)) == Ok(state.room)
         && usize::try_from(u64::from_le_bytes(*told)) == Ok(filled);
     // Without a copy there would be no field for how much of it is filled.
-    let kept = filled.checked_next_multiple_of(8).filter(|&kept| is_so && kept > 0)?;
+    let with_room = filled.checked_add(1)?.checked_next_multiple_of(8)?;
+    let kept = Some(with_room).filter(|&kept| is_so && kept < copy.len())?;
     let kept_bytes = copy.get(..kept)?;
     let len = record.bytes().len().checked_sub(copy.len().checked_sub(kept)?)?;
     let (kind, after_size) = (head.get(..6)?, head.get(8..)?);
@@ -63,18 +66,18 @@ mod tests {
 
     #[test]
     fn a_trimmed_sample_has_the_same_stack() {
-        for filled in [1, 7, 8, 9, 63, 64] {
+        for filled in [0, 1, 7, 8, 9, 55] {
             let bytes = sample(64, filled);
             let record = Record::parse(&bytes, Endian::Little).unwrap();
             let mut out = vec![7];
-            push_trimmed(&mut out, &record, &attr(), 64);
+            push_trimmed(&mut out, &record, &attr());
             let trimmed = Record::parse(&out[1..], Endian::Little).unwrap();
-            let left_out = usize::try_from(64 - filled.next_multiple_of(8)).unwrap();
+            let left_out = usize::try_from(64 - (filled + 1).next_multiple_of(8)).unwrap();
             assert_eq!(trimmed.bytes().len(), bytes.len() - left_out);
             assert_eq!(out.len(), trimmed.bytes().len() + 1);
             let stack = |record: &Record<'_>| {
                 let state = UserState::decode(record, &attr()).unwrap().unwrap();
-                (state.stack.to_vec(), state.register(8))
+                (state.stack.to_vec(), state.register(8), state.room > state.stack.len())
             };
             assert_eq!(stack(&trimmed), stack(&record), "{filled}");
         }
@@ -82,10 +85,10 @@ mod tests {
 
     #[test]
     fn a_sample_of_another_form_stays_as_it_is() {
-        for bytes in [sample(64, 0), sample(32, 8), sample(64, 65), sample(128, 8)] {
+        for bytes in [sample(64, 56), sample(64, 64), sample(64, 65), sample(0, 8)] {
             let record = Record::parse(&bytes, Endian::Little).unwrap();
             let mut out = Vec::new();
-            push_trimmed(&mut out, &record, &attr(), 64);
+            push_trimmed(&mut out, &record, &attr());
             assert_eq!(out, bytes);
         }
     }

@@ -1,0 +1,102 @@
+//! The thread that empties the rings.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::setpriority_process;
+use unwind_perf::record::{Attr, RecordType};
+
+use crate::commands::record::copy_size::CopySize;
+use crate::commands::record::engine::Engine;
+use crate::commands::record::recording::round;
+use crate::commands::record::stream::StreamWriter;
+use crate::commands::record::subject::Subject;
+use crate::commands::record::trim::push_trimmed;
+
+/// How long to wait for records.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// Has this thread run before others where that is allowed: while it waits for a CPU the
+/// rings run over.
+pub(crate) fn go_first() {
+    // Without the right for it the recording is none the worse on a machine that has time.
+    let _ = setpriority_process(None, -20);
+}
+
+/// What empties the rings.
+#[derive(Debug)]
+pub(crate) struct Drain {
+    pub(crate) attr: Attr,
+    /// Whether copies of stacks are too small.
+    pub(crate) copy_size: CopySize,
+    pub(crate) writer: StreamWriter,
+}
+
+/// What came out of the rings.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Drained {
+    /// Samples.
+    pub(crate) written: u64,
+    /// Those of them that were dropped since too many waited.
+    pub(crate) dropped: u64,
+    /// Bytes that were no records.
+    pub(crate) skipped_bytes: u64,
+    /// How many records the kernel counts as lost, if it counts.
+    pub(crate) lost: Option<u64>,
+}
+
+impl Drain {
+    /// Empties the rings until the subject has ended, `ends` is set or the time has come.
+    pub(crate) fn run(
+        self,
+        engine: &mut impl Engine,
+        subject: &Subject,
+        ends: &AtomicBool,
+        until: Option<Instant>,
+    ) -> Drained {
+        let mut drained = Drained::default();
+        let mut copies_more = false;
+        loop {
+            engine.wait(WAIT);
+            let is_over = until.is_some_and(|until| Instant::now() >= until);
+            let is_last = is_over || ends.load(Ordering::Relaxed) || !subject.runs();
+            if is_last {
+                engine.stop();
+            }
+            if !copies_more && self.copy_size.is_too_small() {
+                copies_more = true;
+                engine.copy_more();
+            }
+            // What came before its end is in the rings afterwards.
+            self.drain(engine, &mut drained);
+            if is_last {
+                drained.lost = engine.lost();
+                return drained;
+            }
+        }
+    }
+
+    fn drain(&self, engine: &mut impl Engine, drained: &mut Drained) {
+        /// Bytes that are handed on at a time.
+        const CHUNK: usize = 1 << 20;
+        let mut chunk = Vec::new();
+        let skipped = engine.drain(&mut |record| {
+            if record.kind() == RecordType::SAMPLE {
+                drained.written = drained.written.saturating_add(1);
+                if self.writer.is_full() {
+                    drained.dropped = drained.dropped.saturating_add(1);
+                    return;
+                }
+                push_trimmed(&mut chunk, record, &self.attr);
+            } else {
+                chunk.extend(record.bytes());
+            }
+            if chunk.len() >= CHUNK {
+                self.writer.write(std::mem::take(&mut chunk));
+            }
+        });
+        drained.skipped_bytes = drained.skipped_bytes.saturating_add(skipped);
+        chunk.extend(round());
+        self.writer.write(chunk);
+    }
+}

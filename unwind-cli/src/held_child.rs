@@ -1,0 +1,101 @@
+//! A command that is started but waits before it executes anything, so that events can be
+//! opened for it.
+
+#![expect(unsafe_code, reason = "code that runs between fork and exec")]
+
+use std::io::{self, PipeWriter, Read as _, Write as _, pipe};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command};
+use std::thread::{self, JoinHandle};
+
+/// A process that waits to become a command. If this is dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct HeldChild {
+    pid: i32,
+    /// What it waits for: a byte says that it shall continue.
+    gate: PipeWriter,
+    /// The one that started it, which waits until it executes the command.
+    starter: JoinHandle<io::Result<Child>>,
+}
+
+impl HeldChild {
+    /// Starts a process that waits.
+    ///
+    /// # Errors
+    ///
+    /// What the system refuses the process with.
+    pub(crate) fn start(mut command: Command) -> io::Result<Self> {
+        let (mut passed, gate) = pipe()?;
+        let (mut told, mut tells) = pipe()?;
+        let gate_fd = gate.as_raw_fd();
+        let wait = move || {
+            // Its own copy would keep the pipe open when this program has ended.
+            // SAFETY: in this process nobody else uses the number.
+            unsafe { libc::close(gate_fd) };
+            tells.write_all(&std::process::id().to_ne_bytes())?;
+            passed.read_exact(&mut [0])
+        };
+        // SAFETY: the closure makes system calls alone: no lock, no allocation.
+        unsafe { command.pre_exec(wait) };
+        // The command, which has the other ends of the pipes, goes with the thread.
+        let starter = thread::Builder::new().spawn(move || command.spawn())?;
+        let mut pid = [0; 4];
+        if let Err(error) = told.read_exact(&mut pid) {
+            // There is no process.
+            let started = starter.join().map_err(|_| io::ErrorKind::Other)?;
+            return Err(started.err().unwrap_or(error));
+        }
+        let pid = i32::from_ne_bytes(pid);
+        Ok(Self { pid, gate, starter })
+    }
+
+    pub(crate) const fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Lets it execute the command.
+    ///
+    /// # Errors
+    ///
+    /// Why the command cannot be executed.
+    pub(crate) fn go(mut self) -> io::Result<Child> {
+        self.gate.write_all(&[1])?;
+        self.starter.join().map_err(|_| io::ErrorKind::Other)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn d14_a_held_command_executes_nothing_until_it_may() {
+        let held = HeldChild::start(shell("exit 7")).unwrap();
+        let (pid, name) = (held.pid(), format!("/proc/{}/comm", held.pid()));
+        assert_ne!(std::fs::read_to_string(&name).unwrap(), "sh\n");
+        let mut child = held.go().unwrap();
+        assert_eq!(i32::try_from(child.id()), Ok(pid));
+        assert_eq!(child.wait().unwrap().code(), Some(7));
+    }
+
+    #[test]
+    fn d14_a_command_that_is_not_there_says_so_when_it_may_start() {
+        let held = HeldChild::start(Command::new("/no/such")).unwrap();
+        assert_eq!(held.go().unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn d14_a_held_command_that_is_dropped_ends() {
+        let held = HeldChild::start(shell("exit 0")).unwrap();
+        let HeldChild { gate, starter, .. } = held;
+        drop(gate);
+        assert!(starter.join().unwrap().is_err());
+    }
+}
