@@ -6,8 +6,11 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-use crate::commands::{completions, demo, guest, man, perf, record, report, sframe, stack};
+use crate::commands::{
+    completions, demo, explain, guest, man, perf, record, report, sframe, stack,
+};
 use crate::failure::Failure;
+use crate::lines;
 use crate::untrusted::escaped;
 
 /// Prints the stacks of running programs, core files and virtual machines, and
@@ -26,6 +29,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Stack(stack::Args),
+    Explain(explain::Args),
     Guest(guest::Args),
     Sframe(sframe::Args),
     Record(record::RecordArgs),
@@ -36,6 +40,8 @@ enum Command {
     Man(man::Args),
     #[command(hide = true)]
     Demo(demo::Args),
+    #[command(hide = true, name = lines::reader::NAME)]
+    ReadLines(lines::reader::Args),
 }
 
 /// How the escapes of [`escaped`] are documented to the user.
@@ -93,6 +99,7 @@ impl Cli {
         match &self.command {
             None => demo::run(),
             Some(Command::Stack(args)) => stack::run(args),
+            Some(Command::Explain(args)) => explain::run(args),
             Some(Command::Guest(args)) => guest::run(args),
             Some(Command::Sframe(args)) => sframe::run(args),
             Some(Command::Record(args)) => record::run(args),
@@ -101,6 +108,7 @@ impl Cli {
             Some(Command::Merge(args)) => perf::run_merge(args),
             Some(Command::Completions(args)) => completions::run(*args, Self::command()),
             Some(Command::Man(args)) => man::run(args, Self::command()),
+            Some(Command::ReadLines(args)) => lines::reader::run(args),
             Some(Command::Demo(args)) => demo::run_with(args),
         }
     }

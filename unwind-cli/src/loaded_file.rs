@@ -2,14 +2,16 @@
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use sframe::{Format, WriteError};
 use unwind_core::{RegisterRules, Row, WordSize};
 
 use crate::call_frame_rows::CallFrameRows;
 use crate::call_frames::{BuiltTable, CallFrames};
+use crate::debug_files::{DebugFiles, WrongDebugFile};
 use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
 use crate::elf::sframe_section::SframeSection;
@@ -46,13 +48,48 @@ pub(crate) struct LoadedFile {
     call_frames: CallFrameRows,
     built: OnceCell<Result<Option<BuiltTable>, BuildError>>,
     functions: Functions,
+    /// Where what was stripped off it is looked for, and how the target calls it.
+    debug_search: OnceCell<(Rc<DebugFiles>, PathBuf)>,
+    debug_file: OnceCell<Result<Option<Arc<ElfFile>>, WrongDebugFile>>,
 }
 
 impl From<ElfFile> for LoadedFile {
     fn from(elf: ElfFile) -> Self {
         let (sframe, built, functions) = (OnceCell::new(), OnceCell::new(), Functions::default());
         let call_frames = CallFrameRows::new(&elf);
-        Self { elf, sframe, call_frames, built, functions }
+        let (debug_search, debug_file) = (OnceCell::new(), OnceCell::new());
+        Self { elf, sframe, call_frames, built, functions, debug_search, debug_file }
+    }
+}
+
+impl LoadedFile {
+    /// Says where what was stripped off this file is to be looked for, and what the target
+    /// calls it. The first one to say so counts.
+    pub(crate) fn expect_debug_file(&self, debug_files: &Rc<DebugFiles>, path: &Path) {
+        self.debug_search.get_or_init(|| (Rc::clone(debug_files), path.into()));
+    }
+
+    /// The file with what was stripped off this one, looked for at the first call.
+    ///
+    /// # Errors
+    ///
+    /// [`WrongDebugFile`] if there is only one that is not of this file.
+    pub(crate) fn debug_file(&self) -> Result<Option<&Arc<ElfFile>>, &WrongDebugFile> {
+        let find = || match self.debug_search.get() {
+            Some((debug_files, path)) => debug_files.find(&self.elf, Some(path)),
+            None => DebugFiles::default().find(&self.elf, None),
+        };
+        let found = self.debug_file.get_or_init(|| Ok(find()?.map(Arc::new)));
+        found.as_ref().map(Option::as_ref)
+    }
+
+    /// What has come of [`debug_file`](Self::debug_file), if it was asked for.
+    pub(crate) fn wrong_debug_file(&self) -> Option<&WrongDebugFile> {
+        self.debug_file.get()?.as_ref().err()
+    }
+
+    fn some_debug_file(&self) -> Option<Arc<ElfFile>> {
+        self.debug_file().ok().flatten().cloned()
     }
 }
 
@@ -155,14 +192,14 @@ impl LoadedImage {
     ///
     /// [`ElfError`] if the symbols are damaged.
     pub(crate) fn function(&self, addr: u64) -> Result<Option<Function>, ElfError> {
-        self.file.functions.find(&self.file.elf, addr.wrapping_sub(self.bias))
+        self.file.functions.find(&self.file, addr.wrapping_sub(self.bias))
     }
 
     /// Looks up the functions of these addresses of the target, which are asked for next.
     /// What is wrong with the symbols is told then.
     pub(crate) fn expect_functions(&self, addrs: impl IntoIterator<Item = u64>) {
         let linked = addrs.into_iter().map(|addr| addr.wrapping_sub(self.bias));
-        self.file.functions.expect(&self.file.elf, linked.collect());
+        self.file.functions.expect(&self.file, linked.collect());
     }
 }
 
@@ -176,24 +213,25 @@ struct Functions {
 }
 
 impl Functions {
-    fn find(&self, elf: &ElfFile, addr: u64) -> Result<Option<Function>, ElfError> {
+    fn find(&self, file: &LoadedFile, addr: u64) -> Result<Option<Function>, ElfError> {
         if let Some(known) = self.known.borrow().get(&addr) {
             return Ok(known.clone());
         }
-        match self.all.get_or_init(|| Symbols::read(elf)) {
-            Ok(symbols) => Ok(symbols.find(elf, addr)),
+        let read = || Symbols::read_with(&file.elf, || file.some_debug_file());
+        match self.all.get_or_init(read) {
+            Ok(symbols) => Ok(symbols.find(&file.elf, addr)),
             Err(error) => Err(*error),
         }
     }
 
-    fn expect(&self, elf: &ElfFile, mut addrs: Vec<u64>) {
+    fn expect(&self, file: &LoadedFile, mut addrs: Vec<u64>) {
         let mut known = self.known.borrow_mut();
         addrs.sort_unstable();
         addrs.dedup();
         addrs.retain(|addr| !known.contains_key(addr));
         if self.all.get().is_none()
             && !addrs.is_empty()
-            && let Ok(found) = functions_at(elf, &addrs)
+            && let Ok(found) = functions_at(&file.elf, &addrs, || file.some_debug_file())
         {
             known.extend(addrs.into_iter().zip(found));
         }

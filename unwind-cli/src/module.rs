@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use crate::debug_files::DebugFiles;
 use crate::elf::ElfFile;
 use crate::loaded_file::{LoadedFile, LoadedImage};
 use crate::mapped_file::ProcessFiles;
@@ -136,8 +137,13 @@ impl Modules {
         range.contains(&addr).then_some(*index)
     }
 
-    /// Looks up the functions of these addresses, which are asked for next.
-    pub(crate) fn expect_functions(&self, addrs: impl IntoIterator<Item = u64>) {
+    /// Looks up the functions of these addresses, which are asked for next; what was stripped
+    /// off their files is among `debug_files`.
+    pub(crate) fn expect_functions(
+        &self,
+        addrs: impl IntoIterator<Item = u64>,
+        debug_files: &Rc<DebugFiles>,
+    ) {
         let index = |addr| Some((self.index_of(addr)?, addr));
         let mut addrs: Vec<_> = addrs.into_iter().filter_map(index).collect();
         addrs.sort_unstable();
@@ -145,7 +151,10 @@ impl Modules {
         for of_module in addrs.chunk_by(|(one, _), (other, _)| one == other) {
             let module = of_module.first().and_then(|(index, _)| self.modules.get(*index));
             // Without a file there are no names, which is told when they are asked for.
-            if let Some(Ok(image)) = module.map(Module::image) {
+            if let Some(module) = module
+                && let Ok(image) = module.image()
+            {
+                image.file.expect_debug_file(debug_files, &module.path);
                 image.expect_functions(of_module.iter().map(|&(_, addr)| addr));
             }
         }

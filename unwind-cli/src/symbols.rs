@@ -2,17 +2,17 @@
 
 pub(crate) mod few;
 
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use memchr::memchr;
 use object::elf::{self, FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, Sym};
 use object::{Endianness, pod};
 
+use crate::debug_files::DebugFiles;
 use crate::demangle::demangle;
 use crate::elf::error::{ElfError, Part};
 use crate::elf::{ElfFile, Section};
-use crate::regular_file;
 use crate::untrusted::{Untrusted, plain};
 
 /// How many bytes of a symbol table are read at once: a multiple of the sizes
@@ -31,7 +31,7 @@ pub(crate) struct Symbols {
     /// Sorted by start, and for one start from worst to best.
     symbols: Vec<Symbol>,
     /// The file with the names, where it is not the one that was asked for.
-    debug_file: Option<ElfFile>,
+    debug_file: Option<Arc<ElfFile>>,
 }
 
 /// A function that holds an address.
@@ -87,12 +87,24 @@ impl Symbols {
     ///
     /// [`ElfError`] if the file has a table and it is damaged.
     pub(crate) fn read(file: &ElfFile) -> Result<Self, ElfError> {
+        Self::read_with(file, || usual_debug_file(file))
+    }
+
+    /// The same; `debug_file` finds the file with what was stripped off this one.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub(crate) fn read_with(
+        file: &ElfFile,
+        debug_file: impl FnOnce() -> Option<Arc<ElfFile>>,
+    ) -> Result<Self, ElfError> {
         let sections = file.sections()?;
         let all = read_table(file, &sections, elf::SHT_SYMTAB)?;
         if !all.is_empty() {
             return Ok(Self { symbols: all, debug_file: None });
         }
-        if let Some(debug_file) = open_debug_file(file) {
+        if let Some(debug_file) = debug_file() {
             let sections = debug_file.sections()?;
             let symbols = read_table(&debug_file, &sections, elf::SHT_SYMTAB)?;
             if !symbols.is_empty() {
@@ -118,7 +130,7 @@ impl Symbols {
     /// The functions of a name as the file has it; if there is none, those of whose
     /// names it is the demangled form. Ascending by start.
     pub(crate) fn named(&self, file: &ElfFile, name: &[u8], limit: u64) -> Vec<Function> {
-        let names = self.debug_file.as_ref().unwrap_or(file);
+        let names = self.debug_file.as_deref().unwrap_or(file);
         let len = u64::try_from(name.len()).unwrap_or(u64::MAX).saturating_add(2);
         let is_named = |symbol: &&Symbol| {
             let found = read_name(names, symbol.name, len);
@@ -144,7 +156,7 @@ impl Symbols {
     }
 
     fn function(&self, file: &ElfFile, symbol: &Symbol, limit: u64) -> Option<Function> {
-        function_of(self.debug_file.as_ref().unwrap_or(file), symbol, limit)
+        function_of(self.debug_file.as_deref().unwrap_or(file), symbol, limit)
     }
 
     /// The start of the function that holds a link-time address, and its names: at most
@@ -158,7 +170,7 @@ impl Symbols {
         let start = self.find_symbol(addr)?.start;
         let first = self.symbols.partition_point(|symbol| symbol.start < start);
         let same = self.symbols.get(first..)?.iter().take_while(|symbol| symbol.start == start);
-        let file = self.debug_file.as_ref().unwrap_or(file);
+        let file = self.debug_file.as_deref().unwrap_or(file);
         let aliases = same.take(limit).filter_map(|symbol| {
             let name = read_whole_name(file, symbol.name, NAME_LIMIT)?;
             Some(Alias { name, end: symbol.end, rank: symbol.rank })
@@ -202,19 +214,9 @@ fn function_of(file: &ElfFile, symbol: &Symbol, limit: u64) -> Option<Function> 
     Some(Function { name, mangled, start: symbol.start })
 }
 
-/// `/usr/lib/debug/.build-id/ab/cdef….debug`, where distributions put what they
-/// strip off.
-fn open_debug_file(file: &ElfFile) -> Option<ElfFile> {
-    let id = file.build_id()?;
-    let (first, rest) = id.split_first()?;
-    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-    let path = PathBuf::from(format!("/usr/lib/debug/.build-id/{first:02x}/{rest}.debug"));
-    open_with_build_id(&path, &id)
-}
-
-fn open_with_build_id(path: &Path, id: &[u8]) -> Option<ElfFile> {
-    let file = ElfFile::from_file(regular_file::open(path).ok()?).ok()?;
-    (file.build_id().as_deref() == Some(id)).then_some(file)
+/// The file with what was stripped off another, where distributions put it.
+fn usual_debug_file(file: &ElfFile) -> Option<Arc<ElfFile>> {
+    DebugFiles::default().find(file, None).ok().flatten().map(Arc::new)
 }
 
 /// Reads the first symbol table of a kind, sorted for lookups.

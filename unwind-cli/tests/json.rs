@@ -24,7 +24,7 @@ fn every_field_is_there_and_of_its_kind() {
     let report = report_of(&target, &[]);
 
     assert_eq!(keys(&report), ["method", "process", "program", "schema", "threads", "warnings"]);
-    assert_eq!((&report["schema"], &report["method"]), (&1.into(), &"auto".into()));
+    assert_eq!((&report["schema"], &report["method"]), (&2.into(), &"auto".into()));
     assert_eq!((&report["process"], &report["program"]), (&target.id().into(), &"program".into()));
     assert!(report["warnings"].as_array().unwrap().is_empty());
 
@@ -45,11 +45,15 @@ fn every_field_is_there_and_of_its_kind() {
             [
                 "after_failure",
                 "after_gap",
+                "column",
                 "exact",
+                "file",
                 "found_by",
                 "fp_assumed",
                 "function",
                 "function_offset",
+                "inlined",
+                "line",
                 "mangled",
                 "object",
                 "object_pc",
@@ -98,6 +102,10 @@ fn the_help_describes_each_field_and_each_value() {
         "function",
         "mangled",
         "function_offset",
+        "file",
+        "line",
+        "column",
+        "inlined",
         "end",
         "complete",
         "text",

@@ -2,6 +2,7 @@
 
 pub(crate) mod completions;
 pub(crate) mod demo;
+pub(crate) mod explain;
 pub(crate) mod guest;
 pub(crate) mod man;
 pub(crate) mod perf;

@@ -110,6 +110,8 @@ pub(crate) enum Part {
     LinkageTable,
     Symbols,
     SymbolNames,
+    DebugLink,
+    Dwarf,
     Memory,
 }
 
@@ -128,6 +130,8 @@ impl fmt::Display for Part {
             Self::LinkageTable => "a linkage table",
             Self::Symbols => "the symbol table",
             Self::SymbolNames => "the symbol name table",
+            Self::DebugLink => ".gnu_debuglink",
+            Self::Dwarf => "a section of DWARF",
             Self::Memory => "a memory segment",
         })
     }

@@ -28,6 +28,14 @@ impl Image {
         }
     }
 
+    /// The file again, where it is one on a disk.
+    pub(super) fn opened(&self) -> Option<io::Result<File>> {
+        match self {
+            Self::File { file, .. } => Some(file.try_clone()),
+            Self::Bytes(_) => None,
+        }
+    }
+
     /// Fills `buf` from offset `at`.
     pub(super) fn read_into(&self, part: Part, at: u64, buf: &mut [u8]) -> Result<(), ElfError> {
         let len = u64::try_from(buf.len()).unwrap_or(u64::MAX);

@@ -15,6 +15,7 @@ pub(crate) mod sframe_section;
 mod tests;
 
 use std::fs::File;
+use std::io;
 
 use memchr::memchr;
 use nix::errno::Errno;
@@ -267,6 +268,11 @@ impl ElfFile {
             let left = segment.file_size.checked_sub(skip).filter(|&left| left != 0)?;
             Some((segment.offset.saturating_add(skip), left))
         })
+    }
+
+    /// The file again, for another process to read; `None` if it was copied from memory.
+    pub(crate) fn opened(&self) -> Option<io::Result<File>> {
+        self.image.opened()
     }
 
     /// The length of the file in bytes.

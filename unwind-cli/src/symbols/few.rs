@@ -1,19 +1,19 @@
 //! The functions at a few addresses, by one look at each symbol: nothing is sorted or kept.
 
+use std::sync::Arc;
+
 use object::elf;
 
 use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
-use crate::symbols::{
-    Function, NAME_LIMIT, Rank, Symbol, Symbols, for_each_of_kind, function_of, open_debug_file,
-};
+use crate::symbols::{Function, NAME_LIMIT, Rank, Symbol, Symbols, for_each_of_kind, function_of};
 
 /// For how many addresses the symbols are not sorted. Each may be in as many functions as
 /// there are symbols.
 const MOST: usize = 256;
 
 /// The functions that hold these link-time addresses, which ascend: as [`Symbols::find`]
-/// would say of each.
+/// would say of each. `debug_file` finds the file with what was stripped off this one.
 ///
 /// # Errors
 ///
@@ -21,9 +21,10 @@ const MOST: usize = 256;
 pub(crate) fn functions_at(
     file: &ElfFile,
     addrs: &[u64],
+    debug_file: impl FnOnce() -> Option<Arc<ElfFile>>,
 ) -> Result<Vec<Option<Function>>, ElfError> {
     if addrs.len() > MOST {
-        let symbols = Symbols::read(file)?;
+        let symbols = Symbols::read_with(file, debug_file)?;
         return Ok(addrs.iter().map(|&addr| symbols.find(file, addr)).collect());
     }
     let search = |file: &ElfFile, kind| {
@@ -41,7 +42,7 @@ pub(crate) fn functions_at(
     if !all.is_empty {
         return Ok(name(file, all));
     }
-    if let Some(debug_file) = open_debug_file(file) {
+    if let Some(debug_file) = debug_file() {
         let all = search(&debug_file, elf::SHT_SYMTAB)?;
         if !all.is_empty {
             return Ok(name(&debug_file, all));

@@ -22,6 +22,9 @@ pub(crate) enum TargetError {
     /// No process has this id.
     #[error("there is no process {0}; `ps -e` lists those that run")]
     NoSuchProcess(i32),
+    /// The process or core file has no such thread.
+    #[error("there is no thread {0} in it")]
+    NoSuchThread(i32),
     /// A process has this id, but `/proc` tells nothing of it.
     #[error("process {0} is there, but /proc does not show it: it is not mounted, or with hidepid")]
     NotShown(i32),
@@ -132,7 +135,7 @@ impl TargetError {
         match self {
             Self::Input(error) => error.exit_code(),
             Self::Trace { .. } | Self::LetGo { .. } | Self::NoThread(_) | Self::NotShown(_) => 1,
-            Self::NoSuchProcess(_) => 3,
+            Self::NoSuchProcess(_) | Self::NoSuchThread(_) => 3,
             Self::NotPermitted { .. } | Self::AlreadyTraced { .. } | Self::OwnProcess => 4,
             Self::KernelThread(_)
             | Self::Unstoppable(_)

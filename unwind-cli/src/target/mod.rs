@@ -278,6 +278,19 @@ impl Target {
         })
     }
 
+    /// Leaves one of the threads only.
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError::NoSuchThread`] if there is none of this id.
+    pub(crate) fn keep_thread(&mut self, id: i32) -> Result<(), TargetError> {
+        self.threads.retain(|thread| thread.id == id);
+        match self.threads.is_empty() {
+            true => Err(TargetError::NoSuchThread(id)),
+            false => Ok(()),
+        }
+    }
+
     /// Lets the process continue. What was read of it stays.
     ///
     /// # Errors

@@ -400,6 +400,9 @@ fn names_of_cpp_are_demangled() {
     let Some(program) = compile("names", "names.cpp", FRAME_POINTERS) else { return };
     let target = Target::start(&program, &[]);
     let report = report_of(&target, &["--method", "fp"]);
+    let whole = ["long shapes::park<int>(int)", "shapes::Circle::area(int)", "main"];
+    assert_eq!(functions_to_main(&report), whole);
+    let report = report_of(&target, &["--method", "fp", "--short"]);
     assert_eq!(functions_to_main(&report), ["shapes::park<int>", "shapes::Circle::area", "main"]);
     let mangled = &threads(&report)[0]["frames"][1]["mangled"];
     assert_eq!(mangled, "_ZN6shapes6Circle4areaEi");

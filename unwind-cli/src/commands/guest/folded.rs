@@ -60,7 +60,7 @@ fn push_name(line: &mut String, frame: &FrameReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::stack::report::FoundBy;
+    use crate::commands::stack::report::{FoundBy, Source};
     use crate::commands::stack::walk::{EndReason, StackEnd};
     use crate::untrusted::Untrusted;
 
@@ -78,6 +78,7 @@ mod tests {
             function: function.map(Untrusted::from),
             mangled: None,
             function_offset: None,
+            source: Source::default(),
         }
     }
 

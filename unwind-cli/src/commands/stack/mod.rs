@@ -5,6 +5,7 @@ pub(crate) mod call_frames;
 pub(crate) mod error;
 pub(crate) mod frame_pointers;
 pub(crate) mod report;
+mod source_lines;
 pub(crate) mod tables;
 pub(crate) mod text;
 pub(crate) mod walk;
@@ -13,6 +14,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command};
+use std::rc::Rc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -20,9 +22,11 @@ use unwind_core::CacheStats;
 
 use crate::commands::stack::error::StartError;
 use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::commands::stack::report::Report;
+use crate::commands::stack::report::{Naming, Report};
 use crate::commands::stack::text::row_counts;
 use crate::commands::stack::walk::{Method, Stack, StackWalker};
+use crate::debug_files::DebugFiles;
+use crate::demangle::Parameters;
 use crate::failure::Failure;
 use crate::target::error::TargetError;
 use crate::target::pause::{AfterLimit, HoldLimit};
@@ -54,6 +58,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "core",
           conflicts_with_all = ["pid", "command"])]
     exe: Option<PathBuf>,
+
+    /// Show the stack of this thread only
+    #[arg(long, value_name = "TID", value_parser = clap::value_parser!(i32).range(1..))]
+    tid: Option<i32>,
 
     /// When to stop the command, in milliseconds after its start
     #[arg(long, value_name = "MS", default_value_t = 100, requires = "command",
@@ -89,6 +97,24 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 510)]
     max_frames: u32,
 
+    /// Show functions of C++ without their parameters
+    #[arg(long)]
+    short: bool,
+
+    /// Do not look for files, lines and inlined functions
+    #[arg(long)]
+    no_lines: bool,
+
+    /// Look for what was stripped off files in this directory, made as /usr/lib/debug is,
+    /// first; may be given more than once
+    #[arg(long, value_name = "DIR")]
+    debug_dir: Vec<PathBuf>,
+
+    /// Where the files of the target and their debug files are, in place of /. Files of a
+    /// running process are its own in any case
+    #[arg(long, value_name = "DIR")]
+    sysroot: Option<PathBuf>,
+
     /// Print one JSON object instead of text; `--help` describes it
     #[arg(long)]
     json: bool,
@@ -113,6 +139,15 @@ unwind stack [OPTIONS] --pid <PID>
        unwind stack [OPTIONS] -- <COMMAND>...";
 
 impl Args {
+    fn naming(&self) -> Naming {
+        let debug_files = DebugFiles::new(&self.debug_dir, self.sysroot.as_deref());
+        Naming {
+            debug_files: Rc::new(debug_files),
+            parameters: if self.short { Parameters::LeftOut } else { Parameters::Shown },
+            lines: !self.no_lines,
+        }
+    }
+
     fn hold_limit(&self) -> HoldLimit {
         let then = match (self.pid, self.kill) {
             (Some(_), _) => AfterLimit::Continue,
@@ -152,11 +187,19 @@ to the other was a guess. Code without a table that keeps no frame pointer has
 its caller's in the register, and a step by that leads past the caller.
 With --trust-fp such a step counts as right.
 
+Files, lines and functions that are inlined come from the DWARF of the file, or of
+the file that it was stripped into: below --debug-dir and /usr/lib/debug by its build
+id, or by the name in .gnu_debuglink, whose checksum has to be right. `inlined` in
+the third column is a function without a frame of its own, whose code is in the frame
+below. DWARF is read once the target continues, by another process, which may use 2 GiB
+of memory and 10 seconds a file; what it could not read is told. Parts that are in
+further files (.dwo, .dwp, those of dwz) are not read.
+
 A stack is complete if its last frame is known to be the outermost one and no
 callers may be missing. Frame pointers alone cannot tell.
 
 JSON, with names escaped as `unwind --help` says: one object with
-  schema    1; rises when a field changes its meaning or goes
+  schema    2; rises when a field changes its meaning or goes
   process, program, method
   threads   a list, each with
     thread, name, arch (`x86-64`, `ia32` or null), signal (of a core, or null)
@@ -171,9 +214,14 @@ JSON, with names escaped as `unwind --help` says: one object with
       object            path of the file with the code, `[vdso]`, `[anonymous]`
                         for code without a file, or null
       object_pc         the pc as linked, hexadecimal text or null
-      function          demangled name, or null
+      function          demangled name, with parameters but for --short, or null
       mangled           the name in the file where it was mangled, or null
       function_offset   bytes from the function's start to the pc, or null
+      file, line, column  where in the source that is, or null
+      inlined           functions whose code is inlined there, innermost first, each
+                        with function, mangled, file, line and column as above: the
+                        first is where the pc is, the frame's own file and line is
+                        where it calls the last
     end     complete (true or false), text, and reason: `outermost`,
             `zero-return-address`, `frame-pointer-zero`, `max-frames`, `no-row`,
             `step`, `table`, `no-code`, `return-probe` (the function returns to a
@@ -191,7 +239,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(pid) = args.pid {
         print(args, Walked::of_process(args, pid)?)
     } else if let Some(core) = &args.core {
-        print(args, Walked::new(args, Target::of_core(core, args.exe.as_deref())?))
+        print(args, Walked::new(args, Target::of_core(core, args.exe.as_deref())?)?)
     } else {
         let (program, arguments) = args.command.split_first().ok_or(StartError::NoTarget)?;
         let mut command = Started::start(program, arguments)?;
@@ -220,10 +268,13 @@ struct Walked {
 }
 
 impl Walked {
-    fn new(args: &Args, mut target: Target) -> Self {
+    fn new(args: &Args, mut target: Target) -> Result<Self, TargetError> {
+        if let Some(thread) = args.tid {
+            target.keep_thread(thread)?;
+        }
         let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
         let (stacks, rows) = walk(&mut target, args.method, frame_pointers, args.max_frames);
-        Self { target, stacks, rows }
+        Ok(Self { target, stacks, rows })
     }
 
     /// Stops a process and walks its stacks, in place or in copies. Where copies lack
@@ -231,11 +282,11 @@ impl Walked {
     fn of_process(args: &Args, process: i32) -> Result<Self, TargetError> {
         let limit = args.hold_limit();
         if args.live {
-            return Ok(Self::new(args, Target::of_process(process, limit, Look::InPlace)?));
+            return Self::new(args, Target::of_process(process, limit, Look::InPlace)?);
         }
         let mut wanted = Wanted::default();
         let look = |wanted: &Wanted| {
-            Ok(Self::new(args, Target::of_process(process, limit, Look::Copies(wanted))?))
+            Self::new(args, Target::of_process(process, limit, Look::Copies(wanted))?)
         };
         let mut walked: Self = look(&wanted)?;
         for _ in 1..HOLDS {
@@ -245,7 +296,11 @@ impl Walked {
             match look(&wanted) {
                 Ok(again) => walked = again,
                 // What was found before holds for its time.
-                Err(TargetError::Ended(_) | TargetError::NoSuchProcess(_)) => break,
+                Err(
+                    TargetError::Ended(_)
+                    | TargetError::NoSuchProcess(_)
+                    | TargetError::NoSuchThread(_),
+                ) => break,
                 Err(error) => return Err(error),
             }
         }
@@ -261,7 +316,7 @@ fn print(args: &Args, walked: Walked) -> Result<(), Failure> {
     let Walked { mut target, stacks, rows } = walked;
     target.release()?;
 
-    let report = Report::new(&target, stacks, args.method);
+    let report = Report::new(&target, stacks, args.method, &args.naming());
     let mut out = io::BufWriter::new(io::stdout().lock());
     write_report(&mut out, &report, args.json)
         .and_then(|()| out.flush())
@@ -322,7 +377,7 @@ fn walk(
 pub(crate) fn write_stacks(out: &mut impl Write, mut target: Target) -> io::Result<()> {
     let frame_pointers = FramePointerRows { is_trusted: false };
     let (stacks, _) = walk(&mut target, Method::Auto, frame_pointers, 510);
-    let report = Report::new(&target, stacks, Method::Auto);
+    let report = Report::new(&target, stacks, Method::Auto, &Naming::plain());
     write_report(out, &report, false)?;
     text::write_warnings(out, &report)?;
     write_report(out, &report, true)

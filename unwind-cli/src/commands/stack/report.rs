@@ -4,18 +4,23 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::rc::Rc;
 
 use serde::{Serialize, Serializer};
 use unwind_core::{Frame, Origin, WordSize};
 
 use crate::commands::stack::error::Incomplete;
+use crate::commands::stack::source_lines;
 use crate::commands::stack::walk::{EndReason, Method, Stack, StackEnd};
+use crate::debug_files::DebugFiles;
+use crate::demangle::{Parameters, demangle_with};
 use crate::indexed_frames::NoRowError;
 use crate::module::{Module, Modules};
+use crate::symbols::NAME_LIMIT;
 use crate::target::maps::{Backing, Mapping};
 use crate::target::registers::CodeMode;
 use crate::target::{Target, Thread};
-use crate::untrusted::{Escaped, Untrusted, escaped};
+use crate::untrusted::{Escaped, Untrusted, escaped, plain};
 
 /// Everything that one run found out.
 #[derive(Debug, Serialize)]
@@ -75,6 +80,55 @@ pub(crate) struct FrameReport {
     pub(crate) mangled: Option<Untrusted>,
     /// Bytes from the function's start to the pc.
     pub(crate) function_offset: Option<u64>,
+    #[serde(flatten)]
+    pub(crate) source: Source,
+}
+
+/// Where in the source a frame is.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Source {
+    /// The path of the file, as the compiler had it.
+    pub(crate) file: Option<Untrusted>,
+    /// From 1.
+    pub(crate) line: Option<u32>,
+    /// From 1.
+    pub(crate) column: Option<u32>,
+    /// The functions that are inlined there, innermost first.
+    pub(crate) inlined: Vec<InlinedReport>,
+}
+
+/// A function that has no frame of its own: its code is in that of its caller.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct InlinedReport {
+    /// The function, demangled.
+    pub(crate) function: Option<Untrusted>,
+    /// The function's name in the object, where it was mangled.
+    pub(crate) mangled: Option<Untrusted>,
+    /// The path of the file, as the compiler had it.
+    pub(crate) file: Option<Untrusted>,
+    /// From 1.
+    pub(crate) line: Option<u32>,
+    /// From 1.
+    pub(crate) column: Option<u32>,
+}
+
+/// How frames are named.
+#[derive(Clone, Debug)]
+pub(crate) struct Naming {
+    /// Where what was stripped off files is.
+    pub(crate) debug_files: Rc<DebugFiles>,
+    /// Whether functions of C++ have their parameters.
+    pub(crate) parameters: Parameters,
+    /// Whether places in the source are looked for.
+    pub(crate) lines: bool,
+}
+
+impl Naming {
+    /// By names alone, as files have them.
+    pub(crate) fn plain() -> Self {
+        let debug_files = Rc::new(DebugFiles::default());
+        Self { debug_files, parameters: Parameters::LeftOut, lines: false }
+    }
 }
 
 /// How a frame was found.
@@ -113,27 +167,34 @@ impl From<Origin> for FoundBy {
 
 impl Report {
     /// The version of the structure.
-    const SCHEMA: u32 = 1;
+    const SCHEMA: u32 = 2;
 
     /// Finds names for what was walked. `stacks` are those of the target's
     /// threads, in the same order.
-    pub(crate) fn new(target: &Target, stacks: Vec<Stack>, method: Method) -> Self {
+    pub(crate) fn new(
+        target: &Target,
+        stacks: Vec<Stack>,
+        method: Method,
+        naming: &Naming,
+    ) -> Self {
         let mut warnings = target.warnings.clone();
         let mut troubles = BTreeMap::new();
         let frames = stacks.iter().flat_map(|stack| &stack.frames);
-        target.modules.expect_functions(frames.flat_map(|frame| {
+        let addrs = frames.flat_map(|frame| {
             // What names a frame that its lookup address does not is its pc.
             [frame.pc.lookup_addr().get(), frame.pc.addr().get()]
-        }));
+        });
+        target.modules.expect_functions(addrs, &naming.debug_files);
         let mut room = NameRoom { left: target.room.names, cut: false };
-        let threads = target
+        let mut threads: Vec<_> = target
             .threads
             .iter()
             .zip(stacks)
             .map(|(thread, stack)| {
                 let frames = stack.frames.iter();
-                let frames =
-                    frames.map(|frame| name(frame, target, &mut troubles, &mut room)).collect();
+                let frames = frames
+                    .map(|frame| name(frame, target, naming.parameters, &mut troubles, &mut room))
+                    .collect();
                 let mut report = ThreadReport::new(thread, stack.mode, frames, stack.end);
                 if method != Method::Fp {
                     report.add_missing_table(&target.modules, method);
@@ -141,6 +202,23 @@ impl Report {
                 report
             })
             .collect();
+        if naming.lines {
+            let mut frames: Vec<_> =
+                threads.iter_mut().flat_map(|thread| &mut thread.frames).collect();
+            warnings.extend(source_lines::add(
+                &mut frames,
+                &target.modules,
+                naming.parameters,
+                &mut room,
+            ));
+        }
+        for module in target.modules.iter() {
+            if let Some(wrong) =
+                module.image_so_far().and_then(|image| image.file.wrong_debug_file())
+            {
+                warnings.push(format!("{}: {wrong}", escaped(&module.path)));
+            }
+        }
         if room.cut {
             warnings.push("names are cut: frames have the same names, and all are too long".into());
         }
@@ -269,6 +347,7 @@ impl FrameReport {
             function: None,
             mangled: None,
             function_offset: None,
+            source: Source::default(),
         };
         // A handler returns to the first byte of its trampoline, which was not
         // called.
@@ -299,7 +378,7 @@ impl FrameReport {
 
     /// The address to ask a table or the symbols for: a return address may be
     /// that of the next function already.
-    const fn lookup(&self) -> u64 {
+    pub(crate) const fn lookup(&self) -> u64 {
         if self.exact { self.pc } else { self.pc.wrapping_sub(1) }
     }
 }
@@ -315,6 +394,7 @@ pub(crate) fn file_name(path: &Untrusted) -> Escaped<'_> {
 fn name(
     frame: &Frame,
     target: &Target,
+    parameters: Parameters,
     troubles: &mut BTreeMap<Untrusted, String>,
     room: &mut NameRoom,
 ) -> FrameReport {
@@ -325,13 +405,25 @@ fn name(
     if report.object.is_none() {
         report.object = name_of_mapping(&target.mappings, report.lookup());
     }
-    room.fit(&mut report);
+    if let Some(mangled) = &report.mangled
+        && let Some(whole) = demangled(mangled, parameters)
+    {
+        report.function = Some(whole);
+    }
+    room.fit([&mut report.object, &mut report.function, &mut report.mangled]);
     report
+}
+
+/// A mangled name as it was in the source.
+pub(crate) fn demangled(mangled: &Untrusted, parameters: Parameters) -> Option<Untrusted> {
+    let name = plain(mangled.as_bytes())?;
+    let limit = usize::try_from(NAME_LIMIT).unwrap_or(usize::MAX);
+    demangle_with(name, limit, parameters).map(Untrusted::from)
 }
 
 /// How many bytes the names of frames may have from here on. Many frames may be of
 /// one file or function, whose name is as long as its owner likes.
-struct NameRoom {
+pub(crate) struct NameRoom {
     left: usize,
     /// Some were cut.
     cut: bool,
@@ -342,8 +434,7 @@ impl NameRoom {
     const SHORT: usize = 64;
 
     /// Cuts the names of a frame if there is no room for them any more.
-    fn fit(&mut self, frame: &mut FrameReport) {
-        let names = [&mut frame.object, &mut frame.function, &mut frame.mangled];
+    pub(crate) fn fit<const N: usize>(&mut self, names: [&mut Option<Untrusted>; N]) {
         let len = |name: &Option<Untrusted>| name.as_ref().map_or(0, |name| name.as_bytes().len());
         let all = names.iter().fold(0_usize, |sum, name| sum.saturating_add(len(name)));
         if let Some(left) = self.left.checked_sub(all) {

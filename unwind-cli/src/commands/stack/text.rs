@@ -5,9 +5,12 @@ use std::io::{self, Write};
 
 use unwind_core::CacheStats;
 
-use crate::commands::stack::report::{FoundBy, FrameReport, Report, ThreadReport, file_name};
+use crate::commands::stack::report::{
+    FoundBy, FrameReport, InlinedReport, Report, ThreadReport, file_name,
+};
 use crate::commands::stack::walk::StackEnd;
 use crate::counted::counted;
+use crate::untrusted::Untrusted;
 
 /// Writes a report.
 ///
@@ -35,6 +38,16 @@ pub(crate) fn write_warnings(out: &mut impl Write, report: &Report) -> io::Resul
 }
 
 fn write_thread(out: &mut impl Write, thread: &ThreadReport) -> io::Result<()> {
+    write_heading(out, thread)?;
+    write_frames(out, thread.arch, &thread.frames, &thread.end)
+}
+
+/// Writes whose stack follows.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write_heading(out: &mut impl Write, thread: &ThreadReport) -> io::Result<()> {
     write!(out, "thread {}", thread.thread)?;
     if let Some(name) = &thread.name {
         write!(out, " ({})", name)?;
@@ -45,8 +58,7 @@ fn write_thread(out: &mut impl Write, thread: &ThreadReport) -> io::Result<()> {
     if let Some(signal) = thread.signal {
         write!(out, ", ended by {}", SignalName(signal))?;
     }
-    writeln!(out)?;
-    write_frames(out, thread.arch, &thread.frames, &thread.end)
+    writeln!(out)
 }
 
 /// Writes the frames of a stack of code for `arch`, and why there are no more.
@@ -60,16 +72,34 @@ pub(crate) fn write_frames(
     frames: &[FrameReport],
     end: &StackEnd,
 ) -> io::Result<()> {
-    let width = if arch == Some("ia32") { 8 } else { 16 };
     for (number, frame) in frames.iter().enumerate() {
-        if frame.after_gap {
-            writeln!(out, "       callers may be missing here")?;
-        }
-        let (pc, found_by) = (frame.pc, found_by(frame));
-        writeln!(out, "  #{number:<3} 0x{pc:0width$x}  {found_by:<9}  {}", Place(frame))?;
+        write_frame(out, number, arch, frame)?;
     }
     let completeness = if end.complete { "complete" } else { "incomplete" };
     writeln!(out, "  {completeness}: {}", end.text)
+}
+
+/// Writes one frame of code for `arch`, and what is inlined in it.
+///
+/// # Errors
+///
+/// As writing to `out`.
+pub(crate) fn write_frame(
+    out: &mut impl Write,
+    number: usize,
+    arch: Option<&str>,
+    frame: &FrameReport,
+) -> io::Result<()> {
+    let width = if arch == Some("ia32") { 8 } else { 16 };
+    if frame.after_gap {
+        writeln!(out, "       callers may be missing here")?;
+    }
+    for inlined in &frame.source.inlined {
+        let blank = "";
+        writeln!(out, "  {blank:<4}   {blank:width$}  inlined    {}", InlinedPlace(inlined))?;
+    }
+    let (pc, found_by) = (frame.pc, found_by(frame));
+    writeln!(out, "  #{number:<3} 0x{pc:0width$x}  {found_by:<9}  {}", Place(frame))
 }
 
 /// How a frame was found, marked where that was the second choice or took the frame
@@ -98,13 +128,44 @@ impl fmt::Display for Place<'_> {
         let object = frame.object.as_ref().map(file_name);
         match (&frame.function, object, frame.object_pc) {
             (Some(function), Some(object), _) => {
-                let offset = frame.function_offset.unwrap_or(0);
-                write!(f, "{function}+{offset:#x} ({object})")
+                write!(f, "{function}")?;
+                // DWARF has names of functions that no symbol has.
+                if let Some(offset) = frame.function_offset {
+                    write!(f, "+{offset:#x}")?;
+                }
+                write!(f, " ({object})")?;
+                write_line(f, &frame.source.file, frame.source.line)
             }
             (_, Some(object), Some(pc)) => write!(f, "?? ({object}+{pc:#x})"),
             (_, Some(object), None) => write!(f, "?? ({object})"),
             (_, None, _) => f.write_str("??"),
         }
+    }
+}
+
+/// A function without a frame of its own.
+struct InlinedPlace<'a>(&'a InlinedReport);
+
+impl fmt::Display for InlinedPlace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.function {
+            Some(function) => write!(f, "{function}")?,
+            None => f.write_str("??")?,
+        }
+        write_line(f, &self.0.file, self.0.line)
+    }
+}
+
+/// Writes a file and a line after what is there, if they are known.
+fn write_line(
+    f: &mut fmt::Formatter<'_>,
+    file: &Option<Untrusted>,
+    line: Option<u32>,
+) -> fmt::Result {
+    match (file, line) {
+        (Some(file), Some(line)) => write!(f, " at {file}:{line}"),
+        (Some(file), None) => write!(f, " at {file}"),
+        (None, _) => Ok(()),
     }
 }
 

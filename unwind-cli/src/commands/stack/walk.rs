@@ -159,9 +159,7 @@ impl<'t> StackWalker<'t> {
         frame_pointers: FramePointerRows,
         max_frames: u32,
     ) -> Self {
-        let code = mappings.iter().filter(|mapping| mapping.executable);
-        let mut code: Vec<_> = code.map(|mapping| mapping.range.clone()).collect();
-        code.sort_unstable_by_key(|range| range.start);
+        let code = Code::ranges(mappings);
         let return_probes = ReturnProbes::new(mappings);
         let x86_64 = address_width(mappings);
         let rows = Box::default();
@@ -248,7 +246,7 @@ impl<'t> StackWalker<'t> {
         regs: &UserRegisters,
         memory: &mut TargetMemory,
     ) -> (Vec<Frame>, StackEnd) {
-        let arch = if regs.eflags & EFLAGS_VM == 0 { Ia32::FLAT } else { Ia32::VM86 };
+        let arch = ia32_arch(regs);
         let regs = ia32_registers(regs);
         let call_frames = CallFrameSource::new(self.modules);
         // The code at an address is of one kind, so both kinds share the cache.
@@ -303,10 +301,25 @@ where
 
 /// Where the target has code. A frame pointer that is none leads anywhere, mostly not
 /// there.
-struct Code<'c> {
+pub(crate) struct Code<'c> {
     /// Ascending.
     ranges: &'c [Range<u64>],
     probes: ReturnProbes,
+}
+
+impl<'c> Code<'c> {
+    /// Of these ranges of a target with these mappings.
+    pub(crate) fn new(ranges: &'c [Range<u64>], mappings: &[Mapping]) -> Self {
+        Self { ranges, probes: ReturnProbes::new(mappings) }
+    }
+
+    /// The ranges of code among mappings.
+    pub(crate) fn ranges(mappings: &[Mapping]) -> Vec<Range<u64>> {
+        let code = mappings.iter().filter(|mapping| mapping.executable);
+        let mut code: Vec<_> = code.map(|mapping| mapping.range.clone()).collect();
+        code.sort_unstable_by_key(|range| range.start);
+        code
+    }
 }
 
 impl ReturnAddresses for Code<'_> {
@@ -329,7 +342,7 @@ const EFLAGS_VM: u64 = 1 << 17;
 
 /// A program gets addresses above 47 bits only on a CPU with 57, and only if it
 /// asks for them.
-fn address_width(mappings: &[Mapping]) -> X86_64 {
+pub(crate) fn address_width(mappings: &[Mapping]) -> X86_64 {
     const USER_END_48: u64 = 1 << 47;
     const USER_END_57: u64 = 1 << 56;
     let is_wide = |mapping: &Mapping| (USER_END_48..USER_END_57).contains(&mapping.range.start);
@@ -339,6 +352,11 @@ fn address_width(mappings: &[Mapping]) -> X86_64 {
 /// In the order of the DWARF numbers.
 pub(crate) fn x86_64_registers(regs: &UserRegisters) -> X86_64Regs {
     X86_64Regs::from_all(regs.rip, general_registers(regs))
+}
+
+/// How 32-bit code with these registers addresses its stack.
+pub(crate) const fn ia32_arch(regs: &UserRegisters) -> Ia32 {
+    if regs.eflags & EFLAGS_VM == 0 { Ia32::FLAT } else { Ia32::VM86 }
 }
 
 /// In the order of the DWARF numbers.

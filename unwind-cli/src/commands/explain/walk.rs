@@ -1,0 +1,116 @@
+//! A walk of one stack, with all that it asked for on the way.
+
+use std::fmt::Display;
+
+use unwind_core::{
+    Arch, DwarfReg, End, Frame, ReturnAddresses, RowSource, StepError, TableError, Walker,
+};
+use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, X86_64};
+
+use crate::commands::explain::watched::{Event, Log, Source, Watched, WatchedCode, WatchedMemory};
+use crate::commands::stack::call_frames::CallFrameSource;
+use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::commands::stack::tables::SframeTables;
+use crate::commands::stack::walk::{
+    Code, Stack, StackEnd, address_width, ia32_arch, ia32_registers, x86_64_registers,
+};
+use crate::target::Target;
+use crate::target::registers::{CodeMode, UserRegisters};
+
+/// One frame, and how it was left.
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    pub(super) frame: Frame,
+    /// The values of the registers in the frame, by DWARF number, as far as they are known.
+    pub(super) registers: Vec<Option<u64>>,
+    /// What was asked for to find its caller.
+    pub(super) events: Vec<Event>,
+}
+
+/// A walked stack.
+pub(super) struct Walked {
+    pub(super) stack: Stack,
+    pub(super) steps: Vec<Step>,
+    /// Why the last step led no further, where it was one that failed.
+    pub(super) failure: Option<StepError>,
+}
+
+/// How many registers rows are about.
+const REGISTERS: u8 = 16;
+
+/// Walks the stack of a thread of the target with these registers.
+pub(super) fn walk(target: &mut Target, regs: &UserRegisters, max_frames: u32) -> Walked {
+    let log = Log::default();
+    let mode = regs.code_mode();
+    let ranges = Code::ranges(&target.mappings);
+    let code = WatchedCode::new(Code::new(&ranges, &target.mappings), &log);
+    let mut memory = WatchedMemory::new(&mut target.memory, &log);
+    let tables = Watched::new(SframeTables::new(&target.modules), Source::Sframe, &log);
+    let call_frames = Watched::new(CallFrameSource::new(&target.modules), Source::CallFrames, &log);
+    let trampolines = Watched::new(SignalTrampolines, Source::SignalTrampolines, &log);
+    let instructions = Watched::new(InstructionAnalysis, Source::Instructions, &log);
+    let fallback = FramePointerRows { is_trusted: false };
+    let fallback = Watched::new(fallback, Source::FramePointer, &log);
+    let limit = max_frames.max(1);
+    match mode {
+        Some(CodeMode::X86_64) => {
+            let source = RowSource::<X86_64>::or(tables, call_frames);
+            let source = RowSource::<X86_64>::or(source, trampolines);
+            let source = RowSource::<X86_64>::or(source, instructions);
+            let walker = Walker::new(address_width(&target.mappings), source);
+            let walker = walker.fallback(fallback).return_addresses(code).max_frames(limit);
+            steps(walker, x86_64_registers(regs), &mut memory, &log, mode)
+        }
+        Some(CodeMode::Ia32) => {
+            let source = RowSource::<Ia32>::or(call_frames, trampolines);
+            let source = RowSource::<Ia32>::or(source, instructions);
+            let walker = Walker::new(ia32_arch(regs), source);
+            let walker = walker.fallback(fallback).return_addresses(code).max_frames(limit);
+            steps(walker, ia32_registers(regs), &mut memory, &log, mode)
+        }
+        None => {
+            let text = format!("code segment {:#x} is the program's own", regs.cs);
+            let end = StackEnd::not_walkable(text);
+            let stack = Stack { mode, frames: Vec::new(), end };
+            Walked { stack, steps: Vec::new(), failure: None }
+        }
+    }
+}
+
+fn steps<A, S, F, C, M>(
+    mut walker: Walker<A, S, F, C>,
+    regs: A::Regs,
+    memory: &mut WatchedMemory<'_, M>,
+    log: &Log,
+    mode: Option<CodeMode>,
+) -> Walked
+where
+    A: Arch,
+    S: RowSource<A>,
+    S::Error: TableError + Display,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    C: ReturnAddresses,
+    M: unwind_core::Memory,
+{
+    let mut walked = walker.frames(regs, memory);
+    let mut steps = Vec::new();
+    loop {
+        let registers = (0..REGISTERS).map(|number| walked.register(DwarfReg(number))).collect();
+        // What was read to tell the registers is no part of the step.
+        let _ = log.take();
+        let Some(frame) = walked.next() else { break };
+        steps.push(Step { frame, registers, events: log.take() });
+    }
+    let frames: Vec<_> = steps.iter().map(|step| step.frame).collect();
+    let end = walked.end();
+    let failure = match end {
+        Some(End::Step(error)) => Some(error),
+        _ => None,
+    };
+    let end = end.map_or_else(
+        || StackEnd::not_walkable("no frames".into()),
+        |end| StackEnd::new(&end, &frames),
+    );
+    Walked { stack: Stack { mode, frames, end }, steps, failure }
+}

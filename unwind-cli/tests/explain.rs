@@ -1,0 +1,183 @@
+//! `unwind explain`: what it says of stacks of which all is known.
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use support::*;
+use test_support::{Compiler, tool};
+
+/// No function keeps a frame pointer; the rows are in `.eh_frame`.
+const CALL_FRAMES: &[&str] = &["-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+
+fn explain(target: &Target) -> String {
+    let id = target.id().to_string();
+    String::from_utf8(run(["explain", "--no-lines", "--pid", &id]).stdout).unwrap()
+}
+
+/// What is said of each frame, from its line on.
+fn frames(text: &str) -> Vec<&str> {
+    let starts: Vec<_> = text.match_indices("\n  #").map(|(at, _)| at).collect();
+    let ends = starts.iter().copied().skip(1).chain([text.len()]);
+    starts.iter().copied().zip(ends).map(|(start, end)| &text[start..end]).collect()
+}
+
+/// The words after a label, such as `row`.
+fn said<'t>(frame: &'t str, label: &str) -> Vec<&'t str> {
+    let lines = frame.lines().filter_map(|line| line.strip_prefix("       "));
+    lines.filter_map(|line| Some(line.strip_prefix(label)?.trim_start())).collect()
+}
+
+/// The entries of a program as readelf lists them: offset, that of the CIE, start and end.
+fn entries(program: &Path) -> Option<Vec<[u64; 4]>> {
+    let readelf = tool("readelf")?;
+    let output = Command::new(readelf).arg("--debug-dump=frames").arg(program).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let hex = |digits: &str| u64::from_str_radix(digits, 16).unwrap();
+    let entry = |line: &str| {
+        let (before, after) = line.split_once(" FDE cie=")?;
+        let (cie, code) = after.split_once(" pc=")?;
+        let (start, end) = code.split_once("..")?;
+        Some([hex(before.split(' ').next()?), hex(cie), hex(start), hex(end)])
+    };
+    Some(text.lines().filter_map(entry).collect())
+}
+
+#[test]
+fn a_row_is_where_readelf_has_it_and_what_is_read_leads_to_the_next_frame() {
+    let Some(program) = compile("explain", "echo.c", CALL_FRAMES) else { return };
+    let Some(entries) = entries(&program) else { return };
+    let target = Target::start(&program, &[]);
+    let text = explain(&target);
+    assert!(text.contains("\ncomplete: outermost frame\n"), "{text}");
+    let frames = frames(&text);
+    assert!(frames.len() > 4, "{text}");
+
+    let mut of_program = 0;
+    for (number, frame) in frames.iter().enumerate() {
+        let (_, pc) = frame.split_once("0x").unwrap();
+        let pc = &pc[..16];
+        if let Some(before) = number.checked_sub(1) {
+            let read = said(frames[before], "read");
+            let found = read.iter().find_map(|read| read.split_once(", the return address"));
+            let (_, value) = found.expect("reads it").0.split_once(" -> 0x").unwrap();
+            assert_eq!(format!("{value:0>16}"), pc, "{frame}");
+            let checked = said(frames[before], "checked");
+            assert!(checked.iter().any(|checked| checked.contains("is code of /")), "{frame}");
+        }
+        if !said(frame, "module").iter().any(|path| path.contains("/explain/program")) {
+            continue;
+        }
+        of_program += 1;
+        let from = said(frame, "from");
+        let entry = entries.iter().find(|[at, cie, ..]| {
+            from.iter().any(|from| {
+                from.starts_with(&format!(".eh_frame: FDE at {at:#x} and CIE at {cie:#x} "))
+            })
+        });
+        let [_, _, start, end] = entry.unwrap_or_else(|| panic!("{entries:x?}: {frame}"));
+        assert!(frame.contains(&format!("FDE of {start:#x}..{end:#x}, row of 0x")), "{frame}");
+    }
+    assert!(of_program > 2, "{text}");
+}
+
+#[test]
+fn a_row_of_sframe_is_explained_by_its_entry() {
+    let Some(program) = compile("explain_sframe", "echo.c", SFRAME) else { return };
+    let target = Target::start(&program, &[]);
+    let text = explain(&target);
+    let with_row = frames(&text).into_iter().find(|frame| {
+        said(frame, "from").iter().any(|from| from.starts_with(".sframe: FDE at 0x"))
+    });
+    let frame = with_row.unwrap_or_else(|| panic!("{text}"));
+    let row = said(frame, "row")[0];
+    assert!(row.starts_with("CFA = r") && row.ends_with("by .sframe"), "{frame}");
+    assert!(row.contains("RA = [CFA-8]"), "{frame}");
+}
+
+/// Explains a process that waits where the row says this in place of the truth.
+fn wrong(test: &str, words: &str) -> Option<(Target, String)> {
+    let compiler = Compiler::find(CALL_FRAMES)?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/wrong_rows.c");
+    let program = scratch(test).join("program");
+    compiler.compile(&source, &program, &[&format!("-DWRONG={words}")]);
+    let target = Target::start(&program, &[]);
+    let text = explain(&target);
+    Some((target, text))
+}
+
+/// What gdb itself shows of the stack.
+fn backtrace(target: &Target) -> Option<String> {
+    let id = target.id().to_string();
+    let output = Command::new(tool("gdb")?)
+        .args(["-nx", "-batch", "-p", &id, "-ex", "backtrace"])
+        .output()
+        .unwrap();
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&stderr(&output));
+    Some(text)
+}
+
+#[test]
+fn a_row_that_leads_to_no_return_address_is_told_and_what_gdb_makes_of_it() {
+    let name = "explain_not_code";
+    let Some((target, text)) = wrong(name, ".cfi_def_cfa_offset 16") else { return };
+    assert!(text.contains("row        CFA = rsp+16, RA = [CFA-8]"), "{text}");
+    assert!(text.contains("a byte before it, is NOT code\n"), "{text}");
+    assert!(text.contains("\nincomplete: return address 0x"), "{text}");
+    assert!(text.contains("does not lead to code\n"), "{text}");
+    let (_, gdb) = text.split_once("\ngdb: shows one more frame, ").unwrap();
+    let (frame, _) = gdb.split_once(", and").unwrap();
+    if let Some(shown) = backtrace(&target) {
+        assert!(shown.contains(&format!("#1  {frame}")), "{frame}: {shown}");
+    }
+}
+
+#[test]
+fn a_row_that_leads_to_no_memory_is_told_and_what_gdb_says() {
+    let name = "explain_unreadable";
+    let Some((target, text)) = wrong(name, ".cfi_def_cfa 7, 0x70000000") else { return };
+    assert!(text.contains("CFA = rsp+1879048192, RA = [CFA-8]"), "{text}");
+    assert!(text.contains("\nincomplete: memory is not readable at 0x"), "{text}");
+    let (_, gdb) = text.split_once("\ngdb: ").unwrap();
+    assert!(gdb.starts_with("Backtrace stopped: Cannot access memory at address 0x"), "{gdb}");
+    if let Some(shown) = backtrace(&target) {
+        assert!(shown.contains(gdb.trim_end()), "{gdb}: {shown}");
+    }
+}
+
+#[test]
+fn a_row_that_leads_back_is_told() {
+    let name = "explain_back";
+    let Some((_target, text)) = wrong(name, ".cfi_def_cfa_offset -16") else { return };
+    assert!(text.contains("\nincomplete: no progress: cfa 0x"), "{text}");
+    assert!(text.contains("previous frame inner to this frame (corrupt stack?)"), "{text}");
+}
+
+#[test]
+fn a_thread_is_chosen_by_its_id_and_another_is_refused() {
+    let Some(program) = compile("explain_thread", "threads.c", FRAME_POINTERS) else { return };
+    let target = Target::start(&program, &[]);
+    let whole = report_of(&target, &[]);
+    let id = target.id().to_string();
+    for thread in threads(&whole) {
+        let thread = thread["thread"].to_string();
+        let text = run(["explain", "--no-lines", "--pid", &id, "--tid", &thread]).stdout;
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.starts_with(&format!("thread {thread} ")), "{text}");
+        assert_eq!(text.matches("\nthread ").count(), 0, "{text}");
+
+        let one = report_of(&target, &["--tid", &thread]);
+        let [only] = threads(&one) else { panic!("{one:#}") };
+        assert_eq!(only["thread"].to_string(), thread);
+    }
+    let text = String::from_utf8(run(["explain", "--pid", &id]).stdout).unwrap();
+    assert!(text.starts_with(&format!("thread {id} ")), "{text}");
+    for command in ["stack", "explain"] {
+        let error = fails([command, "--pid", &id, "--tid", "1"], 3);
+        assert!(error.contains("no thread 1"), "{error}");
+    }
+}

@@ -1,0 +1,168 @@
+//! Files, lines and inlined functions of `unwind stack`.
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::*;
+use test_support::tool;
+
+const DEBUG: &[&str] = &["-x", "c++", "-O2", "-g", "-fno-reorder-functions"];
+
+/// The JSON of `unwind stack` with these arguments more.
+fn report_with_lines(target: &Target, arguments: &[&str]) -> Value {
+    let id = target.id().to_string();
+    let output = run(["stack", "--json", "--pid", &id].iter().chain(arguments));
+    serde_json::from_slice(&output.stdout).expect("is JSON")
+}
+
+/// The line of the source with this comment.
+fn line_of(comment: &str) -> u64 {
+    let source = include_str!("programs/inlined.cpp");
+    let line = source.lines().position(|line| line.ends_with(&format!("// {comment}")));
+    u64::try_from(line.unwrap_or_else(|| panic!("no {comment}"))).unwrap() + 1
+}
+
+/// Function and line, innermost first, of all that is inlined in a frame and of itself.
+fn places(frame: &Value) -> Vec<(&str, u64)> {
+    let inlined = frame["inlined"].as_array().unwrap().iter().chain([frame]);
+    inlined
+        .map(|place| (place["function"].as_str().unwrap(), place["line"].as_u64().unwrap_or(0)))
+        .collect()
+}
+
+fn frames(report: &Value) -> &[Value] {
+    let [thread] = threads(report) else { panic!("not one thread: {report:#}") };
+    thread["frames"].as_array().unwrap()
+}
+
+/// Checks the first two frames of the program, all of which is known.
+fn check(report: &Value) {
+    let frames = frames(report);
+    let wanted = [
+        ("shapes::park(long)", line_of("parks")),
+        ("long shapes::twice<long>(long)", line_of("calls park")),
+        ("shapes::area(int, long)", line_of("calls twice")),
+    ];
+    assert_eq!(places(&frames[0]), wanted, "{report:#}");
+    assert_eq!(places(&frames[1]), [("main", line_of("calls area"))]);
+    for file in [&frames[1]["file"], &frames[0]["inlined"][0]["file"]] {
+        assert!(file.as_str().unwrap().ends_with("tests/programs/inlined.cpp"), "{file}");
+    }
+}
+
+#[test]
+fn functions_that_are_inlined_are_named_and_are_no_frames() {
+    let Some(program) = compile("lines", "inlined.cpp", DEBUG) else { return };
+    let target = Target::start(&program, &[]);
+    let whole = report_with_lines(&target, &[]);
+    check(&whole);
+    assert_eq!(whole["warnings"], Value::Array(Vec::new()), "{whole:#}");
+
+    let plain = report_with_lines(&target, &["--no-lines", "--short"]);
+    assert_eq!(frames(&plain).len(), frames(&whole).len());
+    let pcs = |report: &Value| -> Vec<Value> {
+        frames(report).iter().map(|frame| frame["pc"].clone()).collect()
+    };
+    assert_eq!(pcs(&plain), pcs(&whole));
+    assert_eq!(places(&frames(&plain)[0]), [("shapes::area", 0)]);
+
+    let id = target.id().to_string();
+    let text = String::from_utf8(run(["stack", "--pid", &id]).stdout).unwrap();
+    let at = |comment| format!("inlined.cpp:{}", line_of(comment));
+    for (start, end) in [
+        ("inlined    shapes::park(long) at /", at("parks")),
+        ("inlined    long shapes::twice<long>(long) at /", at("calls park")),
+        ("registers  shapes::area(int, long)+0x", at("calls twice")),
+        ("main+0x", at("calls area")),
+    ] {
+        let is_it = |line: &str| line.contains(start) && line.ends_with(&end);
+        assert!(text.lines().any(is_it), "{start} {end}: {text}");
+    }
+}
+
+/// Runs one of binutils; `false` if it is not there.
+fn binutils(program: &str, arguments: &[&Path]) -> bool {
+    let Some(program) = tool(program) else { return false };
+    assert!(Command::new(program).args(arguments).status().unwrap().success());
+    true
+}
+
+/// Splits a program into one without symbols and a file with them beside it.
+fn split(program: &Path) -> Option<PathBuf> {
+    let debug = program.with_extension("debug");
+    let keep = Path::new("--only-keep-debug");
+    let link = PathBuf::from(format!("--add-gnu-debuglink={}", debug.display()));
+    let is_done = binutils("objcopy", &[keep, program, &debug])
+        && binutils("objcopy", &[Path::new("--strip-all"), &link, program]);
+    is_done.then_some(debug)
+}
+
+#[test]
+fn what_was_stripped_off_is_found_by_link_and_by_build_id() {
+    let with_id = [DEBUG, &["-Wl,--build-id=0x0123456789abcdef"]].concat();
+    let Some(program) = compile("lines_split", "inlined.cpp", &with_id) else { return };
+    let Some(debug) = split(&program) else { return };
+    let directory = program.parent().unwrap();
+    let target = Target::start(&program, &[]);
+    check(&report_with_lines(&target, &[]));
+
+    // Below the directory beside it.
+    let beside = directory.join(".debug");
+    fs::create_dir(&beside).unwrap();
+    fs::rename(&debug, beside.join("program.debug")).unwrap();
+    check(&report_with_lines(&target, &[]));
+
+    // By its build id, below a directory of the user's, and as a sysroot has it.
+    let by_id = directory.join("kept/usr/lib/debug/.build-id/01");
+    fs::create_dir_all(&by_id).unwrap();
+    fs::rename(beside.join("program.debug"), by_id.join("23456789abcdef.debug")).unwrap();
+    let none = report_with_lines(&target, &[]);
+    assert_eq!(frames(&none)[0]["function"], Value::Null, "{none:#}");
+    let debug_dir = directory.join("kept/usr/lib/debug");
+    check(&report_with_lines(&target, &["--debug-dir", debug_dir.to_str().unwrap()]));
+    let sysroot = directory.join("kept");
+    check(&report_with_lines(&target, &["--sysroot", sysroot.to_str().unwrap()]));
+}
+
+#[test]
+fn a_file_that_a_debug_link_leads_to_by_mistake_is_refused_and_told() {
+    let Some(program) = compile("lines_wrong", "inlined.cpp", DEBUG) else { return };
+    let Some(debug) = split(&program) else { return };
+    let mut bytes = fs::read(&debug).unwrap();
+    bytes.push(0);
+    fs::write(&debug, bytes).unwrap();
+    // Of another program, too.
+    let target = Target::start(&program, &[]);
+    let report = report_with_lines(&target, &[]);
+    assert_eq!(frames(&report)[0]["function"], Value::Null);
+    let warnings = report["warnings"].as_array().unwrap();
+    let told = |warning: &Value| {
+        let warning = warning.as_str().unwrap();
+        warning.contains("program.debug is not used: its checksum") && warning.contains("debuglink")
+    };
+    assert!(warnings.iter().any(told), "{report:#}");
+}
+
+#[test]
+fn dwarf_that_takes_too_much_to_read_is_left_out_and_told() {
+    let Some(program) = compile("lines_deep", "deep_lines.c", &["-O1"]) else { return };
+    let target = Target::start(&program, &[]);
+    let started = Instant::now();
+    let report = report_with_lines(&target, &[]);
+    assert!(started.elapsed() < Duration::from_secs(20));
+    assert_eq!(functions_to_main(&report), ["main"]);
+    assert_eq!(threads(&report)[0]["end"]["complete"], true, "{report:#}");
+    let warnings = report["warnings"].as_array().unwrap();
+    let told = |warning: &Value| {
+        let warning = warning.as_str().unwrap();
+        warning.contains("program: lines: its DWARF is damaged, or takes more than")
+    };
+    assert!(warnings.iter().any(told), "{report:#}");
+}
