@@ -123,14 +123,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 /// Leaves the one thread that is asked for.
 fn choose_thread(target: &mut Target, args: &Args) -> Result<(), TargetError> {
-    match args.tid.or(args.pid) {
-        Some(wanted) => {
-            if args.tid.is_some() || target.threads.iter().any(|thread| thread.id == wanted) {
-                target.keep_thread(wanted)?;
-            }
-        }
-        // A core's first thread is the one that got the signal.
-        None => {}
+    let is_there = |wanted: &i32| target.threads.iter().any(|thread| thread.id == *wanted);
+    // The first thread of a process may have ended; that of a core is the one that got the
+    // signal.
+    if let Some(wanted) = args.tid.or(args.pid.filter(is_there)) {
+        target.keep_thread(wanted)?;
     }
     target.threads.truncate(1);
     Ok(())

@@ -250,8 +250,8 @@ fn write_read(
         Ok(bytes) => bytes,
         Err(error) => return label(out, "read", format_args!("{addr:#x}: {error}")),
     };
-    let size = if is_64 { 8 } else { 4 };
-    let is_words = bytes.len() % size == 0 && bytes.len() <= size.saturating_mul(2);
+    let size: usize = if is_64 { 8 } else { 4 };
+    let is_words = [size, size.saturating_mul(2)].contains(&bytes.len());
     let (Some(row), true) = (row, is_words) else {
         let count = bytes.len();
         return label(out, "read", format_args!("{count} bytes at {addr:#x}"));
