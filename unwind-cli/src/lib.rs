@@ -139,6 +139,13 @@ pub fn read_elf(bytes: &[u8]) -> Option<(usize, usize)> {
     Some((copied, built.map_or(0, |table| table.bytes.len())))
 }
 
+/// Reads a recording and reports it in each format, with little memory. Returns the lengths of
+/// all outputs in bytes, or `None` if it is no recording.
+#[must_use]
+pub fn report_perf_data(bytes: &[u8]) -> Option<Vec<usize>> {
+    commands::report::reported_len(bytes)
+}
+
 /// Reads a recording of perf as `unwind script` and `unwind merge` do, with little memory.
 /// Returns the lengths of the text, the JSON and the merged recording in bytes, or `None`
 /// if it is no recording.

@@ -31,6 +31,7 @@ mod paging;
 mod per_cpu;
 mod perf_data;
 mod perf_records;
+mod perf_report;
 mod plain_table;
 mod proc_texts;
 mod qmp;
@@ -121,6 +122,7 @@ targets! {
     segments,
     perf_data,
     perf_records,
+    perf_report,
     merge,
     deferred,
     per_cpu,

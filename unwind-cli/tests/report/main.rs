@@ -70,6 +70,40 @@ fn folded_with(data: &Path, options: &[&str]) -> Vec<(Vec<String>, u64)> {
     lines.collect()
 }
 
+/// The samples of a profile for Firefox, whose tables have to fit together.
+fn firefox_samples(profile: &[u8]) -> u64 {
+    let profile: Value = serde_json::from_slice(profile).unwrap();
+    assert_eq!(profile["meta"]["symbolicated"], true);
+    let len = |table: &Value| table["length"].as_u64().unwrap();
+    let column = |table: &Value, name: &str| -> Vec<Option<u64>> {
+        let column = table[name].as_array().unwrap_or_else(|| panic!("{name}"));
+        assert_eq!(u64::try_from(column.len()).unwrap(), len(table), "{name}");
+        column.iter().map(Value::as_u64).collect()
+    };
+    let mut samples = 0;
+    let mut names = Vec::new();
+    for thread in profile["threads"].as_array().unwrap() {
+        let is_below = |index: &Option<u64>, limit: u64| index.is_none_or(|at| at < limit);
+        let (stacks, frames) = (&thread["stackTable"], &thread["frameTable"]);
+        let ends = column(&thread["samples"], "stack");
+        assert!(ends.iter().all(|at| is_below(at, len(stacks))));
+        // A caller comes before what it calls.
+        let callers = column(stacks, "prefix");
+        assert!((0..).zip(&callers).all(|(at, caller)| is_below(caller, at)));
+        assert!(column(stacks, "frame").iter().all(|at| is_below(at, len(frames))));
+        let functions = &thread["funcTable"];
+        assert!(column(frames, "func").iter().all(|at| is_below(at, len(functions))));
+        let texts = thread["stringArray"].as_array().unwrap();
+        let of_function = column(functions, "name");
+        let text = |at: &Option<u64>| texts[usize::try_from(at.unwrap()).unwrap()].as_str();
+        names.extend(of_function.iter().map(|at| text(at).unwrap().to_owned()));
+        let weights = column(&thread["samples"], "weight");
+        samples += weights.iter().map(|weight| weight.unwrap()).sum::<u64>();
+    }
+    assert!(names.iter().any(|name| name == "innermost"), "{names:?}");
+    samples
+}
+
 #[test]
 fn d15_each_format_has_the_same_samples() {
     let Some(data) = recording("report_formats", b"nested", &[]) else { return };
@@ -97,6 +131,8 @@ fn d15_each_format_has_the_same_samples() {
     assert_eq!(weights.iter().map(|weight| weight.as_u64().unwrap()).sum::<u64>(), samples);
     assert_eq!(speedscope["profiles"][0]["endValue"].as_u64(), Some(samples));
     assert_eq!(speedscope["ledger"]["written"].as_u64(), Some(samples));
+
+    assert_eq!(firefox_samples(&report(&data, "firefox")), samples);
 
     let svg = text(&report(&data, "svg"));
     assert!(svg.contains(&format!("{samples} samples: ")) && svg.contains("innermost ("), "{svg}");
@@ -179,6 +215,21 @@ fn d15_stacks_that_are_not_complete_are_under_a_root_that_says_why() {
     let roots: Vec<&String> = innermost.map(|(stack, _)| &stack[0]).collect();
     let is_apart = |root: &&&String| **root == "[incomplete: stack-copy-too-short]";
     assert!(!roots.is_empty() && roots.iter().all(|root| is_apart(&root)), "{roots:?}");
+}
+
+#[test]
+fn d15_a_recording_that_is_cut_anywhere_is_reported_as_far_as_it_goes_and_refused() {
+    let Some(data) = recording("report_cut", b"nested", &[]) else { return };
+    let bytes = fs::read(&data).unwrap();
+    for cut in (0..bytes.len()).step_by(bytes.len() / 40) {
+        let lengths = unwind_cli::report_perf_data(&bytes[..cut]);
+        assert!(lengths.is_none_or(|lengths| lengths.len() == 8), "{cut}");
+    }
+    // In the middle of the samples, where the ledger is gone.
+    let cut = bytes.len() / 2;
+    fs::write(&data, &bytes[..cut]).unwrap();
+    let output = unwind(&["report", data.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(5), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn functions<'r>(sides: &[Side<'r>; 2]) -> Vec<Row<'r>> {
 }
 
 /// Writes the difference: as a table of at most `top` functions, as stacks with both counts,
-/// or as a picture.
+/// or as a picture, both in about `room` bytes.
 ///
 /// # Errors
 ///
@@ -92,28 +92,29 @@ pub(crate) fn write(
     format: Format,
     sides: &[Side<'_>; 2],
     top: usize,
+    room: usize,
 ) -> io::Result<()> {
     match format {
         Format::Text => table(out, sides, top)?,
-        Format::Folded => out.write_all(&folded_pair(sides)?)?,
-        Format::Svg => flame_graph::write_diff(out, &folded_pair(sides)?, sides)?,
+        Format::Folded => out.write_all(&folded_pair(sides, room)?)?,
+        Format::Svg => flame_graph::write_diff(out, &folded_pair(sides, room)?, sides)?,
         _ => return Err(io::Error::other("a difference is text, folded or svg")),
     }
     out.flush()
 }
 
 /// Stacks with their counts before and after, the former as if there were as many samples of
-/// all as there are after.
-fn folded_pair(sides: &[Side<'_>; 2]) -> io::Result<Vec<u8>> {
+/// all as there are after. Each take about `room` bytes at most.
+fn folded_pair(sides: &[Side<'_>; 2], room: usize) -> io::Result<Vec<u8>> {
     let [before, after] = sides.map(|side| {
-        let mut lines = Vec::new();
-        // A list takes all that is written.
-        let _ = folded::write(&mut lines, side.profile);
+        let mut lines = folded::lines_within(side.profile, room).join("\n");
+        lines.push('\n');
         lines
     });
     let options = differential::Options { normalize: true, ..Default::default() };
     let mut pairs = Vec::new();
-    differential::from_readers(options, &*before, &*after, &mut pairs).map_err(io::Error::other)?;
+    differential::from_readers(options, before.as_bytes(), after.as_bytes(), &mut pairs)
+        .map_err(io::Error::other)?;
     Ok(pairs)
 }
 
@@ -229,7 +230,7 @@ mod tests {
         let ledger = Ledger::new();
         let side = |profile| Side { title: "a", profile, ledger: &ledger };
         let mut out = Vec::new();
-        write(&mut out, format, &[side(before), side(after)], 5).unwrap();
+        write(&mut out, format, &[side(before), side(after)], 5, usize::MAX).unwrap();
         Untrusted::from(out).to_string().replace("\\n", "\n")
     }
 

@@ -8,16 +8,18 @@ use crate::commands::report::diff::Side;
 use crate::commands::report::folded;
 use crate::commands::report::profile::Profile;
 
-/// Writes the picture, with `summary` under its title.
+/// Writes the picture, with `summary` under its title. Its stacks, each with all of its frames,
+/// take about `room` bytes at most; the others are counted apart.
 pub(crate) fn write(
     out: &mut impl Write,
     profile: &Profile,
     title: &str,
     summary: String,
+    room: usize,
 ) -> io::Result<()> {
     let mut options = options(title);
     options.subtitle = Some(summary);
-    let lines: Vec<String> = folded::lines(profile).collect();
+    let lines = folded::lines_within(profile, room);
     from_lines(&mut options, lines.iter().map(String::as_str), out).map_err(io::Error::other)
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::commands::report::profile::{Frame, FrameKind, Profile};
+use crate::commands::report::profile::{Frame, FrameKind, NOT_KEPT, Profile};
 
 /// Writes the stacks.
 pub(crate) fn write(out: &mut impl Write, profile: &Profile) -> io::Result<()> {
@@ -16,6 +16,26 @@ pub(crate) fn lines(profile: &Profile) -> impl Iterator<Item = String> {
         frames.reverse();
         format!("{} {}", frames.join(";"), node.own)
     })
+}
+
+/// The lines, of which those that have no `room` in bytes are counted in one.
+pub(crate) fn lines_within(profile: &Profile, room: usize) -> Vec<String> {
+    let mut room = room;
+    let mut without = 0_u64;
+    let mut kept = Vec::new();
+    for (line, (_, node)) in lines(profile).zip(profile.ends()) {
+        match room.checked_sub(line.len()) {
+            Some(rest) => {
+                room = rest;
+                kept.push(line);
+            }
+            None => without = without.saturating_add(node.own),
+        }
+    }
+    if without > 0 {
+        kept.push(format!("{NOT_KEPT} {without}"));
+    }
+    kept
 }
 
 /// What a frame is called where a semicolon ends it.

@@ -3,6 +3,7 @@
 mod chance;
 mod collector;
 mod diff;
+mod firefox;
 mod flame_graph;
 mod folded;
 mod found_by;
@@ -23,12 +24,13 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 
 use crate::commands::perf::error::{PerfError, RecordingError};
+use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::summary::Memory;
 use crate::commands::record::ledger::Ledger;
 use crate::commands::report::diff::Side;
 use crate::commands::report::grouping::By;
 use crate::commands::report::profile::Profile;
-use crate::commands::report::reading::{Reading, read};
+use crate::commands::report::reading::{Reading, read, read_from};
 use crate::commands::report::time_line::TimeLine;
 use crate::counted::counted;
 use crate::failure::Failure;
@@ -89,6 +91,8 @@ enum Format {
     Svg,
     /// For speedscope
     Speedscope,
+    /// For the Firefox Profiler
+    Firefox,
     /// For pprof, compressed by gzip
     Pprof,
 }
@@ -103,9 +107,9 @@ the samples of which nothing is known, `[too many different stacks]` those for w
 --memory has no room. Functions of the kernel end in `_[k]` in folded stacks and flame graphs.
 
 What became of the samples is told in each format: under the table; on standard error beside
-folded stacks; in the page; in the subtitle of a flame graph; as `ledger` in speedscope's JSON;
-as comments for pprof. Of a recording of perf it is what can be told from it: chains that the kernel found
-by frame pointers are `unchecked`.";
+folded stacks; in the page; in the subtitle of a flame graph; as `ledger` in the JSON for
+speedscope and Firefox; as comments for pprof. Of a recording of perf it is what can be told
+from it: chains that the kernel found by frame pointers are `unchecked`.";
 
 /// Runs `unwind report`.
 ///
@@ -142,7 +146,9 @@ fn run_diff(args: &ReportArgs, before: &Path, after: &Path) -> Result<(), Failur
         Side { title: title_before, profile: &read_before.profile, ledger: &read_before.ledger },
         Side { title: title_after, profile: &read_after.profile, ledger: &read_after.ledger },
     ];
-    write_to(args, &[before, after], |out| diff::write(out, args.format, &sides, args.top))?;
+    write_to(args, &[before, after], |out| {
+        diff::write(out, args.format, &sides, args.top, args.memory.bytes())
+    })?;
     let [read_before, read_after] = reads;
     read_before.end(before).and(read_after.end(after))
 }
@@ -150,7 +156,7 @@ fn run_diff(args: &ReportArgs, before: &Path, after: &Path) -> Result<(), Failur
 impl ReportArgs {
     fn reading(&self) -> Reading {
         let memory = self.memory.bytes();
-        Reading { by: self.by, trust_fp: self.trust_fp, memory }
+        Reading { by: self.by, trust_fp: self.trust_fp, memory, names_kernel: true }
     }
 }
 
@@ -198,24 +204,63 @@ impl View<'_> {
     }
 }
 
-fn write(args: &ReportArgs, view: &View<'_>, mut out: &mut dyn Write) -> io::Result<()> {
+fn write(args: &ReportArgs, view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {
+    if args.format == Format::Folded {
+        // With standard error gone there is no other place to tell it.
+        let _ = write!(io::stderr(), "{}", view.notes());
+    }
+    write_as(args.format, view, args.top, args.memory.bytes(), out)
+}
+
+/// Writes one format, of functions at most `top`. Formats that need whole stacks in memory have
+/// about `room` bytes for them.
+fn write_as(
+    format: Format,
+    view: &View<'_>,
+    top: usize,
+    room: usize,
+    mut out: &mut dyn Write,
+) -> io::Result<()> {
     let View { title, profile, ledger, .. } = *view;
-    match args.format {
+    match format {
         Format::Text => {
-            table::write(&mut out, profile, args.top)?;
+            table::write(&mut out, profile, top)?;
             write!(out, "\n{}", view.notes())?;
         }
-        Format::Folded => {
-            folded::write(&mut out, profile)?;
-            // With standard error gone there is no other place to tell it.
-            let _ = write!(io::stderr(), "{}", view.notes());
-        }
+        Format::Folded => folded::write(&mut out, profile)?,
         Format::Html => html::write(&mut out, view)?,
-        Format::Svg => flame_graph::write(&mut out, profile, title, ledger.summary())?,
+        Format::Svg => flame_graph::write(&mut out, profile, title, ledger.summary(), room)?,
         Format::Speedscope => speedscope::write(&mut out, profile, title, ledger)?,
+        Format::Firefox => firefox::write(&mut out, view)?,
         Format::Pprof => pprof::write(&mut out, profile, view.notes().lines())?,
     }
     out.flush()
+}
+
+/// Reads a recording and reports it in each format with little memory. Returns the lengths of
+/// all outputs in bytes, or `None` if it is no recording.
+pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
+    const MEMORY: usize = 1 << 20;
+    let mut reader = PerfReader::from_bytes(bytes.to_vec()).ok()?;
+    let reading = Reading { by: By::Process, trust_fp: false, memory: MEMORY, names_kernel: false };
+    let read = read_from(&mut reader, reading).ok()?;
+    let view = View {
+        title: "-",
+        profile: &read.profile,
+        time_line: &read.time_line,
+        ledger: &read.ledger,
+    };
+    let side = Side { title: "-", profile: &read.profile, ledger: &read.ledger };
+    let mut lengths = Vec::new();
+    for &format in Format::value_variants() {
+        let mut out = Vec::new();
+        write_as(format, &view, 40, MEMORY, &mut out).ok()?;
+        lengths.push(out.len());
+    }
+    let mut out = Vec::new();
+    diff::write(&mut out, Format::Text, &[side, side], 40, MEMORY).ok()?;
+    lengths.push(out.len());
+    Some(lengths)
 }
 
 /// What a picture is called.

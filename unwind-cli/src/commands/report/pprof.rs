@@ -112,13 +112,9 @@ pub(crate) fn write<'c>(
     let comment = comments.map(|comment| texts.place(comment)).collect();
     let locations = (0..stacks.frames.len())
         .map(|at| Location { id: id(at), line: vec![Line { function_id: id(at) }] });
-    let samples = stacks.ends().map(|(at, node)| Sample {
-        location_id: stacks.stack(at).map(|(frame, _)| id(frame)).collect(),
-        value: vec![i64::try_from(node.own).unwrap_or(i64::MAX)],
-    });
     let profile = Profile {
         sample_type: vec![value],
-        sample: samples.collect(),
+        sample: Vec::new(),
         location: locations.collect(),
         function,
         string_table: texts.texts,
@@ -126,5 +122,15 @@ pub(crate) fn write<'c>(
     };
     let mut out = GzEncoder::new(out, Compression::default());
     out.write_all(&profile.encode_to_vec())?;
+    // Messages one after the other are one, with the samples of all: no two stacks need be in
+    // memory at a time.
+    for (at, node) in stacks.ends() {
+        let sample = Sample {
+            location_id: stacks.stack(at).map(|(frame, _)| id(frame)).collect(),
+            value: vec![i64::try_from(node.own).unwrap_or(i64::MAX)],
+        };
+        let part = Profile { sample: vec![sample], ..Profile::default() };
+        out.write_all(&part.encode_to_vec())?;
+    }
     out.finish().map(drop)
 }

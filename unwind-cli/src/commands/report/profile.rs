@@ -78,7 +78,7 @@ pub(crate) struct Profile {
 }
 
 /// What stands for stacks for which there was no room.
-const NOT_KEPT: &str = "[too many different stacks]";
+pub(crate) const NOT_KEPT: &str = "[too many different stacks]";
 
 /// About how many bytes a node takes, its place in the table of children included.
 const NODE_BYTES: usize = size_of::<Node>().saturating_add(64);

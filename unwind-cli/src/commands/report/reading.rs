@@ -33,6 +33,8 @@ pub(crate) struct Reading {
     pub(crate) trust_fp: bool,
     /// About how many bytes to hold, of records and of stacks each.
     pub(crate) memory: usize,
+    /// Whether functions of the kernel have names, which are those of the kernel that runs.
+    pub(crate) names_kernel: bool,
 }
 
 /// What a recording has.
@@ -151,6 +153,7 @@ fn collect(
     let build_ids = reader.build_ids();
     let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
     let names = Names::new(kernel_id, Layout::Perf7_2);
+    let names = if reading.names_kernel { names } else { names.without_kernel() };
     let marks = told.map(|told| {
         let marks = told.incomplete.iter();
         let marks = marks.map(|(time, thread, reason)| ((*time, *thread), reason.clone()));

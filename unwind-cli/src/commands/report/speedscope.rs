@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::commands::record::ledger::Ledger;
 use crate::commands::report::profile::Profile;
@@ -40,8 +40,29 @@ struct Sampled<'a> {
     unit: &'static str,
     start_value: u64,
     end_value: u64,
-    samples: Vec<Vec<usize>>,
-    weights: Vec<u64>,
+    samples: Samples<'a>,
+    weights: Weights<'a>,
+}
+
+/// The stacks, outermost frame first, each made when it is written.
+struct Samples<'a>(&'a Profile);
+
+impl Serialize for Samples<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.ends().map(|(at, _)| {
+            let mut stack: Vec<usize> = self.0.stack(at).map(|(frame, _)| frame).collect();
+            stack.reverse();
+            stack
+        }))
+    }
+}
+
+struct Weights<'a>(&'a Profile);
+
+impl Serialize for Weights<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.ends().map(|(_, node)| node.own))
+    }
 }
 
 /// Writes the file.
@@ -54,19 +75,14 @@ pub(crate) fn write(
     let frames = profile.frames.iter();
     let frames =
         frames.map(|frame| FrameName { name: &frame.name, file: frame.file.as_deref() }).collect();
-    let samples = profile.ends().map(|(at, _)| {
-        let mut stack: Vec<usize> = profile.stack(at).map(|(frame, _)| frame).collect();
-        stack.reverse();
-        stack
-    });
     let sampled = Sampled {
         kind: "sampled",
         name: title,
         unit: "none",
         start_value: 0,
         end_value: profile.samples(),
-        samples: samples.collect(),
-        weights: profile.ends().map(|(_, node)| node.own).collect(),
+        samples: Samples(profile),
+        weights: Weights(profile),
     };
     let file = File {
         schema: "https://www.speedscope.app/file-format-schema.json",
