@@ -28,18 +28,11 @@ pub enum Origin {
 impl Origin {
     /// A number for records and other languages, which stays the same in later versions:
     /// 0 to 7 in the order of the variants.
+    #[inline]
     #[must_use]
+    #[expect(clippy::as_conversions, reason = "the byte that it is")]
     pub const fn code(self) -> u8 {
-        match self {
-            Self::Registers => 0,
-            Self::Table => 1,
-            Self::ConvertedTable => 2,
-            Self::FramePointer => 3,
-            Self::Instructions => 4,
-            Self::SignalContext => 5,
-            Self::BranchRecord => 6,
-            Self::Host => 7,
-        }
+        self as u8
     }
 
     /// The inverse of [`code`](Self::code), of the low three bits.

@@ -1,6 +1,7 @@
 //! How to get from a frame to its caller, in any format's terms.
 
 use core::fmt;
+use core::num::NonZero;
 
 use crate::origin::Origin;
 use crate::register::{BaseReg, DwarfReg, WordSize};
@@ -60,37 +61,36 @@ pub struct Row {
     cfa_offset: i32,
     ra_offset: i32,
     fp_offset: i32,
-    cfa: Packed,
-    ra: Packed,
-    fp: Packed,
-    flags: u8,
-    origin: Origin,
+    /// The CFA's and the return address's rule, as [`Packed`] has them. In words, so that what
+    /// a row is can be told by few comparisons. A rule of a CFA is not zero.
+    cfa_and_ra: NonZero<u32>,
+    /// The frame pointer's rule, the flags, the code of the origin.
+    rest: u32,
 }
 
-const _: () = assert!(size_of::<Row>() <= 24, "rows are cached and copied");
+const _: () = assert!(size_of::<Option<Row>>() <= 20, "rows are cached and copied");
 
 /// A rule without its offset, in two bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy)]
 struct Packed {
-    kind: Kind,
+    kind: u8,
     base: PackedBase,
 }
 
 /// In the order of [`RegRule`], so that one comes of the other without a jump.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
-    SameValue,
-    Undefined,
+impl Packed {
+    const SAME_VALUE: u8 = 0;
+    const UNDEFINED: u8 = 1;
     /// At an address that is computed from the CFA, resp. that address.
-    Offset,
-    ValOffset,
+    const OFFSET: u8 = 2;
+    const VAL_OFFSET: u8 = 3;
     /// What is computed from a register, resp. at that address.
-    Register,
-    AtRegister,
+    const REGISTER: u8 = 4;
+    const AT_REGISTER: u8 = 5;
 }
 
 /// A register number, with two that no ABI uses for the neutral names.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct PackedBase(u8);
 
 impl PackedBase {
@@ -120,19 +120,19 @@ impl PackedBase {
 
 impl Packed {
     #[inline(always)]
-    const fn new(kind: Kind, base: BaseReg) -> Self {
+    const fn new(kind: u8, base: BaseReg) -> Self {
         Self { kind, base: PackedBase::new(base) }
     }
 
     #[inline(always)]
     const fn pack(rule: RegRule) -> (Self, i32) {
         let kind = match rule {
-            RegRule::SameValue => Kind::SameValue,
-            RegRule::Undefined => Kind::Undefined,
-            RegRule::Offset(_) => Kind::Offset,
-            RegRule::ValOffset(_) => Kind::ValOffset,
-            RegRule::Register(..) => Kind::Register,
-            RegRule::AtRegister(..) => Kind::AtRegister,
+            RegRule::SameValue => Self::SAME_VALUE,
+            RegRule::Undefined => Self::UNDEFINED,
+            RegRule::Offset(_) => Self::OFFSET,
+            RegRule::ValOffset(_) => Self::VAL_OFFSET,
+            RegRule::Register(..) => Self::REGISTER,
+            RegRule::AtRegister(..) => Self::AT_REGISTER,
         };
         let base = match rule {
             RegRule::Register(base, _) | RegRule::AtRegister(base, _) => base,
@@ -151,28 +151,31 @@ impl Packed {
     #[inline(always)]
     const fn pack_cfa(rule: CfaRule) -> (Self, i32) {
         match rule {
-            CfaRule::Register(base, offset) => (Self::new(Kind::Register, base), offset),
-            CfaRule::AtRegister(base, offset) => (Self::new(Kind::AtRegister, base), offset),
+            CfaRule::Register(base, offset) => (Self::new(Self::REGISTER, base), offset),
+            CfaRule::AtRegister(base, offset) => (Self::new(Self::AT_REGISTER, base), offset),
+        }
+    }
+
+    /// A CFA's rule and another one, in a word.
+    #[inline(always)]
+    const fn with_cfa(self, cfa: Self) -> NonZero<u32> {
+        let word = u32::from_le_bytes([cfa.kind, cfa.base.0, self.kind, self.base.0]);
+        match NonZero::new(word) {
+            Some(word) => word,
+            // Its kind is not zero.
+            None => NonZero::<u32>::MAX,
         }
     }
 
     #[inline]
     const fn unpack(self, offset: i32) -> RegRule {
         match self.kind {
-            Kind::SameValue => RegRule::SameValue,
-            Kind::Undefined => RegRule::Undefined,
-            Kind::Offset => RegRule::Offset(offset),
-            Kind::ValOffset => RegRule::ValOffset(offset),
-            Kind::AtRegister => RegRule::AtRegister(self.base.get(), offset),
-            Kind::Register => RegRule::Register(self.base.get(), offset),
-        }
-    }
-
-    #[inline]
-    const fn at_cfa(self, offset: i32) -> Option<i32> {
-        match self.kind {
-            Kind::Offset => Some(offset),
-            _ => None,
+            Self::SAME_VALUE => RegRule::SameValue,
+            Self::UNDEFINED => RegRule::Undefined,
+            Self::OFFSET => RegRule::Offset(offset),
+            Self::VAL_OFFSET => RegRule::ValOffset(offset),
+            Self::REGISTER => RegRule::Register(self.base.get(), offset),
+            _ => RegRule::AtRegister(self.base.get(), offset),
         }
     }
 }
@@ -191,8 +194,8 @@ impl Row {
         let (cfa, cfa_offset) = Packed::pack_cfa(cfa);
         let (ra, ra_offset) = Packed::pack(ra);
         let (fp, fp_offset) = Packed::pack(fp);
-        let origin = Origin::Table;
-        Self { cfa_offset, ra_offset, fp_offset, cfa, ra, fp, flags: 0, origin }
+        let rest = u32::from_le_bytes([fp.kind, fp.base.0, 0, Origin::Table.code()]);
+        Self { cfa_offset, ra_offset, fp_offset, cfa_and_ra: ra.with_cfa(cfa), rest }
     }
 
     /// The row of code that keeps a frame pointer: it points to the caller's, above which
@@ -219,16 +222,16 @@ impl Row {
     /// the caller's registers are in the context that the kernel saved.
     #[must_use]
     pub const fn signal_context() -> Self {
-        let mut row = Self::outermost().with_origin(Origin::SignalContext);
-        row.flags = Self::SIGNAL | Self::CONTEXT;
-        row
+        let row = Self::outermost().with_origin(Origin::SignalContext);
+        row.with_flags(Self::SIGNAL | Self::CONTEXT)
     }
 
     /// The same row with another rule for the CFA.
     #[inline]
     #[must_use]
     pub const fn with_cfa(mut self, rule: CfaRule) -> Self {
-        (self.cfa, self.cfa_offset) = Packed::pack_cfa(rule);
+        let (cfa, offset) = Packed::pack_cfa(rule);
+        (self.cfa_and_ra, self.cfa_offset) = (self.packed_ra().with_cfa(cfa), offset);
         self
     }
 
@@ -236,18 +239,16 @@ impl Row {
     /// instruction itself.
     #[inline]
     #[must_use]
-    pub const fn with_signal(mut self) -> Self {
-        self.flags |= Self::SIGNAL;
-        self
+    pub const fn with_signal(self) -> Self {
+        self.with_flags(Self::SIGNAL)
     }
 
     /// The same row, whose return address carries an authentication code
     /// (AArch64) that has to be stripped.
     #[inline]
     #[must_use]
-    pub const fn with_signed_ra(mut self) -> Self {
-        self.flags |= Self::SIGNED_RA;
-        self
+    pub const fn with_signed_ra(self) -> Self {
+        self.with_flags(Self::SIGNED_RA)
     }
 
     /// The same row, which may lead past callers: neither a table nor the instructions
@@ -255,16 +256,16 @@ impl Row {
     /// to, and the stack does not count as complete.
     #[inline]
     #[must_use]
-    pub const fn with_guess(mut self) -> Self {
-        self.flags |= Self::GUESS;
-        self
+    pub const fn with_guess(self) -> Self {
+        self.with_flags(Self::GUESS)
     }
 
     /// The same row, found by `origin`.
     #[inline]
     #[must_use]
     pub const fn with_origin(mut self, origin: Origin) -> Self {
-        self.origin = origin;
+        let [fp, fp_base, flags, _] = self.rest.to_le_bytes();
+        self.rest = u32::from_le_bytes([fp, fp_base, flags, origin.code()]);
         self
     }
 
@@ -272,9 +273,10 @@ impl Row {
     #[inline]
     #[must_use]
     pub const fn cfa(&self) -> CfaRule {
-        match self.cfa.kind {
-            Kind::AtRegister => CfaRule::AtRegister(self.cfa.base.get(), self.cfa_offset),
-            _ => CfaRule::Register(self.cfa.base.get(), self.cfa_offset),
+        let Packed { kind, base } = self.packed_cfa();
+        match kind {
+            Packed::AT_REGISTER => CfaRule::AtRegister(base.get(), self.cfa_offset),
+            _ => CfaRule::Register(base.get(), self.cfa_offset),
         }
     }
 
@@ -282,85 +284,127 @@ impl Row {
     #[inline]
     #[must_use]
     pub const fn ra(&self) -> RegRule {
-        self.ra.unpack(self.ra_offset)
+        self.packed_ra().unpack(self.ra_offset)
     }
 
     /// How the caller's frame pointer is found.
     #[inline]
     #[must_use]
     pub const fn fp(&self) -> RegRule {
-        self.fp.unpack(self.fp_offset)
+        self.packed_fp().unpack(self.fp_offset)
     }
 
-    /// Whether nothing is particular but the CFA and the frame pointer: no signal frame, and
-    /// the return address is saved as it is at this offset from the CFA.
-    #[inline]
+    /// Whether nothing is particular but the CFA and the frame pointer: no signal frame, the
+    /// CFA is found from the stack or frame pointer, the return address is saved as it is at
+    /// this offset from the CFA, and the frame pointer at another one, or unchanged.
+    #[inline(always)]
     pub(crate) const fn is_plain(&self, ra_at_cfa: i32) -> bool {
-        matches!(self.ra.kind, Kind::Offset)
+        const PLAIN: Row = Row::new(CfaRule::sp(0), RegRule::Offset(0), RegRule::SameValue);
+        // The bit that tells the stack pointer from the frame pointer.
+        const BASES: u32 = u32::from_le_bytes([0, PackedBase::SP.0 ^ PackedBase::FP.0, 0, 0]);
+        // The one that tells what is saved from what is unchanged, a flag, and the origin.
+        const SAVED: u8 = Packed::SAME_VALUE ^ Packed::OFFSET;
+        const OTHERS: u32 = u32::from_le_bytes([SAVED, 0, Row::GUESS, 0xff]);
+        self.cfa_and_ra.get() | BASES == PLAIN.cfa_and_ra.get() | BASES
+            && self.rest | OTHERS == PLAIN.rest | OTHERS
             && self.ra_offset == ra_at_cfa
-            && self.flags & !Self::GUESS == 0
+    }
+
+    /// The offset from the register that the CFA is found from.
+    #[inline]
+    pub(crate) const fn cfa_offset(&self) -> i32 {
+        self.cfa_offset
     }
 
     /// Where the caller's frame pointer is saved, less the CFA, if it is saved at an offset
     /// from that.
     #[inline]
     pub(crate) const fn fp_at_cfa(&self) -> Option<i32> {
-        self.fp.at_cfa(self.fp_offset)
-    }
-
-    /// Whether the caller's frame pointer is the frame's.
-    #[inline]
-    pub(crate) const fn keeps_fp(&self) -> bool {
-        matches!(self.fp.kind, Kind::SameValue)
+        match self.packed_fp().kind {
+            Packed::OFFSET => Some(self.fp_offset),
+            _ => None,
+        }
     }
 
     /// Whether the CFA is found from the stack pointer.
     #[inline]
     #[must_use]
     pub const fn is_from_sp(&self) -> bool {
-        matches!(self.cfa.base.get(), BaseReg::Sp)
+        matches!(self.packed_cfa().base.get(), BaseReg::Sp)
     }
 
     /// Whether this is the frame of a signal trampoline.
     #[inline]
     #[must_use]
     pub const fn is_signal(&self) -> bool {
-        self.flags & Self::SIGNAL != 0
+        self.flags() & Self::SIGNAL != 0
     }
 
     /// Whether only the signal context, and no rule, tells the caller.
     #[inline]
     #[must_use]
     pub const fn is_context_only(&self) -> bool {
-        self.flags & Self::CONTEXT != 0
+        self.flags() & Self::CONTEXT != 0
     }
 
     /// Whether the return address carries an authentication code.
     #[inline]
     #[must_use]
     pub const fn is_ra_signed(&self) -> bool {
-        self.flags & Self::SIGNED_RA != 0
+        self.flags() & Self::SIGNED_RA != 0
     }
 
     /// Whether the row may lead past callers.
     #[inline]
     #[must_use]
     pub const fn is_guess(&self) -> bool {
-        self.flags & Self::GUESS != 0
+        self.flags() & Self::GUESS != 0
     }
 
     /// Whether there is no caller.
     #[inline]
     #[must_use]
     pub const fn is_outermost(&self) -> bool {
-        matches!(self.ra.kind, Kind::Undefined) && !self.is_context_only()
+        self.packed_ra().kind == Packed::UNDEFINED && !self.is_context_only()
     }
 
     /// Who found the row.
     #[inline]
     #[must_use]
     pub const fn origin(&self) -> Origin {
-        self.origin
+        let [.., code] = self.rest.to_le_bytes();
+        Origin::from_code(code)
+    }
+
+    #[inline]
+    const fn packed_cfa(&self) -> Packed {
+        let [kind, base, ..] = self.cfa_and_ra.get().to_le_bytes();
+        Packed { kind, base: PackedBase(base) }
+    }
+
+    #[inline]
+    const fn packed_ra(&self) -> Packed {
+        let [.., kind, base] = self.cfa_and_ra.get().to_le_bytes();
+        Packed { kind, base: PackedBase(base) }
+    }
+
+    #[inline]
+    const fn packed_fp(&self) -> Packed {
+        let [kind, base, ..] = self.rest.to_le_bytes();
+        Packed { kind, base: PackedBase(base) }
+    }
+
+    #[inline]
+    const fn flags(&self) -> u8 {
+        let [_, _, flags, _] = self.rest.to_le_bytes();
+        flags
+    }
+
+    /// The same row with these flags, too.
+    #[inline]
+    const fn with_flags(mut self, flags: u8) -> Self {
+        self.rest |= u32::from_le_bytes([0, 0, flags, 0]);
+        self
     }
 }
 
@@ -374,7 +418,7 @@ impl fmt::Debug for Row {
             .field("context_only", &self.is_context_only())
             .field("signed_ra", &self.is_ra_signed())
             .field("guess", &self.is_guess())
-            .field("origin", &self.origin)
+            .field("origin", &self.origin())
             .finish()
     }
 }

@@ -317,11 +317,12 @@ impl Trace {
         true
     }
 
-    /// The entries after the last frame, up to the one with this index.
+    /// The entries after the last frame, at most so many.
     #[inline]
-    pub(crate) fn room(&mut self, end: usize) -> &mut [PackedFrame] {
-        let end = end.min(self.entries.len());
-        self.entries.get_mut(self.len..end).unwrap_or_default()
+    pub(crate) fn room(&mut self, most: usize) -> &mut [PackedFrame] {
+        let room = self.entries.get_mut(self.len..).unwrap_or_default();
+        let most = most.min(room.len());
+        room.get_mut(..most).unwrap_or_default()
     }
 
     /// Makes the first `count` entries of the [`room`](Self::room) frames, and returns

@@ -77,10 +77,7 @@ impl<'a> SframeModule<'a> {
     #[inline]
     fn row(&self, pc: u64) -> Result<Option<Row>, Error> {
         // Changed and returned where it is, so that it is not copied on the stack.
-        let mut found = match self.first.is_indexed() {
-            true => self.first.find_row(pc),
-            false => self.first.table().find_row(pc),
-        };
+        let mut found = self.first.find_row(pc);
         match &mut found {
             Ok(Some(row)) => *row = row.with_origin(self.origin),
             Ok(None) => return self.row_of_rest(pc),

@@ -29,13 +29,16 @@ pub(crate) struct Ascending {
 }
 
 impl Ascending {
-    /// All functions, if the table says that they ascend.
+    /// All functions, of a table that says that they ascend.
     #[inline]
-    pub(crate) const fn all(header: &Header) -> Option<Self> {
-        match header.flags.contains(Flags::SORTED) {
-            true => Some(Self { first: 0, count: header.num_fdes }),
-            false => None,
-        }
+    pub(crate) const fn all(header: &Header) -> Self {
+        Self { first: 0, count: header.num_fdes }
+    }
+
+    /// The same if it says so.
+    #[inline]
+    pub(crate) const fn all_if_sorted(header: &Header) -> Option<Self> {
+        if header.flags.contains(Flags::SORTED) { Some(Self::all(header)) } else { None }
     }
 
     /// The position of the last function that starts at or before a pc, or of
@@ -54,51 +57,34 @@ impl Ascending {
         }
         Ok(last)
     }
-}
 
-/// A search among functions in memory that ascend, one or more.
-pub(crate) trait Search {
-    /// The same position as [`Ascending::last`]. Positions are multiples of `unit`,
-    /// by which an array is easily indexed.
-    fn last_at_hand(self, unit: usize, is_reached: impl FnMut(usize) -> bool) -> usize;
-}
-
-/// Among few functions.
-impl Search for Ascending {
+    /// The same among functions in memory, by the same [`Steps`]. Positions are multiples of
+    /// `unit`, by which an array is easily indexed; none after the last one is reached.
     #[inline(always)]
-    fn last_at_hand(self, unit: usize, mut is_reached: impl FnMut(usize) -> bool) -> usize {
+    pub(crate) fn last_at_hand(
+        self,
+        unit: usize,
+        mut is_reached: impl FnMut(usize) -> bool,
+    ) -> usize {
         let mut last = scaled(self.first, unit);
-        // The highest power of two of which there are more.
-        let Some(log) = self.count.wrapping_sub(1).checked_ilog2() else { return last };
-        let mut step = unit.wrapping_shl(log);
-        // What is left is as many as the steps can tell apart.
-        let mut probe = last.wrapping_add(scaled(self.count, unit)).wrapping_sub(step);
-        loop {
-            last = choose(is_reached(probe), probe, last);
-            step >>= 1;
-            if step < unit {
-                return last;
-            }
-            probe = last.wrapping_add(step);
-        }
-    }
-}
-
-/// All functions of a table that ascend, and their number.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct All(pub(crate) u32);
-
-/// By the [`Steps`] of [`Ascending::last`]. Nothing is reached after the last
-/// function.
-impl Search for All {
-    #[inline(always)]
-    fn last_at_hand(self, unit: usize, mut is_reached: impl FnMut(usize) -> bool) -> usize {
-        let mut last = 0_usize;
         let mut probe = |step: usize| {
             let next = last.wrapping_add(step);
             last = choose(is_reached(next), next, last);
         };
-        let Steps { mut probes, mut count, .. } = Steps::new(self.0);
+        let Steps { mut probes, mut count, .. } = Steps::new(self.count);
+        if count <= Steps::FEW {
+            // The highest power of two of which there are more.
+            let Some(log) = probes.checked_sub(1) else { return last };
+            let mut step = unit.wrapping_shl(log);
+            probe(scaled(count, unit).wrapping_sub(step));
+            loop {
+                step >>= 1;
+                if step < unit {
+                    return last;
+                }
+                probe(step);
+            }
+        }
         while probes & 3 != 0 {
             let half = count >> 1;
             probe(scaled(half, unit));
@@ -124,7 +110,8 @@ impl Search for All {
 /// multiple of four are left, by 8, 4, 2 and 1 sixteenths of it.
 ///
 /// Not by powers of two: the entries of a large table that are so far apart
-/// share one place of a CPU's cache, and lookups take twice as long.
+/// share one place of a CPU's cache, and lookups take twice as long. Among few
+/// functions these are the quickest: by as many as leave a power of two, then by those below.
 #[derive(Clone, Copy, Debug)]
 struct Steps {
     /// How many probes are left.
@@ -132,14 +119,19 @@ struct Steps {
     /// Among this number of functions.
     count: u32,
     step: u32,
+    are_few: bool,
 }
 
 impl Steps {
+    /// How many functions are few.
+    const FEW: u32 = 64;
+
     /// As many as can tell `count` functions apart.
     #[inline(always)]
     fn new(count: u32) -> Self {
         let log = count.wrapping_sub(1).checked_ilog2().filter(|_| count != 0);
-        Self { probes: log.map_or(0, |log| log.wrapping_add(1)), count, step: 0 }
+        let probes = log.map_or(0, |log| log.wrapping_add(1));
+        Self { probes, count, step: 0, are_few: count <= Self::FEW }
     }
 }
 
@@ -150,7 +142,14 @@ impl Iterator for Steps {
     fn next(&mut self) -> Option<u32> {
         let probes = self.probes;
         self.probes = probes.checked_sub(1)?;
-        if self.step > self.count {
+        if self.are_few {
+            let power = 1_u32.wrapping_shl(self.probes);
+            self.step = match self.count {
+                0 => power,
+                count => count.wrapping_sub(power),
+            };
+            self.count = 0;
+        } else if self.step > self.count {
             self.step >>= 1;
         } else if probes & 3 == 0 {
             self.count = sixteenth(self.count);
@@ -210,8 +209,6 @@ mod tests {
                         |at: usize| at < usize::try_from(reached.min(end)).unwrap() * unit;
                     let at = usize::try_from(expected).unwrap() * unit;
                     assert_eq!(among.last_at_hand(unit, is_reached), at);
-                    let is_reached = |at: usize| is_reached(at + 7 * unit);
-                    assert_eq!(All(count).last_at_hand(unit, is_reached) + 7 * unit, at);
                 }
             }
         }
@@ -229,7 +226,7 @@ mod tests {
                 Ok::<_, Infallible>(is_reached(position))
             });
             let mut same = Vec::new();
-            let found_same = All(count).last_at_hand(1, |position| {
+            let found_same = among.last_at_hand(1, |position| {
                 let position = u32::try_from(position).unwrap();
                 same.extend((position < count).then_some(position));
                 position < count && is_reached(position)

@@ -7,7 +7,6 @@ use crate::{
     error::Error,
     format::flags::Flags,
     read::{
-        amd64::table::{FastReader, Function},
         bisect::Ascending,
         checkpoint::{Checkpoints, EVERY, LONG},
         lookup::{self, Lookup},
@@ -58,8 +57,6 @@ pub struct IndexedTable<'a, 'i> {
     /// The binary logarithm of a granule's size in bytes.
     shift: u32,
     checkpoints: Checkpoints<'i>,
-    /// For the shorter way of [`find_row`](Self::find_row), if there is one.
-    fast: Option<FastReader>,
 }
 
 /// The usual size of a granule: 8 KiB.
@@ -121,8 +118,7 @@ impl<'a> Table<'a> {
         let Some((granules, memory)) = memory.split_at_mut_checked(count) else { return none };
         table.fill(granules, base, shift);
         let checkpoints = Checkpoints::build(self, memory);
-        let fast = FastReader::new(&self.header());
-        IndexedTable { order, granules, base, shift, checkpoints, fast, ..none }
+        IndexedTable { order, granules, base, shift, checkpoints, ..none }
     }
 }
 
@@ -130,7 +126,7 @@ impl<'a> Table<'a> {
 impl<'a> From<Table<'a>> for IndexedTable<'a, '_> {
     fn from(table: Table<'a>) -> Self {
         let (order, granules, checkpoints) = (None, [].as_slice(), Checkpoints::NONE);
-        Self { table, order, granules, base: 0, shift: 0, checkpoints, fast: None }
+        Self { table, order, granules, base: 0, shift: 0, checkpoints }
     }
 }
 
@@ -170,16 +166,16 @@ impl<'a> IndexedTable<'a, '_> {
     /// As [`find`](Self::find) and [`Lookup::row`].
     #[inline]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
-        let Some(fast) = &self.fast else { return self.find_any_row(pc) };
-        let Some(among) = self.among(pc) else { return Ok(None) };
-        let checkpoint = |function: &Function| {
-            self.checkpoints.find(fast.index(function.at), function.num_fres, function.offset)
-        };
         let table = &self.table;
-        let offset = table.offset(pc);
-        let found =
-            fast.find_row(table.fdes_bytes(), table.fres_bytes(), among, offset, checkpoint);
-        table.complete(found, pc)
+        let Some(fast) = &table.fast else { return self.find_any_row(pc) };
+        let among = match self.is_indexed() {
+            false => Ascending::all(&table.header),
+            true => match self.among(pc) {
+                Some(among) => among,
+                None => return Ok(None),
+            },
+        };
+        table.find_row_fast(fast, among, &self.checkpoints, pc)
     }
 
     /// The same for tables of any form.
@@ -407,7 +403,7 @@ mod tests {
             let table = Table::parse(&bytes).unwrap();
             let mut memory = vec![0; table.index_len()];
             let index = table.index(&mut memory);
-            assert_eq!((index.is_indexed(), index.fast.is_some()), (true, is_open));
+            assert_eq!((index.is_indexed(), index.table.fast.is_some()), (true, is_open));
         }
     }
 

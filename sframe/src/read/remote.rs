@@ -309,7 +309,7 @@ impl<M: Memory> Source for MemorySource<'_, M> {
     type Error = RemoteError;
 
     fn among(&self) -> Option<Ascending> {
-        Ascending::all(self.header)
+        Ascending::all_if_sorted(self.header)
     }
 
     fn entry(&mut self, index: u32) -> Result<(u32, EntryBytes), RemoteError> {

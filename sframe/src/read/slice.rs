@@ -6,8 +6,8 @@ use crate::{
     error::{Error, TableOffset},
     format::fde::EntryBytes,
     read::{
-        amd64::table::FastLookup,
-        bisect::{All, Ascending},
+        amd64::table::{FastLookup, FastReader, Function},
+        bisect::Ascending,
         checkpoint::Checkpoints,
         lookup::{self, Lookup},
         source::{Checkpoint, Source},
@@ -98,7 +98,7 @@ impl Table<'_> {
     /// [`Error`] if the function that covers `pc` is malformed, or one of its
     /// rows up to that of the pc.
     pub fn find(&self, pc: u64) -> Result<Option<Lookup>, Error> {
-        let among = Ascending::all(&self.header);
+        let among = Ascending::all_if_sorted(&self.header);
         lookup::find(&mut SliceSource::new(self, among), &self.header, self.addr, pc)
     }
 
@@ -111,15 +111,24 @@ impl Table<'_> {
     #[inline(never)]
     pub fn find_row(&self, pc: u64) -> Result<Option<Row>, Error> {
         let Some(fast) = &self.fast else { return self.find_any_row(None, pc) };
-        let all = All(self.header.num_fdes);
-        let (fdes, fres) = (self.fdes_bytes(), self.fres_bytes());
-        self.complete(fast.find_row(fdes, fres, all, self.offset(pc), |_| None), pc)
+        self.find_row_fast(fast, Ascending::all(&self.header), &Checkpoints::NONE, pc)
     }
 
-    /// What the fast reader found for `pc`, or else what the general one finds.
+    /// The same among these functions by the fast reader, and by the general one where that
+    /// has no answer.
     #[inline(always)]
-    pub(crate) fn complete(&self, found: FastLookup, pc: u64) -> Result<Option<Row>, Error> {
-        match found {
+    pub(crate) fn find_row_fast(
+        &self,
+        fast: &FastReader,
+        among: Ascending,
+        checkpoints: &Checkpoints<'_>,
+        pc: u64,
+    ) -> Result<Option<Row>, Error> {
+        let checkpoint = |function: &Function| {
+            checkpoints.find(fast.index(function.at), function.num_fres, function.offset)
+        };
+        let (fdes, fres) = (self.fdes_bytes(), self.fres_bytes());
+        match fast.find_row(fdes, fres, among, self.offset(pc), checkpoint) {
             FastLookup::Row(row) => Ok(Some(row)),
             FastLookup::RowAt { index, at } => self.row_at(index, at),
             FastLookup::Unknown { position } => self.find_any_row(position, pc),
@@ -138,7 +147,7 @@ impl Table<'_> {
     ) -> Result<Option<Row>, Error> {
         let among = match position {
             Some(first) => Some(Ascending { first, count: self.header.num_fdes.min(1) }),
-            None => Ascending::all(&self.header),
+            None => Ascending::all_if_sorted(&self.header),
         };
         lookup::find_row(&mut SliceSource::new(self, among), &self.header, self.addr, pc)
     }

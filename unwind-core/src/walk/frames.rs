@@ -12,13 +12,14 @@ use crate::origin::Origin;
 use crate::register::Registers as _;
 use crate::return_addresses::ReturnAddresses;
 use crate::row::Row;
-use crate::source::{FrameContext, RowSource};
+use crate::source::RowSource;
 use crate::step_error::StepError;
 use crate::trace::{Provenance, TraceFrame};
+use crate::walk::cursor::Cursor;
 use crate::walk::fast::row_cache::RowStore;
 use crate::walk::rules::check_return_address;
 use crate::walk::step::{FramePointer, Step, Stepper};
-use crate::walk::walker::Walker;
+use crate::walk::walker::{LookedUp, Walker};
 
 /// One frame of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,26 +82,6 @@ pub struct Frames<'w, A: Arch, S: RowSource<A>, F, T, C, M, R = <A as Arch>::Reg
     pub(super) left: usize,
     pub(super) table_errors: u32,
     pub(super) end: Option<End<S::Error>>,
-}
-
-/// Where a walk stands: what is known of every frame.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cursor {
-    pub(super) pc: FramePc,
-    pub(super) sp: u64,
-    pub(super) fp: FramePointer,
-    pub(super) provenance: Provenance,
-    /// A frame pointer led to this frame or to one before it: the stack pointer
-    /// is right only if that was one.
-    pub(super) is_by_fp: bool,
-}
-
-impl Cursor {
-    /// What a source may look at.
-    #[inline]
-    pub(super) const fn context<'r, R>(&self, registers: Option<&'r R>) -> FrameContext<'r, R> {
-        FrameContext::new(self.pc, self.sp, self.fp.value(), registers)
-    }
 }
 
 impl<'w, A, S, F, T, C, M, R> Frames<'w, A, S, F, T, C, M, R>
@@ -183,13 +164,32 @@ where
         self.end = Some(end);
     }
 
-    /// Finds the row of `at` in the cache or the source.
-    // A lookup is the deepest that a walk goes: so this, `advance` and `run` are
-    // on the stack one at a time, and the frames alone all the while.
-    #[inline(never)]
-    fn look_up(&mut self, at: &Cursor) -> Result<Option<Row>, S::Error> {
-        let frame = at.context(known(&self.registers, self.registers_of));
-        self.walker.row(&frame, self.mem)
+    /// Finds the row of the next frame, in the cache unless it was not found there, or in the
+    /// source.
+    // A lookup is the deepest that a walk goes: so the function that it calls, `advance` and
+    // `run` are on the stack one at a time, and the frames alone all the while.
+    #[inline]
+    pub(super) fn look_up(&mut self, is_missed: bool) -> LookedUp<S::Error> {
+        let Some(at) = &self.next else { return LookedUp::Row(Ok(None)) };
+        let registers = known(&self.registers, self.registers_of);
+        self.walker.look_up(at, registers, is_missed, self.mem)
+    }
+
+    /// Hands the next frame out, whose row may have been looked up already.
+    #[inline]
+    pub(super) fn leave(&mut self, mut found: LookedUp<S::Error>) -> Option<Frame> {
+        self.next.as_ref()?;
+        if matches!(found, LookedUp::Kept) {
+            found = self.look_up(false);
+        }
+        let LookedUp::Row(row) = &found else { return None };
+        let at = self.next.take()?;
+        let cfa = self.advance(&at, row);
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 && self.next.is_some() {
+            self.finish(End::FrameLimit);
+        }
+        Some(Frame { pc: at.pc, sp: at.sp, cfa, provenance: at.provenance })
     }
 
     /// Finds the frame after `at`, of which the source has this row, and returns
@@ -456,14 +456,7 @@ where
     type Item = Frame;
 
     fn next(&mut self) -> Option<Frame> {
-        let at = self.next.take()?;
-        let row = self.look_up(&at);
-        let cfa = self.advance(&at, &row);
-        self.left = self.left.saturating_sub(1);
-        if self.left == 0 && self.next.is_some() {
-            self.finish(End::FrameLimit);
-        }
-        Some(Frame { pc: at.pc, sp: at.sp, cfa, provenance: at.provenance })
+        self.leave(LookedUp::Kept)
     }
 }
 

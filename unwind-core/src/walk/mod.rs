@@ -5,6 +5,7 @@
 //! where a walk can be left and continued. [`recovery`] finds the registers that few rows need. [`fast`] is the same walk by rows in compact form, and
 //! [`incremental`] compares with the last walk of the task.
 
+mod cursor;
 pub(crate) mod fast;
 pub(crate) mod frames;
 pub(crate) mod incremental;

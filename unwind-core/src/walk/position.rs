@@ -11,8 +11,9 @@ use crate::register::{BaseReg, DwarfReg, Registers as _};
 use crate::return_addresses::ReturnAddresses;
 use crate::source::RowSource;
 use crate::trace::{Provenance, TraceFrame};
+use crate::walk::cursor::Cursor;
 use crate::walk::fast::row_cache::RowStore;
-use crate::walk::frames::{Cursor, Frames, RegistersOf};
+use crate::walk::frames::{Frames, RegistersOf};
 use crate::walk::walker::Walker;
 
 /// A frame, and what a walk needs to continue from it: plain values, which borrow nothing and

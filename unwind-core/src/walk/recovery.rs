@@ -11,14 +11,17 @@ use core::borrow::BorrowMut;
 use crate::addr::FramePc;
 use crate::arch::Arch;
 use crate::memory::Memory;
+use crate::origin::Origin;
 use crate::register::{BaseReg, Registers as _};
 use crate::return_addresses::ReturnAddresses;
 use crate::row::Row;
-use crate::source::{FrameContext, RowSource};
+use crate::source::RowSource;
+use crate::trace::Provenance;
+use crate::walk::cursor::Cursor;
 use crate::walk::fast::row_cache::RowStore;
-use crate::walk::frames::{Cursor, Frames, RegistersOf};
+use crate::walk::frames::{Frames, RegistersOf};
 use crate::walk::step::{Caller, FramePointer, Step, Stepper};
-use crate::walk::walker::Walker;
+use crate::walk::walker::{LookedUp, Walker};
 
 impl<A, S, F, T, C, M, R> Frames<'_, A, S, F, T, C, M, R>
 where
@@ -78,7 +81,10 @@ where
         let Self { walker, mem, .. } = self;
         let is_innermost = pc.is_exact();
         let (sp, fp) = (registers.sp(), FramePointer::new(registers.fp()));
-        let frame = FrameContext::new(pc, sp, fp.value(), is_innermost.then_some(registers));
+        let provenance = Provenance::new(Origin::Registers, pc);
+        let at = Cursor { pc, sp, fp, provenance, is_by_fp: false };
+        let known = is_innermost.then_some(registers);
+        let frame = at.context(known);
         let step = |walker: &Walker<A, S, F, T, C>, mem: &mut M, row: &Row| {
             let Walker { arch, stack_end, .. } = walker;
             let (registers, stack_end) = (Some(registers), *stack_end);
@@ -89,7 +95,8 @@ where
                 _ => None,
             }
         };
-        let row = walker.row(&frame, *mem).ok().flatten();
+        let LookedUp::Row(row) = walker.look_up(&at, known, false, *mem) else { return None };
+        let row = row.ok().flatten();
         let by_source = row.and_then(|row| step(walker, mem, &row));
         let (caller, rules) = match by_source {
             Some(caller) => (caller, walker.source.register_rules(&frame, *mem).ok().flatten()),

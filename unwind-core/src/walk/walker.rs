@@ -4,7 +4,8 @@ use crate::arch::Arch;
 use crate::memory::Memory;
 use crate::return_addresses::{ReturnAddresses, Unchecked};
 use crate::row::Row;
-use crate::source::{Empty, FrameContext, RowSource};
+use crate::source::{Empty, RowSource};
+use crate::walk::cursor::Cursor;
 use crate::walk::fast::row_cache::{Counted, NoCache, RowCache, RowStore};
 
 /// Walks stacks of one CPU by one set of sources. Between walks only its sources and its
@@ -124,43 +125,48 @@ where
         usize::try_from(self.max_frames).unwrap_or(usize::MAX)
     }
 
-    /// The row of a frame, from the cache or else from the source.
-    pub(super) fn row<M: Memory>(
+    /// The row of a frame, from the cache unless it was not found there, or else from the
+    /// source. `registers` are the frame's, if all are known.
+    // The only place where a source is asked, so that it becomes one with it.
+    #[inline(never)]
+    pub(super) fn look_up<M: Memory>(
         &mut self,
-        frame: &FrameContext<'_, A::Regs>,
+        at: &Cursor,
+        registers: Option<&A::Regs>,
+        is_missed: bool,
         mem: &mut M,
-    ) -> Result<Option<Row>, S::Error> {
-        if let Some(row) = self.cache.find(frame.lookup_addr(), A::WORD) {
-            return Ok(Some(row));
+    ) -> LookedUp<S::Error> {
+        if !is_missed {
+            if let Some(row) = self.cache.find(at.pc.lookup_addr(), A::WORD) {
+                return LookedUp::Row(Ok(Some(row)));
+            }
         }
-        let found = self.source.row(frame, mem);
-        if self.cache.keeps() {
-            let counted = match &found {
-                Ok(Some(row)) if self.keep(frame, row) => Counted::Miss,
-                Ok(Some(_)) => Counted::Unkept,
-                _ => Counted::NoRow,
-            };
-            self.cache.count(counted);
-        }
-        found
+        let frame = at.context(registers);
+        let row = self.source.row(&frame, mem);
+        let counted = match &row {
+            Ok(Some(row)) => {
+                let is_kept = !frame.needs_more_than_addr()
+                    && self.cache.insert(frame.lookup_addr(), row, A::WORD);
+                match is_kept {
+                    true if is_missed => {
+                        self.cache.count(Counted::Fetched);
+                        return LookedUp::Kept;
+                    }
+                    true => Counted::Missed,
+                    false => Counted::Unkept,
+                }
+            }
+            _ => Counted::Missed,
+        };
+        self.cache.count(counted);
+        LookedUp::Row(row)
     }
+}
 
-    /// Looks up the row of a frame so that the cache has it; `false` if it cannot be
-    /// kept, or there is none.
-    pub(super) fn fetch<M: Memory>(
-        &mut self,
-        frame: &FrameContext<'_, A::Regs>,
-        mem: &mut M,
-    ) -> bool {
-        let is_kept = self.cache.keeps()
-            && matches!(self.source.row(frame, mem), Ok(Some(row)) if self.keep(frame, &row));
-        if is_kept {
-            self.cache.count(Counted::Fetched);
-        }
-        is_kept
-    }
-
-    fn keep(&mut self, frame: &FrameContext<'_, A::Regs>, row: &Row) -> bool {
-        !frame.needs_more_than_addr() && self.cache.insert(frame.lookup_addr(), row, A::WORD)
-    }
+/// What a look-up has found.
+pub(super) enum LookedUp<E> {
+    /// What is not in the cache, or is and was asked for.
+    Row(Result<Option<Row>, E>),
+    /// A row that is in the cache from now on.
+    Kept,
 }

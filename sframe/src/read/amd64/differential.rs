@@ -7,7 +7,7 @@ use testdata::{Function, Row, TableBuilder, sections};
 
 use crate::{
     error::Error,
-    read::{amd64::table::FastLookup, bisect::All, lookup::Lookup, table::Table},
+    read::{amd64::table::FastLookup, bisect::Ascending, lookup::Lookup, table::Table},
 };
 
 /// Addresses in and next to each function of a table.
@@ -24,7 +24,7 @@ fn pcs(table: &Table<'_>) -> Vec<u64> {
 /// Asks both readers for each pc, and returns how often the fast one answered.
 fn compare(table: &Table<'_>, pcs: &[u64]) -> usize {
     let Some(fast) = &table.fast else { return 0 };
-    let among = || All(table.header().num_fdes);
+    let among = || Ascending::all(&table.header());
     let mut answers = 0;
     for &pc in pcs {
         let (fdes, fres) = (table.fdes_bytes(), table.fres_bytes());

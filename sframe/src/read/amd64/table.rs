@@ -11,7 +11,7 @@ use crate::{
     },
     read::{
         amd64::rows::{FastRows, FoundRow},
-        bisect::Search,
+        bisect::Ascending,
         source::Checkpoint,
     },
 };
@@ -98,7 +98,7 @@ impl FastReader {
         &self,
         fdes: &[u8],
         fres: &[u8],
-        among: impl Search,
+        among: Ascending,
         pc: i64,
         checkpoint: impl FnOnce(&Function) -> Option<Checkpoint>,
     ) -> FastLookup {
@@ -185,7 +185,7 @@ impl Function {
     /// the table says of it if it covers that. Starts count from the entries if
     /// they are `relative`.
     #[inline(always)]
-    fn find_v2(fdes: &[u8], relative: bool, among: impl Search, pc: i64) -> (usize, Option<Self>) {
+    fn find_v2(fdes: &[u8], relative: bool, among: Ascending, pc: i64) -> (usize, Option<Self>) {
         let words = Units::<4>::new(fdes);
         let mask = if relative { usize::MAX } else { 0 };
         let resolve = |at: usize, start: [u8; 4]| {
@@ -208,7 +208,7 @@ impl Function {
 
     /// The same in version 3.
     #[inline(always)]
-    fn find_v3(fdes: &[u8], fres: &[u8], among: impl Search, pc: i64) -> (usize, Option<Self>) {
+    fn find_v3(fdes: &[u8], fres: &[u8], among: Ascending, pc: i64) -> (usize, Option<Self>) {
         let words = Units::<8>::new(fdes);
         let resolve = |at: usize, start: [u8; 8]| {
             i64::from_le_bytes(start).wrapping_add(to_i64(at.wrapping_mul(8)))
@@ -317,12 +317,12 @@ mod tests {
     use testdata::TableBuilder;
 
     use super::*;
-    use crate::read::{bisect::All, table::Table};
+    use crate::read::{bisect::Ascending, table::Table};
 
     /// The rules at `pc` if they are found here, and not left to others.
     fn found(table: &Table<'_>, pc: i64) -> Option<Row> {
         let reader = FastReader::new(&table.header())?;
-        let among = All(table.header().num_fdes);
+        let among = Ascending::all(&table.header());
         let (fdes, fres) = (table.fdes_bytes(), table.fres_bytes());
         let pc = pc.wrapping_sub(reader.anchor);
         let (_, function) = match reader.layout {

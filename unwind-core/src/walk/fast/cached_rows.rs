@@ -11,11 +11,13 @@ use core::convert::Infallible;
 
 use crate::no_regs::{NoRegs, Toy};
 use crate::return_addresses::Unchecked;
+use crate::walk::cursor::Cursor;
 use crate::walk::fast::row_cache::{RowCache, RowStore};
-use crate::walk::walker::Walker;
+use crate::walk::step::FramePointer;
+use crate::walk::walker::{LookedUp, Walker};
 use crate::{
-    BaseReg, CfaRule, DwarfReg, Empty, FrameContext, FramePc, Memory, Origin, RegRule, Row,
-    RowSource, SliceMemory, VirtAddr,
+    BaseReg, CfaRule, DwarfReg, Empty, FrameContext, FramePc, Memory, Origin, Provenance, RegRule,
+    Row, RowSource, SliceMemory, VirtAddr,
 };
 
 /// A row for each address, from all rules there are; the generation takes
@@ -101,8 +103,10 @@ where
     S: RowSource<Toy, Error = Infallible>,
     C: RowStore,
 {
-    let frame = FrameContext::new(pc, 0, None, None);
-    walker.row(&frame, &mut SliceMemory::new(VirtAddr::new(0), &[])).unwrap()
+    let (fp, provenance) = (FramePointer::new(None), Provenance::new(Origin::Registers, pc));
+    let at = Cursor { pc, sp: 0, fp, provenance, is_by_fp: false };
+    let found = walker.look_up(&at, None, false, &mut SliceMemory::new(VirtAddr::new(0), &[]));
+    if let LookedUp::Row(row) = found { row.unwrap() } else { None }
 }
 
 #[test]

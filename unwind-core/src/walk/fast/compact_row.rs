@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::origin::Origin;
-use crate::register::{BaseReg, WordSize};
+use crate::register::WordSize;
 use crate::row::{CfaRule, RegRule, Row};
 use crate::source::Coverage;
 use crate::trace::Provenance;
@@ -74,41 +74,42 @@ impl CompactRow {
     #[inline(always)]
     #[must_use]
     pub(crate) fn new(row: &Row, word: WordSize) -> Option<Self> {
-        if row.is_outermost() {
-            let is_plain = *row == Row::outermost().with_origin(row.origin());
-            let shape = Self::NOT_PLAIN | Self::OUTERMOST;
-            return is_plain.then_some(Self { shape, rest: Self::rest(0, row.origin(), false) });
-        }
         if !row.is_plain(Self::ra_at_cfa(word)) {
+            return Self::outermost(row);
+        }
+        let cfa_slots = slots(row.cfa_offset(), word);
+        // One comparison each, as numbers wrap.
+        let below_cfa = cfa_slots.wrapping_sub(1);
+        if below_cfa >= Self::CFA_SLOTS_END.wrapping_sub(1) {
             return None;
         }
-        let (base, cfa_offset) = match row.cfa() {
-            CfaRule::Register(BaseReg::Sp, offset) => (0, offset),
-            CfaRule::Register(BaseReg::Fp, offset) => (Self::OF_FP, offset),
-            _ => return None,
+        let fp_slots = match row.fp_at_cfa() {
+            None => 0,
+            Some(offset) => {
+                // The slot just below the CFA holds the return address.
+                let below = slots(offset.wrapping_neg(), word).wrapping_sub(1);
+                let most = below_cfa.min(u8::MAX.into());
+                u8::try_from(below).ok().filter(|_| below.wrapping_sub(1) < most)?
+            }
         };
-        let cfa_slots = slots(cfa_offset, word);
-        if !(1..Self::CFA_SLOTS_END).contains(&cfa_slots) {
-            return None;
-        }
-        let fp_slots = if row.keeps_fp() {
-            0
-        } else {
-            // The slot just below the CFA holds the return address.
-            let below = slots(row.fp_at_cfa()?.wrapping_neg(), word).wrapping_sub(1);
-            let is_between = (1..cfa_slots).contains(&below);
-            u8::try_from(below).ok().filter(|_| is_between)?
-        };
-        let base = match (base, row.origin()) {
+        let base = match (row.is_from_sp(), row.origin()) {
             // Only rows from the frame pointer are looked at for who found them.
-            (0, Origin::FramePointer) => return None,
-            (0, _) => 0,
-            (base, Origin::FramePointer) => base | Self::BY_FP,
-            (base, _) if (cfa_slots, fp_slots) == (2, 1) => base | Self::RECORD,
-            (base, _) => base,
+            (true, Origin::FramePointer) => return None,
+            (true, _) => 0,
+            (false, Origin::FramePointer) => Self::OF_CHAIN,
+            (false, _) if (cfa_slots, fp_slots) == (2, 1) => Self::OF_RECORD,
+            (false, _) => Self::OF_FP,
         };
         let rest = Self::rest(fp_slots, row.origin(), row.is_guess());
         Some(Self { shape: base | cfa_slots, rest })
+    }
+
+    /// The same of an outermost row of which nothing is particular.
+    #[inline]
+    fn outermost(row: &Row) -> Option<Self> {
+        let is_plain = *row == Row::outermost().with_origin(row.origin());
+        let shape = Self::NOT_PLAIN | Self::OUTERMOST;
+        is_plain.then_some(Self { shape, rest: Self::rest(0, row.origin(), false) })
     }
 
     const fn rest(fp_slots: u8, origin: Origin, is_guess: bool) -> u16 {

@@ -19,10 +19,10 @@ use crate::register::{DwarfReg, Registers, WordSize};
 use crate::row::{CfaRule, RegRule, Row};
 use crate::source::{Coverage, FrameContext, RowSource};
 use crate::trace::Trace;
+use crate::walk::cursor::Cursor;
 use crate::walk::fast::fast_path::Stop;
 use crate::walk::fast::row_cache::{RowCache, RowStore};
 use crate::walk::fast::stack::highest_cfa;
-use crate::walk::frames::Cursor;
 use crate::walk::walker::Walker;
 
 /// Where the frame stands whose caller is looked for.

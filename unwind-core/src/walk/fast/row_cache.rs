@@ -32,7 +32,10 @@ pub struct RowCache<const N: usize> {
     /// As words: the keys of a set, then its rows, then the next set.
     sets: [[Word; 2]; N],
     generation: u64,
-    stats: CacheStats,
+    /// How many rows were needed.
+    asked: u64,
+    misses: u64,
+    unkept: u64,
 }
 
 /// How often a cache could answer.
@@ -88,23 +91,21 @@ pub trait Store {
     /// used.
     fn find(&mut self, addr: VirtAddr, word: WordSize) -> Option<Row>;
 
-    /// Counts rows that the store had, and some that it had not.
+    /// Counts rows.
     fn count(&mut self, counted: Counted);
 }
 
-/// How often a store was asked, and what for.
+/// What is counted of rows.
 #[derive(Clone, Copy, Debug)]
 pub enum Counted {
-    /// The row was kept.
-    Hits(usize),
-    /// A row was looked up, and is kept from now on.
-    Miss,
-    /// The same of a row by which the next step is taken, where it counts as a hit.
+    /// So many were needed, most of which the store had.
+    Asked(usize),
+    /// One was looked up and is kept, for who asks for it again.
     Fetched,
-    /// A row was looked up, and cannot be kept.
+    /// One was looked up for who needs it, or the source has none.
+    Missed,
+    /// One was looked up, and cannot be kept.
     Unkept,
-    /// The source has no row.
-    NoRow,
 }
 
 impl Store for NoCache {
@@ -157,7 +158,7 @@ impl<const N: usize> Store for &mut RowCache<N> {
         RowCache::get(self, addr.get(), after)
     }
 
-    #[inline(never)]
+    #[inline]
     fn insert(&mut self, addr: VirtAddr, row: &Row, word: WordSize) -> bool {
         RowCache::insert(self, addr.get(), row, word)
     }
@@ -173,22 +174,21 @@ impl<const N: usize> Store for &mut RowCache<N> {
         let kept = RowCache::get(self, addr.get(), CacheHit::NONE)?;
         let row = kept.row.row(word)?;
         RowCache::touch(self, kept.place);
-        self.count(Counted::Hits(1));
+        self.count(Counted::Asked(1));
         Some(row)
     }
 
     #[inline]
     fn count(&mut self, counted: Counted) {
-        let stats = &mut self.stats;
-        let (hits, misses, unkept) = match counted {
-            Counted::Hits(count) => (u64::try_from(count).unwrap_or(0), 0, 0),
-            Counted::Miss | Counted::NoRow => (0, 1, 0),
-            Counted::Fetched => (0_u64.wrapping_sub(1), 1, 0),
-            Counted::Unkept => (0, 1, 1),
+        let (asked, misses, unkept) = match counted {
+            Counted::Asked(rows) => (u64::try_from(rows).unwrap_or(0), 0, 0),
+            Counted::Fetched => (0, 1, 0),
+            Counted::Missed => (1, 1, 0),
+            Counted::Unkept => (1, 1, 1),
         };
-        stats.hits = stats.hits.wrapping_add(hits);
-        stats.misses = stats.misses.wrapping_add(misses);
-        stats.unkept = stats.unkept.wrapping_add(unkept);
+        self.asked = self.asked.wrapping_add(asked);
+        self.misses = self.misses.wrapping_add(misses);
+        self.unkept = self.unkept.wrapping_add(unkept);
     }
 }
 
@@ -277,8 +277,8 @@ impl<const N: usize> RowCache<N> {
     /// An empty cache.
     #[must_use]
     pub const fn new() -> Self {
-        let stats = CacheStats { hits: 0, misses: 0, unkept: 0 };
-        Self { sets: const { [[EMPTY; 2]; N] }, generation: 0, stats }
+        let sets = const { [[EMPTY; 2]; N] };
+        Self { sets, generation: 0, asked: 0, misses: 0, unkept: 0 }
     }
 
     /// Forgets all rows.
@@ -289,7 +289,8 @@ impl<const N: usize> RowCache<N> {
     /// How often the cache could answer since it was made.
     #[must_use]
     pub const fn stats(&self) -> CacheStats {
-        self.stats
+        let Self { asked, misses, unkept, .. } = *self;
+        CacheStats { hits: asked.wrapping_sub(misses), misses, unkept }
     }
 
     /// The first place of the set that a key belongs to.
@@ -410,7 +411,7 @@ impl<const N: usize> fmt::Debug for RowCache<N> {
         let sets = self.sets.as_flattened().chunks(SET);
         let keys = sets.flat_map(|set| set.iter().take(WAYS));
         let kept = keys.filter(|key| **key != EMPTY).count();
-        f.debug_struct("RowCache").field("kept", &kept).field("stats", &self.stats).finish()
+        f.debug_struct("RowCache").field("kept", &kept).field("stats", &self.stats()).finish()
     }
 }
 

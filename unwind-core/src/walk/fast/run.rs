@@ -10,13 +10,14 @@ use crate::register::WordSize;
 use crate::return_addresses::ReturnAddresses;
 use crate::source::RowSource;
 use crate::trace::{PackedFrame, Trace};
+use crate::walk::cursor::Cursor;
 use crate::walk::fast::compact_row::CompactRow;
 use crate::walk::fast::fast_path::{FastPath, FrameSink, Stop};
 use crate::walk::fast::row_cache::{CacheHit, Counted, RowStore};
 use crate::walk::fast::stack::{Addresses, StackSlice, highest_cfa};
-use crate::walk::frames::{Cursor, Frames, known};
+use crate::walk::frames::Frames;
 use crate::walk::step::FramePointer;
-use crate::walk::walker::Walker;
+use crate::walk::walker::{LookedUp, Walker};
 
 impl<A, S, F, T, C> Walker<A, S, F, T, C>
 where
@@ -45,9 +46,12 @@ where
             // Where it was when a row was marked as used: a second stop there means that the
             // walk by cached rows cannot continue.
             let mut touched_at = None;
-            loop {
+            let found = loop {
                 let continues = match frames.run(trace) {
-                    Stop::NoRow => frames.fetch(),
+                    Stop::NoRow => match frames.look_up(true) {
+                        LookedUp::Kept => true,
+                        found @ LookedUp::Row(_) => break found,
+                    },
                     Stop::NeedsFullStep => {
                         frames.touch() && touched_at.replace(trace.len()) != Some(trace.len())
                     }
@@ -55,10 +59,10 @@ where
                     Stop::Trampoline(_) | Stop::BySink => false,
                 };
                 if !continues {
-                    break;
+                    break LookedUp::Kept;
                 }
-            }
-            frames.next();
+            };
+            frames.leave(found);
         }
         // An iterator without a next frame has a reason for it.
         trace.finish(frames.end().unwrap_or(End::FrameLimit));
@@ -106,9 +110,9 @@ where
         let Some(Cursor { pc, sp, fp: FramePointer::Known(fp), is_by_fp, .. }) = self.next else {
             return Stop::Other;
         };
-        let end = trace.len().wrapping_add(self.left).wrapping_sub(1);
+        let most = self.left.wrapping_sub(1);
         let mut at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
-        let steps = self.run_fast(&mut at, pc, (trace.room(end), &mut TraceSink));
+        let steps = self.run_fast(&mut at, pc, (trace.room(most), &mut TraceSink));
         if let Some((mut addr, mut provenance)) = trace.fill(steps) {
             let FastPath { at: sp, fp, is_by_fp, stop } = at;
             if let Stop::Trampoline(real) = stop {
@@ -119,7 +123,7 @@ where
             self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp });
             self.left = self.left.saturating_sub(steps);
             self.registers_of.leave();
-            self.walker.cache.count(Counted::Hits(steps));
+            self.walker.cache.count(Counted::Asked(steps));
         }
         at.stop
     }
@@ -150,17 +154,8 @@ where
     }
 
     fn end_by_cache(&mut self, end: End<S::Error>) {
-        self.walker.cache.count(Counted::Hits(1));
+        self.walker.cache.count(Counted::Asked(1));
         self.finish(end);
-    }
-
-    /// Looks up the row of the next frame so that the cache has it; `false` if it cannot
-    /// be kept, or there is none.
-    #[inline(never)]
-    fn fetch(&mut self) -> bool {
-        let Some(at) = &self.next else { return false };
-        let frame = at.context(known(&self.registers, self.registers_of));
-        self.walker.fetch(&frame, self.mem)
     }
 
     /// Continues from the frame at `pc` by rows of the cache, writes the frames to

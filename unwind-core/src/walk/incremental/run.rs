@@ -13,14 +13,15 @@ use crate::memory::Memory;
 use crate::origin::Origin;
 use crate::register::Registers as _;
 use crate::return_addresses::ReturnAddresses;
-use crate::source::{FrameContext, RowSource};
+use crate::source::RowSource;
 use crate::trace::{Provenance, TraceFrame};
+use crate::walk::cursor::Cursor;
 use crate::walk::fast::fast_path::{FastPath, Stop};
 use crate::walk::fast::row_cache::{Counted, RowStore};
 use crate::walk::fast::run::Touched;
-use crate::walk::frames::{Cursor, Frames, known};
+use crate::walk::frames::{Frames, known};
 use crate::walk::step::FramePointer;
-use crate::walk::walker::Walker;
+use crate::walk::walker::{LookedUp, Walker};
 
 impl<A, S, F, T, C> Walker<A, S, F, T, C>
 where
@@ -120,8 +121,8 @@ where
                 return last.finish(End::<S::Error>::FrameLimit);
             }
             let is_met = arrival == Arrival::Met;
-            frames.resume(last, is_met, verified.take().filter(|_| is_met));
-            frames.next();
+            let found = frames.resume(last, is_met, verified.take().filter(|_| is_met));
+            frames.leave(found);
         }
         // An iterator without a next frame has a reason for it.
         last.finish(frames.end().unwrap_or(End::FrameLimit));
@@ -144,6 +145,8 @@ where
     /// walk went the same way. What it finds is what [`advance`](Self::advance)
     /// would; where it stops, that continues.
     ///
+    /// Returns the next frame's row if that was looked up and is not kept.
+    ///
     /// If the next frame is met, `verified` words after it may be verified already.
     #[inline(never)]
     fn resume<const N: usize>(
@@ -151,11 +154,11 @@ where
         last: &mut IncrementalTrace<N>,
         mut is_met: bool,
         mut verified: Option<usize>,
-    ) {
-        let Some(cursor) = self.next else { return };
+    ) -> LookedUp<S::Error> {
+        let Some(cursor) = self.next else { return LookedUp::Kept };
         let Cursor { mut pc, sp, fp: FramePointer::Known(fp), mut provenance, is_by_fp } = cursor
         else {
-            return;
+            return LookedUp::Kept;
         };
         // How many callers there may still be.
         let most = self.left.saturating_sub(1);
@@ -165,6 +168,7 @@ where
         // How many there might still be when a row was last looked up: a second miss at
         // the same frame means that the row cannot be kept.
         let mut ready_at = None;
+        let mut found = LookedUp::Kept;
         // Why there is no caller, if cached rows say, and how many did.
         let end = loop {
             if is_met {
@@ -204,8 +208,11 @@ where
                         of.leave();
                     }
                     let registers = known(&self.registers, of);
-                    let frame = FrameContext::new(pc, at.at, Some(at.fp), registers);
-                    self.walker.fetch(&frame, self.mem) && ready_at.replace(left) != Some(left)
+                    let (sp, fp) = (at.at, FramePointer::Known(at.fp));
+                    let cursor = Cursor { pc, sp, fp, provenance, is_by_fp };
+                    found = self.walker.look_up(&cursor, registers, true, self.mem);
+                    let is_kept = matches!(found, LookedUp::Kept);
+                    is_kept && ready_at.replace(left) != Some(left)
                 }
                 Stop::Other if steps == room && left != 0 && last.make_room() => true,
                 Stop::Other => {
@@ -224,12 +231,13 @@ where
             }
         };
         let answered = answered.wrapping_add(end.map_or(0, |(_, rows)| rows));
-        self.walker.cache.count(Counted::Hits(answered));
+        self.walker.cache.count(Counted::Asked(answered));
         if let Some((end, _)) = end {
             if end.is_outermost() {
                 last.mark_end_cached();
             }
-            return self.finish(end);
+            self.finish(end);
+            return LookedUp::Kept;
         }
         if left != most {
             self.left = left.saturating_add(1);
@@ -238,5 +246,6 @@ where
             let is_by_fp = is_by_fp || last.is_by_fp(most.saturating_sub(left));
             self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp });
         }
+        found
     }
 }
