@@ -367,6 +367,39 @@ fn a6_a_core_from_standard_input_is_read_as_from_its_file() {
 }
 
 #[test]
+fn a_core_that_is_compressed_by_zstd_is_read_and_a_cut_one_is_refused() {
+    let Some(zstd) = test_support::tool("zstd") else { return };
+    let Some(program) = compile("core_zstd", "crash.c", SFRAME) else { return };
+    let Some(core) = crash(&program) else { return };
+    let whole = run(["stack".as_ref(), "--core".as_ref(), core.as_os_str()]);
+    let compressed = core.with_file_name("core.zst");
+    let done = Command::new(zstd).args(["-q", "-f", "-o"]).arg(&compressed).arg(&core).status();
+    assert!(done.unwrap().success());
+    let arguments = ["stack".as_ref(), "--core".as_ref(), compressed.as_os_str()];
+    assert_eq!(run(arguments).stdout, whole.stdout);
+
+    // As programs write it that compress on several CPUs: frames one after another.
+    let mut bytes = fs::read(&compressed).unwrap();
+    let len = bytes.len();
+    let extra = zstd_of(b"more");
+    bytes.extend(extra);
+    fs::write(&compressed, &bytes).unwrap();
+    assert_eq!(run(arguments).stdout, whole.stdout);
+
+    fs::write(&compressed, &bytes[..len / 2]).unwrap();
+    let error = fails(arguments, 5);
+    assert!(error.contains("core.zst: it is compressed by zstd, and cut off"), "{error}");
+}
+
+/// A frame of zstd with a few bytes as they are.
+fn zstd_of(bytes: &[u8]) -> Vec<u8> {
+    // Magic, one byte of length, one raw block that is the last.
+    let len = u8::try_from(bytes.len()).unwrap();
+    let block = u32::from(len) << 3 | 1;
+    [&[0x28, 0xb5, 0x2f, 0xfd, 0x20, len], &block.to_le_bytes()[..3], bytes].concat()
+}
+
+#[test]
 fn a6_standard_input_without_a_whole_core_is_said_so() {
     let Some(program) = compile("a6_stdin_cut", "crash.c", SFRAME) else { return };
     let Some(core) = crash(&program) else { return };

@@ -17,6 +17,7 @@ use crate::elf::error::ElfError;
 use crate::elf::notes::Note;
 use crate::elf::{ElfFile, Segment};
 use crate::input_error::InputError;
+use crate::target::compressed_core;
 use crate::target::error::TargetError;
 
 use crate::target::maps::{Backing, MappedFile, Mapping};
@@ -89,7 +90,12 @@ const AT_SYSINFO_EHDR: u64 = 33;
 ///
 /// [`TargetError`] if it cannot be read, is no core file or one of another machine.
 pub(crate) fn open(path: &Path) -> Result<ElfFile, TargetError> {
-    let file = open_file(path).map_err(|error| InputError::Read { path: path.into(), error })?;
+    let mut file =
+        open_file(path).map_err(|error| InputError::Read { path: path.into(), error })?;
+    if compressed_core::is_compressed(&file) {
+        file = compressed_core::decompress(&file)
+            .map_err(|error| TargetError::CompressedCore { path: path.into(), error })?;
+    }
     let file =
         ElfFile::from_file(file).map_err(|error| InputError::Elf { path: path.into(), error })?;
     accept(file, path)

@@ -9,6 +9,7 @@ use nix::unistd::Pid;
 
 use crate::failure::Failure;
 use crate::input_error::InputError;
+use crate::target::compressed_core::CompressedError;
 use crate::untrusted::escaped;
 
 /// Why a process or a core file cannot be looked at. The text says what to do next where
@@ -93,6 +94,15 @@ pub(crate) enum TargetError {
         /// Which file.
         path: PathBuf,
     },
+    /// A core file is compressed, and cannot be decompressed.
+    #[error("{}: {error}", escaped(path))]
+    CompressedCore {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        error: CompressedError,
+    },
     /// A core file of a CPU whose stacks this program does not walk.
     #[error(
         "{} is a core file of another machine ({machine}); only x86-64 and i386 are known",
@@ -141,6 +151,7 @@ impl TargetError {
             | Self::Unstoppable(_)
             | Self::NotACore { .. }
             | Self::CoreMachine { .. }
+            | Self::CompressedCore { .. }
             | Self::WrongProgram { .. }
             | Self::NoThreads { .. } => 5,
             Self::Ended(_) => 6,

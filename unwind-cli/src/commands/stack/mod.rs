@@ -49,8 +49,8 @@ pub(crate) struct Args {
           value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
 
-    /// A core file of x86-64 or i386; `-` reads it from standard input. From a pipe
-    /// it is copied to a file without a name in the directory for temporary files
+    /// A core file of x86-64 or i386, also one that is compressed by zstd; `-` reads it
+    /// from standard input. From a pipe, or decompressed, it is copied to a file without a name in the directory for temporary files
     #[arg(long, value_name = "FILE", group = "target")]
     core: Option<PathBuf>,
 
