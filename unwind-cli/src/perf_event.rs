@@ -121,6 +121,21 @@ impl PerfEvent {
         }
     }
 
+    /// The id that the event's records have, those of threads that have inherited it, too.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel refuses it with.
+    pub fn id(&self) -> io::Result<u64> {
+        const ID: libc::c_ulong = 0x8008_2407;
+        let mut id = 0_u64;
+        // SAFETY: the kernel writes a word into this one.
+        match unsafe { libc::ioctl(self.file.as_raw_fd(), ID, &raw mut id) } {
+            0 => Ok(id),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// What reading the event gives, in the order of its `read_format`.
     ///
     /// # Errors

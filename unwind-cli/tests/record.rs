@@ -206,6 +206,49 @@ fn d14_threads_that_want_all_cpus_do_not_keep_the_rings_from_being_read() {
 }
 
 #[test]
+fn d14_waits_of_threads_are_recorded_with_their_lengths() {
+    let flags = ["-O2", "-fomit-frame-pointer", "-pthread"];
+    let Some(program) = support::compile("record_waits", "off_cpu.c", &flags) else { return };
+    let data = program.with_file_name("perf.data");
+    // A user may not be allowed to sample the kernel, in which threads wait.
+    if !nix::unistd::geteuid().is_root() {
+        return skip("samples of the kernel need root");
+    }
+    let Some(ledger) = record(&data, &["--off-cpu"], &[program.to_str().unwrap()]) else { return };
+    let waits = &ledger["off_cpu"];
+    assert!(number(waits, "samples") >= 4, "{ledger}");
+    let data = data.to_str().unwrap();
+    // The main thread sleeps for 0.6 s, and the other one waits for it all the time.
+    let nanoseconds = number(waits, "nanoseconds");
+    assert!(nanoseconds > 1_100_000_000, "{ledger}");
+    let report = |options: &[&str]| {
+        let arguments = [&["report", "--format", "folded"], options, &[data]].concat();
+        let output = unwind(&arguments);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let lines = text(&output.stdout);
+        let lines = lines.lines().filter_map(|line| line.rsplit_once(' '));
+        let lines = lines.map(|(stack, count)| (stack.to_owned(), count.parse::<u64>().unwrap()));
+        lines.collect::<Vec<_>>()
+    };
+    let sum = |lines: &[(String, u64)], function: &str| -> u64 {
+        let is_so = |stack: &str| stack.contains(function) && stack.ends_with("[off CPU]");
+        lines.iter().filter(|(stack, _)| is_so(stack)).map(|(_, count)| count).sum()
+    };
+    let shown = report(&["--off-cpu"]);
+    let sleeps = sum(&shown, ";main;sleeps;");
+    assert!((590..1_200).contains(&sleeps), "{sleeps}: {shown:?}");
+    assert!(sum(&shown, ";waits_in_pipe;") > 500, "{shown:?}");
+    assert!(shown.iter().any(|(stack, _)| stack.contains(";computes")), "{shown:?}");
+    assert_eq!(sum(&report(&[]), ""), 0);
+    let Some(perf) = tool("perf") else { return };
+    let script = Command::new(perf).args(["script", "-F", "event,period", "-i", data]).output();
+    let script = text(&script.unwrap().stdout);
+    let lines = script.lines().filter(|line| line.contains("offcpu-time"));
+    let periods = lines.filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    assert_eq!(periods.sum::<u64>(), nanoseconds);
+}
+
+#[test]
 fn d14_each_of_many_processes_is_in_the_ledger() {
     let Some(program) = many("record_forks") else { return };
     let data = program.with_file_name("perf.data");

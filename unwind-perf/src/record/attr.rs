@@ -104,6 +104,8 @@ bitflags! {
         const COMM_EXEC = 1 << 24;
         /// The attr names the clock of the times.
         const USE_CLOCKID = 1 << 25;
+        /// Switches of the CPU from and to threads are recorded.
+        const CONTEXT_SWITCH = 1 << 26;
         /// The ring is written from its end to its front.
         const WRITE_BACKWARD = 1 << 27;
         /// Changes of namespaces are recorded.

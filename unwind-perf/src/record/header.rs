@@ -34,6 +34,11 @@ impl RecordType {
     pub const ITRACE_START: Self = Self(12);
     /// Samples that the hardware dropped (`PERF_RECORD_LOST_SAMPLES`).
     pub const LOST_SAMPLES: Self = Self(13);
+    /// A CPU switches to a thread, or away from it, as the header says; of an event that
+    /// follows a thread (`PERF_RECORD_SWITCH`).
+    pub const SWITCH: Self = Self(14);
+    /// The same of an event that follows a CPU (`PERF_RECORD_SWITCH_CPU_WIDE`).
+    pub const SWITCH_CPU_WIDE: Self = Self(15);
     /// The user part of earlier call chains
     /// (`PERF_RECORD_CALLCHAIN_DEFERRED`).
     pub const CALLCHAIN_DEFERRED: Self = Self(22);
@@ -66,6 +71,8 @@ impl Misc {
     pub const MMAP_BUILD_ID: Self = Self(1 << 14);
     /// A COMM that comes from an exec (`PERF_RECORD_MISC_COMM_EXEC`).
     pub const COMM_EXEC: Self = Self(1 << 13);
+    /// A switch away from a thread (`PERF_RECORD_MISC_SWITCH_OUT`).
+    pub const SWITCH_OUT: Self = Self(1 << 13);
 
     /// Returns the part that says where the CPU was, as one of
     /// [`UNKNOWN`](Self::UNKNOWN), [`KERNEL`](Self::KERNEL),

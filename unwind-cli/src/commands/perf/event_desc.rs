@@ -72,6 +72,31 @@ impl<'a> Iterator for Descriptions<'a> {
     }
 }
 
+/// A section with these events: their attrs, which are of one length, ids and names.
+pub(crate) fn section<'e>(
+    events: impl ExactSizeIterator<Item = (&'e [u8], &'e [u64], &'e [u8])>,
+    attr_len: u32,
+    endian: Endian,
+) -> Vec<u8> {
+    let count = |len: usize| endian.bytes_of_u32(u32::try_from(len).unwrap_or(u32::MAX));
+    let mut section = count(events.len()).to_vec();
+    section.extend(endian.bytes_of_u32(attr_len));
+    for (attr, ids, name) in events {
+        section.extend(attr);
+        section.extend(count(ids.len()));
+        // The text ends with a zero, and is padded.
+        let len = name.len().saturating_add(1).next_multiple_of(TEXT_UNIT);
+        section.extend(count(len));
+        section.extend(name);
+        section.extend(std::iter::repeat_n(0, len.saturating_sub(name.len())));
+        section.extend(ids.iter().flat_map(|&id| endian.bytes_of_u64(id)));
+    }
+    section
+}
+
+/// What the length of a text is a multiple of.
+const TEXT_UNIT: usize = 64;
+
 /// Makes all attrs in a section those of events with whole call chains.
 pub(super) fn make_all_whole(section: &mut [u8], endian: Endian, is_joined: bool) {
     let attrs: Vec<(usize, usize)> =

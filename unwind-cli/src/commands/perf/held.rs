@@ -2,8 +2,8 @@
 
 use unwind_perf::record::{
     self, BranchEntry, BranchStack, Callchain, CallchainDeferred, Comm, DeferredLayout, Endian,
-    EventFormat, Lifecycle, Lost, Record, RecordType, Sample, SampleId, SampleType, Task, UserPart,
-    Words,
+    EventFormat, Lifecycle, Lost, Record, RecordHeader, RecordType, Sample, SampleId, SampleType,
+    Task, UserPart, Words,
 };
 
 /// A record of the kernel, held until its turn.
@@ -87,6 +87,19 @@ impl Held {
         })
     }
 
+    /// The same sample with another time and period, where it has these.
+    pub(crate) fn with_time_and_period(mut self, time: u64, period: u64) -> Self {
+        for (field, value) in [(SampleType::TIME, time), (SampleType::PERIOD, period)] {
+            let place = place_of(field, self.format.sample_type);
+            let place = place.and_then(|at| self.bytes.get_mut(at..)?.first_chunk_mut());
+            if let Some(place) = place {
+                *place = self.endian.bytes_of_u64(value);
+            }
+        }
+        self.time = time;
+        self
+    }
+
     /// The record. It was split off a stream by its own size, so that is not
     /// `None`.
     pub(crate) fn record(&self) -> Option<Record<'_>> {
@@ -152,4 +165,25 @@ impl Held {
             _ => SampleId::decode(&self.record()?, self.format).ok()?.cpu,
         }
     }
+}
+
+/// The fields of a sample that have a word each, in their order.
+const WORDS: [SampleType; 9] = [
+    SampleType::IDENTIFIER,
+    SampleType::IP,
+    SampleType::TID,
+    SampleType::TIME,
+    SampleType::ADDR,
+    SampleType::ID,
+    SampleType::STREAM_ID,
+    SampleType::CPU,
+    SampleType::PERIOD,
+];
+
+/// Where such a field is in a sample, in bytes; `None` if the sample has not got it.
+fn place_of(field: SampleType, fields: SampleType) -> Option<usize> {
+    let before = WORDS.iter().take_while(|&&word| word != field);
+    let before = before.filter(|&&word| fields.contains(word)).count();
+    let at = RecordHeader::SIZE.checked_add(before.checked_mul(8)?);
+    at.filter(|_| fields.contains(field))
 }

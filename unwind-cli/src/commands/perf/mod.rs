@@ -11,7 +11,7 @@ mod branches;
 mod build_ids;
 pub(crate) mod call_stacks;
 pub(crate) mod error;
-mod event_desc;
+pub(crate) mod event_desc;
 mod event_name;
 pub(crate) mod events;
 pub(crate) mod fields;

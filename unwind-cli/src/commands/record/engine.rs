@@ -6,12 +6,26 @@ use std::time::Duration;
 use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::Record;
 
+/// An event whose samples an engine takes.
+#[derive(Clone, Debug)]
+pub(crate) struct SampledEvent {
+    pub(crate) attr: EventAttr,
+    /// The ids of its copies; none are needed where there is one event.
+    pub(crate) ids: Vec<u64>,
+    /// Its name, where it is not the one that the attr has.
+    pub(crate) name: Option<&'static str>,
+}
+
+/// The name of the event whose samples are taken when a CPU switches away from a thread. A
+/// sample's period is the time until the thread runs again, in nanoseconds.
+pub(crate) const OFF_CPU: &str = "offcpu-time";
+
 /// Takes samples of programs and hands out records in the layout of perf's rings.
 ///
 /// What follows it (walks, names, ledger, files) knows no more of an engine than this.
 pub(crate) trait Engine: Send {
-    /// The event whose layout the records have.
-    fn attr(&self) -> &EventAttr;
+    /// The events whose samples it takes. All records have the layout of the first.
+    fn events(&self) -> Vec<SampledEvent>;
 
     /// Waits until there is much to read, or for `time`.
     fn wait(&self, time: Duration);
@@ -39,6 +53,12 @@ pub(crate) enum EngineError {
         #[source]
         error: io::Error,
     },
+    /// A thread's switches cannot be sampled.
+    #[error(
+        "--off-cpu needs samples of the kernel: root, the capability CAP_PERFMON, or for \
+         programs of one's own a kernel.perf_event_paranoid of 1 or less"
+    )]
+    OffCpu,
     /// The ring cannot be mapped.
     #[error("a ring of {bytes} bytes cannot be mapped: {error}{}", ring_advice(error))]
     Map {

@@ -83,7 +83,13 @@ impl Existing<'_> {
 
 /// The fields at the end of a record from before the first sample.
 fn before(task: Task) -> SampleId {
-    SampleId { task: Some(task), time: Some(0), cpu: Some(0), ..SampleId::default() }
+    SampleId {
+        task: Some(task),
+        time: Some(0),
+        cpu: Some(0),
+        identifier: Some(0),
+        ..SampleId::default()
+    }
 }
 
 /// The threads of a process.

@@ -5,6 +5,7 @@ use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
 
+use crate::commands::record::off_cpu::OffCpu;
 use crate::counted::counted;
 
 /// The version of the structure: it rises when a field changes its meaning or goes.
@@ -41,6 +42,9 @@ pub(crate) struct Ledger {
     pub(crate) skipped_bytes: u64,
     /// Spans in which the kernel took no samples.
     pub(crate) throttled: Throttled,
+    /// Waits, of a recording with these; their samples are in the classes like all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) off_cpu: Option<OffCpu>,
 }
 
 /// Spans in which the kernel took no samples, since there were too many.
@@ -150,6 +154,27 @@ impl Display for Ledger {
         if self.skipped_bytes > 0 {
             let bytes = counted(self.skipped_bytes, "byte", "bytes");
             writeln!(f, "  {bytes} of the rings were no records")?;
+        }
+        if let Some(waits) = self.off_cpu {
+            writeln!(
+                f,
+                "of these, {}, {} ms in all",
+                counted(
+                    waits.samples,
+                    "sample of a thread that waits",
+                    "samples of threads that wait"
+                ),
+                waits.nanoseconds / 1_000_000
+            )?;
+            if waits.without_sample > 0 {
+                let waits_unseen = counted(waits.without_sample, "wait", "waits");
+                let ms = waits.nanoseconds_without_sample / 1_000_000;
+                writeln!(f, "apart from these, {waits_unseen} without a sample, {ms} ms in all")?;
+            }
+            if waits.without_end > 0 {
+                let samples = counted(waits.without_end, "sample", "samples");
+                writeln!(f, "  {samples} of waits whose end was not told")?;
+            }
         }
         if self.throttled.spans > 0 {
             let Throttled { spans, nanoseconds, samples_estimated } = self.throttled;

@@ -2,9 +2,10 @@
 
 mod copy_size;
 mod drain;
-mod engine;
+pub(crate) mod engine;
 mod existing;
 pub(crate) mod ledger;
+mod off_cpu;
 mod perf_engine;
 pub(crate) mod recording;
 mod stream;
@@ -22,10 +23,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
-use unwind_perf::event_attr::EventAttr;
-use unwind_perf::record::{Attr, Endian};
+use unwind_perf::record::Attr;
 
-use crate::commands::perf::error::{PerfError, RecordingError};
+use crate::commands::perf::error::RecordingError;
 use crate::commands::record::drain::{Drain, Drained, go_first};
 use crate::commands::record::engine::{Engine as _, EngineError};
 use crate::commands::record::existing::{Existing, all_processes, threads_of};
@@ -56,6 +56,13 @@ pub(crate) struct RecordArgs {
     /// Where to write
     #[arg(short, long, value_name = "FILE", default_value = "perf.data")]
     output: PathBuf,
+
+    /// Also record where threads wait, and how long
+    ///
+    /// A sample is taken when a CPU switches away from a thread; its weight is the time until
+    /// the thread runs again. `unwind report` then shows times, waiting beside running.
+    #[arg(long)]
+    off_cpu: bool,
 
     /// A process that runs; can be given several times
     #[arg(long, value_name = "PID", group = "subject", num_args = 1..,
@@ -158,6 +165,7 @@ const RING_KIB: usize = 8192;
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         let exit_code = match &error {
+            EngineError::OffCpu => 4,
             EngineError::Open { error } | EngineError::Map { error, .. } => {
                 match error.raw_os_error() {
                     Some(libc::ESRCH) => 3,
@@ -202,7 +210,8 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let (stack, larger_stack) =
         args.stack_bytes.map_or((STACK, Some(LARGER_STACK)), |stack| (stack, None));
     let (rate, user_chains, ring) = (args.rate, args.uretprobes, ring_size(args));
-    let sampling = Sampling { rate, stack, larger_stack, user_chains, ring, whom };
+    let off_cpu = args.off_cpu;
+    let sampling = Sampling { rate, stack, larger_stack, off_cpu, user_chains, ring, whom };
     let mut engine = PerfEngine::open(&sampling)?;
     if RingSize::AtMost(engine.ring) != ring && RingSize::Exactly(engine.ring) != ring {
         let kib = engine.ring / 1024;
@@ -214,7 +223,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     if let Some(error) = &engine.without_kernel {
         let _ = writeln!(io::stderr(), "unwind: without the kernel's part of stacks: {error}");
     }
-    let attr_bytes = bytes_of(engine.attr());
+    let events = engine.events();
     // What cannot be written is known before the command is started.
     let form = Form {
         keeps_stacks: args.keep_stacks,
@@ -222,11 +231,10 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         rate: args.rate,
     };
     let out = File::create(&args.output).map_err(|error| file_error(error.into()))?;
-    let mut recording = Recording::begin(out, &attr_bytes, form).map_err(file_error)?;
+    let mut recording = Recording::begin(out, &events, form).map_err(file_error)?;
     let (writer, reader) = stream();
-    writer.write(stream_start(&attr_bytes));
-    let attr = Attr::parse(&attr_bytes, Endian::Little)
-        .map_err(|error| file_error(PerfError::BadEvent { index: 0, error }))?;
+    writer.write(stream_start(&events));
+    let attr = recording.attr();
     writer.write(existing(args, attr));
     let until =
         args.duration.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
@@ -264,6 +272,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         lost_by_kernel,
         skipped_bytes,
         throttled: recorded.throttled,
+        off_cpu: args.off_cpu.then_some(recorded.off_cpu),
         ..Ledger::new()
     };
     let marks = recorded.tally.marks.into_iter().flatten();
@@ -285,13 +294,6 @@ fn tell(args: &RecordArgs, ledger: &Ledger) -> Result<(), Failure> {
         let _ = write!(io::stderr(), "{ledger}");
         Ok(())
     }
-}
-
-fn bytes_of(attr: &EventAttr) -> Vec<u8> {
-    let mut bytes = vec![0; EventAttr::SIZE];
-    let len = attr.encode(&mut bytes, Endian::Little).unwrap_or(0);
-    bytes.truncate(len);
-    bytes
 }
 
 /// What there is to say of what was there before.

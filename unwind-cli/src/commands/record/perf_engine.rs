@@ -12,7 +12,7 @@ use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{AttrFlags, ReadFormat, Record, SampleType};
 use unwind_perf::ring::RingReader;
 
-use crate::commands::record::engine::{Engine, EngineError};
+use crate::commands::record::engine::{Engine, EngineError, OFF_CPU, SampledEvent};
 use crate::perf_event::{EventRing, PerfEvent};
 
 /// What to sample, and how.
@@ -24,6 +24,8 @@ pub(crate) struct Sampling {
     pub(crate) stack: u32,
     /// The same once [`Engine::copy_more`] has asked for more, if it may.
     pub(crate) larger_stack: Option<u32>,
+    /// Whether samples are taken when a CPU switches away from a thread, too.
+    pub(crate) off_cpu: bool,
     /// Whether samples have the kernel's chain of user frames, too.
     pub(crate) user_chains: bool,
     pub(crate) ring: RingSize,
@@ -54,6 +56,9 @@ const REGISTERS: u64 = 0xff_0fff;
 /// Cycles of the CPU, and the clock where there are none to be had.
 const EVENTS: [(u32, u64); 2] = [(0, 0), (1, 0)];
 
+/// Switches of a CPU from one thread to another.
+const SWITCHES: (u32, u64) = (1, 3);
+
 /// The event that never takes a sample.
 const DUMMY: (u32, u64) = (1, 9);
 
@@ -67,12 +72,15 @@ const SIDE_BAND: AttrFlags = AttrFlags::MMAP
     .union(AttrFlags::BUILD_ID)
     .union(AttrFlags::COMM)
     .union(AttrFlags::COMM_EXEC)
+    .union(AttrFlags::CONTEXT_SWITCH)
     .union(AttrFlags::TASK);
 
 /// Events of the kernel, and their rings.
 #[derive(Debug)]
 pub(crate) struct PerfEngine {
     attr: EventAttr,
+    /// Those whose samples are taken.
+    events: Vec<SampledEvent>,
     /// Those that tell of processes.
     side_band: Vec<PerfEvent>,
     /// Those that take samples.
@@ -103,6 +111,9 @@ fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr {
         | SampleType::REGS_USER
         | SampleType::STACK_USER;
     attr.read_format = ReadFormat::LOST;
+    if sampling.off_cpu {
+        attr.sample_type |= SampleType::IDENTIFIER;
+    }
     attr.flags = SIDE_BAND
         | AttrFlags::FREQ
         | AttrFlags::INHERIT
@@ -111,6 +122,7 @@ fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr {
         | AttrFlags::EXCLUDE_GUEST
         | AttrFlags::WATERMARK;
     attr.flags.set(AttrFlags::EXCLUDE_CALLCHAIN_USER, !sampling.user_chains);
+    attr.flags.set(AttrFlags::CONTEXT_SWITCH, sampling.off_cpu);
     if matches!(sampling.whom, Whom::Command(_)) {
         attr.flags |= AttrFlags::DISABLED | AttrFlags::ENABLE_ON_EXEC;
     }
@@ -125,6 +137,15 @@ fn side_band(attr: &EventAttr) -> EventAttr {
     let mut attr = *attr;
     (attr.kind, attr.config) = DUMMY;
     attr.sample_period = 0;
+    attr.flags.remove(AttrFlags::FREQ);
+    attr
+}
+
+/// The attr of samples when a CPU switches away from a thread.
+fn switches(attr: &EventAttr) -> EventAttr {
+    let mut attr = *attr;
+    (attr.kind, attr.config) = SWITCHES;
+    attr.sample_period = 1;
     attr.flags.remove(AttrFlags::FREQ);
     attr
 }
@@ -149,6 +170,9 @@ impl PerfEngine {
     /// [`EngineError`].
     pub(crate) fn open(sampling: &Sampling) -> Result<Self, EngineError> {
         let (attr, mut without_kernel) = possible(sampling)?;
+        if sampling.off_cpu && without_kernel.is_some() {
+            return Err(EngineError::OffCpu);
+        }
         let (mut ring, is_exact) = match sampling.ring {
             RingSize::Exactly(ring) => (ring, true),
             RingSize::AtMost(ring) => (ring, false),
@@ -185,13 +209,22 @@ impl PerfEngine {
             }
             Whom::All => vec![-1],
         };
-        let attrs = Attrs {
-            side_band: side_band(&attr),
-            samples: samples(&attr, sampling.stack, true),
-            larger: sampling.larger_stack.map(|stack| samples(&attr, stack, false)),
+        let mut sampled = vec![(attr, None)];
+        if sampling.off_cpu {
+            sampled.push((switches(&attr), Some(OFF_CPU)));
+        }
+        let sizes =
+            [Some((sampling.stack, true)), sampling.larger_stack.map(|stack| (stack, false))];
+        let attrs_of = |(attr, _): &(EventAttr, _)| {
+            sizes.map(|size| size.map(|(stack, is_on)| samples(attr, stack, is_on)))
         };
+        let attrs =
+            Attrs { side_band: side_band(&attr), samples: sampled.iter().map(attrs_of).collect() };
+        let events = sampled.into_iter();
+        let events = events.map(|(attr, name)| SampledEvent { attr, ids: Vec::new(), name });
         let mut engine = Self {
             attr,
+            events: events.collect(),
             side_band: Vec::new(),
             samples: Vec::new(),
             larger: Vec::new(),
@@ -228,8 +261,12 @@ impl PerfEngine {
     ) -> Result<(), EngineError> {
         let open =
             |attr| PerfEvent::open(attr, task, cpu).map_err(|error| EngineError::Open { error });
-        let (side_band, samples) = (open(&attrs.side_band)?, open(&attrs.samples)?);
-        let larger = attrs.larger.as_ref().map(open).transpose()?;
+        let side_band = open(&attrs.side_band)?;
+        let opened = attrs.samples.iter().map(|sizes| -> Result<_, EngineError> {
+            let [samples, larger] = sizes;
+            Ok([samples.as_ref().map(open).transpose()?, larger.as_ref().map(open).transpose()?])
+        });
+        let opened: Vec<_> = opened.collect::<Result<_, _>>()?;
         let bytes = self.ring;
         let map_error = |error| EngineError::Map { bytes, error };
         match with_ring.and_then(|first| self.side_band.get(first)) {
@@ -240,17 +277,31 @@ impl PerfEngine {
                 *with_ring = Some(at);
             }
         }
+        self.learn_id(0, &side_band)?;
         self.side_band.push(side_band);
-        let first = with_ring.and_then(|first| self.side_band.get(first));
-        for event in [Some(&samples), larger.as_ref()].into_iter().flatten() {
-            first.map_or(Ok(()), |first| event.write_into(first)).map_err(map_error)?;
+        for (at, sizes) in opened.into_iter().enumerate() {
+            for event in sizes.iter().flatten() {
+                let first = with_ring.and_then(|first| self.side_band.get(first));
+                first.map_or(Ok(()), |first| event.write_into(first)).map_err(map_error)?;
+                self.learn_id(at, event)?;
+            }
+            let [samples, larger] = sizes;
+            self.samples.extend(samples);
+            self.larger.extend(larger);
         }
-        self.samples.push(samples);
-        self.larger.extend(larger);
         Ok(())
     }
 
-    fn events(&self) -> impl Iterator<Item = &PerfEvent> {
+    /// Notes the id of a copy of a sampled event, where records have ids.
+    fn learn_id(&mut self, at: usize, event: &PerfEvent) -> Result<(), EngineError> {
+        if self.attr.sample_type.contains(SampleType::IDENTIFIER) {
+            let id = event.id().map_err(|error| EngineError::Open { error })?;
+            self.events.get_mut(at).into_iter().for_each(|event| event.ids.push(id));
+        }
+        Ok(())
+    }
+
+    fn opened(&self) -> impl Iterator<Item = &PerfEvent> {
         self.side_band.iter().chain(&self.samples).chain(&self.larger)
     }
 }
@@ -258,8 +309,8 @@ impl PerfEngine {
 /// What to open for a thread on a CPU.
 struct Attrs {
     side_band: EventAttr,
-    samples: EventAttr,
-    larger: Option<EventAttr>,
+    /// Of each sampled event those with small and with larger copies.
+    samples: Vec<[Option<EventAttr>; 2]>,
 }
 
 /// Has this program have as many files open as it may: each event of each thread on each
@@ -301,8 +352,8 @@ fn possible(sampling: &Sampling) -> Result<(EventAttr, Option<io::Error>), Engin
 }
 
 impl Engine for PerfEngine {
-    fn attr(&self) -> &EventAttr {
-        &self.attr
+    fn events(&self) -> Vec<SampledEvent> {
+        self.events.clone()
     }
 
     fn wait(&self, time: Duration) {
@@ -355,7 +406,7 @@ impl Engine for PerfEngine {
     }
 
     fn stop(&mut self) {
-        for event in self.events() {
+        for event in self.opened() {
             // It ends with the event in any case.
             let _ = event.disable();
         }
@@ -365,7 +416,7 @@ impl Engine for PerfEngine {
         if !self.attr.read_format.contains(ReadFormat::LOST) {
             return None;
         }
-        let lost = self.events().map(|event| Some(event.counts::<2>().ok()?[1]));
+        let lost = self.opened().map(|event| Some(event.counts::<2>().ok()?[1]));
         lost.sum()
     }
 }

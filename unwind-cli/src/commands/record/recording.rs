@@ -6,11 +6,13 @@ use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
 use std::thread::scope;
 
 use serde::{Deserialize, Serialize};
+use unwind_perf::event_attr::EventAttr;
 use unwind_perf::merge::Outcome;
-use unwind_perf::record::{Endian, Lost, RecordType, Throttle};
+use unwind_perf::record::{Attr, Endian, Lost, RecordType, Throttle};
 
 use crate::commands::perf::address_spaces::Spaces;
 use crate::commands::perf::error::PerfError;
+use crate::commands::perf::event_desc;
 use crate::commands::perf::events::Events;
 use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::header::{Feature, FileHeader, Section, Start};
@@ -21,7 +23,9 @@ use crate::commands::perf::reader::{PerfReader, tool_record};
 use crate::commands::perf::tally::Tally;
 use crate::commands::perf::walks::WalkSetup;
 use crate::commands::record::copy_size::CopySize;
+use crate::commands::record::engine::SampledEvent;
 use crate::commands::record::ledger::{Ledger, Throttled};
+use crate::commands::record::off_cpu::{OffCpu, Waits};
 use crate::commands::record::stream::StreamReader;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 
@@ -52,8 +56,36 @@ pub(crate) struct Form {
 pub(crate) struct Recording {
     out: BufWriter<File>,
     header: FileHeader,
+    /// The layout of all records.
+    attr: Attr,
+    features: Features,
     form: Form,
     copy_size: CopySize,
+}
+
+/// The sections after the records.
+#[derive(Debug, Default)]
+struct Features {
+    sections: Vec<(Feature, Vec<u8>)>,
+}
+
+impl Features {
+    /// Sets their bits in the header, and returns them, each with its place, for a file
+    /// whose records end at `end`.
+    fn placed(&self, header: &mut FileHeader, end: u64, endian: Endian) -> Vec<u8> {
+        let count = u64::try_from(self.sections.len()).unwrap_or(0);
+        let mut at = end.saturating_add(count.saturating_mul(16));
+        let (mut places, mut bytes) = (Vec::new(), Vec::<u8>::new());
+        for (feature, section) in &self.sections {
+            feature.set(&mut header.features);
+            let len = u64::try_from(section.len()).unwrap_or(u64::MAX);
+            places.extend([at, len].into_iter().flat_map(|word| endian.bytes_of_u64(word)));
+            bytes.extend(section);
+            at = at.saturating_add(len);
+        }
+        places.extend(bytes);
+        places
+    }
 }
 
 /// What the walks and the records came to.
@@ -62,18 +94,26 @@ pub(crate) struct Recorded {
     pub(crate) tally: Tally,
     pub(crate) lost_told: u64,
     pub(crate) throttled: Throttled,
+    pub(crate) off_cpu: OffCpu,
     pub(crate) summary: Summary,
 }
 
-/// How a stream of records begins: the start of pipe form, and the event.
-pub(crate) fn stream_start(attr: &[u8]) -> Vec<u8> {
+/// How a stream of records begins: the start of pipe form, and the events.
+pub(crate) fn stream_start(events: &[SampledEvent]) -> Vec<u8> {
     let endian = Endian::Little;
     let mut bytes = Start { endian, size: Start::PIPE }.bytes().to_vec();
-    let len = attr.len().saturating_add(8);
-    bytes.extend(endian.bytes_of_u32(tool_record::ATTR.0));
-    bytes.extend(endian.bytes_of_u16(0));
-    bytes.extend(endian.bytes_of_u16(u16::try_from(len).unwrap_or(u16::MAX)));
-    bytes.extend(attr);
+    for event in events {
+        let mut attr = vec![0; EventAttr::SIZE];
+        let len = event.attr.encode(&mut attr, endian).unwrap_or(0);
+        attr.truncate(len);
+        let ids = event.ids.iter().flat_map(|&id| endian.bytes_of_u64(id));
+        let body: Vec<u8> = attr.into_iter().chain(ids).collect();
+        let len = body.len().saturating_add(8);
+        bytes.extend(endian.bytes_of_u32(tool_record::ATTR.0));
+        bytes.extend(endian.bytes_of_u16(0));
+        bytes.extend(endian.bytes_of_u16(u16::try_from(len).unwrap_or(u16::MAX)));
+        bytes.extend(body);
+    }
     bytes
 }
 
@@ -84,37 +124,72 @@ pub(crate) fn round() -> [u8; 8] {
 }
 
 impl Recording {
-    /// Begins the file of an event with this attr.
+    /// Begins the file of these events.
     ///
     /// # Errors
     ///
     /// [`PerfError`] if it cannot be written.
-    pub(crate) fn begin(out: File, attr: &[u8], form: Form) -> Result<Self, PerfError> {
-        let mut reader = PerfReader::from_bytes(stream_start(attr))?;
+    pub(crate) fn begin(
+        out: File,
+        sampled: &[SampledEvent],
+        form: Form,
+    ) -> Result<Self, PerfError> {
+        let mut reader = PerfReader::from_bytes(stream_start(sampled))?;
         while reader.read()? {}
         let endian = reader.endian();
-        let event = reader.events().get(0).ok_or(PerfError::NoEvents)?;
-        let written = if form.keeps_stacks {
-            attr.to_vec()
-        } else {
-            event.merged_attr(endian, event.least_attr_len(endian, false), false)
-        };
-        // The attr is followed by the place of its ids, of which one event needs none.
+        let events = reader.events().all();
+        let attr = events.first().ok_or(PerfError::NoEvents)?.attr;
+        let lens = events.iter().map(|event| match form.keeps_stacks {
+            true => event.attr.size,
+            false => event.least_attr_len(endian, false),
+        });
+        let attr_len = lens.max().unwrap_or(0);
+        let attrs: Vec<Vec<u8>> = events
+            .iter()
+            .map(|event| match form.keeps_stacks {
+                true => event.attr_bytes.clone(),
+                false => event.merged_attr(endian, attr_len, false),
+            })
+            .collect();
         let len = |bytes: &[u8]| u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        let attr_len = len(&written).saturating_add(16);
-        let attrs = Section { at: FileHeader::LEN, len: attr_len };
-        let mut features = [0; 4];
-        LEDGER.set(&mut features);
+        // The ids, and then the attrs, each followed by the place of its ids.
+        let (mut ids, mut list) = (Vec::new(), Vec::new());
+        for (event, attr) in events.iter().zip(&attrs) {
+            let at = FileHeader::LEN.saturating_add(len(&ids));
+            ids.extend(event.ids.iter().flat_map(|&id| endian.bytes_of_u64(id)));
+            let ids_len = FileHeader::LEN.saturating_add(len(&ids)).saturating_sub(at);
+            list.extend(attr);
+            list.extend([at, ids_len].into_iter().flat_map(|word| endian.bytes_of_u64(word)));
+        }
+        let mut features = Features::default();
+        if sampled.iter().any(|event| event.name.is_some()) {
+            let described =
+                events.iter().zip(sampled).zip(&attrs).map(|((event, sampled), attr)| {
+                    let name = sampled.name.map_or(event.name.as_bytes(), str::as_bytes);
+                    (attr.as_slice(), event.ids.as_slice(), name)
+                });
+            let section = event_desc::section(described, attr_len, endian);
+            features.sections.push((Feature::EVENT_DESC, section));
+        }
+        let attrs = Section { at: FileHeader::LEN.saturating_add(len(&ids)), len: len(&list) };
         let data = Section { at: attrs.at.saturating_add(attrs.len), len: 0 };
-        let header =
-            FileHeader { attr_len, attrs, data, event_types: Section::default(), features };
+        let header = FileHeader {
+            attr_len: u64::from(attr_len).saturating_add(16),
+            attrs,
+            data,
+            event_types: Section::default(),
+            features: [0; 4],
+        };
         let mut out = BufWriter::with_capacity(1 << 16, out);
         out.write_all(&header.bytes(endian))?;
-        out.write_all(&written)?;
-        for word in [FileHeader::LEN.saturating_add(len(&written)), 0] {
-            out.write_all(&endian.bytes_of_u64(word))?;
-        }
-        Ok(Self { out, header, form, copy_size: CopySize::default() })
+        out.write_all(&ids)?;
+        out.write_all(&list)?;
+        Ok(Self { out, header, attr, features, form, copy_size: CopySize::default() })
+    }
+
+    /// The layout of all records.
+    pub(crate) const fn attr(&self) -> Attr {
+        self.attr
     }
 
     /// Whether stacks turn out to be deeper than their copies.
@@ -149,14 +224,19 @@ impl Recording {
                 throttled: Throttled::default(),
                 rate: form.rate,
                 copy_size: self.copy_size.clone(),
+                waits: Waits::default(),
             };
             let summary = pipeline::run(&mut reader, options, &mut sink)?;
+            for sample in sink.waits.finish() {
+                sink.write_sample(reader.events(), sample, &Outcome::Inline)?;
+            }
             sink.records.finish()?;
             self.header.data.len = sink.records.bytes();
             Ok(Recorded {
                 tally: sink.records.tally().clone(),
                 lost_told: sink.lost_told,
                 throttled: sink.throttled,
+                off_cpu: sink.waits.counts,
                 summary,
             })
         })?;
@@ -171,13 +251,11 @@ impl Recording {
     pub(crate) fn finish(mut self, section: &LedgerSection) -> Result<(), PerfError> {
         let endian = Endian::Little;
         let text = serde_json::to_vec(section).map_err(io::Error::from)?;
+        self.features.sections.push((LEDGER, text));
         let data = self.header.data;
-        let at = data.at.saturating_add(data.len).saturating_add(16);
-        let len = u64::try_from(text.len()).unwrap_or(u64::MAX);
-        for word in [at, len] {
-            self.out.write_all(&endian.bytes_of_u64(word))?;
-        }
-        self.out.write_all(&text)?;
+        let end = data.at.saturating_add(data.len);
+        let sections = self.features.placed(&mut self.header, end, endian);
+        self.out.write_all(&sections)?;
         self.out.seek(SeekFrom::Start(0))?;
         self.out.write_all(&self.header.bytes(endian))?;
         Ok(self.out.flush()?)
@@ -193,9 +271,19 @@ struct RecordingSink<'scope, 'env, W> {
     throttled: Throttled,
     rate: u32,
     copy_size: CopySize,
+    waits: Waits,
 }
 
+/// The place of the event of waits among the events.
+const WAITS: usize = 1;
+
 impl<W: Write> RecordingSink<'_, '_, W> {
+    fn write_sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
+        self.records.sample(events, held, outcome)?;
+        self.copy_size.judge(self.records.tally());
+        Ok(())
+    }
+
     fn take_throttle(&mut self, throttle: &Throttle) {
         if throttle.stops {
             self.stopped.insert(throttle.stream, throttle.time);
@@ -213,9 +301,12 @@ impl<W: Write> RecordingSink<'_, '_, W> {
 
 impl<W: Write> Sink for RecordingSink<'_, '_, W> {
     fn sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
-        self.records.sample(events, held, outcome)?;
-        self.copy_size.judge(self.records.tally());
-        Ok(())
+        if held.event != WAITS {
+            return self.write_sample(events, held, outcome);
+        }
+        // It is written when its thread runs again.
+        let unended = self.waits.sample(held);
+        unended.map_or(Ok(()), |last| self.write_sample(events, last, outcome))
     }
 
     fn record(&mut self, events: &Events, held: Held) -> io::Result<()> {
@@ -230,9 +321,16 @@ impl<W: Write> Sink for RecordingSink<'_, '_, W> {
                         self.take_throttle(&throttle);
                     }
                 }
+                RecordType::SWITCH | RecordType::SWITCH_CPU_WIDE => {
+                    // What it says is in the samples of waits.
+                    let ended = self.waits.record(&held);
+                    let outcome = &Outcome::Inline;
+                    return ended.map_or(Ok(()), |last| self.write_sample(events, last, outcome));
+                }
                 _ => {}
             }
         }
+        self.waits.record(&held);
         self.records.record(events, held)
     }
 

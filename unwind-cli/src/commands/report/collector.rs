@@ -16,6 +16,7 @@ use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::grouping::{By, Cgroups};
 use crate::commands::report::profile::{Frame, Profile};
 use crate::commands::report::time_line::TimeLine;
+use crate::commands::report::waits::Waits;
 
 /// What became of the samples of a recording, as far as it can be told from them.
 #[derive(Clone, Debug, Default)]
@@ -51,6 +52,7 @@ pub(crate) struct Collector {
     pub(crate) profile: Profile,
     pub(crate) time_line: TimeLine,
     pub(crate) seen: Seen,
+    pub(crate) waits: Waits,
     by: By,
     cgroups: Cgroups,
     names: Names,
@@ -71,6 +73,7 @@ impl Collector {
             profile: Profile::with_room(room),
             time_line: TimeLine::default(),
             seen: Seen::default(),
+            waits: Waits::default(),
             by,
             cgroups: Cgroups::default(),
             names,
@@ -196,13 +199,22 @@ impl Collector {
 }
 
 impl Printer for Collector {
-    fn print(&mut self, _: &Events, shown: &Shown, walked: Option<&WalkedStack>) -> io::Result<()> {
+    fn print(
+        &mut self,
+        events: &Events,
+        shown: &Shown,
+        walked: Option<&WalkedStack>,
+    ) -> io::Result<()> {
         if matches!(shown.end, ChainEnd::Stack(_)) {
             return Ok(());
         }
         let has_user = self.stack_of(shown, walked);
         let is_of_user = shown.misc().cpu_mode() == Misc::USER;
         let reason = self.class(shown, walked, has_user || is_of_user);
+        let wait = self.waits.count(events, shown);
+        if wait == Some(0) {
+            return Ok(());
+        }
         let innermost = self.stack.first().and_then(|&(frame, _)| frame);
         let innermost = innermost.and_then(|place| self.profile.frames.get(place));
         let root = self.by.root(shown, &self.cgroups, innermost);
@@ -210,8 +222,9 @@ impl Printer for Collector {
         let why = reason
             .map(|reason| self.profile.frame(Frame::note(&format!("[incomplete: {reason}]"))));
         let outer = why.into_iter().chain([root]).map(|frame| (frame, FoundBy::Nothing));
-        let stack = outer.chain(self.stack.iter().rev().copied());
-        if let Some(node) = self.profile.add(stack, 1) {
+        let waits = wait.map(|_| (self.profile.frame(Frame::note("[off CPU]")), FoundBy::Nothing));
+        let stack = outer.chain(self.stack.iter().rev().copied()).chain(waits);
+        if let Some(node) = self.profile.add(stack, wait.unwrap_or(1)) {
             let Held { time, task, .. } = *shown.held;
             let name = shown.comm.escaped().to_string();
             self.time_line.add(time, (task.pid, task.tid), &name, node);

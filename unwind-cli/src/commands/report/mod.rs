@@ -15,6 +15,7 @@ mod reading;
 mod speedscope;
 mod table;
 mod time_line;
+mod waits;
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -70,6 +71,13 @@ pub(crate) struct ReportArgs {
     /// How many functions the table has at most
     #[arg(long, value_name = "N", default_value_t = 40)]
     top: usize,
+
+    /// Show where threads wait, too, of a recording with `--off-cpu`
+    ///
+    /// A wait counts as many samples as the thread would have had if it had run meanwhile, so
+    /// that widths are shares of the time that passed. Such stacks end in `[off CPU]`.
+    #[arg(long, conflicts_with = "diff")]
+    off_cpu: bool,
 
     /// Declare that all code without a table keeps frame pointers
     #[arg(long)]
@@ -156,7 +164,8 @@ fn run_diff(args: &ReportArgs, before: &Path, after: &Path) -> Result<(), Failur
 impl ReportArgs {
     fn reading(&self) -> Reading {
         let memory = self.memory.bytes();
-        Reading { by: self.by, trust_fp: self.trust_fp, memory, names_kernel: true }
+        let (by, off_cpu, trust_fp) = (self.by, self.off_cpu, self.trust_fp);
+        Reading { by, off_cpu, trust_fp, memory, names_kernel: true }
     }
 }
 
@@ -242,7 +251,13 @@ fn write_as(
 pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
     const MEMORY: usize = 1 << 20;
     let mut reader = PerfReader::from_bytes(bytes.to_vec()).ok()?;
-    let reading = Reading { by: By::Process, trust_fp: false, memory: MEMORY, names_kernel: false };
+    let reading = Reading {
+        by: By::Process,
+        off_cpu: true,
+        trust_fp: false,
+        memory: MEMORY,
+        names_kernel: false,
+    };
     let read = read_from(&mut reader, reading).ok()?;
     let view = View {
         title: "-",

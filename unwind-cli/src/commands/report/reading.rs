@@ -22,6 +22,7 @@ use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::grouping::By;
 use crate::commands::report::profile::{Frame, Profile};
 use crate::commands::report::time_line::TimeLine;
+use crate::commands::report::waits::of_unseen;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::failure::Failure;
 use crate::untrusted::escaped;
@@ -30,6 +31,8 @@ use crate::untrusted::escaped;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     pub(crate) by: By,
+    /// Whether waits are shown.
+    pub(crate) off_cpu: bool,
     pub(crate) trust_fp: bool,
     /// About how many bytes to hold, of records and of stacks each.
     pub(crate) memory: usize,
@@ -100,7 +103,14 @@ pub(crate) fn read_from(reader: &mut PerfReader, reading: Reading) -> Result<Rea
             ..Ledger::new()
         },
     };
-    for (count, what) in [(ledger.lost, "[lost in a ring]"), (ledger.dropped, "[dropped]")] {
+    let unseen = ledger.off_cpu.filter(|_| reading.off_cpu);
+    let unseen =
+        unseen.map_or(0, |waits| of_unseen(reader.events(), waits.nanoseconds_without_sample));
+    for (count, what) in [
+        (ledger.lost, "[lost in a ring]"),
+        (ledger.dropped, "[dropped]"),
+        (unseen, "[waits without a sample]"),
+    ] {
         if count > 0 {
             let frame = profile.frame(Frame::note(what));
             profile.add([(frame, FoundBy::Nothing)], count);
@@ -159,7 +169,8 @@ fn collect(
         let marks = marks.map(|(time, thread, reason)| ((*time, *thread), reason.clone()));
         marks.collect::<Marks>()
     });
-    let collector = Collector::new(names, marks, reading.by, reading.memory);
+    let mut collector = Collector::new(names, marks, reading.by, reading.memory);
+    collector.waits.are_shown = reading.off_cpu;
     let spaces = Spaces::new(RecordedFiles::new(build_ids));
     let call_stacks = CallStacks::new(false, reader.branch_entries());
     let setup = WalkSetup::new(options.frame_pointers);

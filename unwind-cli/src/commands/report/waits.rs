@@ -1,0 +1,86 @@
+//! Waits of threads among their samples: `unwind report --off-cpu`.
+
+use std::collections::HashMap;
+
+use unwind_perf::record::{Attr, AttrFlags};
+
+use crate::commands::perf::events::{Event, Events};
+use crate::commands::perf::shown::Shown;
+use crate::commands::record::engine::OFF_CPU;
+
+/// How many samples waits stand for: as many as their threads would have had if they had run
+/// in the meantime. So the widths of a thread's stacks are shares of its whole time.
+#[derive(Debug, Default)]
+pub(crate) struct Waits {
+    /// Whether waits are shown.
+    pub(crate) are_shown: bool,
+    /// What is left over of each thread's waits, in billionths of a sample.
+    rest: HashMap<u32, u64>,
+}
+
+/// The rate if a recording does not say it, in samples a second.
+const USUAL_RATE: u64 = 1_000;
+
+const NANOSECONDS: u64 = 1_000_000_000;
+
+impl Waits {
+    /// How many samples a wait stands for; `None` if the sample is not of a wait.
+    pub(crate) fn count(&mut self, events: &Events, shown: &Shown) -> Option<u64> {
+        let event = events.get(shown.held.event)?;
+        if event.name.as_bytes() != OFF_CPU.as_bytes() {
+            return None;
+        }
+        if !self.are_shown {
+            return Some(0);
+        }
+        let rate = rate(events);
+        Some(self.of_time(shown.held.task.tid, shown.held.period().unwrap_or(0), rate))
+    }
+
+    fn of_time(&mut self, thread: u32, nanoseconds: u64, rate: u64) -> u64 {
+        let rest = self.rest.entry(thread).or_default();
+        let all = nanoseconds.saturating_mul(rate).saturating_add(*rest);
+        *rest = all % NANOSECONDS;
+        all / NANOSECONDS
+    }
+}
+
+/// How many samples waits without a stack stand for.
+pub(crate) fn of_unseen(events: &Events, nanoseconds: u64) -> u64 {
+    nanoseconds.saturating_mul(rate(events)) / NANOSECONDS
+}
+
+/// How many samples a second of running has.
+fn rate(events: &Events) -> u64 {
+    let running = events.all().iter().find(|event| is_of_running(event));
+    let rate = running.and_then(|event| match event.attr {
+        Attr { sample_period, format, .. } if format.flags.contains(AttrFlags::FREQ) => {
+            Some(sample_period)
+        }
+        // Clocks count nanoseconds.
+        Attr { kind: 1, config: 0 | 1, sample_period, .. } => {
+            NANOSECONDS.checked_div(sample_period)
+        }
+        _ => None,
+    });
+    rate.filter(|&rate| rate > 0).unwrap_or(USUAL_RATE)
+}
+
+fn is_of_running(event: &Event) -> bool {
+    event.name.as_bytes() != OFF_CPU.as_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d14_waits_stand_for_the_samples_that_would_have_been_and_nothing_is_lost_by_rounding() {
+        let mut waits = Waits::default();
+        assert_eq!(waits.of_time(1, NANOSECONDS, 999), 999);
+        // A thousand waits of 0.6 samples each.
+        let sum: u64 = (0..1_000).map(|_| waits.of_time(2, 600_000, 1_000)).sum();
+        assert_eq!(sum, 600);
+        assert_eq!(waits.of_time(3, 600_000, 1_000), 0);
+    }
+}
