@@ -239,11 +239,13 @@ mod tests {
         write(&mut out, &view).unwrap();
         let file: serde_json::Value = serde_json::from_slice(&out).unwrap();
         let threads = file["threads"].as_array().unwrap();
-        let weights = |at: usize| {
-            let weights = threads[at]["samples"]["weight"].as_array().unwrap();
-            weights.iter().map(|weight| weight.as_u64().unwrap()).collect::<Vec<_>>()
-        };
-        assert_eq!((threads.len(), weights(0), weights(1)), (2, vec![2, 1], vec![2, 3]));
+        assert_eq!(threads.len(), 2);
+        for (name, weights) in [("worker", &[2_u64, 1][..]), (WITHOUT_TIME, &[2, 3])] {
+            let thread = threads.iter().find(|thread| thread["name"] == name).unwrap();
+            let told = thread["samples"]["weight"].as_array().unwrap();
+            let told: Vec<u64> = told.iter().map(|weight| weight.as_u64().unwrap()).collect();
+            assert_eq!(told, weights, "{name}");
+        }
         assert_eq!(file["libs"][0]["path"], "/lib/</script>");
         assert_eq!(file["ledger"]["schema"], 1);
         // A profile without samples is one, too.
