@@ -487,3 +487,21 @@ fn max_frames_ends_a_stack_that_has_more() {
     assert_eq!(thread["end"]["reason"], "max-frames");
     assert_eq!(thread["end"]["complete"], false);
 }
+
+#[test]
+fn a_process_is_watched_until_it_ends() {
+    let Some(program) = compile("watch", "echo.c", SFRAME) else { return };
+    let target = Target::start(&program, &[]);
+    let id = target.id().to_string();
+    let mut command = unwind(["stack", "--no-lines", "--watch", "1", "--pid", &id]);
+    let mut watching = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let heading = format!("process {id} (program), 1 thread");
+    for _ in 0..2 {
+        assert!(lines.any(|line| line == heading));
+        assert!(lines.any(|line| line == "  complete: outermost frame"));
+    }
+    drop(target);
+    assert!(!lines.any(|line| line.contains("unwind: ")));
+    assert_eq!(watching.wait().unwrap().code(), Some(0));
+}

@@ -11,7 +11,7 @@ pub(crate) mod text;
 pub(crate) mod walk;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::rc::Rc;
@@ -96,6 +96,12 @@ pub(crate) struct Args {
     /// How many frames of a stack to show at most
     #[arg(long, value_name = "N", default_value_t = 510)]
     max_frames: u32,
+
+    /// Show the stacks of the process again after so many seconds each time, until it ends;
+    /// with --json, an object each time
+    #[arg(long, value_name = "SECONDS", requires = "pid",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    watch: Option<u64>,
 
     /// Show functions of C++ without their parameters
     #[arg(long)]
@@ -237,7 +243,8 @@ JSON, with names escaped as `unwind --help` says: one object with
 /// [`Failure`] if the target cannot be read, or the output not be written.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if let Some(pid) = args.pid {
-        print(args, Walked::of_process(args, pid)?)
+        print(args, Walked::of_process(args, pid)?)?;
+        args.watch.map_or(Ok(()), |seconds| watch(args, pid, Duration::from_secs(seconds)))
     } else if let Some(core) = &args.core {
         print(args, Walked::new(args, Target::of_core(core, args.exe.as_deref())?)?)
     } else {
@@ -305,6 +312,29 @@ impl Walked {
             }
         }
         Ok(walked)
+    }
+}
+
+/// Shows the stacks of a process again and again, until it or the thread that is asked for
+/// ends.
+fn watch(args: &Args, process: i32, pause: Duration) -> Result<(), Failure> {
+    loop {
+        sleep(pause);
+        let walked = match Walked::of_process(args, process) {
+            Ok(walked) => walked,
+            Err(
+                TargetError::Ended(_)
+                | TargetError::NoSuchProcess(_)
+                | TargetError::NoSuchThread(_),
+            ) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        if !args.json {
+            // Above them on a terminal, and between them elsewhere.
+            let between = if io::stdout().is_terminal() { "\x1b[H\x1b[2J" } else { "\n" };
+            io::stdout().write_all(between.as_bytes()).map_err(Failure::output)?;
+        }
+        print(args, walked)?;
     }
 }
 
