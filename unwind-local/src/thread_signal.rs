@@ -5,7 +5,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::backtrace::Backtrace;
-use crate::raw::mailbox::{self, Letter};
+use crate::raw::mailbox::{self, OwnLetter};
 use crate::thread_error::ThreadError;
 
 /// A signal in whose handler threads of this process tell their backtraces.
@@ -70,16 +70,16 @@ impl ThreadSignal {
         wait: Duration,
         out: &mut [usize],
     ) -> Result<Backtrace, ThreadError> {
-        let letter = Letter::take().ok_or(ThreadError::Busy)?;
-        let answer = letter.send(self.0, thread, wait)?;
-        let shown = answer.addresses();
-        for (slot, addr) in out.iter_mut().zip(shown) {
-            *slot = *addr;
-        }
-        let found = answer.found();
-        if shown.len() <= out.len() {
-            return Ok(found);
-        }
-        Ok(Backtrace { len: out.len(), end: unwind_core::End::FrameLimit, is_complete: false })
+        let letter = OwnLetter::take().ok_or(ThreadError::Busy)?;
+        letter.send(self.0, thread, wait, |answer| {
+            let shown = answer.addresses();
+            for (slot, addr) in out.iter_mut().zip(shown) {
+                *slot = *addr;
+            }
+            if shown.len() <= out.len() {
+                return answer.found();
+            }
+            Backtrace { len: out.len(), end: unwind_core::End::FrameLimit, is_complete: false }
+        })
     }
 }

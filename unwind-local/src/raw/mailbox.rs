@@ -1,48 +1,21 @@
-//! Requests to other threads, and their answers: written in a signal handler.
-//!
-//! A letter is one thread's at a time: of who asks until it is sent, then of the handler that
-//! takes it, then of who asks again. Its word says whose, and which request it is, so that a
-//! handler or a requester that comes too late finds another one.
+//! The letters by which threads ask each other for backtraces, and the signal's handler, which
+//! answers them.
 
-use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
 
 use unwind_core::End;
 
+use super::letter::{Letter, Request};
+use super::sync::{AtomicI32, AtomicU32, UnsafeCell};
 use super::syscall;
 use crate::backtrace::{Backtrace, MAX_FRAMES, backtrace_of};
 use crate::thread_error::ThreadError;
 
 /// How many there are.
 pub(crate) const LETTERS: usize = 8;
-
-/// Whose it is.
-const FREE: u32 = 0;
-/// Of who asks.
-const TAKEN: u32 = 1;
-/// Of the handler that gets to it first.
-const SENT: u32 = 2;
-/// Of a handler.
-const RUNNING: u32 = 3;
-/// Of who asks, with the answer.
-const ANSWERED: u32 = 4;
-/// Of a handler, whose answer is dropped.
-const LEFT: u32 = 5;
-
-/// The bits of a word that say whose; the others count requests.
-const WHOSE: u32 = 7;
-const REQUEST: u32 = 8;
-
-struct Place {
-    word: AtomicU32,
-    /// The thread that is to answer: what it was when the word became [`SENT`].
-    thread: AtomicI32,
-    answer: UnsafeCell<Answer>,
-}
 
 /// What a thread has told.
 #[derive(Debug)]
@@ -61,61 +34,43 @@ impl Answer {
     }
 }
 
-// SAFETY: the word says who alone may use the answer.
-unsafe impl Sync for Place {}
-
-static PLACES: [Place; LETTERS] = [const {
-    Place {
-        word: AtomicU32::new(FREE),
-        thread: AtomicI32::new(0),
-        answer: UnsafeCell::new(Answer {
+static PLACES: [Letter<Answer>; LETTERS] = [const {
+    Letter::new(
+        AtomicU32::new(0),
+        AtomicI32::new(0),
+        UnsafeCell::new(Answer {
             addresses: [0; MAX_FRAMES],
             found: Backtrace { len: 0, end: End::NotWalkable, is_complete: false },
         }),
-    }
+    )
 }; LETTERS];
 
-/// A request that is this thread's: [`TAKEN`] or [`ANSWERED`] until it is dropped, or sent and
-/// taken back.
-pub(crate) struct Letter {
-    place: &'static Place,
-    /// The word as it was when it was taken.
-    word: u32,
+/// A letter that is this thread's until it is dropped, or left to a handler.
+pub(crate) struct OwnLetter {
+    letter: &'static Letter<Answer>,
+    request: Request,
 }
 
-impl Letter {
+impl OwnLetter {
     /// The first one that is free.
     pub(crate) fn take() -> Option<Self> {
-        PLACES.iter().find_map(|place| {
-            let word = place.word.load(Ordering::Relaxed);
-            let taken = (word | WHOSE) ^ WHOSE | TAKEN;
-            let is_taken = word & WHOSE == FREE
-                && place
-                    .word
-                    .compare_exchange(word, taken, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok();
-            // Made only then: one that is dropped is given back.
-            is_taken.then(|| Self { place, word: taken })
-        })
+        // Made only then: one that is dropped is given back.
+        PLACES.iter().find_map(|letter| letter.take().map(|request| Self { letter, request }))
     }
 
-    /// The word for this request.
-    const fn whose(&self, whose: u32) -> u32 {
-        self.word & !WHOSE | whose
-    }
-
-    /// Sends it, and waits for the answer.
-    pub(crate) fn send(
+    /// Sends it, waits for the answer, and returns what `read` makes of it.
+    pub(crate) fn send<R>(
         &self,
         signal: c_int,
         thread: libc::pid_t,
         wait: Duration,
-    ) -> Result<&Answer, ThreadError> {
-        self.place.thread.store(thread, Ordering::Relaxed);
-        self.place.word.store(self.whose(SENT), Ordering::Release);
+        mut read: impl FnMut(&Answer) -> R,
+    ) -> Result<R, ThreadError> {
+        let Self { letter, request } = *self;
+        letter.send(request, thread);
         // Where one waits already, that one's handler finds this letter, too.
         if let Err(error) = syscall::send_signal(thread, signal) {
-            self.take_back();
+            letter.take_back(request);
             return Err(match error {
                 libc::ESRCH => ThreadError::NoSuchThread,
                 _ => ThreadError::NotSent,
@@ -123,45 +78,25 @@ impl Letter {
         }
         let end = syscall::now().saturating_add(wait);
         loop {
-            let word = self.place.word.load(Ordering::Acquire);
-            if word == self.whose(ANSWERED) {
-                // SAFETY: it is this thread's again, until it is dropped.
-                return Ok(unsafe { &*self.place.answer.get() });
-            }
+            let word = match letter.read(request, &mut read) {
+                Ok(read) => return Ok(read),
+                Err(word) => word,
+            };
             let left = end.saturating_sub(syscall::now());
-            if left.is_zero() && self.take_back() {
+            if left.is_zero() && letter.take_back(request) {
                 return Err(ThreadError::NoAnswer);
             }
             if !left.is_zero() {
-                syscall::wait_while(&self.place.word, word, left);
+                syscall::wait_while(letter.word(), word, left);
             }
         }
     }
-
-    /// Takes a letter back that was sent, or leaves it to the handler that has it; `false` if
-    /// the answer has come.
-    fn take_back(&self) -> bool {
-        let exchange = |from, to| {
-            let (from, to) = (self.whose(from), self.whose(to));
-            self.place.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        };
-        exchange(SENT, TAKEN) || exchange(RUNNING, LEFT)
-    }
 }
 
-impl Drop for Letter {
+impl Drop for OwnLetter {
     fn drop(&mut self) {
-        let word = self.place.word.load(Ordering::Relaxed);
-        // What was left is the handler's, and may be someone else's by now.
-        if word == self.whose(TAKEN) || word == self.whose(ANSWERED) {
-            self.place.word.store(next(word), Ordering::Release);
-        }
+        self.letter.give_back(self.request);
     }
-}
-
-/// A word that is free, for the next request.
-const fn next(word: u32) -> u32 {
-    (word & !WHOSE).wrapping_add(REQUEST) | FREE
 }
 
 /// Installs the handler; `false` if there is one, or can be none.
@@ -199,23 +134,13 @@ extern "C" fn answer(_: c_int, _: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: as the kernel passes it.
     let Some(context) = (unsafe { context.cast::<libc::ucontext_t>().as_ref() }) else { return };
     let this = syscall::thread_id();
-    for place in &PLACES {
-        let sent = place.word.load(Ordering::Acquire);
-        let running = sent & !WHOSE | RUNNING;
-        let is_for_this = sent & WHOSE == SENT && place.thread.load(Ordering::Relaxed) == this;
-        let (taken, failed) = (Ordering::Acquire, Ordering::Relaxed);
-        if !is_for_this || place.word.compare_exchange(sent, running, taken, failed).is_err() {
-            continue;
-        }
-        // SAFETY: it is this handler's.
-        let answer = unsafe { &mut *place.answer.get() };
-        // SAFETY: the kernel gave it to this handler.
-        answer.found = unsafe { backtrace_of(context, &mut answer.addresses) };
-        let (told, failed) = (Ordering::Release, Ordering::Relaxed);
-        if place.word.compare_exchange(running, sent & !WHOSE | ANSWERED, told, failed).is_ok() {
-            syscall::wake(&place.word);
-        } else {
-            place.word.store(next(sent), Ordering::Release);
+    for letter in &PLACES {
+        let is_awaited = letter.answer(this, |answer| {
+            // SAFETY: the kernel gave it to this handler.
+            answer.found = unsafe { backtrace_of(context, &mut answer.addresses) };
+        });
+        if is_awaited {
+            syscall::wake(letter.word());
         }
     }
 }

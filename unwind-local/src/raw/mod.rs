@@ -1,5 +1,6 @@
 //! All that the compiler cannot check, each part with a safe interface.
 
+pub(crate) mod letter;
 pub(crate) mod loads;
 pub(crate) mod mailbox;
 pub(crate) mod object;
@@ -7,5 +8,6 @@ pub(crate) mod place;
 pub(crate) mod readable;
 pub(crate) mod registers;
 pub(crate) mod rows;
+mod sync;
 mod syscall;
 mod thread;
