@@ -39,6 +39,9 @@ static thread_local volatile size_t outer_count;
 
 static std::atomic<long> handlers, wrong, allocations, in_plugins, errnos, children, bad_children, guessed;
 static std::atomic<long> cut[64];
+// The last frames of some stacks that were cut.
+static std::atomic<void *> cut_at[16];
+static std::atomic<unsigned> cuts;
 static std::atomic<bool> stop;
 static const char *folder;
 static long period;
@@ -111,7 +114,10 @@ static void handler(int, siginfo_t *, void *context) {
     if (end.complete) check(list, count);
     else if (is_in_callback) fail("cut in a plugin", list, count);
     else if (end.code == 1) guessed++;
-    else cut[end.code & 63]++;
+    else {
+        cut[end.code & 63]++;
+        cut_at[cuts++ % 16] = count ? list[count - 1] : nullptr;
+    }
     is_in_handler = false;
     errno = saved;
 }
@@ -248,6 +254,16 @@ int main(int argc, char **argv) {
     for (unsigned at = 0; at < 64; at++)
         if (cut[at]) printf(", %ld: %s", cut[at].load(), unwind_local_end_text(static_cast<uint8_t>(at)));
     printf("\n");
+    for (auto &last : cut_at) {
+        Dl_info found = {};
+        if (!getenv("STORM_CUTS") || !last) continue;
+        if (!dladdr(last, &found) || !found.dli_fname) {
+            fprintf(stderr, "cut at %p\n", last.load());
+            continue;
+        }
+        auto offset = static_cast<char *>(last.load()) - static_cast<char *>(found.dli_fbase);
+        fprintf(stderr, "cut at %s+%#tx %s\n", found.dli_fname, offset, found.dli_sname ? found.dli_sname : "");
+    }
     bool is_good = handlers > 100 && !wrong && !allocations && !errnos && !bad_children;
     return is_good && all_cut * 200 < handlers ? 0 : 1;
 }

@@ -6,6 +6,7 @@ use core::mem::{align_of, size_of};
 use unwind_local::{Cursor, DwarfReg};
 
 use crate::error::{Error, of_end};
+use crate::fill::fill;
 
 /// The memory that a program has for a cursor, of which less is used.
 #[repr(C)]
@@ -138,12 +139,6 @@ unsafe fn is_signal_frame(memory: *mut UnwCursor) -> c_int {
 #[unsafe(no_mangle)]
 #[inline(never)]
 unsafe extern "C" fn unw_backtrace(addresses: *mut *mut c_void, size: c_int) -> c_int {
-    let capacity = usize::try_from(size).unwrap_or(0);
-    if addresses.is_null() {
-        return 0;
-    }
     // SAFETY: as the caller promises.
-    let out = unsafe { core::slice::from_raw_parts_mut(addresses.cast(), capacity) };
-    // Without this function's own frame.
-    c_int::try_from(unwind_local::backtrace_skipping(1, out).len).unwrap_or(c_int::MAX)
+    unsafe { fill(addresses, size) }
 }

@@ -10,6 +10,8 @@
 mod context;
 mod cursor;
 mod error;
+#[path = "../../shared/fill.rs"]
+mod fill;
 mod names;
 mod settings;
 

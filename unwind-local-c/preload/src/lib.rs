@@ -2,10 +2,13 @@
 //! program that is started with `LD_PRELOAD`. Unwinding of exceptions stays libgcc's.
 #![no_std]
 
+#[path = "../../shared/fill.rs"]
+mod fill;
 mod libgcc;
 
 use core::ffi::{c_int, c_void};
 
+use fill::fill;
 use unwind_local::{Cursor, End};
 
 /// Writes at most `size` return addresses of the callers, innermost first, and returns how
@@ -13,14 +16,8 @@ use unwind_local::{Cursor, End};
 #[unsafe(no_mangle)]
 #[inline(never)]
 unsafe extern "C" fn backtrace(addresses: *mut *mut c_void, size: c_int) -> c_int {
-    let capacity = usize::try_from(size).unwrap_or(0);
-    if addresses.is_null() {
-        return 0;
-    }
     // SAFETY: as the caller promises.
-    let out = unsafe { core::slice::from_raw_parts_mut(addresses.cast(), capacity) };
-    // Without this function's own frame.
-    c_int::try_from(unwind_local::backtrace_skipping(1, out).len).unwrap_or(c_int::MAX)
+    unsafe { fill(addresses, size) }
 }
 
 /// The marker of our contexts, where libgcc's have the address of a register.
