@@ -249,6 +249,32 @@ fn d14_waits_of_threads_are_recorded_with_their_lengths() {
 }
 
 #[test]
+fn d14_code_of_a_compiler_has_the_names_that_the_compiler_has_told() {
+    let Some(node) = tool("node") else { return };
+    let data = support::scratch("record_node").join("perf.data");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/busy.js");
+    let mut command = Command::new(node);
+    command.arg("--perf-basic-prof").arg(script).stdout(Stdio::null());
+    let target = support::Target::start_command(&mut command);
+    let process = target.id().to_string();
+    let options = ["--trust-fp", "--duration", "3", "--pid", &process];
+    let Some(ledger) = record(&data, &options, &[]) else { return };
+    drop(target);
+    let map = format!("/tmp/perf-{process}.map");
+    let names = |command: &str| {
+        let output = unwind(&[command, data.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let (report, script) = (names("report"), names("script"));
+    std::fs::remove_file(&map).unwrap();
+    assert!(number(&ledger, "complete") > 100, "{ledger}");
+    assert!(report.contains("busy.js:"), "{report}");
+    let is_named = |line: &str| line.contains("busy.js:") && line.ends_with(&format!("({map})"));
+    assert!(script.lines().any(is_named), "{script:.2000}");
+}
+
+#[test]
 fn d14_each_of_many_processes_is_in_the_ledger() {
     let Some(program) = many("record_forks") else { return };
     let data = program.with_file_name("perf.data");

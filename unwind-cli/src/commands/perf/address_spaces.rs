@@ -94,7 +94,8 @@ impl Spaces {
 
     /// What a process has now.
     pub(crate) fn of(&self, task: Task) -> Space {
-        self.processes.get(&task.pid).cloned().unwrap_or_default()
+        let space = self.processes.get(&task.pid).cloned().unwrap_or_default();
+        Space { process: task.pid, ..space }
     }
 
     /// What the kernel has now.
@@ -106,6 +107,8 @@ impl Spaces {
 /// What is mapped in one process at one time. Cloning costs nothing that grows with it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Space {
+    /// The process, of a sample's space.
+    pub(crate) process: u32,
     pub(crate) ranges: Ranges,
     /// A number that no space has in which tables say anything else of any code; 0 if
     /// they say nothing.

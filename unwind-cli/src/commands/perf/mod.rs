@@ -19,6 +19,7 @@ pub(crate) mod files;
 pub(crate) mod header;
 pub(crate) mod held;
 mod input;
+mod jit_map;
 mod json;
 pub(crate) mod kernel;
 mod merge;

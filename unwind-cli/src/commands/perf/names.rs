@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt as _;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
@@ -10,6 +11,7 @@ use unwind_perf::record::{Context, Misc};
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::RecordedFile;
+use crate::commands::perf::jit_map::JitMap;
 use crate::commands::perf::kernel::KernelSymbols;
 use crate::commands::perf::ranges::Range;
 use crate::demangle::{Parameters, demangle_with};
@@ -19,6 +21,9 @@ use crate::untrusted::{Untrusted, plain};
 
 /// How many names are kept, so that they need not be read and unfolded again.
 const MAX_KEPT: usize = 1 << 14;
+
+/// Of how many processes such maps are kept.
+const MAX_JIT_MAPS: usize = 64;
 
 /// The longest demangled name, in bytes: some short names unfold to gigabytes.
 const MAX_NAME: usize = 64 << 10;
@@ -90,6 +95,8 @@ pub(crate) struct Names {
     kept: HashMap<(usize, u64), Option<Function>>,
     /// Files that names are kept of, so that no other can have their address in memory.
     files: HashMap<usize, Arc<RecordedFile>>,
+    /// What compilers have told of code that is in no file, by process.
+    jit_maps: HashMap<u32, JitMap>,
     kernel: OnceLock<KernelSymbols>,
     kernel_id: Option<Box<[u8]>>,
     version: Layout,
@@ -102,6 +109,7 @@ impl Names {
         Self {
             kept: HashMap::new(),
             files: HashMap::new(),
+            jit_maps: HashMap::new(),
             kernel: OnceLock::new(),
             kernel_id,
             version,
@@ -126,6 +134,13 @@ impl Names {
         if is_kernel {
             return self.kernel_place(addr, range, kernel);
         }
+        if !range.file.has_code()
+            && let Some(function) = self.jit_function(addr, user.process)
+        {
+            let map = JitMap::path(user.process);
+            let file = Some(Untrusted::from(map.as_os_str().as_bytes()));
+            return Place { function: Some(function), file, in_file: addr };
+        }
         let name = range.file.name.as_bytes();
         let file = match name {
             b"//anon" => None,
@@ -133,6 +148,17 @@ impl Names {
             _ => Some(range.file.name.clone()),
         };
         Place { function: self.function(addr, range), file, in_file: range.file_offset(addr) }
+    }
+
+    /// A function of code that a program has made.
+    fn jit_function(&mut self, addr: u64, process: u32) -> Option<Function> {
+        if !self.jit_maps.contains_key(&process) {
+            if self.jit_maps.len() >= MAX_JIT_MAPS {
+                self.jit_maps.clear();
+            }
+            self.jit_maps.insert(process, JitMap::of_process(process));
+        }
+        self.jit_maps.get(&process)?.function(addr)
     }
 
     fn function(&mut self, addr: u64, range: &Range) -> Option<Function> {
