@@ -251,10 +251,11 @@ fn d14_waits_of_threads_are_recorded_with_their_lengths() {
 #[test]
 fn d14_code_of_a_compiler_has_the_names_that_the_compiler_has_told() {
     let Some(node) = tool("node") else { return };
-    let data = support::scratch("record_node").join("perf.data");
+    let folder = support::scratch("record_node");
+    let data = folder.join("perf.data");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/busy.js");
     let mut command = Command::new(node);
-    command.arg("--perf-basic-prof").arg(script).stdout(Stdio::null());
+    command.arg("--perf-basic-prof").arg(script).stdout(Stdio::null()).current_dir(&folder);
     let target = support::Target::start_command(&mut command);
     let process = target.id().to_string();
     let options = ["--trust-fp", "--duration", "3", "--pid", &process];
