@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use unwind_core::{Memory, VirtAddr};
 
 use crate::elf::ElfFile;
@@ -17,20 +18,36 @@ use crate::target::maps::{FileId, MappedFile};
 /// The most bytes that are copied as the vDSO; it has a few pages.
 pub(crate) const VDSO_LIMIT: u64 = 1 << 20;
 
-/// Opens a file that was mapped when a core was made. `build_id` is that of the
-/// mapped file, if the core has it.
+/// Opens a file that was mapped when a core was made, below `sysroot` if that is given.
+/// `build_id` is that of the mapped file, if the core has it.
 ///
 /// # Errors
 ///
 /// [`ModuleError`] if the file is gone, or is another one by now.
-pub(crate) fn open_of_core(path: &Path, build_id: Option<&[u8]>) -> Result<ElfFile, ModuleError> {
-    let file = open_elf(regular_file::open(path))?;
+pub(crate) fn open_of_core(
+    path: &Path,
+    build_id: Option<&[u8]>,
+    sysroot: Option<&Path>,
+) -> Result<ElfFile, ModuleError> {
+    let file = open_elf(match sysroot {
+        Some(sysroot) => open_in(sysroot, path),
+        None => regular_file::open(path),
+    })?;
     match (build_id, file.build_id()) {
         (Some(mapped), Some(present)) if mapped != present => {
             Err(ModuleError::Replaced(present.as_slice().into()))
         }
         _ => Ok(file),
     }
+}
+
+/// Opens a file of a machine whose files are below `sysroot`, links among them as they are
+/// there.
+fn open_in(sysroot: &Path, path: &Path) -> io::Result<File> {
+    let root = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(sysroot)?;
+    let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::IN_ROOT);
+    let file = openat2(&root, path, flags, Mode::empty(), resolve)?;
+    regular_file::open(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())))
 }
 
 /// The files that a process maps, opened when they are needed: also after the process has

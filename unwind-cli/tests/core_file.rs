@@ -150,6 +150,31 @@ fn exe_names_the_program_where_it_has_moved_and_another_one_is_refused() {
     assert!(text.contains("the build ids differ"), "{text}");
 }
 
+#[test]
+fn the_files_of_a_core_of_another_machine_are_below_its_sysroot() {
+    let Some(program) = compile("crash_sysroot", "crash.c", FRAME_POINTERS) else { return };
+    let Some(core) = crash(&program) else { return };
+    let root = program.with_file_name("root");
+    // As a link that is right in that machine.
+    let link = root.join(program.strip_prefix("/").unwrap());
+    fs::create_dir_all(link.parent().unwrap()).unwrap();
+    fs::create_dir_all(root.join("programs")).unwrap();
+    fs::rename(&program, root.join("programs/moved")).unwrap();
+    std::os::unix::fs::symlink("/programs/moved", &link).unwrap();
+    let root = root.to_str().unwrap();
+    let report = report_of_core(&core, &["--sysroot", root]);
+    assert_eq!(functions_to_main(&report), CRASH_CHAIN);
+    let core = core.to_str().unwrap();
+    let explained = run(["explain", "--core", core, "--sysroot", root, "--no-lines"]);
+    let explained = String::from_utf8_lossy(&explained.stdout);
+    assert!(explained.contains("middle"), "{explained}");
+    // No file of this machine is taken for one of that.
+    let libc = |report: &Value| report.to_string().contains("libc.so.6");
+    assert!(libc(&report) && !report.to_string().contains("__libc_start_main"), "{report:#}");
+    let without = report_of_core(Path::new(core), &["--method", "fp"]);
+    assert!(!without.to_string().contains("middle"), "{without:#}");
+}
+
 fn crash_again(moved: &Path, program: &Path) -> Option<PathBuf> {
     fs::copy(moved, program).unwrap();
     for entry in fs::read_dir(program.parent().unwrap()).unwrap() {

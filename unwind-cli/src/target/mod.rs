@@ -196,15 +196,21 @@ impl Target {
     }
 
     /// Reads a core file. `program` is the executable that it was made from,
-    /// where the path in the core is not the right one.
+    /// where the path in the core is not the right one. The files that the core names are
+    /// below `sysroot`, if that is given.
     ///
     /// # Errors
     ///
     /// [`TargetError`] if the file is no core file of x86, has no thread, or is not
     /// one of `program`.
-    pub(crate) fn of_core(path: &Path, program: Option<&Path>) -> Result<Self, TargetError> {
+    pub(crate) fn of_core(
+        path: &Path,
+        program: Option<&Path>,
+        sysroot: Option<&Path>,
+    ) -> Result<Self, TargetError> {
         allow_all_files();
-        Self::of_open_core(core_file::open(path)?, path, program, open_of_core)
+        let open = |file: &Path, id: Option<&[u8]>| open_of_core(file, id, sysroot);
+        Self::of_open_core(core_file::open(path)?, path, program, open)
     }
 
     /// Looks at a core file that was copied, for a fuzz target; `open` stands for

@@ -56,6 +56,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 510)]
     max_frames: u32,
 
+    /// Where the files of the machine that the core comes from are, and debug files, in place
+    /// of /
+    #[arg(long, value_name = "DIR", requires = "core")]
+    sysroot: Option<PathBuf>,
+
     /// Show functions of C++ without their parameters
     #[arg(long)]
     short: bool,
@@ -91,7 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             let limit = HoldLimit { time: HOLD, then: AfterLimit::Continue };
             Target::of_process(pid, limit, Look::InPlace)?
         }
-        (None, Some(core)) => Target::of_core(core, args.exe.as_deref())?,
+        (None, Some(core)) => Target::of_core(core, args.exe.as_deref(), args.sysroot.as_deref())?,
         // The command line names one of them.
         (None, None) => return Ok(()),
     };
@@ -104,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
     let is_64 = registers.code_mode() != Some(crate::target::registers::CodeMode::Ia32);
     let naming = Naming {
-        debug_files: Rc::new(DebugFiles::default()),
+        debug_files: Rc::new(DebugFiles::new(&[], args.sysroot.as_deref())),
         parameters: if args.short { Parameters::LeftOut } else { Parameters::Shown },
         lines: !args.no_lines,
     };

@@ -116,8 +116,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     debug_dir: Vec<PathBuf>,
 
-    /// Where the files of the target and their debug files are, in place of /. Files of a
-    /// running process are its own in any case
+    /// Where the files of the machine that a core comes from are, and debug files, in place of
+    /// /. Files of a running process are its own in any case
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
 
@@ -246,7 +246,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         print(args, Walked::of_process(args, pid)?)?;
         args.watch.map_or(Ok(()), |seconds| watch(args, pid, Duration::from_secs(seconds)))
     } else if let Some(core) = &args.core {
-        print(args, Walked::new(args, Target::of_core(core, args.exe.as_deref())?)?)
+        print(
+            args,
+            Walked::new(
+                args,
+                Target::of_core(core, args.exe.as_deref(), args.sysroot.as_deref())?,
+            )?,
+        )
     } else {
         let (program, arguments) = args.command.split_first().ok_or(StartError::NoTarget)?;
         let mut command = Started::start(program, arguments)?;
