@@ -34,6 +34,7 @@ pub(crate) mod reader;
 pub(crate) mod recorded;
 mod script;
 pub(crate) mod shown;
+pub(crate) mod stack_end;
 pub(crate) mod summary;
 pub(crate) mod tally;
 mod text;

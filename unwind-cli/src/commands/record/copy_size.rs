@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::commands::perf::stack_end::STACK_COPY_TOO_SHORT;
 use crate::commands::perf::tally::Tally;
-use crate::commands::perf::walk::STACK_COPY_TOO_SHORT;
 
 /// Whether copies are too small, told from the thread that has stacks walked to the one
 /// that takes samples.

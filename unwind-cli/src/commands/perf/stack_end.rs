@@ -1,0 +1,112 @@
+//! Why the walk of a sample's stack ended.
+
+use std::fmt;
+
+use unwind_core::{End, StepError, TableError, WordSize};
+use unwind_perf::record::{UserAbi, UserState};
+
+use crate::commands::perf::address_spaces::Space;
+use crate::counted::counted;
+
+/// The end of a stack that is deeper than its copy.
+pub(crate) const STACK_COPY_TOO_SHORT: &str = "stack-copy-too-short";
+/// The end of a stack of which a part was not in memory when it was copied.
+const STACK_NOT_COPIED: &str = "stack-not-copied";
+
+/// Why there are no more frames than up to the one that executes `last`: in words, unless that is
+/// the outermost one, and in a word.
+pub(super) fn why_ended<E: TableError + fmt::Display>(
+    end: Option<End<E>>,
+    last: Option<u64>,
+    sp: u64,
+    state: &UserState<'_>,
+    space: &Space,
+) -> (Option<String>, &'static str) {
+    match (end, last) {
+        (Some(end), _) if end.is_outermost() => (None, ""),
+        (Some(end), Some(last)) => {
+            let word = if !is_beyond_copy(&end, sp, state, space) {
+                name_of_end(end.code())
+            } else if state.stack.len() == state.room {
+                STACK_COPY_TOO_SHORT
+            } else {
+                STACK_NOT_COPIED
+            };
+            (Some(why_cut(&end, last, sp, state, space)), word)
+        }
+        _ => (Some("there is no stack".into()), "no-start"),
+    }
+}
+
+/// A word for the code of an end ([`End::code`]) that is not the end of a stack.
+const fn name_of_end(code: u8) -> &'static str {
+    match code {
+        3 => "frame-limit",
+        4 => "no-row",
+        5 => "not-walkable",
+        6 => "bad-table",
+        33 => "unreadable",
+        34 => "no-progress",
+        35 => "misaligned",
+        36 => "beyond-stack",
+        37 => "non-canonical",
+        38 => "not-code",
+        39 => "zero-return-address",
+        40 => "zero-frame-pointer",
+        41 => "frame-pointer-below-stack",
+        42 => "unknown-register",
+        43 => "overflow",
+        44 => "bad-rule",
+        45 => "unknown-trampoline",
+        46 => "return-probe",
+        _ => "other",
+    }
+}
+
+/// Whether a walk ended where the copy of the stack does.
+fn is_beyond_copy<E>(end: &End<E>, sp: u64, state: &UserState<'_>, space: &Space) -> bool {
+    let copied = u64::try_from(state.stack.len()).unwrap_or(u64::MAX);
+    match end {
+        End::Step(StepError::Unreadable { addr, .. }) => {
+            addr.get().wrapping_sub(sp) >= copied && space.find(addr.get()).is_none()
+        }
+        _ => false,
+    }
+}
+
+/// Why a walk ended at the frame that executes `call`.
+fn why_cut<E: fmt::Display>(
+    end: &End<E>,
+    call: u64,
+    sp: u64,
+    state: &UserState<'_>,
+    space: &Space,
+) -> String {
+    if is_beyond_copy(end, sp, state, space) {
+        let copied = u64::try_from(state.stack.len()).unwrap_or(u64::MAX);
+        let copied = counted(copied, "byte", "bytes");
+        return format!("{end}; the sample has {copied} of the stack from {sp:#x} on");
+    }
+    let Some(range) = space.find(call) else {
+        return format!("{end}; no file is mapped at {call:#x}");
+    };
+    let name = &range.file.name;
+    if let Err(error) = range.file.elf() {
+        return format!("{end}; {name}: {error}");
+    }
+    let word = match state.abi {
+        UserAbi::Bits32 => WordSize::Four,
+        UserAbi::Bits64 => WordSize::Eight,
+    };
+    let row = range.link_time(call).map(|addr| range.file.call_frame_row(addr, word));
+    match (row, range.file.unread_call_frames()) {
+        (Some(Err(error)), _) => format!("{end}; {name}: {error}"),
+        (Some(Ok(None)), Some(error)) => format!("{end}; {name}: {error}"),
+        (Some(Ok(None)), None)
+            if range.file.sframe().is_none() && !range.file.has_call_frames(word) =>
+        {
+            format!("{end}; {name} has neither .sframe nor .eh_frame")
+        }
+        _ => end.to_string(),
+    }
+}
