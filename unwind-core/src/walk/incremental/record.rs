@@ -1,7 +1,7 @@
 //! The steps of a walk that records its frames and takes over those of the walk before.
 
 use super::previous::{PreviousFrames, PreviousRest};
-use super::trace::{IncrementalTrace, ValidityKey};
+use super::trace::{IncrementalTrace, LastStand, ValidityKey};
 use super::words::{FrameRecord, StackWord, Tag, TaggedWords, frame_of};
 use crate::end::End;
 use crate::hint::cold_path;
@@ -21,6 +21,20 @@ pub(crate) enum Arrival {
     Met,
     /// There is no room for it.
     NoRoom,
+}
+
+/// What the next walk has of the walk before if nothing in memory has changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kept {
+    /// All of it.
+    All,
+    /// All frames, the last of which is this one, with this stack pointer.
+    Frames {
+        last: TraceFrame,
+        sp: u64,
+        stand: LastStand,
+    },
+    Nothing,
 }
 
 /// What became of the frames after the one that was met.
@@ -51,16 +65,32 @@ impl<const N: usize> IncrementalTrace<N> {
         is_same.then(|| used.without_first(2))
     }
 
-    /// Takes the whole walk for the next one, if `words` words after the first frame, which
-    /// is the same, are all, and its end needs no look either.
+    /// Takes all frames for the next walk, if `words` words after the first frame, which is
+    /// the same, are all: its end is to be looked at, unless a cached row has said it.
     #[inline]
-    pub(crate) const fn keep_all(&mut self, words: usize) -> bool {
+    pub(crate) fn keep_all(&mut self, words: usize, slots: WordSize) -> Kept {
         let is_all = self.start.wrapping_add(words).wrapping_add(2) == Self::WORDS;
-        if is_all && self.is_end_cached {
-            self.reused = self.len.saturating_sub(1);
-            return true;
+        let stand = match self.last_stand {
+            _ if !is_all => return Kept::Nothing,
+            _ if self.is_end_cached => None,
+            Some(stand) if words != 0 => Some(stand),
+            _ => return Kept::Nothing,
+        };
+        self.reused = self.len.saturating_sub(1);
+        self.moves = Self::MOVES;
+        match stand.zip(self.used().last()) {
+            Some((stand, last)) => {
+                let sp = last.0.addr(slots).wrapping_add(slots.bytes());
+                Kept::Frames { last: frame_of(last), sp, stand }
+            }
+            None => Kept::All,
         }
-        false
+    }
+
+    /// Notes where the walk stands at its last frame.
+    #[inline]
+    pub(crate) const fn stand(&mut self, stand: Option<LastStand>) {
+        self.last_stand = stand;
     }
 
     /// Starts a walk under these conditions.
@@ -74,6 +104,7 @@ impl<const N: usize> IncrementalTrace<N> {
             self.was_end_cached = self.is_end_cached;
         }
         self.is_end_cached = false;
+        self.last_stand = None;
         (self.start, self.words_end, self.len) = (0, 0, 0);
         self.moves = Self::MOVES;
         self.end = None;

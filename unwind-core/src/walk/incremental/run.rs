@@ -2,10 +2,11 @@
 
 use core::borrow::BorrowMut;
 
-use super::record::{Arrival, Reused};
-use super::trace::{IncrementalTrace, ValidityKey};
+use super::previous::PreviousFrames;
+use super::record::{Arrival, Kept, Reused};
+use super::trace::{IncrementalTrace, LastStand, ValidityKey};
 use super::verify::verify;
-use super::words::FrameRecord;
+use super::words::{FrameRecord, StackWord, TaggedWords};
 use crate::addr::FramePc;
 use crate::arch::Arch;
 use crate::end::End;
@@ -70,9 +71,58 @@ where
     ) {
         self.begin();
         let verified = self.verify_unless_other(regs.borrow(), mem, last);
-        if !verified.is_some_and(|words| last.keep_all(words)) {
-            self.trace_what_changed(regs.borrow_mut(), mem, last, verified);
+        match verified.map_or(Kept::Nothing, |words| last.keep_all(words, A::WORD)) {
+            Kept::All => {}
+            Kept::Frames { last: TraceFrame { pc, provenance }, sp, stand } => {
+                let (fp, is_by_fp) = (FramePointer::Known(stand.fp), stand.is_by_fp);
+                let cursor = Cursor { pc, sp, fp, provenance, is_by_fp };
+                if !self.trace_end(regs.borrow_mut(), mem, last, (cursor, stand.fp)) {
+                    self.trace_what_changed(regs.borrow_mut(), mem, last, verified);
+                }
+            }
+            Kept::Nothing => self.trace_what_changed(regs.borrow_mut(), mem, last, verified),
         }
+    }
+
+    /// Looks for a caller of the last frame again: all frames up to it are as they were.
+    /// `false` if it has one by a fast step: nothing is done then.
+    #[inline(never)]
+    fn trace_end<const N: usize, M: Memory>(
+        &mut self,
+        regs: &mut A::Regs,
+        mem: &mut M,
+        last: &mut IncrementalTrace<N>,
+        (cursor, fp): (Cursor, u64),
+    ) -> bool {
+        let Cursor { pc, sp, is_by_fp, .. } = cursor;
+        let mut frames = Frames::new(self, regs, mem);
+        frames.left = frames.left.saturating_sub(last.len().saturating_sub(1));
+        frames.registers_of.leave();
+        frames.next = Some(cursor);
+        // As a walk would try it. There is no place for a frame after the last one.
+        let mut place = [[StackWord::NONE; 2]];
+        let room = place.get_mut(..frames.left.saturating_sub(1).min(1)).unwrap_or_default();
+        let mut none = PreviousFrames::new(TaggedWords { words: &[], tags: &[] }, fp, A::WORD);
+        let mut at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
+        if frames.run_fast(&mut at, pc, (room, &mut none)) != 0 {
+            return false;
+        }
+        let error = match at.stop {
+            Stop::Other => frames.fast_error(pc, &at),
+            Stop::Trampoline(_) => return false,
+            _ => None,
+        };
+        match error {
+            Some(error) => {
+                frames.walker.cache.count(Counted::Asked(1));
+                frames.finish(End::Step(error));
+            }
+            None => {
+                frames.leave(LookedUp::Kept);
+            }
+        }
+        frames.trace_rest(last, None);
+        true
     }
 
     /// How many of the words after the sampled frame are as they were; `None` if that frame
@@ -110,22 +160,10 @@ where
         regs: &mut A::Regs,
         mem: &mut M,
         last: &mut IncrementalTrace<N>,
-        mut verified: Option<usize>,
+        verified: Option<usize>,
     ) {
         last.begin(self.conditions());
-        let mut frames = Frames::new(self, regs, mem);
-        while let Some(Cursor { pc, sp, fp, provenance, .. }) = frames.next {
-            let arrival =
-                last.arrive(FrameRecord::from_full_step(pc, sp, fp.value(), provenance), A::WORD);
-            if arrival == Arrival::NoRoom {
-                return last.finish(End::<S::Error>::FrameLimit);
-            }
-            let is_met = arrival == Arrival::Met;
-            let found = frames.resume(last, is_met, verified.take().filter(|_| is_met));
-            frames.leave(found);
-        }
-        // An iterator without a next frame has a reason for it.
-        last.finish(frames.end().unwrap_or(End::FrameLimit));
+        Frames::new(self, regs, mem).trace_rest(last, verified);
     }
 }
 
@@ -140,6 +178,32 @@ where
     C: RowStore,
     M: Memory,
 {
+    /// Adds the next frame and those after it to `last`. If the next one is met, `verified`
+    /// words after it may be verified already.
+    fn trace_rest<const N: usize>(
+        mut self,
+        last: &mut IncrementalTrace<N>,
+        mut verified: Option<usize>,
+    ) {
+        while let Some(Cursor { pc, sp, fp, provenance, .. }) = self.next {
+            let arrival =
+                last.arrive(FrameRecord::from_full_step(pc, sp, fp.value(), provenance), A::WORD);
+            if arrival == Arrival::NoRoom {
+                last.stand(None);
+                return last.finish(End::<S::Error>::FrameLimit);
+            }
+            let is_met = arrival == Arrival::Met;
+            let found = self.resume(last, is_met, verified.take().filter(|_| is_met));
+            if let Some(Cursor { fp, is_by_fp, .. }) = self.next {
+                let known = |fp| LastStand { fp, is_by_fp };
+                last.stand(if let FramePointer::Known(fp) = fp { Some(known(fp)) } else { None });
+            }
+            self.leave(found);
+        }
+        // An iterator without a next frame has a reason for it.
+        last.finish(self.end().unwrap_or(End::FrameLimit));
+    }
+
     /// Walks on from the next frame, which is the last one of `last`, for as long
     /// as rows have a compact form and nothing is out of the ordinary, or the last
     /// walk went the same way. What it finds is what [`advance`](Self::advance)
@@ -236,6 +300,8 @@ where
             if end.is_outermost() {
                 last.mark_end_cached();
             }
+            let is_by_fp = is_by_fp || last.is_by_fp(most.saturating_sub(left));
+            last.stand(Some(LastStand { fp: at.fp, is_by_fp }));
             self.finish(end);
             return LookedUp::Kept;
         }

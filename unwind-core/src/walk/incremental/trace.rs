@@ -41,6 +41,9 @@ pub struct IncrementalTrace<const N: usize> {
     pub(super) is_end_cached: bool,
     /// The same of the walk before, for as long as its last frame may be met.
     pub(super) was_end_cached: bool,
+    /// Where the walk stood at its last frame, if the next one may look for its caller again
+    /// from there.
+    pub(super) last_stand: Option<LastStand>,
     /// How often frames may still be moved for the sake of old ones.
     pub(super) moves: u8,
     pub(super) end: Option<End>,
@@ -53,6 +56,14 @@ const _: () = {
     assert!(size_of::<IncrementalTrace<510>>() <= 34 * 510 + 192, "the documented size");
     assert!(size_of::<IncrementalTrace<16>>() <= 34 * 16 + 192, "the documented size");
 };
+
+/// What is known of the last frame besides its words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LastStand {
+    pub(crate) fp: u64,
+    /// A frame pointer led to it or to a frame before it.
+    pub(crate) is_by_fp: bool,
+}
 
 /// What a step depends on besides the frame it starts from and the words it
 /// reads.
@@ -90,6 +101,7 @@ impl<const N: usize> IncrementalTrace<N> {
             old: Self::NO_OLD,
             is_end_cached: false,
             was_end_cached: false,
+            last_stand: None,
             moves: 0,
             end: None,
             conditions: None,
@@ -102,6 +114,7 @@ impl<const N: usize> IncrementalTrace<N> {
         (self.start, self.words_end, self.len) = (Self::WORDS, Self::WORDS, 0);
         self.forget_old();
         self.is_end_cached = false;
+        self.last_stand = None;
         self.end = None;
         self.conditions = None;
         self.reused = 0;
