@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    completions, demo, explain, guest, man, perf, record, report, sframe, stack,
+    completions, demo, explain, guest, man, perf, record, report, sframe, stack, top,
 };
 use crate::failure::Failure;
 use crate::lines;
@@ -33,6 +33,7 @@ enum Command {
     Guest(guest::Args),
     Sframe(sframe::Args),
     Record(record::RecordArgs),
+    Top(top::TopArgs),
     Report(report::ReportArgs),
     Script(perf::ScriptArgs),
     Merge(perf::MergeArgs),
@@ -103,6 +104,7 @@ impl Cli {
             Some(Command::Guest(args)) => guest::run(args),
             Some(Command::Sframe(args)) => sframe::run(args),
             Some(Command::Record(args)) => record::run(args),
+            Some(Command::Top(args)) => top::run(args),
             Some(Command::Report(args)) => report::run(args),
             Some(Command::Script(args)) => perf::run_script(args),
             Some(Command::Merge(args)) => perf::run_merge(args),

@@ -10,3 +10,4 @@ pub(crate) mod record;
 pub(crate) mod report;
 pub(crate) mod sframe;
 pub(crate) mod stack;
+pub(crate) mod top;

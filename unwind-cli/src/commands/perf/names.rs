@@ -121,6 +121,11 @@ impl Names {
         Self { kernel: OnceLock::from(KernelSymbols::default()), ..self }
     }
 
+    /// Has what compilers tell read again: it grows as long as they run.
+    pub(crate) fn read_jit_maps_again(&mut self) {
+        self.jit_maps.clear();
+    }
+
     /// The place of an address, in a process with these mappings.
     pub(crate) fn place(&mut self, addr: u64, mode: Mode, user: &Space, kernel: &Space) -> Place {
         let (range, is_kernel) = match mode {

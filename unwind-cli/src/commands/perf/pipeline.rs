@@ -28,6 +28,11 @@ pub(crate) trait Sink {
 
     /// Takes note that nothing older than `time` will follow.
     fn settled(&mut self, time: u64) -> io::Result<()>;
+
+    /// Takes note that all rings were emptied once.
+    fn round(&mut self, _events: &Events) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// How to read.
@@ -144,7 +149,11 @@ impl<S: Sink> Pipeline<'_, S> {
                 error => Stop::Input(error),
             })?;
         }
-        Ok(self.drain(reader.events())?)
+        self.drain(reader.events())?;
+        if kind == tool_record::FINISHED_ROUND {
+            self.sink.round(reader.events())?;
+        }
+        Ok(())
     }
 
     fn take_kernel_record(&mut self, reader: &mut PerfReader) -> Result<(), Stop> {

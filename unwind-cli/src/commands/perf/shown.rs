@@ -113,6 +113,9 @@ pub(crate) trait Printer {
 
     /// Learns from a record that is no sample and no stack.
     fn learn(&mut self, _held: &Held) {}
+
+    /// Takes note that all rings were emptied once.
+    fn round(&mut self) {}
 }
 
 /// Names samples, has their stacks walked and hands them to a printer in order.
@@ -175,6 +178,11 @@ impl<'scope, 'env, P: Printer> ShownSink<'scope, 'env, P> {
             space: shown.space.clone(),
         });
         self.walks.push(shown, job);
+        self.print_walked(events)
+    }
+
+    /// Prints what does not wait for its walk any more.
+    fn print_walked(&mut self, events: &Events) -> io::Result<()> {
         while let Some((shown, walked)) = self.walks.pop() {
             self.print(events, &shown, walked)?;
         }
@@ -245,6 +253,12 @@ impl<P: Printer> Sink for ShownSink<'_, '_, P> {
     }
 
     fn settled(&mut self, _time: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn round(&mut self, events: &Events) -> io::Result<()> {
+        self.print_walked(events)?;
+        self.printer.round();
         Ok(())
     }
 }

@@ -1,6 +1,7 @@
 //! The thread that empties the rings.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::setpriority_process;
@@ -8,8 +9,7 @@ use unwind_perf::record::{Attr, RecordType};
 
 use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::engine::Engine;
-use crate::commands::record::recording::round;
-use crate::commands::record::stream::StreamWriter;
+use crate::commands::record::stream::{StreamWriter, round};
 use crate::commands::record::subject::Subject;
 use crate::commands::record::trim::push_trimmed;
 
@@ -30,6 +30,21 @@ pub(crate) struct Drain {
     /// Whether copies of stacks are too small.
     pub(crate) copy_size: CopySize,
     pub(crate) writer: StreamWriter,
+    pub(crate) so_far: SoFar,
+}
+
+/// What came out of the rings so far. What is read from the stream is in it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SoFar(Arc<Mutex<Drained>>);
+
+impl SoFar {
+    pub(crate) fn get(&self) -> Drained {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, drained: Drained) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = drained;
+    }
 }
 
 /// What came out of the rings.
@@ -92,10 +107,12 @@ impl Drain {
                 chunk.extend(record.bytes());
             }
             if chunk.len() >= CHUNK {
+                self.so_far.set(*drained);
                 self.writer.write(std::mem::take(&mut chunk));
             }
         });
         drained.skipped_bytes = drained.skipped_bytes.saturating_add(skipped);
+        self.so_far.set(*drained);
         chunk.extend(round());
         self.writer.write(chunk);
     }

@@ -5,7 +5,10 @@ use std::fmt::{self, Display};
 
 use serde::{Deserialize, Serialize};
 
+use crate::commands::perf::tally::Tally;
+use crate::commands::record::drain::Drained;
 use crate::commands::record::off_cpu::OffCpu;
+use crate::commands::record::told::{Throttled, Told};
 use crate::counted::counted;
 
 /// The version of the structure: it rises when a field changes its meaning or goes.
@@ -47,15 +50,6 @@ pub(crate) struct Ledger {
     pub(crate) off_cpu: Option<OffCpu>,
 }
 
-/// Spans in which the kernel took no samples, since there were too many.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Throttled {
-    pub(crate) spans: u64,
-    pub(crate) nanoseconds: u64,
-    /// About how many samples would have been taken.
-    pub(crate) samples_estimated: u64,
-}
-
 /// The sums of a ledger do not come out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the ledger does not add up: {0}")]
@@ -67,6 +61,28 @@ pub(crate) const EXIT_CODE: u8 = 10;
 impl Ledger {
     pub(crate) fn new() -> Self {
         Self { schema: SCHEMA, ..Self::default() }
+    }
+
+    /// That of samples that came out of the rings, of which the tally counts those whose stacks
+    /// were walked.
+    pub(crate) fn of(drained: Drained, tally: &Tally, unmatched: u64, told: &Told) -> Self {
+        let Drained { written, dropped, skipped_bytes, lost: lost_by_kernel } = drained;
+        let incomplete = tally.incomplete.iter();
+        Self {
+            written,
+            complete: tally.complete,
+            incomplete: incomplete.map(|(&reason, &count)| (reason.to_owned(), count)).collect(),
+            kernel_only: tally.kernel_only,
+            unmatched,
+            damaged: tally.damaged,
+            dropped,
+            lost: lost_by_kernel.unwrap_or(told.lost),
+            lost_told: told.lost,
+            lost_by_kernel,
+            skipped_bytes,
+            throttled: told.throttled,
+            ..Self::new()
+        }
     }
 
     /// Samples whose stacks are not complete.
@@ -94,7 +110,7 @@ impl Ledger {
     }
 
     /// All classes of samples that were written.
-    fn classified(&self) -> u64 {
+    pub(crate) fn classified(&self) -> u64 {
         let classes = [
             self.complete,
             self.all_incomplete(),

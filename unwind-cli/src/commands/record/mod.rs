@@ -1,41 +1,40 @@
 //! `unwind record`: samples of running programs, walked while they are taken.
 
-mod copy_size;
-mod drain;
+pub(crate) mod copy_size;
+pub(crate) mod drain;
 pub(crate) mod engine;
 mod existing;
 pub(crate) mod ledger;
 mod off_cpu;
-mod perf_engine;
+pub(crate) mod perf_engine;
 pub(crate) mod recording;
-mod stream;
-mod subject;
+pub(crate) mod rings;
+pub(crate) mod signals;
+pub(crate) mod stream;
+pub(crate) mod subject;
+pub(crate) mod told;
 mod trim;
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{SigSet, Signal};
-use unwind_perf::record::Attr;
+use nix::sys::signal::Signal;
 
 use crate::commands::perf::error::RecordingError;
-use crate::commands::record::drain::{Drain, Drained, go_first};
-use crate::commands::record::engine::{Engine as _, EngineError};
-use crate::commands::record::existing::{Existing, all_processes, threads_of};
+use crate::commands::record::engine::Engine as _;
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
-use crate::commands::record::perf_engine::{PerfEngine, RingSize, Sampling, Whom};
-use crate::commands::record::recording::{Form, LedgerSection, Recording, stream_start};
-use crate::commands::record::stream::stream;
-use crate::commands::record::subject::{HeldCommand, Subject, exists};
+use crate::commands::record::perf_engine::{RingSize, Sampling, Whom};
+use crate::commands::record::recording::{Form, LedgerSection, Recording};
+use crate::commands::record::rings::{
+    Emptied, LARGER_STACK, RING, STACK, Span, check_exist, existing, of_running, open,
+};
+use crate::commands::record::signals::end_at;
+use crate::commands::record::subject::{HeldCommand, Subject};
 use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::failure::{Failure, exit_code_of};
+use crate::failure::Failure;
 
 /// Record where programs spend their time.
 ///
@@ -142,9 +141,8 @@ If the classes do not add up to what the kernel wrote, the exit code is 10.
 The file has the ledger in a section that perf leaves out.";
 
 fn ring_size(args: &RecordArgs) -> RingSize {
-    let bytes = |kib: usize| kib.saturating_mul(1024);
-    let default = RingSize::AtMost(bytes(RING_KIB));
-    args.ring_kib.map_or(default, |kib| RingSize::Exactly(bytes(kib)))
+    let exactly = |kib: usize| RingSize::Exactly(kib.saturating_mul(1024));
+    args.ring_kib.map_or(RingSize::AtMost(RING), exactly)
 }
 
 fn ring_kib(text: &str) -> Result<usize, String> {
@@ -154,35 +152,6 @@ fn ring_kib(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Bytes of a stack that are copied if nobody says otherwise: at first, and once stacks turn
-/// out to be deeper. A record's length has 16 bits.
-const STACK: u32 = 16_384;
-const LARGER_STACK: u32 = 65_528;
-
-/// KiB of a ring if nobody says otherwise.
-const RING_KIB: usize = 8192;
-
-impl From<EngineError> for Failure {
-    fn from(error: EngineError) -> Self {
-        let exit_code = match &error {
-            EngineError::OffCpu => 4,
-            EngineError::Open { error } | EngineError::Map { error, .. } => {
-                match error.raw_os_error() {
-                    Some(libc::ESRCH) => 3,
-                    Some(libc::EPERM) => 4,
-                    _ => exit_code_of(error),
-                }
-            }
-        };
-        Self::new(error, exit_code)
-    }
-}
-
-/// No such process.
-#[derive(Debug, thiserror::Error)]
-#[error("no process {0}")]
-struct NoProcess(i32);
-
 /// Runs `unwind record`.
 ///
 /// # Errors
@@ -191,20 +160,19 @@ struct NoProcess(i32);
 /// add up.
 pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let file_error = |error| Failure::from(RecordingError { path: args.output.clone(), error });
-    if let Some(&process) = args.pid.iter().find(|&&process| !exists(process)) {
-        return Err(Failure::new(NoProcess(process), 3));
-    }
-    let ends = end_at_signals();
+    check_exist(&args.pid)?;
+    // The recorder has to write the end of the file.
+    let ends = end_at(&[Signal::SIGINT, Signal::SIGTERM]);
     let held = match args.command.as_slice() {
         [program, arguments @ ..] => Some(HeldCommand::new(program, arguments)?),
         [] => None,
     };
-    let (whom, subject) = match &held {
-        _ if args.all => (Whom::All, Subject::All),
-        Some(held) => (Whom::Command(held.pid()), Subject::Processes(vec![held.pid()])),
+    let (whom, subject, existing) = match &held {
+        Some(held) => (Whom::Command(held.pid()), Subject::Processes(vec![held.pid()]), Vec::new()),
         None => {
-            let threads = args.pid.iter().flat_map(|&process| threads_of(process)).collect();
-            (Whom::Threads(threads), Subject::Processes(args.pid.clone()))
+            let processes = Subject::Processes(args.pid.clone());
+            let subject = if args.all { Subject::All } else { processes };
+            (of_running(&subject), subject.clone(), existing(&subject))
         }
     };
     let (stack, larger_stack) =
@@ -212,17 +180,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let (rate, user_chains, ring) = (args.rate, args.uretprobes, ring_size(args));
     let off_cpu = args.off_cpu;
     let sampling = Sampling { rate, stack, larger_stack, off_cpu, user_chains, ring, whom };
-    let mut engine = PerfEngine::open(&sampling)?;
-    if RingSize::AtMost(engine.ring) != ring && RingSize::Exactly(engine.ring) != ring {
-        let kib = engine.ring / 1024;
-        let _ = writeln!(
-            io::stderr(),
-            "unwind: rings of {kib} KiB: see kernel.perf_event_mlock_kb for larger ones"
-        );
-    }
-    if let Some(error) = &engine.without_kernel {
-        let _ = writeln!(io::stderr(), "unwind: without the kernel's part of stacks: {error}");
-    }
+    let engine = open(&sampling)?;
     let events = engine.events();
     // What cannot be written is known before the command is started.
     let form = Form {
@@ -232,48 +190,23 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     };
     let out = File::create(&args.output).map_err(|error| file_error(error.into()))?;
     let mut recording = Recording::begin(out, &events, form).map_err(file_error)?;
-    let (writer, reader) = stream();
-    writer.write(stream_start(&events));
-    let attr = recording.attr();
-    writer.write(existing(args, attr));
     let until =
         args.duration.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
-    let drain = Drain { attr, copy_size: recording.copy_size(), writer };
-    let (is_ready, ready) = channel();
-    let drainer = thread::spawn(move || {
-        go_first();
-        // Whether anybody waits for this makes no difference.
-        let _ = is_ready.send(());
-        drain.run(&mut engine, &subject, &ends, until)
-    });
-    // A command with many threads could keep the thread from its start.
-    let _ = ready.recv();
+    let span = Span { subject, ends, until };
+    let (attr, copy_size) = (recording.attr(), recording.copy_size());
+    let (emptied, reader) = Emptied::start(engine, attr, copy_size, &existing, span);
     let mut child = held.map(HeldCommand::go).transpose()?;
     let recorded = recording.write(reader);
-    let drained =
-        drainer.join().map_err(|_| Failure::new("the reader of the rings has failed", 1))?;
+    let drained = emptied.finish()?;
     if let Some(child) = &mut child {
         // It has ended, or goes on alone after the time of the recording.
         let _ = child.try_wait();
     }
     let recorded = recorded.map_err(file_error)?;
-    let Drained { written, dropped, skipped_bytes, lost: lost_by_kernel } = drained;
-    let incomplete = recorded.tally.incomplete.iter();
+    let unmatched = recorded.summary.merge.unmatched();
     let ledger = Ledger {
-        written,
-        complete: recorded.tally.complete,
-        incomplete: incomplete.map(|(&reason, &count)| (reason.to_owned(), count)).collect(),
-        kernel_only: recorded.tally.kernel_only,
-        unmatched: recorded.summary.merge.unmatched(),
-        damaged: recorded.tally.damaged,
-        dropped,
-        lost: lost_by_kernel.unwrap_or(recorded.lost_told),
-        lost_told: recorded.lost_told,
-        lost_by_kernel,
-        skipped_bytes,
-        throttled: recorded.throttled,
         off_cpu: args.off_cpu.then_some(recorded.off_cpu),
-        ..Ledger::new()
+        ..Ledger::of(drained, &recorded.tally, unmatched, &recorded.told)
     };
     let marks = recorded.tally.marks.into_iter().flatten();
     let incomplete = marks.map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
@@ -294,36 +227,4 @@ fn tell(args: &RecordArgs, ledger: &Ledger) -> Result<(), Failure> {
         let _ = write!(io::stderr(), "{ledger}");
         Ok(())
     }
-}
-
-/// What there is to say of what was there before.
-fn existing(args: &RecordArgs, attr: Attr) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut existing = Existing { format: attr.format, out: &mut bytes };
-    existing.kernel();
-    let processes = if args.all { all_processes() } else { args.pid.clone() };
-    for process in processes {
-        existing.process(process);
-    }
-    bytes
-}
-
-/// A flag that is set at Ctrl-C and at SIGTERM. The command gets the former, too, and ends by
-/// it; the recorder has to write the end of the file.
-fn end_at_signals() -> Arc<AtomicBool> {
-    let ends = Arc::new(AtomicBool::new(false));
-    let mut signals = SigSet::empty();
-    signals.add(Signal::SIGINT);
-    signals.add(Signal::SIGTERM);
-    // All threads that this one starts have them blocked, and the standard library takes
-    // the block from the command.
-    if signals.thread_block().is_ok() {
-        let told = Arc::clone(&ends);
-        thread::spawn(move || {
-            while signals.wait().is_ok() {
-                told.store(true, Ordering::Relaxed);
-            }
-        });
-    }
-    ends
 }

@@ -1,32 +1,31 @@
 //! The file of a recording: a `perf.data` with whole call chains and the ledger.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufWriter, Seek as _, SeekFrom, Write};
 use std::thread::scope;
 
 use serde::{Deserialize, Serialize};
-use unwind_perf::event_attr::EventAttr;
 use unwind_perf::merge::Outcome;
-use unwind_perf::record::{Attr, Endian, Lost, RecordType, Throttle};
+use unwind_perf::record::{Attr, Endian, RecordType};
 
 use crate::commands::perf::address_spaces::Spaces;
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::event_desc;
 use crate::commands::perf::events::Events;
 use crate::commands::perf::files::RecordedFiles;
-use crate::commands::perf::header::{Feature, FileHeader, Section, Start};
+use crate::commands::perf::header::{Feature, FileHeader, Section};
 use crate::commands::perf::held::Held;
 use crate::commands::perf::merged_records::MergedRecords;
 use crate::commands::perf::pipeline::{self, Options, Sink, Summary};
-use crate::commands::perf::reader::{PerfReader, tool_record};
+use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::tally::Tally;
 use crate::commands::perf::walks::WalkSetup;
 use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::engine::SampledEvent;
-use crate::commands::record::ledger::{Ledger, Throttled};
+use crate::commands::record::ledger::Ledger;
 use crate::commands::record::off_cpu::{OffCpu, Waits};
-use crate::commands::record::stream::StreamReader;
+use crate::commands::record::stream::{StreamReader, read_start};
+use crate::commands::record::told::Told;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 
 /// What the ledger's section holds, as JSON.
@@ -92,35 +91,9 @@ impl Features {
 #[derive(Debug)]
 pub(crate) struct Recorded {
     pub(crate) tally: Tally,
-    pub(crate) lost_told: u64,
-    pub(crate) throttled: Throttled,
+    pub(crate) told: Told,
     pub(crate) off_cpu: OffCpu,
     pub(crate) summary: Summary,
-}
-
-/// How a stream of records begins: the start of pipe form, and the events.
-pub(crate) fn stream_start(events: &[SampledEvent]) -> Vec<u8> {
-    let endian = Endian::Little;
-    let mut bytes = Start { endian, size: Start::PIPE }.bytes().to_vec();
-    for event in events {
-        let mut attr = vec![0; EventAttr::SIZE];
-        let len = event.attr.encode(&mut attr, endian).unwrap_or(0);
-        attr.truncate(len);
-        let ids = event.ids.iter().flat_map(|&id| endian.bytes_of_u64(id));
-        let body: Vec<u8> = attr.into_iter().chain(ids).collect();
-        let len = body.len().saturating_add(8);
-        bytes.extend(endian.bytes_of_u32(tool_record::ATTR.0));
-        bytes.extend(endian.bytes_of_u16(0));
-        bytes.extend(endian.bytes_of_u16(u16::try_from(len).unwrap_or(u16::MAX)));
-        bytes.extend(body);
-    }
-    bytes
-}
-
-/// The mark that all rings were emptied once.
-pub(crate) fn round() -> [u8; 8] {
-    let [a, b, c, d] = Endian::Little.bytes_of_u32(tool_record::FINISHED_ROUND.0);
-    [a, b, c, d, 0, 0, 8, 0]
 }
 
 impl Recording {
@@ -134,8 +107,7 @@ impl Recording {
         sampled: &[SampledEvent],
         form: Form,
     ) -> Result<Self, PerfError> {
-        let mut reader = PerfReader::from_bytes(stream_start(sampled))?;
-        while reader.read()? {}
+        let reader = read_start(sampled)?;
         let endian = reader.endian();
         let events = reader.events().all();
         let attr = events.first().ok_or(PerfError::NoEvents)?.attr;
@@ -219,10 +191,7 @@ impl Recording {
                 .with_tally(Tally::with_marks());
             let mut sink = RecordingSink {
                 records,
-                lost_told: 0,
-                stopped: HashMap::new(),
-                throttled: Throttled::default(),
-                rate: form.rate,
+                told: Told::new(form.rate),
                 copy_size: self.copy_size.clone(),
                 waits: Waits::default(),
             };
@@ -234,8 +203,7 @@ impl Recording {
             self.header.data.len = sink.records.bytes();
             Ok(Recorded {
                 tally: sink.records.tally().clone(),
-                lost_told: sink.lost_told,
-                throttled: sink.throttled,
+                told: sink.told,
                 off_cpu: sink.waits.counts,
                 summary,
             })
@@ -265,11 +233,7 @@ impl Recording {
 /// Writes what comes out of the pipeline, and counts.
 struct RecordingSink<'scope, 'env, W> {
     records: MergedRecords<'scope, 'env, W>,
-    lost_told: u64,
-    /// Since when each copy of the event takes no samples.
-    stopped: HashMap<u64, u64>,
-    throttled: Throttled,
-    rate: u32,
+    told: Told,
     copy_size: CopySize,
     waits: Waits,
 }
@@ -282,20 +246,6 @@ impl<W: Write> RecordingSink<'_, '_, W> {
         self.records.sample(events, held, outcome)?;
         self.copy_size.judge(self.records.tally());
         Ok(())
-    }
-
-    fn take_throttle(&mut self, throttle: &Throttle) {
-        if throttle.stops {
-            self.stopped.insert(throttle.stream, throttle.time);
-            return;
-        }
-        let Some(start) = self.stopped.remove(&throttle.stream) else { return };
-        let span = throttle.time.saturating_sub(start);
-        let all = &mut self.throttled;
-        all.spans = all.spans.saturating_add(1);
-        all.nanoseconds = all.nanoseconds.saturating_add(span);
-        let samples = u128::from(all.nanoseconds).saturating_mul(self.rate.into()) / 1_000_000_000;
-        all.samples_estimated = u64::try_from(samples).unwrap_or(u64::MAX);
     }
 }
 
@@ -310,25 +260,13 @@ impl<W: Write> Sink for RecordingSink<'_, '_, W> {
     }
 
     fn record(&mut self, events: &Events, held: Held) -> io::Result<()> {
-        if let Some(record) = held.record() {
-            match record.kind() {
-                RecordType::LOST => {
-                    let count = Lost::decode(&record, held.format).map_or(0, |lost| lost.count);
-                    self.lost_told = self.lost_told.saturating_add(count);
-                }
-                RecordType::THROTTLE | RecordType::UNTHROTTLE => {
-                    if let Ok(throttle) = Throttle::decode(&record, held.format) {
-                        self.take_throttle(&throttle);
-                    }
-                }
-                RecordType::SWITCH | RecordType::SWITCH_CPU_WIDE => {
-                    // What it says is in the samples of waits.
-                    let ended = self.waits.record(&held);
-                    let outcome = &Outcome::Inline;
-                    return ended.map_or(Ok(()), |last| self.write_sample(events, last, outcome));
-                }
-                _ => {}
-            }
+        self.told.take(&held);
+        let kind = held.record().map(|record| record.kind());
+        if let Some(RecordType::SWITCH | RecordType::SWITCH_CPU_WIDE) = kind {
+            // What it says is in the samples of waits.
+            let ended = self.waits.record(&held);
+            let outcome = &Outcome::Inline;
+            return ended.map_or(Ok(()), |last| self.write_sample(events, last, outcome));
         }
         self.waits.record(&held);
         self.records.record(events, held)

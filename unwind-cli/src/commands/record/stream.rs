@@ -5,6 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use unwind_perf::event_attr::EventAttr;
+use unwind_perf::record::{Attr, Endian};
+
+use crate::commands::perf::error::PerfError;
+use crate::commands::perf::header::Start;
+use crate::commands::perf::reader::{PerfReader, tool_record};
+use crate::commands::record::engine::SampledEvent;
+
 /// How many bytes may wait before samples are dropped.
 const WAITING: usize = 128 << 20;
 
@@ -65,6 +73,51 @@ impl Read for StreamReader {
         self.read = self.read.saturating_add(len);
         Ok(len)
     }
+}
+
+/// How a stream of records begins: the start of pipe form, and the events.
+pub(crate) fn stream_start(events: &[SampledEvent]) -> Vec<u8> {
+    let endian = Endian::Little;
+    let mut bytes = Start { endian, size: Start::PIPE }.bytes().to_vec();
+    for event in events {
+        let mut attr = vec![0; EventAttr::SIZE];
+        let len = event.attr.encode(&mut attr, endian).unwrap_or(0);
+        attr.truncate(len);
+        let ids = event.ids.iter().flat_map(|&id| endian.bytes_of_u64(id));
+        let body: Vec<u8> = attr.into_iter().chain(ids).collect();
+        let len = body.len().saturating_add(8);
+        bytes.extend(endian.bytes_of_u32(tool_record::ATTR.0));
+        bytes.extend(endian.bytes_of_u16(0));
+        bytes.extend(endian.bytes_of_u16(u16::try_from(len).unwrap_or(u16::MAX)));
+        bytes.extend(body);
+    }
+    bytes
+}
+
+/// The layout of all records of a stream of these events.
+///
+/// # Errors
+///
+/// [`PerfError`] if there are no events.
+pub(crate) fn layout(events: &[SampledEvent]) -> Result<Attr, PerfError> {
+    Ok(read_start(events)?.events().all().first().ok_or(PerfError::NoEvents)?.attr)
+}
+
+/// A reader that has read the start of a stream.
+///
+/// # Errors
+///
+/// [`PerfError`] if there is too much of it.
+pub(crate) fn read_start(events: &[SampledEvent]) -> Result<PerfReader, PerfError> {
+    let mut reader = PerfReader::from_bytes(stream_start(events))?;
+    while reader.read()? {}
+    Ok(reader)
+}
+
+/// The mark that all rings were emptied once.
+pub(crate) fn round() -> [u8; 8] {
+    let [a, b, c, d] = Endian::Little.bytes_of_u32(tool_record::FINISHED_ROUND.0);
+    [a, b, c, d, 0, 0, 8, 0]
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::mem;
 use std::sync::Arc;
 
 use unwind_perf::record::Misc;
@@ -54,6 +55,8 @@ pub(crate) struct Collector {
     pub(crate) seen: Seen,
     pub(crate) waits: Waits,
     by: By,
+    /// About how many bytes a profile takes.
+    room: usize,
     cgroups: Cgroups,
     names: Names,
     /// What the recording says of its own stacks.
@@ -75,6 +78,7 @@ impl Collector {
             seen: Seen::default(),
             waits: Waits::default(),
             by,
+            room,
             cgroups: Cgroups::default(),
             names,
             marks,
@@ -82,6 +86,16 @@ impl Collector {
             files: HashMap::new(),
             stack: Vec::new(),
         }
+    }
+
+    /// Hands out what was put together, and begins anew.
+    pub(crate) fn take_profile(&mut self) -> Profile {
+        self.time_line = TimeLine::default();
+        // They have the places of frames.
+        self.codes.clear();
+        self.files.clear();
+        self.names.read_jit_maps_again();
+        mem::replace(&mut self.profile, Profile::with_room(self.room))
     }
 
     /// Why a sample's stack is not complete, if that is known, and counts it.

@@ -1,19 +1,19 @@
 //! `unwind report`: what a recording shows, as a table, as pictures and for other tools.
 
 mod chance;
-mod collector;
+pub(crate) mod collector;
 mod diff;
 mod firefox;
 mod flame_graph;
 mod folded;
-mod found_by;
-mod grouping;
+pub(crate) mod found_by;
+pub(crate) mod grouping;
 mod html;
 mod pprof;
-mod profile;
+pub(crate) mod profile;
 mod reading;
 mod speedscope;
-mod table;
+pub(crate) mod table;
 mod time_line;
 mod waits;
 

@@ -1,0 +1,164 @@
+//! From the kernel's rings to a stream of records, by a thread of its own: what a recording
+//! and a live view have in common.
+
+use std::io::{self, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use unwind_perf::record::Attr;
+
+use crate::commands::record::copy_size::CopySize;
+use crate::commands::record::drain::{Drain, Drained, SoFar, go_first};
+use crate::commands::record::engine::{Engine, EngineError};
+use crate::commands::record::existing::{Existing, all_processes, threads_of};
+use crate::commands::record::perf_engine::{PerfEngine, RingSize, Sampling, Whom};
+use crate::commands::record::stream::{StreamReader, stream, stream_start};
+use crate::commands::record::subject::{Subject, exists};
+use crate::failure::{Failure, exit_code_of};
+
+/// Bytes of a stack that are copied if nobody says otherwise: at first, and once stacks turn
+/// out to be deeper. A record's length has 16 bits.
+pub(crate) const STACK: u32 = 16_384;
+pub(crate) const LARGER_STACK: u32 = 65_528;
+
+/// Bytes of a ring at most, if nobody says otherwise.
+pub(crate) const RING: usize = 8192 << 10;
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        let exit_code = match &error {
+            EngineError::OffCpu => 4,
+            EngineError::Open { error } | EngineError::Map { error, .. } => {
+                match error.raw_os_error() {
+                    Some(libc::ESRCH) => 3,
+                    Some(libc::EPERM) => 4,
+                    _ => exit_code_of(error),
+                }
+            }
+        };
+        Self::new(error, exit_code)
+    }
+}
+
+/// No such process.
+#[derive(Debug, thiserror::Error)]
+#[error("no process {0}")]
+struct NoProcess(i32);
+
+/// Whether all of these processes run.
+///
+/// # Errors
+///
+/// [`Failure`] for the first that does not.
+pub(crate) fn check_exist(processes: &[i32]) -> Result<(), Failure> {
+    match processes.iter().find(|&&process| !exists(process)) {
+        Some(&process) => Err(Failure::new(NoProcess(process), 3)),
+        None => Ok(()),
+    }
+}
+
+/// Whose samples to take for these processes, or for all.
+pub(crate) fn of_running(subject: &Subject) -> Whom {
+    match subject {
+        Subject::All => Whom::All,
+        Subject::Processes(processes) => {
+            Whom::Threads(processes.iter().flat_map(|&process| threads_of(process)).collect())
+        }
+    }
+}
+
+/// Opens the events, and says on standard error what they lack.
+///
+/// # Errors
+///
+/// [`EngineError`].
+pub(crate) fn open(sampling: &Sampling) -> Result<PerfEngine, EngineError> {
+    let engine = PerfEngine::open(sampling)?;
+    let ring = sampling.ring;
+    if RingSize::AtMost(engine.ring) != ring && RingSize::Exactly(engine.ring) != ring {
+        let kib = engine.ring / 1024;
+        let _ = writeln!(
+            io::stderr(),
+            "unwind: rings of {kib} KiB: see kernel.perf_event_mlock_kb for larger ones"
+        );
+    }
+    if let Some(error) = &engine.without_kernel {
+        let _ = writeln!(io::stderr(), "unwind: without the kernel's part of stacks: {error}");
+    }
+    Ok(engine)
+}
+
+/// Whom the rings are emptied for, and until when.
+#[derive(Debug)]
+pub(crate) struct Span {
+    pub(crate) subject: Subject,
+    pub(crate) ends: Arc<AtomicBool>,
+    pub(crate) until: Option<Instant>,
+}
+
+/// Rings that a thread empties.
+#[derive(Debug)]
+pub(crate) struct Emptied {
+    /// What came out of them so far.
+    pub(crate) so_far: SoFar,
+    drainer: JoinHandle<Drained>,
+}
+
+impl Emptied {
+    /// Has a thread empty the rings of an engine. `existing` are the processes that were there
+    /// before it, of which records tell first.
+    pub(crate) fn start(
+        mut engine: impl Engine + 'static,
+        attr: Attr,
+        copy_size: CopySize,
+        existing: &[i32],
+        span: Span,
+    ) -> (Self, StreamReader) {
+        let (writer, reader) = stream();
+        writer.write(stream_start(&engine.events()));
+        writer.write(records_of(existing, attr));
+        let so_far = SoFar::default();
+        let drain = Drain { attr, copy_size, writer, so_far: so_far.clone() };
+        let (is_ready, ready) = channel();
+        let drainer = thread::spawn(move || {
+            go_first();
+            // Whether anybody waits for this makes no difference.
+            let _ = is_ready.send(());
+            drain.run(&mut engine, &span.subject, &span.ends, span.until)
+        });
+        // A command with many threads could keep the thread from its start.
+        let _ = ready.recv();
+        (Self { so_far, drainer }, reader)
+    }
+
+    /// What came out of the rings, at their end.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] if the thread has failed.
+    pub(crate) fn finish(self) -> Result<Drained, Failure> {
+        self.drainer.join().map_err(|_| Failure::new("the reader of the rings has failed", 1))
+    }
+}
+
+/// The processes that are there before samples of them are taken.
+pub(crate) fn existing(subject: &Subject) -> Vec<i32> {
+    match subject {
+        Subject::All => all_processes(),
+        Subject::Processes(processes) => processes.clone(),
+    }
+}
+
+/// What there is to say of what was there before.
+fn records_of(processes: &[i32], attr: Attr) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut existing = Existing { format: attr.format, out: &mut bytes };
+    existing.kernel();
+    for &process in processes {
+        existing.process(process);
+    }
+    bytes
+}
