@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -112,11 +113,14 @@ fn d14_a_signal_ends_a_view_with_its_ledger() {
     let Some(target) = running("top_signal", "60") else { return };
     let process = target.id().to_string();
     let mut command = support::unwind(["top", "--pid", &process, "--interval", "1"]);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(1_500));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut reader = BufReader::new(child.stdout.take().unwrap());
+    let mut shown = String::new();
+    reader.read_line(&mut shown).unwrap();
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGINT).unwrap();
     let start = Instant::now();
-    let output = child.wait_with_output().unwrap();
+    reader.read_to_string(&mut shown).unwrap();
+    let output = Output { stdout: shown.into_bytes(), ..child.wait_with_output().unwrap() };
     let Some((screens, told)) = screens(&output) else { return };
     assert!(start.elapsed() < Duration::from_secs(10));
     assert!(!screens.is_empty() && sums(&told).0 > 50, "{screens:?} {told}");
