@@ -303,6 +303,8 @@ impl<'a> Run<'_, '_, 'a> {
         if Some(register) == self.entries.registers.sign_state.map(u64::from) {
             self.rules.signed = initial.signed;
             self.changed = Changed::All;
+            // It is no register that can be set otherwise.
+            return Ok(());
         }
         let rule = if register == self.entries.registers.kept.into() {
             initial.kept
