@@ -31,7 +31,7 @@ impl HeldChild {
         let gate_fd = gate.as_raw_fd();
         let wait = move || {
             // Its own copy would keep the pipe open when this program has ended.
-            // SAFETY: in this process nobody else uses the number.
+            // SAFETY: nothing else in this process uses the number.
             unsafe { libc::close(gate_fd) };
             tells.write_all(&std::process::id().to_ne_bytes())?;
             passed.read_exact(&mut [0])

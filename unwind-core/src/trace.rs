@@ -317,7 +317,7 @@ impl Trace {
         true
     }
 
-    /// The entries after the last frame, at most so many.
+    /// The entries after the last frame, `most` of them at most.
     #[inline]
     pub(crate) fn room(&mut self, most: usize) -> &mut [PackedFrame] {
         let room = self.entries.get_mut(self.len..).unwrap_or_default();

@@ -46,7 +46,7 @@ pub(crate) enum LinesError {
     /// It was at it for too long.
     #[error("its DWARF takes more than {} seconds to read", reader::MOST_SECONDS)]
     TooLong,
-    /// It has ended early: for want of memory or of room for its stack.
+    /// It has ended early: it lacked memory or room for its stack.
     #[error("its DWARF is damaged, or takes more than {} MiB to read", reader::MOST_MEMORY >> 20)]
     TooLarge,
     /// The DWARF is damaged.
@@ -119,7 +119,7 @@ fn ask(file: &ElfFile, addrs: &[u64], found: &mut Vec<Places>) -> Result<(), Lin
             Places::new()
         }));
     }
-    // Nobody reads what else it has to say.
+    // The rest of what it says is not read.
     drop(answers);
     let ended = child.wait().map_err(start)?;
     match error {

@@ -9,7 +9,8 @@ use crate::commands::explain::registers::register_name;
 use crate::commands::explain::row_place::{RowPlace, Signed, in_call_frames, in_sframe};
 use crate::commands::explain::walk::Step;
 use crate::commands::explain::watched::{Event, Source};
-use crate::commands::stack::report::{FrameReport, ThreadReport};
+use crate::commands::stack::frame_report::FrameReport;
+use crate::commands::stack::report::ThreadReport;
 use crate::commands::stack::text::write_frame;
 use crate::commands::stack::walk::{EndReason, StackEnd};
 use crate::module::{Module, Modules};
@@ -318,7 +319,7 @@ fn advice(end: &StackEnd, failure: Option<StepError>) -> Option<&'static str> {
             "The row counts from a register that no frame before has saved."
         }
         (EndReason::NoRow, _) => {
-            "No section of the file, no known trampoline and no frame pointer says how to go on."
+            "No section of the file, no known trampoline and no frame pointer says where the caller is."
         }
         (EndReason::Table, _) => "The section that has the row is damaged there.",
         _ => return None,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use crate::commands::guest::report::VcpuReport;
-use crate::commands::stack::report::{FrameReport, file_name};
+use crate::commands::stack::frame_report::{FrameReport, file_name};
 
 /// Counted stacks.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ fn push_name(line: &mut String, frame: &FrameReport) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::stack::report::{FoundBy, Source};
+    use crate::commands::stack::frame_report::{FoundBy, Source};
     use crate::commands::stack::walk::{EndReason, StackEnd};
     use crate::untrusted::Untrusted;
 

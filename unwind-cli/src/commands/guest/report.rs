@@ -9,7 +9,7 @@ use unwind_x86::paging::{AddressSpace, PagingMode};
 
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::registers::{Mode, VcpuRegisters};
-use crate::commands::stack::report::FrameReport;
+use crate::commands::stack::frame_report::FrameReport;
 use crate::commands::stack::text::write_frames;
 use crate::commands::stack::walk::StackEnd;
 

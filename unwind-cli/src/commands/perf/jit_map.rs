@@ -39,7 +39,7 @@ impl JitMap {
     /// The map of a process; nothing is in it if there is no file.
     pub(crate) fn of_process(process: u32) -> Self {
         let path = Self::path(process);
-        // Anybody may put a link there.
+        // Each user may put a link there.
         let is_file = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file());
         match regular_file::open(&path) {
             Ok(file) if is_file => Self::read(BufReader::new(file.take(MAX_BYTES))),

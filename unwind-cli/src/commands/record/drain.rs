@@ -19,7 +19,7 @@ const WAIT: Duration = Duration::from_millis(50);
 /// Has this thread run before others where that is allowed: while it waits for a CPU the
 /// rings run over.
 pub(crate) fn go_first() {
-    // Without the right for it the recording is none the worse on a machine that has time.
+    // Without the right for it the recording is as good on a machine that has time.
     let _ = setpriority_process(None, -20);
 }
 

@@ -199,7 +199,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let recorded = recording.write(reader);
     let drained = emptied.finish()?;
     if let Some(child) = &mut child {
-        // It has ended, or goes on alone after the time of the recording.
+        // It has ended, or continues alone after the time of the recording.
         let _ = child.try_wait();
     }
     let recorded = recorded.map_err(file_error)?;

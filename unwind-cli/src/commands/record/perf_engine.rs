@@ -132,20 +132,11 @@ fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr {
     attr
 }
 
-/// The attr of the event that tells of processes.
-fn side_band(attr: &EventAttr) -> EventAttr {
+/// The attr of another event that counts up to `period`: zero takes no samples.
+fn of_event(attr: &EventAttr, (kind, config): (u32, u64), period: u64) -> EventAttr {
     let mut attr = *attr;
-    (attr.kind, attr.config) = DUMMY;
-    attr.sample_period = 0;
-    attr.flags.remove(AttrFlags::FREQ);
-    attr
-}
-
-/// The attr of samples when a CPU switches away from a thread.
-fn switches(attr: &EventAttr) -> EventAttr {
-    let mut attr = *attr;
-    (attr.kind, attr.config) = SWITCHES;
-    attr.sample_period = 1;
+    (attr.kind, attr.config) = (kind, config);
+    attr.sample_period = period;
     attr.flags.remove(AttrFlags::FREQ);
     attr
 }
@@ -211,15 +202,17 @@ impl PerfEngine {
         };
         let mut sampled = vec![(attr, None)];
         if sampling.off_cpu {
-            sampled.push((switches(&attr), Some(OFF_CPU)));
+            sampled.push((of_event(&attr, SWITCHES, 1), Some(OFF_CPU)));
         }
         let sizes =
             [Some((sampling.stack, true)), sampling.larger_stack.map(|stack| (stack, false))];
         let attrs_of = |(attr, _): &(EventAttr, _)| {
             sizes.map(|size| size.map(|(stack, is_on)| samples(attr, stack, is_on)))
         };
-        let attrs =
-            Attrs { side_band: side_band(&attr), samples: sampled.iter().map(attrs_of).collect() };
+        let attrs = Attrs {
+            side_band: of_event(&attr, DUMMY, 0),
+            samples: sampled.iter().map(attrs_of).collect(),
+        };
         let events = sampled.into_iter();
         let events = events.map(|(attr, name)| SampledEvent { attr, ids: Vec::new(), name });
         let mut engine = Self {

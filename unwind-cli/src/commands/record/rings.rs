@@ -19,12 +19,12 @@ use crate::commands::record::stream::{StreamReader, stream, stream_start};
 use crate::commands::record::subject::{Subject, exists};
 use crate::failure::{Failure, exit_code_of};
 
-/// Bytes of a stack that are copied if nobody says otherwise: at first, and once stacks turn
+/// Bytes of a stack that are copied without `--stack-bytes`: at first, and once stacks turn
 /// out to be deeper. A record's length has 16 bits.
 pub(crate) const STACK: u32 = 16_384;
 pub(crate) const LARGER_STACK: u32 = 65_528;
 
-/// Bytes of a ring at most, if nobody says otherwise.
+/// Bytes of a ring at most, without `--ring-kib`.
 pub(crate) const RING: usize = 8192 << 10;
 
 impl From<EngineError> for Failure {
@@ -125,7 +125,7 @@ impl Emptied {
         let (is_ready, ready) = channel();
         let drainer = thread::spawn(move || {
             go_first();
-            // Whether anybody waits for this makes no difference.
+            // It is of no use once the command is at its end.
             let _ = is_ready.send(());
             drain.run(&mut engine, &span.subject, &span.ends, span.until)
         });

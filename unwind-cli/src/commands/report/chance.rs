@@ -4,8 +4,6 @@
 //! in both, each way to part the `c1 + c2` samples on the two recordings is as probable as
 //! another, so `c2` is distributed hypergeometrically, whatever the share (Fisher's exact test).
 
-use crate::commands::report::diff::float;
-
 /// Samples of a function and of all, before and after.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
@@ -106,6 +104,12 @@ fn quantile(tail: f64) -> f64 {
     let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
     let below = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
     t - above / below
+}
+
+/// About the same number.
+#[expect(clippy::as_conversions, reason = "counts have fewer digits than a float")]
+pub(crate) fn float(count: u64) -> f64 {
+    count as f64
 }
 
 #[cfg(test)]

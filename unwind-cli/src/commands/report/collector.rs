@@ -17,7 +17,7 @@ use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::grouping::{By, Cgroups};
 use crate::commands::report::profile::{Frame, Profile};
 use crate::commands::report::time_line::TimeLine;
-use crate::commands::report::waits::Waits;
+use crate::commands::report::waits::WaitCounts;
 
 /// What became of the samples of a recording, as far as it can be told from them.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +53,7 @@ pub(crate) struct Collector {
     pub(crate) profile: Profile,
     pub(crate) time_line: TimeLine,
     pub(crate) seen: Seen,
-    pub(crate) waits: Waits,
+    pub(crate) waits: WaitCounts,
     by: By,
     /// About how many bytes a profile takes.
     room: usize,
@@ -76,7 +76,7 @@ impl Collector {
             profile: Profile::with_room(room),
             time_line: TimeLine::default(),
             seen: Seen::default(),
-            waits: Waits::default(),
+            waits: WaitCounts::default(),
             by,
             room,
             cgroups: Cgroups::default(),

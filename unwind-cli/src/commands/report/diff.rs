@@ -7,23 +7,14 @@ use std::io::{self, Write};
 
 use inferno::differential;
 
-use crate::commands::record::ledger::Ledger;
-use crate::commands::report::chance::{Counts, LogFactorials, bound};
-use crate::commands::report::profile::{Frame, FrameKind, Profile, Total};
+use crate::commands::report::chance::{Counts, LogFactorials, bound, float};
+use crate::commands::report::profile::{Frame, FrameKind, Total};
+use crate::commands::report::side::Side;
 use crate::commands::report::{Format, flame_graph, folded};
 use crate::counted::counted;
 
 /// How probable it may be that chance alone brings any function above the bound.
 const CHANCE: f64 = 0.01;
-
-/// One of the two recordings.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Side<'s> {
-    /// To be shown as it is.
-    pub(crate) title: &'s str,
-    pub(crate) profile: &'s Profile,
-    pub(crate) ledger: &'s Ledger,
-}
 
 /// A function in both.
 #[derive(Clone, Copy, Debug)]
@@ -54,12 +45,6 @@ fn share(count: Option<&u64>, all: Option<&u64>) -> f64 {
         (Some(&count), Some(&all)) if all > 0 => float(count) / float(all),
         _ => 0.0,
     }
-}
-
-/// About the same number.
-#[expect(clippy::as_conversions, reason = "counts have fewer digits than a float")]
-pub(crate) fn float(count: u64) -> f64 {
-    count as f64
 }
 
 /// The functions of both, without what stands for threads or what is missing.
@@ -154,7 +139,7 @@ fn table(out: &mut dyn Write, sides: &[Side<'_>; 2], top: usize) -> io::Result<(
     let functions = counted(u64::try_from(tests).unwrap_or(u64::MAX), "function", "functions");
     writeln!(
         out,
-        "{} of {functions} above the bound: of so many, chance alone brings one above it in {} of \
+        "{} of {functions} above the bound: of as many, chance alone brings one above it in {} of \
          100 such pairs.\n",
         above,
         CHANCE * 100.0
@@ -202,10 +187,12 @@ fn write_row(out: &mut dyn Write, row: &Row<'_>, samples: [u64; 2], limit: f64) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::record::ledger::Ledger;
     use crate::commands::report::found_by::FoundBy;
+    use crate::commands::report::profile::Profile;
     use crate::untrusted::Untrusted;
 
-    /// Functions with so many samples in each, called by `main`.
+    /// Functions with as many samples in each as is told, called by `main`.
     fn profile(samples: &[u64]) -> Profile {
         let mut profile = Profile::with_room(usize::MAX);
         let mut frame = |name: &str| {
@@ -234,7 +221,7 @@ mod tests {
         Untrusted::from(out).to_string().replace("\\n", "\n")
     }
 
-    /// Samples of functions that take so many parts of the time each.
+    /// Samples of functions that take these parts of the time.
     fn drawn(parts: &[u64], samples: u64, seed: u64) -> Profile {
         let mut state = seed;
         let ends: Vec<u64> = parts

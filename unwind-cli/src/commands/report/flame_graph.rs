@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines, from_reader};
 
-use crate::commands::report::diff::Side;
 use crate::commands::report::folded;
 use crate::commands::report::profile::Profile;
+use crate::commands::report::side::Side;
 
 /// Writes the picture, with `summary` under its title. Its stacks, each with all of its frames,
 /// take about `room` bytes at most; the others are counted apart.

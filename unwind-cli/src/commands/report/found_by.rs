@@ -24,7 +24,7 @@ pub(crate) enum FoundBy {
     Signal,
     /// By the CPU's record of calls (LBR).
     BranchRecord,
-    /// By the kernel along frame pointers, and nobody has checked it.
+    /// By the kernel along frame pointers, unchecked.
     Unchecked,
     /// It is in the kernel.
     Kernel,

@@ -62,7 +62,7 @@ pub(crate) struct Node {
 
 /// Stacks and how often each was seen, as a tree from the outermost frame in.
 ///
-/// It has room for so many bytes. A stack for which there is none is counted under
+/// It has room for a number of bytes. A stack for which there is none is counted under
 /// [`NOT_KEPT`] alone.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
@@ -96,7 +96,7 @@ pub(crate) struct Total {
 }
 
 impl Profile {
-    /// A profile that takes about so many bytes at most.
+    /// A profile that takes about `room` bytes at most.
     pub(crate) fn with_room(room: usize) -> Self {
         Self {
             frames: Vec::new(),

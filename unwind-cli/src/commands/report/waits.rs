@@ -11,7 +11,7 @@ use crate::commands::record::engine::OFF_CPU;
 /// How many samples waits stand for: as many as their threads would have had if they had run
 /// in the meantime. So the widths of a thread's stacks are shares of its whole time.
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
+pub(crate) struct WaitCounts {
     /// Whether waits are shown.
     pub(crate) are_shown: bool,
     /// What is left over of each thread's waits, in billionths of a sample.
@@ -23,7 +23,7 @@ const USUAL_RATE: u64 = 1_000;
 
 const NANOSECONDS: u64 = 1_000_000_000;
 
-impl Waits {
+impl WaitCounts {
     /// How many samples a wait stands for; `None` if the sample is not of a wait.
     pub(crate) fn count(&mut self, events: &Events, shown: &Shown) -> Option<u64> {
         let event = events.get(shown.held.event)?;
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn d14_waits_stand_for_the_samples_that_would_have_been_and_nothing_is_lost_by_rounding() {
-        let mut waits = Waits::default();
+        let mut waits = WaitCounts::default();
         assert_eq!(waits.of_time(1, NANOSECONDS, 999), 999);
         // A thousand waits of 0.6 samples each.
         let sum: u64 = (0..1_000).map(|_| waits.of_time(2, 600_000, 1_000)).sum();

@@ -4,6 +4,7 @@ mod built;
 pub(crate) mod call_frames;
 pub(crate) mod error;
 pub(crate) mod frame_pointers;
+pub(crate) mod frame_report;
 pub(crate) mod report;
 mod source_lines;
 pub(crate) mod tables;
@@ -97,7 +98,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 510)]
     max_frames: u32,
 
-    /// Show the stacks of the process again after so many seconds each time, until it ends;
+    /// Show the stacks of the process again after this many seconds each time, until it ends;
     /// with --json, an object each time
     #[arg(long, value_name = "SECONDS", requires = "pid",
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -117,7 +118,7 @@ pub(crate) struct Args {
     debug_dir: Vec<PathBuf>,
 
     /// Where the files of the machine that a core comes from are, and debug files, in place of
-    /// /. Files of a running process are its own in any case
+    /// /. Files of a running process are always its own
     #[arg(long, value_name = "DIR")]
     sysroot: Option<PathBuf>,
 

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-use crate::commands::stack::report::{FrameReport, InlinedReport, NameRoom, Source, demangled};
+use crate::commands::stack::frame_report::{
+    FrameReport, InlinedReport, NameRoom, Source, demangled,
+};
 use crate::demangle::Parameters;
 use crate::elf::ElfFile;
 use crate::lines::{self, Place, Places};

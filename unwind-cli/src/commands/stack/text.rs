@@ -5,9 +5,8 @@ use std::io::{self, Write};
 
 use unwind_core::CacheStats;
 
-use crate::commands::stack::report::{
-    FoundBy, FrameReport, InlinedReport, Report, ThreadReport, file_name,
-};
+use crate::commands::stack::frame_report::{FoundBy, FrameReport, InlinedReport, file_name};
+use crate::commands::stack::report::{Report, ThreadReport};
 use crate::commands::stack::walk::StackEnd;
 use crate::counted::counted;
 use crate::untrusted::Untrusted;

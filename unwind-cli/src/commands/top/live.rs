@@ -115,7 +115,7 @@ impl LivePrinter {
         self.begin = Instant::now();
         let threads = self.threads.drain().map(|(_, thread)| thread).collect();
         let slice = Slice::new(self.collector.take_profile(), threads, time);
-        // If nobody looks any more, it is at its end.
+        // Without a reader the command is at its end.
         let _ = self.updates.send((slice, self.counts.clone()));
     }
 }

@@ -59,7 +59,7 @@ pub(crate) struct TopArgs {
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
 
-    /// Print so many screens as text, and end
+    /// Print this many screens as text, and end
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     batch: Option<u64>,
 
@@ -76,7 +76,7 @@ const LONG_HELP: &str = "\
 Keys:
   q  quit, as Ctrl-C
   t  threads instead of functions, or functions again
-  p  pause, or go on
+  p  pause, or continue
 
 The share of a function is `self` where it was the innermost one, and `total` where it was
 anywhere in a stack. Both are of the samples of the last ten seconds, or of the interval if that

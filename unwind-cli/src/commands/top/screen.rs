@@ -63,7 +63,7 @@ impl Screen {
         format!("unwind top: {}, {} s, {samples}", self.whom, seconds(self.window.time()))
     }
 
-    /// The lists, in at most so many lines.
+    /// The lists, in at most this many lines.
     pub(crate) fn body(&self, list: List, lines: usize) -> Vec<Line> {
         match list {
             List::Threads => self.threads(lines),

@@ -113,7 +113,7 @@ fn draw(frame: &mut Frame<'_>, screen: &Screen, list: List, is_paused: bool, has
     line(foot, shown.kind, &shown.text);
 }
 
-/// Text in so many columns. Where it is cut, it says so.
+/// Text in this many columns. Where it is cut, it says so.
 fn fitted(text: &str, width: usize) -> String {
     let after = width.checked_sub(columns(text));
     if let Some(after) = after {

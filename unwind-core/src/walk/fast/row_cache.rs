@@ -98,7 +98,7 @@ pub trait Store {
 /// What is counted of rows.
 #[derive(Clone, Copy, Debug)]
 pub enum Counted {
-    /// So many were needed, most of which the store had.
+    /// How many were needed; the store had most of them.
     Asked(usize),
     /// One was looked up and is kept, for who asks for it again.
     Fetched,
