@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 # File, heading, and a sentence.
 sections=(
     "instructions|Instructions|Instructions counted by callgrind on the committed corpora: a frame of a walk, hot (the same stacks again and again) and in replay (all stacks in time order); a lookup of a row; a miss of the row cache; a request."
-    "sizes|Code size|Code that a walk adds to a program that is optimised and linked as one, in bytes."
+    "sizes|Code size|Code that a walk adds to a program that is optimised and linked as one, in bytes: with SFrame tables in memory, frame pointers and 512 cached rows; the same with tables in the target's memory; framehop with \`.eh_frame\`, its cache and frame pointers; simple-frame-rs, which reads tables and has no walk."
     "ratios|Time beside other unwinders|Times as ratios, unwind / rival, of one run on one machine."
     "first|The first stack|From nothing to a complete stack: module files mapped, no table made, no row cached. Once with what the CPU's caches have of the files, and once with the caches swept before each."
     "curves|Cost against size|"
@@ -37,7 +37,8 @@ measure() { # NAME
         instructions) command="benches/instructions.sh" ;;
         sizes) command="benches/sizes.sh" ;;
         coverage) command="docs/coverage.sh" ;;
-        ratios | curves) command="cargo bench --quiet --package unwind-benches --bench $1" ;;
+        ratios) command="docs/ratios.py" ;;
+        curves) command="cargo bench --quiet --package unwind-benches --bench curves" ;;
         first) command="env UNWIND_CORPUS=target/corpus cargo bench --quiet --package unwind-benches --bench ratios -- first" ;;
         *) echo "no command is known for $1: replace docs/figures/$1.md" >&2; exit 2 ;;
     esac
@@ -46,8 +47,8 @@ measure() { # NAME
     {
         # shellcheck disable=SC2016 # The backticks are for Markdown.
         printf '%s | %s | `%s`\n' "$(date +%F)" "$(git rev-parse --short=8 HEAD)" "$command"
-        # A table is Markdown already.
-        if [[ $output == "|"* ]]; then
+        # What has a table is Markdown already.
+        if [[ $output == *"|---|"* ]]; then
             printf '%s\n' "$output"
         else
             printf '```text\n%s\n```\n' "$output"

@@ -47,6 +47,8 @@ const READ_OFF: &str = "framehop reads off the instructions what code without ca
                         that callers may be missing there";
 const RBX: &str = "_dl_runtime_resolve_xsavec keeps its frame in rbx, which a walk does not carry from \
                    frame to frame; the walk ends there and says so";
+const PROBE: &str = "a loop that touches each page of a large frame keeps its CFA in r11, which no row \
+                     of SFrame V2 can name";
 
 /// All of them.
 pub const KNOWN: &[Known] = &[
@@ -57,6 +59,7 @@ pub const KNOWN: &[Known] = &[
     known("rustc", Kind::BytesEnd, "reference", "librustc_driver", 100, COPIED),
     known("*", Kind::NeedsRegister, "unwind", "ld-linux-x86-64.so", 1, RBX),
     known("*", Kind::RivalHasMore, "perf script", "ld-linux-x86-64.so", 1, RBX),
+    known("*", Kind::Short, "unwind-v2", "librustc_driver", 1, PROBE),
 ];
 
 const fn known(

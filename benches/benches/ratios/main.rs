@@ -48,17 +48,17 @@ fn main() {
 }
 
 fn heading() {
-    println!("{:<34} {:<22} {:>9} {:<34} {:>9} {:>7}", "", "", "ns", "rival", "ns", "ratio");
+    println!("{:<34} {:<30} {:>9} {:<34} {:>9} {:>7}", "", "", "ns", "rival", "ns", "ratio");
 }
 
 /// A line: what is measured and of what, the time of this workspace and that of
 /// the rival.
 fn line(what: &str, of: &str, ours: f64, rival: &str, theirs: f64) {
     let ratio = ours / theirs;
-    println!("{what:<34} {of:<22} {ours:>9.2} {rival:<34} {theirs:>9.2} {ratio:>7.3}");
+    println!("{what:<34} {of:<30} {ours:>9.2} {rival:<34} {theirs:>9.2} {ratio:>7.3}");
 }
 
 /// A line without times.
 fn fact(what: &str, of: &str, text: &str) {
-    println!("{what:<34} {of:<22} {text}");
+    println!("{what:<34} {of:<30} {text}");
 }
