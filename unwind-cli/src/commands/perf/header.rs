@@ -120,8 +120,16 @@ pub(crate) struct Feature(pub(crate) u8);
 impl Feature {
     /// The build ids of files.
     pub(crate) const BUILD_ID: Self = Self(2);
+    /// The name of the machine, its kernel's version, and what kind of machine it is.
+    pub(crate) const HOSTNAME: Self = Self(3);
+    pub(crate) const OSRELEASE: Self = Self(4);
+    pub(crate) const ARCH: Self = Self(6);
     /// The attrs again, with names.
     pub(crate) const EVENT_DESC: Self = Self(12);
+    /// How fine the clock of the samples is.
+    pub(crate) const CLOCKID: Self = Self(23);
+    /// One moment by the clock of the samples and by that of the wall.
+    pub(crate) const CLOCK_DATA: Self = Self(29);
     /// What the PMU of the CPUs can do.
     pub(crate) const CPU_PMU_CAPS: Self = Self(28);
     /// Where in the file trace data are.

@@ -25,6 +25,7 @@ pub(crate) mod kernel;
 mod merge;
 pub(crate) mod merged_records;
 pub(crate) mod names;
+pub(crate) mod origin;
 pub(crate) mod pipeline;
 mod pmu_caps;
 pub(crate) mod probed_returns;

@@ -114,7 +114,10 @@ fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr {
     if sampling.off_cpu {
         attr.sample_type |= SampleType::IDENTIFIER;
     }
+    // That of the wall is told beside it, and compilers of running programs use it, too.
+    attr.clockid = libc::CLOCK_MONOTONIC;
     attr.flags = SIDE_BAND
+        | AttrFlags::USE_CLOCKID
         | AttrFlags::FREQ
         | AttrFlags::INHERIT
         | AttrFlags::SAMPLE_ID_ALL

@@ -16,6 +16,7 @@ use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::header::{Feature, FileHeader, Section};
 use crate::commands::perf::held::Held;
 use crate::commands::perf::merged_records::MergedRecords;
+use crate::commands::perf::origin::Origin;
 use crate::commands::perf::pipeline::{self, Options, Sink, Summary};
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::tally::Tally;
@@ -69,13 +70,20 @@ struct Features {
 }
 
 impl Features {
+    /// In the order of their bits, as readers look for them.
+    fn in_order(&self) -> Vec<&(Feature, Vec<u8>)> {
+        let mut sections: Vec<_> = self.sections.iter().collect();
+        sections.sort_by_key(|&(feature, _)| *feature);
+        sections
+    }
+
     /// Sets their bits in the header, and returns them, each with its place, for a file
     /// whose records end at `end`.
     fn placed(&self, header: &mut FileHeader, end: u64, endian: Endian) -> Vec<u8> {
         let count = u64::try_from(self.sections.len()).unwrap_or(0);
         let mut at = end.saturating_add(count.saturating_mul(16));
         let (mut places, mut bytes) = (Vec::new(), Vec::<u8>::new());
-        for (feature, section) in &self.sections {
+        for (feature, section) in self.in_order() {
             feature.set(&mut header.features);
             let len = u64::try_from(section.len()).unwrap_or(u64::MAX);
             places.extend([at, len].into_iter().flat_map(|word| endian.bytes_of_u64(word)));
@@ -134,6 +142,9 @@ impl Recording {
             list.extend([at, ids_len].into_iter().flat_map(|word| endian.bytes_of_u64(word)));
         }
         let mut features = Features::default();
+        if let Some(event) = sampled.first() {
+            features.sections = Origin::sections(&event.attr, endian);
+        }
         if sampled.iter().any(|event| event.name.is_some()) {
             let described =
                 events.iter().zip(sampled).zip(&attrs).map(|((event, sampled), attr)| {

@@ -9,6 +9,7 @@ mod folded;
 pub(crate) mod found_by;
 pub(crate) mod grouping;
 mod html;
+mod parquet;
 mod pprof;
 pub(crate) mod profile;
 mod reading;
@@ -18,19 +19,23 @@ pub(crate) mod table;
 mod time_line;
 mod waits;
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use clap::ValueEnum;
 
 use crate::commands::perf::error::{PerfError, RecordingError};
+use crate::commands::perf::origin::Origin;
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::summary::Memory;
 use crate::commands::record::ledger::Ledger;
 use crate::commands::report::grouping::By;
-use crate::commands::report::profile::Profile;
+use crate::commands::report::parquet::Labels;
+use crate::commands::report::profile::{MAX_LABEL, Profile};
 use crate::commands::report::reading::{Reading, read, read_from};
 use crate::commands::report::side::Side;
 use crate::commands::report::time_line::TimeLine;
@@ -61,9 +66,18 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     format: Format,
 
-    /// Where to write; without it on standard output
-    #[arg(short, long, value_name = "OUT")]
+    /// Where to write; without it on standard output. For `parquet` a folder, which is made
+    /// and which has the tables of many recordings
+    #[arg(short, long, value_name = "OUT", required_if_eq("format", "parquet"))]
     output: Option<PathBuf>,
+
+    /// The machine that was recorded, for `parquet`; without it as the recording says
+    #[arg(long, value_name = "NAME")]
+    host: Option<OsString>,
+
+    /// What was recorded, such as its version, for `parquet`
+    #[arg(long, value_name = "NAME")]
+    release: Option<OsString>,
 
     /// What stacks are put together under
     #[arg(long, value_enum, value_name = "GROUP", default_value = "name")]
@@ -104,6 +118,8 @@ enum Format {
     Firefox,
     /// For pprof, compressed by gzip
     Pprof,
+    /// Tables of many recordings, for DuckDB, Spark, ClickHouse or Trino
+    Parquet,
 }
 
 const LONG_HELP: &str = "\
@@ -117,7 +133,7 @@ the samples of which nothing is known, `[too many different stacks]` those for w
 
 What became of the samples is told in each format: under the table; on standard error beside
 folded stacks; in the page; in the subtitle of a flame graph; as `ledger` in the JSON for
-speedscope and Firefox; as comments for pprof. Of a recording of perf it is what can be told
+speedscope and Firefox; as comments for pprof; as a table of its own for parquet. Of a recording of perf it is what can be told
 from it: chains that the kernel found by frame pointers are `unchecked`.";
 
 /// Runs `unwind report`.
@@ -138,7 +154,14 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
         time_line: &read.time_line,
         ledger: &read.ledger,
     };
-    write_to(args, &[&args.file], |out| write(args, &view, out))?;
+    if let (Format::Parquet, Some(folder)) = (args.format, &args.output) {
+        let output_error =
+            |error: io::Error| RecordingError { path: folder.clone(), error: error.into() };
+        let labels = args.labels(&read.origin);
+        parquet::write(folder, &view, &labels).map_err(output_error)?;
+    } else {
+        write_to(args, &[&args.file], |out| write(args, &view, out))?;
+    }
     read.end(&args.file)
 }
 
@@ -167,6 +190,20 @@ impl ReportArgs {
         let memory = self.memory.bytes();
         let (by, off_cpu, trust_fp) = (self.by, self.off_cpu, self.trust_fp);
         Reading { by, off_cpu, trust_fp, memory, names_kernel: true }
+    }
+
+    /// What tells this recording from others.
+    fn labels(&self, origin: &Origin) -> Labels {
+        let shown = |text: &OsString| escaped(text).at_most(MAX_LABEL).to_string();
+        let told = origin.host.as_ref().map(|host| host.escaped().at_most(MAX_LABEL).to_string());
+        // Standard input has no file.
+        let written = fs::metadata(&self.file).and_then(|metadata| metadata.modified());
+        Labels {
+            host: self.host.as_ref().map(shown).or(told).unwrap_or_default(),
+            release: self.release.as_ref().map(shown),
+            moment: origin.moment,
+            day: Labels::day_of(written.unwrap_or_else(|_| SystemTime::now())),
+        }
     }
 }
 
@@ -243,6 +280,7 @@ fn write_as(
         Format::Speedscope => speedscope::write(&mut out, profile, title, ledger)?,
         Format::Firefox => firefox::write(&mut out, view)?,
         Format::Pprof => pprof::write(&mut out, profile, view.notes().lines())?,
+        Format::Parquet => parquet::write_all(&mut out, view)?,
     }
     out.flush()
 }

@@ -6,7 +6,7 @@ use crate::commands::report::found_by::{FoundBy, Shares};
 use crate::untrusted::Untrusted;
 
 /// The longest label of a frame, in characters.
-const MAX_LABEL: usize = 512;
+pub(crate) const MAX_LABEL: usize = 512;
 
 /// What a frame is called. All texts may be shown as they are.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -194,12 +194,14 @@ impl Profile {
 
     /// The frames of the stack that ends at a node, the innermost first.
     pub(crate) fn stack(&self, node: usize) -> impl Iterator<Item = (usize, &Frame)> {
-        let mut next = self.nodes.get(node);
-        std::iter::from_fn(move || {
-            let node = next?;
-            next = node.caller.and_then(|caller| self.nodes.get(caller));
-            Some((node.frame, self.frames.get(node.frame)?))
-        })
+        let frame = |node: &Node| Some((node.frame, self.frames.get(node.frame)?));
+        self.nodes_to(node).map_while(frame)
+    }
+
+    /// The nodes from the one that a stack ends at out to that of its outermost frame.
+    pub(crate) fn nodes_to(&self, node: usize) -> impl Iterator<Item = &Node> {
+        let caller = |node: &&Node| node.caller.and_then(|caller| self.nodes.get(caller));
+        std::iter::successors(self.nodes.get(node), caller)
     }
 
     /// All samples.

@@ -10,6 +10,7 @@ use crate::commands::perf::error::{PerfError, RecordingError};
 use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::names::Names;
+use crate::commands::perf::origin::Origin;
 use crate::commands::perf::pipeline::{self, Options, Summary};
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::shown::ShownSink;
@@ -46,6 +47,7 @@ pub(crate) struct Read {
     pub(crate) profile: Profile,
     pub(crate) time_line: TimeLine,
     pub(crate) ledger: Ledger,
+    pub(crate) origin: Origin,
     /// Samples that were found and that the ledger is about.
     found: u64,
     told: u64,
@@ -86,6 +88,7 @@ pub(crate) fn read(path: &Path, reading: Reading) -> Result<Read, Failure> {
 /// [`PerfError`] if its ledger cannot be read.
 pub(crate) fn read_from(reader: &mut PerfReader, reading: Reading) -> Result<Read, PerfError> {
     let told = told(reader)?;
+    let origin = Origin::read(reader)?;
     let (collector, summary) = collect(reader, reading, told.as_ref())?;
     let (mut profile, seen) = (collector.profile, collector.seen);
     let found = seen.samples;
@@ -117,7 +120,8 @@ pub(crate) fn read_from(reader: &mut PerfReader, reading: Reading) -> Result<Rea
         }
     }
     let told = ledger.written.saturating_sub(ledger.dropped).saturating_sub(ledger.damaged);
-    Ok(Read { profile, time_line: collector.time_line, ledger, found, told, summary })
+    let time_line = collector.time_line;
+    Ok(Read { profile, time_line, ledger, origin, found, told, summary })
 }
 
 /// A recording has not the samples that its ledger is about.

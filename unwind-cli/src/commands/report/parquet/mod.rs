@@ -1,0 +1,306 @@
+//! Tables for DuckDB, Spark, ClickHouse or Trino, which have the recordings of many machines: a
+//! folder for each table, in it one for each day and host, in it a file for each recording.
+
+mod place;
+mod table;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::SystemTime;
+
+use chrono::{DateTime, NaiveDate};
+use sha2::{Digest as _, Sha256};
+use tempfile::NamedTempFile;
+
+use crate::commands::perf::origin::Moment;
+use crate::commands::record::ledger::Ledger;
+use crate::commands::report::View;
+use crate::commands::report::found_by::FoundBy;
+use crate::commands::report::parquet::place::folder;
+use crate::commands::report::parquet::table::{Cell, Table};
+use crate::commands::report::profile::FrameKind;
+
+/// The tables. That of ledgers is written last: what a ledger is about is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Frames,
+    Stacks,
+    Samples,
+    Ledger,
+}
+
+impl Kind {
+    const ALL: [Self; 4] = [Self::Frames, Self::Stacks, Self::Samples, Self::Ledger];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Frames => "frames",
+            Self::Stacks => "stacks",
+            Self::Samples => "samples",
+            Self::Ledger => "ledger",
+        }
+    }
+
+    /// Its columns.
+    const fn message(self) -> &'static str {
+        match self {
+            Self::Frames => {
+                "message frames {
+                    REQUIRED BYTE_ARRAY recording (STRING);
+                    REQUIRED INT64 frame;
+                    REQUIRED BYTE_ARRAY name (STRING);
+                    OPTIONAL BYTE_ARRAY file (STRING);
+                    REQUIRED BYTE_ARRAY kind (STRING);
+                }"
+            }
+            Self::Stacks => {
+                "message stacks {
+                    REQUIRED BYTE_ARRAY recording (STRING);
+                    REQUIRED INT64 stack;
+                    REQUIRED INT64 depth;
+                    REQUIRED INT64 frame;
+                    REQUIRED BYTE_ARRAY found (STRING);
+                }"
+            }
+            Self::Samples => {
+                "message samples {
+                    REQUIRED BYTE_ARRAY recording (STRING);
+                    OPTIONAL BYTE_ARRAY release (STRING);
+                    OPTIONAL INT64 time (TIMESTAMP(MICROS,true));
+                    OPTIONAL INT64 process;
+                    OPTIONAL INT64 thread;
+                    OPTIONAL BYTE_ARRAY thread_name (STRING);
+                    REQUIRED INT64 stack;
+                    REQUIRED INT64 samples;
+                }"
+            }
+            Self::Ledger => {
+                "message ledger {
+                    REQUIRED BYTE_ARRAY recording (STRING);
+                    OPTIONAL BYTE_ARRAY release (STRING);
+                    OPTIONAL INT64 start (TIMESTAMP(MICROS,true));
+                    REQUIRED INT64 nanoseconds;
+                    REQUIRED BYTE_ARRAY class (STRING);
+                    OPTIONAL BYTE_ARRAY reason (STRING);
+                    REQUIRED INT64 samples;
+                }"
+            }
+        }
+    }
+}
+
+/// What tells a recording from others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Labels {
+    /// To be shown as it is; empty if it is not known.
+    pub(crate) host: String,
+    /// The same, of what was recorded.
+    pub(crate) release: Option<String>,
+    /// One moment by the clock of the samples and by that of the wall.
+    pub(crate) moment: Option<Moment>,
+    /// The day if there is no moment.
+    pub(crate) day: NaiveDate,
+}
+
+/// Writes all tables below a folder.
+pub(crate) fn write(below: &Path, view: &View<'_>, labels: &Labels) -> io::Result<()> {
+    let name = format!("{}.parquet", id(view, labels));
+    let start = labels.since_epoch(view.time_line.start());
+    let day = start.and_then(DateTime::from_timestamp_micros);
+    let day = day.map_or(labels.day, |time| time.date_naive());
+    for kind in Kind::ALL {
+        let folder = below.join(kind.name()).join(folder(day, &labels.host));
+        fs::create_dir_all(&folder)?;
+        // A reader sees all of it or nothing, and its name then is none that readers look for.
+        let file = NamedTempFile::new_in(&folder)?;
+        let out = write_table(kind, view, labels, BufWriter::new(file))?;
+        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.persist(folder.join(&name))?;
+    }
+    Ok(())
+}
+
+/// Writes all tables one after the other, as no reader wants them but for what they cost.
+pub(crate) fn write_all(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
+    let labels = Labels::default();
+    let mut tables = Kind::ALL.into_iter().map(|kind| write_table(kind, view, &labels, Vec::new()));
+    tables.try_for_each(|table| out.write_all(&table?))
+}
+
+/// Writes one table.
+fn write_table<W: Write + Send>(
+    kind: Kind,
+    view: &View<'_>,
+    labels: &Labels,
+    out: W,
+) -> io::Result<W> {
+    let mut table = Table::begin(out, kind.message())?;
+    let id = Cell::text(&id(view, labels));
+    match kind {
+        Kind::Frames => write_frames(&mut table, view, &id)?,
+        Kind::Stacks => write_stacks(&mut table, view, &id)?,
+        Kind::Samples => write_samples(&mut table, view, labels, &id)?,
+        Kind::Ledger => write_ledger(&mut table, view, labels, &id)?,
+    }
+    table.finish()
+}
+
+/// What a recording is called, which is the same whenever and however it is reported: its
+/// tables are not there twice.
+fn id(view: &View<'_>, labels: &Labels) -> String {
+    let View { ledger, time_line, .. } = view;
+    let mut hash = Sha256::new();
+    hash.update(&labels.host);
+    for number in [time_line.start(), time_line.duration(), ledger.written, ledger.lost] {
+        hash.update(number.to_le_bytes());
+    }
+    let hash = hash.finalize();
+    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Labels {
+    /// The day of a time, by the clock of Greenwich.
+    pub(crate) fn day_of(time: SystemTime) -> NaiveDate {
+        let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(0);
+        DateTime::from_timestamp_secs(seconds).map(|time| time.date_naive()).unwrap_or_default()
+    }
+
+    /// Microseconds since 1970 of a time that a sample has.
+    fn since_epoch(&self, time: u64) -> Option<i64> {
+        let since_epoch = self.moment?.since_epoch(time)?;
+        i64::try_from(since_epoch / 1_000).ok()
+    }
+
+    fn time(&self, time: u64) -> Cell {
+        self.since_epoch(time).map_or(Cell::Nothing, Cell::Number)
+    }
+
+    fn release(&self) -> Cell {
+        self.release.as_deref().map_or(Cell::Nothing, Cell::text)
+    }
+}
+
+fn write_frames<W: Write + Send>(
+    table: &mut Table<W>,
+    view: &View<'_>,
+    id: &Cell,
+) -> io::Result<()> {
+    for (at, frame) in view.profile.frames.iter().enumerate() {
+        let kind = match frame.kind {
+            FrameKind::User => "user",
+            FrameKind::Kernel => "kernel",
+            FrameKind::Note => "note",
+        };
+        table.push([
+            id.clone(),
+            Cell::count(at),
+            Cell::text(&frame.name),
+            frame.file.as_deref().map_or(Cell::Nothing, Cell::text),
+            Cell::text(kind),
+        ])?;
+    }
+    Ok(())
+}
+
+fn write_stacks<W: Write + Send>(
+    table: &mut Table<W>,
+    view: &View<'_>,
+    id: &Cell,
+) -> io::Result<()> {
+    let words = FoundBy::ALL.map(|found| Cell::text(found.words().0));
+    for (end, _) in view.profile.ends() {
+        for (depth, node) in view.profile.nodes_to(end).enumerate() {
+            let found = words.get(node.found.shown()).cloned().unwrap_or(Cell::Nothing);
+            table.push([
+                id.clone(),
+                Cell::count(end),
+                Cell::count(depth),
+                Cell::count(node.frame),
+                found,
+            ])?;
+        }
+    }
+    Ok(())
+}
+
+fn write_samples<W: Write + Send>(
+    table: &mut Table<W>,
+    view: &View<'_>,
+    labels: &Labels,
+    id: &Cell,
+) -> io::Result<()> {
+    let View { profile, time_line, .. } = *view;
+    let release = labels.release();
+    let names: Vec<Cell> =
+        time_line.threads.iter().map(|thread| Cell::text(&thread.name)).collect();
+    // Those of each stack that are not on the time line.
+    let mut rest: HashMap<usize, u64> = profile.ends().map(|(end, node)| (end, node.own)).collect();
+    for (cell, count) in time_line.cells() {
+        let thread = time_line.threads.get(cell.thread);
+        let number = |number: Option<u32>| number.map_or(Cell::Nothing, Cell::count);
+        let time = time_line.start().saturating_add(cell.span.saturating_mul(time_line.width));
+        table.push([
+            id.clone(),
+            release.clone(),
+            labels.time(time),
+            number(thread.map(|thread| thread.process)),
+            number(thread.map(|thread| thread.thread)),
+            names.get(cell.thread).cloned().unwrap_or(Cell::Nothing),
+            Cell::count(cell.node),
+            Cell::count(count),
+        ])?;
+        if let Some(rest) = rest.get_mut(&cell.node) {
+            *rest = rest.saturating_sub(count.into());
+        }
+    }
+    for (end, _) in profile.ends() {
+        let count = rest.get(&end).copied().unwrap_or(0);
+        if count > 0 {
+            let [nothing, process, thread, name] = [const { Cell::Nothing }; 4];
+            let (stack, count) = (Cell::count(end), Cell::count(count));
+            let row = [id.clone(), release.clone(), nothing, process, thread, name, stack, count];
+            table.push(row)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_ledger<W: Write + Send>(
+    table: &mut Table<W>,
+    view: &View<'_>,
+    labels: &Labels,
+    id: &Cell,
+) -> io::Result<()> {
+    for (class, reason, count) in classes(view.ledger) {
+        table.push([
+            id.clone(),
+            labels.release(),
+            labels.time(view.time_line.start()),
+            Cell::count(view.time_line.duration()),
+            Cell::text(class),
+            reason.map_or(Cell::Nothing, Cell::text),
+            Cell::count(count),
+        ])?;
+    }
+    Ok(())
+}
+
+/// The classes of samples, of which `complete` is there in each recording.
+fn classes(ledger: &Ledger) -> impl Iterator<Item = (&'static str, Option<&str>, u64)> {
+    let incomplete = ledger.incomplete.iter();
+    let incomplete = incomplete.map(|(why, &count)| ("incomplete", Some(why.as_str()), count));
+    let others = [
+        ("kernel_only", ledger.kernel_only),
+        ("unmatched", ledger.unmatched),
+        ("unchecked", ledger.unchecked),
+        ("damaged", ledger.damaged),
+        ("dropped", ledger.dropped),
+        ("lost", ledger.lost),
+    ];
+    let others = others.into_iter().filter(|&(_, count)| count > 0);
+    let others = others.map(|(class, count)| (class, None, count));
+    [("complete", None, ledger.complete)].into_iter().chain(incomplete).chain(others)
+}
