@@ -119,6 +119,7 @@ pub use source::{Coverage, Empty, FrameContext, Or, RowKey, RowSource};
 pub use step_error::StepError;
 pub use table_error::{TableError, TableFault};
 pub use trace::{PackedFrame, Provenance, Trace, TraceFrame};
+pub use walk::fast::addresses::Addresses;
 pub use walk::fast::row_cache::{CacheStats, NoCache, RowCache, RowStore};
 pub use walk::frames::{Frame, Frames};
 pub use walk::incremental::trace::IncrementalTrace;

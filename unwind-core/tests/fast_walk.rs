@@ -61,6 +61,7 @@ where
     let mut walk = plain.frames(regs, &mut in_memory);
     let mut expected: Vec<_> = walk.by_ref().map(|frame| (frame.pc, frame.provenance)).collect();
     let mut end = walk.end();
+    let is_complete = walk.is_complete() && expected.len() <= 40;
 
     if expected.len() > 40 {
         expected.truncate(40);
@@ -76,6 +77,21 @@ where
         fast.trace(regs, &mut Patchy { memory, shared: &shared, words }, &mut trace);
         let found: Vec<_> = trace.frames().map(|frame| (frame.pc, frame.provenance)).collect();
         assert_eq!((&found, trace.end()), (&expected, end), "{regs:x?} {words:?}");
+        // The addresses alone, in two parts.
+        let mut memory = Patchy { memory, shared: &shared, words };
+        let mut frames = fast.frames(regs, &mut memory);
+        let mut out = [0; 40];
+        let (few, others) = out.split_at_mut(3);
+        let first = frames.addresses(few);
+        let next = frames.position().map(|at| (at.pc(), at.provenance()));
+        assert_eq!(next, expected.get(3).copied(), "{regs:x?} {words:?}");
+        let second = frames.addresses(others);
+        let found = few.iter().take(first.len).chain(others.iter().take(second.len));
+        assert!(found.copied().eq(expected.iter().map(|(pc, _)| pc.addr().get())));
+        let last = second.last.or(first.last);
+        assert_eq!(last, expected.last().map(|(pc, _)| *pc), "{regs:x?} {words:?}");
+        let found = frames.end().map_or(End::FrameLimit, |end| end.with_fault(VirtAddr::new(0)));
+        assert_eq!((Some(found), frames.is_complete()), (end, is_complete), "{regs:x?} {words:?}");
     }
     let frames = u64::try_from(expected.len()).unwrap();
     seen.frames += frames;

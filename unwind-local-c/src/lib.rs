@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_void};
 use core::ops::ControlFlow;
 use core::{ptr, slice};
 
-use unwind_local::{Backtrace, End, TraceFrame};
+use unwind_local::{Backtrace, CallerRegisters, End, TraceFrame};
 
 /// Why a walk has no more frames.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,17 +60,30 @@ pub extern "C" fn unwind_local_keeps_rows() -> bool {
 ///
 /// There is room for that many addresses.
 #[unsafe(no_mangle)]
-#[inline(never)]
+#[unsafe(naked)]
 pub unsafe extern "C" fn unwind_local_backtrace(
     addresses: *mut *mut c_void,
     capacity: usize,
     end: *mut unwind_local_end,
 ) -> usize {
+    unwind_local::call_with_registers!(backtrace_from)
+}
+
+/// # Safety
+///
+/// There is room for that many addresses, and the registers are those of a function that has
+/// called.
+unsafe extern "C" fn backtrace_from(
+    addresses: *mut *mut c_void,
+    capacity: usize,
+    end: *mut unwind_local_end,
+    registers: &CallerRegisters,
+) -> usize {
     // SAFETY: as the caller promises.
     let out = unsafe { room(addresses.cast(), capacity) };
-    // Without this function's own frame.
-    let found = unwind_local::backtrace_skipping(1, out);
-    // SAFETY: as the caller promises.
+    // SAFETY: likewise.
+    let found = unsafe { unwind_local::backtrace_from(registers, out) };
+    // SAFETY: likewise.
     unsafe { told(&found, end) }
 }
 

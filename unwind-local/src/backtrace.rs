@@ -2,15 +2,12 @@
 
 use core::ops::ControlFlow;
 
-use unwind_core::{End, RowCache, Trace, TraceFrame};
+use unwind_core::{Addresses, End, FramePc, Trace, TraceFrame, VirtAddr};
 
-use crate::cursor::Cursor;
-use crate::memory::OwnMemory;
 use crate::raw::loads;
-use crate::raw::place::{self, ROWS, Taken, Workspace};
-use crate::raw::registers::Start;
-use crate::raw::rows::Guessed;
-use crate::walker::{is_whole, walker};
+use crate::raw::place;
+use crate::raw::registers::{CallerRegisters, Start, backtrace_of_caller, words};
+use crate::walker::{is_whole, walk};
 
 pub use crate::raw::place::MAX_FRAMES;
 
@@ -37,7 +34,7 @@ pub fn prepare() {
     place::wipe_on_fork();
     loads::find();
     // What is bound lazily is bound, and the stack is known, before the first handler.
-    backtrace(&mut [0; 2]);
+    fill(&mut Start::here(), 0, &mut [0; 2]);
 }
 
 /// Whether rows are kept: [`prepare`] has found the dynamic linker's count. It is not found
@@ -52,9 +49,24 @@ pub fn keeps_rows() -> bool {
 /// the function that calls this.
 ///
 /// For signal handlers at any point, too. `errno` is kept.
-#[inline(never)]
+// A part of the function that calls it, so that no frame of this library is walked.
+#[inline(always)]
 pub fn backtrace(out: &mut [usize]) -> Backtrace {
-    fill(&mut Start::here(), 1, out)
+    backtrace_of_caller(out)
+}
+
+/// The same from a function on that has kept its caller's registers: for libraries with a
+/// function of their own for backtraces.
+///
+/// For signal handlers at any point, too. `errno` is kept.
+///
+/// # Safety
+///
+/// The registers are those of a function that has not returned, on this thread.
+#[expect(unsafe_code, reason = "the caller knows whose registers these are")]
+pub unsafe fn backtrace_from(registers: &CallerRegisters, out: &mut [usize]) -> Backtrace {
+    // SAFETY: as the caller promises.
+    fill(&mut unsafe { Start::of_caller(registers) }, 0, out)
 }
 
 /// The same without the `skipped` innermost frames, which [`Backtrace::len`] does not count.
@@ -83,7 +95,7 @@ pub unsafe fn backtrace_of(context: &libc::ucontext_t, out: &mut [usize]) -> Bac
 /// For signal handlers at any point, too, if `visit` is.
 #[inline(never)]
 pub fn frames(visit: impl FnMut(TraceFrame) -> ControlFlow<()>) -> Option<End> {
-    walk(&mut Start::here(), 1, MAX_FRAMES, &mut Visit(visit)).0
+    visit_each(&mut Start::here(), 1, visit)
 }
 
 /// The same for what a signal interrupted.
@@ -97,122 +109,49 @@ pub unsafe fn frames_of(
     visit: impl FnMut(TraceFrame) -> ControlFlow<()>,
 ) -> Option<End> {
     // SAFETY: as the caller promises.
-    walk(&mut unsafe { Start::of(context) }, 0, MAX_FRAMES, &mut Visit(visit)).0
+    visit_each(&mut unsafe { Start::of(context) }, 0, visit)
 }
 
-/// What takes the frames of a walk.
-trait Sink {
-    /// Takes them from a trace; `false` if it broke.
-    fn take(&mut self, trace: &Trace, skipped: usize) -> bool;
-
-    /// Takes one; `false` if it breaks.
-    fn take_one(&mut self, frame: TraceFrame) -> bool;
-}
-
-/// Addresses, in the order of the frames.
-struct Addresses<'o> {
-    out: &'o mut [usize],
-    len: usize,
-}
-
-impl Sink for Addresses<'_> {
-    #[inline]
-    fn take(&mut self, trace: &Trace, skipped: usize) -> bool {
-        let shown = self.out.iter_mut().zip(trace.pcs().skip(skipped));
-        self.len = trace.len().saturating_sub(skipped).min(shown.len());
-        for (slot, pc) in shown {
-            *slot = usize::try_from(pc.get()).unwrap_or(0);
+/// Writes the addresses of a walk, less the `skipped` innermost ones.
+pub(crate) fn fill(start: &mut Start, skipped: usize, out: &mut [usize]) -> Backtrace {
+    walk(start, |frames| {
+        for _ in 0..skipped {
+            frames.next();
         }
-        true
-    }
-
-    fn take_one(&mut self, frame: TraceFrame) -> bool {
-        if let Some(slot) = self.out.get_mut(self.len) {
-            *slot = usize::try_from(frame.pc.addr().get()).unwrap_or(0);
-            self.len = self.len.saturating_add(1);
+        let Addresses { len, last, .. } = frames.addresses(words(out));
+        if matches!(frames.end(), Some(End::Outermost)) {
+            // Only guesses, and what follows a failure, leave gaps.
+            return Backtrace { len, end: End::Outermost, is_complete: frames.is_complete() };
         }
-        true
-    }
+        let last = last.map_or(VirtAddr::new(0), FramePc::lookup_addr);
+        let end = frames.end().map_or(End::FrameLimit, |end| end.with_fault(last));
+        Backtrace { len, end, is_complete: is_whole(Some(end)) && frames.is_complete() }
+    })
 }
 
-/// A function that is called for each.
-struct Visit<F>(F);
+/// How many frames are found before the first of them is visited.
+const AT_A_TIME: usize = 32;
 
-impl<F: FnMut(TraceFrame) -> ControlFlow<()>> Sink for Visit<F> {
-    fn take(&mut self, trace: &Trace, skipped: usize) -> bool {
-        trace.frames().skip(skipped).all(|frame| self.take_one(frame))
-    }
-
-    fn take_one(&mut self, frame: TraceFrame) -> bool {
-        (self.0)(frame).is_continue()
-    }
-}
-
+/// Calls `visit` for each frame, less the `skipped` ones. Returns the end, unless it broke.
 #[inline]
-fn fill(start: &mut Start, skipped: usize, out: &mut [usize]) -> Backtrace {
-    let most = out.len().saturating_add(skipped);
-    let mut addresses = Addresses { out, len: 0 };
-    let (end, is_complete) = walk(start, skipped, most, &mut addresses);
-    Backtrace { len: addresses.len, end: end.unwrap_or(End::FrameLimit), is_complete }
-}
-
-/// Has the sink take at most `most` frames, less the `skipped` ones. Returns the end, unless
-/// it broke, and whether these are all frames.
-#[inline]
-fn walk(
+fn visit_each(
     start: &mut Start,
     skipped: usize,
-    most: usize,
-    sink: &mut impl Sink,
-) -> (Option<End>, bool) {
-    let guessed = Guessed::default();
-    let Some(mut taken) = Taken::take() else {
-        return walk_without_place(start, skipped, most, sink);
-    };
-    let Workspace { rows, trace } = taken.workspace();
-    trace_from(start, most, &guessed, rows, trace);
-    if !sink.take(trace, skipped) {
-        return (None, false);
-    }
-    let end = trace.end();
-    // Only guesses, and what follows a failure, leave gaps.
-    (end, is_whole(end) && (!guessed.is_set() || trace.is_complete()))
-}
-
-/// Walks into a trace, by kept rows if it is known when they are stale.
-#[inline(never)]
-fn trace_from(
-    start: &mut Start,
-    most: usize,
-    guessed: &Guessed,
-    rows: &mut RowCache<ROWS>,
-    trace: &mut Trace,
-) {
-    let mut memory = OwnMemory::new(start.pc(), Start::stack_pointer());
-    let rows = loads::count().map(|_| rows);
-    walker(start.pc(), most, guessed, rows).trace(start.registers(), &mut memory, trace);
-}
-
-/// As [`walk`], frame by frame and without kept rows.
-#[cold]
-#[inline(never)]
-fn walk_without_place(
-    start: &Start,
-    skipped: usize,
-    most: usize,
-    sink: &mut impl Sink,
-) -> (Option<End>, bool) {
-    let mut cursor = Cursor::at(*start);
-    let mut number = 0_usize;
-    while let Some(frame) = cursor.frame() {
-        if number == most {
-            return (Some(End::FrameLimit), false);
+    mut visit: impl FnMut(TraceFrame) -> ControlFlow<()>,
+) -> Option<End> {
+    walk(start, |frames| {
+        for _ in 0..skipped {
+            frames.next();
         }
-        if number >= skipped && !sink.take_one(frame) {
-            return (None, false);
+        let trace: &mut Trace = &mut Trace::<[_; AT_A_TIME]>::new();
+        loop {
+            frames.trace(trace);
+            if trace.frames().any(|frame| visit(frame).is_break()) {
+                return None;
+            }
+            if frames.end().is_some() {
+                return trace.end();
+            }
         }
-        number = number.saturating_add(1);
-        cursor.step();
-    }
-    (cursor.end(), cursor.is_complete())
+    })
 }

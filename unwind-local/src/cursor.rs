@@ -94,8 +94,9 @@ impl Cursor {
     pub(crate) fn at(mut registers: Start) -> Self {
         let start = registers.pc();
         let guessed = Guessed::default();
-        let mut memory = OwnMemory::new(start, Start::stack_pointer());
-        let mut walker = walker(start, MAX_FRAMES, &guessed, None);
+        let mut memory = OwnMemory::new(start);
+        memory.of_caller(Start::stack_pointer());
+        let mut walker = walker(start, &guessed, None);
         let frames = walker.frames(registers.registers(), &mut memory);
         let end = || At::End { end: End::NotWalkable, is_complete: false };
         let at = frames.position().map_or_else(end, At::Frame);
@@ -177,7 +178,8 @@ impl Cursor {
     pub fn is_signal_trampoline(&self) -> bool {
         let Some(position) = self.position() else { return false };
         let frame = FrameContext::new(position.pc(), position.sp(), position.fp(), None);
-        let mut memory = OwnMemory::new(self.start, Start::stack_pointer());
+        let mut memory = OwnMemory::new(self.start);
+        memory.of_caller(Start::stack_pointer());
         let row = RowSource::<X86_64>::row(&mut SignalTrampolines, &frame, &mut memory);
         matches!(row, Ok(Some(row)) if row.is_signal())
     }
@@ -185,10 +187,9 @@ impl Cursor {
     fn ask(&mut self, question: Question) -> Option<u64> {
         let At::Frame(position) = self.at else { return None };
         let (start, guessed) = (self.start, Guessed::new(self.is_guessed));
-        let mut taken = Taken::take().filter(|_| loads::count().is_some());
-        let kept = taken.as_mut().map(|taken| &mut taken.workspace().rows);
-        let answer =
-            self.continue_by(walker(start, MAX_FRAMES, &guessed, kept), position, question);
+        let mut taken = if loads::count().is_some() { Taken::take() } else { None };
+        let kept = taken.as_mut().map(Taken::rows);
+        let answer = self.continue_by(walker(start, &guessed, kept), position, question);
         self.is_guessed = guessed.is_set();
         answer
     }
@@ -200,7 +201,8 @@ impl Cursor {
         question: Question,
     ) -> Option<u64> {
         let start = self.start;
-        let mut memory = OwnMemory::new(start, Start::stack_pointer());
+        let mut memory = OwnMemory::new(start);
+        memory.of_caller(Start::stack_pointer());
         let addr = position.pc().lookup_addr();
         let mut frames = walker.resume(position.lend(), &mut memory);
         let answer = match question {

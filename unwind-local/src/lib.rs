@@ -19,9 +19,9 @@
 //! Which object has the code of a frame, the C library's `_dl_find_object` tells without a
 //! lock. Its `.sframe` or `.eh_frame` is read where it is, for the addresses that occur. Code
 //! that neither tells of, as a JIT compiler's, is walked by frame pointers; such a stack is
-//! never complete. Rows are kept in one pool of 16 places for all threads: a walk takes a
-//! place by one exchange, a handler that interrupts it the next one, and where none is free a
-//! walk does without.
+//! never complete. Rows are kept in a pool: the first 16 threads that walk have a place of
+//! their own, other threads and handlers that interrupt a walk take one of 16 more by an
+//! exchange, and where none is free a walk does without.
 //!
 //! The thread's own stack is read by plain loads: it is asked for once, a page at a time, and
 //! stays as long as the thread runs. So is the stack that the caller runs on, a signal stack
@@ -30,7 +30,7 @@
 //! # Limits
 //!
 //! A walk has at most [`MAX_FRAMES`] frames. A `longjmp` out of a handler that interrupted a walk leaves
-//! that walk's place taken; after 16 of these all walks do without. So does a `fork` in such a
+//! that walk's place taken; once all are, walks do without. So does a `fork` in such a
 //! handler to the child, whose interrupted walk has fewer frames.
 //!
 //! # Example
@@ -66,12 +66,13 @@ mod thread_signal;
 mod walker;
 
 pub use backtrace::{
-    Backtrace, MAX_FRAMES, backtrace, backtrace_of, backtrace_skipping, frames, frames_of,
-    keeps_rows, prepare,
+    Backtrace, MAX_FRAMES, backtrace, backtrace_from, backtrace_of, backtrace_skipping, frames,
+    frames_of, keeps_rows, prepare,
 };
 #[cfg(feature = "symbols")]
 pub use capture::Capture;
 pub use cursor::Cursor;
+pub use raw::registers::CallerRegisters;
 #[cfg(feature = "symbols")]
 pub use symbol::Symbol;
 pub use unwind_core::{DwarfReg, End, FramePc, Origin, Provenance, StepError, TraceFrame};

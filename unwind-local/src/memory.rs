@@ -28,15 +28,20 @@ const RT_SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
 
 impl OwnMemory {
-    /// For a walk from there, by a function with this stack pointer.
+    /// For a walk from there.
     #[inline]
-    pub(crate) fn new(start: StartPc, sp: u64) -> Self {
+    pub(crate) fn new(start: StartPc) -> Self {
         let stack = Readable::own_stack();
-        let mut memory = Self { start, stack, current: Readable::NONE, may_reach: true };
-        if !stack.contains(sp) {
-            memory.learn(sp);
+        Self { start, stack, current: Readable::NONE, may_reach: true }
+    }
+
+    /// For a function with this stack pointer.
+    #[inline]
+    pub(crate) fn of_caller(&mut self, sp: u64) -> &mut Self {
+        if !self.stack.contains(sp) {
+            self.learn(sp);
         }
-        memory
+        self
     }
 
     /// Learns of the stack that the caller runs on.

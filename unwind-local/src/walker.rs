@@ -1,10 +1,12 @@
 //! What all walks are made of.
 
-use unwind_core::{End, Or, RowCache, RowSource as _, Unchecked, Walker};
-use unwind_x86::{SignalTrampolines, X86_64};
+use unwind_core::{End, Frames, Or, RowCache, RowSource as _, Unchecked, Walker};
+use unwind_x86::{SignalTrampolines, X86_64, X86_64Regs};
 
-use crate::raw::place::{MAX_FRAMES, ROWS};
-use crate::raw::registers::StartPc;
+use crate::memory::OwnMemory;
+use crate::raw::loads;
+use crate::raw::place::{MAX_FRAMES, ROWS, Taken};
+use crate::raw::registers::{Start, StartPc};
 use crate::raw::rows::{Guessed, Guesses, Instructions, ObjectRows};
 
 /// Rows of earlier walks, where it is known when they are stale.
@@ -12,16 +14,35 @@ pub(crate) type Kept<'c> = Option<&'c mut RowCache<ROWS>>;
 
 pub(crate) type Rows<'g> = Or<Or<ObjectRows<'g>, SignalTrampolines>, Instructions<'g>>;
 
+/// The frames of a walk.
+pub(crate) type OwnFrames<'w, 'g, 'c> =
+    Frames<'w, X86_64, Rows<'g>, Guesses<'g>, Unchecked, Kept<'c>, OwnMemory, &'w mut X86_64Regs>;
+
+/// Walks from there by kept rows, if it is known when they are stale.
+#[inline(always)]
+pub(crate) fn walk<R>(start: &mut Start, run: impl FnOnce(&mut OwnFrames<'_, '_, '_>) -> R) -> R {
+    let guessed = Guessed::default();
+    let mut taken = if loads::count().is_some() { Taken::take() } else { None };
+    let mut memory = OwnMemory::new(start.pc());
+    memory.of_caller(Start::stack_pointer());
+    let mut walker = walker(start.pc(), &guessed, taken.as_mut().map(Taken::rows));
+    let has_called = start.has_called;
+    let mut frames = walker.frames(start.registers(), &mut memory);
+    if has_called {
+        frames.begin_in_caller();
+    }
+    run(&mut frames)
+}
+
 /// Asks the tables of objects, then signal trampolines, the instructions, frame pointers.
 #[inline]
 pub(crate) fn walker<'g, 'c>(
     start: StartPc,
-    most: usize,
     guessed: &'g Guessed,
     kept: Kept<'c>,
 ) -> Walker<X86_64, Rows<'g>, Guesses<'g>, Unchecked, Kept<'c>> {
     let rows = ObjectRows::new(start, guessed).or(SignalTrampolines);
-    let most = u32::try_from(most.min(MAX_FRAMES)).unwrap_or(u32::MAX);
+    let most = u32::try_from(MAX_FRAMES).unwrap_or(u32::MAX);
     Walker::new(X86_64::FOUR_LEVEL, rows.or(Instructions(guessed)))
         .fallback(Guesses(guessed))
         .max_frames(most)

@@ -1,5 +1,8 @@
 //! 64-bit code.
 
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
 use unwind_core::{Arch, DwarfReg, Memory, ReadError, Registers, StepError, VirtAddr, WordSize};
 
 use crate::sigreturn::is_rt_sigreturn_64;
@@ -172,6 +175,8 @@ impl Arch for X86_64 {
         Some(regs)
     }
 
+    // Made where the walk keeps it.
+    #[inline(always)]
     fn signal_context<M: Memory>(
         &self,
         pc: VirtAddr,
@@ -182,38 +187,40 @@ impl Arch for X86_64 {
             return Ok(None);
         }
         // The handler's return has popped the trampoline's address: the stack
-        // pointer is at the `ucontext`. See `saved_registers` for its layout.
+        // pointer is at the `ucontext`. See `saved_registers` for the order.
         let addr = sp.checked_add(GREGS_AT).ok_or(StepError::Overflow)?;
         let addr = VirtAddr::new(addr);
-        let mut bytes = [0; GREGS_LEN];
-        mem.read(addr, &mut bytes).map_err(|e| unreadable(addr, e))?;
-        Ok(Some(saved_registers(&bytes)))
+        if let Some(words) = stack_words(addr, mem) {
+            return Ok(Some(saved_registers(words.map(|word| u64::from_le(word.load(Relaxed))))));
+        }
+        let mut bytes = [[0; 8]; GREGS];
+        mem.read(addr, bytes.as_flattened_mut()).map_err(|e| unreadable(addr, e))?;
+        Ok(Some(saved_registers(bytes.map(u64::from_le_bytes))))
     }
+}
+
+/// The words of a context on the stack that a walk runs on.
+#[inline]
+fn stack_words<M: Memory>(addr: VirtAddr, mem: &mut M) -> Option<[&AtomicU64; GREGS]> {
+    let (start, words) = mem.shared_words(addr)?;
+    let at = addr.checked_offset_from(start).filter(|at| at & 7 == 0)?;
+    let words: &[_; GREGS] = words.get(usize::try_from(at / 8).ok()?..)?.first_chunk()?;
+    Some(words.each_ref())
 }
 
 /// Where the registers are in a `ucontext`, in bytes: after the flags, a link
 /// and the description of the signal stack.
 const GREGS_AT: u64 = 40;
 
-/// How many bytes of registers are read: r8 to rip.
-const GREGS_LEN: usize = 17 * 8;
+/// How many registers are read: r8 to rip.
+const GREGS: usize = 17;
 
-/// ```text
-///     r8 r9 r10 r11 r12 r13 r14 r15  rdi rsi rbp rbx rdx rax rcx rsp rip
-/// ```
-///
-/// Linux's `struct sigcontext` for 64-bit tasks, 8 bytes each.
-fn saved_registers(bytes: &[u8; GREGS_LEN]) -> X86_64Regs {
-    let words = bytes.chunks_exact(8).filter_map(<[u8]>::first_chunk);
-    let mut saved = words.map(|word| u64::from_le_bytes(*word));
-    let mut gpr = [0; 16];
-    // The DWARF numbers in the order of the context.
-    for reg in [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7_usize] {
-        if let (Some(slot), Some(value)) = (gpr.get_mut(reg), saved.next()) {
-            *slot = value;
-        }
-    }
-    X86_64Regs::from_all(saved.next().unwrap_or(0), gpr)
+/// Those of Linux's `struct sigcontext` for 64-bit tasks, 8 bytes each.
+#[inline(always)]
+fn saved_registers(words: [u64; GREGS]) -> X86_64Regs {
+    let [r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip] = words;
+    let gpr = [rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15];
+    X86_64Regs::from_all(rip, gpr)
 }
 
 const fn unreadable(addr: VirtAddr, error: ReadError) -> StepError {

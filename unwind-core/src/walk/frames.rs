@@ -109,6 +109,17 @@ where
         !self.has_gap && self.end().is_some_and(|end| end.is_outermost())
     }
 
+    /// Says of a walk that has just begun that its first frame has called: the registers are
+    /// those that it has when the callee returns. The pc is a return address then, and of the
+    /// other registers those need be known that calls preserve.
+    pub const fn begin_in_caller(&mut self) {
+        self.registers_of = RegistersOf::Caller;
+        if let Some(next) = &mut self.next {
+            next.pc = FramePc::Return(next.pc.addr());
+            next.provenance = Provenance::new(Origin::Registers, next.pc);
+        }
+    }
+
     /// How many malformed table rows the walk went past by its fallback.
     #[must_use]
     pub const fn table_errors(&self) -> u32 {
@@ -365,16 +376,18 @@ where
     // All registers are on the stack only while it runs.
     #[inline(never)]
     fn enter_interrupted(&mut self, at: &Cursor, row: &Row) -> Result<Option<u64>, StepError> {
-        match self.walker.arch.signal_context(at.pc.addr(), at.sp, self.mem)? {
-            Some(regs) => {
+        // Looked at where they were returned, so that they are copied once.
+        match &self.walker.arch.signal_context(at.pc.addr(), at.sp, self.mem) {
+            Ok(Some(regs)) => {
                 let sp = regs.sp();
-                *self.registers.borrow_mut() = regs;
+                *self.registers.borrow_mut() = *regs;
                 self.registers_of = RegistersOf::Next;
                 self.enter(Origin::SignalContext);
                 Ok(Some(sp))
             }
-            None if row.is_context_only() => Err(StepError::UnknownTrampoline),
-            None => Ok(None),
+            Ok(None) if row.is_context_only() => Err(StepError::UnknownTrampoline),
+            Ok(None) => Ok(None),
+            Err(error) => Err(*error),
         }
     }
 }

@@ -142,9 +142,10 @@ where
             }
         }
         let frame = at.context(registers);
-        let row = self.source.row(&frame, mem);
-        let counted = match &row {
-            Ok(Some(row)) => {
+        // Looked at where it is returned, so that it is not copied.
+        let found = LookedUp::Row(self.source.row(&frame, mem));
+        let counted = match &found {
+            LookedUp::Row(Ok(Some(row))) => {
                 let is_kept = !frame.needs_more_than_addr()
                     && self.cache.insert(frame.lookup_addr(), row, A::WORD);
                 match is_kept {
@@ -159,7 +160,7 @@ where
             _ => Counted::Missed,
         };
         self.cache.count(counted);
-        LookedUp::Row(row)
+        found
     }
 }
 

@@ -1,8 +1,8 @@
 //! Walks that are kept.
-use unwind_core::{End, IncrementalTrace, Row, Trace, VirtAddr, Walker};
+use unwind_core::{End, FramePc, IncrementalTrace, Origin, Row, Trace, VirtAddr, Walker};
 
 use crate::toy::{
-    BadTable, START, Script, Stack, Toy, all_with_frame_pointers, locals, three_frames,
+    BadTable, FP, Regs, START, Script, Stack, Toy, all_with_frame_pointers, locals, three_frames,
 };
 
 #[test]
@@ -84,4 +84,37 @@ fn the_text_of_a_frame_says_who_found_it_and_how_sure_that_is() {
         format!("Provenance {{ origin: Table, exact: false, {sure} }}"),
     ];
     assert_eq!(texts, expected);
+}
+
+#[test]
+fn a_walk_that_begins_in_a_caller_asks_for_the_call_and_not_for_what_comes_after_it() {
+    let (regs, mut stack) = three_frames();
+    // The call is the last instruction of its function.
+    let script = Script::new([(0x1000, FP), (0x2000, Row::outermost())]);
+    let regs = Regs { pc: 0x1100, ..regs };
+    let mut walker = Walker::new(Toy, script);
+    let mut frames = walker.frames(regs, &mut stack);
+    assert_eq!((frames.by_ref().count(), frames.end()), (1, Some(End::NoRow)));
+    let mut frames = walker.frames(regs, &mut stack);
+    frames.begin_in_caller();
+    let found: Vec<_> =
+        frames.by_ref().map(|frame| (frame.pc, frame.provenance.origin())).collect();
+    let pcs = [0x1100, 0x2010].map(|pc| FramePc::Return(VirtAddr::new(pc)));
+    assert_eq!(found, [(pcs[0], Origin::Registers), (pcs[1], Origin::Table)]);
+    assert_eq!(frames.end(), Some(End::Outermost));
+}
+
+#[test]
+fn a_walk_into_a_small_trace_continues_into_the_next_one() {
+    let (regs, mut stack) = three_frames();
+    let mut walker = Walker::new(Toy, all_with_frame_pointers());
+    let whole: Vec<_> = walker.frames(regs, &mut stack).map(|frame| frame.pc.addr()).collect();
+    let mut frames = walker.frames(regs, &mut stack);
+    let mut small = Trace::<[_; 2]>::new();
+    frames.trace(&mut small);
+    assert_eq!((small.end(), frames.end()), (Some(End::FrameLimit), None));
+    let first: Vec<_> = small.pcs().collect();
+    frames.trace(&mut small);
+    assert_eq!(small.end(), Some(End::ZeroReturnAddress));
+    assert_eq!(first.into_iter().chain(small.pcs()).collect::<Vec<_>>(), whole);
 }

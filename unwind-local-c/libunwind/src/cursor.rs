@@ -137,8 +137,7 @@ unsafe fn is_signal_frame(memory: *mut UnwCursor) -> c_int {
 /// Writes at most `size` return addresses of the callers, innermost first, and returns how
 /// many.
 #[unsafe(no_mangle)]
-#[inline(never)]
+#[unsafe(naked)]
 unsafe extern "C" fn unw_backtrace(addresses: *mut *mut c_void, size: c_int) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe { fill(addresses, size) }
+    unwind_local::call_with_registers!(fill)
 }

@@ -14,10 +14,9 @@ use unwind_local::{Cursor, End};
 /// Writes at most `size` return addresses of the callers, innermost first, and returns how
 /// many.
 #[unsafe(no_mangle)]
-#[inline(never)]
+#[unsafe(naked)]
 unsafe extern "C" fn backtrace(addresses: *mut *mut c_void, size: c_int) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe { fill(addresses, size) }
+    unwind_local::call_with_registers!(fill)
 }
 
 /// The marker of our contexts, where libgcc's have the address of a register.

@@ -2,11 +2,12 @@
 
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::hint::black_box;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 
-use unwind_core::{PackedFrame, RowCache, Trace};
+use unwind_core::RowCache;
 
-use super::thread::control_block;
+use super::thread::{control_block, thread_words};
 
 /// The most frames of a walk.
 pub const MAX_FRAMES: usize = 1024;
@@ -14,36 +15,43 @@ pub const MAX_FRAMES: usize = 1024;
 /// How many rows a place keeps.
 pub(crate) const ROWS: usize = 512;
 
-/// How many walks can be under way at a time with a place of their own.
-const PLACES: usize = 16;
+/// How many threads can have a place of their own.
+const OWN: usize = 16;
 
-/// What a walk keeps for later ones, and where its frames go.
-#[derive(Debug)]
-pub(crate) struct Workspace {
-    pub(crate) rows: RowCache<ROWS>,
-    pub(crate) trace: Trace<[PackedFrame; MAX_FRAMES]>,
-}
+/// How many places there are for the others, and for handlers that interrupt a walk.
+const SHARED: usize = 16;
 
+/// What walks keep for later ones.
 struct Place {
+    /// The control block of the thread that alone uses it; zero if none does. It stays that
+    /// thread's, and later that of a thread with the same control block.
+    owner: AtomicU64,
     is_taken: AtomicBool,
-    workspace: UnsafeCell<Workspace>,
+    rows: UnsafeCell<RowCache<ROWS>>,
 }
 
 /// Whole pages, which a child process finds zeroed: all zeroes is the beginning.
 #[repr(C, align(4096))]
-struct Pool([Place; PLACES]);
+struct Pool {
+    own: [Place; OWN],
+    shared: [Place; SHARED],
+}
 
-// SAFETY: `is_taken` says who alone may use a workspace.
+// SAFETY: `is_taken` says who alone may use the rows.
 unsafe impl Sync for Pool {}
 
-static POOL: Pool = Pool(
-    [const {
-        Place {
+impl Place {
+    const fn new() -> Self {
+        Self {
+            owner: AtomicU64::new(0),
             is_taken: AtomicBool::new(false),
-            workspace: UnsafeCell::new(Workspace { rows: RowCache::new(), trace: Trace::new() }),
+            rows: UnsafeCell::new(RowCache::new()),
         }
-    }; PLACES],
-);
+    }
+}
+
+static POOL: Pool =
+    Pool { own: [const { Place::new() }; OWN], shared: [const { Place::new() }; SHARED] };
 
 /// A place that is this walk's until it is dropped.
 pub(crate) struct Taken(&'static Place);
@@ -55,34 +63,68 @@ impl fmt::Debug for Taken {
 }
 
 impl Taken {
-    /// The first free place from that on which this thread had last time, most likely.
+    /// The thread's own place, or another one if a walk of the thread was interrupted, or all
+    /// are other threads'.
     #[inline]
     pub(crate) fn take() -> Option<Self> {
-        let hash = (control_block() >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
-        let first = usize::try_from(hash).unwrap_or(0).checked_rem(PLACES).unwrap_or(0);
-        POOL.0.get(first).and_then(Self::take_this).or_else(|| Self::take_after(first))
+        let number = thread_words().place.load(Ordering::Relaxed);
+        let own = usize::try_from(number).ok().and_then(|number| POOL.own.get(number));
+        own.and_then(|own| Self::take_own(own, control_block())).or_else(Self::take_other)
     }
 
+    /// Takes a place, if it is this thread's and no walk that a handler has interrupted has
+    /// it.
     #[inline]
-    fn take_this(place: &'static Place) -> Option<Self> {
+    fn take_own(place: &'static Place, thread: u64) -> Option<Self> {
+        // No exchange is needed: in between, only a handler on this thread can take the place,
+        // and it gives it back before this continues.
+        if place.owner.load(Ordering::Relaxed) != thread || place.is_taken.load(Ordering::Relaxed) {
+            return None;
+        }
+        place.is_taken.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        Some(Self(place))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_other() -> Option<Self> {
+        let thread = control_block();
+        for (number, place) in (0..).zip(rarely(&POOL.own)) {
+            // One of this thread, or of one that has ended. Else a free one, of which there
+            // are none before.
+            let order = Ordering::Relaxed;
+            let owner = place.owner.compare_exchange(0, thread, order, order);
+            if owner.is_ok() || owner == Err(thread) {
+                thread_words().place.store(number, order);
+                if let Some(own) = Self::take_own(place, thread) {
+                    return Some(own);
+                }
+                break;
+            }
+        }
+        rarely(&POOL.shared).iter().find_map(Self::take_shared)
+    }
+
+    fn take_shared(place: &'static Place) -> Option<Self> {
         let is_taken = &place.is_taken;
         let taken = is_taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed);
         // Made only then: one that is dropped is given back.
         taken.is_ok().then(|| Self(place))
     }
 
-    #[cold]
-    #[inline(never)]
-    fn take_after(first: usize) -> Option<Self> {
-        let (before, after) = POOL.0.split_at_checked(first)?;
-        after.iter().skip(1).chain(before).find_map(Self::take_this)
-    }
-
+    /// The rows that are kept there.
     #[inline]
-    pub(crate) fn workspace(&mut self) -> &mut Workspace {
+    pub(crate) fn rows(&mut self) -> &mut RowCache<ROWS> {
         // SAFETY: the place is taken, and what took it is borrowed.
-        unsafe { &mut *self.0.workspace.get() }
+        unsafe { &mut *self.0.rows.get() }
     }
+}
+
+/// The same places, of which the compiler does not know how many they are: a loop that rarely
+/// runs is to be small.
+fn rarely(places: &[Place]) -> &[Place] {
+    black_box(places)
 }
 
 impl Drop for Taken {

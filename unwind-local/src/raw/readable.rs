@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use unwind_core::VirtAddr;
 
 use super::syscall;
-use super::thread::{control_block, stack_words};
+use super::thread::{control_block, thread_words};
 
 /// In bytes.
 const PAGE: u64 = 4096;
@@ -41,7 +41,7 @@ impl Readable {
     /// The thread's own stack, as far as it is known.
     #[inline]
     pub(crate) fn own_stack() -> Self {
-        let words = stack_words();
+        let words = thread_words();
         let start = words.start.load(Ordering::Relaxed);
         let end = if start == 0 { 0 } else { words.end.load(Ordering::Relaxed) };
         Self { start, end }
@@ -56,7 +56,7 @@ impl Readable {
     #[cold]
     #[inline(never)]
     pub(crate) fn own_stack_from(sp: u64) -> Option<Self> {
-        let words = stack_words();
+        let words = thread_words();
         let known = words.start.load(Ordering::Relaxed);
         let end = match words.end.load(Ordering::Relaxed) {
             0 => {

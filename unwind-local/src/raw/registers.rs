@@ -1,13 +1,75 @@
 //! The registers of this place, and of a signal's context.
 
 use core::arch::asm;
+use core::mem::MaybeUninit;
+use core::slice;
 
 use unwind_core::{DwarfReg, Registers as _};
 use unwind_x86::X86_64Regs;
 
+use crate::backtrace::{Backtrace, fill};
+
 /// Where a walk begins: a frame on this thread's stack.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Start(X86_64Regs);
+pub(crate) struct Start {
+    registers: X86_64Regs,
+    /// These are the registers of a frame that has called.
+    pub(crate) has_called: bool,
+}
+
+/// The registers of a function that has called another one, as they will be when that returns.
+/// [`call_with_registers`](crate::call_with_registers) makes them.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct CallerRegisters {
+    rip: u64,
+    rsp: u64,
+    rbx: u64,
+    rbp: u64,
+    r12: u64,
+    r13: u64,
+    r14: u64,
+    r15: u64,
+}
+
+/// The body of a naked function with three arguments: it calls another one with these and, as
+/// the fourth, the [`CallerRegisters`](crate::CallerRegisters) of its caller. So a backtrace
+/// begins in that without a frame in between.
+#[macro_export]
+macro_rules! call_with_registers {
+    ($function:path) => {
+        ::core::arch::naked_asm!(
+            ".cfi_startproc",
+            "push r15",
+            ".cfi_adjust_cfa_offset 8",
+            "push r14",
+            ".cfi_adjust_cfa_offset 8",
+            "push r13",
+            ".cfi_adjust_cfa_offset 8",
+            "push r12",
+            ".cfi_adjust_cfa_offset 8",
+            "push rbp",
+            ".cfi_adjust_cfa_offset 8",
+            "push rbx",
+            ".cfi_adjust_cfa_offset 8",
+            // The caller's stack pointer, and its return address.
+            "lea rcx, [rsp + 56]",
+            "push rcx",
+            ".cfi_adjust_cfa_offset 8",
+            "push [rcx - 8]",
+            ".cfi_adjust_cfa_offset 8",
+            "mov rcx, rsp",
+            "sub rsp, 8",
+            ".cfi_adjust_cfa_offset 8",
+            "call {function}",
+            "add rsp, 72",
+            ".cfi_adjust_cfa_offset -72",
+            "ret",
+            ".cfi_endproc",
+            function = sym $function,
+        )
+    };
+}
 
 /// Its address of code, which this thread runs or has interrupted.
 #[derive(Clone, Copy, Debug)]
@@ -42,13 +104,35 @@ impl Start {
             );
         }
         let [rbx, rbp, r12, r13, r14, r15, rsp, rip] = saved;
+        Self::new(&CallerRegisters { rip, rsp, rbx, rbp, r12, r13, r14, r15 }, false)
+    }
+
+    /// In a function that has called.
+    ///
+    /// # Safety
+    ///
+    /// The registers are those of a frame on this thread's stack.
+    #[inline]
+    pub(crate) unsafe fn of_caller(registers: &CallerRegisters) -> Self {
+        Self::new(registers, true)
+    }
+
+    #[inline]
+    fn new(registers: &CallerRegisters, has_called: bool) -> Self {
+        // One by one, as they were stored just before: a CPU waits for the stores otherwise.
+        macro_rules! each {
+            ($($name:ident),*) => { $(
+                // SAFETY: a reference can be read.
+                let $name = unsafe { (&raw const registers.$name).read_volatile() };
+            )* };
+        }
+        each!(rip, rsp, rbx, rbp, r12, r13, r14, r15);
         let others = [(3, rbx), (12, r12), (13, r13), (14, r14), (15, r15)];
         let registers = X86_64Regs::new(rip, rsp, rbp);
-        Self(
-            others.into_iter().fold(registers, |registers, (number, value)| {
-                registers.with(DwarfReg(number), value)
-            }),
-        )
+        let registers = others
+            .into_iter()
+            .fold(registers, |registers, (number, value)| registers.with(DwarfReg(number), value));
+        Self { registers, has_called }
     }
 
     /// What a signal interrupted.
@@ -80,17 +164,18 @@ impl Start {
             let at = usize::try_from(register).unwrap_or(usize::MAX);
             context.uc_mcontext.gregs.get(at).map_or(0, |value| value.cast_unsigned())
         };
-        Self(X86_64Regs::from_all(saved(libc::REG_RIP), BY_NUMBER.map(saved)))
+        let registers = X86_64Regs::from_all(saved(libc::REG_RIP), BY_NUMBER.map(saved));
+        Self { registers, has_called: false }
     }
 
     /// Where it is.
     pub(crate) fn pc(&self) -> StartPc {
-        StartPc(self.0.pc())
+        StartPc(self.registers.pc())
     }
 
     /// The registers there.
     pub(crate) const fn registers(&mut self) -> &mut X86_64Regs {
-        &mut self.0
+        &mut self.registers
     }
 
     /// The stack pointer of this place, whatever the walk begins at.
@@ -101,4 +186,43 @@ impl Start {
         unsafe { asm!("mov {}, rsp", out(reg) sp, options(nostack, nomem, preserves_flags)) };
         sp
     }
+}
+
+/// A backtrace of the function that this is called by, without a frame in between.
+#[inline(always)]
+pub(crate) fn backtrace_of_caller(out: &mut [usize]) -> Backtrace {
+    let mut found = MaybeUninit::uninit();
+    // SAFETY: there is room for as many addresses, and for the result.
+    unsafe { called(out.as_mut_ptr(), out.len(), &raw mut found) };
+    // SAFETY: it was written.
+    unsafe { found.assume_init() }
+}
+
+#[unsafe(naked)]
+unsafe extern "sysv64" fn called(out: *mut usize, len: usize, found: *mut MaybeUninit<Backtrace>) {
+    call_with_registers!(write_backtrace)
+}
+
+/// # Safety
+///
+/// There is room for as many addresses and for the result. The registers are those of a frame
+/// on this thread's stack.
+unsafe extern "sysv64" fn write_backtrace(
+    out: *mut usize,
+    len: usize,
+    found: &mut MaybeUninit<Backtrace>,
+    registers: &CallerRegisters,
+) {
+    // SAFETY: as the caller promises.
+    let out = unsafe { slice::from_raw_parts_mut(out, len) };
+    // SAFETY: likewise.
+    let mut start = unsafe { Start::of_caller(registers) };
+    found.write(fill(&mut start, 0, out));
+}
+
+/// The same words as numbers of 64 bits.
+pub(crate) const fn words(out: &mut [usize]) -> &mut [u64] {
+    const { assert!(size_of::<usize>() == size_of::<u64>()) };
+    // SAFETY: of the same size and alignment, and any value is one of both.
+    unsafe { slice::from_raw_parts_mut(out.as_mut_ptr().cast(), out.len()) }
 }

@@ -1,4 +1,4 @@
-//! What each thread has: its control block, and two words that begin as zero.
+//! What each thread has: its control block, and three words that begin as zero.
 
 use core::arch::{asm, global_asm};
 use core::sync::atomic::AtomicU64;
@@ -12,25 +12,27 @@ global_asm!(
     ".type unwind_local_thread, @object",
     ".balign 8",
     "unwind_local_thread:",
-    ".zero 16",
-    ".size unwind_local_thread, 16",
+    ".zero 24",
+    ".size unwind_local_thread, 24",
     ".popsection",
 );
 
-/// What is known of the thread's own stack.
+/// What is kept of the thread.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct StackWords {
-    /// From here on it can be read; zero if nothing is known.
+pub(crate) struct ThreadWords {
+    /// From here on its own stack can be read; zero if nothing is known.
     pub(crate) start: AtomicU64,
     /// To here, which does not change while the thread runs.
     pub(crate) end: AtomicU64,
+    /// The number of its place, if that says so, too.
+    pub(crate) place: AtomicU64,
 }
 
 /// The words of this thread.
 #[inline]
-pub(crate) fn stack_words() -> &'static StackWords {
-    let words: *const StackWords;
+pub(crate) fn thread_words() -> &'static ThreadWords {
+    let words: *const ThreadWords;
     // SAFETY: the two instructions that the ABI has for such a variable.
     unsafe {
         asm!(

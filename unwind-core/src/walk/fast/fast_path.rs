@@ -28,8 +28,10 @@ pub(crate) enum Stop {
     Other,
     /// The last frame's row is not in the cache.
     NoRow,
-    /// The last frame's row says that it has no caller, or asks to be marked as used.
-    NeedsFullStep,
+    /// The last frame's row says that it has no caller.
+    Outermost,
+    /// The last frame's row asks to be marked as used.
+    Unused,
     /// The last return address is a trampoline's, and this is the real one.
     Trampoline(VirtAddr),
     /// The log has [enough](FrameSink::should_stop).
@@ -44,6 +46,12 @@ pub(crate) trait FrameSink {
     /// The entry of the caller with this pc, stack and frame pointer to which `row`
     /// led.
     fn entry(pc: VirtAddr, sp: u64, fp: u64, row: CompactRow) -> Self::Entry;
+
+    /// Takes note of the row that led to a caller.
+    #[inline]
+    fn note(&mut self, row: CompactRow) {
+        let _ = row;
+    }
 
     /// Whether the walk stops at this caller.
     fn should_stop(&mut self, entry: &Self::Entry) -> bool;
@@ -101,7 +109,7 @@ impl<At: Copy + PartialEq> FastPath<At> {
                     }
                     slots
                 } else {
-                    self.stop = Stop::NeedsFullStep;
+                    self.stop = if row.is_outermost() { Stop::Outermost } else { Stop::Unused };
                     break;
                 };
                 let Some(base) = stack.at_fp(at, fp) else { break };
@@ -126,6 +134,7 @@ impl<At: Copy + PartialEq> FastPath<At> {
                 refused = 1;
                 break;
             }
+            log.note(row);
             (at, fp) = (cfa, caller_fp);
             if let Some(real) = real {
                 self.stop = Stop::Trampoline(real);

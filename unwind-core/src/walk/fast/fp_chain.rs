@@ -46,6 +46,7 @@ impl FastPath<u64> {
             if real.is_none() && !code.is_code(FramePc::Return(addr).lookup_addr()) {
                 break;
             }
+            log.note(row);
             steps = steps.wrapping_add(1);
             (sp, fp) = (cfa, caller_fp);
             if let Some(real) = real {

@@ -3,6 +3,7 @@
 //! What it finds is what the plain walk finds. Where anything is out of the ordinary it
 //! stops, and the plain walk takes that step. A walk gets here by the walker's cache alone.
 
+pub(crate) mod addresses;
 #[cfg(all(test, not(loom)))]
 mod cached_rows;
 pub(in crate::walk) mod compact_row;

@@ -31,9 +31,11 @@ const WAYS: usize = 4;
 pub struct RowCache<const N: usize> {
     /// As words: the keys of a set, then its rows, then the next set.
     sets: [[Word; 2]; N],
-    generation: u64,
     /// How many rows were needed.
     asked: u64,
+    // Not next to each other: what is counted of a walk and of a miss in it would be one store
+    // and, soon after, a wider load that has to wait for it.
+    generation: u64,
     misses: u64,
     unkept: u64,
 }

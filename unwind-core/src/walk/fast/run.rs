@@ -1,4 +1,4 @@
-//! Walks into a trace: by rows in compact form for as long as that works.
+//! Walks that write their frames: by rows in compact form for as long as that works.
 
 use core::borrow::BorrowMut;
 
@@ -9,7 +9,7 @@ use crate::memory::Memory;
 use crate::register::WordSize;
 use crate::return_addresses::ReturnAddresses;
 use crate::source::RowSource;
-use crate::trace::{PackedFrame, Trace};
+use crate::trace::{PackedFrame, Provenance, Trace};
 use crate::walk::cursor::Cursor;
 use crate::walk::fast::compact_row::CompactRow;
 use crate::walk::fast::fast_path::{FastPath, FrameSink, Stop};
@@ -36,41 +36,62 @@ where
         mem: &mut M,
         trace: &mut Trace,
     ) {
-        trace.clear();
-        let mut frames = self.frames(regs.borrow_mut(), mem);
-        // At all times the trace ends with the frame that comes next.
-        while let Some(Cursor { pc, provenance, .. }) = frames.next {
-            if !trace.push(pc.addr(), provenance) {
-                return trace.finish(End::<S::Error>::FrameLimit);
-            }
-            // Where it was when a row was marked as used: a second stop there means that the
-            // walk by cached rows cannot continue.
-            let mut touched_at = None;
-            let found = loop {
-                let continues = match frames.run(trace) {
-                    Stop::NoRow => match frames.look_up(true) {
-                        LookedUp::Kept => true,
-                        found @ LookedUp::Row(_) => break found,
-                    },
-                    Stop::NeedsFullStep => {
-                        frames.touch() && touched_at.replace(trace.len()) != Some(trace.len())
-                    }
-                    Stop::Other => frames.find_error(),
-                    Stop::Trampoline(_) | Stop::BySink => false,
-                };
-                if !continues {
-                    break LookedUp::Kept;
-                }
-            };
-            frames.leave(found);
-        }
-        // An iterator without a next frame has a reason for it.
-        trace.finish(frames.end().unwrap_or(End::FrameLimit));
+        self.frames(regs.borrow_mut(), mem).trace(trace);
+    }
+}
+
+/// Where the frames of a walk are written to.
+pub(super) trait FrameLog {
+    /// What takes those that rows in compact form lead to.
+    type Sink: FrameSink + Default;
+
+    /// How many frames it has.
+    fn len(&self) -> usize;
+
+    /// Adds a frame; `false` if there is no room.
+    fn push(&mut self, pc: VirtAddr, provenance: Provenance) -> bool;
+
+    /// The places after the last frame, `most` of them at most.
+    fn room(&mut self, most: usize) -> &mut [<Self::Sink as FrameSink>::Entry];
+
+    /// Makes the first `count` entries of the room frames, and returns the address of the
+    /// last of them, and how it was found.
+    fn fill(&mut self, count: usize, sink: &Self::Sink) -> Option<(VirtAddr, Provenance)>;
+
+    /// Makes this the last frame in place of the one that is.
+    fn replace_last(&mut self, pc: VirtAddr, provenance: Provenance);
+}
+
+impl FrameLog for Trace {
+    type Sink = TraceSink;
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+
+    #[inline]
+    fn push(&mut self, pc: VirtAddr, provenance: Provenance) -> bool {
+        Self::push(self, pc, provenance)
+    }
+
+    #[inline]
+    fn room(&mut self, most: usize) -> &mut [PackedFrame] {
+        Self::room(self, most)
+    }
+
+    #[inline]
+    fn fill(&mut self, count: usize, _: &TraceSink) -> Option<(VirtAddr, Provenance)> {
+        Self::fill(self, count)
+    }
+
+    fn replace_last(&mut self, pc: VirtAddr, provenance: Provenance) {
+        Self::replace_last(self, pc, provenance);
     }
 }
 
 /// A walk into a trace continues for as long as it can.
-struct TraceSink;
+#[derive(Default)]
+pub(super) struct TraceSink;
 
 impl FrameSink for TraceSink {
     type Entry = PackedFrame;
@@ -97,13 +118,55 @@ where
     C: RowStore,
     M: Memory,
 {
+    /// Walks on into `trace`, which is emptied first. Where it has too little room its end is
+    /// [`FrameLimit`](End::FrameLimit) and [`end`](Self::end) is `None`: the other frames come next.
+    pub fn trace(&mut self, trace: &mut Trace) {
+        trace.clear();
+        self.write(trace);
+        trace.finish(self.end().unwrap_or(End::FrameLimit));
+    }
+
+    /// Writes the frames to a log until there are no more or it has no room.
+    pub(super) fn write<L: FrameLog + ?Sized>(&mut self, log: &mut L) {
+        // At all times the log ends with the frame that comes next.
+        while let Some(Cursor { pc, provenance, .. }) = self.next {
+            if !log.push(pc.addr(), provenance) {
+                return;
+            }
+            // Where it was when a row was marked as used: a second stop there means that the
+            // walk by cached rows cannot continue.
+            let mut touched_at = None;
+            let found = loop {
+                let continues = match self.run(log) {
+                    Stop::NoRow => match self.look_up(true) {
+                        LookedUp::Kept => true,
+                        found @ LookedUp::Row(_) => break found,
+                    },
+                    Stop::Outermost => {
+                        self.end_by_cache(End::Outermost);
+                        false
+                    }
+                    Stop::Unused => {
+                        self.touch() && touched_at.replace(log.len()) != Some(log.len())
+                    }
+                    Stop::Other => self.find_error(),
+                    Stop::Trampoline(_) | Stop::BySink => false,
+                };
+                if !continues {
+                    break LookedUp::Kept;
+                }
+            };
+            self.leave(found);
+        }
+    }
+
     /// Walks for as long as the rows are in the cache and nothing is out of the
     /// ordinary, and returns why it stopped. What it finds is what
     /// [`advance`](Self::advance) would; where it stops, that continues.
     ///
-    /// The trace ends with the next frame, before and after.
+    /// The log ends with the next frame, before and after.
     #[inline(never)]
-    pub(super) fn run(&mut self, trace: &mut Trace) -> Stop {
+    pub(super) fn run<L: FrameLog + ?Sized>(&mut self, log: &mut L) -> Stop {
         if !self.walker.cache.keeps() && const { CompactRow::of_all(S::COVERAGE) }.is_none() {
             return Stop::Other;
         }
@@ -112,12 +175,13 @@ where
         };
         let most = self.left.wrapping_sub(1);
         let mut at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
-        let steps = self.run_fast(&mut at, pc, (trace.room(most), &mut TraceSink));
-        if let Some((mut addr, mut provenance)) = trace.fill(steps) {
+        let mut sink = L::Sink::default();
+        let steps = self.run_fast(&mut at, pc, (log.room(most), &mut sink));
+        if let Some((mut addr, mut provenance)) = log.fill(steps, &sink) {
             let FastPath { at: sp, fp, is_by_fp, stop } = at;
             if let Stop::Trampoline(real) = stop {
                 (addr, provenance) = (real, provenance.with_trampoline());
-                trace.replace_last(addr, provenance);
+                log.replace_last(addr, provenance);
             }
             let (pc, fp) = (FramePc::Return(addr), FramePointer::Known(fp));
             self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp });
@@ -128,16 +192,10 @@ where
         at.stop
     }
 
-    /// Marks the row of the next frame as used; `false` if it says that there is no caller,
-    /// with which the walk ends, or is not in the cache.
+    /// Marks the row of the next frame as used; `false` if it is not in the cache.
     #[inline(never)]
     fn touch(&mut self) -> bool {
-        let Some(at) = &self.next else { return false };
-        let touched = self.walker.touch(at.pc.lookup_addr());
-        if touched == Touched::Outermost {
-            self.end_by_cache(End::Outermost);
-        }
-        touched == Touched::Yes
+        self.next.as_ref().is_some_and(|at| self.walker.touch(at.pc.lookup_addr()))
     }
 
     /// Ends the walk if the next frame has no caller and its cached row tells why. Returns
@@ -195,7 +253,11 @@ where
             return 0;
         }
         let mut stack = Addresses { arch, mem: self.mem, stack_end };
-        from.run(addr, arch, cache, code, &mut stack, log)
+        // A copy, so that the caller's is in registers.
+        let mut walk = *from;
+        let steps = walk.run(addr, arch, cache, code, &mut stack, log);
+        *from = walk;
+        steps
     }
 }
 
@@ -208,27 +270,11 @@ where
     T: ReturnAddresses,
     C: RowStore,
 {
-    /// Marks the row for a lookup address as used.
+    /// Marks the row for a lookup address as used; `false` if it is not in the cache.
     #[inline(never)]
-    pub(in crate::walk) fn touch(&mut self, addr: VirtAddr) -> Touched {
-        match self.cache.get(addr, CacheHit::NONE) {
-            Some(kept) if kept.row.is_outermost() => Touched::Outermost,
-            Some(kept) => {
-                self.cache.touch(kept);
-                Touched::Yes
-            }
-            None => Touched::No,
-        }
+    pub(in crate::walk) fn touch(&mut self, addr: VirtAddr) -> bool {
+        let Some(kept) = self.cache.get(addr, CacheHit::NONE) else { return false };
+        self.cache.touch(kept);
+        true
     }
-}
-
-/// A row of the cache that a fast walk stopped at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::walk) enum Touched {
-    /// It is marked as used.
-    Yes,
-    /// It says that the frame has no caller.
-    Outermost,
-    /// It is not in the cache.
-    No,
 }

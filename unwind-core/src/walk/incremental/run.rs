@@ -19,7 +19,6 @@ use crate::trace::{Provenance, TraceFrame};
 use crate::walk::cursor::Cursor;
 use crate::walk::fast::fast_path::{FastPath, Stop};
 use crate::walk::fast::row_cache::{Counted, RowStore};
-use crate::walk::fast::run::Touched;
 use crate::walk::frames::{Frames, known};
 use crate::walk::step::FramePointer;
 use crate::walk::walker::{LookedUp, Walker};
@@ -261,11 +260,10 @@ where
             }
             let continues = match at.stop {
                 Stop::BySink => true,
-                Stop::NeedsFullStep => match self.walker.touch(pc.lookup_addr()) {
-                    Touched::Outermost => break Some((End::Outermost, 1)),
-                    Touched::Yes => ready_at.replace(left) != Some(left),
-                    Touched::No => false,
-                },
+                Stop::Outermost => break Some((End::Outermost, 1)),
+                Stop::Unused => {
+                    self.walker.touch(pc.lookup_addr()) && ready_at.replace(left) != Some(left)
+                }
                 Stop::NoRow => {
                     let mut of = self.registers_of;
                     if left != most {
