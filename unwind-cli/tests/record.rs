@@ -290,6 +290,53 @@ fn d14_each_of_many_processes_is_in_the_ledger() {
 }
 
 #[test]
+fn d14_a_recording_in_parts_has_each_sample_once_and_each_part_is_read_alone() {
+    let Some(program) = nested("record_parts") else { return };
+    let folder = program.parent().unwrap();
+    let data = folder.join("perf.data");
+    // A file of an earlier recording, for which there is no room.
+    let old = folder.join("perf.data.20200101T000000.000Z");
+    std::fs::write(&old, vec![0; 2 << 20]).unwrap();
+    // The program is not the process that was started, and is there before most parts.
+    let shell = format!("{} 2.4 >&2; true", program.display());
+    let data = data.to_str().unwrap();
+    let options = ["record", "-o", data, "--json", "--every", "1", "--disk", "1", "--"];
+    let output = unwind(&[&options[..], &["sh", "-c", &shell]].concat());
+    let told = text(&output.stderr);
+    if told.contains("lets no sampling event be opened") {
+        skip(&told);
+        return;
+    }
+    assert!(output.status.success(), "{told}");
+    let ledgers: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut files: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path().to_str().unwrap().to_owned())
+        .filter(|path| path.starts_with(&format!("{data}.")))
+        .collect();
+    files.sort();
+    assert!(!old.exists() && files.iter().all(|file| !file.ends_with(".part")), "{files:?}");
+    assert!(ledgers.len() >= 3 && files.len() == ledgers.len(), "{files:?} {ledgers:?}");
+    let mut all = 0;
+    for (file, ledger) in files.iter().zip(&ledgers) {
+        let (written, complete) = (number(ledger, "written"), number(ledger, "complete"));
+        all += written;
+        let output = unwind(&["report", "--format", "folded", file]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let stacks = text(&output.stdout);
+        let counts = stacks.lines().map(|line| line.rsplit_once(' ').unwrap().1);
+        let sum: u64 = counts.map(|count| count.parse::<u64>().unwrap()).sum();
+        assert_eq!(sum, written + number(ledger, "lost"), "{file}");
+        if written > 100 {
+            assert!(complete * 10 > written * 9, "{file} {ledger}");
+            assert!(stacks.contains(";main;nested;nested;"), "{stacks}");
+        }
+    }
+    assert!(all > 1_500, "{all}");
+}
+
+#[test]
 fn d14_stacks_that_are_kept_are_walked_again_to_the_same_end() {
     let Some(program) = nested("record_kept") else { return };
     let data = program.with_file_name("perf.data");

@@ -9,6 +9,7 @@ use unwind_perf::record::{Attr, RecordType};
 
 use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::engine::Engine;
+use crate::commands::record::parts::Parts;
 use crate::commands::record::stream::{StreamWriter, round};
 use crate::commands::record::subject::Subject;
 use crate::commands::record::trim::push_trimmed;
@@ -30,6 +31,7 @@ pub(crate) struct Drain {
     /// Whether copies of stacks are too small.
     pub(crate) copy_size: CopySize,
     pub(crate) writer: StreamWriter,
+    pub(crate) parts: Parts,
     pub(crate) so_far: SoFar,
 }
 
@@ -60,10 +62,23 @@ pub(crate) struct Drained {
     pub(crate) lost: Option<u64>,
 }
 
+impl Drained {
+    /// What came out after `before`.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let lost = self.lost.map(|lost| lost.saturating_sub(before.lost.unwrap_or(0)));
+        Self {
+            written: self.written.saturating_sub(before.written),
+            dropped: self.dropped.saturating_sub(before.dropped),
+            skipped_bytes: self.skipped_bytes.saturating_sub(before.skipped_bytes),
+            lost,
+        }
+    }
+}
+
 impl Drain {
     /// Empties the rings until the subject has ended, `ends` is set or the time has come.
     pub(crate) fn run(
-        self,
+        mut self,
         engine: &mut impl Engine,
         subject: &Subject,
         ends: &AtomicBool,
@@ -86,34 +101,41 @@ impl Drain {
             self.drain(engine, &mut drained);
             if is_last {
                 drained.lost = engine.lost();
+                self.parts.finish(drained);
                 return drained;
+            }
+            if self.parts.is_due() {
+                drained.lost = engine.lost();
+                self.parts.next(&mut self.writer, drained);
             }
         }
     }
 
-    fn drain(&self, engine: &mut impl Engine, drained: &mut Drained) {
+    fn drain(&mut self, engine: &mut impl Engine, drained: &mut Drained) {
         /// Bytes that are handed on at a time.
         const CHUNK: usize = 1 << 20;
         let mut chunk = Vec::new();
+        let Self { attr, writer, parts, so_far, .. } = self;
         let skipped = engine.drain(&mut |record| {
             if record.kind() == RecordType::SAMPLE {
                 drained.written = drained.written.saturating_add(1);
-                if self.writer.is_full() {
+                if writer.is_full() {
                     drained.dropped = drained.dropped.saturating_add(1);
                     return;
                 }
-                push_trimmed(&mut chunk, record, &self.attr);
+                push_trimmed(&mut chunk, record, attr);
             } else {
+                parts.learn(record);
                 chunk.extend(record.bytes());
             }
             if chunk.len() >= CHUNK {
-                self.so_far.set(*drained);
-                self.writer.write(std::mem::take(&mut chunk));
+                so_far.set(*drained);
+                writer.write(std::mem::take(&mut chunk));
             }
         });
         drained.skipped_bytes = drained.skipped_bytes.saturating_add(skipped);
-        self.so_far.set(*drained);
+        so_far.set(*drained);
         chunk.extend(round());
-        self.writer.write(chunk);
+        writer.write(chunk);
     }
 }

@@ -4,8 +4,10 @@ pub(crate) mod copy_size;
 pub(crate) mod drain;
 pub(crate) mod engine;
 mod existing;
+mod files;
 pub(crate) mod ledger;
 mod off_cpu;
+mod parts;
 pub(crate) mod perf_engine;
 pub(crate) mod recording;
 pub(crate) mod rings;
@@ -16,25 +18,30 @@ pub(crate) mod told;
 mod trim;
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
 use crate::commands::perf::error::RecordingError;
-use crate::commands::record::engine::Engine as _;
+use crate::commands::record::copy_size::CopySize;
+use crate::commands::record::engine::{Engine as _, SampledEvent};
+use crate::commands::record::files::{Files, OpenFile};
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
+use crate::commands::record::parts::Part;
 use crate::commands::record::perf_engine::{RingSize, Sampling, Whom};
 use crate::commands::record::recording::{Form, LedgerSection, Recording};
 use crate::commands::record::rings::{
     Emptied, LARGER_STACK, RING, STACK, Span, check_exist, existing, of_running, open,
 };
 use crate::commands::record::signals::end_at;
+use crate::commands::record::stream::layout;
 use crate::commands::record::subject::{HeldCommand, Subject};
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::failure::Failure;
+use crate::untrusted::escaped;
 
 /// Record where programs spend their time.
 ///
@@ -75,6 +82,16 @@ pub(crate) struct RecordArgs {
     /// End after this many seconds
     #[arg(long, value_name = "SECONDS")]
     duration: Option<u64>,
+
+    /// Write a file each so many seconds, named by its time after that of --output
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    every: Option<u64>,
+
+    /// How many MiB the files of --every may have together, also of earlier recordings
+    ///
+    /// The oldest are removed. One file more is there while it is written.
+    #[arg(long, value_name = "MIB", default_value_t = 1024, requires = "every")]
+    disk: u64,
 
     /// How many bytes of a stack are looked at, at most 65,528
     ///
@@ -180,6 +197,10 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let (rate, user_chains, ring) = (args.rate, args.uretprobes, ring_size(args));
     let off_cpu = args.off_cpu;
     let sampling = Sampling { rate, stack, larger_stack, off_cpu, user_chains, ring, whom };
+    let files = Files {
+        path: args.output.clone(),
+        limit: args.every.map(|_| args.disk.saturating_mul(1 << 20)),
+    };
     let engine = open(&sampling)?;
     let events = engine.events();
     // What cannot be written is known before the command is started.
@@ -188,43 +209,94 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
         rate: args.rate,
     };
-    let out = File::create(&args.output).map_err(|error| file_error(error.into()))?;
-    let mut recording = Recording::begin(out, &events, form).map_err(file_error)?;
+    let attr = layout(&events).map_err(file_error)?;
+    let copy_size = CopySize::default();
+    let mut writing = Writing { args, events, form, copy_size: copy_size.clone(), untold: 0 };
+    let mut first = Some(files.begin().map_err(|error| file_error(error.into()))?);
     let until =
         args.duration.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
-    let span = Span { subject, ends, until };
-    let (attr, copy_size) = (recording.attr(), recording.copy_size());
-    let (emptied, reader) = Emptied::start(engine, attr, copy_size, &existing, span);
+    let every = args.every.map(Duration::from_secs);
+    let span = Span { subject, ends: ends.clone(), until, every };
+    let (emptied, parts) = Emptied::start(engine, attr, copy_size, &existing, span);
     let mut child = held.map(HeldCommand::go).transpose()?;
-    let recorded = recording.write(reader);
-    let drained = emptied.finish()?;
+    let mut result = Ok(());
+    for part in parts {
+        let written = match first.take() {
+            Some(file) => writing.write(&files, file, part),
+            None => files
+                .begin()
+                .map_err(|error| file_error(error.into()))
+                .and_then(|file| writing.write(&files, file, part)),
+        };
+        // A ledger that does not add up says nothing of the parts after it.
+        if written.as_ref().is_err_and(|error| error.exit_code() != EXIT_CODE) {
+            ends.store(true, Ordering::Relaxed);
+        }
+        result = result.and(written);
+    }
+    emptied.finish()?;
     if let Some(child) = &mut child {
         // It has ended, or continues alone after the time of the recording.
         let _ = child.try_wait();
     }
-    let recorded = recorded.map_err(file_error)?;
-    let unmatched = recorded.summary.merge.unmatched();
-    let ledger = Ledger {
-        off_cpu: args.off_cpu.then_some(recorded.off_cpu),
-        ..Ledger::of(drained, &recorded.tally, unmatched, &recorded.told)
-    };
-    let marks = recorded.tally.marks.into_iter().flatten();
-    let incomplete = marks.map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
-    let section = LedgerSection { ledger, incomplete };
-    recording.finish(&section).map_err(file_error)?;
-    recorded.summary.end.map_err(file_error)?;
-    tell(args, &section.ledger)?;
-    section.ledger.check().map_err(|error| Failure::new(error, EXIT_CODE))
+    result
+}
+
+/// What there is to know for each part of a recording.
+struct Writing<'a> {
+    args: &'a RecordArgs,
+    events: Vec<SampledEvent>,
+    form: Form,
+    copy_size: CopySize,
+    /// Losses of earlier parts that records have not told of yet.
+    untold: u64,
+}
+
+impl Writing<'_> {
+    /// Has the stacks of a part walked, and writes its file.
+    fn write(&mut self, files: &Files, file: OpenFile, part: Part) -> Result<(), Failure> {
+        let OpenFile { file, at, path } = file;
+        let file_error =
+            |error| Failure::from(RecordingError { path: self.args.output.clone(), error });
+        let copy_size = self.copy_size.clone();
+        let mut recording =
+            Recording::begin(file, &self.events, self.form, copy_size).map_err(file_error)?;
+        let recorded = recording.write(part.reader);
+        let drained = part.end.wait()?;
+        let mut recorded = recorded.map_err(file_error)?;
+        // The kernel tells of losses when there is room again, which may be in the next part.
+        let told = recorded.told.lost;
+        recorded.told.lost = told.saturating_sub(self.untold);
+        let counted = self.untold.saturating_add(drained.lost.unwrap_or(told));
+        self.untold = counted.saturating_sub(told);
+        let unmatched = recorded.summary.merge.unmatched();
+        let ledger = Ledger {
+            off_cpu: self.args.off_cpu.then_some(recorded.off_cpu),
+            ..Ledger::of(drained, &recorded.tally, unmatched, &recorded.told)
+        };
+        let marks = recorded.tally.marks.into_iter().flatten();
+        let incomplete =
+            marks.map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();
+        let section = LedgerSection { ledger, incomplete };
+        recording.finish(&section).map_err(file_error)?;
+        recorded.summary.end.map_err(file_error)?;
+        files.finish(&at, &path).map_err(|error| file_error(error.into()))?;
+        tell(self.args, &path, &section.ledger)?;
+        section.ledger.check().map_err(|error| Failure::new(error, EXIT_CODE))
+    }
 }
 
 /// Shows the ledger.
-fn tell(args: &RecordArgs, ledger: &Ledger) -> Result<(), Failure> {
+fn tell(args: &RecordArgs, path: &Path, ledger: &Ledger) -> Result<(), Failure> {
     if args.json {
         let text = serde_json::to_string(ledger).map_err(|error| Failure::new(error, 1))?;
         writeln!(io::stdout(), "{text}").map_err(Failure::output)
     } else {
         // With standard error gone there is no other place to tell it.
-        let _ = write!(io::stderr(), "{ledger}");
+        let _ = match args.every {
+            Some(_) => writeln!(io::stderr(), "{}: {}", escaped(path), ledger.summary()),
+            None => write!(io::stderr(), "{ledger}"),
+        };
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::thread::scope;
 
 use serde::{Deserialize, Serialize};
 use unwind_perf::merge::Outcome;
-use unwind_perf::record::{Attr, Endian, RecordType};
+use unwind_perf::record::{Endian, RecordType};
 
 use crate::commands::perf::address_spaces::Spaces;
 use crate::commands::perf::error::PerfError;
@@ -56,8 +56,6 @@ pub(crate) struct Form {
 pub(crate) struct Recording {
     out: BufWriter<File>,
     header: FileHeader,
-    /// The layout of all records.
-    attr: Attr,
     features: Features,
     form: Form,
     copy_size: CopySize,
@@ -105,7 +103,8 @@ pub(crate) struct Recorded {
 }
 
 impl Recording {
-    /// Begins the file of these events.
+    /// Begins the file of these events. `copy_size` is told whether stacks turn out to be deeper
+    /// than their copies.
     ///
     /// # Errors
     ///
@@ -114,11 +113,11 @@ impl Recording {
         out: File,
         sampled: &[SampledEvent],
         form: Form,
+        copy_size: CopySize,
     ) -> Result<Self, PerfError> {
         let reader = read_start(sampled)?;
         let endian = reader.endian();
         let events = reader.events().all();
-        let attr = events.first().ok_or(PerfError::NoEvents)?.attr;
         let lens = events.iter().map(|event| match form.keeps_stacks {
             true => event.attr.size,
             false => event.least_attr_len(endian, false),
@@ -167,17 +166,7 @@ impl Recording {
         out.write_all(&header.bytes(endian))?;
         out.write_all(&ids)?;
         out.write_all(&list)?;
-        Ok(Self { out, header, attr, features, form, copy_size: CopySize::default() })
-    }
-
-    /// The layout of all records.
-    pub(crate) const fn attr(&self) -> Attr {
-        self.attr
-    }
-
-    /// Whether stacks turn out to be deeper than their copies.
-    pub(crate) fn copy_size(&self) -> CopySize {
-        self.copy_size.clone()
+        Ok(Self { out, header, features, form, copy_size })
     }
 
     /// Walks the stacks of the samples in a stream, and writes all that is in it.

@@ -4,18 +4,19 @@
 use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use unwind_perf::record::Attr;
 
 use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::drain::{Drain, Drained, SoFar, go_first};
 use crate::commands::record::engine::{Engine, EngineError};
-use crate::commands::record::existing::{Existing, all_processes, threads_of};
+use crate::commands::record::existing::{all_processes, threads_of};
+use crate::commands::record::parts::{Part, Parts, record_of_kernel, records_of};
 use crate::commands::record::perf_engine::{PerfEngine, RingSize, Sampling, Whom};
-use crate::commands::record::stream::{StreamReader, stream, stream_start};
+use crate::commands::record::stream::stream_start;
 use crate::commands::record::subject::{Subject, exists};
 use crate::failure::{Failure, exit_code_of};
 
@@ -97,6 +98,8 @@ pub(crate) struct Span {
     pub(crate) subject: Subject,
     pub(crate) ends: Arc<AtomicBool>,
     pub(crate) until: Option<Instant>,
+    /// How long each part is, if there are several.
+    pub(crate) every: Option<Duration>,
 }
 
 /// Rings that a thread empties.
@@ -109,19 +112,21 @@ pub(crate) struct Emptied {
 
 impl Emptied {
     /// Has a thread empty the rings of an engine. `existing` are the processes that were there
-    /// before it, of which records tell first.
+    /// before it, of which records tell first. Returns also where the parts of the recording
+    /// come out.
     pub(crate) fn start(
         mut engine: impl Engine + 'static,
         attr: Attr,
         copy_size: CopySize,
         existing: &[i32],
         span: Span,
-    ) -> (Self, StreamReader) {
-        let (writer, reader) = stream();
-        writer.write(stream_start(&engine.events()));
-        writer.write(records_of(existing, attr));
+    ) -> (Self, Receiver<Part>) {
+        let mut start = stream_start(&engine.events());
+        start.extend(record_of_kernel(attr));
+        let (mut parts, received) = Parts::new(&span.subject, span.every, attr, start);
+        let writer = parts.begin(records_of(existing, attr));
         let so_far = SoFar::default();
-        let drain = Drain { attr, copy_size, writer, so_far: so_far.clone() };
+        let drain = Drain { attr, copy_size, writer, parts, so_far: so_far.clone() };
         let (is_ready, ready) = channel();
         let drainer = thread::spawn(move || {
             go_first();
@@ -131,7 +136,7 @@ impl Emptied {
         });
         // A command with many threads could keep the thread from its start.
         let _ = ready.recv();
-        (Self { so_far, drainer }, reader)
+        (Self { so_far, drainer }, received)
     }
 
     /// What came out of the rings, at their end.
@@ -150,15 +155,4 @@ pub(crate) fn existing(subject: &Subject) -> Vec<i32> {
         Subject::All => all_processes(),
         Subject::Processes(processes) => processes.clone(),
     }
-}
-
-/// What there is to say of what was there before.
-fn records_of(processes: &[i32], attr: Attr) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut existing = Existing { format: attr.format, out: &mut bytes };
-    existing.kernel();
-    for &process in processes {
-        existing.process(process);
-    }
-    bytes
 }

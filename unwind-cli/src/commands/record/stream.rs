@@ -34,10 +34,12 @@ pub(crate) struct StreamReader {
 }
 
 /// A stream of bytes from one thread to another, which never waits for its reader.
-pub(crate) fn stream() -> (StreamWriter, StreamReader) {
+///
+/// `waiting` counts what waits in it, and in others that share the count.
+pub(crate) fn stream(waiting: &Arc<AtomicUsize>) -> (StreamWriter, StreamReader) {
     let (sender, receiver) = channel();
-    let waiting = Arc::new(AtomicUsize::new(0));
-    let writer = StreamWriter { chunks: sender, waiting: Arc::clone(&waiting) };
+    let writer = StreamWriter { chunks: sender, waiting: Arc::clone(waiting) };
+    let waiting = Arc::clone(waiting);
     (writer, StreamReader { chunks: receiver, waiting, chunk: Vec::new(), read: 0 })
 }
 
@@ -126,7 +128,7 @@ mod tests {
 
     #[test]
     fn bytes_come_out_in_order_and_end_with_the_writer() {
-        let (writer, mut reader) = stream();
+        let (writer, mut reader) = stream(&Arc::default());
         for chunk in [&b"abc"[..], b"", b"defgh", b"i"] {
             writer.write(chunk.to_vec());
         }
@@ -141,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_stream_is_full_until_its_reader_has_come_along() {
-        let (writer, mut reader) = stream();
+        let (writer, mut reader) = stream(&Arc::default());
         assert!(!writer.is_full());
         writer.write(vec![0; WAITING + 1]);
         writer.write(vec![1]);

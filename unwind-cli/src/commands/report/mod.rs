@@ -133,8 +133,8 @@ the samples of which nothing is known, `[too many different stacks]` those for w
 
 What became of the samples is told in each format: under the table; on standard error beside
 folded stacks; in the page; in the subtitle of a flame graph; as `ledger` in the JSON for
-speedscope and Firefox; as comments for pprof; as a table of its own for parquet. Of a recording of perf it is what can be told
-from it: chains that the kernel found by frame pointers are `unchecked`.";
+speedscope and Firefox; as comments for pprof; as a table for parquet. Of a recording of perf it
+is what can be told from it: chains that the kernel found by frame pointers are `unchecked`.";
 
 /// Runs `unwind report`.
 ///

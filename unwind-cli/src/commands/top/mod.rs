@@ -125,8 +125,9 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         copy_size: CopySize::default(),
     };
     let copy_size = walking.copy_size.clone();
-    let span = Span { subject, ends: ends.clone(), until: None };
-    let (emptied, reader) = Emptied::start(engine, attr, copy_size, &existing, span);
+    let span = Span { subject, ends: ends.clone(), until: None, every: None };
+    let (emptied, parts) = Emptied::start(engine, attr, copy_size, &existing, span);
+    let reader = parts.recv().map_err(|error| Failure::new(error, 1))?.reader;
     let (sender, updates) = channel();
     let walker = thread::spawn(move || walk(reader, walking, sender));
     let mut view = View {
