@@ -9,8 +9,8 @@ use unwind_core::{
 };
 use unwind_x86::{
     DescriptorTable, DescriptorTables, FramePointers, Ia32, Ia32Regs, InstructionAnalysis,
-    RemoteSframe, Selector, SframeModule, SframeScratch, SframeSource, SignalTrampolines, X86_64,
-    X86_64Regs,
+    RemoteSframe, Selector, SframeModule, SframeScratch, SframeSource, SignalTrampolines,
+    StackSwitches, SwitchingFunction, WayBack, X86_64, X86_64Regs,
 };
 
 use crate::{Target, Text, seen};
@@ -130,6 +130,24 @@ pub fn walk_32(
     let rows = RowSource::<Ia32>::or(rows, InstructionAnalysis);
     let mut walker = Walker::new(arch, rows).fallback(FramePointers);
     walker.trace(Ia32Regs::from_all(eip, *gpr), &mut Target, trace);
+    tell(trace);
+}
+
+/// A walk through functions that switch stacks.
+#[unsafe(no_mangle)]
+pub fn walk_64_over_switches(trace: &mut Trace, code: &[u64; 4], gpr: &[u64; 16], rip: u64) {
+    let [start, end, system, fs_base] = *code;
+    let functions = [
+        SwitchingFunction { code: start..end, way_back: WayBack::Instructions },
+        SwitchingFunction { code: end..rip, way_back: WayBack::Never },
+        SwitchingFunction {
+            code: rip..system,
+            way_back: WayBack::Continued(VirtAddr::new(system)),
+        },
+    ];
+    let rows = StackSwitches::new(functions.as_slice(), FramePointers).thread_pointer(fs_base);
+    let mut walker = Walker::new(X86_64::FOUR_LEVEL, rows).fallback(FramePointers);
+    walker.trace(X86_64Regs::from_all(rip, *gpr), &mut Target, trace);
     tell(trace);
 }
 

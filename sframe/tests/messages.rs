@@ -33,7 +33,7 @@ const ERRORS: [Error; 18] = [
     Error::CfaOffsetOverflow(AT),
 ];
 
-const LOST: [OmissionReason; 21] = [
+const LOST: [OmissionReason; 22] = [
     OmissionReason::Empty,
     OmissionReason::Wraps,
     OmissionReason::NoRows,
@@ -54,6 +54,7 @@ const LOST: [OmissionReason; 21] = [
     OmissionReason::FpWithoutRa,
     OmissionReason::SignedRa,
     OmissionReason::Malformed(Error::Truncated(AT)),
+    OmissionReason::OtherStack,
     OmissionReason::SharedRows,
 ];
 

@@ -32,6 +32,7 @@ mod progress;
 mod regular_file;
 mod return_probes;
 mod same_file;
+mod stack_switches;
 mod symbols;
 mod system_error;
 mod target;

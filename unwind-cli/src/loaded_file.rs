@@ -17,6 +17,7 @@ use crate::elf::error::ElfError;
 use crate::elf::sframe_section::SframeSection;
 use crate::indexed_frames::NoRowError;
 use crate::progress::Progress;
+use crate::stack_switches::{FileSwitches, SwitchNames};
 use crate::symbols::few::functions_at;
 use crate::symbols::{Function, Symbols};
 
@@ -48,6 +49,7 @@ pub(crate) struct LoadedFile {
     call_frames: CallFrameRows,
     built: OnceCell<Result<Option<BuiltTable>, BuildError>>,
     functions: Functions,
+    switches: OnceCell<FileSwitches>,
     /// Where what was stripped off it is looked for, and how the target calls it.
     debug_search: OnceCell<(Rc<DebugFiles>, PathBuf)>,
     debug_file: OnceCell<Result<Option<Arc<ElfFile>>, WrongDebugFile>>,
@@ -57,8 +59,9 @@ impl From<ElfFile> for LoadedFile {
     fn from(elf: ElfFile) -> Self {
         let (sframe, built, functions) = (OnceCell::new(), OnceCell::new(), Functions::default());
         let call_frames = CallFrameRows::new(&elf);
-        let (debug_search, debug_file) = (OnceCell::new(), OnceCell::new());
-        Self { elf, sframe, call_frames, built, functions, debug_search, debug_file }
+        let (switches, debug_search, debug_file) =
+            (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Self { elf, sframe, call_frames, built, functions, switches, debug_search, debug_file }
     }
 }
 
@@ -67,6 +70,12 @@ impl LoadedFile {
     /// calls it. The first one to say so counts.
     pub(crate) fn expect_debug_file(&self, debug_files: &Rc<DebugFiles>, path: &Path) {
         self.debug_search.get_or_init(|| (Rc::clone(debug_files), path.into()));
+    }
+
+    /// Its functions that switch stacks, which are Go's or have one of these names. The first
+    /// names that are asked for count.
+    pub(crate) fn switches(&self, names: &SwitchNames) -> &FileSwitches {
+        self.switches.get_or_init(|| FileSwitches::read(&self.elf, names))
     }
 
     /// The file with what was stripped off this one, looked for at the first call.

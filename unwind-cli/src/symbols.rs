@@ -1,6 +1,7 @@
 //! The function symbols of an ELF file, and their names as a person reads them.
 
 pub(crate) mod few;
+pub(crate) mod named;
 
 use std::sync::Arc;
 

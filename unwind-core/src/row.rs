@@ -185,6 +185,7 @@ impl Row {
     const CONTEXT: u8 = 2;
     const SIGNED_RA: u8 = 4;
     const GUESS: u8 = 8;
+    const OTHER_STACK: u8 = 16;
 
     /// A row with these rules, for an ordinary frame, found by a
     /// [`Table`](Origin::Table).
@@ -224,6 +225,26 @@ impl Row {
     pub const fn signal_context() -> Self {
         let row = Self::outermost().with_origin(Origin::SignalContext);
         row.with_flags(Self::SIGNAL | Self::CONTEXT)
+    }
+
+    /// The row of code that has changed to this stack from its caller's, for one frame only:
+    /// the CFA is this value, wherever the frame itself is, and the return address is saved
+    /// `ra_offset` bytes above it. The CFA may be lower than the frame, as by no other row. The
+    /// frame pointer is unchanged if `keeps_fp`, and unknown else.
+    ///
+    /// Found by who knows the frame's stack pointer, so no walk keeps it for another frame.
+    #[must_use]
+    pub const fn other_stack(cfa: u64, ra_offset: i32, keeps_fp: bool) -> Self {
+        let fp = if keeps_fp { RegRule::SameValue } else { RegRule::Undefined };
+        let [a, b, c, d, e, f, g, h] = cfa.to_le_bytes();
+        // Who takes it for a rule finds a register that no CPU has.
+        let no_rule = CfaRule::Register(BaseReg::Reg(DwarfReg(0xfd)), 0);
+        let row = Self::new(no_rule, RegRule::Offset(ra_offset), fp);
+        let mut row = row.with_flags(Self::OTHER_STACK);
+        // Neither the rule of the CFA nor that of the frame pointer has an offset here.
+        row.cfa_offset = i32::from_le_bytes([a, b, c, d]);
+        row.fp_offset = i32::from_le_bytes([e, f, g, h]);
+        row
     }
 
     /// The same row with another rule for the CFA.
@@ -267,6 +288,19 @@ impl Row {
         let [fp, fp_base, flags, _] = self.rest.to_le_bytes();
         self.rest = u32::from_le_bytes([fp, fp_base, flags, origin.code()]);
         self
+    }
+
+    /// The CFA itself, where it [does not depend](Self::other_stack) on the frame; no rule of
+    /// the row tells it then.
+    #[inline]
+    #[must_use]
+    pub const fn other_stack_cfa(&self) -> Option<u64> {
+        if self.flags() & Self::OTHER_STACK == 0 {
+            return None;
+        }
+        let [a, b, c, d] = self.cfa_offset.to_le_bytes();
+        let [e, f, g, h] = self.fp_offset.to_le_bytes();
+        Some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
     }
 
     /// How the CFA is found.
@@ -412,6 +446,7 @@ impl fmt::Debug for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Row")
             .field("cfa", &self.cfa())
+            .field("other_stack_cfa", &self.other_stack_cfa())
             .field("ra", &self.ra())
             .field("fp", &self.fp())
             .field("signal", &self.is_signal())
@@ -473,6 +508,23 @@ mod tests {
         assert!(Row::outermost().is_outermost());
         assert!(!Row::signal_context().is_outermost());
         assert!(Row::signal_context().is_signal() && Row::signal_context().is_context_only());
+    }
+
+    #[test]
+    fn a_row_of_another_stack_has_any_cfa_and_rules_without_offsets() {
+        for cfa in [0, 16, 0xc0_0012_3458, u64::MAX] {
+            for (keeps_fp, fp) in [(true, RegRule::SameValue), (false, RegRule::Undefined)] {
+                let row = Row::other_stack(cfa, -8, keeps_fp);
+                let row = row.with_origin(Origin::Instructions);
+                assert_eq!((row.other_stack_cfa(), row.fp()), (Some(cfa), fp));
+                assert_eq!((row.ra(), row.is_outermost()), (RegRule::Offset(-8), false));
+                let no_register = BaseReg::Reg(DwarfReg(0xfd));
+                assert!(matches!(row.cfa(), CfaRule::Register(base, _) if base == no_register));
+                assert!(!row.is_signal() && !row.is_guess() && !row.is_plain(-8));
+            }
+        }
+        assert_eq!(Row::outermost().other_stack_cfa(), None);
+        assert_eq!(Row::frame_pointer(WordSize::Four).other_stack_cfa(), None);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! | [`paging`] | a guest's memory, through its page tables |
 //! | [`RemoteSframe`] | rows from SFrame tables in the target's own memory |
 //! | [`SframeSource`] | rows from the SFrame tables of a [`ModuleMap`](unwind_core::ModuleMap) |
+//! | [`StackSwitches`] | rows of functions that call on another stack, as those of Go's runtime |
 //! | [`lbr`] | call stacks that the CPU records: saved, restored, stitched, joined with walks |
 //!
 //! # Untrusted input
@@ -52,6 +53,7 @@ mod remote_sframe;
 mod segment;
 mod sframe_source;
 mod sigreturn;
+mod stack_switch;
 mod trampoline;
 mod x86_64;
 
@@ -61,5 +63,8 @@ pub use instruction_analysis::InstructionAnalysis;
 pub use remote_sframe::{RemoteSframe, RemoteSframeError, SframeScratch};
 pub use segment::{CodeMode, Descriptor, DescriptorTable, DescriptorTables, Selector};
 pub use sframe_source::{SframeModule, SframeSource};
+pub use stack_switch::{
+    StackSwitchError, StackSwitches, SwitchingFunction, SwitchingFunctions, WayBack,
+};
 pub use trampoline::SignalTrampolines;
 pub use x86_64::{X86_64, X86_64Regs};

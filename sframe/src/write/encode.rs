@@ -69,6 +69,9 @@ impl Encoder {
         if row.is_outermost() {
             return Ok(Body { bytes: [0; Body::SIZE], len: 1 });
         }
+        if row.other_stack_cfa().is_some() {
+            return Err(OmissionReason::OtherStack);
+        }
         let ra = row.ra();
         let is_sp = matches!(ra, RegRule::Register(base, _) if self.number(base) == self.sp);
         if is_sp || is_impossible_ra(self.abi, ra) {

@@ -67,6 +67,8 @@ pub enum OmissionReason {
     CfaRegister(BaseReg),
     /// V2: the CFA is loaded from memory.
     CfaLoaded,
+    /// The CFA is on [another stack](unwind_core::Row::other_stack) than the frame.
+    OtherStack,
     /// s390x: the offset of the CFA less 160 is not a multiple of 8.
     CfaScale(i32),
     /// The return address is found in a way that the format cannot say, or
@@ -103,6 +105,7 @@ impl OmissionReason {
             Self::TooFar => "too-far",
             Self::CfaRegister(_) => "cfa-register",
             Self::CfaLoaded => "cfa-loaded",
+            Self::OtherStack => "other-stack",
             Self::CfaScale(_) => "cfa-scale",
             Self::Ra(_) => "ra-rule",
             Self::Fp(_) => "fp-rule",
@@ -133,6 +136,7 @@ impl fmt::Display for OmissionReason {
                 write!(f, "the cfa comes from {}", Register(base))
             }
             Self::CfaLoaded => f.write_str("the cfa is loaded from memory"),
+            Self::OtherStack => f.write_str("the cfa is on another stack"),
             Self::CfaScale(offset) => {
                 write!(f, "the cfa's offset {offset} is not 160 and a multiple of 8")
             }

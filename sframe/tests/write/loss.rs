@@ -151,6 +151,16 @@ fn every_rule_that_v3_cannot_say_is_named() {
 }
 
 #[test]
+fn no_version_has_words_for_a_cfa_on_another_stack() {
+    let rows = [(0, Row::other_stack(0x40_0010, -8, true))];
+    let function = Function::new(0, 4, &rows);
+    for format in [Format::V2, Format::V3] {
+        let lost = losses(format, Abi::Amd64Little, &function);
+        assert_eq!(lost, [(0, 4, OmissionReason::OtherStack)], "{format:?}");
+    }
+}
+
+#[test]
 fn what_only_the_signal_context_tells_has_no_rows() {
     let rows = [(0, sp(8)), (4, Row::signal_context()), (8, sp(16))];
     let bytes = built(Format::V3, Abi::Amd64Little, 0, &[Function::new(0, 16, &rows)]);

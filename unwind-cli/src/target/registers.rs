@@ -27,6 +27,8 @@ pub(crate) struct UserRegisters {
     pub(crate) eflags: u64,
     pub(crate) cs: u64,
     pub(crate) ss: u64,
+    /// Where what is the thread's own is found by 64-bit code; 0 if that is not known.
+    pub(crate) fs_base: u64,
 }
 
 /// What kind of code a thread executes.
@@ -82,6 +84,7 @@ impl UserRegisters {
             eflags: regs.eflags,
             cs: regs.cs,
             ss: regs.ss,
+            fs_base: regs.fs_base,
         }
     }
 
@@ -99,9 +102,9 @@ impl UserRegisters {
     #[rustfmt::skip]
     const fn from_x86_64_words(words: [u64; 27]) -> Self {
         let [r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, _orig_rax,
-            rip, cs, eflags, rsp, ss, _fs_base, _gs_base, _ds, _es, _fs, _gs] = words;
+            rip, cs, eflags, rsp, ss, fs_base, _gs_base, _ds, _es, _fs, _gs] = words;
         Self { rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15, rip,
-            eflags, cs, ss }
+            eflags, cs, ss, fs_base }
     }
 
     #[rustfmt::skip]
@@ -145,6 +148,7 @@ mod tests {
         ];
         assert_eq!(named.to_vec(), (1..=15).collect::<Vec<u64>>());
         assert_eq!([regs.rip, regs.cs, regs.eflags, regs.rsp, regs.ss], [17, 18, 19, 20, 21]);
+        assert_eq!(regs.fs_base, 22);
         assert_eq!(UserRegisters::from_core(elf::EM_X86_64, &block[..27 * 8 - 1]), None);
     }
 

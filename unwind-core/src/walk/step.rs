@@ -132,11 +132,18 @@ impl<A: Arch, M: Memory> Stepper<'_, A, M> {
         if ra_rule == RegRule::Undefined {
             return Ok(Step::Outermost);
         }
-        let cfa = self.cfa(row.cfa())?;
-        if !row.is_signal() {
-            // Only where all registers are known can one have the return address.
-            check_progress(cfa, self.sp, self.is_innermost)?;
-        }
+        let cfa = match row.other_stack_cfa() {
+            // Stacks have no order.
+            Some(cfa) => cfa,
+            None => {
+                let cfa = self.cfa(row.cfa())?;
+                if !row.is_signal() {
+                    // Only where all registers are known can one have the return address.
+                    check_progress(cfa, self.sp, self.is_innermost)?;
+                }
+                cfa
+            }
+        };
         check_cfa(cfa, A::WORD, self.stack_end)?;
         let (ra, ra_slot) = self.return_address(ra_rule, cfa)?;
         if ra == 0 {

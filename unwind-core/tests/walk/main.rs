@@ -7,6 +7,7 @@ mod ends;
 mod fallback;
 mod gaps;
 mod limits;
+mod other_stack;
 mod return_addresses;
 mod rules;
 mod signals;

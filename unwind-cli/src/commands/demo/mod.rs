@@ -17,8 +17,9 @@ use crate::commands::demo::chain::Object;
 use crate::commands::demo::child::{ChildError, Message, ParkedThread};
 use crate::commands::demo::comparison::{Comparison, Place, Walk, WalkedFrame};
 use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::commands::stack::walk::{Method, StackWalker};
+use crate::commands::stack::walk::{Method, StackWalker, Ways};
 use crate::failure::Failure;
+use crate::stack_switches::SwitchNames;
 use crate::target::pause::{AfterLimit, HoldLimit};
 use crate::target::{Look, Target};
 
@@ -134,7 +135,9 @@ fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Fai
     let Target { modules, mappings, threads, memory, .. } = &mut target;
     let mut walkers = METHODS.map(|method| {
         let frame_pointers = FramePointerRows { is_trusted: false };
-        (method, StackWalker::new(modules, mappings, method, frame_pointers, MAX_FRAMES))
+        let switches = SwitchNames::NONE;
+        let ways = Ways { method, frame_pointers, switches, max_frames: MAX_FRAMES };
+        (method, StackWalker::new(modules, mappings, ways))
     });
     let mut comparisons = Vec::new();
     for ParkedThread { kind, thread, truth } in parked {

@@ -6,6 +6,7 @@ mod text;
 mod walk;
 mod watched;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -19,6 +20,7 @@ use crate::commands::stack::walk::Method;
 use crate::debug_files::DebugFiles;
 use crate::demangle::Parameters;
 use crate::failure::Failure;
+use crate::stack_switches::SwitchNames;
 use crate::target::error::TargetError;
 use crate::target::pause::{AfterLimit, HoldLimit};
 use crate::target::{Look, Target};
@@ -51,6 +53,11 @@ pub(crate) struct Args {
     /// The thread; if none is named, that of --pid, or the one that ended the program
     #[arg(long, value_name = "TID", value_parser = clap::value_parser!(i32).range(1..))]
     tid: Option<i32>,
+
+    /// A function that calls on another stack and changes back before it returns; its name as
+    /// the file has it. May be given more than once. Those of Go's runtime are known
+    #[arg(long, value_name = "FUNCTION")]
+    stack_switch: Vec<OsString>,
 
     /// How many frames to explain at most
     #[arg(long, value_name = "N", default_value_t = 510)]
@@ -104,7 +111,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let Some(registers) = target.threads.first().map(|thread| thread.registers) else {
         return Ok(());
     };
-    let Walked { stack, steps, failure } = walk(&mut target, &registers, args.max_frames);
+    let switches = SwitchNames::new(&args.stack_switch);
+    let Walked { stack, steps, failure } =
+        walk(&mut target, &registers, &switches, args.max_frames);
     target.release()?;
 
     let is_64 = registers.code_mode() != Some(crate::target::registers::CodeMode::Ia32);

@@ -157,6 +157,7 @@ fn write_lookup(
         Source::SignalTrampolines => "signal trampolines",
         Source::Instructions => "instructions",
         Source::FramePointer => "frame pointer",
+        Source::StackSwitch => "the instructions that lead to the stack before",
     };
     match found {
         Ok(Some(row)) => label(out, "row", format_args!("{}, by {name}", row_text(row, is_64))),
@@ -190,11 +191,12 @@ fn row_text(row: &Row, is_64: bool) -> String {
             format!("[{}{}]", base(register), Signed(offset.into()))
         }
     };
-    let cfa = match row.cfa() {
-        CfaRule::Register(register, offset) => {
+    let cfa = match (row.other_stack_cfa(), row.cfa()) {
+        (Some(cfa), _) => format!("{cfa:#x}, on another stack"),
+        (None, CfaRule::Register(register, offset)) => {
             format!("{}{}", base(register), Signed(offset.into()))
         }
-        CfaRule::AtRegister(register, offset) => {
+        (None, CfaRule::AtRegister(register, offset)) => {
             format!("[{}{}]", base(register), Signed(offset.into()))
         }
     };

@@ -5,15 +5,18 @@ use std::fmt::Display;
 use unwind_core::{
     Arch, DwarfReg, End, Frame, ReturnAddresses, RowSource, StepError, TableError, Walker,
 };
-use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, X86_64};
+use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, StackSwitches, X86_64};
 
-use crate::commands::explain::watched::{Event, Log, Source, Watched, WatchedCode, WatchedMemory};
+use crate::commands::explain::watched::{
+    Event, Log, Source, Watched, WatchedCode, WatchedMemory, WatchedSwitches,
+};
 use crate::commands::stack::call_frames::CallFrameSource;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::tables::SframeTables;
 use crate::commands::stack::walk::{
     Code, Stack, StackEnd, address_width, ia32_arch, ia32_registers, x86_64_registers,
 };
+use crate::stack_switches::{SwitchNames, TargetSwitches};
 use crate::target::Target;
 use crate::target::registers::{CodeMode, UserRegisters};
 
@@ -39,7 +42,12 @@ pub(super) struct Walked {
 const REGISTERS: u8 = 16;
 
 /// Walks the stack of a thread of the target with these registers.
-pub(super) fn walk(target: &mut Target, regs: &UserRegisters, max_frames: u32) -> Walked {
+pub(super) fn walk(
+    target: &mut Target,
+    regs: &UserRegisters,
+    switches: &SwitchNames,
+    max_frames: u32,
+) -> Walked {
     let log = Log::default();
     let mode = regs.code_mode();
     let ranges = Code::ranges(&target.mappings);
@@ -57,6 +65,9 @@ pub(super) fn walk(target: &mut Target, regs: &UserRegisters, max_frames: u32) -
             let source = RowSource::<X86_64>::or(tables, call_frames);
             let source = RowSource::<X86_64>::or(source, trampolines);
             let source = RowSource::<X86_64>::or(source, instructions);
+            let switches = TargetSwitches { modules: &target.modules, names: switches };
+            let source = StackSwitches::new(switches, source).thread_pointer(regs.fs_base);
+            let source = WatchedSwitches::new(source, &log);
             let walker = Walker::new(address_width(&target.mappings), source);
             let walker = walker.fallback(fallback).return_addresses(code).max_frames(limit);
             steps(walker, x86_64_registers(regs), &mut memory, &log, mode)

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use unwind_core::{
     Arch, FrameContext, Memory, ReadError, RegisterRules, ReturnAddresses, Row, RowSource, VirtAddr,
 };
+use unwind_x86::{StackSwitchError, StackSwitches, SwitchingFunctions, X86_64, X86_64Regs};
 
 /// One thing that a walk has asked for, and the answer.
 #[derive(Clone, Debug)]
@@ -56,6 +57,8 @@ pub(super) enum Source {
     Instructions,
     /// The frame pointer, where nothing else is known.
     FramePointer,
+    /// The instructions that lead back to another stack.
+    StackSwitch,
 }
 
 /// What was asked for, in order.
@@ -65,6 +68,12 @@ pub(super) struct Log(Rc<RefCell<Vec<Event>>>);
 impl Log {
     fn add(&self, event: Event) {
         self.0.borrow_mut().push(event);
+    }
+
+    /// How often a row was looked up since then.
+    fn lookups(&self) -> usize {
+        let is_lookup = |event: &&Event| matches!(event, Event::Lookup { .. });
+        self.0.borrow().iter().filter(is_lookup).count()
     }
 
     /// What was asked for since the last call.
@@ -110,6 +119,50 @@ where
         frame: &FrameContext<'_, A::Regs>,
         mem: &mut M,
     ) -> Result<Option<RegisterRules>, S::Error> {
+        self.source.register_rules(frame, mem)
+    }
+}
+
+/// The same of functions that switch stacks: of their rows alone, since what another source
+/// says is written down there.
+#[derive(Clone, Debug)]
+pub(super) struct WatchedSwitches<F, S> {
+    source: StackSwitches<F, S>,
+    log: Log,
+}
+
+impl<F, S> WatchedSwitches<F, S> {
+    pub(super) fn new(source: StackSwitches<F, S>, log: &Log) -> Self {
+        Self { source, log: log.clone() }
+    }
+}
+
+impl<F: SwitchingFunctions, S: RowSource<X86_64>> RowSource<X86_64> for WatchedSwitches<F, S>
+where
+    S::Error: Display,
+{
+    type Error = StackSwitchError<S::Error>;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, Self::Error> {
+        let looked_up = self.log.lookups();
+        let row = self.source.row(frame, mem);
+        if self.log.lookups() == looked_up {
+            let found = row.as_ref().map(|row| *row).map_err(ToString::to_string);
+            let addr = frame.lookup_addr().get();
+            self.log.add(Event::Lookup { source: Source::StackSwitch, addr, found });
+        }
+        row
+    }
+
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, X86_64Regs>,
+        mem: &mut M,
+    ) -> Result<Option<RegisterRules>, Self::Error> {
         self.source.register_rules(frame, mem)
     }
 }

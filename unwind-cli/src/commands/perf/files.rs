@@ -20,6 +20,7 @@ use crate::linkage::{LinkageEntry, LinkageTables};
 use crate::mapped_file::{copy_vdso, open_elf};
 use crate::module_error::ModuleError;
 use crate::regular_file;
+use crate::stack_switches::{FileSwitches, SwitchNames};
 use crate::symbols::{Alias, NAME_LIMIT, Symbols, read_whole_name};
 use crate::target::maps::{self, Backing};
 use crate::target::memory::ProcessMemory;
@@ -39,6 +40,7 @@ pub(crate) struct RecordedFile {
     call_frames: OnceLock<CallFrameRows>,
     symbols: OnceLock<Result<Symbols, ElfError>>,
     linkage: OnceLock<Result<LinkageTables, ElfError>>,
+    switches: OnceLock<FileSwitches>,
 }
 
 /// What tells whether a file is the one that was mapped.
@@ -98,6 +100,12 @@ impl RecordedFile {
     /// [`FileError`] if it is gone or another one.
     pub(crate) fn elf(&self) -> Result<&ElfFile, FileError> {
         self.elf.get_or_init(|| self.open()).as_ref().map_err(Clone::clone)
+    }
+
+    /// Its functions that switch stacks, if it is still the one that was mapped.
+    pub(crate) fn switches(&self) -> Option<&FileSwitches> {
+        let elf = self.elf().ok()?;
+        Some(self.switches.get_or_init(|| FileSwitches::read(elf, SwitchNames::NONE)))
     }
 
     fn open(&self) -> Result<ElfFile, FileError> {

@@ -6,7 +6,7 @@ use unwind_core::{
     FrameContext, Memory, Origin, ReadError, RegisterRules, ReturnAddresses, Row, RowSource,
     VirtAddr, WordSize,
 };
-use unwind_x86::{Ia32, Ia32Regs, X86_64, X86_64Regs};
+use unwind_x86::{Ia32, Ia32Regs, SwitchingFunction, SwitchingFunctions, X86_64, X86_64Regs};
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::probed_returns::{ProbedReturns, is_probes};
@@ -81,6 +81,21 @@ impl<'s> RecordedTables<'s> {
     fn place(&self, addr: VirtAddr) -> Option<(&'s Range, u64)> {
         let range = self.space.find(addr.get())?;
         Some((range, range.link_time(addr.get())?))
+    }
+}
+
+/// The functions of the mapped files that switch stacks. Of what leads back to the stack before
+/// a sample has only what is on the copied one.
+#[derive(Clone, Copy)]
+pub(crate) struct RecordedSwitches<'s> {
+    pub(crate) space: &'s Space,
+}
+
+impl SwitchingFunctions for RecordedSwitches<'_> {
+    fn find(&self, addr: VirtAddr) -> Option<SwitchingFunction> {
+        let range = self.space.find(addr.get())?;
+        let linked = range.link_time(addr.get())?;
+        range.file.switches()?.find(addr.get(), addr.get().wrapping_sub(linked))
     }
 }
 

@@ -7,11 +7,15 @@ use unwind_perf::record::{UserAbi, UserState};
 
 use crate::commands::perf::address_spaces::Space;
 use crate::counted::counted;
+use crate::stack_switches::is_lost;
 
 /// The end of a stack that is deeper than its copy.
 pub(crate) const STACK_COPY_TOO_SHORT: &str = "stack-copy-too-short";
 /// The end of a stack of which a part was not in memory when it was copied.
 const STACK_NOT_COPIED: &str = "stack-not-copied";
+
+/// The end of a stack whose caller is on another one, which is not copied.
+const OTHER_STACK: &str = "other-stack";
 
 /// Why there are no more frames than up to the one that executes `last`: in words, unless that is
 /// the outermost one, and in a word.
@@ -25,7 +29,9 @@ pub(super) fn why_ended<E: TableError + fmt::Display>(
     match (end, last) {
         (Some(end), _) if end.is_outermost() => (None, ""),
         (Some(end), Some(last)) => {
-            let word = if !is_beyond_copy(&end, sp, state, space) {
+            let word = if is_lost(&end) {
+                OTHER_STACK
+            } else if !is_beyond_copy(&end, sp, state, space) {
                 name_of_end(end.code())
             } else if state.stack.len() == state.room {
                 STACK_COPY_TOO_SHORT
@@ -75,13 +81,18 @@ fn is_beyond_copy<E>(end: &End<E>, sp: u64, state: &UserState<'_>, space: &Space
 }
 
 /// Why a walk ended at the frame that executes `call`.
-fn why_cut<E: fmt::Display>(
+fn why_cut<E: TableError + fmt::Display>(
     end: &End<E>,
     call: u64,
     sp: u64,
     state: &UserState<'_>,
     space: &Space,
 ) -> String {
+    if let End::Table(error) = end
+        && is_lost(end)
+    {
+        return error.to_string();
+    }
     if is_beyond_copy(end, sp, state, space) {
         let copied = u64::try_from(state.stack.len()).unwrap_or(u64::MAX);
         let copied = counted(copied, "byte", "bytes");

@@ -7,13 +7,15 @@ use unwind_core::{
     TableError, Trace, Walker,
 };
 use unwind_perf::record::{Callchain, UserAbi, UserState};
-use unwind_x86::{Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64, X86_64Regs};
+use unwind_x86::{
+    Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, StackSwitches, X86_64, X86_64Regs,
+};
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::call_stacks::{CallStack, FrameSource, JoinedCall};
 use crate::commands::perf::probed_returns::ProbedReturns;
 use crate::commands::perf::program_start::ProgramStart;
-use crate::commands::perf::recorded::{Code, RecordedTables, SampleMemory};
+use crate::commands::perf::recorded::{Code, RecordedSwitches, RecordedTables, SampleMemory};
 use crate::commands::perf::stack_end::why_ended;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::walk::{ROWS, low_half};
@@ -150,6 +152,7 @@ impl SampleWalker {
         let source = RowSource::<X86_64>::or(RecordedTables { space }, ProgramStart { space });
         let source = RowSource::<X86_64>::or(source, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
+        let source = StackSwitches::new(RecordedSwitches { space }, source);
         let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
         let mut memory = SampleMemory { sp, stack: state.stack, space };
         let mut walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
@@ -373,6 +376,7 @@ mod tests {
         let source = RowSource::<X86_64>::or(RecordedTables { space }, ProgramStart { space });
         let source = RowSource::<X86_64>::or(source, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
+        let source = StackSwitches::new(RecordedSwitches { space }, source);
         let walker = Walker::new(arch, source).fallback(FRAME_POINTERS);
         let mut memory = SampleMemory { sp, stack: state.stack, space };
         collect(

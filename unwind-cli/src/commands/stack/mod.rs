@@ -25,10 +25,11 @@ use crate::commands::stack::error::StartError;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::report::{Naming, Report};
 use crate::commands::stack::text::row_counts;
-use crate::commands::stack::walk::{Method, Stack, StackWalker};
+use crate::commands::stack::walk::{Method, Stack, StackWalker, Ways};
 use crate::debug_files::DebugFiles;
 use crate::demangle::Parameters;
 use crate::failure::Failure;
+use crate::stack_switches::SwitchNames;
 use crate::target::error::TargetError;
 use crate::target::pause::{AfterLimit, HoldLimit};
 use crate::target::{Look, Target, Wanted};
@@ -93,6 +94,11 @@ pub(crate) struct Args {
     /// found by one is no guess
     #[arg(long, requires = "target")]
     trust_fp: bool,
+
+    /// A function that calls on another stack and changes back before it returns; its name as
+    /// the file has it. May be given more than once. Those of Go's runtime are known
+    #[arg(long, value_name = "FUNCTION", requires = "target")]
+    stack_switch: Vec<OsString>,
 
     /// How many frames of a stack to show at most
     #[arg(long, value_name = "N", default_value_t = 510)]
@@ -168,7 +174,7 @@ impl Args {
 const LONG_HELP: &str = "\
 A process is held while what its stacks need is copied: registers, mappings, and each
 stack from its pointer on. It continues before the stacks are walked. Where a walk
-needs what was not copied, all is copied anew with that, up to three times more; what
+needs what was not copied, all is copied anew with that, up to seven times more; what
 is lacking then ends a stack as `not-captured`. With --live the stacks are walked while
 the process is held, which takes longer and lacks nothing.
 
@@ -202,6 +208,14 @@ below. DWARF is read once the target continues, by another process, which may us
 of memory and 10 seconds a file; what it could not read is told. Parts that are in
 further files (.dwo, .dwp, those of dwz) are not read.
 
+Where code has changed to another stack, as Go's runtime does from that of a goroutine
+to that of its thread, no table says where its caller is. The instructions after its
+call do, up to the `ret`: in `runtime.systemstack` and `runtime.asmcgocall`, and in the
+functions that --stack-switch names. They are followed, as far as they only load, move
+and add. A goroutine whose stack grows continues where `runtime.morestack` has saved it.
+With `runtime.mcall` a stack is complete, as in Go's own traces: nobody there waits for
+a return. Only `--method auto` does all this.
+
 A stack is complete if its last frame is known to be the outermost one and no
 callers may be missing. Frame pointers alone cannot tell.
 
@@ -231,7 +245,7 @@ JSON, with names escaped as `unwind --help` says: one object with
                         where it calls the last
     end     complete (true or false), text, and reason: `outermost`,
             `zero-return-address`, `frame-pointer-zero`, `max-frames`, `no-row`,
-            `step`, `table`, `no-code`, `return-probe` (the function returns to a
+            `step`, `table`, `other-stack` (see --stack-switch), `no-code`, `return-probe` (the function returns to a
             uretprobe, which keeps the real address), `not-walkable` or `not-captured`
   warnings  a list of lines
 
@@ -286,8 +300,13 @@ impl Walked {
         if let Some(thread) = args.tid {
             target.keep_thread(thread)?;
         }
-        let frame_pointers = FramePointerRows { is_trusted: args.trust_fp };
-        let (stacks, rows) = walk(&mut target, args.method, frame_pointers, args.max_frames);
+        let ways = Ways {
+            method: args.method,
+            frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
+            switches: &SwitchNames::new(&args.stack_switch),
+            max_frames: args.max_frames,
+        };
+        let (stacks, rows) = walk(&mut target, ways);
         Ok(Self { target, stacks, rows })
     }
 
@@ -346,7 +365,7 @@ fn watch(args: &Args, process: i32, pause: Duration) -> Result<(), Failure> {
 }
 
 /// How often a process is held at most, for copies that lack nothing.
-const HOLDS: usize = 4;
+const HOLDS: usize = 8;
 
 /// Lets a target go, and prints what was found.
 fn print(args: &Args, walked: Walked) -> Result<(), Failure> {
@@ -380,18 +399,12 @@ fn write_report(out: &mut impl Write, report: &Report, json: bool) -> io::Result
 
 /// Walks the stacks of all threads of a target, and says how often a row had to be looked
 /// up.
-fn walk(
-    target: &mut Target,
-    method: Method,
-    frame_pointers: FramePointerRows,
-    max_frames: u32,
-) -> (Vec<Stack>, CacheStats) {
-    let mut walker =
-        StackWalker::new(&target.modules, &target.mappings, method, frame_pointers, max_frames);
+fn walk(target: &mut Target, ways: Ways<'_>) -> (Vec<Stack>, CacheStats) {
+    let mut walker = StackWalker::new(&target.modules, &target.mappings, ways);
     let mut left = target.room.frames;
     let mut stacks = Vec::new();
     for thread in &target.threads {
-        walker.max_frames(u32::try_from(left.max(1)).unwrap_or(u32::MAX).min(max_frames));
+        walker.max_frames(u32::try_from(left.max(1)).unwrap_or(u32::MAX).min(ways.max_frames));
         let stack = walker.walk(&thread.registers, &mut target.memory);
         left = left.saturating_sub(u64::try_from(stack.frames.len()).unwrap_or(u64::MAX));
         stacks.push(stack);
@@ -412,8 +425,13 @@ fn walk(
 ///
 /// As writing to `out`.
 pub(crate) fn write_stacks(out: &mut impl Write, mut target: Target) -> io::Result<()> {
-    let frame_pointers = FramePointerRows { is_trusted: false };
-    let (stacks, _) = walk(&mut target, Method::Auto, frame_pointers, 510);
+    let ways = Ways {
+        method: Method::Auto,
+        frame_pointers: FramePointerRows { is_trusted: false },
+        switches: SwitchNames::NONE,
+        max_frames: 510,
+    };
+    let (stacks, _) = walk(&mut target, ways);
     let report = Report::new(&target, stacks, Method::Auto, &Naming::plain());
     write_report(out, &report, false)?;
     text::write_warnings(out, &report)?;

@@ -9,7 +9,9 @@ use unwind_core::{
     Arch, CacheStats, End, Frame, ReturnAddresses, RowCache, RowSource, RowStore, StepError,
     TableError, VirtAddr, Walker,
 };
-use unwind_x86::{Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, X86_64, X86_64Regs};
+use unwind_x86::{
+    Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, StackSwitches, X86_64, X86_64Regs,
+};
 
 use crate::commands::stack::built::BuiltTables;
 use crate::commands::stack::call_frames::CallFrameSource;
@@ -18,6 +20,7 @@ use crate::commands::stack::tables::{SframeTables, TableWarnings};
 use crate::held_process::general_registers;
 use crate::module::Modules;
 use crate::return_probes::ReturnProbes;
+use crate::stack_switches::{SwitchNames, TargetSwitches, is_lost};
 use crate::target::maps::Mapping;
 use crate::target::registers::{CodeMode, UserRegisters};
 use crate::target::target_memory::TargetMemory;
@@ -75,6 +78,8 @@ pub(crate) enum EndReason {
     Step,
     /// The table of the last frame is malformed.
     Table,
+    /// The last frame is on another stack than its caller, which cannot be told.
+    OtherStack,
     /// A chain of frame pointers ends with a zero, as it should, but zeroes are
     /// also where a frame pointer leads that is none.
     FramePointerZero,
@@ -107,6 +112,7 @@ impl StackEnd {
             End::ZeroReturnAddress => EndReason::ZeroReturnAddress,
             End::FrameLimit => EndReason::MaxFrames,
             End::NoRow => EndReason::NoRow,
+            End::Table(_) if is_lost(end) => EndReason::OtherStack,
             End::Table(_) => EndReason::Table,
             End::NotWalkable => EndReason::NotWalkable,
             End::Step(StepError::NotCode { .. }) => EndReason::NoCode,
@@ -120,6 +126,7 @@ impl StackEnd {
         let gaps = frames.iter().filter(|frame| frame.provenance.is_after_gap()).count();
         let mut text = match end {
             End::FrameLimit => "there are more frames than --max-frames".into(),
+            End::Table(error) if reason == EndReason::OtherStack => error.to_string(),
             _ => end.to_string(),
         };
         if end.is_outermost() && gaps != 0 {
@@ -136,9 +143,7 @@ impl StackEnd {
 
 /// What is needed to walk any stack of one target.
 pub(crate) struct StackWalker<'t> {
-    method: Method,
-    frame_pointers: FramePointerRows,
-    max_frames: u32,
+    ways: Ways<'t>,
     modules: &'t Modules,
     /// Where the target has code, ascending.
     code: Vec<Range<u64>>,
@@ -148,27 +153,30 @@ pub(crate) struct StackWalker<'t> {
     rows: Box<RowCache<ROWS>>,
 }
 
+/// How the stacks of a target are walked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ways<'t> {
+    pub(crate) method: Method,
+    pub(crate) frame_pointers: FramePointerRows,
+    pub(crate) switches: &'t SwitchNames,
+    pub(crate) max_frames: u32,
+}
+
 /// How many rows are kept: those of some thousand functions, in 128 KiB.
 pub(crate) const ROWS: usize = 8192;
 
 impl<'t> StackWalker<'t> {
-    pub(crate) fn new(
-        modules: &'t Modules,
-        mappings: &[Mapping],
-        method: Method,
-        frame_pointers: FramePointerRows,
-        max_frames: u32,
-    ) -> Self {
+    pub(crate) fn new(modules: &'t Modules, mappings: &[Mapping], ways: Ways<'t>) -> Self {
         let code = Code::ranges(mappings);
         let return_probes = ReturnProbes::new(mappings);
         let x86_64 = address_width(mappings);
         let rows = Box::default();
-        Self { method, frame_pointers, max_frames, modules, code, return_probes, x86_64, rows }
+        Self { ways, modules, code, return_probes, x86_64, rows }
     }
 
     /// Shows that many frames of the stacks that are walked from now on, at most.
     pub(crate) fn max_frames(&mut self, max_frames: u32) {
-        self.max_frames = max_frames;
+        self.ways.max_frames = max_frames;
     }
 
     /// How often a row was kept, and how often it was looked up.
@@ -188,7 +196,7 @@ impl<'t> StackWalker<'t> {
         let mode = regs.code_mode();
         let refusals = memory.refusals();
         let (frames, mut end) = match mode {
-            Some(CodeMode::X86_64) => self.walk_x86_64(x86_64_registers(regs), memory),
+            Some(CodeMode::X86_64) => self.walk_x86_64(regs, memory),
             Some(CodeMode::Ia32) => self.walk_ia32(regs, memory),
             None => {
                 let text = format!("code segment {:#x} is the program's own", regs.cs);
@@ -205,37 +213,41 @@ impl<'t> StackWalker<'t> {
 
     fn walk_x86_64(
         &mut self,
-        regs: X86_64Regs,
+        regs: &UserRegisters,
         memory: &mut TargetMemory,
     ) -> (Vec<Frame>, StackEnd) {
+        let Ways { method, frame_pointers, switches, max_frames } = self.ways;
+        let switches = TargetSwitches { modules: self.modules, names: switches };
+        let (fs_base, regs) = (regs.fs_base, x86_64_registers(regs));
         let tables = SframeTables::new(self.modules);
         let call_frames = CallFrameSource::new(self.modules);
         let (arch, code, rows) =
             (self.x86_64, Code { ranges: &self.code, probes: self.return_probes }, &mut *self.rows);
-        match self.method {
+        match method {
             Method::Auto => {
                 let source = tables.or(call_frames);
                 let source = source.or(SignalTrampolines).or(InstructionAnalysis);
-                let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
-                collect(walker.return_addresses(code).max_frames(self.max_frames), regs, memory)
+                let source = StackSwitches::new(switches, source).thread_pointer(fs_base);
+                let walker = Walker::new(arch, source).cache(rows).fallback(frame_pointers);
+                collect(walker.return_addresses(code).max_frames(max_frames), regs, memory)
             }
             Method::Sframe => {
                 let walker = Walker::new(arch, tables).cache(rows).return_addresses(code);
-                collect(walker.max_frames(self.max_frames), regs, memory)
+                collect(walker.max_frames(max_frames), regs, memory)
             }
             Method::Cfi => {
                 let walker = Walker::new(arch, call_frames).cache(rows).return_addresses(code);
-                collect(walker.max_frames(self.max_frames), regs, memory)
+                collect(walker.max_frames(max_frames), regs, memory)
             }
             Method::CfiSframe => {
                 let built = BuiltTables::new(self.modules);
                 let walker = Walker::new(arch, built).cache(rows).return_addresses(code);
-                collect(walker.max_frames(self.max_frames), regs, memory)
+                collect(walker.max_frames(max_frames), regs, memory)
             }
             Method::Fp => {
                 let source = RowSource::<X86_64>::or(SignalTrampolines, InstructionAnalysis);
-                let walker = Walker::new(arch, source).fallback(self.frame_pointers);
-                collect(walker.return_addresses(code).max_frames(self.max_frames), regs, memory)
+                let walker = Walker::new(arch, source).fallback(frame_pointers);
+                collect(walker.return_addresses(code).max_frames(max_frames), regs, memory)
             }
         }
     }
@@ -246,31 +258,32 @@ impl<'t> StackWalker<'t> {
         regs: &UserRegisters,
         memory: &mut TargetMemory,
     ) -> (Vec<Frame>, StackEnd) {
+        let Ways { method, frame_pointers, max_frames, .. } = self.ways;
         let arch = ia32_arch(regs);
         let regs = ia32_registers(regs);
         let call_frames = CallFrameSource::new(self.modules);
         // The code at an address is of one kind, so both kinds share the cache.
         let (code, rows) =
             (Code { ranges: &self.code, probes: self.return_probes }, &mut *self.rows);
-        match self.method {
+        match method {
             Method::Auto => {
                 let source = RowSource::<Ia32>::or(call_frames, SignalTrampolines);
                 let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
-                let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
-                collect(walker.return_addresses(code).max_frames(self.max_frames), regs, memory)
+                let walker = Walker::new(arch, source).cache(rows).fallback(frame_pointers);
+                collect(walker.return_addresses(code).max_frames(max_frames), regs, memory)
             }
             Method::Cfi => {
                 let walker = Walker::new(arch, call_frames).cache(rows).return_addresses(code);
-                collect(walker.max_frames(self.max_frames), regs, memory)
+                collect(walker.max_frames(max_frames), regs, memory)
             }
             Method::Sframe | Method::CfiSframe => {
                 let walker = Walker::new(arch, unwind_core::Empty).return_addresses(code);
-                collect(walker.max_frames(self.max_frames), regs, memory)
+                collect(walker.max_frames(max_frames), regs, memory)
             }
             Method::Fp => {
                 let source = RowSource::<Ia32>::or(SignalTrampolines, InstructionAnalysis);
-                let walker = Walker::new(arch, source).fallback(self.frame_pointers);
-                collect(walker.return_addresses(code).max_frames(self.max_frames), regs, memory)
+                let walker = Walker::new(arch, source).fallback(frame_pointers);
+                collect(walker.return_addresses(code).max_frames(max_frames), regs, memory)
             }
         }
     }
