@@ -109,6 +109,24 @@ impl Ledger {
         format!("{}: {}", counted(all, "sample", "samples"), parts.join(", "))
     }
 
+    /// How many samples each class has, of which `complete` is there always, and for those that
+    /// are not complete why.
+    pub(crate) fn classes(&self) -> impl Iterator<Item = (&'static str, Option<&str>, u64)> {
+        let incomplete = self.incomplete.iter();
+        let incomplete = incomplete.map(|(why, &count)| ("incomplete", Some(why.as_str()), count));
+        let others = [
+            ("kernel_only", self.kernel_only),
+            ("unmatched", self.unmatched),
+            ("unchecked", self.unchecked),
+            ("damaged", self.damaged),
+            ("dropped", self.dropped),
+            ("lost", self.lost),
+        ];
+        let others = others.into_iter().filter(|&(_, count)| count > 0);
+        let others = others.map(|(class, count)| (class, None, count));
+        [("complete", None, self.complete)].into_iter().chain(incomplete).chain(others)
+    }
+
     /// All classes of samples that were written.
     pub(crate) fn classified(&self) -> u64 {
         let classes = [

@@ -9,6 +9,7 @@ pub(crate) mod ledger;
 mod off_cpu;
 mod parts;
 pub(crate) mod perf_engine;
+mod receiver;
 pub(crate) mod recording;
 pub(crate) mod rings;
 pub(crate) mod signals;
@@ -32,6 +33,7 @@ use crate::commands::record::files::{Files, OpenFile};
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
 use crate::commands::record::parts::Part;
 use crate::commands::record::perf_engine::{RingSize, Sampling, Whom};
+use crate::commands::record::receiver::Receiver;
 use crate::commands::record::recording::{Form, LedgerSection, Recording};
 use crate::commands::record::rings::{
     Emptied, LARGER_STACK, RING, STACK, Span, check_exist, existing, of_running, open,
@@ -39,7 +41,11 @@ use crate::commands::record::rings::{
 use crate::commands::record::signals::end_at;
 use crate::commands::record::stream::layout;
 use crate::commands::record::subject::{HeldCommand, Subject};
+use crate::commands::report::grouping::By;
+use crate::commands::report::otlp;
+use crate::commands::report::reading::Reading;
 use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::counted::counted;
 use crate::failure::Failure;
 use crate::untrusted::escaped;
 
@@ -92,6 +98,11 @@ pub(crate) struct RecordArgs {
     /// The oldest are removed. One file more is there while it is written.
     #[arg(long, value_name = "MIB", default_value_t = 1024, requires = "every")]
     disk: u64,
+
+    /// Send the profile to a receiver of OpenTelemetry, such as `http://localhost:4318`; with
+    /// --every that of each file
+    #[arg(long, value_name = "URL", value_parser = Receiver::new)]
+    otlp: Option<Receiver>,
 
     /// How many bytes of a stack are looked at, at most 65,528
     ///
@@ -211,7 +222,8 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     };
     let attr = layout(&events).map_err(file_error)?;
     let copy_size = CopySize::default();
-    let mut writing = Writing { args, events, form, copy_size: copy_size.clone(), untold: 0 };
+    let mut writing =
+        Writing { args, events, form, copy_size: copy_size.clone(), untold: 0, unsent: 0 };
     let mut first = Some(files.begin().map_err(|error| file_error(error.into()))?);
     let until =
         args.duration.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
@@ -235,12 +247,22 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         result = result.and(written);
     }
     emptied.finish()?;
+    if writing.unsent > 0 {
+        let unsent = counted(writing.unsent, "profile was", "profiles were");
+        result = result.and(Err(Failure::new(format!("{unsent} not sent"), NOT_SENT)));
+    }
     if let Some(child) = &mut child {
         // It has ended, or continues alone after the time of the recording.
         let _ = child.try_wait();
     }
     result
 }
+
+/// About how many bytes a profile takes that is sent, and its stacks as many more.
+const SEND_MEMORY: usize = 128 << 20;
+
+/// The exit code if a profile was not received.
+const NOT_SENT: u8 = 1;
 
 /// What there is to know for each part of a recording.
 struct Writing<'a> {
@@ -250,6 +272,8 @@ struct Writing<'a> {
     copy_size: CopySize,
     /// Losses of earlier parts that records have not told of yet.
     untold: u64,
+    /// Profiles that were not received.
+    unsent: u64,
 }
 
 impl Writing<'_> {
@@ -282,7 +306,29 @@ impl Writing<'_> {
         recorded.summary.end.map_err(file_error)?;
         files.finish(&at, &path).map_err(|error| file_error(error.into()))?;
         tell(self.args, &path, &section.ledger)?;
+        if let Some(receiver) = &self.args.otlp {
+            self.send(receiver, &path);
+        }
         section.ledger.check().map_err(|error| Failure::new(error, EXIT_CODE))
+    }
+
+    /// Sends the profile of a file, or says why not.
+    fn send(&mut self, receiver: &Receiver, path: &Path) {
+        let reading = Reading {
+            by: By::Name,
+            off_cpu: self.args.off_cpu,
+            trust_fp: self.args.trust_fp,
+            memory: SEND_MEMORY,
+            names_kernel: true,
+        };
+        let sent = otlp::request_of(path, reading).and_then(|request| {
+            let error = |error| Failure::new(error, NOT_SENT);
+            receiver.send(&request).map_err(error)
+        });
+        if let Err(error) = sent {
+            self.unsent = self.unsent.saturating_add(1);
+            let _ = writeln!(io::stderr(), "unwind: {} is not sent: {error}", escaped(path));
+        }
     }
 }
 

@@ -36,7 +36,7 @@ struct File<'f> {
 
 /// Writes the file.
 pub(crate) fn write(out: &mut dyn Write, view: &View<'_>) -> io::Result<()> {
-    let View { title, profile: stacks, time_line, ledger } = *view;
+    let View { title, profile: stacks, time_line, ledger, .. } = *view;
     let interval = SamplingInterval::from_nanos(time_line.width);
     let start = ReferenceTimestamp::from_millis_since_unix_epoch(0.0);
     let product = format!("{title}: {}", ledger.summary());
@@ -219,6 +219,7 @@ fn frames(profile: &mut Profile, stacks: &Stacks) -> Vec<Frame> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::report::labels::Labels;
     use crate::untrusted::Untrusted;
 
     #[test]
@@ -233,8 +234,9 @@ mod tests {
         for time in [1, 2, 5 << 20] {
             time_line.add(time, (7, 8), "worker", node);
         }
-        let ledger = Ledger::new();
-        let view = View { title: "a", profile: &stacks, time_line: &time_line, ledger: &ledger };
+        let (ledger, labels) = (Ledger::new(), &Labels::default());
+        let view =
+            View { title: "a", profile: &stacks, time_line: &time_line, ledger: &ledger, labels };
         let mut out = Vec::new();
         write(&mut out, &view).unwrap();
         let file: serde_json::Value = serde_json::from_slice(&out).unwrap();
@@ -250,7 +252,8 @@ mod tests {
         assert_eq!(file["ledger"]["schema"], 1);
         // A profile without samples is one, too.
         let (stacks, time_line) = (Stacks::with_room(0), TimeLine::default());
-        let view = View { title: "a", profile: &stacks, time_line: &time_line, ledger: &ledger };
+        let view =
+            View { title: "a", profile: &stacks, time_line: &time_line, ledger: &ledger, labels };
         write(&mut Vec::new(), &view).unwrap();
     }
 }

@@ -9,10 +9,12 @@ mod folded;
 pub(crate) mod found_by;
 pub(crate) mod grouping;
 mod html;
+pub(crate) mod labels;
+pub(crate) mod otlp;
 mod parquet;
 mod pprof;
 pub(crate) mod profile;
-mod reading;
+pub(crate) mod reading;
 mod side;
 mod speedscope;
 pub(crate) mod table;
@@ -27,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::ValueEnum;
+use prost::Message as _;
 
 use crate::commands::perf::error::{PerfError, RecordingError};
 use crate::commands::perf::origin::Origin;
@@ -34,15 +37,15 @@ use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::summary::Memory;
 use crate::commands::record::ledger::Ledger;
 use crate::commands::report::grouping::By;
-use crate::commands::report::parquet::Labels;
-use crate::commands::report::profile::{MAX_LABEL, Profile};
+use crate::commands::report::labels::Labels;
+use crate::commands::report::profile::Profile;
 use crate::commands::report::reading::{Reading, read, read_from};
 use crate::commands::report::side::Side;
 use crate::commands::report::time_line::TimeLine;
 use crate::counted::counted;
 use crate::failure::Failure;
 use crate::same_file::is_same_file;
-use crate::untrusted::escaped;
+use crate::untrusted::{Untrusted, escaped};
 
 /// Show where the samples of a recording were taken.
 ///
@@ -71,11 +74,12 @@ pub(crate) struct ReportArgs {
     #[arg(short, long, value_name = "OUT", required_if_eq("format", "parquet"))]
     output: Option<PathBuf>,
 
-    /// The machine that was recorded, for `parquet`; without it as the recording says
+    /// The machine that was recorded, for `parquet` and `otlp`; without it as the recording
+    /// says
     #[arg(long, value_name = "NAME")]
     host: Option<OsString>,
 
-    /// What was recorded, such as its version, for `parquet`
+    /// What was recorded, such as its version, for `parquet` and `otlp`
     #[arg(long, value_name = "NAME")]
     release: Option<OsString>,
 
@@ -118,6 +122,8 @@ enum Format {
     Firefox,
     /// For pprof, compressed by gzip
     Pprof,
+    /// For receivers of OpenTelemetry, as `unwind record --otlp` sends it
+    Otlp,
     /// Tables of many recordings, for DuckDB, Spark, ClickHouse or Trino
     Parquet,
 }
@@ -148,17 +154,18 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     }
     let read = read(&args.file, args.reading())?;
     let title = title(&args.file);
+    let labels = args.labels(&read.origin);
     let view = View {
         title: &title,
         profile: &read.profile,
         time_line: &read.time_line,
         ledger: &read.ledger,
+        labels: &labels,
     };
     if let (Format::Parquet, Some(folder)) = (args.format, &args.output) {
         let output_error =
             |error: io::Error| RecordingError { path: folder.clone(), error: error.into() };
-        let labels = args.labels(&read.origin);
-        parquet::write(folder, &view, &labels).map_err(output_error)?;
+        parquet::write(folder, &view).map_err(output_error)?;
     } else {
         write_to(args, &[&args.file], |out| write(args, &view, out))?;
     }
@@ -194,16 +201,12 @@ impl ReportArgs {
 
     /// What tells this recording from others.
     fn labels(&self, origin: &Origin) -> Labels {
-        let shown = |text: &OsString| escaped(text).at_most(MAX_LABEL).to_string();
-        let told = origin.host.as_ref().map(|host| host.escaped().at_most(MAX_LABEL).to_string());
         // Standard input has no file.
         let written = fs::metadata(&self.file).and_then(|metadata| metadata.modified());
-        Labels {
-            host: self.host.as_ref().map(shown).or(told).unwrap_or_default(),
-            release: self.release.as_ref().map(shown),
-            moment: origin.moment,
-            day: Labels::day_of(written.unwrap_or_else(|_| SystemTime::now())),
-        }
+        let written = written.unwrap_or_else(|_| SystemTime::now());
+        let [host, release] =
+            [&self.host, &self.release].map(|text| text.as_ref().map(Untrusted::from));
+        Labels::new(origin, written, host, release)
     }
 }
 
@@ -228,12 +231,13 @@ fn write_to(
 
 /// What there is to write.
 #[derive(Clone, Copy, Debug)]
-struct View<'v> {
+pub(crate) struct View<'v> {
     /// To be shown as it is.
     title: &'v str,
     profile: &'v Profile,
     time_line: &'v TimeLine,
     ledger: &'v Ledger,
+    labels: &'v Labels,
 }
 
 impl View<'_> {
@@ -280,6 +284,7 @@ fn write_as(
         Format::Speedscope => speedscope::write(&mut out, profile, title, ledger)?,
         Format::Firefox => firefox::write(&mut out, view)?,
         Format::Pprof => pprof::write(&mut out, profile, view.notes().lines())?,
+        Format::Otlp => out.write_all(&otlp::request(view, room).encode_to_vec())?,
         Format::Parquet => parquet::write_all(&mut out, view)?,
     }
     out.flush()
@@ -303,6 +308,7 @@ pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
         profile: &read.profile,
         time_line: &read.time_line,
         ledger: &read.ledger,
+        labels: &Labels::default(),
     };
     let side = Side { title: "-", profile: &read.profile, ledger: &read.ledger };
     let mut lengths = Vec::new();

@@ -133,7 +133,7 @@ macro_rules! column {
 }
 
 fn write_data(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
-    let View { title, profile, time_line, ledger } = *view;
+    let View { title, profile, time_line, ledger, .. } = *view;
     let mut by_kind = [0_u64; FoundBy::ALL.len()];
     for node in &profile.nodes {
         for (sum, &count) in by_kind.iter_mut().zip(node.found.counts()) {

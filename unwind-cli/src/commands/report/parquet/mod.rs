@@ -8,14 +8,10 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::time::SystemTime;
 
-use chrono::{DateTime, NaiveDate};
-use sha2::{Digest as _, Sha256};
+use chrono::DateTime;
 use tempfile::NamedTempFile;
 
-use crate::commands::perf::origin::Moment;
-use crate::commands::record::ledger::Ledger;
 use crate::commands::report::View;
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::parquet::place::folder;
@@ -91,31 +87,18 @@ impl Kind {
     }
 }
 
-/// What tells a recording from others.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Labels {
-    /// To be shown as it is; empty if it is not known.
-    pub(crate) host: String,
-    /// The same, of what was recorded.
-    pub(crate) release: Option<String>,
-    /// One moment by the clock of the samples and by that of the wall.
-    pub(crate) moment: Option<Moment>,
-    /// The day if there is no moment.
-    pub(crate) day: NaiveDate,
-}
-
 /// Writes all tables below a folder.
-pub(crate) fn write(below: &Path, view: &View<'_>, labels: &Labels) -> io::Result<()> {
-    let name = format!("{}.parquet", id(view, labels));
-    let start = labels.since_epoch(view.time_line.start());
+pub(crate) fn write(below: &Path, view: &View<'_>) -> io::Result<()> {
+    let name = format!("{}.parquet", name(view));
+    let start = microseconds(view, view.time_line.start());
     let day = start.and_then(DateTime::from_timestamp_micros);
-    let day = day.map_or(labels.day, |time| time.date_naive());
+    let day = day.map_or(view.labels.day, |time| time.date_naive());
     for kind in Kind::ALL {
-        let folder = below.join(kind.name()).join(folder(day, &labels.host));
+        let folder = below.join(kind.name()).join(folder(day, &view.labels.host));
         fs::create_dir_all(&folder)?;
         // A reader sees all of it or nothing, and its name then is none that readers look for.
         let file = NamedTempFile::new_in(&folder)?;
-        let out = write_table(kind, view, labels, BufWriter::new(file))?;
+        let out = write_table(kind, view, BufWriter::new(file))?;
         let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.persist(folder.join(&name))?;
     }
@@ -124,63 +107,39 @@ pub(crate) fn write(below: &Path, view: &View<'_>, labels: &Labels) -> io::Resul
 
 /// Writes all tables one after the other, as no reader wants them but for what they cost.
 pub(crate) fn write_all(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
-    let labels = Labels::default();
-    let mut tables = Kind::ALL.into_iter().map(|kind| write_table(kind, view, &labels, Vec::new()));
+    let mut tables = Kind::ALL.into_iter().map(|kind| write_table(kind, view, Vec::new()));
     tables.try_for_each(|table| out.write_all(&table?))
 }
 
 /// Writes one table.
-fn write_table<W: Write + Send>(
-    kind: Kind,
-    view: &View<'_>,
-    labels: &Labels,
-    out: W,
-) -> io::Result<W> {
+fn write_table<W: Write + Send>(kind: Kind, view: &View<'_>, out: W) -> io::Result<W> {
     let mut table = Table::begin(out, kind.message())?;
-    let id = Cell::text(&id(view, labels));
+    let id = Cell::text(&name(view));
     match kind {
         Kind::Frames => write_frames(&mut table, view, &id)?,
         Kind::Stacks => write_stacks(&mut table, view, &id)?,
-        Kind::Samples => write_samples(&mut table, view, labels, &id)?,
-        Kind::Ledger => write_ledger(&mut table, view, labels, &id)?,
+        Kind::Samples => write_samples(&mut table, view, &id)?,
+        Kind::Ledger => write_ledger(&mut table, view, &id)?,
     }
     table.finish()
 }
 
-/// What a recording is called, which is the same whenever and however it is reported: its
-/// tables are not there twice.
-fn id(view: &View<'_>, labels: &Labels) -> String {
-    let View { ledger, time_line, .. } = view;
-    let mut hash = Sha256::new();
-    hash.update(&labels.host);
-    for number in [time_line.start(), time_line.duration(), ledger.written, ledger.lost] {
-        hash.update(number.to_le_bytes());
-    }
-    let hash = hash.finalize();
-    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+/// What a recording is called, so that its tables are not there twice.
+fn name(view: &View<'_>) -> String {
+    view.labels.id(view).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-impl Labels {
-    /// The day of a time, by the clock of Greenwich.
-    pub(crate) fn day_of(time: SystemTime) -> NaiveDate {
-        let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(0);
-        DateTime::from_timestamp_secs(seconds).map(|time| time.date_naive()).unwrap_or_default()
-    }
+/// Microseconds since 1970.
+fn microseconds(view: &View<'_>, time: u64) -> Option<i64> {
+    i64::try_from(view.labels.since_epoch(time)? / 1_000).ok()
+}
 
-    /// Microseconds since 1970 of a time that a sample has.
-    fn since_epoch(&self, time: u64) -> Option<i64> {
-        let since_epoch = self.moment?.since_epoch(time)?;
-        i64::try_from(since_epoch / 1_000).ok()
-    }
+fn time(view: &View<'_>, time: u64) -> Cell {
+    microseconds(view, time).map_or(Cell::Nothing, Cell::Number)
+}
 
-    fn time(&self, time: u64) -> Cell {
-        self.since_epoch(time).map_or(Cell::Nothing, Cell::Number)
-    }
-
-    fn release(&self) -> Cell {
-        self.release.as_deref().map_or(Cell::Nothing, Cell::text)
-    }
+fn release(view: &View<'_>) -> Cell {
+    view.labels.release.as_deref().map_or(Cell::Nothing, Cell::text)
 }
 
 fn write_frames<W: Write + Send>(
@@ -229,11 +188,10 @@ fn write_stacks<W: Write + Send>(
 fn write_samples<W: Write + Send>(
     table: &mut Table<W>,
     view: &View<'_>,
-    labels: &Labels,
     id: &Cell,
 ) -> io::Result<()> {
     let View { profile, time_line, .. } = *view;
-    let release = labels.release();
+    let release = release(view);
     let names: Vec<Cell> =
         time_line.threads.iter().map(|thread| Cell::text(&thread.name)).collect();
     // Those of each stack that are not on the time line.
@@ -245,7 +203,7 @@ fn write_samples<W: Write + Send>(
         table.push([
             id.clone(),
             release.clone(),
-            labels.time(time),
+            self::time(view, time),
             number(thread.map(|thread| thread.process)),
             number(thread.map(|thread| thread.thread)),
             names.get(cell.thread).cloned().unwrap_or(Cell::Nothing),
@@ -271,14 +229,13 @@ fn write_samples<W: Write + Send>(
 fn write_ledger<W: Write + Send>(
     table: &mut Table<W>,
     view: &View<'_>,
-    labels: &Labels,
     id: &Cell,
 ) -> io::Result<()> {
-    for (class, reason, count) in classes(view.ledger) {
+    for (class, reason, count) in view.ledger.classes() {
         table.push([
             id.clone(),
-            labels.release(),
-            labels.time(view.time_line.start()),
+            release(view),
+            time(view, view.time_line.start()),
             Cell::count(view.time_line.duration()),
             Cell::text(class),
             reason.map_or(Cell::Nothing, Cell::text),
@@ -286,21 +243,4 @@ fn write_ledger<W: Write + Send>(
         ])?;
     }
     Ok(())
-}
-
-/// The classes of samples, of which `complete` is there in each recording.
-fn classes(ledger: &Ledger) -> impl Iterator<Item = (&'static str, Option<&str>, u64)> {
-    let incomplete = ledger.incomplete.iter();
-    let incomplete = incomplete.map(|(why, &count)| ("incomplete", Some(why.as_str()), count));
-    let others = [
-        ("kernel_only", ledger.kernel_only),
-        ("unmatched", ledger.unmatched),
-        ("unchecked", ledger.unchecked),
-        ("damaged", ledger.damaged),
-        ("dropped", ledger.dropped),
-        ("lost", ledger.lost),
-    ];
-    let others = others.into_iter().filter(|&(_, count)| count > 0);
-    let others = others.map(|(class, count)| (class, None, count));
-    [("complete", None, ledger.complete)].into_iter().chain(incomplete).chain(others)
 }
