@@ -95,7 +95,7 @@ fn row_with_cfa(offset: i32) -> Row {
 }
 
 #[test]
-fn a_row_is_found_by_the_search_table_by_an_index_and_in_parts() {
+fn a_row_is_found_by_the_search_table_by_an_index_among_all_entries_and_in_parts() {
     let (frame, header) =
         object(&[vec![ADVANCE4, DEF_CFA_OFFSET, 16], vec![ADVANCE4, DEF_CFA_OFFSET, 32]]);
     let by_table = table(&frame, &header).unwrap().unwrap();
@@ -105,6 +105,7 @@ fn a_row_is_found_by_the_search_table_by_an_index_and_in_parts() {
     assert_eq!(index(entries, &mut []), Err(TooFewSlots { needed: 2 }));
     let by_index =
         CfiTable::with_index(section, CfiAbi::X86_64, index(entries, &mut slots).unwrap());
+    let by_entries = CfiTable::with_entries(section, CfiAbi::X86_64);
     let mut target = Target::new(&frame, &header);
     let remote = RemoteCfi::open(&mut target, CfiAbi::X86_64, HEADER).unwrap().unwrap();
     let mut scratch = CfiScratch::new();
@@ -120,6 +121,7 @@ fn a_row_is_found_by_the_search_table_by_an_index_and_in_parts() {
     ] {
         assert_eq!(by_table.find_row(pc), Ok(row), "{pc:#x}");
         assert_eq!(by_index.find_row(pc), Ok(row), "{pc:#x}");
+        assert_eq!(by_entries.find_row(pc), Ok(row), "{pc:#x}");
         assert_eq!(remote.find_row(&mut target, pc, &mut scratch), Ok(row), "{pc:#x}");
         let bias = 0x5555_0000_0000;
         assert_eq!(by_table.bias(bias).find_row(pc + bias), Ok(row), "{pc:#x}");
@@ -361,6 +363,7 @@ proptest! {
                 let mut slots = [IndexEntry::default(); 16];
                 let Ok(index) = index(Entries::new(section, abi), &mut slots) else { continue };
                 _ = CfiTable::with_index(section, abi, index).find_row(offset.into());
+                _ = CfiTable::with_entries(section, abi).find_row(offset.into());
                 for entry in index {
                     _ = CfiTable::with_index(section, abi, index).find_row(entry.start());
                 }

@@ -9,6 +9,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// Each function keeps a frame pointer.
+#define UNWIND_LOCAL_FRAME_POINTERS 0
+
+// An SFrame section, whose addresses count from where it lies.
+#define UNWIND_LOCAL_SFRAME 1
+
+// An `.eh_frame` section, as `__register_frame` takes it.
+#define UNWIND_LOCAL_EH_FRAME 2
+
 // Why a walk has no more frames.
 typedef struct {
   // 1: the outermost frame, by its table. 2: the outermost frame, whose return address is
@@ -82,6 +91,28 @@ size_t unwind_local_frames(const void *context,
                            unwind_local_frame *frames,
                            size_t capacity,
                            unwind_local_end *end);
+
+// Tells of code that the program has made, such as a JIT compiler's: stacks are walked past
+// its frames by what is of `kind`, one of UNWIND_LOCAL_FRAME_POINTERS (where `table` is NULL),
+// UNWIND_LOCAL_SFRAME and UNWIND_LOCAL_EH_FRAME. Returns a number to forget it by, or 0 if there
+// are 256 ranges already or the kind is unknown.
+//
+// Async-signal-safe. No walk waits for it.
+//
+// # Safety
+//
+// Until the range is forgotten the table stays and does not change; when it is forgotten no
+// function in it has a frame on any stack.
+uint64_t unwind_local_tell_code(const void *code,
+                                size_t size,
+                                int kind,
+                                const void *table,
+                                size_t table_size);
+
+// Forgets the code with this number; `false` if there is none.
+//
+// Async-signal-safe.
+bool unwind_local_forget_code(uint64_t number);
 
 // What the code of an end says, in English.
 //

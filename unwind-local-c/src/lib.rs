@@ -1,11 +1,11 @@
 //! `unwind-local` for C.
 #![no_std]
 
-use core::ffi::{c_char, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use core::ops::ControlFlow;
 use core::{ptr, slice};
 
-use unwind_local::{Backtrace, CallerRegisters, End, TraceFrame};
+use unwind_local::{Backtrace, CallerRegisters, CodeTable, End, ProgramCode, TraceFrame};
 
 /// Why a walk has no more frames.
 #[derive(Clone, Copy, Debug, Default)]
@@ -158,6 +158,57 @@ pub unsafe extern "C" fn unwind_local_frames(
         *to = unwind_local_end { code: found.code(), complete };
     }
     len
+}
+
+/// Each function keeps a frame pointer.
+pub const UNWIND_LOCAL_FRAME_POINTERS: c_int = 0;
+/// An SFrame section, whose addresses count from where it lies.
+pub const UNWIND_LOCAL_SFRAME: c_int = 1;
+/// An `.eh_frame` section, as `__register_frame` takes it.
+pub const UNWIND_LOCAL_EH_FRAME: c_int = 2;
+
+/// Tells of code that the program has made, such as a JIT compiler's: stacks are walked past
+/// its frames by what is of `kind`, one of UNWIND_LOCAL_FRAME_POINTERS (where `table` is NULL),
+/// UNWIND_LOCAL_SFRAME and UNWIND_LOCAL_EH_FRAME. Returns a number to forget it by, or 0 if there
+/// are 256 ranges already or the kind is unknown.
+///
+/// Async-signal-safe. No walk waits for it.
+///
+/// # Safety
+///
+/// Until the range is forgotten the table stays and does not change; when it is forgotten no
+/// function in it has a frame on any stack.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unwind_local_tell_code(
+    code: *const c_void,
+    size: usize,
+    kind: c_int,
+    table: *const c_void,
+    table_size: usize,
+) -> u64 {
+    let bytes = match table.is_null() {
+        true => &[],
+        // SAFETY: as the caller promises.
+        false => unsafe { slice::from_raw_parts(table.cast::<u8>(), table_size) },
+    };
+    let table = match kind {
+        UNWIND_LOCAL_FRAME_POINTERS => CodeTable::FramePointers,
+        UNWIND_LOCAL_SFRAME => CodeTable::Sframe(bytes),
+        UNWIND_LOCAL_EH_FRAME => CodeTable::EhFrame(bytes),
+        _ => return 0,
+    };
+    let start = code.addr();
+    // SAFETY: as the caller promises.
+    let told = unsafe { ProgramCode::tell(start..start.saturating_add(size), table) };
+    told.map_or(0, |told| told.into_number().get())
+}
+
+/// Forgets the code with this number; `false` if there is none.
+///
+/// Async-signal-safe.
+#[unsafe(no_mangle)]
+pub extern "C" fn unwind_local_forget_code(number: u64) -> bool {
+    ProgramCode::forget(number)
 }
 
 /// What the code of an end says, in English.

@@ -7,6 +7,7 @@
 //! | of what a signal interrupted | [`backtrace_of`] | at any point |
 //! | each frame with how it was found | [`frames`], [`frames_of`] | at any point |
 //! | a frame at a time, with registers | [`Cursor`] | at any point |
+//! | past code that the program made | [`ProgramCode`] | at any point |
 //! | of another thread | [`ThreadSignal`] | the asked one answers at any point |
 //! | faster walks from then on | [`prepare`] | never |
 //! | names of frames, by feature `symbols` | `Symbol`, `Capture` | never |
@@ -18,8 +19,8 @@
 //!
 //! Which object has the code of a frame, the C library's `_dl_find_object` tells without a
 //! lock. Its `.sframe` or `.eh_frame` is read where it is, for the addresses that occur. Code
-//! that neither tells of, as a JIT compiler's, is walked by frame pointers; such a stack is
-//! never complete. Rows are kept in a pool: the first 16 threads that walk have a place of
+//! that nothing tells of, as a JIT compiler's that has not [told](ProgramCode) of it, is walked by
+//! frame pointers; such a stack is never complete. Rows are kept in a pool: the first 16 threads that walk have a place of
 //! their own, other threads and handlers that interrupt a walk take one of 16 more by an
 //! exchange, and where none is free a walk does without.
 //!
@@ -57,6 +58,7 @@ mod backtrace;
 mod capture;
 mod cursor;
 mod memory;
+mod program_code;
 #[expect(unsafe_code, reason = "what the rest is safe by")]
 mod raw;
 #[cfg(feature = "symbols")]
@@ -72,6 +74,7 @@ pub use backtrace::{
 #[cfg(feature = "symbols")]
 pub use capture::Capture;
 pub use cursor::Cursor;
+pub use program_code::{CodeTable, ProgramCode, TooMuchCode};
 pub use raw::registers::CallerRegisters;
 #[cfg(feature = "symbols")]
 pub use symbol::Symbol;

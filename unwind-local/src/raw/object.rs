@@ -103,6 +103,7 @@ impl Object {
     ///
     /// The object stays loaded while the bytes are used: code of it has a frame on this
     /// thread's stack.
+    #[inline(never)]
     pub(crate) unsafe fn sframe<'o>(self) -> Option<Part<'o>> {
         // SAFETY: as the caller promises.
         let headers = unsafe { self.headers() }?;

@@ -11,6 +11,7 @@ use unwind_x86::{FramePointers, InstructionAnalysis, X86_64, X86_64Regs};
 
 use super::loads;
 use super::object::Object;
+use super::program_code::{self, Code};
 use super::registers::StartPc;
 
 /// The lookup address of the C library's signal trampoline, the byte before it, once a
@@ -62,11 +63,17 @@ impl RowSource<X86_64> for ObjectRows<'_> {
         if addr == TRAMPOLINE.load(Ordering::Relaxed) && addr != 0 {
             return Ok(Some(Row::signal_context()));
         }
+        if let Some(code) = program_code::find(addr) {
+            return program_row(code, frame, self.guessed, mem);
+        }
         let Some(object) = Object::find(addr) else { return Ok(None) };
         if self.guessed.0.get() && !object.is_permanent() {
             return row_by_reads(object, addr, mem);
         }
-        if let Some(row) = sframe_row(object, addr) {
+        // SAFETY: code of it runs on this thread's stack, see `Guessed`.
+        if let Some(part) = unsafe { object.sframe() }
+            && let Some(row) = sframe_row(part.bytes, part.addr, addr)
+        {
             return Ok(Some(row));
         }
         let row = call_frame_row(object, addr)?;
@@ -95,18 +102,32 @@ impl RowSource<X86_64> for ObjectRows<'_> {
 
     #[inline]
     fn generation(&self) -> u64 {
-        loads::count().unwrap_or(0)
+        // Neither gets near to 2^32.
+        loads::count().unwrap_or(0) ^ program_code::generation().rotate_left(32)
     }
 }
 
-/// The row of the `.sframe`. Where that is malformed, `.eh_frame` is asked.
+/// The row of code that the program has made.
+#[cold]
+#[inline(never)]
+fn program_row<M: Memory>(
+    code: Code,
+    frame: &FrameContext<'_, X86_64Regs>,
+    guessed: &Guessed,
+    mem: &mut M,
+) -> Result<Option<Row>, RemoteCfiError> {
+    let row = code.row(frame, guessed.is_set(), mem);
+    if matches!(row, Ok(Some(row)) if row.is_guess()) {
+        guessed.0.set(true);
+    }
+    row
+}
+
+/// The row of an `.sframe`. Where that is malformed, `.eh_frame` is asked.
 // One of these is on the stack at a time.
 #[inline(never)]
-fn sframe_row(object: Object, addr: u64) -> Option<Row> {
-    // SAFETY: code of it runs on this thread's stack, see `Guessed`.
-    let part = unsafe { object.sframe() }?;
-    let mut tables = Section::new(part.bytes).at(part.addr).tables();
-    tables.find_map(|table| {
+pub(super) fn sframe_row(bytes: &[u8], at: u64, addr: u64) -> Option<Row> {
+    Section::new(bytes).at(at).tables().find_map(|table| {
         let table = table.ok().filter(|table| table.header().abi == sframe::Abi::Amd64Little);
         table?.find_row(addr).ok().flatten().map(|row| row.with_origin(Origin::Table))
     })

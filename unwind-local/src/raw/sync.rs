@@ -1,6 +1,8 @@
 //! What a letter is made of, which models replace by loom's.
 
-pub(super) use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+pub(super) use core::sync::atomic::{
+    AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
 
 /// Memory that a protocol guards.
 pub(crate) struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
