@@ -228,8 +228,16 @@ fn g11_each_rule_is_broken_by_one_field() {
     assert_eq!(old, Err(AttrError::ReadInherited));
     let vectors = check(|a| a.sample_regs_intr = 1 << 40);
     assert_eq!(vectors, Err(AttrError::VectorRegistersNotSupported));
+    let mut with_vectors = Pmu::SOFTWARE;
+    with_vectors.vector_registers = true;
+    let mut attr = sampled();
+    attr.sample_regs_intr = 1 << 40;
+    assert!(attr.check(NEWEST, with_vectors, Caller::USER, None).is_ok());
     let mut all = Pmu::SOFTWARE;
     all.counts_all = true;
+    attr = sampled();
+    attr.flags = AttrFlags::empty();
+    assert!(attr.check(NEWEST, all, Caller::PRIVILEGED, None).is_ok(), "it asks for all modes");
     let mut only_counts = Pmu::SOFTWARE;
     only_counts.samples = false;
     for (pmu, error) in

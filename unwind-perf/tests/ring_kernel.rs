@@ -134,8 +134,9 @@ fn g14_what_the_kernel_could_not_write_is_told_by_the_next_record() {
     let mut reader = RingReader::new(event.page(), event.data()).unwrap();
     let mut buf = [0; RingReader::MAX_RECORD];
     let mut lost = 0;
-    // The ring is full after a hundred samples.
-    for _ in 0..2 {
+    // The ring is full after a hundred samples. On a machine that has other work they take
+    // longer than here.
+    for _ in 0..20 {
         work(Duration::from_millis(60));
         while let Some(record) = reader.next(&mut buf).unwrap() {
             if record.kind() == RecordType::LOST {
@@ -143,8 +144,11 @@ fn g14_what_the_kernel_could_not_write_is_told_by_the_next_record() {
             }
         }
         work(Duration::from_millis(1));
+        if lost > 50 {
+            return;
+        }
     }
-    assert!(lost > 50, "{lost}");
+    panic!("{lost} are lost");
 }
 
 #[test]

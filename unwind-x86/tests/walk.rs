@@ -6,7 +6,7 @@ use core::convert::Infallible;
 
 use test_support::SparseMemory;
 use unwind_core::{
-    Arch, CfaRule, Empty, End, FrameContext, FramePc, Memory, Origin, ReadError, RegRule,
+    Arch, CfaRule, DwarfReg, Empty, End, FrameContext, FramePc, Memory, Origin, ReadError, RegRule,
     Registers, Row, RowSource, StepError, VirtAddr, Walker, WordSize,
 };
 use unwind_x86::{
@@ -340,4 +340,12 @@ fn a1_memory_below_the_stack_pointer_is_believed_in_64_bit_user_code_alone() {
     let row = Row::new(CfaRule::sp(4), RegRule::Offset(-4), RegRule::Offset(-8));
     let regs = Ia32Regs::new(0x40_0000, 0x8000, 0x9000);
     assert!(takes_register(Ia32::FLAT, regs, row, &narrow), "i386 has no red zone");
+}
+
+#[test]
+fn a_32_bit_task_has_eight_registers() {
+    let regs = Ia32Regs::new(0x1000, 0x2000, 0x3000);
+    assert_eq!(regs.with(DwarfReg(8), 7), regs, "a number above 7 changes nothing");
+    let with = regs.with(Ia32Regs::EBX, 7);
+    assert_eq!((regs.get(Ia32Regs::EBX), with.get(Ia32Regs::EBX)), (None, Some(7)));
 }

@@ -181,9 +181,13 @@ fn a_converter_says_how_far_it_is() {
     assert_eq!(builder.format(), Format::V2);
     let mut converter = CfiConverter::new(section, &builder);
     let mut positions = vec![converter.position()];
+    let mut code = vec![converter.code().cloned()];
     while converter.next(&mut builder, &mut |lost| panic!("{lost}")).unwrap() {
         positions.push(converter.position());
+        code.push(converter.code().cloned());
     }
+    assert_eq!(code, [None, Some(0x1000..0x1008), Some(0x2000..0x2008)]);
+    assert!(converter.code().is_none(), "of the section's end");
     assert!(first < second);
     assert_eq!(positions, [0, second, u64::try_from(section.len()).unwrap()]);
 }

@@ -190,3 +190,26 @@ fn a_stack_pointer_beyond_the_stack_leads_to_no_word_at_the_lowest_addresses() {
         }
     }
 }
+
+#[test]
+fn a_walk_that_may_have_a_cache_uses_the_one_that_it_gets_and_needs_none() {
+    let (regs, mut stack) = three_frames();
+    let script = Script::new([(0x1000, FP), (0x2000, FP), (0x3000, Row::outermost())]);
+    let mut cache = RowCache::<16>::new();
+    let mut asked = |cache: Option<&mut RowCache<16>>| {
+        let mut source = Noting::new(script.clone());
+        let mut trace = Trace::<[_; 8]>::new();
+        Walker::new(Toy, &mut source).cache_if_any(cache).trace(regs, &mut stack, &mut trace);
+        assert_eq!(trace.end(), Some(End::Outermost));
+        assert!(trace.pcs().map(VirtAddr::get).eq([0x1010, 0x2010, 0x3010]));
+        source.asked
+    };
+    let all = [0x1010, 0x200f, 0x300f];
+    assert_eq!([asked(None), asked(None)], [all, all]);
+    assert_eq!([asked(Some(&mut cache)), asked(Some(&mut cache))], [all.to_vec(), vec![]]);
+    assert_eq!(asked(None), all);
+    // What one walk has kept, and counted, is there for the next one whichever way it is lent.
+    assert_eq!(trace(Noting::new(script.clone()), &mut cache, regs, &mut stack).len(), 3);
+    let stats = cache.stats();
+    assert_eq!((stats.hits, stats.misses), (6, 3));
+}

@@ -8,6 +8,7 @@ mod fallback;
 mod gaps;
 mod limits;
 mod other_stack;
+mod position;
 mod return_addresses;
 mod rules;
 mod signals;
