@@ -14,7 +14,8 @@ function total(node) {
     return node.children.reduce((sum, child) => sum + total(child), node.depth);
 }
 
-for (let turn = 0; turn < 2000; turn++) {
+const turns = Number(process.argv[2] || 2000);
+for (let turn = 0; turn < turns; turn++) {
     const root = build(6);
     const seen = [];
     visit(root, (node) => seen.push(node.depth));

@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import sys
 
 
 class Node:
@@ -28,9 +29,9 @@ def ways(n):
     return 1 if n < 2 else ways(n - 1) + ways(n - 2)
 
 
-def main():
+def main(turns):
     word = re.compile(r'"(\w+)": (\d+|\[)')
-    for turn in range(1000):
+    for turn in range(turns):
         root = Node(6)
         seen = []
         root.visit(lambda node: seen.append(node.depth))
@@ -42,4 +43,4 @@ def main():
         assert root.total() + len(found) + len(numbers) > turn
 
 
-main()
+main(int(sys.argv[1]) if sys.argv[1:] else 1000)

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Prints the tables of docs/figures/record.md: what `unwind record` sees and costs.
+
+    docs/record.py [--pairs N] [--rates HZ,HZ] [PROGRAM...]
+
+Each program does the same work alone, recorded by `unwind record`, by perf with copies of
+stacks (`--call-graph dwarf`) and by perf with frame pointers (`fp`). The four take turns, so
+that what else the machine does falls on all of them; the figures are medians over the turns.
+CPU seconds of the program and of the recorder are told apart. A quarter of an hour for each
+program and rate with ten turns. Needs perf, gcc, g++, go, node, and the right to record.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+PROGRAMS = "benches/programs"
+# The outermost functions by name, and what perf prints of frames that it has no name for.
+OUTERMOST = {"_start", "__clone3", "clone3", "__clone", "clone", "_dl_start_user", "start_thread",
+             "thread_start", "runtime.goexit", "runtime.goexit.abi0", "runtime.mstart",
+             "runtime.mstart.abi0", "_rt0_amd64_linux", "runtime.rt0_go.abi0"}
+
+
+def build(folder):
+    """The command lines of the programs, by name."""
+    def path(name):
+        return os.path.join(folder, name)
+
+    def run(*command):
+        subprocess.run(command, check=True)
+
+    plain = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"]
+    run("gcc", *plain, "-o", path("nofp"), f"{PROGRAMS}/recursion.c")
+    run("gcc", "-m32", *plain, "-o", path("ia32"), f"{PROGRAMS}/recursion.c")
+    run("g++", "-std=c++17", "-E", f"{PROGRAMS}/templates.cc", "-o", path("templates.ii"))
+    go = f"{PROGRAMS}/work.go"
+    run("env", "GO111MODULE=off", "go", "build", "-o", path("go"), go)
+    compiler = subprocess.run(["gcc", "-print-prog-name=cc1plus"], check=True, text=True,
+                              stdout=subprocess.PIPE).stdout.strip()
+    sysroot = subprocess.run(["rustc", "--print", "sysroot"], check=True, text=True,
+                             stdout=subprocess.PIPE).stdout.strip()
+    python, node = shutil.which("python3.11") or shutil.which("python3"), shutil.which("node")
+    return {
+        "C without frame pointers": [path("nofp"), "90000"],
+        "C, 32-bit": [path("ia32"), "40000"],
+        "python3": [python, f"{PROGRAMS}/work.py", "200"],
+        "node": [node, f"{PROGRAMS}/work.js", "1000"],
+        "cc1plus": [compiler, "-fpreprocessed", "-quiet", "-O2", "-std=c++17",
+                    path("templates.ii"), "-o", "/dev/null"],
+        "rustc": [f"{sysroot}/bin/rustc", "--edition", "2024", "--crate-type", "lib",
+                  "--emit", "obj=/dev/null", "-C", "opt-level=3", f"{PROGRAMS}/generic.rs"],
+        "Go": [path("go"), "16000"],
+    }
+
+
+def timed(recorder, program, folder):
+    """CPU seconds of the program, and of the recorder around it, with its output."""
+    told = os.path.join(folder, "seconds")
+    # The program's own seconds by the shell that starts it: it starts nothing else.
+    shell = ["bash", "-c", 'TIMEFORMAT="%U %S"; { time "$@" >/dev/null 2>&1; } 2>"$0"', told]
+    before = os.times()
+    done = subprocess.run(recorder + shell + program, check=False, cwd=folder,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    after = os.times()
+    if done.returncode:
+        sys.exit(f"{recorder}: {done.returncode}\n{done.stderr.decode()}")
+    both = (after.children_user - before.children_user
+            + after.children_system - before.children_system)
+    with open(told) as file:
+        own = sum(float(word) for word in file.read().split())
+    return own, max(both - own, 0.0), done.stdout
+
+
+def by_perf(data):
+    """How many stacks perf follows to the outermost function, of how many."""
+    script = subprocess.Popen(["perf", "script", "-i", data, "-F", "ip,sym"], text=True,
+                              errors="replace", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    complete = samples = 0
+    last = None
+    for line in script.stdout:
+        words = line.split()
+        if words:
+            last = words[1] if len(words) > 1 else ""
+        elif last is not None:
+            samples += 1
+            complete += last in OUTERMOST
+            last = None
+    if script.wait():
+        sys.exit(f"perf script -i {data} failed")
+    return complete, samples
+
+
+def recorders(unwind, rate, folder):
+    """The contestants: name, command, file."""
+    ours, dwarf, fp = (os.path.join(folder, name) for name in ("ours", "dwarf", "fp"))
+    perf = ["perf", "record", "-q", "-e", "cpu-clock", "-F", str(rate)]
+    return {
+        "alone": ([], None),
+        "unwind": ([unwind, "record", "--json", "-F", str(rate), "-o", ours, "--"], ours),
+        "dwarf": (perf + ["--call-graph", "dwarf", "-o", dwarf, "--"], dwarf),
+        "fp": (perf + ["--call-graph", "fp", "-o", fp, "--"], fp),
+    }
+
+
+def measure(unwind, program, rate, pairs, folder):
+    """Seconds of each contestant, sizes of files, and what each has seen, in the last turn."""
+    seconds, sizes, seen = {}, {}, {}
+    for turn in range(pairs):
+        for name, (command, data) in recorders(unwind, rate, folder).items():
+            own, around, output = timed(command, program, folder)
+            seconds.setdefault(name, []).append((own, around))
+            if data is None:
+                continue
+            sizes.setdefault(name, []).append(os.path.getsize(data))
+            if turn + 1 == pairs:
+                seen[name] = ledger(output) if name == "unwind" else by_perf(data)
+    return seconds, sizes, seen
+
+
+def ledger(output):
+    """Complete stacks and samples of a ledger, whose sums the command has checked."""
+    told = json.loads(output)
+    reasons = sorted(told["incomplete"].items(), key=lambda item: -item[1])
+    return told["complete"], told["written"] + told["lost"], reasons, told["kernel_only"]
+
+
+def share(seen):
+    return f"{100 * seen[0] / seen[1]:.1f} %" if seen[1] else "no sample"
+
+
+def median(numbers):
+    return statistics.median(numbers)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--rates", default="999,4999")
+    parser.add_argument("programs", nargs="*")
+    asked = parser.parse_args()
+    os.environ["RUSTUP_DIST_SERVER"] = "http://127.0.0.1:9"
+    subprocess.run(["cargo", "build", "--release", "--quiet", "--locked", "--package",
+                    "unwind-cli"], check=True)
+    unwind = os.path.abspath(os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"),
+                                          "release/unwind"))
+    with tempfile.TemporaryDirectory() as folder:
+        programs = build(folder)
+        programs = {name: [os.path.abspath(word) if os.path.exists(word) else word
+                           for word in command] for name, command in programs.items()
+                    if not asked.programs or name in asked.programs}
+        seen_rows, cost_rows = [], []
+        for rate in asked.rates.split(","):
+            for name, command in programs.items():
+                print(f"{name}, {rate} Hz", file=sys.stderr)
+                seconds, sizes, seen = measure(unwind, command, rate, asked.pairs, folder)
+                _, samples, reasons, kernel = seen["unwind"]
+                others = ", ".join(f"{count:,} `{reason}`" for reason, count in reasons[:3])
+                seen_rows.append(
+                    f"| {name} | {rate} | {samples:,} | {share(seen['unwind'])} "
+                    f"| {share(seen['dwarf'])} | {share(seen['fp'])} | {others} | {kernel:,} |")
+                alone = median([own for own, _ in seconds["alone"]])
+                cells = []
+                for recorder in ("unwind", "dwarf", "fp"):
+                    slower = median([100 * (own / before - 1) for (own, _), (before, _) in
+                                     zip(seconds[recorder], seconds["alone"])])
+                    around = median([around for _, around in seconds[recorder]])
+                    cells.append(f"{slower:+.1f} %, {100 * around / alone:.1f} %")
+                size = median(sizes["unwind"]) / median(sizes["dwarf"])
+                cost_rows.append(f"| {name} | {rate} | {alone:.2f} | {' | '.join(cells)} "
+                                 f"| 1/{1 / size:.0f} |")
+    print(f"Medians of {asked.pairs} turns. A stack of perf counts as complete if its last frame "
+          "has the name of a function that a thread starts in, whatever is missing before it; "
+          "one of `unwind` if no frame is missing by its tables.\n")
+    print("| program | Hz | samples | complete: unwind | perf dwarf | perf fp "
+          "| incomplete by `unwind`, most | kernel only |")
+    print("|---|--:|--:|--:|--:|--:|---|--:|")
+    print("\n".join(seen_rows))
+    print("\nThe program's CPU time beside that of its run alone, and the recorder's as a share "
+          "of it.\n")
+    print("| program | Hz | alone, s | unwind | perf dwarf | perf fp | file / perf dwarf's |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    print("\n".join(cost_rows))
+
+
+main()
