@@ -242,6 +242,47 @@ fn objects_in_the_walked_memory_have_the_rows_of_their_bytes_and_absent_pages_en
     assert_eq!(frames.end(), Some(End::Table(other)));
 }
 
+/// An `.eh_frame` at address 0 with these functions, as in [`debug_frame`], and the search
+/// table at [`HEADER_ADDR`] that leads to them.
+fn searched(functions: &[(u64, &[u8])]) -> (Vec<u8>, Vec<u8>) {
+    let mut builder = CfiBuilder::eh_frame(0);
+    let cie = builder.cie(&Cie::amd64());
+    let places: Vec<_> = functions
+        .iter()
+        .map(|&(start, instructions)| (start, builder.fde(cie, start, 0x100, instructions)))
+        .collect();
+    let relative = |to: u64, from: u64| i32::try_from(to.cast_signed() - from.cast_signed());
+    let mut header = vec![1, 0x1b, 3, 0x3b];
+    header.extend(relative(0, HEADER_ADDR + 4).unwrap().to_le_bytes());
+    header.extend(u32::try_from(places.len()).unwrap().to_le_bytes());
+    for word in places.iter().flat_map(|&(start, fde)| [start, fde]) {
+        header.extend(relative(word, HEADER_ADDR).unwrap().to_le_bytes());
+    }
+    (builder.build().to_vec(), header)
+}
+
+#[test]
+fn registers_come_from_the_rules_of_objects_in_the_walked_memory_too() {
+    let saves_rbx = [DEF_CFA_OFFSET, 32, 0x83, 2];
+    let functions = [(0x1000, &saves_rbx[..]), (0x1100, &[]), (0x1200, &[0x0c, 3, 16])];
+    let (frame, header) = searched(&functions);
+    assert!(u64::try_from(frame.len()).unwrap() < HEADER_ADDR, "they lie one after the other");
+    let stack = [0, 0, STACK + 0x38, 0x1110, 0x1210, 0, 0, 0, 0_u64, 0];
+    let stack: Vec<u8> = stack.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut space = Space(vec![(0, &frame), (HEADER_ADDR, &header), (STACK, &stack)]);
+    let object = RemoteCfi::open(&mut space, CfiAbi::X86_64, HEADER_ADDR).unwrap().unwrap();
+    let text = VirtAddr::new(0x1000)..VirtAddr::new(0x2000);
+    let mut modules = ModuleMap::<_, 4>::new();
+    modules.add(Module { text, table: object }).unwrap();
+    let mut scratch = CfiScratch::new();
+    let source = RemoteCfiSource::new(&modules, &mut scratch);
+    let mut walker = Walker::new(X86_64::FOUR_LEVEL, source);
+    let mut frames = walker.frames(X86_64Regs::new(0x1010, STACK, 0), &mut space);
+    let pcs: Vec<_> = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
+    assert_eq!(pcs, [0x1010, 0x1110, 0x1210]);
+    assert_eq!(frames.end(), Some(End::ZeroReturnAddress), "its CFA is on the caller's rbx");
+}
+
 #[test]
 fn a_row_has_the_same_key_wherever_its_object_is_loaded() {
     let section = CfiSection::eh_frame(&EH_FRAME, 0);
