@@ -13,7 +13,13 @@ struct Count {
     /// Complete by their own word, though gdb, eu-stack or both have a frame that
     /// they lack: what and where first.
     lacking: BTreeMap<&'static str, (u32, String)>,
+    /// In which a witness goes through a function that nothing returns through.
+    past_no_return: u32,
 }
+
+/// Leaves the stack of a goroutine for that of the thread, whose words are what earlier calls
+/// have left there. It does not return, and Go's own traces end with it.
+const NO_RETURN: [&str; 2] = ["runtime.mcall", "runtime.mcall.abi0"];
 
 /// By program and method.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +47,20 @@ impl Claims {
         // which ends a stack, as one frame more, and small numbers where it has lost the
         // stack: both in Go, at the end of its threads and after its signal handlers.
         let gdbs = gdb.frames.iter().map(|frame| frame.pc);
-        let gdbs: Vec<u64> = gdbs.take_while(|pc| *pc >= 1 << 16).collect();
+        let mut gdbs: Vec<u64> = gdbs.take_while(|pc| *pc >= 1 << 16).collect();
+        let mut elfutils = elfutils;
+        let is_last =
+            |name: &Option<String>| name.as_deref().is_some_and(|n| NO_RETURN.contains(&n));
+        let last = gdb.frames.iter().position(|frame| is_last(&frame.name));
+        if let Some(last) = last.filter(|last| *last < gdbs.len()) {
+            let pc = gdbs[last];
+            let through =
+                |of: &[u64]| of.iter().position(|at| *at == pc).map_or(of.len(), |at| at + 1);
+            let ends = (through(&gdbs), through(elfutils));
+            count.past_no_return += u32::from(gdbs.len() > ends.0 || elfutils.len() > ends.1);
+            gdbs.truncate(ends.0);
+            elfutils = &elfutils[..ends.1];
+        }
         let missing = |of: &[u64]| first_missing(of, &ours);
         let (who, at, theirs) = match (missing(&gdbs), missing(elfutils)) {
             (None, None) => return,
@@ -81,13 +100,17 @@ fn first_missing(theirs: &[u64], ours: &[u64]) -> Option<usize> {
 
 impl fmt::Display for Claims {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for ((title, method), Count { stacks, complete, lacking }) in &self.0 {
+        for ((title, method), count) in &self.0 {
+            let Count { stacks, complete, lacking, past_no_return } = count;
             let lack: u32 = lacking.values().map(|(count, _)| count).sum();
             writeln!(
                 f,
                 "{title}, {method}: {stacks} stacks, {complete} say complete, {lack} of them lack \
                  a frame"
             )?;
+            if *past_no_return > 0 {
+                writeln!(f, "    {past_no_return} that a witness follows through {NO_RETURN:?}")?;
+            }
             for (who, (count, first)) in lacking {
                 writeln!(f, "    {count} that {who} has, first: {first}")?;
             }

@@ -148,10 +148,9 @@ mod tests {
         writer.write(vec![0; WAITING + 1]);
         writer.write(vec![1]);
         assert!(writer.is_full());
-        let mut byte = [0];
-        while byte == [0] {
-            reader.read_exact(&mut byte).unwrap();
-        }
+        let mut bytes = vec![0; WAITING + 2];
+        reader.read_exact(&mut bytes).unwrap();
+        assert_eq!(bytes.last(), Some(&1));
         assert!(!writer.is_full());
     }
 }
