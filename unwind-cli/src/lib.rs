@@ -147,6 +147,13 @@ pub fn report_perf_data(bytes: &[u8]) -> Option<Vec<usize>> {
     commands::report::reported_len(bytes)
 }
 
+/// Reads what a compiler tells of its code: the text of a `perf-PID.map`, and a `jit-PID.dump`.
+/// Looks for rows of each function. Returns how many functions there are.
+#[must_use]
+pub fn read_jit_code(map: &[u8], dump: &[u8]) -> usize {
+    commands::perf::jit_functions(map, dump)
+}
+
 /// Reads a recording of perf as `unwind script` and `unwind merge` do, with little memory.
 /// Returns the lengths of the text, the JSON and the merged recording in bytes, or `None`
 /// if it is no recording.

@@ -276,6 +276,50 @@ fn d14_code_of_a_compiler_has_the_names_that_the_compiler_has_told() {
 }
 
 #[test]
+fn d14_code_that_a_dump_tells_of_has_its_names_and_rows() {
+    let Some(node) = tool("node") else { return };
+    let folder = support::scratch("record_dump");
+    let data = folder.join("perf.data");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/jit.js");
+    // The dump is in the folder, and has rows of code that is optimized.
+    let mut command = support::unwind(["record", "--keep-stacks", "-o"]);
+    command.arg(&data).arg("--").arg(node).args(["--perf-prof", "--perf-prof-unwinding-info"]);
+    let output = command.arg("--interpreted-frames-native-stack").arg(script);
+    let output = output.current_dir(&folder).output().unwrap();
+    let told = text(&output.stderr);
+    if told.contains("lets no sampling event be opened") {
+        skip(&told);
+        return;
+    }
+    assert!(output.status.success(), "{told}");
+    let data = data.to_str().unwrap();
+    let report = text(&unwind(&["report", data]).stdout);
+    let is_named = |line: &str| {
+        line.contains("JS:*innermost ") && line.contains("/jit-") && line.ends_with(".dump)")
+    };
+    assert!(report.lines().any(is_named), "{report}");
+    let script = text(&unwind(&["script", "-F", "ip,sym", data]).stdout);
+    let lines: Vec<&str> = script.lines().collect();
+    let optimized = lines.iter().filter(|line| line.contains(" JS:*innermost ")).count();
+    let is_followed = |pair: &&[&str]| {
+        pair[0].contains(" JS:*innermost ")
+            && pair[1].contains(" JS:")
+            && pair[1].contains("middle")
+    };
+    let with_row = lines.windows(2).filter(is_followed).count();
+    assert!(optimized > 100 && with_row * 2 > optimized, "{with_row} of {optimized}");
+    // Without the dump nothing is known of the same code.
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|end| end == "dump") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    let report = text(&unwind(&["report", data]).stdout);
+    assert!(!report.contains("JS:*innermost"), "{report}");
+}
+
+#[test]
 fn d14_each_of_many_processes_is_in_the_ledger() {
     let Some(program) = many("record_forks") else { return };
     let data = program.with_file_name("perf.data");

@@ -25,6 +25,7 @@ mod deferred;
 mod elf;
 mod input;
 mod instruction_analysis;
+mod jit_code;
 mod lbr_stitch;
 mod merge;
 mod paging;
@@ -129,4 +130,5 @@ targets! {
     task_data,
     aux_gate,
     lbr_stitch,
+    jit_code,
 }

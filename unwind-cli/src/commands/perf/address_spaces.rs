@@ -2,15 +2,21 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
 
 use unwind_perf::record::{Comm, Lifecycle, Mapping, Misc, RecordType, Task};
 
-use crate::commands::perf::files::RecordedFiles;
+use crate::commands::perf::files::{RecordedFile, RecordedFiles};
 use crate::commands::perf::held::{Held, Meaning};
+use crate::commands::perf::jit_dump::JitDump;
 use crate::commands::perf::ranges::{Range, Ranges};
+use crate::untrusted::Untrusted;
 
 /// The process that mappings of the kernel itself are said to be of.
 const KERNEL: u32 = u32::MAX;
+
+/// Of how many processes at a time such files are read: each is open.
+const MAX_JIT_DUMPS: usize = 64;
 
 /// The address spaces of all processes, and that of the kernel.
 #[derive(Debug, Default)]
@@ -18,6 +24,8 @@ pub(crate) struct Spaces {
     processes: HashMap<u32, Space>,
     kernel: Space,
     files: RecordedFiles,
+    /// What compilers tell of their code, by process.
+    jit_dumps: HashMap<u32, (Untrusted, JitDump)>,
     /// The newest generation of any space.
     generation: u64,
     /// Makes the priorities of ranges, which a recording cannot foresee.
@@ -50,6 +58,7 @@ impl Spaces {
             RecordType::COMM if held.meaning == Meaning::Exec => {
                 if let Ok(comm) = Comm::decode(&record, held.format) {
                     self.processes.remove(&comm.task.pid);
+                    self.jit_dumps.remove(&comm.task.pid);
                 }
             }
             _ => {}
@@ -60,6 +69,9 @@ impl Spaces {
         let Some(end) = mapping.addr.checked_add(mapping.len).filter(|_| mapping.len != 0) else {
             return;
         };
+        if !is_kernel && self.jit_dumps.len() < MAX_JIT_DUMPS {
+            self.find_dump(mapping);
+        }
         let range = Range {
             start: mapping.addr,
             end,
@@ -92,8 +104,33 @@ impl Spaces {
         }
     }
 
-    /// What a process has now.
-    pub(crate) fn of(&self, task: Task) -> Space {
+    /// Takes note of a file that a compiler tells its code in.
+    fn find_dump(&mut self, mapping: &Mapping<'_>) {
+        let process = mapping.task.pid;
+        if JitDump::is_of(process, mapping.name) && !self.jit_dumps.contains_key(&process) {
+            let name = Untrusted::from(mapping.name);
+            self.jit_dumps.insert(process, (name, JitDump::open(mapping.name)));
+        }
+    }
+
+    /// Maps the code that a compiler has told up to a time, as if it was in files.
+    fn read_dump(&mut self, process: u32, time: u64) {
+        let Some((name, dump)) = self.jit_dumps.get_mut(&process) else { return };
+        let space = self.processes.entry(process).or_default();
+        let (generation, random) = (&mut self.generation, &self.random);
+        dump.read_to(time, |code| {
+            let (start, end) = (code.start, code.end);
+            let file = Arc::new(RecordedFile::of_jit(name.clone(), code));
+            let range = Range { start, end, offset: start, executable: true, file };
+            *generation = generation.saturating_add(1);
+            space.generation = *generation;
+            space.ranges = space.ranges.with(range, random.hash_one(start));
+        });
+    }
+
+    /// What a process has at a time, up to which all records were taken.
+    pub(crate) fn of(&mut self, task: Task, time: u64) -> Space {
+        self.read_dump(task.pid, time);
         let space = self.processes.get(&task.pid).cloned().unwrap_or_default();
         Space { process: task.pid, ..space }
     }
@@ -138,20 +175,20 @@ mod tests {
         let map = |spaces: &mut Spaces, pid, name| {
             let mapping = Mapping::of_code(task(pid), 0x1000..0x3000, name);
             spaces.map(&mapping, false);
-            spaces.of(task(pid)).generation
+            spaces.of(task(pid), 0).generation
         };
-        assert_eq!(spaces.of(task(1)).generation, 0);
+        assert_eq!(spaces.of(task(1), 0).generation, 0);
         let first = map(&mut spaces, 1, b"/a");
         assert_ne!(first, 0);
         assert_eq!(map(&mut spaces, 1, b"/a"), first, "it is there");
         spaces.fork(task(1), task(2));
-        assert_eq!(spaces.of(task(2)).generation, first, "a child has the same");
+        assert_eq!(spaces.of(task(2), 0).generation, first, "a child has the same");
         let second = map(&mut spaces, 2, b"/b");
         let third = map(&mut spaces, 1, b"/b");
         assert!(![0, first].contains(&second) && ![0, first, second].contains(&third));
         assert_eq!(map(&mut spaces, 2, b"/b"), second);
         assert!(![0, first, second, third].contains(&map(&mut spaces, 2, b"/a")));
-        assert_eq!(spaces.of(task(1)).generation, third, "what another process maps");
+        assert_eq!(spaces.of(task(1), 0).generation, third, "what another process maps");
     }
 
     #[test]
@@ -160,13 +197,13 @@ mod tests {
         let task = Task { pid: 1, tid: 1 };
         let map = |spaces: &mut Spaces, range, name| {
             spaces.map(&Mapping::of_code(task, range, name), false);
-            spaces.of(task).generation
+            spaces.of(task, 0).generation
         };
         let first = map(&mut spaces, 0x1000..0x3000, b"/a");
         assert_eq!(map(&mut spaces, 0x3000..0x9000, b"//anon"), first);
         assert_eq!(map(&mut spaces, 0x4000..0x5000, b"[heap]"), first);
         assert_eq!(map(&mut spaces, 0x800..0x1000, b"//anon"), first);
-        assert!(spaces.of(task).find(0x4000).is_some(), "it is mapped all the same");
+        assert!(spaces.of(task, 0).find(0x4000).is_some(), "it is mapped all the same");
         let second = map(&mut spaces, 0x2000..0x4000, b"//anon");
         assert_ne!(second, first);
         assert_ne!(map(&mut spaces, 0x4000..0x5000, b"/b"), second);

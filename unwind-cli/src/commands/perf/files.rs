@@ -12,6 +12,7 @@ use unwind_core::{RegisterRules, Row, WordSize};
 use unwind_perf::record::{MappedId, Mapping};
 
 use crate::call_frame_rows::CallFrameRows;
+use crate::commands::perf::jit_code::JitCode;
 use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
 use crate::elf::sframe_section::SframeSection;
@@ -21,7 +22,7 @@ use crate::mapped_file::{copy_vdso, open_elf};
 use crate::module_error::ModuleError;
 use crate::regular_file;
 use crate::stack_switches::{FileSwitches, SwitchNames};
-use crate::symbols::{Alias, NAME_LIMIT, Symbols, read_whole_name};
+use crate::symbols::{Alias, NAME_LIMIT, Rank, Symbols, read_whole_name};
 use crate::target::maps::{self, Backing};
 use crate::target::memory::ProcessMemory;
 use crate::untrusted::Untrusted;
@@ -41,6 +42,8 @@ pub(crate) struct RecordedFile {
     symbols: OnceLock<Result<Symbols, ElfError>>,
     linkage: OnceLock<Result<LinkageTables, ElfError>>,
     switches: OnceLock<FileSwitches>,
+    /// The code itself, if it is in no file: the name is then that of the one which tells it.
+    jit: Option<Box<JitCode>>,
 }
 
 /// What tells whether a file is the one that was mapped.
@@ -81,6 +84,16 @@ impl RecordedFile {
         name == b"[vdso]" || (name.starts_with(b"/") && !is_memory)
     }
 
+    /// Code that the file of this name tells of.
+    pub(crate) fn of_jit(name: Untrusted, code: JitCode) -> Self {
+        Self { name, jit: Some(Box::new(code)), ..Self::default() }
+    }
+
+    /// Whether it is code in memory, known by its own addresses.
+    pub(crate) const fn is_jit(&self) -> bool {
+        self.jit.is_some()
+    }
+
     /// A file without a name, of which nothing is known.
     #[cfg(test)]
     pub(crate) fn nameless() -> Self {
@@ -113,7 +126,7 @@ impl RecordedFile {
         if name == b"[vdso]" {
             return self.checked(own_vdso().ok_or(FileError::NoFile)?);
         }
-        if !self.has_code() {
+        if !self.has_code() || self.is_jit() {
             return Err(FileError::NoFile);
         }
         let path = Path::new(OsStr::from_bytes(name));
@@ -167,6 +180,9 @@ impl RecordedFile {
         addr: u64,
         word: WordSize,
     ) -> Result<Option<Row>, NoRowError> {
+        if let Some(code) = &self.jit {
+            return Ok(code.row(addr, word));
+        }
         let of_file = self.call_frames(word);
         of_file.map_or(Ok(None), |(file, call_frames)| call_frames.row(file, addr))
     }
@@ -177,6 +193,9 @@ impl RecordedFile {
         addr: u64,
         word: WordSize,
     ) -> Option<RegisterRules> {
+        if let Some(code) = &self.jit {
+            return code.register_rules(addr, word);
+        }
         let (file, call_frames) = self.call_frames(word)?;
         call_frames.register_rules(file, addr)
     }
@@ -199,6 +218,10 @@ impl RecordedFile {
 
     /// The start of the function that holds a link-time address, and its names.
     pub(crate) fn function(&self, addr: u64) -> Option<(u64, Vec<Alias>)> {
+        if let Some(code) = &self.jit {
+            let name = code.name.as_bytes().into();
+            return Some((code.start, vec![Alias { name, end: code.end, rank: Rank::Global }]));
+        }
         let file = self.elf().ok()?;
         let symbols = self.symbols.get_or_init(|| Symbols::read(file)).as_ref().ok()?;
         symbols.aliases(file, addr, MAX_ALIASES)

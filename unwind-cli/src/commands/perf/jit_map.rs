@@ -49,7 +49,7 @@ impl JitMap {
 
     /// Code that is told later takes the place of what was told before: the compiler has made
     /// other code there. Lines that tell of none are left out.
-    fn read(mut lines: impl BufRead) -> Self {
+    pub(super) fn read(mut lines: impl BufRead) -> Self {
         let mut map = Self::default();
         let mut line = Vec::new();
         while map.functions.len() < MAX_FUNCTIONS {
@@ -63,6 +63,11 @@ impl JitMap {
             }
         }
         map
+    }
+
+    /// How many functions there are.
+    pub(super) fn len(&self) -> usize {
+        self.functions.len()
     }
 
     fn insert(&mut self, start: u64, end: u64, name: &[u8]) {

@@ -168,7 +168,7 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
         let job = matches!(outcome, Outcome::Inline).then(|| Job {
             held: Arc::clone(&held),
             attr,
-            space: self.spaces.of(held.task),
+            space: self.spaces.of(held.task, held.time),
         });
         self.push(Waiting::ToWalk(held, attr, chain, calls), job)
     }

@@ -19,6 +19,8 @@ pub(crate) mod files;
 pub(crate) mod header;
 pub(crate) mod held;
 mod input;
+mod jit_code;
+mod jit_dump;
 mod jit_map;
 mod json;
 pub(crate) mod kernel;
@@ -43,5 +45,6 @@ pub(crate) mod threads;
 pub(crate) mod walk;
 pub(crate) mod walks;
 
+pub(crate) use jit_dump::jit_functions;
 pub(crate) use merge::{MergeArgs, merged_len, run as run_merge};
 pub(crate) use script::{ScriptArgs, printed_len, run as run_script};

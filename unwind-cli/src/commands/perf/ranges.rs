@@ -24,6 +24,9 @@ impl Range {
 
     /// How far the file is above its link-time addresses, wrapping.
     pub(crate) fn bias(&self) -> Option<u64> {
+        if self.file.is_jit() {
+            return Some(0);
+        }
         self.file.elf().ok()?.bias(self.start, self.offset)
     }
 

@@ -164,7 +164,7 @@ impl<'scope, 'env, P: Printer> ShownSink<'scope, 'env, P> {
         let shown = Shown {
             comm: self.threads.name(held.task),
             process: self.threads.name(Task { pid: held.task.pid, tid: held.task.pid }),
-            space: self.spaces.of(held.task),
+            space: self.spaces.of(held.task, held.time),
             kernel: self.spaces.of_kernel(),
             end,
             chain,

@@ -327,7 +327,8 @@ mod tests {
 
     impl Sink for Samples {
         fn sample(&mut self, events: &Events, held: Held, _: &Outcome) -> io::Result<()> {
-            let (attr, space) = (events.get(held.event).unwrap().attr, self.spaces.of(held.task));
+            let attr = events.get(held.event).unwrap().attr;
+            let space = self.spaces.of(held.task, held.time);
             self.samples.push((held, attr, space));
             Ok(())
         }
