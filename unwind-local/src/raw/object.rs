@@ -218,15 +218,15 @@ impl<'o> Headers<'o> {
         Some(Headers { list, bias })
     }
 
-    /// Those in the first page of an object that is one piece.
+    /// Those that the first page of an object tells of, which is one piece.
     ///
     /// # Safety
     ///
     /// As [`Object::sframe`].
     unsafe fn of_first_page(object: Object) -> Option<Self> {
         let first = usize::try_from(object.map_start).ok()?;
-        let len = object.map_end.checked_sub(object.map_start)?;
-        if !first.is_multiple_of(4096) || len < 4096 {
+        let loaded = object.map_end.checked_sub(object.map_start)?;
+        if !first.is_multiple_of(4096) || loaded < 4096 {
             return None;
         }
         let elf = core::ptr::with_exposed_provenance::<libc::Elf64_Ehdr>(first);
@@ -235,17 +235,32 @@ impl<'o> Headers<'o> {
         let len = usize::from(elf.e_phnum).min(MOST_HEADERS);
         let is_right = elf.e_ident.starts_with(b"\x7fELF")
             && usize::from(elf.e_phentsize) == size_of::<libc::Elf64_Phdr>()
-            && elf.e_phoff.checked_add(64 * 56).is_some_and(|end| end <= 4096)
             && elf.e_phoff.is_multiple_of(8);
         if !is_right {
             return None;
         }
-        let at = first.checked_add(usize::try_from(elf.e_phoff).ok()?)?;
-        let headers = core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(at);
-        // SAFETY: they are in the first page, aligned, and any bytes are some.
+        let end = elf.e_phoff.checked_add(u64::from(elf.e_phnum).checked_mul(56)?)?;
+        let at = object.map_start.checked_add(elf.e_phoff)?;
+        if end > 4096
+            && !(end <= loaded && readable::are_readable(at, object.map_start.checked_add(end)?))
+        {
+            return None;
+        }
+        let headers =
+            core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(usize::try_from(at).ok()?);
+        // SAFETY: they are in the first page, or can be read; aligned, and any bytes are some.
         let list = unsafe { slice::from_raw_parts(headers, len) };
         let bias = object.map_start.wrapping_sub(first_page(list)?);
-        Some(Headers { list, bias })
+        // Tools that add headers move them behind all else, as far from the beginning in memory as
+        // in the file. Where they are not, this is something else.
+        let is_there = list.iter().any(|header| {
+            let distance = elf.e_phoff.wrapping_sub(header.p_offset);
+            let is_in_it = elf.e_phoff >= header.p_offset
+                && end.wrapping_sub(header.p_offset) <= header.p_filesz;
+            let is_at = bias.wrapping_add(header.p_vaddr).wrapping_add(distance) == at;
+            header.p_type == libc::PT_LOAD && is_in_it && is_at
+        });
+        (end <= 4096 || is_there).then_some(Headers { list, bias })
     }
 
     fn all(&self) -> impl Iterator<Item = &libc::Elf64_Phdr> {

@@ -161,7 +161,9 @@ impl Readable {
     }
 }
 
-fn are_readable(mut start: u64, end: u64) -> bool {
+/// Whether all pages from that of an address on can be read, up to an end.
+pub(super) fn are_readable(start: u64, end: u64) -> bool {
+    let mut start = page(start);
     while start < end {
         if !syscall::is_readable(start) {
             return false;
