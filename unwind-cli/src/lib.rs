@@ -36,6 +36,7 @@ mod stack_switches;
 mod symbols;
 mod system_error;
 mod target;
+mod target_switches;
 mod untrusted;
 
 use std::io::{self, Write};

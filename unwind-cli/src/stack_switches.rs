@@ -1,4 +1,4 @@
-//! Functions of a target that call on another stack: those of Go's runtime, and those that the
+//! Functions of a file that call on another stack: those of Go's runtime, and those that the
 //! user names.
 
 use std::ffi::OsString;
@@ -6,11 +6,9 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt as _;
 
 use unwind_core::{End, TableError, TableFault, VirtAddr};
-use unwind_x86::{StackSwitchError, SwitchingFunction, SwitchingFunctions, WayBack};
+use unwind_x86::{StackSwitchError, SwitchingFunction, WayBack};
 
 use crate::elf::ElfFile;
-use crate::loaded_file::LoadedImage;
-use crate::module::Modules;
 use crate::symbols::named::named;
 
 /// Names of functions that switch stacks, as files have them, for any file.
@@ -112,19 +110,4 @@ pub(crate) fn is_lost<E: TableError>(end: &End<E>) -> bool {
 fn is_go(file: &ElfFile) -> bool {
     let sections = file.sections().unwrap_or_default();
     sections.iter().any(|section| section.name.ends_with(b".gopclntab"))
-}
-
-/// The functions of the files of a target.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TargetSwitches<'t> {
-    pub(crate) modules: &'t Modules,
-    pub(crate) names: &'t SwitchNames,
-}
-
-impl SwitchingFunctions for TargetSwitches<'_> {
-    fn find(&self, addr: VirtAddr) -> Option<SwitchingFunction> {
-        let module = self.modules.find(addr.get())?;
-        let LoadedImage { file, bias } = module.image().ok()?;
-        file.switches(self.names).find(addr.get(), *bias)
-    }
 }

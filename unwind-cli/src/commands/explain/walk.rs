@@ -16,9 +16,10 @@ use crate::commands::stack::tables::SframeTables;
 use crate::commands::stack::walk::{
     Code, Stack, StackEnd, address_width, ia32_arch, ia32_registers, x86_64_registers,
 };
-use crate::stack_switches::{SwitchNames, TargetSwitches};
+use crate::stack_switches::SwitchNames;
 use crate::target::Target;
 use crate::target::registers::{CodeMode, UserRegisters};
+use crate::target_switches::TargetSwitches;
 
 /// One frame, and how it was left.
 #[derive(Clone, Debug)]

@@ -1,13 +1,13 @@
 //! The thread that empties the rings.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::setpriority_process;
 use unwind_perf::record::{Attr, RecordType};
 
 use crate::commands::record::copy_size::CopySize;
+use crate::commands::record::drained::{Drained, SoFar};
 use crate::commands::record::engine::Engine;
 use crate::commands::record::parts::Parts;
 use crate::commands::record::stream::{StreamWriter, round};
@@ -33,46 +33,6 @@ pub(crate) struct Drain {
     pub(crate) writer: StreamWriter,
     pub(crate) parts: Parts,
     pub(crate) so_far: SoFar,
-}
-
-/// What came out of the rings so far. What is read from the stream is in it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct SoFar(Arc<Mutex<Drained>>);
-
-impl SoFar {
-    pub(crate) fn get(&self) -> Drained {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, drained: Drained) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = drained;
-    }
-}
-
-/// What came out of the rings.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Drained {
-    /// Samples.
-    pub(crate) written: u64,
-    /// Those of them that were dropped since too many waited.
-    pub(crate) dropped: u64,
-    /// Bytes that were no records.
-    pub(crate) skipped_bytes: u64,
-    /// How many records the kernel counts as lost, if it counts.
-    pub(crate) lost: Option<u64>,
-}
-
-impl Drained {
-    /// What came out after `before`.
-    pub(crate) fn since(&self, before: &Self) -> Self {
-        let lost = self.lost.map(|lost| lost.saturating_sub(before.lost.unwrap_or(0)));
-        Self {
-            written: self.written.saturating_sub(before.written),
-            dropped: self.dropped.saturating_sub(before.dropped),
-            skipped_bytes: self.skipped_bytes.saturating_sub(before.skipped_bytes),
-            lost,
-        }
-    }
 }
 
 impl Drain {

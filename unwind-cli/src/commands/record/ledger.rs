@@ -6,7 +6,7 @@ use std::fmt::{self, Display};
 use serde::{Deserialize, Serialize};
 
 use crate::commands::perf::tally::Tally;
-use crate::commands::record::drain::Drained;
+use crate::commands::record::drained::Drained;
 use crate::commands::record::off_cpu::OffCpu;
 use crate::commands::record::told::{Throttled, Told};
 use crate::counted::counted;

@@ -1,7 +1,8 @@
 //! `unwind record`: samples of running programs, walked while they are taken.
 
 pub(crate) mod copy_size;
-pub(crate) mod drain;
+mod drain;
+pub(crate) mod drained;
 pub(crate) mod engine;
 mod existing;
 mod files;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use unwind_perf::record::{Attr, Lifecycle, Record, RecordType};
 
-use crate::commands::record::drain::Drained;
+use crate::commands::record::drained::Drained;
 use crate::commands::record::existing::{Existing, all_processes};
 use crate::commands::record::stream::{StreamReader, StreamWriter, stream};
 use crate::commands::record::subject::Subject;

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use unwind_perf::record::Attr;
 
 use crate::commands::record::copy_size::CopySize;
-use crate::commands::record::drain::{Drain, Drained, SoFar, go_first};
+use crate::commands::record::drain::{Drain, go_first};
+use crate::commands::record::drained::{Drained, SoFar};
 use crate::commands::record::engine::{Engine, EngineError};
 use crate::commands::record::existing::{all_processes, threads_of};
 use crate::commands::record::parts::{Part, Parts, record_of_kernel, records_of};

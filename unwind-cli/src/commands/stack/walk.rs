@@ -20,10 +20,11 @@ use crate::commands::stack::tables::{SframeTables, TableWarnings};
 use crate::held_process::general_registers;
 use crate::module::Modules;
 use crate::return_probes::ReturnProbes;
-use crate::stack_switches::{SwitchNames, TargetSwitches, is_lost};
+use crate::stack_switches::{SwitchNames, is_lost};
 use crate::target::maps::Mapping;
 use crate::target::registers::{CodeMode, UserRegisters};
 use crate::target::target_memory::TargetMemory;
+use crate::target_switches::TargetSwitches;
 
 /// How frames are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]

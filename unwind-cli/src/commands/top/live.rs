@@ -21,7 +21,7 @@ use crate::commands::perf::tally::Tally;
 use crate::commands::perf::walk::WalkedStack;
 use crate::commands::perf::walks::{WalkSetup, Walks};
 use crate::commands::record::copy_size::CopySize;
-use crate::commands::record::drain::Drained;
+use crate::commands::record::drained::Drained;
 use crate::commands::record::ledger::Ledger;
 use crate::commands::record::stream::StreamReader;
 use crate::commands::record::told::Told;

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 
 use crate::commands::perf::error::PerfError;
 use crate::commands::record::copy_size::CopySize;
-use crate::commands::record::drain::{Drained, SoFar};
+use crate::commands::record::drained::{Drained, SoFar};
 use crate::commands::record::engine::Engine as _;
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
 use crate::commands::record::perf_engine::{RingSize, Sampling};

@@ -1,0 +1,43 @@
+//! What came out of the rings.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What came out of the rings so far. What is read from the stream is in it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SoFar(Arc<Mutex<Drained>>);
+
+impl SoFar {
+    pub(crate) fn get(&self) -> Drained {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set(&self, drained: Drained) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = drained;
+    }
+}
+
+/// What came out of the rings.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Drained {
+    /// Samples.
+    pub(crate) written: u64,
+    /// Those of them that were dropped since too many waited.
+    pub(crate) dropped: u64,
+    /// Bytes that were no records.
+    pub(crate) skipped_bytes: u64,
+    /// How many records the kernel counts as lost, if it counts.
+    pub(crate) lost: Option<u64>,
+}
+
+impl Drained {
+    /// What came out after `before`.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let lost = self.lost.map(|lost| lost.saturating_sub(before.lost.unwrap_or(0)));
+        Self {
+            written: self.written.saturating_sub(before.written),
+            dropped: self.dropped.saturating_sub(before.dropped),
+            skipped_bytes: self.skipped_bytes.saturating_sub(before.skipped_bytes),
+            lost,
+        }
+    }
+}
