@@ -152,3 +152,22 @@ fn bash_completes_subcommands_options_and_values() {
     assert!(offers(&["unwind", "stack", "--max"]).contains("--max-frames"));
     assert!(offers(&["unwind", "stack", "--method", ""]).contains("cfi-sframe"));
 }
+
+#[test]
+fn colours_say_what_the_words_say_and_are_left_out_where_nobody_wants_them() {
+    let stack = |variables: &[(&str, &str)]| {
+        let mut command = support::unwind(["stack", "--kill", "--no-lines", "--", "sleep", "20"]);
+        command.env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE").env("TERM", "xterm");
+        let output = command.envs(variables.iter().copied()).output().unwrap();
+        assert!(output.status.success(), "{}", support::stderr(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let coloured = stack(&[("CLICOLOR_FORCE", "1")]);
+    assert!(coloured.contains("\x1b[32mregisters"), "{coloured}");
+    assert!(coloured.contains("\x1b[32mcomplete\x1b[0m: "), "{coloured}");
+    // A pipe gets none, and neither does who has said so.
+    for variables in [&[][..], &[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]] {
+        let plain = stack(variables);
+        assert!(!plain.contains('\x1b') && plain.contains("  registers  "), "{plain}");
+    }
+}

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use crate::coloured;
 use crate::commands::explain::text::Explanation;
 use crate::commands::explain::walk::{Walked, walk};
 use crate::commands::stack::report::{Naming, Report};
@@ -123,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         lines: !args.no_lines,
     };
     let report = Report::new(&target, vec![stack], Method::Auto, &naming);
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = coloured::stdout();
     let written = report.threads.iter().try_for_each(|thread| {
         write_heading(&mut out, thread)?;
         let modules = &target.modules;

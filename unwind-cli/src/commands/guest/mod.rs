@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
 
+use crate::coloured;
 use crate::commands::guest::files::{GuestFiles, SymbolFile};
 use crate::commands::guest::folded::Folded;
 use crate::commands::guest::pause::Pause;
@@ -203,7 +204,7 @@ impl Guest<'_> {
 fn show(mut guest: Guest<'_>, args: &Args) -> Result<(), Failure> {
     let vcpus = guest.look()?;
     let report = GuestReport::new(vcpus, guest.walker.warnings(), &guest.troubles);
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = coloured::stdout();
     let written = if args.json {
         let written = serde_json::to_writer_pretty(&mut out, &report).map_err(io::Error::from);
         written.and_then(|()| writeln!(out))

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use unwind_core::CacheStats;
 
+use crate::coloured;
 use crate::commands::stack::error::StartError;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::report::{Naming, Report};
@@ -219,6 +220,9 @@ a return. Only `--method auto` does all this.
 A stack is complete if its last frame is known to be the outermost one and no
 callers may be missing. Frame pointers alone cannot tell.
 
+On a terminal, frames that tables tell are green, those by frame pointers or instructions yellow,
+and what is missing red; not if NO_COLOR is set.
+
 JSON, with names escaped as `unwind --help` says: one object with
   schema    2; rises when a field changes its meaning or goes
   process, program, method
@@ -373,7 +377,7 @@ fn print(args: &Args, walked: Walked) -> Result<(), Failure> {
     target.release()?;
 
     let report = Report::new(&target, stacks, args.method, &args.naming());
-    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut out = coloured::stdout();
     write_report(&mut out, &report, args.json)
         .and_then(|()| out.flush())
         .map_err(Failure::output)?;

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::io::{self, Write};
 
+use anstyle::Style;
 use unwind_core::CacheStats;
 
+use crate::coloured::{LESS_SURE, MISSING, SURE};
 use crate::commands::stack::frame_report::{FoundBy, FrameReport, InlinedReport, file_name};
 use crate::commands::stack::report::{Report, ThreadReport};
 use crate::commands::stack::walk::StackEnd;
@@ -75,7 +77,8 @@ pub(crate) fn write_frames(
         write_frame(out, number, arch, frame)?;
     }
     let completeness = if end.complete { "complete" } else { "incomplete" };
-    writeln!(out, "  {completeness}: {}", end.text)
+    let style = if end.complete { SURE } else { MISSING };
+    writeln!(out, "  {style}{completeness}{style:#}: {}", end.text)
 }
 
 /// Writes one frame of code for `arch`, and what is inlined in it.
@@ -91,14 +94,23 @@ pub(crate) fn write_frame(
 ) -> io::Result<()> {
     let width = if arch == Some("ia32") { 8 } else { 16 };
     if frame.after_gap {
-        writeln!(out, "       callers may be missing here")?;
+        writeln!(out, "       {MISSING}callers may be missing here{MISSING:#}")?;
     }
     for inlined in &frame.source.inlined {
         let blank = "";
         writeln!(out, "  {blank:<4}   {blank:width$}  inlined    {}", InlinedPlace(inlined))?;
     }
-    let (pc, found_by) = (frame.pc, found_by(frame));
-    writeln!(out, "  #{number:<3} 0x{pc:0width$x}  {found_by:<9}  {}", Place(frame))
+    let (pc, style, found_by) = (frame.pc, style(frame), found_by(frame));
+    writeln!(out, "  #{number:<3} 0x{pc:0width$x}  {style}{found_by:<9}{style:#}  {}", Place(frame))
+}
+
+/// Green for what tables and the kernel say, yellow for what was taken on weaker grounds.
+const fn style(frame: &FrameReport) -> Style {
+    match frame.found_by {
+        _ if frame.after_failure || frame.fp_assumed => LESS_SURE,
+        FoundBy::Registers | FoundBy::Sframe | FoundBy::Cfi | FoundBy::Signal => SURE,
+        FoundBy::Fp | FoundBy::Code | FoundBy::Other => LESS_SURE,
+    }
 }
 
 /// How a frame was found, marked where that was the second choice or took the frame
