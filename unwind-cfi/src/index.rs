@@ -17,6 +17,22 @@ pub struct IndexEntry {
 }
 
 impl IndexEntry {
+    /// The FDE about an address as the section counts, by looking at one after another: an index
+    /// of a short section, such as a JIT compiler makes for a function. Malformed entries are about
+    /// nothing.
+    #[must_use]
+    pub fn find(mut entries: Entries<'_>, pc: u64) -> Option<Self> {
+        let all = entries;
+        loop {
+            let Ok(fde) = entries.next_fde() else { continue };
+            let fde = fde?;
+            let Ok(body) = all.cie(fde.cie).and_then(|cie| all.body(&fde, &cie)) else { continue };
+            if pc.checked_sub(body.start).is_some_and(|at| at < body.len) {
+                return Some(Self { start: body.start, at: fde.at });
+            }
+        }
+    }
+
     /// Address of the first byte of the FDE's code.
     #[must_use]
     pub const fn start(&self) -> u64 {

@@ -36,8 +36,6 @@ pub(crate) const MAX_EMPTY: u32 = 4;
 enum Search<'a> {
     Table(SearchTable<'a>),
     Index(&'a [IndexEntry]),
-    /// Each is looked at.
-    Entries,
 }
 
 impl<'a> CfiTable<'a> {
@@ -66,13 +64,6 @@ impl<'a> CfiTable<'a> {
     #[must_use]
     pub fn with_index(section: CfiSection<'a>, abi: CfiAbi, index: &'a [IndexEntry]) -> Self {
         Self::new(section, abi, Search::Index(index))
-    }
-
-    /// A section without either: the FDEs are looked at one after another. For small ones,
-    /// such as a JIT compiler makes for a function.
-    #[must_use]
-    pub fn with_entries(section: CfiSection<'a>, abi: CfiAbi) -> Self {
-        Self::new(section, abi, Search::Entries)
     }
 
     fn new(section: CfiSection<'a>, abi: CfiAbi, search: Search<'a>) -> Self {
@@ -196,23 +187,6 @@ impl<'a> CfiTable<'a> {
             Search::Index(index) => {
                 let after = index.partition_point(|entry| entry.start <= pc);
                 Ok(after.checked_sub(1).and_then(|last| index.get(last)).map(|entry| entry.at))
-            }
-            Search::Entries => Ok(self.find_among_entries(pc)),
-        }
-    }
-}
-
-impl CfiTable<'_> {
-    /// The same, where there is nothing to search in. Malformed entries are about nothing.
-    #[inline(never)]
-    fn find_among_entries(&self, pc: u64) -> Option<u64> {
-        let mut entries = self.entries;
-        loop {
-            let Ok(fde) = entries.next_fde() else { continue };
-            let fde = fde?;
-            let body = self.entries.cie(fde.cie).and_then(|cie| self.entries.body(&fde, &cie));
-            if body.is_ok_and(|body| pc.checked_sub(body.start).is_some_and(|at| at < body.len)) {
-                return Some(fde.at);
             }
         }
     }

@@ -105,7 +105,6 @@ fn a_row_is_found_by_the_search_table_by_an_index_among_all_entries_and_in_parts
     assert_eq!(index(entries, &mut []), Err(TooFewSlots { needed: 2 }));
     let by_index =
         CfiTable::with_index(section, CfiAbi::X86_64, index(entries, &mut slots).unwrap());
-    let by_entries = CfiTable::with_entries(section, CfiAbi::X86_64);
     let mut target = Target::new(&frame, &header);
     let remote = RemoteCfi::open(&mut target, CfiAbi::X86_64, HEADER).unwrap().unwrap();
     let mut scratch = CfiScratch::new();
@@ -121,7 +120,9 @@ fn a_row_is_found_by_the_search_table_by_an_index_among_all_entries_and_in_parts
     ] {
         assert_eq!(by_table.find_row(pc), Ok(row), "{pc:#x}");
         assert_eq!(by_index.find_row(pc), Ok(row), "{pc:#x}");
-        assert_eq!(by_entries.find_row(pc), Ok(row), "{pc:#x}");
+        let entry = IndexEntry::find(entries, pc);
+        let by_entry = CfiTable::with_index(section, CfiAbi::X86_64, entry.as_slice());
+        assert_eq!(by_entry.find_row(pc), Ok(row), "{pc:#x}");
         assert_eq!(remote.find_row(&mut target, pc, &mut scratch), Ok(row), "{pc:#x}");
         let bias = 0x5555_0000_0000;
         assert_eq!(by_table.bias(bias).find_row(pc + bias), Ok(row), "{pc:#x}");
@@ -363,7 +364,7 @@ proptest! {
                 let mut slots = [IndexEntry::default(); 16];
                 let Ok(index) = index(Entries::new(section, abi), &mut slots) else { continue };
                 _ = CfiTable::with_index(section, abi, index).find_row(offset.into());
-                _ = CfiTable::with_entries(section, abi).find_row(offset.into());
+                _ = IndexEntry::find(Entries::new(section, abi), offset.into());
                 for entry in index {
                     _ = CfiTable::with_index(section, abi, index).find_row(entry.start());
                 }

@@ -1,12 +1,14 @@
 //! Code that the program has made itself and told of, as a JIT compiler's.
 
+use core::mem::transmute;
 use core::num::NonZero;
 use core::ops::Range;
+use core::ptr::null_mut;
 use core::slice;
+use core::sync::atomic::AtomicPtr;
 
-use unwind_cfi::{CfiAbi, CfiSection, CfiTable, RemoteCfiError};
-use unwind_core::{FrameContext, Memory, Row, RowSource};
-use unwind_x86::{InstructionAnalysis, TrustedFramePointers, X86_64, X86_64Regs};
+use unwind_cfi::{CfiAbi, CfiError, CfiSection, CfiTable, Entries, IndexEntry};
+use unwind_core::Row;
 
 use super::rows::sframe_row;
 use super::slot::Slot;
@@ -52,14 +54,6 @@ impl Kind {
     }
 }
 
-/// Code, and the table that tells of it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Code {
-    kind: Kind,
-    table_addr: u64,
-    table_len: u64,
-}
-
 /// Tells of code. Returns a number by which it is taken out; `None` if there are too many
 /// ranges.
 ///
@@ -76,6 +70,9 @@ pub(crate) unsafe fn put(code: &Range<usize>, kind: Kind, table: &[u8]) -> Optio
         .enumerate()
         .find_map(|(at, slot)| slot.put(words).map(|version| (at, version)))?;
     USED.fetch_max(slot.saturating_add(1), Ordering::Relaxed);
+    let find: Find = find_among;
+    #[expect(clippy::as_conversions, reason = "a function's address")]
+    FIND.store(find as *mut (), Ordering::Release);
     changed();
     // A version of what is full is not zero.
     NonZero::new(version.rotate_left(SLOT_BITS) | word(slot))
@@ -103,59 +100,59 @@ pub(crate) fn generation() -> u64 {
     CHANGES.load(Ordering::Acquire)
 }
 
-/// The code with this address.
-///
+/// What was told of an address of code.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Told {
+    /// Its function keeps a frame pointer.
+    FramePointer,
+    /// The row of a table, if it has one.
+    Row(Result<Option<Row>, CfiError>),
+}
+
+type Find = fn(u64, bool) -> Option<Told>;
+
+/// [`find_among`], once there was a range: programs that tell of none have no code for it.
+static FIND: AtomicPtr<()> = AtomicPtr::new(null_mut());
+
+/// What was told of this address of code. After a guess no table is looked at: the code
+/// may be anyone's, and its table may go.
+#[inline]
+pub(crate) fn find(addr: u64, is_guessed: bool) -> Option<Told> {
+    let function = FIND.load(Ordering::Acquire);
+    if function.is_null() {
+        return None;
+    }
+    // SAFETY: null, or that function.
+    let function = unsafe { transmute::<*mut (), Find>(function) };
+    function(addr, is_guessed)
+}
+
 /// The code of a frame on this thread's stack stays, so a range that changes meanwhile is that
 /// of other code.
-#[inline]
-pub(crate) fn find(addr: u64) -> Option<Code> {
-    match USED.load(Ordering::Relaxed) {
-        0 => None,
-        used => find_among(SLOTS.get(..used)?, addr),
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn find_among(slots: &[Slot<WORDS>], addr: u64) -> Option<Code> {
-    slots.iter().filter_map(Slot::read).find_map(|[start, end, kind, table_addr, table_len]| {
-        let kind = Kind::ALL.into_iter().find(|known| known.number() == kind)?;
-        (addr >= start && addr < end).then_some(Code { kind, table_addr, table_len })
-    })
-}
-
-impl Code {
-    /// The row of a frame; `None` if nothing proves one.
-    pub(crate) fn row<M: Memory>(
-        self,
-        frame: &FrameContext<'_, X86_64Regs>,
-        is_guessed: bool,
-        mem: &mut M,
-    ) -> Result<Option<Row>, RemoteCfiError> {
-        let addr = frame.lookup_addr().get();
-        match self.kind {
-            Kind::FramePointers => {
-                // Where it was interrupted, the function may have none yet, or no longer.
-                let here = RowSource::<X86_64>::row(&mut InstructionAnalysis, frame, mem)?;
-                let mut kept = || RowSource::<X86_64>::row(&mut TrustedFramePointers, frame, mem);
-                Ok(if here.is_some() { here } else { kept()? })
-            }
-            // A guess has led here: the code may be anyone's, and its table may go.
-            Kind::Sframe | Kind::EhFrame if is_guessed => Ok(None),
-            Kind::Sframe => Ok(sframe_row(self.table(), self.table_addr, addr)),
-            Kind::EhFrame => {
-                let section = CfiSection::eh_frame(self.table(), self.table_addr);
-                Ok(CfiTable::with_entries(section, CfiAbi::X86_64).find_row(addr)?)
-            }
-        }
-    }
-
-    fn table<'t>(self) -> &'t [u8] {
-        let len = usize::try_from(self.table_len).unwrap_or(0);
-        let addr = usize::try_from(self.table_addr).unwrap_or(0);
-        let first = core::ptr::with_exposed_provenance::<u8>(addr);
+fn find_among(addr: u64, is_guessed: bool) -> Option<Told> {
+    let used = SLOTS.get(..USED.load(Ordering::Relaxed))?;
+    let (kind, table_addr, len) =
+        used.iter().filter_map(Slot::read).find_map(|[start, end, kind, table, len]| {
+            let kind = Kind::ALL.into_iter().find(|known| known.number() == kind)?;
+            (addr >= start && addr < end).then_some((kind, table, len))
+        })?;
+    let table = || {
+        let first = usize::try_from(table_addr).unwrap_or(0);
+        let first = core::ptr::with_exposed_provenance::<u8>(first);
         // SAFETY: it stays until the range is taken out, which is not before the code has no
-        // frames on a stack.
-        unsafe { slice::from_raw_parts(first, len) }
-    }
+        // frames on a stack, as it has by a walk without guesses.
+        unsafe { slice::from_raw_parts(first, usize::try_from(len).unwrap_or(0)) }
+    };
+    Some(match kind {
+        Kind::FramePointers => Told::FramePointer,
+        Kind::Sframe | Kind::EhFrame if is_guessed => Told::Row(Ok(None)),
+        Kind::Sframe => Told::Row(Ok(sframe_row(table(), table_addr, addr))),
+        Kind::EhFrame => {
+            let section = CfiSection::eh_frame(table(), table_addr);
+            let entry = IndexEntry::find(Entries::new(section, CfiAbi::X86_64), addr);
+            Told::Row(
+                CfiTable::with_index(section, CfiAbi::X86_64, entry.as_slice()).find_row(addr),
+            )
+        }
+    })
 }

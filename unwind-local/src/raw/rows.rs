@@ -7,11 +7,11 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use sframe::Section;
 use unwind_cfi::{CfiAbi, CfiError, CfiScratch, CfiSection, CfiTable, RemoteCfi, RemoteCfiError};
 use unwind_core::{FrameContext, Memory, Origin, RegisterRules, Row, RowSource};
-use unwind_x86::{FramePointers, InstructionAnalysis, X86_64, X86_64Regs};
+use unwind_x86::{FramePointers, InstructionAnalysis, TrustedFramePointers, X86_64, X86_64Regs};
 
 use super::loads;
 use super::object::Object;
-use super::program_code::{self, Code};
+use super::program_code::{self, Told};
 use super::registers::StartPc;
 
 /// The lookup address of the C library's signal trampoline, the byte before it, once a
@@ -63,8 +63,8 @@ impl RowSource<X86_64> for ObjectRows<'_> {
         if addr == TRAMPOLINE.load(Ordering::Relaxed) && addr != 0 {
             return Ok(Some(Row::signal_context()));
         }
-        if let Some(code) = program_code::find(addr) {
-            return program_row(code, frame, self.guessed, mem);
+        if let Some(told) = program_code::find(addr, self.guessed.is_set()) {
+            return program_row(&told, frame, self.guessed, mem);
         }
         let Some(object) = Object::find(addr) else { return Ok(None) };
         if self.guessed.0.get() && !object.is_permanent() {
@@ -111,16 +111,20 @@ impl RowSource<X86_64> for ObjectRows<'_> {
 #[cold]
 #[inline(never)]
 fn program_row<M: Memory>(
-    code: Code,
+    told: &Told,
     frame: &FrameContext<'_, X86_64Regs>,
     guessed: &Guessed,
     mem: &mut M,
 ) -> Result<Option<Row>, RemoteCfiError> {
-    let row = code.row(frame, guessed.is_set(), mem);
-    if matches!(row, Ok(Some(row)) if row.is_guess()) {
-        guessed.0.set(true);
+    if let Told::Row(row) = told {
+        return Ok((*row)?);
     }
-    row
+    // Where it was interrupted, the function may have none yet, or no longer.
+    let here = RowSource::<X86_64>::row(&mut Instructions(guessed), frame, mem)?;
+    if here.is_some() {
+        return Ok(here);
+    }
+    Ok(RowSource::<X86_64>::row(&mut TrustedFramePointers, frame, mem)?)
 }
 
 /// The row of an `.sframe`. Where that is malformed, `.eh_frame` is asked.
