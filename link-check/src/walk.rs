@@ -151,6 +151,22 @@ pub fn walk_64_over_switches(trace: &mut Trace, code: &[u64; 4], gpr: &[u64; 16]
     tell(trace);
 }
 
+/// A walk with rows that other address spaces share.
+#[unsafe(no_mangle)]
+pub fn walk_64_by_key(
+    modules: &ModuleMap<SframeModule<'static>, 16>,
+    cache: &mut RowCache<64>,
+    trace: &mut Trace,
+    gpr: &[u64; 16],
+    rip: u64,
+) {
+    let rows = SframeSource::new(modules);
+    let walker = Walker::new(X86_64::FOUR_LEVEL, rows).fallback(FramePointers);
+    let mut walker = walker.cache_by_key(cache, rows);
+    walker.trace(X86_64Regs::from_all(rip, *gpr), &mut Target, trace);
+    tell(trace);
+}
+
 /// Modules that come and go.
 #[unsafe(no_mangle)]
 pub fn modules(

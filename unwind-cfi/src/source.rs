@@ -1,7 +1,8 @@
 //! A source of the rows of all modules of an address space.
 
 use unwind_core::{
-    Arch, FrameContext, Memory, ModuleMap, RegisterRules, Row, RowKey, RowSource, VirtAddr,
+    Arch, FrameContext, KeyedRange, Memory, ModuleMap, RegisterRules, Row, RowKey, RowKeys,
+    RowSource, VirtAddr,
 };
 
 use crate::{
@@ -140,5 +141,23 @@ impl<A: Arch, const N: usize> RowSource<A> for RemoteCfiSource<'_, N> {
 
     fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
         self.object::<A>(addr).ok()??.row_key(addr.get())
+    }
+}
+
+/// Of modules whose tables have a number.
+impl<const N: usize> RowKeys for CfiSource<'_, '_, N> {
+    fn find(&mut self, addr: VirtAddr) -> Option<KeyedRange> {
+        let module = self.modules.find(addr)?;
+        let key = module.table.row_key(module.text.start.get())?;
+        Some(KeyedRange { text: module.text.clone(), key })
+    }
+}
+
+/// Of modules whose call frame information has a number.
+impl<const N: usize> RowKeys for RemoteCfiSource<'_, N> {
+    fn find(&mut self, addr: VirtAddr) -> Option<KeyedRange> {
+        let module = self.modules.find(addr)?;
+        let key = module.table.row_key(module.text.start.get())?;
+        Some(KeyedRange { text: module.text.clone(), key })
     }
 }

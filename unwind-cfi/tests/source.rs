@@ -8,8 +8,8 @@ use unwind_cfi::{
     RemoteCfiError, RemoteCfiSource, index,
 };
 use unwind_core::{
-    Arch, End, Memory, Module, ModuleMap, ReadError, RowKey, RowSource, SliceMemory, StepError,
-    VirtAddr, Walker,
+    Arch, End, KeyedRange, Memory, Module, ModuleMap, ReadError, RowKey, RowKeys, RowSource,
+    SliceMemory, StepError, VirtAddr, Walker,
 };
 use unwind_x86::{Ia32, Ia32Regs, X86_64, X86_64Regs};
 
@@ -308,6 +308,15 @@ fn a_row_has_the_same_key_wherever_its_object_is_loaded() {
         let expected = Some(RowKey { table: 7, offset: 0x1004 });
         assert_eq!([key(addr), remote_key(addr)], [expected; 2]);
     }
+    // All of an object's code is one range of keys.
+    let mut scratch = CfiScratch::new();
+    let mut remote = RemoteCfiSource::new(&objects, &mut scratch);
+    let addr = VirtAddr::new(0x5_1004);
+    let ranges = [RowKeys::find(&mut CfiSource::new(&modules), addr), remote.find(addr)];
+    let text = VirtAddr::new(0x5_1000)..VirtAddr::new(0x5_2000);
+    let range = KeyedRange { text, key: RowKey { table: 7, offset: 0x1000 } };
+    assert_eq!(ranges, [Some(range.clone()), Some(range)]);
+    assert_eq!(RowKeys::find(&mut CfiSource::new(&modules), VirtAddr::new(0x9004)), None);
     // Without a number, without an object, and as other code.
     assert_eq!([key(0x9004), key(0x4000), remote_key(0x4000)], [None; 3]);
     assert_eq!(RowSource::<Ia32>::row_key(&source, VirtAddr::new(0x1004)), None);

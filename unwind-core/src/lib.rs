@@ -121,6 +121,7 @@ pub use table_error::{TableError, TableFault};
 pub use trace::{PackedFrame, Provenance, Trace, TraceFrame};
 pub use walk::fast::addresses::Addresses;
 pub use walk::fast::row_cache::{CacheStats, NoCache, RowCache, RowStore};
+pub use walk::fast::rows_by_key::{KeyedRange, RowKeys, RowsByKey};
 pub use walk::frames::{Frame, Frames};
 pub use walk::incremental::trace::IncrementalTrace;
 pub use walk::position::Position;

@@ -101,7 +101,8 @@ pub enum Coverage {
 /// What names the row of an address whatever address space its table is mapped in.
 ///
 /// Programs share files, so their tables have the same rows at other addresses. Who keeps
-/// rows for many address spaces keeps them by this.
+/// rows for many address spaces keeps them by this, as
+/// [`Walker::cache_by_key`](crate::Walker::cache_by_key) does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowKey {
     /// The table, by a number that the host gives it: the same in all address spaces, and

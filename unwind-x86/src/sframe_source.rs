@@ -2,7 +2,8 @@
 
 use sframe::{Abi, Error, IndexedTable, Section, Tables};
 use unwind_core::{
-    FrameContext, Memory, Module, ModuleMap, Origin, Row, RowKey, RowSource, VirtAddr,
+    FrameContext, KeyedRange, Memory, Module, ModuleMap, Origin, Row, RowKey, RowKeys, RowSource,
+    VirtAddr,
 };
 
 use crate::x86_64::{X86_64, X86_64Regs};
@@ -144,5 +145,14 @@ impl<const N: usize> RowSource<X86_64> for SframeSource<'_, '_, N> {
     fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
         let module = &self.modules.find(addr)?.table;
         Some(RowKey { table: module.id?, offset: addr.get().wrapping_sub(module.addr) })
+    }
+}
+
+/// Of modules whose tables [have a number](SframeModule::with_id).
+impl<const N: usize> RowKeys for SframeSource<'_, '_, N> {
+    fn find(&mut self, addr: VirtAddr) -> Option<KeyedRange> {
+        let module = self.modules.find(addr)?;
+        let key = RowSource::<X86_64>::row_key(self, module.text.start)?;
+        Some(KeyedRange { text: module.text.clone(), key })
     }
 }

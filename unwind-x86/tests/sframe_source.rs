@@ -5,8 +5,8 @@
 
 use testdata::{Function, Row as Fre, TableBuilder};
 use unwind_core::{
-    End, Frame, FrameContext, FramePc, Module, ModuleMap, Origin, RowCache, RowSource, SliceMemory,
-    StepError, VirtAddr, Walker,
+    End, Frame, FrameContext, FramePc, KeyedRange, Module, ModuleMap, Origin, RowCache, RowKeys,
+    RowSource, SliceMemory, StepError, VirtAddr, Walker,
 };
 use unwind_x86::{
     FramePointers, InstructionAnalysis, SframeModule, SframeSource, X86_64, X86_64Regs,
@@ -269,9 +269,15 @@ fn a_row_has_the_same_key_wherever_its_table_is_loaded_and_no_other_row_has_it()
             assert_eq!(row(&mut first, here), row(&mut second, there), "{offset:#x}");
         }
     }
+    // The keys of a module are one range.
+    let within = VirtAddr::new(0x40_0000 + 0x1080);
+    let text = VirtAddr::new(0x40_0000 + 0x1000)..VirtAddr::new(0x40_0000 + 0x2000);
+    let key = RowSource::<X86_64>::row_key(&first, text.start).unwrap();
+    assert_eq!(first.find(within), Some(KeyedRange { text, key }));
     // One without a number, and no module at all.
     for addr in [0x40_0000 + 0x20_1000, 0x1000] {
         assert_eq!(RowSource::<X86_64>::row_key(&first, VirtAddr::new(addr)), None);
+        assert_eq!(first.find(VirtAddr::new(addr)), None);
     }
     // Joined with a source whose rows are all the same, and with one that looks at the code.
     let addr = VirtAddr::new(0x40_1000);

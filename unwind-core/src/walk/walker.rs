@@ -7,6 +7,7 @@ use crate::row::Row;
 use crate::source::{Empty, RowSource};
 use crate::walk::cursor::Cursor;
 use crate::walk::fast::row_cache::{Counted, NoCache, RowCache, RowStore};
+use crate::walk::fast::rows_by_key::{RowKeys, RowsByKey};
 
 /// Walks stacks of one CPU by one set of sources. Between walks only its sources and its
 /// [cache](Self::cache) keep anything.
@@ -94,6 +95,24 @@ where
         cache: Option<&mut RowCache<N>>,
     ) -> Walker<A, S, F, T, Option<&mut RowCache<N>>> {
         let Self { arch, source, fallback, code, max_frames, stack_end, .. } = self;
+        Walker { arch, source, fallback, code, cache, max_frames, stack_end }
+    }
+
+    /// Keeps rows of tables in `cache`, for walks of all address spaces that have these tables:
+    /// `keys` knows which table has the rows of an address, in the address space of this
+    /// walk. Rows that no table with a number has are not kept.
+    ///
+    /// A cache is for one walk at a time. Where several walk at once each has its own, as
+    /// each CPU: no lock is needed, and what many processes share is kept once a CPU. A program
+    /// may use a cache by keys or by addresses, but not in both ways.
+    #[must_use]
+    pub fn cache_by_key<K: RowKeys, const N: usize>(
+        self,
+        cache: &mut RowCache<N>,
+        keys: K,
+    ) -> Walker<A, S, F, T, RowsByKey<'_, K, N>> {
+        let Self { arch, source, fallback, code, max_frames, stack_end, .. } = self;
+        let cache = RowsByKey::new(cache, keys);
         Walker { arch, source, fallback, code, cache, max_frames, stack_end }
     }
 

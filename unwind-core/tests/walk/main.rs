@@ -10,6 +10,7 @@ mod limits;
 mod other_stack;
 mod position;
 mod return_addresses;
+mod rows_by_key;
 mod rules;
 mod signals;
 mod toy;

@@ -36,6 +36,8 @@ pub(crate) struct RecordedFile {
     /// As the recording calls it: a path, `[vdso]`, `//anon` and the like.
     pub(crate) name: Untrusted,
     id: FileId,
+    /// Which of the files of the recording it is, from 1 on; 0 if it is none of them.
+    pub(crate) number: u64,
     elf: OnceLock<Result<ElfFile, FileError>>,
     sframe: OnceLock<Result<Option<SframeSection>, ElfError>>,
     call_frames: OnceLock<CallFrameRows>,
@@ -280,7 +282,11 @@ impl RecordedFiles {
             _ => FileId::Unknown,
         };
         let name = Untrusted::from(mapping.name);
-        let new = || RecordedFile { name: name.clone(), id: id.clone(), ..Default::default() };
+        let number = u64::try_from(self.files.len()).unwrap_or(u64::MAX).saturating_add(1);
+        let new = || {
+            let (name, id) = (name.clone(), id.clone());
+            RecordedFile { name, id, number, ..Default::default() }
+        };
         let place = self.files.entry((name.clone(), id.clone()));
         Arc::clone(place.or_insert_with(|| Arc::new(new())))
     }

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 
 use unwind_core::{
-    FrameContext, Memory, Origin, ReadError, RegisterRules, ReturnAddresses, Row, RowSource,
-    VirtAddr, WordSize,
+    FrameContext, KeyedRange, Memory, Origin, ReadError, RegisterRules, ReturnAddresses, Row,
+    RowKey, RowKeys, RowSource, VirtAddr, WordSize,
 };
 use unwind_x86::{Ia32, Ia32Regs, SwitchingFunction, SwitchingFunctions, X86_64, X86_64Regs};
 
@@ -81,6 +81,23 @@ impl<'s> RecordedTables<'s> {
     fn place(&self, addr: VirtAddr) -> Option<(&'s Range, u64)> {
         let range = self.space.find(addr.get())?;
         Some((range, range.link_time(addr.get())?))
+    }
+}
+
+/// What names the rows of the mapped files: the file, and where it has the code. Two processes
+/// that map a file, or one that maps it again, have the same rows.
+#[derive(Clone, Copy)]
+pub(crate) struct RecordedKeys<'s> {
+    pub(crate) space: &'s Space,
+}
+
+impl RowKeys for RecordedKeys<'_> {
+    fn find(&mut self, addr: VirtAddr) -> Option<KeyedRange> {
+        let range = self.space.find(addr.get())?;
+        let offset = range.link_time(range.start)?;
+        let text = VirtAddr::new(range.start)..VirtAddr::new(range.end);
+        let table = range.file.number;
+        (table != 0).then_some(KeyedRange { text, key: RowKey { table, offset } })
     }
 }
 

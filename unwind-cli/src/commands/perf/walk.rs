@@ -15,10 +15,12 @@ use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::call_stacks::{CallStack, FrameSource, JoinedCall};
 use crate::commands::perf::probed_returns::ProbedReturns;
 use crate::commands::perf::program_start::ProgramStart;
-use crate::commands::perf::recorded::{Code, RecordedSwitches, RecordedTables, SampleMemory};
+use crate::commands::perf::recorded::{
+    Code, RecordedKeys, RecordedSwitches, RecordedTables, SampleMemory,
+};
 use crate::commands::perf::stack_end::why_ended;
 use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::commands::stack::walk::{ROWS, low_half};
+use crate::commands::stack::walk::low_half;
 
 /// The most frames of a stack: more than a copied stack of 64 KiB can have are of no use.
 const MAX_FRAMES: u32 = 8192;
@@ -89,29 +91,22 @@ impl WalkedStack {
     }
 }
 
-/// Of how many address spaces a thread keeps rows.
-const SPACES: usize = 4;
+/// How many rows a thread keeps of all files of a recording, in 512 KiB.
+const SAMPLE_ROWS: usize = 32_768;
 
 /// What a thread walks samples with.
 #[derive(Debug)]
 pub(crate) struct SampleWalker {
     frame_pointers: FramePointerRows,
-    /// The rows of the spaces in which it walked last, the latest first.
-    kept: Vec<KeptRows>,
+    /// Rows of tables, whichever processes map them.
+    rows: Box<RowCache<SAMPLE_ROWS>>,
     /// The 64-bit stack that it walked last.
     trace: Box<Trace<[PackedFrame; TRACE]>>,
 }
 
-/// Rows of tables in an address space.
-#[derive(Debug)]
-struct KeptRows {
-    generation: u64,
-    rows: Box<RowCache<ROWS>>,
-}
-
 impl SampleWalker {
     pub(crate) fn new(frame_pointers: FramePointerRows) -> Self {
-        Self { frame_pointers, kept: Vec::new(), trace: Box::default() }
+        Self { frame_pointers, rows: Box::default(), trace: Box::default() }
     }
 
     /// Walks the stack in `state` in a process with these mappings. The kernel's chain, if
@@ -130,8 +125,7 @@ impl SampleWalker {
 
     /// How often a row was kept, and how often it was looked up.
     pub(crate) fn stats(&self) -> CacheStats {
-        let all = self.kept.iter().map(|kept| kept.rows.stats());
-        all.fold(CacheStats::default(), sum)
+        self.rows.stats()
     }
 
     fn walk_x86_64(
@@ -146,14 +140,13 @@ impl SampleWalker {
         };
         let fp = state.register(register::FP).unwrap_or(0);
         let returns = &ProbedReturns::new(chain, state, (sp, fp), space);
-        let Some(rows) = rows_of(&mut self.kept, space.generation) else {
-            return not_walked("no rows can be kept");
-        };
+        let (rows, keys) = (&mut *self.rows, RecordedKeys { space });
         let source = RowSource::<X86_64>::or(RecordedTables { space }, ProgramStart { space });
         let source = RowSource::<X86_64>::or(source, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let source = StackSwitches::new(RecordedSwitches { space }, source);
-        let walker = Walker::new(arch, source).cache(rows).fallback(self.frame_pointers);
+        let walker =
+            Walker::new(arch, source).cache_by_key(rows, keys).fallback(self.frame_pointers);
         let mut memory = SampleMemory { sp, stack: state.stack, space };
         let mut walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
         walker.trace(regs, &mut memory, &mut *self.trace);
@@ -170,14 +163,13 @@ impl SampleWalker {
         let (Some(ip), Some(sp)) = (value(register::IP), value(register::SP)) else {
             return not_walked(NO_START);
         };
-        let Some(rows) = rows_of(&mut self.kept, space.generation) else {
-            return not_walked("no rows can be kept");
-        };
+        let (rows, keys) = (&mut *self.rows, RecordedKeys { space });
         let regs = Ia32Regs::from_all(ip, register::IA32.map(|number| value(number).unwrap_or(0)));
         let source = RowSource::<Ia32>::or(RecordedTables { space }, ProgramStart { space });
         let source = RowSource::<Ia32>::or(source, SignalTrampolines);
         let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
-        let walker = Walker::new(Ia32::FLAT, source).cache(rows).fallback(self.frame_pointers);
+        let walker =
+            Walker::new(Ia32::FLAT, source).cache_by_key(rows, keys).fallback(self.frame_pointers);
         let returns = &ProbedReturns::default();
         let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
         let mut memory = SampleMemory { sp: sp.into(), stack: state.stack, space };
@@ -191,21 +183,6 @@ pub(crate) fn sum(mut a: CacheStats, b: CacheStats) -> CacheStats {
     a.misses = a.misses.saturating_add(b.misses);
     a.unkept = a.unkept.saturating_add(b.unkept);
     a
-}
-
-/// The rows of a space, which are from now on the first: those that are kept of it, or
-/// new ones, in the place of the last where there are many. A walk forgets rows of
-/// another generation.
-fn rows_of(kept: &mut Vec<KeptRows>, generation: u64) -> Option<&mut RowCache<ROWS>> {
-    let at = kept.iter().position(|kept| kept.generation == generation);
-    if at.is_none() && kept.len() < SPACES {
-        kept.push(KeptRows { generation, rows: Box::default() });
-    }
-    let at = at.unwrap_or(kept.len().saturating_sub(1));
-    kept.get_mut(..=at)?.rotate_right(1);
-    let first = kept.first_mut()?;
-    first.generation = generation;
-    Some(&mut first.rows)
 }
 
 /// The registers in perf's numbers.

@@ -13,5 +13,6 @@ mod fast_error;
 pub(in crate::walk) mod fast_path;
 mod fp_chain;
 pub(crate) mod row_cache;
+pub(crate) mod rows_by_key;
 pub(in crate::walk) mod run;
 pub(in crate::walk) mod stack;

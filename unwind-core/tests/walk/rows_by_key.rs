@@ -1,0 +1,90 @@
+//! Rows of tables that are kept once for all address spaces.
+
+use unwind_core::{
+    FrameContext, KeyedRange, Memory, Row, RowCache, RowKey, RowKeys, RowSource, VirtAddr, Walker,
+};
+
+use crate::toy::{BadTable, FP, Regs, Script, Stack, Toy, all_with_frame_pointers, three_frames};
+
+/// The code of [`three_frames`], this far above.
+struct Moved {
+    script: Script,
+    by: u64,
+    asked: usize,
+}
+
+impl RowSource<Toy> for Moved {
+    type Error = BadTable;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, BadTable> {
+        self.asked += 1;
+        let linked = frame.lookup_addr().get() - self.by;
+        self.script.0.get(&(linked & !0xff)).copied().transpose()
+    }
+}
+
+/// Code that is this far above its table, which has a number, if any.
+struct Keys {
+    by: u64,
+    table: Option<u64>,
+}
+
+impl RowKeys for Keys {
+    fn find(&mut self, _: VirtAddr) -> Option<KeyedRange> {
+        let text = VirtAddr::new(self.by + 0x1000)..VirtAddr::new(self.by + 0x4000);
+        Some(KeyedRange { text, key: RowKey { table: self.table?, offset: 0x1000 } })
+    }
+}
+
+/// A walk of the three frames in an address space: how many rows were looked up.
+fn walk(cache: &mut RowCache<64>, by: u64, table: Option<u64>, script: &Script) -> usize {
+    let (regs, stack) = three_frames();
+    let is_code = |word: u64| matches!(word & !0xff, 0x1000 | 0x2000 | 0x3000);
+    let moved = |word| if is_code(word) { word + by } else { word };
+    let mut stack = Stack(stack.0.iter().map(|(&at, word)| (at, word.map(moved))).collect());
+    let mut source = Moved { script: script.clone(), by, asked: 0 };
+    let mut trace = unwind_core::Trace::<[_; 8]>::new();
+    let mut walker = Walker::new(Toy, &mut source).cache_by_key(cache, Keys { by, table });
+    walker.trace(Regs { pc: regs.pc + by, ..regs }, &mut stack, &mut trace);
+    let pcs: Vec<_> = trace.pcs().map(|pc| pc.get() - by).collect();
+    assert_eq!(pcs, [0x1010, 0x2010, 0x3010]);
+    source.asked
+}
+
+#[test]
+fn a_row_that_was_looked_up_in_one_address_space_is_kept_for_all() {
+    let mut cache = RowCache::new();
+    let script = all_with_frame_pointers();
+    let first = walk(&mut cache, 0, Some(7), &script);
+    assert_eq!(first, 3);
+    for by in [0x4000, 0x8000, 0xc000, 0] {
+        assert_eq!(walk(&mut cache, by, Some(7), &script), 0, "{by:#x}");
+    }
+    assert_eq!((cache.stats().hits, cache.stats().misses), (12, 3));
+}
+
+#[test]
+fn rows_of_another_table_at_the_same_place_are_others() {
+    let mut cache = RowCache::new();
+    let script = all_with_frame_pointers();
+    walk(&mut cache, 0x4000, Some(7), &script);
+    assert_eq!(walk(&mut cache, 0x4000, Some(8), &script), 3);
+    assert_eq!(walk(&mut cache, 0x8000, Some(8), &script), 0);
+    // Another row, which the walk cannot take over.
+    let mut script = script;
+    script.0.insert(0x1000, Ok(FP.with_signed_ra()));
+    assert_eq!(walk(&mut cache, 0x4000, Some(9), &script), 3);
+}
+
+#[test]
+fn rows_of_a_table_without_a_number_are_not_kept() {
+    let mut cache = RowCache::new();
+    for _ in 0..2 {
+        assert_eq!(walk(&mut cache, 0, None, &all_with_frame_pointers()), 3);
+    }
+    assert_eq!(cache.stats().hits, 0);
+}
