@@ -1,7 +1,10 @@
 //! Rows of tables that are kept once for all address spaces.
 
+use std::cell::Cell;
+
 use unwind_core::{
-    FrameContext, KeyedRange, Memory, Row, RowCache, RowKey, RowKeys, RowSource, VirtAddr, Walker,
+    FrameContext, KeyedRange, Memory, Module, Row, RowCache, RowKey, RowKeys, RowSource,
+    SharedModuleMap, TableLocation, VirtAddr, Walker,
 };
 
 use crate::toy::{BadTable, FP, Regs, Script, Stack, Toy, all_with_frame_pointers, three_frames};
@@ -87,4 +90,66 @@ fn rows_of_a_table_without_a_number_are_not_kept() {
         assert_eq!(walk(&mut cache, 0, None, &all_with_frame_pointers()), 3);
     }
     assert_eq!(cache.stats().hits, 0);
+}
+
+#[test]
+fn modules_in_the_memory_of_a_target_have_the_keys_of_their_tables() {
+    let map = SharedModuleMap::<4>::new();
+    let add = |start: u64, id: u64| {
+        let text = VirtAddr::new(start)..VirtAddr::new(start + 0x1000);
+        let id = core::num::NonZero::new(id);
+        let table = TableLocation { addr: VirtAddr::new(start + 0x4000), len: 64, id };
+        map.add(&Module { text: text.clone(), table }).unwrap();
+        text
+    };
+    let (first, second, unnamed) = (add(0x1_0000, 7), add(0x9_0000, 7), add(0x5_0000, 0));
+    let mut keys = &map;
+    let key = RowKey { table: 7, offset: 0x4000_u64.wrapping_neg() };
+    for text in [first, second] {
+        let found = RowKeys::find(&mut keys, VirtAddr::new(text.start.get() + 0x123));
+        assert_eq!(found, Some(KeyedRange { text, key }));
+    }
+    assert_eq!(RowKeys::find(&mut keys, unnamed.start), None);
+    assert_eq!(RowKeys::find(&mut keys, VirtAddr::new(0x100)), None);
+}
+
+#[test]
+fn a_walk_asks_anew_which_table_an_address_has() {
+    /// All rows are a frame pointer's; says how often it was asked.
+    struct Asked<'a>(&'a Cell<usize>);
+
+    impl RowSource<Toy> for Asked<'_> {
+        type Error = BadTable;
+
+        fn row<M: Memory>(
+            &mut self,
+            _: &FrameContext<'_, Regs>,
+            _: &mut M,
+        ) -> Result<Option<Row>, BadTable> {
+            self.0.set(self.0.get() + 1);
+            Ok(Some(FP))
+        }
+    }
+
+    /// The table that the code of all frames has now.
+    struct Now<'a>(&'a Cell<u64>);
+
+    impl RowKeys for Now<'_> {
+        fn find(&mut self, addr: VirtAddr) -> Option<KeyedRange> {
+            Keys { by: 0, table: Some(self.0.get()) }.find(addr)
+        }
+    }
+
+    let (asked, table) = (Cell::new(0), Cell::new(7));
+    let mut cache = RowCache::<64>::new();
+    let mut walker = Walker::new(Toy, Asked(&asked)).cache_by_key(&mut cache, Now(&table));
+    let mut looked_up = |number| {
+        table.set(number);
+        asked.set(0);
+        let (regs, mut stack) = three_frames();
+        let mut trace = unwind_core::Trace::<[_; 8]>::new();
+        walker.trace(regs, &mut stack, &mut trace);
+        asked.get()
+    };
+    assert_eq!([7, 7, 8, 7, 8].map(&mut looked_up), [3, 0, 3, 0, 0]);
 }

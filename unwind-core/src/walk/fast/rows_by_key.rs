@@ -3,6 +3,8 @@
 use core::ops::Range;
 
 use crate::addr::VirtAddr;
+use crate::modules::map::Module;
+use crate::modules::shared::SharedModuleMap;
 use crate::register::WordSize;
 use crate::row::Row;
 use crate::source::RowKey;
@@ -25,6 +27,16 @@ pub trait RowKeys {
     /// it is the row of this table: a host's own rows of a module that has keys would be
     /// kept for all address spaces.
     fn find(&mut self, addr: VirtAddr) -> Option<KeyedRange>;
+}
+
+/// Of modules whose tables [have a number](crate::TableLocation::id). While the modules change
+/// too fast to be read there is no key.
+impl<const N: usize> RowKeys for &SharedModuleMap<N> {
+    fn find(&mut self, addr: VirtAddr) -> Option<KeyedRange> {
+        let Module { text, table } = SharedModuleMap::find(self, addr).ok()??;
+        let offset = text.start.get().wrapping_sub(table.addr.get());
+        Some(KeyedRange { text, key: RowKey { table: table.id?.get(), offset } })
+    }
 }
 
 /// A [`RowCache`] of the rows of many address spaces, by [what names
