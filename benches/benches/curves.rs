@@ -189,7 +189,7 @@ impl<'t> Process<'t> {
         let mut modules = ModuleMap::new();
         let mut loads = Vec::new();
         for (number, bytes) in (1..).zip(files) {
-            let load = 0x7f00_0000_0000 + (next(at) % (1 << 24) << 12);
+            let load = 0x7f00_0000_0000 + ((next(at) % (1 << 24)) << 12);
             let table = SframeModule::new(bytes, load + TEXT).unwrap().unwrap().with_id(number);
             let start = VirtAddr::new(load + TEXT);
             let end = VirtAddr::new(load + TEXT + FUNCTIONS * u64::from(FUNCTION));
@@ -222,7 +222,7 @@ fn spaces(effort: Effort) {
     // One call of eight is to another file.
     let mut file = 0;
     let mut call = || {
-        if next(&mut state) % 8 == 0 {
+        if next(&mut state).is_multiple_of(8) {
             file = next(&mut state) % FILES;
         }
         (file, next(&mut state) % FUNCTIONS)
