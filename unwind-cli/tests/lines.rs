@@ -5,8 +5,9 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -129,6 +130,53 @@ fn what_was_stripped_off_is_found_by_link_and_by_build_id() {
     check(&report_with_lines(&target, &["--debug-dir", debug_dir.to_str().unwrap()]));
     let sysroot = directory.join("kept");
     check(&report_with_lines(&target, &["--sysroot", sysroot.to_str().unwrap()]));
+}
+
+#[test]
+fn what_was_stripped_off_is_asked_of_a_server_on_request_only() {
+    let Some(_) = tool("debuginfod-find") else { return };
+    let Some(python) = tool("python3") else { return };
+    let with_id = [DEBUG, &["-Wl,--build-id=0xfedcba9876543210"]].concat();
+    let Some(program) = compile("lines_server", "inlined.cpp", &with_id) else { return };
+    let Some(debug) = split(&program) else { return };
+    let directory = program.parent().unwrap();
+    let served = directory.join("served");
+    let at = served.join("buildid/fedcba9876543210");
+    fs::create_dir_all(&at).unwrap();
+    fs::rename(&debug, at.join("debuginfo")).unwrap();
+    let mut server = Command::new(python);
+    server.args(["-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory"]);
+    server.arg(&served).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut server = Server(server.spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let port = line.split_whitespace().skip_while(|&word| word != "port").nth(1).unwrap();
+    let target = Target::start(&program, &[]);
+    let id = target.id().to_string();
+    let stack = |arguments: &[&str], urls: &str| {
+        let mut command = unwind(["stack", "--json", "--pid", &id].iter().chain(arguments));
+        command.env("DEBUGINFOD_URLS", urls).env("HOME", directory);
+        command.env("DEBUGINFOD_CACHE_PATH", directory.join("cache")).output().unwrap()
+    };
+    let url = format!("http://127.0.0.1:{port}");
+    let json = |output: &Output| serde_json::from_slice::<Value>(&output.stdout).unwrap();
+    let none = json(&stack(&[], &url));
+    assert_eq!(frames(&none)[0]["function"], Value::Null, "{none:#}");
+    check(&json(&stack(&["--debuginfod"], &url)));
+    // It is said, and the target is let go, if nobody can be asked.
+    let output = stack(&["--debuginfod"], "");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("DEBUGINFOD_URLS names none"));
+}
+
+/// A server that is ended with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]

@@ -124,6 +124,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     debug_dir: Vec<PathBuf>,
 
+    /// Ask the servers in `DEBUGINFOD_URLS` for what was stripped off and is not here, by elfutils'
+    /// debuginfod-find
+    #[arg(long)]
+    debuginfod: bool,
+
     /// Where the files of the machine that a core comes from are, and debug files, in place of
     /// /. Files of a running process are always its own
     #[arg(long, value_name = "DIR")]
@@ -153,13 +158,14 @@ unwind stack [OPTIONS] --pid <PID>
        unwind stack [OPTIONS] -- <COMMAND>...";
 
 impl Args {
-    fn naming(&self) -> Naming {
+    fn naming(&self) -> Result<Naming, Failure> {
         let debug_files = DebugFiles::new(&self.debug_dir, self.sysroot.as_deref());
-        Naming {
+        let debug_files = if self.debuginfod { debug_files.asking_servers()? } else { debug_files };
+        Ok(Naming {
             debug_files: Rc::new(debug_files),
             parameters: if self.short { Parameters::LeftOut } else { Parameters::Shown },
             lines: !self.no_lines,
-        }
+        })
     }
 
     fn hold_limit(&self) -> HoldLimit {
@@ -203,7 +209,8 @@ With --trust-fp such a step counts as right.
 
 Files, lines and functions that are inlined come from the DWARF of the file, or of
 the file that it was stripped into: below --debug-dir and /usr/lib/debug by its build
-id, or by the name in .gnu_debuglink, whose checksum has to be right. `inlined` in
+id, or by the name in .gnu_debuglink, whose checksum has to be right; with --debuginfod
+from servers, once the target continues. `inlined` in
 the third column is a function without a frame of its own, whose code is in the frame
 below. DWARF is read once the target continues, by another process, which may use 2 GiB
 of memory and 10 seconds a file; what it could not read is told. Parts that are in
@@ -375,8 +382,9 @@ const HOLDS: usize = 8;
 fn print(args: &Args, walked: Walked) -> Result<(), Failure> {
     let Walked { mut target, stacks, rows } = walked;
     target.release()?;
+    let naming = args.naming()?;
 
-    let report = Report::new(&target, stacks, args.method, &args.naming());
+    let report = Report::new(&target, stacks, args.method, &naming);
     let mut out = coloured::stdout();
     write_report(&mut out, &report, args.json)
         .and_then(|()| out.flush())
