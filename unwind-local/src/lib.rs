@@ -53,6 +53,7 @@ compile_error!("unwind-local knows Linux on x86-64");
 #[cfg(feature = "symbols")]
 extern crate std;
 
+mod addresses;
 mod backtrace;
 #[cfg(feature = "symbols")]
 mod capture;
@@ -67,9 +68,10 @@ mod thread_error;
 mod thread_signal;
 mod walker;
 
+pub use addresses::Backtrace;
 pub use backtrace::{
-    Backtrace, MAX_FRAMES, backtrace, backtrace_from, backtrace_of, backtrace_skipping, frames,
-    frames_of, keeps_rows, prepare,
+    MAX_FRAMES, backtrace, backtrace_from, backtrace_of, backtrace_skipping, frames, frames_of,
+    keeps_rows, prepare,
 };
 #[cfg(feature = "symbols")]
 pub use capture::Capture;

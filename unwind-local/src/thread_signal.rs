@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::fmt;
 use core::time::Duration;
 
-use crate::backtrace::Backtrace;
+use crate::addresses::Backtrace;
 use crate::raw::mailbox::{self, OwnLetter};
 use crate::thread_error::ThreadError;
 

@@ -11,7 +11,8 @@ use unwind_core::End;
 use super::letter::{Letter, Request};
 use super::sync::{AtomicI32, AtomicU32, UnsafeCell};
 use super::syscall;
-use crate::backtrace::{Backtrace, MAX_FRAMES, backtrace_of};
+use crate::addresses::Backtrace;
+use crate::backtrace::{MAX_FRAMES, backtrace_of};
 use crate::thread_error::ThreadError;
 
 /// How many there are.

@@ -10,7 +10,7 @@ use core::sync::atomic::AtomicPtr;
 use unwind_cfi::{CfiAbi, CfiError, CfiSection, CfiTable, Entries, IndexEntry};
 use unwind_core::Row;
 
-use super::rows::sframe_row;
+use super::sframe_rows::sframe_row;
 use super::slot::Slot;
 use super::sync::{AtomicU64, AtomicUsize, Ordering};
 

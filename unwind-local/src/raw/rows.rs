@@ -4,15 +4,15 @@ use core::cell::Cell;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use sframe::Section;
 use unwind_cfi::{CfiAbi, CfiError, CfiScratch, CfiSection, CfiTable, RemoteCfi, RemoteCfiError};
-use unwind_core::{FrameContext, Memory, Origin, RegisterRules, Row, RowSource};
+use unwind_core::{FrameContext, Memory, RegisterRules, Row, RowSource};
 use unwind_x86::{FramePointers, InstructionAnalysis, TrustedFramePointers, X86_64, X86_64Regs};
 
 use super::loads;
 use super::object::Object;
 use super::program_code::{self, Told};
 use super::registers::StartPc;
+use super::sframe_rows::sframe_row;
 
 /// The lookup address of the C library's signal trampoline, the byte before it, once a
 /// handler's return address has led a walk there. Its row
@@ -125,16 +125,6 @@ fn program_row<M: Memory>(
         return Ok(here);
     }
     Ok(RowSource::<X86_64>::row(&mut TrustedFramePointers, frame, mem)?)
-}
-
-/// The row of an `.sframe`. Where that is malformed, `.eh_frame` is asked.
-// One of these is on the stack at a time.
-#[inline(never)]
-pub(super) fn sframe_row(bytes: &[u8], at: u64, addr: u64) -> Option<Row> {
-    Section::new(bytes).at(at).tables().find_map(|table| {
-        let table = table.ok().filter(|table| table.header().abi == sframe::Abi::Amd64Little);
-        table?.find_row(addr).ok().flatten().map(|row| row.with_origin(Origin::Table))
-    })
 }
 
 /// The row of the `.eh_frame`.
