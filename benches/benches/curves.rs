@@ -1,7 +1,7 @@
 //! Cost against size: one line each.
 //!
 //! ```text
-//! cargo bench --package unwind-benches --bench curves [-- lookup|walk|spaces|merge|request...]
+//! cargo bench --package unwind-benches --bench curves [-- lookup|walk|spaces|again|merge|request...]
 //! ```
 
 #![allow(
@@ -25,8 +25,8 @@ use unwind_benches::deferral::{Deferral, Task};
 use unwind_benches::merging::{BYTES_A_SAMPLE, merge};
 use unwind_benches::timing::{Effort, wants};
 use unwind_core::{
-    CfaRule, Module, ModuleMap, PackedFrame, RegRule, Row, RowCache, SliceMemory, Trace, VirtAddr,
-    Walker,
+    CfaRule, IncrementalTrace, Module, ModuleMap, PackedFrame, RegRule, Row, RowCache, SliceMemory,
+    Trace, VirtAddr, Walker,
 };
 use unwind_x86::{SframeModule, SframeSource, X86_64, X86_64Regs};
 
@@ -44,6 +44,9 @@ fn main() {
     }
     if wants("spaces") {
         spaces(effort);
+    }
+    if wants("again") {
+        again(effort);
     }
     if wants("request") {
         requests(effort);
@@ -265,6 +268,100 @@ fn spaces(effort: Effort) {
         println!("{count:>10} {address:>12.1} {key:>12.1}");
         let missed = shared.stats().misses;
         assert!(missed <= (STACKS * DEPTH) as u64, "{missed} rows were looked up");
+    }
+}
+
+/// How a stack ends.
+#[derive(Clone, Copy, Debug)]
+enum StackEnd {
+    Outermost,
+    /// The last words are not there.
+    Cut,
+    /// By a return address of zero.
+    Zero,
+}
+
+/// The pc and the words of a stack of so many frames of [`table_with_end`], whose functions
+/// begin with this one.
+fn stack_with_end(end: StackEnd, depth: usize, first: u64) -> (u64, Vec<u8>) {
+    const FUNCTIONS: u64 = 64;
+    let function = |frame: usize| match end {
+        StackEnd::Outermost if frame + 1 == depth => FUNCTIONS,
+        _ => (first + frame as u64) % FUNCTIONS,
+    };
+    let pc = |frame| TEXT + function(frame) * u64::from(FUNCTION) + 20;
+    let mut words = Vec::new();
+    for frame in 0..depth {
+        let size = usize::try_from(frame_size(function(frame)) / 8).unwrap();
+        words.resize(words.len() + size - 1, 0);
+        words.push(if frame + 1 == depth { 0 } else { pc(frame + 1) });
+    }
+    if let StackEnd::Cut = end {
+        words.pop();
+    }
+    (pc(0), words.into_iter().flat_map(u64::to_le_bytes).collect())
+}
+
+/// As [`table`] of 64 functions, with one more that has no caller.
+fn table_with_end() -> Vec<u8> {
+    const FUNCTIONS: u64 = 64;
+    let mut builder = Builder::new(Format::V3, Abi::Amd64Little).unwrap();
+    let row = |offset| Row::new(CfaRule::sp(offset), RegRule::Offset(-8), RegRule::SameValue);
+    for number in 0..=FUNCTIONS {
+        let start = TEXT + number * u64::from(FUNCTION);
+        let rows = match number {
+            FUNCTIONS => [(0, Row::outermost())],
+            _ => [(0, row(frame_size(number)))],
+        };
+        builder.add(&Function::new(start, FUNCTION, &rows), |lost| panic!("{lost}")).unwrap();
+    }
+    builder.finish(TEXT, |lost| panic!("{lost}")).unwrap()
+}
+
+/// Walks that compare with the walk before, against walks that do not.
+fn again(effort: Effort) {
+    const START: VirtAddr = VirtAddr::new(0x7000_0000);
+    println!("incremental walk, of the time of a walk");
+    println!("{:>10} {:>10} {:>16} {:>16}", "end", "frames", "same stack", "another one");
+    let bytes = table_with_end();
+    let table = SframeModule::new(&bytes, TEXT).unwrap().unwrap();
+    let mut map = ModuleMap::<_, 1>::new();
+    let text = VirtAddr::new(TEXT)..VirtAddr::new(TEXT + 65 * u64::from(FUNCTION));
+    map.add(Module { text, table }).unwrap();
+    for end in [StackEnd::Outermost, StackEnd::Cut, StackEnd::Zero] {
+        for &depth in sizes(effort, &[16_usize, 100, 400]) {
+            // Of another one each return address is another, at another place.
+            let stacks = [0, 13].map(|first| stack_with_end(end, depth, first));
+            let ratio = |stacks: [&(u64, Vec<u8>); 2]| {
+                let (mut cache, mut other) = (RowCache::<512>::new(), RowCache::<512>::new());
+                let mut trace = Trace::<[PackedFrame; 512]>::new();
+                let mut last = IncrementalTrace::<512>::new();
+                let walker = || Walker::new(X86_64::FOUR_LEVEL, SframeSource::new(&map));
+                let whole = || {
+                    for (pc, words) in black_box(stacks) {
+                        let regs = X86_64Regs::new(*pc, START.get(), 0);
+                        let mut memory = SliceMemory::new(START, words);
+                        walker().cache(&mut cache).trace(regs, &mut memory, &mut trace);
+                        assert_eq!(trace.len(), depth);
+                    }
+                };
+                let incremental = || {
+                    for (pc, words) in black_box(stacks) {
+                        let regs = X86_64Regs::new(*pc, START.get(), 0);
+                        let mut memory = SliceMemory::new(START, words);
+                        let mut walker = walker().cache(&mut other);
+                        walker.trace_incremental(regs, &mut memory, &mut last);
+                        assert_eq!(last.len(), depth);
+                    }
+                };
+                let (whole, incremental) = effort.duel(whole, incremental);
+                assert_eq!(last.end(), trace.end());
+                incremental / whole
+            };
+            let [a, b] = stacks.each_ref();
+            let (same, another) = (ratio([a, a]), ratio([a, b]));
+            println!("{:>10} {depth:>10} {same:>16.2} {another:>16.2}", format!("{end:?}"));
+        }
     }
 }
 
