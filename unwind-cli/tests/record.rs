@@ -378,6 +378,13 @@ fn d14_a_recording_in_parts_has_each_sample_once_and_each_part_is_read_alone() {
         }
     }
     assert!(all > 1_500, "{all}");
+    // However little room there is, the last one stays, also by a name without a folder.
+    let mut command = support::unwind(["record", "-o", "last.data", "--every", "1", "--disk", "0"]);
+    let output = command.args(["--", "true"]).current_dir(folder).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let is_last = |name: std::ffi::OsString| name.to_string_lossy().starts_with("last.data.");
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(entries.filter(|name| is_last(name.clone())).count(), 1);
 }
 
 #[test]

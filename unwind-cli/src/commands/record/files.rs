@@ -36,14 +36,11 @@ pub(crate) struct OpenFile {
 }
 
 impl Files {
-    /// Begins the next file.
-    pub(crate) fn begin(&self) -> io::Result<OpenFile> {
+    /// Begins the file of what is recorded from then on.
+    pub(crate) fn begin(&self, time: SystemTime) -> io::Result<OpenFile> {
         let path = match self.limit {
             None => self.path.clone(),
-            Some(_) => with(
-                &self.path,
-                &format!(".{}", DateTime::<Utc>::from(SystemTime::now()).format(STAMP)),
-            ),
+            Some(_) => with(&self.path, &format!(".{}", DateTime::<Utc>::from(time).format(STAMP))),
         };
         let at = if self.limit.is_some() { with(&path, PART) } else { path.clone() };
         Ok(OpenFile { file: File::create(&at)?, at, path })
@@ -54,8 +51,8 @@ impl Files {
         let Some(limit) = self.limit else { return Ok(()) };
         fs::rename(at, path)?;
         let mut files = self.all()?;
-        // This one stays.
-        files.retain(|(other, _)| other != path);
+        // This one stays. Its folder may be written in another way.
+        files.retain(|(other, _)| other.file_name() != path.file_name());
         let mut left = limit.saturating_sub(fs::metadata(path)?.len());
         for (path, len) in files.into_iter().rev() {
             match left.checked_sub(len) {
@@ -144,10 +141,11 @@ mod tests {
     fn d14_a_file_is_called_by_its_time_and_is_part_of_one_until_it_is_whole() {
         let folder = tempfile::tempdir().unwrap();
         let files = Files { path: folder.path().join("a"), limit: Some(1) };
-        let OpenFile { at, path, .. } = files.begin().unwrap();
+        let OpenFile { at, path, .. } = files.begin(SystemTime::now()).unwrap();
         assert!(at.exists() && !path.exists());
         assert!(is_stamped(path.file_name().unwrap().as_bytes(), b"a"), "{path:?}");
-        let OpenFile { at, path, .. } = Files { limit: None, ..files }.begin().unwrap();
+        let OpenFile { at, path, .. } =
+            Files { limit: None, ..files }.begin(SystemTime::UNIX_EPOCH).unwrap();
         assert!(at == path && at.ends_with("a"));
     }
 }

@@ -23,7 +23,7 @@ use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::sys::signal::Signal;
 
@@ -225,7 +225,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     let copy_size = CopySize::default();
     let mut writing =
         Writing { args, events, form, copy_size: copy_size.clone(), untold: 0, unsent: 0 };
-    let mut first = Some(files.begin().map_err(|error| file_error(error.into()))?);
+    let mut first = Some(files.begin(SystemTime::now()).map_err(|error| file_error(error.into()))?);
     let until =
         args.duration.and_then(|seconds| Instant::now().checked_add(Duration::from_secs(seconds)));
     let every = args.every.map(Duration::from_secs);
@@ -237,7 +237,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         let written = match first.take() {
             Some(file) => writing.write(&files, file, part),
             None => files
-                .begin()
+                .begin(part.begun)
                 .map_err(|error| file_error(error.into()))
                 .and_then(|file| writing.write(&files, file, part)),
         };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use unwind_perf::record::{Attr, Lifecycle, Record, RecordType};
 
@@ -18,6 +18,7 @@ use crate::failure::Failure;
 /// A part, while it is recorded.
 #[derive(Debug)]
 pub(crate) struct Part {
+    pub(crate) begun: SystemTime,
     pub(crate) reader: StreamReader,
     pub(crate) end: PartEnd,
 }
@@ -120,7 +121,7 @@ impl Parts {
         self.end = Some(end);
         self.due = self.every.and_then(|every| Instant::now().checked_add(every));
         // Nobody may want it any more; then it is not missed.
-        let _ = self.parts.send(Part { reader, end: PartEnd(ended) });
+        let _ = self.parts.send(Part { begun: SystemTime::now(), reader, end: PartEnd(ended) });
         writer
     }
 
