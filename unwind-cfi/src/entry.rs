@@ -28,6 +28,25 @@ pub struct Cie<'a> {
     pub(crate) instructions: Reader<'a>,
 }
 
+/// What unwinding of exceptions needs to know of a function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExceptionData {
+    /// The function that decides what becomes of an exception: of the language.
+    pub personality: Option<EncodedPointer>,
+    /// What it looks at: the language's own data.
+    pub lsda: Option<EncodedPointer>,
+}
+
+/// An address that call frame information has for others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncodedPointer {
+    /// The address, or where it is in memory.
+    pub addr: u64,
+    /// The address is in memory.
+    pub is_indirect: bool,
+}
+
 /// A frame description entry, as far as it can be read without its CIE.
 #[derive(Clone, Copy, Debug)]
 pub struct Fde<'a> {
@@ -380,6 +399,55 @@ impl<'a> Entries<'a> {
             return Err(CfiError::NotCode);
         }
         Ok(Body { start, len, instructions: r })
+    }
+
+    /// Reads what an FDE and its CIE have for exceptions; `None` if they have nothing.
+    // Apart from what a row takes, which it does not make larger.
+    pub(crate) fn exception_data(&self, fde: &Fde<'a>) -> Option<ExceptionData> {
+        let mut r = self.from(fde.cie);
+        let mut entry = split_entry(&mut r)?;
+        self.id(&mut entry)?;
+        let mut r = entry.rest;
+        _ = r.read_u8();
+        let letters = self.augmentation(&mut r).ok()?;
+        // Alignments, and the return address.
+        for _ in 0..3 {
+            r.read_uleb128().ok()?;
+        }
+        let mut letters = letters.slice().iter();
+        letters.next().filter(|letter| **letter == b'z')?;
+        r.read_uleb128().ok()?;
+        let (mut address, mut lsda) = (constants::DW_EH_PE_absptr, constants::DW_EH_PE_omit);
+        let mut found = ExceptionData::default();
+        for letter in letters {
+            if matches!(letter, b'L' | b'P' | b'R') {
+                let encoding = DwEhPe(r.read_u8().ok()?);
+                match letter {
+                    b'L' => lsda = encoding,
+                    b'R' => address = encoding,
+                    _ => found.personality = self.encoded_pointer(encoding, &mut r),
+                }
+            }
+        }
+        let mut r = fde.rest;
+        self.encoded_pointer(address, &mut r);
+        self.encoded_pointer(DwEhPe(address.0 & 0xf), &mut r);
+        r.read_uleb128().ok()?;
+        found.lsda = self.encoded_pointer(lsda, &mut r);
+        Some(found)
+    }
+
+    /// Reads an address for others; `None` if there is none.
+    #[inline(never)]
+    fn encoded_pointer(&self, encoding: DwEhPe, r: &mut Reader<'a>) -> Option<EncodedPointer> {
+        let base = match encoding.application() {
+            constants::DW_EH_PE_absptr => 0,
+            constants::DW_EH_PE_pcrel => self.section.addr.wrapping_add(self.offset(r)),
+            _ => return None,
+        };
+        let value = self.value(encoding, r).filter(|&value| value != 0)?;
+        let addr = self.abi.address(base.wrapping_add(value));
+        Some(EncodedPointer { addr, is_indirect: encoding.is_indirect() })
     }
 
     /// Reads an address.

@@ -88,7 +88,7 @@ mod table;
 pub mod work_counter;
 
 pub use abi::CfiAbi;
-pub use entry::{Body, Cie, Entries, Fde};
+pub use entry::{Body, Cie, EncodedPointer, Entries, ExceptionData, Fde};
 pub use error::CfiError;
 pub use evaluation::{MAX_INSTRUCTIONS, MAX_REMEMBERED};
 pub use expression::Step;

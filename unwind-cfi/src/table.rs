@@ -6,7 +6,7 @@ use unwind_core::{DwarfReg, RegisterRules, Row, RowKey};
 
 use crate::{
     abi::CfiAbi,
-    entry::{Body, Cie, Entries},
+    entry::{Body, Cie, Entries, ExceptionData},
     error::CfiError,
     evaluation::{MAX_INSTRUCTIONS, MAX_REMEMBERED, row_of},
     execute::Run,
@@ -146,6 +146,18 @@ impl<'a> CfiTable<'a> {
             let start = self.entries.abi().address(body.start.wrapping_add(self.bias));
             start..start.saturating_add(body.len)
         }))
+    }
+
+    /// What unwinding of exceptions needs to know of the function of an address; `None` if no
+    /// FDE is about it. Addresses are as the section counts.
+    ///
+    /// # Errors
+    ///
+    /// As [`find_row`](Self::find_row), of what is malformed.
+    pub fn find_exception_data(&self, addr: u64) -> Result<Option<ExceptionData>, CfiError> {
+        let pc = self.entries.abi().address(addr.wrapping_sub(self.bias));
+        let Some(at) = self.find_fde(pc)? else { return Ok(None) };
+        Ok(self.entries.exception_data(&self.entries.fde_at(at)?))
     }
 
     /// The FDE of an address, and the place in its code.

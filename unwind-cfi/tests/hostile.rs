@@ -366,7 +366,8 @@ proptest! {
                 _ = CfiTable::with_index(section, abi, index).find_row(offset.into());
                 _ = IndexEntry::find(Entries::new(section, abi), offset.into());
                 for entry in index {
-                    _ = CfiTable::with_index(section, abi, index).find_row(entry.start());
+                    let table = CfiTable::with_index(section, abi, index);
+                    _ = (table.find_row(entry.start()), table.find_exception_data(entry.start()));
                 }
             }
         }

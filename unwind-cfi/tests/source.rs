@@ -4,8 +4,8 @@
 
 use testdata::{CfiBuilder, Cie};
 use unwind_cfi::{
-    CfiAbi, CfiError, CfiScratch, CfiSection, CfiSource, CfiTable, Entries, IndexEntry, RemoteCfi,
-    RemoteCfiError, RemoteCfiSource, index,
+    CfiAbi, CfiError, CfiScratch, CfiSection, CfiSource, CfiTable, EncodedPointer, Entries,
+    IndexEntry, RemoteCfi, RemoteCfiError, RemoteCfiSource, index,
 };
 use unwind_core::{
     Arch, End, KeyedRange, Memory, Module, ModuleMap, ReadError, RowKey, RowKeys, RowSource,
@@ -320,4 +320,35 @@ fn a_row_has_the_same_key_wherever_its_object_is_loaded() {
     // Without a number, without an object, and as other code.
     assert_eq!([key(0x9004), key(0x4000), remote_key(0x4000)], [None; 3]);
     assert_eq!(RowSource::<Ia32>::row_key(&source, VirtAddr::new(0x1004)), None);
+}
+
+#[test]
+fn what_exceptions_need_is_that_of_the_cie_and_of_the_fde() {
+    let section_addr = 0x5000_u64;
+    let from = |at: u64, to: u64| {
+        i32::try_from(to.wrapping_sub(section_addr + at).cast_signed()).unwrap().to_le_bytes()
+    };
+    let mut bytes = vec![28, 0, 0, 0, 0, 0, 0, 0, 1];
+    bytes.extend(b"zPLR\0\x01\x78\x10\x07\x9b");
+    bytes.extend(from(19, 0x9000));
+    // The encodings of the language's data and of code; CFA = rsp+8, RA at CFA-8.
+    bytes.extend([0x1b, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0]);
+    bytes.extend([20, 0, 0, 0, 36, 0, 0, 0]);
+    bytes.extend(from(40, 0x1000));
+    bytes.extend([0, 1, 0, 0, 4]);
+    bytes.extend(from(49, 0xa000));
+    bytes.extend([0; 3]);
+    let section = CfiSection::eh_frame(&bytes, section_addr);
+    let slots = &mut [IndexEntry::default(); 1];
+    let index = index(Entries::new(section, CfiAbi::X86_64), slots).unwrap();
+    let table = CfiTable::with_index(section, CfiAbi::X86_64, index);
+    let found = table.find_exception_data(0x1010).unwrap().unwrap();
+    let pointer = |addr, is_indirect| Some(EncodedPointer { addr, is_indirect });
+    assert_eq!((found.personality, found.lsda), (pointer(0x9000, true), pointer(0xa000, false)));
+    // Zero is none.
+    let mut none = bytes.clone();
+    none[49..53].fill(0);
+    let section = CfiSection::eh_frame(&none, section_addr);
+    let table = CfiTable::with_index(section, CfiAbi::X86_64, index);
+    assert_eq!(table.find_exception_data(0x1010).unwrap().unwrap().lsda, None);
 }

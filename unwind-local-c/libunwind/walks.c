@@ -52,7 +52,7 @@ void print_walk(const char *title, unw_cursor_t cursor, int calls) {
     do {
         uint64_t ip = 0, sp = 0, offset = 0;
         char name[64] = "";
-        unw_proc_info_t info;
+        unw_proc_info_t info = {0};
         Dl_info object;
         if (L(get_reg)(&cursor, RIP, &ip) != 0 || L(get_reg)(&cursor, RSP, &sp) != 0) abort();
         if (!dladdr((void *)(ip - 1), &object)) abort();
@@ -64,6 +64,12 @@ void print_walk(const char *title, unw_cursor_t cursor, int calls) {
             printf(" %s+%lx", name, (long)offset);
         if (L(get_proc_info)(&cursor, &info) == 0)
             printf(" [%lx]", (long)(info.end_ip - info.start_ip));
+        if (info.handler) {
+            Dl_info function;
+            if (!dladdr((void *)info.handler, &function)) abort();
+            printf(" handled by %s, by %lx", function.dli_sname ? function.dli_sname : "?",
+                info.lsda ? (long)(info.lsda - (uint64_t)object.dli_fbase) : 0);
+        }
         /* What the C library's start has in registers is its own affair. */
         for (int reg = RBX; is_own && calls && reg <= R15; reg = reg == RBX ? RBP : reg == RBP ? R12 : reg + 1) {
             uint64_t value;
@@ -134,6 +140,15 @@ __attribute__((noinline)) void interrupted(int number) {
     __asm__ volatile("");
 }
 
+static void leave(int *value) { __asm__ volatile("" : : "r"(value) : "memory"); }
+
+/* Has a handler, for what is cleaned up. */
+__attribute__((noinline)) void cleans_up(void) {
+    __attribute__((cleanup(leave))) int value = 1;
+    first("with a handler");
+    __asm__ volatile("" : : "r"(&value));
+}
+
 void *thread(void *unused) {
     char here;
     anchor = &here;
@@ -149,6 +164,7 @@ int main(void) {
     printf("policy %d\n", L(set_caching_policy)(L(local_addr_space), 1));
     recurse(0);
     recurse(30);
+    cleans_up();
     int numbers[] = {3, 1, 2};
     qsort(numbers, 3, sizeof *numbers, order);
     struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};

@@ -3,8 +3,10 @@
 use core::marker::PhantomData;
 use core::ops::Range;
 
+use unwind_cfi::EncodedPointer;
 use unwind_core::{
-    DwarfReg, End, FrameContext, FramePc, Position, RowSource, TraceFrame, Unchecked, Walker,
+    DwarfReg, End, FrameContext, FramePc, Memory as _, Position, RowSource, TraceFrame, Unchecked,
+    VirtAddr, Walker,
 };
 use unwind_x86::{SignalTrampolines, X86_64, X86_64Regs};
 
@@ -168,6 +170,23 @@ impl Cursor {
     pub fn function(&self) -> Option<Range<u64>> {
         let addr = self.pc()?.lookup_addr().get();
         rows::function(self.start, &Guessed::new(self.is_guessed), addr)
+    }
+
+    /// The function that decides what becomes of an exception in this frame (of the language: its
+    /// personality) and that language's data, both by the call frame information; `None` if the
+    /// function has none.
+    ///
+    /// For signal handlers at any point, too. `errno` is kept.
+    #[must_use]
+    pub fn exception_handling(&self) -> Option<(u64, Option<u64>)> {
+        let addr = self.pc()?.lookup_addr().get();
+        let found = rows::exception_data(self.start, &Guessed::new(self.is_guessed), addr)?;
+        let mut memory = OwnMemory::new(self.start);
+        let mut value = |pointer: EncodedPointer| match pointer.is_indirect {
+            true => memory.read_u64(VirtAddr::new(pointer.addr)).ok(),
+            false => Some(pointer.addr),
+        };
+        Some((value(found.personality?)?, found.lsda.and_then(value)))
     }
 
     /// Whether the frame is the C library's signal trampoline, whose caller is what the

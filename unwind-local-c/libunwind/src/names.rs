@@ -14,7 +14,7 @@ use crate::error::Error;
 pub struct ProcInfo {
     start_ip: u64,
     end_ip: u64,
-    /// Of the language, what unwinding of exceptions needs: not told.
+    /// Of the language, what unwinding of exceptions needs.
     lsda: u64,
     handler: u64,
     gp: u64,
@@ -31,7 +31,7 @@ const _: () = assert!(size_of::<ProcInfo>() == 72);
 const DYNAMIC: c_int = 0;
 
 exported! {
-    /// Where the function of the frame begins and ends. Its exception handler is not told.
+    /// Where the function of the frame begins and ends, and what handles exceptions there.
     "_ULx86_64_get_proc_info", "_Ux86_64_get_proc_info":
         fn get_proc_info(memory: *mut UnwCursor, info: *mut ProcInfo) -> c_int;
     /// The name of the function of the frame, by the symbols that its object exports, and how
@@ -47,11 +47,12 @@ unsafe fn get_proc_info(memory: *mut UnwCursor, info: *mut ProcInfo) -> c_int {
     // SAFETY: as the caller promises.
     let Some(cursor) = (unsafe { cursor(memory) }) else { return Error::BadValue.result() };
     let Some(function) = cursor.function() else { return Error::NoInfo.result() };
+    let (handler, lsda) = cursor.exception_handling().unwrap_or_default();
     let found = ProcInfo {
         start_ip: function.start,
         end_ip: function.end,
-        lsda: 0,
-        handler: 0,
+        lsda: lsda.unwrap_or(0),
+        handler,
         gp: 0,
         flags: 0,
         format: DYNAMIC,

@@ -4,7 +4,9 @@ use core::cell::Cell;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use unwind_cfi::{CfiAbi, CfiError, CfiScratch, CfiSection, CfiTable, RemoteCfi, RemoteCfiError};
+use unwind_cfi::{
+    CfiAbi, CfiError, CfiScratch, CfiSection, CfiTable, ExceptionData, RemoteCfi, RemoteCfiError,
+};
 use unwind_core::{FrameContext, Memory, RegisterRules, Row, RowSource};
 use unwind_x86::{FramePointers, InstructionAnalysis, TrustedFramePointers, X86_64, X86_64Regs};
 
@@ -143,6 +145,12 @@ fn call_frame_row(object: Object, addr: u64) -> Result<Option<Row>, CfiError> {
 pub(crate) fn function(_: StartPc, guessed: &Guessed, addr: u64) -> Option<Range<u64>> {
     let object = Object::find(addr).filter(|_| !guessed.is_set())?;
     call_frames(object).ok()??.find_code(addr).ok()?
+}
+
+/// What unwinding of exceptions needs of that function.
+pub(crate) fn exception_data(_: StartPc, guessed: &Guessed, addr: u64) -> Option<ExceptionData> {
+    let object = Object::find(addr).filter(|_| !guessed.is_set())?;
+    call_frames(object).ok()??.find_exception_data(addr).ok()?
 }
 
 /// The `.eh_frame`, with its search table.
