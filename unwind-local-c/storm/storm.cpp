@@ -19,6 +19,8 @@
 #include <unwind_local.h>
 
 extern "C" {
+// Libgcc's search for call frame information: for code of a loaded object it takes no lock.
+const void *_Unwind_Find_FDE(void *, void *);
 void *__libc_malloc(size_t);
 void *__libc_calloc(size_t, size_t);
 void *__libc_realloc(void *, size_t);
@@ -39,6 +41,8 @@ static thread_local volatile size_t outer_count;
 
 static std::atomic<long> handlers, wrong, allocations, in_plugins, errnos, children, bad_children, guessed;
 static std::atomic<long> cut[64];
+// Of these: in code of which no call frame information tells, such as crtstuff's.
+static std::atomic<long> cut_without;
 // The last frames of some stacks that were cut.
 static std::atomic<void *> cut_at[16];
 static std::atomic<unsigned> cuts;
@@ -101,6 +105,13 @@ static void check(void **list, size_t count) {
     if (!is_right) fail("frames of the plugin", list, count);
 }
 
+// Whether an address is that of code without call frame information.
+static bool is_without(void *address) {
+    struct dl_find_object object;
+    void *bases[3];
+    return _dl_find_object(address, &object) == 0 && !_Unwind_Find_FDE(address, bases);
+}
+
 static void handler(int, siginfo_t *, void *context) {
     int saved = errno;
     is_in_handler = true;
@@ -116,6 +127,7 @@ static void handler(int, siginfo_t *, void *context) {
     else if (end.code == 1) guessed++;
     else {
         cut[end.code & 63]++;
+        if (count && is_without(list[count - 1])) cut_without++;
         cut_at[cuts++ % 16] = count ? list[count - 1] : nullptr;
     }
     is_in_handler = false;
@@ -253,7 +265,7 @@ int main(int argc, char **argv) {
            errnos.load(), bad_children.load(), guessed.load(), all_cut);
     for (unsigned at = 0; at < 64; at++)
         if (cut[at]) printf(", %ld: %s", cut[at].load(), unwind_local_end_text(static_cast<uint8_t>(at)));
-    printf("\n");
+    printf("; in code without call frame information %ld\n", cut_without.load());
     for (auto &last : cut_at) {
         Dl_info found = {};
         if (!getenv("STORM_CUTS") || !last) continue;
