@@ -6,7 +6,7 @@ use test_support::check_messages;
 use unwind_core::{Contended, ReadError, TableError as _, VirtAddr};
 use unwind_x86::lbr::{Branch, BranchInfo, LbrSample, LbrState, Stitcher};
 use unwind_x86::paging::{Fault, Level, PhysAddr};
-use unwind_x86::{Ia32, RemoteSframeError, X86_64};
+use unwind_x86::{Ia32, RemoteSframeError, StackSwitchError, X86_64};
 
 #[test]
 fn every_fault_of_a_page_walk_says_something_of_its_own() {
@@ -39,6 +39,18 @@ fn an_error_of_a_table_in_memory_says_what_the_table_says() {
     assert_eq!(RemoteSframeError::Contended.to_string(), Contended.to_string());
     let codes = [RemoteSframeError::Table(error), RemoteSframeError::Contended];
     assert_eq!(codes.map(|error| error.code()), [1, 512]);
+}
+
+#[test]
+fn why_the_stack_before_is_not_known_is_said_and_the_error_of_a_table_stays_its_own() {
+    type Switch = StackSwitchError<RemoteSframeError>;
+    let own = RemoteSframeError::Contended;
+    let errors = [Switch::Source(own), Switch::Absent, Switch::NoWayBack];
+    check_messages(&errors.map(|error| error.to_string()));
+    assert_eq!(errors[0].to_string(), own.to_string());
+    assert_eq!(errors.map(|error| error.code()), [512, 0xfffe, 0xffff]);
+    let may_come = errors.map(|error| error.is_not_resident());
+    assert_eq!(may_come, [own.is_not_resident(), true, false]);
 }
 
 #[test]

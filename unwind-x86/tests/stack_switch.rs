@@ -5,8 +5,8 @@
 use proptest::prelude::*;
 use test_support::SparseMemory;
 use unwind_core::{
-    CfaRule, End, Frame, FrameContext, FramePc, Memory, ReadError, RegRule, Row, RowKey, RowSource,
-    TableError as _, VirtAddr, Walker,
+    CfaRule, End, Frame, FrameContext, FramePc, Memory, ReadError, RegRule, RegisterRules, Row,
+    RowKey, RowSource, TableError as _, VirtAddr, Walker,
 };
 use unwind_x86::{StackSwitchError, StackSwitches, SwitchingFunction, WayBack, X86_64, X86_64Regs};
 
@@ -61,6 +61,14 @@ impl RowSource<X86_64> for Tables {
             0x50_0f00.. => Row::outermost(),
             _ => Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::SameValue),
         }))
+    }
+
+    fn register_rules<Mem: Memory>(
+        &mut self,
+        _: &FrameContext<'_, X86_64Regs>,
+        _: &mut Mem,
+    ) -> Result<Option<RegisterRules>, Self::Error> {
+        Ok(Some(RegisterRules::new()))
     }
 
     fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
@@ -124,18 +132,18 @@ fn a_goroutine_is_found_by_the_instructions_that_return_to_it() {
 }
 
 #[test]
-fn a_frame_that_is_stopped_behind_its_call_has_the_same_caller() {
+fn a_frame_that_is_stopped_after_its_call_has_the_same_caller() {
     let functions =
         [SwitchingFunction { code: SWITCH..SWITCH + 0x100, way_back: WayBack::Instructions }];
     let mut memory = memory(SYSTEMSTACK);
-    for (at, is_behind) in [(0, false), (2, true), (11, true)] {
+    for (at, is_after) in [(0, false), (2, true), (11, true)] {
         let source = StackSwitches::new(functions.as_slice(), Tables).thread_pointer(FS);
         let mut walker = Walker::new(X86_64::FOUR_LEVEL, source);
         let mut gpr = [0; 16];
         (gpr[0], gpr[7]) = (G, SYSTEM);
         let regs = X86_64Regs::from_all(SWITCH + at, gpr);
         let second = walker.frames(regs, &mut memory).nth(1).unwrap();
-        assert_eq!(second.sp == USER + 8, is_behind, "{at}");
+        assert_eq!(second.sp == USER + 8, is_after, "{at}");
     }
 }
 
@@ -151,13 +159,13 @@ fn what_is_continued_is_found_by_the_pc_that_is_saved_for_it() {
     let way_back = WayBack::Continued(VirtAddr::new(SWITCH + 0x180));
     let start = || {
         let mut code = vec![0xcc; 0x180];
-        // Another call, behind which nothing leads back.
+        // Another call, after which nothing leads back.
         code.extend([0xff, 0xd0, 0xcc, 0xcc]);
         code.extend(SYSTEMSTACK);
         memory(&code)
     };
     let (frames, end) = walk(way_back, Some(FS), &mut start());
-    // The saved stack pointer is the one behind the call.
+    // The saved stack pointer is the one after the call.
     assert_eq!(pcs(&frames), [OTHER + 0x10, SWITCH + 2, OTHER + 0x100]);
     assert_eq!((frames[1].cfa, frames[2].sp), (Some(USER), USER));
     assert_ne!(end, End::Outermost);
@@ -178,7 +186,11 @@ fn where_the_way_back_is_not_known_the_walk_ends_with_that() {
     assert_eq!(end(&mut memory(SYSTEMSTACK), Some(0x1234_5678)), no_way, "nothing is there");
     // A call, a jump, a register that nobody has set, a write that may be anywhere, `pop rax`
     // of what was just written over.
-    let strange: [&[u8]; 5] = [
+    let strange: [&[u8]; 8] = [
+        // `or $1, %rsp`, `xor %rax, %rsp` by either operand.
+        &[0xff, 0xd0, 0x48, 0x83, 0xcc, 1, 0xc3],
+        &[0xff, 0xd0, 0x48, 0x31, 0xc4, 0xc3],
+        &[0xff, 0xd0, 0x48, 0x33, 0xe0, 0xc3],
         &[0xff, 0xd0, 0xe8, 0, 0, 0, 0, 0xc3],
         &[0xff, 0xd0, 0xeb, 0, 0xc3],
         &[0xff, 0xd0, 0x48, 0x89, 0xdc, 0xc3],
@@ -204,12 +216,39 @@ fn absent_memory_on_the_way_back_can_be_tried_again() {
             walk(WayBack::Instructions, Some(FS), &mut Without(memory(SYSTEMSTACK), absent));
         assert_eq!((frames.len(), end), (2, End::Table(StackSwitchError::Absent)), "{absent:#x}");
         assert!(end.is_retryable());
+        // The goroutine that would be continued, too.
+        let way_back = WayBack::Continued(VirtAddr::new(SWITCH));
+        let (frames, end) = walk(way_back, Some(FS), &mut Without(memory(SYSTEMSTACK), absent));
+        assert_eq!((frames.len(), end), (2, End::Table(StackSwitchError::Absent)), "{absent:#x}");
+    }
+    // As a function that may not have switched yet is stopped.
+    let functions =
+        [SwitchingFunction { code: SWITCH..SWITCH + 0x100, way_back: WayBack::Instructions }];
+    let mut source = StackSwitches::new(functions.as_slice(), Tables).thread_pointer(FS);
+    let pc = FramePc::Exact(VirtAddr::new(SWITCH + 2));
+    let frame = FrameContext::new(pc, SYSTEM, None, None);
+    let row = source.row(&frame, &mut Without(memory(SYSTEMSTACK), G + 0x30));
+    assert_eq!(row, Err(StackSwitchError::Absent));
+}
+
+/// A function that is stopped itself has the row of its table where nobody returns to it.
+#[test]
+fn a_function_that_is_stopped_has_the_row_of_its_table_where_no_call_was_made() {
+    for way_back in [WayBack::Never, WayBack::Continued(VirtAddr::new(SWITCH))] {
+        let functions = [SwitchingFunction { code: SWITCH..SWITCH + 0x100, way_back }];
+        let mut source = StackSwitches::new(functions.as_slice(), Tables);
+        let pc = FramePc::Exact(VirtAddr::new(SWITCH + 2));
+        let frame = FrameContext::new(pc, SYSTEM, None, None);
+        let row = source.row(&frame, &mut memory(SYSTEMSTACK)).unwrap().unwrap();
+        assert_eq!((row.cfa(), row.other_stack_cfa()), (CfaRule::sp(16), None));
     }
 }
 
 #[test]
 fn instructions_have_the_effects_that_the_manual_says() {
-    let cases: [(&[u8], u64); 9] = [
+    let cases: [(&[u8], u64); 10] = [
+        // The same as the one below, by the other operand.
+        (&[0x48, 0x33, 0xdb, 0x48, 0x01, 0xdc], SYSTEM + 16),
         // pop %rsp
         (&[0x5c], 0),
         // add $0x10, %rsp; sub $8, %rsp; and $-16, %rsp
@@ -256,9 +295,14 @@ fn instructions_have_the_effects_that_the_manual_says() {
 }
 
 #[test]
-fn rows_of_functions_that_switch_have_no_key_and_others_keep_theirs() {
+fn functions_that_switch_have_no_key_and_no_rules_and_others_keep_theirs() {
     let functions = [SwitchingFunction { code: SWITCH..SWITCH + 0x100, way_back: WayBack::Never }];
-    let source = StackSwitches::new(functions.as_slice(), Tables);
+    let mut source = StackSwitches::new(functions.as_slice(), Tables);
+    let mut rules = |pc| {
+        let frame = FrameContext::new(FramePc::Return(VirtAddr::new(pc)), SYSTEM, None, None);
+        source.register_rules(&frame, &mut memory(&[])).unwrap()
+    };
+    assert_eq!((rules(SWITCH + 2), rules(OTHER).is_some()), (None, true));
     assert_eq!(source.row_key(VirtAddr::new(SWITCH)), None);
     assert!(source.row_key(VirtAddr::new(OTHER)).is_some());
     let absent = StackSwitchError::<unwind_core::TableFault>::Absent;

@@ -251,7 +251,7 @@ impl<'o> Headers<'o> {
         // SAFETY: they are in the first page, or can be read; aligned, and any bytes are some.
         let list = unsafe { slice::from_raw_parts(headers, len) };
         let bias = object.map_start.wrapping_sub(first_page(list)?);
-        // Tools that add headers move them behind all else, as far from the beginning in memory as
+        // Tools that add headers move them after all else, as far from the beginning in memory as
         // in the file. Where they are not, this is something else.
         let is_there = list.iter().any(|header| {
             let distance = elf.e_phoff.wrapping_sub(header.p_offset);

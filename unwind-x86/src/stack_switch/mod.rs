@@ -38,7 +38,7 @@ pub enum WayBack {
     /// in Go's own traces: `runtime.mcall`, which leaves its goroutine for others to continue.
     Never,
     /// Where `runtime.systemstack`, which is at this address, would get back to, but not by a
-    /// return: what was called last is continued at the pc that is saved behind that stack
+    /// return: what was called last is continued at the pc that is saved after that stack
     /// pointer. Go's `runtime.morestack`.
     Continued(VirtAddr),
 }
@@ -87,7 +87,7 @@ impl<F: SwitchingFunctions, S: RowSource<X86_64>> StackSwitches<F, S> {
         mem: &mut M,
     ) -> Result<Option<Row>, Lost> {
         let FramePc::Return(pc) = frame.pc() else {
-            // Before its call its caller may be on either stack. Behind it the same
+            // Before its call its caller may be on either stack. After it the same
             // instructions lead back; they are none of those before, which a branch or a call
             // separates from the `ret`.
             return match function.way_back {
