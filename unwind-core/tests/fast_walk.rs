@@ -15,8 +15,8 @@ use random_rows::{
     CODE_END, Chain, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
 };
 use unwind_core::{
-    Arch, CfaRule, End, Memory, ReadError, RegRule, Row, RowCache, RowSource, RowStore,
-    SliceMemory, Trace, Unchecked, VirtAddr, Walker,
+    Arch, CfaRule, End, KeyedRange, Memory, ReadError, RegRule, Row, RowCache, RowKey, RowKeys,
+    RowSource, RowStore, SliceMemory, Trace, Unchecked, VirtAddr, Walker,
 };
 
 /// What there was in the walks of a test.
@@ -145,16 +145,30 @@ impl Memory for Patchy<'_> {
     }
 }
 
+/// All code has its rows from one table.
+struct Keys {
+    table: u64,
+}
+
+impl RowKeys for Keys {
+    fn find(&mut self, _: VirtAddr) -> Option<KeyedRange> {
+        let text = VirtAddr::new(0x800)..VirtAddr::new(CODE_END / 4);
+        Some(KeyedRange { text, key: RowKey { table: self.table, offset: 0x800 } })
+    }
+}
+
 fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64) -> (Seen, u64) {
     let random = &mut Random(seed);
     let word = A::WORD.bytes();
     let (mut seen, mut hits) = (Seen::default(), 0);
-    for _ in 0..20 {
+    // For all tables.
+    let mut by_key = RowCache::<256>::new();
+    for number in 0..20 {
         let table = Table::random(random, i32::try_from(word).unwrap());
         let other_table = Table::random(random, i32::try_from(word).unwrap());
         let mut cache = RowCache::<256>::new();
         let mut other_cache = RowCache::<256>::new();
-        for _ in 0..250 {
+        for turn in 0..250 {
             let stack: Vec<u8> = (0..WORDS)
                 .map(|_| match random.below(64) {
                     0..7 => STACK + random.below(WORDS) * word,
@@ -210,6 +224,21 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
             let fast = Walker::new(make(), source()).cache(&mut other_cache);
             let fast = fast.fallback(&other_table).max_frames(max).stack_end(stack_end);
             same(plain, fast, regs, memory, &mut seen);
+
+            // With one code for a cache and for none, and by rows of many tables in one cache.
+            let plain = Walker::new(make(), &table).fallback(FramePointers);
+            let plain = plain.max_frames(max).stack_end(stack_end);
+            let fast = Walker::new(make(), &table).fallback(Chain);
+            let fast = fast.max_frames(max).stack_end(stack_end);
+            let none = None::<&mut RowCache<256>>;
+            match turn % 4 {
+                0 => same(plain, fast.cache_if_any(Some(&mut cache)), regs, memory, &mut seen),
+                1 => same(plain, fast.cache_if_any(none), regs, memory, &mut seen),
+                _ => {
+                    let fast = fast.cache_by_key(&mut by_key, Keys { table: number });
+                    same(plain, fast, regs, memory, &mut seen)
+                }
+            };
         }
         hits += cache.stats().hits + other_cache.stats().hits;
     }
