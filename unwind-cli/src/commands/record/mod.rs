@@ -90,7 +90,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "SECONDS")]
     duration: Option<u64>,
 
-    /// Write a file each so many seconds, named by its time after that of --output
+    /// Begin a new file after this many seconds; the time at which it begins is added to its name
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     every: Option<u64>,
 
