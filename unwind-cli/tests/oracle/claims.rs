@@ -13,13 +13,21 @@ struct Count {
     /// Complete by their own word, though gdb, eu-stack or both have a frame that
     /// they lack: what and where first.
     lacking: BTreeMap<&'static str, (u32, String)>,
-    /// In which a witness goes through a function that nothing returns through.
-    past_no_return: u32,
+    /// In which a witness has frames after a function that switches stacks.
+    past_switch: u32,
 }
 
-/// Leaves the stack of a goroutine for that of the thread, whose words are what earlier calls
-/// have left there. It does not return, and Go's own traces end with it.
-const NO_RETURN: [&str; 2] = ["runtime.mcall", "runtime.mcall.abi0"];
+/// Functions of Go's runtime that call on the stack of the thread. By call frame information their
+/// caller is on that stack, too, where its words are those that earlier calls have left; it is on
+/// the stack of the goroutine, or there is none. `tests/stack_switches.rs` holds that against Go's
+/// own traces.
+const SWITCHES: [&str; 4] =
+    ["runtime.mcall", "runtime.systemstack", "runtime.asmcgocall", "runtime.morestack"];
+
+/// Whether a function switches stacks, by its name.
+fn switches(name: Option<&str>) -> bool {
+    name.is_some_and(|name| SWITCHES.contains(&name.trim_end_matches(".abi0")))
+}
 
 /// By program and method.
 #[derive(Clone, Debug, Default)]
@@ -48,19 +56,20 @@ impl Claims {
         // stack: both in Go, at the end of its threads and after its signal handlers.
         let gdbs = gdb.frames.iter().map(|frame| frame.pc);
         let mut gdbs: Vec<u64> = gdbs.take_while(|pc| *pc >= 1 << 16).collect();
-        let mut elfutils = elfutils;
-        let is_last =
-            |name: &Option<String>| name.as_deref().is_some_and(|n| NO_RETURN.contains(&n));
-        let last = gdb.frames.iter().position(|frame| is_last(&frame.name));
-        if let Some(last) = last.filter(|last| *last < gdbs.len()) {
-            let pc = gdbs[last];
-            let through =
-                |of: &[u64]| of.iter().position(|at| *at == pc).map_or(of.len(), |at| at + 1);
-            let ends = (through(&gdbs), through(elfutils));
-            count.past_no_return += u32::from(gdbs.len() > ends.0 || elfutils.len() > ends.1);
-            gdbs.truncate(ends.0);
-            elfutils = &elfutils[..ends.1];
-        }
+        // Names are those of addresses, whoever has found these.
+        let by_gdb = gdb.frames.iter().map(|frame| (frame.pc, frame.name.as_deref()));
+        let by_unwind = unwind.frames.iter().map(|frame| (frame.pc, frame.function.as_deref()));
+        let names = by_gdb.chain(by_unwind);
+        let switching: Vec<u64> =
+            names.filter(|(_, name)| switches(*name)).map(|(pc, _)| pc).collect();
+        let up_to_switch = |of: &[u64]| {
+            let last = of.iter().position(|pc| switching.contains(pc));
+            last.map_or(of.len(), |last| last + 1)
+        };
+        let ends = (up_to_switch(&gdbs), up_to_switch(elfutils));
+        count.past_switch += u32::from(gdbs.len() > ends.0 || elfutils.len() > ends.1);
+        gdbs.truncate(ends.0);
+        let elfutils = &elfutils[..ends.1];
         let missing = |of: &[u64]| first_missing(of, &ours);
         let (who, at, theirs) = match (missing(&gdbs), missing(elfutils)) {
             (None, None) => return,
@@ -101,15 +110,15 @@ fn first_missing(theirs: &[u64], ours: &[u64]) -> Option<usize> {
 impl fmt::Display for Claims {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for ((title, method), count) in &self.0 {
-            let Count { stacks, complete, lacking, past_no_return } = count;
+            let Count { stacks, complete, lacking, past_switch } = count;
             let lack: u32 = lacking.values().map(|(count, _)| count).sum();
             writeln!(
                 f,
                 "{title}, {method}: {stacks} stacks, {complete} say complete, {lack} of them lack \
                  a frame"
             )?;
-            if *past_no_return > 0 {
-                writeln!(f, "    {past_no_return} that a witness follows through {NO_RETURN:?}")?;
+            if *past_switch > 0 {
+                writeln!(f, "    {past_switch} that a witness follows past {SWITCHES:?}")?;
             }
             for (who, (count, first)) in lacking {
                 writeln!(f, "    {count} that {who} has, first: {first}")?;
