@@ -1,12 +1,13 @@
-//! Walks the stack of a program that someone else owns: a process under a
-//! kernel, a guest under a hypervisor, a core file, a snapshot.
+//! Walks the stack of another program, or of one whose memory the caller provides: a process
+//! under a kernel, a guest under a hypervisor, a core file, a snapshot.
 //!
-//! Three questions, three traits, joined by one small value, the [`Row`]:
+//! A [`Row`] says how to get from a frame to its caller: where the CFA, the return address and
+//! the caller's frame pointer are. Three traits answer what a walk has to ask:
 //!
 //! | question | trait |
 //! |---|---|
 //! | which [`Row`] covers this pc? | [`RowSource`] |
-//! | what do the registers become? | [`Arch`] |
+//! | what registers does the caller have by that row? | [`Arch`] |
 //! | how is the target's memory read? | [`Memory`] |
 //!
 //! A [`Walker`] joins them. It hands out one [`Frame`] at a time and says at
@@ -14,19 +15,20 @@
 //! amount of memory.
 //!
 //! Where a stack is asked for in a context that cannot walk it, [`deferred`] has it
-//! walked on the way back to user code. It knows of walking only the [`Trace`].
+//! walked on the way back to user code. It does not depend on the walk: a closure of the host
+//! fills the [`Trace`].
 //!
 //! # Units
 //!
 //! Addresses and register values are in bytes of the target's address space.
-//! A [`VirtAddr`] is a linear address; a bare `u64` is a register value. On ia32 that is
-//! an offset, to which the base of a segment is added.
+//! A [`VirtAddr`] is a linear address; a bare `u64` is a register value. On ia32 a register
+//! value is an offset within a segment, whose base is added.
 //!
 //! # Untrusted input
 //!
 //! Registers, stacks and tables may hold anything. No function of this crate
 //! panics, allocates, locks or loops without a bound; what is wrong ends the
-//! walk with a typed reason, and the frames before it stand.
+//! walk with a typed reason, and the frames that were found before are kept.
 //!
 //! # Example
 //!
@@ -72,6 +74,7 @@
 //! let mut frames = walker.frames(Regs { pc: 0x40_0500, sp: 0x1000, fp: 0x1000 }, &mut memory);
 //! let pcs: Vec<u64> = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
 //! assert_eq!(pcs, [0x40_0500, 0x40_0123]);
+//! // The zero may be the end or a fault: frame pointers alone do not say which.
 //! assert!(matches!(frames.end(), Some(End::Step(StepError::ZeroReturnAddress { .. }))));
 //! ```
 #![no_std]

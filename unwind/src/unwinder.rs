@@ -101,8 +101,8 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
     /// [`Origin::ConvertedTable`](unwind_core::Origin::ConvertedTable).
     ///
     /// A table that is loaded nowhere is made for any address within 2 GiB of the code as
-    /// it is linked, such as that of `.eh_frame`. `sframe_addr` is that address and the
-    /// distance between where the object is loaded and where it is linked.
+    /// it is linked, such as that of `.eh_frame`. `sframe_addr` is that address plus the bias:
+    /// how far above its linked addresses the object is loaded.
     ///
     /// # Errors
     ///

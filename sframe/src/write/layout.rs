@@ -17,7 +17,9 @@ use crate::{
 };
 
 impl Builder {
-    /// The section, for a place at `addr`.
+    /// The section, for a place at `addr`: where it is linked or loaded, in the same address
+    /// space as the code. One that lies in no file may have any address within 2 GiB of the code,
+    /// such as that of `.eh_frame`; readers are told the same one, plus the bias of the code.
     ///
     /// Functions are sorted by their distance from `addr`, as lookups search
     /// them: those less than 2^63 bytes before it come first, also where the
