@@ -1,4 +1,4 @@
-//! Walks the stack of a program that someone else owns (a process under a
+//! Walks the stack of another program (a process under a
 //! kernel, a guest under a hypervisor, a core file, a copy of a stack), and defers
 //! walks from places where no memory may be read to places where it may.
 //!
