@@ -5,7 +5,7 @@
 #   docs/figures.sh                 writes it
 #   docs/figures.sh --check         says whether it is what this would write
 #   docs/figures.sh measure NAME... measures first: instructions sizes ratios first curves
-#                                   coverage
+#                                   record coverage
 #
 # The first line of each file says when and at which revision it was measured, and by
 # which command; the rest is what came out. What is not measured here takes hours, other
@@ -20,6 +20,7 @@ sections=(
     "ratios|Time beside other unwinders|Times as ratios, unwind / rival, of one run on one machine."
     "first|The first stack|From nothing to a complete stack: module files mapped, no table made, no row cached. Once with what the CPU's caches have of the files, and once with the caches swept before each."
     "curves|Cost against size|"
+    "record|Recordings beside perf's|"
     "stacks|Stacks of samples|"
     "oracle|Stops beside gdb and eu-stack|"
     "attrs|Attrs beside perf_event_open|"
@@ -38,6 +39,7 @@ measure() { # NAME
         sizes) command="benches/sizes.sh" ;;
         coverage) command="docs/coverage.sh" ;;
         ratios) command="docs/ratios.py" ;;
+        record) command="docs/record.py" ;;
         curves) command="cargo bench --quiet --package unwind-benches --bench curves" ;;
         first) command="env UNWIND_CORPUS=target/corpus cargo bench --quiet --package unwind-benches --bench ratios -- first" ;;
         *) echo "no command is known for $1: replace docs/figures/$1.md" >&2; exit 2 ;;
