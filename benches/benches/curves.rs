@@ -281,7 +281,7 @@ enum StackEnd {
     Zero,
 }
 
-/// The pc and the words of a stack of so many frames of [`table_with_end`], whose functions
+/// The pc and the words of a stack of n frames of [`table_with_end`], whose functions
 /// begin with this one.
 fn stack_with_end(end: StackEnd, depth: usize, first: u64) -> (u64, Vec<u8>) {
     const FUNCTIONS: u64 = 64;

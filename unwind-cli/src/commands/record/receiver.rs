@@ -1,4 +1,4 @@
-//! Whoever receives profiles of OpenTelemetry, by HTTP: `unwind record --otlp URL`.
+//! Receivers of OpenTelemetry profiles, by HTTP: `unwind record --otlp URL`.
 
 use std::io::{self, Write as _};
 use std::time::Duration;
