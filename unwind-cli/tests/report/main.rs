@@ -6,6 +6,7 @@ mod page;
 #[path = "../support/mod.rs"]
 mod support;
 mod tables;
+mod ways;
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;

@@ -10,7 +10,7 @@ use test_support::{skip, tool};
 use crate::{folded, recording, report, text};
 
 /// The data of a page.
-fn data_of(page: &[u8]) -> Value {
+pub(super) fn data_of(page: &[u8]) -> Value {
     let start = b"<script type=\"application/json\" id=\"data\">";
     let at = memmem::find(page, start).unwrap() + start.len();
     let len = memmem::find(&page[at..], b"</script>").unwrap();

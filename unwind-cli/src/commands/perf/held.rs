@@ -20,6 +20,8 @@ pub(crate) struct Held {
     pub(crate) task: Task,
     /// In nanoseconds, or 0 if the record has none.
     pub(crate) time: u64,
+    /// How many samples are before this one in the file.
+    pub(crate) number: u64,
 }
 
 /// What a record means for the merge.
@@ -84,7 +86,13 @@ impl Held {
             task: task.unwrap_or_default(),
             // All ones is what a recorder writes that knows no time.
             time: time.filter(|&time| time != u64::MAX).unwrap_or(0),
+            number: 0,
         })
+    }
+
+    /// The same sample, with its place among the samples of the file.
+    pub(crate) fn with_number(self, number: u64) -> Self {
+        Self { number, ..self }
     }
 
     /// The same sample with another time and period, where it has these.

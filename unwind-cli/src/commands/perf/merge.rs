@@ -12,6 +12,7 @@ use crate::commands::perf::error::RecordingError;
 use crate::commands::perf::event_desc::make_all_whole;
 use crate::commands::perf::events::Events;
 use crate::commands::perf::files::RecordedFiles;
+use crate::commands::perf::found_frames::FOUND_FRAMES;
 use crate::commands::perf::header::{Feature, FileHeader, Section, Start};
 use crate::commands::perf::merged_records::MergedRecords;
 use crate::commands::perf::pipeline::{self, Options, Summary};
@@ -266,10 +267,11 @@ fn copy_features(
         Ok(())
     };
     // Trace data are elsewhere after the merge. Without the list of their
-    // places perf finds them by reading.
+    // places perf finds them by reading. Samples are in another order.
+    let left_out = [Feature::AUXTRACE, FOUND_FRAMES];
     let places: Vec<_> = places
         .into_iter()
-        .filter(|&(feature, _)| feature != Feature::AUXTRACE)
+        .filter(|(feature, _)| !left_out.contains(feature))
         .filter(|&(_, place)| match check(place) {
             Ok(()) => true,
             Err(error) => {

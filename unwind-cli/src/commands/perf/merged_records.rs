@@ -6,13 +6,14 @@ use std::thread::Scope;
 
 use unwind_perf::merge::{Outcome, whole_chain};
 use unwind_perf::record::{
-    self, Attr, Context, Encode as _, Endian, Record, RecordHeader, WithCallchain,
+    self, Attr, Context, Encode as _, Endian, Record, RecordHeader, RecordType, WithCallchain,
 };
 
 use crate::commands::perf::address_spaces::Spaces;
 use crate::commands::perf::call_stacks::{CallStack, CallStacks, with_calls};
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::events::{Events, is_to_walk};
+use crate::commands::perf::found_frames::{FoundFrames, FoundFramesBuilder};
 use crate::commands::perf::held::Held;
 use crate::commands::perf::pipeline::Sink;
 use crate::commands::perf::reader::{PerfReader, tool_record};
@@ -41,6 +42,9 @@ pub(crate) struct MergedRecords<'scope, 'env, W> {
     walks: Walks<'scope, 'env, Waiting>,
     tally: Tally,
     keeps_stacks: bool,
+    /// How many samples are written, and how their frames were found, if that is to be kept.
+    samples: usize,
+    found: Option<FoundFramesBuilder>,
     call_stacks: CallStacks,
 }
 
@@ -95,6 +99,8 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             walks: Walks::new(scope, setup),
             tally: Tally::default(),
             keeps_stacks: false,
+            samples: 0,
+            found: None,
             call_stacks: CallStacks::new(false, None),
         }
     }
@@ -107,6 +113,16 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
     /// Leaves registers and stacks in the samples: they are walked for the tally alone.
     pub(crate) fn keeping_stacks(self, keeps_stacks: bool) -> Self {
         Self { keeps_stacks, ..self }
+    }
+
+    /// Collects how the frames of samples are found, in the order in which these are written.
+    pub(crate) fn with_found_frames(self) -> Self {
+        Self { found: Some(FoundFramesBuilder::default()), ..self }
+    }
+
+    /// How the frames of samples were found, if that is collected.
+    pub(crate) fn take_found_frames(&mut self) -> Option<FoundFrames> {
+        self.found.take().map(FoundFramesBuilder::finish)
     }
 
     /// Counts what becomes of samples in `tally`.
@@ -207,6 +223,9 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
             self.sample.clear();
             self.sample.extend(held.record().map_or(&[][..], |record| record.bytes()));
         }
+        if let (Some(found), Some(walked)) = (&mut self.found, &walked) {
+            found.take(self.samples, &walked.frames);
+        }
         let sample = core::mem::take(&mut self.sample);
         self.rounds.newest = self.rounds.newest.max(held.time);
         self.write(&sample)?;
@@ -261,6 +280,10 @@ impl<'scope, 'env, W: Write> MergedRecords<'scope, 'env, W> {
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.out.write_all(bytes)?;
+        let kind = bytes.first_chunk().map(|&kind| RecordType(self.endian.u32(kind)));
+        if kind == Some(RecordType::SAMPLE) {
+            self.samples = self.samples.saturating_add(1);
+        }
         self.add_bytes(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         Ok(())
     }

@@ -16,6 +16,7 @@ mod event_name;
 pub(crate) mod events;
 pub(crate) mod fields;
 pub(crate) mod files;
+pub(crate) mod found_frames;
 pub(crate) mod header;
 pub(crate) mod held;
 mod input;

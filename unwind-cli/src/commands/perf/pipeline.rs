@@ -6,7 +6,7 @@ use unwind_core::CacheStats;
 use unwind_perf::merge::{
     CookiesByTime, MergeCounts, Merger, Outcome, Policy, Reorder, ReorderCounts, Timestamped,
 };
-use unwind_perf::record::{DeferredLayout, UserPart};
+use unwind_perf::record::{DeferredLayout, RecordType, UserPart};
 
 use crate::commands::perf::error::{Fault, PerfError};
 use crate::commands::perf::events::Events;
@@ -82,6 +82,7 @@ pub(crate) fn run(
         merger: options.merge.then(|| Merger::new(policy(half))),
         by_time: CookiesByTime::new(),
         joined_by_time: 0,
+        samples: 0,
         left_out: None,
         sink,
     };
@@ -128,6 +129,8 @@ struct Pipeline<'s, S> {
     merger: Option<Merger<Held>>,
     by_time: CookiesByTime,
     joined_by_time: u64,
+    /// How many samples were read.
+    samples: u64,
     /// How many records were left out; where the first one is, and why.
     left_out: Option<(u64, u64, Fault)>,
     sink: &'s mut S,
@@ -160,10 +163,14 @@ impl<S: Sink> Pipeline<'_, S> {
         let at = reader.record_at();
         let event = reader.event_of_record().map_err(Stop::Input)?;
         let events = reader.events();
+        let number = self.samples;
+        if reader.record().is_some_and(|record| record.kind() == RecordType::SAMPLE) {
+            self.samples = number.saturating_add(1);
+        }
         let held = event.and_then(|event| {
             let (format, layout) = (events.format(event), events.deferred_layout());
             let held = reader.record().map(|record| Held::new(&record, event, format, layout));
-            Ok(held.transpose()?)
+            Ok(held.transpose()?.map(|held| held.with_number(number)))
         });
         match held {
             Ok(Some(held)) if held.time == 0 => {

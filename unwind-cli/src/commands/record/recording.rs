@@ -13,6 +13,7 @@ use crate::commands::perf::error::PerfError;
 use crate::commands::perf::event_desc;
 use crate::commands::perf::events::Events;
 use crate::commands::perf::files::RecordedFiles;
+use crate::commands::perf::found_frames::{FOUND_FRAMES, FoundFrames};
 use crate::commands::perf::header::{Feature, FileHeader, Section};
 use crate::commands::perf::held::Held;
 use crate::commands::perf::merged_records::MergedRecords;
@@ -57,6 +58,7 @@ pub(crate) struct Recording {
     out: BufWriter<File>,
     header: FileHeader,
     features: Features,
+    found_frames: Option<FoundFrames>,
     form: Form,
     copy_size: CopySize,
 }
@@ -166,7 +168,7 @@ impl Recording {
         out.write_all(&header.bytes(endian))?;
         out.write_all(&ids)?;
         out.write_all(&list)?;
-        Ok(Self { out, header, features, form, copy_size })
+        Ok(Self { out, header, features, found_frames: None, form, copy_size })
     }
 
     /// Walks the stacks of the samples in a stream, and writes all that is in it.
@@ -189,6 +191,8 @@ impl Recording {
             let records = MergedRecords::new(&mut self.out, Endian::Little, spaces, scope, &setup)
                 .keeping_stacks(form.keeps_stacks)
                 .with_tally(Tally::with_marks());
+            // Stacks that are kept are walked again.
+            let records = if form.keeps_stacks { records } else { records.with_found_frames() };
             let mut sink = RecordingSink {
                 records,
                 told: Told::new(form.rate),
@@ -201,6 +205,7 @@ impl Recording {
             }
             sink.records.finish()?;
             self.header.data.len = sink.records.bytes();
+            self.found_frames = sink.records.take_found_frames();
             Ok(Recorded {
                 tally: sink.records.tally().clone(),
                 told: sink.told,
@@ -220,6 +225,10 @@ impl Recording {
         let endian = Endian::Little;
         let text = serde_json::to_vec(section).map_err(io::Error::from)?;
         self.features.sections.push((LEDGER, text));
+        if let Some(found) = &self.found_frames {
+            let text = serde_json::to_vec(found).map_err(io::Error::from)?;
+            self.features.sections.push((FOUND_FRAMES, text));
+        }
         let data = self.header.data;
         let end = data.at.saturating_add(data.len);
         let sections = self.features.placed(&mut self.header, end, endian);

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::mem;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use unwind_perf::record::Misc;
 
 use crate::commands::perf::events::Events;
 use crate::commands::perf::files::RecordedFile;
+use crate::commands::perf::found_frames::FoundFrames;
 use crate::commands::perf::held::Held;
 use crate::commands::perf::names::{Mode, Names};
 use crate::commands::perf::shown::{ChainEnd, Link, Printer, Shown};
@@ -61,6 +63,7 @@ pub(crate) struct Collector {
     names: Names,
     /// What the recording says of its own stacks.
     marks: Option<Marks>,
+    pub(crate) found_frames: Option<Rc<FoundFrames>>,
     /// By file and link-time address; the files, so that no other has their place in memory.
     codes: HashMap<(usize, u64), Code>,
     files: HashMap<usize, Arc<RecordedFile>>,
@@ -82,6 +85,7 @@ impl Collector {
             cgroups: Cgroups::default(),
             names,
             marks,
+            found_frames: None,
             codes: HashMap::new(),
             files: HashMap::new(),
             stack: Vec::new(),
@@ -181,6 +185,9 @@ impl Collector {
         // Where a part begins is where the CPU was; all others are where calls return to.
         let (mut part, mut has_user) = (None, false);
         let mut next_found = FoundBy::Sampled;
+        let recorded = self.found_frames.clone();
+        let recorded = recorded.as_ref().map(|found| found.of_sample(shown.held.number));
+        let mut recorded = recorded.into_iter().flatten();
         let count = shown.links().count();
         for (at, link) in shown.links().enumerate() {
             let Link::Ip(ip, mode) = link else { continue };
@@ -190,8 +197,11 @@ impl Collector {
             let found = match (mode, shown.source_of_link(at, count)) {
                 (Mode::Kernel | Mode::Other, _) => FoundBy::Kernel,
                 (Mode::User, Some(source)) => FoundBy::of_source(source),
-                (Mode::User, None) if is_first => FoundBy::Sampled,
-                (Mode::User, None) => next_found,
+                (Mode::User, None) => match recorded.next() {
+                    Some(found) => found,
+                    None if is_first => FoundBy::Sampled,
+                    None => next_found,
+                },
             };
             next_found = self.push(shown, addr, mode, found).caller_found;
         }

@@ -67,6 +67,16 @@ impl FoundBy {
         Self::ALL.iter().position(|&found| found == self).unwrap_or(0)
     }
 
+    /// Its place in [`ALL`](Self::ALL).
+    pub(crate) fn code(self) -> u8 {
+        u8::try_from(self.index()).unwrap_or(0)
+    }
+
+    /// What a word stands for.
+    pub(crate) fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|found| found.words().0 == word)
+    }
+
     /// How a walk found a frame.
     pub(crate) fn of_walked(frame: &WalkedFrame) -> Self {
         match (frame.source, frame.provenance) {

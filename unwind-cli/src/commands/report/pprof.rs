@@ -9,6 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
+use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::profile::Profile as Stacks;
 
 #[derive(Clone, PartialEq, Message)]
@@ -41,6 +42,16 @@ struct Sample {
     location_id: Vec<u64>,
     #[prost(int64, repeated, tag = "2")]
     value: Vec<i64>,
+    #[prost(message, repeated, tag = "3")]
+    label: Vec<Label>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Label {
+    #[prost(int64, tag = "1")]
+    key: i64,
+    #[prost(int64, tag = "2")]
+    text: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -109,6 +120,9 @@ pub(crate) fn write<'c>(
         filename: texts.place(frame.file.as_deref().unwrap_or_default()),
     });
     let function = functions.collect();
+    // A frame has no place for how it was found; a stack has labels.
+    let key = texts.place("found");
+    let labels = FoundBy::ALL.map(|found| Label { key, text: texts.place(found.words().0) });
     let comment = comments.map(|comment| texts.place(comment)).collect();
     let locations = (0..stacks.frames.len())
         .map(|at| Location { id: id(at), line: vec![Line { function_id: id(at) }] });
@@ -125,9 +139,13 @@ pub(crate) fn write<'c>(
     // Messages one after the other are one, with the samples of all: no two stacks need be in
     // memory at a time.
     for (at, node) in stacks.ends() {
+        let mut ways: Vec<_> = stacks.nodes_to(at).map(|node| node.found.shown()).collect();
+        ways.sort_unstable();
+        ways.dedup();
         let sample = Sample {
             location_id: stacks.stack(at).map(|(frame, _)| id(frame)).collect(),
             value: vec![i64::try_from(node.own).unwrap_or(i64::MAX)],
+            label: ways.into_iter().filter_map(|way| labels.get(way).copied()).collect(),
         };
         let part = Profile { sample: vec![sample], ..Profile::default() };
         out.write_all(&part.encode_to_vec())?;

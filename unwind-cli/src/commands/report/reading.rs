@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::rc::Rc;
 use std::thread::scope;
 
 use crate::commands::perf::address_spaces::Spaces;
@@ -9,6 +10,7 @@ use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::error::{PerfError, RecordingError};
 use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::RecordedFiles;
+use crate::commands::perf::found_frames::FoundFrames;
 use crate::commands::perf::names::Names;
 use crate::commands::perf::origin::Origin;
 use crate::commands::perf::pipeline::{self, Options, Summary};
@@ -88,8 +90,10 @@ pub(crate) fn read(path: &Path, reading: Reading) -> Result<Read, Failure> {
 /// [`PerfError`] if its ledger cannot be read.
 pub(crate) fn read_from(reader: &mut PerfReader, reading: Reading) -> Result<Read, PerfError> {
     let told = told(reader)?;
+    // Without it frames have the colours of tables as they are now.
+    let found_frames = FoundFrames::read(reader).ok().flatten();
     let origin = Origin::read(reader)?;
-    let (collector, summary) = collect(reader, reading, told.as_ref())?;
+    let (collector, summary) = collect(reader, reading, told.as_ref(), found_frames)?;
     let (mut profile, seen) = (collector.profile, collector.seen);
     let found = seen.samples;
     let ledger = match told {
@@ -157,6 +161,7 @@ fn collect(
     reader: &mut PerfReader,
     reading: Reading,
     told: Option<&LedgerSection>,
+    found_frames: Option<FoundFrames>,
 ) -> io::Result<(Collector, Summary)> {
     let options = Options {
         merge: true,
@@ -175,6 +180,7 @@ fn collect(
     });
     let mut collector = Collector::new(names, marks, reading.by, reading.memory);
     collector.waits.are_shown = reading.off_cpu;
+    collector.found_frames = found_frames.map(Rc::new);
     let spaces = Spaces::new(RecordedFiles::new(build_ids));
     let call_stacks = CallStacks::new(false, reader.branch_entries());
     let setup = WalkSetup::new(options.frame_pointers);
