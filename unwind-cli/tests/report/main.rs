@@ -2,6 +2,7 @@
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
+mod lines;
 mod page;
 #[path = "../support/mod.rs"]
 mod support;
@@ -35,9 +36,14 @@ fn recording(test: &str, name: &[u8], options: &[&str]) -> Option<PathBuf> {
     let program = support::compile(test, "nested.c", WITHOUT_FRAME_POINTERS)?;
     let named = program.with_file_name(std::ffi::OsStr::from_bytes(name));
     fs::rename(&program, &named).unwrap();
+    record(&named, options)
+}
+
+/// Records a program.
+fn record(program: &Path, options: &[&str]) -> Option<PathBuf> {
     let data = program.with_file_name("perf.data");
     let mut command = Command::new(env!("CARGO_BIN_EXE_unwind"));
-    command.arg("record").arg("-o").arg(&data).args(options).arg("--").arg(&named).arg("0.4");
+    command.arg("record").arg("-o").arg(&data).args(options).arg("--").arg(program).arg("0.4");
     let output = command.stdin(Stdio::null()).output().unwrap();
     let told = text(&output.stderr);
     if told.contains("lets no sampling event be opened") {
@@ -146,7 +152,9 @@ fn d15_each_format_has_the_same_samples() {
     let raw = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let counts = raw.lines().skip_while(|line| *line != "samples/count").skip(1);
-    let counts = counts.map_while(|line| line.split_once(':')?.0.trim().parse::<u64>().ok());
+    // A line of labels follows each.
+    let counts = counts.take_while(|line| *line != "Locations");
+    let counts = counts.filter_map(|line| line.split_once(':')?.0.trim().parse::<u64>().ok());
     assert_eq!(counts.sum::<u64>(), samples, "{raw}");
 }
 

@@ -64,7 +64,7 @@ fn d15_a_page_has_each_sample_once_in_its_stacks_and_on_its_time_line() {
 }
 
 /// The page as a browser has it after its program ran.
-fn shown(page: &Path, what: &str) -> Option<String> {
+pub(super) fn shown(page: &Path, what: &str) -> Option<String> {
     let browser = tool("chromium")?;
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::new(browser);

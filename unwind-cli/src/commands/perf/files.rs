@@ -96,6 +96,12 @@ impl RecordedFile {
         self.jit.is_some()
     }
 
+    /// Where the file was, as the process that maps it has it.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        let is_file = self.has_code() && !self.is_jit() && self.name.as_bytes().starts_with(b"/");
+        is_file.then(|| Path::new(OsStr::from_bytes(self.name.as_bytes())))
+    }
+
     /// A file without a name, of which nothing is known.
     #[cfg(test)]
     pub(crate) fn nameless() -> Self {

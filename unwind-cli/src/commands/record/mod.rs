@@ -321,6 +321,7 @@ impl Writing<'_> {
             trust_fp: self.args.trust_fp,
             memory: SEND_MEMORY,
             names_kernel: true,
+            keeps_lines: false,
         };
         let sent = otlp::request_of(path, reading).and_then(|request| {
             let error = |error| Failure::new(error, NOT_SENT);

@@ -17,6 +17,7 @@ use crate::commands::perf::shown::{ChainEnd, Link, Printer, Shown};
 use crate::commands::perf::walk::WalkedStack;
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::grouping::{By, Cgroups};
+use crate::commands::report::line_samples::LineSamples;
 use crate::commands::report::profile::{Frame, Profile};
 use crate::commands::report::time_line::TimeLine;
 use crate::commands::report::waits::WaitCounts;
@@ -67,6 +68,10 @@ pub(crate) struct Collector {
     /// By file and link-time address; the files, so that no other has their place in memory.
     codes: HashMap<(usize, u64), Code>,
     files: HashMap<usize, Arc<RecordedFile>>,
+    /// Where in the program samples were taken, if that is kept.
+    pub(crate) line_samples: Option<LineSamples>,
+    /// The file and the link-time address of the innermost frame, if it is the program's.
+    innermost: Option<(Arc<RecordedFile>, u64)>,
     /// The stack of the sample, the innermost frame first.
     stack: Vec<(Option<usize>, FoundBy)>,
 }
@@ -88,6 +93,8 @@ impl Collector {
             found_frames: None,
             codes: HashMap::new(),
             files: HashMap::new(),
+            line_samples: None,
+            innermost: None,
             stack: Vec::new(),
         }
     }
@@ -174,6 +181,13 @@ impl Collector {
     }
 
     fn push(&mut self, shown: &Shown, addr: u64, mode: Mode, found: FoundBy) -> Code {
+        if self.stack.is_empty() {
+            let range = (mode == Mode::User && self.line_samples.is_some())
+                .then(|| shown.space.find(addr))
+                .flatten();
+            self.innermost =
+                range.and_then(|range| Some((Arc::clone(&range.file), range.link_time(addr)?)));
+        }
         let code = self.code(shown, addr, mode);
         self.stack.push((code.frame, found));
         code
@@ -182,6 +196,7 @@ impl Collector {
     /// Makes the stack of a sample. Returns whether it has a user part.
     fn stack_of(&mut self, shown: &Shown, walked: Option<&WalkedStack>) -> bool {
         self.stack.clear();
+        self.innermost = None;
         // Where a part begins is where the CPU was; all others are where calls return to.
         let (mut part, mut has_user) = (None, false);
         let mut next_found = FoundBy::Sampled;
@@ -240,6 +255,11 @@ impl Printer for Collector {
             return Ok(());
         }
         let innermost = self.stack.first().and_then(|&(frame, _)| frame);
+        if let (Some(lines), Some((file, addr)), Some(frame), None) =
+            (&mut self.line_samples, &self.innermost, innermost, wait)
+        {
+            lines.add(file, *addr, frame, 1);
+        }
         let innermost = innermost.and_then(|place| self.profile.frames.get(place));
         let root = self.by.root(shown, &self.cgroups, innermost);
         let root = self.profile.frame(root);

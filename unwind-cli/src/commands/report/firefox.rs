@@ -220,6 +220,7 @@ fn frames(profile: &mut Profile, stacks: &Stacks) -> Vec<Frame> {
 mod tests {
     use super::*;
     use crate::commands::report::labels::Labels;
+    use crate::commands::report::source_lines::SourceLines;
     use crate::untrusted::Untrusted;
 
     #[test]
@@ -235,8 +236,15 @@ mod tests {
             time_line.add(time, (7, 8), "worker", node);
         }
         let (ledger, labels) = (Ledger::new(), &Labels::default());
-        let view =
-            View { title: "a", profile: &stacks, time_line: &time_line, ledger: &ledger, labels };
+        let lines = &SourceLines::default();
+        let view = View {
+            title: "a",
+            profile: &stacks,
+            time_line: &time_line,
+            ledger: &ledger,
+            labels,
+            lines,
+        };
         let mut out = Vec::new();
         write(&mut out, &view).unwrap();
         let file: serde_json::Value = serde_json::from_slice(&out).unwrap();
@@ -252,8 +260,14 @@ mod tests {
         assert_eq!(file["ledger"]["schema"], 1);
         // A profile without samples is one, too.
         let (stacks, time_line) = (Stacks::with_room(0), TimeLine::default());
-        let view =
-            View { title: "a", profile: &stacks, time_line: &time_line, ledger: &ledger, labels };
+        let view = View {
+            title: "a",
+            profile: &stacks,
+            time_line: &time_line,
+            ledger: &ledger,
+            labels,
+            lines,
+        };
         write(&mut Vec::new(), &view).unwrap();
     }
 }

@@ -10,12 +10,14 @@ pub(crate) mod found_by;
 pub(crate) mod grouping;
 mod html;
 pub(crate) mod labels;
+mod line_samples;
 pub(crate) mod otlp;
 mod parquet;
 mod pprof;
 pub(crate) mod profile;
 pub(crate) mod reading;
 mod side;
+mod source_lines;
 mod speedscope;
 pub(crate) mod table;
 mod time_line;
@@ -41,8 +43,10 @@ use crate::commands::report::labels::Labels;
 use crate::commands::report::profile::Profile;
 use crate::commands::report::reading::{Reading, read, read_from};
 use crate::commands::report::side::Side;
+use crate::commands::report::source_lines::SourceLines;
 use crate::commands::report::time_line::TimeLine;
 use crate::counted::counted;
+use crate::debug_files::DebugFiles;
 use crate::failure::Failure;
 use crate::same_file::is_same_file;
 use crate::untrusted::{Untrusted, escaped};
@@ -102,6 +106,10 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     trust_fp: bool,
 
+    /// Leave the text of source files out of the page; the numbers of lines stay
+    #[arg(long)]
+    no_source: bool,
+
     #[command(flatten)]
     memory: Memory,
 }
@@ -152,15 +160,25 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     if let [before, after] = args.diff.as_slice() {
         return run_diff(args, before, after);
     }
-    let read = read(&args.file, args.reading())?;
+    let mut read = read(&args.file, args.reading())?;
     let title = title(&args.file);
     let labels = args.labels(&read.origin);
+    let lines = read
+        .line_samples
+        .take()
+        .map(|samples| SourceLines::find(samples, &DebugFiles::default(), !args.no_source));
+    let lines = lines.unwrap_or_default();
+    for problem in &lines.problems {
+        // With standard error gone there is no other place to tell it.
+        let _ = writeln!(io::stderr(), "unwind: {problem}");
+    }
     let view = View {
         title: &title,
         profile: &read.profile,
         time_line: &read.time_line,
         ledger: &read.ledger,
         labels: &labels,
+        lines: &lines,
     };
     if let (Format::Parquet, Some(folder)) = (args.format, &args.output) {
         let output_error =
@@ -196,7 +214,8 @@ impl ReportArgs {
     fn reading(&self) -> Reading {
         let memory = self.memory.bytes();
         let (by, off_cpu, trust_fp) = (self.by, self.off_cpu, self.trust_fp);
-        Reading { by, off_cpu, trust_fp, memory, names_kernel: true }
+        let keeps_lines = self.format == Format::Html && self.diff.is_empty();
+        Reading { by, off_cpu, trust_fp, memory, names_kernel: true, keeps_lines }
     }
 
     /// What tells this recording from others.
@@ -238,6 +257,7 @@ pub(crate) struct View<'v> {
     time_line: &'v TimeLine,
     ledger: &'v Ledger,
     labels: &'v Labels,
+    lines: &'v SourceLines,
 }
 
 impl View<'_> {
@@ -301,6 +321,7 @@ pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
         trust_fp: false,
         memory: MEMORY,
         names_kernel: false,
+        keeps_lines: true,
     };
     let read = read_from(&mut reader, reading).ok()?;
     let view = View {
@@ -309,6 +330,7 @@ pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
         time_line: &read.time_line,
         ledger: &read.ledger,
         labels: &Labels::default(),
+        lines: &SourceLines::default(),
     };
     let side = Side { title: "-", profile: &read.profile, ledger: &read.ledger };
     let mut lengths = Vec::new();

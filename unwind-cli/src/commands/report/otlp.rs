@@ -20,6 +20,7 @@ use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::labels::Labels;
 use crate::commands::report::profile::{Frame, FrameKind, NOT_KEPT, Node};
 use crate::commands::report::reading::{Reading, read};
+use crate::commands::report::source_lines::SourceLines;
 use crate::commands::report::time_line::Thread;
 use crate::failure::Failure;
 
@@ -86,7 +87,8 @@ pub(crate) fn request_of(
     let read = read(path, reading)?;
     let labels = Labels::new(&read.origin, SystemTime::now(), None, None);
     let (profile, time_line, ledger) = (&read.profile, &read.time_line, &read.ledger);
-    let view = View { title: "", profile, time_line, ledger, labels: &labels };
+    let lines = &SourceLines::default();
+    let view = View { title: "", profile, time_line, ledger, labels: &labels, lines };
     let request = request(&view, reading.memory);
     match read.end(path) {
         Err(error) if error.exit_code() != EXIT_CODE => Err(error),

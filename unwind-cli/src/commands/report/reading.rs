@@ -23,6 +23,7 @@ use crate::commands::record::recording::{LEDGER, LedgerSection};
 use crate::commands::report::collector::{Collector, Marks};
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::grouping::By;
+use crate::commands::report::line_samples::LineSamples;
 use crate::commands::report::profile::{Frame, Profile};
 use crate::commands::report::time_line::TimeLine;
 use crate::commands::report::waits::of_unseen;
@@ -41,6 +42,8 @@ pub(crate) struct Reading {
     pub(crate) memory: usize,
     /// Whether functions of the kernel have names, which are those of the kernel that runs.
     pub(crate) names_kernel: bool,
+    /// Whether it is kept at which lines of the source samples were taken.
+    pub(crate) keeps_lines: bool,
 }
 
 /// What a recording has.
@@ -50,6 +53,8 @@ pub(crate) struct Read {
     pub(crate) time_line: TimeLine,
     pub(crate) ledger: Ledger,
     pub(crate) origin: Origin,
+    /// Where in the program samples were taken, if that is kept.
+    pub(crate) line_samples: Option<LineSamples>,
     /// Samples that were found and that the ledger is about.
     found: u64,
     told: u64,
@@ -124,8 +129,8 @@ pub(crate) fn read_from(reader: &mut PerfReader, reading: Reading) -> Result<Rea
         }
     }
     let told = ledger.written.saturating_sub(ledger.dropped).saturating_sub(ledger.damaged);
-    let time_line = collector.time_line;
-    Ok(Read { profile, time_line, ledger, origin, found, told, summary })
+    let (time_line, line_samples) = (collector.time_line, collector.line_samples);
+    Ok(Read { profile, time_line, ledger, origin, line_samples, found, told, summary })
 }
 
 /// A recording has not the samples that its ledger is about.
@@ -180,6 +185,7 @@ fn collect(
     });
     let mut collector = Collector::new(names, marks, reading.by, reading.memory);
     collector.waits.are_shown = reading.off_cpu;
+    collector.line_samples = reading.keeps_lines.then(LineSamples::default);
     collector.found_frames = found_frames.map(Rc::new);
     let spaces = Spaces::new(RecordedFiles::new(build_ids));
     let call_stacks = CallStacks::new(false, reader.branch_entries());

@@ -15,14 +15,16 @@ use crate::commands::record::ledger::Ledger;
 use crate::commands::report::View;
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::profile::FrameKind;
+use crate::commands::report::source_lines::SourceLines;
 use crate::commands::report::time_line::Thread;
 
 const STYLE: &str = include_str!("page.css");
 const BODY: &str = include_str!("page.html");
-const SCRIPTS: [&str; 4] = [
+const SCRIPTS: [&str; 5] = [
     include_str!("data.js"),
     include_str!("flame.js"),
     include_str!("lists.js"),
+    include_str!("lines.js"),
     include_str!("page.js"),
 ];
 
@@ -43,6 +45,39 @@ struct Page<'v, N, C> {
     time: Time,
     threads: Seq<std::slice::Iter<'v, Thread>>,
     cells: C,
+    lines: Lines<'v>,
+}
+
+/// The lines of the source at which functions were sampled themselves.
+#[derive(Serialize)]
+struct Lines<'v> {
+    sources: Vec<SourceOfPage<'v>>,
+    /// The frame, the source, the line, the samples, what was inlined there.
+    rows: Vec<(usize, usize, u32, u64, &'v str)>,
+    /// Samples of functions whose line is not known.
+    without: u64,
+}
+
+#[derive(Serialize)]
+struct SourceOfPage<'v> {
+    path: &'v str,
+    newer: bool,
+    text: Vec<(u32, &'v str)>,
+}
+
+impl<'v> Lines<'v> {
+    fn new(lines: &'v SourceLines) -> Self {
+        let sources = lines.sources.iter().map(|source| SourceOfPage {
+            path: &source.path,
+            newer: source.is_newer,
+            text: source.text.iter().map(|(&line, text)| (line, text.as_str())).collect(),
+        });
+        let rows = lines
+            .lines
+            .iter()
+            .map(|row| (row.frame, row.source, row.line, row.count, row.inlined.as_str()));
+        Self { sources: sources.collect(), rows: rows.collect(), without: lines.without_line }
+    }
 }
 
 /// A way in which frames are found.
@@ -133,7 +168,7 @@ macro_rules! column {
 }
 
 fn write_data(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
-    let View { title, profile, time_line, ledger, .. } = *view;
+    let View { title, profile, time_line, ledger, lines, .. } = *view;
     let mut by_kind = [0_u64; FoundBy::ALL.len()];
     for node in &profile.nodes {
         for (sum, &count) in by_kind.iter_mut().zip(node.found.counts()) {
@@ -178,6 +213,7 @@ fn write_data(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
             column!(cells, |(cell, _)| cell.node),
             column!(cells, |(_, count)| *count),
         ),
+        lines: Lines::new(lines),
     };
     serde_json::to_writer(out, &page).map_err(io::Error::from)
 }

@@ -5,6 +5,7 @@ const tabs = [
   { id: "icicle", view: "graph", show: () => graph.turn(false) },
   { id: "tree", view: "tree", show: () => tree.update() },
   { id: "functions", view: "functions", show: () => table.update() },
+  { id: "lines", view: "lines", show: () => sourceLines.update() },
 ];
 let tab = tabs[0];
 
