@@ -91,7 +91,6 @@ mod error;
 mod format;
 mod read;
 mod sign;
-mod sort;
 mod validate;
 #[cfg(feature = "write")]
 mod write;

@@ -100,6 +100,6 @@ pub fn index<'i>(
         needed = needed.saturating_add(1);
     }
     let Some(filled) = slots.get_mut(..needed) else { return Err(TooFewSlots { needed }) };
-    filled.sort_unstable();
+    unwind_core::sort::sort(filled, |a, b| a < b);
     Ok(filled)
 }

@@ -99,6 +99,8 @@ mod register;
 mod register_rules;
 mod return_addresses;
 mod row;
+#[doc(hidden)]
+pub mod sort;
 mod source;
 mod step_error;
 #[doc(hidden)]

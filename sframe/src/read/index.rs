@@ -13,7 +13,6 @@ use crate::{
         slice::SliceSource,
         table::Table,
     },
-    sort,
 };
 
 /// A table and an index over it, in words that the caller lends.
@@ -259,7 +258,7 @@ fn sort<'i>(table: &Table<'_>, memory: &'i mut [u32]) -> Option<(&'i [u32], &'i 
     let table = Positions::new(table, None);
     // By size, too, so that none of equal start hides another.
     let key = |index| (table.range(index), index);
-    sort::sort(order, |a, b| key(a) < key(b));
+    unwind_core::sort::sort(order, |a, b| key(a) < key(b));
     let mut end = i64::MIN;
     for &index in order.iter().filter(|&&index| table.size(index) != 0) {
         let (start, size) = table.range(index);

@@ -16,7 +16,6 @@ use crate::{
         header::{Abi, Header, Version},
     },
     read::{rules::is_impossible_ra, source::entry_at, table::Table},
-    sort,
     validate::{
         diagnostic::{Diagnostic, Severity, Summary, Violation},
         fast::Usual,
@@ -200,7 +199,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
             *slot = index;
         }
         let start = |index| table.entry(index).map(|(start, _)| start);
-        sort::sort(indices, |a, b| (start(a), a) < (start(b), b));
+        unwind_core::sort::sort(indices, |a, b| (start(a), a) < (start(b), b));
         let mut order = Order::default();
         for &mut index in indices {
             let Some((start, entry)) = table.entry(index) else { break };

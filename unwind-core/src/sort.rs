@@ -1,14 +1,16 @@
-//! Sorting of function indices, in place, without recursion.
+//! Sorting in place, without recursion.
 //!
 //! The sort of the standard library panics where a comparison contradicts
 //! itself, which the linker cannot know does not happen here.
+//!
+//! Public for the crates of formats only: no part of the interface.
 
-/// Sorts `indices` so that `less` of none and the one before it is true.
-pub(crate) fn sort(indices: &mut [u32], less: impl Fn(u32, u32) -> bool) {
-    for at in (0..indices.len() / 2).rev() {
-        sift_down(indices, at, &less);
+/// Sorts `entries` so that `less` of none and the one before it is true.
+pub fn sort<T: Copy>(entries: &mut [T], less: impl Fn(T, T) -> bool) {
+    for at in (0..entries.len() / 2).rev() {
+        sift_down(entries, at, &less);
     }
-    let mut heap = indices;
+    let mut heap = entries;
     while let [first, .., last] = heap {
         core::mem::swap(first, last);
         let Some((_, rest)) = heap.split_last_mut() else { return };
@@ -18,7 +20,7 @@ pub(crate) fn sort(indices: &mut [u32], less: impl Fn(u32, u32) -> bool) {
 }
 
 /// Moves the entry at `at` down, until none below it is greater.
-fn sift_down(heap: &mut [u32], mut at: usize, less: &impl Fn(u32, u32) -> bool) {
+fn sift_down<T: Copy>(heap: &mut [T], mut at: usize, less: &impl Fn(T, T) -> bool) {
     let Some(&entry) = heap.get(at) else { return };
     loop {
         let left = at.saturating_mul(2).saturating_add(1);
