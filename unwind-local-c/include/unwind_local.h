@@ -1,4 +1,4 @@
-// Backtraces of the own process that cannot hurt it. Linux, x86-64, glibc 2.35 or later.
+// Backtraces of the own process that cannot hurt it. Linux, x86-64, glibc 2.35 or later, or musl.
 //
 // Made by cbindgen of unwind-local-c/src/lib.rs.
 
@@ -44,9 +44,11 @@ typedef struct {
 extern "C" {
 #endif // __cplusplus
 
-// Makes walks fast: until then they keep no rows. Once, early in the program.
+// Makes walks fast: until then they keep no rows. Once, early in the program; with musl also
+// after each dlopen, as the objects are listed that are loaded at that time. In a program that is
+// linked by -static nothing tells of the code before.
 //
-// NOT async-signal-safe: it locks, and loads and unloads an object.
+// NOT async-signal-safe: it locks, allocates, and loads and unloads an object.
 void unwind_local_prepare(void);
 
 // Whether walks keep rows.

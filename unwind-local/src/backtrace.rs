@@ -6,8 +6,10 @@ use unwind_core::{End, Trace, TraceFrame};
 
 use crate::addresses::fill;
 use crate::raw::caller::backtrace_of_caller;
+use crate::raw::listed_objects;
 use crate::raw::loads;
 use crate::raw::place;
+use crate::raw::program_index;
 use crate::raw::registers::{CallerRegisters, Start};
 use crate::walker::walk;
 
@@ -19,8 +21,22 @@ pub use crate::raw::place::MAX_FRAMES;
 /// It looks for the dynamic linker's count of loaded objects, and has a child process begin
 /// with an empty pool. One call is enough, early in the program.
 ///
-/// Not for signal handlers: it locks, and loads and unloads an object.
+/// Some tables are found only then: with musl, those of the objects that are loaded at that time,
+/// so that it is called again after each `dlopen`; in a static program without a search table,
+/// as linkers make them by `-static`, those that the program's file tells of.
+///
+/// Not for signal handlers: it locks, allocates, and loads and unloads an object.
 pub fn prepare() {
+    if let Some(changes) = listed_objects::refresh() {
+        loads::set(changes);
+    }
+    program_index::make();
+    prepare_for_glibc();
+}
+
+/// The same for a shared object that runs with glibc alone: it has less code.
+#[doc(hidden)]
+pub fn prepare_for_glibc() {
     place::wipe_on_fork();
     loads::find();
     // What is bound lazily is bound, and the stack is known, before the first handler.

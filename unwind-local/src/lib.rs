@@ -1,5 +1,5 @@
 //! Backtraces of the own process that cannot hurt it: no lock, no allocation, no lazy
-//! thread-local, no fault, `errno` kept. Linux, x86-64, glibc 2.35 or later.
+//! thread-local, no fault, `errno` kept. Linux, x86-64, glibc 2.35 or later, or musl.
 //!
 //! | what | function | in a signal handler |
 //! |---|---|---|
@@ -17,8 +17,8 @@
 //!
 //! # How
 //!
-//! Which object has the code of a frame, the C library's `_dl_find_object` tells without a
-//! lock. Its `.sframe` or `.eh_frame` is read where it is, for the addresses that occur. Code
+//! Which object has the code of a frame, glibc's `_dl_find_object` tells without a lock; musl has
+//! no such function, so [`prepare`] makes a list, and [once more](prepare) after a `dlopen`. Its `.sframe` or `.eh_frame` is read where it is, for the addresses that occur. Code
 //! that nothing tells of, as a JIT compiler's that has not [told](ProgramCode) of it, is walked by
 //! frame pointers; such a stack is never complete. Rows are kept in a pool: the first 16 threads that walk have a place of
 //! their own, other threads and handlers that interrupt a walk take one of 16 more by an
@@ -71,7 +71,7 @@ mod walker;
 pub use addresses::Backtrace;
 pub use backtrace::{
     MAX_FRAMES, backtrace, backtrace_from, backtrace_of, backtrace_skipping, frames, frames_of,
-    keeps_rows, prepare,
+    keeps_rows, prepare, prepare_for_glibc,
 };
 #[cfg(feature = "symbols")]
 pub use capture::Capture;

@@ -45,7 +45,7 @@ extern "C" fn _U_dyn_info_list_addr() -> *const c_void {
 }
 
 extern "C" fn prepare() {
-    unwind_local::prepare();
+    unwind_local::prepare_for_glibc();
 }
 
 /// Before the program's own code: so that walks keep rows.

@@ -143,7 +143,7 @@ unsafe extern "C" fn _Unwind_GetLanguageSpecificData(context: *const Context) ->
 
 extern "C" fn prepare() {
     libgcc::find();
-    unwind_local::prepare();
+    unwind_local::prepare_for_glibc();
 }
 
 /// Before the program's own code.

@@ -4,9 +4,11 @@
 //! dynamic linker counts what it loads, and tells the number by `dl_iterate_phdr`, under a
 //! lock. [`find`] looks for that word in the dynamic linker's data and sees whether it counts
 //! when an object is loaded. Where it is not found no rows are kept.
+//!
+//! Where objects stay, as with musl, the number is that of changes to the list of objects.
 
 use core::ffi::{CStr, c_int, c_void};
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, transmute};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -18,7 +20,7 @@ pub(crate) fn count() -> Option<u64> {
     let word = COUNT.load(Ordering::Relaxed);
     // SAFETY: null, or a word of the dynamic linker's data, which stays; it writes it in one
     // piece.
-    unsafe { word.as_ref() }.map(|word| word.load(Ordering::Relaxed))
+    unsafe { word.as_ref() }.map(|word| word.load(Ordering::Acquire))
 }
 
 /// Objects that hardly any program has loaded, and every installation of glibc has.
@@ -28,14 +30,24 @@ const LOADABLE: [&CStr; 4] =
 /// The most words that may have the number before it changes.
 const MOST: usize = 64;
 
-unsafe extern "C" {
-    /// `dladdr1` of glibc.
-    fn dladdr1(
-        addr: *const c_void,
-        info: *mut libc::Dl_info,
-        extra: *mut *mut c_void,
-        flags: c_int,
-    ) -> c_int;
+/// `dladdr1` of glibc, which other C libraries do not have.
+type DlAddr1 = unsafe extern "C" fn(
+    addr: *const c_void,
+    info: *mut libc::Dl_info,
+    extra: *mut *mut c_void,
+    flags: c_int,
+) -> c_int;
+
+fn dladdr1() -> Option<DlAddr1> {
+    // SAFETY: a name that ends with a zero.
+    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dladdr1".as_ptr()) };
+    // SAFETY: null, or this function.
+    unsafe { transmute::<*mut c_void, Option<DlAddr1>>(function) }
+}
+
+/// Takes another word for the number.
+pub(crate) fn set(word: &'static AtomicU64) {
+    COUNT.store((&raw const *word).cast_mut(), Ordering::Release);
 }
 
 /// Looks for the word. Locks and loads an object, so not for handlers.
@@ -79,6 +91,7 @@ impl Search {
     /// In `_rtld_global`, by its symbol's size.
     fn new() -> Option<Self> {
         const RTLD_DL_SYMENT: c_int = 1;
+        let dladdr1 = dladdr1()?;
         // SAFETY: a name that ends with a zero.
         let data = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_rtld_global".as_ptr()) };
         let mut info = MaybeUninit::<libc::Dl_info>::uninit();

@@ -1,12 +1,17 @@
 //! All that the compiler cannot check, each part with a safe interface.
 
+mod c_library;
 pub(crate) mod caller;
+mod late_function;
 pub(crate) mod letter;
+pub(crate) mod listed_objects;
 pub(crate) mod loads;
 pub(crate) mod mailbox;
 pub(crate) mod object;
 pub(crate) mod place;
 pub(crate) mod program_code;
+mod program_headers;
+pub(crate) mod program_index;
 pub(crate) mod readable;
 pub(crate) mod registers;
 pub(crate) mod rows;

@@ -1,15 +1,13 @@
 //! Code that the program has made itself and told of, as a JIT compiler's.
 
-use core::mem::transmute;
 use core::num::NonZero;
 use core::ops::Range;
-use core::ptr::null_mut;
 use core::slice;
-use core::sync::atomic::AtomicPtr;
 
 use unwind_cfi::{CfiAbi, CfiError, CfiSection, CfiTable, Entries, IndexEntry};
 use unwind_core::Row;
 
+use super::late_function::LateFunction;
 use super::sframe_rows::sframe_row;
 use super::slot::Slot;
 use super::sync::{AtomicU64, AtomicUsize, Ordering};
@@ -70,9 +68,7 @@ pub(crate) unsafe fn put(code: &Range<usize>, kind: Kind, table: &[u8]) -> Optio
         .enumerate()
         .find_map(|(at, slot)| slot.put(words).map(|version| (at, version)))?;
     USED.fetch_max(slot.saturating_add(1), Ordering::Relaxed);
-    let find: Find = find_among;
-    #[expect(clippy::as_conversions, reason = "a function's address")]
-    FIND.store(find as *mut (), Ordering::Release);
+    FIND.set(find_among);
     changed();
     // A version of what is full is not zero.
     NonZero::new(version.rotate_left(SLOT_BITS) | word(slot))
@@ -111,20 +107,15 @@ pub(crate) enum Told {
 
 type Find = fn(u64, bool) -> Option<Told>;
 
-/// [`find_among`], once there was a range: programs that tell of none have no code for it.
-static FIND: AtomicPtr<()> = AtomicPtr::new(null_mut());
+/// [`find_among`], once there was a range.
+// SAFETY: a function.
+static FIND: LateFunction<Find> = unsafe { LateFunction::new() };
 
 /// What was told of this address of code. After a guess no table is looked at: the code
 /// may be anyone's, and its table may go.
 #[inline]
 pub(crate) fn find(addr: u64, is_guessed: bool) -> Option<Told> {
-    let function = FIND.load(Ordering::Acquire);
-    if function.is_null() {
-        return None;
-    }
-    // SAFETY: null, or that function.
-    let function = unsafe { transmute::<*mut (), Find>(function) };
-    function(addr, is_guessed)
+    FIND.get()?(addr, is_guessed)
 }
 
 /// The code of a frame on this thread's stack stays, so a range that changes meanwhile is that

@@ -5,8 +5,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use unwind_core::VirtAddr;
 
+use super::c_library;
 use super::syscall;
-use super::thread::{control_block, thread_words};
+use super::thread::thread_words;
 
 /// In bytes.
 const PAGE: u64 = 4096;
@@ -19,12 +20,6 @@ const GAP: u64 = 16 * PAGE;
 
 const fn page(addr: u64) -> u64 {
     addr & !(PAGE - 1)
-}
-
-unsafe extern "C" {
-    /// Where the stack of the first thread began. The dynamic linker's, or in a static
-    /// program the C library's.
-    pub(super) static __libc_stack_end: u64;
 }
 
 /// A range of addresses that can be read: one that is in use as this thread's stack.
@@ -51,22 +46,14 @@ impl Readable {
     /// if that is not on the thread's own stack.
     ///
     /// The pages up to what is known are asked for. What is readable up to the thread's
-    /// control block, which the C library puts at the upper end of the stack, or to where the
-    /// first thread's began, stays as long as the thread runs.
+    /// [upper end](c_library::stack_end) stays as long as the thread runs.
     #[cold]
     #[inline(never)]
     pub(crate) fn own_stack_from(sp: u64) -> Option<Self> {
         let words = thread_words();
         let known = words.start.load(Ordering::Relaxed);
         let end = match words.end.load(Ordering::Relaxed) {
-            0 => {
-                let anchor = match syscall::is_first_thread() {
-                    // SAFETY: it was written before the program began.
-                    true => unsafe { __libc_stack_end },
-                    false => control_block(),
-                };
-                page(anchor).checked_add(PAGE)?
-            }
+            0 => page(c_library::stack_end()).checked_add(PAGE)?,
             end => end,
         };
         let start = page(sp);

@@ -13,6 +13,7 @@ use unwind_x86::{FramePointers, InstructionAnalysis, TrustedFramePointers, X86_6
 use super::loads;
 use super::object::Object;
 use super::program_code::{self, Told};
+use super::program_index;
 use super::registers::StartPc;
 use super::sframe_rows::sframe_row;
 
@@ -158,7 +159,7 @@ pub(crate) fn exception_data(_: StartPc, guessed: &Guessed, addr: u64) -> Option
 fn call_frames<'o>(object: Object) -> Result<Option<CfiTable<'o>>, CfiError> {
     // SAFETY: code of it runs on this thread's stack, see `Guessed`.
     let header = unsafe { object.segment_from(object.eh_frame_hdr) };
-    let Some(header) = header else { return Ok(None) };
+    let Some(header) = header else { return Ok(program_index::table(object)) };
     // A version, encodings, and the distance to `.eh_frame`.
     let Some([1, _, _, _, a, b, c, d]) = header.bytes.first_chunk() else { return Ok(None) };
     let distance = i32::from_le_bytes([*a, *b, *c, *d]);
