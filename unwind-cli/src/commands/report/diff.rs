@@ -1,73 +1,19 @@
 //! Two recordings beside each other: which functions take another share of the time, and
 //! which differences samples cannot tell from chance.
 
-use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::io::{self, Write};
 
 use inferno::differential;
 
-use crate::commands::report::chance::{Counts, LogFactorials, bound, float};
-use crate::commands::report::profile::{Frame, FrameKind, Total};
+use crate::commands::report::comparison::{CHANCE, Change, Compared, Comparison};
+use crate::commands::report::html::difference;
+use crate::commands::report::profile::FrameKind;
 use crate::commands::report::side::Side;
 use crate::commands::report::{Format, flame_graph, folded};
 use crate::counted::counted;
 
-/// How probable it may be that chance alone brings any function above the bound.
-const CHANCE: f64 = 0.01;
-
-/// A function in both.
-#[derive(Clone, Copy, Debug)]
-struct Row<'r> {
-    frame: &'r Frame,
-    /// Samples in it, before and after.
-    own: [u64; 2],
-    all: [u64; 2],
-    /// How probable so large a difference is if there is none, of one function.
-    chance: f64,
-}
-
-impl Row<'_> {
-    /// How much of all samples the function has, before and after.
-    fn shares(count: [u64; 2], samples: [u64; 2]) -> [f64; 2] {
-        [0, 1].map(|side| share(count.get(side), samples.get(side)))
-    }
-
-    fn change(&self, samples: [u64; 2]) -> f64 {
-        let [before, after] = Self::shares(self.own, samples);
-        after - before
-    }
-}
-
-/// A count as a part of another.
-fn share(count: Option<&u64>, all: Option<&u64>) -> f64 {
-    match (count, all) {
-        (Some(&count), Some(&all)) if all > 0 => float(count) / float(all),
-        _ => 0.0,
-    }
-}
-
-/// The functions of both, without what stands for threads or what is missing.
-fn functions<'r>(sides: &[Side<'r>; 2]) -> Vec<Row<'r>> {
-    let mut rows: HashMap<&Frame, [Total; 2]> = HashMap::new();
-    for (at, side) in sides.iter().enumerate() {
-        for (frame, total) in side.profile.frames.iter().zip(side.profile.totals()) {
-            let is_function = frame.kind != FrameKind::Note && total.all > 0;
-            let totals = is_function.then(|| rows.entry(frame).or_default());
-            if let Some(place) = totals.and_then(|totals| totals.get_mut(at)) {
-                *place = total;
-            }
-        }
-    }
-    let row = |(frame, totals): (&'r Frame, [Total; 2])| {
-        let (own, all) = (totals.map(|total| total.own), totals.map(|total| total.all));
-        Row { frame, own, all, chance: 1.0 }
-    };
-    rows.into_iter().map(row).collect()
-}
-
-/// Writes the difference: as a table of at most `top` functions, as stacks with both counts,
-/// or as a picture, both in about `room` bytes.
+/// Writes the difference: as a table of at most `top` functions, as stacks with both counts or
+/// as a picture, both in about `room` bytes, or as a page.
 ///
 /// # Errors
 ///
@@ -83,7 +29,8 @@ pub(crate) fn write(
         Format::Text => table(out, sides, top)?,
         Format::Folded => out.write_all(&folded_pair(sides, room)?)?,
         Format::Svg => flame_graph::write_diff(out, &folded_pair(sides, room)?, sides)?,
-        _ => return Err(io::Error::other("a difference is text, folded or svg")),
+        Format::Html => difference::write(out, sides)?,
+        _ => return Err(io::Error::other("a difference is text, folded, svg or html")),
     }
     out.flush()
 }
@@ -106,42 +53,17 @@ fn folded_pair(sides: &[Side<'_>; 2], room: usize) -> io::Result<Vec<u8>> {
 /// Writes the table, the functions that take more first.
 fn table(out: &mut dyn Write, sides: &[Side<'_>; 2], top: usize) -> io::Result<()> {
     let [before, after] = sides;
-    let mut rows = functions(sides);
-    let sum = |side: fn(&[u64; 2]) -> u64| {
-        rows.iter().fold(0, |sum: u64, row| sum.saturating_add(side(&row.own)))
-    };
-    // Of what ends in no function, such as lost samples, nothing can be compared.
-    let samples = [sum(|[before, _]| *before), sum(|[_, after]| *after)];
-    let logs = LogFactorials::up_to(samples.iter().fold(0, |a, &b| b.saturating_add(a)));
-    for row in &mut rows {
-        row.chance = Counts { own: row.own, samples }.chance(&logs);
-    }
-    // Those that no sample was taken in are not asked about.
-    let tests = rows.iter().filter(|row| row.own != [0, 0]).count().max(1);
-    let limit = CHANCE / float(u64::try_from(tests).unwrap_or(u64::MAX));
-    rows.sort_by(|a, b| {
-        let key = |row: &Row<'_>| {
-            let (is_above, change) = (row.chance < limit, row.change(samples));
-            (!is_above, is_above && change < 0.0)
-        };
-        let size = |row: &Row<'_>| row.change(samples).abs();
-        let by_key = key(a).cmp(&key(b));
-        by_key
-            .then(a.chance.total_cmp(&b.chance))
-            .then(size(b).total_cmp(&size(a)))
-            .then_with(|| Reverse(a.all).cmp(&Reverse(b.all)))
-            .then_with(|| (&a.frame.name, &a.frame.file).cmp(&(&b.frame.name, &b.frame.file)))
-    });
+    let comparison = Comparison::new(sides);
+    let Comparison { rows, samples, tests, .. } = &comparison;
     for (word, side, samples) in [("before", before, samples[0]), ("after", after, samples[1])] {
         writeln!(out, "{word:>6}: {}, {}", side.title, counted(samples, "sample", "samples"))?;
     }
-    let above = rows.iter().filter(|row| row.chance < limit).count();
-    let functions = counted(u64::try_from(tests).unwrap_or(u64::MAX), "function", "functions");
+    let functions = counted(u64::try_from(*tests).unwrap_or(u64::MAX), "function", "functions");
     writeln!(
         out,
         "{} of {functions} above the bound: of as many, chance alone brings one above it in {} of \
          100 such pairs.\n",
-        above,
+        comparison.above(),
         CHANCE * 100.0
     )?;
     writeln!(
@@ -149,7 +71,7 @@ fn table(out: &mut dyn Write, sides: &[Side<'_>; 2], top: usize) -> io::Result<(
         "        self: change   bound    before    after   total: before    after  function"
     )?;
     for row in rows.iter().take(top) {
-        write_row(out, row, samples, limit)?;
+        write_row(out, row, &comparison)?;
     }
     if let more @ 1.. = rows.len().saturating_sub(top) {
         writeln!(out, "{:>8}  {more} more; see --top", "")?;
@@ -160,16 +82,20 @@ fn table(out: &mut dyn Write, sides: &[Side<'_>; 2], top: usize) -> io::Result<(
     Ok(())
 }
 
-fn write_row(out: &mut dyn Write, row: &Row<'_>, samples: [u64; 2], limit: f64) -> io::Result<()> {
+fn write_row(
+    out: &mut dyn Write,
+    row: &Compared<'_>,
+    comparison: &Comparison<'_>,
+) -> io::Result<()> {
     let hundred = |part: f64| 100.0 * part;
-    let mark = match row.chance < limit {
-        true if row.change(samples) > 0.0 => "more",
-        true => "less",
-        false => "",
+    let mark = match comparison.change(row) {
+        Change::More => "more",
+        Change::Less => "less",
+        Change::Within => "",
     };
-    let [before, after] = Row::shares(row.own, samples).map(hundred);
-    let [all_before, all_after] = Row::shares(row.all, samples).map(hundred);
-    let bound = hundred(bound(Counts { own: row.own, samples }, limit));
+    let [before, after] = comparison.shares(row.own).map(hundred);
+    let [all_before, all_after] = comparison.shares(row.all).map(hundred);
+    let bound = hundred(comparison.bound(row));
     let file = match (&row.frame.file, row.frame.kind) {
         (_, FrameKind::Kernel) => " (kernel)".to_owned(),
         (Some(file), _) => format!(" ({file})"),
@@ -179,7 +105,7 @@ fn write_row(out: &mut dyn Write, row: &Row<'_>, samples: [u64; 2], limit: f64) 
         out,
         "{mark:>4} {:>+13.2} % {bound:>5.2} % {before:>7.2} % {after:>6.2} % {all_before:>13.2} % \
          {all_after:>6.2} %  {}{file}",
-        hundred(row.change(samples)),
+        hundred(comparison.difference(row)),
         row.frame.name
     )
 }
@@ -189,7 +115,7 @@ mod tests {
     use super::*;
     use crate::commands::record::ledger::Ledger;
     use crate::commands::report::found_by::FoundBy;
-    use crate::commands::report::profile::Profile;
+    use crate::commands::report::profile::{Frame, Profile};
     use crate::untrusted::Untrusted;
 
     /// Functions with as many samples in each as is told, called by `main`.

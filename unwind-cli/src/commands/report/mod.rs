@@ -2,6 +2,7 @@
 
 mod chance;
 pub(crate) mod collector;
+mod comparison;
 mod diff;
 mod firefox;
 mod flame_graph;
@@ -65,7 +66,7 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "FILE", default_value = "perf.data")]
     file: PathBuf,
 
-    /// What differs from one recording to another: `text`, `folded` or `svg`
+    /// What differs from one recording to another: `text`, `folded`, `svg` or `html`
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "file")]
     diff: Vec<PathBuf>,
 
@@ -192,8 +193,8 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
 
 /// Writes the difference of two recordings.
 fn run_diff(args: &ReportArgs, before: &Path, after: &Path) -> Result<(), Failure> {
-    if !matches!(args.format, Format::Text | Format::Folded | Format::Svg) {
-        return Err(Failure::new("--diff is written as text, folded or svg", 2));
+    if !matches!(args.format, Format::Text | Format::Folded | Format::Svg | Format::Html) {
+        return Err(Failure::new("--diff is written as text, folded, svg or html", 2));
     }
     let reads = [read(before, args.reading())?, read(after, args.reading())?];
     let titles = [before, after].map(title);
@@ -339,9 +340,11 @@ pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
         write_as(format, &view, 40, MEMORY, &mut out).ok()?;
         lengths.push(out.len());
     }
-    let mut out = Vec::new();
-    diff::write(&mut out, Format::Text, &[side, side], 40, MEMORY).ok()?;
-    lengths.push(out.len());
+    for format in [Format::Text, Format::Html] {
+        let mut out = Vec::new();
+        diff::write(&mut out, format, &[side, side], 40, MEMORY).ok()?;
+        lengths.push(out.len());
+    }
     Some(lengths)
 }
 

@@ -141,5 +141,5 @@ function inWords(node) {
   const frame = profile.frame[node];
   const file = profile.files[frame];
   const how = profile.found[profile.foundBy[node]].label;
-  return `${profile.names[frame]}${file ? ` (${file})` : ""}: ${counted(view.total[node])}, ${percent(view.total[node])}; self ${percent(view.own[node])}; ${how}`;
+  return `${profile.names[frame]}${file ? ` (${file})` : ""}: ${counted(view.total[node])}, ${percent(view.total[node])}; self ${percent(view.own[node])}; ${how}${profile.difference ? differences.inWords(frame) : ""}`;
 }

@@ -4,6 +4,8 @@
 //! forbids it any. Names from outside are in the JSON alone, in which no `<` can end it, and
 //! the program shows them as text.
 
+pub(crate) mod difference;
+
 use std::io::{self, Write};
 
 use base64::Engine as _;
@@ -14,17 +16,19 @@ use sha2::{Digest as _, Sha256};
 use crate::commands::record::ledger::Ledger;
 use crate::commands::report::View;
 use crate::commands::report::found_by::FoundBy;
-use crate::commands::report::profile::FrameKind;
+use crate::commands::report::html::difference::Difference;
+use crate::commands::report::profile::{Frame, FrameKind};
 use crate::commands::report::source_lines::SourceLines;
 use crate::commands::report::time_line::Thread;
 
 const STYLE: &str = include_str!("page.css");
 const BODY: &str = include_str!("page.html");
-const SCRIPTS: [&str; 5] = [
+const SCRIPTS: [&str; 6] = [
     include_str!("data.js"),
     include_str!("flame.js"),
     include_str!("lists.js"),
     include_str!("lines.js"),
+    include_str!("difference.js"),
     include_str!("page.js"),
 ];
 
@@ -46,10 +50,13 @@ struct Page<'v, N, C> {
     threads: Seq<std::slice::Iter<'v, Thread>>,
     cells: C,
     lines: Lines<'v>,
+    /// What a page of two recordings has more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    difference: Option<Difference<'v>>,
 }
 
 /// The lines of the source at which functions were sampled themselves.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Lines<'v> {
     sources: Vec<SourceOfPage<'v>>,
     /// The frame, the source, the line, the samples, what was inlined there.
@@ -92,6 +99,13 @@ struct Found {
 /// The name, the file or nothing, and whether it is a function.
 #[derive(Serialize)]
 struct FrameOfPage<'v>(&'v str, &'v str, u8);
+
+impl<'v> FrameOfPage<'v> {
+    fn new(frame: &'v Frame) -> Self {
+        let is_function = u8::from(frame.kind != FrameKind::Note);
+        Self(&frame.name, frame.file.as_deref().unwrap_or_default(), is_function)
+    }
+}
 
 /// All times in nanoseconds.
 #[derive(Serialize)]
@@ -141,8 +155,8 @@ fn hash(text: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))
 }
 
-/// Writes the page.
-pub(crate) fn write(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
+/// Writes a page with this data.
+fn write_page(out: &mut impl Write, page: &impl Serialize) -> io::Result<()> {
     let script = SCRIPTS.concat();
     writeln!(
         out,
@@ -156,7 +170,7 @@ pub(crate) fn write(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
         hash(STYLE)
     )?;
     write!(out, "<script type=\"application/json\" id=\"data\">")?;
-    write_data(&mut WithoutMarkup(out), view)?;
+    serde_json::to_writer(WithoutMarkup(out), page)?;
     writeln!(out, "</script>\n<script>{script}</script>\n</body>\n</html>")
 }
 
@@ -167,7 +181,12 @@ macro_rules! column {
     };
 }
 
-fn write_data(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
+/// Writes the page of a recording.
+///
+/// # Errors
+///
+/// Those of `out`.
+pub(crate) fn write(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
     let View { title, profile, time_line, ledger, lines, .. } = *view;
     let mut by_kind = [0_u64; FoundBy::ALL.len()];
     for node in &profile.nodes {
@@ -179,10 +198,7 @@ fn write_data(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
         let (word, label) = found.words();
         Found { word, label, frames }
     });
-    let frames = profile.frames.iter().map(|frame| {
-        let is_function = u8::from(frame.kind != FrameKind::Note);
-        FrameOfPage(&frame.name, frame.file.as_deref().unwrap_or_default(), is_function)
-    });
+    let frames = profile.frames.iter().map(FrameOfPage::new);
     let (nodes, cells) = (&profile.nodes, time_line.cells());
     let page = Page {
         schema: SCHEMA,
@@ -214,8 +230,9 @@ fn write_data(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
             column!(cells, |(_, count)| *count),
         ),
         lines: Lines::new(lines),
+        difference: None,
     };
-    serde_json::to_writer(out, &page).map_err(io::Error::from)
+    write_page(out, &page)
 }
 
 #[cfg(test)]

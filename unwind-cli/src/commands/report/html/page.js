@@ -4,7 +4,7 @@ const tabs = [
   { id: "flame", view: "graph", show: () => graph.turn(true) },
   { id: "icicle", view: "graph", show: () => graph.turn(false) },
   { id: "tree", view: "tree", show: () => tree.update() },
-  { id: "functions", view: "functions", show: () => table.update() },
+  { id: "functions", view: "functions", show: () => (profile.difference ? differences : table).update() },
   { id: "lines", view: "lines", show: () => sourceLines.update() },
 ];
 let tab = tabs[0];
@@ -72,11 +72,30 @@ element("ledger").textContent = profile.notes +
   }));
 }
 
+if (profile.difference) {
+  document.body.className = "difference";
+  element("legend-title").textContent = "What differs";
+  element("function-table").hidden = true;
+  element("differences").hidden = false;
+  element("tab-lines").hidden = true;
+  for (const id of ["thread", "from", "to"]) element(id).parentElement.hidden = true;
+  const sides = [Float64Array.from(profile.difference.own_before), profile.own];
+  const side = element("side");
+  side.hidden = false;
+  side.addEventListener("click", () => {
+    const isBefore = profile.own === sides[1];
+    side.setAttribute("aria-pressed", isBefore);
+    profile.own = sides[isBefore ? 0 : 1];
+    changed();
+  });
+}
+
 for (const entry of tabs) element(`tab-${entry.id}`).addEventListener("click", () => showTab(entry));
 element("tabs").addEventListener("keydown", (event) => {
   const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   if (by === undefined) return;
-  showTab(tabs[(tabs.indexOf(tab) + by + tabs.length) % tabs.length]);
+  const seen = tabs.filter((entry) => !element(`tab-${entry.id}`).hidden);
+  showTab(seen[(seen.indexOf(tab) + by + seen.length) % seen.length]);
   element(`tab-${tab.id}`).focus();
 });
 
@@ -130,6 +149,6 @@ new ResizeObserver(() => {
 
 // The address can say what to show: #view=tree&search=malloc
 const asked = new URLSearchParams(location.hash.slice(1));
-showTab(tabs.find((entry) => entry.id === asked.get("view")) || tabs[0]);
+showTab(tabs.find((entry) => entry.id === asked.get("view") && !element(`tab-${entry.id}`).hidden) || tabs[0]);
 changed();
 if (asked.has("search")) find(asked.get("search"));
