@@ -4,11 +4,12 @@
 
 mod support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
 use support::*;
-use test_support::{Compiler, tool};
+use test_support::{Compiler, skip, tool};
 
 /// No function keeps a frame pointer; the rows are in `.eh_frame`.
 const CALL_FRAMES: &[&str] = &["-O1", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
@@ -179,5 +180,96 @@ fn a_thread_is_chosen_by_its_id_and_another_is_refused() {
     for command in ["stack", "explain"] {
         let error = fails([command, "--pid", &id, "--tid", "1"], 3);
         assert!(error.contains("no thread 1"), "{error}");
+    }
+}
+
+/// Records a program that calls itself. `None` where the kernel allows no samples.
+fn recording(test: &str, options: &[&str]) -> Option<PathBuf> {
+    let program = compile(test, "nested.c", CALL_FRAMES)?;
+    let data = program.with_file_name("perf.data");
+    let mut record = unwind(["record", "-o", data.to_str().unwrap()].iter().chain(options));
+    let output = record.arg("--").arg(&program).arg("0.2").output().unwrap();
+    if stderr(&output).contains("lets no sampling event be opened") {
+        skip(&stderr(&output));
+        return None;
+    }
+    assert!(output.status.success(), "{}", stderr(&output));
+    Some(data)
+}
+
+/// The addresses of the user part of each sample, as `unwind script` has them.
+fn chains(data: &Path) -> Vec<Vec<String>> {
+    let output = run(["script", "--json", data.to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let samples = lines.filter(|line| line["type"] == "sample");
+    let user = |sample: Value| {
+        let parts = sample["chain"].as_array().unwrap().clone();
+        let user = parts.into_iter().filter(|part| part["context"] == "user");
+        let ips = user.flat_map(|part| part["ips"].as_array().unwrap().clone());
+        ips.map(|ip| ip.as_str().unwrap().to_owned()).collect()
+    };
+    samples.map(user).collect()
+}
+
+fn explained(data: &Path, number: usize) -> Value {
+    let output = run(["explain", "--json", &format!("{}@{number}", data.display())]);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", stderr(&output)))
+}
+
+#[test]
+fn a_sample_with_its_stack_is_walked_as_in_reports_and_each_word_is_told() {
+    let Some(data) = recording("explain_kept", &["--keep-stacks"]) else { return };
+    let chains = chains(&data);
+    let last = chains.len();
+    let mut read_addresses = 0;
+    for number in [1, last / 2, last] {
+        let all = explained(&data, number);
+        let frames = all["frames"].as_array().unwrap();
+        let pcs: Vec<&str> = frames.iter().map(|frame| frame["pc"].as_str().unwrap()).collect();
+        assert_eq!(pcs, chains[number - 1], "{all:#}");
+        let count = format!("in reports: complete, {} frames", frames.len());
+        assert_eq!(all["account"], count, "{all:#}");
+        assert_eq!((&all["schema"], &all["end"]["complete"]), (&1.into(), &true.into()));
+        for (frame, next) in frames.iter().zip(&frames[1..]) {
+            let steps = frame["steps"].as_array().unwrap();
+            // Least significant byte first.
+            let is_next = |bytes: &str| {
+                let bytes: Vec<&str> =
+                    bytes.as_bytes().chunks(2).map(|b| str::from_utf8(b).unwrap()).collect();
+                let word: String = bytes.into_iter().rev().collect();
+                u64::from_str_radix(&word, 16).is_ok_and(|word| next["pc"] == format!("{word:#x}"))
+            };
+            let reads = steps.iter().filter(|step| step["what"] == "read");
+            let mut words = reads.filter_map(|step| step["bytes"].as_str());
+            read_addresses += usize::from(words.any(is_next));
+            assert!(steps.iter().any(|step| step["what"] == "row"), "{frame:#}");
+        }
+    }
+    assert!(read_addresses > 20, "{read_addresses}");
+    let text = run(["explain", &format!("{}@{last}", data.display())]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.starts_with(&format!("sample {last} of ")), "{text}");
+}
+
+#[test]
+fn a_sample_without_its_stack_is_explained_by_what_the_recording_keeps() {
+    let Some(data) = recording("explain_not_kept", &[]) else { return };
+    let chains = chains(&data);
+    let number = chains.iter().position(|chain| chain.len() > 12).unwrap() + 1;
+    let all = explained(&data, number);
+    let frames = all["frames"].as_array().unwrap();
+    let user: Vec<&Value> = frames.iter().filter(|frame| frame["kernel"] == false).collect();
+    let pcs: Vec<&str> = user.iter().map(|frame| frame["pc"].as_str().unwrap()).collect();
+    assert_eq!(pcs, chains[number - 1]);
+    assert_eq!(all["account"], "in the ledger: complete");
+    assert_eq!((&user[0]["found_by"], &user[1]["found_by"]), (&"sampled".into(), &"cfi".into()));
+    for frame in &user {
+        assert_eq!(frame["place"]["section"], ".eh_frame", "{frame:#}");
+        assert!(frame["row"].as_str().unwrap().contains("RA"), "{frame:#}");
+    }
+    for (name, code) in [(format!("@{}", chains.len() + 1), 3), ("@0".into(), 2), ("".into(), 2)] {
+        let output = unwind(["explain", &format!("{}{name}", data.display())]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{name}: {}", stderr(&output));
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::*;
-use test_support::tool;
+use test_support::{skip, tool};
 
 const DEBUG: &[&str] = &["-x", "c++", "-O2", "-g", "-fno-reorder-functions"];
 
@@ -140,17 +140,7 @@ fn what_was_stripped_off_is_asked_of_a_server_on_request_only() {
     let Some(program) = compile("lines_server", "inlined.cpp", &with_id) else { return };
     let Some(debug) = split(&program) else { return };
     let directory = program.parent().unwrap();
-    let served = directory.join("served");
-    let at = served.join("buildid/fedcba9876543210");
-    fs::create_dir_all(&at).unwrap();
-    fs::rename(&debug, at.join("debuginfo")).unwrap();
-    let mut server = Command::new(python);
-    server.args(["-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory"]);
-    server.arg(&served).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut server = Server(server.spawn().unwrap());
-    let mut line = String::new();
-    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let port = line.split_whitespace().skip_while(|&word| word != "port").nth(1).unwrap();
+    let (_server, url) = serve(&python, &debug, "fedcba9876543210");
     let target = Target::start(&program, &[]);
     let id = target.id().to_string();
     let stack = |arguments: &[&str], urls: &str| {
@@ -158,7 +148,6 @@ fn what_was_stripped_off_is_asked_of_a_server_on_request_only() {
         command.env("DEBUGINFOD_URLS", urls).env("HOME", directory);
         command.env("DEBUGINFOD_CACHE_PATH", directory.join("cache")).output().unwrap()
     };
-    let url = format!("http://127.0.0.1:{port}");
     let json = |output: &Output| serde_json::from_slice::<Value>(&output.stdout).unwrap();
     let none = json(&stack(&[], &url));
     assert_eq!(frames(&none)[0]["function"], Value::Null, "{none:#}");
@@ -167,6 +156,56 @@ fn what_was_stripped_off_is_asked_of_a_server_on_request_only() {
     let output = stack(&["--debuginfod"], "");
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(stderr(&output).contains("DEBUGINFOD_URLS names none"));
+    let explain = |arguments: &[&str]| {
+        let mut command = unwind(["explain", "--json", "--pid", &id].iter().chain(arguments));
+        command.env("DEBUGINFOD_URLS", &url).env("HOME", directory);
+        command.env("DEBUGINFOD_CACHE_PATH", directory.join("explain-cache")).output().unwrap()
+    };
+    let function = |report: &Value| report["frames"][0]["function"].clone();
+    assert_eq!(function(&json(&explain(&[]))), Value::Null);
+    assert_ne!(function(&json(&explain(&["--debuginfod"]))), Value::Null);
+}
+
+#[test]
+fn a_report_asks_a_server_for_names_on_request_only() {
+    let Some(_) = tool("debuginfod-find") else { return };
+    let Some(python) = tool("python3") else { return };
+    let with_id = [DEBUG, &["-O1", "-Wl,--build-id=0xfedcba9876543211"]].concat();
+    let Some(program) = compile("lines_report", "nested.c", &with_id) else { return };
+    let Some(debug) = split(&program) else { return };
+    let (_server, url) = serve(&python, &debug, "fedcba9876543211");
+    let data = program.with_file_name("perf.data");
+    let mut record = unwind(["record", "-o", data.to_str().unwrap(), "--"]);
+    let output = record.arg(&program).arg("0.3").output().unwrap();
+    if stderr(&output).contains("lets no sampling event be opened") {
+        return skip(&stderr(&output));
+    }
+    let report = |arguments: &[&str], urls: &str| {
+        let arguments = [&["report", data.to_str().unwrap()], arguments].concat();
+        let mut command = unwind(arguments);
+        command.env("DEBUGINFOD_URLS", urls).env("HOME", program.parent().unwrap());
+        command.output().unwrap()
+    };
+    let has_names = |output: &Output| String::from_utf8_lossy(&output.stdout).contains("innermost");
+    assert!(!has_names(&report(&[], &url)));
+    assert!(has_names(&report(&["--debuginfod"], &url)));
+    assert_eq!(report(&["--debuginfod"], "").status.code(), Some(2));
+}
+
+/// Starts a server that has this file for a build id. Returns it with its address.
+fn serve(python: &Path, debug: &Path, build_id: &str) -> (Server, String) {
+    let served = debug.with_file_name("served");
+    let at = served.join("buildid").join(build_id);
+    fs::create_dir_all(&at).unwrap();
+    fs::rename(debug, at.join("debuginfo")).unwrap();
+    let mut server = Command::new(python);
+    server.args(["-u", "-m", "http.server", "0", "--bind", "127.0.0.1", "--directory"]);
+    server.arg(&served).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut server = Server(server.spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let port = line.split_whitespace().skip_while(|&word| word != "port").nth(1).unwrap();
+    (server, format!("http://127.0.0.1:{port}"))
 }
 
 /// A server that is ended with the test.

@@ -14,6 +14,7 @@ pub(crate) mod status;
 pub(crate) mod target_memory;
 mod tracee;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
 use std::rc::Rc;
@@ -29,7 +30,7 @@ use crate::mapped_file::{ProcessFiles, copy_vdso, open_of_core};
 use crate::module::{Modules, Opening};
 use crate::module_error::{BuildId, ModuleError};
 use crate::target::capture::{Before, Capture};
-use crate::target::captured_memory::CapturedMemory;
+use crate::target::captured_memory::{CapturedMemory, Copied};
 use crate::target::core_file::CoreFile;
 use crate::target::error::TargetError;
 use crate::target::maps::{Backing, Mapping};
@@ -283,6 +284,33 @@ impl Target {
             room: Room::of_core(&core),
             hold: None,
         })
+    }
+
+    /// What a sample has of a process: the registers of a thread, a copy of its stack from an
+    /// address on, and what was mapped. `open` opens the file of a mapping.
+    pub(crate) fn of_sample(
+        process: i32,
+        thread: Thread,
+        mappings: Vec<Mapping>,
+        (start, bytes): (u64, Vec<u8>),
+        mut open: impl FnMut(&Mapping) -> Option<Result<ElfFile, ModuleError>>,
+    ) -> Self {
+        allow_all_files();
+        let modules = Modules::load(&mappings, |mapping| open(mapping).map(Opening::Now));
+        let copies = vec![Copied { start, bytes }];
+        let mut memory = CapturedMemory::new(&mappings, copies, BTreeSet::new());
+        memory.add_code(&mappings, &modules);
+        Self {
+            process,
+            program: thread.name.clone().unwrap_or_default(),
+            threads: vec![thread],
+            mappings,
+            modules,
+            memory: TargetMemory::Captured(memory),
+            warnings: Vec::new(),
+            room: Room::UNKNOWN,
+            hold: None,
+        }
     }
 
     /// Leaves one of the threads only.

@@ -1,7 +1,10 @@
 //! `unwind explain`: how one stack is walked, frame by frame.
 
+mod json;
+mod recorded;
 mod registers;
 mod row_place;
+mod sample;
 mod text;
 mod walk;
 mod watched;
@@ -12,7 +15,12 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::coloured;
+use crate::commands::explain::json::ExplanationReport;
+use crate::commands::explain::recorded::RecordedFrame;
+use crate::commands::explain::sample::{Sample, SampleName};
 use crate::commands::explain::text::Explanation;
 use crate::commands::explain::walk::{Walked, walk};
 use crate::commands::stack::report::{Naming, Report};
@@ -32,7 +40,8 @@ use crate::target::{Look, Target};
 /// that says where its caller is and where in which file that row is, what was read and
 /// what was checked. At the end: why there are no more frames, and what gdb would say.
 ///
-/// The walk is that of `unwind stack`, with all that it asks for written down.
+/// The walk is that of `unwind stack`, with all that it asks for written down. Of a sample without
+/// its stack it is what the recording says, with the rows that the files have now.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
 #[command(group(clap::ArgGroup::new("target").required(true)))]
@@ -47,12 +56,17 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", group = "target")]
     core: Option<PathBuf>,
 
+    /// A sample of a recording: the N-th that `unwind script` shows
+    #[arg(value_name = "FILE@N", group = "target")]
+    sample: Option<OsString>,
+
     /// The program that the core file is from, if it is not where it was
-    #[arg(long, value_name = "FILE", requires = "core", conflicts_with = "pid")]
+    #[arg(long, value_name = "FILE", requires = "core", conflicts_with_all = ["pid", "sample"])]
     exe: Option<PathBuf>,
 
     /// The thread; if none is named, that of --pid, or the one that ended the program
-    #[arg(long, value_name = "TID", value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_name = "TID", conflicts_with = "sample",
+          value_parser = clap::value_parser!(i32).range(1..))]
     tid: Option<i32>,
 
     /// A function that calls on another stack and changes back before it returns; its name as
@@ -76,6 +90,15 @@ pub(crate) struct Args {
     /// Do not look for files, lines and inlined functions
     #[arg(long)]
     no_lines: bool,
+
+    /// Ask the servers in `DEBUGINFOD_URLS` for what was stripped off and is not here, by elfutils'
+    /// debuginfod-find
+    #[arg(long)]
+    debuginfod: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 const LONG_HELP: &str = "\
@@ -84,6 +107,30 @@ address, [CFA-8] the word that many bytes below the CFA. `all rules` has those o
 registers, as `readelf --debug-dump=frames-interp` shows them. `no row` and `bad row` are
 said of what was looked up before. Offsets are those in the section, and addresses
 those of the file, where nothing else is said.
+
+A sample of `unwind record --keep-stacks` or `perf record --call-graph dwarf` is walked again, by
+its registers and its copy of the stack. Of others the addresses are known, and of those of
+`unwind record` also how each frame was found.
+
+JSON, with names escaped as `unwind --help` says: one object with
+  schema    1; rises when a field changes its meaning or goes
+  thread, name, arch
+  frames    innermost first, each with all that `unwind stack --json` has of it, and
+    registers   by name, as far as they are known; hexadecimal text, as all addresses
+    cfa         the CFA, or null
+    steps       what was asked for to find the caller, in order, each with `what`:
+      `row`         by (`sframe`, `cfi`, `signal`, `code`, `fp` or `stack-switch`), at, row in
+                    the words above, problem, and place: section, section_at, fde_at, cie_at,
+                    row_at (offsets or null), code, row (from, to; or null), rules
+      `no-row`      by, at
+      `bad-row`     by, at, problem
+      `read`        at, and bytes as hexadecimal digits, or problem
+      `code`        at, is_code
+      `trampoline`  at, is_trampoline
+  end, advice (or null), gdb, account (of a sample: what reports say of its stack)
+Of a sample whose stack is not kept: schema, process, thread, account (what the ledger says) and
+frames, each with pc, kernel (true or false), function, function_offset, object, found_by, row,
+place, problem, where not known null.
 
 What gdb would say follows from why the walk ends; gdb is not run.
 
@@ -99,6 +146,11 @@ const HOLD: Duration = Duration::from_secs(30);
 /// [`Failure`] if the target cannot be read or has no such thread, or the output not be
 /// written.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let debug_files = DebugFiles::new(&[], args.sysroot.as_deref());
+    let debug_files = if args.debuginfod { debug_files.asking_servers()? } else { debug_files };
+    if let Some(sample) = &args.sample {
+        return explain_sample(args, &SampleName::parse(sample)?, debug_files);
+    }
     let mut target = match (args.pid, &args.core) {
         (Some(pid), _) => {
             let limit = HoldLimit { time: HOLD, then: AfterLimit::Continue };
@@ -109,26 +161,99 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         (None, None) => return Ok(()),
     };
     choose_thread(&mut target, args)?;
+    explain(args, &mut target, debug_files, None)
+}
+
+/// Explains a sample, as far as the recording keeps it.
+fn explain_sample(args: &Args, name: &SampleName, debug_files: DebugFiles) -> Result<(), Failure> {
+    let mut sample = Sample::find(name)?;
+    let heading = sample.heading(name);
+    let account = account(&sample);
+    if let Some(mut target) = sample.target() {
+        return explain(args, &mut target, debug_files, Some((&heading, &account)));
+    }
+    let files = sample.files();
+    let (thread, process) = sample.task();
+    let frames = recorded::frames(&mut sample, &files.modules);
+    let mut out = coloured::stdout();
+    let written = if args.json {
+        let report = RecordedReport { schema: json::SCHEMA, process, thread, frames, account };
+        write_json(&mut out, &report)
+    } else {
+        writeln!(out, "{heading}; its stack is not kept, see unwind record --keep-stacks")
+            .and_then(|()| recorded::write(&mut out, &frames))
+            .and_then(|()| writeln!(out, "\n{account}"))
+    };
+    written.and_then(|()| out.flush()).map_err(Failure::output)
+}
+
+/// What the recording, or a report of it, says of the stack of a sample.
+fn account(sample: &Sample) -> String {
+    match (&sample.walked, &sample.reason) {
+        (Some(walked), _) => match (&walked.cut, walked.incomplete()) {
+            (Some(cut), Some(reason)) => format!("in reports: incomplete, {reason}: {cut}"),
+            (_, Some(reason)) => format!("in reports: incomplete, {reason}"),
+            (_, None) => format!("in reports: complete, {} frames", walked.frames.len()),
+        },
+        (None, Some(Some(reason))) => format!("in the ledger: incomplete, {reason}"),
+        (None, Some(None)) => "in the ledger: complete".to_owned(),
+        (None, None) => "unchecked: found by frame pointers".to_owned(),
+    }
+}
+
+/// A sample whose stack is not kept, for programs.
+#[derive(Serialize)]
+struct RecordedReport {
+    schema: u32,
+    process: u32,
+    thread: u32,
+    frames: Vec<RecordedFrame>,
+    account: String,
+}
+
+fn write_json(out: &mut impl Write, report: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, report)?;
+    writeln!(out)
+}
+
+/// Walks the stack of the target's first thread, and writes all that the walk asks for. Of a
+/// sample also what it is, and what is said of its stack elsewhere.
+fn explain(
+    args: &Args,
+    target: &mut Target,
+    debug_files: DebugFiles,
+    sample: Option<(&str, &str)>,
+) -> Result<(), Failure> {
     let Some(registers) = target.threads.first().map(|thread| thread.registers) else {
         return Ok(());
     };
     let switches = SwitchNames::new(&args.stack_switch);
-    let Walked { stack, steps, failure } =
-        walk(&mut target, &registers, &switches, args.max_frames);
+    let Walked { stack, steps, failure } = walk(target, &registers, &switches, args.max_frames);
     target.release()?;
 
     let is_64 = registers.code_mode() != Some(crate::target::registers::CodeMode::Ia32);
     let naming = Naming {
-        debug_files: Rc::new(DebugFiles::new(&[], args.sysroot.as_deref())),
+        debug_files: Rc::new(debug_files),
         parameters: if args.short { Parameters::LeftOut } else { Parameters::Shown },
         lines: !args.no_lines,
     };
-    let report = Report::new(&target, vec![stack], Method::Auto, &naming);
+    let report = Report::new(target, vec![stack], Method::Auto, &naming);
     let mut out = coloured::stdout();
     let written = report.threads.iter().try_for_each(|thread| {
-        write_heading(&mut out, thread)?;
         let modules = &target.modules;
-        Explanation { thread, steps: &steps, failure, modules, is_64 }.write(&mut out)
+        let explanation = Explanation { thread, steps: &steps, failure, modules, is_64 };
+        if args.json {
+            return write_json(
+                &mut out,
+                &ExplanationReport::new(&explanation, sample.map(|(_, account)| account)),
+            );
+        }
+        match sample {
+            Some((heading, _)) => writeln!(out, "{heading}")?,
+            None => write_heading(&mut out, thread)?,
+        }
+        explanation.write(&mut out)?;
+        sample.map_or(Ok(()), |(_, account)| writeln!(out, "{account}"))
     });
     written.and_then(|()| out.flush()).map_err(Failure::output)?;
     // With standard error gone there is no other place to tell it.

@@ -7,6 +7,7 @@ use gimli::{
     RunTimeEndian, UnwindContext, UnwindSection,
 };
 use object::Endianness;
+use serde::Serialize;
 use sframe::Section;
 
 use crate::call_frames::{FrameSection, FrameSections};
@@ -16,7 +17,7 @@ use crate::elf::error::Part;
 use crate::loaded_file::LoadedImage;
 
 /// A row and where it is. Addresses are link-time ones, offsets are those in the section.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct RowPlace {
     /// `.sframe`, `.eh_frame` or `.debug_frame`.
     pub(super) section: &'static str,

@@ -115,7 +115,7 @@ impl Explanation<'_> {
     }
 }
 
-fn label(out: &mut impl Write, name: &str, what: impl Display) -> io::Result<()> {
+pub(super) fn label(out: &mut impl Write, name: &str, what: impl Display) -> io::Result<()> {
     writeln!(out, "       {name:<10} {what}")
 }
 
@@ -167,7 +167,7 @@ fn write_lookup(
 }
 
 /// A row in the words of DWARF.
-fn row_text(row: &Row, is_64: bool) -> String {
+pub(super) fn row_text(row: &Row, is_64: bool) -> String {
     if row.is_outermost() {
         return "RA is undefined: the outermost frame".into();
     }
@@ -206,6 +206,20 @@ fn row_text(row: &Row, is_64: bool) -> String {
     format!("CFA = {cfa}, RA = {}, {fp} = {}{signal}{guess}", rule(row.ra()), rule(row.fp()))
 }
 
+/// Where the file has the row, if that is known, or what is wrong with it.
+pub(super) fn place_of(
+    source: Source,
+    module: Option<&Module>,
+    addr: u64,
+) -> Result<Option<RowPlace>, String> {
+    let Some(Ok(image)) = module.map(Module::image) else { return Ok(None) };
+    match source {
+        Source::Sframe => Ok(in_sframe(image, addr)),
+        Source::CallFrames => in_call_frames(image, addr),
+        _ => Ok(None),
+    }
+}
+
 /// Where the file has the row.
 fn write_place(
     out: &mut impl Write,
@@ -213,18 +227,16 @@ fn write_place(
     module: Option<&Module>,
     addr: u64,
 ) -> io::Result<()> {
-    let Some(Ok(image)) = module.map(Module::image) else { return Ok(()) };
-    let place = match source {
-        Source::Sframe => Ok(in_sframe(image, addr)),
-        Source::CallFrames => in_call_frames(image, addr),
-        _ => return Ok(()),
-    };
-    let place = match place {
-        Ok(Some(place)) => place,
-        Ok(None) => return Ok(()),
-        Err(error) => return label(out, "from", error),
-    };
-    let RowPlace { section, section_at, fde_at, cie_at, code: (start, end), .. } = place;
+    match place_of(source, module, addr) {
+        Ok(Some(place)) => write_row_place(out, &place),
+        Ok(None) => Ok(()),
+        Err(error) => label(out, "from", error),
+    }
+}
+
+/// Where a row is.
+pub(super) fn write_row_place(out: &mut impl Write, place: &RowPlace) -> io::Result<()> {
+    let &RowPlace { section, section_at, fde_at, cie_at, code: (start, end), .. } = place;
     let cie = cie_at.map(|at| format!(" and CIE at {at:#x}")).unwrap_or_default();
     let file = section_at
         .map(|at| format!(" (FDE at {:#x} of the file)", at.saturating_add(fde_at)))
@@ -237,7 +249,7 @@ fn write_place(
     };
     let row_at = place.row_at.map(|at| format!(" at {at:#x}")).unwrap_or_default();
     label(out, "", format_args!("FDE of {start:#x}..{end:#x}{row}{row_at}"))?;
-    place.rules.map_or(Ok(()), |rules| label(out, "", format_args!("all rules: {rules}")))
+    place.rules.as_ref().map_or(Ok(()), |rules| label(out, "", format_args!("all rules: {rules}")))
 }
 
 /// What was read: the words of the stack by themselves.
@@ -299,7 +311,7 @@ fn write_checks(out: &mut impl Write, frame: &Frame, next: Option<Frame>) -> io:
 }
 
 /// What someone can look at whose unwind is broken.
-fn advice(end: &StackEnd, failure: Option<StepError>) -> Option<&'static str> {
+pub(super) fn advice(end: &StackEnd, failure: Option<StepError>) -> Option<&'static str> {
     Some(match (end.reason, failure) {
         (_, Some(StepError::NoProgress { .. })) => {
             "The row's rule of the CFA is wrong for this pc, or the register that it counts from \
@@ -329,7 +341,7 @@ fn advice(end: &StackEnd, failure: Option<StepError>) -> Option<&'static str> {
 }
 
 /// What gdb would say of a stack that ends so. It checks less.
-fn gdb_says(end: &StackEnd, failure: Option<StepError>) -> String {
+pub(super) fn gdb_says(end: &StackEnd, failure: Option<StepError>) -> String {
     const WRONG: &str = "shows wrong frames from here on";
     match (end.reason, failure) {
         (EndReason::Outermost, _) => "ends at main or here, without a word".into(),

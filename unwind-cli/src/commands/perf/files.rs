@@ -13,6 +13,7 @@ use unwind_perf::record::{MappedId, Mapping};
 
 use crate::call_frame_rows::CallFrameRows;
 use crate::commands::perf::jit_code::JitCode;
+use crate::debug_files::DebugFiles;
 use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
 use crate::elf::sframe_section::SframeSection;
@@ -44,6 +45,8 @@ pub(crate) struct RecordedFile {
     symbols: OnceLock<Result<Symbols, ElfError>>,
     linkage: OnceLock<Result<LinkageTables, ElfError>>,
     switches: OnceLock<FileSwitches>,
+    /// Where what was stripped off it is looked for, if not where that usually is.
+    debug_files: Option<Arc<DebugFiles>>,
     /// The code itself, if it is in no file: the name is then that of the one which tells it.
     jit: Option<Box<JitCode>>,
 }
@@ -129,7 +132,12 @@ impl RecordedFile {
         Some(self.switches.get_or_init(|| FileSwitches::read(elf, SwitchNames::NONE)))
     }
 
-    fn open(&self) -> Result<ElfFile, FileError> {
+    /// Opens it, as [`elf`](Self::elf) does at its first call.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`] if it is gone or another one.
+    pub(crate) fn open(&self) -> Result<ElfFile, FileError> {
         let name = self.name.as_bytes();
         if name == b"[vdso]" {
             return self.checked(own_vdso().ok_or(FileError::NoFile)?);
@@ -231,7 +239,13 @@ impl RecordedFile {
             return Some((code.start, vec![Alias { name, end: code.end, rank: Rank::Global }]));
         }
         let file = self.elf().ok()?;
-        let symbols = self.symbols.get_or_init(|| Symbols::read(file)).as_ref().ok()?;
+        let read = || match &self.debug_files {
+            Some(debug_files) => Symbols::read_with(file, || {
+                debug_files.find(file, self.path()).ok().flatten().map(Arc::new)
+            }),
+            None => Symbols::read(file),
+        };
+        let symbols = self.symbols.get_or_init(read).as_ref().ok()?;
         symbols.aliases(file, addr, MAX_ALIASES)
     }
 
@@ -271,12 +285,18 @@ pub(crate) struct RecordedFiles {
     files: HashMap<(Untrusted, FileId), Arc<RecordedFile>>,
     /// What the recorder found in the files when it was done.
     build_ids: HashMap<Box<[u8]>, Box<[u8]>>,
+    debug_files: Option<Arc<DebugFiles>>,
 }
 
 impl RecordedFiles {
     /// The files of a recording that knows these build ids, by the names of files.
     pub(crate) fn new(build_ids: HashMap<Box<[u8]>, Box<[u8]>>) -> Self {
-        Self { files: HashMap::new(), build_ids }
+        Self { files: HashMap::new(), build_ids, debug_files: None }
+    }
+
+    /// Looks for what was stripped off files there.
+    pub(crate) fn with_debug_files(self, debug_files: DebugFiles) -> Self {
+        Self { debug_files: Some(Arc::new(debug_files)), ..self }
     }
 
     /// The file of a mapping.
@@ -291,7 +311,8 @@ impl RecordedFiles {
         let number = u64::try_from(self.files.len()).unwrap_or(u64::MAX).saturating_add(1);
         let new = || {
             let (name, id) = (name.clone(), id.clone());
-            RecordedFile { name, id, number, ..Default::default() }
+            let debug_files = self.debug_files.clone();
+            RecordedFile { name, id, number, debug_files, ..Default::default() }
         };
         let place = self.files.entry((name.clone(), id.clone()));
         Arc::clone(place.or_insert_with(|| Arc::new(new())))

@@ -85,6 +85,20 @@ impl Ranges {
             || (range.start < end && node.above.any_in(start, end, is_wanted))
     }
 
+    /// All of them, in order.
+    pub(crate) fn all(&self) -> Vec<&Range> {
+        let (mut all, mut path, mut at) = (Vec::new(), Vec::new(), self);
+        loop {
+            while let Some(node) = &at.0 {
+                path.push(node);
+                at = &node.below;
+            }
+            let Some(node) = path.pop() else { return all };
+            all.push(&node.range);
+            at = &node.above;
+        }
+    }
+
     /// The first range that `is_wanted`.
     pub(crate) fn find_range(&self, is_wanted: &impl Fn(&Range) -> bool) -> Option<&Range> {
         let node = self.0.as_ref()?;

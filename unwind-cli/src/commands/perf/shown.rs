@@ -22,7 +22,7 @@ use crate::commands::perf::walks::{Job, Walks};
 use crate::untrusted::Untrusted;
 
 /// A sample, or a recorded stack that stands for itself.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Shown {
     pub(crate) held: Arc<Held>,
     /// The name of the thread at its time.

@@ -322,6 +322,7 @@ impl Writing<'_> {
             memory: SEND_MEMORY,
             names_kernel: true,
             keeps_lines: false,
+            asks_servers: false,
         };
         let sent = otlp::request_of(path, reading).and_then(|request| {
             let error = |error| Failure::new(error, NOT_SENT);

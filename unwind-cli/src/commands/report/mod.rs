@@ -107,6 +107,11 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     trust_fp: bool,
 
+    /// Ask the servers in `DEBUGINFOD_URLS` for what was stripped off and is not here, by elfutils'
+    /// debuginfod-find
+    #[arg(long)]
+    debuginfod: bool,
+
     /// Leave the text of source files out of the page; the numbers of lines stay
     #[arg(long)]
     no_source: bool,
@@ -158,6 +163,8 @@ is what can be told from it: chains that the kernel found by frame pointers are 
 /// [`Failure`] if a file cannot be read whole, the output not be written, or a ledger does not
 /// add up.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
+    let debug_files = DebugFiles::default();
+    let debug_files = if args.debuginfod { debug_files.asking_servers()? } else { debug_files };
     if let [before, after] = args.diff.as_slice() {
         return run_diff(args, before, after);
     }
@@ -167,7 +174,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let lines = read
         .line_samples
         .take()
-        .map(|samples| SourceLines::find(samples, &DebugFiles::default(), !args.no_source));
+        .map(|samples| SourceLines::find(samples, &debug_files, !args.no_source));
     let lines = lines.unwrap_or_default();
     for problem in &lines.problems {
         // With standard error gone there is no other place to tell it.
@@ -216,7 +223,8 @@ impl ReportArgs {
         let memory = self.memory.bytes();
         let (by, off_cpu, trust_fp) = (self.by, self.off_cpu, self.trust_fp);
         let keeps_lines = self.format == Format::Html && self.diff.is_empty();
-        Reading { by, off_cpu, trust_fp, memory, names_kernel: true, keeps_lines }
+        let asks_servers = self.debuginfod;
+        Reading { by, off_cpu, trust_fp, memory, names_kernel: true, keeps_lines, asks_servers }
     }
 
     /// What tells this recording from others.
@@ -323,6 +331,7 @@ pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
         memory: MEMORY,
         names_kernel: false,
         keeps_lines: true,
+        asks_servers: false,
     };
     let read = read_from(&mut reader, reading).ok()?;
     let view = View {

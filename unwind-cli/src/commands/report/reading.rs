@@ -28,6 +28,7 @@ use crate::commands::report::profile::{Frame, Profile};
 use crate::commands::report::time_line::TimeLine;
 use crate::commands::report::waits::of_unseen;
 use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::debug_files::DebugFiles;
 use crate::failure::Failure;
 use crate::untrusted::escaped;
 
@@ -44,6 +45,8 @@ pub(crate) struct Reading {
     pub(crate) names_kernel: bool,
     /// Whether it is kept at which lines of the source samples were taken.
     pub(crate) keeps_lines: bool,
+    /// Whether servers are asked for what was stripped off files.
+    pub(crate) asks_servers: bool,
 }
 
 /// What a recording has.
@@ -142,7 +145,11 @@ struct MissingSamples {
 }
 
 /// What a recording of `unwind record` says of itself.
-fn told(reader: &mut PerfReader) -> Result<Option<LedgerSection>, PerfError> {
+///
+/// # Errors
+///
+/// [`PerfError`] if it cannot be read.
+pub(crate) fn told(reader: &mut PerfReader) -> Result<Option<LedgerSection>, PerfError> {
     let Some(place) = reader.place_of(LEDGER)? else { return Ok(None) };
     let section = reader.section("ledger", place)?;
     let bad = PerfError::BadSection { part: "ledger", at: place.at, len: place.len };
@@ -187,7 +194,13 @@ fn collect(
     collector.waits.are_shown = reading.off_cpu;
     collector.line_samples = reading.keeps_lines.then(LineSamples::default);
     collector.found_frames = found_frames.map(Rc::new);
-    let spaces = Spaces::new(RecordedFiles::new(build_ids));
+    let files = RecordedFiles::new(build_ids);
+    let servers = reading.asks_servers.then(|| DebugFiles::default().asking_servers());
+    let files = match servers {
+        Some(Ok(debug_files)) => files.with_debug_files(debug_files),
+        _ => files,
+    };
+    let spaces = Spaces::new(files);
     let call_stacks = CallStacks::new(false, reader.branch_entries());
     let setup = WalkSetup::new(options.frame_pointers);
     scope(|scope| {

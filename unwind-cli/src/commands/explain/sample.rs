@@ -1,0 +1,329 @@
+//! A sample of a recording, to be explained.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::scope;
+
+use unwind_perf::record::{Attr, UserAbi, UserState};
+
+use crate::commands::perf::address_spaces::{Space, Spaces};
+use crate::commands::perf::call_stacks::CallStacks;
+use crate::commands::perf::error::{PerfError, RecordingError};
+use crate::commands::perf::events::Events;
+use crate::commands::perf::fields::Layout;
+use crate::commands::perf::files::{FileError, RecordedFiles};
+use crate::commands::perf::found_frames::FoundFrames;
+use crate::commands::perf::held::Held;
+use crate::commands::perf::names::Names;
+use crate::commands::perf::pipeline::{self, Options};
+use crate::commands::perf::ranges::Range;
+use crate::commands::perf::reader::PerfReader;
+use crate::commands::perf::shown::{ChainEnd, Link, Printer, Shown, ShownSink};
+use crate::commands::perf::summary::report;
+use crate::commands::perf::walk::WalkedStack;
+use crate::commands::perf::walks::{WalkSetup, Walks};
+use crate::commands::report::found_by::FoundBy;
+use crate::commands::report::reading::told;
+use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::failure::Failure;
+use crate::module_error::ModuleError;
+use crate::target::maps::{Access, Backing, MappedFile, Mapping};
+use crate::target::registers::UserRegisters;
+use crate::target::{Target, Thread};
+use crate::untrusted::Untrusted;
+
+/// About how many bytes of records are held to sort and to merge.
+const MEMORY: usize = 1 << 30;
+
+/// Which sample is asked for: `FILE@N`, the N-th that `unwind script` shows, from 1 on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct SampleName {
+    pub(super) file: PathBuf,
+    pub(super) number: u64,
+}
+
+impl SampleName {
+    /// # Errors
+    ///
+    /// In words, if it is of another form.
+    pub(super) fn parse(text: &OsString) -> Result<Self, Failure> {
+        let bytes = text.as_bytes();
+        let at = memchr::memrchr(b'@', bytes);
+        let parts = at.and_then(|at| Some((bytes.get(..at)?, bytes.get(at.checked_add(1)?..)?)));
+        let number = |digits: &[u8]| crate::untrusted::plain(digits)?.parse().ok();
+        let parts = parts.and_then(|(file, digits)| Some((file, number(digits)?)));
+        match parts.filter(|&(file, number)| !file.is_empty() && number > 0) {
+            Some((file, number)) => {
+                Ok(Self { file: Path::new(OsStr::from_bytes(file)).to_owned(), number })
+            }
+            None => Err(Failure::new("a sample is named by FILE@N, from 1 on", 2)),
+        }
+    }
+}
+
+/// A sample, as far as the recording keeps it.
+pub(super) struct Sample {
+    held: Arc<Held>,
+    attr: Option<Attr>,
+    comm: Untrusted,
+    pub(super) space: Space,
+    kernel: Space,
+    links: Vec<Link>,
+    /// What came of its walk, if its stack is kept.
+    pub(super) walked: Option<WalkedStack>,
+    /// How the frames of its user part were found when it was recorded.
+    pub(super) found: Vec<FoundBy>,
+    /// Why its stack is not complete, by the recording's own account; `None` if it has none.
+    pub(super) reason: Option<Option<String>>,
+    names: Names,
+}
+
+/// An address of a sample's chain.
+pub(super) struct Place {
+    pub(super) addr: u64,
+    /// Where the code is looked up: in the call, for a return address.
+    pub(super) lookup: u64,
+    pub(super) is_user: bool,
+    pub(super) function: Option<(Untrusted, u64)>,
+    pub(super) file: Option<Untrusted>,
+}
+
+/// What stops the reading once the sample is there.
+#[derive(Debug, thiserror::Error)]
+#[error("the sample is found")]
+struct IsFound;
+
+/// Waits for a sample.
+struct Finder {
+    wanted: u64,
+    seen: u64,
+    found: Option<(Shown, Option<Attr>, Option<WalkedStack>)>,
+}
+
+impl Printer for Finder {
+    fn print(
+        &mut self,
+        events: &Events,
+        shown: &Shown,
+        walked: Option<&WalkedStack>,
+    ) -> io::Result<()> {
+        if matches!(shown.end, ChainEnd::Stack(_)) {
+            return Ok(());
+        }
+        self.seen = self.seen.saturating_add(1);
+        if self.seen < self.wanted {
+            return Ok(());
+        }
+        let attr = events.get(shown.held.event).map(|event| event.attr);
+        self.found = Some((shown.clone(), attr, walked.cloned()));
+        Err(io::Error::other(IsFound))
+    }
+
+    fn read(&mut self, _: usize) {}
+}
+
+impl Sample {
+    /// Reads a recording up to the sample.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure`] if it cannot be read that far, or has no such sample.
+    pub(super) fn find(name: &SampleName) -> Result<Self, Failure> {
+        let error =
+            |error: PerfError| Failure::from(RecordingError { path: name.file.clone(), error });
+        let mut reader = PerfReader::open(&name.file).map_err(error)?;
+        let told = told(&mut reader).map_err(error)?;
+        let found_frames = FoundFrames::read(&mut reader).ok().flatten();
+        let build_ids = reader.build_ids();
+        let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
+        let options = Options {
+            merge: true,
+            memory: MEMORY,
+            frame_pointers: FramePointerRows { is_trusted: false },
+            stitch_lbr: false,
+        };
+        let spaces = Spaces::new(RecordedFiles::new(build_ids));
+        let call_stacks = CallStacks::new(false, reader.branch_entries());
+        let setup = WalkSetup::new(options.frame_pointers);
+        let (finder, ended) = scope(|scope| {
+            let finder = Finder { wanted: name.number, seen: 0, found: None };
+            let mut sink = ShownSink::new(finder, spaces, Walks::new(scope, &setup), call_stacks);
+            let ended = pipeline::run(&mut reader, options, &mut sink).and_then(|summary| {
+                sink.finish(reader.events())?;
+                Ok(summary)
+            });
+            (sink.printer, ended)
+        });
+        let Finder { seen, found, .. } = finder;
+        let Some((shown, attr, walked)) = found else {
+            report(ended.map_err(|cause| error(cause.into()))?, &name.file)?;
+            return Err(Failure::new(
+                format!("no sample {}: the recording has {seen}", name.number),
+                3,
+            ));
+        };
+        let key = (shown.held.time, shown.held.task.tid);
+        let reason = told.map(|told| {
+            let mark = told.incomplete.into_iter().find(|mark| (mark.0, mark.1) == key);
+            mark.map(|(_, _, reason)| reason)
+        });
+        let found =
+            found_frames.as_ref().map(|found| found.of_sample(shown.held.number).take(1 << 16));
+        Ok(Self {
+            links: shown.links().collect(),
+            found: found.into_iter().flatten().collect(),
+            comm: (*shown.comm).clone(),
+            names: Names::new(kernel_id, Layout::Perf7_2),
+            held: shown.held,
+            space: shown.space,
+            kernel: shown.kernel,
+            attr,
+            walked,
+            reason,
+        })
+    }
+
+    /// What the sample is of, in a line.
+    pub(super) fn heading(&self, name: &SampleName) -> String {
+        let (held, comm) = (&self.held, &self.comm);
+        let (seconds, rest) = (held.time / 1_000_000_000, held.time % 1_000_000_000);
+        format!(
+            "sample {} of {}: thread {} ({comm}) of process {}, at {seconds}.{rest:09} s",
+            name.number,
+            crate::untrusted::escaped(&name.file),
+            held.task.tid,
+            held.task.pid
+        )
+    }
+
+    /// The thread and the process.
+    pub(super) fn task(&self) -> (u32, u32) {
+        (self.held.task.tid, self.held.task.pid)
+    }
+
+    /// The addresses of the chain, innermost first, with their names.
+    pub(super) fn places(&mut self) -> Vec<Place> {
+        let mut part = None;
+        let mut places = Vec::new();
+        for link in std::mem::take(&mut self.links) {
+            let Link::Ip(addr, mode) = link else { continue };
+            let is_first = part.replace(mode) != Some(mode);
+            let lookup = if is_first { addr } else { addr.wrapping_sub(1) };
+            let place = self.names.place(lookup, mode, &self.space, &self.kernel);
+            let past = addr.wrapping_sub(lookup);
+            places.push(Place {
+                addr,
+                lookup,
+                is_user: mode == crate::commands::perf::names::Mode::User,
+                function: place
+                    .function
+                    .map(|(name, offset)| ((*name).clone(), offset.wrapping_add(past))),
+                file: place.file,
+            });
+        }
+        places
+    }
+
+    /// The files that are mapped, and the registers and the bytes of the stack as a target, if
+    /// the recording keeps them.
+    pub(super) fn target(&self) -> Option<Target> {
+        let record = self.held.record()?;
+        let attr = self.attr.as_ref()?;
+        let state = UserState::decode(&record, attr).ok()??;
+        let registers = registers(&state);
+        let stack = (registers.rsp, state.stack.to_vec());
+        Some(self.target_with(registers, stack))
+    }
+
+    /// The files that are mapped, of a sample whose stack is not kept.
+    pub(super) fn files(&self) -> Target {
+        self.target_with(UserRegisters::default(), (0, Vec::new()))
+    }
+
+    fn target_with(&self, registers: UserRegisters, stack: (u64, Vec<u8>)) -> Target {
+        let id = |id: u32| i32::try_from(id).unwrap_or(0);
+        let thread = Thread {
+            id: id(self.held.task.tid),
+            name: Some(self.comm.clone()),
+            signal: None,
+            registers,
+        };
+        let mappings = self.space.ranges.all().into_iter().map(mapping).collect();
+        Target::of_sample(id(self.held.task.pid), thread, mappings, stack, |mapping| {
+            let file = Arc::clone(&self.space.find(mapping.range.start)?.file);
+            match file.open() {
+                Ok(elf) => Some(Ok(elf)),
+                Err(FileError::Module(error)) => Some(Err(error)),
+                Err(FileError::NoFile) => Some(Err(ModuleError::Deleted)),
+            }
+        })
+    }
+}
+
+/// A mapping as a process has it. Recordings have code alone.
+fn mapping(range: &Range) -> Mapping {
+    let backing = match (range.file.name.as_bytes(), range.file.path()) {
+        (b"[vdso]", _) => Backing::Vdso,
+        (_, Some(path)) => {
+            Backing::File(MappedFile { path: path.to_owned(), id: None, deleted: false })
+        }
+        _ => Backing::Anonymous,
+    };
+    Mapping {
+        range: range.start..range.end,
+        executable: range.executable,
+        access: Some(Access::ReadOnly),
+        offset: range.offset,
+        backing,
+    }
+}
+
+/// The code segments of user code, of 64 and of 32 bits.
+const SEGMENTS: [u64; 2] = [0x33, 0x23];
+
+/// The registers of a sample, by perf's numbers.
+fn registers(state: &UserState<'_>) -> UserRegisters {
+    let value = |number| state.register(number).unwrap_or(0);
+    let [long, short] = SEGMENTS;
+    UserRegisters {
+        rax: value(0),
+        rbx: value(1),
+        rcx: value(2),
+        rdx: value(3),
+        rsi: value(4),
+        rdi: value(5),
+        rbp: value(6),
+        rsp: value(7),
+        rip: value(8),
+        eflags: value(9),
+        r8: value(16),
+        r9: value(17),
+        r10: value(18),
+        r11: value(19),
+        r12: value(20),
+        r13: value(21),
+        r14: value(22),
+        r15: value(23),
+        cs: if state.abi == UserAbi::Bits32 { short } else { long },
+        ..UserRegisters::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_named_by_its_file_and_its_number() {
+        let name = |text: &str| SampleName::parse(&text.into()).ok();
+        let of = |file: &str, number| Some(SampleName { file: file.into(), number });
+        assert_eq!(name("perf.data@1"), of("perf.data", 1));
+        assert_eq!(name("a@b@12"), of("a@b", 12));
+        for text in ["perf.data", "perf.data@", "perf.data@0", "@3", "a@-1", "a@1x"] {
+            assert_eq!(name(text), None, "{text}");
+        }
+    }
+}
