@@ -6,9 +6,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// How many CPUs there are at most.
 pub(crate) const CPUS: usize = 8;
 
+/// 512 bytes, as `fxsave64` writes them.
+const EXTENDED_STATE_WORDS: usize = 64;
+
 /// The block of a CPU, to which gs leads while the kernel runs. entry.s knows where
 /// its fields are.
-#[repr(C)]
+#[repr(C, align(16))]
 struct Block {
     number: AtomicU64,
     /// Where the stack of the running task begins.
@@ -19,6 +22,9 @@ struct Block {
     nmi_is_due: AtomicU64,
     /// The CPU, as its interrupt controller names the target of an interrupt.
     own_target: AtomicU64,
+    _aligns: AtomicU64,
+    /// Its x87 and SSE state, on the way out of the kernel. Code in entry.s alone uses it.
+    extended_state: [AtomicU64; EXTENDED_STATE_WORDS],
 }
 
 static BLOCKS: [Block; CPUS] = [const {
@@ -28,6 +34,8 @@ static BLOCKS: [Block; CPUS] = [const {
         user_rsp: AtomicU64::new(0),
         nmi_is_due: AtomicU64::new(0),
         own_target: AtomicU64::new(0),
+        _aligns: AtomicU64::new(0),
+        extended_state: [const { AtomicU64::new(0) }; EXTENDED_STATE_WORDS],
     }
 }; CPUS];
 

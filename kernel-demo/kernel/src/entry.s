@@ -23,6 +23,7 @@
     .set USER_RSP, 16
     .set NMI_IS_DUE, 24
     .set OWN_TARGET, 32
+    .set X87_STATE, 48
 
     .section .text.entry, "ax"
 
@@ -153,9 +154,28 @@ first_return:
     leaq 512(%rsp), %rdi
     call leave_for_the_first_time
 
+# Kernel code does not use x87. So this CPU still has the x87 state of the frame, unless
+# another task has changed it meanwhile: then its control word, its status word, or the
+# registers in use (the first five bytes) differ, or there are registers in use. Else SSE
+# state is all to restore. This spares `fxrstor64` not for its time: QEMU 7.2 clears a flag
+# of the first CPU in it, without a lock, in the word that says whether that CPU is in an
+# NMI. On several CPUs an NMI has come within an NMI so.
 restore_registers:
-    fxrstor64 (%rsp)
-    addq $512, %rsp
+    cli                         # the CPU stays the same
+    fxsave64 %gs:X87_STATE      # an NMI that comes now leaves the same there
+    movq %gs:X87_STATE, %rax
+    xorq (%rsp), %rax
+    shlq $24, %rax
+    jnz 1f
+    cmpb $0, 4(%rsp)
+    je 2f
+1:  fxrstor64 (%rsp)
+    jmp 3f
+2:  ldmxcsr 24(%rsp)
+    .irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+    movaps 160 + 16 * \n(%rsp), %xmm\n
+    .endr
+3:  addq $512, %rsp
 whole_frame_end:
     popq %r15
     popq %r14

@@ -11,6 +11,7 @@ enum {
     WAIT = 61,
     RAISE = 62,
     SPIN = 1000,
+    X87_IS_LOST = 1003,
 };
 
 /* The programs by number, as in task/program.rs. */
@@ -54,6 +55,33 @@ static inline void work(long rounds)
         sum += round;
     sink += sum;
 }
+
+#ifdef __x86_64__
+/* The CPUs of the machine, as far as CPUID tells. */
+static inline unsigned cpus(void)
+{
+    unsigned leaf = 1, info, c, d;
+    __asm__ volatile("cpuid" : "+a"(leaf), "=b"(info), "=c"(c), "=d"(d));
+    return d & 1u << 28 ? info >> 16 & 0xff : 1;
+}
+
+/* Keeps a value in an x87 register over the work of a program, to see that no other task
+ * changes it. gcc uses none of them here. On one CPU alone: see `restore_registers` in
+ * entry.s. */
+#define KEEP_IN_X87(value)                                                                 \
+    do {                                                                                   \
+        if (cpus() == 1)                                                                   \
+            __asm__ volatile("fildl %0" : : "m"((int){ value }));                          \
+    } while (0)
+#define CHECK_X87(value)                                                                   \
+    do {                                                                                   \
+        int kept = value;                                                                  \
+        if (cpus() == 1)                                                                   \
+            __asm__ volatile("fistl %0" : "=m"(kept));                                     \
+        if (kept != (value))                                                               \
+            call(X87_IS_LOST, 0, 0);                                                       \
+    } while (0)
+#endif
 
 NOINLINE int main(void);
 

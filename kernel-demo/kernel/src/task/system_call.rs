@@ -25,6 +25,9 @@ const TRACE_BEGIN: u64 = 1001;
 /// It ends, and how many branches it has.
 const TRACE_END: u64 = 1002;
 
+/// The program has found that its x87 registers are another's.
+const X87_IS_LOST: u64 = 1003;
+
 const FAILED: u64 = u64::MAX;
 
 /// A call's number and arguments.
@@ -90,6 +93,7 @@ pub(crate) fn system_call(frame: &mut Frame) {
         EXIT => life::end(task, frame),
         FORK => life::fork(task, frame).map(u64::from),
         WAIT => life::wait(task).map(u64::from),
+        X87_IS_LOST => panic!("a program has lost its x87 state"),
         _ => None,
     };
     frame.rax = result.unwrap_or(FAILED);
