@@ -99,6 +99,7 @@ mod register;
 mod register_rules;
 mod return_addresses;
 mod row;
+mod rule;
 #[doc(hidden)]
 pub mod sort;
 mod source;
@@ -119,7 +120,8 @@ pub use origin::Origin;
 pub use register::{BaseReg, DwarfReg, Registers, WordSize};
 pub use register_rules::RegisterRules;
 pub use return_addresses::{ReturnAddresses, Unchecked};
-pub use row::{CfaRule, RegRule, Row};
+pub use row::Row;
+pub use rule::{CfaRule, RegRule};
 pub use source::{Coverage, Empty, FrameContext, Or, RowKey, RowSource};
 pub use step_error::StepError;
 pub use table_error::{TableError, TableFault};

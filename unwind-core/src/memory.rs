@@ -153,7 +153,7 @@ impl<M: Memory + ?Sized> Memory for &mut M {
 }
 
 /// Bytes that were copied from one range of the target, such as a captured
-/// stack.
+/// stack. Several ranges, `&[SliceMemory]`, are a [`Memory`] too.
 #[derive(Clone, Copy, Debug)]
 pub struct SliceMemory<'a> {
     start: VirtAddr,
@@ -166,6 +166,19 @@ impl<'a> SliceMemory<'a> {
     #[must_use]
     pub const fn new(start: VirtAddr, bytes: &'a [u8]) -> Self {
         Self { start, bytes }
+    }
+
+    /// The bytes from an address on; none are none.
+    fn from(&self, addr: VirtAddr) -> Option<&'a [u8]> {
+        let at = usize::try_from(addr.checked_offset_from(self.start)?).ok()?;
+        self.bytes.get(at..).filter(|bytes| !bytes.is_empty())
+    }
+
+    #[cfg(not(before_rust_1_88))]
+    #[expect(clippy::incompatible_msrv, reason = "left out for older compilers, see build.rs")]
+    #[inline]
+    fn whole_words(&self) -> &'a [[u8; 8]] {
+        self.bytes.as_chunks().0
     }
 
     #[inline]
@@ -200,11 +213,9 @@ impl Memory for SliceMemory<'_> {
 
     // Without it a walk reads word by word: slower, and the same.
     #[cfg(not(before_rust_1_88))]
-    #[expect(clippy::incompatible_msrv, reason = "left out for older compilers, see build.rs")]
     #[inline]
     fn words(&mut self, _: VirtAddr) -> Option<(VirtAddr, &[[u8; 8]])> {
-        let (words, _) = self.bytes.as_chunks();
-        Some((self.start, words))
+        Some((self.start, self.whole_words()))
     }
 
     #[inline]
@@ -216,18 +227,73 @@ impl Memory for SliceMemory<'_> {
                 Ok(pair.map(u32::from_le_bytes).map(u64::from))
             }
             WordSize::Eight => {
-                let bytes: [u8; 16] = self.array(addr)?;
-                let (low, high) = (bytes.first_chunk(), bytes.last_chunk());
-                let (Some(low), Some(high)) = (low, high) else { return Err(ReadError::Invalid) };
-                Ok([*low, *high].map(u64::from_le_bytes))
+                let [a, b, c, d, e, f, g, h, high @ ..]: [u8; 16] = self.array(addr)?;
+                Ok([[a, b, c, d, e, f, g, h], high].map(u64::from_le_bytes))
             }
         }
+    }
+}
+
+/// Several ranges, as of a core file: each address is read from the first one that has it, and
+/// a read may go on from one range into the next. For few ranges: they are looked at in order.
+impl Memory for &[SliceMemory<'_>] {
+    fn read(&mut self, mut addr: VirtAddr, mut buf: &mut [u8]) -> Result<(), ReadError> {
+        while !buf.is_empty() {
+            let bytes = self.iter().find_map(|range| range.from(addr)).ok_or(ReadError::Invalid)?;
+            let len = bytes.len().min(buf.len());
+            let (now, later) = buf.split_at_mut_checked(len).ok_or(ReadError::Invalid)?;
+            now.copy_from_slice(bytes.get(..len).ok_or(ReadError::Invalid)?);
+            addr = addr.wrapping_add(u64::try_from(len).map_err(|_| ReadError::Invalid)?);
+            buf = later;
+        }
+        Ok(())
+    }
+
+    #[cfg(not(before_rust_1_88))]
+    #[inline]
+    fn words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[[u8; 8]])> {
+        let range = self.iter().find(|range| range.from(addr).is_some())?;
+        Some((range.start, range.whole_words()))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_are_read_as_one_memory_with_holes() {
+        let bytes: [u8; 40] = core::array::from_fn(|at| u8::try_from(at).unwrap());
+        let at = |start, range| SliceMemory::new(VirtAddr::new(start), &bytes[range]);
+        // Out of order, two that touch, one up to the last address.
+        let last = u64::MAX - 7;
+        let ranges = [at(0x1010, 16..40), at(0x1000, 0..16), at(last, 0..8), at(0x2000, 0..0)];
+        let mut memory = &ranges[..];
+        for (addr, is_there) in [
+            (0x0fff, false),
+            (0x1000, true),
+            (0x100c, true),
+            (0x1020, true),
+            (0x1021, false),
+            (0x2000, false),
+            (last, true),
+            (last + 1, false),
+        ] {
+            let word = memory.read_u64(VirtAddr::new(addr));
+            let first = if addr == last { 0 } else { u8::try_from(addr & 0xff).unwrap() };
+            let expected = core::array::from_fn(|at| first.wrapping_add(u8::try_from(at).unwrap()));
+            let expected = is_there.then(|| u64::from_le_bytes(expected));
+            assert_eq!(word.ok(), expected, "{addr:#x}");
+        }
+        let mut all = [0; 40];
+        assert_eq!(memory.read(VirtAddr::new(0x1000), &mut all), Ok(()));
+        assert_eq!(all, bytes);
+        assert_eq!(memory.words(VirtAddr::new(0x2000)), None);
+        let words = memory.words(VirtAddr::new(0x1018)).map(|(start, words)| (start, words.len()));
+        if let Some(words) = words {
+            assert_eq!(words, (VirtAddr::new(0x1010), 3));
+        }
+    }
 
     #[test]
     fn a_read_is_all_or_nothing_at_both_ends() {

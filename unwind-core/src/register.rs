@@ -25,6 +25,17 @@ pub enum BaseReg {
     Reg(DwarfReg),
 }
 
+impl fmt::Display for BaseReg {
+    /// `sp`, `fp`, or `r` and the DWARF number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sp => f.write_str("sp"),
+            Self::Fp => f.write_str("fp"),
+            Self::Reg(register) => register.fmt(f),
+        }
+    }
+}
+
 /// The size of a stack slot: of a saved register and of a return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WordSize {

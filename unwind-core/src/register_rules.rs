@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 
 use crate::register::DwarfReg;
-use crate::row::RegRule;
+use crate::rule::RegRule;
 
 /// How the registers that calls preserve are found in the caller, but for the stack and
 /// frame pointer, of which a [`Row`](crate::Row) tells.

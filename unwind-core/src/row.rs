@@ -5,52 +5,10 @@ use core::num::NonZero;
 
 use crate::origin::Origin;
 use crate::register::{BaseReg, DwarfReg, WordSize};
+use crate::row::packed::{Packed, PackedBase};
+use crate::rule::{CfaRule, RegRule};
 
-/// How the CFA is found: the value that the stack pointer had in the caller
-/// just before its call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CfaRule {
-    /// The register's value plus an offset in bytes.
-    Register(BaseReg, i32),
-    /// The word in memory at the register's value plus an offset in bytes.
-    AtRegister(BaseReg, i32),
-}
-
-impl CfaRule {
-    /// The stack pointer plus `offset` bytes.
-    #[must_use]
-    pub const fn sp(offset: i32) -> Self {
-        Self::Register(BaseReg::Sp, offset)
-    }
-
-    /// The frame pointer plus `offset` bytes.
-    #[must_use]
-    pub const fn fp(offset: i32) -> Self {
-        Self::Register(BaseReg::Fp, offset)
-    }
-}
-
-/// How a register of the caller is found.
-///
-/// The names are those of DWARF's register rules (DWARF 5, section 6.4.1), with an
-/// offset also where a rule starts from a register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RegRule {
-    /// Unchanged: the register still has the caller's value. For a return
-    /// address: the link register has it, on CPUs with one.
-    SameValue,
-    /// Not recoverable. For a return address: this is the outermost frame.
-    Undefined,
-    /// The word in memory at the CFA plus an offset in bytes.
-    Offset(i32),
-    /// The CFA plus an offset in bytes.
-    ValOffset(i32),
-    /// A register's value plus an offset in bytes. For a return address: not the
-    /// stack pointer's, and only where all registers are known.
-    Register(BaseReg, i32),
-    /// The word in memory at a register's value plus an offset in bytes.
-    AtRegister(BaseReg, i32),
-}
+mod packed;
 
 /// The rules for one range of pcs: all that a walk needs to step to the
 /// caller, and all that is ever copied or cached of a table.
@@ -69,116 +27,6 @@ pub struct Row {
 }
 
 const _: () = assert!(size_of::<Option<Row>>() <= 20, "rows are cached and copied");
-
-/// A rule without its offset, in two bytes.
-#[derive(Clone, Copy)]
-struct Packed {
-    kind: u8,
-    base: PackedBase,
-}
-
-/// In the order of [`RegRule`], so that one comes of the other without a jump.
-impl Packed {
-    const SAME_VALUE: u8 = 0;
-    const UNDEFINED: u8 = 1;
-    /// At an address that is computed from the CFA, resp. that address.
-    const OFFSET: u8 = 2;
-    const VAL_OFFSET: u8 = 3;
-    /// What is computed from a register, resp. at that address.
-    const REGISTER: u8 = 4;
-    const AT_REGISTER: u8 = 5;
-}
-
-/// A register number, with two that no ABI uses for the neutral names.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct PackedBase(u8);
-
-impl PackedBase {
-    const SP: Self = Self(0xff);
-    const FP: Self = Self(0xfe);
-
-    #[inline(always)]
-    const fn new(base: BaseReg) -> Self {
-        match base {
-            BaseReg::Sp => Self::SP,
-            BaseReg::Fp => Self::FP,
-            // No ABI has registers of these numbers: the walk will say that it is unknown.
-            BaseReg::Reg(DwarfReg(0xfe..)) => Self(0xfd),
-            BaseReg::Reg(DwarfReg(number)) => Self(number),
-        }
-    }
-
-    #[inline]
-    const fn get(self) -> BaseReg {
-        match self {
-            Self::SP => BaseReg::Sp,
-            Self::FP => BaseReg::Fp,
-            Self(number) => BaseReg::Reg(DwarfReg(number)),
-        }
-    }
-}
-
-impl Packed {
-    #[inline(always)]
-    const fn new(kind: u8, base: BaseReg) -> Self {
-        Self { kind, base: PackedBase::new(base) }
-    }
-
-    #[inline(always)]
-    const fn pack(rule: RegRule) -> (Self, i32) {
-        let kind = match rule {
-            RegRule::SameValue => Self::SAME_VALUE,
-            RegRule::Undefined => Self::UNDEFINED,
-            RegRule::Offset(_) => Self::OFFSET,
-            RegRule::ValOffset(_) => Self::VAL_OFFSET,
-            RegRule::Register(..) => Self::REGISTER,
-            RegRule::AtRegister(..) => Self::AT_REGISTER,
-        };
-        let base = match rule {
-            RegRule::Register(base, _) | RegRule::AtRegister(base, _) => base,
-            _ => BaseReg::Sp,
-        };
-        let offset = match rule {
-            RegRule::SameValue | RegRule::Undefined => 0,
-            RegRule::Offset(offset)
-            | RegRule::ValOffset(offset)
-            | RegRule::Register(_, offset)
-            | RegRule::AtRegister(_, offset) => offset,
-        };
-        (Self::new(kind, base), offset)
-    }
-
-    #[inline(always)]
-    const fn pack_cfa(rule: CfaRule) -> (Self, i32) {
-        match rule {
-            CfaRule::Register(base, offset) => (Self::new(Self::REGISTER, base), offset),
-            CfaRule::AtRegister(base, offset) => (Self::new(Self::AT_REGISTER, base), offset),
-        }
-    }
-
-    /// A CFA's rule and another one, in a word.
-    #[inline(always)]
-    const fn with_cfa(self, cfa: Self) -> NonZero<u32> {
-        let word = u32::from_le_bytes([cfa.kind, cfa.base.0, self.kind, self.base.0]);
-        match NonZero::new(word) {
-            Some(word) => word,
-            // Its kind is not zero.
-            None => NonZero::<u32>::MAX,
-        }
-    }
-
-    #[inline]
-    const fn unpack(self, offset: i32) -> RegRule {
-        match self.kind {
-            Self::SAME_VALUE => RegRule::SameValue,
-            Self::UNDEFINED => RegRule::Undefined,
-            Self::OFFSET => RegRule::Offset(offset),
-            Self::VAL_OFFSET => RegRule::ValOffset(offset),
-            Self::REGISTER => RegRule::Register(self.base.get(), offset),
-            _ => RegRule::AtRegister(self.base.get(), offset),
-        }
-    }
-}
 
 impl Row {
     const SIGNAL: u8 = 1;
@@ -439,6 +287,26 @@ impl Row {
     const fn with_flags(mut self, flags: u8) -> Self {
         self.rest |= u32::from_le_bytes([0, 0, flags, 0]);
         self
+    }
+}
+
+impl fmt::Display for Row {
+    /// As `CFA = sp+16, RA = [CFA-8], fp = [CFA-16]`, and what else the row says.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_outermost() {
+            return f.write_str("RA is undefined: the outermost frame");
+        }
+        if self.is_context_only() {
+            return f.write_str("the registers that the kernel saved for a signal handler");
+        }
+        match self.other_stack_cfa() {
+            Some(cfa) => write!(f, "CFA = {cfa:#x}, on another stack")?,
+            None => write!(f, "CFA = {}", self.cfa())?,
+        }
+        write!(f, ", RA = {}, fp = {}", self.ra(), self.fp())?;
+        f.write_str(if self.is_ra_signed() { ", RA is signed" } else { "" })?;
+        f.write_str(if self.is_signal() { ", of a signal frame" } else { "" })?;
+        f.write_str(if self.is_guess() { ", a guess" } else { "" })
     }
 }
 

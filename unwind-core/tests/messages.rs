@@ -17,6 +17,39 @@ use unwind_core::{
 const ADDR: VirtAddr = VirtAddr::new(0x7000);
 
 #[test]
+fn a_row_reads_as_dwarf_has_it() {
+    let row = Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::SameValue);
+    let plain = "CFA = sp+16, RA = [CFA-8], fp = same value";
+    let register = BaseReg::Reg(DwarfReg(10));
+    let with = |ra, fp| Row::new(CfaRule::AtRegister(register, -8), ra, fp);
+    for (row, text) in [
+        (row, plain.into()),
+        (row.with_signal(), format!("{plain}, of a signal frame")),
+        (row.with_signed_ra(), format!("{plain}, RA is signed")),
+        (row.with_guess(), format!("{plain}, a guess")),
+        (
+            Row::other_stack(0x1230, -8, false),
+            "CFA = 0x1230, on another stack, RA = [CFA-8], fp = undefined".into(),
+        ),
+        (
+            with(RegRule::Register(register, 0), RegRule::AtRegister(BaseReg::Fp, 4)),
+            "CFA = [r10-8], RA = r10+0, fp = [fp+4]".into(),
+        ),
+        (
+            with(RegRule::AtRegister(BaseReg::Sp, 0), RegRule::ValOffset(-16)),
+            "CFA = [r10-8], RA = [sp+0], fp = CFA-16".into(),
+        ),
+        (Row::outermost(), "RA is undefined: the outermost frame".into()),
+        (
+            Row::signal_context(),
+            "the registers that the kernel saved for a signal handler".into(),
+        ),
+    ] {
+        assert_eq!(row.to_string(), text);
+    }
+}
+
+#[test]
 fn every_end_of_a_walk_says_something_of_its_own() {
     let steps = [
         StepError::Unreadable { addr: ADDR, error: ReadError::NotResident },

@@ -404,6 +404,7 @@ mod tests {
             assert_eq!(map.find(addr), scanned, "{addr}");
         }
         // Ascending, whatever it is gone through by.
+        assert_eq!(map.iter().len(), map.len());
         assert!((&map).into_iter().is_sorted_by_key(|module| module.text.start));
     }
 }

@@ -7,7 +7,8 @@ use crate::addr::VirtAddr;
 use crate::arch::Arch;
 use crate::memory::{Memory, ReadError};
 use crate::register::{BaseReg, Registers as _};
-use crate::row::{CfaRule, RegRule, Row};
+use crate::row::Row;
+use crate::rule::{CfaRule, RegRule};
 use crate::step_error::StepError;
 use crate::walk::rules::{check_cfa, check_frame_pointer, check_progress};
 

@@ -69,6 +69,12 @@ fn a_walk_looks_up_each_row_once_and_no_row_that_a_cache_has() {
 
 #[test]
 fn a_row_that_a_walk_used_stays_when_room_is_made() {
+    for is_lent_as_one_that_may_be_missing in [false, true] {
+        a_used_row_stays(is_lent_as_one_that_may_be_missing);
+    }
+}
+
+fn a_used_row_stays(may_be_missing: bool) {
     let rows = (1..5).map(|at| (0x1000 * at, locals(0)));
     let script = Script::new(rows.chain([(0x5000, Row::outermost()), (0x6000, Row::outermost())]));
     let mut stack = Stack::new((0..4).map(|at| (0x8000 + 8 * at, 0x2010 + 0x1000 * at)));
@@ -77,11 +83,15 @@ fn a_row_that_a_walk_used_stays_when_room_is_made() {
         let mut source = Noting::new(script.clone());
         let mut trace = Trace::<[_; 8]>::new();
         for &pc in pcs {
-            let walker = Walker::new(Toy, &mut source).cache(&mut cache);
             let frames = if pc == 0x1010 { 8 } else { 1 };
+            let walker = Walker::new(Toy, &mut source).max_frames(frames);
             let sp = 0x8000 + 8 * ((pc >> 12) - 1);
             let regs = Regs { pc, sp, ..START };
-            walker.max_frames(frames).trace(regs, &mut stack, &mut trace);
+            if may_be_missing {
+                walker.cache_if_any(Some(&mut cache)).trace(regs, &mut stack, &mut trace);
+            } else {
+                walker.cache(&mut cache).trace(regs, &mut stack, &mut trace);
+            }
         }
         source.asked
     };

@@ -44,6 +44,15 @@ fn a_continued_walk_that_may_have_no_frame_says_that_there_are_more() {
 }
 
 #[test]
+fn a_walk_without_a_frame_begins_in_no_caller() {
+    let (regs, mut stack) = three_frames();
+    let mut walker = Walker::new(Toy, all_with_frame_pointers()).max_frames(0);
+    let mut frames = walker.frames(regs, &mut stack);
+    frames.begin_in_caller();
+    assert_eq!((frames.next(), frames.end()), (None, Some(End::FrameLimit)));
+}
+
+#[test]
 fn the_frames_of_a_trace_are_shown_as_frames() {
     let (regs, mut stack) = three_frames();
     let mut trace = Trace::<[_; 8]>::new();

@@ -4,7 +4,8 @@ use core::fmt;
 
 use crate::origin::Origin;
 use crate::register::WordSize;
-use crate::row::{CfaRule, RegRule, Row};
+use crate::row::Row;
+use crate::rule::{CfaRule, RegRule};
 use crate::source::Coverage;
 use crate::trace::Provenance;
 

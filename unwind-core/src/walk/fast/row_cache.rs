@@ -421,7 +421,7 @@ impl<const N: usize> fmt::Debug for RowCache<N> {
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::row::{CfaRule, RegRule};
+    use crate::rule::{CfaRule, RegRule};
 
     const WORD: WordSize = WordSize::Eight;
     const ROW: Row = Row::new(CfaRule::sp(16), RegRule::Offset(-8), RegRule::SameValue);

@@ -1,0 +1,75 @@
+//! How the CFA and the registers of the caller are found.
+
+use core::fmt;
+
+use crate::register::BaseReg;
+
+/// How the CFA is found: the value that the stack pointer had in the caller
+/// just before its call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CfaRule {
+    /// The register's value plus an offset in bytes.
+    Register(BaseReg, i32),
+    /// The word in memory at the register's value plus an offset in bytes.
+    AtRegister(BaseReg, i32),
+}
+
+impl CfaRule {
+    /// The stack pointer plus `offset` bytes.
+    #[must_use]
+    pub const fn sp(offset: i32) -> Self {
+        Self::Register(BaseReg::Sp, offset)
+    }
+
+    /// The frame pointer plus `offset` bytes.
+    #[must_use]
+    pub const fn fp(offset: i32) -> Self {
+        Self::Register(BaseReg::Fp, offset)
+    }
+}
+
+/// How a register of the caller is found.
+///
+/// The names are those of DWARF's register rules (DWARF 5, section 6.4.1), with an
+/// offset also where a rule starts from a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RegRule {
+    /// Unchanged: the register still has the caller's value. For a return
+    /// address: the link register has it, on CPUs with one.
+    SameValue,
+    /// Not recoverable. For a return address: this is the outermost frame.
+    Undefined,
+    /// The word in memory at the CFA plus an offset in bytes.
+    Offset(i32),
+    /// The CFA plus an offset in bytes.
+    ValOffset(i32),
+    /// A register's value plus an offset in bytes. For a return address: not the
+    /// stack pointer's, and only where all registers are known.
+    Register(BaseReg, i32),
+    /// The word in memory at a register's value plus an offset in bytes.
+    AtRegister(BaseReg, i32),
+}
+
+impl fmt::Display for CfaRule {
+    /// As `sp+16`; in brackets if it is the word in memory there.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Register(base, offset) => write!(f, "{base}{offset:+}"),
+            Self::AtRegister(base, offset) => write!(f, "[{base}{offset:+}]"),
+        }
+    }
+}
+
+impl fmt::Display for RegRule {
+    /// As `[CFA-8]`; `same value` and `undefined` as DWARF has them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SameValue => f.write_str("same value"),
+            Self::Undefined => f.write_str("undefined"),
+            Self::Offset(offset) => write!(f, "[CFA{offset:+}]"),
+            Self::ValOffset(offset) => write!(f, "CFA{offset:+}"),
+            Self::Register(base, offset) => write!(f, "{base}{offset:+}"),
+            Self::AtRegister(base, offset) => write!(f, "[{base}{offset:+}]"),
+        }
+    }
+}
