@@ -40,10 +40,7 @@ fn a_row_reads_as_dwarf_has_it() {
             "CFA = [r10-8], RA = [sp+0], fp = CFA-16".into(),
         ),
         (Row::outermost(), "RA is undefined: the outermost frame".into()),
-        (
-            Row::signal_context(),
-            "the registers that the kernel saved for a signal handler".into(),
-        ),
+        (Row::signal_context(), "the registers that the kernel saved for a signal handler".into()),
     ] {
         assert_eq!(row.to_string(), text);
     }

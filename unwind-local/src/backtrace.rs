@@ -118,6 +118,21 @@ pub unsafe fn frames_of(
     visit_each(&mut unsafe { Start::of(context) }, 0, visit)
 }
 
+/// Walks the callers into a trace, which is emptied first: the first frame is the function that
+/// calls this. Where the trace has too little room its end is
+/// [`FrameLimit`](End::FrameLimit).
+///
+/// For signal handlers at any point, too. It is what a delivery of
+/// [`unwind_core::deferred`] asks for, as `examples/deferred.rs` shows.
+#[inline(never)]
+pub fn trace(trace: &mut Trace) {
+    walk(&mut Start::here(), |frames| {
+        // This function's own.
+        frames.next();
+        frames.trace(trace);
+    });
+}
+
 /// How many frames are found before the first of them is visited.
 const AT_A_TIME: usize = 32;
 

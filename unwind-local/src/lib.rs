@@ -6,6 +6,7 @@
 //! | addresses of the own callers | [`backtrace`] | at any point |
 //! | of what a signal interrupted | [`backtrace_of`] | at any point |
 //! | each frame with how it was found | [`frames`], [`frames_of`] | at any point |
+//! | all frames in a [`Trace`](unwind_core::Trace) | [`trace`] | at any point |
 //! | a frame at a time, with registers | [`Cursor`] | at any point |
 //! | past code that the program made | [`ProgramCode`] | at any point |
 //! | of another thread | [`ThreadSignal`] | the asked one answers at any point |
@@ -71,7 +72,7 @@ mod walker;
 pub use addresses::Backtrace;
 pub use backtrace::{
     MAX_FRAMES, backtrace, backtrace_from, backtrace_of, backtrace_skipping, frames, frames_of,
-    keeps_rows, prepare, prepare_for_glibc,
+    keeps_rows, prepare, prepare_for_glibc, trace,
 };
 #[cfg(feature = "symbols")]
 pub use capture::Capture;

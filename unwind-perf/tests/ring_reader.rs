@@ -190,6 +190,25 @@ fn g14_a_ring_that_overwrites_always_has_its_newest_records() {
 }
 
 #[test]
+fn g14_a_record_that_is_longer_than_the_ring_is_lost_in_either_direction() {
+    let (page, data, other) = (words(MmapPage::WORDS), words(8), words(7));
+    let page = MmapPage::new(&page).unwrap();
+    let long = name(100);
+    assert!(long.len() > 64);
+    for direction in [Direction::Forward, Direction::Overwrite] {
+        let error = CpuRing::new(page, &other, direction, 0).err();
+        assert!(matches!(error, Some(RingError::BadLength { .. })), "{error:?}");
+        // A watermark of no bytes is one of any.
+        let ring = CpuRing::new(page, &data, direction, 0).unwrap();
+        let written = ring.write(&comm(100, &long), FORMAT, 7, SampleId::default());
+        assert_eq!((written.err(), ring.lost()), (Some(WriteError::NoRoom), 1));
+    }
+    let ring = CpuRing::new(page, &data, Direction::Overwrite, 0).unwrap();
+    let written = ring.write(&comm(0, &name(0)), FORMAT, 7, SampleId::default()).unwrap();
+    assert!(written.wake, "each record wakes the reader");
+}
+
+#[test]
 fn g14_whatever_is_in_the_memory_a_reader_ends_and_continues() {
     let mut random = Random(11);
     let (page, data) = (words(MmapPage::WORDS), words(64));

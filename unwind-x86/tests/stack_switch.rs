@@ -186,7 +186,11 @@ fn where_the_way_back_is_not_known_the_walk_ends_with_that() {
     assert_eq!(end(&mut memory(SYSTEMSTACK), Some(0x1234_5678)), no_way, "nothing is there");
     // A call, a jump, a register that nobody has set, a write that may be anywhere, `pop rax`
     // of what was just written over.
-    let strange: [&[u8]; 8] = [
+    let strange: [&[u8]; 11] = [
+        // xchg %rax, %r8; lea of a register; lea 0x20(%rsp), %esp
+        &[0xff, 0xd0, 0x49, 0x90, 0xc3],
+        &[0xff, 0xd0, 0x48, 0x8d, 0xe0, 0xc3],
+        &[0xff, 0xd0, 0x8d, 0x64, 0x24, 0x20, 0xc3],
         // `or $1, %rsp`, `xor %rax, %rsp` by either operand.
         &[0xff, 0xd0, 0x48, 0x83, 0xcc, 1, 0xc3],
         &[0xff, 0xd0, 0x48, 0x31, 0xc4, 0xc3],
@@ -246,7 +250,9 @@ fn a_function_that_is_stopped_has_the_row_of_its_table_where_no_call_was_made() 
 
 #[test]
 fn instructions_have_the_effects_that_the_manual_says() {
-    let cases: [(&[u8], u64); 10] = [
+    let cases: [(&[u8], u64); 11] = [
+        // mov %rsp, %r9; mov %r9, %rsp by the other operand
+        (&[0x49, 0x89, 0xe1, 0x49, 0x8b, 0xe1], SYSTEM + 16),
         // The same as the one below, by the other operand.
         (&[0x48, 0x33, 0xdb, 0x48, 0x01, 0xdc], SYSTEM + 16),
         // pop %rsp

@@ -3,6 +3,7 @@
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 use core::convert::Infallible;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use test_support::SparseMemory;
 use unwind_core::{
@@ -202,6 +203,46 @@ fn all_registers_are_known_right_below_a_signal_frame() {
     assert_eq!(absent, Err(StepError::Unreadable { addr, error: ReadError::Invalid }));
     let overflow = arch.signal_context(VirtAddr::new(0x6000), u64::MAX - 8, &mut target);
     assert_eq!(overflow, Err(StepError::Overflow));
+}
+
+/// A stack that is lent in words, and a trampoline; of the rest nothing is read.
+struct Lent<'a> {
+    start: u64,
+    words: &'a [AtomicU64],
+    others: SparseMemory,
+}
+
+impl Memory for Lent<'_> {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        self.others.read(addr, buf)
+    }
+
+    fn shared_words(&mut self, _: VirtAddr) -> Option<(VirtAddr, &[AtomicU64])> {
+        Some((VirtAddr::new(self.start), self.words))
+    }
+}
+
+#[test]
+fn a_context_on_a_stack_that_is_lent_in_words_is_taken_from_them() {
+    let (_, mut plain) = signal_64();
+    let arch = X86_64::FOUR_LEVEL;
+    let trampoline = VirtAddr::new(0x6000);
+    let saved = arch.signal_context(trampoline, 0x9010, &mut plain).unwrap();
+    // From the frame on, and 16 bytes before it.
+    let words: Vec<AtomicU64> = (0..32)
+        .map(|at| plain.read_u64(VirtAddr::new(0x9000 + 8 * at)).unwrap_or(0).into())
+        .collect();
+    let (_, others) = signal_64();
+    // Where the words do not have all of it, or lie elsewhere, it is read.
+    for (start, count) in [(0x9000, 32), (0x9000, 9), (0x9004, 32), (0x9100, 32), (0x9000, 0)] {
+        let mut lent = Lent { start, words: &words[..count], others: others.clone() };
+        assert_eq!(arch.signal_context(trampoline, 0x9010, &mut lent), Ok(saved), "{start:#x}");
+    }
+    // What the words say counts, where they have it.
+    words[(0x10 + 40) / 8].store(0x1234, Ordering::Relaxed);
+    let mut lent = Lent { start: 0x9000, words: &words, others };
+    let changed = arch.signal_context(trampoline, 0x9010, &mut lent).unwrap().unwrap();
+    assert_eq!(Registers::get(&changed, DwarfReg(8)), Some(0x1234));
 }
 
 #[test]

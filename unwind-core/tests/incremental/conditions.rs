@@ -2,8 +2,8 @@
 
 use core::convert::Infallible;
 use unwind_core::{
-    End, FrameContext, IncrementalTrace, Memory, ReturnAddresses, Row, RowCache, RowSource,
-    StepError, Trace, Unchecked, Walker,
+    Arch, CfaRule, End, FrameContext, IncrementalTrace, Memory, RegRule, ReturnAddresses, Row,
+    RowCache, RowSource, StepError, Trace, Unchecked, VirtAddr, Walker, WordSize,
 };
 
 use crate::task::*;
@@ -73,6 +73,55 @@ fn limits_hold_whatever_was_there_before() {
         task.max_frames = max_frames;
         task.walk(leaf(PLAIN), &mut stack);
     }
+}
+
+/// A CPU that may be in a mode whose stacks cannot be walked.
+#[derive(Clone, Copy)]
+struct Mode {
+    is_walkable: bool,
+}
+
+impl Arch for Mode {
+    type Regs = Regs;
+    const WORD: WordSize = WordSize::Eight;
+    fn is_walkable(&self) -> bool {
+        self.is_walkable
+    }
+    fn signal_context<M: Memory>(
+        &self,
+        _: VirtAddr,
+        _: u64,
+        _: &mut M,
+    ) -> Result<Option<Regs>, StepError> {
+        Ok(None)
+    }
+}
+
+/// One slot of locals in each function.
+struct Plain;
+
+impl RowSource<Mode> for Plain {
+    type Error = Infallible;
+    fn row<M: Memory>(
+        &mut self,
+        _: &FrameContext<'_, Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        Ok(Some(Row::new(CfaRule::sp(32), RegRule::Offset(-8), RegRule::SameValue)))
+    }
+}
+
+#[test]
+fn nothing_is_taken_over_in_a_mode_whose_stacks_cannot_be_walked() {
+    let mut stack = Stack::of(&[PLAIN; 4]).lent();
+    let mut cache = RowCache::<16>::new();
+    let mut last = IncrementalTrace::<ROOM>::new();
+    for (is_walkable, frames) in [(true, 5), (false, 0), (true, 5), (true, 5)] {
+        let mut walker = Walker::new(Mode { is_walkable }, Plain).cache(&mut cache);
+        walker.trace_incremental(leaf(PLAIN), &mut stack, &mut last);
+        assert_eq!(last.len(), frames, "{:?}", last.end());
+    }
+    assert!(last.reused() > 0);
 }
 
 #[test]

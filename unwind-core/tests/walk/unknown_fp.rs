@@ -48,6 +48,21 @@ fn two_frames() -> Stack {
 }
 
 #[test]
+fn a1_a_frame_pointer_that_is_found_from_one_that_is_not_known_is_not_known_either() {
+    let from_fp = |rule| Row::new(CfaRule::sp(16), RegRule::Offset(-8), rule);
+    let regs = Regs { fp: None, ..START };
+    for rule in [RegRule::Register(BaseReg::Fp, 8), RegRule::AtRegister(BaseReg::Fp, 0)] {
+        let rows = [(0x1000, from_fp(rule)), (0x2000, locals(8)), (0x3000, Row::outermost())];
+        let (frames, end) = walk(&Script::new(rows), regs, &two_frames());
+        assert_eq!((pcs(&frames), end), (vec![0x1010, 0x2010, 0x3010], End::Outermost));
+        let (frames, end) =
+            walk(&Script::new([(0x1000, from_fp(rule)), (0x2000, FP)]), regs, &two_frames());
+        let unknown = End::Step(StepError::UnknownRegister(BaseReg::Fp));
+        assert_eq!((pcs(&frames), end), (vec![0x1010, 0x2010], unknown));
+    }
+}
+
+#[test]
 fn a1_a_frame_pointer_that_cannot_be_read_ends_no_walk_that_does_not_need_it() {
     let script =
         Script::new([(0x1000, far_saved()), (0x2000, locals(8)), (0x3000, Row::outermost())]);

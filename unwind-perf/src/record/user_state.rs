@@ -173,6 +173,18 @@ mod tests {
     }
 
     #[test]
+    fn a7_a_sample_that_had_neither_registers_nor_stack_loses_nothing() {
+        let fields = SampleType::IP.union(SampleType::CALLCHAIN).union(SampleType::WEIGHT);
+        let bytes = record(&[0x40, 1, 0x41, 0x77]);
+        let sample = Record::parse(&bytes, Endian::Little).unwrap();
+        let attr = attr(fields, 1 << 7);
+        let walked = WithCallchain::without_user_state(&sample, &attr, [7, 8].into_iter()).unwrap();
+        let mut out = Vec::new();
+        super::super::Encode::encode(&walked, attr.format, Endian::Little, &mut out).unwrap();
+        assert_eq!(out, record(&[0x40, 2, 7, 8, 0x77]));
+    }
+
+    #[test]
     fn a7_a_walked_sample_has_its_chain_and_neither_registers_nor_stack() {
         let weighted = SampleType::from_bits_retain(DWARF.bits() | 1 << 14);
         let bytes = record(&[0x40, 1, 0x41, 2, 0xb, 8, 0x11, 8, 0x77]);
