@@ -1,5 +1,5 @@
-//! Deferral inside of a program: a library is sampled by a timer, and walks the stack of its
-//! caller once per call, when it is about to return.
+//! Deferral inside of a program: a library is sampled by a timer, and the stack of its caller
+//! is walked once per call, before the library returns.
 //!
 //! The signal handler only asks for the stack: a few instructions that neither read memory
 //! which may be absent nor look a row up. Each sample keeps a cookie, the number of the call
@@ -9,7 +9,12 @@
 //! ```sh
 //! cargo run --release -p unwind-local --features symbols --example deferred
 //! ```
-#![allow(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "an example")]
+#![allow(
+    clippy::arithmetic_side_effects,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "an example"
+)]
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -107,7 +112,7 @@ struct Library {
 impl Library {
     /// The function whose callers are to be seen: it takes long, and is sampled meanwhile.
     #[inline(never)]
-    fn call(&mut self, rounds: u64) -> u64 {
+    fn compress(&mut self, rounds: u64) -> u64 {
         THREAD.is_in_call.store(true, Ordering::Relaxed);
         let sum = (0..rounds).fold(0, |sum, round| black_box(sum ^ round));
         self.leave();
@@ -141,12 +146,12 @@ impl Library {
 
 #[inline(never)]
 fn short(library: &mut Library) -> u64 {
-    library.call(20_000) ^ 1
+    library.compress(500_000) ^ 1
 }
 
 #[inline(never)]
 fn long(library: &mut Library) -> u64 {
-    library.call(2_000_000) ^ 2
+    library.compress(50_000_000) ^ 2
 }
 
 fn main() {
@@ -195,7 +200,7 @@ fn callers(pcs: &[FramePc]) -> String {
             names.push(name.split(" at ").next().unwrap_or_default().to_owned());
         }
     }
-    let own = names.iter().position(|name| name.contains("Library::call") || name.contains("Library>::call"));
+    let own = names.iter().rposition(|name| name == "compress");
     names.drain(..own.map_or(0, |own| own + 1));
     names.truncate(2);
     names.join(" < ")
