@@ -27,6 +27,7 @@ use crate::x86_64::X86_64;
 ///   and `leave` up to a `ret` or a tail call;
 /// * the entries of a lazy procedure linkage table, for which not every linker
 ///   writes call frame information;
+/// * in 32-bit code, the functions that return their own return address;
 ///
 /// and the 32-bit forms. Everywhere else it has no row, and neither has it for
 /// a return address. Code is only looked at, never run past a branch, so a
@@ -82,7 +83,8 @@ pub(crate) fn row_of_code(
 ) -> Option<Row> {
     let code = Code { word, ahead };
     let row = code.realigning(preceding).or_else(|| code.entry(pc, preceding));
-    let row = row.or_else(|| code.linkage(preceding)).or_else(|| code.exit(preceding))?;
+    let row = row.or_else(|| code.linkage(preceding)).or_else(|| code.own_address());
+    let row = row.or_else(|| code.exit(preceding))?;
     Some(row.with_origin(Origin::Instructions))
 }
 
@@ -165,6 +167,22 @@ impl Code<'_> {
             _ => return None,
         };
         Some(self.row(pushed, RegRule::SameValue))
+    }
+
+    /// By which 32-bit code finds its own address: functions that return it in a register. Not
+    /// every compiler writes call frame information for them.
+    ///
+    /// ```text
+    ///     mov ebx, [esp]; ret
+    /// ```
+    fn own_address(&self) -> Option<Row> {
+        match (self.word, self.ahead) {
+            // Neither into the stack pointer nor into the frame pointer.
+            (WordSize::Four, [0x8b, 0x04 | 0x0c | 0x14 | 0x1c | 0x34 | 0x3c, 0x24, 0xc3, ..]) => {
+                Some(self.row(0, RegRule::SameValue))
+            }
+            _ => None,
+        }
     }
 
     /// How functions realign their stack: another register takes the CFA, the

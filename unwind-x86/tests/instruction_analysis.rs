@@ -188,6 +188,22 @@ fn an_entry_of_a_lazy_linkage_table_has_its_rows() {
 }
 
 #[test]
+fn a_function_that_tells_32_bit_code_its_address_has_its_rows() {
+    for reg in [0x04, 0x0c, 0x14, 0x1c, 0x34, 0x3c] {
+        let code = [0x8b, reg, 0x24, 0xc3]; // mov reg, [esp]; ret
+        for at in [0, 3] {
+            assert_eq!(row_32(0x40_1010, &code, at), sp_32(4, SAME), "{reg:#x} at +{at}");
+        }
+        assert_eq!(row_64(0x40_1010, &code, 0), None, "the half of a word");
+        assert_eq!(row_32(0x40_1010, &[0x8b, reg, 0x24, 0x90], 0), None, "no end");
+    }
+    // Into the stack pointer, and into the frame pointer.
+    for reg in [0x24, 0x2c] {
+        assert_eq!(row_32(0x40_1010, &[0x8b, reg, 0x24, 0xc3], 0), None, "{reg:#x}");
+    }
+}
+
+#[test]
 fn each_instruction_of_a_32_bit_frame_has_its_row_or_leaves_it_to_the_frame_pointer() {
     const CODE: &[u8] = &[
         0xf3, 0x0f, 0x1e, 0xfb, // 0 endbr32
