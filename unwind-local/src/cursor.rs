@@ -5,13 +5,14 @@ use core::ops::Range;
 
 use unwind_cfi::EncodedPointer;
 use unwind_core::{
-    DwarfReg, End, FrameContext, FramePc, Memory as _, Position, RowSource, TraceFrame, Unchecked,
-    VirtAddr, Walker,
+    Arch as _, DwarfReg, End, FrameContext, FramePc, Memory as _, Position, RowSource, TraceFrame,
+    Unchecked, VirtAddr, Walker,
 };
-use unwind_x86::{SignalTrampolines, X86_64, X86_64Regs};
+use unwind_x86::SignalTrampolines;
 
 use crate::memory::OwnMemory;
 use crate::raw::loads;
+use crate::raw::machine::{Machine, Registers};
 use crate::raw::place::{MAX_FRAMES, Taken};
 use crate::raw::registers::{Start, StartPc};
 use crate::raw::rows::{self, Guessed, Guesses};
@@ -49,7 +50,7 @@ pub struct Cursor {
 /// Where it stands.
 #[derive(Clone, Copy, Debug)]
 enum At {
-    Frame(Position<X86_64Regs>),
+    Frame(Position<Registers>),
     /// After the last frame.
     End {
         end: End,
@@ -139,7 +140,7 @@ impl Cursor {
         matches!(self.at, At::End { is_complete: true, .. })
     }
 
-    const fn position(&self) -> Option<&Position<X86_64Regs>> {
+    const fn position(&self) -> Option<&Position<Registers>> {
         match &self.at {
             At::Frame(position) => Some(position),
             At::End { .. } => None,
@@ -183,7 +184,7 @@ impl Cursor {
         let found = rows::exception_data(self.start, &Guessed::new(self.is_guessed), addr)?;
         let mut memory = OwnMemory::new(self.start);
         let mut value = |pointer: EncodedPointer| match pointer.is_indirect {
-            true => memory.read_u64(VirtAddr::new(pointer.addr)).ok(),
+            true => memory.read_word(VirtAddr::new(pointer.addr), Machine::WORD).ok(),
             false => Some(pointer.addr),
         };
         Some((value(found.personality?)?, found.lsda.and_then(value)))
@@ -199,7 +200,7 @@ impl Cursor {
         let frame = FrameContext::new(position.pc(), position.sp(), position.fp(), None);
         let mut memory = OwnMemory::new(self.start);
         memory.of_caller(Start::stack_pointer());
-        let row = RowSource::<X86_64>::row(&mut SignalTrampolines, &frame, &mut memory);
+        let row = RowSource::<Machine>::row(&mut SignalTrampolines, &frame, &mut memory);
         matches!(row, Ok(Some(row)) if row.is_signal())
     }
 
@@ -215,8 +216,8 @@ impl Cursor {
 
     fn continue_by(
         &mut self,
-        mut walker: Walker<X86_64, Rows<'_>, Guesses<'_>, Unchecked, Kept<'_>>,
-        mut position: Position<X86_64Regs>,
+        mut walker: Walker<Machine, Rows<'_>, Guesses<'_>, Unchecked, Kept<'_>>,
+        mut position: Position<Registers>,
         question: Question,
     ) -> Option<u64> {
         let start = self.start;

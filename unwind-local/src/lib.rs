@@ -1,5 +1,6 @@
 //! Backtraces of the own process that cannot hurt it: no lock, no allocation, no lazy
-//! thread-local, no fault, `errno` kept. Linux, x86-64, glibc 2.35 or later, or musl.
+//! thread-local, no fault, `errno` kept. Linux, x86-64 or i386, glibc 2.35 or
+//! later, or musl.
 //!
 //! | what | function | in a signal handler |
 //! |---|---|---|
@@ -48,8 +49,8 @@
 #![no_std]
 #![deny(unsafe_code)]
 
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
-compile_error!("unwind-local knows Linux on x86-64");
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "x86"))))]
+compile_error!("unwind-local knows Linux on x86-64 and i386");
 
 #[cfg(feature = "symbols")]
 extern crate std;

@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use unwind_core::{Memory, ReadError, VirtAddr, WordSize};
 
+use crate::raw::machine;
 use crate::raw::object::read_code;
 use crate::raw::readable::{Readable, read_any};
 use crate::raw::registers::StartPc;
@@ -20,9 +21,6 @@ pub(crate) struct OwnMemory {
     /// The thread's stack may reach further down than is known.
     may_reach: bool,
 }
-
-/// What a signal trampoline of the C library does: `mov rax, 15; syscall`.
-const RT_SIGRETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
 /// Where it was found last.
 static TRAMPOLINE: AtomicU64 = AtomicU64::new(0);
@@ -68,8 +66,10 @@ impl OwnMemory {
     #[inline(never)]
     fn read_slowly(&mut self, addr: u64, buf: &mut [u8]) -> Result<(), ReadError> {
         let is_trampoline = addr == TRAMPOLINE.load(Ordering::Relaxed) && addr != 0;
-        if is_trampoline && let Ok(code) = <&mut [u8; 9]>::try_from(&mut *buf) {
-            *code = RT_SIGRETURN;
+        if is_trampoline
+            && let Ok(code) = <&mut [u8; machine::TRAMPOLINE.len()]>::try_from(&mut *buf)
+        {
+            *code = machine::TRAMPOLINE;
             return Ok(());
         }
         let len = u64::try_from(buf.len()).unwrap_or(u64::MAX);
@@ -95,7 +95,7 @@ impl OwnMemory {
         if !read_code(self.start, addr, buf) && !read_any(addr, buf) {
             return Err(ReadError::Invalid);
         }
-        if buf == RT_SIGRETURN {
+        if buf == machine::TRAMPOLINE {
             TRAMPOLINE.store(addr, Ordering::Relaxed);
         }
         Ok(())
@@ -116,6 +116,16 @@ impl Memory for OwnMemory {
         let mut word = [0; 8];
         self.read_slowly(addr.get(), &mut word)?;
         Ok(u64::from_le_bytes(word))
+    }
+
+    #[inline]
+    fn read_u32(&mut self, addr: VirtAddr) -> Result<u32, ReadError> {
+        if let Some(word) = self.stack.half_word(addr.get()) {
+            return Ok(word);
+        }
+        let mut word = [0; 4];
+        self.read_slowly(addr.get(), &mut word)?;
+        Ok(u32::from_le_bytes(word))
     }
 
     #[inline]

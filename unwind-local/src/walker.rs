@@ -1,10 +1,11 @@
 //! What all walks are made of.
 
 use unwind_core::{End, Frames, Or, RowCache, RowSource as _, Unchecked, Walker};
-use unwind_x86::{SignalTrampolines, X86_64, X86_64Regs};
+use unwind_x86::SignalTrampolines;
 
 use crate::memory::OwnMemory;
 use crate::raw::loads;
+use crate::raw::machine::{MACHINE, Machine, Registers};
 use crate::raw::place::{MAX_FRAMES, ROWS, Taken};
 use crate::raw::registers::{Start, StartPc};
 use crate::raw::rows::{Guessed, Guesses, Instructions, ObjectRows};
@@ -16,7 +17,7 @@ pub(crate) type Rows<'g> = Or<Or<ObjectRows<'g>, SignalTrampolines>, Instruction
 
 /// The frames of a walk.
 pub(crate) type OwnFrames<'w, 'g, 'c> =
-    Frames<'w, X86_64, Rows<'g>, Guesses<'g>, Unchecked, Kept<'c>, OwnMemory, &'w mut X86_64Regs>;
+    Frames<'w, Machine, Rows<'g>, Guesses<'g>, Unchecked, Kept<'c>, OwnMemory, &'w mut Registers>;
 
 /// Walks from there by kept rows, if it is known when they are stale.
 #[inline(always)]
@@ -40,10 +41,10 @@ pub(crate) fn walker<'g, 'c>(
     start: StartPc,
     guessed: &'g Guessed,
     kept: Kept<'c>,
-) -> Walker<X86_64, Rows<'g>, Guesses<'g>, Unchecked, Kept<'c>> {
+) -> Walker<Machine, Rows<'g>, Guesses<'g>, Unchecked, Kept<'c>> {
     let rows = ObjectRows::new(start, guessed).or(SignalTrampolines);
     let most = u32::try_from(MAX_FRAMES).unwrap_or(u32::MAX);
-    Walker::new(X86_64::FOUR_LEVEL, rows.or(Instructions(guessed)))
+    Walker::new(MACHINE, rows.or(Instructions(guessed)))
         .fallback(Guesses(guessed))
         .max_frames(most)
         .cache_if_any(kept)

@@ -13,10 +13,18 @@
 
 use std::ptr::null_mut;
 
+#[cfg(target_arch = "x86_64")]
+use libc::{REG_RIP as PC, REG_RSP as STACK_POINTER};
+
 use unwind_local::{MAX_FRAMES, backtrace_of, prepare};
 
 const PAGE: usize = 4096;
 
+/// The size of a word in bytes.
+const WORD: usize = size_of::<usize>();
+
+#[cfg(target_arch = "x86")]
+use libc::{REG_EIP as PC, REG_ESP as STACK_POINTER};
 /// Numbers that look random, the same each time.
 struct Numbers(u64);
 
@@ -60,17 +68,16 @@ fn code(numbers: &mut Numbers) -> usize {
 }
 
 /// A value that a walk may take for an address.
-fn value(numbers: &mut Numbers, start: usize, len: usize) -> u64 {
+fn value(numbers: &mut Numbers, start: usize, len: usize) -> usize {
     let own = std::ptr::from_ref(numbers).addr();
-    let aligned = numbers.below(2) * 8 + 8;
-    let address = match numbers.below(10) {
+    let aligned = (numbers.below(2) + 1) * WORD;
+    match numbers.below(10) {
         0..4 => start + numbers.below(len + 64) / aligned * aligned,
-        4 => own.wrapping_add(numbers.below(4096)) & !7,
+        4 => own.wrapping_add(numbers.below(4096)) & !(WORD - 1),
         5..8 => code(numbers),
         8 => numbers.below(0x1_0000),
-        _ => return numbers.next(),
-    };
-    u64::try_from(address).unwrap()
+        _ => numbers.next() as usize,
+    }
 }
 
 #[test]
@@ -85,8 +92,9 @@ fn walks_of_random_registers_and_stacks_end_without_a_fault() {
     for round in 0..stacks {
         if round % 50 == 0 {
             for page in (0..len / PAGE).filter(|&number| is_writable(number)) {
-                for word in 0..PAGE / 8 {
-                    let to = std::ptr::with_exposed_provenance_mut(start + page * PAGE + 8 * word);
+                for word in 0..PAGE / WORD {
+                    let to =
+                        std::ptr::with_exposed_provenance_mut(start + page * PAGE + WORD * word);
                     let value = value(&mut numbers, start, len);
                     unsafe { std::ptr::write_volatile(to, value) };
                 }
@@ -94,14 +102,14 @@ fn walks_of_random_registers_and_stacks_end_without_a_fault() {
         }
         let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
         for register in &mut context.uc_mcontext.gregs {
-            *register = value(&mut numbers, start, len).cast_signed();
+            *register = value(&mut numbers, start, len).cast_signed().try_into().unwrap();
         }
         // Mostly on these pages, and in code.
         if round % 4 != 0 {
-            let (sp, pc) = (start + numbers.below(len / 8) * 8, code(&mut numbers));
+            let (sp, pc) = (start + numbers.below(len / WORD) * WORD, code(&mut numbers));
             let registers = &mut context.uc_mcontext.gregs;
-            registers[libc::REG_RSP as usize] = i64::try_from(sp).unwrap();
-            registers[libc::REG_RIP as usize] = i64::try_from(pc).unwrap();
+            registers[STACK_POINTER as usize] = sp.cast_signed().try_into().unwrap();
+            registers[PC as usize] = pc.cast_signed().try_into().unwrap();
         }
         // No such context is one of the kernel's; that it does not fault is asked for here.
         let found = unsafe { backtrace_of(&context, &mut out) };

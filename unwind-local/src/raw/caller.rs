@@ -18,7 +18,7 @@ pub(crate) fn backtrace_of_caller(out: &mut [usize]) -> Backtrace {
 }
 
 #[unsafe(naked)]
-unsafe extern "sysv64" fn called(out: *mut usize, len: usize, found: *mut MaybeUninit<Backtrace>) {
+unsafe extern "C" fn called(out: *mut usize, len: usize, found: *mut MaybeUninit<Backtrace>) {
     call_with_registers!(write_backtrace)
 }
 
@@ -26,7 +26,7 @@ unsafe extern "sysv64" fn called(out: *mut usize, len: usize, found: *mut MaybeU
 ///
 /// There is room for as many addresses and for the result. The registers are those of a frame
 /// on this thread's stack.
-unsafe extern "sysv64" fn write_backtrace(
+unsafe extern "C" fn write_backtrace(
     out: *mut usize,
     len: usize,
     found: &mut MaybeUninit<Backtrace>,

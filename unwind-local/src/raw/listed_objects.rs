@@ -23,12 +23,12 @@ static LIST: [Slot<3>; MOST] =
 static USED: AtomicUsize = AtomicUsize::new(0);
 
 /// How often an object was added, and one more once the list was made.
-static CHANGES: AtomicU64 = AtomicU64::new(0);
+static CHANGES: AtomicUsize = AtomicUsize::new(0);
 
 /// Adds the objects that are new. It locks, so not for handlers.
 ///
 /// Returns the number of changes, where it tells all: where objects stay.
-pub(crate) fn refresh() -> Option<&'static AtomicU64> {
+pub(crate) fn refresh() -> Option<&'static AtomicUsize> {
     if c_library::is_glibc() {
         return None;
     }
@@ -37,8 +37,7 @@ pub(crate) fn refresh() -> Option<&'static AtomicU64> {
     // SAFETY: the function gets what it expects.
     unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut added).cast()) };
     // A static program is told of itself alone.
-    // SAFETY: it looks in a list that the kernel left.
-    let kernels = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
+    let kernels = c_library::auxiliary(libc::AT_SYSINFO_EHDR);
     // SAFETY: the kernel's object is of at least this size, and stays.
     let headers = unsafe { Headers::of_first_page(kernels, kernels.saturating_add(4096)) };
     added |= keep(headers.and_then(|headers| headers.object()));

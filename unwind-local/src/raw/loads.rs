@@ -10,13 +10,15 @@
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::{MaybeUninit, transmute};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-static COUNT: AtomicPtr<AtomicU64> = AtomicPtr::new(null_mut());
+use super::elf::Symbol;
+
+static COUNT: AtomicPtr<AtomicUsize> = AtomicPtr::new(null_mut());
 
 /// The number, if the word is known.
 #[inline]
-pub(crate) fn count() -> Option<u64> {
+pub(crate) fn count() -> Option<usize> {
     let word = COUNT.load(Ordering::Relaxed);
     // SAFETY: null, or a word of the dynamic linker's data, which stays; it writes it in one
     // piece.
@@ -46,7 +48,7 @@ fn dladdr1() -> Option<DlAddr1> {
 }
 
 /// Takes another word for the number.
-pub(crate) fn set(word: &'static AtomicU64) {
+pub(crate) fn set(word: &'static AtomicUsize) {
     COUNT.store((&raw const *word).cast_mut(), Ordering::Release);
 }
 
@@ -79,12 +81,12 @@ pub(crate) fn find() {
 
 /// The words of the dynamic linker's data that have had the number each time.
 struct Search {
-    words: [*mut AtomicU64; MOST],
+    words: [*mut AtomicUsize; MOST],
     len: usize,
     /// The number, as it was told last.
-    number: u64,
+    number: usize,
     /// All words, and how many: before the first look.
-    data: Option<(*mut AtomicU64, usize)>,
+    data: Option<(*mut AtomicUsize, usize)>,
 }
 
 impl Search {
@@ -99,26 +101,28 @@ impl Search {
         // SAFETY: both results have room.
         let found = unsafe { dladdr1(data, info.as_mut_ptr(), &raw mut symbol, RTLD_DL_SYMENT) };
         // SAFETY: null, or the entry of the symbol table, which stays.
-        let symbol = unsafe { symbol.cast::<libc::Elf64_Sym>().as_ref() }?;
-        let count = usize::try_from(symbol.st_size).ok()? / 8;
-        let is_usable =
-            found != 0 && !data.is_null() && data.addr().is_multiple_of(8) && count < 1 << 13;
+        let symbol = unsafe { symbol.cast::<Symbol>().as_ref() }?;
+        let count = usize::try_from(symbol.st_size).ok()?.checked_div(size_of::<usize>())?;
+        let is_usable = found != 0
+            && !data.is_null()
+            && data.addr().is_multiple_of(size_of::<usize>())
+            && count < 1 << 13;
         let data = is_usable.then_some((data.cast(), count))?;
         Some(Self { words: [null_mut(); MOST], len: 0, number: 0, data: Some(data) })
     }
 
     /// Keeps the words that have the number, and returns it.
-    fn look(&mut self) -> u64 {
+    fn look(&mut self) -> usize {
         let to: *mut Self = self;
         // SAFETY: the function gets what it expects.
         unsafe { libc::dl_iterate_phdr(Some(look_at), to.cast()) };
         self.number
     }
 
-    fn keep(&mut self, number: u64) {
+    fn keep(&mut self, number: usize) {
         self.number = number;
         // SAFETY: words of the dynamic linker's data, which stay. Its lock is held.
-        let has = |word: *mut AtomicU64| unsafe { &*word }.load(Ordering::Relaxed) == number;
+        let has = |word: *mut AtomicUsize| unsafe { &*word }.load(Ordering::Relaxed) == number;
         let old = self.words;
         let old_len = core::mem::take(&mut self.len);
         if let Some((first, count)) = self.data.take() {
@@ -132,7 +136,7 @@ impl Search {
         }
     }
 
-    fn keep_if(&mut self, word: *mut AtomicU64, has: impl Fn(*mut AtomicU64) -> bool) {
+    fn keep_if(&mut self, word: *mut AtomicUsize, has: impl Fn(*mut AtomicUsize) -> bool) {
         if has(word) {
             // One too many is none of them: two are as bad as all.
             if let Some(slot) = self.words.get_mut(self.len) {
@@ -154,7 +158,9 @@ unsafe extern "C" fn look_at(
     // SAFETY: as glibc passes it.
     let info = unsafe { info.as_ref() };
     if let (Some(info), Some(search)) = (info, search) {
-        search.keep(info.dlpi_adds);
+        // The low half where a word is shorter, at the same address.
+        #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "that half")]
+        search.keep(info.dlpi_adds as usize);
     }
     1
 }

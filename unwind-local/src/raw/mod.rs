@@ -2,10 +2,12 @@
 
 mod c_library;
 pub(crate) mod caller;
+mod elf;
 mod late_function;
 pub(crate) mod letter;
 pub(crate) mod listed_objects;
 pub(crate) mod loads;
+pub(crate) mod machine;
 pub(crate) mod mailbox;
 pub(crate) mod object;
 pub(crate) mod place;

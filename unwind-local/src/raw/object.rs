@@ -87,9 +87,9 @@ impl Object {
     pub(crate) unsafe fn sframe<'o>(self) -> Option<Part<'o>> {
         // SAFETY: as the caller promises.
         let headers = unsafe { self.headers() }?;
-        let header = headers.all().find(|header| header.p_type == PT_GNU_SFRAME)?;
-        let addr = headers.bias.wrapping_add(header.p_vaddr);
-        headers.constant(addr, Some(header.p_memsz))
+        let header = headers.all().find(|header| header.kind == PT_GNU_SFRAME)?;
+        let addr = headers.bias.wrapping_add(header.vaddr);
+        headers.constant(addr, Some(header.memsz))
     }
 
     /// The segment with an address of it, from there on.

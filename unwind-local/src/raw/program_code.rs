@@ -4,10 +4,11 @@ use core::num::NonZero;
 use core::ops::Range;
 use core::slice;
 
-use unwind_cfi::{CfiAbi, CfiError, CfiSection, CfiTable, Entries, IndexEntry};
+use unwind_cfi::{CfiError, CfiSection, CfiTable, Entries, IndexEntry};
 use unwind_core::Row;
 
 use super::late_function::LateFunction;
+use super::machine::CFI_ABI;
 use super::sframe_rows::sframe_row;
 use super::slot::Slot;
 use super::sync::{AtomicU64, AtomicUsize, Ordering};
@@ -140,10 +141,8 @@ fn find_among(addr: u64, is_guessed: bool) -> Option<Told> {
         Kind::Sframe => Told::Row(Ok(sframe_row(table(), table_addr, addr))),
         Kind::EhFrame => {
             let section = CfiSection::eh_frame(table(), table_addr);
-            let entry = IndexEntry::find(Entries::new(section, CfiAbi::X86_64), addr);
-            Told::Row(
-                CfiTable::with_index(section, CfiAbi::X86_64, entry.as_slice()).find_row(addr),
-            )
+            let entry = IndexEntry::find(Entries::new(section, CFI_ABI), addr);
+            Told::Row(CfiTable::with_index(section, CFI_ABI, entry.as_slice()).find_row(addr))
         }
     })
 }

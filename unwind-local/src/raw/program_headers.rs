@@ -2,6 +2,8 @@
 
 use core::slice;
 
+use super::c_library::auxiliary;
+use super::elf::{ElfHeader, ProgramHeader, Segment, wide};
 use super::object::{Object, Part};
 use super::readable;
 
@@ -10,7 +12,7 @@ const MOST_HEADERS: usize = 64;
 
 /// The program headers of an object.
 pub(super) struct Headers<'o> {
-    list: &'o [libc::Elf64_Phdr],
+    list: &'o [ProgramHeader],
     /// How far above its linked addresses it is loaded.
     pub(super) bias: u64,
 }
@@ -18,24 +20,21 @@ pub(super) struct Headers<'o> {
 impl<'o> Headers<'o> {
     /// Those of the program, which the kernel tells of. They stay.
     pub(super) fn of_program() -> Option<Headers<'static>> {
-        // SAFETY: it looks in a list that the kernel left.
-        let [addr, len, size] = unsafe {
-            [libc::AT_PHDR, libc::AT_PHNUM, libc::AT_PHENT].map(|kind| libc::getauxval(kind))
-        };
+        let [addr, len, size] = [libc::AT_PHDR, libc::AT_PHNUM, libc::AT_PHENT].map(auxiliary);
         let first = usize::try_from(addr).ok()?;
         let len = usize::try_from(len).ok()?.min(MOST_HEADERS);
         let is_right = first != 0
-            && first.is_multiple_of(8)
-            && usize::try_from(size).is_ok_and(|size| size == size_of::<libc::Elf64_Phdr>());
+            && first.is_multiple_of(align_of::<ProgramHeader>())
+            && usize::try_from(size).is_ok_and(|size| size == size_of::<ProgramHeader>());
         if !is_right {
             return None;
         }
-        let headers = core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(first);
+        let headers = core::ptr::with_exposed_provenance::<ProgramHeader>(first);
         // SAFETY: the C library read them here when the program started; any bytes are some.
         let list = unsafe { slice::from_raw_parts(headers, len) };
-        let itself = list.iter().find(|header| header.p_type == libc::PT_PHDR);
+        let itself = list.iter().map(Segment::from).find(|header| header.kind == libc::PT_PHDR);
         let bias = match itself {
-            Some(header) => addr.wrapping_sub(header.p_vaddr),
+            Some(header) => addr.wrapping_sub(header.vaddr),
             // A static program may have none. Its headers are in the first page of the file.
             None => (addr & !4095).wrapping_sub(first_page(list)?),
         };
@@ -53,41 +52,43 @@ impl<'o> Headers<'o> {
         if !first.is_multiple_of(4096) || loaded < 4096 {
             return None;
         }
-        let elf = core::ptr::with_exposed_provenance::<libc::Elf64_Ehdr>(first);
+        let elf = core::ptr::with_exposed_provenance::<ElfHeader>(first);
         // SAFETY: the first page of an object is loaded, and never written to.
         let elf = unsafe { elf.as_ref() }?;
+        let (offset, align) = (wide(elf.e_phoff), u64::try_from(align_of::<ProgramHeader>()).ok()?);
         let len = usize::from(elf.e_phnum).min(MOST_HEADERS);
         let is_right = elf.e_ident.starts_with(b"\x7fELF")
-            && usize::from(elf.e_phentsize) == size_of::<libc::Elf64_Phdr>()
-            && elf.e_phoff.is_multiple_of(8);
+            && usize::from(elf.e_phentsize) == size_of::<ProgramHeader>()
+            && offset.is_multiple_of(align);
         if !is_right {
             return None;
         }
-        let end = elf.e_phoff.checked_add(u64::from(elf.e_phnum).checked_mul(56)?)?;
-        let at = map_start.checked_add(elf.e_phoff)?;
+        let end =
+            offset.checked_add(u64::from(elf.e_phnum).checked_mul(elf.e_phentsize.into())?)?;
+        let at = map_start.checked_add(offset)?;
         if end > 4096 && !(end <= loaded && readable::are_readable(at, map_start.checked_add(end)?))
         {
             return None;
         }
         let headers =
-            core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(usize::try_from(at).ok()?);
+            core::ptr::with_exposed_provenance::<ProgramHeader>(usize::try_from(at).ok()?);
         // SAFETY: they are in the first page, or can be read; aligned, and any bytes are some.
         let list = unsafe { slice::from_raw_parts(headers, len) };
         let bias = map_start.wrapping_sub(first_page(list)?);
         // Tools that add headers move them after all else, as far from the beginning in memory as
         // in the file. Where they are not, this is something else.
-        let is_there = list.iter().any(|header| {
-            let distance = elf.e_phoff.wrapping_sub(header.p_offset);
-            let is_in_it = elf.e_phoff >= header.p_offset
-                && end.wrapping_sub(header.p_offset) <= header.p_filesz;
-            let is_at = bias.wrapping_add(header.p_vaddr).wrapping_add(distance) == at;
-            header.p_type == libc::PT_LOAD && is_in_it && is_at
+        let is_there = list.iter().map(Segment::from).any(|header| {
+            let distance = offset.wrapping_sub(header.offset);
+            let is_in_it =
+                offset >= header.offset && end.wrapping_sub(header.offset) <= header.filesz;
+            let is_at = bias.wrapping_add(header.vaddr).wrapping_add(distance) == at;
+            header.kind == libc::PT_LOAD && is_in_it && is_at
         });
         (end <= 4096 || is_there).then_some(Headers { list, bias })
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &libc::Elf64_Phdr> {
-        self.list.iter()
+    pub(super) fn all(&self) -> impl Iterator<Item = Segment> {
+        self.list.iter().map(Segment::from)
     }
 
     /// Those that the C library lists.
@@ -102,21 +103,21 @@ impl<'o> Headers<'o> {
         }
         // SAFETY: as the caller promises.
         let list = unsafe { slice::from_raw_parts(info.dlpi_phdr, len) };
-        Some(Headers { list, bias: info.dlpi_addr })
+        Some(Headers { list, bias: wide(info.dlpi_addr) })
     }
 
     /// The bytes from an address on, to the end of their segment or of this length, if nothing
     /// changes that segment.
     pub(super) fn constant(&self, addr: u64, len: Option<u64>) -> Option<Part<'o>> {
         let segment = self.all().find(|header| {
-            let start = self.bias.wrapping_add(header.p_vaddr);
+            let start = self.bias.wrapping_add(header.vaddr);
             // Nothing changes what cannot be written to.
-            let is_constant = header.p_flags & libc::PF_W == 0 && header.p_flags & libc::PF_R != 0;
-            let is_loaded = header.p_type == libc::PT_LOAD && is_constant;
-            is_loaded && addr.checked_sub(start).is_some_and(|at| at < header.p_filesz)
+            let is_constant = header.flags & libc::PF_W == 0 && header.flags & libc::PF_R != 0;
+            let is_loaded = header.kind == libc::PT_LOAD && is_constant;
+            is_loaded && addr.checked_sub(start).is_some_and(|at| at < header.filesz)
         })?;
-        let start = self.bias.wrapping_add(segment.p_vaddr);
-        let rest = start.checked_add(segment.p_filesz)?.checked_sub(addr)?;
+        let start = self.bias.wrapping_add(segment.vaddr);
+        let rest = start.checked_add(segment.filesz)?.checked_sub(addr)?;
         let len = len.unwrap_or(rest);
         if len > rest {
             return None;
@@ -131,25 +132,25 @@ impl<'o> Headers<'o> {
     /// Whether they are those of the object with the code at this address.
     pub(super) fn cover(&self, addr: u64) -> bool {
         self.all().any(|header| {
-            let start = self.bias.wrapping_add(header.p_vaddr & !4095);
-            let len = (header.p_vaddr & 4095).saturating_add(header.p_memsz);
-            header.p_type == libc::PT_LOAD && addr.checked_sub(start).is_some_and(|at| at < len)
+            let start = self.bias.wrapping_add(header.vaddr & !4095);
+            let len = (header.vaddr & 4095).saturating_add(header.memsz);
+            header.kind == libc::PT_LOAD && addr.checked_sub(start).is_some_and(|at| at < len)
         })
     }
 
     /// The object that they are of, as one piece.
     pub(super) fn object(&self) -> Option<Object> {
-        let loaded = self.all().filter(|header| header.p_type == libc::PT_LOAD);
-        let ends = loaded.map(|header| header.p_vaddr.saturating_add(header.p_memsz));
+        let loaded = self.all().filter(|header| header.kind == libc::PT_LOAD);
+        let ends = loaded.map(|header| header.vaddr.saturating_add(header.memsz));
         let (start, end) = (first_page(self.list)?, ends.max()?);
-        let search_table = self.all().find(|header| header.p_type == libc::PT_GNU_EH_FRAME);
+        let search_table = self.all().find(|header| header.kind == libc::PT_GNU_EH_FRAME);
         let at = |addr: u64| self.bias.wrapping_add(addr);
-        Some(Object::new(at(start)..at(end), search_table.map_or(0, |header| at(header.p_vaddr))))
+        Some(Object::new(at(start)..at(end), search_table.map_or(0, |header| at(header.vaddr))))
     }
 }
 
 /// The linked address of the page that the first segment starts in.
-fn first_page(headers: &[libc::Elf64_Phdr]) -> Option<u64> {
-    let loaded = headers.iter().find(|header| header.p_type == libc::PT_LOAD)?;
-    Some(loaded.p_vaddr & !4095)
+fn first_page(headers: &[ProgramHeader]) -> Option<u64> {
+    let loaded = headers.iter().map(Segment::from).find(|header| header.kind == libc::PT_LOAD)?;
+    Some(loaded.vaddr & !4095)
 }

@@ -9,9 +9,11 @@ use core::ptr::null_mut;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use unwind_cfi::{CfiAbi, CfiSection, CfiTable, Entries, IndexEntry, index};
+use unwind_cfi::{CfiSection, CfiTable, Entries, IndexEntry, index};
 
+use super::elf::{ElfHeader, SectionHeader, wide};
 use super::late_function::LateFunction;
+use super::machine::CFI_ABI;
 use super::object::{Object, Part};
 use super::program_headers::Headers;
 
@@ -47,7 +49,7 @@ fn find_table(object: Object) -> Option<CfiTable<'static>> {
     let section = CfiSection::eh_frame(index.section.bytes, index.section.addr);
     Headers::of_program()
         .is_some_and(|headers| headers.cover(object.start()))
-        .then(|| CfiTable::with_index(section, CfiAbi::X86_64, index.entries))
+        .then(|| CfiTable::with_index(section, CFI_ABI, index.entries))
 }
 
 /// Makes the index, if the program has no search table and its file can be read. It takes
@@ -55,7 +57,7 @@ fn find_table(object: Object) -> Option<CfiTable<'static>> {
 pub(crate) fn make() {
     let has_index = !INDEX.load(Ordering::Acquire).is_null();
     let Some(headers) = Headers::of_program().filter(|_| !has_index) else { return };
-    let has_table = headers.all().any(|header| header.p_type == libc::PT_GNU_EH_FRAME);
+    let has_table = headers.all().any(|header| header.kind == libc::PT_GNU_EH_FRAME);
     let made = if has_table { None } else { find_section(&headers).and_then(make_of) };
     if let Some(made) = made {
         // Of two that are made at a time one is used, and the other's memory is lost.
@@ -68,7 +70,7 @@ pub(crate) fn make() {
 fn make_of(section: Part<'static>) -> Option<*mut ProgramIndex> {
     let entries = || {
         let section = CfiSection::eh_frame(section.bytes, section.addr);
-        Entries::new(section, CfiAbi::X86_64)
+        Entries::new(section, CFI_ABI)
     };
     let needed = index(entries(), &mut []).err()?.needed;
     let first = size_of::<ProgramIndex>().next_multiple_of(align_of::<IndexEntry>());
@@ -99,19 +101,22 @@ fn map(len: usize) -> Option<*mut ProgramIndex> {
 /// The `.eh_frame` by the section headers of the program's file.
 fn find_section(headers: &Headers<'static>) -> Option<Part<'static>> {
     let file = File::open()?;
-    let elf: libc::Elf64_Ehdr = file.read(0)?;
+    let elf: ElfHeader = file.read(0)?;
     let is_right = elf.e_ident.starts_with(b"\x7fELF")
-        && usize::from(elf.e_shentsize) == size_of::<libc::Elf64_Shdr>();
-    let section = |number: u16| -> Option<libc::Elf64_Shdr> {
-        file.read(elf.e_shoff.checked_add(u64::from(number).checked_mul(elf.e_shentsize.into())?)?)
+        && usize::from(elf.e_shentsize) == size_of::<SectionHeader>();
+    let section = |number: u16| -> Option<SectionHeader> {
+        file.read(
+            wide(elf.e_shoff)
+                .checked_add(u64::from(number).checked_mul(elf.e_shentsize.into())?)?,
+        )
     };
     let names = section(elf.e_shstrndx).filter(|_| is_right)?;
     let found = (0..elf.e_shnum.min(MOST_SECTIONS)).filter_map(section).find(|section| {
-        let at = names.sh_offset.saturating_add(section.sh_name.into());
-        let is_loaded = section.sh_flags & SHF_ALLOC != 0;
+        let at = wide(names.sh_offset).saturating_add(section.sh_name.into());
+        let is_loaded = wide(section.sh_flags) & SHF_ALLOC != 0;
         is_loaded && file.read::<[u8; 10]>(at).is_some_and(|name| name == *b".eh_frame\0")
     })?;
-    headers.constant(headers.bias.wrapping_add(found.sh_addr), Some(found.sh_size))
+    headers.constant(headers.bias.wrapping_add(wide(found.sh_addr)), Some(wide(found.sh_size)))
 }
 
 /// The program's file.
@@ -151,8 +156,8 @@ impl Drop for File {
 unsafe trait Plain {}
 
 // SAFETY: numbers.
-unsafe impl Plain for libc::Elf64_Ehdr {}
+unsafe impl Plain for ElfHeader {}
 // SAFETY: likewise.
-unsafe impl Plain for libc::Elf64_Shdr {}
+unsafe impl Plain for SectionHeader {}
 // SAFETY: likewise.
 unsafe impl Plain for [u8; 10] {}

@@ -136,6 +136,17 @@ impl Readable {
         true
     }
 
+    /// Four bytes at an address.
+    #[inline]
+    pub(crate) fn half_word(&self, addr: u64) -> Option<u32> {
+        if !self.has(addr, 4) {
+            return None;
+        }
+        let word = core::ptr::with_exposed_provenance::<[u8; 4]>(usize::try_from(addr).ok()?);
+        // SAFETY: it is readable, and volatile reads may see any memory.
+        Some(u32::from_le_bytes(unsafe { word.read_volatile() }))
+    }
+
     /// The word at an address.
     #[inline]
     pub(crate) fn word(&self, addr: u64) -> Option<u64> {

@@ -5,12 +5,13 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use unwind_cfi::{
-    CfiAbi, CfiError, CfiScratch, CfiSection, CfiTable, ExceptionData, RemoteCfi, RemoteCfiError,
+    CfiError, CfiScratch, CfiSection, CfiTable, ExceptionData, RemoteCfi, RemoteCfiError,
 };
 use unwind_core::{FrameContext, Memory, RegisterRules, Row, RowSource};
-use unwind_x86::{FramePointers, InstructionAnalysis, TrustedFramePointers, X86_64, X86_64Regs};
+use unwind_x86::{FramePointers, InstructionAnalysis, TrustedFramePointers};
 
 use super::loads;
+use super::machine::{CFI_ABI, Machine, Registers};
 use super::object::Object;
 use super::program_code::{self, Told};
 use super::program_index;
@@ -54,12 +55,12 @@ impl<'g> ObjectRows<'g> {
     }
 }
 
-impl RowSource<X86_64> for ObjectRows<'_> {
+impl RowSource<Machine> for ObjectRows<'_> {
     type Error = RemoteCfiError;
 
     fn row<M: Memory>(
         &mut self,
-        frame: &FrameContext<'_, X86_64Regs>,
+        frame: &FrameContext<'_, Registers>,
         mem: &mut M,
     ) -> Result<Option<Row>, RemoteCfiError> {
         let addr = frame.lookup_addr().get();
@@ -91,7 +92,7 @@ impl RowSource<X86_64> for ObjectRows<'_> {
     #[inline(never)]
     fn register_rules<M: Memory>(
         &mut self,
-        frame: &FrameContext<'_, X86_64Regs>,
+        frame: &FrameContext<'_, Registers>,
         _: &mut M,
     ) -> Result<Option<RegisterRules>, RemoteCfiError> {
         let addr = frame.lookup_addr().get();
@@ -106,7 +107,8 @@ impl RowSource<X86_64> for ObjectRows<'_> {
     #[inline]
     fn generation(&self) -> u64 {
         // Neither gets near to 2^32.
-        loads::count().unwrap_or(0) ^ program_code::generation().rotate_left(32)
+        u64::try_from(loads::count().unwrap_or(0)).unwrap_or(0)
+            ^ program_code::generation().rotate_left(32)
     }
 }
 
@@ -115,7 +117,7 @@ impl RowSource<X86_64> for ObjectRows<'_> {
 #[inline(never)]
 fn program_row<M: Memory>(
     told: &Told,
-    frame: &FrameContext<'_, X86_64Regs>,
+    frame: &FrameContext<'_, Registers>,
     guessed: &Guessed,
     mem: &mut M,
 ) -> Result<Option<Row>, RemoteCfiError> {
@@ -123,11 +125,11 @@ fn program_row<M: Memory>(
         return Ok((*row)?);
     }
     // Where it was interrupted, the function may have none yet, or no longer.
-    let here = RowSource::<X86_64>::row(&mut Instructions(guessed), frame, mem)?;
+    let here = RowSource::<Machine>::row(&mut Instructions(guessed), frame, mem)?;
     if here.is_some() {
         return Ok(here);
     }
-    Ok(RowSource::<X86_64>::row(&mut TrustedFramePointers, frame, mem)?)
+    Ok(RowSource::<Machine>::row(&mut TrustedFramePointers, frame, mem)?)
 }
 
 /// The row of the `.eh_frame`.
@@ -167,7 +169,7 @@ fn call_frames<'o>(object: Object) -> Result<Option<CfiTable<'o>>, CfiError> {
     // SAFETY: likewise.
     let Some(frames) = (unsafe { object.segment_from(addr) }) else { return Ok(None) };
     let section = CfiSection::eh_frame(frames.bytes, frames.addr);
-    CfiTable::with_search_table(section, CfiAbi::X86_64, header.bytes, header.addr)
+    CfiTable::with_search_table(section, CFI_ABI, header.bytes, header.addr)
 }
 
 /// The row of the `.eh_frame`, read by calls that cannot fault.
@@ -181,7 +183,7 @@ fn row_by_reads<M: Memory>(
     if object.eh_frame_hdr == 0 {
         return Ok(None);
     }
-    let table = RemoteCfi::open(mem, CfiAbi::X86_64, object.eh_frame_hdr)?;
+    let table = RemoteCfi::open(mem, CFI_ABI, object.eh_frame_hdr)?;
     let mut scratch = CfiScratch::new();
     table.map_or(Ok(None), |table| table.find_row(mem, addr, &mut scratch))
 }
@@ -190,16 +192,16 @@ fn row_by_reads<M: Memory>(
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Guesses<'g>(pub(crate) &'g Guessed);
 
-impl RowSource<X86_64> for Guesses<'_> {
+impl RowSource<Machine> for Guesses<'_> {
     type Error = RemoteCfiError;
 
     fn row<M: Memory>(
         &mut self,
-        frame: &FrameContext<'_, X86_64Regs>,
+        frame: &FrameContext<'_, Registers>,
         mem: &mut M,
     ) -> Result<Option<Row>, RemoteCfiError> {
         self.0.0.set(true);
-        Ok(RowSource::<X86_64>::row(&mut FramePointers, frame, mem)?)
+        Ok(RowSource::<Machine>::row(&mut FramePointers, frame, mem)?)
     }
 }
 
@@ -207,15 +209,15 @@ impl RowSource<X86_64> for Guesses<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Instructions<'g>(pub(crate) &'g Guessed);
 
-impl RowSource<X86_64> for Instructions<'_> {
+impl RowSource<Machine> for Instructions<'_> {
     type Error = RemoteCfiError;
 
     fn row<M: Memory>(
         &mut self,
-        frame: &FrameContext<'_, X86_64Regs>,
+        frame: &FrameContext<'_, Registers>,
         mem: &mut M,
     ) -> Result<Option<Row>, RemoteCfiError> {
-        let row = RowSource::<X86_64>::row(&mut InstructionAnalysis, frame, mem)?;
+        let row = RowSource::<Machine>::row(&mut InstructionAnalysis, frame, mem)?;
         if row.is_some_and(|row| row.is_guess()) {
             self.0.0.set(true);
         }
