@@ -60,12 +60,12 @@ impl Drain {
             // What came before its end is in the rings afterwards.
             self.drain(engine, &mut drained);
             if is_last {
-                drained.lost = engine.lost();
+                (drained.lost, drained.cpu_time) = (engine.lost(), engine.cpu_time());
                 self.parts.finish(drained);
                 return drained;
             }
             if self.parts.is_due() {
-                drained.lost = engine.lost();
+                (drained.lost, drained.cpu_time) = (engine.lost(), engine.cpu_time());
                 self.parts.next(&mut self.writer, drained);
             }
         }

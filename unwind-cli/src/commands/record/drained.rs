@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::commands::record::engine::CpuTime;
+
 /// What came out of the rings so far. What is read from the stream is in it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SoFar(Arc<Mutex<Drained>>);
@@ -27,17 +29,21 @@ pub(crate) struct Drained {
     pub(crate) skipped_bytes: u64,
     /// How many records the kernel counts as lost, if it counts.
     pub(crate) lost: Option<u64>,
+    /// CPU time, if the kernel counts it.
+    pub(crate) cpu_time: Option<CpuTime>,
 }
 
 impl Drained {
     /// What came out after `before`.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let lost = self.lost.map(|lost| lost.saturating_sub(before.lost.unwrap_or(0)));
+        let cpu_time = self.cpu_time.map(|time| time.since(before.cpu_time.unwrap_or_default()));
         Self {
             written: self.written.saturating_sub(before.written),
             dropped: self.dropped.saturating_sub(before.dropped),
             skipped_bytes: self.skipped_bytes.saturating_sub(before.skipped_bytes),
             lost,
+            cpu_time,
         }
     }
 }

@@ -42,6 +42,28 @@ pub(crate) trait Engine: Send {
 
     /// How many records the kernel counts as lost, if it counts.
     fn lost(&self) -> Option<u64>;
+
+    /// The CPU time of all that samples are taken of, if the kernel counts that.
+    fn cpu_time(&self) -> Option<CpuTime>;
+}
+
+/// CPU time in nanoseconds, by the kernel's count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CpuTime {
+    /// All of it.
+    pub(crate) running: u64,
+    /// That in which samples were taken; in the rest the kernel had stopped them.
+    pub(crate) sampled: u64,
+}
+
+impl CpuTime {
+    /// What came after `before`.
+    pub(crate) const fn since(self, before: Self) -> Self {
+        Self {
+            running: self.running.saturating_sub(before.running),
+            sampled: self.sampled.saturating_sub(before.sampled),
+        }
+    }
 }
 
 /// Why samples cannot be taken.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::commands::perf::tally::Tally;
 use crate::commands::record::drained::Drained;
+use crate::commands::record::engine::CpuTime;
 use crate::commands::record::off_cpu::OffCpu;
 use crate::commands::record::told::{Throttled, Told};
 use crate::counted::counted;
@@ -45,15 +46,31 @@ pub(crate) struct Ledger {
     pub(crate) skipped_bytes: u64,
     /// Spans in which the kernel took no samples.
     pub(crate) throttled: Throttled,
+    /// CPU time and samples of it, where the kernel counts the former.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cpu_time: Option<TimeOfSamples>,
     /// Waits, of a recording with these; their samples are in the classes like all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) off_cpu: Option<OffCpu>,
+}
+
+/// The CPU time of all that was recorded, by the kernel's count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TimeOfSamples {
+    pub(crate) nanoseconds: u64,
+    /// About how many samples there would be more if all of it had been sampled: a process or a
+    /// thread that ends before its first sample has none, and a timer that is late takes one for
+    /// several. Those of throttled spans are not in it.
+    pub(crate) samples_missing_estimated: u64,
 }
 
 /// The sums of a ledger do not come out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the ledger does not add up: {0}")]
 pub(crate) struct LedgerError(String);
+
+/// How many samples fewer than its time stands for any thread may have by chance, about.
+const CHANCE: u64 = 20;
 
 /// The exit code for that, as `unwind --help` documents it.
 pub(crate) const EXIT_CODE: u8 = 10;
@@ -66,7 +83,8 @@ impl Ledger {
     /// That of samples that came out of the rings, of which the tally counts those whose stacks
     /// were walked.
     pub(crate) fn of(drained: Drained, tally: &Tally, unmatched: u64, told: &Told) -> Self {
-        let Drained { written, dropped, skipped_bytes, lost: lost_by_kernel } = drained;
+        let Drained { written, dropped, skipped_bytes, lost: lost_by_kernel, cpu_time: _ } =
+            drained;
         let incomplete = tally.incomplete.iter();
         Self {
             written,
@@ -83,6 +101,25 @@ impl Ledger {
             throttled: told.throttled,
             ..Self::new()
         }
+    }
+
+    /// The same with the CPU time that the kernel has counted, of samples at this rate.
+    pub(crate) fn with_cpu_time(mut self, time: Option<CpuTime>, rate: u32) -> Self {
+        let Some(CpuTime { running, sampled }) = time else { return self };
+        let samples_of = |nanoseconds: u64| {
+            let samples = u128::from(nanoseconds).saturating_mul(rate.into()) / 1_000_000_000;
+            u64::try_from(samples).unwrap_or(u64::MAX)
+        };
+        let of_waits = self.off_cpu;
+        let of_waits = of_waits.map_or(0, |waits| waits.samples.saturating_add(waits.without_end));
+        let taken = self.written.saturating_sub(of_waits).saturating_add(self.lost);
+        let samples_missing_estimated = samples_of(sampled).saturating_sub(taken);
+        if self.throttled.spans > 0 {
+            // Of the spans only what the threads have run meanwhile.
+            self.throttled.samples_estimated = samples_of(running.saturating_sub(sampled));
+        }
+        self.cpu_time = Some(TimeOfSamples { nanoseconds: running, samples_missing_estimated });
+        self
     }
 
     /// Samples whose stacks are not complete.
@@ -210,6 +247,18 @@ impl Display for Ledger {
                 writeln!(f, "  {samples} of waits whose end was not told")?;
             }
         }
+        if let Some(TimeOfSamples { nanoseconds, samples_missing_estimated: missing }) =
+            self.cpu_time
+            && missing >= CHANCE
+            && missing > all / 50
+        {
+            let ms = nanoseconds / 1_000_000;
+            writeln!(
+                f,
+                "apart from these, about {missing} samples are missing of {ms} ms of CPU time: of \
+                 what ends before its first sample, or while the timer was late"
+            )?;
+        }
         if self.throttled.spans > 0 {
             let Throttled { spans, nanoseconds, samples_estimated } = self.throttled;
             writeln!(
@@ -265,6 +314,28 @@ mod tests {
             assert!(ledger.check().is_err(), "change {at}");
             assert!(ledger.to_string().contains("does not add up"), "change {at}");
         }
+    }
+
+    #[test]
+    fn d14_cpu_time_without_a_sample_is_told_once() {
+        let with = |written, lost, running: u64, sampled: u64| {
+            let mut ledger = Ledger { written, complete: written, lost, ..Ledger::new() };
+            ledger.throttled.spans = u64::from(running > sampled);
+            let [running, sampled] = [running, sampled].map(|ms| ms * 1_000_000);
+            let ledger = ledger.with_cpu_time(Some(CpuTime { running, sampled }), 1_000);
+            let missing = ledger.cpu_time.unwrap().samples_missing_estimated;
+            (missing, ledger.throttled.samples_estimated, ledger.to_string())
+        };
+        let (missing, throttled, text) = with(500, 100, 1_000, 1_000);
+        assert_eq!((missing, throttled), (400, 0));
+        assert!(text.contains("about 400 samples are missing of 1000 ms"), "{text}");
+        // While samples are stopped none are missing.
+        let (missing, throttled, _) = with(500, 100, 1_000, 700);
+        assert_eq!((missing, throttled), (100, 300));
+        // A sample of each thread is chance.
+        let (missing, _, text) = with(990, 0, 1_000, 1_000);
+        assert!(missing == 10 && !text.contains("missing"), "{text}");
+        assert_eq!(with(1_001, 0, 1_000, 1_000).0, 0);
     }
 
     #[test]

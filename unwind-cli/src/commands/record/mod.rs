@@ -299,6 +299,7 @@ impl Writing<'_> {
             off_cpu: self.args.off_cpu.then_some(recorded.off_cpu),
             ..Ledger::of(drained, &recorded.tally, unmatched, &recorded.told)
         };
+        let ledger = ledger.with_cpu_time(drained.cpu_time, self.args.rate);
         let marks = recorded.tally.marks.into_iter().flatten();
         let incomplete =
             marks.map(|mark| (mark.time, mark.thread, mark.reason.to_owned())).collect();

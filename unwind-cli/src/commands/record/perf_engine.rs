@@ -12,7 +12,7 @@ use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{AttrFlags, ReadFormat, Record, SampleType};
 use unwind_perf::ring::RingReader;
 
-use crate::commands::record::engine::{Engine, EngineError, OFF_CPU, SampledEvent};
+use crate::commands::record::engine::{CpuTime, Engine, EngineError, OFF_CPU, SampledEvent};
 use crate::perf_event::{EventRing, PerfEvent};
 
 /// What to sample, and how.
@@ -54,7 +54,13 @@ pub(crate) enum Whom {
 const REGISTERS: u64 = 0xff_0fff;
 
 /// Cycles of the CPU, and the clock where there are none to be had.
-const EVENTS: [(u32, u64); 2] = [(0, 0), (1, 0)];
+const EVENTS: [(u32, u64); 2] = [(0, 0), CPU_CLOCK];
+
+/// The time that a thread runs, in nanoseconds.
+const CPU_CLOCK: (u32, u64) = (1, 0);
+
+/// What reading an event gives: its count, how long it ran, and how many records were lost.
+const COUNTS: ReadFormat = ReadFormat::TOTAL_TIME_RUNNING.union(ReadFormat::LOST);
 
 /// Switches of a CPU from one thread to another.
 const SWITCHES: (u32, u64) = (1, 3);
@@ -92,6 +98,8 @@ pub(crate) struct PerfEngine {
     buf: Vec<u8>,
     /// Bytes of a ring.
     pub(crate) ring: usize,
+    /// Samples are those of CPUs, whatever they execute.
+    is_of_cpus: bool,
     /// Why samples in the kernel are left out.
     pub(crate) without_kernel: Option<io::Error>,
 }
@@ -110,7 +118,7 @@ fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr {
         | SampleType::CALLCHAIN
         | SampleType::REGS_USER
         | SampleType::STACK_USER;
-    attr.read_format = ReadFormat::LOST;
+    attr.read_format = COUNTS;
     if sampling.off_cpu {
         attr.sample_type |= SampleType::IDENTIFIER;
     }
@@ -227,6 +235,7 @@ impl PerfEngine {
             rings: Vec::new(),
             buf: vec![0; RingReader::MAX_RECORD],
             ring,
+            is_of_cpus: matches!(sampling.whom, Whom::All),
             without_kernel: None,
         };
         for cpu in 0..cpus {
@@ -328,7 +337,7 @@ fn possible(sampling: &Sampling) -> Result<(EventAttr, Option<io::Error>), Engin
     for excluded in [AttrFlags::empty(), AttrFlags::EXCLUDE_KERNEL] {
         for event in EVENTS {
             for newer in [AttrFlags::empty(), AttrFlags::BUILD_ID] {
-                for read_format in [ReadFormat::LOST, ReadFormat::empty()] {
+                for read_format in [COUNTS, ReadFormat::empty()] {
                     let mut attr = attr(sampling, event);
                     attr.flags = attr.flags.difference(newer) | excluded;
                     attr.read_format = read_format;
@@ -412,7 +421,25 @@ impl Engine for PerfEngine {
         if !self.attr.read_format.contains(ReadFormat::LOST) {
             return None;
         }
-        let lost = self.opened().map(|event| Some(event.counts::<2>().ok()?[1]));
+        let lost = self.opened().map(|event| Some(event.counts::<3>().ok()?[2]));
         lost.sum()
+    }
+
+    fn cpu_time(&self) -> Option<CpuTime> {
+        // Of a CPU as a whole the clock counts when it is idle, too.
+        let is_clock = (self.attr.kind, self.attr.config) == CPU_CLOCK && !self.is_of_cpus;
+        if !is_clock || !self.attr.read_format.contains(ReadFormat::LOST) {
+            return None;
+        }
+        // Events of waits are between those of the clock.
+        let step = self.events.len().max(1);
+        let events = self.samples.iter().step_by(step).chain(self.larger.iter().step_by(step));
+        let mut time = CpuTime::default();
+        for event in events {
+            let [sampled, running, _] = event.counts::<3>().ok()?;
+            time.running = time.running.saturating_add(running);
+            time.sampled = time.sampled.saturating_add(sampled);
+        }
+        Some(time)
     }
 }

@@ -1,0 +1,172 @@
+//! `unwind record` where it is hard to keep the books: very many processes and threads, a kernel
+//! that stops taking samples, programs that are killed. The kernel counts, too.
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{sleep, spawn};
+use std::time::Duration;
+
+use serde_json::Value;
+use support::{Target, compile, stderr, unwind};
+use test_support::skip;
+
+/// They would take the CPUs from each other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn program(test: &str, source: &str) -> Option<PathBuf> {
+    compile(test, source, &["-O1", "-fomit-frame-pointer", "-pthread"])
+}
+
+fn record(data: &Path, options: &[&str], command: &[&str]) -> Option<Value> {
+    let data = data.to_str().unwrap();
+    let command = if command.is_empty() { vec![] } else { [&["--"], command].concat() };
+    let arguments = [&["record", "--json", "-o", data], options, &command].concat();
+    ledger_of(unwind(&arguments).output().unwrap())
+}
+
+fn ledger_of(output: Output) -> Option<Value> {
+    let told = stderr(&output);
+    if told.contains("lets no sampling event be opened") {
+        skip(&told);
+        return None;
+    }
+    // It would be 10 if a sum did not come out.
+    assert!(output.status.success(), "{told}");
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = out.lines().find(|line| line.starts_with('{')).unwrap();
+    let ledger: Value = serde_json::from_str(line).unwrap();
+    assert!(number(&ledger, "lost_told") <= number(&ledger, "lost"), "{ledger}");
+    Some(ledger)
+}
+
+fn number(ledger: &Value, name: &str) -> u64 {
+    ledger[name].as_u64().unwrap_or_else(|| panic!("{name} in {ledger}"))
+}
+
+/// CPU time in milliseconds by the kernel's count, if it counts that.
+fn cpu_ms(ledger: &Value) -> Option<u64> {
+    Some(ledger.get("cpu_time")?["nanoseconds"].as_u64().unwrap() / 1_000_000)
+}
+
+/// Whether all samples that there should be of the CPU time are somewhere in the ledger.
+fn check_all_are_there(ledger: &Value, rate: u64) {
+    let Some(ms) = cpu_ms(ledger) else { return };
+    let missing = number(&ledger["cpu_time"], "samples_missing_estimated");
+    let throttled = number(&ledger["throttled"], "samples_estimated");
+    let all = number(ledger, "written") + number(ledger, "lost") + throttled + missing;
+    let expected = ms * rate / 1000;
+    assert!((expected..expected + expected / 20 + 100).contains(&all), "{expected} {ledger}");
+}
+
+#[test]
+fn d14_ten_thousand_short_processes_are_in_the_ledger_with_their_time() {
+    let _alone = alone();
+    let Some(many) = program("strain_forks", "many.c") else { return };
+    let data = many.with_file_name("perf.data");
+    let command = [many.to_str().unwrap(), "forks", "10000"];
+    let Some(ledger) = record(&data, &[], &command) else { return };
+    check_all_are_there(&ledger, 999);
+    let Some(ms) = cpu_ms(&ledger) else { return skip("there is a PMU, whose cycles are sampled") };
+    // Each lives for less than the time between two samples.
+    let missing = number(&ledger["cpu_time"], "samples_missing_estimated");
+    assert!(ms > 200 && missing * 2 > ms, "{ledger}");
+}
+
+#[test]
+fn d14_five_thousand_threads_are_in_the_ledger_with_their_time() {
+    let _alone = alone();
+    let Some(many) = program("strain_threads", "many.c") else { return };
+    let data = many.with_file_name("perf.data");
+    let command = [many.to_str().unwrap(), "threads", "5000"];
+    let Some(ledger) = record(&data, &["-F", "499"], &command) else { return };
+    check_all_are_there(&ledger, 499);
+    assert!(number(&ledger, "written") > 500, "{ledger}");
+}
+
+#[test]
+fn d14_the_time_of_a_program_that_is_killed_is_what_the_kernel_says_that_it_was() {
+    let _alone = alone();
+    let Some(nested) = program("strain_killed", "nested.c") else { return };
+    let data = nested.with_file_name("perf.data");
+    let mut command = std::process::Command::new(&nested);
+    let target = Target::start_command(command.arg("20"));
+    let id = target.id();
+    // Nanoseconds on a CPU.
+    let time = || -> Option<u64> {
+        let text = fs::read_to_string(format!("/proc/{id}/schedstat")).ok()?;
+        Some(text.split_whitespace().next()?.parse::<u64>().ok()? / 1_000_000)
+    };
+    let before = time();
+    let killer = spawn(move || {
+        sleep(Duration::from_millis(1500));
+        drop(target);
+    });
+    let ledger = record(&data, &["--pid", &id.to_string()], &[]);
+    killer.join().unwrap();
+    let (Some(ledger), Some(_)) = (ledger, before) else { return };
+    check_all_are_there(&ledger, 999);
+    let Some(ms) = cpu_ms(&ledger) else { return };
+    assert!((100..1600).contains(&ms), "{ledger}");
+    let written = number(&ledger, "written");
+    assert!(written > 50 && number(&ledger, "complete") * 10 > written * 9, "{ledger}");
+}
+
+/// How many samples a second the kernel allows; what was allowed before is again at the end.
+struct AllowedRate(String);
+
+const ALLOWED_RATE: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
+
+impl AllowedRate {
+    fn set(rate: &str) -> Option<Self> {
+        let before = fs::read_to_string(ALLOWED_RATE).ok()?;
+        fs::write(ALLOWED_RATE, rate).ok()?;
+        Some(Self(before))
+    }
+}
+
+impl Drop for AllowedRate {
+    fn drop(&mut self) {
+        let _ = fs::write(ALLOWED_RATE, &self.0);
+    }
+}
+
+#[test]
+fn d14_samples_that_the_kernel_does_not_take_for_a_time_are_told_apart() {
+    let _alone = alone();
+    let Some(many) = program("strain_throttled", "many.c") else { return };
+    let data = many.with_file_name("perf.data");
+    let throttles = spawn(|| {
+        sleep(Duration::from_millis(700));
+        let allowed = AllowedRate::set("4000");
+        sleep(Duration::from_millis(1500));
+        allowed.is_some()
+    });
+    // It runs until its own clock says that it had two seconds.
+    let command = [many.to_str().unwrap(), "deep", "200"];
+    let ledger = record(&data, &["-F", "19999"], &command);
+    let is_throttled = throttles.join().unwrap();
+    let Some(ledger) = ledger else { return };
+    if !is_throttled {
+        return skip("only root changes how many samples the kernel allows");
+    }
+    check_all_are_there(&ledger, 19_999);
+    let throttled = &ledger["throttled"];
+    assert!(number(throttled, "spans") > 0, "{ledger}");
+    if let Some(ms) = cpu_ms(&ledger) {
+        assert!((2000..2300).contains(&ms), "{ledger}");
+    }
+    // What is stopped while a thread does not run is no loss.
+    if number(throttled, "spans") > 100 {
+        assert!(number(throttled, "samples_estimated") > 0, "{ledger}");
+    }
+}
