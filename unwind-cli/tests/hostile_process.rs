@@ -58,17 +58,18 @@ fn chaos(test: &str, flags: &[&str], arguments: &[&str]) -> Option<Target> {
 fn a_process_that_ends_while_it_is_read_is_a_report_or_an_error() {
     let Some(program) = compile("ends", "chaos.c", FRAME_POINTERS) else { return };
     let (mut reports, mut errors) = (0, 0);
-    for round in 0..30_u32 {
+    for round in 0..60_u32 {
         // From at once to some time after the command has started.
-        let microseconds = (round * round * 20).to_string();
+        let microseconds = (round * round * 5).to_string();
         let target = Target::start_command(Command::new(&program).args(["ends", &microseconds]));
-        match look(target.id(), &[]) {
+        let how: &[&str] = if round % 2 == 0 { &[] } else { &["--no-stop"] };
+        match look(target.id(), how) {
             Ok(_) => reports += 1,
             Err(_) => errors += 1,
         }
     }
     println!("{reports} reports, {errors} errors");
-    assert_eq!(reports + errors, 30);
+    assert_eq!(reports + errors, 60);
 }
 
 #[test]
@@ -78,8 +79,9 @@ fn a_process_that_executes_itself_forks_starts_threads_or_unmaps_code_continues(
             return;
         };
         let (mut reports, mut errors) = (0, Vec::new());
-        for _ in 0..25 {
-            match look(target.id(), &[]) {
+        for round in 0..50 {
+            let how: &[&str] = if round % 2 == 0 { &[] } else { &["--no-stop"] };
+            match look(target.id(), how) {
                 Ok(report) => {
                     reports += 1;
                     assert!(!threads(&report).is_empty(), "{report:#}");

@@ -23,7 +23,10 @@ fn every_field_is_there_and_of_its_kind() {
     let target = Target::start(&program, &[]);
     let report = report_of(&target, &[]);
 
-    assert_eq!(keys(&report), ["method", "process", "program", "schema", "threads", "warnings"]);
+    assert_eq!(
+        keys(&report),
+        ["method", "no_stop", "process", "program", "schema", "threads", "warnings"]
+    );
     assert_eq!((&report["schema"], &report["method"]), (&2.into(), &"auto".into()));
     assert_eq!((&report["process"], &report["program"]), (&target.id().into(), &"program".into()));
     assert!(report["warnings"].as_array().unwrap().is_empty());

@@ -55,6 +55,16 @@ impl Ia32Regs {
         self
     }
 
+    /// The same with one register less; a number above 7 changes nothing.
+    #[must_use]
+    pub fn without(mut self, reg: DwarfReg) -> Self {
+        if let Some(slot) = self.gpr.get_mut(usize::from(reg.0)) {
+            *slot = 0;
+            self.known &= !1_u8.wrapping_shl(reg.0.into());
+        }
+        self
+    }
+
     /// All registers: `gpr` is in the order of the DWARF numbers, that is
     /// eax, ecx, edx, ebx, esp, ebp, esi, edi.
     #[must_use]

@@ -65,6 +65,16 @@ impl X86_64Regs {
         }
         self
     }
+
+    /// The same with one register less; a number above 15 changes nothing.
+    #[must_use]
+    pub fn without(mut self, reg: DwarfReg) -> Self {
+        if let Some(slot) = self.gpr.get_mut(usize::from(reg.0)) {
+            *slot = 0;
+            self.known &= !1_u16.wrapping_shl(reg.0.into());
+        }
+        self
+    }
 }
 
 impl Registers for X86_64Regs {
@@ -230,6 +240,16 @@ const fn unreadable(addr: VirtAddr, error: ReadError) -> StepError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_register_that_is_taken_out_is_unknown_and_the_others_stay() {
+        let regs = X86_64Regs::from_all(1, [7; 16]).without(X86_64Regs::RBP).without(DwarfReg(16));
+        for number in 0..18 {
+            let known = (number < 16 && number != 6).then_some(7);
+            assert_eq!(regs.get(DwarfReg(number)), known, "{number}");
+        }
+        assert_eq!(X86_64Regs::new(1, 2, 3).without(X86_64Regs::RBP).fp(), None);
+    }
 
     #[test]
     fn the_canonical_width_is_a_parameter() {

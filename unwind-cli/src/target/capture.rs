@@ -12,7 +12,6 @@ use crate::input_error::InputError;
 use crate::mapped_file::VDSO_LIMIT;
 use crate::target::captured_memory::{Copied, is_file_code};
 use crate::target::maps::{self, Access, Backing, Mapping};
-use crate::target::pause::PausedProcess;
 use crate::target::registers::{CodeMode, UserRegisters};
 
 /// How much of a stack is copied at first: more than 510 frames take mostly.
@@ -55,26 +54,25 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Copies what walks of the stacks of a process need. `before` was read
-    /// before the hold.
+    /// Copies what walks of stacks with these registers need, of the process with the
+    /// thread `id`. `before` was read before the hold.
     ///
     /// # Errors
     ///
     /// [`InputError`] if `/proc` does not say what is mapped where.
     pub(crate) fn take(
-        held: &PausedProcess,
+        id: i32,
+        threads: &[UserRegisters],
         mut before: Before,
         wanted: &Wanted,
     ) -> Result<Self, InputError> {
-        // After the first thread has ended only the others lead to the memory.
-        let id = held.some_thread;
         let mut capture = Self {
             mappings: before.mappings(id)?,
             copies: Vec::new(),
             unreadable: BTreeSet::new(),
         };
         let mut reader = Reader { memory: before.memory(id)?, left: TOTAL };
-        let registers = || held.threads.iter().map(|(_, registers)| registers);
+        let registers = || threads.iter();
         let ranges = registers().filter_map(|registers| capture.stack(registers, wanted));
         let ranges =
             ranges.chain(registers().filter_map(|registers| capture.code_at(registers.rip)));
@@ -219,6 +217,15 @@ impl Before {
         let path = format!("/proc/{thread}/mem");
         File::open(&path).map_err(|error| InputError::Read { path: path.into(), error })
     }
+}
+
+/// What the process of a thread has mapped.
+///
+/// # Errors
+///
+/// [`InputError`] if `/proc` does not say it.
+pub(crate) fn mappings_of(thread: i32) -> Result<Vec<Mapping>, InputError> {
+    Ok(maps::parse(&read_maps(thread, 1 << 16)?))
 }
 
 /// The text of `/proc/PID/maps`, which has about `len` bytes.

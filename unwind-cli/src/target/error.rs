@@ -73,6 +73,19 @@ pub(crate) enum TargetError {
         /// `kernel.yama.ptrace_scope`, where the kernel has it.
         ptrace_scope: Option<u8>,
     },
+    /// The kernel refuses to show it.
+    #[error(
+        "not permitted to read the stacks of process {process}{}",
+        permission_hint(*owner, *ptrace_scope)
+    )]
+    NotReadable {
+        /// Whose stack was asked for.
+        process: i32,
+        /// The user id that it runs under.
+        owner: u32,
+        /// `kernel.yama.ptrace_scope`, where the kernel has it.
+        ptrace_scope: Option<u8>,
+    },
     /// Tracing failed in another way.
     #[error("cannot stop process {process}: {}", errno.desc())]
     Trace {
@@ -146,7 +159,10 @@ impl TargetError {
             Self::Input(error) => error.exit_code(),
             Self::Trace { .. } | Self::LetGo { .. } | Self::NoThread(_) | Self::NotShown(_) => 1,
             Self::NoSuchProcess(_) | Self::NoSuchThread(_) => 3,
-            Self::NotPermitted { .. } | Self::AlreadyTraced { .. } | Self::OwnProcess => 4,
+            Self::NotPermitted { .. }
+            | Self::NotReadable { .. }
+            | Self::AlreadyTraced { .. }
+            | Self::OwnProcess => 4,
             Self::KernelThread(_)
             | Self::Unstoppable(_)
             | Self::NotACore { .. }

@@ -1,4 +1,5 @@
-//! What a stack is read from: a process that is held still, or a core file.
+//! What a stack is read from: a process that is held still or whose threads sleep, or a core
+//! file.
 
 mod capture;
 mod captured_memory;
@@ -10,6 +11,7 @@ pub(crate) mod memory;
 pub(crate) mod pause;
 pub(crate) mod process;
 pub(crate) mod registers;
+pub(crate) mod sleeping;
 pub(crate) mod status;
 pub(crate) mod target_memory;
 mod tracee;
@@ -29,7 +31,7 @@ use crate::input_error::InputError;
 use crate::mapped_file::{ProcessFiles, copy_vdso, open_of_core};
 use crate::module::{Modules, Opening};
 use crate::module_error::{BuildId, ModuleError};
-use crate::target::capture::{Before, Capture};
+use crate::target::capture::{Before, Capture, mappings_of};
 use crate::target::captured_memory::{CapturedMemory, Copied};
 use crate::target::core_file::CoreFile;
 use crate::target::error::TargetError;
@@ -38,6 +40,7 @@ use crate::target::memory::{CoreMemory, PageCache, ProcessMemory};
 use crate::target::pause::{HoldLimit, Pause, PausedProcess, STOPS};
 use crate::target::process::Fate;
 use crate::target::registers::UserRegisters;
+use crate::target::sleeping::{Awake, SleepingProcess};
 use crate::target::status::Status;
 use crate::target::target_memory::TargetMemory;
 use crate::untrusted::{Untrusted, escaped};
@@ -62,6 +65,8 @@ pub(crate) struct Target {
     pub(crate) warnings: Vec<String>,
     /// How much there can be to show of it.
     pub(crate) room: Room,
+    /// It was looked at while it ran.
+    pub(crate) no_stop: bool,
     hold: Option<Pause>,
 }
 
@@ -95,7 +100,8 @@ pub(crate) struct Thread {
     pub(crate) name: Option<Untrusted>,
     /// The signal that ended the program, in the thread that got it.
     pub(crate) signal: Option<i32>,
-    pub(crate) registers: UserRegisters,
+    /// Unless it was looked at without a stop and did not sleep.
+    pub(crate) registers: Result<UserRegisters, Awake>,
 }
 
 impl Target {
@@ -126,10 +132,14 @@ impl Target {
                         files = ProcessFiles::of(held.some_thread);
                     }
                     let files = Rc::new(files);
-                    let capture = Capture::take(&held, before, wanted);
+                    let registers: Vec<_> =
+                        held.threads.iter().map(|&(_, registers)| registers).collect();
+                    let capture = Capture::take(held.some_thread, &registers, before, wanted);
                     match (capture, hold.release()) {
                         (Ok(_), Fate::Ended) => break,
-                        (Ok(capture), _) => return Ok(Self::of_capture(&held, capture, &files)),
+                        (Ok(capture), _) => {
+                            return Ok(Self::of_capture(Found::of(&held), capture, &files));
+                        }
                         (Err(error), fate) => (error.into(), fate),
                     }
                 }
@@ -156,42 +166,68 @@ impl Target {
         let mut memory = PageCache::new(memory);
         let files = Rc::new(ProcessFiles::of(id));
         let modules = load_of_process(&mappings, &files, &mut memory);
-        Ok(Self::of_mapped(held, mappings, modules, TargetMemory::Process(memory)))
+        Ok(Self::of_mapped(Found::of(held), mappings, modules, TargetMemory::Process(memory)))
+    }
+
+    /// Looks at the threads of a process that sleep, and stops none.
+    ///
+    /// # Errors
+    ///
+    /// [`TargetError`] if there is none, if it may not be read, or if it ends.
+    pub(crate) fn of_sleeping(process: i32, wanted: &Wanted) -> Result<Self, TargetError> {
+        allow_all_files();
+        let mut sleeping = SleepingProcess::look(process)?;
+        let id = sleeping.some_thread;
+        let files = Rc::new(ProcessFiles::of(id));
+        let registers: Vec<_> = sleeping.threads().filter_map(|(_, found)| found.ok()).collect();
+        let failed = |error: InputError| match Status::read(id) {
+            Err(_) => TargetError::Ended(process),
+            Ok(_) => error.into(),
+        };
+        let capture = Capture::take(id, &registers, Before::read(id), wanted).map_err(failed)?;
+        sleeping.check();
+        // A walk of a stack that slept still looks for rows by what was mapped at first.
+        let code = |mappings: &[Mapping]| -> Vec<Mapping> {
+            mappings.iter().filter(|mapping| mapping.executable).cloned().collect()
+        };
+        let is_same = code(&mappings_of(id).map_err(failed)?) == code(&capture.mappings);
+        let threads = sleeping.threads();
+        let threads = threads.map(|(id, found)| match found {
+            Ok(_) if !is_same => (id, Err(Awake::Remapped)),
+            _ => (id, found),
+        });
+        let found =
+            Found { process: sleeping.process, threads: threads.collect(), warnings: Vec::new() };
+        Ok(Self { no_stop: true, ..Self::of_capture(found, capture, &files) })
     }
 
     /// Looks at what was copied of a process.
-    fn of_capture(held: &PausedProcess, capture: Capture, files: &Rc<ProcessFiles>) -> Self {
+    fn of_capture(found: Found, capture: Capture, files: &Rc<ProcessFiles>) -> Self {
         let Capture { mappings, copies, unreadable } = capture;
         let mut memory = CapturedMemory::new(&mappings, copies, unreadable);
         let modules = load_of_process(&mappings, files, &mut memory);
         memory.add_code(&mappings, &modules);
-        Self::of_mapped(held, mappings, modules, TargetMemory::Captured(memory))
+        Self::of_mapped(found, mappings, modules, TargetMemory::Captured(memory))
     }
 
     fn of_mapped(
-        held: &PausedProcess,
+        found: Found,
         mappings: Vec<Mapping>,
         modules: Modules,
         memory: TargetMemory,
     ) -> Self {
-        let warnings = held.unstoppable.iter().map(|thread| {
-            format!("thread {thread} cannot be stopped: it waits inside the kernel; it is left out")
-        });
-        let threads = held.threads.iter().map(|&(id, registers)| Thread {
-            id,
-            name: name_of(id),
-            signal: None,
-            registers,
-        });
+        let threads = found.threads.into_iter();
+        let thread = |(id, registers)| Thread { id, name: name_of(id), signal: None, registers };
         Self {
-            process: held.process,
-            program: name_of(held.process).unwrap_or_default(),
-            threads: threads.collect(),
+            process: found.process,
+            program: name_of(found.process).unwrap_or_default(),
+            threads: threads.map(thread).collect(),
             mappings,
             modules,
             memory,
-            warnings: warnings.collect(),
+            warnings: found.warnings,
             room: Room::UNKNOWN,
+            no_stop: false,
             hold: None,
         }
     }
@@ -282,6 +318,7 @@ impl Target {
             memory: TargetMemory::Core(PageCache::new(memory)),
             warnings: missing_part(path, notes.missing).into_iter().chain(damage).collect(),
             room: Room::of_core(&core),
+            no_stop: false,
             hold: None,
         })
     }
@@ -309,6 +346,7 @@ impl Target {
             memory: TargetMemory::Captured(memory),
             warnings: Vec::new(),
             room: Room::UNKNOWN,
+            no_stop: false,
             hold: None,
         }
     }
@@ -336,6 +374,23 @@ impl Target {
             Some(Fate::Ended) => Err(TargetError::Ended(self.process)),
             _ => Ok(()),
         }
+    }
+}
+
+/// What was found of the threads of a process.
+struct Found {
+    process: i32,
+    threads: Vec<(i32, Result<UserRegisters, Awake>)>,
+    warnings: Vec<String>,
+}
+
+impl Found {
+    fn of(held: &PausedProcess) -> Self {
+        let warnings = held.unstoppable.iter().map(|thread| {
+            format!("thread {thread} cannot be stopped: it waits inside the kernel; it is left out")
+        });
+        let threads = held.threads.iter().map(|&(id, registers)| (id, Ok(registers)));
+        Self { process: held.process, threads: threads.collect(), warnings: warnings.collect() }
     }
 }
 
@@ -369,7 +424,7 @@ impl From<&core_file::CoreThread> for Thread {
             id: thread.id,
             name: None,
             signal: Some(thread.signal).filter(|&signal| signal != 0),
-            registers: thread.registers,
+            registers: Ok(thread.registers),
         }
     }
 }

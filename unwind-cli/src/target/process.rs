@@ -205,16 +205,8 @@ impl StoppedProcess {
     }
 
     fn list_threads(&self) -> Result<Vec<Pid>, TargetError> {
-        let path = format!("/proc/{}/task", self.process);
-        let entries = match std::fs::read_dir(&path) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(InputError::Read { path: path.into(), error }.into()),
-        };
-        // An entry that cannot be read is a thread that has ended.
-        let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
-        let id = |name: OsString| plain(name.as_bytes())?.parse().ok();
-        Ok(names.filter_map(id).map(Pid::from_raw).collect())
+        let ids = thread_ids(self.process.as_raw())?;
+        Ok(ids.into_iter().map(Pid::from_raw).collect())
     }
 
     /// Begins to trace a thread; `false` if it has ended.
@@ -344,8 +336,25 @@ impl Drop for StoppedProcess {
     }
 }
 
+/// The ids of the threads of a process; none if it has ended.
+///
+/// # Errors
+///
+/// [`InputError`] if `/proc` does not list them.
+pub(super) fn thread_ids(process: i32) -> Result<Vec<i32>, InputError> {
+    let path = format!("/proc/{process}/task");
+    let entries = match std::fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(InputError::Read { path: path.into(), error }),
+    };
+    // An entry that cannot be read is a thread that has ended.
+    let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+    Ok(names.filter_map(|name: OsString| plain(name.as_bytes())?.parse().ok()).collect())
+}
+
 /// The value of `kernel.yama.ptrace_scope`, where the kernel has it.
-fn ptrace_scope() -> Option<u8> {
+pub(super) fn ptrace_scope() -> Option<u8> {
     let text = std::fs::read("/proc/sys/kernel/yama/ptrace_scope").ok()?;
     plain(text.trim_ascii())?.parse().ok()
 }

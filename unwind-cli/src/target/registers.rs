@@ -29,6 +29,8 @@ pub(crate) struct UserRegisters {
     pub(crate) ss: u64,
     /// Where what is the thread's own is found by 64-bit code; 0 if that is not known.
     pub(crate) fs_base: u64,
+    /// Of the registers that code computes with, `rsp` and `rip` alone are known.
+    pub(crate) only_pc_and_sp: bool,
 }
 
 /// What kind of code a thread executes.
@@ -60,6 +62,15 @@ impl UserRegisters {
         }
     }
 
+    /// What `/proc` tells of a thread that sleeps.
+    pub(crate) fn asleep(mode: CodeMode, pc: u64, sp: u64) -> Self {
+        let cs = match mode {
+            CodeMode::X86_64 => CS_64,
+            CodeMode::Ia32 => CS_32,
+        };
+        Self { rip: pc, rsp: sp, cs, only_pc_and_sp: true, ..Self::default() }
+    }
+
     /// The `user_regs_struct` of x86-64 as `PTRACE_GETREGS` fills it for
     /// threads of either width.
     pub(crate) const fn from_ptrace(regs: &libc::user_regs_struct) -> Self {
@@ -85,6 +96,7 @@ impl UserRegisters {
             cs: regs.cs,
             ss: regs.ss,
             fs_base: regs.fs_base,
+            only_pc_and_sp: false,
         }
     }
 
@@ -104,7 +116,7 @@ impl UserRegisters {
         let [r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, _orig_rax,
             rip, cs, eflags, rsp, ss, fs_base, _gs_base, _ds, _es, _fs, _gs] = words;
         Self { rax, rbx, rcx, rdx, rsi, rdi, rbp, rsp, r8, r9, r10, r11, r12, r13, r14, r15, rip,
-            eflags, cs, ss, fs_base }
+            eflags, cs, ss, fs_base, only_pc_and_sp: false }
     }
 
     #[rustfmt::skip]

@@ -19,6 +19,8 @@ pub(crate) struct Status {
     pub(crate) user: u32,
     /// It runs in the kernel only.
     pub(crate) is_kernel_thread: bool,
+    /// How often it has left a CPU, of its own will or not.
+    pub(crate) switches: u64,
 }
 
 impl Status {
@@ -42,6 +44,7 @@ impl Status {
     /// Reads the text of `status` and `stat`.
     pub(super) fn parse(status: &[u8], stat: &[u8]) -> Option<Self> {
         let number = |name| plain(field(status, name)?)?.parse().ok();
+        let count = |name| plain(field(status, name)?)?.parse::<u64>().ok();
         // Real, effective, saved and file system id.
         let mut users = field(status, "Uid")?.split(u8::is_ascii_whitespace);
         Some(Self {
@@ -50,6 +53,8 @@ impl Status {
             tracer: number("TracerPid")?,
             user: plain(users.nth(1)?)?.parse().ok()?,
             is_kernel_thread: flags(stat)? & PF_KTHREAD != 0,
+            switches: count("voluntary_ctxt_switches")?
+                .wrapping_add(count("nonvoluntary_ctxt_switches")?),
         })
     }
 }

@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod command;
+mod no_stop;
 #[path = "../support/mod.rs"]
 mod support;
 

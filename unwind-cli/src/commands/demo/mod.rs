@@ -142,7 +142,8 @@ fn compare(process: i32, parked: &[ParkedThread]) -> Result<Vec<Comparison>, Fai
     let mut comparisons = Vec::new();
     for ParkedThread { kind, thread, truth } in parked {
         let registers = threads.iter().find(|found| found.id == *thread);
-        let registers = registers.ok_or(DemoError::NoThread(*thread))?.registers;
+        let registers = registers.and_then(|found| found.registers.ok());
+        let registers = registers.ok_or(DemoError::NoThread(*thread))?;
         let walks = walkers.iter_mut().map(|(method, walker)| {
             let stack = walker.walk(&registers, memory);
             let frames = stack.frames.iter().map(|frame| WalkedFrame {

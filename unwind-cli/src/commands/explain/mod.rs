@@ -224,7 +224,8 @@ fn explain(
     debug_files: DebugFiles,
     sample: Option<(&str, &str)>,
 ) -> Result<(), Failure> {
-    let Some(registers) = target.threads.first().map(|thread| thread.registers) else {
+    // A thread of a process that is held, or of a core, has its registers.
+    let Some(registers) = target.threads.first().and_then(|thread| thread.registers.ok()) else {
         return Ok(());
     };
     let switches = SwitchNames::new(&args.stack_switch);

@@ -249,7 +249,7 @@ impl Sample {
             id: id(self.held.task.tid),
             name: Some(self.comm.clone()),
             signal: None,
-            registers,
+            registers: Ok(registers),
         };
         let mappings = self.space.ranges.all().into_iter().map(mapping).collect();
         Target::of_sample(id(self.held.task.pid), thread, mappings, stack, |mapping| {

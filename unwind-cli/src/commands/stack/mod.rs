@@ -5,6 +5,7 @@ pub(crate) mod call_frames;
 pub(crate) mod error;
 pub(crate) mod frame_pointers;
 pub(crate) mod frame_report;
+mod help;
 pub(crate) mod report;
 mod source_lines;
 pub(crate) mod tables;
@@ -24,6 +25,7 @@ use unwind_core::CacheStats;
 use crate::coloured;
 use crate::commands::stack::error::StartError;
 use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::commands::stack::help::LONG_HELP;
 use crate::commands::stack::report::{Naming, Report};
 use crate::commands::stack::text::row_counts;
 use crate::commands::stack::walk::{Method, Stack, StackWalker, Ways};
@@ -86,6 +88,11 @@ pub(crate) struct Args {
     /// Hold the process still until its stacks are walked, instead of copying them first
     #[arg(long, requires = "target", conflicts_with = "core")]
     live: bool,
+
+    /// Stop nothing: show the threads that sleep, as far as /proc tells where, and say which
+    /// did not. No stack counts as complete
+    #[arg(long, requires = "pid", conflicts_with_all = ["live", "hold_limit"])]
+    no_stop: bool,
 
     /// How to find the caller of a frame
     #[arg(long, value_enum, default_value_t = Method::Auto)]
@@ -178,90 +185,6 @@ impl Args {
     }
 }
 
-const LONG_HELP: &str = "\
-A process is held while what its stacks need is copied: registers, mappings, and each
-stack from its pointer on. It continues before the stacks are walked. Where a walk
-needs what was not copied, all is copied anew with that, up to seven times more; what
-is lacking then ends a stack as `not-captured`. With --live the stacks are walked while
-the process is held, which takes longer and lacks nothing.
-
-A process that was held continues where it was. System calls in which it waits do
-so, too, but for those that Linux ends after any stop: epoll_wait, semop,
-semtimedop, sigwaitinfo and sigtimedwait, and calls on sockets with a time limit
-(SO_RCVTIMEO, SO_SNDTIMEO), fail once with EINTR, as under any debugger; see
-signal(7).
-
-How a frame was found, in the third column:
-  registers  it is what the thread executes
-  sframe     by the SFrame table of the code that it called
-  cfi        by that code's .eh_frame or .debug_frame
-  fp         by a frame pointer
-  code       by the instructions at the function's entry or exit
-  signal     by the registers that the kernel saved for a signal handler
-A `!` after it: the table of the code that it called has a row which could not be
-used. A `~`: that row says where the frame pointer was saved, which is below the
-stack pointer and could not be read, so the register was taken as unchanged.
-
-`callers may be missing here` stands between two frames where the step from one
-to the other was a guess. Code without a table that keeps no frame pointer has
-its caller's in the register, and a step by that leads past the caller.
-With --trust-fp such a step counts as right.
-
-Files, lines and functions that are inlined come from the DWARF of the file, or of
-the file that it was stripped into: below --debug-dir and /usr/lib/debug by its build
-id, or by the name in .gnu_debuglink, whose checksum has to be right; with --debuginfod
-from servers, once the target continues. `inlined` in
-the third column is a function without a frame of its own, whose code is in the frame
-below. DWARF is read once the target continues, by another process, which may use 2 GiB
-of memory and 10 seconds a file; what it could not read is told. Parts that are in
-further files (.dwo, .dwp, those of dwz) are not read.
-
-Where code has changed to another stack, as Go's runtime does from that of a goroutine
-to that of its thread, no table says where its caller is. The instructions after its
-call do, up to the `ret`: in `runtime.systemstack` and `runtime.asmcgocall`, and in the
-functions that --stack-switch names. They are followed, as far as they only load, move
-and add. A goroutine whose stack grows continues where `runtime.morestack` has saved it.
-With `runtime.mcall` a stack is complete, as in Go's own traces: nobody there waits for
-a return. Only `--method auto` does all this.
-
-A stack is complete if its last frame is known to be the outermost one and no
-callers may be missing. Frame pointers alone cannot tell.
-
-On a terminal, frames that tables tell are green, those by frame pointers or instructions yellow,
-and what is missing red; not if NO_COLOR is set.
-
-JSON, with names escaped as `unwind --help` says: one object with
-  schema    2; rises when a field changes its meaning or goes
-  process, program, method
-  threads   a list, each with
-    thread, name, arch (`x86-64`, `ia32` or null), signal (of a core, or null)
-    frames  innermost first, each with
-      pc, sp            hexadecimal text
-      exact             the pc is an interrupted one, not a return address
-      found_by          `registers`, `sframe`, `cfi`, `fp`, `code`, `signal` or
-                        `other`
-      after_failure     the row of the callee in a table could not be used
-      after_gap         callers may be missing between the frame before and this
-      fp_assumed        the frame pointer was taken as unchanged
-      object            path of the file with the code, `[vdso]`, `[anonymous]`
-                        for code without a file, or null
-      object_pc         the pc as linked, hexadecimal text or null
-      function          demangled name, with parameters but for --short, or null
-      mangled           the name in the file where it was mangled, or null
-      function_offset   bytes from the function's start to the pc, or null
-      file, line, column  where in the source that is, or null
-      inlined           functions whose code is inlined there, innermost first, each
-                        with function, mangled, file, line and column as above: the
-                        first is where the pc is, the frame's own file and line is
-                        where it calls the last
-    end     complete (true or false), text, and reason: `outermost`,
-            `zero-return-address`, `frame-pointer-zero`, `max-frames`, `no-row`,
-            `step`, `table`, `other-stack` (see --stack-switch), `no-code`, `return-probe` (the function returns to a
-            uretprobe, which keeps the real address), `not-walkable` or `not-captured`
-  warnings  a list of lines
-
-`unwind --help` lists the exit codes.";
-
 /// Runs `unwind stack`.
 ///
 /// # Errors
@@ -321,7 +244,7 @@ impl Walked {
         Ok(Self { target, stacks, rows })
     }
 
-    /// Stops a process and walks its stacks, in place or in copies. Where copies lack
+    /// Walks the stacks of a process that is stopped, in place or in copies, or that is not. Where copies lack
     /// something, all are taken anew with that: no stack is of two times.
     fn of_process(args: &Args, process: i32) -> Result<Self, TargetError> {
         let limit = args.hold_limit();
@@ -330,7 +253,11 @@ impl Walked {
         }
         let mut wanted = Wanted::default();
         let look = |wanted: &Wanted| {
-            Self::new(args, Target::of_process(process, limit, Look::Copies(wanted))?)
+            let target = match args.no_stop {
+                true => Target::of_sleeping(process, wanted),
+                false => Target::of_process(process, limit, Look::Copies(wanted)),
+            };
+            Self::new(args, target?)
         };
         let mut walked: Self = look(&wanted)?;
         for _ in 1..HOLDS {
@@ -417,7 +344,11 @@ fn walk(target: &mut Target, ways: Ways<'_>) -> (Vec<Stack>, CacheStats) {
     let mut stacks = Vec::new();
     for thread in &target.threads {
         walker.max_frames(u32::try_from(left.max(1)).unwrap_or(u32::MAX).min(ways.max_frames));
-        let stack = walker.walk(&thread.registers, &mut target.memory);
+        let stack = match &thread.registers {
+            Ok(registers) => walker.walk(registers, &mut target.memory),
+            Err(awake) => Stack::of_awake(*awake),
+        };
+        let stack = if target.no_stop { stack.without_stop() } else { stack };
         left = left.saturating_sub(u64::try_from(stack.frames.len()).unwrap_or(u64::MAX));
         stacks.push(stack);
     }

@@ -28,6 +28,8 @@ pub(crate) struct Report {
     pub(crate) process: i32,
     pub(crate) program: Untrusted,
     pub(crate) method: Method,
+    /// Nothing was stopped: no stack counts as complete.
+    pub(crate) no_stop: bool,
     pub(crate) threads: Vec<ThreadReport>,
     /// What is not as it should be, a line each.
     pub(crate) warnings: Vec<String>,
@@ -129,6 +131,7 @@ impl Report {
             process: target.process,
             program: target.program.clone(),
             method,
+            no_stop: target.no_stop,
             threads,
             warnings,
         }

@@ -21,7 +21,8 @@ use crate::untrusted::Untrusted;
 pub(crate) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let count = report.threads.len();
     let threads = if count == 1 { "thread" } else { "threads" };
-    writeln!(out, "process {} ({}), {count} {threads}", report.process, report.program)?;
+    let how = if report.no_stop { ", not stopped" } else { "" };
+    writeln!(out, "process {} ({}), {count} {threads}{how}", report.process, report.program)?;
     for thread in &report.threads {
         writeln!(out)?;
         write_thread(out, thread)?;

@@ -23,6 +23,7 @@ use crate::return_probes::ReturnProbes;
 use crate::stack_switches::{SwitchNames, is_lost};
 use crate::target::maps::Mapping;
 use crate::target::registers::{CodeMode, UserRegisters};
+use crate::target::sleeping::Awake;
 use crate::target::target_memory::TargetMemory;
 use crate::target_switches::TargetSwitches;
 
@@ -90,13 +91,17 @@ pub(crate) enum EndReason {
     ReturnProbe,
     /// The thread runs in a mode whose stacks are not walked.
     NotWalkable,
-    /// What the walk needed was not copied while the process was held.
+    /// What the walk needed was not copied when the registers were read.
     NotCaptured,
+    /// Without a stop: the thread did not sleep.
+    Running,
+    /// Without a stop: the thread ran while its stack was copied, or other code was mapped.
+    Changed,
 }
 
 /// What is said of a stack that was not copied as far as it was walked.
 const NOT_CAPTURED: &str =
-    "; not all that the walk needed was captured while the process was held: --live walks in place";
+    "; not all that the walk needed was captured at that time: --live walks in place";
 
 impl EndReason {
     /// Whether the last frame is where start-up code ends a stack, or seems to be.
@@ -137,8 +142,37 @@ impl StackEnd {
         Self { complete: end.is_outermost() && gaps == 0, reason, text }
     }
 
+    /// The same of a thread that was not stopped.
+    fn without_stop(mut self) -> Self {
+        if self.complete {
+            self.complete = false;
+            self.text.push_str("; taken without a stop");
+        }
+        self
+    }
+
     pub(crate) fn not_walkable(text: String) -> Self {
         Self { complete: false, reason: EndReason::NotWalkable, text }
+    }
+}
+
+impl Stack {
+    /// Of a thread that did not sleep, and was not stopped.
+    pub(crate) fn of_awake(awake: Awake) -> Self {
+        let (reason, text) = match awake {
+            Awake::Running => (EndReason::Running, "the thread did not sleep"),
+            Awake::Ran => (EndReason::Changed, "the thread ran while its stack was copied"),
+            Awake::Remapped => {
+                (EndReason::Changed, "other code was mapped while the stack was copied")
+            }
+        };
+        let text = format!("{text}; without --no-stop it is stopped");
+        Self { mode: None, frames: Vec::new(), end: StackEnd { complete: false, reason, text } }
+    }
+
+    /// The same of a thread that was not stopped: never complete.
+    pub(crate) fn without_stop(self) -> Self {
+        Self { end: self.end.without_stop(), ..self }
     }
 }
 
@@ -365,6 +399,9 @@ pub(crate) fn address_width(mappings: &[Mapping]) -> X86_64 {
 
 /// In the order of the DWARF numbers.
 pub(crate) fn x86_64_registers(regs: &UserRegisters) -> X86_64Regs {
+    if regs.only_pc_and_sp {
+        return X86_64Regs::new(regs.rip, regs.rsp, 0).without(X86_64Regs::RBP);
+    }
     X86_64Regs::from_all(regs.rip, general_registers(regs))
 }
 
@@ -375,6 +412,10 @@ pub(crate) const fn ia32_arch(regs: &UserRegisters) -> Ia32 {
 
 /// In the order of the DWARF numbers.
 pub(crate) fn ia32_registers(regs: &UserRegisters) -> Ia32Regs {
+    if regs.only_pc_and_sp {
+        let (eip, esp) = (low_half(regs.rip), low_half(regs.rsp));
+        return Ia32Regs::new(eip, esp, 0).without(Ia32Regs::EBP);
+    }
     let r = regs;
     let gpr = [r.rax, r.rcx, r.rdx, r.rbx, r.rsp, r.rbp, r.rsi, r.rdi];
     Ia32Regs::from_all(low_half(r.rip), gpr.map(low_half))
