@@ -1,5 +1,7 @@
 //! The steps of a walk that records its frames and takes over those of the walk before.
 
+use core::cell::Cell;
+
 use super::previous::{PreviousFrames, PreviousRest};
 use super::trace::{IncrementalTrace, LastStand, ValidityKey};
 use super::words::{FrameRecord, StackWord, Tag, TaggedWords, frame_of};
@@ -51,18 +53,17 @@ pub(crate) enum Reused {
 }
 
 impl<const N: usize> IncrementalTrace<N> {
-    /// The words after the first frame, if that is this one and all else is as it
-    /// was.
+    /// The words after the first frame, if all but words is as it was.
     #[inline]
-    pub(crate) fn after_first(
-        &self,
-        first: FrameRecord,
-        conditions: &ValidityKey,
-        slots: WordSize,
-    ) -> Option<TaggedWords<'_>> {
-        let used = self.words(self.start, Self::WORDS);
-        let is_same = self.conditions.as_ref() == Some(conditions) && used.start_with(first, slots);
-        is_same.then(|| used.without_first(2))
+    pub(crate) fn words_after_first(&self, conditions: &ValidityKey) -> Option<TaggedWords<'_>> {
+        let is_same = self.conditions.as_ref() == Some(conditions);
+        is_same.then(|| self.words(self.start, Self::WORDS).without_first(2))
+    }
+
+    /// Whether this is the first frame, to which no step led.
+    #[inline]
+    pub(crate) fn starts_with(&self, first: FrameRecord, slots: WordSize) -> bool {
+        self.words(self.start, Self::WORDS).start_with(first, slots)
     }
 
     /// Takes all frames for the next walk, if `words` words after the first frame, which is
@@ -93,14 +94,17 @@ impl<const N: usize> IncrementalTrace<N> {
         self.last_stand = stand;
     }
 
-    /// Starts a walk under these conditions.
+    /// Starts a walk under these conditions, in which the last `same` words would be read
+    /// again as they are.
     #[inline]
-    pub(crate) fn begin(&mut self, conditions: Option<ValidityKey>) {
-        let is_valid = conditions.is_some() && conditions == self.conditions;
+    pub(crate) fn begin(&mut self, conditions: Option<ValidityKey>, same: usize) {
         self.forget_old();
-        if is_valid {
+        let used = self.used();
+        if let Some(old) = used.before_last(same) {
+            let words = old.len();
             // The first frame has a frame pointer of its own.
-            self.old = PreviousRest { words: self.used_len(), fp: 0 };
+            let fp = used.first(used.len().wrapping_sub(words)).last_fp().unwrap_or(0);
+            self.old = PreviousRest { words, fp };
             self.was_end_cached = self.is_end_cached;
         }
         self.is_end_cached = false;
@@ -272,17 +276,31 @@ impl<const N: usize> IncrementalTrace<N> {
     /// Writes the words of `count` entries of the room in place of these.
     #[inline]
     fn pack(&mut self, count: usize, slots: WordSize) {
-        let mut end = 0_usize;
-        for number in 0..count {
-            // Each has at most two, so none is overwritten that is still to be read.
-            let at = self.room_start().wrapping_add(number.wrapping_mul(2));
-            let entry = self.words.as_flattened().get(at..).and_then(<[StackWord]>::first_chunk);
-            let Some(frame) = entry.map(FrameRecord::from_entry) else { break };
-            let (words, tags, len) = frame.words_read(slots);
-            self.put_words(end, words, tags);
-            end = end.wrapping_add(len);
+        // Each has at most two, so none is overwritten that is still to be read.
+        let (room_start, end) = (self.room_start(), self.words_end);
+        let words = Cell::from_mut(self.words.as_flattened_mut()).as_slice_of_cells();
+        let entries = words.get(room_start..).unwrap_or_default();
+        let entries = entries.get(..count.wrapping_mul(2)).unwrap_or(entries);
+        let words = words.get(end..).unwrap_or_default();
+        let tags = self.tags.as_flattened_mut().get_mut(end..).unwrap_or_default();
+        let mut places = words.iter().zip(tags);
+        let room = places.len();
+        let mut put = |word, tag| {
+            if let Some((place, to)) = places.next() {
+                place.set(word);
+                *to = tag;
+            }
+        };
+        for entry in entries.chunks_exact(2) {
+            let [low, high] = entry else { break };
+            let frame = FrameRecord::from_entry(&[low.get(), high.get()]);
+            let ([fp, ra], [fp_tag, tag], len) = frame.words_read(slots);
+            if len == 2 {
+                put(fp, fp_tag);
+            }
+            put(ra, tag);
         }
-        self.words_end = self.words_end.wrapping_add(end);
+        self.words_end = end.wrapping_add(room.wrapping_sub(places.len()));
         self.len = self.len.wrapping_add(count);
     }
 
@@ -342,25 +360,18 @@ impl<const N: usize> IncrementalTrace<N> {
         self.len = self.len.saturating_sub(1);
     }
 
-    /// The words of the old frames after the one that was met, of at most `limit`
-    /// frames.
+    /// Adds the old frames after the one that was met, which are as they were, at most `limit`
+    /// of them, on a stack with slots of this size. The frame after them is not met unless
+    /// something else than a fast step leads to it.
     #[inline]
-    pub(crate) fn rest(&self, limit: usize) -> TaggedWords<'_> {
-        self.old_words().of_frames(limit.min(N.saturating_sub(self.len)))
-    }
-
-    /// Adds the frames of the first `words` words of the rest, on a stack with slots of this
-    /// size. The frame after them is not met unless something else than a fast step
-    /// leads to it.
-    #[inline]
-    pub(crate) fn reuse(&mut self, words: usize, slots: WordSize) -> Reused {
+    pub(crate) fn reuse(&mut self, limit: usize, slots: WordSize) -> Reused {
         let rest = self.old_words();
+        let whole = rest.of_frames(limit.min(N.saturating_sub(self.len)));
+        let (words, frames) = (whole.len(), whole.frames());
         if words == rest.len() && self.was_end_cached {
-            self.add_old(words, rest.frames());
+            self.add_old(words, frames);
             return Reused::All;
         }
-        let whole = rest.first(words).of_whole_frames();
-        let (words, frames) = (whole.len(), whole.frames());
         let fp = whole.last_fp().unwrap_or(self.old.fp);
         let last = whole.last().map(|last| {
             let sp = last.0.addr(slots).wrapping_add(slots.bytes());

@@ -37,16 +37,16 @@ where
     /// The result, in `last` too, is that of [`trace`](Self::trace).
     ///
     /// Samples of one thread that are close in time share the outer part of the
-    /// stack. Where this walk meets a frame of the last one, with the same pc,
-    /// stack and frame pointer, the same steps lead on from there as long as the
-    /// words that they read hold the same values. So the words are compared,
-    /// which can be done for many at a time since none depends on another, and
-    /// the frames stay where they are.
+    /// stack. So the words that the last walk has read are compared first, from the outermost
+    /// one on until one differs, many at a time since none depends on another. Where this walk
+    /// then meets a frame of the last one before words that are all the same, with the same
+    /// pc, stack and frame pointer, the same steps lead on from there to the end, and the
+    /// frames stay where they are.
     ///
     /// It pays for repeated backtraces of deep stacks and at high sampling rates: an
     /// unchanged stack of 100 frames and more whose words are in memory costs about a
-    /// third of a walk. A frame that is found anew costs three to four times one of
-    /// [`trace`](Self::trace), so where less than four fifths of the frames stay, or
+    /// third of a walk. A frame that is found anew costs two to two and a half times one of
+    /// [`trace`](Self::trace), so where less than two thirds of the frames stay, or
     /// there are few, that is faster. [`IncrementalTrace::reused`] tells.
     ///
     /// # What is reused
@@ -54,7 +54,8 @@ where
     /// Steps by rows in the [cache](Self::cache), and by frame pointers alone. All other
     /// steps are taken again: of rows with rules on other registers, of signal
     /// frames, by the fallback, after trampolines. So is the last frame's, and
-    /// with it the reason for the end, unless such a row says that it has no caller.
+    /// with it the reason for the end, unless such a row says that it has no caller. Frames
+    /// before such a step are found anew, as those before a word that differs.
     ///
     /// Nothing is reused if [`RowSource::generation`] of a source,
     /// [`ReturnAddresses::generation`] or the stack's end has changed.
@@ -69,17 +70,18 @@ where
         last: &mut IncrementalTrace<N>,
     ) {
         self.begin();
-        let verified = self.verify_unless_other(regs.borrow(), mem, last);
-        match verified.map_or(Kept::Nothing, |words| last.keep_all(words, A::WORD)) {
+        let same = self.verify(regs.borrow(), mem, last);
+        let whole = same.filter(|_| self.is_first(regs.borrow(), last));
+        match whole.map_or(Kept::Nothing, |words| last.keep_all(words, A::WORD)) {
             Kept::All => {}
             Kept::Frames { last: TraceFrame { pc, provenance }, sp, stand } => {
                 let (fp, is_by_fp) = (FramePointer::Known(stand.fp), stand.is_by_fp);
                 let cursor = Cursor { pc, sp, fp, provenance, is_by_fp };
                 if !self.trace_end(regs.borrow_mut(), mem, last, (cursor, stand.fp)) {
-                    self.trace_what_changed(regs.borrow_mut(), mem, last, verified);
+                    self.trace_what_changed(regs.borrow_mut(), mem, last, same);
                 }
             }
-            Kept::Nothing => self.trace_what_changed(regs.borrow_mut(), mem, last, verified),
+            Kept::Nothing => self.trace_what_changed(regs.borrow_mut(), mem, last, same),
         }
     }
 
@@ -120,25 +122,34 @@ where
                 frames.leave(LookedUp::Kept);
             }
         }
-        frames.trace_rest(last, None);
+        frames.trace_rest(last);
         true
     }
 
-    /// How many of the words after the sampled frame are as they were; `None` if that frame
-    /// is another one than in the last walk, or the words do not decide.
+    /// How many of the last words would be read again with the same values; `None` if the
+    /// same steps need not be taken.
     #[inline]
-    fn verify_unless_other<const N: usize, M: Memory>(
+    fn verify<const N: usize, M: Memory>(
         &self,
         regs: &A::Regs,
         mem: &mut M,
         last: &IncrementalTrace<N>,
     ) -> Option<usize> {
-        let pc = FramePc::Exact(self.arch.code_addr(regs.pc())?);
-        let (sp, provenance) = (regs.sp(), Provenance::new(Origin::Registers, pc));
-        let frame = FrameRecord::from_full_step(pc, sp, Some(regs.fp()?), provenance);
-        let rest = last.after_first(frame, &self.conditions()?, A::WORD)?;
+        let words = last.words_after_first(&self.conditions()?)?;
+        Some(verify(words, regs.sp(), &self.arch, mem))
+    }
+
+    /// Whether the sampled frame is that of the last walk, and there may be as many frames.
+    #[inline]
+    fn is_first<const N: usize>(&self, regs: &A::Regs, last: &IncrementalTrace<N>) -> bool {
+        let (Some(pc), Some(fp)) = (self.arch.code_addr(regs.pc()), regs.fp()) else {
+            return false;
+        };
+        let pc = FramePc::Exact(pc);
+        let provenance = Provenance::new(Origin::Registers, pc);
+        let frame = FrameRecord::from_full_step(pc, regs.sp(), Some(fp), provenance);
         let is_allowed = self.arch.is_walkable() && self.most_frames() >= last.len();
-        is_allowed.then(|| verify(rest, sp, &self.arch, mem))
+        is_allowed && last.starts_with(frame, A::WORD)
     }
 
     #[inline]
@@ -151,18 +162,17 @@ where
         })
     }
 
-    /// Walks, and reuses what has not changed. If the sampled frame is that of the
-    /// last walk, `verified` words after it are as they were.
+    /// Walks, and reuses what has not changed: the last `same` words.
     #[inline(never)]
     fn trace_what_changed<const N: usize, M: Memory>(
         &mut self,
         regs: &mut A::Regs,
         mem: &mut M,
         last: &mut IncrementalTrace<N>,
-        verified: Option<usize>,
+        same: Option<usize>,
     ) {
-        last.begin(self.conditions());
-        Frames::new(self, regs, mem).trace_rest(last, verified);
+        last.begin(self.conditions(), same.unwrap_or(0));
+        Frames::new(self, regs, mem).trace_rest(last);
     }
 }
 
@@ -177,13 +187,8 @@ where
     C: RowStore,
     M: Memory,
 {
-    /// Adds the next frame and those after it to `last`. If the next one is met, `verified`
-    /// words after it may be verified already.
-    fn trace_rest<const N: usize>(
-        mut self,
-        last: &mut IncrementalTrace<N>,
-        mut verified: Option<usize>,
-    ) {
+    /// Adds the next frame and those after it to `last`.
+    fn trace_rest<const N: usize>(mut self, last: &mut IncrementalTrace<N>) {
         while let Some(Cursor { pc, sp, fp, provenance, .. }) = self.next {
             let arrival =
                 last.arrive(FrameRecord::from_full_step(pc, sp, fp.value(), provenance), A::WORD);
@@ -191,8 +196,7 @@ where
                 last.stand(None);
                 return last.finish(End::<S::Error>::FrameLimit);
             }
-            let is_met = arrival == Arrival::Met;
-            let found = self.resume(last, is_met, verified.take().filter(|_| is_met));
+            let found = self.resume(last, arrival == Arrival::Met);
             if let Some(Cursor { fp, is_by_fp, .. }) = self.next {
                 let known = |fp| LastStand { fp, is_by_fp };
                 last.stand(if let FramePointer::Known(fp) = fp { Some(known(fp)) } else { None });
@@ -209,14 +213,11 @@ where
     /// would; where it stops, that continues.
     ///
     /// Returns the next frame's row if that was looked up and is not kept.
-    ///
-    /// If the next frame is met, `verified` words after it may be verified already.
     #[inline(never)]
     fn resume<const N: usize>(
         &mut self,
         last: &mut IncrementalTrace<N>,
         mut is_met: bool,
-        mut verified: Option<usize>,
     ) -> LookedUp<S::Error> {
         let Some(cursor) = self.next else { return LookedUp::Kept };
         let Cursor { mut pc, sp, fp: FramePointer::Known(fp), mut provenance, is_by_fp } = cursor
@@ -235,14 +236,12 @@ where
         // Why there is no caller, if cached rows say, and how many did.
         let end = loop {
             if is_met {
-                let words = verified
-                    .take()
-                    .unwrap_or_else(|| verify(last.rest(left), at.at, &self.walker.arch, self.mem));
-                match last.reuse(words, A::WORD) {
+                match last.reuse(left, A::WORD) {
                     Reused::All => break Some((End::Outermost, 0)),
-                    Reused::Frames { count, last, sp, fp } => {
+                    Reused::Frames { count, last: frame, sp, fp } => {
                         (at.at, at.fp) = (sp, fp);
-                        TraceFrame { pc, provenance } = last;
+                        at.is_by_fp |= last.is_by_fp(count);
+                        TraceFrame { pc, provenance } = frame;
                         left = left.saturating_sub(count);
                     }
                     Reused::Nothing => {}
@@ -271,6 +270,7 @@ where
                     }
                     let registers = known(&self.registers, of);
                     let (sp, fp) = (at.at, FramePointer::Known(at.fp));
+                    let is_by_fp = at.is_by_fp;
                     let cursor = Cursor { pc, sp, fp, provenance, is_by_fp };
                     found = self.walker.look_up(&cursor, registers, true, self.mem);
                     let is_kept = matches!(found, LookedUp::Kept);
@@ -298,8 +298,7 @@ where
             if end.is_outermost() {
                 last.mark_end_cached();
             }
-            let is_by_fp = is_by_fp || last.is_by_fp(most.saturating_sub(left));
-            last.stand(Some(LastStand { fp: at.fp, is_by_fp }));
+            last.stand(Some(LastStand { fp: at.fp, is_by_fp: at.is_by_fp }));
             self.finish(end);
             return LookedUp::Kept;
         }
@@ -307,8 +306,7 @@ where
             self.left = left.saturating_add(1);
             self.registers_of.leave();
             let (sp, fp) = (at.at, FramePointer::Known(at.fp));
-            let is_by_fp = is_by_fp || last.is_by_fp(most.saturating_sub(left));
-            self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp });
+            self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp: at.is_by_fp });
         }
         found
     }

@@ -8,8 +8,9 @@ use crate::register::WordSize;
 /// How many words are compared at a time.
 const GROUP: usize = 4;
 
-/// How many of the words, which lie above `sp`, fast steps would read again with
-/// the same values. Each is read once.
+/// How many of the last words, which lie above `sp`, fast steps would read again with the
+/// same values. Each is read once, the outermost first: of another stack that one mostly
+/// differs, and then no frame before it leads on as it did.
 #[inline]
 pub(crate) fn verify<A: Arch, M: Memory>(
     kept: TaggedWords<'_>,
@@ -31,7 +32,8 @@ pub(crate) fn verify<A: Arch, M: Memory>(
         return count;
     }
     // A word that is not in the slice may be readable all the same.
-    count.wrapping_add(verify_by_reading(kept.without_first(count), arch, mem))
+    let left = kept.len().saturating_sub(count);
+    count.wrapping_add(verify_by_reading(kept.first(left), arch, mem))
 }
 
 /// The same by words in a slice, whose first is at the slot `start`.
@@ -47,11 +49,11 @@ fn verify_in_slice(kept: &[StackWord], start: u64, stack: &[[u8; 8]]) -> usize {
         let [a, b, c, d] = group.first_chunk::<GROUP>()?;
         Some(differ(a)? | differ(b)? | differ(c)? | differ(d)?)
     };
-    let groups = kept.chunks_exact(GROUP);
+    let groups = kept.rchunks_exact(GROUP);
     let count = groups.take_while(|group| is_same(group) == Some(0)).count();
     let count = count.wrapping_mul(GROUP);
-    let rest = kept.get(count..).unwrap_or_default();
-    count.wrapping_add(rest.iter().take_while(|word| differ(word) == Some(0)).count())
+    let rest = kept.get(..kept.len().saturating_sub(count)).unwrap_or_default();
+    count.wrapping_add(rest.iter().rev().take_while(|word| differ(word) == Some(0)).count())
 }
 
 /// The same by reading word by word.
@@ -62,7 +64,7 @@ fn verify_by_reading<A: Arch, M: Memory>(kept: TaggedWords<'_>, arch: &A, mem: &
         mem.read_word(addr, A::WORD) == Ok(word.value)
     };
     let pairs = kept.words.iter().zip(kept.tags);
-    pairs.take_while(|(word, tag)| !tag.is_other() && is_same(word)).count()
+    pairs.rev().take_while(|(word, tag)| !tag.is_other() && is_same(word)).count()
 }
 
 #[cfg(test)]
@@ -123,17 +125,19 @@ mod tests {
         for number in 0..4_usize.pow(5) {
             let kinds = [0, 2, 4, 6, 8].map(|bit| KINDS[number >> bit & 3]);
             let (kept, tags, words) = stack(&kinds);
-            let whole = tags.iter().take_while(|tag| !tag.is_other()).count();
+            // Of a frame to which another step led, the return address is above the other word.
+            let is_of_step = |tag: &&Tag| !tag.is_other();
+            let whole = tags.iter().rev().take_while(is_of_step).count();
             assert_eq!(verified(&kept, &tags, &words), [whole; 2], "{kinds:?}");
             // Where each word was read, in words of the stack.
             let places: Vec<_> =
                 kept.iter().map(|word| word.slot.wrapping_sub(START >> 3)).collect();
-            let before = |is_other: &dyn Fn(usize) -> bool| {
-                let is_same = |place: &u64| usize::try_from(*place).is_ok_and(|at| !is_other(at));
-                places.iter().take(whole).take_while(|place| is_same(place)).count()
+            let after = |is_other: &dyn Fn(usize) -> bool| {
+                let is_same = |place: &&u64| usize::try_from(**place).is_ok_and(|at| !is_other(at));
+                places.iter().rev().take(whole).take_while(is_same).count()
             };
             for cut in 0..words.len() {
-                let expected = before(&|at| at >= cut);
+                let expected = after(&|at| at >= cut);
                 assert_eq!(verified(&kept, &tags, &words[..cut]), [expected; 2], "{kinds:?}");
             }
             for one in 0..words.len() {
@@ -143,7 +147,7 @@ mod tests {
                     let mut words = words.clone();
                     words[one] |= 1;
                     words[other] |= 1;
-                    let expected = before(&|at| at == one || at == other);
+                    let expected = after(&|at| at == one || at == other);
                     let found = verified(&kept, &tags, &words);
                     assert_eq!(found, [expected; 2], "{kinds:?}, {one}, {other}");
                 }

@@ -195,6 +195,21 @@ impl<'a> TaggedWords<'a> {
         Self::new(self.words, self.tags, len.min(self.len()), self.len())
     }
 
+    /// The frames that the last `count` words follow, and those that these are of, if there
+    /// is one.
+    #[inline]
+    pub(super) fn before_last(self, count: usize) -> Option<Self> {
+        let is_frame = |at: usize| self.tags.get(at).is_some_and(|tag| tag.is_frame());
+        let mut first = self.len().checked_sub(count).filter(|_| count != 0)?;
+        if let Some(before) = first.checked_sub(1) {
+            // Of the frame before, or the frame pointer without which a return address is no
+            // whole frame.
+            let is_pair = before.checked_sub(1).is_some_and(|at| !is_frame(at));
+            first = if is_pair { before.wrapping_sub(1) } else { before };
+        }
+        Some(self.without_first(first))
+    }
+
     /// The words of at most `most` frames.
     #[inline]
     pub(super) fn of_frames(self, most: usize) -> Self {
@@ -323,6 +338,30 @@ mod tests {
             );
             let between = FrameRecord { sp: 0x8002, ..kept(0, 0) };
             assert_eq!(between.placeholders(size).0.map(|word| word.slot), [StackWord::NOWHERE; 2]);
+        }
+    }
+
+    /// A frame leads on as before if all words after its own are the same.
+    #[test]
+    fn what_may_be_met_begins_with_the_frame_before_those_whose_words_are_all_the_same() {
+        for kinds in 0..16 {
+            let (mut words, mut tags, mut starts) = (Vec::new(), Vec::new(), Vec::new());
+            for number in 0..4 {
+                let fp_slots = u8::from(kinds >> number & 1 != 0);
+                let (of_frame, their_tags, len) =
+                    kept(number, fp_slots).words_read(WordSize::Eight);
+                starts.push(words.len());
+                words.extend(&of_frame[..len]);
+                tags.extend(&their_tags[..len]);
+            }
+            let all = TaggedWords { words: &words, tags: &tags };
+            for same in 0..=words.len() {
+                let first_same = words.len() - same;
+                // The first frame of which each word is the same; there may be none.
+                let whole = starts.iter().position(|&start| start >= first_same).unwrap_or(4);
+                let expected = (same != 0).then(|| words.len() - starts[whole.saturating_sub(1)]);
+                assert_eq!(all.before_last(same).map(TaggedWords::len), expected, "{kinds} {same}");
+            }
         }
     }
 
