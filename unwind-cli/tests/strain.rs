@@ -170,3 +170,24 @@ fn d14_samples_that_the_kernel_does_not_take_for_a_time_are_told_apart() {
         assert!(number(throttled, "samples_estimated") > 0, "{ledger}");
     }
 }
+
+#[test]
+fn d14_a_program_whose_file_is_removed_or_replaced_is_walked_by_the_file_that_it_executes() {
+    let _alone = alone();
+    let Some(nested) = program("strain_replaced", "nested.c") else { return };
+    let data = nested.with_file_name("perf.data");
+    for is_replaced in [false, true] {
+        let copy = nested.with_file_name("copy");
+        fs::copy(&nested, &copy).unwrap();
+        let target = Target::start_command(std::process::Command::new(&copy).arg("2"));
+        fs::remove_file(&copy).unwrap();
+        if is_replaced {
+            fs::copy("/bin/true", &copy).unwrap();
+        }
+        let id = target.id().to_string();
+        let ledger = record(&data, &["--pid", &id, "--duration", "1"], &[]);
+        let Some(ledger) = ledger else { return };
+        let (written, complete) = (number(&ledger, "written"), number(&ledger, "complete"));
+        assert!(written > 20 && complete * 10 > written * 9, "{is_replaced} {ledger}");
+    }
+}

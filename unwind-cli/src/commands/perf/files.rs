@@ -13,6 +13,7 @@ use unwind_perf::record::{MappedId, Mapping};
 
 use crate::call_frame_rows::CallFrameRows;
 use crate::commands::perf::jit_code::JitCode;
+use crate::commands::perf::running_file::RunningFile;
 use crate::debug_files::DebugFiles;
 use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
@@ -45,6 +46,8 @@ pub(crate) struct RecordedFile {
     symbols: OnceLock<Result<Symbols, ElfError>>,
     linkage: OnceLock<Result<LinkageTables, ElfError>>,
     switches: OnceLock<FileSwitches>,
+    /// Who has mapped it, if processes are recorded while it is read.
+    running: Option<RunningFile>,
     /// Where what was stripped off it is looked for, if not where that usually is.
     debug_files: Option<Arc<DebugFiles>>,
     /// The code itself, if it is in no file: the name is then that of the one which tells it.
@@ -154,8 +157,22 @@ impl RecordedFile {
         };
         match copy.and_then(|path| regular_file::open(&path).ok()) {
             Some(file) => self.checked(open_elf(Ok(file))?),
-            None => by_path,
+            None => by_path.or_else(|error| self.open_of_running(path).ok_or(error)),
         }
+    }
+
+    /// The file as a process has it that runs, whatever its path leads to.
+    fn open_of_running(&self, path: &Path) -> Option<ElfFile> {
+        let running = self.running.as_ref()?;
+        let (inode, build_id) = match &self.id {
+            // Nothing tells that it is the right one.
+            FileId::Unknown | FileId::Inode(0, _) => return None,
+            FileId::Inode(inode, _) => (Some(*inode), None),
+            FileId::BuildId(id) => (None, Some(id)),
+        };
+        running.open(path, inode, |file| {
+            build_id.is_none_or(|id| file.build_id().as_deref() == Some(&**id))
+        })
     }
 
     fn open_path(&self, path: &Path) -> Result<ElfFile, FileError> {
@@ -286,12 +303,19 @@ pub(crate) struct RecordedFiles {
     /// What the recorder found in the files when it was done.
     build_ids: HashMap<Box<[u8]>, Box<[u8]>>,
     debug_files: Option<Arc<DebugFiles>>,
+    /// Whether the processes run that map them.
+    are_running: bool,
 }
 
 impl RecordedFiles {
     /// The files of a recording that knows these build ids, by the names of files.
     pub(crate) fn new(build_ids: HashMap<Box<[u8]>, Box<[u8]>>) -> Self {
-        Self { files: HashMap::new(), build_ids, debug_files: None }
+        Self { files: HashMap::new(), build_ids, debug_files: None, are_running: false }
+    }
+
+    /// The files of processes that run while these are read.
+    pub(crate) fn of_running() -> Self {
+        Self { are_running: true, ..Self::default() }
     }
 
     /// Looks for what was stripped off files there.
@@ -312,7 +336,10 @@ impl RecordedFiles {
         let new = || {
             let (name, id) = (name.clone(), id.clone());
             let debug_files = self.debug_files.clone();
-            RecordedFile { name, id, number, debug_files, ..Default::default() }
+            let end = mapping.addr.saturating_add(mapping.len);
+            let running = RunningFile { process: mapping.task.pid, range: mapping.addr..end };
+            let running = self.are_running.then_some(running);
+            RecordedFile { name, id, number, debug_files, running, ..Default::default() }
         };
         let place = self.files.entry((name.clone(), id.clone()));
         Arc::clone(place.or_insert_with(|| Arc::new(new())))

@@ -36,6 +36,7 @@ mod program_start;
 pub(crate) mod ranges;
 pub(crate) mod reader;
 pub(crate) mod recorded;
+mod running_file;
 mod script;
 pub(crate) mod shown;
 pub(crate) mod stack_end;

@@ -17,6 +17,15 @@ const STACK_NOT_COPIED: &str = "stack-not-copied";
 /// The end of a stack whose caller is on another one, which is not copied.
 const OTHER_STACK: &str = "other-stack";
 
+/// The end of a stack in code whose file is gone, or is another one by now.
+const WITHOUT_FILE: &str = "file-gone";
+
+/// Whether the file with the code at an address cannot be read.
+fn is_without_file(addr: u64, space: &Space) -> bool {
+    let range = space.find(addr);
+    range.is_some_and(|range| range.file.path().is_some() && range.file.elf().is_err())
+}
+
 /// Why there are no more frames than up to the one that executes `last`: in words, unless that is
 /// the outermost one, and in a word.
 pub(super) fn why_ended<E: TableError + fmt::Display>(
@@ -31,6 +40,8 @@ pub(super) fn why_ended<E: TableError + fmt::Display>(
         (Some(end), Some(last)) => {
             let word = if is_lost(&end) {
                 OTHER_STACK
+            } else if is_without_file(last, space) {
+                WITHOUT_FILE
             } else if !is_beyond_copy(&end, sp, state, space) {
                 name_of_end(end.code())
             } else if state.stack.len() == state.room {

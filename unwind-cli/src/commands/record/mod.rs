@@ -162,6 +162,7 @@ The ledger has each sample in one class: `complete`, `incomplete` with a reason,
   stack-copy-too-short  the stack is deeper than --stack-bytes
   stack-not-copied      a part of the stack that was not in memory
   no-row                no table covers the code
+  file-gone             the file with the code was removed or replaced, and the process has ended
   return-probe          a uretprobe has the return address, see --uretprobes
   no-start              the sample has no registers to start with
   record-limit          more frames than a record can have

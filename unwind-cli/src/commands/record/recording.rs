@@ -186,7 +186,7 @@ impl Recording {
             frame_pointers: form.frame_pointers,
             stitch_lbr: false,
         };
-        let spaces = Spaces::new(RecordedFiles::default());
+        let spaces = Spaces::new(RecordedFiles::of_running());
         let recorded = scope(|scope| -> io::Result<_> {
             let records = MergedRecords::new(&mut self.out, Endian::Little, spaces, scope, &setup)
                 .keeping_stacks(form.keeps_stacks)

@@ -180,7 +180,7 @@ pub(crate) fn walk(
         updates,
     };
     let setup = WalkSetup::new(frame_pointers);
-    let spaces = Spaces::new(RecordedFiles::default());
+    let spaces = Spaces::new(RecordedFiles::of_running());
     scope(|scope| {
         let walks = Walks::new(scope, &setup);
         let mut sink = ShownSink::new(printer, spaces, walks, CallStacks::new(false, None));
