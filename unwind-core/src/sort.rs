@@ -11,9 +11,10 @@ pub fn sort<T: Copy>(entries: &mut [T], less: impl Fn(T, T) -> bool) {
         sift_down(entries, at, &less);
     }
     let mut heap = entries;
-    while let [first, .., last] = heap {
-        core::mem::swap(first, last);
-        let Some((_, rest)) = heap.split_last_mut() else { return };
+    while let Some((last, rest)) = heap.split_last_mut() {
+        if let Some(first) = rest.first_mut() {
+            core::mem::swap(first, last);
+        }
         sift_down(rest, 0, &less);
         heap = rest;
     }

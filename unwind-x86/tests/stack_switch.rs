@@ -250,7 +250,11 @@ fn a_function_that_is_stopped_has_the_row_of_its_table_where_no_call_was_made() 
 
 #[test]
 fn instructions_have_the_effects_that_the_manual_says() {
-    let cases: [(&[u8], u64); 11] = [
+    let cases: [(&[u8], u64); 13] = [
+        // mov $0x1000, %rbx; add %rbx, %rsp by the other operand
+        (&[0x48, 0xc7, 0xc3, 0, 0x10, 0, 0, 0x48, 0x03, 0xe3], SYSTEM + 16 + 0x1000),
+        // mov $0x1000, %rbx; lea 0x10(%rbp,%rbx), %rsp
+        (&[0x48, 0xc7, 0xc3, 0, 0x10, 0, 0, 0x48, 0x8d, 0x64, 0x1d, 0x10], SYSTEM + 0x10 + 0x1000),
         // mov %rsp, %r9; mov %r9, %rsp by the other operand
         (&[0x49, 0x89, 0xe1, 0x49, 0x8b, 0xe1], SYSTEM + 16),
         // The same as the one below, by the other operand.

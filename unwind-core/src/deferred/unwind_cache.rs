@@ -109,3 +109,18 @@ impl<F: AsRef<[PackedFrame]> + ?Sized> fmt::Debug for UnwindCache<F> {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_that_nobody_walks_has_no_frames_and_is_that_of_its_entry() {
+        let mut cache = UnwindCache::<[PackedFrame; 4]>::new();
+        let lent: &mut UnwindCache = &mut cache;
+        let of = StackOf::new(InstanceId::NONE, Cookie::new(1).unwrap());
+        let mut walk = None::<fn(&mut Trace)>;
+        assert!(lent.stack(of, &mut walk).is_empty());
+        assert_eq!(lent.cookie().map(Cookie::get), Some(1));
+    }
+}

@@ -130,7 +130,7 @@ impl<R: Clone, const OLDER: usize> Stitcher<R, OLDER> {
     /// Where the last sample has what was in the register of the oldest call.
     fn at_same_slot(&self, sample: &LbrSample, top: u32, last_top: u32) -> Option<usize> {
         let depth = sample.depth();
-        if depth != self.last_depth || depth == 0 {
+        if depth != self.last_depth {
             return None;
         }
         let len = u32::try_from(sample.branches().len()).ok()?;

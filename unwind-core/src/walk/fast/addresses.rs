@@ -139,3 +139,21 @@ impl FrameLog for Log<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::origin::Origin;
+
+    #[test]
+    fn the_last_of_no_addresses_is_not_replaced() {
+        let pc = VirtAddr::new(0x1000);
+        let provenance = Provenance::new(Origin::Table, FramePc::Return(pc));
+        let mut out = [7, 8];
+        let mut log = Log { out: &mut out, len: 0, is_exact: false, has_gap: false };
+        log.replace_last(pc, provenance);
+        log.len = 1;
+        log.replace_last(pc, provenance);
+        assert_eq!(out, [0x1000, 8]);
+    }
+}

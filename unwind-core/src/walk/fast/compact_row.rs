@@ -254,10 +254,8 @@ impl CompactRow {
     #[inline]
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "each part is read by itself")]
     pub(crate) fn from_bytes(bytes: &[u8; 6]) -> Self {
-        let (Some(rest), Some(shape)) = (bytes.first_chunk(), bytes.last_chunk()) else {
-            return Self::NONE;
-        };
-        Self { shape: u32::from_le_bytes(*shape), rest: u16::from_le_bytes(*rest) }
+        let &[a, b, shape @ ..] = bytes;
+        Self { shape: u32::from_le_bytes(shape), rest: u16::from_le_bytes([a, b]) }
     }
 }
 

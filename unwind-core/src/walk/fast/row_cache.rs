@@ -472,6 +472,17 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_of_a_row_that_is_not_there_changes_nothing() {
+        let mut cache = with_rows::<4>(1..=4);
+        let before = cache.sets;
+        cache.touch(NO_PLACE);
+        Store::touch(&mut &mut cache, CacheHit::NONE);
+        Store::touch(&mut Some(&mut cache), CacheHit::NONE);
+        assert_eq!(cache.sets, before);
+        Store::touch(&mut None::<&mut RowCache<4>>, CacheHit::NONE);
+    }
+
+    #[test]
     fn in_a_full_set_the_first_that_was_not_used_since_makes_room() {
         // All were used when they came. The fifth begins again, at the first.
         let mut cache = with_rows::<4>(1..=5);
