@@ -1,0 +1,113 @@
+// Where libgcc replaces its own frame by that of an exception's handler.
+//
+// `_Unwind_RaiseException` goes to a handler by writing that function's registers over those of its
+// caller that it has saved in its own frame, and returns. From the first of these words on, its
+// call frame information is wrong: it says that the words are the caller's. `learn` throws while
+// each instruction is interrupted, and keeps the addresses at which one of the words that had the
+// caller's registers or the return address has another value.
+#pragma once
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <dlfcn.h>
+#include <ucontext.h>
+
+extern "C" const void *_Unwind_Find_FDE(void *, void *);
+
+namespace landing {
+
+#ifdef __x86_64__
+constexpr int PC = REG_RIP, SP = REG_RSP, PRESERVED[] = {REG_RBX, REG_RBP, REG_R12, REG_R13, REG_R14, REG_R15};
+#else
+constexpr int PC = REG_EIP, SP = REG_ESP, PRESERVED[] = {REG_EBX, REG_EBP, REG_ESI, REG_EDI};
+#endif
+constexpr size_t REGISTERS = sizeof PRESERVED / sizeof *PRESERVED;
+constexpr size_t MOST = 8192;
+constexpr greg_t TRAP_FLAG = 0x100;
+
+static uintptr_t raise_function, pcs[MOST];
+static size_t pc_count;
+static bool is_stepping;
+
+// The frame of a call of it.
+static struct {
+    volatile uintptr_t *return_address;
+    uintptr_t return_value, preserved[REGISTERS], saved[REGISTERS];
+    bool is_entered, is_saved, is_register[REGISTERS];
+} frame;
+
+static uintptr_t function_of(uintptr_t pc) {
+    void *bases[3] = {};
+    return _Unwind_Find_FDE(reinterpret_cast<void *>(pc), bases) ? reinterpret_cast<uintptr_t>(bases[2]) : 0;
+}
+
+static void note(uintptr_t pc) {
+    if (pc_count < MOST && std::find(pcs, pcs + pc_count, pc) == pcs + pc_count) pcs[pc_count++] = pc;
+}
+
+static void look(uintptr_t pc, const greg_t *registers) {
+    if (pc == raise_function) {
+        frame.return_address = reinterpret_cast<uintptr_t *>(registers[SP]);
+        frame.return_value = *frame.return_address;
+        for (size_t at = 0; at < REGISTERS; at++)
+            frame.preserved[at] = static_cast<uintptr_t>(registers[PRESERVED[at]]);
+        frame.is_entered = true;
+        frame.is_saved = false;
+        return;
+    }
+    if (!frame.is_entered) return;
+    if (!frame.is_saved) {
+        if (function_of(pc) == raise_function) return;
+        // It calls for the first time: below the return address are the caller's registers.
+        frame.is_saved = true;
+        for (size_t at = 0; at < REGISTERS; at++) {
+            frame.saved[at] = frame.return_address[-1 - static_cast<ptrdiff_t>(at)];
+            frame.is_register[at] = std::count(frame.preserved, frame.preserved + REGISTERS, frame.saved[at]) != 0;
+        }
+    }
+    bool is_replaced = *frame.return_address != frame.return_value;
+    for (size_t at = 0; at < REGISTERS; at++)
+        is_replaced |= frame.is_register[at] && frame.return_address[-1 - static_cast<ptrdiff_t>(at)] != frame.saved[at];
+    if (!is_replaced) return;
+    Dl_info code = {}, library = {};
+    dladdr(reinterpret_cast<void *>(pc), &code);
+    dladdr(reinterpret_cast<void *>(raise_function), &library);
+    // Elsewhere the handler runs: the frame is gone.
+    if (code.dli_fbase == library.dli_fbase) note(pc);
+    else frame.is_entered = false;
+}
+
+static void step(int, siginfo_t *, void *context) {
+    greg_t *registers = static_cast<ucontext_t *>(context)->uc_mcontext.gregs;
+    auto pc = static_cast<uintptr_t>(registers[PC]);
+    if (is_stepping) look(pc, registers);
+    if (is_stepping) registers[REG_EFL] |= TRAP_FLAG;
+    else registers[REG_EFL] &= ~TRAP_FLAG;
+}
+
+// Learns where that is by calling a function that throws and catches.
+static void learn(void (*throws)()) {
+    raise_function = reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "_Unwind_RaiseException"));
+    if (!raise_function) abort();
+    throws(); // Bound, and what is found once is found.
+    struct sigaction action = {}, old = {};
+    action.sa_sigaction = step;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGTRAP, &action, &old);
+    is_stepping = true;
+    __asm__ volatile("int3");
+    throws();
+    is_stepping = false;
+    __asm__ volatile("int3");
+    sigaction(SIGTRAP, &old, nullptr);
+    std::sort(pcs, pcs + pc_count);
+}
+
+// Whether the instruction at an address was interrupted with such a frame.
+static bool is_replaced(void *pc) {
+    return std::binary_search(pcs, pcs + pc_count, reinterpret_cast<uintptr_t>(pc));
+}
+
+} // namespace landing
