@@ -1,0 +1,83 @@
+# For gdb: at each stop of the agent compares the addresses that a handler found with gdb's frames.
+import os
+
+import gdb
+
+WANTED = int(os.environ["TRUTH_STOPS"])
+SHOWN = 10
+counts = {}
+shown = 0
+
+
+def words(name, count):
+    """Words of a variable, whatever gdb knows of its type."""
+    first = gdb.parse_and_eval(f"(unsigned long *) &{name}")
+    return [int(first[at]) for at in range(count)]
+
+
+def addresses():
+    """gdb's addresses from what the signal interrupted on, and why there are no more."""
+    frame = gdb.newest_frame()
+    while frame is not None and frame.type() != gdb.SIGTRAMP_FRAME:
+        frame = frame.older()
+    frame = frame.older() if frame is not None else None
+    found, last = [], None
+    while frame is not None:
+        # Of a function that was called by a jump, and of one that was inlined, no address is on the stack.
+        if frame.type() not in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME):
+            found.append(frame.pc())
+        last, frame = frame, frame.older()
+    reason = gdb.frame_stop_reason_string(last.unwind_stop_reason()) if last is not None else "no frame"
+    return found, reason
+
+
+def kind(ours, is_complete, theirs):
+    if ours == theirs:
+        return "equal, complete" if is_complete else "equal, not called complete"
+    if is_complete:
+        # Else someone is wrong.
+        same = theirs == ours[: len(theirs)]
+        return "complete, gdb has fewer of the same" if same else "complete, and gdb has others"
+    if ours == theirs[: len(ours)]:
+        return "cut, the same as far as it goes"
+    return "not complete, and gdb has others"
+
+
+class Stop(gdb.Breakpoint):
+    def stop(self):
+        global shown
+        ours = words("truth_list", words("truth_count", 1)[0])
+        is_complete = words("truth_is_complete", 1)[0] != 0
+        theirs, reason = addresses()
+        what = kind(ours, is_complete, theirs)
+        counts[what] = counts.get(what, 0) + 1
+        if what.startswith(("complete", "not")) and shown < SHOWN:
+            shown += 1
+            print(f"{what}; gdb: {reason}")
+            for at in range(max(len(ours), len(theirs))):
+                pair = [each[at] if at < len(each) else None for each in (ours, theirs)]
+                if pair[0] != pair[1]:
+                    names = [gdb.format_address(pc) if pc is not None else "-" for pc in pair]
+                    print(f"  frame {at}: {names[0]} | gdb {names[1]}")
+                    break
+        return sum(counts.values()) >= WANTED
+
+
+gdb.execute("set pagination off")
+gdb.execute("set backtrace past-main on")
+gdb.execute("set backtrace past-entry on")
+gdb.execute("set backtrace limit 600")
+gdb.execute("set breakpoint pending on")
+gdb.execute("handle SIGPROF nostop noprint pass")
+Stop("truth_stop")
+# The shell would have the agent, too.
+gdb.execute("set startup-with-shell off")
+gdb.execute("run")
+total = sum(counts.values())
+print(f"{total} stops: " + ", ".join(f"{number} {what}" for what, number in sorted(counts.items())))
+is_wrong = counts.get("complete, and gdb has others", 0)
+try:
+    gdb.execute("kill")
+except gdb.error:
+    pass
+gdb.execute(f"quit {0 if total >= WANTED and is_wrong * 100 <= total else 1}")
