@@ -276,6 +276,37 @@ fn d14_code_of_a_compiler_has_the_names_that_the_compiler_has_told() {
 }
 
 #[test]
+fn d14_stacks_through_code_of_v8_are_complete_where_frame_pointers_are_those_of_its_frames() {
+    let Some(node) = tool("node") else { return };
+    let folder = support::scratch("record_v8");
+    let data = folder.join("perf.data");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/busy.js");
+    let mut command = Command::new(node);
+    let target = support::Target::start_command(command.arg(script).current_dir(&folder));
+    let process = target.id().to_string();
+    let options = ["--keep-stacks", "--duration", "3", "--pid", &process];
+    let Some(ledger) = record(&data, &options, &[]) else { return };
+    drop(target);
+    let samples = |options: &[&str]| {
+        let output = unwind(&[&["script", "--json", data.to_str().unwrap()], options].concat());
+        let lines = text(&output.stdout);
+        let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.filter(|line| line["type"] == "sample").collect::<Vec<_>>()
+    };
+    let (own, trusted) = (samples(&[]), samples(&["--trust-fp"]));
+    let (mut complete, mut gaps) = (0, 0);
+    for (own, trusted) in own.iter().zip(&trusted) {
+        // The frames are the same; what is a guess is not called complete.
+        assert_eq!(own["chain"], trusted["chain"]);
+        complete += u64::from(own["walk"]["complete"] == true);
+        gaps += u64::from(own["walk"]["gaps"].as_array().is_some_and(|gaps| !gaps.is_empty()));
+    }
+    assert_eq!(complete, number(&ledger, "complete"));
+    let all = u64::try_from(own.len()).unwrap();
+    assert!(all > 50 && complete * 10 > all * 3 && gaps > 0, "{complete} of {all}, {gaps}");
+}
+
+#[test]
 fn d14_code_that_a_dump_tells_of_has_its_names_and_rows() {
     let Some(node) = tool("node") else { return };
     let folder = support::scratch("record_dump");

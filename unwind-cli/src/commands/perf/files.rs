@@ -16,7 +16,7 @@ use crate::commands::perf::jit_code::JitCode;
 use crate::commands::perf::running_file::RunningFile;
 use crate::debug_files::DebugFiles;
 use crate::elf::ElfFile;
-use crate::elf::error::ElfError;
+use crate::elf::error::{ElfError, Part};
 use crate::elf::sframe_section::SframeSection;
 use crate::indexed_frames::NoRowError;
 use crate::linkage::{LinkageEntry, LinkageTables};
@@ -46,6 +46,7 @@ pub(crate) struct RecordedFile {
     symbols: OnceLock<Result<Symbols, ElfError>>,
     linkage: OnceLock<Result<LinkageTables, ElfError>>,
     switches: OnceLock<FileSwitches>,
+    has_v8: OnceLock<bool>,
     /// Who has mapped it, if processes are recorded while it is read.
     running: Option<RunningFile>,
     /// Where what was stripped off it is looked for, if not where that usually is.
@@ -133,6 +134,11 @@ impl RecordedFile {
     pub(crate) fn switches(&self) -> Option<&FileSwitches> {
         let elf = self.elf().ok()?;
         Some(self.switches.get_or_init(|| FileSwitches::read(elf, SwitchNames::NONE)))
+    }
+
+    /// Whether V8 is in it, by the names that it exports.
+    pub(crate) fn has_v8(&self) -> bool {
+        *self.has_v8.get_or_init(|| self.elf().is_ok_and(exports_v8))
     }
 
     /// Opens it, as [`elf`](Self::elf) does at its first call.
@@ -276,6 +282,17 @@ impl RecordedFile {
     pub(crate) fn name_at(&self, offset: u64) -> Option<Vec<u8>> {
         read_whole_name(self.elf().ok()?, offset, NAME_LIMIT)
     }
+}
+
+/// Whether a file exports functions of V8's class for its instances.
+fn exports_v8(file: &ElfFile) -> bool {
+    /// The largest list of names that is looked through, in bytes.
+    const LIMIT: u64 = 64 << 20;
+    let sections = file.sections().unwrap_or_default();
+    let names = sections.iter().find(|section| section.name == b".dynstr");
+    let names = names
+        .and_then(|names| file.bytes(Part::SymbolNames, names.offset, names.size.min(LIMIT)).ok());
+    names.is_some_and(|names| memchr::memmem::find(&names, b"_ZN2v87Isolate").is_some())
 }
 
 /// Where perf keeps its copy of a file.

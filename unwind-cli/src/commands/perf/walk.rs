@@ -13,6 +13,7 @@ use unwind_x86::{
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::call_stacks::{CallStack, FrameSource, JoinedCall};
+use crate::commands::perf::generated_code::GeneratedCode;
 use crate::commands::perf::probed_returns::ProbedReturns;
 use crate::commands::perf::program_start::ProgramStart;
 use crate::commands::perf::recorded::{
@@ -145,8 +146,8 @@ impl SampleWalker {
         let source = RowSource::<X86_64>::or(source, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let source = StackSwitches::new(RecordedSwitches { space }, source);
-        let walker =
-            Walker::new(arch, source).cache_by_key(rows, keys).fallback(self.frame_pointers);
+        let fallback = GeneratedCode { space, frame_pointers: self.frame_pointers };
+        let walker = Walker::new(arch, source).cache_by_key(rows, keys).fallback(fallback);
         let mut memory = SampleMemory { sp, stack: state.stack, space };
         let mut walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
         walker.trace(regs, &mut memory, &mut *self.trace);
@@ -355,7 +356,8 @@ mod tests {
         let source = RowSource::<X86_64>::or(source, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let source = StackSwitches::new(RecordedSwitches { space }, source);
-        let walker = Walker::new(arch, source).fallback(FRAME_POINTERS);
+        let fallback = GeneratedCode { space, frame_pointers: FRAME_POINTERS };
+        let walker = Walker::new(arch, source).fallback(fallback);
         let mut memory = SampleMemory { sp, stack: state.stack, space };
         collect(
             walker
