@@ -10,6 +10,7 @@
 //! | all frames in a [`Trace`](unwind_core::Trace) | [`trace`] | at any point |
 //! | a frame at a time, with registers | [`Cursor`] | at any point |
 //! | past code that the program made | [`ProgramCode`] | at any point |
+//! | what has stayed of a deep stack taken over | [`trace_incremental`] | at any point |
 //! | of another thread | [`ThreadSignal`] | the asked one answers at any point |
 //! | faster walks from then on | [`prepare`] | never |
 //! | names of frames, by feature `symbols` | `Symbol`, `Capture` | never |
@@ -73,7 +74,7 @@ mod walker;
 pub use addresses::Backtrace;
 pub use backtrace::{
     MAX_FRAMES, backtrace, backtrace_from, backtrace_of, backtrace_skipping, frames, frames_of,
-    keeps_rows, prepare, prepare_for_glibc, trace,
+    keeps_rows, prepare, prepare_for_glibc, trace, trace_incremental,
 };
 #[cfg(feature = "symbols")]
 pub use capture::Capture;
@@ -82,7 +83,9 @@ pub use program_code::{CodeTable, ProgramCode, TooMuchCode};
 pub use raw::registers::CallerRegisters;
 #[cfg(feature = "symbols")]
 pub use symbol::Symbol;
-pub use unwind_core::{DwarfReg, End, FramePc, Origin, Provenance, StepError, TraceFrame};
+pub use unwind_core::{
+    DwarfReg, End, FramePc, IncrementalTrace, Origin, Provenance, StepError, TraceFrame,
+};
 
 pub use thread_error::ThreadError;
 pub use thread_signal::{BadSignal, ThreadSignal};
