@@ -4,8 +4,8 @@
 #
 #   docs/figures.sh                 writes it
 #   docs/figures.sh --check         says whether it is what this would write
-#   docs/figures.sh measure NAME... measures first: instructions sizes ratios first curves
-#                                   record coverage
+#   docs/figures.sh measure NAME... measures first: instructions sizes ratios first stack
+#                                   curves record coverage
 #
 # The first line of each file says when and at which revision it was measured, and by
 # which command; the rest is what came out. What is not measured here takes hours, other
@@ -19,6 +19,7 @@ sections=(
     "sizes|Code size|Code that a walk adds to a program that is optimised and linked as one, in bytes: with SFrame tables in memory, frame pointers and 512 cached rows; the same with tables in the target's memory; framehop with \`.eh_frame\`, its cache and frame pointers; simple-frame-rs, which reads tables and has no walk."
     "ratios|Time beside other unwinders|Times as ratios, unwind / rival, of one run on one machine."
     "first|The first stack|From nothing to a complete stack: module files mapped, no table made, no row cached. Once with what the CPU's caches have of the files, and once with the caches swept before each."
+    "stack|\`unwind stack\` beside eu-stack|"
     "curves|Cost against size|"
     "record|Recordings beside perf's|"
     "stacks|Stacks of samples|"
@@ -40,6 +41,7 @@ measure() { # NAME
         coverage) command="docs/coverage.sh" ;;
         ratios) command="docs/ratios.py" ;;
         record) command="docs/record.py" ;;
+        stack) command="docs/stack.py" ;;
         curves) command="cargo bench --quiet --package unwind-benches --bench curves" ;;
         first) command="env UNWIND_CORPUS=target/corpus cargo bench --quiet --package unwind-benches --bench ratios -- first" ;;
         *) echo "no command is known for $1: replace docs/figures/$1.md" >&2; exit 2 ;;
@@ -67,6 +69,7 @@ compose() {
     local section file heading sentence date revision command
     for section in "${sections[@]}"; do
         IFS='|' read -r file heading sentence <<<"$section"
+        [ -f "docs/figures/$file.md" ] || continue # Not measured yet.
         IFS='|' read -r date revision command <"docs/figures/$file.md"
         printf '\n## %s\n\n' "$heading"
         if [ -n "$sentence" ]; then printf '%s\n\n' "$sentence"; fi

@@ -1,7 +1,7 @@
 //! Cost against size: one line each.
 //!
 //! ```text
-//! cargo bench --package unwind-benches --bench curves [-- lookup|walk|spaces|again|merge|request...]
+//! cargo bench --package unwind-benches --bench curves [-- lookup|walk|spaces|walkers|again|merge|request...]
 //! ```
 
 #![allow(
@@ -44,6 +44,9 @@ fn main() {
     }
     if wants("spaces") {
         spaces(effort);
+    }
+    if wants("walkers") {
+        walkers(effort);
     }
     if wants("again") {
         again(effort);
@@ -268,6 +271,49 @@ fn spaces(effort: Effort) {
         println!("{count:>10} {address:>12.1} {key:>12.1}");
         let missed = shared.stats().misses;
         assert!(missed <= (STACKS * DEPTH) as u64, "{missed} rows were looked up");
+    }
+}
+
+/// Walkers of one address space on CPUs at once: one map is lent to all, and each has a cache of
+/// its own.
+fn walkers(effort: Effort) {
+    const START: VirtAddr = VirtAddr::new(0x7000_0000);
+    println!("walkers of one address space at once, ns a frame of the slowest");
+    println!("{:>10} {:>12}", "walkers", "own caches");
+    let bytes = table_with_end();
+    let table = SframeModule::new(&bytes, TEXT).unwrap().unwrap();
+    let mut map = ModuleMap::<_, 1>::new();
+    let text = VirtAddr::new(TEXT)..VirtAddr::new(TEXT + 65 * u64::from(FUNCTION));
+    map.add(Module { text, table }).unwrap();
+    let stacks = [0, 13, 26, 39].map(|first| stack_with_end(StackEnd::Outermost, DEPTH, first));
+    let rounds = if effort.is_test() { 2 } else { 5000 };
+    let cpus = thread::available_parallelism().unwrap().get();
+    for count in (0..).map(|power| 1_usize << power).take_while(|&count| count <= cpus.max(2)) {
+        let barrier = Barrier::new(count);
+        let shortest = || {
+            let (mut cache, mut shortest) = (RowCache::<512>::new(), f64::MAX);
+            let mut trace = Trace::<[PackedFrame; DEPTH]>::new();
+            for _ in 0..rounds {
+                barrier.wait();
+                let start = Instant::now();
+                for (pc, words) in black_box(&stacks) {
+                    let regs = X86_64Regs::new(*pc, START.get(), 0);
+                    let walker = Walker::new(X86_64::FOUR_LEVEL, SframeSource::new(&map));
+                    let mut memory = SliceMemory::new(START, words);
+                    walker.cache(&mut cache).trace(regs, &mut memory, &mut trace);
+                    assert_eq!((trace.len(), trace.is_complete()), (DEPTH, true));
+                }
+                shortest = shortest.min(nanoseconds(start));
+            }
+            // Whatever the others look up: a return address in each function, and the first pcs.
+            assert!(cache.stats().misses <= 65 + 4, "{:?}", cache.stats());
+            shortest / (DEPTH * stacks.len()) as f64
+        };
+        let slowest = thread::scope(|scope| {
+            let threads: Vec<_> = (0..count).map(|_| scope.spawn(shortest)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).fold(0.0, f64::max)
+        });
+        println!("{count:>10} {slowest:>12.1}");
     }
 }
 

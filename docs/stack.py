@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Prints the table of docs/figures/stack.md: `unwind stack --pid` beside eu-stack.
+
+    docs/stack.py [--rounds N]
+
+Both take turns on the same process; of each the shortest time counts, from the start of the
+command to its end, and of the pause the shortest of the longest that a busy program has seen in
+each round. eu-stack is asked for all threads as they are, as `unwind` is; `--no-lines` leaves out
+what eu-stack does not look for. Needs cc, python3, node, elfutils, and the right to trace.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+PROGRAMS = "benches/programs"
+UNWIND = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "release", "unwind")
+
+
+def commands(process):
+    """The contestants, the rival last."""
+    return {
+        "unwind": [UNWIND, "stack", "--no-lines", "--pid", str(process)],
+        "no stop": [UNWIND, "stack", "--no-lines", "--no-stop", "--pid", str(process)],
+        # As many frames as there are at most.
+        "eu-stack": ["eu-stack", "-n", "510", "-p", str(process)],
+    }
+
+
+def seconds(command):
+    """How long a command takes, which may fail at a stack."""
+    start = time.perf_counter()
+    subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - start
+
+
+def walls(process, rounds):
+    """The shortest time of each contestant."""
+    shortest = {}
+    for _ in range(rounds):
+        for name, command in commands(process).items():
+            shortest[name] = min(shortest.get(name, 1e9), seconds(command))
+    return shortest
+
+
+def pauses(program, rounds):
+    """The shortest of the longest pauses by each contestant, and by none, in milliseconds."""
+    shortest = {}
+    every = {"none": None, **commands(program.pid)}
+    for _ in range(rounds):
+        for name, command in every.items():
+            # What has begun before the command is not its.
+            program.stdout.readline()
+            if command:
+                seconds(command)
+            pause = int(program.stdout.readline()) / 1000
+            shortest[name] = min(shortest.get(name, 1e9), pause)
+    return shortest
+
+
+def started(command, ready):
+    """A program that runs; with `ready` once it says so."""
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True)
+    if ready:
+        program.stdout.readline()
+    else:
+        time.sleep(2)
+    return program
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
+    subprocess.run(["cargo", "build", "--quiet", "--release", "--locked", "--package",
+                    "unwind-cli"], check=True)
+    for tool in ["eu-stack", "node", "python3"]:
+        if not shutil.which(tool):
+            sys.exit(f"{tool} is not installed")
+    with tempfile.TemporaryDirectory() as folder:
+        waiting = os.path.join(folder, "waiting")
+        subprocess.run(["cc", "-O2", "-pthread", "-o", waiting, f"{PROGRAMS}/waiting.c"],
+                       check=True)
+        idle = "print('ready', flush=True); import time; time.sleep(1e6)"
+        targets = [
+            ("python3", ["python3", "-c", idle], 0.3),
+            ("node", ["node", "-e", "console.log('ready'); setTimeout(() => 0, 1e8)"], 0.25),
+            ("500 threads", [waiting, "500"], 0.07),
+            ("3,001 threads", [waiting, "3001"], 0.09),
+        ]
+        print("Wall time of `unwind stack --no-lines --pid`, and with `--no-stop`, of eu-stack's, "
+              f"and the longest pause that a busy program has seen: shortest of {rounds} turns.\n")
+        print("|  | eu-stack, ms | unwind / eu-stack | required | `--no-stop` / eu-stack |")
+        print("|---|--:|--:|--:|--:|")
+        for name, command, required in targets:
+            program = started(command, True)
+            # A node that has said it still starts its threads.
+            time.sleep(1)
+            wall = walls(program.pid, rounds)
+            program.kill()
+            program.wait()
+            rival = wall["eu-stack"]
+            print(f"| {name} | {rival * 1000:.1f} | {wall['unwind'] / rival:.2f} | {required} | "
+                  f"{wall['no stop'] / rival:.2f} |", flush=True)
+        program = started(["node", f"{PROGRAMS}/gaps.js"], False)
+        pause = pauses(program, rounds)
+        program.kill()
+        program.wait()
+        rival = pause["eu-stack"]
+        print(f"| longest pause of a busy node | {rival:.2f} | {pause['unwind'] / rival:.2f} | 0.7 | "
+              f"{pause['no stop'] / rival:.2f} |")
+        print(f"\nWithout any of them the busy node sees a pause of {pause['none']:.2f} ms.")
+
+
+main()
