@@ -3,6 +3,17 @@
 use core::fmt;
 
 /// Who found a row.
+///
+/// | variant | shown as | by the command `unwind` |
+/// |---|---|---|
+/// | [`Registers`](Self::Registers) | `registers` | `registers` |
+/// | [`Table`](Self::Table) | `table` | `sframe` |
+/// | [`ConvertedTable`](Self::ConvertedTable) | `converted table` | `cfi` |
+/// | [`FramePointer`](Self::FramePointer) | `frame pointer` | `fp` |
+/// | [`Instructions`](Self::Instructions) | `instructions` | `code` |
+/// | [`SignalContext`](Self::SignalContext) | `signal context` | `signal` |
+/// | [`BranchRecord`](Self::BranchRecord) | `branch record` | `lbr` |
+/// | [`Host`](Self::Host) | `host` | `other` |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Origin {

@@ -51,10 +51,10 @@ impl FoundBy {
     pub(crate) const fn words(self) -> (&'static str, &'static str) {
         match self {
             Self::Sampled => ("sampled", "where samples were taken"),
-            Self::Table => ("table", "table (.sframe)"),
+            Self::Table => ("sframe", "table (.sframe)"),
             Self::CallFrames => ("cfi", "made from call frame information"),
             Self::FramePointer => ("fp", "frame pointer"),
-            Self::Instructions => ("instructions", "read from instructions"),
+            Self::Instructions => ("code", "read from instructions"),
             Self::Signal => ("signal", "signal frame"),
             Self::BranchRecord => ("lbr", "the CPU's record of calls (LBR)"),
             Self::Unchecked => ("unchecked", "the kernel's frame pointers, unchecked"),
