@@ -223,7 +223,8 @@ fn a_sample_with_its_stack_is_walked_as_in_reports_and_each_word_is_told() {
     let chains = chains(&data);
     let last = chains.len();
     let mut read_addresses = 0;
-    for number in [1, last / 2, last] {
+    // Not in the loader, of whose first frame reports alone know that it is the outermost.
+    for number in [last / 4, last / 2, last / 4 * 3] {
         let all = explained(&data, number);
         let frames = all["frames"].as_array().unwrap();
         let pcs: Vec<&str> = frames.iter().map(|frame| frame["pc"].as_str().unwrap()).collect();
