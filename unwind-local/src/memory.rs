@@ -4,8 +4,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use unwind_core::{Memory, ReadError, VirtAddr, WordSize};
 
+use crate::raw::loaded_object::read_code;
 use crate::raw::machine;
-use crate::raw::object::read_code;
 use crate::raw::readable::{Readable, read_any};
 use crate::raw::registers::StartPc;
 

@@ -1,8 +1,8 @@
 //! Which C library the program has, and what it tells a handler.
 
 use core::mem::MaybeUninit;
+use core::ops::Range;
 
-use super::object::Object;
 use super::syscall;
 use super::thread::control_block;
 
@@ -28,7 +28,11 @@ unsafe extern "C" {
 
 /// What the C library knows of an address.
 pub(super) enum FindObject {
-    Found(Object),
+    Found {
+        map: Range<u64>,
+        /// Zero if it has none.
+        eh_frame_hdr: u64,
+    },
     None,
     /// It has no function for this.
     CannotTell,
@@ -43,7 +47,7 @@ pub(super) fn find_object(addr: u64) -> FindObject {
     let [start, end, eh_frame_hdr] = [found.map_start, found.map_end, found.eh_frame_hdr]
         .map(|word| u64::try_from(word).unwrap_or(0));
     match result {
-        0 => FindObject::Found(Object::new(start..end, eh_frame_hdr)),
+        0 => FindObject::Found { map: start..end, eh_frame_hdr },
         1 => FindObject::CannotTell,
         _ => FindObject::None,
     }

@@ -1,11 +1,6 @@
-//! The loaded object that has an address of code, and its tables.
+//! A loaded object, and a part of one.
 
 use core::ops::Range;
-
-use super::c_library::{self, FindObject};
-use super::listed_objects;
-use super::program_headers::Headers;
-use super::registers::StartPc;
 
 /// A part of a loaded object, and its address.
 #[derive(Clone, Copy, Debug)]
@@ -23,9 +18,6 @@ pub(crate) struct Object {
     pub(crate) eh_frame_hdr: u64,
 }
 
-/// Program headers that tables are found by.
-const PT_GNU_SFRAME: u32 = 0x6474_e554;
-
 impl Object {
     /// An object with its first and last pages, and where its `.eh_frame_hdr` is.
     pub(super) const fn new(map: Range<u64>, eh_frame_hdr: u64) -> Self {
@@ -42,91 +34,13 @@ impl Object {
         self.map_start
     }
 
-    /// The object with this address of code.
-    #[inline(never)]
-    pub(crate) fn find(addr: u64) -> Option<Self> {
-        match c_library::find_object(addr) {
-            FindObject::Found(object) => Some(object),
-            FindObject::None => None,
-            FindObject::CannotTell => listed_objects::find(addr),
-        }
-    }
-
-    /// Whether it is the C library, which stays loaded.
-    pub(crate) fn is_c_library(self) -> bool {
-        let function: unsafe extern "C" fn(_, _, _) -> _ = libc::sigaction;
-        #[expect(clippy::as_conversions, reason = "a function's address")]
-        let addr = (function as *const ()).addr();
-        u64::try_from(addr).is_ok_and(|addr| self.has(addr))
-    }
-
-    /// Whether it stays loaded for as long as the process runs: the C library, the dynamic
-    /// linker, the program.
-    pub(crate) fn is_permanent(self) -> bool {
-        let is_program =
-            || Headers::of_program().is_some_and(|headers| headers.cover(self.map_start));
-        // So do those that were listed.
-        self.is_c_library()
-            || self.has(c_library::linker())
-            || is_program()
-            || listed_objects::find(self.map_start).is_some()
+    /// The end of its last page.
+    pub(super) const fn end(self) -> u64 {
+        self.map_end
     }
 
     /// Whether an address is between its first and last pages.
     pub(super) const fn has(self, addr: u64) -> bool {
         addr >= self.map_start && addr < self.map_end
     }
-
-    /// Its `.sframe`, if it has one.
-    ///
-    /// # Safety
-    ///
-    /// The object stays loaded while the bytes are used: code of it has a frame on this
-    /// thread's stack.
-    #[inline(never)]
-    pub(crate) unsafe fn sframe<'o>(self) -> Option<Part<'o>> {
-        // SAFETY: as the caller promises.
-        let headers = unsafe { self.headers() }?;
-        let header = headers.all().find(|header| header.kind == PT_GNU_SFRAME)?;
-        let addr = headers.bias.wrapping_add(header.vaddr);
-        headers.constant(addr, Some(header.memsz))
-    }
-
-    /// The segment with an address of it, from there on.
-    ///
-    /// # Safety
-    ///
-    /// As [`sframe`](Self::sframe).
-    pub(crate) unsafe fn segment_from<'o>(self, addr: u64) -> Option<Part<'o>> {
-        // SAFETY: as the caller promises.
-        unsafe { self.headers() }?.constant(addr, None)
-    }
-
-    /// Its program headers.
-    ///
-    /// # Safety
-    ///
-    /// As [`sframe`](Self::sframe).
-    unsafe fn headers<'o>(self) -> Option<Headers<'o>> {
-        // The C library lists each code segment of the program by itself if the linker left
-        // holes between the segments. It loads all other objects as one piece.
-        Headers::of_program().filter(|headers| headers.cover(self.map_start)).or_else(|| {
-            // SAFETY: as the caller promises.
-            unsafe { Headers::of_first_page(self.map_start, self.map_end) }
-        })
-    }
-}
-
-/// Fills `buf` with code near to where a walk starts; `false` if it is not there.
-pub(crate) fn read_code(start: StartPc, addr: u64, buf: &mut [u8]) -> bool {
-    const NEAR: u64 = 256;
-    let pc = start.get();
-    let object = if pc.abs_diff(addr) <= NEAR { Object::find(pc) } else { None };
-    // SAFETY: this thread runs code of it, or has it interrupted.
-    let part = object.and_then(|object| unsafe { object.segment_from(addr) });
-    let Some(bytes) = part.and_then(|part| part.bytes.get(..buf.len())) else { return false };
-    for (byte, value) in buf.iter_mut().zip(bytes) {
-        *byte = *value;
-    }
-    true
 }
