@@ -250,7 +250,11 @@ fn a_function_that_is_stopped_has_the_row_of_its_table_where_no_call_was_made() 
 
 #[test]
 fn instructions_have_the_effects_that_the_manual_says() {
-    let cases: [(&[u8], u64); 13] = [
+    let cases: [(&[u8], u64); 15] = [
+        // mov $0x1000, %rbx; sub %rbx, %rsp
+        (&[0x48, 0xc7, 0xc3, 0, 0x10, 0, 0, 0x48, 0x29, 0xdc], SYSTEM + 16 - 0x1000),
+        // lea 0x20(%rbp), %rsp
+        (&[0x48, 0x8d, 0x65, 0x20], SYSTEM + 0x20),
         // mov $0x1000, %rbx; add %rbx, %rsp by the other operand
         (&[0x48, 0xc7, 0xc3, 0, 0x10, 0, 0, 0x48, 0x03, 0xe3], SYSTEM + 16 + 0x1000),
         // mov $0x1000, %rbx; lea 0x10(%rbp,%rbx), %rsp

@@ -246,6 +246,28 @@ fn a_context_on_a_stack_that_is_lent_in_words_is_taken_from_them() {
 }
 
 #[test]
+fn a_register_that_is_taken_out_is_not_known_and_the_others_are() {
+    let all_64 =
+        X86_64Regs::from_all(0x40_5000, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]);
+    let all_32 = Ia32Regs::from_all(0x804_5000, [1, 2, 3, 4, 5, 6, 7, 8]);
+    // 16 and 8 are no general registers: nothing is taken out.
+    for number in (0..=16).filter(|number| *number != 7) {
+        let regs = all_64.without(DwarfReg(number));
+        for other in 0..16 {
+            let known = (other != number).then_some(u64::from(other) + 1);
+            assert_eq!(Registers::get(&regs, DwarfReg(other)), known, "{number} {other}");
+        }
+    }
+    for number in (0..=8).filter(|number| *number != 4) {
+        let regs = all_32.without(DwarfReg(number));
+        for other in 0..8 {
+            let known = (other != number).then_some(u64::from(other) + 1);
+            assert_eq!(Registers::get(&regs, DwarfReg(other)), known, "{number} {other}");
+        }
+    }
+}
+
+#[test]
 fn both_trampolines_of_32_bit_code_are_known_by_their_bytes() {
     let plain = [0x58, 0xb8, 0x77, 0, 0, 0, 0xcd, 0x80];
     let rt = [0xb8, 0xad, 0, 0, 0, 0xcd, 0x80];
