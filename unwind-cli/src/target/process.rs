@@ -81,13 +81,7 @@ impl StoppedProcess {
     /// [`TargetError`] if there is no such process, if it may not be traced, or if
     /// none of its threads could be stopped.
     pub(crate) fn stop(task: i32) -> Result<Self, TargetError> {
-        let status = Status::read(task).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => TargetError::not_in_proc(task),
-            _ => InputError::Read { path: format!("/proc/{task}/status").into(), error }.into(),
-        })?;
-        if status.is_kernel_thread {
-            return Err(TargetError::KernelThread(task));
-        }
+        let status = user_task(task)?;
         let mut stopped = Self {
             process: Pid::from_raw(status.process),
             threads: Vec::new(),
@@ -334,6 +328,20 @@ impl Drop for StoppedProcess {
             let _ = tracee::detach(thread.id, thread.signal);
         }
     }
+}
+
+/// The state of a task that runs code of a user.
+///
+/// # Errors
+///
+/// [`TargetError`] if there is no such task, if it is the kernel's own, or if its state cannot be
+/// read.
+pub(super) fn user_task(task: i32) -> Result<Status, TargetError> {
+    let status = Status::read(task).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => TargetError::not_in_proc(task),
+        _ => InputError::Read { path: format!("/proc/{task}/status").into(), error }.into(),
+    })?;
+    if status.is_kernel_thread { Err(TargetError::KernelThread(task)) } else { Ok(status) }
 }
 
 /// The ids of the threads of a process; none if it has ended.

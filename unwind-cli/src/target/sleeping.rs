@@ -8,7 +8,7 @@ use object::elf;
 
 use crate::input_error::InputError;
 use crate::target::error::TargetError;
-use crate::target::process::{ptrace_scope, thread_ids};
+use crate::target::process::{ptrace_scope, thread_ids, user_task};
 use crate::target::registers::{CodeMode, UserRegisters};
 use crate::target::status::Status;
 use crate::untrusted::plain;
@@ -52,13 +52,7 @@ impl SleepingProcess {
     ///
     /// [`TargetError`] if there is no such process, if it may not be read, or if it ends.
     pub(crate) fn look(task: i32) -> Result<Self, TargetError> {
-        let status = Status::read(task).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => TargetError::not_in_proc(task),
-            _ => InputError::Read { path: format!("/proc/{task}/status").into(), error }.into(),
-        })?;
-        if status.is_kernel_thread {
-            return Err(TargetError::KernelThread(task));
-        }
+        let status = user_task(task)?;
         let process = status.process;
         // A thread that reads is at its own call each time, and runs in between.
         if i32::try_from(std::process::id()) == Ok(process) {

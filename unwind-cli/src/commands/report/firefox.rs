@@ -260,14 +260,7 @@ mod tests {
         assert_eq!(file["ledger"]["schema"], 1);
         // A profile without samples is one, too.
         let (stacks, time_line) = (Stacks::with_room(0), TimeLine::default());
-        let view = View {
-            title: "a",
-            profile: &stacks,
-            time_line: &time_line,
-            ledger: &ledger,
-            labels,
-            lines,
-        };
+        let view = View { profile: &stacks, time_line: &time_line, ..view };
         write(&mut Vec::new(), &view).unwrap();
     }
 }
