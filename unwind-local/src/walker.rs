@@ -38,7 +38,7 @@ pub(crate) fn walk<R>(start: &mut Start, run: impl FnOnce(&mut OwnFrames<'_, '_,
 /// Walks from there, and takes over what is as it was in the last walk.
 #[inline(never)]
 pub(crate) fn walk_incremental<const N: usize>(start: &mut Start, last: &mut IncrementalTrace<N>) {
-    // Frames that a guess has led to are walked anew: what follows depends on there being one.
+    // Frames that a guess has led to are walked again: what follows depends on there being one.
     if !last.is_complete() {
         last.clear();
     }

@@ -25,7 +25,7 @@ const MAX_STACKS: usize = 1 << 14;
 const MAX_RUNS: usize = 32;
 const MAX_SAMPLES: usize = 8_000_000;
 
-/// So many frames, one after the other, that were found in the way of this place.
+/// A number of frames, one after the other, that were found in the way of this place.
 type Run = (u8, u32);
 
 /// How the frames of all samples were found, as the section has it in JSON.

@@ -1,6 +1,6 @@
 //! The lines of the source at which functions were sampled themselves, and their text.
 //!
-//! Paths are those of the compiler, so whoever made a program chooses which files are named.
+//! Paths are those of the compiler, so the maker of a program chooses which files are named.
 //! Only files with a name as that of a source are read, and only lines around samples are shown.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -3,7 +3,7 @@
 pub(super) const LONG_HELP: &str = "\
 A process is held while what its stacks need is copied: registers, mappings, and each
 stack from its pointer on. It continues before the stacks are walked. Where a walk
-needs what was not copied, all is copied anew with that, up to seven times more; what
+needs what was not copied, all is copied again with that, up to seven times more; what
 is lacking then ends a stack as `not-captured`. With --live the stacks are walked while
 the process is held, which takes longer and lacks nothing.
 
@@ -52,7 +52,7 @@ to that of its thread, no table says where its caller is. The instructions after
 call do, up to the `ret`: in `runtime.systemstack` and `runtime.asmcgocall`, and in the
 functions that --stack-switch names. They are followed, as far as they only load, move
 and add. A goroutine whose stack grows continues where `runtime.morestack` has saved it.
-With `runtime.mcall` a stack is complete, as in Go's own traces: nobody there waits for
+With `runtime.mcall` a stack is complete, as in Go's own traces: nothing there waits for
 a return. Only `--method auto` does all this.
 
 A stack is complete if its last frame is known to be the outermost one and no

@@ -45,7 +45,7 @@ where
     ///
     /// It pays for repeated backtraces of deep stacks and at high sampling rates: an
     /// unchanged stack of 100 frames and more whose words are in memory costs about a
-    /// third of a walk. A frame that is found anew costs two to two and a half times one of
+    /// third of a walk. A frame that is found again costs two to two and a half times one of
     /// [`trace`](Self::trace), so where less than two thirds of the frames stay, or
     /// there are few, that is faster. [`IncrementalTrace::reused`] tells.
     ///
@@ -55,7 +55,7 @@ where
     /// steps are taken again: of rows with rules on other registers, of signal
     /// frames, by the fallback, after trampolines. So is the last frame's, and
     /// with it the reason for the end, unless such a row says that it has no caller. Frames
-    /// before such a step are found anew, as those before a word that differs.
+    /// before such a step are found again, as those before a word that differs.
     ///
     /// Nothing is reused if [`RowSource::generation`] of a source,
     /// [`ReturnAddresses::generation`] or the stack's end has changed.
