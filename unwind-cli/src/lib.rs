@@ -29,6 +29,7 @@ mod mapped_file;
 mod module;
 mod module_error;
 pub mod perf_event;
+mod program_start;
 mod progress;
 mod regular_file;
 mod return_probes;

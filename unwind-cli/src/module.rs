@@ -11,6 +11,7 @@ use crate::elf::ElfFile;
 use crate::loaded_file::{LoadedFile, LoadedImage};
 use crate::mapped_file::ProcessFiles;
 use crate::module_error::ModuleError;
+use crate::program_start::EntryPoints;
 use crate::target::maps::{Backing, MappedFile, Mapping};
 
 /// One loaded file.
@@ -76,6 +77,13 @@ pub(crate) enum Opening {
     Now(Result<ElfFile, ModuleError>),
     /// A file of a process, when it is needed.
     Later(Rc<ProcessFiles>),
+}
+
+impl EntryPoints for Modules {
+    fn past_entry(&self, addr: u64) -> Option<u64> {
+        let image = self.find(addr)?.image().ok()?;
+        image.file.elf.past_entry(addr.wrapping_sub(image.bias))
+    }
 }
 
 /// All loaded files of a target.

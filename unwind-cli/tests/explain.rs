@@ -159,6 +159,31 @@ fn a_row_that_leads_back_is_told() {
 }
 
 #[test]
+fn a_thread_that_starts_in_the_loader_is_complete_for_all_commands() {
+    for (test, options) in [("explain_start", &[][..]), ("explain_start_32", &["-m32"])] {
+        let Some(gdb) = tool("gdb") else { return };
+        let Some(program) = compile(test, "echo.c", options) else { continue };
+        // At the first instruction, at the call, and in what is called.
+        for steps in 0..3 {
+            let core = program.with_file_name(format!("core.{steps}"));
+            let mut gdb = Command::new(&gdb);
+            gdb.args(["-nx", "-batch", "-ex", "starti"]);
+            gdb.args((0..steps).flat_map(|_| ["-ex", "stepi"]));
+            gdb.arg("-ex").arg(format!("generate-core-file {}", core.display()));
+            let output = gdb.arg("--args").arg(&program).arg("one").output().unwrap();
+            assert!(core.exists(), "{}", stderr(&output));
+            let core = core.to_str().unwrap();
+            let stack = String::from_utf8(run(["stack", "--no-lines", "--core", core]).stdout);
+            let text = String::from_utf8(run(["explain", "--no-lines", "--core", core]).stdout);
+            let (stack, text) = (stack.unwrap(), text.unwrap());
+            assert!(stack.contains("complete: outermost frame"), "{steps}: {stack}");
+            assert!(text.contains("by the start of a program"), "{steps}: {text}");
+            assert!(text.contains("complete: outermost frame"), "{steps}: {text}");
+        }
+    }
+}
+
+#[test]
 fn a_thread_is_chosen_by_its_id_and_another_is_refused() {
     let Some(program) = compile("explain_thread", "threads.c", FRAME_POINTERS) else { return };
     let target = Target::start(&program, &[]);
@@ -222,9 +247,10 @@ fn a_sample_with_its_stack_is_walked_as_in_reports_and_each_word_is_told() {
     let Some(data) = recording("explain_kept", &["--keep-stacks"]) else { return };
     let chains = chains(&data);
     let last = chains.len();
+    let first = chains.iter().position(|chain| !chain.is_empty()).unwrap() + 1;
     let mut read_addresses = 0;
-    // Not in the loader, of whose first frame reports alone know that it is the outermost.
-    for number in [last / 4, last / 2, last / 4 * 3] {
+    // The first is mostly in the loader.
+    for number in [first, last / 4, last / 2, last / 4 * 3] {
         let all = explained(&data, number);
         let frames = all["frames"].as_array().unwrap();
         let pcs: Vec<&str> = frames.iter().map(|frame| frame["pc"].as_str().unwrap()).collect();

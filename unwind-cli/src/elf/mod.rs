@@ -270,6 +270,12 @@ impl ElfFile {
         })
     }
 
+    /// How far after the first instruction of the program an address is; `None` if there is none, or
+    /// the address is before it.
+    pub(crate) fn past_entry(&self, addr: u64) -> Option<u64> {
+        addr.checked_sub(self.entry).filter(|_| self.entry != 0)
+    }
+
     /// The file again, for another process to read; `None` if it was copied from memory.
     pub(crate) fn opened(&self) -> Option<io::Result<File>> {
         self.image.opened()

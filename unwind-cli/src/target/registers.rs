@@ -1,6 +1,7 @@
 //! The registers of a thread as the kernel hands them out.
 
 use object::elf::{self, Machine};
+use unwind_perf::record::{UserAbi, UserState};
 
 /// The user registers of one thread at the point where it was stopped.
 ///
@@ -69,6 +70,34 @@ impl UserRegisters {
             CodeMode::Ia32 => CS_32,
         };
         Self { rip: pc, rsp: sp, cs, only_pc_and_sp: true, ..Self::default() }
+    }
+
+    /// The user registers of a sample, by perf's numbers; `None` without the pc or the stack pointer.
+    /// Others that the recording does not keep are zero, as walks take them.
+    pub(crate) fn of_sample(state: &UserState<'_>) -> Option<Self> {
+        let value = |number| state.register(number).unwrap_or(0);
+        Some(Self {
+            rax: value(0),
+            rbx: value(1),
+            rcx: value(2),
+            rdx: value(3),
+            rsi: value(4),
+            rdi: value(5),
+            rbp: value(6),
+            rsp: state.register(7)?,
+            rip: state.register(8)?,
+            eflags: value(9),
+            r8: value(16),
+            r9: value(17),
+            r10: value(18),
+            r11: value(19),
+            r12: value(20),
+            r13: value(21),
+            r14: value(22),
+            r15: value(23),
+            cs: if state.abi == UserAbi::Bits32 { CS_32 } else { CS_64 },
+            ..Self::default()
+        })
     }
 
     /// The `user_regs_struct` of x86-64 as `PTRACE_GETREGS` fills it for

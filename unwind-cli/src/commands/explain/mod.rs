@@ -119,9 +119,9 @@ JSON, with names escaped as `unwind --help` says: one object with
     registers   by name, as far as they are known; hexadecimal text, as all addresses
     cfa         the CFA, or null
     steps       what was asked for to find the caller, in order, each with `what`:
-      `row`         by (`sframe`, `cfi`, `signal`, `code`, `fp` or `stack-switch`), at, row in
-                    the words above, problem, and place: section, section_at, fde_at, cie_at,
-                    row_at (offsets or null), code, row (from, to; or null), rules
+      `row`         by (`sframe`, `cfi`, `start`, `signal`, `code`, `fp` or `stack-switch`),
+                    at, row in the words above, problem, and place: section, section_at,
+                    fde_at, cie_at, row_at (offsets or null), code, row (from, to; or null), rules
       `no-row`      by, at
       `bad-row`     by, at, problem
       `read`        at, and bytes as hexadecimal digits, or problem

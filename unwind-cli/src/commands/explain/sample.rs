@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::scope;
 
-use unwind_perf::record::{Attr, UserAbi, UserState};
+use unwind_perf::record::{Attr, UserState};
 
 use crate::commands::perf::address_spaces::{Space, Spaces};
 use crate::commands::perf::call_stacks::CallStacks;
@@ -233,7 +233,7 @@ impl Sample {
         let record = self.held.record()?;
         let attr = self.attr.as_ref()?;
         let state = UserState::decode(&record, attr).ok()??;
-        let registers = registers(&state);
+        let registers = UserRegisters::of_sample(&state)?;
         let stack = (registers.rsp, state.stack.to_vec());
         Some(self.target_with(registers, stack))
     }
@@ -278,37 +278,6 @@ fn mapping(range: &Range) -> Mapping {
         access: Some(Access::ReadOnly),
         offset: range.offset,
         backing,
-    }
-}
-
-/// The code segments of user code, of 64 and of 32 bits.
-const SEGMENTS: [u64; 2] = [0x33, 0x23];
-
-/// The registers of a sample, by perf's numbers.
-fn registers(state: &UserState<'_>) -> UserRegisters {
-    let value = |number| state.register(number).unwrap_or(0);
-    let [long, short] = SEGMENTS;
-    UserRegisters {
-        rax: value(0),
-        rbx: value(1),
-        rcx: value(2),
-        rdx: value(3),
-        rsi: value(4),
-        rdi: value(5),
-        rbp: value(6),
-        rsp: value(7),
-        rip: value(8),
-        eflags: value(9),
-        r8: value(16),
-        r9: value(17),
-        r10: value(18),
-        r11: value(19),
-        r12: value(20),
-        r13: value(21),
-        r14: value(22),
-        r15: value(23),
-        cs: if state.abi == UserAbi::Bits32 { short } else { long },
-        ..UserRegisters::default()
     }
 }
 

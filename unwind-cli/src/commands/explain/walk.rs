@@ -16,6 +16,7 @@ use crate::commands::stack::tables::SframeTables;
 use crate::commands::stack::walk::{
     Code, Stack, StackEnd, address_width, ia32_arch, ia32_registers, x86_64_registers,
 };
+use crate::program_start::ProgramStart;
 use crate::stack_switches::SwitchNames;
 use crate::target::Target;
 use crate::target::registers::{CodeMode, UserRegisters};
@@ -56,6 +57,8 @@ pub(super) fn walk(
     let mut memory = WatchedMemory::new(&mut target.memory, &log);
     let tables = Watched::new(SframeTables::new(&target.modules), Source::Sframe, &log);
     let call_frames = Watched::new(CallFrameSource::new(&target.modules), Source::CallFrames, &log);
+    let start = ProgramStart { files: &target.modules };
+    let start = Watched::new(start, Source::ProgramStart, &log);
     let trampolines = Watched::new(SignalTrampolines, Source::SignalTrampolines, &log);
     let instructions = Watched::new(InstructionAnalysis, Source::Instructions, &log);
     let fallback = FramePointerRows { is_trusted: false };
@@ -64,6 +67,7 @@ pub(super) fn walk(
     match mode {
         Some(CodeMode::X86_64) => {
             let source = RowSource::<X86_64>::or(tables, call_frames);
+            let source = RowSource::<X86_64>::or(source, start);
             let source = RowSource::<X86_64>::or(source, trampolines);
             let source = RowSource::<X86_64>::or(source, instructions);
             let switches = TargetSwitches { modules: &target.modules, names: switches };
@@ -74,7 +78,8 @@ pub(super) fn walk(
             steps(walker, x86_64_registers(regs), &mut memory, &log, mode)
         }
         Some(CodeMode::Ia32) => {
-            let source = RowSource::<Ia32>::or(call_frames, trampolines);
+            let source = RowSource::<Ia32>::or(call_frames, start);
+            let source = RowSource::<Ia32>::or(source, trampolines);
             let source = RowSource::<Ia32>::or(source, instructions);
             let walker = Walker::new(ia32_arch(regs), source);
             let walker = walker.fallback(fallback).return_addresses(code).max_frames(limit);

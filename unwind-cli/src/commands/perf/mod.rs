@@ -33,7 +33,6 @@ pub(crate) mod origin;
 pub(crate) mod pipeline;
 mod pmu_caps;
 pub(crate) mod probed_returns;
-mod program_start;
 pub(crate) mod ranges;
 pub(crate) mod reader;
 pub(crate) mod recorded;

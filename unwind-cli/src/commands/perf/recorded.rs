@@ -12,6 +12,7 @@ use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::probed_returns::{ProbedReturns, is_probes};
 use crate::commands::perf::ranges::Range;
 use crate::elf::error::Part;
+use crate::program_start::EntryPoints;
 
 /// The tables of the mapped files: their `.sframe`, else their call frame information.
 pub(crate) struct RecordedTables<'s> {
@@ -98,6 +99,13 @@ impl RowKeys for RecordedKeys<'_> {
         let text = VirtAddr::new(range.start)..VirtAddr::new(range.end);
         let table = range.file.number;
         (table != 0).then_some(KeyedRange { text, key: RowKey { table, offset } })
+    }
+}
+
+impl EntryPoints for Space {
+    fn past_entry(&self, addr: u64) -> Option<u64> {
+        let range = self.find(addr)?;
+        range.file.elf().ok()?.past_entry(range.link_time(addr)?)
     }
 }
 

@@ -7,21 +7,20 @@ use unwind_core::{
     TableError, Trace, Walker,
 };
 use unwind_perf::record::{Callchain, UserAbi, UserState};
-use unwind_x86::{
-    Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, StackSwitches, X86_64, X86_64Regs,
-};
+use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, StackSwitches, X86_64};
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::call_stacks::{CallStack, FrameSource, JoinedCall};
 use crate::commands::perf::generated_code::GeneratedCode;
 use crate::commands::perf::probed_returns::ProbedReturns;
-use crate::commands::perf::program_start::ProgramStart;
 use crate::commands::perf::recorded::{
     Code, RecordedKeys, RecordedSwitches, RecordedTables, SampleMemory,
 };
 use crate::commands::perf::stack_end::why_ended;
 use crate::commands::stack::frame_pointers::FramePointerRows;
-use crate::commands::stack::walk::low_half;
+use crate::commands::stack::walk::{ia32_arch, ia32_registers, low_half, x86_64_registers};
+use crate::program_start::ProgramStart;
+use crate::target::registers::UserRegisters;
 
 /// The most frames of a stack: more than a copied stack of 64 KiB can have are of no use.
 const MAX_FRAMES: u32 = 8192;
@@ -118,9 +117,10 @@ impl SampleWalker {
         chain: Option<Callchain<'_>>,
         space: &Space,
     ) -> WalkedStack {
+        let Some(regs) = UserRegisters::of_sample(state) else { return no_start() };
         match state.abi {
-            UserAbi::Bits64 => self.walk_x86_64(state, chain, space),
-            UserAbi::Bits32 => self.walk_ia32(state, space),
+            UserAbi::Bits64 => self.walk_x86_64(&regs, state, chain, space),
+            UserAbi::Bits32 => self.walk_ia32(&regs, state, space),
         }
     }
 
@@ -131,18 +131,17 @@ impl SampleWalker {
 
     fn walk_x86_64(
         &mut self,
+        regs: &UserRegisters,
         state: &UserState<'_>,
         chain: Option<Callchain<'_>>,
         space: &Space,
     ) -> WalkedStack {
-        let (regs, arch, sp) = match x86_64_state(state) {
-            Ok(start) => start,
-            Err(reason) => return not_walked(reason),
-        };
-        let fp = state.register(register::FP).unwrap_or(0);
-        let returns = &ProbedReturns::new(chain, state, (sp, fp), space);
+        let (arch, sp) = (address_width(regs), regs.rsp);
+        let returns = &ProbedReturns::new(chain, state, (sp, regs.rbp), space);
+        let regs = x86_64_registers(regs);
         let (rows, keys) = (&mut *self.rows, RecordedKeys { space });
-        let source = RowSource::<X86_64>::or(RecordedTables { space }, ProgramStart { space });
+        let source =
+            RowSource::<X86_64>::or(RecordedTables { space }, ProgramStart { files: space });
         let source = RowSource::<X86_64>::or(source, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let source = StackSwitches::new(RecordedSwitches { space }, source);
@@ -159,22 +158,23 @@ impl SampleWalker {
         finished(frames.collect(), self.trace.end(), sp, state, space)
     }
 
-    fn walk_ia32(&mut self, state: &UserState<'_>, space: &Space) -> WalkedStack {
-        let value = |number| state.register(number).map(low_half);
-        let (Some(ip), Some(sp)) = (value(register::IP), value(register::SP)) else {
-            return not_walked(NO_START);
-        };
+    fn walk_ia32(
+        &mut self,
+        regs: &UserRegisters,
+        state: &UserState<'_>,
+        space: &Space,
+    ) -> WalkedStack {
         let (rows, keys) = (&mut *self.rows, RecordedKeys { space });
-        let regs = Ia32Regs::from_all(ip, register::IA32.map(|number| value(number).unwrap_or(0)));
-        let source = RowSource::<Ia32>::or(RecordedTables { space }, ProgramStart { space });
+        let (arch, sp) = (ia32_arch(regs), low_half(regs.rsp).into());
+        let source = RowSource::<Ia32>::or(RecordedTables { space }, ProgramStart { files: space });
         let source = RowSource::<Ia32>::or(source, SignalTrampolines);
         let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
         let walker =
-            Walker::new(Ia32::FLAT, source).cache_by_key(rows, keys).fallback(self.frame_pointers);
+            Walker::new(arch, source).cache_by_key(rows, keys).fallback(self.frame_pointers);
         let returns = &ProbedReturns::default();
         let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
-        let mut memory = SampleMemory { sp: sp.into(), stack: state.stack, space };
-        collect(walker, regs, &mut memory, state)
+        let mut memory = SampleMemory { sp, stack: state.stack, space };
+        collect(walker, ia32_registers(regs), &mut memory, state)
     }
 }
 
@@ -186,39 +186,17 @@ pub(crate) fn sum(mut a: CacheStats, b: CacheStats) -> CacheStats {
     a
 }
 
-/// The registers in perf's numbers.
-mod register {
-    pub(super) const FP: u32 = 6;
-    pub(super) const SP: u32 = 7;
-    pub(super) const IP: u32 = 8;
-    /// In the order of the DWARF numbers of x86-64: ax, dx, cx, bx, si, di, bp, sp, r8 on.
-    pub(super) const X86_64: [u32; 16] = [0, 3, 2, 1, 4, 5, FP, SP, 16, 17, 18, 19, 20, 21, 22, 23];
-    /// In the order of the DWARF numbers of i386: ax, cx, dx, bx, sp, bp, si, di.
-    pub(super) const IA32: [u32; 8] = [0, 2, 3, 1, SP, 6, 4, 5];
-}
-
 /// Why a stack cannot be walked at all.
-fn not_walked(reason: &str) -> WalkedStack {
-    WalkedStack { frames: Vec::new(), cut: Some(reason.into()), end: "no-start" }
+fn no_start() -> WalkedStack {
+    let cut = Some("the sample has no pc or no stack pointer".into());
+    WalkedStack { frames: Vec::new(), cut, end: "no-start" }
 }
 
-/// Where the walk of a 64-bit stack starts, and its stack pointer.
-fn x86_64_state(state: &UserState<'_>) -> Result<(X86_64Regs, X86_64, u64), &'static str> {
-    let value = |number| state.register(number);
-    let (Some(ip), Some(sp)) = (value(register::IP), value(register::SP)) else {
-        return Err(NO_START);
-    };
-    let regs = X86_64Regs::from_all(ip, register::X86_64.map(|number| value(number).unwrap_or(0)));
-    let arch = if is_wide(ip) || is_wide(sp) { X86_64::FIVE_LEVEL } else { X86_64::FOUR_LEVEL };
-    Ok((regs, arch, sp))
-}
-
-const NO_START: &str = "the sample has no pc or no stack pointer";
-
-/// A program gets addresses above 47 bits only on a CPU with 57, and only if it asks for
-/// them.
-fn is_wide(addr: u64) -> bool {
-    (1 << 47..1 << 56).contains(&addr)
+/// How wide the addresses of 64-bit code with these registers are: above 47 bits a program gets
+/// some only on a CPU with 57, and only if it asks for them.
+fn address_width(regs: &UserRegisters) -> X86_64 {
+    let is_wide = |addr| (1_u64 << 47..1 << 56).contains(&addr);
+    if is_wide(regs.rip) || is_wide(regs.rsp) { X86_64::FIVE_LEVEL } else { X86_64::FOUR_LEVEL }
 }
 
 fn collect<A, S, F, C>(
@@ -351,8 +329,10 @@ mod tests {
 
     /// The same walk as that of [`SampleWalker`], of each frame by its table.
     fn plain(state: &UserState<'_>, space: &Space) -> WalkedStack {
-        let (regs, arch, sp) = x86_64_state(state).unwrap();
-        let source = RowSource::<X86_64>::or(RecordedTables { space }, ProgramStart { space });
+        let regs = UserRegisters::of_sample(state).unwrap();
+        let (arch, sp) = (address_width(&regs), regs.rsp);
+        let source =
+            RowSource::<X86_64>::or(RecordedTables { space }, ProgramStart { files: space });
         let source = RowSource::<X86_64>::or(source, SignalTrampolines);
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let source = StackSwitches::new(RecordedSwitches { space }, source);
@@ -363,7 +343,7 @@ mod tests {
             walker
                 .max_frames(MAX_FRAMES)
                 .return_addresses(Code { space, returns: &ProbedReturns::default() }),
-            regs,
+            x86_64_registers(&regs),
             &mut memory,
             state,
         )

@@ -19,6 +19,7 @@ use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::tables::{SframeTables, TableWarnings};
 use crate::held_process::general_registers;
 use crate::module::Modules;
+use crate::program_start::ProgramStart;
 use crate::return_probes::ReturnProbes;
 use crate::stack_switches::{SwitchNames, is_lost};
 use crate::target::maps::Mapping;
@@ -260,7 +261,7 @@ impl<'t> StackWalker<'t> {
             (self.x86_64, Code { ranges: &self.code, probes: self.return_probes }, &mut *self.rows);
         match method {
             Method::Auto => {
-                let source = tables.or(call_frames);
+                let source = tables.or(call_frames).or(ProgramStart { files: self.modules });
                 let source = source.or(SignalTrampolines).or(InstructionAnalysis);
                 let source = StackSwitches::new(switches, source).thread_pointer(fs_base);
                 let walker = Walker::new(arch, source).cache(rows).fallback(frame_pointers);
@@ -302,7 +303,9 @@ impl<'t> StackWalker<'t> {
             (Code { ranges: &self.code, probes: self.return_probes }, &mut *self.rows);
         match method {
             Method::Auto => {
-                let source = RowSource::<Ia32>::or(call_frames, SignalTrampolines);
+                let start = ProgramStart { files: self.modules };
+                let source = RowSource::<Ia32>::or(call_frames, start);
+                let source = RowSource::<Ia32>::or(source, SignalTrampolines);
                 let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
                 let walker = Walker::new(arch, source).cache(rows).fallback(frame_pointers);
                 collect(walker.return_addresses(code).max_frames(max_frames), regs, memory)

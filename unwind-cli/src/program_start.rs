@@ -5,7 +5,12 @@ use std::convert::Infallible;
 use unwind_core::{FrameContext, Memory, Origin, Row, RowSource, VirtAddr, WordSize};
 use unwind_x86::{Ia32, Ia32Regs, X86_64, X86_64Regs};
 
-use crate::commands::perf::address_spaces::Space;
+/// The files that a process maps, and where each of them starts.
+pub(crate) trait EntryPoints {
+    /// How far after the first instruction of its file an address is; `None` if there is no file,
+    /// or the address is before that.
+    fn past_entry(&self, addr: u64) -> Option<u64>;
+}
 
 /// The outermost frame of a thread that executes the first code of a program or of its
 /// loader, if no table covers that: the one of glibc's loader is not covered.
@@ -13,8 +18,8 @@ use crate::commands::perf::address_spaces::Space;
 /// The kernel starts there with nothing on the stack but the number of arguments, their
 /// addresses and a zero. Both the place and what is on the stack have to be so.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ProgramStart<'s> {
-    pub(crate) space: &'s Space,
+pub(crate) struct ProgramStart<'s, E> {
+    pub(crate) files: &'s E,
 }
 
 /// How far from a program's first instruction its first function reaches. glibc's loader
@@ -24,7 +29,7 @@ const LEN: u64 = 64;
 /// The most arguments that are looked for: more do not fit a copy of a stack.
 const MAX_ARGUMENTS: u64 = 8192;
 
-impl RowSource<X86_64> for ProgramStart<'_> {
+impl<E: EntryPoints> RowSource<X86_64> for ProgramStart<'_, E> {
     type Error = Infallible;
 
     fn row<M: Memory>(
@@ -38,7 +43,7 @@ impl RowSource<X86_64> for ProgramStart<'_> {
     }
 }
 
-impl RowSource<Ia32> for ProgramStart<'_> {
+impl<E: EntryPoints> RowSource<Ia32> for ProgramStart<'_, E> {
     type Error = Infallible;
 
     fn row<M: Memory>(
@@ -52,14 +57,10 @@ impl RowSource<Ia32> for ProgramStart<'_> {
     }
 }
 
-impl ProgramStart<'_> {
+impl<E: EntryPoints> ProgramStart<'_, E> {
     /// Whether an address is in the code that a file starts with.
-    fn has_start(self, addr: VirtAddr) -> bool {
-        let Some(range) = self.space.find(addr.get()) else { return false };
-        let (Some(addr), Ok(file)) = (range.link_time(addr.get()), range.file.elf()) else {
-            return false;
-        };
-        file.entry != 0 && addr.checked_sub(file.entry).is_some_and(|at| at < LEN)
+    fn has_start(&self, addr: VirtAddr) -> bool {
+        self.files.past_entry(addr.get()).is_some_and(|at| at < LEN)
     }
 }
 
