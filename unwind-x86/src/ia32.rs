@@ -247,6 +247,27 @@ mod tests {
     }
 
     #[test]
+    fn what_needs_more_than_32_bits_is_in_no_register_and_nowhere_on_the_stack() {
+        const TOO_MUCH: u64 = 1 << 32;
+        assert_eq!(Ia32::FLAT.stack_addr(TOO_MUCH), VirtAddr::new(u64::MAX));
+        let caller = |ra, sp, fp, ebx| {
+            let preserved = |reg| if reg == Ia32Regs::EBX { Some(ebx) } else { None };
+            Ia32::FLAT.caller_registers(ra, sp, fp, preserved)
+        };
+        let all = caller(9, 4, Some(5), 3).unwrap();
+        assert_eq!(
+            (all.pc(), all.sp(), all.fp(), all.get(Ia32Regs::EBX)),
+            (9, 4, Some(5), Some(3))
+        );
+        assert!(caller(TOO_MUCH, 4, None, 3).is_none() && caller(9, TOO_MUCH, None, 3).is_none());
+        for fp in [None, Some(TOO_MUCH)] {
+            let few = caller(9, 4, fp, TOO_MUCH).unwrap();
+            assert_eq!((few.pc(), few.sp(), few.fp()), (9, 4, None));
+            assert_eq!((few.get(Ia32Regs::EBX), few.get(Ia32Regs::ESI)), (None, None));
+        }
+    }
+
+    #[test]
     fn registers_go_by_their_dwarf_numbers() {
         let regs = Ia32Regs::from_all(9, [0, 1, 2, 3, 4, 5, 6, 7]);
         for number in 0..8 {

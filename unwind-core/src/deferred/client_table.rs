@@ -253,3 +253,24 @@ impl fmt::Debug for ClientTable {
         f.debug_set().entries(owners.filter(|&owner| owner != ClientId::NONE)).finish()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_that_is_not_there_counts_for_no_client() {
+        let table = ClientTable::new();
+        let client = table.register().unwrap();
+        for lane in [LANES, 1000] {
+            let lane = u32::try_from(lane).unwrap();
+            table.leave(Running { slot: client.slot(), lane });
+        }
+        assert!(table.start_cancel(client) && !table.is_running(client));
+    }
+
+    #[test]
+    fn a_new_lane_runs_nothing() {
+        assert!(Lane::new().0.iter().all(|count| count.load(Ordering::Relaxed) == 0));
+    }
+}

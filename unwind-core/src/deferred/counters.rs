@@ -181,4 +181,12 @@ mod tests {
         assert!(lanes.clone().all(|lane| lane.unknown_client.get() > 11));
         assert!(align_of::<Refusals>() >= 64 && counters.lanes.len() == 8);
     }
+
+    #[test]
+    fn a_new_lane_has_counted_nothing() {
+        let lane = Refusals::new();
+        for counter in [&lane.kernel_thread, &lane.exiting, &lane.no_cookie, &lane.nmi_unsafe] {
+            assert_eq!(counter.get(), 0);
+        }
+    }
 }

@@ -99,6 +99,9 @@ impl InstanceId {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    extern crate std;
+    use std::vec::Vec;
+
     use super::*;
 
     #[test]
@@ -127,5 +130,22 @@ mod tests {
         assert_eq!(instance.next(), Some(END - 1));
         // The last series is used up; there are lower ones, but none above.
         assert_eq!(instance.next(), None);
+    }
+
+    #[test]
+    fn threads_that_meet_take_different_numbers() {
+        for _ in 0..50 {
+            let instance = Registrations::new();
+            let numbers = std::thread::scope(|scope| {
+                let take = || (0..2_000).map(|_| instance.next().unwrap()).collect::<Vec<_>>();
+                let threads = [(); 3].map(|()| scope.spawn(take));
+                threads.map(|thread| thread.join().unwrap())
+            });
+            let rises = |numbers: &Vec<u64>| numbers.is_sorted_by(|a, b| a < b);
+            assert!(numbers.iter().all(rises));
+            let mut all = numbers.concat();
+            all.sort_unstable();
+            assert!(rises(&all), "a number came twice");
+        }
     }
 }

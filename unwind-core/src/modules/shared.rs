@@ -329,3 +329,16 @@ impl<const N: usize> Drop for Change<'_, N> {
         self.map.changing.store(0, Ordering::Release);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_entry_is_the_entry_of_zeroes() {
+        let module = Entry::new().load();
+        assert_eq!(module.text, VirtAddr::new(0)..VirtAddr::new(0));
+        let TableLocation { addr, len, id } = module.table;
+        assert_eq!((addr, len, id), (VirtAddr::new(0), 0, None));
+    }
+}

@@ -43,3 +43,17 @@ impl Default for Statistic {
         Self::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_way_of_counting_adds_to_the_same_number() {
+        let statistic = Statistic::default();
+        statistic.count();
+        statistic.add(5);
+        statistic.count_without_exchange();
+        assert_eq!(statistic.get(), 7);
+    }
+}

@@ -80,9 +80,8 @@ fn a_stack_that_grows_and_shrinks_keeps_its_outer_part() {
 }
 
 #[test]
-fn many_short_runs_of_old_frames_are_as_good_as_one() {
-    // Every other frame is another function's: the walk meets the old one again
-    // and again.
+fn many_short_runs_of_old_frames_between_others_are_found_again() {
+    // Every other frame is another function's.
     let mut stack = Stack::of(&[PLAIN; 15]).lent();
     let mut task = Task::new();
     task.walk(leaf(PLAIN), &mut stack);

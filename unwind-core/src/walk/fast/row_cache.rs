@@ -466,7 +466,7 @@ mod tests {
         let expecting = |guess| CacheHit { guess, ..callee };
         assert_eq!(cache.get(0x2000, expecting(place)).unwrap().place, place);
         // Neither a place with a row in place of a key nor one that is not there.
-        for no_place in [place | WAYS, 2 * 64 + place, NO_PLACE] {
+        for no_place in [place | WAYS, 2 * 64 - 1, 2 * 64 + place, NO_PLACE] {
             assert!(cache.get(0x2000, expecting(no_place)).is_none());
         }
     }

@@ -147,7 +147,8 @@ where
                         false
                     }
                     Stop::Unused => {
-                        self.touch() && touched_at.replace(log.len()) != Some(log.len())
+                        self.touch();
+                        touched_at.replace(log.len()) != Some(log.len())
                     }
                     Stop::Other => self.find_error(),
                     Stop::Trampoline(_) | Stop::BySink => false,
@@ -192,10 +193,12 @@ where
         at.stop
     }
 
-    /// Marks the row of the next frame as used; `false` if it is not in the cache.
+    /// Marks the row of the next frame as used.
     #[inline(never)]
-    fn touch(&mut self) -> bool {
-        self.next.as_ref().is_some_and(|at| self.walker.touch(at.pc.lookup_addr()))
+    fn touch(&mut self) {
+        if let Some(at) = &self.next {
+            self.walker.touch(at.pc.lookup_addr());
+        }
     }
 
     /// Ends the walk if the next frame has no caller and its cached row tells why. Returns
@@ -270,11 +273,11 @@ where
     T: ReturnAddresses,
     C: RowStore,
 {
-    /// Marks the row for a lookup address as used; `false` if it is not in the cache.
+    /// Marks the row for a lookup address as used, if the cache has it.
     #[inline(never)]
-    pub(in crate::walk) fn touch(&mut self, addr: VirtAddr) -> bool {
-        let Some(kept) = self.cache.get(addr, CacheHit::NONE) else { return false };
-        self.cache.touch(kept);
-        true
+    pub(in crate::walk) fn touch(&mut self, addr: VirtAddr) {
+        if let Some(kept) = self.cache.get(addr, CacheHit::NONE) {
+            self.cache.touch(kept);
+        }
     }
 }

@@ -77,11 +77,6 @@ impl<'a> PreviousFrames<'a> {
             && tag.provenance().is_exact() == frame.provenance.is_exact()
             && ra.slot != StackWord::NOWHERE
     }
-
-    /// Whether no fast step led to the first of them.
-    pub(super) fn is_from_full_step(&self) -> bool {
-        self.rest.tags.first().is_some_and(|tag| tag.is_other())
-    }
 }
 
 impl FrameSink for PreviousFrames<'_> {

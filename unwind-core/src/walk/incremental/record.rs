@@ -78,7 +78,6 @@ impl<const N: usize> IncrementalTrace<N> {
             _ => return Kept::Nothing,
         };
         self.reused = self.len.saturating_sub(1);
-        self.moves = Self::MOVES;
         match stand.zip(self.used().last()) {
             Some((stand, last)) => {
                 let sp = last.0.addr(slots).wrapping_add(slots.bytes());
@@ -110,26 +109,28 @@ impl<const N: usize> IncrementalTrace<N> {
         self.is_end_cached = false;
         self.last_stand = None;
         (self.start, self.words_end, self.len) = (0, 0, 0);
-        self.moves = Self::MOVES;
         self.end = None;
         self.conditions = conditions;
         self.reused = 0;
     }
 
     /// Adds a frame that something else than a fast step led to, on a stack with
-    /// slots of this size.
+    /// slots of this size. Without its frame pointer nobody knows how it leads on.
     #[inline]
-    pub(crate) fn arrive(&mut self, frame: FrameRecord, slots: WordSize) -> Arrival {
+    pub(crate) fn arrive(
+        &mut self,
+        frame: FrameRecord,
+        is_fp_known: bool,
+        slots: WordSize,
+    ) -> Arrival {
         let entry = frame.to_entry();
         let mut old = self.old_frames(slots);
-        let is_met = old.should_stop(&entry);
+        let is_met = is_fp_known && old.should_stop(&entry);
         let met = old.rest();
         old.skip();
         let after = old.rest();
         self.old = met;
-        if self.moves == 0 {
-            self.forget_old();
-        } else if is_met && self.len < N {
+        if is_met && self.len < N {
             let place = Self::start_of(after).saturating_sub(2);
             if place >= self.words_end {
                 self.move_to(place.wrapping_sub(self.used_len()));
@@ -247,21 +248,11 @@ impl<const N: usize> IncrementalTrace<N> {
     }
 
     /// Makes `count` entries of the room frames. `old` are the frames that may still be met,
-    /// `is_met` whether the first of these was; returns whether to make use of that.
+    /// `is_met` whether the first of these was.
     #[inline]
-    pub(crate) fn fill(
-        &mut self,
-        count: usize,
-        old: PreviousRest,
-        is_met: bool,
-        slots: WordSize,
-    ) -> bool {
+    pub(crate) fn fill(&mut self, count: usize, old: PreviousRest, is_met: bool, slots: WordSize) {
         self.pack(count, slots);
         self.old = old;
-        if self.moves == 0 {
-            self.forget_old();
-            return false;
-        }
         if is_met {
             // It is both the last one that was added and the first of the old.
             let mut old = self.old_frames(slots);
@@ -270,7 +261,6 @@ impl<const N: usize> IncrementalTrace<N> {
             self.move_to(Self::start_of(after).wrapping_sub(self.used_len()));
             self.old = after;
         }
-        is_met
     }
 
     /// Writes the words of `count` entries of the room in place of these.
@@ -291,8 +281,8 @@ impl<const N: usize> IncrementalTrace<N> {
                 *to = tag;
             }
         };
-        for entry in entries.chunks_exact(2) {
-            let [low, high] = entry else { break };
+        let mut entries = entries.iter();
+        while let (Some(low), Some(high)) = (entries.next(), entries.next()) {
             let frame = FrameRecord::from_entry(&[low.get(), high.get()]);
             let ([fp, ra], [fp_tag, tag], len) = frame.words_read(slots);
             if len == 2 {
@@ -314,14 +304,9 @@ impl<const N: usize> IncrementalTrace<N> {
             return true;
         }
         cold_path();
-        if self.moves != 0 {
-            self.move_to(0);
-        }
+        self.move_to(0);
         if !self.has_room() {
             self.forget_old();
-        }
-        if !self.has_room() {
-            self.move_to(0);
         }
         self.has_room()
     }
@@ -334,7 +319,6 @@ impl<const N: usize> IncrementalTrace<N> {
             return;
         }
         if len != 0 {
-            self.moves = self.moves.saturating_sub(1);
             copy_within(self.words.as_flattened_mut(), from, start, len);
             copy_within(self.tags.as_flattened_mut(), from, start, len);
         }
@@ -361,42 +345,23 @@ impl<const N: usize> IncrementalTrace<N> {
     }
 
     /// Adds the old frames after the one that was met, which are as they were, at most `limit`
-    /// of them, on a stack with slots of this size. The frame after them is not met unless
-    /// something else than a fast step leads to it.
+    /// of them, on a stack with slots of this size. No other one is met in this walk.
     #[inline]
     pub(crate) fn reuse(&mut self, limit: usize, slots: WordSize) -> Reused {
         let rest = self.old_words();
         let whole = rest.of_frames(limit.min(N.saturating_sub(self.len)));
         let (words, frames) = (whole.len(), whole.frames());
-        if words == rest.len() && self.was_end_cached {
-            self.add_old(words, frames);
-            return Reused::All;
-        }
+        let is_all = words == rest.len() && self.was_end_cached;
         let fp = whole.last_fp().unwrap_or(self.old.fp);
-        let last = whole.last().map(|last| {
+        let reused = whole.last().map_or(Reused::Nothing, |last| {
             let sp = last.0.addr(slots).wrapping_add(slots.bytes());
-            (frame_of(last), sp)
+            Reused::Frames { count: frames, last: frame_of(last), sp, fp }
         });
-        self.add_old(words, frames);
-        self.old.fp = fp;
-        let mut old = self.old_frames(slots);
-        if !old.is_from_full_step() {
-            old.skip();
-            self.old = old.rest();
-        }
-        match last {
-            Some((frame, sp)) => Reused::Frames { count: frames, last: frame, sp, fp },
-            None => Reused::Nothing,
-        }
-    }
-
-    /// Makes `words` words of the rest, which are `frames` frames, the last ones.
-    #[inline]
-    const fn add_old(&mut self, words: usize, frames: usize) {
         self.words_end = Self::start_of(self.old).wrapping_add(words);
-        self.old.words = self.old.words.saturating_sub(words);
         self.len = self.len.wrapping_add(frames);
-        self.reused = self.reused.wrapping_add(frames);
+        self.reused = frames;
+        self.forget_old();
+        if is_all { Reused::All } else { reused }
     }
 
     /// Notes that a cached row said that the last frame has no caller.
@@ -424,5 +389,24 @@ fn copy_within<T: Copy>(all: &mut [T], from: usize, to: usize, len: usize) {
     let Some(room) = all.len().checked_sub(len) else { return };
     if from <= room && to <= room {
         all.copy_within(from..from.wrapping_add(len), to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_no_room_is_not_moved() {
+        let moved = |from, to, len| {
+            let mut all = [1, 2, 3, 4];
+            copy_within(&mut all, from, to, len);
+            all
+        };
+        assert_eq!(moved(0, 2, 2), [1, 2, 1, 2]);
+        assert_eq!(moved(2, 0, 2), [3, 4, 3, 4]);
+        for (from, to, len) in [(0, 3, 2), (3, 0, 2), (0, 0, 5), (usize::MAX, 0, 1)] {
+            assert_eq!(moved(from, to, len), [1, 2, 3, 4], "{from} {to} {len}");
+        }
     }
 }

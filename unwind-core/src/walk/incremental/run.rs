@@ -190,8 +190,9 @@ where
     /// Adds the next frame and those after it to `last`.
     fn trace_rest<const N: usize>(mut self, last: &mut IncrementalTrace<N>) {
         while let Some(Cursor { pc, sp, fp, provenance, .. }) = self.next {
-            let arrival =
-                last.arrive(FrameRecord::from_full_step(pc, sp, fp.value(), provenance), A::WORD);
+            let frame = FrameRecord::from_full_step(pc, sp, fp.value(), provenance);
+            let is_fp_known = matches!(fp, FramePointer::Known(_));
+            let arrival = last.arrive(frame, is_fp_known, A::WORD);
             if arrival == Arrival::NoRoom {
                 last.stand(None);
                 return last.finish(End::<S::Error>::FrameLimit);
@@ -251,7 +252,8 @@ where
             let room = entries.len();
             let steps = self.run_fast(&mut at, pc, (entries, &mut old));
             let old = old.rest();
-            is_met = last.fill(steps, old, at.stop == Stop::BySink, A::WORD);
+            is_met = at.stop == Stop::BySink;
+            last.fill(steps, old, is_met, A::WORD);
             answered = answered.wrapping_add(steps);
             left = left.saturating_sub(steps);
             if let Some(frame) = last.last().filter(|_| steps != 0) {
@@ -261,7 +263,8 @@ where
                 Stop::BySink => true,
                 Stop::Outermost => break Some((End::Outermost, 1)),
                 Stop::Unused => {
-                    self.walker.touch(pc.lookup_addr()) && ready_at.replace(left) != Some(left)
+                    self.walker.touch(pc.lookup_addr());
+                    ready_at.replace(left) != Some(left)
                 }
                 Stop::NoRow => {
                     let mut of = self.registers_of;
@@ -284,7 +287,7 @@ where
                     (pc, provenance) = (FramePc::Return(real), provenance.with_trampoline());
                     last.pop();
                     let frame = FrameRecord::from_full_step(pc, at.at, Some(at.fp), provenance);
-                    is_met = last.arrive(frame, A::WORD) == Arrival::Met;
+                    is_met = last.arrive(frame, true, A::WORD) == Arrival::Met;
                     true
                 }
             };

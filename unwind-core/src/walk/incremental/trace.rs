@@ -44,8 +44,6 @@ pub struct IncrementalTrace<const N: usize> {
     /// Where the walk stood at its last frame, if the next one may look for its caller again
     /// from there.
     pub(super) last_stand: Option<LastStand>,
-    /// How often frames may still be moved for the sake of old ones.
-    pub(super) moves: u8,
     pub(super) end: Option<End>,
     /// When its steps would be taken again; `None` if that is not known.
     pub(super) conditions: Option<ValidityKey>,
@@ -80,10 +78,6 @@ pub(crate) struct ValidityKey {
 }
 
 impl<const N: usize> IncrementalTrace<N> {
-    /// How often a walk moves its frames to where old ones continue. Each time costs
-    /// as much as there are frames.
-    pub(super) const MOVES: u8 = 8;
-
     /// How many words there is room for: each frame has at most two.
     pub(super) const WORDS: usize = N.saturating_mul(2);
 
@@ -102,7 +96,6 @@ impl<const N: usize> IncrementalTrace<N> {
             is_end_cached: false,
             was_end_cached: false,
             last_stand: None,
-            moves: 0,
             end: None,
             conditions: None,
             reused: 0,

@@ -336,6 +336,11 @@ mod tests {
                 tags.map(|tag| (tag.is_frame(), tag.is_other())),
                 [(false, true), (true, false)]
             );
+            // Nothing is met of a frame that was found in another way.
+            let all = TaggedWords { words: &words, tags: &tags };
+            let trampoline = kept(0, 0).provenance.with_trampoline();
+            assert!(all.start_with(kept(0, 0), size));
+            assert!(!all.start_with(FrameRecord { provenance: trampoline, ..kept(0, 0) }, size));
             let between = FrameRecord { sp: 0x8002, ..kept(0, 0) };
             assert_eq!(between.placeholders(size).0.map(|word| word.slot), [StackWord::NOWHERE; 2]);
         }
