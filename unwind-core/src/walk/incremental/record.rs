@@ -281,8 +281,8 @@ impl<const N: usize> IncrementalTrace<N> {
                 *to = tag;
             }
         };
-        let mut entries = entries.iter();
-        while let (Some(low), Some(high)) = (entries.next(), entries.next()) {
+        for entry in entries.chunks_exact(2) {
+            let [low, high] = entry else { break };
             let frame = FrameRecord::from_entry(&[low.get(), high.get()]);
             let ([fp, ra], [fp_tag, tag], len) = frame.words_read(slots);
             if len == 2 {
