@@ -20,16 +20,19 @@
 //!
 //! # How
 //!
-//! Which object has the code of a frame, glibc's `_dl_find_object` tells without a lock; musl has
-//! no such function, so [`prepare`] makes a list, and [once more](prepare) after a `dlopen`. Its `.sframe` or `.eh_frame` is read where it is, for the addresses that occur. Code
-//! that nothing tells of, as a JIT compiler's that has not [told](ProgramCode) of it, is walked by
-//! frame pointers; such a stack is never complete. Rows are kept in a pool: the first 16 threads that walk have a place of
-//! their own, other threads and handlers that interrupt a walk take one of 16 more by an
-//! exchange, and where none is free a walk does without.
+//! glibc's `_dl_find_object` tells which object has the code of a frame, without a lock. musl has no
+//! such function: [`prepare`] makes a list, and is called again after a `dlopen`. The object's
+//! `.sframe` or `.eh_frame` is read where it is, for the addresses that occur. Code that nothing
+//! tells of, as a JIT compiler's that has not [told](ProgramCode) of it, is walked by frame
+//! pointers; such a stack is never complete. Rows are kept in a pool: the first 16 threads that
+//! walk have a place of their own, other threads and handlers that interrupt a walk take one of 16
+//! more by an exchange, and where none is free a walk does without.
 //!
 //! The thread's own stack is read by plain loads: it is asked for once, a page at a time, and
 //! stays as long as the thread runs. So is the stack that the caller runs on, a signal stack
-//! or a fiber's, at each walk. All other memory is read by a system call that cannot fault.
+//! or a fiber's, at each walk. All other memory is read by system calls that cannot fault, at most
+//! 96 in a walk, so that threads that are interrupted often still do something: where that is too
+//! few the stack ends with [`NotResident`](ReadError::NotResident).
 //!
 //! # Limits
 //!
@@ -60,6 +63,7 @@ mod addresses;
 mod backtrace;
 #[cfg(feature = "symbols")]
 mod capture;
+mod checked_reads;
 mod cursor;
 mod memory;
 mod program_code;
@@ -84,7 +88,7 @@ pub use raw::registers::CallerRegisters;
 #[cfg(feature = "symbols")]
 pub use symbol::Symbol;
 pub use unwind_core::{
-    DwarfReg, End, FramePc, IncrementalTrace, Origin, Provenance, StepError, TraceFrame,
+    DwarfReg, End, FramePc, IncrementalTrace, Origin, Provenance, ReadError, StepError, TraceFrame,
 };
 
 pub use thread_error::ThreadError;

@@ -4,9 +4,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use unwind_core::{Memory, ReadError, VirtAddr, WordSize};
 
+use crate::checked_reads::CheckedReads;
 use crate::raw::loaded_object::read_code;
 use crate::raw::machine;
-use crate::raw::readable::{Readable, read_any};
+use crate::raw::readable::Readable;
 use crate::raw::registers::StartPc;
 
 /// Memory of which the parts that are this thread's stacks are read by plain loads, and all
@@ -20,6 +21,8 @@ pub(crate) struct OwnMemory {
     current: Readable,
     /// The thread's stack may reach further down than is known.
     may_reach: bool,
+    /// Of all other memory.
+    elsewhere: CheckedReads,
 }
 
 /// Where it was found last.
@@ -30,7 +33,8 @@ impl OwnMemory {
     #[inline]
     pub(crate) fn new(start: StartPc) -> Self {
         let stack = Readable::own_stack();
-        Self { start, stack, current: Readable::NONE, may_reach: true }
+        let elsewhere = CheckedReads::new();
+        Self { start, stack, current: Readable::NONE, may_reach: true, elsewhere }
     }
 
     /// For a function with this stack pointer.
@@ -91,9 +95,9 @@ impl OwnMemory {
     }
 
     #[inline(never)]
-    fn read_elsewhere(&self, addr: u64, buf: &mut [u8]) -> Result<(), ReadError> {
-        if !read_code(self.start, addr, buf) && !read_any(addr, buf) {
-            return Err(ReadError::Invalid);
+    fn read_elsewhere(&mut self, addr: u64, buf: &mut [u8]) -> Result<(), ReadError> {
+        if !read_code(self.start, addr, buf) {
+            self.elsewhere.read(addr, buf)?;
         }
         if buf == machine::TRAMPOLINE {
             TRAMPOLINE.store(addr, Ordering::Relaxed);

@@ -14,9 +14,9 @@
 use std::ptr::null_mut;
 
 #[cfg(target_arch = "x86_64")]
-use libc::{REG_RIP as PC, REG_RSP as STACK_POINTER};
+use libc::{REG_RBP as FP, REG_RIP as PC, REG_RSP as STACK_POINTER};
 
-use unwind_local::{MAX_FRAMES, backtrace_of, prepare};
+use unwind_local::{End, MAX_FRAMES, ReadError, StepError, backtrace_of, prepare};
 
 const PAGE: usize = 4096;
 
@@ -24,7 +24,8 @@ const PAGE: usize = 4096;
 const WORD: usize = size_of::<usize>();
 
 #[cfg(target_arch = "x86")]
-use libc::{REG_EIP as PC, REG_ESP as STACK_POINTER};
+use libc::{REG_EBP as FP, REG_EIP as PC, REG_ESP as STACK_POINTER};
+
 /// Numbers that look random, the same each time.
 struct Numbers(u64);
 
@@ -118,4 +119,32 @@ fn walks_of_random_registers_and_stacks_end_without_a_fault() {
     // They go further than the first frame, often.
     println!("{frames} frames of {stacks} stacks");
     assert!(u64::try_from(frames).unwrap() > stacks + stacks / 3, "{frames}");
+}
+
+#[test]
+fn a_walk_that_guesses_reads_elsewhere_a_limited_number_of_times() {
+    prepare();
+    let len = 1024 * PAGE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let memory = unsafe { libc::mmap(null_mut(), len, protection, flags, -1, 0) };
+    let start = memory.addr();
+    // A frame in each page, whose code is said to be in that page, too.
+    for frame in (start..start + len).step_by(PAGE) {
+        let words = std::ptr::with_exposed_provenance_mut::<[usize; 2]>(frame);
+        unsafe { words.write([frame + PAGE, frame + PAGE / 2]) };
+    }
+    memory.expose_provenance();
+    let mut context: libc::ucontext_t = unsafe { std::mem::zeroed() };
+    for (register, value) in [(PC, start + 64), (STACK_POINTER, start), (FP, start)] {
+        context.uc_mcontext.gregs[register as usize] = value.cast_signed().try_into().unwrap();
+    }
+    let mut out = [0; MAX_FRAMES];
+    let found = unsafe { backtrace_of(&context, &mut out) };
+    unsafe { libc::munmap(memory, len) };
+    // One read of each word of a frame, and one of the code where a trampoline may be.
+    assert!((30..=96).contains(&found.len), "{found:?}");
+    assert!(!found.is_complete, "{found:?}");
+    let End::Step(StepError::Unreadable { error, .. }) = found.end else { panic!("{found:?}") };
+    assert_eq!(error, ReadError::NotResident);
 }

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
 
 use unwind_core::RowCache;
 
+use super::syscall;
 use super::thread::{control_block, thread_words};
 
 /// The most frames of a walk.
@@ -33,6 +34,8 @@ struct Place {
 /// Whole pages, which a child process finds zeroed: all zeroes is the beginning.
 #[repr(C, align(4096))]
 struct Pool {
+    /// The process's number; zero if it has to be asked for.
+    process: AtomicU64,
     own: [Place; OWN],
     shared: [Place; SHARED],
 }
@@ -50,8 +53,11 @@ impl Place {
     }
 }
 
-static POOL: Pool =
-    Pool { own: [const { Place::new() }; OWN], shared: [const { Place::new() }; SHARED] };
+static POOL: Pool = Pool {
+    process: AtomicU64::new(0),
+    own: [const { Place::new() }; OWN],
+    shared: [const { Place::new() }; SHARED],
+};
 
 /// A place that is this walk's until it is dropped.
 pub(crate) struct Taken(&'static Place);
@@ -140,5 +146,17 @@ pub(crate) fn wipe_on_fork() {
     let (first, len) = (&raw const POOL, size_of::<Pool>());
     // SAFETY: the advice is about whole pages of this static alone, for which all zeroes is a
     // valid value.
-    unsafe { libc::madvise(first.cast_mut().cast(), len, libc::MADV_WIPEONFORK) };
+    let error = unsafe { libc::madvise(first.cast_mut().cast(), len, libc::MADV_WIPEONFORK) };
+    if error == 0 {
+        POOL.process.store(syscall::process_id(), Ordering::Relaxed);
+    }
+}
+
+/// The number of this process.
+pub(crate) fn process_id() -> u64 {
+    match POOL.process.load(Ordering::Relaxed) {
+        // Also in a child process.
+        0 => syscall::process_id(),
+        process => process,
+    }
 }

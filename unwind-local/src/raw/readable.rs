@@ -6,11 +6,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use unwind_core::VirtAddr;
 
 use super::c_library;
+use super::place::process_id;
 use super::syscall;
 use super::thread::thread_words;
 
 /// In bytes.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// The most of a stack that is asked for at once, in bytes.
 const MOST: u64 = 16 << 20;
@@ -18,7 +19,8 @@ const MOST: u64 = 16 << 20;
 /// The most between what is known of a stack and what is read next, in bytes.
 const GAP: u64 = 16 * PAGE;
 
-const fn page(addr: u64) -> u64 {
+/// The page that an address is in.
+pub(crate) const fn page(addr: u64) -> u64 {
     addr & !(PAGE - 1)
 }
 
@@ -122,16 +124,14 @@ impl Readable {
         }
         let first = usize::try_from(addr).unwrap_or(0);
         let bytes = core::ptr::with_exposed_provenance::<u8>(first);
-        let (words, rest) = buf.as_chunks_mut::<8>();
-        let rest_at = bytes.wrapping_add(words.len().wrapping_mul(8));
-        let words_at = bytes.cast::<[u8; 8]>();
-        for (at, word) in words.iter_mut().enumerate() {
+        if let Ok(word) = <&mut [u8; 8]>::try_from(&mut *buf) {
             // SAFETY: it is readable, and volatile reads may see any memory.
-            *word = unsafe { words_at.wrapping_add(at).read_volatile() };
+            *word = unsafe { bytes.cast::<[u8; 8]>().read_volatile() };
+            return true;
         }
-        for (at, byte) in rest.iter_mut().enumerate() {
+        for (at, byte) in buf.iter_mut().enumerate() {
             // SAFETY: likewise.
-            *byte = unsafe { rest_at.wrapping_add(at).read_volatile() };
+            *byte = unsafe { bytes.wrapping_add(at).read_volatile() };
         }
         true
     }
@@ -175,5 +175,5 @@ pub(super) fn are_readable(start: u64, end: u64) -> bool {
 #[cold]
 #[inline(never)]
 pub(crate) fn read_any(addr: u64, buf: &mut [u8]) -> bool {
-    syscall::copy(addr, buf)
+    syscall::copy(process_id(), addr, buf)
 }

@@ -22,26 +22,30 @@ fn error_of(result: isize) -> Option<i32> {
     i32::try_from(result.wrapping_neg()).ok().filter(|error| *error > 0)
 }
 
-/// Fills `buf` from an address; `false` if not all of it can be read.
-pub(crate) fn copy(addr: u64, buf: &mut [u8]) -> bool {
-    let Ok(addr) = usize::try_from(addr) else { return false };
+/// Fills `buf` from an address of the process, which is this one; `false` if not all of it can
+/// be read.
+pub(crate) fn copy(process: u64, addr: u64, buf: &mut [u8]) -> bool {
+    let (Ok(process), Ok(addr)) = (usize::try_from(process), usize::try_from(addr)) else {
+        return false;
+    };
     let to = [buf.as_mut_ptr().addr(), buf.len()];
     let from = [addr, buf.len()];
     let [to, from] = [&to, &from].map(|parts| parts.as_ptr().addr());
-    let arguments = [process_id(), to, 1, from, 1, 0];
+    let arguments = [process, to, 1, from, 1, 0];
     // SAFETY: it writes to `buf` only, and reads by the kernel's own check.
     let result = unsafe { call(libc::SYS_process_vm_readv, arguments) };
     usize::try_from(result) == Ok(buf.len())
 }
 
-fn process_id() -> usize {
+/// The number of this process.
+pub(crate) fn process_id() -> u64 {
     // SAFETY: it touches no memory.
-    usize::try_from(unsafe { call(libc::SYS_getpid, [0; 6]) }).unwrap_or(0)
+    u64::try_from(unsafe { call(libc::SYS_getpid, [0; 6]) }).unwrap_or(0)
 }
 
 /// Whether this is the thread that the process began with, or has after a fork.
 pub(crate) fn is_first_thread() -> bool {
-    usize::try_from(thread_id()) == Ok(process_id())
+    u64::try_from(thread_id()) == Ok(process_id())
 }
 
 /// Whether a stack pointer is on the thread's alternate signal stack.
@@ -58,7 +62,8 @@ pub(crate) fn is_signal_stack(sp: u64) -> bool {
 /// Sends a signal to a thread of this process; the kernel's error if it refuses.
 pub(crate) fn send_signal(thread: libc::pid_t, signal: i32) -> Result<(), i32> {
     let word = |value: i32| usize::try_from(value).unwrap_or(usize::MAX);
-    let arguments = [process_id(), word(thread), word(signal), 0, 0, 0];
+    let process = usize::try_from(process_id()).unwrap_or(0);
+    let arguments = [process, word(thread), word(signal), 0, 0, 0];
     // SAFETY: it touches no memory.
     let result = unsafe { call(libc::SYS_tgkill, arguments) };
     if result == 0 { Ok(()) } else { Err(error_of(result).unwrap_or(0)) }
