@@ -5,7 +5,7 @@
 #   docs/figures.sh                 writes it
 #   docs/figures.sh --check         says whether it is what this would write
 #   docs/figures.sh measure NAME... measures first: instructions sizes ratios first stack
-#                                   curves record coverage
+#                                   curves record verify coverage
 #
 # The first line of each file says when and at which revision it was measured, and by
 # which command; the rest is what came out. What is not measured here takes hours, other
@@ -22,6 +22,7 @@ sections=(
     "stack|\`unwind stack\` beside eu-stack|"
     "curves|Cost against size|"
     "record|Recordings beside perf's|"
+    "verify|Stacks beside perf's unwinders|What \`unwind verify\` says of recordings of \`perf record --call-graph dwarf\`: perf 6.1 walks by libunwind, newer ones by elfutils' libdw."
     "stacks|Stacks of samples|"
     "oracle|Stops beside gdb and eu-stack|"
     "attrs|Attrs beside perf_event_open|"
@@ -41,6 +42,7 @@ measure() { # NAME
         coverage) command="docs/coverage.sh" ;;
         ratios) command="docs/ratios.py" ;;
         record) command="docs/record.py" ;;
+        verify) command="docs/verify.py" ;;
         stack) command="docs/stack.py" ;;
         curves) command="cargo bench --quiet --package unwind-benches --bench curves" ;;
         first) command="env UNWIND_CORPUS=target/corpus cargo bench --quiet --package unwind-benches --bench ratios -- first" ;;

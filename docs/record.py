@@ -190,4 +190,5 @@ def main():
     print("\n".join(cost_rows))
 
 
-main()
+if __name__ == "__main__":
+    main()

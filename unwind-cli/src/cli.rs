@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::commands::{
-    completions, demo, explain, guest, man, perf, record, report, sframe, stack, top,
+    completions, demo, explain, guest, man, perf, record, report, sframe, stack, top, verify,
 };
 use crate::failure::Failure;
 use crate::lines;
@@ -36,6 +36,7 @@ enum Command {
     Top(top::TopArgs),
     Report(report::ReportArgs),
     Script(perf::ScriptArgs),
+    Verify(verify::VerifyArgs),
     Merge(perf::MergeArgs),
     Completions(completions::Args),
     Man(man::Args),
@@ -107,6 +108,7 @@ impl Cli {
             Some(Command::Top(args)) => top::run(args),
             Some(Command::Report(args)) => report::run(args),
             Some(Command::Script(args)) => perf::run_script(args),
+            Some(Command::Verify(args)) => verify::run(args),
             Some(Command::Merge(args)) => perf::run_merge(args),
             Some(Command::Completions(args)) => completions::run(*args, Self::command()),
             Some(Command::Man(args)) => man::run(args, Self::command()),

@@ -11,3 +11,4 @@ pub(crate) mod report;
 pub(crate) mod sframe;
 pub(crate) mod stack;
 pub(crate) mod top;
+pub(crate) mod verify;

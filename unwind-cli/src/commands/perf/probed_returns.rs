@@ -65,7 +65,7 @@ pub(crate) fn is_probes(space: &Space, addr: u64) -> bool {
 const PAGE_BITS: u32 = 12;
 
 /// The words of a chain that are addresses of user code, the pc first.
-fn user_words(chain: Callchain<'_>) -> impl Iterator<Item = u64> {
+pub(crate) fn user_words(chain: Callchain<'_>) -> impl Iterator<Item = u64> {
     let user = Context::User.word();
     let words = chain.words().skip_while(move |&word| word != user).skip(1);
     words.take_while(|&word| matches!(Entry::from_word(word), Entry::Ip(_)))

@@ -1,0 +1,190 @@
+//! `unwind verify`: stacks of a recording beside those of other unwinders.
+
+mod agreement;
+mod comparison;
+mod perf_script;
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::thread::scope;
+
+use crate::coloured;
+use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::call_stacks::CallStacks;
+use crate::commands::perf::error::{PerfError, RecordingError};
+use crate::commands::perf::fields::Layout;
+use crate::commands::perf::files::RecordedFiles;
+use crate::commands::perf::names::Names;
+use crate::commands::perf::pipeline::{self, Options};
+use crate::commands::perf::reader::PerfReader;
+use crate::commands::perf::shown::ShownSink;
+use crate::commands::perf::summary::{Memory, report};
+use crate::commands::perf::walks::{WalkSetup, Walks};
+use crate::commands::stack::frame_pointers::FramePointerRows;
+use crate::commands::verify::agreement::Agreement;
+use crate::commands::verify::comparison::{Comparison, Counts, Verifier};
+use crate::commands::verify::perf_script::PerfScript;
+use crate::failure::{Failure, exit_code_of};
+use crate::untrusted::escaped;
+
+/// Compare the stacks of a recording with those that perf and the kernel find.
+///
+/// The recording has to have registers and bytes of stacks, as those of `unwind record
+/// --keep-stacks` and of `perf record --call-graph dwarf`. Its stacks are walked by the tables of
+/// the mapped files, as for reports, and by perf's own unwinder, from the same bytes. Where a
+/// recording has the kernel's own chain of user frames, too, that is compared as well: `unwind
+/// record --keep-stacks --uretprobes` has it.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = LONG_HELP)]
+pub(crate) struct VerifyArgs {
+    /// The recording
+    #[arg(value_name = "FILE", default_value = "perf.data")]
+    file: PathBuf,
+
+    /// Which perf to compare with
+    #[arg(long, value_name = "PROGRAM", default_value = "perf")]
+    perf: OsString,
+
+    /// Compare with the kernel's chains alone
+    #[arg(long, conflicts_with = "perf")]
+    no_perf: bool,
+
+    /// How many samples to list at most in which another unwinder has frames that are not here
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    list: usize,
+
+    /// Declare that all code without a table keeps frame pointers
+    #[arg(long)]
+    trust_fp: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    memory: Memory,
+}
+
+const LONG_HELP: &str = "\
+Each sample with a stack is in one class for each of the others:
+  equal           the same frames
+  ours further    the other one ends earlier
+  ours more       the other one leaves out frames in between
+  theirs further  the other one goes on where the walk ends here
+  differ          the other one has frames that are not here
+  nothing         the other one has no frame of the user's part
+Those of `theirs further` and `differ` are listed, with the first frame that is not the same,
+counted from 0; `unwind explain FILE@N` shows how it was found here. That stacks differ does not
+tell who is wrong.
+
+The kernel's chain counts up to the first word that is no address of code: the kernel takes what
+it finds along frame pointers. Where all code keeps them it leaves out the caller of a function
+that was interrupted before it had set its own, and is else the same.
+
+JSON: one object with
+  schema     1; rises when a field changes its meaning or goes
+  samples    with a stack
+  complete   how many of them are complete here
+  beside     for each of the others its name (`perf` or `kernel`), version (of perf), and counts by
+             class: equal, ours_further, ours_more, theirs_further, differ, nothing; complete: the
+             same of samples that are complete here; left_out: samples of 32-bit code, which
+             perf's unwinder takes for that of 64 bits
+  listed     sample (the number for `unwind explain`), beside, agreement, frame, here and there
+             (addresses as hexadecimal text, or null; perf 6.1 has those in the file), function
+             (at `here`, or null), complete
+
+The exit code is 0 also if stacks differ.";
+
+/// Runs `unwind verify`.
+///
+/// # Errors
+///
+/// [`Failure`] if the recording cannot be read, there is nothing to compare, or perf fails.
+pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
+    let error = |error: PerfError| Failure::from(RecordingError { path: args.file.clone(), error });
+    let mut reader = PerfReader::open(&args.file).map_err(error)?;
+    let perf = if args.no_perf { None } else { Some(PerfScript::start(&args.perf, &args.file)) };
+    let perf = perf.transpose().map_err(|error| {
+        let code = error.start().map_or(1, exit_code_of);
+        Failure::new(format!("{}: {error}; see --no-perf", escaped(&args.perf)), code)
+    })?;
+    let version = perf.as_ref().map(|perf| perf.version.clone());
+    let build_ids = reader.build_ids();
+    let options = Options {
+        merge: true,
+        memory: args.memory.bytes(),
+        frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
+        stitch_lbr: false,
+    };
+    let names = Names::new(None, Layout::Perf7_2).without_kernel();
+    let verifier = Verifier::new(perf, names, args.list);
+    let spaces = Spaces::new(RecordedFiles::new(build_ids));
+    let call_stacks = CallStacks::new(false, reader.branch_entries());
+    let setup = WalkSetup::new(options.frame_pointers);
+    let (verifier, ended) = scope(|scope| {
+        let walks = Walks::new(scope, &setup);
+        let mut sink = ShownSink::new(verifier, spaces, walks, call_stacks);
+        let ended = pipeline::run(&mut reader, options, &mut sink).and_then(|summary| {
+            sink.finish(reader.events())?;
+            Ok(summary)
+        });
+        (sink.printer, ended)
+    });
+    let (comparison, perf) = verifier.finish(version);
+    let mut out = coloured::stdout();
+    let written = if args.json {
+        serde_json::to_writer(&mut out, &comparison)
+            .map_err(io::Error::from)
+            .and_then(|()| writeln!(out))
+    } else {
+        write_text(&mut out, args, &comparison)
+    };
+    written.and_then(|()| out.flush()).map_err(Failure::output)?;
+    report(ended.map_err(|cause| error(cause.into()))?, &args.file)?;
+    perf.map_err(|error| Failure::new(error, 1))?;
+    if comparison.samples == 0 {
+        let file = escaped(&args.file);
+        let text = format!("{file}: no sample has its stack: see unwind record --keep-stacks");
+        return Err(Failure::new(text, 5));
+    }
+    Ok(())
+}
+
+fn write_text(out: &mut impl Write, args: &VerifyArgs, comparison: &Comparison) -> io::Result<()> {
+    let Comparison { samples, complete, beside, listed, .. } = comparison;
+    writeln!(out, "{samples} samples with a stack, {complete} of them complete")?;
+    for other in beside {
+        match &other.version {
+            Some(version) => writeln!(out, "\nbeside perf's unwinder ({version})")?,
+            None => writeln!(out, "\nbeside the kernel's chains along frame pointers")?,
+        }
+        writeln!(out, "{:16} {:>9} {:>14}", "", "samples", "complete here")?;
+        for agreement in Agreement::ALL {
+            let of = |counts: &Counts| counts.of(agreement);
+            let (all, complete) = (of(&other.counts), of(&other.complete));
+            writeln!(out, "{:16} {all:>9} {complete:>14}", agreement.words())?;
+        }
+        if other.left_out > 0 {
+            writeln!(out, "{:16} {:>9}", "32-bit, left out", other.left_out)?;
+        }
+    }
+    if !listed.is_empty() {
+        writeln!(out, "\n{:>8} {:>7} {:>6}  {:<18} there", "sample", "beside", "frame", "here")?;
+    }
+    for sample in listed {
+        let here = sample.here.as_deref().unwrap_or("(no frame)");
+        let there = sample.there.as_deref().unwrap_or("(no frame)");
+        write!(out, "{:>8} {:>7} {:>6}  ", sample.sample, sample.beside, sample.frame)?;
+        write!(out, "{here:<18} {there:<18}")?;
+        match &sample.function {
+            Some(function) => writeln!(out, "  {function}")?,
+            None => writeln!(out)?,
+        }
+    }
+    if let Some(sample) = listed.first() {
+        let file = escaped(&args.file);
+        writeln!(out, "\nunwind explain {file}@{} shows how a stack is walked.", sample.sample)?;
+    }
+    Ok(())
+}
