@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 use super::encode::{Encode, Encoder, Output};
-use super::header::{Misc, Record, RecordType};
+use super::header::{Record, RecordType};
 use super::sample_id::{SampleId, Task, split_trailer};
 use super::{Error, EventFormat};
 
@@ -57,10 +57,6 @@ impl Encode for Aux {
         RecordType::AUX
     }
 
-    fn misc(&self) -> Misc {
-        Misc::UNKNOWN
-    }
-
     fn encode_body<O: Output>(
         &self,
         format: EventFormat,
@@ -99,10 +95,6 @@ impl ItraceStart {
 impl Encode for ItraceStart {
     fn kind(&self) -> RecordType {
         RecordType::ITRACE_START
-    }
-
-    fn misc(&self) -> Misc {
-        Misc::UNKNOWN
     }
 
     fn encode_body<O: Output>(

@@ -80,8 +80,10 @@ pub trait Encode {
     /// What the record is about.
     fn kind(&self) -> RecordType;
 
-    /// The header's `misc` bits.
-    fn misc(&self) -> Misc;
+    /// The header's `misc` bits: none unless the record has some of its own.
+    fn misc(&self) -> Misc {
+        Misc::UNKNOWN
+    }
 
     /// Writes the record without its header.
     ///

@@ -102,10 +102,6 @@ impl Encode for Lifecycle {
         if self.exit { RecordType::EXIT } else { RecordType::FORK }
     }
 
-    fn misc(&self) -> Misc {
-        Misc::UNKNOWN
-    }
-
     fn encode_body<O: Output>(
         &self,
         format: EventFormat,
@@ -151,10 +147,6 @@ impl Lost {
 impl Encode for Lost {
     fn kind(&self) -> RecordType {
         RecordType::LOST
-    }
-
-    fn misc(&self) -> Misc {
-        Misc::UNKNOWN
     }
 
     fn encode_body<O: Output>(

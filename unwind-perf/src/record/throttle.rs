@@ -1,7 +1,7 @@
 //! Records about samples that were not taken.
 
 use super::encode::{Encode, Encoder, Output};
-use super::header::{Misc, Record, RecordType};
+use super::header::{Record, RecordType};
 use super::sample_id::{SampleId, split_trailer};
 use super::{Error, EventFormat};
 
@@ -43,10 +43,6 @@ impl Encode for Throttle {
         if self.stops { RecordType::THROTTLE } else { RecordType::UNTHROTTLE }
     }
 
-    fn misc(&self) -> Misc {
-        Misc::UNKNOWN
-    }
-
     fn encode_body<O: Output>(
         &self,
         format: EventFormat,
@@ -85,10 +81,6 @@ impl LostSamples {
 impl Encode for LostSamples {
     fn kind(&self) -> RecordType {
         RecordType::LOST_SAMPLES
-    }
-
-    fn misc(&self) -> Misc {
-        Misc::UNKNOWN
     }
 
     fn encode_body<O: Output>(

@@ -3,7 +3,8 @@
 use loom::sync::Arc;
 use unwind_perf::task_data::*;
 
-use crate::{Host, spawn, users};
+use crate::host::Host;
+use crate::{spawn, users};
 
 /// Nothing is left after the last system-wide event.
 fn end(host: &Host, users: &TaskDataUsers, all: AllAttachment) {

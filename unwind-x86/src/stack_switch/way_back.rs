@@ -70,6 +70,13 @@ enum Operation {
     Xor,
 }
 
+impl Operation {
+    /// Whether a register is zero after it, whatever it was.
+    const fn is_zero(self, register: usize, other: Operand) -> bool {
+        matches!((self, other), (Self::Xor, Operand::Register(other)) if other == register)
+    }
+}
+
 impl<'m, M: Memory> Follower<'m, M> {
     /// Of a frame. Of one that has called, the stack and frame pointer are known.
     pub(super) fn new(
@@ -171,14 +178,11 @@ impl<'m, M: Memory> Follower<'m, M> {
         bytes: &mut Bytes<'_>,
     ) -> Result<(), Lost> {
         let (register, operand) = self.operands(form, bytes, 0)?;
-        let value = match (operation, operand) {
-            (Operation::Xor, Operand::Register(other)) if other == register => {
-                self.set(register, Some(0));
-                return Ok(());
-            }
-            _ => self.get(register),
-        };
-        self.apply(operation, operand, value, form.is_wide())
+        if operation.is_zero(register, operand) {
+            self.set(register, Some(0));
+            return Ok(());
+        }
+        self.apply(operation, operand, self.get(register), form.is_wide())
     }
 
     fn write_register(
@@ -188,11 +192,11 @@ impl<'m, M: Memory> Follower<'m, M> {
         bytes: &mut Bytes<'_>,
     ) -> Result<(), Lost> {
         let (register, operand) = self.operands(form, bytes, 0)?;
+        if operation.is_zero(register, operand) {
+            self.set(register, Some(0));
+            return Ok(());
+        }
         let value = match operand {
-            Operand::Register(other) if matches!(operation, Operation::Xor) => {
-                self.set(register, (other == register).then_some(0));
-                return Ok(());
-            }
             Operand::Register(other) => self.get(other),
             // Half a word may be of no use, but has to be there.
             Operand::Memory(address) => self.load(address)?,
