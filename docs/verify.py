@@ -41,7 +41,7 @@ def main():
             # What it writes at its end, as it is interrupted, is of no use.
             subprocess.run(["perf", "record", "-q", "-e", "cpu-clock", "-F", "1999", "--call-graph",
                             "dwarf,32768", "-o", data, "--", "timeout", "-s", "INT",
-                            str(asked.seconds), *programs[name]], check=False, cwd=folder,
+                            str(asked.seconds), *programs[name]], check=False,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             for perf in asked.perf or ["perf"]:
                 told = subprocess.run([unwind, "verify", "--json", "--perf", perf, data],
