@@ -19,6 +19,10 @@
 // An `.eh_frame` section, as `__register_frame` takes it.
 #define UNWIND_LOCAL_EH_FRAME 2
 
+// Each function keeps a frame pointer while it calls another one, as V8's do. A stack that was
+// interrupted in this code is complete only where its instructions prove who its caller is.
+#define UNWIND_LOCAL_CALLER_FRAME_POINTERS 3
+
 // Why a walk has no more frames.
 typedef struct {
   // 1: the outermost frame, by its table. 2: the outermost frame, whose return address is
@@ -96,8 +100,9 @@ size_t unwind_local_frames(const void *context,
                            unwind_local_end *end);
 
 // Tells of code that the program has made, such as a JIT compiler's: stacks are walked past
-// its frames by what is of `kind`, one of UNWIND_LOCAL_FRAME_POINTERS (where `table` is NULL),
-// UNWIND_LOCAL_SFRAME and UNWIND_LOCAL_EH_FRAME. Returns a number to forget it by, or 0 if there
+// its frames by what is of `kind`, one of UNWIND_LOCAL_FRAME_POINTERS and
+// UNWIND_LOCAL_CALLER_FRAME_POINTERS (where `table` is NULL), UNWIND_LOCAL_SFRAME and
+// UNWIND_LOCAL_EH_FRAME. Returns a number to forget it by, or 0 if there
 // are 256 ranges already or the kind is unknown.
 //
 // Async-signal-safe. No walk waits for it.

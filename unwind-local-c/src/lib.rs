@@ -168,10 +168,14 @@ pub const UNWIND_LOCAL_FRAME_POINTERS: c_int = 0;
 pub const UNWIND_LOCAL_SFRAME: c_int = 1;
 /// An `.eh_frame` section, as `__register_frame` takes it.
 pub const UNWIND_LOCAL_EH_FRAME: c_int = 2;
+/// Each function keeps a frame pointer while it calls another one, as V8's do. A stack that was
+/// interrupted in this code is complete only where its instructions prove who its caller is.
+pub const UNWIND_LOCAL_CALLER_FRAME_POINTERS: c_int = 3;
 
 /// Tells of code that the program has made, such as a JIT compiler's: stacks are walked past
-/// its frames by what is of `kind`, one of UNWIND_LOCAL_FRAME_POINTERS (where `table` is NULL),
-/// UNWIND_LOCAL_SFRAME and UNWIND_LOCAL_EH_FRAME. Returns a number to forget it by, or 0 if there
+/// its frames by what is of `kind`, one of UNWIND_LOCAL_FRAME_POINTERS and
+/// UNWIND_LOCAL_CALLER_FRAME_POINTERS (where `table` is NULL), UNWIND_LOCAL_SFRAME and
+/// UNWIND_LOCAL_EH_FRAME. Returns a number to forget it by, or 0 if there
 /// are 256 ranges already or the kind is unknown.
 ///
 /// Async-signal-safe. No walk waits for it.
@@ -195,6 +199,7 @@ pub unsafe extern "C" fn unwind_local_tell_code(
     };
     let table = match kind {
         UNWIND_LOCAL_FRAME_POINTERS => CodeTable::FramePointers,
+        UNWIND_LOCAL_CALLER_FRAME_POINTERS => CodeTable::CallerFramePointers,
         UNWIND_LOCAL_SFRAME => CodeTable::Sframe(bytes),
         UNWIND_LOCAL_EH_FRAME => CodeTable::EhFrame(bytes),
         _ => return 0,

@@ -13,6 +13,10 @@ pub enum CodeTable<'t> {
     /// Each function keeps a frame pointer: it begins with `push rbp; mov rbp, rsp` and ends
     /// with `pop rbp; ret` or `leave; ret`. Frames found so count as certain.
     FramePointers,
+    /// Each function keeps a frame pointer while it calls another one; one that calls none may
+    /// have none. So is V8's code, builtins included. A stack whose innermost frame is of this code
+    /// is complete only where its instructions prove who its caller is.
+    CallerFramePointers,
     /// An SFrame section. Addresses in it count from where it lies.
     Sframe(&'t [u8]),
     /// An `.eh_frame` section, as programs hand it to `__register_frame`. It is looked through
@@ -62,6 +66,7 @@ impl ProgramCode {
     pub unsafe fn tell(code: Range<usize>, table: CodeTable<'_>) -> Result<Self, TooMuchCode> {
         let (kind, bytes): (_, &[u8]) = match table {
             CodeTable::FramePointers => (Kind::FramePointers, &[]),
+            CodeTable::CallerFramePointers => (Kind::CallerFramePointers, &[]),
             CodeTable::Sframe(bytes) => (Kind::Sframe, bytes),
             CodeTable::EhFrame(bytes) => (Kind::EhFrame, bytes),
         };

@@ -196,6 +196,7 @@ fn a_stack_through_code_is_whole_while_the_program_tells_of_it() {
     let [plain, other] = [(); 2].map(|()| Made::new(&by_stack_pointer(0x18)));
     for (made, table) in [
         (&kept, CodeTable::FramePointers),
+        (&kept, CodeTable::CallerFramePointers),
         (&plain, CodeTable::Sframe(plain.sframe(0x18))),
         (&other, CodeTable::EhFrame(other.eh_frame(0x18))),
     ] {
@@ -285,6 +286,23 @@ fn a_stack_from_any_instruction_of_such_code_has_its_callers() {
         }
         drop(told);
     }
+}
+
+#[test]
+fn code_that_keeps_frame_pointers_in_callers_is_not_believed_to_where_it_was_interrupted() {
+    let _alone = alone();
+    let plain = Made::new(&by_stack_pointer(0x18));
+    let told = plain.tell(CodeTable::CallerFramePointers).unwrap();
+    let outer = outer();
+    let found = step_through(&plain);
+    drop(told);
+    assert_eq!(found.len(), 4);
+    for (found, addresses) in &found {
+        assert!(!found.is_complete || addresses[3..] == outer[2..], "{found:?} {addresses:x?}");
+    }
+    // What follows a call does not tell; an addition and a return do.
+    let complete: Vec<_> = found.iter().map(|(found, _)| found.is_complete).collect();
+    assert_eq!(complete, [false, false, true, true]);
 }
 
 #[test]

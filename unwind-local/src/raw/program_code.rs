@@ -39,16 +39,19 @@ pub(crate) enum Kind {
     FramePointers,
     Sframe,
     EhFrame,
+    CallerFramePointers,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::FramePointers, Self::Sframe, Self::EhFrame];
+    const ALL: [Self; 4] =
+        [Self::FramePointers, Self::Sframe, Self::EhFrame, Self::CallerFramePointers];
 
     const fn number(self) -> u64 {
         match self {
             Self::FramePointers => 0,
             Self::Sframe => 1,
             Self::EhFrame => 2,
+            Self::CallerFramePointers => 3,
         }
     }
 }
@@ -102,6 +105,8 @@ pub(crate) fn generation() -> u64 {
 pub(crate) enum Told {
     /// Its function keeps a frame pointer.
     FramePointer,
+    /// It does once it calls another one.
+    CallerFramePointer,
     /// The row of a table, if it has one.
     Row(Result<Option<Row>, CfiError>),
 }
@@ -137,6 +142,7 @@ fn find_among(addr: u64, is_guessed: bool) -> Option<Told> {
     };
     Some(match kind {
         Kind::FramePointers => Told::FramePointer,
+        Kind::CallerFramePointers => Told::CallerFramePointer,
         Kind::Sframe | Kind::EhFrame if is_guessed => Told::Row(Ok(None)),
         Kind::Sframe => Told::Row(Ok(sframe_row(table(), table_addr, addr))),
         Kind::EhFrame => {

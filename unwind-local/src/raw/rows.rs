@@ -124,6 +124,10 @@ fn program_row<M: Memory>(
     if let Told::Row(row) = told {
         return Ok((*row)?);
     }
+    if matches!(told, Told::CallerFramePointer) && frame.pc().is_exact() {
+        // As of code that nothing tells of.
+        return Ok(None);
+    }
     // Where it was interrupted, the function may have none yet, or no longer.
     let here = RowSource::<Machine>::row(&mut Instructions(guessed), frame, mem)?;
     if here.is_some() {
