@@ -25,13 +25,14 @@
 //! | `cfi` | `cfi`: rows straight from `.eh_frame` and `.debug_frame` | | no | 1.88 |
 //! | `convert` | tables are made of `.eh_frame` and `.debug_frame` | `write` | yes | 1.88 |
 //! | `perf` | `perf`: records, events, PMU data of tasks | | no | 1.85 |
+//! | `framehop` | [`framehop`](https://docs.rs/framehop)'s interface, for profilers that are written for it | `x86`, `cfi` | yes | 1.88 |
 //! | `merge` | the merge of deferred call chains | `perf` | yes | 1.85 |
 //!
 //! # Untrusted input
 //!
 //! Registers, stacks, tables and records may hold anything. Nothing here panics,
 //! locks or loops without a bound, and nothing allocates but with the features `write`,
-//! `convert` and `merge`. What is wrong ends a walk with a reason, and the frames
+//! `convert`, `framehop` and `merge`. What is wrong ends a walk with a reason, and the frames
 //! before it stand.
 //!
 //! # Example
@@ -77,6 +78,11 @@ struct Readme;
 #[doc = include_str!("../README.md")]
 struct PackageReadme;
 
+#[cfg(feature = "framehop")]
+extern crate alloc;
+
+#[cfg(feature = "framehop")]
+pub mod framehop;
 #[cfg(feature = "x86")]
 mod tables;
 #[cfg(feature = "x86")]
