@@ -114,10 +114,10 @@ pub(crate) enum PerfError {
     /// A folder, as a recorder with several threads makes it.
     #[error("a folder; recordings of `perf record --threads` are not supported")]
     Directory,
-    /// Compressed data.
-    #[error("compressed from {at:#x} on, which is not supported; record without `-z`")]
-    Compressed {
-        /// Where the first compressed record starts.
+    /// Compressed records that cannot be decompressed.
+    #[error("damaged: the compressed records before {at:#x} cannot be decompressed")]
+    BadCompression {
+        /// Where the one ends that was read last.
         at: u64,
     },
     /// Reading or writing failed.

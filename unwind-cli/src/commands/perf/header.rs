@@ -130,6 +130,8 @@ impl Feature {
     pub(crate) const CLOCKID: Self = Self(23);
     /// One moment by the clock of the samples and by that of the wall.
     pub(crate) const CLOCK_DATA: Self = Self(29);
+    /// How records are compressed.
+    pub(crate) const COMPRESSED: Self = Self(27);
     /// What the PMU of the CPUs can do.
     pub(crate) const CPU_PMU_CAPS: Self = Self(28);
     /// Where in the file trace data are.

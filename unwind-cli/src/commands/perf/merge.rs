@@ -267,8 +267,8 @@ fn copy_features(
         Ok(())
     };
     // Trace data are elsewhere after the merge. Without the list of their
-    // places perf finds them by reading. Samples are in another order.
-    let left_out = [Feature::AUXTRACE, FOUND_FRAMES];
+    // places perf finds them by reading. Samples are in another order, and records not compressed.
+    let left_out = [Feature::AUXTRACE, Feature::COMPRESSED, FOUND_FRAMES];
     let places: Vec<_> = places
         .into_iter()
         .filter(|(feature, _)| !left_out.contains(feature))

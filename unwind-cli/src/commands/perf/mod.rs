@@ -10,6 +10,7 @@ mod allowance;
 mod branches;
 mod build_ids;
 pub(crate) mod call_stacks;
+mod decompress;
 pub(crate) mod error;
 pub(crate) mod event_desc;
 mod event_name;

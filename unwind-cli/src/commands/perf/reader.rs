@@ -1,13 +1,14 @@
 //! Reading a `perf.data`, record by record, in either form.
 
-use std::collections::HashMap;
+mod sections;
+
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read};
 use std::path::Path;
 
 use unwind_perf::record::{Attr, Endian, Record, RecordHeader, RecordType};
 
-use crate::commands::perf::build_ids;
+use crate::commands::perf::decompress::Decompressor;
 use crate::commands::perf::error::{Fault, PerfError};
 use crate::commands::perf::event_desc::Descriptions;
 use crate::commands::perf::events::Events;
@@ -37,10 +38,6 @@ pub(crate) mod tool_record {
     pub(crate) const COMPRESSED: [RecordType; 2] = [RecordType(81), RecordType(83)];
 }
 
-/// The most bytes that attrs, ids or names may take; a thousand events on a
-/// thousand CPUs take a tenth.
-const MAX_SECTION: u64 = 64 << 20;
-
 /// Standard input by name.
 const STDIN: &str = "/dev/stdin";
 
@@ -58,6 +55,8 @@ pub(crate) struct PerfReader {
     record: Vec<u8>,
     /// Bytes after it that belong to it.
     payload: u64,
+    /// Records that are stored compressed, from the first one on.
+    decompressor: Option<Decompressor>,
     /// What a record of pipe form has said of [`branch_entries`](Self::branch_entries).
     told_branch_entries: Option<u32>,
     progress: Option<Progress>,
@@ -103,6 +102,7 @@ impl PerfReader {
             end: None,
             record: Vec::new(),
             payload: 0,
+            decompressor: None,
             told_branch_entries: None,
             progress: None,
             shown_at: 0,
@@ -192,13 +192,69 @@ impl PerfReader {
 
     fn read_record(&mut self) -> Result<bool, PerfError> {
         self.skip_payload()?;
+        loop {
+            if self.take_decompressed()? {
+                return Ok(true);
+            }
+            let Some(kind) = self.read_stored()? else {
+                return self.end_decompression();
+            };
+            if tool_record::COMPRESSED.contains(&kind) {
+                let body = self.record.get(RecordHeader::SIZE..).unwrap_or_default();
+                let piece = compressed_bytes(kind, body, self.start.endian);
+                self.decompressor.get_or_insert_with(Decompressor::new).add(piece);
+                continue;
+            }
+            let holds_back = self.decompressor.as_ref().is_some_and(Decompressor::holds_back);
+            if kind == tool_record::FINISHED_ROUND && holds_back {
+                // Not all records before it have been handed out.
+                continue;
+            }
+            self.take_tool_record(kind)?;
+            return Ok(true);
+        }
+    }
+
+    /// Takes the next of the records that were compressed. Returns whether there is one.
+    fn take_decompressed(&mut self) -> Result<bool, PerfError> {
+        let endian = self.endian();
+        let Some(decompressor) = &mut self.decompressor else { return Ok(false) };
+        let next = decompressor.next(endian, &mut self.record);
+        if !next.map_err(|_| PerfError::BadCompression { at: self.at })? {
+            return Ok(false);
+        }
+        if let Some(kind) = self.record().map(|record| record.kind()) {
+            self.take_tool_record(kind)?;
+            // What belongs to a record follows where that is stored.
+            self.payload = 0;
+        }
+        Ok(true)
+    }
+
+    /// At the end of the data: takes what has been held back. Returns whether there is a record.
+    fn end_decompression(&mut self) -> Result<bool, PerfError> {
+        let at = self.at;
+        let bad = |_| PerfError::BadCompression { at };
+        let Some(decompressor) = &mut self.decompressor else { return Ok(false) };
+        decompressor.end().map_err(bad)?;
+        if self.take_decompressed()? {
+            return Ok(true);
+        }
+        match self.decompressor.as_ref().is_none_or(Decompressor::is_empty) {
+            true => Ok(false),
+            false => Err(PerfError::BadCompression { at }),
+        }
+    }
+
+    /// Reads the next record as it is stored. Returns its kind, if there is one.
+    fn read_stored(&mut self) -> Result<Option<RecordType>, PerfError> {
         let at = self.at;
         self.record.clear();
         let mut header = [0; RecordHeader::SIZE];
         let left = self.end.map(|end| end.saturating_sub(at));
         if left == Some(0) || !fill_or_end(&mut self.input, &mut header, at)? {
             return match left {
-                None | Some(0) => Ok(false),
+                None | Some(0) => Ok(None),
                 Some(_) => Err(PerfError::CutOff { at }),
             };
         }
@@ -215,11 +271,7 @@ impl PerfReader {
             return Err(PerfError::CutOff { at });
         }
         self.at = at.saturating_add(parsed.size.into());
-        if tool_record::COMPRESSED.contains(&parsed.kind) {
-            return Err(PerfError::Compressed { at });
-        }
-        self.take_tool_record(parsed.kind)?;
-        Ok(true)
+        Ok(Some(parsed.kind))
     }
 
     /// The record that was read last.
@@ -333,132 +385,6 @@ impl PerfReader {
         Ok(self)
     }
 
-    /// Reads names from the feature sections. A damaged section leaves its
-    /// events with the names that their attrs give.
-    fn read_names(&mut self, header: &FileHeader) -> Result<(), PerfError> {
-        let Some(place) = self.feature_place(header, Feature::EVENT_DESC)? else {
-            return Ok(());
-        };
-        if let Ok(section) = self.section("list of event names", place) {
-            name_events(&mut self.events, &section, self.start.endian, true);
-        }
-        Ok(())
-    }
-
-    /// The build ids that the recorder found in files when it was done, by the files'
-    /// names. A damaged section has those before the damage.
-    pub(crate) fn build_ids(&mut self) -> HashMap<Box<[u8]>, Box<[u8]>> {
-        let Some(header) = self.header else {
-            return HashMap::new();
-        };
-        let place = self.feature_place(&header, Feature::BUILD_ID).ok().flatten();
-        let section = place.and_then(|place| self.section("list of build ids", place).ok());
-        build_ids::parse(&section.unwrap_or_default(), self.endian())
-    }
-
-    /// The same as [`branch_entries`](Self::branch_entries), by the records so far: pipe form
-    /// has it there.
-    pub(crate) const fn told_branch_entries(&self) -> Option<u32> {
-        self.told_branch_entries
-    }
-
-    /// How many entries the CPU's branch record has, if the recording says so at its end.
-    pub(crate) fn branch_entries(&mut self) -> Option<u32> {
-        let header = self.header?;
-        let place = self.feature_place(&header, Feature::CPU_PMU_CAPS).ok()??;
-        let section = self.section("properties of the PMU", place).ok()?;
-        pmu_caps::branches(&section, self.endian())
-    }
-
-    /// Where the section of a feature is, if the file has one.
-    ///
-    /// # Errors
-    ///
-    /// [`PerfError`] if it cannot be there.
-    pub(crate) fn place_of(&mut self, feature: Feature) -> Result<Option<Section>, PerfError> {
-        match self.header {
-            Some(header) => self.feature_place(&header, feature),
-            None => Ok(None),
-        }
-    }
-
-    /// Finds a feature section.
-    fn feature_place(
-        &mut self,
-        header: &FileHeader,
-        feature: Feature,
-    ) -> Result<Option<Section>, PerfError> {
-        let places = self.feature_places(header)?;
-        Ok(places.into_iter().find(|&(found, _)| found == feature).map(|(_, place)| place))
-    }
-
-    /// Where all feature sections are. Their table is after the data.
-    pub(crate) fn feature_places(
-        &mut self,
-        header: &FileHeader,
-    ) -> Result<Vec<(Feature, Section)>, PerfError> {
-        let at = header.data.at.saturating_add(header.data.len);
-        let features: Vec<Feature> = header.features().collect();
-        let len = u64::try_from(features.len()).unwrap_or(0).saturating_mul(16);
-        // Without the length of the data there is no table either.
-        if header.data.len == 0 {
-            return Ok(Vec::new());
-        }
-        let Ok(table) = self.section("table of features", Section { at, len }) else {
-            return Ok(Vec::new());
-        };
-        let table = words(&table, self.endian());
-        let places = table.as_chunks().0.iter().map(|&[at, len]| Section { at, len });
-        Ok(features.into_iter().zip(places).collect())
-    }
-
-    /// Checks that the file has such a part.
-    pub(crate) fn check_place(
-        &mut self,
-        part: &'static str,
-        place: Section,
-    ) -> Result<(), PerfError> {
-        let file_len = self.file_len()?;
-        if place.at.checked_add(place.len).is_none_or(|end| end > file_len) {
-            return Err(PerfError::BadSection { part, at: place.at, len: place.len });
-        }
-        Ok(())
-    }
-
-    /// Reads a part of the file.
-    ///
-    /// What is read is never longer than the file, whatever it says.
-    pub(crate) fn section(
-        &mut self,
-        part: &'static str,
-        place: Section,
-    ) -> Result<Vec<u8>, PerfError> {
-        self.check_place(part, place)?;
-        if place.len > MAX_SECTION {
-            return Err(PerfError::BadSection { part, at: place.at, len: place.len });
-        }
-        let mut bytes = vec![0; usize::try_from(place.len).unwrap_or(0)];
-        match self.input.read_exact_at(&mut bytes, place.at) {
-            // It was cut since it was opened.
-            Err(PerfError::Io(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(PerfError::BadSection { part, at: place.at, len: place.len })
-            }
-            result => result.map(|()| bytes),
-        }
-    }
-
-    /// Copies a part of the file to `out`. What is wrong with `out` is the outer error.
-    pub(crate) fn copy_section(
-        &mut self,
-        place: Section,
-        out: &mut impl io::Write,
-    ) -> io::Result<Result<(), PerfError>> {
-        if let Err(error) = self.input.seek(place.at) {
-            return Ok(Err(error));
-        }
-        io::copy(&mut self.input.by_ref().take(place.len), out).map(|_| Ok(()))
-    }
-
     /// The length of the file in bytes, if it is one.
     pub(crate) fn file_len(&self) -> Result<u64, PerfError> {
         match &self.input {
@@ -467,6 +393,17 @@ impl PerfReader {
             Input::Pipe(_) => Err(PerfError::FileFormOnPipe),
         }
     }
+}
+
+/// The compressed bytes in a record of this kind: all of it, or as many as it says.
+fn compressed_bytes(kind: RecordType, body: &[u8], endian: Endian) -> &[u8] {
+    let [plain, _] = tool_record::COMPRESSED;
+    if kind == plain {
+        return body;
+    }
+    let Some((&len, rest)) = body.split_first_chunk() else { return &[] };
+    let len = usize::try_from(endian.u64(len)).unwrap_or(usize::MAX);
+    rest.get(..len).unwrap_or(rest)
 }
 
 /// Takes the names in a section: by the order of the events in the file form,

@@ -30,7 +30,7 @@ use crate::failure::Failure;
 /// stack. They are walked by the tables of the mapped files, as far as these are
 /// still here, on all CPUs.
 ///
-/// Recordings made with `-z` (compressed) or `--threads` (a folder) are refused.
+/// Recordings made with `--threads` (a folder) are refused.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct ScriptArgs {

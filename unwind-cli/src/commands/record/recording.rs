@@ -22,6 +22,7 @@ use crate::commands::perf::pipeline::{self, Options, Sink, Summary};
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::tally::Tally;
 use crate::commands::perf::walks::WalkSetup;
+use crate::commands::record::compression::{RecordsWriter, feature_section};
 use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::engine::SampledEvent;
 use crate::commands::record::ledger::Ledger;
@@ -50,6 +51,8 @@ pub(crate) struct Form {
     pub(crate) frame_pointers: FramePointerRows,
     /// Samples a second.
     pub(crate) rate: u32,
+    /// Whether records are compressed.
+    pub(crate) is_compressed: bool,
 }
 
 /// A file that is being written.
@@ -146,6 +149,9 @@ impl Recording {
         if let Some(event) = sampled.first() {
             features.sections = Origin::sections(&event.attr, endian);
         }
+        if form.is_compressed {
+            features.sections.push((Feature::COMPRESSED, feature_section(endian)));
+        }
         if sampled.iter().any(|event| event.name.is_some()) {
             let described =
                 events.iter().zip(sampled).zip(&attrs).map(|((event, sampled), attr)| {
@@ -188,7 +194,8 @@ impl Recording {
         };
         let spaces = Spaces::new(RecordedFiles::of_running());
         let recorded = scope(|scope| -> io::Result<_> {
-            let records = MergedRecords::new(&mut self.out, Endian::Little, spaces, scope, &setup)
+            let mut out = RecordsWriter::new(&mut self.out, form.is_compressed);
+            let records = MergedRecords::new(&mut out, Endian::Little, spaces, scope, &setup)
                 .keeping_stacks(form.keeps_stacks)
                 .with_tally(Tally::with_marks());
             // Stacks that are kept are walked again.
@@ -204,14 +211,15 @@ impl Recording {
                 sink.write_sample(reader.events(), sample, &Outcome::Inline)?;
             }
             sink.records.finish()?;
-            self.header.data.len = sink.records.bytes();
             self.found_frames = sink.records.take_found_frames();
-            Ok(Recorded {
+            let recorded = Recorded {
                 tally: sink.records.tally().clone(),
                 told: sink.told,
                 off_cpu: sink.waits.counts,
                 summary,
-            })
+            };
+            self.header.data.len = out.finish()?;
+            Ok(recorded)
         })?;
         Ok(recorded)
     }
