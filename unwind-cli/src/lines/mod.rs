@@ -73,7 +73,7 @@ impl std::fmt::Display for DwarfError {
 }
 
 /// How many addresses of one file are asked for at most: they are arguments of a process.
-const MOST_ADDRS: usize = 16 << 10;
+pub(crate) const MOST_ADDRS: usize = 16 << 10;
 
 /// The longest answer for one address, in bytes.
 const ANSWER_LIMIT: u64 = 1 << 20;

@@ -3,6 +3,7 @@
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
 mod difference;
+mod inlined;
 mod lines;
 mod page;
 #[path = "../support/mod.rs"]

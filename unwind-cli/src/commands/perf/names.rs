@@ -268,6 +268,11 @@ fn best_of<'a, T: 'a>(
     names.reduce(|best, next| if key(next) > key(best) { next } else { best })
 }
 
+/// What a function is called, which has this name in its file.
+pub(crate) fn function_name(name: &[u8]) -> Untrusted {
+    shown(name, Layout::Perf7_2)
+}
+
 /// The name of a function, as it was in the source where it is a mangled one.
 fn shown(name: &[u8], version: Layout) -> Untrusted {
     let parameters = match version {

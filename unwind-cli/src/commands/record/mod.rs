@@ -333,6 +333,8 @@ impl Writing<'_> {
             names_kernel: true,
             keeps_lines: false,
             asks_servers: false,
+            // To read DWARF each time takes longer than the rest.
+            shows_inlined: false,
         };
         let sent = otlp::request_of(path, reading).and_then(|request| {
             let error = |error| Failure::new(error, NOT_SENT);

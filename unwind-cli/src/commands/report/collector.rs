@@ -17,6 +17,7 @@ use crate::commands::perf::shown::{ChainEnd, Link, Printer, Shown};
 use crate::commands::perf::walk::WalkedStack;
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::grouping::{By, Cgroups};
+use crate::commands::report::inlined::CodeFrames;
 use crate::commands::report::line_samples::LineSamples;
 use crate::commands::report::profile::{Frame, Profile};
 use crate::commands::report::time_line::TimeLine;
@@ -74,6 +75,8 @@ pub(crate) struct Collector {
     innermost: Option<(Arc<RecordedFile>, u64)>,
     /// The stack of the sample, the innermost frame first.
     stack: Vec<(Option<usize>, FoundBy)>,
+    /// Frames in which others may be inlined, if that is asked for.
+    pub(crate) code_frames: Option<CodeFrames>,
 }
 
 impl Collector {
@@ -96,6 +99,7 @@ impl Collector {
             line_samples: None,
             innermost: None,
             stack: Vec::new(),
+            code_frames: None,
         }
     }
 
@@ -163,7 +167,13 @@ impl Collector {
         let place = self.names.place(addr, mode, &shown.space, &shown.kernel);
         let name = place.function.as_ref().map(|(name, _)| &**name);
         let frame = Frame::new(name, place.file.as_ref(), mode == Mode::Kernel);
-        let frame = self.profile.frame(frame);
+        let in_file = range.filter(|_| is_user).zip(in_file);
+        let frame = match (in_file, &mut self.code_frames) {
+            (Some((range, addr)), Some(code_frames)) => {
+                code_frames.place(&mut self.profile, &range.file, addr, frame)
+            }
+            _ => self.profile.frame(frame),
+        };
         // Of other recordings the walk itself tells it.
         let is_asked = is_user && self.marks.is_some();
         let caller_found =

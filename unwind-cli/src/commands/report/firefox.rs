@@ -63,6 +63,7 @@ const fn colour(found: FoundBy) -> CategoryColor {
         FoundBy::BranchRecord => CategoryColor::Blue,
         FoundBy::Unchecked => CategoryColor::Brown,
         FoundBy::Kernel => CategoryColor::Red,
+        FoundBy::Inlined => CategoryColor::Magenta,
         FoundBy::Nothing => CategoryColor::Gray,
     }
 }

@@ -26,6 +26,8 @@ pub(crate) enum FoundBy {
     BranchRecord,
     /// By the kernel along frame pointers, unchecked.
     Unchecked,
+    /// Its code is a part of its caller's, by DWARF.
+    Inlined,
     /// It is in the kernel.
     Kernel,
     /// It is no frame of a program.
@@ -34,7 +36,7 @@ pub(crate) enum FoundBy {
 
 impl FoundBy {
     /// All, in the order of their codes.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Sampled,
         Self::Table,
         Self::CallFrames,
@@ -44,6 +46,7 @@ impl FoundBy {
         Self::BranchRecord,
         Self::Unchecked,
         Self::Kernel,
+        Self::Inlined,
         Self::Nothing,
     ];
 
@@ -59,6 +62,7 @@ impl FoundBy {
             Self::BranchRecord => ("lbr", "the CPU's record of calls (LBR)"),
             Self::Unchecked => ("unchecked", "the kernel's frame pointers, unchecked"),
             Self::Kernel => ("kernel", "kernel"),
+            Self::Inlined => ("inlined", "inlined: a part of its caller's code"),
             Self::Nothing => ("none", "thread, or what is missing"),
         }
     }
@@ -141,6 +145,18 @@ impl Shares {
         if let Some(share) = self.0.get_mut(found.index()) {
             *share = share.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
         }
+    }
+
+    /// Counts all of others.
+    pub(crate) fn add_all(&mut self, others: &Self) {
+        for (share, other) in self.0.iter_mut().zip(others.0) {
+            *share = share.saturating_add(other);
+        }
+    }
+
+    /// How often it was found in any way.
+    pub(crate) fn sum(&self) -> u64 {
+        self.0.iter().fold(0, |sum, &share| sum.saturating_add(share.into()))
     }
 
     /// In the order of [`FoundBy::ALL`].

@@ -51,6 +51,19 @@ impl LineSamples {
         *sum = sum.saturating_add(count);
     }
 
+    /// Gives samples to other frames, by frame.
+    pub(crate) fn move_to(&mut self, frames: &[Option<usize>]) {
+        for of_file in self.files.values_mut() {
+            for ((addr, frame), count) in std::mem::take(&mut of_file.counts) {
+                let sum = match frames.get(frame).copied().flatten() {
+                    Some(frame) => of_file.counts.entry((addr, frame)).or_default(),
+                    None => &mut self.left_out,
+                };
+                *sum = sum.saturating_add(count);
+            }
+        }
+    }
+
     /// The files, that with most samples first.
     pub(crate) fn into_files(self) -> Vec<FileSamples> {
         let mut files: Vec<FileSamples> = self.files.into_values().collect();

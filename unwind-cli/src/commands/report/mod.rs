@@ -4,12 +4,15 @@ mod chance;
 pub(crate) mod collector;
 mod comparison;
 mod diff;
+mod dwarf_file;
+mod expansion;
 mod firefox;
 mod flame_graph;
 mod folded;
 pub(crate) mod found_by;
 pub(crate) mod grouping;
 mod html;
+mod inlined;
 pub(crate) mod labels;
 mod line_samples;
 pub(crate) mod otlp;
@@ -112,6 +115,13 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     debuginfod: bool,
 
+    /// Count functions that compilers have inlined as a part of those that have their code
+    ///
+    /// Without this they have frames of their own, where a file has debug information or what was
+    /// stripped off it is here.
+    #[arg(long)]
+    no_inlined: bool,
+
     /// Leave the text of source files out of the page; the numbers of lines stay
     #[arg(long)]
     no_source: bool,
@@ -171,12 +181,11 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let mut read = read(&args.file, args.reading())?;
     let title = title(&args.file);
     let labels = args.labels(&read.origin);
-    let lines = read
-        .line_samples
-        .take()
-        .map(|samples| SourceLines::find(samples, &debug_files, !args.no_source));
+    let lines = read.line_samples.take().map(|samples| {
+        SourceLines::find(samples, &read.profile.frames, &debug_files, !args.no_source)
+    });
     let lines = lines.unwrap_or_default();
-    for problem in &lines.problems {
+    for problem in read.problems.iter().chain(&lines.problems) {
         // With standard error gone there is no other place to tell it.
         let _ = writeln!(io::stderr(), "unwind: {problem}");
     }
@@ -224,7 +233,17 @@ impl ReportArgs {
         let (by, off_cpu, trust_fp) = (self.by, self.off_cpu, self.trust_fp);
         let keeps_lines = self.format == Format::Html && self.diff.is_empty();
         let asks_servers = self.debuginfod;
-        Reading { by, off_cpu, trust_fp, memory, names_kernel: true, keeps_lines, asks_servers }
+        let shows_inlined = !self.no_inlined;
+        Reading {
+            by,
+            off_cpu,
+            trust_fp,
+            memory,
+            names_kernel: true,
+            keeps_lines,
+            asks_servers,
+            shows_inlined,
+        }
     }
 
     /// What tells this recording from others.
@@ -332,6 +351,7 @@ pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
         names_kernel: false,
         keeps_lines: true,
         asks_servers: false,
+        shows_inlined: false,
     };
     let read = read_from(&mut reader, reading).ok()?;
     let view = View {

@@ -40,6 +40,11 @@ impl Frame {
         Self { name, file, kind }
     }
 
+    /// A function that is inlined in this one.
+    pub(crate) fn inlined(name: &Untrusted, outer: &Self) -> Self {
+        Self { file: outer.file.clone(), ..Self::new(Some(name), None, false) }
+    }
+
     /// What is no frame, in words that may be shown as they are.
     pub(crate) fn note(text: &str) -> Self {
         let name = text.chars().take(MAX_LABEL).collect();
@@ -113,9 +118,22 @@ impl Profile {
         if let Some(&place) = self.places.get(&frame) {
             return Some(place);
         }
+        self.take_room(&frame)?;
+        Some(self.push_frame(frame))
+    }
+
+    /// The place of a frame that is another one than those that are alike, if there is room.
+    pub(crate) fn new_frame(&mut self, frame: Frame) -> Option<usize> {
+        self.take_room(&frame)?;
+        let place = self.frames.len();
+        self.frames.push(frame);
+        Some(place)
+    }
+
+    fn take_room(&mut self, frame: &Frame) -> Option<()> {
         let texts = frame.name.len().saturating_add(frame.file.as_ref().map_or(0, String::len));
         self.room = self.room.checked_sub(texts.saturating_mul(2).saturating_add(FRAME_BYTES))?;
-        Some(self.push_frame(frame))
+        Some(())
     }
 
     fn push_frame(&mut self, frame: Frame) -> usize {
@@ -126,7 +144,7 @@ impl Profile {
     }
 
     /// The node of a frame under a caller, if there is room for it.
-    fn node(&mut self, caller: Option<usize>, frame: usize) -> Option<usize> {
+    pub(crate) fn node(&mut self, caller: Option<usize>, frame: usize) -> Option<usize> {
         if let Some(&node) = self.children.get(&(caller, frame)) {
             return Some(node);
         }
@@ -174,7 +192,7 @@ impl Profile {
     }
 
     /// Counts a stack for which there is no room. Returns the node that stands for it.
-    fn without_room(&mut self, count: u64) -> usize {
+    pub(crate) fn without_room(&mut self, count: u64) -> usize {
         self.not_kept = self.not_kept.saturating_add(count);
         let frame = Frame::note(NOT_KEPT);
         let frame = match self.places.get(&frame) {

@@ -21,8 +21,10 @@ use crate::commands::perf::walks::{WalkSetup, Walks};
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
 use crate::commands::record::recording::{LEDGER, LedgerSection};
 use crate::commands::report::collector::{Collector, Marks};
+use crate::commands::report::expansion::expanded;
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::grouping::By;
+use crate::commands::report::inlined::CodeFrames;
 use crate::commands::report::line_samples::LineSamples;
 use crate::commands::report::profile::{Frame, Profile};
 use crate::commands::report::time_line::TimeLine;
@@ -47,6 +49,8 @@ pub(crate) struct Reading {
     pub(crate) keeps_lines: bool,
     /// Whether servers are asked for what was stripped off files.
     pub(crate) asks_servers: bool,
+    /// Whether functions that were inlined have frames.
+    pub(crate) shows_inlined: bool,
 }
 
 /// What a recording has.
@@ -58,6 +62,8 @@ pub(crate) struct Read {
     pub(crate) origin: Origin,
     /// Where in the program samples were taken, if that is kept.
     pub(crate) line_samples: Option<LineSamples>,
+    /// What could not be found out, a line each.
+    pub(crate) problems: Vec<String>,
     /// Samples that were found and that the ledger is about.
     found: u64,
     told: u64,
@@ -102,7 +108,19 @@ pub(crate) fn read_from(reader: &mut PerfReader, reading: Reading) -> Result<Rea
     let found_frames = FoundFrames::read(reader).ok().flatten();
     let origin = Origin::read(reader)?;
     let (collector, summary) = collect(reader, reading, told.as_ref(), found_frames)?;
-    let (mut profile, seen) = (collector.profile, collector.seen);
+    let Collector { mut profile, mut time_line, seen, mut line_samples, code_frames, .. } =
+        collector;
+    let mut problems = Vec::new();
+    if let Some(inlined) = code_frames.map(CodeFrames::find) {
+        problems = inlined.problems;
+        // Frames that stand apart by address become one, too.
+        let expansion = expanded(&profile, &inlined.functions, reading.memory);
+        time_line.move_to(&expansion.nodes);
+        if let Some(line_samples) = &mut line_samples {
+            line_samples.move_to(&expansion.innermost);
+        }
+        profile = expansion.profile;
+    }
     let found = seen.samples;
     let ledger = match told {
         Some(told) => told.ledger,
@@ -132,8 +150,7 @@ pub(crate) fn read_from(reader: &mut PerfReader, reading: Reading) -> Result<Rea
         }
     }
     let told = ledger.written.saturating_sub(ledger.dropped).saturating_sub(ledger.damaged);
-    let (time_line, line_samples) = (collector.time_line, collector.line_samples);
-    Ok(Read { profile, time_line, ledger, origin, line_samples, found, told, summary })
+    Ok(Read { profile, time_line, ledger, origin, line_samples, problems, found, told, summary })
 }
 
 /// A recording has not the samples that its ledger is about.
@@ -194,12 +211,15 @@ fn collect(
     collector.waits.are_shown = reading.off_cpu;
     collector.line_samples = reading.keeps_lines.then(LineSamples::default);
     collector.found_frames = found_frames.map(Rc::new);
+    let servers = || DebugFiles::default().asking_servers().ok();
+    let debug_files = || Some(reading.asks_servers).filter(|&asks| asks).and_then(|_| servers());
     let files = RecordedFiles::new(build_ids);
-    let servers = reading.asks_servers.then(|| DebugFiles::default().asking_servers());
-    let files = match servers {
-        Some(Ok(debug_files)) => files.with_debug_files(debug_files),
-        _ => files,
+    let files = match debug_files() {
+        Some(debug_files) => files.with_debug_files(debug_files),
+        None => files,
     };
+    collector.code_frames =
+        reading.shows_inlined.then(|| CodeFrames::new(debug_files().unwrap_or_default()));
     let spaces = Spaces::new(files);
     let call_stacks = CallStacks::new(false, reader.branch_entries());
     let setup = WalkSetup::new(options.frame_pointers);

@@ -10,11 +10,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::commands::perf::names::function_name;
+use crate::commands::report::dwarf_file::DwarfFile;
 use crate::commands::report::line_samples::{FileSamples, LineSamples};
-use crate::commands::report::profile::MAX_LABEL;
+use crate::commands::report::profile::{Frame, MAX_LABEL};
 use crate::debug_files::DebugFiles;
-use crate::demangle::demangle;
-use crate::elf::ElfFile;
 use crate::lines::{self, Place, Places};
 use crate::regular_file;
 use crate::untrusted::escaped;
@@ -99,7 +99,15 @@ type Key = (usize, usize, u32, String);
 
 impl SourceLines {
     /// Looks up the lines of samples. The text of sources is read if `with_text`.
-    pub(crate) fn find(samples: LineSamples, debug_files: &DebugFiles, with_text: bool) -> Self {
+    ///
+    /// `frames` are those of the profile: a function that was inlined is named where the samples
+    /// are those of another one.
+    pub(crate) fn find(
+        samples: LineSamples,
+        frames: &[Frame],
+        debug_files: &DebugFiles,
+        with_text: bool,
+    ) -> Self {
         let mut found = Self { without_line: samples.left_out, ..Self::default() };
         let (mut named, mut counts) = (Named::default(), HashMap::<Key, u64>::new());
         let end = Instant::now().checked_add(TIME);
@@ -116,8 +124,11 @@ impl SourceLines {
             for ((addr, frame), count) in of_file.counts {
                 let key = places.get(&addr).and_then(|places| {
                     let (innermost, path, line) = line_of(places)?;
-                    let inlined =
-                        if places.len() > 1 { inlined_name(innermost) } else { "".into() };
+                    let is_inlined = |name: &String| {
+                        places.len() > 1 && frames.get(frame).is_none_or(|own| own.name != *name)
+                    };
+                    let inlined = Some(inlined_name(innermost)).filter(is_inlined);
+                    let inlined = inlined.unwrap_or_default();
                     Some((frame, named.place(path, made), line, inlined))
                 });
                 let sum = match key {
@@ -165,21 +176,11 @@ fn places(of_file: &FileSamples, debug_files: &DebugFiles) -> Option<Found> {
     addrs.sort_by_key(|&(addr, count)| (std::cmp::Reverse(count), addr));
     addrs.truncate(MAX_ADDRS);
     let addrs: Vec<u64> = addrs.into_iter().map(|(addr, _)| addr).collect();
-    let find = |dwarf: &ElfFile| {
-        let (places, error) = lines::find(dwarf, &addrs);
-        let places = addrs.iter().copied().zip(places).collect();
-        let made = elf.opened().and_then(|file| file.ok()?.metadata().ok()?.modified().ok());
-        Found { made, places, problem: error.map(|error| error.to_string()) }
-    };
-    match lines::are_in(elf) {
-        Ok(true) => Some(find(elf)),
-        Ok(false) => {
-            let path = of_file.file.path()?;
-            let stripped_off = debug_files.find(elf, Some(path)).ok().flatten()?;
-            (lines::are_in(&stripped_off) == Ok(true)).then(|| find(&stripped_off))
-        }
-        Err(_) => None,
-    }
+    let dwarf = DwarfFile::of(&of_file.file, debug_files)?;
+    let (places, error) = lines::find(dwarf.elf(&of_file.file)?, &addrs);
+    let places = addrs.iter().copied().zip(places).collect();
+    let made = elf.opened().and_then(|file| file.ok()?.metadata().ok()?.modified().ok());
+    Some(Found { made, places, problem: error.map(|error| error.to_string()) })
 }
 
 /// The innermost place, its file and its line.
@@ -191,8 +192,7 @@ fn line_of(places: &Places) -> Option<(&Place, &str, u32)> {
 /// The name of an inlined function, to be shown as it is.
 fn inlined_name(place: &Place) -> String {
     let name = place.function.as_deref().unwrap_or("?");
-    let whole = demangle(name, 64 << 10);
-    escaped(whole.as_deref().unwrap_or(name)).at_most(MAX_LABEL).to_string()
+    function_name(name.as_bytes()).escaped().at_most(MAX_LABEL).to_string()
 }
 
 impl Named {

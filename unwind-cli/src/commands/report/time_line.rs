@@ -127,6 +127,15 @@ impl TimeLine {
         *count = count.saturating_add(1);
     }
 
+    /// Puts samples whose stacks end at a node where these have gone, by node.
+    pub(crate) fn move_to(&mut self, nodes: &[usize]) {
+        for (cell, count) in std::mem::take(&mut self.cells) {
+            let node = nodes.get(cell.node).copied().unwrap_or(cell.node);
+            let sum = self.cells.entry(Cell { node, ..cell }).or_default();
+            *sum = sum.saturating_add(count);
+        }
+    }
+
     fn leave_out(&mut self) {
         self.left_out = self.left_out.saturating_add(1);
     }
