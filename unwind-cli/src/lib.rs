@@ -157,6 +157,12 @@ pub fn read_jit_code(map: &[u8], dump: &[u8]) -> usize {
     commands::perf::jit_functions(map, dump)
 }
 
+/// How many bytes the records of a recording have that are stored, compressed or not.
+#[must_use]
+pub fn perf_records_len(bytes: &[u8]) -> usize {
+    commands::perf::records_len(bytes)
+}
+
 /// Reads a recording of perf as `unwind script` and `unwind merge` do, with little memory.
 /// Returns the lengths of the text, the JSON and the merged recording in bytes, or `None`
 /// if it is no recording.

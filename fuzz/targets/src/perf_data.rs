@@ -10,8 +10,13 @@ const FIXED: usize = 2 << 20;
 /// Bytes of memory that any input may take: the buffers, and the output, which is kept.
 const OWN_MEMORY: u64 = 16 << 20;
 
+/// How many bytes a recording counts for: those of its records where they are compressed.
+pub(crate) fn worth(data: &[u8]) -> usize {
+    data.len().max(unwind_cli::perf_records_len(data))
+}
+
 pub(crate) fn run(data: &[u8]) {
-    let len = data.len();
+    let len = worth(data);
     let (written, peak) = CountingAllocator::peak_of(|| unwind_cli::read_perf_data(data));
     assert!(peak <= 256 * len as u64 + OWN_MEMORY, "{peak} bytes of memory for {len}");
     for output in written.into_iter().flatten() {

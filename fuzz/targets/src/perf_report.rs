@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use test_support::CountingAllocator;
 
+use crate::perf_data::worth;
+
 /// Bytes of output for each byte of input, and for any input: the page has its program.
 const PER_BYTE: usize = 256;
 const FIXED: usize = 4 << 20;
@@ -17,7 +19,7 @@ const OWN_TIME: Duration = Duration::from_secs(10);
 const TIME_PER_BYTE: Duration = Duration::from_micros(200);
 
 pub(crate) fn run(data: &[u8]) {
-    let (len, start) = (data.len(), Instant::now());
+    let (len, start) = (worth(data), Instant::now());
     let (written, peak) = CountingAllocator::peak_of(|| unwind_cli::report_perf_data(data));
     assert!(peak <= 512 * len as u64 + OWN_MEMORY, "{peak} bytes of memory for {len}");
     for output in written.into_iter().flatten() {

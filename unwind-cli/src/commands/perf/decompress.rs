@@ -8,7 +8,7 @@ const WINDOW: u64 = 8 << 20;
 
 /// How many bytes may come of each compressed one, and how many more: callchains that repeat are
 /// a hundredth when compressed.
-const MAX_RATIO: u64 = 1024;
+const MAX_RATIO: u64 = 256;
 const START: u64 = 1 << 20;
 
 /// The flag of a frame that has a checksum at its end, and its length.

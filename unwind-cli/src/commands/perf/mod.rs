@@ -48,6 +48,16 @@ pub(crate) mod threads;
 pub(crate) mod walk;
 pub(crate) mod walks;
 
+/// How many bytes the records of a recording have together.
+pub(crate) fn records_len(bytes: &[u8]) -> usize {
+    let Ok(mut reader) = reader::PerfReader::from_bytes(bytes.to_vec()) else { return 0 };
+    let mut len = 0_usize;
+    while let Ok(true) = reader.read() {
+        len = len.saturating_add(reader.record().map_or(0, |record| record.bytes().len()));
+    }
+    len
+}
+
 pub(crate) use jit_dump::jit_functions;
 pub(crate) use merge::{MergeArgs, merged_len, run as run_merge};
 pub(crate) use script::{ScriptArgs, printed_len, run as run_script};
