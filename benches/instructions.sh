@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Counts instructions by callgrind: a frame of each unwinder, hot and in time
 # order, a lookup, a miss of the cache (with the lookup, the step and keeping the
-# row), a request.
+# row), a sample after a change of what is mapped, a request.
 #
 #   benches/instructions.sh [FILE...]      (the committed corpora if none is named)
 #
@@ -33,7 +33,7 @@ figure() { # MODE NAME FEWER MORE COUNT FILE: instructions a frame
     awk -v ir="$((ir2 - ir1))" -v n="$((n2 - n1))" 'BEGIN { printf " %9.1f", ir / n }'
 }
 
-unwinders=(unwind incremental framehop simple-frame-rs gimli)
+unwinders=(unwind incremental framehop simple-frame-rs gimli indexed)
 tables=(plain v2 indexed simple-frame-rs gimli)
 printf '%-24s' "instructions a frame"
 printf ' %9.9s' "${unwinders[@]}"
@@ -60,11 +60,21 @@ for file in "$@"; do
     printf '\n'
 done
 
-printf '\n%-24s %9s %9s\n' "instructions a miss" V3 V2
+printf '\n%-24s %9s %9s %9s\n' "instructions a miss" V3 V2 indexed
 for file in "$@"; do
     printf '%-24s' "$(corpus "$file")"
-    for version in V3 V2; do
+    for version in V3 V2 indexed; do
         figure misses "$version" 1 2 200 "$file"
+    done
+    printf '\n'
+done
+
+# One of 1,000 modules is taken out and added again before each sample.
+printf '\n%-24s %9s %9s\n' "a sample after a change" unwind framehop
+for file in "$@"; do
+    printf '%-24s' "$(corpus "$file")"
+    for unwinder in unwind framehop; do
+        figure changes "$unwinder" 1 3 200 "$file"
     done
     printf '\n'
 done

@@ -23,6 +23,7 @@ pub mod in_process;
 pub mod known;
 pub mod lookup;
 pub mod merging;
+pub mod module_change;
 pub mod own_maps;
 pub mod own_stack;
 pub mod perf_file;
@@ -40,7 +41,7 @@ pub use reference::Reference;
 pub use report::Report;
 pub use rivals::{FramePointerLoop, Framehop, Gimli, SimpleFrame};
 pub use unwind::{
-    CachedUnwind, Incremental, MissingUnwind, Rowed, Stats, Unwind, UnwindByCallFrames,
+    CachedUnwind, Incremental, LargeUnwind, MissingUnwind, Rowed, Stats, Unwind, UnwindByCallFrames,
 };
 
 /// No walk has more frames: as many as Linux keeps.

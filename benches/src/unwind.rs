@@ -24,6 +24,9 @@ type Rows<'m, M> = Or<<M as Rowed>::Source<'m>, FramePointers>;
 /// A walker over SFrame tables with a cache of 512 rows in front.
 pub type Unwind = CachedUnwind<Sframe, 512>;
 
+/// The same with a cache of 4,096 rows.
+pub type LargeUnwind = CachedUnwind<Sframe, 4096>;
+
 /// The same with a cache that hardly ever has a row.
 pub type MissingUnwind = CachedUnwind<Sframe, 4>;
 

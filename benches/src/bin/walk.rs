@@ -5,6 +5,7 @@
 //! walk hot|replay|cold UNWINDER ROUNDS SNAPSHOTS FILE
 //! walk lookup plain|v2|indexed|gimli|simple-frame-rs ROUNDS PCS FILE
 //! walk misses V3|V2|indexed ROUNDS SNAPSHOTS FILE
+//! walk changes unwind|framehop ROUNDS SNAPSHOTS FILE
 //! walk request first|repeated|return ROUNDS 0 0
 //! walk check FILE...
 //! ```
@@ -13,8 +14,9 @@
 //! in time order ROUNDS times, `cold` forgets all before each. The last line
 //! says how many frames that were, resp. lookups that found a row: `lookup` does
 //! those of the walks in one image, without the walks. `misses` is `replay` with a
-//! cache that is too small, and says how often that had no row. `check` fails
-//! where a finding has no reason in `known.rs`.
+//! cache that is too small, and says how often that had no row. `changes` is `replay`
+//! with one of 1,000 modules taken out and added before each sample, and says how many
+//! samples that were. `check` fails where a finding has no reason in `known.rs`.
 #![allow(
     clippy::panic,
     clippy::unwrap_used,
@@ -28,6 +30,7 @@ use unwind_benches::corpus::Corpus;
 use unwind_benches::deferral::{Deferral, Task};
 use unwind_benches::known::KNOWN;
 use unwind_benches::lookup::{self, Lookups};
+use unwind_benches::module_change::{FramehopChange, ModuleChange, UnwindChange};
 use unwind_benches::{
     FramePointerLoop, Framehop, Gimli, Incremental, MissingUnwind, Reference, Report, SimpleFrame,
     Unwind, UnwindByCallFrames, Unwinder,
@@ -65,6 +68,7 @@ fn main() {
             match *mode {
                 "lookup" => look_up(name, rounds, count, &Lookups::new(&corpus)),
                 "misses" => miss(name, rounds, &middle(&corpus, count), &corpus),
+                "changes" => change(name, rounds, &middle(&corpus, count), &corpus),
                 _ => measure(mode, name, rounds, &middle(&corpus, count), &corpus),
             }
         }
@@ -89,6 +93,22 @@ fn miss(version: &str, rounds: usize, snapshots: &[Snapshot<'_>], corpus: &Corpu
         black_box(unwind.walk(black_box(snapshot)));
     }
     println!("{}", unwind.stats().misses);
+}
+
+/// Prints how many samples were walked, each after a change of what is mapped.
+fn change(name: &str, rounds: usize, snapshots: &[Snapshot<'_>], corpus: &Corpus) {
+    let mut unwinder: Box<dyn ModuleChange> = match name {
+        "unwind" => Box::new(UnwindChange::new(corpus)),
+        "framehop" => Box::new(FramehopChange::new(corpus)),
+        _ => panic!("no unwinder {name}"),
+    };
+    let mut samples = 0_usize;
+    for snapshot in (0..rounds).flat_map(|_| snapshots) {
+        unwinder.change();
+        assert_ne!(black_box(unwinder.walk(black_box(snapshot))), 0);
+        samples = samples.saturating_add(1);
+    }
+    println!("{samples}");
 }
 
 fn measure(mode: &str, name: &str, rounds: usize, snapshots: &[Snapshot<'_>], corpus: &Corpus) {

@@ -7,7 +7,7 @@ use framehop::{
 use unwind_snapshot::Snapshot;
 
 use super::stack_word;
-use crate::corpus::Corpus;
+use crate::corpus::{self, Corpus};
 use crate::{MAX_FRAMES, Unwinder};
 
 type Cache = CacheX86_64<MustNotAllocateDuringUnwind>;
@@ -30,24 +30,33 @@ impl Framehop {
     /// An unwinder with the modules of a corpus.
     #[must_use]
     pub fn new(corpus: &Corpus) -> Self {
-        let mut unwinder = UnwinderX86_64::new();
-        for module in corpus.covered() {
-            let tables = module.tables;
-            let range =
-                |addr: u64, bytes: &[u8]| Some(addr..addr + u64::try_from(bytes.len()).unwrap());
-            let sections = ExplicitModuleSectionInfo {
-                base_svma: 0,
-                eh_frame_svma: range(tables.eh_frame_addr, &tables.eh_frame),
-                eh_frame: Some(&*tables.eh_frame),
-                eh_frame_hdr_svma: range(tables.header_addr, &tables.header),
-                eh_frame_hdr: Some(&*tables.header),
-                ..Default::default()
-            };
-            let text = module.text.clone();
-            unwinder.add_module(Module::new(tables.path.clone(), text, module.bias, sections));
-        }
         let frames = Vec::with_capacity(MAX_FRAMES);
-        Self { unwinder, cache: Cache::new_in(), frames, is_complete: false }
+        let unwinder = UnwinderX86_64::new();
+        let mut new = Self { unwinder, cache: Cache::new_in(), frames, is_complete: false };
+        corpus.covered().for_each(|module| new.add(module));
+        new
+    }
+
+    /// Adds a module.
+    pub fn add(&mut self, module: &corpus::Module) {
+        let tables = module.tables;
+        let range =
+            |addr: u64, bytes: &[u8]| Some(addr..addr + u64::try_from(bytes.len()).unwrap());
+        let sections = ExplicitModuleSectionInfo {
+            base_svma: 0,
+            eh_frame_svma: range(tables.eh_frame_addr, &tables.eh_frame),
+            eh_frame: Some(&*tables.eh_frame),
+            eh_frame_hdr_svma: range(tables.header_addr, &tables.header),
+            eh_frame_hdr: Some(&*tables.header),
+            ..Default::default()
+        };
+        let text = module.text.clone();
+        self.unwinder.add_module(Module::new(tables.path.clone(), text, module.bias, sections));
+    }
+
+    /// Removes a module.
+    pub fn remove(&mut self, module: &corpus::Module) {
+        self.unwinder.remove_module(module.text.start);
     }
 
     /// How many lookups its cache answered, and how many it did not.
