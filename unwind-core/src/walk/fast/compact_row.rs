@@ -244,6 +244,13 @@ impl CompactRow {
         Self { shape: shape | unused | not_plain, ..self }
     }
 
+    /// The same as not used, of a row in [bytes](Self::from_bytes) from the third one on.
+    #[inline]
+    pub(crate) fn forget_use(shape: &mut [u8; 4]) {
+        let unused = Self::NOT_PLAIN | Self::UNUSED;
+        *shape = (u32::from_le_bytes(*shape) | unused).to_le_bytes();
+    }
+
     /// In the lower 48 bits of a word, for a cache that keeps it.
     #[inline]
     pub(crate) fn to_bits(self) -> u64 {

@@ -367,8 +367,8 @@ impl<const N: usize> RowCache<N> {
         };
         let way = room.unwrap_or_else(|| {
             // All were used: what is used from now on stays.
-            for word in rows.iter_mut() {
-                put(word, row_in(word).with_use(false));
+            for [_, _, _, _, shape @ ..] in rows.iter_mut() {
+                CompactRow::forget_use(shape);
             }
             0
         });
