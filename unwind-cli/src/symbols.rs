@@ -8,7 +8,7 @@ use std::sync::Arc;
 use memchr::memchr;
 use object::elf::{self, FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, Sym};
-use object::{Endianness, pod};
+use object::{Endianness, LittleEndian, pod};
 
 use crate::debug_files::DebugFiles;
 use crate::demangle::demangle;
@@ -250,12 +250,16 @@ fn for_each_of_kind(
     kind: elf::SectionType,
     with: impl FnMut(Symbol),
 ) -> Result<(), ElfError> {
-    match sections.iter().find(|section| section.kind == kind) {
-        None => Ok(()),
-        Some(table) if file.is_64 => {
-            for_each_function::<FileHeader64<Endianness>>(file, sections, table, with)
+    let Some(table) = sections.iter().find(|section| section.kind == kind) else { return Ok(()) };
+    // Known when this is compiled for nearly all files, since it is asked at each field.
+    match file.endian {
+        Endianness::Little if file.is_64 => {
+            for_each_function::<FileHeader64<_>>(file, LittleEndian, sections, table, with)
         }
-        Some(table) => for_each_function::<FileHeader32<Endianness>>(file, sections, table, with),
+        endian if file.is_64 => {
+            for_each_function::<FileHeader64<_>>(file, endian, sections, table, with)
+        }
+        endian => for_each_function::<FileHeader32<_>>(file, endian, sections, table, with),
     }
 }
 
@@ -276,15 +280,13 @@ fn end_labels(symbols: &mut [Symbol]) {
 }
 
 /// Calls `with` with each function of a table, in its order.
-fn for_each_function<H>(
+fn for_each_function<H: FileHeader>(
     file: &ElfFile,
+    endian: H::Endian,
     sections: &[Section],
     table: &Section,
     mut with: impl FnMut(Symbol),
-) -> Result<(), ElfError>
-where
-    H: FileHeader<Endian = Endianness>,
-{
+) -> Result<(), ElfError> {
     let entry_size = u64::try_from(size_of::<H::Sym>()).unwrap_or(u64::MAX);
     if table.entry_size != entry_size {
         return Err(ElfError::EntrySize { part: Part::Symbols, size: table.entry_size });
@@ -302,10 +304,12 @@ where
         let count = bytes.len().checked_div(size_of::<H::Sym>()).unwrap_or(0);
         let entries: &[H::Sym] = pod::slice_from_bytes(&bytes, count).map_or(&[], |(s, _)| s);
         for entry in entries {
-            let index = usize::from(entry.st_shndx(file.endian).0);
-            let base = sections.get(index).filter(|_| file.kind == elf::ET_REL);
+            let base = match file.kind {
+                elf::ET_REL => sections.get(usize::from(entry.st_shndx(endian).0)),
+                _ => None,
+            };
             let base = base.map_or(0, |section| section.addr);
-            if let Some(symbol) = function(file, entry, names, &mut code, base) {
+            if let Some(symbol) = function(endian, entry, names, &mut code, base) {
                 with(symbol);
             }
         }
@@ -316,17 +320,13 @@ where
 
 /// The symbol of a table's entry, if that is a function or a label in code. Its
 /// value counts from `base`.
-fn function<S>(
-    file: &ElfFile,
+fn function<S: Sym>(
+    endian: S::Endian,
     entry: &S,
     names: &Section,
     code: &mut CodeRanges,
     base: u64,
-) -> Option<Symbol>
-where
-    S: Sym<Endian = Endianness>,
-{
-    let endian = file.endian;
+) -> Option<Symbol> {
     let kind = entry.st_type();
     if !matches!(kind, elf::STT_FUNC | elf::STT_GNU_IFUNC | elf::STT_NOTYPE)
         || matches!(entry.st_shndx(endian), elf::SHN_UNDEF | elf::SHN_ABS)

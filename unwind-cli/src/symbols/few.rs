@@ -56,8 +56,31 @@ struct Search<'a> {
     /// Ascending.
     addrs: &'a [u64],
     found: Vec<Found>,
+    /// Where the last symbol starts: those of one file of source are near each other.
+    gap: Gap,
     /// There was no symbol yet.
     is_empty: bool,
+}
+
+/// The starts between two addresses next to each other.
+#[derive(Clone, Copy)]
+struct Gap {
+    /// After the address before.
+    first: u64,
+    /// The address, or the highest one of all.
+    last: u64,
+    /// The index of the address, or their count.
+    at: usize,
+}
+
+impl Gap {
+    /// The one that a start is in.
+    fn of(addrs: &[u64], start: u64) -> Self {
+        let at = addrs.partition_point(|&addr| addr < start);
+        let before = at.checked_sub(1).and_then(|before| addrs.get(before));
+        let first = before.map_or(0, |before| before.saturating_add(1));
+        Self { first, last: addrs.get(at).copied().unwrap_or(u64::MAX), at }
+    }
 }
 
 /// What was found for one address.
@@ -73,12 +96,16 @@ struct Found {
 
 impl<'a> Search<'a> {
     fn new(addrs: &'a [u64]) -> Self {
-        Self { addrs, found: vec![Found::default(); addrs.len()], is_empty: true }
+        let found = vec![Found::default(); addrs.len()];
+        Self { addrs, found, gap: Gap::of(addrs, 0), is_empty: true }
     }
 
     fn add(&mut self, symbol: &Symbol) {
         self.is_empty = false;
-        let first = self.addrs.partition_point(|&addr| addr < symbol.start);
+        if symbol.start < self.gap.first || self.gap.last < symbol.start {
+            self.gap = Gap::of(self.addrs, symbol.start);
+        }
+        let Gap { last: addr, at: first, .. } = self.gap;
         let after = self.found.get_mut(first..).unwrap_or_default();
         let Some(found) = after.first_mut() else { return };
         if found.start < Some(symbol.start) {
@@ -89,6 +116,10 @@ impl<'a> Search<'a> {
             if found.start == Some(symbol.start) {
                 found.label = better(found.label, symbol);
             }
+            return;
+        }
+        // Nearly all end before the address.
+        if symbol.end <= addr {
             return;
         }
         let inside = self.addrs.iter().skip(first).take_while(|&&addr| addr < symbol.end);
