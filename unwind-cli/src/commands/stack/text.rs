@@ -1,5 +1,6 @@
 //! Stacks as text for people.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 
@@ -116,7 +117,7 @@ const fn style(frame: &FrameReport) -> Style {
 
 /// How a frame was found, marked where that was the second choice or took the frame
 /// pointer as unchanged.
-fn found_by(frame: &FrameReport) -> String {
+fn found_by(frame: &FrameReport) -> Cow<'static, str> {
     let found_by = match frame.found_by {
         FoundBy::Registers => "registers",
         FoundBy::Sframe => "sframe",
@@ -126,9 +127,13 @@ fn found_by(frame: &FrameReport) -> String {
         FoundBy::Signal => "signal",
         FoundBy::Other => "other",
     };
-    let failure = if frame.after_failure { "!" } else { "" };
-    let assumed = if frame.fp_assumed { "~" } else { "" };
-    format!("{found_by}{failure}{assumed}")
+    let marks = match (frame.after_failure, frame.fp_assumed) {
+        (false, false) => return Cow::Borrowed(found_by),
+        (true, false) => "!",
+        (false, true) => "~",
+        (true, true) => "!~",
+    };
+    Cow::Owned(format!("{found_by}{marks}"))
 }
 
 /// Function, offset and object, as far as they are known.
