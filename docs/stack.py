@@ -26,6 +26,9 @@ def commands(process):
     return {
         "unwind": [UNWIND, "stack", "--no-lines", "--pid", str(process)],
         "no stop": [UNWIND, "stack", "--no-lines", "--no-stop", "--pid", str(process)],
+        # What no command takes less than, and this one before it looks at its arguments.
+        "nothing": ["true"],
+        "version": [UNWIND, "--version"],
         # As many frames as there are at most.
         "eu-stack": ["eu-stack", "-n", "510", "-p", str(process)],
     }
@@ -51,6 +54,7 @@ def pauses(program, rounds):
     """The shortest of the longest pauses by each contestant, and by none, in milliseconds."""
     shortest = {}
     every = {"none": None, **commands(program.pid)}
+    del every["nothing"], every["version"]
     for _ in range(rounds):
         for name, command in every.items():
             # What has begun before the command is not its.
@@ -94,8 +98,9 @@ def main():
         ]
         print("Wall time of `unwind stack --no-lines --pid`, and with `--no-stop`, of eu-stack's, "
               f"and the longest pause that a busy program has seen: shortest of {rounds} turns.\n")
-        print("|  | eu-stack, ms | unwind / eu-stack | required | `--no-stop` / eu-stack |")
-        print("|---|--:|--:|--:|--:|")
+        print("|  | eu-stack, ms | unwind / eu-stack | required | `--no-stop` / eu-stack "
+              "| `unwind --version` / eu-stack | `true` / eu-stack |")
+        print("|---|--:|--:|--:|--:|--:|--:|")
         for name, command, required in targets:
             program = started(command, True)
             # A node that has said it still starts its threads.
@@ -105,14 +110,15 @@ def main():
             program.wait()
             rival = wall["eu-stack"]
             print(f"| {name} | {rival * 1000:.1f} | {wall['unwind'] / rival:.2f} | {required} | "
-                  f"{wall['no stop'] / rival:.2f} |", flush=True)
+                  f"{wall['no stop'] / rival:.2f} | {wall['version'] / rival:.2f} | "
+                  f"{wall['nothing'] / rival:.2f} |", flush=True)
         program = started(["node", f"{PROGRAMS}/gaps.js"], False)
         pause = pauses(program, rounds)
         program.kill()
         program.wait()
         rival = pause["eu-stack"]
         print(f"| longest pause of a busy node | {rival:.2f} | {pause['unwind'] / rival:.2f} | 0.7 | "
-              f"{pause['no stop'] / rival:.2f} |")
+              f"{pause['no stop'] / rival:.2f} |  |  |")
         print(f"\nWithout any of them the busy node sees a pause of {pause['none']:.2f} ms.")
 
 
