@@ -4,8 +4,8 @@
 #
 #   docs/figures.sh                 writes it
 #   docs/figures.sh --check         says whether it is what this would write
-#   docs/figures.sh measure NAME... measures first: instructions sizes ratios first stack
-#                                   curves record verify coverage
+#   docs/figures.sh measure NAME... measures first: instructions since sizes ratios first
+#                                   stack curves record verify coverage
 #
 # The first line of each file says when and at which revision it was measured, and by
 # which command; the rest is what came out. What is not measured here takes hours, other
@@ -15,7 +15,9 @@ cd "$(dirname "$0")/.."
 
 # File, heading, and a sentence.
 sections=(
-    "instructions|Instructions|Instructions counted by callgrind on the committed corpora: a frame of a walk, hot (the same stacks again and again) and in replay (all stacks in time order); a lookup of a row; a miss of the row cache; a request."
+    "required|What was aimed at|What the engine was to reach beside what the parts below measured. In bold what it does not: [limits](limits.md) says why."
+    "instructions|Instructions|Instructions counted by callgrind on the committed corpora: a frame of a walk, hot (the same stacks again and again) and in replay (all stacks in time order); a lookup of a row; a miss of the row cache; a sample after one of 1,000 modules was taken out and added again; a request."
+    "since|Instructions since an earlier revision|Instructions a frame in replay of the large corpora, with the misses of a cache of 512 rows."
     "sizes|Code size|Code that a walk adds to a program that is optimised and linked as one, in bytes: with SFrame tables in memory, frame pointers and 512 cached rows; the same with tables in the target's memory; framehop with \`.eh_frame\`, its cache and frame pointers; simple-frame-rs, which reads tables and has no walk."
     "ratios|Time beside other unwinders|Times as ratios, unwind / rival, of one run on one machine."
     "first|The first stack|From nothing to a complete stack: module files mapped, no table made, no row cached. Once with what the CPU's caches have of the files, and once with the caches swept before each."
@@ -38,6 +40,7 @@ measure() { # NAME
     local command
     case $1 in
         instructions) command="benches/instructions.sh" ;;
+        since) command="benches/since.sh a40e2584" ;;
         sizes) command="benches/sizes.sh" ;;
         coverage) command="docs/coverage.sh" ;;
         ratios) command="docs/ratios.py" ;;
@@ -71,6 +74,11 @@ compose() {
     local section file heading sentence date revision command
     for section in "${sections[@]}"; do
         IFS='|' read -r file heading sentence <<<"$section"
+        if [ "$file" = required ]; then # Of the other files.
+            printf '\n## %s\n\n%s\n\n' "$heading" "$sentence"
+            docs/required.py || exit 1
+            continue
+        fi
         [ -f "docs/figures/$file.md" ] || continue # Not measured yet.
         IFS='|' read -r date revision command <"docs/figures/$file.md"
         printf '\n## %s\n\n' "$heading"
@@ -83,7 +91,7 @@ compose() {
 # README.md with the table made anew: what a frame costs in replay.
 readme() {
     local table
-    table=$(awk '$2 == "replay" && NF == 7 {
+    table=$(awk '$2 == "replay" && NF == 8 {
         sub(",", "", $1)
         printf "| %s | %s | %s | %s | %s |\n", $1, $3, $5, $6, $7
     }' docs/figures/instructions.md)
