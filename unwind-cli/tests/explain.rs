@@ -280,6 +280,42 @@ fn a_sample_with_its_stack_is_walked_as_in_reports_and_each_word_is_told() {
 }
 
 #[test]
+fn samples_of_generated_code_are_walked_as_in_reports() {
+    let Some(node) = tool("node") else { return };
+    let folder = scratch("explain_node");
+    let data = folder.join("perf.data");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/jit.js");
+    // Code that is optimized has rows in the dump; all else of V8 has frame pointers.
+    let mut command = unwind(["record", "--keep-stacks", "-o"]);
+    command.arg(&data).arg("--").arg(node).args(["--perf-prof", "--perf-prof-unwinding-info"]);
+    let output = command.arg(script).current_dir(&folder).output().unwrap();
+    if stderr(&output).contains("lets no sampling event be opened") {
+        skip(&stderr(&output));
+        return;
+    }
+    assert!(output.status.success(), "{}", stderr(&output));
+    let chains = chains(&data);
+    let (mut by_dump, mut complete) = (0, 0);
+    for number in (1..=8).map(|part| part * chains.len() / 8) {
+        if chains[number - 1].is_empty() {
+            continue;
+        }
+        let all = explained(&data, number);
+        let frames = all["frames"].as_array().unwrap();
+        let pcs: Vec<&str> = frames.iter().map(|frame| frame["pc"].as_str().unwrap()).collect();
+        assert_eq!(pcs, chains[number - 1], "{all:#}");
+        let is_complete = all["end"]["complete"] == true;
+        let account = all["account"].as_str().unwrap();
+        assert_eq!(is_complete, account.starts_with("in reports: complete"), "{all:#}");
+        complete += usize::from(is_complete);
+        let steps = frames.iter().flat_map(|frame| frame["steps"].as_array().unwrap());
+        let is_of_dump = |step: &&Value| step["what"] == "row" && step["by"] == "dump";
+        by_dump += usize::from(steps.filter(is_of_dump).count() > 0);
+    }
+    assert!(complete > 1 && by_dump > 1, "{complete} {by_dump}");
+}
+
+#[test]
 fn a_sample_without_its_stack_is_explained_by_what_the_recording_keeps() {
     let Some(data) = recording("explain_not_kept", &[]) else { return };
     let chains = chains(&data);

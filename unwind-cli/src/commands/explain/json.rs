@@ -68,6 +68,7 @@ const fn word(source: Source) -> &'static str {
     match source {
         Source::Sframe => "sframe",
         Source::CallFrames => "cfi",
+        Source::Dump => "dump",
         Source::ProgramStart => "start",
         Source::SignalTrampolines => "signal",
         Source::Instructions => "code",

@@ -2,6 +2,7 @@
 
 mod json;
 mod recorded;
+mod recorded_code;
 mod registers;
 mod row_place;
 mod sample;
@@ -23,6 +24,7 @@ use crate::commands::explain::recorded::RecordedFrame;
 use crate::commands::explain::sample::{Sample, SampleName};
 use crate::commands::explain::text::Explanation;
 use crate::commands::explain::walk::{Walked, walk};
+use crate::commands::perf::address_spaces::Space;
 use crate::commands::stack::report::{Naming, Report};
 use crate::commands::stack::text::{write_heading, write_warnings};
 use crate::commands::stack::walk::Method;
@@ -119,8 +121,8 @@ JSON, with names escaped as `unwind --help` says: one object with
     registers   by name, as far as they are known; hexadecimal text, as all addresses
     cfa         the CFA, or null
     steps       what was asked for to find the caller, in order, each with `what`:
-      `row`         by (`sframe`, `cfi`, `start`, `signal`, `code`, `fp` or `stack-switch`),
-                    at, row in the words above, problem, and place: section, section_at,
+      `row`         by (`sframe`, `cfi`, `dump`, `start`, `signal`, `code`, `fp` or
+                    `stack-switch`), at, row in the words above, problem, and place: section, section_at,
                     fde_at, cie_at, row_at (offsets or null), code, row (from, to; or null), rules
       `no-row`      by, at
       `bad-row`     by, at, problem
@@ -170,7 +172,8 @@ fn explain_sample(args: &Args, name: &SampleName, debug_files: DebugFiles) -> Re
     let heading = sample.heading(name);
     let account = account(&sample);
     if let Some(mut target) = sample.target() {
-        return explain(args, &mut target, debug_files, Some((&heading, &account)));
+        let note = SampleNote { heading: &heading, account: &account, space: &sample.space };
+        return explain(args, &mut target, debug_files, Some(note));
     }
     let files = sample.files();
     let (thread, process) = sample.task();
@@ -216,20 +219,30 @@ fn write_json(out: &mut impl Write, report: &impl Serialize) -> io::Result<()> {
     writeln!(out)
 }
 
+/// What there is to know of a sample beside its target.
+#[derive(Clone, Copy)]
+struct SampleNote<'s> {
+    heading: &'s str,
+    /// What is said of its stack elsewhere.
+    account: &'s str,
+    space: &'s Space,
+}
+
 /// Walks the stack of the target's first thread, and writes all that the walk asks for. Of a
 /// sample also what it is, and what is said of its stack elsewhere.
 fn explain(
     args: &Args,
     target: &mut Target,
     debug_files: DebugFiles,
-    sample: Option<(&str, &str)>,
+    sample: Option<SampleNote<'_>>,
 ) -> Result<(), Failure> {
     // A thread of a process that is held, or of a core, has its registers.
     let Some(registers) = target.threads.first().and_then(|thread| thread.registers.ok()) else {
         return Ok(());
     };
     let switches = SwitchNames::new(&args.stack_switch);
-    let Walked { stack, steps, failure } = walk(target, &registers, &switches, args.max_frames);
+    let Walked { stack, steps, failure } =
+        walk(target, &registers, &switches, args.max_frames, sample.map(|sample| sample.space));
     target.release()?;
 
     let is_64 = registers.code_mode() != Some(crate::target::registers::CodeMode::Ia32);
@@ -246,15 +259,15 @@ fn explain(
         if args.json {
             return write_json(
                 &mut out,
-                &ExplanationReport::new(&explanation, sample.map(|(_, account)| account)),
+                &ExplanationReport::new(&explanation, sample.map(|sample| sample.account)),
             );
         }
         match sample {
-            Some((heading, _)) => writeln!(out, "{heading}")?,
+            Some(sample) => writeln!(out, "{}", sample.heading)?,
             None => write_heading(&mut out, thread)?,
         }
         explanation.write(&mut out)?;
-        sample.map_or(Ok(()), |(_, account)| writeln!(out, "{account}"))
+        sample.map_or(Ok(()), |sample| writeln!(out, "{}", sample.account))
     });
     written.and_then(|()| out.flush()).map_err(Failure::output)?;
     // With standard error gone there is no other place to tell it.

@@ -154,6 +154,7 @@ fn write_lookup(
     let name = match source {
         Source::Sframe => ".sframe",
         Source::CallFrames => "call frame information",
+        Source::Dump => "a dump of the compiler",
         Source::ProgramStart => "the start of a program",
         Source::SignalTrampolines => "signal trampolines",
         Source::Instructions => "instructions",

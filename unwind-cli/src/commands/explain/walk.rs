@@ -7,11 +7,12 @@ use unwind_core::{
 };
 use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, StackSwitches, X86_64};
 
+use crate::commands::explain::recorded_code::{DumpRows, TablelessRows};
 use crate::commands::explain::watched::{
     Event, Log, Source, Watched, WatchedCode, WatchedMemory, WatchedSwitches,
 };
+use crate::commands::perf::address_spaces::Space;
 use crate::commands::stack::call_frames::CallFrameSource;
-use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::tables::SframeTables;
 use crate::commands::stack::walk::{
     Code, Stack, StackEnd, address_width, ia32_arch, ia32_registers, x86_64_registers,
@@ -43,12 +44,14 @@ pub(super) struct Walked {
 /// How many registers rows are about.
 const REGISTERS: u8 = 16;
 
-/// Walks the stack of a thread of the target with these registers.
+/// Walks the stack of a thread of the target with these registers. Of a sample `space` is what the
+/// recording has of its process.
 pub(super) fn walk(
     target: &mut Target,
     regs: &UserRegisters,
     switches: &SwitchNames,
     max_frames: u32,
+    space: Option<&Space>,
 ) -> Walked {
     let log = Log::default();
     let mode = regs.code_mode();
@@ -61,12 +64,13 @@ pub(super) fn walk(
     let start = Watched::new(start, Source::ProgramStart, &log);
     let trampolines = Watched::new(SignalTrampolines, Source::SignalTrampolines, &log);
     let instructions = Watched::new(InstructionAnalysis, Source::Instructions, &log);
-    let fallback = FramePointerRows { is_trusted: false };
-    let fallback = Watched::new(fallback, Source::FramePointer, &log);
+    let dump = Watched::new(DumpRows(space), Source::Dump, &log);
+    let fallback = Watched::new(TablelessRows(space), Source::FramePointer, &log);
     let limit = max_frames.max(1);
     match mode {
         Some(CodeMode::X86_64) => {
             let source = RowSource::<X86_64>::or(tables, call_frames);
+            let source = RowSource::<X86_64>::or(source, dump);
             let source = RowSource::<X86_64>::or(source, start);
             let source = RowSource::<X86_64>::or(source, trampolines);
             let source = RowSource::<X86_64>::or(source, instructions);

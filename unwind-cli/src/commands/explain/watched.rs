@@ -51,6 +51,8 @@ pub(super) enum Source {
     Sframe,
     /// `.eh_frame` and `.debug_frame`.
     CallFrames,
+    /// What a compiler has told of its code.
+    Dump,
     /// The code that a program starts with, and its stack.
     ProgramStart,
     /// The trampolines that signal handlers return to.

@@ -18,7 +18,7 @@ pub(crate) mod events;
 pub(crate) mod fields;
 pub(crate) mod files;
 pub(crate) mod found_frames;
-mod generated_code;
+pub(crate) mod generated_code;
 pub(crate) mod header;
 pub(crate) mod held;
 mod input;
