@@ -122,6 +122,21 @@ uint64_t unwind_local_tell_code(const void *code,
 // Async-signal-safe.
 bool unwind_local_forget_code(uint64_t number);
 
+// Writes the name of the function with this address of code to `name`, which has `size` bytes: as the
+// object's file has it, so also of a function that the object does not export. Returns whether there
+// is one; it ends with a zero, and is cut where there is no room. `offset`, unless NULL, gets how far
+// in the function the address is. For a return address pass the address before it.
+//
+// Not for signal handlers: it reads a file and asks the dynamic linker.
+//
+// # Safety
+//
+// There is room for that many bytes, and the object with the code stays loaded meanwhile.
+bool unwind_local_name(const void *address,
+                       char *name,
+                       size_t size,
+                       size_t *offset);
+
 // What the code of an end says, in English.
 //
 // Async-signal-safe.

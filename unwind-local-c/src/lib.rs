@@ -218,6 +218,40 @@ pub extern "C" fn unwind_local_forget_code(number: u64) -> bool {
     ProgramCode::forget(number)
 }
 
+/// Writes the name of the function with this address of code to `name`, which has `size` bytes: as the
+/// object's file has it, so also of a function that the object does not export. Returns whether there
+/// is one; it ends with a zero, and is cut where there is no room. `offset`, unless NULL, gets how far
+/// in the function the address is. For a return address pass the address before it.
+///
+/// Not for signal handlers: it reads a file and asks the dynamic linker.
+///
+/// # Safety
+///
+/// There is room for that many bytes, and the object with the code stays loaded meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unwind_local_name(
+    address: *const c_void,
+    name: *mut c_char,
+    size: usize,
+    offset: *mut usize,
+) -> bool {
+    let Some(last) = size.checked_sub(1) else { return false };
+    // SAFETY: there is room for `size`.
+    unsafe { name.write_bytes(0, size) };
+    // SAFETY: they have been written.
+    let room = unsafe { slice::from_raw_parts_mut(name.cast::<u8>(), size) };
+    // SAFETY: as the caller promises.
+    let Some(at) = (unsafe { unwind_local::name_of(address.addr(), room) }) else { return false };
+    if let Some(end) = room.get_mut(last) {
+        *end = 0;
+    }
+    // SAFETY: likewise.
+    if let Some(offset) = unsafe { offset.as_mut() } {
+        *offset = at;
+    }
+    true
+}
+
 /// What the code of an end says, in English.
 ///
 /// Async-signal-safe.

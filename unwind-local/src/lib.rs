@@ -13,6 +13,7 @@
 //! | what has stayed of a deep stack taken over | [`trace_incremental`] | at any point |
 //! | of another thread | [`ThreadSignal`] | the asked one answers at any point |
 //! | faster walks from then on | [`prepare`] | never |
+//! | the name of a function | [`name_of`] | never |
 //! | names of frames, by feature `symbols` | `Symbol`, `Capture` | never |
 //!
 //! "At any point" says: also where the handler has interrupted `malloc`, `dlopen`, `dlclose`,
@@ -66,6 +67,7 @@ mod capture;
 mod checked_reads;
 mod cursor;
 mod memory;
+mod name;
 mod program_code;
 #[expect(unsafe_code, reason = "what the rest is safe by")]
 mod raw;
@@ -83,6 +85,7 @@ pub use backtrace::{
 #[cfg(feature = "symbols")]
 pub use capture::Capture;
 pub use cursor::Cursor;
+pub use name::name_of;
 pub use program_code::{CodeTable, ProgramCode, TooMuchCode};
 pub use raw::registers::CallerRegisters;
 #[cfg(feature = "symbols")]

@@ -65,6 +65,16 @@ impl Object {
         unsafe { self.headers() }?.constant(addr, None)
     }
 
+    /// How far above its linked addresses it is loaded.
+    ///
+    /// # Safety
+    ///
+    /// As [`sframe`](Self::sframe).
+    pub(super) unsafe fn bias(self) -> Option<u64> {
+        // SAFETY: as the caller promises.
+        unsafe { self.headers() }.map(|headers| headers.bias)
+    }
+
     /// Its program headers.
     ///
     /// # Safety

@@ -3,6 +3,7 @@
 mod c_library;
 pub(crate) mod caller;
 mod elf;
+mod file;
 mod late_function;
 pub(crate) mod letter;
 pub(crate) mod listed_objects;
@@ -20,6 +21,7 @@ pub(crate) mod registers;
 pub(crate) mod rows;
 mod sframe_rows;
 mod slot;
+pub(crate) mod symbol_table;
 mod sync;
 mod syscall;
 mod thread;

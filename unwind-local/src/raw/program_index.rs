@@ -3,15 +3,14 @@
 //!
 //! Nothing in memory says where the section is, but the program's file does.
 
-use core::ffi::c_int;
-use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use core::slice;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use unwind_cfi::{CfiSection, CfiTable, Entries, IndexEntry, index};
 
-use super::elf::{ElfHeader, SectionHeader, wide};
+use super::elf::wide;
+use super::file::{ElfFile, PROGRAM};
 use super::late_function::LateFunction;
 use super::machine::CFI_ABI;
 use super::object::{Object, Part};
@@ -28,9 +27,6 @@ struct ProgramIndex {
     section: Part<'static>,
     entries: &'static [IndexEntry],
 }
-
-/// The most section headers that are looked at.
-const MOST_SECTIONS: u16 = 1 << 12;
 
 type Find = fn(Object) -> Option<CfiTable<'static>>;
 
@@ -100,64 +96,12 @@ fn map(len: usize) -> Option<*mut ProgramIndex> {
 
 /// The `.eh_frame` by the section headers of the program's file.
 fn find_section(headers: &Headers<'static>) -> Option<Part<'static>> {
-    let file = File::open()?;
-    let elf: ElfHeader = file.read(0)?;
-    let is_right = elf.e_ident.starts_with(b"\x7fELF")
-        && usize::from(elf.e_shentsize) == size_of::<SectionHeader>();
-    let section = |number: u16| -> Option<SectionHeader> {
-        file.read(
-            wide(elf.e_shoff)
-                .checked_add(u64::from(number).checked_mul(elf.e_shentsize.into())?)?,
-        )
-    };
-    let names = section(elf.e_shstrndx).filter(|_| is_right)?;
-    let found = (0..elf.e_shnum.min(MOST_SECTIONS)).filter_map(section).find(|section| {
+    let file = ElfFile::open(PROGRAM)?;
+    let names = file.section(file.header.e_shstrndx)?;
+    let found = file.sections().find(|section| {
         let at = wide(names.sh_offset).saturating_add(section.sh_name.into());
         let is_loaded = wide(section.sh_flags) & SHF_ALLOC != 0;
         is_loaded && file.read::<[u8; 10]>(at).is_some_and(|name| name == *b".eh_frame\0")
     })?;
     headers.constant(headers.bias.wrapping_add(wide(found.sh_addr)), Some(wide(found.sh_size)))
 }
-
-/// The program's file.
-struct File(c_int);
-
-impl File {
-    fn open() -> Option<Self> {
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-        // SAFETY: a name that ends with a zero.
-        let file = unsafe { libc::open(c"/proc/self/exe".as_ptr(), flags) };
-        (file >= 0).then_some(Self(file))
-    }
-
-    /// What is there, of a kind that any bytes are one of.
-    fn read<T: Plain>(&self, at: u64) -> Option<T> {
-        let mut value = MaybeUninit::<T>::uninit();
-        let at = libc::off_t::try_from(at).ok()?;
-        // SAFETY: the result has room.
-        let len = unsafe { libc::pread(self.0, value.as_mut_ptr().cast(), size_of::<T>(), at) };
-        // SAFETY: it is full, and any bytes are one.
-        (usize::try_from(len) == Ok(size_of::<T>())).then(|| unsafe { value.assume_init() })
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        // SAFETY: it was opened.
-        unsafe { libc::close(self.0) };
-    }
-}
-
-/// What any bytes are one of.
-///
-/// # Safety
-///
-/// They are.
-unsafe trait Plain {}
-
-// SAFETY: numbers.
-unsafe impl Plain for ElfHeader {}
-// SAFETY: likewise.
-unsafe impl Plain for SectionHeader {}
-// SAFETY: likewise.
-unsafe impl Plain for [u8; 10] {}
