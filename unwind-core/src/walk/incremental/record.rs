@@ -266,27 +266,31 @@ impl<const N: usize> IncrementalTrace<N> {
     /// Writes the words of `count` entries of the room in place of these.
     #[inline]
     fn pack(&mut self, count: usize, slots: WordSize) {
-        // Each takes the place of two at most, so none is overwritten that is still to be read.
+        // Each has at most two, so none is overwritten that is still to be read.
         let (room_start, end) = (self.room_start(), self.words_end);
         let words = Cell::from_mut(self.words.as_flattened_mut()).as_slice_of_cells();
         let entries = words.get(room_start..).unwrap_or_default();
         let entries = entries.get(..count.wrapping_mul(2)).unwrap_or(entries);
-        let tags = self.tags.as_flattened_mut();
-        let mut at = end;
+        let words = words.get(end..).unwrap_or_default();
+        let tags = self.tags.as_flattened_mut().get_mut(end..).unwrap_or_default();
+        let mut places = words.iter().zip(tags);
+        let room = places.len();
+        let mut put = |word, tag| {
+            if let Some((place, to)) = places.next() {
+                place.set(word);
+                *to = tag;
+            }
+        };
         for entry in entries.chunks_exact(2) {
             let [low, high] = entry else { break };
             let frame = FrameRecord::from_entry(&[low.get(), high.get()]);
-            let ([first, second], read_tags, len) = frame.words_read(slots);
-            // Both places, also of one word: the second is of no frame yet.
-            let places = words.get(at..).and_then(<[_]>::first_chunk);
-            let tags = tags.get_mut(at..).and_then(<[Tag]>::first_chunk_mut);
-            let (Some([place, next]), Some(tags)) = (places, tags) else { break };
-            place.set(first);
-            next.set(second);
-            *tags = read_tags;
-            at = at.wrapping_add(len);
+            let ([fp, ra], [fp_tag, tag], len) = frame.words_read(slots);
+            if len == 2 {
+                put(fp, fp_tag);
+            }
+            put(ra, tag);
         }
-        self.words_end = at;
+        self.words_end = end.wrapping_add(room.wrapping_sub(places.len()));
         self.len = self.len.wrapping_add(count);
     }
 
