@@ -132,6 +132,79 @@ fn what_was_stripped_off_is_found_by_link_and_by_build_id() {
     check(&report_with_lines(&target, &["--sysroot", sysroot.to_str().unwrap()]));
 }
 
+/// The `.dwo` file of a program in its directory.
+fn dwo_of(program: &Path) -> PathBuf {
+    let files = fs::read_dir(program.parent().unwrap()).unwrap();
+    let mut files = files.map(|entry| entry.unwrap().path());
+    files.find(|path| path.extension().is_some_and(|end| end == "dwo")).expect("a .dwo file")
+}
+
+#[test]
+fn what_the_compiler_has_put_into_files_of_their_own_is_found_there_and_beside_the_program() {
+    let options = [DEBUG, &["-gsplit-dwarf"]].concat();
+    let Some(program) = compile("lines_dwo", "inlined.cpp", &options) else { return };
+    let dwo = dwo_of(&program);
+    check(&report_with_lines(&Target::start(&program, &[]), &[]));
+
+    let other = program.parent().unwrap().join("other");
+    fs::create_dir(&other).unwrap();
+    let moved = other.join("program");
+    fs::rename(&program, &moved).unwrap();
+    let beside = other.join(dwo.file_name().unwrap());
+    fs::rename(&dwo, &beside).unwrap();
+    let target = Target::start(&moved, &[]);
+    check(&report_with_lines(&target, &[]));
+
+    // One of another program, one that is damaged, and one that is never written to.
+    let outer = |report: &Value| frames(report)[0]["function"].clone();
+    let is_alone = |report: &Value| {
+        assert_eq!(outer(report), "shapes::area(int, long)", "{report:#}");
+        assert_eq!(frames(report)[0]["inlined"], Value::Array(Vec::new()), "{report:#}");
+    };
+    let whole = fs::read(&beside).unwrap();
+    let Some(strange) = compile("lines_dwo_other", "names.cpp", &options) else { return };
+    fs::copy(dwo_of(&strange), &beside).unwrap();
+    is_alone(&report_with_lines(&target, &[]));
+    fs::write(&beside, &whole[..whole.len() / 2]).unwrap();
+    is_alone(&report_with_lines(&target, &[]));
+    fs::remove_file(&beside).unwrap();
+    is_alone(&report_with_lines(&target, &[]));
+    nix::unistd::mkfifo(&beside, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    is_alone(&report_with_lines(&target, &[]));
+}
+
+#[test]
+fn files_of_units_may_be_packed_into_one_beside_the_program() {
+    let Some(dwp) = tool("dwp") else { return };
+    // Of the older version: binutils 2.40 cannot pack the newer one.
+    let options = [DEBUG, &["-gdwarf-4", "-gsplit-dwarf"]].concat();
+    let Some(program) = compile("lines_dwp", "inlined.cpp", &options) else { return };
+    assert!(Command::new(dwp).arg("-e").arg(&program).status().unwrap().success());
+    fs::remove_file(dwo_of(&program)).unwrap();
+    check(&report_with_lines(&Target::start(&program, &[]), &[]));
+}
+
+#[test]
+fn what_dwz_has_put_into_a_common_file_is_found_by_its_link() {
+    let Some(dwz) = tool("dwz") else { return };
+    let Some(program) = compile("lines_dwz", "inlined.cpp", DEBUG) else { return };
+    let directory = program.parent().unwrap();
+    // Two files that are alike have all in common.
+    let twin = directory.join("twin");
+    fs::copy(&program, &twin).unwrap();
+    let common = directory.join("common");
+    let mut command = Command::new(dwz);
+    let output = command.args(["-q", "-m"]).arg(&common).arg(&program).arg(&twin).output().unwrap();
+    assert!(output.status.success() && common.exists(), "{output:?}");
+    let target = Target::start(&program, &[]);
+    check(&report_with_lines(&target, &[]));
+    // Another file has another build id.
+    fs::copy(&program, &common).unwrap();
+    let without = report_with_lines(&target, &[]);
+    assert_eq!(frames(&without)[0]["function"], "shapes::area(int, long)", "{without:#}");
+    assert!(!without.to_string().contains("shapes::park"), "{without:#}");
+}
+
 #[test]
 fn what_was_stripped_off_is_asked_of_a_server_on_request_only() {
     let Some(_) = tool("debuginfod-find") else { return };

@@ -5,7 +5,10 @@
 //! DWARF stand for any number of rows, ranges and names. So another process reads it, this
 //! program again, which may use so much of both; what it has told up to its end holds.
 
+mod common_part;
 pub(crate) mod reader;
+mod sections;
+mod split;
 
 use std::io::{BufRead, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;

@@ -5,14 +5,16 @@ use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
 
 use addr2line::Context;
-use gimli::{DwarfSections, EndianSlice, RunTimeEndian, SectionId};
+use gimli::{Dwarf, EndianSlice, SectionId};
 use nix::sys::resource::{Resource, setrlimit};
-use object::Endianness;
 
-use crate::elf::error::{ElfError, Part};
-use crate::elf::{ElfFile, Section};
+use crate::elf::ElfFile;
+use crate::elf::error::ElfError;
 use crate::failure::Failure;
 use crate::input_error::InputError;
+use crate::lines::common_part;
+use crate::lines::sections::{Bytes, bytes_of, endian};
+use crate::lines::split::SplitDwarf;
 use crate::lines::{DwarfError, Place, Places};
 
 /// The name of the hidden subcommand.
@@ -46,21 +48,26 @@ pub(crate) struct Args {
 /// be written.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     limit();
-    let failure = |error| Failure::from(InputError::Elf { path: "-".into(), error });
+    let failure = |error: ElfError| Failure::from(InputError::Elf { path: "-".into(), error });
     let file = io::stdin().as_fd().try_clone_to_owned().map(File::from);
     let file = ElfFile::from_file(file.map_err(Failure::output)?).map_err(failure)?;
     let all = file.sections().map_err(failure)?;
-    let sections = DwarfSections::load(|id| bytes_of(&file, &all, id)).map_err(failure)?;
-    let endian = match file.endian {
-        Endianness::Little => RunTimeEndian::Little,
-        Endianness::Big => RunTimeEndian::Big,
-    };
-    let dwarf = sections.borrow(|section| EndianSlice::new(section, endian));
+    let dwarf = Dwarf::load(|id| {
+        let name = Some(id).filter(|&id| is_read(id)).map(|id| id.name());
+        Ok(EndianSlice::new(&*bytes_of(&file, &all, name)?.leak(), endian(&file)))
+    });
+    let mut dwarf = dwarf.map_err(failure)?;
+    let path = std::fs::read_link("/proc/self/fd/0").ok();
+    let link = bytes_of(&file, &all, Some(".gnu_debugaltlink")).map_err(failure)?;
+    if let Some(common) = common_part::find(&link, path.as_deref()) {
+        dwarf.set_sup(common);
+    }
     let context = Context::from_dwarf(dwarf);
+    let split = SplitDwarf::of(path);
     let mut out = io::stdout().lock();
     args.addrs.iter().try_for_each(|&addr| {
         let places = match &context {
-            Ok(context) => places(context, addr).map_err(|_| DwarfError::Contents),
+            Ok(context) => places(context, &split, addr).map_err(|_| DwarfError::Contents),
             Err(_) => Err(DwarfError::Contents),
         };
         serde_json::to_writer(&mut out, &places).map_err(|error| Failure::output(error.into()))?;
@@ -85,8 +92,9 @@ fn limit() {
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
 }
 
-fn bytes_of(file: &ElfFile, all: &[Section], id: SectionId) -> Result<Vec<u8>, ElfError> {
-    let is_read = matches!(
+/// Whether places need a section.
+const fn is_read(id: SectionId) -> bool {
+    matches!(
         id,
         SectionId::DebugAbbrev
             | SectionId::DebugAddr
@@ -98,20 +106,12 @@ fn bytes_of(file: &ElfFile, all: &[Section], id: SectionId) -> Result<Vec<u8>, E
             | SectionId::DebugRngLists
             | SectionId::DebugStr
             | SectionId::DebugStrOffsets
-    );
-    let section = all.iter().find(|section| section.name == id.name().as_bytes());
-    match section.filter(|_| is_read) {
-        Some(section) => file.section_bytes(Part::Dwarf, section),
-        None => Ok(Vec::new()),
-    }
+    )
 }
 
 /// The places of an address.
-fn places(
-    context: &Context<EndianSlice<'_, RunTimeEndian>>,
-    addr: u64,
-) -> Result<Places, gimli::Error> {
-    let mut frames = context.find_frames(addr).skip_all_loads()?;
+fn places(context: &Context<Bytes>, split: &SplitDwarf, addr: u64) -> Result<Places, gimli::Error> {
+    let mut frames = split.complete(context.find_frames(addr))?;
     let mut places = Places::new();
     while let Some(frame) = frames.next()? {
         let name = frame.function.as_ref().and_then(|name| name.raw_name().ok());

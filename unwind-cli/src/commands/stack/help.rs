@@ -44,8 +44,9 @@ id, or by the name in .gnu_debuglink, whose checksum has to be right; with --deb
 from servers, once the target continues. `inlined` in
 the third column is a function without a frame of its own, whose code is in the frame
 below. DWARF is read once the target continues, by another process, which may use 2 GiB
-of memory and 10 seconds a file; what it could not read is told. Parts that are in
-further files (.dwo, .dwp, those of dwz) are not read.
+of memory and 10 seconds a file; what it could not read is told. Parts of it may be in
+further files: in .dwo files where the compiler wrote them or beside the program, in
+PROGRAM.dwp, and in the file that dwz made, where its link says or below /usr/lib/debug.
 
 Where code has changed to another stack, as Go's runtime does from that of a goroutine
 to that of its thread, no table says where its caller is. The instructions after its

@@ -1,0 +1,28 @@
+//! Sections of DWARF in memory.
+
+use gimli::{EndianSlice, RunTimeEndian};
+use object::Endianness;
+
+use crate::elf::error::{ElfError, Part};
+use crate::elf::{ElfFile, Section};
+
+/// A section that is there until the process ends.
+pub(super) type Bytes = EndianSlice<'static, RunTimeEndian>;
+
+/// The byte order of a file.
+pub(super) const fn endian(file: &ElfFile) -> RunTimeEndian {
+    match file.endian {
+        Endianness::Little => RunTimeEndian::Little,
+        Endianness::Big => RunTimeEndian::Big,
+    }
+}
+
+/// The bytes of a section with this name; none if there is no such section.
+pub(super) fn bytes_of(
+    file: &ElfFile,
+    all: &[Section],
+    name: Option<&str>,
+) -> Result<Vec<u8>, ElfError> {
+    let section = name.and_then(|name| all.iter().find(|it| it.name == name.as_bytes()));
+    section.map_or(Ok(Vec::new()), |section| file.section_bytes(Part::Dwarf, section))
+}

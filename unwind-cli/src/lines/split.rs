@@ -1,0 +1,105 @@
+//! DWARF that a compiler has put apart from the program (split DWARF, DWARF 5 section 7.3.2): in
+//! a `.dwo` file for each unit, or in a package of all (`.dwp`) beside the program.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use addr2line::{LookupContinuation, LookupResult, SplitDwarfLoad};
+use gimli::{Dwarf, DwarfPackage, DwarfPackageSections, EndianSlice, SectionId};
+
+use crate::elf::error::ElfError;
+use crate::elf::{ElfFile, Section};
+use crate::lines::sections::{Bytes, bytes_of, endian};
+use crate::regular_file;
+
+/// Finds what is apart from a program.
+#[derive(Debug)]
+pub(super) struct SplitDwarf {
+    /// The program, if it has a name.
+    program: Option<PathBuf>,
+    package: Option<DwarfPackage<Bytes>>,
+}
+
+impl SplitDwarf {
+    /// That of a program at this path, whose package is beside it.
+    pub(super) fn of(program: Option<PathBuf>) -> Self {
+        let beside = program.as_ref().map(|program| {
+            let mut name = program.clone().into_os_string();
+            name.push(".dwp");
+            PathBuf::from(name)
+        });
+        let package = beside.and_then(|path| {
+            let file = open(&path)?;
+            let sections = sections(&file)?;
+            let endian = endian(&file);
+            let bytes = |id: SectionId| {
+                bytes_of(&file, &sections, id.dwo_name()).unwrap_or_default().leak()
+            };
+            let package = DwarfPackageSections::load(|id| Ok::<_, gimli::Error>(&*bytes(id)));
+            package
+                .ok()?
+                .borrow(|section| EndianSlice::new(section, endian), EndianSlice::new(&[], endian))
+                .ok()
+        });
+        Self { program, package }
+    }
+
+    /// The result of a lookup, with what is apart.
+    pub(super) fn complete<L: LookupContinuation<Buf = Bytes>>(
+        &self,
+        mut lookup: LookupResult<L>,
+    ) -> L::Output {
+        loop {
+            lookup = match lookup {
+                LookupResult::Output(output) => return output,
+                LookupResult::Load { load, continuation } => continuation.resume(self.find(&load)),
+            }
+        }
+    }
+
+    /// The DWARF of a unit that says where it is.
+    fn find(&self, load: &SplitDwarfLoad<Bytes>) -> Option<Arc<Dwarf<Bytes>>> {
+        let packed = self
+            .package
+            .as_ref()
+            .and_then(|package| package.find_cu(load.dwo_id, &load.parent).ok().flatten());
+        packed.map(Arc::new).or_else(|| {
+            let path = load.path.as_ref().map(|path| Path::new(OsStr::from_bytes(path.slice())))?;
+            let directory = load.comp_dir.as_ref().map(|path| OsStr::from_bytes(path.slice()));
+            let made = directory.map_or_else(|| path.to_owned(), |made| Path::new(made).join(path));
+            // Where the compiler wrote it, or beside the program.
+            let beside = self.program.as_ref().and_then(|program| program.parent());
+            let beside = beside.zip(path.file_name()).map(|(beside, name)| beside.join(name));
+            std::iter::once(made).chain(beside).find_map(|path| unit(&path, load))
+        })
+    }
+}
+
+/// The DWARF of a file, if it is that of the unit.
+fn unit(path: &Path, load: &SplitDwarfLoad<Bytes>) -> Option<Arc<Dwarf<Bytes>>> {
+    let file = open(path)?;
+    let sections = sections(&file)?;
+    let endian = endian(&file);
+    let dwarf = Dwarf::load(|id| {
+        let bytes = bytes_of(&file, &sections, id.dwo_name())?;
+        Ok::<_, ElfError>(EndianSlice::new(&*bytes.leak(), endian))
+    });
+    let mut dwarf = dwarf.ok()?;
+    let header = dwarf.units().next().ok().flatten()?;
+    if dwarf.unit(header).ok()?.dwo_id != Some(load.dwo_id) {
+        return None;
+    }
+    dwarf.make_dwo(&load.parent);
+    Some(Arc::new(dwarf))
+}
+
+fn open(path: &Path) -> Option<ElfFile> {
+    // Whoever made the program chooses the name.
+    ElfFile::from_file(regular_file::open(path).ok()?).ok()
+}
+
+fn sections(file: &ElfFile) -> Option<Vec<Section>> {
+    file.sections().ok()
+}
