@@ -84,9 +84,9 @@ FIGURES = [
      [(name, 2, first(name, ".eh_frame")) for name in LARGE]),
     ("First stack by SFrame sections in the files / framehop", "first",
      [(name, 1, first(name, ".sframe in the file")) for name in LARGE]),
-    ("`unwind stack`, longest pause / eu-stack's", "stack",
+    ("Longest pause by `unwind stack` / eu-stack's", "stack",
      [("node", 0.7, cell("stack", PAUSE, "unwind / eu-stack"))]),
-    ("`unwind stack`, wall / eu-stack", "stack",
+    ("Wall time of `unwind stack` / eu-stack's", "stack",
      [(name, required, cell("stack", name, "unwind / eu-stack"))
       for name, required in zip(TARGETS, [0.3, 0.25, 0.07, 0.09])]),
     ("A whole table / gimli's rows alone", "ratios",
