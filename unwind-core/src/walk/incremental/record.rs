@@ -115,7 +115,8 @@ impl<const N: usize> IncrementalTrace<N> {
     }
 
     /// Adds a frame that something else than a fast step led to, on a stack with
-    /// slots of this size. Without its frame pointer nobody knows how it leads on.
+    /// slots of this size. Without its frame pointer its next
+    /// step may be another one than before.
     #[inline]
     pub(crate) fn arrive(
         &mut self,
@@ -176,21 +177,15 @@ impl<const N: usize> IncrementalTrace<N> {
     #[inline]
     fn put(&mut self, frame: FrameRecord, slots: WordSize) {
         let (words, tags) = frame.placeholders(slots);
-        self.put_words(0, words, tags);
-        self.words_end = self.words_end.wrapping_add(2);
-        self.len = self.len.wrapping_add(1);
-    }
-
-    /// Writes words `at` places after the last one.
-    #[inline]
-    fn put_words(&mut self, at: usize, words: [StackWord; 2], tags: [Tag; 2]) {
-        let at = self.words_end.wrapping_add(at);
+        let at = self.words_end;
         let (all, all_tags) = (self.words.as_flattened_mut(), self.tags.as_flattened_mut());
         let place = all.get_mut(at..).and_then(<[StackWord]>::first_chunk_mut);
         let tag = all_tags.get_mut(at..).and_then(<[Tag]>::first_chunk_mut);
         if let (Some(place), Some(tag)) = (place, tag) {
             (*place, *tag) = (words, tags);
         }
+        self.words_end = self.words_end.wrapping_add(2);
+        self.len = self.len.wrapping_add(1);
     }
 
     /// The entries after the last frame, at most `limit`, and the old frames that
