@@ -14,10 +14,10 @@ pub(crate) const LESS_SURE: Style = AnsiColor::Yellow.on_default();
 pub(crate) const MISSING: Style = AnsiColor::Red.on_default();
 
 /// Standard output, without colours where it is no terminal, or `NO_COLOR` is set.
-pub(crate) fn stdout() -> BufWriter<Output<StdoutLock<'static>>> {
+pub(crate) fn stdout() -> Output<StdoutLock<'static>> {
     let out = io::stdout().lock();
     let has_colours = AutoStream::choice(&out) != ColorChoice::Never;
-    BufWriter::new(Output::new(out, has_colours))
+    Output::new(out, has_colours)
 }
 
 /// Text that loses its colours on the way, where it has to: all else that a terminal obeys is
@@ -100,7 +100,7 @@ mod tests {
         let line = format!("{SURE}sure{SURE:#} {LESS_SURE}less sure{LESS_SURE:#}\n");
         for (has_colours, expected) in [(true, line.repeat(1000)), (false, plain)] {
             let mut written = Counting::default();
-            let mut out = BufWriter::new(Output::new(&mut written, has_colours));
+            let mut out = Output::new(&mut written, has_colours);
             (0..1000).for_each(|_| out.write_all(line.as_bytes()).unwrap());
             out.flush().unwrap();
             drop(out);

@@ -2,8 +2,7 @@
 
 use std::convert::Infallible;
 
-use unwind_core::{FrameContext, Memory, Origin, Row, RowSource, VirtAddr, WordSize};
-use unwind_x86::{Ia32, Ia32Regs, X86_64, X86_64Regs};
+use unwind_core::{Arch, FrameContext, Memory, Origin, Row, RowSource, VirtAddr, WordSize};
 
 /// The files that a process maps, and where each of them starts.
 pub(crate) trait EntryPoints {
@@ -29,30 +28,16 @@ const LEN: u64 = 64;
 /// The most arguments that are looked for: more do not fit a copy of a stack.
 const MAX_ARGUMENTS: u64 = 8192;
 
-impl<E: EntryPoints> RowSource<X86_64> for ProgramStart<'_, E> {
+impl<A: Arch, E: EntryPoints> RowSource<A> for ProgramStart<'_, E> {
     type Error = Infallible;
 
     fn row<M: Memory>(
         &mut self,
-        frame: &FrameContext<'_, X86_64Regs>,
+        frame: &FrameContext<'_, A::Regs>,
         memory: &mut M,
     ) -> Result<Option<Row>, Infallible> {
-        let is_start = self.has_start(frame.lookup_addr())
-            && is_first_stack(memory, frame.sp(), WordSize::Eight);
-        Ok(is_start.then(|| Row::outermost().with_origin(Origin::Instructions)))
-    }
-}
-
-impl<E: EntryPoints> RowSource<Ia32> for ProgramStart<'_, E> {
-    type Error = Infallible;
-
-    fn row<M: Memory>(
-        &mut self,
-        frame: &FrameContext<'_, Ia32Regs>,
-        memory: &mut M,
-    ) -> Result<Option<Row>, Infallible> {
-        let is_start = self.has_start(frame.lookup_addr())
-            && is_first_stack(memory, frame.sp(), WordSize::Four);
+        let is_start =
+            self.has_start(frame.lookup_addr()) && is_first_stack(memory, frame.sp(), A::WORD);
         Ok(is_start.then(|| Row::outermost().with_origin(Origin::Instructions)))
     }
 }
