@@ -5,11 +5,10 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::scope;
 
 use unwind_perf::record::{Attr, UserState};
 
-use crate::commands::perf::address_spaces::{Space, Spaces};
+use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::error::{PerfError, RecordingError};
 use crate::commands::perf::events::Events;
@@ -18,13 +17,13 @@ use crate::commands::perf::files::{FileError, RecordedFiles};
 use crate::commands::perf::found_frames::FoundFrames;
 use crate::commands::perf::held::Held;
 use crate::commands::perf::names::Names;
-use crate::commands::perf::pipeline::{self, Options};
+use crate::commands::perf::pipeline::Options;
+use crate::commands::perf::printed::print;
 use crate::commands::perf::ranges::Range;
 use crate::commands::perf::reader::PerfReader;
-use crate::commands::perf::shown::{ChainEnd, Link, Printer, Shown, ShownSink};
+use crate::commands::perf::shown::{Link, Printer, Shown};
 use crate::commands::perf::summary::report;
 use crate::commands::perf::walk::WalkedStack;
-use crate::commands::perf::walks::{WalkSetup, Walks};
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::reading::told;
 use crate::commands::stack::frame_pointers::FramePointerRows;
@@ -110,7 +109,7 @@ impl Printer for Finder {
         shown: &Shown,
         walked: Option<&WalkedStack>,
     ) -> io::Result<()> {
-        if matches!(shown.end, ChainEnd::Stack(_)) {
+        if !shown.is_sample() {
             return Ok(());
         }
         self.seen = self.seen.saturating_add(1);
@@ -145,18 +144,10 @@ impl Sample {
             frame_pointers: FramePointerRows { is_trusted: false },
             stitch_lbr: false,
         };
-        let spaces = Spaces::new(RecordedFiles::new(build_ids));
+        let files = RecordedFiles::new(build_ids);
         let call_stacks = CallStacks::new(false, reader.branch_entries());
-        let setup = WalkSetup::new(options.frame_pointers);
-        let (finder, ended) = scope(|scope| {
-            let finder = Finder { wanted: name.number, seen: 0, found: None };
-            let mut sink = ShownSink::new(finder, spaces, Walks::new(scope, &setup), call_stacks);
-            let ended = pipeline::run(&mut reader, options, &mut sink).and_then(|summary| {
-                sink.finish(reader.events())?;
-                Ok(summary)
-            });
-            (sink.printer, ended)
-        });
+        let finder = Finder { wanted: name.number, seen: 0, found: None };
+        let (finder, ended) = print(&mut reader, options, files, call_stacks, finder);
         let Finder { seen, found, .. } = finder;
         let Some((shown, attr, walked)) = found else {
             report(ended.map_err(|cause| error(cause.into()))?, &name.file)?;

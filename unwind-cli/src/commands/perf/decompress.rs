@@ -21,7 +21,7 @@ pub(crate) struct BadCompression;
 
 /// One stream of compressed records, whose pieces come one after another.
 ///
-/// Each piece may have a whole frame, as ours have, or a part of one that goes on in the next: perf
+/// Each piece may have a whole frame, as ours have, or a part of one that the next continues: perf
 /// never ends its frame. Of that the last bytes, as many as later ones may refer to, are handed out
 /// at the end alone.
 pub(crate) struct Decompressor {

@@ -33,6 +33,7 @@ pub(crate) mod names;
 pub(crate) mod origin;
 pub(crate) mod pipeline;
 mod pmu_caps;
+pub(crate) mod printed;
 pub(crate) mod probed_returns;
 pub(crate) mod ranges;
 pub(crate) mod reader;

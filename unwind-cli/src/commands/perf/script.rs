@@ -2,21 +2,18 @@
 
 use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::{Path, PathBuf};
-use std::thread::scope;
 
-use crate::commands::perf::address_spaces::Spaces;
 use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::error::RecordingError;
 use crate::commands::perf::fields::{Fields, Layout};
 use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::json::JsonPrinter;
 use crate::commands::perf::names::Names;
-use crate::commands::perf::pipeline::{self, Options, Summary};
+use crate::commands::perf::pipeline::{Options, Summary};
+use crate::commands::perf::printed::print;
 use crate::commands::perf::reader::PerfReader;
-use crate::commands::perf::shown::ShownSink;
 use crate::commands::perf::summary::{Memory, report, stats_lines};
 use crate::commands::perf::text::{Style, TextPrinter};
-use crate::commands::perf::walks::{WalkSetup, Walks};
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::failure::Failure;
 
@@ -200,33 +197,25 @@ impl ScriptArgs {
         let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
         let names = Names::new(kernel_id, self.layout);
         let names = if knows_kernel { names } else { names.without_kernel() };
-        let spaces = Spaces::new(RecordedFiles::new(build_ids));
-        let setup = WalkSetup::new(options.frame_pointers);
-        let mut summary = scope(|scope| -> io::Result<Summary> {
-            let walks = Walks::new(scope, &setup);
-            if self.json {
-                let printer = JsonPrinter::new(&mut out, path, self.max_stack)?;
-                let mut sink = ShownSink::new(printer, spaces, walks, call_stacks);
-                let summary = pipeline::run(reader, options, &mut sink)?;
-                sink.finish(reader.events())?;
-                sink.printer.end(&summary)?;
-                Ok(summary)
-            } else {
-                let style = Style {
-                    fields: self.fields,
-                    layout: self.layout,
-                    nanoseconds: self.ns,
-                    max_stack: self.max_stack,
-                    sources: self.stitch_lbr,
-                };
-                let printer = TextPrinter::new(&mut out, style, names);
-                let mut sink = ShownSink::new(printer, spaces, walks, call_stacks);
-                let summary = pipeline::run(reader, options, &mut sink)?;
-                sink.finish(reader.events())?;
-                Ok(summary)
-            }
-        })?;
-        summary.rows = setup.into_rows();
+        let files = RecordedFiles::new(build_ids);
+        let summary = if self.json {
+            let printer = JsonPrinter::new(&mut out, path, self.max_stack)?;
+            let (mut printer, ended) = print(reader, options, files, call_stacks, printer);
+            let summary = ended?;
+            printer.end(&summary)?;
+            summary
+        } else {
+            let style = Style {
+                fields: self.fields,
+                layout: self.layout,
+                nanoseconds: self.ns,
+                max_stack: self.max_stack,
+                sources: self.stitch_lbr,
+            };
+            let printer = TextPrinter::new(&mut out, style, names);
+            let (_, ended) = print(reader, options, files, call_stacks, printer);
+            ended?
+        };
         out.flush()?;
         Ok(summary)
     }

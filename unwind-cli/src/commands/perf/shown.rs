@@ -65,6 +65,11 @@ pub(crate) enum ChainEnd {
 }
 
 impl Shown {
+    /// Whether it is a sample, and not a stack that none has.
+    pub(crate) const fn is_sample(&self) -> bool {
+        !matches!(self.end, ChainEnd::Stack(_))
+    }
+
     /// The cookie of a sample whose user part was deferred.
     pub(crate) fn cookie(&self) -> Option<u64> {
         match self.held.meaning {

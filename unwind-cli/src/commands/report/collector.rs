@@ -254,7 +254,7 @@ impl Printer for Collector {
         shown: &Shown,
         walked: Option<&WalkedStack>,
     ) -> io::Result<()> {
-        if matches!(shown.end, ChainEnd::Stack(_)) {
+        if !shown.is_sample() {
             return Ok(());
         }
         let has_user = self.stack_of(shown, walked);

@@ -80,6 +80,11 @@ impl CodeFrames {
         Some(place)
     }
 
+    /// Whether no frame stands apart.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// Reads DWARF for what was inlined there.
     pub(crate) fn find(self) -> Inlined {
         let mut found = Inlined::default();

@@ -3,9 +3,7 @@
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
-use std::thread::scope;
 
-use crate::commands::perf::address_spaces::Spaces;
 use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::error::{PerfError, RecordingError};
 use crate::commands::perf::fields::Layout;
@@ -13,11 +11,10 @@ use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::found_frames::FoundFrames;
 use crate::commands::perf::names::Names;
 use crate::commands::perf::origin::Origin;
-use crate::commands::perf::pipeline::{self, Options, Summary};
+use crate::commands::perf::pipeline::{Options, Summary};
+use crate::commands::perf::printed::print;
 use crate::commands::perf::reader::PerfReader;
-use crate::commands::perf::shown::ShownSink;
 use crate::commands::perf::summary::report;
-use crate::commands::perf::walks::{WalkSetup, Walks};
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
 use crate::commands::record::recording::{LEDGER, LedgerSection};
 use crate::commands::report::collector::{Collector, Marks};
@@ -111,7 +108,8 @@ pub(crate) fn read_from(reader: &mut PerfReader, reading: Reading) -> Result<Rea
     let Collector { mut profile, mut time_line, seen, mut line_samples, code_frames, .. } =
         collector;
     let mut problems = Vec::new();
-    if let Some(inlined) = code_frames.map(CodeFrames::find) {
+    if let Some(code_frames) = code_frames.filter(|frames| !frames.is_empty()) {
+        let inlined = code_frames.find();
         problems = inlined.problems;
         // Frames that stand apart by address become one, too.
         let expansion = expanded(&profile, &inlined.functions, reading.memory);
@@ -211,23 +209,16 @@ fn collect(
     collector.waits.are_shown = reading.off_cpu;
     collector.line_samples = reading.keeps_lines.then(LineSamples::default);
     collector.found_frames = found_frames.map(Rc::new);
-    let servers = || DebugFiles::default().asking_servers().ok();
-    let debug_files = || Some(reading.asks_servers).filter(|&asks| asks).and_then(|_| servers());
+    let asking =
+        if reading.asks_servers { DebugFiles::default().asking_servers().ok() } else { None };
+    collector.code_frames =
+        reading.shows_inlined.then(|| CodeFrames::new(asking.clone().unwrap_or_default()));
     let files = RecordedFiles::new(build_ids);
-    let files = match debug_files() {
+    let files = match asking {
         Some(debug_files) => files.with_debug_files(debug_files),
         None => files,
     };
-    collector.code_frames =
-        reading.shows_inlined.then(|| CodeFrames::new(debug_files().unwrap_or_default()));
-    let spaces = Spaces::new(files);
     let call_stacks = CallStacks::new(false, reader.branch_entries());
-    let setup = WalkSetup::new(options.frame_pointers);
-    scope(|scope| {
-        let walks = Walks::new(scope, &setup);
-        let mut sink = ShownSink::new(collector, spaces, walks, call_stacks);
-        let summary = pipeline::run(reader, options, &mut sink)?;
-        sink.finish(reader.events())?;
-        Ok((sink.printer, summary))
-    })
+    let (collector, ended) = print(reader, options, files, call_stacks, collector);
+    Ok((collector, ended?))
 }

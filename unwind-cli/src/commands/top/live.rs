@@ -3,10 +3,8 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::Sender;
-use std::thread::scope;
 use std::time::{Duration, Instant};
 
-use crate::commands::perf::address_spaces::Spaces;
 use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::events::Events;
@@ -14,12 +12,12 @@ use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::held::Held;
 use crate::commands::perf::names::Names;
-use crate::commands::perf::pipeline::{self, Options};
+use crate::commands::perf::pipeline::Options;
+use crate::commands::perf::printed::print;
 use crate::commands::perf::reader::PerfReader;
-use crate::commands::perf::shown::{ChainEnd, Printer, Shown, ShownSink};
+use crate::commands::perf::shown::{ChainEnd, Printer, Shown};
 use crate::commands::perf::tally::Tally;
 use crate::commands::perf::walk::WalkedStack;
-use crate::commands::perf::walks::{WalkSetup, Walks};
 use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::drained::Drained;
 use crate::commands::record::ledger::Ledger;
@@ -179,14 +177,9 @@ pub(crate) fn walk(
         begin: Instant::now(),
         updates,
     };
-    let setup = WalkSetup::new(frame_pointers);
-    let spaces = Spaces::new(RecordedFiles::of_running());
-    scope(|scope| {
-        let walks = Walks::new(scope, &setup);
-        let mut sink = ShownSink::new(printer, spaces, walks, CallStacks::new(false, None));
-        let summary = pipeline::run(&mut reader, options, &mut sink)?;
-        sink.finish(reader.events())?;
-        sink.printer.send();
-        summary.end
-    })
+    let (files, call_stacks) = (RecordedFiles::of_running(), CallStacks::new(false, None));
+    let (mut printer, ended) = print(&mut reader, options, files, call_stacks, printer);
+    let summary = ended?;
+    printer.send();
+    summary.end
 }

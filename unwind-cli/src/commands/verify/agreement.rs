@@ -12,7 +12,7 @@ pub(super) enum Agreement {
     OursFurther,
     /// The other one leaves out frames in between; all that it has are here, in order.
     OursMore,
-    /// The other one goes on where the walk ends here.
+    /// The other one continues where the walk ends here.
     TheirsFurther,
     /// The other one has frames that are not here.
     Differ,

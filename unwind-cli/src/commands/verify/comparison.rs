@@ -9,7 +9,7 @@ use unwind_perf::record::{UserAbi, UserState};
 use crate::commands::perf::events::Events;
 use crate::commands::perf::names::{Mode, Names};
 use crate::commands::perf::probed_returns::user_words;
-use crate::commands::perf::shown::{ChainEnd, Printer, Shown};
+use crate::commands::perf::shown::{Printer, Shown};
 use crate::commands::perf::walk::{WalkedFrame, WalkedStack};
 use crate::commands::verify::agreement::{Agreement, compare};
 use crate::commands::verify::perf_script::{PerfScript, PerfScriptError};
@@ -188,7 +188,7 @@ impl Printer for Verifier {
         shown: &Shown,
         walked: Option<&WalkedStack>,
     ) -> io::Result<()> {
-        if matches!(shown.end, ChainEnd::Stack(_)) {
+        if !shown.is_sample() {
             return Ok(());
         }
         self.number = self.number.saturating_add(1);

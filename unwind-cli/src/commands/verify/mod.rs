@@ -7,20 +7,17 @@ mod perf_script;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::thread::scope;
 
 use crate::coloured;
-use crate::commands::perf::address_spaces::Spaces;
 use crate::commands::perf::call_stacks::CallStacks;
 use crate::commands::perf::error::{PerfError, RecordingError};
 use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::names::Names;
-use crate::commands::perf::pipeline::{self, Options};
+use crate::commands::perf::pipeline::Options;
+use crate::commands::perf::printed::print;
 use crate::commands::perf::reader::PerfReader;
-use crate::commands::perf::shown::ShownSink;
 use crate::commands::perf::summary::{Memory, report};
-use crate::commands::perf::walks::{WalkSetup, Walks};
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::verify::agreement::Agreement;
 use crate::commands::verify::comparison::{Comparison, Counts, Verifier};
@@ -71,7 +68,7 @@ Each sample with a stack is in one class for each of the others:
   equal           the same frames
   ours further    the other one ends earlier
   ours more       the other one leaves out frames in between
-  theirs further  the other one goes on where the walk ends here
+  theirs further  the other one continues where the walk ends here
   differ          the other one has frames that are not here
   nothing         the other one has no frame of the user's part
 Those of `theirs further` and `differ` are listed, with the first frame that is not the same,
@@ -119,18 +116,9 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     };
     let names = Names::new(None, Layout::Perf7_2).without_kernel();
     let verifier = Verifier::new(perf, names, args.list);
-    let spaces = Spaces::new(RecordedFiles::new(build_ids));
     let call_stacks = CallStacks::new(false, reader.branch_entries());
-    let setup = WalkSetup::new(options.frame_pointers);
-    let (verifier, ended) = scope(|scope| {
-        let walks = Walks::new(scope, &setup);
-        let mut sink = ShownSink::new(verifier, spaces, walks, call_stacks);
-        let ended = pipeline::run(&mut reader, options, &mut sink).and_then(|summary| {
-            sink.finish(reader.events())?;
-            Ok(summary)
-        });
-        (sink.printer, ended)
-    });
+    let files = RecordedFiles::new(build_ids);
+    let (verifier, ended) = print(&mut reader, options, files, call_stacks, verifier);
     let (comparison, perf) = verifier.finish(version);
     let mut out = coloured::stdout();
     let written = if args.json {

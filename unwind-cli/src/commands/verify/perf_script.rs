@@ -84,7 +84,7 @@ impl PerfScript {
         let mut child = command.spawn().map_err(PerfScriptError::Start)?;
         let (sender, samples) = sync_channel(AHEAD);
         if let Some(output) = child.stdout.take() {
-            // It ends with perf, or when nobody listens.
+            // It ends with perf, or when no one reads it any more.
             spawn(move || {
                 let _ = read_samples(BufReader::new(output), |sample| sender.send(sample).is_ok());
             });

@@ -1,0 +1,38 @@
+//! A recording from its first record to its last, printed with its stacks walked.
+
+use std::io;
+use std::thread::scope;
+
+use crate::commands::perf::address_spaces::Spaces;
+use crate::commands::perf::call_stacks::CallStacks;
+use crate::commands::perf::files::RecordedFiles;
+use crate::commands::perf::pipeline::{self, Options, Summary};
+use crate::commands::perf::reader::PerfReader;
+use crate::commands::perf::shown::{Printer, ShownSink};
+use crate::commands::perf::walks::{WalkSetup, Walks};
+
+/// Hands all samples to a printer. Returns that, and how the reading ended.
+///
+/// # Errors
+///
+/// In place of the summary: those of the printer.
+pub(crate) fn print<P: Printer>(
+    reader: &mut PerfReader,
+    options: Options,
+    files: RecordedFiles,
+    call_stacks: CallStacks,
+    printer: P,
+) -> (P, io::Result<Summary>) {
+    let setup = WalkSetup::new(options.frame_pointers);
+    let (printer, ended) = scope(|scope| {
+        let walks = Walks::new(scope, &setup);
+        let mut sink = ShownSink::new(printer, Spaces::new(files), walks, call_stacks);
+        let ended = pipeline::run(reader, options, &mut sink).and_then(|summary| {
+            sink.finish(reader.events())?;
+            Ok(summary)
+        });
+        (sink.printer, ended)
+    });
+    let rows = setup.into_rows();
+    (printer, ended.map(|summary| Summary { rows, ..summary }))
+}
