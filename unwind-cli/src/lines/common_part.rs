@@ -43,7 +43,7 @@ fn by_id(id: &[u8]) -> Option<PathBuf> {
 
 /// The DWARF of a file, if it has this build id.
 fn read(path: &Path, id: &[u8]) -> Option<Dwarf<Bytes>> {
-    // Whoever made the first file chooses the name.
+    // The maker of the first file chooses the name.
     let file = ElfFile::from_file(regular_file::open(path).ok()?).ok()?;
     let sections = file.sections().ok()?;
     // Such a file has no segments.

@@ -96,7 +96,7 @@ fn unit(path: &Path, load: &SplitDwarfLoad<Bytes>) -> Option<Arc<Dwarf<Bytes>>> 
 }
 
 fn open(path: &Path) -> Option<ElfFile> {
-    // Whoever made the program chooses the name.
+    // The maker of the program chooses the name.
     ElfFile::from_file(regular_file::open(path).ok()?).ok()
 }
 
