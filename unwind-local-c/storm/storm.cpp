@@ -1,7 +1,7 @@
 // Threads that do what backtraces must survive, each interrupted by a timer of its own whose
 // handler takes one and checks it against a chain that is known.
 //
-//     storm SECONDS MICROSECONDS FOLDER     (of the two plugins)
+//     storm SECONDS MICROSECONDS FOLDER     (of the libraries that it loads)
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -15,6 +15,7 @@
 #include <string>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 #include <unwind_local.h>
 
@@ -32,23 +33,33 @@ extern char __start_known_back[], __stop_known_back[];
 }
 
 constexpr size_t MOST = 256;
-constexpr int DEPTH = 5;
+constexpr int DEPTH = 5, FIBER_DEPTH = 20;
+constexpr size_t THREADS = 8;
 
 // Of the thread, in the program's own storage: a handler may use it at any point.
-static thread_local volatile bool is_in_handler, is_in_callback;
+static thread_local volatile bool is_in_handler, is_in_callback, is_on_fiber;
 static thread_local void *volatile outer[8];
 static thread_local volatile size_t outer_count;
 
-static std::atomic<long> handlers, wrong, allocations, in_plugins, errnos, children, bad_children, guessed;
+static std::atomic<long> handlers, wrong, allocations, in_plugins, on_fibers, errnos, children, bad_children, guessed;
+// Of the latter: all of their code has call frame information.
+static std::atomic<long> guessed_with;
 static std::atomic<long> cut[64];
 // Of these: in code of which no call frame information tells, such as crtstuff's.
 static std::atomic<long> cut_without;
 // And while libgcc replaced the frame that its call frame information is about.
 static std::atomic<long> cut_replaced;
+// And in the C library's function by which a thread goes to another stack: it has the one's stack pointer and
+// the other's return address for some instructions, of which its call frame information does not tell.
+static std::atomic<long> cut_between;
 // Where some stacks of the others were cut: what was interrupted.
 static std::atomic<void *> cut_at[16];
 static std::atomic<unsigned> cuts;
 static std::atomic<bool> stop;
+// Where the first function of a fiber returns to.
+static void *fiber_end;
+// The C library's function that goes to one.
+static uintptr_t switches;
 static const char *folder;
 static long period;
 
@@ -95,6 +106,7 @@ static void check(void **list, size_t count) {
     }
     for (size_t at = 0; at < outer_count; at++)
         if (list[body + 1 + at] != outer[at]) return fail("outer frames", list, count);
+    if (is_on_fiber) on_fibers++;
     if (!is_in_callback) return;
     size_t back = 0, call = 0;
     while (back < count && !is_in(list[back], __start_known_back, __stop_known_back)) back++;
@@ -114,6 +126,27 @@ static bool is_without(void *address) {
     return _dl_find_object(address, &object) == 0 && !_Unwind_Find_FDE(address, bases);
 }
 
+// The same by another library's function, which begins in the handler: whether the last frames are the
+// thread's is all that is asked.
+static int (*other)(void **, int);
+static std::atomic<long> others_cut;
+
+static void other_handler(int, siginfo_t *, void *) {
+    int saved = errno;
+    is_in_handler = true;
+    errno = 4711;
+    void *list[MOST];
+    size_t count = static_cast<size_t>(other(list, MOST));
+    if (errno != 4711) errnos++;
+    handlers++;
+    size_t known = outer_count;
+    bool is_cut = count < known;
+    for (size_t at = 0; at < known && !is_cut; at++) is_cut = list[count - 1 - at] != outer[known - 1 - at];
+    if (is_cut) others_cut++;
+    is_in_handler = false;
+    errno = saved;
+}
+
 static void handler(int, siginfo_t *, void *context) {
     int saved = errno;
     is_in_handler = true;
@@ -123,13 +156,22 @@ static void handler(int, siginfo_t *, void *context) {
     size_t count = unwind_local_backtrace_of(context, list, MOST, &end);
     if (errno != 4711) errnos++;
     handlers++;
+    // A fiber's outermost frame returns to the beginning of a function, as no call does: no table tells that
+    // nothing called it.
+    bool is_whole = end.complete || (count && list[count - 1] == fiber_end);
     // Of crtstuff's code nothing tells, so that the frame pointer is a guess there.
-    if (end.complete) check(list, count);
+    if (is_whole) check(list, count);
     else if (is_in_callback) fail("cut in a plugin", list, count);
-    else if (end.code == 1) guessed++;
+    else if (end.code == 1) {
+        guessed++;
+        bool is_without_any = false;
+        for (size_t at = 0; at < count && !is_without_any; at++) is_without_any = is_without(list[at]);
+        if (!is_without_any) guessed_with++, cut_at[cuts++ % 16] = list[0];
+    }
     else {
         cut[end.code & 63]++;
         if (count && landing::is_replaced(list[0])) cut_replaced++;
+        else if (count && landing::function_of(reinterpret_cast<uintptr_t>(list[0])) == switches) cut_between++;
         else if (count && is_without(list[count - 1])) cut_without++;
         else cut_at[cuts++ % 16] = count ? list[0] : nullptr;
     }
@@ -198,7 +240,9 @@ static void forks() {
         size_t count = unwind_local_backtrace(list, MOST, &end);
         long before = wrong;
         check(list, count);
-        _exit(end.complete && wrong == before ? 0 : 1);
+        if (!end.complete || wrong != before) _exit(1);
+        if (children % 2) execl("/bin/true", "true", nullptr);
+        _exit(0);
     }
     int status = 0;
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
@@ -216,15 +260,76 @@ static void threads() {
     if (pthread_create(&thread, nullptr, short_thread, nullptr) == 0) pthread_join(thread, nullptr);
 }
 
-using work = void();
-static work *const WORK[] = {plugins, exceptions, allocates, forks, threads, plugins};
+static void binds() {
+    void *object = dlopen((std::string(folder) + "/lazy.so").c_str(), RTLD_LAZY);
+    if (!object) abort();
+    auto function = reinterpret_cast<int (*)(const char *)>(dlsym(object, "binds"));
+    if (function("123") != 1) abort();
+    dlclose(object);
+}
 
-__attribute__((noinline, section("known_body"))) static void body(work *work) {
+// Takes the callers of the body that calls this for those that each trace from it has.
+__attribute__((noinline)) static void know_outer_frames() {
     void *list[MOST];
     unwind_local_end end;
     size_t count = unwind_local_backtrace(list, MOST, &end);
-    for (size_t at = 1; at < count && at <= 8; at++) outer[at - 1] = list[at];
-    outer_count = count - 1;
+    for (size_t at = 2; at < count && at <= 9; at++) outer[at - 2] = list[at];
+    outer_count = count - 2;
+}
+
+static thread_local ucontext_t thread_context, fiber_context;
+
+// A frame of some 1,000 bytes.
+__attribute__((noinline)) static int descends(int depth) {
+    volatile char room[1000];
+    room[0] = static_cast<char>(depth);
+    for (volatile int at = 0; at < 500; at = at + 1) {}
+    return depth ? descends(depth - 1) + room[0] : room[0];
+}
+
+// Which stack the thread is on, and so which frames it has, changes in `swapcontext`: nothing is known
+// of its traces then.
+static void switch_to(ucontext_t *to, ucontext_t *from) {
+    outer_count = 0;
+    is_on_fiber = false;
+    swapcontext(from, to);
+}
+
+__attribute__((noinline, section("known_body"))) static void fiber() {
+    fiber_end = __builtin_return_address(0);
+    for (;;) {
+        know_outer_frames();
+        is_on_fiber = true;
+        descends(FIBER_DEPTH);
+        switch_to(&thread_context, &fiber_context);
+    }
+}
+
+static void fibers() {
+    static thread_local void *outer_of_thread[8];
+    static thread_local size_t count_of_thread;
+    static thread_local char *stack;
+    if (!stack) {
+        stack = static_cast<char *>(malloc(65536));
+        getcontext(&fiber_context);
+        fiber_context.uc_stack.ss_sp = stack;
+        fiber_context.uc_stack.ss_size = 65536;
+        fiber_context.uc_link = nullptr;
+        makecontext(&fiber_context, fiber, 0);
+    }
+    count_of_thread = outer_count;
+    for (size_t at = 0; at < 8; at++) outer_of_thread[at] = outer[at];
+    switch_to(&fiber_context, &thread_context);
+    for (size_t at = 0; at < 8; at++) outer[at] = outer_of_thread[at];
+    outer_count = count_of_thread;
+    descends(FIBER_DEPTH);
+}
+
+using work = void();
+static work *const WORK[THREADS] = {plugins, exceptions, allocates, forks, threads, plugins, fibers, binds};
+
+__attribute__((noinline, section("known_body"))) static void body(work *work) {
+    know_outer_frames();
     timer_t timer = start_timer();
     while (!stop) work();
     timer_delete(timer);
@@ -233,7 +338,7 @@ __attribute__((noinline, section("known_body"))) static void body(work *work) {
 
 static void *thread(void *argument) {
     size_t number = reinterpret_cast<size_t>(argument);
-    static char rooms[6][16384];
+    static char rooms[THREADS][16384];
     // Half of them on a signal stack, a small one.
     stack_t room = {rooms[number], 0, 16384};
     if (number % 2) sigaltstack(&room, nullptr);
@@ -250,29 +355,45 @@ int main(int argc, char **argv) {
     next_lock = reinterpret_cast<decltype(next_lock)>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
     unwind_local_prepare();
     landing::learn(exceptions);
+    switches = landing::function_of(reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "swapcontext")));
+    fibers();
     if (!unwind_local_keeps_rows()) dprintf(2, "no rows are kept\n");
     struct sigaction action = {};
-    action.sa_sigaction = handler;
+    if (const char *walker = getenv("STORM_OTHER")) {
+        bool is_libunwind = strcmp(walker, "libunwind") == 0;
+        void *library = is_libunwind ? dlopen("libunwind.so.8", RTLD_NOW) : RTLD_DEFAULT;
+        void *function = library || !is_libunwind ? dlsym(library, is_libunwind ? "unw_backtrace" : "backtrace") : nullptr;
+        if (!function) return fprintf(stderr, "no %s\n", walker), 2;
+        other = reinterpret_cast<int (*)(void **, int)>(function);
+        void *few[8];
+        other(few, 8);
+    }
+    action.sa_sigaction = other ? other_handler : handler;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
     sigaction(SIGPROF, &action, nullptr);
-    pthread_t list[6];
-    for (size_t at = 0; at < 6; at++)
+    pthread_t list[THREADS];
+    for (size_t at = 0; at < THREADS; at++)
         pthread_create(&list[at], nullptr, thread, reinterpret_cast<void *>(at));
     sleep(static_cast<unsigned>(seconds));
     stop = true;
     for (pthread_t other : list) pthread_join(other, nullptr);
+    if (other) {
+        printf("%s: handlers %ld, cut or wrong %ld, allocations and locks %ld, errno changed %ld\n",
+               getenv("STORM_OTHER"), handlers.load(), others_cut.load(), allocations.load(), errnos.load());
+        return 0;
+    }
     long all_cut = 0;
     for (auto &number : cut) all_cut += number;
-    printf("handlers %ld, in plugins %ld, children %ld; wrong %ld, allocations and locks %ld, errno "
-           "changed %ld, children wrong %ld; by guesses %ld, cut %ld",
-           handlers.load(), in_plugins.load(), children.load(), wrong.load(), allocations.load(),
-           errnos.load(), bad_children.load(), guessed.load(), all_cut);
+    printf("handlers %ld, in plugins %ld, on fibers %ld, children %ld; wrong %ld, allocations and locks %ld, errno "
+           "changed %ld, children wrong %ld; by guesses %ld (%ld in code with call frame information), cut %ld",
+           handlers.load(), in_plugins.load(), on_fibers.load(), children.load(), wrong.load(), allocations.load(),
+           errnos.load(), bad_children.load(), guessed.load(), guessed_with.load(), all_cut);
     for (unsigned at = 0; at < 64; at++)
         if (cut[at]) printf(", %ld: %s", cut[at].load(), unwind_local_end_text(static_cast<uint8_t>(at)));
-    long rest = all_cut - cut_without - cut_replaced;
+    long rest = all_cut - cut_without - cut_replaced - cut_between;
     printf("; in code without call frame information %ld, while libgcc replaced its frame (%zu addresses) %ld, "
-           "others %ld (%.4f %%)\n",
-           cut_without.load(), landing::pc_count, cut_replaced.load(), rest,
+           "in swapcontext %ld, others %ld (%.4f %%)\n",
+           cut_without.load(), landing::pc_count, cut_replaced.load(), cut_between.load(), rest,
            100.0 * static_cast<double>(rest) / static_cast<double>(handlers));
     for (auto &last : cut_at) {
         Dl_info found = {};
