@@ -6,7 +6,10 @@ use crate::raw::readable::{PAGE, page, read_any};
 
 /// The most calls in a walk. They take 50 us at most where one takes 400 ns: a thread that is
 /// interrupted more often than its walks take does nothing else.
-pub(crate) const MOST_CALLS: u8 = 96;
+pub(crate) const MOST_CALLS: u16 = 96;
+
+/// How many pages can be asked for in the time of such a call.
+const PAGES_A_CALL: u16 = 4;
 
 /// How many bytes are read for one word.
 const WINDOW: usize = 32;
@@ -17,7 +20,8 @@ const BELOW: u64 = 8;
 /// The checked reads of a walk.
 #[derive(Debug)]
 pub(crate) struct CheckedReads {
-    calls_left: u8,
+    /// How many pages could still be asked for.
+    pages_left: u16,
     /// A page that could not be read; or no page's address.
     absent: u64,
     /// What was read last for a word, and from where on.
@@ -31,7 +35,7 @@ impl CheckedReads {
     #[inline]
     pub(crate) const fn new() -> Self {
         Self {
-            calls_left: MOST_CALLS,
+            pages_left: MOST_CALLS.saturating_mul(PAGES_A_CALL),
             absent: u64::MAX,
             window: [0; WINDOW],
             window_len: 0,
@@ -52,7 +56,9 @@ impl CheckedReads {
         if self.copy(addr, buf) {
             return Ok(());
         }
-        self.calls_left = self.calls_left.checked_sub(1).ok_or(ReadError::NotResident)?;
+        if !self.pay(PAGES_A_CALL) {
+            return Err(ReadError::NotResident);
+        }
         let is_read = match is_one_page && buf.len() <= size_of::<u64>() {
             true => self.fill(addr) && self.copy(addr, buf),
             false => read_any(addr, buf),
@@ -64,6 +70,17 @@ impl CheckedReads {
             self.absent = page(addr);
         }
         Err(ReadError::Invalid)
+    }
+
+    /// Whether so many pages may be asked for; then they are.
+    pub(crate) fn pay_for_pages(&mut self, pages: u64) -> bool {
+        u16::try_from(pages).is_ok_and(|pages| self.pay(pages))
+    }
+
+    fn pay(&mut self, pages: u16) -> bool {
+        let left = self.pages_left.checked_sub(pages);
+        self.pages_left = left.unwrap_or(self.pages_left);
+        left.is_some()
     }
 
     /// Reads what is near to an address, in its page.
@@ -97,10 +114,10 @@ mod tests {
     use super::*;
 
     /// A word of this address, and how many calls it took.
-    fn read(reads: &mut CheckedReads, addr: u64) -> (Result<u64, ReadError>, u8) {
-        let (before, mut word) = (reads.calls_left, [0; 8]);
+    fn read(reads: &mut CheckedReads, addr: u64) -> (Result<u64, ReadError>, u16) {
+        let (before, mut word) = (reads.pages_left, [0; 8]);
         let result = reads.read(addr, &mut word).map(|()| u64::from_le_bytes(word));
-        (result, before - reads.calls_left)
+        (result, (before - reads.pages_left) / PAGES_A_CALL)
     }
 
     #[test]
@@ -111,7 +128,7 @@ mod tests {
         assert_eq!(read(&mut reads, addr + 8), (Ok(2), 1));
         // Unless a page ends in between.
         let is_near = page(addr) == page(addr + 31);
-        let calls = u8::from(!is_near);
+        let calls = u16::from(!is_near);
         assert_eq!(read(&mut reads, addr + 16), (Ok(3), calls));
         assert_eq!(read(&mut reads, addr), (Ok(1), calls));
         assert_eq!(read(&mut reads, addr + 40), (Ok(6), 1));
@@ -133,7 +150,7 @@ mod tests {
         let words = [1_u64; 1024];
         let addr = u64::try_from(words.as_ptr().expose_provenance()).unwrap();
         let mut reads = CheckedReads::new();
-        let far = |at: u8| addr + u64::from(at) * 64;
+        let far = |at: u16| addr + u64::from(at) * 64;
         for at in 0..MOST_CALLS {
             assert_eq!(read(&mut reads, far(at)), (Ok(1), 1), "{at}");
         }

@@ -97,8 +97,8 @@ impl Cursor {
     pub(crate) fn at(mut registers: Start) -> Self {
         let start = registers.pc();
         let guessed = Guessed::default();
-        let mut memory = OwnMemory::new(start);
-        memory.of_caller(Start::stack_pointer());
+        let mut memory = OwnMemory::new(start, &guessed);
+        memory.of_stack(registers.sp(), Start::stack_pointer());
         let mut walker = walker(start, &guessed, None);
         let frames = walker.frames(registers.registers(), &mut memory);
         let end = || At::End { end: End::NotWalkable, is_complete: false };
@@ -181,8 +181,9 @@ impl Cursor {
     #[must_use]
     pub fn exception_handling(&self) -> Option<(u64, Option<u64>)> {
         let addr = self.pc()?.lookup_addr().get();
-        let found = rows::exception_data(self.start, &Guessed::new(self.is_guessed), addr)?;
-        let mut memory = OwnMemory::new(self.start);
+        let guessed = Guessed::new(self.is_guessed);
+        let found = rows::exception_data(self.start, &guessed, addr)?;
+        let mut memory = OwnMemory::new(self.start, &guessed);
         let mut value = |pointer: EncodedPointer| match pointer.is_indirect {
             true => memory.read_word(VirtAddr::new(pointer.addr), Machine::WORD).ok(),
             false => Some(pointer.addr),
@@ -198,8 +199,9 @@ impl Cursor {
     pub fn is_signal_trampoline(&self) -> bool {
         let Some(position) = self.position() else { return false };
         let frame = FrameContext::new(position.pc(), position.sp(), position.fp(), None);
-        let mut memory = OwnMemory::new(self.start);
-        memory.of_caller(Start::stack_pointer());
+        let guessed = Guessed::new(self.is_guessed);
+        let mut memory = OwnMemory::new(self.start, &guessed);
+        memory.of_stack(position.sp(), Start::stack_pointer());
         let row = RowSource::<Machine>::row(&mut SignalTrampolines, &frame, &mut memory);
         matches!(row, Ok(Some(row)) if row.is_signal())
     }
@@ -209,20 +211,20 @@ impl Cursor {
         let (start, guessed) = (self.start, Guessed::new(self.is_guessed));
         let mut taken = if loads::count().is_some() { Taken::take() } else { None };
         let kept = taken.as_mut().map(Taken::rows);
-        let answer = self.continue_by(walker(start, &guessed, kept), position, question);
+        let answer = self.continue_by(walker(start, &guessed, kept), &guessed, position, question);
         self.is_guessed = guessed.is_set();
         answer
     }
 
-    fn continue_by(
+    fn continue_by<'g>(
         &mut self,
-        mut walker: Walker<Machine, Rows<'_>, Guesses<'_>, Unchecked, Kept<'_>>,
+        mut walker: Walker<Machine, Rows<'g>, Guesses<'g>, Unchecked, Kept<'_>>,
+        guessed: &'g Guessed,
         mut position: Position<Registers>,
         question: Question,
     ) -> Option<u64> {
-        let start = self.start;
-        let mut memory = OwnMemory::new(start);
-        memory.of_caller(Start::stack_pointer());
+        let mut memory = OwnMemory::new(self.start, guessed);
+        memory.of_stack(position.sp(), Start::stack_pointer());
         let addr = position.pc().lookup_addr();
         let mut frames = walker.resume(position.lend(), &mut memory);
         let answer = match question {

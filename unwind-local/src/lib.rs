@@ -30,8 +30,8 @@
 //! more by an exchange, and where none is free a walk does without.
 //!
 //! The thread's own stack is read by plain loads: it is asked for once, a page at a time, and
-//! stays as long as the thread runs. So is the stack that the caller runs on, a signal stack
-//! or a fiber's, at each walk. All other memory is read by system calls that cannot fault, at most
+//! stays as long as the thread runs. So is its signal stack, until the program gives it another. A fiber's
+//! is asked for at each walk, at most 1.5 MiB. All other memory is read by system calls that cannot fault, at most
 //! 96 in a walk, so that threads that are interrupted often still do something: where that is too
 //! few the stack ends with [`NotResident`](ReadError::NotResident).
 //!

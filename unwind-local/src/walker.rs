@@ -16,16 +16,24 @@ pub(crate) type Kept<'c> = Option<&'c mut RowCache<ROWS>>;
 pub(crate) type Rows<'g> = Or<Or<ObjectRows<'g>, SignalTrampolines>, Instructions<'g>>;
 
 /// The frames of a walk.
-pub(crate) type OwnFrames<'w, 'g, 'c> =
-    Frames<'w, Machine, Rows<'g>, Guesses<'g>, Unchecked, Kept<'c>, OwnMemory, &'w mut Registers>;
+pub(crate) type OwnFrames<'w, 'g, 'c> = Frames<
+    'w,
+    Machine,
+    Rows<'g>,
+    Guesses<'g>,
+    Unchecked,
+    Kept<'c>,
+    OwnMemory<'g>,
+    &'w mut Registers,
+>;
 
 /// Walks from there by kept rows, if it is known when they are stale.
 #[inline(always)]
 pub(crate) fn walk<R>(start: &mut Start, run: impl FnOnce(&mut OwnFrames<'_, '_, '_>) -> R) -> R {
     let guessed = Guessed::default();
     let mut taken = if loads::count().is_some() { Taken::take() } else { None };
-    let mut memory = OwnMemory::new(start.pc());
-    memory.of_caller(Start::stack_pointer());
+    let mut memory = OwnMemory::new(start.pc(), &guessed);
+    memory.of_stack(start.sp(), Start::stack_pointer());
     let mut walker = walker(start.pc(), &guessed, taken.as_mut().map(Taken::rows));
     let has_called = start.has_called;
     let mut frames = walker.frames(start.registers(), &mut memory);
@@ -44,8 +52,8 @@ pub(crate) fn walk_incremental<const N: usize>(start: &mut Start, last: &mut Inc
     }
     let guessed = Guessed::default();
     let mut taken = if loads::count().is_some() { Taken::take() } else { None };
-    let mut memory = OwnMemory::new(start.pc());
-    memory.of_caller(Start::stack_pointer());
+    let mut memory = OwnMemory::new(start.pc(), &guessed);
+    memory.of_stack(start.sp(), Start::stack_pointer());
     let mut walker = walker(start.pc(), &guessed, taken.as_mut().map(Taken::rows));
     walker.trace_incremental(start.registers(), &mut memory, last);
 }

@@ -44,25 +44,26 @@ impl Readable {
         Self { start, end }
     }
 
-    /// The same from a stack pointer on, which is this thread's or that of a context; `None`
-    /// if that is not on the thread's own stack.
+    /// The same from an address on; `None` if that is not on the thread's own stack.
     ///
     /// The pages up to what is known are asked for. What is readable up to the thread's
     /// [upper end](c_library::stack_end) stays as long as the thread runs.
+    ///
+    /// Where the address [is the stack pointer](InUse) and on the signal stack, that is kept.
     #[cold]
     #[inline(never)]
-    pub(crate) fn own_stack_from(sp: u64) -> Option<Self> {
+    pub(crate) fn own_stack_from(addr: u64, is_in_use: InUse) -> Option<Self> {
         let words = thread_words();
         let known = words.start.load(Ordering::Relaxed);
         let end = match words.end.load(Ordering::Relaxed) {
             0 => page(c_library::stack_end()).checked_add(PAGE)?,
             end => end,
         };
-        let start = page(sp);
+        let start = page(addr);
         let unknown = if known == 0 { end } else { known };
         let is_near = start < unknown && unknown.wrapping_sub(start) <= MOST;
         // A signal stack is no part of it, even if nothing lies between.
-        if !is_near || syscall::is_signal_stack(sp) || !are_readable(start, unknown) {
+        if !is_near || is_signal_stack(addr, is_in_use) || !are_readable(start, unknown) {
             return None;
         }
         // A handler in between stores other true words.
@@ -71,20 +72,48 @@ impl Readable {
         Some(Self { start, end })
     }
 
+    /// The thread's signal stack from a stack pointer on, as far as it is known; no addresses if
+    /// that is elsewhere.
+    #[inline]
+    pub(crate) fn signal_stack(sp: u64) -> Self {
+        let known = Self::known_signal_stack();
+        if known.contains(sp) { Self { start: page(sp), end: known.end } } else { Self::NONE }
+    }
+
+    fn known_signal_stack() -> Self {
+        let word = thread_words().signal_stack.load(Ordering::Relaxed);
+        let start = page(word);
+        let len = word.wrapping_sub(start).wrapping_mul(PAGE);
+        Self { start, end: start.saturating_add(len) }
+    }
+
+    /// The same, asked for.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn signal_stack_from(sp: u64) -> Self {
+        is_signal_stack(sp, InUse::Yes);
+        Self::signal_stack(sp)
+    }
+
     /// The page of the stack pointer that the caller runs on.
-    pub(crate) const fn current_page(sp: u64) -> Self {
+    pub(crate) const fn page_of(sp: u64) -> Self {
         let start = page(sp);
         Self { start, end: start.saturating_add(PAGE) }
     }
 
-    /// Adds the pages up to this address, if it is not far above and they can be read: a
-    /// stack that is in use continues there.
+    /// How many pages there are from its end up to this address, if it is not far above.
+    #[inline]
+    pub(crate) fn pages_to(&self, end: u64) -> Option<u64> {
+        let more = page(end.saturating_add(PAGE - 1)).checked_sub(self.end)?;
+        (self.start != 0 && more != 0 && more <= GAP).then_some(more / PAGE)
+    }
+
+    /// Adds so many pages, if they can be read: a stack that is in use continues there.
     #[cold]
     #[inline(never)]
-    pub(crate) fn grow(&mut self, end: u64) -> bool {
-        let end = page(end.saturating_add(PAGE - 1));
-        let is_near = self.start != 0 && end > self.end && end.wrapping_sub(self.end) <= GAP;
-        if !is_near || !are_readable(self.end, end) {
+    pub(crate) fn grow(&mut self, pages: u64) -> bool {
+        let end = self.end.saturating_add(pages.saturating_mul(PAGE));
+        if !are_readable(self.end, end) {
             return false;
         }
         self.end = end;
@@ -157,6 +186,33 @@ impl Readable {
         // SAFETY: it is readable, and volatile reads may see any memory.
         Some(u64::from_le_bytes(unsafe { word.read_volatile() }))
     }
+}
+
+/// Whether an address is the stack pointer that this thread has now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InUse {
+    Yes,
+    Unknown,
+}
+
+/// Whether an address is on the thread's signal stack.
+///
+/// A stack that is in use is the thread's until a handler returns, and the next handler begins at its
+/// upper end again: so it is kept, with the pages from the address on, if these can be read.
+fn is_signal_stack(addr: u64, is_in_use: InUse) -> bool {
+    let Some(stack) = syscall::signal_stack() else { return true };
+    let is_on = !stack.is_empty() && addr >= stack.start && addr <= stack.end;
+    if !is_on || is_in_use == InUse::Unknown {
+        return is_on;
+    }
+    let known = Readable::known_signal_stack();
+    let (start, end) = (page(addr), page(stack.end.saturating_add(PAGE - 1)));
+    let unknown = if known.end == end && known.start >= start { known.start } else { end };
+    let pages = end.wrapping_sub(start) / PAGE;
+    if pages < PAGE && are_readable(start, unknown) {
+        thread_words().signal_stack.store(start | pages, Ordering::Relaxed);
+    }
+    true
 }
 
 /// Whether all pages from that of an address on can be read, up to an end.

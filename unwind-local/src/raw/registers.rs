@@ -55,6 +55,12 @@ impl Start {
         StartPc(self.registers.pc())
     }
 
+    /// The stack pointer there.
+    #[inline]
+    pub(crate) fn sp(&self) -> u64 {
+        self.registers.sp()
+    }
+
     /// The registers there.
     pub(crate) const fn registers(&mut self) -> &mut Registers {
         &mut self.registers

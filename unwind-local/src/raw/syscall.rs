@@ -1,5 +1,6 @@
 //! System calls, which leave `errno` alone.
 
+use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 
@@ -48,15 +49,16 @@ pub(crate) fn is_first_thread() -> bool {
     u64::try_from(thread_id()) == Ok(process_id())
 }
 
-/// Whether a stack pointer is on the thread's alternate signal stack.
-pub(crate) fn is_signal_stack(sp: u64) -> bool {
+/// The thread's signal stack, from its first address to the one after its last; empty if it has none.
+/// `None` if the kernel does not tell.
+pub(crate) fn signal_stack() -> Option<Range<u64>> {
     // `stack_t`: where it is, flags, size.
     let mut state = [0_usize; 3];
     let to = state.as_mut_ptr().addr();
     // SAFETY: it writes these three words.
     let result = unsafe { call(libc::SYS_sigaltstack, [0, to, 0, 0, 0, 0]) };
     let [start, _, size] = state.map(|word| u64::try_from(word).unwrap_or(0));
-    result != 0 || sp.checked_sub(start).is_some_and(|at| at <= size && size != 0)
+    if result == 0 { Some(start..start.saturating_add(size)) } else { None }
 }
 
 /// Sends a signal to a thread of this process; the kernel's error if it refuses.

@@ -1,4 +1,4 @@
-//! What each thread has: its control block, and three words that begin as zero.
+//! What each thread has: its control block, and four words that begin as zero.
 
 use core::sync::atomic::AtomicU64;
 
@@ -14,4 +14,7 @@ pub(crate) struct ThreadWords {
     pub(crate) end: AtomicU64,
     /// The number of its place, if that says so, too.
     pub(crate) place: AtomicU64,
+    /// The pages of its signal stack that can be read: the address of the first, and in the bits below a
+    /// page how many. In one word, since a handler may store other pages at any time.
+    pub(crate) signal_stack: AtomicU64,
 }

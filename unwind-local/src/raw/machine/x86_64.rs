@@ -163,8 +163,8 @@ global_asm!(
     ".type unwind_local_thread, @object",
     ".balign 8",
     "unwind_local_thread:",
-    ".zero 24",
-    ".size unwind_local_thread, 24",
+    ".zero 32",
+    ".size unwind_local_thread, 32",
     ".popsection",
 );
 
