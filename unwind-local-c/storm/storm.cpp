@@ -47,8 +47,9 @@ static std::atomic<long> guessed_with;
 static std::atomic<long> cut[64];
 // Of these: in code of which no call frame information tells, such as crtstuff's.
 static std::atomic<long> cut_without;
-// And while libgcc replaced the frame that its call frame information is about.
-static std::atomic<long> cut_replaced;
+// And while libgcc replaced the frame that its call frame information is about. Of a caller that keeps its CFA
+// in a register that was replaced the walk goes to the exception's handler: frames are missing then.
+static std::atomic<long> cut_replaced, wrong_replaced;
 // And in the C library's function by which a thread goes to another stack: it has the one's stack pointer and
 // the other's return address for some instructions, of which its call frame information does not tell.
 static std::atomic<long> cut_between;
@@ -84,10 +85,24 @@ static bool is_in(void *address, const char *start, const char *end) {
 }
 
 static void fail(const char *what, void **list, size_t count) {
+    if (count && landing::is_replaced(list[0])) {
+        wrong_replaced++;
+        return;
+    }
     if (wrong++ > 3) return;
     dprintf(2, "wrong: %s:", what);
     for (size_t at = 0; at < count; at++) dprintf(2, " %p", list[at]);
     dprintf(2, "\n");
+}
+
+// A fiber's outermost frame returns to code that has called nothing, so that no table tells that it is the
+// outermost one, and guesses may follow: they are left out.
+static bool is_of_fiber(void **list, size_t *count) {
+    size_t at = 0;
+    while (at < *count && list[at] != fiber_end) at++;
+    if (at == *count) return false;
+    *count = at + 1;
+    return true;
 }
 
 // Whether the trace is that of this thread, if it is complete.
@@ -137,6 +152,7 @@ static void other_handler(int, siginfo_t *, void *) {
     errno = 4711;
     void *list[MOST];
     size_t count = static_cast<size_t>(other(list, MOST));
+    is_of_fiber(list, &count);
     if (errno != 4711) errnos++;
     handlers++;
     size_t known = outer_count;
@@ -156,9 +172,7 @@ static void handler(int, siginfo_t *, void *context) {
     size_t count = unwind_local_backtrace_of(context, list, MOST, &end);
     if (errno != 4711) errnos++;
     handlers++;
-    // A fiber's outermost frame returns to the beginning of a function, as no call does: no table tells that
-    // nothing called it.
-    bool is_whole = end.complete || (count && list[count - 1] == fiber_end);
+    bool is_whole = end.complete || is_of_fiber(list, &count);
     // Of crtstuff's code nothing tells, so that the frame pointer is a guess there.
     if (is_whole) check(list, count);
     else if (is_in_callback) fail("cut in a plugin", list, count);
@@ -273,6 +287,7 @@ __attribute__((noinline)) static void know_outer_frames() {
     void *list[MOST];
     unwind_local_end end;
     size_t count = unwind_local_backtrace(list, MOST, &end);
+    is_of_fiber(list, &count);
     for (size_t at = 2; at < count && at <= 9; at++) outer[at - 2] = list[at];
     outer_count = count - 2;
 }
@@ -391,9 +406,9 @@ int main(int argc, char **argv) {
     for (unsigned at = 0; at < 64; at++)
         if (cut[at]) printf(", %ld: %s", cut[at].load(), unwind_local_end_text(static_cast<uint8_t>(at)));
     long rest = all_cut - cut_without - cut_replaced - cut_between;
-    printf("; in code without call frame information %ld, while libgcc replaced its frame (%zu addresses) %ld, "
-           "in swapcontext %ld, others %ld (%.4f %%)\n",
-           cut_without.load(), landing::pc_count, cut_replaced.load(), cut_between.load(), rest,
+    printf("; in code without call frame information %ld, while libgcc replaced its frame (%zu addresses) %ld "
+           "(and %ld without some frames), in swapcontext %ld, others %ld (%.4f %%)\n",
+           cut_without.load(), landing::pc_count, cut_replaced.load(), wrong_replaced.load(), cut_between.load(), rest,
            100.0 * static_cast<double>(rest) / static_cast<double>(handlers));
     for (auto &last : cut_at) {
         Dl_info found = {};
