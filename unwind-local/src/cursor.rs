@@ -184,11 +184,8 @@ impl Cursor {
         let guessed = Guessed::new(self.is_guessed);
         let found = rows::exception_data(self.start, &guessed, addr)?;
         let mut memory = OwnMemory::new(self.start, &guessed);
-        let mut value = |pointer: EncodedPointer| match pointer.is_indirect {
-            true => memory.read_word(VirtAddr::new(pointer.addr), Machine::WORD).ok(),
-            false => Some(pointer.addr),
-        };
-        Some((value(found.personality?)?, found.lsda.and_then(value)))
+        let personality = target(found.personality?, &mut memory)?;
+        Some((personality, found.lsda.and_then(|lsda| target(lsda, &mut memory))))
     }
 
     /// Whether the frame is the C library's signal trampoline, whose caller is what the
@@ -245,5 +242,14 @@ impl Cursor {
             None => At::End { end: end.unwrap_or(End::NoRow), is_complete },
         };
         answer
+    }
+}
+
+/// What a pointer in a table leads to.
+#[inline(never)]
+fn target(pointer: EncodedPointer, memory: &mut OwnMemory<'_>) -> Option<u64> {
+    match pointer.is_indirect {
+        true => memory.read_word(VirtAddr::new(pointer.addr), Machine::WORD).ok(),
+        false => Some(pointer.addr),
     }
 }

@@ -74,7 +74,7 @@ impl Readable {
 
     /// The thread's signal stack from a stack pointer on, as far as it is known; no addresses if
     /// that is elsewhere.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn signal_stack(sp: u64) -> Self {
         let known = Self::known_signal_stack();
         if known.contains(sp) { Self { start: page(sp), end: known.end } } else { Self::NONE }
@@ -216,6 +216,8 @@ fn is_signal_stack(addr: u64, is_in_use: InUse) -> bool {
 }
 
 /// Whether all pages from that of an address on can be read, up to an end.
+#[cold]
+#[inline(never)]
 pub(super) fn are_readable(start: u64, end: u64) -> bool {
     let mut start = page(start);
     while start < end {

@@ -96,8 +96,7 @@ impl RowSource<Machine> for ObjectRows<'_> {
         _: &mut M,
     ) -> Result<Option<RegisterRules>, RemoteCfiError> {
         let addr = frame.lookup_addr().get();
-        let object = Object::find(addr).filter(|_| !self.guessed.0.get());
-        match &object.map_or(Ok(None), call_frames) {
+        match &call_frames_of(self.guessed, addr) {
             Ok(Some(table)) => Ok(table.find_register_rules(addr)?),
             Ok(None) => Ok(None),
             Err(error) => Err((*error).into()),
@@ -150,14 +149,25 @@ fn call_frame_row(object: Object, addr: u64) -> Result<Option<Row>, CfiError> {
 ///
 /// `.eh_frame` alone is asked.
 pub(crate) fn function(_: StartPc, guessed: &Guessed, addr: u64) -> Option<Range<u64>> {
-    let object = Object::find(addr).filter(|_| !guessed.is_set())?;
-    call_frames(object).ok()??.find_code(addr).ok()?
+    match &call_frames_of(guessed, addr) {
+        Ok(Some(table)) => table.find_code(addr).ok()?,
+        _ => None,
+    }
 }
 
 /// What unwinding of exceptions needs of that function.
 pub(crate) fn exception_data(_: StartPc, guessed: &Guessed, addr: u64) -> Option<ExceptionData> {
-    let object = Object::find(addr).filter(|_| !guessed.is_set())?;
-    call_frames(object).ok()??.find_exception_data(addr).ok()?
+    match &call_frames_of(guessed, addr) {
+        Ok(Some(table)) => table.find_exception_data(addr).ok()?,
+        _ => None,
+    }
+}
+
+/// The `.eh_frame` of the object with an address, unless a guess has led there.
+#[inline(never)]
+fn call_frames_of<'o>(guessed: &Guessed, addr: u64) -> Result<Option<CfiTable<'o>>, CfiError> {
+    let object = Object::find(addr).filter(|_| !guessed.is_set());
+    object.map_or(Ok(None), call_frames)
 }
 
 /// The `.eh_frame`, with its search table.

@@ -7,6 +7,7 @@ use core::time::Duration;
 use super::machine::call;
 
 /// Whether the eight bytes at an address can be read.
+#[inline(never)]
 pub(crate) fn is_readable(addr: u64) -> bool {
     // The kernel reads the set before it refuses an unknown kind of change: the shortest
     // call that touches memory and changes nothing.
