@@ -166,7 +166,7 @@ fn r0_6_cpu_numbers_may_have_gaps_and_those_out_of_range_are_refused() {
 }
 
 #[test]
-fn r0_7_a_failure_leaves_no_half_made_descriptor_after() {
+fn r0_7_a_failure_leaves_no_half_made_descriptor() {
     let (core, registry) = (Recorder::default(), registry());
     // The profiler's last event goes, then adding fails, then it works: each
     // time with a fresh client.
