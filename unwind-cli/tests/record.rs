@@ -70,7 +70,7 @@ fn number(ledger: &Value, name: &str) -> u64 {
 fn check_sums(ledger: &Value) {
     let incomplete: u64 =
         ledger["incomplete"].as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
-    let classes = ["complete", "kernel_only", "unmatched", "damaged", "dropped"];
+    let classes = ["complete", "kernel_only", "unmatched", "unchecked", "damaged", "dropped"];
     let classified: u64 = classes.iter().map(|name| number(ledger, name)).sum();
     assert_eq!(classified + incomplete, number(ledger, "written"), "{ledger}");
     assert!(number(ledger, "lost_told") <= number(ledger, "lost"), "{ledger}");
@@ -449,4 +449,23 @@ fn d14_what_cannot_be_recorded_is_said_with_its_exit_code() {
         assert!(told.contains("/no/such\\x1b[31m"), "{told}");
     }
     assert_eq!(code(&["record", "-o", "/no/such/file", "--", "true"]), Some(3));
+}
+
+#[test]
+fn d14_a_kernel_that_does_not_walk_stacks_later_is_told_as_such() {
+    let data = support::scratch("record_deferred").join("perf.data");
+    let arguments = ["record", "--deferred", "--json", "-o", data.to_str().unwrap(), "--", "true"];
+    let output = unwind(&arguments);
+    let told = text(&output.stderr);
+    if output.status.success() {
+        // It does: what comes of it is tested in a guest.
+        return check_sums(&ledger_of(&arguments, output).unwrap());
+    }
+    if told.contains("lets no sampling event be opened") {
+        return skip(&told);
+    }
+    assert!(told.contains("from 6.19 on") && told.contains("without --deferred"), "{told}");
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let both = unwind(&["record", "--deferred", "--keep-stacks", "--", "true"]);
+    assert_eq!(both.status.code(), Some(2), "{}", text(&both.stderr));
 }

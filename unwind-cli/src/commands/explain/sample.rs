@@ -157,9 +157,11 @@ impl Sample {
             ));
         };
         let key = (shown.held.time, shown.held.task.tid);
-        let reason = told.map(|told| {
+        let reason = told.and_then(|told| {
+            let others_are_complete = told.others_are_complete();
             let mark = told.incomplete.into_iter().find(|mark| (mark.0, mark.1) == key);
-            mark.map(|(_, _, reason)| reason)
+            let reason = mark.map(|(_, _, reason)| reason);
+            (reason.is_some() || others_are_complete).then_some(reason)
         });
         let found =
             found_frames.as_ref().map(|found| found.of_sample(shown.held.number).take(1 << 16));

@@ -1,9 +1,9 @@
 //! A record of the kernel that waits for its turn.
 
 use unwind_perf::record::{
-    self, BranchEntry, BranchStack, Callchain, CallchainDeferred, Comm, DeferredLayout, Endian,
-    EventFormat, Lifecycle, Lost, Record, RecordHeader, RecordType, Sample, SampleId, SampleType,
-    Task, UserPart, Words,
+    self, BranchEntry, BranchStack, Callchain, CallchainDeferred, Comm, Context, DeferredLayout,
+    Endian, EventFormat, Lifecycle, Lost, Misc, Record, RecordHeader, RecordType, Sample, SampleId,
+    SampleType, Task, UserPart, Words,
 };
 
 /// A record of the kernel, held until its turn.
@@ -145,6 +145,16 @@ impl Held {
     /// The call chain of a sample, as recorded.
     pub(crate) fn callchain(&self) -> Option<Callchain<'_>> {
         self.sample()?.callchain
+    }
+
+    /// Whether a sample with a whole chain has a user part, if only the address that user code
+    /// was interrupted at.
+    pub(crate) fn has_user_part(&self) -> bool {
+        let is_of_user = |record: &Record<'_>| record.header().misc.cpu_mode() == Misc::USER;
+        self.record().as_ref().is_some_and(is_of_user)
+            || self
+                .callchain()
+                .is_some_and(|chain| chain.words().any(|word| word == Context::User.word()))
     }
 
     /// The branches of a sample, the newest first, and which register held that.

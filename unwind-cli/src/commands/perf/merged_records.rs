@@ -343,6 +343,7 @@ impl<W: Write> Sink for MergedRecords<'_, '_, W> {
         if let Some(attr) = attr {
             return self.sample_to_walk(held, attr, outcome);
         }
+        self.tally.count_kernels(&held, outcome);
         let calls = self.calls_of(&held);
         if let Some(calls) = calls
             && self.join(&held, outcome, &calls).is_some()

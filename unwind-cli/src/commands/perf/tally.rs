@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use unwind_perf::merge::Outcome;
 use unwind_perf::record::{Attr, UserState};
 
 use crate::commands::perf::held::Held;
@@ -15,6 +16,8 @@ pub(crate) struct Tally {
     pub(crate) incomplete: BTreeMap<&'static str, u64>,
     /// Samples of threads without a user part.
     pub(crate) kernel_only: u64,
+    /// Samples whose user part the kernel has walked, along frame pointers.
+    pub(crate) unchecked: u64,
     /// Samples that were left out since their fields cannot be told apart.
     pub(crate) damaged: u64,
     /// The samples that are not complete, if they are to be kept.
@@ -62,10 +65,27 @@ impl Tally {
             Some(reason) => {
                 let count = self.incomplete.entry(reason).or_default();
                 *count = count.saturating_add(1);
-                if let Some(marks) = &mut self.marks {
-                    marks.push(Mark { time: held.time, thread: held.task.tid, reason });
-                }
+                self.mark(held, reason);
             }
+        }
+    }
+
+    /// Counts a sample that has no stack to walk: the kernel has walked it. Those whose user
+    /// part did not come are the merge's to count.
+    pub(crate) fn count_kernels(&mut self, held: &Held, outcome: &Outcome) {
+        match outcome {
+            Outcome::Merged(_) => self.unchecked = self.unchecked.saturating_add(1),
+            Outcome::Unmatched { .. } => self.mark(held, "unmatched"),
+            Outcome::Inline if held.has_user_part() => {
+                self.unchecked = self.unchecked.saturating_add(1);
+            }
+            Outcome::Inline => self.kernel_only = self.kernel_only.saturating_add(1),
+        }
+    }
+
+    fn mark(&mut self, held: &Held, reason: &'static str) {
+        if let Some(marks) = &mut self.marks {
+            marks.push(Mark { time: held.time, thread: held.task.tid, reason });
         }
     }
 
@@ -81,5 +101,51 @@ impl Tally {
     /// How many of these are not complete.
     pub(crate) fn all_incomplete(&self) -> u64 {
         self.incomplete.values().fold(0, |sum, &count| sum.saturating_add(count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use unwind_perf::merge::{Merged, Unmatched};
+    use unwind_perf::record::{
+        Context, DeferredLayout, Endian, EventFormat, Misc, Record, RecordType, SampleType,
+    };
+
+    use super::*;
+
+    /// A sample at an address of the kernel or of user code, with this chain.
+    fn sample(mode: Misc, chain: &[u64]) -> Held {
+        let count = u64::try_from(chain.len()).unwrap();
+        let words = [7, 9, count].into_iter().chain(chain.iter().copied());
+        let body: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        let mut bytes = RecordType::SAMPLE.0.to_le_bytes().to_vec();
+        bytes.extend(mode.0.to_le_bytes());
+        bytes.extend(u16::try_from(body.len().checked_add(8).unwrap()).unwrap().to_le_bytes());
+        bytes.extend(body);
+        let sample_type = SampleType::IP | SampleType::TIME | SampleType::CALLCHAIN;
+        let format = EventFormat { sample_type, ..EventFormat::default() };
+        let record = Record::parse(&bytes, Endian::Little).unwrap();
+        Held::new(&record, 0, format, DeferredLayout::Cookie).unwrap()
+    }
+
+    #[test]
+    fn d14_stacks_that_the_kernel_has_walked_are_unchecked_unmatched_or_its_own() {
+        let (user, kernel) = (Context::User.word(), Context::Kernel.word());
+        let mut tally = Tally::with_marks();
+        let whole = sample(Misc::KERNEL, &[kernel, 1, user, 2]);
+        let kernels = sample(Misc::KERNEL, &[kernel, 1]);
+        let interrupted = sample(Misc::USER, &[]);
+        tally.count_kernels(&whole, &Outcome::Inline);
+        tally.count_kernels(&kernels, &Outcome::Inline);
+        tally.count_kernels(&interrupted, &Outcome::Inline);
+        tally.count_kernels(
+            &kernels,
+            &Outcome::Merged(Merged { stack: [2].into(), across_exec: false, late: false }),
+        );
+        let lost = Outcome::Unmatched { cookie: None, reason: Unmatched::End };
+        tally.count_kernels(&kernels, &lost);
+        assert_eq!((tally.unchecked, tally.kernel_only, tally.walked()), (3, 1, 0));
+        let marks = tally.marks.unwrap();
+        assert_eq!(marks, [Mark { time: 9, thread: 0, reason: "unmatched" }]);
     }
 }

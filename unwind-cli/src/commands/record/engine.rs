@@ -81,6 +81,12 @@ pub(crate) enum EngineError {
          programs of one's own a kernel.perf_event_paranoid of 1 or less"
     )]
     OffCpu,
+    /// The kernel does not walk stacks later.
+    #[error(
+        "this kernel does not walk user stacks for samples when a thread returns to user code \
+         (Linux does from 6.19 on); without --deferred stacks are copied and walked by tables"
+    )]
+    Deferral,
     /// The ring cannot be mapped.
     #[error("a ring of {bytes} bytes cannot be mapped: {error}{}", ring_advice(error))]
     Map {

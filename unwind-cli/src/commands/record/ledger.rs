@@ -92,6 +92,7 @@ impl Ledger {
             incomplete: incomplete.map(|(&reason, &count)| (reason.to_owned(), count)).collect(),
             kernel_only: tally.kernel_only,
             unmatched,
+            unchecked: tally.unchecked,
             damaged: tally.damaged,
             dropped,
             lost: lost_by_kernel.unwrap_or(told.lost),

@@ -34,7 +34,7 @@ use crate::commands::record::engine::{Engine as _, SampledEvent};
 use crate::commands::record::files::{Files, OpenFile};
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
 use crate::commands::record::parts::Part;
-use crate::commands::record::perf_engine::{RingSize, Sampling, Whom};
+use crate::commands::record::perf_engine::{Copies, RingSize, Sampling, UserStacks, Whom};
 use crate::commands::record::receiver::Receiver;
 use crate::commands::record::recording::{Form, LedgerSection, Recording};
 use crate::commands::record::rings::{
@@ -137,6 +137,15 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     uretprobes: bool,
 
+    /// Have the kernel walk user stacks, when a thread returns to user code
+    ///
+    /// Nothing is copied, and samples of one system call share a walk. The kernel follows frame
+    /// pointers: callers of code without them are missing, and nothing tells where. The ledger
+    /// has these stacks as `unchecked`. Linux can do so from 6.19 on.
+    #[arg(long, conflicts_with_all = ["off_cpu", "stack_bytes", "keep_stacks", "uretprobes",
+                                      "trust_fp"])]
+    deferred: bool,
+
     /// Declare that all code without a table keeps frame pointers
     #[arg(long)]
     trust_fp: bool,
@@ -163,7 +172,8 @@ It needs root or the capability CAP_PERFMON, or, for programs of one's own witho
 kernel's part, a kernel.perf_event_paranoid of 2 or less.
 
 The ledger has each sample in one class: `complete`, `incomplete` with a reason, `kernel_only`
-(threads without a user part), `unmatched`, `damaged`, `dropped` (too many waited to be walked),
+(threads without a user part), `unmatched` (of --deferred: the stack did not come before the
+recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped` (too many waited to be walked),
 `lost` (records of any kind for which a ring had no room). Reasons:
   gap                   callers may be missing between two frames
   stack-copy-too-short  the stack is deeper than --stack-bytes
@@ -176,6 +186,15 @@ The ledger has each sample in one class: `complete`, `incomplete` with a reason,
   others                as `unwind script` says of each such stack
 If the classes do not add up to what the kernel wrote, the exit code is 10.
 The file has the ledger in a section that perf leaves out.";
+
+fn user_stacks(args: &RecordArgs) -> UserStacks {
+    if args.deferred {
+        return UserStacks::Deferred;
+    }
+    let (bytes, larger) =
+        args.stack_bytes.map_or((STACK, Some(LARGER_STACK)), |bytes| (bytes, None));
+    UserStacks::Copied(Copies { bytes, larger, with_chains: args.uretprobes })
+}
 
 fn ring_size(args: &RecordArgs) -> RingSize {
     let exactly = |kib: usize| RingSize::Exactly(kib.saturating_mul(1024));
@@ -212,11 +231,13 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
             (of_running(&subject), subject.clone(), existing(&subject))
         }
     };
-    let (stack, larger_stack) =
-        args.stack_bytes.map_or((STACK, Some(LARGER_STACK)), |stack| (stack, None));
-    let (rate, user_chains, ring) = (args.rate, args.uretprobes, ring_size(args));
-    let off_cpu = args.off_cpu;
-    let sampling = Sampling { rate, stack, larger_stack, off_cpu, user_chains, ring, whom };
+    let sampling = Sampling {
+        rate: args.rate,
+        user_stacks: user_stacks(args),
+        off_cpu: args.off_cpu,
+        ring: ring_size(args),
+        whom,
+    };
     let files = Files {
         path: args.output.clone(),
         limit: args.every.map(|_| args.disk.saturating_mul(1 << 20)),

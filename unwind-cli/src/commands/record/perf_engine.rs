@@ -20,16 +20,42 @@ use crate::perf_event::{EventRing, PerfEvent};
 pub(crate) struct Sampling {
     /// Samples a second of CPU time.
     pub(crate) rate: u32,
-    /// Bytes of the user stack that a sample has at most.
-    pub(crate) stack: u32,
-    /// The same once [`Engine::copy_more`] has asked for more, if it may.
-    pub(crate) larger_stack: Option<u32>,
+    pub(crate) user_stacks: UserStacks,
     /// Whether samples are taken when a CPU switches away from a thread, too.
     pub(crate) off_cpu: bool,
-    /// Whether samples have the kernel's chain of user frames, too.
-    pub(crate) user_chains: bool,
     pub(crate) ring: RingSize,
     pub(crate) whom: Whom,
+}
+
+/// Where the user part of a sample's stack comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UserStacks {
+    /// Registers and a copy of the stack, which are walked later.
+    Copied(Copies),
+    /// The kernel, which walks along frame pointers when the thread returns to user code. A
+    /// record of its own has what it finds.
+    Deferred,
+}
+
+/// Copies of user stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Copies {
+    /// Bytes that a sample has at most.
+    pub(crate) bytes: u32,
+    /// The same once [`Engine::copy_more`] has asked for more, if it may.
+    pub(crate) larger: Option<u32>,
+    /// Whether samples have the kernel's chain of user frames, too.
+    pub(crate) with_chains: bool,
+}
+
+impl UserStacks {
+    /// Bytes of a copy, at first and later.
+    const fn sizes(self) -> (u32, Option<u32>) {
+        match self {
+            Self::Copied(copies) => (copies.bytes, copies.larger),
+            Self::Deferred => (0, None),
+        }
+    }
 }
 
 /// Bytes of the ring of each CPU, a power of two of pages.
@@ -115,9 +141,7 @@ fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr {
         | SampleType::TIME
         | SampleType::CPU
         | SampleType::PERIOD
-        | SampleType::CALLCHAIN
-        | SampleType::REGS_USER
-        | SampleType::STACK_USER;
+        | SampleType::CALLCHAIN;
     attr.read_format = COUNTS;
     if sampling.off_cpu {
         attr.sample_type |= SampleType::IDENTIFIER;
@@ -132,15 +156,27 @@ fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr {
         | AttrFlags::EXCLUDE_HV
         | AttrFlags::EXCLUDE_GUEST
         | AttrFlags::WATERMARK;
-    attr.flags.set(AttrFlags::EXCLUDE_CALLCHAIN_USER, !sampling.user_chains);
     attr.flags.set(AttrFlags::CONTEXT_SWITCH, sampling.off_cpu);
     if matches!(sampling.whom, Whom::Command(_)) {
         attr.flags |= AttrFlags::DISABLED | AttrFlags::ENABLE_ON_EXEC;
     }
-    attr.sample_regs_user = REGISTERS;
-    // The kernel takes multiples of eight.
-    attr.sample_stack_user = sampling.stack & !7;
+    match sampling.user_stacks {
+        UserStacks::Copied(copies) => {
+            attr.sample_type |= SampleType::REGS_USER | SampleType::STACK_USER;
+            attr.sample_regs_user = REGISTERS;
+            attr.sample_stack_user = in_words(copies.bytes);
+            attr.flags.set(AttrFlags::EXCLUDE_CALLCHAIN_USER, !copies.with_chains);
+        }
+        UserStacks::Deferred => {
+            attr.flags |= AttrFlags::DEFER_CALLCHAIN | AttrFlags::DEFER_OUTPUT;
+        }
+    }
     attr
+}
+
+/// The bytes of a copy that the kernel takes: a multiple of eight.
+const fn in_words(bytes: u32) -> u32 {
+    bytes & !7
 }
 
 /// The attr of another event that counts up to `period`: zero takes no samples.
@@ -155,8 +191,9 @@ fn of_event(attr: &EventAttr, (kind, config): (u32, u64), period: u64) -> EventA
 /// The attr of an event that takes samples alone, with copies of this size.
 fn samples(attr: &EventAttr, stack: u32, is_on: bool) -> EventAttr {
     let mut attr = *attr;
-    attr.sample_stack_user = stack & !7;
-    attr.flags.remove(SIDE_BAND);
+    attr.sample_stack_user = in_words(stack);
+    // Each event that has it writes each deferred stack: one is enough.
+    attr.flags.remove(SIDE_BAND | AttrFlags::DEFER_OUTPUT);
     if !is_on {
         attr.flags.remove(AttrFlags::ENABLE_ON_EXEC);
         attr.flags.insert(AttrFlags::DISABLED);
@@ -215,8 +252,8 @@ impl PerfEngine {
         if sampling.off_cpu {
             sampled.push((of_event(&attr, SWITCHES, 1), Some(OFF_CPU)));
         }
-        let sizes =
-            [Some((sampling.stack, true)), sampling.larger_stack.map(|stack| (stack, false))];
+        let (stack, larger) = sampling.user_stacks.sizes();
+        let sizes = [Some((stack, true)), larger.map(|stack| (stack, false))];
         let attrs_of = |(attr, _): &(EventAttr, _)| {
             sizes.map(|size| size.map(|(stack, is_on)| samples(attr, stack, is_on)))
         };
@@ -353,7 +390,12 @@ fn possible(sampling: &Sampling) -> Result<(EventAttr, Option<io::Error>), Engin
         }
         without_kernel = Some(io::Error::from_raw_os_error(last.raw_os_error().unwrap_or(0)));
     }
-    Err(EngineError::Open { error: last })
+    // What it does not know is an argument that it refuses.
+    let is_unknown = last.raw_os_error() == Some(libc::EINVAL);
+    Err(match sampling.user_stacks {
+        UserStacks::Deferred if is_unknown => EngineError::Deferral,
+        _ => EngineError::Open { error: last },
+    })
 }
 
 impl Engine for PerfEngine {

@@ -39,6 +39,14 @@ pub(crate) struct LedgerSection {
     pub(crate) incomplete: Vec<(u64, u32, String)>,
 }
 
+impl LedgerSection {
+    /// Whether the stacks that it does not list are complete. Those that the kernel has walked may
+    /// be or not.
+    pub(crate) const fn others_are_complete(&self) -> bool {
+        self.ledger.unchecked == 0
+    }
+}
+
 /// The feature section with the ledger. perf leaves out those that it does not know.
 pub(crate) const LEDGER: Feature = Feature(255);
 

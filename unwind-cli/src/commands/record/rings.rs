@@ -33,6 +33,7 @@ impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         let exit_code = match &error {
             EngineError::OffCpu => 4,
+            EngineError::Deferral => 1,
             EngineError::Open { error } | EngineError::Map { error, .. } => {
                 match error.raw_os_error() {
                     Some(libc::ESRCH) => 3,

@@ -37,7 +37,13 @@ pub(crate) struct Seen {
 }
 
 /// Which samples are not complete, by time and thread.
-pub(crate) type Marks = HashMap<(u64, u32), String>;
+#[derive(Debug)]
+pub(crate) struct Marks {
+    /// Why stacks are not complete, by the time and the thread of the sample.
+    pub(crate) incomplete: HashMap<(u64, u32), String>,
+    /// Whether all others are.
+    pub(crate) others_are_complete: bool,
+}
 
 /// How many places in files are kept with their frames.
 const MAX_KEPT: usize = 1 << 18;
@@ -130,13 +136,15 @@ impl Collector {
                 return Some("unmatched".to_owned());
             }
             (_, Some(walked), _) => walked.incomplete().map(str::to_owned),
-            (_, None, Some(marks)) if marks.contains_key(&key) => marks.remove(&key),
+            (_, None, Some(marks)) if marks.incomplete.contains_key(&key) => {
+                marks.incomplete.remove(&key)
+            }
             _ if !has_user => {
                 count(&mut seen.kernel_only);
                 return None;
             }
-            (_, None, Some(_)) => None,
-            (_, None, None) => {
+            (_, None, Some(Marks { others_are_complete: true, .. })) => None,
+            (_, None, _) => {
                 count(&mut seen.unchecked);
                 return None;
             }
@@ -175,7 +183,8 @@ impl Collector {
             _ => self.profile.frame(frame),
         };
         // Of other recordings the walk itself tells it.
-        let is_asked = is_user && self.marks.is_some();
+        let is_asked =
+            is_user && self.marks.as_ref().is_some_and(|marks| marks.others_are_complete);
         let caller_found =
             if is_asked { FoundBy::of_callee(range, addr) } else { FoundBy::Unchecked };
         let code = Code { frame, caller_found };

@@ -203,7 +203,7 @@ fn collect(
     let marks = told.map(|told| {
         let marks = told.incomplete.iter();
         let marks = marks.map(|(time, thread, reason)| ((*time, *thread), reason.clone()));
-        marks.collect::<Marks>()
+        Marks { incomplete: marks.collect(), others_are_complete: told.others_are_complete() }
     });
     let mut collector = Collector::new(names, marks, reading.by, reading.memory);
     collector.waits.are_shown = reading.off_cpu;

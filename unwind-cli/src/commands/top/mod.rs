@@ -18,7 +18,7 @@ use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::drained::{Drained, SoFar};
 use crate::commands::record::engine::Engine as _;
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
-use crate::commands::record::perf_engine::{RingSize, Sampling};
+use crate::commands::record::perf_engine::{Copies, RingSize, Sampling, UserStacks};
 use crate::commands::record::rings::{
     Emptied, LARGER_STACK, RING, STACK, Span, check_exist, existing, of_running, open,
 };
@@ -110,10 +110,12 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let (whom, existing) = (of_running(&subject), existing(&subject));
     let engine = open(&Sampling {
         rate: args.rate,
-        stack: STACK,
-        larger_stack: Some(LARGER_STACK),
+        user_stacks: UserStacks::Copied(Copies {
+            bytes: STACK,
+            larger: Some(LARGER_STACK),
+            with_chains: false,
+        }),
         off_cpu: false,
-        user_chains: false,
         ring: RingSize::AtMost(RING),
         whom,
     })?;

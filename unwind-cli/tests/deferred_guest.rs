@@ -1,0 +1,188 @@
+//! `unwind record --deferred` in a guest whose kernel walks user stacks when a thread returns to
+//! user code.
+//!
+//! `UNWIND_LINUX_KERNEL=$(.ci/debian-kernel) cargo test -p unwind-cli --test deferred_guest`
+#![cfg(test)]
+#![allow(clippy::arithmetic_side_effects, reason = "tests")]
+
+mod support;
+
+use std::env;
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+use test_support::{skip, tool};
+
+/// What a guest begins with, in the layout that the kernel unpacks.
+#[derive(Default)]
+struct Archive {
+    bytes: Vec<u8>,
+    count: u32,
+}
+
+impl Archive {
+    fn add(&mut self, name: &str, mode: u32, contents: &[u8]) {
+        self.count += 1;
+        let name_len = name.len() + 1;
+        let fields = [self.count, mode, 0, 0, 1, 0, u32::try_from(contents.len()).unwrap()];
+        let rest = [0, 0, 0, 0, u32::try_from(name_len).unwrap(), 0];
+        self.bytes.extend(b"070701");
+        for field in fields.into_iter().chain(rest) {
+            write!(self.bytes, "{field:08x}").unwrap();
+        }
+        self.bytes.extend(name.as_bytes());
+        self.bytes.push(0);
+        self.pad();
+        self.bytes.extend(contents);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+
+    /// Adds a file under its own path, with the folders above it.
+    fn add_file(&mut self, path: &Path) {
+        let name = path.to_str().unwrap().trim_start_matches('/');
+        for (at, _) in name.match_indices('/') {
+            self.add(&name[..at], 0o040_755, &[]);
+        }
+        self.add_program(name, path);
+    }
+
+    fn add_program(&mut self, name: &str, path: &Path) {
+        self.add(name, 0o100_755, &fs::read(path).unwrap());
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        self.add("TRAILER!!!", 0, &[]);
+        self.bytes
+    }
+}
+
+/// The shared objects that a program is loaded with, its loader among them.
+fn libraries(program: &Path) -> Vec<PathBuf> {
+    let output = Command::new("ldd").arg(program).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let paths = text.split_whitespace().filter(|word| word.starts_with('/'));
+    paths.map(PathBuf::from).collect()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What a guest has written to its serial lines.
+struct Guest {
+    console: String,
+    ledger: String,
+    folded: String,
+    recording: PathBuf,
+}
+
+/// Boots a kernel whose first process records a program; `None` where there is none to boot.
+fn boot(test: &str) -> Option<Guest> {
+    let Some(kernel) = env::var_os("UNWIND_LINUX_KERNEL") else {
+        eprintln!("skipped: UNWIND_LINUX_KERNEL names no kernel: .ci/debian-kernel gets one");
+        return None;
+    };
+    let (qemu, strip) = (tool("qemu-system-x86_64")?, tool("strip")?);
+    let framed = ["-O0", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer", "-static"];
+    let program = support::compile(&format!("{test}_program"), "nested.c", &framed)?;
+    let first = support::compile(&format!("{test}_first"), "first_process.c", &["-static"])?;
+    let directory = support::scratch(test);
+    let stripped = directory.join("unwind");
+    let arguments = ["-o".as_ref(), stripped.as_os_str(), env!("CARGO_BIN_EXE_unwind").as_ref()];
+    assert!(Command::new(strip).args(arguments).status().unwrap().success());
+    let mut archive = Archive::default();
+    archive.add_program("init", &first);
+    archive.add_program("program", &program);
+    archive.add_program("unwind", &stripped);
+    let cat = Path::new("/bin/cat");
+    archive.add("bin", 0o040_755, &[]);
+    archive.add_program("bin/cat", cat);
+    let files = libraries(&stripped).into_iter().chain(libraries(cat));
+    files.for_each(|path| archive.add_file(&path));
+    let initrd = directory.join("initrd");
+    fs::write(&initrd, archive.finish()).unwrap();
+
+    let line = |at: usize| directory.join(format!("serial{at}"));
+    let mut command = Command::new("timeout");
+    command.arg("300").arg(qemu);
+    command.args("-machine q35 -accel tcg -cpu max -m 1G -smp 2 -display none".split(' '));
+    command.args("-nodefaults -no-reboot".split(' '));
+    command.args(["-append", "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off"]);
+    command.arg("-kernel").arg(kernel).arg("-initrd").arg(&initrd);
+    for at in 0..4 {
+        command.arg("-serial").arg(format!("file:{}", line(at).display()));
+    }
+    // Of all boots under emulation a few hang before the first process.
+    let mut output = command.stdin(Stdio::null()).output().unwrap();
+    if !output.status.success() {
+        output = command.output().unwrap();
+    }
+    let console = fs::read_to_string(line(0)).unwrap_or_default();
+    assert!(output.status.success(), "{}\n{console}", text(&output.stderr));
+    let read = |at| text(&fs::read(line(at)).unwrap());
+    Some(Guest { console, ledger: read(1), folded: read(2), recording: line(3) })
+}
+
+fn count(ledger: &Value, name: &str) -> u64 {
+    ledger[name].as_u64().unwrap_or_else(|| panic!("{name} in {ledger}"))
+}
+
+/// Stacks of functions, the outermost first, each with how often it was seen.
+fn stacks(folded: &str) -> impl Iterator<Item = (Vec<&str>, u64)> {
+    folded.lines().map(|line| {
+        let (stack, count) = line.rsplit_once(' ').unwrap();
+        (stack.split(';').collect(), count.parse().unwrap())
+    })
+}
+
+#[test]
+fn d14_the_kernels_own_deferred_stacks_are_recorded_and_are_unchecked() {
+    let Some(guest) = boot("deferred_guest") else { return };
+    let Guest { console, ledger, folded, recording } = guest;
+    let line = ledger.lines().find(|line| line.starts_with('{'));
+    let line = line.unwrap_or_else(|| panic!("{ledger}\n{console}"));
+    let ledger: Value = serde_json::from_str(line).unwrap();
+    let [written, unchecked] = ["written", "unchecked"].map(|name| count(&ledger, name));
+    assert!(unchecked > 50 && unchecked * 100 > written * 90, "{ledger}");
+    assert_eq!([count(&ledger, "complete"), count(&ledger, "damaged")], [0, 0], "{ledger}");
+    let classes = ["unchecked", "unmatched", "kernel_only", "dropped"];
+    assert_eq!(classes.map(|name| count(&ledger, name)).iter().sum::<u64>(), written, "{ledger}");
+
+    // Stacks in the program's own functions: those of the kernel's walk along frame pointers.
+    let (mut whole, mut seen) = (0, 0);
+    for (stack, samples) in stacks(&folded) {
+        let times = |name: &str| stack.iter().filter(|&&frame| frame == name).count();
+        if times("innermost") > 0 && !folded_note(&stack) {
+            seen += samples;
+            let is_whole = times("innermost") == 1 && times("nested") == 11 && times("main") == 1;
+            whole += if is_whole { samples } else { 0 };
+        }
+    }
+    assert!(seen > 50 && whole * 100 >= seen * 99, "{whole} of {seen}\n{folded}");
+
+    // Others read the file.
+    let output = unwind(&["script", "-F", "ip,sym", recording.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let Some(perf) = tool("perf") else { return skip("no perf") };
+    let mut script = Command::new(perf);
+    let output = script.args(["script", "-F", "ip", "-i"]).arg(&recording).output().unwrap();
+    let perfs = text(&output.stdout);
+    let samples = perfs.split("\n\n").filter(|block| !block.trim().is_empty()).count();
+    assert_eq!(u64::try_from(samples).unwrap(), written, "{}", text(&output.stderr));
+}
+
+/// Whether a stack stands under a root that says why it is not complete.
+fn folded_note(stack: &[&str]) -> bool {
+    stack.first().is_some_and(|root| root.starts_with("[incomplete"))
+}
+
+fn unwind(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_unwind")).args(arguments).output().unwrap()
+}
