@@ -95,6 +95,6 @@ pub(crate) fn row_of(
             NoRow::Error(error) => return Err(error),
         },
     };
-    let row = row.with_origin(Origin::ConvertedTable);
+    let row = row.with_origin(Origin::CallFrames);
     Ok(if cie.is_signal() { row.with_signal() } else { row })
 }

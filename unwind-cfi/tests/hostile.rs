@@ -91,7 +91,7 @@ impl Memory for Target<'_> {
 
 fn row_with_cfa(offset: i32) -> Row {
     Row::new(CfaRule::sp(offset), RegRule::Offset(-8), RegRule::SameValue)
-        .with_origin(unwind_core::Origin::ConvertedTable)
+        .with_origin(unwind_core::Origin::CallFrames)
 }
 
 #[test]

@@ -249,7 +249,7 @@ impl BuiltTable {
     pub(crate) fn row(&self, addr: u64, bias: u64) -> Result<Option<Row>, sframe::Error> {
         // To open it is to look at its header.
         let table = sframe::Table::parse(&self.bytes)?.at(self.addr.wrapping_add(bias));
-        Ok(table.find_row(addr)?.map(|row| row.with_origin(Origin::ConvertedTable)))
+        Ok(table.find_row(addr)?.map(|row| row.with_origin(Origin::CallFrames)))
     }
 
     /// Why the table has nothing of an address, and which section describes it, if

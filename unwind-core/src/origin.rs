@@ -8,7 +8,7 @@ use core::fmt;
 /// |---|---|---|
 /// | [`Registers`](Self::Registers) | `registers` | `registers` |
 /// | [`Table`](Self::Table) | `table` | `sframe` |
-/// | [`ConvertedTable`](Self::ConvertedTable) | `converted table` | `cfi` |
+/// | [`CallFrames`](Self::CallFrames) | `call frame information` | `cfi` |
 /// | [`FramePointer`](Self::FramePointer) | `frame pointer` | `fp` |
 /// | [`Instructions`](Self::Instructions) | `instructions` | `code` |
 /// | [`SignalContext`](Self::SignalContext) | `signal context` | `signal` |
@@ -20,10 +20,11 @@ pub enum Origin {
     /// None: the registers of the sample itself.
     #[default]
     Registers,
-    /// A table that came with the code.
+    /// A table in SFrame's format that came with the code.
     Table,
-    /// A table that was built from another format.
-    ConvertedTable,
+    /// Call frame information (`.eh_frame`, `.debug_frame`), read in place or as a table that was
+    /// made of it.
+    CallFrames,
     /// The convention that the code keeps a frame pointer.
     FramePointer,
     /// The instructions at the pc.
@@ -51,7 +52,7 @@ impl Origin {
         match code & 7 {
             0 => Self::Registers,
             1 => Self::Table,
-            2 => Self::ConvertedTable,
+            2 => Self::CallFrames,
             3 => Self::FramePointer,
             4 => Self::Instructions,
             5 => Self::SignalContext,
@@ -66,7 +67,7 @@ impl fmt::Display for Origin {
         f.write_str(match self {
             Self::Registers => "registers",
             Self::Table => "table",
-            Self::ConvertedTable => "converted table",
+            Self::CallFrames => "call frame information",
             Self::FramePointer => "frame pointer",
             Self::Instructions => "instructions",
             Self::SignalContext => "signal context",

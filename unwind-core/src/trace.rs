@@ -382,7 +382,7 @@ mod tests {
         let origins = [
             Origin::Registers,
             Origin::Table,
-            Origin::ConvertedTable,
+            Origin::CallFrames,
             Origin::FramePointer,
             Origin::Instructions,
             Origin::SignalContext,

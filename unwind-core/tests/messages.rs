@@ -149,7 +149,7 @@ fn every_origin_of_a_frame_has_a_name_and_values_are_hexadecimal() {
     let origins = [
         Origin::Registers,
         Origin::Table,
-        Origin::ConvertedTable,
+        Origin::CallFrames,
         Origin::FramePointer,
         Origin::Instructions,
         Origin::SignalContext,

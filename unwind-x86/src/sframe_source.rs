@@ -63,7 +63,7 @@ impl<'a> SframeModule<'a> {
     /// The same tables, known to be built from another format.
     #[must_use]
     pub const fn built(mut self) -> Self {
-        self.origin = Origin::ConvertedTable;
+        self.origin = Origin::CallFrames;
         self
     }
 

@@ -153,7 +153,7 @@ fn a_built_table_says_so_in_every_frame_that_it_finds() {
     built.table = built.table.built();
     map.add(built).unwrap();
     let (frames, ..) = walk(SframeSource::new(&map), 0x40_1000, &[0x40_1104]);
-    assert_eq!(frames[1].provenance.origin(), Origin::ConvertedTable);
+    assert_eq!(frames[1].provenance.origin(), Origin::CallFrames);
 }
 
 #[test]

@@ -98,7 +98,7 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
     }
 
     /// The same for a table that was made of call frame information: frames say
-    /// [`Origin::ConvertedTable`](unwind_core::Origin::ConvertedTable).
+    /// [`Origin::CallFrames`](unwind_core::Origin::CallFrames).
     ///
     /// A table that is loaded nowhere is made for any address within 2 GiB of the code as
     /// it is linked, such as that of `.eh_frame`. `sframe_addr` is that address plus the bias:

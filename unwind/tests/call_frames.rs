@@ -49,7 +49,7 @@ fn an_object_with_call_frame_information_alone_is_walked_to_the_outermost_frame(
         assert_eq!(trace.end(), Some(End::Outermost));
         assert!(trace.is_complete());
         let caller = trace.frames().nth(1).unwrap();
-        assert_eq!(caller.provenance.origin(), Origin::ConvertedTable);
+        assert_eq!(caller.provenance.origin(), Origin::CallFrames);
     }
     assert!(unwinder.cache_stats().hits > 0);
 

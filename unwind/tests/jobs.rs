@@ -42,7 +42,7 @@ mod walk {
         assert!(unwinder.remove_module(0x1000) && !unwinder.remove_module(0x1000));
         unwinder.add_converted_module(0x1000..0x2000, &table, 0x3000).unwrap();
         let (frames, ..) = sample(&mut unwinder, regs, &mut memory);
-        assert_eq!(frames[1].1, Origin::ConvertedTable);
+        assert_eq!(frames[1].1, Origin::CallFrames);
         unwinder.clear();
         let (frames, ..) = sample(&mut unwinder, regs, &mut memory);
         assert!(frames.iter().all(|(_, origin)| *origin != Origin::Table), "{frames:?}");

@@ -216,7 +216,7 @@ fn words_are_as_wide_as_their_row_needs() {
 
 #[test]
 fn rows_that_repeat_the_one_before_are_left_out() {
-    let again = sp(8).with_origin(unwind_core::Origin::ConvertedTable);
+    let again = sp(8).with_origin(unwind_core::Origin::CallFrames);
     let rows = [
         (0, sp(8)),
         (4, again),

@@ -99,8 +99,7 @@ impl Table {
                     RegRule::SameValue,
                 ]),
             };
-            let origins =
-                [Origin::Table, Origin::ConvertedTable, Origin::Host, Origin::FramePointer];
+            let origins = [Origin::Table, Origin::CallFrames, Origin::Host, Origin::FramePointer];
             let origin = random.pick(&origins);
             let row = match random.below(80) {
                 0 => Row::outermost(),

@@ -96,7 +96,7 @@ impl FoundBy {
             // After a signal the registers are those that the kernel saved.
             _ if provenance.is_exact() => Self::Signal,
             Origin::Table => Self::Table,
-            Origin::ConvertedTable => Self::CallFrames,
+            Origin::CallFrames => Self::CallFrames,
             Origin::FramePointer => Self::FramePointer,
             Origin::Instructions => Self::Instructions,
             Origin::SignalContext => Self::Signal,

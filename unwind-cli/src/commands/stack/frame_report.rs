@@ -99,7 +99,7 @@ impl From<Origin> for FoundBy {
         match origin {
             Origin::Registers => Self::Registers,
             Origin::Table => Self::Sframe,
-            Origin::ConvertedTable => Self::Cfi,
+            Origin::CallFrames => Self::Cfi,
             Origin::FramePointer => Self::Fp,
             Origin::Instructions => Self::Code,
             Origin::SignalContext => Self::Signal,

@@ -40,7 +40,7 @@ const RULES: [RegRule; 9] = [
 ];
 
 const ORIGINS: [Origin; 4] =
-    [Origin::Table, Origin::ConvertedTable, Origin::Host, Origin::FramePointer];
+    [Origin::Table, Origin::CallFrames, Origin::Host, Origin::FramePointer];
 
 fn pick<T: Copy>(choices: &[T], from: &mut u64) -> T {
     let count = u64::try_from(choices.len()).unwrap();
@@ -205,7 +205,7 @@ fn the_last_address_of_all_is_never_taken_for_an_empty_entry() {
 
 #[test]
 fn the_row_of_an_outermost_frame_is_kept() {
-    let outermost = Row::outermost().with_origin(Origin::ConvertedTable);
+    let outermost = Row::outermost().with_origin(Origin::CallFrames);
     let mut cache = RowCache::<4>::new();
     let mut walker = cached(Same(outermost), &mut cache);
     for _ in 0..3 {

@@ -378,7 +378,7 @@ mod tests {
         let outermost = CompactRow::new(&Row::outermost(), WordSize::Eight).unwrap();
         for row in [
             short(sp, SAVED, Origin::Table),
-            short(sp, RegRule::SameValue, Origin::ConvertedTable),
+            short(sp, RegRule::SameValue, Origin::CallFrames),
             short(fp, SAVED, Origin::Table),
             CompactRow::frame_pointer(true),
             outermost,
