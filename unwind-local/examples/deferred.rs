@@ -27,7 +27,7 @@ use unwind_core::deferred::{
     TaskKind, TaskState, UnwindCache, UserReturn,
 };
 use unwind_core::{FramePc, Trace};
-use unwind_local::Symbol;
+use unwind_local::{CallerRegisters, Symbol, trace_from};
 
 /// The thread that calls the library; a library for several threads keeps one for each.
 struct Thread {
@@ -113,15 +113,17 @@ impl Library {
     /// The function whose callers are to be seen: it takes long, and is sampled meanwhile.
     #[inline(never)]
     fn compress(&mut self, rounds: u64) -> u64 {
+        let registers = CallerRegisters::here();
         THREAD.is_in_call.store(true, Ordering::Relaxed);
         let sum = (0..rounds).fold(0, |sum, round| black_box(sum ^ round));
-        self.leave();
+        self.leave(&registers);
         sum
     }
 
-    /// What a kernel does on its way to user code.
+    /// What a kernel does on its way to user code. The registers are those of the function that
+    /// is to return, as a kernel has those of user code.
     #[inline(never)]
-    fn leave(&mut self) {
+    fn leave(&mut self, registers: &CallerRegisters) {
         loop {
             // Requests are refused from here on. What came before is delivered.
             THREAD.is_in_call.store(false, Ordering::Relaxed);
@@ -133,7 +135,8 @@ impl Library {
                 &THREAD,
                 Recipients::Requesters,
                 Some(&mut self.cache),
-                unwind_local::trace,
+                // SAFETY: the function calls this one, and has not returned.
+                |trace| unsafe { trace_from(registers, trace) },
             );
             while let Some(delivered) = delivery.next() {
                 let Some(trace) = delivered.trace() else { continue };
@@ -190,18 +193,16 @@ fn main() {
     assert!(library.stacks.len() < samples, "samples of one call share a walk");
 }
 
-/// The callers of the library's function, innermost first.
+/// The callers of the library's function, which comes first itself, innermost first.
 fn callers(pcs: &[FramePc]) -> String {
     let mut names = Vec::new();
-    for &pc in pcs {
+    for &pc in pcs.iter().skip(1) {
         // Inlined functions come before those that have them.
         for symbol in Symbol::find_all(pc) {
             let name = symbol.to_string();
             names.push(name.split(" at ").next().unwrap_or_default().to_owned());
         }
     }
-    let own = names.iter().rposition(|name| name == "compress");
-    names.drain(..own.map_or(0, |own| own + 1));
     names.truncate(2);
     names.join(" < ")
 }

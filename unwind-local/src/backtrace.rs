@@ -133,7 +133,34 @@ pub fn trace(trace: &mut Trace) {
     });
 }
 
-/// The same into what the last walk of this thread has left: frames of the stack that are as they
+/// The same from a function on that has kept its registers, as one whose callers a deferred walk is
+/// to find: the first frame is that function, whatever it has called since.
+///
+/// For signal handlers at any point, too.
+///
+/// # Safety
+///
+/// As of [`backtrace_from`].
+#[expect(unsafe_code, reason = "the caller knows whose registers these are")]
+pub unsafe fn trace_from(registers: &CallerRegisters, trace: &mut Trace) {
+    // SAFETY: as the caller promises.
+    walk(&mut unsafe { Start::of_caller(registers) }, |frames| frames.trace(trace));
+}
+
+/// The same from what a signal interrupted.
+///
+/// For signal handlers at any point, too.
+///
+/// # Safety
+///
+/// As of [`backtrace_of`].
+#[expect(unsafe_code, reason = "the caller knows what the context is")]
+pub unsafe fn trace_of(context: &libc::ucontext_t, trace: &mut Trace) {
+    // SAFETY: as the caller promises.
+    walk(&mut unsafe { Start::of(context) }, |frames| frames.trace(trace));
+}
+
+/// Walks the callers into what the last walk of this thread has left: frames of the stack that are as they
 /// were are taken over, as for repeated backtraces of a deep stack. It pays where most of the stack
 /// stays, see [`IncrementalTrace::reused`]; other stacks cost two to five walks.
 ///

@@ -7,7 +7,8 @@
 //! | addresses of the own callers | [`backtrace`] | at any point |
 //! | of what a signal interrupted | [`backtrace_of`] | at any point |
 //! | each frame with how it was found | [`frames`], [`frames_of`] | at any point |
-//! | all frames in a [`Trace`](unwind_core::Trace) | [`trace`] | at any point |
+//! | all frames in a [`Trace`](unwind_core::Trace) | [`trace`], [`trace_of`] | at any point |
+//! | of a function that has kept its registers | [`backtrace_from`], [`trace_from`] | at any point |
 //! | a frame at a time, with registers | [`Cursor`] | at any point |
 //! | past code that the program made | [`ProgramCode`] | at any point |
 //! | what has stayed of a deep stack taken over | [`trace_incremental`] | at any point |
@@ -17,7 +18,9 @@
 //! | names of frames, by feature `symbols` | `Symbol`, `Capture` | never |
 //!
 //! "At any point" says: also where the handler has interrupted `malloc`, `dlopen`, `dlclose`,
-//! `fork`, the start or end of a thread, an exception being thrown, or another backtrace.
+//! `fork`, the start or end of a thread, an exception being thrown, or another backtrace. Functions
+//! that begin at registers which they are given, and [`name_of`], are `unsafe`: each says what it
+//! relies on.
 //!
 //! # How
 //!
@@ -80,7 +83,7 @@ mod walker;
 pub use addresses::Backtrace;
 pub use backtrace::{
     MAX_FRAMES, backtrace, backtrace_from, backtrace_of, backtrace_skipping, frames, frames_of,
-    keeps_rows, prepare, prepare_for_glibc, trace, trace_incremental,
+    keeps_rows, prepare, prepare_for_glibc, trace, trace_from, trace_incremental, trace_of,
 };
 #[cfg(feature = "symbols")]
 pub use capture::Capture;

@@ -15,8 +15,10 @@ use std::hint::black_box;
 use std::ptr::null_mut;
 use std::sync::Once;
 
+use unwind_core::Trace;
 use unwind_local::{
-    Cursor, DwarfReg, End, Origin, backtrace, backtrace_of, frames, keeps_rows, prepare,
+    CallerRegisters, Cursor, DwarfReg, End, Origin, backtrace, backtrace_of, frames, keeps_rows,
+    prepare, trace, trace_from, trace_of,
 };
 
 unsafe extern "C" {
@@ -48,8 +50,25 @@ fn compare() {
     });
     assert_eq!((&walked[1..], end), (&theirs[1..], Some(found.end)));
     by_cursor(&theirs[1..], found.end);
+    let mut of_callers = Trace::<[_; 1024]>::new();
+    trace(&mut of_callers);
+    assert_eq!(pcs(&of_callers)[1..], theirs[1..]);
+    by_kept_registers(&CallerRegisters::here(), &theirs[1..]);
     by_libunwind(&theirs[1..]);
     COMPARED.with(|compared| compared.set(compared.get() + 1));
+}
+
+fn pcs(trace: &Trace) -> Vec<usize> {
+    assert!(trace.is_complete(), "{:?}", trace.end());
+    trace.pcs().map(|pc| usize::try_from(pc.get()).unwrap()).collect()
+}
+
+/// From the frame of the caller on, whose registers these are, and not from this one.
+#[inline(never)]
+fn by_kept_registers(registers: &CallerRegisters, expected: &[usize]) {
+    let mut kept = Trace::<[_; 1024]>::new();
+    unsafe { trace_from(registers, &mut kept) };
+    assert_eq!(pcs(&kept)[1..], *expected);
 }
 
 /// A frame at a time, from the caller's on.
@@ -169,6 +188,9 @@ unsafe extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut c_vo
     assert!(found.is_complete, "{}", found.end);
     assert!(all[..from_here.len].ends_with(&interrupted[..found.len]));
     assert_eq!(found.end, End::Outermost);
+    let mut same = Trace::<[_; 1024]>::new();
+    unsafe { trace_of(context, &mut same) };
+    assert_eq!(pcs(&same), interrupted[..found.len]);
     let mut cursor = unsafe { Cursor::here() };
     while cursor.frame().unwrap().provenance.origin() != Origin::SignalContext {
         assert!(cursor.step());
@@ -185,7 +207,7 @@ unsafe extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut c_vo
 }
 
 fn in_a_handler(flags: i32) {
-    let mut room = vec![0_u8; 64 << 10];
+    let mut room = vec![0_u8; 256 << 10];
     let stack = libc::stack_t { ss_sp: room.as_mut_ptr().cast(), ss_flags: 0, ss_size: room.len() };
     unsafe {
         libc::sigaltstack(&raw const stack, null_mut());

@@ -74,9 +74,11 @@ macro_rules! call_with_registers {
 }
 
 impl CallerRegisters {
-    /// Those of this place in the code of the caller.
+    /// Those of this place in the function that calls this, for walks from there on while it has
+    /// not returned.
     #[inline(always)]
-    pub(crate) fn here() -> Self {
+    #[must_use]
+    pub fn here() -> Self {
         let mut saved = [0_u64; 8];
         // SAFETY: it writes the eight words.
         unsafe {
