@@ -1,13 +1,14 @@
-//! Walks the stack of another program, or of one whose memory the caller provides: a process
-//! under a kernel, a guest under a hypervisor, a core file, a snapshot.
+//! Walks the stack of another program, the *target*: a process under a kernel, a guest under a
+//! hypervisor, a core file, a copy of a stack. The program that does so is the *host*.
 //!
-//! A [`Row`] says how to get from a frame to its caller: where the CFA, the return address and
-//! the caller's frame pointer are. Three traits answer what a walk has to ask:
+//! A [`Row`] says how to get from a frame to its caller: where the CFA (the stack pointer of the
+//! caller just before its call), the return address and the caller's frame pointer are. Three
+//! traits answer what a walk has to ask:
 //!
 //! | question | trait |
 //! |---|---|
 //! | which [`Row`] covers this pc? | [`RowSource`] |
-//! | what registers does the caller have by that row? | [`Arch`] |
+//! | given the row, what are the caller's registers? | [`Arch`] |
 //! | how is the target's memory read? | [`Memory`] |
 //!
 //! A [`Walker`] joins them. It hands out one [`Frame`] at a time and says at
@@ -15,14 +16,17 @@
 //! amount of memory.
 //!
 //! Where a stack is asked for in a context that cannot walk it, [`deferred`] has it
-//! walked on the way back to user code. It does not depend on the walk: a closure of the host
-//! fills the [`Trace`].
+//! walked on the way back to user code. That module does not depend on this crate's walk: a closure
+//! of the host fills the [`Trace`].
+//!
+//! Rows of real programs come from `unwind-sframe` (`.sframe`) and `unwind-cfi` (`.eh_frame`,
+//! `.debug_frame`), CPUs from `unwind-x86`; `unwind-kit` has all of them for an address space.
 //!
 //! # Units
 //!
 //! Addresses and register values are in bytes of the target's address space.
 //! A [`VirtAddr`] is a linear address; a bare `u64` is a register value. On ia32 a register
-//! value is an offset within a segment, whose base is added.
+//! value is an offset within a segment, whose base is added to get the linear address.
 //!
 //! # Untrusted input
 //!
@@ -32,9 +36,7 @@
 //!
 //! # Example
 //!
-//! For a real CPU there is `unwind-x86`, and `unwind-kit` for an address space with
-//! tables. This is a made-up machine whose functions all keep a frame pointer, and a stack of
-//! two frames:
+//! A made-up machine whose functions all keep a frame pointer, and a stack of two frames:
 //!
 //! ```
 //! use core::convert::Infallible;
@@ -74,7 +76,7 @@
 //! let mut frames = walker.frames(Regs { pc: 0x40_0500, sp: 0x1000, fp: 0x1000 }, &mut memory);
 //! let pcs: Vec<u64> = frames.by_ref().map(|frame| frame.pc.addr().get()).collect();
 //! assert_eq!(pcs, [0x40_0500, 0x40_0123]);
-//! // The zero may be the end or a fault: frame pointers alone do not say which.
+//! // The zero may be the end or a damaged stack: frame pointers alone do not say which.
 //! assert!(matches!(frames.end(), Some(End::Step(StepError::ZeroReturnAddress { .. }))));
 //! ```
 #![no_std]

@@ -5,7 +5,7 @@
 //! | to | use | here |
 //! |---|---|---|
 //! | walk a stack | [`Unwinder`] | the root |
-//! | defer a walk from an NMI or a signal handler | [`deferred::DeferredUnwind`] | [`deferred`] |
+//! | defer a walk from an NMI, or from a signal handler by `unwind-local` | [`deferred::DeferredUnwind`] | [`deferred`] |
 //! | find rows in `.eh_frame` | `cfi::CfiTable` (feature `cfi`) | `cfi` |
 //! | read an SFrame section | [`sframe::Section`] | [`sframe`](mod@sframe) |
 //! | choose where rows come from, or add a CPU | [`walk::Walker`], [`walk::RowSource`], [`walk::Arch`] | [`walk`], [`x86`] |

@@ -4,7 +4,7 @@ use core::fmt;
 
 use super::TaskState;
 
-/// The kernel or hypervisor around an instance.
+/// The kernel, hypervisor or program around an instance.
 ///
 /// `task` is whatever runs user code: a task of a kernel that returns to user
 /// mode, a vCPU of a hypervisor that enters its VM.
