@@ -137,5 +137,5 @@ int main(int argc, char **argv) {
     pthread_attr_setstack(&attributes, given, sizeof given);
     run(&attributes);
     printf("%d stacks, %d wrong; rows %s\n", checks, faults, unwind_local_keeps_rows() ? "are kept" : "are not kept");
-    return faults == 0 && checks == 18 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return faults == 0 && checks == 18 && unwind_local_keeps_rows() == is_prepared ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -31,6 +31,7 @@ pub fn prepare() {
         loads::set(changes);
     }
     program_index::make();
+    loads::find_in_program();
     prepare_for_glibc();
 }
 
@@ -43,9 +44,8 @@ pub fn prepare_for_glibc() {
     fill(&mut Start::here(), 0, &mut [0; 2]);
 }
 
-/// Whether rows are kept: [`prepare`] has found the dynamic linker's count. It is not found
-/// where the C library is another than glibc, or a later one that hides it; walks are right
-/// there, too, but look each row up.
+/// Whether rows are kept: [`prepare`] has found the count of loaded objects, or has made a list of
+/// them. It may not find it with a later glibc; walks are right then, too, but look each row up.
 #[must_use]
 pub fn keeps_rows() -> bool {
     loads::count().is_some()

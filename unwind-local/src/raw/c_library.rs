@@ -2,6 +2,7 @@
 
 use core::mem::MaybeUninit;
 use core::ops::Range;
+use core::sync::atomic::AtomicUsize;
 
 use super::syscall;
 use super::thread::control_block;
@@ -22,6 +23,7 @@ struct Found {
 unsafe extern "C" {
     fn unwind_local_find_object(addr: usize, found: *mut Found) -> i32;
     fn unwind_local_is_glibc() -> bool;
+    fn unwind_local_loads_of_program() -> Option<&'static AtomicUsize>;
     /// With the handle as a word, which it is by another type in each C library.
     fn pthread_getattr_np(thread: usize, attributes: *mut libc::pthread_attr_t) -> libc::c_int;
 }
@@ -57,6 +59,13 @@ pub(super) fn find_object(addr: u64) -> FindObject {
 pub(super) fn is_glibc() -> bool {
     // SAFETY: it touches no memory of the program.
     unsafe { unwind_local_is_glibc() }
+}
+
+/// The word that counts loaded objects in a static program of glibc, where it has a name. In others
+/// the dynamic linker keeps it to itself.
+pub(super) fn loads_of_program() -> Option<&'static AtomicUsize> {
+    // SAFETY: null, or a word that stays; glibc writes it in one piece.
+    unsafe { unwind_local_loads_of_program() }
 }
 
 /// What the kernel has told the program. `errno` is kept if it has.

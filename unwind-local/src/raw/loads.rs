@@ -5,6 +5,8 @@
 //! lock. [`find`] looks for that word in the dynamic linker's data and sees whether it counts
 //! when an object is loaded. Where it is not found no rows are kept.
 //!
+//! A static program of glibc has the word under a name.
+//!
 //! Where objects stay, as with musl, the number is that of changes to the list of objects.
 
 use core::ffi::{CStr, c_int, c_void};
@@ -12,6 +14,7 @@ use core::mem::{MaybeUninit, transmute};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+use super::c_library;
 use super::elf::Symbol;
 
 static COUNT: AtomicPtr<AtomicUsize> = AtomicPtr::new(null_mut());
@@ -50,6 +53,41 @@ fn dladdr1() -> Option<DlAddr1> {
 /// Takes another word for the number.
 pub(crate) fn set(word: &'static AtomicUsize) {
     COUNT.store((&raw const *word).cast_mut(), Ordering::Release);
+}
+
+/// Takes the word of a static program, if it has the number that is told. Locks, so not for handlers.
+pub(crate) fn find_in_program() {
+    let Some(word) = c_library::loads_of_program() else { return };
+    let mut is_right = false;
+    let to: *mut bool = &raw mut is_right;
+    // SAFETY: the function gets what it expects.
+    unsafe { libc::dl_iterate_phdr(Some(look_at_program), to.cast()) };
+    if is_right && count().is_none() {
+        set(word);
+    }
+}
+
+/// Called with a lock, so that the number does not change.
+unsafe extern "C" fn look_at_program(
+    info: *mut libc::dl_phdr_info,
+    _: libc::size_t,
+    is_right: *mut c_void,
+) -> c_int {
+    // SAFETY: as `find_in_program` passes it.
+    let is_right = unsafe { is_right.cast::<bool>().as_mut() };
+    // SAFETY: as glibc passes it.
+    let info = unsafe { info.as_ref() };
+    let number = c_library::loads_of_program().map(|word| word.load(Ordering::Relaxed));
+    if let (Some(info), Some(is_right)) = (info, is_right) {
+        *is_right = number == Some(number_of_loads(info));
+    }
+    1
+}
+
+/// The low half where a word is shorter, at the same address.
+#[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "that half")]
+const fn number_of_loads(info: &libc::dl_phdr_info) -> usize {
+    info.dlpi_adds as usize
 }
 
 /// Looks for the word. Locks and loads an object, so not for handlers.
@@ -158,9 +196,7 @@ unsafe extern "C" fn look_at(
     // SAFETY: as glibc passes it.
     let info = unsafe { info.as_ref() };
     if let (Some(info), Some(search)) = (info, search) {
-        // The low half where a word is shorter, at the same address.
-        #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "that half")]
-        search.keep(info.dlpi_adds as usize);
+        search.keep(number_of_loads(info));
     }
     1
 }

@@ -206,6 +206,13 @@ global_asm!(
     "setne %al",
     "ret",
     "unwind_local_end unwind_local_is_glibc",
+    ".weak _dl_load_adds",
+    "unwind_local_function unwind_local_loads_of_program",
+    "call unwind_local_pc",
+    "addl $_GLOBAL_OFFSET_TABLE_, %eax",
+    "movl _dl_load_adds@GOT(%eax), %eax",
+    "ret",
+    "unwind_local_end unwind_local_loads_of_program",
     // Six arguments are in all registers that there are.
     "unwind_local_function unwind_local_call",
     "pushl %ebp",
