@@ -94,7 +94,7 @@ pub use evaluation::{MAX_INSTRUCTIONS, MAX_REMEMBERED};
 pub use expression::Step;
 pub use index::{IndexEntry, TooFewSlots, index};
 pub use remote::{CfiScratch, RemoteCfi, RemoteCfiError};
-pub use rows::Rows;
+pub use rows::{RowChange, Rows};
 pub use rules::{NoRow, Rules};
 pub use section::CfiSection;
 pub use source::{CfiSource, RemoteCfiSource};

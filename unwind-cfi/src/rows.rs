@@ -1,11 +1,11 @@
 //! The rows of an FDE, one after the other.
 
-use unwind_core::Row;
+use unwind_core::{CfaRule, Row};
 
 use crate::{
     entry::{Body, Cie, Entries},
     error::CfiError,
-    execute::{Changed, Run},
+    execute::{Changed, Run, Stop},
     rules::{NoRow, Rules},
     states::States,
 };
@@ -46,6 +46,16 @@ impl Cie<'_> {
     }
 }
 
+/// What has changed where a row begins to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowChange {
+    /// The rule of the CFA alone, to this one, which is by far what changes most. A row that
+    /// says nothing or that there is no caller is still that.
+    Cfa(CfaRule),
+    /// Anything: [`Rows::row`] has what holds.
+    Any,
+}
+
 /// Runs an FDE and gives its row wherever that changes.
 ///
 /// Offsets count from the start of the FDE's code, in bytes, and ascend.
@@ -55,8 +65,8 @@ pub struct Rows<'r, 's, 'a> {
     size: u32,
     /// Where the rules begin to hold; `None` after the last one.
     at: Option<u32>,
-    /// The row there, if it has rules.
-    last: Option<Row>,
+    /// Why the run ended early.
+    stop: Option<Stop>,
 }
 
 impl<'r, 's, 'a> Rows<'r, 's, 'a> {
@@ -72,45 +82,54 @@ impl<'r, 's, 'a> Rows<'r, 's, 'a> {
         remembered: &'r mut States<'s>,
     ) -> Self {
         let run = Run::new(entries, cie, initial, remembered, body);
-        Self { run, size, at: Some(0), last: None }
+        Self { run, size, at: Some(0), stop: None }
     }
 
-    /// The next row, or why there is none, and the offset from which on that holds;
-    /// `None` at the end.
+    /// Runs to where the next [row](Self::row) begins to hold, and gives that offset and what is
+    /// new; `None` at the end.
     #[inline]
-    pub fn next(&mut self) -> Option<(u32, Result<Row, NoRow>)> {
+    pub fn next(&mut self) -> Option<(u32, RowChange)> {
         loop {
             let at = self.at?;
             let next = match self.run.next() {
                 Ok(next) => next,
                 Err(stop) => {
                     // What holds before the last location that was reached is good.
-                    self.at = None;
-                    return Some((at, Err(NoRow::Error(self.run.reason(stop)))));
+                    (self.at, self.stop) = (None, Some(stop));
+                    return Some((at, RowChange::Any));
                 }
             };
             // LLVM's last location is often the end.
             let size = self.size;
             self.at = next.and_then(|next| u32::try_from(next).ok()).filter(|&next| next < size);
             self.run.at = self.at.map_or(0, u64::from);
-            let changed = core::mem::replace(&mut self.run.changed, Changed::Nothing);
-            if changed != Changed::Nothing {
-                return Some((at, self.row(changed)));
+            match core::mem::replace(&mut self.run.changed, Changed::Nothing) {
+                Changed::Nothing => {}
+                Changed::Cfa => {
+                    let cfa = self.run.rules.only_cfa(&self.run.entries.registers);
+                    return Some((at, cfa.map_or(RowChange::Any, RowChange::Cfa)));
+                }
+                Changed::All => return Some((at, RowChange::Any)),
             }
         }
     }
 
+    /// The row that was run to; `None` if no row says what [holds](Self::no_row).
     #[inline]
-    fn row(&mut self, changed: Changed) -> Result<Row, NoRow> {
+    #[must_use]
+    pub fn row(&self) -> Option<Row> {
         let Run { entries, cie, rules, .. } = &self.run;
-        let registers = &entries.registers;
-        let cfa = if changed == Changed::Cfa { rules.only_cfa(registers) } else { None };
-        let row = match (cfa, self.last) {
-            (Some(cfa), Some(last)) => Some(last.with_cfa(cfa)),
-            _ => rules.row(registers, cie.ra),
-        };
-        // Of an outermost row no rule means anything.
-        self.last = row.filter(|row| !row.is_outermost());
-        row.ok_or_else(|| rules.no_row(registers, cie.ra))
+        if self.stop.is_some() { None } else { rules.row(&entries.registers, cie.ra) }
+    }
+
+    /// What holds there in place of a row.
+    #[cold]
+    #[must_use]
+    pub fn no_row(&self) -> NoRow {
+        let Run { entries, cie, rules, .. } = &self.run;
+        match self.stop {
+            Some(stop) => NoRow::Error(self.run.reason(stop)),
+            None => rules.no_row(&entries.registers, cie.ra),
+        }
     }
 }

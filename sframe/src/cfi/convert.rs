@@ -4,14 +4,20 @@ use alloc::vec::Vec;
 use core::{num::NonZeroU8, ops::Range};
 
 use unwind_cfi::{
-    CfiAbi, CfiError, CfiSection, Cie, Entries, Fde, NoRow, Rows, Rules, States, Step,
+    CfiAbi, CfiError, CfiSection, Cie, Entries, Fde, NoRow, RowChange, Rows, Rules, States, Step,
 };
 use unwind_core::Row;
 
 use super::lost::CfiOmission;
 use crate::{
     format::{fde::PauthKey, header::Abi},
-    write::{builder::Builder, function::Function, lost::WriteError, work_counter},
+    write::{
+        builder::Builder,
+        encode::{Encoder, ShortRow},
+        function::Function,
+        lost::WriteError,
+        work_counter,
+    },
 };
 
 /// The most states that an entry may remember. Compilers nest few.
@@ -47,7 +53,9 @@ pub struct CfiConverter<'a> {
     last: usize,
     /// Slots for the states that an entry remembers.
     slots: Vec<Rules>,
-    /// The rows of the function that is being made.
+    /// The rows of the function that is being made, if all have the short form.
+    short: Vec<ShortRow>,
+    /// Its rows otherwise.
     rows: Vec<(u32, Row)>,
     /// The code that the last FDE is about.
     code: Option<Range<u64>>,
@@ -115,6 +123,9 @@ impl Builder {
         section: CfiSection<'_>,
         mut lost: impl FnMut(CfiOmission),
     ) -> Result<CfiReport, WriteError> {
+        // What most tables come to. Memory that grows is copied, and its pages are new each time.
+        self.fres.try_reserve(section.len().saturating_sub(section.len() / 8))?;
+        self.entries.try_reserve(section.len() / 48)?;
         let mut converter = CfiConverter::new(section, self);
         while converter.next(self, &mut lost)? {}
         Ok(converter.report())
@@ -140,6 +151,7 @@ impl<'a> CfiConverter<'a> {
             known: Vec::new(),
             last: 0,
             slots: Vec::new(),
+            short: Vec::new(),
             rows: Vec::new(),
             code: None,
             report: CfiReport::default(),
@@ -207,9 +219,10 @@ impl<'a> CfiConverter<'a> {
             Ok((cie, initial)) => (cie, initial),
             Err(reason) => return Ok(Err(*reason)),
         };
-        let body = match self.entries.body(fde, cie) {
+        let body = self.entries.body(fde, cie);
+        let body = match body.as_ref() {
             Ok(body) => body,
-            Err(reason) => return Ok(Err(reason)),
+            Err(reason) => return Ok(Err(*reason)),
         };
         let report = &mut self.report;
         report.fdes = report.fdes.saturating_add(1);
@@ -227,9 +240,15 @@ impl<'a> CfiConverter<'a> {
             report.lost_bytes = report.lost_bytes.saturating_add(range.size);
             lost(range);
         };
-        self.rows.clear();
         let mut states = States::new(&mut self.slots);
         states.set(remembered);
+        let mut rows = Rows::new(&self.entries, cie, initial, body, size, &mut states);
+        if run_short(builder.encoder, &mut rows, &mut self.short)?
+            && builder.add_short(&function(cie, body.start, size, &[]), &self.short)?
+        {
+            return Ok(Ok(()));
+        }
+        self.rows.clear();
         let mut sink = Sink {
             builder,
             entry: fde.at,
@@ -239,11 +258,12 @@ impl<'a> CfiConverter<'a> {
             open: Open::Run(0),
             lost: &mut lost,
         };
-        let mut rows = Rows::new(&self.entries, cie, initial, &body, size, &mut states);
-        while let Some((at, row)) = rows.next() {
-            match row {
-                Ok(row) => sink.row(at, row)?,
-                Err(rules) => sink.no_row(at, rules)?,
+        states.set(remembered);
+        let mut rows = Rows::new(&self.entries, cie, initial, body, size, &mut states);
+        while let Some((at, _)) = rows.next() {
+            match rows.row() {
+                Some(row) => sink.row(at, row)?,
+                None => sink.no_row(at, rows.no_row())?,
             }
         }
         sink.end(size)?;
@@ -305,6 +325,48 @@ impl<'a> CfiConverter<'a> {
         remembered.extend_from_slice(states.as_slice());
         Ok(Known { at, cie, remembered })
     }
+}
+
+/// Runs an entry whose rows all have the short form, as nearly all have: false at the first one
+/// that has not. What is left in `short` then means nothing.
+#[inline]
+fn run_short(
+    encoder: Encoder,
+    rows: &mut Rows<'_, '_, '_>,
+    short: &mut Vec<ShortRow>,
+) -> Result<bool, WriteError> {
+    short.clear();
+    let mut rules = None;
+    let mut before = 0;
+    while let Some((at, change)) = rows.next() {
+        let cfa = match change {
+            RowChange::Cfa(cfa) => cfa,
+            RowChange::Any => {
+                // Looked at where it is: a copy would wait for it.
+                let row = rows.row();
+                let Some(row) = row.as_ref() else { return Ok(false) };
+                rules = encoder.short_rules(row);
+                row.cfa()
+            }
+        };
+        let row = rules.and_then(|rules| encoder.short_row(at, cfa, rules));
+        let Some(row) = row else { return Ok(false) };
+        if row.bits != core::mem::replace(&mut before, row.bits) {
+            if short.len() == short.capacity() {
+                short.try_reserve(1)?;
+            }
+            short.push(row);
+        }
+    }
+    Ok(true)
+}
+
+/// A function about which a CIE says the rest.
+fn function<'a>(cie: &Cie<'_>, start: u64, size: u32, rows: &'a [(u32, Row)]) -> Function<'a> {
+    let mut function = Function::new(start, size, rows);
+    function.signal = cie.is_signal();
+    function.pauth_key = if cie.uses_key_b() { PauthKey::B } else { PauthKey::A };
+    function
 }
 
 /// What the rows since the last change of kind are.
@@ -393,10 +455,8 @@ impl<L: FnMut(CfiOmission)> Sink<'_, L> {
     /// Adds the rows as a function.
     fn add(&mut self, from: u32, end: u32, blocks: Option<NonZeroU8>) -> Result<(), WriteError> {
         let start = self.start.wrapping_add(from.into());
-        let mut function = Function::new(start, end.saturating_sub(from), self.rows);
-        function.signal = self.cie.is_signal();
+        let mut function = function(self.cie, start, end.saturating_sub(from), self.rows);
         function.block_size = blocks;
-        function.pauth_key = if self.cie.uses_key_b() { PauthKey::B } else { PauthKey::A };
         let (entry, lost) = (self.entry, &mut self.lost);
         self.builder.add(&function, |range| lost(CfiOmission::from_table(entry, &range)))
     }

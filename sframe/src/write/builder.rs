@@ -11,7 +11,7 @@ use crate::{
         header::{Abi, Version},
     },
     write::{
-        encode::{Body, Encoder, Kind, put},
+        encode::{Body, Encoder, Kind, ShortRow, put},
         function::{Format, Function},
         lost::{Omission, OmissionReason, WriteError},
         run::{Class, Run, V3_MAX_ROWS},
@@ -147,7 +147,7 @@ impl Builder {
     pub fn check(&self, function: &Function<'_>) -> Result<(), Omission> {
         let rows = inside(function);
         let lost = |start, size, reason| Omission::new(function.start, start, size, reason);
-        self.check_shape(function, rows)
+        self.check_shape(function, !rows.is_empty())
             .map_err(|reason| lost(function.start, function.size.into(), reason))?;
         if let Some(reason) = unsorted(rows) {
             return Err(lost(function.start, function.size.into(), reason));
@@ -182,7 +182,7 @@ impl Builder {
         mut lost: impl FnMut(Omission),
     ) -> Result<(), WriteError> {
         let rows = inside(function);
-        if let Err(reason) = self.check_shape(function, rows) {
+        if let Err(reason) = self.check_shape(function, !rows.is_empty()) {
             lost(Omission::new(function.start, function.start, function.size.into(), reason));
             return Ok(());
         }
@@ -212,11 +212,7 @@ impl Builder {
     }
 
     /// What is wrong with the function as such.
-    fn check_shape(
-        &self,
-        function: &Function<'_>,
-        rows: &[(u32, Row)],
-    ) -> Result<(), OmissionReason> {
+    fn check_shape(&self, function: &Function<'_>, has_rows: bool) -> Result<(), OmissionReason> {
         if function.size == 0 {
             return Err(OmissionReason::Empty);
         }
@@ -224,7 +220,7 @@ impl Builder {
         if function.start.checked_add(u64::from(function.size).wrapping_sub(1)).is_none() {
             return Err(OmissionReason::Wraps);
         }
-        if rows.is_empty() {
+        if !has_rows {
             return Err(OmissionReason::NoRows);
         }
         if function.signal && self.format.version() != Version::V3 {
@@ -254,7 +250,6 @@ impl Builder {
         }
         let encoder = self.encoder;
         let width = width_of(rows.last()?.0);
-        let head = u32::from(width.width());
         let mut num_fres = 0_u32;
         let (mut least, mut last) = (0, 0);
         let (mut before_short, mut before) = (0, Body::NONE);
@@ -264,7 +259,7 @@ impl Builder {
                 return None;
             }
             least = u64::from(offset).wrapping_add(1);
-            let Some((bits, len)) = encoder.encode_short(row) else {
+            let Some(short) = encoder.encode_short(offset, row) else {
                 let body = encoder.encode(Kind::Default, row).ok()?;
                 before_short = 0;
                 if body != core::mem::replace(&mut before, body) {
@@ -275,23 +270,69 @@ impl Builder {
                 continue;
             };
             before = Body::NONE;
-            if bits == core::mem::replace(&mut before_short, bits) {
+            if short.bits == core::mem::replace(&mut before_short, short.bits) {
                 continue;
             }
-            let start = match encoder.endian {
-                Endian::Little => offset,
-                Endian::Big => offset.swap_bytes() >> (32_u32.wrapping_sub(head.wrapping_mul(8))),
-            };
-            // Seven bytes and four at most.
-            let row = u128::from(bits).wrapping_shl(head.wrapping_mul(8)) | u128::from(start);
-            let end = self.fres.len().wrapping_add(usize::try_from(head.wrapping_add(len)).ok()?);
-            self.fres.extend_from_slice(&row.to_le_bytes());
-            self.fres.truncate(end);
+            self.put_short(width, &short);
             num_fres = num_fres.wrapping_add(1);
             last = offset;
         }
         // Less than the width said, if the last rows repeat one another.
         (width == width_of(last)).then_some(Shape { kind: Kind::Default, width, num_fres })
+    }
+
+    /// Adds a function of these rows, of which none says what the one before it does. False, if it
+    /// is none that they alone say; it is not added then.
+    ///
+    /// # Errors
+    ///
+    /// As of [`add`](Self::add). The function's own rows are not looked at.
+    #[cfg(feature = "cfi")]
+    #[inline]
+    pub(crate) fn add_short(
+        &mut self,
+        function: &Function<'_>,
+        rows: &[ShortRow],
+    ) -> Result<bool, WriteError> {
+        let Some(last) = rows.last() else { return Ok(false) };
+        if rows.len() > V3_MAX_ROWS || self.check_shape(function, true).is_err() {
+            return Ok(false);
+        }
+        self.reserve(rows.len())?;
+        let rows_at = self.fres.len();
+        let width = width_of(last.start);
+        for row in rows {
+            work_counter::steps(1);
+            self.put_short(width, row);
+        }
+        let num_fres = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+        let shape = Shape { kind: Kind::Default, width, num_fres };
+        let added = self.push(function, (function.start, function.size), shape, rows_at);
+        added.inspect_err(|_| self.fres.truncate(rows_at))?;
+        Ok(true)
+    }
+
+    /// Appends a row. There is room for it.
+    #[inline]
+    fn put_short(&mut self, width: FreType, row: &ShortRow) {
+        let start = match (self.encoder.endian, width) {
+            (Endian::Little, _) | (_, FreType::Addr1) => row.start,
+            (Endian::Big, FreType::Addr2) => row.start.swap_bytes() >> 16,
+            (Endian::Big, FreType::Addr4) => row.start.swap_bytes(),
+        };
+        let bits = u128::from(row.bits);
+        // Seven bytes and four at most.
+        let bits = u128::from(start)
+            | match width {
+                FreType::Addr1 => bits << 8,
+                FreType::Addr2 => bits << 16,
+                FreType::Addr4 => bits << 32,
+            };
+        let len = usize::from(width.width().wrapping_add(row.len));
+        let end = self.fres.len().wrapping_add(len);
+        // A copy of constant length; what is after the row is cut off.
+        self.fres.extend_from_slice(&bits.to_le_bytes());
+        self.fres.truncate(end);
     }
 
     /// Adds a function that is not one entry of default rows.

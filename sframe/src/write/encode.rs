@@ -32,6 +32,28 @@ impl Body {
     pub(crate) const NONE: Self = Self { bytes: [0; Self::SIZE], len: 0 };
 }
 
+/// One of the most common rows, of a function of default rows: words of one or two bytes, of which
+/// there are three at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShortRow {
+    /// Where it begins to hold.
+    pub(crate) start: u32,
+    /// The number of its bytes without the start.
+    pub(crate) len: u8,
+    /// Those bytes in the order of the section, the info byte first in the lowest place; zeros
+    /// after them.
+    pub(crate) bits: u64,
+}
+
+/// The words of a short row but for the first, which is the CFA's; zeros after the last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShortRules {
+    second: i32,
+    third: i32,
+    /// The number of words, the first one too.
+    count: u8,
+}
+
 /// Which of the two kinds of functions a row is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -83,21 +105,17 @@ impl Encoder {
         }
     }
 
-    /// The most common rows, of a function of default rows, in the low bytes of
-    /// a number in the order of the section: the info byte first. With them the
-    /// number of bytes.
+    /// A row of the [short form](ShortRow).
     ///
     /// `None` is no answer: [`encode`](Self::encode) has one.
     #[inline]
-    pub(crate) fn encode_short(self, row: &Row) -> Option<(u64, u32)> {
-        let CfaRule::Register(base, offset) = row.cfa() else { return None };
-        let base = match base {
-            BaseReg::Sp => 1,
-            BaseReg::Fp => 0,
-            BaseReg::Reg(reg) if reg.0 == self.sp => 1,
-            BaseReg::Reg(reg) if reg.0 == self.fp => 0,
-            BaseReg::Reg(_) => return None,
-        };
+    pub(crate) fn encode_short(self, start: u32, row: &Row) -> Option<ShortRow> {
+        self.short_row(start, row.cfa(), self.short_rules(row)?)
+    }
+
+    /// What a row of the short form says beside the CFA.
+    #[inline]
+    pub(crate) fn short_rules(self, row: &Row) -> Option<ShortRules> {
         if row.is_ra_signed() || self.abi == Abi::S390xBig {
             return None;
         }
@@ -106,22 +124,37 @@ impl Encoder {
             RegRule::SameValue => (0, 0),
             _ => return None,
         };
-        let RegRule::Offset(ra) = row.ra() else { return None };
-        // The words after `count` are zero.
-        let (second, third, count) = match self.fixed_ra {
-            Some(fixed) if ra == fixed.into() => (fp, 0, 1_u8.wrapping_add(has_fp)),
-            None if ra != 0 => (ra, fp, 2_u8.wrapping_add(has_fp)),
+        let (second, third, count) = match (self.fixed_ra, row.ra()) {
+            (Some(fixed), RegRule::Offset(ra)) if ra == fixed.into() => {
+                (fp, 0, 1_u8.wrapping_add(has_fp))
+            }
+            (None, RegRule::Offset(ra)) if ra != 0 => (ra, fp, 2_u8.wrapping_add(has_fp)),
+            (None, RegRule::SameValue) if has_fp == 0 => (0, 0, 1),
             _ => return None,
         };
+        Some(ShortRules { second, third, count })
+    }
+
+    /// The row that says the same, with this CFA.
+    #[inline]
+    pub(crate) fn short_row(self, start: u32, cfa: CfaRule, rules: ShortRules) -> Option<ShortRow> {
+        let CfaRule::Register(base, offset) = cfa else { return None };
+        let base = match base {
+            BaseReg::Sp => 1,
+            BaseReg::Fp => 0,
+            BaseReg::Reg(reg) if reg.0 == self.sp => 1,
+            BaseReg::Reg(reg) if reg.0 == self.fp => 0,
+            BaseReg::Reg(_) => return None,
+        };
+        let ShortRules { second, third, count } = rules;
         // Of -128 and 127 bits 0 to 6 stay.
         let folded = |word: i32| word ^ (word >> 31);
         let info = u64::from(base | count << 1);
-        let count = u32::from(count);
         match folded(offset) | folded(second) | folded(third) {
             0..=0x7f => {
                 let byte = |word: i32| u64::from(word.unsigned() & 0xff);
                 let words = byte(offset) | byte(second) << 8 | byte(third) << 16;
-                Some((info | words << 8, count.wrapping_add(1)))
+                Some(ShortRow { start, len: count.wrapping_add(1), bits: info | words << 8 })
             }
             0x80..=0x7fff => {
                 let half = |word: i32| {
@@ -132,7 +165,8 @@ impl Encoder {
                     })
                 };
                 let words = half(offset) | half(second) << 16 | half(third) << 32;
-                Some((info | 1 << 5 | words << 8, count.wrapping_mul(2).wrapping_add(1)))
+                let len = count.wrapping_mul(2).wrapping_add(1);
+                Some(ShortRow { start, len, bits: info | 1 << 5 | words << 8 })
             }
             _ => None,
         }

@@ -200,31 +200,39 @@ impl Out<'_> {
 
     /// An entry of the function table. `start` is the value of its field.
     fn entry(&mut self, entry: &Entry, start: u64, rows_at: u32) {
-        let [low, high] = [start, start >> 32].map(|half| half & u64::from(u32::MAX));
+        let (low, high) = (start & u64::from(u32::MAX), start >> 32);
         let [low, high] = [low, high].map(|half| u32::try_from(half).unwrap_or_default());
-        match (self.builder.format.version(), self.builder.encoder.endian) {
-            (Version::V3, Endian::Little) => [low, high].map(|half| self.u32(half)),
-            (Version::V3, Endian::Big) => [high, low].map(|half| self.u32(half)),
-            _ => [self.u32(low), ()],
+        let words = match (self.builder.format.version(), self.builder.encoder.endian) {
+            (Version::V3, Endian::Little) => [low, high, entry.size, rows_at],
+            (Version::V3, Endian::Big) => [high, low, entry.size, rows_at],
+            _ => [low, entry.size, rows_at, entry.num_fres],
         };
-        self.u32(entry.size);
-        self.u32(rows_at);
+        self.words(words);
         if self.builder.format.version() != Version::V3 {
-            self.u32(entry.num_fres);
-            self.u8(entry.info);
-            self.u8(entry.rep_size);
-            self.u16(0);
+            self.bytes.extend_from_slice(&[entry.info, entry.rep_size, 0, 0]);
         }
+    }
+
+    /// Words of four bytes.
+    fn words(&mut self, words: [u32; 4]) {
+        let words = match self.builder.encoder.endian {
+            Endian::Little => words.map(u32::to_le_bytes),
+            Endian::Big => words.map(u32::to_be_bytes),
+        };
+        self.bytes.extend_from_slice(words.as_flattened());
     }
 
     /// An entry's rows, in V3 after its attribute.
     fn rows(&mut self, entry: &Entry) {
         if self.builder.format.version() == Version::V3 {
             // An entry of more rows was split.
-            self.u16(u16::try_from(entry.num_fres).unwrap_or(u16::MAX));
-            self.u8(entry.info);
-            self.u8(entry.info2);
-            self.u8(entry.rep_size);
+            let count = u16::try_from(entry.num_fres).unwrap_or(u16::MAX);
+            let [first, second] = match self.builder.encoder.endian {
+                Endian::Little => count.to_le_bytes(),
+                Endian::Big => count.to_be_bytes(),
+            };
+            let attribute = [first, second, entry.info, entry.info2, entry.rep_size];
+            self.bytes.extend_from_slice(&attribute);
         }
         let part = |at: u32, len: u32| {
             let at = usize::try_from(at).ok()?;
