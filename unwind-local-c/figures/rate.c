@@ -47,7 +47,8 @@ static void handler(int number, siginfo_t *info, void *context) {
 // How many rounds are done in that time.
 __attribute__((noinline)) static double work(double limit) {
     double end = seconds(CLOCK_MONOTONIC) + limit;
-    volatile long done = 0;
+    // More than a word of 32 bits can count.
+    volatile long long done = 0;
     while (done % 1024 != 0 || seconds(CLOCK_MONOTONIC) < end) done = done + 1;
     return (double)done;
 }
