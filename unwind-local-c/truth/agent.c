@@ -1,8 +1,10 @@
 // To preload into a program: interrupts it at random times, walks what was interrupted in the
-// handler, and calls a function at which a debugger compares.
+// handler, and calls a function at which a debugger compares. With TRUTH_LATE it begins that many
+// milliseconds after the program: Go takes all signals for itself when it starts.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -17,10 +19,11 @@ enum { MOST = 512 };
 static timer_t timer;
 static unsigned random_state = 1;
 
-// What the debugger reads: the addresses, how many, and what the walk said.
+// What the debugger reads: the addresses, how many, what the walk said, and how many walks there were.
 void *truth_list[MOST];
 size_t truth_count;
 size_t truth_is_complete;
+size_t truth_number;
 
 __attribute__((noinline)) void truth_stop(void) { __asm__ volatile(""); }
 
@@ -83,8 +86,28 @@ static void handler(int number, siginfo_t *info, void *context) {
     if (tells_of_compiled_code) tell_of_compiled_code();
     truth_count = unwind_local_backtrace_of(context, truth_list, MOST, &end);
     truth_is_complete = end.complete;
+    truth_number++;
     truth_stop();
     arm();
+}
+
+static void take_the_signal(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = handler;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
+    sigaction(SIGPROF, &action, NULL);
+    arm();
+}
+
+static void *later(void *milliseconds) {
+    // The program's threads are to be interrupted.
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, NULL);
+    usleep((useconds_t)(uintptr_t)milliseconds * 1000);
+    take_the_signal();
+    return NULL;
 }
 
 __attribute__((constructor)) static void begin(void) {
@@ -96,14 +119,13 @@ __attribute__((constructor)) static void begin(void) {
     tells_of_compiled_code = compiled && *compiled;
     if (tells_of_compiled_code) tell_of_builtins();
     unwind_local_prepare();
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_sigaction = handler;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
-    sigaction(SIGPROF, &action, NULL);
     struct sigevent event;
     memset(&event, 0, sizeof event);
     event.sigev_notify = SIGEV_SIGNAL;
     event.sigev_signo = SIGPROF;
-    if (timer_create(CLOCK_PROCESS_CPUTIME_ID, &event, &timer) == 0) arm();
+    if (timer_create(CLOCK_PROCESS_CPUTIME_ID, &event, &timer) != 0) return;
+    const char *late = getenv("TRUTH_LATE");
+    if (!late || !*late) return take_the_signal();
+    pthread_t thread;
+    (void)pthread_create(&thread, NULL, later, (void *)(uintptr_t)atoi(late));
 }

@@ -6,7 +6,9 @@ import gdb
 WANTED = int(os.environ["TRUTH_STOPS"])
 SHOWN = 10
 counts = {}
-shown = 0
+# By kind, and the function of the last frame that both have.
+places = {}
+last = shown = 0
 
 
 def words(name, count):
@@ -31,8 +33,40 @@ def addresses():
     return found, reason
 
 
+def function(address):
+    """The name of the function with an address, or where else it is."""
+    name = gdb.execute(f"info symbol {address - 1:#x}", to_string=True)
+    return "no known function" if name.startswith("No symbol") else name.split(" + ")[0].split(" in ")[0].strip()
+
+
 def memory(address, count):
     return gdb.selected_inferior().read_memory(address, count).tobytes()
+
+
+def is_code(address):
+    """Whether an address is in memory that can be executed."""
+    with open(f"/proc/{gdb.selected_inferior().pid}/maps") as maps:
+        for line in maps:
+            span, mode = line.split()[:2]
+            start, end = (int(part, 16) for part in span.split("-"))
+            if start <= address < end:
+                return "x" in mode
+    return False
+
+
+def common(ours, theirs):
+    """How many frames are the same, from the interrupted one on."""
+    same = 0
+    while same < min(len(ours), len(theirs)) and ours[same] == theirs[same]:
+        same += 1
+    return same
+
+
+def is_lost(ours, theirs):
+    """Whether gdb's first frame that differs is at an address of no code, as where it guesses in code that a
+    compiler has made at run time."""
+    at = common(ours, theirs)
+    return at < len(theirs) and not is_code(theirs[at])
 
 
 def is_thunk(ours, theirs):
@@ -61,22 +95,35 @@ def kind(ours, is_complete, theirs):
     if is_complete:
         if is_thunk(ours, theirs):
             return "complete, where gdb guesses in a thunk"
+        if is_lost(ours, theirs):
+            return "complete, where gdb has an address of no code"
         # Else someone is wrong.
         same = theirs == ours[: len(theirs)]
         return "complete, gdb has fewer of the same" if same else "complete, and gdb has others"
     if ours == theirs[: len(ours)]:
         return "cut, the same as far as it goes"
+    if is_lost(ours, theirs):
+        return "not complete, and gdb has an address of no code"
     return "not complete, and gdb has others"
 
 
 class Stop(gdb.Breakpoint):
     def stop(self):
-        global shown
+        global last, shown
+        number = words("truth_number", 1)[0]
+        if number == last:
+            # A signal came before the thread had left the breakpoint.
+            return False
+        last = number
         ours = words("truth_list", words("truth_count", 1)[0])
         is_complete = words("truth_is_complete", 1)[0] != 0
         theirs, reason = addresses()
         what = kind(ours, is_complete, theirs)
         counts[what] = counts.get(what, 0) + 1
+        if not what.startswith("equal"):
+            same = common(ours, theirs)
+            place = what, function(ours[same - 1]) if same else "the interrupted one"
+            places[place] = places.get(place, 0) + 1
         if what.startswith(("complete", "not")) and shown < SHOWN:
             shown += 1
             print(f"{what}; gdb: {reason}")
@@ -100,6 +147,8 @@ Stop("truth_stop")
 gdb.execute("set startup-with-shell off")
 gdb.execute("run")
 total = sum(counts.values())
+for (what, name), number in sorted(places.items(), key=lambda item: -item[1])[:10]:
+    print(f"  after {name}: {number} {what}")
 print(f"{total} stops: " + ", ".join(f"{number} {what}" for what, number in sorted(counts.items())))
 is_wrong = counts.get("complete, and gdb has others", 0)
 try:
