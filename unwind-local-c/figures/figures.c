@@ -2,7 +2,9 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <execinfo.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,21 +41,184 @@ static double time_of(walker *walk, int rounds, int size) {
     return best;
 }
 
+static void print(const char *what, int frames, double a, double b, double c) {
+    printf("%-34s %6d %9.0f %9.0f %9.0f   %.2f %.3f\n", what, frames, a, b, c, b != 0 ? a / b : 0, c != 0 ? a / c : 0);
+}
+
 static void measure(const char *what) {
     int frames = ours(list, 1024);
     double a = time_of(ours, 2000, 1024);
     double b = libunwind ? time_of(libunwind, 2000, 1024) : 0;
     double c = time_of(backtrace, 50, 1024);
-    printf("%-34s %6d %9.0f %9.0f %9.0f   %.2f %.3f\n", what, frames, a, b, c, b ? a / b : 0, a / c);
+    print(what, frames, a, b, c);
+}
+
+// The first walk of a thread, with nothing kept: in nanoseconds, the shortest of many threads. Kept rows are
+// forgotten when the program tells of code.
+static void *some_code;
+static void (*flush_cache)(void *, uint64_t, uint64_t);
+static void **address_space;
+enum { FIRST_DEPTH = 42, THREADS = 100 };
+static int first_frames;
+static double first_time;
+
+__attribute__((noinline)) static int first_at(int depth, walker *walk) {
+    if (depth == 0) {
+        void *own_list[1024];
+        if (walk == ours)
+            unwind_local_forget_code(unwind_local_tell_code(some_code, 4096, UNWIND_LOCAL_FRAME_POINTERS, NULL, 0));
+        else if (flush_cache && address_space)
+            flush_cache(*address_space, 0, 0);
+        double start = now();
+        first_frames = walk(own_list, 1024);
+        double each = now() - start;
+        if (each < first_time) first_time = each;
+        return 0;
+    }
+    int found = first_at(depth - 1, walk);
+    __asm__ volatile("" ::"r"(found));
+    return found + 1;
+}
+
+static void *first_walk(void *walk) {
+    walker *function;
+    memcpy(&function, &walk, sizeof function);
+    first_at(FIRST_DEPTH, function);
+    return NULL;
+}
+
+static double time_of_first(walker *walk) {
+    if (!walk) return 0;
+    void *argument;
+    memcpy(&argument, &walk, sizeof argument);
+    first_time = 1e18;
+    for (int at = 0; at < THREADS; at++) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, first_walk, argument) != 0) return 0;
+        pthread_join(thread, NULL);
+    }
+    return first_time;
+}
+
+static void measure_first(const char *what) {
+    double a = time_of_first(ours), b = time_of_first(libunwind), c = time_of_first(backtrace);
+    print(what, first_frames, a, b, c);
+}
+
+// A thousand functions that call the walker.
+__asm__(".text\n"
+        "callers:\n"
+        ".rept 1000\n"
+        ".balign 32\n"
+        ".cfi_startproc\n"
+        "subq $8, %rsp\n"
+        ".cfi_adjust_cfa_offset 8\n"
+        "call *%rdx\n"
+        "addq $8, %rsp\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "ret\n"
+        ".cfi_endproc\n"
+        ".endr\n");
+extern char callers[];
+enum { CALLERS = 1000, CALLER = 32 };
+static walker *called;
+static int by_callers(void **list, int size) {
+    for (size_t at = 0; at < CALLERS; at++) {
+        int (*caller)(void **, int, walker *);
+        void *code = callers + at * CALLER;
+        memcpy(&caller, &code, sizeof caller);
+        caller(list, size, called);
+    }
+    return 0;
+}
+
+static double time_by_callers(walker *walk) {
+    if (!walk) return 0;
+    called = walk;
+    return time_of(by_callers, walk == backtrace ? 1 : 5, 1024) / CALLERS;
+}
+
+static void measure_callers(const char *what) {
+    print(what, ours(list, 1024) + 1, time_by_callers(ours), time_by_callers(libunwind), time_by_callers(backtrace));
+}
+
+// libunwind's functions for a frame at a time, in either library.
+typedef struct {
+    int (*get_context)(void *);
+    int (*init_local)(void *, void *);
+    int (*step)(void *);
+    int (*get_reg)(void *, int, uint64_t *);
+} cursor_functions;
+static cursor_functions own, others, *chosen;
+
+static bool find_cursor(cursor_functions *functions, void *library) {
+    const char *names[] = {"_Ux86_64_getcontext", "_ULx86_64_init_local", "_ULx86_64_step", "_ULx86_64_get_reg"};
+    void *found[4];
+    for (size_t at = 0; at < 4; at++)
+        if (!library || !(found[at] = dlsym(library, names[at]))) return false;
+    memcpy(functions, found, sizeof found);
+    return true;
+}
+
+static int by_cursor(void **list, int size) {
+    _Alignas(16) static char context[1024], cursor[1024];
+    chosen->get_context(context);
+    chosen->init_local(cursor, context);
+    int count = 0;
+    do {
+        uint64_t pc = 0;
+        chosen->get_reg(cursor, 16, &pc);
+        list[count++] = (void *)pc;
+    } while (count < size && chosen->step(cursor) > 0);
+    return count;
+}
+
+static double time_by_cursor(cursor_functions *functions) {
+    if (!functions->step) return 0;
+    chosen = functions;
+    return time_of(by_cursor, 100, 1024);
+}
+
+static void measure_cursor(const char *what) {
+    double a = time_by_cursor(&own), b = time_by_cursor(&others);
+    chosen = &own;
+    print(what, own.step ? by_cursor(list, 1024) : 0, a, b, 0);
+}
+
+// The same while another thread walks, too.
+static volatile bool is_over;
+static void *walks(void *walk) {
+    walker *function;
+    memcpy(&function, &walk, sizeof function);
+    void *own_list[1024];
+    while (!is_over) function(own_list, 1024);
+    return NULL;
+}
+
+static double time_beside(walker *walk) {
+    if (!walk) return 0;
+    pthread_t other;
+    void *argument;
+    memcpy(&argument, &walk, sizeof argument);
+    is_over = false;
+    if (pthread_create(&other, NULL, walks, argument) != 0) return 0;
+    double found = time_of(walk, walk == backtrace ? 50 : 2000, 1024);
+    is_over = true;
+    pthread_join(other, NULL);
+    return found;
+}
+
+static void measure_beside(const char *what) {
+    print(what, ours(list, 1024), time_beside(ours), time_beside(libunwind), time_beside(backtrace));
 }
 
 static const char *volatile label;
-__attribute__((noinline)) static int recurse(int depth) {
+__attribute__((noinline)) static int recurse(int depth, void (*measured)(const char *)) {
     if (depth == 0) {
-        measure(label);
+        measured(label);
         return 0;
     }
-    int found = recurse(depth - 1);
+    int found = recurse(depth - 1, measured);
     __asm__ volatile("" ::"r"(found));
     return found + 1;
 }
@@ -121,11 +286,29 @@ int main(int count, char **arguments) {
         {12, "recursion 12"}, {42, "recursion 42"}, {302, "recursion 302"}};
     for (size_t at = 0; at < 3; at++) {
         label = cases[at].name;
-        recurse(cases[at].depth);
+        recurse(cases[at].depth, measure);
     }
     label = "in a handler";
     handle(handler, 0);
     label = "in a handler on its own stack";
     handle(handler, SA_ONSTACK);
+    some_code = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (library) {
+        flush_cache = (void (*)(void *, uint64_t, uint64_t))(uintptr_t)dlsym(library, "_Ux86_64_flush_cache");
+        address_space = dlsym(library, "_ULx86_64_local_addr_space");
+    }
+    static const struct { void (*measured)(const char *); const char *name; } kinds[] = {
+        {measure_first, "the first of a thread, nothing kept"},
+        {measure_callers, "by 1,000 callers in turn"},
+        {measure_cursor, "by libunwind's cursor"},
+        {measure_beside, "while another thread walks"},
+    };
+    find_cursor(&others, library);
+    const char *name = getenv("FIGURES_LIBUNWIND");
+    find_cursor(&own, name ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : NULL);
+    for (size_t at = 0; at < 4; at++) {
+        label = kinds[at].name;
+        recurse(42, kinds[at].measured);
+    }
     return 0;
 }

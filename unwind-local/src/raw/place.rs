@@ -14,7 +14,7 @@ use super::thread::{control_block, thread_words};
 pub const MAX_FRAMES: usize = 1024;
 
 /// How many rows a place keeps.
-pub(crate) const ROWS: usize = 512;
+pub(crate) const ROWS: usize = 2048;
 
 /// How many threads can have a place of their own.
 const OWN: usize = 16;
