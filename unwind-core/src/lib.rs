@@ -20,7 +20,8 @@
 //! of the host fills the [`Trace`].
 //!
 //! Rows of real programs come from `unwind-sframe` (`.sframe`) and `unwind-cfi` (`.eh_frame`,
-//! `.debug_frame`), CPUs from `unwind-x86`; `unwind-kit` has all of them for an address space.
+//! `.debug_frame`), implementations of [`Arch`] from `unwind-x86`. `unwind-kit` joins them all into
+//! an unwinder for one address space.
 //!
 //! # Units
 //!

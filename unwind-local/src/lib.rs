@@ -1,10 +1,10 @@
-//! Backtraces of the own process that cannot hurt it: no lock, no allocation, no lazy
+//! Backtraces of the calling process that cannot hurt it: no lock, no allocation, no lazy
 //! thread-local, no fault, `errno` kept. Linux, x86-64 or i386, glibc 2.35 or
 //! later, or musl.
 //!
 //! | what | function | in a signal handler |
 //! |---|---|---|
-//! | addresses of the own callers | [`backtrace`] | at any point |
+//! | addresses of the callers | [`backtrace`] | at any point |
 //! | of what a signal interrupted | [`backtrace_of`] | at any point |
 //! | each frame with how it was found | [`frames`], [`frames_of`] | at any point |
 //! | all frames in a [`Trace`](unwind_core::Trace) | [`trace`], [`trace_of`] | at any point |

@@ -1,4 +1,4 @@
-//! The memory of the own process, as a walk reads it.
+//! The memory of the calling process, as a walk reads it.
 
 use core::mem::take;
 use core::sync::atomic::{AtomicU64, Ordering};
