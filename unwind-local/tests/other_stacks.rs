@@ -78,21 +78,21 @@ fn with_room<const BYTES: usize>(run: &dyn Fn()) {
     black_box(&mut room);
 }
 
-/// From here on the process ends with each system call but that which ends it.
-fn refuse_system_calls() {
+/// From here on the process ends with each system call but these, and that which ends it.
+fn allow_system_calls(calls: &[libc::c_long]) {
     let statement = |code: u32, jumps: [u8; 2], k: u32| libc::sock_filter {
         code: code.try_into().unwrap(),
         jt: jumps[0],
         jf: jumps[1],
         k,
     };
-    let exit_group = u32::try_from(libc::SYS_exit_group).unwrap();
-    let mut program = [
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, [0, 0], 0),
-        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, [0, 1], exit_group),
-        statement(libc::BPF_RET | libc::BPF_K, [0, 0], libc::SECCOMP_RET_ALLOW),
-        statement(libc::BPF_RET | libc::BPF_K, [0, 0], libc::SECCOMP_RET_KILL_PROCESS),
-    ];
+    let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, [0, 0], 0)];
+    for call in calls.iter().chain([&libc::SYS_exit_group]) {
+        let number = u32::try_from(*call).unwrap();
+        program.push(statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, [0, 1], number));
+        program.push(statement(libc::BPF_RET | libc::BPF_K, [0, 0], libc::SECCOMP_RET_ALLOW));
+    }
+    program.push(statement(libc::BPF_RET | libc::BPF_K, [0, 0], libc::SECCOMP_RET_KILL_PROCESS));
     let filter =
         libc::sock_fprog { len: program.len().try_into().unwrap(), filter: program.as_mut_ptr() };
     unsafe {
@@ -100,6 +100,25 @@ fn refuse_system_calls() {
         let mode = libc::SECCOMP_MODE_FILTER;
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter), 0);
     }
+}
+
+/// The calls that a walk may make.
+const CHECKS: [libc::c_long; 5] = [
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_process_vm_readv,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_sigaltstack,
+];
+
+/// The first walk of a process, of what is to be found out by system calls.
+#[inline(never)]
+fn walk_with_checks() {
+    with_room::<{ 3 * PAGE }>(&|| {
+        allow_system_calls(&CHECKS);
+        let found = backtrace(&mut [0; 64]);
+        unsafe { libc::_exit(i32::from(!found.is_complete)) };
+    });
 }
 
 /// Walks, and again without system calls.
@@ -111,7 +130,7 @@ fn walk_twice() {
         let walks = [0, 1].map(|at| {
             let found = walk(at);
             if at == 0 {
-                refuse_system_calls();
+                allow_system_calls(&[]);
             }
             found
         });
@@ -136,6 +155,19 @@ fn the_second_walk_on_a_stack_makes_no_system_call() {
         let in_thread = move || std::thread::spawn(in_handler).join().unwrap();
         assert_eq!(in_child(in_thread), 0, "on the signal stack of a thread");
     }
+}
+
+#[test]
+fn the_first_walk_on_a_stack_makes_checks_and_no_other_system_calls() {
+    assert_eq!(in_child(walk_with_checks), 0, "on the thread's own stack");
+    let start = pages(16);
+    let in_handler = move || {
+        use_signal_stack(start, 16 * PAGE);
+        in_handler(walk_with_checks);
+    };
+    assert_eq!(in_child(in_handler), 0, "on a signal stack");
+    let in_thread = move || std::thread::spawn(in_handler).join().unwrap();
+    assert_eq!(in_child(in_thread), 0, "on the signal stack of a thread");
 }
 
 thread_local! {

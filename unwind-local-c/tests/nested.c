@@ -1,0 +1,94 @@
+// A walk that is interrupted at each of its instructions, by a handler that takes another one. Both have to be
+// right: before unwind_local_prepare, with rows that are looked up, and with kept ones. And complete; but
+// on i386 the C library's functions by which code learns its own address have no call frame information.
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+#include <unwind_local.h>
+
+#ifdef __x86_64__
+#define PC REG_RIP
+#else
+#define PC REG_EIP
+#endif
+
+enum { MOST = 128, TRAP_FLAG = 0x100 };
+
+static volatile bool is_stepping;
+static void *known[MOST], *first_wrong;
+static size_t known_count;
+static long steps, wrong, cut;
+
+static void handler(int number, siginfo_t *info, void *context) {
+    (void)number;
+    (void)info;
+    greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+    if (!is_stepping) {
+        registers[REG_EFL] &= ~TRAP_FLAG;
+        return;
+    }
+    registers[REG_EFL] |= TRAP_FLAG;
+    void *list[MOST];
+    unwind_local_end end;
+    size_t count = unwind_local_backtrace_of(context, list, MOST, &end);
+    steps++;
+    if (!end.complete) cut++;
+    bool is_right = count >= known_count &&
+                    memcmp(list + count - known_count, known, known_count * sizeof *known) == 0;
+    if (end.complete && !is_right && wrong++ == 0) first_wrong = (void *)(uintptr_t)registers[PC];
+}
+
+__attribute__((noinline)) static void walk(const char *what) {
+    void *alone[MOST], *stepped[MOST];
+    unwind_local_end end, end_stepped;
+    size_t count = unwind_local_backtrace(alone, MOST, &end);
+    // Without this function's own frame, which returns to another place each time.
+    known_count = count - 1;
+    memcpy(known, alone + 1, known_count * sizeof *known);
+    steps = cut = 0;
+    is_stepping = true;
+    __asm__ volatile("int3");
+    size_t count_stepped = unwind_local_backtrace(stepped, MOST, &end_stepped);
+    is_stepping = false;
+    __asm__ volatile("int3");
+    bool is_same = count == count_stepped && end.complete && end_stepped.complete &&
+                   memcmp(alone + 1, stepped + 1, known_count * sizeof *known) == 0;
+#ifdef __x86_64__
+    bool is_whole = cut == 0;
+#else
+    bool is_whole = cut * 1000 < steps;
+#endif
+    printf("%s %ld instructions, %ld wrong, %ld cut; ", what, steps, wrong, cut);
+    if (wrong || !is_same || !is_whole || steps < 500) {
+        printf("%s, first wrong at %p\n", is_same ? "the same frames" : "other frames", first_wrong);
+        exit(EXIT_FAILURE);
+    }
+}
+
+__attribute__((noinline)) static int descend(int depth, const char *what) {
+    if (depth == 0) {
+        walk(what);
+        return 0;
+    }
+    int found = descend(depth - 1, what);
+    __asm__ volatile("" ::"r"(found));
+    return found + 1;
+}
+
+int main(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = handler;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGTRAP, &action, NULL);
+    descend(10, "looked up:");
+    unwind_local_prepare();
+    descend(10, "first kept:");
+    descend(10, "kept:");
+    printf("\n");
+    return EXIT_SUCCESS;
+}
