@@ -4,6 +4,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
+use rustix::buffer::spare_capacity;
+use rustix::io::{Errno, pread};
+
 use crate::elf::error::{ElfError, Part};
 
 /// The most bytes that one read copies. The largest tables known, those of web
@@ -65,8 +68,32 @@ impl Image {
         }
         let too_large = ElfError::TooLarge { part, len };
         let count = usize::try_from(len).ok().filter(|_| len <= COPY_LIMIT).ok_or(too_large)?;
-        let mut bytes = vec![0; count];
-        self.read_into(part, at, &mut bytes)?;
+        let mut bytes = Vec::with_capacity(count);
+        match self {
+            // Into memory that is not cleared before.
+            Self::File { file, .. } => {
+                while bytes.len() < count {
+                    let done = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                    let room = spare_capacity(&mut bytes);
+                    match pread(file, room, at.saturating_add(done)) {
+                        // The file was cut since it was opened.
+                        Ok(0) | Err(Errno::INVAL) => {
+                            return Err(ElfError::Truncated { part, at, len, end });
+                        }
+                        Ok(_) | Err(Errno::INTR) => {}
+                        Err(error) => {
+                            let error = io::Error::from(error).into();
+                            return Err(ElfError::Read { part, error });
+                        }
+                    }
+                }
+                bytes.truncate(count);
+            }
+            Self::Bytes(_) => {
+                bytes.resize(count, 0);
+                self.read_into(part, at, &mut bytes)?;
+            }
+        }
         Ok(bytes)
     }
 }
