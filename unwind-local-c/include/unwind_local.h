@@ -1,4 +1,4 @@
-// Backtraces of the own process that cannot hurt it. Linux, x86-64 or i386, glibc 2.35 or later, or
+// Backtraces of the calling process that cannot hurt it. Linux, x86-64 or i386, glibc 2.35 or later, or
 // musl.
 //
 // Made by cbindgen of unwind-local-c/src/lib.rs.
