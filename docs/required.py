@@ -91,10 +91,12 @@ FIGURES = [
       for name, required in zip(TARGETS, [0.3, 0.25, 0.07, 0.09])]),
     ("A whole table / gimli's rows alone", "ratios",
      [(name, 1.1, cell("ratios", f"{name}, ", BUILD)) for name in CORPORA]),
-    ("Replay with misses, instructions a frame / at a40e2584", "since",
+    # The last revision before the work on this.
+    ("Replay with misses, 512 rows, instructions a frame / at a40e2584", "since",
      [(name, required, column("since", "replay", name, 2))
       for name, required in zip(CORPORA, [0.80, 0.67, 0.81, 0.74])]),
-    ("The same with 4,096 rows", "since",
+    # The command, which has memory, has more by default.
+    ("The same with 4,096 rows; `unwind stack` has 8,192, `record` and `report` 32,768", "since",
      [(name, required, column("since", "replay", name, 4))
       for name, required in zip(CORPORA, [0.80, 0.67, 0.81, 0.74])]),
     ("Instructions of a miss", "instructions",
@@ -126,13 +128,19 @@ FIGURES = [
 CHECKED_BY_TESTS = """
 By tests, and not by figures:
 
-- Frames of 32-bit programs without frame pointers are those of eu-stack and gdb, live, static, with
-  threads and between any two instructions: `cargo test --package unwind-cli --test oracle 32_bit`.
+- Frames of 32-bit programs without frame pointers are those of eu-stack and gdb, live and in core
+  files, static, with threads and between any two instructions: `cargo test --package unwind-cli --test
+  oracle 32_bit`.
 - Rows of call frame information lead where gimli's lead, and no row can say the same of both: `cargo
-  test --package unwind-cfi --test against_gimli`, and for any files `cargo run --release --package
-  unwind-cfi --example against_gimli FILE...`.
+  test --package unwind-cfi --test against_gimli`. Of large files each row's start and 10,000 random
+  places, with the reasons for what no row can say: `cargo run --release --package unwind-cfi --example
+  against_gimli FILE...`.
 - A lookup in hostile call frame information ends after a stated number of steps: `cargo test --package
-  unwind-cfi --test hostile`, and the fuzz target `cfi_lookup`."""
+  unwind-cfi --test hostile`, and the fuzz target `cfi_lookup`.
+
+A part of a bench alone: 200 processes by `cargo bench --package unwind-benches --bench curves -- spaces`,
+stacks again by `... curves -- again`, whole tables by `UNWIND_CORPUS=target/corpus cargo bench --package
+unwind-benches --bench ratios -- tables`."""
 
 
 def number(value):
