@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 """Prints the tables of docs/figures/record.md: what `unwind record` sees and costs.
 
-    docs/record.py [--pairs N] [--rates HZ,HZ] [PROGRAM...]
+    docs/record.py [--pairs N] [--rates HZ,HZ] [--results FILE] [--unwind FILE] [PROGRAM...]
 
 Each program does the same work alone, recorded by `unwind record`, by perf with copies of
-stacks (`--call-graph dwarf`) and by perf with frame pointers (`fp`). The four take turns, so
-that what else the machine does falls on all of them; the figures are medians over the turns.
-CPU seconds of the program and of the recorder are told apart. A quarter of an hour for each
-program and rate with ten turns. Needs perf, gcc, g++, go, node, and the right to record.
+stacks (`--call-graph dwarf`) and by perf with frame pointers (`fp`). The four take turns, every
+second time in the opposite order, so that what else the machine does falls on all of them; the
+figures are medians over the turns. CPU seconds of the program and of the recorder are told apart.
+samply, if it is there, records each program once. A quarter of an hour for each program and rate
+with ten turns: with --results what is measured is kept in a file and not measured again, so that
+programs can be measured one by one. --unwind takes a command that is there, not that of this tree.
+
+Needs perf, gcc, g++, go, node, and the right to record; samply wants 1 or less in
+/proc/sys/kernel/perf_event_paranoid.
 """
 
 import argparse
@@ -19,14 +24,23 @@ import subprocess
 import sys
 import tempfile
 
+import samply
+
 PROGRAMS = "benches/programs"
-# The outermost functions by name. perf leaves the last one or two out in some programs, which
-# counts as complete.
-OUTERMOST = {"_start", "__clone3", "clone3", "__clone", "clone", "_dl_start_user", "start_thread",
-             "thread_start", "__libc_start_call_main", "__libc_start_main_impl",
-             "__libc_start_main@@GLIBC_2.34", "runtime.goexit", "runtime.goexit.abi0",
+# The outermost functions by name, without underscores in front. perf leaves the last one or two out
+# in some programs, which counts as complete.
+OUTERMOST = {"start", "clone3", "clone", "dl_start_user", "start_thread",
+             "thread_start", "libc_start_call_main", "libc_start_main_impl",
+             "libc_start_main@@GLIBC_2.34", "runtime.goexit", "runtime.goexit.abi0",
              "runtime.mstart", "runtime.mstart.abi0", "runtime.mcall", "runtime.rt0_go.abi0",
-             "_rt0_amd64_linux"}
+             "rt0_amd64_linux",
+             # samply's names for the loader's first function and for that of libc.
+             "EntryPoint", "libc_start_main_alias_2"}
+
+
+def is_outermost(name):
+    """Whether a thread starts in a function of this name."""
+    return name.lstrip("_") in OUTERMOST
 
 
 def build(folder):
@@ -91,11 +105,26 @@ def by_perf(data):
             last = words[1] if len(words) > 1 else ""
         elif last is not None:
             samples += 1
-            complete += last in OUTERMOST
+            complete += is_outermost(last)
             last = None
     if script.wait():
         sys.exit(f"perf script -i {data} failed")
     return complete, samples
+
+
+def by_samply(program, rate, folder):
+    """How many stacks samply follows to the outermost function, of how many."""
+    if shutil.which("samply") is None:
+        return None
+    profile = os.path.join(folder, "samply.json")
+    done = subprocess.run(["samply", "record", "--save-only", "--unstable-presymbolicate", "-r",
+                           str(rate), "-o", profile, "--", *program], check=False, cwd=folder,
+                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    names = os.path.join(folder, "samply.syms.json")
+    if done.returncode or not os.path.exists(names):
+        return None
+    all_names = list(samply.stacks(profile, names))
+    return sum(is_outermost(name) for name in all_names), len(all_names)
 
 
 def recorders(unwind, rate, folder):
@@ -114,7 +143,8 @@ def measure(unwind, program, rate, pairs, folder):
     """Seconds of each contestant, sizes of files, and what each has seen, in the last turn."""
     seconds, sizes, seen = {}, {}, {}
     for turn in range(pairs):
-        for name, (command, data) in recorders(unwind, rate, folder).items():
+        contestants = list(recorders(unwind, rate, folder).items())
+        for name, (command, data) in contestants if turn % 2 == 0 else reversed(contestants):
             own, around, output = timed(command, program, folder)
             seconds.setdefault(name, []).append((own, around))
             if data is None:
@@ -122,7 +152,8 @@ def measure(unwind, program, rate, pairs, folder):
             sizes.setdefault(name, []).append(os.path.getsize(data))
             if turn + 1 == pairs:
                 seen[name] = ledger(output) if name == "unwind" else by_perf(data)
-    return seconds, sizes, seen
+    seen["samply"] = by_samply(program, rate, folder)
+    return {"seconds": seconds, "sizes": sizes, "seen": seen, "pairs": pairs}
 
 
 def ledger(output):
@@ -133,6 +164,8 @@ def ledger(output):
 
 
 def share(seen):
+    if seen is None:
+        return ""
     return f"{100 * seen[0] / seen[1]:.1f} %" if seen[1] else "no sample"
 
 
@@ -140,54 +173,93 @@ def median(numbers):
     return statistics.median(numbers)
 
 
+def more(these, those):
+    """How much more CPU time the program took, turn by turn: the median, and the middle half."""
+    numbers = [100 * (own / before - 1) for (own, _), (before, _) in zip(these, those)]
+    if len(numbers) < 4:
+        return f"{median(numbers):+.1f} %"
+    low, _, high = statistics.quantiles(numbers, n=4)
+    return f"{median(numbers):+.1f} % ({low:+.1f} to {high:+.1f})"
+
+
+def seen_row(name, rate, results):
+    """What the recorders have seen of a program."""
+    seen = results["seen"]
+    _, samples, reasons, kernel = seen["unwind"]
+    others = ", ".join(f"{count:,} `{reason}`" for reason, count in reasons[:3])
+    return (f"| {name} | {rate} | {samples:,} | {share(seen['unwind'])} "
+            f"| {share(seen['dwarf'])} | {share(seen['fp'])} | {share(seen['samply'])} "
+            f"| {others} | {kernel:,} |")
+
+
+def cost_rows(name, rate, results):
+    """What a program and its recorders took: rows of the two tables."""
+    seconds, sizes = results["seconds"], results["sizes"]
+    alone = seconds["alone"]
+    contestants = ("unwind", "dwarf", "fp")
+    cells = [more(seconds[recorder], alone) for recorder in contestants]
+    cells.append(more(seconds["unwind"], seconds["dwarf"]))
+    own = median([own for own, _ in alone])
+    arounds = [f"{100 * median([around for _, around in seconds[recorder]]) / own:.1f} %"
+               for recorder in contestants]
+    size = median(sizes["dwarf"]) / median(sizes["unwind"])
+    return (f"| {name} | {rate} | {own:.2f} | {' | '.join(cells)} |",
+            f"| {name} | {rate} | {' | '.join(arounds)} | {median(sizes['unwind']) / 1e6:.2f} "
+            f"| 1/{size:.0f} |")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--rates", default="999,4999")
+    parser.add_argument("--results")
+    parser.add_argument("--unwind")
     parser.add_argument("programs", nargs="*")
     asked = parser.parse_args()
     os.environ["RUSTUP_DIST_SERVER"] = "http://127.0.0.1:9"
-    subprocess.run(["cargo", "build", "--release", "--quiet", "--locked", "--package",
-                    "unwind-cli"], check=True)
-    unwind = os.path.abspath(os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"),
-                                          "release/unwind"))
+    if asked.unwind is None:
+        subprocess.run(["cargo", "build", "--release", "--quiet", "--locked", "--package",
+                        "unwind-cli"], check=True)
+    unwind = os.path.abspath(asked.unwind or os.path.join(
+        os.environ.get("CARGO_TARGET_DIR", "target"), "release/unwind"))
+    known = {}
+    if asked.results and os.path.exists(asked.results):
+        with open(asked.results) as file:
+            known = json.load(file)
     with tempfile.TemporaryDirectory() as folder:
         programs = build(folder)
         programs = {name: [os.path.abspath(word) if os.path.exists(word) else word
                            for word in command] for name, command in programs.items()
                     if not asked.programs or name in asked.programs}
-        seen_rows, cost_rows = [], []
+        rows = []
         for rate in asked.rates.split(","):
             for name, command in programs.items():
-                print(f"{name}, {rate} Hz", file=sys.stderr)
-                seconds, sizes, seen = measure(unwind, command, rate, asked.pairs, folder)
-                _, samples, reasons, kernel = seen["unwind"]
-                others = ", ".join(f"{count:,} `{reason}`" for reason, count in reasons[:3])
-                seen_rows.append(
-                    f"| {name} | {rate} | {samples:,} | {share(seen['unwind'])} "
-                    f"| {share(seen['dwarf'])} | {share(seen['fp'])} | {others} | {kernel:,} |")
-                alone = median([own for own, _ in seconds["alone"]])
-                cells = []
-                for recorder in ("unwind", "dwarf", "fp"):
-                    slower = median([100 * (own / before - 1) for (own, _), (before, _) in
-                                     zip(seconds[recorder], seconds["alone"])])
-                    around = median([around for _, around in seconds[recorder]])
-                    cells.append(f"{slower:+.1f} %, {100 * around / alone:.1f} %")
-                size = median(sizes["unwind"]) / median(sizes["dwarf"])
-                cost_rows.append(f"| {name} | {rate} | {alone:.2f} | {' | '.join(cells)} "
-                                 f"| 1/{1 / size:.0f} |")
-    print(f"Medians of {asked.pairs} turns. A stack of perf counts as complete if its last frame "
-          "has the name of a function that a thread starts in, whatever is missing before it; "
-          "one of `unwind` if no frame is missing by its tables.\n")
-    print("| program | Hz | samples | complete: unwind | perf dwarf | perf fp "
+                key = f"{name}, {rate} Hz"
+                if key not in known:
+                    print(key, file=sys.stderr)
+                    known[key] = measure(unwind, command, rate, asked.pairs, folder)
+                    if asked.results:
+                        with open(asked.results, "w") as file:
+                            json.dump(known, file)
+                rows.append((name, rate, known[key]))
+    turns = " or ".join(sorted({str(results["pairs"]) for _, _, results in rows}))
+    print(f"Medians of {turns} turns. A stack of perf or samply counts as complete if its last "
+          "frame has the name of a function that a thread starts in, whatever is missing before "
+          "it; one of `unwind` if no frame is missing by its tables.\n")
+    print("| program | Hz | samples | complete: unwind | perf dwarf | perf fp | samply "
           "| incomplete by `unwind`, most | kernel only |")
-    print("|---|--:|--:|--:|--:|--:|---|--:|")
-    print("\n".join(seen_rows))
-    print("\nThe program's CPU time beside that of its run alone, and the recorder's as a share "
-          "of it.\n")
-    print("| program | Hz | alone, s | unwind | perf dwarf | perf fp | file / perf dwarf's |")
+    print("|---|--:|--:|--:|--:|--:|--:|---|--:|")
+    print("\n".join(seen_row(*row) for row in rows))
+    costs = [cost_rows(*row) for row in rows]
+    print("\nThe program's CPU time beside that of its run alone, and recorded by `unwind` beside "
+          "recorded by perf dwarf: the median of the turns, and the middle half of them.\n")
+    print("| program | Hz | alone, s | unwind | perf dwarf | perf fp | unwind / perf dwarf |")
     print("|---|--:|--:|--:|--:|--:|--:|")
-    print("\n".join(cost_rows))
+    print("\n".join(program for program, _ in costs))
+    print("\nThe recorder's CPU time as a share of that of the program alone, and its file.\n")
+    print("| program | Hz | unwind | perf dwarf | perf fp | file, MB | file / perf dwarf's |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    print("\n".join(recorder for _, recorder in costs))
 
 
 if __name__ == "__main__":
