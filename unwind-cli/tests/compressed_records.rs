@@ -1,4 +1,4 @@
-//! Recordings whose records are compressed: of `unwind record -z` and of `perf record -z`.
+//! Recordings whose records are compressed: of `unwind record` and of `perf record -z`.
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
@@ -18,7 +18,7 @@ const CALL_FRAMES: &[&str] = &["-O1", "-fomit-frame-pointer", "-fno-optimize-sib
 fn recording(test: &str, options: &[&str]) -> Option<(PathBuf, Value)> {
     let program = compile(test, "nested.c", CALL_FRAMES)?;
     let data = program.with_file_name("perf.data");
-    let mut record = unwind(["record", "--json", "-z", "-o"]);
+    let mut record = unwind(["record", "--json", "-o"]);
     let output = record.arg(&data).args(options).arg("--").arg(&program).arg("0.5").output();
     let output = output.unwrap();
     if stderr(&output).contains("lets no sampling event be opened") {
@@ -79,13 +79,36 @@ fn each_sample_of_a_compressed_recording_is_read_and_the_ledger_adds_up() {
 
 #[test]
 fn a_compressed_recording_with_its_stacks_is_walked_again() {
-    let Some((data, ledger)) = recording("compressed_kept", &["--keep-stacks"]) else { return };
+    let Some((data, ledger)) = recording("compressed_kept", &["--keep-stacks", "-z"]) else {
+        return;
+    };
     let shown = lines(unwind(["script"]), &data);
     assert_eq!(
         headings(&shown).len(),
         usize::try_from(ledger["written"].as_u64().unwrap()).unwrap()
     );
     assert!(!shown.iter().any(|line| line.starts_with('(')), "{shown:?}");
+}
+
+#[test]
+fn records_are_written_as_they_are_at_level_0_alone() {
+    /// The bit of the header that says so, after five words and three places.
+    const COMPRESSED: usize = 27;
+    let has_compressed = |options: &[&str]| {
+        let (data, ledger) = recording("compressed_level", options)?;
+        let bytes = fs::read(data).unwrap();
+        let samples = usize::try_from(ledger["written"].as_u64().unwrap()).unwrap();
+        let is_said = bytes[72 + COMPRESSED / 8] & 1 << (COMPRESSED % 8) != 0;
+        // The addresses of a stack alone take as much as this if they stand there as they are.
+        assert_eq!(is_said, bytes.len() < samples * 60, "{} bytes", bytes.len());
+        Some(is_said)
+    };
+    for options in [&["-z0"][..], &["-z", "0"], &["--compression-level=0"]] {
+        assert_ne!(has_compressed(options), Some(true), "{options:?}");
+    }
+    for options in [&["-z"][..], &["-z3"], &["--compression-level"]] {
+        assert_ne!(has_compressed(options), Some(false), "{options:?}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The records of a recording on their way to its file, compressed if that is asked for.
+//! The records of a recording on their way to its file, compressed unless that is turned off.
 
 use std::io::{self, Write};
 

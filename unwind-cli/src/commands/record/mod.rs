@@ -123,11 +123,14 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     keep_stacks: bool,
 
-    /// Compress what is recorded by zstd, as `perf record -z`
+    /// Compress records by zstd, as `perf record -z` does; 0 writes them as they are
     ///
-    /// The file has about a quarter of the size; each MB of records takes 10 ms of CPU time.
-    #[arg(short = 'z', long)]
-    compress: bool,
+    /// Without it records are compressed, to about a quarter or less, but for --keep-stacks. There
+    /// is one level: all numbers but 0 stand for it.
+    #[arg(short = 'z', long, value_name = "LEVEL", num_args = 0..=1,
+          default_missing_value = "1", alias = "compress",
+          value_parser = clap::value_parser!(u8).range(0..=22))]
+    compression_level: Option<u8>,
 
     /// Walk on where a uretprobe has displaced a return address, by the kernel's own chain
     ///
@@ -249,7 +252,8 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         keeps_stacks: args.keep_stacks,
         frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
         rate: args.rate,
-        is_compressed: args.compress,
+        // Stacks are many bytes, each of which takes time.
+        is_compressed: args.compression_level.map_or(!args.keep_stacks, |level| level > 0),
     };
     let attr = layout(&events).map_err(file_error)?;
     let copy_size = CopySize::default();
