@@ -11,8 +11,9 @@ use sframe::{
 };
 use unwind_core::{Origin, Row};
 
+use crate::elf::ElfFile;
 use crate::elf::error::{ElfError, Part};
-use crate::elf::{ElfFile, Section};
+use crate::elf::section::Section;
 
 /// `.eh_frame` and `.debug_frame` of a file with code that has SFrame tables.
 #[derive(Clone, Debug)]

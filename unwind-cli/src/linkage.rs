@@ -10,8 +10,9 @@ use object::elf::{self, FileHeader32, FileHeader64};
 use object::read::elf::{FileHeader, Rel as _, Rela as _, Sym as _};
 use object::{Endianness, pod};
 
+use crate::elf::ElfFile;
 use crate::elf::error::{ElfError, Part};
-use crate::elf::{ElfFile, Section};
+use crate::elf::section::Section;
 
 /// The entries of a file, by link-time address.
 #[derive(Debug, Default)]

@@ -12,8 +12,9 @@ use object::{Endianness, LittleEndian, pod};
 
 use crate::debug_files::DebugFiles;
 use crate::demangle::demangle;
+use crate::elf::ElfFile;
 use crate::elf::error::{ElfError, Part};
-use crate::elf::{ElfFile, Section};
+use crate::elf::section::Section;
 use crate::untrusted::{Untrusted, plain};
 
 /// How many bytes of a symbol table are read at once: a multiple of the sizes

@@ -2,7 +2,7 @@
 
 use object::elf;
 
-use crate::elf::Segment;
+use crate::elf::segment::Segment;
 
 /// How many code segments that begin before a place are looked at. They do not
 /// overlap but for the page that two may share.

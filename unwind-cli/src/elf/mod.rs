@@ -10,6 +10,8 @@ pub(crate) mod error;
 mod image;
 pub(crate) mod notes;
 pub(crate) mod relocations;
+pub(crate) mod section;
+pub(crate) mod segment;
 pub(crate) mod sframe_section;
 #[cfg(test)]
 mod tests;
@@ -19,7 +21,7 @@ use std::io;
 
 use memchr::memchr;
 use nix::errno::Errno;
-use object::elf::{self, FileHeader32, FileHeader64, FileType, Machine, ProgramType, SectionType};
+use object::elf::{self, FileHeader32, FileHeader64, FileType, Machine};
 use object::read::elf::{FileHeader, ProgramHeader as _, SectionHeader as _};
 use object::{Endianness, Pod, pod};
 
@@ -27,43 +29,11 @@ use crate::elf::code::CodeSegments;
 use crate::elf::error::{ElfError, Part};
 use crate::elf::image::Image;
 use crate::elf::notes::{NOTE_GNU_BUILD_ID, Notes};
-
-/// A program header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Segment {
-    pub(crate) kind: ProgramType,
-    pub(crate) executable: bool,
-    pub(crate) offset: u64,
-    pub(crate) addr: u64,
-    pub(crate) file_size: u64,
-    pub(crate) memory_size: u64,
-    align: u64,
-}
+use crate::elf::section::Section;
+use crate::elf::segment::Segment;
 
 /// The longest name of a section that is read, in bytes. Many may share one.
 const NAME_LIMIT: usize = 255;
-
-/// A section header.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Section {
-    /// If it is longer than [`NAME_LIMIT`], its start and `…`.
-    pub(crate) name: Vec<u8>,
-    pub(crate) kind: SectionType,
-    pub(crate) addr: u64,
-    pub(crate) offset: u64,
-    pub(crate) size: u64,
-    /// For a symbol table: the index of the section with its names; for
-    /// relocations: that of the symbol table.
-    pub(crate) link: u32,
-    /// For relocations: the index of the section that they are applied to.
-    info: u32,
-    /// The size of one entry of a table in bytes.
-    pub(crate) entry_size: u64,
-    pub(crate) executable: bool,
-    /// It has an address in a running program.
-    pub(crate) allocated: bool,
-    compressed: bool,
-}
 
 /// An opened ELF file of any class, byte order and machine.
 #[derive(Debug)]
@@ -165,7 +135,7 @@ impl ElfFile {
     }
 
     /// Reads the section headers and their names. In a relocatable object, loaded
-    /// sections are given addresses of their own: see [`relocations`].
+    /// sections are given addresses of their own: see [`section::place`].
     ///
     /// # Errors
     ///
@@ -219,7 +189,7 @@ impl ElfFile {
         });
         let mut sections: Vec<_> = sections.collect();
         if self.kind == elf::ET_REL {
-            relocations::place(&mut sections);
+            section::place(&mut sections);
         }
         Ok(sections)
     }

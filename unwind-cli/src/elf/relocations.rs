@@ -13,34 +13,14 @@ use object::read::elf::{FileHeader, Rel as _, Rela as _, Sym as _};
 use object::{Endianness, pod};
 use sframe::Flags;
 
+use crate::elf::ElfFile;
 use crate::elf::error::{ElfError, Part};
-use crate::elf::{ElfFile, Section};
+use crate::elf::section::Section;
 
 type Header = FileHeader64<Endianness>;
 type Rel = <Header as FileHeader>::Rel;
 type Rela = <Header as FileHeader>::Rela;
 type Sym = <Header as FileHeader>::Sym;
-
-/// The alignment of the made-up addresses.
-const ALIGNMENT: u64 = 16;
-
-/// Gives the loaded sections of an object addresses of their own.
-pub(super) fn place(sections: &mut [Section]) {
-    let rank = |section: &Section| match (section.allocated, section.executable) {
-        (false, _) => None,
-        (true, true) => Some(0),
-        (true, false) if section.kind != elf::SHT_NOBITS => Some(1),
-        (true, false) => Some(2),
-    };
-    let mut next = 0_u64;
-    for turn in 0..=2 {
-        for section in sections.iter_mut().filter(|section| rank(section) == Some(turn)) {
-            section.addr = next;
-            let end = next.saturating_add(section.size);
-            next = end.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX);
-        }
-    }
-}
 
 impl ElfFile {
     /// Copies what a section has in the file; in a relocatable object, with its

@@ -4,7 +4,9 @@ use object::elf;
 
 use crate::elf::error::{ElfError, Part};
 use crate::elf::relocations::{Relocations, Unresolved};
-use crate::elf::{ElfFile, Section, Segment, refuse_shared};
+use crate::elf::section::Section;
+use crate::elf::segment::Segment;
+use crate::elf::{ElfFile, refuse_shared};
 use crate::untrusted::Untrusted;
 
 /// A section of SFrame tables.

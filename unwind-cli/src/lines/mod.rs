@@ -6,6 +6,8 @@
 //! program again, which may use so much of both; what it has told up to its end holds.
 
 mod common_part;
+mod dwarf_error;
+pub(crate) mod place;
 pub(crate) mod reader;
 mod sections;
 mod split;
@@ -14,28 +16,11 @@ use std::io::{BufRead, BufReader, Read as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 
-use serde::{Deserialize, Serialize};
-
 use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
+use crate::lines::dwarf_error::DwarfError;
+use crate::lines::place::Places;
 use crate::system_error::SystemError;
-
-/// A place in the source.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
-    /// The function, as the file has its name.
-    pub(crate) function: Option<String>,
-    /// The path of the file, as the compiler had it.
-    pub(crate) file: Option<String>,
-    /// From 1.
-    pub(crate) line: Option<u32>,
-    /// From 1.
-    pub(crate) column: Option<u32>,
-}
-
-/// What there is at one address: the innermost inlined function first, then the one that each
-/// is inlined in, last the one that has code of its own. Nothing if nothing is known.
-pub(crate) type Places = Vec<Place>;
 
 /// Why places are not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,24 +40,6 @@ pub(crate) enum LinesError {
     /// The DWARF is damaged.
     #[error("its DWARF cannot be read: {0}")]
     Damaged(DwarfError),
-}
-
-/// What is wrong with DWARF, in words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum DwarfError {
-    /// A section.
-    Section,
-    /// What is in it.
-    Contents,
-}
-
-impl std::fmt::Display for DwarfError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Section => "a section of it is damaged, or larger than any known",
-            Self::Contents => "it is damaged",
-        })
-    }
 }
 
 /// How many addresses of one file are asked for at most: they are arguments of a process.

@@ -13,9 +13,10 @@ use crate::elf::error::ElfError;
 use crate::failure::Failure;
 use crate::input_error::InputError;
 use crate::lines::common_part;
+use crate::lines::dwarf_error::DwarfError;
+use crate::lines::place::{Place, Places};
 use crate::lines::sections::{Bytes, bytes_of, endian};
 use crate::lines::split::SplitDwarf;
-use crate::lines::{DwarfError, Place, Places};
 
 /// The name of the hidden subcommand.
 pub(crate) const NAME: &str = "read-lines";

@@ -3,8 +3,9 @@
 use gimli::{EndianSlice, RunTimeEndian};
 use object::Endianness;
 
+use crate::elf::ElfFile;
 use crate::elf::error::{ElfError, Part};
-use crate::elf::{ElfFile, Section};
+use crate::elf::section::Section;
 
 /// A section that is there until the process ends.
 pub(super) type Bytes = EndianSlice<'static, RunTimeEndian>;

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use addr2line::{LookupContinuation, LookupResult, SplitDwarfLoad};
 use gimli::{Dwarf, DwarfPackage, DwarfPackageSections, EndianSlice, SectionId};
 
+use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
-use crate::elf::{ElfFile, Section};
+use crate::elf::section::Section;
 use crate::lines::sections::{Bytes, bytes_of, endian};
 use crate::regular_file;
 

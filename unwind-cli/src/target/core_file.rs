@@ -13,9 +13,10 @@ use memchr::memchr;
 use object::elf::{self, Machine};
 use unwind_core::{Memory, VirtAddr};
 
+use crate::elf::ElfFile;
 use crate::elf::error::ElfError;
 use crate::elf::notes::Note;
-use crate::elf::{ElfFile, Segment};
+use crate::elf::segment::Segment;
 use crate::input_error::InputError;
 use crate::target::compressed_core;
 use crate::target::error::TargetError;

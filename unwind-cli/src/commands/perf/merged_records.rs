@@ -16,8 +16,9 @@ use crate::commands::perf::events::{Events, is_to_walk};
 use crate::commands::perf::found_frames::{FoundFrames, FoundFramesBuilder};
 use crate::commands::perf::held::Held;
 use crate::commands::perf::pipeline::Sink;
-use crate::commands::perf::reader::{PerfReader, tool_record};
+use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::tally::Tally;
+use crate::commands::perf::tool_record;
 use crate::commands::perf::walk::{WalkedFrame, WalkedStack};
 use crate::commands::perf::walks::{Job, WalkSetup, Walks};
 

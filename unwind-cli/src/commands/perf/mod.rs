@@ -46,6 +46,7 @@ pub(crate) mod summary;
 pub(crate) mod tally;
 mod text;
 pub(crate) mod threads;
+pub(crate) mod tool_record;
 pub(crate) mod walk;
 pub(crate) mod walks;
 

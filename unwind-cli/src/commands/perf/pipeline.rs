@@ -11,7 +11,8 @@ use unwind_perf::record::{DeferredLayout, RecordType, UserPart};
 use crate::commands::perf::error::{Fault, PerfError};
 use crate::commands::perf::events::Events;
 use crate::commands::perf::held::{Held, Meaning};
-use crate::commands::perf::reader::{PerfReader, tool_record};
+use crate::commands::perf::reader::PerfReader;
+use crate::commands::perf::tool_record;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 
 /// What receives records and samples.

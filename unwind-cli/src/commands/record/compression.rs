@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use unwind_perf::record::Endian;
 
-use crate::commands::perf::reader::tool_record;
+use crate::commands::perf::tool_record;
 
 /// How many bytes of records are compressed at a time. What comes of them has to fit a record.
 const CHUNK: usize = 60 << 10;

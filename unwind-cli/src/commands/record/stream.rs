@@ -10,7 +10,8 @@ use unwind_perf::record::{Attr, Endian};
 
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::header::Start;
-use crate::commands::perf::reader::{PerfReader, tool_record};
+use crate::commands::perf::reader::PerfReader;
+use crate::commands::perf::tool_record;
 use crate::commands::record::engine::SampledEvent;
 
 /// How many bytes may wait before samples are dropped.

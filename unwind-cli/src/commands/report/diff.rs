@@ -6,10 +6,11 @@ use std::io::{self, Write};
 use inferno::differential;
 
 use crate::commands::report::comparison::{CHANCE, Change, Compared, Comparison};
+use crate::commands::report::format::Format;
 use crate::commands::report::html::difference;
 use crate::commands::report::profile::FrameKind;
 use crate::commands::report::side::Side;
-use crate::commands::report::{Format, flame_graph, folded};
+use crate::commands::report::{flame_graph, folded};
 use crate::counted::counted;
 
 /// Writes the difference: as a table of at most `top` functions, as stacks with both counts or

@@ -13,10 +13,10 @@ use fxprof_processed_profile::{
 use serde::Serialize;
 
 use crate::commands::record::ledger::Ledger;
-use crate::commands::report::View;
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::profile::{Frame as OwnFrame, NOT_KEPT, Profile as Stacks};
 use crate::commands::report::time_line::TimeLine;
+use crate::commands::report::view::View;
 
 /// How many stacks there may be of all threads together, each with its callers: what threads
 /// share is in each of them again.

@@ -6,8 +6,9 @@ use chrono::{DateTime, NaiveDate};
 use sha2::{Digest as _, Sha256};
 
 use crate::commands::perf::origin::{Moment, Origin};
-use crate::commands::report::View;
+use crate::commands::record::ledger::Ledger;
 use crate::commands::report::profile::MAX_LABEL;
+use crate::commands::report::time_line::TimeLine;
 use crate::untrusted::Untrusted;
 
 /// What tells a recording from others.
@@ -50,8 +51,7 @@ impl Labels {
     }
 
     /// A number for the recording, which is the same whenever and however it is reported.
-    pub(crate) fn id(&self, view: &View<'_>) -> [u8; 16] {
-        let View { ledger, time_line, .. } = view;
+    pub(crate) fn id(&self, ledger: &Ledger, time_line: &TimeLine) -> [u8; 16] {
         let mut hash = Sha256::new();
         hash.update(&self.host);
         for number in [time_line.start(), time_line.duration(), ledger.written, ledger.lost] {

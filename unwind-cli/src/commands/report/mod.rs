@@ -9,6 +9,7 @@ mod expansion;
 mod firefox;
 mod flame_graph;
 mod folded;
+mod format;
 pub(crate) mod found_by;
 pub(crate) mod grouping;
 mod html;
@@ -25,31 +26,29 @@ mod source_lines;
 mod speedscope;
 pub(crate) mod table;
 mod time_line;
+pub(crate) mod view;
 mod waits;
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use clap::ValueEnum;
+use clap::ValueEnum as _;
 use prost::Message as _;
 
 use crate::commands::perf::error::{PerfError, RecordingError};
 use crate::commands::perf::origin::Origin;
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::summary::Memory;
-use crate::commands::record::ledger::Ledger;
+use crate::commands::report::format::Format;
 use crate::commands::report::grouping::By;
 use crate::commands::report::labels::Labels;
-use crate::commands::report::profile::Profile;
 use crate::commands::report::reading::{Reading, read, read_from};
 use crate::commands::report::side::Side;
 use crate::commands::report::source_lines::SourceLines;
-use crate::commands::report::time_line::TimeLine;
-use crate::counted::counted;
+use crate::commands::report::view::View;
 use crate::debug_files::DebugFiles;
 use crate::failure::Failure;
 use crate::same_file::is_same_file;
@@ -128,28 +127,6 @@ pub(crate) struct ReportArgs {
 
     #[command(flatten)]
     memory: Memory,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// A table of functions, and the ledger
-    Text,
-    /// Stacks a line each, for flame graph tools
-    Folded,
-    /// A page for a browser: flame graph, call tree, functions and threads
-    Html,
-    /// A flame graph, as an SVG that a browser opens
-    Svg,
-    /// For speedscope
-    Speedscope,
-    /// For the Firefox Profiler
-    Firefox,
-    /// For pprof, compressed by gzip
-    Pprof,
-    /// For receivers of OpenTelemetry, as `unwind record --otlp` sends it
-    Otlp,
-    /// Tables of many recordings, for DuckDB, Spark, ClickHouse or Trino
-    Parquet,
 }
 
 const LONG_HELP: &str = "\
@@ -274,33 +251,6 @@ fn write_to(
     }
     let file = File::create(path).map_err(output_error)?;
     Ok(write(&mut BufWriter::new(file)).map_err(output_error)?)
-}
-
-/// What there is to write.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct View<'v> {
-    /// To be shown as it is.
-    title: &'v str,
-    profile: &'v Profile,
-    time_line: &'v TimeLine,
-    ledger: &'v Ledger,
-    labels: &'v Labels,
-    lines: &'v SourceLines,
-}
-
-impl View<'_> {
-    /// What the formats tell beside the samples: the ledger, and what was not kept.
-    fn notes(&self) -> String {
-        let mut notes = self.ledger.to_string();
-        if self.profile.not_kept > 0 {
-            let _ = writeln!(
-                notes,
-                "of these, without their stacks: {}, as more does not fit into --memory",
-                counted(self.profile.not_kept, "sample", "samples")
-            );
-        }
-        notes
-    }
 }
 
 fn write(args: &ReportArgs, view: &View<'_>, out: &mut dyn Write) -> io::Result<()> {

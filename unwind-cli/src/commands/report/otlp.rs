@@ -15,13 +15,13 @@ use opentelemetry_proto::tonic::profiles::v1development::{
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
 use crate::commands::record::ledger::EXIT_CODE;
-use crate::commands::report::View;
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::labels::Labels;
 use crate::commands::report::profile::{Frame, FrameKind, NOT_KEPT, Node};
 use crate::commands::report::reading::{Reading, read};
 use crate::commands::report::source_lines::SourceLines;
 use crate::commands::report::time_line::Thread;
+use crate::commands::report::view::View;
 use crate::failure::Failure;
 
 /// About how many bytes a stack or a sample takes besides its frames.
@@ -46,7 +46,7 @@ pub(crate) fn request(view: &View<'_>, room: usize) -> ExportProfilesServiceRequ
         samples,
         time_unix_nano: labels.since_epoch(time_line.start()).unwrap_or(0),
         duration_nano: time_line.duration(),
-        profile_id: labels.id(view).to_vec(),
+        profile_id: labels.id(view.ledger, time_line).to_vec(),
         attribute_indices,
         ..Profile::default()
     };
@@ -186,7 +186,7 @@ impl Dictionary {
         }
     }
 
-    /// Whether there is room for so many bytes, which are taken.
+    /// Whether there is room for this many bytes; if so, it is taken.
     fn take(&mut self, bytes: usize) -> bool {
         let rest = self.room.checked_sub(bytes);
         self.room = rest.unwrap_or(self.room);

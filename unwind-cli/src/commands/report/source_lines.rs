@@ -15,7 +15,8 @@ use crate::commands::report::dwarf_file::DwarfFile;
 use crate::commands::report::line_samples::{FileSamples, LineSamples};
 use crate::commands::report::profile::{Frame, MAX_LABEL};
 use crate::debug_files::DebugFiles;
-use crate::lines::{self, Place, Places};
+use crate::lines;
+use crate::lines::place::{Place, Places};
 use crate::regular_file;
 use crate::untrusted::escaped;
 

@@ -8,7 +8,8 @@ use crate::commands::stack::frame_report::{
 };
 use crate::demangle::Parameters;
 use crate::elf::ElfFile;
-use crate::lines::{self, Place, Places};
+use crate::lines;
+use crate::lines::place::{Place, Places};
 use crate::loaded_file::LoadedFile;
 use crate::module::Modules;
 use crate::untrusted::{Untrusted, escaped};

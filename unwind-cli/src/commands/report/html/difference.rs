@@ -4,33 +4,13 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use serde::Serialize;
-
-use crate::commands::record::ledger::Ledger;
 use crate::commands::report::comparison::{CHANCE, Change, Comparison};
-use crate::commands::report::html::{
-    Found, FrameOfPage, Lines, Page, SCHEMA, Seq, Time, write_page,
+use crate::commands::report::html::page::{
+    Difference, Found, FrameOfPage, Function, Lines, Page, SCHEMA, Seq, Time, write_page,
 };
 use crate::commands::report::profile::{Frame, FrameKind};
 use crate::commands::report::side::Side;
 use crate::counted::counted;
-
-/// What stands beside the data of a page of one recording.
-#[derive(Serialize)]
-pub(crate) struct Difference<'s> {
-    titles: [&'s str; 2],
-    /// Samples that end in a function, before and after.
-    samples: [u64; 2],
-    ledger_before: &'s Ledger,
-    /// Of each node how many samples end there, before.
-    own_before: Vec<u64>,
-    functions: Vec<Function>,
-}
-
-/// A function: its frame, its samples and those with what it calls, before and after, whether it
-/// is above the bound (1 if it takes more, -1 if less), and the bound as a share.
-#[derive(Serialize)]
-struct Function(usize, [u64; 2], [u64; 2], i8, f64);
 
 /// How frames are coloured, in the order of their codes.
 const WAYS: [(&str, &str); 4] = [
@@ -171,6 +151,7 @@ pub(crate) fn write(mut out: &mut dyn Write, sides: &[Side<'_>; 2]) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::record::ledger::Ledger;
     use crate::commands::report::found_by::FoundBy;
     use crate::commands::report::profile::Profile;
 

@@ -12,11 +12,11 @@ use std::path::Path;
 use chrono::DateTime;
 use tempfile::NamedTempFile;
 
-use crate::commands::report::View;
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::parquet::place::folder;
 use crate::commands::report::parquet::table::{Cell, Table};
 use crate::commands::report::profile::FrameKind;
+use crate::commands::report::view::View;
 
 /// The tables. That of ledgers is written last: what a ledger is about is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +126,7 @@ fn write_table<W: Write + Send>(kind: Kind, view: &View<'_>, out: W) -> io::Resu
 
 /// What a recording is called, so that its tables are not there twice.
 fn name(view: &View<'_>) -> String {
-    view.labels.id(view).iter().map(|byte| format!("{byte:02x}")).collect()
+    view.labels.id(view.ledger, view.time_line).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Microseconds since 1970.

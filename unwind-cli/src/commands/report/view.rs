@@ -1,0 +1,37 @@
+//! What a report is made of.
+
+use std::fmt::Write as _;
+
+use crate::commands::record::ledger::Ledger;
+use crate::commands::report::labels::Labels;
+use crate::commands::report::profile::Profile;
+use crate::commands::report::source_lines::SourceLines;
+use crate::commands::report::time_line::TimeLine;
+use crate::counted::counted;
+
+/// What there is to write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'v> {
+    /// To be shown as it is.
+    pub(crate) title: &'v str,
+    pub(crate) profile: &'v Profile,
+    pub(crate) time_line: &'v TimeLine,
+    pub(crate) ledger: &'v Ledger,
+    pub(crate) labels: &'v Labels,
+    pub(crate) lines: &'v SourceLines,
+}
+
+impl View<'_> {
+    /// What the formats tell beside the samples: the ledger, and what was not kept.
+    pub(crate) fn notes(&self) -> String {
+        let mut notes = self.ledger.to_string();
+        if self.profile.not_kept > 0 {
+            let _ = writeln!(
+                notes,
+                "of these, without their stacks: {}, as more does not fit into --memory",
+                counted(self.profile.not_kept, "sample", "samples")
+            );
+        }
+        notes
+    }
+}
