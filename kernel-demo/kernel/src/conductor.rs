@@ -5,14 +5,14 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use unwind_perf::task_data::AllAttachment;
 
+use crate::each_cpu::are_several;
 use crate::grace::Moment;
 use crate::serial::println;
 use crate::task::program::Program;
 use crate::task::state::Task;
 use crate::task::{life, schedule, state};
-use crate::unwind::{
-    UNWIND, aux_trace, branches, delivery, followers, is_on_several_cpus, sampler, stream, tracer,
-};
+use crate::unwind::host::UNWIND;
+use crate::unwind::{aux_trace, branches, delivery, followers, sampler, stream, tracer};
 use crate::{apic, cpu, descriptors, measure, memory, options, shadow_unit, single_step};
 
 /// The programs that run all the time. Those that end are started again.
@@ -112,8 +112,8 @@ pub(crate) fn start_program(program: Program) -> Option<(&'static Task, u32)> {
             assert!(attached.is_some(), "no memory for a task's record");
         }
         match program {
-            Program::Forks if is_on_several_cpus() => followers::follow(task),
-            Program::Tables if is_on_several_cpus() => followers::give_own(task),
+            Program::Forks if are_several() => followers::follow(task),
+            Program::Tables if are_several() => followers::give_own(task),
             _ => {}
         }
     })?;

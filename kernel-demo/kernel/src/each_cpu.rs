@@ -31,6 +31,11 @@ pub(crate) fn online() -> usize {
     ONLINE.load(Ordering::SeqCst)
 }
 
+/// Whether more than one runs: then the scenario is that of several CPUs.
+pub(crate) fn are_several() -> bool {
+    online() > 1
+}
+
 /// One more runs: that with the next number.
 pub(crate) fn count_online() {
     ONLINE.fetch_add(1, Ordering::SeqCst);

@@ -69,11 +69,7 @@ extern "C" fn kernel_main(start_info: u64) -> ! {
     if options::get().panic != 0 {
         unwind::panic_trace::rehearse();
     }
-    conductor::start(if unwind::is_on_several_cpus() {
-        several::conduct
-    } else {
-        conductor::conduct
-    });
+    conductor::start(if each_cpu::are_several() { several::conduct } else { conductor::conduct });
     task::schedule::start()
 }
 

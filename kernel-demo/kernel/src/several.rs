@@ -11,9 +11,9 @@ use crate::task::program::Program;
 use crate::task::state::Task;
 use crate::task::{life, schedule};
 use crate::unwind::event::Event;
+use crate::unwind::host::UNWIND;
 use crate::unwind::{
-    UNWIND, aux_trace, branches, delivery, events, kernel_modules, sampler, shared_trace, stream,
-    tracer,
+    aux_trace, branches, delivery, events, kernel_modules, sampler, shared_trace, stream, tracer,
 };
 use crate::{apic, counter_unit, cpu, memory, options, serial, shadow_unit};
 

@@ -3,11 +3,13 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use unwind_core::Trace;
-use unwind_core::deferred::{LossReason, Recipients, SampleOutcome, UserReturn};
+use unwind_core::deferred::{ClientId, Cookie, LossReason, Recipients, SampleOutcome, UserReturn};
 
+use super::client::Client;
 use super::counter::count;
 use super::event::Event;
-use super::{UNWIND, events, followers, hand_out, user_stack};
+use super::host::UNWIND;
+use super::{branches, events, followers, stream, user_stack};
 use crate::cpu::CPUS;
 use crate::each_cpu::EachCpu;
 use crate::frame::Frame;
@@ -156,4 +158,16 @@ pub(crate) fn account() {
         get(&COUNTS.task_gone),
         get(&COUNTS.exec),
     );
+}
+
+/// Hands a stack to a client. Task context.
+fn hand_out(task: &Task, client: ClientId, cookie: Cookie, trace: &Trace) {
+    let Some(known) = Client::from_id(client) else {
+        return events::deliver(task, client, cookie, trace);
+    };
+    // What is lost is counted by the ring.
+    let _ = stream::write_stack(task, known.event(), cookie, trace);
+    if known == Client::Profiler {
+        branches::compare(task, cookie, trace);
+    }
 }

@@ -14,7 +14,8 @@ use unwind_perf::per_cpu::{
 
 use super::counter::count;
 use super::event::{BROADCAST, EVENTS, Event, FIRST_LIVE};
-use super::{UNWIND, branches, followers, stream};
+use super::host::UNWIND;
+use super::{branches, followers, stream};
 use crate::cpu;
 use crate::cpu::CPUS;
 use crate::each_cpu::{EachCpu, online};

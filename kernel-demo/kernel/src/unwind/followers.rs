@@ -14,7 +14,8 @@ use unwind_perf::per_cpu::{
 };
 
 use super::event::{Event, FIRST_LIVE};
-use super::{UNWIND, stream, user_stack};
+use super::host::UNWIND;
+use super::{stream, user_stack};
 use crate::each_cpu::online;
 use crate::frame::Frame;
 use crate::memory::UserMemory;

@@ -1,11 +1,17 @@
-//! What the unwinder asks of this kernel.
+//! What the unwinder asks of this kernel, and the kernel's one instance of it.
 
-use unwind_core::deferred::{Host, RequestContext, ScheduleError, TaskKind, TaskState};
+use unwind_core::deferred::{
+    DeferredUnwind, Host, RequestContext, ScheduleError, SerialCookies, TaskKind, TaskState,
+};
 
 use crate::options::Protection;
 use crate::task::schedule;
 use crate::task::state::Task;
 use crate::{apic, cpu, frame};
+
+/// The kernel's one instance.
+pub(crate) static UNWIND: DeferredUnwind<Kernel, SerialCookies> =
+    DeferredUnwind::new(Kernel, SerialCookies::new());
 
 /// This kernel, as the unwinder sees it.
 #[derive(Clone, Copy)]

@@ -18,12 +18,13 @@
 
 pub(crate) mod aux_trace;
 pub(crate) mod branches;
+mod client;
 mod counter;
 pub(crate) mod delivery;
 pub(crate) mod event;
 pub(crate) mod events;
 pub(crate) mod followers;
-mod host;
+pub(crate) mod host;
 pub(crate) mod kernel_modules;
 pub(crate) mod kernel_stack;
 pub(crate) mod panic_trace;
@@ -34,93 +35,23 @@ pub(crate) mod stream;
 pub(crate) mod tracer;
 pub(crate) mod user_stack;
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
-use unwind_core::Trace;
-use unwind_core::deferred::{ClientId, Cookie, DeferredUnwind, SerialCookies};
-
-use self::host::Kernel;
-use crate::each_cpu::online;
+use crate::each_cpu::are_several;
 use crate::task::schedule;
 use crate::task::state::Task;
-
-/// The kernel's one instance.
-pub(crate) static UNWIND: DeferredUnwind<Kernel, SerialCookies> =
-    DeferredUnwind::new(Kernel, SerialCookies::new());
-
-/// The clients that ask for stacks. Each has one registration, and its own
-/// event in the records.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Client {
-    /// The NMI.
-    Profiler,
-    /// The system-call tracer.
-    Tracer,
-}
-
-static IDS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-
-impl Client {
-    const ALL: [Self; 2] = [Self::Profiler, Self::Tracer];
-
-    /// The number of its event in the records.
-    pub(crate) const fn event(self) -> u64 {
-        match self {
-            Self::Profiler => demo_format::PROFILER,
-            Self::Tracer => demo_format::TRACER,
-        }
-    }
-
-    /// Its registration. Before [`register`] it is one that is refused.
-    pub(crate) fn id(self) -> ClientId {
-        ClientId::from_bits(IDS[self as usize].load(Ordering::Relaxed))
-    }
-
-    /// Whose registration `id` is.
-    pub(crate) fn from_id(id: ClientId) -> Option<Self> {
-        Self::ALL.into_iter().find(|client| client.id() == id)
-    }
-}
-
-/// The events that hear of all tasks. On several CPUs those of a registry stand for the
-/// profiler.
-fn events_of_all_tasks() -> &'static [u64] {
-    if is_on_several_cpus() {
-        use demo_format::{CYCLES, FOLLOWER, OWN, TRACER, WATCHER};
-        &[CYCLES, WATCHER, TRACER, FOLLOWER, OWN]
-    } else {
-        &[demo_format::PROFILER, demo_format::TRACER]
-    }
-}
-
-/// Whether the scenario is that of several CPUs.
-pub(crate) fn is_on_several_cpus() -> bool {
-    online() > 1
-}
-
-/// Hands a stack to a client. Task context.
-fn hand_out(task: &Task, client: ClientId, cookie: Cookie, trace: &Trace) {
-    let Some(known) = Client::from_id(client) else {
-        return events::deliver(task, client, cookie, trace);
-    };
-    // What is lost is counted by the ring.
-    let _ = stream::write_stack(task, known.event(), cookie, trace);
-    if known == Client::Profiler {
-        branches::compare(task, cookie, trace);
-    }
-}
+use crate::unwind::client::Client;
+use crate::unwind::host::UNWIND;
 
 /// Registers all clients, and the hook of the scheduler. Once, before anything
 /// is sampled.
 pub(crate) fn register() {
     schedule::set_hook(switch);
     for client in Client::ALL {
-        if client == Client::Profiler && is_on_several_cpus() {
+        if client == Client::Profiler && are_several() {
             events::add_all();
             continue;
         }
         match UNWIND.register() {
-            Ok(id) => IDS[client as usize].store(id.to_bits(), Ordering::Relaxed),
+            Ok(id) => client.set_id(id),
             Err(error) => panic!("{error}"),
         }
     }

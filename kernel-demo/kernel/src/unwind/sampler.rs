@@ -11,13 +11,14 @@ use unwind_core::End;
 use unwind_core::deferred::{Cookie, RequestOutcome};
 use unwind_perf::record::{ChainBuilder, ChainLimits, Context, Misc};
 
+use super::client::Client;
 use super::counter::count;
+use super::host::UNWIND;
 use super::{
-    Client, UNWIND, branches, delivery, events, is_on_several_cpus, kernel_modules, kernel_stack,
-    shared_trace, stream, user_stack,
+    branches, delivery, events, kernel_modules, kernel_stack, shared_trace, stream, user_stack,
 };
 use crate::cpu::CPUS;
-use crate::each_cpu::EachCpu;
+use crate::each_cpu::{EachCpu, are_several};
 use crate::exclusive::Exclusive;
 use crate::frame::Frame;
 use crate::serial::println;
@@ -120,7 +121,7 @@ struct Asked {
 }
 
 fn ask(task: &Task) -> Asked {
-    if is_on_several_cpus() {
+    if are_several() {
         let event = events::due(task, counter_unit::take_overflow());
         if COUNTS.taken.load(Ordering::Relaxed).is_multiple_of(END_TURN_EVERY) {
             // The stack comes when another CPU has taken the task, as a rule.

@@ -15,7 +15,7 @@ use unwind_perf::record::{
 use unwind_perf::ring::{CpuRing, Direction, MmapPage, RingReader};
 
 use crate::cpu::CPUS;
-use crate::each_cpu::{EachCpu, online};
+use crate::each_cpu::{EachCpu, are_several, online};
 use crate::exclusive::Exclusive;
 use crate::options::Protection;
 use crate::task::state::Task;
@@ -94,9 +94,20 @@ pub(super) fn write_stack(
     })
 }
 
+/// The events that hear of all tasks. On several CPUs those of a registry stand for the
+/// profiler.
+fn events_of_all_tasks() -> &'static [u64] {
+    if are_several() {
+        use demo_format::{CYCLES, FOLLOWER, OWN, TRACER, WATCHER};
+        &[CYCLES, WATCHER, TRACER, FOLLOWER, OWN]
+    } else {
+        &[demo_format::PROFILER, demo_format::TRACER]
+    }
+}
+
 /// Writes that a task has a name. In task context.
 pub(crate) fn write_name(task: &Task, name: &str, exec: bool) {
-    for &event in super::events_of_all_tasks() {
+    for &event in events_of_all_tasks() {
         let name = name.as_bytes();
         write(task, event, |id| Comm { task: ids(task.id()), name, exec, id });
     }
@@ -104,7 +115,7 @@ pub(crate) fn write_name(task: &Task, name: &str, exec: bool) {
 
 /// Writes that a task starts or ends. In task context.
 pub(crate) fn write_life(task: &Task, parent: u32, exit: bool) {
-    for &event in super::events_of_all_tasks() {
+    for &event in events_of_all_tasks() {
         write(task, event, |id| {
             let (parent, time) = (ids(parent), id.time.unwrap_or(0));
             Lifecycle { exit, task: ids(task.id()), parent, time, id }

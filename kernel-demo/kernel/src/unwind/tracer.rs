@@ -7,8 +7,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use unwind_core::deferred::{Cookie, RequestOutcome};
 use unwind_perf::record::{ChainBuilder, ChainLimits, Misc};
 
+use super::client::Client;
 use super::counter::count;
-use super::{Client, UNWIND, delivery, stream};
+use super::host::UNWIND;
+use super::{delivery, stream};
 use crate::frame::Frame;
 use crate::serial::println;
 use crate::task::state::Task;
