@@ -6,7 +6,7 @@ use unwind_core::deferred::{
     CancelError, ClientId, Cookie, Refusal, RequestOutcome, ScheduleError, TooManyClients,
 };
 use unwind_perf::per_cpu::{
-    CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, GroupKey, GroupLeader, Policy, Receiver,
+    CpuEvent, Deferral, EventKey, EventSpec, FixedRegistry, GroupKey, GroupLeader, DeliveryPolicy, Receiver,
     SampledTask, SwitchHold, TaskEvent, TaskKey, TaskWork,
 };
 
@@ -79,8 +79,8 @@ impl TaskWork for Core {
     }
 }
 
-static FIRST: FixedRegistry<8, 4> = FixedRegistry::new(Policy::FirstLive);
-static EACH: FixedRegistry<8, 4> = FixedRegistry::new(Policy::Broadcast);
+static FIRST: FixedRegistry<8, 4> = FixedRegistry::new(DeliveryPolicy::FirstLive);
+static EACH: FixedRegistry<8, 4> = FixedRegistry::new(DeliveryPolicy::Broadcast);
 static HOLD: SwitchHold = SwitchHold::new();
 
 /// Events come, ask, get stacks and go.

@@ -233,7 +233,7 @@ impl<'a> Entries<'a> {
     }
 
     /// The entry as an FDE, unless it is a CIE.
-    fn fde(&self, at: u64, mut entry: Entry<'a>) -> Result<Option<Fde<'a>>, CfiError> {
+    fn fde(&self, at: u64, mut entry: RawEntry<'a>) -> Result<Option<Fde<'a>>, CfiError> {
         let base = self.offset(&entry.rest);
         let id = self.id(&mut entry).ok_or(self.truncated(&entry.rest))?;
         if self.is_cie(id, &entry) {
@@ -244,7 +244,7 @@ impl<'a> Entries<'a> {
         Ok(Some(Fde { at, cie, rest: entry.rest }))
     }
 
-    fn id(&self, entry: &mut Entry<'a>) -> Option<u64> {
+    fn id(&self, entry: &mut RawEntry<'a>) -> Option<u64> {
         if entry.is_64 && !self.section.is_eh {
             entry.rest.read_u64().ok()
         } else {
@@ -252,7 +252,7 @@ impl<'a> Entries<'a> {
         }
     }
 
-    const fn is_cie(&self, id: u64, entry: &Entry<'_>) -> bool {
+    const fn is_cie(&self, id: u64, entry: &RawEntry<'_>) -> bool {
         match (self.section.is_eh, entry.is_64) {
             (true, _) => id == 0,
             (false, true) => id == u64::MAX,
@@ -375,7 +375,7 @@ impl<'a> Entries<'a> {
     pub(crate) fn clipped_fde(&self) -> Result<Fde<'a>, CfiError> {
         let mut rest = self.whole;
         let (_, format) = rest.read_initial_length().map_err(|_| CfiError::Truncated)?;
-        let entry = Entry { is_64: format == gimli::Format::Dwarf64, rest };
+        let entry = RawEntry { is_64: format == gimli::Format::Dwarf64, rest };
         self.fde(0, entry)?.ok_or(CfiError::NotFde { at: 0 })
     }
 
@@ -487,14 +487,14 @@ impl<'a> Entries<'a> {
 
 /// The bytes of an entry after its length.
 #[derive(Clone, Copy)]
-struct Entry<'a> {
+struct RawEntry<'a> {
     is_64: bool,
     rest: Reader<'a>,
 }
 
-fn split_entry<'a>(rest: &mut Reader<'a>) -> Option<Entry<'a>> {
+fn split_entry<'a>(rest: &mut Reader<'a>) -> Option<RawEntry<'a>> {
     work_counter::steps(1);
     let (len, format) = rest.read_initial_length().ok()?;
     let entry = rest.split(len).ok()?;
-    Some(Entry { is_64: format == gimli::Format::Dwarf64, rest: entry })
+    Some(RawEntry { is_64: format == gimli::Format::Dwarf64, rest: entry })
 }

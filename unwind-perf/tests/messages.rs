@@ -8,7 +8,8 @@ use unwind_perf::Errno;
 use unwind_perf::aux_trace::{AuxBuffer, AuxError, AuxGate, OneCpu, Trigger, TriggerAction};
 use unwind_perf::event_attr::AttrError;
 use unwind_perf::per_cpu::{
-    AddError, CpuList, FixedRegistry, Policy, RemoveError, RequestError, SwitchHold, TaskEvent,
+    AddError, CpuList, DeliveryPolicy, FixedRegistry, RemoveError, RequestError, SwitchHold,
+    TaskEvent,
 };
 use unwind_perf::record::{BranchFlags, ChainFull, ChainLimits, Error, WriteError};
 use unwind_perf::ring::RingError;
@@ -186,7 +187,7 @@ fn libc_number(name: &str) -> i32 {
 #[test]
 fn what_a_kernel_prints_for_debugging_is_short_and_starts_with_its_name() {
     let texts = [
-        ("PerCpuRegistry", format!("{:?}", FixedRegistry::<2, 2>::new(Policy::Broadcast))),
+        ("PerCpuRegistry", format!("{:?}", FixedRegistry::<2, 2>::new(DeliveryPolicy::Broadcast))),
         ("CpuList", format!("{:?}", CpuList::<2>::default())),
         ("TaskEvent", format!("{:?}", TaskEvent::default())),
         ("SwitchHold", format!("{:?}", SwitchHold::default())),

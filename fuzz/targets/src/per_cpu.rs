@@ -6,8 +6,8 @@ use std::{cell::RefCell, collections::BTreeMap};
 
 use unwind_core::deferred::{CancelError, ClientId, Cookie, RequestOutcome, TooManyClients};
 use unwind_perf::per_cpu::{
-    AddError, CpuEvent, CpuList, Deferral, EventKey, EventSpec, FixedRegistry, GroupLeader, Policy,
-    RemoveError, RequestError, TaskKey,
+    AddError, CpuEvent, CpuList, Deferral, DeliveryPolicy, EventKey, EventSpec, FixedRegistry,
+    GroupLeader, RemoveError, RequestError, TaskKey,
 };
 
 use crate::input::Input;
@@ -72,7 +72,7 @@ struct Known {
 
 pub(crate) fn run(data: &[u8]) {
     let mut input = Input::new(data);
-    let policy = if input.bool() { Policy::FirstLive } else { Policy::Broadcast };
+    let policy = if input.bool() { DeliveryPolicy::FirstLive } else { DeliveryPolicy::Broadcast };
     let lists = core::array::from_fn(|_| CpuList::new());
     let (core, registry) = (Core::default(), Registry::with_spare(policy, lists, CPUS));
     let mut events: Vec<Known> = Vec::new();
@@ -123,8 +123,8 @@ pub(crate) fn run(data: &[u8]) {
 type Registry = FixedRegistry<{ CPUS + SPARE }, EVENTS>;
 
 /// Whose client an event has.
-fn owner(policy: Policy, spec: &EventSpec) -> u64 {
-    if policy == Policy::FirstLive { spec.leader.0 } else { 0 }
+fn owner(policy: DeliveryPolicy, spec: &EventSpec) -> u64 {
+    if policy == DeliveryPolicy::FirstLive { spec.leader.0 } else { 0 }
 }
 
 fn add(core: &Core, registry: &Registry, events: &mut Vec<Known>, spec: EventSpec) {
@@ -135,7 +135,7 @@ fn add(core: &Core, registry: &Registry, events: &mut Vec<Known>, spec: EventSpe
     let clients = core.clients.borrow().len();
     match registry.add(core, spec) {
         Ok(event) => {
-            let is_any = policy == Policy::Broadcast && spec.cpu < 0 && spec.task.is_some();
+            let is_any = policy == DeliveryPolicy::Broadcast && spec.cpu < 0 && spec.task.is_some();
             assert!(is_any || (0..CPUS as i32).contains(&spec.cpu));
             assert!(on_cpu < EVENTS * (1 + SPARE));
             assert!(has_client || clients < CLIENTS);
@@ -178,7 +178,7 @@ fn inherit(core: &Core, registry: &Registry, events: &mut Vec<Known>, at: usize,
     }
 }
 
-fn deliver(registry: &Registry, policy: Policy, events: &[Known], input: &mut Input<'_>) {
+fn deliver(registry: &Registry, policy: DeliveryPolicy, events: &[Known], input: &mut Input<'_>) {
     let Some(first) = events.get(input.below(events.len().clamp(1, 256))) else { return };
     let (client, cpu) = (first.event.client(), u32::from(input.u8() % 4));
     let task = TaskKey(u64::from(input.u8() % 4));
@@ -198,11 +198,11 @@ fn deliver(registry: &Registry, policy: Policy, events: &[Known], input: &mut In
     let (written, failed) = if fails { (0, count) } else { (count, 0) };
     assert_eq!((delivered.written, delivered.failed), (written, failed));
     match policy {
-        Policy::FirstLive => {
+        DeliveryPolicy::FirstLive => {
             // The keys ascend.
             assert!(got.iter().copied().eq(live.first().map(|known| known.spec.key)));
         }
-        Policy::Broadcast => {
+        DeliveryPolicy::Broadcast => {
             got.sort_unstable_by_key(|key| key.0);
             let expected =
                 live.iter().filter(|known| known.spec.defer_output).map(|known| known.spec.key);
@@ -211,7 +211,7 @@ fn deliver(registry: &Registry, policy: Policy, events: &[Known], input: &mut In
     }
 }
 
-fn check(core: &Core, registry: &Registry, policy: Policy, events: &[Known]) {
+fn check(core: &Core, registry: &Registry, policy: DeliveryPolicy, events: &[Known]) {
     let mut owners = BTreeMap::<u64, (ClientId, Vec<Option<u32>>)>::new();
     for known in events.iter().filter(|known| known.live) {
         let client = known.event.client();
@@ -221,7 +221,8 @@ fn check(core: &Core, registry: &Registry, policy: Policy, events: &[Known]) {
     }
     assert_eq!(core.clients.borrow().len(), owners.len());
     for leader in 0..6 {
-        let expected = owners.get_mut(&if policy == Policy::FirstLive { leader } else { 0 });
+        let expected =
+            owners.get_mut(&if policy == DeliveryPolicy::FirstLive { leader } else { 0 });
         let expected = expected.map(|(client, cpus)| {
             cpus.sort_unstable();
             cpus.dedup();

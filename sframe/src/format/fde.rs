@@ -101,7 +101,7 @@ pub(crate) type EntryBytes = [[u8; 4]; 5];
 /// What an entry of the function table, and in V3 the attribute that goes with
 /// it, hold beside the start.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct FdeEntry {
     pub(crate) size: u32,
     pub(crate) fre_offset: u32,
     pub(crate) num_fres: u32,
@@ -110,7 +110,7 @@ pub(crate) struct Entry {
     pub(crate) rep_size: u8,
 }
 
-impl Entry {
+impl FdeEntry {
     /// Of the info byte: the width of row starts.
     pub(crate) const WIDTH: u8 = 0xf;
     /// Of the info byte: the function is one of blocks.
@@ -272,7 +272,7 @@ impl Fde {
         at: TableOffset,
         index: u32,
         start: u64,
-        entry: Entry,
+        entry: FdeEntry,
     ) -> Self {
         Self {
             at,
@@ -287,8 +287,8 @@ impl Fde {
         }
     }
 
-    pub(crate) const fn entry(&self) -> Entry {
-        Entry {
+    pub(crate) const fn entry(&self) -> FdeEntry {
+        FdeEntry {
             size: self.range.size,
             fre_offset: self.fre_offset,
             num_fres: self.num_fres,
@@ -331,7 +331,7 @@ impl Fde {
     /// Whether the function is a run of equal blocks.
     #[must_use]
     pub const fn is_mask(&self) -> bool {
-        self.info & Entry::MASK != 0
+        self.info & FdeEntry::MASK != 0
     }
 
     /// How the words of this function's rows are meant.
@@ -351,7 +351,7 @@ impl Fde {
     #[must_use]
     pub const fn pauth_key(&self) -> Option<PauthKey> {
         match self.dialect.abi {
-            Abi::Aarch64Big | Abi::Aarch64Little if self.info & Entry::PAUTH_KEY_B != 0 => {
+            Abi::Aarch64Big | Abi::Aarch64Little if self.info & FdeEntry::PAUTH_KEY_B != 0 => {
                 Some(PauthKey::B)
             }
             Abi::Aarch64Big | Abi::Aarch64Little => Some(PauthKey::A),
@@ -359,8 +359,8 @@ impl Fde {
         }
     }
 
-    /// The offset that `pc` is compared to row starts by: from the function's
-    /// start, or from the block's. `None` if the function does not cover `pc`.
+    /// The offset of `pc`, which is compared with the starts of rows: from the function's start,
+    /// or from the block's. `None` if the function does not cover `pc`.
     ///
     /// # Errors
     ///
@@ -475,10 +475,11 @@ mod tests {
 
     #[test]
     fn a_v3_attribute_follows_its_offset_whole_or_not_at_all() {
-        let entry = Entry { size: 9, fre_offset: 0, num_fres: 0, info: 0, info2: 0, rep_size: 0 };
+        let entry =
+            FdeEntry { size: 9, fre_offset: 0, num_fres: 0, info: 0, info2: 0, rep_size: 0 };
         // num_fres, info, info2, rep_size
         let attribute = [0x34, 0x12, 0x92, 0x1f, 7, 0xee];
-        for len in 0..Entry::ATTRIBUTE_SIZE {
+        for len in 0..FdeEntry::ATTRIBUTE_SIZE {
             assert!(!entry.clone().add_attribute(&attribute[..len], Endian::Little));
         }
         for (endian, num_fres) in [(Endian::Little, 0x1234), (Endian::Big, 0x3412)] {

@@ -7,7 +7,7 @@ use crate::{
     error::Error,
     format::{
         bytes::Endian,
-        fde::{Dialect, Entry, Fde, FdeType, FreType},
+        fde::{Dialect, Fde, FdeEntry, FdeType, FreType},
         flags::Flags,
         fre::{Fre, FreInfo},
         header::{Header, Version},
@@ -54,12 +54,12 @@ struct Place {
     /// after or between the code it describes, at both ends of the address
     /// space.
     start: i64,
-    entry: Entry,
+    entry: FdeEntry,
 }
 
 impl Place {
     /// None, to be filled in.
-    const NONE: Self = Self { index: 0, start: 0, entry: Entry::NONE };
+    const NONE: Self = Self { index: 0, start: 0, entry: FdeEntry::NONE };
 
     fn covers(&self, pc: i64) -> bool {
         pc.wrapping_sub(self.start).unsigned() < u64::from(self.entry.size)
@@ -346,7 +346,7 @@ fn fetch<S: Source>(
     place: &mut Place,
 ) -> Result<(), S::Fault> {
     let (index, bytes) = source.entry(position)?;
-    let (start, entry) = Entry::decode(&bytes, header.version, header.endian);
+    let (start, entry) = FdeEntry::decode(&bytes, header.version, header.endian);
     let anchor = if header.flags.contains(Flags::PCREL) { entry_at(header, index).0 } else { 0 };
     *place = Place { index, start: start.wrapping_add_unsigned(anchor), entry };
     Ok(())

@@ -6,7 +6,7 @@ use unwind_core::{BaseReg, CfaRule, DwarfReg, RegRule, Row};
 use crate::{
     error::{Error, TableOffset},
     format::{
-        fde::{Dialect, Entry, Fde, FdeType},
+        fde::{Dialect, Fde, FdeEntry, FdeType},
         flex::{Control, Flex, FlexRules},
         fre::Fre,
         header::{Abi, Version},
@@ -41,7 +41,7 @@ impl Fde {
     }
 }
 
-impl Entry {
+impl FdeEntry {
     /// The rules of a function that has no rows at all.
     pub(crate) fn row_of_none(&self, version: Version) -> Row {
         if self.is_signal(version) { Row::signal_context() } else { Row::outermost() }

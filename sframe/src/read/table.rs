@@ -6,7 +6,7 @@ use core::iter::FusedIterator;
 use crate::{
     error::{Error, TableOffset},
     format::{
-        fde::{Entry, EntryBytes, Fde, FuncRange},
+        fde::{EntryBytes, Fde, FdeEntry, FuncRange},
         flags::Flags,
         fre::Fres,
         header::{Header, Version},
@@ -16,8 +16,8 @@ use crate::{
 
 /// One table: a header, functions and their rows.
 ///
-/// Opening it decodes the header and checks that both tables are inside the
-/// bytes; everything else is decoded, and checked, when it is asked for.
+/// [`parse`](Self::parse) decodes the header and checks that the functions and the rows are inside
+/// the bytes. Everything else is decoded, and checked, when it is asked for.
 ///
 /// Addresses are those of the code if [`at`](Self::at) says where the section
 /// is, else offsets from the section's start. In a relocatable object the
@@ -40,7 +40,7 @@ impl<'a> Table<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error`] if the header is not valid or says that a table is outside of
+    /// [`Error`] if the header is not valid or says that functions or rows are outside of
     /// `bytes`.
     #[inline(never)]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Error> {
@@ -98,10 +98,10 @@ impl<'a> Table<'a> {
     /// The start of the function at `index`, in bytes from the section, and what
     /// its entry says, in V3 without the attribute.
     #[inline]
-    pub(crate) fn entry(&self, index: u32) -> Option<(i64, Entry)> {
+    pub(crate) fn entry(&self, index: u32) -> Option<(i64, FdeEntry)> {
         let header = &self.header;
         let bytes = self.entry_bytes(index)?;
-        let (start, entry) = Entry::decode(&bytes, header.version, header.endian);
+        let (start, entry) = FdeEntry::decode(&bytes, header.version, header.endian);
         let anchor =
             if header.flags.contains(Flags::PCREL) { entry_at(header, index).0 } else { 0 };
         Some((start.wrapping_add_unsigned(anchor), entry))
@@ -110,7 +110,7 @@ impl<'a> Table<'a> {
     /// The bytes from the first row of a function to the section's end; `None` if
     /// it, or the attribute that completes `entry` in V3, is outside the section.
     #[inline]
-    pub(crate) fn rows(&self, entry: &mut Entry) -> Option<&'a [u8]> {
+    pub(crate) fn rows(&self, entry: &mut FdeEntry) -> Option<&'a [u8]> {
         let Header { version, endian, .. } = self.header;
         let rows = self.rows_from(entry.fre_offset)?;
         if version == Version::V3 && !entry.add_attribute(rows, endian) {
@@ -140,13 +140,12 @@ impl<'a> Table<'a> {
         Fdes { table: *self, next: 0 }
     }
 
-    /// How many rows of all functions are worth looking at: 16 for each byte of
-    /// rows, and 65,536 in any case.
+    /// A limit for code that reads all rows of all functions: 16 for each byte of rows, and at
+    /// least 65,536.
     ///
-    /// A table of functions that share no rows has one for two bytes or more. But
-    /// nothing keeps every function of a table from having all rows, and then
-    /// they are as many as the square of its bytes. Validation and merging stop
-    /// here, and so should whatever goes through all rows of all functions.
+    /// A row takes two bytes or more, so a table whose functions share no rows is far below the
+    /// limit. But a malformed table can give each of its functions all rows, which makes as many
+    /// as the square of its bytes. Validation and merging stop at this limit.
     #[must_use]
     pub fn max_rows(&self) -> u64 {
         const ROWS_PER_BYTE: u64 = 16;

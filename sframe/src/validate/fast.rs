@@ -5,7 +5,7 @@
 
 use crate::format::{
     bytes::Endian,
-    fde::Entry,
+    fde::FdeEntry,
     fre::{FreInfo, split_head},
     header::{Abi, Header, Version},
 };
@@ -40,7 +40,7 @@ impl Usual {
     pub(crate) fn new(header: &Header) -> Self {
         Self {
             words_len: words_len(header),
-            unusual_info: Entry::reserved_info(header.version, header.abi) | Entry::MASK,
+            unusual_info: FdeEntry::reserved_info(header.version, header.abi) | FdeEntry::MASK,
             is_big: header.endian == Endian::Big,
             none_is_usual: header.version == Version::V3,
         }
@@ -50,12 +50,12 @@ impl Usual {
     /// reaches to the section's end; `None` if it or one of them is not usual, or
     /// cut off.
     #[inline]
-    pub(crate) fn rows_len(&self, entry: &Entry, bytes: &[u8]) -> Option<usize> {
+    pub(crate) fn rows_len(&self, entry: &FdeEntry, bytes: &[u8]) -> Option<usize> {
         if entry.info & self.unusual_info != 0 || entry.info2 != 0 {
             return None;
         }
         let (count, end) = (entry.num_fres, entry.size);
-        match (entry.info & Entry::WIDTH, self.is_big) {
+        match (entry.info & FdeEntry::WIDTH, self.is_big) {
             (0..=2, _) if count == 0 => self.none_is_usual.then_some(0),
             (0, _) => self.pass::<2, false>(bytes, count, end),
             (1, false) => self.pass::<3, false>(bytes, count, end),

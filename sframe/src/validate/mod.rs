@@ -10,7 +10,7 @@ use unwind_core::{BaseReg, RegRule};
 use crate::{
     error::Error,
     format::{
-        fde::{Entry, Fde, FdeType, FreType, PcType},
+        fde::{Fde, FdeEntry, FdeType, FreType, PcType},
         flags::Flags,
         fre::Fre,
         header::{Abi, Header, Version},
@@ -145,7 +145,7 @@ impl<'s, 'a, V> Validator<'s, 'a, V> {
 
     /// Counts a function and its rows if there is nothing to say of them; false if
     /// they have to be looked at one by one.
-    fn pass(&mut self, mut entry: Entry) -> bool {
+    fn pass(&mut self, mut entry: FdeEntry) -> bool {
         let Some(rows) = self.table.rows(&mut entry) else { return false };
         let count = u64::from(entry.num_fres);
         if self.summary.rows.saturating_add(count) > self.max_rows {
@@ -391,7 +391,7 @@ impl Order {
 }
 
 fn has_reserved_bits(fde: &Fde) -> bool {
-    let reserved = Entry::reserved_info(fde.dialect.version, fde.dialect.abi);
+    let reserved = FdeEntry::reserved_info(fde.dialect.version, fde.dialect.abi);
     fde.info & reserved != 0 || fde.info2 & 0xe0 != 0
 }
 

@@ -28,11 +28,11 @@ use crate::{
 /// repeats the one before it. [`finish`](Self::finish) sorts them and gives the
 /// section.
 ///
-/// What the format cannot say is handed to a `lost` function, range by range;
-/// everything else goes in.
+/// Ranges whose rules the format cannot express are handed to a function `lost`; everything else
+/// is added.
 ///
-/// Memory is asked for in a way that can fail ([`WriteError::OutOfMemory`]).
-/// After that error the builder holds what it held before the call.
+/// A lack of memory is an error ([`WriteError::OutOfMemory`]), after which the builder is as it
+/// was before the call.
 ///
 /// # Example
 ///
@@ -60,7 +60,7 @@ pub struct Builder {
     pub(crate) format: Format,
     pub(crate) encoder: Encoder,
     /// What becomes an entry of the function table each.
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<BuiltFunction>,
     /// The rows of all entries.
     pub(crate) fres: Vec<u8>,
     /// Rows of the function that is being copied from another table.
@@ -70,7 +70,7 @@ pub struct Builder {
 
 /// An entry of the function table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct BuiltFunction {
     pub(crate) start: u64,
     pub(crate) size: u32,
     /// In what order it was added.
@@ -165,7 +165,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Adds a function, as far as the format can say it. Ranges that it cannot
+    /// Adds a function, as far as the format can express it. Ranges that it cannot express
     /// are handed to `lost` and split the function; one of blocks is lost as a
     /// whole.
     ///
@@ -408,7 +408,7 @@ impl Builder {
         info |= u8::from(key_b) << 5;
         // A trampoline that only its context tells about is one, too.
         info |= u8::from(function.signal || shape.num_fres == 0) << 7;
-        let entry = Entry {
+        let entry = BuiltFunction {
             start,
             size,
             order: to_u32(self.entries.len())?,

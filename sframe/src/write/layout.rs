@@ -10,16 +10,16 @@ use crate::{
         header::{Header, MAGIC, Version},
     },
     write::{
-        builder::{Builder, Entry},
+        builder::{Builder, BuiltFunction},
         encode::put,
         lost::{Omission, OmissionReason, WriteError},
     },
 };
 
 impl Builder {
-    /// The section, for a place at `addr`: where it is linked or loaded, in the same address
-    /// space as the code. One that lies in no file may have any address within 2 GiB of the code,
-    /// such as that of `.eh_frame`; readers are told the same one, plus the bias of the code.
+    /// The bytes of the section. `addr` is where the section is linked or loaded, in the same
+    /// address space as the code. If it is part of no file, choose any address within 2 GiB of the
+    /// code, such as that of `.eh_frame`, and give readers the same address plus the bias of the code.
     ///
     /// Functions are sorted by their distance from `addr`, as lookups search
     /// them: those less than 2^63 bytes before it come first, also where the
@@ -51,7 +51,8 @@ impl Builder {
     fn sort(&mut self) {
         if !self.sorted {
             // One number, so that a comparison has no branch.
-            let key = |entry: &Entry| u128::from(entry.start) << 32 | u128::from(entry.order);
+            let key =
+                |entry: &BuiltFunction| u128::from(entry.start) << 32 | u128::from(entry.order);
             self.entries.sort_unstable_by_key(key);
             self.sorted = true;
         }
@@ -91,7 +92,7 @@ struct Counts {
 impl Place<'_> {
     /// Whether the start of `entry` fits its field wherever in the table it
     /// comes to be.
-    fn is_near(&self, entry: &Entry) -> bool {
+    fn is_near(&self, entry: &BuiltFunction) -> bool {
         if self.builder.format.version() == Version::V3 {
             return true;
         }
@@ -102,7 +103,7 @@ impl Place<'_> {
         i32::try_from(distance).is_ok() && i32::try_from(distance.saturating_sub(field)).is_ok()
     }
 
-    fn header(&self, mut too_far: impl FnMut(&Entry)) -> Result<Counts, WriteError> {
+    fn header(&self, mut too_far: impl FnMut(&BuiltFunction)) -> Result<Counts, WriteError> {
         let mut counts = Counts { fdes: 0, fres: 0, fre_len: 0 };
         for entry in &self.builder.entries {
             if !self.is_near(entry) {
@@ -163,7 +164,7 @@ impl Place<'_> {
     }
 
     /// The entries that the table has, in its order.
-    fn entries(&self) -> impl Iterator<Item = &Entry> {
+    fn entries(&self) -> impl Iterator<Item = &BuiltFunction> {
         // Distances are signed, so the lowest one is half an address space away.
         let lowest = self.addr.wrapping_add(1 << 63);
         let entries = self.builder.entries.as_slice();
@@ -199,7 +200,7 @@ impl Out<'_> {
     }
 
     /// An entry of the function table. `start` is the value of its field.
-    fn entry(&mut self, entry: &Entry, start: u64, rows_at: u32) {
+    fn entry(&mut self, entry: &BuiltFunction, start: u64, rows_at: u32) {
         let (low, high) = (start & u64::from(u32::MAX), start >> 32);
         let [low, high] = [low, high].map(|half| u32::try_from(half).unwrap_or_default());
         let words = match (self.builder.format.version(), self.builder.encoder.endian) {
@@ -223,7 +224,7 @@ impl Out<'_> {
     }
 
     /// An entry's rows, in V3 after its attribute.
-    fn rows(&mut self, entry: &Entry) {
+    fn rows(&mut self, entry: &BuiltFunction) {
         if self.builder.format.version() == Version::V3 {
             // An entry of more rows was split.
             let count = u16::try_from(entry.num_fres).unwrap_or(u16::MAX);

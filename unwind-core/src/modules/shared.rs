@@ -56,10 +56,11 @@ pub struct SharedModuleMap<const N: usize> {
 /// Modules sorted by start; ranges do not overlap.
 struct Copy<const N: usize> {
     len: AtomicU64,
-    entries: [Entry; N],
+    entries: [Stored; N],
 }
 
-struct Entry {
+/// A module as a map stores it, read and written a word at a time.
+struct Stored {
     start: AtomicU64,
     end: AtomicU64,
     table_addr: AtomicU64,
@@ -68,7 +69,7 @@ struct Entry {
     table_id: AtomicU64,
 }
 
-impl Entry {
+impl Stored {
     const_unless_loom! {
         fn new() -> Self {
             Self {
@@ -106,11 +107,11 @@ impl Entry {
 impl<const N: usize> Copy<N> {
     const_unless_loom! {
         fn new() -> Self {
-            Self { len: AtomicU64::new(0), entries: atomics![Entry::new(); N] }
+            Self { len: AtomicU64::new(0), entries: atomics![Stored::new(); N] }
         }
     }
 
-    fn entries(&self) -> &[Entry] {
+    fn entries(&self) -> &[Stored] {
         let len = usize::try_from(self.len.load(Ordering::Relaxed)).unwrap_or(N);
         self.entries.get(..len).unwrap_or(&self.entries)
     }
@@ -170,7 +171,7 @@ impl<const N: usize> SharedModuleMap<N> {
         let change = Change::begin(self)?;
         let modules = change.now.entries();
         let at = change.now.first_above(module.text.start);
-        let other = modules.get(at).map(Entry::load);
+        let other = modules.get(at).map(Stored::load);
         if let Some(other) = other.filter(|other| other.text.start < module.text.end) {
             return Err(MapError::Overlap(other.text.start));
         }
@@ -179,8 +180,8 @@ impl<const N: usize> SharedModuleMap<N> {
         }
         let (before, after) = modules.split_at_checked(at).unwrap_or((modules, &[]));
         let added = core::iter::once(module.clone());
-        let after = after.iter().map(Entry::load);
-        change.commit(before.iter().map(Entry::load).chain(added).chain(after));
+        let after = after.iter().map(Stored::load);
+        change.commit(before.iter().map(Stored::load).chain(added).chain(after));
         Ok(())
     }
 
@@ -207,7 +208,7 @@ impl<const N: usize> SharedModuleMap<N> {
     ) -> Result<usize, MapError> {
         let change = Change::begin(self)?;
         let modules = change.now.entries();
-        let kept = change.write(modules.iter().map(Entry::load).filter(|module| keep(module)));
+        let kept = change.write(modules.iter().map(Stored::load).filter(|module| keep(module)));
         let gone = modules.len().saturating_sub(kept);
         if gone != 0 {
             change.turn();
@@ -234,7 +235,7 @@ impl<const N: usize> SharedModuleMap<N> {
     pub fn copy_from(&self, parent: &Self) -> Result<(), MapError> {
         let parent = Change::begin(parent)?;
         let change = Change::begin(self)?;
-        change.commit(parent.now.entries().iter().map(Entry::load));
+        change.commit(parent.now.entries().iter().map(Stored::load));
         Ok(())
     }
 
@@ -336,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_new_entry_is_the_entry_of_zeroes() {
-        let module = Entry::new().load();
+        let module = Stored::new().load();
         assert_eq!(module.text, VirtAddr::new(0)..VirtAddr::new(0));
         let TableLocation { addr, len, id } = module.table;
         assert_eq!((addr, len, id), (VirtAddr::new(0), 0, None));

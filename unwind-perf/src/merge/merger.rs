@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::counts::{MergeCounts, bump};
 use super::outcome::{Merged, Outcome, Timestamped, Unmatched};
 use super::policy::Policy;
-use super::store::{Entry, Key, State, Store, Waiting};
+use super::store::{KernelEntry, Key, State, Store, Waiting};
 use super::thread::{Thread, ThreadEnd};
 use crate::record::UserPart;
 
@@ -103,7 +103,8 @@ impl<S> Merger<S> {
         bump(&mut self.counts.records);
         let ips: Arc<[u64]> = ips.into_iter().collect();
         let key = self.observe(at, cookie, true);
-        if let Some(State::Stack { ips: earlier, .. }) = self.store.get(key).map(Entry::state) {
+        if let Some(State::Stack { ips: earlier, .. }) = self.store.get(key).map(KernelEntry::state)
+        {
             bump(if *earlier == ips {
                 &mut self.counts.records_repeated
             } else {
@@ -219,7 +220,7 @@ impl<S> Merger<S> {
         let key = Key { cookie, tid: at.task.tid };
         let thread = self.threads.entry(key.tid).or_default();
         if self.store.edit(key, |entry| entry.seen(at.time)).is_none() {
-            self.store.insert(key, Entry::new(at.task.pid, at.time));
+            self.store.insert(key, KernelEntry::new(at.task.pid, at.time));
             thread.add(cookie, at.time);
         }
         thread.observe(cookie, at.time, is_stack, self.policy, |cookie, over| {
@@ -233,7 +234,7 @@ impl<S> Merger<S> {
     fn merge_waiting(&mut self, key: Key, at: Timestamped, ips: Arc<[u64]>) {
         let exec = self.exec_of(key);
         let renamed = self.take_renamed(key, at);
-        let samples = self.store.edit(key, Entry::take_waiting).unwrap_or_default();
+        let samples = self.store.edit(key, KernelEntry::take_waiting).unwrap_or_default();
         let used = !(samples.is_empty() && renamed.is_empty());
         // What the stack shows to be over ends first: it is older.
         self.expire(at.time);
@@ -256,7 +257,7 @@ impl<S> Merger<S> {
     /// it.
     fn merge_late(&mut self, key: Key, late: Waiting<S>) {
         let exec = self.exec_of(key);
-        let Some((stack, time)) = self.store.edit(key, Entry::use_stack).flatten() else {
+        let Some((stack, time)) = self.store.edit(key, KernelEntry::use_stack).flatten() else {
             return;
         };
         let across_exec = exec.is_some_and(|exec| late.time < exec && exec <= time);

@@ -22,7 +22,7 @@ impl Key {
 
 /// One kernel entry of a thread: its samples, until its stack comes.
 #[derive(Clone, Debug)]
-pub(super) struct Entry<S> {
+pub(super) struct KernelEntry<S> {
     pub(super) pid: u32,
     /// The oldest and the newest time seen.
     pub(super) first: u64,
@@ -50,7 +50,7 @@ pub(super) struct Waiting<S> {
     pub(super) bytes: usize,
 }
 
-impl<S> Entry<S> {
+impl<S> KernelEntry<S> {
     /// What an entry takes beside its state, its places in the orders
     /// included: an estimate.
     const OWN_BYTES: usize = size_of::<Self>().saturating_add(256);
@@ -147,7 +147,7 @@ enum Class {
 /// The entries, by cookie, by age, and by when they are over.
 #[derive(Clone, Debug)]
 pub(super) struct Store<S> {
-    entries: BTreeMap<Key, Entry<S>>,
+    entries: BTreeMap<Key, KernelEntry<S>>,
     by_rank: BTreeSet<((Class, u64), Key)>,
     by_over: BTreeSet<(u64, Key)>,
     bytes: usize,
@@ -167,17 +167,17 @@ impl<S> Store<S> {
         self.bytes
     }
 
-    pub(super) fn get(&self, key: Key) -> Option<&Entry<S>> {
+    pub(super) fn get(&self, key: Key) -> Option<&KernelEntry<S>> {
         self.entries.get(&key)
     }
 
     /// The threads that have an entry with this cookie.
-    pub(super) fn threads_of(&self, cookie: u64) -> impl Iterator<Item = (Key, &Entry<S>)> {
+    pub(super) fn threads_of(&self, cookie: u64) -> impl Iterator<Item = (Key, &KernelEntry<S>)> {
         self.entries.range(Key::any_thread(cookie)).map(|(&key, entry)| (key, entry))
     }
 
     /// Adds an entry that is not there, and not known to be over.
-    pub(super) fn insert(&mut self, key: Key, entry: Entry<S>) {
+    pub(super) fn insert(&mut self, key: Key, entry: KernelEntry<S>) {
         self.bytes = self.bytes.saturating_add(entry.bytes());
         self.by_rank.insert((entry.rank(), key));
         self.entries.insert(key, entry);
@@ -187,7 +187,7 @@ impl<S> Store<S> {
     pub(super) fn edit<R>(
         &mut self,
         key: Key,
-        change: impl FnOnce(&mut Entry<S>) -> R,
+        change: impl FnOnce(&mut KernelEntry<S>) -> R,
     ) -> Option<R> {
         let entry = self.entries.get_mut(&key)?;
         let (rank, over, bytes) = (entry.rank(), entry.over, entry.bytes());
@@ -204,7 +204,7 @@ impl<S> Store<S> {
         Some(result)
     }
 
-    pub(super) fn remove(&mut self, key: Key) -> Option<Entry<S>> {
+    pub(super) fn remove(&mut self, key: Key) -> Option<KernelEntry<S>> {
         let entry = self.entries.remove(&key)?;
         self.bytes = self.bytes.saturating_sub(entry.bytes());
         self.by_rank.remove(&(entry.rank(), key));

@@ -11,7 +11,7 @@ use super::place::Generation;
 
 /// Who gets a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Policy {
+pub enum DeliveryPolicy {
     /// The oldest live event of the profiler that asked which is about the task, on the
     /// CPU where the task returns: several events of one profiler (cycles and
     /// instructions, say) do not make several records.
@@ -43,13 +43,13 @@ pub struct EventSpec {
     /// Who creates it.
     pub leader: GroupLeader,
     /// The CPU on which the event counts; negative for any CPU, which
-    /// [`Policy::Broadcast`] takes for an event that is bound to a task.
+    /// [`DeliveryPolicy::Broadcast`] takes for an event that is bound to a task.
     pub cpu: i32,
     /// The only task that the event counts, if it is bound to one.
     pub task: Option<TaskKey>,
     /// The host's name for the event: deliveries pass it on.
     pub key: EventKey,
-    /// Whether the event gets records under [`Policy::Broadcast`]:
+    /// Whether the event gets records under [`DeliveryPolicy::Broadcast`]:
     /// `defer_output`.
     pub defer_output: bool,
 }

@@ -5,16 +5,16 @@
 //! its way to user code, perhaps on another CPU. There are two ways to choose
 //! the events that get the stack:
 //!
-//! | [`Policy`] | client | who gets the stack |
+//! | [`DeliveryPolicy`] | client | who gets the stack |
 //! |---|---|---|
-//! | [`FirstLive`](Policy::FirstLive) | one for each profiler | the oldest event about the task that the profiler has on the CPU where the task returns |
-//! | [`Broadcast`](Policy::Broadcast) | one for all | every event on that CPU, or without a CPU, that wants records and is about the task |
+//! | [`FirstLive`](DeliveryPolicy::FirstLive) | one for each profiler | the oldest event about the task that the profiler has on the CPU where the task returns |
+//! | [`Broadcast`](DeliveryPolicy::Broadcast) | one for all | every event on that CPU, or without a CPU, that wants records and is about the task |
 //!
 //! | type | what |
 //! |---|---|
 //! | [`PerCpuRegistry`] | the events of all CPUs, and their clients |
 //! | [`CpuEvent`] | an event in it |
-//! | [`TaskEvent`] | an event without a CPU, which has work of its own on its task: under [`FirstLive`](Policy::FirstLive) |
+//! | [`TaskEvent`] | an event without a CPU, which has work of its own on its task: under [`FirstLive`](DeliveryPolicy::FirstLive) |
 //! | [`Receiver`] | one of the two, whichever the event needs |
 //! | [`SampledTask`] | whether a task has a user stack at all |
 //! | [`Subject`] | a task and its groups, for events about one task or about a group |
@@ -48,10 +48,10 @@
 //! #     fn clock(&self) -> u64 { 0 }
 //! #     fn relax(&self) {}
 //! # }
-//! use unwind_perf::per_cpu::{EventKey, EventSpec, FixedRegistry, GroupLeader, Policy, TaskKey};
+//! use unwind_perf::per_cpu::{EventKey, EventSpec, FixedRegistry, GroupLeader, DeliveryPolicy, TaskKey};
 //!
 //! static UNWIND: DeferredUnwind<Kernel> = DeferredUnwind::new(Kernel, SerialCookies::new());
-//! static EVENTS: FixedRegistry<8, 4> = FixedRegistry::new(Policy::FirstLive);
+//! static EVENTS: FixedRegistry<8, 4> = FixedRegistry::new(DeliveryPolicy::FirstLive);
 //!
 //! let (profiler, cycles) = (GroupLeader(100), EventKey(7));
 //! let spec =
@@ -102,7 +102,7 @@ mod task_event;
 pub use cpu_list::CpuList;
 pub use deferral::Deferral;
 pub use error::{AddError, RemoveError, RequestError};
-pub use event::{CpuEvent, EventKey, EventSpec, GroupLeader, Policy, TaskKey};
+pub use event::{CpuEvent, DeliveryPolicy, EventKey, EventSpec, GroupLeader, TaskKey};
 pub use receiver::Receiver;
 #[cfg(feature = "alloc")]
 pub use registry::HeapRegistry;

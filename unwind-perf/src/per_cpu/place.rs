@@ -40,8 +40,8 @@ impl Place {
         }
     }
 
-    pub(super) fn word(&self) -> Word {
-        Word(self.word.load(Ordering::Acquire))
+    pub(super) fn word(&self) -> PlaceWord {
+        PlaceWord(self.word.load(Ordering::Acquire))
     }
 
     /// Makes an event live here. The place is free, and no other thread changes
@@ -51,7 +51,7 @@ impl Place {
         self.key.store(event.key.0, Ordering::Relaxed);
         let (kind, about) = event.filter.to_bits();
         self.about.store(about, Ordering::Relaxed);
-        let word = Word::live(generation, kind, event.defer_output);
+        let word = PlaceWord::live(generation, kind, event.defer_output);
         self.word.store(word.0, Ordering::Release);
     }
 
@@ -64,7 +64,7 @@ impl Place {
     pub(super) fn unlink(&self, generation: Generation) -> bool {
         let live = self.word().is_live_as(generation);
         if live {
-            self.word.fetch_and(!Word::LIVE, Ordering::Release);
+            self.word.fetch_and(!PlaceWord::LIVE, Ordering::Release);
         }
         live
     }
@@ -87,7 +87,7 @@ impl Place {
 
     /// Whether the event is about `subject`, if it still is there when it is
     /// [entered](Self::enter).
-    pub(super) fn is_about(&self, word: Word, subject: impl Subject) -> bool {
+    pub(super) fn is_about(&self, word: PlaceWord, subject: impl Subject) -> bool {
         Filter::from_bits(word.filter(), self.about.load(Ordering::Relaxed)).is_about(subject)
     }
 
@@ -98,7 +98,7 @@ impl Place {
     /// comes before both or after both. That access acquires nothing: what was
     /// written before the event became live came with `word`, which is of the
     /// same generation.
-    pub(super) fn enter(&self, mut word: Word) -> Option<Inside<'_>> {
+    pub(super) fn enter(&self, mut word: PlaceWord) -> Option<Inside<'_>> {
         let generation = word.generation();
         loop {
             let entered = word.entered()?;
@@ -108,7 +108,7 @@ impl Place {
                     let key = EventKey(self.key.load(Ordering::Relaxed));
                     return Some(Inside { place: self, key });
                 }
-                Err(found) if Word(found).is_live_as(generation) => word = Word(found),
+                Err(found) if PlaceWord(found).is_live_as(generation) => word = PlaceWord(found),
                 Err(_) => return None,
             }
         }
@@ -124,7 +124,7 @@ pub(super) struct Inside<'a> {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.place.word.fetch_sub(Word::ONE_RUNNING, Ordering::Release);
+        self.place.word.fetch_sub(PlaceWord::ONE_RUNNING, Ordering::Release);
     }
 }
 
@@ -141,7 +141,7 @@ counter! {
 impl Generation {
     /// Before all events.
     pub(super) const NONE: Self = Self(0);
-    const LAST: u64 = u64::MAX >> Word::GENERATION_SHIFT;
+    const LAST: u64 = u64::MAX >> PlaceWord::GENERATION_SHIFT;
 
     /// A number that no other event has, of this registry or another, or
     /// `None` if they are used up: after 203 days at a million a second.
@@ -161,9 +161,9 @@ impl Generation {
 /// | 18-19 | whether it is about all tasks, one, or a group: [`Filter`] |
 /// | 20-63 | its generation |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Word(u64);
+pub(super) struct PlaceWord(u64);
 
-impl Word {
+impl PlaceWord {
     const ONE_RUNNING: u64 = 1;
     const RUNNING: u64 = 0xffff;
     const LIVE: u64 = 1 << 16;
@@ -285,13 +285,13 @@ mod tests {
     fn the_word_keeps_its_fields_apart() {
         let generation = Generation(Generation::LAST);
         let (group, _) = Filter::Group(GroupKey(9)).to_bits();
-        let word = Word::live(generation, group, false);
+        let word = PlaceWord::live(generation, group, false);
         assert!(word.is_live_as(generation) && !word.defer_output());
         assert_eq!(word.filter(), group);
         assert_eq!(word.running(), 0);
-        let full = Word(word.0 | Word::RUNNING);
+        let full = PlaceWord(word.0 | PlaceWord::RUNNING);
         assert_eq!(full.entered(), None);
         assert_eq!(word.entered().unwrap().generation(), generation);
-        assert!(!Word(0).is_live() && Word(0).is_free());
+        assert!(!PlaceWord(0).is_live() && PlaceWord(0).is_free());
     }
 }

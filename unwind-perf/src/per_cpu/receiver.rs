@@ -3,12 +3,12 @@
 use unwind_core::deferred::Cookie;
 
 use super::{
-    AddError, CpuEvent, CpuList, Deferral, EventSpec, PerCpuRegistry, Policy, RemoveError,
+    AddError, CpuEvent, CpuList, Deferral, DeliveryPolicy, EventSpec, PerCpuRegistry, RemoveError,
     RequestError, SampledTask, Subject, SwitchHold, TaskEvent, TaskWork,
 };
 
 /// How an event that wants user stacks gets them: through the registry if it is bound to a
-/// CPU or the registry's policy is [`Broadcast`](Policy::Broadcast), by its own work on
+/// CPU or the registry's policy is [`Broadcast`](DeliveryPolicy::Broadcast), by its own work on
 /// the task if it follows one. Decided once, when the event is created.
 ///
 /// An event with a task *and* a CPU goes to the registry: it is what a
@@ -33,7 +33,7 @@ impl Receiver {
         spec: EventSpec,
     ) -> Result<Self, AddError> {
         match spec.task {
-            Some(_) if spec.cpu < 0 && registry.policy() == Policy::FirstLive => {
+            Some(_) if spec.cpu < 0 && registry.policy() == DeliveryPolicy::FirstLive => {
                 Ok(Self::Task(TaskEvent::new()))
             }
             _ => registry.add(core, spec).map(Self::Cpu),

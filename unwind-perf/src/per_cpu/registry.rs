@@ -7,7 +7,7 @@ use core::fmt;
 use unwind_core::deferred::{ClientId, Cookie, RequestOutcome};
 
 use super::chain::{Chain, PlaceIndex};
-use super::event::{CpuEvent, EventKey, EventSpec, GroupLeader, Policy, TaskKey};
+use super::event::{CpuEvent, DeliveryPolicy, EventKey, EventSpec, GroupLeader, TaskKey};
 use super::owners::Owners;
 use super::place::{Generation, Occupant, Place};
 use super::subject::{Filter, GroupKey, Subject};
@@ -27,7 +27,7 @@ use crate::sync::{AtomicU32, Ordering, Statistic, const_unless_loom};
 /// list is full takes one and keeps it. Where tasks that are profiled fork, each child has
 /// an event on each CPU, so that there are as many events as tasks.
 pub struct PerCpuRegistry<S, const EVENTS: usize> {
-    policy: Policy,
+    policy: DeliveryPolicy,
     owners: Owners,
     lists: S,
     /// How many of the lists are CPUs'.
@@ -55,7 +55,7 @@ impl<const CPUS: usize, const EVENTS: usize> FixedRegistry<CPUS, EVENTS> {
     /// A registry without events.
     #[cfg(not(loom))]
     #[must_use]
-    pub const fn new(policy: Policy) -> Self {
+    pub const fn new(policy: DeliveryPolicy) -> Self {
         Self::with_spare(policy, atomics![CpuList::new(); CPUS], CPUS)
     }
 }
@@ -68,7 +68,11 @@ impl<const EVENTS: usize> HeapRegistry<EVENTS> {
     /// # Errors
     ///
     /// [`AddError::NoMemory`] if there is no memory for the lists.
-    pub fn try_with_cpus(policy: Policy, cpus: usize, spare: usize) -> Result<Self, AddError> {
+    pub fn try_with_cpus(
+        policy: DeliveryPolicy,
+        cpus: usize,
+        spare: usize,
+    ) -> Result<Self, AddError> {
         let count = cpus.checked_add(spare).ok_or(AddError::NoMemory)?;
         let mut lists = Vec::new();
         lists.try_reserve_exact(count).map_err(|_| AddError::NoMemory)?;
@@ -82,7 +86,7 @@ impl<S, const EVENTS: usize> PerCpuRegistry<S, EVENTS> {
         /// A registry without events on these lists, the first `cpus` of which are those
         /// of the CPUs and all others spare.
         #[must_use]
-        pub fn with_spare(policy: Policy, lists: S, cpus: usize) -> Self {
+        pub fn with_spare(policy: DeliveryPolicy, lists: S, cpus: usize) -> Self {
             Self {
                 policy,
                 owners: Owners::new(),
@@ -99,15 +103,15 @@ impl<S, const EVENTS: usize> PerCpuRegistry<S, EVENTS> {
 
     /// Who gets a stack.
     #[must_use]
-    pub const fn policy(&self) -> Policy {
+    pub const fn policy(&self) -> DeliveryPolicy {
         self.policy
     }
 
     /// Whose descriptor an event of `leader` belongs to.
     fn owner(&self, leader: GroupLeader) -> GroupLeader {
         match self.policy {
-            Policy::FirstLive => leader,
-            Policy::Broadcast => GroupLeader(0),
+            DeliveryPolicy::FirstLive => leader,
+            DeliveryPolicy::Broadcast => GroupLeader(0),
         }
     }
 }
@@ -131,7 +135,7 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
     ///
     /// # Errors
     ///
-    /// [`AddError`]: [`AddError::NoCpu`] also under [`Policy::Broadcast`],
+    /// [`AddError`]: [`AddError::NoCpu`] also under [`DeliveryPolicy::Broadcast`],
     /// [`AddError::TaskAndGroup`] if `spec` names a task.
     pub fn add_for_group<D: Deferral>(
         &self,
@@ -216,7 +220,7 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
     fn cpu_of(&self, spec: EventSpec) -> Result<Option<u32>, AddError> {
         match u32::try_from(spec.cpu) {
             Ok(cpu) => Ok(Some(cpu)),
-            Err(_) if self.policy == Policy::Broadcast && spec.task.is_some() => Ok(None),
+            Err(_) if self.policy == DeliveryPolicy::Broadcast && spec.task.is_some() => Ok(None),
             Err(_) => Err(AddError::NoCpu),
         }
     }
@@ -364,12 +368,12 @@ impl<S: AsRef<[CpuList<EVENTS>]>, const EVENTS: usize> PerCpuRegistry<S, EVENTS>
             }
         };
         match self.policy {
-            Policy::FirstLive => {
+            DeliveryPolicy::FirstLive => {
                 if let Some(inside) = chain.enter_first(client, subject) {
                     write(inside.key);
                 }
             }
-            Policy::Broadcast => {
+            DeliveryPolicy::Broadcast => {
                 chain.enter_each(client, subject, &mut write);
                 self.any_cpu().enter_each(client, subject, &mut write);
             }

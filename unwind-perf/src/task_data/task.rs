@@ -19,7 +19,7 @@ impl TaskData {
         /// The block of a task without data: 8 bytes.
         #[must_use]
         pub fn new() -> Self {
-            Self { word: AtomicU64::new(Word::EMPTY.0) }
+            Self { word: AtomicU64::new(DataWord::EMPTY.0) }
         }
     }
 
@@ -53,8 +53,8 @@ impl TaskData {
         self.word().is_exited()
     }
 
-    pub(super) fn word(&self) -> Word {
-        Word(self.word.load(Ordering::Acquire))
+    pub(super) fn word(&self) -> DataWord {
+        DataWord(self.word.load(Ordering::Acquire))
     }
 
     /// Replaces the word if it still is `old`; else returns the word that is
@@ -62,11 +62,11 @@ impl TaskData {
     ///
     /// Only a caller that has replaced the word uses its data: a failure
     /// acquires nothing.
-    pub(super) fn replace(&self, old: Word, new: Word) -> Result<(), Word> {
+    pub(super) fn replace(&self, old: DataWord, new: DataWord) -> Result<(), DataWord> {
         let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
         match self.word.compare_exchange(old.0, new.0, done, failed) {
             Ok(_) => Ok(()),
-            Err(found) => Err(Word(found)),
+            Err(found) => Err(DataWord(found)),
         }
     }
 
@@ -75,8 +75,8 @@ impl TaskData {
     ///
     /// Each user of the data has released it by [`replace`](Self::replace); no
     /// caller gets data from the word any more.
-    pub(super) fn close(&self) -> Word {
-        Word(self.word.fetch_or(Word::EXITED, Ordering::Acquire))
+    pub(super) fn close(&self) -> DataWord {
+        DataWord(self.word.fetch_or(DataWord::EXITED, Ordering::Acquire))
     }
 }
 
@@ -107,9 +107,9 @@ impl fmt::Debug for TaskData {
 /// | 62 | one of them is the system-wide events' |
 /// | 63 | the task has exited: the rest is as it was then, and counts no more |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Word(u64);
+pub(super) struct DataWord(u64);
 
-impl Word {
+impl DataWord {
     const EMPTY: Self = Self(0);
     const EXITED: u64 = 1 << 63;
     const MARK: u64 = 1 << 62;
@@ -178,22 +178,22 @@ mod tests {
     #[test]
     fn the_handle_goes_with_the_last_user() {
         let handle = DataHandle::new(0xff_ffff, 0xffff).unwrap();
-        let one = Word::EMPTY.with_handle(handle).with_user().unwrap();
+        let one = DataWord::EMPTY.with_handle(handle).with_user().unwrap();
         assert_eq!((one.handle(), one.users(), one.is_marked()), (Some(handle), 1, false));
         let two = one.with_user().unwrap().with_mark();
         assert_eq!((two.handle(), two.users(), two.is_marked()), (Some(handle), 2, true));
         let left = two.without_mark().without_user();
         assert_eq!(left, one);
-        assert_eq!(left.without_user(), Word::EMPTY);
-        assert_eq!(Word::EMPTY.handle(), None);
+        assert_eq!(left.without_user(), DataWord::EMPTY);
+        assert_eq!(DataWord::EMPTY.handle(), None);
     }
 
     #[test]
     fn p3_an_exited_task_has_nothing_but_tells_what_it_had() {
         let handle = DataHandle::new(3, 9).unwrap();
-        let before = Word::EMPTY.with_handle(handle).with_user().unwrap().with_mark();
-        for (before, last) in [(before, Some(handle)), (Word::EMPTY, None)] {
-            let after = Word(before.0 | Word::EXITED);
+        let before = DataWord::EMPTY.with_handle(handle).with_user().unwrap().with_mark();
+        for (before, last) in [(before, Some(handle)), (DataWord::EMPTY, None)] {
+            let after = DataWord(before.0 | DataWord::EXITED);
             assert!(after.is_exited() && !after.is_marked());
             assert_eq!((after.handle(), after.users(), after.last_handle()), (None, 0, last));
         }
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn x2_users_are_counted_as_far_as_the_word_goes() {
         let handle = DataHandle::new(1, 1).unwrap();
-        let full = Word(handle.bits() | Word::USERS);
+        let full = DataWord(handle.bits() | DataWord::USERS);
         assert_eq!(full.users(), (1 << 22) - 1);
         assert_eq!(full.with_user(), None);
         assert_eq!(full.handle(), Some(handle));

@@ -4,7 +4,7 @@ use core::convert::Infallible;
 use core::fmt;
 
 use super::system_wide::{Phase, SystemWide};
-use super::task::Word;
+use super::task::DataWord;
 use super::{
     AllAttachment, AttachError, DataHandle, DataHost, DataLayout, DetachError, DetachReason,
     TaskAttachment, TaskData,
@@ -51,7 +51,7 @@ impl TaskDataUsers {
         host: &H,
         task: &H::Task,
     ) -> Result<TaskAttachment, AttachError> {
-        let handle = self.join(host, host.data(task), Word::with_user)?;
+        let handle = self.join(host, host.data(task), DataWord::with_user)?;
         Ok(TaskAttachment { users: self.instance.number(), handle })
     }
 
@@ -331,7 +331,7 @@ impl TaskDataUsers {
     /// exiting.
     fn mark<H: DataHost>(&self, host: &H, data: &TaskData) -> Result<(), AttachError> {
         let marked = self.join(host, data, |word| {
-            if word.is_marked() { Some(word) } else { word.with_user().map(Word::with_mark) }
+            if word.is_marked() { Some(word) } else { word.with_user().map(DataWord::with_mark) }
         });
         match marked {
             Ok(_) | Err(AttachError::Exiting) => Ok(()),
@@ -350,7 +350,7 @@ impl TaskDataUsers {
         &self,
         host: &H,
         data: &TaskData,
-        join: impl Fn(Word) -> Option<Word>,
+        join: impl Fn(DataWord) -> Option<DataWord>,
     ) -> Result<DataHandle, AttachError> {
         let layout = self.layout.ok_or(AttachError::NoLayout)?;
         let mut spare = Spare { users: self, host, handle: None };
@@ -382,7 +382,7 @@ impl TaskDataUsers {
         &self,
         host: &H,
         data: &TaskData,
-        leave: impl Fn(Word) -> Option<Word>,
+        leave: impl Fn(DataWord) -> Option<DataWord>,
     ) -> bool {
         let mut word = data.word();
         loop {

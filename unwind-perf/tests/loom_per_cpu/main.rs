@@ -102,10 +102,10 @@ struct Machine {
 
 impl Machine {
     fn new() -> Arc<Self> {
-        Self::with_policy(Policy::FirstLive)
+        Self::with_policy(DeliveryPolicy::FirstLive)
     }
 
-    fn with_policy(policy: Policy) -> Arc<Self> {
+    fn with_policy(policy: DeliveryPolicy) -> Arc<Self> {
         Arc::new(Self {
             core: Core::new(),
             registry: Registry::with_spare(policy, core::array::from_fn(|_| CpuList::new()), 2),
@@ -185,7 +185,7 @@ fn r0_15_removal_of_the_only_event_against_a_delivery() {
 #[test]
 fn r0_15_removal_against_a_broadcast() {
     loom::model(|| {
-        let machine = Machine::with_policy(Policy::Broadcast);
+        let machine = Machine::with_policy(DeliveryPolicy::Broadcast);
         let (gone, stays) = (machine.add(0), machine.add(1));
         let there = Arc::clone(&machine);
         let delivery = spawn(move || there.deliver(stays.client()));
@@ -288,7 +288,7 @@ fn g5_an_event_in_a_list_that_was_added_is_found_when_all_before_it_go() {
 #[test]
 fn g5_a_broadcast_reaches_a_list_that_is_added_meanwhile_whole_or_not_at_all() {
     loom::model(|| {
-        let machine = Machine::with_policy(Policy::Broadcast);
+        let machine = Machine::with_policy(DeliveryPolicy::Broadcast);
         let (first, second) = (machine.add(0), machine.add(1));
         let there = Arc::clone(&machine);
         let delivery = spawn(move || there.deliver(first.client()));

@@ -79,7 +79,7 @@ impl Machine {
         Self {
             core: DeferredUnwind::new(Hooks(Rc::clone(&system)), SerialCookies::new()),
             system,
-            registry: Registry::new(Policy::FirstLive),
+            registry: Registry::new(DeliveryPolicy::FirstLive),
             users: TaskDataUsers::new(Some(DataLayout::of::<LbrState>())),
             cpus: (0..CPUS).map(|_| Cpu::new()).collect(),
             profilers: Profilers::default(),

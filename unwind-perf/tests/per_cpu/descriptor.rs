@@ -121,11 +121,11 @@ fn r0_5_what_cannot_be_added_is_refused_and_leaves_nothing() {
 
 #[test]
 fn r0_5_a_registry_on_the_heap_has_as_many_cpus_as_there_is_memory_for() {
-    let error =
-        HeapRegistry::<4>::try_with_cpus(Policy::FirstLive, usize::MAX / 64, 0).unwrap_err();
+    let error = HeapRegistry::<4>::try_with_cpus(DeliveryPolicy::FirstLive, usize::MAX / 64, 0)
+        .unwrap_err();
     assert_eq!((error, error.errno()), (AddError::NoMemory, Errno::NoMemory));
     let (core, task) = (core(), Task::new(1));
-    let registry = HeapRegistry::<4>::try_with_cpus(Policy::FirstLive, 300, 0).unwrap();
+    let registry = HeapRegistry::<4>::try_with_cpus(DeliveryPolicy::FirstLive, 300, 0).unwrap();
     let event = registry.add(&core, spec(100, 299, 5)).unwrap();
     assert_eq!(
         registry.add(&core, spec(100, 300, 5)).unwrap_err(),
@@ -140,7 +140,7 @@ fn r0_5_a_registry_on_the_heap_has_as_many_cpus_as_there_is_memory_for() {
 fn r0_6_cpu_numbers_may_have_gaps_and_those_out_of_range_are_refused() {
     // Four CPUs, numbered as on a machine with gaps.
     let (core, task) = (core(), Task::new(1));
-    let registry = FixedRegistry::<67, 2>::new(Policy::FirstLive);
+    let registry = FixedRegistry::<67, 2>::new(DeliveryPolicy::FirstLive);
     let cpus = [0, 2, 64, 66];
     let events = cpus.map(|cpu| {
         let spec = spec(100, i32::try_from(cpu).unwrap(), u64::from(cpu));
@@ -185,7 +185,8 @@ fn r0_7_a_failure_leaves_no_half_made_descriptor() {
 #[test]
 fn r0_7_an_add_that_finds_no_descriptor_registers_no_client() {
     // A core with more clients than there are descriptors.
-    let (core, registry) = (Recorder::default(), FixedRegistry::<64, 1>::new(Policy::FirstLive));
+    let (core, registry) =
+        (Recorder::default(), FixedRegistry::<64, 1>::new(DeliveryPolicy::FirstLive));
     let profilers = u64::try_from(MAX_CLIENTS).unwrap();
     for n in 0..profilers {
         registry.add(&core, spec(100 + n, i32::try_from(n).unwrap(), 0)).unwrap();
@@ -260,7 +261,7 @@ fn b1_an_id_that_was_never_granted_is_no_profilers() {
 
 #[test]
 fn x1_a_registry_lives_in_a_static() {
-    static REGISTRY: FixedRegistry<64, 8> = FixedRegistry::new(Policy::FirstLive);
+    static REGISTRY: FixedRegistry<64, 8> = FixedRegistry::new(DeliveryPolicy::FirstLive);
     let (core, task) = (core(), Task::new(1));
     let event = REGISTRY.add(&core, spec(100, 63, 7)).unwrap();
     REGISTRY.request(&core, &task, TaskKey(task.number), &event).unwrap();

@@ -105,7 +105,7 @@ fn g15_a_stack_goes_to_an_event_of_a_group_that_the_task_is_in_when_it_returns()
 
 #[test]
 fn g15_a_broadcast_reaches_the_events_of_the_groups_that_the_task_is_in() {
-    let (core, registry) = (core(), FixedRegistry::<4, 4>::new(Policy::Broadcast));
+    let (core, registry) = (core(), FixedRegistry::<4, 4>::new(DeliveryPolicy::Broadcast));
     let wants = |key| EventSpec { defer_output: true, ..spec(key, 0, key) };
     let events = [1, 2, 4]
         .map(|group| registry.add_for_group(&core, wants(group), GroupKey(group)).unwrap());

@@ -22,7 +22,7 @@ use unwind_perf::per_cpu::*;
 type Registry = FixedRegistry<4, 4>;
 
 fn registry() -> Registry {
-    Registry::new(Policy::FirstLive)
+    Registry::new(DeliveryPolicy::FirstLive)
 }
 
 fn spec(leader: u64, cpu: i32, key: u64) -> EventSpec {

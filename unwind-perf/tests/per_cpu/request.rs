@@ -221,7 +221,7 @@ fn r0_13_the_record_has_the_user_mark_first_and_a_failed_output_is_counted() {
 
 #[test]
 fn broadcast_reaches_every_event_that_wants_records_and_is_about_the_task() {
-    let (core, registry) = (core(), Registry::new(Policy::Broadcast));
+    let (core, registry) = (core(), Registry::new(DeliveryPolicy::Broadcast));
     let (task, other) = (Task::new(1), Task::new(2));
     let add = |leader, cpu, key, task: Option<u64>, defer_output| {
         let task = task.map(TaskKey);
@@ -258,7 +258,7 @@ fn broadcast_reaches_every_event_that_wants_records_and_is_about_the_task() {
 
 #[test]
 fn an_event_says_where_it_counts() {
-    let (core, registry) = (core(), Registry::new(Policy::Broadcast));
+    let (core, registry) = (core(), Registry::new(DeliveryPolicy::Broadcast));
     let on_cpu = registry.add(&core, spec(100, 2, 0)).unwrap();
     let anywhere = EventSpec { task: Some(TaskKey(1)), ..spec(100, -1, 0) };
     let anywhere = registry.add(&core, anywhere).unwrap();

@@ -115,7 +115,8 @@ fn g5_children_take_their_events_from_the_profiler_whoever_forks() {
     const FORKS: u64 = 200;
     const SPARE: usize = 100;
     let lists = core::array::from_fn(|_| CpuList::new());
-    let registry = FixedRegistry::<{ 2 + SPARE }, 4>::with_spare(Policy::FirstLive, lists, 2);
+    let registry =
+        FixedRegistry::<{ 2 + SPARE }, 4>::with_spare(DeliveryPolicy::FirstLive, lists, 2);
     let core = core();
     let mut parents = [0, 1].map(|cpu| registry.add(&core, about(0, spec(100, cpu, 0))).unwrap());
     let mut events = parents.to_vec();
@@ -169,7 +170,7 @@ fn g5_children_take_their_events_from_the_profiler_whoever_forks() {
 #[test]
 fn g6_an_event_without_a_cpu_gets_the_stacks_of_its_task_wherever_that_returns() {
     let core = core();
-    let registry = FixedRegistry::<3, 2>::new(Policy::Broadcast);
+    let registry = FixedRegistry::<3, 2>::new(DeliveryPolicy::Broadcast);
     let (own, work, hold) = (about(1, spec(100, -1, 5)), Work::default(), SwitchHold::new());
     let receiver = Receiver::open(&registry, &core, own).unwrap();
     let Receiver::Cpu(event) = receiver else { panic!("broadcast needs no work on the task") };

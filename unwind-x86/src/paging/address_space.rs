@@ -2,7 +2,7 @@
 
 use unwind_core::VirtAddr;
 
-use super::entry::{Entry, EntryRules};
+use super::entry::{EntryBits, EntryRules};
 use super::fault::{Fault, Level};
 use super::mode::PagingMode;
 use super::physical::{PhysAddr, PhysicalMemory};
@@ -191,7 +191,7 @@ impl AddressSpace {
     }
 
     /// Reads an entry and checks all there is to check about it.
-    fn fetch<P>(&self, phys: &mut P, at: PhysAddr, level: Level) -> Result<Entry, Fault>
+    fn fetch<P>(&self, phys: &mut P, at: PhysAddr, level: Level) -> Result<EntryBits, Fault>
     where
         P: PhysicalMemory + ?Sized,
     {
@@ -203,7 +203,7 @@ impl AddressSpace {
         } else {
             phys.read(at, &mut bytes).map_err(unreadable)?;
         }
-        let entry = Entry(u64::from_le_bytes(bytes));
+        let entry = EntryBits(u64::from_le_bytes(bytes));
         if !entry.is_present() {
             return Err(Fault::NotPresent { level, at });
         }

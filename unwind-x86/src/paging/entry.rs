@@ -30,7 +30,7 @@ pub(super) struct EntryRules {
 /// See "Paging" in volume 3 of Intel's manual, tables 5-4 to 5-20. AMD reserves
 /// bit 8 of some entries that Intel ignores; here it is ignored.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry(pub(super) u64);
+pub(super) struct EntryBits(pub(super) u64);
 
 /// The bits from `low` up to, but not with, `end`.
 const fn bits(low: u32, end: u32) -> u64 {
@@ -48,7 +48,7 @@ const fn from_bit(low: u32) -> u64 {
 const LARGE: u64 = 1 << 7;
 const NO_EXECUTE: u64 = 1 << 63;
 
-impl Entry {
+impl EntryBits {
     pub(super) const fn is_present(self) -> bool {
         self.0 & 1 != 0
     }

@@ -11,7 +11,7 @@ use unwind_core::{
     TableError, VirtAddr,
 };
 
-use self::way_back::{Followed, Follower, Lost};
+use self::way_back::{FollowError, Followed, Follower};
 use crate::code::Window;
 use crate::x86_64::{X86_64, X86_64Regs};
 
@@ -85,14 +85,14 @@ impl<F: SwitchingFunctions, S: RowSource<X86_64>> StackSwitches<F, S> {
         function: &SwitchingFunction,
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
-    ) -> Result<Option<Row>, Lost> {
+    ) -> Result<Option<Row>, FollowError> {
         let FramePc::Return(pc) = frame.pc() else {
             // Before its call its caller may be on either stack. After it the same
             // instructions lead back; they are none of those before, which a branch or a call
             // separates from the `ret`.
             return match function.way_back {
                 WayBack::Instructions => match self.follow(frame.pc().addr(), frame, mem) {
-                    Err(Lost::Absent) => Err(Lost::Absent),
+                    Err(FollowError::Absent) => Err(FollowError::Absent),
                     followed => Ok(followed.ok().and_then(returned)),
                 },
                 WayBack::Never | WayBack::Continued(_) => Ok(None),
@@ -100,9 +100,10 @@ impl<F: SwitchingFunctions, S: RowSource<X86_64>> StackSwitches<F, S> {
         };
         match function.way_back {
             WayBack::Never => Ok(Some(Row::outermost())),
-            WayBack::Instructions => {
-                self.follow(pc, frame, mem).and_then(|to| returned(to).ok_or(Lost::Way)).map(Some)
-            }
+            WayBack::Instructions => self
+                .follow(pc, frame, mem)
+                .and_then(|to| returned(to).ok_or(FollowError::Unknown))
+                .map(Some),
             WayBack::Continued(switch) => self.continued(switch, frame, mem).map(Some),
         }
     }
@@ -112,7 +113,7 @@ impl<F: SwitchingFunctions, S: RowSource<X86_64>> StackSwitches<F, S> {
         pc: VirtAddr,
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
-    ) -> Result<Followed, Lost> {
+    ) -> Result<Followed, FollowError> {
         Follower::new(frame, self.thread_pointer, mem).follow(pc)
     }
 
@@ -122,7 +123,7 @@ impl<F: SwitchingFunctions, S: RowSource<X86_64>> StackSwitches<F, S> {
         switch: VirtAddr,
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
-    ) -> Result<Row, Lost> {
+    ) -> Result<Row, FollowError> {
         let code = Window::<CODE>::after(switch, mem);
         let calls = code.bytes().windows(2).enumerate();
         let calls = calls.filter(|(_, bytes)| matches!(bytes, [0xff, 0xd0..=0xd7]));
@@ -133,16 +134,16 @@ impl<F: SwitchingFunctions, S: RowSource<X86_64>> StackSwitches<F, S> {
                 Some(Ok(Followed { sp, sp_from: Some(from), .. })) => {
                     let offset = from.wrapping_add(8).wrapping_sub(sp);
                     let offset = i64::from_ne_bytes(offset.to_ne_bytes());
-                    let offset = i32::try_from(offset).map_err(|_| Lost::Way)?;
+                    let offset = i32::try_from(offset).map_err(|_| FollowError::Unknown)?;
                     return Ok(Row::other_stack(sp, offset, false));
                 }
                 // Nothing is left to continue.
-                Some(Err(Lost::Null)) => return Ok(Row::outermost()),
-                Some(Err(Lost::Absent)) => return Err(Lost::Absent),
+                Some(Err(FollowError::Null)) => return Ok(Row::outermost()),
+                Some(Err(FollowError::Absent)) => return Err(FollowError::Absent),
                 _ => {}
             }
         }
-        Err(Lost::Way)
+        Err(FollowError::Unknown)
     }
 }
 
@@ -165,8 +166,8 @@ impl<F: SwitchingFunctions, S: RowSource<X86_64>> RowSource<X86_64> for StackSwi
     ) -> Result<Option<Row>, Self::Error> {
         if let Some(function) = self.functions.find(frame.lookup_addr()) {
             let row = self.row_of(&function, frame, mem).map_err(|lost| match lost {
-                Lost::Absent => StackSwitchError::Absent,
-                Lost::Null | Lost::Way => StackSwitchError::NoWayBack,
+                FollowError::Absent => StackSwitchError::Absent,
+                FollowError::Null | FollowError::Unknown => StackSwitchError::NoWayBack,
             })?;
             if let Some(row) = row {
                 return Ok(Some(row.with_origin(Origin::Instructions)));
@@ -245,11 +246,11 @@ impl<E: fmt::Display> fmt::Display for StackSwitchError<E> {
     }
 }
 
-impl From<ReadError> for Lost {
+impl From<ReadError> for FollowError {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::NotResident => Self::Absent,
-            _ => Self::Way,
+            _ => Self::Unknown,
         }
     }
 }

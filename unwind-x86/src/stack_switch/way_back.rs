@@ -22,15 +22,15 @@ pub(super) struct Followed {
     pub(super) keeps_fp: bool,
 }
 
-/// Why they lead nowhere.
+/// Why the instructions were not followed to the return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lost {
+pub(super) enum FollowError {
     /// Memory that they load is absent.
     Absent,
     /// They follow a null pointer.
     Null,
     /// There is an instruction that is not followed, or a value that is not known.
-    Way,
+    Unknown,
 }
 
 /// In the order of the encoding.
@@ -98,29 +98,34 @@ impl<'m, M: Memory> Follower<'m, M> {
     }
 
     /// Follows the instructions from `pc` on to a `ret`.
-    pub(super) fn follow(mut self, mut pc: VirtAddr) -> Result<Followed, Lost> {
+    pub(super) fn follow(mut self, mut pc: VirtAddr) -> Result<Followed, FollowError> {
         for _ in 0..INSTRUCTIONS {
             let code = Window::<16>::after(pc, self.mem);
             let mut bytes = Bytes(code.bytes());
             if self.step(pc, code.bytes(), &mut bytes)? {
                 let Self { sp_from, keeps_fp, .. } = self;
-                let sp = self.get(RSP).ok_or(Lost::Way)?;
+                let sp = self.get(RSP).ok_or(FollowError::Unknown)?;
                 return Ok(Followed { sp, sp_from, keeps_fp });
             }
             let len = code.bytes().len().wrapping_sub(bytes.0.len());
-            let len = u64::try_from(len).map_err(|_| Lost::Way)?;
-            pc = pc.checked_add(len).ok_or(Lost::Way)?;
+            let len = u64::try_from(len).map_err(|_| FollowError::Unknown)?;
+            pc = pc.checked_add(len).ok_or(FollowError::Unknown)?;
         }
-        Err(Lost::Way)
+        Err(FollowError::Unknown)
     }
 
     /// Executes one instruction; says whether it is the `ret`.
-    fn step(&mut self, pc: VirtAddr, code: &[u8], bytes: &mut Bytes<'_>) -> Result<bool, Lost> {
+    fn step(
+        &mut self,
+        pc: VirtAddr,
+        code: &[u8],
+        bytes: &mut Bytes<'_>,
+    ) -> Result<bool, FollowError> {
         let mut form = Form { is_fs: bytes.skip(0x64), rex: 0, pc, len: code.len() };
         if let Some(rex @ 0x40..=0x4f) = bytes.first() {
             (form.rex, _) = (rex, bytes.next());
         }
-        let opcode = bytes.next().ok_or(Lost::Way)?;
+        let opcode = bytes.next().ok_or(FollowError::Unknown)?;
         let low = usize::from(opcode & 7) | form.extended(REX_B);
         match opcode {
             0xc3 => return Ok(true),
@@ -145,7 +150,7 @@ impl<'m, M: Memory> Follower<'m, M> {
             0x8b => self.write_register(Operation::Move, &form, bytes)?,
             0x8d => {
                 let (register, operand) = self.operands(&form, bytes, 0)?;
-                let Operand::Memory(address) = operand else { return Err(Lost::Way) };
+                let Operand::Memory(address) = operand else { return Err(FollowError::Unknown) };
                 self.set(register, address.filter(|_| form.is_wide() && !form.is_fs));
             }
             0x81 | 0x83 | 0xc7 => {
@@ -156,7 +161,7 @@ impl<'m, M: Memory> Follower<'m, M> {
                     (0x81 | 0x83, 0) => Operation::Add,
                     (0x81 | 0x83, 4) => Operation::And,
                     (0x81 | 0x83, 5) => Operation::Subtract,
-                    _ => return Err(Lost::Way),
+                    _ => return Err(FollowError::Unknown),
                 };
                 let value = bytes.signed(immediate)?;
                 self.apply(operation, operand, Some(value), form.is_wide())?;
@@ -164,9 +169,9 @@ impl<'m, M: Memory> Follower<'m, M> {
             // `nop` of several bytes, and `xorps`, which changes no general register.
             0x0f => match bytes.next() {
                 Some(0x1f | 0x57) => _ = self.operands(&form, bytes, 0)?,
-                _ => return Err(Lost::Way),
+                _ => return Err(FollowError::Unknown),
             },
-            _ => return Err(Lost::Way),
+            _ => return Err(FollowError::Unknown),
         }
         Ok(false)
     }
@@ -176,7 +181,7 @@ impl<'m, M: Memory> Follower<'m, M> {
         operation: Operation,
         form: &Form,
         bytes: &mut Bytes<'_>,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), FollowError> {
         let (register, operand) = self.operands(form, bytes, 0)?;
         if operation.is_zero(register, operand) {
             self.set(register, Some(0));
@@ -190,7 +195,7 @@ impl<'m, M: Memory> Follower<'m, M> {
         operation: Operation,
         form: &Form,
         bytes: &mut Bytes<'_>,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), FollowError> {
         let (register, operand) = self.operands(form, bytes, 0)?;
         if operation.is_zero(register, operand) {
             self.set(register, Some(0));
@@ -215,7 +220,7 @@ impl<'m, M: Memory> Follower<'m, M> {
         to: Operand,
         value: Option<u64>,
         is_wide: bool,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), FollowError> {
         let register = match to {
             Operand::Register(register) => register,
             Operand::Memory(address) => return self.store(address),
@@ -233,7 +238,7 @@ impl<'m, M: Memory> Follower<'m, M> {
         Ok(())
     }
 
-    fn pop(&mut self, register: usize) -> Result<(), Lost> {
+    fn pop(&mut self, register: usize) -> Result<(), FollowError> {
         let at = self.get(RSP);
         let value = self.load(at)?;
         self.set(RSP, at.map(|at| at.wrapping_add(8)));
@@ -257,11 +262,11 @@ impl<'m, M: Memory> Follower<'m, M> {
     }
 
     /// The word at an address; `None` if that is not known, or the word was written over.
-    fn load(&mut self, address: Option<u64>) -> Result<Option<u64>, Lost> {
+    fn load(&mut self, address: Option<u64>) -> Result<Option<u64>, FollowError> {
         let Some(address) = address else { return Ok(None) };
         // What programs have in their first page is nothing.
         if address < 4096 {
-            return Err(Lost::Null);
+            return Err(FollowError::Null);
         }
         if self.stored.iter().any(|stored| stored.abs_diff(address) < 8) {
             return Ok(None);
@@ -269,9 +274,9 @@ impl<'m, M: Memory> Follower<'m, M> {
         Ok(Some(self.mem.read_u64(VirtAddr::new(address))?))
     }
 
-    fn store(&mut self, address: Option<u64>) -> Result<(), Lost> {
+    fn store(&mut self, address: Option<u64>) -> Result<(), FollowError> {
         // One that may be anywhere leaves nothing known.
-        self.stored.try_push(address.ok_or(Lost::Way)?).map_err(|_| Lost::Way)
+        self.stored.try_push(address.ok_or(FollowError::Unknown)?).map_err(|_| FollowError::Unknown)
     }
 
     /// The register and the other operand of a `ModRM` byte, after which `immediate` more bytes
@@ -281,8 +286,8 @@ impl<'m, M: Memory> Follower<'m, M> {
         form: &Form,
         bytes: &mut Bytes<'_>,
         immediate: usize,
-    ) -> Result<(usize, Operand), Lost> {
-        let modrm = bytes.next().ok_or(Lost::Way)?;
+    ) -> Result<(usize, Operand), FollowError> {
+        let modrm = bytes.next().ok_or(FollowError::Unknown)?;
         let register = usize::from(modrm >> 3 & 7) | form.extended(REX_R);
         let base = usize::from(modrm & 7);
         let mode = modrm >> 6;
@@ -292,7 +297,7 @@ impl<'m, M: Memory> Follower<'m, M> {
         let (mut address, mut is_displaced) = (self.get(base | form.extended(REX_B)), mode == 2);
         let mut is_from_pc = false;
         if base == RSP {
-            let sib = bytes.next().ok_or(Lost::Way)?;
+            let sib = bytes.next().ok_or(FollowError::Unknown)?;
             let (base, index) = (usize::from(sib & 7), usize::from(sib >> 3 & 7));
             address = self.get(base | form.extended(REX_B));
             if base == RBP && mode == 0 {
@@ -313,8 +318,9 @@ impl<'m, M: Memory> Follower<'m, M> {
         };
         address = address.map(|address| address.wrapping_add(displacement));
         if is_from_pc {
-            let left = bytes.0.len().checked_sub(immediate).ok_or(Lost::Way)?;
-            let len = u64::try_from(form.len.wrapping_sub(left)).map_err(|_| Lost::Way)?;
+            let left = bytes.0.len().checked_sub(immediate).ok_or(FollowError::Unknown)?;
+            let len =
+                u64::try_from(form.len.wrapping_sub(left)).map_err(|_| FollowError::Unknown)?;
             let next = form.pc.get().wrapping_add(len);
             address = address.map(|address| address.wrapping_add(next));
         }
@@ -375,8 +381,8 @@ impl Bytes<'_> {
     }
 
     /// A number of one byte or four.
-    fn signed(&mut self, len: usize) -> Result<u64, Lost> {
-        let mut value = || self.next().ok_or(Lost::Way);
+    fn signed(&mut self, len: usize) -> Result<u64, FollowError> {
+        let mut value = || self.next().ok_or(FollowError::Unknown);
         let value = match len {
             1 => i64::from(i8::from_le_bytes([value()?])),
             _ => i64::from(i32::from_le_bytes([value()?, value()?, value()?, value()?])),

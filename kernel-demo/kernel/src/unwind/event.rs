@@ -1,7 +1,7 @@
 //! The kinds of events, and the registries that they are in: one for each policy.
 
 use demo_format::{CYCLES, FOLLOWER, INSTRUCTIONS, OWN, SPANS, WATCHER};
-use unwind_perf::per_cpu::{CpuList, PerCpuRegistry, Policy};
+use unwind_perf::per_cpu::{CpuList, DeliveryPolicy, PerCpuRegistry};
 
 use crate::cpu::CPUS;
 
@@ -12,10 +12,10 @@ const SPARE: usize = 4 * CPUS;
 
 pub(super) type Registry = PerCpuRegistry<[CpuList<PLACES>; CPUS + SPARE], PLACES>;
 
-pub(super) static FIRST_LIVE: Registry = registry(Policy::FirstLive);
-pub(super) static BROADCAST: Registry = registry(Policy::Broadcast);
+pub(super) static FIRST_LIVE: Registry = registry(DeliveryPolicy::FirstLive);
+pub(super) static BROADCAST: Registry = registry(DeliveryPolicy::Broadcast);
 
-const fn registry(policy: Policy) -> Registry {
+const fn registry(policy: DeliveryPolicy) -> Registry {
     Registry::with_spare(policy, [const { CpuList::new() }; CPUS + SPARE], CPUS)
 }
 

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use unwind_core::Trace;
 use unwind_core::deferred::{ClientId, Cookie};
 use unwind_perf::per_cpu::{
-    CpuEvent, EventKey, EventSpec, GroupLeader, Policy, RequestError, TaskKey,
+    CpuEvent, DeliveryPolicy, EventKey, EventSpec, GroupLeader, RequestError, TaskKey,
 };
 
 use super::counter::count;
@@ -191,7 +191,7 @@ pub(super) fn deliver(task: &Task, client: ClientId, cookie: Cookie, trace: &Tra
         if task.asked_on.load(Ordering::Relaxed) != cpu as u32 {
             count(&own.crossed);
         }
-        if registry.policy() == Policy::FirstLive && !is_following {
+        if registry.policy() == DeliveryPolicy::FirstLive && !is_following {
             branches::compare(task, cookie, trace);
         }
     }

@@ -5,7 +5,7 @@ use unwind_core::{BaseReg, CfaRule, RegRule, Row};
 
 use crate::{
     format::{
-        fde::Entry,
+        fde::FdeEntry,
         flags::Flags,
         header::{Abi, Header, Version},
     },
@@ -221,7 +221,7 @@ impl Function {
             let attribute = usize::try_from(u32::from_le_bytes(rest)).ok()?;
             let &[a, b, c, d, _] = fres.get(attribute..)?.first_chunk()?;
             let num_fres = u16::from_le_bytes([a, b]).into();
-            let first = attribute.wrapping_add(Entry::ATTRIBUTE_SIZE);
+            let first = attribute.wrapping_add(FdeEntry::ATTRIBUTE_SIZE);
             let info = u16::from_le_bytes([c, d]);
             Some(Self { at, offset, first, num_fres, info })
         };

@@ -78,7 +78,7 @@ impl Default for AddressSink {
 }
 
 impl FrameSink for AddressSink {
-    type Entry = u64;
+    type Kept = u64;
 
     #[inline]
     fn entry(pc: VirtAddr, _: u64, _: u64, _: CompactRow) -> u64 {

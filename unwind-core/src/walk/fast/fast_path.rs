@@ -41,11 +41,11 @@ pub(crate) enum Stop {
 /// What becomes of the callers that a walk finds.
 pub(crate) trait FrameSink {
     /// What is kept of one.
-    type Entry;
+    type Kept;
 
     /// The entry of the caller with this pc, stack and frame pointer to which `row`
     /// led.
-    fn entry(pc: VirtAddr, sp: u64, fp: u64, row: CompactRow) -> Self::Entry;
+    fn entry(pc: VirtAddr, sp: u64, fp: u64, row: CompactRow) -> Self::Kept;
 
     /// Takes note of the row that led to a caller.
     #[inline]
@@ -54,7 +54,7 @@ pub(crate) trait FrameSink {
     }
 
     /// Whether the walk stops at this caller.
-    fn should_stop(&mut self, entry: &Self::Entry) -> bool;
+    fn should_stop(&mut self, entry: &Self::Kept) -> bool;
 }
 
 impl<At: Copy + PartialEq> FastPath<At> {
@@ -72,7 +72,7 @@ impl<At: Copy + PartialEq> FastPath<At> {
         cache: &mut C,
         code: &mut T,
         stack: &mut K,
-        (room, log): (&mut [L::Entry], &mut L),
+        (room, log): (&mut [L::Kept], &mut L),
     ) -> usize {
         let Self { mut at, mut fp, .. } = *self;
         let size = room.len();
@@ -170,7 +170,7 @@ impl FastPath<u64> {
         cache: &mut C,
         code: &mut T,
         stack: Option<(StackSlice<'_, W>, SlotIndex)>,
-        log: (&mut [L::Entry], &mut L),
+        log: (&mut [L::Kept], &mut L),
     ) -> usize {
         let Some((mut stack, at)) = stack else { return 0 };
         let Self { fp, is_by_fp, stop, .. } = *self;

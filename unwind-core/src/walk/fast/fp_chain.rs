@@ -19,7 +19,7 @@ impl FastPath<u64> {
         code: &mut T,
         mem: &mut M,
         (row, highest_cfa): (CompactRow, u64),
-        (room, log): (&mut [L::Entry], &mut L),
+        (room, log): (&mut [L::Kept], &mut L),
     ) -> usize {
         let slot = A::WORD.bytes();
         let pair = slot.wrapping_mul(2);
@@ -75,7 +75,7 @@ mod tests {
     struct Pcs;
 
     impl FrameSink for Pcs {
-        type Entry = u64;
+        type Kept = u64;
         fn entry(pc: VirtAddr, _: u64, _: u64, _: CompactRow) -> u64 {
             pc.get()
         }

@@ -30,7 +30,7 @@ const WAYS: usize = 4;
 #[repr(align(64))]
 pub struct RowCache<const N: usize> {
     /// As words: the keys of a set, then its rows, then the next set.
-    sets: [[Word; 2]; N],
+    sets: [[CacheWord; 2]; N],
     /// How many rows were needed.
     asked: u64,
     // Not next to each other: what is counted of a walk and of a miss in it would be one store
@@ -53,11 +53,11 @@ pub struct CacheStats {
 }
 
 /// A word in bytes, so that a part of it can be read by itself.
-type Word = [u8; 8];
+type CacheWord = [u8; 8];
 
 /// The key of an entry without a row, which is all zeroes: the last address of
 /// all is never kept.
-const EMPTY: Word = [0; 8];
+const EMPTY: CacheWord = [0; 8];
 
 /// What a walker keeps rows in: [`NoCache`], or a [`RowCache`] that it borrows, always or
 /// where one is to be had.
@@ -261,8 +261,8 @@ const SET: usize = 2 * WAYS;
 
 /// The entries of a set.
 struct Set<'a> {
-    keys: &'a mut [Word; WAYS],
-    rows: &'a mut [Word; WAYS],
+    keys: &'a mut [CacheWord; WAYS],
+    rows: &'a mut [CacheWord; WAYS],
 }
 
 impl<const N: usize> RowCache<N> {
@@ -391,13 +391,13 @@ impl<const N: usize> RowCache<N> {
 /// The row in a word, after the guess.
 #[inline]
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "each part is read by itself")]
-fn row_in([_, _, row @ ..]: &Word) -> CompactRow {
+fn row_in([_, _, row @ ..]: &CacheWord) -> CompactRow {
     CompactRow::from_bytes(row)
 }
 
 /// Writes a row to its word, and leaves the guess as it is.
 #[inline]
-fn put(word: &mut Word, row: CompactRow) {
+fn put(word: &mut CacheWord, row: CompactRow) {
     let guess = u64::from_le_bytes(*word) & 0xffff;
     *word = (row.to_bits() << 16 | guess).to_le_bytes();
 }

@@ -52,7 +52,7 @@ pub(super) trait FrameLog {
     fn push(&mut self, pc: VirtAddr, provenance: Provenance) -> bool;
 
     /// The places after the last frame, `most` of them at most.
-    fn room(&mut self, most: usize) -> &mut [<Self::Sink as FrameSink>::Entry];
+    fn room(&mut self, most: usize) -> &mut [<Self::Sink as FrameSink>::Kept];
 
     /// Makes the first `count` entries of the room frames, and returns the address of the
     /// last of them, and how it was found.
@@ -94,7 +94,7 @@ impl FrameLog for Trace {
 pub(super) struct TraceSink;
 
 impl FrameSink for TraceSink {
-    type Entry = PackedFrame;
+    type Kept = PackedFrame;
 
     #[inline]
     fn entry(pc: VirtAddr, _: u64, _: u64, row: CompactRow) -> PackedFrame {
@@ -226,7 +226,7 @@ where
         &mut self,
         from: &mut FastPath<u64>,
         pc: FramePc,
-        log: (&mut [L::Entry], &mut L),
+        log: (&mut [L::Kept], &mut L),
     ) -> usize {
         from.stop = Stop::Other;
         let addr = pc.lookup_addr();

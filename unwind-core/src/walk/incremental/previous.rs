@@ -80,7 +80,7 @@ impl<'a> PreviousFrames<'a> {
 }
 
 impl FrameSink for PreviousFrames<'_> {
-    type Entry = [StackWord; 2];
+    type Kept = [StackWord; 2];
 
     #[inline]
     fn entry(pc: VirtAddr, sp: u64, fp: u64, row: CompactRow) -> [StackWord; 2] {
