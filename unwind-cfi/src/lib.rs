@@ -4,8 +4,8 @@
 //! Compilers leave this information in nearly every program, in DWARF's format (DWARF 5,
 //! section 6.4; `.eh_frame` as in the Linux Standard Base). It says of each function, for
 //! each pc, how to get from a frame to its caller: here as a [`Row`](unwind_core::Row) of
-//! [`unwind_core`]. One lookup finds the entry of a pc, runs its instructions up to there,
-//! and needs nothing made before.
+//! [`unwind_core`]. One lookup finds the entry of a pc and runs its instructions up to that pc. No
+//! table has to be made before.
 //!
 //! | what | type |
 //! |---|---|
@@ -14,18 +14,19 @@
 //! | all loaded objects, for a walk | [`CfiSource`] |
 //! | the same in another program's memory, or in a file that is read in parts | [`RemoteCfi`], [`RemoteCfiSource`] |
 //! | an index, where the linker left no search table | [`index`] |
-//! | what is malformed, or what no row can say | [`CfiError`] |
+//! | what is malformed, or what no row can express | [`CfiError`] |
 //! | all entries and all their rows, one after the other | [`Entries`], [`Rows`] |
 //!
 //! Code of x86-64, of 32-bit x86, AArch64 and s390x is understood: [`CfiAbi`].
 //!
-//! # What a row cannot say
+//! # What a row cannot express
 //!
-//! A row has rules for the CFA, the return address and the frame pointer. Expressions are
-//! evaluated where a rule says the same: sums of a register and constants, words of memory
-//! at such, and the step in the CFA of lazy linkage tables. Signal trampolines whose rules
-//! are others have the row of a [signal context](unwind_core::Row::signal_context). What is
-//! left is a [`CfiError`] that is no [fault](CfiError::is_fault).
+//! A row has rules for the CFA, the return address and the frame pointer. A DWARF expression is
+//! evaluated if a rule can express it: the sum of a register and constants, a word of memory at
+//! such a sum, and the CFA of lazy linkage tables, which grows by a step within each entry. A
+//! signal trampoline whose rules are other expressions has the row of a
+//! [signal context](unwind_core::Row::signal_context). For everything else a lookup returns a
+//! [`CfiError`] that is no [fault](CfiError::is_fault).
 //!
 //! # Untrusted input
 //!

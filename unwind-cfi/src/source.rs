@@ -89,7 +89,7 @@ impl<A: Arch, const N: usize> RowSource<A> for CfiSource<'_, '_, N> {
     }
 }
 
-/// The same of objects whose call frame information is read where it is: in the memory that
+/// A source like [`CfiSource`], of objects whose call frame information is read where it is: in the memory that
 /// is walked, whose pages may be absent, or change.
 #[derive(Debug)]
 pub struct RemoteCfiSource<'m, const N: usize> {

@@ -19,7 +19,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver that answers with a status and refuses so many profiles. `None` where there are
+    /// A receiver that answers with a status and refuses `rejected` profiles. `None` where there are
     /// no protobufs of OpenTelemetry for Python.
     fn start(status: u16, rejected: u8) -> Option<Self> {
         let python: PathBuf = match std::env::var_os("UNWIND_PYTHON") {

@@ -15,9 +15,9 @@
 //! the end why there are no more; [`Trace`] keeps the result of one walk in a fixed
 //! amount of memory.
 //!
-//! Where a stack is asked for in a context that cannot walk it, [`deferred`] has it
-//! walked on the way back to user code. That module does not depend on this crate's walk: a closure
-//! of the host fills the [`Trace`].
+//! [`deferred`] is for contexts that cannot walk a stack, such as an NMI: there a stack is only
+//! requested, and it is walked on the way back to user code. That module does not depend on this
+//! crate's walk: a closure of the host fills the [`Trace`].
 //!
 //! Rows of real programs come from `unwind-sframe` (`.sframe`) and `unwind-cfi` (`.eh_frame`,
 //! `.debug_frame`), implementations of [`Arch`] from `unwind-x86`. `unwind-kit` joins them all into

@@ -235,7 +235,7 @@ impl Memory for SliceMemory<'_> {
 }
 
 /// Several ranges, as of a core file: each address is read from the first one that has it, and
-/// a read may go on from one range into the next. For few ranges: they are looked at in order.
+/// a read may continue from one range into the next. For few ranges: they are looked at in order.
 impl Memory for &[SliceMemory<'_>] {
     fn read(&mut self, mut addr: VirtAddr, mut buf: &mut [u8]) -> Result<(), ReadError> {
         while !buf.is_empty() {

@@ -16,14 +16,14 @@ use crate::walker::{walk, walk_incremental};
 use crate::addresses::Backtrace;
 pub use crate::raw::place::MAX_FRAMES;
 
-/// Makes walks fast: those before keep no rows, as they cannot know when these are stale.
+/// Makes later walks faster. Walks before it cache no rows, as they cannot know when these are stale.
 ///
 /// It looks for the dynamic linker's count of loaded objects, and has a child process begin
 /// with an empty pool. One call is enough, early in the program.
 ///
 /// Some tables are found only then: with musl, those of the objects that are loaded at that time,
-/// so that it is called again after each `dlopen`; in a static program without a search table,
-/// as linkers make them by `-static`, those that the program's file tells of.
+/// so call it again after each `dlopen`; in a static program without a search table, as linkers
+/// make them by `-static`, those that are in the program's file.
 ///
 /// Not for signal handlers: it locks, allocates, and loads and unloads an object.
 pub fn prepare() {
@@ -35,7 +35,7 @@ pub fn prepare() {
     prepare_for_glibc();
 }
 
-/// The same for a shared object that runs with glibc alone: it has less code.
+/// [`prepare`] for a shared object that runs with glibc alone: it adds less code.
 #[doc(hidden)]
 pub fn prepare_for_glibc() {
     place::wipe_on_fork();
@@ -44,8 +44,9 @@ pub fn prepare_for_glibc() {
     fill(&mut Start::here(), 0, &mut [0; 2]);
 }
 
-/// Whether rows are kept: [`prepare`] has found the count of loaded objects, or has made a list of
-/// them. It may not find it with a later glibc; walks are right then, too, but look each row up.
+/// Whether rows are cached: [`prepare`] has found the count of loaded objects, or has made a list of
+/// them. With a later glibc it may not find the count; walks are right then, too, but look up each
+/// row.
 #[must_use]
 pub fn keeps_rows() -> bool {
     loads::count().is_some()
@@ -61,8 +62,8 @@ pub fn backtrace(out: &mut [usize]) -> Backtrace {
     backtrace_of_caller(out)
 }
 
-/// The same from a function on that has kept its caller's registers: for libraries with a
-/// function of their own for backtraces.
+/// Writes the return addresses of the callers to `out`, as [`backtrace`] does, but begins in the
+/// function that the registers are of: for libraries that have a backtrace function of their own.
 ///
 /// For signal handlers at any point, too. `errno` is kept.
 ///
@@ -75,7 +76,7 @@ pub unsafe fn backtrace_from(registers: &CallerRegisters, out: &mut [usize]) -> 
     fill(&mut unsafe { Start::of_caller(registers) }, 0, out)
 }
 
-/// The same without the `skipped` innermost frames, which [`Backtrace::len`] does not count.
+/// [`backtrace`] without the `skipped` innermost frames, which [`Backtrace::len`] does not count.
 #[inline(never)]
 pub fn backtrace_skipping(skipped: usize, out: &mut [usize]) -> Backtrace {
     fill(&mut Start::here(), skipped.saturating_add(1), out)
@@ -104,11 +105,11 @@ pub fn frames(visit: impl FnMut(TraceFrame) -> ControlFlow<()>) -> Option<End> {
     visit_each(&mut Start::here(), 1, visit)
 }
 
-/// The same for what a signal interrupted.
+/// Calls `visit`, as [`frames`] does, for what a signal interrupted and for its callers.
 ///
 /// # Safety
 ///
-/// As of [`backtrace_of`].
+/// As for [`backtrace_of`].
 #[expect(unsafe_code, reason = "the caller knows what the context is")]
 pub unsafe fn frames_of(
     context: &libc::ucontext_t,
@@ -133,39 +134,40 @@ pub fn trace(trace: &mut Trace) {
     });
 }
 
-/// The same from a function on that has kept its registers, as one whose callers a deferred walk is
-/// to find: the first frame is that function, whatever it has called since.
+/// Walks into a trace, as [`trace()`] does, from a function that has saved its registers: the first
+/// frame is that function, whatever it has called since. So a deferred walk finds the callers of the
+/// function in which the request was made.
 ///
 /// For signal handlers at any point, too.
 ///
 /// # Safety
 ///
-/// As of [`backtrace_from`].
+/// As for [`backtrace_from`].
 #[expect(unsafe_code, reason = "the caller knows whose registers these are")]
 pub unsafe fn trace_from(registers: &CallerRegisters, trace: &mut Trace) {
     // SAFETY: as the caller promises.
     walk(&mut unsafe { Start::of_caller(registers) }, |frames| frames.trace(trace));
 }
 
-/// The same from what a signal interrupted.
+/// Walks into a trace, as [`trace()`] does, from what a signal interrupted.
 ///
 /// For signal handlers at any point, too.
 ///
 /// # Safety
 ///
-/// As of [`backtrace_of`].
+/// As for [`backtrace_of`].
 #[expect(unsafe_code, reason = "the caller knows what the context is")]
 pub unsafe fn trace_of(context: &libc::ucontext_t, trace: &mut Trace) {
     // SAFETY: as the caller promises.
     walk(&mut unsafe { Start::of(context) }, |frames| frames.trace(trace));
 }
 
-/// Walks the callers into what the last walk of this thread has left: frames of the stack that are as they
-/// were are taken over, as for repeated backtraces of a deep stack. It pays where most of the stack
+/// Walks the callers and reuses the frames that have not changed since the last walk of this thread,
+/// which `last` holds: for repeated backtraces of a deep stack. It pays where most of the stack
 /// stays, see [`IncrementalTrace::reused`]; other stacks cost two to five walks.
 ///
-/// Nothing is taken over from a walk that was not complete, nor before [`prepare`]. The trace is one
-/// thread's alone, and is [cleared](IncrementalTrace::clear) before another one uses it.
+/// Nothing is reused from a walk that was not complete, nor before [`prepare`]. `last` belongs to one
+/// thread; [clear](IncrementalTrace::clear) it before another one uses it.
 ///
 /// For signal handlers at any point, too, with a trace that nothing else uses meanwhile.
 // A part of the function that calls it, so that no frame of this library is walked.

@@ -56,7 +56,7 @@ impl Capture {
         Self::take(MAX_FRAMES)
     }
 
-    /// The same with the innermost `most` frames alone.
+    /// The stack of the caller, as [`new`](Self::new) finds it, of at most the `most` innermost frames.
     #[inline(never)]
     #[must_use]
     pub fn of_most(most: usize) -> Self {

@@ -72,7 +72,7 @@ impl CheckedReads {
         Err(ReadError::Invalid)
     }
 
-    /// Whether so many pages may be asked for; then they are.
+    /// Whether this many pages may be asked for; if so, they are counted.
     pub(crate) fn pay_for_pages(&mut self, pages: u64) -> bool {
         u16::try_from(pages).is_ok_and(|pages| self.pay(pages))
     }

@@ -18,10 +18,10 @@ use crate::raw::registers::{Start, StartPc};
 use crate::raw::rows::{self, Guessed, Guesses};
 use crate::walker::{Kept, Rows, is_whole, walker};
 
-/// A frame of this thread's stack, and what its caller is found by: plain values, which hold
-/// nothing.
+/// A frame of this thread's stack, with what a walk needs to continue to its caller: plain values,
+/// which borrow and lock nothing.
 ///
-/// It costs more than a [`backtrace`](crate::backtrace), and tells more: the stack pointer of
+/// It costs more than a [`backtrace`](crate::backtrace), and knows more: the stack pointer of
 /// each frame, and other registers.
 ///
 /// ```
@@ -156,15 +156,15 @@ impl Cursor {
     }
 
     /// A register of the frame by its DWARF number; `None` after the last frame, and where it
-    /// cannot be told. Of callers those are told that calls preserve.
+    /// is not known. In callers, only registers that calls preserve can be known.
     ///
     /// For signal handlers at any point, too. `errno` is kept.
     pub fn register(&mut self, register: DwarfReg) -> Option<u64> {
         self.ask(Question::Register(register))
     }
 
-    /// The code of the function that it is in, by its call frame information; `None` if none
-    /// tells, or a guess has led there.
+    /// The range of the function's code, by its call frame information; `None` if it has none, or
+    /// a guess has led to the frame.
     ///
     /// For signal handlers at any point, too. `errno` is kept.
     #[must_use]
@@ -173,9 +173,9 @@ impl Cursor {
         rows::function(self.start, &Guessed::new(self.is_guessed), addr)
     }
 
-    /// The function that decides what becomes of an exception in this frame (of the language: its
-    /// personality) and that language's data, both by the call frame information; `None` if the
-    /// function has none.
+    /// The personality function, with which the language decides what becomes of an exception in this
+    /// frame, and the language's data, both by the call frame information; `None` if the function has
+    /// none.
     ///
     /// For signal handlers at any point, too. `errno` is kept.
     #[must_use]

@@ -1,48 +1,48 @@
-//! Backtraces of the calling process that cannot hurt it: no lock, no allocation, no lazy
-//! thread-local, no fault, `errno` kept. Linux, x86-64 or i386, glibc 2.35 or
-//! later, or musl.
+//! Backtraces of the calling process that are safe at any point of it, in signal handlers too:
+//! they take no lock, allocate nothing, use no thread-local that is made at its first use, cause
+//! no fault and keep `errno`. For Linux on x86-64 or i386, with glibc 2.35 or later, or musl.
 //!
 //! | what | function | in a signal handler |
 //! |---|---|---|
 //! | addresses of the callers | [`backtrace`] | at any point |
-//! | of what a signal interrupted | [`backtrace_of`] | at any point |
+//! | of what a signal interrupted: the address, then the callers | [`backtrace_of`] | at any point |
 //! | each frame with how it was found | [`frames`], [`frames_of`] | at any point |
 //! | all frames in a [`Trace`](unwind_core::Trace) | [`trace`], [`trace_of`] | at any point |
-//! | of a function that has kept its registers | [`backtrace_from`], [`trace_from`] | at any point |
+//! | the same, beginning in a function that has saved its registers | [`backtrace_from`], [`trace_from`] | at any point |
 //! | a frame at a time, with registers | [`Cursor`] | at any point |
-//! | past code that the program made | [`ProgramCode`] | at any point |
-//! | what has stayed of a deep stack taken over | [`trace_incremental`] | at any point |
-//! | of another thread | [`ThreadSignal`] | the asked one answers at any point |
-//! | faster walks from then on | [`prepare`] | never |
+//! | through code that the program has generated | [`ProgramCode`] | at any point |
+//! | of a deep stack, reusing the frames that have not changed | [`trace_incremental`] | at any point |
+//! | of another thread | [`ThreadSignal`] | the other thread answers at any point |
+//! | makes later walks faster | [`prepare`] | never |
 //! | the name of a function | [`name_of`] | never |
 //! | names of frames, by feature `symbols` | `Symbol`, `Capture` | never |
 //!
-//! "At any point" says: also where the handler has interrupted `malloc`, `dlopen`, `dlclose`,
+//! "At any point" means: also if the handler has interrupted `malloc`, `dlopen`, `dlclose`,
 //! `fork`, the start or end of a thread, an exception being thrown, or another backtrace. Functions
-//! that begin at registers which they are given, and [`name_of`], are `unsafe`: each says what it
-//! relies on.
+//! that take the registers to begin at, and [`name_of`], are `unsafe`: each says what it relies on.
 //!
 //! # How
 //!
-//! glibc's `_dl_find_object` tells which object has the code of a frame, without a lock. musl has no
-//! such function: [`prepare`] makes a list, and is called again after a `dlopen`. The object's
-//! `.sframe` or `.eh_frame` is read where it is, for the addresses that occur. Code that nothing
-//! tells of, as a JIT compiler's that has not [told](ProgramCode) of it, is walked by frame
-//! pointers; such a stack is never complete. Rows are kept in a pool: the first 16 threads that
-//! walk have a place of their own, other threads and handlers that interrupt a walk take one of 16
-//! more by an exchange, and where none is free a walk does without.
+//! glibc's `_dl_find_object` says without a lock which object has the code of a frame. musl has no
+//! such function: [`prepare`] makes a list, so call it again after each `dlopen`. The object's
+//! `.sframe` or `.eh_frame` is read in place, only for the addresses that a walk meets. Code without
+//! a table, such as that of a JIT compiler which has not [registered](ProgramCode) it, is walked by
+//! frame pointers; such a stack is never complete. Rows are cached in a pool: each of the first 16
+//! threads that walk has a cache of its own. Other threads, and handlers that interrupt a walk, take
+//! one of 16 more by an atomic exchange; if none is free, the walk caches nothing.
 //!
-//! The thread's own stack is read by plain loads: it is asked for once, a page at a time, and
-//! stays as long as the thread runs. So is its signal stack, until the program gives it another. A fiber's
-//! is asked for at each walk, at most 1.5 MiB. All other memory is read by system calls that cannot fault, at most
-//! 96 in a walk, so that threads that are interrupted often still do something: where that is too
-//! few the stack ends with [`NotResident`](ReadError::NotResident).
+//! The thread's own stack is read by plain loads: the kernel is asked once for each page whether it
+//! can be read, which then holds as long as the thread runs. The same holds for its signal stack,
+//! until the program sets another one. Of a fiber's stack, at most 1.5 MiB, the pages are asked for
+//! in each walk. All other memory is read by system calls that cannot fault, at most 96 in a walk,
+//! so that a thread which is interrupted often still makes progress: a stack that needs more ends
+//! with [`NotResident`](ReadError::NotResident).
 //!
 //! # Limits
 //!
-//! A walk has at most [`MAX_FRAMES`] frames. A `longjmp` out of a handler that interrupted a walk leaves
-//! that walk's place taken; once all are, walks do without. So does a `fork` in such a
-//! handler to the child, whose interrupted walk has fewer frames.
+//! A walk has at most [`MAX_FRAMES`] frames. After a `longjmp` out of a handler that interrupted a
+//! walk, that walk's cache stays taken; once all are taken, walks cache nothing. The same holds in
+//! the child of a `fork` in such a handler, and the child's interrupted walk finds fewer frames.
 //!
 //! # Example
 //!

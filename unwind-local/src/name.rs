@@ -2,12 +2,13 @@
 
 use crate::raw::symbol_table;
 
-/// Writes the name of the function with this address of code to `name`, as much as there is room for,
-/// and zeroes after it. Returns how far in the function the address is; `None` if no symbol tells.
+/// Writes the name of the function that has this address of code to `name`, as much as there is room
+/// for, and fills the rest with zeroes. Returns how far into the function the address is. `None` if
+/// there is no symbol; `name` then means nothing.
 ///
-/// It is the name in the file of the object, so also of a function that the object does not export,
-/// and not demangled. A file that is no longer the one that was loaded has none. For a return address
-/// pass the address before it, which is in the function that called.
+/// The name is that in the object's file, also of a function that the object does not export; it is
+/// not demangled. There is none if the file is no longer the one that was loaded. For a return
+/// address pass the address before it, which is in the function that made the call.
 ///
 /// Not for signal handlers: it reads a file, and asks the dynamic linker for its name.
 ///

@@ -1,4 +1,4 @@
-//! Code that the program has made itself, as a JIT compiler's, and what tells of its frames.
+//! Code that the program has generated itself, such as a JIT compiler's, and how its frames are found.
 
 use core::fmt;
 use core::num::NonZero;
@@ -6,7 +6,7 @@ use core::ops::Range;
 
 use crate::raw::program_code::{self, Kind};
 
-/// What tells of the frames of code that the program has made.
+/// How the frames of code are found that the program has generated.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum CodeTable<'t> {
@@ -14,7 +14,7 @@ pub enum CodeTable<'t> {
     /// with `pop rbp; ret` or `leave; ret`. Frames found so count as certain.
     FramePointers,
     /// Each function keeps a frame pointer while it calls another one; one that calls none may
-    /// have none. So is V8's code, builtins included. A stack whose innermost frame is of this code
+    /// have none. V8's code is such, builtins included. A stack whose innermost frame is of this code
     /// is complete only where its instructions prove who its caller is.
     CallerFramePointers,
     /// An SFrame section. Addresses in it count from where it lies.
@@ -24,11 +24,11 @@ pub enum CodeTable<'t> {
     EhFrame(&'t [u8]),
 }
 
-/// Code that the program has made and told of, until it is dropped: stacks with frames of it are
-/// walked past them, by what was told.
+/// A range of code that the program has generated and registered: until this is dropped, walks
+/// pass its frames by the [`CodeTable`] that was given.
 ///
-/// A compiler tells of the ranges that it has from the operating system, rather than of each
-/// function: there is room for [`MOST`](Self::MOST), and each is looked at.
+/// Register the ranges that a compiler gets from the operating system, rather than each function:
+/// there is room for [`MOST`](Self::MOST), and a walk looks at each.
 ///
 /// ```
 /// use unwind_local::{CodeTable, ProgramCode};
@@ -42,7 +42,7 @@ pub enum CodeTable<'t> {
 /// # Ok::<(), unwind_local::TooMuchCode>(())
 /// ```
 ///
-/// Neither telling nor dropping waits for walks, or lets them wait: a walk that reads the
+/// Neither registering nor dropping waits for walks, or makes them wait: a walk that reads the
 /// list while it changes does without the range that changes.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the range is forgotten when it is dropped"]
@@ -52,7 +52,7 @@ impl ProgramCode {
     /// How many ranges there can be at a time.
     pub const MOST: usize = program_code::MOST;
 
-    /// Tells of the code in a range of addresses. Of ranges that overlap one is used.
+    /// Registers the code in a range of addresses. Of ranges that overlap one is used.
     ///
     /// # Errors
     ///
@@ -74,7 +74,7 @@ impl ProgramCode {
         unsafe { program_code::put(&code, kind, bytes) }.map(Self).ok_or(TooMuchCode)
     }
 
-    /// A number to keep in its place, for other languages. The range stays told of.
+    /// A number to keep in its place, for other languages. The range stays registered.
     #[must_use]
     pub fn into_number(self) -> NonZero<u64> {
         let number = self.0;

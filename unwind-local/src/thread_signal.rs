@@ -1,4 +1,4 @@
-//! Backtraces of other threads of the process, which tell them in a signal handler.
+//! Backtraces of other threads of the process, which walk their stacks in a signal handler.
 
 use core::ffi::c_int;
 use core::fmt;
@@ -8,7 +8,7 @@ use crate::addresses::Backtrace;
 use crate::raw::mailbox::{self, OwnLetter};
 use crate::thread_error::ThreadError;
 
-/// A signal in whose handler threads of this process tell their backtraces.
+/// A signal in whose handler the threads of this process walk their own stacks for others.
 ///
 /// ```
 /// use std::time::Duration;

@@ -69,7 +69,7 @@ fn in_child(run: impl FnOnce()) -> i32 {
     }
 }
 
-/// Calls with a frame of so many bytes in between.
+/// Calls with a frame of this many bytes in between.
 #[inline(never)]
 fn with_room<const BYTES: usize>(run: &dyn Fn()) {
     let mut room = [0_u8; BYTES];

@@ -31,7 +31,7 @@
 //! # Untrusted input
 //!
 //! Registers, stacks, tables and records may hold anything. Nothing here panics,
-//! locks or loops without a bound, and nothing allocates but with the features `write`,
+//! locks or loops without a bound. Only these features allocate: `write`,
 //! `convert`, `framehop` and `merge`. What is wrong ends a walk with a reason, and the frames
 //! before it stand.
 //!

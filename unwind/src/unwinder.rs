@@ -22,16 +22,16 @@ use crate::tables::Tables;
 ///
 /// A step takes the first of these that knows the code at the pc:
 ///
-/// | source | knows | a stack that it leads along |
+/// | source | knows | a stack with a frame found so |
 /// |---|---|---|
 /// | the module's SFrame table | every function that has an entry in it | can be complete |
 /// | with the feature `cfi`: its call frame information | the same | can be complete |
 /// | a signal trampoline's instructions | signal frames of Linux | can be complete |
 /// | the instructions at the pc of the sampled frame | functions that have no frame yet or no longer, linkage tables | can be complete where the instructions prove the row |
-/// | the frame pointer | code that keeps one; other code leads past callers unseen | is never complete |
+/// | the frame pointer | code that keeps one; in other code callers are missed | is never complete |
 ///
-/// It is a [`walk::Walker`](crate::walk::Walker) of these parts, in this order; make one
-/// of one's own for other sources, other CPUs, 32-bit code, an end of the stack, or
+/// It is a [`walk::Walker`](crate::walk::Walker) of these parts, in this order. Make a `Walker`
+/// of your own for other sources, other CPUs, 32-bit code, an end of the stack, or
 /// return addresses that a tracer has replaced:
 ///
 /// ```text
@@ -67,7 +67,7 @@ impl<const MODULES: usize, const ROWS: usize> Unwinder<'_, MODULES, ROWS> {
         Self::with_arch(X86_64::FOUR_LEVEL)
     }
 
-    /// The same for another width of addresses, or code without a red zone.
+    /// An unwinder without modules, for another width of addresses, or code without a red zone.
     #[must_use]
     pub const fn with_arch(arch: X86_64) -> Self {
         Self { arch, tables: Tables::new(), rows: RowCache::new() }
@@ -97,12 +97,13 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
         self.add(code, sframe, sframe_addr, |table| table)
     }
 
-    /// The same for a table that was made of call frame information: frames say
+    /// Adds a loaded object as [`add_module`](Self::add_module) does, with a table that was made
+    /// of call frame information: frames have
     /// [`Origin::CallFrames`](unwind_core::Origin::CallFrames).
     ///
-    /// A table that is loaded nowhere is made for any address within 2 GiB of the code as
-    /// it is linked, such as that of `.eh_frame`. `sframe_addr` is that address plus the bias:
-    /// how far above its linked addresses the object is loaded.
+    /// Such a table is often part of no file. Make it for an address within 2 GiB of the code as
+    /// linked, such as that of `.eh_frame`. `sframe_addr` is then that address plus the bias: how
+    /// far above its linked addresses the object is loaded.
     ///
     /// # Errors
     ///
@@ -129,9 +130,8 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
         self.tables.sframe.add(Module { text, table }).map_err(ModuleError::Map)
     }
 
-    /// Adds the call frame information of a loaded object: nothing is made of it before,
-    /// a walk finds the row of each new pc in it. An object may have an SFrame table, too,
-    /// which is asked first.
+    /// Adds the call frame information of a loaded object. No table is made of it: a walk looks up
+    /// the row of each new pc in it. The object may have an SFrame table, too, which is asked first.
     ///
     /// The [`bias`](CfiTable::bias) of the information says how far above its linked
     /// addresses the object is loaded, where the sections were not loaded with it.
@@ -168,8 +168,8 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
         self.tables.call_frames.clear();
     }
 
-    /// Walks a stack from the registers of its innermost frame into `trace`, from which
-    /// an earlier walk is removed.
+    /// Walks a stack from the registers of its innermost frame into `trace`, in place of an
+    /// earlier walk's frames.
     ///
     /// [`Trace::end`] says why the walk has ended, and [`Trace::is_complete`] whether the
     /// trace has every frame of the stack.
@@ -180,7 +180,7 @@ impl<'a, const MODULES: usize, const ROWS: usize> Unwinder<'a, MODULES, ROWS> {
         walker.trace(regs, memory, trace);
     }
 
-    /// How often the cached rows have answered.
+    /// How often a row was found in the cache.
     #[must_use]
     pub const fn cache_stats(&self) -> CacheStats {
         self.rows.stats()

@@ -40,7 +40,7 @@ extern "C" fn kernel_entry(frame: &mut Frame) {
             branches::tick();
             measure::tick(frame);
         }
-        // All it has to do is to come by the way out to user mode.
+        // All it has to do is to lead to the way out to user mode.
         VECTOR_RETURN_WORK => apic::end_of_interrupt(),
         VECTOR_FLUSH => {
             shootdown::answer();

@@ -1,4 +1,4 @@
-//! Time in which each CPU has come by a point where it is in the middle of nothing.
+//! Time in which each CPU has passed a point where it is in the middle of nothing.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -27,11 +27,11 @@ const MAX_REMEMBERED: usize = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CfiReport {
-    /// FDEs read, bad ones too.
+    /// FDEs that were read, malformed ones included.
     pub fdes: u64,
     /// FDEs of which nothing could be used.
     pub unusable: u64,
-    /// Bytes of code that the usable ones are about.
+    /// Bytes of code that the usable FDEs describe.
     pub code_bytes: u64,
     /// Bytes of code among them that were handed to `lost`.
     pub lost_bytes: u64,
@@ -82,13 +82,12 @@ struct Known<'a> {
 }
 
 impl Builder {
-    /// Adds the functions of `.eh_frame` or `.debug_frame`: one for each FDE, but for those
-    /// that a table says in parts, such as a linkage table, which becomes its first
-    /// entry and a run of blocks.
+    /// Adds the functions of `.eh_frame` or `.debug_frame`: one for each FDE. Only an FDE of
+    /// repeated code becomes several, such as that of a linkage table: its first entry, and a run
+    /// of equal blocks.
     ///
-    /// Ranges that no row, or not the format of this table, can say are handed
-    /// to `lost`, and so are entries that are malformed; everything else is
-    /// added.
+    /// Ranges of code whose rules no row or not this table's format can express are handed to
+    /// `lost`, and so are malformed entries. Everything else is added.
     ///
     /// # Errors
     ///

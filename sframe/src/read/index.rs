@@ -64,8 +64,8 @@ const GRANULE_SHIFT: u32 = 13;
 /// addresses that a table claims do not say how much memory it takes.
 const GRANULES_PER_FUNCTION: u64 = 15;
 impl<'a> Table<'a> {
-    /// How many words [`index`](Self::index) can make use of. No more than the
-    /// table has bytes, and two for its address range.
+    /// How many words of memory [`index`](Self::index) can use: at most as many as the table has
+    /// bytes, and two more.
     #[must_use]
     pub fn index_len(&self) -> usize {
         let order = match survey(self) {
@@ -92,9 +92,9 @@ impl<'a> Table<'a> {
         usize::try_from(words).unwrap_or(usize::MAX)
     }
 
-    /// Builds an index in `memory`, of as much as fits there; of nothing if
-    /// that is too little, if functions of a table that is not sorted overlap,
-    /// or if a table only says that it is sorted.
+    /// Builds an index in `memory`, of as much of the table as there is room for. The index is
+    /// empty if there is too little room, if the table is not sorted and its functions overlap, or
+    /// if it claims to be sorted and is not.
     ///
     /// It takes time linear in the size of the table and the memory; if the
     /// table is not sorted, that to sort the functions.

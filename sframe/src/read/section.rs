@@ -17,7 +17,7 @@ pub struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// The section in `bytes`. Nothing is looked at. No bytes are no tables.
+    /// The section in `bytes`, of which nothing is read yet. Empty `bytes` have no tables.
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, addr: 0 }

@@ -61,7 +61,7 @@ impl Clients {
             let place = places().nth(some).expect("as many as that");
             match place.load(Ordering::SeqCst) {
                 0 => self.register(unwind, place),
-                // Clients stay longer than it takes to come by here again.
+                // Clients stay longer than it takes to return to this point.
                 bits if random.below(3) == 0 => {
                     self.cancel(unwind, place, ClientId::from_bits(bits))
                 }

@@ -7,8 +7,7 @@ use super::counters::Counters;
 use super::{ClientId, CookieSource, DropCounts, Host, SerialCookies};
 use crate::sync::const_unless_loom;
 
-/// Stacks that are asked for where they cannot be walked, and delivered where
-/// they can.
+/// Takes requests for stacks where these cannot be walked, and delivers the stacks where they can.
 ///
 /// A sampler calls [`request`](Self::request), in an NMI if need be, and
 /// records the [`Cookie`](super::Cookie) it gets. On its way back to user code

@@ -1,5 +1,5 @@
-//! Stacks that are asked for where they cannot be walked, and delivered where
-//! they can.
+//! Stacks are requested where they cannot be walked, and walked and delivered later,
+//! where they can.
 
 mod client;
 mod client_table;

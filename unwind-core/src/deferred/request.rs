@@ -298,7 +298,7 @@ impl<H: Host, C: CookieSource> DeferredUnwind<H, C> {
             self.check_task(task, word)?;
             // Without the mark the entry would not be reset on the way out,
             // and the next one would have the same cookie. The reset may be
-            // over already, so the task has to come by there again. That is
+            // over already, so the task has to pass it again. That is
             // arranged first: a thread that sees the mark relies on it.
             if !word.is_used() {
                 self.schedule(task)?;

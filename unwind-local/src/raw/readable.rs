@@ -108,7 +108,7 @@ impl Readable {
         (self.start != 0 && more != 0 && more <= GAP).then_some(more / PAGE)
     }
 
-    /// Adds so many pages, if they can be read: a stack that is in use continues there.
+    /// Adds this many pages, if they can be read: a stack that is in use continues there.
     #[cold]
     #[inline(never)]
     pub(crate) fn grow(&mut self, pages: u64) -> bool {

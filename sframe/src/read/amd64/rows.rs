@@ -47,7 +47,7 @@ struct Head {
 }
 
 impl<'a> FastRows<'a> {
-    /// So many rows from `first` on, and the offset, below `u32::MAX`.
+    /// This many rows from `first` on, and the offset, below `u32::MAX`.
     #[inline(always)]
     pub(crate) const fn new(bytes: &'a [u8], first: usize, rows: u32, target: u32) -> Self {
         Self { bytes, first, left: rows, target, least: 0 }

@@ -30,7 +30,7 @@ pub(crate) struct Ledger {
     pub(crate) kernel_only: u64,
     /// Samples whose user part is that of a later record which did not come.
     pub(crate) unmatched: u64,
-    /// Samples whose user part nobody has checked: of recordings by frame pointers.
+    /// Samples whose user part was not checked: of recordings by frame pointers.
     pub(crate) unchecked: u64,
     /// Samples whose fields cannot be told apart.
     pub(crate) damaged: u64,

@@ -32,7 +32,7 @@ pub(crate) struct Seen {
     /// Samples without a user part.
     pub(crate) kernel_only: u64,
     pub(crate) unmatched: u64,
-    /// User parts that nobody has checked: those that the kernel found by frame pointers.
+    /// User parts that were not checked: those that the kernel found by frame pointers.
     pub(crate) unchecked: u64,
 }
 

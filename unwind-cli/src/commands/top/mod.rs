@@ -89,7 +89,7 @@ error. If its classes do not add up to what the kernel wrote, the exit code is 1
 Where standard output is no terminal, screens are printed as text, one each interval, until
 Ctrl-C, or as many as --batch says. It ends with the last of the processes.
 
-NO_COLOR has it do without colours. What it may look at is what `unwind record` may.";
+It shows no colours if NO_COLOR is set. It may look at what `unwind record` may.";
 
 /// Lines of a list that is printed as text.
 const BATCH_LINES: usize = 60;
