@@ -134,5 +134,5 @@ pub use walk::fast::row_cache::{CacheStats, NoCache, RowCache, RowStore};
 pub use walk::fast::rows_by_key::{KeyedRange, RowKeys, RowsByKey};
 pub use walk::frames::{Frame, Frames};
 pub use walk::incremental::trace::IncrementalTrace;
-pub use walk::position::Position;
+pub use walk::position::{Place, Position};
 pub use walk::walker::Walker;

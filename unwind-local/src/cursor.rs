@@ -6,7 +6,7 @@ use core::ops::Range;
 use unwind_cfi::EncodedPointer;
 use unwind_core::{
     Arch as _, DwarfReg, End, FrameContext, FramePc, Memory as _, Position, RowSource, TraceFrame,
-    Unchecked, VirtAddr, Walker,
+    VirtAddr,
 };
 use unwind_x86::SignalTrampolines;
 
@@ -15,8 +15,8 @@ use crate::raw::loads;
 use crate::raw::machine::{Machine, Registers};
 use crate::raw::place::{MAX_FRAMES, Taken};
 use crate::raw::registers::{Start, StartPc};
-use crate::raw::rows::{self, Guessed, Guesses};
-use crate::walker::{Kept, Rows, is_whole, walker};
+use crate::raw::rows::{self, Guessed};
+use crate::walker::{is_whole, walker};
 
 /// A frame of this thread's stack, with what a walk needs to continue to its caller: plain values,
 /// which borrow and lock nothing.
@@ -56,15 +56,6 @@ enum At {
         end: End,
         is_complete: bool,
     },
-}
-
-/// What is asked of a walk that continues.
-#[derive(Clone, Copy)]
-enum Question {
-    /// The caller of the frame.
-    Caller,
-    /// A register of it.
-    Register(DwarfReg),
 }
 
 impl Cursor {
@@ -151,7 +142,7 @@ impl Cursor {
     ///
     /// For signal handlers at any point, too. `errno` is kept.
     pub fn step(&mut self) -> bool {
-        self.ask(Question::Caller);
+        self.ask(None);
         self.position().is_some()
     }
 
@@ -160,7 +151,7 @@ impl Cursor {
     ///
     /// For signal handlers at any point, too. `errno` is kept.
     pub fn register(&mut self, register: DwarfReg) -> Option<u64> {
-        self.ask(Question::Register(register))
+        self.ask(Some(register))
     }
 
     /// The range of the function's code, by its call frame information; `None` if it has none, or
@@ -203,44 +194,37 @@ impl Cursor {
         matches!(row, Ok(Some(row)) if row.is_signal())
     }
 
-    fn ask(&mut self, question: Question) -> Option<u64> {
-        let At::Frame(position) = self.at else { return None };
-        let (start, guessed) = (self.start, Guessed::new(self.is_guessed));
+    /// Asks a walk that continues from the frame: for its caller, or for a register of it.
+    #[inline(never)]
+    fn ask(&mut self, register: Option<DwarfReg>) -> Option<u64> {
+        let At::Frame(position) = &mut self.at else { return None };
+        let guessed = Guessed::new(self.is_guessed);
         let mut taken = if loads::count().is_some() { Taken::take() } else { None };
-        let kept = taken.as_mut().map(Taken::rows);
-        let answer = self.continue_by(walker(start, &guessed, kept), &guessed, position, question);
-        self.is_guessed = guessed.is_set();
-        answer
-    }
-
-    fn continue_by<'g>(
-        &mut self,
-        mut walker: Walker<Machine, Rows<'g>, Guesses<'g>, Unchecked, Kept<'_>>,
-        guessed: &'g Guessed,
-        mut position: Position<Registers>,
-        question: Question,
-    ) -> Option<u64> {
-        let mut memory = OwnMemory::new(self.start, guessed);
+        let mut walker = walker(self.start, &guessed, taken.as_mut().map(Taken::rows));
+        let mut memory = OwnMemory::new(self.start, &guessed);
         memory.of_stack(position.sp(), Start::stack_pointer());
         let addr = position.pc().lookup_addr();
+        // The registers stay where they are.
         let mut frames = walker.resume(position.lend(), &mut memory);
-        let answer = match question {
-            Question::Caller => {
-                frames.next();
+        let answer = match register {
+            Some(register) => frames.register(register),
+            None => {
+                frames.skip_one();
                 self.steps = self.steps.saturating_add(1);
                 None
             }
-            Question::Register(register) => frames.register(register),
         };
-        let end = frames.end().map(|end| end.with_fault(addr));
-        let is_complete = is_whole(end) && frames.is_complete();
-        self.at = match frames.position() {
-            Some(_) if usize::from(self.steps) >= MAX_FRAMES => {
-                At::End { end: End::FrameLimit, is_complete: false }
+        let (place, end, is_complete) = (frames.place(), frames.end(), frames.is_complete());
+        self.is_guessed = guessed.is_set();
+        let end = match place {
+            Some(place) if usize::from(self.steps) < MAX_FRAMES => {
+                position.move_to(place);
+                return answer;
             }
-            Some(position) => At::Frame(position),
-            None => At::End { end: end.unwrap_or(End::NoRow), is_complete },
+            Some(_) => End::FrameLimit,
+            None => end.map_or(End::NoRow, |end| end.with_fault(addr)),
         };
+        self.at = At::End { end, is_complete: is_complete && is_whole(Some(end)) };
         answer
     }
 }

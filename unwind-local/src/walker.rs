@@ -15,6 +15,9 @@ pub(crate) type Kept<'c> = Option<&'c mut RowCache<ROWS>>;
 
 pub(crate) type Rows<'g> = Or<Or<ObjectRows<'g>, SignalTrampolines>, Instructions<'g>>;
 
+/// What a walk is made of.
+pub(crate) type OwnWalker<'g, 'c> = Walker<Machine, Rows<'g>, Guesses<'g>, Unchecked, Kept<'c>>;
+
 /// The frames of a walk.
 pub(crate) type OwnFrames<'w, 'g, 'c> = Frames<
     'w,
@@ -64,7 +67,7 @@ pub(crate) fn walker<'g, 'c>(
     start: StartPc,
     guessed: &'g Guessed,
     kept: Kept<'c>,
-) -> Walker<Machine, Rows<'g>, Guesses<'g>, Unchecked, Kept<'c>> {
+) -> OwnWalker<'g, 'c> {
     let rows = ObjectRows::new(start, guessed).or(SignalTrampolines);
     let most = u32::try_from(MAX_FRAMES).unwrap_or(u32::MAX);
     Walker::new(MACHINE, rows.or(Instructions(guessed)))

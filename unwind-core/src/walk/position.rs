@@ -97,10 +97,29 @@ impl<R> Position<R> {
         self.next.provenance
     }
 
+    /// Goes to where the walk stands that the registers were [lent](Self::lend) to.
+    pub const fn move_to(&mut self, place: Place) {
+        Place { next: self.next, registers_of: self.registers_of, has_gap: self.has_gap } = place;
+    }
+
     /// The same, with its registers lent to the walk that [resumes](Walker::resume) there.
     pub const fn lend(&mut self) -> Position<&mut R> {
         let Self { next, registers_of, has_gap, .. } = *self;
         Position { next, registers: &mut self.registers, registers_of, has_gap }
+    }
+}
+
+/// Where a walk stands, to be continued with registers that are kept elsewhere.
+#[derive(Clone, Copy)]
+pub struct Place {
+    next: Cursor,
+    registers_of: RegistersOf,
+    has_gap: bool,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place").field("next", &self.next).finish_non_exhaustive()
     }
 }
 
@@ -155,6 +174,14 @@ where
         let Self { registers_of, has_gap, .. } = *self;
         let registers = *self.registers.borrow();
         self.next.map(|next| Position { next, registers, registers_of, has_gap })
+    }
+
+    /// Where the walk stands, but for the registers, for a position that has [lent](Position::lend)
+    /// them to it. `None` if no frame comes next.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        let Self { registers_of, has_gap, .. } = *self;
+        self.next.map(|next| Place { next, registers_of, has_gap })
     }
 
     /// A register of the frame that comes next, where its execution stands; `None` if no

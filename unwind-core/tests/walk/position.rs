@@ -1,5 +1,5 @@
 //! Walks that are left and continued.
-use unwind_core::{End, Position, SliceMemory, Trace, TraceFrame, VirtAddr, Walker};
+use unwind_core::{End, Position, RowCache, SliceMemory, Trace, TraceFrame, VirtAddr, Walker};
 
 use crate::toy::{Regs, Toy, all_with_frame_pointers, three_frames};
 
@@ -29,6 +29,38 @@ fn a_walk_continues_from_each_of_its_frames_as_if_it_had_not_been_left() {
     let mut frames = walker.frames(regs, &mut stack);
     assert_eq!(frames.by_ref().count(), whole.len());
     assert!(frames.position().is_none(), "no frame is left");
+}
+
+#[test]
+fn a_position_goes_from_frame_to_frame_with_its_registers_where_they_are() {
+    let (regs, mut stack) = three_frames();
+    let whole: Vec<_> =
+        Walker::new(Toy, all_with_frame_pointers()).frames(regs, &mut stack).collect();
+    let mut cache = RowCache::<16>::new();
+    // Rows are looked up, then in the cache.
+    for _ in 0..3 {
+        let mut walker = Walker::new(Toy, all_with_frame_pointers()).cache(&mut cache);
+        let mut position = walker.frames(regs, &mut stack).position().unwrap();
+        for frame in &whole {
+            assert_eq!(position.frame(), TraceFrame::from(*frame));
+            assert_eq!(position.sp(), frame.sp);
+            let mut frames = walker.resume(position.lend(), &mut stack);
+            frames.skip_one();
+            assert_eq!(frames.place().is_none(), frames.end().is_some());
+            if let Some(place) = frames.place() {
+                assert!(format!("{place:?}").contains("pc"), "{place:?}");
+                position.move_to(place);
+            } else {
+                assert_eq!(frames.end(), Some(End::ZeroReturnAddress));
+                assert_eq!(frame, whole.last().unwrap());
+            }
+        }
+        // No frame comes after the last one.
+        let mut frames = walker.frames(regs, &mut stack);
+        assert_eq!(frames.by_ref().count(), whole.len());
+        frames.skip_one();
+        assert!(frames.place().is_none() && frames.end().is_some());
+    }
 }
 
 #[test]

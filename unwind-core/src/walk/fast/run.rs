@@ -195,7 +195,7 @@ where
 
     /// Marks the row of the next frame as used.
     #[inline(never)]
-    fn touch(&mut self) {
+    pub(super) fn touch(&mut self) {
         if let Some(at) = &self.next {
             self.walker.touch(at.pc.lookup_addr());
         }
