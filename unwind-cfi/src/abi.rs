@@ -74,6 +74,10 @@ pub(crate) struct RegisterNumbers {
     pub(crate) pc: Option<u16>,
     /// s390x: functions save SP, which is then 160 below the CFA.
     pub(crate) saves_sp: bool,
+    /// Which of the registers 0 to 2, a bit each, a function saves that returns to where an exception
+    /// is caught (`__builtin_eh_return`): those that pass data to there, and not the third, by which it
+    /// goes there. No other function saves registers so that calls do not preserve. Zero if not known.
+    pub(crate) saved_for_handlers: u8,
     /// In bytes.
     pub(crate) word: u8,
 }
@@ -89,11 +93,14 @@ impl RegisterNumbers {
             link: None,
             pc: None,
             saves_sp: false,
+            saved_for_handlers: 0,
             word,
         };
         match abi {
-            CfiAbi::X86_64 => Self { pc: Some(16), ..plain },
-            CfiAbi::Ia32 => Self { sp: 4, fp: 5, kept: 5, pc: Some(8), ..plain },
+            CfiAbi::X86_64 => Self { pc: Some(16), saved_for_handlers: 0b011, ..plain },
+            CfiAbi::Ia32 => {
+                Self { sp: 4, fp: 5, kept: 5, pc: Some(8), saved_for_handlers: 0b101, ..plain }
+            }
             CfiAbi::Aarch64Big | CfiAbi::Aarch64Little => {
                 Self { sp: 31, fp: 29, kept: 29, sign_state: Some(34), link: Some(30), ..plain }
             }

@@ -96,5 +96,6 @@ pub(crate) fn row_of(
         },
     };
     let row = row.with_origin(Origin::CallFrames);
+    let row = if rules.is_eh_return(registers) { row.with_eh_return() } else { row };
     Ok(if cie.is_signal() { row.with_signal() } else { row })
 }

@@ -107,10 +107,40 @@ impl<'a> Run<'_, '_, 'a> {
             let before = self.instructions;
             let Ok(byte) = self.instructions.read_u8() else { return Ok(false) };
             match self.instruction(byte) {
-                Ok(Some(next)) if next > target => return Ok(true),
+                Ok(Some(next)) if next > target => {
+                    if self.rules.is_eh_return(&self.entries.registers) {
+                        self.look_ahead();
+                    }
+                    return Ok(true);
+                }
                 Ok(next) => self.at = next.unwrap_or(self.at),
                 Err(stop) => return Err((stop, before)),
             }
+        }
+    }
+
+    /// Forgets that the function may return to where an exception is caught, if by the rules that come it
+    /// returns to its caller first, in the order of addresses: here it is not on its way to a handler.
+    #[cold]
+    #[inline(never)]
+    fn look_ahead(&mut self) {
+        let rules = self.rules;
+        let (sp, word) = (self.entries.registers.sp.into(), self.entries.registers.word.into());
+        let mut is_last = false;
+        let returns = loop {
+            // It goes to the handler by one of these.
+            if is_last || matches!(self.rules.cfa, Cfa::Register(0..=2, _)) {
+                break false;
+            }
+            is_last = !matches!(self.next(), Ok(Some(_)));
+            // All that is left of the frame is the return address.
+            if self.rules.cfa == Cfa::Register(sp, word) {
+                break true;
+            }
+        };
+        self.rules = rules;
+        if returns {
+            self.rules.saved = 0;
         }
     }
 
@@ -131,6 +161,9 @@ impl<'a> Run<'_, '_, 'a> {
             self.set_cfa_offset(byte, offset)?;
         } else if high == constants::DW_CFA_offset {
             let offset = self.factored()?;
+            if operand < 3 {
+                self.save(operand.into(), true);
+            }
             self.set(operand.into(), || Reg::at_cfa(offset));
         } else if high == constants::DW_CFA_restore {
             self.restore(byte, operand.into())?;
@@ -220,42 +253,30 @@ impl<'a> Run<'_, '_, 'a> {
             return Err(Stop::Instruction(byte));
         }
         let register = self.uleb()?;
-        match DwCfa(byte) {
-            constants::DW_CFA_offset_extended => {
-                let offset = self.factored()?;
-                self.set(register, || Reg::at_cfa(offset));
-            }
-            constants::DW_CFA_offset_extended_sf => {
-                let offset = self.factored_signed()?;
-                self.set(register, || Reg::at_cfa(offset));
-            }
-            constants::DW_CFA_val_offset => {
-                let offset = self.factored()?;
-                self.set(register, || Reg::cfa(offset));
-            }
-            constants::DW_CFA_val_offset_sf => {
-                let offset = self.factored_signed()?;
-                self.set(register, || Reg::cfa(offset));
-            }
-            constants::DW_CFA_restore_extended => self.restore(byte, register)?,
-            constants::DW_CFA_undefined => {
-                self.set(register, || Reg::Rule(RegRule::Undefined));
-            }
-            constants::DW_CFA_same_value => {
-                self.set(register, || Reg::Rule(RegRule::SameValue));
-            }
+        if register < 3 {
+            self.save(register, DwCfa(byte) == constants::DW_CFA_expression);
+        }
+        let rule = match DwCfa(byte) {
+            constants::DW_CFA_offset_extended => Reg::at_cfa(self.factored()?),
+            constants::DW_CFA_offset_extended_sf => Reg::at_cfa(self.factored_signed()?),
+            constants::DW_CFA_val_offset => Reg::cfa(self.factored()?),
+            constants::DW_CFA_val_offset_sf => Reg::cfa(self.factored_signed()?),
+            constants::DW_CFA_restore_extended => return self.restore(byte, register),
+            constants::DW_CFA_undefined => Reg::Rule(RegRule::Undefined),
+            constants::DW_CFA_same_value => Reg::Rule(RegRule::SameValue),
             constants::DW_CFA_register => {
                 let source = self.uleb()?;
-                let registers = &self.entries.registers;
-                self.set(register, || Reg::register(source, registers));
+                Reg::register(source, &self.entries.registers)
             }
             _ => {
                 let is_value = DwCfa(byte) == constants::DW_CFA_val_expression;
                 let (expression, at) = self.expression()?;
                 let registers = &self.entries.registers;
                 self.set(register, || Reg::from_expression(expression, at, is_value, registers));
+                return Ok(());
             }
-        }
+        };
+        self.set(register, || rule);
         Ok(())
     }
 
@@ -297,6 +318,15 @@ impl<'a> Run<'_, '_, 'a> {
         self.changed = Changed::All;
     }
 
+    /// Takes note whether one of the registers 0 to 2 is saved.
+    #[cold]
+    #[inline(never)]
+    fn save(&mut self, register: u64, is_saved: bool) {
+        let bit = bit_of(register);
+        self.rules.saved = self.rules.saved & !bit | if is_saved { bit } else { 0 };
+        self.changed = Changed::All;
+    }
+
     #[inline]
     fn restore(&mut self, byte: u8, register: u64) -> Result<(), Stop> {
         let initial = self.initial.ok_or(Stop::Context(byte))?;
@@ -310,6 +340,9 @@ impl<'a> Run<'_, '_, 'a> {
             initial.kept
         } else if register == self.cie.ra {
             initial.ra
+        } else if register < 3 {
+            self.save(register, initial.saved & bit_of(register) != 0);
+            return Ok(());
         } else {
             initial.sp
         };
@@ -399,5 +432,14 @@ impl<'a> Run<'_, '_, 'a> {
         let len = usize::try_from(len).map_err(|_| Stop::Truncated)?;
         let expression = self.instructions.split(len).map_err(|_| Stop::Truncated)?;
         Ok((expression, at))
+    }
+}
+
+/// The bit of a register that [`Rules::saved`] tells of.
+const fn bit_of(register: u64) -> u8 {
+    match register {
+        0 => 1,
+        1 => 2,
+        _ => 4,
     }
 }

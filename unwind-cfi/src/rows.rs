@@ -115,11 +115,15 @@ impl<'r, 's, 'a> Rows<'r, 's, 'a> {
     }
 
     /// The row that was run to; `None` if no row says what [holds](Self::no_row).
+    ///
+    /// No row of a table can say that a function may
+    /// [return to where an exception is caught](Row::with_eh_return), so there is none of such a function.
     #[inline]
     #[must_use]
     pub fn row(&self) -> Option<Row> {
         let Run { entries, cie, rules, .. } = &self.run;
-        if self.stop.is_some() { None } else { rules.row(&entries.registers, cie.ra) }
+        let has_row = self.stop.is_none() && !rules.is_eh_return(&entries.registers);
+        if has_row { rules.row(&entries.registers, cie.ra) } else { None }
     }
 
     /// What holds there in place of a row.
@@ -129,6 +133,7 @@ impl<'r, 's, 'a> Rows<'r, 's, 'a> {
         let Run { entries, cie, rules, .. } = &self.run;
         match self.stop {
             Some(stop) => NoRow::Error(self.run.reason(stop)),
+            None if rules.is_eh_return(&entries.registers) => NoRow::Error(CfiError::EhReturn),
             None => rules.no_row(&entries.registers, cie.ra),
         }
     }

@@ -23,10 +23,11 @@ pub(crate) enum NoRule {
 }
 
 impl NoRule {
-    /// The reason, if an expression is `otherwise`.
-    fn reason(self, otherwise: impl FnOnce(u64) -> CfiError) -> CfiError {
+    /// The reason, if an expression is `otherwise`, which tells of one at the section's start.
+    #[inline(never)]
+    fn reason(self, otherwise: CfiError) -> CfiError {
         match self {
-            Self::Expression(at) => otherwise(at),
+            Self::Expression(at) => otherwise.moved(at),
             Self::LoadPlus(register, offset, plus) => {
                 CfiError::CfaLoadPlus { register, offset, plus }
             }
@@ -112,7 +113,7 @@ impl Cfa {
             Self::None(none) => none,
             _ => return CfiError::NoCfa,
         };
-        none.reason(|at| CfiError::CfaExpression { at })
+        none.reason(CfiError::CfaExpression { at: 0 })
     }
 }
 
@@ -190,6 +191,8 @@ pub struct Rules {
     pub(crate) kept: Reg,
     pub(crate) sp: Reg,
     pub(crate) signed: Signed,
+    /// Which of the registers 0 to 2 are saved, a bit each.
+    pub(crate) saved: u8,
 }
 
 /// What rules come to that is not one row.
@@ -210,6 +213,7 @@ impl Rules {
         kept: Reg::Unset,
         sp: Reg::Unset,
         signed: Signed::No,
+        saved: 0,
     };
 
     /// The same, where a frame pointer that no row can tell counts as undefined. Tables
@@ -219,6 +223,12 @@ impl Rules {
             self.kept = Reg::Lost;
         }
         self
+    }
+
+    /// Whether the function is one that may return to where an exception is caught.
+    #[inline]
+    pub(crate) const fn is_eh_return(&self, registers: &RegisterNumbers) -> bool {
+        self.saved == registers.saved_for_handlers && self.saved != 0
     }
 
     /// The row that says the same, if one does. `column` is that of the return
@@ -241,9 +251,10 @@ impl Rules {
         if !self.sp_is_cfa(Some(cfa), registers) {
             return None;
         }
+        let row = Row::new(cfa, ra, fp);
         match self.signed {
-            Signed::No => Some(Row::new(cfa, ra, fp)),
-            Signed::Yes => Some(Row::new(cfa, ra, fp).with_signed_ra()),
+            Signed::No => Some(row),
+            Signed::Yes => Some(row.with_signed_ra()),
             Signed::WithPc | Signed::Unknown => None,
         }
     }
@@ -286,14 +297,14 @@ impl Rules {
     /// Why there is no row.
     fn reason(&self, registers: &RegisterNumbers, column: u64) -> CfiError {
         match self.ra {
-            Reg::None(none) => return none.reason(|at| CfiError::RaExpression { at }),
+            Reg::None(none) => return none.reason(CfiError::RaExpression { at: 0 }),
             Reg::Unset | Reg::Rule(RegRule::SameValue) if registers.unsaved(column).is_none() => {
                 return CfiError::NoReturnAddress;
             }
             _ => {}
         }
         match self.kept {
-            Reg::None(none) => return none.reason(|at| CfiError::FpExpression { at }),
+            Reg::None(none) => return none.reason(CfiError::FpExpression { at: 0 }),
             Reg::Rule(RegRule::Undefined) => return CfiError::FpUndefined,
             _ => {}
         }

@@ -125,6 +125,49 @@ fn registers_that_a_later_row_needs_come_from_the_rules_of_the_frames_before() {
     assert!(matches!(end, End::Step(StepError::UnknownRegister(_))), "{end}");
 }
 
+/// The rows of libgcc's `_Unwind_RaiseException`, in short: the second part of its body goes to where the
+/// exception is caught.
+#[test]
+fn rows_of_a_function_that_returns_to_a_handler_say_so_where_it_may_be_on_its_way() {
+    const REMEMBER: u8 = 0x0a;
+    const RESTORE: u8 = 0x0b;
+    // The numbers of the data registers, of that by which it goes there, the stack and frame pointer.
+    for (abi, data, way, sp, fp, word) in
+        [(CfiAbi::X86_64, [0, 1], 2, 7, 6, 8), (CfiAbi::Ia32, [0, 2], 1, 4, 5, 4)]
+    {
+        let prologue = [ADVANCE4, 0x0c, fp, 2 * word, 0x80 | fp, 2];
+        let save = |number: u8, slot: u8| [0x80 | number, slot];
+        let [first, second] = [save(data[0], 9), save(data[1], 8)];
+        let ordinary = [ADVANCE4, REMEMBER, 0x0c, sp, word, ADVANCE4, RESTORE];
+        let to_handler = [ADVANCE4, 0x0c, way, word, 0xc0 | fp, ADVANCE4, 0x0d, sp];
+        let find = |parts: &[&[u8]]| {
+            let mut builder = CfiBuilder::eh_frame(0x9000);
+            let Cie { ra, data_align, instructions, .. } = cie(word);
+            let cie = builder.cie(&Cie { ra, data_align, instructions, ..Cie::amd64() });
+            builder.fde(cie, 0x1000, 0x100, &parts.concat());
+            let section = CfiSection::eh_frame(builder.build(), 0x9000);
+            let mut slots = [IndexEntry::default()];
+            let index = index(Entries::new(section, abi), &mut slots).unwrap();
+            let table = CfiTable::with_index(section, abi, index);
+            [0x1000, 0x1004, 0x1008, 0x100c, 0x1010]
+                .map(|pc| table.find_row(pc).unwrap().unwrap().is_eh_return())
+        };
+        let [no, yes] = [false, true];
+        let all: [&[u8]; 5] = [&prologue, &first, &second, &ordinary, &to_handler];
+        // Before, by itself, and in the part after the ordinary return.
+        assert_eq!(find(&all), [no, no, yes, yes, yes], "{abi:?}");
+        // By the order of addresses alone it is not known that it returns.
+        assert_eq!(find(&[&prologue, &first, &second, &to_handler]), [no, yes, yes, yes, yes]);
+        assert_eq!(find(&[&prologue, &first, &second]), [no, yes, yes, yes, yes]);
+        // One of the registers, all three, one that is restored.
+        assert_eq!(find(&[&prologue, &first, &to_handler]), [no; 5]);
+        let third = save(way, 7);
+        assert_eq!(find(&[&prologue, &first, &second, &third, &to_handler]), [no; 5]);
+        let restored = [0xc0 | data[1]];
+        assert_eq!(find(&[&prologue, &first, &second, &restored, &to_handler]), [no; 5]);
+    }
+}
+
 #[test]
 fn what_is_wrong_with_an_entry_ends_the_walk_typed() {
     let main = debug_frame(&cie(8), &[(0x1000, &[0x3f])]);

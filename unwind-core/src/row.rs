@@ -34,6 +34,7 @@ impl Row {
     const SIGNED_RA: u8 = 4;
     const GUESS: u8 = 8;
     const OTHER_STACK: u8 = 16;
+    const EH_RETURN: u8 = 32;
 
     /// A row with these rules, for an ordinary frame, found by a
     /// [`Table`](Origin::Table).
@@ -127,6 +128,20 @@ impl Row {
     #[must_use]
     pub const fn with_guess(self) -> Self {
         self.with_flags(Self::GUESS)
+    }
+
+    /// The same row, of a function that returns to where an exception is caught
+    /// (`__builtin_eh_return`), as libgcc's `_Unwind_RaiseException` does.
+    ///
+    /// Before it returns, it writes that function's registers over those of its own caller, which
+    /// it has saved in its frame, and its table still says that they are the caller's. It does so
+    /// itself, or in a function that it calls and that calls none. So a walk takes the row
+    /// for a [guess](Self::with_guess) where the frame is the one that was interrupted, or has
+    /// called that one.
+    #[inline]
+    #[must_use]
+    pub const fn with_eh_return(self) -> Self {
+        self.with_flags(Self::EH_RETURN)
     }
 
     /// The same row, found by `origin`.
@@ -243,6 +258,13 @@ impl Row {
         self.flags() & Self::GUESS != 0
     }
 
+    /// Whether the function may [return to where an exception is caught](Self::with_eh_return).
+    #[inline]
+    #[must_use]
+    pub const fn is_eh_return(&self) -> bool {
+        self.flags() & Self::EH_RETURN != 0
+    }
+
     /// Whether there is no caller.
     #[inline]
     #[must_use]
@@ -306,6 +328,7 @@ impl fmt::Display for Row {
         write!(f, ", RA = {}, fp = {}", self.ra(), self.fp())?;
         f.write_str(if self.is_ra_signed() { ", RA is signed" } else { "" })?;
         f.write_str(if self.is_signal() { ", of a signal frame" } else { "" })?;
+        f.write_str(if self.is_eh_return() { ", may return to a handler" } else { "" })?;
         f.write_str(if self.is_guess() { ", a guess" } else { "" })
     }
 }
@@ -321,6 +344,7 @@ impl fmt::Debug for Row {
             .field("context_only", &self.is_context_only())
             .field("signed_ra", &self.is_ra_signed())
             .field("guess", &self.is_guess())
+            .field("eh_return", &self.is_eh_return())
             .field("origin", &self.origin())
             .finish()
     }

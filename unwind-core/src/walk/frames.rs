@@ -161,7 +161,9 @@ where
                 let pc = FramePc::Exact(pc);
                 let provenance = Provenance::new(origin, pc);
                 let (sp, fp) = (regs.sp(), FramePointer::new(regs.fp()));
-                self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp: false });
+                let has_called_innermost = false;
+                self.next =
+                    Some(Cursor { pc, sp, fp, provenance, is_by_fp: false, has_called_innermost });
             }
             None => {
                 let pc = regs.pc();
@@ -244,7 +246,9 @@ where
                 }
                 self.registers_of.leave();
                 let is_by_fp = at.is_by_fp || provenance.origin() == Origin::FramePointer;
-                self.next = Some(Cursor { pc, sp: cfa, fp, provenance, is_by_fp });
+                let has_called_innermost = at.pc.is_exact();
+                self.next =
+                    Some(Cursor { pc, sp: cfa, fp, provenance, is_by_fp, has_called_innermost });
                 Some(cfa)
             }
         }
@@ -259,7 +263,7 @@ where
         let failure = match row {
             Ok(Some(row)) => match self.step(at, row) {
                 Ok(next) => {
-                    let provenance = Provenance::of_row(row.origin(), row.is_guess());
+                    let provenance = Provenance::of_row(row.origin(), at.doubts(row));
                     return Ok(Found { next, provenance });
                 }
                 Err(error) => End::Step(error),
@@ -289,7 +293,7 @@ where
                 if matches!(failure, End::Table(_)) {
                     self.table_errors = self.table_errors.saturating_add(1);
                 }
-                let found = Provenance::of_row(fallback.origin(), fallback.is_guess());
+                let found = Provenance::of_row(fallback.origin(), at.doubts(&fallback));
                 // A guess that fails is no evidence against the fallback, a table's row is.
                 let provenance = match row {
                     Ok(None) => found,

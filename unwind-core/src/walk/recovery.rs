@@ -82,7 +82,8 @@ where
         let is_innermost = pc.is_exact();
         let (sp, fp) = (registers.sp(), FramePointer::new(registers.fp()));
         let provenance = Provenance::new(Origin::Registers, pc);
-        let at = Cursor { pc, sp, fp, provenance, is_by_fp: false };
+        let (is_by_fp, has_called_innermost) = (false, false);
+        let at = Cursor { pc, sp, fp, provenance, is_by_fp, has_called_innermost };
         let known = is_innermost.then_some(registers);
         let frame = at.context(known);
         let step = |walker: &Walker<A, S, F, T, C>, mem: &mut M, row: &Row| {

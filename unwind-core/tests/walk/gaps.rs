@@ -23,11 +23,37 @@ where
     let found = |frame: &Frame| frame.provenance.is_after_gap();
     let gaps: Vec<_> = frames.iter().map(found).collect();
 
+    // A frame at a time.
+    let mut at = walker.frames(regs, stack).position();
+    for is_gap in &gaps {
+        let position = at.unwrap();
+        assert_eq!(position.provenance().is_after_gap(), *is_gap);
+        let mut frames = walker.resume(position, stack);
+        frames.next();
+        at = frames.position();
+        assert_eq!(frames.is_complete(), is_complete && at.is_none());
+    }
+    assert!(at.is_none());
+
     let mut cache = RowCache::<16>::new();
     let mut last = IncrementalTrace::<8>::new();
     for _ in 0..3 {
         let walker = Walker::new(Toy, script.clone()).cache(&mut cache);
         let mut walker = walker.fallback(fallback.clone());
+        // A frame at a time, in place.
+        let mut at = walker.frames(regs, stack).position().unwrap();
+        let mut stepped = Vec::new();
+        loop {
+            stepped.push(at.provenance().is_after_gap());
+            let mut frames = walker.resume(at.lend(), stack);
+            frames.skip_one();
+            let (place, end) = (frames.place(), frames.is_complete());
+            let Some(place) = place else {
+                assert_eq!((&stepped, end), (&gaps, is_complete));
+                break;
+            };
+            at.move_to(place);
+        }
         let mut trace = Trace::<[_; 8]>::new();
         walker.trace(regs, stack, &mut trace);
         assert!(trace.frames().map(|frame| frame.provenance.is_after_gap()).eq(gaps.clone()));
@@ -56,6 +82,26 @@ fn a3_a_guess_leaves_a_mark_and_no_stack_with_one_is_complete() {
         // The same row of a frame pointer that the host vouches for.
         let script = with_last(whole.clone(), start, FP.with_origin(Origin::FramePointer));
         assert_eq!(gaps(&script, NoRow, regs, &stack), (vec![false; 3], true));
+    }
+}
+
+/// It may write over what it has saved of its caller only while it runs itself, or a function that it has called.
+#[test]
+fn a3_a_function_that_returns_to_a_handler_leaves_a_mark_where_it_may_be_on_its_way() {
+    let row = FP.with_eh_return();
+    assert!(row.is_eh_return() && !row.is_guess() && !FP.is_eh_return());
+    assert!(row.to_string().ends_with("may return to a handler"), "{row}");
+    let (regs, mut stack) = three_frames();
+    let words = [(0x8040, 0x8050), (0x8048, 0x4010), (0x8050, 0), (0x8058, 0)];
+    stack.0.extend(words.map(|(addr, word)| (addr, Some(word))));
+    let rows = [(0x1000, FP), (0x2000, FP), (0x3000, FP), (0x4000, Row::outermost())];
+    for (start, marks) in [
+        (0x1000, [false, true, false, false]),
+        (0x2000, [false, false, true, false]),
+        (0x3000, [false; 4]),
+    ] {
+        let script = with_last(Script::new(rows), start, row);
+        assert_eq!(gaps(&script, NoRow, regs, &stack), (marks.to_vec(), start == 0x3000));
     }
 }
 

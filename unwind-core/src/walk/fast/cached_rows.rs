@@ -104,7 +104,8 @@ where
     C: RowStore,
 {
     let (fp, provenance) = (FramePointer::new(None), Provenance::new(Origin::Registers, pc));
-    let at = Cursor { pc, sp: 0, fp, provenance, is_by_fp: false };
+    let (is_by_fp, has_called_innermost) = (false, false);
+    let at = Cursor { pc, sp: 0, fp, provenance, is_by_fp, has_called_innermost };
     let found = walker.look_up(&at, None, false, &mut SliceMemory::new(VirtAddr::new(0), &[]));
     if let LookedUp::Row(row) = found { row.unwrap() } else { None }
 }

@@ -174,6 +174,7 @@ where
         let Some(Cursor { pc, sp, fp: FramePointer::Known(fp), is_by_fp, .. }) = self.next else {
             return Stop::Other;
         };
+        let is_innermost = pc.is_exact();
         let most = self.left.wrapping_sub(1);
         let mut at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
         let mut sink = L::Sink::default();
@@ -185,7 +186,8 @@ where
                 log.replace_last(addr, provenance);
             }
             let (pc, fp) = (FramePc::Return(addr), FramePointer::Known(fp));
-            self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp });
+            let has_called_innermost = is_innermost && steps == 1;
+            self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp, has_called_innermost });
             self.left = self.left.saturating_sub(steps);
             self.registers_of.leave();
             self.walker.cache.count(Counted::Asked(steps));

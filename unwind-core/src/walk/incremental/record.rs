@@ -331,6 +331,11 @@ impl<const N: usize> IncrementalTrace<N> {
         last.any(|frame| frame.provenance.origin() == Origin::FramePointer)
     }
 
+    /// Whether the frame before the last one was sampled or interrupted.
+    pub(crate) fn has_called_innermost(&self) -> bool {
+        self.frames().rev().nth(1).is_some_and(|frame| frame.pc.is_exact())
+    }
+
     /// Takes the last frame back.
     pub(crate) fn pop(&mut self) {
         let used = self.used();

@@ -76,7 +76,8 @@ where
             Kept::All => {}
             Kept::Frames { last: TraceFrame { pc, provenance }, sp, stand } => {
                 let (fp, is_by_fp) = (FramePointer::Known(stand.fp), stand.is_by_fp);
-                let cursor = Cursor { pc, sp, fp, provenance, is_by_fp };
+                let has_called_innermost = last.has_called_innermost();
+                let cursor = Cursor { pc, sp, fp, provenance, is_by_fp, has_called_innermost };
                 if !self.trace_end(regs.borrow_mut(), mem, last, (cursor, stand.fp)) {
                     self.trace_what_changed(regs.borrow_mut(), mem, last, same);
                 }
@@ -221,7 +222,8 @@ where
         mut is_met: bool,
     ) -> LookedUp<S::Error> {
         let Some(cursor) = self.next else { return LookedUp::Kept };
-        let Cursor { mut pc, sp, fp: FramePointer::Known(fp), mut provenance, is_by_fp } = cursor
+        let Cursor { mut pc, sp, fp: FramePointer::Known(fp), mut provenance, is_by_fp, .. } =
+            cursor
         else {
             return LookedUp::Kept;
         };
@@ -274,7 +276,9 @@ where
                     let registers = known(&self.registers, of);
                     let (sp, fp) = (at.at, FramePointer::Known(at.fp));
                     let is_by_fp = at.is_by_fp;
-                    let cursor = Cursor { pc, sp, fp, provenance, is_by_fp };
+                    // Sources do not ask.
+                    let has_called_innermost = false;
+                    let cursor = Cursor { pc, sp, fp, provenance, is_by_fp, has_called_innermost };
                     found = self.walker.look_up(&cursor, registers, true, self.mem);
                     let is_kept = matches!(found, LookedUp::Kept);
                     is_kept && ready_at.replace(left) != Some(left)
@@ -309,7 +313,8 @@ where
             self.left = left.saturating_add(1);
             self.registers_of.leave();
             let (sp, fp) = (at.at, FramePointer::Known(at.fp));
-            self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp: at.is_by_fp });
+            let (is_by_fp, has_called_innermost) = (at.is_by_fp, last.has_called_innermost());
+            self.next = Some(Cursor { pc, sp, fp, provenance, is_by_fp, has_called_innermost });
         }
         found
     }
