@@ -4,7 +4,7 @@
 // caller that it has saved in its own frame, and returns. From the first of these words on, its
 // call frame information is wrong: it says that the words are the caller's. `learn` throws while
 // each instruction is interrupted, and keeps the addresses at which one of the words that had the
-// caller's registers or the return address has another value.
+// caller's registers or the return address has another value. No stack there may be called complete.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <dlfcn.h>
+#include <iterator>
+#include <link.h>
 #include <ucontext.h>
+#include <unwind_local.h>
 
 extern "C" const void *_Unwind_Find_FDE(void *, void *);
 
@@ -27,9 +30,13 @@ constexpr size_t REGISTERS = sizeof PRESERVED / sizeof *PRESERVED;
 constexpr size_t MOST = 8192;
 constexpr greg_t TRAP_FLAG = 0x100;
 
+// libgcc's functions that may do so, as far as the program has them.
+static struct { uintptr_t start, end; } returns[4];
 static uintptr_t raise_function, pcs[MOST];
 static size_t pc_count;
 static bool is_stepping;
+// Instructions that were interrupted there, and how many of their stacks were called complete.
+static size_t stepped, stepped_complete;
 
 // The frame of a call of it.
 static struct {
@@ -47,7 +54,8 @@ static void note(uintptr_t pc) {
     if (pc_count < MOST && std::find(pcs, pcs + pc_count, pc) == pcs + pc_count) pcs[pc_count++] = pc;
 }
 
-static void look(uintptr_t pc, const greg_t *registers) {
+static void look(uintptr_t pc, const ucontext_t &context) {
+    const greg_t *registers = context.uc_mcontext.gregs;
     if (pc == raise_function) {
         frame.return_address = reinterpret_cast<uintptr_t *>(registers[SP]);
         frame.return_value = *frame.return_address;
@@ -75,14 +83,23 @@ static void look(uintptr_t pc, const greg_t *registers) {
     dladdr(reinterpret_cast<void *>(pc), &code);
     dladdr(reinterpret_cast<void *>(raise_function), &library);
     // Elsewhere the handler runs: the frame is gone.
-    if (code.dli_fbase == library.dli_fbase) note(pc);
-    else frame.is_entered = false;
+    if (code.dli_fbase != library.dli_fbase) {
+        frame.is_entered = false;
+        return;
+    }
+    note(pc);
+    void *list[64];
+    unwind_local_end end;
+    unwind_local_backtrace_of(&context, list, 64, &end);
+    stepped++;
+    stepped_complete += end.complete;
 }
 
-static void step(int, siginfo_t *, void *context) {
-    greg_t *registers = static_cast<ucontext_t *>(context)->uc_mcontext.gregs;
+static void step(int, siginfo_t *, void *argument) {
+    auto &context = *static_cast<ucontext_t *>(argument);
+    greg_t *registers = context.uc_mcontext.gregs;
     auto pc = static_cast<uintptr_t>(registers[PC]);
-    if (is_stepping) look(pc, registers);
+    if (is_stepping) look(pc, context);
     if (is_stepping) registers[REG_EFL] |= TRAP_FLAG;
     else registers[REG_EFL] &= ~TRAP_FLAG;
 }
@@ -91,6 +108,16 @@ static void step(int, siginfo_t *, void *context) {
 static void learn(void (*throws)()) {
     raise_function = reinterpret_cast<uintptr_t>(dlsym(RTLD_DEFAULT, "_Unwind_RaiseException"));
     if (!raise_function) abort();
+    size_t count = 0;
+    for (const char *name : {"_Unwind_RaiseException", "_Unwind_Resume", "_Unwind_ForcedUnwind",
+                             "_Unwind_Resume_or_Rethrow"}) {
+        Dl_info found;
+        ElfW(Sym) *symbol = nullptr;
+        void *function = dlsym(RTLD_DEFAULT, name);
+        if (!function || !dladdr1(function, &found, reinterpret_cast<void **>(&symbol), RTLD_DL_SYMENT)) abort();
+        auto start = reinterpret_cast<uintptr_t>(function);
+        returns[count++] = {start, start + symbol->st_size};
+    }
     throws(); // Bound, and what is found once is found.
     struct sigaction action = {}, old = {};
     action.sa_sigaction = step;
@@ -103,6 +130,15 @@ static void learn(void (*throws)()) {
     __asm__ volatile("int3");
     sigaction(SIGTRAP, &old, nullptr);
     std::sort(pcs, pcs + pc_count);
+}
+
+// Whether a stack has a frame of one of those functions.
+static bool has_return(void *const *list, size_t count) {
+    return std::any_of(list, list + count, [](void *pc) {
+        auto at = reinterpret_cast<uintptr_t>(pc);
+        return std::any_of(std::begin(returns), std::end(returns),
+                           [at](auto &function) { return at > function.start && at <= function.end; });
+    });
 }
 
 // Whether the instruction at an address was interrupted with such a frame.

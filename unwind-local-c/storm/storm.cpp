@@ -2,6 +2,8 @@
 // handler takes one and checks it against a chain that is known.
 //
 //     storm SECONDS MICROSECONDS FOLDER     (of the libraries that it loads)
+//
+// With 0 microseconds there are no timers. The first line has how often each thread did what it does.
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -48,8 +50,12 @@ static std::atomic<long> cut[64];
 // Of these: in code of which no call frame information tells, such as crtstuff's.
 static std::atomic<long> cut_without;
 // And while libgcc replaced the frame that its call frame information is about. Of a caller that keeps its CFA
-// in a register that was replaced the walk goes to the exception's handler: frames are missing then.
-static std::atomic<long> cut_replaced, wrong_replaced;
+// in a register that was replaced the walk goes to the exception's handler: frames are missing then, and the
+// stack may not be called complete.
+static std::atomic<long> cut_replaced;
+// Stacks with a frame of a function that does so, and how many of them end at the outermost frame without being
+// called complete; of these, how many while it did so.
+static std::atomic<long> throwing, doubted, doubted_replaced;
 // And in the C library's function by which a thread goes to another stack: it has the one's stack pointer and
 // the other's return address for some instructions, of which its call frame information does not tell.
 static std::atomic<long> cut_between;
@@ -63,6 +69,8 @@ static void *fiber_end;
 static uintptr_t switches;
 static const char *folder;
 static long period;
+// How often each thread has done what it does.
+static std::atomic<long> rounds[THREADS];
 
 static void note() {
     if (is_in_handler) allocations++;
@@ -85,10 +93,6 @@ static bool is_in(void *address, const char *start, const char *end) {
 }
 
 static void fail(const char *what, void **list, size_t count) {
-    if (count && landing::is_replaced(list[0])) {
-        wrong_replaced++;
-        return;
-    }
     if (wrong++ > 3) return;
     dprintf(2, "wrong: %s:", what);
     for (size_t at = 0; at < count; at++) dprintf(2, " %p", list[at]);
@@ -173,9 +177,15 @@ static void handler(int, siginfo_t *, void *context) {
     if (errno != 4711) errnos++;
     handlers++;
     bool is_whole = end.complete || is_of_fiber(list, &count);
+    bool is_throwing = landing::has_return(list, count);
+    if (is_throwing) throwing++;
     // Of crtstuff's code nothing tells, so that the frame pointer is a guess there.
     if (is_whole) check(list, count);
     else if (is_in_callback) fail("cut in a plugin", list, count);
+    else if (end.code == 1 && is_throwing) {
+        doubted++;
+        if (landing::is_replaced(list[0])) doubted_replaced++;
+    }
     else if (end.code == 1) {
         guessed++;
         bool is_without_any = false;
@@ -343,10 +353,13 @@ static void fibers() {
 using work = void();
 static work *const WORK[THREADS] = {plugins, exceptions, allocates, forks, threads, plugins, fibers, binds};
 
-__attribute__((noinline, section("known_body"))) static void body(work *work) {
+__attribute__((noinline, section("known_body"))) static void body(size_t number) {
     know_outer_frames();
     timer_t timer = start_timer();
-    while (!stop) work();
+    while (!stop) {
+        WORK[number]();
+        rounds[number]++;
+    }
     timer_delete(timer);
     outer_count = 0;
 }
@@ -357,7 +370,7 @@ static void *thread(void *argument) {
     // Half of them on a signal stack, a small one.
     stack_t room = {rooms[number], 0, 16384};
     if (number % 2) sigaltstack(&room, nullptr);
-    body(WORK[number]);
+    body(number);
     __asm__ volatile("");
     return nullptr;
 }
@@ -392,6 +405,9 @@ int main(int argc, char **argv) {
     sleep(static_cast<unsigned>(seconds));
     stop = true;
     for (pthread_t other : list) pthread_join(other, nullptr);
+    printf("rounds:");
+    for (auto &count : rounds) printf(" %ld", count.load());
+    printf("\n");
     if (other) {
         printf("%s: handlers %ld, cut or wrong %ld, allocations and locks %ld, errno changed %ld\n",
                getenv("STORM_OTHER"), handlers.load(), others_cut.load(), allocations.load(), errnos.load());
@@ -406,9 +422,12 @@ int main(int argc, char **argv) {
     for (unsigned at = 0; at < 64; at++)
         if (cut[at]) printf(", %ld: %s", cut[at].load(), unwind_local_end_text(static_cast<uint8_t>(at)));
     long rest = all_cut - cut_without - cut_replaced - cut_between;
-    printf("; in code without call frame information %ld, while libgcc replaced its frame (%zu addresses) %ld "
-           "(and %ld without some frames), in swapcontext %ld, others %ld (%.4f %%)\n",
-           cut_without.load(), landing::pc_count, cut_replaced.load(), wrong_replaced.load(), cut_between.load(), rest,
+    printf("; in code without call frame information %ld, while libgcc replaced its frame (%zu addresses, stepped through %zu "
+           "times, complete %zu) %ld (not called complete %ld, and %ld others of %ld in functions that do so), in swapcontext %ld, "
+           "others %ld (%.4f %%)\n",
+           cut_without.load(), landing::pc_count, landing::stepped, landing::stepped_complete,
+           cut_replaced.load(), doubted_replaced.load(),
+           doubted - doubted_replaced, throwing.load(), cut_between.load(), rest,
            100.0 * static_cast<double>(rest) / static_cast<double>(handlers));
     for (auto &last : cut_at) {
         Dl_info found = {};
@@ -420,6 +439,6 @@ int main(int argc, char **argv) {
         auto offset = static_cast<char *>(last.load()) - static_cast<char *>(found.dli_fbase);
         fprintf(stderr, "cut at %s+%#tx %s\n", found.dli_fname, offset, found.dli_sname ? found.dli_sname : "");
     }
-    bool is_good = handlers > 100 && !wrong && !allocations && !errnos && !bad_children;
-    return is_good && rest * 2000 < handlers ? 0 : 1;
+    bool is_good = (handlers > 100 || !period) && !wrong && !allocations && !errnos && !bad_children && landing::stepped && !landing::stepped_complete;
+    return is_good && (rest * 2000 < handlers || !period) ? 0 : 1;
 }
