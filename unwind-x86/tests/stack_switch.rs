@@ -186,7 +186,7 @@ fn where_the_way_back_is_not_known_the_walk_ends_with_that() {
     assert_eq!(end(&mut memory(SYSTEMSTACK), Some(0x1234_5678)), no_way, "nothing is there");
     // A call, a jump, a register that nobody has set, a write that may be anywhere, `pop rax`
     // of what was just written over.
-    let strange: [&[u8]; 11] = [
+    let strange: [&[u8]; 12] = [
         // xchg %rax, %r8; lea of a register; lea 0x20(%rsp), %esp
         &[0xff, 0xd0, 0x49, 0x90, 0xc3],
         &[0xff, 0xd0, 0x48, 0x8d, 0xe0, 0xc3],
@@ -200,6 +200,8 @@ fn where_the_way_back_is_not_known_the_walk_ends_with_that() {
         &[0xff, 0xd0, 0x48, 0x89, 0xdc, 0xc3],
         &[0xff, 0xd0, 0x48, 0x89, 0x03, 0xc3],
         &[0xff, 0xd0, 0x48, 0x89, 0x1c, 0x24, 0x5c, 0xc3],
+        // cpuid
+        &[0xff, 0xd0, 0x0f, 0xa2, 0xc3],
     ];
     for code in strange {
         assert_eq!(end(&mut memory(code), Some(FS)), no_way, "{code:x?}");
