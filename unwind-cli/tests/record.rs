@@ -177,6 +177,16 @@ fn d14_stacks_deeper_than_what_is_looked_at_are_incomplete_for_that_reason() {
 }
 
 #[test]
+fn d14_code_that_pushes_registers_without_a_row_for_it_has_its_caller_by_instructions() {
+    let flags = &["-m32", "-O1", "-fomit-frame-pointer", "-no-pie"];
+    let Some(program) = support::compile("record_pushes", "pushes.c", flags) else { return };
+    let data = program.with_file_name("perf.data");
+    let Some(ledger) = record(&data, &[], &[program.to_str().unwrap()]) else { return };
+    let filled = stacks(&data).into_iter().filter(|stack| stack[0] == "fill").count();
+    assert!(filled > 20 && !ledger["incomplete"].to_string().contains("not-code"), "{ledger}");
+}
+
+#[test]
 fn d14_copies_grow_once_stacks_are_deeper_and_the_recorder_does_not_sample_itself() {
     let Some(program) = many("record_growing") else { return };
     let data = program.with_file_name("perf.data");

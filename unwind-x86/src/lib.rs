@@ -13,6 +13,7 @@
 //! | [`RemoteSframe`] | rows from SFrame tables in the target's own memory |
 //! | [`SframeSource`] | rows from the SFrame tables of a [`ModuleMap`](unwind_core::ModuleMap) |
 //! | [`StackSwitches`] | rows of functions that call on another stack, as those of Go's runtime |
+//! | [`UnrecordedPushes`] | rows of 32-bit code that has pushed registers without call frame information |
 //! | [`lbr`] | call stacks that the CPU records: saved, restored, stitched, joined with walks |
 //!
 //! # Untrusted input
@@ -55,6 +56,7 @@ mod sframe_source;
 mod sigreturn;
 mod stack_switch;
 mod trampoline;
+mod unrecorded_push;
 mod x86_64;
 
 pub use frame_pointer::{FramePointers, TrustedFramePointers};
@@ -67,4 +69,5 @@ pub use stack_switch::{
     StackSwitchError, StackSwitches, SwitchingFunction, SwitchingFunctions, WayBack,
 };
 pub use trampoline::SignalTrampolines;
+pub use unrecorded_push::UnrecordedPushes;
 pub use x86_64::{X86_64, X86_64Regs};

@@ -74,6 +74,7 @@ const fn word(source: Source) -> &'static str {
         Source::Instructions => "code",
         Source::FramePointer => "fp",
         Source::StackSwitch => "stack-switch",
+        Source::Pushes => "code-to-return",
     }
 }
 

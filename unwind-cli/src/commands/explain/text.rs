@@ -160,6 +160,7 @@ fn write_lookup(
         Source::Instructions => "instructions",
         Source::FramePointer => "frame pointer",
         Source::StackSwitch => "the instructions that lead to the stack before",
+        Source::Pushes => "the instructions up to the return, against that row",
     };
     match found {
         Ok(Some(row)) => label(out, "row", format_args!("{}, by {name}", row_text(row, is_64))),

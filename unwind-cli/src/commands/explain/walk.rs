@@ -9,7 +9,7 @@ use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, StackSwitches, X8
 
 use crate::commands::explain::recorded_code::{DumpRows, TablelessRows};
 use crate::commands::explain::watched::{
-    Event, Log, Source, Watched, WatchedCode, WatchedMemory, WatchedSwitches,
+    Event, Log, Source, Watched, WatchedCode, WatchedMemory, WatchedPushes, WatchedSwitches,
 };
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::stack::call_frames::CallFrameSource;
@@ -85,6 +85,7 @@ pub(super) fn walk(
             let source = RowSource::<Ia32>::or(call_frames, start);
             let source = RowSource::<Ia32>::or(source, trampolines);
             let source = RowSource::<Ia32>::or(source, instructions);
+            let source = WatchedPushes::new(source, &log);
             let walker = Walker::new(ia32_arch(regs), source);
             let walker = walker.fallback(fallback).return_addresses(code).max_frames(limit);
             steps(walker, ia32_registers(regs), &mut memory, &log, mode)

@@ -7,7 +7,10 @@ use std::rc::Rc;
 use unwind_core::{
     Arch, FrameContext, Memory, ReadError, RegisterRules, ReturnAddresses, Row, RowSource, VirtAddr,
 };
-use unwind_x86::{StackSwitchError, StackSwitches, SwitchingFunctions, X86_64, X86_64Regs};
+use unwind_x86::{
+    Ia32, Ia32Regs, StackSwitchError, StackSwitches, SwitchingFunctions, UnrecordedPushes, X86_64,
+    X86_64Regs,
+};
 
 /// One thing that a walk has asked for, and the answer.
 #[derive(Clone, Debug)]
@@ -63,6 +66,8 @@ pub(super) enum Source {
     FramePointer,
     /// The instructions that lead back to another stack.
     StackSwitch,
+    /// The instructions up to a `ret`, where a table leaves out what was pushed.
+    Pushes,
 }
 
 /// What was asked for, in order.
@@ -78,6 +83,15 @@ impl Log {
     fn lookups(&self) -> usize {
         let is_lookup = |event: &&Event| matches!(event, Event::Lookup { .. });
         self.0.borrow().iter().filter(is_lookup).count()
+    }
+
+    /// Whether the row that was found last is this one.
+    fn has_row(&self, row: &Row) -> bool {
+        let found = |event: &Event| match event {
+            Event::Lookup { found: Ok(found), .. } => *found,
+            _ => None,
+        };
+        self.0.borrow().iter().rev().find_map(found).as_ref() == Some(row)
     }
 
     /// What was asked for since the last call.
@@ -167,6 +181,46 @@ where
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
     ) -> Result<Option<RegisterRules>, Self::Error> {
+        self.source.register_rules(frame, mem)
+    }
+}
+
+/// The same of code that has pushed registers without call frame information: of its rows alone.
+#[derive(Clone, Debug)]
+pub(super) struct WatchedPushes<S> {
+    source: UnrecordedPushes<S>,
+    log: Log,
+}
+
+impl<S: RowSource<Ia32>> WatchedPushes<S> {
+    pub(super) fn new(source: S, log: &Log) -> Self {
+        Self { source: UnrecordedPushes::new(source), log: log.clone() }
+    }
+}
+
+impl<S: RowSource<Ia32>> RowSource<Ia32> for WatchedPushes<S> {
+    type Error = S::Error;
+
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, Ia32Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, S::Error> {
+        let row = self.source.row(frame, mem)?;
+        if let Some(row) = row
+            && !self.log.has_row(&row)
+        {
+            let addr = frame.lookup_addr().get();
+            self.log.add(Event::Lookup { source: Source::Pushes, addr, found: Ok(Some(row)) });
+        }
+        Ok(row)
+    }
+
+    fn register_rules<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, Ia32Regs>,
+        mem: &mut M,
+    ) -> Result<Option<RegisterRules>, S::Error> {
         self.source.register_rules(frame, mem)
     }
 }

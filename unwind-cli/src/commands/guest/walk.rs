@@ -6,7 +6,7 @@ use unwind_core::{
     Arch, CacheStats, Frame, ReturnAddresses, RowCache, RowSource, RowStore, VirtAddr, Walker,
 };
 use unwind_x86::paging::{Access, AddressSpace, PagedMemory, PagingMode};
-use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, X86_64};
+use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, UnrecordedPushes, X86_64};
 
 use crate::commands::guest::files::GuestFiles;
 use crate::commands::guest::ram::GuestRam;
@@ -83,6 +83,7 @@ impl<'f> GuestWalker<'f> {
                 let source = CallFrameSource::new(&self.files.narrow);
                 let source = RowSource::<Ia32>::or(source, SignalTrampolines);
                 let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
+                let source = UnrecordedPushes::new(source);
                 let walker = Walker::new(arch, source).fallback(self.frame_pointers);
                 let walker = walker.max_frames(self.max_frames);
                 collect(walker, ia32_registers(&vcpu.general), &mut memory)

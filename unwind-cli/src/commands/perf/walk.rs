@@ -7,7 +7,9 @@ use unwind_core::{
     TableError, Trace, Walker,
 };
 use unwind_perf::record::{Callchain, UserAbi, UserState};
-use unwind_x86::{Ia32, InstructionAnalysis, SignalTrampolines, StackSwitches, X86_64};
+use unwind_x86::{
+    Ia32, InstructionAnalysis, SignalTrampolines, StackSwitches, UnrecordedPushes, X86_64,
+};
 
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::call_stacks::{CallStack, FrameSource, JoinedCall};
@@ -168,7 +170,7 @@ impl SampleWalker {
         let (arch, sp) = (ia32_arch(regs), low_half(regs.rsp).into());
         let source = RowSource::<Ia32>::or(RecordedTables { space }, ProgramStart { files: space });
         let source = RowSource::<Ia32>::or(source, SignalTrampolines);
-        let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
+        let source = UnrecordedPushes::new(RowSource::<Ia32>::or(source, InstructionAnalysis));
         let walker =
             Walker::new(arch, source).cache_by_key(rows, keys).fallback(self.frame_pointers);
         let returns = &ProbedReturns::default();

@@ -10,7 +10,8 @@ use unwind_core::{
     TableError, VirtAddr, Walker,
 };
 use unwind_x86::{
-    Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, StackSwitches, X86_64, X86_64Regs,
+    Ia32, Ia32Regs, InstructionAnalysis, SignalTrampolines, StackSwitches, UnrecordedPushes,
+    X86_64, X86_64Regs,
 };
 
 use crate::commands::stack::built::BuiltTables;
@@ -307,6 +308,7 @@ impl<'t> StackWalker<'t> {
                 let source = RowSource::<Ia32>::or(call_frames, start);
                 let source = RowSource::<Ia32>::or(source, SignalTrampolines);
                 let source = RowSource::<Ia32>::or(source, InstructionAnalysis);
+                let source = UnrecordedPushes::new(source);
                 let walker = Walker::new(arch, source).cache(rows).fallback(frame_pointers);
                 collect(walker.return_addresses(code).max_frames(max_frames), regs, memory)
             }
