@@ -24,6 +24,21 @@ pub(crate) fn print<P: Printer>(
     printer: P,
 ) -> (P, io::Result<Summary>) {
     let setup = WalkSetup::new(options.frame_pointers);
+    print_walked(reader, options, setup, (files, call_stacks), printer)
+}
+
+/// The same, with stacks walked as `setup` says.
+///
+/// # Errors
+///
+/// In place of the summary: those of the printer.
+pub(crate) fn print_walked<P: Printer>(
+    reader: &mut PerfReader,
+    options: Options,
+    setup: WalkSetup,
+    (files, call_stacks): (RecordedFiles, CallStacks),
+    printer: P,
+) -> (P, io::Result<Summary>) {
     let (printer, ended) = scope(|scope| {
         let walks = Walks::new(scope, &setup);
         let mut sink = ShownSink::new(printer, Spaces::new(files), walks, call_stacks);

@@ -1,4 +1,4 @@
-//! Walks of many samples at once, on all CPUs, with the order kept.
+//! Walks of many samples, on all CPUs where that is needed, with the order kept.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,6 +11,7 @@ use unwind_perf::record::{Attr, UserState};
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::held::Held;
 use crate::commands::perf::walk::{SampleWalker, WalkedStack, sum};
+use crate::commands::record::stream::Backlog;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 
 /// How many items wait at most for each thread: enough that none is idle while one walk
@@ -52,13 +53,26 @@ impl Drop for Answer<'_> {
 #[derive(Debug)]
 pub(crate) struct WalkSetup {
     frame_pointers: FramePointerRows,
+    /// What waits to be read, if programs run meanwhile.
+    backlog: Option<Backlog>,
     /// How often the threads that have ended looked up a row.
     rows: Mutex<CacheStats>,
 }
 
 impl WalkSetup {
     pub(crate) fn new(frame_pointers: FramePointerRows) -> Self {
-        Self { frame_pointers, rows: Mutex::default() }
+        Self { frame_pointers, backlog: None, rows: Mutex::default() }
+    }
+
+    /// Leaves the CPUs to the programs that are recorded: stacks are walked by the thread that
+    /// reads the samples, and by others only while it falls behind.
+    pub(crate) fn beside_programs(self, backlog: Backlog) -> Self {
+        Self { backlog: Some(backlog), ..self }
+    }
+
+    /// Whether stacks are to be walked by threads of their own.
+    fn wants_threads(&self) -> bool {
+        self.backlog.as_ref().is_none_or(Backlog::is_long)
     }
 
     /// How often a row was looked up, once all threads have ended.
@@ -77,8 +91,10 @@ impl WalkSetup {
 pub(crate) struct Walks<'scope, 'env, T> {
     scope: &'scope Scope<'scope, 'env>,
     setup: &'env WalkSetup,
-    /// From the first stack on.
+    /// From the first stack on that they are wanted for.
     threads: Option<Threads>,
+    /// For stacks that this thread walks, from the first one on.
+    walker: Option<SampleWalker>,
     waiting: VecDeque<Waiting<T>>,
     /// The number of the first item that waits.
     first: u64,
@@ -135,7 +151,7 @@ impl Threads {
 impl<'scope, 'env, T> Walks<'scope, 'env, T> {
     /// Stacks will be walked by threads of `scope`.
     pub(crate) const fn new(scope: &'scope Scope<'scope, 'env>, setup: &'env WalkSetup) -> Self {
-        Self { scope, setup, threads: None, waiting: VecDeque::new(), first: 0 }
+        Self { scope, setup, threads: None, walker: None, waiting: VecDeque::new(), first: 0 }
     }
 
     /// Whether nothing waits.
@@ -148,6 +164,11 @@ impl<'scope, 'env, T> Walks<'scope, 'env, T> {
         let waiting = u64::try_from(self.waiting.len()).unwrap_or(u64::MAX);
         let number = self.first.saturating_add(waiting);
         let state = match job {
+            Some(job) if !self.setup.wants_threads() => {
+                let frame_pointers = self.setup.frame_pointers;
+                let walker = self.walker.get_or_insert_with(|| SampleWalker::new(frame_pointers));
+                State::Done(job.walk(walker))
+            }
             Some(job) => {
                 let (scope, setup) = (self.scope, self.setup);
                 let threads = self.threads.get_or_insert_with(|| Threads::start(scope, setup));

@@ -14,8 +14,12 @@ use crate::commands::record::stream::{StreamWriter, round};
 use crate::commands::record::subject::Subject;
 use crate::commands::record::trim::push_trimmed;
 
-/// How long to wait for records.
-const WAIT: Duration = Duration::from_millis(50);
+/// How long to wait for records, if no ring is filled to its mark before: each look at the rings
+/// may take a CPU from the programs, and what they have in its caches.
+const WAIT: Duration = Duration::from_millis(200);
+
+/// The same during the first second, in which most programs show how deep their stacks are.
+const WAIT_AT_FIRST: Duration = Duration::from_millis(50);
 
 /// Has this thread run before others where that is allowed: while it waits for a CPU the
 /// rings run over.
@@ -46,8 +50,12 @@ impl Drain {
     ) -> Drained {
         let mut drained = Drained::default();
         let mut copies_more = false;
+        let begun = Instant::now();
         loop {
-            engine.wait(WAIT);
+            let is_first = begun.elapsed() < Duration::from_secs(1);
+            let wait = if is_first { WAIT_AT_FIRST } else { WAIT };
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            engine.wait(left.map_or(wait, |left| left.min(wait)));
             let is_over = until.is_some_and(|until| Instant::now() >= until);
             let is_last = is_over || ends.load(Ordering::Relaxed) || !subject.runs();
             if is_last {

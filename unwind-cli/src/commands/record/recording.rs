@@ -191,8 +191,8 @@ impl Recording {
     ///
     /// [`PerfError`] if the file cannot be written.
     pub(crate) fn write(&mut self, stream: StreamReader) -> Result<Recorded, PerfError> {
+        let setup = WalkSetup::new(self.form.frame_pointers).beside_programs(stream.backlog());
         let mut reader = PerfReader::from_stream(stream)?;
-        let setup = WalkSetup::new(self.form.frame_pointers);
         let form = self.form;
         let options = Options {
             merge: true,

@@ -34,6 +34,20 @@ pub(crate) struct StreamReader {
     read: usize,
 }
 
+/// How many bytes wait to be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Backlog(Arc<AtomicUsize>);
+
+impl Backlog {
+    /// Whether the reader falls behind: more waits than the thread that empties the rings hands
+    /// on at a time.
+    pub(crate) fn is_long(&self) -> bool {
+        /// An eighth of what leads to samples being dropped.
+        const LONG: usize = WAITING / 8;
+        self.0.load(Ordering::Relaxed) > LONG
+    }
+}
+
 /// A stream of bytes from one thread to another, which never waits for its reader.
 ///
 /// `waiting` counts what waits in it, and in others that share the count.
@@ -54,6 +68,13 @@ impl StreamWriter {
     /// Whether so much waits that samples are to be dropped.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > WAITING
+    }
+}
+
+impl StreamReader {
+    /// How much waits in it, from now on.
+    pub(crate) fn backlog(&self) -> Backlog {
+        Backlog(Arc::clone(&self.waiting))
     }
 }
 
@@ -146,9 +167,10 @@ mod tests {
     fn a_stream_is_full_until_its_reader_has_come_along() {
         let (writer, mut reader) = stream(&Arc::default());
         assert!(!writer.is_full());
+        assert!(!reader.backlog().is_long());
         writer.write(vec![0; WAITING + 1]);
         writer.write(vec![1]);
-        assert!(writer.is_full());
+        assert!(writer.is_full() && reader.backlog().is_long());
         let mut bytes = vec![0; WAITING + 2];
         reader.read_exact(&mut bytes).unwrap();
         assert_eq!(bytes.last(), Some(&1));

@@ -13,11 +13,12 @@ use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::held::Held;
 use crate::commands::perf::names::Names;
 use crate::commands::perf::pipeline::Options;
-use crate::commands::perf::printed::print;
+use crate::commands::perf::printed::print_walked;
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::shown::{ChainEnd, Printer, Shown};
 use crate::commands::perf::tally::Tally;
 use crate::commands::perf::walk::WalkedStack;
+use crate::commands::perf::walks::WalkSetup;
 use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::drained::Drained;
 use crate::commands::record::ledger::Ledger;
@@ -164,8 +165,9 @@ pub(crate) fn walk(
     walking: Walking,
     updates: Sender<Update>,
 ) -> Result<(), PerfError> {
-    let mut reader = PerfReader::from_stream(stream)?;
     let Walking { frame_pointers, rate, interval, copy_size } = walking;
+    let setup = WalkSetup::new(frame_pointers).beside_programs(stream.backlog());
+    let mut reader = PerfReader::from_stream(stream)?;
     let options = Options { merge: true, memory: MEMORY, frame_pointers, stitch_lbr: false };
     let names = Names::new(None, Layout::Perf7_2);
     let printer = LivePrinter {
@@ -177,8 +179,8 @@ pub(crate) fn walk(
         begin: Instant::now(),
         updates,
     };
-    let (files, call_stacks) = (RecordedFiles::of_running(), CallStacks::new(false, None));
-    let (mut printer, ended) = print(&mut reader, options, files, call_stacks, printer);
+    let sources = (RecordedFiles::of_running(), CallStacks::new(false, None));
+    let (mut printer, ended) = print_walked(&mut reader, options, setup, sources, printer);
     let summary = ended?;
     printer.send();
     summary.end
