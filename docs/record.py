@@ -5,17 +5,22 @@
 
 Each program does the same work alone, recorded by `unwind record`, by perf with copies of
 stacks (`--call-graph dwarf`) and by perf with frame pointers (`fp`). The four take turns, every
-second time in the opposite order, so that what else the machine does falls on all of them; the
-figures are medians over the turns. CPU seconds of the program and of the recorder are told apart.
-samply, if it is there, records each program once. A quarter of an hour for each program and rate
-with ten turns: with --results what is measured is kept in a file and not measured again, so that
-programs can be measured one by one. --unwind takes a command that is there, not that of this tree.
+second time in the opposite order, and a turn of one program follows one of another, so that what
+else the machine does falls on all of them; the figures are medians over the turns. CPU seconds of
+the program and of the recorder are told apart. What the recorders have seen is that of the first
+turn, in which samply, if it is there, records each program, too.
+
+Each program works for one or two seconds. Ten turns of all programs at both rates take some 30
+minutes. With --results each turn is kept in a file as soon as it is over and not taken again: after
+an interruption the same command continues. --unwind takes a command that is there, not that of
+this tree. --table prints the tables of what a file has, and measures nothing.
 
 Needs perf, gcc, g++, go, node, and the right to record; samply wants 1 or less in
 /proc/sys/kernel/perf_event_paranoid.
 """
 
 import argparse
+import glob
 import json
 import os
 import shutil
@@ -23,10 +28,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 import samply
 
 PROGRAMS = "benches/programs"
+NODE_WITH_MAP = "node, --perf-basic-prof"
+MAPS = "/tmp/perf-*.map"
 # The outermost functions by name, without underscores in front. perf leaves the last one or two out
 # in some programs, which counts as complete.
 OUTERMOST = {"start", "clone3", "clone", "dl_start_user", "start_thread",
@@ -64,16 +72,24 @@ def build(folder):
                              stdout=subprocess.PIPE).stdout.strip()
     python, node = shutil.which("python3.11") or shutil.which("python3"), shutil.which("node")
     return {
-        "C without frame pointers": [path("nofp"), "90000"],
-        "C, 32-bit": [path("ia32"), "40000"],
-        "python3": [python, f"{PROGRAMS}/work.py", "200"],
-        "node": [node, f"{PROGRAMS}/work.js", "1000"],
-        "cc1plus": [compiler, "-fpreprocessed", "-quiet", "-O2", "-std=c++17",
+        "C without frame pointers": [path("nofp"), "45000"],
+        "C, 32-bit": [path("ia32"), "32000"],
+        "python3": [python, f"{PROGRAMS}/work.py", "150"],
+        "node": [node, f"{PROGRAMS}/work.js", "800"],
+        NODE_WITH_MAP: [node, "--perf-basic-prof", f"{PROGRAMS}/work.js", "800"],
+        # Without code for it, which would take four times as long.
+        "cc1plus": [compiler, "-fpreprocessed", "-quiet", "-fsyntax-only", "-std=c++17",
                     path("templates.ii"), "-o", "/dev/null"],
         "rustc": [f"{sysroot}/bin/rustc", "--edition", "2024", "--crate-type", "lib",
-                  "--emit", "obj=/dev/null", "-C", "opt-level=3", f"{PROGRAMS}/generic.rs"],
-        "Go": [path("go"), "16000"],
+                  "--emit", "obj=/dev/null", "-C", "opt-level=0", f"{PROGRAMS}/generic.rs"],
+        "Go": [path("go"), "9000"],
     }
+
+
+def remove_maps(before):
+    """Removes the maps that programs have written since then: they would fill the disk."""
+    for name in set(glob.glob(MAPS)) - before:
+        os.unlink(name)
 
 
 def timed(recorder, program, folder):
@@ -139,21 +155,72 @@ def recorders(unwind, rate, folder):
     }
 
 
-def measure(unwind, program, rate, pairs, folder):
-    """Seconds of each contestant, sizes of files, and what each has seen, in the last turn."""
+def turn_of(unwind, program, rate, number, folder):
+    """One turn: seconds of each contestant, sizes of files, and of the first what each has seen."""
+    maps = set(glob.glob(MAPS))
+    contestants = list(recorders(unwind, rate, folder).items())
     seconds, sizes, seen = {}, {}, {}
-    for turn in range(pairs):
-        contestants = list(recorders(unwind, rate, folder).items())
-        for name, (command, data) in contestants if turn % 2 == 0 else reversed(contestants):
-            own, around, output = timed(command, program, folder)
-            seconds.setdefault(name, []).append((own, around))
-            if data is None:
-                continue
-            sizes.setdefault(name, []).append(os.path.getsize(data))
-            if turn + 1 == pairs:
-                seen[name] = ledger(output) if name == "unwind" else by_perf(data)
-    seen["samply"] = by_samply(program, rate, folder)
-    return {"seconds": seconds, "sizes": sizes, "seen": seen, "pairs": pairs}
+    for name, (command, data) in contestants if number % 2 == 0 else reversed(contestants):
+        own, around, output = timed(command, program, folder)
+        seconds[name] = (own, around)
+        if data is None:
+            continue
+        sizes[name] = os.path.getsize(data)
+        if number == 0:
+            seen[name] = ledger(output) if name == "unwind" else by_perf(data)
+    if number == 0:
+        seen["samply"] = by_samply(program, rate, folder)
+    remove_maps(maps)
+    return {"seconds": seconds, "sizes": sizes, "seen": seen}
+
+
+def measured(turns):
+    """All turns of a program as one result."""
+    def column(field, name):
+        return [turn[field][name] for turn in turns]
+
+    return {"seconds": {name: column("seconds", name) for name in turns[0]["seconds"]},
+            "sizes": {name: column("sizes", name) for name in turns[0]["sizes"]},
+            "seen": turns[0]["seen"], "pairs": len(turns)}
+
+
+class Results:
+    """The turns that were taken, by program and rate, in a file if there is one."""
+
+    def __init__(self, path):
+        self.path, self.turns = path, {}
+        if path and os.path.exists(path):
+            with open(path) as file:
+                self.turns = json.load(file)
+
+    def add(self, key, turn):
+        self.turns.setdefault(key, []).append(turn)
+        if self.path:
+            with open(f"{self.path}.part", "w") as file:
+                json.dump(self.turns, file)
+            os.replace(f"{self.path}.part", self.path)
+
+
+def measure(results, asked, unwind):
+    """Takes the turns that are not there yet."""
+    with tempfile.TemporaryDirectory() as folder:
+        programs = {name: [os.path.abspath(word) if os.path.exists(word) else word
+                           for word in command] for name, command in build(folder).items()
+                    if not asked.programs or name in asked.programs}
+        left = [(number, rate, name) for number in range(asked.pairs)
+                for rate in asked.rates.split(",") for name in programs
+                if number >= len(results.turns.get(key(name, rate), []))]
+        begun = time.monotonic()
+        for at, (number, rate, name) in enumerate(left):
+            gone = time.monotonic() - begun
+            rest = f", some {gone / at * (len(left) - at) / 60:.0f} min left" if at else ""
+            print(f"turn {at + 1} of {len(left)}{rest}: {name}, {rate} Hz", file=sys.stderr,
+                  flush=True)
+            results.add(key(name, rate), turn_of(unwind, programs[name], rate, number, folder))
+
+
+def key(name, rate):
+    return f"{name} at {rate}"
 
 
 def ledger(output):
@@ -214,34 +281,23 @@ def main():
     parser.add_argument("--rates", default="999,4999")
     parser.add_argument("--results")
     parser.add_argument("--unwind")
+    parser.add_argument("--table", action="store_true")
     parser.add_argument("programs", nargs="*")
     asked = parser.parse_args()
     os.environ["RUSTUP_DIST_SERVER"] = "http://127.0.0.1:9"
-    if asked.unwind is None:
-        subprocess.run(["cargo", "build", "--release", "--quiet", "--locked", "--package",
-                        "unwind-cli"], check=True)
-    unwind = os.path.abspath(asked.unwind or os.path.join(
-        os.environ.get("CARGO_TARGET_DIR", "target"), "release/unwind"))
-    known = {}
-    if asked.results and os.path.exists(asked.results):
-        with open(asked.results) as file:
-            known = json.load(file)
-    with tempfile.TemporaryDirectory() as folder:
-        programs = build(folder)
-        programs = {name: [os.path.abspath(word) if os.path.exists(word) else word
-                           for word in command] for name, command in programs.items()
-                    if not asked.programs or name in asked.programs}
-        rows = []
-        for rate in asked.rates.split(","):
-            for name, command in programs.items():
-                key = f"{name}, {rate} Hz"
-                if key not in known:
-                    print(key, file=sys.stderr)
-                    known[key] = measure(unwind, command, rate, asked.pairs, folder)
-                    if asked.results:
-                        with open(asked.results, "w") as file:
-                            json.dump(known, file)
-                rows.append((name, rate, known[key]))
+    results = Results(asked.results)
+    if not asked.table:
+        if asked.unwind is None:
+            subprocess.run(["cargo", "build", "--release", "--quiet", "--locked", "--package",
+                            "unwind-cli"], check=True)
+        measure(results, asked, os.path.abspath(asked.unwind or os.path.join(
+            os.environ.get("CARGO_TARGET_DIR", "target"), "release/unwind")))
+    rows = []
+    for name, turns in results.turns.items():
+        name, rate = name.rsplit(" at ", 1)
+        if rate in asked.rates.split(",") and (not asked.programs or name in asked.programs):
+            rows.append((name, rate, measured(turns)))
+    rows.sort(key=lambda row: int(row[1]))
     turns = " or ".join(sorted({str(results["pairs"]) for _, _, results in rows}))
     print(f"Medians of {turns} turns. A stack of perf or samply counts as complete if its last "
           "frame has the name of a function that a thread starts in, whatever is missing before "
