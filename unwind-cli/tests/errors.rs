@@ -46,12 +46,23 @@ fn a_process_of_another_user_is_not_permitted() {
     let directory = public_directory("errors");
     let copy = directory.join("unwind");
     fs::copy(env!("CARGO_BIN_EXE_unwind"), &copy).unwrap();
-    let output = Command::new(setpriv)
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
-        .arg(&copy)
-        .args(["stack", "--pid", "1"])
-        .output()
-        .unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&setpriv);
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&copy);
+        command.args(arguments).current_dir(&directory).output().unwrap()
+    };
+    let output = run(&["stack", "--pid", "1"]);
+    // What to set, and what works without it.
+    let record = ["record", "--duration", "1", "-o", "/dev/null"];
+    for (whom, words) in [
+        (&["--pid", "1"][..], "a process of another user"),
+        (&["--all"], "kernel.perf_event_paranoid of 0 or less; a command or --pid of one's own"),
+    ] {
+        let refused = run(&[&record, whom].concat());
+        let text = stderr(&refused);
+        assert!(refused.status.code() == Some(4) && text.contains(words), "{text}");
+        assert!(text.contains("CAP_PERFMON"), "{text}");
+    }
     fs::remove_dir_all(&directory).unwrap();
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(4), "{text}");

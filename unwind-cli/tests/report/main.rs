@@ -303,7 +303,11 @@ fn d15_recordings_of_perf_are_walked_and_those_by_frame_pointers_are_not_called_
         return;
     };
     let data = program.with_file_name("perf.data");
-    for (way, class) in [("dwarf", "complete"), ("fp", "unchecked")] {
+    for (way, class) in [
+        ("dwarf", "complete"),
+        ("dwarf,512", "incomplete: stack-copy-too-short"),
+        ("fp", "unchecked"),
+    ] {
         let mut record = Command::new(&perf);
         record.args(["record", "-q", "-e", "cpu-clock", "-F", "999", "--call-graph", way, "-o"]);
         let output = record.arg(&data).arg(&program).arg("0.3").output().unwrap();

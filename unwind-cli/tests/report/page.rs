@@ -65,12 +65,18 @@ fn d15_a_page_has_each_sample_once_in_its_stacks_and_on_its_time_line() {
 
 /// The page as a browser has it after its program ran.
 pub(super) fn shown(page: &Path, what: &str) -> Option<String> {
+    shown_by(page, what, &[])
+}
+
+/// The same, by a browser with these options.
+fn shown_by(page: &Path, what: &str, options: &[&str]) -> Option<String> {
     let browser = tool("chromium")?;
     let home = tempfile::tempdir().unwrap();
     let mut command = Command::new(browser);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
     command.arg(format!("--user-data-dir={}", home.path().to_str().unwrap()));
     command.args(["--virtual-time-budget=2000", "--window-size=1200,800", "--dump-dom"]);
+    command.args(options);
     command.arg(format!("file://{}#{what}", page.to_str().unwrap()));
     let output = command.stdin(Stdio::null()).output().unwrap();
     if !output.status.success() {
@@ -109,4 +115,25 @@ fn d15_a_browser_shows_the_ledger_the_functions_and_the_share_that_is_looked_for
     let tree = shown(&page, "view=tree").unwrap();
     assert!(tree.contains(">&lt;i&gt;nested</span>") && !tree.contains("<i>nested"), "{tree}");
     assert!(tree.contains("role=\"treeitem\"") && tree.contains(">innermost</span>"), "{tree}");
+}
+
+#[test]
+fn d15_clicks_zoom_and_find_on_a_wide_and_a_narrow_screen() {
+    let Some(data) = recording("report_clicks", b"clicks", &[]) else { return };
+    let folder = data.parent().unwrap();
+    std::fs::write(folder.join("page.html"), report(&data, "html")).unwrap();
+    std::fs::write(folder.join("graph.svg"), report(&data, "svg")).unwrap();
+    let clicks = folder.join("clicks.html");
+    std::fs::write(&clicks, include_str!("clicks.html")).unwrap();
+    // The page that clicks may look into the one that is clicked at.
+    let options = ["--allow-file-access-from-files", "--disable-web-security"];
+    let Some(dom) = shown_by(&clicks, "", &options) else { return };
+    let told: Value = serde_json::from_str(text_of(&dom, "told")).unwrap();
+    let is = |name: &str| told[name].as_bool().unwrap_or_else(|| panic!("{name} in {told}"));
+    assert!(!is("wasWhole") && is("isWholeAfterClick") && !is("isWholeAfterTwo"), "{told}");
+    assert!(!is("pictureWasZoomed") && is("pictureIsZoomed"), "{told}");
+    assert!(told["pictureFound"].as_str().unwrap().contains('%'), "{told}");
+    assert_eq!(told["selected"], "true");
+    assert_eq!((&told["rows"], &told["named"]), (&1.into(), &"innermost".into()), "{told}");
+    assert!(!is("overflow") && !is("narrowOverflow"), "{told}");
 }

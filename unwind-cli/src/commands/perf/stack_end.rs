@@ -85,7 +85,11 @@ fn is_beyond_copy<E>(end: &End<E>, sp: u64, state: &UserState<'_>, space: &Space
     let copied = u64::try_from(state.stack.len()).unwrap_or(u64::MAX);
     match end {
         End::Step(StepError::Unreadable { addr, .. }) => {
-            addr.get().wrapping_sub(sp) >= copied && space.find(addr.get()).is_none()
+            // perf tells of the stack's own mapping, too, which is none of a file.
+            let range = space.find(addr.get());
+            let is_of_file =
+                range.is_some_and(|range| range.file.name.as_bytes().starts_with(b"/"));
+            addr.get().wrapping_sub(sp) >= copied && !is_of_file
         }
         _ => false,
     }

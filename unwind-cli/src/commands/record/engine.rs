@@ -75,6 +75,25 @@ pub(crate) enum EngineError {
         #[source]
         error: io::Error,
     },
+    /// The same, of whatever CPUs execute.
+    #[error(
+        "the kernel lets no sampling event be opened: {error}; all processes together need root, \
+         the capability CAP_PERFMON, or a kernel.perf_event_paranoid of 0 or less; a command or \
+         --pid of one's own does without"
+    )]
+    OpenAll {
+        #[source]
+        error: io::Error,
+    },
+    /// The same, of a process.
+    #[error(
+        "the kernel lets no sampling event be opened: {error}; a process of another user, or one \
+         that has changed its user, needs root or the capability CAP_PERFMON"
+    )]
+    OpenProcess {
+        #[source]
+        error: io::Error,
+    },
     /// A thread's switches cannot be sampled.
     #[error(
         "--off-cpu needs samples of the kernel: root, the capability CAP_PERFMON, or for \

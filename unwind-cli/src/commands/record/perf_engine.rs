@@ -282,6 +282,12 @@ impl PerfEngine {
                     // The thread, or the CPU, is gone.
                     Err(EngineError::Open { error })
                         if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => {}
+                    // An event of this process could be opened.
+                    Err(EngineError::Open { error })
+                        if is_refused(&error) && matches!(sampling.whom, Whom::Threads(_)) =>
+                    {
+                        return Err(EngineError::OpenProcess { error });
+                    }
                     result => result?,
                 }
             }
@@ -363,6 +369,11 @@ fn allow_many_files() {
     }
 }
 
+/// Whether a right is missing.
+fn is_refused(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EACCES | libc::EPERM))
+}
+
 /// The best event that the kernel takes: of this thread, which tells.
 fn possible(sampling: &Sampling) -> Result<(EventAttr, Option<io::Error>), EngineError> {
     let mut last = io::Error::from_raw_os_error(libc::ENOENT);
@@ -385,7 +396,7 @@ fn possible(sampling: &Sampling) -> Result<(EventAttr, Option<io::Error>), Engin
                 }
             }
         }
-        if !matches!(last.raw_os_error(), Some(libc::EACCES | libc::EPERM)) {
+        if !is_refused(&last) {
             break;
         }
         without_kernel = Some(io::Error::from_raw_os_error(last.raw_os_error().unwrap_or(0)));
@@ -394,6 +405,9 @@ fn possible(sampling: &Sampling) -> Result<(EventAttr, Option<io::Error>), Engin
     let is_unknown = last.raw_os_error() == Some(libc::EINVAL);
     Err(match sampling.user_stacks {
         UserStacks::Deferred if is_unknown => EngineError::Deferral,
+        _ if is_refused(&last) && matches!(sampling.whom, Whom::All) => {
+            EngineError::OpenAll { error: last }
+        }
         _ => EngineError::Open { error: last },
     })
 }

@@ -34,13 +34,14 @@ impl From<EngineError> for Failure {
         let exit_code = match &error {
             EngineError::OffCpu => 4,
             EngineError::Deferral => 1,
-            EngineError::Open { error } | EngineError::Map { error, .. } => {
-                match error.raw_os_error() {
-                    Some(libc::ESRCH) => 3,
-                    Some(libc::EPERM) => 4,
-                    _ => exit_code_of(error),
-                }
-            }
+            EngineError::Open { error }
+            | EngineError::OpenAll { error }
+            | EngineError::OpenProcess { error }
+            | EngineError::Map { error, .. } => match error.raw_os_error() {
+                Some(libc::ESRCH) => 3,
+                Some(libc::EPERM) => 4,
+                _ => exit_code_of(error),
+            },
         };
         Self::new(error, exit_code)
     }
