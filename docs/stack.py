@@ -4,20 +4,27 @@
     docs/stack.py [--rounds N]
 
 Both take turns on the same process; of each the shortest time counts, from the start of the
-command to its end, and of the pause the shortest of the longest that a busy program has seen in
-each round. eu-stack is asked for all threads as they are, as `unwind` is; `--no-lines` leaves out
-what eu-stack does not look for. Needs cc, python3, node, elfutils, and the right to trace.
+command to its end, and of the pause the median: in each turn a busy program tells the longest time
+between the start and the end of the command in which it did not run. That this is seen is shown by
+a stop of 50 ms, without which the script fails. eu-stack is asked for all threads as they are, as
+`unwind` is; `--no-lines` leaves out what eu-stack does not look for. Needs cc, python3, node,
+elfutils, and the right to trace.
 """
 
 import argparse
 import os
+import random
 import shutil
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
 PROGRAMS = "benches/programs"
+# How long the stop that has to be seen takes, in milliseconds.
+HOLD = 50
 UNWIND = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "release", "unwind")
 
 
@@ -50,20 +57,48 @@ def walls(process, rounds):
     return shortest
 
 
+def hold(process):
+    """Stops a child for as long as HOLD says, and no less."""
+    os.kill(process, signal.SIGSTOP)
+    os.waitpid(process, os.WUNTRACED)
+    time.sleep(HOLD / 1000)
+    os.kill(process, signal.SIGCONT)
+
+
+def longest_gap(program, start, end):
+    """The longest time, in milliseconds, that the program did not run in, of those that began or
+    ended between two times of the monotonic clock."""
+    longest = 0
+    told = 0
+    while told <= end:
+        line = program.stdout.readline().split()
+        told = int(line[0])
+        for gap in line[1:]:
+            at, length = map(int, gap.split(":"))
+            if at < end and at + length > start:
+                longest = max(longest, length)
+    return longest / 1e6
+
+
 def pauses(program, rounds):
-    """The shortest of the longest pauses by each contestant, and by none, in milliseconds."""
-    shortest = {}
-    every = {"none": None, **commands(program.pid)}
-    del every["nothing"], every["version"]
+    """The median of the longest pauses by each contestant, by none and by a stop, in
+    milliseconds."""
+    every = {name: lambda command=command: seconds(command)
+             for name, command in commands(program.pid).items()
+             if name not in ("nothing", "version")}
+    every["none"] = lambda: time.sleep(0.02)
+    every["stop"] = lambda: hold(program.pid)
+    seen = {name: [] for name in every}
+    names = list(every)
     for _ in range(rounds):
-        for name, command in every.items():
-            # What has begun before the command is not its.
-            program.stdout.readline()
-            if command:
-                seconds(command)
-            pause = int(program.stdout.readline()) / 1000
-            shortest[name] = min(shortest.get(name, 1e9), pause)
-    return shortest
+        random.shuffle(names)
+        for name in names:
+            # The last line is written by now.
+            time.sleep(0.005)
+            start = time.monotonic_ns()
+            every[name]()
+            seen[name].append(longest_gap(program, start, time.monotonic_ns()))
+    return {name: statistics.median(all_seen) for name, all_seen in seen.items()}
 
 
 def started(command, ready):
@@ -97,7 +132,8 @@ def main():
             ("3,001 threads", [waiting, "3001"], 0.09),
         ]
         print("Wall time of `unwind stack --no-lines --pid`, and with `--no-stop`, of eu-stack's, "
-              f"and the longest pause that a busy program has seen: shortest of {rounds} turns.\n")
+              f"shortest of {rounds} turns; and the longest pause that a busy program has seen, median "
+              "of as many.\n")
         print("|  | eu-stack, ms | unwind / eu-stack | required | `--no-stop` / eu-stack "
               "| `unwind --version` / eu-stack | `true` / eu-stack |")
         print("|---|--:|--:|--:|--:|--:|--:|")
@@ -119,7 +155,10 @@ def main():
         rival = pause["eu-stack"]
         print(f"| longest pause of a busy node | {rival:.2f} | {pause['unwind'] / rival:.2f} | 0.7 | "
               f"{pause['no stop'] / rival:.2f} |  |  |")
-        print(f"\nWithout any of them the busy node sees a pause of {pause['none']:.2f} ms.")
+        print(f"\nWithout any of them the busy node sees a pause of {pause['none']:.2f} ms, and one of "
+              f"{pause['stop']:.2f} ms when it is stopped for {HOLD} ms.")
+        if pause["stop"] < HOLD:
+            sys.exit("a stop was not seen")
 
 
 main()
