@@ -76,7 +76,7 @@ Exit codes:
 /// Returns its exit code, which `--help` documents.
 #[must_use]
 pub fn main() -> ExitCode {
-    let result = match Cli::try_parse() {
+    let result = match Cli::parse(std::env::args_os()) {
         Ok(cli) => cli.run(),
         Err(error) if error.use_stderr() => return refuse(&error),
         // The help, or the version.
@@ -97,6 +97,18 @@ pub fn main() -> ExitCode {
 }
 
 impl Cli {
+    /// Parses arguments, the first of which is the name of the program. Those of `unwind stack`,
+    /// which is over in a few milliseconds, are parsed without a description of all others.
+    fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let arguments: Vec<_> = arguments.collect();
+        let rest = arguments.get(1..).unwrap_or_default();
+        let is_stack = rest.first().is_some_and(|name| name == "stack");
+        match is_stack.then(|| alone(rest)).flatten() {
+            Some(args) => Ok(Self { command: Some(Command::Stack(args)) }),
+            None => Self::try_parse_from(arguments),
+        }
+    }
+
     fn run(&self) -> Result<(), Failure> {
         match &self.command {
             None => demo::run(),
@@ -118,6 +130,13 @@ impl Cli {
     }
 }
 
+/// The arguments of a subcommand, whose name is the first one; `None` if they are wrong, or ask
+/// for help: what is told then names the whole command.
+fn alone<A: clap::Args>(arguments: &[OsString]) -> Option<A> {
+    let command = A::augment_args(clap::Command::new("unwind"));
+    A::from_arg_matches(&command.try_get_matches_from(arguments).ok()?).ok()
+}
+
 /// Says what is wrong with the command line.
 fn refuse(error: &clap::Error) -> ExitCode {
     /// That of a wrong command line.
@@ -132,4 +151,36 @@ fn refuse(error: &clap::Error) -> ExitCode {
         None => Cli::command().error(error.kind(), "an argument is not UTF-8").print(),
     };
     ExitCode::from(CODE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_of_a_subcommand_alone_mean_what_they_mean_among_all() {
+        let of = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let mut parsed = 0;
+        for line in [
+            "unwind stack --pid 7",
+            "unwind stack --no-lines --pid=7 --method cfi --max-frames 9",
+            "unwind stack --core a --exe b --json --short",
+            "unwind stack --kill --after 5 -- sleep 1",
+            "unwind stack --pid 7 --stack-switch f --stack-switch g",
+            "unwind stack",
+            "unwind stack --pid seven",
+            "unwind stack --pid 7 --core a",
+            "unwind stack --help",
+            "unwind stack -V",
+            "unwind --version stack",
+            "unwind sframe dump stack",
+        ] {
+            let of_all = Cli::try_parse_from(of(line)).map_err(|error| error.to_string());
+            let here = Cli::parse(of(line).into_iter()).map_err(|error| error.to_string());
+            assert_eq!(format!("{here:?}"), format!("{of_all:?}"), "{line}");
+            let alone = alone::<stack::Args>(&of(line)[1..]);
+            parsed += u32::from(alone.is_some());
+        }
+        assert_eq!(parsed, 5, "those of the subcommand that are right are parsed alone");
+    }
 }
