@@ -79,7 +79,7 @@ impl FrameSections {
     /// [`ElfError`] if they are not inside the file.
     pub(crate) fn read(file: &ElfFile) -> Result<Option<Self>, ElfError> {
         let sections = file.sections();
-        let all = sections.as_deref().unwrap_or_default();
+        let all = sections.unwrap_or_default();
         let find =
             |name: &[u8]| all.iter().find(|section| section.name == name && section.size != 0);
         let addr_of = |name| find(name).map(|section: &Section| section.addr);

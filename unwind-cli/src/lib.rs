@@ -113,7 +113,7 @@ pub fn read_elf(bytes: &[u8]) -> Option<(usize, usize)> {
     let mut copied = 0_usize;
     let mut took = |len: usize| copied = copied.saturating_add(len);
     if let Ok(sections) = file.sections() {
-        for section in &sections {
+        for section in sections {
             took(
                 file.section_bytes(elf::error::Part::Sframe, section)
                     .map_or(0, |bytes| bytes.len()),

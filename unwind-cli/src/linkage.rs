@@ -53,10 +53,10 @@ impl LinkageTables {
         match (file.machine, file.is_64, file.endian) {
             _ if file.kind == elf::ET_REL => Ok(Self::default()),
             (elf::EM_X86_64, true, Endianness::Little) => {
-                read::<FileHeader64<Endianness>>(file, &file.sections()?)
+                read::<FileHeader64<Endianness>>(file, file.sections()?)
             }
             (elf::EM_386, false, Endianness::Little) => {
-                read::<FileHeader32<Endianness>>(file, &file.sections()?)
+                read::<FileHeader32<Endianness>>(file, file.sections()?)
             }
             _ => Ok(Self::default()),
         }

@@ -102,18 +102,18 @@ impl Symbols {
         debug_file: impl FnOnce() -> Option<Arc<ElfFile>>,
     ) -> Result<Self, ElfError> {
         let sections = file.sections()?;
-        let all = read_table(file, &sections, elf::SHT_SYMTAB)?;
+        let all = read_table(file, sections, elf::SHT_SYMTAB)?;
         if !all.is_empty() {
             return Ok(Self { symbols: all, debug_file: None });
         }
         if let Some(debug_file) = debug_file() {
             let sections = debug_file.sections()?;
-            let symbols = read_table(&debug_file, &sections, elf::SHT_SYMTAB)?;
+            let symbols = read_table(&debug_file, sections, elf::SHT_SYMTAB)?;
             if !symbols.is_empty() {
                 return Ok(Self { symbols, debug_file: Some(debug_file) });
             }
         }
-        let symbols = read_table(file, &sections, elf::SHT_DYNSYM)?;
+        let symbols = read_table(file, sections, elf::SHT_DYNSYM)?;
         Ok(Self { symbols, debug_file: None })
     }
 

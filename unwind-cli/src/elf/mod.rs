@@ -18,6 +18,7 @@ mod tests;
 
 use std::fs::File;
 use std::io;
+use std::sync::OnceLock;
 
 use memchr::memchr;
 use nix::errno::Errno;
@@ -48,6 +49,7 @@ pub(crate) struct ElfFile {
     pub(crate) segments: Vec<Segment>,
     code: CodeSegments,
     section_table: SectionTable,
+    sections: OnceLock<Result<Vec<Section>, ElfError>>,
 }
 
 /// Where the section headers are. They are read when something is looked for in
@@ -74,7 +76,7 @@ impl ElfFile {
         if metadata.is_dir() {
             return Err(ElfError::Read { part, error: Errno::EISDIR.into() });
         }
-        Self::parse(Image::File { file, len: metadata.len() })
+        Self::parse(Image::of_file(file, metadata.len()))
     }
 
     /// Reads the headers of a file that was copied from memory.
@@ -130,25 +132,27 @@ impl ElfFile {
             code: CodeSegments::new(&segments),
             segments,
             section_table,
+            sections: OnceLock::new(),
             image,
         })
     }
 
-    /// Reads the section headers and their names. In a relocatable object, loaded
+    /// The section headers and their names, read at the first call. In a relocatable object, loaded
     /// sections are given addresses of their own: see [`section::place`].
     ///
     /// # Errors
     ///
     /// [`ElfError`] if the table or the names are damaged. A file without
     /// section headers has none, which is no error.
-    pub(crate) fn sections(&self) -> Result<Vec<Section>, ElfError> {
-        if self.section_table.offset == 0 || self.section_table.count == 0 {
-            return Ok(Vec::new());
-        }
-        if self.is_64 {
-            self.read_sections::<FileHeader64<Endianness>>()
-        } else {
-            self.read_sections::<FileHeader32<Endianness>>()
+    pub(crate) fn sections(&self) -> Result<&[Section], ElfError> {
+        let read = || match self.is_64 {
+            _ if self.section_table.offset == 0 || self.section_table.count == 0 => Ok(Vec::new()),
+            true => self.read_sections::<FileHeader64<Endianness>>(),
+            false => self.read_sections::<FileHeader32<Endianness>>(),
+        };
+        match self.sections.get_or_init(read) {
+            Ok(sections) => Ok(sections),
+            Err(error) => Err(*error),
         }
     }
 

@@ -60,7 +60,7 @@ impl ElfFile {
     /// not all of them are wanted.
     fn read_sframe(&self, count: usize) -> Result<Vec<SframeSection>, ElfError> {
         let listed = self.sections();
-        let sections = listed.as_deref().unwrap_or_default();
+        let sections = listed.unwrap_or_default();
         let is_sframe =
             |section: &Section| section.name == b".sframe" || section.kind == elf::SHT_GNU_SFRAME;
         let places = || sections.iter().enumerate().filter(|(_, section)| is_sframe(section));
@@ -86,7 +86,7 @@ impl ElfFile {
         if segments.is_empty() {
             let empty = places().map(|(_, section)| (section.addr, Vec::new()));
             let empty = empty.map(|(addr, bytes)| SframeSection::new(addr, bytes)).collect();
-            return listed.as_ref().map(|_| empty).map_err(|error| *error);
+            return listed.map(|_| empty);
         }
         refuse_shared(segments.iter().map(|segment| (segment.offset, segment.file_size)))?;
         let read = |segment: &&Segment| {

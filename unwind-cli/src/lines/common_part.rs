@@ -47,12 +47,12 @@ fn read(path: &Path, id: &[u8]) -> Option<Dwarf<Bytes>> {
     let file = ElfFile::from_file(regular_file::open(path).ok()?).ok()?;
     let sections = file.sections().ok()?;
     // Such a file has no segments.
-    let note = bytes_of(&file, &sections, Some(".note.gnu.build-id")).ok()?;
+    let note = bytes_of(&file, sections, Some(".note.gnu.build-id")).ok()?;
     if note.get(NOTE_HEADER..) != Some(id) || id.is_empty() {
         return None;
     }
     let dwarf = Dwarf::load(|section| {
-        let bytes = bytes_of(&file, &sections, Some(section.name()))?;
+        let bytes = bytes_of(&file, sections, Some(section.name()))?;
         Ok::<_, ElfError>(EndianSlice::new(&*bytes.leak(), endian(&file)))
     });
     dwarf.ok()

@@ -55,11 +55,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let all = file.sections().map_err(failure)?;
     let dwarf = Dwarf::load(|id| {
         let name = Some(id).filter(|&id| is_read(id)).map(|id| id.name());
-        Ok(EndianSlice::new(&*bytes_of(&file, &all, name)?.leak(), endian(&file)))
+        Ok(EndianSlice::new(&*bytes_of(&file, all, name)?.leak(), endian(&file)))
     });
     let mut dwarf = dwarf.map_err(failure)?;
     let path = std::fs::read_link("/proc/self/fd/0").ok();
-    let link = bytes_of(&file, &all, Some(".gnu_debugaltlink")).map_err(failure)?;
+    let link = bytes_of(&file, all, Some(".gnu_debugaltlink")).map_err(failure)?;
     if let Some(common) = common_part::find(&link, path.as_deref()) {
         dwarf.set_sup(common);
     }

@@ -35,9 +35,8 @@ impl SplitDwarf {
             let file = open(&path)?;
             let sections = sections(&file)?;
             let endian = endian(&file);
-            let bytes = |id: SectionId| {
-                bytes_of(&file, &sections, id.dwo_name()).unwrap_or_default().leak()
-            };
+            let bytes =
+                |id: SectionId| bytes_of(&file, sections, id.dwo_name()).unwrap_or_default().leak();
             let package = DwarfPackageSections::load(|id| Ok::<_, gimli::Error>(&*bytes(id)));
             package
                 .ok()?
@@ -84,7 +83,7 @@ fn unit(path: &Path, load: &SplitDwarfLoad<Bytes>) -> Option<Arc<Dwarf<Bytes>>> 
     let sections = sections(&file)?;
     let endian = endian(&file);
     let dwarf = Dwarf::load(|id| {
-        let bytes = bytes_of(&file, &sections, id.dwo_name())?;
+        let bytes = bytes_of(&file, sections, id.dwo_name())?;
         Ok::<_, ElfError>(EndianSlice::new(&*bytes.leak(), endian))
     });
     let mut dwarf = dwarf.ok()?;
@@ -101,6 +100,6 @@ fn open(path: &Path) -> Option<ElfFile> {
     ElfFile::from_file(regular_file::open(path).ok()?).ok()
 }
 
-fn sections(file: &ElfFile) -> Option<Vec<Section>> {
+fn sections(file: &ElfFile) -> Option<&[Section]> {
     file.sections().ok()
 }

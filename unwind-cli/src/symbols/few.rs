@@ -30,7 +30,7 @@ pub(crate) fn functions_at(
     let search = |file: &ElfFile, kind| {
         let sections = file.sections()?;
         let mut search = Search::new(addrs);
-        for_each_of_kind(file, &sections, kind, |symbol| search.add(&symbol))?;
+        for_each_of_kind(file, sections, kind, |symbol| search.add(&symbol))?;
         Ok(search)
     };
     let name = |file: &ElfFile, search: Search<'_>| {

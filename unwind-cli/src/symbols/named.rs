@@ -30,7 +30,7 @@ pub(crate) fn named<N: AsRef<[u8]>>(file: &ElfFile, names: &[N]) -> Result<Vec<N
     let limit = u64::try_from(longest).unwrap_or(u64::MAX).saturating_add(1);
     for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
         let mut found = Vec::new();
-        for_each_of_kind(file, &sections, kind, |symbol| {
+        for_each_of_kind(file, sections, kind, |symbol| {
             if symbol.rank == Rank::Label {
                 return;
             }
