@@ -228,7 +228,7 @@ fn read_table(
     kind: elf::SectionType,
 ) -> Result<Vec<Symbol>, ElfError> {
     let mut symbols = Vec::new();
-    for_each_of_kind(file, sections, kind, |symbol| symbols.push(symbol))?;
+    for_each_of_kind(file, sections, kind, |_, _| true, |symbol| symbols.push(symbol))?;
     Ok(sorted(symbols))
 }
 
@@ -244,23 +244,25 @@ fn sorted(mut symbols: Vec<Symbol>) -> Vec<Symbol> {
     symbols
 }
 
-/// Calls `with` with each function of the first symbol table of a kind, in its order.
+/// Calls `with` with each function of the first symbol table of a kind, in its order, of those
+/// whose start and size are `wanted`.
 fn for_each_of_kind(
     file: &ElfFile,
     sections: &[Section],
     kind: elf::SectionType,
+    wanted: impl Fn(u64, u64) -> bool,
     with: impl FnMut(Symbol),
 ) -> Result<(), ElfError> {
     let Some(table) = sections.iter().find(|section| section.kind == kind) else { return Ok(()) };
     // Known when this is compiled for nearly all files, since it is asked at each field.
     match file.endian {
         Endianness::Little if file.is_64 => {
-            for_each_function::<FileHeader64<_>>(file, LittleEndian, sections, table, with)
+            for_each_function::<FileHeader64<_>>(file, LittleEndian, sections, table, wanted, with)
         }
         endian if file.is_64 => {
-            for_each_function::<FileHeader64<_>>(file, endian, sections, table, with)
+            for_each_function::<FileHeader64<_>>(file, endian, sections, table, wanted, with)
         }
-        endian => for_each_function::<FileHeader32<_>>(file, endian, sections, table, with),
+        endian => for_each_function::<FileHeader32<_>>(file, endian, sections, table, wanted, with),
     }
 }
 
@@ -280,12 +282,13 @@ fn end_labels(symbols: &mut [Symbol]) {
     }
 }
 
-/// Calls `with` with each function of a table, in its order.
+/// Calls `with` with each function of a table that is `wanted`, in its order.
 fn for_each_function<H: FileHeader>(
     file: &ElfFile,
     endian: H::Endian,
     sections: &[Section],
     table: &Section,
+    wanted: impl Fn(u64, u64) -> bool,
     mut with: impl FnMut(Symbol),
 ) -> Result<(), ElfError> {
     let entry_size = u64::try_from(size_of::<H::Sym>()).unwrap_or(u64::MAX);
@@ -310,7 +313,10 @@ fn for_each_function<H: FileHeader>(
                 _ => None,
             };
             let base = base.map_or(0, |section| section.addr);
-            if let Some(symbol) = function(endian, entry, names, &mut code, base) {
+            let start = base.wrapping_add(entry.st_value(endian).into());
+            if wanted(start, entry.st_size(endian).into())
+                && let Some(symbol) = function(endian, entry, names, &mut code, start)
+            {
                 with(symbol);
             }
         }
@@ -319,14 +325,13 @@ fn for_each_function<H: FileHeader>(
     Ok(())
 }
 
-/// The symbol of a table's entry, if that is a function or a label in code. Its
-/// value counts from `base`.
+/// The symbol of a table's entry, if that is a function or a label in code.
 fn function<S: Sym>(
     endian: S::Endian,
     entry: &S,
     names: &Section,
     code: &mut CodeRanges,
-    base: u64,
+    start: u64,
 ) -> Option<Symbol> {
     let kind = entry.st_type();
     if !matches!(kind, elf::STT_FUNC | elf::STT_GNU_IFUNC | elf::STT_NOTYPE)
@@ -334,7 +339,6 @@ fn function<S: Sym>(
     {
         return None;
     }
-    let start = base.wrapping_add(entry.st_value(endian).into());
     let size: u64 = entry.st_size(endian).into();
     let code_end = code.end_of(start)?;
     let name = u64::from(entry.st_name(endian));

@@ -30,15 +30,21 @@ pub(crate) fn named<N: AsRef<[u8]>>(file: &ElfFile, names: &[N]) -> Result<Vec<N
     let limit = u64::try_from(longest).unwrap_or(u64::MAX).saturating_add(1);
     for kind in [elf::SHT_SYMTAB, elf::SHT_DYNSYM] {
         let mut found = Vec::new();
-        for_each_of_kind(file, sections, kind, |symbol| {
-            if symbol.rank == Rank::Label {
-                return;
-            }
-            let Some(name) = read_name(file, symbol.name, limit) else { return };
-            if let Some(name) = names.iter().position(|wanted| wanted.as_ref() == name) {
-                found.push(Named { name, code: symbol.start..symbol.end });
-            }
-        })?;
+        for_each_of_kind(
+            file,
+            sections,
+            kind,
+            |_, _| true,
+            |symbol| {
+                if symbol.rank == Rank::Label {
+                    return;
+                }
+                let Some(name) = read_name(file, symbol.name, limit) else { return };
+                if let Some(name) = names.iter().position(|wanted| wanted.as_ref() == name) {
+                    found.push(Named { name, code: symbol.start..symbol.end });
+                }
+            },
+        )?;
         if !found.is_empty() {
             return Ok(found);
         }
