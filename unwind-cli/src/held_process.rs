@@ -88,7 +88,7 @@ impl HeldProcess {
     ///
     /// [`HoldError`] if there is no such process, if it may not be traced, or if it ends.
     pub fn stop(task: i32, limit: HoldLimit) -> Result<Self, HoldError> {
-        let (hold, held) = Pause::stop(task, limit).map_err(HoldError)?;
+        let (hold, held) = Pause::stop(task, limit, || ()).map_err(HoldError)?;
         // After the first thread has ended only the others lead to the memory.
         let id = held.some_thread;
         let failed = |path: String| {

@@ -4,9 +4,11 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::Read as _;
+use std::hint::black_box;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
+
+use rustix::buffer::spare_capacity;
+use rustix::io::{Errno, pread, read};
 
 use crate::input_error::InputError;
 use crate::mapped_file::VDSO_LIMIT;
@@ -24,6 +26,9 @@ const PLACE: u64 = 64 << 10;
 const TOTAL: u64 = 256 << 20;
 /// How many pages of code that is in no file.
 const CODE_PAGES: usize = 1024;
+
+/// How much memory is there for copies before a hold: the stacks of a dozen threads that sleep.
+const COPIES: usize = 96 << 10;
 
 const PAGE: u64 = 4096;
 /// What is below the stack pointer and may be in use.
@@ -192,6 +197,8 @@ pub(crate) struct Before {
     text: Vec<u8>,
     mappings: Vec<Mapping>,
     memory: Option<File>,
+    /// What the text is in the hold.
+    text_now: Option<Vec<u8>>,
 }
 
 impl Before {
@@ -199,12 +206,27 @@ impl Before {
     pub(crate) fn read(thread: i32) -> Self {
         let text = read_maps(thread, 1 << 16).unwrap_or_default();
         let memory = File::open(format!("/proc/{thread}/mem")).ok();
-        Self { thread, mappings: maps::parse(&text), text, memory }
+        let mappings = maps::parse(&text);
+        // Freed again, this is there for the copies, and is not brought in during the hold.
+        black_box(vec![1_u8; COPIES]);
+        Self { thread, mappings, text, memory, text_now: None }
     }
 
-    /// What is mapped now.
+    /// Reads again what is mapped, now that the process stands.
+    pub(crate) fn look_again(&mut self) {
+        self.text_now = self.read_maps_of(self.thread).ok();
+    }
+
+    fn read_maps_of(&self, thread: i32) -> Result<Vec<u8>, InputError> {
+        read_maps(thread, self.text.len().saturating_add(1))
+    }
+
+    /// What is mapped in the hold.
     fn mappings(&mut self, thread: i32) -> Result<Vec<Mapping>, InputError> {
-        let text = read_maps(thread, self.text.len().saturating_add(1))?;
+        let text = match self.text_now.take().filter(|_| self.thread == thread) {
+            Some(text) => text,
+            None => self.read_maps_of(thread)?,
+        };
         let is_same = text == self.text;
         Ok(if is_same { std::mem::take(&mut self.mappings) } else { maps::parse(&text) })
     }
@@ -232,9 +254,17 @@ pub(crate) fn mappings_of(thread: i32) -> Result<Vec<Mapping>, InputError> {
 fn read_maps(thread: i32, len: usize) -> Result<Vec<u8>, InputError> {
     let path = format!("/proc/{thread}/maps");
     let read = || {
+        let file = File::open(&path)?;
         let mut text = Vec::with_capacity(len);
-        File::open(&path)?.read_to_end(&mut text)?;
-        Ok(text)
+        loop {
+            // One more tells the end.
+            text.reserve(1);
+            match read(&file, spare_capacity(&mut text)) {
+                Ok(0) => return Ok(text),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
     };
     read().map_err(|error| InputError::Read { path: path.clone().into(), error })
 }
@@ -264,9 +294,11 @@ impl Reader {
     /// Copies a range as far as it can be read, or as there is room.
     fn copy(&mut self, range: &Range<u64>) -> Copied {
         let len = range.end.saturating_sub(range.start).min(self.left);
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
-        let read = self.memory.read_at(&mut bytes, range.start).unwrap_or(0);
-        bytes.truncate(read);
+        let len = usize::try_from(len).unwrap_or(0);
+        // Into memory that is not cleared before.
+        let mut bytes = Vec::with_capacity(len);
+        let read = pread(&self.memory, spare_capacity(&mut bytes), range.start).unwrap_or(0);
+        bytes.truncate(len);
         self.left = self.left.saturating_sub(u64::try_from(read).unwrap_or(u64::MAX));
         Copied { start: range.start, bytes }
     }

@@ -147,8 +147,18 @@ fn split_at_byte(text: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
     Some((before, from.get(1..)?))
 }
 
+/// The number that at most 16 digits say; there is at least one.
 fn hex(digits: &[u8]) -> Option<u64> {
-    u64::from_str_radix(plain(digits)?, 16).ok()
+    let fits = (1..=16).contains(&digits.len());
+    let digit = |number: Option<u64>, &byte: &u8| {
+        let digit = match byte {
+            b'0'..=b'9' => byte.wrapping_sub(b'0'),
+            b'a'..=b'f' => byte.wrapping_sub(b'a').wrapping_add(10),
+            _ => return None,
+        };
+        number.map(|number| number << 4 | u64::from(digit))
+    };
+    fits.then(|| digits.iter().fold(Some(0), digit))?
 }
 
 #[cfg(test)]

@@ -9,11 +9,13 @@ pub(crate) mod error;
 pub(crate) mod maps;
 pub(crate) mod memory;
 pub(crate) mod pause;
+pub(crate) mod proc_text;
 pub(crate) mod process;
 pub(crate) mod registers;
 pub(crate) mod sleeping;
 pub(crate) mod status;
 pub(crate) mod target_memory;
+mod thread_list;
 mod tracee;
 
 use std::collections::BTreeSet;
@@ -38,6 +40,7 @@ use crate::target::error::TargetError;
 use crate::target::maps::{Backing, Mapping};
 use crate::target::memory::{CoreMemory, PageCache, ProcessMemory};
 use crate::target::pause::{HoldLimit, Pause, PausedProcess, STOPS};
+use crate::target::proc_text::read_text;
 use crate::target::process::Fate;
 use crate::target::registers::UserRegisters;
 use crate::target::sleeping::{Awake, SleepingProcess};
@@ -118,9 +121,12 @@ impl Target {
         // Files that a process maps may be many, and each is kept open.
         allow_all_files();
         for _ in 0..STOPS {
-            let before = Before::read(process);
+            let mut before = Before::read(process);
             let mut files = ProcessFiles::of(process);
-            let (hold, held) = Pause::stop(process, limit)?;
+            let (hold, held) = Pause::stop(process, limit, || match look {
+                Look::InPlace => {}
+                Look::Copies(_) => before.look_again(),
+            })?;
             let (error, fate) = match look {
                 Look::InPlace => match Self::of_held(&held) {
                     Ok(target) => return Ok(Self { hold: Some(hold), ..target }),
@@ -218,10 +224,13 @@ impl Target {
     ) -> Self {
         let threads = found.threads.into_iter();
         let thread = |(id, registers)| Thread { id, name: name_of(id), signal: None, registers };
+        let threads: Vec<_> = threads.map(thread).collect();
+        let first = threads.iter().find(|thread| thread.id == found.process);
+        let program = first.map_or_else(|| name_of(found.process), |first| first.name.clone());
         Self {
             process: found.process,
-            program: name_of(found.process).unwrap_or_default(),
-            threads: threads.map(thread).collect(),
+            program: program.unwrap_or_default(),
+            threads,
             mappings,
             modules,
             memory,
@@ -444,7 +453,7 @@ fn allow_all_files() {
 
 /// The name of a task, without the newline after it.
 fn name_of(task: i32) -> Option<Untrusted> {
-    let name = std::fs::read(format!("/proc/{task}/comm")).ok()?;
+    let name = read_text(format!("/proc/{task}/comm")).ok()?;
     let name = name.strip_suffix(b"\n").unwrap_or(&name);
     Some(Untrusted::from(name))
 }

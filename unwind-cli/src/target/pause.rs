@@ -7,7 +7,9 @@
 //! go, and when the time is over it lets go without.
 
 use std::io::Write as _;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, channel, sync_channel,
+};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -67,23 +69,44 @@ pub(crate) struct PausedProcess {
     pub(crate) unstoppable: Vec<i32>,
 }
 
+/// What the holding thread tells.
+#[derive(Debug)]
+enum Found {
+    /// The process stands. Its registers are not known yet, and it may turn out that it has to be
+    /// stopped again.
+    Still,
+    /// It is held, or why not.
+    Held(Result<PausedProcess, TargetError>),
+}
+
 impl Pause {
     /// Stops the process that has `task` as its id or as that of one of its
-    /// threads, for `limit` at most.
+    /// threads, for `limit` at most. Calls `still` once it stands, while the registers are read;
+    /// if it has to be stopped again, then again.
     ///
     /// # Errors
     ///
     /// [`TargetError`] if there is none, if it may not be traced, or if it ends.
-    pub(crate) fn stop(task: i32, limit: HoldLimit) -> Result<(Self, PausedProcess), TargetError> {
+    pub(crate) fn stop(
+        task: i32,
+        limit: HoldLimit,
+        mut still: impl FnMut(),
+    ) -> Result<(Self, PausedProcess), TargetError> {
         let (order, orders) = sync_channel(0);
-        let (found, finds) = sync_channel(1);
+        // Room for all: this thread may be waiting for something else.
+        let (found, finds) = channel();
         let holder = thread::Builder::new()
             .name("holder".into())
             .spawn(move || hold(task, limit, &found, &orders))
             .map_err(TargetError::NoThread)?;
         let late = || TargetError::LetGo { process: task, seconds: limit.time.as_secs() };
         // To stop it may take as long as it may be held.
-        let held = receive(&finds, limit.time).map_err(|_| late())??;
+        let held = loop {
+            match receive(&finds, limit.time).map_err(|_| late())? {
+                Found::Still => still(),
+                Found::Held(held) => break held?,
+            }
+        };
         let (order, holder) = (Some(order), Some(holder));
         Ok((Self { order, holder }, held))
     }
@@ -107,21 +130,17 @@ impl Drop for Pause {
 }
 
 /// What the holding thread does.
-fn hold(
-    task: i32,
-    limit: HoldLimit,
-    found: &SyncSender<Result<PausedProcess, TargetError>>,
-    orders: &Receiver<()>,
-) -> Fate {
-    let (process, held) = match stop(task) {
+fn hold(task: i32, limit: HoldLimit, found: &Sender<Found>, orders: &Receiver<()>) -> Fate {
+    // Whoever has not waited for it has given the process up.
+    let tell = |what| _ = found.send(what);
+    let (process, held) = match stop(task, &|| tell(Found::Still)) {
         Ok(stopped) => stopped,
         Err(error) => {
-            // Whoever has not waited for it has given the process up.
-            let _ = found.send(Err(error));
+            tell(Found::Held(Err(error)));
             return Fate::Ended;
         }
     };
-    let _ = found.send(Ok(held));
+    tell(Found::Held(Ok(held)));
     if receive(orders, limit.time) == Err(RecvTimeoutError::Timeout) {
         let error = TargetError::LetGo { process: process.id(), seconds: limit.time.as_secs() };
         let child = Pid::from_raw(process.id());
@@ -159,9 +178,9 @@ fn receive<T>(receiver: &Receiver<T>, timeout: Duration) -> Result<T, RecvTimeou
 const EAGER: Duration = Duration::from_millis(1);
 
 /// Stops a process, and reads the registers of its threads.
-fn stop(task: i32) -> Result<(StoppedProcess, PausedProcess), TargetError> {
+fn stop(task: i32, still: &dyn Fn()) -> Result<(StoppedProcess, PausedProcess), TargetError> {
     for _ in 0..STOPS {
-        let stopped = StoppedProcess::stop(task)?;
+        let stopped = StoppedProcess::stop(task, still)?;
         let process = stopped.id();
         let threads = stopped.threads().iter();
         let mut threads: Vec<_> =

@@ -7,9 +7,7 @@
 //! when the process is let go.
 
 use std::collections::BTreeSet;
-use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{sleep, yield_now};
@@ -22,14 +20,22 @@ use nix::unistd::Pid;
 
 use crate::input_error::InputError;
 use crate::target::error::TargetError;
+use crate::target::proc_text::read_text;
 use crate::target::registers::UserRegisters;
 use crate::target::status::Status;
+use crate::target::thread_list::ThreadList;
 use crate::target::tracee::{self, Report};
 use crate::untrusted::plain;
 
 /// How long all threads together may take to stop. One that sleeps where
 /// signals cannot wake it, such as the parent in `vfork`, does not stop at all.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How many threads a process has at most of which it is looked first whether they run: with more,
+/// to look takes as long as to stop them.
+const LOOKED_AT: usize = 32;
+/// How long is waited for those that sleep before those that run are stopped, too.
+const ASLEEP_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// How often it is looked whether threads have stopped before a sleep between two looks:
 /// most stop at once, and a sleep takes longer than that.
@@ -68,6 +74,8 @@ pub(crate) struct StoppedThread {
     pub(crate) id: Pid,
     /// The signal to pass on when it is let go, or 0.
     signal: i32,
+    /// It was on its way when it was found, so it is stopped last and let go first.
+    ran: bool,
     /// None if it was killed meanwhile.
     pub(crate) registers: Option<UserRegisters>,
 }
@@ -80,7 +88,10 @@ impl StoppedProcess {
     ///
     /// [`TargetError`] if there is no such process, if it may not be traced, or if
     /// none of its threads could be stopped.
-    pub(crate) fn stop(task: i32) -> Result<Self, TargetError> {
+    ///
+    /// Calls `still` once all that were found are stopped, before their registers are read; again
+    /// if there were more.
+    pub(crate) fn stop(task: i32, still: &dyn Fn()) -> Result<Self, TargetError> {
         let status = user_task(task)?;
         let mut stopped = Self {
             process: Pid::from_raw(status.process),
@@ -89,8 +100,8 @@ impl StoppedProcess {
         };
         let deadline = Instant::now().checked_add(STOP_TIMEOUT);
         loop {
-            stopped.stop_all_threads()?;
-            stopped.drop_ended();
+            stopped.stop_all_threads(still)?;
+            stopped.read_registers();
             let none = stopped.threads.is_empty() && stopped.unstoppable.is_empty();
             // One that executes another program may have replaced all of them.
             let again = none && stopped.is_there();
@@ -142,19 +153,37 @@ impl StoppedProcess {
 
     /// Stops threads until a look at the list finds no other. All that were
     /// found before are stopped then, so no further one can come.
-    fn stop_all_threads(&mut self) -> Result<(), TargetError> {
+    fn stop_all_threads(&mut self, still: &dyn Fn()) -> Result<(), TargetError> {
         let deadline = Instant::now().checked_add(STOP_TIMEOUT);
+        let mut list = ThreadList::open(self.id())?;
         let mut seen = BTreeSet::new();
         loop {
-            let found = self.list_threads()?;
-            let fresh: Vec<_> = found.into_iter().filter(|&thread| seen.insert(thread)).collect();
+            let found = list.ids()?.into_iter().map(Pid::from_raw);
+            let fresh: Vec<_> = found.filter(|&thread| seen.insert(thread)).collect();
             if fresh.is_empty() {
                 return Ok(());
             }
             // All are traced before the first one stops, so that none waits for that.
-            let mut seized = self.seize_all(&fresh)?;
-            seized.retain(|&thread| ptrace::interrupt(thread).is_ok());
-            self.wait_for_stops(seized, deadline);
+            let mut waiting = self.seize_all(&fresh)?;
+            let is_few = (2..=LOOKED_AT).contains(&waiting.len());
+            let running: Vec<_> = waiting.extract_if(.., |id| is_few && is_running(*id)).collect();
+            let interrupt = |threads: Vec<Pid>, ran| {
+                let left = threads.into_iter().filter(|&id| ptrace::interrupt(id).is_ok());
+                left.map(move |id| Waited { id, ran })
+            };
+            let mut waiting: Vec<_> = interrupt(waiting, false).collect();
+            if !running.is_empty() {
+                // Those that sleep lose no time while they stop.
+                let soon = Instant::now().checked_add(ASLEEP_TIMEOUT);
+                waiting = self.wait_for_stops(waiting, soon);
+                waiting.extend(interrupt(running, true));
+            }
+            // All together: one that executes a program waits for the ends of all others.
+            let left = self.wait_for_stops(waiting, deadline);
+            self.unstoppable.extend(left.iter().map(|thread| thread.id.as_raw()));
+            self.unstoppable.sort_unstable();
+            // One that is not listed yet changes nothing that those which stand need.
+            still();
         }
     }
 
@@ -181,26 +210,22 @@ impl StoppedProcess {
         })
     }
 
-    /// Takes out threads that ended after their stop, as they do at an exec by
-    /// one that did not stop in time. It waits until their ends have been seen.
-    fn drop_ended(&mut self) {
-        self.threads.retain(|thread| {
-            let is_held = Self::registers(thread.id).is_some();
-            is_held || tracee::poll(thread.id) == Ok(None)
+    /// Reads the registers of the threads, and takes out those that ended after their stop, as
+    /// they do at an exec by one that did not stop in time. It waits until their ends have been
+    /// seen.
+    fn read_registers(&mut self) {
+        self.threads.retain_mut(|thread| {
+            thread.registers = Self::registers(thread.id);
+            thread.registers.is_some() || tracee::poll(thread.id) == Ok(None)
         });
     }
 
     /// Whether any thread is alive. One look may find the id of a thread that is
     /// to have another one, and that one still dead.
     fn is_there(&self) -> bool {
-        let is_alive =
-            |&thread: &Pid| Status::read(thread.as_raw()).is_ok_and(|status| !status.is_dead());
-        (0..EXEC_TRIES).any(|_| self.list_threads().is_ok_and(|all| all.iter().any(is_alive)))
-    }
-
-    fn list_threads(&self) -> Result<Vec<Pid>, TargetError> {
-        let ids = thread_ids(self.process.as_raw())?;
-        Ok(ids.into_iter().map(Pid::from_raw).collect())
+        let is_alive = |&thread: &i32| Status::read(thread).is_ok_and(|status| !status.is_dead());
+        let list = || ThreadList::open(self.id())?.ids();
+        (0..EXEC_TRIES).any(|_| list().is_ok_and(|all| all.iter().any(is_alive)))
     }
 
     /// Begins to trace a thread; `false` if it has ended.
@@ -243,38 +268,54 @@ impl StoppedProcess {
         }
     }
 
-    /// Waits until each thread has stopped or ended, or until the deadline.
-    fn wait_for_stops(&mut self, mut waiting: Vec<Pid>, deadline: Option<Instant>) {
+    /// Waits until each thread has stopped or ended, or until the deadline: returns those that have
+    /// not.
+    fn wait_for_stops(
+        &mut self,
+        mut waiting: Vec<Waited>,
+        deadline: Option<Instant>,
+    ) -> Vec<Waited> {
         let mut eager_looks = 0..EAGER_LOOKS;
         let mut pause = Duration::from_micros(20);
         loop {
-            waiting.retain(|&thread| match tracee::poll(thread) {
+            waiting.retain(|&Waited { id, ran }| match tracee::poll(id) {
                 Ok(None) => true,
                 Ok(Some(Report::Stopped { signal })) => {
-                    let registers = Self::registers(thread);
-                    self.threads.push(StoppedThread { id: thread, signal, registers });
+                    self.threads.push(StoppedThread { id, signal, ran, registers: None });
                     false
                 }
                 Ok(Some(Report::Ended(_))) | Err(_) => false,
             });
-            if waiting.is_empty() {
-                return;
-            }
-            if deadline.is_none_or(|deadline| Instant::now() >= deadline) {
-                self.unstoppable.extend(waiting.iter().map(|thread| thread.as_raw()));
-                self.unstoppable.sort_unstable();
-                return;
+            if waiting.is_empty() || deadline.is_none_or(|deadline| Instant::now() >= deadline) {
+                return waiting;
             }
             if eager_looks.next().is_some() {
                 yield_now();
                 continue;
             }
             // One that executes a program does not stop before their ends are seen.
-            self.drop_ended();
+            self.read_registers();
             sleep(pause);
             pause = pause.saturating_mul(2).min(Duration::from_millis(2));
         }
     }
+}
+
+/// A thread that was asked to stop.
+#[derive(Clone, Copy, Debug)]
+struct Waited {
+    id: Pid,
+    /// As [`StoppedThread::ran`].
+    ran: bool,
+}
+
+/// Whether a thread has something to do.
+fn is_running(thread: Pid) -> bool {
+    let stat = read_text(format!("/proc/{thread}/stat"));
+    // Its name may hold anything but a newline.
+    let state =
+        stat.ok().and_then(|stat| stat.rsplit(|&byte| byte == b')').next()?.get(1).copied());
+    state == Some(b'R')
 }
 
 /// The ends of traced threads, which have to be asked for while another thread
@@ -322,7 +363,8 @@ impl Ends {
 
 impl Drop for StoppedProcess {
     fn drop(&mut self) {
-        for thread in &self.threads {
+        let threads = |ran: bool| self.threads.iter().filter(move |thread| thread.ran == ran);
+        for thread in threads(true).chain(threads(false)) {
             // A thread that is gone needs no more. One that could not be
             // stopped is let go by the kernel when this program ends.
             let _ = tracee::detach(thread.id, thread.signal);
@@ -342,23 +384,6 @@ pub(super) fn user_task(task: i32) -> Result<Status, TargetError> {
         _ => InputError::Read { path: format!("/proc/{task}/status").into(), error }.into(),
     })?;
     if status.is_kernel_thread { Err(TargetError::KernelThread(task)) } else { Ok(status) }
-}
-
-/// The ids of the threads of a process; none if it has ended.
-///
-/// # Errors
-///
-/// [`InputError`] if `/proc` does not list them.
-pub(super) fn thread_ids(process: i32) -> Result<Vec<i32>, InputError> {
-    let path = format!("/proc/{process}/task");
-    let entries = match std::fs::read_dir(&path) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(InputError::Read { path: path.into(), error }),
-    };
-    // An entry that cannot be read is a thread that has ended.
-    let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
-    Ok(names.filter_map(|name: OsString| plain(name.as_bytes())?.parse().ok()).collect())
 }
 
 /// The value of `kernel.yama.ptrace_scope`, where the kernel has it.

@@ -8,9 +8,11 @@ use object::elf;
 
 use crate::input_error::InputError;
 use crate::target::error::TargetError;
-use crate::target::process::{ptrace_scope, thread_ids, user_task};
+use crate::target::proc_text::read_text;
+use crate::target::process::{ptrace_scope, user_task};
 use crate::target::registers::{CodeMode, UserRegisters};
 use crate::target::status::Status;
+use crate::target::thread_list::ThreadList;
 use crate::untrusted::plain;
 
 /// Why nothing is known of the stack of a thread that was not stopped.
@@ -58,7 +60,7 @@ impl SleepingProcess {
         if i32::try_from(std::process::id()) == Ok(process) {
             return Err(TargetError::OwnProcess);
         }
-        let mut ids = thread_ids(process)?;
+        let mut ids = ThreadList::open(process)?.ids()?;
         ids.sort_unstable_by_key(|&id| (id != process, id));
         let mut threads = Vec::with_capacity(ids.len());
         for id in ids {
@@ -96,7 +98,7 @@ fn find(thread: i32) -> io::Result<Option<Result<Sleep, Awake>>> {
     // Were it the other way round, the thread could run before its switches are counted.
     let found = Status::read(thread).and_then(|status| {
         // The kernel says that the thread slept from the first word to the last.
-        Ok((status, std::fs::read(format!("/proc/{thread}/syscall"))?))
+        Ok((status, read_text(format!("/proc/{thread}/syscall"))?))
     });
     let (status, place) = match found {
         Ok(found) => found,

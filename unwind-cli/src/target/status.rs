@@ -4,6 +4,7 @@ use std::io;
 
 use memchr::{memchr, memchr_iter, memrchr};
 
+use crate::target::proc_text::read_text;
 use crate::untrusted::plain;
 
 /// The state of one task, as far as it decides whether and how to trace it.
@@ -30,8 +31,8 @@ impl Status {
     ///
     /// As reading a file: `NotFound` where there is no such task.
     pub(crate) fn read(task: i32) -> io::Result<Self> {
-        let status = std::fs::read(format!("/proc/{task}/status"))?;
-        let stat = std::fs::read(format!("/proc/{task}/stat"))?;
+        let status = read_text(format!("/proc/{task}/status"))?;
+        let stat = read_text(format!("/proc/{task}/stat"))?;
         Self::parse(&status, &stat)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unknown form of status"))
     }
