@@ -110,7 +110,7 @@ pub use format::{
     header::{Abi, Header, Version},
 };
 pub use read::{
-    index::IndexedTable,
+    index::{IndexShape, IndexedTable},
     lookup::Lookup,
     remote::{RemoteBuffer, RemoteError, RemoteTable},
     section::{Section, Tables},

@@ -25,11 +25,34 @@ pub(crate) struct Checkpoints<'i> {
     start: &'i [u32],
 }
 
+/// How many of the words are which part of [`Checkpoints`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CheckpointShape {
+    /// For how many functions there is room.
+    long: usize,
+    functions: usize,
+    used: usize,
+}
+
 impl<'i> Checkpoints<'i> {
     pub(crate) const NONE: Self = Self { functions: &[], first: &[], at: &[], start: &[] };
 
+    /// Those that were laid out in `memory`.
+    pub(crate) fn with(memory: &'i [u32], shape: CheckpointShape) -> Self {
+        let CheckpointShape { long, functions, used } = shape;
+        let (indices, memory) = memory.split_at_checked(long).unwrap_or_default();
+        let (first, memory) = memory.split_at_checked(long).unwrap_or_default();
+        let (at, start) = memory.split_at_checked(memory.len() / 2).unwrap_or_default();
+        Self {
+            functions: indices.get(..functions).unwrap_or_default(),
+            first: first.get(..functions).unwrap_or_default(),
+            at: at.get(..used).unwrap_or_default(),
+            start: start.get(..used).unwrap_or_default(),
+        }
+    }
+
     /// Lays out as many as fit in `memory`.
-    pub(crate) fn build(table: &Table<'_>, memory: &'i mut [u32]) -> Self {
+    pub(crate) fn fill(table: &Table<'_>, memory: &mut [u32]) -> CheckpointShape {
         let long = table.fdes().flatten().filter(|fde| fde.num_fres >= LONG).count();
         // A function without a point is of no use.
         let long = long.min(memory.len() / 4);
@@ -53,12 +76,7 @@ impl<'i> Checkpoints<'i> {
             functions = functions.saturating_add(1);
             used = used.saturating_add(mark(table, &fde, at, start));
         }
-        Self {
-            functions: indices.get(..functions).unwrap_or_default(),
-            first: first.get(..functions).unwrap_or_default(),
-            at: at.get(..used).unwrap_or_default(),
-            start: start.get(..used).unwrap_or_default(),
-        }
+        CheckpointShape { long, functions, used }
     }
 
     /// How many functions and points there are, each of which takes two words.

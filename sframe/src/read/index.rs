@@ -8,7 +8,7 @@ use crate::{
     format::flags::Flags,
     read::{
         bisect::Ascending,
-        checkpoint::{Checkpoints, EVERY, LONG},
+        checkpoint::{CheckpointShape, Checkpoints, EVERY, LONG},
         lookup::{self, Lookup},
         slice::SliceSource,
         table::Table,
@@ -100,24 +100,67 @@ impl<'a> Table<'a> {
     /// table is not sorted, that to sort the functions.
     #[must_use]
     pub fn index<'i>(&self, memory: &'i mut [u32]) -> IndexedTable<'a, 'i> {
-        let none = IndexedTable::from(*self);
-        let Some(survey) = survey(self) else { return none };
+        let shape = self.fill_index(memory);
+        self.with_index(memory, shape)
+    }
+
+    /// The same for who keeps the memory beside the table's bytes: only writes the index, for
+    /// [`with_index`](Self::with_index).
+    #[must_use]
+    pub fn fill_index(&self, memory: &mut [u32]) -> IndexShape {
+        self.try_fill_index(memory).unwrap_or_default()
+    }
+
+    fn try_fill_index(&self, memory: &mut [u32]) -> Option<IndexShape> {
+        let survey = survey(self)?;
         let (order, memory) = match survey.ascends {
             true => (None, memory),
-            false => match sort(self, memory) {
-                Some((order, memory)) => (Some(order), memory),
-                None => return none,
-            },
+            false => {
+                let (order, memory) = sort(self, memory)?;
+                (Some(order), memory)
+            }
         };
         let table = Positions::new(self, order);
         let (base, last) = (table.start(0), table.start(table.count().saturating_sub(1)));
         let span = last.wrapping_sub(base).unsigned();
-        let Some(shift) = granule_shift(span, memory.len()) else { return none };
+        let shift = granule_shift(span, memory.len())?;
         let count = usize::try_from(span >> shift).map_or(0, |last| last.saturating_add(2));
-        let Some((granules, memory)) = memory.split_at_mut_checked(count) else { return none };
+        let (granules, memory) = memory.split_at_mut_checked(count)?;
         table.fill(granules, base, shift);
-        let checkpoints = Checkpoints::build(self, memory);
-        IndexedTable { order, granules, base, shift, checkpoints, ..none }
+        let checkpoints = Checkpoints::fill(self, memory);
+        let ordered = order.map_or(0, <[u32]>::len);
+        Some(IndexShape { ordered, granules: count, base, shift, checkpoints })
+    }
+
+    /// The table with an index that was written for it, at this address or another one.
+    ///
+    /// With words of another table, or that were changed, it finds what those say, but never panics.
+    #[must_use]
+    pub fn with_index<'i>(&self, memory: &'i [u32], shape: IndexShape) -> IndexedTable<'a, 'i> {
+        let IndexShape { ordered, granules, base, shift, checkpoints } = shape;
+        let (order, memory) = memory.split_at_checked(ordered).unwrap_or_default();
+        let (granules, memory) = memory.split_at_checked(granules).unwrap_or_default();
+        let order = Some(order).filter(|order| !order.is_empty());
+        let checkpoints = Checkpoints::with(memory, checkpoints);
+        IndexedTable { table: *self, order, granules, base, shift, checkpoints }
+    }
+}
+
+/// Which words of an index are what, for [`Table::with_index`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexShape {
+    ordered: usize,
+    granules: usize,
+    base: i64,
+    shift: u32,
+    checkpoints: CheckpointShape,
+}
+
+impl IndexShape {
+    /// Whether there is an index.
+    #[must_use]
+    pub const fn is_indexed(&self) -> bool {
+        self.granules != 0
     }
 }
 
@@ -382,6 +425,42 @@ mod tests {
             let table = Table::parse(&bytes).unwrap().at(0x40_0000);
             assert_eq!(table.index_len(), words);
             assert_eq!([words, 9 * words].map(|len| used(&table, len)), [words; 2]);
+        }
+    }
+
+    #[test]
+    fn an_index_that_is_kept_by_itself_finds_the_same_and_a_wrong_one_harms_nothing() {
+        let mut unsorted = table(0, &[97, 3, 95, 150, 500, 1]);
+        unsorted.functions.reverse();
+        let bytes = unsorted.build();
+        let table = Table::parse(&bytes).unwrap().at(0x40_0000);
+        let mut words = vec![0; table.index_len()];
+        let shape = table.fill_index(&mut words);
+        assert!(shape.is_indexed() && !table.fill_index(&mut []).is_indexed());
+        let elsewhere = Table::parse(&bytes).unwrap().at(0x7f00_0040_0000);
+        let mut found = 0;
+        for at in (0x3f_b000_u64..0x40_6000).step_by(5) {
+            let row = table.find_row(at);
+            found += u32::from(matches!(row, Ok(Some(_))));
+            assert_eq!(table.with_index(&words, shape).find_row(at), row);
+            let there = elsewhere.with_index(&words, shape).find_row(at + 0x7f00_0000_0000);
+            assert_eq!(there, row);
+        }
+        assert!(found > 5_000, "{found}");
+        let mut state = 1_u32;
+        for _ in 0..200 {
+            let wrong = words.iter().map(|&word| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                if state >> 30 == 0 { state } else { word }
+            });
+            let wrong: alloc::vec::Vec<u32> = wrong.collect();
+            let len = usize::try_from(state >> 8).unwrap() % (wrong.len() + 1);
+            for words in [&wrong[..], &wrong[..len]] {
+                for at in (0x3f_b000_u64..0x40_6000).step_by(0x155) {
+                    _ = table.with_index(words, shape).find_row(at);
+                    _ = table.with_index(words, shape).find(at);
+                }
+            }
         }
     }
 

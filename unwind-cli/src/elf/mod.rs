@@ -13,6 +13,7 @@ pub(crate) mod relocations;
 pub(crate) mod section;
 pub(crate) mod segment;
 pub(crate) mod sframe_section;
+mod table_indices;
 #[cfg(test)]
 mod tests;
 

@@ -1,11 +1,16 @@
 //! The sections of an ELF file that hold SFrame tables.
 
+use std::sync::OnceLock;
+
 use object::elf;
+use sframe::Abi;
+use unwind_core::Row;
 
 use crate::elf::error::{ElfError, Part};
 use crate::elf::relocations::{Relocations, Unresolved};
 use crate::elf::section::Section;
 use crate::elf::segment::Segment;
+use crate::elf::table_indices::TableIndices;
 use crate::elf::{ElfFile, refuse_shared};
 use crate::untrusted::Untrusted;
 
@@ -18,17 +23,41 @@ pub(crate) struct SframeSection {
     pub(crate) bytes: Vec<u8>,
     /// In a relocatable object: the relocations that could not be applied.
     pub(crate) unresolved: Vec<Unresolved>,
+    /// Made at the first lookup.
+    pub(super) indices: OnceLock<TableIndices>,
 }
 
 impl SframeSection {
     /// `.sframe`.
     pub(crate) fn new(addr: u64, bytes: Vec<u8>) -> Self {
-        Self { name: Untrusted::from(b".sframe"), addr, bytes, unresolved: Vec::new() }
+        let (unresolved, indices) = (Vec::new(), OnceLock::new());
+        Self { name: Untrusted::from(b".sframe"), addr, bytes, unresolved, indices }
     }
 
     /// Its tables. Linkers that do not merge them leave many.
     pub(crate) fn tables(&self) -> sframe::Section<'_> {
         sframe::Section::new(&self.bytes).at(self.addr)
+    }
+
+    /// The row of 64-bit x86 code for an address of a process that has the file loaded so far
+    /// above its link-time addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`sframe::Error`] if a table's header or the function that holds the address is damaged.
+    pub(crate) fn row(&self, bias: u64, addr: u64) -> Result<Option<Row>, sframe::Error> {
+        let at = self.addr.wrapping_add(bias);
+        let tables = || sframe::Section::new(&self.bytes).at(at).tables();
+        let indices = self.indices.get_or_init(|| TableIndices::of(tables()));
+        for (number, table) in tables().enumerate() {
+            let table = table?;
+            if table.header().abi == Abi::Amd64Little
+                && let Some(row) = indices.find_row(number, &table, addr)?
+            {
+                return Ok(Some(row));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -77,7 +106,8 @@ impl ElfFile {
                 let mut bytes = self.section_bytes(Part::Sframe, section)?;
                 let unresolved = relocations.apply_to_sframe(index, &mut bytes)?;
                 let name = Untrusted::from(&section.name);
-                Ok(SframeSection { name, addr: section.addr, bytes, unresolved })
+                let (addr, indices) = (section.addr, OnceLock::new());
+                Ok(SframeSection { name, addr, bytes, unresolved, indices })
             };
             return places.iter().map(read).collect();
         }

@@ -133,15 +133,7 @@ fn row_of_call_frames(range: &Range, addr: u64, word: WordSize) -> Option<Row> {
 /// The row of the `.sframe` of a file.
 pub(crate) fn row_of_section(range: &Range, addr: u64) -> Result<Option<Row>, sframe::Error> {
     let Some(section) = range.file.sframe() else { return Ok(None) };
-    for table in section.tables().tables() {
-        let table = table?;
-        if table.header().abi == sframe::Abi::Amd64Little
-            && let Some(row) = table.find_row(addr)?
-        {
-            return Ok(Some(row.with_origin(Origin::Table)));
-        }
-    }
-    Ok(None)
+    Ok(section.row(0, addr)?.map(|row| row.with_origin(Origin::Table)))
 }
 
 /// The copied stack, and the files, whose code does not change.

@@ -3,10 +3,11 @@
 
 use std::collections::HashSet;
 
-use sframe::{Abi, Section, Table, Tables};
+use sframe::Abi;
 use unwind_core::{FrameContext, Memory, Row, RowSource};
 use unwind_x86::{X86_64, X86_64Regs};
 
+use crate::elf::sframe_section::SframeSection;
 use crate::loaded_file::LoadedImage;
 use crate::module::Modules;
 use crate::untrusted::escaped;
@@ -36,33 +37,24 @@ impl RowSource<X86_64> for SframeTables<'_> {
         let image = self.modules.find(addr).and_then(|module| module.image().ok());
         // A section of which nothing can be used is as if it were not there, but for a
         // warning.
-        let tables = image.and_then(|image| open_tables(image).ok().flatten());
-        let Some((first, rest)) = tables else { return Ok(None) };
-        if let Some(row) = first.find_row(addr)? {
-            return Ok(Some(row));
+        let Some(image) = image else { return Ok(None) };
+        match open_tables(image) {
+            Ok(Some(section)) => section.row(image.bias, addr),
+            Ok(None) | Err(_) => Ok(None),
         }
-        for table in rest {
-            if let Some(row) = table?.find_row(addr)? {
-                return Ok(Some(row));
-            }
-        }
-        Ok(None)
     }
 }
 
-/// The first table of a file and those after it, if it has some of 64-bit code.
+/// The SFrame section of a file, if its first table is one of 64-bit code.
 ///
 /// # Errors
 ///
-/// What is wrong with the first one's header.
-fn open_tables(image: &LoadedImage) -> Result<Option<(Table<'_>, Tables<'_>)>, sframe::Error> {
+/// What is wrong with that table's header.
+fn open_tables(image: &LoadedImage) -> Result<Option<&SframeSection>, sframe::Error> {
     // Another warning says what is wrong with the file.
     let Ok(Some(section)) = image.sframe() else { return Ok(None) };
-    let addr = section.addr.wrapping_add(image.bias);
-    let mut tables = Section::new(&section.bytes).at(addr).tables();
-    let first = tables.next().transpose()?;
-    let first = first.filter(|first| first.header().abi == Abi::Amd64Little);
-    Ok(first.map(|first| (first, tables)))
+    let first = section.tables().tables().next().transpose()?;
+    Ok(first.filter(|first| first.header().abi == Abi::Amd64Little).map(|_| section))
 }
 
 /// What is wrong with the tables of files, each told once.
