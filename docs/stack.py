@@ -25,7 +25,7 @@ import time
 PROGRAMS = "benches/programs"
 # How long the stop that has to be seen takes, in milliseconds.
 HOLD = 50
-UNWIND = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "release", "unwind")
+UNWIND = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "dist", "unwind")
 
 
 def commands(process):
@@ -115,7 +115,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
-    subprocess.run(["cargo", "build", "--quiet", "--release", "--locked", "--package",
+    subprocess.run(["cargo", "build", "--quiet", "--profile", "dist", "--locked", "--package",
                     "unwind-cli"], check=True)
     for tool in ["eu-stack", "node", "python3"]:
         if not shutil.which(tool):
