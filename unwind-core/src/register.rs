@@ -67,6 +67,12 @@ impl WordSize {
         }
     }
 
+    /// The number of the slot just below a stack pointer.
+    #[inline]
+    pub(crate) const fn slot_below(self, sp: u64) -> u64 {
+        sp.wrapping_sub(self.bytes()).wrapping_shr(self.bytes().trailing_zeros())
+    }
+
     /// A register value with an offset in bytes added, or `None` where that
     /// leaves the range of the register.
     #[inline]

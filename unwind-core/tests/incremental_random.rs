@@ -221,7 +221,7 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
 
             let walker = Walker::new(make(), &table).cache(cache).max_frames(max_frames);
             let walker = walker.stack_end(stack_end);
-            let mut walker = walker.fallback(FramePointers).return_addresses(tracer);
+            let mut walker = walker.fallback(Chain).return_addresses(tracer);
             all += same(&mut walker, regs, &mut stack, first);
 
             // Rows by frame pointers from the cache, too.

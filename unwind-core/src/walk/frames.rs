@@ -17,7 +17,7 @@ use crate::step_error::StepError;
 use crate::trace::{Provenance, TraceFrame};
 use crate::walk::cursor::Cursor;
 use crate::walk::fast::row_cache::RowStore;
-use crate::walk::rules::check_return_address;
+use crate::walk::rules::{check_return_address, is_zero_an_end};
 use crate::walk::step::{FramePointer, Step, Stepper};
 use crate::walk::walker::{LookedUp, Walker};
 
@@ -347,14 +347,9 @@ where
         let caller = match step {
             Step::Outermost => return Ok(Next::Outermost),
             Step::ZeroReturnAddress { cfa } => {
-                // The last slot of the stack is no zero like any other.
-                if stack_end == Some(cfa) && !row.is_guess() {
-                    return Ok(Next::ZeroReturnAddress { cfa });
-                }
-                let is_guess = matches!(row.origin(), Origin::FramePointer | Origin::Instructions);
-                return match is_guess || at.is_by_fp && row.is_from_sp() {
-                    true => Err(StepError::ZeroReturnAddress { cfa }),
-                    false => Ok(Next::ZeroReturnAddress { cfa }),
+                return match is_zero_an_end(row, at.is_by_fp, stack_end == Some(cfa)) {
+                    true => Ok(Next::ZeroReturnAddress { cfa }),
+                    false => Err(StepError::ZeroReturnAddress { cfa }),
                 };
             }
             Step::Caller(caller) => caller,

@@ -6,7 +6,9 @@
 
 use crate::addr::VirtAddr;
 use crate::arch::Arch;
+use crate::origin::Origin;
 use crate::register::WordSize;
+use crate::row::Row;
 use crate::step_error::StepError;
 
 /// A frame pointer points into its own frame, so one below the stack pointer is something
@@ -42,6 +44,14 @@ pub(super) fn check_cfa(cfa: u64, word: WordSize, stack_end: Option<u64>) -> Res
         return Err(StepError::BeyondStack { cfa });
     }
     Ok(())
+}
+
+/// Whether a return address of zero to which `row` leads is how start-up code marks the
+/// outermost frame. `is_last`: it is in the last slot of the stack, which is no zero like any
+/// other.
+pub(super) fn is_zero_an_end(row: &Row, is_by_fp: bool, is_last: bool) -> bool {
+    let is_guess = matches!(row.origin(), Origin::FramePointer | Origin::Instructions);
+    is_last && !row.is_guess() || !(is_guess || is_by_fp && row.is_from_sp())
 }
 
 /// A return address, which is not zero, is one that this CPU can have code at.

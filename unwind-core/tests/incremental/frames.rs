@@ -96,10 +96,12 @@ fn a_zero_after_a_frame_pointer_is_no_end_of_the_stack() {
         task.walk(leaf(PLAIN), &mut stack);
         assert!(matches!(task.last.end(), Some(End::Step(StepError::ZeroReturnAddress { .. }))));
     }
-    let inner = Regs { sp: STACK + 3 * FRAME, ..leaf(PLAIN + 1) };
+    let fp = Some(STACK + 3 * FRAME + 16);
+    let inner = Regs { sp: STACK + 3 * FRAME, fp, ..leaf(PLAIN + 1) };
     task.walk(inner, &mut stack);
     assert_eq!(task.last.end(), Some(End::ZeroReturnAddress));
-    task.walk(leaf(PLAIN), &mut stack);
+    assert_eq!(task.walk(leaf(PLAIN), &mut stack), 2);
+    assert!(matches!(task.last.end(), Some(End::Step(StepError::ZeroReturnAddress { .. }))));
 
     // Also where that frame is taken over.
     let mut stack = Stack::of(&[PLAIN, SAVES_FP, BY_FP, PLAIN, PLAIN, PLAIN, PLAIN]);

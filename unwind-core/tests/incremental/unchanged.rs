@@ -1,6 +1,11 @@
 //! A stack that is as it was.
 
-use unwind_core::{End, IncrementalTrace, Trace};
+use core::convert::Infallible;
+
+use unwind_core::{
+    Coverage, End, FrameContext, IncrementalTrace, Memory, Row, RowCache, RowSource, SliceMemory,
+    Trace, VirtAddr, Walker, WordSize,
+};
 
 use crate::task::*;
 
@@ -62,6 +67,80 @@ fn an_end_is_found_again() {
     stack.absent = None;
     assert_eq!(task.walk(leaf(PLAIN), &mut stack), 3);
     assert_eq!(task.last.end(), Some(End::ZeroReturnAddress));
+}
+
+#[test]
+fn an_end_at_a_word_is_known_by_a_look_at_that_word() {
+    for is_lent in [false, true] {
+        let mut stack = Stack { is_lent, ..Stack::of(&[PLAIN; 6]) };
+        stack.words.truncate(6 * 4);
+        let mut task = Task::new();
+        // Unchanged, and where only the innermost frame is another one.
+        for inner in [PLAIN, PLAIN + 1, PLAIN] {
+            for last in [PLAIN + 5, 0, 0, PLAIN + 5, PLAIN + 5] {
+                stack.set(STACK + 6 * FRAME - 8, last);
+                task.walk(leaf(inner), &mut stack);
+                let is_cut = matches!(task.last.end(), Some(End::Step(_)));
+                assert_eq!(is_cut, last != 0, "{is_lent} {inner:#x} {last:#x}");
+                assert!(is_cut || task.last.end() == Some(End::ZeroReturnAddress));
+            }
+            // What is cut off comes to be there.
+            stack.words.extend([[0; 8]; 4]);
+            task.walk(leaf(inner), &mut stack);
+            assert_eq!(task.last.end(), Some(End::ZeroReturnAddress));
+            stack.words.truncate(6 * 4);
+        }
+    }
+}
+
+/// The convention for a fallback.
+struct FramePointers;
+
+impl RowSource<Toy> for FramePointers {
+    type Error = Infallible;
+    const COVERAGE: Coverage = Coverage::FramePointer { is_guess: false };
+    fn row<M: Memory>(
+        &mut self,
+        _: &FrameContext<'_, Regs>,
+        _: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        Ok(Some(Row::frame_pointer(WordSize::Eight)))
+    }
+}
+
+#[test]
+fn where_the_fallback_failed_too_what_it_read_is_looked_at() {
+    // The stack is cut, and the frame pointer leads beyond.
+    const ABOVE: u64 = STACK + 0x1000;
+    let mut stack = Stack::of(&[PLAIN; 4]);
+    stack.words.truncate(4 * 4);
+    let low = SliceMemory::new(VirtAddr::new(STACK), stack.words.as_flattened());
+    let record = [0, PLAIN + 5].map(u64::to_le_bytes);
+    let high = SliceMemory::new(VirtAddr::new(ABOVE), record.as_flattened());
+    let cut = [low];
+    let whole = [low, high];
+    let (mut cache, mut last) = (RowCache::<64>::new(), IncrementalTrace::<ROOM>::new());
+    let mut walk = |fp, mut memory: &[SliceMemory<'_>]| {
+        let regs = Regs { fp: Some(fp), ..leaf(PLAIN) };
+        let mut walker = Walker::new(Toy, Functions::default()).fallback(FramePointers);
+        let mut trace = Trace::<[_; ROOM]>::new();
+        walker.trace(regs, &mut memory, &mut trace);
+        let mut walker = walker.cache(&mut cache);
+        walker.trace_incremental(regs, &mut memory, &mut last);
+        assert!(
+            last.frames().eq(trace.frames()) && last.end() == trace.end(),
+            "{last:?} {trace:?}"
+        );
+        (last.len(), last.reused())
+    };
+    for _ in 0..2 {
+        assert_eq!(walk(ABOVE, &cut).0, 5);
+        assert_eq!(walk(ABOVE, &cut), (5, 4));
+        assert_eq!(walk(ABOVE, &whole).0, 6);
+    }
+    // Without a frame pointer nothing is read.
+    assert_eq!(walk(0, &cut).0, 5);
+    assert_eq!(walk(0, &whole), (5, 4));
 }
 
 #[test]

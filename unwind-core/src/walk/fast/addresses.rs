@@ -9,7 +9,7 @@ use crate::return_addresses::ReturnAddresses;
 use crate::source::RowSource;
 use crate::trace::Provenance;
 use crate::walk::fast::compact_row::CompactRow;
-use crate::walk::fast::fast_path::{FrameSink, Stop};
+use crate::walk::fast::fast_path::{Caller, FrameSink, Stop};
 use crate::walk::fast::row_cache::RowStore;
 use crate::walk::fast::run::FrameLog;
 use crate::walk::frames::Frames;
@@ -81,6 +81,7 @@ struct Log<'o> {
 }
 
 /// What is noted of the rows of a run.
+#[derive(Clone, Copy)]
 pub(super) struct AddressSink {
     last: CompactRow,
     /// What is known of any, as one byte.
@@ -97,19 +98,14 @@ impl FrameSink for AddressSink {
     type Kept = u64;
 
     #[inline]
-    fn entry(pc: VirtAddr, _: u64, _: u64, _: CompactRow) -> u64 {
-        pc.get()
+    fn entry(caller: Caller) -> u64 {
+        caller.pc.get()
     }
 
     #[inline]
     fn note(&mut self, row: CompactRow) {
         self.last = row;
         self.any |= row.provenance().bits();
-    }
-
-    #[inline]
-    fn should_stop(&mut self, _: &u64) -> bool {
-        false
     }
 }
 

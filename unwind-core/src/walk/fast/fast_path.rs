@@ -1,5 +1,7 @@
 //! A walk by compact rows: the fast form of [`crate::walk::step`].
 
+use core::slice::IterMut;
+
 use crate::hint::cold_path;
 
 use crate::addr::{FramePc, VirtAddr};
@@ -39,13 +41,19 @@ pub(crate) enum Stop {
 }
 
 /// What becomes of the callers that a walk finds.
-pub(crate) trait FrameSink {
-    /// What is kept of one.
+pub(crate) trait FrameSink: Copy {
+    /// What is kept of one, once or twice.
     type Kept;
 
-    /// The entry of the caller with this pc, stack and frame pointer to which `row`
-    /// led.
-    fn entry(pc: VirtAddr, sp: u64, fp: u64, row: CompactRow) -> Self::Kept;
+    /// The entry of a caller.
+    fn entry(caller: Caller) -> Self::Kept;
+
+    /// Writes what is kept of it before that, if anything; `false` if there is no room.
+    #[inline]
+    fn write_before(&mut self, caller: Caller, room: &mut IterMut<'_, Self::Kept>) -> bool {
+        let _ = (caller, room);
+        true
+    }
 
     /// Takes note of the row that led to a caller.
     #[inline]
@@ -54,12 +62,28 @@ pub(crate) trait FrameSink {
     }
 
     /// Whether the walk stops at this caller.
-    fn should_stop(&mut self, entry: &Self::Kept) -> bool;
+    #[inline]
+    fn should_stop(&mut self, caller: Caller) -> bool {
+        let _ = caller;
+        false
+    }
+}
+
+/// A caller that a walk has found.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    pub(crate) pc: VirtAddr,
+    /// Where its return address is: a value of the stack pointer, in slots.
+    pub(crate) slot: u64,
+    pub(crate) fp: u64,
+    /// The row that led there.
+    pub(crate) row: CompactRow,
 }
 
 impl<At: Copy + PartialEq> FastPath<At> {
     /// Finds callers of the frame with this lookup address for as long as it can and the
-    /// sink wants more, writes them to `room`, and returns how many they are. Changes
+    /// sink wants more, writes them to `room`, and returns how many entries they are, after
+    /// which may be one [before](FrameSink::write_before) the next. Changes
     /// `stop` from `Other` where it is another.
     ///
     /// Never inlined, and without calls: as arguments, the parts are known to lie
@@ -72,9 +96,11 @@ impl<At: Copy + PartialEq> FastPath<At> {
         cache: &mut C,
         code: &mut T,
         stack: &mut K,
-        (room, log): (&mut [L::Kept], &mut L),
+        (room, sink): (&mut [L::Kept], &mut L),
     ) -> usize {
         let Self { mut at, mut fp, .. } = *self;
+        // A copy, so that it takes no register.
+        let mut log = *sink;
         let size = room.len();
         let mut refused = 0;
         let mut room = room.iter_mut();
@@ -125,8 +151,12 @@ impl<At: Copy + PartialEq> FastPath<At> {
                     break;
                 }
             }
+            let caller = Caller { pc, slot: stack.slot_below(cfa), fp: caller_fp, row };
+            if !log.write_before(caller, &mut room) {
+                break;
+            }
             let Some(entry) = room.next() else { break };
-            *entry = L::entry(pc, stack.sp(cfa), caller_fp, row);
+            *entry = L::entry(caller);
             addr = FramePc::Return(pc).lookup_addr();
             let ra_slot = arch.stack_addr(stack.sp(cfa).wrapping_sub(A::WORD.bytes()));
             let real = code.resolve(pc, Some(ra_slot));
@@ -140,11 +170,12 @@ impl<At: Copy + PartialEq> FastPath<At> {
                 self.stop = Stop::Trampoline(real);
                 break;
             }
-            if log.should_stop(entry) {
+            if log.should_stop(caller) {
                 self.stop = Stop::BySink;
                 break;
             }
         }
+        *sink = log;
         (self.at, self.fp) = (at, fp);
         if before_by_fp == Some(at) {
             self.is_by_fp = false;

@@ -7,7 +7,7 @@ use crate::hint::cold_path;
 use crate::memory::Memory;
 use crate::return_addresses::ReturnAddresses;
 use crate::walk::fast::compact_row::CompactRow;
-use crate::walk::fast::fast_path::{FastPath, FrameSink, Stop};
+use crate::walk::fast::fast_path::{Caller, FastPath, FrameSink, Stop};
 
 impl FastPath<u64> {
     /// Follows the chain to callers, to CFAs up to `highest_cfa`, as
@@ -25,8 +25,10 @@ impl FastPath<u64> {
         let pair = slot.wrapping_mul(2);
         let Some(highest) = highest_cfa.checked_sub(pair) else { return 0 };
         let Self { at: mut sp, mut fp, .. } = *self;
-        let mut steps = 0_usize;
-        for entry in room {
+        let size = room.len();
+        let mut refused = 0;
+        let mut room = room.iter_mut();
+        while room.len() != 0 {
             if fp < sp || fp > highest || fp & slot.wrapping_sub(1) != 0 {
                 break;
             }
@@ -40,27 +42,32 @@ impl FastPath<u64> {
             }
             // Not above the highest, so nothing wraps.
             let cfa = fp.wrapping_add(pair);
-            *entry = L::entry(addr, cfa, caller_fp, row);
+            let caller = Caller { pc: addr, slot: A::WORD.slot_below(cfa), fp: caller_fp, row };
+            if !log.write_before(caller, &mut room) {
+                break;
+            }
+            let Some(entry) = room.next() else { break };
+            *entry = L::entry(caller);
             let ra_slot = arch.stack_addr(fp.wrapping_add(slot));
             let real = code.resolve(addr, Some(ra_slot));
             if real.is_none() && !code.is_code(FramePc::Return(addr).lookup_addr()) {
+                refused = 1;
                 break;
             }
             log.note(row);
-            steps = steps.wrapping_add(1);
             (sp, fp) = (cfa, caller_fp);
             if let Some(real) = real {
                 self.stop = Stop::Trampoline(real);
                 break;
             }
-            if log.should_stop(entry) {
+            if log.should_stop(caller) {
                 self.stop = Stop::BySink;
                 break;
             }
         }
+        self.is_by_fp |= sp != self.at;
         (self.at, self.fp) = (sp, fp);
-        self.is_by_fp |= steps != 0;
-        steps
+        size.wrapping_sub(room.len()).wrapping_sub(refused)
     }
 }
 
@@ -72,15 +79,13 @@ mod tests {
     use crate::return_addresses::Unchecked;
     use crate::source::Coverage;
 
+    #[derive(Clone, Copy)]
     struct Pcs;
 
     impl FrameSink for Pcs {
         type Kept = u64;
-        fn entry(pc: VirtAddr, _: u64, _: u64, _: CompactRow) -> u64 {
-            pc.get()
-        }
-        fn should_stop(&mut self, _: &u64) -> bool {
-            false
+        fn entry(caller: Caller) -> u64 {
+            caller.pc.get()
         }
     }
 

@@ -9,7 +9,7 @@ mod cached_rows;
 pub(in crate::walk) mod compact_row;
 #[cfg(all(test, not(loom)))]
 mod exhaustive;
-mod fast_error;
+pub(crate) mod fast_error;
 pub(in crate::walk) mod fast_path;
 mod fp_chain;
 pub(crate) mod row_cache;

@@ -12,7 +12,7 @@ use crate::source::RowSource;
 use crate::trace::{PackedFrame, Provenance, Trace};
 use crate::walk::cursor::Cursor;
 use crate::walk::fast::compact_row::CompactRow;
-use crate::walk::fast::fast_path::{FastPath, FrameSink, Stop};
+use crate::walk::fast::fast_path::{Caller, FastPath, FrameSink, Stop};
 use crate::walk::fast::row_cache::{CacheHit, Counted, RowStore};
 use crate::walk::fast::stack::{Addresses, StackSlice, highest_cfa};
 use crate::walk::frames::Frames;
@@ -90,20 +90,15 @@ impl FrameLog for Trace {
 }
 
 /// A walk into a trace continues for as long as it can.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct TraceSink;
 
 impl FrameSink for TraceSink {
     type Kept = PackedFrame;
 
     #[inline]
-    fn entry(pc: VirtAddr, _: u64, _: u64, row: CompactRow) -> PackedFrame {
+    fn entry(Caller { pc, row, .. }: Caller) -> PackedFrame {
         PackedFrame::new(pc, row.provenance())
-    }
-
-    #[inline]
-    fn should_stop(&mut self, _: &PackedFrame) -> bool {
-        false
     }
 }
 
@@ -209,7 +204,7 @@ where
     pub(super) fn find_error(&mut self) -> bool {
         if let Some(Cursor { pc, sp, fp: FramePointer::Known(fp), is_by_fp, .. }) = self.next {
             let at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
-            if let Some(error) = self.fast_error(pc, &at) {
+            if let Some((error, _)) = self.fast_error(pc, &at) {
                 self.end_by_cache(End::Step(error));
             }
         }
@@ -222,7 +217,7 @@ where
     }
 
     /// Continues from the frame at `pc` by rows of the cache, writes the frames to
-    /// the room, and returns how many they are.
+    /// the room, and returns how many entries they are, as [`FastPath::run`] does.
     #[inline]
     pub(in crate::walk) fn run_fast<L: FrameSink>(
         &mut self,

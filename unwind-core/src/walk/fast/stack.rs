@@ -32,6 +32,9 @@ pub(crate) trait Stack {
 
     /// The stack pointer's value.
     fn sp(&self, at: Self::At) -> u64;
+
+    /// The number of the slot just below, of all that a stack pointer can reach.
+    fn slot_below(&self, at: Self::At) -> u64;
 }
 
 /// A stack whose words are in memory, as a slice.
@@ -125,6 +128,12 @@ impl<W: SliceWord> Stack for StackSlice<'_, W> {
         let above = u64::try_from(at.wrapping_add(1)).unwrap_or(u64::MAX);
         self.start.wrapping_add(above.wrapping_shl(3))
     }
+
+    #[inline]
+    fn slot_below(&self, SlotIndex(at): SlotIndex) -> u64 {
+        // The first word is a whole number of slots below a stack pointer, which is a multiple.
+        u64::try_from(at).unwrap_or(u64::MAX).wrapping_add(self.start >> 3)
+    }
 }
 
 /// How many slots of eight bytes `to` is above `from`. More than any stack has if
@@ -194,6 +203,11 @@ impl<A: Arch, M: Memory> Stack for Addresses<'_, A, M> {
     #[inline]
     fn sp(&self, at: u64) -> u64 {
         at
+    }
+
+    #[inline]
+    fn slot_below(&self, at: u64) -> u64 {
+        A::WORD.slot_below(at)
     }
 }
 

@@ -1,20 +1,18 @@
 //! The frames of the walk before, which a walk may meet.
 
-use super::words::{FrameRecord, StackWord, TaggedWords};
-use crate::addr::VirtAddr;
+use super::words::{FrameRecord, StackWord, Words};
 use crate::register::WordSize;
-use crate::walk::fast::compact_row::CompactRow;
-use crate::walk::fast::fast_path::FrameSink;
 
 /// The frames of the walk before that may still be met, innermost first.
+#[derive(Clone, Copy)]
 pub(crate) struct PreviousFrames<'a> {
-    rest: TaggedWords<'a>,
+    rest: Words<'a>,
     /// The frame pointer of the frame before.
     fp: u64,
-    /// The stack pointer of the first of them; the highest if there is none.
-    sp: u64,
-    /// The size of a slot, as a power of two.
-    shift: u32,
+    /// Where the return address of the first of them is, in slots; 0 if it is nowhere, the
+    /// highest if there is none.
+    slot: u64,
+    pub(super) slots: WordSize,
 }
 
 /// How many words old frames have, and the frame pointer of the frame before.
@@ -26,21 +24,19 @@ pub(crate) struct PreviousRest {
 
 impl<'a> PreviousFrames<'a> {
     #[inline]
-    pub(super) fn new(rest: TaggedWords<'a>, fp: u64, slots: WordSize) -> Self {
-        let shift = slots.bytes().trailing_zeros();
-        let mut frames = Self { rest, fp, sp: u64::MAX, shift };
-        frames.find_sp();
+    pub(super) fn new(rest: Words<'a>, fp: u64, slots: WordSize) -> Self {
+        let mut frames = Self { rest, fp, slot: 0, slots };
+        frames.find_slot();
         frames
     }
 
     #[inline]
-    fn find_sp(&mut self) {
-        let ra = match (self.rest.tags, self.rest.words) {
-            ([tag, ..], [ra, ..]) if tag.is_frame() => ra,
-            (_, [_, ra, ..]) => ra,
-            _ => return self.sp = u64::MAX,
+    fn find_slot(&mut self) {
+        self.slot = match self.rest.split_first() {
+            Some((ra, ..)) if ra.slot == StackWord::NOWHERE => 0,
+            Some((ra, ..)) => ra.slot,
+            None => u64::MAX,
         };
-        self.sp = ra.slot.wrapping_add(1).wrapping_shl(self.shift);
     }
 
     /// What is left of them.
@@ -52,54 +48,39 @@ impl<'a> PreviousFrames<'a> {
     /// Goes past the first of them.
     #[inline]
     pub(super) fn skip(&mut self) {
-        self.rest = match (self.rest.tags, self.rest.words) {
-            ([tag, tags @ ..], [_, words @ ..]) if tag.is_frame() => TaggedWords { words, tags },
-            ([_, _, tags @ ..], [fp, _, words @ ..]) => {
-                self.fp = fp.value;
-                TaggedWords { words, tags }
-            }
-            _ => TaggedWords { words: &[], tags: &[] },
-        };
-        self.find_sp();
+        if let Some((_, fp, rest)) = self.rest.split_first() {
+            self.fp = fp.unwrap_or(self.fp);
+            self.rest = rest;
+            self.find_slot();
+        }
     }
 
     /// Whether fast steps lead on from the first of them as from this frame. The
     /// stack pointers are known to be equal.
     #[inline]
     fn is_like(&self, frame: &FrameRecord) -> bool {
-        let (ra, tag, fp) = match (self.rest.tags, self.rest.words) {
-            ([tag, ..], [ra, ..]) if tag.is_frame() => (ra, tag, self.fp),
-            ([_, tag, ..], [fp, ra, ..]) => (ra, tag, fp.value),
-            _ => return false,
-        };
+        let Some((ra, fp, _)) = self.rest.split_first() else { return false };
         ra.value == frame.pc
-            && fp == frame.fp
-            && tag.provenance().is_exact() == frame.provenance.is_exact()
+            && fp.unwrap_or(self.fp) == frame.fp
+            && ra.tag.provenance().is_exact() == frame.provenance.is_exact()
             && ra.slot != StackWord::NOWHERE
     }
-}
 
-impl FrameSink for PreviousFrames<'_> {
-    type Kept = [StackWord; 2];
-
+    /// Whether the return address of one of them may be at this slot, or below.
     #[inline]
-    fn entry(pc: VirtAddr, sp: u64, fp: u64, row: CompactRow) -> [StackWord; 2] {
-        let provenance = row.provenance();
-        FrameRecord { pc: pc.get(), sp, fp, provenance, fp_slots: row.fp_slots() }.to_entry()
+    pub(super) const fn may_meet(&self, slot: u64) -> bool {
+        self.slot <= slot
     }
 
-    /// Whether the walk before was there too; it is then the first frame of the
+    /// Whether the walk before was at this frame too; it is then the first frame of the
     /// rest.
     // Frames come with rising stack pointers. Where they do not, at signals, some
     // are not met, and that is all.
-    #[inline]
-    fn should_stop(&mut self, entry: &[StackWord; 2]) -> bool {
-        let frame = FrameRecord::from_entry(entry);
-        while self.sp <= frame.sp {
-            if self.rest.words.is_empty() {
-                return false;
-            }
-            if self.sp == frame.sp && self.is_like(&frame) {
+    pub(super) fn meet(&mut self, frame: &FrameRecord) -> bool {
+        let slot = self.slots.slot_below(frame.sp);
+        while self.may_meet(slot) {
+            let Some((ra, ..)) = self.rest.split_first() else { return false };
+            if ra.sp(self.slots) == frame.sp && self.is_like(frame) {
                 return true;
             }
             self.skip();

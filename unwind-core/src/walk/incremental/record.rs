@@ -1,61 +1,103 @@
 //! The steps of a walk that records its frames and takes over those of the walk before.
 
-use core::cell::Cell;
+use core::slice::IterMut;
 
 use super::previous::{PreviousFrames, PreviousRest};
-use super::trace::{IncrementalTrace, LastStand, ValidityKey};
-use super::words::{FrameRecord, StackWord, Tag, TaggedWords, frame_of};
+use super::trace::{IncrementalTrace, ValidityKey};
+use super::words::{FrameRecord, StackWord, Words};
 use crate::end::End;
 use crate::hint::cold_path;
 use crate::origin::Origin;
 use crate::register::WordSize;
 use crate::table_error::TableError;
 use crate::trace::TraceFrame;
-use crate::walk::fast::fast_path::FrameSink as _;
+use crate::walk::fast::fast_error::SimpleEnd;
+use crate::walk::fast::fast_path::{Caller, FrameSink};
 
 /// What became of a frame that was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// The walk before was not there.
     Fresh,
-    /// The walk before was there too, and continued with the frames of
-    /// [`IncrementalTrace::rest`].
+    /// The walk before was there too, and continued with the frames that may still be met.
     Met,
     /// There is no room for it.
     NoRoom,
 }
 
-/// What the next walk has of the walk before if nothing in memory has changed.
+/// The frames after the one that was met, which are frames of this walk too. There may be none.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kept {
-    /// All of it.
-    All,
-    /// All frames, the last of which is this one, with this stack pointer.
-    Frames {
-        last: TraceFrame,
-        sp: u64,
-        stand: LastStand,
-    },
-    Nothing,
+pub(crate) struct Reused {
+    pub(crate) count: usize,
+    /// The last frame of all, with its stack and frame pointer.
+    pub(crate) last: TraceFrame,
+    pub(crate) sp: u64,
+    pub(crate) fp: u64,
+    /// Why that had no caller, if it is the last one of the walk before.
+    pub(crate) end: Option<SimpleEnd>,
 }
 
-/// What became of the frames after the one that was met.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Reused {
-    /// They are all as they were, and a cached row said that the last of them has no
-    /// caller.
-    All,
-    /// The first `count` of them are frames of this walk, the last of which is this one, with
-    /// this stack and frame pointer.
-    Frames { count: usize, last: TraceFrame, sp: u64, fp: u64 },
-    /// None is.
-    Nothing,
+/// What a walk by compact rows writes its words by.
+#[derive(Clone, Copy)]
+pub(crate) struct Recorder<'a> {
+    /// How many frame pointers it has taken.
+    fps: usize,
+    /// The frames that may still be met.
+    old: PreviousFrames<'a>,
+    /// The first of them was, and is the last one taken.
+    is_met: bool,
+}
+
+/// The same without what it borrows.
+#[derive(Clone, Copy)]
+pub(crate) struct Recorded {
+    fps: usize,
+    old: PreviousRest,
+    is_met: bool,
+}
+
+impl Recorder<'_> {
+    #[inline]
+    pub(crate) const fn done(&self) -> Recorded {
+        let Self { fps, old, is_met } = self;
+        Recorded { fps: *fps, old: old.rest(), is_met: *is_met }
+    }
+}
+
+impl FrameSink for Recorder<'_> {
+    type Kept = StackWord;
+
+    #[inline]
+    fn entry(caller: Caller) -> StackWord {
+        StackWord::return_address(caller)
+    }
+
+    #[inline]
+    fn write_before(&mut self, caller: Caller, room: &mut IterMut<'_, StackWord>) -> bool {
+        let Some(word) = StackWord::saved_fp(caller) else { return true };
+        let Some(place) = room.next() else { return false };
+        *place = word;
+        self.fps = self.fps.wrapping_add(1);
+        true
+    }
+
+    #[inline]
+    fn should_stop(&mut self, caller: Caller) -> bool {
+        let Caller { pc, slot, fp, row } = caller;
+        if !self.old.may_meet(slot) {
+            return false;
+        }
+        let sp = StackWord::return_address(caller).sp(self.old.slots);
+        let frame = FrameRecord { pc: pc.get(), sp, fp, provenance: row.provenance() };
+        self.is_met = self.old.meet(&frame);
+        self.is_met
+    }
 }
 
 impl<const N: usize> IncrementalTrace<N> {
     /// The words after the first frame, if all but words is as it was.
     #[inline]
-    pub(crate) fn words_after_first(&self, conditions: &ValidityKey) -> Option<TaggedWords<'_>> {
+    pub(crate) fn words_after_first(&self, conditions: &ValidityKey) -> Option<Words<'_>> {
         let is_same = self.conditions.as_ref() == Some(conditions);
         is_same.then(|| self.words(self.start, Self::WORDS).without_first(2))
     }
@@ -66,31 +108,18 @@ impl<const N: usize> IncrementalTrace<N> {
         self.words(self.start, Self::WORDS).start_with(first, slots)
     }
 
-    /// Takes all frames for the next walk, if `words` words after the first frame, which is
-    /// the same, are all: its end is to be looked at, unless a cached row has said it.
+    /// Why the last walk had no more frames, if `words` words after the first frame, which is
+    /// the same, are all.
     #[inline]
-    pub(crate) fn keep_all(&mut self, words: usize, slots: WordSize) -> Kept {
+    pub(crate) fn end_after(&self, words: usize) -> Option<SimpleEnd> {
         let is_all = self.start.wrapping_add(words).wrapping_add(2) == Self::WORDS;
-        let stand = match self.last_stand {
-            _ if !is_all => return Kept::Nothing,
-            _ if self.is_end_cached => None,
-            Some(stand) if words != 0 => Some(stand),
-            _ => return Kept::Nothing,
-        };
-        self.reused = self.len.saturating_sub(1);
-        match stand.zip(self.used().last()) {
-            Some((stand, last)) => {
-                let sp = last.0.addr(slots).wrapping_add(slots.bytes());
-                Kept::Frames { last: frame_of(last), sp, stand }
-            }
-            None => Kept::All,
-        }
+        self.simple_end.filter(|_| is_all)
     }
 
-    /// Notes where the walk stands at its last frame.
+    /// Takes all frames over, and the end.
     #[inline]
-    pub(crate) const fn stand(&mut self, stand: Option<LastStand>) {
-        self.last_stand = stand;
+    pub(crate) const fn keep_all(&mut self) {
+        self.reused = self.len.saturating_sub(1);
     }
 
     /// Starts a walk under these conditions, in which the last `same` words would be read
@@ -101,13 +130,15 @@ impl<const N: usize> IncrementalTrace<N> {
         let used = self.used();
         if let Some(old) = used.before_last(same) {
             let words = old.len();
-            // The first frame has a frame pointer of its own.
-            let fp = used.first(used.len().wrapping_sub(words)).last_fp().unwrap_or(0);
+            // The first frame has a frame pointer of its own. Where there is no other, it need
+            // not be looked for.
+            let is_only = used.len() == self.len.wrapping_add(1);
+            let first = if is_only { 1 } else { used.len().wrapping_sub(words) };
+            let fp = used.first(first).last_fp().unwrap_or(0);
             self.old = PreviousRest { words, fp };
-            self.was_end_cached = self.is_end_cached;
+            self.old_end = self.simple_end;
         }
-        self.is_end_cached = false;
-        self.last_stand = None;
+        self.simple_end = None;
         (self.start, self.words_end, self.len) = (0, 0, 0);
         self.end = None;
         self.conditions = conditions;
@@ -124,9 +155,8 @@ impl<const N: usize> IncrementalTrace<N> {
         is_fp_known: bool,
         slots: WordSize,
     ) -> Arrival {
-        let entry = frame.to_entry();
         let mut old = self.old_frames(slots);
-        let is_met = is_fp_known && old.should_stop(&entry);
+        let is_met = is_fp_known && old.meet(&frame);
         let met = old.rest();
         old.skip();
         let after = old.rest();
@@ -155,11 +185,11 @@ impl<const N: usize> IncrementalTrace<N> {
 
     pub(super) const fn forget_old(&mut self) {
         self.old = Self::NO_OLD;
-        self.was_end_cached = false;
+        self.old_end = None;
     }
 
     #[inline]
-    fn old_words(&self) -> TaggedWords<'_> {
+    fn old_words(&self) -> Words<'_> {
         self.words(Self::start_of(self.old), Self::WORDS)
     }
 
@@ -176,77 +206,49 @@ impl<const N: usize> IncrementalTrace<N> {
     /// Adds the words of a frame to which no fast step led; there is room for two.
     #[inline]
     fn put(&mut self, frame: FrameRecord, slots: WordSize) {
-        let (words, tags) = frame.placeholders(slots);
-        let at = self.words_end;
-        let (all, all_tags) = (self.words.as_flattened_mut(), self.tags.as_flattened_mut());
-        let place = all.get_mut(at..).and_then(<[StackWord]>::first_chunk_mut);
-        let tag = all_tags.get_mut(at..).and_then(<[Tag]>::first_chunk_mut);
-        if let (Some(place), Some(tag)) = (place, tag) {
-            (*place, *tag) = (words, tags);
+        let room = self.words.as_flattened_mut().get_mut(self.words_end..);
+        if let Some(place) = room.and_then(<[StackWord]>::first_chunk_mut) {
+            *place = frame.placeholders(slots);
         }
         self.words_end = self.words_end.wrapping_add(2);
         self.len = self.len.wrapping_add(1);
     }
 
-    /// The entries after the last frame, at most `limit`, and the old frames that
-    /// may still be met.
-    #[cfg(not(before_rust_1_88))]
-    #[expect(clippy::incompatible_msrv, reason = "left out for older compilers, see build.rs")]
+    /// Room after the last frame for the words of at most `limit` frames, and what writes them
+    /// there.
     #[inline]
     pub(crate) fn room(
         &mut self,
         limit: usize,
         slots: WordSize,
-    ) -> (&mut [[StackWord; 2]], PreviousFrames<'_>) {
+    ) -> (&mut [StackWord], Recorder<'_>) {
         let limit = limit.min(N.saturating_sub(self.len));
         let old_start = Self::start_of(self.old);
         let split = self.words.as_flattened_mut().split_at_mut_checked(old_start);
-        let (new, words) = split.unwrap_or_default();
-        let (entries, _) = new.get_mut(self.words_end..).unwrap_or_default().as_chunks_mut();
-        let limit = limit.min(entries.len());
-        let tags = self.tags.as_flattened().get(old_start..).unwrap_or_default();
-        let old = PreviousFrames::new(TaggedWords { words, tags }, self.old.fp, slots);
-        (entries.get_mut(..limit).unwrap_or_default(), old)
+        let (new, old) = split.unwrap_or_default();
+        // A frame has a word at least.
+        let room = new.get_mut(self.words_end..).unwrap_or_default();
+        let limit = limit.min(room.len());
+        let old = PreviousFrames::new(Words(old), self.old.fp, slots);
+        let recorder = Recorder { fps: 0, old, is_met: false };
+        (room.get_mut(..limit).unwrap_or_default(), recorder)
     }
 
-    /// The same for a compiler that finds pairs of words at even places only.
-    #[cfg(before_rust_1_88)]
-    pub(crate) fn room(
-        &mut self,
-        limit: usize,
-        slots: WordSize,
-    ) -> (&mut [[StackWord; 2]], PreviousFrames<'_>) {
-        let limit = limit.min(N.saturating_sub(self.len));
-        let old_start = Self::start_of(self.old);
-        let split = self.words.split_at_mut_checked(old_start >> 1);
-        let (new, words) = split.unwrap_or_default();
-        let entries = new.get_mut(self.words_end.div_ceil(2)..).unwrap_or_default();
-        let limit = limit.min(entries.len());
-        let words = words.as_flattened().get(old_start & 1..).unwrap_or_default();
-        let tags = self.tags.as_flattened().get(old_start..).unwrap_or_default();
-        let old = PreviousFrames::new(TaggedWords { words, tags }, self.old.fp, slots);
-        (entries.get_mut(..limit).unwrap_or_default(), old)
-    }
-
-    /// Where the first entry of the room is.
-    #[inline(always)]
-    const fn room_start(&self) -> usize {
-        if cfg!(before_rust_1_88) { self.words_end.div_ceil(2) << 1 } else { self.words_end }
-    }
-
-    /// Whether the room has an entry.
-    #[inline(always)]
-    const fn has_room(&self) -> bool {
-        let end = Self::start_of(self.old);
-        let end = if cfg!(before_rust_1_88) { end & !1 } else { end };
-        end.saturating_sub(self.room_start()) >= 2
-    }
-
-    /// Makes `count` entries of the room frames. `old` are the frames that may still be met,
-    /// `is_met` whether the first of these was.
+    /// Whether the room has a place for a frame.
     #[inline]
-    pub(crate) fn fill(&mut self, count: usize, old: PreviousRest, is_met: bool, slots: WordSize) {
-        self.pack(count, slots);
+    pub(crate) const fn has_room(&self) -> bool {
+        Self::start_of(self.old).saturating_sub(self.words_end) >= 2
+    }
+
+    /// Makes the first `count` words of the room frames, as far as they are of any, and returns
+    /// how many these are.
+    #[inline]
+    pub(crate) fn fill(&mut self, count: usize, recorded: Recorded, slots: WordSize) -> usize {
+        let Recorded { fps, old, is_met } = recorded;
+        let frames = count.saturating_sub(fps);
+        let new = self.words(self.words_end, self.words_end.wrapping_add(count));
+        self.words_end = self.words_end.wrapping_add(new.of_whole_frames().len());
+        self.len = self.len.wrapping_add(frames);
         self.old = old;
         if is_met {
             // It is both the last one that was added and the first of the old.
@@ -256,37 +258,7 @@ impl<const N: usize> IncrementalTrace<N> {
             self.move_to(Self::start_of(after).wrapping_sub(self.used_len()));
             self.old = after;
         }
-    }
-
-    /// Writes the words of `count` entries of the room in place of these.
-    #[inline]
-    fn pack(&mut self, count: usize, slots: WordSize) {
-        // Each has at most two, so none is overwritten that is still to be read.
-        let (room_start, end) = (self.room_start(), self.words_end);
-        let words = Cell::from_mut(self.words.as_flattened_mut()).as_slice_of_cells();
-        let entries = words.get(room_start..).unwrap_or_default();
-        let entries = entries.get(..count.wrapping_mul(2)).unwrap_or(entries);
-        let words = words.get(end..).unwrap_or_default();
-        let tags = self.tags.as_flattened_mut().get_mut(end..).unwrap_or_default();
-        let mut places = words.iter().zip(tags);
-        let room = places.len();
-        let mut put = |word, tag| {
-            if let Some((place, to)) = places.next() {
-                place.set(word);
-                *to = tag;
-            }
-        };
-        for entry in entries.chunks_exact(2) {
-            let [low, high] = entry else { break };
-            let frame = FrameRecord::from_entry(&[low.get(), high.get()]);
-            let ([fp, ra], [fp_tag, tag], len) = frame.words_read(slots);
-            if len == 2 {
-                put(fp, fp_tag);
-            }
-            put(ra, tag);
-        }
-        self.words_end = end.wrapping_add(room.wrapping_sub(places.len()));
-        self.len = self.len.wrapping_add(count);
+        frames
     }
 
     /// Makes room for one more frame before the old ones; `false` if there is
@@ -315,14 +287,13 @@ impl<const N: usize> IncrementalTrace<N> {
         }
         if len != 0 {
             copy_within(self.words.as_flattened_mut(), from, start, len);
-            copy_within(self.tags.as_flattened_mut(), from, start, len);
         }
         (self.start, self.words_end) = (start, start.wrapping_add(len).min(Self::WORDS));
     }
 
     /// The last frame that was added.
     pub(crate) fn last(&self) -> Option<TraceFrame> {
-        self.used().last().map(frame_of)
+        self.used().0.last().map(StackWord::frame)
     }
 
     /// Whether a frame pointer alone led to one of the last `count` frames.
@@ -347,27 +318,18 @@ impl<const N: usize> IncrementalTrace<N> {
     /// Adds the old frames after the one that was met, which are as they were, at most `limit`
     /// of them, on a stack with slots of this size. No other one is met in this walk.
     #[inline]
-    pub(crate) fn reuse(&mut self, limit: usize, slots: WordSize) -> Reused {
+    pub(crate) fn reuse(&mut self, limit: usize, slots: WordSize) -> Option<Reused> {
         let rest = self.old_words();
         let whole = rest.of_frames(limit.min(N.saturating_sub(self.len)));
-        let (words, frames) = (whole.len(), whole.frames());
-        let is_all = words == rest.len() && self.was_end_cached;
+        let (words, count) = (whole.len(), whole.frames());
+        let end = self.old_end.filter(|_| words == rest.len());
         let fp = whole.last_fp().unwrap_or(self.old.fp);
-        let reused = whole.last().map_or(Reused::Nothing, |last| {
-            let sp = last.0.addr(slots).wrapping_add(slots.bytes());
-            Reused::Frames { count: frames, last: frame_of(last), sp, fp }
-        });
         self.words_end = Self::start_of(self.old).wrapping_add(words);
-        self.len = self.len.wrapping_add(frames);
-        self.reused = frames;
+        self.len = self.len.wrapping_add(count);
+        self.reused = count;
         self.forget_old();
-        if is_all { Reused::All } else { reused }
-    }
-
-    /// Notes that a cached row said that the last frame has no caller.
-    #[inline]
-    pub(crate) const fn mark_end_cached(&mut self) {
-        self.is_end_cached = true;
+        let last = self.used().0.last()?;
+        Some(Reused { count, last: last.frame(), sp: last.sp(slots), fp, end })
     }
 
     /// Ends the walk.

@@ -2,11 +2,10 @@
 
 use core::borrow::BorrowMut;
 
-use super::previous::PreviousFrames;
-use super::record::{Arrival, Kept, Reused};
-use super::trace::{IncrementalTrace, LastStand, ValidityKey};
+use super::record::{Arrival, Reused};
+use super::trace::{IncrementalTrace, ValidityKey};
 use super::verify::verify;
-use super::words::{FrameRecord, StackWord, TaggedWords};
+use super::words::FrameRecord;
 use crate::addr::FramePc;
 use crate::arch::Arch;
 use crate::end::End;
@@ -17,6 +16,7 @@ use crate::return_addresses::ReturnAddresses;
 use crate::source::RowSource;
 use crate::trace::{Provenance, TraceFrame};
 use crate::walk::cursor::Cursor;
+use crate::walk::fast::fast_error::SimpleEnd;
 use crate::walk::fast::fast_path::{FastPath, Stop};
 use crate::walk::fast::row_cache::{Counted, RowStore};
 use crate::walk::frames::{Frames, known};
@@ -45,7 +45,7 @@ where
     ///
     /// It pays for repeated backtraces of deep stacks and at high sampling rates: an
     /// unchanged stack of 100 frames and more whose words are in memory costs about a
-    /// third of a walk. A frame that is found again costs two to two and a half times one of
+    /// quarter of a walk. A frame that is found again costs one and a half to two times one of
     /// [`trace`](Self::trace), so where less than two thirds of the frames stay, or
     /// there are few, that is faster. [`IncrementalTrace::reused`] tells.
     ///
@@ -54,8 +54,10 @@ where
     /// Steps by rows in the [cache](Self::cache), and by frame pointers alone. All other
     /// steps are taken again: of rows with rules on other registers, of signal
     /// frames, by the fallback, after trampolines. So is the last frame's, and
-    /// with it the reason for the end, unless such a row says that it has no caller. Frames
-    /// before such a step are found again, as those before a word that differs.
+    /// with it the reason for the end, unless it takes no more than a look to see that it is the
+    /// same: such a row says that there is no caller, or leads to a return address that is zero
+    /// or cannot be read. Frames before such a step are found again, as those before a word that
+    /// differs.
     ///
     /// Nothing is reused if [`RowSource::generation`] of a source,
     /// [`ReturnAddresses::generation`] or the stack's end has changed.
@@ -71,60 +73,15 @@ where
     ) {
         self.begin();
         let same = self.verify(regs.borrow(), mem, last);
-        let whole = same.filter(|_| self.is_first(regs.borrow(), last));
-        match whole.map_or(Kept::Nothing, |words| last.keep_all(words, A::WORD)) {
-            Kept::All => {}
-            Kept::Frames { last: TraceFrame { pc, provenance }, sp, stand } => {
-                let (fp, is_by_fp) = (FramePointer::Known(stand.fp), stand.is_by_fp);
-                let has_called_innermost = last.has_called_innermost();
-                let cursor = Cursor { pc, sp, fp, provenance, is_by_fp, has_called_innermost };
-                if !self.trace_end(regs.borrow_mut(), mem, last, (cursor, stand.fp)) {
-                    self.trace_what_changed(regs.borrow_mut(), mem, last, same);
-                }
-            }
-            Kept::Nothing => self.trace_what_changed(regs.borrow_mut(), mem, last, same),
+        let end = same.and_then(|words| last.end_after(words));
+        let end = end.filter(|_| self.is_first(regs.borrow(), last));
+        // It was kept of a walk that went by no frame pointer alone, if that matters.
+        if end.is_some_and(|end| end.is_same(A::WORD, false, mem)) {
+            last.keep_all();
+        } else {
+            last.begin(self.conditions(), same.unwrap_or(0));
+            Frames::new(self, regs.borrow_mut(), mem).trace_rest(last);
         }
-    }
-
-    /// Looks for a caller of the last frame again: all frames up to it are as they were.
-    /// `false` if it has one by a fast step: nothing is done then.
-    #[inline(never)]
-    fn trace_end<const N: usize, M: Memory>(
-        &mut self,
-        regs: &mut A::Regs,
-        mem: &mut M,
-        last: &mut IncrementalTrace<N>,
-        (cursor, fp): (Cursor, u64),
-    ) -> bool {
-        let Cursor { pc, sp, is_by_fp, .. } = cursor;
-        let mut frames = Frames::new(self, regs, mem);
-        frames.left = frames.left.saturating_sub(last.len().saturating_sub(1));
-        frames.registers_of.leave();
-        frames.next = Some(cursor);
-        // As a walk would try it. There is no place for a frame after the last one.
-        let mut place = [[StackWord::NONE; 2]];
-        let room = place.get_mut(..frames.left.saturating_sub(1).min(1)).unwrap_or_default();
-        let mut none = PreviousFrames::new(TaggedWords { words: &[], tags: &[] }, fp, A::WORD);
-        let mut at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
-        if frames.run_fast(&mut at, pc, (room, &mut none)) != 0 {
-            return false;
-        }
-        let error = match at.stop {
-            Stop::Other => frames.fast_error(pc, &at),
-            Stop::Trampoline(_) => return false,
-            _ => None,
-        };
-        match error {
-            Some(error) => {
-                frames.walker.cache.count(Counted::Asked(1));
-                frames.finish(End::Step(error));
-            }
-            None => {
-                frames.leave(LookedUp::Kept);
-            }
-        }
-        frames.trace_rest(last);
-        true
     }
 
     /// How many of the last words would be read again with the same values; `None` if the
@@ -148,7 +105,7 @@ where
         };
         let pc = FramePc::Exact(pc);
         let provenance = Provenance::new(Origin::Registers, pc);
-        let frame = FrameRecord::from_full_step(pc, regs.sp(), Some(fp), provenance);
+        let frame = FrameRecord::new(pc, regs.sp(), Some(fp), provenance);
         let is_allowed = self.arch.is_walkable() && self.most_frames() >= last.len();
         is_allowed && last.starts_with(frame, A::WORD)
     }
@@ -161,19 +118,6 @@ where
             code: self.code.generation()?,
             stack_end: self.stack_end,
         })
-    }
-
-    /// Walks, and reuses what has not changed: the last `same` words.
-    #[inline(never)]
-    fn trace_what_changed<const N: usize, M: Memory>(
-        &mut self,
-        regs: &mut A::Regs,
-        mem: &mut M,
-        last: &mut IncrementalTrace<N>,
-        same: Option<usize>,
-    ) {
-        last.begin(self.conditions(), same.unwrap_or(0));
-        Frames::new(self, regs, mem).trace_rest(last);
     }
 }
 
@@ -191,19 +135,23 @@ where
     /// Adds the next frame and those after it to `last`.
     fn trace_rest<const N: usize>(mut self, last: &mut IncrementalTrace<N>) {
         while let Some(Cursor { pc, sp, fp, provenance, .. }) = self.next {
-            let frame = FrameRecord::from_full_step(pc, sp, fp.value(), provenance);
+            let frame = FrameRecord::new(pc, sp, fp.value(), provenance);
             let is_fp_known = matches!(fp, FramePointer::Known(_));
             let arrival = last.arrive(frame, is_fp_known, A::WORD);
             if arrival == Arrival::NoRoom {
-                last.stand(None);
                 return last.finish(End::<S::Error>::FrameLimit);
             }
             let found = self.resume(last, arrival == Arrival::Met);
-            if let Some(Cursor { fp, is_by_fp, .. }) = self.next {
-                let known = |fp| LastStand { fp, is_by_fp };
-                last.stand(if let FramePointer::Known(fp) = fp { Some(known(fp)) } else { None });
+            let at = self.next;
+            if self.end.is_some() {
+                self.next = None;
+            } else {
+                self.leave(found);
             }
-            self.leave(found);
+            let known = last.simple_end;
+            if let (Some(End::ZeroReturnAddress), None, Some(at)) = (self.end(), known, at) {
+                last.simple_end = self.zero_end(&at);
+            }
         }
         // An iterator without a next frame has a reason for it.
         last.finish(self.end().unwrap_or(End::FrameLimit));
@@ -212,7 +160,8 @@ where
     /// Walks on from the next frame, which is the last one of `last`, for as long
     /// as rows have a compact form and nothing is out of the ordinary, or the last
     /// walk went the same way. What it finds is what [`advance`](Self::advance)
-    /// would; where it stops, that continues.
+    /// would; where it stops, that continues, unless there is an [`end`](Self::end): the next
+    /// frame is then the last one.
     ///
     /// Returns the next frame's row if that was looked up and is not kept.
     #[inline(never)]
@@ -239,23 +188,30 @@ where
         // Why there is no caller, if cached rows say, and how many did.
         let end = loop {
             if is_met {
-                match last.reuse(left, A::WORD) {
-                    Reused::All => break Some((End::Outermost, 0)),
-                    Reused::Frames { count, last: frame, sp, fp } => {
-                        (at.at, at.fp) = (sp, fp);
-                        at.is_by_fp |= last.is_by_fp(count);
-                        TraceFrame { pc, provenance } = frame;
-                        left = left.saturating_sub(count);
+                if let Some(Reused { count, last: frame, sp, fp, end }) = last.reuse(left, A::WORD)
+                {
+                    (at.at, at.fp) = (sp, fp);
+                    TraceFrame { pc, provenance } = frame;
+                    left = left.saturating_sub(count);
+                    // Where it matters, no frame pointer alone led to any of the old ones.
+                    if let Some(same) =
+                        end.filter(|end| end.is_same(A::WORD, at.is_by_fp, self.mem))
+                    {
+                        last.simple_end = end;
+                        break Some((same.end(), 0));
                     }
-                    Reused::Nothing => {}
+                    at.is_by_fp |= last.is_by_fp(count);
                 }
             }
-            let (entries, mut old) = last.room(left, A::WORD);
-            let room = entries.len();
-            let steps = self.run_fast(&mut at, pc, (entries, &mut old));
-            let old = old.rest();
+            let (room, mut recorder) = last.room(left, A::WORD);
+            let places = room.len();
+            let words = self.run_fast(&mut at, pc, (room, &mut recorder));
+            let recorded = recorder.done();
             is_met = at.stop == Stop::BySink;
-            last.fill(steps, old, is_met, A::WORD);
+            let steps = last.fill(words, recorded, A::WORD);
+            // A frame may have two words. Where there was room for them and no frame came, it is
+            // not for lack of room.
+            let is_full = places.saturating_sub(words) < 2 && (steps != 0 || !last.has_room());
             answered = answered.wrapping_add(steps);
             left = left.saturating_sub(steps);
             if let Some(frame) = last.last().filter(|_| steps != 0) {
@@ -263,7 +219,10 @@ where
             }
             let continues = match at.stop {
                 Stop::BySink => true,
-                Stop::Outermost => break Some((End::Outermost, 1)),
+                Stop::Outermost => {
+                    last.simple_end = Some(SimpleEnd::Outermost);
+                    break Some((End::Outermost, 1));
+                }
                 Stop::Unused => {
                     self.walker.touch(pc.lookup_addr());
                     ready_at.replace(left) != Some(left)
@@ -283,14 +242,18 @@ where
                     let is_kept = matches!(found, LookedUp::Kept);
                     is_kept && ready_at.replace(left) != Some(left)
                 }
-                Stop::Other if steps == room && left != 0 && last.make_room() => true,
+                Stop::Other if is_full && left != 0 && last.make_room() => true,
                 Stop::Other => {
-                    break self.fast_error(pc, &at).map(|error| (End::Step(error), 1));
+                    let found = self.fast_error(pc, &at);
+                    break found.map(|(error, end)| {
+                        last.simple_end = end;
+                        (End::Step(error), 1)
+                    });
                 }
                 Stop::Trampoline(real) => {
                     (pc, provenance) = (FramePc::Return(real), provenance.with_trampoline());
                     last.pop();
-                    let frame = FrameRecord::from_full_step(pc, at.at, Some(at.fp), provenance);
+                    let frame = FrameRecord::new(pc, at.at, Some(at.fp), provenance);
                     is_met = last.arrive(frame, true, A::WORD) == Arrival::Met;
                     true
                 }
@@ -301,14 +264,7 @@ where
         };
         let answered = answered.wrapping_add(end.map_or(0, |(_, rows)| rows));
         self.walker.cache.count(Counted::Asked(answered));
-        if let Some((end, _)) = end {
-            if end.is_outermost() {
-                last.mark_end_cached();
-            }
-            last.stand(Some(LastStand { fp: at.fp, is_by_fp: at.is_by_fp }));
-            self.finish(end);
-            return LookedUp::Kept;
-        }
+        self.end = end.map(|(end, _)| end);
         if left != most {
             self.left = left.saturating_add(1);
             self.registers_of.leave();

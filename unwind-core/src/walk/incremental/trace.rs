@@ -3,11 +3,12 @@
 use core::fmt;
 
 use super::previous::PreviousRest;
-use super::words::{RecordedFrames, StackWord, Tag, TaggedWords};
+use super::words::{RecordedFrames, StackWord, Words};
 use crate::addr::VirtAddr;
 use crate::end::End;
 use crate::table_error::TableFault;
 use crate::trace::{Trace, TraceFrame};
+use crate::walk::fast::fast_error::SimpleEnd;
 
 /// The frames of the last walk of a task, so that the next one,
 /// [`Walker::trace_incremental`](crate::Walker::trace_incremental), has to find only those that are
@@ -26,8 +27,6 @@ pub struct IncrementalTrace<const N: usize> {
     /// last place, so that outer frames stay where they are when inner ones come
     /// and go.
     pub(super) words: [[StackWord; 2]; N],
-    /// What they are.
-    pub(super) tags: [[Tag; 2]; N],
     /// The first of them.
     pub(super) start: usize,
     /// After the last one.
@@ -37,14 +36,11 @@ pub struct IncrementalTrace<const N: usize> {
     /// During a walk, the frames of the one before that may still be met: they are
     /// as they were.
     pub(super) old: PreviousRest,
-    /// Whether a cached row said that the last frame has no caller.
-    pub(super) is_end_cached: bool,
-    /// The same of the walk before, for as long as its last frame may be met.
-    pub(super) was_end_cached: bool,
-    /// Where the walk stood at its last frame, if the next one may look for its caller again
-    /// from there.
-    pub(super) last_stand: Option<LastStand>,
     pub(super) end: Option<End>,
+    /// The same, if it can be seen again by a look.
+    pub(super) simple_end: Option<SimpleEnd>,
+    /// That of the walk before, for as long as its last frame may be met.
+    pub(super) old_end: Option<SimpleEnd>,
     /// When its steps would be taken again; `None` if that is not known.
     pub(super) conditions: Option<ValidityKey>,
     pub(super) reused: usize,
@@ -54,14 +50,6 @@ const _: () = {
     assert!(size_of::<IncrementalTrace<510>>() <= 34 * 510 + 192, "the documented size");
     assert!(size_of::<IncrementalTrace<16>>() <= 34 * 16 + 192, "the documented size");
 };
-
-/// What is known of the last frame besides its words.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LastStand {
-    pub(crate) fp: u64,
-    /// A frame pointer led to it or to a frame before it.
-    pub(crate) is_by_fp: bool,
-}
 
 /// What a step depends on besides the frame it starts from and the words it
 /// reads.
@@ -88,15 +76,13 @@ impl<const N: usize> IncrementalTrace<N> {
     pub const fn new() -> Self {
         Self {
             words: [[StackWord::NONE; 2]; N],
-            tags: [[Tag::NONE; 2]; N],
             start: Self::WORDS,
             words_end: Self::WORDS,
             len: 0,
             old: Self::NO_OLD,
-            is_end_cached: false,
-            was_end_cached: false,
-            last_stand: None,
             end: None,
+            simple_end: None,
+            old_end: None,
             conditions: None,
             reused: 0,
         }
@@ -106,9 +92,8 @@ impl<const N: usize> IncrementalTrace<N> {
     pub const fn clear(&mut self) {
         (self.start, self.words_end, self.len) = (Self::WORDS, Self::WORDS, 0);
         self.forget_old();
-        self.is_end_cached = false;
-        self.last_stand = None;
         self.end = None;
+        self.simple_end = None;
         self.conditions = None;
         self.reused = 0;
     }
@@ -167,9 +152,8 @@ impl<const N: usize> IncrementalTrace<N> {
     pub fn copy_to(&self, trace: &mut Trace) {
         trace.clear();
         let Some(end) = self.end else { return };
-        let TaggedWords { words, tags } = self.used();
-        for (word, tag) in words.iter().zip(tags).filter(|(_, tag)| tag.is_frame()) {
-            if !trace.push(VirtAddr::new(word.value), tag.provenance()) {
+        for TraceFrame { pc, provenance } in self.frames() {
+            if !trace.push(pc.addr(), provenance) {
                 return trace.finish(End::<TableFault>::FrameLimit);
             }
         }
@@ -177,11 +161,11 @@ impl<const N: usize> IncrementalTrace<N> {
     }
 
     #[inline]
-    pub(super) fn words(&self, start: usize, end: usize) -> TaggedWords<'_> {
-        TaggedWords::new(self.words.as_flattened(), self.tags.as_flattened(), start, end)
+    pub(super) fn words(&self, start: usize, end: usize) -> Words<'_> {
+        Words(self.words.as_flattened().get(start..end).unwrap_or_default())
     }
 
-    pub(super) fn used(&self) -> TaggedWords<'_> {
+    pub(super) fn used(&self) -> Words<'_> {
         self.words(self.start, self.words_end)
     }
 }
