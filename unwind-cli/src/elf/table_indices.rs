@@ -1,7 +1,7 @@
 //! Indices of the SFrame tables of a file whose functions are in no order.
 //!
 //! Linkers that join the tables of their inputs leave them so. There a lookup looks at one
-//! function after another, and an index has paid for itself after a dozen of them. In a table whose
+//! function after another, and an index has paid for itself after a dozen to a hundred of them. In a table whose
 //! functions ascend it takes thousands, each of another address: see the example `index_pays` of
 //! `unwind-sframe`.
 
