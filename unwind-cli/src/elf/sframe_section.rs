@@ -1,7 +1,5 @@
 //! The sections of an ELF file that hold SFrame tables.
 
-use std::sync::OnceLock;
-
 use object::elf;
 use sframe::Abi;
 use unwind_core::Row;
@@ -23,14 +21,13 @@ pub(crate) struct SframeSection {
     pub(crate) bytes: Vec<u8>,
     /// In a relocatable object: the relocations that could not be applied.
     pub(crate) unresolved: Vec<Unresolved>,
-    /// Made at the first lookup.
-    pub(super) indices: OnceLock<TableIndices>,
+    pub(super) indices: TableIndices,
 }
 
 impl SframeSection {
     /// `.sframe`.
     pub(crate) fn new(addr: u64, bytes: Vec<u8>) -> Self {
-        let (unresolved, indices) = (Vec::new(), OnceLock::new());
+        let (unresolved, indices) = (Vec::new(), TableIndices::default());
         Self { name: Untrusted::from(b".sframe"), addr, bytes, unresolved, indices }
     }
 
@@ -48,13 +45,18 @@ impl SframeSection {
     pub(crate) fn row(&self, bias: u64, addr: u64) -> Result<Option<Row>, sframe::Error> {
         let at = self.addr.wrapping_add(bias);
         let tables = || sframe::Section::new(&self.bytes).at(at).tables();
-        let indices = self.indices.get_or_init(|| TableIndices::of(tables()));
+        let indices = self.indices.at_lookup(tables);
         for (number, table) in tables().enumerate() {
             let table = table?;
-            if table.header().abi == Abi::Amd64Little
-                && let Some(row) = indices.find_row(number, &table, addr)?
-            {
-                return Ok(Some(row));
+            if table.header().abi != Abi::Amd64Little {
+                continue;
+            }
+            let row = match indices {
+                Some(indices) => indices.find_row(number, &table, addr)?,
+                None => table.find_row(addr)?,
+            };
+            if row.is_some() {
+                return Ok(row);
             }
         }
         Ok(None)
@@ -106,7 +108,7 @@ impl ElfFile {
                 let mut bytes = self.section_bytes(Part::Sframe, section)?;
                 let unresolved = relocations.apply_to_sframe(index, &mut bytes)?;
                 let name = Untrusted::from(&section.name);
-                let (addr, indices) = (section.addr, OnceLock::new());
+                let (addr, indices) = (section.addr, TableIndices::default());
                 Ok(SframeSection { name, addr, bytes, unresolved, indices })
             };
             return places.iter().map(read).collect();
