@@ -40,8 +40,8 @@ fn main() {
             let count = walk_by_framehop(&mut framehop, &top);
             assert!(ours.is_complete, "{ours:?}");
             // Ours begins in this function, which the ladder has called.
-            let (mine, theirs) =
-                (list.iter().take(ours.len).copied().collect::<Vec<_>>(), framehop.frames());
+            let mine: Vec<usize> = list.iter().take(ours.len).copied().collect();
+            let theirs = framehop.frames();
             let shared = mine.iter().rev().zip(theirs.iter().rev());
             let same = shared.take_while(|(a, b)| u64::try_from(**a) == Ok(**b)).count();
             assert!(
