@@ -305,7 +305,7 @@ fn d15_recordings_of_perf_are_walked_and_those_by_frame_pointers_are_not_called_
     let data = program.with_file_name("perf.data");
     for (way, class) in [
         ("dwarf", "complete"),
-        ("dwarf,512", "incomplete: stack-copy-too-short"),
+        ("dwarf,256", "incomplete: stack-copy-too-short"),
         ("fp", "unchecked"),
     ] {
         let mut record = Command::new(&perf);
