@@ -15,6 +15,8 @@ struct Count {
     lacking: BTreeMap<&'static str, (u32, String)>,
     /// In which a witness has frames after a function that switches stacks.
     past_switch: u32,
+    /// In which a witness has an address where no program has code.
+    no_code: u32,
 }
 
 /// Functions of Go's runtime that call on the stack of the thread. By call frame information their
@@ -27,6 +29,11 @@ const SWITCHES: [&str; 4] =
 /// Whether a function switches stacks, by its name.
 fn switches(name: Option<&str>) -> bool {
     name.is_some_and(|name| SWITCHES.contains(&name.trim_end_matches(".abi0")))
+}
+
+/// Whether no program has code at an address: in the lowest 64 KiB.
+pub const fn is_no_code(pc: u64) -> bool {
+    pc < 1 << 16
 }
 
 /// By program and method.
@@ -51,11 +58,16 @@ impl Claims {
         }
         count.complete += 1;
         let ours: Vec<u64> = unwind.frames.iter().map(|frame| frame.pc).collect();
-        // No program has code in the lowest 64 KiB. gdb may show a return address of zero,
-        // which ends a stack, as one frame more, and small numbers where it has lost the
-        // stack: both in Go, at the end of its threads and after its signal handlers.
+        // gdb may show a return address of zero, which ends a stack, as one frame more, and
+        // small numbers where it has lost the stack: both in Go, at the end of its threads and
+        // after its signal handlers. Both
+        // witnesses take a register that was pushed for the return address where call frame
+        // information leaves the push out, as that of glibc's 32-bit `memcpy`.
         let gdbs = gdb.frames.iter().map(|frame| frame.pc);
-        let mut gdbs: Vec<u64> = gdbs.take_while(|pc| *pc >= 1 << 16).collect();
+        let mut gdbs: Vec<u64> = gdbs.take_while(|pc| !is_no_code(*pc)).collect();
+        let code = elfutils.iter().take_while(|pc| !is_no_code(**pc)).count();
+        count.no_code += u32::from(gdbs.len() < gdb.frames.len() || code < elfutils.len());
+        let elfutils = &elfutils[..code];
         // Names are those of addresses, whoever has found these.
         let by_gdb = gdb.frames.iter().map(|frame| (frame.pc, frame.name.as_deref()));
         let by_unwind = unwind.frames.iter().map(|frame| (frame.pc, frame.function.as_deref()));
@@ -110,7 +122,7 @@ fn first_missing(theirs: &[u64], ours: &[u64]) -> Option<usize> {
 impl fmt::Display for Claims {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for ((title, method), count) in &self.0 {
-            let Count { stacks, complete, lacking, past_switch } = count;
+            let Count { stacks, complete, lacking, past_switch, no_code } = count;
             let lack: u32 = lacking.values().map(|(count, _)| count).sum();
             writeln!(
                 f,
@@ -119,6 +131,9 @@ impl fmt::Display for Claims {
             )?;
             if *past_switch > 0 {
                 writeln!(f, "    {past_switch} that a witness follows past {SWITCHES:?}")?;
+            }
+            if *no_code > 0 {
+                writeln!(f, "    {no_code} in which a witness has an address of no code")?;
             }
             for (who, (count, first)) in lacking {
                 writeln!(f, "    {count} that {who} has, first: {first}")?;

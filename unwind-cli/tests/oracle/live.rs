@@ -1,6 +1,7 @@
 //! Processes that run while they are looked at.
 
 use super::*;
+use crate::claims::is_no_code;
 
 /// A process that runs while it is looked at.
 struct Live<'a> {
@@ -60,7 +61,7 @@ impl<'a> Live<'a> {
         if self.claims_only {
             return;
         }
-        for class in [COMPILED, GENERATED, DISPUTED] {
+        for class in [COMPILED, GENERATED, DISPUTED, LOST] {
             tally.assert_not_differing(class);
         }
         if self.is_disputed {
@@ -82,6 +83,16 @@ impl<'a> Live<'a> {
             let what = format!("stop {} thread {}", stop.number, gdb.thread);
             let unwind = threads.iter().find(|unwind| unwind.thread == gdb.thread);
             let unwind = unwind.unwrap_or_else(|| panic!("{title}, {what} is missing"));
+            // A register that was pushed, which gdb takes for a return address: what it finds
+            // after that is the caller by the word above.
+            let has_code = |frame: &&GdbFrame| !is_no_code(frame.pc);
+            let frames: Vec<_> = gdb.frames.iter().filter(has_code).cloned().collect();
+            if frames.len() < gdb.frames.len() {
+                let gdb = GdbThread { thread: gdb.thread, frames };
+                let last = gdb.frames.len() - 1;
+                tally.add(title, LOST, method, &what, &compare(&gdb, unwind, last));
+                continue;
+            }
             let elfutils = stop.elfutils(gdb.thread);
             let agreed = gdb.frames.iter().zip(elfutils).take_while(|(f, pc)| f.pc == **pc).count();
             // Above code without `.eh_frame` gdb has to guess.
@@ -106,6 +117,8 @@ impl<'a> Live<'a> {
 const COMPILED: &str = "compiled code";
 /// Some frame is in code that was generated at run time.
 const GENERATED: &str = "generated code";
+/// gdb has a frame where no code is: held against its other frames.
+const LOST: &str = "with a frame that is none";
 /// gdb and elfutils do not agree: held against gdb up to there.
 const DISPUTED: &str = "disputed";
 

@@ -36,7 +36,7 @@ pub struct GdbThread {
     pub frames: Vec<GdbFrame>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 pub struct GdbFrame {
     pub pc: u64,
     pub sp: u64,
