@@ -65,12 +65,11 @@ impl<S: RowSource<Ia32>> RowSource<Ia32> for UnrecordedPushes<S> {
         frame: &FrameContext<'_, Ia32Regs>,
         mem: &mut M,
     ) -> Result<Option<RegisterRules>, S::Error> {
-        if let Some(row) = self.source.row(frame, mem)?
-            && proved(&row, frame, mem).is_some()
-        {
-            return Ok(None);
+        // Where the row is another one, the rules of the entry do not hold either.
+        match self.source.row(frame, mem)? {
+            Some(row) if proved(&row, frame, mem).is_some() => Ok(None),
+            _ => self.source.register_rules(frame, mem),
         }
-        self.source.register_rules(frame, mem)
     }
 
     fn generation(&self) -> u64 {

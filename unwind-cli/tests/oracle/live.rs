@@ -87,7 +87,7 @@ impl<'a> Live<'a> {
             // after that is the caller by the word above.
             let has_code = |frame: &&GdbFrame| !is_no_code(frame.pc);
             let frames: Vec<_> = gdb.frames.iter().filter(has_code).cloned().collect();
-            if frames.len() < gdb.frames.len() {
+            if frames.len() < gdb.frames.len() && !self.generates_code {
                 let gdb = GdbThread { thread: gdb.thread, frames };
                 let last = gdb.frames.len() - 1;
                 tally.add(title, LOST, method, &what, &compare(&gdb, unwind, last));
