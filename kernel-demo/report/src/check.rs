@@ -18,7 +18,7 @@ const MAX_STACK: &[(&str, u64)] = &[
     ("stack: request", 256),
     ("stack: walk by tables", 1152),
     ("stack: walk by frame pointers", 1152),
-    ("stack: walk of 32-bit code", 1152),
+    ("stack: walk of 32-bit code", 1168),
     ("stack: nmi in all", 4096),
 ];
 
