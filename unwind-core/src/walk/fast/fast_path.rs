@@ -45,6 +45,10 @@ pub(crate) trait FrameSink: Copy {
     /// What is kept of one, once or twice.
     type Kept;
 
+    /// Whether a walk writes to a copy, so that it needs no register for where the sink is. That is
+    /// more code.
+    const IS_COPIED: bool = false;
+
     /// The entry of a caller.
     fn entry(caller: Caller) -> Self::Kept;
 
@@ -99,8 +103,8 @@ impl<At: Copy + PartialEq> FastPath<At> {
         (room, sink): (&mut [L::Kept], &mut L),
     ) -> usize {
         let Self { mut at, mut fp, .. } = *self;
-        // A copy, so that it takes no register.
-        let mut log = *sink;
+        let mut copy = *sink;
+        let log = if L::IS_COPIED { &mut copy } else { &mut *sink };
         let size = room.len();
         let mut refused = 0;
         let mut room = room.iter_mut();
@@ -175,7 +179,9 @@ impl<At: Copy + PartialEq> FastPath<At> {
                 break;
             }
         }
-        *sink = log;
+        if L::IS_COPIED {
+            *sink = copy;
+        }
         (self.at, self.fp) = (at, fp);
         if before_by_fp == Some(at) {
             self.is_by_fp = false;

@@ -66,6 +66,7 @@ impl Recorder<'_> {
 
 impl FrameSink for Recorder<'_> {
     type Kept = StackWord;
+    const IS_COPIED: bool = true;
 
     #[inline]
     fn entry(caller: Caller) -> StackWord {
