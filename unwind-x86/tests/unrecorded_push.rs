@@ -7,7 +7,8 @@ use core::convert::Infallible;
 use proptest::prelude::*;
 use test_support::SparseMemory;
 use unwind_core::{
-    CfaRule, FrameContext, FramePc, Memory, Origin, RegRule, Row, RowSource, VirtAddr, Walker,
+    CfaRule, FrameContext, FramePc, Memory, Origin, RegRule, RegisterRules, Row, RowKey, RowSource,
+    VirtAddr, Walker,
 };
 use unwind_x86::{Ia32, Ia32Regs, UnrecordedPushes};
 
@@ -52,6 +53,22 @@ impl RowSource<Ia32> for Entry {
     ) -> Result<Option<Row>, Infallible> {
         Ok((frame.lookup_addr().get() < STACK).then_some(self.0))
     }
+
+    fn register_rules<M: Memory>(
+        &mut self,
+        _: &FrameContext<'_, Ia32Regs>,
+        _: &mut M,
+    ) -> Result<Option<RegisterRules>, Infallible> {
+        Ok(Some(RegisterRules::default()))
+    }
+
+    fn generation(&self) -> u64 {
+        7
+    }
+
+    fn row_key(&self, addr: VirtAddr) -> Option<RowKey> {
+        Some(RowKey { table: 1, offset: addr.get() })
+    }
 }
 
 fn memory(code: &[u8]) -> SparseMemory {
@@ -84,6 +101,29 @@ fn a_walk_finds_the_caller_at_each_instruction_of_a_copy() {
         let pcs: Vec<u64> =
             walker.frames(regs, &mut memory).map(|frame| frame.pc.addr().get()).collect();
         assert_eq!(pcs[1], 0x41_2345, "{at}");
+    }
+}
+
+#[test]
+fn registers_are_told_by_the_entry_where_its_row_holds() {
+    let regs = Ia32Regs::new(0, 0, 0);
+    let mut source = UnrecordedPushes::new(Entry::new());
+    for at in MEMCPY_STARTS {
+        let pc = FramePc::Exact(VirtAddr::new(CODE + at));
+        let frame = FrameContext::new(pc, 0, None, Some(&regs));
+        let rules = source.register_rules(&frame, &mut memory(MEMCPY)).unwrap();
+        assert_eq!(rules.is_none(), (1..=15).contains(&at), "{at}");
+    }
+    let addr = VirtAddr::new(CODE);
+    assert_eq!(RowSource::<Ia32>::generation(&source), 7);
+    assert_eq!(source.row_key(addr), Entry::new().row_key(addr));
+}
+
+#[test]
+fn comparisons_change_no_register() {
+    for compare in [[0x39, 0xc8], [0x3b, 0xc8], [0x85, 0xc0]] {
+        let code = [&compare[..], &[0x58, 0xc3]].concat();
+        assert_eq!(row_at(&code, 0).cfa(), CfaRule::sp(8), "{compare:x?}");
     }
 }
 

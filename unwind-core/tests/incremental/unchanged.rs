@@ -143,6 +143,32 @@ fn where_the_fallback_failed_too_what_it_read_is_looked_at() {
     assert_eq!(walk(0, &whole), (5, 4));
 }
 
+fn check_chain<const N: usize>() {
+    // Records of a frame pointer and a return address, each at the one before.
+    let record = |at: u64| [STACK + 16 * (at + 1), PLAIN + 0x10 * at + 5].map(u64::to_le_bytes);
+    let records: Vec<_> = (0..10).flat_map(record).collect();
+    let mut memory = SliceMemory::new(VirtAddr::new(STACK), records.as_flattened());
+    let mut last = IncrementalTrace::<N>::new();
+    for first in [0, 0, 1, 0, 6, 5, 3, 9, 2, 0] {
+        let regs = Regs::new(PLAIN + first, STACK + 16 * first, Some(STACK + 16 * first));
+        let mut trace = Trace::<[_; N]>::new();
+        Walker::new(Toy, FramePointers).trace(regs, &mut memory, &mut trace);
+        Walker::new(Toy, FramePointers).trace_incremental(regs, &mut memory, &mut last);
+        assert!(last.frames().eq(trace.frames()), "{N}, {first}: {last:?} {trace:?}");
+        assert_eq!(last.end(), trace.end(), "{N}, {first}");
+    }
+}
+
+#[test]
+fn a_chain_of_frame_pointers_is_walked_as_far_as_there_is_room() {
+    check_chain::<1>();
+    check_chain::<2>();
+    check_chain::<3>();
+    check_chain::<4>();
+    check_chain::<7>();
+    check_chain::<12>();
+}
+
 #[test]
 fn a_copy_is_the_walk_as_far_as_there_is_room() {
     let mut stack = Stack::of(&MIXED);

@@ -300,8 +300,10 @@ mod tests {
                     let words =
                         FrameRecord { provenance, ..frame(0) }.placeholders(WordSize::Eight);
                     let [fp, ra] = words.map(|word| word.tag);
-                    assert!(ra.is_frame() && !ra.is_other() && ra.provenance() == provenance);
-                    assert!(!fp.is_frame() && fp.is_other() && !Tag::FP.is_other());
+                    assert_eq!((ra.is_frame(), ra.is_other()), (true, false));
+                    assert_eq!(ra.provenance(), provenance);
+                    assert_eq!((fp.is_frame(), fp.is_other()), (false, true));
+                    assert!(!Tag::FP.is_other());
                 }
             }
         }
@@ -387,7 +389,8 @@ mod tests {
             }
             for len in 0..words.len() {
                 let part = all.first(len).of_whole_frames();
-                assert!(part.0.last().is_none_or(StackWord::is_frame) && len - part.len() < 2);
+                assert!(part.0.last().is_none_or(StackWord::is_frame));
+                assert!(len - part.len() < 2);
             }
         }
     }
