@@ -43,10 +43,8 @@ impl FastPath<u64> {
             // Not above the highest, so nothing wraps.
             let cfa = fp.wrapping_add(pair);
             let caller = Caller { pc: addr, slot: A::WORD.slot_below(cfa), fp: caller_fp, row };
-            if !log.write_before(caller, &mut room) {
-                break;
-            }
-            let Some(entry) = room.next() else { break };
+            let has_room = log.write_before(caller, &mut room);
+            let Some(entry) = room.next().filter(|_| has_room) else { break };
             *entry = L::entry(caller);
             let ra_slot = arch.stack_addr(fp.wrapping_add(slot));
             let real = code.resolve(addr, Some(ra_slot));

@@ -58,8 +58,7 @@ impl<'a> PreviousFrames<'a> {
     /// Whether fast steps lead on from the first of them as from this frame. The
     /// stack pointers are known to be equal.
     #[inline]
-    fn is_like(&self, frame: &FrameRecord) -> bool {
-        let Some((ra, fp, _)) = self.rest.split_first() else { return false };
+    fn is_like(&self, (ra, fp): (&StackWord, Option<u64>), frame: &FrameRecord) -> bool {
         ra.value == frame.pc
             && fp.unwrap_or(self.fp) == frame.fp
             && ra.tag.provenance().is_exact() == frame.provenance.is_exact()
@@ -79,8 +78,8 @@ impl<'a> PreviousFrames<'a> {
     pub(super) fn meet(&mut self, frame: &FrameRecord) -> bool {
         let slot = self.slots.slot_below(frame.sp);
         while self.may_meet(slot) {
-            let Some((ra, ..)) = self.rest.split_first() else { return false };
-            if ra.sp(self.slots) == frame.sp && self.is_like(frame) {
+            let Some((ra, fp, _)) = self.rest.split_first() else { return false };
+            if ra.sp(self.slots) == frame.sp && self.is_like((ra, fp), frame) {
                 return true;
             }
             self.skip();

@@ -170,9 +170,9 @@ where
         last: &mut IncrementalTrace<N>,
         mut is_met: bool,
     ) -> LookedUp<S::Error> {
-        let Some(cursor) = self.next else { return LookedUp::Kept };
-        let Cursor { mut pc, sp, fp: FramePointer::Known(fp), mut provenance, is_by_fp, .. } =
-            cursor
+        let Some(Cursor {
+            mut pc, sp, fp: FramePointer::Known(fp), mut provenance, is_by_fp, ..
+        }) = self.next
         else {
             return LookedUp::Kept;
         };
