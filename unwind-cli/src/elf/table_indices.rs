@@ -132,6 +132,7 @@ mod tests {
         assert!(found > 2_000, "{found}");
         assert!(section.indices.made.get().is_some());
     }
+
     #[test]
     fn a_few_lookups_make_no_index() {
         let section = SframeSection::new(0x40_0000, table(0, 100));
