@@ -186,7 +186,8 @@ fn d15_groups_that_perf_has_recorded_are_named() {
     let data = data.path().join("perf.data");
     let mut record = Command::new(&perf);
     record.args(["record", "-q", "--all-cgroups", "-e", "cpu-clock", "-F", "999", "-o"]);
-    record.arg(&data).args(["sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do :; done; sleep 0.01"]);
+    // It runs for hundreds of samples.
+    record.arg(&data).args(["sh", "-c", "i=0; while [ $i -lt 400000 ]; do i=$((i + 1)); done"]);
     if !record.output().unwrap().status.success() {
         // Not every kernel has them.
         eprintln!("perf records no cgroups here");
