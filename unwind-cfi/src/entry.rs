@@ -232,8 +232,11 @@ impl<'a> Entries<'a> {
         _ = self.rest.skip(len);
     }
 
-    /// The entry as an FDE, unless it is a CIE.
+    /// The entry as an FDE, unless it is a CIE or a terminator.
     fn fde(&self, at: u64, mut entry: RawEntry<'a>) -> Result<Option<Fde<'a>>, CfiError> {
+        if entry.rest.is_empty() {
+            return Ok(None);
+        }
         let base = self.offset(&entry.rest);
         let id = self.id(&mut entry).ok_or(self.truncated(&entry.rest))?;
         if self.is_cie(id, &entry) {

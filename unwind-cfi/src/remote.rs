@@ -113,11 +113,12 @@ impl CfiScratch {
 ///
 /// # Bounds
 ///
-/// A lookup among `n` FDEs does log2(`n`) + 1 reads of the search table, two of a CIE, and
-/// one for each 160 bytes or more of the FDE's instructions up to the place that is asked
-/// for, of which there are at most [`MAX_INSTRUCTIONS`]. None is longer than 320 bytes. A CIE
-/// of more than 192 bytes ends with [`CfiError::CieTooLong`], an expression of more than 320
-/// with [`CfiError::TooManyInstructions`]: compilers write none.
+/// A lookup among `n` FDEs does log2(`n`) + 1 reads of the search table, two of the FDE and two
+/// of its CIE, four for each of at most 64 FDEs about no code before it, and one for each 160
+/// bytes or more of the FDE's instructions up to the place that is asked for, of which there
+/// are at most [`MAX_INSTRUCTIONS`]. None is longer than 320 bytes. A CIE of more than 192
+/// bytes ends with [`CfiError::CieTooLong`], an expression of more than 320 with
+/// [`CfiError::TooManyInstructions`]: compilers write none.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteCfi {
     abi: CfiAbi,
@@ -258,10 +259,15 @@ impl RemoteCfi {
         let Some(mut fde) = self.find_fde(mem, pc, &mut scratch.window)? else { return Ok(None) };
         let mut tries = MAX_EMPTY;
         loop {
-            match self.answer_of(mem, fde, pc, scratch, kept, &answer)? {
-                Found::Empty { next } if tries != 0 => fde = next,
-                Found::Empty { .. } | Found::Elsewhere => return Ok(None),
-                Found::Answer(answer) => return Ok(Some(answer)),
+            match self.answer_of(mem, fde, pc, scratch, kept, &answer) {
+                Ok(Found::Empty { next }) if tries != 0 => fde = next,
+                Ok(Found::Empty { .. } | Found::Elsewhere) => return Ok(None),
+                Ok(Found::Answer(answer)) => return Ok(Some(answer)),
+                // A CIE, or the end of the section, after FDEs about no code.
+                Err(RemoteCfiError::Cfi(CfiError::NotFde { .. })) if tries != MAX_EMPTY => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
             }
             tries = tries.saturating_sub(1);
         }

@@ -6,7 +6,7 @@ use unwind_core::{DwarfReg, RegisterRules, Row, RowKey};
 
 use crate::{
     abi::CfiAbi,
-    entry::{Body, Cie, Entries, ExceptionData},
+    entry::{Body, Cie, Entries, ExceptionData, Fde},
     error::CfiError,
     evaluation::{MAX_INSTRUCTIONS, MAX_REMEMBERED, row_of},
     execute::Run,
@@ -27,9 +27,10 @@ pub struct CfiTable<'a> {
     id: Option<u64>,
 }
 
-/// How many FDEs about no code may come before the one that is looked for. Linkers name one
-/// of those that start at the same address, which may be such.
-pub(crate) const MAX_EMPTY: u32 = 4;
+/// How many FDEs about no code may come before the one that is looked for. A linker names one
+/// of those that start at the same address: the first, which is of a function without
+/// instructions where a compiler has found that it cannot be reached. 20 in a row were seen.
+pub(crate) const MAX_EMPTY: u32 = 64;
 
 /// How the FDE of an address is found.
 #[derive(Clone, Copy, Debug)]
@@ -155,9 +156,8 @@ impl<'a> CfiTable<'a> {
     ///
     /// As [`find_row`](Self::find_row), of what is malformed.
     pub fn find_exception_data(&self, addr: u64) -> Result<Option<ExceptionData>, CfiError> {
-        let pc = self.entries.abi().address(addr.wrapping_sub(self.bias));
-        let Some(at) = self.find_fde(pc)? else { return Ok(None) };
-        Ok(self.entries.exception_data(&self.entries.fde_at(at)?))
+        let place = self.find_place(addr)?;
+        Ok(place.and_then(|place| self.entries.exception_data(&place.fde)))
     }
 
     /// The FDE of an address, and the place in its code.
@@ -166,12 +166,16 @@ impl<'a> CfiTable<'a> {
         let pc = self.entries.abi().address(addr.wrapping_sub(self.bias));
         let Some(mut at) = self.find_fde(pc)? else { return Ok(None) };
         let mut tries = MAX_EMPTY;
-        let (cie, body) = loop {
-            let fde = self.entries.fde_at(at)?;
+        let (fde, cie, body) = loop {
+            let fde = match self.entries.fde_at(at) {
+                // A CIE, or the end of the section, after FDEs about no code.
+                Err(CfiError::NotFde { .. }) if tries != MAX_EMPTY => return Ok(None),
+                fde => fde?,
+            };
             let cie = self.entries.cie(fde.cie)?;
             let body = self.entries.body(&fde, &cie)?;
             if body.len != 0 || tries == 0 {
-                break (cie, body);
+                break (fde, cie, body);
             }
             at = fde.end(&self.entries);
             tries = tries.saturating_sub(1);
@@ -183,10 +187,10 @@ impl<'a> CfiTable<'a> {
         if body.instructions.len() > MAX_INSTRUCTIONS {
             return Err(CfiError::TooManyInstructions);
         }
-        Ok(Some(Place { cie, body, offset, pc }))
+        Ok(Some(Place { fde, cie, body, offset, pc }))
     }
 
-    /// The offset in the section of the FDE that is about `pc`, if one is.
+    /// The offset in the section of the FDE with the last start that is not above `pc`.
     fn find_fde(&self, pc: u64) -> Result<Option<u64>, CfiError> {
         match self.search {
             Search::Table(table) => {
@@ -206,6 +210,7 @@ impl<'a> CfiTable<'a> {
 
 /// A place in the code that an FDE is about.
 struct Place<'a> {
+    fde: Fde<'a>,
     cie: Cie<'a>,
     body: Body<'a>,
     /// In bytes from the start of that code.

@@ -130,19 +130,55 @@ fn a_row_is_found_by_the_search_table_by_an_index_among_all_entries_and_in_parts
     }
 }
 
-#[test]
-fn an_fde_about_no_code_does_not_hide_the_one_after_it() {
-    let mut builder = CfiBuilder::eh_frame(FRAME);
-    let cie = builder.cie(&Cie::amd64());
-    let empty = builder.fde(cie, CODE, 0, &[]);
-    builder.fde(cie, CODE, 0x10, &[DEF_CFA_OFFSET, 48]);
-    let (frame, header) = (builder.build(), header(&[(CODE, empty)]));
-    let found = table(frame, &header).unwrap().unwrap();
-    assert_eq!(found.find_row(CODE + 5), Ok(Some(row_with_cfa(48))));
-    let mut target = Target::new(frame, &header);
+/// What is found of an address, by the search table in a slice and in parts, and after how many
+/// reads of the latter.
+fn rows_of(frame: &[u8], header: &[u8], addr: u64) -> (Result<Option<Row>, CfiError>, u64) {
+    let found = table(frame, header).unwrap().unwrap().find_row(addr);
+    let mut target = Target::new(frame, header);
     let remote = RemoteCfi::open(&mut target, CfiAbi::X86_64, HEADER).unwrap().unwrap();
-    let row = remote.find_row(&mut target, CODE + 5, &mut CfiScratch::new());
-    assert_eq!(row, Ok(Some(row_with_cfa(48))));
+    target.reads = 0;
+    let in_parts = remote.find_row(&mut target, addr, &mut CfiScratch::new());
+    assert_eq!(in_parts, found.map_err(RemoteCfiError::Cfi));
+    (found, target.reads)
+}
+
+#[test]
+fn fdes_about_no_code_do_not_hide_the_one_after_them() {
+    for (empty, is_found) in [(1, true), (20, true), (64, true), (65, false), (1000, false)] {
+        let mut builder = CfiBuilder::eh_frame(FRAME);
+        let cie = builder.cie(&Cie::amd64());
+        let first = builder.fde(cie, CODE, 0, &[]);
+        for _ in 1..empty {
+            builder.fde(cie, CODE, 0, &[]);
+        }
+        builder.fde(cie, CODE, 0x10, &[DEF_CFA_OFFSET, 48]);
+        let (frame, header) = (builder.build(), header(&[(CODE, first)]));
+        let (found, reads) = rows_of(frame, &header, CODE + 5);
+        assert_eq!(found, Ok(is_found.then(|| row_with_cfa(48))), "{empty}");
+        assert!(reads <= 1 + 4 * 65, "{reads}");
+        assert_eq!(rows_of(frame, &header, CODE + 0x10).0, Ok(None));
+        let found = table(frame, &header).unwrap().unwrap().find_exception_data(CODE + 5);
+        assert!(found.is_ok());
+    }
+}
+
+#[test]
+fn after_fdes_about_no_code_a_cie_and_the_end_are_about_no_code_either() {
+    for has_cie in [true, false] {
+        let mut builder = CfiBuilder::eh_frame(FRAME);
+        let cie = builder.cie(&Cie::amd64());
+        let first = builder.fde(cie, CODE, 0, &[]);
+        if has_cie {
+            builder.cie(&Cie::amd64());
+        }
+        let mut frame = builder.build().to_vec();
+        frame.extend([0; 4]);
+        let header = header(&[(CODE, first)]);
+        assert_eq!(rows_of(&frame, &header, CODE).0, Ok(None));
+        // The search table has to name an FDE.
+        let header = self::header(&[(CODE, 0)]);
+        assert_eq!(rows_of(&frame, &header, CODE).0, Err(CfiError::NotFde { at: 0 }));
+    }
 }
 
 #[test]
