@@ -61,6 +61,10 @@ pub(crate) enum ElfError {
         /// Where in the file it starts.
         at: u64,
     },
+    /// Tables of objects that a linker has joined without knowing what they are: the functions
+    /// start elsewhere than they say.
+    #[error(".sframe was joined by a linker that does not know it, its functions start elsewhere")]
+    UnmergedSframe,
     /// The bytes are compressed in a way that is not known.
     #[error("{part} is compressed in an unknown way ({kind})")]
     UnknownCompression {

@@ -1,7 +1,7 @@
 //! The sections of an ELF file that hold SFrame tables.
 
 use object::elf;
-use sframe::Abi;
+use sframe::{Abi, Flags, Header};
 use unwind_core::Row;
 
 use crate::elf::error::{ElfError, Part};
@@ -34,6 +34,17 @@ impl SframeSection {
     /// Its tables. Linkers that do not merge them leave many.
     pub(crate) fn tables(&self) -> sframe::Section<'_> {
         sframe::Section::new(&self.bytes).at(self.addr)
+    }
+
+    /// Whether a linker has joined the tables of objects without knowing what they are: gold, and
+    /// LLVM's. Where a start counts from the table, assemblers leave a relocation from
+    /// the start's own place, which only a linker that merges tables turns into an offset from
+    /// the table. Such a linker sorts them, too.
+    fn is_unmerged(&self) -> bool {
+        self.tables().tables().flatten().any(|table| {
+            let Header { flags, num_fdes, .. } = table.header();
+            !flags.intersects(Flags::SORTED.union(Flags::PCREL)) && num_fdes != 0
+        })
     }
 
     /// The row of 64-bit x86 code for an address of a process that has the file loaded so far
@@ -82,9 +93,15 @@ impl ElfFile {
     /// # Errors
     ///
     /// As [`sframe_sections`](Self::sframe_sections), but that only the first one
-    /// is looked at.
+    /// is looked at; [`ElfError::UnmergedSframe`].
     pub(crate) fn sframe(&self) -> Result<Option<SframeSection>, ElfError> {
-        Ok(self.read_sframe(1)?.pop().filter(|section| !section.bytes.is_empty()))
+        let found = self.read_sframe(1)?.pop().filter(|section| !section.bytes.is_empty());
+        match found {
+            Some(section) if self.kind != elf::ET_REL && section.is_unmerged() => {
+                Err(ElfError::UnmergedSframe)
+            }
+            found => Ok(found),
+        }
     }
 
     /// The first `count` sections of tables, those that have bytes before others if

@@ -41,6 +41,26 @@ fn each_method_that_applies_shows_the_chain_of_calls() {
     }
 }
 
+/// gold joins the tables of objects as bytes: their functions start elsewhere then.
+#[test]
+fn tables_that_no_linker_has_merged_are_not_used_and_the_user_is_told() {
+    const GOLD: &[&str] =
+        &["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls", "-fuse-ld=gold"];
+    for (assembler, is_told) in [("-Wa,--gsframe", true), ("-Wa,--gdwarf-5", false)] {
+        let Some(program) = compile("joined", "joined.c", &[GOLD, &[assembler]].concat()) else {
+            return;
+        };
+        let target = Target::start(&program, &[]);
+        let report = report_of(&target, &[]);
+        let names: Vec<_> = (0..10).map(|number| format!("f{number}")).collect();
+        assert_eq!(functions_to_main(&report)[1..11], names, "{report:#}");
+        assert_eq!(threads(&report)[0]["end"]["complete"], true, "{report:#}");
+        let told = run(["stack", "--pid", &target.id().to_string()]).stderr;
+        let told = String::from_utf8(told).unwrap();
+        assert_eq!(told.contains("joined by a linker that does not know it"), is_told, "{told}");
+    }
+}
+
 /// The image of the vDSO is in no file: it is read from the process.
 #[test]
 fn code_of_the_vdso_is_walked_by_a_table_made_of_its_image() {
