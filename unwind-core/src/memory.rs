@@ -88,6 +88,13 @@ pub trait Memory {
         None
     }
 
+    /// Whether a walk takes full steps where it gets no words: steps by rows of the cache gain
+    /// little where a read takes long, and a walk that never takes them there has less code.
+    #[inline]
+    fn lends_words_alone(&self) -> bool {
+        false
+    }
+
     /// Reads a word of the given size, zero-extended.
     ///
     /// # Errors
@@ -139,6 +146,11 @@ impl<M: Memory + ?Sized> Memory for &mut M {
     #[inline]
     fn shared_words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[AtomicU64])> {
         (**self).shared_words(addr)
+    }
+
+    #[inline]
+    fn lends_words_alone(&self) -> bool {
+        (**self).lends_words_alone()
     }
 
     #[inline]

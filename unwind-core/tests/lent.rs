@@ -69,6 +69,10 @@ impl Memory for Noting {
         self.0.push(format!("shared words {addr}"));
         None
     }
+
+    fn lends_words_alone(&self) -> bool {
+        true
+    }
 }
 
 #[test]
@@ -91,7 +95,7 @@ fn a_memory_that_is_lent_is_read_in_its_own_ways() {
         let words = (mem.read_u32(ADDR), mem.read_u64(ADDR));
         let word = mem.read_word(ADDR, WordSize::Four);
         let read = format!("{byte:?} {words:?} {word:?} {:?}", mem.words(ADDR));
-        assert!(mem.shared_words(ADDR).is_none());
+        assert!(mem.shared_words(ADDR).is_none() && mem.lends_words_alone());
         read
     }
     let mut lent = Noting::default();
@@ -149,4 +153,5 @@ fn a_memory_that_only_reads_has_no_words_to_lend() {
         }
     }
     assert!(Plain.words(ADDR).is_none() && Plain.shared_words(ADDR).is_none());
+    assert!(!Plain.lends_words_alone());
 }

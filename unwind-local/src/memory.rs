@@ -200,6 +200,12 @@ impl Memory for OwnMemory<'_> {
     }
 
     #[inline]
+    fn lends_words_alone(&self) -> bool {
+        // A read elsewhere takes a call.
+        true
+    }
+
+    #[inline]
     fn read_pair(&mut self, addr: VirtAddr, size: WordSize) -> Result<[u64; 2], ReadError> {
         let above = addr.wrapping_add(size.bytes());
         Ok([self.read_word(addr, size)?, self.read_word(above, size)?])

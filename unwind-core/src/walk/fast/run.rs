@@ -248,6 +248,9 @@ where
                 let stack = StackSlice::new(start(addr_of_first), words, sp, stack_end);
                 return from.run_slice(addr, &*arch, cache, code, stack, log);
             }
+            if self.mem.lends_words_alone() {
+                return 0;
+            }
         }
         if sp >= stack_end {
             return 0;
