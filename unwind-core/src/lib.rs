@@ -130,6 +130,7 @@ pub use step_error::StepError;
 pub use table_error::{TableError, TableFault};
 pub use trace::{PackedFrame, Provenance, Trace, TraceFrame};
 pub use walk::fast::addresses::Addresses;
+pub use walk::fast::callers::CallerFrame;
 pub use walk::fast::row_cache::{CacheStats, NoCache, RowCache, RowStore};
 pub use walk::fast::rows_by_key::{KeyedRange, RowKeys, RowsByKey};
 pub use walk::frames::{Frame, Frames};

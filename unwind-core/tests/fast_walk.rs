@@ -15,8 +15,9 @@ use random_rows::{
     CODE_END, Chain, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
 };
 use unwind_core::{
-    Arch, CfaRule, End, KeyedRange, Memory, ReadError, RegRule, Row, RowCache, RowKey, RowKeys,
-    RowSource, RowStore, SliceMemory, Trace, Unchecked, VirtAddr, Walker,
+    Arch, CallerFrame, CfaRule, Coverage, End, FramePc, Frames, KeyedRange, Memory, Provenance,
+    ReadError, RegRule, Row, RowCache, RowKey, RowKeys, RowSource, RowStore, SliceMemory, Trace,
+    TraceFrame, Unchecked, VirtAddr, Walker, WordSize,
 };
 
 /// What there was in the walks of a test.
@@ -59,7 +60,9 @@ where
     let shared: Vec<AtomicU64> = eights(memory).collect();
     let mut in_memory = Patchy { memory, shared: &shared, words: Words::Bytes };
     let mut walk = plain.frames(regs, &mut in_memory);
-    let mut expected: Vec<_> = walk.by_ref().map(|frame| (frame.pc, frame.provenance)).collect();
+    let with_sp: Vec<_> =
+        walk.by_ref().map(|frame| (frame.pc, frame.provenance, frame.sp)).take(1000).collect();
+    let mut expected: Vec<_> = with_sp.iter().map(|(pc, how, _)| (*pc, *how)).collect();
     let mut end = walk.end();
     let is_complete = walk.is_complete() && expected.len() <= 40;
 
@@ -73,7 +76,7 @@ where
     // by one.
     let mut fast = fast.return_addresses(Uretprobes);
     let mut trace = Trace::<[_; 40]>::new();
-    for words in [Words::Bytes, Words::Shared, Words::None] {
+    for words in [Words::Bytes, Words::Shared, Words::None, Words::Alone] {
         fast.trace(regs, &mut Patchy { memory, shared: &shared, words }, &mut trace);
         let found: Vec<_> = trace.frames().map(|frame| (frame.pc, frame.provenance)).collect();
         assert_eq!((&found, trace.end()), (&expected, end), "{regs:x?} {words:?}");
@@ -92,6 +95,14 @@ where
         assert_eq!(last, expected.last().map(|(pc, _)| *pc), "{regs:x?} {words:?}");
         let found = frames.end().map_or(End::FrameLimit, |end| end.with_fault(VirtAddr::new(0)));
         assert_eq!((Some(found), frames.is_complete()), (end, is_complete), "{regs:x?} {words:?}");
+        // Some callers at a time.
+        let mut memory = Patchy { memory: memory.memory, ..memory };
+        let mut frames = fast.frames(regs, &mut memory);
+        assert_eq!(some_at_a_time(&mut frames, words), with_sp, "{regs:x?} {words:?}");
+        let found = frames.end().map(|end| end.with_fault(VirtAddr::new(0)));
+        if with_sp.len() <= 40 {
+            assert_eq!((found, frames.is_complete()), (end, is_complete), "{regs:x?} {words:?}");
+        }
     }
     let frames = u64::try_from(expected.len()).unwrap();
     seen.frames += frames;
@@ -105,10 +116,49 @@ where
     frames
 }
 
+/// The frames of a walk that goes to none to three callers at once.
+fn some_at_a_time<A, F, H, C>(
+    frames: &mut Frames<'_, A, F, H, Uretprobes, C, Patchy<'_>>,
+    words: Words,
+) -> Vec<(FramePc, Provenance, u64)>
+where
+    A: Arch<Regs = Regs>,
+    F: RowSource<A, Error = Infallible>,
+    H: RowSource<A, Error = Infallible>,
+    C: RowStore,
+{
+    let by_full_steps =
+        words == Words::Alone && A::WORD == WordSize::Eight && F::COVERAGE == Coverage::Unknown;
+    let mut found = Vec::new();
+    let mut out = [CallerFrame::NONE; 3];
+    let mut count = 0;
+    for room in (0..=out.len()).cycle() {
+        let Some(at) = Frames::position(frames) else {
+            assert_eq!(count, 0, "the last of the callers comes next");
+            break;
+        };
+        let at = (at.pc(), at.provenance(), at.sp());
+        match count {
+            0 => found.push(at),
+            _ => assert_eq!(found.last(), Some(&at)),
+        }
+        count = frames.callers(&mut out[..room]);
+        assert!(count <= if by_full_steps { 0 } else { room });
+        for caller in &out[..count] {
+            let TraceFrame { pc, provenance, .. } = caller.frame();
+            assert_eq!(caller.pc(), pc);
+            found.push((pc, provenance, caller.sp(A::WORD)));
+        }
+    }
+    found
+}
+
 /// How a walk gets the words of the stack, other than by reading them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Words {
     None,
+    /// None, and it says that it lends all that it has.
+    Alone,
     Bytes,
     Shared,
 }
@@ -142,6 +192,10 @@ impl Memory for Patchy<'_> {
 
     fn shared_words(&mut self, _: VirtAddr) -> Option<(VirtAddr, &[AtomicU64])> {
         (self.words == Words::Shared).then_some((VirtAddr::new(STACK), self.shared))
+    }
+
+    fn lends_words_alone(&self) -> bool {
+        self.words == Words::Alone
     }
 }
 

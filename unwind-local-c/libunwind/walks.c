@@ -82,6 +82,35 @@ void print_walk(const char *title, unw_cursor_t cursor, int calls) {
     printf("end %d\n", result);
 }
 
+/* Registers of some frames alone: those of others need not be known then. */
+void print_some(const char *title, unw_cursor_t *cursor, int every) {
+    int number = 0, result;
+    printf("%s, registers of one frame in %d\n", title, every);
+    do {
+        uint64_t ip = 0, value;
+        unw_proc_info_t info = {0};
+        unw_cursor_t copy;
+        Dl_info object;
+        if (L(get_reg)(cursor, RIP, &ip) != 0 || !dladdr((void *)(ip - 1), &object)) abort();
+        printf("%3d %s+%lx", number, strrchr(object.dli_fname, '/') + 1, (long)(ip - (uint64_t)object.dli_fbase));
+        if (L(get_proc_info)(cursor, &info) == 0) printf(" [%lx]", (long)(info.end_ip - info.start_ip));
+        memcpy(&copy, cursor, sizeof copy);
+        for (int reg = RBX; number % every == every - 1 && strstr(object.dli_fname, "walks") && reg <= RSP; reg++) {
+            if (reg != RBX && reg != RBP && reg != RSP) continue;
+            if (L(get_reg)(&copy, reg, &value) == 0) print_value(value);
+        }
+        /* The copy continues by itself. */
+        if (number % every == every - 1 && L(step)(&copy) > 0) {
+            if (L(get_reg)(&copy, RSP, &value) != 0) abort();
+            printf(" caller's cfa");
+            print_value(value);
+        }
+        number++;
+        printf("%s\n", L(is_signal_frame)(cursor) > 0 ? " signal" : "");
+    } while ((result = L(step)(cursor)) > 0);
+    printf("end %d\n", result);
+}
+
 __attribute__((noinline)) void walk(const char *title) {
     ucontext_t context;
     unw_cursor_t cursor;
@@ -89,6 +118,10 @@ __attribute__((noinline)) void walk(const char *title) {
     _Ux86_64_getcontext(&context);
     L(init_local)(&cursor, &context);
     print_walk(title, cursor, 1);
+    for (int every = 3; every < 50; every += 7) {
+        L(init_local)(&cursor, &context);
+        print_some(title, &cursor, every);
+    }
     void *addresses[64];
     int count = unw_backtrace(addresses, 64);
     printf("backtrace %d\n", count);

@@ -1,12 +1,13 @@
 //! A walk of the own stack that its caller takes a frame at a time.
 
 use core::marker::PhantomData;
+use core::mem::take;
 use core::ops::Range;
 
 use unwind_cfi::EncodedPointer;
 use unwind_core::{
-    Arch as _, DwarfReg, End, FrameContext, FramePc, Memory as _, Position, RowSource, TraceFrame,
-    VirtAddr,
+    Arch as _, CallerFrame, DwarfReg, End, FrameContext, FramePc, Memory as _, Place, Position,
+    RowSource, TraceFrame, VirtAddr,
 };
 use unwind_x86::SignalTrampolines;
 
@@ -41,13 +42,26 @@ pub struct Cursor {
     start: StartPc,
     /// A guess has led to the frame, or to one before it.
     is_guessed: bool,
-    /// How many steps it has taken.
-    steps: u16,
+    /// It was asked for a register: whoever asks once asks again, in each frame maybe. So it takes one
+    /// step at a time.
+    is_asked: bool,
+    /// How many steps have led to the position.
+    steps: usize,
+    /// Callers of it that are known, of which it has passed some. Only registers are not known there:
+    /// these a walk from the position tells.
+    callers: [CallerFrame; AHEAD],
+    known: usize,
+    passed: usize,
+    /// The last of them, to continue there.
+    last: Option<Place>,
     /// Other threads have other stacks.
     thread: PhantomData<*const ()>,
 }
 
-/// Where it stands.
+/// How many frames are found at once, in a walk that takes little more time than one step.
+const AHEAD: usize = 16;
+
+/// Where it stands, but for the callers that it has passed since.
 #[derive(Clone, Copy, Debug)]
 enum At {
     Frame(Position<Registers>),
@@ -94,26 +108,47 @@ impl Cursor {
         let frames = walker.frames(registers.registers(), &mut memory);
         let end = || At::End { end: End::NotWalkable, is_complete: false };
         let at = frames.position().map_or_else(end, At::Frame);
-        Self { at, start, is_guessed: false, steps: 0, thread: PhantomData }
+        Self {
+            at,
+            start,
+            is_guessed: false,
+            is_asked: false,
+            steps: 0,
+            callers: [CallerFrame::NONE; AHEAD],
+            known: 0,
+            passed: 0,
+            last: None,
+            thread: PhantomData,
+        }
     }
 
     /// The frame that it is in; `None` after the last one.
     #[must_use]
     pub fn frame(&self) -> Option<TraceFrame> {
-        self.position().map(Position::frame)
+        match self.caller() {
+            Some(caller) => Some(caller.frame()),
+            None => self.position().map(Position::frame),
+        }
     }
 
     /// Where the frame's execution stands; `None` after the last one.
     #[must_use]
+    #[inline]
     pub fn pc(&self) -> Option<FramePc> {
-        self.position().map(Position::pc)
+        match self.caller() {
+            Some(caller) => Some(caller.pc()),
+            None => self.position().map(Position::pc),
+        }
     }
 
     /// The frame's stack pointer there; `None` after the last one. For a caller it is the CFA
     /// of the frame before.
     #[must_use]
     pub fn sp(&self) -> Option<u64> {
-        self.position().map(Position::sp)
+        match self.caller() {
+            Some(caller) => Some(caller.sp(Machine::WORD)),
+            None => self.position().map(Position::sp),
+        }
     }
 
     /// Why there are no more frames, once there are none.
@@ -131,6 +166,12 @@ impl Cursor {
         matches!(self.at, At::End { is_complete: true, .. })
     }
 
+    /// The frame that it is in, if it has passed the position.
+    #[inline]
+    fn caller(&self) -> Option<&CallerFrame> {
+        self.callers.get(self.passed.wrapping_sub(1))
+    }
+
     const fn position(&self) -> Option<&Position<Registers>> {
         match &self.at {
             At::Frame(position) => Some(position),
@@ -141,8 +182,13 @@ impl Cursor {
     /// Continues to the caller; `false` if there is none, or after [`MAX_FRAMES`] frames.
     ///
     /// For signal handlers at any point, too. `errno` is kept.
+    #[inline]
     pub fn step(&mut self) -> bool {
-        self.ask(None);
+        if self.passed < self.known {
+            self.passed = self.passed.wrapping_add(1);
+            return true;
+        }
+        self.ask(Question::Caller);
         self.position().is_some()
     }
 
@@ -151,7 +197,8 @@ impl Cursor {
     ///
     /// For signal handlers at any point, too. `errno` is kept.
     pub fn register(&mut self, register: DwarfReg) -> Option<u64> {
-        self.ask(Some(register))
+        self.is_asked = true;
+        self.ask(Question::Register(register))
     }
 
     /// The range of the function's code, by its call frame information; `None` if it has none, or
@@ -185,8 +232,12 @@ impl Cursor {
     /// For signal handlers at any point, too. `errno` is kept.
     #[must_use]
     pub fn is_signal_trampoline(&self) -> bool {
-        let Some(position) = self.position() else { return false };
-        let frame = FrameContext::new(position.pc(), position.sp(), position.fp(), None);
+        let (Some(position), Some(pc)) = (self.position(), self.pc()) else { return false };
+        // A row of a plain frame leads to the caller.
+        if self.passed < self.known {
+            return false;
+        }
+        let frame = FrameContext::new(pc, position.sp(), position.fp(), None);
         let guessed = Guessed::new(self.is_guessed);
         let mut memory = OwnMemory::new(self.start, &guessed);
         memory.of_stack(position.sp(), Start::stack_pointer());
@@ -194,10 +245,19 @@ impl Cursor {
         matches!(row, Ok(Some(row)) if row.is_signal())
     }
 
-    /// Asks a walk that continues from the frame: for its caller, or for a register of it.
+    /// Asks a walk that continues from the position, or from the last caller that is known of it.
     #[inline(never)]
-    fn ask(&mut self, register: Option<DwarfReg>) -> Option<u64> {
+    fn ask(&mut self, question: Question) -> Option<u64> {
         let At::Frame(position) = &mut self.at else { return None };
+        // The position goes to where the cursor is.
+        let (known, mut passed) = (take(&mut self.known), take(&mut self.passed));
+        self.steps = self.steps.saturating_add(passed);
+        if let Some(last) = take(&mut self.last)
+            && passed == known
+        {
+            position.move_to(last);
+            passed = 0;
+        }
         let guessed = Guessed::new(self.is_guessed);
         let mut taken = if loads::count().is_some() { Taken::take() } else { None };
         let mut walker = walker(self.start, &guessed, taken.as_mut().map(Taken::rows));
@@ -206,18 +266,32 @@ impl Cursor {
         let addr = position.pc().lookup_addr();
         // The registers stay where they are.
         let mut frames = walker.resume(position.lend(), &mut memory);
-        let answer = match register {
-            Some(register) => frames.register(register),
-            None => {
-                frames.skip_one();
-                self.steps = self.steps.saturating_add(1);
-                None
-            }
+        let mut room = match question {
+            Question::Register(_) => passed,
+            Question::Caller if self.is_asked => 1,
+            Question::Caller => (MAX_FRAMES - 1).saturating_sub(self.steps).clamp(1, AHEAD),
         };
+        let (mut found, mut answer) = (0, None);
+        while room != 0 {
+            found = frames.callers(self.callers.get_mut(..room).unwrap_or_default());
+            room = match question {
+                // However few steps are taken at once this time.
+                Question::Register(_) => room.saturating_sub(found.max(1)),
+                Question::Caller => 0,
+            };
+        }
+        match question {
+            Question::Register(register) => answer = frames.register(register),
+            Question::Caller if found > 1 => {
+                (self.known, self.passed, self.last) = (found, 1, frames.place());
+                return None;
+            }
+            Question::Caller => self.steps = self.steps.saturating_add(1),
+        }
         let (place, end, is_complete) = (frames.place(), frames.end(), frames.is_complete());
         self.is_guessed = guessed.is_set();
         let end = match place {
-            Some(place) if usize::from(self.steps) < MAX_FRAMES => {
+            Some(place) if self.steps < MAX_FRAMES => {
                 position.move_to(place);
                 return answer;
             }
@@ -227,6 +301,15 @@ impl Cursor {
         self.at = At::End { end, is_complete: is_complete && is_whole(Some(end)) };
         answer
     }
+}
+
+/// What is asked of a walk.
+#[derive(Clone, Copy, Debug)]
+enum Question {
+    /// To go to the caller of the frame.
+    Caller,
+    /// A register of the frame.
+    Register(DwarfReg),
 }
 
 /// What a pointer in a table leads to.

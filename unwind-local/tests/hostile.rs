@@ -11,12 +11,15 @@
     reason = "tests"
 )]
 
+mod cursors;
+
 use std::ptr::null_mut;
 
 #[cfg(target_arch = "x86_64")]
 use libc::{REG_RBP as FP, REG_RIP as PC, REG_RSP as STACK_POINTER};
 
-use unwind_local::{End, MAX_FRAMES, ReadError, StepError, backtrace_of, prepare};
+use cursors::compare_ways;
+use unwind_local::{Cursor, End, MAX_FRAMES, ReadError, StepError, backtrace_of, prepare};
 
 const PAGE: usize = 4096;
 
@@ -115,6 +118,9 @@ fn walks_of_random_registers_and_stacks_end_without_a_fault() {
         // No such context is one of the kernel's; that it does not fault is asked for here.
         let found = unsafe { backtrace_of(&context, &mut out) };
         frames += found.len;
+        if round % 8 == 1 {
+            compare_ways(unsafe { Cursor::of(&context) });
+        }
     }
     // They go further than the first frame, often.
     println!("{frames} frames of {stacks} stacks");

@@ -9,16 +9,19 @@
     reason = "tests"
 )]
 
+mod cursors;
+
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::hint::black_box;
 use std::ptr::null_mut;
 use std::sync::Once;
 
+use cursors::compare_ways;
 use unwind_core::Trace;
 use unwind_local::{
-    CallerRegisters, Cursor, DwarfReg, End, Origin, backtrace, backtrace_of, frames, keeps_rows,
-    prepare, trace, trace_from, trace_of,
+    CallerRegisters, Cursor, DwarfReg, End, MAX_FRAMES, Origin, backtrace, backtrace_of, frames,
+    keeps_rows, prepare, trace, trace_from, trace_of,
 };
 
 unsafe extern "C" {
@@ -75,6 +78,7 @@ fn by_kept_registers(registers: &CallerRegisters, expected: &[usize]) {
 #[inline(never)]
 fn by_cursor(expected: &[usize], end: End) {
     let mut cursor = unsafe { Cursor::here() };
+    assert_eq!(compare_ways(cursor), (expected.len() + 2, end));
     let (mut walked, mut last_sp) = (Vec::new(), 0);
     while let Some(frame) = cursor.frame() {
         assert_eq!(cursor.pc().unwrap().addr(), frame.pc.addr());
@@ -236,6 +240,12 @@ fn stacks_are_those_of_glibc_and_libunwind() {
     for thread in threads {
         thread.join().unwrap();
     }
+    recurse(MAX_FRAMES + 10, &more_than_a_walk_may_have);
+}
+
+fn more_than_a_walk_may_have() {
+    let start = unsafe { Cursor::here() };
+    assert_eq!(compare_ways(start), (MAX_FRAMES, End::FrameLimit));
 }
 
 #[test]

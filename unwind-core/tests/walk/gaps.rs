@@ -1,5 +1,7 @@
 //! Marks where callers may be missing.
-use unwind_core::{End, Frame, IncrementalTrace, Origin, Row, RowCache, RowSource, Trace, Walker};
+use unwind_core::{
+    CallerFrame, End, Frame, IncrementalTrace, Origin, Row, RowCache, RowSource, Trace, Walker,
+};
 
 use crate::toy::{
     AlwaysFp, BadTable, FP, Regs, START, Script, Stack, Toy, all_with_frame_pointers, locals,
@@ -40,19 +42,26 @@ where
     for _ in 0..3 {
         let walker = Walker::new(Toy, script.clone()).cache(&mut cache);
         let mut walker = walker.fallback(fallback.clone());
-        // A frame at a time, in place.
-        let mut at = walker.frames(regs, stack).position().unwrap();
-        let mut stepped = Vec::new();
-        loop {
-            stepped.push(at.provenance().is_after_gap());
-            let mut frames = walker.resume(at.lend(), stack);
-            frames.skip_one();
-            let (place, end) = (frames.place(), frames.is_complete());
-            let Some(place) = place else {
-                assert_eq!((&stepped, end), (&gaps, is_complete));
-                break;
-            };
-            at.move_to(place);
+        // One frame or some at a time, in place.
+        for room in 0..4 {
+            let mut at = walker.frames(regs, stack).position().unwrap();
+            let mut stepped = vec![at.provenance().is_after_gap()];
+            loop {
+                let mut callers = [CallerFrame::NONE; 3];
+                let mut frames = walker.resume(at.lend(), stack);
+                let count = frames.callers(&mut callers[..room]);
+                let (place, end) = (frames.place(), frames.is_complete());
+                let Some(place) = place else {
+                    assert_eq!((&stepped, end), (&gaps, is_complete));
+                    break;
+                };
+                at.move_to(place);
+                let callers = callers[..count].iter().map(CallerFrame::frame);
+                stepped.extend(callers.map(|frame| frame.provenance.is_after_gap()));
+                if count == 0 {
+                    stepped.push(at.provenance().is_after_gap());
+                }
+            }
         }
         let mut trace = Trace::<[_; 8]>::new();
         walker.trace(regs, stack, &mut trace);

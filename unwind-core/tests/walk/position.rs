@@ -1,5 +1,7 @@
 //! Walks that are left and continued.
-use unwind_core::{End, Position, RowCache, SliceMemory, Trace, TraceFrame, VirtAddr, Walker};
+use unwind_core::{
+    CallerFrame, End, Position, RowCache, SliceMemory, Trace, TraceFrame, VirtAddr, Walker,
+};
 
 use crate::toy::{Regs, Toy, all_with_frame_pointers, three_frames};
 
@@ -45,7 +47,7 @@ fn a_position_goes_from_frame_to_frame_with_its_registers_where_they_are() {
             assert_eq!(position.frame(), TraceFrame::from(*frame));
             assert_eq!(position.sp(), frame.sp);
             let mut frames = walker.resume(position.lend(), &mut stack);
-            frames.skip_one();
+            frames.callers(&mut [CallerFrame::NONE]);
             assert_eq!(frames.place().is_none(), frames.end().is_some());
             if let Some(place) = frames.place() {
                 assert!(format!("{place:?}").contains("pc"), "{place:?}");
@@ -58,7 +60,7 @@ fn a_position_goes_from_frame_to_frame_with_its_registers_where_they_are() {
         // No frame comes after the last one.
         let mut frames = walker.frames(regs, &mut stack);
         assert_eq!(frames.by_ref().count(), whole.len());
-        frames.skip_one();
+        frames.callers(&mut [CallerFrame::NONE]);
         assert!(frames.place().is_none() && frames.end().is_some());
     }
 }

@@ -9,11 +9,10 @@ use crate::return_addresses::ReturnAddresses;
 use crate::source::RowSource;
 use crate::trace::Provenance;
 use crate::walk::fast::compact_row::CompactRow;
-use crate::walk::fast::fast_path::{Caller, FrameSink, Stop};
+use crate::walk::fast::fast_path::{Caller, FrameSink};
 use crate::walk::fast::row_cache::RowStore;
-use crate::walk::fast::run::FrameLog;
+use crate::walk::fast::run::{CallerLog, FrameLog};
 use crate::walk::frames::Frames;
-use crate::walk::walker::LookedUp;
 
 impl<A, S, F, T, C, M, R> Frames<'_, A, S, F, T, C, M, R>
 where
@@ -42,21 +41,6 @@ where
             if is_exact { FramePc::Exact(addr) } else { FramePc::Return(addr) }
         });
         Addresses { len, last }
-    }
-
-    /// Goes to the caller of the frame that comes next, which is not handed out: the same as
-    /// [`next`](Iterator::next), in less time.
-    pub fn skip_one(&mut self) {
-        // The next frame, and its caller.
-        let mut log = Log { out: &mut [0; 2], len: 1, is_exact: false, has_gap: false };
-        let stop = self.run(&mut log);
-        self.has_gap |= log.has_gap;
-        if log.len == 1 {
-            if stop == Stop::Unused {
-                self.touch();
-            }
-            self.leave(LookedUp::Kept);
-        }
     }
 }
 
@@ -110,8 +94,6 @@ impl FrameSink for AddressSink {
 }
 
 impl FrameLog for Log<'_> {
-    type Sink = AddressSink;
-
     fn len(&self) -> usize {
         self.len
     }
@@ -124,6 +106,10 @@ impl FrameLog for Log<'_> {
         self.len = self.len.wrapping_add(1);
         true
     }
+}
+
+impl CallerLog for Log<'_> {
+    type Sink = AddressSink;
 
     #[inline]
     fn room(&mut self, most: usize) -> &mut [u64] {

@@ -6,6 +6,7 @@
 pub(crate) mod addresses;
 #[cfg(all(test, not(loom)))]
 mod cached_rows;
+pub(crate) mod callers;
 pub(in crate::walk) mod compact_row;
 #[cfg(all(test, not(loom)))]
 mod exhaustive;

@@ -41,15 +41,18 @@ where
 }
 
 /// Where the frames of a walk are written to.
-pub(super) trait FrameLog {
-    /// What takes those that rows in compact form lead to.
-    type Sink: FrameSink + Default;
-
+pub(super) trait FrameLog: CallerLog {
     /// How many frames it has.
     fn len(&self) -> usize;
 
     /// Adds a frame; `false` if there is no room.
     fn push(&mut self, pc: VirtAddr, provenance: Provenance) -> bool;
+}
+
+/// Where the frames are written to that rows in compact form lead to.
+pub(super) trait CallerLog {
+    /// What takes them.
+    type Sink: FrameSink + Default;
 
     /// The places after the last frame, `most` of them at most.
     fn room(&mut self, most: usize) -> &mut [<Self::Sink as FrameSink>::Kept];
@@ -63,8 +66,6 @@ pub(super) trait FrameLog {
 }
 
 impl FrameLog for Trace {
-    type Sink = TraceSink;
-
     fn len(&self) -> usize {
         Self::len(self)
     }
@@ -73,6 +74,10 @@ impl FrameLog for Trace {
     fn push(&mut self, pc: VirtAddr, provenance: Provenance) -> bool {
         Self::push(self, pc, provenance)
     }
+}
+
+impl CallerLog for Trace {
+    type Sink = TraceSink;
 
     #[inline]
     fn room(&mut self, most: usize) -> &mut [PackedFrame] {
@@ -160,9 +165,9 @@ where
     /// ordinary, and returns why it stopped. What it finds is what
     /// [`advance`](Self::advance) would; where it stops, that continues.
     ///
-    /// The log ends with the next frame, before and after.
+    /// The log ends with the next frame afterwards, if anything was written.
     #[inline(never)]
-    pub(super) fn run<L: FrameLog + ?Sized>(&mut self, log: &mut L) -> Stop {
+    pub(super) fn run<L: CallerLog + ?Sized>(&mut self, log: &mut L) -> Stop {
         if !self.walker.cache.keeps() && const { CompactRow::of_all(S::COVERAGE) }.is_none() {
             return Stop::Other;
         }
@@ -211,7 +216,7 @@ where
         false
     }
 
-    fn end_by_cache(&mut self, end: End<S::Error>) {
+    pub(super) fn end_by_cache(&mut self, end: End<S::Error>) {
         self.walker.cache.count(Counted::Asked(1));
         self.finish(end);
     }
