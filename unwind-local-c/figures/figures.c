@@ -42,7 +42,7 @@ static double time_of(walker *walk, int rounds, int size) {
 }
 
 static void print(const char *what, int frames, double a, double b, double c) {
-    printf("%-34s %6d %9.0f %9.0f %9.0f   %.2f %.3f\n", what, frames, a, b, c, b != 0 ? a / b : 0, c != 0 ? a / c : 0);
+    printf("%-34s %6d %9.0f %9.0f %9.0f   %.3f %.3f\n", what, frames, a, b, c, b != 0 ? a / b : 0, c != 0 ? a / c : 0);
 }
 
 static void measure(const char *what) {
@@ -160,14 +160,16 @@ static bool find_cursor(cursor_functions *functions, void *library) {
     return true;
 }
 
+static bool with_sp;
 static int by_cursor(void **list, int size) {
     _Alignas(16) static char context[1024], cursor[1024];
     chosen->get_context(context);
     chosen->init_local(cursor, context);
     int count = 0;
     do {
-        uint64_t pc = 0;
+        uint64_t pc = 0, sp = 0;
         chosen->get_reg(cursor, 16, &pc);
+        if (with_sp) chosen->get_reg(cursor, 7, &sp);
         list[count++] = (void *)pc;
     } while (count < size && chosen->step(cursor) > 0);
     return count;
@@ -183,6 +185,12 @@ static void measure_cursor(const char *what) {
     double a = time_by_cursor(&own), b = time_by_cursor(&others);
     chosen = &own;
     print(what, own.step ? by_cursor(list, 1024) : 0, a, b, 0);
+}
+
+static void measure_cursor_with_sp(const char *what) {
+    with_sp = true;
+    measure_cursor(what);
+    with_sp = false;
 }
 
 // The same while another thread walks, too.
@@ -301,12 +309,13 @@ int main(int count, char **arguments) {
         {measure_first, "the first of a thread, nothing kept"},
         {measure_callers, "by 1,000 callers in turn"},
         {measure_cursor, "by libunwind's cursor"},
+        {measure_cursor_with_sp, "the same, with stack pointers"},
         {measure_beside, "while another thread walks"},
     };
     find_cursor(&others, library);
     const char *name = getenv("FIGURES_LIBUNWIND");
     find_cursor(&own, name ? dlopen(name, RTLD_NOW | RTLD_LOCAL) : NULL);
-    for (size_t at = 0; at < 4; at++) {
+    for (size_t at = 0; at < sizeof kinds / sizeof *kinds; at++) {
         label = kinds[at].name;
         recurse(42, kinds[at].measured);
     }

@@ -23,7 +23,8 @@ use crate::walker::{is_whole, walker};
 /// which borrow and lock nothing.
 ///
 /// It costs more than a [`backtrace`](crate::backtrace), and knows more: the stack pointer of
-/// each frame, and other registers.
+/// each frame, and other registers. It finds some callers ahead, and takes one step at a time once it
+/// was asked for a [register](Self::register).
 ///
 /// ```
 /// # #[inline(never)]
