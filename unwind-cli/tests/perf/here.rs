@@ -30,7 +30,7 @@ impl Recorder {
     }
 
     /// Compiles this source with these flags and the file that it is linked to.
-    fn compile(&self, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+    pub(crate) fn compile(&self, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
         let compiler = Compiler::find(if flags.contains(&"-m32") { &["-m32"] } else { &[] })?;
         let (path, out) = (self.folder.join(format!("{name}.c")), self.folder.join(name));
         fs::write(&path, source).unwrap();
@@ -63,6 +63,9 @@ impl Recorder {
         done(&["script", "--layout", self.layout, data.to_str().unwrap()])
     }
 }
+
+/// Code of its own and of the C library below and above each other.
+pub(crate) const SORTING: &str = include_str!("../programs/sorting.c");
 
 /// Functions that a program calls by entries of its linkage table, and one that the
 /// library itself calls so, since it is chosen when it is loaded.

@@ -15,4 +15,5 @@ mod listing;
 mod memory;
 mod merge;
 mod script;
+mod versions;
 mod walk;

@@ -124,6 +124,8 @@ impl Feature {
     pub(crate) const HOSTNAME: Self = Self(3);
     pub(crate) const OSRELEASE: Self = Self(4);
     pub(crate) const ARCH: Self = Self(6);
+    /// How many CPUs the machine has, and how many of them are on.
+    pub(crate) const NRCPUS: Self = Self(7);
     /// The attrs again, with names.
     pub(crate) const EVENT_DESC: Self = Self(12);
     /// How fine the clock of the samples is.

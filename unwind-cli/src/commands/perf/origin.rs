@@ -1,6 +1,7 @@
 //! Where and when a recording was made, as perf and `unwind record` write it in sections of
 //! their own.
 
+use nix::unistd::{SysconfVar, sysconf};
 use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{AttrFlags, Endian};
 
@@ -63,6 +64,8 @@ impl Origin {
         ];
         let texts = texts.map(|(feature, text)| (feature, section_of(text.to_bytes(), endian)));
         let mut sections = texts.to_vec();
+        // perf reads records of each CPU apart, and takes 4,096 where nothing says how many.
+        sections.push((Feature::NRCPUS, section_of_cpus(endian)));
         if let Some(moment) = Moment::now(attr) {
             // How fine the clock is: a nanosecond.
             sections.push((Feature::CLOCKID, endian.bytes_of_u64(1).to_vec()));
@@ -137,6 +140,16 @@ fn section_of(text: &[u8], endian: Endian) -> Vec<u8> {
     section.extend(text);
     section.resize(len.saturating_add(4), 0);
     section
+}
+
+/// The section that says how many CPUs this machine has.
+fn section_of_cpus(endian: Endian) -> Vec<u8> {
+    let count = |variable| {
+        let count = sysconf(variable).ok().flatten();
+        count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1)
+    };
+    let counts = [SysconfVar::_NPROCESSORS_CONF, SysconfVar::_NPROCESSORS_ONLN].map(count);
+    counts.into_iter().flat_map(|count| endian.bytes_of_u32(count)).collect()
 }
 
 #[cfg(test)]
