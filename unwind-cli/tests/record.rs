@@ -462,6 +462,23 @@ fn d14_what_cannot_be_recorded_is_said_with_its_exit_code() {
 }
 
 #[test]
+fn d14_a_command_that_fails_is_told_and_its_recording_is_whole() {
+    let data = support::scratch("record_failure").join("perf.data");
+    let data = data.to_str().unwrap();
+    for (command, told) in [("exit 7", "sh: exit status: 7"), ("kill -9 $$", "sh: signal: 9")] {
+        let output = unwind(&["record", "-o", data, "--", "sh", "-c", command]);
+        let text = text(&output.stderr);
+        if text.contains("lets no sampling event be opened") {
+            return skip(&text);
+        }
+        assert!(output.status.success() && text.contains(told), "{text}");
+        assert!(unwind(&["report", data]).status.success());
+    }
+    let output = unwind(&["record", "-o", data, "--", "true"]);
+    assert!(!text(&output.stderr).contains("exit status"));
+}
+
+#[test]
 fn d14_a_kernel_that_does_not_walk_stacks_later_is_told_as_such() {
     let data = support::scratch("record_deferred").join("perf.data");
     let arguments = ["record", "--deferred", "--json", "-o", data.to_str().unwrap(), "--", "true"];

@@ -208,7 +208,11 @@ impl Ledger {
 impl Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.written.saturating_add(self.lost);
-        writeln!(f, "{} written by the kernel or lost:", counted(all, "sample", "samples"))?;
+        let samples = counted(all, "sample", "samples");
+        match all {
+            0 => writeln!(f, "{samples}: nothing that was recorded has run for long enough")?,
+            _ => writeln!(f, "{samples} written by the kernel or lost:")?,
+        }
         let mut line = |count: u64, what: &str| {
             let share = share(count, all);
             if count > 0 { writeln!(f, "  {count:>9} {share:>6} % {what}") } else { Ok(()) }
@@ -345,5 +349,9 @@ mod tests {
         for line in ["30 samples written", "1    3.3 % complete", "3   10.0 % incomplete: no-row"] {
             assert!(text.contains(line), "{line}\n{text}");
         }
+        assert_eq!(
+            Ledger::new().to_string(),
+            "0 samples: nothing that was recorded has run for long enough\n"
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! `unwind record`: samples of running programs, walked while they are taken.
 
+mod attrs;
 mod compression;
 pub(crate) mod copy_size;
 mod drain;
@@ -14,6 +15,7 @@ pub(crate) mod perf_engine;
 mod receiver;
 pub(crate) mod recording;
 pub(crate) mod rings;
+pub(crate) mod sampling;
 pub(crate) mod signals;
 pub(crate) mod stream;
 pub(crate) mod subject;
@@ -34,12 +36,12 @@ use crate::commands::record::engine::{Engine as _, SampledEvent};
 use crate::commands::record::files::{Files, OpenFile};
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
 use crate::commands::record::parts::Part;
-use crate::commands::record::perf_engine::{Copies, RingSize, Sampling, UserStacks, Whom};
 use crate::commands::record::receiver::Receiver;
 use crate::commands::record::recording::{Form, LedgerSection, Recording};
 use crate::commands::record::rings::{
     Emptied, LARGER_STACK, RING, STACK, Span, check_exist, existing, of_running, open,
 };
+use crate::commands::record::sampling::{Copies, RingSize, Sampling, UserStacks, Whom};
 use crate::commands::record::signals::end_at;
 use crate::commands::record::stream::layout;
 use crate::commands::record::subject::{HeldCommand, Subject};
@@ -176,8 +178,7 @@ kernel's part, a kernel.perf_event_paranoid of 2 or less.
 
 The ledger has each sample in one class: `complete`, `incomplete` with a reason, `kernel_only`
 (threads without a user part), `unmatched` (of --deferred: the stack did not come before the
-recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped` (too many waited to be walked),
-`lost` (records of any kind for which a ring had no room). Reasons:
+recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped` (too many waited to be walked), `lost` (records of any kind for which a ring had no room). Reasons:
   gap                   callers may be missing between two frames
   stack-copy-too-short  the stack is deeper than --stack-bytes
   stack-not-copied      a part of the stack that was not in memory
@@ -187,7 +188,8 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
   no-start              the sample has no registers to start with
   record-limit          more frames than a record can have
   others                as `unwind script` says of each such stack
-If the classes do not add up to what the kernel wrote, the exit code is 10.
+If the classes do not add up to what the kernel wrote, the exit code is 10. That a command has failed
+is told on standard error, and changes nothing of it.
 The file has the ledger in a section that perf leaves out.";
 
 fn user_stacks(args: &RecordArgs) -> UserStacks {
@@ -288,7 +290,11 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
     }
     if let Some(child) = &mut child {
         // It has ended, or continues alone after the time of the recording.
-        let _ = child.try_wait();
+        if let (Ok(Some(status)), [program, ..]) = (child.try_wait(), args.command.as_slice())
+            && !status.success()
+        {
+            let _ = writeln!(io::stderr(), "unwind: {}: {status}", escaped(program));
+        }
     }
     result
 }

@@ -12,100 +12,15 @@ use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{AttrFlags, ReadFormat, Record, SampleType};
 use unwind_perf::ring::RingReader;
 
+use crate::commands::record::attrs::{
+    COUNTS, CPU_CLOCK, DUMMY, EVENTS, SWITCHES, attr, of_event, samples,
+};
 use crate::commands::record::engine::{CpuTime, Engine, EngineError, OFF_CPU, SampledEvent};
+use crate::commands::record::sampling::{RingSize, Sampling, UserStacks, Whom};
 use crate::perf_event::{EventRing, PerfEvent};
-
-/// What to sample, and how.
-#[derive(Clone, Debug)]
-pub(crate) struct Sampling {
-    /// Samples a second of CPU time.
-    pub(crate) rate: u32,
-    pub(crate) user_stacks: UserStacks,
-    /// Whether samples are taken when a CPU switches away from a thread, too.
-    pub(crate) off_cpu: bool,
-    pub(crate) ring: RingSize,
-    pub(crate) whom: Whom,
-}
-
-/// Where the user part of a sample's stack comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum UserStacks {
-    /// Registers and a copy of the stack, which are walked later.
-    Copied(Copies),
-    /// The kernel, which walks along frame pointers when the thread returns to user code. A
-    /// record of its own has what it finds.
-    Deferred,
-}
-
-/// Copies of user stacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Copies {
-    /// Bytes that a sample has at most.
-    pub(crate) bytes: u32,
-    /// The same once [`Engine::copy_more`] has asked for more, if it may.
-    pub(crate) larger: Option<u32>,
-    /// Whether samples have the kernel's chain of user frames, too.
-    pub(crate) with_chains: bool,
-}
-
-impl UserStacks {
-    /// Bytes of a copy, at first and later.
-    const fn sizes(self) -> (u32, Option<u32>) {
-        match self {
-            Self::Copied(copies) => (copies.bytes, copies.larger),
-            Self::Deferred => (0, None),
-        }
-    }
-}
-
-/// Bytes of the ring of each CPU, a power of two of pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RingSize {
-    Exactly(usize),
-    /// As many, or the most that this user may lock in memory.
-    AtMost(usize),
-}
-
-/// Whose samples are taken.
-#[derive(Clone, Debug)]
-pub(crate) enum Whom {
-    /// Those of this process, from the command on that it executes next, and of its children.
-    Command(i32),
-    /// Those of these threads, and of what they start.
-    Threads(Vec<i32>),
-    All,
-}
-
-/// The general registers, rip, flags, cs and ss, by the kernel's numbers.
-const REGISTERS: u64 = 0xff_0fff;
-
-/// Cycles of the CPU, and the clock where there are none to be had.
-const EVENTS: [(u32, u64); 2] = [(0, 0), CPU_CLOCK];
-
-/// The time that a thread runs, in nanoseconds.
-const CPU_CLOCK: (u32, u64) = (1, 0);
-
-/// What reading an event gives: its count, how long it ran, and how many records were lost.
-const COUNTS: ReadFormat = ReadFormat::TOTAL_TIME_RUNNING.union(ReadFormat::LOST);
-
-/// Switches of a CPU from one thread to another.
-const SWITCHES: (u32, u64) = (1, 3);
-
-/// The event that never takes a sample.
-const DUMMY: (u32, u64) = (1, 9);
 
 /// The smallest ring.
 const MIN_RING: usize = 16 << 10;
-
-/// What tells of processes. One event has it, which stays on while others are changed for
-/// each other.
-const SIDE_BAND: AttrFlags = AttrFlags::MMAP
-    .union(AttrFlags::MMAP2)
-    .union(AttrFlags::BUILD_ID)
-    .union(AttrFlags::COMM)
-    .union(AttrFlags::COMM_EXEC)
-    .union(AttrFlags::CONTEXT_SWITCH)
-    .union(AttrFlags::TASK);
 
 /// Events of the kernel, and their rings.
 #[derive(Debug)]
@@ -128,77 +43,6 @@ pub(crate) struct PerfEngine {
     is_of_cpus: bool,
     /// Why samples in the kernel are left out.
     pub(crate) without_kernel: Option<io::Error>,
-}
-
-fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr {
-    let mut attr = EventAttr::default();
-    (attr.kind, attr.config) = (kind, config);
-    // The length with the last field that is used here: older kernels take it, too.
-    attr.size = 112;
-    attr.sample_period = sampling.rate.into();
-    attr.sample_type = SampleType::IP
-        | SampleType::TID
-        | SampleType::TIME
-        | SampleType::CPU
-        | SampleType::PERIOD
-        | SampleType::CALLCHAIN;
-    attr.read_format = COUNTS;
-    if sampling.off_cpu {
-        attr.sample_type |= SampleType::IDENTIFIER;
-    }
-    // That of the wall is told beside it, and compilers of running programs use it, too.
-    attr.clockid = libc::CLOCK_MONOTONIC;
-    attr.flags = SIDE_BAND
-        | AttrFlags::USE_CLOCKID
-        | AttrFlags::FREQ
-        | AttrFlags::INHERIT
-        | AttrFlags::SAMPLE_ID_ALL
-        | AttrFlags::EXCLUDE_HV
-        | AttrFlags::EXCLUDE_GUEST
-        | AttrFlags::WATERMARK;
-    attr.flags.set(AttrFlags::CONTEXT_SWITCH, sampling.off_cpu);
-    if matches!(sampling.whom, Whom::Command(_)) {
-        attr.flags |= AttrFlags::DISABLED | AttrFlags::ENABLE_ON_EXEC;
-    }
-    match sampling.user_stacks {
-        UserStacks::Copied(copies) => {
-            attr.sample_type |= SampleType::REGS_USER | SampleType::STACK_USER;
-            attr.sample_regs_user = REGISTERS;
-            attr.sample_stack_user = in_words(copies.bytes);
-            attr.flags.set(AttrFlags::EXCLUDE_CALLCHAIN_USER, !copies.with_chains);
-        }
-        UserStacks::Deferred => {
-            attr.flags |= AttrFlags::DEFER_CALLCHAIN | AttrFlags::DEFER_OUTPUT;
-        }
-    }
-    attr
-}
-
-/// The bytes of a copy that the kernel takes: a multiple of eight.
-const fn in_words(bytes: u32) -> u32 {
-    bytes & !7
-}
-
-/// The attr of another event that counts up to `period`: zero takes no samples.
-fn of_event(attr: &EventAttr, (kind, config): (u32, u64), period: u64) -> EventAttr {
-    let mut attr = *attr;
-    (attr.kind, attr.config) = (kind, config);
-    attr.sample_period = period;
-    attr.flags.remove(AttrFlags::FREQ);
-    attr
-}
-
-/// The attr of an event that takes samples alone, with copies of this size.
-fn samples(attr: &EventAttr, stack: u32, is_on: bool) -> EventAttr {
-    let mut attr = *attr;
-    attr.sample_stack_user = in_words(stack);
-    // Each event that has it writes each deferred stack: one is enough.
-    attr.flags.remove(SIDE_BAND | AttrFlags::DEFER_OUTPUT);
-    if !is_on {
-        attr.flags.remove(AttrFlags::ENABLE_ON_EXEC);
-        attr.flags.insert(AttrFlags::DISABLED);
-    }
-    attr
 }
 
 impl PerfEngine {

@@ -16,7 +16,8 @@ use crate::commands::record::drained::{Drained, SoFar};
 use crate::commands::record::engine::{Engine, EngineError};
 use crate::commands::record::existing::{all_processes, threads_of};
 use crate::commands::record::parts::{Part, Parts, record_of_kernel, records_of};
-use crate::commands::record::perf_engine::{PerfEngine, RingSize, Sampling, Whom};
+use crate::commands::record::perf_engine::PerfEngine;
+use crate::commands::record::sampling::{RingSize, Sampling, Whom};
 use crate::commands::record::stream::stream_start;
 use crate::commands::record::subject::{Subject, exists};
 use crate::failure::{Failure, exit_code_of};
@@ -90,7 +91,11 @@ pub(crate) fn open(sampling: &Sampling) -> Result<PerfEngine, EngineError> {
         );
     }
     if let Some(error) = &engine.without_kernel {
-        let _ = writeln!(io::stderr(), "unwind: without the kernel's part of stacks: {error}");
+        let _ = writeln!(
+            io::stderr(),
+            "unwind: without the kernel's part of stacks: {error}; it needs root, the capability \
+             CAP_PERFMON, or for programs of one's own a kernel.perf_event_paranoid of 1 or less"
+        );
     }
     Ok(engine)
 }

@@ -18,10 +18,10 @@ use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::drained::{Drained, SoFar};
 use crate::commands::record::engine::Engine as _;
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
-use crate::commands::record::perf_engine::{Copies, RingSize, Sampling, UserStacks};
 use crate::commands::record::rings::{
     Emptied, LARGER_STACK, RING, STACK, Span, check_exist, existing, of_running, open,
 };
+use crate::commands::record::sampling::{Copies, RingSize, Sampling, UserStacks};
 use crate::commands::record::signals::end_at;
 use crate::commands::record::stream::layout;
 use crate::commands::record::subject::Subject;
