@@ -69,3 +69,19 @@ fn d16_a_page_of_two_recordings_colours_what_is_above_the_bound_alone() {
     assert!(rows.contains("swatch found-1") && rows.matches("<tr>").count() == 1, "{rows}");
     assert!(rows.contains(">innermost</button>") && rows.contains("<td>-"), "{rows}");
 }
+
+#[test]
+fn d16_a_program_in_another_folder_is_compared_with_itself() {
+    let Some(before) = recording("report_folder_before", b"nested", &[]) else { return };
+    let folder = before.with_file_name("release");
+    fs::create_dir_all(&folder).unwrap();
+    let program = folder.join("nested");
+    fs::copy(before.with_file_name("nested"), &program).unwrap();
+    let Some(after) = record(&program, &[]) else { return };
+    let files = [before.to_str().unwrap(), after.to_str().unwrap()];
+    let output = unwind(&[&["report", "--output", "-", "--diff"], &files[..]].concat());
+    let table = text(&output.stdout);
+    let rows: Vec<&str> = table.lines().filter(|line| line.contains("innermost (")).collect();
+    let [row] = rows[..] else { panic!("{table}") };
+    assert!(row.ends_with("  innermost (nested)") && !row.contains(" 0.00 %"), "{table}");
+}

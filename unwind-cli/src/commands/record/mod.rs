@@ -366,6 +366,7 @@ impl Writing<'_> {
             asks_servers: false,
             // To read DWARF each time takes longer than the rest.
             shows_inlined: false,
+            is_compared: false,
         };
         let sent = otlp::request_of(path, reading).and_then(|request| {
             let error = |error| Failure::new(error, NOT_SENT);

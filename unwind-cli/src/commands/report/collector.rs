@@ -20,6 +20,7 @@ use crate::commands::report::grouping::{By, Cgroups};
 use crate::commands::report::inlined::CodeFrames;
 use crate::commands::report::line_samples::LineSamples;
 use crate::commands::report::profile::{Frame, Profile};
+use crate::commands::report::side::compared_file;
 use crate::commands::report::time_line::TimeLine;
 use crate::commands::report::waits::WaitCounts;
 
@@ -65,6 +66,8 @@ pub(crate) struct Collector {
     pub(crate) seen: Seen,
     pub(crate) waits: WaitCounts,
     by: By,
+    /// Whether files have the names by which those of two recordings are compared.
+    pub(crate) is_compared: bool,
     /// About how many bytes a profile takes.
     room: usize,
     cgroups: Cgroups,
@@ -95,6 +98,7 @@ impl Collector {
             seen: Seen::default(),
             waits: WaitCounts::default(),
             by,
+            is_compared: false,
             room,
             cgroups: Cgroups::default(),
             names,
@@ -174,7 +178,9 @@ impl Collector {
         }
         let place = self.names.place(addr, mode, &shown.space, &shown.kernel);
         let name = place.function.as_ref().map(|(name, _)| &**name);
-        let frame = Frame::new(name, place.file.as_ref(), mode == Mode::Kernel);
+        let compared = place.file.as_ref().filter(|_| self.is_compared).map(compared_file);
+        let file = compared.as_ref().or(place.file.as_ref());
+        let frame = Frame::new(name, file, mode == Mode::Kernel);
         let in_file = range.filter(|_| is_user).zip(in_file);
         let frame = match (in_file, &mut self.code_frames) {
             (Some((range, addr)), Some(code_frames)) => {

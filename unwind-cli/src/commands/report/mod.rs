@@ -76,7 +76,7 @@ pub(crate) struct ReportArgs {
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     format: Format,
 
-    /// Where to write; without it on standard output. For `parquet` a folder, which is made
+    /// Where to write; without it, or with `-`, on standard output. For `parquet` a folder, which is made
     /// and which has the tables of many recordings
     #[arg(short, long, value_name = "OUT", required_if_eq("format", "parquet"))]
     output: Option<PathBuf>,
@@ -220,6 +220,7 @@ impl ReportArgs {
             keeps_lines,
             asks_servers,
             shows_inlined,
+            is_compared: !self.diff.is_empty(),
         }
     }
 
@@ -240,7 +241,7 @@ fn write_to(
     inputs: &[&Path],
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Failure> {
-    let Some(path) = &args.output else {
+    let Some(path) = args.output.as_ref().filter(|path| path.as_os_str() != "-") else {
         return write(&mut BufWriter::new(io::stdout().lock())).map_err(Failure::output);
     };
     let output_error =
@@ -302,6 +303,7 @@ pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
         keeps_lines: true,
         asks_servers: false,
         shows_inlined: false,
+        is_compared: false,
     };
     let read = read_from(&mut reader, reading).ok()?;
     let view = View {

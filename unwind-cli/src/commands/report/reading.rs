@@ -48,6 +48,8 @@ pub(crate) struct Reading {
     pub(crate) asks_servers: bool,
     /// Whether functions that were inlined have frames.
     pub(crate) shows_inlined: bool,
+    /// Whether files have the names by which those of two recordings are compared.
+    pub(crate) is_compared: bool,
 }
 
 /// What a recording has.
@@ -207,6 +209,7 @@ fn collect(
     });
     let mut collector = Collector::new(names, marks, reading.by, reading.memory);
     collector.waits.are_shown = reading.off_cpu;
+    collector.is_compared = reading.is_compared;
     collector.line_samples = reading.keeps_lines.then(LineSamples::default);
     collector.found_frames = found_frames.map(Rc::new);
     let asking =
