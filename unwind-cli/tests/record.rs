@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -278,7 +279,7 @@ fn d14_code_of_a_compiler_has_the_names_that_the_compiler_has_told() {
         text(&output.stdout)
     };
     let (report, script) = (names("report"), names("script"));
-    std::fs::remove_file(&map).unwrap();
+    fs::remove_file(&map).unwrap();
     assert!(number(&ledger, "complete") > 100, "{ledger}");
     assert!(report.contains("busy.js:"), "{report}");
     let is_named = |line: &str| line.contains("busy.js:") && line.ends_with(&format!("({map})"));
@@ -350,10 +351,10 @@ fn d14_code_that_a_dump_tells_of_has_its_names_and_rows() {
     let with_row = lines.windows(2).filter(is_followed).count();
     assert!(optimized > 30 && with_row * 2 > optimized, "{with_row} of {optimized}");
     // Without the dump nothing is known of the same code.
-    for entry in std::fs::read_dir(&folder).unwrap() {
+    for entry in fs::read_dir(&folder).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|end| end == "dump") {
-            std::fs::remove_file(path).unwrap();
+            fs::remove_file(path).unwrap();
         }
     }
     let report = text(&unwind(&["report", data]).stdout);
@@ -381,7 +382,7 @@ fn d14_a_recording_in_parts_has_each_sample_once_and_each_part_is_read_alone() {
     let data = folder.join("perf.data");
     // A file of an earlier recording, for which there is no room.
     let old = folder.join("perf.data.20200101T000000.000Z");
-    std::fs::write(&old, vec![0; 2 << 20]).unwrap();
+    fs::write(&old, vec![0; 2 << 20]).unwrap();
     // The program is not the process that was started, and is there before most parts.
     let shell = format!("{} 2.4 >&2; true", program.display());
     let data = data.to_str().unwrap();
@@ -395,7 +396,7 @@ fn d14_a_recording_in_parts_has_each_sample_once_and_each_part_is_read_alone() {
     assert!(output.status.success(), "{told}");
     let ledgers: Vec<Value> =
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let mut files: Vec<String> = std::fs::read_dir(folder)
+    let mut files: Vec<String> = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path().to_str().unwrap().to_owned())
         .filter(|path| path.starts_with(&format!("{data}.")))
@@ -424,7 +425,7 @@ fn d14_a_recording_in_parts_has_each_sample_once_and_each_part_is_read_alone() {
     let output = command.args(["--", "true"]).current_dir(folder).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let is_last = |name: std::ffi::OsString| name.to_string_lossy().starts_with("last.data.");
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     assert_eq!(entries.filter(|name| is_last(name.clone())).count(), 1);
 }
 
@@ -476,6 +477,39 @@ fn d14_a_command_that_fails_is_told_and_its_recording_is_whole() {
     }
     let output = unwind(&["record", "-o", data, "--", "true"]);
     assert!(!text(&output.stderr).contains("exit status"));
+}
+
+#[test]
+fn d14_each_field_of_the_ledger_is_documented() {
+    let data = support::scratch("record_json").join("perf.data");
+    let Some(ledger) = record(&data, &["--off-cpu"], &["sh", "-c", "sleep 0.1"]) else { return };
+    let help = text(&unwind(&["record", "--help"]).stdout);
+    let (_, documented) = help.split_once("The ledger has each sample in one class").unwrap();
+    let words: Vec<&str> =
+        documented.split(|other: char| !(other.is_ascii_alphanumeric() || other == '_')).collect();
+    let objects = [&ledger, &ledger["throttled"], &ledger["cpu_time"], &ledger["off_cpu"]];
+    let fields = objects.into_iter().filter_map(Value::as_object).flat_map(|object| object.keys());
+    let undocumented: Vec<&String> =
+        fields.filter(|field| !words.contains(&field.as_str())).collect();
+    assert!(undocumented.is_empty(), "{undocumented:?}");
+    assert!(ledger["off_cpu"].is_object());
+}
+
+#[test]
+fn d14_a_command_that_cannot_be_started_leaves_an_earlier_recording() {
+    let data = support::scratch("record_twice").join("perf.data");
+    let again = ["sh", "-c", "for i in $(seq 20000); do :; done"];
+    let Some(_) = record(&data, &[], &again) else { return };
+    let before = fs::read(&data).unwrap();
+    let missing = unwind(&["record", "-o", data.to_str().unwrap(), "--", "/no/such"]);
+    assert_eq!(missing.status.code(), Some(3));
+    assert!(fs::read(&data).unwrap() == before);
+    // A longer one is gone when the next one begins.
+    let longer = [before.as_slice(), &[1; 1 << 20]].concat();
+    fs::write(&data, &longer).unwrap();
+    record(&data, &[], &["true"]).unwrap();
+    assert!(fs::metadata(&data).unwrap().len() < 1 << 20);
+    assert!(unwind(&["report", data.to_str().unwrap()]).status.success());
 }
 
 #[test]

@@ -35,6 +35,15 @@ pub(crate) struct OpenFile {
     pub(crate) path: PathBuf,
 }
 
+impl OpenFile {
+    /// Takes away what was in it before. Until then a recording that does not come about leaves an
+    /// earlier one as it is.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        // Others, as devices and pipes, keep nothing.
+        if self.file.metadata()?.is_file() { self.file.set_len(0) } else { Ok(()) }
+    }
+}
+
 impl Files {
     /// Begins the file of what is recorded from then on.
     pub(crate) fn begin(&self, time: SystemTime) -> io::Result<OpenFile> {
@@ -43,7 +52,8 @@ impl Files {
             Some(_) => with(&self.path, &format!(".{}", DateTime::<Utc>::from(time).format(STAMP))),
         };
         let at = if self.limit.is_some() { with(&path, PART) } else { path.clone() };
-        Ok(OpenFile { file: File::create(&at)?, at, path })
+        let file = File::options().write(true).create(true).truncate(false).open(&at)?;
+        Ok(OpenFile { file, at, path })
     }
 
     /// Ends a file, which is whole, and removes the oldest ones that are too many.

@@ -190,7 +190,18 @@ recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped`
   others                as `unwind script` says of each such stack
 If the classes do not add up to what the kernel wrote, the exit code is 10. That a command has failed
 is told on standard error, and changes nothing of it.
-The file has the ledger in a section that perf leaves out.";
+The file has the ledger in a section that perf leaves out.
+
+JSON, an object a file: `schema` (1; rises when a field changes its meaning or goes), the classes
+above as counts, `incomplete` as an object of counts by reason, and
+  written         samples that came out of the rings: the sum of all classes but `lost`
+  lost_told       how many of `lost` the kernel's records tell
+  lost_by_kernel  its count of them, or null where it has none
+  skipped_bytes   bytes of the rings that were no records
+  throttled       spans, nanoseconds, samples_estimated
+  cpu_time        nanoseconds, samples_missing_estimated; left out where the kernel does not count
+  off_cpu         of --off-cpu: samples and nanoseconds of waits, without_sample and
+                  nanoseconds_without_sample of those without one, without_end";
 
 fn user_stacks(args: &RecordArgs) -> UserStacks {
     if args.deferred {
@@ -320,9 +331,10 @@ struct Writing<'a> {
 impl Writing<'_> {
     /// Has the stacks of a part walked, and writes its file.
     fn write(&mut self, files: &Files, file: OpenFile, part: Part) -> Result<(), Failure> {
-        let OpenFile { file, at, path } = file;
         let file_error =
             |error| Failure::from(RecordingError { path: self.args.output.clone(), error });
+        file.clear().map_err(|error| file_error(error.into()))?;
+        let OpenFile { file, at, path } = file;
         let copy_size = self.copy_size.clone();
         let mut recording =
             Recording::begin(file, &self.events, self.form, copy_size).map_err(file_error)?;
