@@ -1,12 +1,14 @@
 """Compares two profiles of one program: how many allocations, or samples, have the same stack in both.
 
     profiles.py heap THEIRS OURS      of gperftools or jemalloc, in text
+    profiles.py heaptrack THEIRS OURS    as heaptrack leaves it
     profiles.py cpu THEIRS OURS       of gperftools: samples, and how many do not begin in the outermost
                                       function that most of them begin in
 """
 
 import re
 import struct
+import subprocess
 import sys
 from collections import Counter
 
@@ -58,6 +60,31 @@ def heap(name):
     return counts, not total or int(total[1]) == counts.total()
 
 
+def heaptrack(name):
+    """How many allocations each stack has had. A frame is an object and the place in its page: where objects
+    are loaded differs, and the names that heaptrack gives to addresses depend on that, too."""
+    text = subprocess.run(["zstd", "-dc", name], check=True, capture_output=True).stdout.decode("latin-1")
+    strings, frames, stacks, sizes, counts = [""], [None], [()], [], Counter()
+    for line in text.split("\n"):
+        kind, _, rest = line.partition(" ")
+        if kind == "s":
+            # After its length.
+            strings.append(rest.partition(" ")[2])
+            continue
+        numbers = [int(word, 16) for word in rest.split()] if kind in ("i", "t", "a", "+") else []
+        if kind == "i":
+            frames.append((strings[numbers[1]].rsplit("/", 1)[-1], numbers[0] & 0xFFF))
+        elif kind == "t":
+            own = ("libheaptrack", "libunwind")
+            frame = frames[numbers[0]]
+            stacks.append(stacks[numbers[1]] + (() if frame[0].startswith(own) else (frame,)))
+        elif kind == "a":
+            sizes.append(numbers[1])
+        elif kind == "+":
+            counts[stacks[sizes[numbers[0]]]] += 1
+    return counts
+
+
 def cpu(name):
     """How many samples, by their outermost function's object and page."""
     with open(name, "rb") as file:
@@ -81,7 +108,10 @@ def main():
             rest = roots.total() - max(roots.values(), default=0)
             print(f"    {who}: {roots.total()} samples, {rest} of them with another outermost frame than most")
         return
-    (theirs, has_all), (ours, has_all_too) = heap(theirs), heap(ours)
+    if kind == "heaptrack":
+        (theirs, has_all), (ours, has_all_too) = ((heaptrack(name), True) for name in (theirs, ours))
+    else:
+        (theirs, has_all), (ours, has_all_too) = heap(theirs), heap(ours)
     if not (has_all and has_all_too):
         listed = theirs.keys() & ours.keys()
         print(f"    of stacks that both profiles have room for ({len(theirs)}, {len(ours)}):")
