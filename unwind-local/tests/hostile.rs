@@ -122,9 +122,9 @@ fn walks_of_random_registers_and_stacks_end_without_a_fault() {
             compare_ways(unsafe { Cursor::of(&context) });
         }
     }
-    // They go further than the first frame, often.
+    // They go further than the first frame, often; less so with AddressSanitizer's frames.
     println!("{frames} frames of {stacks} stacks");
-    assert!(u64::try_from(frames).unwrap() > stacks + stacks / 3, "{frames}");
+    assert!(u64::try_from(frames).unwrap() > stacks + stacks / 5, "{frames}");
 }
 
 #[test]
