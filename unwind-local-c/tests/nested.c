@@ -1,8 +1,10 @@
 // A walk that is interrupted at each of its instructions, by a handler that takes another one. Both have to be
 // right: before unwind_local_prepare, with rows that are looked up, and with kept ones. And complete; but
-// on i386 the C library's functions by which code learns its own address have no call frame information, and
-// its memcpy has wrong one, which of them a processor runs. There the program's own code alone has to be complete.
+// on i386 the C library's memcpy has wrong call frame information, which of them a processor runs: where it copies in
+// a loop and then jumps by a table, its instructions do not tell either where it returns. There all other code has to
+// be complete.
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -22,9 +24,9 @@ enum { MOST = 128, TRAP_FLAG = 0x100 };
 static volatile bool is_stepping;
 static void *known[MOST], *first_wrong;
 static size_t known_count;
-static long steps, wrong, cut, cut_in_program;
-// The linker's names for the ends of the program's code.
-extern char __executable_start[], etext[];
+static long steps, wrong, cut, cut_elsewhere;
+// Of the C library.
+static uintptr_t library_start, library_end;
 
 static void handler(int number, siginfo_t *info, void *context) {
     (void)number;
@@ -42,7 +44,7 @@ static void handler(int number, siginfo_t *info, void *context) {
     if (!end.complete) {
         uintptr_t pc = (uintptr_t)registers[PC];
         cut++;
-        if (pc >= (uintptr_t)__executable_start && pc < (uintptr_t)etext) cut_in_program++;
+        if (pc < library_start || pc >= library_end) cut_elsewhere++;
     }
     bool is_right = count >= known_count &&
                     memcmp(list + count - known_count, known, known_count * sizeof *known) == 0;
@@ -56,7 +58,7 @@ __attribute__((noinline)) static void walk(const char *what) {
     // Without this function's own frame, which returns to another place each time.
     known_count = count - 1;
     memcpy(known, alone + 1, known_count * sizeof *known);
-    steps = cut = cut_in_program = 0;
+    steps = cut = cut_elsewhere = 0;
     is_stepping = true;
     __asm__ volatile("int3");
     size_t count_stepped = unwind_local_backtrace(stepped, MOST, &end_stepped);
@@ -67,7 +69,7 @@ __attribute__((noinline)) static void walk(const char *what) {
 #ifdef __x86_64__
     bool is_whole = cut == 0;
 #else
-    bool is_whole = cut_in_program == 0 && cut * 50 < steps;
+    bool is_whole = cut_elsewhere == 0 && cut * 50 < steps;
 #endif
     printf("%s %ld instructions, %ld wrong, %ld cut; ", what, steps, wrong, cut);
     if (wrong || !is_same || !is_whole || steps < 500) {
@@ -87,6 +89,11 @@ __attribute__((noinline)) static int descend(int depth, const char *what) {
 }
 
 int main(void) {
+    struct dl_find_object library;
+    if (_dl_find_object((void *)fseek, &library) == 0) {
+        library_start = (uintptr_t)library.dlfo_map_start;
+        library_end = (uintptr_t)library.dlfo_map_end;
+    }
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_sigaction = handler;

@@ -89,6 +89,19 @@ def is_thunk(ours, theirs):
     return top == ours[1] and call[0] == 0xE8 and called == start
 
 
+def is_below(theirs):
+    """Whether gdb takes a word below the stack pointer for the return address of 32-bit code, as tables of the
+    C library's memcpy say."""
+    frame = gdb.newest_frame()
+    while frame.type() != gdb.SIGTRAMP_FRAME:
+        frame = frame.older()
+    if gdb.lookup_type("long").sizeof != 4 or len(theirs) < 2:
+        return False
+    top = int(frame.older().read_register("esp")) & 0xFFFFFFFF
+    words = memory(top - 8, 8)
+    return theirs[1].to_bytes(4, "little") in (words[:4], words[4:])
+
+
 def kind(ours, is_complete, theirs):
     if ours == theirs:
         return "equal, complete" if is_complete else "equal, not called complete"
@@ -97,6 +110,8 @@ def kind(ours, is_complete, theirs):
             return "complete, where gdb guesses in a thunk"
         if is_lost(ours, theirs):
             return "complete, where gdb has an address of no code"
+        if common(ours, theirs) == 1 and is_below(theirs):
+            return "complete, where gdb has a word below the stack pointer"
         # Else someone is wrong.
         same = theirs == ours[: len(theirs)]
         return "complete, gdb has fewer of the same" if same else "complete, and gdb has others"

@@ -5,7 +5,7 @@ use unwind_x86::SignalTrampolines;
 
 use crate::memory::OwnMemory;
 use crate::raw::loads;
-use crate::raw::machine::{MACHINE, Machine, Registers};
+use crate::raw::machine::{MACHINE, Machine, Registers, TableRows, table_rows};
 use crate::raw::place::{MAX_FRAMES, ROWS, Taken};
 use crate::raw::registers::{Start, StartPc};
 use crate::raw::rows::{Guessed, Guesses, Instructions, ObjectRows};
@@ -13,7 +13,7 @@ use crate::raw::rows::{Guessed, Guesses, Instructions, ObjectRows};
 /// Rows of earlier walks, where it is known when they are stale.
 pub(crate) type Kept<'c> = Option<&'c mut RowCache<ROWS>>;
 
-pub(crate) type Rows<'g> = Or<Or<ObjectRows<'g>, SignalTrampolines>, Instructions<'g>>;
+pub(crate) type Rows<'g> = Or<Or<TableRows<ObjectRows<'g>>, SignalTrampolines>, Instructions<'g>>;
 
 /// What a walk is made of.
 pub(crate) type OwnWalker<'g, 'c> = Walker<Machine, Rows<'g>, Guesses<'g>, Unchecked, Kept<'c>>;
@@ -68,7 +68,7 @@ pub(crate) fn walker<'g, 'c>(
     guessed: &'g Guessed,
     kept: Kept<'c>,
 ) -> OwnWalker<'g, 'c> {
-    let rows = ObjectRows::new(start, guessed).or(SignalTrampolines);
+    let rows = table_rows(ObjectRows::new(start, guessed)).or(SignalTrampolines);
     let most = u32::try_from(MAX_FRAMES).unwrap_or(u32::MAX);
     Walker::new(MACHINE, rows.or(Instructions(guessed)))
         .fallback(Guesses(guessed))

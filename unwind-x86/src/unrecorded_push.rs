@@ -13,8 +13,9 @@ use crate::ia32::{Ia32, Ia32Regs};
 ///
 /// Functions that were written by hand, as glibc's 32-bit `memcpy`, may have call frame information
 /// for their entry alone: by its rows the return address is the word at the stack pointer, also
-/// after a register was pushed. In code that was sampled and has such a row the instructions from
-/// the pc on are looked at. If they are nothing but moves between registers and from memory, sums of
+/// after a register was pushed; or, after a `pop` that it tells of, below the stack pointer. In code
+/// that was sampled and has such a row the instructions from the pc on are looked at. If they are nothing
+/// but moves between registers and memory that is not on the stack, moves from memory, sums of
 /// registers, copies of memory and `pop`, up to a `ret`, then this is where they get to, and the
 /// word that the `ret` takes is the return address. All other rows are those of the other source.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +27,7 @@ pub struct UnrecordedPushes<S> {
 const SLOT: i32 = 4;
 
 /// How much code is looked at.
-const CODE: usize = 48;
+const CODE: usize = 96;
 
 impl<S: RowSource<Ia32>> UnrecordedPushes<S> {
     /// The rows of `source`, but for such code.
@@ -36,16 +37,21 @@ impl<S: RowSource<Ia32>> UnrecordedPushes<S> {
     }
 }
 
-/// The row that the instructions prove, if `row` is that of an entry and they are no entry's.
+/// The row that the instructions prove, if `row` is that of an entry and they are no entry's, or has the
+/// return address where there is none: below the stack pointer.
+///
+/// It is a function of its own so that the code is not on the stack while the row is looked up.
+#[inline(never)]
 fn proved<M: Memory>(row: &Row, frame: &FrameContext<'_, Ia32Regs>, mem: &mut M) -> Option<Row> {
-    if row.cfa() != CfaRule::sp(SLOT) || row.ra() != RegRule::Offset(-SLOT) || row.is_signal() {
+    let CfaRule::Register(BaseReg::Sp, cfa) = row.cfa() else { return None };
+    if cfa > SLOT || row.ra() != RegRule::Offset(-SLOT) || row.is_signal() {
         return None;
     }
     // The instructions at a return address are no proof: a call that does not return has none.
     let FramePc::Exact(pc) = frame.pc() else { return None };
     let code = Window::<CODE>::after(pc, mem);
     let way = Way::to_return(code.bytes())?;
-    (way.depth > 0).then(|| way.row()).flatten()
+    (way.depth > 0 || cfa < SLOT).then(|| way.row()).flatten()
 }
 
 impl<S: RowSource<Ia32>> RowSource<Ia32> for UnrecordedPushes<S> {
@@ -56,8 +62,13 @@ impl<S: RowSource<Ia32>> RowSource<Ia32> for UnrecordedPushes<S> {
         frame: &FrameContext<'_, Ia32Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, S::Error> {
-        let row = self.source.row(frame, mem)?;
-        Ok(row.map(|row| proved(&row, frame, mem).unwrap_or(row)))
+        let mut found = self.source.row(frame, mem);
+        if let Ok(Some(row)) = &mut found {
+            if let Some(real) = proved(row, frame, mem) {
+                *row = real;
+            }
+        }
+        found
     }
 
     fn register_rules<M: Memory>(
@@ -128,6 +139,16 @@ impl Way {
             (0x90 | 0xfc | 0xfd | 0xa4 | 0xa5 | 0xaa | 0xab, _) => Some(rest),
             // The same repeated, or of halves of words.
             (0xf2 | 0xf3 | 0x66, [0xa4 | 0xa5 | 0xaa | 0xab, rest @ ..]) => Some(rest),
+            // mov of half a word to memory.
+            (0x66, [0x89, rest @ ..]) => after_store(rest),
+            // Vectors and zero-extending moves.
+            (0x0f, [0xb6 | 0xb7, rest @ ..]) => {
+                is_free(rest.first()?.wrapping_shr(3)).then(|| after_operand(rest)).flatten()
+            }
+            // movq from memory: with another prefix it is one to a register or memory.
+            (0xf3, [0x0f, 0x7e, rest @ ..]) => after_operand(rest),
+            (0x0f, _) => after_vector(rest),
+            (0x66 | 0xf2 | 0xf3, [0x0f, rest @ ..]) => after_vector(rest),
             // inc, dec.
             (0x40..=0x4f, _) if is_free(op) => Some(rest),
             // Sums of registers into that of the last three bits, or of those before.
@@ -139,6 +160,8 @@ impl Way {
             }
             // cmp, test.
             (0x39 | 0x3b | 0x85, [0xc0..=0xff, rest @ ..]) => Some(rest),
+            // mov to memory.
+            (0x88 | 0x89, _) => after_store(rest),
             // mov and lea into a register.
             (0x8b | 0x8d, [modrm, ..]) => {
                 is_free(modrm.wrapping_shr(3)).then(|| after_operand(rest)).flatten()
@@ -160,6 +183,29 @@ impl Way {
         let cfa = CfaRule::Register(BaseReg::Sp, cfa);
         Some(Row::new(cfa, RegRule::Offset(-SLOT), fp).with_origin(Origin::Instructions))
     }
+}
+
+/// What follows a move of a vector, after its prefixes, and its operand.
+fn after_vector(code: &[u8]) -> Option<&[u8]> {
+    match code {
+        // movups, movaps, movdqa, movdqu, lddqu into a register.
+        [0x10 | 0x28 | 0x6f | 0xf0, rest @ ..] => after_operand(rest),
+        // The same to memory.
+        [0x11 | 0x29 | 0x7f | 0xd6, rest @ ..] => after_store(rest),
+        // palignr.
+        [0x3a, 0x0f, rest @ ..] => after_operand(rest)?.get(1..),
+        _ => None,
+    }
+}
+
+/// What follows an operand in memory that is written to, unless that may be a word of the frame.
+fn after_store(code: &[u8]) -> Option<&[u8]> {
+    let base = match *code.first()? {
+        0xc0.. => return None,
+        modrm if modrm & 7 == ESP => *code.get(1)?,
+        modrm => modrm,
+    };
+    is_free(base).then(|| after_operand(code)).flatten()
 }
 
 /// What follows an operand in a register or in memory.

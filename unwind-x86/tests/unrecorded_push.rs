@@ -190,6 +190,59 @@ fn operands_in_memory_have_their_lengths() {
     }
 }
 
+#[test]
+fn vectors_and_stores_elsewhere_are_followed() {
+    let moves: &[&[u8]] = &[
+        &[0xf3, 0x0f, 0x7e, 0x40, 0xe8],       // movq -24(%eax), %xmm0
+        &[0x66, 0x0f, 0xd6, 0x42, 0xe8],       // movq %xmm0, -24(%edx)
+        &[0xf3, 0x0f, 0x6f, 0x00],             // movdqu (%eax), %xmm0
+        &[0x66, 0x0f, 0x7f, 0x54, 0x3a, 0xe0], // movdqa %xmm2, -32(%edx,%edi)
+        &[0x0f, 0x28, 0x48, 0xfc],             // movaps -4(%eax), %xmm1
+        &[0x66, 0x0f, 0x3a, 0x0f, 0xda, 0x04], // palignr $4, %xmm2, %xmm3
+        &[0x66, 0x0f, 0x3a, 0x0f, 0x98, 1, 2, 3, 4, 0x04], // palignr $4, disp32(%eax), %xmm3
+        &[0x0f, 0xb7, 0x48, 0x01],             // movzwl 1(%eax), %ecx
+        &[0x0f, 0xb6, 0x00],                   // movzbl (%eax), %eax
+        &[0x66, 0x89, 0x4a, 0x01],             // mov %cx, 1(%edx)
+        &[0x88, 0x02],                         // mov %al, (%edx)
+        &[0x89, 0x4a, 0x03],                   // mov %ecx, 3(%edx)
+    ];
+    for step in moves {
+        let code = [step, &[0x58_u8, 0xc3][..]].concat();
+        assert_eq!(row_at(&code, 0).cfa(), CfaRule::sp(8), "{step:x?}");
+    }
+    let unknown: &[&[u8]] = &[
+        &[0x66, 0x0f, 0x7e, 0xc4],       // movd %xmm0, %esp
+        &[0x0f, 0x7e, 0x04, 0x24],       // movd %mm0, (%esp)
+        &[0x66, 0x0f, 0xd6, 0x04, 0x24], // movq %xmm0, (%esp)
+        &[0x0f, 0x11, 0x45, 0x04],       // movups %xmm0, 4(%ebp)
+        &[0x0f, 0xb6, 0xe0],             // movzbl %al, %esp
+        &[0x88, 0x04, 0x24],             // mov %al, (%esp)
+        &[0x89, 0x4d, 0x00],             // mov %ecx, (%ebp)
+        &[0x89, 0xc5],                   // mov %eax, %ebp
+        &[0x0f, 0x05],                   // any other one
+    ];
+    for step in unknown {
+        let code = [step, &[0x58_u8, 0xc3][..]].concat();
+        assert_eq!(row_at(&code, 0), Entry::new().0, "{step:x?}");
+    }
+}
+
+#[test]
+fn a_return_address_is_not_below_the_stack_pointer() {
+    let pc = FramePc::Exact(VirtAddr::new(CODE));
+    // glibc's `memcpy` for SSSE3 has rows that count a register less at each `ret`.
+    for cfa in [0, -4] {
+        let row = Row::new(CfaRule::sp(cfa), RegRule::Offset(-4), RegRule::SameValue);
+        // mov 8(%esp), %eax; pop %ebx; ret
+        let code = [0x8b, 0x44, 0x24, 0x08, 0x5b, 0xc3];
+        for (at, real) in [(0, 8), (4, 8), (5, 4)] {
+            assert_eq!(ask(Entry(row), pc, &code[at..]).cfa(), CfaRule::sp(real), "{cfa} {at}");
+        }
+        // Where nothing is proved it stays.
+        assert_eq!(ask(Entry(row), pc, &[0xff, 0xe3]), row);
+    }
+}
+
 proptest! {
     #[test]
     fn any_code_has_a_row(code in proptest::collection::vec(any::<u8>(), 0..64)) {

@@ -4,7 +4,8 @@ use core::arch::{asm, global_asm};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use unwind_cfi::CfiAbi;
-use unwind_x86::{Ia32, Ia32Regs};
+use unwind_core::RowSource;
+use unwind_x86::{Ia32, Ia32Regs, UnrecordedPushes};
 
 use crate::raw::thread::ThreadWords;
 
@@ -14,6 +15,15 @@ pub(crate) type Registers = Ia32Regs;
 /// The code of this program.
 pub(crate) const MACHINE: Machine = Ia32::FLAT;
 pub(crate) const CFI_ABI: CfiAbi = CfiAbi::Ia32;
+
+/// Rows of tables, but where functions that were written by hand push registers without them.
+pub(crate) type TableRows<S> = UnrecordedPushes<S>;
+
+/// These rows of a source.
+pub(crate) const fn table_rows<S: RowSource<Ia32>>(source: S) -> TableRows<S> {
+    UnrecordedPushes::new(source)
+}
+
 /// The format has no number for this code.
 pub(crate) const SFRAME_ABI: Option<sframe::Abi> = None;
 

@@ -14,6 +14,15 @@ pub(crate) type Registers = X86_64Regs;
 /// The code of this program.
 pub(crate) const MACHINE: Machine = X86_64::FOUR_LEVEL;
 pub(crate) const CFI_ABI: CfiAbi = CfiAbi::X86_64;
+
+/// Rows of tables, as they are.
+pub(crate) type TableRows<S> = S;
+
+/// These rows of a source.
+pub(crate) const fn table_rows<S>(source: S) -> TableRows<S> {
+    source
+}
+
 pub(crate) const SFRAME_ABI: Option<sframe::Abi> = Some(sframe::Abi::Amd64Little);
 
 /// What a signal trampoline of the C library does: `mov rax, 15; syscall`.
