@@ -98,6 +98,13 @@ pub enum Coverage {
     },
 }
 
+impl Coverage {
+    /// Whether all rows are the same.
+    const fn is_of_all(self) -> bool {
+        !matches!(self, Self::Unknown)
+    }
+}
+
 /// What names the row of an address whatever address space its table is mapped in.
 ///
 /// Programs share files, so their tables have the same rows at other addresses. Who keeps
@@ -123,6 +130,12 @@ pub trait RowSource<A: Arch> {
     /// What is known of all its rows. A source that asks another one and changes
     /// answers, or leaves some out, has no reason to pass this on.
     const COVERAGE: Coverage = Coverage::Unknown;
+
+    /// Whether [`row`](Self::row) looks at nothing but the
+    /// [lookup address](FrameContext::lookup_addr): neither at the rest of the frame nor at
+    /// memory. A walk then has neither for it, and asks from where its stack is read, which
+    /// takes less time.
+    const IS_BY_ADDR: bool = false;
 
     /// Returns the row for the frame, or `None` if this source does not cover
     /// its pc.
@@ -198,6 +211,7 @@ pub trait RowSource<A: Arch> {
 impl<A: Arch, S: RowSource<A> + ?Sized> RowSource<A> for &mut S {
     type Error = S::Error;
     const COVERAGE: Coverage = S::COVERAGE;
+    const IS_BY_ADDR: bool = S::IS_BY_ADDR;
 
     #[inline]
     fn row<M: Memory>(
@@ -242,6 +256,7 @@ where
     T::Error: Into<S::Error>,
 {
     type Error = S::Error;
+    const IS_BY_ADDR: bool = S::IS_BY_ADDR && (T::IS_BY_ADDR || T::COVERAGE.is_of_all());
 
     #[inline]
     fn row<M: Memory>(

@@ -12,7 +12,8 @@ use core::convert::Infallible;
 use core::sync::atomic::AtomicU64;
 
 use random_rows::{
-    CODE_END, Chain, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
+    ByAddr, CODE_END, Chain, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS,
+    Wide,
 };
 use unwind_core::{
     Arch, CallerFrame, CfaRule, Coverage, End, FramePc, Frames, KeyedRange, Memory, Provenance,
@@ -222,6 +223,7 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
         let other_table = Table::random(random, i32::try_from(word).unwrap());
         let mut cache = RowCache::<256>::new();
         let mut other_cache = RowCache::<256>::new();
+        let mut small_cache = RowCache::<4>::new();
         for turn in 0..250 {
             let stack: Vec<u8> = (0..WORDS)
                 .map(|_| match random.below(64) {
@@ -276,6 +278,14 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
             let plain = Walker::new(make(), source()).fallback(&other_table);
             let plain = plain.max_frames(max).stack_end(stack_end);
             let fast = Walker::new(make(), source()).cache(&mut other_cache);
+            let fast = fast.fallback(&other_table).max_frames(max).stack_end(stack_end);
+            same(plain, fast, regs, memory, &mut seen);
+
+            // Asked within the fast walk, for rows that a small cache soon loses.
+            let plain = Walker::new(make(), source()).fallback(&other_table);
+            let plain = plain.max_frames(max).stack_end(stack_end);
+            let source = RowSource::<A>::or(ByAddr(&table), Chain);
+            let fast = Walker::new(make(), source).cache(&mut small_cache);
             let fast = fast.fallback(&other_table).max_frames(max).stack_end(stack_end);
             same(plain, fast, regs, memory, &mut seen);
 

@@ -10,7 +10,7 @@ use core::convert::Infallible;
 use core::ops::AddAssign;
 
 use random_rows::{
-    CODE_END, Chain, FramePointers, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
+    ByAddr, CODE_END, Chain, Narrow, Random, Regs, STACK, Table, Uretprobes, WORDS, Wide,
 };
 use unwind_core::{
     Arch, End, IncrementalTrace, Memory, ReadError, ReturnAddresses, RowCache, RowSource, RowStore,
@@ -224,8 +224,8 @@ fn compare<A: Arch<Regs = Regs>>(make: impl Fn() -> A, stack_at: u64, seed: u64)
             let mut walker = walker.fallback(Chain).return_addresses(tracer);
             all += same(&mut walker, regs, &mut stack, first);
 
-            // Rows by frame pointers from the cache, too.
-            let source = RowSource::<A>::or(&table, FramePointers);
+            // Asked within the fast walk; rows by frame pointers from the cache, too.
+            let source = RowSource::<A>::or(ByAddr(&table), Chain);
             let walker = Walker::new(make(), source).cache(other).max_frames(max_frames);
             let mut walker = walker.stack_end(stack_end).return_addresses(tracer);
             all += same(&mut walker, regs, &mut stack, second);

@@ -120,6 +120,7 @@ impl<'m, 'a, const N: usize> SframeSource<'m, 'a, N> {
 
 impl<const N: usize> RowSource<X86_64> for SframeSource<'_, '_, N> {
     type Error = Error;
+    const IS_BY_ADDR: bool = true;
 
     #[inline]
     fn row<M: Memory>(

@@ -157,10 +157,11 @@ impl Arch for X86_64 {
         self.is_canonical(pc).then_some(VirtAddr::new(pc))
     }
 
-    /// All of a user's are, whatever the width.
+    /// All below the highest bit that is used are.
     #[inline]
     fn is_plain_code_addr(&self, pc: u64) -> bool {
-        pc.wrapping_sub(1) < (1 << 47) - 1
+        // Not a constant: a loop that has no register left for it would make it anew each time.
+        pc.wrapping_sub(1) < (u64::MAX >> 1).wrapping_shr(self.unused_bits)
     }
 
     #[inline]
@@ -268,10 +269,10 @@ mod tests {
         for (addr, four, five) in cases {
             assert_eq!(X86_64::FOUR_LEVEL.is_canonical(addr), four, "{addr:#x}");
             assert_eq!(X86_64::FIVE_LEVEL.is_canonical(addr), five, "{addr:#x}");
-            for arch in [X86_64::FOUR_LEVEL, X86_64::FIVE_LEVEL] {
+            for (arch, bits) in [(X86_64::FOUR_LEVEL, 47), (X86_64::FIVE_LEVEL, 56)] {
                 let is_plain = arch.is_plain_code_addr(addr);
                 assert!(!is_plain || arch.code_addr(addr) == Some(VirtAddr::new(addr)));
-                assert_eq!(is_plain, addr != 0 && addr < 1 << 47, "{addr:#x}");
+                assert_eq!(is_plain, addr != 0 && addr < 1 << bits, "{addr:#x}");
             }
         }
     }

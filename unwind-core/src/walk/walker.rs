@@ -1,10 +1,11 @@
 //! What a walk is made of, and what is kept from one walk to the next.
 
+use crate::addr::{FramePc, VirtAddr};
 use crate::arch::Arch;
-use crate::memory::Memory;
+use crate::memory::{Memory, SliceMemory};
 use crate::return_addresses::{ReturnAddresses, Unchecked};
 use crate::row::Row;
-use crate::source::{Empty, RowSource};
+use crate::source::{Empty, FrameContext, RowSource};
 use crate::walk::cursor::Cursor;
 use crate::walk::fast::row_cache::{Counted, NoCache, RowCache, RowStore};
 use crate::walk::fast::rows_by_key::{RowKeys, RowsByKey};
@@ -146,7 +147,6 @@ where
 
     /// The row of a frame, from the cache unless it was not found there, or else from the
     /// source. `registers` are the frame's, if all are known.
-    // The only place where a source is asked, so that it becomes one with it.
     #[inline(never)]
     pub(super) fn look_up<M: Memory>(
         &mut self,
@@ -155,32 +155,60 @@ where
         is_missed: bool,
         mem: &mut M,
     ) -> LookedUp<S::Error> {
-        if !is_missed {
-            if let Some(row) = self.cache.find(at.pc.lookup_addr(), A::WORD) {
-                return LookedUp::Row(Ok(Some(row)));
+        let Self { source, cache, .. } = self;
+        if S::IS_BY_ADDR {
+            return look_up_by_addr(source, cache, at.pc.lookup_addr(), is_missed);
+        }
+        ask(source, cache, &at.context(registers), is_missed, mem)
+    }
+}
+
+/// The same of a source that needs no more than an address.
+#[inline(never)]
+pub(super) fn look_up_by_addr<A: Arch, S: RowSource<A>, C: RowStore>(
+    source: &mut S,
+    cache: &mut C,
+    addr: VirtAddr,
+    is_missed: bool,
+) -> LookedUp<S::Error> {
+    let frame = FrameContext::new(FramePc::Exact(addr), 0, None, None);
+    let mem = &mut SliceMemory::new(VirtAddr::new(0), &[]);
+    ask(source, cache, &frame, is_missed, mem)
+}
+
+// In one place, where the source becomes one with it.
+#[inline(always)]
+fn ask<A: Arch, S: RowSource<A>, C: RowStore, M: Memory>(
+    source: &mut S,
+    cache: &mut C,
+    frame: &FrameContext<'_, A::Regs>,
+    is_missed: bool,
+    mem: &mut M,
+) -> LookedUp<S::Error> {
+    if !is_missed {
+        if let Some(row) = cache.find(frame.lookup_addr(), A::WORD) {
+            return LookedUp::Row(Ok(Some(row)));
+        }
+    }
+    // Looked at where it is returned, so that it is not copied.
+    let found = LookedUp::Row(source.row(frame, mem));
+    let counted = match &found {
+        LookedUp::Row(Ok(Some(row))) => {
+            let is_kept =
+                !frame.needs_more_than_addr() && cache.insert(frame.lookup_addr(), row, A::WORD);
+            match is_kept {
+                true if is_missed => {
+                    cache.count(Counted::Fetched);
+                    return LookedUp::Kept;
+                }
+                true => Counted::Missed,
+                false => Counted::Unkept,
             }
         }
-        let frame = at.context(registers);
-        // Looked at where it is returned, so that it is not copied.
-        let found = LookedUp::Row(self.source.row(&frame, mem));
-        let counted = match &found {
-            LookedUp::Row(Ok(Some(row))) => {
-                let is_kept = !frame.needs_more_than_addr()
-                    && self.cache.insert(frame.lookup_addr(), row, A::WORD);
-                match is_kept {
-                    true if is_missed => {
-                        self.cache.count(Counted::Fetched);
-                        return LookedUp::Kept;
-                    }
-                    true => Counted::Missed,
-                    false => Counted::Unkept,
-                }
-            }
-            _ => Counted::Missed,
-        };
-        self.cache.count(counted);
-        found
-    }
+        _ => Counted::Missed,
+    };
+    cache.count(counted);
+    found
 }
 
 /// What a look-up has found.

@@ -136,6 +136,25 @@ impl<A: Arch> RowSource<A> for &Table {
     }
 }
 
+/// The same, of which walks know that it needs no more than an address.
+pub(crate) struct ByAddr<'t>(pub(crate) &'t Table);
+
+impl<A: Arch> RowSource<A> for ByAddr<'_> {
+    type Error = Infallible;
+    const IS_BY_ADDR: bool = true;
+    fn row<M: Memory>(
+        &mut self,
+        frame: &FrameContext<'_, A::Regs>,
+        mem: &mut M,
+    ) -> Result<Option<Row>, Infallible> {
+        RowSource::<A>::row(&mut self.0, frame, mem)
+    }
+
+    fn generation(&self) -> u64 {
+        self.0.generation
+    }
+}
+
 /// Frames that all keep a frame pointer.
 pub(crate) struct FramePointers;
 

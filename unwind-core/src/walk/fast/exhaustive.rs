@@ -24,7 +24,7 @@ use crate::walk::cursor::Cursor;
 use crate::walk::fast::fast_path::Stop;
 use crate::walk::fast::row_cache::{RowCache, RowStore};
 use crate::walk::fast::stack::highest_cfa;
-use crate::walk::walker::Walker;
+use crate::walk::walker::{LookedUp, Walker};
 
 /// Where the frame stands whose caller is looked for.
 const PC: u64 = 0x5000;
@@ -160,7 +160,7 @@ fn compare<const IS_64: bool, S, C>(
     let start = key(&frames.next);
     let trace: &mut Trace = &mut Trace::<[_; 2]>::new();
     assert!(trace.push(first.pc.addr(), first.provenance));
-    if frames.run(trace) == Stop::Other {
+    if frames.run(trace, &mut LookedUp::Kept) == Stop::Other {
         frames.find_error();
     }
     seen.steps += 1;

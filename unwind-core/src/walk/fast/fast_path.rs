@@ -95,9 +95,9 @@ impl<At: Copy + PartialEq> FastPath<At> {
     #[inline(never)]
     pub(crate) fn run<A: Arch, C: RowStore, T: ReturnAddresses, K: Stack<At = At>, L: FrameSink>(
         &mut self,
-        mut addr: VirtAddr,
+        addr: VirtAddr,
         arch: &A,
-        cache: &mut C,
+        (cache, keep): (&mut C, &mut impl FnMut(&mut C, VirtAddr) -> bool),
         code: &mut T,
         stack: &mut K,
         (room, sink): (&mut [L::Kept], &mut L),
@@ -110,72 +110,80 @@ impl<At: Copy + PartialEq> FastPath<At> {
         let mut room = room.iter_mut();
         // Where the first step by a frame pointer alone starts.
         let mut before_by_fp = None;
-        let mut kept = CacheHit::NONE;
-        loop {
-            let Some(found) = cache.get(addr, kept) else {
-                self.stop = Stop::NoRow;
-                break;
-            };
-            kept = found;
-            let row = kept.row;
-            // Branches, not selects: guessed right, they keep what is loaded and need not
-            // be waited for, a saved frame pointer or the row, out of the chain from
-            // frame to frame.
-            let (cfa, ra, caller_fp) = if let Some(slots) = row.slots_from_sp() {
-                let cfa = stack.above(at, slots);
-                let Some(ra) = stack.return_address(cfa) else { break };
-                let Some(fp) = caller_fp(stack, cfa, row, fp) else { break };
-                (cfa, ra, fp)
-            } else if row.is_record() {
-                let Some((cfa, [caller_fp, ra])) = stack.frame_record(at, fp) else { break };
-                (cfa, ra, caller_fp)
-            } else {
-                let slots = if let Some(slots) = row.slots_from_fp() {
-                    slots
-                } else if let Some(slots) = row.slots_by_fp() {
-                    if !self.is_by_fp {
-                        self.is_by_fp = true;
-                        before_by_fp = Some(at);
-                    }
-                    slots
+        // Of a caller its return address: one register for that and for the address before.
+        let mut pc_after = VirtAddr::new(addr.get().wrapping_add(1));
+        let lookup_addr = |pc_after| FramePc::Return(pc_after).lookup_addr();
+        'walk: loop {
+            let mut kept = CacheHit::NONE;
+            // A loop of its own, so that what it has in registers stays there.
+            while let Some(found) = cache.get(lookup_addr(pc_after), kept) {
+                kept = found;
+                let row = kept.row;
+                // Branches, not selects: guessed right, they keep what is loaded and need not
+                // be waited for, a saved frame pointer or the row, out of the chain from
+                // frame to frame.
+                let (cfa, ra, caller_fp) = if let Some(slots) = row.slots_from_sp() {
+                    let cfa = stack.above(at, slots);
+                    let Some(ra) = stack.return_address(cfa) else { break 'walk };
+                    let Some(fp) = caller_fp(stack, cfa, row, fp) else { break 'walk };
+                    (cfa, ra, fp)
+                } else if row.is_record() {
+                    let Some((cfa, [caller_fp, ra])) = stack.frame_record(at, fp) else {
+                        break 'walk;
+                    };
+                    (cfa, ra, caller_fp)
                 } else {
-                    self.stop = if row.is_outermost() { Stop::Outermost } else { Stop::Unused };
-                    break;
+                    let slots = if let Some(slots) = row.slots_from_fp() {
+                        slots
+                    } else if let Some(slots) = row.slots_by_fp() {
+                        if !self.is_by_fp {
+                            self.is_by_fp = true;
+                            before_by_fp = Some(at);
+                        }
+                        slots
+                    } else {
+                        self.stop = if row.is_outermost() { Stop::Outermost } else { Stop::Unused };
+                        break 'walk;
+                    };
+                    let Some(base) = stack.at_fp(at, fp) else { break 'walk };
+                    let cfa = stack.above(base, slots);
+                    let Some(ra) = stack.return_address(cfa) else { break 'walk };
+                    let Some(fp) = caller_fp(stack, cfa, row, fp) else { break 'walk };
+                    (cfa, ra, fp)
                 };
-                let Some(base) = stack.at_fp(at, fp) else { break };
-                let cfa = stack.above(base, slots);
-                let Some(ra) = stack.return_address(cfa) else { break };
-                let Some(fp) = caller_fp(stack, cfa, row, fp) else { break };
-                (cfa, ra, fp)
-            };
-            let pc = VirtAddr::new(ra);
-            if !arch.is_plain_code_addr(ra) {
-                cold_path();
-                if ra == 0 || arch.code_addr(ra) != Some(pc) {
-                    break;
+                let pc = VirtAddr::new(ra);
+                if !arch.is_plain_code_addr(ra) {
+                    cold_path();
+                    if ra == 0 || arch.code_addr(ra) != Some(pc) {
+                        break 'walk;
+                    }
+                }
+                let caller = Caller { pc, slot: stack.slot_below(cfa), fp: caller_fp, row };
+                if !log.write_before(caller, &mut room) {
+                    break 'walk;
+                }
+                let Some(entry) = room.next() else { break 'walk };
+                *entry = L::entry(caller);
+                pc_after = pc;
+                let ra_slot = arch.stack_addr(stack.sp(cfa).wrapping_sub(A::WORD.bytes()));
+                let real = code.resolve(pc, Some(ra_slot));
+                if real.is_none() && !code.is_code(lookup_addr(pc)) {
+                    refused = 1;
+                    break 'walk;
+                }
+                log.note(row);
+                (at, fp) = (cfa, caller_fp);
+                if let Some(real) = real {
+                    self.stop = Stop::Trampoline(real);
+                    break 'walk;
+                }
+                if log.should_stop(caller) {
+                    self.stop = Stop::BySink;
+                    break 'walk;
                 }
             }
-            let caller = Caller { pc, slot: stack.slot_below(cfa), fp: caller_fp, row };
-            if !log.write_before(caller, &mut room) {
-                break;
-            }
-            let Some(entry) = room.next() else { break };
-            *entry = L::entry(caller);
-            addr = FramePc::Return(pc).lookup_addr();
-            let ra_slot = arch.stack_addr(stack.sp(cfa).wrapping_sub(A::WORD.bytes()));
-            let real = code.resolve(pc, Some(ra_slot));
-            if real.is_none() && !code.is_code(addr) {
-                refused = 1;
-                break;
-            }
-            log.note(row);
-            (at, fp) = (cfa, caller_fp);
-            if let Some(real) = real {
-                self.stop = Stop::Trampoline(real);
-                break;
-            }
-            if log.should_stop(caller) {
-                self.stop = Stop::BySink;
+            if !keep(cache, lookup_addr(pc_after)) {
+                self.stop = Stop::NoRow;
                 break;
             }
         }
@@ -204,7 +212,7 @@ impl FastPath<u64> {
         &mut self,
         addr: VirtAddr,
         arch: &A,
-        cache: &mut C,
+        rows: (&mut C, &mut impl FnMut(&mut C, VirtAddr) -> bool),
         code: &mut T,
         stack: Option<(StackSlice<'_, W>, SlotIndex)>,
         log: (&mut [L::Kept], &mut L),
@@ -212,7 +220,7 @@ impl FastPath<u64> {
         let Some((mut stack, at)) = stack else { return 0 };
         let Self { fp, is_by_fp, stop, .. } = *self;
         let mut walk = FastPath { at, fp, is_by_fp, stop };
-        let steps = walk.run(addr, arch, cache, code, &mut stack, log);
+        let steps = walk.run(addr, arch, rows, code, &mut stack, log);
         let FastPath { at, fp, is_by_fp, stop } = walk;
         *self = Self { at: stack.sp(at), fp, is_by_fp, stop };
         steps

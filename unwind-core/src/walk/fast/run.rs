@@ -17,7 +17,7 @@ use crate::walk::fast::row_cache::{CacheHit, Counted, RowStore};
 use crate::walk::fast::stack::{Addresses, StackSlice, highest_cfa};
 use crate::walk::frames::Frames;
 use crate::walk::step::FramePointer;
-use crate::walk::walker::{LookedUp, Walker};
+use crate::walk::walker::{LookedUp, Walker, look_up_by_addr};
 
 impl<A, S, F, T, C> Walker<A, S, F, T, C>
 where
@@ -136,11 +136,18 @@ where
             // Where it was when a row was marked as used: a second stop there means that the
             // walk by cached rows cannot continue.
             let mut touched_at = None;
+            // What the run has asked for; looked at where it is, so that it is not copied.
+            let mut asked = LookedUp::Kept;
+            let looked_up;
             let found = loop {
-                let continues = match self.run(log) {
+                let continues = match self.run(log, &mut asked) {
+                    Stop::NoRow if S::IS_BY_ADDR => false,
                     Stop::NoRow => match self.look_up(true) {
                         LookedUp::Kept => true,
-                        found @ LookedUp::Row(_) => break found,
+                        row @ LookedUp::Row(_) => {
+                            looked_up = row;
+                            break &looked_up;
+                        }
                     },
                     Stop::Outermost => {
                         self.end_by_cache(End::Outermost);
@@ -154,7 +161,7 @@ where
                     Stop::Trampoline(_) | Stop::BySink => false,
                 };
                 if !continues {
-                    break LookedUp::Kept;
+                    break &asked;
                 }
             };
             self.leave(found);
@@ -167,7 +174,11 @@ where
     ///
     /// The log ends with the next frame afterwards, if anything was written.
     #[inline(never)]
-    pub(super) fn run<L: CallerLog + ?Sized>(&mut self, log: &mut L) -> Stop {
+    pub(super) fn run<L: CallerLog + ?Sized>(
+        &mut self,
+        log: &mut L,
+        found: &mut LookedUp<S::Error>,
+    ) -> Stop {
         if !self.walker.cache.keeps() && const { CompactRow::of_all(S::COVERAGE) }.is_none() {
             return Stop::Other;
         }
@@ -178,7 +189,7 @@ where
         let most = self.left.wrapping_sub(1);
         let mut at = FastPath { at: sp, fp, is_by_fp, stop: Stop::Other };
         let mut sink = L::Sink::default();
-        let steps = self.run_fast(&mut at, pc, (log.room(most), &mut sink));
+        let steps = self.run_fast(&mut at, pc, found, (log.room(most), &mut sink));
         if let Some((mut addr, mut provenance)) = log.fill(steps, &sink) {
             let FastPath { at: sp, fp, is_by_fp, stop } = at;
             if let Stop::Trampoline(real) = stop {
@@ -228,11 +239,12 @@ where
         &mut self,
         from: &mut FastPath<u64>,
         pc: FramePc,
+        found: &mut LookedUp<S::Error>,
         log: (&mut [L::Kept], &mut L),
     ) -> usize {
         from.stop = Stop::Other;
         let addr = pc.lookup_addr();
-        let Walker { arch, cache, code, stack_end, .. } = &mut *self.walker;
+        let Walker { arch, source, cache, code, stack_end, .. } = &mut *self.walker;
         let stack_end = highest_cfa(A::WORD, *stack_end);
         let FastPath { at: sp, .. } = *from;
         if sp & A::WORD.bytes().wrapping_sub(1) != 0 {
@@ -241,17 +253,24 @@ where
         if let Some(row) = const { CompactRow::of_all(S::COVERAGE) } {
             return from.follow_chain(arch, code, self.mem, (row, stack_end), log);
         }
+        let mut keep = |cache: &mut C, addr| {
+            S::IS_BY_ADDR && {
+                *found = look_up_by_addr(source, cache, addr, true);
+                matches!(found, LookedUp::Kept)
+            }
+        };
+        let rows = (cache, &mut keep);
         let linear = arch.stack_addr(sp);
         if A::WORD == WordSize::Eight {
             // Of the register, which may be an offset in a segment.
             let start = |addr: VirtAddr| addr.get().wrapping_sub(linear.get()).wrapping_add(sp);
             if let Some((addr_of_first, words)) = self.mem.words(linear) {
                 let stack = StackSlice::new(start(addr_of_first), words, sp, stack_end);
-                return from.run_slice(addr, &*arch, cache, code, stack, log);
+                return from.run_slice(addr, &*arch, rows, code, stack, log);
             }
             if let Some((addr_of_first, words)) = self.mem.shared_words(linear) {
                 let stack = StackSlice::new(start(addr_of_first), words, sp, stack_end);
-                return from.run_slice(addr, &*arch, cache, code, stack, log);
+                return from.run_slice(addr, &*arch, rows, code, stack, log);
             }
             if self.mem.lends_words_alone() {
                 return 0;
@@ -263,7 +282,7 @@ where
         let mut stack = Addresses { arch, mem: self.mem, stack_end };
         // A copy, so that the caller's is in registers.
         let mut walk = *from;
-        let steps = walk.run(addr, arch, cache, code, &mut stack, log);
+        let steps = walk.run(addr, arch, rows, code, &mut stack, log);
         *from = walk;
         steps
     }

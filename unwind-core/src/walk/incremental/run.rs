@@ -146,7 +146,7 @@ where
             if self.end.is_some() {
                 self.next = None;
             } else {
-                self.leave(found);
+                self.leave(&found);
             }
             let known = last.simple_end;
             if let (Some(End::ZeroReturnAddress), None, Some(at)) = (self.end(), known, at) {
@@ -205,7 +205,7 @@ where
             }
             let (room, mut recorder) = last.room(left, A::WORD);
             let places = room.len();
-            let words = self.run_fast(&mut at, pc, (room, &mut recorder));
+            let words = self.run_fast(&mut at, pc, &mut found, (room, &mut recorder));
             let recorded = recorder.done();
             is_met = at.stop == Stop::BySink;
             let steps = last.fill(words, recorded, A::WORD);
@@ -227,6 +227,7 @@ where
                     self.walker.touch(pc.lookup_addr());
                     ready_at.replace(left) != Some(left)
                 }
+                Stop::NoRow if S::IS_BY_ADDR => false,
                 Stop::NoRow => {
                     let mut of = self.registers_of;
                     if left != most {
