@@ -138,15 +138,14 @@ where
             let mut touched_at = None;
             // What the run has asked for; looked at where it is, so that it is not copied.
             let mut asked = LookedUp::Kept;
-            let looked_up;
             let found = loop {
                 let continues = match self.run(log, &mut asked) {
                     Stop::NoRow if S::IS_BY_ADDR => false,
                     Stop::NoRow => match self.look_up(true) {
                         LookedUp::Kept => true,
                         row @ LookedUp::Row(_) => {
-                            looked_up = row;
-                            break &looked_up;
+                            asked = row;
+                            break &asked;
                         }
                     },
                     Stop::Outermost => {
