@@ -190,17 +190,12 @@ where
 
     /// Hands the next frame out, whose row may have been looked up already.
     #[inline]
-    pub(super) fn leave(&mut self, found: &LookedUp<S::Error>) -> Option<Frame> {
+    pub(super) fn leave(&mut self, found: &mut LookedUp<S::Error>) -> Option<Frame> {
         self.next.as_ref()?;
-        let looked_up;
-        let row = match found {
-            LookedUp::Row(row) => row,
-            LookedUp::Kept => {
-                looked_up = self.look_up(false);
-                let LookedUp::Row(row) = &looked_up else { return None };
-                row
-            }
-        };
+        if matches!(found, LookedUp::Kept) {
+            *found = self.look_up(false);
+        }
+        let LookedUp::Row(row) = &*found else { return None };
         let at = self.next.take()?;
         let cfa = self.advance(&at, row);
         self.left = self.left.saturating_sub(1);
@@ -473,7 +468,7 @@ where
     type Item = Frame;
 
     fn next(&mut self) -> Option<Frame> {
-        self.leave(&LookedUp::Kept)
+        self.leave(&mut LookedUp::Kept)
     }
 }
 

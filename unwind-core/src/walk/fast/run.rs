@@ -138,14 +138,14 @@ where
             let mut touched_at = None;
             // What the run has asked for; looked at where it is, so that it is not copied.
             let mut asked = LookedUp::Kept;
-            let found = loop {
+            loop {
                 let continues = match self.run(log, &mut asked) {
                     Stop::NoRow if S::IS_BY_ADDR => false,
                     Stop::NoRow => match self.look_up(true) {
                         LookedUp::Kept => true,
                         row @ LookedUp::Row(_) => {
                             asked = row;
-                            break &asked;
+                            break;
                         }
                     },
                     Stop::Outermost => {
@@ -160,10 +160,10 @@ where
                     Stop::Trampoline(_) | Stop::BySink => false,
                 };
                 if !continues {
-                    break &asked;
+                    break;
                 }
-            };
-            self.leave(found);
+            }
+            self.leave(&mut asked);
         }
     }
 

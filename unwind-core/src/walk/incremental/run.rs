@@ -141,12 +141,12 @@ where
             if arrival == Arrival::NoRoom {
                 return last.finish(End::<S::Error>::FrameLimit);
             }
-            let found = self.resume(last, arrival == Arrival::Met);
+            let mut found = self.resume(last, arrival == Arrival::Met);
             let at = self.next;
             if self.end.is_some() {
                 self.next = None;
             } else {
-                self.leave(&found);
+                self.leave(&mut found);
             }
             let known = last.simple_end;
             if let (Some(End::ZeroReturnAddress), None, Some(at)) = (self.end(), known, at) {
