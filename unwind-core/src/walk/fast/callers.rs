@@ -73,7 +73,8 @@ where
     /// may be others only then.
     pub fn callers(&mut self, out: &mut [CallerFrame]) -> usize {
         let mut log = Log { out, len: 0, has_gap: false };
-        let stop = self.run(&mut log);
+        let mut found = LookedUp::Kept;
+        let stop = self.run(&mut log, &mut found);
         self.has_gap |= log.has_gap;
         let count = log.len;
         if count != 0 {
@@ -84,7 +85,7 @@ where
         }
         match stop {
             Stop::Outermost => self.end_by_cache(End::Outermost),
-            _ => _ = self.leave(LookedUp::Kept),
+            _ => _ = self.leave(&mut found),
         }
         0
     }
