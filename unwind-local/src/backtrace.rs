@@ -124,7 +124,7 @@ pub unsafe fn frames_of(
 /// [`FrameLimit`](End::FrameLimit).
 ///
 /// For signal handlers at any point, too. It is what a delivery of
-/// [`unwind_core::deferred`] asks for, as `examples/deferred.rs` shows.
+/// [`unwind_core::deferred`] asks for, as `examples/deferred_handler.rs` shows.
 #[inline(never)]
 pub fn trace(trace: &mut Trace) {
     walk(&mut Start::here(), |frames| {

@@ -7,7 +7,7 @@
 //! alone. `ThreadSanitizer` runs handlers later than the kernel calls them, with the registers of before:
 //! `--late-signals` leaves the asked stacks unchecked.
 //!
-//! `cargo run --release -p unwind-local --example stress -- [--seconds N] [--late-signals]`
+//! `cargo run --release -p unwind-local --example walkers -- [--seconds N] [--late-signals]`
 #![allow(
     clippy::arithmetic_side_effects,
     clippy::as_conversions,

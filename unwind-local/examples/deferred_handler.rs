@@ -7,7 +7,7 @@
 //! kernel entry, the handler for an NMI.
 //!
 //! ```sh
-//! cargo run --release -p unwind-local --features symbols --example deferred
+//! cargo run --release -p unwind-local --features symbols --example deferred_handler
 //! ```
 #![allow(
     clippy::arithmetic_side_effects,
