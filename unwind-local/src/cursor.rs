@@ -43,8 +43,8 @@ pub struct Cursor {
     start: StartPc,
     /// A guess has led to the frame, or to one before it.
     is_guessed: bool,
-    /// It was asked for a register: whoever asks once asks again, in each frame maybe. So it takes one
-    /// step at a time.
+    /// It was asked for a register, and is likely to be asked in the next frames, too. So it takes
+    /// one step at a time.
     is_asked: bool,
     /// How many steps have led to the position.
     steps: usize,

@@ -178,7 +178,8 @@ kernel's part, a kernel.perf_event_paranoid of 2 or less.
 
 The ledger has each sample in one class: `complete`, `incomplete` with a reason, `kernel_only`
 (threads without a user part), `unmatched` (of --deferred: the stack did not come before the
-recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped` (too many waited to be walked), `lost` (records of any kind for which a ring had no room). Reasons:
+recording ended, or was lost), `unchecked` (of --deferred), `damaged`, `dropped` (too many waited to be walked),
+`lost` (records of any kind for which a ring had no room). Reasons:
   gap                   callers may be missing between two frames
   stack-copy-too-short  the stack is deeper than --stack-bytes
   stack-not-copied      a part of the stack that was not in memory
