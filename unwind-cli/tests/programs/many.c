@@ -1,6 +1,6 @@
 // many threads N: N threads that compute at the same time.
 // many forks N: N processes that compute, one after the other.
-// many deep N: computes for N hundredths of a second under 40 KiB of stack.
+// many deep N KIB: computes for N hundredths of a second under KIB of stack, or 40.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,23 +15,23 @@ static void *compute(void *rounds) {
     return NULL;
 }
 
-__attribute__((noinline)) static void deep(long hundredths) {
-    volatile char room[40 << 10];
+__attribute__((noinline)) static void deep(long hundredths, size_t bytes) {
+    volatile char room[bytes];
     // What is not in memory is not copied.
-    for (size_t at = 0; at < sizeof room; at++) room[at] = 0;
+    for (size_t at = 0; at < bytes; at++) room[at] = 0;
     struct timespec now;
     do {
         compute((void *)10000);
         clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     } while (now.tv_sec * 100 + now.tv_nsec / 10000000 < hundredths);
-    room[sizeof room - 1] = 0;
+    room[bytes - 1] = 0;
 }
 
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
     long count = atol(argv[2]);
     if (strcmp(argv[1], "deep") == 0) {
-        deep(count);
+        deep(count, (size_t)(argc > 3 ? atol(argv[3]) : 40) << 10);
     } else if (strcmp(argv[1], "threads") == 0) {
         pthread_t *threads = calloc(count, sizeof *threads);
         pthread_attr_t small;

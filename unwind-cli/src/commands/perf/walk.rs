@@ -18,7 +18,7 @@ use crate::commands::perf::probed_returns::ProbedReturns;
 use crate::commands::perf::recorded::{
     Code, RecordedKeys, RecordedSwitches, RecordedTables, SampleMemory,
 };
-use crate::commands::perf::stack_end::why_ended;
+use crate::commands::perf::stack_end::{STACK_COPY_TOO_SHORT, why_ended};
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::walk::{ia32_arch, ia32_registers, low_half, x86_64_registers};
 use crate::program_start::ProgramStart;
@@ -82,6 +82,11 @@ impl WalkedStack {
     /// Whether no frame is missing.
     pub(crate) fn is_complete(&self) -> bool {
         self.incomplete().is_none()
+    }
+
+    /// Whether the stack is deeper than its copy.
+    pub(crate) fn is_cut_by_copy(&self) -> bool {
+        self.cut.is_some() && self.end == STACK_COPY_TOO_SHORT
     }
 
     /// Why frames may be missing, in a word.

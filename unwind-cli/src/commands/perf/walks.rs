@@ -11,6 +11,7 @@ use unwind_perf::record::{Attr, UserState};
 use crate::commands::perf::address_spaces::Space;
 use crate::commands::perf::held::Held;
 use crate::commands::perf::walk::{SampleWalker, WalkedStack, sum};
+use crate::commands::record::copy_size::{CopySize, WalkedCopy};
 use crate::commands::record::stream::Backlog;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 
@@ -28,10 +29,21 @@ pub(crate) struct Job {
 
 impl Job {
     /// `None` if the sample has nothing to walk.
-    fn walk(&self, walker: &mut SampleWalker) -> Option<WalkedStack> {
+    fn walk(&self, walker: &mut SampleWalker, setup: &WalkSetup) -> Option<WalkedStack> {
         let record = self.held.record()?;
         let state = UserState::decode(&record, &self.attr).ok()??;
-        Some(walker.walk(&state, self.held.callchain(), &self.space))
+        let walked = walker.walk(&state, self.held.callchain(), &self.space);
+        if let Some(copy_size) = &setup.copy_size {
+            let is_cut = walked.is_cut_by_copy();
+            let copy = WalkedCopy { time: self.held.time, len: state.stack.len(), is_cut };
+            copy_size.learn(copy, |room| {
+                let mut shorter = state;
+                shorter.stack = state.stack.get(..room).unwrap_or(state.stack);
+                shorter.room = room;
+                !walker.walk(&shorter, self.held.callchain(), &self.space).is_cut_by_copy()
+            });
+        }
+        Some(walked)
     }
 }
 
@@ -55,19 +67,21 @@ pub(crate) struct WalkSetup {
     frame_pointers: FramePointerRows,
     /// What waits to be read, if programs run meanwhile.
     backlog: Option<Backlog>,
+    /// Learns how much of a stack is to be copied.
+    copy_size: Option<CopySize>,
     /// How often the threads that have ended looked up a row.
     rows: Mutex<CacheStats>,
 }
 
 impl WalkSetup {
     pub(crate) fn new(frame_pointers: FramePointerRows) -> Self {
-        Self { frame_pointers, backlog: None, rows: Mutex::default() }
+        Self { frame_pointers, backlog: None, copy_size: None, rows: Mutex::default() }
     }
 
     /// Leaves the CPUs to the programs that are recorded: stacks are walked by the thread that
-    /// reads the samples, and by others only while it falls behind.
-    pub(crate) fn beside_programs(self, backlog: Backlog) -> Self {
-        Self { backlog: Some(backlog), ..self }
+    /// reads the samples, and by others only while it falls behind. `copy_size` learns from them.
+    pub(crate) fn beside_programs(self, backlog: Backlog, copy_size: CopySize) -> Self {
+        Self { backlog: Some(backlog), copy_size: Some(copy_size), ..self }
     }
 
     /// Whether stacks are to be walked by threads of their own.
@@ -139,7 +153,7 @@ impl Threads {
                     let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok((number, job)) = next else { break };
                     let mut answer = Answer { number, walked: None, done: &done };
-                    answer.walked = job.walk(&mut walker);
+                    answer.walked = job.walk(&mut walker, setup);
                 }
                 setup.add(walker.stats());
             });
@@ -167,7 +181,7 @@ impl<'scope, 'env, T> Walks<'scope, 'env, T> {
             Some(job) if !self.setup.wants_threads() => {
                 let frame_pointers = self.setup.frame_pointers;
                 let walker = self.walker.get_or_insert_with(|| SampleWalker::new(frame_pointers));
-                State::Done(job.walk(walker))
+                State::Done(job.walk(walker, self.setup))
             }
             Some(job) => {
                 let (scope, setup) = (self.scope, self.setup);

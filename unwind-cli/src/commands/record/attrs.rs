@@ -64,11 +64,11 @@ pub(crate) fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr
     if matches!(sampling.whom, Whom::Command(_)) {
         attr.flags |= AttrFlags::DISABLED | AttrFlags::ENABLE_ON_EXEC;
     }
-    match sampling.user_stacks {
+    match &sampling.user_stacks {
         UserStacks::Copied(copies) => {
             attr.sample_type |= SampleType::REGS_USER | SampleType::STACK_USER;
             attr.sample_regs_user = REGISTERS;
-            attr.sample_stack_user = in_words(copies.bytes);
+            attr.sample_stack_user = in_words(copies.sizes.first().copied().unwrap_or(0));
             attr.flags.set(AttrFlags::EXCLUDE_CALLCHAIN_USER, !copies.with_chains);
         }
         UserStacks::Deferred => {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::setpriority_process;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use unwind_perf::record::{Attr, RecordType};
 
 use crate::commands::record::copy_size::CopySize;
@@ -28,11 +29,18 @@ pub(crate) fn go_first() {
     let _ = setpriority_process(None, -20);
 }
 
+/// The time by the clock of samples.
+fn now() -> u64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
+    let nanos = u64::try_from(tv_nsec).unwrap_or(0);
+    u64::try_from(tv_sec).unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
 /// What empties the rings.
 #[derive(Debug)]
 pub(crate) struct Drain {
     pub(crate) attr: Attr,
-    /// Whether copies of stacks are too small.
+    /// How much of a stack is to be copied.
     pub(crate) copy_size: CopySize,
     pub(crate) writer: StreamWriter,
     pub(crate) parts: Parts,
@@ -49,7 +57,6 @@ impl Drain {
         until: Option<Instant>,
     ) -> Drained {
         let mut drained = Drained::default();
-        let mut copies_more = false;
         let begun = Instant::now();
         loop {
             let is_first = begun.elapsed() < Duration::from_secs(1);
@@ -61,9 +68,10 @@ impl Drain {
             if is_last {
                 engine.stop();
             }
-            if !copies_more && self.copy_size.is_too_small() {
-                copies_more = true;
-                engine.copy_more();
+            if let Some(size) = self.copy_size.change()
+                && engine.copy(size)
+            {
+                self.copy_size.is_in_force(size, now());
             }
             // What came before its end is in the rings afterwards.
             self.drain(engine, &mut drained);

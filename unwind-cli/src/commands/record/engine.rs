@@ -34,8 +34,9 @@ pub(crate) trait Engine: Send {
     /// were no records.
     fn drain(&mut self, take: &mut dyn FnMut(&Record<'_>)) -> u64;
 
-    /// Has samples have larger copies of stacks from now on, if there are larger ones.
-    fn copy_more(&mut self);
+    /// Has samples have copies of stacks of the size at this place from now on, of the sizes in
+    /// [`Sampling`](super::sampling::Sampling). Returns whether they have: the kernel may refuse.
+    fn copy(&mut self, size: usize) -> bool;
 
     /// Takes no more samples. What was taken can still be drained.
     fn stop(&mut self);
@@ -123,7 +124,7 @@ fn advice(error: &io::Error) -> &'static str {
              kernel.perf_event_paranoid of 2 or less"
         }
         _ if error.raw_os_error() == Some(libc::EMFILE) => {
-            "; each thread has three events on each CPU: raise the limit of open files \
+            "; each thread has several events on each CPU: raise the limit of open files \
              (ulimit -n)"
         }
         _ => "",

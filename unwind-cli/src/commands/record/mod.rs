@@ -39,7 +39,7 @@ use crate::commands::record::parts::Part;
 use crate::commands::record::receiver::Receiver;
 use crate::commands::record::recording::{Form, LedgerSection, Recording};
 use crate::commands::record::rings::{
-    Emptied, LARGER_STACK, RING, STACK, Span, check_exist, existing, of_running, open,
+    Emptied, RING, STACKS, Span, check_exist, existing, of_running, open,
 };
 use crate::commands::record::sampling::{Copies, RingSize, Sampling, UserStacks, Whom};
 use crate::commands::record::signals::end_at;
@@ -110,7 +110,8 @@ pub(crate) struct RecordArgs {
 
     /// How many bytes of a stack are looked at, at most 65,528
     ///
-    /// Without it, 16,384 at first, and 65,528 once stacks turn out to be deeper.
+    /// Without it, 16,384 at first, and 32,768 or 65,528 where enough stacks turn out to be
+    /// deeper and to be complete with as many.
     #[arg(long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(8..=65_528))]
     stack_bytes: Option<u32>,
@@ -208,9 +209,8 @@ fn user_stacks(args: &RecordArgs) -> UserStacks {
     if args.deferred {
         return UserStacks::Deferred;
     }
-    let (bytes, larger) =
-        args.stack_bytes.map_or((STACK, Some(LARGER_STACK)), |bytes| (bytes, None));
-    UserStacks::Copied(Copies { bytes, larger, with_chains: args.uretprobes })
+    let sizes = args.stack_bytes.map_or(STACKS.to_vec(), |bytes| vec![bytes]);
+    UserStacks::Copied(Copies { sizes, with_chains: args.uretprobes })
 }
 
 fn ring_size(args: &RecordArgs) -> RingSize {
@@ -270,7 +270,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         is_compressed: args.compression_level.map_or(!args.keep_stacks, |level| level > 0),
     };
     let attr = layout(&events).map_err(file_error)?;
-    let copy_size = CopySize::default();
+    let copy_size = CopySize::new(sampling.user_stacks.sizes().to_vec());
     let mut writing =
         Writing { args, events, form, copy_size: copy_size.clone(), untold: 0, unsent: 0 };
     let mut first = Some(files.begin(SystemTime::now()).map_err(|error| file_error(error.into()))?);

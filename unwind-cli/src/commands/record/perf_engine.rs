@@ -28,13 +28,13 @@ pub(crate) struct PerfEngine {
     attr: EventAttr,
     /// Those whose samples are taken.
     events: Vec<SampledEvent>,
-    /// Those that tell of processes.
-    side_band: Vec<PerfEvent>,
-    /// Those that take samples.
-    samples: Vec<PerfEvent>,
-    /// Those that take samples with larger copies of stacks, off at first.
-    larger: Vec<PerfEvent>,
-    /// The rings, with the place in `side_band` of the event that each belongs to.
+    /// All that are open.
+    opened: Vec<Opened>,
+    /// How many sizes copies of stacks can have.
+    sizes: usize,
+    /// The place of the size that is on.
+    on: usize,
+    /// The rings, with the place in `opened` of the event that each belongs to.
     rings: Vec<(usize, EventRing)>,
     buf: Vec<u8>,
     /// Bytes of a ring.
@@ -60,10 +60,14 @@ impl PerfEngine {
             RingSize::Exactly(ring) => (ring, true),
             RingSize::AtMost(ring) => (ring, false),
         };
+        let mut sizes = sampling.user_stacks.sizes();
         loop {
             let mut attr = attr;
             attr.wakeup = u32::try_from(ring / 4).unwrap_or(u32::MAX);
-            match Self::open_with(sampling, attr, ring) {
+            match Self::open_with(sampling, attr, sizes, ring) {
+                Err(EngineError::Open { error }) if is_too_many(&error) && sizes.len() > 1 => {
+                    sizes = sizes.get(..1).unwrap_or_default();
+                }
                 Err(EngineError::Map { error, .. })
                     if error.kind() == io::ErrorKind::PermissionDenied
                         && !is_exact
@@ -80,7 +84,12 @@ impl PerfEngine {
         }
     }
 
-    fn open_with(sampling: &Sampling, attr: EventAttr, ring: usize) -> Result<Self, EngineError> {
+    fn open_with(
+        sampling: &Sampling,
+        attr: EventAttr,
+        sizes: &[u32],
+        ring: usize,
+    ) -> Result<Self, EngineError> {
         // All there are, also those that this program may not run on or that are off.
         let cpus = sysconf(SysconfVar::_NPROCESSORS_CONF).ok().flatten().unwrap_or(1);
         let cpus = i32::try_from(cpus).unwrap_or(i32::MAX);
@@ -96,23 +105,15 @@ impl PerfEngine {
         if sampling.off_cpu {
             sampled.push((of_event(&attr, SWITCHES, 1), Some(OFF_CPU)));
         }
-        let (stack, larger) = sampling.user_stacks.sizes();
-        let sizes = [Some((stack, true)), larger.map(|stack| (stack, false))];
-        let attrs_of = |(attr, _): &(EventAttr, _)| {
-            sizes.map(|size| size.map(|(stack, is_on)| samples(attr, stack, is_on)))
-        };
-        let attrs = Attrs {
-            side_band: of_event(&attr, DUMMY, 0),
-            samples: sampled.iter().map(attrs_of).collect(),
-        };
+        let wanted = wanted(&sampled, sizes);
         let events = sampled.into_iter();
         let events = events.map(|(attr, name)| SampledEvent { attr, ids: Vec::new(), name });
         let mut engine = Self {
             attr,
             events: events.collect(),
-            side_band: Vec::new(),
-            samples: Vec::new(),
-            larger: Vec::new(),
+            opened: Vec::new(),
+            sizes: sizes.len(),
+            on: 0,
             rings: Vec::new(),
             buf: vec![0; RingReader::MAX_RECORD],
             ring,
@@ -122,7 +123,7 @@ impl PerfEngine {
         for cpu in 0..cpus {
             let mut with_ring = None;
             for &task in &tasks {
-                match engine.add(&attrs, task, cpu, &mut with_ring) {
+                match engine.add(&wanted, task, cpu, &mut with_ring) {
                     // The thread, or the CPU, is gone.
                     Err(EngineError::Open { error })
                         if matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENODEV)) => {}
@@ -146,40 +147,30 @@ impl PerfEngine {
     /// place is left in `with_ring`.
     fn add(
         &mut self,
-        attrs: &Attrs,
+        wanted: &[Wanted],
         task: i32,
         cpu: i32,
         with_ring: &mut Option<usize>,
     ) -> Result<(), EngineError> {
-        let open =
-            |attr| PerfEvent::open(attr, task, cpu).map_err(|error| EngineError::Open { error });
-        let side_band = open(&attrs.side_band)?;
-        let opened = attrs.samples.iter().map(|sizes| -> Result<_, EngineError> {
-            let [samples, larger] = sizes;
-            Ok([samples.as_ref().map(open).transpose()?, larger.as_ref().map(open).transpose()?])
+        let opened = wanted.iter().map(|wanted| {
+            let event = PerfEvent::open(&wanted.attr, task, cpu);
+            let event = event.map_err(|error| EngineError::Open { error })?;
+            Ok(Opened { event, sampled: wanted.sampled, size: wanted.size })
         });
-        let opened: Vec<_> = opened.collect::<Result<_, _>>()?;
+        let opened: Vec<Opened> = opened.collect::<Result<_, _>>()?;
         let bytes = self.ring;
         let map_error = |error| EngineError::Map { bytes, error };
-        match with_ring.and_then(|first| self.side_band.get(first)) {
-            Some(first) => side_band.write_into(first).map_err(map_error)?,
-            None => {
-                let at = self.side_band.len();
-                self.rings.push((at, side_band.map(bytes).map_err(map_error)?));
-                *with_ring = Some(at);
+        for opened in opened {
+            match with_ring.and_then(|first| self.opened.get(first)) {
+                Some(first) => opened.event.write_into(&first.event).map_err(map_error)?,
+                None => {
+                    let at = self.opened.len();
+                    self.rings.push((at, opened.event.map(bytes).map_err(map_error)?));
+                    *with_ring = Some(at);
+                }
             }
-        }
-        self.learn_id(0, &side_band)?;
-        self.side_band.push(side_band);
-        for (at, sizes) in opened.into_iter().enumerate() {
-            for event in sizes.iter().flatten() {
-                let first = with_ring.and_then(|first| self.side_band.get(first));
-                first.map_or(Ok(()), |first| event.write_into(first)).map_err(map_error)?;
-                self.learn_id(at, event)?;
-            }
-            let [samples, larger] = sizes;
-            self.samples.extend(samples);
-            self.larger.extend(larger);
+            self.learn_id(opened.sampled.unwrap_or(0), &opened.event)?;
+            self.opened.push(opened);
         }
         Ok(())
     }
@@ -193,24 +184,72 @@ impl PerfEngine {
         Ok(())
     }
 
-    fn opened(&self) -> impl Iterator<Item = &PerfEvent> {
-        self.side_band.iter().chain(&self.samples).chain(&self.larger)
+    /// Whether copies of stacks have one size, since events for others would be too many.
+    pub(crate) fn has_fewer_sizes(&self, sampling: &Sampling) -> bool {
+        self.sizes < sampling.user_stacks.sizes().len()
+    }
+
+    /// The events that take samples with copies of the size at this place alone.
+    fn of_size(&self, size: usize) -> impl Iterator<Item = &PerfEvent> {
+        let opened = self.opened.iter().filter(move |opened| opened.size == Some(size));
+        opened.map(|opened| &opened.event)
     }
 }
 
-/// What to open for a thread on a CPU.
-struct Attrs {
-    side_band: EventAttr,
-    /// Of each sampled event those with small and with larger copies.
-    samples: Vec<[Option<EventAttr>; 2]>,
+/// An event that is open.
+#[derive(Debug)]
+struct Opened {
+    event: PerfEvent,
+    /// The place of the event whose samples it takes among those that are sampled.
+    sampled: Option<usize>,
+    /// The place of the size of its copies, if there are several: else it stays on.
+    size: Option<usize>,
+}
+
+/// An event to open for a thread on a CPU.
+#[derive(Debug)]
+struct Wanted {
+    attr: EventAttr,
+    sampled: Option<usize>,
+    size: Option<usize>,
+}
+
+/// The events to open for a thread on a CPU: for each sampled one as many as there are sizes of
+/// copies, and where there are several, one that tells of processes whichever size is on.
+fn wanted(sampled: &[(EventAttr, Option<&str>)], sizes: &[u32]) -> Vec<Wanted> {
+    let mut wanted = Vec::new();
+    let has_one_size = sizes.len() < 2;
+    if let Some((attr, _)) = sampled.first().filter(|_| !has_one_size) {
+        wanted.push(Wanted { attr: of_event(attr, DUMMY, 0), sampled: None, size: None });
+    }
+    for (at, (attr, _)) in sampled.iter().enumerate() {
+        for (place, &stack) in sizes.iter().enumerate() {
+            let attr = match has_one_size && at == 0 {
+                true => *attr,
+                false => samples(attr, stack, place == 0),
+            };
+            let size = (!has_one_size).then_some(place);
+            wanted.push(Wanted { attr, sampled: Some(at), size });
+        }
+    }
+    wanted
 }
 
 /// Has this program have as many files open as it may: each event of each thread on each
 /// CPU is one. Where that is not enough, opening one says so.
 fn allow_many_files() {
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+    /// As many as the kernel lets any process have, unless told otherwise (`fs.nr_open`).
+    const MOST: u64 = 1 << 20;
+    let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    // More than its limit is for those alone who may raise it.
+    if most >= MOST || setrlimit(Resource::RLIMIT_NOFILE, MOST, MOST).is_err() {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
+}
+
+/// Whether as many files are open as may be.
+fn is_too_many(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EMFILE)
 }
 
 /// Whether a right is missing.
@@ -262,9 +301,9 @@ impl Engine for PerfEngine {
     }
 
     fn wait(&self, time: Duration) {
-        let events = self.rings.iter().filter_map(|&(at, _)| self.side_band.get(at));
+        let opened = self.rings.iter().filter_map(|&(at, _)| self.opened.get(at));
         let mut polled: Vec<PollFd<'_>> =
-            events.map(|event| PollFd::new(event.as_fd(), PollFlags::POLLIN)).collect();
+            opened.map(|opened| PollFd::new(opened.event.as_fd(), PollFlags::POLLIN)).collect();
         let timeout = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
         let result = poll(&mut polled, timeout);
         let is_ready =
@@ -300,20 +339,27 @@ impl Engine for PerfEngine {
         skipped
     }
 
-    fn copy_more(&mut self) {
-        let has_more = self.larger.iter().all(|event| event.enable().is_ok());
-        if has_more && !self.larger.is_empty() {
-            for event in &self.samples {
-                // It takes samples until all its threads have ended, then.
-                let _ = event.disable();
-            }
+    fn copy(&mut self, size: usize) -> bool {
+        if size == self.on {
+            return true;
         }
+        if size >= self.sizes {
+            return false;
+        }
+        if !self.of_size(size).all(|event| event.enable().is_ok()) {
+            self.of_size(size).for_each(|event| _ = event.disable());
+            return false;
+        }
+        // One that cannot be disabled takes samples until all its threads have ended.
+        self.of_size(self.on).for_each(|event| _ = event.disable());
+        self.on = size;
+        true
     }
 
     fn stop(&mut self) {
-        for event in self.opened() {
+        for opened in &self.opened {
             // It ends with the event in any case.
-            let _ = event.disable();
+            let _ = opened.event.disable();
         }
     }
 
@@ -321,7 +367,7 @@ impl Engine for PerfEngine {
         if !self.attr.read_format.contains(ReadFormat::LOST) {
             return None;
         }
-        let lost = self.opened().map(|event| Some(event.counts::<3>().ok()?[2]));
+        let lost = self.opened.iter().map(|opened| Some(opened.event.counts::<3>().ok()?[2]));
         lost.sum()
     }
 
@@ -331,12 +377,11 @@ impl Engine for PerfEngine {
         if !is_clock || !self.attr.read_format.contains(ReadFormat::LOST) {
             return None;
         }
-        // Events of waits are between those of the clock.
-        let step = self.events.len().max(1);
-        let events = self.samples.iter().step_by(step).chain(self.larger.iter().step_by(step));
+        // The first event is the clock.
+        let clocks = self.opened.iter().filter(|opened| opened.sampled == Some(0));
         let mut time = CpuTime::default();
-        for event in events {
-            let [sampled, running, _] = event.counts::<3>().ok()?;
+        for clock in clocks {
+            let [sampled, running, _] = clock.event.counts::<3>().ok()?;
             time.running = time.running.saturating_add(running);
             time.sampled = time.sampled.saturating_add(sampled);
         }

@@ -116,8 +116,7 @@ pub(crate) struct Recorded {
 }
 
 impl Recording {
-    /// Begins the file of these events. `copy_size` is told whether stacks turn out to be deeper
-    /// than their copies.
+    /// Begins the file of these events. `copy_size` learns how deep stacks turn out to be.
     ///
     /// # Errors
     ///
@@ -191,7 +190,8 @@ impl Recording {
     ///
     /// [`PerfError`] if the file cannot be written.
     pub(crate) fn write(&mut self, stream: StreamReader) -> Result<Recorded, PerfError> {
-        let setup = WalkSetup::new(self.form.frame_pointers).beside_programs(stream.backlog());
+        let setup = WalkSetup::new(self.form.frame_pointers)
+            .beside_programs(stream.backlog(), self.copy_size.clone());
         let mut reader = PerfReader::from_stream(stream)?;
         let form = self.form;
         let options = Options {
@@ -208,12 +208,8 @@ impl Recording {
                 .with_tally(Tally::with_marks());
             // Stacks that are kept are walked again.
             let records = if form.keeps_stacks { records } else { records.with_found_frames() };
-            let mut sink = RecordingSink {
-                records,
-                told: Told::new(form.rate),
-                copy_size: self.copy_size.clone(),
-                waits: Waits::default(),
-            };
+            let mut sink =
+                RecordingSink { records, told: Told::new(form.rate), waits: Waits::default() };
             let summary = pipeline::run(&mut reader, options, &mut sink)?;
             for sample in sink.waits.finish() {
                 sink.write_sample(reader.events(), sample, &Outcome::Inline)?;
@@ -259,7 +255,6 @@ impl Recording {
 struct RecordingSink<'scope, 'env, W> {
     records: MergedRecords<'scope, 'env, W>,
     told: Told,
-    copy_size: CopySize,
     waits: Waits,
 }
 
@@ -268,9 +263,7 @@ const WAITS: usize = 1;
 
 impl<W: Write> RecordingSink<'_, '_, W> {
     fn write_sample(&mut self, events: &Events, held: Held, outcome: &Outcome) -> io::Result<()> {
-        self.records.sample(events, held, outcome)?;
-        self.copy_size.judge(self.records.tally());
-        Ok(())
+        self.records.sample(events, held, outcome)
     }
 }
 

@@ -22,10 +22,9 @@ use crate::commands::record::stream::stream_start;
 use crate::commands::record::subject::{Subject, exists};
 use crate::failure::{Failure, exit_code_of};
 
-/// Bytes of a stack that are copied without `--stack-bytes`: at first, and once stacks turn
+/// Bytes of a stack that are copied without `--stack-bytes`: at first, and where stacks turn
 /// out to be deeper. A record's length has 16 bits.
-pub(crate) const STACK: u32 = 16_384;
-pub(crate) const LARGER_STACK: u32 = 65_528;
+pub(crate) const STACKS: [u32; 3] = [16_384, 32_768, 65_528];
 
 /// Bytes of a ring at most, without `--ring-kib`.
 pub(crate) const RING: usize = 8192 << 10;
@@ -88,6 +87,14 @@ pub(crate) fn open(sampling: &Sampling) -> Result<PerfEngine, EngineError> {
         let _ = writeln!(
             io::stderr(),
             "unwind: rings of {kib} KiB: see kernel.perf_event_mlock_kb for larger ones"
+        );
+    }
+    if engine.has_fewer_sizes(sampling) {
+        let _ = writeln!(
+            io::stderr(),
+            "unwind: copies of stacks have one size, also where more would be needed: events for \
+             other sizes would be more files than may be open; raise their limit (ulimit -n), or \
+             choose a size by --stack-bytes"
         );
     }
     if let Some(error) = &engine.without_kernel {

@@ -13,7 +13,7 @@ pub(crate) struct Sampling {
 }
 
 /// Where the user part of a sample's stack comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UserStacks {
     /// Registers and a copy of the stack, which are walked later.
     Copied(Copies),
@@ -23,22 +23,21 @@ pub(crate) enum UserStacks {
 }
 
 /// Copies of user stacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Copies {
-    /// Bytes that a sample has at most.
-    pub(crate) bytes: u32,
-    /// The same once [`Engine::copy_more`](super::engine::Engine::copy_more) has asked for more, if it may.
-    pub(crate) larger: Option<u32>,
+    /// Bytes that a sample has at most, ascending: first as many as the first size, and later as
+    /// many as [`Engine::copy`](super::engine::Engine::copy) says.
+    pub(crate) sizes: Vec<u32>,
     /// Whether samples have the kernel's chain of user frames, too.
     pub(crate) with_chains: bool,
 }
 
 impl UserStacks {
-    /// Bytes of a copy, at first and later.
-    pub(crate) const fn sizes(self) -> (u32, Option<u32>) {
+    /// Bytes of a copy: the sizes there are, of which the first is that of the first samples.
+    pub(crate) fn sizes(&self) -> &[u32] {
         match self {
-            Self::Copied(copies) => (copies.bytes, copies.larger),
-            Self::Deferred => (0, None),
+            Self::Copied(copies) => &copies.sizes,
+            Self::Deferred => &[0],
         }
     }
 }

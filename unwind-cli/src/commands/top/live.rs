@@ -84,7 +84,6 @@ struct LivePrinter {
     counts: Counts,
     /// Samples by process and thread, with the name of the thread.
     threads: HashMap<(u32, u32), (String, u64)>,
-    copy_size: CopySize,
     interval: Duration,
     begin: Instant,
     updates: Sender<Update>,
@@ -134,7 +133,6 @@ impl Printer for LivePrinter {
             (_, Some(event)) => counts.tally.count(&shown.held, &event.attr, walked, false),
             (_, None) => counts.tally.count_damaged(),
         }
-        self.copy_size.judge(&counts.tally);
         self.count_thread(shown);
         self.collector.print(events, shown, walked)
     }
@@ -166,7 +164,7 @@ pub(crate) fn walk(
     updates: Sender<Update>,
 ) -> Result<(), PerfError> {
     let Walking { frame_pointers, rate, interval, copy_size } = walking;
-    let setup = WalkSetup::new(frame_pointers).beside_programs(stream.backlog());
+    let setup = WalkSetup::new(frame_pointers).beside_programs(stream.backlog(), copy_size);
     let mut reader = PerfReader::from_stream(stream)?;
     let options = Options { merge: true, memory: MEMORY, frame_pointers, stitch_lbr: false };
     let names = Names::new(None, Layout::Perf7_2);
@@ -174,7 +172,6 @@ pub(crate) fn walk(
         collector: Collector::new(names, None, By::Name, ROOM),
         counts: Counts { tally: Tally::default(), unmatched: 0, told: Told::new(rate) },
         threads: HashMap::new(),
-        copy_size,
         interval,
         begin: Instant::now(),
         updates,

@@ -19,7 +19,7 @@ use crate::commands::record::drained::{Drained, SoFar};
 use crate::commands::record::engine::Engine as _;
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
 use crate::commands::record::rings::{
-    Emptied, LARGER_STACK, RING, STACK, Span, check_exist, existing, of_running, open,
+    Emptied, RING, STACKS, Span, check_exist, existing, of_running, open,
 };
 use crate::commands::record::sampling::{Copies, RingSize, Sampling, UserStacks};
 use crate::commands::record::signals::end_at;
@@ -110,11 +110,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let (whom, existing) = (of_running(&subject), existing(&subject));
     let engine = open(&Sampling {
         rate: args.rate,
-        user_stacks: UserStacks::Copied(Copies {
-            bytes: STACK,
-            larger: Some(LARGER_STACK),
-            with_chains: false,
-        }),
+        user_stacks: UserStacks::Copied(Copies { sizes: STACKS.to_vec(), with_chains: false }),
         off_cpu: false,
         ring: RingSize::AtMost(RING),
         whom,
@@ -124,7 +120,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
         rate: args.rate,
         interval: Duration::from_secs(args.interval),
-        copy_size: CopySize::default(),
+        copy_size: CopySize::new(STACKS.to_vec()),
     };
     let copy_size = walking.copy_size.clone();
     let span = Span { subject, ends: ends.clone(), until: None, every: None };
