@@ -10,6 +10,10 @@ else the machine does falls on all of them; the figures are medians over the tur
 the program and of the recorder are told apart. What the recorders have seen is that of the first
 turn, in which samply, if it is there, records each program, too.
 
+Beside these a program that only looks at the clock tells how long it does not, which is what a
+sample takes of it. That says more of the price than the CPU seconds of a program, which differ by
+some percent from run to run.
+
 Each program works for one or two seconds. Ten turns of all programs at both rates take some 30
 minutes. With --results each turn is kept in a file as soon as it is over and not taken again: after
 an interruption the same command continues. --unwind takes a command that is there, not that of
@@ -35,6 +39,9 @@ import samply
 PROGRAMS = "benches/programs"
 NODE_WITH_MAP = "node, --perf-basic-prof"
 MAPS = "/tmp/perf-*.map"
+INTERRUPTED = "interrupted"
+# KiB of its stack: less than any recorder copies, and more.
+DEPTHS = ("4", "12", "64")
 # The outermost functions by name, without underscores in front. perf leaves the last one or two out
 # in some programs, which counts as complete.
 OUTERMOST = {"start", "clone3", "clone", "dl_start_user", "start_thread",
@@ -60,6 +67,7 @@ def build(folder):
         subprocess.run(command, check=True)
 
     run("gcc", "-O2", "-static", "-o", path("timed"), f"{PROGRAMS}/timed.c")
+    run("gcc", "-O2", "-o", path(INTERRUPTED), f"{PROGRAMS}/interrupted.c")
     plain = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"]
     run("gcc", *plain, "-o", path("nofp"), f"{PROGRAMS}/recursion.c")
     run("gcc", "-m32", *plain, "-o", path("ia32"), f"{PROGRAMS}/recursion.c")
@@ -174,6 +182,19 @@ def turn_of(unwind, program, rate, number, folder):
     return {"seconds": seconds, "sizes": sizes, "seen": seen}
 
 
+def interrupted_turn(unwind, depth, rate, number, folder):
+    """How often each contestant interrupts a program, for how long, and for which share."""
+    told = os.path.join(folder, "interruptions")
+    turn = {}
+    contestants = list(recorders(unwind, rate, folder).items())
+    for name, (command, _) in contestants if number % 2 == 0 else reversed(contestants):
+        subprocess.run(command + [os.path.join(folder, INTERRUPTED), told, "1", depth], check=True,
+                       cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with open(told) as file:
+            turn[name] = [int(word) for word in file.read().split()]
+    return turn
+
+
 def measured(turns):
     """All turns of a program as one result."""
     def column(field, name):
@@ -207,8 +228,9 @@ def measure(results, asked, unwind):
         programs = {name: [os.path.abspath(word) if os.path.exists(word) else word
                            for word in command] for name, command in build(folder).items()
                     if not asked.programs or name in asked.programs}
+        names = list(programs) + [depth_name(depth) for depth in DEPTHS if not asked.programs]
         left = [(number, rate, name) for number in range(asked.pairs)
-                for rate in asked.rates.split(",") for name in programs
+                for rate in asked.rates.split(",") for name in names
                 if number >= len(results.turns.get(key(name, rate), []))]
         begun = time.monotonic()
         for at, (number, rate, name) in enumerate(left):
@@ -216,7 +238,16 @@ def measure(results, asked, unwind):
             rest = f", some {gone / at * (len(left) - at) / 60:.0f} min left" if at else ""
             print(f"turn {at + 1} of {len(left)}{rest}: {name}, {rate} Hz", file=sys.stderr,
                   flush=True)
-            results.add(key(name, rate), turn_of(unwind, programs[name], rate, number, folder))
+            if name in programs:
+                turn = turn_of(unwind, programs[name], rate, number, folder)
+            else:
+                depth = name.split()[1]
+                turn = interrupted_turn(unwind, depth, rate, number, folder)
+            results.add(key(name, rate), turn)
+
+
+def depth_name(depth):
+    return f"{INTERRUPTED} {depth} KiB"
 
 
 def key(name, rate):
@@ -275,6 +306,18 @@ def cost_rows(name, rate, results):
             f"| 1/{size:.0f} |")
 
 
+def interrupted_row(name, rate, turns):
+    """What a sample takes of a program."""
+    contestants = ("alone", "unwind", "dwarf", "fp")
+    cells = []
+    for name_of in contestants:
+        length = median([turn[name_of][1] for turn in turns]) / 1000
+        part = median([turn[name_of][2] for turn in turns]) / 10_000
+        cells.append(f"{length:.1f} µs, {part:.2f} %")
+    ratios = [turn["unwind"][2] / turn["dwarf"][2] for turn in turns]
+    return f"| {name.split()[1]} | {rate} | {' | '.join(cells)} | {median(ratios):.2f} |"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=10)
@@ -293,9 +336,12 @@ def main():
         measure(results, asked, os.path.abspath(asked.unwind or os.path.join(
             os.environ.get("CARGO_TARGET_DIR", "target"), "release/unwind")))
     rows = []
+    interrupted = []
     for name, turns in results.turns.items():
         name, rate = name.rsplit(" at ", 1)
-        if rate in asked.rates.split(",") and (not asked.programs or name in asked.programs):
+        if name.startswith(INTERRUPTED) and rate in asked.rates.split(","):
+            interrupted.append(interrupted_row(name, rate, turns))
+        elif rate in asked.rates.split(",") and (not asked.programs or name in asked.programs):
             rows.append((name, rate, measured(turns)))
     rows.sort(key=lambda row: int(row[1]))
     turns = " or ".join(sorted({str(results["pairs"]) for _, _, results in rows}))
@@ -316,6 +362,12 @@ def main():
     print("| program | Hz | unwind | perf dwarf | perf fp | file, MB | file / perf dwarf's |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     print("\n".join(recorder for _, recorder in costs))
+    print("\nHow long a program with this much stack, in KiB, stands still at a time, the median, and "
+          "in which share of its time; medians of the turns. Alone these are ticks of the kernel's "
+          "clock.\n")
+    print("| stack | Hz | alone | unwind | perf dwarf | perf fp | share: unwind / perf dwarf |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    print("\n".join(interrupted))
 
 
 if __name__ == "__main__":
