@@ -194,6 +194,11 @@ impl DebugLink {
     }
 }
 
+/// The name that the bytes of a `.gnu_debuglink` have, if they are one.
+pub(crate) fn name_of_link(bytes: &[u8], is_big: bool) -> Option<Vec<u8>> {
+    DebugLink::parse(bytes, is_big).map(|link| link.name)
+}
+
 /// The CRC-32 of a file's bytes, from here to its end.
 fn checksum(file: &mut File) -> io::Result<u32> {
     let mut sum = crc32fast::Hasher::new();

@@ -80,10 +80,12 @@ pub fn read_core(core: &[u8], file: &[u8]) -> Option<usize> {
 }
 
 /// Reads bytes as the texts that `/proc` has of a process: its mappings, its status,
-/// and what `stat` says. Returns how many bytes of names there are in the first.
+/// what `stat` says, and where `syscall` says that a thread sleeps. Returns how many bytes of names
+/// there are in the first.
 #[must_use]
-pub fn read_proc(maps: &[u8], status: &[u8], stat: &[u8]) -> usize {
+pub fn read_proc(maps: &[u8], status: &[u8], stat: &[u8], syscall: &[u8]) -> usize {
     let _ = target::has_status(status, stat);
+    let _ = target::sleeping::is_place(syscall);
     let mappings = target::maps::parse(maps);
     let modules = Modules::load(&mappings, |_| Some(Opening::Now(Err(ModuleError::Memory))));
     let found = mappings.iter().filter_map(|mapping| modules.find(mapping.range.start));
@@ -171,4 +173,75 @@ pub fn read_perf_data(bytes: &[u8]) -> Option<[usize; 3]> {
     let (text, json) = commands::perf::printed_len(bytes)?;
     let merged = commands::perf::merged_len(bytes.to_vec())?;
     Some([text, json, merged])
+}
+
+/// Reads the text of a `perf-PID.map`. Returns start, end and name of each function, ascending.
+#[must_use]
+pub fn read_jit_map(text: &[u8]) -> Vec<(u64, u64, Vec<u8>)> {
+    commands::perf::functions_of_jit_map(text)
+}
+
+/// Reads the text of `/proc/kallsyms`. Returns how many functions there are, and how many bytes of
+/// names are found by their addresses.
+#[must_use]
+pub fn read_kernel_symbols(text: &[u8]) -> (usize, usize) {
+    commands::perf::kernel::listed(text)
+}
+
+/// Reads what `perf script` prints for `unwind verify`. Returns how many samples and addresses
+/// that are.
+#[must_use]
+pub fn read_perf_script(text: &[u8]) -> (usize, usize) {
+    commands::verify::perf_script::listed(text)
+}
+
+/// Reads the bytes of a `.gnu_debuglink`. Returns the name in it.
+#[must_use]
+pub fn read_debug_link(bytes: &[u8], is_big_endian: bool) -> Option<Vec<u8>> {
+    debug_files::name_of_link(bytes, is_big_endian)
+}
+
+/// Decompresses a core file that is compressed by zstd. Returns how many bytes it has.
+#[must_use]
+pub fn read_compressed_core(bytes: &[u8]) -> Option<u64> {
+    target::compressed_core::decompressed_len(bytes)
+}
+
+/// Reads the sections that `unwind record` adds to a recording: its ledger, and how frames were
+/// found, of which up to 1,024 of each sample are looked at. Returns how many bytes the ledger
+/// takes as text, and how many frames there are.
+#[must_use]
+pub fn read_recorded_sections(ledger: &[u8], found_frames: &[u8]) -> (usize, usize) {
+    let told = commands::report::reading::ledger_of(ledger);
+    let text = told.map_or(0, |told| {
+        let notes = [told.ledger.to_string(), told.ledger.summary()];
+        notes.iter().map(String::len).fold(0, usize::saturating_add)
+    });
+    let found = commands::perf::found_frames::FoundFrames::of_section(found_frames);
+    let frames = found.map_or(0, |found| {
+        let samples = (0..found.samples()).map_while(|number| u64::try_from(number).ok());
+        samples.map(|number| found.of_sample(number).take(1 << 10).count()).sum()
+    });
+    (text, frames)
+}
+
+/// Reads two recordings and writes their difference in each format. Returns the lengths of all
+/// outputs in bytes, or `None` if one is no recording.
+#[must_use]
+pub fn compare_perf_data(before: &[u8], after: &[u8]) -> Option<Vec<usize>> {
+    commands::report::compared_len(before, after)
+}
+
+/// Explains the sample of this number of a recording as text and as JSON. Returns how many bytes
+/// that are, or `None` if there is no such sample.
+#[must_use]
+pub fn explain_sample(bytes: &[u8], number: u64) -> Option<usize> {
+    commands::explain::explained_len(bytes, number)
+}
+
+/// Reads an archive of objects and writes the SFrame tables of its members as text and as JSON.
+/// Returns how many bytes that are, or `None` if none has tables.
+#[must_use]
+pub fn dump_archive(bytes: &[u8]) -> Option<usize> {
+    commands::sframe::dumped_len(bytes)
 }

@@ -15,27 +15,36 @@
     reason = "a wrong answer shall end the run"
 )]
 
+mod archive;
 mod aux_gate;
 mod cfi;
 mod cfi_lookup;
 mod compressed;
+mod compressed_core;
 mod core_file;
 pub mod corpora;
+mod debug_link;
 mod deferred;
 mod elf;
+mod explain_sample;
 mod input;
 mod instruction_analysis;
 mod jit_code;
+mod jit_map;
+mod kernel_symbols;
 mod lbr_stitch;
 mod merge;
 mod paging;
 mod per_cpu;
 mod perf_data;
+mod perf_diff;
 mod perf_records;
 mod perf_report;
+mod perf_script;
 mod plain_table;
 mod proc_texts;
 mod qmp;
+mod recorded_sections;
 mod segments;
 mod sframe_index;
 mod sframe_remote;
@@ -131,4 +140,13 @@ targets! {
     aux_gate,
     lbr_stitch,
     jit_code,
+    jit_map,
+    kernel_symbols,
+    perf_script,
+    debug_link,
+    compressed_core,
+    recorded_sections,
+    perf_diff,
+    explain_sample,
+    archive,
 }

@@ -35,6 +35,15 @@ pub(crate) fn is_compressed(file: &File) -> bool {
     file.read_exact_at(&mut start, 0).is_ok() && start == MAGIC
 }
 
+/// How many bytes a compressed core file stands for, if it is one.
+pub(crate) fn decompressed_len(bytes: &[u8]) -> Option<u64> {
+    let mut file = tempfile::tempfile().ok()?;
+    file.write_all(bytes).ok()?;
+    let is_compressed = is_compressed(&file);
+    let copy = decompress(&file).ok().filter(|_| is_compressed)?;
+    copy.metadata().ok().map(|metadata| metadata.len())
+}
+
 /// Copies what a file stands for into one without a name, which is gone with the command.
 /// Blocks of zeroes take no room on the disk.
 ///

@@ -3,7 +3,7 @@
 
 mod capture;
 mod captured_memory;
-mod compressed_core;
+pub(crate) mod compressed_core;
 mod core_file;
 pub(crate) mod error;
 pub(crate) mod maps;

@@ -139,6 +139,11 @@ fn parse(text: &[u8]) -> Option<Option<(u64, u64)>> {
     Some(Some((pc, sp)))
 }
 
+/// Whether `/proc/PID/syscall` has a form that is known.
+pub(crate) fn is_place(text: &[u8]) -> bool {
+    parse(text).is_some()
+}
+
 /// What code the program of a process is of. Whether a thread has changed to code of the
 /// other width is not told without a stop.
 fn code_mode(thread: i32) -> io::Result<CodeMode> {

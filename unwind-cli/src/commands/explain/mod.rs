@@ -25,6 +25,7 @@ use crate::commands::explain::sample::{Sample, SampleName};
 use crate::commands::explain::text::Explanation;
 use crate::commands::explain::walk::{Walked, walk};
 use crate::commands::perf::address_spaces::Space;
+use crate::commands::perf::reader::PerfReader;
 use crate::commands::stack::report::{Naming, Report};
 use crate::commands::stack::text::{write_heading, write_warnings};
 use crate::commands::stack::walk::Method;
@@ -163,28 +164,38 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         (None, None) => return Ok(()),
     };
     choose_thread(&mut target, args)?;
-    explain(args, &mut target, debug_files, None)
+    let mut out = coloured::stdout();
+    explain(&mut out, args, &mut target, debug_files, None)
 }
 
 /// Explains a sample, as far as the recording keeps it.
 fn explain_sample(args: &Args, name: &SampleName, debug_files: DebugFiles) -> Result<(), Failure> {
-    let mut sample = Sample::find(name)?;
+    write_sample(&mut coloured::stdout(), args, name, Sample::find(name)?, debug_files)
+}
+
+/// Writes what there is to explain of a sample.
+fn write_sample(
+    out: &mut impl Write,
+    args: &Args,
+    name: &SampleName,
+    mut sample: Sample,
+    debug_files: DebugFiles,
+) -> Result<(), Failure> {
     let heading = sample.heading(name);
     let account = account(&sample);
     if let Some(mut target) = sample.target() {
         let note = SampleNote { heading: &heading, account: &account, space: &sample.space };
-        return explain(args, &mut target, debug_files, Some(note));
+        return explain(out, args, &mut target, debug_files, Some(note));
     }
     let files = sample.files();
     let (thread, process) = sample.task();
     let frames = recorded::frames(&mut sample, &files.modules);
-    let mut out = coloured::stdout();
     let written = if args.json {
         let report = RecordedReport { schema: json::SCHEMA, process, thread, frames, account };
-        write_json(&mut out, &report)
+        write_json(out, &report)
     } else {
         writeln!(out, "{heading}; its stack is not kept, see unwind record --keep-stacks")
-            .and_then(|()| recorded::write(&mut out, &frames))
+            .and_then(|()| recorded::write(out, &frames))
             .and_then(|()| writeln!(out, "\n{account}"))
     };
     written.and_then(|()| out.flush()).map_err(Failure::output)
@@ -231,6 +242,7 @@ struct SampleNote<'s> {
 /// Walks the stack of the target's first thread, and writes all that the walk asks for. Of a
 /// sample also what it is, and what is said of its stack elsewhere.
 fn explain(
+    out: &mut impl Write,
     args: &Args,
     target: &mut Target,
     debug_files: DebugFiles,
@@ -252,21 +264,20 @@ fn explain(
         lines: !args.no_lines,
     };
     let report = Report::new(target, vec![stack], Method::Auto, &naming);
-    let mut out = coloured::stdout();
     let written = report.threads.iter().try_for_each(|thread| {
         let modules = &target.modules;
         let explanation = Explanation { thread, steps: &steps, failure, modules, is_64 };
         if args.json {
             return write_json(
-                &mut out,
+                out,
                 &ExplanationReport::new(&explanation, sample.map(|sample| sample.account)),
             );
         }
         match sample {
             Some(sample) => writeln!(out, "{}", sample.heading)?,
-            None => write_heading(&mut out, thread)?,
+            None => write_heading(out, thread)?,
         }
-        explanation.write(&mut out)?;
+        explanation.write(out)?;
         sample.map_or(Ok(()), |sample| writeln!(out, "{}", sample.account))
     });
     written.and_then(|()| out.flush()).map_err(Failure::output)?;
@@ -285,4 +296,33 @@ fn choose_thread(target: &mut Target, args: &Args) -> Result<(), TargetError> {
     }
     target.threads.truncate(1);
     Ok(())
+}
+
+/// Explains a sample of a recording as text and as JSON, with little memory and without lines of
+/// the source. Returns how many bytes that are, or `None` if there is no such sample.
+pub(crate) fn explained_len(bytes: &[u8], number: u64) -> Option<usize> {
+    const MEMORY: usize = 1 << 20;
+    let name = SampleName { file: "-".into(), number };
+    let mut args = Args {
+        pid: None,
+        core: None,
+        sample: None,
+        exe: None,
+        tid: None,
+        stack_switch: Vec::new(),
+        max_frames: 510,
+        sysroot: None,
+        short: false,
+        no_lines: true,
+        debuginfod: false,
+        json: false,
+    };
+    let mut out = Vec::new();
+    for is_json in [false, true] {
+        let mut reader = PerfReader::from_bytes(bytes.to_vec()).ok()?;
+        args.json = is_json;
+        let sample = Sample::find_in(&mut reader, &name, MEMORY).ok()?.without_kernel();
+        write_sample(&mut out, &args, &name, sample, DebugFiles::default()).ok()?;
+    }
+    Some(out.len())
 }

@@ -134,20 +134,35 @@ impl Sample {
         let error =
             |error: PerfError| Failure::from(RecordingError { path: name.file.clone(), error });
         let mut reader = PerfReader::open(&name.file).map_err(error)?;
-        let told = told(&mut reader).map_err(error)?;
-        let found_frames = FoundFrames::read(&mut reader).ok().flatten();
+        Self::find_in(&mut reader, name, MEMORY)
+    }
+
+    /// The same of a recording that is open, with about `memory` bytes of records in memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`find`](Self::find).
+    pub(super) fn find_in(
+        reader: &mut PerfReader,
+        name: &SampleName,
+        memory: usize,
+    ) -> Result<Self, Failure> {
+        let error =
+            |error: PerfError| Failure::from(RecordingError { path: name.file.clone(), error });
+        let told = told(reader).map_err(error)?;
+        let found_frames = FoundFrames::read(reader).ok().flatten();
         let build_ids = reader.build_ids();
         let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
         let options = Options {
             merge: true,
-            memory: MEMORY,
+            memory,
             frame_pointers: FramePointerRows { is_trusted: false },
             stitch_lbr: false,
         };
         let files = RecordedFiles::new(build_ids);
         let call_stacks = CallStacks::new(false, reader.branch_entries());
         let finder = Finder { wanted: name.number, seen: 0, found: None };
-        let (finder, ended) = print(&mut reader, options, files, call_stacks, finder);
+        let (finder, ended) = print(reader, options, files, call_stacks, finder);
         let Finder { seen, found, .. } = finder;
         let Some((shown, attr, walked)) = found else {
             report(ended.map_err(|cause| error(cause.into()))?, &name.file)?;
@@ -177,6 +192,11 @@ impl Sample {
             walked,
             reason,
         })
+    }
+
+    /// Without the functions of the running kernel, which are no part of a recording.
+    pub(super) fn without_kernel(self) -> Self {
+        Self { names: self.names.without_kernel(), ..self }
     }
 
     /// What the sample is of, in a line.

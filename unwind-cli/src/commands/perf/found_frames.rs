@@ -50,8 +50,18 @@ impl FoundFrames {
     pub(crate) fn read(reader: &mut PerfReader) -> Result<Option<Self>, PerfError> {
         let Some(place) = reader.place_of(FOUND_FRAMES)? else { return Ok(None) };
         let section = reader.section("list of how frames were found", place)?;
-        let found: Option<Self> = serde_json::from_slice(&section).ok();
-        Ok(found.filter(|found| found.schema == SCHEMA))
+        Ok(Self::of_section(&section))
+    }
+
+    /// What the bytes of the section say; `None` if they are none.
+    pub(crate) fn of_section(section: &[u8]) -> Option<Self> {
+        let found: Option<Self> = serde_json::from_slice(section).ok();
+        found.filter(|found| found.schema == SCHEMA)
+    }
+
+    /// How many samples it is about.
+    pub(crate) const fn samples(&self) -> usize {
+        self.samples.len()
     }
 
     /// How the frames of a sample's user part were found, the innermost first, as far as that is

@@ -70,6 +70,12 @@ impl JitMap {
         self.functions.len()
     }
 
+    /// Start, end and name of each function, ascending.
+    pub(super) fn functions(&self) -> impl Iterator<Item = (u64, u64, &[u8])> {
+        let functions = self.functions.iter();
+        functions.map(|(&start, function)| (start, function.end, function.name.as_bytes()))
+    }
+
     fn insert(&mut self, start: u64, end: u64, name: &[u8]) {
         if let Some((_, before)) = self.functions.range_mut(..start).next_back() {
             let rest = (before.end > end).then(|| (before.end, Rc::clone(&before.name)));
@@ -96,13 +102,21 @@ impl JitMap {
     }
 }
 
+/// The functions of a map, ascending.
+pub(crate) fn functions_of(text: &[u8]) -> Vec<(u64, u64, Vec<u8>)> {
+    let map = JitMap::read(text);
+    map.functions().map(|(start, end, name)| (start, end, name.to_vec())).collect()
+}
+
 /// Start, end and name.
 fn parse(line: &[u8]) -> Option<(u64, u64, &[u8])> {
     let mut parts = line.splitn(3, |&byte| byte == b' ');
     let mut number = || {
         let digits = plain(parts.next()?)?;
         let digits = digits.strip_prefix("0x").unwrap_or(digits);
-        u64::from_str_radix(digits, 16).ok()
+        // The standard library also takes a sign.
+        let is_number = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        is_number.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
     };
     let (start, len) = (number()?, number()?);
     let end = start.checked_add(len).filter(|_| len > 0)?;
@@ -136,7 +150,8 @@ mod tests {
 
     #[test]
     fn d14_lines_that_tell_of_no_code_are_left_out() {
-        let text = b"\nx 1 a\n1 x a\n1 0 a\n1 1\n1 1 \nffffffffffffffff 2 a\n10 1 b\x1b\n\xff";
+        let text = b"\nx 1 a\n1 x a\n+1 1 a\n1 +1 a\n1 0 a\n1 1\n1 1 \n\
+                     ffffffffffffffff 2 a\n10 1 b\x1b\n\xff";
         let map = JitMap::read(&text[..]);
         assert_eq!(map.functions.len(), 1);
         assert_eq!(found(&map, 0x10), Some(("b\\x1b".into(), 0)));

@@ -53,6 +53,16 @@ impl KernelSymbols {
     }
 }
 
+/// How many functions a list has, and how long their names are that are found by their addresses.
+pub(crate) fn listed(text: &[u8]) -> (usize, usize) {
+    let symbols = KernelSymbols::parse(text);
+    let found = symbols.symbols.iter().filter_map(|symbol| {
+        let found = symbols.find(symbol.addr, symbol.module.as_deref())?;
+        found.first().map(|first| first.name.len())
+    });
+    (symbols.symbols.len(), found.sum())
+}
+
 /// `ffffffff81000130 T entry_SYSCALL_64_after_hwframe`, after it the module in brackets.
 fn parse_line((symbol, module): (&str, Option<&str>)) -> Option<KernelSymbol> {
     let (addr, rest) = symbol.split_once(' ')?;

@@ -61,5 +61,6 @@ pub(crate) fn records_len(bytes: &[u8]) -> usize {
 }
 
 pub(crate) use jit_dump::jit_functions;
+pub(crate) use jit_map::functions_of as functions_of_jit_map;
 pub(crate) use merge::{MergeArgs, merged_len, run as run_merge};
 pub(crate) use script::{ScriptArgs, printed_len, run as run_script};

@@ -329,6 +329,38 @@ pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
     Some(lengths)
 }
 
+/// Reads two recordings and writes their difference in each format, with little memory. Returns
+/// the lengths of all outputs in bytes, or `None` if one of them is no recording.
+pub(crate) fn compared_len(before: &[u8], after: &[u8]) -> Option<Vec<usize>> {
+    const MEMORY: usize = 1 << 20;
+    let reading = Reading {
+        by: By::Thread,
+        off_cpu: false,
+        trust_fp: false,
+        memory: MEMORY,
+        names_kernel: false,
+        keeps_lines: false,
+        asks_servers: false,
+        shows_inlined: false,
+        is_compared: true,
+    };
+    let read =
+        |bytes: &[u8]| read_from(&mut PerfReader::from_bytes(bytes.to_vec()).ok()?, reading).ok();
+    let reads = [read(before)?, read(after)?];
+    let sides = reads.each_ref().map(|read| Side {
+        title: "-",
+        profile: &read.profile,
+        ledger: &read.ledger,
+    });
+    let mut lengths = Vec::new();
+    for format in [Format::Text, Format::Folded, Format::Svg, Format::Html] {
+        let mut out = Vec::new();
+        diff::write(&mut out, format, &sides, 40, MEMORY).ok()?;
+        lengths.push(out.len());
+    }
+    Some(lengths)
+}
+
 /// What a picture is called.
 fn title(file: &Path) -> String {
     escaped(file).to_string()

@@ -170,7 +170,12 @@ pub(crate) fn told(reader: &mut PerfReader) -> Result<Option<LedgerSection>, Per
     let Some(place) = reader.place_of(LEDGER)? else { return Ok(None) };
     let section = reader.section("ledger", place)?;
     let bad = PerfError::BadSection { part: "ledger", at: place.at, len: place.len };
-    let mut told: LedgerSection = serde_json::from_slice(&section).map_err(|_| bad)?;
+    ledger_of(&section).map(Some).ok_or(bad)
+}
+
+/// What the bytes of the ledger's section say; `None` if they are none.
+pub(crate) fn ledger_of(section: &[u8]) -> Option<LedgerSection> {
+    let mut told: LedgerSection = serde_json::from_slice(section).ok()?;
     // Its words come from outside.
     let shown = |reason: &str| escaped(reason).at_most(MAX_REASON).to_string();
     let reasons = std::mem::take(&mut told.ledger.incomplete);
@@ -179,7 +184,7 @@ pub(crate) fn told(reader: &mut PerfReader) -> Result<Option<LedgerSection>, Per
         *sum = sum.saturating_add(count);
     }
     told.incomplete.iter_mut().for_each(|(_, _, reason)| *reason = shown(reason));
-    Ok(Some(told))
+    Some(told)
 }
 
 /// The longest word for a reason, in characters.

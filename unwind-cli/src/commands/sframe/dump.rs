@@ -12,7 +12,7 @@ use crate::commands::sframe::{
     code::SHOWN_NAME,
     columns::{Cells, flag_names},
     file::{SframeFile, Starts, unresolved_start},
-    input::{Form, Image, each_image},
+    input::{Form, Image, each_image, members},
     json,
     names::{Name, Names},
     shared_rows::RowsLeft,
@@ -118,6 +118,23 @@ fn dump(args: &Args, image: &Image) -> Result<(), Failure> {
         0 => Ok(()),
         count => Err(SframeError::Damaged { path: file.path, count }.into()),
     }
+}
+
+/// Writes the tables of all members of an archive, as text and as JSON. Returns how many bytes
+/// that are; `None` if it is no archive with tables.
+pub(crate) fn dumped_len(archive: &[u8]) -> Option<usize> {
+    let mut out = Vec::new();
+    members(archive, |image| {
+        let file = SframeFile::open(image)?;
+        let names = file.names();
+        image
+            .write_heading(&mut out)
+            .and_then(|()| write(&mut out, &file, &names))
+            .and_then(|_| json::write(&mut out, &file, &names))
+            .map_err(Failure::output)?;
+        Ok(())
+    })?;
+    Some(out.len())
 }
 
 /// Writes all tables. Returns how many functions and tables could not be

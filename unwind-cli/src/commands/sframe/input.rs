@@ -193,6 +193,17 @@ fn each_member(
     Ok(())
 }
 
+/// Goes through the members of an archive. Returns how many have tables or are damaged; `None`
+/// if the archive is damaged itself, or none has tables.
+pub(crate) fn members(
+    bytes: &[u8],
+    mut look: impl FnMut(&Image) -> Result<(), Failure>,
+) -> Option<u64> {
+    let mut failures = Failures { images: 0, failed: 0, exit_code: 0 };
+    each_member(Path::new("-"), bytes, &mut failures, &mut look).ok()?;
+    Some(failures.images)
+}
+
 enum Opened {
     Content(Content),
     Archive(Vec<u8>),

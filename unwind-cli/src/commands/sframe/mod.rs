@@ -20,6 +20,8 @@ mod stat;
 
 use crate::failure::Failure;
 
+pub(crate) use dump::dumped_len;
+
 /// Show, check, compare and build the SFrame tables of files.
 ///
 /// Files are programs, libraries, objects and archives of objects; `-` is standard

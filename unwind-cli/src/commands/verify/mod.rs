@@ -2,7 +2,7 @@
 
 mod agreement;
 mod comparison;
-mod perf_script;
+pub(crate) mod perf_script;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

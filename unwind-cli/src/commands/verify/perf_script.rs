@@ -174,6 +174,18 @@ fn read_samples(
     }
 }
 
+/// How many samples and addresses a text of perf has.
+pub(crate) fn listed(text: &[u8]) -> (usize, usize) {
+    let (mut samples, mut addrs) = (0_usize, 0_usize);
+    // Bytes in memory are read without an error.
+    let _ = read_samples(text, |sample| {
+        samples = samples.saturating_add(1);
+        addrs = addrs.saturating_add(sample.addrs.len());
+        true
+    });
+    (samples, addrs)
+}
+
 /// `TID SECONDS.NANOSECONDS:`.
 fn heading(text: &[u8]) -> Option<Key> {
     let mut words = plain(text)?.split_ascii_whitespace();
