@@ -11,6 +11,7 @@ use crate::commands::{
 };
 use crate::failure::Failure;
 use crate::lines;
+use crate::notices;
 use crate::untrusted::escaped;
 
 /// Prints the stacks of running programs, core files and virtual machines, and
@@ -82,6 +83,7 @@ pub fn main() -> ExitCode {
         // The help, or the version.
         Err(text) => text.print().and_then(|()| io::stdout().flush()).map_err(Failure::output),
     };
+    notices::tell();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // The reader has seen enough: `unwind … | head`.

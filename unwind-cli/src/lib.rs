@@ -28,6 +28,7 @@ mod loaded_file;
 mod mapped_file;
 mod module;
 mod module_error;
+mod notices;
 pub mod perf_event;
 mod program_start;
 mod progress;

@@ -19,7 +19,21 @@ use std::path::Path;
 ///
 /// As opening a file; [`NotRegular`] as the inner error of one that is none.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
-    let handle = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
+    open_with(path, 0)
+}
+
+/// The same of a path whose last part is no symbolic link: in a folder like `/tmp` each user may
+/// put one that leads to a file of another.
+///
+/// # Errors
+///
+/// As [`open`]; a link is no regular file.
+pub(crate) fn open_no_link(path: &Path) -> io::Result<File> {
+    open_with(path, libc::O_NOFOLLOW)
+}
+
+fn open_with(path: &Path, flags: i32) -> io::Result<File> {
+    let handle = OpenOptions::new().read(true).custom_flags(libc::O_PATH | flags).open(path)?;
     if !handle.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, NotRegular));
     }
@@ -65,6 +79,10 @@ mod tests {
         let file = directory.path().join("file");
         std::fs::write(&file, b"bytes").unwrap();
         assert_eq!(io::read_to_string(open(&file).unwrap()).unwrap(), "bytes");
+        let to_file = directory.path().join("to file");
+        std::os::unix::fs::symlink(&file, &to_file).unwrap();
+        assert!(open(&to_file).is_ok() && open_no_link(&file).is_ok());
+        assert!(NotRegular::is_why(&open_no_link(&to_file).unwrap_err()));
         let error = open(&directory.path().join("none")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert!(!NotRegular::is_why(&error));

@@ -63,6 +63,13 @@ impl Status {
 /// `PF_KTHREAD` of the kernel's task flags.
 const PF_KTHREAD: u32 = 0x0020_0000;
 
+/// When a process began, in ticks of the clock since the machine was started: the 22nd field of
+/// `/proc/PID/stat`.
+pub(crate) fn start_ticks(stat: &[u8]) -> Option<u64> {
+    let after_name = stat.get(memrchr(b')', stat)?.checked_add(1)?..)?;
+    plain(after_name.trim_ascii())?.split(' ').nth(19)?.parse().ok()
+}
+
 /// The ninth field of `/proc/PID/stat`. The second, the name in parentheses,
 /// may hold anything, so the count starts after its last parenthesis.
 fn flags(stat: &[u8]) -> Option<u32> {

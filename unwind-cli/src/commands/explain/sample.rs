@@ -17,6 +17,7 @@ use crate::commands::perf::files::{FileError, RecordedFiles};
 use crate::commands::perf::found_frames::FoundFrames;
 use crate::commands::perf::held::Held;
 use crate::commands::perf::names::Names;
+use crate::commands::perf::origin::Origin;
 use crate::commands::perf::pipeline::Options;
 use crate::commands::perf::printed::print;
 use crate::commands::perf::ranges::Range;
@@ -151,6 +152,7 @@ impl Sample {
             |error: PerfError| Failure::from(RecordingError { path: name.file.clone(), error });
         let told = told(reader).map_err(error)?;
         let found_frames = FoundFrames::read(reader).ok().flatten();
+        let origin = Origin::read(reader).map_err(error)?;
         let build_ids = reader.build_ids();
         let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
         let options = Options {
@@ -159,7 +161,7 @@ impl Sample {
             frame_pointers: FramePointerRows { is_trusted: false },
             stitch_lbr: false,
         };
-        let files = RecordedFiles::new(build_ids);
+        let files = RecordedFiles::new(build_ids).recorded_at(origin.moment);
         let call_stacks = CallStacks::new(false, reader.branch_entries());
         let finder = Finder { wanted: name.number, seen: 0, found: None };
         let (finder, ended) = print(reader, options, files, call_stacks, finder);

@@ -9,6 +9,7 @@ use unwind_perf::record::{Comm, Lifecycle, Mapping, Misc, RecordType, Task};
 use crate::commands::perf::files::{RecordedFile, RecordedFiles};
 use crate::commands::perf::held::{Held, Meaning};
 use crate::commands::perf::jit_dump::JitDump;
+use crate::commands::perf::processes::Processes;
 use crate::commands::perf::ranges::{Range, Ranges};
 use crate::untrusted::Untrusted;
 
@@ -109,7 +110,10 @@ impl Spaces {
         let process = mapping.task.pid;
         if JitDump::is_of(process, mapping.name) && !self.jit_dumps.contains_key(&process) {
             let name = Untrusted::from(mapping.name);
-            self.jit_dumps.insert(process, (name, JitDump::open(mapping.name)));
+            self.jit_dumps.insert(
+                process,
+                (name, JitDump::open(mapping.name, process, self.files.processes())),
+            );
         }
     }
 
@@ -132,7 +136,7 @@ impl Spaces {
     pub(crate) fn of(&mut self, task: Task, time: u64) -> Space {
         self.read_dump(task.pid, time);
         let space = self.processes.get(&task.pid).cloned().unwrap_or_default();
-        Space { process: task.pid, ..space }
+        Space { process: task.pid, processes: self.files.processes(), ..space }
     }
 
     /// What the kernel has now.
@@ -146,6 +150,8 @@ impl Spaces {
 pub(crate) struct Space {
     /// The process, of a sample's space.
     pub(crate) process: u32,
+    /// What is known of that.
+    pub(crate) processes: Processes,
     pub(crate) ranges: Ranges,
     /// A number that no space has in which tables say anything else of any code; 0 if
     /// they say nothing.

@@ -13,6 +13,8 @@ use unwind_perf::record::{MappedId, Mapping};
 
 use crate::call_frame_rows::CallFrameRows;
 use crate::commands::perf::jit_code::JitCode;
+use crate::commands::perf::origin::Moment;
+use crate::commands::perf::processes::Processes;
 use crate::commands::perf::running_file::RunningFile;
 use crate::debug_files::DebugFiles;
 use crate::elf::ElfFile;
@@ -320,19 +322,30 @@ pub(crate) struct RecordedFiles {
     /// What the recorder found in the files when it was done.
     build_ids: HashMap<Box<[u8]>, Box<[u8]>>,
     debug_files: Option<Arc<DebugFiles>>,
-    /// Whether the processes run that map them.
-    are_running: bool,
+    /// What is known of the processes that map them.
+    processes: Processes,
 }
 
 impl RecordedFiles {
     /// The files of a recording that knows these build ids, by the names of files.
     pub(crate) fn new(build_ids: HashMap<Box<[u8]>, Box<[u8]>>) -> Self {
-        Self { files: HashMap::new(), build_ids, debug_files: None, are_running: false }
+        Self { files: HashMap::new(), build_ids, debug_files: None, processes: Processes::Unknown }
+    }
+
+    /// The files of processes that ran at a moment, if that is known.
+    pub(crate) fn recorded_at(self, moment: Option<Moment>) -> Self {
+        let processes = moment.map_or(Processes::Unknown, |moment| moment.processes());
+        Self { processes, ..self }
+    }
+
+    /// What is known of the processes that map them.
+    pub(crate) const fn processes(&self) -> Processes {
+        self.processes
     }
 
     /// The files of processes that run while these are read.
     pub(crate) fn of_running() -> Self {
-        Self { are_running: true, ..Self::default() }
+        Self { processes: Processes::Running, ..Self::default() }
     }
 
     /// Looks for what was stripped off files there.
@@ -355,7 +368,7 @@ impl RecordedFiles {
             let debug_files = self.debug_files.clone();
             let end = mapping.addr.saturating_add(mapping.len);
             let running = RunningFile { process: mapping.task.pid, range: mapping.addr..end };
-            let running = self.are_running.then_some(running);
+            let running = (self.processes == Processes::Running).then_some(running);
             RecordedFile { name, id, number, debug_files, running, ..Default::default() }
         };
         let place = self.files.entry((name.clone(), id.clone()));

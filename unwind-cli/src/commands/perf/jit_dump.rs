@@ -12,9 +12,10 @@ use std::path::Path;
 use rustix::fs::{MemfdFlags, memfd_create};
 use unwind_core::WordSize;
 
+use crate::commands::perf::compiler_file;
 use crate::commands::perf::jit_code::{JitCode, JitFrames};
 use crate::commands::perf::jit_map::JitMap;
-use crate::regular_file;
+use crate::commands::perf::processes::Processes;
 use crate::untrusted::plain;
 
 /// The longest name, in bytes.
@@ -71,9 +72,9 @@ impl JitDump {
         number.and_then(plain).and_then(|number| number.parse().ok()) == Some(process)
     }
 
-    /// The dump at a path.
-    pub(crate) fn open(name: &[u8]) -> Self {
-        Self::new(regular_file::open(Path::new(OsStr::from_bytes(name))).ok())
+    /// The dump of a process, at a path; nothing is in it if it may not be used.
+    pub(crate) fn open(name: &[u8], process: u32, processes: Processes) -> Self {
+        Self::new(compiler_file::open(Path::new(OsStr::from_bytes(name)), process, processes))
     }
 
     fn new(file: Option<File>) -> Self {

@@ -2,12 +2,13 @@
 //! write for perf. Each line has a start and a length in hexadecimal digits, and a name.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read as _};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use crate::regular_file;
+use crate::commands::perf::compiler_file;
+use crate::commands::perf::processes::Processes;
 use crate::untrusted::{Untrusted, plain};
 
 /// The most bytes of a file that are read, and the most functions that are kept.
@@ -36,15 +37,11 @@ impl JitMap {
         format!("/tmp/perf-{process}.map").into()
     }
 
-    /// The map of a process; nothing is in it if there is no file.
-    pub(crate) fn of_process(process: u32) -> Self {
-        let path = Self::path(process);
-        // Each user may put a link there.
-        let is_file = fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file());
-        match regular_file::open(&path) {
-            Ok(file) if is_file => Self::read(BufReader::new(file.take(MAX_BYTES))),
-            _ => Self::default(),
-        }
+    /// The map of a process; nothing is in it if there is no file that may be used.
+    pub(crate) fn of_process(process: u32, processes: Processes) -> Self {
+        let file = compiler_file::open(&Self::path(process), process, processes);
+        let read = |file: File| Self::read(BufReader::new(file.take(MAX_BYTES)));
+        file.map_or_else(Self::default, read)
     }
 
     /// Code that is told later takes the place of what was told before: the compiler has made

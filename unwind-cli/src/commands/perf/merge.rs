@@ -15,6 +15,7 @@ use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::found_frames::FOUND_FRAMES;
 use crate::commands::perf::header::{Feature, FileHeader, Section, Start};
 use crate::commands::perf::merged_records::MergedRecords;
+use crate::commands::perf::origin::Origin;
 use crate::commands::perf::pipeline::{self, Options, Summary};
 use crate::commands::perf::reader::PerfReader;
 use crate::commands::perf::summary::{Memory, report, stats_lines};
@@ -141,7 +142,9 @@ fn write_records(
     options: Options,
     out: impl Write,
 ) -> io::Result<(Summary, Notes, u64)> {
-    let spaces = Spaces::new(RecordedFiles::new(reader.build_ids()));
+    // A recording whose sections cannot be read says nothing of its time.
+    let moment = Origin::read(reader).ok().and_then(|origin| origin.moment);
+    let spaces = Spaces::new(RecordedFiles::new(reader.build_ids()).recorded_at(moment));
     let setup = WalkSetup::new(options.frame_pointers);
     let call_stacks = CallStacks::new(options.stitch_lbr, reader.branch_entries());
     let (mut summary, notes, bytes) = scope(|scope| -> io::Result<_> {

@@ -140,7 +140,7 @@ impl Names {
             return self.kernel_place(addr, range, kernel);
         }
         if !range.file.has_code()
-            && let Some(function) = self.jit_function(addr, user.process)
+            && let Some(function) = self.jit_function(addr, user)
         {
             let map = JitMap::path(user.process);
             let file = Some(Untrusted::from(map.as_os_str().as_bytes()));
@@ -156,12 +156,13 @@ impl Names {
     }
 
     /// A function of code that a program has made.
-    fn jit_function(&mut self, addr: u64, process: u32) -> Option<Function> {
+    fn jit_function(&mut self, addr: u64, space: &Space) -> Option<Function> {
+        let process = space.process;
         if !self.jit_maps.contains_key(&process) {
             if self.jit_maps.len() >= MAX_JIT_MAPS {
                 self.jit_maps.clear();
             }
-            self.jit_maps.insert(process, JitMap::of_process(process));
+            self.jit_maps.insert(process, JitMap::of_process(process, space.processes));
         }
         self.jit_maps.get(&process)?.function(addr)
     }

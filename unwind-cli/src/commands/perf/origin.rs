@@ -7,6 +7,7 @@ use unwind_perf::record::{AttrFlags, Endian};
 
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::header::Feature;
+use crate::commands::perf::processes::Processes;
 use crate::commands::perf::reader::PerfReader;
 use crate::untrusted::Untrusted;
 
@@ -114,6 +115,11 @@ impl Moment {
         let words = [VERSION, clock].into_iter().flat_map(|word| endian.bytes_of_u32(word));
         let times = [self.since_epoch, self.of_samples];
         words.chain(times.into_iter().flat_map(|time| endian.bytes_of_u64(time))).collect()
+    }
+
+    /// What is known now of the processes that ran then.
+    pub(crate) const fn processes(self) -> Processes {
+        Processes::Since(self.since_epoch)
     }
 
     /// Nanoseconds since 1970 of a time that a sample has.

@@ -94,7 +94,12 @@ mod tests {
         let file = Arc::new(RecordedFile::of_name(name));
         let (start, end) = (PROBES, PROBES + 0x1000);
         let range = Range { start, end, offset: 0, executable: true, file };
-        Space { process: 1, ranges: Ranges::default().with(range, 1), generation: 1 }
+        Space {
+            process: 1,
+            ranges: Ranges::default().with(range, 1),
+            generation: 1,
+            ..Space::default()
+        }
     }
 
     /// What a chain of user frames says of a stack of these words, of which the third and the

@@ -9,6 +9,7 @@ use crate::commands::perf::fields::{Fields, Layout};
 use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::json::JsonPrinter;
 use crate::commands::perf::names::Names;
+use crate::commands::perf::origin::Origin;
 use crate::commands::perf::pipeline::{Options, Summary};
 use crate::commands::perf::printed::print;
 use crate::commands::perf::reader::PerfReader;
@@ -188,6 +189,8 @@ impl ScriptArgs {
             frame_pointers: FramePointerRows { is_trusted: self.trust_fp },
             stitch_lbr: self.stitch_lbr,
         };
+        // A recording whose sections cannot be read says nothing of its time.
+        let moment = Origin::read(reader).ok().and_then(|origin| origin.moment);
         let build_ids = reader.build_ids();
         let call_stacks = CallStacks::new(options.stitch_lbr, reader.branch_entries());
         let call_stacks = match self.layout {
@@ -197,7 +200,7 @@ impl ScriptArgs {
         let kernel_id = build_ids.get(&b"[kernel.kallsyms]"[..]).cloned();
         let names = Names::new(kernel_id, self.layout);
         let names = if knows_kernel { names } else { names.without_kernel() };
-        let files = RecordedFiles::new(build_ids);
+        let files = RecordedFiles::new(build_ids).recorded_at(moment);
         let summary = if self.json {
             let printer = JsonPrinter::new(&mut out, path, self.max_stack)?;
             let (mut printer, ended) = print(reader, options, files, call_stacks, printer);

@@ -360,7 +360,7 @@ mod tests {
     fn replaced(space: &Space, pc: u64, generation: u64) -> Space {
         let range =
             Range { file: Arc::new(RecordedFile::nameless()), ..space.find(pc).unwrap().clone() };
-        Space { process: space.process, ranges: space.ranges.with(range, 1), generation }
+        Space { ranges: space.ranges.with(range, 1), generation, ..space.clone() }
     }
 
     #[test]

@@ -51,6 +51,7 @@ use crate::commands::report::reading::Reading;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::counted::counted;
 use crate::failure::Failure;
+use crate::notices;
 use crate::untrusted::escaped;
 
 /// Record where programs spend their time.
@@ -294,6 +295,8 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
             ends.store(true, Ordering::Relaxed);
         }
         result = result.and(written);
+        // It may run for days.
+        notices::tell();
     }
     emptied.finish()?;
     if writing.unsent > 0 {

@@ -106,7 +106,7 @@ pub(crate) fn read_from(reader: &mut PerfReader, reading: Reading) -> Result<Rea
     // Without it frames have the colours of tables as they are now.
     let found_frames = FoundFrames::read(reader).ok().flatten();
     let origin = Origin::read(reader)?;
-    let (collector, summary) = collect(reader, reading, told.as_ref(), found_frames)?;
+    let (collector, summary) = collect(reader, reading, told.as_ref(), found_frames, &origin)?;
     let Collector { mut profile, mut time_line, seen, mut line_samples, code_frames, .. } =
         collector;
     let mut problems = Vec::new();
@@ -196,6 +196,7 @@ fn collect(
     reading: Reading,
     told: Option<&LedgerSection>,
     found_frames: Option<FoundFrames>,
+    origin: &Origin,
 ) -> io::Result<(Collector, Summary)> {
     let options = Options {
         merge: true,
@@ -221,7 +222,7 @@ fn collect(
         if reading.asks_servers { DebugFiles::default().asking_servers().ok() } else { None };
     collector.code_frames =
         reading.shows_inlined.then(|| CodeFrames::new(asking.clone().unwrap_or_default()));
-    let files = RecordedFiles::new(build_ids);
+    let files = RecordedFiles::new(build_ids).recorded_at(origin.moment);
     let files = match asking {
         Some(debug_files) => files.with_debug_files(debug_files),
         None => files,

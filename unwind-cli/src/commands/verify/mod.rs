@@ -14,6 +14,7 @@ use crate::commands::perf::error::{PerfError, RecordingError};
 use crate::commands::perf::fields::Layout;
 use crate::commands::perf::files::RecordedFiles;
 use crate::commands::perf::names::Names;
+use crate::commands::perf::origin::Origin;
 use crate::commands::perf::pipeline::Options;
 use crate::commands::perf::printed::print;
 use crate::commands::perf::reader::PerfReader;
@@ -117,7 +118,9 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let names = Names::new(None, Layout::Perf7_2).without_kernel();
     let verifier = Verifier::new(perf, names, args.list);
     let call_stacks = CallStacks::new(false, reader.branch_entries());
-    let files = RecordedFiles::new(build_ids);
+    // A recording whose sections cannot be read says nothing of its time.
+    let moment = Origin::read(&mut reader).ok().and_then(|origin| origin.moment);
+    let files = RecordedFiles::new(build_ids).recorded_at(moment);
     let (verifier, ended) = print(&mut reader, options, files, call_stacks, verifier);
     let (comparison, perf) = verifier.finish(version);
     let mut out = coloured::stdout();
