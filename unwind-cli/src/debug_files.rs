@@ -5,13 +5,12 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use memchr::memchr;
 
+use crate::debug_servers::{self, NoServers};
 use crate::elf::ElfFile;
 use crate::elf::error::Part;
-use crate::failure::Failure;
 use crate::regular_file;
 use crate::untrusted::escaped;
 
@@ -24,28 +23,6 @@ pub(crate) struct DebugFiles {
     root: PathBuf,
     /// Whether servers are asked for what is not found.
     asks_servers: bool,
-}
-
-/// The client of elfutils.
-const CLIENT: &str = "debuginfod-find";
-
-/// Why no server is asked.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NoServers {
-    #[error("--debuginfod needs servers: DEBUGINFOD_URLS names none")]
-    NoUrls,
-    #[error("--debuginfod needs {CLIENT}, of elfutils (Debian's package debuginfod): {0}")]
-    NoClient(#[source] io::Error),
-}
-
-impl From<NoServers> for Failure {
-    fn from(error: NoServers) -> Self {
-        let exit_code = match error {
-            NoServers::NoUrls => 2,
-            NoServers::NoClient(_) => 3,
-        };
-        Self::new(error, exit_code)
-    }
 }
 
 /// A file that a debug link leads to is not the one that was stripped off.
@@ -71,18 +48,13 @@ impl DebugFiles {
         Self { directories, root, asks_servers: false }
     }
 
-    /// Asks the servers that `DEBUGINFOD_URLS` names, too, by the client of elfutils, which keeps
-    /// what it gets.
+    /// Asks the servers that `DEBUGINFOD_URLS` names, too.
     ///
     /// # Errors
     ///
     /// [`NoServers`] if there are none, or no client.
     pub(crate) fn asking_servers(self) -> Result<Self, NoServers> {
-        if std::env::var_os("DEBUGINFOD_URLS").is_none_or(|urls| urls.is_empty()) {
-            return Err(NoServers::NoUrls);
-        }
-        let client = Command::new(CLIENT).arg("--version").stdout(Stdio::null()).status();
-        client.map_err(NoServers::NoClient)?;
+        debug_servers::check()?;
         Ok(Self { asks_servers: true, ..self })
     }
 
@@ -103,7 +75,7 @@ impl DebugFiles {
         let linked = path.map_or(Ok(None), |path| self.by_link(file, path));
         match linked {
             Ok(None) | Err(_) if self.asks_servers => {
-                self.by_server(file).map_or(linked, |found| Ok(Some(found)))
+                Self::by_server(file).map_or(linked, |found| Ok(Some(found)))
             }
             linked => linked,
         }
@@ -122,16 +94,9 @@ impl DebugFiles {
         })
     }
 
-    /// From a server, by the client that keeps what it gets and prints where.
-    fn by_server(&self, file: &ElfFile) -> Option<ElfFile> {
-        let id = file.build_id().filter(|id| !id.is_empty())?;
-        let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-        let mut client = Command::new(CLIENT);
-        client.args(["debuginfo", &hex]).stdin(Stdio::null()).stderr(Stdio::null());
-        let answer = client.output().ok().filter(|output| output.status.success())?;
-        let path = Path::new(OsStr::from_bytes(answer.stdout.trim_ascii_end()));
-        let found = ElfFile::from_file(regular_file::open(path).ok()?).ok()?;
-        (found.build_id().as_deref() == Some(&id)).then_some(found)
+    /// From a server.
+    fn by_server(file: &ElfFile) -> Option<ElfFile> {
+        debug_servers::find(&file.build_id().filter(|id| !id.is_empty())?)
     }
 
     /// By name beside the file, in `.debug` there, or below the directories.

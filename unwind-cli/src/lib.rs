@@ -15,6 +15,7 @@ mod coloured;
 mod commands;
 mod counted;
 mod debug_files;
+mod debug_servers;
 mod demangle;
 mod elf;
 mod failure;
