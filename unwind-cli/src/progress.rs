@@ -1,13 +1,16 @@
-//! A bar that shows how far the work on a large file is.
+//! What shows on a terminal that work takes long: how far that on a large file is, and for how long
+//! there has been a recording.
 
 use std::path::Path;
+use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 
 use crate::untrusted::escaped;
 
 /// Smaller files are done at once.
 const LARGE: u64 = 100 << 20;
+const LARGE_RECORDING: u64 = 8 << 20;
 
 /// How far the work on a file is, on standard error if that is a terminal.
 #[derive(Debug)]
@@ -16,13 +19,23 @@ pub(crate) struct Progress(ProgressBar);
 impl Progress {
     /// A bar for a file of this many bytes.
     pub(crate) fn new(path: &Path, len: u64) -> Self {
-        if len < LARGE {
+        Self::from_len(path, len, LARGE)
+    }
+
+    /// A bar for a recording of this many bytes, each of which takes longer.
+    pub(crate) fn of_recording(path: &Path, len: u64) -> Self {
+        Self::from_len(path, len, LARGE_RECORDING)
+    }
+
+    fn from_len(path: &Path, len: u64, large: u64) -> Self {
+        if len < large || !is_wanted() {
             return Self(ProgressBar::hidden());
         }
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{msg} {bar:30} {percent} %")
             .unwrap_or_else(|_| ProgressStyle::default_bar());
         let name = path.file_name().unwrap_or(path.as_os_str());
+        let bar = bar.with_finish(ProgressFinish::AndClear);
         Self(bar.with_style(style).with_message(escaped(name).to_string()))
     }
 
@@ -36,4 +49,40 @@ impl Progress {
     pub(crate) fn finish(&self) {
         self.0.finish_and_clear();
     }
+}
+
+/// For how long there has been work of which no one knows how much it is, on standard error if that
+/// is a terminal.
+#[derive(Debug)]
+pub(crate) struct Elapsed(ProgressBar);
+
+impl Elapsed {
+    /// Shows nothing.
+    pub(crate) fn hidden() -> Self {
+        Self(ProgressBar::hidden())
+    }
+
+    /// Shows `what` and the time since now.
+    pub(crate) fn new(what: &'static str) -> Self {
+        if !is_wanted() {
+            return Self::hidden();
+        }
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template("{msg} {elapsed}")
+            .unwrap_or_else(|_| ProgressStyle::default_spinner());
+        let bar = bar.with_style(style).with_message(what).with_finish(ProgressFinish::AndClear);
+        bar.enable_steady_tick(Duration::from_secs(1));
+        Self(bar)
+    }
+
+    /// Takes it away.
+    pub(crate) fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Whether the user has a terminal that shows more than plain text. That standard error is one is
+/// looked at elsewhere.
+fn is_wanted() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

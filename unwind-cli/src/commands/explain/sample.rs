@@ -135,6 +135,7 @@ impl Sample {
         let error =
             |error: PerfError| Failure::from(RecordingError { path: name.file.clone(), error });
         let mut reader = PerfReader::open(&name.file).map_err(error)?;
+        reader.show_progress(&name.file);
         Self::find_in(&mut reader, name, MEMORY)
     }
 

@@ -102,7 +102,7 @@ impl PerfReader {
     /// Shows from now on how far the reading of the file at `path` is, if it is a long one.
     pub(crate) fn show_progress(&mut self, path: &Path) {
         if let Ok(len) = self.file_len() {
-            self.progress = Some(Progress::new(path, len));
+            self.progress = Some(Progress::of_recording(path, len));
         }
     }
 

@@ -52,6 +52,7 @@ use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::counted::counted;
 use crate::failure::Failure;
 use crate::notices;
+use crate::progress::Elapsed;
 use crate::untrusted::escaped;
 
 /// Record where programs spend their time.
@@ -342,6 +343,12 @@ impl Writing<'_> {
         let copy_size = self.copy_size.clone();
         let mut recording =
             Recording::begin(file, &self.events, self.form, copy_size).map_err(file_error)?;
+        // A command has the terminal for its own output.
+        let is_alone = self.args.every.is_none() && self.args.command.is_empty();
+        let elapsed = match is_alone {
+            true => Elapsed::new("recording until Ctrl-C, the end or --duration:"),
+            false => Elapsed::hidden(),
+        };
         let recorded = recording.write(part.reader);
         let drained = part.end.wait()?;
         let mut recorded = recorded.map_err(file_error)?;
@@ -363,6 +370,7 @@ impl Writing<'_> {
         recording.finish(&section).map_err(file_error)?;
         recorded.summary.end.map_err(file_error)?;
         files.finish(&at, &path).map_err(|error| file_error(error.into()))?;
+        elapsed.finish();
         tell(self.args, &path, &section.ledger)?;
         if let Some(receiver) = &self.args.otlp {
             self.send(receiver, &path);

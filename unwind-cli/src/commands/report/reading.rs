@@ -93,6 +93,7 @@ impl Read {
 pub(crate) fn read(path: &Path, reading: Reading) -> Result<Read, Failure> {
     let input_error = |error| Failure::from(RecordingError { path: path.to_owned(), error });
     let mut reader = PerfReader::open(path).map_err(input_error)?;
+    reader.show_progress(path);
     read_from(&mut reader, reading).map_err(input_error)
 }
 

@@ -102,6 +102,7 @@ The exit code is 0 also if stacks differ.";
 pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let error = |error: PerfError| Failure::from(RecordingError { path: args.file.clone(), error });
     let mut reader = PerfReader::open(&args.file).map_err(error)?;
+    reader.show_progress(&args.file);
     let perf = if args.no_perf { None } else { Some(PerfScript::start(&args.perf, &args.file)) };
     let perf = perf.transpose().map_err(|error| {
         let code = error.start().map_or(1, exit_code_of);
