@@ -3,6 +3,8 @@
 #![cfg(test)]
 #![allow(clippy::arithmetic_side_effects, reason = "tests")]
 
+#[path = "support/schema.rs"]
+mod schema;
 mod support;
 
 use std::fs;
@@ -190,6 +192,7 @@ impl Played {
 fn vcpu(json: &str) -> Value {
     let report: Value = serde_json::from_str(json).unwrap();
     assert_eq!(report["schema"], 1);
+    schema::Schema::of("guest").check(&report, &[]);
     report["vcpus"][0].clone()
 }
 

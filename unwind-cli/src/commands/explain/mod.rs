@@ -115,15 +115,16 @@ A sample of `unwind record --keep-stacks` or `perf record --call-graph dwarf` is
 its registers and its copy of the stack. Of others the addresses are known, and of those of
 `unwind record` also how each frame was found.
 
-JSON, with names escaped as `unwind --help` says: one object with
+JSON (its JSON Schema: docs/schema/explain.json), with names escaped as
+`unwind --help` says: one object with
   schema    1; rises when a field changes its meaning or goes
   thread, name, arch
   frames    innermost first, each with all that `unwind stack --json` has of it, and
     registers   by name, as far as they are known; hexadecimal text, as all addresses
     cfa         the CFA, or null
     steps       what was asked for to find the caller, in order, each with `what`:
-      `row`         by (`sframe`, `cfi`, `dump`, `start`, `signal`, `code`, `fp` or
-                    `stack-switch`), at, row in the words above, problem, and place: section, section_at,
+      `row`         by (`sframe`, `cfi`, `dump`, `start`, `signal`, `code`, `code-to-return`,
+                    `fp` or `stack-switch`), at, row in the words above, problem, and place: section, section_at,
                     fde_at, cie_at, row_at (offsets or null), code, row (from, to; or null), rules
       `no-row`      by, at
       `bad-row`     by, at, problem

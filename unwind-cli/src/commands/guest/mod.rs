@@ -120,7 +120,7 @@ The first word is `[user]`, `[user 32-bit]`, `[kernel]`, or `[idle]` for a vCPU
 that waits; `[incomplete]` follows where the outermost frame was not found, or
 callers may be missing before it.
 
-JSON: one object with
+JSON (its JSON Schema: docs/schema/guest.json): one object with
   schema    1; rises when a field changes its meaning or goes
   vcpus     a list, each with
     vcpu, arch (`x86-64`, `ia32` or null for 16-bit code),

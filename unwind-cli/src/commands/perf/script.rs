@@ -116,7 +116,7 @@ files, whose build ids must be those of the recording where it has them, else th
 inodes; those of the kernel are /proc/kallsyms', if its build id is that of the
 recording. The callers in a walked stack are shown by the last byte of their call.
 
-JSON, a line each:
+JSON (its JSON Schema: docs/schema/script.json), a line each:
   {\"type\": \"recording\", \"schema\": 1, \"file\"}
       first; `schema` rises when a field changes its meaning or goes
   {\"type\": \"sample\", \"comm\", \"pid\", \"tid\", \"time\", \"event\", \"ip\", \"end\", …}

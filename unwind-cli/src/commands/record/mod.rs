@@ -196,8 +196,8 @@ If the classes do not add up to what the kernel wrote, the exit code is 10. That
 is told on standard error, and changes nothing of it.
 The file has the ledger in a section that perf leaves out.
 
-JSON, an object a file: `schema` (1; rises when a field changes its meaning or goes), the classes
-above as counts, `incomplete` as an object of counts by reason, and
+JSON (its JSON Schema: docs/schema/ledger.json), an object a file: `schema` (1; rises when a field
+changes its meaning or goes), the classes above as counts, `incomplete` as an object of counts by reason, and
   written         samples that came out of the rings: the sum of all classes but `lost`
   lost_told       how many of `lost` the kernel's records tell
   lost_by_kernel  its count of them, or null where it has none

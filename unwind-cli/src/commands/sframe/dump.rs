@@ -60,7 +60,7 @@ names are shown where there are several.
 A name is that of the symbol at a function's start, or of the one around it with
 an offset, at most 256 characters.
 
-JSON: one object with
+JSON (its JSON Schema: docs/schema/sframe-dump.json): one object with
   schema        1; rises when a field changes its meaning or goes
   file, relocatable
   tables        a list, each with

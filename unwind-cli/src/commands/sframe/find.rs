@@ -51,7 +51,8 @@ stack pointer (CFA), return address (RA) and frame pointer (FP) are found;
 `*(...)` is loaded from memory. A name may be that of several functions, of which
 each has a line, the first 64. Of an archive, members are shown that have an answer.
 
-JSON: one object, of an archive one for each member with an answer, with
+JSON (its JSON Schema: docs/schema/sframe-find.json): one object, of an archive one for each
+member with an answer, with
   schema        1; rises when a field changes its meaning or goes
   file
   addresses     a list, each with

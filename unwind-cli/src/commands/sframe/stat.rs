@@ -43,7 +43,7 @@ First-frame rows compute the CFA from a register other than the stack and the
 frame pointer, or load it by one: they are of use only where all registers are
 known, in the first frame and below a signal frame.
 
-JSON: one object with
+JSON (its JSON Schema: docs/schema/sframe-stat.json): one object with
   schema        1; rises when a field changes its meaning or goes
   file
   sections      bytes by name: .text, .eh_frame, .eh_frame_hdr, .debug_frame

@@ -62,7 +62,8 @@ callers may be missing. Frame pointers alone cannot tell.
 On a terminal, frames that tables tell are green, those by frame pointers or instructions yellow,
 and what is missing red; not if NO_COLOR is set.
 
-JSON, with names escaped as `unwind --help` says: one object with
+JSON (its JSON Schema: docs/schema/stack.json), with names escaped as
+`unwind --help` says: one object with
   schema    2; rises when a field changes its meaning or goes
   process, program, method
   no_stop   nothing was stopped, and no stack counts as complete

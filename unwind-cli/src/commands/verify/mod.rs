@@ -80,7 +80,7 @@ The kernel's chain counts up to the first word that is no address of code: the k
 it finds along frame pointers. Where all code keeps them it leaves out the caller of a function
 that was interrupted before it had set its own, and is else the same.
 
-JSON: one object with
+JSON (its JSON Schema: docs/schema/verify.json): one object with
   schema     1; rises when a field changes its meaning or goes
   samples    with a stack
   complete   how many of them are complete here

@@ -63,7 +63,7 @@ table made here, named by what its rules are that the table cannot say.
 
 In a relocatable object, places are offsets in sections: `.text+0x10`.
 
-JSON: one object with
+JSON (its JSON Schema: docs/schema/sframe-check.json): one object with
   schema        1; rises when a field changes its meaning or goes
   file
   built         the format of the table made here, or null

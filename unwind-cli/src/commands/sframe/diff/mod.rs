@@ -53,7 +53,7 @@ functions are matched by name; one without a name is matched by address. Of each
 stretch of a function that is not the same, `-` is what the first file says, `+`
 what the second one does.
 
-JSON: one object with
+JSON (its JSON Schema: docs/schema/sframe-diff.json): one object with
   schema        1; rises when a field changes its meaning or goes
   old, new      the files
   by            what functions are matched by: `name` or `address`
