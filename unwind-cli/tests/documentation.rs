@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
@@ -96,13 +97,18 @@ fn blocks(file: &Path) -> Vec<Block> {
     blocks
 }
 
-fn documentation() -> Vec<Block> {
+/// The pages for users.
+fn pages() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut files = vec![root.join("README.md"), root.join("unwind-cli/README.md")];
     let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
     files.extend(docs.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
     files[2..].sort();
-    files.iter().flat_map(|file| blocks(file)).collect()
+    files
+}
+
+fn documentation() -> Vec<Block> {
+    pages().iter().flat_map(|file| blocks(file)).collect()
 }
 
 /// A receiver of profiles that takes all; its URL.
@@ -219,4 +225,82 @@ fn exists(folder: &Path, path: &str) -> bool {
         let other = other.to_str().unwrap();
         other == name || other.starts_with(&format!("{name}."))
     })
+}
+
+/// The code in the sentences of a page, without its blocks.
+fn spans(file: &Path) -> Vec<String> {
+    let text = fs::read_to_string(file).unwrap();
+    let outside = text.split("\n```").step_by(2).collect::<Vec<_>>().join("\n");
+    let spans = outside.split('`').skip(1).step_by(2);
+    spans.map(|span| span.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// The options of a command with its subcommand, as its help has them; `None` if there is none.
+fn options(command: &[&str]) -> Option<BTreeSet<String>> {
+    let output = unwind(command.iter().chain(&["--help"])).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let words = text.split(|letter: char| letter.is_whitespace() || ",[]=".contains(letter));
+    let options = words.filter(|word| word.starts_with('-') && word.len() > 1);
+    output.status.success().then(|| options.map(str::to_owned).collect())
+}
+
+#[test]
+fn d14_each_option_in_the_sentences_of_the_documentation_is_one() {
+    let commands = [
+        "stack",
+        "explain",
+        "guest",
+        "sframe",
+        "record",
+        "top",
+        "report",
+        "script",
+        "verify",
+        "merge",
+        "completions",
+        "man",
+        "demo",
+    ];
+    let known: BTreeMap<_, _> =
+        commands.into_iter().filter_map(|name| Some((name, options(&[name])?))).collect();
+    let of_sframe = ["build", "check", "diff", "dump", "find", "stat"];
+    let of_sframe = of_sframe.into_iter().filter_map(|name| options(&["sframe", name]));
+    let all: BTreeSet<String> = known.values().cloned().chain(of_sframe).flatten().collect();
+    let (mut spans_seen, mut wrong) = (0, Vec::new());
+    for page in pages() {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        for span in spans(&page) {
+            let words: Vec<&str> = span.split(' ').collect();
+            let named = match words.as_slice() {
+                ["unwind", "sframe", command, ..] if !command.starts_with('-') => {
+                    options(&["sframe", command.split('\\').next().unwrap()])
+                }
+                ["unwind", command, ..] => match known.get(command) {
+                    Some(options) => Some(options.clone()),
+                    None if ["help", "--version", "--help"].contains(command) => continue,
+                    None => None,
+                },
+                [option]
+                    if ["README.md", "record.md", "report.md", "fleet.md"].contains(&name)
+                        && option.starts_with("--")
+                        && option.len() > 2 =>
+                {
+                    Some(all.clone())
+                }
+                _ => continue,
+            };
+            spans_seen += 1;
+            let own = words.iter().take_while(|word| **word != "--");
+            let used = own.filter(|word| word.starts_with("--") && word.len() > 2);
+            let used = used.map(|word| word.split(['=', '`', ',']).next().unwrap());
+            let Some(named) = named else {
+                wrong.push(format!("{name}: {span}: no such command"));
+                continue;
+            };
+            let unknown = used.filter(|word| !named.contains(*word) && *word != "--help");
+            wrong.extend(unknown.map(|option| format!("{name}: {span}: {option}")));
+        }
+    }
+    assert!(spans_seen > 60, "{spans_seen}");
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
