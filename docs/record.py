@@ -19,11 +19,12 @@ minutes. With --results each turn is kept in a file as soon as it is over and no
 an interruption the same command continues. --unwind takes a command that is there, not that of
 this tree. --table prints the tables of what a file has, and measures nothing.
 
-Needs perf, gcc, g++, go, node, and the right to record; samply wants 1 or less in
-/proc/sys/kernel/perf_event_paranoid.
+Needs perf, gcc, g++, go, node, and the right to record; samply, which must be in the PATH, wants 1
+or less in /proc/sys/kernel/perf_event_paranoid, which root sets for the time that samply runs.
 """
 
 import argparse
+import contextlib
 import glob
 import json
 import os
@@ -42,6 +43,7 @@ MAPS = "/tmp/perf-*.map"
 INTERRUPTED = "interrupted"
 # KiB of its stack: less than any recorder copies, and more.
 DEPTHS = ("4", "12", "64")
+PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 # The outermost functions by name, without underscores in front. perf leaves the last one or two out
 # in some programs, which counts as complete.
 OUTERMOST = {"start", "clone3", "clone", "dl_start_user", "start_thread",
@@ -137,18 +139,41 @@ def by_perf(data):
 
 
 def by_samply(program, rate, folder):
-    """How many stacks samply follows to the outermost function, of how many."""
+    """How many stacks samply follows to the outermost function, of how many; or why there are none."""
     if shutil.which("samply") is None:
-        return None
+        return "not installed"
     profile = os.path.join(folder, "samply.json")
-    done = subprocess.run(["samply", "record", "--save-only", "--unstable-presymbolicate", "-r",
-                           str(rate), "-o", profile, "--", *program], check=False, cwd=folder,
-                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     names = os.path.join(folder, "samply.syms.json")
-    if done.returncode or not os.path.exists(names):
-        return None
+    for left in (profile, names):  # Of the program before.
+        if os.path.exists(left):
+            os.unlink(left)
+    with allowed_to_samply():
+        done = subprocess.run(["samply", "record", "--save-only", "--unstable-presymbolicate", "-r",
+                               str(rate), "-o", profile, "--", *program], check=False, cwd=folder,
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    if not os.path.exists(names):
+        told = done.stderr.decode(errors="replace")
+        print(f"samply: {done.returncode}\n{told}", file=sys.stderr)
+        return "no right" if PARANOID in told else f"fails with {done.returncode}"
     all_names = list(samply.stacks(profile, names))
     return sum(is_outermost(name) for name in all_names), len(all_names)
+
+
+@contextlib.contextmanager
+def allowed_to_samply():
+    """Root gives samply the level that it insists on, also as root, and takes it back."""
+    with open(PARANOID) as file:
+        before = file.read()
+    if int(before) <= 1 or os.geteuid():
+        yield
+        return
+    with open(PARANOID, "w") as file:
+        file.write("1")
+    try:
+        yield
+    finally:
+        with open(PARANOID, "w") as file:
+            file.write(before)
 
 
 def recorders(unwind, rate, folder):
@@ -262,8 +287,10 @@ def ledger(output):
 
 
 def share(seen):
-    if seen is None:
-        return ""
+    if seen is None:  # Of a file of an earlier version.
+        return "not tried"
+    if isinstance(seen, str):
+        return seen
     return f"{100 * seen[0] / seen[1]:.1f} %" if seen[1] else "no sample"
 
 
