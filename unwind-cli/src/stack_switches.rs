@@ -27,7 +27,7 @@ impl SwitchNames {
 
 /// What Go's runtime calls its own. From Go 1.17 on the name with the suffix is the code, and
 /// the one without, if there is one, only calls it.
-const GO: [(&[u8], Kind); 7] = [
+const GO: [(&[u8], Kind); 13] = [
     (b"runtime.systemstack.abi0", Kind::System),
     (b"runtime.systemstack", Kind::System),
     (b"runtime.asmcgocall.abi0", Kind::Call),
@@ -35,6 +35,12 @@ const GO: [(&[u8], Kind); 7] = [
     (b"runtime.mcall", Kind::Never),
     (b"runtime.morestack.abi0", Kind::More),
     (b"runtime.morestack", Kind::More),
+    (b"runtime.nanotime1.abi0", Kind::Clock),
+    (b"runtime.nanotime1", Kind::Clock),
+    (b"runtime.walltime.abi0", Kind::Clock),
+    (b"runtime.walltime", Kind::Clock),
+    (b"time.now.abi0", Kind::Clock),
+    (b"time.now", Kind::Clock),
 ];
 
 /// How a function gets back.
@@ -46,6 +52,8 @@ enum Kind {
     Never,
     /// As `systemstack` would.
     More,
+    /// By its frame pointer.
+    Clock,
     /// Not Go's: by its instructions.
     User,
 }
@@ -67,9 +75,9 @@ impl FileSwitches {
         let mut found = named(file, &wanted).unwrap_or_default();
         found.sort_by_key(|found| found.name);
         let kind = |name: usize| own.get(name).map_or(Kind::User, |&(_, kind)| kind);
-        // Of two names of one kind the first is the code itself.
+        // Of two names of one kind the first is the code itself, but of clocks there are three.
         found.dedup_by_key(|found| match kind(found.name) {
-            Kind::User => (Kind::User, found.code.start),
+            kind @ (Kind::User | Kind::Clock) => (kind, found.code.start),
             kind => (kind, 0),
         });
         let system = found.iter().find(|found| kind(found.name) == Kind::System);
@@ -78,6 +86,7 @@ impl FileSwitches {
             let way_back = match kind {
                 Kind::System | Kind::Call | Kind::User => WayBack::Instructions,
                 Kind::Never => WayBack::Never,
+                Kind::Clock => WayBack::FramePointer,
                 Kind::More => WayBack::Continued(system?),
             };
             Some(SwitchingFunction { code, way_back })

@@ -93,6 +93,29 @@ fn a5_a_goroutine_whose_thread_runs_on_the_system_stack_has_the_callers_that_go_
 }
 
 #[test]
+fn a5_a_goroutine_that_asks_for_the_time_has_the_callers_that_go_finds() {
+    let Some(program) = go_program("switches-clock") else { return };
+    let mut target = Target::start_command(Command::new(program).arg("clock"));
+    let expected = functions_by_go(&mut target);
+    let start = ["time.Now"].into_iter().chain(expected.iter().map(String::as_str));
+    let callers: Vec<&str> = start.chain(["runtime.main", "runtime.goexit.abi0"]).collect();
+    let mut seen = 0;
+    wait_until("stacks in the kernel's code for the time", || {
+        let report = report_of(&target, &[]);
+        for thread in threads(&report) {
+            let names = functions(thread);
+            // At the place 0 it may not have switched yet.
+            if let Some(at) = names.iter().position(|name| *name == "time.now") {
+                let after = names.get(at + 1..).unwrap();
+                assert_eq!((after, &thread["end"]["complete"]), (callers.as_slice(), &true.into()));
+                seen += usize::from(at > 0);
+            }
+        }
+        seen >= 10
+    });
+}
+
+#[test]
 fn a5_a_thread_that_waits_for_goroutines_ends_where_go_says() {
     let Some(program) = go_program("switches-idle") else { return };
     let target = Target::start_command(Command::new(program).arg("c"));

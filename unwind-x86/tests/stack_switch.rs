@@ -173,6 +173,51 @@ fn what_is_continued_is_found_by_the_pc_that_is_saved_for_it() {
     assert_eq!((frames.len(), end), (2, End::Outermost), "no goroutine is left");
 }
 
+/// Go 1.19's `runtime.nanotime1`, without what it does to its thread.
+const NANOTIME: &[u8] = &[
+    0x48, 0x83, 0xec, 0x18, // sub $0x18, %rsp
+    0x48, 0x89, 0x6c, 0x24, 0x10, // mov %rbp, 0x10(%rsp)
+    0x48, 0x8d, 0x6c, 0x24, 0x10, // lea 0x10(%rsp), %rbp
+    0x49, 0x89, 0xe4, // mov %rsp, %r12
+    0x48, 0x8b, 0x62, 0x38, // mov 0x38(%rdx), %rsp
+    0x48, 0x83, 0xe4, 0xf0, // and $-16, %rsp
+    0xff, 0xd0, // call *%rax
+    0x4c, 0x89, 0xe4, // mov %r12, %rsp
+    0x48, 0x8b, 0x6c, 0x24, 0x10, // mov 0x10(%rsp), %rbp
+    0x48, 0x83, 0xc4, 0x18, // add $0x18, %rsp
+    0xc3, // ret
+    0x0f, 0x05, // syscall
+];
+
+#[test]
+fn a_function_that_keeps_its_frame_pointer_is_left_by_it_while_it_has_it() {
+    let way_back = WayBack::FramePointer;
+    // The frame pointer is on the stack before, lower than the one that is called on.
+    let mut memory = memory(NANOTIME)
+        .words(SYSTEM, &[0, SWITCH + 27])
+        .words(USER + 0x10, &[1, OTHER + 0x20, 0, OTHER + 0xf10]);
+    let functions = [SwitchingFunction { code: SWITCH..SWITCH + 0x100, way_back }];
+    let source = StackSwitches::new(functions.as_slice(), Tables);
+    let mut walker = Walker::new(X86_64::FOUR_LEVEL, source);
+    let mut walk = |pc| {
+        let regs = X86_64Regs::new(pc, SYSTEM, USER + 0x10);
+        let mut frames = walker.frames(regs, &mut memory);
+        let found = pcs(&frames.by_ref().collect::<Vec<_>>());
+        (found, frames.end().unwrap())
+    };
+    let callers = [OTHER + 0x20, OTHER + 0xf10];
+    let called = [OTHER + 0x10, SWITCH + 27, callers[0], callers[1]];
+    assert_eq!(walk(OTHER + 0x10), (called.to_vec(), End::Outermost));
+    let mut by_frame_pointer = |offset| {
+        walk(SWITCH + offset) == (vec![SWITCH + offset, callers[0], callers[1]], End::Outermost)
+    };
+    // Not before it is set, nor from where it is the caller's again to the end; then it is.
+    let expected = |offset| matches!(offset, 14..=30 | 40..=42);
+    for offset in 0..42 {
+        assert_eq!(by_frame_pointer(offset), expected(offset), "{offset}");
+    }
+}
+
 #[test]
 fn where_the_way_back_is_not_known_the_walk_ends_with_that() {
     let no_way = End::Table(StackSwitchError::NoWayBack);

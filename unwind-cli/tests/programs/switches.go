@@ -1,5 +1,5 @@
 // A goroutine that changes to the stack of its thread: "c" to sleep in C, "system" to write the
-// stacks of all goroutines again and again. Before that it writes its own stack as Go's runtime
+// stacks of all goroutines again and again, "clock" to ask what time it is. Before that it writes its own stack as Go's runtime
 // sees it, up to an empty line, and says "ready".
 package main
 
@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"time"
 )
 
 //go:noinline
@@ -36,6 +37,9 @@ func main() {
 		fmt.Printf("%s\n\n", buffer[:length])
 		if os.Args[1] == "c" {
 			C.sleep_in_c()
+		}
+		for os.Args[1] == "clock" {
+			time.Now()
 		}
 		for {
 			runtime.Stack(buffer, true)

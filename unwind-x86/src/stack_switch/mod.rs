@@ -41,6 +41,10 @@ pub enum WayBack {
     /// return: what was called last is continued at the pc that is saved after that stack
     /// pointer. Go's `runtime.morestack`.
     Continued(VirtAddr),
+    /// By its frame pointer, which it sets before it changes stacks and does not change until it is
+    /// back: Go's `runtime.nanotime1`, which keeps the stack pointer in a register that a walk does
+    /// not have.
+    FramePointer,
 }
 
 /// Who knows of [functions that switch stacks](SwitchingFunction).
@@ -86,6 +90,11 @@ impl<F: SwitchingFunctions, S: RowSource<X86_64>> StackSwitches<F, S> {
         frame: &FrameContext<'_, X86_64Regs>,
         mem: &mut M,
     ) -> Result<Option<Row>, FollowError> {
+        if function.way_back == WayBack::FramePointer {
+            let keeps = keeps_frame_pointer(function, frame.pc().addr(), mem);
+            let cfa = frame.fp().filter(|_| keeps).and_then(|fp| fp.checked_add(16));
+            return Ok(cfa.map(|cfa| Row::other_stack(cfa, -8, false)));
+        }
         let FramePc::Return(pc) = frame.pc() else {
             // Before its call its caller may be on either stack. After it the same
             // instructions lead back; they are none of those before, which a branch or a call
@@ -95,7 +104,7 @@ impl<F: SwitchingFunctions, S: RowSource<X86_64>> StackSwitches<F, S> {
                     Err(FollowError::Absent) => Err(FollowError::Absent),
                     followed => Ok(followed.ok().and_then(returned)),
                 },
-                WayBack::Never | WayBack::Continued(_) => Ok(None),
+                WayBack::Never | WayBack::Continued(_) | WayBack::FramePointer => Ok(None),
             };
         };
         match function.way_back {
@@ -105,6 +114,7 @@ impl<F: SwitchingFunctions, S: RowSource<X86_64>> StackSwitches<F, S> {
                 .and_then(|to| returned(to).ok_or(FollowError::Unknown))
                 .map(Some),
             WayBack::Continued(switch) => self.continued(switch, frame, mem).map(Some),
+            WayBack::FramePointer => Ok(None),
         }
     }
 
@@ -149,6 +159,29 @@ impl<F: SwitchingFunctions, S: RowSource<X86_64>> StackSwitches<F, S> {
 
 /// How much code of a function is searched for its call.
 const CODE: usize = 256;
+
+/// `lea N(%rsp), %rbp`, and `mov N(%rsp), %rbp`, which takes the caller's back, without their numbers.
+const SET: [u8; 4] = [0x48, 0x8d, 0x6c, 0x24];
+const TAKE_BACK: [u8; 4] = [0x48, 0x8b, 0x6c, 0x24];
+const RET: [u8; 1] = [0xc3];
+
+/// Whether a function has its frame pointer where the pc is: after the instruction that sets it, but not
+/// from the one that takes the caller's back to the `ret`.
+fn keeps_frame_pointer<M: Memory>(function: &SwitchingFunction, pc: VirtAddr, mem: &mut M) -> bool {
+    let code = Window::<CODE>::after(VirtAddr::new(function.code.start), mem);
+    let after = |start: usize, bytes: &[u8]| {
+        let rest = code.bytes().get(start..)?;
+        let at = rest.windows(bytes.len()).position(|window| window == bytes)?;
+        // Where it begins.
+        start.checked_add(at)
+    };
+    let offset = pc.get().checked_sub(function.code.start).and_then(|at| usize::try_from(at).ok());
+    let (Some(offset), Some(set)) = (offset, after(0, &SET)) else { return false };
+    let Some(back) = after(set, &TAKE_BACK) else { return false };
+    // The numbers are one byte more.
+    let Some(ret) = after(back.saturating_add(5), &RET) else { return false };
+    offset > set.saturating_add(4) && (offset <= back || offset > ret)
+}
 
 /// The row of a frame whose instructions lead to this return.
 fn returned(followed: Followed) -> Option<Row> {
