@@ -1,7 +1,7 @@
 //! The functions of two recordings: what share of the time each takes before and after, and
 //! which differences samples cannot tell from chance.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 
 use crate::commands::report::chance::{Counts, LogFactorials, bound, float};
@@ -22,8 +22,8 @@ pub(crate) struct Compared<'r> {
     chance: f64,
 }
 
-/// Whether a function takes another share than before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether a function takes another share than before, in the order of the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Change {
     More,
     Less,
@@ -34,7 +34,8 @@ pub(crate) enum Change {
 /// The functions of two recordings.
 #[derive(Clone, Debug)]
 pub(crate) struct Comparison<'r> {
-    /// Those that take more first, then those that take less, then all others.
+    /// Those that take more first, the largest difference first, then those that take less, then all
+    /// others.
     pub(crate) rows: Vec<Compared<'r>>,
     /// Samples that end in a function, before and after.
     pub(crate) samples: [u64; 2],
@@ -87,22 +88,23 @@ impl<'r> Comparison<'r> {
         let tests = rows.iter().filter(|row| row.own != [0, 0]).count().max(1);
         let limit = CHANCE / float(u64::try_from(tests).unwrap_or(u64::MAX));
         let mut comparison = Self { rows: Vec::new(), samples, tests, limit };
-        rows.sort_by(|a, b| {
-            let key = |row| match comparison.change(row) {
-                Change::More => 0_u8,
-                Change::Less => 1,
-                Change::Within => 2,
-            };
-            let size = |row| comparison.difference(row).abs();
-            key(a)
-                .cmp(&key(b))
-                .then(a.chance.total_cmp(&b.chance))
-                .then(size(b).total_cmp(&size(a)))
-                .then_with(|| Reverse(a.all).cmp(&Reverse(b.all)))
-                .then_with(|| (&a.frame.name, &a.frame.file).cmp(&(&b.frame.name, &b.frame.file)))
-        });
+        rows.sort_by(|a, b| comparison.order(a, b));
         comparison.rows = rows;
         comparison
+    }
+
+    /// Of those above the bound the larger difference comes first: a small one may be the less probable
+    /// of two where there were few samples before, and is not what a program takes longer by.
+    fn order(&self, a: &Compared<'_>, b: &Compared<'_>) -> Ordering {
+        let (change, size) = (self.change(a), self.difference(b).abs());
+        let by_size = size.total_cmp(&self.difference(a).abs());
+        let by_chance = a.chance.total_cmp(&b.chance);
+        change
+            .cmp(&self.change(b))
+            .then(if change == Change::Within { by_chance } else { by_size })
+            .then(by_size)
+            .then_with(|| Reverse(a.all).cmp(&Reverse(b.all)))
+            .then_with(|| (&a.frame.name, &a.frame.file).cmp(&(&b.frame.name, &b.frame.file)))
     }
 
     /// How much of all samples these are, before and after.
@@ -132,5 +134,30 @@ impl<'r> Comparison<'r> {
     /// How many functions are above the bound.
     pub(crate) fn above(&self) -> usize {
         self.rows.iter().filter(|row| self.change(row) != Change::Within).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d16_of_the_functions_above_the_bound_the_largest_change_is_first() {
+        let frames = ["small", "large", "gone", "large but within"].map(|name| Frame {
+            name: name.to_owned(),
+            file: None,
+            kind: FrameKind::User,
+        });
+        let row = |at: usize, own, chance| Compared { frame: &frames[at], own, all: own, chance };
+        let mut rows = [
+            row(3, [0, 900], 0.3),
+            row(2, [90, 0], 0.0),
+            row(0, [0, 40], 0.0),
+            row(1, [2000, 2400], 1e-9),
+        ];
+        let of = Comparison { rows: Vec::new(), samples: [9000; 2], tests: 4, limit: 0.0025 };
+        rows.sort_by(|a, b| of.order(a, b));
+        let names = rows.map(|row| row.frame.name.as_str());
+        assert_eq!(names, ["large", "small", "gone", "large but within"]);
     }
 }
