@@ -1,59 +1,152 @@
 #!/usr/bin/env python3
-"""Prints the table of docs/figures/verify.md: stacks beside those of perf's unwinders.
+"""Prints the tables of docs/figures/verify.md: stacks beside those of other unwinders.
 
-    docs/verify.py [--perf PERF]... [--seconds N] [PROGRAM...]
+    docs/verify.py [--perf PERF]... [--seconds N] [--show] [--unwind FILE] [PROGRAM...]
 
 Each program of docs/record.py is recorded once by `perf record --call-graph dwarf`, with copies of
 32 KiB, and its stacks are compared by `unwind verify` with those that each perf finds in the same
-bytes. Needs what docs/record.py needs, and perl.
+bytes, and by docs/stops.py with those that elfutils' libdw finds in them by all registers; --show
+prints some stacks of each kind on standard error. Programs with frame pointers are recorded by
+`unwind record --uretprobes`, and their stacks compared with the kernel's chains. Needs what
+docs/record.py needs, perl, and libdw-dev. --unwind takes a command that is there, not that of this
+tree.
 """
 
 import argparse
 import json
 import os
 import subprocess
+import sys
 import tempfile
 
-from record import build
+import stops
+from record import PROGRAMS, build
 
-PERL = "sub f { my $n = shift; return $n < 2 ? $n : f($n - 1) + f($n - 2) } f(20) while 1"
+PERL = "sub f { my $n = shift; return $n < 2 ? $n : f($n - 1) + f($n - 2) } f(20) for 1 .. 400"
 CLASSES = ["equal", "ours_further", "ours_more", "theirs_further", "differ", "nothing"]
+RATE = "2999"
+
+
+def record(command, program, asked, folder):
+    """Records a program, which is interrupted if it runs longer."""
+    program = [os.path.abspath(word) if os.path.exists(word) else word for word in program]
+    # What it writes at its end, as it is interrupted, is of no use.
+    subprocess.run([*command, "--", "timeout", "-s", "INT", str(asked.seconds), *program],
+                   check=False, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def verified(unwind, data, *options):
+    told = subprocess.run([unwind, "verify", "--json", *options, data], check=True,
+                          stdout=subprocess.PIPE)
+    return json.loads(told.stdout)
+
+
+def perf_row(name, told):
+    """The row of a program beside a perf."""
+    [beside] = told["beside"]
+    cells = [f"{beside['counts'][word]:,}" for word in CLASSES]
+    if beside["left_out"]:
+        cells = ["32-bit: not compared"] + [""] * 5
+    version = beside["version"].removeprefix("perf version ")
+    return (f"| {name} | {version} | {told['samples']:,} | {told['complete']:,} "
+            f"| {' | '.join(cells)} |")
+
+
+def libdw_row(name, counts):
+    """The row of a program beside libdw. What libdw says after a guess, or before it ends early,
+    tells nothing."""
+    equal = further = guessed = 0
+    against = {True: 0, False: 0}
+    ended = {True: 0, False: 0}
+    for key, count in counts.items():
+        if not isinstance(key, tuple):
+            continue
+        kind, is_complete, is_whole, is_guess = key
+        if kind == "equal":
+            ended[is_complete and is_whole] += count
+        elif is_guess:
+            guessed += count
+        elif kind == "ours has more" and not is_whole:
+            further += count
+        elif kind == "ours has more":
+            equal += count
+        else:
+            against[is_complete] += count
+    total = sum(counts.values())
+    cells = (total, ended[True], ended[False], further, equal, guessed, counts["astray"],
+             counts["too deep"], against[True], against[False])
+    return f"| {name} | " + " | ".join(f"{cell:,}" for cell in cells) + " |"
+
+
+def with_frame_pointers(folder):
+    """Programs whose code keeps frame pointers: their command lines, by name."""
+    flags = ["-O2", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer",
+             "-fno-optimize-sibling-calls"]
+    framed, recursion = (os.path.join(folder, name) for name in ("framed", "allfp"))
+    subprocess.run(["gcc", *flags, "-static", "-nostdlib", "-o", framed,
+                    "unwind-cli/tests/programs/framed.c"], check=True)
+    subprocess.run(["gcc", *flags, "-DOWN_WORK", "-o", recursion, f"{PROGRAMS}/recursion.c"],
+                   check=True)
+    return {"C without a C library": [framed], "C": [recursion, "45000"],
+            "Go": [os.path.join(folder, "go"), "9000"]}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--perf", action="append")
-    parser.add_argument("--seconds", type=int, default=2)
+    parser.add_argument("--seconds", type=int, default=6)
+    parser.add_argument("--show", action="store_true")
+    parser.add_argument("--unwind")
     parser.add_argument("programs", nargs="*")
     asked = parser.parse_args()
-    subprocess.run(["cargo", "build", "--release", "--quiet", "--package", "unwind-cli"],
-                   check=True)
-    unwind = os.path.abspath("target/release/unwind")
+    if asked.unwind is None:
+        subprocess.run(["cargo", "build", "--release", "--quiet", "--locked", "--package",
+                        "unwind-cli"], check=True)
+    unwind = os.path.abspath(asked.unwind or "target/release/unwind")
     print("| program | perf | stacks | complete | equal | ours further | ours more "
           "| theirs further | differ | nothing |")
     print("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
         programs = build(folder)
         programs["perl"] = ["perl", "-e", PERL]
+        reference = stops.build(folder)
         data = os.path.join(folder, "perf.data")
+        perf = ["perf", "record", "-q", "-e", "cpu-clock", "-F", RATE, "--call-graph",
+                "dwarf,32768", "-o", data]
+        libdw = []
         for name in asked.programs or programs:
-            # What it writes at its end, as it is interrupted, is of no use.
-            subprocess.run(["perf", "record", "-q", "-e", "cpu-clock", "-F", "1999", "--call-graph",
-                            "dwarf,32768", "-o", data, "--", "timeout", "-s", "INT",
-                            str(asked.seconds), *programs[name]], check=False,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            for perf in asked.perf or ["perf"]:
-                told = subprocess.run([unwind, "verify", "--json", "--perf", perf, data],
-                                      check=True, stdout=subprocess.PIPE)
-                told = json.loads(told.stdout)
-                [beside] = told["beside"]
-                cells = [f"{beside['counts'][word]:,}" for word in CLASSES]
-                if beside["left_out"]:
-                    cells = ["32-bit: not compared"] + [""] * 5
-                version = beside["version"].removeprefix("perf version ")
-                print(f"| {name} | {version} | {told['samples']:,} | {told['complete']:,} "
-                      f"| {' | '.join(cells)} |", flush=True)
+            record(perf, programs[name], asked, folder)
+            for beside in asked.perf or ["perf"]:
+                print(perf_row(name, verified(unwind, data, "--perf", beside)), flush=True)
+            if reference:
+                counts, shown = stops.compare(reference, unwind, data, folder)
+                libdw.append(libdw_row(name, counts))
+                if asked.show:
+                    print(f"{name}\n{shown}", file=sys.stderr, flush=True)
+        print("\nBeside libdw with all registers, which knows all mapped files. It guesses a frame "
+              "where call frame information does not tell of the code, as that of a compiler at "
+              "run time, and ends where it cannot read on: such a stack tells nothing of what is "
+              "after it. Led astray is libdw in 32-bit code by a wrong table: it has an address of "
+              "no code, or a word below the stack pointer.\n")
+        print("| program | stacks | equal, complete | equal, ended early | libdw ends early "
+              "| libdw ends before | libdw guesses | libdw led astray | over 512 frames "
+              "| libdw has more or others, complete here | the same, not complete |")
+        print("|---|" + "--:|" * 10)
+        print("\n".join(libdw))
+        print("\nBeside the kernel's chains, in programs with frame pointers. The kernel leaves "
+              "out the caller of a function that was interrupted before it had set its own frame "
+              "pointer (ours more).\n")
+        print("| program | stacks | complete | equal | ours further | ours more | theirs further "
+              "| differ | nothing |")
+        print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+        ours = [unwind, "record", "-F", RATE, "--keep-stacks", "--uretprobes", "-o", data]
+        for name, program in with_frame_pointers(folder).items():
+            record(ours, program, asked, folder)
+            told = verified(unwind, data, "--no-perf")
+            [beside] = told["beside"]
+            cells = " | ".join(f"{beside['counts'][word]:,}" for word in CLASSES)
+            print(f"| {name} | {told['samples']:,} | {told['complete']:,} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":
