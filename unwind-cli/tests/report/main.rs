@@ -150,7 +150,7 @@ fn d15_each_format_has_the_same_samples() {
     let pprof = data.with_file_name("profile.pb.gz");
     fs::write(&pprof, report(&data, "pprof")).unwrap();
     let Some(go) = tool("go") else { return };
-    let output = Command::new(go).args(["tool", "pprof", "-raw"]).arg(&pprof).output().unwrap();
+    let output = Command::new(&go).args(["tool", "pprof", "-raw"]).arg(&pprof).output().unwrap();
     let raw = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let counts = raw.lines().skip_while(|line| *line != "samples/count").skip(1);
@@ -158,6 +158,13 @@ fn d15_each_format_has_the_same_samples() {
     let counts = counts.take_while(|line| *line != "Locations");
     let counts = counts.filter_map(|line| line.split_once(':')?.0.trim().parse::<u64>().ok());
     assert_eq!(counts.sum::<u64>(), samples, "{raw}");
+    // A program is no source file, of which pprof would show the lines.
+    let show = |what: &str| {
+        let output = Command::new(&go).args(["tool", "pprof", what]).arg(&pprof).output().unwrap();
+        text(&output.stdout) + &text(&output.stderr)
+    };
+    assert!(show("-list=innermost").contains("No source information for innermost"));
+    assert!(show("-top").starts_with("File: nested\n"), "{}", show("-top"));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! Messages have the fields that are written here, with the numbers of the format.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io::{self, Write};
 
@@ -10,7 +11,7 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use crate::commands::report::found_by::FoundBy;
-use crate::commands::report::profile::Profile as Stacks;
+use crate::commands::report::profile::{FrameKind, Profile as Stacks};
 
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
@@ -18,6 +19,8 @@ struct Profile {
     sample_type: Vec<ValueType>,
     #[prost(message, repeated, tag = "2")]
     sample: Vec<Sample>,
+    #[prost(message, repeated, tag = "3")]
+    mapping: Vec<Mapping>,
     #[prost(message, repeated, tag = "4")]
     location: Vec<Location>,
     #[prost(message, repeated, tag = "5")]
@@ -54,10 +57,23 @@ struct Label {
     text: i64,
 }
 
+/// A mapped file, of which nothing is to be looked up any more.
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Mapping {
+    #[prost(uint64, tag = "1")]
+    id: u64,
+    #[prost(int64, tag = "5")]
+    filename: i64,
+    #[prost(bool, tag = "7")]
+    has_functions: bool,
+}
+
 #[derive(Clone, PartialEq, Message)]
 struct Location {
     #[prost(uint64, tag = "1")]
     id: u64,
+    #[prost(uint64, tag = "2")]
+    mapping_id: u64,
     #[prost(message, repeated, tag = "4")]
     line: Vec<Line>,
 }
@@ -74,8 +90,6 @@ struct Function {
     id: u64,
     #[prost(int64, tag = "2")]
     name: i64,
-    #[prost(int64, tag = "4")]
-    filename: i64,
 }
 
 /// The texts of a profile, the first of which is empty.
@@ -106,6 +120,27 @@ fn id(frame: usize) -> u64 {
     u64::try_from(frame).unwrap_or(u64::MAX).saturating_add(1)
 }
 
+/// The files, the main one first: pprof takes the first for the program. It is that in which most
+/// stacks begin.
+fn files(stacks: &Stacks) -> Vec<&str> {
+    let file = |frame: usize| {
+        let frame = stacks.frames.get(frame).filter(|frame| frame.kind == FrameKind::User)?;
+        frame.file.as_deref()
+    };
+    let mut begun: HashMap<&str, u64> = HashMap::new();
+    for (at, node) in stacks.ends() {
+        if let Some(file) = stacks.stack(at).filter_map(|(frame, _)| file(frame)).last() {
+            let count = begun.entry(file).or_default();
+            *count = count.saturating_add(node.own);
+        }
+    }
+    let named = stacks.frames.iter().filter_map(|frame| frame.file.as_deref());
+    let mut files: Vec<&str> = named.collect();
+    files.sort_by_key(|file| (Reverse(begun.get(file).copied()), *file));
+    files.dedup();
+    files
+}
+
 /// Writes the file, with these comments.
 pub(crate) fn write<'c>(
     out: &mut impl Write,
@@ -114,21 +149,35 @@ pub(crate) fn write<'c>(
 ) -> io::Result<()> {
     let mut texts = Texts::new();
     let value = ValueType { kind: texts.place("samples"), unit: texts.place("count") };
-    let functions = stacks.frames.iter().enumerate().map(|(at, frame)| Function {
-        id: id(at),
-        name: texts.place(&frame.name),
-        filename: texts.place(frame.file.as_deref().unwrap_or_default()),
-    });
+    let functions = stacks
+        .frames
+        .iter()
+        .enumerate()
+        .map(|(at, frame)| Function { id: id(at), name: texts.place(&frame.name) });
     let function = functions.collect();
+    let files = files(stacks);
+    let mappings = files.iter().enumerate().map(|(at, file)| Mapping {
+        id: id(at),
+        filename: texts.place(file),
+        has_functions: true,
+    });
+    let mapping = mappings.collect();
+    let ids: HashMap<&str, u64> =
+        files.iter().enumerate().map(|(at, &file)| (file, id(at))).collect();
     // A frame has no place for how it was found; a stack has labels.
     let key = texts.place("found");
     let labels = FoundBy::ALL.map(|found| Label { key, text: texts.place(found.words().0) });
     let comment = comments.map(|comment| texts.place(comment)).collect();
-    let locations = (0..stacks.frames.len())
-        .map(|at| Location { id: id(at), line: vec![Line { function_id: id(at) }] });
+    let locations = stacks.frames.iter().enumerate().map(|(at, frame)| Location {
+        id: id(at),
+        // Zero is none.
+        mapping_id: frame.file.as_deref().and_then(|file| ids.get(file)).copied().unwrap_or(0),
+        line: vec![Line { function_id: id(at) }],
+    });
     let profile = Profile {
         sample_type: vec![value],
         sample: Vec::new(),
+        mapping,
         location: locations.collect(),
         function,
         string_table: texts.texts,
