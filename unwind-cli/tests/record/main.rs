@@ -239,6 +239,14 @@ fn d14_waits_of_threads_are_recorded_with_their_lengths() {
     assert!(sum(&shown, ";waits_in_pipe;") > 500, "{shown:?}");
     assert!(shown.iter().any(|(stack, _)| stack.contains(";computes")), "{shown:?}");
     assert_eq!(sum(&report(&[]), ""), 0);
+    // Functions and waits together are all of the time in the table, too.
+    let table = unwind(&["report", "--off-cpu", "--no-inlined", "--top", "100000", data]);
+    let table = text(&table.stdout);
+    let own = |line: &str| line.split_once(" %")?.0.trim().parse::<f64>().ok();
+    let waits: Vec<f64> =
+        table.lines().filter(|line| line.ends_with("  [off CPU]")).filter_map(own).collect();
+    let all: f64 = table.lines().skip(1).filter_map(own).sum();
+    assert!(matches!(waits[..], [share] if share > 50.0) && all > 95.0, "{all} {table}");
     let Some(perf) = tool("perf") else { return };
     let script = Command::new(perf).args(["script", "-F", "event,period", "-i", data]).output();
     let script = text(&script.unwrap().stdout);

@@ -5,14 +5,15 @@ use std::io::{self, Write};
 
 use crate::commands::report::profile::{FrameKind, Profile};
 
-/// Writes the `top` functions that most samples were taken in.
+/// Writes the `top` functions that most samples were taken in, and what else samples end in.
 pub(crate) fn write(out: &mut impl Write, profile: &Profile, top: usize) -> io::Result<()> {
     let all = profile.samples();
     let mut rows: Vec<_> = profile
         .frames
         .iter()
         .zip(profile.totals())
-        .filter(|(frame, _)| frame.kind != FrameKind::Note)
+        // Samples that end in no function, as waits do, are a part of the whole.
+        .filter(|(frame, total)| frame.kind != FrameKind::Note || total.own > 0)
         .collect();
     rows.sort_by_key(|(frame, total)| (Reverse((total.own, total.all)), &frame.name));
     writeln!(out, "    self   total  function")?;
