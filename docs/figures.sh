@@ -24,7 +24,7 @@ sections=(
     "stack|\`unwind stack\` beside eu-stack|"
     "curves|Cost against size|"
     "record|Recordings beside perf's|"
-    "verify|Stacks beside perf's unwinders|What \`unwind verify\` says of recordings of \`perf record --call-graph dwarf\`: perf 6.1 walks by libunwind, newer ones by elfutils' libdw."
+    "verify|Stacks beside other unwinders|Stacks of recordings of \`perf record --call-graph dwarf\`, as \`unwind verify\` compares them with perf's: 6.1 walks by libunwind, newer ones by elfutils' libdw. Then with libdw itself, and with the kernel."
     "stacks|Stacks of samples|"
     "oracle|Stops beside gdb and eu-stack|"
     "attrs|Attrs beside perf_event_open|"

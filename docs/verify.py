@@ -25,6 +25,32 @@ from record import PROGRAMS, build
 PERL = "sub f { my $n = shift; return $n < 2 ? $n : f($n - 1) + f($n - 2) } f(20) for 1 .. 400"
 CLASSES = ["equal", "ours_further", "ours_more", "theirs_further", "differ", "nothing"]
 RATE = "2999"
+LIBDW = """
+Beside elfutils' libdw (eu-stack's) with all registers, over the same bytes, where it is told of all
+mapped files. What comes after a place where libdw guesses or ends early tells nothing, so these stacks
+stand apart. It guesses by the frame pointer where call frame information does not tell of the code, as
+that of a compiler at run time. It ends early for want of a register where a function was interrupted
+while it left: the register has its caller's value again, but the table says that it is still saved, in
+bytes below the stack pointer, which are not copied. Equal, not whole: libdw does not take the loader's
+first function for the outermost, or `unwind` says that callers may be missing. Led astray it is in 32-bit
+code whose table is wrong: it has an address of no code, or a word below the stack pointer.
+"""
+KERNEL = """
+Beside the kernel's chains, in programs with frame pointers. The kernel leaves out the caller of a function
+that was interrupted before it had set its own frame pointer, or has none (ours more; ours further if that
+was the last). The C library has none where programs start.
+"""
+JUDGED = """
+Who is right where they differ: libunwind (perf 6.1) takes stale words for return addresses, or ends; libdw
+and `unwind` agree there. perf's libdw does not find the file of node's and rustc's code in most samples,
+and gives wrong frames where it loses it; told of all files it has no other frame than `unwind` but where it
+guesses. In Go it continues from `runtime.mcall`, which never returns, to a stale word, and so do the kernel's
+chains to the goroutine that a thread ran before; from where a thread starts they continue by the frame
+pointer that it began with, which is another thread's. Stacks of Go that are not whole were sampled on the
+stack of their thread, and only the kernel can read the goroutine's. In `bn_mul_mont` of node the call
+frame information is an expression that no row can say, so that the walk ends there, as `misaligned`. perf
+takes 32-bit stacks for those of 64 bits, so that nothing can be said of these.
+"""
 
 
 def record(command, program, asked, folder):
@@ -55,7 +81,7 @@ def perf_row(name, told):
 def libdw_row(name, counts):
     """The row of a program beside libdw. What libdw says after a guess, or before it ends early,
     tells nothing."""
-    equal = further = guessed = 0
+    unread = no_register = guessed = 0
     against = {True: 0, False: 0}
     ended = {True: 0, False: 0}
     for key, count in counts.items():
@@ -67,13 +93,13 @@ def libdw_row(name, counts):
         elif is_guess:
             guessed += count
         elif kind == "ours has more" and not is_whole:
-            further += count
+            unread += count
         elif kind == "ours has more":
-            equal += count
+            no_register += count
         else:
             against[is_complete] += count
     total = sum(counts.values())
-    cells = (total, ended[True], ended[False], further, equal, guessed, counts["astray"],
+    cells = (total, ended[True], ended[False], unread, no_register, guessed, counts["astray"],
              counts["too deep"], against[True], against[False])
     return f"| {name} | " + " | ".join(f"{cell:,}" for cell in cells) + " |"
 
@@ -124,19 +150,13 @@ def main():
                 libdw.append(libdw_row(name, counts))
                 if asked.show:
                     print(f"{name}\n{shown}", file=sys.stderr, flush=True)
-        print("\nBeside libdw with all registers, which knows all mapped files. It guesses a frame "
-              "where call frame information does not tell of the code, as that of a compiler at "
-              "run time, and ends where it cannot read on: such a stack tells nothing of what is "
-              "after it. Led astray is libdw in 32-bit code by a wrong table: it has an address of "
-              "no code, or a word below the stack pointer.\n")
-        print("| program | stacks | equal, complete | equal, ended early | libdw ends early "
-              "| libdw ends before | libdw guesses | libdw led astray | over 512 frames "
-              "| libdw has more or others, complete here | the same, not complete |")
+        print(LIBDW)
+        print("| program | stacks | equal and whole | equal, not whole | libdw ends early: no bytes "
+              "| libdw ends early: no register | libdw guesses | libdw led astray "
+              "| over 512 frames | libdw has more or others, whole here | the same, not whole here |")
         print("|---|" + "--:|" * 10)
         print("\n".join(libdw))
-        print("\nBeside the kernel's chains, in programs with frame pointers. The kernel leaves "
-              "out the caller of a function that was interrupted before it had set its own frame "
-              "pointer (ours more).\n")
+        print(KERNEL)
         print("| program | stacks | complete | equal | ours further | ours more | theirs further "
               "| differ | nothing |")
         print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
@@ -147,6 +167,7 @@ def main():
             [beside] = told["beside"]
             cells = " | ".join(f"{beside['counts'][word]:,}" for word in CLASSES)
             print(f"| {name} | {told['samples']:,} | {told['complete']:,} | {cells} |", flush=True)
+        print(JUDGED.rstrip())
 
 
 if __name__ == "__main__":
