@@ -5,6 +5,7 @@
 mod difference;
 mod inlined;
 mod lines;
+mod many_stacks;
 mod page;
 #[path = "../support/mod.rs"]
 mod support;
@@ -84,6 +85,7 @@ fn folded_with(data: &Path, options: &[&str]) -> Vec<(Vec<String>, u64)> {
 fn firefox_samples(profile: &[u8]) -> u64 {
     let profile: Value = serde_json::from_slice(profile).unwrap();
     assert_eq!(profile["meta"]["symbolicated"], true);
+    assert_eq!(profile["meta"]["sampleUnits"]["threadCPUDelta"], "µs");
     let len = |table: &Value| table["length"].as_u64().unwrap();
     let column = |table: &Value, name: &str| -> Vec<Option<u64>> {
         let column = table[name].as_array().unwrap_or_else(|| panic!("{name}"));
@@ -107,8 +109,16 @@ fn firefox_samples(profile: &[u8]) -> u64 {
         let of_function = column(functions, "name");
         let text = |at: &Option<u64>| texts[usize::try_from(at.unwrap()).unwrap()].as_str();
         names.extend(of_function.iter().map(|at| text(at).unwrap().to_owned()));
-        let weights = column(&thread["samples"], "weight");
-        samples += weights.iter().map(|weight| weight.unwrap()).sum::<u64>();
+        let sum = |name: &str| -> u64 {
+            column(&thread["samples"], name).iter().map(|number| number.unwrap()).sum()
+        };
+        samples += sum("weight");
+        // The period of 999 samples a second, in microseconds.
+        if thread["name"] != "[without a time]" {
+            let cpu_time = sum("threadCPUDelta");
+            let expected = sum("weight") * 1_000..=sum("weight") * 1_002;
+            assert!(expected.contains(&cpu_time), "{cpu_time} of {expected:?}");
+        }
     }
     assert!(names.iter().any(|name| name == "innermost"), "{names:?}");
     samples

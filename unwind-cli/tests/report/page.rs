@@ -17,7 +17,7 @@ pub(super) fn data_of(page: &[u8]) -> Value {
     serde_json::from_slice(&page[at..at + len]).unwrap()
 }
 
-fn numbers(column: &Value) -> Vec<usize> {
+pub(super) fn numbers(column: &Value) -> Vec<usize> {
     let column = column.as_array().unwrap();
     column.iter().map(|number| usize::try_from(number.as_u64().unwrap()).unwrap()).collect()
 }

@@ -48,6 +48,7 @@ use crate::commands::record::subject::{HeldCommand, Subject};
 use crate::commands::report::grouping::By;
 use crate::commands::report::otlp;
 use crate::commands::report::reading::Reading;
+use crate::commands::report::time_line::Detail;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::counted::counted;
 use crate::failure::Failure;
@@ -390,6 +391,7 @@ impl Writing<'_> {
             asks_servers: false,
             // To read DWARF each time takes longer than the rest.
             shows_inlined: false,
+            detail: Detail::OfStacks,
             is_compared: false,
         };
         let sent = otlp::request_of(path, reading).and_then(|request| {

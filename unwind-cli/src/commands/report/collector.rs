@@ -21,8 +21,8 @@ use crate::commands::report::inlined::CodeFrames;
 use crate::commands::report::line_samples::LineSamples;
 use crate::commands::report::profile::{Frame, Profile};
 use crate::commands::report::side::compared_file;
-use crate::commands::report::time_line::TimeLine;
-use crate::commands::report::waits::WaitCounts;
+use crate::commands::report::time_line::{TimeLine, Timed};
+use crate::commands::report::waits::{WaitCounts, cpu_time};
 
 /// What became of the samples of a recording, as far as it can be told from them.
 #[derive(Clone, Debug, Default)]
@@ -296,7 +296,10 @@ impl Printer for Collector {
         if let Some(node) = self.profile.add(stack, wait.unwrap_or(1)) {
             let Held { time, task, .. } = *shown.held;
             let name = shown.comm.escaped().to_string();
-            self.time_line.add(time, (task.pid, task.tid), &name, node);
+            let cpu_time = if wait.is_some() { 0 } else { cpu_time(events, shown) };
+            let task = (task.pid, task.tid);
+            let sample = Timed { time, task, name: &name, node, cpu_time };
+            self.time_line.add(sample, &self.profile.nodes);
         }
         Ok(())
     }

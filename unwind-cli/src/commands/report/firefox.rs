@@ -16,6 +16,7 @@ use crate::commands::record::ledger::Ledger;
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::profile::{Frame as OwnFrame, NOT_KEPT, Profile as Stacks};
 use crate::commands::report::time_line::TimeLine;
+use crate::commands::report::time_line::cell::{Cell, KeptStack, SHORTENED};
 use crate::commands::report::view::View;
 
 /// How many stacks there may be of all threads together, each with its callers: what threads
@@ -102,16 +103,67 @@ impl<'p> Samples<'p> {
             self.profile.set_thread_name(handle, &thread.name);
             threads.push(handle);
         }
-        for (cell, count) in time_line.cells() {
-            let Some(&thread) = threads.get(cell.thread) else { continue };
-            let time =
-                Timestamp::from_nanos_since_reference(cell.span.saturating_mul(time_line.width));
-            self.add(thread, time, cell.node, count.into());
-            if let Some(rest) = rest.get_mut(cell.node) {
-                *rest = rest.saturating_sub(count.into());
+        for (node, count) in time_line.shortened() {
+            take(&mut rest, node, count);
+        }
+        let cells = time_line.cells();
+        let groups =
+            cells.chunk_by(|(a, _), (b, _)| (a.thread(), a.span()) == (b.thread(), b.span()));
+        let mut before = None;
+        for group in groups {
+            let Some(&(first, _)) = group.first() else { continue };
+            let Some(&thread) = threads.get(first.thread()) else { continue };
+            // Between spans with samples the thread did not run.
+            let follows = before == Some((first.thread(), first.span()));
+            if !follows {
+                let begin = first.span().saturating_mul(time_line.width);
+                let begin = Timestamp::from_nanos_since_reference(begin);
+                self.profile.add_sample(thread, begin, None, CpuDelta::ZERO, 0);
+            }
+            before = Some((first.thread(), first.span().saturating_add(1)));
+            self.add_span(thread, group, time_line);
+            for &(cell, count) in group {
+                cell.stack.end().into_iter().for_each(|end| take(&mut rest, end, count.into()));
             }
         }
         rest
+    }
+
+    /// Adds the samples of a thread in a span, one after the other: each has its share of the span
+    /// and of the CPU time in it.
+    fn add_span(&mut self, thread: ThreadHandle, group: &[(Cell, u32)], time_line: &TimeLine) {
+        let Some(&(first, _)) = group.first() else { return };
+        let all = group.iter().fold(0_u64, |sum, &(_, count)| sum.saturating_add(count.into()));
+        let share = |of: u64, part: u64| {
+            let share = u128::from(of).saturating_mul(part.into()).checked_div(all.into());
+            share.and_then(|share| u64::try_from(share).ok()).unwrap_or(of)
+        };
+        let begin = first.span().saturating_mul(time_line.width);
+        // In whole microseconds, as they are in the file.
+        let cpu_time = time_line.cpu_time(first) / 1_000;
+        let (mut part, mut cpu_before) = (0_u64, 0);
+        for &(cell, count) in group {
+            part = part.saturating_add(count.into());
+            let time = begin.saturating_add(share(time_line.width, part));
+            let time = Timestamp::from_nanos_since_reference(time);
+            let cpu_after = share(cpu_time, part);
+            let cpu = CpuDelta::from_micros(cpu_after.saturating_sub(cpu_before));
+            cpu_before = cpu_after;
+            let stack = self.kept_stack(thread, cell.stack);
+            let weight = i32::try_from(count).unwrap_or(i32::MAX);
+            self.profile.add_sample(thread, time, stack, cpu, weight);
+        }
+    }
+
+    /// What is kept of a stack.
+    fn kept_stack(&mut self, thread: ThreadHandle, stack: KeptStack) -> Option<StackHandle> {
+        let node = |node: u32| usize::try_from(node).ok();
+        let outer = match stack {
+            KeptStack::Whole(end) => return self.stack(thread, node(end)?),
+            KeptStack::UpTo(outer) => self.stack(thread, node(outer)?),
+            KeptStack::Nothing => None,
+        };
+        Some(self.label(thread, outer, SHORTENED))
     }
 
     /// Adds samples that have no time, as a thread of their own.
@@ -150,7 +202,7 @@ impl<'p> Samples<'p> {
             at = self.stacks.nodes.get(node)?.caller;
         }
         if self.kept.len().saturating_add(missing.len()) > MAX_STACKS {
-            return Some(self.not_kept(thread));
+            return Some(self.label(thread, None, NOT_KEPT));
         }
         for node in missing.into_iter().rev() {
             let of_node = self.stacks.nodes.get(node)?;
@@ -168,16 +220,28 @@ impl<'p> Samples<'p> {
         stack
     }
 
-    /// What stands for stacks of which there are too many.
-    fn not_kept(&mut self, thread: ThreadHandle) -> StackHandle {
-        let name = self.profile.intern_string(NOT_KEPT);
+    /// What is no function, called by the end of a stack.
+    fn label(
+        &mut self,
+        thread: ThreadHandle,
+        caller: Option<StackHandle>,
+        text: &str,
+    ) -> StackHandle {
+        let name = self.profile.intern_string(text);
         let info = FrameInfo {
             frame: Frame::Label(name),
             category_pair: CategoryHandle::OTHER.into(),
             flags: FrameFlags::empty(),
         };
         let frame = self.profile.intern_frame(thread, info);
-        self.profile.intern_stack(thread, None, frame)
+        self.profile.intern_stack(thread, caller, frame)
+    }
+}
+
+/// Takes samples from those of a node.
+fn take(rest: &mut [u64], node: usize, count: u64) {
+    if let Some(rest) = rest.get_mut(node) {
+        *rest = rest.saturating_sub(count);
     }
 }
 
@@ -222,6 +286,7 @@ mod tests {
     use super::*;
     use crate::commands::report::labels::Labels;
     use crate::commands::report::source_lines::SourceLines;
+    use crate::commands::report::time_line::{Detail, Timed};
     use crate::untrusted::Untrusted;
 
     #[test]
@@ -234,7 +299,8 @@ mod tests {
         stacks.add([(lost, FoundBy::Nothing)], 3);
         let mut time_line = TimeLine::default();
         for time in [1, 2, 5 << 20] {
-            time_line.add(time, (7, 8), "worker", node);
+            let (task, name) = ((7, 8), "worker");
+            time_line.add(Timed { time, task, name, node, cpu_time: 400_500 }, &stacks.nodes);
         }
         let (ledger, labels) = (Ledger::new(), &Labels::default());
         let lines = &SourceLines::default();
@@ -251,14 +317,43 @@ mod tests {
         let file: serde_json::Value = serde_json::from_slice(&out).unwrap();
         let threads = file["threads"].as_array().unwrap();
         assert_eq!(threads.len(), 2);
-        for (name, weights) in [("worker", &[2_u64, 1][..]), (WITHOUT_TIME, &[2, 3])] {
+        for (name, weights) in [("worker", &[0_u64, 2, 0, 1][..]), (WITHOUT_TIME, &[2, 3])] {
             let thread = threads.iter().find(|thread| thread["name"] == name).unwrap();
             let told = thread["samples"]["weight"].as_array().unwrap();
             let told: Vec<u64> = told.iter().map(|weight| weight.as_u64().unwrap()).collect();
             assert_eq!(told, weights, "{name}");
         }
+        // Microseconds, of the time since the sample before.
+        let worker = threads.iter().find(|thread| thread["name"] == "worker").unwrap();
+        assert_eq!(worker["samples"]["threadCPUDelta"], serde_json::json!([0, 801, 0, 400]));
+        let span = f64::from(1 << 20) / 1e6;
+        let deltas = [0.0, span, 3.0 * span, span];
+        assert_eq!(worker["samples"]["timeDeltas"], serde_json::json!(deltas));
         assert_eq!(file["libs"][0]["path"], "/lib/</script>");
         assert_eq!(file["ledger"]["schema"], 1);
+        // Nor are samples lost or counted twice whose stacks are not kept whole.
+        let mut time_line = TimeLine::new(Detail::OfTimes(4));
+        let mut stacks = Stacks::with_room(usize::MAX);
+        for time in 1..=100_u32 {
+            let name = stacks.frame(OwnFrame::note(&time.to_string()));
+            let outer = stacks.frame(OwnFrame::note("outer"));
+            let stack = [(outer, FoundBy::Nothing), (name, FoundBy::Nothing)];
+            let (node, task) = (stacks.add(stack, 1).unwrap(), (7, 8));
+            let time = time.into();
+            let sample = Timed { time, task, name: "worker", node, cpu_time: 10_000 };
+            time_line.add(sample, &stacks.nodes);
+        }
+        let view = View { profile: &stacks, time_line: &time_line, ..view };
+        let mut out = Vec::new();
+        write(&mut out, &view).unwrap();
+        let file: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        let [worker] = file["threads"].as_array().unwrap().as_slice() else { panic!("{file}") };
+        let sum = |column: &str| -> u64 {
+            let column = worker["samples"][column].as_array().unwrap();
+            column.iter().map(|number| number.as_u64().unwrap()).sum()
+        };
+        assert_eq!((sum("weight"), sum("threadCPUDelta")), (100, 1_000));
+        assert!(file.to_string().contains(SHORTENED));
         // A profile without samples is one, too.
         let (stacks, time_line) = (Stacks::with_room(0), TimeLine::default());
         let view = View { profile: &stacks, time_line: &time_line, ..view };

@@ -2,6 +2,8 @@
 
 use clap::ValueEnum;
 
+use crate::commands::report::time_line::{Detail, USUAL_CELLS};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// A table of functions, and the ledger
@@ -22,4 +24,19 @@ pub(crate) enum Format {
     Otlp,
     /// Tables of many recordings, for DuckDB, Spark, ClickHouse or Trino
     Parquet,
+}
+
+/// How many cells a time line has for Firefox, where each is a sample: eight times as many as in a
+/// page, as there are no stacks beside them.
+const CELLS_FOR_FIREFOX: usize = USUAL_CELLS << 3;
+
+impl Format {
+    /// What is kept where threads have many different stacks.
+    pub(super) const fn detail(self) -> Detail {
+        match self {
+            Self::Html => Detail::OfTimes(USUAL_CELLS),
+            Self::Firefox => Detail::OfTimes(CELLS_FOR_FIREFOX),
+            _ => Detail::OfStacks,
+        }
+    }
 }

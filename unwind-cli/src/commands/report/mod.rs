@@ -25,7 +25,7 @@ mod side;
 mod source_lines;
 mod speedscope;
 pub(crate) mod table;
-mod time_line;
+pub(crate) mod time_line;
 pub(crate) mod view;
 mod waits;
 
@@ -48,6 +48,7 @@ use crate::commands::report::labels::Labels;
 use crate::commands::report::reading::{Reading, read, read_from};
 use crate::commands::report::side::Side;
 use crate::commands::report::source_lines::SourceLines;
+use crate::commands::report::time_line::Detail;
 use crate::commands::report::view::View;
 use crate::debug_files::DebugFiles;
 use crate::failure::Failure;
@@ -220,6 +221,7 @@ impl ReportArgs {
             keeps_lines,
             asks_servers,
             shows_inlined,
+            detail: self.format.detail(),
             is_compared: !self.diff.is_empty(),
         }
     }
@@ -303,6 +305,7 @@ pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
         keeps_lines: true,
         asks_servers: false,
         shows_inlined: false,
+        detail: Detail::OfTimes(1 << 10),
         is_compared: false,
     };
     let read = read_from(&mut reader, reading).ok()?;

@@ -102,9 +102,11 @@ fn samples(dictionary: &mut Dictionary, view: &View<'_>) -> Vec<Sample> {
     let mut counts: HashMap<(Option<usize>, usize), u64> = HashMap::new();
     let mut rest: HashMap<usize, u64> = profile.ends().map(|(end, node)| (end, node.own)).collect();
     for (cell, count) in time_line.cells() {
-        let sum = counts.entry((Some(cell.thread), cell.node)).or_default();
+        // Others are in the rest.
+        let Some(end) = cell.stack.end() else { continue };
+        let sum = counts.entry((Some(cell.thread()), end)).or_default();
         *sum = sum.saturating_add(count.into());
-        if let Some(rest) = rest.get_mut(&cell.node) {
+        if let Some(rest) = rest.get_mut(&end) {
             *rest = rest.saturating_sub(count.into());
         }
     }

@@ -24,7 +24,7 @@ use crate::commands::report::grouping::By;
 use crate::commands::report::inlined::CodeFrames;
 use crate::commands::report::line_samples::LineSamples;
 use crate::commands::report::profile::{Frame, Profile};
-use crate::commands::report::time_line::TimeLine;
+use crate::commands::report::time_line::{Detail, TimeLine};
 use crate::commands::report::waits::of_unseen;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::debug_files::DebugFiles;
@@ -48,6 +48,8 @@ pub(crate) struct Reading {
     pub(crate) asks_servers: bool,
     /// Whether functions that were inlined have frames.
     pub(crate) shows_inlined: bool,
+    /// What gives way where threads have many different stacks.
+    pub(crate) detail: Detail,
     /// Whether files have the names by which those of two recordings are compared.
     pub(crate) is_compared: bool,
 }
@@ -215,6 +217,7 @@ fn collect(
         Marks { incomplete: marks.collect(), others_are_complete: told.others_are_complete() }
     });
     let mut collector = Collector::new(names, marks, reading.by, reading.memory);
+    collector.time_line = TimeLine::new(reading.detail);
     collector.waits.are_shown = reading.off_cpu;
     collector.is_compared = reading.is_compared;
     collector.line_samples = reading.keeps_lines.then(LineSamples::default);

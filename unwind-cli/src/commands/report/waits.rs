@@ -1,4 +1,5 @@
-//! Waits of threads among their samples: `unwind report --off-cpu`.
+//! What samples weigh: the CPU time that they stand for, and waits of threads among them
+//! (`unwind report --off-cpu`).
 
 use std::collections::HashMap;
 
@@ -48,6 +49,31 @@ impl WaitCounts {
 /// How many samples waits without a stack stand for.
 pub(crate) fn of_unseen(events: &Events, nanoseconds: u64) -> u64 {
     nanoseconds.saturating_mul(rate(events)) / NANOSECONDS
+}
+
+/// How many nanoseconds of CPU time a sample stands for; zero if its event does not tell, or another
+/// one before it does.
+pub(crate) fn cpu_time(events: &Events, shown: &Shown) -> u64 {
+    let first = events.all().iter().position(|event| time_of(event, None).is_some());
+    if first != Some(shown.held.event) {
+        return 0;
+    }
+    let event = events.get(shown.held.event);
+    event.and_then(|event| time_of(event, shown.held.period())).unwrap_or(0)
+}
+
+/// The nanoseconds of CPU time of a sample with this period, if the event tells them.
+fn time_of(event: &Event, period: Option<u64>) -> Option<u64> {
+    let Attr { kind, config, sample_period, format, .. } = event.attr;
+    let is_by_rate = format.flags.contains(AttrFlags::FREQ);
+    match kind {
+        // Clocks count nanoseconds.
+        1 if config <= 1 && !is_by_rate => Some(period.unwrap_or(sample_period)),
+        1 if config <= 1 => period.or_else(|| NANOSECONDS.checked_div(sample_period)),
+        // What the CPU counts: the kernel takes as many samples in a second of running as asked for.
+        0 | 4 if is_by_rate => NANOSECONDS.checked_div(sample_period),
+        _ => None,
+    }
 }
 
 /// How many samples a second of running has.

@@ -78,7 +78,7 @@ const isOutermost = (() => {
 const chosen = { thread: -1, from: 0, to: profile.time.spans, text: "" };
 
 /** The samples of what is chosen: of each node by itself, and with what it calls. */
-const view = { own: profile.own, total: withCallees(profile.own), all: 0 };
+const view = { own: profile.own, total: withCallees(profile.own), all: 0, shortened: 0 };
 
 function choose() {
   const { cell, time } = profile;
@@ -97,6 +97,9 @@ function choose() {
   view.total = withCallees(view.own);
   view.all = 0;
   for (const root of callees.roots()) view.all += view.total[root];
+  // Nodes that stand for frames which are not kept by time come after all others.
+  view.shortened = 0;
+  for (let node = time.whole_nodes; node < profile.size; node += 1) view.shortened += view.own[node];
 }
 
 /** The functions: samples in each by itself, and anywhere in a stack. */

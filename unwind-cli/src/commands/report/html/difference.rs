@@ -133,7 +133,7 @@ pub(crate) fn write(mut out: &mut dyn Write, sides: &[Side<'_>; 2]) -> io::Resul
             Seq(nodes.iter().map(|node| node.own[1])),
             Seq(nodes.iter().map(way)),
         ),
-        time: Time { start: 0, width: 1, spans: 0, left_out: 0 },
+        time: Time { width: 1, whole_nodes: nodes.len(), ..Time::default() },
         threads: Seq([].iter()),
         cells: [[0_u8; 0]; 4],
         lines: Lines::default(),

@@ -7,19 +7,54 @@
 pub(crate) mod difference;
 mod page;
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::html::page::{
     Found, FrameOfPage, Lines, Page, SCHEMA, Seq, Time, write_page,
 };
+use crate::commands::report::time_line::cell::{Cell, KeptStack, SHORTENED};
 use crate::commands::report::view::View;
 
-/// A column of the nodes, or of the cells.
+/// A column of the cells.
 macro_rules! column {
     ($rows:expr, $of:expr) => {
         Seq($rows.iter().map($of))
     };
+}
+
+/// The place of [`FoundBy::Nothing`] among all.
+const NOTHING: usize = FoundBy::ALL.len().saturating_sub(1);
+
+/// Cells with the nodes that they have in the page. Stacks that are not kept whole end at nodes of
+/// their own, after all others, which have no samples but those of chosen parts of the time.
+struct Shortened {
+    /// The cell, its node, its samples.
+    cells: Vec<(Cell, usize, u32)>,
+    /// The callers of those nodes.
+    callers: Vec<Option<usize>>,
+}
+
+impl Shortened {
+    fn new(cells: Vec<(Cell, u32)>, nodes: usize) -> Self {
+        let mut callers = Vec::new();
+        let mut places: HashMap<Option<usize>, usize> = HashMap::new();
+        let of = |node: u32| usize::try_from(node).unwrap_or(usize::MAX);
+        let cells = cells.into_iter().map(|(cell, count)| {
+            let caller = match cell.stack {
+                KeptStack::Whole(end) => return (cell, of(end), count),
+                KeptStack::UpTo(caller) => Some(of(caller)),
+                KeptStack::Nothing => None,
+            };
+            let node = *places.entry(caller).or_insert_with(|| {
+                callers.push(caller);
+                nodes.saturating_add(callers.len()).saturating_sub(1)
+            });
+            (cell, node, count)
+        });
+        Self { cells: cells.collect(), callers }
+    }
 }
 
 /// Writes the page of a recording.
@@ -39,8 +74,12 @@ pub(crate) fn write(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
         let (word, label) = found.words();
         Found { word, label, frames }
     });
+    let nodes = &profile.nodes;
+    let shortened = Shortened::new(time_line.cells(), nodes.len());
+    let (more, cells) = (&shortened.callers, &shortened.cells);
     let frames = profile.frames.iter().map(FrameOfPage::new);
-    let (nodes, cells) = (&profile.nodes, time_line.cells());
+    let note = (!more.is_empty()).then_some(FrameOfPage(SHORTENED, "", 0));
+    let note_frame = profile.frames.len();
     let page = Page {
         schema: SCHEMA,
         program: concat!("unwind ", env!("CARGO_PKG_VERSION")),
@@ -49,26 +88,30 @@ pub(crate) fn write(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
         notes: view.notes(),
         ledger,
         found: found.collect(),
-        frames: frames.collect(),
+        frames: frames.chain(note).collect(),
         nodes: (
-            column!(nodes, |node| node.frame),
+            Seq(nodes.iter().map(|node| node.frame).chain(more.iter().map(|_| note_frame))),
             // A root is its own caller.
-            Seq(nodes.iter().enumerate().map(|(at, node)| node.caller.unwrap_or(at))),
-            column!(nodes, |node| node.own),
-            column!(nodes, |node| node.found.shown()),
+            Seq((0..)
+                .zip(nodes.iter().map(|node| node.caller).chain(more.iter().copied()))
+                .map(|(at, caller)| caller.unwrap_or(at))),
+            Seq(nodes.iter().map(|node| node.own).chain(more.iter().map(|_| 0))),
+            Seq(nodes.iter().map(|node| node.found.shown()).chain(more.iter().map(|_| NOTHING))),
         ),
         time: Time {
             start: time_line.start(),
             width: time_line.width,
             spans: time_line.spans(),
             left_out: time_line.left_out,
+            shortened: time_line.shortened().fold(0, |sum, (_, count)| sum.saturating_add(count)),
+            whole_nodes: nodes.len(),
         },
         threads: Seq(time_line.threads.iter()),
         cells: (
-            column!(cells, |(cell, _)| cell.thread),
-            column!(cells, |(cell, _)| cell.span),
-            column!(cells, |(cell, _)| cell.node),
-            column!(cells, |(_, count)| *count),
+            column!(cells, |(cell, _, _)| cell.thread()),
+            column!(cells, |(cell, _, _)| cell.span()),
+            column!(cells, |(_, node, _)| *node),
+            column!(cells, |(_, _, count)| *count),
         ),
         lines: Lines::new(lines),
         difference: None,

@@ -33,6 +33,9 @@ function changed() {
   choose();
   look();
   showFound();
+  element("shortened").hidden = view.shortened === 0;
+  element("shortened").textContent = `${counted(view.shortened)} of these, ${percent(view.shortened)}, with a part of their stacks: ` +
+    "[not kept by time] stands for the rest.";
   times.draw();
   if (tab.view === "graph") graph.update();
   else tab.show();
@@ -52,7 +55,8 @@ element("title").textContent = profile.title;
 document.title = `${profile.title} - unwind report`;
 element("summary").textContent = profile.summary;
 element("ledger").textContent = profile.notes +
-  (profile.time.left_out > 0 ? `not in the time line: ${counted(profile.time.left_out)}\n` : "");
+  (profile.time.left_out > 0 ? `not in the time line: ${counted(profile.time.left_out)}\n` : "") +
+  (profile.time.shortened > 0 ? `with a part of their stacks if a thread or a time is chosen: ${counted(profile.time.shortened)}\n` : "");
 
 {
   const all = profile.found.reduce((sum, way) => sum + way.frames, 0) - profile.found.at(-1).frames;

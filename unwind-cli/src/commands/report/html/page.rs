@@ -99,12 +99,16 @@ impl<'v> FrameOfPage<'v> {
 }
 
 /// All times in nanoseconds.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(super) struct Time {
     pub(super) start: u64,
     pub(super) width: u64,
     pub(super) spans: u64,
     pub(super) left_out: u64,
+    /// Samples whose stacks are not kept whole by time.
+    pub(super) shortened: u64,
+    /// Nodes after these stand for the frames that are not kept by time.
+    pub(super) whole_nodes: usize,
 }
 
 impl Serialize for Thread {

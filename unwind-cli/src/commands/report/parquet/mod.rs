@@ -197,20 +197,22 @@ fn write_samples<W: Write + Send>(
     // Those of each stack that are not on the time line.
     let mut rest: HashMap<usize, u64> = profile.ends().map(|(end, node)| (end, node.own)).collect();
     for (cell, count) in time_line.cells() {
-        let thread = time_line.threads.get(cell.thread);
+        // Others are in the rest.
+        let Some(end) = cell.stack.end() else { continue };
+        let thread = time_line.threads.get(cell.thread());
         let number = |number: Option<u32>| number.map_or(Cell::Nothing, Cell::count);
-        let time = time_line.start().saturating_add(cell.span.saturating_mul(time_line.width));
+        let time = time_line.start().saturating_add(cell.span().saturating_mul(time_line.width));
         table.push([
             id.clone(),
             release.clone(),
             self::time(view, time),
             number(thread.map(|thread| thread.process)),
             number(thread.map(|thread| thread.thread)),
-            names.get(cell.thread).cloned().unwrap_or(Cell::Nothing),
-            Cell::count(cell.node),
+            names.get(cell.thread()).cloned().unwrap_or(Cell::Nothing),
+            Cell::count(end),
             Cell::count(count),
         ])?;
-        if let Some(rest) = rest.get_mut(&cell.node) {
+        if let Some(rest) = rest.get_mut(&end) {
             *rest = rest.saturating_sub(count.into());
         }
     }
