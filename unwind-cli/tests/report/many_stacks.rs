@@ -104,7 +104,7 @@ fn d15_a_page_has_64_spans_with_exact_heights_however_many_stacks_there_are() {
     }
     let mut expected: HashMap<String, usize> = HashMap::new();
     for number in 0..SAMPLES {
-        let file = number * 0x9e_3779 % (1 << 24) >> 18;
+        let file = (number * 0x9e_3779 % (1 << 24)) >> 18;
         *expected.entry(format!("[unknown in /nonexistent/{file:02}]")).or_default() += 1;
     }
     assert_eq!(by_file.len(), 64);

@@ -9,12 +9,35 @@ use test_support::{skip, tool};
 
 use crate::{WITHOUT_FRAME_POINTERS, folded, record, recording, report, support, text};
 
-/// The data of a page.
+/// The data of a page, with its columns.
 pub(super) fn data_of(page: &[u8]) -> Value {
     let start = b"<script type=\"application/json\" id=\"data\">";
+    let mut data: Value = serde_json::from_slice(element(page, start)).unwrap();
+    let column = |name: &str| -> Value {
+        let start = format!("<script type=\"application/json\" data-column=\"{name}\">");
+        let parts = memmem::find_iter(page, start.as_bytes());
+        let parts = parts.flat_map(|at| {
+            let part = element(&page[at..], start.as_bytes());
+            serde_json::from_slice::<Vec<Value>>(part).unwrap()
+        });
+        parts.collect()
+    };
+    data["nodes"] = ["frame", "caller", "own", "found"]
+        .map(|of| column(&format!("nodes.{of}")))
+        .into_iter()
+        .collect();
+    data["cells"] = ["thread", "span", "node", "count"]
+        .map(|of| column(&format!("cells.{of}")))
+        .into_iter()
+        .collect();
+    data
+}
+
+/// What is between the first `start` and the end of that element.
+fn element<'p>(page: &'p [u8], start: &[u8]) -> &'p [u8] {
     let at = memmem::find(page, start).unwrap() + start.len();
     let len = memmem::find(&page[at..], b"</script>").unwrap();
-    serde_json::from_slice(&page[at..at + len]).unwrap()
+    &page[at..at + len]
 }
 
 pub(super) fn numbers(column: &Value) -> Vec<usize> {

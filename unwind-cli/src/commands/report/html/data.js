@@ -1,22 +1,57 @@
-"use strict";
 // The profile, and what it comes to for the chosen thread and span of time.
 
 const element = (id) => document.getElementById(id);
 
+/** Lets the browser draw and listen if it could not for a while: work is done in such pieces. */
+const pause = (() => {
+  const { port1, port2 } = new MessageChannel();
+  let goOn = () => {};
+  port1.onmessage = () => { begun = performance.now(); goOn(); };
+  let begun = performance.now();
+  return () => (performance.now() - begun < 20 ? undefined : new Promise((done) => { goOn = done; port2.postMessage(0); }));
+})();
+/** How often loops over nodes and cells ask whether to pause: at each number without these bits. */
+const PIECE = (1 << 14) - 1;
+
+/** A column of numbers, of which the page has parts. */
+async function column(name, Type) {
+  const parts = [...document.querySelectorAll(`script[data-column="${name}"]`)];
+  const lists = [];
+  let size = 0;
+  for (const part of parts) {
+    lists.push(Type.from(JSON.parse(part.textContent)));
+    size += lists.at(-1).length;
+    part.remove();
+    await pause();
+  }
+  const whole = new Type(size);
+  let at = 0;
+  for (const list of lists) {
+    whole.set(list, at);
+    at += list.length;
+  }
+  await pause();
+  return whole;
+}
+
 /** The data of the page, its columns as typed arrays. */
-const profile = (() => {
+const profile = await (async () => {
   const data = JSON.parse(element("data").textContent);
-  const [frame, caller, own, found] = data.nodes;
-  const [thread, span, node, count] = data.cells;
-  const bits = (list) => Uint32Array.from(list);
+  await pause();
+  const frame = await column("nodes.frame", Uint32Array);
   return {
     ...data,
     names: data.frames.map((parts) => parts[0]),
     files: data.frames.map((parts) => parts[1]),
     isFunction: data.frames.map((parts) => parts[2] === 1),
-    frame: bits(frame), caller: bits(caller), own: Float64Array.from(own),
-    foundBy: Uint8Array.from(found), size: frame.length,
-    cell: { thread: bits(thread), span: bits(span), node: bits(node), count: bits(count) },
+    frame, size: frame.length,
+    caller: await column("nodes.caller", Uint32Array),
+    own: await column("nodes.own", Float64Array),
+    foundBy: await column("nodes.found", Uint8Array),
+    cell: {
+      thread: await column("cells.thread", Uint32Array), span: await column("cells.span", Uint32Array),
+      node: await column("cells.node", Uint32Array), count: await column("cells.count", Uint32Array),
+    },
   };
 })();
 
@@ -32,12 +67,16 @@ function withCallees(own) {
 }
 
 /** What each node calls, that with most samples first; under `size` the roots. */
-const callees = (() => {
+const callees = await (async () => {
   const { size, caller } = profile;
   const total = withCallees(profile.own);
+  await pause();
   const first = new Uint32Array(size + 2);
   const parent = (node) => (isRoot(node) ? size : caller[node]);
-  for (let node = 0; node < size; node += 1) first[parent(node) + 1] += 1;
+  for (let node = 0; node < size; node += 1) {
+    first[parent(node) + 1] += 1;
+    if ((node & PIECE) === 0) await pause();
+  }
   for (let at = 0; at <= size; at += 1) first[at + 1] += first[at];
   const next = first.slice();
   const list = new Uint32Array(size);
@@ -45,8 +84,10 @@ const callees = (() => {
     const at = parent(node);
     list[next[at]] = node;
     next[at] += 1;
+    if ((node & PIECE) === 0) await pause();
   }
   for (let at = 0; at <= size; at += 1) {
+    if ((at & PIECE) === 0) await pause();
     if (first[at + 1] - first[at] > 1) {
       list.subarray(first[at], first[at + 1]).sort((a, b) => total[b] - total[a] || a - b);
     }
@@ -55,11 +96,14 @@ const callees = (() => {
 })();
 
 /** Whether no caller of a node is of the same function, so that its samples count once. */
-const isOutermost = (() => {
+const isOutermost = await (async () => {
   const result = new Uint8Array(profile.size);
   const onPath = new Uint32Array(profile.names.length);
   const toDo = [...callees.roots()];
+  let step = 0;
   while (toDo.length > 0) {
+    step += 1;
+    if ((step & PIECE) === 0) await pause();
     const node = toDo.pop();
     if (node < 0) {
       onPath[profile.frame[-1 - node]] -= 1;
@@ -73,6 +117,8 @@ const isOutermost = (() => {
   }
   return result;
 })();
+
+await pause();
 
 /** What is chosen: a thread or -1, spans from `from` up to `to`, a text to look for. */
 const chosen = { thread: -1, from: 0, to: profile.time.spans, text: "" };

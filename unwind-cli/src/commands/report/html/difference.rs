@@ -6,7 +6,8 @@ use std::io::{self, Write};
 
 use crate::commands::report::comparison::{CHANCE, Change, Comparison};
 use crate::commands::report::html::page::{
-    Difference, Found, FrameOfPage, Function, Lines, Page, SCHEMA, Seq, Time, write_page,
+    Difference, Found, FrameOfPage, Function, Lines, Page, SCHEMA, Seq, Time, write_column,
+    write_page,
 };
 use crate::commands::report::profile::{Frame, FrameKind};
 use crate::commands::report::side::Side;
@@ -127,15 +128,8 @@ pub(crate) fn write(mut out: &mut dyn Write, sides: &[Side<'_>; 2]) -> io::Resul
         ledger: after.ledger,
         found: found.collect(),
         frames: frames.collect(),
-        nodes: (
-            Seq(nodes.iter().map(|node| node.frame)),
-            Seq(nodes.iter().map(|node| node.caller)),
-            Seq(nodes.iter().map(|node| node.own[1])),
-            Seq(nodes.iter().map(way)),
-        ),
         time: Time { width: 1, whole_nodes: nodes.len(), ..Time::default() },
         threads: Seq([].iter()),
-        cells: [[0_u8; 0]; 4],
         lines: Lines::default(),
         difference: Some(Difference {
             titles: [before.title, after.title],
@@ -145,7 +139,12 @@ pub(crate) fn write(mut out: &mut dyn Write, sides: &[Side<'_>; 2]) -> io::Resul
             functions,
         }),
     };
-    write_page(&mut out, &page)
+    write_page(&mut out, &page, |out| {
+        write_column(out, "nodes.frame", nodes.iter().map(|node| node.frame))?;
+        write_column(out, "nodes.caller", nodes.iter().map(|node| node.caller))?;
+        write_column(out, "nodes.own", nodes.iter().map(|node| node.own[1]))?;
+        write_column(out, "nodes.found", nodes.iter().map(way))
+    })
 }
 
 #[cfg(test)]

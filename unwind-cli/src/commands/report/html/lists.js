@@ -154,7 +154,7 @@ const table = (() => {
   return { update };
 })();
 
-const times = (() => {
+const times = await (async () => {
   const box = element("times");
   const canvas = element("time-line");
   const context = canvas.getContext("2d", { alpha: false });
@@ -162,16 +162,20 @@ const times = (() => {
   const MANY = 200;
   const { spans } = profile.time;
   /** The threads with most samples, each with its samples by span. */
-  const rows = (() => {
+  const rows = await (async () => {
     const { cell } = profile;
     const sums = new Float64Array(profile.threads.length);
-    for (let at = 0; at < cell.thread.length; at += 1) sums[cell.thread[at]] += cell.count[at];
+    for (let at = 0; at < cell.thread.length; at += 1) {
+      sums[cell.thread[at]] += cell.count[at];
+      if ((at & PIECE) === 0) await pause();
+    }
     const order = [...sums.keys()].sort((a, b) => sums[b] - sums[a]);
     const shown = order.slice(0, MANY).map((thread) => ({ thread, sum: sums[thread], counts: new Float64Array(spans) }));
     const placed = new Map(shown.map((row) => [row.thread, row.counts]));
     for (let at = 0; at < cell.thread.length; at += 1) {
       const counts = placed.get(cell.thread[at]);
       if (counts) counts[cell.span[at]] += cell.count[at];
+      if ((at & PIECE) === 0) await pause();
     }
     return { shown, order, sums };
   })();

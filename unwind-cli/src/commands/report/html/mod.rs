@@ -12,17 +12,10 @@ use std::io::{self, Write};
 
 use crate::commands::report::found_by::FoundBy;
 use crate::commands::report::html::page::{
-    Found, FrameOfPage, Lines, Page, SCHEMA, Seq, Time, write_page,
+    Found, FrameOfPage, Lines, Page, SCHEMA, Seq, Time, write_column, write_page,
 };
 use crate::commands::report::time_line::cell::{Cell, KeptStack, SHORTENED};
 use crate::commands::report::view::View;
-
-/// A column of the cells.
-macro_rules! column {
-    ($rows:expr, $of:expr) => {
-        Seq($rows.iter().map($of))
-    };
-}
 
 /// The place of [`FoundBy::Nothing`] among all.
 const NOTHING: usize = FoundBy::ALL.len().saturating_sub(1);
@@ -89,15 +82,6 @@ pub(crate) fn write(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
         ledger,
         found: found.collect(),
         frames: frames.chain(note).collect(),
-        nodes: (
-            Seq(nodes.iter().map(|node| node.frame).chain(more.iter().map(|_| note_frame))),
-            // A root is its own caller.
-            Seq((0..)
-                .zip(nodes.iter().map(|node| node.caller).chain(more.iter().copied()))
-                .map(|(at, caller)| caller.unwrap_or(at))),
-            Seq(nodes.iter().map(|node| node.own).chain(more.iter().map(|_| 0))),
-            Seq(nodes.iter().map(|node| node.found.shown()).chain(more.iter().map(|_| NOTHING))),
-        ),
         time: Time {
             start: time_line.start(),
             width: time_line.width,
@@ -107,14 +91,26 @@ pub(crate) fn write(out: &mut impl Write, view: &View<'_>) -> io::Result<()> {
             whole_nodes: nodes.len(),
         },
         threads: Seq(time_line.threads.iter()),
-        cells: (
-            column!(cells, |(cell, _, _)| cell.thread()),
-            column!(cells, |(cell, _, _)| cell.span()),
-            column!(cells, |(_, node, _)| *node),
-            column!(cells, |(_, _, count)| *count),
-        ),
         lines: Lines::new(lines),
         difference: None,
     };
-    write_page(out, &page)
+    write_page(out, &page, |out| {
+        let callers = nodes.iter().map(|node| node.caller).chain(more.iter().copied());
+        // A root is its own caller.
+        let callers = (0..).zip(callers).map(|(at, caller)| caller.unwrap_or(at));
+        let frames = nodes.iter().map(|node| node.frame).chain(more.iter().map(|_| note_frame));
+        let found = nodes.iter().map(|node| node.found.shown());
+        write_column(out, "nodes.frame", frames)?;
+        write_column(out, "nodes.caller", callers)?;
+        write_column(
+            out,
+            "nodes.own",
+            nodes.iter().map(|node| node.own).chain(more.iter().map(|_| 0)),
+        )?;
+        write_column(out, "nodes.found", found.chain(more.iter().map(|_| NOTHING)))?;
+        write_column(out, "cells.thread", cells.iter().map(|(cell, _, _)| cell.thread()))?;
+        write_column(out, "cells.span", cells.iter().map(|(cell, _, _)| cell.span()))?;
+        write_column(out, "cells.node", cells.iter().map(|&(_, node, _)| node))?;
+        write_column(out, "cells.count", cells.iter().map(|&(_, _, count)| count))
+    })
 }

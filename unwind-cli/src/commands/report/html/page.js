@@ -153,6 +153,8 @@ new ResizeObserver(() => {
 
 // The address can say what to show: #view=tree&search=malloc
 const asked = new URLSearchParams(location.hash.slice(1));
+await pause();
 showTab(tabs.find((entry) => entry.id === asked.get("view") && !element(`tab-${entry.id}`).hidden) || tabs[0]);
+await pause();
 changed();
 if (asked.has("search")) find(asked.get("search"));

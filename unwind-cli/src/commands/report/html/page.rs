@@ -23,11 +23,11 @@ const SCRIPTS: [&str; 6] = [
     include_str!("page.js"),
 ];
 
-/// The version of the JSON: it rises when a field changes its meaning or goes.
-pub(super) const SCHEMA: u32 = 1;
+/// The version of the JSON, columns included: it rises when a field changes its meaning or goes.
+pub(super) const SCHEMA: u32 = 2;
 
 #[derive(Serialize)]
-pub(super) struct Page<'v, N, C> {
+pub(super) struct Page<'v> {
     pub(super) schema: u32,
     pub(super) program: &'static str,
     pub(super) title: &'v str,
@@ -36,10 +36,8 @@ pub(super) struct Page<'v, N, C> {
     pub(super) ledger: &'v Ledger,
     pub(super) found: Vec<Found>,
     pub(super) frames: Vec<FrameOfPage<'v>>,
-    pub(super) nodes: N,
     pub(super) time: Time,
     pub(super) threads: Seq<std::slice::Iter<'v, Thread>>,
-    pub(super) cells: C,
     pub(super) lines: Lines<'v>,
     /// What a page of two recordings has more.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -145,14 +143,23 @@ impl<W: Write> Write for WithoutMarkup<'_, W> {
     }
 }
 
+/// The program of the page: one function, which may pause.
+fn script() -> String {
+    format!("\"use strict\";\n(async () => {{\n{}}})();\n", SCRIPTS.concat())
+}
+
 /// What a policy calls a script or a style of the page.
 fn hash(text: &str) -> String {
     format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)))
 }
 
 /// Writes a page with this data.
-pub(super) fn write_page(out: &mut impl Write, page: &impl Serialize) -> io::Result<()> {
-    let script = SCRIPTS.concat();
+pub(super) fn write_page<W: Write>(
+    out: &mut W,
+    page: &impl Serialize,
+    columns: impl FnOnce(&mut W) -> io::Result<()>,
+) -> io::Result<()> {
+    let script = script();
     writeln!(
         out,
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -166,7 +173,28 @@ pub(super) fn write_page(out: &mut impl Write, page: &impl Serialize) -> io::Res
     )?;
     write!(out, "<script type=\"application/json\" id=\"data\">")?;
     serde_json::to_writer(WithoutMarkup(out), page)?;
-    writeln!(out, "</script>\n<script>{script}</script>\n</body>\n</html>")
+    writeln!(out, "</script>")?;
+    columns(out)?;
+    writeln!(out, "<script>{script}</script>\n</body>\n</html>")
+}
+
+/// How many numbers an element has, so that a browser reads it without a stall.
+const COLUMN_PART: usize = 1 << 16;
+
+/// Writes a column of the nodes or of the cells, in elements of their own.
+pub(super) fn write_column<T: Serialize>(
+    out: &mut impl Write,
+    name: &str,
+    numbers: impl Iterator<Item = T>,
+) -> io::Result<()> {
+    let mut numbers = numbers.peekable();
+    while numbers.peek().is_some() {
+        let part: Vec<T> = numbers.by_ref().take(COLUMN_PART).collect();
+        write!(out, "<script type=\"application/json\" data-column=\"{name}\">")?;
+        serde_json::to_writer(&mut *out, &part)?;
+        writeln!(out, "</script>")?;
+    }
+    Ok(())
 }
 
 /// What stands beside the data of a page of one recording.
@@ -208,7 +236,7 @@ mod tests {
 
     #[test]
     fn c9_the_page_itself_has_no_code_in_attributes_and_reaches_for_nothing() {
-        let script = SCRIPTS.concat();
+        let script = script();
         for part in [BODY, STYLE, &script] {
             for word in ["innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("] {
                 assert!(!part.contains(word), "{word}");
