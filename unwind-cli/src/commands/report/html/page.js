@@ -34,7 +34,7 @@ function changed() {
   look();
   showFound();
   element("shortened").hidden = view.shortened === 0;
-  element("shortened").textContent = `${counted(view.shortened)} of these, ${percent(view.shortened)}, with a part of their stacks: ` +
+  element("shortened").textContent = `Of what is chosen, ${counted(view.shortened)} (${percent(view.shortened)}) with a part of the stack: ` +
     "[not kept by time] stands for the rest.";
   times.draw();
   if (tab.view === "graph") graph.update();
