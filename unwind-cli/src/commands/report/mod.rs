@@ -345,6 +345,7 @@ pub(crate) fn compared_len(before: &[u8], after: &[u8]) -> Option<Vec<usize>> {
         keeps_lines: false,
         asks_servers: false,
         shows_inlined: false,
+        detail: Detail::OfTimes(1 << 10),
         is_compared: true,
     };
     let read =
