@@ -6,56 +6,63 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Sizes of copies of stacks, and which of them is worth its price.
 ///
 /// Each byte that is copied takes time of the program. So copies are small at first. Where these
-/// turn out to be too short, some samples have the largest copies, and each of them tells which
-/// size it needs. The size is chosen whose bytes are worth the stacks that they make complete. A
-/// program changes: the same is done again from time to time.
+/// turn out to be too short, a trial has the largest copies, each of which tells which size it
+/// needs. The size is chosen whose bytes are worth the stacks that they make complete. A program
+/// changes: the same is done again from time to time.
 #[derive(Clone, Debug)]
 pub(crate) struct CopySize(Arc<Mutex<State>>);
 
-/// How many bytes may be copied for each stack more that is complete.
-const BYTES_PER_STACK: u64 = 512 << 10;
+/// How many bytes a second may be copied if that makes all stacks complete, and a part of it for a
+/// part of them. To copy as many takes some 15 % of the program's time.
+const BYTES_FOR_ALL: u64 = 1 << 31;
 
-/// How many samples are looked at before a size is chosen.
+/// How many samples a trial of the largest copies has.
+const TRIAL: u32 = 128;
+
+/// Among as many samples, or fewer, cut stacks say that copies are too short.
 const LOOK: u32 = 128;
 
-/// As many stacks that are cut say before it that copies are too short.
-const MANY_CUT: u32 = 8;
+/// As many stacks that are cut say so.
+const MANY_CUT: u32 = 4;
 
-/// How many samples are passed until larger copies are tried again: at first, and at most. It is
+/// If a look has more cut stacks, or fewer, by more than this than trials have shown, which by
+/// chance it seldom has, the program does something else.
+const CHANGED: u32 = 24;
+
+/// How many samples are passed until the next trial: after the first one, and at most. It is
 /// doubled each time.
-const PASSED: u32 = 2_048;
-const PASSED_AT_MOST: u32 = 32_768;
-
-/// Of samples with larger copies one of this many is looked at, which takes more walks.
-const ONE_OF: u32 = 8;
+const PASSED: u32 = 256;
+const PASSED_AT_MOST: u32 = 4_096;
 
 #[derive(Debug)]
 struct State {
     /// In bytes, ascending; at least one.
     sizes: Vec<u32>,
+    /// How many bytes may be copied for each stack more that is complete.
+    bytes_per_stack: u64,
     /// The place of the size that is wanted.
     wanted: usize,
     /// That of the size which samples have, and since when, by their clock.
     in_force: usize,
     since: u64,
-    /// The largest size is tried.
-    is_trial: bool,
-    look: Look,
-    /// Samples until larger copies are tried again.
+    /// Samples that the trial under way has had.
+    trial: Option<u32>,
+    /// What trials have shown, the earlier ones with less weight: a program has phases.
+    shown: Shown,
+    /// Samples of the size in force since the last look, and how many of them were cut.
+    samples: u32,
+    cut: u32,
+    /// Samples until the next trial.
     left: u32,
     passed: u32,
 }
 
-/// What samples of one size have shown.
-#[derive(Clone, Debug, Default)]
-struct Look {
+/// What samples with the largest copies have shown.
+#[derive(Clone, Debug)]
+struct Shown {
     samples: u32,
-    /// How many copies were too short.
-    cut: u32,
-    /// For how many each of the smaller sizes would have been enough.
+    /// For how many each size would have been enough.
     enough: Vec<u32>,
-    /// Samples that were passed since the last one.
-    passed: u32,
 }
 
 /// A copy that was walked.
@@ -71,15 +78,18 @@ pub(crate) struct WalkedCopy {
 
 impl CopySize {
     /// Copies of one of these sizes in bytes, ascending: of the first one until stacks turn out to
-    /// be deeper.
-    pub(crate) fn new(sizes: Vec<u32>) -> Self {
+    /// be deeper. A second of CPU time has `rate` of them.
+    pub(crate) fn new(sizes: Vec<u32>, rate: u32) -> Self {
         Self(Arc::new(Mutex::new(State {
-            sizes,
+            bytes_per_stack: BYTES_FOR_ALL.checked_div(rate.into()).unwrap_or(BYTES_FOR_ALL),
             wanted: 0,
             in_force: 0,
             since: 0,
-            is_trial: false,
-            look: Look::default(),
+            trial: None,
+            shown: Shown { samples: 0, enough: vec![0; sizes.len()] },
+            sizes,
+            samples: 0,
+            cut: 0,
             left: 0,
             passed: PASSED,
         })))
@@ -101,9 +111,9 @@ impl CopySize {
     /// Learns from a copy. `is_enough` says whether a number of bytes, less than it has, is enough
     /// for the same walk.
     pub(crate) fn learn(&self, copy: WalkedCopy, mut is_enough: impl FnMut(usize) -> bool) {
-        let Some(shorter) = self.state().asks(copy) else { return };
+        let Some(sizes) = self.state().asks(copy) else { return };
         // Walks take long: meanwhile others may learn.
-        let enough = shorter.iter().map(|&size| {
+        let enough = sizes.iter().map(|&size| {
             let size = usize::try_from(size).unwrap_or(usize::MAX);
             !copy.is_cut && (copy.len <= size || is_enough(size))
         });
@@ -122,45 +132,69 @@ impl State {
         self.wanted == self.in_force && copy.time >= self.since
     }
 
-    /// The smaller sizes to try a copy with, if it is to be looked at.
+    /// The sizes to try a copy of a trial with.
     fn asks(&mut self, copy: WalkedCopy) -> Option<Vec<u32>> {
         if self.sizes.len() < 2 || !self.is_current(copy) {
             return None;
         }
-        self.look.passed = self.look.passed.saturating_add(1);
-        self.left = self.left.saturating_sub(1);
-        if self.in_force > 0 && !self.is_trial && self.look.passed < ONE_OF {
-            return None;
+        if self.trial.is_some() {
+            return Some(self.sizes.clone());
         }
-        self.look.passed = 0;
-        Some(self.sizes.get(..self.in_force)?.to_vec())
+        self.left = self.left.saturating_sub(1);
+        self.samples = self.samples.saturating_add(1);
+        self.cut = self.cut.saturating_add(copy.is_cut.into());
+        let is_over = self.samples >= LOOK;
+        if is_over && self.expected_cut().is_some_and(|cut| cut.abs_diff(self.cut) > CHANGED) {
+            self.forget();
+        }
+        // Whether smaller ones would do is seen by trials alone.
+        let is_due = self.in_force > 0 || (is_over || self.cut >= MANY_CUT) && self.may_gain();
+        if self.left == 0 && is_due {
+            self.begin_trial();
+        } else if is_over {
+            (self.samples, self.cut) = (0, 0);
+        }
+        None
     }
 
-    fn take(&mut self, copy: WalkedCopy, enough: &[bool]) {
-        // The size may have changed since it was asked for.
-        if !self.is_current(copy) || enough.len() != self.in_force {
-            return;
+    /// What was shown tells nothing of what the program does now.
+    fn forget(&mut self) {
+        self.shown.samples = 0;
+        self.shown.enough.fill(0);
+        (self.left, self.passed) = (0, PASSED);
+    }
+
+    /// How many of a look should be cut by what trials have shown.
+    fn expected_cut(&self) -> Option<u32> {
+        let enough = self.shown.enough.get(self.in_force)?;
+        let cut = self.shown.samples.saturating_sub(*enough);
+        cut.saturating_mul(LOOK).checked_div(self.shown.samples)
+    }
+
+    fn begin_trial(&mut self) {
+        self.wanted = self.sizes.len().saturating_sub(1);
+        self.trial = Some(0);
+        for count in self.shown.enough.iter_mut().chain([&mut self.shown.samples]) {
+            *count /= 2;
         }
-        let look = &mut self.look;
-        look.samples = look.samples.saturating_add(1);
-        look.cut = look.cut.saturating_add(copy.is_cut.into());
-        look.enough.resize(enough.len(), 0);
-        for (count, &is_enough) in look.enough.iter_mut().zip(enough) {
+    }
+
+    /// Takes note of a copy of a trial, and for which sizes it would have been enough.
+    fn take(&mut self, copy: WalkedCopy, enough: &[bool]) {
+        // The trial may be over since it was asked for.
+        let Some(samples) = self.trial.filter(|_| self.is_current(copy)) else { return };
+        let samples = samples.saturating_add(1);
+        self.trial = Some(samples);
+        self.shown.samples = self.shown.samples.saturating_add(1);
+        for (count, &is_enough) in self.shown.enough.iter_mut().zip(enough) {
             *count = count.saturating_add(is_enough.into());
         }
-        let is_over = look.samples >= LOOK;
-        if self.left == 0 && (is_over || self.look.cut >= MANY_CUT) && self.may_gain() {
-            return self.try_largest();
-        }
-        if is_over {
-            let best = self.best();
-            if self.is_trial {
-                self.is_trial = false;
-                self.left = self.passed;
-                self.passed = self.passed.saturating_mul(2).min(PASSED_AT_MOST);
-            }
-            self.wanted = best;
-            self.look = Look::default();
+        if samples >= TRIAL {
+            self.trial = None;
+            self.wanted = self.best();
+            (self.samples, self.cut) = (0, 0);
+            self.left = self.passed;
+            self.passed = self.passed.saturating_mul(2).min(PASSED_AT_MOST);
         }
     }
 
@@ -169,26 +203,18 @@ impl State {
         let bytes = |place: usize| self.sizes.get(place).copied().map(u64::from);
         let next = self.in_force.checked_add(1).and_then(bytes);
         let (Some(now), Some(next)) = (bytes(self.in_force), next) else { return false };
-        let price = u64::from(self.look.samples).saturating_mul(next.saturating_sub(now));
-        u64::from(self.look.cut).saturating_mul(BYTES_PER_STACK) > price
+        let price = u64::from(self.samples).saturating_mul(next.saturating_sub(now));
+        u64::from(self.cut).saturating_mul(self.bytes_per_stack) > price
     }
 
-    fn try_largest(&mut self) {
-        self.wanted = self.sizes.len().saturating_sub(1);
-        self.is_trial = true;
-        self.look = Look::default();
-    }
-
-    /// The place of the size that is worth most, of that in force and the smaller ones.
+    /// The place of the size that is worth most.
     fn best(&self) -> usize {
-        let samples = self.look.samples;
-        let whole = samples.saturating_sub(self.look.cut);
-        let enough = self.look.enough.iter().copied().chain([whole]);
-        let worth = |(enough, &bytes): (u32, &u32)| {
-            let price = i128::from(samples).saturating_mul(bytes.into());
-            i128::from(enough).saturating_mul(BYTES_PER_STACK.into()).saturating_sub(price)
+        let Shown { samples, enough } = &self.shown;
+        let worth = |(&enough, &bytes): (&u32, &u32)| {
+            let price = i128::from(*samples).saturating_mul(bytes.into());
+            i128::from(enough).saturating_mul(self.bytes_per_stack.into()).saturating_sub(price)
         };
-        let worths = enough.zip(&self.sizes).map(worth).enumerate();
+        let worths = enough.iter().zip(&self.sizes).map(worth).enumerate();
         // Of equals the first, which is the smallest.
         worths.min_by_key(|&(_, worth)| Reverse(worth)).map_or(0, |(place, _)| place)
     }
@@ -200,11 +226,16 @@ mod tests {
 
     const SIZES: [u32; 3] = [16_384, 32_768, 65_528];
 
+    /// A stack is worth half a MiB of copies.
+    const RATE: u32 = 4_096;
+
     /// Takes samples of stacks of these depths in turn, each with a copy of the size in force.
     /// Returns that of each.
-    fn sizes_of(copies: &CopySize, depths: &[usize], samples: u64) -> Vec<u32> {
+    fn sizes_of(copies: &CopySize, depths: &[usize], samples: usize) -> Vec<u32> {
         let mut sizes = Vec::new();
-        for (time, &depth) in (1..=samples).zip(depths.iter().cycle()) {
+        let begin = copies.state().since;
+        let times = (begin..).skip(1);
+        for (time, &depth) in times.zip(depths.iter().cycle()).take(samples) {
             let size = SIZES[copies.state().in_force];
             sizes.push(size);
             let size = usize::try_from(size).unwrap();
@@ -217,8 +248,8 @@ mod tests {
         sizes
     }
 
-    fn last_of(depths: &[usize], samples: u64) -> u32 {
-        *sizes_of(&CopySize::new(SIZES.to_vec()), depths, samples).last().unwrap()
+    fn last_of(depths: &[usize], samples: usize) -> u32 {
+        *sizes_of(&CopySize::new(SIZES.to_vec(), RATE), depths, samples).last().unwrap()
     }
 
     #[test]
@@ -235,28 +266,33 @@ mod tests {
 
     #[test]
     fn d14_copies_that_make_no_stack_complete_are_given_up() {
-        let copies = CopySize::new(SIZES.to_vec());
+        let copies = CopySize::new(SIZES.to_vec(), RATE);
         let sizes = sizes_of(&copies, &[10_000, 100_000], 20_000);
         let count = |size| sizes.iter().filter(|&&at| at == size).count();
         assert_eq!(count(SIZES[1]), 0);
-        // They are tried again after 2,048 samples, 4,096 and 8,192.
-        let look = usize::try_from(LOOK).unwrap();
-        assert_eq!(count(SIZES[2]), 4 * look);
+        // They are tried again after 256 samples, 512, and so on up to 4,096.
+        let trial = usize::try_from(TRIAL).unwrap();
+        assert_eq!(count(SIZES[2]), 8 * trial);
         assert_eq!(sizes.last(), Some(&SIZES[0]));
     }
 
     #[test]
     fn d14_sizes_follow_a_program_that_changes() {
-        let copies = CopySize::new(SIZES.to_vec());
+        let copies = CopySize::new(SIZES.to_vec(), RATE);
         assert_eq!(sizes_of(&copies, &[1_000], 5_000).last(), Some(&SIZES[0]));
         assert_eq!(sizes_of(&copies, &[50_000], 1_000).last(), Some(&SIZES[2]));
-        assert_eq!(sizes_of(&copies, &[20_000], 10_000).last(), Some(&SIZES[1]));
-        assert_eq!(sizes_of(&copies, &[1_000], 10_000).last(), Some(&SIZES[0]));
+        assert_eq!(sizes_of(&copies, &[100_000], 10_000).last(), Some(&SIZES[0]));
+        // Half of them are not cut any more: that tells at once.
+        assert_eq!(sizes_of(&copies, &[10_000, 20_000], 500).last(), Some(&SIZES[1]));
+        assert_eq!(sizes_of(&copies, &[100_000], 10_000).last(), Some(&SIZES[0]));
+        // All were cut, and all are: what would do is seen by trials alone.
+        assert_eq!(sizes_of(&copies, &[20_000], 40_000).last(), Some(&SIZES[1]));
+        assert_eq!(sizes_of(&copies, &[1_000], 40_000).last(), Some(&SIZES[0]));
     }
 
     #[test]
     fn d14_copies_of_an_earlier_size_say_nothing_of_the_new_one() {
-        let copies = CopySize::new(SIZES.to_vec());
+        let copies = CopySize::new(SIZES.to_vec(), RATE);
         let cut = |time| WalkedCopy { time, len: 16_384, is_cut: true };
         for time in 0..u64::from(MANY_CUT) {
             copies.learn(cut(time), |_| false);
@@ -270,12 +306,23 @@ mod tests {
         for time in 0..500 {
             copies.learn(cut(time), |_| false);
         }
-        assert_eq!(copies.state().look.samples, 0);
+        assert_eq!(copies.state().shown.samples, 0);
+    }
+
+    #[test]
+    fn d14_larger_copies_are_for_lower_rates() {
+        // One of 50 needs more.
+        let mut depths = [10_000; 50];
+        depths[49] = 20_000;
+        for (rate, size) in [(999, SIZES[1]), (19_999, SIZES[0])] {
+            let copies = CopySize::new(SIZES.to_vec(), rate);
+            assert_eq!(sizes_of(&copies, &depths, 10_000).last(), Some(&size), "{rate}");
+        }
     }
 
     #[test]
     fn d14_one_size_stays() {
-        let copies = CopySize::new(vec![8]);
+        let copies = CopySize::new(vec![8], RATE);
         for time in 0..1_000 {
             copies.learn(WalkedCopy { time, len: 8, is_cut: true }, |_| false);
         }

@@ -15,12 +15,45 @@ use crate::commands::record::stream::{StreamWriter, round};
 use crate::commands::record::subject::Subject;
 use crate::commands::record::trim::push_trimmed;
 
-/// How long to wait for records, if no ring is filled to its mark before: each look at the rings
-/// may take a CPU from the programs, and what they have in its caches.
-const WAIT: Duration = Duration::from_millis(200);
+/// How long to wait between two looks at the rings.
+///
+/// Each look may take a CPU from the programs, and what they have in its caches. But a ring that is
+/// filled to its mark interrupts the program that fills it, which takes longer than a sample. So
+/// the next look is when rings should be a quarter full.
+#[derive(Debug)]
+struct Pace {
+    begun: Instant,
+    last: Instant,
+    wait: Duration,
+}
 
-/// The same during the first second, in which most programs show how deep their stacks are.
-const WAIT_AT_FIRST: Duration = Duration::from_millis(50);
+impl Pace {
+    const LEAST: Duration = Duration::from_millis(5);
+    const MOST: Duration = Duration::from_millis(200);
+    /// The most at first, when programs show how deep their stacks are.
+    const MOST_AT_FIRST: [(Duration, Duration); 2] = [
+        (Duration::from_millis(250), Duration::from_millis(5)),
+        (Duration::from_secs(1), Duration::from_millis(20)),
+    ];
+
+    fn new(now: Instant) -> Self {
+        Self { begun: now, last: now, wait: Self::LEAST }
+    }
+
+    /// Takes note of a look that has found rings this full, in percent.
+    fn learn(&mut self, percent: u64, now: Instant) {
+        let since = now.saturating_duration_since(self.last);
+        self.last = now;
+        let age = now.saturating_duration_since(self.begun);
+        let at_first = Self::MOST_AT_FIRST.into_iter().find(|&(until, _)| age < until);
+        let most = at_first.map_or(Self::MOST, |(_, most)| most);
+        let percent = u32::try_from(percent).unwrap_or(u32::MAX).max(1);
+        let wait = since.saturating_mul(25).checked_div(percent).unwrap_or(most);
+        // One look with little to find says nothing of the next.
+        let doubled = self.wait.saturating_mul(2);
+        self.wait = wait.min(doubled).clamp(Self::LEAST, most);
+    }
+}
 
 /// Has this thread run before others where that is allowed: while it waits for a CPU the
 /// rings run over.
@@ -57,12 +90,10 @@ impl Drain {
         until: Option<Instant>,
     ) -> Drained {
         let mut drained = Drained::default();
-        let begun = Instant::now();
+        let mut pace = Pace::new(Instant::now());
         loop {
-            let is_first = begun.elapsed() < Duration::from_secs(1);
-            let wait = if is_first { WAIT_AT_FIRST } else { WAIT };
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            engine.wait(left.map_or(wait, |left| left.min(wait)));
+            engine.wait(left.map_or(pace.wait, |left| left.min(pace.wait)));
             let is_over = until.is_some_and(|until| Instant::now() >= until);
             let is_last = is_over || ends.load(Ordering::Relaxed) || !subject.runs();
             if is_last {
@@ -74,7 +105,8 @@ impl Drain {
                 self.copy_size.is_in_force(size, now());
             }
             // What came before its end is in the rings afterwards.
-            self.drain(engine, &mut drained);
+            let percent = self.drain(engine, &mut drained);
+            pace.learn(percent, Instant::now());
             if is_last {
                 (drained.lost, drained.cpu_time) = (engine.lost(), engine.cpu_time());
                 self.parts.finish(drained);
@@ -87,12 +119,13 @@ impl Drain {
         }
     }
 
-    fn drain(&mut self, engine: &mut impl Engine, drained: &mut Drained) {
+    /// Hands on what is in the rings. Returns how full they were, in percent.
+    fn drain(&mut self, engine: &mut impl Engine, drained: &mut Drained) -> u64 {
         /// Bytes that are handed on at a time.
         const CHUNK: usize = 1 << 20;
         let mut chunk = Vec::new();
         let Self { attr, writer, parts, so_far, .. } = self;
-        let skipped = engine.drain(&mut |record| {
+        let found = engine.drain(&mut |record| {
             if record.kind() == RecordType::SAMPLE {
                 drained.written = drained.written.saturating_add(1);
                 if writer.is_full() {
@@ -109,9 +142,37 @@ impl Drain {
                 writer.write(std::mem::take(&mut chunk));
             }
         });
-        drained.skipped_bytes = drained.skipped_bytes.saturating_add(skipped);
+        drained.skipped_bytes = drained.skipped_bytes.saturating_add(found.skipped);
         so_far.set(*drained);
         chunk.extend(round());
         writer.write(chunk);
+        found.percent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d14_rings_are_looked_at_when_they_are_a_quarter_full() {
+        let begun = Instant::now();
+        let mut pace = Pace::new(begun);
+        let mut now = begun.checked_add(Duration::from_secs(2)).unwrap();
+        pace.last = now;
+        // In percent of a ring in a millisecond.
+        for (filled, ms) in [(1, 25), (5, 5), (1, 25), (100, 5)] {
+            for _ in 0..100 {
+                now = now.checked_add(pace.wait).unwrap();
+                let waited = u64::try_from(pace.wait.as_millis()).unwrap();
+                pace.learn(waited.saturating_mul(filled), now);
+            }
+            assert_eq!(pace.wait.as_millis(), ms, "{filled}");
+        }
+        for _ in 0..100 {
+            now = now.checked_add(pace.wait).unwrap();
+            pace.learn(0, now);
+        }
+        assert_eq!(pace.wait, Pace::MOST);
     }
 }

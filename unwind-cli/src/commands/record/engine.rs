@@ -30,9 +30,8 @@ pub(crate) trait Engine: Send {
     /// Waits until there is much to read, or for `time`.
     fn wait(&self, time: Duration);
 
-    /// Hands out all records that there are. Returns how many bytes were skipped since they
-    /// were no records.
-    fn drain(&mut self, take: &mut dyn FnMut(&Record<'_>)) -> u64;
+    /// Hands out all records that there are.
+    fn drain(&mut self, take: &mut dyn FnMut(&Record<'_>)) -> Found;
 
     /// Has samples have copies of stacks of the size at this place from now on, of the sizes in
     /// [`Sampling`](super::sampling::Sampling). Returns whether they have: the kernel may refuse.
@@ -46,6 +45,15 @@ pub(crate) trait Engine: Send {
 
     /// The CPU time of all that samples are taken of, if the kernel counts that.
     fn cpu_time(&self) -> Option<CpuTime>;
+}
+
+/// What was found when records were handed out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Bytes that were skipped since they were no records.
+    pub(crate) skipped: u64,
+    /// How full the fullest of what holds the records was, in percent.
+    pub(crate) percent: u64,
 }
 
 /// CPU time in nanoseconds, by the kernel's count.

@@ -123,6 +123,42 @@ impl Ledger {
         self
     }
 
+    /// The sum of two ledgers. What one of them does not have the sum has not.
+    pub(crate) fn with(self, other: &Self) -> Self {
+        let mut incomplete = self.incomplete;
+        for (reason, count) in &other.incomplete {
+            let sum = incomplete.entry(reason.clone()).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+        let lost_by_kernel = self.lost_by_kernel.zip(other.lost_by_kernel);
+        Self {
+            schema: self.schema,
+            written: self.written.saturating_add(other.written),
+            complete: self.complete.saturating_add(other.complete),
+            incomplete,
+            kernel_only: self.kernel_only.saturating_add(other.kernel_only),
+            unmatched: self.unmatched.saturating_add(other.unmatched),
+            unchecked: self.unchecked.saturating_add(other.unchecked),
+            damaged: self.damaged.saturating_add(other.damaged),
+            dropped: self.dropped.saturating_add(other.dropped),
+            lost: self.lost.saturating_add(other.lost),
+            lost_told: self.lost_told.saturating_add(other.lost_told),
+            lost_by_kernel: lost_by_kernel.map(|(a, b)| a.saturating_add(b)),
+            skipped_bytes: self.skipped_bytes.saturating_add(other.skipped_bytes),
+            throttled: self.throttled.with(other.throttled),
+            cpu_time: self.cpu_time.zip(other.cpu_time).map(|(a, b)| TimeOfSamples {
+                nanoseconds: a.nanoseconds.saturating_add(b.nanoseconds),
+                samples_missing_estimated: a
+                    .samples_missing_estimated
+                    .saturating_add(b.samples_missing_estimated),
+            }),
+            off_cpu: match (self.off_cpu, other.off_cpu) {
+                (Some(a), Some(b)) => Some(a.with(b)),
+                (one, None) | (None, one) => one,
+            },
+        }
+    }
+
     /// Samples whose stacks are not complete.
     pub(crate) fn all_incomplete(&self) -> u64 {
         self.incomplete.values().fold(0, |sum, &count| sum.saturating_add(count))

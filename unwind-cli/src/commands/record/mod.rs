@@ -113,8 +113,8 @@ pub(crate) struct RecordArgs {
 
     /// How many bytes of a stack are looked at, at most 65,528
     ///
-    /// Without it, 16,384 at first, and 32,768 or 65,528 where enough stacks turn out to be
-    /// deeper and to be complete with as many.
+    /// Without it, 8,192 at first, and 16,384, 32,768 or 65,528 where enough stacks turn out to
+    /// be deeper and to be complete with as many.
     #[arg(long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(8..=65_528))]
     stack_bytes: Option<u32>,
@@ -273,7 +273,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         is_compressed: args.compression_level.map_or(!args.keep_stacks, |level| level > 0),
     };
     let attr = layout(&events).map_err(file_error)?;
-    let copy_size = CopySize::new(sampling.user_stacks.sizes().to_vec());
+    let copy_size = CopySize::new(sampling.user_stacks.sizes().to_vec(), args.rate);
     let mut writing =
         Writing { args, events, form, copy_size: copy_size.clone(), untold: 0, unsent: 0 };
     let mut first = Some(files.begin(SystemTime::now()).map_err(|error| file_error(error.into()))?);

@@ -21,6 +21,21 @@ pub(crate) struct OffCpu {
     pub(crate) without_end: u64,
 }
 
+impl OffCpu {
+    /// The sum of two.
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self {
+            samples: self.samples.saturating_add(other.samples),
+            nanoseconds: self.nanoseconds.saturating_add(other.nanoseconds),
+            without_sample: self.without_sample.saturating_add(other.without_sample),
+            nanoseconds_without_sample: self
+                .nanoseconds_without_sample
+                .saturating_add(other.nanoseconds_without_sample),
+            without_end: self.without_end.saturating_add(other.without_end),
+        }
+    }
+}
+
 /// The threads that wait.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {

@@ -15,7 +15,7 @@ use unwind_perf::ring::RingReader;
 use crate::commands::record::attrs::{
     COUNTS, CPU_CLOCK, DUMMY, EVENTS, SWITCHES, attr, of_event, samples,
 };
-use crate::commands::record::engine::{CpuTime, Engine, EngineError, OFF_CPU, SampledEvent};
+use crate::commands::record::engine::{CpuTime, Engine, EngineError, Found, OFF_CPU, SampledEvent};
 use crate::commands::record::sampling::{RingSize, Sampling, UserStacks, Whom};
 use crate::perf_event::{EventRing, PerfEvent};
 
@@ -63,7 +63,7 @@ impl PerfEngine {
         let mut sizes = sampling.user_stacks.sizes();
         loop {
             let mut attr = attr;
-            attr.wakeup = u32::try_from(ring / 4).unwrap_or(u32::MAX);
+            attr.wakeup = u32::try_from(ring / 2).unwrap_or(u32::MAX);
             match Self::open_with(sampling, attr, sizes, ring) {
                 Err(EngineError::Open { error }) if is_too_many(&error) && sizes.len() > 1 => {
                     sizes = sizes.get(..1).unwrap_or_default();
@@ -314,13 +314,16 @@ impl Engine for PerfEngine {
         }
     }
 
-    fn drain(&mut self, take: &mut dyn FnMut(&Record<'_>)) -> u64 {
-        let mut skipped = 0_u64;
+    fn drain(&mut self, take: &mut dyn FnMut(&Record<'_>)) -> Found {
+        let mut found = Found::default();
+        let ring_bytes = u64::try_from(self.ring).unwrap_or(u64::MAX);
         for (_, ring) in &self.rings {
             let Ok(mut reader) = ring.reader() else { continue };
             // As much as there is now: a ring that fills as fast as it is read has its turn
             // to end, too.
             let mut left = reader.waiting();
+            let percent = left.saturating_mul(100).checked_div(ring_bytes).unwrap_or(100);
+            found.percent = found.percent.max(percent);
             while left > 0 {
                 let before = reader.waiting();
                 match reader.next(&mut self.buf) {
@@ -330,13 +333,14 @@ impl Engine for PerfEngine {
                     }
                     Ok(None) => break,
                     Err(_) => {
-                        skipped = skipped.saturating_add(before.saturating_sub(reader.waiting()));
+                        let skipped = before.saturating_sub(reader.waiting());
+                        found.skipped = found.skipped.saturating_add(skipped);
                         break;
                     }
                 }
             }
         }
-        skipped
+        found
     }
 
     fn copy(&mut self, size: usize) -> bool {

@@ -24,7 +24,7 @@ use crate::failure::{Failure, exit_code_of};
 
 /// Bytes of a stack that are copied without `--stack-bytes`: at first, and where stacks turn
 /// out to be deeper. A record's length has 16 bits.
-pub(crate) const STACKS: [u32; 3] = [16_384, 32_768, 65_528];
+pub(crate) const STACKS: [u32; 4] = [8_192, 16_384, 32_768, 65_528];
 
 /// Bytes of a ring at most, without `--ring-kib`.
 pub(crate) const RING: usize = 8192 << 10;

@@ -16,6 +16,17 @@ pub(crate) struct Throttled {
     pub(crate) samples_estimated: u64,
 }
 
+impl Throttled {
+    /// The sum of two.
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self {
+            spans: self.spans.saturating_add(other.spans),
+            nanoseconds: self.nanoseconds.saturating_add(other.nanoseconds),
+            samples_estimated: self.samples_estimated.saturating_add(other.samples_estimated),
+        }
+    }
+}
+
 /// What was told so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Told {

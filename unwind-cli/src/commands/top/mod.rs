@@ -120,7 +120,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
         rate: args.rate,
         interval: Duration::from_secs(args.interval),
-        copy_size: CopySize::new(STACKS.to_vec()),
+        copy_size: CopySize::new(STACKS.to_vec(), args.rate),
     };
     let copy_size = walking.copy_size.clone();
     let span = Span { subject, ends: ends.clone(), until: None, every: None };
