@@ -10,6 +10,7 @@ mod page;
 #[path = "../support/mod.rs"]
 mod support;
 mod tables;
+mod together;
 mod ways;
 
 use std::fs;

@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use unwind_core::{RegisterRules, Row, WordSize};
 use unwind_perf::record::{MappedId, Mapping};
@@ -40,7 +40,7 @@ pub(crate) struct RecordedFile {
     /// As the recording calls it: a path, `[vdso]`, `//anon` and the like.
     pub(crate) name: Untrusted,
     id: FileId,
-    /// Which of the files of the recording it is, from 1 on; 0 if it is none of them.
+    /// Which of the files of all recordings it is, from 1 on; 0 if it is none of them.
     pub(crate) number: u64,
     elf: OnceLock<Result<ElfFile, FileError>>,
     sframe: OnceLock<Result<Option<SframeSection>, ElfError>>,
@@ -315,9 +315,42 @@ fn own_vdso() -> Option<ElfFile> {
     copy_vdso(&vdso.range, &mut memory).ok()
 }
 
+/// The files that several recordings have. Those with a build id are in it once, so that what is
+/// read of one is read once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedFiles(Arc<Mutex<Shared>>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    by_build_id: HashMap<(Untrusted, FileId), Arc<RecordedFile>>,
+    /// How many files all recordings have.
+    count: u64,
+}
+
+impl SharedFiles {
+    /// The file of this name and identity, which is made with its number if it is a new one.
+    fn get(
+        &self,
+        key: &(Untrusted, FileId),
+        new: impl FnOnce(u64) -> RecordedFile,
+    ) -> Arc<RecordedFile> {
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = shared.by_build_id.get(key) {
+            return Arc::clone(file);
+        }
+        shared.count = shared.count.saturating_add(1);
+        let file = Arc::new(new(shared.count));
+        if matches!(key.1, FileId::BuildId(_)) {
+            shared.by_build_id.insert(key.clone(), Arc::clone(&file));
+        }
+        file
+    }
+}
+
 /// All files of a recording, each once.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedFiles {
+    shared: SharedFiles,
     files: HashMap<(Untrusted, FileId), Arc<RecordedFile>>,
     /// What the recorder found in the files when it was done.
     build_ids: HashMap<Box<[u8]>, Box<[u8]>>,
@@ -329,7 +362,12 @@ pub(crate) struct RecordedFiles {
 impl RecordedFiles {
     /// The files of a recording that knows these build ids, by the names of files.
     pub(crate) fn new(build_ids: HashMap<Box<[u8]>, Box<[u8]>>) -> Self {
-        Self { files: HashMap::new(), build_ids, debug_files: None, processes: Processes::Unknown }
+        Self { build_ids, ..Self::default() }
+    }
+
+    /// Has the files that other recordings have, too.
+    pub(crate) fn sharing(self, shared: SharedFiles) -> Self {
+        Self { shared, ..self }
     }
 
     /// The files of processes that ran at a moment, if that is known.
@@ -362,16 +400,15 @@ impl RecordedFiles {
             _ => FileId::Unknown,
         };
         let name = Untrusted::from(mapping.name);
-        let number = u64::try_from(self.files.len()).unwrap_or(u64::MAX).saturating_add(1);
-        let new = || {
-            let (name, id) = (name.clone(), id.clone());
+        let key = (name.clone(), id.clone());
+        let new = |number| {
             let debug_files = self.debug_files.clone();
             let end = mapping.addr.saturating_add(mapping.len);
             let running = RunningFile { process: mapping.task.pid, range: mapping.addr..end };
             let running = (self.processes == Processes::Running).then_some(running);
             RecordedFile { name, id, number, debug_files, running, ..Default::default() }
         };
-        let place = self.files.entry((name.clone(), id.clone()));
-        Arc::clone(place.or_insert_with(|| Arc::new(new())))
+        let place = self.files.entry(key.clone());
+        Arc::clone(place.or_insert_with(|| self.shared.get(&key, new)))
     }
 }

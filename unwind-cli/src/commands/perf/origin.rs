@@ -122,6 +122,15 @@ impl Moment {
         Processes::Since(self.since_epoch)
     }
 
+    /// What to add to a time that a sample has for that of a sample of another recording at the same
+    /// moment.
+    pub(crate) fn shift_to(self, other: Self) -> i64 {
+        let began =
+            |moment: Self| i128::from(moment.since_epoch).saturating_sub(moment.of_samples.into());
+        let shift = began(self).saturating_sub(began(other));
+        i64::try_from(shift).unwrap_or(if shift < 0 { i64::MIN } else { i64::MAX })
+    }
+
     /// Nanoseconds since 1970 of a time that a sample has.
     pub(crate) fn since_epoch(self, time: u64) -> Option<u64> {
         match time.checked_sub(self.of_samples) {

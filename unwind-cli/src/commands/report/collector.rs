@@ -68,6 +68,8 @@ pub(crate) struct Collector {
     by: By,
     /// Whether files have the names by which those of two recordings are compared.
     pub(crate) is_compared: bool,
+    /// What is added to the times of samples.
+    pub(crate) time_shift: i64,
     /// About how many bytes a profile takes.
     room: usize,
     cgroups: Cgroups,
@@ -99,6 +101,7 @@ impl Collector {
             waits: WaitCounts::default(),
             by,
             is_compared: false,
+            time_shift: 0,
             room,
             cgroups: Cgroups::default(),
             names,
@@ -111,6 +114,21 @@ impl Collector {
             stack: Vec::new(),
             code_frames: None,
         }
+    }
+
+    /// Continues with the samples of another recording. Each has its own names, and says of its own
+    /// stacks which are not complete.
+    pub(crate) fn begin(
+        &mut self,
+        names: Names,
+        marks: Option<Marks>,
+        found_frames: Option<FoundFrames>,
+    ) {
+        (self.names, self.marks) = (names, marks);
+        self.found_frames = found_frames.map(Rc::new);
+        self.cgroups = Cgroups::default();
+        self.codes.clear();
+        self.files.clear();
     }
 
     /// Hands out what was put together, and begins anew.
@@ -295,6 +313,7 @@ impl Printer for Collector {
         let stack = outer.chain(self.stack.iter().rev().copied()).chain(waits);
         if let Some(node) = self.profile.add(stack, wait.unwrap_or(1)) {
             let Held { time, task, .. } = *shown.held;
+            let time = time.saturating_add_signed(self.time_shift);
             let name = shown.comm.escaped().to_string();
             let cpu_time = if wait.is_some() { 0 } else { cpu_time(events, shown) };
             let task = (task.pid, task.tid);

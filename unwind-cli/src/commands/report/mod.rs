@@ -65,9 +65,10 @@ use crate::untrusted::{Untrusted, escaped};
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = LONG_HELP)]
 pub(crate) struct ReportArgs {
-    /// The recording; `-` is standard input, for pipe form
+    /// The recording, or several that are put together, such as the parts of --every; `-` is standard
+    /// input, for pipe form
     #[arg(value_name = "FILE", default_value = "perf.data")]
-    file: PathBuf,
+    file: Vec<PathBuf>,
 
     /// What differs from one recording to another: `text`, `folded`, `svg` or `html`
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "file")]
@@ -156,11 +157,39 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     if let [before, after] = args.diff.as_slice() {
         return run_diff(args, before, after);
     }
-    let mut read = read(&args.file, args.reading())?;
-    let title = title(&args.file);
-    let labels = args.labels(&read.origin);
+    match (args.format, args.file.as_slice()) {
+        // Each recording has rows of its own there.
+        (Format::Parquet, files) => {
+            let reported = files.iter().map(|file| report_one(args, &debug_files, &[file]));
+            reported.fold(Ok(()), first_failure)
+        }
+        (Format::Otlp, [_, _, ..]) => {
+            Err(Failure::new("a profile of OpenTelemetry is of one recording", 2))
+        }
+        (_, files) => report_one(args, &debug_files, files),
+    }
+}
+
+/// The first of failures. Of the others the user is told.
+fn first_failure(before: Result<(), Failure>, next: Result<(), Failure>) -> Result<(), Failure> {
+    if let (Err(_), Err(failure)) = (&before, &next) {
+        // With standard error gone there is no other place to tell it.
+        let _ = writeln!(io::stderr(), "unwind: {failure}");
+    }
+    before.and(next)
+}
+
+/// Reports recordings together.
+fn report_one<P: AsRef<Path>>(
+    args: &ReportArgs,
+    debug_files: &DebugFiles,
+    files: &[P],
+) -> Result<(), Failure> {
+    let mut read = read(files, args.reading())?;
+    let title = title(files);
+    let labels = args.labels(&read.origin, files);
     let lines = read.line_samples.take().map(|samples| {
-        SourceLines::find(samples, &read.profile.frames, &debug_files, !args.no_source)
+        SourceLines::find(samples, &read.profile.frames, debug_files, !args.no_source)
     });
     let lines = lines.unwrap_or_default();
     for problem in read.problems.iter().chain(&lines.problems) {
@@ -180,9 +209,10 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
             |error: io::Error| RecordingError { path: folder.clone(), error: error.into() };
         parquet::write(folder, &view).map_err(output_error)?;
     } else {
-        write_to(args, &[&args.file], |out| write(args, &view, out))?;
+        let inputs: Vec<&Path> = files.iter().map(AsRef::as_ref).collect();
+        write_to(args, &inputs, |out| write(args, &view, out))?;
     }
-    read.end(&args.file)
+    read.end()
 }
 
 /// Writes the difference of two recordings.
@@ -190,8 +220,8 @@ fn run_diff(args: &ReportArgs, before: &Path, after: &Path) -> Result<(), Failur
     if !matches!(args.format, Format::Text | Format::Folded | Format::Svg | Format::Html) {
         return Err(Failure::new("--diff is written as text, folded, svg or html", 2));
     }
-    let reads = [read(before, args.reading())?, read(after, args.reading())?];
-    let titles = [before, after].map(title);
+    let reads = [read(&[before], args.reading())?, read(&[after], args.reading())?];
+    let titles = [before, after].map(|file| title(&[file]));
     let [read_before, read_after] = &reads;
     let [title_before, title_after] = &titles;
     let sides = [
@@ -202,7 +232,7 @@ fn run_diff(args: &ReportArgs, before: &Path, after: &Path) -> Result<(), Failur
         diff::write(out, args.format, &sides, args.top, args.memory.bytes())
     })?;
     let [read_before, read_after] = reads;
-    read_before.end(before).and(read_after.end(after))
+    read_before.end().and(read_after.end())
 }
 
 impl ReportArgs {
@@ -226,11 +256,11 @@ impl ReportArgs {
         }
     }
 
-    /// What tells this recording from others.
-    fn labels(&self, origin: &Origin) -> Labels {
+    /// What tells a recording in these files from others.
+    fn labels<P: AsRef<Path>>(&self, origin: &Origin, files: &[P]) -> Labels {
         // Standard input has no file.
-        let written = fs::metadata(&self.file).and_then(|metadata| metadata.modified());
-        let written = written.unwrap_or_else(|_| SystemTime::now());
+        let modified = |file: &P| fs::metadata(file).and_then(|metadata| metadata.modified()).ok();
+        let written = files.first().and_then(modified).unwrap_or_else(SystemTime::now);
         let [host, release] =
             [&self.host, &self.release].map(|text| text.as_ref().map(Untrusted::from));
         Labels::new(origin, written, host, release)
@@ -366,6 +396,11 @@ pub(crate) fn compared_len(before: &[u8], after: &[u8]) -> Option<Vec<usize>> {
 }
 
 /// What a picture is called.
-fn title(file: &Path) -> String {
-    escaped(file).to_string()
+fn title<P: AsRef<Path>>(files: &[P]) -> String {
+    let name = |file: &P| escaped(file.as_ref()).to_string();
+    match files {
+        [] => String::new(),
+        [only] => name(only),
+        [first, others @ ..] => format!("{} and {} more", name(first), others.len()),
+    }
 }

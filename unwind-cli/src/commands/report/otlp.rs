@@ -84,13 +84,13 @@ pub(crate) fn request_of(
     path: &Path,
     reading: Reading,
 ) -> Result<ExportProfilesServiceRequest, Failure> {
-    let read = read(path, reading)?;
+    let read = read(&[path], reading)?;
     let labels = Labels::new(&read.origin, SystemTime::now(), None, None);
     let (profile, time_line, ledger) = (&read.profile, &read.time_line, &read.ledger);
     let lines = &SourceLines::default();
     let view = View { title: "", profile, time_line, ledger, labels: &labels, lines };
     let request = request(&view, reading.memory);
-    match read.end(path) {
+    match read.end() {
         Err(error) if error.exit_code() != EXIT_CODE => Err(error),
         _ => Ok(request),
     }
