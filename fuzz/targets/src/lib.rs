@@ -45,6 +45,7 @@ mod plain_table;
 mod proc_texts;
 mod qmp;
 mod recorded_sections;
+mod recording_bounds;
 mod segments;
 mod sframe_index;
 mod sframe_remote;
