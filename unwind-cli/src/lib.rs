@@ -11,6 +11,7 @@
 mod call_frame_rows;
 mod call_frames;
 mod cli;
+mod clock;
 mod coloured;
 mod commands;
 mod counted;

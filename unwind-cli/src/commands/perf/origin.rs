@@ -2,9 +2,11 @@
 //! their own.
 
 use nix::unistd::{SysconfVar, sysconf};
+use rustix::time::ClockId;
 use unwind_perf::event_attr::EventAttr;
 use unwind_perf::record::{AttrFlags, Endian};
 
+use crate::clock::nanoseconds;
 use crate::commands::perf::error::PerfError;
 use crate::commands::perf::header::Feature;
 use crate::commands::perf::processes::Processes;
@@ -78,18 +80,13 @@ impl Origin {
 
 impl Moment {
     fn now(attr: &EventAttr) -> Option<Self> {
-        use rustix::time::{ClockId, Timespec, clock_gettime};
         let is_monotonic = attr.clockid == libc::CLOCK_MONOTONIC;
         if !(attr.flags.contains(AttrFlags::USE_CLOCKID) && is_monotonic) {
             return None;
         }
-        let nanoseconds = |Timespec { tv_sec, tv_nsec }| {
-            let seconds = u64::try_from(tv_sec).ok()?;
-            seconds.checked_mul(1_000_000_000)?.checked_add(u64::try_from(tv_nsec).ok()?)
-        };
         Some(Self {
-            since_epoch: nanoseconds(clock_gettime(ClockId::Realtime))?,
-            of_samples: nanoseconds(clock_gettime(ClockId::Monotonic))?,
+            since_epoch: nanoseconds(ClockId::Realtime)?,
+            of_samples: nanoseconds(ClockId::Monotonic)?,
         })
     }
 

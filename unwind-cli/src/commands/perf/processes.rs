@@ -1,8 +1,9 @@
 //! The processes whose ids a recording has, as far as it can be told now whose they were.
 
 use nix::unistd::{SysconfVar, sysconf};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
 
+use crate::clock::nanoseconds;
 use crate::target::proc_text::read_text;
 use crate::target::status::{Status, start_ticks};
 
@@ -43,12 +44,7 @@ fn began(process: i32) -> Option<u64> {
     let ticks = start_ticks(&read_text(format!("/proc/{process}/stat")).ok()?)?;
     let in_second = sysconf(SysconfVar::CLK_TCK).ok()??;
     let tick = SECOND.checked_div(u64::try_from(in_second).ok()?)?;
-    let now = |clock| {
-        let time = clock_gettime(clock);
-        let whole = u64::try_from(time.tv_sec).ok()?.checked_mul(SECOND)?;
-        whole.checked_add(u64::try_from(time.tv_nsec).ok()?)
-    };
-    let boot = now(ClockId::Realtime)?.checked_sub(now(ClockId::Boottime)?)?;
+    let boot = nanoseconds(ClockId::Realtime)?.checked_sub(nanoseconds(ClockId::Boottime)?)?;
     boot.checked_add(ticks.checked_mul(tick)?)
 }
 

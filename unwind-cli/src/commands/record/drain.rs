@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::setpriority_process;
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use rustix::time::ClockId;
 use unwind_perf::record::{Attr, RecordType};
 
+use crate::clock::nanoseconds;
 use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::drained::{Drained, SoFar};
 use crate::commands::record::engine::Engine;
@@ -62,13 +63,6 @@ pub(crate) fn go_first() {
     let _ = setpriority_process(None, -20);
 }
 
-/// The time by the clock of samples.
-fn now() -> u64 {
-    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
-    let nanos = u64::try_from(tv_nsec).unwrap_or(0);
-    u64::try_from(tv_sec).unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(nanos)
-}
-
 /// What empties the rings.
 #[derive(Debug)]
 pub(crate) struct Drain {
@@ -102,7 +96,9 @@ impl Drain {
             if let Some(size) = self.copy_size.change()
                 && engine.copy(size)
             {
-                self.copy_size.is_in_force(size, now());
+                // By the clock of samples.
+                let now = nanoseconds(ClockId::Monotonic).unwrap_or(0);
+                self.copy_size.is_in_force(size, now);
             }
             // What came before its end is in the rings afterwards.
             let percent = self.drain(engine, &mut drained);
