@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::io;
+use std::io::{self, Write as _};
 
 /// Why a command failed, as one line, and its exit code. Each error says in its own file
 /// what it comes to.
@@ -33,6 +33,21 @@ impl Failure {
     /// A failure for this reason, with the exit code that `--help` documents.
     pub(crate) fn new(error: impl Into<Box<dyn Error + Send + Sync>>, exit_code: u8) -> Self {
         Self { error: error.into(), exit_code, kind: Kind::Plain }
+    }
+
+    /// The first of failures, if there is one. Of the others the user is told.
+    ///
+    /// # Errors
+    ///
+    /// That one.
+    pub(crate) fn first_of(failures: impl IntoIterator<Item = Self>) -> Result<(), Self> {
+        let mut failures = failures.into_iter();
+        let Some(first) = failures.next() else { return Ok(()) };
+        for failure in failures {
+            // With standard error gone there is no other place to tell it.
+            let _ = writeln!(io::stderr(), "unwind: {failure}");
+        }
+        Err(first)
     }
 
     /// Standard output cannot be written to.

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use test_support::skip;
 
-use crate::{WITHOUT_FRAME_POINTERS, support, text, unwind};
+use crate::{WITHOUT_FRAME_POINTERS, folded_with, support, text, unwind};
 
 /// Records a program of two and a half seconds in parts of one second.
 fn parts(test: &str) -> Option<Vec<String>> {
@@ -38,15 +38,9 @@ fn parts(test: &str) -> Option<Vec<String>> {
     Some(files.into_iter().map(|file| file.to_str().unwrap().to_owned()).collect())
 }
 
-fn folded(files: &[&str]) -> BTreeMap<String, u64> {
-    let output = unwind(&[&["report", "--format", "folded"], files].concat());
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let folded = text(&output.stdout);
-    let lines = folded.lines().map(|line| {
-        let (stack, count) = line.rsplit_once(' ').unwrap();
-        (stack.to_owned(), count.parse().unwrap())
-    });
-    lines.collect()
+fn folded(files: &[&str]) -> BTreeMap<Vec<String>, u64> {
+    let (last, others) = files.split_last().unwrap();
+    folded_with(Path::new(last), others).into_iter().collect()
 }
 
 fn json(format: &str, files: &[&str]) -> Value {

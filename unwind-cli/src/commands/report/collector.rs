@@ -91,9 +91,8 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
-    /// `marks` are those of a recording whose stacks were walked when it was made. The profile
-    /// takes about `room` bytes.
-    pub(crate) fn new(names: Names, marks: Option<Marks>, by: By, room: usize) -> Self {
+    /// The profile takes about `room` bytes.
+    pub(crate) fn new(names: Names, by: By, room: usize) -> Self {
         Self {
             profile: Profile::with_room(room),
             time_line: TimeLine::default(),
@@ -105,7 +104,7 @@ impl Collector {
             room,
             cgroups: Cgroups::default(),
             names,
-            marks,
+            marks: None,
             found_frames: None,
             codes: HashMap::new(),
             files: HashMap::new(),
@@ -116,8 +115,8 @@ impl Collector {
         }
     }
 
-    /// Continues with the samples of another recording. Each has its own names, and says of its own
-    /// stacks which are not complete.
+    /// Continues with the samples of another recording. Each has its own names; one whose stacks were
+    /// walked when it was made says by `marks` which are not complete.
     pub(crate) fn begin(
         &mut self,
         names: Names,

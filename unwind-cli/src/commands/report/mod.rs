@@ -161,22 +161,13 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
         // Each recording has rows of its own there.
         (Format::Parquet, files) => {
             let reported = files.iter().map(|file| report_one(args, &debug_files, &[file]));
-            reported.fold(Ok(()), first_failure)
+            Failure::first_of(reported.filter_map(Result::err))
         }
         (Format::Otlp, [_, _, ..]) => {
             Err(Failure::new("a profile of OpenTelemetry is of one recording", 2))
         }
         (_, files) => report_one(args, &debug_files, files),
     }
-}
-
-/// The first of failures. Of the others the user is told.
-fn first_failure(before: Result<(), Failure>, next: Result<(), Failure>) -> Result<(), Failure> {
-    if let (Err(_), Err(failure)) = (&before, &next) {
-        // With standard error gone there is no other place to tell it.
-        let _ = writeln!(io::stderr(), "unwind: {failure}");
-    }
-    before.and(next)
 }
 
 /// Reports recordings together.

@@ -1,6 +1,6 @@
 //! Reading a recording for a report.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::commands::perf::call_stacks::CallStacks;
@@ -86,13 +86,7 @@ impl Read {
     /// first recording, if there are several. Of the others the user is told.
     pub(crate) fn end(self) -> Result<(), Failure> {
         let ends = self.ends.into_iter().filter_map(|end| end.result().err());
-        let mut failures = self.failures.into_iter().chain(ends);
-        let Some(first) = failures.next() else { return Ok(()) };
-        for failure in failures {
-            // With standard error gone there is no other place to tell it.
-            let _ = writeln!(io::stderr(), "unwind: {failure}");
-        }
-        Err(first)
+        Failure::first_of(self.failures.into_iter().chain(ends))
     }
 }
 
@@ -188,7 +182,7 @@ struct Together {
 impl Together {
     fn new(reading: Reading) -> Self {
         let names = Names::new(None, Layout::Perf7_2);
-        let mut collector = Collector::new(names, None, reading.by, reading.memory);
+        let mut collector = Collector::new(names, reading.by, reading.memory);
         collector.time_line = TimeLine::new(reading.detail);
         collector.waits.are_shown = reading.off_cpu;
         collector.is_compared = reading.is_compared;
@@ -245,10 +239,10 @@ impl Together {
 
     /// What there is, if there is a recording.
     fn finish(self, mut failures: Vec<Failure>) -> Result<Read, Failure> {
-        match self.ends.is_empty() && !failures.is_empty() {
-            true => Err(failures.swap_remove(0)),
-            false => Ok(self.whole(failures)),
+        if self.ends.is_empty() {
+            Failure::first_of(failures.drain(..))?;
         }
+        Ok(self.whole(failures))
     }
 
     fn whole(self, failures: Vec<Failure>) -> Read {

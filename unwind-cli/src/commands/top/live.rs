@@ -169,7 +169,7 @@ pub(crate) fn walk(
     let options = Options { merge: true, memory: MEMORY, frame_pointers, stitch_lbr: false };
     let names = Names::new(None, Layout::Perf7_2);
     let printer = LivePrinter {
-        collector: Collector::new(names, None, By::Name, ROOM),
+        collector: Collector::new(names, By::Name, ROOM),
         counts: Counts { tally: Tally::default(), unmatched: 0, told: Told::new(rate) },
         threads: HashMap::new(),
         interval,

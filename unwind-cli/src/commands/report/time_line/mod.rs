@@ -32,7 +32,7 @@ pub(crate) struct Thread {
 pub(crate) enum Detail {
     /// Spans: they become longer, up to one for all of the recording.
     OfStacks,
-    /// Stacks, once there are few spans: rare ones are kept up to a caller only. Of so many cells.
+    /// Stacks, once there are few spans: rare ones are kept up to a caller only. With the number of cells.
     OfTimes(usize),
 }
 
@@ -188,7 +188,7 @@ impl TimeLine {
                     if self.cells.len() >= self.max_cells && spans <= 1 {
                         return self.leave_out();
                     }
-                    // So many threads that it is not a matter of stacks.
+                    // Threads alone take that many, whatever their stacks.
                     if self.cells.len() > self.goal() {
                         self.widen();
                     }
