@@ -114,6 +114,11 @@ impl Moment {
         words.chain(times.into_iter().flat_map(|time| endian.bytes_of_u64(time))).collect()
     }
 
+    /// The moment itself, in nanoseconds since 1970.
+    pub(crate) const fn of_wall(self) -> u64 {
+        self.since_epoch
+    }
+
     /// What is known now of the processes that ran then.
     pub(crate) const fn processes(self) -> Processes {
         Processes::Since(self.since_epoch)

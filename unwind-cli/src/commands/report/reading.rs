@@ -153,7 +153,7 @@ fn in_order<P: AsRef<Path>>(paths: &[P]) -> Vec<&Path> {
     if paths.len() > 1 && !paths.contains(&Path::new("-")) {
         let began = |path: &&Path| {
             let moment = Origin::read(&mut PerfReader::open(path).ok()?).ok()?.moment?;
-            moment.since_epoch(0)
+            Some(moment.of_wall())
         };
         let began: Option<Vec<_>> = paths.iter().map(began).collect();
         if let Some(began) = began {
