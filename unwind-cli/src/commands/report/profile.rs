@@ -68,7 +68,8 @@ pub(crate) struct Node {
 /// Stacks and how often each was seen, as a tree from the outermost frame in.
 ///
 /// It has room for a number of bytes. A stack for which there is none is counted under
-/// [`NOT_KEPT`] alone.
+/// [`NOT_KEPT`] with its innermost frame alone, so that the time that functions take themselves is
+/// right however different stacks are.
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
     pub(crate) frames: Vec<Frame>,
@@ -88,8 +89,10 @@ pub(crate) const NOT_KEPT: &str = "[too many different stacks]";
 /// About how many bytes a node takes, its place in the table of children included.
 const NODE_BYTES: usize = size_of::<Node>().saturating_add(64);
 
-/// The same of a frame without its texts, of which there are two copies.
-const FRAME_BYTES: usize = size_of::<Frame>().saturating_mul(2).saturating_add(64);
+/// The same of a frame without its texts, of which there are two copies, and of its node under
+/// [`NOT_KEPT`].
+const FRAME_BYTES: usize =
+    size_of::<Frame>().saturating_mul(2).saturating_add(64).saturating_add(NODE_BYTES);
 
 /// How often a function was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,18 +170,14 @@ impl Profile {
         count: u64,
     ) -> Option<usize> {
         let mut path = Vec::new();
-        let mut at = None;
-        for (frame, found) in stack {
-            match frame.and_then(|frame| self.node(at, frame)) {
-                Some(node) => path.push((node, found)),
-                None => {
-                    let node = self.without_room(count);
-                    path.clear();
-                    path.push((node, FoundBy::Nothing));
-                    break;
-                }
-            }
-            at = path.last().map(|&(node, _)| node);
+        let mut stack = stack.into_iter();
+        while let Some((frame, found)) = stack.next() {
+            let caller = path.last().map(|&(node, _)| node);
+            let Some(node) = frame.and_then(|frame| self.node(caller, frame)) else {
+                let (innermost, found) = stack.last().unwrap_or((frame, found));
+                return Some(self.add_without_room(innermost, found, count));
+            };
+            path.push((node, found));
         }
         for &(node, found) in &path {
             if let Some(node) = self.nodes.get_mut(node) {
@@ -191,18 +190,42 @@ impl Profile {
         Some(end)
     }
 
-    /// Counts a stack for which there is no room. Returns the node that stands for it.
-    pub(crate) fn without_room(&mut self, count: u64) -> usize {
+    /// Counts a stack for which there is no room, of which the innermost frame is kept if there was
+    /// room for that. Returns the node at which it ends.
+    pub(crate) fn add_without_room(
+        &mut self,
+        innermost: Option<usize>,
+        found: FoundBy,
+        count: u64,
+    ) -> usize {
         self.not_kept = self.not_kept.saturating_add(count);
-        let frame = Frame::note(NOT_KEPT);
-        let frame = match self.places.get(&frame) {
-            Some(&place) => place,
-            None => self.push_frame(frame),
-        };
-        match self.children.get(&(None, frame)) {
-            Some(&node) => node,
-            None => self.push_node(None, frame),
+        let root = Frame::note(NOT_KEPT);
+        let root = self.places.get(&root).copied().unwrap_or_else(|| self.push_frame(root));
+        let root = self.node_with_room(None, root);
+        let end = innermost.map(|frame| self.node_with_room(Some(root), frame));
+        let counts = [(Some(root), FoundBy::Nothing), (end, found)];
+        for (node, found) in counts.into_iter().filter_map(|(node, found)| Some((node?, found))) {
+            if let Some(node) = self.nodes.get_mut(node) {
+                node.found.add(found, count);
+            }
         }
+        let end = end.unwrap_or(root);
+        if let Some(node) = self.nodes.get_mut(end) {
+            node.own = node.own.saturating_add(count);
+        }
+        end
+    }
+
+    /// The node of a frame under a caller, for which there is room.
+    fn node_with_room(&mut self, caller: Option<usize>, frame: usize) -> usize {
+        let node = self.children.get(&(caller, frame)).copied();
+        node.unwrap_or_else(|| self.push_node(caller, frame))
+    }
+
+    /// Whether this is the node that stacks are under for which there was no room.
+    pub(crate) fn is_root_of_not_kept(&self, node: &Node) -> bool {
+        let is_it = |frame: &Frame| frame.kind == FrameKind::Note && frame.name == NOT_KEPT;
+        node.caller.is_none() && self.frames.get(node.frame).is_some_and(is_it)
     }
 
     /// The stacks that were seen: the node that each ends at.
@@ -338,5 +361,32 @@ mod tests {
         assert_eq!(profile.totals()[place].all, profile.not_kept);
         let kept = profile.ends().find(|(_, node)| node.own == 7).is_some();
         assert!(kept && profile.not_kept > 1_000, "{}", profile.not_kept);
+    }
+
+    #[test]
+    fn d15_the_innermost_function_counts_where_its_stack_has_no_room() {
+        let mut profile = Profile::with_room(100 << 10);
+        let function = |profile: &mut Profile, number: u32| {
+            let name = Untrusted::from(number.to_string().as_str());
+            (profile.frame(Frame::new(Some(&name), None, false)), FoundBy::CallFrames)
+        };
+        // Ten functions in another order each time.
+        for seed in 0..10_000_u32 {
+            let order = (0..8).map(|at| (seed.wrapping_mul(2_654_435_761) >> (at * 4)) % 10);
+            let stack: Vec<_> = order.map(|number| function(&mut profile, number)).collect();
+            profile.add(stack, 1);
+        }
+        assert!(profile.not_kept > 5_000, "{}", profile.not_kept);
+        let totals = profile.totals();
+        let own = |number: u32| {
+            let name = number.to_string();
+            let place = profile.frames.iter().position(|frame| frame.name == name).unwrap();
+            totals[place].own
+        };
+        let innermost = |seed: u32| (seed.wrapping_mul(2_654_435_761) >> 28) % 10;
+        for number in 0..10 {
+            let samples = (0..10_000).filter(|&seed| innermost(seed) == number).count();
+            assert_eq!(own(number), u64::try_from(samples).unwrap());
+        }
     }
 }

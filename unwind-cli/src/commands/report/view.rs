@@ -28,7 +28,8 @@ impl View<'_> {
         if self.profile.not_kept > 0 {
             let _ = writeln!(
                 notes,
-                "of these, without their stacks: {}, as more does not fit into --memory",
+                "of these, with their innermost function alone, so in no `total` of its callers: {}, as \
+                 more does not fit into --memory",
                 counted(self.profile.not_kept, "sample", "samples")
             );
         }

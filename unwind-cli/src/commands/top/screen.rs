@@ -91,7 +91,7 @@ impl Screen {
         }
         if self.window.not_kept() > 0 {
             let share = percent(self.window.not_kept(), all);
-            let line = format!("{share:>6} %          [too many different stacks]");
+            let line = format!("         {share:>5} %  [too many different stacks]");
             shown.push(Line::new(LineKind::Wrong, line));
         }
         let functions = self.window.functions();
