@@ -48,12 +48,15 @@ fn printed(perf: &Path, data: &Path, arguments: &[&str]) -> (String, String) {
 /// Without what is before `@plt` in names that perf makes itself: which function an entry of the
 /// procedure linkage table is for, older versions do not find in each layout of the table.
 fn without_plt_names(line: &str) -> String {
-    let mut parts = line.split("@plt");
-    let last = parts.next_back().unwrap_or_default();
     let is_end = |at: char| at.is_whitespace() || at == ';';
-    let before = |part: &str| part.rfind(is_end).map_or(0, |at| at + 1);
-    let parts = parts.map(|part| part[..before(part)].to_owned() + "@plt");
-    parts.collect::<String>() + last
+    let mut without = String::new();
+    let mut left = line;
+    while let Some((before, after)) = left.split_once("@plt") {
+        without += &before[..before.rfind(is_end).map_or(0, |at| at + 1)];
+        without += "@plt";
+        left = after;
+    }
+    without + left
 }
 
 #[test]

@@ -83,29 +83,6 @@ impl Counts {
     }
 }
 
-/// About how much the share of a function has to change to be above the bound: the quantile
-/// of the normal distribution that has this probability outside on both sides, in units of
-/// the standard deviation of the difference.
-pub(crate) fn bound(counts: Counts, limit: f64) -> f64 {
-    let [c1, c2] = counts.own.map(float);
-    let [n1, n2] = counts.samples.map(float);
-    if n1 == 0.0 || n2 == 0.0 {
-        return 1.0;
-    }
-    // One sample more is the least that there is to see.
-    let share = ((c1 + c2).max(1.0) / (n1 + n2)).min(1.0);
-    quantile(limit / 2.0) * (share * (1.0 - share) * (1.0 / n1 + 1.0 / n2)).sqrt()
-}
-
-/// How many standard deviations above its middle a normal distribution has this probability
-/// left, of at most one half (Abramowitz and Stegun, 26.2.23: right to 0.0005).
-fn quantile(tail: f64) -> f64 {
-    let t = (-2.0 * tail.max(f64::MIN_POSITIVE).ln()).sqrt();
-    let above = 2.515_517 + t * (0.802_853 + t * 0.010_328);
-    let below = 1.0 + t * (1.432_788 + t * (0.189_269 + t * 0.001_308));
-    t - above / below
-}
-
 /// About the same number.
 #[expect(clippy::as_conversions, reason = "counts have fewer digits than a float")]
 pub(crate) fn float(count: u64) -> f64 {
@@ -115,6 +92,7 @@ pub(crate) fn float(count: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::report::spread::quantile;
 
     fn chance(own: [u64; 2], samples: [u64; 2]) -> f64 {
         Counts { own, samples }.chance(&LogFactorials::up_to(SUMS))
@@ -143,10 +121,9 @@ mod tests {
             let share = (c1 + c2) / (n1 + n2);
             let deviation = (share * (1.0 - share) * (1.0 / n1 + 1.0 / n2)).sqrt();
             let deviations = (c2 / n2 - c1 / n1).abs() / deviation;
-            let told = quantile(chance(own, samples) / 2.0);
+            let told = quantile(chance(own, samples));
             assert!((told - deviations).abs() < 0.03, "{told} {deviations}");
         }
-        assert!((quantile(0.025) - 1.96).abs() < 0.001);
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub(crate) mod reading;
 mod side;
 mod source_lines;
 mod speedscope;
+mod spread;
 pub(crate) mod table;
 pub(crate) mod time_line;
 pub(crate) mod view;
@@ -45,7 +46,7 @@ use crate::commands::perf::summary::Memory;
 use crate::commands::report::format::Format;
 use crate::commands::report::grouping::By;
 use crate::commands::report::labels::Labels;
-use crate::commands::report::reading::{Reading, read, read_from};
+use crate::commands::report::reading::{Read, Reading, read, read_from};
 use crate::commands::report::side::Side;
 use crate::commands::report::source_lines::SourceLines;
 use crate::commands::report::time_line::Detail;
@@ -71,6 +72,9 @@ pub(crate) struct ReportArgs {
     file: Vec<PathBuf>,
 
     /// What differs from one recording to another: `text`, `folded`, `svg` or `html`
+    ///
+    /// Given several times, with recordings made in turn, it also tells by how much runs of one program
+    /// differ, so smaller differences can be told from those.
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "file")]
     diff: Vec<PathBuf>,
 
@@ -154,8 +158,8 @@ is what can be told from it: chains that the kernel found by frame pointers are 
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     let debug_files = DebugFiles::default();
     let debug_files = if args.debuginfod { debug_files.asking_servers()? } else { debug_files };
-    if let [before, after] = args.diff.as_slice() {
-        return run_diff(args, before, after);
+    if !args.diff.is_empty() {
+        return run_diff(args);
     }
     match (args.format, args.file.as_slice()) {
         // Each recording has rows of its own there.
@@ -206,24 +210,43 @@ fn report_one<P: AsRef<Path>>(
     read.end()
 }
 
-/// Writes the difference of two recordings.
-fn run_diff(args: &ReportArgs, before: &Path, after: &Path) -> Result<(), Failure> {
+/// Writes the difference of recordings before and after.
+fn run_diff(args: &ReportArgs) -> Result<(), Failure> {
     if !matches!(args.format, Format::Text | Format::Folded | Format::Svg | Format::Html) {
         return Err(Failure::new("--diff is written as text, folded, svg or html", 2));
     }
-    let reads = [read(&[before], args.reading())?, read(&[after], args.reading())?];
-    let titles = [before, after].map(|file| title(&[file]));
+    let files = [0, 1].map(|side| args.diff.iter().skip(side).step_by(2).collect::<Vec<_>>());
+    for files in &files {
+        let is_twice = |(at, file): &(usize, &&PathBuf)| {
+            files.iter().take(*at).any(|other| other == *file || is_same_file(other, file))
+        };
+        if let Some((_, file)) = files.iter().enumerate().find(is_twice) {
+            let path = escaped(file.as_path());
+            return Err(Failure::new(format!("{path} is given twice to --diff on one side"), 2));
+        }
+    }
+    let [before, after] = &files;
+    let reads = [read(before, args.reading())?, read(after, args.reading())?];
     let [read_before, read_after] = &reads;
+    // A pair of which one could not be read is none.
+    let pairs = before.iter().zip(after).filter_map(|(before, after)| {
+        Some((read_before.counts(before)?.to_vec(), read_after.counts(after)?.to_vec()))
+    });
+    let (of_before, of_after): (Vec<_>, Vec<_>) = pairs.unzip();
+    let titles = files.each_ref().map(|files| title(files));
     let [title_before, title_after] = &titles;
-    let sides = [
-        Side { title: title_before, profile: &read_before.profile, ledger: &read_before.ledger },
-        Side { title: title_after, profile: &read_after.profile, ledger: &read_after.ledger },
-    ];
-    write_to(args, &[before, after], |out| {
+    let sides =
+        [side(title_before, read_before, &of_before), side(title_after, read_after, &of_after)];
+    let inputs: Vec<&Path> = args.diff.iter().map(PathBuf::as_path).collect();
+    write_to(args, &inputs, |out| {
         diff::write(out, args.format, &sides, args.top, args.memory.bytes())
     })?;
-    let [read_before, read_after] = reads;
-    read_before.end().and(read_after.end())
+    Failure::first_of(reads.into_iter().filter_map(|read| read.end().err()))
+}
+
+/// What was read of one side, and the counts of those of its recordings that have one on the other.
+const fn side<'s>(title: &'s str, read: &'s Read, recordings: &'s [Vec<u64>]) -> Side<'s> {
+    Side { title, profile: &read.profile, ledger: &read.ledger, recordings }
 }
 
 impl ReportArgs {
@@ -312,24 +335,25 @@ fn write_as(
     out.flush()
 }
 
+/// How recordings are read with little memory, for bounds.
+const BOUNDED: Reading = Reading {
+    by: By::Process,
+    off_cpu: true,
+    trust_fp: false,
+    memory: 1 << 20,
+    names_kernel: false,
+    keeps_lines: true,
+    asks_servers: false,
+    shows_inlined: false,
+    detail: Detail::OfTimes(1 << 10),
+    is_compared: false,
+};
+
 /// Reads a recording and reports it in each format with little memory. Returns the lengths of
 /// all outputs in bytes, or `None` if it is no recording.
 pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
-    const MEMORY: usize = 1 << 20;
     let mut reader = PerfReader::from_bytes(bytes.to_vec()).ok()?;
-    let reading = Reading {
-        by: By::Process,
-        off_cpu: true,
-        trust_fp: false,
-        memory: MEMORY,
-        names_kernel: false,
-        keeps_lines: true,
-        asks_servers: false,
-        shows_inlined: false,
-        detail: Detail::OfTimes(1 << 10),
-        is_compared: false,
-    };
-    let read = read_from(&mut reader, reading).ok()?;
+    let read = read_from(&mut reader, BOUNDED).ok()?;
     let view = View {
         title: "-",
         profile: &read.profile,
@@ -338,16 +362,10 @@ pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
         labels: &Labels::default(),
         lines: &SourceLines::default(),
     };
-    let side = Side { title: "-", profile: &read.profile, ledger: &read.ledger };
     let mut lengths = Vec::new();
     for &format in Format::value_variants() {
         let mut out = Vec::new();
-        write_as(format, &view, 40, MEMORY, &mut out).ok()?;
-        lengths.push(out.len());
-    }
-    for format in [Format::Text, Format::Html] {
-        let mut out = Vec::new();
-        diff::write(&mut out, format, &[side, side], 40, MEMORY).ok()?;
+        write_as(format, &view, 40, BOUNDED.memory, &mut out).ok()?;
         lengths.push(out.len());
     }
     Some(lengths)
@@ -356,31 +374,21 @@ pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
 /// Reads two recordings and writes their difference in each format, with little memory. Returns
 /// the lengths of all outputs in bytes, or `None` if one of them is no recording.
 pub(crate) fn compared_len(before: &[u8], after: &[u8]) -> Option<Vec<usize>> {
-    const MEMORY: usize = 1 << 20;
-    let reading = Reading {
-        by: By::Thread,
-        off_cpu: false,
-        trust_fp: false,
-        memory: MEMORY,
-        names_kernel: false,
-        keeps_lines: false,
-        asks_servers: false,
-        shows_inlined: false,
-        detail: Detail::OfTimes(1 << 10),
-        is_compared: true,
-    };
+    let (by, off_cpu, keeps_lines, is_compared) = (By::Thread, false, false, true);
+    let reading = Reading { by, off_cpu, keeps_lines, is_compared, ..BOUNDED };
     let read =
         |bytes: &[u8]| read_from(&mut PerfReader::from_bytes(bytes.to_vec()).ok()?, reading).ok();
     let reads = [read(before)?, read(after)?];
-    let sides = reads.each_ref().map(|read| Side {
-        title: "-",
-        profile: &read.profile,
-        ledger: &read.ledger,
+    let recordings = reads.each_ref().map(|read| {
+        let counts = read.counts(Path::new("-"));
+        counts.map(<[u64]>::to_vec).into_iter().collect::<Vec<_>>()
     });
+    let ([read_before, read_after], [of_before, of_after]) = (&reads, &recordings);
+    let sides = [side("-", read_before, of_before), side("-", read_after, of_after)];
     let mut lengths = Vec::new();
     for format in [Format::Text, Format::Folded, Format::Svg, Format::Html] {
         let mut out = Vec::new();
-        diff::write(&mut out, format, &sides, 40, MEMORY).ok()?;
+        diff::write(&mut out, format, &sides, 40, BOUNDED.memory).ok()?;
         lengths.push(out.len());
     }
     Some(lengths)

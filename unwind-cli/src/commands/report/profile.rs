@@ -77,8 +77,9 @@ pub(crate) struct Profile {
     /// Callers come before what they call.
     pub(crate) nodes: Vec<Node>,
     children: HashMap<(Option<usize>, usize), usize>,
-    /// About how many bytes more it may take.
-    room: usize,
+    /// About how many bytes more frames may take, and nodes.
+    room_of_frames: usize,
+    room_of_stacks: usize,
     /// How many samples had no room.
     pub(crate) not_kept: u64,
 }
@@ -106,12 +107,14 @@ pub(crate) struct Total {
 impl Profile {
     /// A profile that takes about `room` bytes at most.
     pub(crate) fn with_room(room: usize) -> Self {
+        let room_of_stacks = room.saturating_sub(room / 4);
         Self {
             frames: Vec::new(),
             places: HashMap::new(),
             nodes: Vec::new(),
             children: HashMap::new(),
-            room,
+            room_of_frames: room.saturating_sub(room_of_stacks),
+            room_of_stacks,
             not_kept: 0,
         }
     }
@@ -135,7 +138,8 @@ impl Profile {
 
     fn take_room(&mut self, frame: &Frame) -> Option<()> {
         let texts = frame.name.len().saturating_add(frame.file.as_ref().map_or(0, String::len));
-        self.room = self.room.checked_sub(texts.saturating_mul(2).saturating_add(FRAME_BYTES))?;
+        self.room_of_frames =
+            self.room_of_frames.checked_sub(texts.saturating_mul(2).saturating_add(FRAME_BYTES))?;
         Some(())
     }
 
@@ -151,7 +155,8 @@ impl Profile {
         if let Some(&node) = self.children.get(&(caller, frame)) {
             return Some(node);
         }
-        self.room = self.room.checked_sub(NODE_BYTES)?;
+        // Functions are to have room when there are too many stacks.
+        self.room_of_stacks = self.room_of_stacks.checked_sub(NODE_BYTES)?;
         Some(self.push_node(caller, frame))
     }
 
@@ -250,6 +255,16 @@ impl Profile {
         self.nodes.iter().fold(0, |sum, node| sum.saturating_add(node.own))
     }
 
+    /// How many samples end in each frame, in the order of the frames, of which as many end at each
+    /// node.
+    pub(crate) fn own_of(&self, nodes: &[u64]) -> Vec<u64> {
+        let mut own = vec![0_u64; self.frames.len()];
+        for (node, &count) in self.nodes.iter().zip(nodes) {
+            own.get_mut(node.frame).into_iter().for_each(|sum| *sum = sum.saturating_add(count));
+        }
+        own
+    }
+
     /// How often each frame was seen, in the order of the frames.
     pub(crate) fn totals(&self) -> Vec<Total> {
         let mut totals = vec![Total::default(); self.frames.len()];
@@ -345,7 +360,7 @@ mod tests {
 
     #[test]
     fn d15_stacks_for_which_there_is_no_room_are_counted_apart() {
-        let mut profile = Profile::with_room(100 << 10);
+        let mut profile = Profile::with_room(200 << 10);
         let names: Vec<String> = (0..1_000_u32).map(|number| number.to_string()).collect();
         for name in &names {
             assert!(add(&mut profile, &["main", name], 2).is_some());

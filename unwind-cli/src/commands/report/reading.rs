@@ -75,9 +75,18 @@ pub(crate) struct Read {
     /// Of recordings that are left out, as they cannot be read.
     failures: Vec<Failure>,
     ends: Vec<RecordingEnd>,
+    /// How many samples end at each node, by recording, if they are compared.
+    counts: Vec<(PathBuf, Vec<u64>)>,
 }
 
 impl Read {
+    /// How many samples of a recording end at each node of the profile, if it was read to its end and
+    /// is compared.
+    pub(crate) fn counts(&self, path: &Path) -> Option<&[u64]> {
+        let found = self.counts.iter().find(|(of, _)| of == path);
+        found.map(|(_, counts)| counts.as_slice())
+    }
+
     /// Says how the reading ended. What was read before is to be shown first.
     ///
     /// # Errors
@@ -177,6 +186,8 @@ struct Together {
     /// Samples that waits without one stand for.
     unseen: u64,
     ends: Vec<RecordingEnd>,
+    /// How many samples end at each node, by recording, if they are compared.
+    counts: Vec<(PathBuf, Vec<u64>)>,
 }
 
 impl Together {
@@ -197,6 +208,7 @@ impl Together {
             ledger: None,
             unseen: 0,
             ends: Vec::new(),
+            counts: Vec::new(),
         }
     }
 
@@ -212,6 +224,7 @@ impl Together {
         };
         let moments = self.origin.as_ref().and_then(|first| first.moment).zip(origin.moment);
         self.collector.time_shift = moments.map_or(0, |(first, own)| own.shift_to(first));
+        let before = self.own_counts();
         let ended;
         (self.collector, ended) =
             collect(self.collector, reader, self.reading, &self.files, told.as_ref(), &origin);
@@ -221,6 +234,12 @@ impl Together {
             Ok(summary) => summary,
             Err(error) => return (self, Err(error.into())),
         };
+        if self.reading.is_compared {
+            let before = before.into_iter().chain(std::iter::repeat(0));
+            let own = self.own_counts().into_iter().zip(before);
+            let own = own.map(|(now, before)| now.saturating_sub(before)).collect();
+            self.counts.push((path.to_owned(), own));
+        }
         let found = seen.samples;
         let ledger = told.map_or_else(|| ledger_of_seen(seen, &summary), |told| told.ledger);
         if let Some(waits) = ledger.off_cpu.filter(|_| self.reading.off_cpu) {
@@ -237,6 +256,12 @@ impl Together {
         (self, Ok(()))
     }
 
+    /// How many samples end at each node so far, if that is asked for.
+    fn own_counts(&self) -> Vec<u64> {
+        let nodes = self.collector.profile.nodes.iter().filter(|_| self.reading.is_compared);
+        nodes.map(|node| node.own).collect()
+    }
+
     /// What there is, if there is a recording.
     fn finish(self, mut failures: Vec<Failure>) -> Result<Read, Failure> {
         if self.ends.is_empty() {
@@ -246,7 +271,7 @@ impl Together {
     }
 
     fn whole(self, failures: Vec<Failure>) -> Read {
-        let Self { reading, collector, origin, ledger, unseen, ends, .. } = self;
+        let Self { reading, collector, origin, ledger, unseen, ends, mut counts, .. } = self;
         let Collector { mut profile, mut time_line, mut line_samples, code_frames, .. } = collector;
         let ledger = ledger.unwrap_or_else(Ledger::new);
         let mut problems = Vec::new();
@@ -256,6 +281,9 @@ impl Together {
             // Frames that stand apart by address become one, too.
             let expansion = expanded(&profile, &inlined.functions, reading.memory);
             time_line.move_to(&expansion.nodes);
+            for (_, counts) in &mut counts {
+                *counts = expansion.moved(counts);
+            }
             if let Some(line_samples) = &mut line_samples {
                 line_samples.move_to(&expansion.innermost);
             }
@@ -272,7 +300,7 @@ impl Together {
             }
         }
         let origin = origin.unwrap_or_default();
-        Read { profile, time_line, ledger, origin, line_samples, problems, failures, ends }
+        Read { profile, time_line, ledger, origin, line_samples, problems, failures, ends, counts }
     }
 }
 

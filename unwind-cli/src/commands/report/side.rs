@@ -1,16 +1,18 @@
-//! One of two recordings that stand beside each other.
+//! One of two sides that are compared.
 
 use crate::commands::record::ledger::Ledger;
 use crate::commands::report::profile::Profile;
 use crate::untrusted::Untrusted;
 
-/// One of the two recordings.
+/// What was recorded before, or after.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Side<'s> {
     /// To be shown as it is.
     pub(crate) title: &'s str,
     pub(crate) profile: &'s Profile,
     pub(crate) ledger: &'s Ledger,
+    /// By recording: how many samples end at each node of the profile.
+    pub(crate) recordings: &'s [Vec<u64>],
 }
 
 /// The name of a file for comparisons: programs of two releases may be in other folders, and files

@@ -5,12 +5,13 @@ const differences = (() => {
   const MANY = 500;
   const { difference } = profile;
   const byFrame = new Map();
+  const bound = (row) => (row.bound === null ? "-" : `${(100 * row.bound).toFixed(2)} %`);
   const sign = (share) => `${share > 0 ? "+" : ""}${(100 * share).toFixed(2)} %`;
 
   if (difference) {
-    for (const [frame, own, all, mark, bound] of difference.functions) {
+    for (const [frame, own, all, mark, limit] of difference.functions) {
       const shares = (counts) => counts.map((count, side) => (difference.samples[side] > 0 ? count / difference.samples[side] : 0));
-      byFrame.set(frame, { frame, own: shares(own), all: shares(all), mark, bound });
+      byFrame.set(frame, { frame, own: shares(own), all: shares(all), mark, bound: limit });
     }
   }
 
@@ -23,7 +24,7 @@ const differences = (() => {
         const button = make("button", search.isOn ? "hit" : "", profile.names[row.frame]);
         button.addEventListener("click", () => find(profile.names[row.frame]));
         name.append(make("i", `swatch found-${profile.difference ? [1, 2, 0][row.mark + 1] : 0}`), " ", button, " ", make("span", "file", profile.files[row.frame]));
-        const numbers = [sign(row.own[1] - row.own[0]), `${(100 * row.bound).toFixed(2)} %`,
+        const numbers = [sign(row.own[1] - row.own[0]), bound(row),
           ...row.own.map((share) => `${(100 * share).toFixed(2)} %`), ...row.all.map((share) => `${(100 * share).toFixed(2)} %`)];
         made.append(...numbers.map((number) => make("td", "", number)), name);
         return made;
@@ -34,7 +35,7 @@ const differences = (() => {
     inWords(frame) {
       const row = byFrame.get(frame);
       if (row === undefined) return "";
-      return `; self ${(100 * row.own[0]).toFixed(2)} % before, ${(100 * row.own[1]).toFixed(2)} % after (${sign(row.own[1] - row.own[0])}, bound ${(100 * row.bound).toFixed(2)} %)`;
+      return `; self ${(100 * row.own[0]).toFixed(2)} % before, ${(100 * row.own[1]).toFixed(2)} % after (${sign(row.own[1] - row.own[0])}, bound ${bound(row)})`;
     },
   };
 })();

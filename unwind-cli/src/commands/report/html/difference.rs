@@ -1,23 +1,22 @@
-//! The page of two recordings: the stacks of both as one tree, coloured where a function takes
-//! another share of the time than chance can tell.
+//! The page of recordings before and after: the stacks of both as one tree, coloured where a function
+//! takes another share of the time than recordings of one program have.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use crate::commands::report::comparison::{CHANCE, Change, Comparison};
+use crate::commands::report::comparison::{Change, Comparison};
 use crate::commands::report::html::page::{
     Difference, Found, FrameOfPage, Function, Lines, Page, SCHEMA, Seq, Time, write_column,
     write_page,
 };
 use crate::commands::report::profile::{Frame, FrameKind};
 use crate::commands::report::side::Side;
-use crate::counted::counted;
 
 /// How frames are coloured, in the order of their codes.
 const WAYS: [(&str, &str); 4] = [
     ("more", "takes more, above the bound"),
     ("less", "takes less, above the bound"),
-    ("within", "no difference that samples can tell"),
+    ("within", "no difference that can be told from chance"),
     ("none", "thread, or what is missing"),
 ];
 
@@ -96,13 +95,13 @@ pub(crate) fn write(mut out: &mut dyn Write, sides: &[Side<'_>; 2]) -> io::Resul
     }
     let functions = comparison.rows.iter().filter_map(|row| {
         let place = *tree.places.get(row.frame)?;
-        let (way, sign) = match comparison.change(row) {
+        let (way, sign) = match row.change {
             Change::More => (0, 1),
             Change::Less => (1, -1),
             Change::Within => (2, 0),
         };
         *ways.get_mut(place)? = way;
-        Some(Function(place, row.own, row.all, sign, comparison.bound(row)))
+        Some(Function(place, row.own, row.all, sign, row.bound))
     });
     let functions: Vec<Function> = functions.collect();
     let way = |node: &Node| ways.get(node.frame).copied().unwrap_or(2);
@@ -112,18 +111,11 @@ pub(crate) fn write(mut out: &mut dyn Write, sides: &[Side<'_>; 2]) -> io::Resul
     });
     let frames = tree.frames.iter().map(|frame| FrameOfPage::new(frame));
     let nodes = &tree.nodes;
-    let tests = u64::try_from(comparison.tests).unwrap_or(u64::MAX);
     let page = Page {
         schema: SCHEMA,
         program: concat!("unwind ", env!("CARGO_PKG_VERSION")),
         title: &format!("{} → {}", before.title, after.title),
-        summary: format!(
-            "{} of {} above the bound: of as many, chance alone brings one above it in {} of 100 \
-             such pairs",
-            comparison.above(),
-            counted(tests, "function", "functions"),
-            CHANCE * 100.0
-        ),
+        summary: comparison.summary().join(". "),
         notes: format!("before: {}\nafter: {}", before.ledger, after.ledger),
         ledger: after.ledger,
         found: found.collect(),
@@ -171,7 +163,7 @@ mod tests {
         let before = profile(&[(&["main", "b"], 1), (&["main", "a"], 2), (&["gone"], 3)]);
         let after = profile(&[(&["new"], 4), (&["main", "a"], 5), (&["main", "a", "b"], 6)]);
         let ledger = Ledger::new();
-        let side = |profile| Side { title: "", profile, ledger: &ledger };
+        let side = |profile| Side { title: "", profile, ledger: &ledger, recordings: &[] };
         let tree = Tree::new(&[side(&before), side(&after)]);
         let mut stacks: Vec<(Vec<&str>, [u64; 2])> = Vec::new();
         for (at, node) in tree.nodes.iter().enumerate() {

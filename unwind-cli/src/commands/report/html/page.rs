@@ -217,7 +217,7 @@ pub(super) struct Function(
     pub(super) [u64; 2],
     pub(super) [u64; 2],
     pub(super) i8,
-    pub(super) f64,
+    pub(super) Option<f64>,
 );
 
 #[cfg(test)]
