@@ -1,14 +1,15 @@
-//! How much of a stack is copied: little at first, and more where that makes stacks complete.
+//! How much of a stack is copied: little at first, more where that makes stacks complete, and less
+//! where less is enough.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Sizes of copies of stacks, and which of them is worth its price.
 ///
-/// Each byte that is copied takes time of the program. So copies are small at first. Where these
-/// turn out to be too short, a trial has the largest copies, each of which tells which size it
-/// needs. The size is chosen whose bytes are worth the stacks that they make complete. A program
-/// changes: the same is done again from time to time.
+/// Each byte that is copied takes time of the program. So copies are small at first, and tell
+/// whether still smaller ones are enough. Where they turn out to be too short, a trial has the largest
+/// copies, each of which tells which size it needs. The size is chosen whose bytes are worth the
+/// stacks that they make complete. A program changes: the same is done again from time to time.
 #[derive(Clone, Debug)]
 pub(crate) struct CopySize(Arc<Mutex<State>>);
 
@@ -16,7 +17,7 @@ pub(crate) struct CopySize(Arc<Mutex<State>>);
 /// part of them. To copy as many takes some 15 % of the program's time.
 const BYTES_FOR_ALL: u64 = 1 << 31;
 
-/// How many samples a trial of the largest copies has.
+/// How many samples a trial has.
 const TRIAL: u32 = 128;
 
 /// Among as many samples, or fewer, cut stacks say that copies are too short.
@@ -34,10 +35,15 @@ const CHANGED: u32 = 24;
 const PASSED: u32 = 256;
 const PASSED_AT_MOST: u32 = 4_096;
 
+/// One of as many stacks has to be complete with the largest copies to say which size is best.
+const KNOWN: u32 = 4;
+
 #[derive(Debug)]
 struct State {
     /// In bytes, ascending; at least one.
     sizes: Vec<u32>,
+    /// The place of the size at first, which most programs need.
+    first: usize,
     /// How many bytes may be copied for each stack more that is complete.
     bytes_per_stack: u64,
     /// The place of the size that is wanted.
@@ -45,7 +51,8 @@ struct State {
     /// That of the size which samples have, and since when, by their clock.
     in_force: usize,
     since: u64,
-    /// Samples that the trial under way has had.
+    /// Samples that the trial under way has had: the first one, of copies as they are at first, or one of
+    /// the largest copies.
     trial: Option<u32>,
     /// What trials have shown, the earlier ones with less weight: a program has phases.
     shown: Shown,
@@ -57,7 +64,7 @@ struct State {
     passed: u32,
 }
 
-/// What samples with the largest copies have shown.
+/// What samples of trials have shown.
 #[derive(Clone, Debug)]
 struct Shown {
     samples: u32,
@@ -77,15 +84,16 @@ pub(crate) struct WalkedCopy {
 }
 
 impl CopySize {
-    /// Copies of one of these sizes in bytes, ascending: of the first one until stacks turn out to
-    /// be deeper. A second of CPU time has `rate` of them.
-    pub(crate) fn new(sizes: Vec<u32>, rate: u32) -> Self {
+    /// Copies of one of these sizes in bytes, ascending: of that at the place `first` until there is
+    /// a better one. A second of CPU time has `rate` of them.
+    pub(crate) fn new(sizes: Vec<u32>, first: usize, rate: u32) -> Self {
         Self(Arc::new(Mutex::new(State {
             bytes_per_stack: BYTES_FOR_ALL.checked_div(rate.into()).unwrap_or(BYTES_FOR_ALL),
-            wanted: 0,
-            in_force: 0,
+            first,
+            wanted: first,
+            in_force: first,
             since: 0,
-            trial: None,
+            trial: Some(0),
             shown: Shown { samples: 0, enough: vec![0; sizes.len()] },
             sizes,
             samples: 0,
@@ -171,6 +179,7 @@ impl State {
         cut.saturating_mul(LOOK).checked_div(self.shown.samples)
     }
 
+    /// Begins a trial of the largest copies.
     fn begin_trial(&mut self) {
         self.wanted = self.sizes.len().saturating_sub(1);
         self.trial = Some(0);
@@ -179,7 +188,8 @@ impl State {
         }
     }
 
-    /// Takes note of a copy of a trial, and for which sizes it would have been enough.
+    /// Takes note of a copy of a trial, and for which sizes it would have been enough. Whether a larger
+    /// copy than it is would be, it does not tell.
     fn take(&mut self, copy: WalkedCopy, enough: &[bool]) {
         // The trial may be over since it was asked for.
         let Some(samples) = self.trial.filter(|_| self.is_current(copy)) else { return };
@@ -189,7 +199,13 @@ impl State {
         for (count, &is_enough) in self.shown.enough.iter_mut().zip(enough) {
             *count = count.saturating_add(is_enough.into());
         }
-        if samples >= TRIAL {
+        self.samples = self.samples.saturating_add(1);
+        self.cut = self.cut.saturating_add(copy.is_cut.into());
+        let is_of_largest = self.in_force.saturating_add(1) >= self.sizes.len();
+        if !is_of_largest && self.cut >= MANY_CUT && self.may_gain() {
+            self.forget();
+            self.begin_trial();
+        } else if samples >= TRIAL {
             self.trial = None;
             self.wanted = self.best();
             (self.samples, self.cut) = (0, 0);
@@ -210,6 +226,11 @@ impl State {
     /// The place of the size that is worth most.
     fn best(&self) -> usize {
         let Shown { samples, enough } = &self.shown;
+        let complete = enough.last().copied().unwrap_or(0);
+        // Nearly all are deeper than any copy: which size those need that come next is not known.
+        if complete < samples / KNOWN {
+            return self.first;
+        }
         let worth = |(&enough, &bytes): (&u32, &u32)| {
             let price = i128::from(*samples).saturating_mul(bytes.into());
             i128::from(enough).saturating_mul(self.bytes_per_stack.into()).saturating_sub(price)
@@ -249,7 +270,7 @@ mod tests {
     }
 
     fn last_of(depths: &[usize], samples: usize) -> u32 {
-        *sizes_of(&CopySize::new(SIZES.to_vec(), RATE), depths, samples).last().unwrap()
+        *sizes_of(&CopySize::new(SIZES.to_vec(), 0, RATE), depths, samples).last().unwrap()
     }
 
     #[test]
@@ -265,8 +286,25 @@ mod tests {
     }
 
     #[test]
+    fn d14_copies_become_smaller_at_once_where_less_is_enough() {
+        let trial = usize::try_from(TRIAL).unwrap();
+        let copies = || CopySize::new(SIZES.to_vec(), 1, RATE);
+        let sizes = sizes_of(&copies(), &[10_000], 1_000);
+        assert!(sizes[..trial].iter().all(|&size| size == SIZES[1]));
+        assert!(sizes[trial..].iter().all(|&size| size != SIZES[1]) && sizes.contains(&SIZES[0]));
+        // Where they are too short, it is seen before.
+        let sizes = sizes_of(&copies(), &[10_000, 20_000, 40_000], 1_000);
+        assert!(sizes[20..].iter().all(|&size| size == SIZES[2]), "{sizes:?}");
+        // Deep recursion says nothing of what comes after it.
+        assert_eq!(sizes_of(&copies(), &[100_000], 300).last(), Some(&SIZES[1]));
+        // And kept where they are what is needed.
+        assert_eq!(sizes_of(&copies(), &[20_000], 100), [SIZES[1]; 100]);
+        assert_eq!(sizes_of(&copies(), &[20_000], 10_000).last(), Some(&SIZES[1]));
+    }
+
+    #[test]
     fn d14_copies_that_make_no_stack_complete_are_given_up() {
-        let copies = CopySize::new(SIZES.to_vec(), RATE);
+        let copies = CopySize::new(SIZES.to_vec(), 0, RATE);
         let sizes = sizes_of(&copies, &[10_000, 100_000], 20_000);
         let count = |size| sizes.iter().filter(|&&at| at == size).count();
         assert_eq!(count(SIZES[1]), 0);
@@ -278,7 +316,7 @@ mod tests {
 
     #[test]
     fn d14_sizes_follow_a_program_that_changes() {
-        let copies = CopySize::new(SIZES.to_vec(), RATE);
+        let copies = CopySize::new(SIZES.to_vec(), 0, RATE);
         assert_eq!(sizes_of(&copies, &[1_000], 5_000).last(), Some(&SIZES[0]));
         assert_eq!(sizes_of(&copies, &[50_000], 1_000).last(), Some(&SIZES[2]));
         assert_eq!(sizes_of(&copies, &[100_000], 10_000).last(), Some(&SIZES[0]));
@@ -292,7 +330,7 @@ mod tests {
 
     #[test]
     fn d14_copies_of_an_earlier_size_say_nothing_of_the_new_one() {
-        let copies = CopySize::new(SIZES.to_vec(), RATE);
+        let copies = CopySize::new(SIZES.to_vec(), 0, RATE);
         let cut = |time| WalkedCopy { time, len: 16_384, is_cut: true };
         for time in 0..u64::from(MANY_CUT) {
             copies.learn(cut(time), |_| false);
@@ -315,14 +353,14 @@ mod tests {
         let mut depths = [10_000; 50];
         depths[49] = 20_000;
         for (rate, size) in [(999, SIZES[1]), (19_999, SIZES[0])] {
-            let copies = CopySize::new(SIZES.to_vec(), rate);
+            let copies = CopySize::new(SIZES.to_vec(), 0, rate);
             assert_eq!(sizes_of(&copies, &depths, 10_000).last(), Some(&size), "{rate}");
         }
     }
 
     #[test]
     fn d14_one_size_stays() {
-        let copies = CopySize::new(vec![8], RATE);
+        let copies = CopySize::new(vec![8], 0, RATE);
         for time in 0..1_000 {
             copies.learn(WalkedCopy { time, len: 8, is_cut: true }, |_| false);
         }

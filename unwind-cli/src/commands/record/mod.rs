@@ -39,9 +39,9 @@ use crate::commands::record::parts::Part;
 use crate::commands::record::receiver::Receiver;
 use crate::commands::record::recording::{Form, LedgerSection, Recording};
 use crate::commands::record::rings::{
-    Emptied, RING, STACKS, Span, check_exist, existing, of_running, open,
+    Emptied, RING, Span, check_exist, copies, existing, of_running, open,
 };
-use crate::commands::record::sampling::{Copies, RingSize, Sampling, UserStacks, Whom};
+use crate::commands::record::sampling::{RingSize, Sampling, UserStacks, Whom};
 use crate::commands::record::signals::end_at;
 use crate::commands::record::stream::layout;
 use crate::commands::record::subject::{HeldCommand, Subject};
@@ -113,8 +113,8 @@ pub(crate) struct RecordArgs {
 
     /// How many bytes of a stack are looked at, at most 65,528
     ///
-    /// Without it, 8,192 at first, and 16,384, 32,768 or 65,528 where enough stacks turn out to
-    /// be deeper and to be complete with as many.
+    /// Without it, 16,384 at first, and then 8,192, 16,384, 32,768 or 65,528: as many as make enough
+    /// stacks complete.
     #[arg(long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(8..=65_528))]
     stack_bytes: Option<u32>,
@@ -212,8 +212,7 @@ fn user_stacks(args: &RecordArgs) -> UserStacks {
     if args.deferred {
         return UserStacks::Deferred;
     }
-    let sizes = args.stack_bytes.map_or(STACKS.to_vec(), |bytes| vec![bytes]);
-    UserStacks::Copied(Copies { sizes, with_chains: args.uretprobes })
+    UserStacks::Copied(copies(args.stack_bytes, args.uretprobes))
 }
 
 fn ring_size(args: &RecordArgs) -> RingSize {
@@ -273,7 +272,8 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         is_compressed: args.compression_level.map_or(!args.keep_stacks, |level| level > 0),
     };
     let attr = layout(&events).map_err(file_error)?;
-    let copy_size = CopySize::new(sampling.user_stacks.sizes().to_vec(), args.rate);
+    let (sizes, first) = sampling.user_stacks.sizes();
+    let copy_size = CopySize::new(sizes.to_vec(), first, args.rate);
     let mut writing =
         Writing { args, events, form, copy_size: copy_size.clone(), untold: 0, unsent: 0 };
     let mut first = Some(files.begin(SystemTime::now()).map_err(|error| file_error(error.into()))?);

@@ -60,13 +60,13 @@ impl PerfEngine {
             RingSize::Exactly(ring) => (ring, true),
             RingSize::AtMost(ring) => (ring, false),
         };
-        let mut sizes = sampling.user_stacks.sizes();
+        let (mut sizes, mut first) = sampling.user_stacks.sizes();
         loop {
             let mut attr = attr;
             attr.wakeup = u32::try_from(ring / 2).unwrap_or(u32::MAX);
-            match Self::open_with(sampling, attr, sizes, ring) {
+            match Self::open_with(sampling, attr, (sizes, first), ring) {
                 Err(EngineError::Open { error }) if is_too_many(&error) && sizes.len() > 1 => {
-                    sizes = sizes.get(..1).unwrap_or_default();
+                    (sizes, first) = (sizes.get(first..=first).unwrap_or_default(), 0);
                 }
                 Err(EngineError::Map { error, .. })
                     if error.kind() == io::ErrorKind::PermissionDenied
@@ -87,7 +87,7 @@ impl PerfEngine {
     fn open_with(
         sampling: &Sampling,
         attr: EventAttr,
-        sizes: &[u32],
+        (sizes, first): (&[u32], usize),
         ring: usize,
     ) -> Result<Self, EngineError> {
         // All there are, also those that this program may not run on or that are off.
@@ -105,7 +105,7 @@ impl PerfEngine {
         if sampling.off_cpu {
             sampled.push((of_event(&attr, SWITCHES, 1), Some(OFF_CPU)));
         }
-        let wanted = wanted(&sampled, sizes);
+        let wanted = wanted(&sampled, sizes, first);
         let events = sampled.into_iter();
         let events = events.map(|(attr, name)| SampledEvent { attr, ids: Vec::new(), name });
         let mut engine = Self {
@@ -113,7 +113,7 @@ impl PerfEngine {
             events: events.collect(),
             opened: Vec::new(),
             sizes: sizes.len(),
-            on: 0,
+            on: first,
             rings: Vec::new(),
             buf: vec![0; RingReader::MAX_RECORD],
             ring,
@@ -186,7 +186,7 @@ impl PerfEngine {
 
     /// Whether copies of stacks have one size, since events for others would be too many.
     pub(crate) fn has_fewer_sizes(&self, sampling: &Sampling) -> bool {
-        self.sizes < sampling.user_stacks.sizes().len()
+        self.sizes < sampling.user_stacks.sizes().0.len()
     }
 
     /// The events that take samples with copies of the size at this place alone.
@@ -216,7 +216,7 @@ struct Wanted {
 
 /// The events to open for a thread on a CPU: for each sampled one as many as there are sizes of
 /// copies, and where there are several, one that tells of processes whichever size is on.
-fn wanted(sampled: &[(EventAttr, Option<&str>)], sizes: &[u32]) -> Vec<Wanted> {
+fn wanted(sampled: &[(EventAttr, Option<&str>)], sizes: &[u32], first: usize) -> Vec<Wanted> {
     let mut wanted = Vec::new();
     let has_one_size = sizes.len() < 2;
     if let Some((attr, _)) = sampled.first().filter(|_| !has_one_size) {
@@ -226,7 +226,7 @@ fn wanted(sampled: &[(EventAttr, Option<&str>)], sizes: &[u32]) -> Vec<Wanted> {
         for (place, &stack) in sizes.iter().enumerate() {
             let attr = match has_one_size && at == 0 {
                 true => *attr,
-                false => samples(attr, stack, place == 0),
+                false => samples(attr, stack, place == first),
             };
             let size = (!has_one_size).then_some(place);
             wanted.push(Wanted { attr, sampled: Some(at), size });
@@ -344,11 +344,11 @@ impl Engine for PerfEngine {
     }
 
     fn copy(&mut self, size: usize) -> bool {
+        if self.sizes < 2 || size >= self.sizes {
+            return false;
+        }
         if size == self.on {
             return true;
-        }
-        if size >= self.sizes {
-            return false;
         }
         if !self.of_size(size).all(|event| event.enable().is_ok()) {
             self.of_size(size).for_each(|event| _ = event.disable());

@@ -25,19 +25,28 @@ pub(crate) enum UserStacks {
 /// Copies of user stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Copies {
-    /// Bytes that a sample has at most, ascending: first as many as the first size, and later as
-    /// many as [`Engine::copy`](super::engine::Engine::copy) says.
+    /// Bytes that a sample has at most, ascending.
     pub(crate) sizes: Vec<u32>,
+    /// The place of the size of the first samples. Later ones have the size that
+    /// [`Engine::copy`](super::engine::Engine::copy) says.
+    pub(crate) first: usize,
     /// Whether samples have the kernel's chain of user frames, too.
     pub(crate) with_chains: bool,
 }
 
+impl Copies {
+    /// Bytes of a copy of the first samples.
+    pub(crate) fn first_size(&self) -> u32 {
+        self.sizes.get(self.first).copied().unwrap_or(0)
+    }
+}
+
 impl UserStacks {
-    /// Bytes of a copy: the sizes there are, of which the first is that of the first samples.
-    pub(crate) fn sizes(&self) -> &[u32] {
+    /// Bytes of a copy: the sizes there are, and the place of that of the first samples.
+    pub(crate) fn sizes(&self) -> (&[u32], usize) {
         match self {
-            Self::Copied(copies) => &copies.sizes,
-            Self::Deferred => &[0],
+            Self::Copied(copies) => (&copies.sizes, copies.first),
+            Self::Deferred => (&[0], 0),
         }
     }
 }

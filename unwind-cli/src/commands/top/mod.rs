@@ -19,9 +19,9 @@ use crate::commands::record::drained::{Drained, SoFar};
 use crate::commands::record::engine::Engine as _;
 use crate::commands::record::ledger::{EXIT_CODE, Ledger};
 use crate::commands::record::rings::{
-    Emptied, RING, STACKS, Span, check_exist, existing, of_running, open,
+    Emptied, RING, Span, check_exist, copies, existing, of_running, open,
 };
-use crate::commands::record::sampling::{Copies, RingSize, Sampling, UserStacks};
+use crate::commands::record::sampling::{RingSize, Sampling, UserStacks};
 use crate::commands::record::signals::end_at;
 use crate::commands::record::stream::layout;
 use crate::commands::record::subject::Subject;
@@ -108,9 +108,11 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let ends = end_at(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT]);
     let subject = if args.all { Subject::All } else { Subject::Processes(args.pid.clone()) };
     let (whom, existing) = (of_running(&subject), existing(&subject));
+    let copies = copies(None, false);
+    let copy_size = CopySize::new(copies.sizes.clone(), copies.first, args.rate);
     let engine = open(&Sampling {
         rate: args.rate,
-        user_stacks: UserStacks::Copied(Copies { sizes: STACKS.to_vec(), with_chains: false }),
+        user_stacks: UserStacks::Copied(copies),
         off_cpu: false,
         ring: RingSize::AtMost(RING),
         whom,
@@ -120,9 +122,8 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
         frame_pointers: FramePointerRows { is_trusted: args.trust_fp },
         rate: args.rate,
         interval: Duration::from_secs(args.interval),
-        copy_size: CopySize::new(STACKS.to_vec(), args.rate),
+        copy_size: copy_size.clone(),
     };
-    let copy_size = walking.copy_size.clone();
     let span = Span { subject, ends: ends.clone(), until: None, every: None };
     let (emptied, parts) = Emptied::start(engine, attr, copy_size, &existing, span);
     let reader = parts.recv().map_err(|error| Failure::new(error, 1))?.reader;
