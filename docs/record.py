@@ -43,6 +43,9 @@ MAPS = "/tmp/perf-*.map"
 INTERRUPTED = "interrupted"
 # KiB of its stack: less than any recorder copies, and more.
 DEPTHS = ("4", "12", "64")
+# Student's distribution has 95 of 100 cases within as many standard errors, by the number of turns.
+STUDENT = {4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262, 12: 2.201, 15: 2.145,
+           20: 2.093}
 PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 # The outermost functions by name, without underscores in front. perf leaves the last one or two out
 # in some programs, which counts as complete.
@@ -307,6 +310,20 @@ def more(these, those):
     return f"{median(numbers):+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
+def together(rate, results):
+    """How much more CPU time all programs took by `unwind` than by perf dwarf: the mean of the turns,
+    in each of which all programs count alike, and the interval that has it in 95 of 100 cases."""
+    programs = [result["seconds"] for _, rate_of, result in results if rate_of == rate]
+    turns = min(len(seconds["unwind"]) for seconds in programs)
+    means = [statistics.fmean(100 * (seconds["unwind"][turn][0] / seconds["dwarf"][turn][0] - 1)
+                              for seconds in programs) for turn in range(turns)]
+    if turns not in STUDENT:
+        return f"{rate} Hz: {statistics.fmean(means):+.2f} %"
+    around = STUDENT[turns] * statistics.stdev(means) / turns ** 0.5
+    mean = statistics.fmean(means)
+    return f"{rate} Hz: {mean:+.2f} % ({mean - around:+.2f} to {mean + around:+.2f})"
+
+
 def seen_row(name, rate, results):
     """What the recorders have seen of a program."""
     seen = results["seen"]
@@ -385,6 +402,8 @@ def main():
     print("| program | Hz | alone, s | unwind | perf dwarf | perf fp | unwind / perf dwarf |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     print("\n".join(program for program, _ in costs))
+    print("\n`unwind` / perf dwarf, all programs together: the mean of the turns, and where it is in 95 of "
+          "100 cases: " + "; ".join(together(rate, rows) for rate in asked.rates.split(",")) + ".")
     print("\nThe recorder's CPU time as a share of that of the program alone, and its file.\n")
     print("| program | Hz | unwind | perf dwarf | perf fp | file, MB | file / perf dwarf's |")
     print("|---|--:|--:|--:|--:|--:|--:|")

@@ -109,7 +109,7 @@ def with_frame_pointers(folder):
     flags = ["-O2", "-fno-omit-frame-pointer", "-mno-omit-leaf-frame-pointer",
              "-fno-optimize-sibling-calls"]
     framed, recursion = (os.path.join(folder, name) for name in ("framed", "allfp"))
-    subprocess.run(["gcc", *flags, "-static", "-nostdlib", "-o", framed,
+    subprocess.run(["gcc", *flags, "-DROUNDS=2000000", "-static", "-nostdlib", "-o", framed,
                     "unwind-cli/tests/programs/framed.c"], check=True)
     subprocess.run(["gcc", *flags, "-DOWN_WORK", "-o", recursion, f"{PROGRAMS}/recursion.c"],
                    check=True)

@@ -5,6 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef OWN_ROUNDS
+#define OWN_ROUNDS 400
+#endif
+
 static uint64_t state = 88172645463325252u;
 
 static uint64_t next(void) {
@@ -26,7 +30,7 @@ static int compare(const void *a, const void *b) {
 }
 
 __attribute__((noinline)) static uint64_t own_work(uint64_t value) {
-    for (int i = 0; i < 400; i++)
+    for (int i = 0; i < OWN_ROUNDS; i++)
         value = value * 6364136223846793005u + (value >> 7);
     return value;
 }

@@ -2,6 +2,10 @@
 // instruction of the program on: there is no C library.
 static volatile unsigned long sink;
 
+#ifndef ROUNDS
+#define ROUNDS 300000
+#endif
+
 __attribute__((noinline)) static unsigned long innermost(unsigned long x) {
     // A function that calls no other has no frame pointer unless it asks for it.
     asm volatile("" : : "r"(__builtin_frame_address(0)));
@@ -18,7 +22,7 @@ __attribute__((noinline)) static unsigned long nested(unsigned depth, unsigned l
 
 __attribute__((used)) static void run(void) {
     unsigned long x = 1;
-    for (int i = 0; i < 300000; i++) x = nested(10, x) + 3;
+    for (int i = 0; i < ROUNDS; i++) x = nested(10, x) + 3;
 }
 
 asm(".globl _start\n"

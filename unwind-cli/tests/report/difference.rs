@@ -71,6 +71,44 @@ fn d16_a_page_of_two_recordings_colours_what_is_above_the_bound_alone() {
 }
 
 #[test]
+fn d16_pairs_of_recordings_are_compared_together() {
+    let before = recording("report_pairs_before", b"nested", &[]);
+    let after = recording("report_pairs_after", b"nested", &[]);
+    let (Some(before), Some(after)) = (before, after) else { return };
+    let [again, bad] = ["again.data", "bad.data"].map(|name| before.with_file_name(name));
+    fs::copy(&after, &again).unwrap();
+    fs::write(&bad, "no recording").unwrap();
+    let compared = |pairs: &[[&Path; 2]]| {
+        let pair = |pair: &[&Path; 2]| {
+            let [before, after] = pair.map(|file| file.to_str().unwrap().to_owned());
+            ["--diff".to_owned(), before, after]
+        };
+        let arguments: Vec<String> = pairs.iter().flat_map(pair).collect();
+        let arguments = arguments.iter().map(String::as_str);
+        unwind(&["report"].into_iter().chain(arguments).collect::<Vec<_>>())
+    };
+    let one = compared(&[[&before, &after]]);
+    assert!(text(&one.stdout).contains("of their share in this pair: "), "{}", text(&one.stdout));
+    // In any order: each recording is with the other one of its pair.
+    let two = compared(&[[&after, &before], [&before, &again]]);
+    assert!(two.status.success(), "{}", text(&two.stderr));
+    let table = text(&two.stdout);
+    assert!(
+        table.contains("of their share in 2 pairs: ") && table.contains(" and 1 more, "),
+        "{table}"
+    );
+    assert!(table.contains("\n0 of "), "{table}");
+    // A recording that cannot be read is told of, and its pair left out.
+    let with_bad = compared(&[[&before, &after], [&again, &bad]]);
+    assert!(!with_bad.status.success() && text(&with_bad.stderr).contains("bad.data"));
+    assert!(text(&with_bad.stdout).contains("of their share in this pair: "));
+    // One recording says nothing of how runs differ.
+    let twice = compared(&[[&before, &after], [&before, &again]]);
+    assert_eq!(twice.status.code(), Some(2));
+    assert!(text(&twice.stderr).contains("is given twice"), "{}", text(&twice.stderr));
+}
+
+#[test]
 fn d16_a_program_in_another_folder_is_compared_with_itself() {
     let Some(before) = recording("report_folder_before", b"nested", &[]) else { return };
     let folder = before.with_file_name("release");

@@ -90,20 +90,27 @@ fn number(value: &Value) -> f64 {
 fn d15_the_questions_of_a_fleet_are_answered_by_duckdb() {
     let Some(python) = python() else { return };
     let before = two_parts("report_fleet_before", &["0.5"]);
+    let before_again = two_parts("report_fleet_before_again", &["0.5"]);
     let after = two_parts("report_fleet_after", &["0.5", "more"]);
+    let after_again = two_parts("report_fleet_after_again", &["0.5", "more"]);
     let cut = recording("report_fleet_cut", b"nested", &["--stack-bytes", "256"]);
     let options = ["--ring-kib", "16", "--stack-bytes", "4096", "-F", "20000"];
     let lost = recording("report_fleet_lost", b"nested", &options);
-    let (Some(before), Some(after), Some(cut), Some(lost)) = (before, after, cut, lost) else {
+    let recordings = [before, before_again, after, after_again, cut, lost];
+    if recordings.contains(&None) {
         return;
-    };
+    }
+    let recordings = recordings.map(Option::unwrap);
+    let [before, before_again, after, after_again, cut, lost] = &recordings;
     let folder = before.parent().unwrap();
-    put(&before, folder, &["--release", "1.0", "--host", "../a b"]);
-    put(&after, folder, &["--release", "1.1"]);
-    put(&cut, folder, &["--host", "c"]);
-    put(&lost, folder, &["--host", "d"]);
+    put(before, folder, &["--release", "1.0", "--host", "../a b"]);
+    put(before_again, folder, &["--release", "1.0", "--host", "../a b"]);
+    put(after, folder, &["--release", "1.1"]);
+    put(after_again, folder, &["--release", "1.1"]);
+    put(cut, folder, &["--host", "c"]);
+    put(lost, folder, &["--host", "d"]);
     // Once more, as a whole it is there once.
-    put(&after, folder, &["--release", "1.1"]);
+    put(after, folder, &["--release", "1.1"]);
 
     let own = "SELECT recording, sum(samples) AS samples FROM samples GROUP BY recording";
     let told = "SELECT recording, sum(samples) AS samples FROM ledger GROUP BY recording";
@@ -140,12 +147,10 @@ fn d15_the_questions_of_a_fleet_are_answered_by_duckdb() {
         sums.into_iter().map(|(id, n)| (id, format!("{n}").parse().unwrap())).collect()
     };
     assert_eq!(sums(own), sums(told));
-    let all: u64 = [&before, &after, &cut, &lost]
-        .into_iter()
-        .flat_map(|data| folded(data).into_iter().map(|(_, count)| count))
-        .sum();
+    let all: u64 =
+        recordings.iter().flat_map(|data| folded(data).into_iter().map(|(_, count)| count)).sum();
     assert_eq!(sums(own).iter().map(|(_, n)| n).sum::<u64>(), all);
-    assert_eq!(own.len(), 4);
+    assert_eq!(own.len(), recordings.len());
     // The hosts are those that were named, and that of the recording.
     let names: Vec<&str> = hosts.iter().map(|row| row["host"].as_str().unwrap()).collect();
     assert!(names.len() == 4 && names.contains(&"../a b") && names.contains(&"c"), "{names:?}");

@@ -52,15 +52,23 @@ pub(crate) struct Comparison<'r> {
     pub(crate) tests: usize,
     /// How many pairs of recordings there are.
     pub(crate) pairs: usize,
-    /// The standard deviation of the difference in a pair by which most functions of programs differ, as
-    /// a part of their shares.
-    pub(crate) spread: f64,
+    /// By how much functions of programs are taken to differ from run to run.
+    pub(crate) spread: Spread,
 }
 
-/// A function, and the samples that end in it by pair of recordings.
+/// A function, and what pairs of recordings tell of it.
 struct Row<'r> {
     compared: Compared<'r>,
+    /// The samples that end in it, by pair.
     pairs: Vec<[u64; 2]>,
+    /// How its share differs, if that is asked.
+    differences: Option<Differences>,
+}
+
+impl Row<'_> {
+    fn is_kernel(&self) -> bool {
+        self.compared.frame.kind == FrameKind::Kernel
+    }
 }
 
 /// A count as a part of another.
@@ -93,7 +101,7 @@ fn functions<'r>(sides: &[Side<'r>; 2], pairs: usize) -> Vec<Row<'r>> {
     let row = |(frame, (totals, pairs)): (&'r Frame, ([Total; 2], Vec<[u64; 2]>))| {
         let (own, all) = (totals.map(|total| total.own), totals.map(|total| total.all));
         let compared = Compared { frame, own, all, bound: None, change: Change::Within };
-        Row { compared, pairs }
+        Row { compared, pairs, differences: None }
     };
     rows.into_iter().map(row).collect()
 }
@@ -111,53 +119,20 @@ impl<'r> Comparison<'r> {
         let mut rows = functions(sides, pairs);
         // Of what ends in no function, such as lost samples, nothing can be compared.
         let samples = sums(rows.iter().map(|row| &row.compared.own));
-        let of_pair = |at: usize| sums(rows.iter().filter_map(|row| row.pairs.get(at)));
-        let of_pairs: Vec<[u64; 2]> = (0..pairs).map(of_pair).collect();
-        // In recordings without samples there is nothing to compare.
-        let has_samples = |pair: &[u64; 2]| !pair.contains(&0);
-        let kept: Vec<bool> = of_pairs.iter().map(has_samples).collect();
-        let of_pairs = kept_of(&of_pairs, &kept);
-        let differences = rows.iter_mut().map(|row| {
-            row.pairs = kept_of(&row.pairs, &kept);
+        let of_pairs = leave_empty_pairs_out(&mut rows, pairs);
+        for row in &mut rows {
             let [before, after] = sums(&row.pairs);
             let is_asked = before.saturating_add(after) >= FEW_SAMPLES;
-            is_asked.then(|| Differences::new(&row.pairs, &of_pairs)).flatten()
-        });
-        let differences: Vec<Option<Differences>> = differences.collect();
-        let tests = differences.iter().flatten().count();
-        let limit = CHANCE / float(u64::try_from(tests.max(1)).unwrap_or(u64::MAX));
-        let spread_of = |is_kernel: bool| {
-            let of_kind = rows.iter().zip(&differences).filter_map(|(row, differences)| {
-                let is_of_kind = (row.compared.frame.kind == FrameKind::Kernel) == is_kernel;
-                differences.filter(|_| is_of_kind)
-            });
-            Spread::new(&of_kind.collect::<Vec<_>>(), &of_pairs, is_kernel)
-        };
-        let [spread, of_kernel] = [false, true].map(spread_of);
-        let compared_samples = sums(&of_pairs);
-        let logs =
-            LogFactorials::up_to(compared_samples.iter().fold(0, |a, &b| b.saturating_add(a)));
-        for (row, differences) in rows.iter_mut().zip(&differences) {
-            let Some(differences) = differences else { continue };
-            let compared = &mut row.compared;
-            let is_kernel = compared.frame.kind == FrameKind::Kernel;
-            let bound = if is_kernel { of_kernel } else { spread }.bound(differences, limit);
-            let own = sums(&row.pairs);
-            let [before, after] =
-                [0, 1].map(|side| share(own.get(side), compared_samples.get(side)));
-            compared.bound = Some(differences.share_of(bound));
-            // What few samples can tell the exact test knows better.
-            let counts = Counts { own, samples: compared_samples };
-            if differences.ratio.abs() > bound && counts.chance(&logs) < limit {
-                compared.change = if after > before { Change::More } else { Change::Less };
-            }
+            row.differences = is_asked.then(|| Differences::new(&row.pairs, &of_pairs)).flatten();
         }
+        let bounds = Bounds::new(&rows, &of_pairs);
+        rows.iter_mut().for_each(|row| bounds.judge(row));
         let mut comparison = Self {
             rows: Vec::new(),
             samples,
-            tests,
+            tests: bounds.tests,
             pairs: of_pairs.len(),
-            spread: spread.typical,
+            spread: bounds.of_programs,
         };
         let mut rows: Vec<Compared<'_>> = rows.into_iter().map(|row| row.compared).collect();
         rows.sort_by(|a, b| comparison.order(a, b));
@@ -203,8 +178,10 @@ impl<'r> Comparison<'r> {
                 CHANCE * 100.0
             ),
             format!(
-                "Beside chance in sampling most functions differ by {:.1} % of their share in {pairs}",
-                self.spread * 100.0
+                "Beside chance in sampling, functions are taken to differ by {:.1} % of their share in \
+                 {pairs}: {}",
+                self.spread.typical * 100.0,
+                self.spread.told.words()
             ),
         ];
         if self.pairs < MANY_PAIRS {
@@ -216,15 +193,82 @@ impl<'r> Comparison<'r> {
         sentences
     }
 
+    /// The rows to show if there is room for as many: those above the bound, and of the others as many
+    /// that may take more as those that may take less.
+    pub(crate) fn largest(&self, room: usize) -> Vec<Compared<'r>> {
+        let (above, within): (Vec<_>, Vec<_>) =
+            self.rows.iter().copied().partition(|row| row.change != Change::Within);
+        let (less, more): (Vec<_>, Vec<_>) =
+            within.into_iter().partition(|row| self.difference(row) < 0.0);
+        let left = room.saturating_sub(above.len());
+        let for_less = less.len().min((left / 2).max(left.saturating_sub(more.len())));
+        let for_more = left.saturating_sub(for_less);
+        let within = more.into_iter().take(for_more).chain(less.into_iter().take(for_less));
+        above.into_iter().take(room).chain(within).collect()
+    }
+
     /// How many functions are above the bound.
     pub(crate) fn above(&self) -> usize {
         self.rows.iter().filter(|row| row.change != Change::Within).count()
     }
 }
 
-/// Those of the pairs that are kept.
-fn kept_of(pairs: &[[u64; 2]], kept: &[bool]) -> Vec<[u64; 2]> {
-    pairs.iter().zip(kept).filter(|(_, is_kept)| **is_kept).map(|(&pair, _)| pair).collect()
+/// Leaves out pairs of which a recording has no samples. Returns the samples of all functions, by pair.
+fn leave_empty_pairs_out(rows: &mut [Row<'_>], pairs: usize) -> Vec<[u64; 2]> {
+    let of_pair = |at: usize| sums(rows.iter().filter_map(|row| row.pairs.get(at)));
+    let of_pairs: Vec<[u64; 2]> = (0..pairs).map(of_pair).collect();
+    let with_samples = |pairs: &[[u64; 2]]| -> Vec<[u64; 2]> {
+        let pairs = pairs.iter().zip(&of_pairs).filter(|(_, all)| !all.contains(&0));
+        pairs.map(|(&pair, _)| pair).collect()
+    };
+    rows.iter_mut().for_each(|row| row.pairs = with_samples(&row.pairs));
+    with_samples(&of_pairs)
+}
+
+/// What functions have to pass to be told.
+struct Bounds {
+    /// How many functions are asked about.
+    tests: usize,
+    /// How probable it may be that one of them passes if there is no difference.
+    limit: f64,
+    of_programs: Spread,
+    of_kernel: Spread,
+    /// The samples of all functions, before and after.
+    samples: [u64; 2],
+    logs: LogFactorials,
+}
+
+impl Bounds {
+    fn new(rows: &[Row<'_>], of_pairs: &[[u64; 2]]) -> Self {
+        let spread = |is_kernel: bool| {
+            let of_kind = rows.iter().filter(|row| row.is_kernel() == is_kernel);
+            let differences: Vec<Differences> = of_kind.filter_map(|row| row.differences).collect();
+            Spread::new(&differences, of_pairs, is_kernel)
+        };
+        let tests = rows.iter().filter(|row| row.differences.is_some()).count();
+        let samples = sums(of_pairs);
+        Self {
+            tests,
+            limit: CHANCE / float(u64::try_from(tests.max(1)).unwrap_or(u64::MAX)),
+            of_programs: spread(false),
+            of_kernel: spread(true),
+            samples,
+            logs: LogFactorials::up_to(samples[0].saturating_add(samples[1])),
+        }
+    }
+
+    fn judge(&self, row: &mut Row<'_>) {
+        let Some(differences) = row.differences else { return };
+        let spread = if row.is_kernel() { self.of_kernel } else { self.of_programs };
+        let bound = spread.bound(&differences, self.limit);
+        row.compared.bound = Some(differences.share_of(bound));
+        // What few samples can tell, the exact test knows better.
+        let counts = Counts { own: sums(&row.pairs), samples: self.samples };
+        if differences.ratio.abs() > bound && counts.chance(&self.logs) < self.limit {
+            let is_more = differences.ratio > 0.0;
+            row.compared.change = if is_more { Change::More } else { Change::Less };
+        }
+    }
 }
 
 #[cfg(test)]
@@ -251,10 +295,28 @@ mod tests {
             row(0, [0, 40], Change::More),
             row(1, [2000, 2400], Change::More),
         ];
-        let of =
-            Comparison { rows: Vec::new(), samples: [9000; 2], tests: 4, pairs: 1, spread: 0.0 };
+        let spread = Spread::new(&[], &[[9000; 2]], false);
+        let of = Comparison { rows: Vec::new(), samples: [9000; 2], tests: 4, pairs: 1, spread };
         rows.sort_by(|a, b| of.order(a, b));
         let names = rows.map(|row| row.frame.name.as_str());
         assert_eq!(names, ["large", "small", "gone", "large but within"]);
+    }
+
+    #[test]
+    fn d16_with_little_room_those_that_take_less_are_shown_too() {
+        let frame = Frame { name: "f".to_owned(), file: None, kind: FrameKind::User };
+        let row =
+            |own: [u64; 2], change| Compared { frame: &frame, own, all: own, bound: None, change };
+        let more = (1..6).rev().map(|by| row([500, 500 + by], Change::Within));
+        let less = (1..6).rev().map(|by| row([500, 500 - by], Change::Within));
+        let above = [row([100, 900], Change::More), row([900, 100], Change::Less)];
+        let rows: Vec<_> = above.into_iter().chain(more).chain(less).collect();
+        let spread = Spread::new(&[], &[[9000; 2]], false);
+        let of = Comparison { rows, samples: [9000; 2], tests: 4, pairs: 1, spread };
+        let after =
+            |room: usize| -> Vec<u64> { of.largest(room).iter().map(|row| row.own[1]).collect() };
+        assert_eq!(after(6), [900, 100, 505, 504, 495, 496]);
+        assert_eq!(after(11), [900, 100, 505, 504, 503, 502, 501, 495, 496, 497, 498]);
+        assert_eq!((after(1), after(0), after(99).len()), (vec![900], vec![], 12));
     }
 }

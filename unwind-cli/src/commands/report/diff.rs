@@ -56,6 +56,7 @@ fn table(out: &mut dyn Write, sides: &[Side<'_>; 2], top: usize) -> io::Result<(
     let [before, after] = sides;
     let comparison = Comparison::new(sides);
     let Comparison { rows, samples, .. } = &comparison;
+    let shown = comparison.largest(top);
     for (word, side, samples) in [("before", before, samples[0]), ("after", after, samples[1])] {
         writeln!(out, "{word:>6}: {}, {}", side.title, counted(samples, "sample", "samples"))?;
     }
@@ -64,10 +65,10 @@ fn table(out: &mut dyn Write, sides: &[Side<'_>; 2], top: usize) -> io::Result<(
         out,
         "        self: change   bound    before    after   total: before    after  function"
     )?;
-    for row in rows.iter().take(top) {
+    for row in &shown {
         write_row(out, row, &comparison)?;
     }
-    if let more @ 1.. = rows.len().saturating_sub(top) {
+    if let more @ 1.. = rows.len().saturating_sub(shown.len()) {
         writeln!(out, "{:>8}  {more} more; see --top", "")?;
     }
     for (word, side) in [("before", before), ("after", after)] {

@@ -142,7 +142,8 @@ anywhere in a stack.
 In the other formats a stack begins with what --by says: the name of its thread. A root
 `[incomplete: REASON]` holds the stacks that are not complete, `[lost in a ring]` and `[dropped]`
 the samples of which nothing is known, `[too many different stacks]` those for whose stacks
---memory has no room, with their innermost function alone. Functions of the kernel end in `_[k]` in folded stacks and flame graphs.
+--memory has no room, with their innermost function alone. Functions of the kernel end in `_[k]`
+in folded stacks and flame graphs.
 
 What became of the samples is told in each format: under the table; on standard error beside
 folded stacks; in the page; in the subtitle of a flame graph; as `ledger` in the JSON for

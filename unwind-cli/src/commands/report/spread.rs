@@ -129,9 +129,32 @@ fn sums(pairs: &[[u64; 2]]) -> [f64; 2] {
 pub(crate) struct Spread {
     /// The standard deviation of the difference in a pair of recordings.
     pub(crate) typical: f64,
+    pub(crate) told: Told,
     /// How many pairs there are, and how many of the same length would tell as much of the mean.
     pairs: f64,
     effective_pairs: f64,
+}
+
+/// What tells by how much most functions differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Most of them.
+    Most,
+    /// Nothing: too few have enough samples.
+    Nothing,
+    /// They differ by more, in a single pair.
+    Limit,
+}
+
+impl Told {
+    /// What it is, for a sentence about the spread.
+    pub(crate) const fn words(self) -> &'static str {
+        match self {
+            Self::Most => "as most do",
+            Self::Nothing => "too few have enough samples to tell",
+            Self::Limit => "most differ by more, which one pair does not prove",
+        }
+    }
 }
 
 impl Spread {
@@ -147,11 +170,16 @@ impl Spread {
         let least = if is_kernel { LEAST_OF_KERNEL } else { LEAST };
         let told: Vec<&Differences> =
             functions.iter().filter(|at| at.samples >= FEW_SAMPLES).collect();
-        let typical = if told.len() < FEW_FUNCTIONS { UNKNOWN } else { fitted(&told, pairs) };
-        let is_single = all.len() == 1;
-        let typical = if is_single { typical.min(MOST_OF_PAIR) } else { typical };
+        let (typical, told) = match told.len() {
+            ..FEW_FUNCTIONS => (UNKNOWN, Told::Nothing),
+            _ => (fitted(&told, pairs), Told::Most),
+        };
+        let is_too_much = all.len() == 1 && typical > MOST_OF_PAIR;
+        let (typical, told) =
+            if is_too_much { (MOST_OF_PAIR, Told::Limit) } else { (typical, told) };
         Self {
             typical: typical.max(least),
+            told,
             pairs,
             effective_pairs: (before / squares_before).min(after / squares_after).max(1.0),
         }
