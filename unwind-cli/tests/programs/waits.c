@@ -132,7 +132,9 @@ int main(void) {
     char byte;
     // Its input ends when the test has seen enough.
     while (read(0, &byte, 1) > 0) {}
-    semctl(semaphores, 0, IPC_RMID);
     puts("end");
+    fflush(stdout);
+    // This ends calls.
+    semctl(semaphores, 0, IPC_RMID);
     return 0;
 }

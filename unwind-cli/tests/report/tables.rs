@@ -126,8 +126,12 @@ fn d15_the_questions_of_a_fleet_are_answered_by_duckdb() {
         panic!("the page has other questions: {}", answers.len())
     };
 
-    let names: Vec<&str> = top.iter().map(|row| row["name"].as_str().unwrap()).collect();
-    assert!(["stays", "innermost"].contains(&names[0]), "{names:?}");
+    // On a busy machine some of the kernel's functions take more.
+    let is_of_program =
+        |row: &&Value| row["file"].as_str().is_some_and(|file| file.starts_with('/'));
+    let names = top.iter().filter(is_of_program).map(|row| row["name"].as_str().unwrap());
+    let names: Vec<&str> = names.collect();
+    assert!(["stays", "innermost"].contains(&names[0]), "{top:?}");
     assert!(top.iter().all(|row| number(&row["self"]) <= number(&row["total"]) + 1e-9));
     assert_eq!(slower[0]["name"], "grows", "{slower:?}");
     assert!(number(&slower[0]["deviations"]) > 5.0, "{slower:?}");
