@@ -38,7 +38,7 @@ def build(folder):
     os.rename(few, os.path.join(folder, "recursion"))
     os.rename(more, os.path.join(folder, "more/recursion"))
     return {
-        "eight functions, C": ([eight, "36000", "0"], [eight, "36000", "10"], "look_up"),
+        "eight functions, C": ([eight, "160000", "0"], [eight, "160000", "10"], "look_up"),
         "recursion, C": ([os.path.join(folder, "recursion"), "220000"],
                          [os.path.join(folder, "more/recursion"), "220000"], "own_work"),
     }

@@ -16,6 +16,10 @@ pub(crate) const CHANCE: f64 = 0.01;
 /// Of functions with fewer samples it is not asked whether they differ.
 const FEW_SAMPLES: u64 = 20;
 
+/// Changes by less of the time are not told: what the machine does beside a program comes in bursts, which few
+/// samples of a function show as changes.
+const LEAST_CHANGE: f64 = 0.001;
+
 /// With as many pairs of recordings more of them narrow the bound little.
 const MANY_PAIRS: usize = 8;
 
@@ -261,10 +265,11 @@ impl Bounds {
         let Some(differences) = row.differences else { return };
         let spread = if row.is_kernel() { self.of_kernel } else { self.of_programs };
         let bound = spread.bound(&differences, self.limit);
-        row.compared.bound = Some(differences.share_of(bound));
+        row.compared.bound = Some(differences.share_of(bound).max(LEAST_CHANGE));
         // What few samples can tell, the exact test knows better.
         let counts = Counts { own: sums(&row.pairs), samples: self.samples };
-        if differences.ratio.abs() > bound && counts.chance(&self.logs) < self.limit {
+        let is_large = differences.share_of(differences.ratio.abs()) > LEAST_CHANGE;
+        if is_large && differences.ratio.abs() > bound && counts.chance(&self.logs) < self.limit {
             let is_more = differences.ratio > 0.0;
             row.compared.change = if is_more { Change::More } else { Change::Less };
         }
