@@ -16,8 +16,8 @@ pub(crate) const CHANCE: f64 = 0.01;
 /// Of functions with fewer samples it is not asked whether they differ.
 const FEW_SAMPLES: u64 = 20;
 
-/// Changes by less of the time are not told: what the machine does beside a program comes in bursts, which few
-/// samples of a function show as changes.
+/// Changes by less of the time are not told: what the machine does beside a program comes in
+/// bursts, which few samples of a function show as changes.
 const LEAST_CHANGE: f64 = 0.001;
 
 /// With as many pairs of recordings more of them narrow the bound little.
