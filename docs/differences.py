@@ -6,7 +6,7 @@ one program, and of recordings of which one function does ten percent more.
 
 For each comparison a program is recorded as it is, before and after in turn, and after that
 once more in which a function does more. --pairs says of how many pairs of recordings a comparison
-is: the same recordings make one of eight pairs and eight of one. Needs gcc, g++ and the right to record.
+is: the same recordings make one of eight pairs and eight of one. Needs gcc and the right to record.
 """
 
 import argparse
@@ -17,7 +17,8 @@ import subprocess
 import sys
 import tempfile
 
-PROGRAMS = "benches/programs"
+from record import PROGRAMS, command_of
+
 RATE = "4999"
 
 
@@ -50,16 +51,16 @@ def recorded(unwind, command, data):
 
 
 def compared(unwind, pairs):
-    """The functions above the bound with their change, that of the first row, and the spread in percent."""
+    """The functions above the bound with their changes, that of the first row, and the spread in percent."""
     options = [word for pair in pairs for word in ("--diff", *pair)]
     told = subprocess.run([unwind, "report", *options], check=True, text=True,
                           stdout=subprocess.PIPE).stdout
     spread = re.search(r"differ by ([0-9.]+) % of their share", told)[1]
     _, rows = told.split("after  function\n")
-    rows = [re.match(r"(more|less)? +([-+][0-9.]+) % +(\S+) % .* %  (\S+)", row)
+    rows = [re.match(r"(more|less)? +([-+][0-9.]+) % .* %  (\S+)", row)
             for row in rows.split("\n\n")[0].splitlines() if " % " in row]
-    above = [(row[4], row[2]) for row in rows if row[1]]
-    return {"above": above, "first": rows[0][4], "spread": float(spread), "bound": rows[0][3]}
+    above = [(row[3], row[2]) for row in rows if row[1]]
+    return {"above": above, "first": rows[0][3], "spread": float(spread)}
 
 
 def measure(name, program, asked, unwind, folder, keep):
@@ -108,10 +109,7 @@ def main():
     parser.add_argument("--unwind")
     parser.add_argument("programs", nargs="*")
     asked = parser.parse_args()
-    if asked.unwind is None:
-        subprocess.run(["cargo", "build", "--release", "--quiet", "--locked", "--package",
-                        "unwind-cli"], check=True)
-    unwind = os.path.abspath(asked.unwind or "target/release/unwind")
+    unwind = command_of(asked.unwind)
     results = {}
 
     def keep(name, answers):

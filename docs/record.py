@@ -63,6 +63,15 @@ def is_outermost(name):
     return name.lstrip("_") in OUTERMOST
 
 
+def command_of(asked):
+    """The path of the command that --unwind names, or of that of this tree, which is built."""
+    if asked is None:
+        subprocess.run(["cargo", "build", "--release", "--quiet", "--locked", "--package",
+                        "unwind-cli"], check=True)
+        asked = os.path.join(os.environ.get("CARGO_TARGET_DIR", "target"), "release/unwind")
+    return os.path.abspath(asked)
+
+
 def build(folder):
     """The command lines of the programs, by name."""
     def path(name):
@@ -374,11 +383,7 @@ def main():
     os.environ["RUSTUP_DIST_SERVER"] = "http://127.0.0.1:9"
     results = Results(asked.results)
     if not asked.table:
-        if asked.unwind is None:
-            subprocess.run(["cargo", "build", "--release", "--quiet", "--locked", "--package",
-                            "unwind-cli"], check=True)
-        measure(results, asked, os.path.abspath(asked.unwind or os.path.join(
-            os.environ.get("CARGO_TARGET_DIR", "target"), "release/unwind")))
+        measure(results, asked, command_of(asked.unwind))
     rows = []
     interrupted = []
     for name, turns in results.turns.items():

@@ -20,7 +20,7 @@ import sys
 import tempfile
 
 import stops
-from record import PROGRAMS, build
+from record import PROGRAMS, build, command_of
 
 PERL = "sub f { my $n = shift; return $n < 2 ? $n : f($n - 1) + f($n - 2) } f(20) for 1 .. 400"
 CLASSES = ["equal", "ours_further", "ours_more", "theirs_further", "differ", "nothing"]
@@ -126,10 +126,7 @@ def main():
     parser.add_argument("--unwind")
     parser.add_argument("programs", nargs="*")
     asked = parser.parse_args()
-    if asked.unwind is None:
-        subprocess.run(["cargo", "build", "--release", "--quiet", "--locked", "--package",
-                        "unwind-cli"], check=True)
-    unwind = os.path.abspath(asked.unwind or "target/release/unwind")
+    unwind = command_of(asked.unwind)
     print("| program | perf | stacks | complete | equal | ours further | ours more "
           "| theirs further | differ | nothing |")
     print("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
