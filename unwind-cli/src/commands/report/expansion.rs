@@ -181,6 +181,7 @@ mod tests {
         });
         let counts: Vec<u64> = counts.collect();
         assert_eq!((counts[0], counts[7_999]), (12, 0));
+        assert!(counts.is_sorted_by(|a, b| a >= b));
         // With room for a part of them.
         assert!(counts.iter().any(|count| (1..12).contains(count)));
     }

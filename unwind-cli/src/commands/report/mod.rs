@@ -231,7 +231,7 @@ fn run_diff(args: &ReportArgs) -> Result<(), Failure> {
     let [read_before, read_after] = &reads;
     // A pair of which one could not be read is none.
     let pairs = before.iter().zip(after).filter_map(|(before, after)| {
-        Some((read_before.counts(before)?.to_vec(), read_after.counts(after)?.to_vec()))
+        Some((read_before.counts(before)?, read_after.counts(after)?))
     });
     let (of_before, of_after): (Vec<_>, Vec<_>) = pairs.unzip();
     let titles = files.each_ref().map(|files| title(files));
@@ -246,7 +246,7 @@ fn run_diff(args: &ReportArgs) -> Result<(), Failure> {
 }
 
 /// What was read of one side, and the counts of those of its recordings that have one on the other.
-const fn side<'s>(title: &'s str, read: &'s Read, recordings: &'s [Vec<u64>]) -> Side<'s> {
+const fn side<'s>(title: &'s str, read: &'s Read, recordings: &'s [&'s [u64]]) -> Side<'s> {
     Side { title, profile: &read.profile, ledger: &read.ledger, recordings }
 }
 
@@ -369,6 +369,14 @@ pub(crate) fn reported_len(bytes: &[u8]) -> Option<Vec<usize>> {
         write_as(format, &view, 40, BOUNDED.memory, &mut out).ok()?;
         lengths.push(out.len());
     }
+    let counts: Vec<u64> = read.profile.nodes.iter().map(|node| node.own).collect();
+    let recordings = [&counts[..]];
+    let side = side("-", &read, &recordings);
+    for format in [Format::Text, Format::Html] {
+        let mut out = Vec::new();
+        diff::write(&mut out, format, &[side, side], 40, BOUNDED.memory).ok()?;
+        lengths.push(out.len());
+    }
     Some(lengths)
 }
 
@@ -380,10 +388,8 @@ pub(crate) fn compared_len(before: &[u8], after: &[u8]) -> Option<Vec<usize>> {
     let read =
         |bytes: &[u8]| read_from(&mut PerfReader::from_bytes(bytes.to_vec()).ok()?, reading).ok();
     let reads = [read(before)?, read(after)?];
-    let recordings = reads.each_ref().map(|read| {
-        let counts = read.counts(Path::new("-"));
-        counts.map(<[u64]>::to_vec).into_iter().collect::<Vec<_>>()
-    });
+    let recordings =
+        reads.each_ref().map(|read| read.counts(Path::new("-")).into_iter().collect::<Vec<_>>());
     let ([read_before, read_after], [of_before, of_after]) = (&reads, &recordings);
     let sides = [side("-", read_before, of_before), side("-", read_after, of_after)];
     let mut lengths = Vec::new();

@@ -12,7 +12,7 @@ pub(crate) struct Side<'s> {
     pub(crate) profile: &'s Profile,
     pub(crate) ledger: &'s Ledger,
     /// By recording: how many samples end at each node of the profile.
-    pub(crate) recordings: &'s [Vec<u64>],
+    pub(crate) recordings: &'s [&'s [u64]],
 }
 
 /// The name of a file for comparisons: programs of two releases may be in other folders, and files
