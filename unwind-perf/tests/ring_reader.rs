@@ -120,6 +120,46 @@ fn g14_a_reader_beside_its_writer_gets_each_record_once_or_is_told_of_its_loss()
 }
 
 #[test]
+fn g14_any_part_of_a_record_is_copied_while_it_is_in_the_ring() {
+    let mut random = Random(11);
+    let (page_words, data) = (words(MmapPage::WORDS), words(64));
+    let page = MmapPage::new(&page_words).unwrap();
+    let ring = CpuRing::new(page, &data, Direction::Forward, 64).unwrap();
+    let mut reader = RingReader::new(page, &data).unwrap();
+    let waiting = || {
+        let [head, tail] = [128, 129].map(|at| page_words[at].load(Ordering::Relaxed));
+        head - tail
+    };
+    for number in 0..2_000 {
+        let name = name(number);
+        ring.write(&comm(number, &name), FORMAT, 7, SampleId::default()).unwrap();
+        let taken = reader.take(|record| {
+            let size = usize::from(record.header().size);
+            let mut whole = vec![0xff; size + 9];
+            record.copy(0, &mut whole);
+            assert_eq!(&whole[size..], [0xff; 9]);
+            for _ in 0..20 {
+                let from = usize::try_from(random.next()).unwrap() % (size + 2);
+                let mut part = vec![0xff; usize::try_from(random.next()).unwrap() % 40];
+                record.copy(from, &mut part);
+                let expected = whole[..size].get(from..).unwrap_or_default();
+                let copied = part.len().min(expected.len());
+                assert_eq!(part[..copied], expected[..copied], "{from}");
+                assert!(part[copied..].iter().all(|&byte| byte == 0xff), "{from}");
+            }
+            // It has its place until the call is over.
+            assert_eq!(waiting(), u64::from(record.header().size));
+            whole.truncate(size);
+            whole
+        });
+        let bytes = taken.unwrap().unwrap();
+        assert_eq!(check_comm(&Record::parse(&bytes, Endian::NATIVE).unwrap()), number);
+        assert_eq!(waiting(), 0);
+    }
+    assert_eq!(reader.take(|_| ()).unwrap(), None);
+}
+
+#[test]
 fn g14_records_of_all_lengths_are_read_around_the_end_of_the_ring() {
     let mut random = Random(7);
     for size in [32, 64, 512] {
@@ -211,7 +251,7 @@ fn g14_a_record_that_is_longer_than_the_ring_is_lost_in_either_direction() {
 #[test]
 fn g14_whatever_is_in_the_memory_a_reader_ends_and_continues() {
     let mut random = Random(11);
-    let (page, data) = (words(MmapPage::WORDS), words(64));
+    let (page_words, data) = (words(MmapPage::WORDS), words(64));
     let mut errors = [0_u32; 3];
     for _ in 0..20_000 {
         for word in &data {
@@ -226,9 +266,10 @@ fn g14_whatever_is_in_the_memory_a_reader_ends_and_continues() {
         let near = random.below(600);
         for (at, value) in [(128, near * 8), (129, random.below(64) * 8), (132, near)] {
             let value = if random.below(20) == 0 { random.next() } else { value };
-            page[at].store(value, Ordering::Relaxed);
+            page_words[at].store(value, Ordering::Relaxed);
         }
-        let page = MmapPage::new(&page).unwrap();
+        let page = MmapPage::new(&page_words).unwrap();
+        let tail = page_words[129].load(Ordering::Relaxed);
         let mut reader = RingReader::new(page, &data).unwrap();
         let mut buf = [0; 64];
         for calls in 0.. {
@@ -243,6 +284,24 @@ fn g14_whatever_is_in_the_memory_a_reader_ends_and_continues() {
                 }
                 Err(RingError::BadRecord { .. }) => errors[1] += 1,
                 Err(RingError::Overrun { .. }) => errors[2] += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(reader.waiting(), 0);
+        page_words[129].store(tail, Ordering::Relaxed);
+        let mut reader = RingReader::new(page, &data).unwrap();
+        for calls in 0.. {
+            assert!(calls < 100, "it does not end");
+            let mut end = [0; 8];
+            let taken = reader.take(|record| {
+                let size = usize::from(record.header().size);
+                record.copy(size - 8, &mut end);
+                size
+            });
+            match taken {
+                Ok(None) => break,
+                Ok(Some(size)) => assert_eq!(size % 8, 0),
+                Err(RingError::BadRecord { .. } | RingError::Overrun { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
         }

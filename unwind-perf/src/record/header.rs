@@ -149,6 +149,13 @@ impl<'a> Record<'a> {
         Ok(Self { header, bytes, endian })
     }
 
+    /// A record of which only the first bytes are known: fields after them seem cut off.
+    pub(super) fn of_start(bytes: &'a [u8], endian: Endian) -> Result<Self, Error> {
+        let header = RecordHeader::parse(bytes, endian)?;
+        let bytes = bytes.get(..header.size.into()).unwrap_or(bytes);
+        Ok(Self { header, bytes, endian })
+    }
+
     /// The header.
     #[must_use]
     pub const fn header(&self) -> RecordHeader {

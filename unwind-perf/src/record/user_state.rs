@@ -5,7 +5,7 @@ use core::ops::Range;
 use super::branches::{BranchStack, after_chain};
 use super::bytes::{Cursor, offset};
 use super::header::Record;
-use super::{Attr, Error, SampleType, Words};
+use super::{Attr, Endian, Error, SampleType, Words};
 
 /// The kind of user code that a sample interrupted (`PERF_SAMPLE_REGS_ABI_…`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,31 +48,43 @@ impl<'a> UserState<'a> {
         Self::decode_with_place(record, attr).map(|(state, _)| state)
     }
 
+    /// Where a sample of an event with `attr` says how long its copy of the stack is: the place
+    /// of that word, in bytes from the start of the record. The copy follows it. `None` if the
+    /// event asks for no copy.
+    ///
+    /// `start` is the start of the record, header included: as much of it as was copied so far.
+    /// The rest need not be copied to know how much of it is filled.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sample::decode`](super::Sample::decode), also if the word is not in `start`.
+    pub fn place_of_stack(
+        start: &[u8],
+        endian: Endian,
+        attr: &Attr,
+    ) -> Result<Option<usize>, Error> {
+        if !attr.format.sample_type.contains(SampleType::STACK_USER) {
+            return Ok(None);
+        }
+        let (_, mut c) =
+            read_registers(fields_after_chain(&Record::of_start(start, endian)?, attr)?, attr)?;
+        let at = c.at();
+        c.u64()?;
+        Ok(usize::try_from(at).ok())
+    }
+
     /// Also returns where in the record it is.
     pub(super) fn decode_with_place(
         record: &Record<'a>,
         attr: &Attr,
     ) -> Result<(Option<Self>, Range<u32>), Error> {
-        let mut c = after_chain(record, attr.format)?;
-        BranchStack::read_if_asked(&mut c, attr.format)?;
-        let asked = |field| attr.format.sample_type.contains(field);
+        let c = fields_after_chain(record, attr)?;
         let start = c.at();
-        let mut abi = None;
-        let mut registers = Words::new(&[], record.endian());
-        if asked(SampleType::REGS_USER) {
-            abi = match c.u64()? {
-                0 => None,
-                1 => Some(UserAbi::Bits32),
-                _ => Some(UserAbi::Bits64),
-            };
-            if abi.is_some() {
-                let count = usize::try_from(attr.user_registers.count_ones()).unwrap_or(0);
-                registers = Words::new(c.take(count.saturating_mul(8))?, record.endian());
-            }
-        }
-        let (stack, room): (&[u8], _) =
-            if asked(SampleType::STACK_USER) { take_stack(&mut c)? } else { (&[], 0) };
-        let state = abi.map(|abi| Self { abi, mask: attr.user_registers, registers, stack, room });
+        let (registers, mut c) = read_registers(c, attr)?;
+        let has_stack = attr.format.sample_type.contains(SampleType::STACK_USER);
+        let (stack, room): (&[u8], _) = if has_stack { take_stack(&mut c)? } else { (&[], 0) };
+        let mask = attr.user_registers;
+        let state = registers.map(|(abi, registers)| Self { abi, mask, registers, stack, room });
         Ok((state, start..c.at()))
     }
 
@@ -84,6 +96,31 @@ impl<'a> UserState<'a> {
         let before = self.mask & bit.wrapping_sub(1);
         self.registers.get(usize::try_from(before.count_ones()).ok()?)
     }
+}
+
+/// What follows the call chain and what belongs to it: the user registers, if there are any.
+fn fields_after_chain<'a>(record: &Record<'a>, attr: &Attr) -> Result<Cursor<'a>, Error> {
+    let mut c = after_chain(record, attr.format)?;
+    BranchStack::read_if_asked(&mut c, attr.format)?;
+    Ok(c)
+}
+
+/// Reads the user registers, if the thread had some. Returns also what follows them.
+fn read_registers<'a>(
+    mut c: Cursor<'a>,
+    attr: &Attr,
+) -> Result<(Option<(UserAbi, Words<'a>)>, Cursor<'a>), Error> {
+    if !attr.format.sample_type.contains(SampleType::REGS_USER) {
+        return Ok((None, c));
+    }
+    let abi = match c.u64()? {
+        0 => return Ok((None, c)),
+        1 => UserAbi::Bits32,
+        _ => UserAbi::Bits64,
+    };
+    let count = usize::try_from(attr.user_registers.count_ones()).unwrap_or(0);
+    let registers = Words::new(c.take(count.saturating_mul(8))?, c.endian());
+    Ok((Some((abi, registers)), c))
 }
 
 /// Reads a stack dump: its size, its bytes, and how many of them the stack had.
@@ -144,6 +181,24 @@ mod tests {
         assert_eq!(registers, [None, Some(0xb), Some(0x5), Some(0x1), None, None]);
         let stack: Vec<u64> = Words::new(state.stack, Endian::Little).collect();
         assert_eq!(stack, [0x11, 0x22]);
+    }
+
+    #[test]
+    fn a7_the_place_of_a_copy_is_found_in_the_start_of_a_sample() {
+        let body = [0x40, 1, 0x41, 2, 0xb, 0x5, 0x1, 24, 0x11, 0x22, 0x33, 16];
+        let bytes = record(&body);
+        let mask = 1 << 6 | 1 << 7 | 1 << 8;
+        let place = |bytes: &[u8], attr| UserState::place_of_stack(bytes, Endian::Little, &attr);
+        for len in 0..bytes.len() {
+            let found = place(&bytes[..len], attr(DWARF, mask));
+            assert_eq!(found.ok(), (len >= 72).then_some(Some(64)), "{len}");
+        }
+        let without = SampleType::from_bits_retain(DWARF.bits() & !SampleType::STACK_USER.bits());
+        assert_eq!(place(&bytes, attr(without, mask)), Ok(None));
+        // Of a kernel thread there are no registers.
+        assert_eq!(place(&record(&[0x40, 0, 0, 0]), attr(DWARF, mask)), Ok(Some(32)));
+        let other = [&[10, 0, 0, 0], &bytes[4..]].concat();
+        assert!(matches!(place(&other, attr(DWARF, mask)), Err(Error::WrongType { .. })));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`MmapPage`] | the first page of the mapping (`perf_event_mmap_page`) | both |
 //! | [`RingReader`] | records, the oldest first | a tool's |
+//! | [`RingRecord`] | one of them that is not copied yet | a tool's |
 //! | [`OverwriteReader`] | the newest records of a ring that is written backwards | a tool's |
 //! | [`AuxReader`] | bytes of the AUX area | a tool's |
 //! | [`CpuRing`] | writes records; an NMI may interrupt it and write, too | a kernel's |
@@ -41,6 +42,7 @@ mod mmap_page;
 mod nmi_model;
 mod overwrite;
 mod reader;
+mod ring_record;
 mod words;
 
 pub use aux_reader::AuxReader;
@@ -50,3 +52,4 @@ pub use error::RingError;
 pub use mmap_page::MmapPage;
 pub use overwrite::{OverwriteReader, Snapshot};
 pub use reader::RingReader;
+pub use ring_record::RingRecord;

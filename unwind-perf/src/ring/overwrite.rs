@@ -2,7 +2,8 @@
 
 use super::error::RingError;
 use super::mmap_page::MmapPage;
-use super::reader::{copy_record, parsed};
+use super::reader::parsed;
+use super::ring_record::RingRecord;
 use super::words::RingWords;
 use crate::record::Record;
 use crate::sync::AtomicU64;
@@ -77,7 +78,8 @@ impl Snapshot<'_> {
             return Ok(None);
         }
         let at = self.at;
-        let copied = copy_record(self.data, at, self.left, buf);
+        let record = RingRecord::new(self.data, at, self.left);
+        let copied = record.and_then(|record| record.copy_whole(buf).map(|()| record.size()));
         // A writer that was not paused has shown a record by now, as a rule.
         let now = self.page.data_head();
         if now != self.head {

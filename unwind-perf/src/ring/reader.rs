@@ -2,8 +2,9 @@
 
 use super::error::RingError;
 use super::mmap_page::MmapPage;
+use super::ring_record::RingRecord;
 use super::words::RingWords;
-use crate::record::{Endian, Record, RecordHeader};
+use crate::record::{Endian, Record};
 use crate::sync::AtomicU64;
 
 /// Reads the records of a ring that its writer does not overwrite, and gives their place
@@ -58,6 +59,46 @@ impl<'m> RingReader<'m> {
     /// [`RingError::Overrun`] and [`RingError::BadRecord`], after which the next call
     /// continues with what is written from now on.
     pub fn next<'b>(&mut self, buf: &'b mut [u8]) -> Result<Option<Record<'b>>, RingError> {
+        let Some(record) = self.first()? else { return Ok(None) };
+        let (at, size) = (self.tail, record.size());
+        record.copy_whole(buf)?;
+        self.skip_to(at.wrapping_add(size.into()));
+        parsed(buf, at, size).map(Some)
+    }
+
+    /// Lets `take` copy what it wants of the next record, and gives the record's place back
+    /// then. `None` if there is none now.
+    ///
+    /// ```no_run
+    /// use unwind_perf::ring::{RingError, RingReader};
+    ///
+    /// /// The kinds of all records, none of which is copied.
+    /// fn kinds(ring: &mut RingReader<'_>) -> Result<Vec<u32>, RingError> {
+    ///     let mut kinds = Vec::new();
+    ///     while let Some(kind) = ring.take(|record| record.header().kind)? {
+    ///         kinds.push(kind.0);
+    ///     }
+    ///     Ok(kinds)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`RingError::Overrun`] and [`RingError::BadRecord`], after which the next call
+    /// continues with what is written from now on.
+    pub fn take<T>(
+        &mut self,
+        take: impl FnOnce(RingRecord<'_>) -> T,
+    ) -> Result<Option<T>, RingError> {
+        let Some(record) = self.first()? else { return Ok(None) };
+        let end = self.tail.wrapping_add(record.size().into());
+        let taken = take(record);
+        self.skip_to(end);
+        Ok(Some(taken))
+    }
+
+    /// The oldest record that was not read. After an error all that is there now is passed.
+    fn first(&mut self) -> Result<Option<RingRecord<'m>>, RingError> {
         if self.tail == self.head {
             self.head = self.page.data_head();
         }
@@ -70,14 +111,11 @@ impl<'m> RingReader<'m> {
             self.skip_to(head);
             return Err(RingError::Overrun { head, tail });
         }
-        let copied = copy_record(self.data, tail, left, buf);
-        match copied {
-            Ok(size) => self.skip_to(tail.wrapping_add(size.into())),
-            Err(RingError::ShortBuffer { .. }) => {}
-            Err(_) => self.skip_to(head),
+        let record = RingRecord::new(self.data, tail, left);
+        if record.is_err() {
+            self.skip_to(head);
         }
-        let size = copied?;
-        parsed(buf, tail, size).map(Some)
+        record.map(Some)
     }
 
     /// How many bytes wait to be read.
@@ -96,29 +134,6 @@ impl<'m> RingReader<'m> {
         self.tail = tail;
         self.page.publish_data_tail(tail);
     }
-}
-
-/// Copies the record at `at`, of which there are `left` bytes at most. Returns its size.
-pub(super) fn copy_record(
-    data: RingWords<'_>,
-    at: u64,
-    left: u64,
-    buf: &mut [u8],
-) -> Result<u16, RingError> {
-    let word = data.load(at).to_ne_bytes();
-    let [.., low, high] = word;
-    let size = u16::from_ne_bytes([low, high]);
-    let whole = usize::from(size);
-    let is_possible = whole >= RecordHeader::SIZE && size % 8 == 0 && u64::from(size) <= left;
-    if !is_possible {
-        return Err(RingError::BadRecord { at, size });
-    }
-    let buf = buf.get_mut(..whole).ok_or(RingError::ShortBuffer { needed: size })?;
-    let (header, body) = buf.split_at_mut(RecordHeader::SIZE);
-    // As it was checked, whatever is there by now.
-    header.copy_from_slice(&word);
-    data.copy(at.wrapping_add(8), body);
-    Ok(size)
 }
 
 /// The record that was copied into `buf`.

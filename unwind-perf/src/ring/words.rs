@@ -68,12 +68,15 @@ impl<'m> RingWords<'m> {
 }
 
 fn copy_words(words: &[AtomicU64], out: &mut [u8]) {
-    for (word, out) in words.iter().zip(out.chunks_mut(size_of::<u64>())) {
+    let mut words = words.iter();
+    let mut whole = out.chunks_exact_mut(size_of::<u64>());
+    for (out, word) in whole.by_ref().zip(&mut words) {
+        out.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    let rest = whole.into_remainder();
+    if let Some(word) = words.next().filter(|_| !rest.is_empty()) {
         let bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-        match <&mut [u8; 8]>::try_from(&mut *out) {
-            Ok(out) => *out = bytes,
-            Err(_) => out.iter_mut().zip(bytes).for_each(|(to, from)| *to = from),
-        }
+        rest.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
     }
 }
 

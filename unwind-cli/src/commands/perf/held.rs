@@ -1,5 +1,6 @@
 //! A record of the kernel that waits for its turn.
 
+use bytes::Bytes;
 use unwind_perf::record::{
     self, BranchEntry, BranchStack, Callchain, CallchainDeferred, Comm, Context, DeferredLayout,
     Endian, EventFormat, Lifecycle, Lost, Misc, Record, RecordHeader, RecordType, Sample, SampleId,
@@ -9,7 +10,7 @@ use unwind_perf::record::{
 /// A record of the kernel, held until its turn.
 #[derive(Debug)]
 pub(crate) struct Held {
-    bytes: Box<[u8]>,
+    bytes: Bytes,
     endian: Endian,
     /// The event that wrote it.
     pub(crate) event: usize,
@@ -42,13 +43,15 @@ pub(crate) enum Meaning {
 }
 
 impl Held {
-    /// Reads what is needed to put `record` in order.
+    /// Reads what is needed to put a record of these bytes in order.
     pub(crate) fn new(
-        record: &Record<'_>,
+        bytes: Bytes,
+        endian: Endian,
         event: usize,
         format: EventFormat,
         layout: DeferredLayout,
     ) -> Result<Self, record::Error> {
+        let record = &Record::parse(&bytes, endian)?;
         let id = match record.kind() {
             RecordType::SAMPLE => SampleId::default(),
             _ => SampleId::decode(record, format)?,
@@ -76,16 +79,17 @@ impl Held {
             RecordType::LOST => Meaning::Lost(Lost::decode(record, format)?.count),
             _ => Meaning::Other,
         };
+        // All ones is what a recorder writes that knows no time.
+        let time = time.filter(|&time| time != u64::MAX).unwrap_or(0);
         Ok(Self {
-            bytes: record.bytes().into(),
-            endian: record.endian(),
+            bytes,
+            endian,
             event,
             format,
             layout,
             meaning,
             task: task.unwrap_or_default(),
-            // All ones is what a recorder writes that knows no time.
-            time: time.filter(|&time| time != u64::MAX).unwrap_or(0),
+            time,
             number: 0,
         })
     }
@@ -95,17 +99,23 @@ impl Held {
         Self { number, ..self }
     }
 
+    /// The same record with bytes of its own: one that is held for long would keep all that was
+    /// read with it.
+    pub(crate) fn apart(self) -> Self {
+        Self { bytes: Bytes::copy_from_slice(&self.bytes), ..self }
+    }
+
     /// The same sample with another time and period, where it has these.
-    pub(crate) fn with_time_and_period(mut self, time: u64, period: u64) -> Self {
+    pub(crate) fn with_time_and_period(self, time: u64, period: u64) -> Self {
+        let mut bytes = Vec::from(self.bytes);
         for (field, value) in [(SampleType::TIME, time), (SampleType::PERIOD, period)] {
             let place = place_of(field, self.format.sample_type);
-            let place = place.and_then(|at| self.bytes.get_mut(at..)?.first_chunk_mut());
+            let place = place.and_then(|at| bytes.get_mut(at..)?.first_chunk_mut());
             if let Some(place) = place {
                 *place = self.endian.bytes_of_u64(value);
             }
         }
-        self.time = time;
-        self
+        Self { bytes: bytes.into(), time, ..self }
     }
 
     /// The record. It was split off a stream by its own size, so that is not

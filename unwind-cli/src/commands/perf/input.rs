@@ -5,6 +5,7 @@ use std::io::{self, BufReader, Cursor, Read, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 
 use crate::commands::perf::error::PerfError;
+use crate::commands::perf::stream::StreamReader;
 
 pub(crate) enum Input {
     /// With its length when it was opened.
@@ -12,6 +13,8 @@ pub(crate) enum Input {
     /// The bytes of a file.
     Bytes(Cursor<Vec<u8>>),
     Pipe(Box<dyn Read>),
+    /// Records of this process.
+    Stream(StreamReader),
 }
 
 impl Input {
@@ -24,7 +27,7 @@ impl Input {
                 let tail = usize::try_from(at).ok().and_then(|at| bytes.get_ref().get(at..));
                 buf.copy_from_slice(tail.and_then(|tail| tail.get(..buf.len())).ok_or_else(end)?);
             }
-            Self::Pipe(_) => return Err(PerfError::FileFormOnPipe),
+            Self::Pipe(_) | Self::Stream(_) => return Err(PerfError::FileFormOnPipe),
         }
         Ok(())
     }
@@ -34,7 +37,7 @@ impl Input {
         match self {
             Self::File(file, _) => file.seek(SeekFrom::Start(at))?,
             Self::Bytes(bytes) => bytes.seek(SeekFrom::Start(at))?,
-            Self::Pipe(_) => return Err(PerfError::FileFormOnPipe),
+            Self::Pipe(_) | Self::Stream(_) => return Err(PerfError::FileFormOnPipe),
         };
         Ok(())
     }
@@ -46,6 +49,7 @@ impl Read for Input {
             Self::File(file, _) => file.read(buf),
             Self::Bytes(bytes) => bytes.read(buf),
             Self::Pipe(pipe) => pipe.read(buf),
+            Self::Stream(stream) => stream.read(buf),
         }
     }
 }

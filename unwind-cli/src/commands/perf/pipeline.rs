@@ -170,16 +170,15 @@ impl<S: Sink> Pipeline<'_, S> {
         }
         let held = event.and_then(|event| {
             let (format, layout) = (events.format(event), events.deferred_layout());
-            let held = reader.record().map(|record| Held::new(&record, event, format, layout));
-            Ok(held.transpose()?.map(|held| held.with_number(number)))
+            let held = Held::new(reader.kept_record(), reader.endian(), event, format, layout)?;
+            Ok(held.with_number(number))
         });
         match held {
-            Ok(Some(held)) if held.time == 0 => {
+            Ok(held) if held.time == 0 => {
                 // Written by the recorder for what was there before it.
                 self.hand_on(events, held)?;
             }
-            Ok(Some(held)) => self.reorder.push(held.time, held.len(), held),
-            Ok(None) => {}
+            Ok(held) => self.reorder.push(held.time, held.len(), held),
             Err(fault) => {
                 let (count, ..) = self.left_out.get_or_insert((0, at, fault));
                 *count = count.saturating_add(1);

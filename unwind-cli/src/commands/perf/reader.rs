@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read};
 use std::path::Path;
 
+use bytes::Bytes;
 use unwind_perf::record::{Attr, Endian, Record, RecordHeader, RecordType};
 
 use crate::commands::perf::decompress::Decompressor;
@@ -15,6 +16,8 @@ use crate::commands::perf::events::Events;
 use crate::commands::perf::header::{Feature, FileHeader, Section, Start};
 use crate::commands::perf::input::Input;
 use crate::commands::perf::pmu_caps;
+use crate::commands::perf::record_bytes::RecordBytes;
+use crate::commands::perf::stream::StreamReader;
 use crate::commands::perf::tool_record;
 use crate::progress::Progress;
 use crate::untrusted::Untrusted;
@@ -33,7 +36,7 @@ pub(crate) struct PerfReader {
     at: u64,
     end: Option<u64>,
     /// The record that was read last.
-    record: Vec<u8>,
+    record: RecordBytes,
     /// Bytes after it that belong to it.
     payload: u64,
     /// Records that are stored compressed, from the first one on.
@@ -60,9 +63,9 @@ impl PerfReader {
         }
     }
 
-    /// Reads pipe form as it comes.
-    pub(crate) fn from_stream(stream: impl Read + 'static) -> Result<Self, PerfError> {
-        Self::new(Input::Pipe(Box::new(stream)))
+    /// Reads pipe form from another thread. Records that are kept share its bytes.
+    pub(crate) fn from_stream(stream: StreamReader) -> Result<Self, PerfError> {
+        Self::new(Input::Stream(stream))
     }
 
     /// Reads a recording of either form that is in memory.
@@ -81,7 +84,7 @@ impl PerfReader {
             events: Events::default(),
             at: Start::PIPE,
             end: None,
-            record: Vec::new(),
+            record: RecordBytes::default(),
             payload: 0,
             decompressor: None,
             told_branch_entries: None,
@@ -200,7 +203,7 @@ impl PerfReader {
     fn take_decompressed(&mut self) -> Result<bool, PerfError> {
         let endian = self.endian();
         let Some(decompressor) = &mut self.decompressor else { return Ok(false) };
-        let next = decompressor.next(endian, &mut self.record);
+        let next = decompressor.next(endian, self.record.room());
         if !next.map_err(|_| PerfError::BadCompression { at: self.at })? {
             return Ok(false);
         }
@@ -229,8 +232,16 @@ impl PerfReader {
 
     /// Reads the next record as it is stored. Returns its kind, if there is one.
     fn read_stored(&mut self) -> Result<Option<RecordType>, PerfError> {
-        let at = self.at;
-        self.record.clear();
+        let (at, endian) = (self.at, self.endian());
+        let record = self.record.room();
+        record.clear();
+        if let Input::Stream(stream) = &mut self.input {
+            let shared = next_of_stream(stream, at, endian)?;
+            let Some((header, shared)) = shared else { return Ok(None) };
+            self.record.share(shared);
+            self.at = at.saturating_add(header.size.into());
+            return Ok(Some(header.kind));
+        }
         let mut header = [0; RecordHeader::SIZE];
         let left = self.end.map(|end| end.saturating_sub(at));
         if left == Some(0) || !fill_or_end(&mut self.input, &mut header, at)? {
@@ -239,16 +250,16 @@ impl PerfReader {
                 Some(_) => Err(PerfError::CutOff { at }),
             };
         }
-        let parsed = RecordHeader::parse(&header, self.endian())
+        let parsed = RecordHeader::parse(&header, endian)
             .map_err(|error| PerfError::BadRecord { at, error })?;
         if left.is_some_and(|left| u64::from(parsed.size) > left) {
             return Err(PerfError::CutOff { at });
         }
-        self.record.extend(header);
+        record.extend(header);
         let body = u64::try_from(parsed.body_len()).unwrap_or(0);
-        let read = self.input.by_ref().take(body).read_to_end(&mut self.record)?;
+        let read = self.input.by_ref().take(body).read_to_end(record)?;
         if read < parsed.body_len() {
-            self.record.clear();
+            record.clear();
             return Err(PerfError::CutOff { at });
         }
         self.at = at.saturating_add(parsed.size.into());
@@ -258,6 +269,11 @@ impl PerfReader {
     /// The record that was read last.
     pub(crate) fn record(&self) -> Option<Record<'_>> {
         Record::parse(&self.record, self.endian()).ok()
+    }
+
+    /// The bytes of the record that was read last, for as long as they are needed.
+    pub(crate) fn kept_record(&self) -> Bytes {
+        self.record.kept()
     }
 
     /// How many bytes after the record belong to it.
@@ -371,9 +387,26 @@ impl PerfReader {
         match &self.input {
             Input::File(_, len) => Ok(*len),
             Input::Bytes(bytes) => Ok(u64::try_from(bytes.get_ref().len()).unwrap_or(u64::MAX)),
-            Input::Pipe(_) => Err(PerfError::FileFormOnPipe),
+            Input::Pipe(_) | Input::Stream(_) => Err(PerfError::FileFormOnPipe),
         }
     }
+}
+
+/// The next record of a stream, which is at `at`: `None` at its end.
+fn next_of_stream(
+    stream: &mut StreamReader,
+    at: u64,
+    endian: Endian,
+) -> Result<Option<(RecordHeader, Bytes)>, PerfError> {
+    let chunk = stream.chunk();
+    if chunk.is_empty() {
+        return Ok(None);
+    }
+    let header = RecordHeader::parse(chunk, endian);
+    let header = header.map_err(|error| PerfError::BadRecord { at, error })?;
+    // No record lies in two chunks.
+    let bytes = stream.split(header.size.into()).ok_or(PerfError::CutOff { at })?;
+    Ok(Some((header, bytes)))
 }
 
 /// The compressed bytes in a record of this kind: all of it, or as many as it says.

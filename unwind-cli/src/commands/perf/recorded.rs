@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use unwind_core::{
     FrameContext, KeyedRange, Memory, Origin, ReadError, RegisterRules, ReturnAddresses, Row,
-    RowKey, RowKeys, RowSource, VirtAddr, WordSize,
+    RowKey, RowKeys, RowSource, SliceMemory, VirtAddr, WordSize,
 };
 use unwind_x86::{Ia32, Ia32Regs, SwitchingFunction, SwitchingFunctions, X86_64, X86_64Regs};
 
@@ -138,21 +138,19 @@ pub(crate) fn row_of_section(range: &Range, addr: u64) -> Result<Option<Row>, sf
 
 /// The copied stack, and the files, whose code does not change.
 pub(crate) struct SampleMemory<'s> {
-    pub(crate) sp: u64,
-    pub(crate) stack: &'s [u8],
-    pub(crate) space: &'s Space,
+    stack: SliceMemory<'s>,
+    space: &'s Space,
 }
 
-impl Memory for SampleMemory<'_> {
-    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
-        let at = usize::try_from(addr.get().wrapping_sub(self.sp)).ok();
-        let copied = at
-            .and_then(|at| Some(at..at.checked_add(buf.len())?))
-            .and_then(|range| self.stack.get(range));
-        if let Some(copied) = copied {
-            buf.copy_from_slice(copied);
-            return Ok(());
-        }
+impl<'s> SampleMemory<'s> {
+    /// Of a sample with this copy of the stack from the stack pointer `sp` on.
+    pub(crate) const fn new(sp: u64, stack: &'s [u8], space: &'s Space) -> Self {
+        Self { stack: SliceMemory::new(VirtAddr::new(sp), stack), space }
+    }
+
+    /// Fills `buf` from a file that is mapped at `addr`.
+    #[cold]
+    fn read_file(&self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
         let len = u64::try_from(buf.len()).unwrap_or(u64::MAX);
         let range = self.space.find(addr.get()).ok_or(ReadError::Invalid)?;
         if addr.get().checked_add(len).is_none_or(|end| end > range.end) {
@@ -161,6 +159,30 @@ impl Memory for SampleMemory<'_> {
         let file = range.file.elf().map_err(|_| ReadError::Invalid)?;
         let at = range.file_offset(addr.get());
         file.read_into(Part::Memory, at, buf).map_err(|_| ReadError::Invalid)
+    }
+
+    fn word_of_file<const N: usize>(&self, addr: VirtAddr) -> Result<[u8; N], ReadError> {
+        let mut word = [0; N];
+        self.read_file(addr, &mut word)?;
+        Ok(word)
+    }
+}
+
+impl Memory for SampleMemory<'_> {
+    fn read(&mut self, addr: VirtAddr, buf: &mut [u8]) -> Result<(), ReadError> {
+        self.stack.read(addr, buf).or_else(|_| self.read_file(addr, buf))
+    }
+
+    fn read_u32(&mut self, addr: VirtAddr) -> Result<u32, ReadError> {
+        self.stack.read_u32(addr).or_else(|_| self.word_of_file(addr).map(u32::from_le_bytes))
+    }
+
+    fn read_u64(&mut self, addr: VirtAddr) -> Result<u64, ReadError> {
+        self.stack.read_u64(addr).or_else(|_| self.word_of_file(addr).map(u64::from_le_bytes))
+    }
+
+    fn words(&mut self, addr: VirtAddr) -> Option<(VirtAddr, &[[u8; 8]])> {
+        self.stack.words(addr)
     }
 }
 

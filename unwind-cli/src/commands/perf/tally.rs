@@ -108,7 +108,7 @@ impl Tally {
 mod tests {
     use unwind_perf::merge::{Merged, Unmatched};
     use unwind_perf::record::{
-        Context, DeferredLayout, Endian, EventFormat, Misc, Record, RecordType, SampleType,
+        Context, DeferredLayout, Endian, EventFormat, Misc, RecordType, SampleType,
     };
 
     use super::*;
@@ -124,8 +124,7 @@ mod tests {
         bytes.extend(body);
         let sample_type = SampleType::IP | SampleType::TIME | SampleType::CALLCHAIN;
         let format = EventFormat { sample_type, ..EventFormat::default() };
-        let record = Record::parse(&bytes, Endian::Little).unwrap();
-        Held::new(&record, 0, format, DeferredLayout::Cookie).unwrap()
+        Held::new(bytes.into(), Endian::Little, 0, format, DeferredLayout::Cookie).unwrap()
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::commands::perf::probed_returns::ProbedReturns;
 use crate::commands::perf::recorded::{
     Code, RecordedKeys, RecordedSwitches, RecordedTables, SampleMemory,
 };
+use crate::commands::perf::rowless::{Remembered, RowlessPlaces};
 use crate::commands::perf::stack_end::{STACK_COPY_TOO_SHORT, why_ended};
 use crate::commands::stack::frame_pointers::FramePointerRows;
 use crate::commands::stack::walk::{ia32_arch, ia32_registers, low_half, x86_64_registers};
@@ -107,13 +108,19 @@ pub(crate) struct SampleWalker {
     frame_pointers: FramePointerRows,
     /// Rows of tables, whichever processes map them.
     rows: Box<RowCache<SAMPLE_ROWS>>,
+    rowless: RowlessPlaces,
     /// The 64-bit stack that it walked last.
     trace: Box<Trace<[PackedFrame; TRACE]>>,
 }
 
 impl SampleWalker {
     pub(crate) fn new(frame_pointers: FramePointerRows) -> Self {
-        Self { frame_pointers, rows: Box::default(), trace: Box::default() }
+        Self {
+            frame_pointers,
+            rows: Box::default(),
+            rowless: RowlessPlaces::new(),
+            trace: Box::default(),
+        }
     }
 
     /// Walks the stack in `state` in a process with these mappings. The kernel's chain, if
@@ -147,19 +154,19 @@ impl SampleWalker {
         let returns = &ProbedReturns::new(chain, state, (sp, regs.rbp), space);
         let regs = x86_64_registers(regs);
         let (rows, keys) = (&mut *self.rows, RecordedKeys { space });
-        let source =
-            RowSource::<X86_64>::or(RecordedTables { space }, ProgramStart { files: space });
-        let source = RowSource::<X86_64>::or(source, SignalTrampolines);
+        let source = RowSource::<X86_64>::or(RecordedTables { space }, SignalTrampolines);
+        let source = Remembered { source, keys, places: &mut self.rowless };
+        let source = RowSource::<X86_64>::or(source, ProgramStart { files: space });
         let source = RowSource::<X86_64>::or(source, InstructionAnalysis);
         let source = StackSwitches::new(RecordedSwitches { space }, source);
         let fallback = GeneratedCode { space, frame_pointers: self.frame_pointers };
         let walker = Walker::new(arch, source).cache_by_key(rows, keys).fallback(fallback);
-        let mut memory = SampleMemory { sp, stack: state.stack, space };
+        let mut memory = SampleMemory::new(sp, state.stack, space);
         let mut walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
         walker.trace(regs, &mut memory, &mut *self.trace);
         if let Some(End::Table(_)) = self.trace.end() {
             // A trace has no room for what is wrong with the table.
-            return collect(walker, regs, &mut memory, state);
+            return collect(walker, regs, &mut memory, (sp, state, space));
         }
         let frames = self.trace.frames().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
         finished(frames.collect(), self.trace.end(), sp, state, space)
@@ -173,15 +180,16 @@ impl SampleWalker {
     ) -> WalkedStack {
         let (rows, keys) = (&mut *self.rows, RecordedKeys { space });
         let (arch, sp) = (ia32_arch(regs), low_half(regs.rsp).into());
-        let source = RowSource::<Ia32>::or(RecordedTables { space }, ProgramStart { files: space });
-        let source = RowSource::<Ia32>::or(source, SignalTrampolines);
+        let source = RowSource::<Ia32>::or(RecordedTables { space }, SignalTrampolines);
+        let source = Remembered { source, keys, places: &mut self.rowless };
+        let source = RowSource::<Ia32>::or(source, ProgramStart { files: space });
         let source = UnrecordedPushes::new(RowSource::<Ia32>::or(source, InstructionAnalysis));
         let walker =
             Walker::new(arch, source).cache_by_key(rows, keys).fallback(self.frame_pointers);
         let returns = &ProbedReturns::default();
         let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
-        let mut memory = SampleMemory { sp, stack: state.stack, space };
-        collect(walker, ia32_registers(regs), &mut memory, state)
+        let mut memory = SampleMemory::new(sp, state.stack, space);
+        collect(walker, ia32_registers(regs), &mut memory, (sp, state, space))
     }
 }
 
@@ -210,7 +218,7 @@ fn collect<A, S, F, C>(
     mut walker: Walker<A, S, F, Code<'_>, C>,
     regs: A::Regs,
     memory: &mut SampleMemory<'_>,
-    state: &UserState<'_>,
+    (sp, state, space): (u64, &UserState<'_>, &Space),
 ) -> WalkedStack
 where
     A: Arch,
@@ -220,7 +228,6 @@ where
     F::Error: Into<S::Error>,
     C: RowStore,
 {
-    let (sp, space) = (memory.sp, memory.space);
     let mut walked = walker.frames(regs, memory);
     let frames = walked.by_ref().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
     let frames = frames.collect();
@@ -345,14 +352,14 @@ mod tests {
         let source = StackSwitches::new(RecordedSwitches { space }, source);
         let fallback = GeneratedCode { space, frame_pointers: FRAME_POINTERS };
         let walker = Walker::new(arch, source).fallback(fallback);
-        let mut memory = SampleMemory { sp, stack: state.stack, space };
+        let mut memory = SampleMemory::new(sp, state.stack, space);
         collect(
             walker
                 .max_frames(MAX_FRAMES)
                 .return_addresses(Code { space, returns: &ProbedReturns::default() }),
             x86_64_registers(&regs),
             &mut memory,
-            state,
+            (sp, state, space),
         )
     }
 

@@ -5,16 +5,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::setpriority_process;
 use rustix::time::ClockId;
-use unwind_perf::record::{Attr, RecordType};
+use unwind_perf::record::{Attr, Endian, Record, RecordType};
 
 use crate::clock::nanoseconds;
+use crate::commands::perf::stream::StreamWriter;
 use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::drained::{Drained, SoFar};
 use crate::commands::record::engine::Engine;
 use crate::commands::record::parts::Parts;
-use crate::commands::record::stream::{StreamWriter, round};
+use crate::commands::record::stream::round;
 use crate::commands::record::subject::Subject;
-use crate::commands::record::trim::push_trimmed;
+use crate::commands::record::trim::{push, push_trimmed};
 
 /// How long to wait between two looks at the rings.
 ///
@@ -72,6 +73,8 @@ pub(crate) struct Drain {
     pub(crate) writer: StreamWriter,
     pub(crate) parts: Parts,
     pub(crate) so_far: SoFar,
+    /// How many bytes were handed on last.
+    pub(crate) chunk_len: usize,
 }
 
 impl Drain {
@@ -85,11 +88,12 @@ impl Drain {
     ) -> Drained {
         let mut drained = Drained::default();
         let mut pace = Pace::new(Instant::now());
+        let watched = subject.watch();
         loop {
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             engine.wait(left.map_or(pace.wait, |left| left.min(pace.wait)));
             let is_over = until.is_some_and(|until| Instant::now() >= until);
-            let is_last = is_over || ends.load(Ordering::Relaxed) || !subject.runs();
+            let is_last = is_over || ends.load(Ordering::Relaxed) || !watched.runs();
             if is_last {
                 engine.stop();
             }
@@ -119,10 +123,12 @@ impl Drain {
     fn drain(&mut self, engine: &mut impl Engine, drained: &mut Drained) -> u64 {
         /// Bytes that are handed on at a time.
         const CHUNK: usize = 1 << 20;
-        let mut chunk = Vec::new();
+        // As many as before, so that they need not be moved to where there is room.
+        let mut chunk = Vec::with_capacity(self.chunk_len);
         let Self { attr, writer, parts, so_far, .. } = self;
         let found = engine.drain(&mut |record| {
-            if record.kind() == RecordType::SAMPLE {
+            let start = chunk.len();
+            if record.header().kind == RecordType::SAMPLE {
                 drained.written = drained.written.saturating_add(1);
                 if writer.is_full() {
                     drained.dropped = drained.dropped.saturating_add(1);
@@ -130,17 +136,20 @@ impl Drain {
                 }
                 push_trimmed(&mut chunk, record, attr);
             } else {
-                parts.learn(record);
-                chunk.extend(record.bytes());
+                push(&mut chunk, record, 0..record.header().size.into());
+                let copied = chunk.get(start..).unwrap_or_default();
+                Record::parse(copied, Endian::NATIVE).iter().for_each(|copied| parts.learn(copied));
             }
             if chunk.len() >= CHUNK {
                 so_far.set(*drained);
-                writer.write(std::mem::take(&mut chunk));
+                let next = Vec::with_capacity(chunk.capacity());
+                writer.write(std::mem::replace(&mut chunk, next));
             }
         });
         drained.skipped_bytes = drained.skipped_bytes.saturating_add(found.skipped);
         so_far.set(*drained);
         chunk.extend(round());
+        self.chunk_len = chunk.len();
         writer.write(chunk);
         found.percent
     }

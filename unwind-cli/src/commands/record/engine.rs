@@ -4,7 +4,8 @@ use std::io;
 use std::time::Duration;
 
 use unwind_perf::event_attr::EventAttr;
-use unwind_perf::record::Record;
+use unwind_perf::record::{Record, RecordHeader};
+use unwind_perf::ring::RingRecord;
 
 /// An event whose samples an engine takes.
 #[derive(Clone, Debug)]
@@ -30,8 +31,9 @@ pub(crate) trait Engine: Send {
     /// Waits until there is much to read, or for `time`.
     fn wait(&self, time: Duration);
 
-    /// Hands out all records that there are.
-    fn drain(&mut self, take: &mut dyn FnMut(&Record<'_>)) -> Found;
+    /// Hands out all records that there are. Each stays where the engine has it until `take`
+    /// has copied what is wanted of it.
+    fn drain(&mut self, take: &mut dyn FnMut(&dyn StoredRecord)) -> Found;
 
     /// Has samples have copies of stacks of the size at this place from now on, of the sizes in
     /// [`Sampling`](super::sampling::Sampling). Returns whether they have: the kernel may refuse.
@@ -45,6 +47,36 @@ pub(crate) trait Engine: Send {
 
     /// The CPU time of all that samples are taken of, if the kernel counts that.
     fn cpu_time(&self) -> Option<CpuTime>;
+}
+
+/// A record where an engine has it.
+pub(crate) trait StoredRecord {
+    /// Its header.
+    fn header(&self) -> RecordHeader;
+
+    /// Fills `out` with its bytes from the one numbered `from` on, as far as it has some.
+    fn copy(&self, from: usize, out: &mut [u8]);
+}
+
+impl StoredRecord for RingRecord<'_> {
+    fn header(&self) -> RecordHeader {
+        self.header()
+    }
+
+    fn copy(&self, from: usize, out: &mut [u8]) {
+        self.copy(from, out);
+    }
+}
+
+impl StoredRecord for Record<'_> {
+    fn header(&self) -> RecordHeader {
+        self.header()
+    }
+
+    fn copy(&self, from: usize, out: &mut [u8]) {
+        let bytes = self.bytes().get(from..).unwrap_or_default();
+        out.iter_mut().zip(bytes).for_each(|(to, &from)| *to = from);
+    }
 }
 
 /// What was found when records were handed out.

@@ -59,7 +59,7 @@ impl Waits {
     /// last wait, if the end of that was not told.
     pub(crate) fn sample(&mut self, held: Held) -> Option<Held> {
         self.now = self.now.max(held.time);
-        match self.waiting.insert(held.task.tid, Wait::Sampled(held)) {
+        match self.waiting.insert(held.task.tid, Wait::Sampled(held.apart())) {
             Some(Wait::Sampled(last)) => {
                 self.counts.without_end = self.counts.without_end.saturating_add(1);
                 let time = last.time;
@@ -122,7 +122,7 @@ impl Waits {
 
 #[cfg(test)]
 mod tests {
-    use unwind_perf::record::{AttrFlags, DeferredLayout, Endian, EventFormat, Record, SampleType};
+    use unwind_perf::record::{AttrFlags, DeferredLayout, Endian, EventFormat, SampleType};
 
     use super::*;
 
@@ -143,8 +143,7 @@ mod tests {
             u16::try_from(size_of_val(words)).unwrap().checked_add(8).unwrap().to_le_bytes(),
         );
         bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        let record = Record::parse(&bytes, Endian::Little).unwrap();
-        Held::new(&record, 0, format(), DeferredLayout::of([])).unwrap()
+        Held::new(bytes.into(), Endian::Little, 0, format(), DeferredLayout::of([])).unwrap()
     }
 
     fn task(thread: u64) -> u64 {

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use unwind_perf::record::{Attr, Lifecycle, Record, RecordType};
 
+use crate::commands::perf::stream::{StreamReader, StreamWriter, stream};
 use crate::commands::record::drained::Drained;
 use crate::commands::record::existing::{Existing, all_processes};
-use crate::commands::record::stream::{StreamReader, StreamWriter, stream};
 use crate::commands::record::subject::Subject;
 use crate::failure::Failure;
 

@@ -9,13 +9,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 use unwind_perf::event_attr::EventAttr;
-use unwind_perf::record::{AttrFlags, ReadFormat, Record, SampleType};
-use unwind_perf::ring::RingReader;
+use unwind_perf::record::{AttrFlags, ReadFormat, SampleType};
 
 use crate::commands::record::attrs::{
     COUNTS, CPU_CLOCK, DUMMY, EVENTS, SWITCHES, attr, of_event, samples,
 };
-use crate::commands::record::engine::{CpuTime, Engine, EngineError, Found, OFF_CPU, SampledEvent};
+use crate::commands::record::engine::{
+    CpuTime, Engine, EngineError, Found, OFF_CPU, SampledEvent, StoredRecord,
+};
 use crate::commands::record::sampling::{RingSize, Sampling, UserStacks, Whom};
 use crate::perf_event::{EventRing, PerfEvent};
 
@@ -36,7 +37,6 @@ pub(crate) struct PerfEngine {
     on: usize,
     /// The rings, with the place in `opened` of the event that each belongs to.
     rings: Vec<(usize, EventRing)>,
-    buf: Vec<u8>,
     /// Bytes of a ring.
     pub(crate) ring: usize,
     /// Samples are those of CPUs, whatever they execute.
@@ -115,7 +115,6 @@ impl PerfEngine {
             sizes: sizes.len(),
             on: first,
             rings: Vec::new(),
-            buf: vec![0; RingReader::MAX_RECORD],
             ring,
             is_of_cpus: matches!(sampling.whom, Whom::All),
             without_kernel: None,
@@ -314,7 +313,7 @@ impl Engine for PerfEngine {
         }
     }
 
-    fn drain(&mut self, take: &mut dyn FnMut(&Record<'_>)) -> Found {
+    fn drain(&mut self, take: &mut dyn FnMut(&dyn StoredRecord)) -> Found {
         let mut found = Found::default();
         let ring_bytes = u64::try_from(self.ring).unwrap_or(u64::MAX);
         for (_, ring) in &self.rings {
@@ -326,11 +325,12 @@ impl Engine for PerfEngine {
             found.percent = found.percent.max(percent);
             while left > 0 {
                 let before = reader.waiting();
-                match reader.next(&mut self.buf) {
-                    Ok(Some(record)) => {
-                        left = left.saturating_sub(record.header().size.into());
-                        take(&record);
-                    }
+                let taken = reader.take(|record| {
+                    take(&record);
+                    record.header().size
+                });
+                match taken {
+                    Ok(Some(size)) => left = left.saturating_sub(size.into()),
                     Ok(None) => break,
                     Err(_) => {
                         let skipped = before.saturating_sub(reader.waiting());

@@ -20,6 +20,7 @@ use crate::commands::perf::merged_records::MergedRecords;
 use crate::commands::perf::origin::Origin;
 use crate::commands::perf::pipeline::{self, Options, Sink, Summary};
 use crate::commands::perf::reader::PerfReader;
+use crate::commands::perf::stream::StreamReader;
 use crate::commands::perf::tally::Tally;
 use crate::commands::perf::walks::WalkSetup;
 use crate::commands::record::compression::{RecordsWriter, feature_section};
@@ -27,7 +28,7 @@ use crate::commands::record::copy_size::CopySize;
 use crate::commands::record::engine::SampledEvent;
 use crate::commands::record::ledger::Ledger;
 use crate::commands::record::off_cpu::{OffCpu, Waits};
-use crate::commands::record::stream::{StreamReader, read_start};
+use crate::commands::record::stream::read_start;
 use crate::commands::record::told::Told;
 use crate::commands::stack::frame_pointers::FramePointerRows;
 

@@ -152,7 +152,8 @@ impl Emptied {
         let (mut parts, received) = Parts::new(&span.subject, span.every, attr, start);
         let writer = parts.begin(records_of(existing, attr));
         let so_far = SoFar::default();
-        let drain = Drain { attr, copy_size, writer, parts, so_far: so_far.clone() };
+        let so_far_there = so_far.clone();
+        let drain = Drain { attr, copy_size, writer, parts, so_far: so_far_there, chunk_len: 0 };
         let (is_ready, ready) = channel();
         let drainer = thread::spawn(move || {
             go_first();
