@@ -109,7 +109,7 @@ pub(crate) struct SampleWalker {
     /// Rows of tables, whichever processes map them.
     rows: Box<RowCache<SAMPLE_ROWS>>,
     rowless: RowlessPlaces,
-    /// The 64-bit stack that it walked last.
+    /// The stack that it walked last.
     trace: Box<Trace<[PackedFrame; TRACE]>>,
 }
 
@@ -161,15 +161,8 @@ impl SampleWalker {
         let source = StackSwitches::new(RecordedSwitches { space }, source);
         let fallback = GeneratedCode { space, frame_pointers: self.frame_pointers };
         let walker = Walker::new(arch, source).cache_by_key(rows, keys).fallback(fallback);
-        let mut memory = SampleMemory::new(sp, state.stack, space);
-        let mut walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
-        walker.trace(regs, &mut memory, &mut *self.trace);
-        if let Some(End::Table(_)) = self.trace.end() {
-            // A trace has no room for what is wrong with the table.
-            return collect(walker, regs, &mut memory, (sp, state, space));
-        }
-        let frames = self.trace.frames().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
-        finished(frames.collect(), self.trace.end(), sp, state, space)
+        let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
+        trace(walker, regs, &mut self.trace, (sp, state, space))
     }
 
     fn walk_ia32(
@@ -188,8 +181,7 @@ impl SampleWalker {
             Walker::new(arch, source).cache_by_key(rows, keys).fallback(self.frame_pointers);
         let returns = &ProbedReturns::default();
         let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
-        let mut memory = SampleMemory::new(sp, state.stack, space);
-        collect(walker, ia32_registers(regs), &mut memory, (sp, state, space))
+        trace(walker, ia32_registers(regs), &mut self.trace, (sp, state, space))
     }
 }
 
@@ -214,10 +206,11 @@ fn address_width(regs: &UserRegisters) -> X86_64 {
     if is_wide(regs.rip) || is_wide(regs.rsp) { X86_64::FIVE_LEVEL } else { X86_64::FOUR_LEVEL }
 }
 
-fn collect<A, S, F, C>(
+/// Walks a stack into `trace`, which takes a part of the time of a walk frame by frame.
+fn trace<A, S, F, C>(
     mut walker: Walker<A, S, F, Code<'_>, C>,
     regs: A::Regs,
-    memory: &mut SampleMemory<'_>,
+    trace: &mut Trace<[PackedFrame; TRACE]>,
     (sp, state, space): (u64, &UserState<'_>, &Space),
 ) -> WalkedStack
 where
@@ -228,7 +221,31 @@ where
     F::Error: Into<S::Error>,
     C: RowStore,
 {
-    let mut walked = walker.frames(regs, memory);
+    walker.trace(regs, &mut SampleMemory::new(sp, state.stack, space), trace);
+    if let Some(End::Table(_)) = trace.end() {
+        // A trace has no room for what is wrong with the table.
+        return collect(walker, regs, (sp, state, space));
+    }
+    let frames = trace.frames().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
+    finished(frames.collect(), trace.end(), sp, state, space)
+}
+
+/// Walks a stack frame by frame.
+fn collect<A, S, F, C>(
+    mut walker: Walker<A, S, F, Code<'_>, C>,
+    regs: A::Regs,
+    (sp, state, space): (u64, &UserState<'_>, &Space),
+) -> WalkedStack
+where
+    A: Arch,
+    S: RowSource<A>,
+    S::Error: TableError + fmt::Display,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    C: RowStore,
+{
+    let mut memory = SampleMemory::new(sp, state.stack, space);
+    let mut walked = walker.frames(regs, &mut memory);
     let frames = walked.by_ref().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
     let frames = frames.collect();
     finished(frames, walked.end(), sp, state, space)
@@ -352,13 +369,11 @@ mod tests {
         let source = StackSwitches::new(RecordedSwitches { space }, source);
         let fallback = GeneratedCode { space, frame_pointers: FRAME_POINTERS };
         let walker = Walker::new(arch, source).fallback(fallback);
-        let mut memory = SampleMemory::new(sp, state.stack, space);
         collect(
             walker
                 .max_frames(MAX_FRAMES)
                 .return_addresses(Code { space, returns: &ProbedReturns::default() }),
             x86_64_registers(&regs),
-            &mut memory,
             (sp, state, space),
         )
     }
