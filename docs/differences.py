@@ -6,7 +6,7 @@ one program, and of recordings of which one function does ten percent more.
 
 For each comparison a program is recorded as it is, before and after in turn, and after that
 once more in which a function does more. --pairs says of how many pairs of recordings a comparison
-is: the same recordings make one of eight pairs and eight of one. Needs gcc and the right to record.
+is: the same recordings make one of eight pairs and eight of one. Needs gcc, g++, go and the right to record.
 """
 
 import argparse
@@ -24,15 +24,17 @@ RATE = "4999"
 
 def build(folder):
     """Command lines as they are and with ten percent more, and the function that does more."""
-    def compiled(name, *command):
+    def compiled(name, *command, source):
         path = os.path.join(folder, name)
-        subprocess.run([*command, "-o", path], check=True)
+        subprocess.run([*command, "-o", path, f"{PROGRAMS}/{source}"], check=True)
         return path
 
     plain = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"]
-    eight = compiled("eight", "gcc", *plain, f"{PROGRAMS}/eight.c")
-    own = f"{PROGRAMS}/recursion.c"
-    few, more = (compiled(f"recursion{rounds}", "gcc", *plain, f"-DOWN_ROUNDS={rounds}", own)
+    eight = compiled("eight", "gcc", *plain, source="eight.c")
+    of_cpp = compiled("eight-cpp", "g++", "-std=c++17", *plain, source="eight.cc")
+    of_go = compiled("eight-go", "env", "GO111MODULE=off", "go", "build", source="eight.go")
+    few, more = (compiled(f"recursion{rounds}", "gcc", *plain, f"-DOWN_ROUNDS={rounds}",
+                          source="recursion.c")
                  for rounds in (400, 440))
     # Both are to have the same name.
     os.makedirs(os.path.join(folder, "more"))
@@ -40,6 +42,9 @@ def build(folder):
     os.rename(more, os.path.join(folder, "more/recursion"))
     return {
         "eight functions, C": ([eight, "160000", "0"], [eight, "160000", "10"], "look_up"),
+        "eight functions, C++": ([of_cpp, "160000", "0"], [of_cpp, "160000", "10"],
+                                 "Numbers::look_up"),
+        "eight functions, Go": ([of_go, "160000", "0"], [of_go, "160000", "10"], "main.lookUp"),
         "recursion, C": ([os.path.join(folder, "recursion"), "220000"],
                          [os.path.join(folder, "more/recursion"), "220000"], "own_work"),
     }
@@ -57,7 +62,7 @@ def compared(unwind, pairs):
                           stdout=subprocess.PIPE).stdout
     spread = re.search(r"differ by ([0-9.]+) % of their share", told)[1]
     _, rows = told.split("after  function\n")
-    rows = [re.match(r"(more|less)? +([-+][0-9.]+) % .* %  (\S+)", row)
+    rows = [re.match(r"(more|less)? +([-+][0-9.]+) % .* %  ([^ (]+)", row)
             for row in rows.split("\n\n")[0].splitlines() if " % " in row]
     above = [(row[3], row[2]) for row in rows if row[1]]
     return {"above": above, "first": rows[0][3], "spread": float(spread)}

@@ -1,13 +1,15 @@
 //! Records of a perf stream, and the ring that they go to.
 
 use core::fmt::Write as _;
+use core::sync::atomic::AtomicU64;
 
 use unwind_perf::record::{
     Attr, AttrFlags, BranchSampleType, BranchStack, CallchainDeferred, ChainBuilder, ChainLimits,
     Comm, Context, DeferredLayout, Encode, Endian, Error, EventFormat, IdPlace, Lifecycle, Lost,
     Mapping, Output, ReadFormat, Record, Records, Ring, RingWriter, Sample, SampleId, SampleType,
-    WithBranches, WithCallchain,
+    UserState, WithBranches, WithCallchain,
 };
+use unwind_perf::ring::{MmapPage, RingReader};
 
 use crate::{Text, seen};
 
@@ -66,7 +68,10 @@ pub fn records(
         flags: AttrFlags::from_bits_retain(fields.2),
         branch_sample_type: BranchSampleType::from_bits_retain(fields.3),
     };
-    tell(Attr::parse(bytes, endian));
+    match Attr::parse(bytes, endian) {
+        Ok(attr) => tell(UserState::place_of_stack(bytes, endian, &attr)),
+        Err(error) => tell::<()>(Err(error)),
+    }
     let layout = DeferredLayout::of([format.flags]);
     let place = IdPlace::of([format, EventFormat::default()]);
     let mut records = Records::new(bytes, endian);
@@ -134,6 +139,23 @@ fn sample(record: &Record<'_>, format: EventFormat, writer: &mut RingWriter<Host
             seen(writer.write(&rechained, format, 0, SampleId::default()));
         }
     }
+}
+
+/// What is in a ring, whatever that is.
+#[unsafe(no_mangle)]
+pub fn ring_read(
+    page: &[AtomicU64; MmapPage::WORDS],
+    data: &[AtomicU64; 64],
+    out: &mut [u8; 64],
+    from: usize,
+) {
+    let Ok(page) = MmapPage::new(page) else { return };
+    let Ok(mut ring) = RingReader::new(page, data) else { return };
+    let taken = ring.take(|record| {
+        record.copy(from, out);
+        record.header()
+    });
+    seen((taken, ring.next(out).is_ok(), ring.waiting()));
 }
 
 /// A chain of a sample that is being taken.

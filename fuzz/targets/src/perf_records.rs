@@ -4,7 +4,7 @@
 use unwind_perf::record::{
     Attr, AttrFlags, BranchSampleType, BranchStack, CallchainDeferred, Comm, DeferredLayout,
     Encode, Endian, EventFormat, IdPlace, Lifecycle, Lost, ReadFormat, Record, Records, Sample,
-    SampleId, SampleType, WithBranches, WithCallchain,
+    SampleId, SampleType, UserState, WithBranches, WithCallchain,
 };
 
 use crate::input::Input;
@@ -48,6 +48,7 @@ fn decode(record: &Record<'_>, format: EventFormat) {
         rechain(record, format);
     }
     rebranch(record, format);
+    find_stack(record, format);
     for layout in [DeferredLayout::Cookie, DeferredLayout::MarkerFirst] {
         let Ok(stack) = CallchainDeferred::decode(record, format, layout) else { continue };
         assert!(stack.ips.as_bytes().len() <= record.body().len());
@@ -66,6 +67,27 @@ fn decode(record: &Record<'_>, format: EventFormat) {
     let _ = Lost::decode(record, format);
     let _ = SampleId::decode(record, format);
     let _ = IdPlace::of([format]).map(|place| place.id_of(record));
+}
+
+/// The copy of a stack is where its place is said to be, once the start of the sample has that.
+fn find_stack(record: &Record<'_>, format: EventFormat) {
+    let mut attr = [0; 112];
+    attr[4] = 112;
+    let mut attr = Attr::parse(&attr, Endian::Little).unwrap();
+    (attr.format, attr.user_registers) = (format, u64::from(record.header().misc.0));
+    let (bytes, endian) = (record.bytes(), record.endian());
+    let place = UserState::place_of_stack(bytes, endian, &attr);
+    if let Ok(Some(state)) = UserState::decode(record, &attr) {
+        let place = place.unwrap().unwrap();
+        let room = endian.u64(*bytes[place..].first_chunk().unwrap());
+        assert_eq!(room, u64::try_from(state.room).unwrap());
+        assert_eq!(bytes[place + 8..].get(..state.stack.len()), Some(state.stack));
+    }
+    if let Ok(Some(place)) = place {
+        let start = |len| UserState::place_of_stack(&bytes[..len], endian, &attr);
+        assert_eq!(start(place + 8), Ok(Some(place)));
+        assert!(start(place + 7).is_err());
+    }
 }
 
 /// What is read of branches is what is written.

@@ -45,10 +45,9 @@ impl<'m> RingRecord<'m> {
     /// first byte being 0. What `out` has more than the record is left as it is.
     pub fn copy(&self, from: usize, out: &mut [u8]) {
         let left = usize::from(self.size()).saturating_sub(from);
-        let len = left.min(out.len());
-        let out = out.get_mut(..len).unwrap_or_default();
+        let out = if out.len() > left { out.get_mut(..left).unwrap_or_default() } else { out };
         let of_first = self.first.get(from..).unwrap_or_default();
-        let (head, rest) = out.split_at_mut(of_first.len().min(len));
+        let (head, rest) = out.split_at_mut(out.len().min(of_first.len()));
         head.iter_mut().zip(of_first).for_each(|(to, &from)| *to = from);
         let from = from.saturating_add(head.len());
         let from = u64::try_from(from).unwrap_or(u64::MAX);

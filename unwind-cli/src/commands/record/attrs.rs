@@ -68,7 +68,7 @@ pub(crate) fn attr(sampling: &Sampling, (kind, config): (u32, u64)) -> EventAttr
         UserStacks::Copied(copies) => {
             attr.sample_type |= SampleType::REGS_USER | SampleType::STACK_USER;
             attr.sample_regs_user = REGISTERS;
-            attr.sample_stack_user = in_words(copies.first_size());
+            attr.sample_stack_user = in_words(copies.sizes.first_bytes());
             attr.flags.set(AttrFlags::EXCLUDE_CALLCHAIN_USER, !copies.with_chains);
         }
         UserStacks::Deferred => {

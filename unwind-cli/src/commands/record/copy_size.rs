@@ -4,6 +4,8 @@
 use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::commands::record::sampling::CopySizes;
+
 /// Sizes of copies of stacks, and which of them is worth its price.
 ///
 /// Each byte that is copied takes time of the program. So copies are small at first, and tell
@@ -40,10 +42,7 @@ const KNOWN: u32 = 4;
 
 #[derive(Debug)]
 struct State {
-    /// In bytes, ascending; at least one.
-    sizes: Vec<u32>,
-    /// The place of the size at first, which most programs need.
-    first: usize,
+    sizes: CopySizes,
     /// How many bytes may be copied for each stack more that is complete.
     bytes_per_stack: u64,
     /// The place of the size that is wanted.
@@ -84,17 +83,16 @@ pub(crate) struct WalkedCopy {
 }
 
 impl CopySize {
-    /// Copies of one of these sizes in bytes, ascending: of that at the place `first` until there is
-    /// a better one. A second of CPU time has `rate` of them.
-    pub(crate) fn new(sizes: Vec<u32>, first: usize, rate: u32) -> Self {
+    /// Copies of one of these sizes: of the first one until there is a better one. A second of CPU
+    /// time has `rate` of them.
+    pub(crate) fn new(sizes: CopySizes, rate: u32) -> Self {
         Self(Arc::new(Mutex::new(State {
             bytes_per_stack: BYTES_FOR_ALL.checked_div(rate.into()).unwrap_or(BYTES_FOR_ALL),
-            first,
-            wanted: first,
-            in_force: first,
+            wanted: sizes.first,
+            in_force: sizes.first,
             since: 0,
             trial: Some(0),
-            shown: Shown { samples: 0, enough: vec![0; sizes.len()] },
+            shown: Shown { samples: 0, enough: vec![0; sizes.bytes.len()] },
             sizes,
             samples: 0,
             cut: 0,
@@ -142,11 +140,11 @@ impl State {
 
     /// The sizes to try a copy of a trial with.
     fn asks(&mut self, copy: WalkedCopy) -> Option<Vec<u32>> {
-        if self.sizes.len() < 2 || !self.is_current(copy) {
+        if self.sizes.is_one() || !self.is_current(copy) {
             return None;
         }
         if self.trial.is_some() {
-            return Some(self.sizes.clone());
+            return Some(self.sizes.bytes.clone());
         }
         self.left = self.left.saturating_sub(1);
         self.samples = self.samples.saturating_add(1);
@@ -181,7 +179,7 @@ impl State {
 
     /// Begins a trial of the largest copies.
     fn begin_trial(&mut self) {
-        self.wanted = self.sizes.len().saturating_sub(1);
+        self.wanted = self.sizes.bytes.len().saturating_sub(1);
         self.trial = Some(0);
         for count in self.shown.enough.iter_mut().chain([&mut self.shown.samples]) {
             *count /= 2;
@@ -201,7 +199,7 @@ impl State {
         }
         self.samples = self.samples.saturating_add(1);
         self.cut = self.cut.saturating_add(copy.is_cut.into());
-        let is_of_largest = self.in_force.saturating_add(1) >= self.sizes.len();
+        let is_of_largest = self.in_force.saturating_add(1) >= self.sizes.bytes.len();
         if !is_of_largest && self.cut >= MANY_CUT && self.may_gain() {
             self.forget();
             self.begin_trial();
@@ -216,7 +214,7 @@ impl State {
 
     /// Whether the stacks that are cut would be worth the next size, were it enough for all.
     fn may_gain(&self) -> bool {
-        let bytes = |place: usize| self.sizes.get(place).copied().map(u64::from);
+        let bytes = |place: usize| self.sizes.bytes.get(place).copied().map(u64::from);
         let next = self.in_force.checked_add(1).and_then(bytes);
         let (Some(now), Some(next)) = (bytes(self.in_force), next) else { return false };
         let price = u64::from(self.samples).saturating_mul(next.saturating_sub(now));
@@ -229,13 +227,13 @@ impl State {
         let complete = enough.last().copied().unwrap_or(0);
         // Nearly all are deeper than any copy: which size those need that come next is not known.
         if complete < samples / KNOWN {
-            return self.first;
+            return self.sizes.first;
         }
         let worth = |(&enough, &bytes): (&u32, &u32)| {
             let price = i128::from(*samples).saturating_mul(bytes.into());
             i128::from(enough).saturating_mul(self.bytes_per_stack.into()).saturating_sub(price)
         };
-        let worths = enough.iter().zip(&self.sizes).map(worth).enumerate();
+        let worths = enough.iter().zip(&self.sizes.bytes).map(worth).enumerate();
         // Of equals the first, which is the smallest.
         worths.min_by_key(|&(_, worth)| Reverse(worth)).map_or(0, |(place, _)| place)
     }
@@ -249,6 +247,10 @@ mod tests {
 
     /// A stack is worth half a MiB of copies.
     const RATE: u32 = 4_096;
+
+    fn copies(first: usize, rate: u32) -> CopySize {
+        CopySize::new(CopySizes { bytes: SIZES.to_vec(), first }, rate)
+    }
 
     /// Takes samples of stacks of these depths in turn, each with a copy of the size in force.
     /// Returns that of each.
@@ -270,7 +272,7 @@ mod tests {
     }
 
     fn last_of(depths: &[usize], samples: usize) -> u32 {
-        *sizes_of(&CopySize::new(SIZES.to_vec(), 0, RATE), depths, samples).last().unwrap()
+        *sizes_of(&copies(0, RATE), depths, samples).last().unwrap()
     }
 
     #[test]
@@ -288,7 +290,7 @@ mod tests {
     #[test]
     fn d14_copies_become_smaller_at_once_where_less_is_enough() {
         let trial = usize::try_from(TRIAL).unwrap();
-        let copies = || CopySize::new(SIZES.to_vec(), 1, RATE);
+        let copies = || copies(1, RATE);
         let sizes = sizes_of(&copies(), &[10_000], 1_000);
         assert!(sizes[..trial].iter().all(|&size| size == SIZES[1]));
         assert!(sizes[trial..].iter().all(|&size| size != SIZES[1]) && sizes.contains(&SIZES[0]));
@@ -304,7 +306,7 @@ mod tests {
 
     #[test]
     fn d14_copies_that_make_no_stack_complete_are_given_up() {
-        let copies = CopySize::new(SIZES.to_vec(), 0, RATE);
+        let copies = copies(0, RATE);
         let sizes = sizes_of(&copies, &[10_000, 100_000], 20_000);
         let count = |size| sizes.iter().filter(|&&at| at == size).count();
         assert_eq!(count(SIZES[1]), 0);
@@ -316,7 +318,7 @@ mod tests {
 
     #[test]
     fn d14_sizes_follow_a_program_that_changes() {
-        let copies = CopySize::new(SIZES.to_vec(), 0, RATE);
+        let copies = copies(0, RATE);
         assert_eq!(sizes_of(&copies, &[1_000], 5_000).last(), Some(&SIZES[0]));
         assert_eq!(sizes_of(&copies, &[50_000], 1_000).last(), Some(&SIZES[2]));
         assert_eq!(sizes_of(&copies, &[100_000], 10_000).last(), Some(&SIZES[0]));
@@ -330,7 +332,7 @@ mod tests {
 
     #[test]
     fn d14_copies_of_an_earlier_size_say_nothing_of_the_new_one() {
-        let copies = CopySize::new(SIZES.to_vec(), 0, RATE);
+        let copies = copies(0, RATE);
         let cut = |time| WalkedCopy { time, len: 16_384, is_cut: true };
         for time in 0..u64::from(MANY_CUT) {
             copies.learn(cut(time), |_| false);
@@ -353,14 +355,14 @@ mod tests {
         let mut depths = [10_000; 50];
         depths[49] = 20_000;
         for (rate, size) in [(999, SIZES[1]), (19_999, SIZES[0])] {
-            let copies = CopySize::new(SIZES.to_vec(), 0, rate);
+            let copies = copies(0, rate);
             assert_eq!(sizes_of(&copies, &depths, 10_000).last(), Some(&size), "{rate}");
         }
     }
 
     #[test]
     fn d14_one_size_stays() {
-        let copies = CopySize::new(vec![8], 0, RATE);
+        let copies = CopySize::new(CopySizes::one(8), RATE);
         for time in 0..1_000 {
             copies.learn(WalkedCopy { time, len: 8, is_cut: true }, |_| false);
         }

@@ -272,8 +272,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         is_compressed: args.compression_level.map_or(!args.keep_stacks, |level| level > 0),
     };
     let attr = layout(&events).map_err(file_error)?;
-    let (sizes, first) = sampling.user_stacks.sizes();
-    let copy_size = CopySize::new(sizes.to_vec(), first, args.rate);
+    let copy_size = CopySize::new(sampling.user_stacks.sizes(), args.rate);
     let mut writing =
         Writing { args, events, form, copy_size: copy_size.clone(), untold: 0, unsent: 0 };
     let mut first = Some(files.begin(SystemTime::now()).map_err(|error| file_error(error.into()))?);

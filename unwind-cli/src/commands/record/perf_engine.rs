@@ -17,7 +17,7 @@ use crate::commands::record::attrs::{
 use crate::commands::record::engine::{
     CpuTime, Engine, EngineError, Found, OFF_CPU, SampledEvent, StoredRecord,
 };
-use crate::commands::record::sampling::{RingSize, Sampling, UserStacks, Whom};
+use crate::commands::record::sampling::{CopySizes, RingSize, Sampling, UserStacks, Whom};
 use crate::perf_event::{EventRing, PerfEvent};
 
 /// The smallest ring.
@@ -60,13 +60,13 @@ impl PerfEngine {
             RingSize::Exactly(ring) => (ring, true),
             RingSize::AtMost(ring) => (ring, false),
         };
-        let (mut sizes, mut first) = sampling.user_stacks.sizes();
+        let mut sizes = sampling.user_stacks.sizes();
         loop {
             let mut attr = attr;
             attr.wakeup = u32::try_from(ring / 2).unwrap_or(u32::MAX);
-            match Self::open_with(sampling, attr, (sizes, first), ring) {
-                Err(EngineError::Open { error }) if is_too_many(&error) && sizes.len() > 1 => {
-                    (sizes, first) = (sizes.get(first..=first).unwrap_or_default(), 0);
+            match Self::open_with(sampling, attr, &sizes, ring) {
+                Err(EngineError::Open { error }) if is_too_many(&error) && !sizes.is_one() => {
+                    sizes = CopySizes::one(sizes.first_bytes());
                 }
                 Err(EngineError::Map { error, .. })
                     if error.kind() == io::ErrorKind::PermissionDenied
@@ -87,7 +87,7 @@ impl PerfEngine {
     fn open_with(
         sampling: &Sampling,
         attr: EventAttr,
-        (sizes, first): (&[u32], usize),
+        sizes: &CopySizes,
         ring: usize,
     ) -> Result<Self, EngineError> {
         // All there are, also those that this program may not run on or that are off.
@@ -105,15 +105,15 @@ impl PerfEngine {
         if sampling.off_cpu {
             sampled.push((of_event(&attr, SWITCHES, 1), Some(OFF_CPU)));
         }
-        let wanted = wanted(&sampled, sizes, first);
+        let wanted = wanted(&sampled, sizes);
         let events = sampled.into_iter();
         let events = events.map(|(attr, name)| SampledEvent { attr, ids: Vec::new(), name });
         let mut engine = Self {
             attr,
             events: events.collect(),
             opened: Vec::new(),
-            sizes: sizes.len(),
-            on: first,
+            sizes: sizes.bytes.len(),
+            on: sizes.first,
             rings: Vec::new(),
             ring,
             is_of_cpus: matches!(sampling.whom, Whom::All),
@@ -185,7 +185,7 @@ impl PerfEngine {
 
     /// Whether copies of stacks have one size, since events for others would be too many.
     pub(crate) fn has_fewer_sizes(&self, sampling: &Sampling) -> bool {
-        self.sizes < sampling.user_stacks.sizes().0.len()
+        self.sizes < sampling.user_stacks.sizes().bytes.len()
     }
 
     /// The events that take samples with copies of the size at this place alone.
@@ -215,17 +215,17 @@ struct Wanted {
 
 /// The events to open for a thread on a CPU: for each sampled one as many as there are sizes of
 /// copies, and where there are several, one that tells of processes whichever size is on.
-fn wanted(sampled: &[(EventAttr, Option<&str>)], sizes: &[u32], first: usize) -> Vec<Wanted> {
+fn wanted(sampled: &[(EventAttr, Option<&str>)], sizes: &CopySizes) -> Vec<Wanted> {
     let mut wanted = Vec::new();
-    let has_one_size = sizes.len() < 2;
+    let has_one_size = sizes.is_one();
     if let Some((attr, _)) = sampled.first().filter(|_| !has_one_size) {
         wanted.push(Wanted { attr: of_event(attr, DUMMY, 0), sampled: None, size: None });
     }
     for (at, (attr, _)) in sampled.iter().enumerate() {
-        for (place, &stack) in sizes.iter().enumerate() {
+        for (place, &stack) in sizes.bytes.iter().enumerate() {
             let attr = match has_one_size && at == 0 {
                 true => *attr,
-                false => samples(attr, stack, place == first),
+                false => samples(attr, stack, place == sizes.first),
             };
             let size = (!has_one_size).then_some(place);
             wanted.push(Wanted { attr, sampled: Some(at), size });

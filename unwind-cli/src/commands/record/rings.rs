@@ -17,7 +17,7 @@ use crate::commands::record::engine::{Engine, EngineError};
 use crate::commands::record::existing::{all_processes, threads_of};
 use crate::commands::record::parts::{Part, Parts, record_of_kernel, records_of};
 use crate::commands::record::perf_engine::PerfEngine;
-use crate::commands::record::sampling::{Copies, RingSize, Sampling, Whom};
+use crate::commands::record::sampling::{Copies, CopySizes, RingSize, Sampling, Whom};
 use crate::commands::record::stream::stream_start;
 use crate::commands::record::subject::{Subject, exists};
 use crate::failure::{Failure, exit_code_of};
@@ -31,10 +31,11 @@ const FIRST: usize = 1;
 
 /// Copies of the size that a program needs, or of these bytes.
 pub(crate) fn copies(bytes: Option<u32>, with_chains: bool) -> Copies {
-    match bytes {
-        Some(bytes) => Copies { sizes: vec![bytes], first: 0, with_chains },
-        None => Copies { sizes: STACKS.to_vec(), first: FIRST, with_chains },
-    }
+    let sizes = match bytes {
+        Some(bytes) => CopySizes::one(bytes),
+        None => CopySizes { bytes: STACKS.to_vec(), first: FIRST },
+    };
+    Copies { sizes, with_chains }
 }
 
 /// Bytes of a ring at most, without `--ring-kib`.

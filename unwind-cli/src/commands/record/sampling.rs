@@ -25,28 +25,44 @@ pub(crate) enum UserStacks {
 /// Copies of user stacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Copies {
-    /// Bytes that a sample has at most, ascending.
-    pub(crate) sizes: Vec<u32>,
-    /// The place of the size of the first samples. Later ones have the size that
-    /// [`Engine::copy`](super::engine::Engine::copy) says.
-    pub(crate) first: usize,
+    pub(crate) sizes: CopySizes,
     /// Whether samples have the kernel's chain of user frames, too.
     pub(crate) with_chains: bool,
 }
 
-impl Copies {
+/// The sizes that copies of user stacks may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CopySizes {
+    /// In bytes, ascending; at least one.
+    pub(crate) bytes: Vec<u32>,
+    /// The place of the size of the first samples. Later ones have the size that
+    /// [`Engine::copy`](super::engine::Engine::copy) says.
+    pub(crate) first: usize,
+}
+
+impl CopySizes {
+    /// This one alone.
+    pub(crate) fn one(bytes: u32) -> Self {
+        Self { bytes: vec![bytes], first: 0 }
+    }
+
+    /// Whether there is no other size than the first.
+    pub(crate) fn is_one(&self) -> bool {
+        self.bytes.len() < 2
+    }
+
     /// Bytes of a copy of the first samples.
-    pub(crate) fn first_size(&self) -> u32 {
-        self.sizes.get(self.first).copied().unwrap_or(0)
+    pub(crate) fn first_bytes(&self) -> u32 {
+        self.bytes.get(self.first).copied().unwrap_or(0)
     }
 }
 
 impl UserStacks {
-    /// Bytes of a copy: the sizes there are, and the place of that of the first samples.
-    pub(crate) fn sizes(&self) -> (&[u32], usize) {
+    /// The sizes of copies. Where none are made, none has more than 0 bytes.
+    pub(crate) fn sizes(&self) -> CopySizes {
         match self {
-            Self::Copied(copies) => (&copies.sizes, copies.first),
-            Self::Deferred => (&[0], 0),
+            Self::Copied(copies) => copies.sizes.clone(),
+            Self::Deferred => CopySizes::one(0),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use crate::commands::report::chance::{Counts, LogFactorials, float};
 use crate::commands::report::profile::{Frame, FrameKind, Total};
 use crate::commands::report::side::Side;
-use crate::commands::report::spread::{Differences, Spread};
+use crate::commands::report::spread::{Differences, Spread, sums};
 use crate::counted::counted;
 
 /// How probable it may be that any function is above the bound if there is no difference.
@@ -108,13 +108,6 @@ fn functions<'r>(sides: &[Side<'r>; 2], pairs: usize) -> Vec<Row<'r>> {
         Row { compared, pairs, differences: None }
     };
     rows.into_iter().map(row).collect()
-}
-
-/// The sums of both sides.
-fn sums<'p>(pairs: impl IntoIterator<Item = &'p [u64; 2]>) -> [u64; 2] {
-    pairs.into_iter().fold([0; 2], |[before, after], pair| {
-        [before.saturating_add(pair[0]), after.saturating_add(pair[1])]
-    })
 }
 
 impl<'r> Comparison<'r> {

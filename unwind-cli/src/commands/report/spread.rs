@@ -83,7 +83,8 @@ impl Differences {
     /// has some. `None` without samples of the function.
     pub(crate) fn new(own: &[[u64; 2]], all: &[[u64; 2]]) -> Option<Self> {
         let pairs = float_of(own.len());
-        let shares = Shares { own: sums(own), all: sums(all) };
+        let [own_sum, all_sum] = [own, all].map(|pairs| sums(pairs).map(float));
+        let shares = Shares { own: own_sum, all: all_sum };
         let samples: f64 = shares.own.iter().sum();
         if samples <= 0.0 || all.iter().flatten().any(|&count| count == 0) {
             return None;
@@ -116,12 +117,10 @@ impl Differences {
 }
 
 /// The sums of both sides.
-fn sums(pairs: &[[u64; 2]]) -> [f64; 2] {
-    let add = |[before, after]: [f64; 2], pair: &[u64; 2]| {
-        let [more_before, more_after] = pair.map(float);
-        [before + more_before, after + more_after]
-    };
-    pairs.iter().fold([0.0; 2], add)
+pub(super) fn sums<'p>(pairs: impl IntoIterator<Item = &'p [u64; 2]>) -> [u64; 2] {
+    pairs.into_iter().fold([0; 2], |[before, after], pair| {
+        [before.saturating_add(pair[0]), after.saturating_add(pair[1])]
+    })
 }
 
 /// By how much most functions differ from run to run.
@@ -165,8 +164,8 @@ impl Spread {
         // A long recording beside short ones has most of the samples.
         let squares: Vec<[u64; 2]> =
             all.iter().map(|pair| pair.map(|count| count.saturating_mul(count))).collect();
-        let [before, after] = sums(all).map(|sum| sum * sum);
-        let [squares_before, squares_after] = sums(&squares);
+        let [before, after] = sums(all).map(float).map(|sum| sum * sum);
+        let [squares_before, squares_after] = sums(&squares).map(float);
         let least = if is_kernel { LEAST_OF_KERNEL } else { LEAST };
         let told: Vec<&Differences> =
             functions.iter().filter(|at| at.samples >= FEW_SAMPLES).collect();

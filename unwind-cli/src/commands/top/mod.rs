@@ -109,7 +109,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let subject = if args.all { Subject::All } else { Subject::Processes(args.pid.clone()) };
     let (whom, existing) = (of_running(&subject), existing(&subject));
     let copies = copies(None, false);
-    let copy_size = CopySize::new(copies.sizes.clone(), copies.first, args.rate);
+    let copy_size = CopySize::new(copies.sizes.clone(), args.rate);
     let engine = open(&Sampling {
         rate: args.rate,
         user_stacks: UserStacks::Copied(copies),
