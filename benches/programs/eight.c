@@ -1,5 +1,6 @@
 /* Eight functions of different work, each of which takes a part of the time. The first argument says how
-   many rounds, the second how many percent more one of them, `look_up`, does. */
+   many rounds, the second how many percent more one of them, `look_up`, does: no other function sees what
+   comes of that. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,10 +25,18 @@ FUNCTION divide(int count, uint64_t value) {
     return value;
 }
 
-FUNCTION look_up(int count, uint64_t value) {
-    for (int i = 0; i < count; i++)
+static volatile uint64_t unused;
+
+FUNCTION look_up(int count, int more, uint64_t value) {
+    uint64_t result = value;
+    for (int i = 0; i < count + more; i++) {
         value = table[value % ENTRIES] + (value >> 9);
-    return value;
+        if (i == count - 1)
+            result = value;
+    }
+    /* What comes next waits for that, and gets the same. */
+    unused = value;
+    return result + (unused - value);
 }
 
 FUNCTION choose(int count, uint64_t value) {
@@ -91,7 +100,7 @@ int main(int argc, char **argv) {
     for (int round = 0; round < rounds; round++) {
         value = multiply(3000, value);
         value = divide(400, value);
-        value = look_up(10 * (100 + more), value);
+        value = look_up(1000, 10 * more, value);
         value = choose(800, value);
         value = copy_text(60, value);
         value = count_bits(60, value);
