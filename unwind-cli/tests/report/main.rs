@@ -265,7 +265,7 @@ fn d15_a_recording_that_is_cut_anywhere_is_reported_as_far_as_it_goes_and_refuse
 
 #[test]
 fn d15_lost_samples_are_in_the_picture() {
-    let options = ["--ring-kib", "16", "--stack-bytes", "4096", "-F", "20000"];
+    let options = ["--ring-kib", "16", "--stack-bytes", "12288", "-F", "20000"];
     let Some(data) = recording("report_lost", b"nested", &options) else { return };
     let stacks = folded(&data);
     let lost = stacks.iter().find(|(stack, _)| stack[0] == "[lost in a ring]").unwrap();

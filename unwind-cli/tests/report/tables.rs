@@ -94,7 +94,7 @@ fn d15_the_questions_of_a_fleet_are_answered_by_duckdb() {
     let after = two_parts("report_fleet_after", &["0.5", "more"]);
     let after_again = two_parts("report_fleet_after_again", &["0.5", "more"]);
     let cut = recording("report_fleet_cut", b"nested", &["--stack-bytes", "256"]);
-    let options = ["--ring-kib", "16", "--stack-bytes", "4096", "-F", "20000"];
+    let options = ["--ring-kib", "16", "--stack-bytes", "12288", "-F", "20000"];
     let lost = recording("report_fleet_lost", b"nested", &options);
     let recordings = [before, before_again, after, after_again, cut, lost];
     if recordings.contains(&None) {
