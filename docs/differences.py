@@ -62,10 +62,12 @@ def compared(unwind, pairs):
                           stdout=subprocess.PIPE).stdout
     spread = re.search(r"differ by ([0-9.]+) % of their share", told)[1]
     _, rows = told.split("after  function\n")
-    rows = [re.match(r"(more|less)? +([-+][0-9.]+) % .* %  ([^(]+)", row)
+    # A copy of a function that GCC has made for constant arguments is that function.
+    name = r"(.+?)(?:\.constprop\.\d+)?(?:\([^*].*)? \([^()]*\)$"
+    rows = [re.match(rf"(more|less)? +([-+][0-9.]+) % .* %  {name}", row)
             for row in rows.split("\n\n")[0].splitlines() if " % " in row]
-    above = [(row[3].rstrip(), row[2]) for row in rows if row[1]]
-    return {"above": above, "first": rows[0][3].rstrip(), "spread": float(spread)}
+    above = [(row[3], row[2]) for row in rows if row[1]]
+    return {"above": above, "first": rows[0][3], "spread": float(spread)}
 
 
 def measure(name, program, asked, unwind, folder, keep):
