@@ -4,8 +4,8 @@ use std::ops::Deref;
 
 use bytes::Bytes;
 
-/// From as many bytes on a record that is kept shares those that were read with it. A shorter one
-/// is copied, as it would keep all of them.
+/// A record of at least this many bytes shares, while it is kept, the bytes that were read with it.
+/// A shorter one is copied: it would keep all of them in memory.
 const SHARED: usize = 1024;
 
 /// The bytes of the record that was read last.

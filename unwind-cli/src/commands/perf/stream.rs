@@ -31,7 +31,7 @@ pub(crate) struct StreamReader {
 pub(crate) struct Backlog(Arc<AtomicUsize>);
 
 impl Backlog {
-    /// Whether the reader falls behind: more waits than the thread that empties the rings hands
+    /// Whether the reader is too slow: more waits than the thread that empties the rings hands
     /// on at a time.
     pub(crate) fn is_long(&self) -> bool {
         /// An eighth of what leads to samples being dropped.
@@ -57,7 +57,7 @@ impl StreamWriter {
         let _ = self.chunks.send(bytes);
     }
 
-    /// Whether so much waits that samples are to be dropped.
+    /// Whether more waits than may: samples are to be dropped then.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > WAITING
     }

@@ -162,7 +162,7 @@ impl SampleWalker {
         let fallback = GeneratedCode { space, frame_pointers: self.frame_pointers };
         let walker = Walker::new(arch, source).cache_by_key(rows, keys).fallback(fallback);
         let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
-        trace(walker, regs, &mut self.trace, (sp, state, space))
+        SampleWalk { walker, regs, sp, state, space }.trace(&mut self.trace)
     }
 
     fn walk_ia32(
@@ -181,7 +181,8 @@ impl SampleWalker {
             Walker::new(arch, source).cache_by_key(rows, keys).fallback(self.frame_pointers);
         let returns = &ProbedReturns::default();
         let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
-        trace(walker, ia32_registers(regs), &mut self.trace, (sp, state, space))
+        let regs = ia32_registers(regs);
+        SampleWalk { walker, regs, sp, state, space }.trace(&mut self.trace)
     }
 }
 
@@ -206,62 +207,58 @@ fn address_width(regs: &UserRegisters) -> X86_64 {
     if is_wide(regs.rip) || is_wide(regs.rsp) { X86_64::FIVE_LEVEL } else { X86_64::FOUR_LEVEL }
 }
 
-/// Walks a stack into `trace`, which takes a part of the time of a walk frame by frame.
-fn trace<A, S, F, C>(
-    mut walker: Walker<A, S, F, Code<'_>, C>,
+/// A walk of the stack that a sample has a copy of.
+struct SampleWalk<'s, A: Arch, S, F, C> {
+    walker: Walker<A, S, F, Code<'s>, C>,
     regs: A::Regs,
-    trace: &mut Trace<[PackedFrame; TRACE]>,
-    (sp, state, space): (u64, &UserState<'_>, &Space),
-) -> WalkedStack
-where
-    A: Arch,
-    S: RowSource<A>,
-    S::Error: TableError + fmt::Display,
-    F: RowSource<A>,
-    F::Error: Into<S::Error>,
-    C: RowStore,
-{
-    walker.trace(regs, &mut SampleMemory::new(sp, state.stack, space), trace);
-    if let Some(End::Table(_)) = trace.end() {
-        // A trace has no room for what is wrong with the table.
-        return collect(walker, regs, (sp, state, space));
-    }
-    let frames = trace.frames().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
-    finished(frames.collect(), trace.end(), sp, state, space)
-}
-
-/// Walks a stack frame by frame.
-fn collect<A, S, F, C>(
-    mut walker: Walker<A, S, F, Code<'_>, C>,
-    regs: A::Regs,
-    (sp, state, space): (u64, &UserState<'_>, &Space),
-) -> WalkedStack
-where
-    A: Arch,
-    S: RowSource<A>,
-    S::Error: TableError + fmt::Display,
-    F: RowSource<A>,
-    F::Error: Into<S::Error>,
-    C: RowStore,
-{
-    let mut memory = SampleMemory::new(sp, state.stack, space);
-    let mut walked = walker.frames(regs, &mut memory);
-    let frames = walked.by_ref().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
-    let frames = frames.collect();
-    finished(frames, walked.end(), sp, state, space)
-}
-
-/// A stack of these frames, with why there are no more.
-fn finished<E: TableError + fmt::Display>(
-    frames: Vec<WalkedFrame>,
-    end: Option<End<E>>,
     sp: u64,
-    state: &UserState<'_>,
-    space: &Space,
-) -> WalkedStack {
-    let last = frames.last().map(|frame| frame.call);
-    let (cut, end) = why_ended(end, last, sp, state, space);
-    WalkedStack { frames, cut, end }
+    state: &'s UserState<'s>,
+    space: &'s Space,
+}
+
+impl<'s, A, S, F, C> SampleWalk<'s, A, S, F, C>
+where
+    A: Arch,
+    S: RowSource<A>,
+    S::Error: TableError + fmt::Display,
+    F: RowSource<A>,
+    F::Error: Into<S::Error>,
+    C: RowStore,
+{
+    /// Walks into `trace`, which takes a part of the time of a walk frame by frame.
+    fn trace(mut self, trace: &mut Trace<[PackedFrame; TRACE]>) -> WalkedStack {
+        self.walker.trace(self.regs, &mut self.memory(), trace);
+        if let Some(End::Table(_)) = trace.end() {
+            // A trace has no room for what is wrong with the table.
+            return self.collect();
+        }
+        let frames = trace.frames().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
+        self.finish(frames.collect(), trace.end())
+    }
+
+    /// Walks frame by frame.
+    fn collect(mut self) -> WalkedStack {
+        let mut memory = self.memory();
+        let mut walked = self.walker.frames(self.regs, &mut memory);
+        let frames = walked.by_ref().map(|frame| WalkedFrame::new(frame.pc, frame.provenance));
+        let (frames, end) = (frames.collect(), walked.end());
+        self.finish(frames, end)
+    }
+
+    fn memory(&self) -> SampleMemory<'s> {
+        SampleMemory::new(self.sp, self.state.stack, self.space)
+    }
+
+    /// A stack of these frames, with why there are no more.
+    fn finish<E: TableError + fmt::Display>(
+        &self,
+        frames: Vec<WalkedFrame>,
+        end: Option<End<E>>,
+    ) -> WalkedStack {
+        let last = frames.last().map(|frame| frame.call);
+        let (cut, end) = why_ended(end, last, self.sp, self.state, self.space);
+        WalkedStack { frames, cut, end }
+    }
 }
 
 impl WalkedFrame {
@@ -369,13 +366,9 @@ mod tests {
         let source = StackSwitches::new(RecordedSwitches { space }, source);
         let fallback = GeneratedCode { space, frame_pointers: FRAME_POINTERS };
         let walker = Walker::new(arch, source).fallback(fallback);
-        collect(
-            walker
-                .max_frames(MAX_FRAMES)
-                .return_addresses(Code { space, returns: &ProbedReturns::default() }),
-            x86_64_registers(&regs),
-            (sp, state, space),
-        )
+        let returns = &ProbedReturns::default();
+        let walker = walker.max_frames(MAX_FRAMES).return_addresses(Code { space, returns });
+        SampleWalk { walker, regs: x86_64_registers(&regs), sp, state, space }.collect()
     }
 
     /// The space after a file that is nowhere was mapped over the code at `pc`.

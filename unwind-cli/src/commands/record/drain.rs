@@ -123,7 +123,7 @@ impl Drain {
     fn drain(&mut self, engine: &mut impl Engine, drained: &mut Drained) -> u64 {
         /// Bytes that are handed on at a time.
         const CHUNK: usize = 1 << 20;
-        // As many as before, so that they need not be moved to where there is room.
+        // Room for what came last time, so that bytes are not moved where more come.
         let mut chunk = Vec::with_capacity(self.chunk_len);
         let Self { attr, writer, parts, so_far, .. } = self;
         let found = engine.drain(&mut |record| {
@@ -138,7 +138,9 @@ impl Drain {
             } else {
                 push(&mut chunk, record, 0..record.header().size.into());
                 let copied = chunk.get(start..).unwrap_or_default();
-                Record::parse(copied, Endian::NATIVE).iter().for_each(|copied| parts.learn(copied));
+                if let Ok(record) = Record::parse(copied, Endian::NATIVE) {
+                    parts.learn(&record);
+                }
             }
             if chunk.len() >= CHUNK {
                 so_far.set(*drained);

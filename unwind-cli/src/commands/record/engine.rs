@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use unwind_perf::event_attr::EventAttr;
-use unwind_perf::record::{Record, RecordHeader};
+use unwind_perf::record::RecordHeader;
 use unwind_perf::ring::RingRecord;
 
 /// An event whose samples an engine takes.
@@ -65,17 +65,6 @@ impl StoredRecord for RingRecord<'_> {
 
     fn copy(&self, from: usize, out: &mut [u8]) {
         self.copy(from, out);
-    }
-}
-
-impl StoredRecord for Record<'_> {
-    fn header(&self) -> RecordHeader {
-        self.header()
-    }
-
-    fn copy(&self, from: usize, out: &mut [u8]) {
-        let bytes = self.bytes().get(from..).unwrap_or_default();
-        out.iter_mut().zip(bytes).for_each(|(to, &from)| *to = from);
     }
 }
 
