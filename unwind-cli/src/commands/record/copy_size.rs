@@ -11,13 +11,14 @@ use crate::commands::record::sampling::CopySizes;
 /// Each byte that is copied takes time of the program. So copies are small at first, and tell
 /// whether still smaller ones are enough. Where they turn out to be too short, a trial has the largest
 /// copies, each of which tells which size it needs. The size is chosen whose bytes are worth the
-/// stacks that they make complete. A program changes: the same is done again from time to time.
+/// stacks that they make complete. A program changes: the same is done again from time to time, with
+/// the largest copies only where more complete stacks would be worth them.
 #[derive(Clone, Debug)]
 pub(crate) struct CopySize(Arc<Mutex<State>>);
 
 /// How many bytes a second may be copied if that makes all stacks complete, and a part of it for a
-/// part of them. To copy as many takes some 15 % of the program's time.
-const BYTES_FOR_ALL: u64 = 1 << 31;
+/// part of them. To copy as many takes some 12 % of the program's time.
+const BYTES_FOR_ALL: u64 = 1 << 30;
 
 /// How many samples a trial has.
 const TRIAL: u32 = 128;
@@ -28,12 +29,12 @@ const LOOK: u32 = 128;
 /// As many stacks that are cut say so.
 const MANY_CUT: u32 = 4;
 
-/// If a look has more cut stacks, or fewer, by more than this than trials have shown, which by
-/// chance it seldom has, the program does something else.
-const CHANGED: u32 = 24;
+/// If a look has more cut stacks, or fewer, by as many standard deviations than trials have shown,
+/// which by chance it seldom has, the program does something else.
+const CHANGED: u64 = 4;
 
-/// How many samples are passed until the next trial: after the first one, and at most. It is
-/// doubled each time.
+/// How many samples are passed until the next trial: after the first one, and at most. It is four
+/// times as many each time.
 const PASSED: u32 = 256;
 const PASSED_AT_MOST: u32 = 4_096;
 
@@ -50,8 +51,8 @@ struct State {
     /// That of the size which samples have, and since when, by their clock.
     in_force: usize,
     since: u64,
-    /// Samples that the trial under way has had: the first one, of copies as they are at first, or one of
-    /// the largest copies.
+    /// Samples that the trial under way has had: one of copies as they were before it, or of the
+    /// largest.
     trial: Option<u32>,
     /// What trials have shown, the earlier ones with less weight: a program has phases.
     shown: Shown,
@@ -69,6 +70,13 @@ struct Shown {
     samples: u32,
     /// For how many each size would have been enough.
     enough: Vec<u32>,
+}
+
+impl Shown {
+    fn clear(&mut self) {
+        self.samples = 0;
+        self.enough.fill(0);
+    }
 }
 
 /// A copy that was walked.
@@ -150,37 +158,52 @@ impl State {
         self.samples = self.samples.saturating_add(1);
         self.cut = self.cut.saturating_add(copy.is_cut.into());
         let is_over = self.samples >= LOOK;
-        if is_over && self.expected_cut().is_some_and(|cut| cut.abs_diff(self.cut) > CHANGED) {
+        if is_over && self.has_changed() {
             self.forget();
         }
-        // Whether smaller ones would do is seen by trials alone.
-        let is_due = self.in_force > 0 || (is_over || self.cut >= MANY_CUT) && self.may_gain();
-        if self.left == 0 && is_due {
-            self.begin_trial();
+        let is_due = self.left == 0 && (is_over || self.cut >= MANY_CUT);
+        if is_due && self.may_gain() {
+            self.begin_trial(self.largest());
+        } else if is_due && self.in_force > 0 {
+            // Whether smaller ones would do is seen by trials alone.
+            self.begin_trial(self.in_force);
         } else if is_over {
             (self.samples, self.cut) = (0, 0);
         }
         None
     }
 
+    /// The place of the largest size.
+    const fn largest(&self) -> usize {
+        self.shown.enough.len().saturating_sub(1)
+    }
+
     /// What was shown tells nothing of what the program does now.
     fn forget(&mut self) {
-        self.shown.samples = 0;
-        self.shown.enough.fill(0);
+        self.shown.clear();
         (self.left, self.passed) = (0, PASSED);
     }
 
-    /// How many of a look should be cut by what trials have shown.
-    fn expected_cut(&self) -> Option<u32> {
-        let enough = self.shown.enough.get(self.in_force)?;
-        let cut = self.shown.samples.saturating_sub(*enough);
-        cut.saturating_mul(LOOK).checked_div(self.shown.samples)
+    /// Whether a look has other stacks than trials have shown, and not by chance.
+    fn has_changed(&self) -> bool {
+        let Shown { samples, enough } = &self.shown;
+        let Some(&enough) = enough.get(self.in_force) else { return false };
+        let expected = |of: u64| {
+            let cut = samples.saturating_sub(enough);
+            of.saturating_mul(cut.into()).checked_div(u64::from(*samples))
+        };
+        let Some(cut) = expected(LOOK.into()) else { return false };
+        let difference = cut.abs_diff(self.cut.into());
+        // That of a binomial distribution, and a stack, as what is expected is an estimate.
+        let variance = cut.saturating_sub(expected(cut).unwrap_or(0)).saturating_add(1);
+        difference.saturating_pow(2) > variance.saturating_mul(CHANGED.saturating_pow(2))
     }
 
-    /// Begins a trial of the largest copies.
-    fn begin_trial(&mut self) {
-        self.wanted = self.sizes.bytes.len().saturating_sub(1);
+    /// Begins a trial of the size at this place.
+    fn begin_trial(&mut self, size: usize) {
+        self.wanted = size;
         self.trial = Some(0);
+        (self.samples, self.cut) = (0, 0);
         for count in self.shown.enough.iter_mut().chain([&mut self.shown.samples]) {
             *count /= 2;
         }
@@ -199,16 +222,16 @@ impl State {
         }
         self.samples = self.samples.saturating_add(1);
         self.cut = self.cut.saturating_add(copy.is_cut.into());
-        let is_of_largest = self.in_force.saturating_add(1) >= self.sizes.bytes.len();
-        if !is_of_largest && self.cut >= MANY_CUT && self.may_gain() {
-            self.forget();
-            self.begin_trial();
+        if self.in_force < self.largest() && self.cut >= MANY_CUT && self.may_gain() {
+            // What those that are cut need, it does not tell.
+            self.shown.clear();
+            self.begin_trial(self.largest());
         } else if samples >= TRIAL {
             self.trial = None;
             self.wanted = self.best();
             (self.samples, self.cut) = (0, 0);
             self.left = self.passed;
-            self.passed = self.passed.saturating_mul(2).min(PASSED_AT_MOST);
+            self.passed = self.passed.saturating_mul(4).min(PASSED_AT_MOST);
         }
     }
 
@@ -241,12 +264,21 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use super::*;
+    use crate::commands::record::rings;
+
+    impl State {
+        fn bytes_in_force(&self) -> u32 {
+            self.sizes.bytes[self.in_force]
+        }
+    }
 
     const SIZES: [u32; 3] = [16_384, 32_768, 65_528];
 
     /// A stack is worth half a MiB of copies.
-    const RATE: u32 = 4_096;
+    const RATE: u32 = 2_048;
 
     fn copies(first: usize, rate: u32) -> CopySize {
         CopySize::new(CopySizes { bytes: SIZES.to_vec(), first }, rate)
@@ -259,7 +291,7 @@ mod tests {
         let begin = copies.state().since;
         let times = (begin..).skip(1);
         for (time, &depth) in times.zip(depths.iter().cycle()).take(samples) {
-            let size = SIZES[copies.state().in_force];
+            let size = copies.state().bytes_in_force();
             sizes.push(size);
             let size = usize::try_from(size).unwrap();
             let copy = WalkedCopy { time, len: size.min(depth), is_cut: depth > size };
@@ -310,9 +342,9 @@ mod tests {
         let sizes = sizes_of(&copies, &[10_000, 100_000], 20_000);
         let count = |size| sizes.iter().filter(|&&at| at == size).count();
         assert_eq!(count(SIZES[1]), 0);
-        // They are tried again after 256 samples, 512, and so on up to 4,096.
+        // They are tried again after 256 samples, 1,024, and then each 4,096.
         let trial = usize::try_from(TRIAL).unwrap();
-        assert_eq!(count(SIZES[2]), 8 * trial);
+        assert_eq!(count(SIZES[2]), 7 * trial);
         assert_eq!(sizes.last(), Some(&SIZES[0]));
     }
 
@@ -328,6 +360,18 @@ mod tests {
         // All were cut, and all are: what would do is seen by trials alone.
         assert_eq!(sizes_of(&copies, &[20_000], 40_000).last(), Some(&SIZES[1]));
         assert_eq!(sizes_of(&copies, &[1_000], 40_000).last(), Some(&SIZES[0]));
+    }
+
+    #[test]
+    fn d14_a_few_stacks_that_become_deeper_are_seen_at_once() {
+        let mut depths = [20_000; 10];
+        depths[9] = 50_000;
+        for passed in [20_000, 21_000, 22_000, 23_000] {
+            let copies = copies(0, RATE);
+            assert_eq!(sizes_of(&copies, &[20_000], passed).last(), Some(&SIZES[1]));
+            // The next trial would be after up to 4,096.
+            assert_eq!(sizes_of(&copies, &depths, 600).last(), Some(&SIZES[2]), "{passed}");
+        }
     }
 
     #[test]
@@ -354,10 +398,48 @@ mod tests {
         // One of 50 needs more.
         let mut depths = [10_000; 50];
         depths[49] = 20_000;
-        for (rate, size) in [(999, SIZES[1]), (19_999, SIZES[0])] {
+        for (rate, size) in [(249, SIZES[1]), (4_999, SIZES[0])] {
             let copies = copies(0, rate);
             assert_eq!(sizes_of(&copies, &depths, 10_000).last(), Some(&size), "{rate}");
         }
+    }
+
+    #[test]
+    fn d14_the_largest_copies_are_tried_only_where_they_may_gain() {
+        // None is cut by 32 KiB, and 16 are not enough.
+        let sizes = sizes_of(&copies(1, RATE), &[10_000, 20_000, 30_000], 20_000);
+        assert!(sizes.iter().all(|&size| size == SIZES[1]));
+        // By trials of the same size it is seen that less is enough, in the end.
+        let copies = copies(1, RATE);
+        assert_eq!(sizes_of(&copies, &[20_000], 2_000).last(), Some(&SIZES[1]));
+        let sizes = sizes_of(&copies, &[10_000], 40_000);
+        assert!(!sizes.contains(&SIZES[2]));
+        assert_eq!(sizes.last(), Some(&SIZES[0]));
+    }
+
+    #[test]
+    fn d14_the_sizes_of_a_recording_follow_what_stacks_need() {
+        let sizes = rings::copies(None, false).sizes;
+        let last_of = |needs: &[(usize, usize)], rate| {
+            let depths = needs.iter().flat_map(|&(count, depth)| iter::repeat_n(depth, count));
+            let depths: Vec<usize> = depths.collect();
+            let copies = CopySize::new(sizes.clone(), rate);
+            sizes_of(&copies, &depths, 10_000).last().copied()
+        };
+        for rate in [999, 4_999, 19_999] {
+            assert_eq!(last_of(&[(1, 5_000)], rate), Some(8_192));
+            // As recursion of a random depth needs.
+            assert_eq!(last_of(&[(6, 8_000), (4, 11_000)], rate), Some(12_288));
+            assert_eq!(last_of(&[(2, 8_000), (4, 12_000), (4, 16_000)], rate), Some(16_384));
+        }
+        // One of a hundred is worth a third more bytes at a low rate alone.
+        let compiler = [(87, 8_000), (12, 12_000), (1, 16_000)];
+        assert_eq!(last_of(&compiler, 999), Some(16_384));
+        assert_eq!(last_of(&compiler, 4_999), Some(12_288));
+        // So are twelve of a hundred four times as many.
+        let deep = [(48, 16_000), (12, 50_000), (40, 100_000)];
+        assert_eq!(last_of(&deep, 999), Some(65_528));
+        assert_eq!(last_of(&deep, 4_999), Some(16_384));
     }
 
     #[test]

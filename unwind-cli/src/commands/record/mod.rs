@@ -113,7 +113,7 @@ pub(crate) struct RecordArgs {
 
     /// How many bytes of a stack are looked at, at most 65,528
     ///
-    /// Without it, 16,384 at first, and then 8,192, 16,384, 32,768 or 65,528: as many as make enough
+    /// Without it, 16,384 at first, and then 8,192, 12,288, 16,384 or 65,528: as many as make enough
     /// stacks complete.
     #[arg(long, value_name = "BYTES",
           value_parser = clap::value_parser!(u32).range(8..=65_528))]
