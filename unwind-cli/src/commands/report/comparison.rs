@@ -20,6 +20,9 @@ const FEW_SAMPLES: u64 = 20;
 /// bursts, which few samples of a function show as changes.
 const LEAST_CHANGE: f64 = 0.001;
 
+/// This part of the bound is about a standard deviation, which two of three runs stay within.
+const USUAL_PART_OF_BOUND: f64 = 0.2;
+
 /// With as many pairs of recordings more of them narrow the bound little.
 const MANY_PAIRS: usize = 8;
 
@@ -49,6 +52,7 @@ pub(crate) enum Change {
 pub(crate) struct Comparison<'r> {
     /// Those that take more first, then those that take less, then all others; of each the largest
     /// difference first, and of the others those that may take more before those that may take less.
+    /// Where pairs tell how steady a function is, that counts for the order of the others, too.
     pub(crate) rows: Vec<Compared<'r>>,
     /// Samples that end in a function, before and after.
     pub(crate) samples: [u64; 2],
@@ -143,6 +147,7 @@ impl<'r> Comparison<'r> {
         a.change
             .cmp(&b.change)
             .then_with(|| is_less(of_a).cmp(&is_less(of_b)))
+            .then_with(|| self.certain(b).total_cmp(&self.certain(a)))
             .then_with(|| of_b.abs().total_cmp(&of_a.abs()))
             .then_with(|| Reverse(a.all).cmp(&Reverse(b.all)))
             .then_with(|| (&a.frame.name, &a.frame.file).cmp(&(&b.frame.name, &b.frame.file)))
@@ -157,6 +162,16 @@ impl<'r> Comparison<'r> {
     pub(crate) fn difference(&self, row: &Compared<'_>) -> f64 {
         let [before, after] = self.shares(row.own);
         after - before
+    }
+
+    /// Of a difference within the bound, by how much it is larger than what most runs make of the
+    /// function, if there are several pairs to tell that. Above the bound all are certain.
+    fn certain(&self, row: &Compared<'_>) -> f64 {
+        if row.change != Change::Within || self.pairs < 2 {
+            return 0.0;
+        }
+        let by_runs = row.bound.unwrap_or(f64::INFINITY) * USUAL_PART_OF_BOUND;
+        (self.difference(row).abs() - by_runs).max(0.0)
     }
 
     /// What was found, and how far that can see, in sentences.
@@ -298,6 +313,34 @@ mod tests {
         rows.sort_by(|a, b| of.order(a, b));
         let names = rows.map(|row| row.frame.name.as_str());
         assert_eq!(names, ["large", "small", "gone", "large but within"]);
+    }
+
+    #[test]
+    fn d16_within_the_bound_a_steady_function_comes_before_one_that_differs_from_run_to_run() {
+        let frames = ["noisy", "steady", "few samples"].map(|name| Frame {
+            name: name.to_owned(),
+            file: None,
+            kind: FrameKind::User,
+        });
+        let row = |at: usize, after, bound| Compared {
+            frame: &frames[at],
+            own: [1000, after],
+            all: [1000, after],
+            bound,
+            change: Change::Within,
+        };
+        // Shares of 10,000 samples.
+        let rows = [row(0, 1200, Some(0.09)), row(1, 1100, Some(0.012)), row(2, 1300, None)];
+        let order = |pairs| {
+            let spread = Spread::new(&[], &[[10_000; 2]], false);
+            let of = Comparison { rows: Vec::new(), samples: [10_000; 2], tests: 3, pairs, spread };
+            let mut rows = rows;
+            rows.sort_by(|a, b| of.order(a, b));
+            rows.map(|row| row.frame.name.as_str())
+        };
+        assert_eq!(order(4), ["steady", "noisy", "few samples"]);
+        // One pair does not tell which is which.
+        assert_eq!(order(1), ["few samples", "noisy", "steady"]);
     }
 
     #[test]
